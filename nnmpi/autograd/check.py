@@ -1,0 +1,31 @@
+"""Gradients against finite differences along one random direction: two evaluations an op."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from nnmpi.autograd.tensor import Tensor
+
+
+def directional_error(
+    f: Callable[..., Tensor], *arrays: np.ndarray, seed: int = 0, step: float = 1e-6
+) -> float:
+    """|finite difference - gradient . direction| over their size, for f of float64 arrays.
+
+    f's value is weighted by a fixed random array, so that every element counts.
+    """
+    rng = np.random.default_rng(seed)
+    directions = [rng.standard_normal(a.shape) for a in arrays]
+    leaves = [Tensor(a.copy(), requires_grad=True) for a in arrays]
+    y = f(*leaves)
+    weights = rng.standard_normal(y.shape)
+    y.backward(weights)
+
+    def weighted(t: float) -> float:
+        moved = (Tensor(a + t * d) for a, d in zip(arrays, directions, strict=True))
+        return float((f(*moved).numpy() * weights).sum())
+
+    measured = (weighted(step) - weighted(-step)) / (2 * step)
+    grads = (np.zeros_like(a.data) if a.grad is None else a.grad for a in leaves)
+    predicted = sum(float((g * d).sum()) for g, d in zip(grads, directions, strict=True))
+    return abs(measured - predicted) / max(abs(measured), abs(predicted), 1e-3)

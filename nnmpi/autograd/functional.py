@@ -1,0 +1,119 @@
+"""The ops as functions of tensors, under the names NumPy and PyTorch give them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nnmpi import backend
+from nnmpi.autograd.ops import elementwise, shape
+from nnmpi.autograd.ops import gelu as gelu_op
+from nnmpi.autograd.ops import softmax as softmax_op
+from nnmpi.autograd.tensor import Tensor, apply
+from nnmpi.backend import CPU, Backend
+from nnmpi.kernels.result import Result
+
+
+def tensor(
+    value: Any, dtype: Any = None, *, requires_grad: bool = False, on: Backend = CPU
+) -> Tensor:
+    """A tensor with a copy of `value`: an array, a tensor, a number or nested lists of numbers.
+
+    Arrays keep their type; Python floats become float32.
+    """
+    if isinstance(value, Tensor):
+        value = value.data
+    if dtype is None and not hasattr(value, "dtype"):
+        dtype = np.float32 if np.asarray(value).dtype.kind == "f" else None
+    return Tensor(on.xp.array(on.asarray(value, dtype)), requires_grad)
+
+
+def _tensors(*values: Any) -> list[Tensor]:
+    """Each value as a tensor, constants on the backend of the first that is one."""
+    on = next((backend.of(v.data) for v in values if isinstance(v, Tensor)), CPU)
+    return [v if isinstance(v, Tensor) else Tensor(on.asarray(v)) for v in values]
+
+
+def _unary(op: Callable[..., Result]) -> Callable[[Any], Tensor]:
+    def function(t: Any) -> Tensor:
+        return apply(op, *_tensors(t))
+
+    function.__name__, function.__doc__ = op.__name__, op.__doc__
+    return function
+
+
+exp = _unary(elementwise.exp)
+log = _unary(elementwise.log)
+sqrt = _unary(elementwise.sqrt)
+absolute = _unary(elementwise.absolute)
+sin = _unary(elementwise.sin)
+cos = _unary(elementwise.cos)
+tanh = _unary(elementwise.tanh)
+sigmoid = _unary(elementwise.sigmoid)
+relu = _unary(elementwise.relu)
+gelu = _unary(gelu_op.gelu)
+
+
+def softmax(t: Any, axis: int = -1) -> Tensor:
+    """exp(t) / sum(exp(t)) over `axis`."""
+    return apply(softmax_op.softmax, *_tensors(t), axis=axis)
+
+
+def log_softmax(t: Any, axis: int = -1) -> Tensor:
+    """log(softmax(t)) over `axis`, without overflow."""
+    return apply(softmax_op.log_softmax, *_tensors(t), axis=axis)
+
+
+def maximum(a: Any, b: Any) -> Tensor:
+    """The larger of a and b, number by number."""
+    return apply(elementwise.maximum, *_scalar_last(a, b))
+
+
+def minimum(a: Any, b: Any) -> Tensor:
+    """The smaller of a and b, number by number."""
+    return apply(elementwise.minimum, *_scalar_last(a, b))
+
+
+def _scalar_last(a: Any, b: Any) -> tuple[Any, Any]:
+    """At least one of a and b as a tensor; the other may stay a number, which has no type."""
+    return (a, b) if isinstance(a, Tensor) or isinstance(b, Tensor) else (*_tensors(a), b)
+
+
+def where(condition: Any, a: Any, b: Any) -> Tensor:
+    """a where the condition holds, b elsewhere."""
+    return apply(elementwise.where, *_tensors(condition), a, b)
+
+
+def clip(t: Any, low: float | None = None, high: float | None = None) -> Tensor:
+    """t kept within [low, high]."""
+    return apply(elementwise.clip, *_tensors(t), low=low, high=high)
+
+
+def concatenate(tensors: Sequence[Any], axis: int = 0) -> Tensor:
+    """The tensors end to end along an axis they have."""
+    return apply(shape.concatenate, *_tensors(*tensors), axis=axis)
+
+
+def stack(tensors: Sequence[Any], axis: int = 0) -> Tensor:
+    """The tensors side by side along a new axis."""
+    ts = _tensors(*tensors)
+    k = axis % (ts[0].ndim + 1)
+    return concatenate([t.reshape(*t.shape[:k], 1, *t.shape[k:]) for t in ts], axis=k)
+
+
+def broadcast_to(t: Any, shape_: tuple[int, ...]) -> Tensor:
+    """t stretched to a shape."""
+    return apply(shape.broadcast_to, *_tensors(t), shape=shape_)
+
+
+def expand_dims(t: Tensor, axis: int) -> Tensor:
+    """t with a new axis of length 1."""
+    k = axis % (t.ndim + 1)
+    return t.reshape(*t.shape[:k], 1, *t.shape[k:])
+
+
+def swapaxes(t: Tensor, a: int, b: int) -> Tensor:
+    """t with two axes exchanged."""
+    order = list(range(t.ndim))
+    order[a], order[b] = order[b], order[a]
+    return t.transpose(*order)

@@ -1,0 +1,206 @@
+"""Ops that work number by number, with NumPy's broadcasting.
+
+Every op here and in the files beside it is a function from arrays to a
+`Result`: a value and one vjp per argument. An argument may be a Python number;
+nobody asks for its gradient. Where a formula needs the value, it is `y`.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from nnmpi.backend import Array, xp_of
+from nnmpi.kernels.result import Result
+
+
+def unbroadcast(g: Array, like: Array) -> Array:
+    """Sum g over the axes along which `like` was stretched to g's shape."""
+    shape = like.shape
+    if g.shape == shape:
+        return g
+    g = g.sum(axis=tuple(range(g.ndim - len(shape))))
+    stretched = tuple(i for i, n in enumerate(shape) if n == 1 and g.shape[i] != 1)
+    return g.sum(axis=stretched, keepdims=True) if stretched else g
+
+
+def _check(name: str, a: Array, b: Array) -> None:
+    """One line that names both shapes, where the array library would give less."""
+    shapes = [getattr(v, "shape", ()) for v in (a, b)]
+    try:
+        np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise ValueError(f"{name}: shapes {shapes[0]} and {shapes[1]} do not broadcast") from None
+
+
+def _binary(name: str, a: Array, b: Array) -> Array:
+    """xp.name(a, b), with a clear error for shapes that do not fit."""
+    xp = xp_of(a) if hasattr(a, "shape") else xp_of(b)
+    try:
+        return getattr(xp, name)(a, b)
+    except ValueError:
+        _check(name, a, b)
+        raise
+
+
+def add(a: Array, b: Array) -> Result:
+    """a + b."""
+    return Result(
+        _binary("add", a, b),
+        (lambda g, out: unbroadcast(g, a), lambda g, out: unbroadcast(g, b)),
+    )
+
+
+def subtract(a: Array, b: Array) -> Result:
+    """a - b."""
+    return Result(
+        _binary("subtract", a, b),
+        (lambda g, out: unbroadcast(g, a), lambda g, out: unbroadcast(-g, b)),
+    )
+
+
+def multiply(a: Array, b: Array) -> Result:
+    """a * b."""
+    return Result(
+        _binary("multiply", a, b),
+        (lambda g, out: unbroadcast(g * b, a), lambda g, out: unbroadcast(g * a, b)),
+    )
+
+
+def divide(a: Array, b: Array) -> Result:
+    """a / b."""
+    y = _binary("divide", a, b)
+    return Result(
+        y,
+        (lambda g, out: unbroadcast(g / b, a), lambda g, out: unbroadcast(-g * y / b, b)),
+    )
+
+
+def power(a: Array, b: Array) -> Result:
+    """a ** b; where a is 0, the gradient of b is 0."""
+    y = _binary("power", a, b)
+
+    def vjp_b(g: Array, out: Array | None) -> Array:
+        xp = xp_of(y)
+        safe = xp.where(a == 0, xp.ones_like(y), a)
+        return unbroadcast(g * y * xp.log(safe), b)
+
+    return Result(y, (lambda g, out: unbroadcast(g * b * a ** (b - 1), a), vjp_b))
+
+
+def _share(wins: Array, ties: Array, dtype: Any) -> Array:
+    """1 where an argument is chosen, 1/2 where both are equal."""
+    return wins.astype(dtype) + ties.astype(dtype) * 0.5
+
+
+def maximum(a: Array, b: Array) -> Result:
+    """The larger of a and b; equals share the gradient, as in PyTorch."""
+    y = _binary("maximum", a, b)
+    return Result(
+        y,
+        (
+            lambda g, out: unbroadcast(g * _share(a > b, a == b, y.dtype), a),
+            lambda g, out: unbroadcast(g * _share(b > a, a == b, y.dtype), b),
+        ),
+    )
+
+
+def minimum(a: Array, b: Array) -> Result:
+    """The smaller of a and b; equals share the gradient."""
+    y = _binary("minimum", a, b)
+    return Result(
+        y,
+        (
+            lambda g, out: unbroadcast(g * _share(a < b, a == b, y.dtype), a),
+            lambda g, out: unbroadcast(g * _share(b < a, a == b, y.dtype), b),
+        ),
+    )
+
+
+def where(chosen: Array, a: Array, b: Array) -> Result:
+    """a where `chosen` holds, b elsewhere; `chosen` has no gradient."""
+    xp = xp_of(chosen)
+    _check("where", chosen, a)
+    _check("where", chosen, b)
+    return Result(
+        xp.where(chosen, a, b),
+        (
+            lambda g, out: xp.zeros(chosen.shape, g.dtype),
+            lambda g, out: unbroadcast(g * chosen, a),
+            lambda g, out: unbroadcast(g * xp.logical_not(chosen), b),
+        ),
+    )
+
+
+def negative(a: Array) -> Result:
+    """-a."""
+    return Result(-a, (lambda g, out: -g,))
+
+
+def exp(a: Array) -> Result:
+    """e ** a."""
+    y = xp_of(a).exp(a)
+    return Result(y, (lambda g, out: g * y,))
+
+
+def log(a: Array) -> Result:
+    """The natural logarithm."""
+    return Result(xp_of(a).log(a), (lambda g, out: g / a,))
+
+
+def sqrt(a: Array) -> Result:
+    """The square root."""
+    y = xp_of(a).sqrt(a)
+    return Result(y, (lambda g, out: g / (2 * y),))
+
+
+def absolute(a: Array) -> Result:
+    """|a|; the gradient at 0 is 0."""
+    xp = xp_of(a)
+    return Result(xp.absolute(a), (lambda g, out: g * xp.sign(a),))
+
+
+def sin(a: Array) -> Result:
+    """Sine."""
+    xp = xp_of(a)
+    return Result(xp.sin(a), (lambda g, out: g * xp.cos(a),))
+
+
+def cos(a: Array) -> Result:
+    """Cosine."""
+    xp = xp_of(a)
+    return Result(xp.cos(a), (lambda g, out: -g * xp.sin(a),))
+
+
+def tanh(a: Array) -> Result:
+    """Hyperbolic tangent."""
+    y = xp_of(a).tanh(a)
+    return Result(y, (lambda g, out: g * (1 - y * y),))
+
+
+def sigmoid(a: Array) -> Result:
+    """1 / (1 + e**-a), by way of tanh so that nothing overflows."""
+    y = xp_of(a).tanh(a * 0.5) * 0.5 + 0.5
+    return Result(y, (lambda g, out: g * y * (1 - y),))
+
+
+def relu(a: Array) -> Result:
+    """max(a, 0); the gradient at 0 is 0."""
+    xp = xp_of(a)
+    y = xp.maximum(a, xp.zeros_like(a[:1] if a.ndim else a))
+    return Result(y, (lambda g, out: g * (y > 0),))
+
+
+def clip(a: Array, *, low: float | None, high: float | None) -> Result:
+    """a kept within [low, high]; the gradient passes inside, both ends included."""
+    xp = xp_of(a)
+    y = a
+    if low is not None:
+        y = xp.maximum(y, low)
+    if high is not None:
+        y = xp.minimum(y, high)
+    return Result(y, (lambda g, out: g * (y == a),))
+
+
+def astype(a: Array, *, dtype: Any) -> Result:
+    """a in another floating-point type."""
+    return Result(a.astype(dtype), (lambda g, out: g.astype(a.dtype),))

@@ -1,0 +1,68 @@
+"""Matrix products."""
+
+from collections.abc import Sequence
+
+from nnmpi.backend import Array, xp_of
+from nnmpi.kernels.result import Result
+from nnmpi.kernels.sums import column_sum
+
+
+def matmul(a: Array, b: Array) -> Result:
+    """a @ b with NumPy's rules: 1-D arguments are vectors, leading axes broadcast."""
+    if a.ndim == 0 or b.ndim == 0 or a.shape[-1] != b.shape[-2 if b.ndim > 1 else 0]:
+        raise ValueError(f"matmul: shapes {a.shape} and {b.shape} do not fit")
+    xp = xp_of(a)
+    rows, columns = a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b
+
+    def full(g: Array) -> Array:
+        g = xp.expand_dims(g, -1) if b.ndim == 1 else g
+        return xp.expand_dims(g, -2) if a.ndim == 1 else g
+
+    def fold(da: Array, like: Array) -> Array:
+        """Sum over the leading axes along which `like` was stretched."""
+        da = da.sum(axis=tuple(range(da.ndim - max(like.ndim, 2))))
+        lead = (da.shape[:-2], like.shape[:-2])
+        stretched = tuple(i for i, (m, n) in enumerate(zip(*lead, strict=False)) if m != n)
+        return da.sum(axis=stretched, keepdims=True).reshape(like.shape)
+
+    return Result(
+        xp.matmul(a, b),
+        (
+            lambda g, out: fold(xp.matmul(full(g), columns.swapaxes(-1, -2)), a),
+            lambda g, out: fold(xp.matmul(rows.swapaxes(-1, -2), full(g)), b),
+        ),
+    )
+
+
+def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result:
+    """x (..., K) @ w (O, K).T + b (O), then ReLU where asked: one op, one pass over the result."""
+    if x.ndim == 0 or x.shape[-1] != w.shape[1]:
+        raise ValueError(
+            f"linear: input of shape {x.shape} for a weight of shape {w.shape}: "
+            f"the last axis must be {w.shape[1]}"
+        )
+    if x.dtype != w.dtype:
+        raise ValueError(
+            f"linear: {x.dtype} input for {w.dtype} weights: nnmpi.tensor(x, dtype='{w.dtype}')"
+        )
+    xp = xp_of(x)
+    rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
+    y = xp.dot(rows, w.T)
+    if b is not None:
+        y += b
+    if relu:
+        xp.maximum(y, 0, out=y)
+
+    def prepare(g: Array, needs: Sequence[bool]) -> Array:
+        g = g.reshape(y.shape)
+        return g * (y > 0) if relu else g
+
+    return Result(
+        y if x.ndim == 2 else y.reshape(*x.shape[:-1], -1),
+        (
+            lambda g, out: xp.dot(g, w).reshape(x.shape),
+            lambda g, out: xp.dot(g.T, rows, out=out),
+            column_sum,
+        ),
+        prepare,
+    )

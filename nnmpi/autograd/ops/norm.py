@@ -1,0 +1,103 @@
+"""Normalisation: batch and layer."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from nnmpi.backend import Array, xp_of
+from nnmpi.kernels.result import Result
+from nnmpi.kernels.sums import column_sum
+
+
+class Moments(NamedTuple):
+    """How many numbers each channel has, their mean and the sum of squares about it, (C,) each."""
+
+    n: int
+    mean: Array
+    m2: Array
+
+
+class _Sums(NamedTuple):
+    """A gradient as rows (M, C), and its sums over rows: of g, and of g * xhat."""
+
+    g: Array
+    total: Array
+    dot: Array
+
+
+def _rows(x: Array) -> Array:
+    """x (N, C) or (N, C, H, W) as rows (M, C): free where memory is channels last."""
+    return x if x.ndim == 2 else x.transpose(0, 2, 3, 1).reshape(-1, x.shape[1])
+
+
+def _unrows(rows: Array, shape: tuple[int, ...]) -> Array:
+    """The way back of `_rows`: channels-last memory under a logical NCHW shape."""
+    if len(shape) == 2:
+        return rows
+    n, c, h, w = shape
+    return rows.reshape(n, h, w, c).transpose(0, 3, 1, 2)
+
+
+def _affine(xhat: Array, w: Array | None, b: Array | None) -> Array:
+    y = xhat if w is None else xhat * w
+    return y if b is None else y + b
+
+
+def moments(x: Array) -> Moments:
+    """The statistics of each channel of x; in two passes, since E[x^2] - E[x]^2 cancels."""
+    rows = _rows(x)
+    mean = column_sum(rows) / len(rows)
+    d = rows - mean
+    return Moments(len(rows), mean, column_sum(d * d))
+
+
+def batch_norm(
+    x: Array, w: Array | None, b: Array | None, *, mean: Array, var: Array, n: int, eps: float
+) -> Result:
+    """(x - mean) / sqrt(var + eps) * w + b, channel by channel.
+
+    n is how many numbers of x each statistic was made of, and 0 if they were
+    given from outside (evaluation), for then they do not depend on x.
+    """
+    r = 1 / xp_of(x).sqrt(var + eps)
+    xhat = (_rows(x) - mean) * r
+
+    def prepare(g: Array, needs: Sequence[bool]) -> _Sums:
+        rows = _rows(g)
+        return _Sums(rows, column_sum(rows), column_sum(rows * xhat))
+
+    def vjp_x(s: _Sums, out: Array | None) -> Array:
+        d = s.g - (xhat * s.dot + s.total) / n if n else s.g
+        return _unrows(d * (r if w is None else r * w), x.shape)
+
+    return Result(
+        _unrows(_affine(xhat, w, b), x.shape),
+        (vjp_x, lambda s, out: s.dot, lambda s, out: s.total),
+        prepare,
+    )
+
+
+def layer_norm(x: Array, w: Array | None, b: Array | None, *, axes: int, eps: float) -> Result:
+    """x normalised over its last `axes` axes, * w + b of their shape."""
+    K = 1
+    for size in x.shape[x.ndim - axes :]:
+        K *= size
+    rows = x.reshape(-1, K)
+    d = rows - rows.mean(axis=1, keepdims=True)
+    r = 1 / xp_of(x).sqrt((d * d).mean(axis=1, keepdims=True) + eps)
+    xhat = d * r
+    flat_w, flat_b = (None if v is None else v.reshape(-1) for v in (w, b))
+
+    def vjp_x(g: Array, out: Array | None) -> Array:
+        e = g if flat_w is None else g * flat_w
+        e = e - e.mean(axis=1, keepdims=True) - xhat * (e * xhat).mean(axis=1, keepdims=True)
+        return (e * r).reshape(x.shape)
+
+    return Result(
+        _affine(xhat, flat_w, flat_b).reshape(x.shape),
+        (
+            vjp_x,
+            lambda g, out: column_sum(g * xhat).reshape(x.shape[x.ndim - axes :]),
+            lambda g, out: column_sum(g).reshape(x.shape[x.ndim - axes :]),
+        ),
+        lambda g, needs: g.reshape(rows.shape),
+    )

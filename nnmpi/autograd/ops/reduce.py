@@ -1,0 +1,56 @@
+"""Ops that take many numbers to one."""
+
+from nnmpi.backend import Array, xp_of
+from nnmpi.kernels.result import Result
+
+Axis = int | tuple[int, ...] | None
+
+
+def _stretch(g: Array, a: Array, axis: Axis, keepdims: bool) -> Array:
+    """g with the axes that a reduction of `a` removed put back at length 1."""
+    if keepdims or axis is None:
+        return g if keepdims else g.reshape((1,) * a.ndim)
+    axes = {k % a.ndim for k in ((axis,) if isinstance(axis, int) else axis)}
+    return g.reshape(tuple(1 if k in axes else n for k, n in enumerate(a.shape)))
+
+
+def sum(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
+    """The sum over `axis`."""
+    xp = xp_of(a)
+    return Result(
+        a.sum(axis=axis, keepdims=keepdims),
+        (lambda g, out: xp.broadcast_to(_stretch(g, a, axis, keepdims), a.shape),),
+    )
+
+
+def mean(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
+    """The mean over `axis`."""
+    xp = xp_of(a)
+    y = a.mean(axis=axis, keepdims=keepdims)
+    share = y.size / a.size if a.size else 0.0
+    return Result(
+        y,
+        (lambda g, out: xp.broadcast_to(_stretch(g, a, axis, keepdims) * share, a.shape),),
+    )
+
+
+def _extreme(name: str, a: Array, axis: Axis, keepdims: bool) -> Result:
+    """The largest or smallest number; equals share the gradient evenly, as in PyTorch's amax."""
+    xp = xp_of(a)
+    y = getattr(xp, name)(a, axis=axis, keepdims=keepdims)
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        hit = (a == _stretch(y, a, axis, keepdims)).astype(a.dtype)
+        return hit * (_stretch(g, a, axis, keepdims) / hit.sum(axis=axis, keepdims=True))
+
+    return Result(y, (vjp,))
+
+
+def max(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
+    """The largest number over `axis`."""
+    return _extreme("amax", a, axis, keepdims)
+
+
+def min(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
+    """The smallest number over `axis`."""
+    return _extreme("amin", a, axis, keepdims)

@@ -1,0 +1,77 @@
+"""Ops that move numbers without changing them."""
+
+from typing import Any
+
+from nnmpi.autograd.ops.elementwise import unbroadcast
+from nnmpi.backend import Array, xp_of
+from nnmpi.kernels.result import Result
+
+
+def reshape(a: Array, *, shape: tuple[int, ...]) -> Result:
+    """The same numbers in C order under another shape."""
+    try:
+        y = a.reshape(shape)
+    except ValueError:
+        raise ValueError(
+            f"reshape: {a.size} numbers of shape {a.shape} do not fit {shape}"
+        ) from None
+    return Result(y, (lambda g, out: g.reshape(a.shape),))
+
+
+def transpose(a: Array, *, axes: tuple[int, ...] | None = None) -> Result:
+    """The axes in another order, reversed by default."""
+    order = tuple(reversed(range(a.ndim))) if axes is None else tuple(k % a.ndim for k in axes)
+    back = tuple(sorted(range(len(order)), key=order.__getitem__))
+    return Result(a.transpose(order), (lambda g, out: g.transpose(back),))
+
+
+def broadcast_to(a: Array, *, shape: tuple[int, ...]) -> Result:
+    """`a` stretched to `shape`."""
+    return Result(xp_of(a).broadcast_to(a, shape), (lambda g, out: unbroadcast(g, a),))
+
+
+def getitem(a: Array, *, index: Any) -> Result:
+    """a[index] for slices, integers, integer arrays and boolean masks."""
+    xp = xp_of(a)
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        da = xp.zeros(a.shape, g.dtype)
+        if _is_basic(index):
+            da[index] = g
+        else:
+            xp.add.at(da, index, g)
+        return da
+
+    return Result(a[index], (vjp,))
+
+
+def copy(a: Array) -> Result:
+    """The same numbers in memory of their own."""
+    return Result(a.copy(), (lambda g, out: g,))
+
+
+def _is_basic(index: Any) -> bool:
+    """Whether every place is taken at most once, as by integers and slices."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(k is None or k is Ellipsis or isinstance(k, int | slice) for k in parts)
+
+
+def concatenate(*arrays: Array, axis: int = 0) -> Result:
+    """The arrays end to end along `axis`."""
+    xp = xp_of(arrays[0])
+    try:
+        y = xp.concatenate(arrays, axis=axis)
+    except ValueError:
+        shapes = ", ".join(str(a.shape) for a in arrays)
+        raise ValueError(f"concatenate: shapes {shapes} do not fit along axis {axis}") from None
+
+    def part(start: int, n: int) -> Any:
+        index = [slice(None)] * y.ndim
+        index[axis] = slice(start, start + n)
+        return lambda g, out: g[tuple(index)]
+
+    vjps, start = [], 0
+    for a in arrays:
+        vjps.append(part(start, a.shape[axis]))
+        start += a.shape[axis]
+    return Result(y, tuple(vjps))

@@ -1,0 +1,67 @@
+"""Softmax and the losses made of it."""
+
+from nnmpi.backend import Array, xp_of
+from nnmpi.kernels.result import Result
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def log_softmax(a: Array, *, axis: int = -1) -> Result:
+    """a - log(sum(exp(a))) over `axis`."""
+    xp = xp_of(a)
+    s = a - a.max(axis=axis, keepdims=True)
+    y = s - xp.log(xp.exp(s).sum(axis=axis, keepdims=True))
+    return Result(y, (lambda g, out: g - xp.exp(y) * g.sum(axis=axis, keepdims=True),))
+
+
+def softmax(a: Array, *, axis: int = -1) -> Result:
+    """exp(a) / sum(exp(a)) over `axis`."""
+    xp = xp_of(a)
+    e = xp.exp(a - a.max(axis=axis, keepdims=True))
+    y = e / e.sum(axis=axis, keepdims=True)
+    return Result(y, (lambda g, out: y * (g - (g * y).sum(axis=axis, keepdims=True)),))
+
+
+def _reduce(losses: Array, reduction: str) -> tuple[Array, float]:
+    """The reduced losses, and what each one's gradient is multiplied by."""
+    if reduction == "none":
+        return losses, 1.0
+    scale = 1.0 / max(len(losses), 1) if reduction == "mean" else 1.0
+    return losses.sum() * scale, scale
+
+
+def cross_entropy(z: Array, labels: Array, *, reduction: str = "mean") -> Result:
+    """-log(softmax(z))[label] of logits z (n, C) and integer labels (n,).
+
+    Worked out on the transpose (C, n): batches are longer than rows, and array
+    operations want a long last axis.
+    """
+    xp = xp_of(z)
+    s = z.T.copy()
+    s -= s.max(axis=0)
+    e = xp.exp(s)
+    total = e.sum(axis=0)
+    chosen = labels, xp.arange(len(labels))
+    y, scale = _reduce(xp.log(total) - s[chosen], reduction)
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        p = e / total
+        p[chosen] -= 1
+        p *= g if reduction == "none" else g * scale
+        return p.T
+
+    return Result(y, (vjp,))
+
+
+def nll(logp: Array, labels: Array, *, reduction: str = "mean") -> Result:
+    """-logp[label] of log-probabilities (n, C) and integer labels (n,)."""
+    xp = xp_of(logp)
+    rows = xp.arange(len(logp))
+    y, scale = _reduce(-logp[rows, labels], reduction)
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        d = xp.zeros(logp.shape, logp.dtype)
+        d[rows, labels] = -g * scale
+        return d
+
+    return Result(y, (vjp,))

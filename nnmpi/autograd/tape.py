@@ -1,0 +1,146 @@
+"""The tape: what a result was made from, and the walk back through it.
+
+    Node(parents, vjps, prepare)     how one tensor came to be
+    backward(root, seed, on_leaf)    gradients of every leaf under root
+
+There is no list of all operations anywhere: the tape is the nodes that hang
+from the root. They are visited latest first, so that a tensor's gradient is
+complete when its turn comes: whatever used it was made after it. A leaf's
+gradient is final when as many contributions have arrived as nodes use it.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ContextDecorator
+from contextvars import ContextVar, Token
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, NamedTuple, NoReturn, Protocol
+
+from nnmpi.backend import Array
+from nnmpi.kernels.result import Prepare, Vjp
+
+recording: ContextVar[bool] = ContextVar("nnmpi_recording", default=True)
+"""Whether ops leave nodes behind; a context variable, since ranks may be threads."""
+
+tick = count(1).__next__
+"""Numbers operations and in-place writes in the order in which they happen."""
+
+
+class Variable(Protocol):
+    """What the tape needs to know of a tensor."""
+
+    requires_grad: bool
+    node: "Node | None"
+    written: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The length of each axis."""
+
+    def receive(self, vjp: Vjp, g: Any) -> None:
+        """Take a contribution to this leaf's gradient."""
+
+
+class Node(NamedTuple):
+    """How a tensor was made: a parent (or None for a constant) beside each vjp."""
+
+    parents: Sequence[Any]
+    needs: Sequence[bool]
+    vjps: tuple[Vjp, ...]
+    prepare: Prepare | None
+    made: int
+
+
+USED = Node((), [], (), None, 0)
+"""Stands in the place of a node that a backward pass has used up."""
+
+
+class no_grad(ContextDecorator):
+    """Within it, ops leave nothing behind to differentiate: a context manager and a decorator."""
+
+    def __init__(self) -> None:
+        self._tokens: list[Token[bool]] = []
+
+    def __enter__(self) -> None:
+        self._tokens.append(recording.set(False))
+
+    def __exit__(self, *exc: object) -> None:
+        recording.reset(self._tokens.pop())
+
+
+def _leaf_uses(root: Variable) -> dict[Variable, int]:
+    """How many contributions each leaf under root will get."""
+    uses: dict[Variable, int] = {}
+    seen, stack = {root}, [root]
+    while stack:
+        node = stack.pop().node
+        assert node is not None
+        for parent, need in zip(node.parents, node.needs, strict=True):
+            if need and parent.node is None:
+                uses[parent] = uses.get(parent, 0) + 1
+            elif need and parent not in seen:
+                seen.add(parent)
+                stack.append(parent)
+    return uses
+
+
+def _refuse_used() -> NoReturn:
+    raise RuntimeError(
+        "backward: this graph has been used up by an earlier backward; "
+        "pass retain_graph=True to that one, or run the forward pass again"
+    )
+
+
+def _refuse_written(tensor: Variable) -> NoReturn:
+    raise RuntimeError(
+        f"backward: a tensor of shape {tensor.shape} was written in place after the forward pass "
+        "had used it, so the gradient would be wrong; run the forward pass again after the write, "
+        "or write to a copy"
+    )
+
+
+def backward(
+    root: Variable,
+    seed: Array,
+    on_leaf: Callable[[Any], None] | None = None,
+    retain_graph: bool = False,
+) -> None:
+    """Add to every leaf under root the gradient of sum(root * seed).
+
+    `on_leaf(leaf)` is called once per leaf, as soon as its gradient is final. Nodes are used up,
+    so that what they hold is freed on the way, unless `retain_graph`.
+    """
+    uses = _leaf_uses(root) if on_leaf is not None else {}
+    assert root.node is not None
+    grads: dict[Variable, Any] = {root: seed}
+    ready = [(-root.node.made, root)]
+    while ready:
+        tensor = heappop(ready)[1]
+        node, g = tensor.node, grads.pop(tensor)
+        if node is USED or node is None:
+            _refuse_used()
+        made = node.made
+        if tensor.written > made:
+            _refuse_written(tensor)
+        if node.prepare is not None:
+            g = node.prepare(g, node.needs)
+        needs, vjps = node.needs, node.vjps
+        for k, parent in enumerate(node.parents):
+            if parent is not None and parent.written > made:
+                _refuse_written(parent)
+            if not needs[k]:
+                continue
+            vjp = vjps[k]
+            if parent.node is None:
+                parent.receive(vjp, g)
+                if on_leaf is not None:
+                    uses[parent] -= 1
+                    if not uses[parent]:
+                        on_leaf(parent)
+            elif parent in grads:
+                grads[parent] = grads[parent] + vjp(g, None)
+            else:
+                grads[parent] = vjp(g, None)
+                heappush(ready, (-parent.node.made, parent))
+        if not retain_graph:
+            tensor.node = USED

@@ -1,0 +1,57 @@
+"""Data sets by name, and the loader that makes batches of them."""
+
+import os
+from pathlib import Path
+
+from nnmpi.data import cifar, embedded, mnist, npz, synthetic
+from nnmpi.data.arrays import from_arrays
+from nnmpi.data.dataset import Dataset, Entry, Request, Split, hold_out
+from nnmpi.data.download import default_directory
+from nnmpi.data.loader import Batch, Loader
+from nnmpi.data.standardise import Standardiser
+
+__all__ = [
+    "DATASETS",
+    "Batch",
+    "Dataset",
+    "Entry",
+    "Loader",
+    "Request",
+    "Split",
+    "Standardiser",
+    "from_arrays",
+    "hold_out",
+    "load",
+]
+
+
+def load(
+    spec: str, *, data_dir: str | None = None, download: bool = False, seed: int = 0
+) -> Dataset:
+    """The data set behind `--data`: NAME, NAME:ARGUMENT or FILE.npz.
+
+    data_dir: where files are looked for and downloaded to; else the user's cache
+    seed: chooses what is held out for testing, and what synthetic data look like
+    """
+    name, colon, argument = spec.partition(":")
+    if name not in DATASETS and spec.endswith(".npz"):
+        name, colon, argument = "npz", ":", spec
+    forms = ", ".join(entry.form for entry in DATASETS.values())
+    if name not in DATASETS:
+        raise ValueError(f"data set {spec!r} is not known; choose one of {forms}")
+    entry = DATASETS[name]
+    if bool(argument) != (entry.form != name) or (colon and not argument):
+        raise ValueError(f"data set {spec!r} is not of the form {entry.form}")
+    directory = Path(os.path.expanduser(data_dir)) if data_dir else default_directory()
+    return entry.load(Request(argument, directory, download, seed))
+
+
+DATASETS = {
+    "iris": Entry(embedded.iris, "iris"),
+    "digits": Entry(embedded.digits, "digits"),
+    "mnist": Entry(mnist.mnist, "mnist"),
+    "fashion-mnist": Entry(mnist.fashion_mnist, "fashion-mnist"),
+    "cifar10": Entry(cifar.cifar10, "cifar10"),
+    "synthetic": Entry(synthetic.synthetic, "synthetic:1x28x28:10:12800 (shape, classes, samples)"),
+    "npz": Entry(npz.npz, "FILE.npz"),
+}

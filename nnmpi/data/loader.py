@@ -1,0 +1,100 @@
+"""Batches of a split: which rows, in what order, gathered and standardised."""
+
+from collections.abc import Generator, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from nnmpi import keyed
+from nnmpi.data.dataset import Split
+from nnmpi.data.prefetch import ahead
+from nnmpi.data.standardise import Standardiser
+
+DTYPES = ("float16", "float32", "float64")
+SMALL = 16 << 20  # bytes up to which a whole standardised split is kept
+
+
+class Batch(NamedTuple):
+    """Standardised samples, their labels, and their row numbers in the split.
+
+    x: (B, features) or (B, C, H, W)
+    y, samples: int64, (B,); `samples` is the key of whatever is random for each sample
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    samples: np.ndarray
+
+
+class Loader:
+    """The batches of a split, epoch by epoch; the last batch may be smaller.
+
+    What is small is standardised once and then only indexed. Else a thread gathers and
+    standardises `prefetch` batches ahead (0: no thread). Both give the same values.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        batch_size: int,
+        *,
+        standardiser: Standardiser,
+        dtype: str = "float32",
+        seed: int = 0,
+        shuffle: bool = True,
+        prefetch: int = 2,
+    ) -> None:
+        _check(split, batch_size, standardiser, dtype, prefetch)
+        self.split = Split(np.ascontiguousarray(split.x), np.ascontiguousarray(split.y))
+        self.batch_size, self.standardiser = batch_size, standardiser
+        self.dtype, self.seed, self.shuffle = np.dtype(dtype), seed, shuffle
+        small = split.x.size * self.dtype.itemsize <= SMALL
+        self._ready = standardiser.apply(self.split.x, self.dtype) if small else None
+        self.prefetch = 0 if small else prefetch
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        return (len(self.split.y) + self.batch_size - 1) // self.batch_size
+
+    def batches(self, epoch: int) -> Iterator[np.ndarray]:
+        """The row numbers (int64) of each batch, by the seed and the epoch alone."""
+        n = len(self.split.y)
+        place = keyed.key(self.seed, "order", epoch)
+        order = keyed.permutation(place, n) if self.shuffle else np.arange(n)
+        return (order[i : i + self.batch_size] for i in range(0, n, self.batch_size))
+
+    def gather(self, rows: np.ndarray) -> Batch:
+        """The batch of these rows, in fresh arrays."""
+        if self._ready is not None:
+            x = self._ready.take(rows, axis=0)
+        else:
+            x = self.standardiser.apply(self.split.x.take(rows, axis=0), self.dtype)
+        return Batch(x, self.split.y.take(rows), rows)
+
+    def epoch(self, epoch: int) -> Generator[Batch, None, None]:
+        """The batches of an epoch; close the generator, or drop it, to stop early."""
+        made = (self.gather(rows) for rows in self.batches(epoch))
+        return ahead(made, self.prefetch) if self.prefetch else made
+
+
+def _check(
+    split: Split, batch_size: int, standardiser: Standardiser, dtype: str, prefetch: int
+) -> None:
+    """What a loader is given fits together, or one line says what does not."""
+    if len(split.x) != len(split.y) or not len(split.y):
+        raise ValueError(
+            f"a split of {len(split.x):,} samples and {len(split.y):,} labels; "
+            "it needs as many labels as samples, and at least one"
+        )
+    if batch_size < 1:
+        raise ValueError(f"batch size {batch_size}: it must be at least 1")
+    if prefetch < 0:
+        raise ValueError(f"prefetch {prefetch}: give a number of batches, 0 for none")
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype {dtype!r} of batches is not one of {', '.join(DTYPES)}")
+    width = split.x.shape[1:2] + (1,) * (split.x.ndim - 2)
+    if standardiser.mean.shape != width:
+        raise ValueError(
+            f"the standardiser is for {standardiser.mean.shape}, the samples need {width}; "
+            "make it with Standardiser.of(training split)"
+        )

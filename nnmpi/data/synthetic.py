@@ -1,0 +1,61 @@
+"""Data made up on the spot: one random prototype a class, and noise around it."""
+
+import math
+import re
+
+import numpy as np
+
+from nnmpi import keyed
+from nnmpi.data.dataset import Dataset, Request, Split
+
+FORM = "synthetic:SHAPE:CLASSES:SAMPLES"
+EXAMPLE = "synthetic:1x28x28:10:12800 or synthetic:784:10:1000"
+AMPLITUDE = 2.0  # noise is uniform in (-2, 2), against prototypes of standard deviation 1
+
+
+def synthetic(request: Request) -> Dataset:
+    """SAMPLES samples for training, and a fifth as many again (at least one) for testing.
+
+    Sample i belongs to class i mod CLASSES. It depends on the seed, the shape and i
+    alone, so that sample i is the same in a data set of any number of samples.
+    """
+    shape, classes, samples = parse(request.argument)
+    total = samples + max(samples // 5, 1)
+    x = _draw(math.prod(shape), classes, total, request.seed).reshape(total, *shape)
+    y = np.arange(total) % classes
+    train, test = Split(x[:samples], y[:samples]), Split(x[samples:], y[samples:])
+    return Dataset(f"synthetic:{request.argument}", train, test, classes, "")
+
+
+def parse(argument: str) -> tuple[tuple[int, ...], int, int]:
+    """(shape, classes, samples) of `1x28x28:10:12800`."""
+    form = re.fullmatch(r"(\d+|\d+x\d+x\d+):(\d+):(\d+)", argument, re.ASCII)
+    if form is None:
+        raise ValueError(
+            f"synthetic:{argument} is not of the form {FORM}, where SHAPE is a number of "
+            f"features or CxHxW, as in {EXAMPLE}"
+        )
+    shape = tuple(int(side) for side in form[1].split("x"))
+    classes, samples = int(form[2]), int(form[3])
+    if min(*shape, classes, samples) < 1:
+        raise ValueError(
+            f"synthetic:{argument} holds a zero; sides, classes and samples must be at least 1"
+        )
+    return shape, classes, samples
+
+
+def _draw(features: int, classes: int, total: int, seed: int) -> np.ndarray:
+    """float32, (total, features): prototypes[i mod classes] + noise.
+
+    Noise has 256 levels: four values from each keyed word, which is quick to draw.
+    """
+    words = np.arange(-(-features // 4))
+    noise = keyed.bits(keyed.key(seed, "synthetic", "noise"), words, np.arange(total)[:, None])
+    x: np.ndarray = noise.astype("<u4", copy=False).view("uint8")[:, :features].astype("float32")
+    x -= 127.5
+    x *= AMPLITUDE / 127.5
+    place = keyed.key(seed, "synthetic", "prototypes")
+    prototypes = keyed.normal(place, np.arange(features), np.arange(classes)[:, None])
+    for c in range(min(classes, total)):
+        x[c::classes] += prototypes[c].astype("float32")
+    return x

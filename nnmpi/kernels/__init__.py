@@ -1,0 +1,1 @@
+"""The inner loops: convolution, pooling and optimizer steps, written for cache and BLAS."""

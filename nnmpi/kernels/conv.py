@@ -1,0 +1,145 @@
+"""Convolution by Winograd or im2col, some images at a time, with its epilogue in cache.
+
+    x --method.forward--> z --pool--> + bias --> ReLU --> y           chunk by chunk
+    dx, dw <--method.backward-- dz <--unpool-- ReLU mask <-- g        and so back
+
+A method knows nothing of bias, pooling and ReLU; it hands out its raw outputs
+in whatever order it has them, as a view that puts pooling windows first.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from nnmpi.backend import Array, of, xp_of
+from nnmpi.kernels import epilogue
+from nnmpi.kernels.im2col import Im2col
+from nnmpi.kernels.result import Result
+from nnmpi.kernels.sums import column_sum
+from nnmpi.kernels.winograd import Winograd, grid
+
+CONVOLUTIONS = {"auto": None, "winograd2": 2, "winograd4": 4, "im2col": 0}
+"""Names of the algorithms, and the side m of Winograd's output tiles (0: none)."""
+
+_MIN_CHANNELS = 8  # below, Winograd's transforms cost more than its GEMMs save
+
+
+class Shape(NamedTuple):
+    """What a convolution computes: relu(max_pool_2x2(conv(x, w) + b)), pool and relu optional."""
+
+    stride: int = 1
+    padding: int = 0
+    relu: bool = False
+    pool: bool = False
+    algorithm: str = "auto"
+
+
+class Shared(NamedTuple):
+    """One backward pass of a convolution; what nobody asked for is None."""
+
+    dx: Array
+    dw: Array
+    db: Array
+
+
+def output_size(size: int, kernel: int, stride: int, padding: int) -> int:
+    """How many places a kernel has along an axis."""
+    return (size + 2 * padding - kernel) // stride + 1
+
+
+def _method(x: Array, w: Array, f: Shape) -> tuple[Winograd | Im2col, int]:
+    """The algorithm for x (N, H, W, C) and w (kh, kw, C, O), and its number of images at once."""
+    N, H, W, C = x.shape
+    kh, kw, _, O = w.shape
+    outputs = [output_size(n, k, f.stride, f.padding) for n, k in ((H, kh), (W, kw))]
+    side = CONVOLUTIONS[f.algorithm]
+    if side is None:
+        side = 2 if of(x).is_host and x.dtype == "float32" else 0
+    budget = of(x).chunk_bytes
+    if side and (kh, kw, f.stride) == (3, 3, 1) and min(outputs) >= 2 and C >= _MIN_CHANNELS:
+        q = grid(side, H, W, f.padding, f.pool)
+        chunk = _chunk(N, (side + 2) ** 2 * q.th * q.tw * (C + O) * x.itemsize, budget)
+        return Winograd(x, w, q, f.pool, chunk), chunk
+    chunk = _chunk(N, outputs[0] * outputs[1] * (kh * kw * C + O) * x.itemsize, budget)
+    return Im2col(x, w, f.stride, f.padding, f.pool, chunk), chunk
+
+
+def _chunk(N: int, bytes_per_image: int, budget: int) -> int:
+    """Images at a time within the budget, in chunks as equal as may be."""
+    most = max(1, min(N, budget // bytes_per_image))
+    return -(-N // -(-N // most)) if N else 1
+
+
+def conv2d(x: Array, w: Array, b: Array | None, f: Shape) -> Result:
+    """x (N, C, H, W) and w (O, C, kh, kw), logical shapes over channels-last memory; so is y."""
+    xl = x.transpose(0, 2, 3, 1)
+    wl = xp_of(w).ascontiguousarray(w.transpose(2, 3, 1, 0))
+    method, chunk = _method(xl, wl, f)
+    N, H, W, _ = xl.shape
+    kh, kw, _, O = wl.shape
+    p = 2 if f.pool else 1
+    h, v = output_size(H, kh, f.stride, f.padding), output_size(W, kw, f.stride, f.padding)
+    y = xp_of(x).empty((N, h // p, v // p, O), x.dtype)
+    chunks = [slice(i, min(i + chunk, N)) for i in range(0, N, chunk)]
+    rows = epilogue.rows(b, f.relu, v // p, y)
+    masks = [_finish(method.forward(s), y[s], rows, f.pool, method.covers) for s in chunks]
+
+    def prepare(g: Array, needs: Sequence[bool]) -> Shared:
+        xp, gl = xp_of(g), g.transpose(0, 2, 3, 1)
+        dx = xp.empty(xl.shape, x.dtype) if needs[0] else None
+        dw = method.new_dw() if needs[1] else None
+        db = xp.zeros(O, x.dtype) if needs[2] else None
+        for s, mask in zip(chunks, masks, strict=True):
+            gs = epilogue.relu_gradient(gl[s], y[s]) if f.relu else xp.ascontiguousarray(gl[s])
+            if db is not None:
+                db += column_sum(gs.reshape(-1, O))
+            dz, view = method.cotangent(len(gs))
+            _start(gs, view, mask, method.covers)
+            method.backward(s, dz, dx, dw)
+        return Shared(dx, dw, db)
+
+    def vjp_w(shared: Shared, out: Array | None) -> Array:
+        ol = None if out is None else out.transpose(2, 3, 1, 0)
+        if ol is not None and ol.flags.c_contiguous:
+            method.finish_dw(shared.dw, ol)
+            return out
+        return method.finish_dw(shared.dw, None).transpose(3, 2, 0, 1)
+
+    return Result(
+        y.transpose(0, 3, 1, 2),
+        (
+            lambda shared, out: shared.dx.transpose(0, 3, 1, 2),
+            vjp_w,
+            lambda shared, out: shared.db,
+        ),
+        prepare,
+    )
+
+
+def _finish(
+    z: Array, y: Array, rows: epilogue.Rows, pool: bool, covers: tuple[int, int]
+) -> epilogue.Masks | None:
+    """From a chunk's raw outputs to y (n, h, w, O): pool, bias, ReLU, and cut what tiles add."""
+    n, h, w, O = y.shape
+    whole = y if (h, w) == covers else xp_of(y).empty((n, *covers, O), y.dtype)
+    mask = None
+    if pool:
+        mask = epilogue.pool_windows(z, whole.reshape(z.shape[2:]))
+    else:
+        whole.reshape(z.shape)[...] = z
+    if whole is not y:
+        y[...] = whole[:, :h, :w]
+    epilogue.bias_relu(y, rows)
+    return mask
+
+
+def _start(g: Array, view: Array, mask: epilogue.Masks | None, covers: tuple[int, int]) -> None:
+    """The way back of `_finish`, bias and ReLU apart: g (n, h, w, O) into the method's view."""
+    n, h, w, O = g.shape
+    if (h, w) != covers:
+        whole = xp_of(g).zeros((n, *covers, O), g.dtype)
+        whole[:, :h, :w] = g
+        g = whole
+    if mask is None:
+        view[...] = g.reshape(view.shape)
+    else:
+        epilogue.unpool_windows(g.reshape(view.shape[2:]), mask, view)

@@ -1,0 +1,71 @@
+"""Bias, ReLU and 2x2 max-pooling of one chunk of a convolution, while it is still in cache.
+
+Pooling comes first: max, + b and max(., 0) are monotone, so they commute, and
+after pooling there is a quarter of the work. Of the pooled windows
+
+    z[0,0] z[0,1]        rows first:  r[j] = max(z[0,j], z[1,j]),  upper[j] = z[0,j] >= z[1,j]
+    z[1,0] z[1,1]        then         y    = max(r[0], r[1]),      left     = r[0] >= r[1]
+
+only the two boolean masks are kept. An exact tie goes to the left column.
+"""
+
+from typing import NamedTuple
+
+from nnmpi.backend import Array, xp_of
+
+
+class Masks(NamedTuple):
+    """Which element of each 2x2 window was the largest: `upper` (2, S), `left` (S)."""
+
+    upper: Array
+    left: Array
+
+
+def pool_windows(z: Array, y: Array) -> Masks:
+    """y (S) = the largest of z (2, 2, S); returns what the way back needs."""
+    xp = xp_of(z)
+    upper = xp.greater_equal(z[0], z[1])
+    r = xp.maximum(z[0], z[1])
+    left = xp.greater_equal(r[0], r[1])
+    xp.maximum(r[0], r[1], out=y)
+    return Masks(upper, left)
+
+
+def unpool_windows(g: Array, masks: Masks, dz: Array) -> None:
+    """Write into dz (2, 2, S) the gradient g (S) at each window's largest element, 0 elsewhere."""
+    xp = xp_of(g)
+    gr = xp.empty(masks.upper.shape, g.dtype)
+    xp.multiply(g, masks.left, out=gr[0])
+    xp.subtract(g, gr[0], out=gr[1])
+    xp.multiply(gr, masks.upper, out=dz[0])
+    xp.subtract(gr, dz[0], out=dz[1])
+
+
+class Rows(NamedTuple):
+    """A bias and the floor of a ReLU, each stretched over a row of the image (w * O), or None."""
+
+    bias: Array | None
+    floor: Array | None
+
+
+def rows(b: Array | None, relu: bool, w: int, like: Array) -> Rows:
+    """What `bias_relu` adds and cuts at; a whole row at once, since channels alone are short."""
+    xp = xp_of(like)
+    size = w * like.shape[-1]
+    return Rows(None if b is None else xp.tile(b, w), xp.zeros(size, like.dtype) if relu else None)
+
+
+def bias_relu(y: Array, r: Rows) -> None:
+    """y (n, H, W, O) += b, then max(y, 0): in place."""
+    lines = y.reshape(y.shape[0] * y.shape[1], -1)
+    if r.bias is not None:
+        lines += r.bias
+    if r.floor is not None:
+        xp_of(y).maximum(lines, r.floor, out=lines)
+
+
+def relu_gradient(g: Array, y: Array) -> Array:
+    """g where the output y is positive, 0 elsewhere; contiguous like y."""
+    xp = xp_of(y)
+    out = xp.empty(y.shape, y.dtype)
+    return xp.multiply(g, xp.greater(y, 0), out=out)

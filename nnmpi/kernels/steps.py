@@ -1,0 +1,96 @@
+"""Optimizer steps on flat buffers: in place, a cache-sized chunk at a time, without allocation.
+
+The sums of Adam are kept as M = m / (1 - beta1) and V = v / (1 - beta2), which
+saves two passes in twelve:
+
+    M = beta1 M + g        V = beta2 V + g^2
+    p -= a M / (sqrt(V) + e)    with k = sqrt((1 - beta2) / (1 - beta2^t)),
+                                a = lr (1 - beta1) / (1 - beta1^t) / k,  e = eps / k
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from nnmpi.backend import Array, of, xp_of
+
+_CHUNK_BYTES = 1 << 17  # of one array; the five of Adam then fit a second-level cache
+
+
+class Adam(NamedTuple):
+    """What one Adam step depends on; `decoupled` is AdamW's weight decay."""
+
+    lr: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    decoupled: bool
+    t: int
+
+
+class Sgd(NamedTuple):
+    """What one step of stochastic gradient descent depends on."""
+
+    lr: float
+    momentum: float
+    weight_decay: float
+    nesterov: bool
+
+
+def _chunks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
+    """The arrays cut alike, and a scratch array of the same size beside each piece."""
+    p = arrays[0]
+    whole = p.size
+    size = _CHUNK_BYTES // p.itemsize if of(p).is_host else whole
+    if whole <= size:
+        yield (*arrays, xp_of(p).empty(whole, p.dtype))
+        return
+    scratch = xp_of(p).empty(size, p.dtype)
+    for i in range(0, whole, size):
+        yield (*[a[i : i + size] for a in arrays], scratch[: min(size, whole - i)])
+
+
+def adam(p: Array, g: Array, M: Array, V: Array, c: Adam) -> None:
+    """One step of Adam or AdamW on p; M and V are the scaled sums above."""
+    xp = xp_of(p)
+    k = ((1 - c.beta2) / (1 - c.beta2**c.t)) ** 0.5
+    a, e = c.lr * (1 - c.beta1) / (1 - c.beta1**c.t) / k, c.eps / k
+    for P, G, m, v, t in _chunks(p, g, M, V):
+        if c.weight_decay and c.decoupled:
+            P *= 1 - c.lr * c.weight_decay
+        elif c.weight_decay:
+            G = _decayed(P, G, c.weight_decay, t)
+        m *= c.beta1
+        m += G
+        xp.multiply(G, G, out=t)
+        v *= c.beta2
+        v += t
+        xp.sqrt(v, out=t)
+        t += e
+        xp.divide(m, t, out=t)
+        t *= a
+        P -= t
+
+
+def sgd(p: Array, g: Array, velocity: Array, c: Sgd) -> None:
+    """One step of SGD on p; `velocity` is not touched where there is no momentum."""
+    xp = xp_of(p)
+    for P, G, v, t in _chunks(p, g, velocity if c.momentum else p):
+        if c.weight_decay:
+            G = _decayed(P, G, c.weight_decay, t)
+        if c.momentum:
+            v *= c.momentum
+            v += G
+        if c.nesterov or not c.momentum:
+            xp.multiply(G, c.lr, out=t)
+            P -= t
+        if c.momentum:
+            xp.multiply(v, c.lr * (c.momentum if c.nesterov else 1), out=t)
+            P -= t
+
+
+def _decayed(P: Array, G: Array, weight_decay: float, t: Array) -> Array:
+    """G + weight_decay * P in scratch: the gradient itself belongs to the user."""
+    xp_of(P).multiply(P, weight_decay, out=t)
+    t += G
+    return t

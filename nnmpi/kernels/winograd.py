@@ -1,0 +1,234 @@
+"""3x3 convolution with stride 1 by Winograd's F(2x2, 3x3) and F(4x4, 3x3), channels last.
+
+    n images in a chunk      t = m + 2   side of an input tile     C, O channels in and out
+    m x m outputs a tile     th, tw      tiles down and across     T = n * th * tw tiles
+
+    x ---- phases ---> P (m, m, n, th+1, tw+1, C)     pixel (m*i + a, m*j + b) of padded x
+    P ---- tiles ----> D (t, t, T, C)                 pixel (a, b) of every tile
+    V = kron(B', B') @ D                              t*t products instead of 9*m*m
+    M[k] = V[k] (T, C) @ U[k] (C, O)                  U = kron(G, G) @ w
+    Y = kron(A', A') @ M  (m, m, T, O)                output pixel (a, b) of every tile
+
+and backwards through the transposes. The matrices are those of Lavin and Gray
+(2015). Copies move whole rows of tiles (phases first, then tiles), all
+transforms are GEMMs, and planes are padded by 16 numbers because rows a power
+of two apart would share one cache set.
+"""
+
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+_PLANE_PAD = 16
+
+
+class Transform(NamedTuple):
+    """The three Kronecker matrices of F(m x m, 3x3): B (t*t, t*t), G (t*t, 9), A (m*m, t*t)."""
+
+    m: int
+    B: np.ndarray
+    G: np.ndarray
+    A: np.ndarray
+
+
+@lru_cache(maxsize=8)
+def transform(m: int, dtype: str) -> Transform:
+    """F(2x2) is as exact as a direct sum; F(4x4) does less work and loses a digit and a half."""
+    if m == 2:
+        B = [[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]]
+        G = [[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]]
+        A = [[1, 1, 1, 0], [0, 1, -1, -1]]
+        scale = 2
+    else:
+        B = [
+            [4, 0, -5, 0, 1, 0],
+            [0, -4, -4, 1, 1, 0],
+            [0, 4, -4, -1, 1, 0],
+            [0, -2, -1, 2, 1, 0],
+            [0, 2, -1, -2, 1, 0],
+            [0, 4, 0, -5, 0, 1],
+        ]
+        G = [[6, 0, 0], [-4, -4, -4], [-4, 4, -4], [1, 2, 4], [1, -2, 4], [0, 0, 24]]
+        A = [[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]]
+        scale = 24
+    square = [np.array(X, np.float64) for X in (B, G, A)]
+    B2, G2, A2 = (np.kron(X, X).astype(dtype) for X in square)
+    return Transform(m, B2, (G2 / scale**2).astype(dtype), A2)
+
+
+class Grid(NamedTuple):
+    """How m x m tiles cover the outputs of an image of H x W pixels padded by p."""
+
+    m: int
+    H: int
+    W: int
+    p: int
+    th: int
+    tw: int
+
+
+def grid(m: int, H: int, W: int, p: int, pool: bool) -> Grid:
+    """With pooling, a last odd row or column of outputs is not computed at all: nobody reads it."""
+    h, w = H + 2 * p - 2, W + 2 * p - 2
+    if pool:
+        h, w = h // 2 * 2, w // 2 * 2
+    return Grid(m, H, W, p, -(-h // m), -(-w // m))
+
+
+def planes(k: int, *shape: int, dtype: np.dtype) -> np.ndarray:
+    """An uninitialised (k, prod(shape)) matrix whose rows are padded apart."""
+    size = prod(shape)
+    return np.empty((k, size + _PLANE_PAD), dtype)[:, :size]
+
+
+class Phase(NamedTuple):
+    """The pixels (a + m*i, b + m*j) of a padded image: where they stand in x, and in P[a, b]."""
+
+    a: int
+    b: int
+    pixels: tuple[slice, slice]
+    tiles: tuple[slice, slice]
+
+
+@lru_cache(maxsize=64)
+def phases(q: Grid) -> tuple[Phase, ...]:
+    """All m*m phases of the grid."""
+
+    def span(a: int, size: int, tiles: int) -> tuple[slice, slice]:
+        first = max(0, -(-(q.p - a) // q.m))
+        r = q.m * first + a - q.p
+        count = max(0, min(tiles + 1 - first, -(-(size - r) // q.m)))
+        return slice(r, r + q.m * count, q.m) if count else slice(0, 0), slice(first, first + count)
+
+    rows = [span(a, q.H, q.th) for a in range(q.m)]
+    columns = [span(b, q.W, q.tw) for b in range(q.m)]
+    return tuple(
+        Phase(a, b, (rows[a][0], columns[b][0]), (rows[a][1], columns[b][1]))
+        for a in range(q.m)
+        for b in range(q.m)
+    )
+
+
+def split_phases(x: np.ndarray, P: np.ndarray, q: Grid) -> None:
+    """x (n, H, W, C) into P (m, m, n, th+1, tw+1, C), whose border is zero already."""
+    for a, b, (rows, columns), (i, j) in phases(q):
+        P[a, b][:, i, j] = x[:, rows, columns]
+
+
+def merge_phases(P: np.ndarray, x: np.ndarray, q: Grid) -> None:
+    """The way back: every pixel of x is in exactly one place of P, or in no tile (then 0)."""
+    for a, b, (rows, columns), (i, j) in phases(q):
+        x[:, rows, columns] = P[a, b][:, i, j]
+
+
+def gather_tiles(P: np.ndarray, D: np.ndarray, q: Grid) -> None:
+    """D (t, t, n, th, tw, C): pixel (a, b) of a tile is phase (a % m, b % m), a // m tiles on."""
+    m, th, tw = q.m, q.th, q.tw
+    for a in range(m + 2):
+        for b in range(m + 2):
+            i, j = a // m, b // m
+            D[a, b] = P[a % m, b % m][:, i : i + th, j : j + tw]
+
+
+def scatter_tiles(D: np.ndarray, P: np.ndarray, q: Grid) -> None:
+    """P = the sum of all tiles of D, each where `gather_tiles` took it from."""
+    m, th, tw = q.m, q.th, q.tw
+    P[:, :, :, th:] = 0
+    P[:, :, :, :, tw:] = 0
+    P[:, :, :, :th, :tw] = D[:m, :m]
+    for a in range(m + 2):
+        for b in range(m + 2):
+            i, j = a // m, b // m
+            if i or j:
+                P[a % m, b % m][:, i : i + th, j : j + tw] += D[a, b]
+
+
+class Winograd:
+    """One convolution by Winograd: the forward pass of some images at a time, and its way back.
+
+    `forward` returns, and `backward` takes, output pixels in tile order as a
+    view of shape (2, 2, n, th, m/2, tw, m/2, O), pooling windows first, when
+    `pool` is set, and of shape (n, th, m, tw, m, O), image order, when not.
+    """
+
+    def __init__(self, x: np.ndarray, w: np.ndarray, q: Grid, pool: bool, chunk: int) -> None:
+        """x (N, H, W, C) in any strides, w (3, 3, C, O) contiguous."""
+        self.x, self.q, self.pool = x, q, pool
+        self.f = transform(q.m, x.dtype.name)
+        self.C, self.O = w.shape[2:]
+        scale = 2 if pool else 1
+        self.covers = (q.th * q.m // scale, q.tw * q.m // scale)
+        t = q.m + 2
+        self.U = (self.f.G @ w.reshape(9, -1)).reshape(t * t, self.C, self.O)
+        self.UT = np.ascontiguousarray(self.U.transpose(0, 2, 1))
+        self.P = np.zeros((q.m, q.m, chunk, q.th + 1, q.tw + 1, self.C), x.dtype)
+        self.V: dict[int, np.ndarray] = {}
+
+    def _tiles(self, k: int, n: int, channels: int) -> np.ndarray:
+        return planes(k, n, self.q.th, self.q.tw, channels, dtype=self.x.dtype)
+
+    def _shaped(self, X: np.ndarray, n: int) -> np.ndarray:
+        """(k*k, T*c) as (k, k, n, th, tw, c)."""
+        k = int(X.shape[0] ** 0.5)
+        return X.reshape(k, k, n, self.q.th, self.q.tw, -1)
+
+    def _outputs(self, Y: np.ndarray, n: int) -> np.ndarray:
+        Y, m = self._shaped(Y, n), self.q.m
+        if not self.pool:
+            return Y.transpose(2, 3, 0, 4, 1, 5)
+        Y = Y.reshape(m // 2, 2, m // 2, 2, *Y.shape[2:])
+        return Y.transpose(1, 3, 4, 5, 0, 6, 2, 7)
+
+    def forward(self, s: slice) -> np.ndarray:
+        """The outputs of images x[s], without bias."""
+        x, q = self.x[s], self.q
+        n, tt = len(x), self.f.B.shape[0]
+        P = self.P[:, :, :n]
+        split_phases(x, P, q)
+        D = self._tiles(tt, n, self.C)
+        gather_tiles(P, self._shaped(D, n), q)
+        V = self.V[s.start] = self._tiles(tt, n, self.C)
+        np.matmul(self.f.B, D, out=V)
+        M = self._tiles(tt, n, self.O)
+        np.matmul(V.reshape(tt, -1, self.C), self.U, out=M.reshape(tt, -1, self.O))
+        Y = self._tiles(q.m**2, n, self.O)
+        np.matmul(self.f.A, M, out=Y)
+        return self._outputs(Y, n)
+
+    def cotangent(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Room for the gradient of n images' outputs: the buffer, and `forward`'s view of it."""
+        dY = self._tiles(self.q.m**2, n, self.O)
+        return dY, self._outputs(dY, n)
+
+    def new_dw(self) -> np.ndarray:
+        """An empty sum for `backward` to add to."""
+        return np.zeros_like(self.U)
+
+    def finish_dw(self, dU: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+        """The gradient of w (3, 3, C, O) from the summed gradient of U."""
+        flat = None if out is None else out.reshape(9, -1)
+        dw = np.matmul(self.f.G.T, dU.reshape(len(dU), -1), out=flat)
+        return dw.reshape(3, 3, self.C, self.O)
+
+    def backward(
+        self, s: slice, dY: np.ndarray, dx: np.ndarray | None, dU: np.ndarray | None
+    ) -> None:
+        """From dY of images x[s]: write dx[s] and add to dU, whichever is wanted."""
+        q, f = self.q, self.f
+        n, tt = len(self.x[s]), f.B.shape[0]
+        dM2 = self._tiles(tt, n, self.O)
+        np.matmul(f.A.T, dY, out=dM2)
+        dM = dM2.reshape(tt, -1, self.O)
+        if dU is not None:
+            V = self.V[s.start].reshape(tt, -1, self.C)
+            dU += np.matmul(V.transpose(0, 2, 1), dM)
+        if dx is not None:
+            dV = self._tiles(tt, n, self.C)
+            np.matmul(dM, self.UT, out=dV.reshape(tt, -1, self.C))
+            dD = self._tiles(tt, n, self.C)
+            np.matmul(f.B.T, dV, out=dD)
+            dP = np.empty_like(self.P[:, :, :n])
+            scatter_tiles(self._shaped(dD, n), dP, q)
+            merge_phases(dP, dx[s], q)

@@ -1,0 +1,42 @@
+"""Activations as modules."""
+
+from nnmpi.autograd import Tensor, functional
+from nnmpi.nn.module import Module
+
+
+class ReLU(Module):
+    """max(x, 0)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.relu(x)
+
+
+class GELU(Module):
+    """x times the distribution function of the standard normal at x, exact."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.gelu(x)
+
+
+class Sigmoid(Module):
+    """1 / (1 + exp(-x))."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.sigmoid(x)
+
+
+class Tanh(Module):
+    """The hyperbolic tangent."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.tanh(x)
+
+
+class LogSoftmax(Module):
+    """log(softmax(x)) over `dim`."""
+
+    def __init__(self, dim: int = -1) -> None:
+        self.dim = dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.log_softmax(x, self.dim)

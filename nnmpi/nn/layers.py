@@ -1,0 +1,172 @@
+"""Layers with parameters but no statistics, and the simple ones between them."""
+
+from typing import Any
+
+import numpy as np
+
+from nnmpi import backend, keyed
+from nnmpi.autograd import Tensor, apply
+from nnmpi.autograd.ops import conv, elementwise, linear
+from nnmpi.kernels.conv import CONVOLUTIONS
+from nnmpi.nn import init
+from nnmpi.nn.module import Module, current_pass
+from nnmpi.nn.parameter import Parameter
+
+CHANNELS_LAST = (2, 3, 1, 0)
+"""Memory order (kh, kw, C, O) of a convolution's weight (O, C, kh, kw)."""
+
+
+class Linear(Module):
+    """y = x @ weight.T + bias; weight (out_features, in_features)."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+        self.in_features, self.out_features = in_features, out_features
+        self.weight = Parameter.drawn((out_features, in_features), init.fan_in(in_features))
+        self.bias = Parameter.drawn((out_features,), init.fan_in(in_features)) if bias else None
+
+    def forward(self, x: Tensor, relu: bool = False) -> Tensor:
+        """x (..., in_features); `relu` asks for ReLU in the same op."""
+        return apply(linear.linear, x, self.weight, self.bias, relu=relu)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
+
+
+class Conv2d(Module):
+    """Convolution of images (N, C, H, W) by square kernels; weight (out, in, k, k)."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int = 1,
+        padding: int = 0,
+        groups: int = 1,
+        bias: bool = True,
+        algorithm: str = "auto",
+    ) -> None:
+        if groups != 1:
+            raise ValueError(f"Conv2d: groups={groups} is not supported, only 1")
+        if algorithm not in CONVOLUTIONS:
+            raise ValueError(f"Conv2d: {algorithm!r} is none of {', '.join(CONVOLUTIONS)}")
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+        self.algorithm = algorithm
+        fan = init.fan_in(in_channels * kernel_size**2)
+        shape = (out_channels, in_channels, kernel_size, kernel_size)
+        self.weight = Parameter.drawn(shape, fan, CHANNELS_LAST)
+        self.bias = Parameter.drawn((out_channels,), fan) if bias else None
+
+    def forward(self, x: Tensor, relu: bool = False, pool: bool = False) -> Tensor:
+        """`relu` and `pool` ask for ReLU and a 2x2 max-pool in the same op."""
+        return apply(
+            conv.conv2d,
+            x,
+            self.weight,
+            self.bias,
+            stride=self.stride,
+            padding=self.padding,
+            relu=relu,
+            pool=pool,
+            algorithm=self.algorithm,
+        )
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
+            f"stride={self.stride}, padding={self.padding}"
+        )
+
+
+class _Pool2d(Module):
+    """What the two poolings share: a square window, its stride and padding."""
+
+    def __init__(self, kernel_size: int, stride: int | None = None, padding: int = 0) -> None:
+        self.kernel_size, self.padding = kernel_size, padding
+        self.stride = kernel_size if stride is None else stride
+
+    def _window(self) -> dict[str, int]:
+        return {"kernel": self.kernel_size, "stride": self.stride, "padding": self.padding}
+
+    def extra_repr(self) -> str:
+        return f"{self.kernel_size}, stride={self.stride}, padding={self.padding}"
+
+
+class MaxPool2d(_Pool2d):
+    """The largest number of each window."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return apply(conv.max_pool2d, x, **self._window())
+
+
+class AvgPool2d(_Pool2d):
+    """The mean of each window."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return apply(conv.avg_pool2d, x, **self._window())
+
+
+class Embedding(Module):
+    """A row of the weight (num_embeddings, embedding_dim) for every integer of the input."""
+
+    def __init__(self, num_embeddings: int, embedding_dim: int) -> None:
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.weight = Parameter.drawn((num_embeddings, embedding_dim), init.normal(1.0))
+
+    def forward(self, index: Any) -> Tensor:
+        """Integers of any shape, as an array or a tensor."""
+        if not isinstance(index, Tensor) and not backend.is_array(index):
+            index = np.asarray(index)
+        if isinstance(index, np.ndarray) and index.size:
+            low, high = int(index.min()), int(index.max())
+            if low < 0 or high >= self.num_embeddings:
+                raise ValueError(
+                    f"Embedding: indices from {low} to {high}, but there are "
+                    f"{self.num_embeddings} rows: they must be 0 to {self.num_embeddings - 1}"
+                )
+            index = backend.of(self.weight.data).asarray(index)
+        return self.weight[index]
+
+    def extra_repr(self) -> str:
+        return f"{self.num_embeddings}, {self.embedding_dim}"
+
+
+class Dropout(Module):
+    """In training, each number is dropped with probability p and the others are scaled up.
+
+    Which ones depends on the seed, the step, the path of the layer and the
+    global index of the sample: every layout of ranks drops the same.
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        if not 0 <= p < 1:
+            raise ValueError(f"Dropout: p={p} must be at least 0 and less than 1")
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        now = current_pass.get()
+        assert now is not None, "a module runs within a pass"
+        on = backend.of(x.data)
+        key = keyed.key(self.root.seed, "dropout", now.step, self.path)
+        rows = on.xp.arange(x.shape[0]) if now.samples is None else on.asarray(now.samples)
+        index = on.xp.arange(x.size // max(x.shape[0], 1), dtype="uint32")
+        kept = keyed.bits(key, index[None], rows[:, None]) >= int(self.p * 2**32)
+        mask = kept.reshape(x.shape).astype(x.dtype) * (1 / (1 - self.p))
+        return apply(elementwise.multiply, x, mask)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class Flatten(Module):
+    """All axes but the first made one, in the order of logical NCHW."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.reshape(x.shape[0], -1) if x.size else x.reshape(x.shape[0], _size(x.shape[1:]))
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape))

@@ -1,0 +1,71 @@
+"""Losses: modules from predictions and targets to a scalar."""
+
+from typing import Any
+
+import numpy as np
+
+from nnmpi import backend
+from nnmpi.autograd import Tensor, apply
+from nnmpi.autograd.ops import softmax
+from nnmpi.nn.module import Module
+
+
+class _Loss(Module):
+    """What the losses share: how the losses of single numbers are made one."""
+
+    def __init__(self, reduction: str = "mean") -> None:
+        if reduction not in softmax.REDUCTIONS:
+            raise ValueError(f"reduction {reduction!r} is none of {', '.join(softmax.REDUCTIONS)}")
+        self.reduction = reduction
+
+
+class CrossEntropyLoss(_Loss):
+    """-log(softmax(logits))[label]: logits (N, C), integer labels (N,)."""
+
+    def forward(self, logits: Tensor, labels: Any) -> Tensor:
+        labels = _labels("CrossEntropyLoss", logits, labels)
+        return apply(softmax.cross_entropy, logits, labels, reduction=self.reduction)
+
+
+class NLLLoss(_Loss):
+    """-logp[label]: log-probabilities (N, C), integer labels (N,)."""
+
+    def forward(self, logp: Tensor, labels: Any) -> Tensor:
+        labels = _labels("NLLLoss", logp, labels)
+        return apply(softmax.nll, logp, labels, reduction=self.reduction)
+
+
+class MSELoss(_Loss):
+    """(prediction - target) ** 2."""
+
+    def forward(self, prediction: Tensor, target: Any) -> Tensor:
+        if tuple(target.shape) != prediction.shape:
+            raise ValueError(
+                f"MSELoss: prediction of shape {prediction.shape}, target of {tuple(target.shape)}"
+            )
+        d: Tensor = prediction - target
+        squares: Tensor = d * d
+        if self.reduction == "none":
+            return squares
+        return squares.mean() if self.reduction == "mean" else squares.sum()
+
+
+def _labels(name: str, scores: Tensor, labels: Any) -> Any:
+    """The labels as an array, checked if they are on the host: on a device that would be a wait."""
+    if isinstance(labels, Tensor):
+        labels = labels.data
+    elif not backend.is_array(labels):
+        labels = np.asarray(labels)
+    if scores.ndim != 2 or labels.shape != scores.shape[:1] or labels.dtype.kind not in "iu":
+        raise ValueError(
+            f"{name}: scores of shape {scores.shape} with {labels.dtype} labels of shape "
+            f"{tuple(labels.shape)}; it takes (N, C) and N integers"
+        )
+    # a negative label is a huge unsigned one: one pass finds both kinds of mistake
+    on_host = isinstance(labels, np.ndarray) and labels.size
+    if on_host and labels.astype(np.uint64).max() >= scores.shape[1]:
+        raise ValueError(
+            f"{name}: labels from {labels.min()} to {labels.max()} for {scores.shape[1]} "
+            f"classes: they must be 0 to {scores.shape[1] - 1}"
+        )
+    return labels

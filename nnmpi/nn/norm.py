@@ -1,0 +1,103 @@
+"""Layers that normalise, and the running statistics they keep."""
+
+import numpy as np
+
+from nnmpi import backend
+from nnmpi.autograd import Tensor, apply
+from nnmpi.autograd.ops import norm
+from nnmpi.nn import init
+from nnmpi.nn.module import Module
+from nnmpi.nn.parameter import Parameter
+
+
+class _BatchNorm(Module):
+    """Each channel made zero mean and unit variance over the batch, then scaled and shifted.
+
+    In training the statistics are the batch's own, and the running ones move
+    towards them; in evaluation the running ones serve.
+    """
+
+    ndim = 0
+
+    def __init__(
+        self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True
+    ) -> None:
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        one, zero = init.constant(1.0), init.constant(0.0)
+        self.weight = Parameter.drawn((num_features,), one) if affine else None
+        self.bias = Parameter.drawn((num_features,), zero) if affine else None
+        self.register_buffer("running_mean", np.zeros(num_features, np.float32))
+        self.register_buffer("running_var", np.ones(num_features, np.float32))
+        self.register_buffer("num_batches_tracked", np.zeros((), np.int64))
+
+    running_mean: backend.Array
+    running_var: backend.Array
+    num_batches_tracked: backend.Array
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim != self.ndim or x.shape[1] != self.num_features:
+            axes = "(N, C)" if self.ndim == 2 else "(N, C, H, W)"
+            raise ValueError(
+                f"{type(self).__name__}: input of shape {x.shape}; "
+                f"it must be {axes} with C = {self.num_features}"
+            )
+        if not self.training:
+            mean, var, n = self.running_mean, self.running_var, 0
+        else:
+            stats = norm.moments(x.data)
+            mean, var, n = stats.mean, stats.m2 / stats.n, stats.n
+            self._track(stats)
+        return apply(
+            norm.batch_norm, x, self.weight, self.bias, mean=mean, var=var, n=n, eps=self.eps
+        )
+
+    def _track(self, stats: norm.Moments) -> None:
+        """Move the running statistics; the variance without bias, as PyTorch keeps it."""
+        if stats.n < 2:
+            raise ValueError(
+                f"{type(self).__name__}: one number per channel has no variance; "
+                "train on more than one sample"
+            )
+        for running, now in (
+            (self.running_mean, stats.mean),
+            (self.running_var, stats.m2 / (stats.n - 1)),
+        ):
+            running *= 1 - self.momentum
+            running += self.momentum * now
+        self.num_batches_tracked += 1
+
+    def extra_repr(self) -> str:
+        return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}"
+
+
+class BatchNorm1d(_BatchNorm):
+    """Batch normalisation of rows (N, C)."""
+
+    ndim = 2
+
+
+class BatchNorm2d(_BatchNorm):
+    """Batch normalisation of images (N, C, H, W)."""
+
+    ndim = 4
+
+
+class LayerNorm(Module):
+    """Each sample made zero mean and unit variance over its last axes, then scaled and shifted."""
+
+    def __init__(self, normalized_shape: int | tuple[int, ...], eps: float = 1e-5) -> None:
+        shape = (normalized_shape,) if isinstance(normalized_shape, int) else normalized_shape
+        self.normalized_shape, self.eps = tuple(shape), eps
+        self.weight = Parameter.drawn(self.normalized_shape, init.constant(1.0))
+        self.bias = Parameter.drawn(self.normalized_shape, init.constant(0.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        k = len(self.normalized_shape)
+        if x.shape[x.ndim - k :] != self.normalized_shape:
+            raise ValueError(
+                f"LayerNorm: input of shape {x.shape} does not end in {self.normalized_shape}"
+            )
+        return apply(norm.layer_norm, x, self.weight, self.bias, axes=k, eps=self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}"

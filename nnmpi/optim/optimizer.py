@@ -1,0 +1,183 @@
+"""SGD, Adam and AdamW over flat buffers."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from nnmpi import backend
+from nnmpi.autograd import tape
+from nnmpi.backend import Array
+from nnmpi.kernels import steps
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.store import FlatStore, flatten
+
+
+class Group(NamedTuple):
+    """Parameters i..j-1: neighbours in one flat store, from `start` to `end`, equally old."""
+
+    i: int
+    j: int
+    store: FlatStore
+    start: int
+    end: int
+
+
+class Run(NamedTuple):
+    """A group's flat memory as it is in this step, its part of each running sum, and its age."""
+
+    values: Array
+    grads: Array
+    state: list[Array]
+    t: int
+
+
+class Optimizer:
+    """What all optimizers share: parameters grouped into runs of flat memory, and counts of steps.
+
+    A parameter without a gradient is left alone, and its count of steps with it.
+    """
+
+    sums = 0  # how many running sums a parameter has
+
+    def __init__(self, parameters: Iterable[Parameter], lr: float) -> None:
+        self.parameters = list(parameters)
+        if not self.parameters:
+            raise ValueError("an optimizer needs at least one parameter; this list is empty")
+        if lr < 0:
+            raise ValueError(f"lr {lr} must not be negative")
+        self.lr = lr
+        flatten(self.parameters)
+        self.steps = [0] * len(self.parameters)
+        self.offsets = [0]
+        for p in self.parameters:
+            start, end = _span(p)
+            self.offsets.append(self.offsets[-1] + end - start)
+        like = self.parameters[0].data
+        xp = backend.xp_of(like)
+        self._seen: list[tuple[bool, Any]] = []
+        self._groups: list[Group] = []
+        self.state = [xp.zeros(self.offsets[-1], like.dtype) for _ in range(self.sums)]
+
+    def zero_grad(self) -> None:
+        """Clear the gradients: nothing is written, the next backward pass overwrites them."""
+        for p in self.parameters:
+            p.grad = None
+
+    def step(self) -> None:
+        """Move every parameter that has a gradient."""
+        seen = [(p.has_grad, p.store) for p in self.parameters]
+        if seen != self._seen:
+            self._seen, self._groups = seen, list(self._grouped())
+        for i, j, store, start, end in self._groups:
+            t = self.steps[i] + 1
+            self.steps[i:j] = [t] * (j - i)
+            state = [s[self.offsets[i] : self.offsets[j]] for s in self.state]
+            self._update(Run(store.flat[start:end], store.flat_grad[start:end], state, t))
+        written = tape.tick()
+        for p in self.parameters:
+            p.written = written
+
+    def _update(self, run: Run) -> None:
+        """One step of one run; every optimizer has its own."""
+        raise TypeError(f"{type(self).__name__} does not define _update")
+
+    def _grouped(self) -> Iterator[Group]:
+        """The longest groups of parameters that have a gradient."""
+        group: Group | None = None
+        for i, p in enumerate(self.parameters):
+            if not p.has_grad:
+                continue
+            store = p.store
+            assert isinstance(store, FlatStore)
+            start, end = store.spans[p.index]
+            if (
+                group is not None
+                and (group.j, group.store, group.end) == (i, store, start)
+                and self.steps[group.i] == self.steps[i]
+            ):
+                group = group._replace(j=i + 1, end=end)
+                continue
+            if group is not None:
+                yield group
+            group = Group(i, i + 1, store, start, end)
+        if group is not None:
+            yield group
+
+    def state_dict(self) -> dict[str, Any]:
+        """The running sums and step counts, on the host."""
+        return {
+            "steps": list(self.steps),
+            "state": [backend.to_host(s).copy() for s in self.state],
+        }
+
+
+def _span(p: Parameter) -> tuple[int, int]:
+    assert isinstance(p.store, FlatStore)
+    return p.store.spans[p.index]
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent with momentum, Nesterov momentum and weight decay."""
+
+    def __init__(
+        self,
+        parameters: Iterable[Parameter],
+        lr: float,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+    ) -> None:
+        if nesterov and not momentum:
+            raise ValueError("nesterov=True needs a momentum above 0")
+        self.sums = 1 if momentum else 0
+        super().__init__(parameters, lr)
+        self.momentum, self.weight_decay, self.nesterov = momentum, weight_decay, nesterov
+
+    def _update(self, run: Run) -> None:
+        velocity = run.state[0] if run.state else run.values
+        c = steps.Sgd(self.lr, self.momentum, self.weight_decay, self.nesterov)
+        steps.sgd(run.values, run.grads, velocity, c)
+
+
+class Adam(Optimizer):
+    """Adam (Kingma and Ba, 2015); weight decay is added to the gradient."""
+
+    sums = 2
+    decoupled = False
+
+    def __init__(
+        self,
+        parameters: Iterable[Parameter],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        if not all(0 <= b < 1 for b in betas):
+            raise ValueError(f"betas {betas} must be at least 0 and less than 1")
+        super().__init__(parameters, lr)
+        self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
+
+    def _update(self, run: Run) -> None:
+        c = steps.Adam(self.lr, *self.betas, self.eps, self.weight_decay, self.decoupled, run.t)
+        M, V = run.state
+        steps.adam(run.values, run.grads, M, V, c)
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
+
+    decoupled = True
+
+    def __init__(
+        self,
+        parameters: Iterable[Parameter],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+    ) -> None:
+        super().__init__(parameters, lr, betas, eps, weight_decay)
+
+
+OPTIMIZERS = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
+"""The optimizers by their names on the command line."""

@@ -1,0 +1,54 @@
+"""Learning-rate schedules: pure functions from the number of steps made to a factor of the rate."""
+
+import math
+from collections.abc import Callable
+
+Schedule = Callable[[int], float]
+
+
+def constant() -> Schedule:
+    """The same rate throughout."""
+    return lambda t: 1.0
+
+
+def step_decay(every: int, factor: float = 0.1) -> Schedule:
+    """Multiplied by `factor` after every so many steps."""
+    return lambda t: factor ** (t // every)
+
+
+def cosine(total: int, floor: float = 0.0) -> Schedule:
+    """Half a cosine from 1 down to `floor` over `total` steps, and `floor` from there on."""
+    return lambda t: floor + (1 - floor) * (1 + math.cos(math.pi * min(t / total, 1.0))) / 2
+
+
+def warm_up(steps: int, then: Schedule | None = None) -> Schedule:
+    """A linear rise over `steps` steps, 1/steps at the first; `then` starts when it is over."""
+    after = then or constant()
+    return lambda t: (t + 1) / steps if t < steps else after(t - steps)
+
+
+def parse(spec: str, total: int) -> Schedule:
+    """The schedule behind `--lr-schedule`.
+
+    `constant`, `cosine`, `step:EVERY[:FACTOR]`, each also after `warmup:STEPS+`; cosine ends
+    with step `total`.
+    """
+    head, _, tail = spec.partition("+")
+    name, *values = head.split(":")
+    try:
+        if name == "warmup" and len(values) == 1 and int(values[0]) > 0:
+            rise = int(values[0])
+            return warm_up(rise, parse(tail or "constant", max(total - rise, 1)))
+        if tail == "" and head == spec:
+            if name == "constant" and not values:
+                return constant()
+            if name == "cosine" and not values:
+                return cosine(max(total, 1))
+            if name == "step" and len(values) in (1, 2) and int(values[0]) > 0:
+                return step_decay(int(values[0]), *map(float, values[1:]))
+    except ValueError:
+        pass
+    raise ValueError(
+        f"lr-schedule {spec!r} is none of constant, cosine, step:EVERY[:FACTOR], "
+        "and warmup:STEPS+ one of these"
+    )

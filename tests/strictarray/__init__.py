@@ -1,0 +1,35 @@
+"""A strict stand-in for CuPy, so that the code for the GPU is tested where there is none.
+
+    import strictarray as xp
+
+Behind every array is a NumPy array, but what passes here should run on CuPy
+14, because the stand-in refuses what CuPy refuses and counts what makes the
+host wait for the device:
+
+    with strictarray.counting() as count:
+        ...
+    assert count.total <= 1, count
+
+It refuses NumPy arrays as operands, indices, values and outputs; lists where
+an array is due; `where=` of ufuncs; options that CuPy does not know; types
+that a GPU has not. A name that CuPy lacks is not here; one that CuPy has and
+this module lacks is added to the tables in `_functions.py`.
+
+In a few places it is stricter than CuPy, where CuPy lets through what is slow
+or wrong:
+
+    np.add(x, 1), np.sum(x)           raise: go through xp
+    x[numpy_array], x[i] out of range raise; CuPy copies the one and wraps the other round
+    x[[0, 0]] = two values            raises: any of them may win on a GPU
+    x[1:] = x[:-1]                    raises: a memcpy that overlaps
+    for element in x (of one axis)    counts as one wait
+    empty, empty_like                 are full of NaN
+"""
+
+from strictarray import _functions
+from strictarray._array import ndarray
+from strictarray._counting import Count, counting, synchronisations
+
+__all__ = ["Count", "counting", "ndarray", "synchronisations"]
+
+globals().update(_functions.NAMES)

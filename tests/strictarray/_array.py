@@ -1,0 +1,294 @@
+"""The array of the stand-in: a NumPy array that only its own module may touch.
+
+It wraps and does not inherit, so nothing of NumPy's comes along by accident:
+an attribute that is not written here is not there.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from strictarray._counting import note
+from strictarray._indexing import Index
+from strictarray._values import Held, is_scalar, operand, raw
+
+
+class Flags(NamedTuple):
+    c_contiguous: bool
+    f_contiguous: bool
+    owndata: bool
+
+
+class Pointer(NamedTuple):
+    ptr: int
+
+
+class ndarray(Held):  # noqa: N801 (CuPy's name)
+    """An array as CuPy would show it; `_a` is the NumPy array behind it.
+
+    Methods that say the same as a function of the module (`sum`, `take`, ...)
+    are hung on this class where the functions are made.
+    """
+
+    __slots__ = ()
+    __array_priority__ = 100
+    __array_ufunc__ = None  # NumPy's arrays and scalars then leave operators to this class
+    __hash__ = None  # type: ignore[assignment]
+
+    # What the host knows without asking the device.
+    dtype = property(lambda self: self._a.dtype)
+    shape = property(lambda self: self._a.shape)
+    strides = property(lambda self: self._a.strides)
+    ndim = property(lambda self: self._a.ndim)
+    size = property(lambda self: self._a.size)
+    itemsize = property(lambda self: self._a.itemsize)
+    nbytes = property(lambda self: self._a.nbytes)
+
+    @property
+    def flags(self) -> Flags:
+        flags = self._a.flags
+        return Flags(flags.c_contiguous, flags.f_contiguous, flags.owndata)
+
+    @property
+    def data(self) -> Pointer:
+        return Pointer(self._a.ctypes.data)
+
+    def __len__(self) -> int:
+        return len(self._a)
+
+    # Views and copies.
+    T = property(lambda self: ndarray(self._a.T))
+    real = property(lambda self: ndarray(self._a.real))
+
+    def ravel(self, order: str = "C") -> "ndarray":
+        return ndarray(self._a.ravel(order))
+
+    def flatten(self, order: str = "C") -> "ndarray":
+        return ndarray(self._a.flatten(order))
+
+    def view(self, dtype: Any = None) -> "ndarray":
+        return ndarray(self._a.view() if dtype is None else self._a.view(dtype))
+
+    def copy(self, order: str = "C") -> "ndarray":
+        return ndarray(self._a.copy(order))
+
+    def astype(self, dtype: Any, *, order: str = "K", copy: bool = True) -> "ndarray":
+        with np.errstate(all="ignore"):
+            return wrap(self._a.astype(dtype, order=order, copy=copy), [self])
+
+    def __copy__(self) -> "ndarray":
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "ndarray":
+        return self.copy()
+
+    # Changes in place.
+    def fill(self, value: Any) -> None:
+        self._a.fill(operand(value))
+
+    def sort(self, axis: int = -1) -> None:
+        self._a.sort(axis)
+
+    def set(self, host: np.ndarray) -> None:
+        """Copy a NumPy array of the same shape and type to the device."""
+        if type(host) is not np.ndarray or (host.dtype, host.shape) != (self.dtype, self.shape):
+            raise ValueError(f"set() takes a NumPy array of shape {self.shape} and {self.dtype}")
+        self._a[...] = host
+
+    # From the device to the host: each of these waits, and more of them stand in _WAITS below.
+    def get(
+        self, stream: Any = None, order: str = "C", out: Any = None, blocking: bool = True
+    ) -> np.ndarray:
+        note("get")
+        if out is None:
+            return self._a.copy(order)
+        if type(out) is not np.ndarray or (out.dtype, out.shape) != (self.dtype, self.shape):
+            raise TypeError(f"out of get() is a NumPy array of shape {self.shape} and {self.dtype}")
+        out[...] = self._a
+        return out
+
+    def __format__(self, spec: str) -> str:
+        note("format")
+        return format(self._a if self.ndim else self._a[()], spec)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return from_host, (self.get(),)
+
+    def __iter__(self) -> Iterator["ndarray"]:
+        """The entries along the first axis; one by one over elements, it counts as a wait.
+
+        CuPy makes a view of each element and waits for none. But a loop over
+        elements is a loop on the host, and what follows in it is a wait.
+        """
+        if self.ndim == 0:
+            raise TypeError("iteration over a 0-d array")
+        if self.ndim == 1:
+            note("iteration")
+        return (self[i] for i in range(len(self)))
+
+    # Indexing.
+    def __getitem__(self, key: Any) -> "ndarray":
+        """A view for integers and slices, a fresh array for index arrays and masks."""
+        where = Index.of(key)
+        if where.masked:
+            note("masked selection")
+        found = self._a[where.key]
+        return ndarray(found.copy("K") if where.gathers else found)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """`value` is an array or a scalar; CuPy takes no list in the place of a slice.
+
+        A masked assignment waits in CuPy too: it counts the mask on the host.
+        `copyto(x, value, where=mask)` and `where(mask, value, x)` do not.
+        """
+        where, host = Index.of(key), operand(value)
+        if where.masked:
+            note("masked assignment")
+        if isinstance(value, ndarray):
+            where.refuse_undefined(self._a, value._a)
+        with np.errstate(all="ignore"):
+            self._a[where.key] = host
+
+    # The doors that stay shut.
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        raise TypeError("Implicit conversion to a NumPy array is not allowed; use .get()")
+
+    def __array_function__(self, function: Callable[..., Any], *_: Any) -> Any:
+        raise TypeError(f"numpy.{function.__name__} was given a device array; call it on xp")
+
+
+def wrap(result: Any, given: list[ndarray]) -> Any:
+    """NumPy's answer in this module's types; an array that was given comes back as itself."""
+    if isinstance(result, np.ndarray):
+        for array in given:
+            if array._a is result:
+                return array
+        return ndarray(result)
+    if isinstance(result, (np.generic, bool, int)):
+        return ndarray(np.asarray(result))
+    if isinstance(result, (list, tuple)):
+        return type(result)(wrap(entry, given) for entry in result)
+    return result
+
+
+def call(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """`function` of NumPy on unwrapped arguments, its result wrapped, and no warnings.
+
+    CuPy never warns of a division by zero or an overflow, and has no errstate
+    to silence it: code that runs there must not need one here.
+    """
+    given = [value for value in (*args, *options.values()) if isinstance(value, ndarray)]
+    with np.errstate(all="ignore"):
+        result = function(*map(raw, args), **{name: raw(v) for name, v in options.items()})
+    return wrap(result, given)
+
+
+def from_host(host: np.ndarray) -> ndarray:
+    """A device array with a copy of these values."""
+    return ndarray(np.array(host))
+
+
+def _gives_way_to(other: object) -> bool:
+    """Whether an operator leaves the work to the other side: CuPy's rule for foreign types."""
+    if isinstance(other, ndarray) or is_scalar(other):
+        return False
+    missing = object()
+    ufunc = getattr(other, "__array_ufunc__", missing)
+    if ufunc is missing:
+        return getattr(other, "__array_priority__", 0) > ndarray.__array_priority__
+    return ufunc is None
+
+
+def _forward(function: Callable[..., Any]) -> Callable[[ndarray, Any], Any]:
+    def method(self: ndarray, other: Any) -> Any:
+        return NotImplemented if _gives_way_to(other) else call(function, self, allowed(other))
+
+    return method
+
+
+def _reflected(function: Callable[..., Any]) -> Callable[[ndarray, Any], Any]:
+    def method(self: ndarray, other: Any) -> Any:
+        return NotImplemented if _gives_way_to(other) else call(function, allowed(other), self)
+
+    return method
+
+
+def _in_place(function: Callable[..., Any]) -> Callable[[ndarray, Any], Any]:
+    def method(self: ndarray, other: Any) -> ndarray:
+        call(function, self, allowed(other), out=self)
+        return self
+
+    return method
+
+
+def _unary(function: Callable[..., Any]) -> Callable[[ndarray], Any]:
+    return lambda self: call(function, self)
+
+
+def allowed(value: Any) -> Any:
+    """`value` itself, if it is an array or a scalar."""
+    operand(value)
+    return value
+
+
+def _waits(name: str, function: Callable[[np.ndarray], Any]) -> Callable[[ndarray], Any]:
+    def method(self: ndarray) -> Any:
+        note(name.strip("_"))
+        return function(self._a)
+
+    return method
+
+
+_WAITS: dict[str, Callable[..., Any]] = {
+    "__bool__": bool,
+    "__int__": int,
+    "__float__": float,
+    "__complex__": complex,
+    "__repr__": repr,
+    "__str__": str,
+    "item": np.ndarray.item,
+    "tolist": np.ndarray.tolist,
+    "tobytes": np.ndarray.tobytes,
+}
+_BINARY: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "truediv": np.true_divide,
+    "floordiv": np.floor_divide,
+    "mod": np.remainder,
+    "pow": np.power,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "lshift": np.left_shift,
+    "rshift": np.right_shift,
+}
+_ONE_WAY: dict[str, Callable[..., Any]] = {
+    "lt": np.less,
+    "le": np.less_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "matmul": np.matmul,
+    "rmatmul": lambda a, b: np.matmul(b, a),
+}
+_UNARY: dict[str, Callable[..., Any]] = {
+    "neg": np.negative,
+    "pos": np.positive,
+    "abs": np.absolute,
+    "invert": np.invert,
+}
+
+for _name, _function in _WAITS.items():
+    setattr(ndarray, _name, _waits(_name, _function))
+for _name, _function in _BINARY.items():
+    setattr(ndarray, f"__{_name}__", _forward(_function))
+    setattr(ndarray, f"__r{_name}__", _reflected(_function))
+    setattr(ndarray, f"__i{_name}__", _in_place(_function))
+for _name, _function in _ONE_WAY.items():
+    setattr(ndarray, f"__{_name}__", _forward(_function))
+for _name, _function in _UNARY.items():
+    setattr(ndarray, f"__{_name}__", _unary(_function))

@@ -1,0 +1,208 @@
+"""Data sets: every entry of DATASETS keeps the promises of a Dataset; bad input gives one line."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from datafiles import four, refused, write_cifar, write_mnist
+
+from nnmpi import data
+from nnmpi.data import DATASETS, Loader, Standardiser, from_arrays, hold_out
+
+
+def write_npz(folder: Path) -> str:
+    path = folder / "table.npz"
+    np.savez(path, x=np.arange(60.0).reshape(20, 3), y=np.arange(20) % 4)
+    return str(path)
+
+
+PREPARED: dict[str, Callable[[Path], str]] = {
+    "mnist": lambda tmp: (write_mnist(tmp, four()), "mnist")[1],
+    "fashion-mnist": lambda tmp: (write_mnist(tmp, four()), "fashion-mnist")[1],
+    "cifar10": lambda tmp: (write_cifar(tmp), "cifar10")[1],
+    "synthetic": lambda _: "synthetic:2x3x4:5:50",
+    "npz": write_npz,
+}
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_every_entry_keeps_the_promises(name: str, tmp_path: Path) -> None:
+    spec = PREPARED.get(name, lambda _: name)(tmp_path)
+    dataset = data.load(spec, data_dir=str(tmp_path), seed=3)
+    assert dataset.name.startswith(name) or name == "npz"
+    assert "\n" not in dataset.note
+    for x, y in (dataset.train, dataset.test):
+        assert x.dtype in ("uint8", "float32")
+        assert x.ndim in (2, 4)
+        assert y.dtype == "int64"
+        assert y.shape == (len(x),)
+        assert len(x) > 0
+        assert y.min() >= 0
+        assert y.max() < dataset.classes
+    again = data.load(spec, data_dir=str(tmp_path), seed=3)
+    for a, b in zip((*dataset.train, *dataset.test), (*again.train, *again.test), strict=True):
+        np.testing.assert_array_equal(a, b)
+    loader = Loader(dataset.train, 7, standardiser=Standardiser.of(dataset.train))
+    assert sum(len(batch.y) for batch in loader.epoch(0)) == len(dataset.train.y)
+
+
+@pytest.mark.parametrize(
+    "spec", ["mnits", "", ":", "iris:3", "iris:", "synthetic", "npz", "mnist:a.npz"]
+)
+def test_a_wrong_name_or_form_is_refused(spec: str) -> None:
+    with refused(repr(spec), DATASETS.get(spec.partition(":")[0], DATASETS["npz"]).form):
+        data.load(spec)
+
+
+def test_iris() -> None:
+    dataset = data.load("iris")
+    assert dataset.train.x.shape == (120, 4)
+    assert dataset.classes == 3
+    assert np.bincount(dataset.test.y).tolist() == [10, 10, 10]
+    whole = np.concatenate((dataset.train.x, dataset.test.x))
+    np.testing.assert_allclose(whole.mean(0), [5.843333, 3.057333, 3.758, 1.199333], rtol=1e-6)
+
+
+def test_digits() -> None:
+    dataset = data.load("digits")
+    assert dataset.train.x.shape[1:] == (1, 8, 8)
+    assert dataset.train.x.dtype == "uint8"
+    assert len(dataset.test.y) == 359
+    assert dataset.train.x.max() == 16
+    counts = np.bincount(np.concatenate((dataset.train.y, dataset.test.y)))
+    assert counts.tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+
+
+@pytest.mark.parametrize("name", ["iris", "digits"])
+def test_embedded_data_are_those_of_scikit_learn(name: str) -> None:
+    sklearn = pytest.importorskip("sklearn.datasets", reason="scikit-learn is the oracle here")
+    theirs = getattr(sklearn, f"load_{name}")()
+    ours = data.load(name)
+    rows = np.concatenate([s.x.reshape(len(s.y), -1) for s in (ours.train, ours.test)])
+    table = np.column_stack((rows, np.concatenate((ours.train.y, ours.test.y))))
+    expected = np.column_stack((theirs.data.astype("float32"), theirs.target))
+    assert sorted(map(tuple, table)) == sorted(map(tuple, expected))
+
+
+@pytest.mark.parametrize(("n", "classes"), [(2, 1), (7, 3), (100, 10), (103, 4), (12, 12)])
+def test_hold_out_takes_a_share_of_each_class(n: int, classes: int) -> None:
+    x, y = np.arange(n)[:, None].astype("float32"), np.arange(n) % classes
+    train, test = hold_out(x, y, 5, "some")
+    assert len(test.y) == max(round(n / 5), 1)
+    assert sorted((*train.x[:, 0], *test.x[:, 0])) == list(range(n))
+    shares = np.bincount(test.y, minlength=classes) - np.bincount(y) * len(test.y) / n
+    assert np.abs(shares).max() < 1
+    for part in (train, test):
+        np.testing.assert_array_equal(part.x[:, 0] % classes, part.y)
+        assert (np.diff(part.x[:, 0]) > 0).all()
+
+
+def test_hold_out_depends_on_seed_and_name() -> None:
+    x, y = np.arange(100.0, dtype="float32")[:, None], np.zeros(100, "int64")
+    drawn = [
+        hold_out(x, y, *key)[1].x.tobytes() for key in ((0, "a"), (0, "a"), (1, "a"), (0, "b"))
+    ]
+    assert drawn[0] == drawn[1]
+    assert len(set(drawn)) == 3
+    with refused("one: 1 sample"):
+        hold_out(x[:1], y[:1], 0, "one")
+
+
+def test_npz_with_and_without_test_data(tmp_path: Path) -> None:
+    held = data.load(write_npz(tmp_path))
+    assert held.name == "table.npz"
+    assert (len(held.train.y), len(held.test.y)) == (16, 4)
+    assert held.train.x.dtype == "float32"
+    assert "4 held out" in held.note
+    path = tmp_path / "both.npz"
+    x = np.zeros((5, 1, 2, 2), "uint8")
+    np.savez_compressed(path, x=x, y=np.arange(5, dtype="uint8"), x_test=x[:2], y_test=[4, 6])
+    both = data.load(f"npz:{path}")
+    assert both.train.x.dtype == "uint8"
+    assert both.classes == 7
+    assert both.note == ""
+    assert both.test.y.tolist() == [4, 6]
+
+
+def test_bad_npz_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bad.npz"
+    with refused(str(path), "is not a file"):
+        data.load(str(path))
+    np.savez(path, x=np.zeros((2, 2)), labels=[0, 1])
+    with refused(str(path), "no array y", "numpy.savez"):
+        data.load(str(path))
+    np.savez(path, x=np.array([{}, None]), y=[0, 1])
+    with refused(str(path), "Python objects"):
+        data.load(str(path))
+    whole = io.BytesIO()
+    np.savez_compressed(whole, x=np.random.default_rng(0).random((9, 9)), y=np.arange(9))
+    good = bytearray(whole.getvalue())
+    damaged = good.copy()
+    damaged[120:130] = b"0123456789"
+    for content in (b"", b"text", good[:200], damaged):
+        path.write_bytes(bytes(content))
+        with refused(str(path), "no readable .npz"):
+            data.load(str(path))
+
+
+X, Y = np.zeros((4, 3)), np.arange(4)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ((X, Y[:3]), ("4 rows", "3 labels")),
+        ((X[:0], Y[:0]), ("empty",)),
+        ((X[:1], Y[:1]), ("1 sample",)),
+        ((X[:, 0], Y), ("(4,)", "(N, features)")),
+        ((np.zeros((4, 8, 9)), Y), ("(4, 8, 9)", "x[:, None]", "(4, 1, 8, 9)")),
+        ((X[:, :0], Y), ("without features",)),
+        ((X.astype(complex), Y), ("complex128",)),
+        (([["a"]] * 4, Y), ("real numbers",)),
+        (([[1.0], [2.0, 3.0]], Y), ("list", "rectangular")),
+        ((np.where(np.eye(4, 3) > 0, np.nan, 0), Y), ("3 of 4 rows", "row 0")),
+        ((X + np.diag([0, 0, 1e300, 0])[:, :3], Y), ("1 of 4 rows", "row 2")),
+        ((X, Y / 2), ("float64", "astype('int64')")),
+        ((X, np.eye(4, dtype=int)), ("(4, 4)", "argmax(1)")),
+        ((X, Y - 2), ("label -2", "from 0")),
+        ((X, Y, X), ("x_test is there but y_test is not",)),
+        ((X, Y, None, Y), ("y_test is there but x_test is not",)),
+        ((X, Y, X[:, :2], Y), ("(3,)", "(2,)")),
+        ((X, Y, X.astype("uint8"), Y), ("float32", "uint8")),
+        ((X, Y, X, Y[:2]), ("x_test has 4 rows", "y_test 2 labels")),
+    ],
+)
+def test_bad_arrays_are_refused(arrays: tuple[object, ...], words: tuple[str, ...]) -> None:
+    with refused("mine: ", *words):
+        from_arrays(*arrays, name="mine")  # type: ignore[arg-type]
+
+
+def test_arrays_get_the_types_of_a_split() -> None:
+    for kind, stored in (("uint8", "uint8"), ("float64", "float32"), (">i2", "float32")):
+        assert from_arrays(X.astype(kind), Y.astype("u2")).train.x.dtype == stored
+    assert from_arrays(X.tolist(), Y.tolist()).train.y.dtype == "int64"
+    shifted = from_arrays(X, Y + 1)
+    assert shifted.classes == 5
+    assert "no label is 0" in shifted.note
+
+
+def test_synthetic_data_can_be_learned_and_do_not_depend_on_their_number() -> None:
+    dataset = data.load("synthetic:1x6x7:4:400")
+    assert dataset.train.x.shape == (400, 1, 6, 7)
+    assert len(dataset.test.y) == 80
+    x, y = dataset.train.x.reshape(400, -1), dataset.train.y
+    centres = np.stack([x[y == c].mean(0) for c in range(4)])
+    distance = ((dataset.test.x.reshape(80, 1, -1) - centres) ** 2).sum(-1)
+    assert (distance.argmin(1) == dataset.test.y).mean() > 0.95
+    more = data.load("synthetic:1x6x7:4:500")
+    np.testing.assert_array_equal(more.train.x[:400], dataset.train.x)
+    assert not np.array_equal(data.load("synthetic:1x6x7:4:400", seed=1).train.x, dataset.train.x)
+    assert data.load("synthetic:5:3:2").train.x.shape == (2, 5)
+
+
+@pytest.mark.parametrize("form", ["1x28:10:5", "784:10", "a:b:c", "4:2:-1", "4:0:9", "0:2:9"])
+def test_a_bad_synthetic_form_is_refused(form: str) -> None:
+    with refused(f"synthetic:{form}", "samples" if "0" in (form[0], form[2]) else "CLASSES"):
+        data.load(f"synthetic:{form}")

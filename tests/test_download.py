@@ -1,0 +1,178 @@
+"""Downloads from a server on this machine: whole and verified, or nothing and one line."""
+
+import gzip
+import socket
+import string
+from collections.abc import Iterator
+from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import NamedTuple
+
+import pytest
+from datafiles import refused
+
+from nnmpi import data
+from nnmpi.data import mnist
+from nnmpi.data.download import SOURCES, File, Source, default_directory, fetch
+
+CONTENT = b"some bytes " * 300_000
+
+
+class Answer(NamedTuple):
+    """What the server says under a path; it promises `length` bytes where that is given."""
+
+    body: bytes
+    status: int = 200
+    length: int | None = None
+
+
+class Server(NamedTuple):
+    """A running server: its address, what it answers, and the paths it was asked for."""
+
+    base: str
+    answers: dict[str, Answer]
+    asked: list[str]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    answers: dict[str, Answer] = {}
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            answer = answers.get(self.path, Answer(b"no such file", 404))
+            self.send_response(answer.status)
+            self.send_header("Content-Length", str(answer.length or len(answer.body)))
+            self.end_headers()
+            self.wfile.write(answer.body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "127.0.0.1")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
+        thread = Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield Server(f"http://127.0.0.1:{httpd.server_port}/", answers, asked)
+        httpd.shutdown()
+        thread.join()
+
+
+def source_of(*bases: str, content: bytes = CONTENT, name: str = "a.bin") -> Source:
+    return Source(bases, (File(name, len(content), sha256(content).hexdigest()),))
+
+
+def test_a_good_file_is_kept_and_not_fetched_again(server: Server, tmp_path: Path) -> None:
+    server.answers["/a.bin"] = Answer(CONTENT)
+    folder = tmp_path / "deep" / "down"
+    for _ in range(2):
+        fetch(source_of(server.base), folder)
+    assert server.asked == ["/a.bin"]
+    assert [path.name for path in folder.iterdir()] == ["a.bin"]
+    assert (folder / "a.bin").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (None, ("HTTP 404 Not Found",)),
+        (Answer(b"", 503), ("HTTP 503",)),
+        (Answer(CONTENT[:-1] + b"!"), ("SHA-256 is", sha256(CONTENT).hexdigest(), "nothing kept")),
+        (Answer(CONTENT[:1000]), ("got 1,000 bytes, expected 3,300,000",)),
+        (Answer(CONTENT[:1000], length=len(CONTENT)), ("3,300,000",)),
+        (Answer(CONTENT + b"more"), ("more than 3,300,000",)),
+    ],
+    ids=["404", "503", "wrong sum", "short", "cut off", "long"],
+)
+def test_nothing_is_kept_of_a_bad_answer(
+    answer: Answer | None, words: tuple[str, ...], server: Server, tmp_path: Path
+) -> None:
+    if answer is not None:
+        server.answers["/a.bin"] = answer
+    with refused(f"{server.base}a.bin", "check the network", "--data-dir", *words):
+        fetch(source_of(server.base), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_second_address_is_tried(server: Server, tmp_path: Path) -> None:
+    server.answers["/good/a.bin"] = Answer(CONTENT)
+    server.answers["/bad/a.bin"] = Answer(b"damaged")
+    fetch(source_of(f"{server.base}bad/", f"{server.base}good/"), tmp_path)
+    assert server.asked == ["/bad/a.bin", "/good/a.bin"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
+
+
+@pytest.mark.usefixtures("server")
+def test_no_network(tmp_path: Path) -> None:
+    with socket.socket() as unused:  # bound, but nobody listens
+        unused.bind(("127.0.0.1", 0))
+        base = f"http://127.0.0.1:{unused.getsockname()[1]}/"
+        with refused(f"{base}a.bin", "refused", "check the network"):
+            fetch(source_of(base), tmp_path)
+    with refused("could not download", "unknown url type"):
+        fetch(source_of("nothing:"), tmp_path)
+
+
+def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with refused(str(folder), "--data-dir"):
+            fetch(source_of("http://127.0.0.1/"), folder)
+
+
+def test_load_downloads_what_is_missing(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = []
+    for stem in (*mnist.TRAIN, *mnist.TEST):
+        sides = (3, 2, 2) if "images" in stem else (3,)
+        header = bytes((0, 0, 8, len(sides))) + b"".join(n.to_bytes(4, "big") for n in sides)
+        packed = gzip.compress(header + bytes(12 if "images" in stem else 3))
+        server.answers[f"/{stem}.gz"] = Answer(packed)
+        files.append(File(f"{stem}.gz", len(packed), sha256(packed).hexdigest()))
+    monkeypatch.setitem(SOURCES, "mnist", Source((server.base,), tuple(files)))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for _ in range(2):
+        dataset = data.load("mnist", download=True)
+        assert dataset.train.x.shape == (3, 1, 2, 2)
+        assert dataset.note == ""
+    assert len(server.asked) == 4
+    assert len(list((tmp_path / "nnmpi" / "mnist").iterdir())) == 4
+    assert len(data.load("mnist").train.y) == 3  # the cache is looked into without being asked
+
+
+def test_a_bad_archive_is_not_kept(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answers["/cifar-10-binary.tar.gz"] = Answer(b"no archive")
+    fake = source_of(server.base, content=b"no archive", name="cifar-10-binary.tar.gz")
+    monkeypatch.setitem(SOURCES, "cifar10", fake)
+    with refused("cifar-10-binary.tar.gz cannot be read"):
+        data.load("cifar10", data_dir=str(tmp_path), download=True)
+
+
+def test_the_default_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for cache, expected in (
+        (str(tmp_path / "c"), tmp_path / "c" / "nnmpi"),
+        ("relative", tmp_path / ".cache" / "nnmpi"),
+        ("", tmp_path / ".cache" / "nnmpi"),
+    ):
+        monkeypatch.setenv("XDG_CACHE_HOME", cache)
+        assert default_directory() == expected
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_sources_are_complete(name: str) -> None:
+    source = SOURCES[name]
+    assert all(base.startswith("http") and base.endswith("/") for base in source.bases)
+    for file in source.files:
+        assert len(file.sha256) == 64
+        assert set(file.sha256) <= set(string.hexdigits.lower())
+        assert file.size > 0
+    assert len({file.sha256 for file in source.files}) == len(source.files)

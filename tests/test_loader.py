@@ -1,0 +1,250 @@
+"""The loader: which rows in what order, their values, and a thread that never stays behind."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from contextvars import ContextVar
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nnmpi
+from nnmpi import keyed
+from nnmpi.data import Batch, Loader, Split, Standardiser
+from nnmpi.data.prefetch import ahead
+
+ROOT = Path(nnmpi.__file__).parents[1]
+
+
+def table(n: int = 53) -> Split:
+    x = np.random.default_rng(1).normal(3, 5, (n, 6)).astype("float32")
+    return Split(x, np.arange(n) % 4)
+
+
+def pictures(n: int = 53) -> Split:
+    x = np.random.default_rng(2).integers(0, 256, (n, 3, 5, 4), "uint8")
+    return Split(x, np.arange(n) % 10)
+
+
+def loader_of(split: Split, batch_size: int = 8, **options: object) -> Loader:
+    standardiser = Standardiser.of(split)
+    return Loader(split, batch_size, standardiser=standardiser, **options)  # type: ignore[arg-type]
+
+
+def alive() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "nnmpi-prefetch"]
+
+
+@pytest.fixture
+def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every loader takes the way of large data; afterwards no thread is left."""
+    monkeypatch.setattr("nnmpi.data.loader.SMALL", 0)
+    yield
+    assert not alive()
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 2, 9])
+@pytest.mark.parametrize("split", [table(), pictures()], ids=["table", "pictures"])
+@pytest.mark.usefixtures("nothing_is_small")
+def test_an_epoch_gives_every_row_once(split: Split, prefetch: int) -> None:
+    loader = loader_of(split, prefetch=prefetch)
+    assert not alive()
+    batches = list(loader.epoch(4))
+    assert [len(b.y) for b in batches] == [8] * 6 + [5]
+    assert len(loader) == 7
+    order = np.concatenate([b.samples for b in batches])
+    np.testing.assert_array_equal(order, keyed.permutation(keyed.key(0, "order", 4), 53))
+    assert order.dtype == "int64"
+    for b in batches:
+        np.testing.assert_array_equal(b.x, loader.standardiser.apply(split.x[b.samples]))
+        np.testing.assert_array_equal(b.y, split.y[b.samples])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("split", [table(), pictures()], ids=["table", "pictures"])
+def test_small_and_large_data_give_identical_values(
+    split: Split, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = [b.x for b in loader_of(split, dtype=dtype).epoch(0)]
+    assert not alive()
+    monkeypatch.setattr("nnmpi.data.loader.SMALL", 0)
+    large = [b.x for b in loader_of(split, dtype=dtype).epoch(0)]
+    for a, b in zip(small, large, strict=True):
+        assert a.dtype == b.dtype == dtype
+        assert a.flags.c_contiguous
+        assert b.flags.c_contiguous
+        np.testing.assert_array_equal(a, b)
+
+
+def test_the_order_depends_on_seed_and_epoch_alone() -> None:
+    split = table()
+
+    def order(seed: int, epoch: int, batch_size: int = 8) -> tuple[int, ...]:
+        parts = loader_of(split, batch_size, seed=seed).batches(epoch)
+        return tuple(np.concatenate(list(parts)).tolist())
+
+    assert order(0, 0) == order(0, 0) == order(0, 0, 53) == order(0, 0, 500)
+    assert len({order(0, 0), order(0, 1), order(1, 0)}) == 3
+    rows = np.concatenate(list(loader_of(split, shuffle=False).batches(3)))
+    np.testing.assert_array_equal(rows, np.arange(53))
+
+
+def test_a_batch_may_be_larger_than_the_split() -> None:
+    loader = loader_of(table(5), 100)
+    assert len(loader) == 1
+    assert [len(b.y) for b in loader.epoch(0)] == [5]
+
+
+@pytest.mark.parametrize("small", [0, 1 << 20])
+def test_strided_arrays_are_taken_as_they_look(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nnmpi.data.loader.SMALL", small)
+    plain = pictures()
+    last = np.ascontiguousarray(plain.x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    for a, b in zip(
+        loader_of(plain).epoch(0), loader_of(Split(last, plain.y)).epoch(0), strict=True
+    ):
+        assert b.x.flags.c_contiguous
+        np.testing.assert_array_equal(a.x, b.x)
+
+
+def use(batches: Iterator[Batch]) -> None:
+    for _ in batches:
+        raise KeyError("an error of the consumer")
+
+
+@pytest.mark.usefixtures("nothing_is_small")
+def test_no_thread_is_left_when_the_consumer_stops() -> None:
+    loader = loader_of(pictures())
+    for _ in loader.epoch(0):
+        assert alive()
+        break
+    assert not alive()
+    with pytest.raises(KeyError):
+        use(loader.epoch(0))
+    assert not alive()
+    with closing(loader.epoch(0)) as batches:
+        next(batches)
+        assert alive()
+    assert not alive()
+    loader.epoch(0)  # never begun
+    assert not alive()
+    first, second = loader.epoch(0), loader.epoch(1)  # two at a time
+    next(first), next(second)
+    assert len(alive()) == 2
+    first.close()
+    assert len(list(second)) == len(loader) - 1
+
+
+@pytest.mark.usefixtures("nothing_is_small")
+def test_an_error_in_the_thread_reaches_the_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = loader_of(pictures())
+    good = loader.gather
+
+    def gather(rows: np.ndarray) -> object:
+        if len(rows) < 8:
+            raise ZeroDivisionError("the last batch")
+        return good(rows)
+
+    monkeypatch.setattr(loader, "gather", gather)
+    seen: list[Batch] = []
+    with pytest.raises(ZeroDivisionError, match="the last batch"):
+        seen.extend(loader.epoch(0))
+    assert [len(batch.y) for batch in seen] == [8] * 6
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_the_thread_runs_ahead_but_not_further_than_asked(depth: int) -> None:
+    made: list[int] = []
+    full = threading.Event()
+
+    def items() -> Iterator[int]:
+        for i in range(30):
+            made.append(i)
+            if i == depth:
+                full.set()
+            yield i
+
+    taken = 0
+    for item in ahead(items(), depth):
+        assert item == taken
+        taken += 1
+        assert len(made) <= taken + depth
+        assert full.wait(timeout=60)  # item `depth` is made while item 0 is in use
+    assert taken == 30
+    assert not alive()
+
+
+def test_the_thread_sees_the_context_of_the_consumer() -> None:
+    ambient: ContextVar[str] = ContextVar("ambient")
+    ambient.set("here")
+    assert list(ahead((ambient.get() for _ in range(2)), 1)) == ["here", "here"]
+
+
+def test_the_interpreter_can_end_in_the_middle_of_an_epoch() -> None:
+    program = (
+        "from nnmpi.data.prefetch import ahead\n"
+        "items = ahead(iter(range(10**9)), 2)\n"
+        "print(next(items))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        check=False,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        table(),
+        pictures(),
+        pictures(30_000),  # more than one block
+        Split((table(90_000).x[:, :4] + np.float32(1e4)), np.zeros(90_000, int)),
+    ],
+    ids=["table", "pictures", "many pictures", "many rows far from zero"],
+)
+def test_statistics_against_float64(split: Split) -> None:
+    axes = (0, 2, 3) if split.x.ndim == 4 else (0,)
+    x = split.x.astype("float64")
+    mean, std = x.mean(axes, keepdims=True)[0], x.std(axes, keepdims=True)[0]
+    standardiser = Standardiser.of(split)
+    assert standardiser.mean.dtype == standardiser.std.dtype == "float32"
+    np.testing.assert_allclose(standardiser.mean, mean, rtol=1e-7)
+    np.testing.assert_allclose(standardiser.std, std, rtol=1e-6)
+    np.testing.assert_allclose(standardiser.apply(split.x), (x - mean) / std, atol=2e-4)
+    exact = (x - standardiser.mean) / standardiser.std.astype("float64")
+    np.testing.assert_allclose(standardiser.apply(split.x, "float64"), exact, rtol=1e-14)
+
+
+def test_constant_features_become_zero() -> None:
+    x = np.tile(np.array([0.1, 0, -1e30, 1e-45], "float32"), (3001, 1))
+    x[0, 3] = 0
+    standardiser = Standardiser.of(Split(x, np.zeros(3001, int)))
+    assert standardiser.std.tolist() == [1, 1, 1, 1]
+    out = standardiser.apply(x)
+    assert np.isfinite(out).all()
+    assert not out[:, :3].any()
+
+
+def test_bad_options_are_refused() -> None:
+    split = table()
+    empty = Split(split.x[:0], split.y[:0])
+    standardiser = Standardiser.of(split)
+    for part, size, options, words in (
+        (split, 0, {}, "batch size 0"),
+        (split, 8, {"prefetch": -1}, "prefetch -1"),
+        (split, 8, {"dtype": "bfloat16"}, "'bfloat16'"),
+        (empty, 8, {}, "0 samples"),
+        (Split(split.x, split.y[:7]), 8, {}, "53 samples and 7 labels"),
+        (pictures(), 8, {}, r"for \(6,\), the samples need \(3, 1, 1\)"),
+    ):
+        with pytest.raises(ValueError, match=words) as caught:
+            Loader(part, size, standardiser=standardiser, **options)  # type: ignore[arg-type]
+        assert "\n" not in str(caught.value)
