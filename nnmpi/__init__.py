@@ -34,11 +34,15 @@ from nnmpi.autograd.functional import (  # noqa: E402
     tensor,
     where,
 )
+from nnmpi.config import Config  # noqa: E402
 from nnmpi.saving import load, save  # noqa: E402
+from nnmpi.trainer import Trainer  # noqa: E402
 
 __version__ = "0.1.0"
 __all__ = [
+    "Config",
     "Tensor",
+    "Trainer",
     "absolute",
     "broadcast_to",
     "clip",

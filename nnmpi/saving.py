@@ -2,26 +2,47 @@
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
+from safetensors.numpy import save as to_bytes
 
 
 def save(state: Mapping[str, np.ndarray], path: str | os.PathLike[str]) -> None:
     """Write a state to a file: whole or not at all, so that an old file is never lost half-way."""
     path = Path(path)
-    if not path.parent.is_dir():
-        raise ValueError(f"cannot save {path}: there is no directory {path.parent}; make it first")
+    check_target(path)
     part = path.with_name(f"{path.name}.part")
     try:
-        save_file({name: np.ascontiguousarray(a) for name, a in state.items()}, part)
+        # not save_file: newer versions of it make files that only their owner may read
+        content = to_bytes({name: np.asarray(a, order="C") for name, a in state.items()})
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(part, path)
-    except OSError as error:
-        raise ValueError(f"cannot save {path}: {error.strerror or error}") from None
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"cannot save {path}: {reason}") from None
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
+
+
+def check_target(path: str | os.PathLike[str]) -> None:
+    """Refuse a place where nothing can be saved: before a run, not after it."""
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise ValueError(f"cannot save {path}: there is no directory {path.parent}; make it first")
+    if path.is_dir():
+        raise ValueError(f"cannot save {path}: it is a directory; name a file in it")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"cannot save {path}: it is a device or a pipe, not a file")
+    if not os.access(path.parent, os.W_OK):
+        raise ValueError(f"cannot save {path}: no permission to write in {path.parent}")
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
@@ -31,6 +52,11 @@ def load(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
         raise ValueError(f"cannot load {path}: there is no such file")
     try:
         return load_file(path)
+    except (TypeError, AttributeError, KeyError) as error:
+        raise ValueError(
+            f"cannot load {path}: it holds numbers of a type that NumPy lacks ({error}); "
+            "save it as float32 instead"
+        ) from None
     except (SafetensorError, OSError) as error:
         raise ValueError(
             f"cannot load {path}: it is not a whole safetensors file ({error})"

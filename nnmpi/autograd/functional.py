@@ -9,7 +9,7 @@ from nnmpi import backend
 from nnmpi.autograd.ops import elementwise, shape
 from nnmpi.autograd.ops import gelu as gelu_op
 from nnmpi.autograd.ops import softmax as softmax_op
-from nnmpi.autograd.tensor import Tensor, apply
+from nnmpi.autograd.tensor import Tensor, apply, array_on
 from nnmpi.backend import CPU, Backend
 from nnmpi.kernels.result import Result
 
@@ -25,13 +25,13 @@ def tensor(
         value = value.data
     if dtype is None and not hasattr(value, "dtype"):
         dtype = np.float32 if np.asarray(value).dtype.kind == "f" else None
-    return Tensor(on.xp.array(on.asarray(value, dtype)), requires_grad)
+    return Tensor(on.xp.array(array_on(on, value, dtype)), requires_grad)
 
 
 def _tensors(*values: Any) -> list[Tensor]:
     """Each value as a tensor, constants on the backend of the first that is one."""
     on = next((backend.of(v.data) for v in values if isinstance(v, Tensor)), CPU)
-    return [v if isinstance(v, Tensor) else Tensor(on.asarray(v)) for v in values]
+    return [v if isinstance(v, Tensor) else Tensor(array_on(on, v)) for v in values]
 
 
 def _unary(op: Callable[..., Result]) -> Callable[[Any], Tensor]:

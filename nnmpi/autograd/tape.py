@@ -14,7 +14,7 @@ from contextlib import ContextDecorator
 from contextvars import ContextVar, Token
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol, Self
 
 from nnmpi.backend import Array
 from nnmpi.kernels.result import Prepare, Vjp
@@ -66,6 +66,10 @@ class no_grad(ContextDecorator):
 
     def __exit__(self, *exc: object) -> None:
         recording.reset(self._tokens.pop())
+
+    def _recreate_cm(self) -> Self:
+        """One for each call of a decorated function, which may run in many threads at once."""
+        return type(self)()
 
 
 def _leaf_uses(root: Variable) -> dict[Variable, int]:
@@ -137,6 +141,8 @@ def backward(
                     uses[parent] -= 1
                     if not uses[parent]:
                         on_leaf(parent)
+            elif parent.node is USED:
+                _refuse_used()
             elif parent in grads:
                 grads[parent] = grads[parent] + vjp(g, None)
             else:

@@ -34,6 +34,7 @@ def _in_place(op: Callable[..., Result]) -> Callable[[Tensor, Any], Tensor]:
     """An operator that writes into its left side."""
 
     def method(self: Tensor, other: Any) -> Tensor:
+        self._refuse_write(other)
         self[...] = op(self.data, _constant(other, (self,))).value
         return self
 
@@ -43,8 +44,8 @@ def _in_place(op: Callable[..., Result]) -> Callable[[Tensor, Any], Tensor]:
 def _comparison(compare: Callable[[Any, Any], Any]) -> Callable[[Tensor, Any], Tensor]:
     """An elementwise comparison."""
 
-    def method(self: Tensor, other: Any) -> Tensor:
-        return _wrap(compare(self.data, _constant(other, (self,))), self)
+    def method(self: Tensor, b: Any) -> Tensor:
+        return Tensor(array_on(backend.of(self.data), compare(self.data, _constant(b, (self,)))))
 
     return method
 
@@ -145,7 +146,8 @@ class Tensor:
                 )
             seed = xp.ones(self.data.shape, self.data.dtype)
         else:
-            seed = gradient.data if isinstance(gradient, Tensor) else xp.asarray(gradient)
+            given = gradient.data if isinstance(gradient, Tensor) else gradient
+            seed = xp.asarray(given, self.data.dtype)
             if seed.shape != self.shape:
                 raise ValueError(
                     f"backward: gradient of shape {seed.shape} for a tensor of shape {self.shape}"
@@ -159,20 +161,25 @@ class Tensor:
 
     def receive(self, vjp: Vjp, g: Any) -> None:
         """Take a contribution to this leaf's gradient."""
-        xp = backend.xp_of(self.data)
         new = vjp(g, None)
-        self.grad = xp.array(new) if self.grad is None else self.grad + new
+        total = new if self.grad is None else self.grad + new
+        self.grad = backend.xp_of(self.data).array(total, self.data.dtype)
 
     # ---- writing in place
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        if self.requires_grad and tape.recording.get():
-            raise RuntimeError(
-                f"writing in place to a tensor of shape {self.shape} that takes part in a "
-                "gradient would corrupt it; make a new tensor, or write under nnmpi.no_grad()"
-            )
+        self._refuse_write(value)
         self.data[_index(index)] = _constant(value, (self,))
         self.mark_written()
+
+    def _refuse_write(self, value: Any) -> None:
+        """A write leaves no node, so nothing on either side of it may be followed."""
+        followed = self.requires_grad or (isinstance(value, Tensor) and value.requires_grad)
+        if followed and tape.recording.get():
+            raise RuntimeError(
+                f"writing in place to a tensor of shape {self.shape} where a gradient should pass "
+                "would corrupt it; make a new tensor, or write under nnmpi.no_grad()"
+            )
 
     def mark_written(self) -> None:
         """Tell the tape that the numbers have changed: older graphs that used them are void."""
@@ -236,7 +243,7 @@ class Tensor:
 
     def argmax(self, axis: int | None = None) -> Tensor:
         """Where the largest number is; without a gradient."""
-        return _wrap(self.data.argmax(axis), self)
+        return Tensor(array_on(backend.of(self.data), self.data.argmax(axis)))
 
     def reshape(self, *sizes: int | tuple[int, ...]) -> Tensor:
         """The same numbers under another shape: `t.reshape(2, -1)` or `t.reshape((2, -1))`."""
@@ -300,7 +307,15 @@ def _constant(value: Any, beside: tuple[Any, ...]) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     like = next(t.data for t in beside if isinstance(t, Tensor))
-    return value if type(value) is type(like) else backend.of(like).asarray(value)
+    return value if type(value) is type(like) else array_on(backend.of(like), value)
+
+
+def array_on(on: backend.Backend, value: Any, dtype: Any = None) -> Array:
+    """An array of any backend, a number or nested lists of numbers, as an array on this one."""
+    array = value if backend.is_array(value) else np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"a tensor holds real numbers; {type(value).__name__} is not that")
+    return on.asarray(array, dtype)
 
 
 def _index(index: Any) -> Any:
@@ -310,10 +325,6 @@ def _index(index: Any) -> Any:
     return index.data if isinstance(index, Tensor) else index
 
 
-def _wrap(value: Any, like: Tensor) -> Tensor:
-    return Tensor(value if backend.is_array(value) else backend.of(like.data).asarray(value))
-
-
 def _flat(sizes: tuple[Any, ...]) -> tuple[int, ...]:
     """(2, 3) from either f(2, 3) or f((2, 3))."""
-    return tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
+    return tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else sizes

@@ -18,7 +18,10 @@ from nnmpi.kernels.sums import column_sum
 from nnmpi.kernels.winograd import Winograd, grid
 
 CONVOLUTIONS = {"auto": None, "winograd2": 2, "winograd4": 4, "im2col": 0}
-"""Names of the algorithms, and the side m of Winograd's output tiles (0: none)."""
+"""Names of the algorithms, and the side m of Winograd's output tiles (0: none).
+
+Where Winograd does not apply or does not pay, on a device for one, im2col takes its place.
+"""
 
 _MIN_CHANNELS = 8  # below, Winograd's transforms cost more than its GEMMs save
 
@@ -53,9 +56,9 @@ def _method(x: Array, w: Array, f: Shape) -> tuple[Winograd | Im2col, int]:
     outputs = [output_size(n, k, f.stride, f.padding) for n, k in ((H, kh), (W, kw))]
     side = CONVOLUTIONS[f.algorithm]
     if side is None:
-        side = 2 if of(x).is_host and x.dtype == "float32" else 0
-    budget = of(x).chunk_bytes
-    if side and (kh, kw, f.stride) == (3, 3, 1) and min(outputs) >= 2 and C >= _MIN_CHANNELS:
+        side = 2 if x.dtype == "float32" else 0
+    budget, fits = of(x).chunk_bytes, (kh, kw, f.stride) == (3, 3, 1) and min(outputs) >= 2
+    if side and of(x).is_host and fits and C >= _MIN_CHANNELS:
         q = grid(side, H, W, f.padding, f.pool)
         chunk = _chunk(N, (side + 2) ** 2 * q.th * q.tw * (C + O) * x.itemsize, budget)
         return Winograd(x, w, q, f.pool, chunk), chunk

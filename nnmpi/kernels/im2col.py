@@ -5,8 +5,8 @@
 
 with T = f * f * n * h * w outputs, f = 2 where pooling follows and 1 elsewhere:
 output (f*i + a, f*j + b) comes at [a, b, image, i, j], so that a pooling window
-is the same place in four planes. The columns are gathered anew on the way
-back: copying them costs less than keeping them out of cache.
+is the same place in four planes. Narrow columns are kept for the way back,
+wide ones gathered anew: that costs less than having them pushed out of cache.
 """
 
 from itertools import product
@@ -30,7 +30,7 @@ class Im2col:
         kh, kw = w.shape[:2]
         h, v = (H + 2 * padding - kh) // stride + 1, (W + 2 * padding - kw) // stride + 1
         self.covers = (h // self.f, v // self.f)
-        self.narrow = C <= NARROW
+        self.narrow, self.kept = C <= NARROW, dict[int, Array]()
         shape = (chunk, C, H + 2 * padding, W + 2 * padding)
         room = self.xp.zeros(shape if self.narrow else (shape[0], *shape[2:], C), x.dtype)
         self.padded = room.transpose(0, 2, 3, 1) if self.narrow else room
@@ -47,6 +47,8 @@ class Im2col:
 
     def _columns(self, s: slice) -> Array:
         """(T, kh*kw*C) for images x[s]; narrow ones lie in memory as their transpose."""
+        if s.start in self.kept:
+            return self.kept[s.start]
         x = self.x[s]
         n, H, W, _ = x.shape
         p = self.padding
@@ -55,7 +57,9 @@ class Im2col:
         K = prod(windows.shape[5:])
         if not self.narrow:
             return self.xp.ascontiguousarray(windows).reshape(-1, K)
-        return self.xp.ascontiguousarray(windows.transpose(5, 6, 7, 0, 1, 2, 3, 4)).reshape(K, -1).T
+        planes = self.xp.ascontiguousarray(windows.transpose(5, 6, 7, 0, 1, 2, 3, 4))
+        self.kept[s.start] = planes.reshape(K, -1).T
+        return self.kept[s.start]
 
     def _outputs(self, z: Array, n: int) -> Array:
         """z (T, O) as pooling windows (2, 2, n, h, w, O), or as images (n, h, w, O)."""

@@ -15,7 +15,7 @@ transforms are GEMMs, and planes are padded by 16 numbers because rows a power
 of two apart would share one cache set.
 """
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -162,9 +162,13 @@ class Winograd:
         self.covers = (q.th * q.m // scale, q.tw * q.m // scale)
         t = q.m + 2
         self.U = (self.f.G @ w.reshape(9, -1)).reshape(t * t, self.C, self.O)
-        self.UT = np.ascontiguousarray(self.U.transpose(0, 2, 1))
         self.P = np.zeros((q.m, q.m, chunk, q.th + 1, q.tw + 1, self.C), x.dtype)
         self.V: dict[int, np.ndarray] = {}
+
+    @cached_property
+    def UT(self) -> np.ndarray:
+        """Each U[k] transposed in memory: short rows make BLAS's own transposing dear."""
+        return np.ascontiguousarray(self.U.transpose(0, 2, 1))
 
     def _tiles(self, k: int, n: int, channels: int) -> np.ndarray:
         return planes(k, n, self.q.th, self.q.tw, channels, dtype=self.x.dtype)

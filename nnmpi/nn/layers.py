@@ -20,6 +20,7 @@ class Linear(Module):
     """y = x @ weight.T + bias; weight (out_features, in_features)."""
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+        _check("Linear", 0, in_features=in_features, out_features=out_features)
         self.in_features, self.out_features = in_features, out_features
         self.weight = Parameter.drawn((out_features, in_features), init.fan_in(in_features))
         self.bias = Parameter.drawn((out_features,), init.fan_in(in_features)) if bias else None
@@ -50,6 +51,8 @@ class Conv2d(Module):
             raise ValueError(f"Conv2d: groups={groups} is not supported, only 1")
         if algorithm not in CONVOLUTIONS:
             raise ValueError(f"Conv2d: {algorithm!r} is none of {', '.join(CONVOLUTIONS)}")
+        _check("Conv2d", 0, in_channels=in_channels, out_channels=out_channels, padding=padding)
+        _check("Conv2d", 1, kernel_size=kernel_size, stride=stride)
         self.in_channels, self.out_channels = in_channels, out_channels
         self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
         self.algorithm = algorithm
@@ -85,6 +88,8 @@ class _Pool2d(Module):
     def __init__(self, kernel_size: int, stride: int | None = None, padding: int = 0) -> None:
         self.kernel_size, self.padding = kernel_size, padding
         self.stride = kernel_size if stride is None else stride
+        _check(type(self).__name__, 1, kernel_size=kernel_size, stride=self.stride)
+        _check(type(self).__name__, 0, padding=padding)
 
     def _window(self) -> dict[str, int]:
         return {"kernel": self.kernel_size, "stride": self.stride, "padding": self.padding}
@@ -111,13 +116,18 @@ class Embedding(Module):
     """A row of the weight (num_embeddings, embedding_dim) for every integer of the input."""
 
     def __init__(self, num_embeddings: int, embedding_dim: int) -> None:
+        _check("Embedding", 0, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.weight = Parameter.drawn((num_embeddings, embedding_dim), init.normal(1.0))
 
     def forward(self, index: Any) -> Tensor:
         """Integers of any shape, as an array or a tensor."""
-        if not isinstance(index, Tensor) and not backend.is_array(index):
+        if isinstance(index, Tensor):
+            index = index.data
+        elif not backend.is_array(index):
             index = np.asarray(index)
+        if index.dtype.kind not in "iu":
+            raise ValueError(f"Embedding: indices must be integers, not {index.dtype}")
         if isinstance(index, np.ndarray) and index.size:
             low, high = int(index.min()), int(index.max())
             if low < 0 or high >= self.num_embeddings:
@@ -125,8 +135,7 @@ class Embedding(Module):
                     f"Embedding: indices from {low} to {high}, but there are "
                     f"{self.num_embeddings} rows: they must be 0 to {self.num_embeddings - 1}"
                 )
-            index = backend.of(self.weight.data).asarray(index)
-        return self.weight[index]
+        return self.weight[backend.of(self.weight.data).asarray(index)]
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}"
@@ -149,6 +158,11 @@ class Dropout(Module):
             return x
         now = current_pass.get()
         assert now is not None, "a module runs within a pass"
+        if now.samples is not None and len(now.samples) != x.shape[0]:
+            raise ValueError(
+                f"Dropout {self.path}: input of shape {x.shape} in a batch of {len(now.samples)}: "
+                "the first axis must stay that of the samples"
+            )
         on = backend.of(x.data)
         key = keyed.key(self.root.seed, "dropout", now.step, self.path)
         rows = on.xp.arange(x.shape[0]) if now.samples is None else on.asarray(now.samples)
@@ -166,6 +180,13 @@ class Flatten(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x.reshape(x.shape[0], -1) if x.size else x.reshape(x.shape[0], _size(x.shape[1:]))
+
+
+def _check(layer: str, least: int, **sizes: int) -> None:
+    """Refuse sizes that are no whole numbers (of NumPy, perhaps) or too small."""
+    for name, size in sizes.items():
+        if not isinstance(size, int | np.integer) or size < least:
+            raise ValueError(f"{layer}: {name}={size!r} must be an integer, at least {least}")
 
 
 def _size(shape: tuple[int, ...]) -> int:

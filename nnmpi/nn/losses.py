@@ -39,15 +39,24 @@ class MSELoss(_Loss):
     """(prediction - target) ** 2."""
 
     def forward(self, prediction: Tensor, target: Any) -> Tensor:
-        if tuple(target.shape) != prediction.shape:
+        target = _like(prediction, target)
+        if target.shape != prediction.shape:
             raise ValueError(
-                f"MSELoss: prediction of shape {prediction.shape}, target of {tuple(target.shape)}"
+                f"MSELoss: prediction of shape {prediction.shape}, target of {target.shape}"
             )
         d: Tensor = prediction - target
         squares: Tensor = d * d
         if self.reduction == "none":
             return squares
         return squares.mean() if self.reduction == "mean" else squares.sum()
+
+
+def _like(prediction: Tensor, target: Any) -> Tensor:
+    """The target in the prediction's type, so that the gradient is of that type too."""
+    if not isinstance(target, Tensor):
+        array = target if backend.is_array(target) else np.asarray(target)
+        return Tensor(backend.of(prediction.data).asarray(array, prediction.dtype))
+    return target if target.dtype == prediction.dtype else target.astype(prediction.dtype)
 
 
 def _labels(name: str, scores: Tensor, labels: Any) -> Any:

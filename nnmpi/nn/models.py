@@ -33,17 +33,17 @@ def _block(channels: int, out: int) -> list[Module]:
 def digits_cnn() -> Sequential:
     """8x8 images; BatchNorm and Dropout make it the hardest small case for equality of layouts."""
     return Sequential(
-        Conv2d(1, 16, 3, padding=1, bias=False),
-        BatchNorm2d(16),
+        Conv2d(1, 32, 3, padding=1, bias=False),
+        BatchNorm2d(32),
         ReLU(),
         MaxPool2d(2),
-        Conv2d(16, 32, 3, padding=1, bias=False),
-        BatchNorm2d(32),
+        Conv2d(32, 64, 3, padding=1, bias=False),
+        BatchNorm2d(64),
         ReLU(),
         MaxPool2d(2),
         Flatten(),
         Dropout(0.25),
-        Linear(128, 10),
+        Linear(256, 10),
     )
 
 

@@ -49,30 +49,49 @@ class Module:
         return self
 
     _parameters: dict[str, Parameter]
-    _buffers: dict[str, None]
+    _buffers: dict[str, Any]
     _modules: dict[str, Module]
     _parent: Module | None
     _name: str
     passes: int
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in self._parameters or name in self._modules:
-            self.__delattr__(name)
+        book = self._book(name, value)
+        for other in (self._parameters, self._buffers, self._modules):
+            if other is not book:
+                other.pop(name, None)
+        if book is not None:
+            book[name] = value  # what takes another's place keeps its place in the order
         if isinstance(value, Parameter):
-            self._parameters[name] = value
-            if value.owner is None:
+            owner = value.owner
+            if owner is None or owner._parameters.get(value.name) is not value:
                 value.owner, value.name = self, name
         elif isinstance(value, Module):
-            self._modules[name] = value
-            if value._parent is None:
+            parent = value._parent
+            if parent is None or parent._modules.get(value._name) is not value:
                 object.__setattr__(value, "_parent", self)
                 object.__setattr__(value, "_name", name)
         object.__setattr__(self, name, value)
 
+    def _book(self, name: str, value: Any) -> dict[str, Any] | None:
+        """Where an attribute is entered: among parameters, modules, buffers, or nowhere."""
+        if isinstance(value, Parameter):
+            return self._parameters
+        if isinstance(value, Module):
+            return self._modules
+        for book, kind in ((self._parameters, "Parameter"), (self._modules, "Module")):
+            if name in book and value is not None:
+                raise ValueError(
+                    f"{type(self).__name__}.{name} is a {kind} and cannot become a "
+                    f"{type(value).__name__}: assign a {kind} or None"
+                    f"{', or write into .data' if kind == 'Parameter' else ''}"
+                )
+        return self._buffers if name in self._buffers and value is not None else None
+
     def __delattr__(self, name: str) -> None:
+        object.__delattr__(self, name)
         for book in (self._parameters, self._buffers, self._modules):
             book.pop(name, None)
-        object.__delattr__(self, name)
 
     def register_buffer(self, name: str, value: Array) -> None:
         """An array that is saved with the model but not trained."""
@@ -196,22 +215,27 @@ class Module:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a state: all names and shapes must fit, or nothing is changed."""
         targets: dict[str, Any] = {}
+        values: dict[str, np.ndarray] = {}
         problems = []
         for book in ("_parameters", "_buffers"):
             for full, m, name in self._entries(book):
                 target = getattr(m, name)
                 shape = tuple(target.shape)
+                targets[full] = target
                 if full not in state:
                     problems.append(f"{full} {shape} is missing")
-                elif tuple(state[full].shape) != shape:
-                    problems.append(f"{full} is {shape} here and {tuple(state[full].shape)} there")
-                targets[full] = target
+                    continue
+                value = values[full] = _on_host(state[full])
+                if value.shape != shape:
+                    problems.append(f"{full} is {shape} here and {value.shape} there")
+                elif value.dtype.kind not in "fiub":
+                    problems.append(f"{full} holds {value.dtype}, not numbers")
         problems += [f"{name} is not part of this model" for name in state if name not in targets]
         if problems:
             more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
             raise ValueError(f"state does not fit: {'; '.join(problems[:4])}{more}")
         for full, target in targets.items():
-            _assign(target, state[full])
+            _assign(target, values[full])
 
     def __repr__(self) -> str:
         lines = [f"({name}): {m!r}".replace("\n", "\n  ") for name, m in self._modules.items()]
@@ -223,9 +247,15 @@ class Module:
         return ""
 
 
-def _assign(target: Any, value: Any) -> None:
+def _on_host(value: Any) -> np.ndarray:
+    """An entry of a state as a NumPy array: a tensor, an array of any library, or numbers."""
+    value = value.data if isinstance(value, Tensor) else value
+    return backend.to_host(value) if hasattr(value, "get") else np.asarray(value)
+
+
+def _assign(target: Any, value: np.ndarray) -> None:
     """Write a host array into a parameter or a buffer, on whatever backend it is."""
     array = target.data if isinstance(target, Tensor) else target
-    array[...] = backend.of(array).asarray(np.asarray(value), array.dtype)
+    array[...] = backend.of(array).asarray(value, array.dtype)
     if isinstance(target, Tensor):
         target.mark_written()

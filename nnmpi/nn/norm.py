@@ -45,8 +45,8 @@ class _BatchNorm(Module):
             mean, var, n = self.running_mean, self.running_var, 0
         else:
             stats = norm.moments(x.data)
-            mean, var, n = stats.mean, stats.m2 / stats.n, stats.n
             self._track(stats)
+            mean, var, n = stats.mean, stats.m2 / stats.n, stats.n
         return apply(
             norm.batch_norm, x, self.weight, self.bias, mean=mean, var=var, n=n, eps=self.eps
         )

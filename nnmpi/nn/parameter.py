@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -37,6 +39,11 @@ class Store(Protocol):
     slots: list[Array]
 
 
+def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
+    """The order of axes that undoes this one."""
+    return tuple(sorted(range(len(order)), key=order.__getitem__))
+
+
 class SingleStore:
     """The store of one parameter that no flat buffer has taken in yet."""
 
@@ -58,8 +65,8 @@ class Parameter(Tensor):
 
     def __init__(self, value: Any, requires_grad: bool = True) -> None:
         data = value.data if isinstance(value, Tensor) else value
-        array = np.array(data) if isinstance(data, list | tuple | float | int) else data.copy()
-        if array.dtype.kind != "f":
+        array = data.copy() if backend.is_array(data) else np.array(data)
+        if array.dtype.kind != "f" or not hasattr(data, "dtype"):
             array = array.astype(np.float32)
         self._declare(array.shape, None, None)
         self.requires_grad = requires_grad
@@ -67,7 +74,7 @@ class Parameter(Tensor):
 
     @classmethod
     def drawn(
-        cls, shape: tuple[int, ...], init: Init, layout: tuple[int, ...] | None = None
+        cls, shape: tuple[int, ...], init: Init | None, layout: tuple[int, ...] | None = None
     ) -> Parameter:
         """A parameter that will be drawn when it is first needed."""
         p = cls.__new__(cls)
@@ -83,6 +90,16 @@ class Parameter(Tensor):
         self.owner: Module | None = None
         self.name, self.index, self._filled = "", 0, False
         self.store: Store | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
+        """A parameter with the same values and gradient; it is in no flat store yet."""
+        p = memo[id(self)] = Parameter.drawn(self._shape, self.init, self.layout)
+        p.requires_grad, p.name = self.requires_grad, self.name
+        p.owner = copy.deepcopy(self.owner, memo)
+        if self.is_drawn:
+            p.move(SingleStore(self.data.copy(order="K")), 0)
+            p.grad = self.grad
+        return p
 
     def move(self, store: Store, index: int) -> None:
         """From now on it lives there; its gradient, if any, must be there already."""
@@ -100,6 +117,16 @@ class Parameter(Tensor):
         return self._shape
 
     @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self._shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements; like the shape, it is known before they are drawn."""
+        return math.prod(self._shape)
+
+    @property
     def is_drawn(self) -> bool:
         """Whether it has values yet."""
         return self.store is not None
@@ -107,12 +134,12 @@ class Parameter(Tensor):
     def draw(self, dtype: Any = np.float32, on: Backend = CPU) -> None:
         """Take the values that belong to this seed and place."""
         seed = self.owner.root.seed if self.owner is not None else 0
-        index = np.arange(int(np.prod(self._shape)), dtype=np.int64)
+        index = np.arange(self.size, dtype=np.int64)
         assert self.init is not None
         values = self.init(keyed.key(seed, "init", self.place.path), index)
         memory = values.reshape(self._shape).transpose(self.layout)
-        array = on.asarray(np.ascontiguousarray(memory, dtype))
-        self.move(SingleStore(array.transpose(np.argsort(self.layout))), 0)
+        array = on.asarray(np.asarray(memory, dtype, order="C"))
+        self.move(SingleStore(array.transpose(inverse(self.layout))), 0)
 
     @property
     def data(self) -> Array:
@@ -123,6 +150,11 @@ class Parameter(Tensor):
             store = self.store
             assert store is not None
         return store.values[self.index]
+
+    @data.setter
+    def data(self, value: Array) -> None:
+        """Write over its values; they stay where they are."""
+        self.data[...] = value
 
     @property
     def grad(self) -> Array | None:

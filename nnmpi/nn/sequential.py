@@ -1,6 +1,7 @@
 """Sequential, and which neighbours in it run as one op."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from nnmpi.autograd import Tensor
@@ -16,15 +17,20 @@ class Sequential(Module):
     gradients are those of the layers apart.
     """
 
+    _steps: list[Callable[[Tensor], Tensor]] | None = None
+
     def __init__(self, *layers: Module) -> None:
-        for i, layer in enumerate(layers):
-            setattr(self, str(i), layer)
-        self._steps: list[Callable[[Tensor], Tensor]] | None = None
+        for layer in layers:
+            self.append(layer)
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        if isinstance(value, Module):
+        if name != "_steps":
             object.__setattr__(self, "_steps", None)
+
+    def __delattr__(self, name: str) -> None:
+        super().__delattr__(name)
+        object.__setattr__(self, "_steps", None)
 
     def forward(self, x: Tensor) -> Tensor:
         if self._steps is None:
@@ -35,7 +41,13 @@ class Sequential(Module):
 
     def append(self, layer: Module) -> "Sequential":
         """Add a layer at the end."""
-        setattr(self, str(len(self)), layer)
+        if not isinstance(layer, Module):
+            raise ValueError(
+                f"Sequential: layer {len(self)} is a {type(layer).__name__}, not a Module; "
+                "layers are given one by one, as in Sequential(*layers)"
+            )
+        names = (str(i) for i in range(len(self), 2 * len(self) + 1))
+        setattr(self, next(n for n in names if n not in self._modules), layer)
         return self
 
     def __len__(self) -> int:
@@ -45,8 +57,12 @@ class Sequential(Module):
         return iter(list(self._modules.values()))
 
     def __getitem__(self, index: int | slice) -> Module:
+        """One layer, or the layers of a slice in a Sequential of their own; they stay ours too."""
         layers = list(self)
         return Sequential(*layers[index]) if isinstance(index, slice) else layers[index]
+
+    def __setitem__(self, index: int, layer: Module) -> None:
+        setattr(self, list(self._modules)[index], layer)
 
 
 def _fuse(layers: list[Module]) -> Iterator[Callable[[Tensor], Tensor]]:
@@ -76,8 +92,9 @@ def _fuse(layers: list[Module]) -> Iterator[Callable[[Tensor], Tensor]]:
 
 
 def _with(layer: Module, **options: bool) -> Callable[[Tensor], Tensor]:
-    forward = layer.forward
-    return lambda x: forward(x, **options)
+    """The layer with these options; a partial, so that a copy of the model copies it too."""
+    forward: Callable[..., Tensor] = layer.forward
+    return partial(forward, **options)
 
 
 def _halves(pool: Module) -> bool:

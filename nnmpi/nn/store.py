@@ -5,7 +5,7 @@ from typing import Any
 
 from nnmpi import backend
 from nnmpi.backend import Array, Backend
-from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.parameter import Parameter, inverse
 
 ALIGN = 16
 """Parameters start at multiples of this many numbers: a cache line of float32."""
@@ -39,7 +39,7 @@ class FlatStore:
     def _view(flat: Array, p: Parameter, start: int) -> Array:
         """p's logical shape over its memory order within the buffer."""
         memory = flat[start : start + p.size].reshape([p.shape[k] for k in p.layout])
-        return memory.transpose(sorted(range(len(p.layout)), key=p.layout.__getitem__))
+        return memory.transpose(inverse(p.layout))
 
     def _take_in(self, i: int, p: Parameter, dtype: Any, on: Backend) -> None:
         if not p.is_drawn:
@@ -53,13 +53,12 @@ class FlatStore:
 
 def flatten(parameters: Sequence[Parameter]) -> None:
     """Move parameters that are in no flat store yet into one; they keep their type and device."""
-    loose = [p for p in parameters if not isinstance(p.store, FlatStore)]
-    if not loose:
-        return
-    dtypes = {str(p.data.dtype) for p in loose}
+    dtypes = {str(p.data.dtype) for p in parameters}
     if len(dtypes) > 1:
         raise ValueError(
             f"parameters of different types ({', '.join(sorted(dtypes))}) in one optimizer: "
             "give each type an optimizer of its own, or use model.to(dtype=...)"
         )
-    FlatStore(loose, dtypes.pop(), backend.of(loose[0].data))
+    loose = [p for p in parameters if not isinstance(p.store, FlatStore)]
+    if loose:
+        FlatStore(loose, dtypes.pop(), backend.of(loose[0].data))

@@ -1,6 +1,7 @@
 """SGD, Adam and AdamW over flat buffers."""
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from nnmpi import backend
@@ -42,20 +43,20 @@ class Optimizer:
         self.parameters = list(parameters)
         if not self.parameters:
             raise ValueError("an optimizer needs at least one parameter; this list is empty")
-        if lr < 0:
-            raise ValueError(f"lr {lr} must not be negative")
-        self.lr = lr
+        if len({id(p) for p in self.parameters}) < len(self.parameters):
+            raise ValueError("a parameter is in this optimizer's list twice: give each once")
+        self.lr = check("lr", lr)
         flatten(self.parameters)
         self.steps = [0] * len(self.parameters)
         self.offsets = [0]
         for p in self.parameters:
             start, end = _span(p)
             self.offsets.append(self.offsets[-1] + end - start)
-        like = self.parameters[0].data
-        xp = backend.xp_of(like)
         self._seen: list[tuple[bool, Any]] = []
         self._groups: list[Group] = []
-        self.state = [xp.zeros(self.offsets[-1], like.dtype) for _ in range(self.sums)]
+        like = self.parameters[0].data
+        zeros = backend.xp_of(like).zeros
+        self.state = [zeros(self.offsets[-1], like.dtype) for _ in range(self.sums)]
 
     def zero_grad(self) -> None:
         """Clear the gradients: nothing is written, the next backward pass overwrites them."""
@@ -67,18 +68,24 @@ class Optimizer:
         seen = [(p.has_grad, p.store) for p in self.parameters]
         if seen != self._seen:
             self._seen, self._groups = seen, list(self._grouped())
+            self._follow()
+        written = tape.tick()
         for i, j, store, start, end in self._groups:
             t = self.steps[i] + 1
             self.steps[i:j] = [t] * (j - i)
             state = [s[self.offsets[i] : self.offsets[j]] for s in self.state]
             self._update(Run(store.flat[start:end], store.flat_grad[start:end], state, t))
-        written = tape.tick()
-        for p in self.parameters:
-            p.written = written
+            for p in self.parameters[i:j]:
+                p.written = written
 
     def _update(self, run: Run) -> None:
         """One step of one run; every optimizer has its own."""
         raise TypeError(f"{type(self).__name__} does not define _update")
+
+    def _follow(self) -> None:
+        """Keep the running sums where the parameters are and of their type: the model may move."""
+        like = self.parameters[0].data
+        self.state = [backend.of(like).asarray(s, like.dtype) for s in self.state]
 
     def _grouped(self) -> Iterator[Group]:
         """The longest groups of parameters that have a gradient."""
@@ -110,6 +117,13 @@ class Optimizer:
         }
 
 
+def check(name: str, value: float) -> float:
+    """The value, which must be a finite number and not negative."""
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name} {value} must be a number and at least 0")
+    return value
+
+
 def _span(p: Parameter) -> tuple[int, int]:
     assert isinstance(p.store, FlatStore)
     return p.store.spans[p.index]
@@ -130,7 +144,8 @@ class SGD(Optimizer):
             raise ValueError("nesterov=True needs a momentum above 0")
         self.sums = 1 if momentum else 0
         super().__init__(parameters, lr)
-        self.momentum, self.weight_decay, self.nesterov = momentum, weight_decay, nesterov
+        self.momentum, self.nesterov = check("momentum", momentum), nesterov
+        self.weight_decay = check("weight_decay", weight_decay)
 
     def _update(self, run: Run) -> None:
         velocity = run.state[0] if run.state else run.values
@@ -155,7 +170,10 @@ class Adam(Optimizer):
         if not all(0 <= b < 1 for b in betas):
             raise ValueError(f"betas {betas} must be at least 0 and less than 1")
         super().__init__(parameters, lr)
-        self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
+        if check("eps", eps) == 0:
+            raise ValueError("eps 0 makes 0/0 of a gradient of 0: it must be above 0, such as 1e-8")
+        self.betas, self.eps = betas, eps
+        self.weight_decay = check("weight_decay", weight_decay)
 
     def _update(self, run: Run) -> None:
         c = steps.Adam(self.lr, *self.betas, self.eps, self.weight_decay, self.decoupled, run.t)
@@ -179,5 +197,5 @@ class AdamW(Adam):
         super().__init__(parameters, lr, betas, eps, weight_decay)
 
 
-OPTIMIZERS = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
 """The optimizers by their names on the command line."""

@@ -13,16 +13,22 @@ def constant() -> Schedule:
 
 def step_decay(every: int, factor: float = 0.1) -> Schedule:
     """Multiplied by `factor` after every so many steps."""
+    if every < 1 or not 0 <= factor < math.inf:
+        raise ValueError(f"step_decay: every={every} must be 1 or more, factor={factor} 0 or more")
     return lambda t: factor ** (t // every)
 
 
 def cosine(total: int, floor: float = 0.0) -> Schedule:
     """Half a cosine from 1 down to `floor` over `total` steps, and `floor` from there on."""
+    if total < 1:
+        raise ValueError(f"cosine: total={total} steps must be 1 or more")
     return lambda t: floor + (1 - floor) * (1 + math.cos(math.pi * min(t / total, 1.0))) / 2
 
 
 def warm_up(steps: int, then: Schedule | None = None) -> Schedule:
     """A linear rise over `steps` steps, 1/steps at the first; `then` starts when it is over."""
+    if steps < 0:
+        raise ValueError(f"warm_up: steps={steps} must not be negative")
     after = then or constant()
     return lambda t: (t + 1) / steps if t < steps else after(t - steps)
 
@@ -36,7 +42,7 @@ def parse(spec: str, total: int) -> Schedule:
     head, _, tail = spec.partition("+")
     name, *values = head.split(":")
     try:
-        if name == "warmup" and len(values) == 1 and int(values[0]) > 0:
+        if name == "warmup" and len(values) == 1 and int(values[0]) > 0 and spec[-1] != "+":
             rise = int(values[0])
             return warm_up(rise, parse(tail or "constant", max(total - rise, 1)))
         if tail == "" and head == spec:
@@ -44,7 +50,7 @@ def parse(spec: str, total: int) -> Schedule:
                 return constant()
             if name == "cosine" and not values:
                 return cosine(max(total, 1))
-            if name == "step" and len(values) in (1, 2) and int(values[0]) > 0:
+            if name == "step" and len(values) in (1, 2):
                 return step_decay(int(values[0]), *map(float, values[1:]))
     except ValueError:
         pass

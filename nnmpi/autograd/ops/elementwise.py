@@ -76,15 +76,15 @@ def divide(a: Array, b: Array) -> Result:
 
 
 def power(a: Array, b: Array) -> Result:
-    """a ** b; where a is 0, the gradient of b is 0."""
+    """a ** b; where a is 0, the gradient of b is 0, and where b is 0, that of a is."""
     y = _binary("power", a, b)
 
     def vjp_b(g: Array, out: Array | None) -> Array:
         xp = xp_of(y)
-        safe = xp.where(a == 0, xp.ones_like(y), a)
-        return unbroadcast(g * y * xp.log(safe), b)
+        base = xp.ones_like(y) * a
+        return unbroadcast(g * y * xp.log(base + (base == 0)), b)
 
-    return Result(y, (lambda g, out: unbroadcast(g * b * a ** (b - 1), a), vjp_b))
+    return Result(y, (lambda g, out: unbroadcast(g * b * a ** (b - (b != 0)), a), vjp_b))
 
 
 def _share(wins: Array, ties: Array, dtype: Any) -> Array:
@@ -125,8 +125,8 @@ def where(chosen: Array, a: Array, b: Array) -> Result:
         xp.where(chosen, a, b),
         (
             lambda g, out: xp.zeros(chosen.shape, g.dtype),
-            lambda g, out: unbroadcast(g * chosen, a),
-            lambda g, out: unbroadcast(g * xp.logical_not(chosen), b),
+            lambda g, out: unbroadcast(g * (chosen != 0), a),
+            lambda g, out: unbroadcast(g * (chosen == 0), b),
         ),
     )
 

@@ -58,7 +58,7 @@ def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result
         return g * (y > 0) if relu else g
 
     return Result(
-        y if x.ndim == 2 else y.reshape(*x.shape[:-1], -1),
+        y if x.ndim == 2 else y.reshape(*x.shape[:-1], w.shape[0]),
         (
             lambda g, out: xp.dot(g, w).reshape(x.shape),
             lambda g, out: xp.dot(g.T, rows, out=out),

@@ -10,7 +10,7 @@ def _stretch(g: Array, a: Array, axis: Axis, keepdims: bool) -> Array:
     """g with the axes that a reduction of `a` removed put back at length 1."""
     if keepdims or axis is None:
         return g if keepdims else g.reshape((1,) * a.ndim)
-    axes = {k % a.ndim for k in ((axis,) if isinstance(axis, int) else axis)}
+    axes = {k % a.ndim for k in (axis if isinstance(axis, tuple) else (axis,))}
     return g.reshape(tuple(1 if k in axes else n for k, n in enumerate(a.shape)))
 
 

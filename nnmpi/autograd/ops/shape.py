@@ -31,7 +31,7 @@ def broadcast_to(a: Array, *, shape: tuple[int, ...]) -> Result:
 
 
 def getitem(a: Array, *, index: Any) -> Result:
-    """a[index] for slices, integers, integer arrays and boolean masks."""
+    """a[index] for slices, integers, integer arrays and masks; only for a mask the host waits."""
     xp = xp_of(a)
 
     def vjp(g: Array, out: Array | None) -> Array:

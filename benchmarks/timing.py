@@ -1,0 +1,69 @@
+"""One way of timing for all benchmarks: interleaved rounds, medians, ratios, flat JSON rows."""
+
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+Row = dict[str, Any]
+
+
+class Sample(NamedTuple):
+    """Seconds per call: of this thread's processor, and on the wall."""
+
+    cpu: float
+    wall: float
+
+
+def measure(f: Callable[[], object], calls: int) -> Sample:
+    """The mean over `calls` calls in a row."""
+    cpu, wall = time.thread_time(), time.perf_counter()
+    for _ in range(calls):
+        f()
+    return Sample((time.thread_time() - cpu) / calls, (time.perf_counter() - wall) / calls)
+
+
+def calls_for(f: Callable[[], object], seconds: float) -> int:
+    """How many calls take about so long, after a warm-up."""
+    f()
+    f()
+    return max(1, int(seconds / max(measure(f, 1).wall, 1e-7)))
+
+
+def median(samples: Sequence[Sample]) -> Sample:
+    """The median of each figure."""
+    return Sample(*(statistics.median(column) for column in zip(*samples, strict=True)))
+
+
+def ratio(a: Sequence[Sample], b: Sequence[Sample]) -> float:
+    """The median over rounds of a's processor time over b's: both of a round ran back to back."""
+    return statistics.median(x.cpu / y.cpu for x, y in zip(a, b, strict=True))
+
+
+def machine() -> Row:
+    """What a figure has to be read with."""
+    import numpy as np
+
+    from nnmpi import blas
+
+    return {
+        "cpu": blas.cpu().name or platform.processor(),
+        "cpu_family": blas.cpu().family,
+        "cores": os.cpu_count(),
+        "blas_core": blas.core(),
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def write_rows(path: str | None, rows: Sequence[Row]) -> None:
+    """One flat object per measurement, as a JSON list."""
+    if path:
+        Path(path).write_text(json.dumps(list(rows), indent=1) + "\n", encoding="utf-8")
+        print(f"{len(rows)} rows written to {path}", file=sys.stderr)

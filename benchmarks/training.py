@@ -1,0 +1,204 @@
+"""Training steps of nnmpi beside PyTorch: python benchmarks/training.py [--json out.json]
+
+Each library runs in a process of its own, one thread each, and the processes
+take turns (A B A B ...), so that both meet the same weather. A ratio is the
+median over rounds of the quotient of the two that ran back to back, in
+processor time of the computing thread.
+
+    nnmpi   as installed                    T    PyTorch eager as users write it
+    F(4x4)  with --convolution winograd4    T*   channels_last and fused Adam
+                                            T+   T* with the C library told to keep freed
+                                                 memory, which nnmpi does for itself
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+from typing import Any
+
+import timing
+import workloads
+from timing import Row, Sample
+from workloads import WORKLOADS
+
+KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1)}
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+SUBJECTS: dict[str, dict[str, str]] = {
+    "nnmpi": {},
+    "nnmpi F(4x4)": {},
+    "T": {},
+    "T*": {},
+    "T+": KEPT_MEMORY,
+}
+"""Who is timed, and what its process finds in its environment."""
+
+TARGETS = {
+    "W1": {"T": 0.52, "T*": 0.80},
+    "W2": {"T": 0.62, "T*": 0.70},
+    "W3": {"T": 0.22, "T*": 0.33},
+    "W4": {"T": 0.58, "T*": 0.75},
+    "W4 F(4x4)": {"T": 0.46, "T*": 0.60},
+}
+"""What we hold ourselves to: nnmpi's time over PyTorch's."""
+
+
+def make_step(subject: str, case: str, device: str) -> workloads.Step:
+    """The training step of one subject."""
+    w = WORKLOADS[case]
+    if subject.startswith("nnmpi"):
+        algorithm = "winograd4" if "F(4x4)" in subject else "auto"
+        return workloads.nnmpi_step(w, algorithm, device)
+    return workloads.torch_step(w, best=subject != "T", device=device)
+
+
+def serve(subject: str, device: str, seconds: float) -> None:
+    """A worker: for every case read from stdin, time one round and print it."""
+    steps: dict[str, tuple[workloads.Step, int]] = {}
+    for line in sys.stdin:
+        case = line.strip()
+        if case not in steps:
+            step = _waiting(make_step(subject, case, device), device)
+            steps[case] = step, timing.calls_for(step, seconds)
+        step, calls = steps[case]
+        step()
+        print(json.dumps(timing.measure(step, calls)), flush=True)
+
+
+def _waiting(step: workloads.Step, device: str) -> workloads.Step:
+    """On a GPU a step ends when its loss has arrived."""
+    return step if device == "cpu" else lambda: step().item()
+
+
+class Worker:
+    """A process that times one subject on demand."""
+
+    def __init__(self, subject: str, device: str, seconds: float) -> None:
+        command = [sys.executable, __file__, "--serve", subject]
+        self.process = subprocess.Popen(
+            [*command, "--device", device, "--seconds", str(seconds)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **ONE_THREAD, **SUBJECTS[subject]},
+        )
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(timeout=60)
+
+    def round(self, case: str) -> Sample:
+        """One round of one case."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{case}\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"the worker of {self.process.args!r} ended on {case}")
+        return Sample(*json.loads(line))
+
+
+def run(case: str, workers: dict[str, Worker], rounds: int) -> dict[str, list[Sample]]:
+    """All subjects on one case, in turns; the first round warms up and is not counted."""
+    wanted = {
+        s: w for s, w in workers.items() if "F(4x4)" not in s or len(WORKLOADS[case].channels) > 3
+    }
+    table: dict[str, list[Sample]] = {s: [] for s in wanted}
+    for i in range(rounds + 1):
+        for subject, worker in wanted.items():
+            sample = worker.round(case)
+            if i:
+                table[subject].append(sample)
+    return table
+
+
+def rows_of(case: str, table: dict[str, list[Sample]], about: Row) -> list[Row]:
+    """One row for each subject, with nnmpi's ratios to each PyTorch."""
+    rows = []
+    for subject, samples in table.items():
+        mid = timing.median(samples)
+        row = {
+            "benchmark": "training",
+            "case": case,
+            "subject": subject,
+            "ranks": 1,
+            "seconds": mid.wall,
+            "cpu_seconds": mid.cpu,
+            "samples_per_second": WORKLOADS[case].shape[0] / mid.wall,
+            **about,
+        }
+        if subject.startswith("nnmpi"):
+            for other in ("T", "T*", "T+"):
+                if other in table:
+                    row[f"ratio to {other}"] = round(timing.ratio(samples, table[other]), 3)
+        rows.append(row)
+    return rows
+
+
+def show(rows: list[Row]) -> None:
+    """The table, a line per case and subject."""
+    heads = (("", -18), ("cpu ms", 10), ("wall ms", 10), ("to T", 8), ("goal", 7))
+    heads += (("to T*", 8), ("goal", 7), ("to T+", 8))
+    print("".join(f"{h:<18}" if n < 0 else f"{h:>{n}}" for h, n in heads))
+    for r in rows:
+        name = f"{r['case']} {r['subject']}"
+        goals = TARGETS.get(name.replace("nnmpi", "").replace("  ", " ").strip(), {})
+        line = f"{name:<18}{r['cpu_seconds'] * 1e3:>10.3f}{r['seconds'] * 1e3:>10.3f}"
+        for other in ("T", "T*", "T+"):
+            value = r.get(f"ratio to {other}")
+            line += f"{value:>8.2f}" if value is not None else f"{'':>8}"
+            if other != "T+":
+                goal = goals.get(other) if value is not None else None
+                line += f"{goal:>7.2f}" if goal else f"{'':>7}"
+        print(line)
+
+
+def main() -> None:
+    """Parse, run the cases, print and write."""
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    p.add_argument("--cases", default=",".join(WORKLOADS), help="which of W1,W2,W3,W4")
+    p.add_argument("--rounds", type=int, default=21)
+    p.add_argument("--seconds", type=float, default=0.2, help="of one subject in one round")
+    p.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    p.add_argument("--json", help="write one row per measurement")
+    p.add_argument("--serve", help=argparse.SUPPRESS)
+    a = p.parse_args()
+    if a.serve:
+        serve(a.serve, a.device, a.seconds)
+        return
+    cases = a.cases.split(",")
+    for unknown in set(cases) - set(WORKLOADS):
+        p.error(f"{unknown} is not a case; there are {', '.join(WORKLOADS)}")
+    has_torch = importlib.util.find_spec("torch") is not None
+    if not has_torch:
+        print("PyTorch is not installed (pip install 'nnmpi[bench]'): nnmpi alone is timed")
+    subjects = [s for s in SUBJECTS if has_torch or s.startswith("nnmpi")]
+    if a.device == "cuda":
+        subjects = [s for s in subjects if s not in ("nnmpi F(4x4)", "T+")]
+    os.environ.update(ONE_THREAD)
+    about: dict[str, Any] = {**timing.machine(), "device": a.device}
+    print(", ".join(f"{key} {value}" for key, value in about.items()))
+    rows: list[Row] = []
+    with ExitStack() as stack:
+        workers = {s: stack.enter_context(Worker(s, a.device, a.seconds)) for s in subjects}
+        for case in cases:
+            rows += rows_of(case, run(case, workers, a.rounds), about)
+    show(rows)
+    if a.device == "cpu":
+        import precision  # not above: PyTorch's processes must not import nnmpi, which tunes them
+
+        rows += precision.rows(has_torch, about)
+    timing.write_rows(a.json, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""Config: everything a run depends on, in one frozen value.
+
+The fields are the flags of `python -m nnmpi.train` and the keys of a TOML file;
+each says in its metadata what it means, so that there is one list of them.
+"""
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import Field, dataclass, field, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from nnmpi.backend import DEVICES
+
+DTYPES = ("float32", "float64")
+CONVOLUTIONS = ("auto", "winograd2", "winograd4", "im2col")
+OPTIMIZERS = ("sgd", "adam", "adamw")
+
+
+def _option(group: str, default: Any, kind: type, text: str, choices: tuple[str, ...] = ()) -> Any:
+    """A field with what the command line and the TOML reader need to know of it."""
+    return field(
+        default=default,
+        metadata={"group": group, "kind": kind, "help": text, "choices": choices},
+    )
+
+
+@dataclass(frozen=True)
+class Config:
+    """A run: model, data, training, files. Unusable values raise ValueError, one line each."""
+
+    model: str = _option(
+        "model",
+        "digits-cnn",
+        str,
+        "iris-mlp, digits-cnn, mnist-cnn, cifar-cnn, "
+        "mlp:784-1024-10 (flattens images) or package.module:function",
+    )
+    data: str = _option(
+        "data",
+        "digits",
+        str,
+        "iris, digits, mnist, fashion-mnist, cifar10, FILE.npz "
+        "or synthetic:1x28x28:10:12800 (shape, classes, samples)",
+    )
+    data_dir: str | None = _option("data", None, str, "where the files of a data set are")
+    download: bool = _option("data", False, bool, "fetch missing files of a data set")
+    epochs: int = _option("training", 10, int, "passes over the training data")
+    steps: int | None = _option("training", None, int, "stop after so many steps")
+    batch_size: int = _option("training", 64, int, "samples in a step, over all ranks")
+    lr: float = _option("training", 2e-3, float, "learning rate")
+    optimizer: str = _option("training", "adam", str, "how parameters are moved", OPTIMIZERS)
+    momentum: float = _option("training", 0.9, float, "of sgd; 0 for none")
+    weight_decay: float = _option("training", 0.0, float, "pull towards zero")
+    lr_schedule: str = _option(
+        "training",
+        "constant",
+        str,
+        "constant, cosine, step:EVERY[:FACTOR], and warmup:STEPS+ one of these",
+    )
+    clip_norm: float | None = _option("training", None, float, "largest norm of a gradient")
+    seed: int = _option("training", 0, int, "of weights, order, dropout and held-out data")
+    dtype: str = _option("training", "float32", str, "type of parameters", DTYPES)
+    device: str = _option("training", "cpu", str, "where to compute", DEVICES)
+    convolution: str = _option(
+        "training",
+        "auto",
+        str,
+        "algorithm of 3x3 convolutions; winograd4: faster, less exact",
+        CONVOLUTIONS,
+    )
+    save: str | None = _option("files", None, str, "write the trained model (safetensors)")
+    load: str | None = _option("files", None, str, "start from a saved model")
+    log: str | None = _option("files", None, str, "write one JSON object a line")
+    dry_run: bool = _option("other", False, bool, "print model, memory and steps, train nothing")
+    quiet: bool = _option("other", False, bool, "print the result only")
+
+    def __post_init__(self) -> None:
+        for option in options():
+            self._check_type(option)
+        _at_least("epochs", self.epochs, 1)
+        _at_least("batch_size", self.batch_size, 1)
+        _at_least("seed", self.seed, 0)
+        if self.steps is not None:
+            _at_least("steps", self.steps, 1)
+        if not self.lr > 0:
+            raise ValueError(f"lr {self.lr} must be above 0; 0.002 suits adam")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum {self.momentum} must be at least 0 and less than 1")
+        if not self.weight_decay >= 0:
+            raise ValueError(f"weight_decay {self.weight_decay} must be at least 0")
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise ValueError(f"clip_norm {self.clip_norm} must be above 0; leave it out for none")
+
+    def _check_type(self, option: "Field[Any]") -> None:
+        """The value is of its kind and one of its choices; whole floats become integers' floats."""
+        value, kind = getattr(self, option.name), option.metadata["kind"]
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            object.__setattr__(self, option.name, float(value))
+        elif not (value is None and option.default is None) and type(value) is not kind:
+            raise ValueError(f"{option.name} {value!r} is not of type {kind.__name__}")
+        choices = option.metadata["choices"]
+        if choices and value not in choices:
+            raise ValueError(f"{option.name} {value!r} is not one of {', '.join(choices)}")
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ValueError(f"{name} {value} must be at least {least}")
+
+
+def options() -> "tuple[Field[Any], ...]":
+    """All options, in the order of the page that describes them."""
+    return fields(Config)
+
+
+def from_toml(path: str, base: Config | None = None) -> Config:
+    """The options in a TOML file over those of `base`; keys may stand in tables by group."""
+    try:
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"config {path}: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"config {path} is not TOML: {error}") from None
+    found = {}
+    for key, value in _flat(table):
+        name = key.replace("-", "_")
+        if name not in {o.name for o in options()}:
+            near = get_close_matches(name, [o.name for o in options()], 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ValueError(f"config {path}: {key} is not an option{hint}")
+        found[name] = value
+    try:
+        return replace(base or Config(), **found)
+    except ValueError as error:
+        raise ValueError(f"config {path}: {error}") from None
+
+
+def _flat(table: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+    """The keys of a table and of the tables in it that are named after a group."""
+    groups = {o.metadata["group"] for o in options()}
+    for key, value in table.items():
+        if isinstance(value, dict) and key in groups:
+            yield from value.items()
+        else:
+            yield key, value

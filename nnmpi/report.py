@@ -1,0 +1,103 @@
+"""What a run tells: lines for people on a terminal, JSON for programs in pipes and logs."""
+
+import json
+import sys
+from types import TracebackType
+from typing import IO, Any
+
+from tqdm import tqdm
+
+Event = dict[str, Any]
+
+
+class Report:
+    """Takes events and shows them: each is one flat JSON object with an "event" in it.
+
+    On a terminal an event becomes a line of text under a progress bar; anywhere
+    else it is printed as it is. `log` gets every event as JSON. `quiet` leaves
+    only the last one.
+    """
+
+    def __init__(
+        self, log: str | None = None, quiet: bool = False, stdout: IO[str] | None = None
+    ) -> None:
+        self.stdout = stdout or sys.stdout
+        self.quiet, self.pretty = quiet, self.stdout.isatty()
+        self._bar: tqdm[Any] | None = None
+        try:
+            self._log = open(log, "w", encoding="utf-8") if log else None  # noqa: SIM115
+        except OSError as error:
+            raise ValueError(f"cannot write log {log}: {error.strerror}") from None
+
+    def __enter__(self) -> "Report":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.end_progress()
+        if self._log:
+            self._log.close()
+
+    def event(self, event: Event) -> None:
+        """Show one event and log it."""
+        line = json.dumps(event)
+        if self._log:
+            self._log.write(f"{line}\n")
+            self._log.flush()
+        if not self.quiet or event["event"] in ("done", "stopped"):
+            text = _sentence(event) if self.pretty else line
+            tqdm.write(text, self.stdout)
+            self.stdout.flush()
+
+    def progress(self, step: int, total: int, loss: float) -> None:
+        """Move the bar; there is one on a terminal only."""
+        if not self.pretty or self.quiet:
+            return
+        if self._bar is None:
+            self._bar = tqdm(
+                total=total, unit="step", leave=False, dynamic_ncols=True, file=sys.stderr
+            )
+        self._bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
+        self._bar.update(step - self._bar.n)
+
+    def end_progress(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+def _sentence(event: Event) -> str:
+    """An event in words."""
+    kind, e = event["event"], event
+    if kind == "start":
+        note = f"\n{e['note']}" if e["note"] else ""
+        return (
+            f"{e['model']} ({e['parameters']:,} parameters) on {e['data']}: "
+            f"{e['train_samples']:,} samples for training, {e['test_samples']:,} for testing, "
+            f"{e['steps']:,} steps{note}"
+        )
+    if kind == "epoch":
+        return (
+            f"epoch {e['epoch']:3d}   loss {e['loss']:.4f}   test loss {e['test_loss']:.4f}   "
+            f"accuracy {e['accuracy']:.2%}   {e['samples_per_second']:,.0f} samples/s"
+        )
+    if kind == "dry-run":
+        memory = ", ".join(
+            f"{e[f'{what}_bytes'] / 1e6:,.1f} MB {what}"
+            for what in ("parameter", "gradient", "optimizer", "activation", "data")
+        )
+        return (
+            f"{e['layers']}\n{_sentence({**e, 'event': 'start'})}\n"
+            f"{e['epochs']} epochs of {e['steps_per_epoch']:,} steps of {e['batch_size']}\n{memory}"
+        )
+    if kind in ("done", "stopped"):
+        return (
+            f"{kind}: accuracy {e['accuracy']:.2%}, loss {e['loss']:.4f} after {e['steps']:,} "
+            f"steps in {e['seconds']:.1f} s, {e['samples_per_second']:,.0f} samples/s"
+        )
+    return ", ".join(f"{key} {value}" for key, value in e.items() if key != "event")

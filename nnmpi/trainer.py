@@ -1,0 +1,245 @@
+"""Trainer: epochs of steps over a data set, evaluation, files and reports."""
+
+import hashlib
+import math
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi import assemble, backend, data, saving
+from nnmpi.autograd import Tensor, no_grad
+from nnmpi.autograd.functional import tensor
+from nnmpi.config import Config
+from nnmpi.data import Dataset, Loader, Standardiser
+from nnmpi.nn import CrossEntropyLoss, Module
+from nnmpi.nn.module import Pass, current_pass
+from nnmpi.optim import clip_grad_norm, schedule
+from nnmpi.report import Event, Report
+
+
+class Sums(NamedTuple):
+    """Metrics as sums and a count, so that they add up over batches of any size."""
+
+    loss: float = 0.0
+    correct: int = 0
+    samples: int = 0
+
+    def plus(self, other: "Sums") -> "Sums":
+        """Both together."""
+        return Sums(
+            self.loss + other.loss, self.correct + other.correct, self.samples + other.samples
+        )
+
+    @property
+    def mean_loss(self) -> float:
+        """Loss per sample."""
+        return self.loss / max(self.samples, 1)
+
+    @property
+    def accuracy(self) -> float:
+        """The share of samples that were right."""
+        return self.correct / max(self.samples, 1)
+
+
+class DivergedError(ArithmeticError):
+    """The loss is no longer a number."""
+
+
+class Stopwatch:
+    """Samples per second of training steps alone: neither start-up nor the first step count."""
+
+    def __init__(self) -> None:
+        self.seconds, self.samples, self._warm = 0.0, 0, False
+
+    def start(self) -> None:
+        """Training goes on from here."""
+        self._since = time.perf_counter()
+
+    def lap(self, samples: int) -> None:
+        """A step over so many samples has ended."""
+        now = time.perf_counter()
+        if self._warm:
+            self.seconds += now - self._since
+            self.samples += samples
+        self._warm, self._since = True, now
+
+    @property
+    def rate(self) -> float:
+        """Samples per second so far; 0 before the second step."""
+        return self.samples / self.seconds if self.seconds else 0.0
+
+
+class Trainer:
+    """One run. `fit` trains and returns the event that describes the result.
+
+    `build` makes the model, `data` is a Dataset or arrays (x, y) or
+    (x, y, x_test, y_test); without them the config names both.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        build: Callable[[], Module] | None = None,
+        data: Dataset | tuple[Any, ...] | None = None,
+    ) -> None:
+        self.config = config
+        if config.save:
+            saving.check_target(config.save)
+        self.on = backend.get(config.device)
+        self.dataset = assemble.dataset(config, data)
+        self.model = assemble.model(config, build, self.on)
+        assemble.check_fit(config, self.model, self.dataset, self.on)
+        self.optimizer = assemble.optimizer(config, self.model)
+        self.loss = CrossEntropyLoss()
+        self.standardiser = Standardiser.of(self.dataset.train)
+        self.train = self._loader(self.dataset.train, shuffle=True)
+        self.test = self._loader(self.dataset.test, shuffle=False)
+        steps = config.epochs * len(self.train)
+        self.total_steps = steps if config.steps is None else min(steps, config.steps)
+        self.factor = schedule.parse(config.lr_schedule, self.total_steps)
+        self.step, self.stopping = 0, False
+        self._clock = Stopwatch()
+
+    def _loader(self, split: data.Split, shuffle: bool) -> Loader:
+        c = self.config
+        return Loader(
+            split,
+            c.batch_size,
+            standardiser=self.standardiser,
+            dtype=c.dtype,
+            seed=c.seed,
+            shuffle=shuffle,
+        )
+
+    # ---- training
+
+    def fit(self, report: Report | None = None) -> Event:
+        """Train, evaluating after each epoch; save, and describe what came out."""
+        began = time.perf_counter()
+        with report or Report(self.config.log, self.config.quiet) as out:
+            out.event(self.describe())
+            train = test = Sums()
+            epoch = 0
+            while self.step < self.total_steps and not self.stopping:
+                train = self._epoch(epoch, out)
+                test = self.evaluate()
+                epoch += 1
+                out.event({"event": "epoch", "epoch": epoch, **self._metrics(train, test)})
+            if self.config.save:
+                saving.save(self.model.state_dict(), self.config.save)
+            result = {
+                "event": "stopped" if self.stopping else "done",
+                **self._metrics(train, test),
+                "epochs": epoch,
+                "seconds": round(time.perf_counter() - began, 4),
+                "ranks": 1,
+                "layout": {"dp": 1, "pp": 1, "tp": 1},
+                "parameters_sha256": parameters_sha256(self.model),
+            }
+            out.event(result)
+        return result
+
+    def stop(self) -> None:
+        """End after the step under way, as if it had been the last."""
+        self.stopping = True
+
+    def _epoch(self, epoch: int, out: Report) -> Sums:
+        """All steps of an epoch that are still wanted."""
+        sums = Sums()
+        self.model.train()
+        batches = self.train.epoch(epoch)
+        self._clock.start()
+        try:
+            for batch in batches:
+                new = self.train_step(batch)
+                sums = sums.plus(new)
+                self._clock.lap(len(batch.y))
+                out.progress(self.step, self.total_steps, new.mean_loss)
+                if self.step >= self.total_steps or self.stopping:
+                    break
+        finally:
+            batches.close()
+            out.end_progress()
+        return sums
+
+    def train_step(self, batch: data.Batch) -> Sums:
+        """One step: forward, backward, update; waits for the device once, to read the loss."""
+        config, opt = self.config, self.optimizer
+        opt.lr = config.lr * self.factor(self.step)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            scores = self.forward(batch)
+            loss = self.loss(scores, batch.y)
+            opt.zero_grad()
+            loss.backward()
+            if config.clip_norm is not None:
+                clip_grad_norm(self.model.parameters(), config.clip_norm)
+            value = loss.item()
+            if not math.isfinite(value):
+                raise DivergedError(
+                    f"the loss became {value} at step {self.step + 1} with learning rate "
+                    f"{opt.lr:g}; try --lr {opt.lr / 10:g}, --clip-norm 1 or "
+                    "--lr-schedule warmup:100"
+                )
+            opt.step()
+        self.step += 1
+        return Sums(value * len(batch.y), 0, len(batch.y))
+
+    def forward(self, batch: data.Batch) -> Tensor:
+        """The scores of a batch, with randomness keyed by this step and these samples."""
+        token = current_pass.set(Pass(self.step, batch.samples))
+        try:
+            scores: Tensor = self.model(tensor(batch.x, on=self.on))
+        finally:
+            current_pass.reset(token)
+        return scores
+
+    @no_grad()
+    def evaluate(self) -> Sums:
+        """Loss and accuracy on the test split."""
+        self.model.eval()
+        sums = Sums()
+        for batch in self.test.epoch(0):
+            scores = self.forward(batch)
+            loss = self.loss(scores, batch.y).item()
+            right = int((scores.numpy().argmax(1) == batch.y).sum())
+            sums = sums.plus(Sums(loss * len(batch.y), right, len(batch.y)))
+        return sums
+
+    # ---- what it tells
+
+    def describe(self) -> Event:
+        """The run before its first step."""
+        d = self.dataset
+        return {
+            "event": "start",
+            "model": self.config.model,
+            "parameters": sum(p.size for p in self.model.parameters()),
+            "data": d.name,
+            "train_samples": len(d.train.y),
+            "test_samples": len(d.test.y),
+            "note": d.note,
+            "steps": self.total_steps,
+            "batch_size": self.config.batch_size,
+            "dtype": self.config.dtype,
+            "device": self.on.name,
+            "seed": self.config.seed,
+        }
+
+    def _metrics(self, train: Sums, test: Sums) -> Event:
+        return {
+            "steps": self.step,
+            "loss": train.mean_loss,
+            "test_loss": test.mean_loss,
+            "accuracy": test.accuracy,
+            "samples_per_second": round(self._clock.rate, 1),
+        }
+
+
+def parameters_sha256(model: Module) -> str:
+    """One hash of all parameters, whole and in the order of the state dictionary."""
+    digest = hashlib.sha256()
+    for p in model.parameters():
+        digest.update(np.ascontiguousarray(backend.to_host(p.data)).tobytes())
+    return digest.hexdigest()

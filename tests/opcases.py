@@ -1,0 +1,189 @@
+"""What ops are tried on, and how PyTorch says the same: the ops that work number by number.
+
+An argument is a shape (normal numbers are drawn), a `Draw`, or the value itself:
+an array, a Python number, None. Arrays of floating-point numbers are what an op
+is differentiated by; labels, masks and indices are not.
+"""
+
+from collections.abc import Callable, Mapping
+from itertools import product
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.autograd import apply
+from nnmpi.autograd.ops import elementwise, gelu, shape
+from nnmpi.kernels.result import Result
+
+Op = Callable[..., Result]
+Oracle = Callable[..., Any]
+Draw = Callable[[np.random.Generator], np.ndarray]
+
+
+class Case(NamedTuple):
+    """An op and its arguments, and `oracle(torch, *args, **options)`, the same in PyTorch.
+
+    `run(op, *tensors, **options)` calls it. A case that is not `smooth` sits on
+    a kink, where finite differences say nothing. `waits` is how often the host
+    waits for a device, forwards and back.
+    """
+
+    op: Op
+    args: tuple[Any, ...]
+    oracle: Oracle
+    options: Mapping[str, Any] = MappingProxyType({})
+    run: Callable[..., Any] = apply
+    smooth: bool = True
+    waits: int = 0
+
+    def arrays(self, name: str) -> list[Any]:
+        """The arguments, drawn by the name of the case alone."""
+        rng = np.random.default_rng(list(name.encode()))
+
+        def made(arg: Any) -> Any:
+            if isinstance(arg, tuple):
+                return np.asarray(rng.standard_normal(arg))
+            return arg(rng) if callable(arg) else arg
+
+        return [made(arg) for arg in self.args]
+
+
+def positive(*sizes: int) -> Draw:
+    """Numbers from 0.5 to 2."""
+    return lambda rng: np.asarray(rng.uniform(0.5, 2.0, sizes))
+
+
+def called(value: Any) -> str:
+    """A short name of shapes and options, for the name of a case."""
+    if isinstance(value, Mapping):
+        return ",".join(f"{k}={called(v)}" for k, v in value.items())
+    if isinstance(value, tuple) and all(isinstance(n, int) for n in value):
+        return "x".join(map(str, value)) or "0d"
+    return " ".join(map(called, value)) if isinstance(value, tuple) else str(value)
+
+
+def _tensors(t: Any, *values: Any) -> list[Any]:
+    return [t.as_tensor(v, dtype=t.float64) for v in values]
+
+
+UNARY: dict[str, tuple[Op, Oracle]] = {
+    "negative": (elementwise.negative, lambda t, a: -a),
+    "exp": (elementwise.exp, lambda t, a: t.exp(a)),
+    "absolute": (elementwise.absolute, lambda t, a: t.abs(a)),
+    "sin": (elementwise.sin, lambda t, a: t.sin(a)),
+    "cos": (elementwise.cos, lambda t, a: t.cos(a)),
+    "tanh": (elementwise.tanh, lambda t, a: t.tanh(a)),
+    "sigmoid": (elementwise.sigmoid, lambda t, a: t.sigmoid(a)),
+    "relu": (elementwise.relu, lambda t, a: t.relu(a)),
+    "gelu": (gelu.gelu, lambda t, a: t.nn.functional.gelu(a)),
+    "copy": (shape.copy, lambda t, a: a.clone()),
+}
+POSITIVE: dict[str, tuple[Op, Oracle]] = {
+    "log": (elementwise.log, lambda t, a: t.log(a)),
+    "sqrt": (elementwise.sqrt, lambda t, a: t.sqrt(a)),
+}
+BINARY: dict[str, tuple[Op, Oracle]] = {
+    "add": (elementwise.add, lambda t, a, b: a + b),
+    "subtract": (elementwise.subtract, lambda t, a, b: a - b),
+    "multiply": (elementwise.multiply, lambda t, a, b: a * b),
+    "divide": (elementwise.divide, lambda t, a, b: a / b),
+    "power": (elementwise.power, lambda t, a, b: a**b),
+    "maximum": (elementwise.maximum, lambda t, a, b: t.maximum(*_tensors(t, a, b))),
+    "minimum": (elementwise.minimum, lambda t, a, b: t.minimum(*_tensors(t, a, b))),
+}
+PAIRS = [
+    ((), ()),
+    ((3, 4), (3, 4)),
+    ((3, 4), (4,)),
+    ((3, 1), (1, 4)),
+    ((), (2, 3)),
+    ((2, 1, 3), (4, 1)),
+    ((0, 3), (3,)),
+    ((1, 3), (0, 3)),
+    ((4, 5), 1.5),
+    (1.5, (4, 5)),
+]
+ABOVE_ZERO = {"power": 0, "divide": 1}  # which argument has to be
+ZEROS = np.zeros(4)
+SIGNS = np.array([3.0, 0.0, 3.0, -1.0])
+FAR = np.array([-40.0, -5.0, 0.0, 1e-3, 5.0, 40.0])
+MASK = np.array([[True, False, True], [False, False, True]])
+
+
+def _pair(name: str, pair: tuple[Any, Any]) -> Case:
+    args = list(pair)
+    k = ABOVE_ZERO.get(name)
+    if k is not None and isinstance(args[k], tuple):
+        args[k] = positive(*args[k])
+    return Case(BINARY[name][0], tuple(args), BINARY[name][1])
+
+
+def _arithmetic() -> dict[str, Case]:
+    cases = {}
+    for sizes in ((), (3,), (2, 3, 4), (0,), (3, 0)):
+        for name, (op, oracle) in UNARY.items():
+            cases[f"{name} {called(sizes)}"] = Case(op, (sizes,), oracle)
+        for name, (op, oracle) in POSITIVE.items():
+            cases[f"{name} {called(sizes)}"] = Case(op, (positive(*sizes),), oracle)
+    for name, pair in product(BINARY, PAIRS):
+        cases[f"{name} {called(pair)}"] = _pair(name, pair)
+    return cases
+
+
+def _kinks() -> dict[str, Case]:
+    """Where a derivative is a matter of convention, ours is PyTorch's."""
+    cases = {}
+    for name in ("maximum", "minimum"):
+        op, oracle = BINARY[name]
+        cases[f"{name} of equals"] = Case(op, (SIGNS, np.abs(SIGNS)), oracle, smooth=False)
+        cases[f"{name} beside an equal number"] = Case(op, (SIGNS, 3.0), oracle, smooth=False)
+    for name in ("relu", "absolute", "gelu", "sigmoid"):
+        op, oracle = UNARY[name]
+        cases[f"{name} at 0 and far out"] = Case(op, (FAR,), oracle, smooth=False)
+    powers = {
+        "0 to the 2": (ZEROS, 2),
+        "0 to the 1": (ZEROS, 1),
+        "0 to the 0": (ZEROS, 0),
+        "zeros to zeros": (ZEROS, np.zeros(4)),
+        "zeros to positive numbers": (ZEROS, np.array([1.0, 1.5, 2.0, 3.0])),
+        "negative numbers to the 3": (SIGNS, 3),
+        "2 to zeros": (2.0, ZEROS),
+    }
+    for name, args in powers.items():
+        cases[name] = Case(elementwise.power, args, lambda t, a, b: a**b, smooth=False)
+    return cases
+
+
+def _choices() -> dict[str, Case]:
+    def where(t: Any, mask: Any, a: Any, b: Any) -> Any:
+        return t.where(mask != 0, *_tensors(t, a, b))
+
+    cases = {
+        f"where {called(pair)}": Case(elementwise.where, (MASK, *pair), where)
+        for pair in [((2, 3), (2, 3)), ((3,), (2, 1)), ((), (4, 2, 3)), ((2, 3), 0.5), (1.5, (3,))]
+    }
+    cases["where of integers"] = Case(elementwise.where, (2 * MASK, (2, 3), (2, 3)), where)
+    cases["where of 0d"] = Case(elementwise.where, (np.asarray(True), (2, 3), (3,)), where)
+    for low, high in ((-0.5, 0.5), (None, 0.25), (0.25, None)):
+        cases[f"clip {low} {high}"] = Case(
+            elementwise.clip,
+            ((5, 6),),
+            lambda t, a, low, high: a.clamp(low, high),
+            {"low": low, "high": high},
+        )
+    cases["clip at both ends"] = cases["clip -0.5 0.5"]._replace(
+        args=(np.array([-2.0, -0.5, 0.0, 0.5, 2.0]),), smooth=False
+    )
+    for dtype in ("float64", "float32"):
+        cases[f"astype {dtype}"] = Case(
+            elementwise.astype,
+            ((3, 4),),
+            lambda t, a, dtype: a.to(getattr(t, dtype)),
+            {"dtype": dtype},
+            smooth=dtype == "float64",
+        )
+    return cases
+
+
+ELEMENTWISE = _arithmetic() | _kinks() | _choices()

@@ -1,0 +1,161 @@
+"""What ops are tried on: softmax and its losses, normalisation, convolution and pooling."""
+
+from itertools import cycle, product
+from typing import Any
+
+import numpy as np
+from opcases import Case, Draw, Op, called
+
+from nnmpi.autograd import Tensor, apply
+from nnmpi.autograd.ops import conv, norm, softmax
+from nnmpi.kernels.conv import output_size
+
+LABELS = np.array([2, 0, 0, 3, 1])
+EPS = 1e-5
+
+
+def _softmaxes() -> dict[str, Case]:
+    cases = {}
+    for (name, op), (sizes, axis) in product(
+        {"softmax": softmax.softmax, "log_softmax": softmax.log_softmax}.items(),
+        (((3, 4), -1), ((3, 4), 0), ((2, 3, 4), 1), ((4,), 0), ((3, 1), 1), ((0, 3), 1)),
+    ):
+
+        def oracle(t: Any, a: Any, axis: int, name: str = name) -> Any:
+            return getattr(t, name)(a, axis)
+
+        cases[f"{name} {called(sizes)} {axis}"] = Case(op, (sizes,), oracle, {"axis": axis})
+        huge = np.array([[1e4, -1e4, 9999.0], [-700.0, -701.0, -702.0]])
+        cases[f"{name} of huge numbers"] = Case(op, (huge,), oracle, {"axis": 1}, smooth=False)
+    for reduction, labels in product(softmax.REDUCTIONS, (LABELS, LABELS[:1], LABELS[:0])):
+        n, options = len(labels), {"reduction": reduction}
+        if n == 0 and reduction == "mean":
+            continue  # PyTorch has NaN for the mean of nothing, we have 0
+        cases[f"cross_entropy {reduction} {n}"] = Case(
+            softmax.cross_entropy,
+            ((n, 4), labels),
+            lambda t, z, y, **o: t.nn.functional.cross_entropy(z, y, **o),
+            options,
+        )
+        cases[f"nll {reduction} {n}"] = Case(
+            softmax.nll,
+            ((n, 4), labels),
+            lambda t, p, y, **o: t.nn.functional.nll_loss(p, y, **o),
+            options,
+        )
+    return cases
+
+
+def channels_last(*sizes: int) -> Draw:
+    """Images (N, C, H, W) that lie in memory as (N, H, W, C)."""
+    n, c, h, w = sizes
+    return lambda rng: rng.standard_normal((n, h, w, c)).transpose(0, 3, 1, 2)
+
+
+def _of_the_batch(op: Op, x: Any, w: Any, b: Any, eps: float) -> Tensor:
+    """Batch normalisation as training does it: the statistics are those of x."""
+    n, mean, m2 = norm.moments(x.data if isinstance(x, Tensor) else x)
+    return apply(op, x, w, b, mean=mean, var=m2 / n, n=n, eps=eps)
+
+
+def _norms() -> dict[str, Case]:
+    def train(t: Any, x: Any, w: Any, b: Any, eps: float) -> Any:
+        return t.nn.functional.batch_norm(x, None, None, w, b, training=True, eps=eps)
+
+    def evaluate(t: Any, x: Any, w: Any, b: Any, mean: Any, var: Any, n: int, eps: float) -> Any:
+        mean, var = t.as_tensor(mean), t.as_tensor(var)
+        return t.nn.functional.batch_norm(x, mean, var, w, b, eps=eps)
+
+    def layer(t: Any, x: Any, w: Any, b: Any, axes: int, eps: float) -> Any:
+        return t.nn.functional.layer_norm(x, x.shape[x.ndim - axes :], w, b, eps)
+
+    cases = {}
+    known = {"mean": np.array([0.1, -0.2, 0.3]), "var": np.array([0.5, 1.0, 2.0]), "n": 0}
+    inputs: dict[str, Any] = {
+        "rows": (6, 3),
+        "images": (2, 3, 4, 5),
+        "images channels last": channels_last(2, 3, 5, 4),
+    }
+    for (name, x), (affine, w, b) in product(
+        inputs.items(), (("", (3,), (3,)), (" without w and b", None, None))
+    ):
+        cases[f"batch_norm of the batch, {name}{affine}"] = Case(
+            norm.batch_norm, (x, w, b), train, {"eps": EPS}, _of_the_batch
+        )
+        cases[f"batch_norm of known statistics, {name}{affine}"] = Case(
+            norm.batch_norm, (x, w, b), evaluate, {**known, "eps": EPS}
+        )
+    for x, axes in (((4, 5), 1), ((2, 3, 4), 1), ((2, 3, 4), 2), ((2, 3, 4), 3), ((0, 4), 1)):
+        like = x[len(x) - axes :]
+        options = {"axes": axes, "eps": EPS}
+        for w, b in ((like, like), (like, None), (None, None)):
+            name = f"layer_norm {called(x)} over {axes}{' * w' if w else ''}{' + b' if b else ''}"
+            cases[name] = Case(norm.layer_norm, (x, w, b), layer, options)
+    return cases
+
+
+KERNELS, STRIDES, PADDINGS = (1, 2, 3, 5), (1, 2, 3), (0, 1, 2)
+SIZES = ((7, 8), (8, 7), (10, 9))
+
+
+def _conv_oracle(
+    t: Any, x: Any, w: Any, b: Any, stride: int, padding: int, relu: bool, pool: bool
+) -> Any:
+    y = t.nn.functional.conv2d(x, w, b, stride, padding)
+    y = y.relu() if relu else y
+    return t.nn.functional.max_pool2d(y, 2) if pool else y
+
+
+def _convolutions() -> dict[str, Case]:
+    """Every kernel, stride, padding and size, and with each the next of all other choices."""
+    others = cycle(product((3, 6), (True, False), (False, True), (False, True), (False, True)))
+    cases = {}
+    for k, s, p, (h, v) in product(KERNELS, STRIDES, PADDINGS, SIZES):
+        C, bias, relu, pool, last = next(others)
+        pool = pool and min(output_size(n, k, s, p) for n in (h, v)) >= 2
+        x = channels_last(2, C, h, v) if last else (2, C, h, v)
+        named = (bias, " + b"), (relu, ", relu"), (pool, ", pool"), (last, ", channels last")
+        name = f"conv2d {h}x{v}x{C} k{k} s{s} p{p}{''.join(part for on, part in named if on)}"
+        cases[name] = Case(
+            conv.conv2d,
+            (x, (4, C, k, k), (4,) if bias else None),
+            _conv_oracle,
+            {"stride": s, "padding": p, "relu": relu, "pool": pool},
+        )
+    plain = {"stride": 1, "padding": 1, "relu": True, "pool": True}
+    for name, x, w in (
+        ("one channel", (2, 1, 6, 6), (3, 1, 3, 3)),
+        ("a kernel that is not square", (2, 3, 6, 7), (3, 3, 3, 2)),
+        ("no images", (0, 3, 6, 6), (3, 3, 3, 3)),
+    ):
+        cases[f"conv2d, {name}"] = Case(conv.conv2d, (x, w, (3,)), _conv_oracle, plain)
+    return cases
+
+
+def _pools() -> dict[str, Case]:
+    cases = {}
+    windows = ((2, 2, 0), (3, 2, 1), (3, 3, 0), (3, 1, 1), (2, 1, 0), (1, 1, 0), (2, 2, 1))
+    for (k, s, p), (h, w), last in product((*windows, (5, 3, 2), (2, 3, 0)), SIZES, (False, True)):
+        x = channels_last(2, 3, h, w) if last else (2, 3, h, w)
+        options = {"kernel": k, "stride": s, "padding": p}
+        name = f"{h}x{w} {called(options)}{' channels last' if last else ''}"
+        cases[f"max_pool2d {name}"] = Case(
+            conv.max_pool2d,
+            (x,),
+            lambda t, x, kernel, stride, padding: t.nn.functional.max_pool2d(
+                x, kernel, stride, padding
+            ),
+            options,
+        )
+        cases[f"avg_pool2d {name}"] = Case(
+            conv.avg_pool2d,
+            (x,),
+            lambda t, x, kernel, stride, padding: t.nn.functional.avg_pool2d(
+                x, kernel, stride, padding
+            ),
+            options,
+        )
+    return cases
+
+
+LAYERS = _softmaxes() | _norms() | _convolutions() | _pools()

@@ -1,0 +1,183 @@
+"""What ops are tried on: those that sum, move and multiply arrays."""
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+from opcases import Case, Oracle, called
+
+from nnmpi.autograd.ops import linear, reduce, shape
+
+
+def _reduced(name: str) -> Oracle:
+    """PyTorch's reduction of this name, with NumPy's meaning of no axis and of no axes."""
+
+    def oracle(t: Any, a: Any, axis: Any = None, keepdims: bool = False) -> Any:
+        axes = axis if isinstance(axis, tuple) else (int(axis),) if axis is not None else None
+        axes = tuple(range(a.ndim)) if axes is None else axes
+        return getattr(t, name)(a, dim=axes, keepdim=keepdims) if axes else a * 1
+
+    return oracle
+
+
+REDUCTIONS = {"sum": reduce.sum, "mean": reduce.mean, "amax": reduce.max, "amin": reduce.min}
+AXES = (None, 0, -1, np.int64(1), (0, 2), (-1, 0), (2, 1, 0), ())
+
+
+def _reductions() -> dict[str, Case]:
+    tries: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+        ((2, 3, 4), {"axis": axis, "keepdims": keepdims})
+        for axis, keepdims in product(AXES, (False, True))
+    ]
+    tries += [((), {}), ((3, 0), {"axis": 0}), ((0, 3), {"axis": -1, "keepdims": True})]
+    cases = {
+        f"{name} {called(sizes)} {called(options)}": Case(op, (sizes,), _reduced(name), options)
+        for (name, op), (sizes, options) in product(REDUCTIONS.items(), tries)
+    }
+    for sizes, axis in (((0,), None), ((2, 0), 1)):
+        cases[f"sum of nothing {called(sizes)}"] = Case(
+            reduce.sum, (sizes,), _reduced("sum"), {"axis": axis}
+        )
+    equals = np.array([[1.0, 1.0, 0.0], [2.0, 2.0, 2.0], [0.0, 1.0, 2.0]])
+    for name, axis in product(("amax", "amin"), (1, None)):
+        cases[f"{name} of equals {axis}"] = Case(
+            REDUCTIONS[name], (equals,), _reduced(name), {"axis": axis}, smooth=False
+        )
+    return cases
+
+
+def _moves() -> dict[str, Case]:
+    cases = {}
+    for sizes, to in (
+        ((2, 3, 4), (6, 4)),
+        ((2, 3, 4), (-1,)),
+        ((2, 3, 4), (4, -1, 2)),
+        ((), (1, 1)),
+        ((1,), ()),
+        ((0, 3), (3, 0)),
+    ):
+        cases[f"reshape {called(sizes)} {called(to)}"] = Case(
+            shape.reshape, (sizes,), lambda t, a, shape: a.reshape(shape), {"shape": to}
+        )
+    for sizes, axes in (
+        ((2, 3, 4), None),
+        ((2, 3, 4), (1, 2, 0)),
+        ((2, 3, 4), (-1, 0, -2)),
+        ((3,), None),
+        ((), None),
+        ((0, 3), (1, 0)),
+    ):
+        cases[f"transpose {called(sizes)} {axes}"] = Case(
+            shape.transpose,
+            (sizes,),
+            lambda t, a, axes: a.permute(axes or tuple(reversed(range(a.ndim)))),
+            {"axes": axes},
+        )
+    for sizes, to in (((3, 1), (2, 3, 4)), ((), (2, 2)), ((1, 3), (0, 3)), ((3,), (3,))):
+        cases[f"broadcast {called(sizes)} {called(to)}"] = Case(
+            shape.broadcast_to, (sizes,), lambda t, a, shape: a.broadcast_to(shape), {"shape": to}
+        )
+    for name, parts, axis in (
+        ("rows", ((2, 3), (1, 3)), 0),
+        ("columns", ((2, 3), (2, 1), (2, 4)), -1),
+        ("planes", ((2, 3, 4), (2, 2, 4)), 1),
+        ("with an empty one", ((2, 3), (0, 3)), 0),
+        ("one", ((2, 3),), 0),
+    ):
+        cases[f"concatenate {name}"] = Case(
+            shape.concatenate, parts, lambda t, *parts, axis: t.cat(parts, axis), {"axis": axis}
+        )
+    return cases
+
+
+def _taken(t: Any, a: Any, index: Any) -> Any:
+    """a[index] in PyTorch: its slices cannot run backwards, and its bytes are masks."""
+
+    def part(k: Any) -> Any:
+        if isinstance(k, slice) and k.step == -1:
+            return t.arange(len(a) - 1, -1, -1)
+        if isinstance(k, np.ndarray):
+            return t.as_tensor(k if k.dtype == bool else k.astype(np.int64))
+        return k
+
+    return a[tuple(map(part, index)) if isinstance(index, tuple) else part(index)]
+
+
+TWICE = np.array([2, 0, 2, -1])
+INDICES: dict[str, Any] = {
+    "an integer": 1,
+    "a negative integer": -1,
+    "NumPy's integer": np.int64(2),
+    "a slice": slice(1, 3),
+    "a slice with a step": slice(None, None, 2),
+    "a slice backwards": slice(None, None, -1),
+    "an empty slice": slice(2, 2),
+    "integers and slices": (0, slice(1, None), 2),
+    "a new axis": (slice(None), None),
+    "an ellipsis": (Ellipsis, 1),
+    "one element": (1, 2, 3),
+    "integers that repeat": TWICE,
+    "a list that repeats": [1, 1, 0],
+    "a table of integers": np.array([[0, 2], [2, 2]]),
+    "unsigned bytes": np.array([2, 2, 0], np.uint8),
+    "no integers": np.array([], np.int64),
+    "integers of two axes": (TWICE, np.array([1, 0, 1, 1])),
+    "integers beside a slice": (slice(None), TWICE),
+    "integers beside an integer": (1, TWICE),
+}
+MASKS: dict[str, Any] = {
+    "a mask": np.array([True, False, True]),
+    "a mask of two axes": np.arange(12).reshape(3, 4) % 3 == 0,
+    "a mask of nothing": np.zeros(3, bool),
+}
+
+
+def _places() -> dict[str, Case]:
+    cases = {
+        name: Case(shape.getitem, ((3, 4, 5),), _taken, {"index": index})
+        for name, index in INDICES.items()
+    }
+    cases |= {
+        name: Case(shape.getitem, ((3, 4, 5),), _taken, {"index": index}, waits=2)
+        for name, index in MASKS.items()
+    }
+    return {f"getitem, {name}": case for name, case in cases.items()}
+
+
+MATRICES = [
+    ((2, 3), (3, 4)),
+    ((3,), (3,)),
+    ((3,), (3, 4)),
+    ((2, 3), (3,)),
+    ((5, 2, 3), (5, 3, 4)),
+    ((5, 2, 3), (3, 4)),
+    ((2, 3), (5, 3, 4)),
+    ((1, 2, 3), (5, 3, 4)),
+    ((6, 1, 2, 3), (5, 3, 4)),
+    ((6, 1, 2, 3), (1, 5, 3, 1)),
+    ((3,), (5, 3, 4)),
+    ((5, 2, 3), (3,)),
+    ((1, 3), (3, 1)),
+    ((0, 3), (3, 2)),
+    ((2, 0), (0, 3)),
+]
+
+
+def _products() -> dict[str, Case]:
+    def linear_oracle(t: Any, x: Any, w: Any, b: Any, relu: bool = False) -> Any:
+        y = t.nn.functional.linear(x, w, b)
+        return y.relu() if relu else y
+
+    cases = {
+        f"matmul {called(pair)}": Case(linear.matmul, pair, lambda t, a, b: a @ b)
+        for pair in MATRICES
+    }
+    for x, b, relu in product(
+        ((4, 3), (2, 4, 3), (3,), (1, 3), (0, 3), (0, 2, 3)), ((5,), None), (False, True)
+    ):
+        name = f"linear {called(x)}{' + b' if b else ''}{', relu' if relu else ''}"
+        cases[name] = Case(linear.linear, (x, (5, 3), b), linear_oracle, {"relu": relu})
+    return cases
+
+
+SHAPES = _reductions() | _moves() | _places() | _products()

@@ -1,0 +1,23 @@
+"""PyTorch as an oracle: what an op must give, asked where PyTorch is installed.
+
+    @needs_torch
+    def test_...():
+        torch = pytorch()
+
+The other tests of a file run without it.
+"""
+
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+
+import pytest
+
+MISSING = "PyTorch is not installed: NNMPI_WITH_TORCH=1 scripts/test installs it"
+
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason=MISSING)
+
+
+def pytorch() -> ModuleType:
+    """PyTorch, imported when the first test asks for it and not when the file is read."""
+    return import_module("torch")

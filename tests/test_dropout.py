@@ -1,0 +1,146 @@
+"""Dropout depends on the seed, the step, the path and each sample's index in the whole data set."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import strictarray
+from datafiles import refused
+
+import nnmpi
+from nnmpi import nn
+from nnmpi.backend import Backend
+from nnmpi.nn.module import Pass, current_pass
+
+SHAPE = (3, 4)  # of one sample
+
+
+class Two(nn.Module):
+    """Two Dropout layers on one input, seen apart."""
+
+    def __init__(self, p: float = 0.5, seed: int = 0) -> None:
+        self.seed = seed
+        self.a, self.b = nn.Dropout(p), nn.Dropout(p)
+
+    def forward(self, x: nnmpi.Tensor) -> tuple[nnmpi.Tensor, nnmpi.Tensor]:
+        return self.a(x), self.b(x)
+
+
+def ones(n: int, on: Backend = nnmpi.backend.CPU) -> nnmpi.Tensor:
+    return nnmpi.tensor(np.ones((n, *SHAPE), "float32"), on=on)
+
+
+def drawn(model: nn.Module, samples: Any, step: int = 0) -> np.ndarray:
+    """What the model makes of ones for these samples of the whole in this step: its masks."""
+    token = current_pass.set(Pass(step, np.asarray(samples)))
+    try:
+        return np.stack([y.numpy() for y in model(ones(len(samples)))])
+    finally:
+        current_pass.reset(token)
+
+
+def test_a_mask_depends_on_seed_step_path_and_sample() -> None:
+    a, b = drawn(Two(), [0, 1, 2])
+    again = drawn(Two(), [0, 1, 2])
+    np.testing.assert_array_equal(again, [a, b])
+    others = [*drawn(Two(seed=1), [0, 1, 2]), *drawn(Two(), [0, 1, 2], 1), *drawn(Two(), [7, 8, 9])]
+    masks = [m[i].tobytes() for m in (a, b, *others) for i in range(3)]
+    assert len(set(masks)) == len(masks)
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 1], [2], [2, 0, 3], [5, 3, 2**40, 0], []])
+def test_a_sample_keeps_its_mask_in_any_batch(order: list[int]) -> None:
+    whole = {i: drawn(Two(), [i], step=4)[:, 0] for i in (0, 1, 2, 3, 5, 2**40)}
+    masks = drawn(Two(), np.array(order, "int64"), step=4)
+    assert masks.shape == (2, len(order), *SHAPE)
+    for place, i in enumerate(order):
+        np.testing.assert_array_equal(masks[:, place], whole[i])
+    assert len({m.tobytes() for m in whole.values()}) == len(whole)
+
+
+def test_without_indices_samples_count_from_zero() -> None:
+    model = Two()
+    plain = np.stack([y.numpy() for y in model(ones(4))])
+    np.testing.assert_array_equal(plain, drawn(Two(), range(4)))
+
+
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.25, 0.5, 0.9])
+def test_rate_and_scale(p: float) -> None:
+    x = nnmpi.tensor(np.full((500, 200), 3.0))
+    y = nn.Dropout(p)(x).numpy()
+    kept = y != 0
+    n = kept.size
+    assert abs(kept.mean() - (1 - p)) <= 5 * np.sqrt(p * (1 - p) / n)
+    np.testing.assert_allclose(y[kept], 3 / (1 - p), rtol=1e-15)
+    for axis in (0, 1):  # no row and no column is special
+        rates = kept.mean(axis)
+        assert np.abs(rates - (1 - p)).max() <= 6 * np.sqrt(p * (1 - p) * len(rates) / n)
+
+
+def test_the_gradient_passes_where_the_number_did() -> None:
+    x = nnmpi.tensor(np.full((4, 5), 2.0), requires_grad=True)
+    y = nn.Dropout(0.5)(x)
+    y.backward(np.full((4, 5), 7.0))
+    np.testing.assert_array_equal(x.grad, y.numpy() / 2 * 7)
+    assert 0 < np.count_nonzero(x.grad) < 20
+
+
+def test_evaluation_is_the_identity() -> None:
+    model, x = Two().eval(), ones(3)
+    before = model.passes
+    assert all(y is x for y in model(x))
+    assert model.passes == before
+    assert nn.Dropout(0.0)(x) is x
+
+
+def test_successive_forwards_differ_and_are_reproducible() -> None:
+    """Without a trainer a model counts its training passes; evaluation does not count."""
+    first = Two()
+    runs = [first(ones(4))[0].numpy() for _ in range(3)]
+    assert len({r.tobytes() for r in runs}) == 3
+    assert first.passes == 3
+    second = Two()
+    for i, run in enumerate(runs):
+        np.testing.assert_array_equal(second(ones(4))[0].numpy(), run)
+        np.testing.assert_array_equal(drawn(Two(), range(4), step=i)[0], run)
+        second.eval()
+        second(ones(4))
+        second.train()
+
+
+def test_the_path_is_that_in_the_whole_model() -> None:
+    inner = nn.Sequential(nn.Dropout(0.5))
+    alone = inner(ones(4)).numpy()
+    outer = nn.Sequential(nn.ReLU(), inner)
+    within = outer(ones(4)).numpy()
+    assert inner[0].path == "1.0"
+    assert (alone != within).any()
+    straight = nn.Sequential(nn.ReLU(), nn.Sequential(nn.Dropout(0.5)))
+    np.testing.assert_array_equal(straight(ones(4)).numpy(), within)
+
+
+def test_layers_of_one_model_share_a_pass() -> None:
+    """The pass of the root is handed down: parts do not count for themselves."""
+    model = Two()
+    model(ones(2))
+    assert (model.passes, model.a.passes, model.b.passes) == (1, 0, 0)
+    assert current_pass.get() is None
+
+
+def test_a_batch_that_does_not_match_its_indices_is_refused() -> None:
+    token = current_pass.set(Pass(0, np.arange(2)))
+    try:
+        with refused("(4, 3, 4)", "batch of 2"):
+            Two()(ones(4))
+    finally:
+        current_pass.reset(token)
+
+
+def test_other_backends_draw_the_same_mask_without_waiting() -> None:
+    device = Backend("cuda", strictarray)
+    x = ones(6, device)
+    with strictarray.counting() as count:
+        a, b = Two()(x)
+    assert count.total == 0
+    here = [y.numpy() for y in Two()(ones(6))]
+    np.testing.assert_array_equal([a.numpy(), b.numpy()], here)

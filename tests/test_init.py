@@ -1,0 +1,182 @@
+"""Weights come from the seed, the path and the index of each element, and from nothing else."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import strictarray
+
+import nnmpi
+from nnmpi import keyed, nn
+from nnmpi.backend import Backend
+from nnmpi.nn import init
+from nnmpi.nn.models import MODELS
+
+LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "first": lambda: nn.Linear(6, 4),
+    "second": lambda: nn.Linear(6, 4),
+    "conv": lambda: nn.Conv2d(3, 4, 3),
+    "rows": lambda: nn.Embedding(5, 4),
+    "deep": lambda: nn.Sequential(nn.ReLU(), nn.Linear(6, 4)),
+}
+
+
+def model(order: list[str], seed: int = 0) -> nn.Module:
+    """The same layers under the same names, built in this order."""
+    m = nn.Module()
+    m.seed = seed
+    for name in order:
+        setattr(m, name, LAYERS[name]())
+    return m
+
+
+def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
+    assert a.keys() == b.keys()
+    for name, array in a.items():
+        np.testing.assert_array_equal(array, b[name], err_msg=name)
+
+
+def test_the_order_of_building_and_looking_does_not_matter() -> None:
+    straight, reverse = model(list(LAYERS)), model(list(LAYERS)[::-1])
+    assert list(straight.state_dict()) != list(reverse.state_dict())
+    same(straight.state_dict(), reverse.state_dict())
+    touched = model(list(LAYERS))
+    for p in reversed(touched.parameters()):
+        assert not p.is_drawn
+        assert p.data.any()
+    same(touched.state_dict(), straight.state_dict())
+    flat = model(list(LAYERS))
+    nnmpi.optim.SGD(flat.parameters()[::-1], lr=0.1)
+    same(flat.state_dict(), straight.state_dict())
+
+
+def test_shapes_are_known_without_drawing() -> None:
+    layer = nn.Conv2d(3, 4, 3)
+    assert (layer.weight.shape, layer.weight.ndim, layer.weight.size) == ((4, 3, 3, 3), 4, 108)
+    assert repr(nn.Sequential(layer))
+    assert not layer.weight.is_drawn
+
+
+def test_equal_layers_at_other_paths_differ() -> None:
+    state = model(list(LAYERS)).state_dict()
+    for part in ("weight", "bias"):
+        values = [state[f"{path}.{part}"] for path in ("first", "second", "deep.1")]
+        assert len({v.tobytes() for v in values}) == 3
+        assert len(np.unique(np.concatenate(values))) == sum(v.size for v in values)
+
+
+def test_the_seed_changes_every_weight() -> None:
+    a, b = (model(list(LAYERS), seed).state_dict() for seed in (0, 1))
+    assert not any((a[name] == b[name]).any() for name in a)
+    same(model(list(LAYERS), 1).state_dict(), b)
+
+
+def test_a_parameter_of_ones_own_keeps_its_values() -> None:
+    m = nn.Module()
+    m.own = nn.Parameter(np.arange(3.0))
+    m.seed = 5
+    assert m.to(np.float32).own.data.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_types_agree_to_rounding(name: str) -> None:
+    """Every type is rounded from the same float64, whoever asks first."""
+    single, double = MODELS[name](), MODELS[name]().to(np.float64)
+    for p, q in zip(single.parameters(), double.parameters(), strict=True):
+        assert (p.data.dtype, q.data.dtype) == ("float32", "float64")
+        np.testing.assert_array_equal(p.data, q.data.astype("float32"))
+    weight = double.parameters()[0].data
+    assert (weight != weight.astype("float32")).any()
+
+
+def test_other_backends_hold_the_same_bits() -> None:
+    device = Backend("cuda", strictarray)
+    there = model(list(LAYERS)).to(np.float32, device)
+    assert {type(p.data) for p in there.parameters()} == {strictarray.ndarray}
+    same(there.state_dict(), model(list(LAYERS)).state_dict())
+
+
+UNIFORM: dict[str, tuple[Callable[[], nn.Module], float]] = {
+    "Linear": (lambda: nn.Linear(100, 400), 1 / 10),
+    "Conv2d": (lambda: nn.Conv2d(16, 400, 3), 1 / 12),
+    "Conv2d 1x1": (lambda: nn.Conv2d(64, 400, 1), 1 / 8),
+}
+
+
+@pytest.mark.parametrize("case", UNIFORM.values(), ids=UNIFORM)
+def test_weights_and_biases_are_uniform_within_the_root_of_fan_in(case: Any) -> None:
+    """As in PyTorch; the bounds of the moments are five standard errors."""
+    make, bound = case
+    layer = make()
+    for p in layer.parameters():
+        u = p.data.astype("float64").ravel() / bound
+        n = u.size
+        assert np.abs(u).max() <= 1 + 1e-7
+        assert np.abs(u).max() > 1 - 10 / n
+        assert abs(u.mean()) < 5 * np.sqrt(1 / 3 / n)
+        assert abs((u**2).mean() - 1 / 3) < 5 * np.sqrt((1 / 5 - 1 / 9) / n)
+        steps = np.abs(np.sort(u) - np.linspace(-1, 1, n)).max() / 2
+        assert steps < 2 / np.sqrt(n), "the distribution function is no straight line"
+        assert abs((u[1:] * u[:-1]).mean() * 3) < 5 / np.sqrt(n), "neighbours are alike"
+
+
+def test_embeddings_are_standard_normal() -> None:
+    z = nn.Embedding(400, 100).weight.data.astype("float64").ravel()
+    n = z.size
+    for power, expected, spread in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
+        assert abs((z**power).mean() - expected) < 5 * np.sqrt(spread / n)
+    assert abs((np.abs(z) < 1).mean() - 0.682689) < 5 * np.sqrt(0.25 / n)
+    assert abs((z[1:] * z[:-1]).mean()) < 5 / np.sqrt(n)
+
+
+def test_normalisation_starts_as_the_identity() -> None:
+    for layer in (nn.BatchNorm2d(3), nn.LayerNorm(3)):
+        assert layer.weight.data.tolist() == [1, 1, 1]
+        assert layer.bias.data.tolist() == [0, 0, 0]
+
+
+def test_a_slice_is_drawn_by_its_indices() -> None:
+    """Whoever owns a part of a tensor draws that part, by its places in the whole."""
+    m = model(list(LAYERS), seed=3)
+    for path, p in m.named_parameters():
+        index = np.arange(p.size).reshape(p.shape)
+        for part in (np.s_[1:3], np.s_[..., ::2], np.s_[-1]):
+            drawn = p.init(keyed.key(3, "init", path), index[part])
+            np.testing.assert_array_equal(drawn.astype("float32"), p.data[part], err_msg=path)
+
+
+def test_no_inputs_no_bound() -> None:
+    assert nn.Linear(0, 3).bias.data.tolist() == [0, 0, 0]
+    values = init.constant(2.5)(keyed.key(0), np.arange(4).reshape(2, 2))
+    assert values.tolist() == [[2.5, 2.5], [2.5, 2.5]]
+
+
+SIZES = {
+    "iris-mlp": ((4,), 3, [4 * 50 + 50, 50 * 3 + 3]),
+    "digits-cnn": ((1, 8, 8), 10, [9 * 32, 64, 9 * 32 * 64, 128, 256 * 10 + 10]),
+    "mnist-cnn": (
+        (1, 28, 28),
+        10,
+        [9 * 32 + 32, 9 * 32 * 64 + 64, 3136 * 128 + 128, 128 * 64 + 64, 64 * 10 + 10],
+    ),
+    "cifar-cnn": (
+        (3, 32, 32),
+        10,
+        [27 * 64 + 64, 576 * 128 + 128, 1152 * 256 + 256, 4096 * 256 + 256, 256 * 10 + 10],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_have_their_sizes_and_train(name: str) -> None:
+    image, classes, sizes = SIZES[name]
+    m = MODELS[name]()
+    assert sum(p.size for p in m.parameters()) == sum(sizes)
+    assert not any(p.is_drawn for p in m.parameters())
+    scores = m(nnmpi.tensor(np.ones((2, *image), "float32")))
+    assert scores.shape == (2, classes)
+    nn.CrossEntropyLoss()(scores, [0, 1]).backward()
+    for parameter in m.parameters():
+        assert np.isfinite(parameter.grad).all()
+        assert parameter.grad.any()

@@ -1,0 +1,135 @@
+"""Every op: gradients against finite differences and PyTorch, and the same on a strict device."""
+
+import inspect
+import pkgutil
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+import strictarray
+from opcases import ELEMENTWISE
+from opcases_layers import LAYERS
+from opcases_shapes import SHAPES
+from oracle import needs_torch, pytorch
+
+from nnmpi import backend
+from nnmpi.autograd import Tensor, ops
+from nnmpi.autograd.check import directional_error
+from nnmpi.kernels.result import Result
+
+CASES = ELEMENTWISE | SHAPES | LAYERS
+SMOOTH = [name for name, case in CASES.items() if case.smooth]
+
+
+def followed(array: Any) -> bool:
+    """Whether an argument is one that an op is differentiated by."""
+    return getattr(getattr(array, "dtype", None), "kind", "") == "f"
+
+
+def each(change: Callable[[np.ndarray], Any], value: Any) -> Any:
+    """`value` with every NumPy array in it changed."""
+    if isinstance(value, np.ndarray):
+        return change(value)
+    if isinstance(value, list | tuple):
+        return type(value)(each(change, v) for v in value)
+    return {k: each(change, v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def weights(shape: tuple[int, ...]) -> np.ndarray:
+    """What a value is weighted by on the way to a scalar, so that each of its elements counts."""
+    return np.asarray(np.random.default_rng(1).standard_normal(shape))
+
+
+def answer(
+    name: str, change: Callable[[np.ndarray], Any] = np.copy, leaf: type[Tensor] = Tensor
+) -> list[Any]:
+    """The op's value, and its gradient by each argument that has one."""
+    case = CASES[name]
+    arrays = each(change, case.arrays(name))
+    args = [leaf(a, requires_grad=True) if followed(a) else a for a in arrays]
+    y = case.run(case.op, *args, **each(change, dict(case.options)))
+    y.backward(weights(y.shape))
+    return [y.data, *(a.grad for a in args if isinstance(a, Tensor))]
+
+
+def agree(ours: list[Any], theirs: list[Any], tolerance: float = 1e-12) -> bool:
+    """The same shapes and types, and equal but for a share of each array's largest number."""
+    near = []
+    for a, b in zip(map(backend.to_host, ours), theirs, strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        off = np.abs(a - b).max(initial=0.0)
+        near.append(off <= tolerance * np.abs(b).max(initial=1e-3))
+    return all(near)
+
+
+def test_each_op_is_in_the_table():
+    modules = [
+        import_module(f"{ops.__name__}.{m.name}") for m in pkgutil.iter_modules(ops.__path__)
+    ]
+    found = {
+        f"{module.__name__}.{name}"
+        for module in modules
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__ == module.__name__
+        and not name.startswith("_")
+        and inspect.signature(function, eval_str=True).return_annotation is Result
+    }
+    assert len(found) > 30
+    assert found == {f"{case.op.__module__}.{case.op.__name__}" for case in CASES.values()}
+
+
+def test_no_case_hides_another():
+    assert len(CASES) == len(ELEMENTWISE) + len(SHAPES) + len(LAYERS)
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_gradients_are_finite_differences(name):
+    case = CASES[name]
+    arrays = case.arrays(name)
+    for k, array in enumerate(arrays):
+        if not followed(array):
+            continue
+
+        def of_one(t: Tensor, k: int = k) -> Tensor:
+            return case.run(case.op, *arrays[:k], t, *arrays[k + 1 :], **case.options)
+
+        assert directional_error(of_one, array) < 2e-6, f"argument {k}"
+
+
+@needs_torch
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_gradients_are_pytorchs(name):
+    torch, case = pytorch(), CASES[name]
+    args = each(torch.as_tensor, case.arrays(name))
+    leaves = [a.requires_grad_() for a in args if hasattr(a, "dtype") and a.is_floating_point()]
+    y = case.oracle(torch, *args, **case.options)
+    grads = torch.autograd.grad(y, leaves, torch.as_tensor(weights(tuple(y.shape)), dtype=y.dtype))
+    assert agree(answer(name), [a.detach().numpy() for a in (y, *grads)])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_device_gives_the_same_and_is_not_waited_for(name):
+    with strictarray.counting() as count:
+        device = answer(name, strictarray.asarray)
+    assert {type(a) for a in device} == {strictarray.ndarray}
+    assert agree(device, answer(name))
+    assert count.total == CASES[name].waits, count
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_float32_stays_float32(name):
+    kinds = []
+
+    class Leaf(Tensor):
+        def receive(self, vjp: Any, g: Any) -> None:
+            kinds.append(vjp(g, None).dtype.name)
+
+    def single(a: np.ndarray) -> np.ndarray:
+        return a.astype("float32") if followed(a) else a
+
+    with np.errstate(over="ignore"):
+        value, *grads = answer(name, single, Leaf)
+    assert kinds == ["float32"] * len(grads)
+    assert value.dtype == CASES[name].options.get("dtype", "float32")

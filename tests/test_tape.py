@@ -1,0 +1,291 @@
+"""The tape: gradients reach each leaf, once and whole, in an order that is always the same."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+import nnmpi
+from nnmpi.autograd import Tensor, apply
+from nnmpi.kernels.result import Result
+
+
+def leaf(*values: float) -> Tensor:
+    return Tensor(np.array(values, "float64"), requires_grad=True)
+
+
+def index(t: Tensor, leaves: list[Tensor]) -> int:
+    """Which leaf it is; list.index would compare tensors."""
+    return next((k for k, a in enumerate(leaves) if a is t), -1)
+
+
+def grads(*leaves: Tensor) -> list:
+    return [None if t.grad is None else t.grad.tolist() for t in leaves]
+
+
+# ---- sums over uses and over passes
+
+
+def test_gradients_of_several_passes_add_up():
+    a = leaf(1, 2)
+    for n in (1, 2, 3):
+        (a * 3).sum().backward()
+        assert grads(a) == [[3.0 * n] * 2]
+    a.grad = None
+    (a * 3).sum().backward()
+    assert grads(a) == [[3.0] * 2]
+
+
+def test_a_weight_used_twice_counts_both_uses():
+    w, x = leaf(2), leaf(5)
+    (w * (w * x)).sum().backward()
+    assert grads(w, x) == [[20.0], [4.0]]
+
+
+def test_the_same_tensor_on_both_sides():
+    a = leaf(3, -1)
+    (a * a + a - a).sum().backward()
+    assert grads(a) == [[6.0, -2.0]]
+    b = leaf(1, 2)
+    nnmpi.concatenate([b, b, b * 2]).sum().backward()
+    assert grads(b) == [[4.0, 4.0]]
+
+
+def test_diamonds_are_walked_once():
+    visits = []
+
+    def watched(a: np.ndarray) -> Result:
+        return Result(a * 2, (lambda g, out: visits.append(g.tolist()) or g * 2,))
+
+    a = leaf(1)
+    top = apply(watched, a)
+    left, right = top * 3, top * 5
+    (left * right + top).sum().backward()  # 15 top^2 + top, top = 2
+    assert grads(a) == [[2 * 61.0]]
+    assert visits == [[61.0]]
+
+
+def test_a_ladder_of_diamonds_takes_linear_time():
+    steps, visits = 60, []
+
+    def watched(a: np.ndarray) -> Result:
+        return Result(a, (lambda g, out: visits.append(1) or g,))
+
+    a = leaf(1)
+    y = a * 1
+    for _ in range(steps):
+        y = apply(watched, y) * 0.5 + y * 0.5
+    y.sum().backward()
+    assert grads(a) == [[1.0]]
+    assert len(visits) == steps
+
+
+def test_branches_that_need_no_gradient_are_not_walked():
+    def fails(a: np.ndarray, b: np.ndarray) -> Result:
+        def refuse(g: np.ndarray, out: None) -> np.ndarray:
+            raise AssertionError("nobody asked for this gradient")
+
+        return Result(a * b, (lambda g, out: g * b, refuse))
+
+    a, constant = leaf(2), Tensor(np.array([5.0]))
+    apply(fails, a, constant).sum().backward()
+    assert grads(a, constant) == [[5.0], None]
+
+
+def test_a_leaf_is_its_own_graph():
+    a = leaf(7)
+    calls = []
+    a.backward(on_leaf=calls.append)
+    assert calls == [a]
+    a.backward(np.array([2.0]))
+    assert grads(a) == [[3.0]]
+
+
+# ---- the hook
+
+
+def net(x: Tensor, w: list[Tensor]) -> Tensor:
+    """w[0] is used at both ends, w[1] twice in the middle, w[2] once."""
+    h = (x * w[0]).sum() + w[2]
+    return ((h * w[1] + w[1]) * w[0]).sum()
+
+
+def test_on_leaf_is_called_once_and_only_when_the_gradient_is_final():
+    w = [leaf(2, 3), leaf(5, 7), leaf(11, 13)]
+    seen = []
+    net(leaf(1, -1).detach(), w).backward(on_leaf=lambda t: seen.append((t, t.grad.copy())))
+    assert {id(t) for t, _ in seen} == {id(t) for t in w}
+    assert len(seen) == len(w)
+    for t, then in seen:
+        assert then.tolist() == t.grad.tolist()
+
+
+def test_on_leaf_is_called_as_soon_as_the_gradient_is_final():
+    w = [leaf(2, 3), leaf(5, 7), leaf(11, 13)]
+    order = []
+    net(leaf(1, -1).detach(), w).backward(on_leaf=lambda t: order.append(index(t, w)))
+    assert order == [1, 2, 0]
+
+
+def test_on_leaf_counts_only_the_uses_under_this_root():
+    a, b = leaf(1), leaf(2)
+    used, unused = (a * b).sum(), (a * 5).sum()
+    calls = []
+    used.backward(on_leaf=calls.append)
+    assert len(calls) == 2
+    unused.backward(on_leaf=calls.append)
+    assert calls[2:] == [a]
+    assert grads(a, b) == [[7.0], [1.0]]
+
+
+def test_without_a_hook_the_gradients_are_the_same():
+    runs = []
+    for hook in (None, lambda t: None):
+        w = [leaf(2, 3), leaf(5, 7), leaf(11, 13)]
+        net(leaf(1, -1).detach(), w).backward(on_leaf=hook)
+        runs.append(grads(*w))
+    assert runs[0] == runs[1]
+
+
+def test_the_order_is_always_the_same():
+    """Contributions add up latest op first, whatever the addresses of objects are."""
+    orders, sums = set(), set()
+    for trial in range(10):
+        ballast = [object() for _ in range(trial * 1000)]
+        leaves = [leaf(0.1 * k) for k in range(20)]
+        total = sum((a * b * 1e-3 * k for k, a in enumerate(leaves) for b in leaves), leaf(0))
+        order = []
+        total.sum().backward(on_leaf=lambda t, o=order, ls=leaves: o.append(index(t, ls)))
+        orders.add(tuple(order))
+        sums.add(b"".join(t.grad.tobytes() for t in leaves))
+        del ballast
+    assert len(orders) == len(sums) == 1
+
+
+# ---- depth and memory
+
+
+def test_a_chain_of_50000_ops_needs_no_recursion():
+    n = 50_000
+    a = leaf(1)
+    y = a
+    for _ in range(n):
+        y = y + 1e-3
+    y.backward()
+    assert grads(a) == [[1.0]]
+    y = a
+    for _ in range(n):
+        y = y + 1e-3
+    last = weakref.ref(y)
+    del y  # and with it the whole chain, which no backward pass has cut up
+    gc.collect()
+    assert last() is None
+
+
+def alive_after(retain_graph: bool) -> int:
+    """How many of ten arrays that only the graph holds outlive the backward pass."""
+
+    class Kept(np.ndarray):
+        """An array that can be watched: NumPy's own cannot."""
+
+    watched = []
+
+    def keeps(a: np.ndarray) -> Result:
+        kept = a.copy().view(Kept)
+        watched.append(weakref.ref(kept))
+        return Result(a * 1, (lambda g, out: g * np.asarray(kept),))
+
+    a = leaf(1, 2)
+    y = a
+    for _ in range(10):
+        y = apply(keeps, y)
+    root = y.sum()
+    assert sum(ref() is not None for ref in watched) == 10
+    root.backward(retain_graph=retain_graph)
+    alive = sum(ref() is not None for ref in watched)
+    assert root.shape == ()  # the root itself is still here
+    return alive
+
+
+def test_what_the_graph_holds_is_freed_by_the_backward_pass():
+    gc.disable()  # without the collector's help
+    try:
+        assert alive_after(retain_graph=False) == 0
+        assert alive_after(retain_graph=True) == 10
+    finally:
+        gc.enable()
+
+
+def test_a_graph_is_freed_with_its_root():
+    gc.disable()
+    try:
+        a = leaf(1)
+        middle = a * 2
+        ref = weakref.ref(middle)
+        root = middle.sum()
+        del middle
+        assert ref() is not None
+        del root
+        assert ref() is None
+    finally:
+        gc.enable()
+
+
+# ---- seeds, and graphs that are used up
+
+
+def test_only_a_scalar_has_a_gradient_by_itself():
+    a = leaf(1, 2)
+    with pytest.raises(ValueError, match=r"shape \(2,\) is not a scalar"):
+        (a * 2).backward()
+    for scalar in ((a * 2).sum(), (a * 2)[:1], (a * 2).sum().reshape(1, 1)):
+        scalar.backward()
+    assert grads(a) == [[6.0, 4.0]]
+
+
+def test_a_seed_has_the_shape_of_the_value():
+    a = leaf(1, 2)
+    with pytest.raises(ValueError, match=r"shape \(3,\) for a tensor of shape \(2,\)"):
+        (a * 2).backward(np.ones(3))
+    with pytest.raises(ValueError, match=r"shape \(\) for a tensor of shape \(2,\)"):
+        (a * 2).backward(np.float64(1))
+    for seed in (np.array([1.0, 10.0]), [1, 10], Tensor(np.array([1.0, 10.0], "float32"))):
+        a.grad = None
+        (a * 2).backward(seed)
+        assert grads(a) == [[2.0, 20.0]]
+
+
+def test_what_has_no_gradient_has_no_backward():
+    with pytest.raises(RuntimeError, match="nothing under this tensor requires a gradient"):
+        Tensor(np.ones(1)).sum().backward()
+
+
+def test_a_graph_is_used_up_by_backward():
+    a = leaf(1, 2)
+    y = (a * a).sum()
+    y.backward()
+    with pytest.raises(RuntimeError, match="retain_graph=True"):
+        y.backward()
+    with pytest.raises(RuntimeError, match="retain_graph=True"):
+        (y * 2).backward(on_leaf=lambda t: None)
+    assert grads(a) == [[2.0, 4.0]]
+
+
+def test_two_branches_that_are_used_up_say_so_too():
+    a = leaf(1, 2)
+    left, right = a * 2, a * 3
+    (left + right).sum().backward()
+    with pytest.raises(RuntimeError, match="used up"):
+        (left * right).sum().backward()
+
+
+def test_retain_graph_keeps_it():
+    a = leaf(1, 2)
+    y = (a * a).sum()
+    y.backward(retain_graph=True)
+    y.backward(retain_graph=True)
+    y.backward()
+    assert grads(a) == [[6.0, 12.0]]
+    with pytest.raises(RuntimeError, match="used up"):
+        y.backward()

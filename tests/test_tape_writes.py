@@ -1,0 +1,209 @@
+"""Where nothing is recorded: no_grad, detached values, and writing in place."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import nnmpi
+from nnmpi.autograd import Tensor, no_grad
+
+
+def leaf(*values: float) -> Tensor:
+    return Tensor(np.array(values, "float64"), requires_grad=True)
+
+
+# ---- no_grad
+
+
+def test_no_grad_leaves_nothing_behind():
+    a = leaf(1, 2)
+    with no_grad():
+        y = a * 2
+        with no_grad():
+            pass
+        z = y.sum()
+    assert not y.requires_grad
+    assert not z.requires_grad
+    assert (a * 2).requires_grad
+
+
+def test_no_grad_is_left_by_an_exception_too():
+    with pytest.raises(ZeroDivisionError), no_grad():
+        _ = 1 / 0
+    assert (leaf(1) * 2).requires_grad
+
+
+def test_no_grad_decorates():
+    @no_grad()
+    def double(a: Tensor, depth: int = 2) -> Tensor:
+        """Twice a."""
+        return a * 2 if depth == 0 else double(a, depth - 1)
+
+    assert not double(leaf(1)).requires_grad
+    assert (leaf(1) * 2).requires_grad
+    assert double.__doc__ == "Twice a."
+
+
+def run_in_threads(*functions) -> list:
+    """What each function returns, all of them under way at once."""
+    answers = [None] * len(functions)
+
+    def answer(k: int) -> None:
+        try:
+            answers[k] = functions[k]()
+        except Exception as problem:
+            answers[k] = problem
+
+    threads = [threading.Thread(target=answer, args=(k,)) for k in range(len(functions))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    return answers
+
+
+def test_no_grad_holds_in_its_own_thread_alone():
+    inside, looked = threading.Event(), threading.Event()
+
+    def quiet() -> bool:
+        with no_grad():
+            inside.set()
+            looked.wait(10)
+            return (leaf(1) * 2).requires_grad
+
+    def loud() -> bool:
+        inside.wait(10)
+        recorded = (leaf(1) * 2).requires_grad
+        looked.set()
+        return recorded
+
+    assert run_in_threads(quiet, loud) == [False, True]
+
+
+def test_one_decorated_function_in_many_threads():
+    entered, left_first = threading.Barrier(2, timeout=10), threading.Event()
+
+    @no_grad()
+    def evaluate(first: bool) -> bool:
+        entered.wait()
+        if not first:
+            left_first.wait(10)
+        return (leaf(1) * 2).requires_grad
+
+    def one(first: bool) -> tuple[bool, bool]:
+        try:
+            return evaluate(first), (leaf(1) * 2).requires_grad
+        finally:
+            left_first.set()
+
+    assert run_in_threads(lambda: one(True), lambda: one(False)) == [(False, True)] * 2
+
+
+def test_detach_cuts_off():
+    a = leaf(1, 2)
+    y = a * 3
+    cut = y.detach()
+    assert cut.data is y.data
+    assert not cut.requires_grad
+    (cut * y).sum().backward()
+    assert a.grad.tolist() == [9.0, 18.0]
+
+
+# ---- writing in place
+
+WRITES = {
+    "set": lambda t: t.__setitem__(0, 9.0),
+    "set all": lambda t: t.__setitem__(..., 9.0),
+    "set by an index tensor": lambda t: t.__setitem__(Tensor(np.array([0])), 9.0),
+    "+=": lambda t: t.__iadd__(1.0),
+    "-=": lambda t: t.__isub__(1.0),
+    "*=": lambda t: t.__imul__(3.0),
+    "/=": lambda t: t.__itruediv__(2.0),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_a_write_that_would_spoil_a_gradient_is_refused(write):
+    a = leaf(1, 2)
+    for t in (a, a * 2):
+        before = t.numpy().tolist()
+        with pytest.raises(RuntimeError, match=r"in place to a tensor of shape \(2,\)"):
+            write(t)
+        assert t.numpy().tolist() == before
+    free = Tensor(np.array([1.0, 2.0]))
+    write(free)
+    assert free.numpy().tolist() != [1.0, 2.0]
+
+
+def test_a_write_that_would_lose_a_gradient_is_refused():
+    total, a = Tensor(np.zeros(2)), leaf(1, 2)
+    with pytest.raises(RuntimeError, match="make a new tensor"):
+        total += a * 2
+    with pytest.raises(RuntimeError, match="make a new tensor"):
+        total[...] = a * 2
+    assert total.numpy().tolist() == [0, 0]
+    with no_grad():
+        total += a * 2
+    total[1] = a.detach()[0]
+    assert total.numpy().tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_a_write_between_forward_and_backward_is_caught(write):
+    for written in ("a leaf", "a constant", "a value"):
+        a, constant = leaf(1, 2), Tensor(np.array([3.0, 4.0]))
+        y = nnmpi.exp(a * constant)
+        with no_grad():
+            write({"a leaf": a, "a constant": constant, "a value": y}[written])
+        with pytest.raises(RuntimeError, match=r"tensor of shape \(2,\) was written in place"):
+            y.backward(np.ones(2))
+
+
+def test_a_write_before_the_forward_pass_or_after_the_backward_pass_is_fine():
+    a = leaf(1, 2)
+    with no_grad():
+        a *= 2
+    y = (a * a).sum()
+    y.backward()
+    with no_grad():
+        a[...] = 0.0
+    assert a.grad.tolist() == [4.0, 8.0]
+
+
+def test_marked_writes_are_caught_too():
+    a = leaf(1, 2)
+    y = (a * a).sum()
+    a.data[...] = 7
+    a.mark_written()
+    with pytest.raises(RuntimeError, match="written in place"):
+        y.backward()
+
+
+def test_a_plain_step_of_gradient_descent_moves_the_parameter():
+    p = leaf(4, -4)
+    memory = p.data
+    for _ in range(50):
+        p.grad = None
+        (p * p).sum().backward()
+        with no_grad():
+            p -= 0.25 * p.grad
+    assert p.data is memory
+    assert p.requires_grad
+    assert np.abs(memory).max() < 1e-12
+
+
+def test_writes_broadcast_and_take_what_arithmetic_takes():
+    t = nnmpi.tensor(np.zeros((2, 3), "float32"))
+    memory = t.data
+    t += np.array([1.0, 2.0, 3.0])
+    t *= [1, 10, 100]
+    t[0] = Tensor(np.array([7.0, 8.0, 9.0]))
+    t[:, 1] -= 1
+    t[t > 200] = 5
+    t /= 2
+    assert t.data is memory
+    assert t.dtype == np.float32
+    assert t.numpy().tolist() == [[3.5, 3.5, 4.5], [0.5, 9.5, 2.5]]
+    with pytest.raises(ValueError, match=r"\(2, 3\) and \(4,\)"):
+        t += np.ones(4)
