@@ -28,9 +28,9 @@ def tensor(
     return Tensor(on.xp.array(array_on(on, value, dtype)), requires_grad)
 
 
-def _tensors(*values: Any) -> list[Tensor]:
+def _tensors(*values: Any, beside: tuple[Any, ...] = ()) -> list[Tensor]:
     """Each value as a tensor, constants on the backend of the first that is one."""
-    on = next((backend.of(v.data) for v in values if isinstance(v, Tensor)), CPU)
+    on = next((backend.of(v.data) for v in (*values, *beside) if isinstance(v, Tensor)), CPU)
     return [v if isinstance(v, Tensor) else Tensor(array_on(on, v)) for v in values]
 
 
@@ -81,7 +81,7 @@ def _scalar_last(a: Any, b: Any) -> tuple[Any, Any]:
 
 def where(condition: Any, a: Any, b: Any) -> Tensor:
     """a where the condition holds, b elsewhere."""
-    return apply(elementwise.where, *_tensors(condition), a, b)
+    return apply(elementwise.where, *_tensors(condition, beside=(a, b)), a, b)
 
 
 def clip(t: Any, low: float | None = None, high: float | None = None) -> Tensor:

@@ -300,12 +300,12 @@ def _constant(value: Any, beside: tuple[Any, ...]) -> Any:
 
     Numbers stay Python numbers, NumPy's included: they have no type to impose.
     """
+    if isinstance(value, np.generic):  # before float, which np.float64 is too
+        return value.item()
     if isinstance(value, bool | int | float):
         return value
     if isinstance(value, Tensor):
         return value.data
-    if isinstance(value, np.generic):
-        return value.item()
     like = next(t.data for t in beside if isinstance(t, Tensor))
     return value if type(value) is type(like) else array_on(backend.of(like), value)
 

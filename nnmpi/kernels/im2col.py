@@ -57,7 +57,7 @@ class Im2col:
         K = prod(windows.shape[5:])
         if not self.narrow:
             return self.xp.ascontiguousarray(windows).reshape(-1, K)
-        planes = self.xp.ascontiguousarray(windows.transpose(5, 6, 7, 0, 1, 2, 3, 4))
+        planes = windows.transpose(5, 6, 7, 0, 1, 2, 3, 4).copy()  # never a view of `padded`
         self.kept[s.start] = planes.reshape(K, -1).T
         return self.kept[s.start]
 

@@ -118,7 +118,9 @@ def split_phases(x: np.ndarray, P: np.ndarray, q: Grid) -> None:
 
 
 def merge_phases(P: np.ndarray, x: np.ndarray, q: Grid) -> None:
-    """The way back: every pixel of x is in exactly one place of P, or in no tile (then 0)."""
+    """The way back: every pixel of x is in exactly one place of P, or beyond all tiles: then 0."""
+    x[:, q.m * (q.th + 1) - q.p :] = 0
+    x[:, :, q.m * (q.tw + 1) - q.p :] = 0
     for a, b, (rows, columns), (i, j) in phases(q):
         x[:, rows, columns] = P[a, b][:, i, j]
 
@@ -166,7 +168,7 @@ class Winograd:
         self.V: dict[int, np.ndarray] = {}
 
     @cached_property
-    def UT(self) -> np.ndarray:
+    def ut(self) -> np.ndarray:
         """Each U[k] transposed in memory: short rows make BLAS's own transposing dear."""
         return np.ascontiguousarray(self.U.transpose(0, 2, 1))
 
@@ -230,7 +232,7 @@ class Winograd:
             dU += np.matmul(V.transpose(0, 2, 1), dM)
         if dx is not None:
             dV = self._tiles(tt, n, self.C)
-            np.matmul(dM, self.UT, out=dV.reshape(tt, -1, self.C))
+            np.matmul(dM, self.ut, out=dV.reshape(tt, -1, self.C))
             dD = self._tiles(tt, n, self.C)
             np.matmul(f.B.T, dV, out=dD)
             dP = np.empty_like(self.P[:, :, :n])

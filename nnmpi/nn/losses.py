@@ -18,6 +18,11 @@ class _Loss(Module):
             raise ValueError(f"reduction {reduction!r} is none of {', '.join(softmax.REDUCTIONS)}")
         self.reduction = reduction
 
+    def __call__(self, *args: Any) -> Tensor:
+        """Not a pass of its own: nothing in a loss is random."""
+        loss: Tensor = self.forward(*args)
+        return loss
+
 
 class CrossEntropyLoss(_Loss):
     """-log(softmax(logits))[label]: logits (N, C), integer labels (N,)."""

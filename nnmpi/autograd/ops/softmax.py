@@ -41,12 +41,13 @@ def cross_entropy(z: Array, labels: Array, *, reduction: str = "mean") -> Result
     s -= s.max(axis=0)
     e = xp.exp(s)
     total = e.sum(axis=0)
-    chosen = labels, xp.arange(len(labels))
-    y, scale = _reduce(xp.log(total) - s[chosen], reduction)
+    n = len(labels)
+    chosen = labels.astype("int64") * n + xp.arange(n)  # where they stand in s, counted flat
+    y, scale = _reduce(xp.log(total) - s.reshape(-1)[chosen], reduction)
 
     def vjp(g: Array, out: Array | None) -> Array:
         p = e / total
-        p[chosen] -= 1
+        p.reshape(-1)[chosen] -= 1
         p *= g if reduction == "none" else g * scale
         return p.T
 

@@ -1,0 +1,265 @@
+"""Convolution kernels: every algorithm, fusion and cutting into chunks gives the same numbers."""
+
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from oracle import needs_torch, pytorch
+
+from nnmpi import backend
+from nnmpi.autograd import Tensor, apply
+from nnmpi.autograd.check import directional_error
+from nnmpi.autograd.ops import conv as ops
+from nnmpi.autograd.ops import elementwise
+from nnmpi.kernels import conv
+from nnmpi.kernels.winograd import Winograd
+
+ALGORITHMS = ("winograd2", "winograd4", "im2col")
+N, C, O = 7, 9, 5  # images, channels in, channels out
+
+
+class Problem(NamedTuple):
+    """Images, kernels, bias and the gradient of the outputs."""
+
+    x: np.ndarray
+    w: np.ndarray
+    b: np.ndarray | None
+    g: np.ndarray
+
+
+def problem(size: tuple[int, int], f: conv.Shape, bias: bool = True) -> Problem:
+    rng = np.random.default_rng([*size, f.padding])
+    h, w = ((n + 2 * f.padding - 2) // (2 if f.pool else 1) for n in size)
+    x, kernels = rng.standard_normal((N, *size, C)), rng.standard_normal((3, 3, C, O))
+    b = rng.standard_normal(O) if bias else None
+    g = rng.standard_normal((N, O, h, w))
+    return Problem(x.transpose(0, 3, 1, 2), kernels.transpose(3, 2, 0, 1), b, g)
+
+
+def solve(q: Problem, f: conv.Shape) -> list[np.ndarray]:
+    """The value, and the gradients by x, w and b."""
+    args = [None if a is None else Tensor(a, requires_grad=True) for a in (q.x, q.w, q.b)]
+    y = apply(ops.conv2d, *args, **f._asdict())
+    y.backward(q.g)
+    return [y.data, *(a.grad for a in args if a is not None)]
+
+
+def off(ours: list[np.ndarray], exact: list[np.ndarray]) -> float:
+    """The largest difference, as a share of each array's largest number."""
+    pairs = zip(ours, exact, strict=True)
+    return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs)
+
+
+def chunk_of(q: Problem, f: conv.Shape) -> tuple[Any, int]:
+    """The algorithm that would be used, and how many images it takes at once."""
+    return conv._method(q.x.transpose(0, 2, 3, 1), q.w.transpose(2, 3, 1, 0), f)
+
+
+@pytest.fixture(params=["one chunk", "uneven chunks", "image by image"])
+def chunks(request, monkeypatch):
+    """A function that sets, for a problem, how much is done at a time."""
+
+    def cut(q: Problem, f: conv.Shape) -> None:
+        size = 1 if request.param == "image by image" else 1 << 30
+        while True:
+            monkeypatch.setattr(backend, "CPU", backend.CPU._replace(chunk_bytes=size))
+            chunk = chunk_of(q, f)[1]
+            if request.param != "uneven chunks" or N % chunk:
+                break
+            size //= 2
+        assert (chunk == N, chunk == 1) == (
+            request.param == "one chunk",
+            request.param == "image by image",
+        )
+
+    return cut
+
+
+# ---- the algorithms agree
+
+SIZES = ((4, 4), (4, 5), (7, 8), (9, 9), (6, 11), (2, 13))
+
+
+@pytest.mark.parametrize("padding", [0, 1, 2])
+@pytest.mark.parametrize("algorithm", ["winograd2", "winograd4"])
+def test_winograd_is_im2col(algorithm, padding, chunks):
+    tried = 0
+    for size, pool, (relu, bias) in product(
+        SIZES, (False, True), ((False, False), (False, True), (True, True))
+    ):
+        if min(size) + 2 * padding < 4:
+            continue
+        f = conv.Shape(1, padding, relu, pool, algorithm)
+        q = problem(size, f, bias)
+        exact = solve(q, f._replace(algorithm="im2col"))
+        chunks(q, f)
+        assert isinstance(chunk_of(q, f)[0], Winograd)
+        assert off(solve(q, f), exact) < 1e-11, (size, f)
+        tried += 1
+    assert tried >= 30
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("pool", [False, True])
+def test_gradients_are_finite_differences(algorithm, relu, pool, chunks):
+    f = conv.Shape(1, 1, relu, pool, algorithm)
+    q = problem((6, 7), f)
+    chunks(q, f)
+    arrays = [q.x, q.w, q.b]
+    for k in range(3):
+
+        def of_one(t: Tensor, k: int = k) -> Tensor:
+            return apply(ops.conv2d, *arrays[:k], t, *arrays[k + 1 :], **f._asdict())
+
+        assert directional_error(of_one, arrays[k]) < 2e-6, f"argument {k}"
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("padding", [0, 1, 2])
+@pytest.mark.parametrize("kernel", [1, 2, 3, 5])
+def test_im2col_does_not_depend_on_chunks(stride, padding, kernel, chunks):
+    for channels, relu, pool in product((2, C), (False, True), (False, True)):
+        f = conv.Shape(stride, padding, relu, pool, "im2col")
+        h = conv.output_size(9, kernel, stride, padding) // (2 if pool else 1)
+        if not h:
+            continue
+        rng = np.random.default_rng(0)
+        x, w = (
+            rng.standard_normal((N, channels, 9, 9)),
+            rng.standard_normal((O, channels, *[kernel] * 2)),
+        )
+        q = Problem(x, w, rng.standard_normal(O), rng.standard_normal((N, O, h, h)))
+        whole = solve(q, f)
+        chunks(q, f)
+        assert off(solve(q, f), whole) < 1e-13
+
+
+def test_the_default_is_winograd_in_float32_and_im2col_in_float64():
+    f = conv.Shape(padding=1)
+    q = problem((8, 8), f)
+    for dtype, name in (("float32", "winograd2"), ("float64", "im2col")):
+        typed = Problem(*(a.astype(dtype) for a in q))
+        named = f._replace(algorithm=name)
+        for a, b in zip(solve(typed, f), solve(typed, named), strict=True):
+            assert a.dtype == dtype
+            assert np.array_equal(a, b)
+    few = Problem(q.x[:, :7], q.w[:, :7], q.b, q.g)
+    for odd in (f._replace(stride=2), f._replace(algorithm="winograd2", stride=2)):
+        assert not isinstance(chunk_of(q, odd)[0], Winograd)
+    assert not isinstance(chunk_of(few, f._replace(algorithm="winograd2"))[0], Winograd)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_memory_is_channels_last(algorithm):
+    f = conv.Shape(1, 1, True, True, algorithm)
+    y, dx, dw, _ = conv_results(problem((6, 6), f), f)
+    for images in (y, dx):
+        assert images.transpose(0, 2, 3, 1).flags.c_contiguous
+    assert dw.transpose(2, 3, 1, 0).flags.c_contiguous
+
+
+def conv_results(q: Problem, f: conv.Shape) -> list[np.ndarray]:
+    """What the kernel itself hands out, before anybody copies it."""
+    r = conv.conv2d(q.x, q.w, q.b, f)
+    shared = r.prepare(q.g, (True, True, True))
+    return [r.value, *(vjp(shared, None) for vjp in r.vjps)]
+
+
+# ---- fusion
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_fused_relu_gives_the_same_bits(algorithm, chunks):
+    f = conv.Shape(1, 1, True, False, algorithm)
+    q = problem((7, 8), f)
+    chunks(q, f)
+    args = [Tensor(a, requires_grad=True) for a in (q.x, q.w, q.b)]
+    y = apply(elementwise.relu, apply(ops.conv2d, *args, padding=1, algorithm=algorithm))
+    y.backward(q.g)
+    apart = [y.data, *(a.grad for a in args)]
+    assert all(np.array_equal(a, b) for a, b in zip(solve(q, f), apart, strict=True))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("size", [(8, 8), (7, 9)])
+@pytest.mark.parametrize("relu", [False, True])
+def test_a_fused_pool_is_the_pool_apart(algorithm, size, relu, chunks):
+    f = conv.Shape(1, 1, relu, True, algorithm)
+    q = problem(size, f)
+    chunks(q, f)
+    args = [Tensor(a, requires_grad=True) for a in (q.x, q.w, q.b)]
+    y = apply(ops.conv2d, *args, padding=1, algorithm=algorithm)
+    y = apply(elementwise.relu, y) if relu else y
+    y = apply(ops.max_pool2d, y, kernel=2, stride=2)
+    y.backward(q.g)
+    assert off(solve(q, f), [y.data, *(a.grad for a in args)]) < 1e-12
+
+
+# ---- what nobody asks for, and where the answer goes
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_only_what_is_needed_is_computed(algorithm):
+    f = conv.Shape(1, 1, True, True, algorithm)
+    q = problem((6, 6), f)
+    r = conv.conv2d(q.x, q.w, q.b, f)
+    whole = r.prepare(q.g, (True, True, True))
+    for needs in product((False, True), repeat=3):
+        shared = r.prepare(q.g, needs)
+        assert [part is not None for part in shared] == list(needs)
+        for vjp, need in zip(r.vjps, needs, strict=True):
+            assert not need or np.array_equal(vjp(shared, None), vjp(whole, None))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_gradient_of_w_is_written_where_it_belongs(algorithm):
+    f = conv.Shape(1, 1, False, False, algorithm)
+    q = problem((6, 6), f)
+    r = conv.conv2d(q.x, q.w, q.b, f)
+    fresh = r.vjps[1](r.prepare(q.g, (True, True, True)), None)
+    room = np.full((3, 3, C, O), np.nan).transpose(3, 2, 0, 1)
+    assert r.vjps[1](r.prepare(q.g, (False, True, False)), room) is room
+    assert np.array_equal(room, fresh)
+    other = np.full((O, C, 3, 3), np.nan)  # not the memory order of the kernels
+    answer = r.vjps[1](r.prepare(q.g, (False, True, False)), other)
+    assert np.array_equal(answer, fresh)
+
+
+# ---- rounding
+
+
+def draws(count: int):
+    """Problems of real sizes, the same every time."""
+    for seed in range(count):
+        rng = np.random.default_rng(seed)
+        x, w = rng.standard_normal((4, 64, 14, 14)), rng.standard_normal((32, 64, 3, 3))
+        yield Problem(x, w, None, rng.standard_normal((4, 32, 14, 14)))
+
+
+def single(q: Problem) -> Problem:
+    return Problem(*(None if a is None else a.astype("float32") for a in q))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "bound"), [("winograd2", 1.5e-6), ("im2col", 1.5e-6), ("winograd4", 3e-5)]
+)
+def test_rounding_in_float32_stays_within_its_class(algorithm, bound):
+    exact = conv.Shape(padding=1, algorithm="im2col")
+    for q in draws(3):
+        assert off(solve(single(q), exact._replace(algorithm=algorithm)), solve(q, exact)) < bound
+
+
+@needs_torch
+def test_winograd2_rounds_no_worse_than_pytorch():
+    torch = pytorch()
+    ours, theirs = [], []
+    for q in draws(5):
+        exact = solve(q, conv.Shape(padding=1, algorithm="im2col"))
+        x, w, g = (torch.tensor(a.astype("float32")) for a in (q.x, q.w, q.g))
+        y = torch.nn.functional.conv2d(x.requires_grad_(), w.requires_grad_(), padding=1)
+        y.backward(g)
+        ours.append(off(solve(single(q), conv.Shape(padding=1, algorithm="winograd2")), exact))
+        theirs.append(off([y.detach().numpy(), x.grad.numpy(), w.grad.numpy()], exact))
+    assert np.median(ours) <= 1.5 * np.median(theirs)

@@ -1,0 +1,343 @@
+"""Optimizers against PyTorch's, step by step, and the rules they keep without it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from datafiles import refused
+
+import nnmpi
+from nnmpi import nn, optim
+from nnmpi.nn.models import digits_cnn
+from nnmpi.optim import schedule
+
+NO_TORCH = "PyTorch is not installed: NNMPI_WITH_TORCH=1 scripts/test installs it"
+STEPS = 20
+
+
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    return pytest.importorskip("torch", reason=NO_TORCH)
+
+
+def model(dtype: str = "float64") -> nn.Sequential:
+    """A weight whose memory is not in the order of its axes, and sizes that leave gaps."""
+    layers = nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 4), nn.Tanh()
+    m = nn.Sequential(*layers, nn.Linear(4, 2))
+    m.to(dtype)
+    return m
+
+
+def gradients(m: nn.Module, step: int) -> list[np.ndarray]:
+    """New ones for every step, some of them zero."""
+    rng = np.random.default_rng(step)
+    grads = [rng.standard_normal(p.shape) * 10.0 ** rng.integers(-2, 2) for p in m.parameters()]
+    for g in grads:
+        g[..., 0] *= step % 3 != 0
+    return grads
+
+
+def everywhere(step: int, i: int) -> bool:
+    return True
+
+
+def in_some_steps(step: int, i: int) -> bool:
+    """Parameter 0 from the start, 1 and 4 every other step, 2 late, 3 with gaps, 5 never."""
+    return [True, step % 2 == 0, step > 6, step % 5 < 3, step % 2 == 1, False][i]
+
+
+RULES: dict[str, tuple[str, dict[str, Any]]] = {
+    "sgd": ("SGD", {"lr": 0.1}),
+    "sgd, decay": ("SGD", {"lr": 0.1, "weight_decay": 0.05}),
+    "momentum": ("SGD", {"lr": 0.1, "momentum": 0.9}),
+    "momentum, decay": ("SGD", {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.05}),
+    "nesterov": ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
+    "nesterov, decay": (
+        "SGD",
+        {"lr": 0.1, "momentum": 0.7, "nesterov": True, "weight_decay": 0.05},
+    ),
+    "adam": ("Adam", {}),
+    "adam, all": (
+        "Adam",
+        {"lr": 0.05, "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1},
+    ),
+    "adam, no memory": ("Adam", {"lr": 0.01, "betas": (0.0, 0.0)}),
+    "adamw": ("AdamW", {}),
+    "adamw, all": (
+        "AdamW",
+        {"lr": 0.05, "betas": (0.5, 0.9), "eps": 1e-2, "weight_decay": 0.3},
+    ),
+    "adamw, no decay": ("AdamW", {"lr": 0.01, "weight_decay": 0.0}),
+}
+
+
+class Race:
+    """The same parameters under the same rule here and in PyTorch."""
+
+    def __init__(self, torch: Any, rule: str, m: nn.Module, halves: int = 1) -> None:
+        self.torch, self.m = torch, m
+        self.mine = m.parameters()
+        self.theirs = [torch.nn.Parameter(torch.tensor(p.data)) for p in self.mine]
+        name, options = RULES[rule]
+        part = len(self.mine) // halves
+        cuts = [slice(i, i + part) for i in range(0, len(self.mine), part)]
+        self.optimizers = [
+            getattr(optim, name)(self.mine[c], **{"lr": 1e-3} | options) for c in cuts
+        ]
+        self.oracles = [getattr(torch.optim, name)(self.theirs[c], **options) for c in cuts]
+
+    def step(self, t: int, given: Callable[[int, int], bool] = everywhere) -> None:
+        for opt in (*self.optimizers, *self.oracles):
+            opt.zero_grad()
+        for i, g in enumerate(gradients(self.m, t)):
+            if given(t, i):
+                self.mine[i].grad = g
+                self.theirs[i].grad = self.torch.tensor(g)
+        for opt in (*self.optimizers, *self.oracles):
+            opt.step()
+
+    def compare(self) -> None:
+        for p, q in zip(self.mine, self.theirs, strict=True):
+            expected = q.detach().numpy()
+            assert p.data.dtype == "float64"
+            assert np.abs(p.data - expected).max() <= 1e-13 * np.abs(expected).max() * STEPS
+
+
+@pytest.mark.parametrize("given", [everywhere, in_some_steps])
+@pytest.mark.parametrize("rule", RULES)
+def test_trajectories_are_pytorchs(
+    rule: str, given: Callable[[int, int], bool], torch: Any
+) -> None:
+    race = Race(torch, rule, model())
+    untouched = race.mine[-1].data.copy()
+    for t in range(STEPS):
+        race.step(t, given)
+        race.compare()
+    assert (race.mine[-1].data == untouched).all() == (given is in_some_steps)
+    counts = [sum(given(t, i) for t in range(STEPS)) for i in range(len(race.mine))]
+    assert race.optimizers[0].steps == counts
+
+
+@pytest.mark.parametrize("rule", ["momentum, decay", "adamw, all"])
+def test_two_optimizers_over_halves_of_a_model(rule: str, torch: Any) -> None:
+    race = Race(torch, rule, model(), halves=2)
+    for t in range(STEPS):
+        if t == 5:
+            race.m.to(np.float64)  # one store now, in place of two
+        race.step(t, in_some_steps)
+    race.compare()
+
+
+@pytest.mark.parametrize("rule", ["nesterov, decay", "adam, all"])
+def test_the_rate_may_change_between_steps(rule: str, torch: Any) -> None:
+    race = Race(torch, rule, model())
+    for t in range(STEPS):
+        for opt in race.optimizers:
+            opt.lr = 0.1 / (t + 1)
+        for oracle in race.oracles:
+            oracle.param_groups[0]["lr"] = 0.1 / (t + 1)
+        race.step(t)
+    race.compare()
+
+
+@pytest.mark.parametrize("rule", ["momentum", "adam"])
+def test_an_optimizer_follows_a_model_to_another_type(rule: str, torch: Any) -> None:
+    """Its running sums too: what follows is exact in float64."""
+    race = Race(torch, rule, model("float32"))
+    race.m.to(np.float64)
+    race.theirs[:] = [q.data for q in race.theirs]
+    oracle = race.oracles[0].param_groups[0]["params"]
+    for q in oracle:
+        q.data = q.data.double()
+    race.theirs[:] = oracle
+    for t in range(STEPS):
+        race.step(t)
+    race.compare()
+    assert {s.dtype.name for s in race.optimizers[0].state} == {"float64"}
+
+
+def test_real_training_is_pytorchs(torch: Any) -> None:
+    m, rng = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).to(np.float64), np.random
+    theirs = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    theirs.double().load_state_dict({k: torch.tensor(v) for k, v in m.state_dict().items()})
+    m[0].bias.requires_grad = False
+    theirs[0].bias.requires_grad = False
+    frozen = m[0].bias.data.copy()
+    pairs = (
+        (m, optim.AdamW(m.parameters(), lr=0.01), nnmpi.tensor),
+        (theirs, torch.optim.AdamW(theirs.parameters(), lr=0.01), torch.tensor),
+    )
+    for t in range(STEPS):
+        x, y = rng.default_rng(t).standard_normal((2, 6, 3))
+        for net, opt, tensor in pairs:
+            opt.zero_grad()
+            ((net(tensor(x)) - tensor(y[:, :2])) ** 2).mean().backward()
+            opt.step()
+    for p, q in zip(m.parameters(), theirs.parameters(), strict=True):
+        np.testing.assert_allclose(p.data, q.detach().numpy(), rtol=1e-11)
+    assert (m[0].bias.data == frozen).all()
+    assert m[0].bias.grad is None
+
+
+def trained(opt: optim.Optimizer, m: nn.Module, t: int = 0) -> None:
+    for p, g in zip(m.parameters(), gradients(m, t), strict=True):
+        p.grad = g
+    opt.step()
+
+
+@pytest.mark.parametrize("make", optim.OPTIMIZERS.values(), ids=optim.OPTIMIZERS)
+def test_a_step_leaves_gradients_as_they_are(make: Any) -> None:
+    m = model()
+    opt = make(m.parameters(), lr=0.1, weight_decay=0.1)
+    before = [p.data.copy() for p in m.parameters()]
+    trained(opt, m)
+    for p, old, g in zip(m.parameters(), before, gradients(m, 0), strict=True):
+        np.testing.assert_array_equal(p.grad, g)
+        assert (p.data != old).any()
+    opt.zero_grad()
+    assert not any(p.has_grad for p in m.parameters())
+
+
+def test_a_step_voids_older_graphs_of_what_it_moved() -> None:
+    m, x = model(), nnmpi.tensor(np.ones((1, 2, 4, 4)))
+    opt = optim.SGD(m.parameters(), lr=0.1)
+    y = m(x).sum()
+    trained(opt, m)
+    with pytest.raises(RuntimeError, match="written in place"):
+        y.backward()
+    heads = nn.Linear(2, 2), nn.Linear(2, 2)
+    opt = optim.SGD([p for h in heads for p in h.parameters()], lr=0.1)
+    first, second = (h(nnmpi.tensor(np.ones((1, 2), "float32"))).sum() for h in heads)
+    first.backward()
+    opt.step()  # the second head has no gradient yet, and stays as it is
+    second.backward()
+    assert heads[1].weight.grad.tolist() == [[1, 1], [1, 1]]
+
+
+def test_a_model_lives_in_one_flat_store() -> None:
+    m = digits_cnn()
+    opt = optim.Adam(m.parameters(), weight_decay=0.1)
+    (store,) = {p.store for p in m.parameters()}
+    inside = np.zeros(store.flat.size, bool)
+    for p, (start, end) in zip(m.parameters(), store.spans, strict=True):
+        assert start % 16 == end % 16 == 0
+        assert end - start < p.size + 16
+        assert not inside[start:end].any()
+        inside[start : start + p.size] = True
+        assert np.shares_memory(p.data, store.flat[start : start + p.size])
+    assert not inside.all()
+    for t in range(3):
+        trained(opt, m, t)
+        assert all(np.shares_memory(p.grad, store.flat_grad) for p in m.parameters())
+        assert {p.store for p in m.parameters()} == {store}
+    for flat in (store.flat, store.flat_grad, *opt.state):
+        assert flat[inside].any()
+        assert not flat[~inside].any()
+
+
+REFUSED: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
+    "nothing": (lambda ps: optim.SGD([], lr=0.1), ("at least one parameter",)),
+    "twice": (lambda ps: optim.SGD([*ps, ps[0]], lr=0.1), ("twice",)),
+    "rate": (lambda ps: optim.Adam(ps, lr=-0.1), ("lr -0.1", "at least 0")),
+    "no rate": (lambda ps: optim.SGD(ps, lr=float("nan")), ("lr nan",)),
+    "momentum": (lambda ps: optim.SGD(ps, 0.1, momentum=-0.5), ("momentum -0.5",)),
+    "nesterov": (lambda ps: optim.SGD(ps, 0.1, nesterov=True), ("nesterov", "momentum")),
+    "decay": (lambda ps: optim.AdamW(ps, weight_decay=-1), ("weight_decay -1",)),
+    "betas": (lambda ps: optim.Adam(ps, betas=(0.9, 1.0)), ("(0.9, 1.0)", "less than 1")),
+    "eps": (lambda ps: optim.Adam(ps, eps=0.0), ("eps 0", "above 0")),
+    "types": (
+        lambda ps: optim.SGD([*ps, nn.Parameter([1.0])], 0.1),
+        ("float32, float64", "model.to"),
+    ),
+    "no gradients": (lambda ps: optim.clip_grad_norm(ps, 1.0), ("after backward",)),
+    "norm": (lambda ps: optim.clip_grad_norm(ps, 0.0), ("max_norm 0.0", "above 0")),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+def test_bad_options_give_one_line(case: Any) -> None:
+    call, words = case
+    with refused(*words):
+        call(model().parameters())
+
+
+@pytest.mark.parametrize("wrong", [None, np.inf, np.nan])
+@pytest.mark.parametrize("max_norm", [0.5, 1e9])
+def test_clipping_is_pytorchs(max_norm: float, wrong: float | None, torch: Any) -> None:
+    race = Race(torch, "sgd", model())
+    race.step(0, lambda t, i: i != 2)  # one without a gradient
+    if wrong is not None:
+        race.mine[1].grad[0] = race.theirs[1].grad[0] = wrong
+    with np.errstate(invalid="ignore"):  # inf * 0
+        norm = optim.clip_grad_norm(race.mine, max_norm)
+    expected = torch.nn.utils.clip_grad_norm_(race.theirs, max_norm)
+    np.testing.assert_allclose(norm, float(expected), rtol=1e-13)
+    assert norm.shape == ()
+    assert race.mine[2].grad is None
+    for p, q in zip(race.mine, race.theirs, strict=True):
+        if q.grad is not None:
+            np.testing.assert_allclose(p.grad, q.grad.numpy(), rtol=1e-13)
+
+
+SCHEDULES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "constant": ("constant", "ConstantLR", {"factor": 1.0}),
+    "step": ("step:4", "StepLR", {"step_size": 4}),
+    "step, factor": ("step:3:0.5", "StepLR", {"step_size": 3, "gamma": 0.5}),
+    "cosine": ("cosine", "CosineAnnealingLR", {"T_max": STEPS}),
+    "warm-up": ("warmup:5+constant", "LinearLR", {"start_factor": 1 / 5, "total_iters": 4}),
+}
+
+
+@pytest.mark.parametrize("case", SCHEDULES.values(), ids=SCHEDULES)
+def test_schedules_are_pytorchs(case: Any, torch: Any) -> None:
+    spec, name, options = case
+    factor = schedule.parse(spec, STEPS)
+    oracle = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
+    rates = getattr(torch.optim.lr_scheduler, name)(oracle, **options)
+    for t in range(STEPS):
+        assert 0.3 * factor(t) == pytest.approx(rates.get_last_lr()[0], rel=1e-12, abs=1e-15)
+        oracle.step()
+        rates.step()
+
+
+def test_schedules_join_and_end() -> None:
+    joined, cosine = schedule.parse("warmup:4+cosine", 14), schedule.cosine(10)
+    assert [joined(t) for t in range(4)] == [0.25, 0.5, 0.75, 1.0]
+    assert [joined(4 + t) for t in range(12)] == [cosine(t) for t in range(12)]
+    assert cosine(5) == pytest.approx(0.5)
+    assert schedule.cosine(10, floor=0.1)(99) == pytest.approx(0.1)
+    assert schedule.parse("warmup:3", 10)(50) == 1
+    assert schedule.parse("warmup:9+cosine", 3)(10) == pytest.approx(0)
+
+
+BAD_SPECS = (
+    "",
+    "linear",
+    "cosine:3",
+    "step",
+    "step:0",
+    "step:-2",
+    "step:2:nan",
+    "step:2:-1",
+    "step:2:0.5:1",
+    "step:x",
+    "constant+cosine",
+    "warmup",
+    "warmup:0",
+    "warmup:5+",
+    "warmup:5+linear",
+    "+cosine",
+)
+
+
+@pytest.mark.parametrize("spec", BAD_SPECS)
+def test_a_bad_schedule_gives_one_line(spec: str) -> None:
+    with refused(repr(spec), "constant", "cosine", "step:EVERY[:FACTOR]", "warmup:STEPS"):
+        schedule.parse(spec, 100)
+
+
+def test_a_schedule_without_steps_is_refused() -> None:
+    for make, n in ((schedule.step_decay, 0), (schedule.cosine, 0), (schedule.warm_up, -1)):
+        with refused(f"={n}"):
+            make(n)

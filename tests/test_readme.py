@@ -1,0 +1,43 @@
+"""The README's example runs as it stands, and its commands are understood."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nnmpi import train
+
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+EXAMPLE = re.search(r"```python\n(.*?)```", README, re.S)
+COMMANDS = re.findall(r"^python -m nnmpi\.train (.*)$", README, re.M)
+
+
+def test_example_runs_as_shown_and_learns(tmp_path):
+    assert EXAMPLE is not None
+    done = subprocess.run(
+        [sys.executable, "-c", EXAMPLE[1]], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    accuracy = re.search(r"accuracy ([\d.]+)%", done.stdout)
+    assert accuracy is not None
+    assert float(accuracy[1]) > 90
+    assert (tmp_path / "xor.safetensors").exists()
+
+
+def test_example_is_short():
+    assert EXAMPLE is not None
+    assert sum(bool(line.strip()) for line in EXAMPLE[1].splitlines()) <= 15
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_are_understood(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("run.toml").write_text("epochs = 2\n")
+    assert train.config(shlex.split(command)).epochs >= 1
+
+
+def test_there_are_commands_to_check():
+    assert len(COMMANDS) >= 5

@@ -1,0 +1,142 @@
+"""Training where every array is a device's: at most one wait a step, and NumPy's numbers."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import strictarray
+
+import nnmpi
+from nnmpi import nn, optim
+from nnmpi.backend import CPU, Backend
+from nnmpi.nn.models import MODELS, mlp
+
+DEVICE = Backend("cuda", strictarray)
+STEPS = 4
+CLASSES = 10
+
+
+class Task(NamedTuple):
+    """A model, one batch's shape and what it learns by."""
+
+    make: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    optimizer: str = "adam"
+    loss: str = "CrossEntropyLoss"
+
+
+def words() -> nn.Module:
+    """Integers in: rows of an embedding, normalised and averaged over the words."""
+    return nn.Sequential(
+        *(nn.Embedding(20, 8), nn.LayerNorm(8), nn.Linear(8, 8), nn.GELU(), nn.Dropout(0.2)),
+        *(nn.Flatten(), nn.Linear(24, CLASSES), nn.LogSoftmax()),
+    )
+
+
+def shapes() -> nn.Module:
+    """The kinds of layers that no model of the table has."""
+    return nn.Sequential(
+        *(nn.Conv2d(2, 6, 3, 2, 1), nn.MaxPool2d(3, 1, 1), nn.Sigmoid(), nn.AvgPool2d(2)),
+        *(nn.Conv2d(6, 5, 2), nn.Tanh(), nn.Flatten(), nn.BatchNorm1d(20), nn.Linear(20, CLASSES)),
+    )
+
+
+TASKS = {
+    "mlp": Task(lambda: mlp(12, 16, CLASSES), (6, 3, 4)),
+    "mlp, sgd": Task(lambda: mlp(12, 16, 8, CLASSES), (6, 12), "sgd"),
+    "mnist-cnn": Task(MODELS["mnist-cnn"], (3, 1, 28, 28)),
+    "digits-cnn": Task(MODELS["digits-cnn"], (5, 1, 8, 8), "adamw"),
+    "words": Task(words, (6, 3), loss="NLLLoss"),
+    "shapes": Task(shapes, (4, 2, 12, 12), "sgd", "MSELoss"),
+}
+
+
+class Run(NamedTuple):
+    """What one training run shows: a loss, a norm and the waits of every step, and the end."""
+
+    losses: list[float]
+    waits: list[list[str]]
+    state: dict[str, np.ndarray]
+
+
+def batch(task: Task, step: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(step)
+    n = task.shape[0]
+    x = rng.integers(0, 20, task.shape) if task.make is words else rng.standard_normal(task.shape)
+    y = rng.standard_normal((n, CLASSES)) if task.loss == "MSELoss" else rng.integers(0, CLASSES, n)
+    return x, y
+
+
+def train(task: Task, on: Backend, labels_on: Backend) -> Run:
+    model = task.make().to(np.float64, on)
+    loss_of = getattr(nn, task.loss)()
+    options: dict[str, Any] = {"momentum": 0.9} if task.optimizer == "sgd" else {}
+    opt = optim.OPTIMIZERS[task.optimizer](
+        model.parameters(), lr=0.01, weight_decay=0.01, **options
+    )
+    run = Run([], [], {})
+    for step in range(STEPS):
+        x, y = batch(task, step)
+        inputs, labels = nnmpi.tensor(x, on=on), labels_on.asarray(y)
+        with strictarray.counting() as count:
+            loss = loss_of(model(inputs), labels)
+            opt.zero_grad()
+            loss.backward()
+            optim.clip_grad_norm(model.parameters(), 0.5)
+            opt.step()
+            run.losses.append(loss.item())
+        run.waits.append(count.names)
+    for array in (*(p.data for p in model.parameters()), *(b for _, b in model.named_buffers())):
+        assert type(array) is on.xp.ndarray
+    run.state.update(model.state_dict())
+    return run
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_step_waits_once_and_computes_what_numpy_does(name: str) -> None:
+    """Once for loss.item(); labels may be on the host, where they are checked."""
+    task = TASKS[name]
+    here, there = train(task, CPU, CPU), train(task, DEVICE, DEVICE)
+    assert there.waits == [["get"]] * STEPS
+    np.testing.assert_allclose(there.losses, here.losses, rtol=1e-12)
+    assert len(set(here.losses)) == STEPS
+    for key, expected in here.state.items():
+        error = np.abs(there.state[key] - expected).max()
+        assert error <= 1e-10 * np.abs(expected).max(), key
+
+
+def test_labels_on_the_host_cost_no_wait() -> None:
+    for name in ("mlp", "words", "shapes"):
+        run = train(TASKS[name], DEVICE, CPU)
+        assert run.waits == [["get"]] * STEPS
+        assert run.losses == train(TASKS[name], DEVICE, DEVICE).losses
+
+
+def test_evaluation_waits_for_its_answer_only() -> None:
+    model = MODELS["digits-cnn"]().to(on=DEVICE).eval()
+    x = np.random.default_rng(0).standard_normal((5, 1, 8, 8)).astype("float32")
+    inputs = nnmpi.tensor(x, on=DEVICE)
+    with strictarray.counting() as count, nnmpi.no_grad():
+        best = model(inputs).argmax(1).numpy()
+    assert count.names == ["get"]
+    np.testing.assert_array_equal(
+        best, MODELS["digits-cnn"]().eval()(nnmpi.tensor(x)).argmax(1).numpy()
+    )
+
+
+def test_a_model_moves_there_and_back_in_the_middle_of_training() -> None:
+    """Weights, gradients, statistics and the optimizer's sums come along."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((5, 1, 8, 8)), rng.integers(0, 10, 5)
+    ends = []
+    for places in ((CPU, CPU, CPU), (CPU, DEVICE, CPU)):
+        model = MODELS["digits-cnn"]().to(np.float64)
+        opt = optim.Adam(model.parameters())
+        for on in places:
+            model.to(on=on)
+            nn.CrossEntropyLoss()(model(nnmpi.tensor(x, on=on)), y).backward()
+            opt.step()  # gradients add up over the steps: nothing clears them
+        ends.append(model.state_dict())
+    for key, expected in ends[0].items():
+        assert np.abs(ends[1][key] - expected).max() <= 1e-10 * np.abs(expected).max(), key

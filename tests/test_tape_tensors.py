@@ -1,0 +1,287 @@
+"""Tensors: what they are made of, what stands beside them, and what they refuse."""
+
+import operator
+
+import numpy as np
+import pytest
+import strictarray
+
+import nnmpi
+from nnmpi.autograd import Tensor, apply
+from nnmpi.autograd.check import directional_error
+from nnmpi.autograd.ops import conv, linear
+from nnmpi.backend import Backend, to_host
+
+FLOATS = ("float32", "float64")
+DEVICE = Backend("cuda", strictarray)
+
+
+def leaf(*shape: int, dtype: str = "float64") -> Tensor:
+    data = np.random.default_rng(shape).uniform(0.5, 2, shape).astype(dtype)
+    return Tensor(data, requires_grad=True)
+
+
+# ---- making them
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (1.5, "float32"),
+        ([1.5, 2.5], "float32"),
+        ([[1, 2], [3, 4]], "int64"),
+        (True, "bool"),
+        (np.float64(1.5), "float64"),
+        (np.arange(3, dtype="uint8"), "uint8"),
+        (Tensor(np.ones(2, "float64")), "float64"),
+        (strictarray.asarray(np.ones(2)), "float64"),
+    ],
+    ids=repr,
+)
+def test_tensor_copies_and_keeps_the_type_of_arrays(value, dtype):
+    t = nnmpi.tensor(value)
+    assert type(t.data) is np.ndarray
+    assert t.dtype == dtype
+    assert not t.requires_grad
+    if isinstance(value, np.ndarray | Tensor):
+        assert not np.shares_memory(t.data, getattr(value, "numpy", lambda: value)())
+    on_device = nnmpi.tensor(value, "float64", on=DEVICE)
+    assert type(on_device.data) is strictarray.ndarray
+    assert on_device.dtype == "float64"
+    assert (on_device.numpy() == t.numpy()).all()
+
+
+@pytest.mark.parametrize("value", [None, "1.5", [1, None], object(), 1j, {1: 2}], ids=repr)
+def test_a_tensor_holds_real_numbers(value):
+    with pytest.raises(TypeError, match="holds real numbers"):
+        nnmpi.tensor(value)
+    with pytest.raises(TypeError):
+        leaf(2) + value
+
+
+def test_only_floating_point_tensors_have_gradients():
+    for values in (np.arange(3), np.array([True])):
+        with pytest.raises(ValueError, match=f"this is {values.dtype}"):
+            Tensor(values, requires_grad=True)
+    t = leaf(3)
+    for whole in (t.astype("int64"), t.argmax(), t > 1):
+        assert not whole.requires_grad
+    assert t.astype("float32").requires_grad
+
+
+def test_python_sees_numbers():
+    t = nnmpi.tensor([[1.5, 2.5]])
+    assert (t.shape, t.ndim, t.size, len(t)) == ((1, 2), 2, 2, 1)
+    assert [row.numpy().tolist() for row in t] == [[1.5, 2.5]]
+    assert (t[0, 1].item(), float(t[0, 1]), int(t[0, 1]), bool(t[0, 1] > 2)) == (2.5, 2.5, 2, True)
+    assert repr(t) == "tensor([[1.5, 2.5]])"
+    assert repr(leaf(0)) == "tensor([], requires_grad=True)"
+    assert t.numpy() is t.data
+
+
+# ---- constants beside them
+
+OPERATORS = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "**": operator.pow,
+    "maximum": nnmpi.maximum,
+    "minimum": nnmpi.minimum,
+}
+NUMBERS = (2, 2.5, True, np.float64(2.5), np.float32(2.5), np.int64(2), np.bool_(True))
+
+
+def numpys(f):
+    """The same function of NumPy."""
+    return getattr(np, f.__name__) if f in (nnmpi.maximum, nnmpi.minimum) else f
+
+
+@pytest.mark.parametrize("f", OPERATORS.values(), ids=OPERATORS)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_numbers_have_no_type_to_impose(f, dtype):
+    t = leaf(2, 3, dtype=dtype)
+    for number in NUMBERS:
+        for a, b in ((t, number), (number, t)):
+            y = f(a, b)
+            expected = numpys(f)(*(v.data if v is t else np.asarray(v).item() for v in (a, b)))
+            assert y.dtype == dtype
+            assert (y.numpy() == expected).all()
+            t.grad = None
+            y.sum().backward()
+            assert t.grad.dtype == dtype
+            assert t.grad.shape == t.shape
+
+
+@pytest.mark.parametrize("f", [*OPERATORS.values(), operator.matmul], ids=[*OPERATORS, "@"])
+@pytest.mark.parametrize("make", [np.asarray, strictarray.asarray], ids=["NumPy", "device"])
+def test_arrays_stand_on_either_side(f, make):
+    t, constant = leaf(3, 3), np.random.default_rng(0).uniform(0.5, 2, (3, 3))
+    t = Tensor(make(t.data), requires_grad=True)
+    for a, b in ((t, make(constant)), (make(constant), t)):
+        y = f(a, b)
+        assert type(y) is Tensor
+        assert y.requires_grad
+        expected = numpys(f)(*(to_host(v.data if v is t else v) for v in (a, b)))
+        assert (y.numpy() == expected).all()
+        y.sum().backward()
+        assert type(t.grad) is type(t.data)
+
+
+def test_host_constants_move_to_the_device():
+    t = Tensor(strictarray.asarray(np.array([1.0, 2.0])), requires_grad=True)
+    rows = np.array([[1.0, 2.0], [3.0, 4.0]])
+    y = (rows * t + [1, 2]) @ rows + nnmpi.where(np.array([True, False]), t, np.zeros(2))
+    assert type(y.data) is strictarray.ndarray
+    assert y.numpy().tolist() == ((rows * [1, 2] + [1, 2]) @ rows + [1, 0]).tolist()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("other", [*FLOATS, "int64"])
+def test_a_gradient_has_the_type_of_its_data(dtype, other):
+    for shape in ((), (2,), (2, 2)):
+        a = leaf(*shape, dtype=dtype)
+        b = Tensor(np.ones((2, 2), other))
+        for _ in range(2):  # the first contribution, and one that is added
+            (a * b).sum().backward()
+            (b * a.astype("float64")).sum().backward(np.ones((), "float64"))
+        assert type(a.grad) is np.ndarray
+        assert (a.grad.dtype, a.grad.shape) == (dtype, shape)
+        assert a.grad.tolist() == np.full(shape, 16.0 / a.size).tolist()
+
+
+def test_a_gradient_is_nobody_elses_memory():
+    a, b = leaf(3), leaf(3)
+    seed = np.ones(3)
+    (a + b).backward(seed)
+    a.grad[...] = 7
+    assert b.grad.tolist() == seed.tolist() == [1, 1, 1]
+    a.backward(seed)
+    c = leaf(3)
+    c.backward(seed)
+    c.grad[...] = 5
+    assert seed.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "compare", [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge]
+)
+def test_comparisons_are_numpys(compare):
+    a, b = np.array([1.0, 2.0, 3.0]), np.array([3.0, 2.0, 1.0])
+    t = Tensor(a, requires_grad=True)
+    for other in (2, 2.0, np.float32(2), b, Tensor(b), [3, 2, 1]):
+        for left, right in ((t, other), (other, t)):
+            y = compare(left, right)
+            values = [v.data if isinstance(v, Tensor) else v for v in (left, right)]
+            assert type(y) is Tensor
+            assert y.dtype == bool
+            assert not y.requires_grad
+            assert (y.numpy() == compare(np.asarray(values[0]), np.asarray(values[1]))).all()
+
+
+def test_tensors_are_keys_by_identity():
+    a, b = leaf(2), leaf(2)
+    assert {a: 1, b: 2}[b] == 2
+    with pytest.raises(ValueError, match="ambiguous"):
+        bool(a == b)
+
+
+# ---- composites
+
+COMPOSITES = {
+    "var": (lambda t: t.var(), lambda a: a.var()),
+    "var of rows": (lambda t: t.var(-1, keepdims=True), lambda a: a.var(-1, keepdims=True)),
+    "stack": (lambda t: nnmpi.stack([t, t * 2], 1), lambda a: np.stack([a, a * 2], 1)),
+    "stack last": (lambda t: nnmpi.stack([t, t * 2], -1), lambda a: np.stack([a, a * 2], -1)),
+    "expand_dims": (lambda t: nnmpi.expand_dims(t, -1), lambda a: np.expand_dims(a, -1)),
+    "swapaxes": (lambda t: nnmpi.swapaxes(t, 0, -1), lambda a: np.swapaxes(a, 0, -1)),
+    "broadcast_to": (
+        lambda t: nnmpi.broadcast_to(t, (2, 3, 4)),
+        lambda a: np.broadcast_to(a, (2, 3, 4)),
+    ),
+    "T": (lambda t: t.T, lambda a: a.T),
+    "abs": (abs, np.abs),
+    "clip": (lambda t: nnmpi.clip(t, high=1), lambda a: np.clip(a, None, 1)),
+    "reshape": (lambda t: t.reshape(2, -1), lambda a: a.reshape(2, -1)),
+    "reshape to a tuple": (lambda t: t.reshape((6, 2)), lambda a: a.reshape(6, 2)),
+    "reshape to NumPy's integer": (lambda t: t.reshape(np.int64(12)), lambda a: a.reshape(12)),
+    "transpose": (lambda t: t.transpose(1, 0), lambda a: a.transpose(1, 0)),
+    "index": (lambda t: t[Tensor(np.array([2, 0, 2]))], lambda a: a[[2, 0, 2]]),
+    "index of two": (lambda t: t[:, Tensor(np.array([2, 2]))], lambda a: a[:, [2, 2]]),
+}
+
+
+@pytest.mark.parametrize(("f", "numpys"), COMPOSITES.values(), ids=COMPOSITES)
+def test_composites_are_numpys_and_have_gradients(f, numpys):
+    a = leaf(3, 4).data
+    assert (f(Tensor(a)).numpy() == numpys(a)).all()
+    assert directional_error(f, a) < 1e-6
+
+
+# ---- what does not fit
+
+X, W = leaf(2, 3), leaf(5, 4)
+IMAGES, KERNELS = leaf(2, 3, 8, 8), leaf(4, 5, 3, 3)
+MISFITS = {
+    "add": (lambda: leaf(2, 3) + leaf(4), [(2, 3), (4,)]),
+    "multiply by an array": (lambda: np.ones((5, 2)) * leaf(2, 3), [(5, 2), (2, 3)]),
+    "maximum": (lambda: nnmpi.maximum(leaf(2), leaf(3)), [(2,), (3,)]),
+    "matmul": (lambda: leaf(2, 3) @ leaf(2, 3), [(2, 3), (2, 3)]),
+    "matmul of a vector": (lambda: leaf(3) @ leaf(4), [(3,), (4,)]),
+    "matmul of a number": (lambda: leaf(3) @ leaf(), [(3,), ()]),
+    "matmul of stacks": (lambda: leaf(2, 2, 3) @ leaf(4, 3, 2), [(2, 2, 3), (4, 3, 2)]),
+    "linear": (lambda: apply(linear.linear, X, W, None), [(2, 3), (5, 4)]),
+    "conv2d": (lambda: apply(conv.conv2d, IMAGES, KERNELS, None), [(2, 3, 8, 8), (4, 5, 3, 3)]),
+    "conv2d of rows": (lambda: apply(conv.conv2d, X, KERNELS, None), [(2, 3), (4, 5, 3, 3)]),
+    "concatenate": (lambda: nnmpi.concatenate([leaf(2, 3), leaf(2, 4)]), [(2, 3), (2, 4)]),
+    "stack": (lambda: nnmpi.stack([leaf(3), leaf(4)]), [(1, 3), (1, 4)]),
+    "reshape": (lambda: leaf(2, 3).reshape(4, 2), [(2, 3), (4, 2)]),
+    "where": (lambda: nnmpi.where(np.ones(2, bool), leaf(3), 0.0), [(2,), (3,)]),
+    "where, the second": (lambda: nnmpi.where(np.ones(2, bool), 0.0, leaf(3)), [(2,), (3,)]),
+    "where, the two": (lambda: nnmpi.where(np.ones((1,), bool), leaf(3), leaf(4)), [(3,), (4,)]),
+    "broadcast_to": (lambda: nnmpi.broadcast_to(leaf(3), (2, 2)), [(3,), (2, 2)]),
+}
+
+
+@pytest.mark.parametrize(("misfit", "shapes"), MISFITS.values(), ids=MISFITS)
+def test_what_does_not_fit_is_a_value_error_with_the_shapes(misfit, shapes):
+    with pytest.raises(ValueError, match=r"\(") as problem:
+        misfit()
+    said = str(problem.value).replace(", ", ",")
+    assert [s for s in shapes if str(s).replace(", ", ",") not in said] == [], problem.value
+    assert "\n" not in said
+
+
+SMALL = {
+    "types of linear": (
+        lambda: apply(linear.linear, leaf(2, 4, dtype="float32"), W, None),
+        "float32 input for float64 weights",
+    ),
+    "types of conv2d": (
+        lambda: apply(conv.conv2d, leaf(1, 5, 4, 4, dtype="float32"), KERNELS, None),
+        "float32 input for float64 weights",
+    ),
+    "a small image": (
+        lambda: apply(conv.conv2d, leaf(1, 5, 2, 9), KERNELS, None),
+        "2x9 with padding 0 are too small for a 3x3 kernel",
+    ),
+    "a small image to pool": (
+        lambda: apply(conv.conv2d, leaf(1, 5, 3, 9), KERNELS, None, pool=True),
+        "3x9 .* kernel and a 2x2 pool",
+    ),
+    "a small window": (
+        lambda: apply(conv.max_pool2d, leaf(1, 1, 2, 2), kernel=3, stride=1),
+        r"\(1, 1, 2, 2\) for a 3x3 window",
+    ),
+    "too much padding": (
+        lambda: apply(conv.avg_pool2d, leaf(1, 1, 4, 4), kernel=2, stride=1, padding=2),
+        "padding 2 is more than half the window 2",
+    ),
+}
+
+
+@pytest.mark.parametrize(("wrong", "message"), SMALL.values(), ids=SMALL)
+def test_other_mistakes_are_value_errors_with_the_numbers(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        wrong()
