@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from nnmpi import data, saving
-from nnmpi.autograd import no_grad
+from nnmpi.autograd import Tensor, no_grad
 from nnmpi.autograd.functional import tensor
 from nnmpi.backend import Backend
 from nnmpi.config import Config
@@ -34,9 +34,7 @@ def dataset(config: Config, given: Dataset | tuple[Any, ...] | None) -> Dataset:
 
 def model(config: Config, build: Callable[[], Module] | None, on: Backend) -> Module:
     """The model on its backend, drawn from the seed, loaded from a file if one is named."""
-    made = build() if build is not None else builder(config.model)()
-    if not isinstance(made, Module):
-        raise ValueError(f"model {config.model}: what it returns is no nn.Module but {made!r:.60}")
+    made = _built(config, builder(config.model) if build is None else build)
     made.seed = config.seed
     for m in made.modules():
         if isinstance(m, Conv2d) and config.convolution != "auto":
@@ -50,6 +48,22 @@ def model(config: Config, build: Callable[[], Module] | None, on: Backend) -> Mo
     return made
 
 
+def _built(config: Config, build: Callable[[], Module]) -> Module:
+    """What the function returns, if it is a model."""
+    what = f"model {config.model}"
+    if isinstance(build, Module):
+        raise ValueError(f"{what}: it is a model itself; give the function or class that makes it")
+    try:
+        made = build()
+    except TypeError as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+            raise  # it comes from within: its traceback says more
+        raise ValueError(f"{what}: it cannot be called without arguments: {error}") from None
+    if not isinstance(made, Module):
+        raise ValueError(f"{what}: what it returns is no nn.Module but {made!r:.60}")
+    return made
+
+
 def builder(spec: str) -> Callable[[], Module]:
     """What makes the model behind `--model`."""
     if spec in MODELS:
@@ -59,18 +73,19 @@ def builder(spec: str) -> Callable[[], Module]:
         if not all(part.isdigit() for part in argument.split("-")):
             raise ValueError(f"model {spec!r}: an mlp is given as mlp:784-1024-10")
         return lambda: mlp(*map(int, argument.split("-")))
-    if not colon:
+    if not (name.replace(".", "").isidentifier() and name[0] != "." and argument.isidentifier()):
         known = ", ".join([*MODELS, "mlp:784-1024-10", "package.module:function"])
         raise ValueError(f"model {spec!r} is not known; choose one of {known}")
     try:
-        function: Callable[[], Module] = getattr(importlib.import_module(name), argument)
+        module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise ValueError(
             f"model {spec!r}: there is no module {error.name!r} here; "
             "run from its directory or set PYTHONPATH"
         ) from None
-    except AttributeError:
-        raise ValueError(f"model {spec!r}: module {name} has no function {argument!r}") from None
+    if not hasattr(module, argument):
+        raise ValueError(f"model {spec!r}: module {name} has no function {argument!r}")
+    function: Callable[[], Module] = getattr(module, argument)
     return function
 
 
@@ -93,12 +108,15 @@ def check_fit(config: Config, made: Module, d: Dataset, on: Backend) -> None:
     training = made.training
     made.eval()
     try:
-        scores = made(tensor(np.zeros(sample.shape, config.dtype), on=on))
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores = made(tensor(np.zeros(sample.shape, config.dtype), on=on))
     except ValueError as error:
         shape = "x".join(map(str, sample.shape[1:]))
         raise ValueError(f"{what}: samples are {shape}; {error}") from None
     finally:
         made.train(training)
+    if not isinstance(scores, Tensor):
+        raise ValueError(f"{what}: the model gives no tensor but a {type(scores).__name__}")
     if scores.ndim != 2 or scores.shape[1] < d.classes:
         raise ValueError(
             f"{what}: a sample gives scores of shape {scores.shape[1:]}, "

@@ -4,10 +4,13 @@ The fields are the flags of `python -m nnmpi.train` and the keys of a TOML file;
 each says in its metadata what it means, so that there is one list of them.
 """
 
+import math
+import sys
 import tomllib
 from collections.abc import Iterable
 from dataclasses import Field, dataclass, field, fields, replace
 from difflib import get_close_matches
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from nnmpi.backend import DEVICES
 DTYPES = ("float32", "float64")
 CONVOLUTIONS = ("auto", "winograd2", "winograd4", "im2col")
 OPTIMIZERS = ("sgd", "adam", "adamw")
+_NUMBERS: dict[type, type] = {int: Integral, float: Real}  # what is taken for one, NumPy's too
 
 
 def _option(group: str, default: Any, kind: type, text: str, choices: tuple[str, ...] = ()) -> Any:
@@ -84,22 +88,31 @@ class Config:
         _at_least("seed", self.seed, 0)
         if self.steps is not None:
             _at_least("steps", self.steps, 1)
-        if not self.lr > 0:
-            raise ValueError(f"lr {self.lr} must be above 0; 0.002 suits adam")
+        if not 0 < self.lr < math.inf:
+            raise ValueError(f"lr {self.lr} must be a number above 0; 0.002 suits adam")
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum {self.momentum} must be at least 0 and less than 1")
-        if not self.weight_decay >= 0:
-            raise ValueError(f"weight_decay {self.weight_decay} must be at least 0")
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise ValueError(f"clip_norm {self.clip_norm} must be above 0; leave it out for none")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ValueError(f"weight_decay {self.weight_decay} must be a number and at least 0")
+        if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
+            raise ValueError(
+                f"clip_norm {self.clip_norm} must be a number above 0; leave it out for none"
+            )
 
     def _check_type(self, option: "Field[Any]") -> None:
-        """The value is of its kind and one of its choices; whole floats become integers' floats."""
+        """The value is of its kind and one of its choices; numbers become Python's own."""
         value, kind = getattr(self, option.name), option.metadata["kind"]
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            object.__setattr__(self, option.name, float(value))
+        if isinstance(value, _NUMBERS.get(kind, ())) and not isinstance(value, bool):
+            try:
+                object.__setattr__(self, option.name, kind(value))
+            except OverflowError:
+                raise ValueError(
+                    f"{option.name} is beyond {sys.float_info.max:g}, the largest float"
+                ) from None
         elif not (value is None and option.default is None) and type(value) is not kind:
             raise ValueError(f"{option.name} {value!r} is not of type {kind.__name__}")
+        if value == "":
+            raise ValueError(f"{option.name} is empty; give it a value or leave it out")
         choices = option.metadata["choices"]
         if choices and value not in choices:
             raise ValueError(f"{option.name} {value!r} is not one of {', '.join(choices)}")
@@ -120,16 +133,19 @@ def from_toml(path: str, base: Config | None = None) -> Config:
     try:
         table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise ValueError(f"config {path}: {error.strerror or error}") from None
+        reason = error.strerror or error
+        raise ValueError(f"config {path}: {reason}; name a TOML file that can be read") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"config {path} is not TOML: {error}") from None
-    found = {}
+    found: dict[str, Any] = {}
     for key, value in _flat(table):
         name = key.replace("-", "_")
         if name not in {o.name for o in options()}:
             near = get_close_matches(name, [o.name for o in options()], 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise ValueError(f"config {path}: {key} is not an option{hint}")
+        if name in found:
+            raise ValueError(f"config {path}: {name} is there twice; keep one of them")
         found[name] = value
     try:
         return replace(base or Config(), **found)

@@ -2,12 +2,18 @@
 
 import json
 import sys
+from contextlib import suppress
 from types import TracebackType
 from typing import IO, Any
 
 from tqdm import tqdm
 
 Event = dict[str, Any]
+RESULTS = ("done", "stopped", "dry-run")  # what is shown even when it is to be quiet
+
+
+class LostOutputError(Exception):
+    """What takes the lines takes no more of them: a full disk, a closed pipe."""
 
 
 class Report:
@@ -15,7 +21,7 @@ class Report:
 
     On a terminal an event becomes a line of text under a progress bar; anywhere
     else it is printed as it is. `log` gets every event as JSON. `quiet` leaves
-    only the last one.
+    only the result.
     """
 
     def __init__(
@@ -27,7 +33,9 @@ class Report:
         try:
             self._log = open(log, "w", encoding="utf-8") if log else None  # noqa: SIM115
         except OSError as error:
-            raise ValueError(f"cannot write log {log}: {error.strerror}") from None
+            raise ValueError(
+                f"cannot write log {log}: {error.strerror}; name another file"
+            ) from None
 
     def __enter__(self) -> "Report":
         return self
@@ -46,12 +54,21 @@ class Report:
         """Show one event and log it."""
         line = json.dumps(event)
         if self._log:
-            self._log.write(f"{line}\n")
-            self._log.flush()
-        if not self.quiet or event["event"] in ("done", "stopped"):
-            text = _sentence(event) if self.pretty else line
-            tqdm.write(text, self.stdout)
-            self.stdout.flush()
+            self._write(line, self._log)
+        if not self.quiet or event["event"] in RESULTS:
+            self._write(_sentence(event) if self.pretty else line, self.stdout)
+
+    def _write(self, text: str, file: IO[str]) -> None:
+        """A line, out at once: whoever follows the run sees it, and so does a full disk."""
+        try:
+            tqdm.write(text, file)
+            file.flush()
+        except OSError as error:
+            name = getattr(file, "name", "output")
+            if file is self._log:
+                with suppress(OSError):
+                    file.close()
+            raise LostOutputError(f"cannot write {name}: {error.strerror}") from error
 
     def progress(self, step: int, total: int, loss: float) -> None:
         """Move the bar; there is one on a terminal only."""
@@ -59,7 +76,7 @@ class Report:
             return
         if self._bar is None:
             self._bar = tqdm(
-                total=total, unit="step", leave=False, dynamic_ncols=True, file=sys.stderr
+                total=total, unit="step", leave=False, dynamic_ncols=True, file=self.stdout
             )
         self._bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
         self._bar.update(step - self._bar.n)

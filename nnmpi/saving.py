@@ -11,6 +11,10 @@ from safetensors.numpy import load_file
 from safetensors.numpy import save as to_bytes
 
 
+class NotSavedError(ValueError):
+    """There is no place for a file, or no room."""
+
+
 def save(state: Mapping[str, np.ndarray], path: str | os.PathLike[str]) -> None:
     """Write a state to a file: whole or not at all, so that an old file is never lost half-way."""
     path = Path(path)
@@ -26,7 +30,7 @@ def save(state: Mapping[str, np.ndarray], path: str | os.PathLike[str]) -> None:
         os.replace(part, path)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ValueError(f"cannot save {path}: {reason}") from None
+        raise NotSavedError(f"cannot save {path}: {reason}; name another place") from None
     finally:
         with suppress(OSError):
             part.unlink()
@@ -36,13 +40,15 @@ def check_target(path: str | os.PathLike[str]) -> None:
     """Refuse a place where nothing can be saved: before a run, not after it."""
     path = Path(path)
     if not path.parent.is_dir():
-        raise ValueError(f"cannot save {path}: there is no directory {path.parent}; make it first")
+        raise NotSavedError(
+            f"cannot save {path}: there is no directory {path.parent}; make it first"
+        )
     if path.is_dir():
-        raise ValueError(f"cannot save {path}: it is a directory; name a file in it")
+        raise NotSavedError(f"cannot save {path}: it is a directory; name a file in it")
     if path.exists() and not path.is_file():
-        raise ValueError(f"cannot save {path}: it is a device or a pipe, not a file")
+        raise NotSavedError(f"cannot save {path}: it is a device or a pipe, not a file")
     if not os.access(path.parent, os.W_OK):
-        raise ValueError(f"cannot save {path}: no permission to write in {path.parent}")
+        raise NotSavedError(f"cannot save {path}: no permission to write in {path.parent}")
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:

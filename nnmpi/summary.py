@@ -2,6 +2,8 @@
 
 import tracemalloc
 
+import numpy as np
+
 from nnmpi.data import Batch
 from nnmpi.report import Event
 from nnmpi.trainer import Trainer
@@ -40,4 +42,5 @@ def activation_bytes(trainer: Trainer) -> int:
 
 
 def _pass(trainer: Trainer, batch: Batch) -> None:
-    trainer.loss(trainer.forward(batch), batch.y).backward()
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        trainer.loss(trainer.forward(batch), batch.y).backward()

@@ -4,14 +4,17 @@
 """
 
 import argparse
+import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NoReturn
 
 from nnmpi.config import Config, from_toml, options
-from nnmpi.report import Report
+from nnmpi.report import LostOutputError, Report
+from nnmpi.saving import NotSavedError
 from nnmpi.summary import summary
 from nnmpi.trainer import DivergedError, Trainer
 
@@ -25,8 +28,13 @@ class _Parser(argparse.ArgumentParser):
 
 def refuse(message: object) -> NoReturn:
     """Unusable arguments."""
-    print(f"nnmpi.train: {message}", file=sys.stderr)
-    raise SystemExit(2)
+    raise SystemExit(fail(message, 2))
+
+
+def fail(message: object, status: int = 1) -> int:
+    """One line on stderr, whatever is in the message, and the exit status."""
+    print("nnmpi.train:", *str(message).splitlines(), file=sys.stderr)
+    return status
 
 
 def parser() -> argparse.ArgumentParser:
@@ -72,15 +80,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report = Report(c.log, c.quiet)
     except ValueError as error:
         refuse(error)
-    if not c.dry_run:
+    except MemoryError as error:
+        refuse(f"out of memory: {error}; take a smaller model or less data")
+    except KeyboardInterrupt:
+        return fail("interrupted before the first step", 130)
+    try:
         return run(trainer, report)
-    with report:
-        report.event(summary(trainer))
-    return 0
+    except (DivergedError, NotSavedError) as error:
+        return fail(error)
+    except MemoryError as error:
+        return fail(f"out of memory: {error}; try a smaller --batch-size")
+    except LostOutputError as error:
+        return lost(error)
+    except KeyboardInterrupt:
+        return fail("interrupted; nothing was saved", 130)
 
 
 def run(trainer: Trainer, report: Report) -> int:
-    """Train; the first Ctrl-C ends the run after the step under way, the second at once."""
+    """Train, or only tell what it would take."""
+    if trainer.config.dry_run:
+        with report:
+            report.event(summary(trainer))
+        return 0
+    with stopping(trainer):
+        result = trainer.fit(report)
+    return 130 if result["event"] == "stopped" else 0
+
+
+@contextmanager
+def stopping(trainer: Trainer) -> Iterator[None]:
+    """The first Ctrl-C ends the run after the step under way, the second at once."""
 
     def stop(number: int, frame: object) -> None:
         trainer.stop()
@@ -88,16 +117,18 @@ def run(trainer: Trainer, report: Report) -> int:
 
     before = signal.signal(signal.SIGINT, stop)
     try:
-        result = trainer.fit(report)
-    except DivergedError as error:
-        print(f"nnmpi.train: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("nnmpi.train: interrupted; nothing was saved", file=sys.stderr)
-        return 130
+        yield
     finally:
         signal.signal(signal.SIGINT, before)
-    return 130 if result["event"] == "stopped" else 0
+
+
+def lost(error: LostOutputError) -> int:
+    """A reader that has gone (`| head`) needs no message; a full disk does."""
+    try:
+        sys.stdout.flush()
+    except OSError:  # or the interpreter tries again at its end, and complains
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1 if isinstance(error.__cause__, BrokenPipeError) else fail(error)
 
 
 if __name__ == "__main__":

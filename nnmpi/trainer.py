@@ -1,9 +1,11 @@
 """Trainer: epochs of steps over a data set, evaluation, files and reports."""
 
 import hashlib
+import itertools
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,6 +86,8 @@ class Trainer:
         build: Callable[[], Module] | None = None,
         data: Dataset | tuple[Any, ...] | None = None,
     ) -> None:
+        if build is not None:
+            config = replace(config, model=getattr(build, "__name__", type(build).__name__))
         self.config = config
         if config.save:
             saving.check_target(config.save)
@@ -117,16 +121,19 @@ class Trainer:
 
     def fit(self, report: Report | None = None) -> Event:
         """Train, evaluating after each epoch; save, and describe what came out."""
+        if self.step >= self.total_steps:
+            raise ValueError(
+                f"this Trainer has made all its {self.total_steps} steps; make another to go on"
+            )
         began = time.perf_counter()
         with report or Report(self.config.log, self.config.quiet) as out:
             out.event(self.describe())
-            train = test = Sums()
-            epoch = 0
-            while self.step < self.total_steps and not self.stopping:
-                train = self._epoch(epoch, out)
-                test = self.evaluate()
-                epoch += 1
+            for epoch in itertools.count(1):
+                train, test = self._epoch(epoch - 1, out), self.evaluate()
+                self._check_finite("test loss", test.mean_loss)
                 out.event({"event": "epoch", "epoch": epoch, **self._metrics(train, test)})
+                if self._is_over:
+                    break
             if self.config.save:
                 saving.save(self.model.state_dict(), self.config.save)
             result = {
@@ -140,6 +147,10 @@ class Trainer:
             }
             out.event(result)
         return result
+
+    @property
+    def _is_over(self) -> bool:
+        return self.step >= self.total_steps or self.stopping
 
     def stop(self) -> None:
         """End after the step under way, as if it had been the last."""
@@ -157,7 +168,7 @@ class Trainer:
                 sums = sums.plus(new)
                 self._clock.lap(len(batch.y))
                 out.progress(self.step, self.total_steps, new.mean_loss)
-                if self.step >= self.total_steps or self.stopping:
+                if self._is_over:
                     break
         finally:
             batches.close()
@@ -176,15 +187,19 @@ class Trainer:
             if config.clip_norm is not None:
                 clip_grad_norm(self.model.parameters(), config.clip_norm)
             value = loss.item()
-            if not math.isfinite(value):
-                raise DivergedError(
-                    f"the loss became {value} at step {self.step + 1} with learning rate "
-                    f"{opt.lr:g}; try --lr {opt.lr / 10:g}, --clip-norm 1 or "
-                    "--lr-schedule warmup:100"
-                )
+            self._check_finite("loss", value, 1)
             opt.step()
         self.step += 1
         return Sums(value * len(batch.y), 0, len(batch.y))
+
+    def _check_finite(self, what: str, value: float, ahead: int = 0) -> None:
+        """A loss is a number, at the last step or the one under way, or the run ends here."""
+        if not math.isfinite(value):
+            lr = self.optimizer.lr
+            raise DivergedError(
+                f"the {what} became {value} at step {self.step + ahead} with learning rate {lr:g}; "
+                f"try --lr {lr / 10:g}, --clip-norm 1 or --lr-schedule warmup:100"
+            )
 
     def forward(self, batch: data.Batch) -> Tensor:
         """The scores of a batch, with randomness keyed by this step and these samples."""
@@ -197,14 +212,15 @@ class Trainer:
 
     @no_grad()
     def evaluate(self) -> Sums:
-        """Loss and accuracy on the test split."""
+        """Loss and accuracy on the test split; the model is left in evaluation mode."""
         self.model.eval()
         sums = Sums()
-        for batch in self.test.epoch(0):
-            scores = self.forward(batch)
-            loss = self.loss(scores, batch.y).item()
-            right = int((scores.numpy().argmax(1) == batch.y).sum())
-            sums = sums.plus(Sums(loss * len(batch.y), right, len(batch.y)))
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            for batch in self.test.epoch(0):
+                scores = self.forward(batch)
+                loss = self.loss(scores, batch.y).item()
+                right = int((scores.numpy().argmax(1) == batch.y).sum())
+                sums = sums.plus(Sums(loss * len(batch.y), right, len(batch.y)))
         return sums
 
     # ---- what it tells

@@ -64,6 +64,14 @@ def test_embedding_takes_integers_of_any_shape() -> None:
         assert layer(index).shape == (*np.shape(getattr(index, "data", index)), 3)
 
 
+def test_a_squared_error_has_the_type_of_the_prediction() -> None:
+    layer, x = nn.Linear(3, 2), some(4, 3)
+    for target in (np.zeros((4, 2)), [[1, 2]] * 4, some(4, 2, dtype="float64")):
+        loss = nn.MSELoss()(layer(x), target)
+        loss.backward()
+        assert loss.dtype == layer.weight.grad.dtype == "float32"
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "width": (lambda: nn.Linear(3, 5)(some(2, 4)), ("(2, 4)", "(5, 3)", "must be 3")),
     "type": (lambda: nn.Linear(3, 5)(some(2, 3, dtype="float64")), ("float64", "float32")),
@@ -218,6 +226,7 @@ def test_a_deep_copy_is_a_model_of_its_own() -> None:
     twin[0].weight.data *= 0
     assert names(twin) == names(model)
     assert [p.place for p in twin.parameters()] == [p.place for p in model.parameters()]
+    assert {p.owner.root for p in twin.parameters()} == {twin}
     np.testing.assert_array_equal(model(x).numpy(), y)
     np.testing.assert_array_equal(twin(x).numpy(), np.tile(twin[2].bias.data, (2, 1)))
 
@@ -288,6 +297,12 @@ GROUPS: dict[str, tuple[Callable[[], list[nn.Module]], tuple[int, ...]]] = {
     "Conv ReLU": (lambda: [nn.Conv2d(3, 4, 3, 2), nn.ReLU()], (2, 3, 9, 8)),
     "Conv pool": (lambda: [nn.Conv2d(3, 4, 2, bias=False), nn.MaxPool2d(2)], (2, 3, 9, 8)),
     "Conv ReLU pool": (lambda: _block("im2col", 3), (2, 3, 7, 8)),
+    "Conv wide pool": (lambda: [nn.Conv2d(3, 4, 3), nn.MaxPool2d(3, 2)], (2, 3, 9, 8)),
+    "Conv ReLU dense pool": (lambda: [*_block("auto", 3)[:2], nn.MaxPool2d(2, 1)], (2, 3, 7, 8)),
+    "Conv ReLU padded pool": (
+        lambda: [*_block("auto", 3)[:2], nn.MaxPool2d(2, 2, 1)],
+        (2, 3, 7, 8),
+    ),
     "Winograd ReLU pool": (lambda: _block("winograd2", 8), (2, 8, 7, 9)),
     "all": (
         lambda: [*_block("auto", 3), nn.Flatten(), nn.Linear(48, 4), nn.ReLU()],

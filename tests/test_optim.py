@@ -9,7 +9,6 @@ from datafiles import refused
 
 import nnmpi
 from nnmpi import nn, optim
-from nnmpi.nn.models import digits_cnn
 from nnmpi.optim import schedule
 
 NO_TORCH = "PyTorch is not installed: NNMPI_WITH_TORCH=1 scripts/test installs it"
@@ -216,7 +215,7 @@ def test_a_step_voids_older_graphs_of_what_it_moved() -> None:
 
 
 def test_a_model_lives_in_one_flat_store() -> None:
-    m = digits_cnn()
+    m = model()
     opt = optim.Adam(m.parameters(), weight_decay=0.1)
     (store,) = {p.store for p in m.parameters()}
     inside = np.zeros(store.flat.size, bool)

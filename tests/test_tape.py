@@ -106,9 +106,9 @@ def test_a_leaf_is_its_own_graph():
 
 
 def net(x: Tensor, w: list[Tensor]) -> Tensor:
-    """w[0] is used at both ends, w[1] twice in the middle, w[2] once."""
+    """w[0] is used at both ends, w[1] twice in the middle, w[2] once; so is h, a value, twice."""
     h = (x * w[0]).sum() + w[2]
-    return ((h * w[1] + w[1]) * w[0]).sum()
+    return ((h * w[1] + w[1]) * h * w[0]).sum()
 
 
 def test_on_leaf_is_called_once_and_only_when_the_gradient_is_final():

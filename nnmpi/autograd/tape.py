@@ -37,6 +37,10 @@ class Variable(Protocol):
     def shape(self) -> tuple[int, ...]:
         """The length of each axis."""
 
+    @property
+    def dtype(self) -> Any:
+        """The element type; a gradient has it too."""
+
     def receive(self, vjp: Vjp, g: Any) -> None:
         """Take a contribution to this leaf's gradient."""
 
@@ -126,6 +130,8 @@ def backward(
         made = node.made
         if tensor.written > made:
             _refuse_written(tensor)
+        if g.dtype != tensor.dtype:
+            g = g.astype(tensor.dtype)
         if node.prepare is not None:
             g = node.prepare(g, node.needs)
         needs, vjps = node.needs, node.vjps

@@ -145,7 +145,8 @@ class Dropout(Module):
     """In training, each number is dropped with probability p and the others are scaled up.
 
     Which ones depends on the seed, the step, the path of the layer and the
-    global index of the sample: every layout of ranks drops the same.
+    global index of the sample: every layout of ranks drops the same. Used twice
+    in one pass it drops the same again; give each place a layer of its own.
     """
 
     def __init__(self, p: float = 0.5) -> None:

@@ -64,7 +64,7 @@ class Module:
             book[name] = value  # what takes another's place keeps its place in the order
         if isinstance(value, Parameter):
             owner = value.owner
-            if owner is None or owner._parameters.get(value.name) is not value:
+            if owner is None or not owner.holds(value):
                 value.owner, value.name = self, name
         elif isinstance(value, Module):
             parent = value._parent
@@ -72,6 +72,10 @@ class Module:
                 object.__setattr__(value, "_parent", self)
                 object.__setattr__(value, "_name", name)
         object.__setattr__(self, name, value)
+
+    def holds(self, p: Parameter) -> bool:
+        """Whether p is still this module's, under the name it has from there."""
+        return self._parameters.get(p.name) is p
 
     def _book(self, name: str, value: Any) -> dict[str, Any] | None:
         """Where an attribute is entered: among parameters, modules, buffers, or nowhere."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,9 +13,6 @@ from nnmpi import backend, keyed
 from nnmpi.autograd import Tensor
 from nnmpi.backend import CPU, Array, Backend
 from nnmpi.kernels.result import Vjp
-
-if TYPE_CHECKING:
-    from nnmpi.nn.module import Module
 
 Init = Callable[[keyed.Key, np.ndarray], np.ndarray]
 """`init(key, index)`: float64 values for the elements of these C-order indices."""
@@ -26,6 +23,23 @@ class Place(NamedTuple):
 
     path: str
     shape: tuple[int, ...]
+
+
+class Owner(Protocol):
+    """What a parameter needs to know of the module it belongs to."""
+
+    seed: int
+
+    @property
+    def path(self) -> str:
+        """Its name from the root of the model."""
+
+    @property
+    def root(self) -> Owner:
+        """The whole model."""
+
+    def holds(self, p: Parameter) -> bool:
+        """Whether p is still its parameter."""
 
 
 class Store(Protocol):
@@ -87,7 +101,7 @@ class Parameter(Tensor):
         self.node, self.written, self.requires_grad = None, 0, True
         self._shape, self.init = tuple(shape), init
         self.layout = tuple(range(len(shape))) if layout is None else layout
-        self.owner: Module | None = None
+        self.owner: Owner | None = None
         self.name, self.index, self._filled = "", 0, False
         self.store: Store | None = None
 

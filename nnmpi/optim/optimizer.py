@@ -109,13 +109,6 @@ class Optimizer:
         if group is not None:
             yield group
 
-    def state_dict(self) -> dict[str, Any]:
-        """The running sums and step counts, on the host."""
-        return {
-            "steps": list(self.steps),
-            "state": [backend.to_host(s).copy() for s in self.state],
-        }
-
 
 def check(name: str, value: float) -> float:
     """The value, which must be a finite number and not negative."""

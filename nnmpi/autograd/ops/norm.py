@@ -45,7 +45,7 @@ def _affine(xhat: Array, w: Array | None, b: Array | None) -> Array:
 def moments(x: Array) -> Moments:
     """The statistics of each channel of x; in two passes, since E[x^2] - E[x]^2 cancels."""
     rows = _rows(x)
-    mean = column_sum(rows) / len(rows)
+    mean = column_sum(rows) / max(len(rows), 1)
     d = rows - mean
     return Moments(len(rows), mean, column_sum(d * d))
 

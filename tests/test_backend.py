@@ -1,0 +1,161 @@
+"""Backends: how one is found, and the ways in and out of it."""
+
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+import strictarray
+
+from nnmpi import backend
+from nnmpi.backend import CPU, Backend
+
+DEVICE = Backend("cuda", strictarray)
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    """A function that puts a module, or an error, in CuPy's place."""
+
+    def put(module: ModuleType | SimpleNamespace | Exception) -> None:
+        def load():
+            if isinstance(module, Exception):
+                raise module
+            return module
+
+        monkeypatch.setattr(backend, "_cupy", load)
+        backend._why_no_cuda.cache_clear()
+
+    yield put
+    backend._why_no_cuda.cache_clear()
+
+
+def gpu(available: bool) -> SimpleNamespace:
+    return SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: available))
+
+
+# ---- by name
+
+
+@pytest.mark.parametrize(
+    ("module", "remedy"),
+    [
+        (ImportError("No module named 'cupy'"), r"pip install 'nnmpi\[cuda\]'"),
+        (gpu(available=False), "finds no GPU or no driver"),
+    ],
+    ids=["no CuPy", "no GPU"],
+)
+def test_no_cuda_is_one_line_with_the_remedy(cupy, module, remedy):
+    cupy(module)
+    with pytest.raises(ValueError, match=f"^no CUDA device: .*{remedy}.*; use --device cpu$") as e:
+        backend.get("cuda")
+    assert "\n" not in str(e.value)
+    assert backend.get("auto") is CPU
+
+
+def test_cuda_where_it_works(cupy):
+    module = gpu(available=True)
+    cupy(module)
+    for device in ("cuda", "auto"):
+        found = backend.get(device)
+        assert (found.name, found.xp) == ("cuda", module)
+        assert not found.is_host
+        assert found.chunk_bytes > 100 * CPU.chunk_bytes
+    assert backend.get("cpu") is CPU
+
+
+def test_here_and_now():
+    """On this machine, whatever it has: auto never fails, and cuda agrees with it."""
+    auto = backend.get("auto")
+    if auto is CPU:
+        with pytest.raises(ValueError, match="use --device cpu"):
+            backend.get("cuda")
+    else:
+        assert auto.name == backend.get("cuda").name == "cuda"
+
+
+@pytest.mark.parametrize("device", ["gpu", "", "CPU", "cuda:1"])
+def test_an_unknown_device_is_refused_with_the_known_ones(device):
+    with pytest.raises(ValueError, match=f"{device!r} is not one of cpu, cuda, auto"):
+        backend.get(device)
+
+
+# ---- by array
+
+
+def test_an_array_knows_its_module():
+    for array in (np.ones(2), np.array(1.0), np.float32(1), np.int64(1), np.bool_(True)):
+        assert backend.xp_of(array) is np
+        assert backend.of(array) is CPU
+    device = strictarray.ones(2)
+    assert backend.xp_of(device) is strictarray
+    assert backend.of(device) == Backend("cuda", strictarray)
+    assert not backend.of(device).is_host
+
+
+@pytest.mark.parametrize("value", [1.5, [1, 2], (1, 2), None, "x", memoryview(b"x")], ids=repr)
+def test_what_is_no_array_is_refused_and_is_no_array(value):
+    with pytest.raises(ValueError, match=f"{type(value).__name__} is not an array"):
+        backend.xp_of(value)
+    assert not backend.is_array(value)
+
+
+def test_is_array():
+    assert backend.is_array(np.ones(2))
+    assert backend.is_array(np.array(1.0))
+    assert backend.is_array(strictarray.ones(2))
+    assert not backend.is_array(np.float64(1.5))
+    assert not backend.is_array(np.bool_(True))
+
+
+# ---- in and out
+
+VALUES = {
+    "NumPy": np.array([[1.5, 2.5]]),
+    "0-d": np.array(1.5),
+    "a scalar": np.float64(1.5),
+    "device": strictarray.asarray(np.array([1.5, 2.5])),
+    "integers": np.arange(3, dtype="uint8"),
+}
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+@pytest.mark.parametrize("on", [CPU, DEVICE], ids=["host", "device"])
+@pytest.mark.parametrize("dtype", [None, "float32"])
+def test_asarray_brings_values_over(on, value, dtype):
+    array = on.asarray(value, dtype)
+    assert type(array) is on.xp.ndarray
+    assert array.dtype == (dtype or value.dtype)
+    assert array.shape == value.shape
+    assert backend.to_host(array).tolist() == backend.to_host(value).tolist()
+
+
+@pytest.mark.parametrize("on", [CPU, DEVICE], ids=["host", "device"])
+def test_asarray_leaves_what_is_there_already(on):
+    array = on.xp.ones(3)
+    assert on.asarray(array) is array
+    assert on.asarray(array, "float64") is array
+    assert on.asarray(array, "float32") is not array
+
+
+def test_a_copy_on_the_other_side_is_a_copy():
+    host = np.ones(3)
+    device = DEVICE.asarray(host)
+    host[0] = 7
+    assert device.get().tolist() == [1, 1, 1]
+    back = CPU.asarray(device)
+    back[0] = 9
+    assert device.get().tolist() == [1, 1, 1]
+
+
+def test_to_host_waits_once_and_only_for_a_device():
+    host, device = np.arange(3.0), strictarray.arange(3.0)
+    with strictarray.counting() as count:
+        assert backend.to_host(host) is host
+        assert backend.to_host(np.float64(2)).shape == ()
+        DEVICE.asarray(host)
+    assert count.total == 0, count
+    with strictarray.counting() as count:
+        out = backend.to_host(device)
+    assert count.total == 1, count
+    assert type(out) is np.ndarray
+    assert out.tolist() == [0, 1, 2]

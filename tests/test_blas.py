@@ -1,0 +1,240 @@
+"""Which kernels BLAS is told to use, that it still computes, and when it is left alone."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from nnmpi import blas
+
+AVX512 = "avx512f avx512dq avx512cd avx512bw avx512vl"
+
+
+def cpuinfo(vendor: str, family: int, flags: str) -> str:
+    """Two processors as Linux lists them; only the first one counts."""
+    first = (
+        f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: 17\n"
+        f"model name\t: Some: Processor\nflags\t\t: fpu sse avx2 {flags} fma\nbugs\t\t:\n\n"
+    )
+    return first + first.replace(vendor, "Other")
+
+
+PROCESSORS = {
+    "Zen 5": (cpuinfo("AuthenticAMD", 26, AVX512), "SkylakeX"),
+    "Zen 4": (cpuinfo("AuthenticAMD", 25, AVX512), "Haswell"),
+    "Zen 3": (cpuinfo("AuthenticAMD", 25, ""), None),
+    "AMD with half of AVX-512": (cpuinfo("AuthenticAMD", 26, "avx512f avx512cd"), None),
+    "Intel": (cpuinfo("GenuineIntel", 6, AVX512), None),
+    "ARM": ("processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd\n", None),
+    "a family that is no number": (
+        cpuinfo("AuthenticAMD", 26, AVX512).replace(": 26", ": ?"),
+        "SkylakeX",
+    ),
+    "empty": ("", None),
+    "blank": ("\n\n", None),
+    "nonsense": ("::\nno colon here\n", None),
+}
+
+
+@pytest.mark.parametrize(("text", "core"), PROCESSORS.values(), ids=PROCESSORS)
+def test_better_core(text, core):
+    assert blas.better_core(blas.cpu(text)) == core
+
+
+def test_cpu_reads_the_first_processor():
+    c = blas.cpu(PROCESSORS["Zen 5"][0])
+    assert (c.vendor, c.family, c.name) == ("AuthenticAMD", 26, "Some: Processor")
+    assert {"avx2", "avx512vl", "fma"} <= c.flags
+    assert blas.cpu("") == blas.Cpu("", 0, "", frozenset())
+
+
+def test_a_machine_without_cpuinfo_has_no_processor(monkeypatch, tmp_path):
+    monkeypatch.setattr(blas, "Path", lambda name: tmp_path / "missing")
+    assert blas.cpu() == blas.cpu("")
+
+
+# ---- tune, with a BLAS and a processor that only pretend
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """What `tune` does on a Zen 5 whose BLAS has chosen Haswell's kernels."""
+    done = []
+    monkeypatch.setattr(blas, "cpu", lambda: blas.Cpu("AuthenticAMD", 26, "", blas._AVX512))
+    monkeypatch.setattr(blas, "core", lambda: "Haswell")
+    monkeypatch.setattr(blas, "_switch_core", done.append)
+    monkeypatch.setattr(blas, "_keep_memory", lambda: done.append("memory"))
+    for name in ("NNMPI_TUNE", "OPENBLAS_CORETYPE"):
+        monkeypatch.delenv(name, raising=False)
+    return done
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "does"),
+    [
+        ("NNMPI_TUNE", "1", ["memory", "SkylakeX"]),
+        ("NNMPI_TUNE", "0", []),
+        ("OPENBLAS_CORETYPE", "Haswell", ["memory"]),
+        ("OPENBLAS_CORETYPE", "", ["memory"]),
+    ],
+)
+def test_what_the_user_sets_wins(calls, monkeypatch, name, value, does):
+    monkeypatch.setenv(name, value)
+    blas.tune()
+    assert calls == does
+
+
+def test_nothing_is_switched_that_is_right_already(calls, monkeypatch):
+    blas.tune()
+    monkeypatch.setattr(blas, "core", lambda: "SkylakeX")
+    blas.tune()
+    monkeypatch.setattr(blas, "better_core", lambda c: None)
+    blas.tune()
+    assert calls == ["memory", "SkylakeX", "memory", "memory"]
+
+
+class Library:
+    """An OpenBLAS that can be told to choose again, or one that cannot."""
+
+    def __init__(self, monkeypatch, *names: str) -> None:
+        self.calls = []
+        functions = {name: self.function(name) for name in names}
+        monkeypatch.setattr(blas, "_function", lambda *asked: functions.get(asked[0]))
+        monkeypatch.setattr(blas, "core", lambda: "Haswell")
+        monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
+
+    def function(self, name: str):
+        return lambda: self.calls.append((name, os.environ.get("OPENBLAS_CORETYPE")))
+
+
+def test_the_switch_leaves_before_it_enters_and_tidies_up(monkeypatch):
+    library = Library(monkeypatch, "gotoblas_dynamic_quit", "gotoblas_dynamic_init")
+    blas._switch_core("SkylakeX")
+    names = [name for name, _ in library.calls]
+    assert names == ["gotoblas_dynamic_quit", "gotoblas_dynamic_init"]
+    assert library.calls[-1][1] == "SkylakeX"
+    assert "OPENBLAS_CORETYPE" not in os.environ
+
+
+@pytest.mark.parametrize("half", ["gotoblas_dynamic_quit", "gotoblas_dynamic_init"])
+def test_half_a_switch_is_not_begun(monkeypatch, half):
+    library = Library(monkeypatch, half)
+    blas._switch_core("SkylakeX")
+    assert library.calls == []
+
+
+def test_another_blas_than_openblas_is_left_alone(monkeypatch):
+    monkeypatch.setattr(blas, "_openblas", lambda: None)
+    monkeypatch.setattr(blas, "better_core", lambda c: "SkylakeX")
+    monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
+    before = dict(os.environ)
+    assert blas.core() == "unknown"
+    blas.tune()
+    blas.set_threads(1)
+    assert dict(os.environ) == before
+    assert (np.eye(64) @ np.ones((64, 64)) == 1).all()
+
+
+def test_no_libc_no_memory_settings(monkeypatch):
+    def refuse(name):
+        raise OSError("no such library")
+
+    monkeypatch.setattr(blas.ctypes, "CDLL", refuse)
+    blas._keep_memory()
+    blas._openblas.cache_clear()
+    try:
+        assert blas.core() == "unknown"
+    finally:
+        blas._openblas.cache_clear()
+
+
+# ---- the real thing, in processes of its own
+
+COMPUTE = """
+import os
+import numpy as np
+
+def compute():
+    rng = np.random.default_rng(0)
+    for dtype, eps in (("float32", 1e-4), ("float64", 1e-11)):
+        for n, k, m in ((1, 1, 1), (3, 5, 7), (64, 64, 64), (129, 257, 65), (200, 30, 300)):
+            a, b = (rng.integers(-4, 5, s).astype(dtype) for s in ((n, k), (k, m)))
+            exact = np.einsum("ik,kj->ij", a.astype("int64"), b.astype("int64"))
+            assert (a @ b == exact).all(), (dtype, n, k, m)
+            assert (a.T.copy().T @ b == exact).all()
+            assert (a @ b[:, 0] == exact[:, 0]).all()
+        a = (rng.standard_normal((40, 40)) + 10 * np.eye(40)).astype(dtype)
+        assert abs(np.linalg.inv(a) @ a - np.eye(40)).max() < eps
+        u, s, v = np.linalg.svd(a)
+        assert abs(u * s @ v - a).max() < 100 * eps
+        assert abs(u.T @ u - np.eye(40)).max() < eps
+"""
+
+
+def python(code: str, **environment: str) -> list[str]:
+    """The lines that a fresh Python prints when it runs this code."""
+    kept = {k: v for k, v in os.environ.items() if k not in ("NNMPI_TUNE", "OPENBLAS_CORETYPE")}
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", COMPUTE + code],
+        env={"OPENBLAS_NUM_THREADS": "1", **kept, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout.split("\n")[:-1]
+
+
+SWITCH = """
+compute()
+from nnmpi import blas
+compute()
+for name in ("Nehalem", "Haswell"):
+    blas._switch_core(name)
+    compute()
+    print(blas.core())
+    assert "OPENBLAS_CORETYPE" not in os.environ
+"""
+
+
+def switches_here() -> bool:
+    """Whether NumPy's BLAS is an OpenBLAS for x86 that knows more than one kind of kernel."""
+    functions = blas._function("gotoblas_dynamic_quit"), blas._function("gotoblas_dynamic_init")
+    return None not in functions and "avx2" in blas.cpu().flags
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_results_are_right_after_the_switch(threads):
+    names = python(SWITCH, OPENBLAS_NUM_THREADS=threads)
+    if switches_here():
+        assert names == ["Nehalem", "Haswell"]
+    else:
+        assert len(set(names)) == 1
+
+
+TUNED = """
+from nnmpi import blas
+compute()
+print(blas.core())
+print(blas.better_core(blas.cpu()))
+print(os.environ.get("OPENBLAS_CORETYPE", "unset"))
+"""
+
+
+def test_importing_nnmpi_switches_to_the_better_core():
+    core, better, setting = python(TUNED)
+    assert setting == "unset"
+    if switches_here() and better != "None":
+        assert core == better
+    else:
+        assert core == python(TUNED, NNMPI_TUNE="0")[0]
+
+
+def test_a_core_that_the_user_has_set_stays():
+    core, _, setting = python(TUNED, OPENBLAS_CORETYPE="Nehalem")
+    assert setting == "Nehalem"
+    if switches_here():
+        assert core == "Nehalem"

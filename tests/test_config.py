@@ -1,0 +1,239 @@
+"""Options: their defaults, how bad ones are refused, and how files and flags give them."""
+
+import math
+from dataclasses import FrozenInstanceError, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from datafiles import refused
+
+import nnmpi
+from nnmpi import train
+from nnmpi.config import Config, from_toml, options
+
+GROUPS = {"model", "data", "training", "files", "other"}
+
+FLAGS: dict[str, tuple[str, Any]] = {
+    "model": ("mlp:4-3", "mlp:4-3"),
+    "data": ("iris", "iris"),
+    "data-dir": ("some/where", "some/where"),
+    "download": ("", True),
+    "epochs": ("3", 3),
+    "steps": ("4", 4),
+    "batch-size": ("5", 5),
+    "lr": ("1e-3", 1e-3),
+    "optimizer": ("sgd", "sgd"),
+    "momentum": ("0.5", 0.5),
+    "weight-decay": ("1", 1.0),
+    "lr-schedule": ("warmup:5+cosine", "warmup:5+cosine"),
+    "clip-norm": ("2", 2.0),
+    "seed": ("7", 7),
+    "dtype": ("float64", "float64"),
+    "device": ("auto", "auto"),
+    "convolution": ("winograd4", "winograd4"),
+    "save": ("a.safetensors", "a.safetensors"),
+    "load": ("b.safetensors", "b.safetensors"),
+    "log": ("c.jsonl", "c.jsonl"),
+    "dry-run": ("", True),
+    "quiet": ("", True),
+}
+
+
+def field(flag: str) -> str:
+    return flag.replace("-", "_")
+
+
+def test_a_run_without_options_is_digits_on_the_cpu() -> None:
+    c = Config()
+    assert nnmpi.Config is Config
+    assert (c.model, c.data, c.epochs, c.batch_size) == ("digits-cnn", "digits", 10, 64)
+    assert (c.optimizer, c.lr, c.momentum, c.weight_decay) == ("adam", 2e-3, 0.9, 0.0)
+    assert (c.lr_schedule, c.seed) == ("constant", 0)
+    assert (c.dtype, c.device, c.convolution) == ("float32", "cpu", "auto")
+    unset = (c.data_dir, c.steps, c.clip_norm, c.save, c.load, c.log)
+    assert unset == (None,) * 6
+    assert not any((c.download, c.dry_run, c.quiet))
+
+
+def test_a_config_is_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Config().lr = 1.0  # type: ignore[misc]
+
+
+def test_every_option_is_described() -> None:
+    assert options() == fields(Config)
+    for option in options():
+        assert option.metadata["group"] in GROUPS, option.name
+        assert len(option.metadata["help"]) > 5, option.name
+
+
+BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "no epochs": ({"epochs": 0}, ("epochs 0", "at least 1")),
+    "no steps": ({"steps": 0}, ("steps 0", "at least 1")),
+    "no batch": ({"batch_size": -3}, ("batch_size -3", "at least 1")),
+    "seed": ({"seed": -1}, ("seed -1", "at least 0")),
+    "lr 0": ({"lr": 0}, ("lr 0.0", "above 0", "0.002")),
+    "lr NaN": ({"lr": math.nan}, ("lr nan", "above 0")),
+    "lr without end": ({"lr": math.inf}, ("lr inf", "a number")),
+    "lr beyond float": ({"lr": 10**400}, ("lr", "1.79769e+308")),
+    "momentum 1": ({"momentum": 1.0}, ("momentum 1.0", "less than 1")),
+    "momentum below 0": ({"momentum": -0.1}, ("momentum -0.1", "at least 0")),
+    "momentum NaN": ({"momentum": math.nan}, ("momentum nan",)),
+    "decay": ({"weight_decay": -1e-4}, ("weight_decay -0.0001", "at least 0")),
+    "decay without end": ({"weight_decay": math.inf}, ("weight_decay inf", "a number")),
+    "clip 0": ({"clip_norm": 0.0}, ("clip_norm 0.0", "above 0", "leave it out")),
+    "clip NaN": ({"clip_norm": math.nan}, ("clip_norm nan", "leave it out")),
+    "optimizer": ({"optimizer": "lion"}, ("'lion'", "sgd, adam, adamw")),
+    "dtype": ({"dtype": "int8"}, ("'int8'", "float32, float64")),
+    "device": ({"device": "tpu"}, ("'tpu'", "cpu, cuda, auto")),
+    "convolution": ({"convolution": "fft"}, ("'fft'", "winograd2, winograd4, im2col")),
+    "text for a number": ({"epochs": "3"}, ("epochs '3'", "int")),
+    "half an epoch": ({"epochs": 1.5}, ("epochs 1.5", "int")),
+    "a whole float": ({"epochs": 2.0}, ("epochs 2.0", "int")),
+    "truth for a number": ({"epochs": True}, ("epochs True", "int")),
+    "truth for a rate": ({"lr": True}, ("lr True", "float")),
+    "a number for truth": ({"quiet": 1}, ("quiet 1", "bool")),
+    "a number for text": ({"model": 3}, ("model 3", "str")),
+    "nothing for a number": ({"epochs": None}, ("epochs None", "int")),
+    "nothing for text": ({"data": None}, ("data None", "str")),
+    "empty model": ({"model": ""}, ("model is empty", "leave it out")),
+    "empty save": ({"save": ""}, ("save is empty", "leave it out")),
+}
+
+
+@pytest.mark.parametrize("case", BAD.values(), ids=BAD)
+def test_a_bad_value_gives_one_line(case: Any) -> None:
+    values, words = case
+    with refused(*words):
+        Config(**values)
+    with refused(*words):
+        replace(Config(), **values)
+
+
+def test_least_values_are_taken() -> None:
+    c = Config(epochs=1, steps=1, batch_size=1, seed=0, momentum=0, weight_decay=0, lr=1e-300)
+    assert (c.epochs, c.steps, c.batch_size, c.seed, c.momentum) == (1, 1, 1, 0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "plain"),
+    [
+        ("lr", 1, 1.0),
+        ("lr", np.float64(0.5), 0.5),
+        ("lr", np.float32(0.5), 0.5),
+        ("epochs", np.int64(3), 3),
+        ("clip_norm", np.int8(2), 2.0),
+    ],
+)
+def test_numbers_become_pythons_own(name: str, value: Any, plain: Any) -> None:
+    """So that every event of a run can be written as JSON."""
+    got = getattr(Config(**{name: value}), name)
+    assert (got, type(got)) == (plain, type(plain))
+
+
+# ---- files
+
+
+def write(folder: Path, text: str) -> str:
+    path = folder / "run.toml"
+    path.write_text(text)
+    return str(path)
+
+
+FLAT = 'model = "iris-mlp"\ndata = "iris"\nepochs = 3\nbatch-size = 16\nlr = 1\nquiet = true\n'
+GROUPED = """
+[model]
+model = "iris-mlp"
+[data]
+data = "iris"
+[training]
+epochs = 3
+batch_size = 16
+lr = 1.0
+[other]
+quiet = true
+"""
+MIXED = 'model = "iris-mlp"\ndata = "iris"\nquiet = true\n[training]\nepochs=3\nbatch-size=16\nlr=1'
+
+
+@pytest.mark.parametrize("text", [FLAT, GROUPED, MIXED], ids=["flat", "grouped", "mixed"])
+def test_a_file_may_be_flat_or_in_groups(tmp_path: Path, text: str) -> None:
+    wanted = Config(model="iris-mlp", data="iris", epochs=3, batch_size=16, lr=1.0, quiet=True)
+    assert from_toml(write(tmp_path, text)) == wanted
+
+
+def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
+    assert from_toml(write(tmp_path, "# nothing\n")) == Config()
+
+
+def test_a_file_changes_only_what_it_names(tmp_path: Path) -> None:
+    base = Config(epochs=4, seed=9)
+    assert from_toml(write(tmp_path, "epochs = 5"), base) == replace(base, epochs=5)
+
+
+BAD_FILES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "unknown key": ("learning = 1", ("learning is not an option",)),
+    "near miss": ("epoch = 1", ("epoch is not an option", "did you mean epochs?")),
+    "near miss in a group": ("[training]\nbatchsize = 1", ("did you mean batch_size?",)),
+    "unknown group": ("[trainin]\nlr = 1", ("trainin is not an option",)),
+    "group in a group": ("[training.more]\nlr = 1", ("more is not an option",)),
+    "type": ('epochs = "3"', ("epochs '3'", "int")),
+    "date": ("model = 2020-01-01", ("model", "str")),
+    "value": ("lr = -1", ("lr -1.0", "above 0")),
+    "huge": (f"lr = 1{'0' * 400}", ("lr", "1.79769e+308")),
+    "empty": ('log = ""', ("log is empty",)),
+    "broken": ("lr = [", ("is not TOML",)),
+    "twice": ("lr = 1\nlr = 2", ("is not TOML",)),
+    "twice, apart": ("seed = 1\n[training]\nseed = 2", ("seed is there twice", "keep one")),
+    "twice, spelt apart": ("data-dir = '.'\ndata_dir = '.'", ("data_dir is there twice",)),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES.values(), ids=BAD_FILES)
+def test_a_bad_file_gives_one_line_with_its_name(tmp_path: Path, case: Any) -> None:
+    text, words = case
+    with refused("config", "run.toml", *words):
+        from_toml(write(tmp_path, text))
+
+
+def test_a_file_that_cannot_be_read_gives_one_line(tmp_path: Path) -> None:
+    with refused("none.toml", "No such file", "name a TOML file"):
+        from_toml(str(tmp_path / "none.toml"))
+    with refused(str(tmp_path), "directory", "name a TOML file"):
+        from_toml(str(tmp_path))
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe\x00")
+    with refused("bytes.toml", "is not TOML"):
+        from_toml(str(tmp_path / "bytes.toml"))
+
+
+# ---- flags
+
+
+def test_the_flags_are_the_options() -> None:
+    assert {field(flag) for flag in FLAGS} == {option.name for option in options()}
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_every_flag_sets_its_option(flag: str) -> None:
+    text, value = FLAGS[flag]
+    arguments = [f"--{flag}", *([text] if text else [])]
+    assert train.config(arguments) == replace(Config(), **{field(flag): value})
+    assert getattr(Config(), field(flag)) != value
+
+
+def test_flags_win_over_the_file_wherever_they_stand(tmp_path: Path) -> None:
+    path = write(tmp_path, "epochs = 3\nseed = 4\nquiet = true\nclip-norm = 5")
+    wanted = Config(epochs=2, seed=4, quiet=False, clip_norm=5.0)
+    for arguments in (["--config", path, "--epochs", "2"], ["--epochs", "2", "--config", path]):
+        assert train.config([*arguments, "--no-quiet"]) == wanted
+
+
+def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"\A0\Z"):
+        train.main(["--help"])
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert [flag for flag in (*FLAGS, "config") if f"--{flag}" not in out] == []
+    assert "(default adam)" in out

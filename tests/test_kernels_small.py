@@ -1,0 +1,239 @@
+"""The small kernels: pooling and its ties, the epilogue of a convolution, sums, optimizer steps."""
+
+import tracemalloc
+from itertools import product
+
+import numpy as np
+import pytest
+import strictarray
+
+from nnmpi.kernels import epilogue, steps
+from nnmpi.kernels.pool import max_pool2d
+from nnmpi.kernels.sums import column_sum
+
+# ---- pooling: where the gradient goes
+
+WINDOWS = {
+    "2x2": {"kernel": 2, "stride": 2, "padding": 0},
+    "2x2 that overlap": {"kernel": 2, "stride": 1, "padding": 0},
+    "3x3": {"kernel": 3, "stride": 3, "padding": 0},
+    "3x3 that overlap": {"kernel": 3, "stride": 2, "padding": 1},
+}
+CONTENTS = {
+    "equal": lambda rng, shape: np.full(shape, 3.0),
+    "equal and negative": lambda rng, shape: np.full(shape, -3.0),
+    "zeros of both signs": lambda rng, shape: rng.choice([0.0, -0.0], shape),
+    "few values": lambda rng, shape: rng.integers(-1, 2, shape).astype("float64"),
+    "all different": lambda rng, shape: rng.permutation(np.arange(np.prod(shape) * 1.0)).reshape(
+        shape
+    ),
+}
+
+
+@pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
+@pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
+def test_a_windows_gradient_goes_to_one_of_its_largest_numbers(window, content):
+    x = content(np.random.default_rng(0), (2, 3, 7, 7))
+    y, (vjp,), _ = max_pool2d(x, **window)
+    places = list(np.ndindex(y.shape))
+    k, s, p = window.values()
+    for n, c, i, j in places:
+        g = np.zeros(y.shape)
+        g[n, c, i, j] = 2.5
+        dx = vjp(g, None)
+        (where,) = np.argwhere(dx)
+        assert dx[tuple(where)] == 2.5
+        assert x[tuple(where)] == y[n, c, i, j]
+        assert tuple(where[:2]) == (n, c)
+        assert all(s * a - p <= r < s * a - p + k for a, r in zip((i, j), where[2:], strict=True))
+        window_of_x = x[n, c, max(s * i - p, 0) : s * i - p + k, max(s * j - p, 0) : s * j - p + k]
+        assert y[n, c, i, j] == window_of_x.max()
+    g = np.random.default_rng(1).integers(-9, 9, y.shape).astype("float64")
+    assert vjp(g, None).sum() == g.sum()
+
+
+def test_a_tie_goes_to_the_left_column_and_the_upper_row():
+    z = np.zeros((2, 2, 1))
+    for values, place in (
+        ([[1, 1], [1, 1]], (0, 0)),
+        ([[0, 1], [0, 1]], (0, 1)),
+        ([[0, 0], [1, 1]], (1, 0)),
+        ([[0, 1], [1, 0]], (1, 0)),
+        ([[0, 0], [0, 1]], (1, 1)),
+    ):
+        z[..., 0] = values
+        y, dz = np.empty(1), np.full((2, 2, 1), np.nan)
+        epilogue.unpool_windows(np.ones(1), epilogue.pool_windows(z, y), dz)
+        assert [tuple(k) for k in np.argwhere(dz[..., 0])] == [place]
+        assert (y[0], dz.sum()) == (1, 1)
+
+
+# ---- the epilogue
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_pooling_before_bias_and_relu_gives_the_same_bits(dtype, bias):
+    rng = np.random.default_rng(0)
+    n, h, w, O = 3, 4, 5, 6
+    z = rng.integers(-3, 3, (2, 2, n, h, w, O)).astype(dtype)
+    z += (rng.random(z.shape) < 0.8) * rng.standard_normal(z.shape).astype(dtype)
+    b = rng.standard_normal(O).astype(dtype) if bias else None
+    for relu in (False, True):
+        y = np.empty((n, h, w, O), dtype)
+        epilogue.pool_windows(z, y)
+        epilogue.bias_relu(y, epilogue.rows(b, relu, w, y))
+        late = z.copy()
+        for plane in late.reshape(4, n, h, w, O):
+            epilogue.bias_relu(plane, epilogue.rows(b, relu, w, plane))
+        assert np.array_equal(y, late.max(axis=(0, 1)))
+        plain = z if b is None else z + b
+        assert np.array_equal(late, np.maximum(plain, 0) if relu else plain)
+
+
+def test_relu_lets_a_gradient_through_where_the_output_is_positive():
+    y = np.array([[1.0, 0.0, -0.0, 1e-300]])
+    g = np.array([[5.0, 6.0, 7.0, 8.0]])
+    out = epilogue.relu_gradient(g, y)
+    assert out.tolist() == [[5, 0, 0, 8]]
+    turned = epilogue.relu_gradient(np.asfortranarray(np.ones((2, 3))), np.ones((2, 3)))
+    assert turned.flags.c_contiguous
+
+
+# ---- sums
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("rows", [0, 1, 7, 1000])
+def test_column_sum_is_the_sum_over_rows(dtype, rows):
+    exact = np.random.default_rng(0).integers(-8, 8, (rows, 5))
+    g = exact.astype(dtype)
+    out = np.full(5, np.nan, dtype)
+    for given in (g, np.asfortranarray(g), np.repeat(g, 2, axis=1)[:, ::2]):
+        assert column_sum(given).tolist() == exact.sum(0).tolist()
+        assert column_sum(given).dtype == dtype
+        out[...] = np.nan
+        assert column_sum(given, out) is out
+        assert out.tolist() == exact.sum(0).tolist()
+    assert g.tolist() == exact.tolist()
+
+
+# ---- optimizer steps
+
+PIECE = steps._CHUNK_BYTES // 8
+ADAMS = [
+    steps.Adam(1e-2, *betas, eps, decay, decoupled, 0)
+    for betas, eps, (decay, decoupled) in product(
+        ((0.9, 0.999), (0.0, 0.5), (0.8, 0.0)),
+        (1e-8, 1e-2),
+        ((0.0, False), (0.1, False), (0.1, True)),
+    )
+]
+SGDS = [
+    steps.Sgd(1e-2, momentum, decay, nesterov)
+    for momentum, decay, nesterov in product((0.0, 0.9), (0.0, 0.1), (False, True))
+    if momentum or not nesterov
+]
+
+
+def plain_adam(p, gs, c):
+    """Kingma and Ba as they wrote it down: parameters, m and v after all steps."""
+    m = v = np.zeros_like(p)
+    for t, g in enumerate(gs, 1):
+        if c.decoupled:
+            p = p - c.lr * c.weight_decay * p
+        else:
+            g = g + c.weight_decay * p
+        m = c.beta1 * m + (1 - c.beta1) * g
+        v = c.beta2 * v + (1 - c.beta2) * g**2
+        p = p - c.lr * (m / (1 - c.beta1**t)) / (np.sqrt(v / (1 - c.beta2**t)) + c.eps)
+    return p, m, v
+
+
+def plain_sgd(p, gs, c):
+    v = np.zeros_like(p)
+    for g in gs:
+        g = g + c.weight_decay * p
+        v = c.momentum * v + g
+        p = p - c.lr * (g + c.momentum * v if c.nesterov else v)
+    return p, v
+
+
+def tensors(size, count=6):
+    rng = np.random.default_rng(size)
+    return rng.standard_normal(size), [rng.standard_normal(size) for _ in range(count)]
+
+
+def near(a, b):
+    return np.allclose(a, b, rtol=1e-11, atol=1e-13)
+
+
+SIZES = {"small": 10, "one piece": PIECE, "uneven pieces": 2 * PIECE + 5}
+
+
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("c", ADAMS, ids=str)
+def test_adam_is_the_formula(c, size):
+    start, gs = tensors(size)
+    p, M, V = start.copy(), np.zeros(size), np.zeros(size)
+    for t, g in enumerate(gs, 1):
+        before = g.copy()
+        steps.adam(p, g, M, V, c._replace(t=t))
+        assert np.array_equal(g, before)
+    expected, m, v = plain_adam(start, gs, c)
+    assert near(p, expected)
+    assert near(M * (1 - c.beta1), m)  # the sums are kept scaled
+    assert near(V * (1 - c.beta2), v)
+
+
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("c", SGDS, ids=str)
+def test_sgd_is_the_formula(c, size):
+    start, gs = tensors(size)
+    p, velocity = start.copy(), np.zeros(size)
+    for g in gs:
+        before = g.copy()
+        steps.sgd(p, g, velocity, c)
+        assert np.array_equal(g, before)
+    expected, v = plain_sgd(start, gs, c)
+    assert near(p, expected)
+    assert near(velocity, v if c.momentum else 0)
+
+
+def test_steps_on_a_device_are_the_same_and_wait_for_nothing():
+    start, gs = tensors(50)
+    for c in (*ADAMS, *SGDS):
+        host = start.copy(), np.zeros(50), np.zeros(50)
+        device = tuple(map(strictarray.asarray, host))
+        for t, g in enumerate(gs, 1):
+            with strictarray.counting() as count:
+                for (p, M, V), grad in ((host, g), (device, strictarray.asarray(g))):
+                    if isinstance(c, steps.Adam):
+                        steps.adam(p, grad, M, V, c._replace(t=t))
+                    else:
+                        steps.sgd(p, grad, M, c)
+            assert count.total == 0, count
+        assert near(device[0].get(), host[0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("c", [ADAMS[0], ADAMS[1], ADAMS[2], SGDS[0], SGDS[-1]], ids=str)
+def test_a_step_allocates_a_scratch_and_no_more(c, dtype):
+    p, g, M, V = (np.ones(1 << 20, dtype) for _ in range(4))
+
+    def step(t):
+        if isinstance(c, steps.Adam):
+            steps.adam(p, g, M, V, c._replace(t=t))
+        else:
+            steps.sgd(p, g, M, c)
+
+    tracemalloc.start()
+    try:
+        step(1)
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        step(2)
+        peak = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    assert steps._CHUNK_BYTES <= peak < 2 * steps._CHUNK_BYTES < p.nbytes // 8
