@@ -5,7 +5,8 @@ of row `r` is then a hash of (key, r, i), in 32-bit integer arithmetic that
 NumPy and CuPy carry out alike:
 
     row(r)     = mix(mix(r + k0) ^ k1)
-    bits(r, i) = mix(mix(i + row(r)) ^ k2)
+    column(i)  = mix(mix(i + k2) ^ k3)
+    bits(r, i) = mix(column(i) ^ row(r))
 
 so that a rank which owns a slice of a tensor, or some samples of a batch,
 draws exactly what the one rank that owns everything would have drawn there.
@@ -21,23 +22,24 @@ from nnmpi.backend import Array, xp_of
 
 
 class Key(NamedTuple):
-    """Three 32-bit words that stand for (seed, purpose, ...)."""
+    """Four 32-bit words that stand for (seed, purpose, ...)."""
 
     k0: int
     k1: int
     k2: int
+    k3: int
 
 
 def key(*parts: int | str) -> Key:
     """The key of these parts, as in `key(seed, "dropout", step, path)`."""
-    digest = blake2b(repr(parts).encode(), digest_size=12).digest()
-    return Key(*(int.from_bytes(digest[i : i + 4], "little") for i in (0, 4, 8)))
+    text = repr(tuple(p if isinstance(p, str) else int(p) for p in parts))
+    digest = blake2b(text.encode(), digest_size=16).digest()
+    return Key(*(int.from_bytes(digest[i : i + 4], "little") for i in (0, 4, 8, 12)))
 
 
 def bits(k: Key, index: Array, row: Array) -> Array:
     """uint32 for every element `index` of every `row` (integer arrays that broadcast)."""
-    rows = _hash(_low(row) + k.k0, k.k1, row)
-    return _hash(_low(index) + rows, k.k2, index)
+    return _mix(_hash(index, k.k2, k.k3) ^ _hash(row, k.k0, k.k1))
 
 
 def uniform(k: Key, index: Array, row: Array) -> Array:
@@ -49,7 +51,7 @@ def normal(k: Key, index: Array, row: Array) -> Array:
     """Standard normal float64 by Box and Muller, from two independent draws."""
     xp = xp_of(index)
     radius = xp.sqrt(-2.0 * xp.log(uniform(k, index, row)))
-    other = Key(k.k1, k.k2, k.k0 ^ 0x9E3779B9)
+    other = Key(k.k1, k.k2, k.k3, k.k0 ^ 0x9E3779B9)
     return radius * xp.cos(2.0 * np.pi * uniform(other, index, row))
 
 
@@ -58,12 +60,14 @@ def permutation(k: Key, n: int) -> np.ndarray:
     return np.argsort(bits(k, np.arange(n), np.zeros(1, np.int64)), kind="stable")
 
 
-def _hash(x: Array, word: int, wide: Array) -> Array:
-    """Two rounds over fresh uint32 `x`, with a key word and the upper word of `wide` between."""
+def _hash(place: Array, before: int, between: int) -> Array:
+    """Two rounds over the lower words, with the upper words and a word of the key between."""
+    x = xp_of(place).array(place, "uint32")
+    x += before
     x = _mix(x)
-    x ^= word
-    if wide.dtype.itemsize > 4:
-        x ^= (wide >> 32).astype("uint32")
+    x ^= between
+    if place.dtype.itemsize > 4:
+        x ^= (place >> 32).astype("uint32")
     return _mix(x)
 
 
@@ -78,8 +82,3 @@ def _mix(x: Array) -> Array:
         x *= factor
     x ^= x >> 16
     return x
-
-
-def _low(x: Array) -> Array:
-    """The lower words, in a fresh array."""
-    return x.astype("uint32")

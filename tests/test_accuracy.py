@@ -37,13 +37,13 @@ def command(*arguments: str) -> dict[str, Any]:
 
 
 def iris(seed: int) -> dict[str, Any]:
-    """Small steps, a little decay and a rate that falls to 0: the last epochs are all alike."""
+    """With a little decay and a rate that falls to 0 it settles, in whatever order it learns."""
     config = Config(
         model="iris-mlp",
         data="iris",
         epochs=60,
         batch_size=32,
-        lr=0.01,
+        lr=0.05,
         lr_schedule="cosine",
         weight_decay=0.01,
         seed=seed,
@@ -59,10 +59,10 @@ def test_iris_is_learnt_within_a_second(seed: int) -> None:
     assert result["seconds"] < 1
 
 
-def test_iris_is_learnt_whatever_is_held_out() -> None:
-    """Some fifths hold two or three flowers that look like another kind; ten fifths even out."""
-    accuracies = [iris(seed)["accuracy"] for seed in range(10)]
-    assert sum(accuracies) / 10 >= 0.96, accuracies
+def test_the_three_seeds_of_iris_are_not_the_lucky_ones() -> None:
+    """Some fifths hold more of the flowers that look like another kind: the mean is 96.4%."""
+    accuracies = [iris(seed)["accuracy"] for seed in range(30)]
+    assert sum(accuracies) / 30 >= 0.95, accuracies
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import strictarray
 from oracle import needs_torch, pytorch
 
 from nnmpi import backend
@@ -149,6 +150,17 @@ def test_the_default_is_winograd_in_float32_and_im2col_in_float64():
     for odd in (f._replace(stride=2), f._replace(algorithm="winograd2", stride=2)):
         assert not isinstance(chunk_of(q, odd)[0], Winograd)
     assert not isinstance(chunk_of(few, f._replace(algorithm="winograd2"))[0], Winograd)
+
+
+@pytest.mark.parametrize("algorithm", ["auto", *ALGORITHMS])
+def test_a_device_takes_im2col_whatever_it_is_asked_for(algorithm):
+    f = conv.Shape(1, 1, True, True, algorithm)
+    q = Problem(*(a.astype("float32") for a in problem((8, 8), f)))
+    with strictarray.counting() as count:
+        device = solve(Problem(*map(strictarray.asarray, q)), f)
+    assert count.total == 0, count
+    host = solve(q, f._replace(algorithm="im2col"))
+    assert off([a.get() for a in device], host) < 1e-6
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -22,20 +22,20 @@ def bits(k: keyed.Key, index, row=0) -> np.ndarray:
 
 def test_streams_never_change():
     """Every saved experiment depends on these numbers."""
-    assert KEY == (1644945062, 1341172584, 2021437963)
-    assert keyed.key() != keyed.key("") != keyed.key(0) == (3313805850, 610825247, 1830569549)
+    assert KEY == (4000825997, 980320146, 4159539574, 27621708)
+    assert keyed.key() != keyed.key("") != keyed.key(0) == (2274836026, 3265220276, 3706147289, 403499790)
     assert bits(KEY, np.arange(4), np.arange(3)[:, None]).tolist() == [
-        [517928793, 3824807815, 2642649272, 675185026],
-        [3275478380, 1331219661, 4079140463, 757887512],
-        [322341749, 991169454, 2647120684, 742562786],
+        [735736838, 1737116182, 910791727, 907223240],
+        [266254354, 837257554, 129198523, 3037437005],
+        [1578615906, 4170984762, 1472527824, 2773550331],
     ]
     far = [2**32, 2**32 + 1, 5 * 2**32 + 7]
-    assert bits(KEY, far, [0, 2**32, 3]).tolist() == [2889194507, 2902937603, 550908271]
-    assert keyed.permutation(KEY, 10).tolist() == [8, 0, 3, 5, 4, 6, 9, 2, 1, 7]
+    assert bits(KEY, far, [0, 2**32, 3]).tolist() == [1467931362, 1636460342, 2551559792]
+    assert keyed.permutation(KEY, 10).tolist() == [4, 0, 3, 2, 6, 1, 7, 5, 9, 8]
     assert keyed.uniform(KEY, np.arange(3), ROW).tolist() == [
-        (word + 0.5) / 2**32 for word in (517928793, 3824807815, 2642649272)
+        (word + 0.5) / 2**32 for word in (735736838, 1737116182, 910791727)
     ]
-    normal = [-2.0552016594995326, 0.3436613146096066, -0.9847500883445511]
+    normal = [-1.3731976873167364, 1.062794485987679, 0.5132715147579857]
     assert keyed.normal(KEY, np.arange(3), ROW) == pytest.approx(normal, rel=1e-12)
 
 
@@ -117,7 +117,7 @@ DRAWS = {
         [bits(keyed.key(seed, "x"), np.arange(64)) for seed in range(COUNT // 64)]
     ),
     "neighbouring words of a key": lambda: np.concatenate(
-        [bits(keyed.Key(0, 0, k), np.arange(64)) for k in range(COUNT // 64)]
+        [bits(keyed.Key(0, 0, k, 0), np.arange(64)) for k in range(COUNT // 64)]
     ),
 }
 

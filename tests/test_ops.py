@@ -1,6 +1,7 @@
 """Every op: gradients against finite differences and PyTorch, and the same on a strict device."""
 
 import inspect
+import math
 import pkgutil
 from collections.abc import Callable
 from importlib import import_module
@@ -17,6 +18,7 @@ from oracle import needs_torch, pytorch
 from nnmpi import backend
 from nnmpi.autograd import Tensor, ops
 from nnmpi.autograd.check import directional_error
+from nnmpi.autograd.ops.gelu import erfc
 from nnmpi.kernels.result import Result
 
 CASES = ELEMENTWISE | SHAPES | LAYERS
@@ -107,6 +109,15 @@ def test_values_and_gradients_are_pytorchs(name):
     y = case.oracle(torch, *args, **case.options)
     grads = torch.autograd.grad(y, leaves, torch.as_tensor(weights(tuple(y.shape)), dtype=y.dtype))
     assert agree(answer(name), [a.detach().numpy() for a in (y, *grads)])
+
+
+@pytest.mark.parametrize(("dtype", "last"), [("float64", 26), ("float32", 8)])
+def test_erfc_is_exact_to_rounding(dtype, last):
+    """As far as its exponent -x^2 is: the relative error grows with x^2."""
+    x = np.linspace(-6, last, 4001).astype(dtype)
+    exact = np.array([math.erfc(v) for v in x])
+    assert erfc(x).dtype == dtype
+    assert (np.abs(erfc(x) / exact - 1) / (1 + x * x)).max() < 16 * np.finfo(dtype).eps
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -11,6 +11,7 @@ from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.check import directional_error
 from nnmpi.autograd.ops import conv, linear
 from nnmpi.backend import Backend, to_host
+from nnmpi.kernels.result import Result
 
 FLOATS = ("float32", "float64")
 DEVICE = Backend("cuda", strictarray)
@@ -149,6 +150,18 @@ def test_a_gradient_has_the_type_of_its_data(dtype, other):
         assert type(a.grad) is np.ndarray
         assert (a.grad.dtype, a.grad.shape) == (dtype, shape)
         assert a.grad.tolist() == np.full(shape, 16.0 / a.size).tolist()
+
+
+@pytest.mark.parametrize("other", FLOATS)
+def test_a_gradient_has_the_type_of_the_value_on_the_way_too(other):
+    seen = []
+
+    def watched(a: np.ndarray) -> Result:
+        return Result(a * 2, (lambda g, out: seen.append(g.dtype) or g,))
+
+    y = apply(watched, leaf(2, dtype="float32"))
+    (y * np.ones(2, other)).sum().backward()
+    assert seen == ["float32"]
 
 
 def test_a_gradient_is_nobody_elses_memory():

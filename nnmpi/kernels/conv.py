@@ -27,13 +27,17 @@ _MIN_CHANNELS = 8  # below, Winograd's transforms cost more than its GEMMs save
 
 
 class Shape(NamedTuple):
-    """What a convolution computes: relu(max_pool_2x2(conv(x, w) + b)), pool and relu optional."""
+    """What a convolution computes: relu(max_pool_2x2(conv(x, w) + b)), pool and relu optional.
+
+    `keep`: there will be a way back; else nothing is kept for it.
+    """
 
     stride: int = 1
     padding: int = 0
     relu: bool = False
     pool: bool = False
     algorithm: str = "auto"
+    keep: bool = True
 
 
 class Shared(NamedTuple):
@@ -84,7 +88,11 @@ def conv2d(x: Array, w: Array, b: Array | None, f: Shape) -> Result:
     y = xp_of(x).empty((N, h // p, v // p, O), x.dtype)
     chunks = [slice(i, min(i + chunk, N)) for i in range(0, N, chunk)]
     rows = epilogue.rows(b, f.relu, v // p, y)
-    masks = [_finish(method.forward(s), y[s], rows, f.pool, method.covers) for s in chunks]
+    masks = []
+    for s in chunks:
+        masks.append(_finish(method.forward(s), y[s], rows, f.pool, method.covers))
+        if not f.keep:
+            method.kept.clear()
 
     def prepare(g: Array, needs: Sequence[bool]) -> Shared:
         xp, gl = xp_of(g), g.transpose(0, 2, 3, 1)

@@ -165,7 +165,7 @@ class Winograd:
         t = q.m + 2
         self.U = (self.f.G @ w.reshape(9, -1)).reshape(t * t, self.C, self.O)
         self.P = np.zeros((q.m, q.m, chunk, q.th + 1, q.tw + 1, self.C), x.dtype)
-        self.V: dict[int, np.ndarray] = {}
+        self.kept: dict[int, np.ndarray] = {}  # V of each chunk
 
     @cached_property
     def ut(self) -> np.ndarray:
@@ -195,7 +195,7 @@ class Winograd:
         split_phases(x, P, q)
         D = self._tiles(tt, n, self.C)
         gather_tiles(P, self._shaped(D, n), q)
-        V = self.V[s.start] = self._tiles(tt, n, self.C)
+        V = self.kept[s.start] = self._tiles(tt, n, self.C)
         np.matmul(self.f.B, D, out=V)
         M = self._tiles(tt, n, self.O)
         np.matmul(V.reshape(tt, -1, self.C), self.U, out=M.reshape(tt, -1, self.O))
@@ -228,7 +228,7 @@ class Winograd:
         np.matmul(f.A.T, dY, out=dM2)
         dM = dM2.reshape(tt, -1, self.O)
         if dU is not None:
-            V = self.V[s.start].reshape(tt, -1, self.C)
+            V = self.kept[s.start].reshape(tt, -1, self.C)
             dU += np.matmul(V.transpose(0, 2, 1), dM)
         if dx is not None:
             dV = self._tiles(tt, n, self.C)

@@ -17,6 +17,7 @@ def conv2d(
     relu: bool = False,
     pool: bool = False,
     algorithm: str = "auto",
+    keep: bool = True,
 ) -> Result:
     """x (N, C, H, W) by kernels w (O, C, kh, kw), + b (O), then 2x2 max-pool and ReLU if asked."""
     if x.ndim != 4 or x.shape[1] != w.shape[1]:
@@ -37,7 +38,7 @@ def conv2d(
             f"conv2d: images of {x.shape[2]}x{x.shape[3]} with padding {padding} are too small "
             f"for a {w.shape[2]}x{w.shape[3]} kernel{' and a 2x2 pool' if pool else ''}"
         )
-    return conv.conv2d(x, w, b, conv.Shape(stride, padding, relu, pool, algorithm))
+    return conv.conv2d(x, w, b, conv.Shape(stride, padding, relu, pool, algorithm, keep))
 
 
 def _check_window(name: str, x: Array, kernel: int, stride: int, padding: int) -> None:
