@@ -116,8 +116,8 @@ DRAWS = {
     "neighbouring keys": lambda: np.concatenate(
         [bits(keyed.key(seed, "x"), np.arange(64)) for seed in range(COUNT // 64)]
     ),
-    "neighbouring words of a key": lambda: np.concatenate(
-        [bits(keyed.Key(0, 0, k, 0), np.arange(64)) for k in range(COUNT // 64)]
+    "neighbouring last words of a key": lambda: np.concatenate(
+        [bits(keyed.Key(0, 0, 0, k), np.arange(64)) for k in range(COUNT // 64)]
     ),
 }
 
