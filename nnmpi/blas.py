@@ -88,8 +88,10 @@ def core() -> str:
     return value.decode()
 
 
-def set_threads(n: int) -> None:
-    """Let BLAS use n threads."""
+def default_threads(n: int) -> None:
+    """Let BLAS use n threads, unless the user has said how many."""
+    if any(os.environ.get(name) for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")):
+        return
     function = _function("scipy_openblas_set_num_threads64_", "scipy_openblas_set_num_threads")
     if function is not None:
         function(ctypes.c_int(n))

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NoReturn
 
+from nnmpi import blas
 from nnmpi.config import Config, from_toml, options
 from nnmpi.report import LostOutputError, Report
 from nnmpi.saving import NotSavedError
@@ -74,6 +75,7 @@ def config(arguments: Sequence[str]) -> Config:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
+    blas.default_threads(1)  # a rank is one thread: more wait for each other longer than they help
     try:
         c = config(sys.argv[1:] if arguments is None else arguments)
         trainer = Trainer(c)

@@ -132,7 +132,7 @@ def test_another_blas_than_openblas_is_left_alone(monkeypatch):
     before = dict(os.environ)
     assert blas.core() == "unknown"
     blas.tune()
-    blas.set_threads(1)
+    blas.default_threads(1)
     assert dict(os.environ) == before
     assert (np.eye(64) @ np.ones((64, 64)) == 1).all()
 
@@ -238,3 +238,14 @@ def test_a_core_that_the_user_has_set_stays():
     assert setting == "Nehalem"
     if switches_here():
         assert core == "Nehalem"
+
+
+def test_the_user_decides_on_threads(monkeypatch):
+    asked: list[int] = []
+    monkeypatch.setattr(blas, "_function", lambda *names: lambda n: asked.append(n.value))
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    blas.default_threads(1)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    blas.default_threads(1)
+    assert asked == [1]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-import strictarray
+from device import DEVICE, waits
 
 from nnmpi import keyed
 from nnmpi.backend import to_host
@@ -23,7 +23,8 @@ def bits(k: keyed.Key, index, row=0) -> np.ndarray:
 def test_streams_never_change():
     """Every saved experiment depends on these numbers."""
     assert KEY == (4000825997, 980320146, 4159539574, 27621708)
-    assert keyed.key() != keyed.key("") != keyed.key(0) == (2274836026, 3265220276, 3706147289, 403499790)
+    assert keyed.key() != keyed.key("") != keyed.key(0)
+    assert keyed.key(0) == (2274836026, 3265220276, 3706147289, 403499790)
     assert bits(KEY, np.arange(4), np.arange(3)[:, None]).tolist() == [
         [735736838, 1737116182, 910791727, 907223240],
         [266254354, 837257554, 129198523, 3037437005],
@@ -42,17 +43,17 @@ def test_streams_never_change():
 @pytest.mark.parametrize("draw", [keyed.bits, keyed.uniform, keyed.normal])
 def test_a_device_draws_what_the_host_draws(draw):
     index, row = np.arange(1000)[None] * 2**23, np.array([[0], [7], [2**40]])
-    with strictarray.counting() as count:
-        device = draw(KEY, strictarray.asarray(index), strictarray.asarray(row))
-    assert type(device) is strictarray.ndarray
-    assert count.total == 0, count
+    with waits(0):
+        device = draw(KEY, DEVICE.asarray(index), DEVICE.asarray(row))
+    assert type(device) is DEVICE.xp.ndarray
     host = draw(KEY, index, row)
     assert host.shape == (3, 1000)
     assert (host.dtype, device.dtype) == (np.dtype("uint32" if draw is keyed.bits else float),) * 2
-    assert np.array_equal(to_host(device), host)
+    exact = draw is not keyed.normal  # which takes logarithms, and they may round elsewhere
+    assert np.allclose(to_host(device), host, rtol=0 if exact else 1e-12, atol=0)
 
 
-@pytest.mark.parametrize("to", [np.asarray, strictarray.asarray], ids=["host", "device"])
+@pytest.mark.parametrize("to", [np.asarray, DEVICE.asarray], ids=["host", "device"])
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_the_type_of_an_index_does_not_matter(dtype, to):
     index, row = np.arange(100), np.arange(3)[:, None]

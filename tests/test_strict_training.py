@@ -5,14 +5,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import strictarray
+from device import DEVICE, waits
 
 import nnmpi
 from nnmpi import nn, optim
 from nnmpi.backend import CPU, Backend
 from nnmpi.nn.models import MODELS, mlp
 
-DEVICE = Backend("cuda", strictarray)
 STEPS = 4
 CLASSES = 10
 
@@ -53,10 +52,9 @@ TASKS = {
 
 
 class Run(NamedTuple):
-    """What one training run shows: a loss, a norm and the waits of every step, and the end."""
+    """What one training run shows: the loss of every step, and the end."""
 
     losses: list[float]
-    waits: list[list[str]]
     state: dict[str, np.ndarray]
 
 
@@ -75,18 +73,17 @@ def train(task: Task, on: Backend, labels_on: Backend) -> Run:
     opt = optim.OPTIMIZERS[task.optimizer](
         model.parameters(), lr=0.01, weight_decay=0.01, **options
     )
-    run = Run([], [], {})
+    run = Run([], {})
     for step in range(STEPS):
         x, y = batch(task, step)
         inputs, labels = nnmpi.tensor(x, on=on), labels_on.asarray(y)
-        with strictarray.counting() as count:
+        with waits([] if on is CPU else ["get"]):
             loss = loss_of(model(inputs), labels)
             opt.zero_grad()
             loss.backward()
             optim.clip_grad_norm(model.parameters(), 0.5)
             opt.step()
             run.losses.append(loss.item())
-        run.waits.append(count.names)
     for array in (*(p.data for p in model.parameters()), *(b for _, b in model.named_buffers())):
         assert type(array) is on.xp.ndarray
     run.state.update(model.state_dict())
@@ -98,7 +95,6 @@ def test_a_step_waits_once_and_computes_what_numpy_does(name: str) -> None:
     """Once for loss.item(); labels may be on the host, where they are checked."""
     task = TASKS[name]
     here, there = train(task, CPU, CPU), train(task, DEVICE, DEVICE)
-    assert there.waits == [["get"]] * STEPS
     np.testing.assert_allclose(there.losses, here.losses, rtol=1e-12)
     assert len(set(here.losses)) == STEPS
     for key, expected in here.state.items():
@@ -109,7 +105,6 @@ def test_a_step_waits_once_and_computes_what_numpy_does(name: str) -> None:
 def test_labels_on_the_host_cost_no_wait() -> None:
     for name in ("mlp", "words", "shapes"):
         run = train(TASKS[name], DEVICE, CPU)
-        assert run.waits == [["get"]] * STEPS
         assert run.losses == train(TASKS[name], DEVICE, DEVICE).losses
 
 
@@ -117,9 +112,8 @@ def test_evaluation_waits_for_its_answer_only() -> None:
     model = MODELS["digits-cnn"]().to(on=DEVICE).eval()
     x = np.random.default_rng(0).standard_normal((5, 1, 8, 8)).astype("float32")
     inputs = nnmpi.tensor(x, on=DEVICE)
-    with strictarray.counting() as count, nnmpi.no_grad():
+    with waits(["get"]), nnmpi.no_grad():
         best = model(inputs).argmax(1).numpy()
-    assert count.names == ["get"]
     np.testing.assert_array_equal(
         best, MODELS["digits-cnn"]().eval()(nnmpi.tensor(x)).argmax(1).numpy()
     )
