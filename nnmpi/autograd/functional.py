@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 
 from nnmpi import backend
+from nnmpi.autograd.arguments import array_on
 from nnmpi.autograd.ops import elementwise, shape
 from nnmpi.autograd.ops import gelu as gelu_op
 from nnmpi.autograd.ops import softmax as softmax_op
-from nnmpi.autograd.tensor import Tensor, apply, array_on
+from nnmpi.autograd.tensor import Tensor, apply
 from nnmpi.backend import CPU, Backend
 from nnmpi.kernels.result import Result
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.autograd import tape
+from nnmpi.autograd.arguments import array_on, flat
 from nnmpi.autograd.ops import elementwise, linear, reduce, shape
 from nnmpi.autograd.tape import Node
 from nnmpi.backend import Array
@@ -247,11 +248,11 @@ class Tensor:
 
     def reshape(self, *sizes: int | tuple[int, ...]) -> Tensor:
         """The same numbers under another shape: `t.reshape(2, -1)` or `t.reshape((2, -1))`."""
-        return apply(shape.reshape, self, shape=_flat(sizes))
+        return apply(shape.reshape, self, shape=flat(sizes))
 
     def transpose(self, *axes: int | tuple[int, ...]) -> Tensor:
         """The axes in another order, reversed by default."""
-        return apply(shape.transpose, self, axes=_flat(axes) or None)
+        return apply(shape.transpose, self, axes=flat(axes) or None)
 
     @property
     def T(self) -> Tensor:
@@ -310,21 +311,8 @@ def _constant(value: Any, beside: tuple[Any, ...]) -> Any:
     return value if type(value) is type(like) else array_on(backend.of(like), value)
 
 
-def array_on(on: backend.Backend, value: Any, dtype: Any = None) -> Array:
-    """An array of any backend, a number or nested lists of numbers, as an array on this one."""
-    array = value if backend.is_array(value) else np.asarray(value)
-    if array.dtype.kind not in "biuf":
-        raise TypeError(f"a tensor holds real numbers; {type(value).__name__} is not that")
-    return on.asarray(array, dtype)
-
-
 def _index(index: Any) -> Any:
     """The arrays behind an index of tensors, arrays, slices and numbers."""
     if isinstance(index, tuple):
         return tuple(_index(k) for k in index)
     return index.data if isinstance(index, Tensor) else index
-
-
-def _flat(sizes: tuple[Any, ...]) -> tuple[int, ...]:
-    """(2, 3) from either f(2, 3) or f((2, 3))."""
-    return tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else sizes

@@ -1,0 +1,21 @@
+"""What users may write where a tensor needs an array or a shape."""
+
+from typing import Any
+
+import numpy as np
+
+from nnmpi import backend
+from nnmpi.backend import Array
+
+
+def array_on(on: backend.Backend, value: Any, dtype: Any = None) -> Array:
+    """An array of any backend, a number or nested lists of numbers, as an array on this one."""
+    array = value if backend.is_array(value) else np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"a tensor holds real numbers; {type(value).__name__} is not that")
+    return on.asarray(array, dtype)
+
+
+def flat(sizes: tuple[Any, ...]) -> tuple[int, ...]:
+    """(2, 3) from either f(2, 3) or f((2, 3))."""
+    return tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else sizes
