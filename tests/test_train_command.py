@@ -12,6 +12,7 @@ import pytest
 import nnmpi
 from nnmpi import Config, Trainer, nn, train
 from nnmpi.nn.models import iris_mlp
+from nnmpi.report import Report
 from nnmpi.summary import summary
 from nnmpi.trainer import parameters_sha256
 
@@ -263,7 +264,18 @@ def test_a_saved_model_goes_on_where_it_was(command: Command) -> None:
     assert parameters_sha256(model) == over["parameters_sha256"] != first["parameters_sha256"]
 
 
-# ---- losses that are no numbers
+# ---- runs that fail
+
+
+def test_a_run_that_outgrows_memory_gives_one_line(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fit(trainer: Trainer, report: Report) -> None:
+        raise MemoryError("Unable to allocate 3 TiB")
+
+    monkeypatch.setattr(Trainer, "fit", fit)
+    line = "nnmpi.train: out of memory: Unable to allocate 3 TiB; try a smaller --batch-size\n"
+    assert command(*IRIS) == (1, "", line)
 
 
 @pytest.mark.parametrize(
