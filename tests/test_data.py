@@ -65,11 +65,19 @@ def test_iris() -> None:
     np.testing.assert_allclose(whole.mean(0), [5.843333, 3.057333, 3.758, 1.199333], rtol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["iris", "digits"])
+def test_embedded_data_are_divided_alike_whatever_the_seed(name: str) -> None:
+    first, second = data.load(name, seed=0), data.load(name, seed=1)
+    for a, b in zip((*first.train, *first.test), (*second.train, *second.test), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert f"{len(first.test.y):,} in all" in first.note
+
+
 def test_digits() -> None:
     dataset = data.load("digits")
     assert dataset.train.x.shape[1:] == (1, 8, 8)
     assert dataset.train.x.dtype == "uint8"
-    assert len(dataset.test.y) == 359
+    assert len(dataset.test.y) == 360
     assert dataset.train.x.max() == 16
     counts = np.bincount(np.concatenate((dataset.train.y, dataset.test.y)))
     assert counts.tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
