@@ -97,9 +97,14 @@ def of(array: Array) -> Backend:
 
 def is_array(value: object) -> bool:
     """Whether `value` is an array of some backend (a NumPy scalar is not one)."""
-    if type(value) is np.ndarray:
-        return True
-    return not isinstance(value, np.generic) and hasattr(type(value), "__array_priority__")
+    kind: Any = type(value)
+    return kind is np.ndarray or _is_array_type(kind)
+
+
+@lru_cache(maxsize=64)
+def _is_array_type(kind: Any) -> bool:
+    array = getattr(sys.modules[kind.__module__.partition(".")[0]], "ndarray", None)
+    return isinstance(array, type) and issubclass(kind, array)
 
 
 def to_host(array: Array) -> np.ndarray:

@@ -98,8 +98,9 @@ def concatenate(tensors: Sequence[Any], axis: int = 0) -> Tensor:
 def stack(tensors: Sequence[Any], axis: int = 0) -> Tensor:
     """The tensors side by side along a new axis."""
     ts = _tensors(*tensors)
-    k = axis % (ts[0].ndim + 1)
-    return concatenate([t.reshape(*t.shape[:k], 1, *t.shape[k:]) for t in ts], axis=k)
+    if not ts:
+        raise ValueError("stack: there is nothing to stack; give at least one tensor")
+    return concatenate([expand_dims(t, axis) for t in ts], axis=axis)
 
 
 def broadcast_to(t: Any, shape_: tuple[int, ...]) -> Tensor:
@@ -109,12 +110,13 @@ def broadcast_to(t: Any, shape_: tuple[int, ...]) -> Tensor:
 
 def expand_dims(t: Tensor, axis: int) -> Tensor:
     """t with a new axis of length 1."""
-    k = axis % (t.ndim + 1)
+    k = shape.axis_within(axis, t.ndim + 1)
     return t.reshape(*t.shape[:k], 1, *t.shape[k:])
 
 
 def swapaxes(t: Tensor, a: int, b: int) -> Tensor:
     """t with two axes exchanged."""
     order = list(range(t.ndim))
-    order[a], order[b] = order[b], order[a]
+    i, j = shape.axis_within(a, t.ndim), shape.axis_within(b, t.ndim)
+    order[i], order[j] = j, i
     return t.transpose(*order)

@@ -31,7 +31,7 @@ class Variable(Protocol):
 
     requires_grad: bool
     node: "Node | None"
-    written: int
+    memory: "Memory"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -43,6 +43,15 @@ class Variable(Protocol):
 
     def receive(self, vjp: Vjp, g: Any) -> None:
         """Take a contribution to this leaf's gradient."""
+
+
+class Memory:
+    """When the memory behind a tensor was last written in place; its views share this."""
+
+    __slots__ = ("written",)
+
+    def __init__(self) -> None:
+        self.written = 0
 
 
 class Node(NamedTuple):
@@ -128,7 +137,7 @@ def backward(
         if node is USED or node is None:
             _refuse_used()
         made = node.made
-        if tensor.written > made:
+        if tensor.memory.written > made:
             _refuse_written(tensor)
         if g.dtype != tensor.dtype:
             g = g.astype(tensor.dtype)
@@ -136,7 +145,7 @@ def backward(
             g = node.prepare(g, node.needs)
         needs, vjps = node.needs, node.vjps
         for k, parent in enumerate(node.parents):
-            if parent is not None and parent.written > made:
+            if parent is not None and parent.memory.written > made:
                 _refuse_written(parent)
             if not needs[k]:
                 continue

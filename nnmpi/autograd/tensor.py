@@ -12,7 +12,7 @@ from nnmpi import backend
 from nnmpi.autograd import tape
 from nnmpi.autograd.arguments import array_on, flat
 from nnmpi.autograd.ops import elementwise, linear, reduce, shape
-from nnmpi.autograd.tape import Node
+from nnmpi.autograd.tape import Memory, Node
 from nnmpi.backend import Array
 from nnmpi.kernels.result import Result, Vjp
 
@@ -35,17 +35,25 @@ def _in_place(op: Callable[..., Result]) -> Callable[[Tensor, Any], Tensor]:
     """An operator that writes into its left side."""
 
     def method(self: Tensor, other: Any) -> Tensor:
+        is_result = self.node is not None or not self.requires_grad
+        if is_result and self._is_followed(other):
+            return apply(op, self, other)  # `loss += term`: the name goes on to a new tensor
         self._refuse_write(other)
-        self[...] = op(self.data, _constant(other, (self,))).value
+        new = op(self.data, _constant(other, (self,))).value
+        if not np.can_cast(new.dtype, self.dtype, "same_kind"):
+            raise TypeError(f"{new.dtype} results do not fit in place into a {self.dtype} tensor")
+        self[...] = new
         return self
 
     return method
 
 
 def _comparison(compare: Callable[[Any, Any], Any]) -> Callable[[Tensor, Any], Tensor]:
-    """An elementwise comparison."""
+    """An elementwise comparison; with None it is Python's own, which is one of identity."""
 
     def method(self: Tensor, b: Any) -> Tensor:
+        if b is None:
+            return NotImplemented  # type: ignore[no-any-return]
         return Tensor(array_on(backend.of(self.data), compare(self.data, _constant(b, (self,)))))
 
     return method
@@ -60,7 +68,7 @@ class Tensor:
     """
 
     __array_ufunc__ = None  # ndarray + Tensor is ours to answer
-    __slots__ = ("__weakref__", "data", "grad", "node", "requires_grad", "written")
+    __slots__ = ("__weakref__", "data", "grad", "memory", "node", "requires_grad")
 
     def __init__(self, data: Array, requires_grad: bool = False) -> None:
         """Take `data`, an array of any backend, as it is; `nnmpi.tensor` copies and converts."""
@@ -70,7 +78,7 @@ class Tensor:
         self.grad: Array | None = None
         self.node: Node | None = None
         self.requires_grad = requires_grad
-        self.written = 0
+        self.memory = Memory()
 
     # ---- what it holds
 
@@ -123,8 +131,17 @@ class Tensor:
         return backend.to_host(self.data)
 
     def detach(self) -> Tensor:
-        """The same values, cut off from how they were made."""
-        return Tensor(self.data)
+        """The same values in the same memory, cut off from how they were made."""
+        t = Tensor(self.data)
+        t.memory = self.memory
+        return t
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """What np.asarray(tensor) gives: its values."""
+        return np.array(self.numpy(), dtype, copy=copy)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else repr(self)
 
     # ---- gradients
 
@@ -175,16 +192,20 @@ class Tensor:
 
     def _refuse_write(self, value: Any) -> None:
         """A write leaves no node, so nothing on either side of it may be followed."""
-        followed = self.requires_grad or (isinstance(value, Tensor) and value.requires_grad)
-        if followed and tape.recording.get():
+        if self._is_followed(value):
             raise RuntimeError(
                 f"writing in place to a tensor of shape {self.shape} where a gradient should pass "
                 "would corrupt it; make a new tensor, or write under nnmpi.no_grad()"
             )
 
+    def _is_followed(self, value: Any) -> bool:
+        """Whether a gradient should pass through this tensor or the value."""
+        either = self.requires_grad or (isinstance(value, Tensor) and value.requires_grad)
+        return either and tape.recording.get()
+
     def mark_written(self) -> None:
         """Tell the tape that the numbers have changed: older graphs that used them are void."""
-        self.written = tape.tick()
+        self.memory.written = tape.tick()
 
     __iadd__ = _in_place(elementwise.add)
     __isub__ = _in_place(elementwise.subtract)
@@ -290,6 +311,8 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
     result = op(*arrays, **options)
     value = result.value
     y = Tensor(value if hasattr(value, "__setitem__") else np.asarray(value))
+    if result.is_view and parents[0] is not None:
+        y.memory = parents[0].memory
     if True in needs and tape.recording.get():
         y.requires_grad = True
         y.node = Node(parents, needs, result.vjps, result.prepare, tape.tick())
@@ -315,4 +338,4 @@ def _index(index: Any) -> Any:
     """The arrays behind an index of tensors, arrays, slices and numbers."""
     if isinstance(index, tuple):
         return tuple(_index(k) for k in index)
-    return index.data if isinstance(index, Tensor) else index
+    return index.data.copy() if isinstance(index, Tensor) else index  # it is read on the way back

@@ -3,10 +3,10 @@
 Pooling comes first: max, + b and max(., 0) are monotone, so they commute, and
 after pooling there is a quarter of the work. Of the pooled windows
 
-    z[0,0] z[0,1]        rows first:  r[j] = max(z[0,j], z[1,j]),  upper[j] = z[0,j] >= z[1,j]
-    z[1,0] z[1,1]        then         y    = max(r[0], r[1]),      left     = r[0] >= r[1]
+    z[0,0] z[0,1]     columns first:  r[i] = max(z[i,0], z[i,1]),  left[i] = z[i,0] >= z[i,1]
+    z[1,0] z[1,1]     then rows:      y    = max(r[0], r[1]),      upper   = r[0] >= r[1]
 
-only the two boolean masks are kept. An exact tie goes to the left column.
+only the two boolean masks are kept. Of equals the first in reading order wins, as in PyTorch.
 """
 
 from typing import NamedTuple
@@ -15,30 +15,30 @@ from nnmpi.backend import Array, xp_of
 
 
 class Masks(NamedTuple):
-    """Which element of each 2x2 window was the largest: `upper` (2, S), `left` (S)."""
+    """Which element of each 2x2 window was the largest: `left` (2, S) of each row, `upper` (S)."""
 
-    upper: Array
     left: Array
+    upper: Array
 
 
 def pool_windows(z: Array, y: Array) -> Masks:
     """y (S) = the largest of z (2, 2, S); returns what the way back needs."""
     xp = xp_of(z)
-    upper = xp.greater_equal(z[0], z[1])
-    r = xp.maximum(z[0], z[1])
-    left = xp.greater_equal(r[0], r[1])
+    left = xp.greater_equal(z[:, 0], z[:, 1])
+    r = xp.maximum(z[:, 0], z[:, 1])
+    upper = xp.greater_equal(r[0], r[1])
     xp.maximum(r[0], r[1], out=y)
-    return Masks(upper, left)
+    return Masks(left, upper)
 
 
 def unpool_windows(g: Array, masks: Masks, dz: Array) -> None:
     """Write into dz (2, 2, S) the gradient g (S) at each window's largest element, 0 elsewhere."""
     xp = xp_of(g)
-    gr = xp.empty(masks.upper.shape, g.dtype)
-    xp.multiply(g, masks.left, out=gr[0])
+    gr = xp.empty(masks.left.shape, g.dtype)
+    xp.multiply(g, masks.upper, out=gr[0])
     xp.subtract(g, gr[0], out=gr[1])
-    xp.multiply(gr, masks.upper, out=dz[0])
-    xp.subtract(gr, dz[0], out=dz[1])
+    xp.multiply(gr, masks.left, out=dz[:, 0])
+    xp.subtract(gr, dz[:, 0], out=dz[:, 1])
 
 
 class Rows(NamedTuple):

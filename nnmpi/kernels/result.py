@@ -20,8 +20,12 @@ Each vjp then gets this instead of `g`; `needs` says which arguments will be ask
 
 
 class Result(NamedTuple):
-    """The value of an op, its vjps in the order of its arguments, and what they share."""
+    """The value of an op, its vjps in the order of its arguments, and what they share.
+
+    `is_view`: the value may lie in the memory of the first argument.
+    """
 
     value: Array
     vjps: tuple[Vjp, ...]
     prepare: Prepare | None = None
+    is_view: bool = False

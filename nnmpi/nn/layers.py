@@ -154,7 +154,7 @@ class Dropout(Module):
     def __init__(self, p: float = 0.5) -> None:
         if not 0 <= p < 1:
             raise ValueError(f"Dropout: p={p} must be at least 0 and less than 1")
-        self.p = p
+        self.p = float(p)
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:

@@ -67,7 +67,7 @@ def _like(prediction: Tensor, target: Any) -> Tensor:
 def _labels(name: str, scores: Tensor, labels: Any) -> Any:
     """The labels as an array, checked if they are on the host: on a device that would be a wait."""
     if isinstance(labels, Tensor):
-        labels = labels.data
+        labels = labels.data.copy()  # they are read on the way back
     elif not backend.is_array(labels):
         labels = np.asarray(labels)
     if scores.ndim != 2 or labels.shape != scores.shape[:1] or labels.dtype.kind not in "iu":

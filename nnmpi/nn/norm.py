@@ -22,7 +22,7 @@ class _BatchNorm(Module):
     def __init__(
         self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True
     ) -> None:
-        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.num_features, self.eps, self.momentum = num_features, float(eps), float(momentum)
         one, zero = init.constant(1.0), init.constant(0.0)
         self.weight = Parameter.drawn((num_features,), one) if affine else None
         self.bias = Parameter.drawn((num_features,), zero) if affine else None
@@ -87,7 +87,7 @@ class LayerNorm(Module):
 
     def __init__(self, normalized_shape: int | tuple[int, ...], eps: float = 1e-5) -> None:
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else normalized_shape
-        self.normalized_shape, self.eps = tuple(shape), eps
+        self.normalized_shape, self.eps = tuple(shape), float(eps)
         self.weight = Parameter.drawn(self.normalized_shape, init.constant(1.0))
         self.bias = Parameter.drawn(self.normalized_shape, init.constant(0.0))
 

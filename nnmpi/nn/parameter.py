@@ -11,6 +11,7 @@ import numpy as np
 
 from nnmpi import backend, keyed
 from nnmpi.autograd import Tensor
+from nnmpi.autograd.tape import Memory
 from nnmpi.backend import CPU, Array, Backend
 from nnmpi.kernels.result import Vjp
 
@@ -98,7 +99,7 @@ class Parameter(Tensor):
     def _declare(
         self, shape: tuple[int, ...], init: Init | None, layout: tuple[int, ...] | None
     ) -> None:
-        self.node, self.written, self.requires_grad = None, 0, True
+        self.node, self.memory, self.requires_grad = None, Memory(), True
         self._shape, self.init = tuple(shape), init
         self.layout = tuple(range(len(shape))) if layout is None else layout
         self.owner: Owner | None = None

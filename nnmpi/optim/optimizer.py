@@ -76,7 +76,7 @@ class Optimizer:
             state = [s[self.offsets[i] : self.offsets[j]] for s in self.state]
             self._update(Run(store.flat[start:end], store.flat_grad[start:end], state, t))
             for p in self.parameters[i:j]:
-                p.written = written
+                p.memory.written = written
 
     def _update(self, run: Run) -> None:
         """One step of one run; every optimizer has its own."""

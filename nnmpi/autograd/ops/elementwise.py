@@ -18,7 +18,8 @@ def unbroadcast(g: Array, like: Array) -> Array:
     shape = like.shape
     if g.shape == shape:
         return g
-    g = g.sum(axis=tuple(range(g.ndim - len(shape))))
+    if g.ndim > len(shape):
+        g = g.sum(axis=tuple(range(g.ndim - len(shape))))
     stretched = tuple(i for i, n in enumerate(shape) if n == 1 and g.shape[i] != 1)
     return g.sum(axis=stretched, keepdims=True) if stretched else g
 
@@ -178,8 +179,10 @@ def tanh(a: Array) -> Result:
 
 
 def sigmoid(a: Array) -> Result:
-    """1 / (1 + e**-a), by way of tanh so that nothing overflows."""
-    y = xp_of(a).tanh(a * 0.5) * 0.5 + 0.5
+    """1 / (1 + e**-a), from e**-|a|: nothing overflows and small values keep their digits."""
+    xp = xp_of(a)
+    e = xp.exp(-xp.absolute(a))
+    y = xp.where(a >= 0, xp.ones_like(e), e) / (1 + e)
     return Result(y, (lambda g, out: g * y * (1 - y),))
 
 
@@ -193,11 +196,9 @@ def relu(a: Array) -> Result:
 def clip(a: Array, *, low: float | None, high: float | None) -> Result:
     """a kept within [low, high]; the gradient passes inside, both ends included."""
     xp = xp_of(a)
-    y = a
-    if low is not None:
-        y = xp.maximum(y, low)
+    y = a.copy() if low is None else xp.maximum(a, float(low))
     if high is not None:
-        y = xp.minimum(y, high)
+        y = xp.minimum(y, float(high))
     return Result(y, (lambda g, out: g * (y == a),))
 
 

@@ -20,10 +20,11 @@ def matmul(a: Array, b: Array) -> Result:
 
     def fold(da: Array, like: Array) -> Array:
         """Sum over the leading axes along which `like` was stretched."""
-        da = da.sum(axis=tuple(range(da.ndim - max(like.ndim, 2))))
-        lead = (da.shape[:-2], like.shape[:-2])
-        stretched = tuple(i for i, (m, n) in enumerate(zip(*lead, strict=False)) if m != n)
-        return da.sum(axis=stretched, keepdims=True).reshape(like.shape)
+        if da.ndim > max(like.ndim, 2):
+            da = da.sum(axis=tuple(range(da.ndim - max(like.ndim, 2))))
+        lead = zip(da.shape[:-2], like.shape[:-2], strict=False)
+        stretched = tuple(i for i, (m, n) in enumerate(lead) if m != n)
+        return (da.sum(axis=stretched, keepdims=True) if stretched else da).reshape(like.shape)
 
     return Result(
         xp.matmul(a, b),

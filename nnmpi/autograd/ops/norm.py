@@ -43,11 +43,16 @@ def _affine(xhat: Array, w: Array | None, b: Array | None) -> Array:
 
 
 def moments(x: Array) -> Moments:
-    """The statistics of each channel of x; in two passes, since E[x^2] - E[x]^2 cancels."""
+    """The statistics of each channel of x; in two passes, since E[x^2] - E[x]^2 cancels.
+
+    The second pass also mends the rounding of the first mean.
+    """
     rows = _rows(x)
-    mean = column_sum(rows) / max(len(rows), 1)
+    n = max(len(rows), 1)
+    mean = column_sum(rows) / n
     d = rows - mean
-    return Moments(len(rows), mean, column_sum(d * d))
+    off = column_sum(d) / n
+    return Moments(len(rows), mean + off, column_sum(d * d) - off * off * n)
 
 
 def batch_norm(

@@ -7,6 +7,13 @@ from nnmpi.backend import Array, xp_of
 from nnmpi.kernels.result import Result
 
 
+def axis_within(axis: int, ndim: int) -> int:
+    """An axis counted from 0, whichever end it was counted from."""
+    if not -ndim <= axis < ndim:
+        raise ValueError(f"axis {axis} is out of range for {ndim} axes")
+    return axis % ndim
+
+
 def reshape(a: Array, *, shape: tuple[int, ...]) -> Result:
     """The same numbers in C order under another shape."""
     try:
@@ -15,19 +22,24 @@ def reshape(a: Array, *, shape: tuple[int, ...]) -> Result:
         raise ValueError(
             f"reshape: {a.size} numbers of shape {a.shape} do not fit {shape}"
         ) from None
-    return Result(y, (lambda g, out: g.reshape(a.shape),))
+    return Result(y, (lambda g, out: g.reshape(a.shape),), is_view=True)
 
 
 def transpose(a: Array, *, axes: tuple[int, ...] | None = None) -> Result:
     """The axes in another order, reversed by default."""
-    order = tuple(reversed(range(a.ndim))) if axes is None else tuple(k % a.ndim for k in axes)
+    order = tuple(reversed(range(a.ndim)))
+    if axes is not None:
+        order = tuple(axis_within(k, a.ndim) for k in axes)
+    if sorted(order) != list(range(a.ndim)):
+        raise ValueError(f"transpose: axes {axes} are not the {a.ndim} axes in some order")
     back = tuple(sorted(range(len(order)), key=order.__getitem__))
-    return Result(a.transpose(order), (lambda g, out: g.transpose(back),))
+    return Result(a.transpose(order), (lambda g, out: g.transpose(back),), is_view=True)
 
 
 def broadcast_to(a: Array, *, shape: tuple[int, ...]) -> Result:
     """`a` stretched to `shape`."""
-    return Result(xp_of(a).broadcast_to(a, shape), (lambda g, out: unbroadcast(g, a),))
+    y = xp_of(a).broadcast_to(a, shape)
+    return Result(y, (lambda g, out: unbroadcast(g, a),), is_view=True)
 
 
 def getitem(a: Array, *, index: Any) -> Result:
@@ -42,7 +54,7 @@ def getitem(a: Array, *, index: Any) -> Result:
             xp.add.at(da, index, g)
         return da
 
-    return Result(a[index], (vjp,))
+    return Result(a[index], (vjp,), is_view=_is_basic(index))
 
 
 def copy(a: Array) -> Result:

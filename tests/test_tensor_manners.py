@@ -1,0 +1,74 @@
+"""What tensors do in the hands of people who know NumPy and PyTorch."""
+
+import numpy as np
+import pytest
+from oracle import needs_torch, pytorch
+
+import nnmpi
+from nnmpi import nn
+from nnmpi.autograd.ops.norm import moments
+
+
+def test_small_sigmoids_keep_their_digits():
+    x = np.array([-80.0, -20.0, -10.0, 0.0, 10.0], "float32")
+    exact = 1 / (1 + np.exp(-x.astype("float64")))
+    assert np.allclose(nnmpi.sigmoid(x).numpy(), exact, rtol=1e-6, atol=0)
+    t = nnmpi.tensor(x, requires_grad=True)
+    nnmpi.log(nnmpi.sigmoid(t)).sum().backward()
+    assert np.allclose(t.grad, 1 - exact, rtol=1e-6, atol=1e-7)
+
+
+def test_format_and_none_and_array():
+    t = nnmpi.tensor(1.23456)
+    assert f"{t:.3f}" == "1.235"
+    assert f"{t}" == repr(t)
+    assert (t == None, t != None) == (False, True)  # noqa: E711
+    table = nnmpi.tensor([[1.0, 2.0]])
+    assert np.asarray(table).dtype == "float32"
+    assert np.asarray(table).tolist() == [[1, 2]]
+    assert np.shares_memory(np.asarray(table), table.data)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda t: t.transpose(0, 3),
+        lambda t: t.transpose(0, 0),
+        lambda t: t.transpose(-5, 0),
+        lambda t: nnmpi.expand_dims(t, 5),
+        lambda t: nnmpi.stack([t], axis=7),
+        lambda t: nnmpi.stack([]),
+        lambda t: nnmpi.swapaxes(t, 0, 2),
+    ],
+)
+def test_axes_that_are_not_there_are_refused(wrong):
+    with pytest.raises(ValueError, match=r"axis|axes|nothing to stack"):
+        wrong(nnmpi.tensor(np.zeros((2, 3))))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Dropout(np.float64(0.5)),
+        nn.BatchNorm1d(2, eps=np.float64(1e-5)),
+        nn.LayerNorm(2, eps=np.float64(1e-5)),
+        lambda t: nnmpi.clip(t, np.float64(-1), np.float64(1)),
+    ],
+)
+def test_numpy_scalars_impose_no_type(layer):
+    assert layer(nnmpi.tensor(np.ones((4, 2), "float32"))).dtype == "float32"
+
+
+def test_statistics_of_data_far_from_zero():
+    x = np.random.default_rng(0).normal(1000, 1, (64, 3, 32, 32)).astype("float32")
+    exact = x.astype("float64")
+    stats = moments(x)
+    assert np.allclose(stats.mean, exact.mean((0, 2, 3)), rtol=1e-6)
+    assert np.allclose(stats.m2 / stats.n, exact.var((0, 2, 3)), rtol=1e-3)
+
+
+@needs_torch
+def test_torch_tensors_are_arrays_too():
+    torch = pytorch()
+    assert nnmpi.tensor(torch.ones(2)).numpy().tolist() == [1, 1]
+    assert (nnmpi.tensor([1.0, 2.0]) + torch.ones(2)).numpy().tolist() == [2, 3]
