@@ -1,6 +1,7 @@
 """From a config to the parts of a run: data, model, optimizer; each misfit is one clear line."""
 
 import importlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -70,8 +71,10 @@ def builder(spec: str) -> Callable[[], Module]:
         return MODELS[spec]
     name, colon, argument = spec.partition(":")
     if name == "mlp" and colon:
-        if not all(part.isdigit() for part in argument.split("-")):
-            raise ValueError(f"model {spec!r}: an mlp is given as mlp:784-1024-10")
+        if not all(re.fullmatch("[0-9]{1,9}", part) for part in argument.split("-")):
+            raise ValueError(
+                f"model {spec!r:.60}: an mlp is given as mlp:784-1024-10, in widths below 10^9"
+            )
         return lambda: mlp(*map(int, argument.split("-")))
     if not (name.replace(".", "").isidentifier() and name[0] != "." and argument.isidentifier()):
         known = ", ".join([*MODELS, "mlp:784-1024-10", "package.module:function"])

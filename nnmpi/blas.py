@@ -124,5 +124,7 @@ def _keep_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
         return
-    mallopt(_M_MMAP_THRESHOLD, 1 << 30)
-    mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+    # Older C libraries take no more than 32 MiB. Where both sizes are refused, the other
+    # setting stays away too: it alone would freeze the threshold at its small default.
+    if any(mallopt(_M_MMAP_THRESHOLD, size) for size in (1 << 30, 1 << 25)):
+        mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)

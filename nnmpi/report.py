@@ -1,7 +1,9 @@
 """What a run tells: lines for people on a terminal, JSON for programs in pipes and logs."""
 
 import json
+import os
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import IO, Any
@@ -9,11 +11,27 @@ from typing import IO, Any
 from tqdm import tqdm
 
 Event = dict[str, Any]
-RESULTS = ("done", "stopped", "dry-run")  # what is shown even when it is to be quiet
+RESULTS = ("done", "stopped", "failed", "dry-run")  # what is shown even when it is to be quiet
 
 
 class LostOutputError(Exception):
     """What takes the lines takes no more of them: a full disk, a closed pipe."""
+
+
+def check_log(log: str, others: Mapping[str, str | None]) -> None:
+    """Refuse a log that would overwrite another file of the run; `others` are paths by option."""
+    for option, name in others.items():
+        if name is None:
+            continue
+        other = os.path.expanduser(name) if option == "data" else name
+        if _same_file(log, other):
+            raise ValueError(f"log {log} is the file of {option} too; name another file")
+
+
+def _same_file(a: str, b: str) -> bool:
+    if os.path.exists(a) and os.path.exists(b):
+        return os.path.samefile(a, b)
+    return os.path.realpath(a) == os.path.realpath(b)
 
 
 class Report:
@@ -21,14 +39,14 @@ class Report:
 
     On a terminal an event becomes a line of text under a progress bar; anywhere
     else it is printed as it is. `log` gets every event as JSON. `quiet` leaves
-    only the result.
+    only the result. An output that is lost, or closed from the start, gets no more.
     """
 
     def __init__(
         self, log: str | None = None, quiet: bool = False, stdout: IO[str] | None = None
     ) -> None:
-        self.stdout = stdout or sys.stdout
-        self.quiet, self.pretty = quiet, self.stdout.isatty()
+        self.stdout: IO[str] | None = stdout or sys.stdout
+        self.quiet, self.pretty = quiet, bool(self.stdout and self.stdout.isatty())
         self._bar: tqdm[Any] | None = None
         try:
             self._log = open(log, "w", encoding="utf-8") if log else None  # noqa: SIM115
@@ -52,10 +70,12 @@ class Report:
 
     def event(self, event: Event) -> None:
         """Show one event and log it."""
-        line = json.dumps(event)
+        line, kind = json.dumps(event), event["event"]
         if self._log:
             self._write(line, self._log)
-        if not self.quiet or event["event"] in RESULTS:
+        if self.pretty and kind == "failed":  # people read of it on stderr
+            return
+        if self.stdout and (not self.quiet or kind in RESULTS):
             self._write(_sentence(event) if self.pretty else line, self.stdout)
 
     def _write(self, text: str, file: IO[str]) -> None:
@@ -66,13 +86,16 @@ class Report:
         except OSError as error:
             name = getattr(file, "name", "output")
             if file is self._log:
+                self._log = None
                 with suppress(OSError):
                     file.close()
+            else:
+                self.stdout = None
             raise LostOutputError(f"cannot write {name}: {error.strerror}") from error
 
     def progress(self, step: int, total: int, loss: float) -> None:
         """Move the bar; there is one on a terminal only."""
-        if not self.pretty or self.quiet:
+        if not (self.stdout and self.pretty) or self.quiet:
             return
         if self._bar is None:
             self._bar = tqdm(

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 from safetensors import SafetensorError
@@ -19,11 +20,11 @@ def save(state: Mapping[str, np.ndarray], path: str | os.PathLike[str]) -> None:
     """Write a state to a file: whole or not at all, so that an old file is never lost half-way."""
     path = Path(path)
     check_target(path)
-    part = path.with_name(f"{path.name}.part")
+    part = path.with_name(f".nnmpi-{uuid4().hex}.part")  # short: the name may be as long as it can
     try:
         # not save_file: newer versions of it make files that only their owner may read
         content = to_bytes({name: np.asarray(a, order="C") for name, a in state.items()})
-        with part.open("wb") as file:
+        with part.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -39,6 +40,12 @@ def save(state: Mapping[str, np.ndarray], path: str | os.PathLike[str]) -> None:
 def check_target(path: str | os.PathLike[str]) -> None:
     """Refuse a place where nothing can be saved: before a run, not after it."""
     path = Path(path)
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        pass  # the usual case
+    except OSError as error:
+        raise NotSavedError(f"cannot save {path}: {error.strerror}; name another place") from None
     if not path.parent.is_dir():
         raise NotSavedError(
             f"cannot save {path}: there is no directory {path.parent}; make it first"
@@ -54,7 +61,7 @@ def check_target(path: str | os.PathLike[str]) -> None:
 def load(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     """The state in a file."""
     path = Path(path)
-    if not path.is_file():
+    if not os.path.isfile(path):  # not path.is_file(), which raises for a name that is too long
         raise ValueError(f"cannot load {path}: there is no such file")
     try:
         return load_file(path)

@@ -14,8 +14,7 @@ from typing import Any, NoReturn
 
 from nnmpi import blas
 from nnmpi.config import Config, from_toml, options
-from nnmpi.report import LostOutputError, Report
-from nnmpi.saving import NotSavedError
+from nnmpi.report import LostOutputError, Report, check_log
 from nnmpi.summary import summary
 from nnmpi.trainer import DivergedError, Trainer
 
@@ -69,8 +68,11 @@ def parser() -> argparse.ArgumentParser:
 def config(arguments: Sequence[str]) -> Config:
     """The Config that the arguments ask for."""
     given = vars(parser().parse_args(arguments))
-    base = from_toml(given.pop("config")) if "config" in given else Config()
-    return replace(base, **given)
+    path = given.pop("config", None)
+    c = replace(Config() if path is None else from_toml(path), **given)
+    if c.log:
+        check_log(c.log, {"config": path})
+    return c
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,20 +84,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report = Report(c.log, c.quiet)
     except ValueError as error:
         refuse(error)
+    except OSError as error:
+        refuse(f"{error.filename}: {error.strerror}" if error.filename else error)
     except MemoryError as error:
         refuse(f"out of memory: {error}; take a smaller model or less data")
     except KeyboardInterrupt:
         return fail("interrupted before the first step", 130)
     try:
         return run(trainer, report)
-    except (DivergedError, NotSavedError) as error:
+    except DivergedError as error:
         return fail(error)
+    except ValueError as error:
+        return fail(error, 1 if trainer.step else 2)
     except MemoryError as error:
         return fail(f"out of memory: {error}; try a smaller --batch-size")
-    except LostOutputError as error:
-        return lost(error)
+    except LostOutputError as error:  # a reader that has gone (`| head`) needs no message
+        return 1 if isinstance(error.__cause__, BrokenPipeError) else fail(error)
     except KeyboardInterrupt:
         return fail("interrupted; nothing was saved", 130)
+    finally:
+        settle()
 
 
 def run(trainer: Trainer, report: Report) -> int:
@@ -124,13 +132,13 @@ def stopping(trainer: Trainer) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def lost(error: LostOutputError) -> int:
-    """A reader that has gone (`| head`) needs no message; a full disk does."""
+def settle() -> None:
+    """Drop what a lost stdout did not take, or the interpreter tries again, and complains."""
     try:
-        sys.stdout.flush()
-    except OSError:  # or the interpreter tries again at its end, and complains
+        if sys.stdout:
+            sys.stdout.flush()
+    except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 1 if isinstance(error.__cause__, BrokenPipeError) else fail(error)
 
 
 if __name__ == "__main__":

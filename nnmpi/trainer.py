@@ -5,6 +5,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from nnmpi.data import Dataset, Loader, Standardiser
 from nnmpi.nn import CrossEntropyLoss, Module
 from nnmpi.nn.module import Pass, current_pass
 from nnmpi.optim import clip_grad_norm, schedule
-from nnmpi.report import Event, Report
+from nnmpi.report import Event, LostOutputError, Report, check_log
 
 
 class Sums(NamedTuple):
@@ -91,6 +92,9 @@ class Trainer:
         self.config = config
         if config.save:
             saving.check_target(config.save)
+        if config.log:
+            archive = config.data.removeprefix("npz:") if "npz" in config.data else None
+            check_log(config.log, {"save": config.save, "load": config.load, "data": archive})
         self.on = backend.get(config.device)
         self.dataset = assemble.dataset(config, data)
         self.model = assemble.model(config, build, self.on)
@@ -121,32 +125,57 @@ class Trainer:
 
     def fit(self, report: Report | None = None) -> Event:
         """Train, evaluating after each epoch; save, and describe what came out."""
-        if self.step >= self.total_steps:
+        if self.step:
             raise ValueError(
-                f"this Trainer has made all its {self.total_steps} steps; make another to go on"
+                f"a Trainer runs once, and this one has made {self.step} of its "
+                f"{self.total_steps} steps; make another to go on"
             )
-        began = time.perf_counter()
         with report or Report(self.config.log, self.config.quiet) as out:
-            out.event(self.describe())
-            for epoch in itertools.count(1):
-                train, test = self._epoch(epoch - 1, out), self.evaluate()
-                self._check_finite("test loss", test.mean_loss)
-                out.event({"event": "epoch", "epoch": epoch, **self._metrics(train, test)})
-                if self._is_over:
-                    break
-            if self.config.save:
-                saving.save(self.model.state_dict(), self.config.save)
-            result = {
-                "event": "stopped" if self.stopping else "done",
-                **self._metrics(train, test),
-                "epochs": epoch,
-                "seconds": round(time.perf_counter() - began, 4),
-                "ranks": 1,
-                "layout": {"dp": 1, "pp": 1, "tp": 1},
-                "parameters_sha256": parameters_sha256(self.model),
-            }
-            out.event(result)
+            try:
+                return self._fit(out)
+            except BaseException as error:
+                reason = str(error) or type(error).__name__
+                with suppress(LostOutputError):
+                    out.event({"event": "failed", "error": reason, "steps": self.step})
+                raise
+
+    def _fit(self, out: Report) -> Event:
+        began = time.perf_counter()
+        out.event(self.describe())
+        try:
+            metrics = self._epochs(out)
+        except DivergedError:
+            raise
+        except Exception:  # not Ctrl-C, which may have cut an update in two
+            if self.step:
+                self._save()
+            raise
+        self._save()
+        result = {
+            "event": "stopped" if self.stopping else "done",
+            **metrics,
+            "seconds": round(time.perf_counter() - began, 4),
+            "ranks": 1,
+            "layout": {"dp": 1, "pp": 1, "tp": 1},
+            "parameters_sha256": parameters_sha256(self.model),
+        }
+        out.event(result)
         return result
+
+    def _epochs(self, out: Report) -> Event:
+        """All epochs that are wanted; the metrics of the last one."""
+        for epoch in itertools.count(1):
+            train, test = self._epoch(epoch - 1, out), self.evaluate()
+            self._check_finite("test loss", test.mean_loss)
+            metrics = self._metrics(train, test)
+            out.event({"event": "epoch", "epoch": epoch, **metrics})
+            if self._is_over:
+                break
+        return {**metrics, "epochs": epoch}
+
+    def _save(self) -> None:
+        if self.config.save:
+            saving.save(self.model.state_dict(), self.config.save)
 
     @property
     def _is_over(self) -> bool:
@@ -160,9 +189,8 @@ class Trainer:
         """All steps of an epoch that are still wanted."""
         sums = Sums()
         self.model.train()
-        batches = self.train.epoch(epoch)
         self._clock.start()
-        try:
+        with closing(self.train.epoch(epoch)) as batches:
             for batch in batches:
                 new = self.train_step(batch)
                 sums = sums.plus(new)
@@ -170,9 +198,7 @@ class Trainer:
                 out.progress(self.step, self.total_steps, new.mean_loss)
                 if self._is_over:
                     break
-        finally:
-            batches.close()
-            out.end_progress()
+        out.end_progress()
         return sums
 
     def train_step(self, batch: data.Batch) -> Sums:
@@ -196,9 +222,10 @@ class Trainer:
         """A loss is a number, at the last step or the one under way, or the run ends here."""
         if not math.isfinite(value):
             lr = self.optimizer.lr
+            saved = "; nothing was saved" if self.config.save else ""
             raise DivergedError(
                 f"the {what} became {value} at step {self.step + ahead} with learning rate {lr:g}; "
-                f"try --lr {lr / 10:g}, --clip-norm 1 or --lr-schedule warmup:100"
+                f"try --lr {lr / 10:g}, --clip-norm 1 or --lr-schedule warmup:100{saved}"
             )
 
     def forward(self, batch: data.Batch) -> Tensor:
@@ -215,8 +242,9 @@ class Trainer:
         """Loss and accuracy on the test split; the model is left in evaluation mode."""
         self.model.eval()
         sums = Sums()
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            for batch in self.test.epoch(0):
+        quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")
+        with quiet, closing(self.test.epoch(0)) as batches:
+            for batch in batches:
                 scores = self.forward(batch)
                 loss = self.loss(scores, batch.y).item()
                 right = int((scores.numpy().argmax(1) == batch.y).sum())

@@ -150,6 +150,27 @@ def test_no_libc_no_memory_settings(monkeypatch):
         blas._openblas.cache_clear()
 
 
+MALLOPT = {
+    "today's": (1 << 30, [(-3, 1 << 30), (-1, (1 << 31) - 1)]),
+    "an older one": (1 << 25, [(-3, 1 << 30), (-3, 1 << 25), (-1, (1 << 31) - 1)]),
+    "one that refuses": (0, [(-3, 1 << 30), (-3, 1 << 25)]),
+}
+
+
+@pytest.mark.parametrize(("largest", "expected"), MALLOPT.values(), ids=MALLOPT)
+def test_memory_is_kept_as_far_as_the_c_library_allows(monkeypatch, largest, expected):
+    asked = []
+
+    class Library:
+        def mallopt(self, setting, value):
+            asked.append((setting, value))
+            return int(setting == -1 or value <= largest)
+
+    monkeypatch.setattr(blas.ctypes, "CDLL", lambda name: Library())
+    blas._keep_memory()
+    assert asked == expected
+
+
 # ---- the real thing, in processes of its own
 
 COMPUTE = """

@@ -10,8 +10,10 @@ import pytest
 from datafiles import refused
 
 import nnmpi
-from nnmpi import train
+from nnmpi import config, optim, train
 from nnmpi.config import Config, from_toml, options
+from nnmpi.data import Loader, Split, Standardiser
+from nnmpi.kernels.conv import CONVOLUTIONS
 
 GROUPS = {"model", "data", "training", "files", "other"}
 
@@ -131,6 +133,16 @@ def test_numbers_become_pythons_own(name: str, value: Any, plain: Any) -> None:
     """So that every event of a run can be written as JSON."""
     got = getattr(Config(**{name: value}), name)
     assert (got, type(got)) == (plain, type(plain))
+
+
+def test_choices_are_those_of_the_engine() -> None:
+    """Config lies below the engine and has to repeat them."""
+    assert tuple(CONVOLUTIONS) == config.CONVOLUTIONS
+    assert tuple(optim.OPTIMIZERS) == config.OPTIMIZERS
+    split = Split(np.ones((2, 3), "float32"), np.arange(2))
+    for dtype in config.DTYPES:
+        loader = Loader(split, 2, standardiser=Standardiser.of(split), dtype=dtype)
+        assert next(loader.epoch(0)).x.dtype == dtype
 
 
 # ---- files

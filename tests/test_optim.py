@@ -9,7 +9,6 @@ from datafiles import refused
 
 import nnmpi
 from nnmpi import nn, optim
-from nnmpi.optim import schedule
 
 NO_TORCH = "PyTorch is not installed: NNMPI_WITH_TORCH=1 scripts/test installs it"
 STEPS = 20
@@ -245,6 +244,11 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
     "decay": (lambda ps: optim.AdamW(ps, weight_decay=-1), ("weight_decay -1",)),
     "betas": (lambda ps: optim.Adam(ps, betas=(0.9, 1.0)), ("(0.9, 1.0)", "less than 1")),
     "eps": (lambda ps: optim.Adam(ps, eps=0.0), ("eps 0", "above 0")),
+    "a tensor": (
+        lambda ps: optim.SGD([*ps, nnmpi.tensor([1.0], requires_grad=True)], 0.1),
+        ("nn.Parameter", "number 6", "Tensor"),
+    ),
+    "a name": (lambda ps: optim.SGD(["weight"], 0.1), ("nn.Parameter", "number 0", "str")),
     "types": (
         lambda ps: optim.SGD([*ps, nn.Parameter([1.0])], 0.1),
         ("float32, float64", "model.to"),
@@ -259,6 +263,21 @@ def test_bad_options_give_one_line(case: Any) -> None:
     call, words = case
     with refused(*words):
         call(model().parameters())
+
+
+def test_momentum_needs_the_sum_it_was_made_with() -> None:
+    m = model()
+    opt = optim.SGD(m.parameters(), lr=0.1)
+    trained(opt, m)
+    opt.momentum = 0.5
+    before = [p.data.copy() for p in m.parameters()]
+    with refused("momentum 0.5", "running sum", "momentum above 0"):
+        trained(opt, m)
+    for p, old in zip(m.parameters(), before, strict=True):
+        np.testing.assert_array_equal(p.data, old)
+    assert set(opt.steps) == {1}
+    opt.momentum = 0.0
+    trained(opt, m)
 
 
 @pytest.mark.parametrize("wrong", [None, np.inf, np.nan])
@@ -277,66 +296,3 @@ def test_clipping_is_pytorchs(max_norm: float, wrong: float | None, torch: Any) 
     for p, q in zip(race.mine, race.theirs, strict=True):
         if q.grad is not None:
             np.testing.assert_allclose(p.grad, q.grad.numpy(), rtol=1e-13)
-
-
-SCHEDULES: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "constant": ("constant", "ConstantLR", {"factor": 1.0}),
-    "step": ("step:4", "StepLR", {"step_size": 4}),
-    "step, factor": ("step:3:0.5", "StepLR", {"step_size": 3, "gamma": 0.5}),
-    "cosine": ("cosine", "CosineAnnealingLR", {"T_max": STEPS}),
-    "warm-up": ("warmup:5+constant", "LinearLR", {"start_factor": 1 / 5, "total_iters": 4}),
-}
-
-
-@pytest.mark.parametrize("case", SCHEDULES.values(), ids=SCHEDULES)
-def test_schedules_are_pytorchs(case: Any, torch: Any) -> None:
-    spec, name, options = case
-    factor = schedule.parse(spec, STEPS)
-    oracle = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
-    rates = getattr(torch.optim.lr_scheduler, name)(oracle, **options)
-    for t in range(STEPS):
-        assert 0.3 * factor(t) == pytest.approx(rates.get_last_lr()[0], rel=1e-12, abs=1e-15)
-        oracle.step()
-        rates.step()
-
-
-def test_schedules_join_and_end() -> None:
-    joined, cosine = schedule.parse("warmup:4+cosine", 14), schedule.cosine(10)
-    assert [joined(t) for t in range(4)] == [0.25, 0.5, 0.75, 1.0]
-    assert [joined(4 + t) for t in range(12)] == [cosine(t) for t in range(12)]
-    assert cosine(5) == pytest.approx(0.5)
-    assert schedule.cosine(10, floor=0.1)(99) == pytest.approx(0.1)
-    assert schedule.parse("warmup:3", 10)(50) == 1
-    assert schedule.parse("warmup:9+cosine", 3)(10) == pytest.approx(0)
-
-
-BAD_SPECS = (
-    "",
-    "linear",
-    "cosine:3",
-    "step",
-    "step:0",
-    "step:-2",
-    "step:2:nan",
-    "step:2:-1",
-    "step:2:0.5:1",
-    "step:x",
-    "constant+cosine",
-    "warmup",
-    "warmup:0",
-    "warmup:5+",
-    "warmup:5+linear",
-    "+cosine",
-)
-
-
-@pytest.mark.parametrize("spec", BAD_SPECS)
-def test_a_bad_schedule_gives_one_line(spec: str) -> None:
-    with refused(repr(spec), "constant", "cosine", "step:EVERY[:FACTOR]", "warmup:STEPS"):
-        schedule.parse(spec, 100)
-
-
-def test_a_schedule_without_steps_is_refused() -> None:
-    for make, n in ((schedule.step_decay, 0), (schedule.cosine, 0), (schedule.warm_up, -1)):
-        with refused(f"={n}"):
-            make(n)

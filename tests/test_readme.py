@@ -1,5 +1,6 @@
 """The README's example runs as it stands, and its commands are understood."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -10,7 +11,9 @@ import pytest
 
 from nnmpi import train
 
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+OTHERS = ("T", "T*", "T+")
 EXAMPLE = re.search(r"```python\n(.*?)```", README, re.S)
 COMMANDS = re.findall(r"^python -m nnmpi\.train (.*)$", README, re.M)
 
@@ -42,6 +45,17 @@ def test_commands_are_understood(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("run.toml").write_text("epochs = 2\n")
     assert train.config(shlex.split(command)).epochs >= 1
+
+
+def test_the_speed_table_is_the_one_that_was_measured():
+    """Each ratio in the table stands in the file that the text names."""
+    named = re.search(r"`(benchmarks/results/[\w.-]+\.json)`", README)
+    assert named is not None
+    rows = json.loads((ROOT / named[1]).read_text(encoding="utf-8"))
+    ratios = [[row[f"ratio to {other}"] for other in OTHERS] for row in rows if "ratio to T" in row]
+    assert len(ratios) == 5
+    shown = re.findall(r"\| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", README, re.M)
+    assert shown == [tuple(f"{value:.2f}" for value in row) for row in ratios]
 
 
 def test_there_are_commands_to_check():

@@ -32,6 +32,7 @@ EPOCH = {
     "samples_per_second": 12345.6,
 }
 DONE = EPOCH | {"event": "done", "seconds": 1.25, "epochs": 1, "layout": {"dp": 1}}
+FAILED = {"event": "failed", "error": "gone", "steps": 10}
 STOPPED = DONE | {"event": "stopped"}
 DRY = START | {
     "event": "dry-run",
@@ -44,7 +45,7 @@ DRY = START | {
         for size, what in enumerate(("parameter", "gradient", "optimizer", "activation", "data"), 1)
     },
 }
-EVENTS = [START, EPOCH, DRY, STOPPED, DONE]
+EVENTS = [START, EPOCH, DRY, STOPPED, FAILED, DONE]
 
 
 class Terminal(io.StringIO):
@@ -101,6 +102,14 @@ def test_a_terminal_gets_words(case: Any) -> None:
     assert [word for word in words if word not in text] == [], text
     assert "{" not in text
     assert "event" not in text
+
+
+def test_a_failure_is_for_programs(tmp_path: Path) -> None:
+    """People on a terminal read of it on stderr, from whoever catches the error."""
+    log = tmp_path / "log"
+    assert told(Terminal(), FAILED, log=str(log)) == ""
+    assert json.loads(log.read_text()) == FAILED
+    assert json.loads(told(io.StringIO(), FAILED, quiet=True)) == FAILED
 
 
 def test_without_a_note_there_is_no_empty_line() -> None:
@@ -170,6 +179,30 @@ def test_output_that_takes_no_more_is_named(tmp_path: Path) -> None:
         report.event(START)
     assert isinstance(caught.value.__cause__, OSError)
     assert json.loads(log.read_text()) == START
+
+
+@pytest.mark.parametrize("lost", ["log", "stdout"])
+def test_what_is_lost_gets_no_more_and_the_other_does(
+    lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, stdout = tmp_path / "log", io.StringIO() if lost == "log" else Full()
+    if lost == "log":
+        monkeypatch.setattr("nnmpi.report.open", lambda *_, **__: Full(), raising=False)
+    with Report(str(log), stdout=stdout) as report:
+        with pytest.raises(LostOutputError):
+            report.event(START)
+        report.event(FAILED)
+    text = stdout.getvalue() if lost == "log" else log.read_text()
+    assert json.loads(text.splitlines()[-1]) == FAILED
+
+
+def test_a_closed_stdout_is_a_quiet_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", None)
+    log = tmp_path / "log"
+    with Report(str(log)) as report:
+        report.progress(1, 2, 0.5)
+        report.event(DONE)
+    assert json.loads(log.read_text()) == DONE
 
 
 # ---- the bar

@@ -3,7 +3,9 @@
 import os
 import stat
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -195,7 +197,7 @@ NO_PLACES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "no directory": (lambda d: d / "runs" / "m", "no directory"),
     "a directory": (lambda d: d, "it is a directory"),
     "a pipe": (pipe, "a device or a pipe"),
-    "a long name": (lambda d: d / ("m" * 255), "name too long"),
+    "a long name": (lambda d: d / ("m" * 256), "name too long"),
 }
 
 
@@ -214,6 +216,37 @@ def test_a_directory_without_permission_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with refused(f"cannot save {tmp_path / 'm'}", "permission"):
         nnmpi.save(model().state_dict(), tmp_path / "m")
+
+
+def test_a_place_is_refused_before_a_run(tmp_path: Path) -> None:
+    with refused("cannot save", "name too long", "another place"):
+        saving.check_target(tmp_path / ("m" * 300))
+    saving.check_target(tmp_path / ("m" * 255))
+    nnmpi.save(model().state_dict(), tmp_path / ("m" * 255))
+
+
+def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "m.part").write_text("mine")
+    nnmpi.save(model().state_dict(), tmp_path / "m")
+    assert (tmp_path / "m.part").read_text() == "mine"
+    assert sorted(os.listdir(tmp_path)) == ["m", "m.part"]
+
+
+def test_threads_may_save_to_one_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have written before either puts its file in place; one of them wins, whole."""
+    both, replace = Barrier(2), os.replace
+
+    def late(*paths: Any) -> None:
+        both.wait(10)
+        replace(*paths)
+
+    monkeypatch.setattr(saving.os, "replace", late)
+    states = [{"a": np.full(1000, i)} for i in range(2)]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda state: nnmpi.save(state, tmp_path / "m"), states))
+    assert os.listdir(tmp_path) == ["m"]
+    found = nnmpi.load(tmp_path / "m")["a"]
+    assert any(np.array_equal(found, state["a"]) for state in states)
 
 
 def full(*_: Any) -> None:

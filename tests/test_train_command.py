@@ -17,6 +17,7 @@ from nnmpi.summary import summary
 from nnmpi.trainer import parameters_sha256
 
 IRIS = ("--model", "iris-mlp", "--data", "iris")
+LONG = "m" * 300
 MODULE = """
 from nnmpi import nn
 from nnmpi.nn.models import iris_mlp as make
@@ -30,6 +31,9 @@ def none():
 
 def wide(width):
     return nn.Linear(4, width)
+
+def normed():
+    return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
 """
 
 
@@ -102,6 +106,9 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     # models
     "model": ("--model resnet", ("'resnet'", "digits-cnn", "package.module:function")),
     "mlp of words": ("--model mlp:4-a", ("'mlp:4-a'", "mlp:784-1024-10")),
+    "mlp of no digits": ("--model mlp:²-3", ("'mlp:²-3'", "mlp:784-1024-10")),
+    "mlp beyond integers": (f"--model mlp:4-{'9' * 20}-3", ("'mlp:4-9999", "below 10^9")),
+    "mlp without end": (f"--model mlp:4-{'9' * 5000}-3", ("'mlp:4-9999", "below 10^9")),
     "mlp of one": ("--model mlp:4", ("two widths",)),
     "module": ("--model no_such.models:make", ("'no_such'", "PYTHONPATH")),
     "module of nothing": ("--model :make", ("':make'", "package.module:function")),
@@ -132,6 +139,11 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "save nothing": ("--save=", ("save is empty", "leave it out")),
     "nowhere to log": ("--log none/run.jsonl", ("none/run.jsonl", "No such file", "another")),
     "log a directory": ("--log own_package", ("own_package", "directory")),
+    "long data": (f"--data {LONG}.npz", (LONG,)),
+    "long data directory": (f"--data mnist --data-dir {LONG}", (LONG,)),
+    "long save": (f"--save {LONG}", (LONG, "name too long")),
+    "long load": (f"--load {LONG}", (LONG,)),
+    "long log": (f"--log {LONG}", (LONG, "name too long")),
     "config": ("--config none.toml", ("none.toml", "No such file", "name a TOML file")),
     "broken config": ("--config broken.toml", ("broken.toml is not TOML",)),
     "unknown option": ("--config unknown.toml", ("batchsize", "did you mean batch_size?")),
@@ -154,6 +166,42 @@ def test_unusable_input_gives_one_line(command: Command, case: Any, more: tuple[
     assert line.startswith("nnmpi.train: ")
     assert len(line.splitlines()) == 1
     assert [word for word in words if word not in line] == [], line
+
+
+LOGS: dict[str, tuple[str, str]] = {
+    "save": ("--log m --save m", "save"),
+    "save that is there": ("--log iris.safetensors --save ./iris.safetensors", "save"),
+    "save by a link": ("--log link --save iris.safetensors", "save"),
+    "load": ("--log ./iris.safetensors --load iris.safetensors", "load"),
+    "load by a hard link": ("--log hard --load iris.safetensors", "load"),
+    "data": ("--log own.npz --data own.npz", "data"),
+    "data by its form": ("--log own.npz --data npz:own.npz", "data"),
+    "data at home": ("--log own.npz --data ~/own.npz", "data"),
+    "config": ("--log good.toml --config ./good.toml", "config"),
+    "config in itself": ("--config logs.toml", "config"),
+}
+
+
+@pytest.mark.parametrize("case", LOGS.values(), ids=LOGS)
+def test_a_log_overwrites_no_file_of_the_run(
+    command: Command, case: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, option = case
+    monkeypatch.setenv("HOME", str(tmp_path))
+    Path("good.toml").write_text("epochs = 1")
+    Path("logs.toml").write_text('log = "logs.toml"')
+    Path("link").symlink_to("iris.safetensors")
+    Path("hard").hardlink_to("iris.safetensors")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    told = command(*IRIS, *text.split())
+    assert (told.status, told.out) == (2, "")
+    assert f"is the file of {option} too; name another" in told.err
+    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
+def test_a_log_may_be_called_what_a_data_set_is(command: Command) -> None:
+    for _ in range(2):
+        assert command(*IRIS, "--steps", "1", "--log", "iris").status == 0
 
 
 # ---- what it prints
@@ -278,6 +326,29 @@ def test_a_run_that_outgrows_memory_gives_one_line(
     assert command(*IRIS) == (1, "", line)
 
 
+def test_a_step_that_fails_gives_one_line_and_saves_what_is_trained(command: Command) -> None:
+    """BatchNorm has no use for the one sample in the last batch of 7 * 17 + 1."""
+    normed = ("--model", "own_package.models:normed", "--data", "iris", "--save", "m.safetensors")
+    told = command(*normed, "--batch-size", "17", "--log", "run.jsonl")
+    assert told.status == 1
+    assert len(told.err.splitlines()) == 1
+    assert [e["event"] for e in told.events] == ["start", "failed"]
+    assert told.err == f"nnmpi.train: {told.events[-1]['error']}\n"
+    assert told.events[-1]["steps"] == 7
+    assert Path("run.jsonl").read_text() == told.out
+    whole = command(*normed[:-1], "w.safetensors", "--batch-size", "17", "--steps", "7")
+    assert whole.status == 0
+    assert Path("m.safetensors").read_bytes() == Path("w.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",)], ids=["run", "dry"])
+def test_a_first_step_that_fails_is_unusable_input(command: Command, more: tuple[str]) -> None:
+    normed = ("--model", "own_package.models:normed", "--data", "iris", "--save", "m.safetensors")
+    told = command(*normed, "--batch-size", "1", *more)
+    assert (told.status, len(told.err.splitlines())) == (2, 1)
+    assert not Path("m.safetensors").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "step", "start"),
     [("", 2, "the loss became"), ("--steps 1", 1, "the test loss became")],
@@ -288,7 +359,10 @@ def test_a_loss_that_is_no_number_gives_one_line(
     wild = ("--lr", "1e30", "--save", "m.safetensors", "--log", "run.jsonl")
     told = command(*IRIS, *wild, *arguments.split())
     assert told.status == 1
-    assert [e["event"] for e in told.events] == ["start"]
+    assert [e["event"] for e in told.events] == ["start", "failed"]
+    assert told.events[-1]["steps"] == step - (start == "the loss became")
+    assert told.err == f"nnmpi.train: {told.events[-1]['error']}\n"
+    assert told.err.endswith("; nothing was saved\n")
     assert told.err.startswith(f"nnmpi.train: {start} ")
     assert f"at step {step} with learning rate 1e+30; try --lr 1e+29, --clip-norm" in told.err
     assert len(told.err.splitlines()) == 1

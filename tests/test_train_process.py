@@ -191,6 +191,7 @@ def test_ctrl_c_ends_after_a_step_and_saves(tmp_path: Path) -> None:
 def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     (tmp_path / "stuck.py").write_text(STUCK)
     arguments = ("--model", "stuck:Stuck", "--data", "iris", "--save", "m.safetensors")
+    arguments += ("--log", "log")
     with (
         (tmp_path / "err").open("wb") as err,
         started(tmp_path, *arguments, stdout=subprocess.DEVNULL, stderr=err) as process,
@@ -203,6 +204,8 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
         assert process.wait(PATIENCE) == 130
     assert (tmp_path / "err").read_text() == "nnmpi.train: interrupted; nothing was saved\n"
     assert not (tmp_path / "m.safetensors").exists()
+    last = json.loads((tmp_path / "log").read_text().splitlines()[-1])
+    assert last == {"event": "failed", "error": "KeyboardInterrupt", "steps": 0}
 
 
 def test_ctrl_c_before_the_first_step_ends_at_once(tmp_path: Path) -> None:
@@ -226,6 +229,42 @@ def test_a_reader_that_goes_ends_the_run_without_a_word(tmp_path: Path) -> None:
     told = run(tmp_path, *IRIS, "--save", "m.safetensors", stdout=writer)
     os.close(writer)
     assert (told.returncode, told.stderr) == (1, "")
+    assert not (tmp_path / "m.safetensors").exists()
+
+
+def test_what_is_trained_is_saved_when_its_reader_goes(tmp_path: Path) -> None:
+    arguments = (*LONG, "--save", "m.safetensors", "--log", "log")
+    err = (tmp_path / "err").open("wb")
+    with err, started(tmp_path, *arguments, stdout=subprocess.PIPE, stderr=err) as process:
+        assert process.stdout is not None
+        assert b"start" in process.stdout.readline()
+        assert b"epoch" in process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(PATIENCE) == 1
+    assert (tmp_path / "err").read_text() == ""
+    *_, epoch, failed = map(json.loads, (tmp_path / "log").read_text().splitlines())
+    assert (epoch["event"], failed["event"]) == ("epoch", "failed")
+    assert failed["error"] == "cannot write <stdout>: Broken pipe"
+    model = mlp(20, 8, 3)
+    model.load_state_dict(nnmpi.load(tmp_path / "m.safetensors"))
+    short = run(tmp_path, *LONG, "--steps", str(failed["steps"]))  # the same, to the end
+    assert json.loads(short.stdout.splitlines()[-1])["parameters_sha256"] == (
+        parameters_sha256(model)
+    )
+
+
+def test_a_closed_stdout_is_a_quiet_one(tmp_path: Path) -> None:
+    told = subprocess.run(
+        ["sh", "-c", 'exec "$0" -m nnmpi.train "$@" >&-', sys.executable, *IRIS, "--log", "log"],
+        cwd=tmp_path,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+    assert (told.returncode, told.stderr) == (0, "")
+    assert json.loads((tmp_path / "log").read_text().splitlines()[-1])["event"] == "done"
 
 
 @pytest.mark.parametrize("target", ["stdout", "log"])
@@ -237,7 +276,8 @@ def test_a_full_disk_gives_one_line(tmp_path: Path, target: str) -> None:
             told, name = run(tmp_path, *IRIS, stdout=full), "<stdout>"
         else:
             told, name = run(tmp_path, *IRIS, "--log", "/dev/full"), "/dev/full"
-            assert told.stdout == ""
+            failed = json.loads(told.stdout)
+            assert (failed["event"], failed["steps"]) == ("failed", 0)
     assert told.returncode == 1
     assert told.stderr == f"nnmpi.train: cannot write {name}: No space left on device\n"
 
@@ -260,7 +300,8 @@ def test_no_room_for_the_model_leaves_the_old_file(tmp_path: Path) -> None:
         timeout=PATIENCE,
     )
     assert told.returncode == 1
-    assert json.loads(told.stdout.splitlines()[-1])["event"] == "epoch"
+    events = [json.loads(line)["event"] for line in told.stdout.splitlines()]
+    assert events[-2:] == ["epoch", "failed"]
     assert re.fullmatch(r"nnmpi\.train: cannot save .*: File too large; name.*\n", told.stderr)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]

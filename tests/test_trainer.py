@@ -2,16 +2,13 @@
 
 import hashlib
 import io
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from datafiles import refused
 
 import nnmpi
 from nnmpi import Config, Trainer, nn, optim
@@ -21,7 +18,7 @@ from nnmpi.nn.models import digits_cnn, mlp
 from nnmpi.nn.module import Pass, current_pass
 from nnmpi.optim import schedule
 from nnmpi.report import Event, Report
-from nnmpi.trainer import DivergedError, Stopwatch
+from nnmpi.trainer import Stopwatch
 
 
 def rows(n: int = 70, features: int = 6, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
@@ -229,75 +226,3 @@ def test_one_step_has_no_rate() -> None:
     watch.lap(64)
     assert watch.rate == 0.0
     assert fit(Trainer(Config(steps=1), small, rows()))["samples_per_second"] == 0.0
-
-
-# ---- how it ends
-
-
-@pytest.mark.parametrize("steps", [1, 3, 4, 5, 99])
-def test_steps_are_counted_over_epochs(steps: int) -> None:
-    result = fit(Trainer(Config(epochs=2, steps=steps, batch_size=14), small, rows()))
-    assert (result["event"], result["steps"]) == ("done", min(steps, 8))
-    assert result["epochs"] == (1 if steps <= 4 else 2)
-
-
-@pytest.mark.parametrize("after", [0, 2])
-def test_stop_ends_after_the_step_under_way(after: int, tmp_path: Path) -> None:
-    path = tmp_path / "m.safetensors"
-    trainer = Trainer(Config(batch_size=14, save=str(path)), small, rows())
-
-    class Stops(Report):
-        def progress(self, step: int, total: int, loss: float) -> None:
-            if step == after:
-                trainer.stop()
-
-    if after == 0:
-        trainer.stop()
-    result = trainer.fit(Stops(stdout=io.StringIO()))
-    assert (result["event"], result["steps"], result["epochs"]) == ("stopped", max(after, 1), 1)
-    assert result["accuracy"] == trainer.evaluate().accuracy
-    saved = nnmpi.load(path)
-    for name, array in trainer.model.state_dict().items():
-        np.testing.assert_array_equal(saved[name], array, err_msg=name)
-
-
-def test_a_run_is_made_once() -> None:
-    trainer = Trainer(Config(steps=2), small, rows())
-    fit(trainer)
-    with refused("all its 2 steps", "make another"):
-        fit(trainer)
-
-
-@pytest.mark.parametrize("weight", [np.nan, 1e38])
-def test_a_loss_that_is_no_number_ends_the_run(weight: float, tmp_path: Path) -> None:
-    def wild() -> nn.Module:
-        model = small()
-        for p in model.parameters():
-            p.data[...] = weight
-        return model
-
-    log, save = tmp_path / "log", tmp_path / "m.safetensors"
-    trainer = Trainer(Config(lr=0.25, log=str(log), save=str(save)), wild, rows())
-    words = r"\Athe loss became (inf|nan) at step 1 with learning rate 0.25; try --lr 0.025, --clip"
-    with pytest.raises(DivergedError, match=words):
-        trainer.fit()
-    assert not save.exists()
-    assert len(log.read_text().splitlines()) == 1
-
-
-def test_a_test_loss_that_is_no_number_ends_the_run_too() -> None:
-    trainer = Trainer(Config(lr=1e30, optimizer="sgd", steps=1), small, rows())
-    with pytest.raises(DivergedError, match=r"\Athe test loss became (inf|nan) at step 1 .*1e\+30"):
-        fit(trainer)
-
-
-def test_a_run_that_fails_leaves_no_thread() -> None:
-    """Large data are gathered by one; the error, which knows its place, must not keep it alive."""
-    x = np.zeros((4400, 1000), "float32")
-    trainer = Trainer(Config(), lambda: nn.Linear(1000, 2), (x, np.arange(4400) % 2, x[:2], [0, 1]))
-    assert trainer.train.prefetch
-    trainer.model.bias.data[...] = np.nan
-    with pytest.raises(DivergedError) as caught:
-        fit(trainer)
-    assert caught.tb is not None
-    assert not [t for t in threading.enumerate() if t.name == "nnmpi-prefetch"]

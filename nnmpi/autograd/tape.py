@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, NamedTuple, NoReturn, Protocol, Self
 
-from nnmpi.backend import Array
+from nnmpi.backend import Array, xp_of
 from nnmpi.kernels.result import Prepare, Vjp
 
 recording: ContextVar[bool] = ContextVar("nnmpi_recording", default=True)
@@ -32,6 +32,10 @@ class Variable(Protocol):
     requires_grad: bool
     node: "Node | None"
     memory: "Memory"
+
+    @property
+    def data(self) -> Array:
+        """The array itself."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -116,6 +120,26 @@ def _refuse_written(tensor: Variable) -> NoReturn:
     )
 
 
+def seed(root: Variable, gradient: Array | None) -> Array:
+    """Where a backward pass from root starts: the gradient given, or 1 for a scalar."""
+    if not root.requires_grad:
+        raise RuntimeError("backward: nothing under this tensor requires a gradient")
+    xp = xp_of(root.data)
+    if gradient is not None:
+        given = xp.asarray(gradient, root.dtype)
+        if given.shape != root.shape:
+            raise ValueError(
+                f"backward: gradient of shape {given.shape} for a tensor of shape {root.shape}"
+            )
+        return given
+    if root.data.size != 1:
+        raise ValueError(
+            f"backward: a tensor of shape {root.shape} is not a scalar: "
+            "pass a gradient of that shape, or reduce it first, as by .sum()"
+        )
+    return xp.ones(root.shape, root.dtype)
+
+
 def backward(
     root: Variable,
     seed: Array,
@@ -127,8 +151,12 @@ def backward(
     `on_leaf(leaf)` is called once per leaf, as soon as its gradient is final. Nodes are used up,
     so that what they hold is freed on the way, unless `retain_graph`.
     """
+    if root.node is None:
+        root.receive(lambda g, out: g, seed)
+        if on_leaf is not None:
+            on_leaf(root)
+        return
     uses = _leaf_uses(root) if on_leaf is not None else {}
-    assert root.node is not None
     grads: dict[Variable, Any] = {root: seed}
     ready = [(-root.node.made, root)]
     while ready:

@@ -153,29 +153,8 @@ class Tensor:
         retain_graph: bool = False,
     ) -> None:
         """Add the gradient of this scalar (of sum(self * gradient), if given) to every leaf."""
-        if not self.requires_grad:
-            raise RuntimeError("backward: nothing under this tensor requires a gradient")
-        xp = backend.xp_of(self.data)
-        if gradient is None:
-            if self.size != 1:
-                raise ValueError(
-                    f"backward: a tensor of shape {self.shape} is not a scalar: "
-                    "pass a gradient of that shape, or reduce it first, as by .sum()"
-                )
-            seed = xp.ones(self.data.shape, self.data.dtype)
-        else:
-            given = gradient.data if isinstance(gradient, Tensor) else gradient
-            seed = xp.asarray(given, self.data.dtype)
-            if seed.shape != self.shape:
-                raise ValueError(
-                    f"backward: gradient of shape {seed.shape} for a tensor of shape {self.shape}"
-                )
-        if self.node is None:
-            self.receive(lambda g, out: g, seed)
-            if on_leaf is not None:
-                on_leaf(self)
-        else:
-            tape.backward(self, seed, on_leaf, retain_graph)
+        given = gradient.data if isinstance(gradient, Tensor) else gradient
+        tape.backward(self, tape.seed(self, given), on_leaf, retain_graph)
 
     def receive(self, vjp: Vjp, g: Any) -> None:
         """Take a contribution to this leaf's gradient."""

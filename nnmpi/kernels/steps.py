@@ -72,8 +72,8 @@ def adam(p: Array, g: Array, M: Array, V: Array, c: Adam) -> None:
         P -= t
 
 
-def sgd(p: Array, g: Array, velocity: Array, c: Sgd) -> None:
-    """One step of SGD on p; `velocity` is not touched where there is no momentum."""
+def sgd(p: Array, g: Array, velocity: Array | None, c: Sgd) -> None:
+    """One step of SGD on p; without momentum `velocity` is not touched, and may be None."""
     xp = xp_of(p)
     for P, G, v, t in _chunks(p, g, velocity if c.momentum else p):
         if c.weight_decay:

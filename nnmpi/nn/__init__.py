@@ -6,7 +6,7 @@ from nnmpi.nn.losses import CrossEntropyLoss, MSELoss, NLLLoss
 from nnmpi.nn.module import Module
 from nnmpi.nn.norm import BatchNorm1d, BatchNorm2d, LayerNorm
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.sequential import Sequential
+from nnmpi.nn.sequential import ModuleList, Sequential
 
 __all__ = [
     "GELU",
@@ -24,6 +24,7 @@ __all__ = [
     "MSELoss",
     "MaxPool2d",
     "Module",
+    "ModuleList",
     "NLLLoss",
     "Parameter",
     "ReLU",

@@ -12,6 +12,7 @@ from nnmpi import backend
 from nnmpi.autograd import Tensor
 from nnmpi.backend import CPU, Array, Backend
 from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.state import assign, fitting
 from nnmpi.nn.store import FlatStore
 
 
@@ -29,6 +30,10 @@ current_pass: ContextVar[Pass | None] = ContextVar("nnmpi_pass", default=None)
 """The pass under way; without a trainer each model counts its own training passes."""
 
 
+BOOKS = ("_parameters", "_buffers", "_modules")
+"""Where a module enters what it consists of, in order."""
+
+
 class Module:
     """A layer or a whole model: subclass it, assign parameters and modules, define `forward`.
 
@@ -41,15 +46,15 @@ class Module:
     def __new__(cls, *args: Any, **options: Any) -> Module:
         """Make the books before __init__, so that a subclass need not call super().__init__()."""
         self = super().__new__(cls)
-        for name in ("_parameters", "_buffers", "_modules"):
-            object.__setattr__(self, name, {})
+        for book in BOOKS:
+            object.__setattr__(self, book, {})
         object.__setattr__(self, "_parent", None)
         object.__setattr__(self, "_name", "")
         object.__setattr__(self, "passes", 0)
         return self
 
     _parameters: dict[str, Parameter]
-    _buffers: dict[str, Any]
+    _buffers: dict[str, None]  # their names: `to` and users put other arrays in place of them
     _modules: dict[str, Module]
     _parent: Module | None
     _name: str
@@ -61,7 +66,8 @@ class Module:
             if other is not book:
                 other.pop(name, None)
         if book is not None:
-            book[name] = value  # what takes another's place keeps its place in the order
+            # what takes another's place keeps its place in the order
+            book[name] = None if book is self._buffers else value
         if isinstance(value, Parameter):
             owner = value.owner
             if owner is None or not owner.holds(value):
@@ -82,7 +88,20 @@ class Module:
         if isinstance(value, Parameter):
             return self._parameters
         if isinstance(value, Module):
+            if self in value.modules() or value in self._upwards():
+                raise ValueError(
+                    f"{type(self).__name__}.{name} cannot be a {type(value).__name__} that this "
+                    "module is, or is part of: no model can contain itself"
+                )
             return self._modules
+        if isinstance(value, list | tuple | dict):
+            inside = value.values() if isinstance(value, dict) else value
+            if any(isinstance(part, Module | Parameter) for part in inside):
+                raise ValueError(
+                    f"{type(self).__name__}.{name}: what is in a {type(value).__name__} would "
+                    "be no part of the model; use nn.ModuleList or nn.Sequential for modules, "
+                    "and an attribute for each parameter"
+                )
         for book, kind in ((self._parameters, "Parameter"), (self._modules, "Module")):
             if name in book and value is not None:
                 raise ValueError(
@@ -102,18 +121,45 @@ class Module:
         self._buffers[name] = None
         object.__setattr__(self, name, value)
 
+    # ---- copies and pickles
+
+    def __copy__(self) -> Module:
+        """A module with books of its own, and in them the same parts, which stay where they are."""
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__ | {b: dict(self.__dict__[b]) for b in BOOKS})
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a deep copy or a pickle takes along: its parts, but not what it is part of.
+
+        So every module enters itself again in the parts that are its own, or nobody's there.
+        """
+        own = [name for name, m in self._modules.items() if (m._parent, m._name) == (self, name)]
+        own += [name for name, p in self._parameters.items() if (p.owner, p.name) == (self, name)]
+        return {k: v for k, v in self.__dict__.items() if k != "_parent"} | {"_own": own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        own = state.pop("_own")
+        self.__dict__.update(state)
+        for name, m in self._modules.items():
+            if name in own or m._parent is None:
+                m.__dict__.update(_parent=self, _name=name)
+        for name, p in self._parameters.items():
+            if name in own or p.owner is None:
+                p.owner, p.name = self, name
+
     # ---- running it
 
-    def forward(self, *args: Any) -> Any:
+    def forward(self, *args: Any, **options: Any) -> Any:
         """What the module computes; subclasses define it."""
         raise TypeError(f"{type(self).__name__} does not define forward")
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **options: Any) -> Any:
         if current_pass.get() is not None:
-            return self.forward(*args)
+            return self.forward(*args, **options)
         token = current_pass.set(Pass(self.passes))
         try:
-            return self.forward(*args)
+            return self.forward(*args, **options)
         finally:
             current_pass.reset(token)
             if self.training:
@@ -131,21 +177,23 @@ class Module:
 
     # ---- the tree
 
+    def _upwards(self) -> Iterator[Module]:
+        """This module and those it is part of, the outermost last."""
+        m: Module | None = self
+        while m is not None:
+            yield m
+            m = m._parent
+
     @property
     def root(self) -> Module:
         """The outermost module this one is part of."""
-        m = self
-        while m._parent is not None:
-            m = m._parent
+        *_, m = self._upwards()
         return m
 
     @property
     def path(self) -> str:
         """Its name from the root: "" for the root itself, "2.norm" for a part of a part."""
-        names, m = [], self
-        while m._parent is not None:
-            names.append(m._name)
-            m = m._parent
+        names = [m._name for m in self._upwards() if m._parent is not None]
         return ".".join(reversed(names))
 
     def children(self) -> Iterator[Module]:
@@ -192,6 +240,13 @@ class Module:
 
     def to(self, dtype: Any = None, on: Backend | None = None) -> Module:
         """Move everything to a type and a backend, the parameters into a flat store."""
+        try:
+            np.dtype(dtype)
+        except TypeError:
+            raise ValueError(
+                f"to: {dtype!r} is no data type; a device is given as "
+                'to(dtype=..., on=nnmpi.backend.get("cuda"))'
+            ) from None
         parameters = self.parameters()
         first = next((p.data for p in parameters if p.is_drawn), None)
         dtype = dtype or (np.float32 if first is None else first.dtype)
@@ -218,28 +273,11 @@ class Module:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a state: all names and shapes must fit, or nothing is changed."""
-        targets: dict[str, Any] = {}
-        values: dict[str, np.ndarray] = {}
-        problems = []
-        for book in ("_parameters", "_buffers"):
-            for full, m, name in self._entries(book):
-                target = getattr(m, name)
-                shape = tuple(target.shape)
-                targets[full] = target
-                if full not in state:
-                    problems.append(f"{full} {shape} is missing")
-                    continue
-                value = values[full] = _on_host(state[full])
-                if value.shape != shape:
-                    problems.append(f"{full} is {shape} here and {value.shape} there")
-                elif value.dtype.kind not in "fiub":
-                    problems.append(f"{full} holds {value.dtype}, not numbers")
-        problems += [f"{name} is not part of this model" for name in state if name not in targets]
-        if problems:
-            more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
-            raise ValueError(f"state does not fit: {'; '.join(problems[:4])}{more}")
-        for full, target in targets.items():
-            _assign(target, values[full])
+        books = ("_parameters", "_buffers")
+        entries = (entry for book in books for entry in self._entries(book))
+        targets = {full: getattr(m, name) for full, m, name in entries}
+        for full, value in fitting(state, targets).items():
+            assign(targets[full], value)
 
     def __repr__(self) -> str:
         lines = [f"({name}): {m!r}".replace("\n", "\n  ") for name, m in self._modules.items()]
@@ -249,17 +287,3 @@ class Module:
     def extra_repr(self) -> str:
         """What stands between the parentheses of its repr."""
         return ""
-
-
-def _on_host(value: Any) -> np.ndarray:
-    """An entry of a state as a NumPy array: a tensor, an array of any library, or numbers."""
-    value = value.data if isinstance(value, Tensor) else value
-    return backend.to_host(value) if hasattr(value, "get") else np.asarray(value)
-
-
-def _assign(target: Any, value: np.ndarray) -> None:
-    """Write a host array into a parameter or a buffer, on whatever backend it is."""
-    array = target.data if isinstance(target, Tensor) else target
-    array[...] = backend.of(array).asarray(value, array.dtype)
-    if isinstance(target, Tensor):
-        target.mark_written()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -106,15 +105,20 @@ class Parameter(Tensor):
         self.name, self.index, self._filled = "", 0, False
         self.store: Store | None = None
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
-        """A parameter with the same values and gradient; it is in no flat store yet."""
-        p = memo[id(self)] = Parameter.drawn(self._shape, self.init, self.layout)
-        p.requires_grad, p.name = self.requires_grad, self.name
-        p.owner = copy.deepcopy(self.owner, memo)
-        if self.is_drawn:
-            p.move(SingleStore(self.data.copy(order="K")), 0)
-            p.grad = self.grad
-        return p
+    def __getstate__(self) -> tuple[Any, ...]:
+        """What a copy or a pickle takes along: its values, drawn by now, and not the store.
+
+        The store holds the whole model. Its owner enters itself again (`Module.__setstate__`).
+        """
+        memory = self.data.transpose(self.layout)
+        return self._shape, self.init, self.layout, self.requires_grad, self.name, memory, self.grad
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        shape, init, layout, requires_grad, name, memory, grad = state
+        self._declare(shape, init, layout)
+        self.requires_grad, self.name = requires_grad, name
+        self.move(SingleStore(memory.transpose(inverse(layout))), 0)
+        self.grad = grad
 
     def move(self, store: Store, index: int) -> None:
         """From now on it lives there; its gradient, if any, must be there already."""

@@ -1,50 +1,30 @@
-"""Sequential, and which neighbours in it run as one op."""
+"""Modules that hold others by number: ModuleList, and Sequential with what it runs as one op."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from nnmpi.autograd import Tensor
 from nnmpi.nn.activations import ReLU
 from nnmpi.nn.layers import Conv2d, Linear, MaxPool2d
 from nnmpi.nn.module import Module
 
+Step = Callable[[Tensor], Tensor]
 
-class Sequential(Module):
-    """Layers one after the other.
 
-    Neighbours that one op can do together run as one (`_fuse`): the values and
-    gradients are those of the layers apart.
-    """
+class _Numbered(Module):
+    """What the two share: layers under the names "0", "1", ..., used as a list."""
 
-    _steps: list[Callable[[Tensor], Tensor]] | None = None
-
-    def __init__(self, *layers: Module) -> None:
+    def __init__(self, layers: Iterable[Module]) -> None:
         for layer in layers:
             self.append(layer)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        if name != "_steps":
-            object.__setattr__(self, "_steps", None)
-
-    def __delattr__(self, name: str) -> None:
-        super().__delattr__(name)
-        object.__setattr__(self, "_steps", None)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self._steps is None:
-            self._steps = list(_fuse(list(self)))
-        for step in self._steps:
-            x = step(x)
-        return x
-
-    def append(self, layer: Module) -> "Sequential":
+    def append(self, layer: Module) -> Self:
         """Add a layer at the end."""
         if not isinstance(layer, Module):
             raise ValueError(
-                f"Sequential: layer {len(self)} is a {type(layer).__name__}, not a Module; "
-                "layers are given one by one, as in Sequential(*layers)"
+                f"{type(self).__name__}: layer {len(self)} is a {type(layer).__name__}, not a "
+                "Module; layers are given as in Sequential(*layers) or ModuleList(layers)"
             )
         names = (str(i) for i in range(len(self), 2 * len(self) + 1))
         setattr(self, next(n for n in names if n not in self._modules), layer)
@@ -57,49 +37,95 @@ class Sequential(Module):
         return iter(list(self._modules.values()))
 
     def __getitem__(self, index: int | slice) -> Module:
-        """One layer, or the layers of a slice in a Sequential of their own; they stay ours too."""
+        """One layer, or the layers of a slice in a module of their own; they stay ours too."""
         layers = list(self)
-        return Sequential(*layers[index]) if isinstance(index, slice) else layers[index]
+        return self._slice(layers[index]) if isinstance(index, slice) else layers[index]
 
     def __setitem__(self, index: int, layer: Module) -> None:
         setattr(self, list(self._modules)[index], layer)
 
+    def _slice(self, layers: list[Module]) -> Module:
+        raise TypeError(f"{type(self).__name__} does not define _slice")
 
-def _fuse(layers: list[Module]) -> Iterator[Callable[[Tensor], Tensor]]:
-    """One function per group: Conv2d+ReLU+MaxPool2d(2), Conv2d+ReLU, Linear+ReLU, or one layer.
+
+class ModuleList(_Numbered):
+    """Layers in a list that is part of the model; whoever holds it says how they run."""
+
+    def __init__(self, layers: Iterable[Module] = ()) -> None:
+        super().__init__(layers)
+
+    def _slice(self, layers: list[Module]) -> Module:
+        return ModuleList(layers)
+
+
+class Sequential(_Numbered):
+    """Layers one after the other.
+
+    Neighbours that one op can do together run as one (`_fuse`): the values and
+    gradients are those of the layers apart.
+    """
+
+    _steps: list[Step] | None = None
+
+    def __init__(self, *layers: Module) -> None:
+        super().__init__(layers)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        object.__setattr__(self, "_steps", None)
+
+    def __delattr__(self, name: str) -> None:
+        super().__delattr__(name)
+        object.__setattr__(self, "_steps", None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_steps": None}
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self._steps is None:
+            object.__setattr__(self, "_steps", list(_fuse(list(self))))
+        for step in self._steps or ():
+            x = step(x)
+        return x
+
+    def _slice(self, layers: list[Module]) -> Module:
+        return Sequential(*layers)
+
+
+def _fuse(layers: list[Module]) -> Iterator[Step]:
+    """One function per group of neighbours that one op does, or per layer:
+
+    Conv2d + ReLU + MaxPool2d(2), Conv2d + MaxPool2d(2), Conv2d + ReLU, Linear + ReLU.
 
     Only these very classes are fused; a subclass may have changed `forward`.
     """
     i = 0
     while i < len(layers):
         layer, kinds = layers[i], [type(m) for m in layers[i : i + 3]]
+        forward: Callable[..., Tensor] = layer.forward
         taken = 1
-        if kinds[:2] == [Linear, ReLU]:
-            yield _with(layer, relu=True)
-            taken = 2
-        elif kinds == [Conv2d, ReLU, MaxPool2d] and _halves(layers[i + 2]):
-            yield _with(layer, relu=True, pool=True)
+        if kinds == [Conv2d, ReLU, MaxPool2d]:
+            yield _pooled(partial(forward, relu=True), layers[i + 2])
             taken = 3
-        elif kinds[:2] == [Conv2d, MaxPool2d] and _halves(layers[i + 1]):
-            yield _with(layer, pool=True)
+        elif kinds[:2] == [Conv2d, MaxPool2d]:
+            yield _pooled(forward, layers[i + 1])
             taken = 2
-        elif kinds[:2] == [Conv2d, ReLU]:
-            yield _with(layer, relu=True)
+        elif kinds[:2] in ([Conv2d, ReLU], [Linear, ReLU]):
+            yield partial(forward, relu=True)
             taken = 2
         else:
             yield layer
         i += taken
 
 
-def _with(layer: Module, **options: bool) -> Callable[[Tensor], Tensor]:
-    """The layer with these options; a partial, so that a copy of the model copies it too."""
-    forward: Callable[..., Tensor] = layer.forward
-    return partial(forward, **options)
+def _pooled(forward: Callable[..., Tensor], pool: Any) -> Step:
+    """A convolution and its max-pool: one op where the window is 2x2, whatever it was before."""
+    fused = partial(forward, pool=True)
 
+    def step(x: Tensor) -> Tensor:
+        if pool.kernel_size == pool.stride == 2 and pool.padding == 0:
+            return fused(x)
+        y: Tensor = pool(forward(x))
+        return y
 
-def _halves(pool: Module) -> bool:
-    return isinstance(pool, MaxPool2d) and (pool.kernel_size, pool.stride, pool.padding) == (
-        2,
-        2,
-        0,
-    )
+    return step

@@ -45,6 +45,12 @@ class Optimizer:
             raise ValueError("an optimizer needs at least one parameter; this list is empty")
         if len({id(p) for p in self.parameters}) < len(self.parameters):
             raise ValueError("a parameter is in this optimizer's list twice: give each once")
+        for i, p in enumerate(self.parameters):
+            if not isinstance(p, Parameter):
+                raise ValueError(
+                    f"an optimizer moves nn.Parameter objects, as from model.parameters(); "
+                    f"number {i} of this list is a {type(p).__name__}"
+                )
         self.lr = check("lr", lr)
         flatten(self.parameters)
         self.steps = [0] * len(self.parameters)
@@ -58,6 +64,10 @@ class Optimizer:
         zeros = backend.xp_of(like).zeros
         self.state = [zeros(self.offsets[-1], like.dtype) for _ in range(self.sums)]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy takes along: not the stores, which its first step makes anew."""
+        return self.__dict__ | {"_seen": [], "_groups": []}
+
     def zero_grad(self) -> None:
         """Clear the gradients: nothing is written, the next backward pass overwrites them."""
         for p in self.parameters:
@@ -65,22 +75,26 @@ class Optimizer:
 
     def step(self) -> None:
         """Move every parameter that has a gradient."""
-        seen = [(p.has_grad, p.store) for p in self.parameters]
-        if seen != self._seen:
-            self._seen, self._groups = seen, list(self._grouped())
+        if self._seen != self._see():
+            flatten(self.parameters)  # a copied parameter is in no flat store yet
+            self._seen, self._groups = self._see(), list(self._grouped())
             self._follow()
         written = tape.tick()
         for i, j, store, start, end in self._groups:
             t = self.steps[i] + 1
-            self.steps[i:j] = [t] * (j - i)
             state = [s[self.offsets[i] : self.offsets[j]] for s in self.state]
             self._update(Run(store.flat[start:end], store.flat_grad[start:end], state, t))
+            self.steps[i:j] = [t] * (j - i)
             for p in self.parameters[i:j]:
                 p.memory.written = written
 
     def _update(self, run: Run) -> None:
         """One step of one run; every optimizer has its own."""
         raise TypeError(f"{type(self).__name__} does not define _update")
+
+    def _see(self) -> list[tuple[bool, Any]]:
+        """What the groups depend on."""
+        return [(p.has_grad, p.store) for p in self.parameters]
 
     def _follow(self) -> None:
         """Keep the running sums where the parameters are and of their type: the model may move."""
@@ -141,7 +155,12 @@ class SGD(Optimizer):
         self.weight_decay = check("weight_decay", weight_decay)
 
     def _update(self, run: Run) -> None:
-        velocity = run.state[0] if run.state else run.values
+        velocity = run.state[0] if run.state else None
+        if self.momentum and velocity is None:
+            raise ValueError(
+                f"momentum {self.momentum} needs a running sum, and this SGD was made without one: "
+                "make it with a momentum above 0, which may then change between steps"
+            )
         c = steps.Sgd(self.lr, self.momentum, self.weight_decay, self.nesterov)
         steps.sgd(run.values, run.grads, velocity, c)
 

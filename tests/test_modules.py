@@ -1,0 +1,186 @@
+"""The tree of modules: names, paths, what may be assigned and what is refused."""
+
+import numpy as np
+import pytest
+from datafiles import refused
+
+import nnmpi
+from nnmpi import nn
+from nnmpi.nn.models import digits_cnn
+
+
+def some(*shape: int, dtype: str = "float32") -> nnmpi.Tensor:
+    return nnmpi.tensor(np.random.default_rng(0).standard_normal(shape).astype(dtype))
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:  # no super().__init__()
+        self.inner = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+        self.scale = nn.Parameter([1.0, 2.0, 3.0])
+        self.last = nn.Linear(3, 2, bias=False)
+
+    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+        y: nnmpi.Tensor = self.last(self.inner(x) * self.scale)
+        return y
+
+
+NAMES = ["scale", "inner.0.weight", "inner.0.bias", "inner.1.weight", "inner.1.bias", "last.weight"]
+BUFFERS = [f"inner.1.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")]
+
+
+def names(module: nn.Module) -> list[str]:
+    return [name for name, _ in module.named_parameters()]
+
+
+def test_a_tree_of_modules() -> None:
+    block = Block()
+    assert names(block) == NAMES
+    assert [name for name, _ in block.named_buffers()] == BUFFERS
+    assert sorted(block.state_dict()) == sorted(NAMES + BUFFERS)
+    paths = [m.path for m in block.modules()]
+    assert paths == ["", "inner", "inner.0", "inner.1", "last"]
+    assert {m.root for m in block.modules()} == {block}
+    assert [p.place.path for p in block.parameters()] == NAMES
+    assert block.scale.dtype == "float32"
+
+
+def test_train_eval_and_zero_grad_reach_every_module() -> None:
+    block = Block()
+    assert block.eval() is block
+    assert not any(m.training for m in block.modules())
+    assert all(m.training for m in block.train().modules())
+    block(some(4, 2)).sum().backward()
+    assert all(p.has_grad for p in block.parameters())
+    block.zero_grad()
+    assert [p.grad for p in block.parameters()] == [None] * len(NAMES)
+
+
+def test_what_takes_anothers_place_keeps_its_place() -> None:
+    block = Block()
+    old = block.scale
+    block.scale = nn.Parameter(np.zeros(3, "float32"))
+    block.inner = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    with nnmpi.no_grad():
+        block.inner[0].weight += 1
+    assert names(block) == NAMES
+    assert block.scale is not old
+    block.last = None
+    del block.scale
+    assert names(block) == NAMES[1:-1]
+    assert not hasattr(block, "scale")
+    with pytest.raises(AttributeError):
+        del block.scale
+    with refused("Linear.weight", "Parameter", "ndarray", ".data"):
+        block.inner[0].weight = np.zeros((3, 2), "float32")
+    with refused("Block.inner", "Module", "function"):
+        block.inner = lambda x: x
+    assert names(block) == NAMES[1:-1]
+
+
+def test_data_may_be_written() -> None:
+    p = nn.Parameter(np.ones(3))
+    memory = p.data
+    p.data -= 0.25
+    p.data = np.array([0.5, 0.75, 1.0])
+    assert p.data is memory
+    assert memory.tolist() == [0.5, 0.75, 1.0]
+
+
+def test_tied_weights_count_once() -> None:
+    a, b = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+    b.weight = a.weight
+    model, x = nn.Sequential(a, nn.Tanh(), b), some(4, 3)
+    assert names(model) == ["0.weight"]
+    assert list(model.state_dict()) == ["0.weight", "2.weight"]
+    model(x).sum().backward()
+    apart = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Tanh(), nn.Linear(3, 3, bias=False))
+    apart.load_state_dict(model.state_dict())
+    apart(x).sum().backward()
+    np.testing.assert_allclose(
+        a.weight.grad, apart[0].weight.grad + apart[2].weight.grad, rtol=1e-5
+    )
+
+
+def test_repr() -> None:
+    text = "Sequential(\n  (0): Linear(2, 3, bias=True)\n  (1): Dropout(p=0.5)\n)"
+    assert repr(nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.5))) == text
+    assert "kernel_size=3" in repr(nn.Conv2d(1, 2, 3))
+
+
+def test_to_keeps_values_and_gradients() -> None:
+    model = digits_cnn()
+    model(some(3, 1, 8, 8)).sum().backward()
+    before = [(p.data.copy(), p.grad.copy()) for p in model.parameters()]
+    assert model.to(np.float64) is model
+    for p, (value, grad) in zip(model.parameters(), before, strict=True):
+        assert p.data.dtype == p.grad.dtype == "float64"
+        np.testing.assert_array_equal(p.data, value)
+        np.testing.assert_array_equal(p.grad, grad)
+    assert model(some(3, 1, 8, 8, dtype="float64")).dtype == "float64"
+
+
+def test_no_model_contains_itself() -> None:
+    a, b, c = (nn.Module() for _ in range(3))
+    a.b, b.c = b, c
+    for inner, outer in ((a, a), (b, a), (c, a), (c, b)):
+        with refused("Module.again", "contain itself"):
+            inner.again = outer
+    assert [m.path for m in a.modules()] == ["", "b", "b.c"]
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    with refused("Linear.part", "a Sequential"):
+        model[1].part = model[1:]
+    removed = model[0]
+    model[0] = nn.Linear(2, 2)
+    with refused("Linear.model"):
+        removed.model = model
+    a.twice = c  # in two places, but not in itself
+    assert c.path == "b.c"
+
+
+HIDDEN = {
+    "list": lambda: [nn.Linear(3, 3), nn.Linear(3, 3)],
+    "tuple": lambda: (1, nn.Parameter([1.0])),
+    "dict": lambda: {"first": nn.Linear(3, 3)},
+}
+
+
+@pytest.mark.parametrize("kind", HIDDEN)
+def test_layers_hidden_from_the_model_are_refused(kind: str) -> None:
+    module = nn.Module()
+    with refused("Module.layers", f"in a {kind}", "nn.ModuleList", "nn.Sequential"):
+        module.layers = HIDDEN[kind]()
+    assert not hasattr(module, "layers")
+    module.sizes, module.names = [1, 2], {"a": (3,)}
+
+
+def test_options_reach_forward() -> None:
+    class Power(nn.Module):
+        def forward(self, x: nnmpi.Tensor, k: int = 1) -> nnmpi.Tensor:
+            return x**k
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            self.power = Power()
+
+        def forward(self, x: nnmpi.Tensor, *, k: int) -> nnmpi.Tensor:
+            y: nnmpi.Tensor = self.power(x, k=k)
+            return y
+
+    assert Twice()(nnmpi.tensor([3.0]), k=2).item() == 9
+
+
+@pytest.mark.parametrize("name", ["cuda", "cpu", "float31"])
+def test_a_device_is_no_data_type(name: str) -> None:
+    with refused(repr(name), 'to(dtype=..., on=nnmpi.backend.get("cuda"))'):
+        nn.Linear(2, 2).to(name)
+
+
+def test_no_array_is_kept_beside_a_buffer() -> None:
+    norm = nn.BatchNorm1d(3)
+    norm.running_mean = np.ones(3, "float32")
+    norm.to(np.float64)
+    assert dict(norm.named_buffers())["running_mean"] is norm.running_mean
+    kept = [
+        value for book in vars(norm).values() if isinstance(book, dict) for value in book.values()
+    ]
+    assert not any(isinstance(value, np.ndarray) for value in kept)

@@ -1,0 +1,194 @@
+"""Sequential and ModuleList as lists of layers, and the groups that run as one op."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from datafiles import refused
+
+import nnmpi
+from nnmpi import nn
+
+
+def some(*shape: int, dtype: str = "float32") -> nnmpi.Tensor:
+    return nnmpi.tensor(np.random.default_rng(0).standard_normal(shape).astype(dtype))
+
+
+def names(module: nn.Module) -> list[str]:
+    return [name for name, _ in module.named_parameters()]
+
+
+def apart(model: nn.Module, x: nnmpi.Tensor) -> nnmpi.Tensor:
+    """What the layers of a Sequential give one by one."""
+    for layer in model.children():
+        x = layer(x)
+    return x
+
+
+def kinds(model: Any) -> list[str]:
+    return [type(layer).__name__ for layer in model]
+
+
+def test_sequential_is_a_list_of_layers() -> None:
+    model = nn.Sequential(nn.Linear(3, 4))
+    assert model.append(nn.ReLU()).append(nn.Linear(4, 2)) is model
+    assert (len(model), model[-1]) == (3, list(model)[2])
+    x = some(2, 3)
+    assert model(x).shape == (2, 2)
+    model[1] = nn.Tanh()
+    assert kinds(model) == ["Linear", "Tanh", "Linear"]
+    np.testing.assert_array_equal(model(x).numpy(), apart(model, x).numpy())
+    delattr(model, "1")
+    np.testing.assert_array_equal(model(x).numpy(), apart(model, x).numpy())
+    model.append(nn.Sigmoid())
+    assert kinds(model) == ["Linear", "Linear", "Sigmoid"]
+    assert len(nn.Sequential()) == 0
+
+
+def test_a_slice_shares_layers_and_leaves_the_model_as_it_is() -> None:
+    model, x = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4), nn.Tanh()), some(2, 3)
+    before, places = model(x).numpy().copy(), [p.place for p in model.parameters()]
+    part = model[1:3]
+    assert kinds(part) == ["ReLU", "Linear"]
+    assert names(part) == ["1.weight", "1.bias"]
+    assert part[1].weight is model[2].weight
+    part[0] = nn.Sigmoid()
+    part.append(nn.Linear(4, 1))
+    wrapped = nn.Sequential(part, nn.Linear(1, 1))
+    assert [p.place for p in model.parameters()] == places
+    assert model[2].root is model
+    np.testing.assert_array_equal(model(x).numpy(), before)
+    assert [m.path for m in (part, part[0], part[2], wrapped[1])] == ["0", "0.0", "0.2", "1"]
+    assert part[2].root is wrapped
+
+
+def test_weights_drawn_through_a_slice_are_those_of_the_model() -> None:
+    model, whole = (nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)) for _ in range(2))
+    np.testing.assert_array_equal(model[1:][0].weight.data, whole[1].weight.data)
+
+
+def test_a_layer_that_was_replaced_may_move_to_another_model() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    old = model[1]
+    part = model[1:]
+    model[1] = nn.Linear(3, 5)
+    assert part[0] is old
+    assert model[1].path == "1"
+    other = nn.Sequential(nn.ReLU(), nn.ReLU(), old)
+    assert (old.path, old.root) == ("2", other)
+    assert old.weight.place.path == "2.weight"
+
+
+GROUPS: dict[str, tuple[Callable[[], list[nn.Module]], tuple[int, ...]]] = {
+    "Linear ReLU": (lambda: [nn.Linear(6, 5), nn.ReLU()], (7, 6)),
+    "Conv ReLU": (lambda: [nn.Conv2d(3, 4, 3, 2), nn.ReLU()], (2, 3, 9, 8)),
+    "Conv pool": (lambda: [nn.Conv2d(3, 4, 2, bias=False), nn.MaxPool2d(2)], (2, 3, 9, 8)),
+    "Conv ReLU pool": (lambda: _block("im2col", 3), (2, 3, 7, 8)),
+    "Conv wide pool": (lambda: [nn.Conv2d(3, 4, 3), nn.MaxPool2d(3, 2)], (2, 3, 9, 8)),
+    "Conv ReLU dense pool": (lambda: [*_block("auto", 3)[:2], nn.MaxPool2d(2, 1)], (2, 3, 7, 8)),
+    "Conv ReLU padded pool": (
+        lambda: [*_block("auto", 3)[:2], nn.MaxPool2d(2, 2, 1)],
+        (2, 3, 7, 8),
+    ),
+    "Winograd ReLU pool": (lambda: _block("winograd2", 8), (2, 8, 7, 9)),
+    "all": (
+        lambda: [*_block("auto", 3), nn.Flatten(), nn.Linear(48, 4), nn.ReLU()],
+        (2, 3, 8, 6),
+    ),
+}
+
+
+def _block(algorithm: str, channels: int) -> list[nn.Module]:
+    conv = nn.Conv2d(channels, 4, 3, padding=1, algorithm=algorithm)
+    return [conv, nn.ReLU(), nn.MaxPool2d(2)]
+
+
+@pytest.mark.parametrize("whole_numbers", [True, False])
+@pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS)
+def test_a_fused_group_gives_what_its_layers_give(group: Any, whole_numbers: bool) -> None:
+    """With whole numbers every sum is exact, whatever its order: then all bits are equal."""
+    make, shape = group
+    model, x = nn.Sequential(*make()), some(*shape)
+    x.requires_grad = True
+    if whole_numbers:
+        x = nnmpi.tensor(np.round(2 * x.numpy()), requires_grad=True)
+        for p in model.parameters():
+            p.data[...] = np.round(3 * p.data / np.abs(p.data).max())
+    rtol = 0 if whole_numbers else 1e-5
+    found = []
+    for run in (model, lambda x: apart(model, x)):
+        model.zero_grad()
+        x.grad = None
+        y = run(x)
+        y.backward(np.round(4 * some(*y.shape).numpy()))
+        found.append([y.numpy(), x.grad.copy(), *(p.grad.copy() for p in model.parameters())])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * np.abs(b).max())
+        assert b.any()
+
+
+def test_groups_are_fused_but_a_subclass_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Twice(nn.Conv2d):
+        def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+            return super().forward(x) * 2
+
+    class Shifted(nn.ReLU):
+        def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+            return super().forward(x + 1)
+
+    x = some(2, 3, 6, 6)
+    for layers in ([Twice(3, 4, 3), nn.ReLU()], [nn.Conv2d(3, 4, 3), Shifted(), nn.MaxPool2d(2)]):
+        model = nn.Sequential(*layers)
+        np.testing.assert_array_equal(model(x).numpy(), apart(model, x).numpy())
+    monkeypatch.setattr(nn.ReLU, "forward", None)
+    monkeypatch.setattr(nn.MaxPool2d, "forward", None)
+    nn.Sequential(*_block("auto", 3), nn.Flatten(), nn.Linear(36, 4), nn.ReLU())(x)
+    with pytest.raises(TypeError):
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(3))(x)
+
+
+WINDOWS = ((2, 2, 0), (4, 4, 0), (2, 2, 0), (2, 1, 0), (2, 2, 1))
+
+
+@pytest.mark.parametrize("relu", [True, False])
+def test_a_pool_may_change_after_a_first_pass(relu: bool) -> None:
+    layers = [nn.Conv2d(2, 3, 3, padding=1), *([nn.ReLU()] if relu else []), nn.MaxPool2d(2)]
+    model, x = nn.Sequential(*layers), some(2, 2, 8, 8)
+    pool = layers[-1]
+    for pool.kernel_size, pool.stride, pool.padding in WINDOWS:
+        y, expected = model(x), apart(model, x)
+        assert y.shape == expected.shape
+        np.testing.assert_allclose(y.numpy(), expected.numpy(), rtol=1e-5, atol=1e-6)
+
+
+class Residual(nn.Module):
+    def __init__(self, n: int) -> None:
+        self.layers = nn.ModuleList(nn.Linear(3, 3) for _ in range(n))
+
+    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
+
+
+def test_a_module_list_is_part_of_the_model() -> None:
+    model = Residual(2)
+    assert names(model) == [f"layers.{i}.{name}" for i in (0, 1) for name in ("weight", "bias")]
+    first, last = model.layers
+    assert model.layers.append(nn.Linear(3, 3)) is model.layers
+    model.layers[-1] = nn.Linear(3, 3, bias=False)
+    assert (len(model.layers), model.layers[0], model.layers[1]) == (3, first, last)
+    assert names(model)[4:] == ["layers.2.weight"]
+    part = model.layers[:2]
+    assert (type(part), list(part), last.path) == (nn.ModuleList, [first, last], "layers.1")
+    model(some(2, 3)).sum().backward()
+    assert all(p.has_grad for p in model.parameters())
+    assert list(nn.ModuleList()) == []
+
+
+def test_a_module_list_holds_modules_and_does_not_run() -> None:
+    with refused("ModuleList: layer 1 is a function", "not a Module"):
+        nn.ModuleList([nn.ReLU(), lambda x: x])
+    with pytest.raises(TypeError, match="ModuleList does not define forward"):
+        nn.ModuleList([nn.ReLU()])(some(2, 3))
