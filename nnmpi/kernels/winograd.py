@@ -209,27 +209,28 @@ class Winograd:
         return dY, self._outputs(dY, n)
 
     def new_dw(self) -> np.ndarray:
-        """An empty sum for `backward` to add to."""
-        return np.zeros_like(self.U)
+        """An empty sum for `backward` to add to: of dU[k] transposed, the quicker product."""
+        return np.zeros((len(self.U), self.O, self.C), self.U.dtype)
 
-    def finish_dw(self, dU: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-        """The gradient of w (3, 3, C, O) from the summed gradient of U."""
-        flat = None if out is None else out.reshape(9, -1)
-        dw = np.matmul(self.f.G.T, dU.reshape(len(dU), -1), out=flat)
-        return dw.reshape(3, 3, self.C, self.O)
+    def finish_dw(self, dUt: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+        """The gradient of w (3, 3, C, O) from that sum."""
+        dw = out if out is not None else np.empty((3, 3, self.C, self.O), dUt.dtype)
+        flat = self.f.G.T @ dUt.reshape(len(dUt), -1)
+        dw[...] = flat.reshape(3, 3, self.O, self.C).swapaxes(2, 3)
+        return dw
 
     def backward(
-        self, s: slice, dY: np.ndarray, dx: np.ndarray | None, dU: np.ndarray | None
+        self, s: slice, dY: np.ndarray, dx: np.ndarray | None, dUt: np.ndarray | None
     ) -> None:
-        """From dY of images x[s]: write dx[s] and add to dU, whichever is wanted."""
+        """From dY of images x[s]: write dx[s] and add to dUt, whichever is wanted."""
         q, f = self.q, self.f
         n, tt = len(self.x[s]), f.B.shape[0]
         dM2 = self._tiles(tt, n, self.O)
         np.matmul(f.A.T, dY, out=dM2)
         dM = dM2.reshape(tt, -1, self.O)
-        if dU is not None:
+        if dUt is not None:
             V = self.kept[s.start].reshape(tt, -1, self.C)
-            dU += np.matmul(V.transpose(0, 2, 1), dM)
+            dUt += np.matmul(dM.transpose(0, 2, 1), V)
         if dx is not None:
             dV = self._tiles(tt, n, self.C)
             np.matmul(dM, self.ut, out=dV.reshape(tt, -1, self.C))
