@@ -128,8 +128,14 @@ def _sentence(event: Event) -> str:
         )
     if kind == "dry-run":
         memory = ", ".join(
-            f"{e[f'{what}_bytes'] / 1e6:,.1f} MB {what}"
-            for what in ("parameter", "gradient", "optimizer", "activation", "data")
+            f"{name} {e[f'{key}_bytes'] / 1e6:,.1f} MB"
+            for name, key in (
+                ("parameters", "parameter"),
+                ("gradients", "gradient"),
+                ("optimizer", "optimizer"),
+                ("activations", "activation"),
+                ("data", "data"),
+            )
         )
         return (
             f"{e['layers']}\n{_sentence({**e, 'event': 'start'})}\n"
