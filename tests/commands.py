@@ -1,0 +1,40 @@
+"""What the tests of the command share: its answer, and the words for the smallest run."""
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+IRIS = ("--model", "iris-mlp", "--data", "iris")
+LONG = "m" * 300
+MODULE = """
+from nnmpi import nn
+from nnmpi.nn.models import iris_mlp as make
+
+instance = make()
+number = 3
+
+def none():
+    return [1,
+            2]
+
+def wide(width):
+    return nn.Linear(4, width)
+
+def normed():
+    return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+"""
+
+
+class Told(NamedTuple):
+    """How a command ended and what it printed."""
+
+    status: object
+    out: str
+    err: str
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Command = Callable[..., Told]

@@ -1,0 +1,52 @@
+"""The command as a fixture: run in a directory of its own, in this process."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import MODULE, Command, Told
+
+import nnmpi
+from nnmpi import train
+from nnmpi.nn.models import iris_mlp
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Command]:
+    """Runs the command in a directory of its own, with what `files` puts there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    files(tmp_path)
+
+    def run(*arguments: str) -> Told:
+        try:
+            status: object = train.main(arguments)
+        except SystemExit as exit:
+            status = exit.code
+        return Told(status, *capsys.readouterr())
+
+    yield run
+    for name in ("own_package", "own_package.models"):
+        sys.modules.pop(name, None)
+
+
+def files(folder: Path) -> None:
+    (folder / "own_package").mkdir()
+    (folder / "own_package" / "__init__.py").write_text("")
+    (folder / "own_package" / "models.py").write_text(MODULE)
+    x, y = np.random.default_rng(0).standard_normal((40, 4)), np.arange(40) % 3
+    np.savez(folder / "own.npz", x=x + y[:, None], y=y)
+    np.savez(folder / "no-labels.npz", x=x)
+    np.savez(folder / "words.npz", x=np.full((3, 2), "a"), y=np.arange(3))
+    (folder / "broken.npz").write_bytes((folder / "own.npz").read_bytes()[:300])
+    nnmpi.save(iris_mlp().state_dict(), folder / "iris.safetensors")
+    whole = (folder / "iris.safetensors").read_bytes()
+    (folder / "half.safetensors").write_bytes(whole[: len(whole) // 2])
+    (folder / "foreign.safetensors").write_text("PK this is another kind of file")
+    (folder / "broken.toml").write_text("lr = [")
+    (folder / "unknown.toml").write_text("[training]\nbatchsize = 3")
+    (folder / "bad.toml").write_text("epochs = 0")
