@@ -54,9 +54,11 @@ def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result
     if relu:
         xp.maximum(y, 0, out=y)
 
+    shape, passed = y.shape, y if relu else None  # y itself is kept for ReLU only
+
     def prepare(g: Array, needs: Sequence[bool]) -> Array:
-        g = g.reshape(y.shape)
-        return g * (y > 0) if relu else g
+        g = g.reshape(shape)
+        return g if passed is None else g * (passed > 0)
 
     return Result(
         y if x.ndim == 2 else y.reshape(*x.shape[:-1], w.shape[0]),
