@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 Row = dict[str, Any]
+Step = Callable[[], Any]
 
 
 class Sample(NamedTuple):

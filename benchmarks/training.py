@@ -22,7 +22,7 @@ from typing import Any
 
 import timing
 import workloads
-from timing import Row, Sample
+from timing import Row, Sample, Step
 from workloads import WORKLOADS
 
 KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1)}
@@ -47,7 +47,7 @@ TARGETS = {
 """What we hold ourselves to: nnmpi's time over PyTorch's."""
 
 
-def make_step(subject: str, case: str, device: str) -> workloads.Step:
+def make_step(subject: str, case: str, device: str) -> Step:
     """The training step of one subject."""
     w = WORKLOADS[case]
     if subject.startswith("nnmpi"):
@@ -58,7 +58,7 @@ def make_step(subject: str, case: str, device: str) -> workloads.Step:
 
 def serve(subject: str, device: str, seconds: float) -> None:
     """A worker: for every case read from stdin, time one round and print it."""
-    steps: dict[str, tuple[workloads.Step, int]] = {}
+    steps: dict[str, tuple[Step, int]] = {}
     for line in sys.stdin:
         case = line.strip()
         if case not in steps:
@@ -69,7 +69,7 @@ def serve(subject: str, device: str, seconds: float) -> None:
         print(json.dumps(timing.measure(step, calls)), flush=True)
 
 
-def _waiting(step: workloads.Step, device: str) -> workloads.Step:
+def _waiting(step: Step, device: str) -> Step:
     """On a GPU a step ends when its loss has arrived."""
     return step if device == "cpu" else lambda: step().item()
 

@@ -4,12 +4,10 @@ W1  mnist-cnn on 1x28x28, batch 64         W3  MLP 4-50-3, batch 64
 W2  MLP 784-1024-1024-10, batch 128        W4  CNN 64-128-256 on 3x32x32, batch 64
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-
-Step = Callable[[], Any]
+from timing import Step
 
 
 class Workload(NamedTuple):

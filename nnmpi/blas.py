@@ -1,8 +1,8 @@
 """The matrix library under NumPy: which kernels it uses, and how memory is handed out.
 
 NumPy's OpenBLAS chooses its kernels by a processor's name, and chooses badly
-for some. Where this file knows better, it switches them before or after NumPy
-is loaded. Measured, one core, 1024^3 in float32:
+for some. Where this file knows better, it has them chosen again. One core,
+1024^3 in float32 (`benchmarks/gemm.py` measures such rates):
 
     Zen 5 (AMD family 26)   Haswell kernels  128 GF/s   SkylakeX kernels  236 GF/s
     Zen 4 (AMD family 25)   Haswell kernels  109 GF/s   SkylakeX kernels  102 GF/s

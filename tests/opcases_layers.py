@@ -8,7 +8,7 @@ from opcases import Case, Draw, Op, called
 
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.ops import conv, norm, softmax
-from nnmpi.kernels.conv import output_size
+from nnmpi.kernels.im2col import output_size
 
 LABELS = np.array([2, 0, 0, 3, 1])
 EPS = 1e-5
@@ -139,22 +139,15 @@ def _pools() -> dict[str, Case]:
         x = channels_last(2, 3, h, w) if last else (2, 3, h, w)
         options = {"kernel": k, "stride": s, "padding": p}
         name = f"{h}x{w} {called(options)}{' channels last' if last else ''}"
-        cases[f"max_pool2d {name}"] = Case(
-            conv.max_pool2d,
-            (x,),
-            lambda t, x, kernel, stride, padding: t.nn.functional.max_pool2d(
-                x, kernel, stride, padding
-            ),
-            options,
-        )
-        cases[f"avg_pool2d {name}"] = Case(
-            conv.avg_pool2d,
-            (x,),
-            lambda t, x, kernel, stride, padding: t.nn.functional.avg_pool2d(
-                x, kernel, stride, padding
-            ),
-            options,
-        )
+        for op in (conv.max_pool2d, conv.avg_pool2d):
+            cases[f"{op.__name__} {name}"] = Case(
+                op,
+                (x,),
+                lambda t, x, kernel, stride, padding, name=op.__name__: getattr(
+                    t.nn.functional, name
+                )(x, kernel, stride, padding),
+                options,
+            )
     return cases
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import nnmpi
+from nnmpi import nn
 from nnmpi.autograd import Tensor, no_grad
 
 
@@ -244,12 +245,35 @@ def test_a_write_through_a_view_is_caught(view):
             y.backward()
 
 
-def test_an_index_written_after_use_does_not_matter():
-    a, i = leaf(1, 2, 3), Tensor(np.array([0, 0]))
-    y = a[i].sum()
-    i[...] = 2
+USES = {
+    "an index tensor": (Tensor, lambda a, i: a[i]),
+    "an index array": (np.asarray, lambda a, i: a[i]),
+    "an index in a tuple": (np.asarray, lambda a, i: a.reshape(1, 3)[0, i]),
+    "labels": (Tensor, lambda a, i: -nn.NLLLoss("sum")(nnmpi.stack([a, a]), i)),
+    "labels of logits": (Tensor, lambda a, i: nn.CrossEntropyLoss("sum")(nnmpi.stack([a, a]), i)),
+}
+
+
+@pytest.mark.parametrize(("make", "use"), USES.values(), ids=USES)
+def test_an_index_written_after_use_does_not_matter(make, use):
+    grads = []
+    for spoiled in (False, True):
+        a, i = leaf(1, 2, 3), make(np.array([0, 0]))
+        y = use(a, i).sum()
+        if spoiled:
+            i[...] = 2
+        y.backward()
+        grads.append(a.grad.tolist())
+    assert grads[0] == grads[1]
+    assert grads[0][0] != 0
+
+
+def test_rows_of_an_embedding_written_after_use_do_not_matter():
+    layer, rows = nn.Embedding(3, 1), Tensor(np.array([0, 0]))
+    y = layer(rows).sum()
+    rows[...] = 2
     y.backward()
-    assert a.grad.tolist() == [2, 0, 0]
+    assert layer.weight.grad.ravel().tolist() == [2, 0, 0]
 
 
 def test_a_clip_without_bounds_is_a_copy():

@@ -317,4 +317,4 @@ def _index(index: Any) -> Any:
     """The arrays behind an index of tensors, arrays, slices and numbers."""
     if isinstance(index, tuple):
         return tuple(_index(k) for k in index)
-    return index.data.copy() if isinstance(index, Tensor) else index  # it is read on the way back
+    return index.data if isinstance(index, Tensor) else index

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from nnmpi.backend import Array, of, xp_of
 from nnmpi.kernels import epilogue
-from nnmpi.kernels.im2col import Im2col
+from nnmpi.kernels.im2col import Im2col, output_size
 from nnmpi.kernels.result import Result
 from nnmpi.kernels.sums import column_sum
 from nnmpi.kernels.winograd import Winograd, grid
@@ -46,11 +46,6 @@ class Shared(NamedTuple):
     dx: Array
     dw: Array
     db: Array
-
-
-def output_size(size: int, kernel: int, stride: int, padding: int) -> int:
-    """How many places a kernel has along an axis."""
-    return (size + 2 * padding - kernel) // stride + 1
 
 
 def _method(x: Array, w: Array, f: Shape) -> tuple[Winograd | Im2col, int]:

@@ -17,6 +17,11 @@ from nnmpi.backend import Array, xp_of
 NARROW = 4
 
 
+def output_size(size: int, kernel: int, stride: int, padding: int) -> int:
+    """How many places a kernel has along an axis."""
+    return (size + 2 * padding - kernel) // stride + 1
+
+
 class Im2col:
     """The same face as `Winograd`: `forward` some images at a time, and the way back."""
 
@@ -28,7 +33,7 @@ class Im2col:
         self.stride, self.padding, self.f = stride, padding, 2 if pool else 1
         _, H, W, C = x.shape
         kh, kw = w.shape[:2]
-        h, v = (H + 2 * padding - kh) // stride + 1, (W + 2 * padding - kw) // stride + 1
+        h, v = (output_size(n, k, stride, padding) for n, k in ((H, kh), (W, kw)))
         self.covers = (h // self.f, v // self.f)
         self.narrow, self.kept = C <= NARROW, dict[int, Array]()
         shape = (chunk, C, H + 2 * padding, W + 2 * padding)

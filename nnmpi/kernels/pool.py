@@ -2,7 +2,7 @@
 
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import epilogue
-from nnmpi.kernels.conv import output_size
+from nnmpi.kernels.im2col import output_size
 from nnmpi.kernels.result import Result
 
 

@@ -27,7 +27,6 @@ _PLANE_PAD = 16
 class Transform(NamedTuple):
     """The three Kronecker matrices of F(m x m, 3x3): B (t*t, t*t), G (t*t, 9), A (m*m, t*t)."""
 
-    m: int
     B: np.ndarray
     G: np.ndarray
     A: np.ndarray
@@ -55,7 +54,7 @@ def transform(m: int, dtype: str) -> Transform:
         scale = 24
     square = [np.array(X, np.float64) for X in (B, G, A)]
     B2, G2, A2 = (np.kron(X, X).astype(dtype) for X in square)
-    return Transform(m, B2, (G2 / scale**2).astype(dtype), A2)
+    return Transform(B2, (G2 / scale**2).astype(dtype), A2)
 
 
 class Grid(NamedTuple):

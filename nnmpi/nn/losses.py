@@ -6,6 +6,7 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.autograd import Tensor, apply
+from nnmpi.autograd.arguments import array_on
 from nnmpi.autograd.ops import softmax
 from nnmpi.nn.module import Module
 
@@ -59,15 +60,14 @@ class MSELoss(_Loss):
 def _like(prediction: Tensor, target: Any) -> Tensor:
     """The target in the prediction's type, so that the gradient is of that type too."""
     if not isinstance(target, Tensor):
-        array = target if backend.is_array(target) else np.asarray(target)
-        return Tensor(backend.of(prediction.data).asarray(array, prediction.dtype))
+        return Tensor(array_on(backend.of(prediction.data), target, prediction.dtype))
     return target if target.dtype == prediction.dtype else target.astype(prediction.dtype)
 
 
 def _labels(name: str, scores: Tensor, labels: Any) -> Any:
     """The labels as an array, checked if they are on the host: on a device that would be a wait."""
     if isinstance(labels, Tensor):
-        labels = labels.data.copy()  # they are read on the way back
+        labels = labels.data
     elif not backend.is_array(labels):
         labels = np.asarray(labels)
     if scores.ndim != 2 or labels.shape != scores.shape[:1] or labels.dtype.kind not in "iu":

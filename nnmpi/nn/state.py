@@ -41,4 +41,4 @@ def assign(target: Any, value: np.ndarray) -> None:
 def _on_host(value: Any) -> np.ndarray:
     """An entry of a state as a NumPy array: a tensor, an array of any library, or numbers."""
     value = value.data if isinstance(value, Tensor) else value
-    return backend.to_host(value) if hasattr(value, "get") else np.asarray(value)
+    return backend.to_host(value) if backend.is_array(value) else np.asarray(value)

@@ -2,6 +2,7 @@
 
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import conv
+from nnmpi.kernels.im2col import output_size
 from nnmpi.kernels.pool import max_pool2d as max_pool_kernel
 from nnmpi.kernels.pool import shifts
 from nnmpi.kernels.result import Result
@@ -30,8 +31,7 @@ def conv2d(
             f"conv2d: {x.dtype} input for {w.dtype} weights: nnmpi.tensor(x, dtype='{w.dtype}')"
         )
     size = min(
-        conv.output_size(n, k, stride, padding)
-        for n, k in zip(x.shape[2:], w.shape[2:], strict=True)
+        output_size(n, k, stride, padding) for n, k in zip(x.shape[2:], w.shape[2:], strict=True)
     )
     if size < (2 if pool else 1):
         raise ValueError(
@@ -61,7 +61,7 @@ def avg_pool2d(x: Array, *, kernel: int, stride: int, padding: int = 0) -> Resul
     n, C, H, W = x.shape
     padded = xp.zeros((n, H + 2 * p, W + 2 * p, C), x.dtype)
     padded[:, p : p + H, p : p + W] = x.transpose(0, 2, 3, 1)
-    h, w = (conv.output_size(size, kernel, stride, p) for size in (H, W))
+    h, w = (output_size(size, kernel, stride, p) for size in (H, W))
     y = xp.zeros((n, h, w, C), x.dtype)
     for view in shifts(padded, kernel, stride, h, w):
         y += view

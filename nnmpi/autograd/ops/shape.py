@@ -44,17 +44,24 @@ def broadcast_to(a: Array, *, shape: tuple[int, ...]) -> Result:
 
 def getitem(a: Array, *, index: Any) -> Result:
     """a[index] for slices, integers, integer arrays and masks; only for a mask the host waits."""
-    xp = xp_of(a)
+    xp, basic, kept = xp_of(a), _is_basic(index), _copied(index)
 
     def vjp(g: Array, out: Array | None) -> Array:
         da = xp.zeros(a.shape, g.dtype)
-        if _is_basic(index):
-            da[index] = g
+        if basic:
+            da[kept] = g
         else:
-            xp.add.at(da, index, g)
+            xp.add.at(da, kept, g)
         return da
 
-    return Result(a[index], (vjp,), is_view=_is_basic(index))
+    return Result(a[index], (vjp,), is_view=basic)
+
+
+def _copied(index: Any) -> Any:
+    """The index with arrays and lists of its own: it is read again on the way back."""
+    if isinstance(index, tuple):
+        return tuple(_copied(k) for k in index)
+    return index.copy() if hasattr(index, "copy") else index
 
 
 def copy(a: Array) -> Result:

@@ -58,7 +58,7 @@ def cross_entropy(z: Array, labels: Array, *, reduction: str = "mean") -> Result
 def nll(logp: Array, labels: Array, *, reduction: str = "mean") -> Result:
     """-logp[label] of log-probabilities (n, C) and integer labels (n,)."""
     xp = xp_of(logp)
-    rows = xp.arange(len(logp))
+    rows, labels = xp.arange(len(logp)), labels.copy()  # read again on the way back
     y, scale = _reduce(-logp[rows, labels], reduction)
 
     def vjp(g: Array, out: Array | None) -> Array:

@@ -1,0 +1,79 @@
+"""The large products of W2, NumPy beside PyTorch: python benchmarks/gemm.py [--json out.json]
+
+Their sum is the least time a step of W2 can take, whatever is done about the rest.
+OPENBLAS_CORETYPE=Haswell or SkylakeX chooses other kernels for NumPy.
+"""
+
+import argparse
+import importlib.util
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy is loaded
+
+import numpy as np
+import timing
+from timing import Row, Sample, Step
+
+import nnmpi  # which chooses NumPy's kernels
+from nnmpi import blas
+
+N, LAYERS = 128, ((784, 1024), (1024, 1024), (1024, 10))
+
+
+def products() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """What a step multiplies: forward, for the weights, and for the inputs but the first."""
+    rng = np.random.default_rng(0)
+    made = {}
+    for i, (k, o) in enumerate(LAYERS):
+        x, w, g = (rng.standard_normal(s, dtype=np.float32) for s in ((N, k), (o, k), (N, o)))
+        made |= {f"y{i} = x w.T": (x, w.T), f"dw{i} = g.T x": (g.T, x)}
+        if i:
+            made[f"dx{i} = g w"] = (g, w)
+    return made
+
+
+def steps(a: np.ndarray, b: np.ndarray, has_torch: bool) -> dict[str, Step]:
+    """The product in each library."""
+    made: dict[str, Step] = {"NumPy": lambda: a @ b}
+    if has_torch:
+        import torch
+
+        torch.set_num_threads(1)
+        ta, tb = torch.from_numpy(a), torch.from_numpy(b)
+        made["PyTorch"] = lambda: ta @ tb
+    return made
+
+
+def main() -> None:
+    """Measure every product, print rates and the sums."""
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    p.add_argument("--rounds", type=int, default=21)
+    p.add_argument("--json", help="write one row per measurement")
+    a = p.parse_args()
+    has_torch = importlib.util.find_spec("torch") is not None
+    about = timing.machine()
+    print(f"nnmpi {nnmpi.__version__}, kernels {blas.core()}, {about['cpu']}")
+    rows: list[Row] = []
+    totals: dict[str, float] = {}
+    for name, (x, y) in products().items():
+        made = steps(x, y, has_torch)
+        calls = {s: timing.calls_for(f, 0.01) for s, f in made.items()}
+        taken: dict[str, list[Sample]] = {s: [] for s in made}
+        for _ in range(a.rounds):
+            for subject, f in made.items():
+                taken[subject].append(timing.measure(f, calls[subject]))
+        line = f"{name:<14}"
+        for subject, samples in taken.items():
+            cpu, wall = timing.median(samples)
+            rate = 2 * x.shape[0] * x.shape[1] * y.shape[1] / cpu / 1e9
+            totals[subject] = totals.get(subject, 0.0) + cpu
+            line += f"{subject:>10} {cpu * 1e3:6.3f} ms {rate:5.0f} GF/s"
+            case = {"benchmark": "gemm", "case": name, "subject": subject, "ranks": 1}
+            rows.append({**case, "seconds": wall, "cpu_seconds": cpu, "gflops": rate, **about})
+        print(line)
+    print("sum" + "".join(f"{subject:>12} {t * 1e3:.2f} ms" for subject, t in totals.items()))
+    timing.write_rows(a.json, rows)
+
+
+if __name__ == "__main__":
+    main()
