@@ -1,0 +1,237 @@
+"""The collective algorithms. Each half is written once; its transpose is the other half.
+
+p  ranks        r  this rank        t  round        d  distance to the partner
+c  chunk        v  index among a power of two of ranks
+"""
+
+import numpy as np
+
+from nnmpi.collectives.step import (
+    Algorithm,
+    Ranks,
+    Step,
+    only,
+    reverse,
+    rooted,
+    then,
+    transpose,
+)
+
+
+def levels(p: int) -> int:
+    """log2 p, rounded up: the depth of a binary tree over p ranks."""
+    return (p - 1).bit_length()
+
+
+def whole(p: int) -> int:
+    """For algorithms that never cut the buffer."""
+    return 1
+
+
+def each(p: int) -> int:
+    """For algorithms with one chunk a rank."""
+    return p
+
+
+# Ring: everybody sends one chunk to the right, and adds what comes from the left to their own part
+# of that chunk. After p - 1 rounds rank r has the whole sum of chunk r.
+#
+#   p = 4, which chunk leaves        0 -> 1   1 -> 2   2 -> 3   3 -> 0
+#                           t = 0       3        0        1        2
+#                               1       2        3        0        1
+#                               2       1        2        3        0
+def _ring(t: int, r: Ranks, p: Ranks) -> Step:
+    out, into = (r - t - 1) % p, (r - t - 2) % p
+    return Step((r + 1) % p, (out, out + 1), (r - 1) % p, (into, into + 1), True)
+
+
+ring = Algorithm(lambda p: p - 1, each, _ring)
+
+
+# Direct exchange: rank r owns chunk r and gets everybody's part of it from themselves.
+#
+#   p = 4, who sends to whom         0      1      2      3
+#                           t = 0    1      2      3      0
+#                               1    2      3      0      1
+#                               2    3      0      1      2
+def _direct(t: int, r: Ranks, p: Ranks) -> Step:
+    to = (r + t + 1) % p
+    return Step(to, (to, to + 1), (r - t - 1) % p, (r, r + 1), True)
+
+
+direct = Algorithm(lambda p: p - 1, each, _direct)
+
+
+# Binomial tree, from the leaves to rank 0; the buffer goes whole.
+#
+#   p = 6    t = 0    0 <- 1   2 <- 3   4 <- 5
+#                1    0 <- 2
+#                2    0 <- 4
+def _tree(t: int, r: Ranks, p: Ranks) -> Step:
+    d = 1 << t
+    leaf, root = r % (2 * d) == d, (r % (2 * d) == 0) & (r + d < p)
+    return Step(only(leaf, r - d), (0, 1), only(root, r + d), (0, 1), True)
+
+
+tree = Algorithm(levels, whole, _tree)
+
+
+# Parameter server: rank 0 receives the whole buffer from everybody, one after the other.
+def _server(t: int, r: Ranks, p: Ranks) -> Step:
+    return Step(only(r == t + 1, 0), (0, 1), only(r == 0, t + 1), (0, 1), True)
+
+
+server = Algorithm(lambda p: p - 1, whole, _server)
+
+
+# Ranks that are not a power of two. With p = 2^k + extra, the odd ones among the first 2 extra
+# ranks hand their buffer to the left neighbour and sit out. Who is left is numbered by v:
+#
+#   p = 6, extra = 2     r    0   1   2   3   4   5
+#                        v    0   -   1   -   2   3
+#                   chunks   0,1     2,3      4   5     those of everybody who stands behind v
+def _power(p: int) -> int:
+    """The largest power of two that is at most p."""
+    return 1 << (p.bit_length() - 1)
+
+
+def _paired(p: int) -> int:
+    """1 if some ranks have to sit out, else 0: the rounds it takes."""
+    return int(p > _power(p))
+
+
+def _fold(t: int, r: Ranks, p: int) -> Step:
+    first = r < 2 * (p - _power(p))
+    out, into = first & (r % 2 == 1), first & (r % 2 == 0)
+    return Step(only(out, r - 1), (0, 1), only(into, r + 1), (0, 1), True)
+
+
+fold = Algorithm(_paired, whole, _fold)
+
+
+def _hand_over(t: int, r: Ranks, p: int) -> Step:
+    first = r < 2 * (p - _power(p))
+    out, into = first & (r % 2 == 0), first & (r % 2 == 1)
+    return Step(only(out, r + 1), (r + 1, r + 2), only(into, r - 1), (r, r + 1), False)
+
+
+hand_over = Algorithm(_paired, each, _hand_over)
+
+
+def folded(a: Algorithm) -> Algorithm:
+    """An algorithm for powers of two, carried out by the ranks that do not sit out."""
+
+    def at(t: int, r: Ranks, p: int) -> Step:
+        extra = p - _power(p)
+        plays = (r >= 2 * extra) | (r % 2 == 0)
+        s = a.at(t, np.where(r < 2 * extra, r // 2, r - extra), _power(p))
+
+        def rank(v: Ranks) -> Ranks:
+            return only(plays, v + np.minimum(v, extra))
+
+        def chunk(v: Ranks) -> Ranks:
+            return v + np.minimum(v, extra)
+
+        lo, hi = s.send
+        into_lo, into_hi = s.recv
+        return Step(
+            rank(s.to),
+            (chunk(lo), chunk(hi)),
+            rank(s.source),
+            (chunk(into_lo), chunk(into_hi)),
+            s.reduce,
+        )
+
+    return Algorithm(lambda p: a.rounds(_power(p)), each, at)
+
+
+# Recursive halving: partners at distance p/2, p/4, ... 1 exchange halves of what they still answer
+# for, each keeping the half on its own side.
+#
+#   p = 4    t = 0    0 <-> 2    1 <-> 3    halves 0,1 and 2,3
+#                1    0 <-> 1    2 <-> 3    quarters
+def _halves(t: int, r: Ranks, p: int) -> Step:
+    d = p >> (t + 1)
+    base = r & ~(2 * d - 1)
+    theirs, mine = base + ((r ^ d) & d), base + (r & d)
+    return Step(r ^ d, (theirs, theirs + d), r ^ d, (mine, mine + d), True)
+
+
+halving = then(fold, folded(Algorithm(levels, each, _halves)))
+
+
+# Recursive doubling: partners at distance 1, 2, 4, ... exchange everything they have.
+def _doubles(t: int, r: Ranks, p: int) -> Step:
+    d = 1 << t
+    return Step(r ^ d, (0, p), r ^ d, (0, p), True)
+
+
+doubling = then(fold, folded(Algorithm(levels, each, _doubles)))
+
+
+# Two levels: ranks q k to q k + q - 1 are a node, and its first rank leads it.
+def within(a: Algorithm, q: int) -> Algorithm:
+    """In every node of q ranks at once (the last may be smaller); for plans that take any p."""
+
+    def at(t: int, r: Ranks, p: int) -> Step:
+        first = r - r % q
+        s = a.at(t, r % q, np.minimum(q, p - first))
+        return s._replace(
+            to=only(s.to >= 0, s.to + first), source=only(s.source >= 0, s.source + first)
+        )
+
+    return Algorithm(lambda p: a.rounds(min(q, p)), lambda p: a.chunks(min(q, p)), at)
+
+
+def across(a: Algorithm, q: int) -> Algorithm:
+    """Among the leaders of nodes of q ranks."""
+
+    def at(t: int, r: Ranks, p: int) -> Step:
+        s = a.at(t, r // q, -(-p // q))
+        leads = r % q == 0
+        return s._replace(to=only(leads, s.to * q), source=only(leads, s.source * q))
+
+    return Algorithm(lambda p: a.rounds(-(-p // q)), lambda p: a.chunks(-(-p // q)), at)
+
+
+def hierarchical(q: int) -> Algorithm:
+    """To the leader of each node by tree, among leaders by ring, and back."""
+    up = within(tree, q)
+    return then(then(up, across(then(ring, transpose(ring)), q)), transpose(up))
+
+
+# Every rank starts with a buffer of its own; all end with the sum of all.
+ALGORITHMS = {
+    "ring": then(ring, transpose(ring)),
+    "tree": then(tree, transpose(tree)),
+    "ps": then(server, transpose(server)),
+    "p2p": then(direct, transpose(direct)),
+    "doubling": then(doubling, transpose(fold)),
+    "halving": then(halving, transpose(halving)),
+    "hierarchical": hierarchical(2),
+}
+
+# Rank r ends with the sum of chunk r; what else its buffer holds then means nothing.
+REDUCE_SCATTERS = {"ring": ring, "p2p": direct, "halving": then(halving, hand_over)}
+
+# Rank r starts with chunk r; all end with all chunks.
+ALL_GATHERS = {
+    "ring": transpose(ring),
+    "p2p": transpose(direct),
+    "halving": then(reverse(hand_over), transpose(halving)),
+}
+
+# To rank 0, and from rank 0; `rooted` turns them to another.
+REDUCES = {"tree": tree, "ps": server}
+BROADCASTS = {"tree": transpose(tree), "ps": transpose(server)}
+
+__all__ = [
+    "ALGORITHMS",
+    "ALL_GATHERS",
+    "BROADCASTS",
+    "REDUCES",
+    "REDUCE_SCATTERS",
+    "hierarchical",
+    "levels",
+    "rooted",
+]
