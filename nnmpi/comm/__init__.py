@@ -1,0 +1,37 @@
+"""Communicators: ranks, messages between them, and collectives on top."""
+
+import functools
+import os
+
+from nnmpi.comm import threads
+from nnmpi.comm.base import AbortedError as AbortedError
+from nnmpi.comm.communicator import Comm as Comm
+
+
+@functools.cache
+def world() -> Comm:
+    """All ranks that mpirun has started; without MPI, a Comm of one rank.
+
+    Made once a process: the first call starts MPI.
+    """
+    try:
+        from nnmpi.comm import mpi
+    except (ImportError, RuntimeError) as error:  # no mpi4py, or no library behind it
+        if launched() > 1:
+            raise RuntimeError(
+                f"{launched()} ranks were started, but MPI cannot be used here: {error}"
+            ) from error
+        return threads.alone()
+    comm = mpi.world()
+    if comm.size != launched():
+        raise RuntimeError(
+            f"{launched()} ranks were started, but MPI sees {comm.size}: "
+            "use the mpirun of the MPI that mpi4py was installed with"
+        )
+    return comm
+
+
+def launched() -> int:
+    """How many ranks the launcher says it has started; 1 if it says nothing."""
+    names = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")
+    return next((int(os.environ[name]) for name in names if name in os.environ), 1)

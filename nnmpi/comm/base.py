@@ -1,0 +1,84 @@
+"""What a communicator stands on: a transport that moves bytes between ranks, and counts them."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes: TypeAlias = NDArray[np.uint8]
+Request: TypeAlias = Any  # whatever the transport hands out; only its `wait` and `test` look inside
+
+
+class AbortedError(RuntimeError):
+    """Another rank failed, so this one cannot go on."""
+
+
+class Ledger:
+    """Messages and bytes sent and received, by peer; what the library moves itself is not seen."""
+
+    def __init__(self, size: int) -> None:
+        self.sent_messages, self.sent_bytes = [0] * size, [0] * size
+        self.received_messages, self.received_bytes = [0] * size, [0] * size
+
+    def send(self, to: int, nbytes: int) -> None:
+        self.sent_messages[to] += 1
+        self.sent_bytes[to] += nbytes
+
+    def receive(self, source: int, nbytes: int) -> None:
+        self.received_messages[source] += 1
+        self.received_bytes[source] += nbytes
+
+    def reset(self) -> None:
+        self.__init__(len(self.sent_bytes))  # type: ignore[misc]
+
+
+class Window(NamedTuple):
+    """Memory that all ranks of a node can write: one segment a rank."""
+
+    segments: list[Bytes]
+    sync: Any  # () -> None: makes writes seen, on each side of a barrier
+    free: Any  # () -> None: collective
+
+
+class Transport(Protocol):
+    """Moves bytes between `size` ranks, of which this is `rank`.
+
+    Messages between two ranks with one tag arrive in the order in which they were sent. No message
+    is longer than `piece` bytes; whoever has more to send cuts it.
+    """
+
+    rank: int
+    size: int
+    piece: int
+    ledger: Ledger
+
+    def isend(self, data: Bytes, to: int, tag: int) -> Request: ...
+    def irecv(self, data: Bytes, source: int, tag: int) -> Request: ...
+    def ibarrier(self) -> Request: ...
+    def wait(self, requests: Sequence[Request]) -> None: ...
+    def test(self, requests: Sequence[Request]) -> bool: ...
+    def barrier(self) -> None: ...
+
+    def all_reduce(self, array: NDArray[Any]) -> None:
+        """The library's own sum, in place."""
+
+    def start_all_reduce(self, array: NDArray[Any]) -> Request: ...
+
+    def duplicate(self, ledger: Ledger | None = None) -> Self:
+        """The same ranks, whose messages do not meet those of this transport.
+
+        They are counted together, unless another ledger is given.
+        """
+
+    def split(self, color: int | None, key: int) -> Self | None:
+        """The ranks with one color, in the order of their keys; None where color is None."""
+
+    def split_node(self) -> Self:
+        """The ranks that share memory with this one."""
+
+    def window(self, nbytes: int) -> Window:
+        """A segment of so many bytes on this rank, and the others' segments; needs one node."""
+
+    def abort(self, message: str) -> None:
+        """Ends all ranks, saying why."""

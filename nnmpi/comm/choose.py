@@ -1,0 +1,76 @@
+"""Which way to an all-reduce is the fastest on this machine, for a number of bytes.
+
+Plans are predicted: what messages and additions cost is measured, and each plan is priced with it.
+Those that promise most are then timed, beside the ways that no plan describes: the library's own
+and shared memory.
+"""
+
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from nnmpi.collectives.algorithms import ALGORITHMS
+from nnmpi.collectives.price import Network, price
+from nnmpi.comm import measure
+
+if TYPE_CHECKING:
+    from nnmpi.comm.communicator import Comm
+
+SIZES = tuple(256 << 2 * k for k in range(9))  # bytes, to 16 MiB
+LONG = 0.05  # seconds: where one call takes longer, larger sizes are not timed
+PROMISING = 2  # plans that are timed at each size
+FINE = 4  # sizes from one power of two to the next that are told apart
+
+
+class Choice(NamedTuple):
+    """A name for each size."""
+
+    names: tuple[str, ...]
+
+    def name(self, nbytes: int) -> str:
+        return self.names[min(_index(nbytes), len(self.names) - 1)]
+
+
+def measure_choice(trial: "Comm") -> Choice:
+    """Times what may be the fastest, on a Comm made for it; all ranks get the same choice."""
+    names = _promising(trial.size, measure.network(trial))
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for nbytes in SIZES:
+        array = np.zeros(nbytes // 4, np.float32)
+        for name in names:
+            times[name].append(measure.seconds(trial, partial(trial.all_reduce, array, name)))
+        if min(row[-1] for row in times.values()) > LONG:
+            break
+    return Choice(tuple(_fastest(times, nbytes) for nbytes in _grid()))
+
+
+def _promising(p: int, network: Network) -> list[str]:
+    """The plans that are predicted to be the fastest at any size, and what has no plan."""
+    found = set()
+    for nbytes in SIZES:
+        predicted = {name: price(a, p, nbytes, network).seconds for name, a in ALGORITHMS.items()}
+        found.update(sorted(predicted, key=predicted.__getitem__)[:PROMISING])
+    return [name for name in ALGORITHMS if name in found] + ["mpi", "shared"]
+
+
+def _fastest(times: dict[str, list[float]], nbytes: int) -> str:
+    """By times between the sizes that were timed, on a log-log scale."""
+
+    def at(name: str) -> float:
+        row = times[name]
+        return float(np.interp(np.log(nbytes), np.log(SIZES[: len(row)]), np.log(row)))
+
+    return min(times, key=at)
+
+
+def _index(nbytes: int) -> int:
+    """FINE log2 of a number of bytes, roughly: from its length in bits and the next two bits."""
+    n = max(nbytes, FINE)
+    bits = n.bit_length()
+    return FINE * (bits - 3) + (n >> (bits - 3) & (FINE - 1))
+
+
+def _grid() -> list[int]:
+    """The smallest size of each index."""
+    return [(FINE + i % FINE) << i // FINE for i in range(_index(SIZES[-1]) + 1)]

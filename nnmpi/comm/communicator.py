@@ -1,0 +1,200 @@
+"""Comm: ranks that work together, and everything they can do together."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from nnmpi.collectives import algorithms
+from nnmpi.collectives.step import Algorithm, cut, rooted
+from nnmpi.comm import choose
+from nnmpi.comm.arrays import flat, pieces, put_back, words
+from nnmpi.comm.base import Ledger, Transport
+from nnmpi.comm.guard import Call, Guard, site
+from nnmpi.comm.run import Array, Runner, Steps
+from nnmpi.comm.shared import Segments, Shared
+from nnmpi.comm.ways import NAMES, Ways
+from nnmpi.comm.work import Progress, Work
+
+TAGS = 32768  # every MPI has at least so many
+
+
+class Comm:
+    """`size` ranks, of which this is `rank`.
+
+    Collectives work in place, on arrays of one length and type on all ranks, and every rank calls
+    the same ones in the same order. The same algorithm on the same ranks gives the same bits.
+    """
+
+    def __init__(
+        self, transport: Transport, name: str = "world", progress: Progress | None = None
+    ) -> None:
+        self.rank, self.size, self.name = transport.rank, transport.size, name
+        self._progress = progress or Progress(Guard())
+        self._talk, self._wire = transport, transport.duplicate()
+        self._runner = Runner(self._wire)
+        self._ways = Ways(self._wire, self._runner)
+        self._choice: choose.Choice | None = None
+        self._calls = self._parts = 0
+
+    @property
+    def ledger(self) -> Ledger:
+        """Messages and bytes of this rank so far, by peer."""
+        return self._wire.ledger
+
+    def all_reduce(self, array: Array, algorithm: str = "auto") -> None:
+        """Replaces the array on every rank by its sum over the ranks."""
+        self._all_reduce(array, algorithm, self._progress.idle).wait()
+
+    def start(self, array: Array, algorithm: str = "auto") -> Work:
+        """Begins an all-reduce. The array has to be left alone until the work is complete."""
+        return self._all_reduce(array, algorithm, False)
+
+    def reduce_scatter(self, array: Array, algorithm: str = "ring") -> Array:
+        """Sums this rank's chunk of the array over the ranks, and returns it: a view of the array.
+
+        The rest of the array is used up: afterwards it means nothing.
+        """
+        plan = _named(algorithms.REDUCE_SCATTERS, algorithm, "reduce_scatter")
+        row = flat(array, "reduce_scatter")
+        if not array.flags.c_contiguous:
+            raise ValueError(
+                "reduce_scatter takes an array in C order: copy with ascontiguousarray"
+            )
+        self._in_place("reduce_scatter", algorithm, plan, row)
+        return row[self.chunk(row.size)]
+
+    def all_gather(self, array: Array, algorithm: str = "ring") -> None:
+        """Fills the array, of which every rank brings its own chunk, with the chunks of all."""
+        plan = _named(algorithms.ALL_GATHERS, algorithm, "all_gather")
+        self._in_place("all_gather", algorithm, plan, array, moves_only=True)
+
+    def broadcast(self, array: Array, root: int = 0, algorithm: str = "tree") -> None:
+        """Replaces the array on every rank by that of `root`."""
+        plan = rooted(_named(algorithms.BROADCASTS, algorithm, "broadcast"), self._root(root))
+        self._in_place("broadcast", algorithm, plan, array, root, moves_only=True)
+
+    def reduce(self, array: Array, root: int = 0, algorithm: str = "tree") -> None:
+        """Replaces the array on `root` by its sum over the ranks; the others keep theirs."""
+        plan = rooted(_named(algorithms.REDUCES, algorithm, "reduce"), self._root(root))
+        own = array if self.rank == root else np.array(array)
+        self._in_place("reduce", algorithm, plan, own, root)
+
+    def chunk(self, n: int) -> slice:
+        """Which of n elements belong to this rank in `reduce_scatter` and `all_gather`."""
+        return slice(cut(n, self.size, self.rank), cut(n, self.size, self.rank + 1))
+
+    def carry_out(self, algorithm: Algorithm, array: Array) -> None:
+        """Carries out a plan of your own; `collectives.verify` tells whether it works."""
+        self._in_place("carry_out", "", algorithm, array)
+
+    def barrier(self) -> None:
+        """Returns when every rank has called it."""
+        call = self._called("barrier")
+        self._work(self._meet(self._progress.idle), call).wait()
+
+    def isend(self, array: Array, to: int, tag: int = 0) -> Work:
+        """Begins to send. The array may change only when the work is complete."""
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        post = partial(self._talk.isend, to=to, tag=tag)
+        call = Call(self.name, -1, "isend", "", array.dtype.name, array.size, to, *site())
+        return self._work(iter([[post(part) for part in pieces(data, self._talk.piece)]]), call)
+
+    def irecv(self, array: Array, source: int, tag: int = 0) -> Work:
+        """Begins to receive into the array, which must be as long as what is sent."""
+        row = flat(array, "irecv")
+        post = partial(self._talk.irecv, source=source, tag=tag)
+        call = Call(self.name, -1, "irecv", "", row.dtype.name, row.size, source, *site())
+        posted = [post(part) for part in pieces(row.view(np.uint8), self._talk.piece)]
+        return self._work(put_back(iter([posted]), row, array), call)
+
+    def split(self, color: int | None, key: int | None = None) -> "Comm | None":
+        """A Comm of the ranks with one color, in the order of their keys; None for color None."""
+        part = self._talk.split(color, self.rank if key is None else key)
+        self._parts += 1
+        name = f"{self.name}/{self._parts}.{color}"
+        return None if part is None else Comm(part, name, self._progress)
+
+    def shared(self, n: int, dtype: Any) -> Shared:
+        """Memory for sums of n numbers without any copying; every rank calls it."""
+        segments = Segments(self._ways.levels(), n, dtype)
+
+        def begin(blocks: bool) -> Work:
+            call = self._called("shared", "shared", n, segments.dtype.name)
+            steps = segments.reduce(n, call.number % TAGS, blocks and self._progress.idle)
+            return self._work(steps, call)
+
+        return Shared(segments, n, begin)
+
+    def abort(self, message: str) -> None:
+        """Ends all ranks of the job, saying why."""
+        self._wire.abort(message)
+
+    def _all_reduce(self, array: Array, algorithm: str, blocks: bool) -> Work:
+        row = flat(array, "all_reduce")
+        name = self._chosen(row.nbytes) if algorithm == "auto" else algorithm
+        if name not in NAMES:
+            raise _unknown(algorithm, "all_reduce", ("auto", *NAMES))
+        call = self._called("all_reduce", name, row.size, row.dtype.name)
+        steps = self._ways.steps(name, row, call.number % TAGS, blocks)
+        return self._work(put_back(steps, row, array), call)
+
+    def _chosen(self, nbytes: int) -> str:
+        """What is likely to be the fastest for so many bytes; all ranks agree on it."""
+        if self._choice is None:
+            with_own_ledger = self._wire.duplicate(Ledger(self.size))
+            trial = Comm(with_own_ledger, f"{self.name}/trial", self._progress)
+            self._choice = choose.measure_choice(trial)
+            trial._ways.free()
+        return self._choice.name(nbytes)
+
+    def _in_place(
+        self,
+        operation: str,
+        name: str,
+        plan: Algorithm,
+        array: Array,
+        root: int = -1,
+        moves_only: bool = False,
+    ) -> None:
+        row = flat(array, operation)
+        call = self._called(operation, name, row.size, row.dtype.name, root)
+        data = words(row) if moves_only else row
+        steps = self._runner.steps(plan, data, call.number % TAGS)
+        self._work(put_back(steps, row, array), call).wait()
+
+    def _meet(self, blocks: bool) -> Steps:
+        if blocks:
+            self._wire.barrier()
+        else:
+            yield [self._wire.ibarrier()]
+
+    def _called(
+        self, operation: str, algorithm: str = "", count: int = 0, dtype: str = "", root: int = -1
+    ) -> Call:
+        """Notes a collective, before anything of it is done."""
+        self._calls += 1
+        call = Call(self.name, self._calls, operation, algorithm, dtype, count, root, *site())
+        self._progress.guard.calls.append(call)
+        return call
+
+    def _work(self, steps: Steps, call: Call) -> Work:
+        return Work(steps, self._wire, self._progress, call)
+
+    def _root(self, root: int) -> int:
+        if not 0 <= root < self.size:
+            raise ValueError(
+                f"root {root} is not one of {self.size} ranks: use 0 to {self.size - 1}"
+            )
+        return root
+
+
+def _named(family: Mapping[str, Algorithm], name: str, operation: str) -> Algorithm:
+    if name not in family:
+        raise _unknown(name, operation, tuple(family))
+    return family[name]
+
+
+def _unknown(name: str, operation: str, names: tuple[str, ...]) -> ValueError:
+    return ValueError(f"{operation} has no algorithm {name!r}: choose one of {', '.join(names)}")

@@ -1,0 +1,146 @@
+"""Sums through memory that the ranks of a node share: nothing is sent.
+
+mine      what this rank adds, one segment a rank
+total     the sum, one for all; rank i of the node adds up slice i of it
+
+rank 0   mine [a0|b0|c0]──┐
+rank 1   mine [a1|b1|c1]──┼──► total [a0+a1+a2 | b0+b1+b2 | c0+c1+c2]
+rank 2   mine [a2|b2|c2]──┘            by rank 0   by rank 1   by rank 2
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from nnmpi.collectives.algorithms import ALGORITHMS
+from nnmpi.collectives.step import cut
+from nnmpi.comm.base import Transport
+from nnmpi.comm.run import Array, Runner, Steps, wide
+from nnmpi.comm.work import Work
+
+BLOCK = 1 << 14  # elements added at a time: the sum so far stays in the first-level cache
+PAGE = 4096
+
+
+class Levels(NamedTuple):
+    """The ranks of this rank's node, and those that lead a node."""
+
+    node: Transport
+    leaders: Runner | None  # where this rank leads its node, and there are others
+    spans: bool  # whether there is more than one node
+
+    @classmethod
+    def of(cls, transport: Transport) -> Self:
+        """Every rank of the transport calls it."""
+        node = transport.split_node()
+        if node.size == transport.size:
+            return cls(node, None, False)
+        leaders = transport.split(0 if node.rank == 0 else None, transport.rank)
+        return cls(node, Runner(leaders) if leaders is not None else None, True)
+
+
+class Segments:
+    """The memory behind a sum over the ranks of a node, and over nodes where there are several."""
+
+    def __init__(self, levels: Levels, n: int, dtype: Any) -> None:
+        self.dtype: np.dtype[Any] = np.dtype(dtype)
+        # barriers of its own, which those of other windows cannot overtake
+        self._node = levels.node.duplicate()
+        self._leaders, self._spans = levels.leaders, levels.spans
+        self._sums_dtype = wide(self.dtype)
+        own = _pages(n * self.dtype.itemsize)
+        apart = self._sums_dtype != self.dtype
+        extra = own + _pages(n * self._sums_dtype.itemsize) * apart
+        self._window = self._node.window(own + extra * (self._node.rank == 0))
+        self.capacity = n
+        self._segments = [
+            s[: n * self.dtype.itemsize].view(self.dtype) for s in self._window.segments
+        ]
+        first = self._window.segments[0]
+        self._total = first[own : own + n * self.dtype.itemsize].view(self.dtype)
+        wide_bytes = n * self._sums_dtype.itemsize
+        self._sums = (
+            first[2 * own : 2 * own + wide_bytes].view(self._sums_dtype) if apart else self._total
+        )
+
+    def mine(self, n: int) -> Array:
+        """What this rank adds: n elements."""
+        segment: Array = self._segments[self._node.rank]
+        return segment[:n]
+
+    def total(self, n: int) -> Array:
+        """The sum, one memory for all ranks of the node."""
+        total: Array = self._total
+        return total[:n]
+
+    def reduce(self, n: int, tag: int, blocks: bool) -> Steps:
+        """Adds up n elements. Yields while others are waited for, or, if `blocks`, waits itself."""
+        yield from self._meet(blocks)
+        self._add(n)
+        yield from self._meet(blocks)
+        if self._spans:
+            if self._leaders is not None:
+                ring, total = ALGORITHMS["ring"], self._total[:n]
+                yield from self._leaders.steps(ring, total, tag, self._sums[:n])
+            yield from self._meet(blocks)
+
+    def free(self) -> None:
+        """Gives the memory back; every rank calls it, and uses neither `mine` nor `total` again."""
+        self._segments = []
+        self._window.free()
+
+    def _meet(self, blocks: bool) -> Steps:
+        """What was written before is seen by all after."""
+        self._window.sync()
+        if blocks:
+            self._node.barrier()
+        else:
+            yield [self._node.ibarrier()]
+        self._window.sync()
+
+    def _add(self, n: int) -> None:
+        """The sum over the node of this rank's slice, always in the order of the ranks."""
+        p, r = self._node.size, self._node.rank
+        lo, hi = cut(n, p, r), cut(n, p, r + 1)
+        first, *rest = self._segments
+        for i in range(lo, hi, BLOCK):
+            j = min(i + BLOCK, hi)
+            out = self._sums[i:j]
+            if rest:
+                np.add(first[i:j], rest[0][i:j], out=out, dtype=self._sums_dtype)
+            else:
+                out[...] = first[i:j]
+            for segment in rest[1:]:
+                np.add(out, segment[i:j], out=out)
+        if self._sums is not self._total and not self._spans:
+            self._total[lo:hi] = self._sums[lo:hi]
+
+
+class Shared:
+    """Memory for one sum at a time: write `mine`, call `all_reduce`, read `total`.
+
+    `mine` may be written again when `all_reduce` has returned. `total` is the same memory on all
+    ranks of a node, and holds until this rank calls `all_reduce` again.
+    """
+
+    def __init__(self, segments: Segments, n: int, begin: Callable[[bool], Work]) -> None:
+        self.mine, self.total = segments.mine(n), segments.total(n)
+        self._segments, self._begin = segments, begin
+
+    def all_reduce(self) -> None:
+        """Makes `total` the sum of what all ranks have in `mine`."""
+        self._begin(True).wait()
+
+    def start(self) -> Work:
+        """Begins an all-reduce. `mine` and `total` have to be left alone until it is complete."""
+        return self._begin(False)
+
+    def free(self) -> None:
+        """Gives the memory back. Every rank calls it, and uses `mine` and `total` no more."""
+        self._segments.free()
+
+
+def _pages(nbytes: int) -> int:
+    """Rounded up, so that no two ranks write to one page."""
+    return -(-max(nbytes, 1) // PAGE) * PAGE

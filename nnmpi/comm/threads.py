@@ -1,0 +1,248 @@
+"""Ranks as threads of one process: the same collectives without mpirun, for tests and for one rank.
+
+A message is copied when its receive is found, straight from the sender's memory to the receiver's,
+and a send is complete only then. That is how MPI treats large messages, so a plan that waits in a
+circle, or writes to what is being sent, fails here as it would there.
+"""
+
+import contextvars
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnmpi.comm.base import AbortedError, Bytes, Ledger, Window
+from nnmpi.comm.communicator import Comm
+
+T = TypeVar("T")
+Key = tuple[Hashable, int, int, int]  # channel, source, to, tag
+
+
+class DeadlockError(AbortedError):
+    """Every rank waits, and none of them can go on."""
+
+
+class Transfer:
+    """A send or a receive that was posted."""
+
+    def __init__(self, data: Bytes, what: str) -> None:
+        self.data, self.what, self.done = data, what, False
+
+
+class Meeting:
+    """A call that all ranks of a channel make together; complete when the last has come."""
+
+    def __init__(self, size: int, what: str) -> None:
+        self.values: dict[int, Any] = {}
+        self.size, self.what = size, what
+
+    @property
+    def done(self) -> bool:
+        return len(self.values) == self.size
+
+
+class Hub:
+    """What the ranks of one process share. Everything in it is touched under its lock."""
+
+    def __init__(self, size: int) -> None:
+        self.changed = threading.Condition()
+        self.failure: AbortedError | None = None
+        self._alive = set(range(size))
+        self._waiting: dict[int, Sequence[Transfer | Meeting]] = {}
+        self._sends: dict[Key, deque[Transfer]] = defaultdict(deque)
+        self._recvs: dict[Key, deque[Transfer]] = defaultdict(deque)
+        self._meetings: dict[tuple[Hashable, int], Meeting] = {}
+
+    def post(self, transfer: Transfer, key: Key, sends: bool) -> None:
+        """Meets the transfer waiting on the other side, or waits for it."""
+        with self.changed:
+            self._check()
+            mine, theirs = (self._sends, self._recvs) if sends else (self._recvs, self._sends)
+            if not theirs[key]:
+                mine[key].append(transfer)
+                return
+            other = theirs[key].popleft()
+            source, into = (transfer, other) if sends else (other, transfer)
+            if source.data.size > into.data.size:
+                self._fail(AbortedError(f"{source.what} meets {into.what}, which is shorter"))
+                self._check()
+            into.data[: source.data.size] = source.data
+            transfer.done = other.done = True
+            self.changed.notify_all()
+
+    def meet(self, channel: Hashable, number: int, rank: int, size: int, value: Any) -> Meeting:
+        """The meeting of that number on a channel, which this rank joins with a value."""
+        with self.changed:
+            self._check()
+            what = f"a call of all {size} ranks"
+            meeting = self._meetings.setdefault((channel, number), Meeting(size, what))
+            meeting.values[rank] = value
+            if meeting.done:
+                del self._meetings[channel, number]
+                self.changed.notify_all()
+            return meeting
+
+    def wait(self, rank: int, requests: Sequence[Transfer | Meeting]) -> None:
+        """Until all are done; `rank` is the rank in the whole process."""
+        with self.changed:
+            self._waiting[rank] = requests
+            self._look_for_deadlock()
+            self.changed.wait_for(lambda: self.failure or all(q.done for q in requests))
+            del self._waiting[rank]
+            self._check()
+
+    def test(self, requests: Sequence[Transfer | Meeting]) -> bool:
+        with self.changed:
+            self._check()
+            return all(q.done for q in requests)
+
+    def leave(self, rank: int) -> None:
+        """The rank's function has returned."""
+        with self.changed:
+            self._alive.discard(rank)
+            self._look_for_deadlock()
+
+    def abort(self, message: str) -> None:
+        with self.changed:
+            self._fail(AbortedError(message))
+
+    def _check(self) -> None:
+        if self.failure is not None:
+            raise type(self.failure)(*self.failure.args)
+
+    def _fail(self, failure: AbortedError) -> None:
+        self.failure = self.failure or failure
+        self.changed.notify_all()
+
+    def _look_for_deadlock(self) -> None:
+        if not self._alive or set(self._waiting) != self._alive or self.failure:
+            return
+        if any(all(q.done for q in requests) for requests in self._waiting.values()):
+            return
+        waits = (
+            f"rank {r}: " + ", ".join(q.what for q in requests if not q.done)
+            for r, requests in sorted(self._waiting.items())
+        )
+        self._fail(DeadlockError("every rank waits: " + "; ".join(waits)))
+
+
+class ThreadTransport:
+    """One rank's way to the others."""
+
+    def __init__(self, hub: Hub, ranks: Sequence[int], rank: int, channel: Hashable) -> None:
+        self.rank, self.size = rank, len(ranks)
+        self.piece = 1 << 62
+        self.ledger = Ledger(self.size)
+        self._hub, self._ranks, self._channel = hub, ranks, channel
+        self._me = ranks[rank]
+        self._met = 0
+
+    def isend(self, data: Bytes, to: int, tag: int) -> Transfer:
+        self.ledger.send(to, data.size)
+        transfer = Transfer(data, f"a send of {data.size} bytes to rank {to}")
+        self._hub.post(transfer, (self._channel, self.rank, to, tag), sends=True)
+        return transfer
+
+    def irecv(self, data: Bytes, source: int, tag: int) -> Transfer:
+        self.ledger.receive(source, data.size)
+        transfer = Transfer(data, f"a receive of {data.size} bytes from rank {source}")
+        self._hub.post(transfer, (self._channel, source, self.rank, tag), sends=False)
+        return transfer
+
+    def wait(self, requests: Sequence[Transfer | Meeting]) -> None:
+        self._hub.wait(self._me, requests)
+
+    def test(self, requests: Sequence[Transfer | Meeting]) -> bool:
+        return self._hub.test(requests)
+
+    def ibarrier(self) -> Meeting:
+        return self._join(None)
+
+    def barrier(self) -> None:
+        self.wait([self.ibarrier()])
+
+    def all_reduce(self, array: NDArray[Any]) -> None:
+        """The sum in the order of the ranks."""
+        parts = self._gather(array.copy())
+        array[...] = parts[0]
+        for part in parts[1:]:
+            np.add(array, part, out=array)
+
+    def start_all_reduce(self, array: NDArray[Any]) -> Meeting:
+        self.all_reduce(array)  # a thread has no library to leave it to
+        return self.ibarrier()
+
+    def duplicate(self, ledger: Ledger | None = None) -> Self:
+        self._met += 1
+        new = type(self)(self._hub, self._ranks, self.rank, (self._channel, self._met))
+        new.ledger = ledger or self.ledger
+        return new
+
+    def split(self, color: int | None, key: int) -> Self | None:
+        wishes = self._gather((color, key, self.rank))
+        if color is None:
+            return None
+        group = [r for _, _, r in sorted(w for w in wishes if w[0] == color)]
+        channel = (self._channel, self._met, color)
+        ranks = [self._ranks[r] for r in group]
+        return type(self)(self._hub, ranks, group.index(self.rank), channel)
+
+    def split_node(self) -> Self:
+        return self.duplicate()
+
+    def window(self, nbytes: int) -> Window:
+        segments = self._gather(np.zeros(nbytes, np.uint8))
+        return Window(segments, sync=lambda: None, free=lambda: None)
+
+    def abort(self, message: str) -> None:
+        self._hub.abort(message)
+        raise AbortedError(message)
+
+    def _join(self, value: Any) -> Meeting:
+        self._met += 1
+        return self._hub.meet(self._channel, self._met, self.rank, self.size, value)
+
+    def _gather(self, value: Any) -> list[Any]:
+        """Every rank's value, in the order of the ranks."""
+        meeting = self._join(value)
+        self.wait([meeting])
+        return [meeting.values[r] for r in range(self.size)]
+
+
+def run(size: int, f: Callable[..., T], *arguments: Any) -> list[T]:
+    """Calls f(comm, *arguments) on every rank, and returns what each gave.
+
+    If a rank raises, the others stop waiting, and what it raised is raised here.
+    """
+    hub, results, errors = Hub(size), {}, {}
+
+    def main(rank: int) -> None:
+        try:
+            comm = Comm(ThreadTransport(hub, range(size), rank, "world"))
+            results[rank] = f(comm, *arguments)
+        except BaseException as error:
+            errors[rank] = error
+            hub.abort(f"rank {rank} raised {type(error).__name__}: {error}")
+        finally:
+            hub.leave(rank)
+
+    threads = [
+        threading.Thread(target=contextvars.copy_context().run, args=(main, rank), daemon=True)
+        for rank in range(size)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # AbortedError is what ranks say that another one has failed, which says why
+    for error in sorted(errors.values(), key=lambda e: isinstance(e, AbortedError)):
+        raise error
+    return [results[rank] for rank in range(size)]
+
+
+def alone() -> Comm:
+    """One rank without MPI."""
+    return Comm(ThreadTransport(Hub(1), range(1), 0, "world"))

@@ -1,0 +1,88 @@
+"""The ways to an all-reduce: by plan, by the library, through shared memory."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from nnmpi.collectives.algorithms import ALGORITHMS
+from nnmpi.comm.base import Transport
+from nnmpi.comm.run import LATER, Array, Runner, Steps, wide
+from nnmpi.comm.shared import Levels, Segments
+
+Way: TypeAlias = Callable[[Array, int, bool], Steps]  # (flat buffer, tag, blocks)
+
+NAMES = (*ALGORITHMS, "mpi", "shared")
+
+
+class Ways:
+    """All-reduces of one communicator."""
+
+    def __init__(self, wire: Transport, runner: Runner) -> None:
+        self._wire, self._runner = wire, runner
+        self._levels: Levels | None = None
+        self._windows: dict[tuple[int, np.dtype[Any]], _Window] = {}
+        self._special: dict[str, Way] = {
+            "mpi": self._library,
+            "shared": self._through_window,
+            "hierarchical": self._two_levels,
+        }
+
+    def steps(self, name: str, flat: Array, tag: int, blocks: bool) -> Steps:
+        """Sums by the way of that name. `blocks` allows calls that return only when all is done."""
+        special = self._special.get(name)
+        if special is not None:
+            return special(flat, tag, blocks)
+        return self._runner.steps(ALGORITHMS[name], flat, tag)
+
+    def levels(self) -> Levels:
+        """Which ranks share memory; every rank asks at the same time, the first time."""
+        if self._levels is None:
+            self._levels = Levels.of(self._wire)
+        return self._levels
+
+    def free(self) -> None:
+        """Gives all shared memory back; every rank calls it."""
+        for window in self._windows.values():
+            window.segments.free()
+        self._windows.clear()
+
+    def _library(self, flat: Array, tag: int, blocks: bool) -> Steps:
+        sums = flat.astype(wide(flat.dtype), copy=False)
+        if blocks:
+            self._wire.all_reduce(sums)
+        else:
+            yield [self._wire.start_all_reduce(sums)]
+        if sums is not flat:
+            flat[...] = sums
+
+    def _two_levels(self, flat: Array, tag: int, blocks: bool) -> Steps:
+        """Through shared memory in each node; where there is but one, pairs of ranks play nodes."""
+        if self.levels().spans:
+            return self._through_window(flat, tag, blocks)
+        return self._runner.steps(ALGORITHMS["hierarchical"], flat, tag)
+
+    def _through_window(self, flat: Array, tag: int, blocks: bool) -> Steps:
+        window, n = self._window(flat), flat.size
+        turn = window.booked
+        window.booked += 1
+        while window.served != turn:
+            yield LATER
+        window.segments.mine(n)[...] = flat
+        yield from window.segments.reduce(n, tag, blocks)
+        flat[...] = window.segments.total(n)
+        window.served += 1
+
+    def _window(self, flat: Array) -> "_Window":
+        """Windows come in powers of two, so that a few serve all lengths."""
+        key = (1 << max(flat.size - 1, 1).bit_length(), flat.dtype)
+        if key not in self._windows:
+            self._windows[key] = _Window(Segments(self.levels(), *key))
+        return self._windows[key]
+
+
+class _Window:
+    """A window, and whose turn it is: sums that are under way together use it one by one."""
+
+    def __init__(self, segments: Segments) -> None:
+        self.segments, self.booked, self.served = segments, 0, 0
