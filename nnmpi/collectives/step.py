@@ -7,6 +7,7 @@ rank, whoever proves, prices or draws it asks for all of them at once.
 """
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from math import lcm
 from typing import Any, NamedTuple, TypeAlias
 
@@ -54,6 +55,16 @@ def only(condition: Any, peer: Ranks) -> NDArray[np.int_]:
     return np.where(condition, peer, NOBODY)
 
 
+def apart(step: Step, p: int) -> list[Step]:
+    """The step of all p ranks as one step a rank, of plain integers."""
+    fields = (step.to, *step.send, step.source, *step.recv)
+    columns = [np.broadcast_to(np.asarray(x), p).tolist() for x in fields]
+    return [
+        Step(to, (lo, hi), source, (into_lo, into_hi), step.reduce)
+        for to, lo, hi, source, into_lo, into_hi in zip(*columns, strict=True)
+    ]
+
+
 def reverse(a: Algorithm) -> Algorithm:
     """The same messages the other way, the last round first."""
 
@@ -93,6 +104,7 @@ def then(a: Algorithm, b: Algorithm) -> Algorithm:
     return Algorithm(lambda p: a.rounds(p) + b.rounds(p), chunks, at)
 
 
+@cache
 def rooted(a: Algorithm, root: int) -> Algorithm:
     """The plan turned, so that `root` does what rank 0 did; for plans that never cut the buffer."""
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from nnmpi.collectives.step import Algorithm, Step
+from nnmpi.collectives.step import Algorithm, Step, apart
 
 Holds: TypeAlias = Callable[[int, int], bool]  # (rank, chunk)
 Contributors: TypeAlias = Callable[[int, int], set[int] | None]  # (rank, chunk); None: anything
@@ -37,10 +37,21 @@ REDUCE_SCATTER = Claim(
     lambda p: lambda r, c: True, lambda p: lambda r, c: set(range(p)) if r == c else None
 )
 ALL_GATHER = Claim(lambda p: lambda r, c: r == c, lambda p: lambda r, c: {c})
-REDUCE = Claim(
-    lambda p: lambda r, c: True, lambda p: lambda r, c: set(range(p)) if r == 0 else None
-)
-BROADCAST = Claim(lambda p: lambda r, c: r == 0, lambda p: lambda r, c: {0})
+
+
+def reduce_to(root: int) -> Claim:
+    """Everybody's sum at one rank; what the others hold then means nothing."""
+    return Claim(
+        lambda p: lambda r, c: True, lambda p: lambda r, c: set(range(p)) if r == root else None
+    )
+
+
+def broadcast_from(root: int) -> Claim:
+    """One rank's buffer at everybody."""
+    return Claim(lambda p: lambda r, c: r == root, lambda p: lambda r, c: {root})
+
+
+REDUCE, BROADCAST = reduce_to(0), broadcast_from(0)
 
 
 class _Sums:
@@ -80,8 +91,9 @@ def verify(algorithm: Algorithm, p: int, claim: Claim = ALL_REDUCE) -> None:
     sums = _Sums(p)
     have = [[r if starts(r, c) else None for c in range(chunks)] for r in range(p)]
     for t, step in enumerate(algorithm.steps(np.arange(p), p)):
-        rows = [_row(step, r, p) for r in range(p)]
-        _match(t, rows, chunks)
+        rows = apart(step, p)
+        _exist(t, rows, chunks)
+        _match(t, rows)
         before = [list(row) for row in have]
         for r, s in enumerate(rows):
             if s.source >= 0:
@@ -90,27 +102,24 @@ def verify(algorithm: Algorithm, p: int, claim: Claim = ALL_REDUCE) -> None:
     _compare(have, claim.ends(p), sums)
 
 
-def _row(step: Step, r: int, p: int) -> Step:
-    def one(x: object) -> int:
-        return int(np.broadcast_to(np.asarray(x), p)[r])
+def _exist(t: int, rows: list[Step], chunks: int) -> None:
+    """The ranks and the chunks that the steps name are there."""
+    p = len(rows)
+    for r, s in enumerate(rows):
+        for does, way, peer, (lo, hi) in (
+            ("sends", "to", s.to, s.send),
+            ("waits for", "from", s.source, s.recv),
+        ):
+            strange, cut = peer >= p or peer == r, 0 <= lo < hi <= chunks
+            if strange or (peer >= 0 and not cut):
+                message = f"{does} chunks {_span((lo, hi))} {way} rank {peer}"
+                wrong = f"which is no other of {p} ranks" if strange else f"of {chunks} in all"
+                raise PlanError(f"round {t}: rank {r} {message}, {wrong}")
 
-    return Step(
-        one(step.to),
-        (one(step.send[0]), one(step.send[1])),
-        one(step.source),
-        (one(step.recv[0]), one(step.recv[1])),
-        step.reduce,
-    )
 
-
-def _match(t: int, rows: list[Step], chunks: int) -> None:
+def _match(t: int, rows: list[Step]) -> None:
     """Each send has the receive that waits for it, and the other way round."""
     for r, s in enumerate(rows):
-        for peer, (lo, hi) in ((s.to, s.send), (s.source, s.recv)):
-            if peer >= len(rows) or peer == r:
-                raise PlanError(f"round {t}: rank {r} of {len(rows)} talks to rank {peer}")
-            if peer >= 0 and not 0 <= lo < hi <= chunks:
-                raise PlanError(f"round {t}: rank {r} names chunks {lo} to {hi} of {chunks}")
         if s.to >= 0 and (rows[s.to].source, rows[s.to].recv) != (r, s.send):
             raise PlanError(
                 f"round {t}: rank {r} sends chunks {_span(s.send)} to rank {s.to}, "

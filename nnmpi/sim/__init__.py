@@ -1,0 +1,1 @@
+"""Plans on paper: what they cost and what they look like, without carrying them out."""

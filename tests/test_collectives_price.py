@@ -1,0 +1,320 @@
+"""What plans cost: simulated, by our formulas and by the textbook's."""
+
+import re
+import tracemalloc
+from collections.abc import Callable
+from math import isclose, log2
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nnmpi.collectives.algorithms import (
+    ALGORITHMS,
+    ALL_GATHERS,
+    BROADCASTS,
+    REDUCE_SCATTERS,
+    REDUCES,
+    hierarchical,
+    levels,
+)
+from nnmpi.collectives.price import Link, Network, price
+from nnmpi.collectives.step import Algorithm, Step
+from nnmpi.sim.collective import OPERATIONS, PRICED, simulate
+from nnmpi.sim.formula import Cost, Formula, letters
+
+SIZES = (*range(1, 18), 31, 32, 33, 64, 100)
+LINK = Link(5e-6, 1e-10)
+COSTS = {
+    f"{operation}-{name}": (o.algorithms[name], cost)
+    for operation, o in OPERATIONS.items()
+    for name, cost in o.costs.items()
+}
+each_cost = pytest.mark.parametrize("case", COSTS.values(), ids=COSTS)
+Case = tuple[Algorithm, Cost]
+
+
+def close(a: float, b: float) -> bool:
+    return isclose(a, b, rel_tol=1e-9, abs_tol=1e-18)
+
+
+# ---- formulas
+
+
+def test_every_plan_has_its_formulas() -> None:
+    assert {name: list(o.algorithms) for name, o in OPERATIONS.items()} == {
+        "all-reduce": [*ALGORITHMS, "p2p-whole"],
+        "reduce-scatter": list(REDUCE_SCATTERS),
+        "all-gather": list(ALL_GATHERS),
+        "broadcast": list(BROADCASTS),
+        "reduce": list(REDUCES),
+    }
+    assert all(list(o.costs) == list(o.algorithms) for o in OPERATIONS.values())
+
+
+@each_cost
+@pytest.mark.parametrize("p", SIZES)
+def test_simulated_time_is_our_formula(case: Case, p: int) -> None:
+    plan, cost = case
+    for nbytes in (0.0, 1.0, 12345.0, 1e8):
+        for link in (LINK, Link(0.0, 1e-9), Link(1.0, 0.0)):
+            for gamma in (0.0, 3e-11):
+                on = Network(link, gamma)
+                simulated = price(plan, p, nbytes, on).seconds
+                assert close(simulated, cost.plan.seconds(letters(p, nbytes, on))), (nbytes, on)
+
+
+@each_cost
+@pytest.mark.parametrize("p", SIZES)
+def test_the_textbook_and_the_stated_differences_make_our_formula(case: Case, p: int) -> None:
+    _, cost = case
+    for on in (Network(LINK, 3e-11), Network(Link(1.0, 0.0)), Network(Link(0.0, 1.0), 0.5)):
+        x = letters(p, 1e6, on)
+        if cost.textbook is None:
+            assert cost.differences == ()
+            continue
+        stated = sum(d.formula.seconds(x) for d in cost.differences)
+        assert isclose(cost.textbook.seconds(x) + stated, cost.plan.seconds(x), rel_tol=1e-9)
+
+
+AGREE: dict[tuple[str, str], Callable[[int], bool]] = {  # with gamma 0, for which p
+    ("all-reduce", "ring"): lambda p: True,
+    ("all-reduce", "tree"): lambda p: p == 1 << levels(p),
+    ("all-reduce", "ps"): lambda p: p == 2,
+    ("all-reduce", "p2p-whole"): lambda p: True,
+    ("all-reduce", "doubling"): lambda p: p == 1 << levels(p),
+    ("all-reduce", "halving"): lambda p: p == 1 << levels(p),
+    ("reduce-scatter", "ring"): lambda p: True,
+    ("reduce-scatter", "p2p"): lambda p: True,
+    ("reduce-scatter", "halving"): lambda p: p == 1 << levels(p),
+    ("all-gather", "ring"): lambda p: p <= 2,
+    ("all-gather", "halving"): lambda p: p == 1 << levels(p),
+    ("broadcast", "tree"): lambda p: p == 1 << levels(p),
+    ("broadcast", "ps"): lambda p: p == 2,
+    ("reduce", "tree"): lambda p: p == 1 << levels(p),
+}
+
+
+@pytest.mark.parametrize(("case", "agrees"), AGREE.items(), ids=map("-".join, AGREE))
+def test_where_the_textbook_is_right_as_it_stands(
+    case: tuple[str, str], agrees: Callable[[int], bool]
+) -> None:
+    for p in SIZES:
+        o = simulate(*case, p, 1e6, Network(LINK))
+        assert o.textbook is not None
+        assert isclose(o.seconds, o.textbook.seconds, rel_tol=1e-9) == agrees(p), p
+
+
+def test_the_textbook_is_the_one_that_was_given() -> None:
+    """The formulas as they were given, beside ours, N ranks, M bytes (of each rank in a gather)."""
+    a, b, M = 5e-6, 1e-10, 1e6
+    for N in (2, 3, 8, 100):
+        given = {
+            ("all-reduce", "ps"): 2 * a + 2 * (N - 1) * M * b,
+            ("all-reduce", "ring"): 2 * (N - 1) * a + 2 * ((N - 1) / N) * M * b,
+            ("all-reduce", "tree"): 2 * a * log2(N) + 2 * log2(N) * M * b,
+            ("broadcast", "tree"): a * log2(N) + log2(N) * M * b,
+        }
+        for (operation, name), seconds in given.items():
+            o = simulate(operation, name, N, M, Network(Link(a, b)))
+            assert o.textbook is not None
+            assert close(o.textbook.seconds, seconds)
+        gather = simulate("all-gather", "ring", N, N * M, Network(Link(a, b))).textbook
+        assert gather is not None
+        assert close(gather.seconds, a * log2(N) + (N - 1) * M * b)
+
+
+NAMES = {"log": "log p", "inner_a": "a'", "inner_b": "b'"}
+TOKEN = re.compile(r"log p|[A-Za-z]'?|\d+|[-+*/()]")
+
+
+def read(text: str, values: dict[str, float]) -> float:
+    """A formula as people write it: what stands side by side is multiplied."""
+    words = TOKEN.findall(text)
+    assert "".join(words).replace(" ", "") == text.replace(" ", "")
+    code = ""
+    for before, word in zip(["+", *words], words, strict=False):
+        beside = before not in "+-*/(" and word not in "+-*/)"
+        value = word if word in "+-*/()" or word.isdigit() else repr(float(values[word]))
+        code += ("*" if beside else "") + value
+    return float(eval(code))
+
+
+def formulas() -> list[Formula]:
+    costs = [cost for _, cost in COSTS.values()]
+    texts = [c.plan for c in costs] + [c.textbook for c in costs if c.textbook]
+    return texts + [d.formula for c in costs for d in c.differences]
+
+
+@pytest.mark.parametrize("formula", {f.text: f for f in formulas()}.values(), ids=lambda f: f.text)
+def test_formulas_mean_what_they_say(formula: Formula) -> None:
+    on = Network(Link(3.0, 7.0), 11.0, Link(13.0, 17.0), 4)
+    for p in (1, 2, 3, 6, 8, 13):
+        x = letters(p, 19.0, on, 4)
+        values = {NAMES.get(k, k): v for k, v in (x._asdict() | {"m": x.m}).items()}
+        assert isclose(read(formula.text, values), formula.seconds(x), rel_tol=1e-12), p
+
+
+def test_one_text_is_one_formula() -> None:
+    x = letters(13, 19.0, Network(Link(3.0, 7.0), 11.0, Link(13.0, 17.0), 4), 4)
+    known: dict[str, float] = {}
+    for f in formulas():
+        assert isclose(known.setdefault(f.text, f.seconds(x)), f.seconds(x), rel_tol=1e-12), f.text
+
+
+# ---- bytes and messages
+
+M = 720_720.0  # every p up to 16 divides it
+Counts = Callable[[int], tuple[float, float]]  # p -> bytes, messages; of each rank
+SENT: dict[tuple[str, str], Counts] = {
+    ("all-reduce", "ring"): lambda p: (2 * (p - 1) / p * M, 2 * (p - 1)),
+    ("all-reduce", "p2p"): lambda p: (2 * (p - 1) / p * M, 2 * (p - 1)),
+    ("all-reduce", "p2p-whole"): lambda p: ((p - 1) * M, p - 1),
+    ("reduce-scatter", "ring"): lambda p: ((p - 1) / p * M, p - 1),
+    ("reduce-scatter", "p2p"): lambda p: ((p - 1) / p * M, p - 1),
+    ("all-gather", "ring"): lambda p: ((p - 1) / p * M, p - 1),
+    ("all-gather", "p2p"): lambda p: ((p - 1) / p * M, p - 1),
+}
+SENT_POWERS: dict[tuple[str, str], Counts] = {  # where p is a power of two
+    ("all-reduce", "doubling"): lambda p: (levels(p) * M, levels(p)),
+    ("all-reduce", "halving"): lambda p: (2 * (p - 1) / p * M, 2 * levels(p)),
+    ("reduce-scatter", "halving"): lambda p: ((p - 1) / p * M, levels(p)),
+    ("all-gather", "halving"): lambda p: ((p - 1) / p * M, levels(p)),
+}
+
+
+def counts(operation: str, name: str, p: int) -> tuple[Any, Any]:
+    paid = price(OPERATIONS[operation].algorithms[name], p, M, Network(LINK))
+    return paid.sent, paid.messages
+
+
+@pytest.mark.parametrize(("case", "wanted"), SENT.items(), ids=map("-".join, SENT))
+def test_each_rank_sends_what_the_formula_says(case: tuple[str, str], wanted: Counts) -> None:
+    for p in range(1, 17):
+        for got, figure in zip(counts(*case, p), wanted(p), strict=True):
+            np.testing.assert_allclose(got, np.full(p, figure), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("case", "wanted"), SENT_POWERS.items(), ids=map("-".join, SENT_POWERS))
+def test_powers_of_two_send_what_the_formula_says(case: tuple[str, str], wanted: Counts) -> None:
+    for p in (1, 2, 4, 8, 16):
+        for got, figure in zip(counts(*case, p), wanted(p), strict=True):
+            np.testing.assert_allclose(got, np.full(p, figure), rtol=1e-12)
+
+
+@pytest.mark.parametrize("p", range(1, 17))
+def test_the_server_sends_to_everybody(p: int) -> None:
+    sent, messages = counts("all-reduce", "ps", p)
+    assert messages.tolist() == [p - 1] + [1] * (p - 1)
+    assert sent.tolist() == [(p - 1) * M] + [M] * (p - 1)
+
+
+@pytest.mark.parametrize("p", range(1, 17))
+def test_a_tree_sends_one_buffer_an_edge_and_way(p: int) -> None:
+    for operation, ways in (("reduce", 1), ("broadcast", 1), ("all-reduce", 2)):
+        sent, messages = counts(operation, "tree", p)
+        assert messages.sum() == ways * (p - 1)
+        assert sent.sum() == ways * (p - 1) * M
+    assert messages[0] == messages.max() == levels(p)
+
+
+@pytest.mark.parametrize("p", [3, 5, 6, 7, 11, 12])
+def test_folding_sends_a_buffer_there_and_back(p: int) -> None:
+    """Those who sit out send one buffer, and whoever stands in for them one more."""
+    extra = p - (1 << (levels(p) - 1))
+    sent, messages = counts("all-reduce", "doubling", p)
+    rounds = levels(p) - 1
+    wanted = [rounds + 1, 1] * extra + [rounds] * (p - 2 * extra)
+    assert messages.tolist() == wanted
+    assert sent.tolist() == [n * M for n in wanted]
+
+
+# ---- two levels
+
+
+@pytest.mark.parametrize("q", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("p", [1, 2, 3, 7, 8, 12, 13, 16])
+def test_nodes_pay_inside_for_the_tree_and_outside_for_the_ring(p: int, q: int) -> None:
+    on = Network(Link(5e-6, 1e-10), 2e-11, Link(1e-6, 1e-11), q)
+    h, n, nbytes = levels(min(p, q)), -(-p // q), 1e6
+    tree = h * (2e-6 + 2 * nbytes * 1e-11 + nbytes * 2e-11)
+    ring = (n - 1) * (1e-5 + nbytes / n * (2e-10 + 2e-11))
+    assert close(price(hierarchical(q), p, nbytes, on).seconds, tree + ring)
+    o = simulate("all-reduce", "hierarchical", p, nbytes, on)
+    assert o.plan is not None
+    assert close(o.seconds, tree + ring)
+    assert close(o.plan.seconds, tree + ring)
+
+
+@pytest.mark.parametrize(("inside", "outside"), [(1e-6, 5e-6), (5e-6, 1e-6)])
+def test_a_ring_goes_at_the_pace_of_its_slowest_link(inside: float, outside: float) -> None:
+    on = Network(Link(outside, 1e-10), 0.0, Link(inside, 1e-10), 4)
+    seconds = price(ALGORITHMS["ring"], 12, 12e4, on).seconds
+    assert close(seconds, 22 * (5e-6 + 1e4 * 1e-10))
+
+
+def test_messages_that_leave_a_node_share_its_link() -> None:
+    """Ranks 0, 1 and 2, 3 are nodes: only in the round at distance 2 do two messages leave each."""
+    on = Network(Link(1.0, 1.0), 0.0, Link(0.0, 0.0), 2)
+    paid = price(REDUCE_SCATTERS["p2p"], 4, 4 * 10.0, on)
+    assert paid.seconds == (1 + 10) + (1 + 2 * 10) + (1 + 10)
+    assert price(REDUCE_SCATTERS["p2p"], 4, 40.0, Network(Link(1.0, 1.0))).seconds == 3 * (1 + 10)
+
+
+def one_round(*pairs: tuple[int, int], p: int) -> Algorithm:
+    to, source = np.full(p, -1), np.full(p, -1)
+    for s, t in pairs:
+        to[s], source[t] = t, s
+    step = Step(to, (0, 1), source, (0, 1), True)
+    return Algorithm(lambda p: 1, lambda p: 1, lambda t, r, p: step)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "sharing"),
+    [
+        ([(0, 2)], 1),
+        ([(0, 2), (3, 1)], 1),  # one out and one in: a link is one each way
+        ([(0, 2), (4, 3)], 2),  # two into a node
+        ([(0, 2), (1, 4)], 2),  # two out of a node
+        ([(0, 2), (1, 3), (4, 1)], 2),
+        ([(0, 2), (4, 5)], 1),  # inside a node nothing is shared
+    ],
+)
+def test_a_link_is_shared_by_what_crosses_it(pairs: list[tuple[int, int]], sharing: int) -> None:
+    on = Network(Link(1.0, 1.0), 0.0, Link(0.5, 0.25), 2)
+    assert price(one_round(*pairs, p=6), 6, 10.0, on).seconds == 1 + sharing * 10
+
+
+def test_adding_is_paid_by_who_receives() -> None:
+    on = Network(Link(1.0, 0.0), 1.0)
+    assert price(one_round((0, 1), p=2), 2, 10.0, on).seconds == 11
+    assert price(BROADCASTS["tree"], 2, 10.0, on).seconds == 1
+
+
+def test_a_message_waits_for_both_its_ends() -> None:
+    """Rank 0 is busy with 1 while 2 and 3 wait; then it has to serve them one by one."""
+    paid = price(REDUCES["ps"], 4, 10.0, Network(Link(1.0, 1.0)))
+    assert paid.seconds == 3 * 11
+    assert paid.rounds == 3
+
+
+# ---- size
+
+
+def test_memory_does_not_grow_with_the_messages() -> None:
+    """10,000 ranks send 10^8 messages; what is kept is a few figures a rank."""
+    p = 10_000
+    tracemalloc.start()
+    try:
+        paid = price(REDUCE_SCATTERS["ring"], p, 1e8, Network(LINK))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 40 * 8 * p
+    assert close(paid.seconds, (p - 1) * (5e-6 + 1e4 * 1e-10))
+    assert paid.messages.sum() == p * (p - 1)
+
+
+def test_what_is_priced_only_stands_beside_the_plans() -> None:
+    assert list(PRICED) == [*ALGORITHMS, "p2p-whole"]
+    assert all(PRICED[name] is plan for name, plan in ALGORITHMS.items())

@@ -1,0 +1,334 @@
+"""Every collective algorithm does what it claims, and the proof finds what is broken."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nnmpi.collectives.algorithms import (
+    ALGORITHMS,
+    ALL_GATHERS,
+    BROADCASTS,
+    REDUCE_SCATTERS,
+    REDUCES,
+    hierarchical,
+    ring,
+    rooted,
+    tree,
+)
+from nnmpi.collectives.step import Algorithm, Step, apart, then, transpose
+from nnmpi.collectives.verify import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    BROADCAST,
+    REDUCE,
+    REDUCE_SCATTER,
+    Claim,
+    PlanError,
+    broadcast_from,
+    reduce_to,
+    verify,
+)
+from nnmpi.sim.collective import exchange
+
+SIZES = (*range(1, 18), 32, 64)
+FAMILIES = {
+    "all-reduce": (ALGORITHMS, ALL_REDUCE),
+    "reduce-scatter": (REDUCE_SCATTERS, REDUCE_SCATTER),
+    "all-gather": (ALL_GATHERS, ALL_GATHER),
+    "reduce": (REDUCES, REDUCE),
+    "broadcast": (BROADCASTS, BROADCAST),
+}
+PLANS = {
+    f"{family}-{name}": (plan, claim)
+    for family, (plans, claim) in FAMILIES.items()
+    for name, plan in plans.items()
+}
+each_plan = pytest.mark.parametrize("case", PLANS.values(), ids=PLANS)
+
+
+# ---- what works
+
+
+@each_plan
+@pytest.mark.parametrize("p", SIZES)
+def test_every_algorithm_keeps_its_claim(case: tuple[Algorithm, Claim], p: int) -> None:
+    plan, claim = case
+    verify(plan, p, claim)
+
+
+@pytest.mark.parametrize("q", [1, 3, 4, 5, 8])
+@pytest.mark.parametrize("p", SIZES)
+def test_nodes_may_have_any_size(p: int, q: int) -> None:
+    verify(hierarchical(q), p)
+
+
+@pytest.mark.parametrize("p", [1, 2, 5, 8, 13])
+@pytest.mark.parametrize("name", REDUCES)
+def test_any_rank_can_be_the_root(name: str, p: int) -> None:
+    for root in {0, 1 % p, p // 2, p - 1}:
+        verify(rooted(REDUCES[name], root), p, reduce_to(root))
+        verify(rooted(BROADCASTS[name], root), p, broadcast_from(root))
+
+
+def test_a_root_is_the_one_that_was_asked_for() -> None:
+    for plan, claim in ((REDUCES["tree"], reduce_to(1)), (BROADCASTS["tree"], broadcast_from(1))):
+        with pytest.raises(PlanError):
+            verify(plan, 4, claim)
+
+
+@each_plan
+@pytest.mark.parametrize("p", [1, 2, 3, 6, 8, 13])
+def test_one_rank_is_told_what_its_row_says(case: tuple[Algorithm, Claim], p: int) -> None:
+    plan, _ = case
+    for t, whole in enumerate(plan.steps(np.arange(p), p)):
+        for r, row in enumerate(apart(whole, p)):
+            one = plan.at(t, r, p)
+            numbers = (one.to, *one.send, one.source, *one.recv)
+            for x in numbers:
+                assert np.ndim(x) == 0
+                assert np.issubdtype(np.asarray(x).dtype, np.integer)
+            to, lo, hi, source, into_lo, into_hi = map(int, numbers)
+            assert Step(to, (lo, hi), source, (into_lo, into_hi), one.reduce) == row
+            assert isinstance(one.reduce, bool)
+
+
+# ---- what is broken
+
+Table = list[list[Step]]  # round, rank
+
+
+def table(plan: Algorithm, p: int) -> Table:
+    return [apart(step, p) for step in plan.steps(np.arange(p), p)]
+
+
+def planned(rows: Table, chunks: int) -> Algorithm:
+    """A plan from a table of its steps."""
+
+    def at(t: int, r: Any, p: Any) -> Step:
+        columns = [
+            np.array([getattr(s, field) for s in rows[t]])[r]
+            for field in ("to", "send", "source", "recv")
+        ]
+        to, send, source, recv = columns
+        return Step(to, (send[:, 0], send[:, 1]), source, (recv[:, 0], recv[:, 1]), rows[t][0][4])
+
+    return Algorithm(lambda p: len(rows), lambda p: chunks, at)
+
+
+def messages(*given: tuple[int, int, int], p: int, reduce: bool) -> list[Step]:
+    """A round from messages (source, to, chunk)."""
+    row = [Step(-1, (0, 1), -1, (0, 1), reduce) for _ in range(p)]
+    for source, to, c in given:
+        row[source] = row[source]._replace(to=to, send=(c, c + 1))
+        row[to] = row[to]._replace(source=source, recv=(c, c + 1))
+    return row
+
+
+def ring4() -> Table:
+    return table(ALGORITHMS["ring"], 4)
+
+
+def changed(t: int, r: int, **fields: Any) -> Table:
+    rows = ring4()
+    rows[t][r] = rows[t][r]._replace(**fields)
+    return rows
+
+
+def puts(t: int) -> Table:
+    rows = ring4()
+    rows[t] = [s._replace(reduce=not s.reduce) for s in rows[t]]
+    return rows
+
+
+ADD, PUT = {"p": 4, "reduce": True}, {"p": 4, "reduce": False}
+
+# In round 1 rank 2 sends chunk 0 to rank 3 and adds what rank 1 has of chunk 3.
+BROKEN: dict[str, tuple[Table, int, tuple[str, ...]]] = {
+    "a missing round": (ring4()[:-1], 4, ("at the end: rank 0 holds chunk 3 from ranks [0];",)),
+    "a wrong peer": (changed(1, 2, to=0), 4, ("round 1: rank 2 sends chunks 0 to rank 0",)),
+    "a send nobody receives": (
+        changed(1, 3, source=-1),
+        4,
+        ("round 1: rank 2 sends chunks 0 to rank 3, which waits for nobody",),
+    ),
+    "a receive nobody sends": (
+        changed(1, 1, to=-1),
+        4,
+        ("round 1: rank 2 waits for chunks 3 from rank 1, which sends it nothing",),
+    ),
+    "a wrong chunk": (
+        changed(1, 2, send=(1, 2)),
+        4,
+        ("round 1: rank 2 sends chunks 1 to rank 3, which waits for chunks 0 from rank 2",),
+    ),
+    "too many chunks": (
+        changed(1, 2, send=(3, 5)),
+        4,
+        ("round 1: rank 2 sends chunks 3..4 to rank 3, of 4 in all",),
+    ),
+    "no chunks": (changed(1, 2, recv=(3, 3)), 4, ("round 1: rank 2 waits for", "of 4 in all")),
+    "itself": (changed(1, 2, to=2), 4, ("round 1: rank 2 sends chunks 0 to rank 2, which is no",)),
+    "nobody of that number": (
+        changed(1, 2, source=4),
+        4,
+        ("round 1: rank 2 waits for chunks 3 from rank 4, which is no other of 4 ranks",),
+    ),
+    "a sum put where it should be added": (puts(1), 4, ("at the end: rank 0 holds chunk 0 from",)),
+    "a sum added where it should be put": (
+        puts(4),
+        4,
+        ("round 4", "rank 0 adds the contribution of rank 0 to chunk 2 twice"),
+    ),
+    "the same message twice": (
+        [messages((1, 0, 0), **ADD), messages((1, 0, 0), **ADD)],
+        1,
+        ("round 1", "rank 0 adds the contribution of rank 1 to chunk 0 twice"),
+    ),
+    "overwriting while sending": (
+        [messages((0, 1, 0), (1, 0, 0), **PUT)],
+        1,
+        ("round 0", "rank 0 overwrites chunk 0 while sending it"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN.values(), ids=BROKEN)
+def test_what_is_broken_is_named(case: tuple[Table, int, tuple[str, ...]]) -> None:
+    rows, chunks, words = case
+    with pytest.raises(PlanError) as refused:
+        verify(planned(rows, chunks), 4)
+    assert [word for word in words if word not in str(refused.value)] == [], refused.value
+
+
+def test_nobody_sends_or_adds_what_is_not_there() -> None:
+    gather = table(ALL_GATHERS["ring"], 4)
+    with pytest.raises(PlanError, match="round 0: rank 1 sends chunk 2, which it does not have"):
+        verify(planned(gather[1:], 4), 4, ALL_GATHER)
+    adding = planned([[s._replace(reduce=True) for s in row] for row in gather], 4)
+    with pytest.raises(PlanError, match="round 0: rank 0 adds to chunk 1, which it does not have"):
+        verify(adding, 4, ALL_GATHER)
+
+
+THREE = Claim(  # ranks 0 and 1 end with what 0, 1 and 2 start with; rank 3 is there to keep things
+    lambda p: lambda r, c: r < 3, lambda p: lambda r, c: {0, 1, 2} if r < 2 else None
+)
+LATER = [  # keep 0; 0 + 1 at rank 0; then 2
+    messages((0, 3, 0), **PUT),
+    messages((1, 0, 0), **ADD),
+    messages((2, 0, 0), **ADD),
+]
+
+
+def test_two_ranks_have_to_sum_in_one_order() -> None:
+    other = [messages((2, 1, 0), **ADD), messages((3, 1, 0), **ADD)]  # (1 + 2) + 0
+    with pytest.raises(PlanError, match="ranks 0 and 1 sum chunk 0 in different orders"):
+        verify(planned([*LATER, *other], 1), 4, THREE)
+
+
+def test_the_operands_of_a_sum_may_change_places() -> None:
+    same = [messages((3, 1, 0), **ADD), messages((2, 1, 0), **ADD)]  # (1 + 0) + 2
+    verify(planned([*LATER, *same], 1), 4, THREE)
+
+
+def test_whole_buffers_cannot_be_exchanged_in_place() -> None:
+    verify(exchange, 2)
+    for p in range(3, 9):
+        with pytest.raises(
+            PlanError, match=r"round \d: rank 0 adds the contribution of rank \d to"
+        ):
+            verify(exchange, p)
+
+
+# ---- every plan that is one number away from a good one
+
+P = 4
+SMALL = {name: ALGORITHMS[name] for name in ("ring", "tree", "halving")}
+
+
+def _ends(range_: tuple[int, int], most: int) -> Iterator[tuple[int, int]]:
+    lo, hi = range_
+    yield from ((x, hi) for x in range(-1, most + 1) if x != lo)
+    yield from ((lo, x) for x in range(most + 2) if x != hi)
+
+
+def mutants(rows: Table, chunks: int) -> Iterator[tuple[Table, bool]]:
+    """Each table with one number changed, and whether anybody looks at that number."""
+    for t, row in enumerate(rows):
+        for r, s in enumerate(row):
+            new = [(s._replace(to=x), True) for x in range(-1, P + 1) if x != s.to]
+            new += [(s._replace(source=x), True) for x in range(-1, P + 1) if x != s.source]
+            new += [(s._replace(send=x), s.to >= 0) for x in _ends(s.send, chunks)]
+            new += [(s._replace(recv=x), s.source >= 0) for x in _ends(s.recv, chunks)]
+            for mutant, matters in new:
+                yield [*rows[:t], [*row[:r], mutant, *row[r + 1 :]], *rows[t + 1 :]], matters
+
+
+@pytest.mark.parametrize("plan", SMALL.values(), ids=SMALL)
+def test_no_number_of_a_good_plan_can_be_another(plan: Algorithm) -> None:
+    chunks = plan.chunks(P)
+    seen = 0
+    for rows, matters in mutants(table(plan, P), chunks):
+        seen += 1
+        if not matters:
+            verify(planned(rows, chunks), P)
+            continue
+        with pytest.raises(PlanError):
+            verify(planned(rows, chunks), P)
+    assert seen > 200
+
+
+@pytest.mark.parametrize("plan", SMALL.values(), ids=SMALL)
+def test_no_message_of_a_good_plan_can_be_left_out(plan: Algorithm) -> None:
+    rows, chunks = table(plan, P), plan.chunks(P)
+    sent = [(t, r, s.to) for t, row in enumerate(rows) for r, s in enumerate(row) if s.to >= 0]
+    assert len(sent) >= 2 * (P - 1)
+    for t, r, to in sent:
+        row = list(rows[t])
+        row[r], row[to] = row[r]._replace(to=-1), row[to]._replace(source=-1)
+        with pytest.raises(PlanError):
+            verify(planned([*rows[:t], row, *rows[t + 1 :]], chunks), P)
+
+
+@pytest.mark.parametrize("name", ["ring", "halving"])
+def test_no_message_of_a_good_plan_can_be_another_chunk(name: str) -> None:
+    rows, chunks = table(SMALL[name], P), SMALL[name].chunks(P)
+    sent = [(t, r, s) for t, row in enumerate(rows) for r, s in enumerate(row)]
+    for t, r, s in sent:
+        lo, hi = s.send
+        for start in range(chunks - (hi - lo) + 1):
+            if start == lo:
+                continue
+            row = list(rows[t])
+            other = (start, start + hi - lo)
+            row[r], row[s.to] = s._replace(send=other), row[s.to]._replace(recv=other)
+            if s.source == s.to:  # both of its numbers stand in one row of the table
+                row[r] = row[r]._replace(recv=s.recv)
+            with pytest.raises(PlanError):
+                verify(planned([*rows[:t], row, *rows[t + 1 :]], chunks), P)
+
+
+@pytest.mark.parametrize("plan", SMALL.values(), ids=SMALL)
+def test_no_round_of_a_good_plan_can_be_left_out_or_turned(plan: Algorithm) -> None:
+    rows, chunks = table(plan, P), plan.chunks(P)
+    for t, row in enumerate(rows):
+        turned = [s._replace(reduce=not s.reduce) for s in row]
+        for other in ([], [turned]):
+            with pytest.raises(PlanError):
+                verify(planned([*rows[:t], *other, *rows[t + 1 :]], chunks), P)
+
+
+# ---- what combines plans
+
+
+def test_a_plan_transposed_twice_is_itself() -> None:
+    assert table(transpose(transpose(ring)), 5) == table(ring, 5)
+    assert table(transpose(ring), 5) != table(ring, 5)
+
+
+def test_the_finer_cut_serves_both_parts() -> None:
+    both = then(tree, transpose(ring))
+    assert both.chunks(6) == 6
+    assert both.rounds(6) == tree.rounds(6) + 5
+    assert table(both, 6)[0][0].recv == (0, 6)
