@@ -21,14 +21,6 @@ class Ledger:
         self.sent_messages, self.sent_bytes = [0] * size, [0] * size
         self.received_messages, self.received_bytes = [0] * size, [0] * size
 
-    def send(self, to: int, nbytes: int) -> None:
-        self.sent_messages[to] += 1
-        self.sent_bytes[to] += nbytes
-
-    def receive(self, source: int, nbytes: int) -> None:
-        self.received_messages[source] += 1
-        self.received_bytes[source] += nbytes
-
     def reset(self) -> None:
         self.__init__(len(self.sent_bytes))  # type: ignore[misc]
 
@@ -55,8 +47,13 @@ class Transport(Protocol):
 
     def isend(self, data: Bytes, to: int, tag: int) -> Request: ...
     def irecv(self, data: Bytes, source: int, tag: int) -> Request: ...
+    def exchange(
+        self, out: Bytes | None, to: int, into: Bytes | None, source: int, tag: int
+    ) -> None:
+        """Sends, receives, or both at once, and returns when that is done."""
+
     def ibarrier(self) -> Request: ...
-    def wait(self, requests: Sequence[Request]) -> None: ...
+    def wait(self, requests: Sequence[Request]) -> object: ...
     def test(self, requests: Sequence[Request]) -> bool: ...
     def barrier(self) -> None: ...
 

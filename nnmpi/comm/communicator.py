@@ -45,11 +45,12 @@ class Comm:
 
     def all_reduce(self, array: Array, algorithm: str = "auto") -> None:
         """Replaces the array on every rank by its sum over the ranks."""
-        self._all_reduce(array, algorithm, self._progress.idle).wait()
+        blocks = self._progress.idle
+        self._progress.finish(*self._all_reduce(array, algorithm, blocks), self._wire)
 
     def start(self, array: Array, algorithm: str = "auto") -> Work:
         """Begins an all-reduce. The array has to be left alone until the work is complete."""
-        return self._all_reduce(array, algorithm, False)
+        return self._work(*self._all_reduce(array, algorithm, False))
 
     def reduce_scatter(self, array: Array, algorithm: str = "ring") -> Array:
         """Sums this rank's chunk of the array over the ranks, and returns it: a view of the array.
@@ -92,20 +93,20 @@ class Comm:
     def barrier(self) -> None:
         """Returns when every rank has called it."""
         call = self._called("barrier")
-        self._work(self._meet(self._progress.idle), call).wait()
+        self._progress.finish(self._meet(self._progress.idle), call, self._wire)
 
     def isend(self, array: Array, to: int, tag: int = 0) -> Work:
         """Begins to send. The array may change only when the work is complete."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         post = partial(self._talk.isend, to=to, tag=tag)
-        call = Call(self.name, -1, "isend", "", array.dtype.name, array.size, to, *site())
+        call = Call(self.name, -1, "isend", "", array.dtype, array.size, to, *site())
         return self._work(iter([[post(part) for part in pieces(data, self._talk.piece)]]), call)
 
     def irecv(self, array: Array, source: int, tag: int = 0) -> Work:
         """Begins to receive into the array, which must be as long as what is sent."""
         row = flat(array, "irecv")
         post = partial(self._talk.irecv, source=source, tag=tag)
-        call = Call(self.name, -1, "irecv", "", row.dtype.name, row.size, source, *site())
+        call = Call(self.name, -1, "irecv", "", row.dtype, row.size, source, *site())
         posted = [post(part) for part in pieces(row.view(np.uint8), self._talk.piece)]
         return self._work(put_back(iter([posted]), row, array), call)
 
@@ -121,7 +122,7 @@ class Comm:
         segments = Segments(self._ways.levels(), n, dtype)
 
         def begin(blocks: bool) -> Work:
-            call = self._called("shared", "shared", n, segments.dtype.name)
+            call = self._called("shared", "shared", n, segments.dtype)
             steps = segments.reduce(n, call.number % TAGS, blocks and self._progress.idle)
             return self._work(steps, call)
 
@@ -131,14 +132,14 @@ class Comm:
         """Ends all ranks of the job, saying why."""
         self._wire.abort(message)
 
-    def _all_reduce(self, array: Array, algorithm: str, blocks: bool) -> Work:
+    def _all_reduce(self, array: Array, algorithm: str, blocks: bool) -> tuple[Steps, Call]:
         row = flat(array, "all_reduce")
         name = self._chosen(row.nbytes) if algorithm == "auto" else algorithm
         if name not in NAMES:
             raise _unknown(algorithm, "all_reduce", ("auto", *NAMES))
-        call = self._called("all_reduce", name, row.size, row.dtype.name)
+        call = self._called("all_reduce", name, row.size, row.dtype)
         steps = self._ways.steps(name, row, call.number % TAGS, blocks)
-        return self._work(put_back(steps, row, array), call)
+        return put_back(steps, row, array), call
 
     def _chosen(self, nbytes: int) -> str:
         """What is likely to be the fastest for so many bytes; all ranks agree on it."""
@@ -159,10 +160,10 @@ class Comm:
         moves_only: bool = False,
     ) -> None:
         row = flat(array, operation)
-        call = self._called(operation, name, row.size, row.dtype.name, root)
+        call = self._called(operation, name, row.size, row.dtype, root)
         data = words(row) if moves_only else row
-        steps = self._runner.steps(plan, data, call.number % TAGS)
-        self._work(put_back(steps, row, array), call).wait()
+        steps = self._runner.steps(plan, data, call.number % TAGS, self._progress.idle)
+        self._progress.finish(put_back(steps, row, array), call, self._wire)
 
     def _meet(self, blocks: bool) -> Steps:
         if blocks:
@@ -171,7 +172,7 @@ class Comm:
             yield [self._wire.ibarrier()]
 
     def _called(
-        self, operation: str, algorithm: str = "", count: int = 0, dtype: str = "", root: int = -1
+        self, operation: str, algorithm: str = "", count: int = 0, dtype: Any = None, root: int = -1
     ) -> Call:
         """Notes a collective, before anything of it is done."""
         self._calls += 1

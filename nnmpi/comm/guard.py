@@ -3,7 +3,9 @@
 import sys
 import time
 from collections import deque
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 REMEMBERED = 20
 
@@ -15,7 +17,7 @@ class Call(NamedTuple):
     number: int  # counts the collectives of that communicator
     operation: str
     algorithm: str
-    dtype: str
+    dtype: np.dtype[Any] | None  # its name would take longer to find than a small message
     elements: int
     root: int
     file: str

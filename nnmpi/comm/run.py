@@ -3,13 +3,13 @@
 r  this rank      p  ranks      n  elements of the buffer      m  a move
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nnmpi.collectives.step import Algorithm, Step, cut
+from nnmpi.collectives.step import Algorithm, Range, cut
 from nnmpi.comm.base import Request, Transport
 
 Array: TypeAlias = NDArray[Any]
@@ -18,29 +18,22 @@ Steps: TypeAlias = Iterator[list[Request] | None]  # what has to be complete bef
 LATER = None  # in place of a list of requests: something else on this rank has to be done first
 
 
-class Part(NamedTuple):
-    """Some elements of the buffer: as they are numbered, and where their bytes are."""
-
-    elements: slice
-    bytes: slice
-
-    @property
-    def empty(self) -> bool:
-        return bool(self.elements.start == self.elements.stop)
-
-
 class Move(NamedTuple):
-    """What one rank does in one round.
+    """What one rank does in one round; each way it is one message, or none, or several long ones.
 
-    `send` and `recv` hold one part, or none, or several if it is too long for one message.
+    Messages are named by the bytes they fill, and what is added by its elements.
     """
 
     to: int
-    send: tuple[Part, ...]
+    out: tuple[slice, ...]  # bytes of the sums if they are partial, else of the buffer
     source: int
-    recv: tuple[Part, ...]
+    into: tuple[
+        slice, ...
+    ]  # bytes of the scratch memory if they are to be added, else of the buffer
     reduce: bool
+    add: tuple[slice, slice] | None  # elements of the sums, and of the scratch memory
     settle: tuple[slice, ...]  # sums that are complete, to be rounded before they are sent
+    short: bool  # at most one message each way
 
 
 class Plan(NamedTuple):
@@ -71,34 +64,37 @@ def plan(
     chunks, sums = algorithm.chunks(p), wide(dtype)
     settled = np.zeros(chunks, bool)
     moves = []
-    for step in algorithm.steps(r, p):
-        s = Step(int(step.to), step.send, int(step.source), step.recv, step.reduce)
+    for s in algorithm.steps(r, p):
         itemsize = sums.itemsize if s.reduce else dtype.itemsize
-        send = _parts(s.send, n, chunks, itemsize, piece) if s.to >= 0 else ()
-        recv = _parts(s.recv, n, chunks, itemsize, piece) if s.source >= 0 else ()
-        settle = () if s.reduce or not send else _settle(settled, s.send, n)
-        if recv and not s.reduce:
+        lo, hi = _elements(s.send, n, chunks) if s.to >= 0 else (0, 0)
+        out = _messages(lo, hi, itemsize, piece)
+        settle = () if s.reduce or not out else _settle(settled, s.send, n)
+        lo, hi = _elements(s.recv, n, chunks) if s.source >= 0 else (0, 0)
+        add = (slice(lo, hi), slice(0, hi - lo)) if s.reduce and lo < hi else None
+        into = (
+            _messages(0, hi - lo, itemsize, piece)
+            if s.reduce
+            else _messages(lo, hi, itemsize, piece)
+        )
+        if into and not s.reduce:
             settled[int(s.recv[0]) : int(s.recv[1])] = True
-        if send or recv:
-            moves.append(Move(s.to, send, s.source, recv, s.reduce, settle))
-    scratch = max((_elements(m.recv) for m in moves if m.reduce), default=0)
+        if out or into:
+            short = len(out) <= 1 and len(into) <= 1
+            moves.append(Move(int(s.to), out, int(s.source), into, s.reduce, add, settle, short))
+    scratch = max((m.add[1].stop for m in moves if m.add is not None), default=0)
     return Plan(tuple(moves), dtype, sums, scratch, _settle(settled, (0, chunks), n))
 
 
-def _parts(
-    range_: tuple[Any, Any], n: int, chunks: int, itemsize: int, piece: int
-) -> tuple[Part, ...]:
-    """The elements of a range of chunks, in messages that are not too long."""
-    lo, hi = (cut(n, chunks, int(i)) for i in range_)
-    most = max(piece // itemsize, 1)
-    return tuple(
-        Part(slice(i, j), slice(i * itemsize, j * itemsize))
-        for i, j in ((i, min(i + most, hi)) for i in range(lo, hi, most))
-    )
+def _elements(chunks: Range, n: int, of: int) -> tuple[int, int]:
+    """Where a range of chunks begins and ends, if `of` chunks have n elements."""
+    return cut(n, of, int(chunks[0])), cut(n, of, int(chunks[1]))
 
 
-def _elements(parts: Sequence[Part]) -> int:
-    return sum(part.elements.stop - part.elements.start for part in parts)
+def _messages(lo: int, hi: int, itemsize: int, piece: int) -> tuple[slice, ...]:
+    """The bytes of elements lo to hi - 1, in messages that are not too long."""
+    step = piece // itemsize * itemsize
+    lo, hi = lo * itemsize, hi * itemsize
+    return tuple(slice(i, min(i + step, hi)) for i in range(lo, hi, step))
 
 
 def _settle(settled: NDArray[np.bool_], range_: tuple[Any, Any], n: int) -> tuple[slice, ...]:
@@ -110,31 +106,39 @@ def _settle(settled: NDArray[np.bool_], range_: tuple[Any, Any], n: int) -> tupl
 
 
 def carry_out(
-    plan: Plan, array: Array, sums: Array, scratch: Array, transport: Transport, tag: int
+    plan: Plan,
+    array: Array,
+    sums: Array,
+    scratch: Array,
+    transport: Transport,
+    tag: int,
+    blocks: bool,
 ) -> Steps:
     """Makes the moves, and yields what has to be complete before the next one can be made.
 
     `array`, `sums` and `scratch` are flat; `sums` is `array` itself unless the plan sums in a finer
     type. In a round both messages leave at once. What arrives is added after both are through,
-    since a rank may be sending what it adds to.
+    since a rank may be sending what it adds to. `blocks` allows calls that return only when a
+    message is through, which take less time than those that do not.
     """
-    apart = plan.wide != plan.dtype
-    raw, raw_sums, raw_scratch = array.view(np.uint8), sums.view(np.uint8), scratch.view(np.uint8)
+    apart = plan.wide is not plan.dtype
+    raw, raw_scratch = array.view(np.uint8), scratch.view(np.uint8)
+    raw_sums = sums.view(np.uint8) if apart else raw
     for m in plan.moves:
         if apart:
             _round(m.settle, sums, array)
-        if m.reduce:
-            held, start = raw_sums, m.recv[0].bytes.start if m.recv else 0
-            into = [raw_scratch[q.bytes.start - start : q.bytes.stop - start] for q in m.recv]
+        source, target = (raw_sums, raw_scratch) if m.reduce else (raw, raw)
+        if blocks and m.short:
+            out = source[m.out[0]] if m.out else None
+            into = target[m.into[0]] if m.into else None
+            transport.exchange(out, m.to, into, m.source, tag)
         else:
-            held = raw
-            into = [raw[q.bytes] for q in m.recv]
-        requests = [transport.irecv(data, m.source, tag) for data in into]
-        requests += [transport.isend(held[q.bytes], m.to, tag) for q in m.send]
-        yield requests
-        if m.reduce and m.recv:
-            there = sums[m.recv[0].elements.start : m.recv[-1].elements.stop]
-            np.add(there, scratch[: there.size], out=there)
+            requests = [transport.irecv(target[part], m.source, tag) for part in m.into]
+            requests += [transport.isend(source[part], m.to, tag) for part in m.out]
+            yield requests
+        if m.add is not None:
+            held = sums[m.add[0]]
+            np.add(held, scratch[m.add[1]], held)
     if apart:
         _round(plan.settle, sums, array)
 
@@ -153,16 +157,21 @@ class Runner:
         self._free: list[NDArray[np.uint8]] = []
 
     def steps(
-        self, algorithm: Algorithm, flat: Array, tag: int, sums: Array | None = None
+        self,
+        algorithm: Algorithm,
+        flat: Array,
+        tag: int,
+        blocks: bool = False,
+        sums: Array | None = None,
     ) -> Steps:
-        """The moves of this rank for a flat buffer; `sums` is memory for finer sums, if there is."""
+        """The moves of this rank for a flat buffer; `sums` is memory for finer sums, if any."""
         key = (algorithm, flat.size, flat.dtype)
         moves = self._plans.get(key) or self._plans.setdefault(key, self._plan(*key))
         memory = self._take(moves.scratch * moves.wide.itemsize)
         scratch = memory[: moves.scratch * moves.wide.itemsize].view(moves.wide)
         if sums is None:
-            sums = flat if moves.wide == moves.dtype else flat.astype(moves.wide)
-        yield from carry_out(moves, flat, sums, scratch, self._transport, tag)
+            sums = flat if moves.wide is moves.dtype else flat.astype(moves.wide)
+        yield from carry_out(moves, flat, sums, scratch, self._transport, tag, blocks)
         self._free.append(memory)
 
     def _plan(self, algorithm: Algorithm, n: int, dtype: np.dtype[Any]) -> Plan:

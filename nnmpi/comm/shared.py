@@ -82,7 +82,7 @@ class Segments:
         if self._spans:
             if self._leaders is not None:
                 ring, total = ALGORITHMS["ring"], self._total[:n]
-                yield from self._leaders.steps(ring, total, tag, self._sums[:n])
+                yield from self._leaders.steps(ring, total, tag, blocks, self._sums[:n])
             yield from self._meet(blocks)
 
     def free(self) -> None:

@@ -141,16 +141,25 @@ class ThreadTransport:
         self._met = 0
 
     def isend(self, data: Bytes, to: int, tag: int) -> Transfer:
-        self.ledger.send(to, data.size)
+        self.ledger.sent_messages[to] += 1
+        self.ledger.sent_bytes[to] += data.size
         transfer = Transfer(data, f"a send of {data.size} bytes to rank {to}")
         self._hub.post(transfer, (self._channel, self.rank, to, tag), sends=True)
         return transfer
 
     def irecv(self, data: Bytes, source: int, tag: int) -> Transfer:
-        self.ledger.receive(source, data.size)
+        self.ledger.received_messages[source] += 1
+        self.ledger.received_bytes[source] += data.size
         transfer = Transfer(data, f"a receive of {data.size} bytes from rank {source}")
         self._hub.post(transfer, (self._channel, source, self.rank, tag), sends=False)
         return transfer
+
+    def exchange(
+        self, out: Bytes | None, to: int, into: Bytes | None, source: int, tag: int
+    ) -> None:
+        requests = [] if into is None else [self.irecv(into, source, tag)]
+        requests += [] if out is None else [self.isend(out, to, tag)]
+        self.wait(requests)
 
     def wait(self, requests: Sequence[Transfer | Meeting]) -> None:
         self._hub.wait(self._me, requests)

@@ -33,7 +33,7 @@ class Ways:
         special = self._special.get(name)
         if special is not None:
             return special(flat, tag, blocks)
-        return self._runner.steps(ALGORITHMS[name], flat, tag)
+        return self._runner.steps(ALGORITHMS[name], flat, tag, blocks)
 
     def levels(self) -> Levels:
         """Which ranks share memory; every rank asks at the same time, the first time."""
@@ -48,7 +48,8 @@ class Ways:
         self._windows.clear()
 
     def _library(self, flat: Array, tag: int, blocks: bool) -> Steps:
-        sums = flat.astype(wide(flat.dtype), copy=False)
+        dtype = wide(flat.dtype)
+        sums = flat if dtype is flat.dtype else flat.astype(dtype)
         if blocks:
             self._wire.all_reduce(sums)
         else:
@@ -60,7 +61,7 @@ class Ways:
         """Through shared memory in each node; where there is but one, pairs of ranks play nodes."""
         if self.levels().spans:
             return self._through_window(flat, tag, blocks)
-        return self._runner.steps(ALGORITHMS["hierarchical"], flat, tag)
+        return self._runner.steps(ALGORITHMS["hierarchical"], flat, tag, blocks)
 
     def _through_window(self, flat: Array, tag: int, blocks: bool) -> Steps:
         window, n = self._window(flat), flat.size

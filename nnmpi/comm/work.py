@@ -22,6 +22,18 @@ class Progress:
     def idle(self) -> bool:
         return not self.works
 
+    def finish(self, steps: Steps, call: Call, transport: Transport) -> None:
+        """Does a whole operation."""
+        if self.works:
+            Work(steps, transport, self, call).wait()
+            return
+        self.guard.enter(call)
+        try:
+            for needs in steps:  # nothing else is under way, so the library may block
+                transport.wait(needs or ())
+        finally:
+            self.guard.leave()
+
     def poll(self) -> None:
         """Pushes everything forward as far as it goes."""
         for work in tuple(self.works):
