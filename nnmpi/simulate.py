@@ -5,12 +5,10 @@
 
 import argparse
 import json
-import os
 import re
-import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
+from nnmpi import command
 from nnmpi.collectives.price import Network
 from nnmpi.collectives.verify import PlanError
 from nnmpi.sim import collective, show
@@ -24,17 +22,9 @@ UNITS: dict[str, int] = {"": 1, "b": 1} | {
 }
 
 
-class _Parser(argparse.ArgumentParser):
-    """argparse with the house's errors: one line on stderr, exit status 2."""
-
-    def error(self, message: str) -> NoReturn:
-        raise SystemExit(fail(message, 2))
-
-
 def fail(message: object, status: int) -> int:
-    """One line on stderr, whatever is in the message, and the exit status."""
-    print("nnmpi.simulate:", *str(message).splitlines(), file=sys.stderr)
-    return status
+    """Says why, and gives the exit status."""
+    return command.fail("nnmpi.simulate", message, status)
 
 
 def size(text: str) -> float:
@@ -47,7 +37,7 @@ def size(text: str) -> float:
 
 def parser() -> argparse.ArgumentParser:
     """One subcommand for each kind of plan."""
-    p = _Parser(
+    p = command.Parser(
         prog="python -m nnmpi.simulate",
         description="Price and draw plans on paper, without MPI.",
         allow_abbrev=False,
@@ -136,10 +126,12 @@ def tell(text: str) -> int:
     """Print, all at once; a reader that has gone (`| head`) needs no message."""
     try:
         print(text, flush=True)
+    except BrokenPipeError:
+        return 1
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left goes nowhere
-        gone = isinstance(error, BrokenPipeError)
-        return 1 if gone else fail(f"cannot write output: {error.strerror}", 1)
+        return fail(f"cannot write output: {error.strerror}", 1)
+    finally:
+        command.settle()
     return 0
 
 

@@ -4,7 +4,6 @@
 """
 
 import argparse
-import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,18 +11,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from nnmpi import blas
+from nnmpi import blas, command
 from nnmpi.config import Config, from_toml, options
 from nnmpi.report import LostOutputError, Report, check_log
 from nnmpi.summary import summary
 from nnmpi.trainer import DivergedError, Trainer
-
-
-class _Parser(argparse.ArgumentParser):
-    """argparse with the house's errors: one line on stderr, exit status 2."""
-
-    def error(self, message: str) -> NoReturn:
-        refuse(message)
 
 
 def refuse(message: object) -> NoReturn:
@@ -32,14 +24,13 @@ def refuse(message: object) -> NoReturn:
 
 
 def fail(message: object, status: int = 1) -> int:
-    """One line on stderr, whatever is in the message, and the exit status."""
-    print("nnmpi.train:", *str(message).splitlines(), file=sys.stderr)
-    return status
+    """Says why, and gives the exit status."""
+    return command.fail("nnmpi.train", message, status)
 
 
 def parser() -> argparse.ArgumentParser:
     """One flag for every option of Config, in its groups, and --config."""
-    p = _Parser(
+    p = command.Parser(
         prog="python -m nnmpi.train",
         description="Train a model.",
         allow_abbrev=False,
@@ -103,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return fail("interrupted; nothing was saved", 130)
     finally:
-        settle()
+        command.settle()
 
 
 def run(trainer: Trainer, report: Report) -> int:
@@ -130,15 +121,6 @@ def stopping(trainer: Trainer) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def settle() -> None:
-    """Drop what a lost stdout did not take, or the interpreter tries again, and complains."""
-    try:
-        if sys.stdout:
-            sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

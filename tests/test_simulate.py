@@ -387,7 +387,9 @@ def test_the_simulator_knows_plans_and_nothing_else() -> None:
     assert len(files) > 4
     for path in files:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nnmpi"):
+            if isinstance(node, ast.ImportFrom) and node.module == "nnmpi":
+                assert {a.name for a in node.names} <= {"command"}, path
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nnmpi"):
                 assert ".".join((node.module or "").split(".")[:2]) in rooms, path
             if isinstance(node, ast.Import):
                 assert not [a.name for a in node.names if a.name.startswith("nnmpi")], path
