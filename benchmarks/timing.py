@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import statistics
 import sys
 import time
@@ -68,3 +69,20 @@ def write_rows(path: str | None, rows: Sequence[Row]) -> None:
     if path:
         Path(path).write_text(json.dumps(list(rows), indent=1) + "\n", encoding="utf-8")
         print(f"{len(rows)} rows written to {path}", file=sys.stderr)
+
+
+def size_name(nbytes: float) -> str:
+    """256 B, 4 KB, 64 MB: in powers of 1024."""
+    for unit in ("B", "KB", "MB"):
+        if nbytes < 1024:
+            return f"{nbytes:.4g} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:.4g} GB"
+
+
+def size(words: str) -> int:
+    """The bytes of 256, 4KB or 64 MB."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMG]?)i?B?", words.strip(), re.IGNORECASE)
+    if found is None:
+        raise ValueError(f"{words!r} is not a size: write it as 256, 4KB or 64MB")
+    return round(float(found[1]) * 1024 ** " KMG".index(found[2].upper() or " "))

@@ -124,4 +124,4 @@ def stopping(trainer: Trainer) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import MODULE, Command, Told
+from ends_job import pytest_runtest_logreport as pytest_runtest_logreport
 
 import nnmpi
 from nnmpi import train

@@ -4,9 +4,12 @@ p  ranks        r  this rank        t  round        d  distance to the partner
 c  chunk        v  index among a power of two of ranks
 """
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from nnmpi.collectives.step import (
+    NOBODY,
     Algorithm,
     Ranks,
     Step,
@@ -183,21 +186,29 @@ def within(a: Algorithm, q: int) -> Algorithm:
     return Algorithm(lambda p: a.rounds(min(q, p)), lambda p: a.chunks(min(q, p)), at)
 
 
-def across(a: Algorithm, q: int) -> Algorithm:
-    """Among the leaders of nodes of q ranks."""
+def among(a: Algorithm, members: Callable[[int], Sequence[int]]) -> Algorithm:
+    """Carried out by some of p ranks, in the order in which `members(p)` names them."""
 
     def at(t: int, r: Ranks, p: int) -> Step:
-        s = a.at(t, r // q, -(-p // q))
-        leads = r % q == 0
-        return s._replace(to=only(leads, s.to * q), source=only(leads, s.source * q))
+        ranks = np.asarray(members(p))
+        place = np.full(p, NOBODY)
+        place[ranks] = np.arange(len(ranks))
+        s = a.at(t, place[r], len(ranks))
+        to, source = np.asarray(s.to), np.asarray(s.source)
+        inside = place[r] >= 0
+        return s._replace(
+            to=only(inside & (to >= 0), ranks[to]),
+            source=only(inside & (source >= 0), ranks[source]),
+        )
 
-    return Algorithm(lambda p: a.rounds(-(-p // q)), lambda p: a.chunks(-(-p // q)), at)
+    return Algorithm(lambda p: a.rounds(len(members(p))), lambda p: a.chunks(len(members(p))), at)
 
 
 def hierarchical(q: int) -> Algorithm:
     """To the leader of each node by tree, among leaders by ring, and back."""
     up = within(tree, q)
-    return then(then(up, across(then(ring, transpose(ring)), q)), transpose(up))
+    leaders = among(then(ring, transpose(ring)), lambda p: range(0, p, q))
+    return then(then(up, leaders), transpose(up))
 
 
 # Every rank starts with a buffer of its own; all end with the sum of all.

@@ -17,12 +17,18 @@ def flat(array: Any, call: str) -> Array:
         )
     if not array.flags.writeable:
         raise ValueError(f"{call} works in place, and this array is read-only: pass a copy")
-    if not (array.dtype.kind in "biufc" or is_bfloat16(array.dtype)) or not array.dtype.isnative:
+    check_dtype(array.dtype, call)
+    if array.flags.c_contiguous:
+        return array.reshape(-1)
+    return np.ascontiguousarray(array).reshape(-1)
+
+
+def check_dtype(dtype: np.dtype[Any], call: str) -> None:
+    """Only numbers as this machine has them can be summed, or sent as bytes."""
+    if not (dtype.kind in "biufc" or is_bfloat16(dtype)) or not dtype.isnative:
         raise TypeError(
-            f"{call} takes numbers in the machine's byte order, not {array.dtype.str} "
-            f"({array.dtype}): convert with astype"
+            f"{call} takes numbers in this machine's byte order, not {dtype}: convert with astype"
         )
-    return array.reshape(-1)
 
 
 def is_bfloat16(dtype: np.dtype[Any]) -> bool:

@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Bytes: TypeAlias = NDArray[np.uint8]
+TAGS = 32768  # every MPI has at least so many
+
 Request: TypeAlias = Any  # whatever the transport hands out; only its `wait` and `test` look inside
 
 
@@ -44,6 +46,7 @@ class Transport(Protocol):
     size: int
     piece: int
     ledger: Ledger
+    members: Sequence[int]  # the ranks as they are numbered in the whole job
 
     def isend(self, data: Bytes, to: int, tag: int) -> Request: ...
     def irecv(self, data: Bytes, source: int, tag: int) -> Request: ...
@@ -73,6 +76,9 @@ class Transport(Protocol):
 
     def split_node(self) -> Self:
         """The ranks that share memory with this one."""
+
+    def free(self) -> None:
+        """Gives back what a duplicate or a part took; every rank of it calls it, once."""
 
     def window(self, nbytes: int) -> Window:
         """A segment of so many bytes on this rank, and the others' segments; needs one node."""

@@ -6,7 +6,7 @@ and shared memory.
 """
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from nnmpi.comm.communicator import Comm
 
 SIZES = tuple(256 << 2 * k for k in range(9))  # bytes, to 16 MiB
-LONG = 0.05  # seconds: where one call takes longer, larger sizes are not timed
 PROMISING = 2  # plans that are timed at each size
 FINE = 4  # sizes from one power of two to the next that are told apart
 
@@ -27,6 +26,11 @@ class Choice(NamedTuple):
     """A name for each size."""
 
     names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, times: dict[str, list[float]]) -> Self:
+        """The fastest by the times that each name took at SIZES, or the first of them."""
+        return cls(tuple(_fastest(times, nbytes) for nbytes in _grid()))
 
     def name(self, nbytes: int) -> str:
         return self.names[min(_index(nbytes), len(self.names) - 1)]
@@ -38,11 +42,12 @@ def measure_choice(trial: "Comm") -> Choice:
     times: dict[str, list[float]] = {name: [] for name in names}
     for nbytes in SIZES:
         array = np.zeros(nbytes // 4, np.float32)
-        for name in names:
-            times[name].append(measure.seconds(trial, partial(trial.all_reduce, array, name)))
-        if min(row[-1] for row in times.values()) > LONG:
+        calls = [partial(trial.all_reduce, array, name) for name in names]
+        for name, seconds in zip(names, measure.medians(trial, calls), strict=True):
+            times[name].append(seconds)
+        if max(row[-1] for row in times.values()) > measure.LONG:
             break
-    return Choice(tuple(_fastest(times, nbytes) for nbytes in _grid()))
+    return Choice.of(times)
 
 
 def _promising(p: int, network: Network) -> list[str]:

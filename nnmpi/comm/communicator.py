@@ -9,15 +9,14 @@ import numpy as np
 from nnmpi.collectives import algorithms
 from nnmpi.collectives.step import Algorithm, cut, rooted
 from nnmpi.comm import choose
-from nnmpi.comm.arrays import flat, pieces, put_back, words
-from nnmpi.comm.base import Ledger, Transport
+from nnmpi.comm.arrays import check_dtype, flat, pieces, put_back, words
+from nnmpi.comm.base import TAGS, Ledger, Transport
+from nnmpi.comm.check import Check
 from nnmpi.comm.guard import Call, Guard, site
 from nnmpi.comm.run import Array, Runner, Steps
-from nnmpi.comm.shared import Segments, Shared
-from nnmpi.comm.ways import NAMES, Ways
+from nnmpi.comm.shared import Shared
+from nnmpi.comm.ways import NAMES, TOGETHER, Ways
 from nnmpi.comm.work import Progress, Work
-
-TAGS = 32768  # every MPI has at least so many
 
 
 class Comm:
@@ -36,7 +35,10 @@ class Comm:
         self._runner = Runner(self._wire)
         self._ways = Ways(self._wire, self._runner)
         self._choice: choose.Choice | None = None
-        self._calls = self._parts = 0
+        self._parts = 0
+        guard = self._progress.guard
+        self._group = guard.group(name, transport.members)
+        self._check = Check(self._wire, self._progress) if guard.settings.check else None
 
     @property
     def ledger(self) -> Ledger:
@@ -73,12 +75,12 @@ class Comm:
 
     def broadcast(self, array: Array, root: int = 0, algorithm: str = "tree") -> None:
         """Replaces the array on every rank by that of `root`."""
-        plan = rooted(_named(algorithms.BROADCASTS, algorithm, "broadcast"), self._root(root))
+        plan = rooted(_named(algorithms.BROADCASTS, algorithm, "broadcast"), self._rank(root))
         self._in_place("broadcast", algorithm, plan, array, root, moves_only=True)
 
     def reduce(self, array: Array, root: int = 0, algorithm: str = "tree") -> None:
         """Replaces the array on `root` by its sum over the ranks; the others keep theirs."""
-        plan = rooted(_named(algorithms.REDUCES, algorithm, "reduce"), self._root(root))
+        plan = rooted(_named(algorithms.REDUCES, algorithm, "reduce"), self._rank(root))
         own = array if self.rank == root else np.array(array)
         self._in_place("reduce", algorithm, plan, own, root)
 
@@ -97,6 +99,8 @@ class Comm:
 
     def isend(self, array: Array, to: int, tag: int = 0) -> Work:
         """Begins to send. The array may change only when the work is complete."""
+        self._rank(to)
+        check_dtype(array.dtype, "isend")
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         post = partial(self._talk.isend, to=to, tag=tag)
         call = Call(self.name, -1, "isend", "", array.dtype, array.size, to, *site())
@@ -104,6 +108,7 @@ class Comm:
 
     def irecv(self, array: Array, source: int, tag: int = 0) -> Work:
         """Begins to receive into the array, which must be as long as what is sent."""
+        self._rank(source)
         row = flat(array, "irecv")
         post = partial(self._talk.irecv, source=source, tag=tag)
         call = Call(self.name, -1, "irecv", "", row.dtype, row.size, source, *site())
@@ -112,21 +117,29 @@ class Comm:
 
     def split(self, color: int | None, key: int | None = None) -> "Comm | None":
         """A Comm of the ranks with one color, in the order of their keys; None for color None."""
-        part = self._talk.split(color, self.rank if key is None else key)
-        self._parts += 1
-        name = f"{self.name}/{self._parts}.{color}"
-        return None if part is None else Comm(part, name, self._progress)
+        with self._progress.guard.during(self._called("split")):
+            part = self._talk.split(color, self.rank if key is None else key)
+            self._parts += 1
+            name = f"{self.name}/{self._parts}.{color}"
+            return None if part is None else Comm(part, name, self._progress)
 
     def shared(self, n: int, dtype: Any) -> Shared:
         """Memory for sums of n numbers without any copying; every rank calls it."""
-        segments = Segments(self._ways.levels(), n, dtype)
+        if n < 0:
+            raise ValueError(f"there is no room for {n} numbers: use 0 or more")
+        check_dtype(np.dtype(dtype), "shared")
+        with self._progress.guard.during(self._called("shared", "", n, np.dtype(dtype))):
+            segments = self._ways.segments(n, dtype)
 
-        def begin(blocks: bool) -> Work:
-            call = self._called("shared", "shared", n, segments.dtype)
-            steps = segments.reduce(n, call.number % TAGS, blocks and self._progress.idle)
-            return self._work(steps, call)
+        def steps(blocks: bool) -> tuple[Steps, Call]:
+            call = self._called("shared.all_reduce", "", n, segments.dtype, check=blocks)
+            sums = segments.reduce(n, call.number % TAGS, blocks)
+            return self._checked(sums, call, blocks), call
 
-        return Shared(segments, n, begin)
+        def finish() -> None:
+            self._progress.finish(*steps(self._progress.idle), self._wire)
+
+        return Shared(segments, n, finish, lambda: self._work(*steps(False)))
 
     def abort(self, message: str) -> None:
         """Ends all ranks of the job, saying why."""
@@ -137,15 +150,19 @@ class Comm:
         name = self._chosen(row.nbytes) if algorithm == "auto" else algorithm
         if name not in NAMES:
             raise _unknown(algorithm, "all_reduce", ("auto", *NAMES))
-        call = self._called("all_reduce", name, row.size, row.dtype)
+        check = blocks or name in TOGETHER
+        call = self._called("all_reduce", name, row.size, row.dtype, check=check)
         steps = self._ways.steps(name, row, call.number % TAGS, blocks)
+        if self._check is not None:
+            steps = self._checked(steps, call, check)
         return put_back(steps, row, array), call
 
     def _chosen(self, nbytes: int) -> str:
         """What is likely to be the fastest for so many bytes; all ranks agree on it."""
         if self._choice is None:
-            with_own_ledger = self._wire.duplicate(Ledger(self.size))
-            trial = Comm(with_own_ledger, f"{self.name}/trial", self._progress)
+            with self._progress.guard.during(self._called("all_reduce", "auto")):
+                with_own_ledger = self._wire.duplicate(Ledger(self.size))
+                trial = Comm(with_own_ledger, f"{self.name}/trial", self._progress)
             self._choice = choose.measure_choice(trial)
             trial._ways.free()
         return self._choice.name(nbytes)
@@ -172,23 +189,34 @@ class Comm:
             yield [self._wire.ibarrier()]
 
     def _called(
-        self, operation: str, algorithm: str = "", count: int = 0, dtype: Any = None, root: int = -1
+        self,
+        operation: str,
+        algorithm: str = "",
+        count: int = 0,
+        dtype: Any = None,
+        root: int = -1,
+        check: bool = True,
     ) -> Call:
         """Notes a collective, before anything of it is done."""
-        self._calls += 1
-        call = Call(self.name, self._calls, operation, algorithm, dtype, count, root, *site())
+        group = self._group
+        group.number += 1
+        call = Call(self.name, group.number, operation, algorithm, dtype, count, root, *site())
         self._progress.guard.calls.append(call)
+        if check and self._check is not None:
+            self._check.compare(call)
         return call
+
+    def _checked(self, steps: Steps, call: Call, checked: bool) -> Steps:
+        """Where a call may not hold this rank up, the check is its first steps."""
+        return steps if checked or self._check is None else self._check.before(steps, call)
 
     def _work(self, steps: Steps, call: Call) -> Work:
         return Work(steps, self._wire, self._progress, call)
 
-    def _root(self, root: int) -> int:
-        if not 0 <= root < self.size:
-            raise ValueError(
-                f"root {root} is not one of {self.size} ranks: use 0 to {self.size - 1}"
-            )
-        return root
+    def _rank(self, rank: int) -> int:
+        if not 0 <= rank < self.size:
+            raise ValueError(f"there is no rank {rank} of {self.size}: use 0 to {self.size - 1}")
+        return rank
 
 
 def _named(family: Mapping[str, Algorithm], name: str, operation: str) -> Algorithm:

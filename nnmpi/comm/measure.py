@@ -1,6 +1,5 @@
-"""alpha, beta and gamma of the machine that a Comm runs on."""
+"""alpha, beta and gamma of the machine that a Comm runs on, and how long calls take there."""
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,42 +14,54 @@ if TYPE_CHECKING:
     from nnmpi.comm.communicator import Comm
 
 SIZES = tuple(256 << 2 * k for k in range(8))  # bytes, to 4 MiB
-TURNS = 8
+TURNS = 8  # messages of a ping-pong
+BUDGET = 0.004  # seconds for one call to be timed
+LONG = 0.02  # seconds: where one call takes longer, larger sizes are not timed
 
 
 def _ping_pong(t: int, r: Ranks, p: int) -> Step:
-    """Ranks 0 and 1, 2 and 3, ... send one buffer to and fro, all pairs at once."""
+    """Ranks 0 and 1, 2 and 3, ... answer each other's message with the next, both at once."""
     partner = only((r ^ 1) < p, r ^ 1)
-    sends = r % 2 == t % 2
-    return Step(only(sends, partner), (0, 1), only(1 - sends, partner), (0, 1), False)
+    return Step(partner, (0, 1), partner, (1, 2), False)
 
 
-PING_PONG = Algorithm(lambda p: TURNS, lambda p: 1, _ping_pong)
+PING_PONG = Algorithm(lambda p: TURNS, lambda p: 2, _ping_pong)
 
 
-def seconds(comm: "Comm", call: Callable[[], object], least: float = 0.01) -> float:
-    """The median time of a call that all ranks make together, the same figure on every rank.
+def ping_pong(comm: "Comm", nbytes: int) -> float:
+    """Seconds for a message of that many bytes, while all ranks send and receive.
 
-    It is repeated until that has taken `least` seconds, at least 3 times and at most 50.
+    Many follow each other: a link that lets a burst pass faster than its rate has to show the rate.
     """
-    call()  # makes plans and memory
-    first = _agreed(comm, _timed(comm, call))
-    repeats = min(max(int(least / max(first, 1e-9)), 3), 50)
-    return _agreed(comm, statistics.median(_timed(comm, call) for _ in range(repeats)))
+    buffer = np.zeros(2 * nbytes, np.uint8)
+    (seconds,) = medians(comm, [partial(comm.carry_out, PING_PONG, buffer)])
+    return seconds / TURNS
+
+
+def medians(comm: "Comm", calls: Sequence[Callable[[], object]]) -> list[float]:
+    """The median seconds of calls that all ranks make together, the same figures on every rank.
+
+    They take turns. Each is made once before it is timed, so that its memory is in the cache.
+    """
+    first = [_agreed(comm, [_timed(comm, call)])[0] for call in calls]
+    repeats = min(max(int(BUDGET * len(calls) / max(sum(first), 1e-9)), 3), 30)
+    rows = [[_timed(comm, call) for call in calls] for _ in range(repeats)]
+    return _agreed(comm, np.median(rows, axis=0).tolist())
 
 
 def _timed(comm: "Comm", call: Callable[[], object]) -> float:
+    call()
     comm.barrier()
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
 
 
-def _agreed(comm: "Comm", figure: float) -> float:
-    """The mean over the ranks."""
-    total = np.array([figure])
+def _agreed(comm: "Comm", figures: Sequence[float]) -> list[float]:
+    """The means over the ranks."""
+    total = np.array(figures, float)
     comm.all_reduce(total, "ring")
-    return float(total[0]) / comm.size
+    return [float(x) / comm.size for x in total]
 
 
 def line(sizes: Sequence[int], times: Sequence[float]) -> Link:
@@ -62,10 +73,11 @@ def line(sizes: Sequence[int], times: Sequence[float]) -> Link:
 
 def network(comm: "Comm") -> Network:
     """What messages and additions cost here, while all ranks are at work. Every rank calls it."""
-    times = []
+    times: list[float] = []
     for nbytes in SIZES:
-        buffer = np.zeros(nbytes, np.uint8)
-        times.append(seconds(comm, partial(comm.carry_out, PING_PONG, buffer)) / TURNS)
+        times.append(ping_pong(comm, nbytes))
+        if times[-1] * TURNS > LONG:
+            break
     a, b = np.zeros(1 << 16, np.float32), np.zeros(1 << 16, np.float32)
-    gamma = seconds(comm, lambda: np.add(a, b, out=a)) / a.nbytes
-    return Network(line(SIZES, times), gamma)
+    (adding,) = medians(comm, [partial(np.add, a, b, a)])
+    return Network(line(SIZES[: len(times)], times), adding / a.nbytes)

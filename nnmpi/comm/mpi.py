@@ -1,5 +1,10 @@
 """MPI: the only file that names mpi4py."""
 
+import atexit
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
@@ -8,6 +13,10 @@ from numpy.typing import NDArray
 
 from nnmpi.comm.base import Bytes, Ledger, Window
 from nnmpi.comm.communicator import Comm
+from nnmpi.comm.guard import Guard, Settings
+from nnmpi.comm.hooks import Ends, flush, say
+from nnmpi.comm.watch import Watch
+from nnmpi.comm.work import Progress
 
 PIECE = 1 << 30  # bytes; in the MPI that is installed most, counts are 32-bit numbers
 
@@ -20,6 +29,8 @@ class MPITransport:
         self.piece = PIECE
         self.ledger = ledger or Ledger(self.size)
         self._comm = comm
+        everybody = MPI.COMM_WORLD.Get_group()
+        self.members: Sequence[int] = comm.Get_group().Translate_ranks(range(self.size), everybody)
         # looked up once: a small message takes about as long as four calls of Python functions
         self._isend, self._irecv, self._sendrecv = comm.Isend, comm.Irecv, comm.Sendrecv
         self.wait, self.test = MPI.Request.Waitall, MPI.Request.Testall
@@ -74,6 +85,9 @@ class MPITransport:
     def split_node(self) -> Self:
         return type(self)(MPI.Intracomm(self._comm.Split_type(MPI.COMM_TYPE_SHARED, self.rank)))
 
+    def free(self) -> None:
+        self._comm.Free()
+
     def window(self, nbytes: int) -> Window:
         window = MPI.Win.Allocate_shared(nbytes, 1, comm=self._comm)
         memories: list[Any] = [window.Shared_query(r)[0] for r in range(self.size)]
@@ -87,8 +101,9 @@ class MPITransport:
         return Window(segments, window.Sync, free)
 
     def abort(self, message: str) -> None:
-        del message
-        self._comm.Abort(1)
+        flush()
+        say(f"rank {MPI.COMM_WORLD.Get_rank()}: {message}")
+        _abort(1)
 
 
 def _operation(array: NDArray[Any]) -> MPI.Op:
@@ -96,6 +111,108 @@ def _operation(array: NDArray[Any]) -> MPI.Op:
     return MPI.LOR if array.dtype.kind == "b" else MPI.SUM
 
 
+class Control:
+    """What the watches of the ranks say to each other."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self.rank, self._comm = comm.Get_rank(), comm
+        self.peers: Sequence[int] = [r for r in range(comm.Get_size()) if r != self.rank]
+        self._sent: list[MPI.Request] = []
+
+    def send(self, message: bytes, to: int) -> None:
+        self._sent.append(self._comm.Isend(message, to))
+
+    def poll(self) -> tuple[int, bytes] | None:
+        self._sent = [request for request in self._sent if not request.Test()]
+        status = MPI.Status()
+        if not self._comm.Iprobe(status=status):
+            return None
+        message = bytearray(status.Get_count(MPI.BYTE))
+        self._comm.Recv(message, status.Get_source())
+        return status.Get_source(), bytes(message)
+
+    def meet(self) -> Callable[[], bool]:
+        return self._comm.Ibarrier().Test
+
+    def abort(self, message: str, status: int = 1) -> None:
+        say(message)
+        _abort(status)
+
+
+class Mute(Control):
+    """Where only one thread may call MPI: it knows nothing of other ranks."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        super().__init__(comm)
+        self.peers = []
+
+    def poll(self) -> None:
+        return None
+
+    def meet(self) -> Callable[[], bool]:
+        return lambda: True
+
+    def abort(self, message: str, status: int = 1) -> None:
+        unknown = "MPI was not started with THREAD_MULTIPLE, so other ranks cannot be asked"
+        super().abort(f"{message}\n{unknown}", status)
+
+
 def world() -> Comm:
-    """All ranks of the job."""
-    return Comm(MPITransport(MPI.Intracomm(MPI.COMM_WORLD.Dup())))
+    """All ranks of the job, watched: what goes wrong on one of them ends it for all."""
+    everybody = MPI.COMM_WORLD
+    rank, size = everybody.Get_rank(), everybody.Get_size()
+    if size == 1:
+        return Comm(MPITransport(MPI.Intracomm(everybody.Dup())))
+    ends = Ends(rank, size, _abort)
+    ends.install()
+    own = Settings.of(os.environ)
+    with _arriving(own.timeout):
+        agreed = np.array(own, float)  # rank 0's
+        everybody.Bcast(agreed)
+        progress = Progress(Guard(Settings(bool(agreed[0]), float(agreed[1]))))
+        comm = Comm(MPITransport(MPI.Intracomm(everybody.Dup())), progress=progress)
+        channel = MPI.Intracomm(everybody.Dup())
+    may_talk = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+    watch = Watch((Control if may_talk else Mute)(channel), progress)
+    _at_the_end(lambda: watch.leave(ends.status()))
+    return comm
+
+
+def _abort(status: int) -> None:
+    """Ends all ranks. MPI may return from it, and then this one ends all the same."""
+    MPI.COMM_WORLD.Abort(status)
+    os._exit(status)
+
+
+@contextmanager
+def _arriving(timeout: float) -> Iterator[None]:
+    """Around the first calls of all ranks, before there is anybody to ask who is missing."""
+    rank = MPI.COMM_WORLD.Get_rank()
+
+    def end() -> None:
+        say(
+            f"rank {rank} has waited for {timeout:g} s (NNMPI_TIMEOUT) until all ranks call world()"
+        )
+        _abort(1)
+
+    alarm = threading.Timer(timeout, end)
+    alarm.daemon = True
+    if timeout < threading.TIMEOUT_MAX:
+        alarm.start()
+    try:
+        yield
+    finally:
+        alarm.cancel()
+
+
+def _at_the_end(f: Callable[[], None]) -> None:
+    """Before MPI ends: at the end of the process, or when a user calls MPI.Finalize."""
+    process = os.getpid()
+
+    def once(*_: object) -> None:
+        atexit.unregister(once)
+        if os.getpid() == process:  # a fork has no part in MPI
+            f()
+
+    atexit.register(once)
+    MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=once), None)

@@ -13,41 +13,45 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from nnmpi.collectives.algorithms import ALGORITHMS
-from nnmpi.collectives.step import cut
-from nnmpi.comm.base import Transport
+from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, among
+from nnmpi.collectives.step import Algorithm, cut
+from nnmpi.comm.base import Ledger, Transport
 from nnmpi.comm.run import Array, Runner, Steps, wide
 from nnmpi.comm.work import Work
 
-BLOCK = 1 << 14  # elements added at a time: the sum so far stays in the first-level cache
+BLOCK = 1 << 19  # bytes added at a time: the sum so far stays in the second-level cache
 PAGE = 4096
 
 
 class Levels(NamedTuple):
-    """The ranks of this rank's node, and those that lead a node."""
+    """Which ranks share memory, and the sum over the nodes they make up."""
 
     node: Transport
-    leaders: Runner | None  # where this rank leads its node, and there are others
-    spans: bool  # whether there is more than one node
+    nodes: Algorithm | None  # a ring of the first ranks of all nodes; None where there is one node
 
     @classmethod
-    def of(cls, transport: Transport) -> Self:
+    def of(cls, wire: Transport) -> Self:
         """Every rank of the transport calls it."""
-        node = transport.split_node()
-        if node.size == transport.size:
-            return cls(node, None, False)
-        leaders = transport.split(0 if node.rank == 0 else None, transport.rank)
-        return cls(node, Runner(leaders) if leaders is not None else None, True)
+        node = wire.split_node()
+        if node.size == wire.size:
+            return cls(node, None)
+        first = np.zeros(wire.size, np.uint8)
+        first[wire.rank] = node.rank == 0
+        finder = Runner(wire.duplicate(Ledger(wire.size)))
+        for _ in finder.steps(ALL_GATHERS["ring"], first, tag=0, blocks=True):
+            pass
+        leaders = tuple(np.flatnonzero(first).tolist())
+        return cls(node, among(ALGORITHMS["ring"], lambda p: leaders))
 
 
 class Segments:
     """The memory behind a sum over the ranks of a node, and over nodes where there are several."""
 
-    def __init__(self, levels: Levels, n: int, dtype: Any) -> None:
+    def __init__(self, levels: Levels, runner: Runner, n: int, dtype: Any) -> None:
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         # barriers of its own, which those of other windows cannot overtake
         self._node = levels.node.duplicate()
-        self._leaders, self._spans = levels.leaders, levels.spans
+        self._nodes, self._runner = levels.nodes, runner
         self._sums_dtype = wide(self.dtype)
         own = _pages(n * self.dtype.itemsize)
         apart = self._sums_dtype != self.dtype
@@ -74,21 +78,31 @@ class Segments:
         total: Array = self._total
         return total[:n]
 
-    def reduce(self, n: int, tag: int, blocks: bool) -> Steps:
-        """Adds up n elements. Yields while others are waited for, or, if `blocks`, waits itself."""
+    def reduce(self, n: int, tag: int, blocks: bool, own: Array | None = None) -> Steps:
+        """Adds up n elements. Yields while others are waited for, or, if `blocks`, waits itself.
+
+        This rank's are in `mine`, or in an array of its `own`: then only what others add up is
+        copied into shared memory.
+        """
+        lo, hi = self._slice(n)
+        parts = list(self._segments)
+        if own is not None:
+            mine, parts[self._node.rank] = self.mine(n), own
+            mine[:lo], mine[hi:] = own[:lo], own[hi:]
         yield from self._meet(blocks)
-        self._add(n)
+        self._add(parts, lo, hi)
         yield from self._meet(blocks)
-        if self._spans:
-            if self._leaders is not None:
-                ring, total = ALGORITHMS["ring"], self._total[:n]
-                yield from self._leaders.steps(ring, total, tag, blocks, self._sums[:n])
+        if self._nodes is not None:
+            total, sums = self._total[:n], self._sums[:n]
+            if self._node.rank == 0:
+                yield from self._runner.steps(self._nodes, total, tag, blocks, sums)
             yield from self._meet(blocks)
 
     def free(self) -> None:
         """Gives the memory back; every rank calls it, and uses neither `mine` nor `total` again."""
         self._segments = []
         self._window.free()
+        self._node.free()
 
     def _meet(self, blocks: bool) -> Steps:
         """What was written before is seen by all after."""
@@ -99,13 +113,17 @@ class Segments:
             yield [self._node.ibarrier()]
         self._window.sync()
 
-    def _add(self, n: int) -> None:
-        """The sum over the node of this rank's slice, always in the order of the ranks."""
+    def _slice(self, n: int) -> tuple[int, int]:
+        """What this rank adds up of n elements."""
         p, r = self._node.size, self._node.rank
-        lo, hi = cut(n, p, r), cut(n, p, r + 1)
-        first, *rest = self._segments
-        for i in range(lo, hi, BLOCK):
-            j = min(i + BLOCK, hi)
+        return cut(n, p, r), cut(n, p, r + 1)
+
+    def _add(self, parts: list[Array], lo: int, hi: int) -> None:
+        """The sum over the node of a slice, always in the order of the ranks."""
+        first, *rest = parts
+        step = BLOCK // self._sums_dtype.itemsize
+        for i in range(lo, hi, step):
+            j = min(i + step, hi)
             out = self._sums[i:j]
             if rest:
                 np.add(first[i:j], rest[0][i:j], out=out, dtype=self._sums_dtype)
@@ -113,7 +131,7 @@ class Segments:
                 out[...] = first[i:j]
             for segment in rest[1:]:
                 np.add(out, segment[i:j], out=out)
-        if self._sums is not self._total and not self._spans:
+        if self._sums is not self._total and self._nodes is None:
             self._total[lo:hi] = self._sums[lo:hi]
 
 
@@ -124,17 +142,19 @@ class Shared:
     ranks of a node, and holds until this rank calls `all_reduce` again.
     """
 
-    def __init__(self, segments: Segments, n: int, begin: Callable[[bool], Work]) -> None:
+    def __init__(
+        self, segments: Segments, n: int, finish: Callable[[], None], start: Callable[[], Work]
+    ) -> None:
         self.mine, self.total = segments.mine(n), segments.total(n)
-        self._segments, self._begin = segments, begin
+        self._segments, self._finish, self._start = segments, finish, start
 
     def all_reduce(self) -> None:
         """Makes `total` the sum of what all ranks have in `mine`."""
-        self._begin(True).wait()
+        self._finish()
 
     def start(self) -> Work:
         """Begins an all-reduce. `mine` and `total` have to be left alone until it is complete."""
-        return self._begin(False)
+        return self._start()
 
     def free(self) -> None:
         """Gives the memory back. Every rank calls it, and uses `mine` and `total` no more."""

@@ -6,6 +6,7 @@ circle, or writes to what is being sent, fails here as it would there.
 """
 
 import contextvars
+import os
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Sequence
@@ -14,8 +15,11 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from nnmpi.comm import watch
 from nnmpi.comm.base import AbortedError, Bytes, Ledger, Window
 from nnmpi.comm.communicator import Comm
+from nnmpi.comm.guard import Guard, Settings
+from nnmpi.comm.work import Progress
 
 T = TypeVar("T")
 Key = tuple[Hashable, int, int, int]  # channel, source, to, tag
@@ -44,14 +48,35 @@ class Meeting:
         return len(self.values) == self.size
 
 
+class _Sum:
+    """A meeting to which everybody brings an array; the sum is put in `into` when all have come."""
+
+    def __init__(self, meeting: Meeting, into: NDArray[Any]) -> None:
+        self.what, self._meeting, self._into = "a sum over all ranks", meeting, into
+        self._added = False
+
+    @property
+    def done(self) -> bool:
+        if self._meeting.done and not self._added:
+            self._into[...] = self._meeting.values[0]
+            for rank in range(1, self._meeting.size):
+                np.add(self._into, self._meeting.values[rank], out=self._into)
+            self._added = True
+        return self._added
+
+
+Posted = Transfer | Meeting | _Sum
+
+
 class Hub:
     """What the ranks of one process share. Everything in it is touched under its lock."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, per_node: int) -> None:
+        self.per_node = per_node
         self.changed = threading.Condition()
         self.failure: AbortedError | None = None
         self._alive = set(range(size))
-        self._waiting: dict[int, Sequence[Transfer | Meeting]] = {}
+        self._waiting: dict[int, Sequence[Posted]] = {}
         self._sends: dict[Key, deque[Transfer]] = defaultdict(deque)
         self._recvs: dict[Key, deque[Transfer]] = defaultdict(deque)
         self._meetings: dict[tuple[Hashable, int], Meeting] = {}
@@ -66,10 +91,10 @@ class Hub:
                 return
             other = theirs[key].popleft()
             source, into = (transfer, other) if sends else (other, transfer)
-            if source.data.size > into.data.size:
-                self._fail(AbortedError(f"{source.what} meets {into.what}, which is shorter"))
+            if source.data.size != into.data.size:
+                self._fail(AbortedError(f"{source.what} meets {into.what}"))
                 self._check()
-            into.data[: source.data.size] = source.data
+            into.data[...] = source.data
             transfer.done = other.done = True
             self.changed.notify_all()
 
@@ -85,7 +110,7 @@ class Hub:
                 self.changed.notify_all()
             return meeting
 
-    def wait(self, rank: int, requests: Sequence[Transfer | Meeting]) -> None:
+    def wait(self, rank: int, requests: Sequence[Posted]) -> None:
         """Until all are done; `rank` is the rank in the whole process."""
         with self.changed:
             self._waiting[rank] = requests
@@ -94,7 +119,7 @@ class Hub:
             del self._waiting[rank]
             self._check()
 
-    def test(self, requests: Sequence[Transfer | Meeting]) -> bool:
+    def test(self, requests: Sequence[Posted]) -> bool:
         with self.changed:
             self._check()
             return all(q.done for q in requests)
@@ -137,6 +162,7 @@ class ThreadTransport:
         self.piece = 1 << 62
         self.ledger = Ledger(self.size)
         self._hub, self._ranks, self._channel = hub, ranks, channel
+        self.members = ranks
         self._me = ranks[rank]
         self._met = 0
 
@@ -161,10 +187,10 @@ class ThreadTransport:
         requests += [] if out is None else [self.isend(out, to, tag)]
         self.wait(requests)
 
-    def wait(self, requests: Sequence[Transfer | Meeting]) -> None:
+    def wait(self, requests: Sequence[Posted]) -> None:
         self._hub.wait(self._me, requests)
 
-    def test(self, requests: Sequence[Transfer | Meeting]) -> bool:
+    def test(self, requests: Sequence[Posted]) -> bool:
         return self._hub.test(requests)
 
     def ibarrier(self) -> Meeting:
@@ -174,15 +200,10 @@ class ThreadTransport:
         self.wait([self.ibarrier()])
 
     def all_reduce(self, array: NDArray[Any]) -> None:
-        """The sum in the order of the ranks."""
-        parts = self._gather(array.copy())
-        array[...] = parts[0]
-        for part in parts[1:]:
-            np.add(array, part, out=array)
+        self.wait([self.start_all_reduce(array)])
 
-    def start_all_reduce(self, array: NDArray[Any]) -> Meeting:
-        self.all_reduce(array)  # a thread has no library to leave it to
-        return self.ibarrier()
+    def start_all_reduce(self, array: NDArray[Any]) -> "_Sum":
+        return _Sum(self._join(array.copy()), array)
 
     def duplicate(self, ledger: Ledger | None = None) -> Self:
         self._met += 1
@@ -200,7 +221,12 @@ class ThreadTransport:
         return type(self)(self._hub, ranks, group.index(self.rank), channel)
 
     def split_node(self) -> Self:
-        return self.duplicate()
+        node = self.split(self._me // self._hub.per_node, self.rank)
+        assert node is not None
+        return node
+
+    def free(self) -> None:
+        pass  # nothing is held for a channel
 
     def window(self, nbytes: int) -> Window:
         segments = self._gather(np.zeros(nbytes, np.uint8))
@@ -221,16 +247,19 @@ class ThreadTransport:
         return [meeting.values[r] for r in range(self.size)]
 
 
-def run(size: int, f: Callable[..., T], *arguments: Any) -> list[T]:
+def run(size: int, f: Callable[..., T], *arguments: Any, per_node: int | None = None) -> list[T]:
     """Calls f(comm, *arguments) on every rank, and returns what each gave.
 
-    If a rank raises, the others stop waiting, and what it raised is raised here.
+    If a rank raises, the others stop waiting, and what it raised is raised here. With `per_node`,
+    so many ranks in a row pass for a node, and only they share memory.
     """
-    hub, results, errors = Hub(size), {}, {}
+    hub, results, errors = Hub(size, per_node or size), {}, {}
+    settings = Settings.of(os.environ)
+    ranks = [Progress(Guard(settings)) for _ in range(size)]
 
     def main(rank: int) -> None:
         try:
-            comm = Comm(ThreadTransport(hub, range(size), rank, "world"))
+            comm = Comm(ThreadTransport(hub, range(size), rank, "world"), progress=ranks[rank])
             results[rank] = f(comm, *arguments)
         except BaseException as error:
             errors[rank] = error
@@ -244,8 +273,7 @@ def run(size: int, f: Callable[..., T], *arguments: Any) -> list[T]:
     ]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    watch.join(threads, ranks, hub.abort)
     # AbortedError is what ranks say that another one has failed, which says why
     for error in sorted(errors.values(), key=lambda e: isinstance(e, AbortedError)):
         raise error
@@ -254,4 +282,4 @@ def run(size: int, f: Callable[..., T], *arguments: Any) -> list[T]:
 
 def alone() -> Comm:
     """One rank without MPI."""
-    return Comm(ThreadTransport(Hub(1), range(1), 0, "world"))
+    return Comm(ThreadTransport(Hub(1, 1), range(1), 0, "world"))

@@ -13,6 +13,7 @@ from nnmpi.comm.shared import Levels, Segments
 Way: TypeAlias = Callable[[Array, int, bool], Steps]  # (flat buffer, tag, blocks)
 
 NAMES = (*ALGORITHMS, "mpi", "shared")
+TOGETHER = ("hierarchical", "shared")  # their first calls make memory, all ranks at the same time
 
 
 class Ways:
@@ -47,6 +48,10 @@ class Ways:
             window.segments.free()
         self._windows.clear()
 
+    def segments(self, n: int, dtype: Any) -> Segments:
+        """Shared memory for sums of n numbers; every rank asks for it at the same time."""
+        return Segments(self.levels(), self._runner, n, dtype)
+
     def _library(self, flat: Array, tag: int, blocks: bool) -> Steps:
         dtype = wide(flat.dtype)
         sums = flat if dtype is flat.dtype else flat.astype(dtype)
@@ -59,7 +64,7 @@ class Ways:
 
     def _two_levels(self, flat: Array, tag: int, blocks: bool) -> Steps:
         """Through shared memory in each node; where there is but one, pairs of ranks play nodes."""
-        if self.levels().spans:
+        if self.levels().nodes is not None:
             return self._through_window(flat, tag, blocks)
         return self._runner.steps(ALGORITHMS["hierarchical"], flat, tag, blocks)
 
@@ -69,8 +74,7 @@ class Ways:
         window.booked += 1
         while window.served != turn:
             yield LATER
-        window.segments.mine(n)[...] = flat
-        yield from window.segments.reduce(n, tag, blocks)
+        yield from window.segments.reduce(n, tag, blocks, flat)
         flat[...] = window.segments.total(n)
         window.served += 1
 
@@ -78,7 +82,7 @@ class Ways:
         """Windows come in powers of two, so that a few serve all lengths."""
         key = (1 << max(flat.size - 1, 1).bit_length(), flat.dtype)
         if key not in self._windows:
-            self._windows[key] = _Window(Segments(self.levels(), *key))
+            self._windows[key] = _Window(self.segments(*key))
         return self._windows[key]
 
 

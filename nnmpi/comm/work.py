@@ -50,8 +50,10 @@ class Work:
         self.done = False
         progress.works.append(self)
         progress.guard.enter(call)
-        self._advance()
-        progress.guard.leave()
+        try:
+            self._advance()
+        finally:
+            progress.guard.leave()
 
     def poll(self) -> bool:
         """Whether it is complete; never blocks."""
@@ -68,14 +70,16 @@ class Work:
         if self.done:
             return
         self._progress.guard.enter(self.call)
-        while not self.done:
-            if self._needs and len(self._progress.works) == 1:
-                self._transport.wait(self._needs)
-                self._advance()
-            elif not self.poll():
-                self._progress.poll()
-                time.sleep(0)  # lets other ranks and threads on this core have their turn
-        self._progress.guard.leave()
+        try:
+            while not self.done:
+                if self._needs and len(self._progress.works) == 1:
+                    self._transport.wait(self._needs)
+                    self._advance()
+                elif not self.poll():
+                    self._progress.poll()
+                    time.sleep(0)  # lets other ranks and threads on this core have their turn
+        finally:
+            self._progress.guard.leave()
 
     def _advance(self) -> None:
         try:

@@ -1,0 +1,209 @@
+"""All-reduces side by side: mpirun -n N python benchmarks/collectives.py [--json out.json]
+
+Every algorithm of nnmpi, the MPI library's own all-reduce and shared memory sum float32 numbers
+from 256 B to 64 MB. They take turns, round by round, so that all meet the same weather; the time of
+a call is that of the slowest rank, and a ratio is the median over rounds of the quotient of two
+that ran in the same one. Every sum is checked first, to the last bit.
+
+    ring ...  plans of nnmpi.collectives     auto      what nnmpi takes unless told otherwise
+    mpi       MPI_Allreduce through nnmpi    window    shared memory with the data living in it
+    shared    shared memory, copied in, out  gloo      PyTorch's, with --compare gloo
+"""
+
+import argparse
+import importlib.util
+import os
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import drawing
+import numpy as np
+import tables
+import timing
+from allreduces import NAMES, REFERENCE, Bench, Point, WrongError, fit
+from mpi4py import MPI
+from timing import Row, size_name
+
+from nnmpi.collectives.price import Network
+from nnmpi.comm import Comm, world
+
+SIZES = ",".join(size_name(256 << 2 * k) for k in range(10))
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The flags, with everything refused that would come to light after minutes otherwise."""
+    p = Parser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    p.add_argument("--algorithms", default=",".join(NAMES), help=f"which of {', '.join(NAMES)}")
+    p.add_argument("--sizes", default=SIZES, help="such as 256,4KB,1MB (from 256 B to 64 MB)")
+    p.add_argument(
+        "--seconds",
+        type=float,
+        default=0.4,
+        help="for one algorithm at one size, but 3 calls at least",
+    )
+    p.add_argument("--compare", choices=("gloo",), help="time PyTorch's all-reduce as well")
+    p.add_argument("--json", help="write one row per measurement")
+    p.add_argument("--plot", help="draw measured and predicted times (.png, .svg, .pdf)")
+    a = p.parse_args(argv)
+    a.algorithms = list(dict.fromkeys(name.strip() for name in a.algorithms.split(",")))
+    for unknown in [name for name in a.algorithms if name not in NAMES]:
+        p.error(f"{unknown!r} is not an algorithm; there are {', '.join(NAMES)}")
+    try:
+        a.sizes = sorted({timing.size(words) for words in a.sizes.split(",")})
+    except ValueError as error:
+        p.error(str(error))
+    for odd in [n for n in a.sizes if n < 4 or n % 4]:
+        p.error(f"{odd} bytes are not whole float32 numbers: take a multiple of 4")
+    if not 0 < a.seconds < float("inf"):
+        p.error(f"--seconds {a.seconds:g} is no time to measure in: take 0.4")
+    for path in filter(None, (a.json, a.plot)):
+        if not os.access(Path(path).absolute().parent, os.W_OK) or Path(path).is_dir():
+            p.error(f"{path} cannot be written")
+    if a.plot and (trouble := drawing.trouble(a.plot)):
+        p.error(trouble)
+    if a.compare:
+        if importlib.util.find_spec("torch") is None:
+            p.error("PyTorch is not installed (pip install 'nnmpi[bench]'): leave out --compare")
+        a.algorithms.append(a.compare)
+    return a
+
+
+def arguments(argv: Sequence[str] | None, raw: MPI.Intracomm) -> argparse.Namespace:
+    """The same on all ranks; rank 0 alone reads them, and says what is wrong with them."""
+    answer: object = None
+    if raw.Get_rank() == 0:
+        try:
+            answer = parse(argv)
+        except SystemExit as exit:
+            answer = exit.code
+    answer = raw.bcast(answer)
+    if not isinstance(answer, argparse.Namespace):
+        raise SystemExit(answer)
+    return answer
+
+
+def about(raw: MPI.Intracomm) -> Row:
+    """What the figures have to be read with."""
+    hosts = len(set(raw.allgather(MPI.Get_processor_name())))
+    library = MPI.Get_library_version().replace("\0", "").splitlines()[0].split(",")[0]
+    return {**timing.machine(), "mpi": " ".join(library.split()), "hosts": hosts}
+
+
+def measured(bench: Bench, sizes: Sequence[int], network: Network | None) -> list[Point]:
+    """All sizes; the first table grows meanwhile."""
+    shown = bench.comm.rank == 0
+    points = []
+    if shown:
+        print(tables.head(bench.names), flush=True)
+    for nbytes in sizes:
+        point = bench.point(nbytes, network)
+        if point is not None:
+            points.append(point)
+            if shown:
+                print(tables.line(point, bench.names), flush=True)
+    return points
+
+
+def rows_of(point: Point, facts: Row) -> list[Row]:
+    """One row for each way at one size."""
+    rows = []
+    for name in point.times:
+        seconds = point.seconds(name)
+        row: Row = {
+            "benchmark": "collectives",
+            "case": "all_reduce",
+            "ranks": point.ranks,
+            "bytes": point.nbytes,
+            "algorithm": name,
+            "seconds": seconds,
+            "ratio": point.ratio(name),
+            "against": REFERENCE,
+            "bus_bytes_per_second": point.bus(name),
+            "rounds": len(point.times[name]),
+            "calls": point.calls[name],
+        }
+        if predicted := point.predicted.get(name):
+            row |= {
+                "predicted_seconds": predicted,
+                "measured_over_predicted": seconds / predicted,
+            }
+        if name == "auto":
+            row["taken"] = point.taken
+            if best := point.best():
+                row |= {"best": best, "ratio to best": point.ratio(name, best)}
+        rows.append(row | facts)
+    return rows
+
+
+def network_row(network: Network, off: Sequence[float], ranks: int, facts: Row) -> Row:
+    """The fitted line."""
+    return {
+        "benchmark": "collectives",
+        "case": "network",
+        "ranks": ranks,
+        "seconds": network.link.alpha,
+        "alpha": network.link.alpha,
+        "beta": network.link.beta,
+        "gamma": network.gamma,
+        "ping_pong_over_line_least": min(off),
+        "ping_pong_over_line_most": max(off),
+        **facts,
+    }
+
+
+def run(comm: Comm, raw: MPI.Intracomm, a: argparse.Namespace) -> None:
+    """Measures, prints and writes."""
+    start, facts = time.perf_counter(), about(raw)
+    say = print if comm.rank == 0 else lambda *words: None
+    say(tables.machine(facts, comm.size))
+    network, off = fit(comm) if comm.size > 1 else (None, [])
+    if network is not None:
+        say(tables.fitted(network, off))
+    if "auto" in a.algorithms:
+        began = time.perf_counter()
+        comm.start(np.zeros(1, "float32")).wait()
+        say(f"auto made its choice in {time.perf_counter() - began:.1f} s")
+    bench = Bench(comm, raw, a.algorithms, a.seconds)
+    points = measured(bench, a.sizes, network)
+    if comm.rank > 0:
+        return
+    for text in (*tables.skipped(bench.slow), *tables.rest(points, bench.names)):
+        print(text)
+    took = time.perf_counter() - start
+    print(f"\n{len(points)} size{'s' * (len(points) != 1)} in {took:.0f} s, every sum exact")
+    rows = [row for point in points for row in rows_of(point, facts)]
+    if network is not None:
+        rows.append(network_row(network, off, comm.size, facts))
+    timing.write_rows(a.json, rows)
+    if a.plot and points:
+        drawing.draw(points, bench.names, tables.machine(facts, comm.size), a.plot)
+        print(f"picture written to {a.plot}", file=sys.stderr)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Ends all ranks, whatever goes wrong on whichever."""
+    raw = MPI.Intracomm(MPI.COMM_WORLD.Dup())
+    try:
+        run(world(), raw, arguments(argv, raw))
+    except WrongError as wrong:
+        if raw.Get_rank() == 0:
+            print(f"wrong sum: {wrong}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except Exception:
+        print(f"rank {raw.Get_rank()}: {traceback.format_exc()}", file=sys.stderr, flush=True)
+        raw.Abort(1)
+
+
+if __name__ == "__main__":
+    main()

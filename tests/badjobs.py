@@ -1,0 +1,145 @@
+"""What ranks may do wrong, one function each: mpirun -n N python tests/badjobs.py NAME."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+import numpy as np
+
+from nnmpi.comm import Comm, world
+
+
+def ones(n: int = 10, dtype: Any = np.float32) -> np.ndarray:
+    return np.ones(n, dtype)
+
+
+def clean(comm: Comm) -> None:
+    """Nothing: the ranks end at different times."""
+    comm.all_reduce(ones(), "ring")
+    time.sleep(0.4 * comm.rank)
+
+
+def finalize(comm: Comm) -> None:
+    """Nothing either: MPI is ended by hand."""
+    from mpi4py import MPI
+
+    comm.barrier()
+    MPI.Finalize()
+
+
+def raises(comm: Comm) -> None:
+    if comm.rank == 1:
+        raise ValueError("no such thing")
+    comm.barrier()
+
+
+def raises_in_a_thread(comm: Comm) -> None:
+    if comm.rank == 1:
+        threading.Thread(target=lambda: ones().reshape(3)).start()
+    comm.barrier()
+
+
+def interrupted(comm: Comm) -> None:
+    if comm.rank == 1:
+        raise KeyboardInterrupt
+    comm.barrier()
+
+
+def aborts(comm: Comm) -> None:
+    if comm.rank == 1:
+        comm.abort("this goes nowhere")
+    comm.barrier()
+
+
+def leaves(comm: Comm) -> None:
+    comm.all_reduce(ones(), "ring")
+    if comm.rank == 1:
+        sys.exit(0)
+    comm.all_reduce(ones(), "ring")
+
+
+def leaves_before_it_sends(comm: Comm) -> None:
+    if comm.rank == 0:
+        comm.irecv(ones(), 1).wait()
+
+
+def leaves_before_it_is_through(comm: Comm) -> None:
+    work = comm.start(ones(), "ring")
+    if comm.rank != 1:
+        work.wait()
+
+
+def fails(comm: Comm) -> None:
+    if comm.rank == 1:
+        sys.exit(3)
+    time.sleep(100)
+
+
+def killed(comm: Comm) -> None:
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    comm.barrier()
+
+
+def stopped(comm: Comm) -> None:
+    comm.all_reduce(ones(), "ring")
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    comm.barrier()
+
+
+def sleeps(comm: Comm) -> None:
+    comm.all_reduce(ones(), "ring")
+    if comm.rank == 1:
+        time.sleep(100)
+    comm.barrier()
+
+
+def waits_elsewhere(comm: Comm) -> None:
+    """Rank 2 waits for rank 1, which waits for rank 0, in another communicator."""
+    part = comm.split(int(comm.rank == 2))
+    assert part is not None
+    if comm.rank == 1:
+        part.all_reduce(ones(), "ring")
+    comm.barrier()
+
+
+def dtype(comm: Comm) -> None:
+    comm.all_reduce(ones(10, np.float32 if comm.rank else np.int32), "ring")
+
+
+def count(comm: Comm) -> None:
+    comm.all_reduce(ones(10 + 2 * comm.rank), "ring")
+
+
+def operation(comm: Comm) -> None:
+    if comm.rank == 1:
+        comm.reduce_scatter(ones())
+    else:
+        comm.all_reduce(ones(), "ring")
+
+
+def order(comm: Comm) -> None:
+    for n in (10, 20) if comm.rank == 1 else (20, 10):
+        comm.all_reduce(ones(n), "mpi")
+
+
+def broadcast(comm: Comm) -> None:
+    if comm.rank == 1:
+        comm.broadcast(ones())
+    else:
+        comm.all_reduce(ones(), "ring")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "hooked":
+        sys.excepthook = lambda kind, error, trace: print("the user's own", error, file=sys.stderr)
+        sys.argv[1] = "raises"
+    if sys.argv[1] == "never_comes" and os.environ.get("OMPI_COMM_WORLD_RANK", "1") == "1":
+        from mpi4py import MPI
+
+        time.sleep(100 * MPI.COMM_WORLD.Get_rank())
+    globals().get(sys.argv[1], clean)(world())
