@@ -98,7 +98,7 @@ def all_reduce_gives_all_ranks_the_same_bits(comm: Comm) -> None:
             assert (rows == rows[0]).all(), (name, dtype)
             exact = np.sum([rough(r, 1001, dtype).astype("f8") for r in range(comm.size)], 0)
             scale = np.sum([abs(rough(r, 1001, dtype).astype("f8")) for r in range(comm.size)], 0)
-            # float32 sums: half a unit in the last place for each addition, and the rounding at the end
+            # half a unit in the last place of float32 for each addition, and rounding at the end
             bound = scale * comm.size * 2.0**-24 + abs(exact) * np.finfo(dtype).eps
             assert (abs(x.astype("f8") - exact) <= bound).all(), (name, dtype)
 
