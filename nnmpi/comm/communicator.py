@@ -19,6 +19,9 @@ from nnmpi.comm.ways import NAMES, TOGETHER, Ways
 from nnmpi.comm.work import Progress, Work
 
 
+KNOWN = frozenset(NAMES)
+
+
 class Comm:
     """`size` ranks, of which this is `rank`.
 
@@ -103,7 +106,7 @@ class Comm:
         check_dtype(array.dtype, "isend")
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         post = partial(self._talk.isend, to=to, tag=tag)
-        call = Call(self.name, -1, "isend", "", array.dtype, array.size, to, *site())
+        call = Call(self.name, -1, "isend", "", array.dtype, array.size, to, *site(1))
         return self._work(iter([[post(part) for part in pieces(data, self._talk.piece)]]), call)
 
     def irecv(self, array: Array, source: int, tag: int = 0) -> Work:
@@ -111,7 +114,7 @@ class Comm:
         self._rank(source)
         row = flat(array, "irecv")
         post = partial(self._talk.irecv, source=source, tag=tag)
-        call = Call(self.name, -1, "irecv", "", row.dtype, row.size, source, *site())
+        call = Call(self.name, -1, "irecv", "", row.dtype, row.size, source, *site(1))
         posted = [post(part) for part in pieces(row.view(np.uint8), self._talk.piece)]
         return self._work(put_back(iter([posted]), row, array), call)
 
@@ -148,14 +151,14 @@ class Comm:
     def _all_reduce(self, array: Array, algorithm: str, blocks: bool) -> tuple[Steps, Call]:
         row = flat(array, "all_reduce")
         name = self._chosen(row.nbytes) if algorithm == "auto" else algorithm
-        if name not in NAMES:
+        if name not in KNOWN:
             raise _unknown(algorithm, "all_reduce", ("auto", *NAMES))
         check = blocks or name in TOGETHER
         call = self._called("all_reduce", name, row.size, row.dtype, check=check)
         steps = self._ways.steps(name, row, call.number % TAGS, blocks)
         if self._check is not None:
             steps = self._checked(steps, call, check)
-        return put_back(steps, row, array), call
+        return steps if array.flags.c_contiguous else put_back(steps, row, array), call
 
     def _chosen(self, nbytes: int) -> str:
         """What is likely to be the fastest for so many bytes; all ranks agree on it."""

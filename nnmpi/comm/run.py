@@ -3,6 +3,7 @@
 r  this rank      p  ranks      n  elements of the buffer      m  a move
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias
 
@@ -57,7 +58,7 @@ def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float32) if short else dtype
 
 
-def plan(
+def make_plan(
     algorithm: Algorithm, r: int, p: int, n: int, dtype: np.dtype[Any], piece: int = 1 << 30
 ) -> Plan:
     """What rank r does; no message is longer than `piece` bytes."""
@@ -124,21 +125,21 @@ def carry_out(
     apart = plan.wide is not plan.dtype
     raw, raw_scratch = array.view(np.uint8), scratch.view(np.uint8)
     raw_sums = sums.view(np.uint8) if apart else raw
-    for m in plan.moves:
+    for to, out, source, into, reduce, add, settle, short in plan.moves:
         if apart:
-            _round(m.settle, sums, array)
-        source, target = (raw_sums, raw_scratch) if m.reduce else (raw, raw)
-        if blocks and m.short:
-            out = source[m.out[0]] if m.out else None
-            into = target[m.into[0]] if m.into else None
-            transport.exchange(out, m.to, into, m.source, tag)
+            _round(settle, sums, array)
+        held, target = (raw_sums, raw_scratch) if reduce else (raw, raw)
+        if blocks and short:
+            transport.exchange(
+                held[out[0]] if out else None, to, target[into[0]] if into else None, source, tag
+            )
         else:
-            requests = [transport.irecv(target[part], m.source, tag) for part in m.into]
-            requests += [transport.isend(source[part], m.to, tag) for part in m.out]
+            requests = [transport.irecv(target[part], source, tag) for part in into]
+            requests += [transport.isend(held[part], to, tag) for part in out]
             yield requests
-        if m.add is not None:
-            held = sums[m.add[0]]
-            np.add(held, scratch[m.add[1]], held)
+        if add is not None:
+            there = sums[add[0]]
+            np.add(there, scratch[add[1]], there)
     if apart:
         _round(plan.settle, sums, array)
 
@@ -154,7 +155,7 @@ class Runner:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._plans: dict[tuple[Algorithm, int, np.dtype[Any]], Plan] = {}
-        self._free: list[NDArray[np.uint8]] = []
+        self._free: dict[np.dtype[Any], list[Array]] = defaultdict(list)
 
     def steps(
         self,
@@ -166,23 +167,21 @@ class Runner:
     ) -> Steps:
         """The moves of this rank for a flat buffer; `sums` is memory for finer sums, if any."""
         key = (algorithm, flat.size, flat.dtype)
-        moves = self._plans.get(key) or self._plans.setdefault(key, self._plan(*key))
-        memory = self._take(moves.scratch * moves.wide.itemsize)
-        scratch = memory[: moves.scratch * moves.wide.itemsize].view(moves.wide)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = self._plan(*key)
         if sums is None:
-            sums = flat if moves.wide is moves.dtype else flat.astype(moves.wide)
-        yield from carry_out(moves, flat, sums, scratch, self._transport, tag, blocks)
-        self._free.append(memory)
+            sums = flat if plan.wide is plan.dtype else flat.astype(plan.wide)
+        free = self._free[plan.wide]
+        scratch = free.pop() if free else _EMPTY
+        if scratch.size < plan.scratch:  # the smaller one is not needed any more
+            scratch = np.empty(plan.scratch, plan.wide)
+        yield from carry_out(plan, flat, sums, scratch, self._transport, tag, blocks)
+        free.append(scratch)
 
     def _plan(self, algorithm: Algorithm, n: int, dtype: np.dtype[Any]) -> Plan:
         t = self._transport
-        return plan(algorithm, t.rank, t.size, n, dtype, t.piece)
+        return make_plan(algorithm, t.rank, t.size, n, dtype, t.piece)
 
-    def _take(self, nbytes: int) -> NDArray[np.uint8]:
-        """Scratch memory of at least so many bytes: a new one costs a page fault every 4 KiB."""
-        for i, memory in enumerate(self._free):
-            if memory.size >= nbytes:
-                return self._free.pop(i)
-        if self._free:
-            self._free.pop()  # too small: make room for a larger one
-        return np.empty(max(nbytes, 1), np.uint8)
+
+_EMPTY: Array = np.empty(0)
