@@ -18,7 +18,6 @@ from nnmpi.comm.shared import Shared
 from nnmpi.comm.ways import NAMES, TOGETHER, Ways
 from nnmpi.comm.work import Progress, Work
 
-
 KNOWN = frozenset(NAMES)
 
 

@@ -9,13 +9,14 @@ rank 2   mine [a2|b2|c2]──┘            by rank 0   by rank 1   by rank 2
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, among
 from nnmpi.collectives.step import Algorithm, cut
-from nnmpi.comm.base import Ledger, Transport
+from nnmpi.comm.base import Ledger, Request, Transport
 from nnmpi.comm.run import Array, Runner, Steps, wide
 from nnmpi.comm.work import Work
 
@@ -55,9 +56,9 @@ class Segments:
         self._sums_dtype = wide(self.dtype)
         own = _pages(n * self.dtype.itemsize)
         apart = self._sums_dtype != self.dtype
+        self._sum = partial(np.add, dtype=self._sums_dtype) if apart else np.add
         extra = own + _pages(n * self._sums_dtype.itemsize) * apart
         self._window = self._node.window(own + extra * (self._node.rank == 0))
-        self.capacity = n
         self._segments = [
             s[: n * self.dtype.itemsize].view(self.dtype) for s in self._window.segments
         ]
@@ -89,14 +90,17 @@ class Segments:
         if own is not None:
             mine, parts[self._node.rank] = self.mine(n), own
             mine[:lo], mine[hi:] = own[:lo], own[hi:]
-        yield from self._meet(blocks)
+        yield self._meet(blocks)
+        self._window.sync()
         self._add(parts, lo, hi)
-        yield from self._meet(blocks)
+        yield self._meet(blocks)
+        self._window.sync()
         if self._nodes is not None:
-            total, sums = self._total[:n], self._sums[:n]
             if self._node.rank == 0:
+                total, sums = self._total[:n], self._sums[:n]
                 yield from self._runner.steps(self._nodes, total, tag, blocks, sums)
-            yield from self._meet(blocks)
+            yield self._meet(blocks)
+            self._window.sync()
 
     def free(self) -> None:
         """Gives the memory back; every rank calls it, and uses neither `mine` nor `total` again."""
@@ -104,14 +108,13 @@ class Segments:
         self._window.free()
         self._node.free()
 
-    def _meet(self, blocks: bool) -> Steps:
-        """What was written before is seen by all after."""
+    def _meet(self, blocks: bool) -> list[Request]:
+        """What is left to wait for until all ranks have come, with what they have written."""
         self._window.sync()
-        if blocks:
-            self._node.barrier()
-        else:
-            yield [self._node.ibarrier()]
-        self._window.sync()
+        if not blocks:
+            return [self._node.ibarrier()]
+        self._node.barrier()
+        return []
 
     def _slice(self, n: int) -> tuple[int, int]:
         """What this rank adds up of n elements."""
@@ -126,7 +129,7 @@ class Segments:
             j = min(i + step, hi)
             out = self._sums[i:j]
             if rest:
-                np.add(first[i:j], rest[0][i:j], out=out, dtype=self._sums_dtype)
+                self._sum(first[i:j], rest[0][i:j], out)
             else:
                 out[...] = first[i:j]
             for segment in rest[1:]:

@@ -30,7 +30,8 @@ class Progress:
         self.guard.enter(call)
         try:
             for needs in steps:  # nothing else is under way, so the library may block
-                transport.wait(needs or ())
+                if needs:
+                    transport.wait(needs)
         finally:
             self.guard.leave()
 
