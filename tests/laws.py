@@ -4,6 +4,7 @@ Each runs on all ranks at once. `test_comm.py` runs them on threads, `test_comm_
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -180,14 +181,14 @@ def messages_and_bytes(comm: Comm) -> None:
 def messages_and_bytes_by_peer(comm: Comm) -> None:
     """The ledger of any number of ranks, against the plan; partial sums of float16 take 4 bytes."""
     p, r, n = comm.size, comm.rank, 37
-    for dtype, partial, final in (("float64", 8, 8), ("float16", 4, 2)):
+    for dtype, sums, final in (("float64", 8, 8), ("float16", 4, 2)):
         for name, algorithm in ALGORITHMS.items():
             sent, received = np.zeros((2, p), int), np.zeros((2, p), int)
             for s in algorithm.steps(r, p):
                 for peer, range_, row in ((s.to, s.send, sent), (s.source, s.recv, received)):
                     lo, hi = (cut(n, algorithm.chunks(p), int(i)) for i in range_)
                     if peer >= 0 and hi > lo:
-                        row[:, peer] += 1, (hi - lo) * (partial if s.reduce else final)
+                        row[:, peer] += 1, (hi - lo) * (sums if s.reduce else final)
             for way in (comm.all_reduce, lambda x, name: comm.start(x, name).wait()):
                 comm.ledger.reset()
                 way(np.ones(n, dtype), name)
@@ -273,6 +274,33 @@ def two_communicators_at_once(comm: Comm) -> None:
             work.wait()
         np.testing.assert_array_equal(a, total(comm.size, 4000, "float64"))
         np.testing.assert_array_equal(b, total(comm.size, 4000, "float64"))
+
+
+def some_ranks_have_more_under_way_than_others(comm: Comm) -> None:
+    """Odd ranks wait for a work at once, which takes the even ones: they are in the next call."""
+    p, n = comm.size, 3000
+    buffer = comm.shared(4, "int64")
+    buffer.mine[:] = comm.rank
+
+    def parts_and_whole() -> None:
+        part_of = comm.split(comm.rank % 2)
+        assert part_of is not None
+        comm.shared(3, "float64").free()
+
+    def with_new_memory() -> None:
+        comm.all_reduce(np.ones(1 << 12, "int16"), "shared")
+
+    calls: list[Callable[[], None]] = [comm.barrier, buffer.all_reduce, parts_and_whole]
+    calls += [with_new_memory, lambda: comm.broadcast(np.ones(5))]
+    for call in [*calls, *(partial(comm.all_reduce, np.ones(9), name) for name in NAMES)]:
+        x = part(comm.rank, n, "float32")
+        work = comm.start(x, "tree")
+        if comm.rank % 2:
+            work.wait()
+        call()
+        work.wait()
+        np.testing.assert_array_equal(x, total(p, n, "float32"))
+    buffer.free()
 
 
 def split_in_groups(comm: Comm) -> None:
@@ -379,6 +407,7 @@ LAWS: list[Callable[[Comm], None]] = [
     polling_completes,
     polling_never_waits,
     two_communicators_at_once,
+    some_ranks_have_more_under_way_than_others,
     split_in_groups,
     buffers_in_shared_memory,
     arrays_in_any_layout,

@@ -55,10 +55,14 @@ class Transport(Protocol):
     ) -> None:
         """Sends, receives, or both at once, and returns when that is done."""
 
-    def ibarrier(self) -> Request: ...
     def wait(self, requests: Sequence[Request]) -> object: ...
     def test(self, requests: Sequence[Request]) -> bool: ...
-    def barrier(self) -> None: ...
+
+    def ibarrier(self) -> Request:
+        """Complete when all ranks have come."""
+
+    def barrier(self) -> None:
+        """The same, waited for. It meets `ibarrier`: whether a rank may block is its own matter."""
 
     def all_reduce(self, array: NDArray[Any]) -> None:
         """The library's own sum, in place."""

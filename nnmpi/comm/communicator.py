@@ -49,12 +49,11 @@ class Comm:
 
     def all_reduce(self, array: Array, algorithm: str = "auto") -> None:
         """Replaces the array on every rank by its sum over the ranks."""
-        blocks = self._progress.idle
-        self._progress.finish(*self._all_reduce(array, algorithm, blocks), self._wire)
+        self._progress.finish(*self._all_reduce(array, algorithm, starts=False), self._wire)
 
     def start(self, array: Array, algorithm: str = "auto") -> Work:
         """Begins an all-reduce. The array has to be left alone until the work is complete."""
-        return self._work(*self._all_reduce(array, algorithm, False))
+        return self._work(*self._all_reduce(array, algorithm, starts=True))
 
     def reduce_scatter(self, array: Array, algorithm: str = "ring") -> Array:
         """Sums this rank's chunk of the array over the ranks, and returns it: a view of the array.
@@ -96,8 +95,7 @@ class Comm:
 
     def barrier(self) -> None:
         """Returns when every rank has called it."""
-        call = self._called("barrier")
-        self._progress.finish(self._meet(self._progress.idle), call, self._wire)
+        self._meet(self._called("barrier"))
 
     def isend(self, array: Array, to: int, tag: int = 0) -> Work:
         """Begins to send. The array may change only when the work is complete."""
@@ -119,7 +117,9 @@ class Comm:
 
     def split(self, color: int | None, key: int | None = None) -> "Comm | None":
         """A Comm of the ranks with one color, in the order of their keys; None for color None."""
-        with self._progress.guard.during(self._called("split")):
+        call = self._called("split")
+        self._meet(call)
+        with self._progress.guard.during(call):
             part = self._talk.split(color, self.rank if key is None else key)
             self._parts += 1
             name = f"{self.name}/{self._parts}.{color}"
@@ -130,31 +130,42 @@ class Comm:
         if n < 0:
             raise ValueError(f"there is no room for {n} numbers: use 0 or more")
         check_dtype(np.dtype(dtype), "shared")
-        with self._progress.guard.during(self._called("shared", "", n, np.dtype(dtype))):
+        call = self._called("shared", "", n, np.dtype(dtype))
+        self._meet(call)
+        with self._progress.guard.during(call):
             segments = self._ways.segments(n, dtype)
 
-        def steps(blocks: bool) -> tuple[Steps, Call]:
-            call = self._called("shared.all_reduce", "", n, segments.dtype, check=blocks)
-            sums = segments.reduce(n, call.number % TAGS, blocks)
-            return self._checked(sums, call, blocks), call
+        def steps(starts: bool) -> tuple[Steps, Call]:
+            call = self._called("shared.all_reduce", "", n, segments.dtype, check=not starts)
+            sums = segments.reduce(n, call.number % TAGS, not starts and self._progress.idle)
+            return self._checked(sums, call, not starts), call
 
         def finish() -> None:
-            self._progress.finish(*steps(self._progress.idle), self._wire)
+            self._progress.finish(*steps(starts=False), self._wire)
 
-        return Shared(segments, n, finish, lambda: self._work(*steps(False)))
+        def free() -> None:
+            self._meet(self._called("shared.free"))
+            segments.free()
+
+        return Shared(segments, n, finish, lambda: self._work(*steps(starts=True)), free)
 
     def abort(self, message: str) -> None:
         """Ends all ranks of the job, saying why."""
         self._wire.abort(message)
 
-    def _all_reduce(self, array: Array, algorithm: str, blocks: bool) -> tuple[Steps, Call]:
+    def _all_reduce(self, array: Array, algorithm: str, starts: bool) -> tuple[Steps, Call]:
         row = flat(array, "all_reduce")
         name = self._chosen(row.nbytes) if algorithm == "auto" else algorithm
         if name not in KNOWN:
             raise _unknown(algorithm, "all_reduce", ("auto", *NAMES))
-        check = blocks or name in TOGETHER
+        check = not starts or name in TOGETHER
         call = self._called("all_reduce", name, row.size, row.dtype, check=check)
-        steps = self._ways.steps(name, row, call.number % TAGS, blocks)
+        if name in TOGETHER and self._ways.lacks_memory(name, row):
+            self._meet(call)
+            with self._progress.guard.during(call):
+                self._ways.make_memory(name, row)
+        blocks = not starts and self._progress.idle
+        steps = self._ways.steps(name, row, call.number % TAGS, starts, blocks)
         if self._check is not None:
             steps = self._checked(steps, call, check)
         return steps if array.flags.c_contiguous else put_back(steps, row, array), call
@@ -162,7 +173,9 @@ class Comm:
     def _chosen(self, nbytes: int) -> str:
         """What is likely to be the fastest for so many bytes; all ranks agree on it."""
         if self._choice is None:
-            with self._progress.guard.during(self._called("all_reduce", "auto")):
+            call = self._called("all_reduce", "auto")
+            self._meet(call)
+            with self._progress.guard.during(call):
                 with_own_ledger = self._wire.duplicate(Ledger(self.size))
                 trial = Comm(with_own_ledger, f"{self.name}/trial", self._progress)
             self._choice = choose.measure_choice(trial)
@@ -184,11 +197,9 @@ class Comm:
         steps = self._runner.steps(plan, data, call.number % TAGS, self._progress.idle)
         self._progress.finish(put_back(steps, row, array), call, self._wire)
 
-    def _meet(self, blocks: bool) -> Steps:
-        if blocks:
-            self._wire.barrier()
-        else:
-            yield [self._wire.ibarrier()]
+    def _meet(self, call: Call) -> None:
+        """Until all ranks have come. What they then do together, MPI may let them block in."""
+        self._progress.finish(iter([[self._wire.ibarrier()]]), call, self._wire)
 
     def _called(
         self,

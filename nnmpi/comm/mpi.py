@@ -64,7 +64,8 @@ class MPITransport:
         self._sendrecv(out, to, tag, into, source, tag)
 
     def barrier(self) -> None:
-        self._comm.Barrier()
+        # MPI lets no call that blocks meet one that does not, so this is not MPI_Barrier
+        self._comm.Ibarrier().Wait()
 
     def ibarrier(self) -> MPI.Request:
         return self._comm.Ibarrier()

@@ -146,10 +146,15 @@ class Shared:
     """
 
     def __init__(
-        self, segments: Segments, n: int, finish: Callable[[], None], start: Callable[[], Work]
+        self,
+        segments: Segments,
+        n: int,
+        finish: Callable[[], None],
+        start: Callable[[], Work],
+        free: Callable[[], None],
     ) -> None:
         self.mine, self.total = segments.mine(n), segments.total(n)
-        self._segments, self._finish, self._start = segments, finish, start
+        self._finish, self._start, self._free = finish, start, free
 
     def all_reduce(self) -> None:
         """Makes `total` the sum of what all ranks have in `mine`."""
@@ -161,7 +166,7 @@ class Shared:
 
     def free(self) -> None:
         """Gives the memory back. Every rank calls it, and uses `mine` and `total` no more."""
-        self._segments.free()
+        self._free()
 
 
 def _pages(nbytes: int) -> int:

@@ -10,7 +10,7 @@ from nnmpi.comm.base import Transport
 from nnmpi.comm.run import LATER, Array, Runner, Steps, wide
 from nnmpi.comm.shared import Levels, Segments
 
-Way: TypeAlias = Callable[[Array, int, bool], Steps]  # (flat buffer, tag, blocks)
+Way: TypeAlias = Callable[[Array, int, bool, bool], Steps]  # (flat buffer, tag, starts, blocks)
 
 NAMES = (*ALGORITHMS, "mpi", "shared")
 TOGETHER = ("hierarchical", "shared")  # their first calls make memory, all ranks at the same time
@@ -29,12 +29,29 @@ class Ways:
             "hierarchical": self._two_levels,
         }
 
-    def steps(self, name: str, flat: Array, tag: int, blocks: bool) -> Steps:
-        """Sums by the way of that name. `blocks` allows calls that return only when all is done."""
+    def steps(self, name: str, flat: Array, tag: int, starts: bool, blocks: bool) -> Steps:
+        """Sums by the way of that name.
+
+        `starts`: the sum is only begun, on all ranks alike. `blocks`: this rank has nothing else
+        under way, so it may make calls that return only when all is done.
+        """
         special = self._special.get(name)
         if special is not None:
-            return special(flat, tag, blocks)
+            return special(flat, tag, starts, blocks)
         return self._runner.steps(ALGORITHMS[name], flat, tag, blocks)
+
+    def lacks_memory(self, name: str, flat: Array) -> bool:
+        """Whether one of TOGETHER needs `make_memory` first; if so, it does on all ranks."""
+        if self._levels is None:
+            return True
+        windows = name == "shared" or self._levels.nodes is not None
+        return windows and _window_key(flat) not in self._windows
+
+    def make_memory(self, name: str, flat: Array) -> None:
+        """What the way of that name needs for such a buffer; all ranks make it at the same time."""
+        if name == "shared" or self.levels().nodes is not None:
+            key = _window_key(flat)
+            self._windows[key] = _Window(self.segments(*key))
 
     def levels(self) -> Levels:
         """Which ranks share memory; every rank asks at the same time, the first time."""
@@ -52,24 +69,30 @@ class Ways:
         """Shared memory for sums of n numbers; every rank asks for it at the same time."""
         return Segments(self.levels(), self._runner, n, dtype)
 
-    def _library(self, flat: Array, tag: int, blocks: bool) -> Steps:
+    def _library(self, flat: Array, tag: int, starts: bool, blocks: bool) -> Steps:
+        """By MPI_Allreduce, in which a rank moves nothing else: so first all have to be there."""
         dtype = wide(flat.dtype)
         sums = flat if dtype is flat.dtype else flat.astype(dtype)
-        if blocks:
-            self._wire.all_reduce(sums)
-        else:
+        if starts:
             yield [self._wire.start_all_reduce(sums)]
+        else:
+            here = [self._wire.ibarrier()]
+            if not blocks:
+                yield here
+            self._wire.all_reduce(sums)
+            if blocks:
+                yield here
         if sums is not flat:
             flat[...] = sums
 
-    def _two_levels(self, flat: Array, tag: int, blocks: bool) -> Steps:
+    def _two_levels(self, flat: Array, tag: int, starts: bool, blocks: bool) -> Steps:
         """Through shared memory in each node; where there is but one, pairs of ranks play nodes."""
         if self.levels().nodes is not None:
-            return self._through_window(flat, tag, blocks)
+            return self._through_window(flat, tag, starts, blocks)
         return self._runner.steps(ALGORITHMS["hierarchical"], flat, tag, blocks)
 
-    def _through_window(self, flat: Array, tag: int, blocks: bool) -> Steps:
-        window, n = self._window(flat), flat.size
+    def _through_window(self, flat: Array, tag: int, starts: bool, blocks: bool) -> Steps:
+        window, n = self._windows[_window_key(flat)], flat.size
         turn = window.booked
         window.booked += 1
         while window.served != turn:
@@ -78,12 +101,10 @@ class Ways:
         flat[...] = window.segments.total(n)
         window.served += 1
 
-    def _window(self, flat: Array) -> "_Window":
-        """Windows come in powers of two, so that a few serve all lengths."""
-        key = (1 << max(flat.size - 1, 1).bit_length(), flat.dtype)
-        if key not in self._windows:
-            self._windows[key] = _Window(self.segments(*key))
-        return self._windows[key]
+
+def _window_key(flat: Array) -> tuple[int, np.dtype[Any]]:
+    """Windows come in powers of two, so that a few serve all lengths."""
+    return 1 << max(flat.size - 1, 1).bit_length(), flat.dtype
 
 
 class _Window:
