@@ -8,7 +8,7 @@ from nnmpi import blas
 
 blas.tune()
 
-from nnmpi import nn, optim  # noqa: E402
+from nnmpi import collectives, nn, optim  # noqa: E402
 from nnmpi.autograd import Tensor, no_grad  # noqa: E402
 from nnmpi.autograd.functional import (  # noqa: E402
     absolute,
@@ -46,6 +46,7 @@ __all__ = [
     "absolute",
     "broadcast_to",
     "clip",
+    "collectives",
     "concatenate",
     "cos",
     "exp",

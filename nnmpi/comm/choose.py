@@ -6,16 +6,13 @@ and shared memory.
 """
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.price import Network, price
 from nnmpi.comm import measure
-
-if TYPE_CHECKING:
-    from nnmpi.comm.communicator import Comm
 
 SIZES = tuple(256 << 2 * k for k in range(9))  # bytes, to 16 MiB
 PROMISING = 2  # plans that are timed at each size
@@ -36,7 +33,7 @@ class Choice(NamedTuple):
         return self.names[min(_index(nbytes), len(self.names) - 1)]
 
 
-def measure_choice(trial: "Comm") -> Choice:
+def measure_choice(trial: measure.Timed) -> Choice:
     """Times what may be the fastest, on a Comm made for it; all ranks get the same choice."""
     names = _promising(trial.size, measure.network(trial))
     times: dict[str, list[float]] = {name: [] for name in names}

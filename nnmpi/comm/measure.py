@@ -3,21 +3,29 @@
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from nnmpi.collectives.price import Link, Network
 from nnmpi.collectives.step import Algorithm, Ranks, Step, only
-
-if TYPE_CHECKING:
-    from nnmpi.comm.communicator import Comm
+from nnmpi.comm.run import Array
 
 SIZES = tuple(256 << 2 * k for k in range(8))  # bytes, to 4 MiB
 TURNS = 8  # messages of a ping-pong
 BUDGET = 0.004  # seconds for one call to be timed
 BURST = 0.012  # seconds after which a link has forgotten how long it was idle
 LONG = 0.02  # seconds: where one call takes longer, larger sizes are not timed
+
+
+class Timed(Protocol):
+    """What is timed, as far as it matters here: a Comm."""
+
+    size: int
+
+    def all_reduce(self, array: Array, algorithm: str = ...) -> None: ...
+    def carry_out(self, algorithm: Algorithm, array: Array) -> None: ...
+    def barrier(self) -> None: ...
 
 
 def _ping_pong(t: int, r: Ranks, p: int) -> Step:
@@ -29,7 +37,7 @@ def _ping_pong(t: int, r: Ranks, p: int) -> Step:
 PING_PONG = Algorithm(lambda p: TURNS, lambda p: 2, _ping_pong)
 
 
-def ping_pong(comm: "Comm", nbytes: int) -> float:
+def ping_pong(comm: Timed, nbytes: int) -> float:
     """Seconds for a message of that many bytes, while all ranks send and receive.
 
     Others go before: a link may let a burst pass faster than its rate, which is what is asked for.
@@ -42,7 +50,7 @@ def ping_pong(comm: "Comm", nbytes: int) -> float:
     return seconds / TURNS
 
 
-def medians(comm: "Comm", calls: Sequence[Callable[[], object]]) -> list[float]:
+def medians(comm: Timed, calls: Sequence[Callable[[], object]]) -> list[float]:
     """The median seconds of calls that all ranks make together, the same figures on every rank.
 
     They take turns. Each is made once before it is timed, so that its memory is in the cache.
@@ -53,7 +61,7 @@ def medians(comm: "Comm", calls: Sequence[Callable[[], object]]) -> list[float]:
     return _agreed(comm, np.median(rows, axis=0).tolist())
 
 
-def _timed(comm: "Comm", call: Callable[[], object]) -> float:
+def _timed(comm: Timed, call: Callable[[], object]) -> float:
     call()
     comm.barrier()
     start = time.perf_counter()
@@ -61,7 +69,7 @@ def _timed(comm: "Comm", call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def _agreed(comm: "Comm", figures: Sequence[float]) -> list[float]:
+def _agreed(comm: Timed, figures: Sequence[float]) -> list[float]:
     """The means over the ranks."""
     total = np.array(figures, float)
     comm.all_reduce(total, "ring")
@@ -75,7 +83,7 @@ def line(sizes: Sequence[int], times: Sequence[float]) -> Link:
     return Link(max(float(a), 0.0), max(float(b), 0.0))
 
 
-def network(comm: "Comm") -> Network:
+def network(comm: Timed) -> Network:
     """What messages and additions cost here, while all ranks are at work. Every rank calls it."""
     times: list[float] = []
     for nbytes in SIZES:
