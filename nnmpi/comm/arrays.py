@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.comm.base import Bytes
 from nnmpi.comm.run import Array, Steps, wide
 
 
@@ -53,6 +52,6 @@ def words(flat: Array) -> Array:
     return flat if wide(flat.dtype) == flat.dtype else flat.view(np.uint16)
 
 
-def pieces(data: Bytes, most: int) -> list[Bytes]:
-    """Cut so that none is longer than a message may be; one empty piece if there is nothing."""
+def pieces(data: Array, most: int) -> list[Array]:
+    """Cut so that none has more elements than that; one empty piece if there is nothing."""
     return [data[i : i + most] for i in range(0, max(data.size, 1), most)]

@@ -67,7 +67,7 @@ class Transport(Protocol):
     def all_reduce(self, array: NDArray[Any]) -> None:
         """The library's own sum, in place."""
 
-    def start_all_reduce(self, array: NDArray[Any]) -> Request: ...
+    def start_all_reduce(self, array: NDArray[Any]) -> list[Request]: ...
 
     def duplicate(self, ledger: Ledger | None = None) -> Self:
         """The same ranks, whose messages do not meet those of this transport.

@@ -11,6 +11,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from nnmpi.comm.arrays import pieces
 from nnmpi.comm.base import Bytes, Ledger, Window
 from nnmpi.comm.communicator import Comm
 from nnmpi.comm.guard import Guard, Settings
@@ -71,10 +72,15 @@ class MPITransport:
         return self._comm.Ibarrier()
 
     def all_reduce(self, array: NDArray[Any]) -> None:
-        self._comm.Allreduce(MPI.IN_PLACE, array, _operation(array))
+        for part in self._parts(array):
+            self._comm.Allreduce(MPI.IN_PLACE, part, _operation(array))
 
-    def start_all_reduce(self, array: NDArray[Any]) -> MPI.Request:
-        return self._comm.Iallreduce(MPI.IN_PLACE, array, _operation(array))
+    def start_all_reduce(self, array: NDArray[Any]) -> list[MPI.Request]:
+        op = _operation(array)
+        return [self._comm.Iallreduce(MPI.IN_PLACE, part, op) for part in self._parts(array)]
+
+    def _parts(self, array: NDArray[Any]) -> list[NDArray[Any]]:
+        return pieces(array, self.piece // array.itemsize) if array.nbytes > self.piece else [array]
 
     def duplicate(self, ledger: Ledger | None = None) -> Self:
         return type(self)(MPI.Intracomm(self._comm.Dup()), ledger or self.ledger)

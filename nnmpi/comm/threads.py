@@ -200,10 +200,10 @@ class ThreadTransport:
         self.wait([self.ibarrier()])
 
     def all_reduce(self, array: NDArray[Any]) -> None:
-        self.wait([self.start_all_reduce(array)])
+        self.wait(self.start_all_reduce(array))
 
-    def start_all_reduce(self, array: NDArray[Any]) -> "_Sum":
-        return _Sum(self._join(array.copy()), array)
+    def start_all_reduce(self, array: NDArray[Any]) -> list[_Sum]:
+        return [_Sum(self._join(array.copy()), array)]
 
     def duplicate(self, ledger: Ledger | None = None) -> Self:
         self._met += 1

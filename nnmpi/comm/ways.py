@@ -74,7 +74,7 @@ class Ways:
         dtype = wide(flat.dtype)
         sums = flat if dtype is flat.dtype else flat.astype(dtype)
         if starts:
-            yield [self._wire.start_all_reduce(sums)]
+            yield self._wire.start_all_reduce(sums)
         else:
             here = [self._wire.ibarrier()]
             if not blocks:
