@@ -8,13 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from mpijob import run
 
-from nnmpi import train
+from nnmpi import simulate, train
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 OTHERS = ("T", "T*", "T+")
 EXAMPLE = re.search(r"```python\n(.*?)```", README, re.S)
+CODE = re.findall(r"```python\n(.*?)```", README, re.S)
+SIMULATIONS = re.findall(r"^python -m nnmpi\.simulate (.*)$", README, re.M)
 COMMANDS = re.findall(r"^python -m nnmpi\.train (.*)$", README, re.M)
 
 
@@ -60,3 +63,21 @@ def test_the_speed_table_is_the_one_that_was_measured():
 
 def test_there_are_commands_to_check():
     assert len(COMMANDS) >= 5
+
+
+def test_the_example_of_ranks_runs_on_two(tmp_path):
+    """Its sums double x thrice: 1 + 2 = 3, 6, 12, 24."""
+    ranks = next(code for code in CODE if "world()" in code)
+    (tmp_path / "ranks.py").write_text(ranks)
+    told = run(2, tmp_path / "ranks.py")
+    assert told.status == 0, told.err
+    assert sorted(line.split(", ")[0] for line in told.out.splitlines()) == [
+        "rank 0: 24",
+        "rank 1: 24",
+    ]
+
+
+@pytest.mark.parametrize("command", SIMULATIONS)
+def test_simulations_are_understood(command, capsys):
+    assert simulate.main(shlex.split(command)) == 0
+    assert "ring" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 import atexit
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
@@ -187,6 +188,7 @@ def world() -> Comm:
 
 def _abort(status: int) -> None:
     """Ends all ranks. MPI may return from it, and then this one ends all the same."""
+    time.sleep(0.2)  # else the launcher may kill this rank before it has read what it said
     MPI.COMM_WORLD.Abort(status)
     os._exit(status)
 
