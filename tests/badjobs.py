@@ -98,6 +98,23 @@ def sleeps(comm: Comm) -> None:
     comm.barrier()
 
 
+def polled_while_it_sleeps(comm: Comm) -> None:
+    if comm.rank == 1:
+        time.sleep(100)
+    poll(comm)
+
+
+def polled_when_it_has_left(comm: Comm) -> None:
+    if comm.rank != 1:
+        poll(comm)
+
+
+def poll(comm: Comm) -> None:
+    work = comm.start(ones(), "ring")
+    while not work.poll():
+        time.sleep(0.01)
+
+
 def waits_elsewhere(comm: Comm) -> None:
     """Rank 2 waits for rank 1, which waits for rank 0, in another communicator."""
     part = comm.split(int(comm.rank == 2))

@@ -16,6 +16,7 @@ from nnmpi.collectives.step import Algorithm, apart, cut
 from nnmpi.comm import Comm
 from nnmpi.comm.run import wide
 from nnmpi.comm.ways import NAMES
+from nnmpi.comm.work import Work
 
 Array = NDArray[Any]
 TYPES = ["float64", "float32", "float16", "int8", "int64", "uint16", "complex64", "bool"]
@@ -303,6 +304,63 @@ def some_ranks_have_more_under_way_than_others(comm: Comm) -> None:
     buffer.free()
 
 
+def anything_in_any_order(comm: Comm) -> None:
+    """Calls drawn alike on all ranks; each waits for and polls what it likes, when it likes."""
+    for seed in range(3):
+        Storm(comm, seed).blow(150)
+
+
+class Storm:
+    """Random calls on communicators whose ranks are numbered in different ways."""
+
+    def __init__(self, comm: Comm, seed: int) -> None:
+        back, same = comm.split(0, -comm.rank), comm.split(0)
+        assert back is not None
+        assert same is not None
+        self.comms = [comm, back, same]
+        self.alike = np.random.default_rng(seed)
+        self.own = np.random.default_rng((seed, comm.rank))
+        self.works: list[tuple[Work, Array, Array]] = []
+
+    def blow(self, calls: int) -> None:
+        for _ in range(calls):
+            comm = self.comms[self.alike.integers(3)]
+            n, dtype = self.alike.choice([0, 1, 7, 500]), self.alike.choice(["f4", "f2", "i8"])
+            name, p = self.alike.choice(NAMES), comm.size
+            x, want = part(comm.rank, n, dtype), total(p, n, dtype)
+            kind = self.alike.choice(["start", "start", "all_reduce", "message", "other"])
+            if kind == "start":
+                self.works.append((comm.start(x, name), x, want))
+            elif kind == "all_reduce":
+                comm.all_reduce(x, name)
+                np.testing.assert_array_equal(x, want, name)
+            elif kind == "message":
+                self.message(comm, int(self.alike.integers(p)), x)
+            else:
+                comm.barrier()
+                comm.broadcast(x, int(self.alike.integers(p)))
+            self.tend()
+        while self.works:
+            self.finish(0)
+
+    def message(self, comm: Comm, step: int, x: Array) -> None:
+        to, source = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
+        got = np.empty_like(x)
+        self.works.append((comm.irecv(got, source), got, part(source, x.size, x.dtype)))
+        self.works.append((comm.isend(x, to), x, x.copy()))
+
+    def tend(self) -> None:
+        while self.works and (len(self.works) > 8 or self.own.random() < 0.3):
+            self.finish(int(self.own.integers(len(self.works))))
+        if self.works and self.own.random() < 0.3:
+            self.works[self.own.integers(len(self.works))][0].poll()
+
+    def finish(self, i: int) -> None:
+        work, x, want = self.works.pop(i)
+        work.wait()
+        np.testing.assert_array_equal(x, want)
+
+
 def split_in_groups(comm: Comm) -> None:
     odd = comm.split(comm.rank % 2)
     assert odd is not None
@@ -410,6 +468,7 @@ LAWS: list[Callable[[Comm], None]] = [
     polling_never_waits,
     two_communicators_at_once,
     some_ranks_have_more_under_way_than_others,
+    anything_in_any_order,
     split_in_groups,
     buffers_in_shared_memory,
     arrays_in_any_layout,

@@ -1,12 +1,17 @@
 """The laws of communicators on threads, and what only threads can show."""
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import laws
 import numpy as np
 import pytest
 
+from nnmpi.collectives.algorithms import ALGORITHMS
+from nnmpi.collectives.step import then
 from nnmpi.comm import AbortedError, Comm, choose, measure, threads
+from nnmpi.comm.threads import ThreadTransport
 from nnmpi.comm.ways import NAMES
 
 SIZES = [1, 2, 3, 4, 5, 8]
@@ -181,3 +186,124 @@ def test_lines_are_fitted_to_relative_errors() -> None:
     link = measure.line([100, 1000, 1_000_000], [1.1e-6, 2e-6, 1.001e-3])
     assert link.alpha == pytest.approx(1e-6, rel=1e-6)
     assert link.beta == pytest.approx(1e-9, rel=1e-6)
+
+
+def test_ranks_may_be_numpy_integers() -> None:
+    def law(comm: Comm) -> None:
+        x = np.array([comm.rank + 1.0])
+        comm.broadcast(x, np.int64(1))
+        assert x == 2
+        assert type(comm._progress.guard.last()[-1].root) is int
+        with pytest.raises(TypeError):
+            comm.broadcast(x, 0.0)  # type: ignore[arg-type]
+
+    threads.run(2, law)
+
+
+def test_reduce_refuses_the_same_on_every_rank() -> None:
+    def law(comm: Comm) -> None:
+        with pytest.raises(TypeError, match="not list"):
+            comm.reduce([1.0])  # type: ignore[arg-type]
+
+    threads.run(2, law)
+
+
+def test_a_matrix_is_an_array() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PendingDeprecationWarning)
+        x = np.matrix([[1.0, 2.0], [3.0, 4.0]])
+
+    def law(comm: Comm) -> None:
+        y = x.copy()
+        comm.all_reduce(y, "ring")
+        np.testing.assert_array_equal(y, 2 * x)
+
+    threads.run(2, law)
+
+
+def test_what_a_work_raised_it_raises_again() -> None:
+    def law(comm: Comm) -> None:
+        def steps() -> Iterator[list[object]]:
+            yield []
+            raise OSError("the cable is out")
+
+        call = comm._called("test")
+        work = comm._work(steps(), call)
+        for again in (work.wait, work.poll, work.wait):
+            with pytest.raises(OSError, match="cable"):
+                again()
+        assert comm._progress.idle
+
+    threads.run(1, law)
+
+
+def test_a_plan_that_adds_to_what_was_put_is_refused_for_16_bits() -> None:
+    twice = then(ALGORITHMS["tree"], ALGORITHMS["tree"])
+
+    def law(comm: Comm) -> None:
+        x = np.ones(3, "float32")
+        comm.carry_out(twice, x)
+        assert x.tolist() == [4, 4, 4]
+        with pytest.raises(ValueError, match=r"adds to chunks 0 to 0 after .* use float32"):
+            comm.carry_out(twice, np.ones(3, "float16"))
+
+    threads.run(2, law)
+
+
+def test_shared_memory_that_is_too_small_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On any node: then no rank takes it, and `auto` goes another way."""
+    small = {0: 1 << 40, 1: 100_000}
+    monkeypatch.setattr(ThreadTransport, "room", lambda self: small[self._me // 2])
+
+    def law(comm: Comm) -> None:
+        for call in (
+            lambda: comm.all_reduce(np.ones(100_000), "shared"),
+            lambda: comm.start(np.ones(100_000), "shared"),
+            lambda: comm.shared(100_000, "float64"),
+        ):
+            with pytest.raises(MemoryError, match=r"bytes are free|are free in /dev/shm"):
+                call()
+        x = np.ones(100)
+        comm.all_reduce(x, "shared")
+        for n in (100, 100_000):
+            comm._choice = choose.Choice(("shared",))
+            x = np.ones(n)
+            comm.all_reduce(x)
+            assert (x == 4).all()
+        assert comm._choice.names == ("halving",)
+        comm._choice = None
+        y = np.ones(1 << 20)
+        comm.all_reduce(y)
+        assert (y == 4).all()
+
+    threads.run(4, law, per_node=2)
+
+
+def test_what_was_held_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many channels are freed as were made."""
+    made: list[ThreadTransport] = []
+    init = ThreadTransport.__init__
+
+    def counted(self: ThreadTransport, *arguments: Any) -> None:
+        init(self, *arguments)
+        made.append(self)
+
+    monkeypatch.setattr(ThreadTransport, "__init__", counted)
+    monkeypatch.setattr(ThreadTransport, "free", made.remove)
+
+    def law(comm: Comm) -> None:
+        before = 2  # of this Comm
+        for _ in range(3):
+            part = comm.split(0)
+            assert part is not None
+            part.all_reduce(np.ones(3))
+            part.all_reduce(np.ones(3), "shared")
+            buffer = part.shared(3, "float32")
+            buffer.free()
+            part.free()
+        comm.barrier()
+        if comm.rank == 0:
+            assert len(made) == before * comm.size
+        comm.barrier()
+
+    threads.run(3, law, per_node=2)

@@ -36,6 +36,8 @@ def test_a_job_without_faults_is_left_alone(name: str) -> None:
         ("leaves_before_it_sends", "rank 1 has left without any call, but rank 0 waits for it in "
          "irecv of 10 float32 from rank 1"),
         ("leaves_before_it_is_through", "rank 1 has left after all_reduce of 10 float32 by ring"),
+        ("polled_when_it_has_left", "rank 1 has left without any call, but rank 0 waits for it in "
+         "all_reduce of 10 float32 by ring"),
     ],
 )  # fmt: skip
 def test_a_rank_that_ends_ends_all(name: str, says: str) -> None:
@@ -76,6 +78,13 @@ def test_a_rank_that_never_arrives_is_named(name: str, missing: str) -> None:
     assert "last calls:\n" in report
     assert "stack:\n" in report
     assert "waits in barrier (call 2 of Comm world, " in report
+
+
+def test_a_rank_that_is_polled_for_and_never_arrives_is_named() -> None:
+    told = job("polled_while_it_sleeps", NNMPI_TIMEOUT="1")
+    assert told.status != 0
+    assert "longer than NNMPI_TIMEOUT, in all_reduce of 10 float32 by ring" in told.err
+    assert "missing: rank 1 computes or sleeps, and has made 0 of 1 calls of world" in told.err
 
 
 def test_a_rank_that_never_joins_the_world_is_not_waited_for() -> None:

@@ -14,12 +14,13 @@ def flat(array: Any, call: str) -> Array:
         raise TypeError(
             f"{call} takes a NumPy array, not {type(array).__name__}: it works in place"
         )
+    if type(array) is not np.ndarray:
+        array = np.asarray(array)  # a matrix or a masked array has ways of its own
     if not array.flags.writeable:
         raise ValueError(f"{call} works in place, and this array is read-only: pass a copy")
     check_dtype(array.dtype, call)
-    if array.flags.c_contiguous:
-        return array.reshape(-1)
-    return np.ascontiguousarray(array).reshape(-1)
+    row: Array = array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    return row.reshape(-1)
 
 
 def check_dtype(dtype: np.dtype[Any], call: str) -> None:

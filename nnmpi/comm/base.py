@@ -84,6 +84,9 @@ class Transport(Protocol):
     def free(self) -> None:
         """Gives back what a duplicate or a part took; every rank of it calls it, once."""
 
+    def room(self) -> int:
+        """How many bytes of shared memory are free on this node."""
+
     def window(self, nbytes: int) -> Window:
         """A segment of so many bytes on this rank, and the others' segments; needs one node."""
 

@@ -42,6 +42,10 @@ class Check:
         self._runner = Runner(self._wire)
         self._booked = self._served = 0  # calls that began, and that were checked, in this order
 
+    def free(self) -> None:
+        """Gives back the messages' way; every rank calls it."""
+        self._wire.free()
+
     def compare(self, call: Call) -> None:
         """Returns if all ranks make this call; else raises the same MismatchError on all of them.
 

@@ -5,6 +5,7 @@ Those that promise most are then timed, beside the ways that no plan describes: 
 and shared memory.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, Self
 
@@ -13,8 +14,10 @@ import numpy as np
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.price import Network, price
 from nnmpi.comm import measure
+from nnmpi.comm.run import Array
 
 SIZES = tuple(256 << 2 * k for k in range(9))  # bytes, to 16 MiB
+NEVER = 1e9  # seconds of what cannot be done
 PROMISING = 2  # plans that are timed at each size
 FINE = 4  # sizes from one power of two to the next that are told apart
 
@@ -23,6 +26,10 @@ class Choice(NamedTuple):
     """A name for each size."""
 
     names: tuple[str, ...]
+
+    def without(self, name: str) -> Self:
+        """The same, but for a way that cannot be gone: what needs least takes its place."""
+        return type(self)(tuple("halving" if n == name else n for n in self.names))
 
     @classmethod
     def of(cls, times: dict[str, list[float]]) -> Self:
@@ -35,16 +42,36 @@ class Choice(NamedTuple):
 
 def measure_choice(trial: measure.Timed) -> Choice:
     """Times what may be the fastest, on a Comm made for it; all ranks get the same choice."""
-    names = _promising(trial.size, measure.network(trial))
+    names = _said(trial, _promising(trial.size, measure.network(trial)))
     times: dict[str, list[float]] = {name: [] for name in names}
     for nbytes in SIZES:
         array = np.zeros(nbytes // 4, np.float32)
-        calls = [partial(trial.all_reduce, array, name) for name in names]
-        for name, seconds in zip(names, measure.medians(trial, calls), strict=True):
-            times[name].append(seconds)
-        if max(row[-1] for row in times.values()) > measure.LONG:
+        fit = [name for name in names if name != "shared" or _fits(trial, array)]
+        calls = [partial(trial.all_reduce, array, name) for name in fit]
+        seconds = dict(zip(fit, measure.medians(trial, calls), strict=True))
+        for name in names:
+            times[name].append(seconds.get(name, NEVER))
+        if max(seconds.values()) > measure.LONG:
             break
-    return Choice.of(times)
+    return Choice(tuple(_said(trial, Choice.of(times).names)))
+
+
+def _fits(trial: measure.Timed, array: Array) -> bool:
+    """Whether there is shared memory for it."""
+    try:
+        trial.all_reduce(array, "shared")
+    except MemoryError:
+        return False
+    return True
+
+
+def _said(trial: measure.Timed, names: Sequence[str]) -> list[str]:
+    """What rank 0 says: the ranks' processors need not agree to the last bit."""
+    every = (*ALGORITHMS, "mpi", "shared")
+    words = np.full(1 + FINE * 64, -1)
+    words[: len(names)] = [every.index(name) for name in names]
+    trial.broadcast(words)
+    return [every[i] for i in words if i >= 0]
 
 
 def _promising(p: int, network: Network) -> list[str]:

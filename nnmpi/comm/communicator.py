@@ -1,5 +1,6 @@
 """Comm: ranks that work together, and everything they can do together."""
 
+import operator
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -25,7 +26,9 @@ class Comm:
     """`size` ranks, of which this is `rank`.
 
     Collectives work in place, on arrays of one length and type on all ranks, and every rank calls
-    the same ones in the same order. The same algorithm on the same ranks gives the same bits.
+    the same ones in the same order; NNMPI_DEBUG=collectives finds out where that is not so, and
+    without it MPI may well give wrong sums silently. The same algorithm on the same ranks gives the
+    same bits. A rank uses its Comms from one thread.
     """
 
     def __init__(
@@ -52,7 +55,10 @@ class Comm:
         self._progress.finish(*self._all_reduce(array, algorithm, starts=False), self._wire)
 
     def start(self, array: Array, algorithm: str = "auto") -> Work:
-        """Begins an all-reduce. The array has to be left alone until the work is complete."""
+        """Begins an all-reduce. The array has to be left alone until the work is complete.
+
+        The first `auto` of a Comm, and the first `shared` of a size, wait for all ranks to come.
+        """
         return self._work(*self._all_reduce(array, algorithm, starts=True))
 
     def reduce_scatter(self, array: Array, algorithm: str = "ring") -> Array:
@@ -76,12 +82,15 @@ class Comm:
 
     def broadcast(self, array: Array, root: int = 0, algorithm: str = "tree") -> None:
         """Replaces the array on every rank by that of `root`."""
-        plan = rooted(_named(algorithms.BROADCASTS, algorithm, "broadcast"), self._rank(root))
+        root = self._rank(root)
+        plan = rooted(_named(algorithms.BROADCASTS, algorithm, "broadcast"), root)
         self._in_place("broadcast", algorithm, plan, array, root, moves_only=True)
 
     def reduce(self, array: Array, root: int = 0, algorithm: str = "tree") -> None:
         """Replaces the array on `root` by its sum over the ranks; the others keep theirs."""
-        plan = rooted(_named(algorithms.REDUCES, algorithm, "reduce"), self._rank(root))
+        root = self._rank(root)
+        plan = rooted(_named(algorithms.REDUCES, algorithm, "reduce"), root)
+        flat(array, "reduce")
         own = array if self.rank == root else np.array(array)
         self._in_place("reduce", algorithm, plan, own, root)
 
@@ -99,7 +108,7 @@ class Comm:
 
     def isend(self, array: Array, to: int, tag: int = 0) -> Work:
         """Begins to send. The array may change only when the work is complete."""
-        self._rank(to)
+        to = self._rank(to)
         check_dtype(array.dtype, "isend")
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         post = partial(self._talk.isend, to=to, tag=tag)
@@ -108,7 +117,7 @@ class Comm:
 
     def irecv(self, array: Array, source: int, tag: int = 0) -> Work:
         """Begins to receive into the array, which must be as long as what is sent."""
-        self._rank(source)
+        source = self._rank(source)
         row = flat(array, "irecv")
         post = partial(self._talk.irecv, source=source, tag=tag)
         call = Call(self.name, -1, "irecv", "", row.dtype, row.size, source, *site(1))
@@ -127,6 +136,7 @@ class Comm:
 
     def shared(self, n: int, dtype: Any) -> Shared:
         """Memory for sums of n numbers without any copying; every rank calls it."""
+        n = operator.index(n)
         if n < 0:
             raise ValueError(f"there is no room for {n} numbers: use 0 or more")
         check_dtype(np.dtype(dtype), "shared")
@@ -149,6 +159,18 @@ class Comm:
 
         return Shared(segments, n, finish, lambda: self._work(*steps(starts=True)), free)
 
+    def free(self) -> None:
+        """Gives back what the library holds for this Comm; every rank calls it, and then no more.
+
+        Only who makes communicators by the hundred has to: an MPI has room for so many.
+        """
+        self._meet(self._called("free"))
+        self._ways.free()
+        if self._check is not None:
+            self._check.free()
+        self._wire.free()
+        self._talk.free()
+
     def abort(self, message: str) -> None:
         """Ends all ranks of the job, saying why."""
         self._wire.abort(message)
@@ -161,17 +183,28 @@ class Comm:
         check = not starts or name in TOGETHER
         call = self._called("all_reduce", name, row.size, row.dtype, check=check)
         if name in TOGETHER and self._ways.lacks_memory(name, row):
-            self._meet(call)
-            with self._progress.guard.during(call):
-                self._ways.make_memory(name, row)
+            try:
+                self._make_memory(name, row, call)
+            except MemoryError:
+                if algorithm != "auto" or self._choice is None:
+                    raise
+                self._choice = self._choice.without(name)
+                return self._all_reduce(array, algorithm, starts)
         blocks = not starts and self._progress.idle
         steps = self._ways.steps(name, row, call.number % TAGS, starts, blocks)
         if self._check is not None:
             steps = self._checked(steps, call, check)
         return steps if array.flags.c_contiguous else put_back(steps, row, array), call
 
+    def _make_memory(self, name: str, row: Array, call: Call) -> None:
+        self._meet(call)
+        with self._progress.guard.during(call):
+            self._ways.make_memory(name, row)
+
     def _chosen(self, nbytes: int) -> str:
         """What is likely to be the fastest for so many bytes; all ranks agree on it."""
+        if self.size == 1:
+            return "ring"
         if self._choice is None:
             call = self._called("all_reduce", "auto")
             self._meet(call)
@@ -179,7 +212,7 @@ class Comm:
                 with_own_ledger = self._wire.duplicate(Ledger(self.size))
                 trial = Comm(with_own_ledger, f"{self.name}/trial", self._progress)
             self._choice = choose.measure_choice(trial)
-            trial._ways.free()
+            trial.free()
         return self._choice.name(nbytes)
 
     def _in_place(
@@ -227,6 +260,7 @@ class Comm:
         return Work(steps, self._wire, self._progress, call)
 
     def _rank(self, rank: int) -> int:
+        rank = operator.index(rank)
         if not 0 <= rank < self.size:
             raise ValueError(f"there is no rank {rank} of {self.size}: use 0 to {self.size - 1}")
         return rank

@@ -126,7 +126,10 @@ def site(inside: int = 3) -> tuple[str, int]:
     `inside` calls up it was still inside, which saves making a frame for each: this is done for
     every collective.
     """
-    frame = sys._getframe(inside)
+    try:
+        frame = sys._getframe(inside)
+    except ValueError:  # called by the interpreter itself, as at its end
+        frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__package__") == __package__:
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno

@@ -28,7 +28,7 @@ class Record(NamedTuple):
     def of(cls, progress: Progress, thread: int, left: bool = False) -> Self:
         """Of the rank whose work is done by that thread; asked from another thread."""
         guard = progress.guard
-        waiting = None if left else guard.waiting()
+        waiting = None if left else progress.waiting()
         return cls(
             {name: group.number for name, group in guard.groups.copy().items()},
             guard.last(),

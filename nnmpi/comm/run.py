@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from nnmpi.collectives.step import Algorithm, Range, cut
+from nnmpi.collectives.step import Algorithm, Range, Step, cut
 from nnmpi.comm.base import Request, Transport
 
 Array: TypeAlias = NDArray[Any]
@@ -77,6 +77,8 @@ def make_plan(
             if s.reduce
             else _messages(lo, hi, itemsize, piece)
         )
+        if s.reduce and sums is not dtype:
+            _refuse_settled(settled, s)
         if into and not s.reduce:
             settled[int(s.recv[0]) : int(s.recv[1])] = True
         if out or into:
@@ -84,6 +86,16 @@ def make_plan(
             moves.append(Move(int(s.to), out, int(s.source), into, s.reduce, add, settle, short))
     scratch = max((m.add[1].stop for m in moves if m.add is not None), default=0)
     return Plan(tuple(moves), dtype, sums, scratch, _settle(settled, (0, chunks), n))
+
+
+def _refuse_settled(settled: NDArray[np.bool_], s: Step) -> None:
+    """A sum that was rounded is complete: this plan would go on with it."""
+    for peer, (lo, hi) in ((s.to, s.send), (s.source, s.recv)):
+        if peer >= 0 and settled[int(lo) : int(hi)].any():
+            raise ValueError(
+                f"the plan adds to chunks {lo} to {hi - 1} after it has put sums there; "
+                "numbers of 16 bits are rounded by then: use float32"
+            )
 
 
 def _elements(chunks: Range, n: int, of: int) -> tuple[int, int]:
@@ -178,6 +190,15 @@ class Runner:
             scratch = np.empty(plan.scratch, plan.wide)
         yield from carry_out(plan, flat, sums, scratch, self._transport, tag, blocks)
         free.append(scratch)
+
+    def finish(self, algorithm: Algorithm, flat: Array) -> None:
+        """All moves at once, where nothing else is under way on this transport."""
+        for needs in self.steps(algorithm, flat, tag=0, blocks=True):
+            self._transport.wait(needs or ())
+
+    def free(self) -> None:
+        """Gives back the transport; every rank of it calls it."""
+        self._transport.free()
 
     def _plan(self, algorithm: Algorithm, n: int, dtype: np.dtype[Any]) -> Plan:
         t = self._transport

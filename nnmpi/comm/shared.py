@@ -22,6 +22,7 @@ from nnmpi.comm.work import Work
 
 BLOCK = 1 << 19  # bytes added at a time: the sum so far stays in the second-level cache
 PAGE = 4096
+MOST = 0.9  # of the free shared memory
 
 
 class Levels(NamedTuple):
@@ -29,20 +30,35 @@ class Levels(NamedTuple):
 
     node: Transport
     nodes: Algorithm | None  # a ring of the first ranks of all nodes; None where there is one node
+    quiet: Runner  # for what ranks agree on here; on no ledger
 
     @classmethod
     def of(cls, wire: Transport) -> Self:
         """Every rank of the transport calls it."""
-        node = wire.split_node()
+        node, quiet = wire.split_node(), Runner(wire.duplicate(Ledger(wire.size)))
         if node.size == wire.size:
-            return cls(node, None)
+            return cls(node, None, quiet)
         first = np.zeros(wire.size, np.uint8)
         first[wire.rank] = node.rank == 0
-        finder = Runner(wire.duplicate(Ledger(wire.size)))
-        for _ in finder.steps(ALL_GATHERS["ring"], first, tag=0, blocks=True):
-            pass
+        quiet.finish(ALL_GATHERS["ring"], first)
         leaders = tuple(np.flatnonzero(first).tolist())
-        return cls(node, among(ALGORITHMS["ring"], lambda p: leaders))
+        return cls(node, among(ALGORITHMS["ring"], lambda p: leaders), quiet)
+
+    def check_room(self, n: int, dtype: Any) -> None:
+        """Raises MemoryError, on all ranks, where a node has no room: to run out kills the job."""
+        needed, free = sum(_sizes(n, np.dtype(dtype), self.node.size)), self.node.room()
+        lacking = np.array([needed > MOST * free], np.int64)
+        self.quiet.finish(ALGORITHMS["doubling"], lacking)
+        if lacking[0]:
+            raise MemoryError(
+                f"a sum through shared memory takes {needed:,} bytes, and {free:,} are free in "
+                "/dev/shm here: take another algorithm, or enlarge it (docker run --shm-size)"
+            )
+
+    def free(self) -> None:
+        """Gives back what was made; every rank calls it."""
+        self.node.free()
+        self.quiet.free()
 
 
 class Segments:
@@ -54,14 +70,14 @@ class Segments:
         self._node = levels.node.duplicate()
         self._nodes, self._runner = levels.nodes, runner
         self._sums_dtype = wide(self.dtype)
-        own = _pages(n * self.dtype.itemsize)
-        apart = self._sums_dtype != self.dtype
+        own, *extra = _sizes(n, self.dtype, 1)
+        apart = self._sums_dtype is not self.dtype
         self._sum = partial(np.add, dtype=self._sums_dtype) if apart else np.add
-        extra = own + _pages(n * self._sums_dtype.itemsize) * apart
-        self._window = self._node.window(own + extra * (self._node.rank == 0))
+        self._window = self._node.window(own + sum(extra) * (self._node.rank == 0))
         self._segments = [
             s[: n * self.dtype.itemsize].view(self.dtype) for s in self._window.segments
         ]
+        self._window.segments[self._node.rank][...] = 0  # takes the memory now, while there is room
         first = self._window.segments[0]
         self._total = first[own : own + n * self.dtype.itemsize].view(self.dtype)
         wide_bytes = n * self._sums_dtype.itemsize
@@ -142,7 +158,8 @@ class Shared:
     """Memory for one sum at a time: write `mine`, call `all_reduce`, read `total`.
 
     `mine` may be written again when `all_reduce` has returned. `total` is the same memory on all
-    ranks of a node, and holds until this rank calls `all_reduce` again.
+    ranks of a node, and holds until this rank calls `all_reduce` again: read it, or write to it
+    only where no other rank does.
     """
 
     def __init__(
@@ -167,6 +184,12 @@ class Shared:
     def free(self) -> None:
         """Gives the memory back. Every rank calls it, and uses `mine` and `total` no more."""
         self._free()
+
+
+def _sizes(n: int, dtype: np.dtype[Any], p: int) -> tuple[int, int, int]:
+    """Bytes for what p ranks bring, for the sum, and for a finer sum where there is one."""
+    one, finer = _pages(n * dtype.itemsize), wide(dtype)
+    return p * one, one, _pages(n * finer.itemsize) * (finer is not dtype)
 
 
 def _pages(nbytes: int) -> int:

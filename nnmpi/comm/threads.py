@@ -72,7 +72,7 @@ class Hub:
     """What the ranks of one process share. Everything in it is touched under its lock."""
 
     def __init__(self, size: int, per_node: int) -> None:
-        self.per_node = per_node
+        self.per_node, self.room = per_node, 1 << 62  # bytes of "shared" memory
         self.changed = threading.Condition()
         self.failure: AbortedError | None = None
         self._alive = set(range(size))
@@ -227,6 +227,9 @@ class ThreadTransport:
 
     def free(self) -> None:
         pass  # nothing is held for a channel
+
+    def room(self) -> int:
+        return self._hub.room
 
     def window(self, nbytes: int) -> Window:
         segments = self._gather(np.zeros(nbytes, np.uint8))

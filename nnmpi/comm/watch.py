@@ -74,7 +74,7 @@ class Watch:
     def _look(self) -> None:
         for source, message in self._messages():
             self._take(source, message[:1], message[1:])
-        waiting = None if self._ends.is_set() else self._guard.waiting()
+        waiting = None if self._ends.is_set() else self._progress.waiting()
         if waiting is not None:
             self._overdue(*waiting)
             self._deserted(*waiting)
@@ -184,7 +184,7 @@ def join(
 
 def _late(threads: Sequence[threading.Thread], ranks: Sequence[Progress], timeout: float) -> str:
     """The report, if a rank has waited for too long."""
-    waiting = ((r, rank.guard.waiting()) for r, rank in enumerate(ranks))
+    waiting = ((r, rank.waiting()) for r, rank in enumerate(ranks))
     late = next(((r, w[0]) for r, w in waiting if w is not None and w[1] > timeout), None)
     if late is None:
         return ""

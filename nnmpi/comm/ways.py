@@ -60,13 +60,17 @@ class Ways:
         return self._levels
 
     def free(self) -> None:
-        """Gives all shared memory back; every rank calls it."""
+        """Gives everything back; every rank calls it."""
         for window in self._windows.values():
             window.segments.free()
         self._windows.clear()
+        if self._levels is not None:
+            self._levels.free()
+            self._levels = None
 
     def segments(self, n: int, dtype: Any) -> Segments:
         """Shared memory for sums of n numbers; every rank asks for it at the same time."""
+        self.levels().check_room(n, dtype)
         return Segments(self.levels(), self._runner, n, dtype)
 
     def _library(self, flat: Array, tag: int, starts: bool, blocks: bool) -> Steps:

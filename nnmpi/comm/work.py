@@ -1,10 +1,13 @@
 """Operations that are under way, and the one place that pushes all of them forward."""
 
+import math
 import time
 
 from nnmpi.comm.base import Request, Transport
 from nnmpi.comm.guard import Call, Guard
 from nnmpi.comm.run import LATER, Steps
+
+RECENT = 1.0  # seconds: a work polled in vain since then is being waited for
 
 
 class Progress:
@@ -40,6 +43,13 @@ class Progress:
         for work in tuple(self.works):
             work.poll()
 
+    def waiting(self) -> tuple[Call, float] | None:
+        """What holds this rank up, and for how many seconds: a call, or a work it polls in vain."""
+        now = time.monotonic()
+        polled = [w for w in tuple(self.works) if w.polled > now - RECENT]
+        vain = min(polled, key=lambda w: w.since, default=None)
+        return self.guard.waiting() or (None if vain is None else (vain.call, now - vain.since))
+
 
 class Work:
     """An operation that was started: `poll` pushes it forward, `wait` completes it."""
@@ -48,7 +58,9 @@ class Work:
         self.call = call
         self._steps, self._transport, self._progress = steps, transport, progress
         self._needs: list[Request] | None = None
+        self._error: BaseException | None = None
         self.done = False
+        self.polled, self.since = -math.inf, math.inf  # the last poll in vain, and the first
         progress.works.append(self)
         progress.guard.enter(call)
         try:
@@ -59,38 +71,52 @@ class Work:
     def poll(self) -> bool:
         """Whether it is complete; never blocks."""
         while not self.done:
-            if self._needs and not self._transport.test(self._needs):
+            if self._needs and not self._test():
+                self.polled = time.monotonic()
+                self.since = min(self.since, self.polled)
                 return False
             self._advance()
             if self._needs is LATER:
                 return self.done
+        if self._error is not None:
+            raise self._error
         return True
 
     def wait(self) -> None:
         """Until it is complete."""
-        if self.done:
-            return
         self._progress.guard.enter(self.call)
         try:
             while not self.done:
                 if self._needs and len(self._progress.works) == 1:
-                    self._transport.wait(self._needs)
-                    self._advance()
+                    self._advance(blocks=True)
                 elif not self.poll():
                     self._progress.poll()
                     time.sleep(0)  # lets other ranks and threads on this core have their turn
         finally:
             self._progress.guard.leave()
+        if self._error is not None:
+            raise self._error
 
-    def _advance(self) -> None:
+    def _test(self) -> bool:
         try:
-            self._needs = next(self._steps)
-        except StopIteration:
-            self._end()
-        except BaseException:
-            self._end()
+            return self._transport.test(self._needs or ())
+        except BaseException as error:
+            self._end(error)
             raise
 
-    def _end(self) -> None:
-        self.done, self._needs = True, LATER
+    def _advance(self, blocks: bool = False) -> None:
+        """One step on, for which all that it needs is there, or is waited for."""
+        try:
+            if blocks:
+                self._transport.wait(self._needs or ())
+            self._needs = next(self._steps)
+            self.since = math.inf
+        except StopIteration:
+            self._end()
+        except BaseException as error:
+            self._end(error)
+            raise
+
+    def _end(self, error: BaseException | None = None) -> None:
+        self.done, self._needs, self._error = True, LATER, error
         self._progress.works.remove(self)
