@@ -4,7 +4,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import brought
 import laws
+import laws_sums
 import numpy as np
 import pytest
 
@@ -30,14 +32,14 @@ def test_sums_across_nodes(p: int, per_node: int) -> None:
     def law(comm: Comm) -> None:
         for name in ("shared", "hierarchical"):
             for dtype in ("float32", "float16", "int64"):
-                for n in laws.lengths(p):
+                for n in brought.lengths(p):
                     for finish in (comm.all_reduce, lambda x, name: comm.start(x, name).wait()):
-                        x = laws.part(comm.rank, n, dtype)
+                        x = brought.part(comm.rank, n, dtype)
                         finish(x, name)
-                        np.testing.assert_array_equal(x, laws.total(p, n, dtype), f"{dtype} {n}")
-        laws.buffers_in_shared_memory(comm)
-        laws.half_precision_does_not_overflow_on_the_way(comm)
-        laws.all_reduce_gives_all_ranks_the_same_bits(comm)
+                        np.testing.assert_array_equal(x, brought.total(p, n, dtype), f"{dtype} {n}")
+        laws_sums.buffers_in_shared_memory(comm)
+        laws_sums.half_precision_does_not_overflow_on_the_way(comm)
+        laws_sums.all_reduce_gives_all_ranks_the_same_bits(comm)
         comm.ledger.reset()
         comm.all_reduce(np.ones(1000), "shared")
         leads = comm.rank % per_node == 0
@@ -104,9 +106,9 @@ def test_bfloat16_is_summed_in_float32() -> None:
 
     def law(comm: Comm) -> None:
         for name in NAMES:
-            x = laws.rough(comm.rank, 333, bfloat16)
+            x = brought.rough(comm.rank, 333, bfloat16)
             comm.all_reduce(x, name)
-            parts = [laws.rough(r, 333, bfloat16).astype("f4") for r in range(comm.size)]
+            parts = [brought.rough(r, 333, bfloat16).astype("f4") for r in range(comm.size)]
             if comm.size <= 2:  # only one order
                 assert x.tobytes() == sum(parts[1:], parts[0]).astype(bfloat16).tobytes()
             exact = np.sum(np.array(parts, "f8"), 0)
@@ -289,7 +291,7 @@ def test_what_was_held_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
         made.append(self)
 
     monkeypatch.setattr(ThreadTransport, "__init__", counted)
-    monkeypatch.setattr(ThreadTransport, "free", made.remove)
+    monkeypatch.setattr(ThreadTransport, "free", lambda self: made.remove(self))  # noqa: PLW0108
 
     def law(comm: Comm) -> None:
         before = 2  # of this Comm
