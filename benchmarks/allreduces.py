@@ -105,8 +105,13 @@ class Bench:
         times, calls = self._rounds(timed, single) if REFERENCE in timed else ({}, {})
         for way in ways.values():
             way.free()
-        predicted = predict(names, self.comm.size, nbytes, network)
+        predicted = predict(self._planned(names), self.comm.size, nbytes, network)
         return Point(nbytes, self.comm.size, times, calls, predicted, taken) if times else None
+
+    def _planned(self, names: Sequence[str]) -> list[str]:
+        """Which go by their plan: across hosts `hierarchical` goes through shared memory."""
+        hosts = len(set(self.raw.allgather(MPI.Get_processor_name())))
+        return [n for n in names if n in ALGORITHMS and not (n == "hierarchical" and hosts > 1)]
 
     def way(self, name: str, array: Floats) -> Way:
         """The sum of that name over an array, or over memory of its own."""
@@ -192,11 +197,10 @@ def fit(comm: Comm) -> tuple[Network, list[float]]:
     return network, off
 
 
-def predict(names: Sequence[str], p: int, nbytes: int, network: Network | None) -> dict[str, float]:
+def predict(plans: Sequence[str], p: int, nbytes: int, network: Network | None) -> dict[str, float]:
     """Seconds by plan; nothing where nothing is sent."""
     if network is None:
         return {}
-    plans = (name for name in names if name in ALGORITHMS)
     return {name: price(ALGORITHMS[name], p, nbytes, network).seconds for name in plans}
 
 

@@ -8,7 +8,6 @@ from itertools import groupby
 from allreduces import REFERENCE, Point
 from timing import Row, size_name
 
-from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.price import Network
 
 WIDTH = 110
@@ -68,7 +67,7 @@ def rest(points: Sequence[Point], names: Sequence[str]) -> Iterator[str]:
     if not points:
         yield "nothing was measured"
         return
-    plans = [name for name in names if name in ALGORITHMS and points[0].predicted]
+    plans = [name for name in names if name in points[0].predicted]
     if points[0].ranks > 1:
         yield from _bus(points, names)
     if plans:

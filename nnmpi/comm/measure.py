@@ -57,7 +57,7 @@ def medians(comm: Timed, calls: Sequence[Callable[[], object]]) -> list[float]:
     They take turns. Each is made once before it is timed, so that its memory is in the cache.
     """
     first = [_agreed(comm, [_timed(comm, call)])[0] for call in calls]
-    repeats = min(max(int(BUDGET * len(calls) / max(sum(first), 1e-9)), 3), 30)
+    repeats = min(max(int(BUDGET * len(calls) / max(sum(first), 1e-9)), 5), 30)
     rows = [[_timed(comm, call) for call in calls] for _ in range(repeats)]
     return _agreed(comm, np.median(rows, axis=0).tolist())
 
