@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nnmpi.collectives.algorithms import ALGORITHMS
-from nnmpi.comm.base import Transport
+from nnmpi.comm.base import Request, Transport
 from nnmpi.comm.run import LATER, Array, Runner, Steps, wide
 from nnmpi.comm.shared import Levels, Segments
 
@@ -23,6 +23,7 @@ class Ways:
         self._wire, self._runner = wire, runner
         self._levels: Levels | None = None
         self._windows: dict[tuple[int, np.dtype[Any]], _Window] = {}
+        self._here: list[Request] = []  # where all ranks met before the library's last sum
         self._special: dict[str, Way] = {
             "mpi": self._library,
             "shared": self._through_window,
@@ -61,6 +62,7 @@ class Ways:
 
     def free(self) -> None:
         """Gives everything back; every rank calls it."""
+        self._wire.wait(self._here)
         for window in self._windows.values():
             window.segments.free()
         self._windows.clear()
@@ -74,18 +76,19 @@ class Ways:
         return Segments(self.levels(), self._runner, n, dtype)
 
     def _library(self, flat: Array, tag: int, starts: bool, blocks: bool) -> Steps:
-        """By MPI_Allreduce, in which a rank moves nothing else: so first all have to be there."""
+        """By MPI_Allreduce, in which a rank moves nothing else.
+
+        So a rank with something else under way first waits, pushing it forward, until all ranks are
+        there. Those with nothing say that they are there, and need not wait for anybody.
+        """
         dtype = wide(flat.dtype)
         sums = flat if dtype is flat.dtype else flat.astype(dtype)
         if starts:
             yield self._wire.start_all_reduce(sums)
         else:
-            here = [self._wire.ibarrier()]
-            if not blocks:
-                yield here
+            before, self._here = self._here, [self._wire.ibarrier()]
+            yield before if blocks else before + self._here
             self._wire.all_reduce(sums)
-            if blocks:
-                yield here
         if sums is not flat:
             flat[...] = sums
 
