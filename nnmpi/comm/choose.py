@@ -17,6 +17,7 @@ from nnmpi.comm import measure
 from nnmpi.comm.run import Array
 
 SIZES = tuple(256 << 2 * k for k in range(9))  # bytes, to 16 MiB
+LONG = 0.02  # seconds: where one sum takes longer, larger sizes are not timed
 NEVER = 1e9  # seconds of what cannot be done
 PROMISING = 2  # plans that are timed at each size
 FINE = 4  # sizes from one power of two to the next that are told apart
@@ -51,7 +52,7 @@ def measure_choice(trial: measure.Timed) -> Choice:
         seconds = dict(zip(fit, measure.medians(trial, calls), strict=True))
         for name in names:
             times[name].append(seconds.get(name, NEVER))
-        if max(seconds.values()) > measure.LONG:
+        if max(seconds.values()) > LONG:
             break
     return Choice(tuple(_said(trial, Choice.of(times).names)))
 

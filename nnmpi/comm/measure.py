@@ -15,7 +15,7 @@ SIZES = tuple(256 << 2 * k for k in range(8))  # bytes, to 4 MiB
 TURNS = 8  # messages of a ping-pong
 BUDGET = 0.004  # seconds for one call to be timed
 BURST = 0.012  # seconds after which a link has forgotten how long it was idle
-LONG = 0.02  # seconds: where one call takes longer, larger sizes are not timed
+LONG = 0.05  # seconds: where one call takes longer, larger sizes are not timed
 
 
 class Timed(Protocol):
@@ -78,9 +78,14 @@ def _agreed(comm: Timed, figures: Sequence[float]) -> list[float]:
 
 
 def line(sizes: Sequence[int], times: Sequence[float]) -> Link:
-    """alpha and beta such that alpha + beta n fits best, by least squares of relative errors."""
+    """alpha and beta such that alpha + beta n fits best, by least squares.
+
+    An error counts by the root of the time: by the time itself, short messages would say what a
+    byte costs, and not at all, long ones would say what a message costs.
+    """
     n, t = np.asarray(sizes, float), np.asarray(times)
-    a, b = np.linalg.lstsq(np.stack([1 / t, n / t], 1), np.ones_like(t), rcond=None)[0]
+    w = t**-0.5
+    a, b = np.linalg.lstsq(np.stack([w, n * w], 1), t * w, rcond=None)[0]
     return Link(max(float(a), 0.0), max(float(b), 0.0))
 
 
