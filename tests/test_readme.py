@@ -81,3 +81,28 @@ def test_the_example_of_ranks_runs_on_two(tmp_path):
 def test_simulations_are_understood(command, capsys):
     assert simulate.main(shlex.split(command)) == 0
     assert "ring" in capsys.readouterr().out
+
+
+def test_the_tables_of_all_reduces_are_those_that_were_measured():
+    files = {"2 ranks": "2-ranks-zen4", "4 ranks, 2 cores": "4-ranks-zen4"}
+    sizes = [4096, 1 << 18, 1 << 20, 1 << 22, 1 << 24]
+    other = {"comm.shared": "window", "PyTorch's gloo": "gloo"}
+    shown = re.findall(r"^\| (\d ranks[^:]*): `?([^|`]+)`? \| (.*) \|$", README, re.M)
+    assert len(shown) == 14
+    for ranks, name, cells in shown:
+        rows = all_reduces(f"collectives-{files[ranks]}.json")
+        ratios = [rows[other.get(name, name), n]["ratio"] for n in sizes]
+        want = [f"{r:.0f}x" if r >= 100 else f"{r:.2f}x" for r in ratios]
+        assert cells.split(" | ") == want, (ranks, name)
+    rows = all_reduces("collectives-cluster-1gbit.json")
+    for name, *cells in re.findall(
+        r"^\| `(\w+)` \| (\d+) ms \| (\d+) ms \| ([\d.]+)x \|$", README, re.M
+    ):
+        row = rows[name, 8 << 20]
+        times = [f"{row[key] * 1e3:.0f}" for key in ("seconds", "predicted_seconds")]
+        assert cells == [*times, f"{row['ratio']:.2f}"]
+
+
+def all_reduces(file: str) -> dict[tuple[str, int], dict[str, float]]:
+    rows = json.loads((ROOT / "benchmarks" / "results" / file).read_text(encoding="utf-8"))
+    return {(row["algorithm"], row["bytes"]): row for row in rows if row["case"] == "all_reduce"}
