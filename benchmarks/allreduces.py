@@ -10,13 +10,13 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from mpi4py import MPI
 from numpy.typing import NDArray
 from timing import size_name
 
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.price import Network, price
 from nnmpi.comm import Comm, measure
+from nnmpi.comm.mpi import MPI  # which starts it quietly
 
 REFERENCE = "MPI_Allreduce"
 NAMED = (*ALGORITHMS, "mpi", "shared")

@@ -25,11 +25,11 @@ import numpy as np
 import tables
 import timing
 from allreduces import NAMES, REFERENCE, Bench, Point, WrongError, fit
-from mpi4py import MPI
 from timing import Row, size_name
 
 from nnmpi.collectives.price import Network
 from nnmpi.comm import Comm, world
+from nnmpi.comm.mpi import MPI  # which starts it quietly
 
 SIZES = ",".join(size_name(256 << 2 * k) for k in range(10))
 

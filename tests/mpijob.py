@@ -72,7 +72,6 @@ def environment(added: Mapping[str, str]) -> dict[str, str]:
     own = {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "OMPI_MCA_osc": "^ucx",  # windows without noise
         "OPENBLAS_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(path),
     }

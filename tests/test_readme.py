@@ -71,10 +71,9 @@ def test_the_example_of_ranks_runs_on_two(tmp_path):
     (tmp_path / "ranks.py").write_text(ranks)
     told = run(2, tmp_path / "ranks.py")
     assert told.status == 0, told.err
-    assert sorted(line.split(", ")[0] for line in told.out.splitlines()) == [
-        "rank 0: 24",
-        "rank 1: 24",
-    ]
+    assert "ucx" not in told.err.lower()  # Open MPI has much to say about what is not there
+    sums = sorted(line.split(", ")[0] for line in told.out.splitlines())
+    assert sums == ["rank 0: 24", "rank 1: 24"]
 
 
 @pytest.mark.parametrize("command", SIMULATIONS)

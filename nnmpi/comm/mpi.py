@@ -9,8 +9,13 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
-from mpi4py import MPI
 from numpy.typing import NDArray
+
+# Read when MPI starts, which is below. Without it Open MPI prints an error for each window, from
+# its part for InfiniBand, where there is none.
+os.environ.setdefault("OMPI_MCA_osc", "^ucx")
+
+from mpi4py import MPI
 
 from nnmpi.comm.arrays import pieces
 from nnmpi.comm.base import Bytes, Ledger, Window
