@@ -1,6 +1,6 @@
 """Carries a plan out: turns an algorithm into the moves of one rank, and makes them.
 
-r  this rank      p  ranks      n  elements of the buffer      m  a move
+r  this rank      p  ranks      n  elements of the buffer      s  a step of the algorithm
 """
 
 from collections import defaultdict
@@ -28,9 +28,7 @@ class Move(NamedTuple):
     to: int
     out: tuple[slice, ...]  # bytes of the sums if they are partial, else of the buffer
     source: int
-    into: tuple[
-        slice, ...
-    ]  # bytes of the scratch memory if they are to be added, else of the buffer
+    into: tuple[slice, ...]  # bytes of scratch memory if they are to be added, else of the buffer
     reduce: bool
     add: tuple[slice, slice] | None  # elements of the sums, and of the scratch memory
     settle: tuple[slice, ...]  # sums that are complete, to be rounded before they are sent
@@ -72,11 +70,7 @@ def make_plan(
         settle = () if s.reduce or not out else _settle(settled, s.send, n)
         lo, hi = _elements(s.recv, n, chunks) if s.source >= 0 else (0, 0)
         add = (slice(lo, hi), slice(0, hi - lo)) if s.reduce and lo < hi else None
-        into = (
-            _messages(0, hi - lo, itemsize, piece)
-            if s.reduce
-            else _messages(lo, hi, itemsize, piece)
-        )
+        into = _messages(*((0, hi - lo) if s.reduce else (lo, hi)), itemsize, piece)
         if s.reduce and sums is not dtype:
             _refuse_settled(settled, s)
         if into and not s.reduce:
