@@ -101,7 +101,8 @@ def _predictions(points: Sequence[Point], plans: Sequence[str]) -> Iterator[str]
             f"in the median, {max(map(_factor, every)):.2f} at most."
         )
     p = points[0]
-    if more := [p.seconds(n) - p.predicted[n] for n in plans if n in p.times]:
+    more = [p.seconds(n) - p.predicted[n] for n in plans if n in p.times]
+    if more and statistics.median(more) > 0:
         yield (
             f"At {size_name(p.nbytes)} a call takes {statistics.median(more) * 1e6:.1f} us more "
             "than its messages (median of the plans)."

@@ -10,9 +10,9 @@ import laws_sums
 import numpy as np
 import pytest
 
-from nnmpi.collectives.algorithms import ALGORITHMS
+from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS
 from nnmpi.collectives.step import then
-from nnmpi.comm import AbortedError, Comm, choose, measure, threads
+from nnmpi.comm import AbortedError, Comm, MismatchError, choose, measure, run, threads
 from nnmpi.comm.threads import ThreadTransport
 from nnmpi.comm.ways import NAMES
 
@@ -75,6 +75,11 @@ REFUSED = [
     ("a rank", lambda c: c.isend(np.ones(2), 2), ValueError, "no rank 2 .* 0 to 1"),
     ("a rank", lambda c: c.irecv(np.ones(2), -1), ValueError, "no rank -1 .* 0 to 1"),
     ("objects", lambda c: c.isend(np.array([None]), 0), TypeError, "takes numbers"),
+    ("a list", lambda c: c.isend([1.0], 0), TypeError, "not list"),
+    ("a tag", lambda c: c.isend(np.ones(2), 0, -1), ValueError, "tag -1 .* 0 to 32767"),
+    ("a tag", lambda c: c.irecv(np.ones(2), 0, 1 << 15), ValueError, "tag 32768 .* 0 to 32767"),
+    ("a color", lambda c: c.split(-3), ValueError, "color -3 .* 0 or more, or None"),
+    ("a plan", lambda c: c.carry_out("ring", np.ones(2)), TypeError, "an Algorithm, not str"),
     ("a length", lambda c: c.shared(-1, "float32"), ValueError, "-1"),
     ("a type", lambda c: c.shared(3, "O"), TypeError, "takes numbers"),
 ]
@@ -279,6 +284,29 @@ def test_shared_memory_that_is_too_small_is_not_begun(monkeypatch: pytest.Monkey
         assert (y == 4).all()
 
     threads.run(4, law, per_node=2)
+
+
+def test_plans_made_without_end_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "MOST_PLANS", 5)
+
+    def law(comm: Comm) -> None:
+        for n in range(1, 20):
+            x = np.ones(n)
+            comm.carry_out(then(ALGORITHMS["ring"], ALL_GATHERS["ring"]), x)
+            assert (x == 2).all()
+        assert len(comm._runner._plans) <= 5
+
+    threads.run(2, law)
+
+
+def test_different_plans_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NNMPI_DEBUG", "collectives")
+
+    def law(comm: Comm) -> None:
+        comm.carry_out(ALGORITHMS["tree" if comm.rank else "ring"], np.ones(8))
+
+    with pytest.raises(MismatchError, match="4 rounds, 1 chunks"):
+        threads.run(4, law)
 
 
 def test_what_was_held_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,11 +30,15 @@ class Step(NamedTuple):
     send: Range
     source: Ranks
     recv: Range
-    reduce: bool  # add what arrives to what is there, or put it there
+    reduce: bool  # add what arrives to what is there, or put it there; alike for all ranks
 
 
 class Algorithm(NamedTuple):
-    """A collective as a value: three functions of the number of ranks p."""
+    """A collective as a value: three functions of the number of ranks p.
+
+    `at` is array arithmetic, `only` and `np.where` in place of `if`, so that it can be asked for
+    all ranks at once.
+    """
 
     rounds: Callable[[int], int]
     chunks: Callable[[int], int]

@@ -7,6 +7,7 @@ from nnmpi.comm import threads
 from nnmpi.comm.base import AbortedError as AbortedError
 from nnmpi.comm.check import MismatchError as MismatchError
 from nnmpi.comm.communicator import Comm as Comm
+from nnmpi.comm.guard import Settings
 
 
 @functools.cache
@@ -15,6 +16,7 @@ def world() -> Comm:
 
     Made once a process: the first call starts MPI.
     """
+    Settings.of(os.environ)  # so that what cannot be used is said on any number of ranks
     try:
         from nnmpi.comm import mpi
     except (ImportError, RuntimeError) as error:  # no mpi4py, or no library behind it

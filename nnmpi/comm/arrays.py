@@ -10,17 +10,20 @@ from nnmpi.comm.run import Array, Steps, wide
 
 def flat(array: Any, call: str) -> Array:
     """The array as one row: its own memory if that is in order, else a copy (see `put_back`)."""
-    if not isinstance(array, np.ndarray):
-        raise TypeError(
-            f"{call} takes a NumPy array, not {type(array).__name__}: it works in place"
-        )
+    check_array(array, call)
     if type(array) is not np.ndarray:
         array = np.asarray(array)  # a matrix or a masked array has ways of its own
     if not array.flags.writeable:
         raise ValueError(f"{call} works in place, and this array is read-only: pass a copy")
-    check_dtype(array.dtype, call)
     row: Array = array if array.flags.c_contiguous else np.ascontiguousarray(array)
     return row.reshape(-1)
+
+
+def check_array(array: Any, call: str) -> None:
+    """Only NumPy's own have memory that MPI may work on."""
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{call} takes a NumPy array, not {type(array).__name__}")
+    check_dtype(array.dtype, call)
 
 
 def check_dtype(dtype: np.dtype[Any], call: str) -> None:

@@ -1,6 +1,6 @@
 """What a communicator stands on: a transport that moves bytes between ranks, and counts them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
@@ -20,19 +20,21 @@ class Ledger:
     """Messages and bytes sent and received, by peer; what the library moves itself is not seen."""
 
     def __init__(self, size: int) -> None:
-        self.sent_messages, self.sent_bytes = [0] * size, [0] * size
-        self.received_messages, self.received_bytes = [0] * size, [0] * size
+        self.size = size
+        self.reset()
 
     def reset(self) -> None:
-        self.__init__(len(self.sent_bytes))  # type: ignore[misc]
+        """Counts from 0 again."""
+        self.sent_messages, self.sent_bytes = [0] * self.size, [0] * self.size
+        self.received_messages, self.received_bytes = [0] * self.size, [0] * self.size
 
 
 class Window(NamedTuple):
     """Memory that all ranks of a node can write: one segment a rank."""
 
     segments: list[Bytes]
-    sync: Any  # () -> None: makes writes seen, on each side of a barrier
-    free: Any  # () -> None: collective
+    sync: Callable[[], None]  # makes writes seen, on each side of a barrier
+    free: Callable[[], None]  # all ranks call it
 
 
 class Transport(Protocol):

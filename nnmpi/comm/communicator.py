@@ -10,7 +10,7 @@ import numpy as np
 from nnmpi.collectives import algorithms
 from nnmpi.collectives.step import Algorithm, cut, rooted
 from nnmpi.comm import choose
-from nnmpi.comm.arrays import check_dtype, flat, pieces, put_back, words
+from nnmpi.comm.arrays import check_array, check_dtype, flat, pieces, put_back, words
 from nnmpi.comm.base import TAGS, Ledger, Transport
 from nnmpi.comm.check import Check
 from nnmpi.comm.guard import Call, Guard, site
@@ -99,8 +99,15 @@ class Comm:
         return slice(cut(n, self.size, self.rank), cut(n, self.size, self.rank + 1))
 
     def carry_out(self, algorithm: Algorithm, array: Array) -> None:
-        """Carries out a plan of your own; `collectives.verify` tells whether it works."""
-        self._in_place("carry_out", "", algorithm, array)
+        """Carries out a plan of your own, proved by `nnmpi.collectives.verify.verify(plan, p)`.
+
+        Make a plan once: what a rank does is worked out, and kept, for each.
+        """
+        if not isinstance(algorithm, Algorithm):
+            raise TypeError(f"carry_out takes an Algorithm, not {type(algorithm).__name__}")
+        rounds, chunks = algorithm.rounds(self.size), algorithm.chunks(self.size)
+        name = f"a plan of {rounds} rounds, {chunks} chunks"
+        self._in_place("carry_out", name, algorithm, array)
 
     def barrier(self) -> None:
         """Returns when every rank has called it."""
@@ -108,8 +115,8 @@ class Comm:
 
     def isend(self, array: Array, to: int, tag: int = 0) -> Work:
         """Begins to send. The array may change only when the work is complete."""
-        to = self._rank(to)
-        check_dtype(array.dtype, "isend")
+        to, tag = self._rank(to), _tag(tag)
+        check_array(array, "isend")
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         post = partial(self._talk.isend, to=to, tag=tag)
         call = Call(self.name, -1, "isend", "", array.dtype, array.size, to, *site(1))
@@ -117,7 +124,7 @@ class Comm:
 
     def irecv(self, array: Array, source: int, tag: int = 0) -> Work:
         """Begins to receive into the array, which must be as long as what is sent."""
-        source = self._rank(source)
+        source, tag = self._rank(source), _tag(tag)
         row = flat(array, "irecv")
         post = partial(self._talk.irecv, source=source, tag=tag)
         call = Call(self.name, -1, "irecv", "", row.dtype, row.size, source, *site(1))
@@ -126,6 +133,9 @@ class Comm:
 
     def split(self, color: int | None, key: int | None = None) -> "Comm | None":
         """A Comm of the ranks with one color, in the order of their keys; None for color None."""
+        color = None if color is None else operator.index(color)
+        if color is not None and color < 0:
+            raise ValueError(f"color {color} is below 0: use 0 or more, or None to stay out")
         call = self._called("split")
         self._meet(call)
         with self._progress.guard.during(call):
@@ -264,6 +274,13 @@ class Comm:
         if not 0 <= rank < self.size:
             raise ValueError(f"there is no rank {rank} of {self.size}: use 0 to {self.size - 1}")
         return rank
+
+
+def _tag(tag: int) -> int:
+    tag = operator.index(tag)
+    if not 0 <= tag < TAGS:
+        raise ValueError(f"tag {tag} is out of range: use 0 to {TAGS - 1}")
+    return tag
 
 
 def _named(family: Mapping[str, Algorithm], name: str, operation: str) -> Algorithm:

@@ -16,6 +16,7 @@ from nnmpi.comm.base import Request, Transport
 Array: TypeAlias = NDArray[Any]
 Steps: TypeAlias = Iterator[list[Request] | None]  # what has to be complete before the next step
 
+MOST_PLANS = 1000  # that are kept
 LATER = None  # in place of a list of requests: something else on this rank has to be done first
 
 
@@ -175,6 +176,8 @@ class Runner:
         key = (algorithm, flat.size, flat.dtype)
         plan = self._plans.get(key)
         if plan is None:
+            if len(self._plans) == MOST_PLANS:
+                self._plans.clear()  # somebody makes new algorithms, or new lengths, without end
             plan = self._plans[key] = self._plan(*key)
         if sums is None:
             sums = flat if plan.wide is plan.dtype else flat.astype(plan.wide)

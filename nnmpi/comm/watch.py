@@ -119,7 +119,8 @@ class Watch:
             last = f"after {calls[-1]}" if calls else "without any call"
             self._control.abort(
                 f"rank {self._control.rank} has left {last}, "
-                f"but rank {source} waits for it in {text.decode()}"
+                f"but rank {source} waits for it in {text.decode()}",
+                self._status or 1,
             )
 
     def _report(self) -> None:
