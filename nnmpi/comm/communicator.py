@@ -106,7 +106,7 @@ class Comm:
         if not isinstance(algorithm, Algorithm):
             raise TypeError(f"carry_out takes an Algorithm, not {type(algorithm).__name__}")
         rounds, chunks = algorithm.rounds(self.size), algorithm.chunks(self.size)
-        name = f"a plan of {rounds} rounds, {chunks} chunks"
+        name = f"{rounds} rounds, {chunks} chunks"
         self._in_place("carry_out", name, algorithm, array)
 
     def barrier(self) -> None:
