@@ -22,6 +22,7 @@ LAWS: list[Callable[[Comm], None]] = [
     laws_sums.shared_memory_sends_nothing,
     laws_works.works_complete_in_any_order,
     laws_works.polling_completes,
+    laws_works.polling_one_pushes_all,
     laws_works.polling_never_waits,
     laws_works.two_communicators_at_once,
     laws_works.some_ranks_have_more_under_way_than_others,

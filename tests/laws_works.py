@@ -47,6 +47,18 @@ def polling_completes(comm: Comm) -> None:
         np.testing.assert_array_equal(y, total(comm.size, 1000, "float32"), name)
 
 
+def polling_one_pushes_all(comm: Comm) -> None:
+    """Ranks poll two works in opposite orders, each nothing but one until it is complete."""
+    for name in NAMES:
+        x, y = part(comm.rank, 900, "float32"), part(comm.rank, 900, "float32")
+        works = [comm.start(x, name), comm.start(y, name)]
+        for work in works if comm.rank % 2 else works[::-1]:
+            while not work.poll():
+                pass
+        np.testing.assert_array_equal(x, total(comm.size, 900, "float32"), name)
+        np.testing.assert_array_equal(y, x)
+
+
 def polling_never_waits(comm: Comm) -> None:
     """Rank 0 polls before the others have started, which start only when it says so."""
     go = np.zeros(1)

@@ -15,6 +15,7 @@ from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.price import Network, price
 from nnmpi.comm import measure
 from nnmpi.comm.run import Array
+from nnmpi.comm.ways import NAMES
 
 SIZES = tuple(256 << 2 * k for k in range(9))  # bytes, to 16 MiB
 LONG = 0.02  # seconds: where one sum takes longer, larger sizes are not timed
@@ -68,11 +69,10 @@ def _fits(trial: measure.Timed, array: Array) -> bool:
 
 def _said(trial: measure.Timed, names: Sequence[str]) -> list[str]:
     """What rank 0 says: the ranks' processors need not agree to the last bit."""
-    every = (*ALGORITHMS, "mpi", "shared")
     words = np.full(1 + FINE * 64, -1)
-    words[: len(names)] = [every.index(name) for name in names]
+    words[: len(names)] = [NAMES.index(name) for name in names]
     trial.broadcast(words)
-    return [every[i] for i in words if i >= 0]
+    return [NAMES[i] for i in words if i >= 0]
 
 
 def _promising(p: int, network: Network) -> list[str]:
@@ -81,7 +81,7 @@ def _promising(p: int, network: Network) -> list[str]:
     for nbytes in SIZES:
         predicted = {name: price(a, p, nbytes, network).seconds for name, a in ALGORITHMS.items()}
         found.update(sorted(predicted, key=predicted.__getitem__)[:PROMISING])
-    return [name for name in ALGORITHMS if name in found] + ["mpi", "shared"]
+    return [name for name in NAMES if name in found or name not in ALGORITHMS]
 
 
 def _fastest(times: dict[str, list[float]], nbytes: int) -> str:

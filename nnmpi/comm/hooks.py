@@ -30,9 +30,8 @@ class Ends:
 
     def __init__(self, rank: int, size: int, abort: Callable[[int], None]) -> None:
         self._name, self._abort, self._process = f"rank {rank} of {size}", abort, os.getpid()
-        self._exit: tuple[object, float] | None = (
-            None  # the argument of the last sys.exit, and when
-        )
+        # the argument of the last sys.exit, and when
+        self._exit: tuple[object, float] | None = None
         self._top = _outermost()
 
     def install(self) -> None:

@@ -41,7 +41,7 @@ class Progress:
     def poll(self) -> None:
         """Pushes everything forward as far as it goes."""
         for work in tuple(self.works):
-            work.poll()
+            work.push()
 
     def waiting(self) -> tuple[Call, float] | None:
         """What holds this rank up, and for how many seconds: a call, or a work it polls in vain."""
@@ -52,7 +52,10 @@ class Progress:
 
 
 class Work:
-    """An operation that was started: `poll` pushes it forward, `wait` completes it."""
+    """An operation that was started: `poll` asks whether it is complete, `wait` completes it.
+
+    Both push everything forward that is under way on this rank.
+    """
 
     def __init__(self, steps: Steps, transport: Transport, progress: Progress, call: Call) -> None:
         self.call = call
@@ -70,17 +73,20 @@ class Work:
 
     def poll(self) -> bool:
         """Whether it is complete; never blocks."""
-        while not self.done:
-            if self._needs and not self._test():
-                self.polled = time.monotonic()
-                self.since = min(self.since, self.polled)
-                return False
-            self._advance()
-            if self._needs is LATER:
-                return self.done
+        self._progress.poll()
+        if not self.done:
+            self.polled = time.monotonic()
+            self.since = min(self.since, self.polled)
         if self._error is not None:
             raise self._error
-        return True
+        return self.done
+
+    def push(self) -> None:
+        """Goes on as far as it can without waiting."""
+        while not self.done and not (self._needs and not self._test()):
+            self._advance()
+            if self._needs is LATER:
+                return
 
     def wait(self) -> None:
         """Until it is complete."""
@@ -89,7 +95,7 @@ class Work:
             while not self.done:
                 if self._needs and len(self._progress.works) == 1:
                     self._advance(blocks=True)
-                elif not self.poll():
+                else:
                     self._progress.poll()
                     time.sleep(0)  # lets other ranks and threads on this core have their turn
         finally:
