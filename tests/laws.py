@@ -5,6 +5,9 @@ Each runs on all ranks at once. `test_comm.py` runs them on threads, `test_comm_
 
 from collections.abc import Callable
 
+import laws_agree
+import laws_background
+import laws_memory
 import laws_sums
 import laws_works
 
@@ -33,4 +36,13 @@ LAWS: list[Callable[[Comm], None]] = [
     laws_sums.long_messages_are_cut,
     laws_sums.a_plan_of_ones_own,
     laws_works.barriers_hold,
+    laws_memory.parts_of_shared_memory,
+    laws_memory.parts_of_shared_memory_under_way_together,
+    laws_memory.ranks_of_a_node_share_a_part_out,
+    laws_memory.memory_of_a_node,
+    laws_agree.ranks_agree_on_an_error,
+    laws_agree.a_long_error_is_cut_between_characters,
+    laws_background.a_helper_completes_works,
+    laws_background.a_helper_gets_in_nobodys_way,
+    laws_background.a_helper_may_leave_before_works_are_complete,
 ]

@@ -36,6 +36,8 @@ REFUSED = [
     ("a plan", lambda c: c.carry_out("ring", np.ones(2)), TypeError, "an Algorithm, not str"),
     ("a length", lambda c: c.shared(-1, "float32"), ValueError, "-1"),
     ("a type", lambda c: c.shared(3, "O"), TypeError, "takes numbers"),
+    ("a length", lambda c: c.common(-1, "float32"), ValueError, "-1"),
+    ("a type", lambda c: c.common(3, "O"), TypeError, "takes numbers"),
 ]
 
 
@@ -99,8 +101,7 @@ def test_what_a_work_raised_it_raises_again() -> None:
             yield []
             raise OSError("the cable is out")
 
-        call = comm._called("test")
-        work = comm._work(steps(), call)
+        work = comm._calls.work(steps(), comm._calls.note("test"))
         for again in (work.wait, work.poll, work.wait):
             with pytest.raises(OSError, match="cable"):
                 again()
@@ -174,8 +175,14 @@ def test_different_plans_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None
         threads.run(4, law)
 
 
-def test_what_was_held_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("debug", "channels", "algorithm"), [("", 2, "auto"), ("collectives", 3, "ring")]
+)
+def test_what_was_held_is_given_back(
+    debug: str, channels: int, algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As many channels are freed as were made."""
+    monkeypatch.setenv("NNMPI_DEBUG", debug)
     made: list[ThreadTransport] = []
     init = ThreadTransport.__init__
 
@@ -187,18 +194,18 @@ def test_what_was_held_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ThreadTransport, "free", lambda self: made.remove(self))  # noqa: PLW0108
 
     def law(comm: Comm) -> None:
-        before = 2  # of this Comm
         for _ in range(3):
             part = comm.split(0)
             assert part is not None
-            part.all_reduce(np.ones(3))
+            part.all_reduce(np.ones(3), algorithm)
             part.all_reduce(np.ones(3), "shared")
-            buffer = part.shared(3, "float32")
+            buffer, memory = part.shared(3, "float32"), part.common(3, "float32")
             buffer.free()
+            memory.free()
             part.free()
         comm.barrier()
         if comm.rank == 0:
-            assert len(made) == before * comm.size
+            assert len(made) == channels * comm.size
         comm.barrier()
 
     threads.run(3, law, per_node=2)

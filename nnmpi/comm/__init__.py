@@ -5,6 +5,7 @@ import os
 
 from nnmpi.comm import threads
 from nnmpi.comm.base import AbortedError as AbortedError
+from nnmpi.comm.base import OtherRankError as OtherRankError
 from nnmpi.comm.check import MismatchError as MismatchError
 from nnmpi.comm.communicator import Comm as Comm
 from nnmpi.comm.guard import Settings
@@ -38,3 +39,17 @@ def launched() -> int:
     """How many ranks the launcher says it has started; 1 if it says nothing."""
     names = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")
     return next((int(os.environ[name]) for name in names if name in os.environ), 1)
+
+
+LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "MPI_LOCALNRANKS")
+"""One of these is set for a rank that mpirun, mpiexec or srun has started."""
+
+
+def job() -> Comm:
+    """All ranks of the job; a process that no launcher has started is one rank, without MPI."""
+    return world() if has_launcher() else threads.alone()
+
+
+def has_launcher() -> bool:
+    """Whether this process was started as a rank of a job, be it the only one."""
+    return any(name in os.environ for name in LAUNCHERS)

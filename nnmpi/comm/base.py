@@ -16,6 +16,10 @@ class AbortedError(RuntimeError):
     """Another rank failed, so this one cannot go on."""
 
 
+class OtherRankError(RuntimeError):
+    """Another rank failed, and told why: see Comm.agree."""
+
+
 class Ledger:
     """Messages and bytes sent and received, by peer; what the library moves itself is not seen."""
 
@@ -47,6 +51,7 @@ class Transport(Protocol):
     rank: int
     size: int
     piece: int
+    any_thread: bool  # whether another thread may use it too
     ledger: Ledger
     members: Sequence[int]  # the ranks as they are numbered in the whole job
 

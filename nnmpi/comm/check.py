@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from nnmpi.collectives.algorithms import ALL_GATHERS
 from nnmpi.comm.base import TAGS, Ledger, Transport
 from nnmpi.comm.guard import Call, named
-from nnmpi.comm.run import LATER, Runner, Steps
+from nnmpi.comm.run import Runner, Steps
+from nnmpi.comm.turns import Turns
 from nnmpi.comm.work import Progress
 
 FINGERPRINT = np.dtype(
@@ -40,7 +41,7 @@ class Check:
     def __init__(self, wire: Transport, progress: Progress) -> None:
         self._wire, self._progress = wire.duplicate(Ledger(wire.size)), progress
         self._runner = Runner(self._wire)
-        self._booked = self._served = 0  # calls that began, and that were checked, in this order
+        self._turns = Turns()
 
     def free(self) -> None:
         """Gives back the messages' way; every rank calls it."""
@@ -59,20 +60,16 @@ class Check:
         yield from steps
 
     def _steps(self, call: Call, blocks: bool) -> Steps:
-        turn = self._booked
-        self._booked += 1
-        while self._served != turn:
-            yield LATER
-        try:
-            rows = np.zeros(self._wire.size, FINGERPRINT)
-            rows[self._wire.rank] = _fingerprint(call)
-            gather, tag = ALL_GATHERS["halving"], call.number % TAGS
-            yield from self._runner.steps(gather, rows.view(np.uint8), tag, blocks)
-            calls = [_call(call.comm, row) for row in rows]
-            if len({_compared(c) for c in calls}) > 1:
-                raise MismatchError(difference(calls))
-        finally:
-            self._served += 1
+        return self._turns.take(self._compare(call, blocks))
+
+    def _compare(self, call: Call, blocks: bool) -> Steps:
+        rows = np.zeros(self._wire.size, FINGERPRINT)
+        rows[self._wire.rank] = _fingerprint(call)
+        gather, tag = ALL_GATHERS["halving"], call.number % TAGS
+        yield from self._runner.steps(gather, rows.view(np.uint8), tag, blocks)
+        calls = [_call(call.comm, row) for row in rows]
+        if len({_compared(c) for c in calls}) > 1:
+            raise MismatchError(difference(calls))
 
 
 def difference(calls: list[Call]) -> str:

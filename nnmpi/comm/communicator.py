@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -9,13 +10,14 @@ import numpy as np
 
 from nnmpi.collectives import algorithms
 from nnmpi.collectives.step import Algorithm, cut, rooted
-from nnmpi.comm import choose
-from nnmpi.comm.arrays import check_array, check_dtype, flat, pieces, put_back, words
+from nnmpi.comm import agree, choose
+from nnmpi.comm.arrays import check_array, flat, pieces, put_back, words
+from nnmpi.comm.background import background
 from nnmpi.comm.base import TAGS, Ledger, Transport
-from nnmpi.comm.check import Check
+from nnmpi.comm.calls import Calls
 from nnmpi.comm.guard import Call, Guard, site
+from nnmpi.comm.memory import Common, Shared, room
 from nnmpi.comm.run import Array, Runner, Steps
-from nnmpi.comm.shared import Shared
 from nnmpi.comm.ways import NAMES, TOGETHER, Ways
 from nnmpi.comm.work import Progress, Work
 
@@ -41,9 +43,7 @@ class Comm:
         self._ways = Ways(self._wire, self._runner)
         self._choice: choose.Choice | None = None
         self._parts = 0
-        guard = self._progress.guard
-        self._group = guard.group(name, transport.members)
-        self._check = Check(self._wire, self._progress) if guard.settings.check else None
+        self._calls = Calls(name, self._wire, self._progress)
 
     @property
     def ledger(self) -> Ledger:
@@ -59,7 +59,7 @@ class Comm:
 
         The first `auto` of a Comm, and the first `shared` of a size, wait for all ranks to come.
         """
-        return self._work(*self._all_reduce(array, algorithm, starts=True))
+        return self._calls.work(*self._all_reduce(array, algorithm, starts=True))
 
     def reduce_scatter(self, array: Array, algorithm: str = "ring") -> Array:
         """Sums this rank's chunk of the array over the ranks, and returns it: a view of the array.
@@ -111,7 +111,7 @@ class Comm:
 
     def barrier(self) -> None:
         """Returns when every rank has called it."""
-        self._meet(self._called("barrier"))
+        self._calls.meet(self._calls.note("barrier"))
 
     def isend(self, array: Array, to: int, tag: int = 0) -> Work:
         """Begins to send. The array may change only when the work is complete."""
@@ -120,7 +120,9 @@ class Comm:
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         post = partial(self._talk.isend, to=to, tag=tag)
         call = Call(self.name, -1, "isend", "", array.dtype, array.size, to, *site(1))
-        return self._work(iter([[post(part) for part in pieces(data, self._talk.piece)]]), call)
+        with self._progress.lock:
+            posted = [post(part) for part in pieces(data, self._talk.piece)]
+            return self._calls.work(iter([posted]), call)
 
     def irecv(self, array: Array, source: int, tag: int = 0) -> Work:
         """Begins to receive into the array, which must be as long as what is sent."""
@@ -128,17 +130,28 @@ class Comm:
         row = flat(array, "irecv")
         post = partial(self._talk.irecv, source=source, tag=tag)
         call = Call(self.name, -1, "irecv", "", row.dtype, row.size, source, *site(1))
-        posted = [post(part) for part in pieces(row.view(np.uint8), self._talk.piece)]
-        return self._work(put_back(iter([posted]), row, array), call)
+        with self._progress.lock:
+            posted = [post(part) for part in pieces(row.view(np.uint8), self._talk.piece)]
+            return self._calls.work(put_back(iter([posted]), row, array), call)
+
+    def background(self, pause: float = 2e-4) -> AbstractContextManager[None]:
+        """While it is open, a thread pushes forward what this rank has under way, on any Comm.
+
+        It looks every `pause` seconds. Works may still be under way when it closes.
+        """
+        if not self._wire.any_thread:
+            raise ValueError(
+                "MPI was not started with THREAD_MULTIPLE, so no thread can push works forward: "
+                "use --progress poll"
+            )
+        return background(self._progress, pause)
 
     def split(self, color: int | None, key: int | None = None) -> "Comm | None":
         """A Comm of the ranks with one color, in the order of their keys; None for color None."""
         color = None if color is None else operator.index(color)
         if color is not None and color < 0:
             raise ValueError(f"color {color} is below 0: use 0 or more, or None to stay out")
-        call = self._called("split")
-        self._meet(call)
-        with self._progress.guard.during(call):
+        with self._calls.together(self._calls.note("split")):
             part = self._talk.split(color, self.rank if key is None else key)
             self._parts += 1
             name = f"{self.name}/{self._parts}.{color}"
@@ -146,39 +159,53 @@ class Comm:
 
     def shared(self, n: int, dtype: Any) -> Shared:
         """Memory for sums of n numbers without any copying; every rank calls it."""
-        n = operator.index(n)
-        if n < 0:
-            raise ValueError(f"there is no room for {n} numbers: use 0 or more")
-        check_dtype(np.dtype(dtype), "shared")
-        call = self._called("shared", "", n, np.dtype(dtype))
-        self._meet(call)
-        with self._progress.guard.during(call):
-            segments = self._ways.segments(n, dtype)
+        n, dtype = room(n, dtype, "shared")
+        with self._calls.together(self._calls.note("shared", "", n, dtype)):
+            return Shared(self._ways.segments(n, dtype), n, self._calls)
 
-        def steps(starts: bool) -> tuple[Steps, Call]:
-            call = self._called("shared.all_reduce", "", n, segments.dtype, check=not starts)
-            sums = segments.reduce(n, call.number % TAGS, not starts and self._progress.idle)
-            return self._checked(sums, call, not starts), call
+    def common(self, n: int, dtype: Any) -> Common:
+        """Memory for n numbers, one for all ranks of a node, zero at first; every rank calls it."""
+        n, dtype = room(n, dtype, "common")
+        call = self._calls.note("common", "", n, dtype)
+        with self._calls.together(call):
+            wire = self._ways.node_for(n * dtype.itemsize)
+            name = f"{self.name}/common{call.number}"
+            common = Common(Calls(name, wire, self._progress), n, dtype)
+        common.meet()
+        return common
 
-        def finish() -> None:
-            self._progress.finish(*steps(starts=False), self._wire)
+    def node(self) -> tuple[int, ...]:
+        """The ranks that share memory with this one, in order; every rank calls it."""
+        with self._calls.together(self._calls.note("node")):
+            return self._ways.levels().ranks
 
-        def free() -> None:
-            self._meet(self._called("shared.free"))
-            segments.free()
+    def agree(self, error: BaseException | None) -> None:
+        """Every rank calls it, with the error of what it has tried alone, or None; raises if any.
 
-        return Shared(segments, n, finish, lambda: self._work(*steps(starts=True)), free)
+        The first rank that failed raises its own error, and all others OtherRankError, which tells
+        what that was.
+        """
+        mine = agree.told(error)
+        lengths = np.zeros(self.size, np.int64)
+        lengths[self.rank] = len(mine)
+        self._in_place(
+            "agree", "halving", algorithms.ALL_GATHERS["halving"], lengths, moves_only=True
+        )
+        failed = np.flatnonzero(lengths)
+        if failed.size:
+            first = int(failed[0])
+            text = np.resize(np.frombuffer(mine, np.uint8), lengths[first])
+            self.broadcast(text, first)
+            raise agree.outcome(self.rank, first, error, text.tobytes())
 
     def free(self) -> None:
         """Gives back what the library holds for this Comm; every rank calls it, and then no more.
 
         Only who makes communicators by the hundred has to: an MPI has room for so many.
         """
-        self._meet(self._called("free"))
+        self._calls.meet(self._calls.note("free"))
         self._ways.free()
-        if self._check is not None:
-            self._check.free()
-        self._wire.free()
+        self._calls.free()
         self._talk.free()
 
     def abort(self, message: str) -> None:
@@ -191,7 +218,7 @@ class Comm:
         if name not in KNOWN:
             raise _unknown(algorithm, "all_reduce", ("auto", *NAMES))
         check = not starts or name in TOGETHER
-        call = self._called("all_reduce", name, row.size, row.dtype, check=check)
+        call = self._calls.note("all_reduce", name, row.size, row.dtype, check=check)
         if name in TOGETHER and self._ways.lacks_memory(name, row):
             try:
                 self._make_memory(name, row, call)
@@ -202,13 +229,11 @@ class Comm:
                 return self._all_reduce(array, algorithm, starts)
         blocks = not starts and self._progress.idle
         steps = self._ways.steps(name, row, call.number % TAGS, starts, blocks)
-        if self._check is not None:
-            steps = self._checked(steps, call, check)
+        steps = self._calls.checked(steps, call, check)
         return steps if array.flags.c_contiguous else put_back(steps, row, array), call
 
     def _make_memory(self, name: str, row: Array, call: Call) -> None:
-        self._meet(call)
-        with self._progress.guard.during(call):
+        with self._calls.together(call):
             self._ways.make_memory(name, row)
 
     def _chosen(self, nbytes: int) -> str:
@@ -216,9 +241,7 @@ class Comm:
         if self.size == 1:
             return "ring"
         if self._choice is None:
-            call = self._called("all_reduce", "auto")
-            self._meet(call)
-            with self._progress.guard.during(call):
+            with self._calls.together(self._calls.note("all_reduce", "auto")):
                 with_own_ledger = self._wire.duplicate(Ledger(self.size))
                 trial = Comm(with_own_ledger, f"{self.name}/trial", self._progress)
             self._choice = choose.measure_choice(trial)
@@ -235,39 +258,10 @@ class Comm:
         moves_only: bool = False,
     ) -> None:
         row = flat(array, operation)
-        call = self._called(operation, name, row.size, row.dtype, root)
+        call = self._calls.note(operation, name, row.size, row.dtype, root)
         data = words(row) if moves_only else row
         steps = self._runner.steps(plan, data, call.number % TAGS, self._progress.idle)
         self._progress.finish(put_back(steps, row, array), call, self._wire)
-
-    def _meet(self, call: Call) -> None:
-        """Until all ranks have come. What they then do together, MPI may let them block in."""
-        self._progress.finish(iter([[self._wire.ibarrier()]]), call, self._wire)
-
-    def _called(
-        self,
-        operation: str,
-        algorithm: str = "",
-        count: int = 0,
-        dtype: Any = None,
-        root: int = -1,
-        check: bool = True,
-    ) -> Call:
-        """Notes a collective, before anything of it is done."""
-        group = self._group
-        group.number += 1
-        call = Call(self.name, group.number, operation, algorithm, dtype, count, root, *site())
-        self._progress.guard.calls.append(call)
-        if check and self._check is not None:
-            self._check.compare(call)
-        return call
-
-    def _checked(self, steps: Steps, call: Call, checked: bool) -> Steps:
-        """Where a call may not hold this rank up, the check is its first steps."""
-        return steps if checked or self._check is None else self._check.before(steps, call)
-
-    def _work(self, steps: Steps, call: Call) -> Work:
-        return Work(steps, self._wire, self._progress, call)
 
     def _rank(self, rank: int) -> int:
         rank = operator.index(rank)

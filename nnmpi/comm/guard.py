@@ -24,17 +24,23 @@ class Call(NamedTuple):
     # its name would take longer to find than a small message; another rank is told the name
     dtype: np.dtype[Any] | str | None
     elements: int
-    root: int  # of a message: the rank at its other end
+    root: int  # of a message: the rank at its other end; of a part of shared memory: its start
     file: str
     line: int
 
     @property
     def text(self) -> str:
         """What is called, without where."""
-        words = {"broadcast": "from", "irecv": "from", "reduce": "to", "isend": "to"}
+        words = {
+            "broadcast": "from rank",
+            "irecv": "from rank",
+            "reduce": "to rank",
+            "isend": "to rank",
+            "shared.all_reduce": "from element",
+        }
         what = "" if self.dtype is None else f" of {self.elements:,} {self.dtype}"
         how = f" by {self.algorithm}" if self.algorithm else ""
-        root = f" {words.get(self.operation, 'root')} rank {self.root}" if self.root >= 0 else ""
+        root = f" {words.get(self.operation, 'root rank')} {self.root}" if self.root >= 0 else ""
         return f"{self.operation}{what}{root}{how}"
 
     @property

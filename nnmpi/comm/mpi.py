@@ -34,6 +34,7 @@ class MPITransport:
     def __init__(self, comm: MPI.Intracomm, ledger: Ledger | None = None) -> None:
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.piece = PIECE
+        self.any_thread = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.ledger = ledger or Ledger(self.size)
         self._comm = comm
         everybody = MPI.COMM_WORLD.Get_group()

@@ -8,7 +8,6 @@ rank 1   mine [a1|b1|c1]──┼──► total [a0+a1+a2 | b0+b1+b2 | c0+c1+c2
 rank 2   mine [a2|b2|c2]──┘            by rank 0   by rank 1   by rank 2
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, Self
 
@@ -18,7 +17,7 @@ from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, among
 from nnmpi.collectives.step import Algorithm, cut
 from nnmpi.comm.base import Ledger, Request, Transport
 from nnmpi.comm.run import Array, Runner, Steps, wide
-from nnmpi.comm.work import Work
+from nnmpi.comm.turns import Turns
 
 BLOCK = 1 << 19  # bytes added at a time: the sum so far stays in the second-level cache
 PAGE = 4096
@@ -29,6 +28,7 @@ class Levels(NamedTuple):
     """Which ranks share memory, and the sum over the nodes they make up."""
 
     node: Transport
+    ranks: tuple[int, ...]  # of the node, as the transport that was divided numbers them
     nodes: Algorithm | None  # a ring of the first ranks of all nodes; None where there is one node
     quiet: Runner  # for what ranks agree on here; on no ledger
 
@@ -36,23 +36,30 @@ class Levels(NamedTuple):
     def of(cls, wire: Transport) -> Self:
         """Every rank of the transport calls it."""
         node, quiet = wire.split_node(), Runner(wire.duplicate(Ledger(wire.size)))
+        numbers = {member: r for r, member in enumerate(wire.members)}
+        ranks = tuple(numbers[member] for member in node.members)
         if node.size == wire.size:
-            return cls(node, None, quiet)
+            return cls(node, ranks, None, quiet)
         first = np.zeros(wire.size, np.uint8)
         first[wire.rank] = node.rank == 0
         quiet.finish(ALL_GATHERS["ring"], first)
         leaders = tuple(np.flatnonzero(first).tolist())
-        return cls(node, among(ALGORITHMS["ring"], lambda p: leaders), quiet)
+        return cls(node, ranks, among(ALGORITHMS["ring"], lambda p: leaders), quiet)
 
-    def check_room(self, n: int, dtype: Any) -> None:
+    def check_room_for_sums(self, n: int, dtype: Any) -> None:
+        """The same for the memory behind sums of n numbers."""
+        needed = sum(_sizes(n, np.dtype(dtype), self.node.size))
+        self.check_room(needed, "a sum through shared memory", "take another algorithm")
+
+    def check_room(self, needed: int, what: str, instead: str) -> None:
         """Raises MemoryError, on all ranks, where a node has no room: to run out kills the job."""
-        needed, free = sum(_sizes(n, np.dtype(dtype), self.node.size)), self.node.room()
+        free = self.node.room()
         lacking = np.array([needed > MOST * free], np.int64)
         self.quiet.finish(ALGORITHMS["doubling"], lacking)
         if lacking[0]:
             raise MemoryError(
-                f"a sum through shared memory takes {needed:,} bytes, and {free:,} are free in "
-                "/dev/shm here: take another algorithm, or enlarge it (docker run --shm-size)"
+                f"{what} takes {needed:,} bytes, and {free:,} are free in "
+                f"/dev/shm here: {instead}, or enlarge it (docker run --shm-size)"
             )
 
     def free(self) -> None:
@@ -68,7 +75,7 @@ class Segments:
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         # barriers of its own, which those of other windows cannot overtake
         self._node = levels.node.duplicate()
-        self._nodes, self._runner = levels.nodes, runner
+        self._nodes, self._runner, self._turns = levels.nodes, runner, Turns()
         self._sums_dtype = wide(self.dtype)
         own, *extra = _sizes(n, self.dtype, 1)
         apart = self._sums_dtype is not self.dtype
@@ -78,6 +85,7 @@ class Segments:
             s[: n * self.dtype.itemsize].view(self.dtype) for s in self._window.segments
         ]
         self._window.segments[self._node.rank][...] = 0  # takes the memory now, while there is room
+        self._node.barrier()  # from here on others may write to the total
         first = self._window.segments[0]
         self._total = first[own : own + n * self.dtype.itemsize].view(self.dtype)
         wide_bytes = n * self._sums_dtype.itemsize
@@ -95,28 +103,41 @@ class Segments:
         total: Array = self._total
         return total[:n]
 
-    def reduce(self, n: int, tag: int, blocks: bool, own: Array | None = None) -> Steps:
-        """Adds up n elements. Yields while others are waited for, or, if `blocks`, waits itself.
+    def slice(self, start: int, stop: int) -> slice:
+        """What this rank adds up of elements start to stop - 1."""
+        n, p, r = stop - start, self._node.size, self._node.rank
+        return slice(start + cut(n, p, r), start + cut(n, p, r + 1))
 
-        This rank's are in `mine`, or in an array of its `own`: then only what others add up is
-        copied into shared memory.
+    def reduce(
+        self, start: int, stop: int, tag: int, blocks: bool, array: Array | None = None
+    ) -> Steps:
+        """Adds up elements start to stop - 1. Yields while others are waited for, or, if `blocks`,
+        waits itself. Those that are under way together pass one by one.
+
+        This rank's are in `mine`, and the sum is in `total`. Or both are in an array of its own,
+        which begins with the first element: then only what others need is copied.
         """
-        lo, hi = self._slice(n)
-        parts = list(self._segments)
-        if own is not None:
-            mine, parts[self._node.rank] = self.mine(n), own
-            mine[:lo], mine[hi:] = own[:lo], own[hi:]
+        return self._turns.take(self._reduce(start, stop, tag, blocks, array))
+
+    def _reduce(self, start: int, stop: int, tag: int, blocks: bool, array: Array | None) -> Steps:
+        own, parts = self.slice(start, stop), list(self._segments)
+        if array is not None:
+            mine, parts[self._node.rank] = parts[self._node.rank], array
+            for i, j in ((start, own.start), (own.stop, stop)):
+                mine[i:j] = array[i:j]
         yield self._meet(blocks)
         self._window.sync()
-        self._add(parts, lo, hi)
+        self._add(parts, own.start, own.stop)
         yield self._meet(blocks)
         self._window.sync()
         if self._nodes is not None:
             if self._node.rank == 0:
-                total, sums = self._total[:n], self._sums[:n]
+                total, sums = self._total[start:stop], self._sums[start:stop]
                 yield from self._runner.steps(self._nodes, total, tag, blocks, sums)
             yield self._meet(blocks)
             self._window.sync()
+        if array is not None:
+            array[...] = self._total[:stop]
 
     def free(self) -> None:
         """Gives the memory back; every rank calls it, and uses neither `mine` nor `total` again."""
@@ -131,11 +152,6 @@ class Segments:
             return [self._node.ibarrier()]
         self._node.barrier()
         return []
-
-    def _slice(self, n: int) -> tuple[int, int]:
-        """What this rank adds up of n elements."""
-        p, r = self._node.size, self._node.rank
-        return cut(n, p, r), cut(n, p, r + 1)
 
     def _add(self, parts: list[Array], lo: int, hi: int) -> None:
         """The sum over the node of a slice, always in the order of the ranks."""
@@ -152,38 +168,6 @@ class Segments:
                 np.add(out, segment[i:j], out=out)
         if self._sums is not self._total and self._nodes is None:
             self._total[lo:hi] = self._sums[lo:hi]
-
-
-class Shared:
-    """Memory for one sum at a time: write `mine`, call `all_reduce`, read `total`.
-
-    `mine` may be written again when `all_reduce` has returned. `total` is the same memory on all
-    ranks of a node, and holds until this rank calls `all_reduce` again: read it, or write to it
-    only where no other rank does.
-    """
-
-    def __init__(
-        self,
-        segments: Segments,
-        n: int,
-        finish: Callable[[], None],
-        start: Callable[[], Work],
-        free: Callable[[], None],
-    ) -> None:
-        self.mine, self.total = segments.mine(n), segments.total(n)
-        self._finish, self._start, self._free = finish, start, free
-
-    def all_reduce(self) -> None:
-        """Makes `total` the sum of what all ranks have in `mine`."""
-        self._finish()
-
-    def start(self) -> Work:
-        """Begins an all-reduce. `mine` and `total` have to be left alone until it is complete."""
-        return self._start()
-
-    def free(self) -> None:
-        """Gives the memory back. Every rank calls it, and uses `mine` and `total` no more."""
-        self._free()
 
 
 def _sizes(n: int, dtype: np.dtype[Any], p: int) -> tuple[int, int, int]:

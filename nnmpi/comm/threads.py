@@ -8,6 +8,7 @@ circle, or writes to what is being sent, fails here as it would there.
 import contextvars
 import os
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Self, TypeVar
@@ -16,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnmpi.comm import watch
-from nnmpi.comm.base import AbortedError, Bytes, Ledger, Window
+from nnmpi.comm.base import AbortedError, Bytes, Ledger, OtherRankError, Window
 from nnmpi.comm.communicator import Comm
 from nnmpi.comm.guard import Guard, Settings
 from nnmpi.comm.work import Progress
 
 T = TypeVar("T")
 Key = tuple[Hashable, int, int, int]  # channel, source, to, tag
+PATIENCE = 30  # times that a rank asks in vain before it lets the others have their turn
 
 
 class DeadlockError(AbortedError):
@@ -157,6 +159,8 @@ class Hub:
 class ThreadTransport:
     """One rank's way to the others."""
 
+    any_thread = True
+
     def __init__(self, hub: Hub, ranks: Sequence[int], rank: int, channel: Hashable) -> None:
         self.rank, self.size = rank, len(ranks)
         self.piece = 1 << 62
@@ -164,7 +168,7 @@ class ThreadTransport:
         self._hub, self._ranks, self._channel = hub, ranks, channel
         self.members = ranks
         self._me = ranks[rank]
-        self._met = 0
+        self._met = self._vain = 0
 
     def isend(self, data: Bytes, to: int, tag: int) -> Transfer:
         self.ledger.sent_messages[to] += 1
@@ -191,7 +195,12 @@ class ThreadTransport:
         self._hub.wait(self._me, requests)
 
     def test(self, requests: Sequence[Posted]) -> bool:
-        return self._hub.test(requests)
+        done = self._hub.test(requests)
+        self._vain = 0 if done else self._vain + 1
+        if self._vain >= PATIENCE:  # else it would keep Python to itself, and others from going on
+            self._vain = 0
+            time.sleep(0)
+        return done
 
     def ibarrier(self) -> Meeting:
         return self._join(None)
@@ -277,8 +286,9 @@ def run(size: int, f: Callable[..., T], *arguments: Any, per_node: int | None = 
     for thread in threads:
         thread.start()
     watch.join(threads, ranks, hub.abort)
-    # AbortedError is what ranks say that another one has failed, which says why
-    for error in sorted(errors.values(), key=lambda e: isinstance(e, AbortedError)):
+    # last come ranks that say that another one has failed, which says why
+    others = (AbortedError, OtherRankError)
+    for error in sorted(errors.values(), key=lambda e: isinstance(e, others)):
         raise error
     return [results[rank] for rank in range(size)]
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.comm.base import Request, Transport
-from nnmpi.comm.run import LATER, Array, Runner, Steps, wide
+from nnmpi.comm.run import Array, Runner, Steps, wide
 from nnmpi.comm.shared import Levels, Segments
 
 Way: TypeAlias = Callable[[Array, int, bool, bool], Steps]  # (flat buffer, tag, starts, blocks)
@@ -22,7 +22,7 @@ class Ways:
     def __init__(self, wire: Transport, runner: Runner) -> None:
         self._wire, self._runner = wire, runner
         self._levels: Levels | None = None
-        self._windows: dict[tuple[int, np.dtype[Any]], _Window] = {}
+        self._windows: dict[tuple[int, np.dtype[Any]], Segments] = {}
         self._here: list[Request] = []  # where all ranks met before the library's last sum
         self._special: dict[str, Way] = {
             "mpi": self._library,
@@ -52,7 +52,7 @@ class Ways:
         """What the way of that name needs for such a buffer; all ranks make it at the same time."""
         if name == "shared" or self.levels().nodes is not None:
             key = _window_key(flat)
-            self._windows[key] = _Window(self.segments(*key))
+            self._windows[key] = self.segments(*key)
 
     def levels(self) -> Levels:
         """Which ranks share memory; every rank asks at the same time, the first time."""
@@ -63,8 +63,8 @@ class Ways:
     def free(self) -> None:
         """Gives everything back; every rank calls it."""
         self._wire.wait(self._here)
-        for window in self._windows.values():
-            window.segments.free()
+        for segments in self._windows.values():
+            segments.free()
         self._windows.clear()
         if self._levels is not None:
             self._levels.free()
@@ -72,8 +72,13 @@ class Ways:
 
     def segments(self, n: int, dtype: Any) -> Segments:
         """Shared memory for sums of n numbers; every rank asks for it at the same time."""
-        self.levels().check_room(n, dtype)
+        self.levels().check_room_for_sums(n, dtype)
         return Segments(self.levels(), self._runner, n, dtype)
+
+    def node_for(self, nbytes: int) -> Transport:
+        """A transport of the node's ranks, for a memory of so many bytes; all ask for it."""
+        self.levels().check_room(nbytes, "a memory for each node", "ask for less")
+        return self.levels().node.duplicate()
 
     def _library(self, flat: Array, tag: int, starts: bool, blocks: bool) -> Steps:
         """By MPI_Allreduce, in which a rank moves nothing else.
@@ -99,23 +104,9 @@ class Ways:
         return self._runner.steps(ALGORITHMS["hierarchical"], flat, tag, blocks)
 
     def _through_window(self, flat: Array, tag: int, starts: bool, blocks: bool) -> Steps:
-        window, n = self._windows[_window_key(flat)], flat.size
-        turn = window.booked
-        window.booked += 1
-        while window.served != turn:
-            yield LATER
-        yield from window.segments.reduce(n, tag, blocks, flat)
-        flat[...] = window.segments.total(n)
-        window.served += 1
+        return self._windows[_window_key(flat)].reduce(0, flat.size, tag, blocks, flat)
 
 
 def _window_key(flat: Array) -> tuple[int, np.dtype[Any]]:
     """Windows come in powers of two, so that a few serve all lengths."""
     return 1 << max(flat.size - 1, 1).bit_length(), flat.dtype
-
-
-class _Window:
-    """A window, and whose turn it is: sums that are under way together use it one by one."""
-
-    def __init__(self, segments: Segments) -> None:
-        self.segments, self.booked, self.served = segments, 0, 0
