@@ -10,7 +10,7 @@ from datafiles import refused
 import nnmpi
 from nnmpi import nn
 from nnmpi.backend import Backend
-from nnmpi.nn.module import Pass, current_pass
+from nnmpi.nn.passes import Pass, current_pass
 
 SHAPE = (3, 4)  # of one sample
 

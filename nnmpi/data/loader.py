@@ -1,6 +1,6 @@
 """Batches of a split: which rows, in what order, gathered and standardised."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +24,17 @@ class Batch(NamedTuple):
     x: np.ndarray
     y: np.ndarray
     samples: np.ndarray
+
+
+class Load(NamedTuple):
+    """One step: the rows of the whole batch, and the micro-batches of it that are computed here."""
+
+    rows: np.ndarray
+    micro: Sequence[Batch]
+
+
+Cut = Callable[[np.ndarray], Sequence[np.ndarray]]
+"""From the rows of a batch to those of each micro-batch that are computed here."""
 
 
 class Loader:
@@ -74,6 +85,13 @@ class Loader:
     def epoch(self, epoch: int) -> Generator[Batch, None, None]:
         """The batches of an epoch; close the generator, or drop it, to stop early."""
         made = (self.gather(rows) for rows in self.batches(epoch))
+        return ahead(made, self.prefetch) if self.prefetch else made
+
+    def loads(self, epoch: int, cut: Cut) -> Generator[Load, None, None]:
+        """The same batches, of which only what `cut` leaves is gathered."""
+        made = (
+            Load(rows, [self.gather(part) for part in cut(rows)]) for rows in self.batches(epoch)
+        )
         return ahead(made, self.prefetch) if self.prefetch else made
 
 

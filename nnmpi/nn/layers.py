@@ -10,8 +10,9 @@ from nnmpi.autograd.ops import conv, elementwise, linear
 from nnmpi.autograd.tape import recording
 from nnmpi.kernels.conv import CONVOLUTIONS
 from nnmpi.nn import init
-from nnmpi.nn.module import Module, current_pass
+from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.passes import current_pass
 
 CHANNELS_LAST = (2, 3, 1, 0)
 """Memory order (kh, kw, C, O) of a convolution's weight (O, C, kh, kw)."""

@@ -54,7 +54,8 @@ class MSELoss(_Loss):
         squares: Tensor = d * d
         if self.reduction == "none":
             return squares
-        return squares.mean() if self.reduction == "mean" else squares.sum()
+        # the mean of nothing is 0, as in the other losses
+        return squares.mean() if self.reduction == "mean" and squares.size else squares.sum()
 
 
 def _like(prediction: Tensor, target: Any) -> Tensor:

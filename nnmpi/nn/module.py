@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -12,23 +11,9 @@ from nnmpi import backend
 from nnmpi.autograd import Tensor
 from nnmpi.backend import CPU, Array, Backend
 from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.passes import Pass, current_pass
 from nnmpi.nn.state import assign, fitting
 from nnmpi.nn.store import FlatStore
-
-
-class Pass(NamedTuple):
-    """One forward pass through a whole model: what keyed randomness depends on.
-
-    `samples` are the batch's global sample indices; None stands for 0, 1, 2, ...
-    """
-
-    step: int
-    samples: np.ndarray | None = None
-
-
-current_pass: ContextVar[Pass | None] = ContextVar("nnmpi_pass", default=None)
-"""The pass under way; without a trainer each model counts its own training passes."""
-
 
 BOOKS = ("_parameters", "_buffers", "_modules")
 """Where a module enters what it consists of, in order."""

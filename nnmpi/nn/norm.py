@@ -8,13 +8,14 @@ from nnmpi.autograd.ops import norm
 from nnmpi.nn import init
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.passes import ALONE, current_pass
 
 
 class _BatchNorm(Module):
     """Each channel made zero mean and unit variance over the batch, then scaled and shifted.
 
-    In training the statistics are the batch's own, and the running ones move
-    towards them; in evaluation the running ones serve.
+    In training the statistics are the batch's own, over all ranks that have a part of it (see
+    `Across`), and the running ones move towards them; in evaluation the running ones serve.
     """
 
     ndim = 0
@@ -41,23 +42,36 @@ class _BatchNorm(Module):
                 f"{type(self).__name__}: input of shape {x.shape}; "
                 f"it must be {axes} with C = {self.num_features}"
             )
+        now = current_pass.get()
+        across = ALONE if now is None else now.across
         if not self.training:
             mean, var, n = self.running_mean, self.running_var, 0
         else:
-            stats = norm.moments(x.data)
-            self._track(stats)
+            stats = across.statistics(norm.moments(x.data), self._track)
+            self._refuse_one(stats)  # here too: tracking may come later
             mean, var, n = stats.mean, stats.m2 / stats.n, stats.n
         return apply(
-            norm.batch_norm, x, self.weight, self.bias, mean=mean, var=var, n=n, eps=self.eps
+            norm.batch_norm,
+            x,
+            self.weight,
+            self.bias,
+            mean=mean,
+            var=var,
+            n=n,
+            eps=self.eps,
+            total=across.total,
         )
 
-    def _track(self, stats: norm.Moments) -> None:
-        """Move the running statistics; the variance without bias, as PyTorch keeps it."""
+    def _refuse_one(self, stats: norm.Moments) -> None:
         if stats.n < 2:
             raise ValueError(
                 f"{type(self).__name__}: one number per channel has no variance; "
                 "train on more than one sample"
             )
+
+    def _track(self, stats: norm.Moments) -> None:
+        """Move the running statistics; the variance without bias, as PyTorch keeps it."""
+        self._refuse_one(stats)
         for running, now in (
             (self.running_mean, stats.mean),
             (self.running_var, stats.m2 / (stats.n - 1)),

@@ -191,6 +191,11 @@ class Parameter(Tensor):
         """Whether a gradient has arrived since it was last cleared."""
         return self._filled
 
+    @has_grad.setter
+    def has_grad(self, value: bool) -> None:
+        """Whoever fills the slot in another way than by a backward pass says so here."""
+        self._filled = value
+
     @property
     def slot(self) -> Array:
         """Where its gradient is, or will be, written."""

@@ -1,6 +1,6 @@
 """FlatStore: all parameters in one buffer, all gradients in another of the same layout."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nnmpi import backend
@@ -15,25 +15,38 @@ class FlatStore:
     """Two flat buffers, `flat` and `flat_grad`; every parameter is a view of both.
 
     `spans[i]` is where parameter i lies, its padding included; what lies
-    between parameters is zero in both buffers and stays so.
+    between parameters is zero in both buffers and stays so. A store that others
+    build on may have a `head` of some numbers before the first parameter, and
+    may say where the two buffers are.
     """
 
-    def __init__(self, parameters: Sequence[Parameter], dtype: Any, on: Backend) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[Parameter],
+        dtype: Any,
+        on: Backend,
+        head: int = 0,
+        memory: tuple[Array, Array] | None = None,
+    ) -> None:
         self.parameters = tuple(parameters)
-        self.spans: list[tuple[int, int]] = []
-        end = 0
-        for p in self.parameters:
-            start, end = end, end + -(-p.size // ALIGN) * ALIGN
-            self.spans.append((start, end))
-        self.flat = on.xp.zeros(end, dtype)
-        self.flat_grad = on.xp.zeros(end, dtype)
-        self.values: list[Array] = []
-        self.slots: list[Array] = []
-        for p, (start, _) in zip(self.parameters, self.spans, strict=True):
-            self.values.append(self._view(self.flat, p, start))
-            self.slots.append(self._view(self.flat_grad, p, start))
+        self.head = head
+        self.spans = spans(self.parameters, head)
+        n = length(self.parameters, head)
+        self.flat, self.flat_grad = memory or (on.xp.zeros(n, dtype), on.xp.zeros(n, dtype))
+        self.values = self.views(self.flat)
+        self.slots = self.views(self.flat_grad)
         for i, p in enumerate(self.parameters):
             self._take_in(i, p, dtype, on)
+
+    def owned(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """The parts of a stretch of `flat` that this rank's optimizer moves: here, all of it."""
+        yield start, end
+
+    def views(self, flat: Array) -> list[Array]:
+        """Every parameter's part of a buffer that is laid out as `flat` is."""
+        starts = (start for start, _ in self.spans)
+        pairs = zip(self.parameters, starts, strict=True)
+        return [self._view(flat, p, start) for p, start in pairs]
 
     @staticmethod
     def _view(flat: Array, p: Parameter, start: int) -> Array:
@@ -49,6 +62,24 @@ class FlatStore:
         if grad is not None:
             self.slots[i][...] = on.asarray(grad)
         p.move(self, i)
+
+
+def spans(parameters: Sequence[Parameter], head: int = 0) -> list[tuple[int, int]]:
+    """Where each parameter starts and ends if they lie one behind the other after a head."""
+    found, end = [], _padded(head)
+    for p in parameters:
+        start, end = end, end + _padded(p.size)
+        found.append((start, end))
+    return found
+
+
+def length(parameters: Sequence[Parameter], head: int = 0) -> int:
+    """How many numbers a flat buffer has."""
+    return max((end for _, end in spans(parameters, head)), default=_padded(head))
+
+
+def _padded(n: int) -> int:
+    return -(-n // ALIGN) * ALIGN
 
 
 def flatten(parameters: Sequence[Parameter]) -> None:

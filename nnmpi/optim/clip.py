@@ -7,6 +7,11 @@ from nnmpi.backend import Array
 from nnmpi.nn.parameter import Parameter
 
 
+def clip_factor(norm: float, max_norm: float) -> float:
+    """What gradients of this norm are multiplied by, so that it is at most `max_norm`."""
+    return min(max_norm / (norm + 1e-6), 1.0)
+
+
 def clip_grad_norm(parameters: Iterable[Parameter], max_norm: float) -> Array:
     """Scale all gradients so that their common norm is at most `max_norm`; return what it was.
 

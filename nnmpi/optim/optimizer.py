@@ -56,8 +56,7 @@ class Optimizer:
         self.steps = [0] * len(self.parameters)
         self.offsets = [0]
         for p in self.parameters:
-            start, end = _span(p)
-            self.offsets.append(self.offsets[-1] + end - start)
+            self.offsets.append(self.offsets[-1] + _owned(p))
         self._seen: list[tuple[bool, Any]] = []
         self._groups: list[Group] = []
         like = self.parameters[0].data
@@ -81,9 +80,11 @@ class Optimizer:
             self._follow()
         written = tape.tick()
         for i, j, store, start, end in self._groups:
-            t = self.steps[i] + 1
-            state = [s[self.offsets[i] : self.offsets[j]] for s in self.state]
-            self._update(Run(store.flat[start:end], store.flat_grad[start:end], state, t))
+            t, at = self.steps[i] + 1, self.offsets[i]
+            for lo, hi in store.owned(start, end):
+                state = [s[at : at + hi - lo] for s in self.state]
+                self._update(Run(store.flat[lo:hi], store.flat_grad[lo:hi], state, t))
+                at += hi - lo
             self.steps[i:j] = [t] * (j - i)
             for p in self.parameters[i:j]:
                 p.memory.written = written
@@ -131,9 +132,10 @@ def check(name: str, value: float) -> float:
     return value
 
 
-def _span(p: Parameter) -> tuple[int, int]:
+def _owned(p: Parameter) -> int:
+    """How many of its numbers, padding included, this rank moves."""
     assert isinstance(p.store, FlatStore)
-    return p.store.spans[p.index]
+    return sum(hi - lo for lo, hi in p.store.owned(*p.store.spans[p.index]))
 
 
 class SGD(Optimizer):

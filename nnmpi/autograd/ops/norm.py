@@ -1,6 +1,7 @@
 """Normalisation: batch and layer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 from nnmpi.backend import Array, xp_of
@@ -17,11 +18,16 @@ class Moments(NamedTuple):
 
 
 class _Sums(NamedTuple):
-    """A gradient as rows (M, C), and its sums over rows: of g, and of g * xhat."""
+    """A gradient as rows (M, C), and its sums over rows: of g, and of g * xhat.
+
+    `whole` (2 C,) is both sums over all samples that the statistics were made of, here or
+    elsewhere; None where nobody asks for it.
+    """
 
     g: Array
     total: Array
     dot: Array
+    whole: Array | None
 
 
 def _rows(x: Array) -> Array:
@@ -55,23 +61,63 @@ def moments(x: Array) -> Moments:
     return Moments(len(rows), mean + off, column_sum(d * d) - off * off * n)
 
 
+def joined(parts: Sequence[Moments]) -> Moments:
+    """The moments of the numbers of all parts together, of which there is at least one.
+
+    They are joined in the order given, so that the same parts give the same bits. A part
+    without numbers changes nothing.
+    """
+    return reduce(_both, parts)
+
+
+def _both(a: Moments, b: Moments) -> Moments:
+    """The moments of two sets of numbers together (Chan, Golub and LeVeque).
+
+    n = a.n + b.n,  mean = a.mean + d b.n / n,  M2 = a.M2 + b.M2 + d^2 a.n b.n / n
+    with d = b.mean - a.mean: no large numbers cancel.
+    """
+    if not a.n or not b.n:
+        return a if a.n else b
+    n, d = a.n + b.n, b.mean - a.mean
+    return Moments(n, a.mean + d * (b.n / n), a.m2 + b.m2 + d * d * (a.n * b.n / n))
+
+
+def _itself(sums: Array) -> Array:
+    return sums
+
+
 def batch_norm(
-    x: Array, w: Array | None, b: Array | None, *, mean: Array, var: Array, n: int, eps: float
+    x: Array,
+    w: Array | None,
+    b: Array | None,
+    *,
+    mean: Array,
+    var: Array,
+    n: int,
+    eps: float,
+    total: Callable[[Array], Array] = _itself,
 ) -> Result:
     """(x - mean) / sqrt(var + eps) * w + b, channel by channel.
 
-    n is how many numbers of x each statistic was made of, and 0 if they were
-    given from outside (evaluation), for then they do not depend on x.
+    n is how many numbers each statistic was made of, and 0 if they were given from outside
+    (evaluation), for then they do not depend on x. Where n counts more than x has, `total`
+    sums a 1-D array over all who have a part of them; it is called once on the way back, for
+    the gradient of x. The gradients of w and b are those of this x alone.
     """
     r = 1 / xp_of(x).sqrt(var + eps)
     xhat = (_rows(x) - mean) * r
 
     def prepare(g: Array, needs: Sequence[bool]) -> _Sums:
         rows = _rows(g)
-        return _Sums(rows, column_sum(rows), column_sum(rows * xhat))
+        own = column_sum(rows), column_sum(rows * xhat)
+        whole = total(xp_of(g).concatenate(own)) if n and needs[0] else None
+        return _Sums(rows, *own, whole)
 
     def vjp_x(s: _Sums, out: Array | None) -> Array:
-        d = s.g - (xhat * s.dot + s.total) / n if n else s.g
+        d = s.g
+        if s.whole is not None:
+            C = len(s.total)
+            d = d - (xhat * s.whole[C:] + s.whole[:C]) / n
         return _unrows(d * (r if w is None else r * w), x.shape)
 
     return Result(

@@ -1,0 +1,180 @@
+"""Batches without samples: right shapes, gradients of zeros, and no warning.
+
+A rank of many may get none of a batch's samples, and it still has to go the whole way with
+the others.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from device import DEVICE
+
+import nnmpi
+from nnmpi import nn
+from nnmpi.backend import CPU, Backend
+from nnmpi.data import Loader, Standardiser
+from nnmpi.data.dataset import Split
+from nnmpi.nn.models import MODELS, mlp
+from nnmpi.nn.passes import ALONE, Pass, current_pass
+
+Make = Callable[[], nn.Module]
+
+
+def conv(algorithm: str, *options: int) -> Callable[..., nn.Sequential]:
+    """A convolution of 8 channels, in which Winograd pays, and what follows it."""
+    return lambda *rest: nn.Sequential(nn.Conv2d(8, 4, *options, algorithm=algorithm), *rest)
+
+
+def whole_batch(layer: nn.Module) -> nn.Module:
+    """Layers that need samples from somewhere have them in evaluation."""
+    return layer.eval()
+
+
+ROWS, IMAGES, SEQUENCE = (6,), (8, 9, 8), (5, 6)
+auto, gemm, four = conv("auto", 3, 1, 1), conv("im2col", 3, 2), conv("winograd4", 3)
+LAYERS: dict[str, tuple[Make, tuple[int, ...]]] = {
+    "Linear": (lambda: nn.Linear(6, 3), ROWS),
+    "Linear of sequences": (lambda: nn.Linear(6, 3, bias=False), SEQUENCE),
+    "Linear ReLU": (lambda: nn.Sequential(nn.Linear(6, 3), nn.ReLU()), ROWS),
+    "Winograd": (auto, IMAGES),
+    "Winograd ReLU": (lambda: auto(nn.ReLU()), IMAGES),
+    "Winograd pool": (lambda: auto(nn.MaxPool2d(2)), IMAGES),
+    "Winograd ReLU pool": (lambda: auto(nn.ReLU(), nn.MaxPool2d(2)), IMAGES),
+    "Winograd4": (four, IMAGES),
+    "Winograd4 ReLU pool": (lambda: four(nn.ReLU(), nn.MaxPool2d(2)), IMAGES),
+    "im2col": (gemm, IMAGES),
+    "im2col ReLU": (lambda: gemm(nn.ReLU()), IMAGES),
+    "im2col pool": (lambda: gemm(nn.MaxPool2d(2)), IMAGES),
+    "im2col ReLU pool": (lambda: gemm(nn.ReLU(), nn.MaxPool2d(2)), IMAGES),
+    "im2col of few channels": (lambda: nn.Conv2d(2, 4, 3, bias=False), (2, 5, 6)),
+    "Conv2d wide pool": (lambda: gemm(nn.ReLU(), nn.MaxPool2d(3, 1, 1)), IMAGES),
+    "MaxPool2d": (lambda: nn.MaxPool2d(2), IMAGES),
+    "MaxPool2d, overlapping": (lambda: nn.MaxPool2d(3, 2, 1), IMAGES),
+    "AvgPool2d": (lambda: nn.AvgPool2d(3, 2, 1), IMAGES),
+    "BatchNorm1d, evaluation": (lambda: whole_batch(nn.BatchNorm1d(6)), ROWS),
+    "BatchNorm2d, evaluation": (lambda: whole_batch(nn.BatchNorm2d(8)), IMAGES),
+    "LayerNorm": (lambda: nn.LayerNorm(6), ROWS),
+    "LayerNorm of sequences": (lambda: nn.LayerNorm(SEQUENCE), SEQUENCE),
+    "Dropout": (lambda: nn.Dropout(0.5), ROWS),
+    "Dropout of images": (lambda: nn.Dropout(0.5), IMAGES),
+    "Flatten": (nn.Flatten, IMAGES),
+    "ReLU": (nn.ReLU, IMAGES),
+    "GELU": (nn.GELU, ROWS),
+    "Sigmoid": (nn.Sigmoid, ROWS),
+    "Tanh": (nn.Tanh, ROWS),
+    "LogSoftmax": (nn.LogSoftmax, ROWS),
+    "mlp": (lambda: mlp(8 * 9 * 8, 5, 3), IMAGES),
+    "mnist-cnn": (MODELS["mnist-cnn"], (1, 28, 28)),
+    "cifar-cnn": (MODELS["cifar-cnn"], (3, 32, 32)),
+    "digits-cnn, evaluation": (lambda: whole_batch(MODELS["digits-cnn"]()), (1, 8, 8)),
+}
+both = pytest.mark.parametrize("on", [CPU, DEVICE], ids=["host", "device"])
+floats = pytest.mark.parametrize("dtype", ["float32", "float64"])
+SAMPLES = np.zeros(0, "int64")
+
+
+def run(model: nn.Module, x: Any, samples: np.ndarray | None) -> nnmpi.Tensor:
+    token = current_pass.set(Pass(0, samples, ALONE))
+    try:
+        y: nnmpi.Tensor = model(x)
+    finally:
+        current_pass.reset(token)
+    return y
+
+
+def spoil(model: nn.Module) -> list[Any]:
+    """The parameters, where gradients will lie NaN: what is not written will show."""
+    parameters = model.parameters()
+    for p in parameters:
+        p.slot[...] = np.nan
+        p.grad = None
+    return parameters
+
+
+def expect_zeros(parameters: list[Any], on: Backend, dtype: str) -> None:
+    for p in parameters:
+        assert p.has_grad
+        assert type(p.grad) is on.xp.ndarray
+        assert (p.grad.shape, p.grad.dtype) == (p.shape, dtype)
+        assert not p.grad.any().item()
+
+
+@both
+@floats
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers(name: str, dtype: str, on: Backend) -> None:
+    """The second pass adds to the gradients of the first, and adds nothing."""
+    make, shape = LAYERS[name]
+    model = make().to(dtype, on)
+    two = run(model, nnmpi.tensor(np.ones((2, *shape), dtype), on=on), None)
+    parameters = spoil(model)
+    for samples in (None, SAMPLES):
+        x = nnmpi.tensor(np.ones((0, *shape), dtype), requires_grad=True, on=on)
+        y = run(model, x, samples)
+        assert (y.shape, y.dtype) == ((0, *two.shape[1:]), dtype)
+        assert type(y.data) is on.xp.ndarray
+        y.backward(on.xp.ones(y.shape, dtype))
+        assert x.grad is not None
+        assert (x.grad.shape, x.grad.dtype) == ((0, *shape), dtype)
+        expect_zeros(parameters, on, dtype)
+
+
+@both
+@floats
+def test_words(dtype: str, on: Backend) -> None:
+    model = nn.Sequential(nn.Embedding(7, 4), nn.Dropout(0.2), nn.Flatten(), nn.Linear(12, 3))
+    parameters = spoil(model.to(dtype, on))
+    y = run(model, on.asarray(np.zeros((0, 3), "int64")), SAMPLES)
+    assert y.shape == (0, 3)
+    y.sum().backward()
+    expect_zeros(parameters, on, dtype)
+
+
+@both
+@floats
+@pytest.mark.parametrize("reduction", ["sum", "mean", "none"])
+@pytest.mark.parametrize("name", ["CrossEntropyLoss", "NLLLoss", "MSELoss"])
+def test_losses(name: str, reduction: str, dtype: str, on: Backend) -> None:
+    """The mean of no losses is 0, and so is every gradient behind it."""
+    here = np.zeros((0, 3), dtype) if name == "MSELoss" else SAMPLES
+    for target in (here, on.asarray(here)):
+        model = nn.Linear(6, 3).to(dtype, on)
+        parameters = spoil(model)
+        loss = getattr(nn, name)(reduction)(
+            model(nnmpi.tensor(np.ones((0, 6), dtype), on=on)), target
+        )
+        assert loss.dtype == dtype
+        if reduction == "none":
+            assert loss.shape == target.shape
+            loss.backward(on.xp.ones(loss.shape, dtype))
+        else:
+            assert loss.shape == ()
+            assert loss.item() == 0
+            loss.backward(on.asarray(np.asarray(0.25, dtype)))
+        expect_zeros(parameters, on, dtype)
+
+
+@both
+def test_softmax(on: Backend) -> None:
+    for function in (nnmpi.softmax, nnmpi.log_softmax):
+        x = nnmpi.tensor(np.ones((0, 4)), requires_grad=True, on=on)
+        y = function(x, axis=1)
+        y.sum().backward()
+        assert (y.shape, x.grad.shape) == ((0, 4), (0, 4))
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 3, 4)])
+def test_a_loader_gathers_no_rows(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """From what it keeps standardised, and from what it standardises batch by batch."""
+    x = np.random.default_rng(0).standard_normal((6, *shape)).astype("float32")
+    split = Split(x, np.arange(6))
+    for small in (1 << 20, 0):
+        monkeypatch.setattr("nnmpi.data.loader.SMALL", small)
+        loader = Loader(split, 2, standardiser=Standardiser.of(split), dtype="float64")
+        assert (loader._ready is None) == (small == 0)
+        batch = loader.gather(SAMPLES)
+        assert (batch.x.shape, batch.x.dtype) == ((0, *shape), "float64")
+        assert (batch.y.shape, batch.y.dtype) == ((0,), "int64")
+        assert (batch.samples.shape, batch.samples.dtype) == ((0,), "int64")
