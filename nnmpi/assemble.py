@@ -2,7 +2,7 @@
 
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from nnmpi.config import Config
 from nnmpi.data import Dataset
 from nnmpi.nn import Conv2d, Module
 from nnmpi.nn.models import MODELS, mlp
+from nnmpi.nn.parameter import Parameter
 from nnmpi.optim import OPTIMIZERS, SGD, Optimizer
 
 
@@ -92,11 +93,8 @@ def builder(spec: str) -> Callable[[], Module]:
     return function
 
 
-def optimizer(config: Config, made: Module) -> Optimizer:
-    """The optimizer of the config over all parameters that are trained."""
-    trained = [p for p in made.parameters() if p.requires_grad]
-    if not trained:
-        raise ValueError(f"model {config.model} has no parameter that is trained")
+def optimizer(config: Config, trained: Sequence[Parameter]) -> Optimizer:
+    """The optimizer of the config over these parameters."""
     lr, decay = config.lr, config.weight_decay
     if config.optimizer == "sgd":
         return SGD(trained, lr, momentum=config.momentum, weight_decay=decay)
@@ -125,3 +123,5 @@ def check_fit(config: Config, made: Module, d: Dataset, on: Backend) -> None:
             f"{what}: a sample gives scores of shape {scores.shape[1:]}, "
             f"but there are {d.classes} classes"
         )
+    if not any(p.requires_grad for p in made.parameters()):
+        raise ValueError(f"model {config.model} has no parameter that is trained")

@@ -88,10 +88,25 @@ def core() -> str:
     return value.decode()
 
 
+def cores(ranks: int) -> int:
+    """How many cores each of so many ranks here has: its share, or what it is bound to."""
+    share = (os.cpu_count() or 1) // ranks
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else share
+    return max(1, min(share, bound))
+
+
 def default_threads(n: int) -> None:
     """Let BLAS use n threads, unless the user has said how many."""
-    if any(os.environ.get(name) for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")):
-        return
+    if not any(os.environ.get(name) for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")):
+        _set_threads(n)
+
+
+def one_thread() -> None:
+    """Let BLAS use one thread, whatever the user has said: with more, sums have another order."""
+    _set_threads(1)
+
+
+def _set_threads(n: int) -> None:
     function = _function("scipy_openblas_set_num_threads64_", "scipy_openblas_set_num_threads")
     if function is not None:
         function(ctypes.c_int(n))

@@ -7,11 +7,10 @@ from typing import NoReturn
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with the house's errors: one line on stderr, exit status 2."""
+    """argparse, but what it cannot use it tells its caller."""
 
     def error(self, message: str) -> NoReturn:
-        program = self.prog.split()[2]  # "python -m nnmpi.train", perhaps with a subcommand behind
-        raise SystemExit(fail(program, message, 2))
+        raise ValueError(message)
 
 
 def fail(program: str, message: object, status: int) -> int:

@@ -19,6 +19,12 @@ from nnmpi.backend import DEVICES
 DTYPES = ("float32", "float64")
 CONVOLUTIONS = ("auto", "winograd2", "winograd4", "im2col")
 OPTIMIZERS = ("sgd", "adam", "adamw")
+ALLREDUCES = (
+    *("auto", "mpi", "shared", "ring", "tree", "ps"),
+    *("p2p", "doubling", "halving", "hierarchical"),
+)
+PROGRESS = ("auto", "poll", "thread")
+SYNCS = ("bsp", "ssp", "asp")
 _NUMBERS: dict[type, type] = {int: Integral, float: Real}  # what is taken for one, NumPy's too
 
 
@@ -74,6 +80,51 @@ class Config:
         "algorithm of 3x3 convolutions; winograd4: faster, less exact",
         CONVOLUTIONS,
     )
+    dp: int | None = _option("layout", None, int, "ranks that share each batch; default: all")
+    micro_batches: int = _option(
+        "pipeline", 1, int, "parts of a batch, one after the other, before gradients are summed"
+    )
+    allreduce: str = _option("reduce", "auto", str, "how gradients are summed", ALLREDUCES)
+    bucket_mb: float | None = _option(
+        "reduce",
+        None,
+        float,
+        "gradients that are sent together, in MB; default: 1, or all on one node",
+    )
+    overlap: bool = _option("reduce", True, bool, "sum gradients while the backward pass runs")
+    progress: str = _option(
+        "reduce",
+        "auto",
+        str,
+        "who pushes messages: the backward pass between layers, or a thread; "
+        "auto: a thread where cores are spare",
+        PROGRESS,
+    )
+    sync: str = _option(
+        "sync",
+        "bsp",
+        str,
+        "whether steps wait for all ranks (bsp), for those too far behind (ssp), or none (asp)",
+        SYNCS,
+    )
+    staleness: int = _option("sync", 0, int, "of ssp: steps that a rank may be ahead of another")
+    servers: int = _option(
+        "sync",
+        0,
+        int,
+        "ranks that hold the parameters, the last ones; default: 1 of ssp and asp, none of bsp",
+    )
+    slow_rank: str | None = _option(
+        "sync", None, str, "R:FACTOR[,R:FACTOR]: slow ranks down, for experiments"
+    )
+    jitter: str | None = _option(
+        "sync", None, str, "P:FACTOR: slow ranks down at random, at a share P of their steps"
+    )
+    verify: bool = _option("equality", False, bool, "train on one rank too, and compare each step")
+    reproducible: bool = _option(
+        "equality", False, bool, "the same bits for any number of ranks, up to that of shards"
+    )
+    shards: int = _option("equality", 8, int, "of --reproducible: parts of a batch, computed alone")
     save: str | None = _option("files", None, str, "write the trained model (safetensors)")
     load: str | None = _option("files", None, str, "start from a saved model")
     log: str | None = _option("files", None, str, "write one JSON object a line")
@@ -86,8 +137,15 @@ class Config:
         _at_least("epochs", self.epochs, 1)
         _at_least("batch_size", self.batch_size, 1)
         _at_least("seed", self.seed, 0)
-        if self.steps is not None:
-            _at_least("steps", self.steps, 1)
+        for name in ("micro_batches", "shards"):
+            _at_least(name, getattr(self, name), 1)
+        for name in ("staleness", "servers"):
+            _at_least(name, getattr(self, name), 0)
+        for name in ("steps", "dp"):
+            if getattr(self, name) is not None:
+                _at_least(name, getattr(self, name), 1)
+        if self.bucket_mb is not None and not self.bucket_mb > 0:
+            raise ValueError(f"bucket_mb {self.bucket_mb} must be above 0; 1 suits most networks")
         if not 0 < self.lr < math.inf:
             raise ValueError(f"lr {self.lr} must be a number above 0; 0.002 suits adam")
         if not 0 <= self.momentum < 1:

@@ -43,10 +43,17 @@ class Report:
     """
 
     def __init__(
-        self, log: str | None = None, quiet: bool = False, stdout: IO[str] | None = None
+        self,
+        log: str | None = None,
+        quiet: bool = False,
+        stdout: IO[str] | None = None,
+        launched: bool = False,
     ) -> None:
         self.stdout: IO[str] | None = stdout or sys.stdout
-        self.quiet, self.pretty = quiet, bool(self.stdout and self.stdout.isatty())
+        self.quiet = quiet
+        self.pretty = bool(self.stdout and self.stdout.isatty())
+        if self.pretty and launched:
+            self.pretty = _launcher_has_terminal()
         self._bar: tqdm[Any] | None = None
         try:
             self._log = open(log, "w", encoding="utf-8") if log else None  # noqa: SIM115
@@ -109,6 +116,24 @@ class Report:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
+
+
+def _launcher_has_terminal() -> bool:
+    """Launchers give ranks a terminal each, even where they write to a pipe themselves."""
+    try:
+        return os.readlink(f"/proc/{os.getppid()}/fd/1").startswith(("/dev/pts/", "/dev/tty"))
+    except OSError:  # no Linux, or the launcher is another user's
+        return False
+
+
+class Silence(Report):
+    """What ranks tell that are not the first."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet=True)
+
+    def event(self, event: Event) -> None:
+        """Nobody is told."""
 
 
 def _sentence(event: Event) -> str:

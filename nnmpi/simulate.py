@@ -110,8 +110,8 @@ def in_json(outcomes: list[Outcome], several: bool) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    given = parser().parse_args(arguments)
     try:
+        given = parser().parse_args(arguments)
         text = given.answer(given)
     except ValueError as error:
         return fail(error, 2)

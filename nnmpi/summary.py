@@ -5,6 +5,7 @@ import tracemalloc
 import numpy as np
 
 from nnmpi.data import Batch
+from nnmpi.nn.passes import Pass
 from nnmpi.report import Event
 from nnmpi.trainer import Trainer
 
@@ -28,8 +29,10 @@ def summary(trainer: Trainer) -> Event:
 
 
 def activation_bytes(trainer: Trainer) -> int:
-    """The most that one forward and backward pass holds at a time, measured on the host."""
-    batch = trainer.train.gather(next(iter(trainer.train.batches(0))))
+    """The most that one forward and backward pass of a rank holds at a time, on the host."""
+    parts = trainer.comm.size * trainer.config.micro_batches
+    rows = next(iter(trainer.train.batches(0)))
+    batch = trainer.train.gather(rows[: -(-len(rows) // parts)])
     state = trainer.model.state_dict()
     _pass(trainer, batch)
     tracemalloc.start()
@@ -43,4 +46,4 @@ def activation_bytes(trainer: Trainer) -> int:
 
 def _pass(trainer: Trainer, batch: Batch) -> None:
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        trainer.loss(trainer.forward(batch), batch.y).backward()
+        trainer.loss(trainer.task.forward(batch.x, Pass(0, batch.samples)), batch.y).backward()

@@ -1,26 +1,23 @@
 """The command `python -m nnmpi.train`: flags to a Config, a Trainer run, an exit status.
 
-0: it trained. 1: the run failed. 2: unusable arguments. 130: stopped by Ctrl-C.
+0: it trained. 1: the run failed. 2: unusable arguments. 130: stopped by Ctrl-C or SIGUSR1.
 """
 
 import argparse
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
-from typing import Any, NoReturn
+from io import StringIO
+from typing import Any
 
 from nnmpi import blas, command
+from nnmpi.comm import Comm, OtherRankError, job
 from nnmpi.config import Config, from_toml, options
 from nnmpi.report import LostOutputError, Report, check_log
 from nnmpi.summary import summary
 from nnmpi.trainer import DivergedError, Trainer
-
-
-def refuse(message: object) -> NoReturn:
-    """Unusable arguments."""
-    raise SystemExit(fail(message, 2))
 
 
 def fail(message: object, status: int = 1) -> int:
@@ -68,33 +65,61 @@ def config(arguments: Sequence[str]) -> Config:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    blas.default_threads(1)  # a rank is one thread: more wait for each other longer than they help
     try:
-        c = config(sys.argv[1:] if arguments is None else arguments)
-        trainer = Trainer(c)
-        report = Report(c.log, c.quiet)
+        comm = job()
+        blas.default_threads(blas.cores(len(comm.node())))
+        trainer = prepared(comm, sys.argv[1:] if arguments is None else arguments)
+        report = trainer.report()
+    except OtherRankError:
+        return 2  # that one has said why
     except ValueError as error:
-        refuse(error)
+        return fail(error, 2)
     except OSError as error:
-        refuse(f"{error.filename}: {error.strerror}" if error.filename else error)
+        return fail(f"{error.filename}: {error.strerror}" if error.filename else error, 2)
     except MemoryError as error:
-        refuse(f"out of memory: {error}; take a smaller model or less data")
+        return fail(f"out of memory: {error}; take a smaller model or less data", 2)
+    except RuntimeError as error:  # MPI that cannot be used
+        return fail(error)
     except KeyboardInterrupt:
         return fail("interrupted before the first step", 130)
     try:
         return run(trainer, report)
-    except DivergedError as error:
-        return fail(error)
-    except ValueError as error:
-        return fail(error, 1 if trainer.step else 2)
-    except MemoryError as error:
-        return fail(f"out of memory: {error}; try a smaller --batch-size")
     except LostOutputError as error:  # a reader that has gone (`| head`) needs no message
         return 1 if isinstance(error.__cause__, BrokenPipeError) else fail(error)
     except KeyboardInterrupt:
         return fail("interrupted; nothing was saved", 130)
+    except OtherRankError:
+        return 1
+    except (DivergedError, ValueError, MemoryError) as error:
+        return failed(trainer, error)
     finally:
         command.settle()
+
+
+def prepared(comm: Comm, arguments: Sequence[str]) -> Trainer:
+    """A run that fits together, on all ranks, or one error on one of them."""
+    error: Exception | None = None
+    try:
+        with redirect_stdout(sys.stdout if comm.rank == 0 else StringIO()):  # of --help
+            c = config(arguments)
+    except ValueError as caught:
+        error = caught
+    comm.agree(error)
+    if c.reproducible:
+        blas.one_thread()
+    return Trainer(c, comm=comm)
+
+
+def failed(trainer: Trainer, error: Exception) -> int:
+    """One line for a run that failed on all ranks alike; else this rank ends the others."""
+    if isinstance(error, MemoryError):
+        error = MemoryError(f"out of memory: {error}; try a smaller --batch-size")
+    agreed = isinstance(error, DivergedError)
+    if trainer.comm.size > 1 and not agreed:
+        trainer.comm.abort(str(error))
+    if agreed and not trainer.is_first:
+        return 1
+    return fail(error, 2 if isinstance(error, ValueError) and not trainer.step else 1)
 
 
 def run(trainer: Trainer, report: Report) -> int:
@@ -110,17 +135,23 @@ def run(trainer: Trainer, report: Report) -> int:
 
 @contextmanager
 def stopping(trainer: Trainer) -> Iterator[None]:
-    """The first Ctrl-C ends the run after the step under way, the second at once."""
+    """The first Ctrl-C ends the run after the step under way, the second at once.
+
+    SIGUSR1, which launchers pass on to ranks, is the first of these too.
+    """
 
     def stop(number: int, frame: object) -> None:
         trainer.stop()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    before = signal.signal(signal.SIGINT, stop)
+    handled = [signal.SIGINT, *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else [])]
+    before = {number: signal.signal(number, stop) for number in handled}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

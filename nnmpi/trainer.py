@@ -7,78 +7,39 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
 from nnmpi import assemble, backend, data, saving
-from nnmpi.autograd import Tensor, no_grad
-from nnmpi.autograd.functional import tensor
+from nnmpi.autograd import no_grad
+from nnmpi.backend import Backend
+from nnmpi.comm import Comm, has_launcher, job
 from nnmpi.config import Config
 from nnmpi.data import Dataset, Loader, Standardiser
+from nnmpi.metrics import Stopwatch, Sums
 from nnmpi.nn import CrossEntropyLoss, Module
-from nnmpi.nn.module import Pass, current_pass
-from nnmpi.optim import clip_grad_norm, schedule
-from nnmpi.report import Event, LostOutputError, Report, check_log
+from nnmpi.nn.passes import Pass
+from nnmpi.optim import schedule
+from nnmpi.parallel import plan
+from nnmpi.parallel.strategy import Job
+from nnmpi.parallel.worker import Stepped, Task, Wishes
+from nnmpi.report import Event, LostOutputError, Report, Silence, check_log
 
-
-class Sums(NamedTuple):
-    """Metrics as sums and a count, so that they add up over batches of any size."""
-
-    loss: float = 0.0
-    correct: int = 0
-    samples: int = 0
-
-    def plus(self, other: "Sums") -> "Sums":
-        """Both together."""
-        return Sums(
-            self.loss + other.loss, self.correct + other.correct, self.samples + other.samples
-        )
-
-    @property
-    def mean_loss(self) -> float:
-        """Loss per sample."""
-        return self.loss / max(self.samples, 1)
-
-    @property
-    def accuracy(self) -> float:
-        """The share of samples that were right."""
-        return self.correct / max(self.samples, 1)
+T = TypeVar("T")
 
 
 class DivergedError(ArithmeticError):
     """The loss is no longer a number."""
 
 
-class Stopwatch:
-    """Samples per second of training steps alone: neither start-up nor the first step count."""
-
-    def __init__(self) -> None:
-        self.seconds, self.samples, self._warm = 0.0, 0, False
-
-    def start(self) -> None:
-        """Training goes on from here."""
-        self._since = time.perf_counter()
-
-    def lap(self, samples: int) -> None:
-        """A step over so many samples has ended."""
-        now = time.perf_counter()
-        if self._warm:
-            self.seconds += now - self._since
-            self.samples += samples
-        self._warm, self._since = True, now
-
-    @property
-    def rate(self) -> float:
-        """Samples per second so far; 0 before the second step."""
-        return self.samples / self.seconds if self.seconds else 0.0
-
-
 class Trainer:
-    """One run. `fit` trains and returns the event that describes the result.
+    """One run, on all ranks of `comm` together. `fit` trains, and returns the event that describes
+    the result.
 
-    `build` makes the model, `data` is a Dataset or arrays (x, y) or
-    (x, y, x_test, y_test); without them the config names both.
+    `build` makes the model, `data` is a Dataset or arrays (x, y) or (x, y, x_test, y_test);
+    without them the config names both. Without `comm` the ranks are those that mpirun has started.
     """
 
     def __init__(
@@ -86,29 +47,84 @@ class Trainer:
         config: Config,
         build: Callable[[], Module] | None = None,
         data: Dataset | tuple[Any, ...] | None = None,
+        comm: Comm | None = None,
     ) -> None:
         if build is not None:
             config = replace(config, model=getattr(build, "__name__", type(build).__name__))
-        self.config = config
-        if config.save:
+        self.config, self.comm = config, job() if comm is None else comm
+        self._build = build
+        self.step, self.skipped = 0, 0
+        self.stopping = self._wants_to_stop = False
+        self.on = self._together(self._checked)
+        self.dataset = self._in_turn(partial(assemble.dataset, config, data))
+        self._together(self._assemble)
+        self.strategy = plan.build(config, self.comm, self._job(self.task))
+        self.optimizer = self.strategy.optimizer
+        self._clock = Stopwatch()
+
+    def _together(self, f: Callable[[], T]) -> T:
+        """Does what may fail on some ranks only, and then fails on all."""
+        error: Exception | None = None
+        try:
+            result = f()
+        except Exception as caught:
+            error = caught
+        self.comm.agree(error)
+        return result
+
+    def _in_turn(self, f: Callable[[], T]) -> T:
+        """The same, the first rank before the others if what it does is to fetch files."""
+        if not self.config.download:
+            return self._together(f)
+        early = self._together(f if self.is_first else lambda: None)
+        late = self._together(lambda: early if early is not None else f())
+        assert late is not None
+        return late
+
+    def _checked(self) -> Backend:
+        """The device, if what the config asks for can be."""
+        config = self.config
+        if config.save and self.is_first:
             saving.check_target(config.save)
-        if config.log:
+        if config.log and self.is_first:
             archive = config.data.removeprefix("npz:") if "npz" in config.data else None
             check_log(config.log, {"save": config.save, "load": config.load, "data": archive})
-        self.on = backend.get(config.device)
-        self.dataset = assemble.dataset(config, data)
-        self.model = assemble.model(config, build, self.on)
+        plan.check(config, self.comm.size)
+        return backend.get(config.device)
+
+    def _assemble(self) -> None:
+        """What each rank makes alone."""
+        config = self.config
+        self.model = assemble.model(config, self._build, self.on)
         assemble.check_fit(config, self.model, self.dataset, self.on)
-        self.optimizer = assemble.optimizer(config, self.model)
-        self.loss = CrossEntropyLoss()
+        self.loss = CrossEntropyLoss(reduction="sum")
+        self.task = Task(self.model, self.loss, self.on)
         self.standardiser = Standardiser.of(self.dataset.train)
         self.train = self._loader(self.dataset.train, shuffle=True)
         self.test = self._loader(self.dataset.test, shuffle=False)
         steps = config.epochs * len(self.train)
         self.total_steps = steps if config.steps is None else min(steps, config.steps)
         self.factor = schedule.parse(config.lr_schedule, self.total_steps)
-        self.step, self.stopping = 0, False
-        self._clock = Stopwatch()
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is this rank that prints and saves."""
+        return self.comm.rank == 0
+
+    def _job(self, task: Task) -> Job:
+        c, build = self.config, self._build
+        rate, total = lambda step: c.lr * self.factor(step), self.total_steps
+        wishes = Wishes(rate, lambda: self._wants_to_stop, total)
+        sample = np.zeros_like(self.dataset.train.x[:1], c.dtype)
+
+        def twin() -> Job:
+            return self._job(task._replace(model=assemble.model(c, build, self.on)))
+
+        return Job(task, partial(assemble.optimizer, c), wishes, sample, self._tell, twin)
+
+    def _tell(self, event: Event) -> None:
+        """Shows an event while `fit` runs."""
+        self._out.event(event)
 
     def _loader(self, split: data.Split, shuffle: bool) -> Loader:
         c = self.config
@@ -130,7 +146,8 @@ class Trainer:
                 f"a Trainer runs once, and this one has made {self.step} of its "
                 f"{self.total_steps} steps; make another to go on"
             )
-        with report or Report(self.config.log, self.config.quiet) as out:
+        with report or self.report() as out:
+            self._out = out
             try:
                 return self._fit(out)
             except BaseException as error:
@@ -138,6 +155,13 @@ class Trainer:
                 with suppress(LostOutputError):
                     out.event({"event": "failed", "error": reason, "steps": self.step})
                 raise
+
+    def report(self) -> Report:
+        """Where events go: one rank tells them. If it cannot, all ranks fail."""
+        return self._together(self._opened if self.is_first else Silence)
+
+    def _opened(self) -> Report:
+        return Report(self.config.log, self.config.quiet, launched=has_launcher())
 
     def _fit(self, out: Report) -> Event:
         began = time.perf_counter()
@@ -150,13 +174,15 @@ class Trainer:
             if self.step:
                 self._save()
             raise
-        self._save()
+        self.strategy.close()
+        self._together(self._save)
         result = {
             "event": "stopped" if self.stopping else "done",
             **metrics,
             "seconds": round(time.perf_counter() - began, 4),
-            "ranks": 1,
-            "layout": {"dp": 1, "pp": 1, "tp": 1},
+            "ranks": self.comm.size,
+            "layout": {**self.strategy.mesh.axes, "pp": 1, "tp": 1},
+            **self.strategy.outcome(),
             "parameters_sha256": parameters_sha256(self.model),
         }
         out.event(result)
@@ -174,7 +200,7 @@ class Trainer:
         return {**metrics, "epochs": epoch}
 
     def _save(self) -> None:
-        if self.config.save:
+        if self.config.save and self.is_first:
             saving.save(self.model.state_dict(), self.config.save)
 
     @property
@@ -182,74 +208,61 @@ class Trainer:
         return self.step >= self.total_steps or self.stopping
 
     def stop(self) -> None:
-        """End after the step under way, as if it had been the last."""
-        self.stopping = True
+        """End after the step under way, or the next: all ranks agree on it in a step."""
+        self._wants_to_stop = True
+        self.stopping = self.stopping or self.comm.size == 1
 
     def _epoch(self, epoch: int, out: Report) -> Sums:
         """All steps of an epoch that are still wanted."""
         sums = Sums()
         self.model.train()
         self._clock.start()
-        with closing(self.train.epoch(epoch)) as batches:
-            for batch in batches:
-                new = self.train_step(batch)
+        with closing(self.strategy.steps(self.train, epoch)) as steps:
+            for done in steps:
+                new = self._note(done)
                 sums = sums.plus(new)
-                self._clock.lap(len(batch.y))
+                self._clock.lap(done.samples)
                 out.progress(self.step, self.total_steps, new.mean_loss)
                 if self._is_over:
                     break
         out.end_progress()
         return sums
 
-    def train_step(self, batch: data.Batch) -> Sums:
-        """One step: forward, backward, update; waits for the device once, to read the loss."""
-        config, opt = self.config, self.optimizer
-        opt.lr = config.lr * self.factor(self.step)
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            scores = self.forward(batch)
-            loss = self.loss(scores, batch.y)
-            opt.zero_grad()
-            loss.backward()
-            if config.clip_norm is not None:
-                clip_grad_norm(self.model.parameters(), config.clip_norm)
-            value = loss.item()
-            self._check_finite("loss", value, 1)
-            opt.step()
-        self.step += 1
-        return Sums(value * len(batch.y), 0, len(batch.y))
+    def _note(self, done: Stepped) -> Sums:
+        """What a step has shown; a loss that is no number ends the run, on all ranks alike."""
+        self._check_finite("loss", done.loss / max(done.samples, 1), 1)
+        self.step, self.stopping = done.step, done.stop
+        self.skipped += not done.updated
+        return Sums(done.loss, 0, done.samples)
 
     def _check_finite(self, what: str, value: float, ahead: int = 0) -> None:
         """A loss is a number, at the last step or the one under way, or the run ends here."""
         if not math.isfinite(value):
-            lr = self.optimizer.lr
+            lr = self.config.lr * self.factor(self.step)
             saved = "; nothing was saved" if self.config.save else ""
             raise DivergedError(
                 f"the {what} became {value} at step {self.step + ahead} with learning rate {lr:g}; "
                 f"try --lr {lr / 10:g}, --clip-norm 1 or --lr-schedule warmup:100{saved}"
             )
 
-    def forward(self, batch: data.Batch) -> Tensor:
-        """The scores of a batch, with randomness keyed by this step and these samples."""
-        token = current_pass.set(Pass(self.step, batch.samples))
-        try:
-            scores: Tensor = self.model(tensor(batch.x, on=self.on))
-        finally:
-            current_pass.reset(token)
-        return scores
-
     @no_grad()
     def evaluate(self) -> Sums:
         """Loss and accuracy on the test split; the model is left in evaluation mode."""
         self.model.eval()
-        sums = Sums()
+        found = np.zeros(len(Sums._fields))
         quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")
-        with quiet, closing(self.test.epoch(0)) as batches:
-            for batch in batches:
-                scores = self.forward(batch)
-                loss = self.loss(scores, batch.y).item()
-                right = int((scores.numpy().argmax(1) == batch.y).sum())
-                sums = sums.plus(Sums(loss * len(batch.y), right, len(batch.y)))
-        return sums
+        with quiet, closing(self.test.loads(0, self.strategy.share)) as loads:
+            for load in loads:
+                for batch in load.micro:
+                    found += self._judge(batch)
+        self.strategy.total(found)
+        loss, correct, samples = found.tolist()
+        return Sums(loss, int(correct), int(samples))
+
+    def _judge(self, batch: data.Batch) -> Sums:
+        scores = self.task.forward(batch.x, Pass(self.step, batch.samples))
+        loss = self.loss(scores, batch.y).item()
+        return Sums(loss, int((scores.numpy().argmax(1) == batch.y).sum()), len(batch.y))
 
     # ---- what it tells
 
@@ -269,6 +282,8 @@ class Trainer:
             "dtype": self.config.dtype,
             "device": self.on.name,
             "seed": self.config.seed,
+            "ranks": self.comm.size,
+            **self.strategy.describe(),
         }
 
     def _metrics(self, train: Sums, test: Sums) -> Event:
@@ -278,6 +293,7 @@ class Trainer:
             "test_loss": test.mean_loss,
             "accuracy": test.accuracy,
             "samples_per_second": round(self._clock.rate, 1),
+            "skipped_steps": self.skipped,
         }
 
 

@@ -15,9 +15,26 @@ from nnmpi.config import Config, from_toml, options
 from nnmpi.data import Loader, Split, Standardiser
 from nnmpi.kernels.conv import CONVOLUTIONS
 
-GROUPS = {"model", "data", "training", "files", "other"}
+GROUPS = {
+    *("model", "data", "training", "layout", "pipeline", "reduce", "sync", "equality"),
+    *("files", "other"),
+}
 
 FLAGS: dict[str, tuple[str, Any]] = {
+    "dp": ("3", 3),
+    "micro-batches": ("4", 4),
+    "allreduce": ("ring", "ring"),
+    "bucket-mb": ("0.5", 0.5),
+    "no-overlap": ("", False),
+    "progress": ("thread", "thread"),
+    "sync": ("ssp", "ssp"),
+    "staleness": ("2", 2),
+    "servers": ("1", 1),
+    "slow-rank": ("1:3", "1:3"),
+    "jitter": ("0.1:5", "0.1:5"),
+    "verify": ("", True),
+    "reproducible": ("", True),
+    "shards": ("4", 4),
     "model": ("mlp:4-3", "mlp:4-3"),
     "data": ("iris", "iris"),
     "data-dir": ("some/where", "some/where"),
@@ -44,7 +61,7 @@ FLAGS: dict[str, tuple[str, Any]] = {
 
 
 def field(flag: str) -> str:
-    return flag.replace("-", "_")
+    return flag.removeprefix("no-").replace("-", "_")
 
 
 def test_a_run_without_options_is_digits_on_the_cpu() -> None:
@@ -83,6 +100,15 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "momentum 1": ({"momentum": 1.0}, ("momentum 1.0", "less than 1")),
     "momentum below 0": ({"momentum": -0.1}, ("momentum -0.1", "at least 0")),
     "momentum NaN": ({"momentum": math.nan}, ("momentum nan",)),
+    "no ranks": ({"dp": 0}, ("dp 0", "at least 1")),
+    "no parts": ({"micro_batches": 0}, ("micro_batches 0", "at least 1")),
+    "no bucket": ({"bucket_mb": 0.0}, ("bucket_mb 0.0", "above 0")),
+    "no reduction": ({"allreduce": "star"}, ("'star'", "ring, tree")),
+    "progress": ({"progress": "wait"}, ("'wait'", "poll, thread")),
+    "sync": ({"sync": "never"}, ("'never'", "bsp, ssp, asp")),
+    "from the future": ({"staleness": -1}, ("staleness -1", "at least 0")),
+    "no shards": ({"shards": 0}, ("shards 0", "at least 1")),
+    "servers below 0": ({"servers": -1}, ("servers -1", "at least 0")),
     "decay": ({"weight_decay": -1e-4}, ("weight_decay -0.0001", "at least 0")),
     "decay without end": ({"weight_decay": math.inf}, ("weight_decay inf", "a number")),
     "clip 0": ({"clip_norm": 0.0}, ("clip_norm 0.0", "above 0", "leave it out")),

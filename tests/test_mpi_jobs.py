@@ -8,23 +8,26 @@ import sys
 from pathlib import Path
 
 import laws
+import laws_training
 import pytest
 from mpijob import ROOT, run
 
-MARKED = "tests/test_comm_mpi.py"
+MARKED = {"tests/test_comm_mpi.py": laws.LAWS, "tests/test_training_mpi.py": laws_training.LAWS}
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--color=no", "--only-mpi")
 MPICH = os.environ.get("NNMPI_TEST_MPICH", "")  # the Python of an environment with MPICH
 
 
+@pytest.mark.parametrize("marked", MARKED)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
-def test_over_the_mpi_of_this_environment(ranks: int) -> None:
-    passes(ranks)
+def test_over_the_mpi_of_this_environment(ranks: int, marked: str) -> None:
+    passes(ranks, marked)
 
 
 @pytest.mark.skipif(not MPICH, reason="NNMPI_TEST_MPICH names no Python with MPICH")
+@pytest.mark.parametrize("marked", MARKED)
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_over_mpich(ranks: int) -> None:
-    passes(ranks, python=MPICH)
+def test_over_mpich(ranks: int, marked: str) -> None:
+    passes(ranks, marked, python=MPICH)
 
 
 def test_a_test_that_fails_on_one_rank_ends_the_job(tmp_path: Path) -> None:
@@ -51,9 +54,9 @@ def test_next():
 """
 
 
-def passes(ranks: int, python: str = sys.executable) -> None:
+def passes(ranks: int, marked: str, python: str = sys.executable) -> None:
     """Every rank passes every test, none is left out but those for more ranks."""
-    told = run(ranks, *PYTEST, "-rA", str(ROOT / MARKED), timeout=110, python=python)
+    told = run(ranks, *PYTEST, "-rA", str(ROOT / marked), timeout=110, python=python)
     assert told.status == 0, f"{told.out[-3000:]}\n{told.err[-3000:]}"
-    for law in laws.LAWS:
-        assert told.out.count(f"PASSED tests/test_comm_mpi.py::test_law[{law.__name__}]") == ranks
+    for law in MARKED[marked]:
+        assert told.out.count(f"PASSED {marked}::test_law[{law.__name__}]") == ranks

@@ -312,8 +312,7 @@ def test_no_permission_is_told_before_training(
 ) -> None:
     """Root may write anywhere, so that the answer of the system is made up here."""
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
-    with pytest.raises(SystemExit, match=r"\A2\Z"):
-        train.main([*IRIS, "--save", str(tmp_path / "m.safetensors")])
+    assert train.main([*IRIS, "--save", str(tmp_path / "m.safetensors")]) == 2
     out, err = capsys.readouterr()
     assert (out, len(err.splitlines())) == ("", 1)
     assert f"no permission to write in {tmp_path}" in err

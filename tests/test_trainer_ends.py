@@ -3,6 +3,7 @@
 import io
 import json
 import threading
+from collections.abc import Generator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ from test_trainer import fit, rows, small
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
-from nnmpi.data import Loader
+from nnmpi.data import Load, Loader
+from nnmpi.data.loader import Cut
 from nnmpi.report import Event, LostOutputError, Report
 from nnmpi.trainer import DivergedError
 
@@ -124,10 +126,13 @@ def test_a_run_that_fails_leaves_no_thread(split: str, monkeypatch: pytest.Monke
     trainer = Trainer(Config(), lambda: Breaks(1000, 2), (x, y, x, y))
     assert trainer.train.prefetch
     assert trainer.test.prefetch
-    held, epoch = [], Loader.epoch
-    monkeypatch.setattr(
-        Loader, "epoch", lambda loader, number: (held.append(epoch(loader, number)), held[-1])[1]
-    )
+    held, loads = [], Loader.loads
+
+    def hold(loader: Loader, epoch: int, cut: Cut) -> Generator[Load, None, None]:
+        held.append(loads(loader, epoch, cut))
+        return held[-1]
+
+    monkeypatch.setattr(Loader, "loads", hold)
     with pytest.raises(RuntimeError, match="broken"):
         fit(trainer) if split == "train" else trainer.evaluate()
     assert len(held) == 1

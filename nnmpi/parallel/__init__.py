@@ -1,0 +1,1 @@
+"""Training on many ranks: where the engine meets the communicator."""

@@ -1,0 +1,140 @@
+"""Data parallelism: every rank computes its share of a batch, and all sum their gradients."""
+
+from collections.abc import Generator, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+
+from nnmpi.blas import cores
+from nnmpi.comm import Comm
+from nnmpi.config import Config
+from nnmpi.data import Loader
+from nnmpi.mesh import Mesh
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.passes import ALONE
+from nnmpi.nn.store import spans
+from nnmpi.optim import Optimizer
+from nnmpi.parallel.across import Together
+from nnmpi.parallel.buckets import LOSS, STOP, Buckets, bounds, head_length
+from nnmpi.parallel.mover import Mover
+from nnmpi.parallel.shares import Shares
+from nnmpi.parallel.stores import Single, place
+from nnmpi.parallel.stragglers import Delay
+from nnmpi.parallel.strategy import Job
+from nnmpi.parallel.worker import Facts, Stepped, Worker
+
+MB = 1e6
+
+
+class DataParallel(Worker):
+    """A synchronous step on every rank, and what goes with it."""
+
+    def __init__(
+        self, config: Config, comm: Comm, mesh: Mesh, job: Job, parameters: Sequence[Parameter]
+    ) -> None:
+        r, p = mesh.place(comm.rank)["dp"], mesh.axes["dp"]
+        head = head_length(parameters)
+        self.how, nbytes = _allreduce(config, comm)
+        edges = bounds(spans(parameters, head), nbytes, parameters[0].data.itemsize)
+        store = place(parameters, job.task.on, head, comm, self.how, edges)
+        self.optimizer = job.optimizer(parameters)
+        exchange = AllReduce(
+            store, Buckets(store, edges, config.overlap), self.optimizer, config.clip_norm
+        )
+        across = Together(part(comm, mesh, "dp")) if p > 1 else ALONE
+        delay = Delay.of(config.slow_rank, config.jitter, config.seed, comm.rank, comm.size)
+        super().__init__(
+            job.task._replace(across=across),
+            exchange,
+            Shares(config.micro_batches, p, r),
+            job.wishes,
+            delay,
+        )
+        self._comm, self.mesh, self._whole = comm, mesh, Shares(1, p, r)
+        self.progress = _progress(config, comm)
+
+    def steps(self, loader: Loader, epoch: int) -> Generator[Stepped, None, None]:
+        with self._comm.background() if self.progress == "thread" else nullcontext():
+            yield from super().steps(loader, epoch)
+
+    def share(self, rows: np.ndarray) -> Sequence[np.ndarray]:
+        return self._whole(rows)
+
+    def total(self, sums: np.ndarray) -> None:
+        self._comm.all_reduce(sums, "doubling")
+
+    def describe(self) -> dict[str, Any]:
+        return {"allreduce": self.how, "progress": self.progress}
+
+    def outcome(self) -> dict[str, Any]:
+        return {}
+
+
+class AllReduce:
+    """Every rank sums gradients with all others, and moves the parameters that it owns."""
+
+    def __init__(
+        self, store: Single, buckets: Buckets, optimizer: Optimizer, clip_norm: float | None
+    ) -> None:
+        self._store, self._buckets = store, buckets
+        self._mover = Mover(store, optimizer, clip_norm)
+
+    def begin(self) -> None:
+        """A new step: gradients are written from here on."""
+        self._mover.begin()
+        self._store.begin()
+        self._buckets.begin()
+
+    def reduce(self, loss: Any, stop: bool) -> None:
+        """The last backward pass is next."""
+        head = self._store.flat_grad
+        head[LOSS], head[STOP] = loss, stop
+
+    def ready(self, p: Parameter) -> None:
+        """The gradient of p is final."""
+        self._buckets.ready(p)
+
+    def update(self, lr: float) -> Facts:
+        """Waits for the sums, and moves the parameters."""
+        self._buckets.finish()
+        self._store.summed()
+        return self._mover.move(lr)
+
+    def close(self) -> None:
+        """Gives back what was shared."""
+        self._store.close()
+
+
+def part(comm: Comm, mesh: Mesh, axis: str) -> Comm:
+    """A Comm of the ranks along one axis of the mesh, with messages of its own."""
+    group = comm.split(mesh.group(comm.rank, axis)[0])
+    assert group is not None
+    return group
+
+
+def _allreduce(config: Config, comm: Comm) -> tuple[str, float]:
+    """How gradients are summed, and the least bytes of a bucket.
+
+    By a rule, so that the same layout gives the same bits: through shared memory on one node,
+    where a bucket of its own costs more than it hides; in two levels where some nodes have
+    several ranks; else what Comm finds to be the fastest.
+    """
+    name, alone = config.allreduce, len(comm.node()) == comm.size
+    if name == "auto" and alone:
+        name = "shared"
+    elif name == "auto":
+        crowded = np.array([len(comm.node()) > 1], np.int64)
+        comm.all_reduce(crowded, "doubling")
+        name = "hierarchical" if crowded[0] else "auto"
+    if config.bucket_mb is None:
+        return name, np.inf if alone and name == "shared" else MB
+    return name, config.bucket_mb * MB
+
+
+def _progress(config: Config, comm: Comm) -> str:
+    """Who pushes messages during the backward pass: a thread, if it has a core to itself."""
+    if config.progress != "auto":
+        return config.progress
+    ranks = len(comm.node())
+    return "thread" if ranks < comm.size and cores(ranks) > 1 else "poll"

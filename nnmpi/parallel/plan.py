@@ -1,0 +1,90 @@
+"""From a config to what each rank runs: the one place that knows every strategy."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from nnmpi.autograd.functional import tensor
+from nnmpi.backend import Backend
+from nnmpi.comm import Comm
+from nnmpi.comm.threads import alone
+from nnmpi.config import Config
+from nnmpi.mesh import Mesh
+from nnmpi.nn import Module
+from nnmpi.nn.parameter import Parameter
+from nnmpi.parallel import roles, shards
+from nnmpi.parallel.data import DataParallel, part
+from nnmpi.parallel.remote import Remote
+from nnmpi.parallel.server import Server
+from nnmpi.parallel.shares import Shares
+from nnmpi.parallel.stragglers import Delay
+from nnmpi.parallel.strategy import Job, Strategy
+from nnmpi.parallel.verify import Verified
+
+
+def check(config: Config, ranks: int) -> None:
+    """Refuses what cannot be, before anything is made."""
+    if config.reproducible:
+        shards.check(config, ranks)
+    roles.check(config, ranks)
+    workers = roles.Roles.of(config, ranks).workers
+    Mesh.filled(workers, config.dp)
+    Delay.of(config.slow_rank, config.jitter, config.seed, 0, workers)
+    if ranks > 1 and config.device != "cpu":
+        raise ValueError(
+            f"device {config.device} with {ranks} ranks: gradients are summed on the host only; "
+            "use one rank or --device cpu"
+        )
+
+
+def build(config: Config, comm: Comm, job: Job) -> Strategy:
+    """The strategy that the config asks for. Every rank calls it."""
+    if config.verify:
+        return _verified(config, comm, job)
+    if roles.Roles.of(config, comm.size).servers:
+        return _served(config, comm, job)
+    mesh, task = Mesh.filled(comm.size, config.dp), job.task
+    parameters = order_of_use(task.model, job.sample, task.on)
+    if config.reproducible:
+        return shards.Sharded(config, part(comm, mesh, "dp"), mesh, job, parameters)
+    return DataParallel(config, comm, mesh, job, parameters)
+
+
+def _verified(config: Config, comm: Comm, job: Job) -> Strategy:
+    """The layout, and beside it the same on one rank."""
+    layout = build(replace(config, verify=False), comm, job)
+    twin = job.twin()
+    one = replace(config, verify=False, dp=None, slow_rank=None, jitter=None)
+    models = job.task.model, twin.task.model
+    return Verified(layout, build(one, alone(), twin), models, comm, job.tell)
+
+
+def _served(config: Config, comm: Comm, job: Job) -> Strategy:
+    """A worker or a server, by the rank."""
+    seat = roles.Seat.of(config, comm, job)
+    workers, r = seat.roles.workers, comm.rank
+    if r >= workers:
+        return Server(seat)
+    delay = Delay.of(config.slow_rank, config.jitter, config.seed, r, workers)
+    return Remote(seat, Shares(config.micro_batches, workers, r), Shares(1, workers, r), delay)
+
+
+def order_of_use(model: Module, sample: np.ndarray, on: Backend) -> list[Parameter]:
+    """The parameters that are trained, in the order in which the model uses them.
+
+    That is the order from which gradients become final, backwards; those that nothing uses come
+    first.
+    """
+    trained = [p for p in model.parameters() if p.requires_grad]
+    found: list[Parameter] = []
+    mode = model.training
+    model.eval()
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            model(tensor(np.zeros_like(sample), on=on)).sum().backward(on_leaf=found.append)
+    finally:
+        model.train(mode)
+    for p in trained:
+        p.grad = None
+    used = set(found)
+    return [p for p in trained if p not in used] + found[::-1]

@@ -1,0 +1,152 @@
+"""A worker under a parameter server: it computes gradients by its own clock, and pushes them.
+
+clock c: batch number c of the endless sequence of epochs, of which the worker takes its share.
+Where workers need not wait for each other, a fast one gets further than a slow one. An epoch ends
+after as many pushes as it has for workers in step, so that a run sees as many samples whatever the
+speeds are; but what a fast worker has computed more of are its shares of later batches, and of the
+slow worker's share of the data fewer rows are seen.
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from nnmpi.data import Load, Loader
+from nnmpi.data.loader import Cut
+from nnmpi.mesh import Mesh
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.passes import ALONE
+from nnmpi.optim import Optimizer
+from nnmpi.parallel.across import Together
+from nnmpi.parallel.channel import Answer, Ask, Kind, Line, finish, leave, settle
+from nnmpi.parallel.roles import Seat, Totals, average_buffers, told
+from nnmpi.parallel.stragglers import Delay
+from nnmpi.parallel.worker import Facts, Stepped, Worker
+
+
+class Gathered:
+    """Gradients of one step, complete when it ends; nothing leaves earlier."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+
+    def begin(self) -> None:
+        """A new step."""
+        self._optimizer.zero_grad()
+
+    def reduce(self, loss: Any, stop: bool) -> None:
+        """The last backward pass is next."""
+        self._loss, self._stop = loss, stop
+
+    def ready(self, p: Parameter) -> None:
+        """The gradient of p is final."""
+
+    def update(self, lr: float) -> Facts:
+        """All gradients are."""
+        for p in self._optimizer.parameters:
+            if not p.has_grad:
+                p.slot[...] = 0
+        return Facts(float(self._loss), self._stop, True)
+
+    def close(self) -> None:
+        """Nothing was shared."""
+
+
+@dataclass(frozen=True)
+class Filled:
+    """The parts of a cut that are not empty: a worker on its own can do nothing with the others."""
+
+    cut: Cut
+
+    def __call__(self, rows: np.ndarray) -> list[np.ndarray]:
+        return [part for part in self.cut(rows) if len(part)]
+
+
+class Remote:
+    """The strategy of a worker; `cut` is its share of a training batch, `share` of a test batch."""
+
+    def __init__(self, seat: Seat, cut: Cut, share: Cut, delay: Delay) -> None:
+        self._seat, self.share, self._comm = seat, share, seat.comm
+        self.mesh = Mesh.filled(seat.roles.workers, None)
+        self._peers = seat.peers
+        self._by, self._store = settle(seat)
+        self.optimizer = seat.optimizer(self._store.parameters)
+        joined = seat.synchronous and self._peers.size > 1
+        across = Together(self._peers) if joined else ALONE
+        self._worker = Worker(
+            seat.task._replace(across=across),
+            Gathered(self.optimizer),
+            cut if seat.synchronous else Filled(cut),
+            seat.wishes,
+            delay,
+        )
+        self._line = Line(seat.comm, seat.roles, self._by, self._store)
+        self._loads: Generator[Load, None, None] | None = None
+        self._stop = False
+        self._done = 0  # steps of all epochs so far, as workers in step would count them
+        self._staleness: dict[str, Any] = {}
+
+    def steps(self, loader: Loader, epoch: int) -> Generator[Stepped, None, None]:
+        """What all workers do in an epoch, as this one learns of it."""
+        self._loads = self._loads or _endless(loader, epoch, self._worker.cut)
+        workers, seen = self._seat.roles.workers, Totals()
+        answer = self._line.ask(Ask(Kind.START))
+        while answer.go:
+            answer = self._push(next(self._loads))
+            if answer.go:
+                now = answer.totals
+                yield from told(seen, now, self._done + now.pushes // workers)
+                seen = now
+        answer = self._line.ask(Ask(Kind.DONE, stop=self._stop))
+        if not self._seat.synchronous:
+            average_buffers(self._peers, self._seat.task.model)
+        now = answer.totals
+        self._done += -(-now.pushes // workers)
+        yield from told(seen, now, self._done, bool(answer.stop))
+
+    def _push(self, load: Load) -> Answer:
+        """One step of this worker's own."""
+        clock, n = self._worker.step, sum(len(batch.y) for batch in load.micro)
+        if load.micro:
+            _, _, loss, stop, _ = self._worker.run(load)
+        else:
+            loss, stop = self._rest()
+        with np.errstate(over="ignore", invalid="ignore"):
+            grad = self._store.flat_grad
+            squares = 0.0 if self._seat.synchronous else float(np.dot(grad, grad))
+        self._stop = self._stop or stop or self._seat.wishes.stop()
+        answer = self._line.ask(Ask(Kind.PUSH, clock, n, loss, self._stop, squares))
+        self._stop = answer.stop > 0 or self._seat.wishes.stop()
+        return answer
+
+    def _rest(self) -> tuple[float, bool]:
+        """A batch of which nothing falls to this worker."""
+        self._worker.step += 1
+        self.optimizer.zero_grad()
+        return 0.0, False
+
+    def total(self, sums: np.ndarray) -> None:
+        """Sums over all ranks, servers included."""
+        finish([self._comm.start(sums, "doubling")])
+
+    def describe(self) -> dict[str, Any]:
+        """What it tells before the first step."""
+        return {**self._seat.describe(), "exchange": self._by.name}
+
+    def outcome(self) -> dict[str, Any]:
+        """How stale gradients were."""
+        return {"staleness": self._staleness}
+
+    def close(self) -> None:
+        """Every rank ends with the same parameters and buffers, in memory of its own."""
+        if self._loads is not None:
+            self._loads.close()
+        self._staleness = leave(self._seat, self._store, self._by, [])
+
+
+def _endless(loader: Loader, epoch: int, cut: Cut) -> Generator[Load, None, None]:
+    for e in count(epoch):
+        yield from loader.loads(e, cut)
