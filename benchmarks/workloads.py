@@ -4,6 +4,9 @@ W1  mnist-cnn on 1x28x28, batch 64         W3  MLP 4-50-3, batch 64
 W2  MLP 784-1024-1024-10, batch 128        W4  CNN 64-128-256 on 3x32x32, batch 64
 """
 
+from collections.abc import Callable, Generator
+from contextlib import closing
+from itertools import count, cycle, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,3 +96,95 @@ def torch_step(w: Workload, best: bool, device: str = "cpu") -> Step:
         return loss
 
     return step
+
+
+# ---- steps on several ranks
+
+Steps = Callable[[int], None]
+"""Takes so many training steps."""
+
+BATCHES = 4
+"""Made once, in memory, and used again and again."""
+
+RATE = 1e-3
+
+MODELS = {"W1": "mnist-cnn", "W2": "mlp:784-1024-1024-10"}
+"""What nnmpi calls the models of those that are timed on several ranks."""
+
+
+class Reduction(NamedTuple):
+    """How gradients are summed: by what, beside the backward pass or after it, or not at all."""
+
+    algorithm: str = "auto"
+    overlap: bool = True
+    sums: bool = True
+
+
+def samples(w: Workload, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The same random numbers and labels for every library."""
+    return batch(w._replace(shape=(count, *w.shape[1:])))
+
+
+def nnmpi_steps(case: str, each: int, how: Reduction) -> Steps:
+    """Training steps of nnmpi's trainer with `each` samples on each rank of the job.
+
+    Where nothing is to be summed, every rank trains for itself.
+    """
+    import nnmpi
+    from nnmpi import comm
+
+    ranks = comm.world() if how.sums else comm.threads.alone()
+    batch_size = each * ranks.size
+    data = samples(WORKLOADS[case], BATCHES * batch_size)
+    config = nnmpi.Config(
+        model=MODELS[case],
+        batch_size=batch_size,
+        lr=RATE,
+        allreduce=how.algorithm,
+        overlap=how.overlap,
+    )
+    trainer = nnmpi.Trainer(config, data=(*data, *data), comm=ranks)
+    trainer.model.train()
+
+    def epochs() -> Generator[object, None, None]:
+        for epoch in count():
+            yield from trainer.strategy.steps(trainer.train, epoch)
+
+    def run(steps: int) -> None:
+        with closing(epochs()) as going:  # so that nothing goes on between two rounds
+            for _ in islice(going, steps):
+                pass
+
+    return run
+
+
+def torch_steps(case: str, each: int, ranks: int, rank: int, best: bool) -> Steps:
+    """The same under DistributedDataParallel, as users write it, or at its `best`.
+
+    That is with channels_last, fused Adam, and gradients that are views of the buckets.
+    """
+    import torch
+    from torch import nn
+
+    w = WORKLOADS[case]
+    form = torch.channels_last if best and w.channels else torch.contiguous_format
+    model: Any = nn.Sequential(*layers(nn, w)).to(memory_format=form)
+    if ranks > 1:
+        model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=best)
+    opt = torch.optim.Adam(model.parameters(), RATE, **({"fused": True} if best else {}))
+    loss_of = nn.CrossEntropyLoss()
+    x, y = (torch.from_numpy(a) for a in samples(w, BATCHES * each * ranks))
+    parts = [
+        slice((i * ranks + rank) * each, (i * ranks + rank + 1) * each) for i in range(BATCHES)
+    ]
+    batches = cycle([(x[p].contiguous(memory_format=form), y[p]) for p in parts])
+
+    def run(steps: int) -> None:
+        for inputs, labels in islice(batches, steps):
+            opt.zero_grad()
+            loss = loss_of(model(inputs), labels)
+            loss.backward()
+            opt.step()
+            loss.item()
+
+    return run

@@ -1,0 +1,281 @@
+"""benchmarks/scaling.py: what it computes, how its jobs end, and that idle ranks sleep."""
+
+import importlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from mpijob import environment, launcher, run
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+SCRIPT = str(BENCHMARKS / "scaling.py")
+TINY = ("--cases", "W1", "--rounds", "2", "--seconds", "0.01")
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
+LONG = 30.0
+RANK = f"""
+import os, sys, time
+sys.path.insert(0, {str(BENCHMARKS)!r})
+from pathlib import Path
+import jobs
+
+def steps(case, batch):
+    def run(k):
+        if case == "fails":
+            raise ValueError("no such\\ncase")
+        if case == "ends" and sys.argv[2] == "1":
+            print("farewell", flush=True)
+            os._exit(3)
+        if case == "hangs" or case == "ends":
+            time.sleep({LONG})
+    return run
+
+jobs.serve(Path(sys.argv[1]), int(sys.argv[2]), lambda: None, steps)
+"""
+
+Import = Callable[[str], ModuleType]
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Import]:
+    """Imports what lies in benchmarks/, and forgets it again."""
+    monkeypatch.syspath_prepend(os.fspath(BENCHMARKS))
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(BENCHMARKS)):
+            del sys.modules[name]
+
+
+def plain(jobs: ModuleType, folder: Path) -> list[object]:
+    """Two ranks without MPI."""
+    return [jobs.Process([sys.executable, "-c", RANK, str(folder), str(r)], {}) for r in (0, 1)]
+
+
+def started(jobs: ModuleType, job: Any) -> list[int]:
+    """The ranks, when both are there: these know no barrier."""
+    while len(job.pids()) < 2:
+        job.ask(jobs.Task("any", 1, 1))
+    pids: list[int] = job.pids()
+    return pids
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_job_answers_and_leaves_nothing(module: Import) -> None:
+    jobs = module("jobs")
+    with jobs.Job("plain", 2, lambda folder: plain(jobs, folder)) as job:
+        assert 0 <= job.ask(jobs.Task("any", 1, 5)) < LONG
+        assert job.ask(jobs.Task("other", 2, 1)) >= 0
+        pids = started(jobs, job)
+    assert not any(map(alive, pids))
+    assert not job.folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("case", "words", "timeout"),
+    [
+        ("fails", r"plain: rank \d: ValueError: no such case$", LONG),
+        ("ends", "plain has ended; the last it said: farewell$", LONG),
+        ("hangs", r"plain has not answered for 0\.5 s, and said nothing$", 0.5),
+    ],
+)
+def test_a_job_that_goes_wrong_is_one_line(
+    module: Import, case: str, words: str, timeout: float
+) -> None:
+    jobs = module("jobs")
+    pids: list[int] = []
+
+    def go_wrong() -> None:
+        with jobs.Job("plain", 2, lambda folder: plain(jobs, folder)) as job:
+            pids.extend(started(jobs, job))
+            job.timeout = timeout
+            job.ask(jobs.Task(case, 1, 1))
+
+    with pytest.raises(jobs.JobError, match=words) as caught:
+        go_wrong()
+    assert "\n" not in str(caught.value)
+    assert len(pids) == 2
+    assert not any(map(alive, pids))
+
+
+def test_a_launcher_that_will_not_start_leaves_no_folder(
+    module: Import, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = module("jobs")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(FileNotFoundError):
+        jobs.Job("none", 1, lambda _: [jobs.Process([str(tmp_path / "nobody")], {})])
+    assert not list(tmp_path.iterdir())
+
+
+def test_ranks_end_with_the_process_that_commands_them() -> None:
+    """However it ends."""
+    boss = f"""
+import sys, time
+sys.path.insert(0, {str(BENCHMARKS)!r})
+import jobs
+rank = {RANK!r}
+start = lambda f: [jobs.Process([sys.executable, "-c", rank, str(f), str(r)], {{}}) for r in (0, 1)]
+job = jobs.Job("plain", 2, start)
+while len(job.pids()) < 2:
+    job.ask(jobs.Task("any", 1, 1))
+print(*job.pids(), job.folder, flush=True)
+time.sleep({LONG})
+"""
+    with subprocess.Popen([sys.executable, "-c", boss], stdout=subprocess.PIPE, text=True) as p:
+        assert p.stdout is not None
+        *words, folder = p.stdout.readline().split()
+        p.kill()
+    end = time.monotonic() + LONG
+    while any(alive(int(pid)) for pid in words) and time.monotonic() < end:
+        time.sleep(0.02)
+    left = [pid for pid in words if alive(int(pid))]
+    shutil.rmtree(folder)
+    assert len(words) == 2
+    assert not left
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_ranks_of_an_idle_mpi_job_sleep(module: Import, monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher(sys.executable)  # skips where there is none
+    for name, value in environment({}).items():
+        monkeypatch.setenv(name, value)
+    contenders, jobs = module("contenders"), module("jobs")
+    subject = contenders.Subject("nnmpi", "nnmpi", "ring", 2)
+    with jobs.Job("nnmpi", 2, lambda folder: contenders.processes(subject, folder)) as job:
+        assert job.ask(jobs.Task("W1", 4, 1)) > 0
+        time.sleep(0.2)  # rank 1 has left the barrier as well
+        before = [ticks(pid) for pid in job.pids()]
+        time.sleep(0.5)
+        after = [ticks(pid) for pid in job.pids()]
+    assert len(before) == 2
+    used = max(b - a for a, b in zip(before, after, strict=True)) / os.sysconf("SC_CLK_TCK")
+    assert used < 0.1
+
+
+def ticks(pid: int) -> int:
+    """The processor time of a process so far."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(words[11]) + int(words[12])
+
+
+def test_gains_are_medians_over_rounds(module: Import) -> None:
+    scaling = module("scaling")
+    subjects = scaling.subjects_of(2, ["auto"], has_torch=True)
+    entries = scaling.entries_of("W1", subjects)
+    seconds = {"nnmpi": [0.5, 1.0, 9.0], "T*": [1.0, 2.0, 3.0], "DDP T*": [2.0, 4.0, 8.0]}
+    times = {e: seconds.get(e.subject.name, [7.0, 7.0, 7.0]) for e in entries}
+    rows = {(r["subject"], r["scaling"]): r for r in scaling.rows_of("W1", times, {"cores": 2})}
+    weak, strong = rows["nnmpi", "weak"], rows["nnmpi", "strong"]
+    assert (weak["ranks"], weak["batch_size"], strong["batch_size"]) == (2, 128, 64)
+    assert weak["seconds"] == strong["seconds"] == 1.0
+    assert weak["samples_per_second"] == 128
+    assert (weak["over_one_rank"], strong["over_one_rank"]) == (2.0, 1.0)
+    assert (weak["ratio"], weak["against"]) == (4.0, "DDP T*")
+    assert rows["nnmpi", "one rank"]["ratio"] == 2.0  # of 2, 2 and 1/3
+    assert rows["nnmpi", "one rank"]["against"] == "T*"
+    assert rows["DDP T*", "weak"]["over_one_rank"] == 1.0
+    assert weak["goal_over_one_rank"] == 1.92
+    assert "over_one_rank" not in rows["DDP T", "weak"]  # it has no one rank of its kind
+
+
+def test_the_hidden_share(module: Import) -> None:
+    hidden = module("hidden")
+    rounds = np.array([[9.0, 12.0, 8.0], [10.0, 13.0, 9.0], [50.0, 12.0, 8.0]] * 30)
+    found = hidden.Hidden(rounds)
+    assert found.to_hide == 4.0
+    assert found.share == 0.75
+    low, high = found.between()
+    assert low <= 0.75 <= high
+    assert hidden.Hidden(np.ones((3, 3))).share is None
+    row = hidden.rows_of("W2", found, "auto", 4, {})[0]
+    assert row["hidden_share"] == 0.75
+    assert row["samples_per_second"] == 4 * 128 / 10
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
+def test_all_have_rows_and_a_picture(tmp_path: Path) -> None:
+    launcher(sys.executable)  # skips where there is none
+    flags = ["--json", str(tmp_path / "out.json"), "--allreduce", "ring,shared"]
+    flags += ["--plot", str(tmp_path / "out.png")] if HAS_MATPLOTLIB else []
+    told = command(*TINY, *flags)
+    assert told.returncode == 0, told.stderr
+    rows = json.loads((tmp_path / "out.json").read_text())
+    many = {"nnmpi", "nnmpi shared", "DDP T*", "DDP T"}
+    assert {(r["subject"], r["ranks"], r["scaling"]) for r in rows} == {
+        ("nnmpi", 1, "one rank"),
+        ("T*", 1, "one rank"),
+        *((name, 2, scaling) for name in many for scaling in ("weak", "strong")),
+    }
+    assert all(r["benchmark"] == "scaling" and r["seconds"] > 0 for r in rows)
+    if HAS_MATPLOTLIB:
+        assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_hidden_share_is_measured_within_a_job(tmp_path: Path) -> None:
+    flags = ("--hidden", "--json", str(tmp_path / "out.json"), "--allreduce", "ring")
+    told = run(2, SCRIPT, *TINY, *flags)
+    assert told.status == 0, told.err
+    rows = json.loads((tmp_path / "out.json").read_text())
+    assert [r["subject"] for r in rows] == [
+        "nnmpi, overlap",
+        "nnmpi, no overlap",
+        "nnmpi, compute alone",
+    ]
+    assert {r["scaling"] for r in rows} == {"hidden"}
+
+
+def test_one_rank_has_nothing_to_hide() -> None:
+    told = command("--hidden")
+    assert told.returncode == 1
+    assert told.stderr == (
+        "scaling.py: one rank has nothing to sum: mpirun -n 2 python benchmarks/scaling.py "
+        "--hidden\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--cases", "W4"), "W4 is not a case; there are W1, W2"),
+        (("--ranks", "3"), "--ranks 3 does not split a batch of 64 samples: take 2 or 4"),
+        (("--allreduce", "butterfly"), "'butterfly' is not an algorithm"),
+        (("--rounds", "0"), "are no time to measure in"),
+        (("--json", "no/such/folder/out.json"), "cannot be written"),
+        (("--faster",), "unrecognized arguments: --faster"),
+    ],
+)
+def test_unusable_flags_are_one_line(flags: tuple[str, ...], words: str) -> None:
+    told = command(*flags)
+    assert told.returncode == 2
+    assert words in told.stderr
+    assert told.stderr.count("\n") == 1
+    assert not told.stdout
+
+
+def command(*flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, SCRIPT, *flags],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        env=environment({}),
+    )
