@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from nnmpi.parallel.stragglers import Delay
+from nnmpi.parallel.stragglers import Clock, Delay
 
 
 def delay(
@@ -85,3 +85,23 @@ def test_slow_ranks_that_cannot_be(words: str, says: str) -> None:
 def test_jitter_that_cannot_be(words: str, says: str) -> None:
     with pytest.raises(ValueError, match=f"^{says}"):
         delay(None, words)
+
+
+def test_the_time_of_what_ranks_do_together_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "thread_time", lambda: now[0])
+
+    def spend(seconds: float) -> float:
+        now[0] += seconds
+        return seconds
+
+    clock = Clock()
+    clock.begin()
+    spend(2.0)
+    assert clock.beside(spend)(5.0) == 5.0
+    spend(1.0)
+    with pytest.raises(TypeError):
+        clock.beside(spend)("long")  # type: ignore[arg-type]
+    assert clock.seconds() == 3.0
+    clock.begin()
+    assert clock.seconds() == 0.0

@@ -52,6 +52,7 @@ class DataParallel(Worker):
             delay,
         )
         self._comm, self.mesh, self._whole = comm, mesh, Shares(1, p, r)
+        comm.all_reduce(np.zeros(1), self.how)  # now, since the first `auto` takes long
         self.progress = _progress(config, comm)
 
     def steps(self, loader: Loader, epoch: int) -> Generator[Stepped, None, None]:
@@ -65,7 +66,8 @@ class DataParallel(Worker):
         self._comm.all_reduce(sums, "doubling")
 
     def describe(self) -> dict[str, Any]:
-        return {"allreduce": self.how, "progress": self.progress}
+        ranks = self.mesh.axes["dp"]
+        return {"allreduce": self.how, "progress": self.progress} if ranks > 1 else {}
 
     def outcome(self) -> dict[str, Any]:
         return {}

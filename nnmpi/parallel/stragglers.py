@@ -1,10 +1,53 @@
 """Slow ranks for experiments: they sleep, in multiples of what they have just computed."""
 
 import time
+from collections.abc import Callable
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
 from nnmpi import keyed
+from nnmpi.autograd.ops.norm import Moments
+from nnmpi.backend import Array
+from nnmpi.nn.passes import Across
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Clock:
+    """The processor time that a rank computes for, without what ranks do together meanwhile."""
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._began, self._together = time.thread_time(), 0.0
+
+    def seconds(self) -> float:
+        """What it has computed for since then."""
+        return time.thread_time() - self._began - self._together
+
+    def beside(self, f: Callable[P, T]) -> Callable[P, T]:
+        """The same function, whose time does not count."""
+
+        def g(*arguments: P.args, **named: P.kwargs) -> T:
+            before = time.thread_time()
+            try:
+                return f(*arguments, **named)
+            finally:
+                self._together += time.thread_time() - before
+
+        return g
+
+
+class Beside(NamedTuple):
+    """An Across, the time of which does not count."""
+
+    statistics: Callable[[Moments, Callable[[Moments], None]], Moments]
+    total: Callable[[Array], Array]
+
+    @classmethod
+    def of(cls, across: Across, clock: Clock) -> "Beside":
+        return cls(clock.beside(across.statistics), clock.beside(across.total))
 
 
 class Delay:

@@ -3,7 +3,6 @@
 F  forward      B  backward      REDUCE, UPDATE  given to an Exchange, which knows the ranks
 """
 
-import time
 from collections.abc import Callable, Generator
 from contextlib import closing
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -19,7 +18,7 @@ from nnmpi.data.loader import Cut
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import ALONE, Across, Pass, current_pass
-from nnmpi.parallel.stragglers import Delay
+from nnmpi.parallel.stragglers import Beside, Clock, Delay
 from nnmpi.schedules import Kind, Op, one_stage
 
 
@@ -93,7 +92,10 @@ class Worker:
         delay: Delay,
         program: Program = one_stage,
     ) -> None:
-        self._task, self._exchange, self._wishes, self._delay = task, exchange, wishes, delay
+        self._clock = Clock()
+        self._task = task._replace(across=Beside.of(task.across, self._clock))
+        self._exchange, self._wishes, self._delay = exchange, wishes, delay
+        self._leave, self._ready = map(self._clock.beside, (exchange.reduce, exchange.ready))
         self.cut, self._program = cut, program
         self._do: dict[Kind, Callable[[int], None]] = {
             Kind.F: self._forward,
@@ -117,7 +119,7 @@ class Worker:
         self._on_leaf: Callable[[Parameter], None] | None = None
         self._exchange.begin()
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            self._began = time.thread_time()
+            self._clock.begin()
             for op in self._program(len(load.micro)):
                 self._do[op.kind](op.micro)
         self.step += 1
@@ -137,12 +139,12 @@ class Worker:
         loss.backward(seed, on_leaf=self._on_leaf)
 
     def _reduce(self, _: int) -> None:
-        self._exchange.reduce(self._loss, self._wishes.stop())
+        self._leave(self._loss, self._wishes.stop())
         self._loss = 0.0
-        self._on_leaf = self._exchange.ready
+        self._on_leaf = self._ready
 
     def _update(self, _: int) -> None:
-        self._delay.wait(self.step, time.thread_time() - self._began)
+        self._delay.wait(self.step, self._clock.seconds())
         self._facts: Facts = self._exchange.update(self._wishes.rate(self.step))
 
     def close(self) -> None:
