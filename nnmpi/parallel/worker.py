@@ -95,7 +95,8 @@ class Worker:
         self._clock = Clock()
         self._task = task._replace(across=Beside.of(task.across, self._clock))
         self._exchange, self._wishes, self._delay = exchange, wishes, delay
-        self._leave, self._ready = map(self._clock.beside, (exchange.reduce, exchange.ready))
+        self._leave = self._clock.beside(exchange.reduce)
+        self._ready = self._clock.beside(exchange.ready)
         self.cut, self._program = cut, program
         self._do: dict[Kind, Callable[[int], None]] = {
             Kind.F: self._forward,
