@@ -112,6 +112,12 @@ def _set_threads(n: int) -> None:
         function(ctypes.c_int(n))
 
 
+def threads() -> int:
+    """How many threads BLAS uses here; 1 where there is no telling."""
+    function = _function("scipy_openblas_get_num_threads64_", "scipy_openblas_get_num_threads")
+    return 1 if function is None else int(function())
+
+
 def tune() -> None:
     """Choose the kernels and keep freed memory; harmless where it does not apply."""
     if os.environ.get("NNMPI_TUNE", "1") == "0":

@@ -1,6 +1,7 @@
 """What a run tells: lines for people on a terminal, JSON for programs in pipes and logs."""
 
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -77,7 +78,7 @@ class Report:
 
     def event(self, event: Event) -> None:
         """Show one event and log it."""
-        line, kind = json.dumps(event), event["event"]
+        line, kind = json.dumps(_plain(event), allow_nan=False), event["event"]
         if self._log:
             self._write(line, self._log)
         if self.pretty and kind == "failed":  # people read of it on stderr
@@ -136,6 +137,15 @@ class Silence(Report):
         """Nobody is told."""
 
 
+def _plain(value: Any) -> Any:
+    """The same in what JSON has: there is no number that is none, so that becomes null."""
+    if isinstance(value, dict):
+        return {key: _plain(x) for key, x in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(x) for x in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def _sentence(event: Event) -> str:
     """An event in words."""
     kind, e = event["event"], event
@@ -165,6 +175,7 @@ def _sentence(event: Event) -> str:
         return (
             f"{e['layers']}\n{_sentence({**e, 'event': 'start'})}\n"
             f"{e['epochs']} epochs of {e['steps_per_epoch']:,} steps of {e['batch_size']}\n{memory}"
+            f"{'; ' + e['counted'] if 'counted' in e else ''}"
         )
     if kind in ("done", "stopped"):
         return (

@@ -15,9 +15,10 @@ from typing import Any
 from nnmpi import blas, command
 from nnmpi.comm import Comm, OtherRankError, job
 from nnmpi.config import Config, from_toml, options
+from nnmpi.parallel.strategy import AgreedError
 from nnmpi.report import LostOutputError, Report, check_log
 from nnmpi.summary import summary
-from nnmpi.trainer import DivergedError, Trainer
+from nnmpi.trainer import Trainer
 
 
 def fail(message: object, status: int = 1) -> int:
@@ -90,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return fail("interrupted; nothing was saved", 130)
     except OtherRankError:
         return 1
-    except (DivergedError, ValueError, MemoryError) as error:
+    except (AgreedError, ValueError, MemoryError) as error:
         return failed(trainer, error)
     finally:
         command.settle()
@@ -111,14 +112,14 @@ def prepared(comm: Comm, arguments: Sequence[str]) -> Trainer:
 
 
 def failed(trainer: Trainer, error: Exception) -> int:
-    """One line for a run that failed on all ranks alike; else this rank ends the others."""
+    """One line for a run of which all ranks know that it failed; else this rank ends the others."""
     if isinstance(error, MemoryError):
         error = MemoryError(f"out of memory: {error}; try a smaller --batch-size")
-    agreed = isinstance(error, DivergedError)
-    if trainer.comm.size > 1 and not agreed:
+    alike = isinstance(error, AgreedError)
+    if alike and not trainer.is_first:
+        return 1  # the first rank says it
+    if trainer.comm.size > 1 and not (alike or trainer.agreed):
         trainer.comm.abort(str(error))
-    if agreed and not trainer.is_first:
-        return 1
     return fail(error, 2 if isinstance(error, ValueError) and not trainer.step else 1)
 
 
@@ -127,6 +128,7 @@ def run(trainer: Trainer, report: Report) -> int:
     if trainer.config.dry_run:
         with report:
             report.event(summary(trainer))
+        trainer.close()
         return 0
     with stopping(trainer):
         result = trainer.fit(report)

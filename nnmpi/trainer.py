@@ -1,6 +1,5 @@
 """Trainer: epochs of steps over a data set, evaluation, files and reports."""
 
-import hashlib
 import itertools
 import math
 import time
@@ -12,25 +11,25 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from nnmpi import assemble, backend, data, saving
+from nnmpi import assemble, data, saving
 from nnmpi.autograd import no_grad
-from nnmpi.backend import Backend
 from nnmpi.comm import Comm, has_launcher, job
 from nnmpi.config import Config
-from nnmpi.data import Dataset, Loader, Standardiser
+from nnmpi.data import Dataset
 from nnmpi.metrics import Stopwatch, Sums
-from nnmpi.nn import CrossEntropyLoss, Module
+from nnmpi.nn import Module
+from nnmpi.nn.bits import parameters_sha256
 from nnmpi.nn.passes import Pass
-from nnmpi.optim import schedule
 from nnmpi.parallel import plan
-from nnmpi.parallel.strategy import Job
-from nnmpi.parallel.worker import Stepped, Task, Wishes
-from nnmpi.report import Event, LostOutputError, Report, Silence, check_log
+from nnmpi.parallel.strategy import AgreedError, Job
+from nnmpi.parallel.worker import Stepped, Wishes
+from nnmpi.preparation import Prepared, prepared, together
+from nnmpi.report import Event, LostOutputError, Report, Silence
 
 T = TypeVar("T")
 
 
-class DivergedError(ArithmeticError):
+class DivergedError(AgreedError):
     """The loss is no longer a number."""
 
 
@@ -52,90 +51,50 @@ class Trainer:
         if build is not None:
             config = replace(config, model=getattr(build, "__name__", type(build).__name__))
         self.config, self.comm = config, job() if comm is None else comm
-        self._build = build
         self.step, self.skipped = 0, 0
         self.stopping = self._wants_to_stop = False
-        self.on = self._together(self._checked)
-        self.dataset = self._in_turn(partial(assemble.dataset, config, data))
-        self._together(self._assemble)
-        self.strategy = plan.build(config, self.comm, self._job(self.task))
+        self.agreed = False  # the error that is raised is one that all ranks know of
+        self._in_step = self._updating = self._closed = False
+        parts = prepared(config, build, data, self.comm)
+        self.dataset, self.task, self.standardiser = parts.dataset, parts.task, parts.standardiser
+        self.train, self.test = parts.train, parts.test
+        self.total_steps, self.factor = parts.steps, parts.factor
+        self.model, self.loss, self.on = self.task.model, self.task.loss, self.task.on
+        self.strategy = plan.build(config, self.comm, self._job(parts))
         self.optimizer = self.strategy.optimizer
         self._clock = Stopwatch()
 
-    def _together(self, f: Callable[[], T]) -> T:
+    def together(self, f: Callable[[], T]) -> T:
         """Does what may fail on some ranks only, and then fails on all."""
-        error: Exception | None = None
-        try:
-            result = f()
-        except Exception as caught:
-            error = caught
-        self.comm.agree(error)
+        self.agreed = True
+        result = together(self.comm, f)
+        self.agreed = False
         return result
-
-    def _in_turn(self, f: Callable[[], T]) -> T:
-        """The same, the first rank before the others if what it does is to fetch files."""
-        if not self.config.download:
-            return self._together(f)
-        early = self._together(f if self.is_first else lambda: None)
-        late = self._together(lambda: early if early is not None else f())
-        assert late is not None
-        return late
-
-    def _checked(self) -> Backend:
-        """The device, if what the config asks for can be."""
-        config = self.config
-        if config.save and self.is_first:
-            saving.check_target(config.save)
-        if config.log and self.is_first:
-            archive = config.data.removeprefix("npz:") if "npz" in config.data else None
-            check_log(config.log, {"save": config.save, "load": config.load, "data": archive})
-        plan.check(config, self.comm.size)
-        return backend.get(config.device)
-
-    def _assemble(self) -> None:
-        """What each rank makes alone."""
-        config = self.config
-        self.model = assemble.model(config, self._build, self.on)
-        assemble.check_fit(config, self.model, self.dataset, self.on)
-        self.loss = CrossEntropyLoss(reduction="sum")
-        self.task = Task(self.model, self.loss, self.on)
-        self.standardiser = Standardiser.of(self.dataset.train)
-        self.train = self._loader(self.dataset.train, shuffle=True)
-        self.test = self._loader(self.dataset.test, shuffle=False)
-        steps = config.epochs * len(self.train)
-        self.total_steps = steps if config.steps is None else min(steps, config.steps)
-        self.factor = schedule.parse(config.lr_schedule, self.total_steps)
 
     @property
     def is_first(self) -> bool:
         """Whether it is this rank that prints and saves."""
         return self.comm.rank == 0
 
-    def _job(self, task: Task) -> Job:
-        c, build = self.config, self._build
-        rate, total = lambda step: c.lr * self.factor(step), self.total_steps
-        wishes = Wishes(rate, lambda: self._wants_to_stop, total)
-        sample = np.zeros_like(self.dataset.train.x[:1], c.dtype)
+    def _job(self, parts: Prepared) -> Job:
+        """What is to be trained, and beside it its twin if there is one."""
+        wishes = Wishes(self._rate, lambda: self._wants_to_stop, self.total_steps)
+        tasks = [task for task in (parts.task, parts.twin) if task is not None]
+        made = partial(assemble.optimizer, self.config)
+        main, *twins = (
+            Job(task, order, made, wishes, self._tell)
+            for task, order in zip(tasks, parts.order, strict=True)
+        )
+        return main._replace(twin=twins[0] if twins else None)
 
-        def twin() -> Job:
-            return self._job(task._replace(model=assemble.model(c, build, self.on)))
-
-        return Job(task, partial(assemble.optimizer, c), wishes, sample, self._tell, twin)
+    def _rate(self, step: int) -> float:
+        """The learning rate of a step; who asks is about to move parameters."""
+        self._updating = True
+        return self.config.lr * self.factor(step)
 
     def _tell(self, event: Event) -> None:
         """Shows an event while `fit` runs."""
         self._out.event(event)
-
-    def _loader(self, split: data.Split, shuffle: bool) -> Loader:
-        c = self.config
-        return Loader(
-            split,
-            c.batch_size,
-            standardiser=self.standardiser,
-            dtype=c.dtype,
-            seed=c.seed,
-            shuffle=shuffle,
-        )
 
     # ---- training
 
@@ -146,7 +105,9 @@ class Trainer:
                 f"a Trainer runs once, and this one has made {self.step} of its "
                 f"{self.total_steps} steps; make another to go on"
             )
-        with report or self.report() as out:
+        if self._closed:
+            raise ValueError("this Trainer is closed; make another to train")
+        with report or self._opened() as out:
             self._out = out
             try:
                 return self._fit(out)
@@ -158,9 +119,11 @@ class Trainer:
 
     def report(self) -> Report:
         """Where events go: one rank tells them. If it cannot, all ranks fail."""
-        return self._together(self._opened if self.is_first else Silence)
+        return self.together(self._opened)
 
     def _opened(self) -> Report:
+        if not self.is_first:
+            return Silence()
         return Report(self.config.log, self.config.quiet, launched=has_launcher())
 
     def _fit(self, out: Report) -> Event:
@@ -168,14 +131,14 @@ class Trainer:
         out.event(self.describe())
         try:
             metrics = self._epochs(out)
-        except DivergedError:
+        except AgreedError:
+            self.close()
             raise
-        except Exception:  # not Ctrl-C, which may have cut an update in two
-            if self.step:
-                self._save()
+        except Exception as error:  # not Ctrl-C, which may have cut an update in two
+            self._rescue(error)
             raise
-        self.strategy.close()
-        self._together(self._save)
+        self.close()
+        self.together(self._save)
         result = {
             "event": "stopped" if self.stopping else "done",
             **metrics,
@@ -192,6 +155,7 @@ class Trainer:
         """All epochs that are wanted; the metrics of the last one."""
         for epoch in itertools.count(1):
             train, test = self._epoch(epoch - 1, out), self.evaluate()
+            self._hear()
             self._check_finite("test loss", test.mean_loss)
             metrics = self._metrics(train, test)
             out.event({"event": "epoch", "epoch": epoch, **metrics})
@@ -203,6 +167,22 @@ class Trainer:
         if self.config.save and self.is_first:
             saving.save(self.model.state_dict(), self.config.save)
 
+    def _rescue(self, error: Exception) -> None:
+        """Saves what is trained after an error of this rank alone, if no rank can move it."""
+        others = self.comm.size > 1
+        torn = self._updating or (others and self._in_step)
+        if self.step and not torn and (not others or plan.in_step(self.config, self.comm.size)):
+            try:
+                self._save()
+            except Exception as lost:
+                error.add_note(f"and what was trained is not saved: {lost}")
+
+    def close(self) -> None:
+        """Gives back what ranks share; every rank calls it. `fit` does, if all ranks end alike."""
+        if not self._closed:
+            self._closed = True
+            self.strategy.close()
+
     @property
     def _is_over(self) -> bool:
         return self.step >= self.total_steps or self.stopping
@@ -212,26 +192,36 @@ class Trainer:
         self._wants_to_stop = True
         self.stopping = self.stopping or self.comm.size == 1
 
+    def _hear(self) -> None:
+        """Between two epochs all agree on a wish that came too late for the last step."""
+        wishes = np.array([float(self._wants_to_stop)])
+        self.comm.all_reduce(wishes, "doubling")
+        self.stopping = self.stopping or bool(wishes[0])
+
     def _epoch(self, epoch: int, out: Report) -> Sums:
         """All steps of an epoch that are still wanted."""
         sums = Sums()
         self.model.train()
         self._clock.start()
         with closing(self.strategy.steps(self.train, epoch)) as steps:
+            self._in_step = True
             for done in steps:
+                self._in_step = self._updating = False
                 new = self._note(done)
                 sums = sums.plus(new)
                 self._clock.lap(done.samples)
                 out.progress(self.step, self.total_steps, new.mean_loss)
                 if self._is_over:
                     break
+                self._in_step = True
+        self._in_step = False
         out.end_progress()
         return sums
 
     def _note(self, done: Stepped) -> Sums:
         """What a step has shown; a loss that is no number ends the run, on all ranks alike."""
         self._check_finite("loss", done.loss / max(done.samples, 1), 1)
-        self.step, self.stopping = done.step, done.stop
+        self.step, self.stopping = done.step, self.stopping or done.stop
         self.skipped += not done.updated
         return Sums(done.loss, 0, done.samples)
 
@@ -295,11 +285,3 @@ class Trainer:
             "samples_per_second": round(self._clock.rate, 1),
             "skipped_steps": self.skipped,
         }
-
-
-def parameters_sha256(model: Module) -> str:
-    """One hash of all parameters, whole and in the order of the state dictionary."""
-    digest = hashlib.sha256()
-    for p in model.parameters():
-        digest.update(np.ascontiguousarray(backend.to_host(p.data)).tobytes())
-    return digest.hexdigest()

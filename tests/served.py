@@ -1,12 +1,17 @@
 """Runs with a parameter server, on threads, and what holds at the end of each."""
 
+import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from nnmpi import Config, Trainer
+import nnmpi
+from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, threads
+from nnmpi.nn.models import mlp
+from nnmpi.nn.passes import current_pass
 from nnmpi.report import Event, Silence
 
 IRIS = {"model": "iris-mlp", "data": "iris", "batch_size": 50}
@@ -49,3 +54,48 @@ def clouds(n: int) -> tuple[np.ndarray, ...]:
     rng, y = np.random.default_rng(1), np.arange(n) % 3
     x = rng.standard_normal((n, 6)) / 3 + np.eye(3, 6)[y]
     return x, y, x, y
+
+
+class Noted(nn.Module):
+    """Says in which of its steps it is, before it computes."""
+
+    def __init__(self, note: Callable[[int], None]) -> None:
+        self.net, self.note = mlp(6, 8, 3), note
+
+    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+        now = current_pass.get()
+        if self.training and now is not None:
+            self.note(now.step)
+        return self.net(x)
+
+
+def held_up(
+    ranks: int, slow: Callable[[int], int], fast: Callable[[int], int], **options: Any
+) -> tuple[list[Ended], Any]:
+    """Worker 0 computes in its step c only when all others have come to step slow(c), and they
+    only when it has come to step fast(c).
+
+    Also: how far they were when it did, and a bit later.
+    """
+    config = Config(batch_size=40, epochs=2, lr=0.05, **options)
+    begun, seen = [-1] * (ranks - max(config.servers, 1)), []
+
+    def note(rank: int, step: int) -> None:
+        begun[rank] = step
+        if rank:
+            wait(lambda: begun[0] >= fast(step))
+        else:
+            wait(lambda: min(begun[1:]) >= slow(step))
+            time.sleep(0.02)  # for those who would go on although they must not
+            seen.append((step, max(begun[1:])))
+
+    def wait(true: Callable[[], bool]) -> None:
+        limit = time.monotonic() + 20
+        while not true():
+            assert time.monotonic() < limit, f"they have come to {begun}"
+            time.sleep(1e-3)
+
+    def rank(comm: Comm) -> Ended:
+        return fit(comm, config, lambda: Noted(lambda step: note(comm.rank, step)), clouds(240))
+
+    return threads.run(ranks, rank), seen

@@ -34,6 +34,18 @@ def test_a_book_holds_up_who_is_too_far_ahead() -> None:
     assert book.staleness == [{0: 2}, {2: 1}]
 
 
+def test_a_step_is_counted_by_the_pushes_of_all_whoever_makes_them() -> None:
+    book, steps = begun(2, 10, 7), []
+    for w in (0, 0, 0, 1, 0, 0, 1):
+        go(book, w)
+        steps.append(book.step)
+    assert steps == [0, 0, 1, 1, 2, 2, 3]
+    book.begin(3)
+    for w in (1, 1, 1):
+        go(book, w)
+    assert book.step == 4  # in all epochs
+
+
 def test_a_book_ends_an_epoch_when_all_its_pushes_are_made() -> None:
     book = begun(2, 10, 5)
     assert [go(book, 0) for _ in range(4)] == [{0: True}] * 3 + [{0: False}]

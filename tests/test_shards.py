@@ -1,9 +1,6 @@
 """Reproducible training: the tree over shards, and the same bits for any number of ranks."""
 
 import math
-import os
-import subprocess
-import sys
 from functools import cache
 from typing import Any
 
@@ -13,9 +10,9 @@ from datafiles import refused
 from shardruns import RUNS, Trained, trained
 
 import nnmpi
-from nnmpi import Config, Trainer, blas, nn
+from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, threads
-from nnmpi.parallel import plan
+from nnmpi.comm.threads import alone
 from nnmpi.report import Silence
 from nnmpi.schedules import Action, Kind, Move, apart, moves
 
@@ -158,9 +155,34 @@ def test_running_statistics_see_the_whole_batch(batch: int, shards: int, ranks: 
         assert tracked == 1
 
 
-def test_a_shard_of_one_sample_has_no_variance() -> None:
-    with refused("BatchNorm1d", "more than one sample"):
-        threads.run(2, lambda comm: fit(comm, build=normed, batch_size=8))
+@pytest.mark.parametrize(
+    ("batch", "steps", "shards", "last"), [(8, 1, 8, 8), (50, 3, 11, 20), (116, 9, 3, 4)]
+)
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_shard_of_one_sample_has_no_variance_and_that_is_said_before_the_first_step(
+    batch: int, steps: int, shards: int, last: int, ranks: int
+) -> None:
+    """Of 120 samples, in the last batch of an epoch too, on every rank."""
+    begun: list[int] = []
+
+    class Noted(nn.BatchNorm1d):
+        def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+            begun.extend([1] * self.training)
+            return super().forward(x)
+
+    def rank(comm: Comm) -> None:
+        options = {"batch_size": batch, "steps": steps, "shards": shards}
+        model = nn.Sequential(Noted(4), nn.Linear(4, 3))
+        words = (f"of 120 in batches of {batch}", f"a batch of {last} is cut into {shards} shards")
+        with refused("Noted needs more than one sample", *words, "other --shards or another"):
+            fit(comm, build=lambda: model, **options)
+
+    threads.run(ranks, rank)
+    assert not begun
+
+
+def test_a_last_batch_that_no_step_comes_to_is_not_refused() -> None:
+    assert fit(alone(), build=normed, batch_size=50, shards=11, steps=2).step == 2
 
 
 class Sometimes(nn.Module):
@@ -223,67 +245,3 @@ def test_verify_finds_no_difference_at_all() -> None:
     for found in threads.run(3, differences):
         assert found
         assert set(found.values()) == {0.0}
-
-
-# ---- what it tells, and what it refuses
-
-
-def test_it_tells_of_its_shards() -> None:
-    def told(comm: Comm) -> dict[str, Any]:
-        return Trainer(Config(reproducible=True, shards=3), comm=comm).describe()
-
-    for event in threads.run(2, told):
-        assert (event["reproducible"], event["shards"]) == (True, 3)
-
-
-@pytest.mark.parametrize(
-    ("options", "ranks", "words"),
-    [
-        ({"shards": 3}, 4, ("3 shards", "4 ranks", "--shards 4")),
-        ({"shards": 1}, 2, ("1 shard on", "at most 1 rank")),
-        ({"shards": 0}, 1, ("shards 0", "at least 1")),
-        ({"shards": -2}, 2, ("shards -2", "at least 1")),
-        ({"micro_batches": 2}, 2, ("micro_batches 2", "leave one")),
-        ({"sync": "asp"}, 2, ("sync asp", "leave one")),
-        ({"sync": "ssp", "staleness": 2}, 2, ("sync ssp", "leave one")),
-        ({"servers": 1}, 2, ("servers 1", "leave one")),
-        ({"allreduce": "ring"}, 2, ("allreduce ring", "leave one")),
-        ({"bucket_mb": 2.0}, 2, ("bucket_mb 2.0", "leave one")),
-        ({"progress": "thread"}, 2, ("progress thread", "leave one")),
-        ({"device": "cuda"}, 1, ("device cuda", "leave one")),
-        ({"dp": 3}, 2, ("dp 3", "2 ranks")),
-    ],
-)
-def test_other_layouts_are_refused(options: dict[str, Any], ranks: int, words: Any) -> None:
-    with refused(*words):
-        plan.check(Config(reproducible=True, **options), ranks)
-    plan.check(Config(reproducible=True, shards=4), 4)
-
-
-def test_shards_mean_nothing_without_reproducible() -> None:
-    plan.check(Config(shards=2), 4)
-
-
-# ---- threads of BLAS
-
-THREADS = """
-import sys
-from nnmpi import blas, train
-train.main(["--model", "iris-mlp", "--data", "iris", "--steps", "1", "--quiet", *sys.argv[1:]])
-f = blas._function("scipy_openblas_get_num_threads64_", "scipy_openblas_get_num_threads")
-print(f() if f else "unknown")
-"""
-
-
-@pytest.mark.skipif(blas.core() == "unknown", reason="NumPy does not use its own OpenBLAS")
-@pytest.mark.parametrize(("flags", "expected"), [(["--reproducible"], "1"), ([], "2")])
-def test_blas_has_one_thread_whatever_the_user_says(flags: list[str], expected: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", THREADS, *flags],
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "2"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    assert done.stdout.splitlines()[-1] == expected

@@ -140,6 +140,88 @@ build = Fails
 """
 
 
+PACKAGE = """
+import os
+from nnmpi import nn
+from nnmpi.comm import world
+
+class Partial(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 3)
+
+    def forward(self, x):
+        return super().forward(x) * (1 + 0.1 * world().rank)
+
+class Leaves(nn.Linear):
+    "Takes the folder away into which the model is to be saved."
+    def __init__(self):
+        super().__init__(4, 3)
+
+    def forward(self, x):
+        if self.training and world().rank == 0 and os.path.exists("folder"):
+            os.rmdir("folder")
+        return super().forward(x)
+"""
+
+
+def of_package(folder: Path, ranks: int, name: str, *more: str) -> Ended:
+    """A run of one of these models, in a folder of its own."""
+    (folder / "models_of_ranks.py").write_text(PACKAGE)
+    script = folder / "job.py"
+    script.write_text(
+        "import os, sys\n"
+        "os.chdir(os.path.dirname(os.path.abspath(__file__)))\n"
+        "from nnmpi.train import main\n"
+        "sys.exit(main())\n"
+    )
+    model = ("--data", "iris", "--model", f"models_of_ranks:{name}", "--epochs", "2")
+    return run(ranks, script, *model, *more)
+
+
+def test_a_difference_that_verify_finds_gives_one_line(tmp_path: Path) -> None:
+    told = of_package(tmp_path, 2, "Partial", "--verify", "--save", "m.safetensors")
+    assert told.status == 1, told
+    (line,) = ours(told.err)
+    assert line.startswith("nnmpi.train: step 1: loss of the layout differ from those of one rank")
+    assert [e["event"] for e in events(told)] == ["start", "verify", "failed"]
+    assert not (tmp_path / "m.safetensors").exists()
+
+
+def test_a_model_that_cannot_be_saved_gives_one_line(tmp_path: Path) -> None:
+    """In the end, when the other ranks have nothing left to wait for."""
+    (tmp_path / "folder").mkdir()
+    told = of_package(tmp_path, 2, "Leaves", "--save", "folder/m.safetensors")
+    assert told.status == 1, told
+    (line,) = ours(told.err)
+    assert line.startswith("nnmpi.train: cannot save folder/m.safetensors: ")
+    assert events(told)[-1]["event"] == "failed"
+
+
+def test_a_dry_run_is_told_once() -> None:
+    told = run(3, *TRAIN, *SMALL, "--dry-run")
+    assert (told.status, ours(told.err)) == (0, []), told
+    (event,) = events(told)
+    assert event["event"] == "dry-run"
+    assert event["gradient_bytes"] == 4 * event["parameter_bytes"]
+
+
+def test_options_that_differ_give_one_line(tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(ANOTHER_RATE)
+    told = run(3, script, *SMALL)
+    assert told.status == 2, told
+    (line,) = ours(told.err)
+    assert line.startswith("nnmpi.train: rank 1 differs from rank 0 in lr (0.01); start all ranks")
+
+
+ANOTHER_RATE = """
+import sys
+from nnmpi.comm import world
+from nnmpi.train import main
+sys.exit(main([*sys.argv[1:], "--lr", "0.01" if world().rank == 1 else "0.02"]))
+"""
+
+
 @pytest.fixture
 def job(tmp_path: Path) -> Any:
     """A run of three ranks that would take long; ended whatever happens."""

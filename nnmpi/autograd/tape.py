@@ -17,6 +17,7 @@ from itertools import count
 from typing import Any, NamedTuple, NoReturn, Protocol, Self
 
 from nnmpi.backend import Array, xp_of
+from nnmpi.kernels.breath import breath
 from nnmpi.kernels.result import Prepare, Vjp
 
 recording: ContextVar[bool] = ContextVar("nnmpi_recording", default=True)
@@ -157,6 +158,7 @@ def backward(
             on_leaf(root)
         return
     uses = _leaf_uses(root) if on_leaf is not None else {}
+    breathe = breath.get()
     grads: dict[Variable, Any] = {root: seed}
     ready = [(-root.node.made, root)]
     while ready:
@@ -171,8 +173,10 @@ def backward(
             g = g.astype(tensor.dtype)
         if node.prepare is not None:
             g = node.prepare(g, node.needs)
-        needs, vjps = node.needs, node.vjps
-        for k, parent in enumerate(node.parents):
+        breathe()
+        parents, needs, vjps = node.parents, node.needs, node.vjps
+        for k in range(len(parents) - 1, -1, -1):  # weights come last: theirs are final early so
+            parent = parents[k]
             if parent is not None and parent.memory.written > made:
                 _refuse_written(parent)
             if not needs[k]:

@@ -46,6 +46,11 @@ class Comm:
         self._calls = Calls(name, self._wire, self._progress)
 
     @property
+    def any_thread(self) -> bool:
+        """Whether other threads than the rank's own may push messages (see `background`)."""
+        return self._wire.any_thread
+
+    @property
     def ledger(self) -> Ledger:
         """Messages and bytes of this rank so far, by peer."""
         return self._wire.ledger

@@ -77,7 +77,7 @@ class Ways:
 
     def node_for(self, nbytes: int) -> Transport:
         """A transport of the node's ranks, for a memory of so many bytes; all ask for it."""
-        self.levels().check_room(nbytes, "a memory for each node", "ask for less")
+        self.levels().check_room(nbytes, "a memory for each node", "go without shared memory")
         return self.levels().node.duplicate()
 
     def _library(self, flat: Array, tag: int, starts: bool, blocks: bool) -> Steps:

@@ -96,6 +96,11 @@ class BatchNorm2d(_BatchNorm):
     ndim = 4
 
 
+def over_rows(model: Module) -> list[str]:
+    """The kinds of its layers that take one number a channel from each sample, over the batch."""
+    return [type(m).__name__ for m in model.modules() if isinstance(m, _BatchNorm) and m.ndim == 2]
+
+
 class LayerNorm(Module):
     """Each sample made zero mean and unit variance over its last axes, then scaled and shifted."""
 

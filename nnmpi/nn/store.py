@@ -42,6 +42,10 @@ class FlatStore:
         """The parts of a stretch of `flat` that this rank's optimizer moves: here, all of it."""
         yield start, end
 
+    def gradient_bytes(self) -> int:
+        """What gradients take here; what ranks have in common counts on the first of its node."""
+        return sum(slot.nbytes for slot in self.slots)
+
     def views(self, flat: Array) -> list[Array]:
         """Every parameter's part of a buffer that is laid out as `flat` is."""
         starts = (start for start, _ in self.spans)

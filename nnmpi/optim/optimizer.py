@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from nnmpi import backend
@@ -54,9 +55,7 @@ class Optimizer:
         self.lr = check("lr", lr)
         flatten(self.parameters)
         self.steps = [0] * len(self.parameters)
-        self.offsets = [0]
-        for p in self.parameters:
-            self.offsets.append(self.offsets[-1] + _owned(p))
+        self.offsets = self._offsets()
         self._seen: list[tuple[bool, Any]] = []
         self._groups: list[Group] = []
         like = self.parameters[0].data
@@ -76,6 +75,7 @@ class Optimizer:
         """Move every parameter that has a gradient."""
         if self._seen != self._see():
             flatten(self.parameters)  # a copied parameter is in no flat store yet
+            self._check_owned()
             self._seen, self._groups = self._see(), list(self._grouped())
             self._follow()
         written = tape.tick()
@@ -88,6 +88,18 @@ class Optimizer:
             self.steps[i:j] = [t] * (j - i)
             for p in self.parameters[i:j]:
                 p.memory.written = written
+
+    def _offsets(self) -> list[int]:
+        """Where the numbers of each parameter that this rank moves lie in a running sum."""
+        return list(accumulate((_owned(p) for p in self.parameters), initial=0))
+
+    def _check_owned(self) -> None:
+        """The running sums are of what this rank moves."""
+        if self.sums and self.offsets != self._offsets():
+            raise ValueError(
+                "this optimizer held the state of a part of the parameters, which it shared out "
+                "with other ranks; make another over model.parameters()"
+            )
 
     def _update(self, run: Run) -> None:
         """One step of one run; every optimizer has its own."""

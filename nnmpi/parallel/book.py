@@ -28,6 +28,11 @@ class Book:
         self._active, self._waits = set(range(len(self.clocks))), dict[int, bool]()
 
     @property
+    def step(self) -> int:
+        """That of the last push, as workers in step would count it, whoever has made it."""
+        return (sum(self.clocks) - 1) // len(self.clocks)
+
+    @property
     def is_over(self) -> bool:
         """Whether no worker will make another step in this epoch."""
         return not self._active

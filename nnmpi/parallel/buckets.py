@@ -58,13 +58,16 @@ class Buckets:
         self._works: list[Sum] = []
 
     def ready(self, p: Parameter) -> None:
-        """Its gradient is final. Called between two layers, it also pushes what is under way."""
+        """Its gradient is final."""
         self._left[self._bucket[p]] -= 1
         if self._overlap:
             while self._next < len(self._left) and not self._left[self._next]:
                 self._launch()
-            if self._works:
-                self._works[0].poll()
+
+    def push(self) -> None:
+        """Moves on what is under way."""
+        if self._works:
+            self._works[0].poll()
 
     def finish(self) -> None:
         """Sums what is left, of parameters that were not used too, and waits for all."""

@@ -7,11 +7,11 @@ import numpy as np
 
 from nnmpi.backend import Array
 from nnmpi.comm import Comm
+from nnmpi.comm.shared import PAGE
 from nnmpi.comm.work import Work
 from nnmpi.parallel.roles import Roles
 
 GRADIENT, PARAMETERS = 2, 3  # tags; questions and answers have others
-PAGE = 4096  # bytes; no two workers write to one page
 
 
 class Carrier(Protocol):
@@ -95,7 +95,7 @@ class ThroughMemory:
     name = "memory"
 
     def __init__(self, comm: Comm, roles: Roles, n: int, dtype: Any) -> None:
-        page = PAGE // np.dtype(dtype).itemsize
+        page = PAGE // np.dtype(dtype).itemsize  # no two workers write to one
         room = -(-n // page) * page
         self._common = comm.common(2 * roles.workers * room, dtype)
         self._rows = self._common.array.reshape(2 * roles.workers, room)[:, :n]

@@ -28,7 +28,7 @@ ASK, ANSWER = 0, 1  # tags; what carriers send has others
 LOOKS, PAUSE = 20, 5e-5  # looks in vain before the first pause, and seconds of each
 
 
-class Kind(IntEnum):
+class Purpose(IntEnum):
     """What a worker wants. Every answer brings the parameters as they are then."""
 
     START = 0  # to begin an epoch
@@ -39,8 +39,7 @@ class Kind(IntEnum):
 class Ask(NamedTuple):
     """What a worker says."""
 
-    kind: float
-    clock: float = 0  # which of its steps the gradient is of
+    purpose: float
     samples: float = 0
     loss: float = 0  # the sum over them
     stop: float = 0
@@ -144,7 +143,7 @@ class Line:
         by.sync()
         for k, rank in enumerate(self._ranks):
             works.append(comm.isend(self._question, rank, ASK))
-            if ask.kind == Kind.PUSH:
+            if ask.purpose == Purpose.PUSH:
                 works += by.push(grad, k)
         finish(works)
         by.sync()
@@ -178,7 +177,7 @@ class Desk:
         if not self._is_whole:
             self._by.sync()
             self._is_whole = True
-            self._works = self._by.take(self._w) if self.ask.kind == Kind.PUSH else ()
+            self._works = self._by.take(self._w) if self.ask.purpose == Purpose.PUSH else ()
         return all(work.done for work in self._works)
 
     def heard(self) -> Ask:

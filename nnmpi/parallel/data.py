@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.blas import cores
+from nnmpi.backend import Backend
+from nnmpi.blas import cores, threads
 from nnmpi.comm import Comm
 from nnmpi.config import Config
 from nnmpi.data import Loader
@@ -19,7 +20,7 @@ from nnmpi.parallel.across import Together
 from nnmpi.parallel.buckets import LOSS, STOP, Buckets, bounds, head_length
 from nnmpi.parallel.mover import Mover
 from nnmpi.parallel.shares import Shares
-from nnmpi.parallel.stores import Single, place
+from nnmpi.parallel.stores import Bounds, Single, place
 from nnmpi.parallel.stragglers import Delay
 from nnmpi.parallel.strategy import Job
 from nnmpi.parallel.worker import Facts, Stepped, Worker
@@ -34,10 +35,17 @@ class DataParallel(Worker):
         self, config: Config, comm: Comm, mesh: Mesh, job: Job, parameters: Sequence[Parameter]
     ) -> None:
         r, p = mesh.place(comm.rank)["dp"], mesh.axes["dp"]
-        head = head_length(parameters)
-        self.how, nbytes = _allreduce(config, comm)
-        edges = bounds(spans(parameters, head), nbytes, parameters[0].data.itemsize)
-        store = place(parameters, job.task.on, head, comm, self.how, edges)
+        self.progress = _progress(config, comm)
+        self.how = _allreduce(config, comm)
+        try:
+            store, edges = _placed(config, comm, self.how, job.task.on, parameters)
+        except MemoryError as error:  # on all ranks alike
+            if config.allreduce != "auto":
+                raise ValueError(f"allreduce {self.how}: {error}") from None
+            self.how = "auto"
+            store, edges = _placed(config, comm, self.how, job.task.on, parameters)
+        if self.how == "auto" and p > 1:
+            comm.all_reduce(np.zeros(1), "auto")  # makes its choice, which takes a while
         self.optimizer = job.optimizer(parameters)
         exchange = AllReduce(
             store, Buckets(store, edges, config.overlap), self.optimizer, config.clip_norm
@@ -52,8 +60,6 @@ class DataParallel(Worker):
             delay,
         )
         self._comm, self.mesh, self._whole = comm, mesh, Shares(1, p, r)
-        comm.all_reduce(np.zeros(1), self.how)  # now, since the first `auto` takes long
-        self.progress = _progress(config, comm)
 
     def steps(self, loader: Loader, epoch: int) -> Generator[Stepped, None, None]:
         with self._comm.background() if self.progress == "thread" else nullcontext():
@@ -97,6 +103,10 @@ class AllReduce:
         """The gradient of p is final."""
         self._buckets.ready(p)
 
+    def push(self) -> None:
+        """Between two parts of the backward pass."""
+        self._buckets.push()
+
     def update(self, lr: float) -> Facts:
         """Waits for the sums, and moves the parameters."""
         self._buckets.finish()
@@ -115,28 +125,50 @@ def part(comm: Comm, mesh: Mesh, axis: str) -> Comm:
     return group
 
 
-def _allreduce(config: Config, comm: Comm) -> tuple[str, float]:
-    """How gradients are summed, and the least bytes of a bucket.
+def _allreduce(config: Config, comm: Comm) -> str:
+    """How gradients are summed.
 
-    By a rule, so that the same layout gives the same bits: through shared memory on one node,
-    where a bucket of its own costs more than it hides; in two levels where some nodes have
-    several ranks; else what Comm finds to be the fastest.
+    By a rule, so that the same layout gives the same bits: through shared memory on one node; in
+    two levels where some nodes have several ranks; else what Comm finds to be the fastest.
     """
-    name, alone = config.allreduce, len(comm.node()) == comm.size
-    if name == "auto" and alone:
-        name = "shared"
-    elif name == "auto":
-        crowded = np.array([len(comm.node()) > 1], np.int64)
-        comm.all_reduce(crowded, "doubling")
-        name = "hierarchical" if crowded[0] else "auto"
-    if config.bucket_mb is None:
-        return name, np.inf if alone and name == "shared" else MB
-    return name, config.bucket_mb * MB
+    if config.allreduce != "auto":
+        return config.allreduce
+    if _one_node(comm):
+        return "shared"
+    crowded = np.array([len(comm.node()) > 1], np.int64)
+    comm.all_reduce(crowded, "doubling")
+    return "hierarchical" if crowded[0] else "auto"
+
+
+def _one_node(comm: Comm) -> bool:
+    return len(comm.node()) == comm.size
+
+
+def _placed(
+    config: Config, comm: Comm, how: str, on: Backend, parameters: Sequence[Parameter]
+) -> tuple[Single, Bounds]:
+    """The parameters where they will live, and the edges of buckets."""
+    head, mb = head_length(parameters), config.bucket_mb
+    if mb is None:  # within a node a bucket of its own costs more than it hides
+        mb = np.inf if how == "shared" and _one_node(comm) else 1.0
+    edges = bounds(spans(parameters, head), mb * MB, parameters[0].data.itemsize)
+    return place(parameters, on, head, comm, how, edges), edges
 
 
 def _progress(config: Config, comm: Comm) -> str:
-    """Who pushes messages during the backward pass: a thread, if it has a core to itself."""
+    """Who pushes messages during the backward pass.
+
+    A thread takes the lock of the interpreter and a share of a core: where it has none to itself,
+    steps took longer with it than with nothing overlapped. So it needs two cores besides those of
+    BLAS, one for it and one for the system's part of sending.
+    """
+    ranks = len(comm.node())
+    if config.progress == "thread" and not comm.any_thread:
+        raise ValueError(
+            "progress thread: MPI was not started with THREAD_MULTIPLE, so that no other thread "
+            "may use it; use --progress poll"
+        )
     if config.progress != "auto":
         return config.progress
-    ranks = len(comm.node())
-    return "thread" if ranks < comm.size and cores(ranks) > 1 else "poll"
+    spare = cores(ranks) - threads()
+    return "thread" if comm.any_thread and ranks < comm.size and spare >= 2 else "poll"

@@ -12,13 +12,14 @@ from nnmpi.config import Config
 from nnmpi.mesh import Mesh
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.store import FlatStore
 from nnmpi.parallel import roles, shards
 from nnmpi.parallel.data import DataParallel, part
 from nnmpi.parallel.remote import Remote
 from nnmpi.parallel.server import Server
 from nnmpi.parallel.shares import Shares
 from nnmpi.parallel.stragglers import Delay
-from nnmpi.parallel.strategy import Job, Strategy
+from nnmpi.parallel.strategy import Job, Memory, Strategy
 from nnmpi.parallel.verify import Verified
 
 
@@ -26,6 +27,11 @@ def check(config: Config, ranks: int) -> None:
     """Refuses what cannot be, before anything is made."""
     if config.reproducible:
         shards.check(config, ranks)
+    elif config.shards != Config().shards:
+        raise ValueError(
+            f"shards {config.shards} without reproducible: a batch is cut into shards for that "
+            "alone; add --reproducible, or leave shards out"
+        )
     roles.check(config, ranks)
     workers = roles.Roles.of(config, ranks).workers
     Mesh.filled(workers, config.dp)
@@ -43,17 +49,17 @@ def build(config: Config, comm: Comm, job: Job) -> Strategy:
         return _verified(config, comm, job)
     if roles.Roles.of(config, comm.size).servers:
         return _served(config, comm, job)
-    mesh, task = Mesh.filled(comm.size, config.dp), job.task
-    parameters = order_of_use(task.model, job.sample, task.on)
+    mesh = Mesh.filled(comm.size, config.dp)
     if config.reproducible:
-        return shards.Sharded(config, part(comm, mesh, "dp"), mesh, job, parameters)
-    return DataParallel(config, comm, mesh, job, parameters)
+        return shards.Sharded(config, part(comm, mesh, "dp"), mesh, job, job.parameters)
+    return DataParallel(config, comm, mesh, job, job.parameters)
 
 
 def _verified(config: Config, comm: Comm, job: Job) -> Strategy:
     """The layout, and beside it the same on one rank."""
+    twin = job.twin
+    assert twin is not None
     layout = build(replace(config, verify=False), comm, job)
-    twin = job.twin()
     one = replace(config, verify=False, dp=None, slow_rank=None, jitter=None)
     models = job.task.model, twin.task.model
     return Verified(layout, build(one, alone(), twin), models, comm, job.tell)
@@ -67,6 +73,26 @@ def _served(config: Config, comm: Comm, job: Job) -> Strategy:
         return Server(seat)
     delay = Delay.of(config.slow_rank, config.jitter, config.seed, r, workers)
     return Remote(seat, Shares(config.micro_batches, workers, r), Shares(1, workers, r), delay)
+
+
+def memory(strategy: Strategy) -> Memory:
+    """What a rank of this strategy takes for gradients and running sums; every rank calls it."""
+    parts = strategy.both if isinstance(strategy, Verified) else (strategy,)
+    stores = {p.store for s in parts for p in s.optimizer.parameters}
+    gradients = sum(s.gradient_bytes() for s in stores if isinstance(s, FlatStore))
+    return Memory(gradients, sum(a.nbytes for s in parts for a in s.optimizer.state))
+
+
+def pieces(config: Config, ranks: int) -> int:
+    """How many parts a batch is cut into, of which a rank computes one at a time."""
+    if config.reproducible:
+        return config.shards
+    return config.micro_batches * (1 if config.verify else roles.Roles.of(config, ranks).workers)
+
+
+def in_step(config: Config, ranks: int) -> bool:
+    """Whether all ranks wait for each other: then none moves parameters between two steps."""
+    return not roles.Roles.of(config, ranks).servers
 
 
 def order_of_use(model: Module, sample: np.ndarray, on: Backend) -> list[Parameter]:

@@ -21,7 +21,8 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import ALONE
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.across import Together
-from nnmpi.parallel.channel import Answer, Ask, Kind, Line, finish, leave, settle
+from nnmpi.parallel.buckets import fill_unused
+from nnmpi.parallel.channel import Answer, Ask, Line, Purpose, finish, leave, settle
 from nnmpi.parallel.roles import Seat, Totals, average_buffers, told
 from nnmpi.parallel.stragglers import Delay
 from nnmpi.parallel.worker import Facts, Stepped, Worker
@@ -44,11 +45,12 @@ class Gathered:
     def ready(self, p: Parameter) -> None:
         """The gradient of p is final."""
 
+    def push(self) -> None:
+        """Nothing is under way during a backward pass."""
+
     def update(self, lr: float) -> Facts:
         """All gradients are."""
-        for p in self._optimizer.parameters:
-            if not p.has_grad:
-                p.slot[...] = 0
+        fill_unused(self._optimizer.parameters)
         return Facts(float(self._loss), self._stop, True)
 
     def close(self) -> None:
@@ -71,7 +73,7 @@ class Remote:
     def __init__(self, seat: Seat, cut: Cut, share: Cut, delay: Delay) -> None:
         self._seat, self.share, self._comm = seat, share, seat.comm
         self.mesh = Mesh.filled(seat.roles.workers, None)
-        self._peers = seat.peers
+        self._peers = seat.peers()
         self._by, self._store = settle(seat)
         self.optimizer = seat.optimizer(self._store.parameters)
         joined = seat.synchronous and self._peers.size > 1
@@ -91,16 +93,17 @@ class Remote:
 
     def steps(self, loader: Loader, epoch: int) -> Generator[Stepped, None, None]:
         """What all workers do in an epoch, as this one learns of it."""
+        self._seat.check_shares(loader)
         self._loads = self._loads or _endless(loader, epoch, self._worker.cut)
         workers, seen = self._seat.roles.workers, Totals()
-        answer = self._line.ask(Ask(Kind.START))
+        answer = self._line.ask(Ask(Purpose.START))
         while answer.go:
             answer = self._push(next(self._loads))
             if answer.go:
                 now = answer.totals
                 yield from told(seen, now, self._done + now.pushes // workers)
                 seen = now
-        answer = self._line.ask(Ask(Kind.DONE, stop=self._stop))
+        answer = self._line.ask(Ask(Purpose.DONE, stop=self._stop))
         if not self._seat.synchronous:
             average_buffers(self._peers, self._seat.task.model)
         now = answer.totals
@@ -109,7 +112,7 @@ class Remote:
 
     def _push(self, load: Load) -> Answer:
         """One step of this worker's own."""
-        clock, n = self._worker.step, sum(len(batch.y) for batch in load.micro)
+        n = sum(len(batch.y) for batch in load.micro)
         if load.micro:
             _, _, loss, stop, _ = self._worker.run(load)
         else:
@@ -118,7 +121,7 @@ class Remote:
             grad = self._store.flat_grad
             squares = 0.0 if self._seat.synchronous else float(np.dot(grad, grad))
         self._stop = self._stop or stop or self._seat.wishes.stop()
-        answer = self._line.ask(Ask(Kind.PUSH, clock, n, loss, self._stop, squares))
+        answer = self._line.ask(Ask(Purpose.PUSH, n, loss, self._stop, squares))
         self._stop = answer.stop > 0 or self._seat.wishes.stop()
         return answer
 
@@ -145,6 +148,7 @@ class Remote:
         if self._loads is not None:
             self._loads.close()
         self._staleness = leave(self._seat, self._store, self._by, [])
+        self._peers.free()
 
 
 def _endless(loader: Loader, epoch: int, cut: Cut) -> Generator[Load, None, None]:

@@ -16,11 +16,15 @@ import numpy as np
 from nnmpi.backend import CPU, Array
 from nnmpi.collectives.step import cut
 from nnmpi.comm import Comm
+from nnmpi.comm.threads import alone
 from nnmpi.config import Config
+from nnmpi.data import Loader
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore
 from nnmpi.optim import Optimizer
+from nnmpi.parallel.lonely import check_shares
+from nnmpi.parallel.shares import Shares
 from nnmpi.parallel.strategy import Job
 from nnmpi.parallel.worker import Stepped, Task, Wishes
 
@@ -57,25 +61,56 @@ class Seat(NamedTuple):
     wishes: Wishes
     bound: float  # how many steps a worker may be ahead of the slowest: none, so many, or any
     clip_norm: float | None
+    micro_batches: int
 
     @classmethod
     def of(cls, config: Config, comm: Comm, job: Job) -> Self:
         """What the config asks of a rank of this Comm."""
         roles = Roles.of(config, comm.size)
         bound = {"bsp": 0, "ssp": config.staleness, "asp": math.inf}[config.sync]
-        return cls(comm, roles, job.task, job.optimizer, job.wishes, bound, config.clip_norm)
+        return cls(
+            comm,
+            roles,
+            job.task,
+            job.optimizer,
+            job.wishes,
+            bound,
+            config.clip_norm,
+            config.micro_batches,
+        )
 
     @property
     def synchronous(self) -> bool:
         """Whether all gradients of a step are summed first."""
         return self.bound == 0
 
-    @property
     def peers(self) -> Comm:
-        """A Comm of those with the same role; every rank asks for it, at the same time."""
-        part = self.comm.split(int(self.comm.rank >= self.roles.workers))
-        assert part is not None
-        return part
+        """A Comm of those with the same role: every rank asks for it together, and frees it.
+
+        Where they have nothing to sum, each rank has one of its own.
+        """
+        several = self.roles.workers > 1, self.roles.servers > 1
+        if not self.synchronous:  # then servers sum nothing, and workers their buffers only
+            several = several[0] and bool(_moving_buffers(self.task.model)), False
+        if not any(several):
+            return alone()
+        role = int(self.comm.rank >= self.roles.first)
+        part = self.comm.split(role if several[role] else None)
+        return alone() if part is None else part
+
+    def check_shares(self, loader: Loader) -> None:
+        """Refuses shares that are too small for the model, if workers see nothing but their own."""
+        if self.synchronous:
+            return
+        workers, parts, steps = self.roles.workers, self.micro_batches, self.wishes.steps
+        check_shares(
+            self.task.model,
+            loader,
+            min(workers * steps, steps + self.bound + 1),  # that the fastest may come to
+            [Shares(parts, workers, r) for r in range(workers)],
+            f"{_counted(workers, 'worker')} and {_counted(parts, 'micro-batch', 'es')}",
+            "fewer workers, another --batch-size or --sync bsp",
+        )
 
     def describe(self) -> dict[str, Any]:
         """What is told before the first step."""
@@ -108,7 +143,7 @@ def check(config: Config, ranks: int) -> None:
 def _refuse_sums(config: Config, servers: int) -> None:
     """What is asked of gradients that ranks sum themselves."""
     plain = Config()
-    for name in ("allreduce", "bucket_mb", "progress", "verify", "reproducible"):
+    for name in ("allreduce", "bucket_mb", "overlap", "progress", "verify", "reproducible"):
         if getattr(config, name) != getattr(plain, name):
             raise ValueError(
                 f"{name} with {_counted(servers, 'server')}: it is for ranks that sum their "
@@ -116,8 +151,8 @@ def _refuse_sums(config: Config, servers: int) -> None:
             )
 
 
-def _counted(n: int, what: str) -> str:
-    return f"{n} {what}{'s' * (n != 1)}"
+def _counted(n: int, what: str, ending: str = "s") -> str:
+    return f"{n} {what}{ending * (n != 1)}"
 
 
 class Shard(FlatStore):
@@ -137,6 +172,11 @@ class Shard(FlatStore):
         if lo < hi:
             yield lo, hi
 
+    def gradient_bytes(self) -> int:
+        """A worker's whole gradient, or the sum of a server's slice."""
+        own = self.own.stop - self.own.start
+        return own * self.flat.itemsize if own else super().gradient_bytes()
+
     def close(self, comm: Comm) -> None:
         """Every rank gets all parameters, in memory of its own."""
         comm.broadcast(self.flat)
@@ -147,7 +187,7 @@ class Shard(FlatStore):
 
 def average_buffers(comm: Comm, model: Module) -> None:
     """They become their mean over the ranks, added in the order of ranks; counts are left alone."""
-    buffers = [b for _, b in model.named_buffers() if b.dtype.kind == "f"]
+    buffers = _moving_buffers(model)
     if not buffers:
         return
     own = np.concatenate([b.ravel() for b in buffers])
@@ -157,6 +197,10 @@ def average_buffers(comm: Comm, model: Module) -> None:
     ends = np.cumsum([b.size for b in buffers])[:-1]
     for buffer, mean in zip(buffers, np.split(every.mean(0), ends), strict=True):
         buffer[...] = mean.reshape(buffer.shape)
+
+
+def _moving_buffers(model: Module) -> list[Array]:
+    return [b for _, b in model.named_buffers() if b.dtype.kind == "f"]
 
 
 class Totals(NamedTuple):

@@ -4,6 +4,9 @@ One rule for the three: whoever has pushed gets an answer, and goes on, as soon 
 than `bound` steps ahead of the slowest. BSP is a bound of 0, and sums the gradients of a step
 before one step is made of them. ASP has no bound. In both ASP and SSP each push is a step.
 
+The learning rate follows what all have done: push number i, whoever makes it, has that of step
+i // workers. So no fast worker reaches the end of a schedule while a slow one is at its start.
+
 bound 1      worker 0   push 0 ─ push 1 ─ waits ───────── push 2
              worker 1   ................. ─── push 0 ────┘
 """
@@ -20,7 +23,7 @@ from nnmpi.data import Loader
 from nnmpi.mesh import Mesh
 from nnmpi.optim.clip import clip_factor
 from nnmpi.parallel.book import Book
-from nnmpi.parallel.channel import Desk, Kind, Patience, finish, leave, settle
+from nnmpi.parallel.channel import Desk, Patience, Purpose, finish, leave, settle
 from nnmpi.parallel.roles import Seat, Shard, Totals, told
 from nnmpi.parallel.worker import Stepped
 
@@ -37,7 +40,7 @@ class SliceMover:
         own = gradient[self.store.own]
         return float(np.dot(own, own))
 
-    def step(self, gradient: Array, squares: float, used: Array, clock: int) -> bool:
+    def step(self, gradient: Array, squares: float, used: Array, number: int) -> bool:
         """Makes the step, if all is finite; `squares` are of the whole gradient, used up here."""
         if not math.isfinite(squares):
             return False
@@ -46,7 +49,7 @@ class SliceMover:
         for p, times in zip(self.store.parameters, used.tolist(), strict=True):
             p.has_grad = times > 0
         self.store.flat_grad = gradient
-        self.optimizer.lr = self._rate(clock)
+        self.optimizer.lr = self._rate(number)
         self.optimizer.step()
         return True
 
@@ -70,7 +73,7 @@ class EachAlone:
         made = None
         if ask.samples:
             finite = ask.squares if math.isfinite(ask.loss) else math.nan
-            made = self._mover.step(desk.gradient, finite, desk.used, int(ask.clock))
+            made = self._mover.step(desk.gradient, finite, desk.used, self._book.step)
         self._book.moved([w], made)
 
 
@@ -98,7 +101,7 @@ class AllTogether:
         squares = np.array([self._mover.squares(self._sum)])
         self._servers.all_reduce(squares, "doubling")
         finite = float(squares[0]) if math.isfinite(loss) else math.nan
-        made = self._mover.step(self._sum, finite, used, int(desks[0].ask.clock))
+        made = self._mover.step(self._sum, finite, used, self._book.step)
         self._book.moved(range(len(desks)), made)
 
 
@@ -108,14 +111,14 @@ class Server:
     def __init__(self, seat: Seat) -> None:
         self._seat, self._comm, workers = seat, seat.comm, range(seat.roles.workers)
         self.mesh = Mesh.filled(len(workers), None)
-        peers = seat.peers
+        self._peers = seat.peers()
         self._by, self._store = settle(seat)
         mover = SliceMover(seat, self._store)
         self.optimizer = mover.optimizer
         self._book = Book(len(workers), seat.bound)
         self._desks = [Desk(seat.comm, w, self._by, len(self._store.parameters)) for w in workers]
         self._rule: Rule = (
-            AllTogether(mover, self._desks, self._book, peers)
+            AllTogether(mover, self._desks, self._book, self._peers)
             if seat.synchronous
             else EachAlone(mover, self._desks, self._book)
         )
@@ -124,6 +127,7 @@ class Server:
 
     def steps(self, loader: Loader, epoch: int) -> Generator[Stepped, None, None]:
         """Serves, and tells at the end what all workers have done."""
+        self._seat.check_shares(loader)
         book, workers, patience = self._book, len(self._desks), Patience()
         book.begin(workers * min(len(loader), self._seat.wishes.steps - self._done))
         for desk in self._desks:
@@ -156,9 +160,9 @@ class Server:
 
     def _hear(self, w: int) -> None:
         ask, book = self._desks[w].heard(), self._book
-        if ask.kind == Kind.START:
+        if ask.purpose == Purpose.START:
             book.started(w)
-        elif ask.kind == Kind.DONE:
+        elif ask.purpose == Purpose.DONE:
             book.left(w, ask.stop > 0)
         else:
             book.pushed(w, ask)
@@ -183,3 +187,4 @@ class Server:
     def close(self) -> None:
         """Every rank ends with the same parameters and buffers, in memory of its own."""
         self._staleness = leave(self._seat, self._store, self._by, self._book.staleness)
+        self._peers.free()

@@ -22,7 +22,8 @@ shards takes, on 1 or 2 ranks of one node, 1.25 times as long with mnist-cnn and
 than samples to multiply them with.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -32,29 +33,38 @@ from nnmpi.backend import CPU, Array
 from nnmpi.collectives.step import cut
 from nnmpi.comm import Comm
 from nnmpi.config import Config
+from nnmpi.data import Loader
 from nnmpi.mesh import Mesh
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.across import like, packed, unpacked
 from nnmpi.parallel.buckets import LOSS, STOP, USED, fill_unused, head_length, used
+from nnmpi.parallel.lonely import check_shares
 from nnmpi.parallel.mover import Mover
 from nnmpi.parallel.shares import part_of
 from nnmpi.parallel.stores import Single
 from nnmpi.parallel.stragglers import Delay
 from nnmpi.parallel.strategy import Job
-from nnmpi.parallel.worker import Facts, Worker
+from nnmpi.parallel.worker import Facts, Stepped, Worker
 from nnmpi.schedules import Action, Move, apart, moves
 
 
 class Stack(Single):
     """A stack of gradient buffers over one replica of the parameters; `flat_grad` is the topmost.
 
-    Buffers are kept, and used again when the stack grows again.
+    Buffers are kept, and used again when the stack grows again. It is a `Single` since the tree
+    sums outside of it: what is topmost in the end is the sum of all ranks, and the replica moves
+    by it as that of an only rank would. From there it has the norm, and nothing to settle or to
+    give back.
     """
 
     def __init__(self, parameters: Sequence[Parameter], dtype: Any, head: int) -> None:
         super().__init__(parameters, dtype, CPU, head)
         self.buffers = [(self.flat_grad, self.slots)]
-        self._height = 0
+        self._height, self.most = 0, 1
+
+    def gradient_bytes(self) -> int:
+        """All that a step will take, before the first as well."""
+        return super().gradient_bytes() * self.most
 
     def begin(self) -> None:
         self._height = 0
@@ -76,6 +86,12 @@ class Stack(Single):
         self._height = height
         if height:
             self.flat_grad, self.slots = self.buffers[height - 1]
+
+
+def highest(plan: Sequence[Move]) -> int:
+    """How many gradients lie on the stack of a rank at most."""
+    grows = (Action.LEAF, Action.RECEIVE)
+    return max(1, *accumulate(1 if move.action in grows else -1 for move in plan))
 
 
 class Apart:
@@ -150,6 +166,9 @@ class Tree:
     def ready(self, p: Parameter) -> None:
         """A gradient leaves with all others of its shard."""
 
+    def push(self) -> None:
+        """Nothing is under way during a backward pass."""
+
     def update(self, lr: float) -> Facts:
         """From the root of the tree to all ranks, and moves the parameters."""
         if not self._rows:
@@ -209,6 +228,7 @@ class Sharded(Worker):
         self.optimizer, self.mesh, across = job.optimizer(parameters), mesh, Apart()
         mover = Mover(self._store, self.optimizer, config.clip_norm)
         own = range(edges[comm.rank], edges[comm.rank + 1])
+        self._store.most = highest(moves(owners, comm.rank))
         super().__init__(
             job.task._replace(across=across),
             Tree(self._store, mover, comm, across, moves(owners, comm.rank)),
@@ -217,6 +237,18 @@ class Sharded(Worker):
             Delay.of(config.slow_rank, config.jitter, config.seed, comm.rank, comm.size),
             apart,
         )
+
+    def steps(self, loader: Loader, epoch: int) -> Generator[Stepped, None, None]:
+        V = self._shards
+        check_shares(
+            self._task.model,
+            loader,
+            self._wishes.steps,
+            [lambda rows: [part_of(rows, V, v) for v in range(V)]],
+            f"{V} shard{'s' * (V != 1)}",
+            "other --shards or another --batch-size",
+        )
+        yield from super().steps(loader, epoch)
 
     def share(self, rows: np.ndarray) -> Sequence[np.ndarray]:
         """All: sums over shares would depend on how many there are."""
@@ -238,6 +270,7 @@ OTHERS = {
     "servers": "every rank moves its own replica",
     "allreduce": "gradients are summed along the tree over shards",
     "bucket_mb": "the gradient of a shard leaves as a whole",
+    "overlap": "the gradient of a shard leaves when its backward pass has ended",
     "progress": "the gradient of a shard leaves when its backward pass has ended",
     "device": "the bits are promised on the CPU only",
 }

@@ -23,6 +23,9 @@ Bounds = Sequence[tuple[int, int]]
 """Stretches of a flat buffer that are summed together, in the order in which they are complete."""
 
 
+BLOCK = 8192  # numbers; OpenBLAS takes several threads for a dot product of more than 10,000
+
+
 class Sum(Protocol):
     """A sum under way."""
 
@@ -89,7 +92,12 @@ class NodeStore(Single):
         self, parameters: Sequence[Parameter], dtype: Any, head: int, comm: Comm, bounds: Bounds
     ) -> None:
         n = length(parameters, head)
-        self._window, self._common = comm.shared(n, dtype), comm.common(n, dtype)
+        self._window = comm.shared(n, dtype)
+        try:
+            self._common = comm.common(n, dtype)
+        except MemoryError:
+            self._window.free()
+            raise
         self._own = sorted(self._piece(lo, hi) for lo, hi in bounds)
         self._comm, self._counts = comm, 0 in comm.node()
         memory = self._common.array, self._window.mine
@@ -107,6 +115,11 @@ class NodeStore(Single):
             lo, hi = max(a, start), min(b, end)
             if lo < hi:
                 yield lo, hi
+
+    def gradient_bytes(self) -> int:
+        """Its own, and the sums of the node."""
+        first = self._comm.node()[0] == self._comm.rank
+        return super().gradient_bytes() * (2 if first else 1)
 
     def begin(self) -> None:
         self.flat_grad, self.slots = self._mine
@@ -137,7 +150,14 @@ class NodeStore(Single):
 
 
 def _squares(g: Array) -> Array:
-    return backend.xp_of(g).dot(g, g)
+    """The sum of squares; in blocks that are too short for BLAS to share out among threads.
+
+    So ranks with different numbers of threads get the same bits.
+    """
+    xp = backend.xp_of(g)
+    if not backend.of(g).is_host:
+        return xp.dot(g, g)
+    return xp.array(sum(float(b @ b) for b in (g[i : i + BLOCK] for i in range(0, len(g), BLOCK))))
 
 
 def place(

@@ -18,11 +18,22 @@ class Job(NamedTuple):
     """What is to be trained, before anything of it is shared among ranks."""
 
     task: Task
+    parameters: Sequence[Parameter]  # those that are trained, in the order in which they are used
     optimizer: Callable[[Sequence[Parameter]], Optimizer]
     wishes: Wishes
-    sample: np.ndarray  # one, for a first look at the order in which parameters are used
     tell: Tell  # takes an event
-    twin: "Callable[[], Job]"  # the same job again, its model made anew
+    twin: "Job | None" = None  # the same job again, its model made anew: for --verify
+
+
+class AgreedError(ArithmeticError):
+    """What ends a run on all ranks alike, with the same words, between the same two steps."""
+
+
+class Memory(NamedTuple):
+    """Bytes that a rank adds to those of its node."""
+
+    gradients: int
+    optimizer: int
 
 
 class Strategy(Protocol):

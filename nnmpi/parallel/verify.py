@@ -7,7 +7,6 @@ relative   max |a - b| / max |b|, tensor by tensor; for gradients the largest of
 ulp        max |a - b| / distance from max(|a|, |b|) to the next number, element by element
 """
 
-import hashlib
 import math
 from collections.abc import Generator, Sequence
 from contextlib import closing
@@ -21,8 +20,9 @@ from nnmpi.comm import Comm
 from nnmpi.data import Loader
 from nnmpi.mesh import Mesh
 from nnmpi.nn import Module
+from nnmpi.nn.bits import parameters_sha256
 from nnmpi.optim import Optimizer
-from nnmpi.parallel.strategy import Strategy, Tell
+from nnmpi.parallel.strategy import AgreedError, Strategy, Tell
 from nnmpi.parallel.worker import Stepped
 
 BOUNDS = {"float64": 1e-10, "float32": 1e-3}
@@ -31,7 +31,7 @@ BOUNDS = {"float64": 1e-10, "float32": 1e-3}
 SUBJECTS = ("loss", "gradients", "parameters")
 
 
-class VerifyError(ArithmeticError):
+class VerifyError(AgreedError):
     """The layout does not train as one rank would."""
 
 
@@ -47,6 +47,31 @@ class Difference(NamedTuple):
         return Difference(*np.maximum(self, other).tolist())
 
 
+class Outcome(NamedTuple):
+    """What all ranks have found of a step."""
+
+    largest: dict[str, Difference]  # on any rank
+    equal: bool  # all replicas have the same bits
+    unlike: bool  # some rank found that one of the two left the step out, and the other made it
+    lost: bool  # neither loss is a number: there is nothing to compare
+
+    def reason(self, bound: float) -> str | None:
+        """What is wrong with it, if anything."""
+        if self.lost:
+            return None
+        if self.unlike:
+            return "the layout or one rank left it out as not finite, and the other made it"
+        if not self.equal:
+            return "parameters are not the same on all ranks"
+        for subject, found in self.largest.items():
+            if not found.relative <= bound:
+                return (
+                    f"{subject} of the layout differ from those of one rank by "
+                    f"{found.relative:.2g} relative, and the bound is {bound:g}"
+                )
+        return None
+
+
 class Verified:
     """A layout and one rank, step by step."""
 
@@ -60,56 +85,61 @@ class Verified:
     ) -> None:
         self.mesh: Mesh = layout.mesh
         self.optimizer: Optimizer = layout.optimizer
-        self._layout, self._alone, self._models = layout, alone, models
+        self.both = layout, alone
+        self._layout, self._models = layout, models
         self._comm, self._tell = comm, tell
         self._largest = dict.fromkeys(SUBJECTS, Difference())
 
     def steps(self, loader: Loader, epoch: int) -> Generator[Stepped, None, None]:
         """The layout's steps. The first that differs by more than the bound ends all ranks."""
-        ours, theirs = (s.steps(loader, epoch) for s in (self._layout, self._alone))
+        ours, theirs = (s.steps(loader, epoch) for s in self.both)
         with closing(ours), closing(theirs):
             for done, expected in zip(ours, theirs, strict=True):
                 self._check(done, expected)
                 yield done
 
     def _check(self, done: Stepped, expected: Stepped) -> None:
-        mine, whole = (m.parameters() for m in self._models)
-        dtype = _host(mine[0].data).dtype
-        found = {
-            "loss": difference(np.array(done.loss, dtype), np.array(expected.loss, dtype)),
-            "gradients": largest(
-                [_host(p.grad) for p in mine if p.has_grad],
-                [_host(p.grad) for p in whole if p.has_grad],
-                common=True,
-            ),
-            "parameters": largest([_host(p.data) for p in mine], [_host(p.data) for p in whole]),
-        }
-        agreed, equal = self._gathered(found, done.updated == expected.updated)
-        for subject, one in agreed.items():
+        dtype = _host(self._models[0].parameters()[0].data).dtype
+        found = self._gathered(self._compared(done, expected, dtype), done, expected)
+        for subject, one in found.largest.items():
             self._largest[subject] = self._largest[subject].or_larger(one)
-        self._tell({"event": "verify", "step": done.step, **_flat(agreed), "replicas_equal": equal})
-        bound = BOUNDS[dtype.name]
-        subject = max(agreed, key=lambda s: agreed[s].relative)
-        if not equal or not agreed[subject].relative <= bound:
-            reason = (
-                f"{subject} of the layout differ from those of one rank by "
-                f"{agreed[subject].relative:.2g} relative, and the bound is {bound:g}"
-                if equal
-                else "parameters are not the same on all ranks"
-            )
+        told = {**_flat(found.largest), "replicas_equal": found.equal}
+        self._tell({"event": "verify", "step": done.step, **told})
+        reason = found.reason(BOUNDS[dtype.name])
+        if reason is not None:
             raise VerifyError(f"step {done.step}: {reason}")
 
-    def _gathered(
-        self, found: dict[str, Difference], alike: bool
-    ) -> tuple[dict[str, Difference], bool]:
-        """The largest differences on any rank, and whether all replicas have the same bits."""
-        rows = np.empty((self._comm.size, len(SUBJECTS) * 3 + 1))
-        digest = _digest(self._models[0]) if alike else math.nan
-        rows[self._comm.rank] = [*(x for d in found.values() for x in d), digest]
+    def _compared(
+        self, done: Stepped, expected: Stepped, dtype: np.dtype[Any]
+    ) -> dict[str, Difference]:
+        """What differs on this rank."""
+        mine, whole = (m.parameters() for m in self._models)
+        with np.errstate(all="ignore"):
+            losses = np.array(done.loss, dtype), np.array(expected.loss, dtype)
+            return {
+                "loss": difference(*losses),
+                "gradients": largest(
+                    [_host(p.grad) for p in mine if p.has_grad],
+                    [_host(p.grad) for p in whole if p.has_grad],
+                    common=True,
+                ),
+                "parameters": largest(
+                    [_host(p.data) for p in mine], [_host(p.data) for p in whole]
+                ),
+            }
+
+    def _gathered(self, found: dict[str, Difference], done: Stepped, expected: Stepped) -> Outcome:
+        """The same for all ranks."""
+        rows = np.empty((self._comm.size, len(SUBJECTS) * 3 + 3))
+        lost = not (math.isfinite(done.loss) or math.isfinite(expected.loss))
+        facts = [done.updated != expected.updated, not lost, _digest(self._models[0])]
+        rows[self._comm.rank] = [*(x for d in found.values() for x in d), *facts]
         self._comm.all_gather(rows)
-        worst = rows.max(axis=0)[:-1].reshape(-1, 3).tolist()
-        agreed = {s: Difference(*row) for s, row in zip(SUBJECTS, worst, strict=True)}
-        return agreed, bool((rows[:, -1] == rows[0, -1]).all())
+        *worst, unlike, known, _ = rows.max(axis=0).tolist()
+        agreed = [Difference(*worst[i : i + 3]) for i in range(0, len(worst), 3)]
+        equal = bool((rows[:, -1] == rows[0, -1]).all())
+        largest = dict(zip(SUBJECTS, agreed, strict=True))
+        return Outcome(largest, equal, bool(unlike), not known)
 
     def share(self, rows: np.ndarray) -> Sequence[np.ndarray]:
         return self._layout.share(rows)
@@ -124,20 +154,32 @@ class Verified:
         return {**self._layout.outcome(), "largest_differences": _flat(self._largest)}
 
     def close(self) -> None:
-        self._layout.close()
+        for strategy in self.both:
+            strategy.close()
 
 
 def difference(a: np.ndarray, b: np.ndarray, scale: float | None = None) -> Difference:
-    """How far two arrays are from each other; relative to `scale`, or to the largest of b."""
+    """How far two arrays are from each other; relative to `scale`, or to the largest of b.
+
+    What is not finite differs from all but its like: a NaN from a NaN, or an infinity from the
+    same one, by nothing.
+    """
     if not a.size:
         return Difference()
     gap = np.abs(a - b)
+    gap = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0, np.where(np.isnan(gap), np.inf, gap))
     absolute = float(gap.max())
     if scale is None:
-        scale = float(np.abs(b).max())
-    ulps = gap / np.spacing(np.maximum(np.abs(a), np.abs(b)))
-    relative = absolute / scale if scale else (0.0 if absolute == 0 else math.inf)
+        scale = _scale(b)
+    ulps = np.where(gap > 0, gap / np.spacing(np.maximum(np.abs(a), np.abs(b))), 0)
+    ulps = np.where(np.isnan(ulps), np.inf, ulps)
+    relative = 0.0 if absolute == 0 else (absolute / scale if scale else math.inf)
     return Difference(absolute, relative, float(ulps.max()))
+
+
+def _scale(b: np.ndarray) -> float:
+    """The largest finite number of an array, by its size."""
+    return float(np.abs(b, where=np.isfinite(b), out=np.zeros_like(b)).max(initial=0))
 
 
 def largest(
@@ -146,7 +188,7 @@ def largest(
     """Over pairs of tensors; with one scale for all, or each by its own."""
     if len(mine) != len(whole):
         return Difference(math.inf, math.inf, math.inf)
-    scale = max((float(np.abs(b).max()) for b in whole if b.size), default=0.0) if common else None
+    scale = max(map(_scale, whole), default=0.0) if common else None
     found = Difference()
     for a, b in zip(mine, whole, strict=True):
         found = found.or_larger(difference(a, b, scale))
@@ -158,11 +200,8 @@ def _host(array: Array) -> np.ndarray:
 
 
 def _digest(model: Module) -> float:
-    """52 bits of a hash of all parameters, which a float64 holds exactly."""
-    digest = hashlib.sha256()
-    for p in model.parameters():
-        digest.update(np.ascontiguousarray(_host(p.data)).tobytes())
-    return float(int.from_bytes(digest.digest()[:8], "big") >> 12)
+    """52 bits of the hash of all parameters, which a float64 holds exactly."""
+    return float(int(parameters_sha256(model)[:13], 16))
 
 
 def _flat(differences: dict[str, Difference]) -> dict[str, float]:

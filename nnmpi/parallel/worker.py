@@ -15,6 +15,7 @@ from nnmpi.autograd.functional import tensor
 from nnmpi.backend import Backend
 from nnmpi.data import Load, Loader
 from nnmpi.data.loader import Cut
+from nnmpi.kernels.breath import breathing
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import ALONE, Across, Pass, current_pass
@@ -48,12 +49,17 @@ class Facts(NamedTuple):
     updated: bool  # or left out, since a number was not finite
 
 
+def _nothing() -> None:
+    """Nothing is under way yet."""
+
+
 class Exchange(Protocol):
     """What ranks do together in a step."""
 
     def begin(self) -> None: ...
     def reduce(self, loss: Any, stop: bool) -> None: ...
     def ready(self, p: Parameter) -> None: ...
+    def push(self) -> None: ...
     def update(self, lr: float) -> Facts: ...
     def close(self) -> None: ...
 
@@ -97,6 +103,7 @@ class Worker:
         self._exchange, self._wishes, self._delay = exchange, wishes, delay
         self._leave = self._clock.beside(exchange.reduce)
         self._ready = self._clock.beside(exchange.ready)
+        self._push = self._clock.beside(exchange.push)
         self.cut, self._program = cut, program
         self._do: dict[Kind, Callable[[int], None]] = {
             Kind.F: self._forward,
@@ -118,6 +125,7 @@ class Worker:
         self._live: dict[int, Tensor] = {}
         self._loss: Any = 0.0
         self._on_leaf: Callable[[Parameter], None] | None = None
+        self._breath: Callable[[], None] = _nothing
         self._exchange.begin()
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             self._clock.begin()
@@ -137,12 +145,13 @@ class Worker:
         loss = self._live.pop(m)
         xp = backend.xp_of(loss.data)
         seed = xp.full(loss.shape, 1 / len(self._load.rows), loss.dtype)
-        loss.backward(seed, on_leaf=self._on_leaf)
+        with breathing(self._breath):
+            loss.backward(seed, on_leaf=self._on_leaf)
 
     def _reduce(self, _: int) -> None:
         self._leave(self._loss, self._wishes.stop())
         self._loss = 0.0
-        self._on_leaf = self._ready
+        self._on_leaf, self._breath = self._ready, self._push
 
     def _update(self, _: int) -> None:
         self._delay.wait(self.step, self._clock.seconds())

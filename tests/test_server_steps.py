@@ -1,0 +1,149 @@
+"""What a parameter server makes of a push, and what it and its workers take and give back."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from datafiles import refused
+from served import DIGITS, IRIS, MEMORY, MESSAGES, alike, clouds, fit, held_up, run
+
+import nnmpi
+from nnmpi import Config, nn
+from nnmpi.comm import Comm, threads
+from nnmpi.parallel import server
+
+# ---- learning rates
+
+
+@pytest.mark.parametrize(("sync", "staleness"), [("asp", 0), ("ssp", 2)])
+def test_the_learning_rate_follows_what_all_have_done(
+    sync: str, staleness: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Worker 1 is far ahead, by its own clock; 24 pushes are 12 steps of 2 workers."""
+    rates: list[float] = []
+    step = server.SliceMover.step
+
+    def noted(mover: server.SliceMover, *arguments: Any) -> bool:
+        made = step(mover, *arguments)
+        rates.append(mover.optimizer.lr)
+        return made
+
+    monkeypatch.setattr(server.SliceMover, "step", noted)
+    ahead = staleness or 10
+    ended, _ = held_up(
+        3,
+        lambda c: c + ahead if not c else 0,
+        lambda c: 0,
+        sync=sync,
+        staleness=staleness,
+        lr_schedule="step:1:0.5",
+    )
+    alike(ended)
+    assert rates == [0.05 * 0.5 ** (i // 2) for i in range(24)]
+
+
+# ---- communicators
+
+
+class Counted:
+    """Every Comm that is split off, and every one that is freed."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.split: set[Comm] = set()
+        self.freed: set[Comm] = set()
+        split, free = Comm.split, Comm.free
+
+        def splits(comm: Comm, color: int | None, key: int | None = None) -> Comm | None:
+            part = split(comm, color, key)
+            if part is not None:
+                self.split.add(part)
+            return part
+
+        def frees(comm: Comm) -> None:
+            free(comm)
+            self.freed.add(comm)
+
+        patch.setattr(Comm, "split", splits)
+        patch.setattr(Comm, "free", frees)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "case", "options", "parts"),
+    [
+        (4, IRIS, {"servers": 1}, 3),
+        (4, IRIS, {"servers": 2}, 4),
+        (4, IRIS, {"servers": 3}, 3),
+        (2, IRIS, {"servers": 1}, 0),
+        (4, IRIS, {"servers": 2, "sync": "asp"}, 0),
+        (5, DIGITS, {"servers": 2, "sync": "asp"}, 3),
+        (3, DIGITS, {"servers": 2, "sync": "asp"}, 0),
+    ],
+)
+@pytest.mark.parametrize("per_node", [MEMORY, MESSAGES])
+def test_a_comm_is_split_off_where_it_is_used_and_freed(
+    ranks: int,
+    case: dict[str, Any],
+    options: dict[str, Any],
+    parts: int,
+    per_node: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For digits-cnn workers average buffers at the end of an epoch; iris-mlp has none."""
+    counted = Counted(monkeypatch)
+    alike(run(ranks, per_node, **case, **options, steps=3))
+    assert len(counted.split) == parts
+    assert counted.split <= counted.freed
+
+
+# ---- shares of one sample
+
+
+def normed() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+
+
+REFUSED = [
+    ({"batch_size": 3, "sync": "asp"}, "a batch of 3 is cut into 3 workers and 1 micro-batch,"),
+    ({"batch_size": 47, "sync": "asp", "micro_batches": 2}, "a batch of 5 is cut into 3 workers a"),
+    ({"batch_size": 79, "sync": "ssp", "staleness": 1, "steps": 2}, "a batch of 3 is cut"),
+]
+
+
+@pytest.mark.parametrize(("options", "says"), REFUSED, ids=str)
+@pytest.mark.parametrize("servers", [1, 2])
+def test_a_worker_with_one_sample_is_refused_before_the_first_step(
+    options: dict[str, Any], says: str, servers: int
+) -> None:
+    begun: list[int] = []
+
+    class Noted(nn.Sequential):
+        def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+            begun.extend([1] * self.training)
+            return super().forward(x)
+
+    def rank(comm: Comm) -> None:
+        config = Config(epochs=2, **{"micro_batches": 1} | options, servers=servers)
+        words = "BatchNorm1d needs more than one sample: of 240", says, "use fewer workers, another"
+        with refused(*words):
+            fit(comm, config, lambda: Noted(*normed().children()), clouds(240))
+
+    threads.run(3 + servers, rank)
+    assert not begun
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 3, "servers": 1},  # in step, where all see the whole batch
+        {"batch_size": 6, "sync": "asp"},
+        {"batch_size": 50, "sync": "asp"},
+        {"batch_size": 79, "sync": "ssp", "staleness": 1, "steps": 1},  # the last is out of reach
+    ],
+    ids=str,
+)
+def test_who_sees_more_than_one_sample_is_not(options: dict[str, Any]) -> None:
+    def rank(comm: Comm) -> float:
+        ended = fit(comm, Config(epochs=1, **{"steps": 6} | options), normed, clouds(240))
+        return float(ended.result["loss"])
+
+    assert np.isfinite(threads.run(4, rank)).all()

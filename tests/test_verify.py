@@ -1,0 +1,145 @@
+"""--verify: what counts as a difference, what is said of it, and how such a run ends."""
+
+import io
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import IRIS, Command
+from test_trainer import rows, small
+
+from nnmpi import Config, Trainer, nn
+from nnmpi.comm import Comm, OtherRankError, threads
+from nnmpi.parallel.verify import Difference, Outcome, VerifyError, difference, largest
+from nnmpi.report import Report, Silence
+from nnmpi.trainer import DivergedError
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_differs_from_all_but_its_like(value: float) -> None:
+    with np.errstate(all="ignore"):
+        a, b = np.array([1.0, value]), np.array([1.0, 2.0])
+        assert difference(a, a.copy()) == Difference()
+        for found in (difference(a, b), difference(b, a), difference(a, -a), largest([a], [b])):
+            same_nan = found == Difference(2, 2, found.ulp)  # 1 and -1 beside two NaN
+            assert found == Difference(math.inf, math.inf, math.inf) or (
+                np.isnan(value) and same_nan
+            )
+        assert difference(np.array([3.0, value]), np.array([2.0, value]))[:2] == (1, 0.5)
+
+
+@pytest.mark.parametrize("subject", ["loss", "gradients", "parameters"])
+def test_no_subject_passes_that_is_not_within_the_bound(subject: str) -> None:
+    good = dict.fromkeys(("loss", "gradients", "parameters"), Difference())
+    assert Outcome(good, True, False, False).reason(1e-3) is None
+    for worse in (math.nan, math.inf, 2e-3):
+        bad = {**good, subject: Difference(relative=worse)}
+        said = Outcome(bad, True, False, False).reason(1e-3)
+        assert said is not None
+        assert said.startswith(f"{subject} of the layout differ")
+
+
+def test_lines_have_null_for_what_is_no_number() -> None:
+    out = io.StringIO()
+    with Report(stdout=out) as report:
+        report.event({"event": "verify", "a": math.nan, "b": {"c": [math.inf, 1.5]}})
+    expected = {"event": "verify", "a": None, "b": {"c": [None, 1.5]}}
+    assert json.loads(out.getvalue(), parse_constant=pytest.fail) == expected
+
+
+def test_where_no_loss_is_a_number_there_is_nothing_to_find() -> None:
+    bad = dict.fromkeys(("loss", "gradients", "parameters"), Difference(1, 1, 1))
+    assert Outcome(bad, equal=False, unlike=True, lost=True).reason(1e-3) is None
+
+
+class Spoils(Silence):
+    """Puts a NaN into the layout's model after a step."""
+
+    def progress(self, step: int, total: int, loss: float) -> None:
+        if step == 2:
+            next(iter(self.model.parameters())).data[0] = np.nan
+
+    model: nn.Module
+
+
+def test_a_step_that_only_one_of_the_two_has_made(tmp_path: Path) -> None:
+    save = tmp_path / "m.safetensors"
+    config = Config(verify=True, batch_size=14, save=str(save))
+
+    def rank(comm: Comm) -> None:
+        trainer, report = Trainer(config, small, rows(), comm), Spoils()
+        report.model = trainer.model
+        with pytest.raises(VerifyError, match=r"\Astep 3: the layout or one rank left it out"):
+            trainer.fit(report)
+        assert trainer.step == 2
+
+    for p in (1, 2):
+        threads.run(p, rank)
+        assert not save.exists()
+
+
+def test_what_diverges_alike_is_told_as_divergence() -> None:
+    def rank(comm: Comm) -> str:
+        values = iter((1e38, np.nan))  # an infinite loss of the layout, and one that is none
+
+        def wild() -> nn.Module:
+            model, value = small(), next(values)
+            for p in model.parameters():
+                p.data[...] = value
+            return model
+
+        trainer = Trainer(Config(verify=True), wild, rows(), comm)
+        with pytest.raises(DivergedError, match="loss became") as told:
+            trainer.fit(Silence())
+        return str(told.value)
+
+    assert len(set(threads.run(2, rank))) == 1
+
+
+def test_a_reference_that_one_rank_cannot_make_ends_all() -> None:
+    """Before anything is shared."""
+
+    def rank(comm: Comm) -> type[Exception]:
+        made = []
+
+        def build() -> nn.Module:
+            made.append(1)
+            if comm.rank == 1 and len(made) == 2:
+                raise ValueError("no second one")
+            return small()
+
+        with pytest.raises((ValueError, OtherRankError), match="no second one") as told:
+            Trainer(Config(verify=True), build, rows(), comm)
+        return told.type
+
+    assert threads.run(3, rank) == [OtherRankError, ValueError, OtherRankError]
+
+
+TWO_KINDS = """
+from nnmpi import nn
+made = []
+
+def build():
+    made.append(1)
+    model = nn.Sequential(nn.Linear(4, 3))
+    if len(made) == 2:
+        model[0].forward = lambda x, f=model[0].forward: f(x) * 1.5
+    return model
+"""
+
+
+def test_the_command_says_it_in_one_line(command: Command) -> None:
+    Path("two_kinds.py").write_text(TWO_KINDS)
+    try:
+        told = command("--data", "iris", "--model", "two_kinds:build", "--verify", *("--save", "m"))
+    finally:
+        sys.modules.pop("two_kinds", None)
+    assert told.status == 1
+    assert len(told.err.splitlines()) == 1
+    assert told.err.startswith("nnmpi.train: step 1: loss of the layout differ")
+    assert [e["event"] for e in told.events] == ["start", "verify", "failed"]
+    assert not Path("m").exists()
+    assert command(*IRIS, "--verify", "--steps", "2").status == 0
