@@ -4,6 +4,7 @@ import ast
 import configparser
 import importlib.metadata
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -15,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "nnmpi"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 SCRIPTS = ("scripts/quickstart", "scripts/test")
-BASH = (*SCRIPTS, "scripts/venv.sh", ".ci/run")
+BASH = (*SCRIPTS, "scripts/venv.sh", "scripts/slurm/train.sbatch", ".ci/run")
 MAX_LINES = 330
 
 
@@ -127,3 +128,28 @@ def test_one_idea_a_file():
     lines = {path: len(path.read_text().splitlines()) for path in SOURCES}
     assert len(lines) > 1
     assert {path.name: n for path, n in lines.items() if n > MAX_LINES} == {}
+
+
+def test_the_slurm_script_starts_one_rank_a_core_on_two_nodes(tmp_path):
+    """With a stand-in for srun, which is told where to train and what to write."""
+    (tmp_path / "srun").write_text('#!/bin/sh\necho "$OPENBLAS_NUM_THREADS" "$@"\n')
+    (tmp_path / "srun").chmod(0o755)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "activate").write_text("")
+    script = ROOT / "scripts" / "slurm" / "train.sbatch"
+    run = subprocess.run(
+        ["bash", script, "--model", "mnist-cnn"],
+        capture_output=True,
+        check=True,
+        text=True,
+        env={
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "NNMPI_VENV": str(tmp_path),
+            "SLURM_JOB_ID": "7",
+            "SLURM_CPUS_PER_TASK": "1",
+        },
+    )
+    assert run.stdout.startswith("1 --mpi=pmix")
+    assert run.stdout.endswith("--save nnmpi-7.safetensors --model mnist-cnn\n")
+    asked = re.findall(r"^#SBATCH (--\S+)$", script.read_text(), re.M)
+    assert {"--nodes=2", "--cpus-per-task=1", "--signal=USR1@120"} <= {*asked}

@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mpijob import run
@@ -18,7 +19,7 @@ OTHERS = ("T", "T*", "T+")
 EXAMPLE = re.search(r"```python\n(.*?)```", README, re.S)
 CODE = re.findall(r"```python\n(.*?)```", README, re.S)
 SIMULATIONS = re.findall(r"^python -m nnmpi\.simulate (.*)$", README, re.M)
-COMMANDS = re.findall(r"^python -m nnmpi\.train (.*)$", README, re.M)
+COMMANDS = re.findall(r"^(?:mpirun -n \d+ )?python -m nnmpi\.train (.*)$", README, re.M)
 
 
 def test_example_runs_as_shown_and_learns(tmp_path):
@@ -108,3 +109,63 @@ def test_the_tables_of_all_reduces_are_those_that_were_measured():
 def all_reduces(file: str) -> dict[tuple[str, int], dict[str, float]]:
     rows = json.loads((ROOT / "benchmarks" / "results" / file).read_text(encoding="utf-8"))
     return {(row["algorithm"], row["bytes"]): row for row in rows if row["case"] == "all_reduce"}
+
+
+def test_the_table_of_scaling_is_the_one_that_was_measured():
+    file = "scaling-2-ranks-zen4.json"
+    rows = json.loads((ROOT / "benchmarks" / "results" / file).read_text(encoding="utf-8"))
+    found = {(row["case"], row["scaling"], row["subject"]): row for row in rows}
+    shown = re.findall(r"^\| (W\d), (weak|strong) \| (.*) \|$", README, re.M)
+    assert len(shown) == 4
+    for case, scaling, cells in shown:
+        ours, ddp = found[case, scaling, "nnmpi"], found[case, scaling, "DDP T*"]
+        assert ours["ranks"] == ddp["ranks"] == 2
+        want = [
+            *(f"{ours['samples_per_second']:,.0f}", f"{ours['over_one_rank']:.2f}"),
+            *(f"{ddp['samples_per_second']:,.0f}", f"{ddp['over_one_rank']:.2f}"),
+            f"{ours['ratio']:.2f}",
+        ]
+        assert cells.split(" | ") == want, (case, scaling)
+    threads_or_ranks = found["W1", "strong", "nnmpi"]["over_one_rank"]
+    assert f"two ranks with one thread each at {threads_or_ranks:.2f} times" in README
+
+
+def results(file: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads((ROOT / "benchmarks" / "results" / file).read_text())
+    return rows
+
+
+def test_what_is_hidden_is_what_was_measured():
+    with_, without, alone = results("scaling-cluster-600mbit.json")
+    text = " ".join(README.split())
+    times = [f"{row['seconds'] * 1e3:.1f} ms" for row in (with_, without, alone)]
+    assert f"takes {times[0]}, {times[1]} with" in text
+    assert f"and {times[2]} if nothing is summed" in text
+    sure = [f"{with_[key]:.0%}" for key in ("hidden_share_low", "hidden_share_high")]
+    assert (
+        f"{with_['hidden_share']:.0%} of the time of the sums is hidden ({' to '.join(sure)}"
+        in text
+    )
+
+
+def test_the_tables_of_stragglers_are_those_that_were_measured():
+    rows = results("sync-5-ranks-zen4.json")
+    found = {(row["case"], row["subject"]): row for row in rows}
+    names = {"all alike": "none", "each 5x slower at a tenth of its steps": "random"}
+    names["one always 3x slower"] = "one slow"
+    head = re.search(r"^\| over BSP \| (.*) \|$", README, re.M)
+    assert head is not None
+    for name, case in names.items():
+        shown = re.search(rf"^\| {name} \| (.*) \|$", README, re.M)
+        assert shown is not None
+        want = [f"{found[case, mode]['ratio']:.2f}" for mode in head[1].split(" | ")]
+        assert shown[1].split(" | ") == want
+    page = (ROOT / "docs" / "synchrony.md").read_text(encoding="utf-8")
+    shown = re.findall(
+        r"^\| ([\w ]+): `([\w -]+)` \| ([\d,]+) \| ([\d.]+) \| ([\d.]+) \|", page, re.M
+    )
+    assert len(shown) == len(rows)
+    for name, mode, *cells in shown:
+        row = found[names[name], mode]
+        want = [f"{row['samples_per_second']:,.0f}", f"{row['ratio']:.2f}"]
+        assert cells == [*want, f"{row['ratio_in_theory']:.2f}"], (name, mode)

@@ -103,6 +103,7 @@ def conv2d(x: Array, w: Array, b: Array | None, f: Shape) -> Result:
                 db += column_sum(gs.reshape(-1, O))
             dz, view = method.cotangent(len(gs))
             _start(gs, view, mask, method.covers)
+            breathe()
             method.backward(s, dz, dx, dw)
         return Shared(dx, dw, db)
 

@@ -12,6 +12,11 @@ from nnmpi.data import Loader
 from nnmpi.data.loader import Cut
 from nnmpi.nn import Module
 from nnmpi.nn.norm import over_rows
+from nnmpi.parallel.strategy import AgreedError
+
+
+class LonelyError(AgreedError, ValueError):
+    """Some share of a batch has one sample."""
 
 
 def check_shares(
@@ -26,7 +31,7 @@ def check_shares(
         return
     for n in _sizes(loader, batches):
         if any(len(part) == 1 for cut in cuts for part in cut(np.arange(n))):
-            raise ValueError(
+            raise LonelyError(
                 f"{layers[0]} needs more than one sample: of {len(loader.split.y)} in batches of "
                 f"{loader.batch_size}, a batch of {n} is cut into {cut_into}, and one of these "
                 f"parts has 1; use {remedy}"
