@@ -21,7 +21,7 @@ from nnmpi.nn import Module
 from nnmpi.nn.bits import parameters_sha256
 from nnmpi.nn.passes import Pass
 from nnmpi.parallel import plan
-from nnmpi.parallel.strategy import AgreedError, Job
+from nnmpi.parallel.strategy import AgreedError, Job, Strategy
 from nnmpi.parallel.worker import Stepped, Wishes
 from nnmpi.preparation import Prepared, prepared, together
 from nnmpi.report import Event, LostOutputError, Report, Silence
@@ -60,9 +60,17 @@ class Trainer:
         self.train, self.test = parts.train, parts.test
         self.total_steps, self.factor = parts.steps, parts.factor
         self.model, self.loss, self.on = self.task.model, self.task.loss, self.task.on
-        self.strategy = plan.build(config, self.comm, self._job(parts))
+        self.strategy = self._built(self._job(parts))
         self.optimizer = self.strategy.optimizer
         self._clock = Stopwatch()
+
+    def _built(self, job: Job) -> Strategy:
+        """What this rank runs. What cannot be built, no rank can build: one of them says so."""
+        try:
+            return plan.build(self.config, self.comm, job)
+        except ValueError as error:
+            self.comm.agree(error)
+            raise
 
     def together(self, f: Callable[[], T]) -> T:
         """Does what may fail on some ranks only, and then fails on all."""

@@ -1,11 +1,14 @@
 """The command as a fixture: run in a directory of its own, in this process."""
 
+import importlib
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from benchfiles import BENCHMARKS, Import
 from commands import MODULE, Command, Told
 from ends_job import pytest_runtest_logreport as pytest_runtest_logreport
 
@@ -33,6 +36,17 @@ def command(
     yield run
     for name in ("own_package", "own_package.models"):
         sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Import]:
+    """Imports what lies in benchmarks/, and forgets it again."""
+    monkeypatch.syspath_prepend(os.fspath(BENCHMARKS))
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(BENCHMARKS)):
+            del sys.modules[name]
 
 
 def files(folder: Path) -> None:

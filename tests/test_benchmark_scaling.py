@@ -8,16 +8,15 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from benchfiles import BENCHMARKS, Import
 from mpijob import environment, launcher, run
 
-BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 SCRIPT = str(BENCHMARKS / "scaling.py")
 TINY = ("--cases", "W1", "--rounds", "2", "--seconds", "0.01")
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -42,19 +41,6 @@ def steps(case, batch):
 
 jobs.serve(Path(sys.argv[1]), int(sys.argv[2]), lambda: None, steps)
 """
-
-Import = Callable[[str], ModuleType]
-
-
-@pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Import]:
-    """Imports what lies in benchmarks/, and forgets it again."""
-    monkeypatch.syspath_prepend(os.fspath(BENCHMARKS))
-    before = set(sys.modules)
-    yield importlib.import_module
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(BENCHMARKS)):
-            del sys.modules[name]
 
 
 def plain(jobs: ModuleType, folder: Path) -> list[object]:

@@ -4,34 +4,17 @@ import importlib
 import importlib.util
 import json
 import math
-import os
-import sys
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from benchfiles import BENCHMARKS, Import
 from mpijob import run
 
-BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 SCRIPT = str(BENCHMARKS / "sync.py")
 TINY = ("--steps", "12", "--repeats", "1", "--base", "1", "--batch", "6")
 HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
-
-Import = Callable[[str], ModuleType]
-
-
-@pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Import]:
-    """Imports what lies in benchmarks/, and forgets it again."""
-    monkeypatch.syspath_prepend(os.fspath(BENCHMARKS))
-    before = set(sys.modules)
-    yield importlib.import_module
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(BENCHMARKS)):
-            del sys.modules[name]
 
 
 def takes(w: int, step: int) -> float:

@@ -85,6 +85,13 @@ def test_unusable_arguments_give_one_line_on_one_rank(case: Any) -> None:
     assert words in told.err
 
 
+def test_a_layout_that_cannot_be_built_gives_one_line() -> None:
+    told = run(2, *TRAIN, *SMALL, "--progress", "thread", env={"MPI4PY_RC_THREAD_LEVEL": "single"})
+    assert told.status == 2, told
+    assert len(ours(told.err)) == 1, told.err
+    assert "use --progress poll" in told.err
+
+
 def test_help_is_printed_once() -> None:
     told = run(2, *TRAIN, "--help")
     assert told.status == 0
