@@ -116,11 +116,12 @@ def failed(trainer: Trainer, error: Exception) -> int:
     if isinstance(error, MemoryError):
         error = MemoryError(f"out of memory: {error}; try a smaller --batch-size")
     alike = isinstance(error, AgreedError)
+    status = 2 if isinstance(error, ValueError) and not trainer.step else 1
     if alike and not trainer.is_first:
-        return 1  # the first rank says it
+        return status  # the first rank says why
     if trainer.comm.size > 1 and not (alike or trainer.agreed):
         trainer.comm.abort(str(error))
-    return fail(error, 2 if isinstance(error, ValueError) and not trainer.step else 1)
+    return fail(error, status)
 
 
 def run(trainer: Trainer, report: Report) -> int:

@@ -281,8 +281,13 @@ class Trainer:
             "device": self.on.name,
             "seed": self.config.seed,
             "ranks": self.comm.size,
+            "sync": self.config.sync,
+            **{k: v for k, v in self._slowed().items() if v is not None},
             **self.strategy.describe(),
         }
+
+    def _slowed(self) -> Event:
+        return {name: getattr(self.config, name) for name in ("slow_rank", "jitter")}
 
     def _metrics(self, train: Sums, test: Sums) -> Event:
         return {

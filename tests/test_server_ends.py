@@ -108,10 +108,10 @@ def test_a_node_without_room_for_it_sends_messages(monkeypatch: pytest.MonkeyPat
         (4, {"sync": "asp", "dp": 4}, "dp 4 does not fit 4 ranks of which 1 serve: "
          "start it with mpirun -n 5"),
         (4, {"servers": 1, "slow_rank": "3:2"}, "slow_rank '3:2': the ranks that compute are 0 "),
-        (4, {"servers": 1, "allreduce": "ring"}, "allreduce with 1 server: it is for ranks"),
-        (4, {"servers": 2, "bucket_mb": 1.0}, "bucket_mb with 2 servers: it is for ranks that sum"),
-        (4, {"servers": 1, "overlap": False}, "overlap with 1 server: it is for ranks that sum"),
-        (4, {"sync": "asp", "verify": True}, "verify with 1 server: it is for ranks that sum"),
+        (4, {"servers": 1, "allreduce": "ring"}, "allreduce with 1 server .sync bsp.: allreduce"),
+        (4, {"servers": 2, "bucket_mb": 1.0}, "bucket_mb with 2 servers .sync bsp.: bucket_mb"),
+        (4, {"servers": 1, "overlap": False}, "overlap with 1 server .sync bsp.: overlap"),
+        (4, {"sync": "asp", "verify": True}, "verify with 1 server .sync asp.: verify"),
         (4, {"sync": "asp", "device": "cuda"}, "device cuda with 4 ranks"),
     ],
 )  # fmt: skip

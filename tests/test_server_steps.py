@@ -106,6 +106,7 @@ REFUSED = [
     ({"batch_size": 3, "sync": "asp"}, "a batch of 3 is cut into 3 workers and 1 micro-batch,"),
     ({"batch_size": 47, "sync": "asp", "micro_batches": 2}, "a batch of 5 is cut into 3 workers a"),
     ({"batch_size": 79, "sync": "ssp", "staleness": 1, "steps": 2}, "a batch of 3 is cut"),
+    ({"batch_size": 239, "sync": "asp"}, "a batch of 1 is cut into itself alone, and"),
 ]
 
 
@@ -123,7 +124,7 @@ def test_a_worker_with_one_sample_is_refused_before_the_first_step(
 
     def rank(comm: Comm) -> None:
         config = Config(epochs=2, **{"micro_batches": 1} | options, servers=servers)
-        words = "BatchNorm1d needs more than one sample: of 240", says, "use fewer workers, another"
+        words = "BatchNorm1d needs more than one sample: of 240", says, "another --batch-size"
         with refused(*words):
             fit(comm, config, lambda: Noted(*normed().children()), clouds(240))
 

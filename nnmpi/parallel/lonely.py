@@ -31,6 +31,8 @@ def check_shares(
         return
     for n in _sizes(loader, batches):
         if any(len(part) == 1 for cut in cuts for part in cut(np.arange(n))):
+            if n == 1:
+                cut_into, remedy = "itself alone", "another --batch-size"
             raise LonelyError(
                 f"{layers[0]} needs more than one sample: of {len(loader.split.y)} in batches of "
                 f"{loader.batch_size}, a batch of {n} is cut into {cut_into}, and one of these "

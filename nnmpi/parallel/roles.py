@@ -146,8 +146,8 @@ def _refuse_sums(config: Config, servers: int) -> None:
     for name in ("allreduce", "bucket_mb", "overlap", "progress", "verify", "reproducible"):
         if getattr(config, name) != getattr(plain, name):
             raise ValueError(
-                f"{name} with {_counted(servers, 'server')}: it is for ranks that sum their "
-                "gradients; leave it out, or use --sync bsp --servers 0"
+                f"{name} with {_counted(servers, 'server')} (sync {config.sync}): {name} is for "
+                f"ranks that sum their gradients; leave {name} out, or use --sync bsp --servers 0"
             )
 
 
