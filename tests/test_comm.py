@@ -1,5 +1,6 @@
 """The laws of communicators on threads, and what only threads can show."""
 
+import threading
 from collections.abc import Callable
 
 import brought
@@ -100,6 +101,46 @@ def test_what_a_rank_raises_ends_all() -> None:
 
     with pytest.raises(KeyError, match="mine"):
         threads.run(3, fails)
+
+
+@pytest.mark.parametrize("p", [2, 3, 5])
+def test_of_an_error_on_all_ranks_the_first_own_one_is_raised(p: int) -> None:
+    """Though the ranks that have heard of it end, and so end all, before it is told to the last."""
+
+    def fails(comm: Comm) -> None:
+        comm.agree(KeyError(comm.rank))
+
+    for _ in range(20):
+        with pytest.raises(KeyError, match="0"):
+            threads.run(p, fails)
+
+
+def test_what_is_done_stays_done_when_another_rank_fails() -> None:
+    failed = threading.Event()
+
+    def one_fails(comm: Comm) -> None:
+        x = np.full(2, comm.rank)
+        if comm.rank == 0:
+            work = comm.irecv(x, 1)
+            failed.wait(10)
+            work.wait()
+            seen.append(x.tolist())
+            comm.barrier()
+        comm.isend(x, 0).wait()
+        raise KeyError("of rank 1")
+
+    def told(message: str) -> None:
+        abort(message)
+        failed.set()
+
+    seen: list[list[int]] = []
+    hub = threads.Hub(2, 2)
+    abort, hub.abort = hub.abort, told  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threads, "Hub", lambda *_: hub)
+        with pytest.raises(KeyError, match="of rank 1"):
+            threads.run(2, one_fails)
+    assert seen == [[1, 1]]
 
 
 @pytest.mark.parametrize("more", [1, -1])

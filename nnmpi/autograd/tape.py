@@ -14,7 +14,7 @@ from contextlib import ContextDecorator
 from contextvars import ContextVar, Token
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, NamedTuple, NoReturn, Protocol, Self
+from typing import Any, NamedTuple, NoReturn, Protocol, Self, TypeAlias
 
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels.breath import breath
@@ -73,6 +73,10 @@ USED = Node((), [], (), None, 0)
 """Stands in the place of a node that a backward pass has used up."""
 
 
+OnLeaf: TypeAlias = Callable[[Any], None]
+"""What is told of leaves whose gradients are final."""
+
+
 class no_grad(ContextDecorator):
     """Within it, ops leave nothing behind to differentiate: a context manager and a decorator."""
 
@@ -104,6 +108,18 @@ def _leaf_uses(root: Variable) -> dict[Variable, int]:
                 seen.add(parent)
                 stack.append(parent)
     return uses
+
+
+def _counting(root: Variable, on_leaf: OnLeaf) -> OnLeaf:
+    """What to call at each contribution to a leaf under root: on_leaf hears of the last one."""
+    uses = _leaf_uses(root)
+
+    def contributed(leaf: Variable) -> None:
+        uses[leaf] -= 1
+        if not uses[leaf]:
+            on_leaf(leaf)
+
+    return contributed
 
 
 def _refuse_used() -> NoReturn:
@@ -141,10 +157,22 @@ def seed(root: Variable, gradient: Array | None) -> Array:
     return xp.ones(root.shape, root.dtype)
 
 
+def _arrived(tensor: Variable, g: Any) -> tuple[Node, Any]:
+    """The node of a tensor whose gradient is complete, and that gradient as its vjps take it."""
+    node = tensor.node
+    if node is USED or node is None:
+        _refuse_used()
+    if tensor.memory.written > node.made:
+        _refuse_written(tensor)
+    if g.dtype != tensor.dtype:
+        g = g.astype(tensor.dtype)
+    return node, g if node.prepare is None else node.prepare(g, node.needs)
+
+
 def backward(
     root: Variable,
     seed: Array,
-    on_leaf: Callable[[Any], None] | None = None,
+    on_leaf: OnLeaf | None = None,
     retain_graph: bool = False,
 ) -> None:
     """Add to every leaf under root the gradient of sum(root * seed).
@@ -157,24 +185,15 @@ def backward(
         if on_leaf is not None:
             on_leaf(root)
         return
-    uses = _leaf_uses(root) if on_leaf is not None else {}
+    contributed = None if on_leaf is None else _counting(root, on_leaf)
     breathe = breath.get()
     grads: dict[Variable, Any] = {root: seed}
     ready = [(-root.node.made, root)]
     while ready:
         tensor = heappop(ready)[1]
-        node, g = tensor.node, grads.pop(tensor)
-        if node is USED or node is None:
-            _refuse_used()
-        made = node.made
-        if tensor.memory.written > made:
-            _refuse_written(tensor)
-        if g.dtype != tensor.dtype:
-            g = g.astype(tensor.dtype)
-        if node.prepare is not None:
-            g = node.prepare(g, node.needs)
+        node, g = _arrived(tensor, grads.pop(tensor))
         breathe()
-        parents, needs, vjps = node.parents, node.needs, node.vjps
+        parents, needs, vjps, _, made = node
         for k in range(len(parents) - 1, -1, -1):  # weights come last: theirs are final early so
             parent = parents[k]
             if parent is not None and parent.memory.written > made:
@@ -184,10 +203,8 @@ def backward(
             vjp = vjps[k]
             if parent.node is None:
                 parent.receive(vjp, g)
-                if on_leaf is not None:
-                    uses[parent] -= 1
-                    if not uses[parent]:
-                        on_leaf(parent)
+                if contributed is not None:
+                    contributed(parent)
             elif parent.node is USED:
                 _refuse_used()
             elif parent in grads:

@@ -13,7 +13,7 @@ from nnmpi.collectives.step import Algorithm, cut, rooted
 from nnmpi.comm import agree, choose
 from nnmpi.comm.arrays import check_array, flat, pieces, put_back, words
 from nnmpi.comm.background import background
-from nnmpi.comm.base import TAGS, Ledger, Transport
+from nnmpi.comm.base import TAGS, AbortedError, Ledger, Transport
 from nnmpi.comm.calls import Calls
 from nnmpi.comm.guard import Call, Guard, site
 from nnmpi.comm.memory import Common, Shared, room
@@ -200,7 +200,11 @@ class Comm:
         if failed.size:
             first = int(failed[0])
             text = np.resize(np.frombuffer(mine, np.uint8), lengths[first])
-            self.broadcast(text, first)
+            try:
+                self.broadcast(text, first)
+            except AbortedError:  # whoever has heard it may end the job before the others have
+                if self.rank != first:
+                    raise
             raise agree.outcome(self.rank, first, error, text.tobytes())
 
     def free(self) -> None:

@@ -119,12 +119,11 @@ class Hub:
             self._look_for_deadlock()
             self.changed.wait_for(lambda: self.failure or all(q.done for q in requests))
             del self._waiting[rank]
-            self._check()
+            self._are_done(requests)
 
     def test(self, requests: Sequence[Posted]) -> bool:
         with self.changed:
-            self._check()
-            return all(q.done for q in requests)
+            return self._are_done(requests)
 
     def leave(self, rank: int) -> None:
         """The rank's function has returned."""
@@ -135,6 +134,13 @@ class Hub:
     def abort(self, message: str) -> None:
         with self.changed:
             self._fail(AbortedError(message))
+
+    def _are_done(self, requests: Sequence[Posted]) -> bool:
+        """What is done stays done, though somebody has failed since."""
+        done = all(q.done for q in requests)
+        if not done:
+            self._check()
+        return done
 
     def _check(self) -> None:
         if self.failure is not None:

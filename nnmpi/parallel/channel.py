@@ -11,18 +11,17 @@ that both see: then a worker computes there, and whose turn it is passes with qu
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from nnmpi.backend import Array
 from nnmpi.comm import Comm
 from nnmpi.comm.work import Work
-from nnmpi.nn.store import length
-from nnmpi.parallel.carriers import Carrier, carrier
-from nnmpi.parallel.roles import Roles, Seat, Shard, Totals
+from nnmpi.parallel.carriers import Carrier
+from nnmpi.parallel.roles import Roles, Shard, Totals
 
 ASK, ANSWER = 0, 1  # tags; what carriers send has others
 LOOKS, PAUSE = 20, 5e-5  # looks in vain before the first pause, and seconds of each
@@ -84,43 +83,6 @@ def finish(works: Sequence[Work]) -> None:
     for work in works:
         while not work.poll():
             patience.pause()
-
-
-def settle(seat: Seat) -> tuple[Carrier, Shard]:
-    """How things are carried, and the parameters of this rank where that wants them."""
-    comm, roles = seat.comm, seat.roles
-    trained = [p for p in seat.task.model.parameters() if p.requires_grad]
-    n, dtype = length(trained), trained[0].data.dtype
-    by, k = carrier(comm, roles, n, dtype), comm.rank - roles.first
-    if k < 0:
-        return by, Shard(trained, slice(0, 0), by.place(comm.rank))
-    return by, Shard(trained, roles.slice(n, k))
-
-
-def leave(
-    seat: Seat, store: Shard, by: Carrier, staleness: Sequence[Mapping[int, int]]
-) -> dict[str, Any]:
-    """Ends together: one model on all ranks, and what the first server has noted."""
-    store.close(seat.comm)
-    for _, buffer in seat.task.model.named_buffers():
-        seat.comm.broadcast(buffer)
-    by.close()
-    return _noted(seat, staleness)
-
-
-def _noted(seat: Seat, staleness: Sequence[Mapping[int, int]]) -> dict[str, Any]:
-    """{worker: {staleness: how often}}, the first server's on every rank."""
-    comm, first = seat.comm, seat.roles.first
-    own = 1 + max((s for counts in staleness for s in counts), default=0)
-    width = np.array([own])
-    comm.broadcast(width, first)
-    table = np.zeros((seat.roles.workers, max(own, width[0])), np.int64)
-    for row, counts in zip(table, staleness, strict=False):
-        row[list(counts)] = list(counts.values())
-    table = np.ascontiguousarray(table[:, : width[0]])
-    comm.broadcast(table, first)
-    rows = enumerate(table.tolist())
-    return {str(w): {str(s): times for s, times in enumerate(row) if times} for w, row in rows}
 
 
 class Line:

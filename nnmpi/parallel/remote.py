@@ -16,14 +16,14 @@ import numpy as np
 
 from nnmpi.data import Load, Loader
 from nnmpi.data.loader import Cut
-from nnmpi.mesh import Mesh
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import ALONE
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.across import Together
 from nnmpi.parallel.buckets import fill_unused
-from nnmpi.parallel.channel import Answer, Ask, Line, Purpose, finish, leave, settle
+from nnmpi.parallel.channel import Answer, Ask, Line, Purpose
 from nnmpi.parallel.roles import Seat, Totals, average_buffers, told
+from nnmpi.parallel.seated import Seated
 from nnmpi.parallel.stragglers import Delay
 from nnmpi.parallel.worker import Facts, Stepped, Worker
 
@@ -67,14 +67,12 @@ class Filled:
         return [part for part in self.cut(rows) if len(part)]
 
 
-class Remote:
+class Remote(Seated):
     """The strategy of a worker; `cut` is its share of a training batch, `share` of a test batch."""
 
     def __init__(self, seat: Seat, cut: Cut, share: Cut, delay: Delay) -> None:
-        self._seat, self.share, self._comm = seat, share, seat.comm
-        self.mesh = Mesh.filled(seat.roles.workers, None)
-        self._peers = seat.peers()
-        self._by, self._store = settle(seat)
+        super().__init__(seat)
+        self.share = share
         self.optimizer = seat.optimizer(self._store.parameters)
         joined = seat.synchronous and self._peers.size > 1
         across = Together(self._peers) if joined else ALONE
@@ -88,8 +86,6 @@ class Remote:
         self._line = Line(seat.comm, seat.roles, self._by, self._store)
         self._loads: Generator[Load, None, None] | None = None
         self._stop = False
-        self._done = 0  # steps of all epochs so far, as workers in step would count them
-        self._staleness: dict[str, Any] = {}
 
     def steps(self, loader: Loader, epoch: int) -> Generator[Stepped, None, None]:
         """What all workers do in an epoch, as this one learns of it."""
@@ -131,24 +127,11 @@ class Remote:
         self.optimizer.zero_grad()
         return 0.0, False
 
-    def total(self, sums: np.ndarray) -> None:
-        """Sums over all ranks, servers included."""
-        finish([self._comm.start(sums, "doubling")])
-
-    def describe(self) -> dict[str, Any]:
-        """What it tells before the first step."""
-        return {**self._seat.describe(), "exchange": self._by.name}
-
-    def outcome(self) -> dict[str, Any]:
-        """How stale gradients were."""
-        return {"staleness": self._staleness}
-
     def close(self) -> None:
-        """Every rank ends with the same parameters and buffers, in memory of its own."""
+        """The end of its data, and of its part."""
         if self._loads is not None:
             self._loads.close()
-        self._staleness = leave(self._seat, self._store, self._by, [])
-        self._peers.free()
+        self._leave([])
 
 
 def _endless(loader: Loader, epoch: int, cut: Cut) -> Generator[Load, None, None]:

@@ -13,18 +13,18 @@ bound 1      worker 0   push 0 ─ push 1 ─ waits ───────── 
 
 import math
 from collections.abc import Generator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from nnmpi.backend import Array
 from nnmpi.comm import Comm
 from nnmpi.data import Loader
-from nnmpi.mesh import Mesh
 from nnmpi.optim.clip import clip_factor
 from nnmpi.parallel.book import Book
-from nnmpi.parallel.channel import Desk, Patience, Purpose, finish, leave, settle
+from nnmpi.parallel.channel import Desk, Patience, Purpose
 from nnmpi.parallel.roles import Seat, Shard, Totals, told
+from nnmpi.parallel.seated import Seated
 from nnmpi.parallel.worker import Stepped
 
 
@@ -105,14 +105,12 @@ class AllTogether:
         self._book.moved(range(len(desks)), made)
 
 
-class Server:
+class Server(Seated):
     """The strategy of a rank that holds parameters: it serves until an epoch is over."""
 
     def __init__(self, seat: Seat) -> None:
-        self._seat, self._comm, workers = seat, seat.comm, range(seat.roles.workers)
-        self.mesh = Mesh.filled(len(workers), None)
-        self._peers = seat.peers()
-        self._by, self._store = settle(seat)
+        super().__init__(seat)
+        workers = range(seat.roles.workers)
         mover = SliceMover(seat, self._store)
         self.optimizer = mover.optimizer
         self._book = Book(len(workers), seat.bound)
@@ -122,8 +120,7 @@ class Server:
             if seat.synchronous
             else EachAlone(mover, self._desks, self._book)
         )
-        self._done, self._turn = 0, 0
-        self._staleness: dict[str, Any] = {}
+        self._turn = 0
 
     def steps(self, loader: Loader, epoch: int) -> Generator[Stepped, None, None]:
         """Serves, and tells at the end what all workers have done."""
@@ -172,19 +169,6 @@ class Server:
         """Its parameters are old but for its slice: workers evaluate."""
         return ()
 
-    def total(self, sums: np.ndarray) -> None:
-        """Sums over all ranks; it waits without taking a core from those that evaluate."""
-        finish([self._comm.start(sums, "doubling")])
-
-    def describe(self) -> dict[str, Any]:
-        """What it tells before the first step."""
-        return {**self._seat.describe(), "exchange": self._by.name}
-
-    def outcome(self) -> dict[str, Any]:
-        """How stale gradients were."""
-        return {"staleness": self._staleness}
-
     def close(self) -> None:
-        """Every rank ends with the same parameters and buffers, in memory of its own."""
-        self._staleness = leave(self._seat, self._store, self._by, self._book.staleness)
-        self._peers.free()
+        """The end of its part; it tells the others how stale gradients were."""
+        self._leave(self._book.staleness)
