@@ -39,7 +39,7 @@ class Backend(NamedTuple):
         return np.asarray(to_host(array), dtype)
 
 
-CPU = Backend("cpu", np, chunk_bytes=6 << 20)
+CPU = Backend("cpu", np, chunk_bytes=5 << 19)
 
 
 def get(device: str) -> Backend:
