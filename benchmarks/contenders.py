@@ -15,6 +15,7 @@ from training import ONE_THREAD
 from workloads import Reduction
 
 RIVAL = "DDP T*"
+APART = "apart"  # ranks that sum nothing: what the cores of a machine leave of each other
 
 
 class Subject(NamedTuple):
@@ -31,7 +32,8 @@ def serve_nnmpi(folder: Path, option: str) -> None:
     from nnmpi import comm
 
     world = comm.world()
-    made = partial(workloads.nnmpi_steps, how=Reduction(option))
+    how = Reduction(sums=False) if option == APART else Reduction(option)
+    made = partial(workloads.nnmpi_steps, how=how)
     jobs.serve(folder, world.rank, world.barrier, made)
 
 
@@ -70,7 +72,8 @@ def processes(subject: Subject, folder: Path) -> list[Process]:
 def subjects_of(ranks: int, algorithms: Sequence[str], has_torch: bool) -> list[Subject]:
     """All that are timed; two whose quotient counts stand side by side."""
     first, *others = algorithms
-    found = [Subject("nnmpi", "nnmpi", first, 1), Subject("nnmpi", "nnmpi", first, ranks)]
+    found = [Subject("nnmpi apart", "nnmpi", APART, ranks)]
+    found += [Subject("nnmpi", "nnmpi", first, n) for n in (1, ranks)]
     if has_torch:
         found += [Subject(RIVAL, "torch", "best", ranks), Subject("T*", "torch", "best", 1)]
     found += [Subject(f"nnmpi {name}", "nnmpi", name, ranks) for name in others]

@@ -7,6 +7,7 @@ is the median over rounds of their quotient, in samples a second on the wall.
 
     nnmpi   its trainer, under mpirun       T    PyTorch as users write it
     DDP     DistributedDataParallel, gloo   T*   channels_last, fused Adam, gradients in the buckets
+    apart   nnmpi's ranks, nothing summed: how far cores that share a memory slow each other down
 
 With --hidden, in a job (mpirun -n N python benchmarks/scaling.py --hidden), on one host or many:
 how much of the time that the sums of gradients take is hidden behind the backward pass.
@@ -27,7 +28,7 @@ from typing import NamedTuple, NoReturn
 
 import jobs
 import timing
-from contenders import RIVAL, Subject, processes, subjects_of
+from contenders import APART, RIVAL, Subject, processes, subjects_of
 from jobs import Job, Task
 from timing import Row
 from training import ONE_THREAD
@@ -70,7 +71,7 @@ def entries_of(case: str, subjects: Sequence[Subject]) -> list[Entry]:
     return [
         *(Entry(s, "one rank", batch) for s in subjects if s.ranks == 1),
         *(Entry(s, "weak", batch) for s in many),
-        *(Entry(s, "strong", batch // s.ranks) for s in many),
+        *(Entry(s, "strong", batch // s.ranks) for s in many if s.option != APART),
     ]
 
 
@@ -116,7 +117,7 @@ def rows_of(case: str, times: Times, facts: Row) -> list[Row]:
             "samples_per_second": entry.samples / seconds,
             "rounds": len(all_seconds),
         }
-        ours = entry.subject.library == "nnmpi"
+        ours = entry.subject.library == "nnmpi" and entry.subject.option != APART
         if entry.scaling != "one rank" and entry.subject.name != "DDP T":
             row["over_one_rank"] = gain(times, entry, alone[entry.subject.library])
         if ours and entry.scaling in best:

@@ -180,6 +180,10 @@ def test_gains_are_medians_over_rounds(module: Import) -> None:
     assert rows["DDP T*", "weak"]["over_one_rank"] == 1.0
     assert weak["goal_over_one_rank"] == 1.92
     assert "over_one_rank" not in rows["DDP T", "weak"]  # it has no one rank of its kind
+    apart = rows["nnmpi apart", "weak"]
+    assert apart["over_one_rank"] == 2 / 7
+    assert "ratio" not in apart  # it trains two models: nothing to hold against DDP
+    assert ("nnmpi apart", "strong") not in rows
 
 
 def test_the_hidden_share(module: Import) -> None:
@@ -208,6 +212,7 @@ def test_all_have_rows_and_a_picture(tmp_path: Path) -> None:
     assert {(r["subject"], r["ranks"], r["scaling"]) for r in rows} == {
         ("nnmpi", 1, "one rank"),
         ("T*", 1, "one rank"),
+        ("nnmpi apart", 2, "weak"),
         *((name, 2, scaling) for name in many for scaling in ("weak", "strong")),
     }
     assert all(r["benchmark"] == "scaling" and r["seconds"] > 0 for r in rows)
