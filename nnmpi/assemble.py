@@ -24,6 +24,11 @@ def dataset(config: Config, given: Dataset | tuple[Any, ...] | None) -> Dataset:
     if isinstance(given, Dataset):
         return given
     if given is not None:
+        if not isinstance(given, tuple | list):
+            raise ValueError(
+                f"data of type {type(given).__name__}: give (x, y), or (x, y, x_test, y_test); "
+                "the name of a data set belongs to Config"
+            )
         if len(given) not in (2, 4):
             raise ValueError(f"data: {len(given)} arrays; give (x, y), or (x, y, x_test, y_test)")
         x, y, *test = given

@@ -111,6 +111,7 @@ UNUSABLE: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "a model": (lambda: Trainer(Config(), small(), rows()), ("Sequential", "a model itself")),
     "arguments": (lambda: Trainer(Config(), nn.Linear, rows()), ("Linear", "in_features")),
     "nothing to train": (lambda: Trainer(Config(), frozen, rows()), ("frozen", "is trained")),
+    "a name": (lambda: Trainer(Config(), data="digits"), ("type str", "(x, y)", "Config")),
     "three arrays": (lambda: Trainer(Config(), small, (*rows(), 1)), ("3 arrays", "(x, y)")),
     "features": (
         lambda: Trainer(Config(), small, rows(features=5)),
