@@ -16,7 +16,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.optim import schedule
 from nnmpi.parallel import plan
 from nnmpi.parallel.worker import Task
-from nnmpi.report import check_log
+from nnmpi.report import check_output
 
 T = TypeVar("T")
 
@@ -71,11 +71,13 @@ def _in_turn(config: Config, comm: Comm, f: Callable[[], T]) -> T:
 
 def _checked(config: Config, comm: Comm) -> Backend:
     """The device, if what the config asks for can be."""
+    archive = config.data.removeprefix("npz:") if "npz" in config.data else None
     if config.save and comm.rank == 0:
         saving.check_target(config.save)
+        check_output("save", config.save, {"data": archive})
     if config.log and comm.rank == 0:
-        archive = config.data.removeprefix("npz:") if "npz" in config.data else None
-        check_log(config.log, {"save": config.save, "load": config.load, "data": archive})
+        others = {"save": config.save, "load": config.load, "data": archive}
+        check_output("log", config.log, others)
     plan.check(config, comm.size)
     return backend.get(config.device)
 
@@ -86,6 +88,11 @@ def _parts(
     task = _task(config, build, on)
     assemble.check_fit(config, task.model, dataset, on)
     twin = _task(config, build, on) if config.verify else None
+    if twin is not None and {*twin.model.parameters()} & {*task.model.parameters()}:
+        raise ValueError(
+            f"model {config.model} is the same object each time, and verify trains one on one rank "
+            "beside it: let build make a new one"
+        )
     sample = np.zeros_like(dataset.train.x[:1], config.dtype)
     models = [t.model for t in (task, twin) if t is not None]
     standardiser = Standardiser.of(dataset.train)

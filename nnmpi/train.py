@@ -6,17 +6,18 @@
 import argparse
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from io import StringIO
+from types import FrameType
 from typing import Any
 
 from nnmpi import blas, command
 from nnmpi.comm import Comm, OtherRankError, job
 from nnmpi.config import Config, from_toml, options
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.report import LostOutputError, Report, check_log
+from nnmpi.report import LostOutputError, Report, check_output
 from nnmpi.summary import summary
 from nnmpi.trainer import Trainer
 
@@ -59,32 +60,61 @@ def config(arguments: Sequence[str]) -> Config:
     given = vars(parser().parse_args(arguments))
     path = given.pop("config", None)
     c = replace(Config() if path is None else from_toml(path), **given)
-    if c.log:
-        check_log(c.log, {"config": path})
+    for what, written in (("log", c.log), ("save", c.save)):
+        if written:
+            check_output(what, written, {"config": path})
     return c
+
+
+class Wish:
+    """To end the run after the step under way. It may be said before there is a run."""
+
+    def __init__(self) -> None:
+        self._trainer: Trainer | None = None
+        self._said = False
+
+    def say(self) -> None:
+        """The run, if there is one, ends soon."""
+        self._said = True
+        if self._trainer is not None:
+            self._trainer.stop()
+
+    def hear(self, trainer: Trainer) -> None:
+        """That is the run; it may have to end before it has begun."""
+        self._trainer = trainer
+        if self._said:
+            trainer.stop()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
+    wish = Wish()
+    with handled("SIGUSR1", lambda *_: wish.say()):  # launchers pass it on to ranks
+        return _main(sys.argv[1:] if arguments is None else arguments, wish)
+
+
+def _main(arguments: Sequence[str], wish: Wish) -> int:
     try:
         comm = job()
+    except RuntimeError as error:  # MPI that cannot be used
+        return fail(error)
+    try:
         blas.default_threads(blas.cores(len(comm.node())))
-        trainer = prepared(comm, sys.argv[1:] if arguments is None else arguments)
+        trainer = prepared(comm, arguments)
         report = trainer.report()
     except OtherRankError:
-        return 2  # that one has said why
+        return 0  # that one has said why, and its status is that of the job
     except ValueError as error:
         return fail(error, 2)
     except OSError as error:
         return fail(f"{error.filename}: {error.strerror}" if error.filename else error, 2)
     except MemoryError as error:
         return fail(f"out of memory: {error}; take a smaller model or less data", 2)
-    except RuntimeError as error:  # MPI that cannot be used
-        return fail(error)
     except KeyboardInterrupt:
         return fail("interrupted before the first step", 130)
+    wish.hear(trainer)
     try:
-        return run(trainer, report)
+        return run(trainer, report, wish)
     except LostOutputError as error:  # a reader that has gone (`| head`) needs no message
         return 1 if isinstance(error.__cause__, BrokenPipeError) else fail(error)
     except KeyboardInterrupt:
@@ -124,38 +154,39 @@ def failed(trainer: Trainer, error: Exception) -> int:
     return fail(error, status)
 
 
-def run(trainer: Trainer, report: Report) -> int:
+def run(trainer: Trainer, report: Report, wish: Wish) -> int:
     """Train, or only tell what it would take."""
     if trainer.config.dry_run:
         with report:
             report.event(summary(trainer))
         trainer.close()
         return 0
-    with stopping(trainer):
+
+    def first(*_: object) -> None:
+        wish.say()
+        signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        )  # the second Ctrl-C ends it at once
+
+    with handled("SIGINT", first):
         result = trainer.fit(report)
     return 130 if result["event"] == "stopped" else 0
 
 
 @contextmanager
-def stopping(trainer: Trainer) -> Iterator[None]:
-    """The first Ctrl-C ends the run after the step under way, the second at once.
-
-    SIGUSR1, which launchers pass on to ranks, is the first of these too.
-    """
-
-    def stop(number: int, frame: object) -> None:
-        trainer.stop()
-        if number == signal.SIGINT:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    handled = [signal.SIGINT, *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else [])]
-    before = {number: signal.signal(number, stop) for number in handled}
+def handled(name: str, handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """What to do at a signal, where there is one of that name."""
+    number = getattr(signal, name, None)
+    if number is None:
+        yield
+        return
+    before = signal.signal(number, handler)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.signal(number, before)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.exit(status)  # looked up now: main() puts a hook before it that keeps the status

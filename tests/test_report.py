@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -21,7 +22,13 @@ START = {
     "test_samples": 300,
     "note": "a fifth held out",
     "steps": 5000,
+    "ranks": 4,
+    "sync": "bsp",
+    "allreduce": "shared",
+    "progress": "poll",
 }
+ALONE = {key: value for key, value in START.items() if key not in ("allreduce", "progress")}
+SERVED = ALONE | {"servers": 1, "steps_ahead": 3, "exchange": "memory", "sync": "ssp"}
 EPOCH = {
     "event": "epoch",
     "epoch": 1,
@@ -30,7 +37,17 @@ EPOCH = {
     "test_loss": 0.25,
     "accuracy": 0.9877,
     "samples_per_second": 12345.6,
+    "skipped_steps": 0,
 }
+DIFFERENCES = {
+    f"{what}_{measure}": 1 / 3 * 10.0**-i
+    for i, (what, measure) in enumerate(
+        (what, measure)
+        for what in ("loss", "gradients", "parameters")
+        for measure in ("absolute", "relative", "ulp")
+    )
+}
+VERIFY = {"event": "verify", "step": 1234, **DIFFERENCES, "replicas_equal": True}
 DONE = EPOCH | {"event": "done", "seconds": 1.25, "epochs": 1, "layout": {"dp": 1}}
 FAILED = {"event": "failed", "error": "gone", "steps": 10}
 STOPPED = DONE | {"event": "stopped"}
@@ -41,11 +58,11 @@ DRY = START | {
     "steps_per_epoch": 7,
     "batch_size": 64,
     **{
-        f"{what}_bytes": size * 100_000
-        for size, what in enumerate(("parameter", "gradient", "optimizer", "activation", "data"), 1)
+        f"{what}_bytes": 16 * 10**size
+        for size, what in enumerate(("parameter", "gradient", "optimizer", "activation", "data"), 2)
     },
 }
-EVENTS = [START, EPOCH, DRY, STOPPED, FAILED, DONE]
+EVENTS = [START, VERIFY, EPOCH, DRY, STOPPED, FAILED, DONE]
 
 
 class Terminal(io.StringIO):
@@ -79,6 +96,14 @@ def test_a_pipe_gets_one_json_object_a_line() -> None:
 
 SENTENCES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "start": (START, ("mine (1,234 parameters)", "1,200 samples", "5,000 steps", "a fifth held")),
+    "verify": (
+        VERIFY,
+        ("verify step 1,234: loss 0.0333, gradients 3.33e-05, parameters 3.33e-08 off one rank's",),
+    ),
+    "verify, bad": (
+        VERIFY | {"loss_relative": math.inf, "parameters_relative": 0.0, "replicas_equal": False},
+        ("loss inf, gradients 3.33e-05, parameters 0 off one rank's; replicas differ",),
+    ),
     "epoch": (EPOCH, ("epoch   1", "0.3000", "0.2500", "98.77%", "12,346 samples/s")),
     "dry-run": (
         DRY,
@@ -86,12 +111,24 @@ SENTENCES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
             "(0): Linear(4, 3",
             "1,234 parameters",
             "3 epochs of 7 steps of 64",
-            "parameters 0.1 MB, gradients 0.2 MB, optimizer 0.3 MB",
-            "activations 0.4 MB, data 0.5 MB",
+            "on 4 ranks, all-reduce shared",
+            "parameters 1.6 KB, gradients 16.0 KB, optimizer 160.0 KB",
+            "activations 1.6 MB, data 16.0 MB",
         ),
     ),
     "stopped": (STOPPED, ("stopped: accuracy 98.77%", "after 10 steps in 1.2 s")),
     "done": (DONE, ("done: accuracy 98.77%", "loss 0.3000", "12,346 samples/s")),
+    "done, verified": (
+        DONE | {"largest_differences": DIFFERENCES},
+        (
+            "done: accuracy 98.77%",
+            "verified: loss 0.0333, gradients 3.33e-05, parameters 3.33e-08 off one rank's at most",
+        ),
+    ),
+    "done, stale": (
+        DONE | {"staleness": {"0": {"0": 3, "2": 1}, "1": {"1": 3, "11": 1}}, "skipped_steps": 2},
+        ("2 steps left out", "staleness 2.0 in the mean, 11 at most"),
+    ),
     "another": ({"event": "hint", "a": 1, "b": "two"}, ("a 1, b two",)),
 }
 
@@ -105,6 +142,41 @@ def test_a_terminal_gets_words(case: Any) -> None:
     assert "event" not in text
 
 
+LAYOUTS: dict[str, tuple[dict[str, Any], str]] = {
+    "one rank": (ALONE | {"ranks": 1}, "on 1 rank"),
+    "all-reduce": (START, "on 4 ranks, all-reduce shared"),
+    "verify": (
+        START | {"allreduce": "auto", "verify": True},
+        "on 4 ranks, all-reduce auto, beside one rank to verify it",
+    ),
+    "ssp": (SERVED, "on 4 ranks, 1 of them serving, ssp 3 ahead"),
+    "asp": (
+        SERVED | {"sync": "asp", "servers": 2, "steps_ahead": None},
+        "on 4 ranks, 2 of them serving, asp",
+    ),
+    "bsp": (SERVED | {"sync": "bsp", "steps_ahead": 0}, "on 4 ranks, 1 of them serving, bsp"),
+    "shards": (
+        ALONE | {"reproducible": True, "shards": 1},
+        "on 4 ranks, reproducible in 1 shard",
+    ),
+    "stragglers": (
+        ALONE | {"slow_rank": "0:3", "jitter": "0.1:5"},
+        "on 4 ranks, slow rank 0:3, jitter 0.1:5",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LAYOUTS.values(), ids=LAYOUTS)
+def test_a_terminal_hears_how_ranks_work_together(case: Any) -> None:
+    event, line = case
+    assert line in told(Terminal(), event).splitlines()
+
+
+def test_of_what_there_was_not_nothing_is_said() -> None:
+    """Nothing was skipped, no gradient was pushed, nothing was verified."""
+    assert len(told(Terminal(), DONE | {"staleness": {"0": {}}}).splitlines()) == 1
+
+
 def test_a_failure_is_for_programs(tmp_path: Path) -> None:
     """People on a terminal read of it on stderr, from whoever catches the error."""
     log = tmp_path / "log"
@@ -115,7 +187,8 @@ def test_a_failure_is_for_programs(tmp_path: Path) -> None:
 
 def test_without_a_note_there_is_no_empty_line() -> None:
     text = told(Terminal(), START | {"data": "iris", "note": ""})
-    assert len(text.splitlines()) == 1
+    assert len(text.splitlines()) == 2
+    assert all(text.splitlines())
 
 
 @pytest.mark.parametrize("stdout", [io.StringIO, Terminal])

@@ -83,7 +83,7 @@ def test_unusable_input_gives_one_line(command: Command, case: Any, more: tuple[
     assert [word for word in words if word not in line] == [], line
 
 
-LOGS: dict[str, tuple[str, str]] = {
+OVERWRITES: dict[str, tuple[str, str]] = {
     "save": ("--log m --save m", "save"),
     "save that is there": ("--log iris.safetensors --save ./iris.safetensors", "save"),
     "save by a link": ("--log link --save iris.safetensors", "save"),
@@ -94,11 +94,13 @@ LOGS: dict[str, tuple[str, str]] = {
     "data at home": ("--log own.npz --data ~/own.npz", "data"),
     "config": ("--log good.toml --config ./good.toml", "config"),
     "config in itself": ("--config logs.toml", "config"),
+    "saved to the data": ("--save own.npz --data own.npz", "data"),
+    "saved to the config": ("--save ./good.toml --config good.toml", "config"),
 }
 
 
-@pytest.mark.parametrize("case", LOGS.values(), ids=LOGS)
-def test_a_log_overwrites_no_file_of_the_run(
+@pytest.mark.parametrize("case", OVERWRITES.values(), ids=OVERWRITES)
+def test_no_output_overwrites_a_file_of_the_run(
     command: Command, case: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text, option = case

@@ -5,6 +5,7 @@ import json
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from test_trainer import rows, small
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, OtherRankError, threads
+from nnmpi.parallel.mover import Mover
 from nnmpi.parallel.verify import Difference, Outcome, VerifyError, difference, largest
 from nnmpi.report import Report, Silence
 from nnmpi.trainer import DivergedError
@@ -55,6 +57,35 @@ def test_lines_have_null_for_what_is_no_number() -> None:
 def test_where_no_loss_is_a_number_there_is_nothing_to_find() -> None:
     bad = dict.fromkeys(("loss", "gradients", "parameters"), Difference(1, 1, 1))
     assert Outcome(bad, equal=False, unlike=True, lost=True).reason(STRICT) is None
+
+
+class Nudges(Silence):
+    """Moves one number of a rank's replica to the next one after the second step."""
+
+    def __init__(self, p: nn.Parameter) -> None:
+        super().__init__()
+        self._row = p.data.reshape(-1)
+
+    def progress(self, step: int, total: int, loss: float) -> None:
+        if step == 2:
+            self._row[0] = np.nextafter(self._row[0], np.inf, dtype=self._row.dtype)
+
+
+@pytest.mark.parametrize("options", [{"allreduce": "ring"}, {"reproducible": True}], ids=str)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_replicas_have_to_have_equal_bits_however_little_they_differ(
+    options: Any, dtype: str
+) -> None:
+    config = Config(verify=True, batch_size=14, dtype=dtype, **options)
+
+    def rank(comm: Comm) -> int:
+        trainer = Trainer(config, small, rows(), comm)
+        report = Nudges(trainer.model.parameters()[0]) if comm.rank == 1 else Silence()
+        with pytest.raises(VerifyError, match=r"\Astep 3: parameters are not the same on all"):
+            trainer.fit(report)
+        return trainer.step
+
+    assert threads.run(3, rank) == [2] * 3
 
 
 class Spoils(Silence):
@@ -157,5 +188,20 @@ def test_in_float32_steps_are_compared_one_by_one() -> None:
 
     for found in threads.run(2, run):
         assert 0 < found["gradients_relative"] < 2e-2
-        assert 0 < found["parameters_relative"] < 1e-2
+        assert found["parameters_relative"] < 1e-6
         assert found["loss_relative"] < 1e-4
+
+
+@pytest.mark.parametrize("options", [{}, {"allreduce": "ring"}, {"reproducible": True}], ids=str)
+def test_a_wrong_update_is_found_in_float32_too(
+    options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = Mover.move
+    monkeypatch.setattr(Mover, "move", lambda mover, lr: move(mover, lr * 1.001))
+
+    def rank(comm: Comm) -> None:
+        config = Config(model="iris-mlp", data="iris", steps=2, verify=True, **options)
+        Trainer(config, comm=comm).fit(Silence())
+
+    with pytest.raises(VerifyError, match="step 1: parameters of the layout differ"):
+        threads.run(2, rank)

@@ -74,7 +74,8 @@ class Ends:
         """The exit status, asked at the end of the process: 0 if it is not known.
 
         Python tells nobody. It is known after an exception, and after sys.exit, if that was just
-        now: then nobody has caught it. It is not known after `raise SystemExit(1)`.
+        now: then nobody has caught it. It is not known after `raise SystemExit(1)`, nor after
+        `sys.exit(main())` if main was the first to ask for ranks: sys.exit was looked up before.
         """
         last: BaseException | None = getattr(sys, "last_value", None)
         if last is not None and not isinstance(last, SystemExit) and self._reached_top(last):

@@ -20,6 +20,7 @@ from nnmpi.parallel.server import Server
 from nnmpi.parallel.shares import Shares
 from nnmpi.parallel.stragglers import Delay
 from nnmpi.parallel.strategy import Job, Memory, Strategy
+from nnmpi.parallel.update import Update
 from nnmpi.parallel.verify import Verified
 
 
@@ -62,7 +63,8 @@ def _verified(config: Config, comm: Comm, job: Job) -> Strategy:
     layout = build(replace(config, verify=False), comm, job)
     one = replace(config, verify=False, dp=None, slow_rank=None, jitter=None)
     models = job.task.model, twin.task.model
-    return Verified(layout, build(one, alone(), twin), models, comm, job.tell)
+    update = None if config.dtype == "float64" else Update(job)
+    return Verified(layout, build(one, alone(), twin), models, update, comm, job.tell)
 
 
 def _served(config: Config, comm: Comm, job: Job) -> Strategy:
@@ -113,4 +115,10 @@ def order_of_use(model: Module, sample: np.ndarray, on: Backend) -> list[Paramet
     for p in trained:
         p.grad = None
     used = set(found)
+    for strange in used.difference(trained):
+        raise ValueError(
+            f"the model uses a tensor of shape {strange.shape} that wants a gradient and is none "
+            "of its parameters, so it would be trained but not saved: make it an attribute of a "
+            "module, as nn.Parameter"
+        )
     return [p for p in trained if p not in used] + found[::-1]

@@ -8,8 +8,9 @@ ulp        max |a - b| / distance from max(|a|, |b|) to the next number, element
 
 In float64 the two are trained side by side, and must stay together. In float32 rounding parts them:
 a ReLU that is just on in one is just off in the other, and Adam makes a step of full size of a
-gradient that is nothing but rounding. So there the one rank takes over what the layout has after
-each step, and what is compared is that step alone.
+gradient that is nothing but rounding. So there each half of a step is compared by itself: loss and
+gradients, from parameters and buffers that the one rank takes over from the layout; and the update,
+which an optimizer on one rank makes of the layout's own gradients (`Update`).
 """
 
 import math
@@ -28,13 +29,14 @@ from nnmpi.nn import Module
 from nnmpi.nn.bits import parameters_sha256
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.strategy import AgreedError, Strategy, Tell
+from nnmpi.parallel.update import Update
 from nnmpi.parallel.worker import Stepped
 
 SUBJECTS = ("loss", "gradients", "parameters")
 
 BOUNDS = {
     "float64": dict.fromkeys(SUBJECTS, 1e-10),
-    "float32": {"loss": 1e-4, "gradients": 2e-2, "parameters": math.inf},
+    "float32": {"loss": 1e-4, "gradients": 2e-2, "parameters": 1e-6},
 }
 """The largest relative difference that is let pass, by the type of the parameters."""
 
@@ -89,18 +91,22 @@ class Verified:
         layout: Strategy,
         alone: Strategy,
         models: tuple[Module, Module],
+        update: Update | None,
         comm: Comm,
         tell: Tell,
     ) -> None:
         self.mesh: Mesh = layout.mesh
         self.optimizer: Optimizer = layout.optimizer
         self.both = layout, alone
-        self._layout, self._models = layout, models
+        self._layout, self._models, self._update = layout, models, update
         self._comm, self._tell = comm, tell
+        self._dtype = _host(models[0].parameters()[0].data).dtype
         self._largest = dict.fromkeys(SUBJECTS, Difference())
 
     def steps(self, loader: Loader, epoch: int) -> Generator[Stepped, None, None]:
         """The layout's steps. The first that differs by more than the bound ends all ranks."""
+        for model in self._models:  # whoever has built the one that is trained here knows no twin
+            model.train()
         ours, theirs = (s.steps(loader, epoch) for s in self.both)
         with closing(ours), closing(theirs):
             for done, expected in zip(ours, theirs, strict=True):
@@ -108,16 +114,15 @@ class Verified:
                 yield done
 
     def _check(self, done: Stepped, expected: Stepped) -> None:
-        dtype = _host(self._models[0].parameters()[0].data).dtype
-        found = self._gathered(self._compared(done, expected, dtype), done, expected)
+        found = self._gathered(self._compared(done, expected), done, expected)
         for subject, one in found.largest.items():
             self._largest[subject] = self._largest[subject].or_larger(one)
         told = {**_flat(found.largest), "replicas_equal": found.equal}
         self._tell({"event": "verify", "step": done.step, **told})
-        reason = found.reason(BOUNDS[dtype.name])
+        reason = found.reason(BOUNDS[self._dtype.name])
         if reason is not None:
             raise VerifyError(f"step {done.step}: {reason}")
-        if dtype != np.float64:
+        if self._update is not None:
             self._take_over()
 
     def _take_over(self) -> None:
@@ -125,24 +130,30 @@ class Verified:
         layout, alone = self._models
         alone.load_state_dict(layout.state_dict())
 
-    def _compared(
-        self, done: Stepped, expected: Stepped, dtype: np.dtype[Any]
-    ) -> dict[str, Difference]:
+    def _compared(self, done: Stepped, expected: Stepped) -> dict[str, Difference]:
         """What differs on this rank."""
         mine, whole = (m.parameters() for m in self._models)
         with np.errstate(all="ignore"):
-            losses = np.array(done.loss, dtype), np.array(expected.loss, dtype)
             return {
-                "loss": difference(*losses),
+                "loss": difference(*np.array([done.loss, expected.loss], self._dtype)),
                 "gradients": largest(
                     [_host(p.grad) for p in mine if p.has_grad],
                     [_host(p.grad) for p in whole if p.has_grad],
-                    common=True,
                 ),
-                "parameters": largest(
-                    [_host(p.data) for p in mine], [_host(p.data) for p in whole]
-                ),
+                "parameters": self._moved(done),
             }
+
+    def _moved(self, done: Stepped) -> Difference:
+        """How far the parameters are from where they should be after the step."""
+        if self._update is not None:
+            pairs = self._update.follow(done.step - 1, done.updated)
+        else:
+            mine, whole = (m.parameters() for m in self._models)
+            pairs = ((p.data, q.data) for p, q in zip(mine, whole, strict=True))
+        found = Difference()
+        for a, b in pairs:
+            found = found.or_larger(difference(_host(a), _host(b)))
+        return found
 
     def _gathered(self, found: dict[str, Difference], done: Stepped, expected: Stepped) -> Outcome:
         """The same for all ranks."""
@@ -198,13 +209,11 @@ def _scale(b: np.ndarray) -> float:
     return float(np.abs(b, where=np.isfinite(b), out=np.zeros_like(b)).max(initial=0))
 
 
-def largest(
-    mine: Sequence[np.ndarray], whole: Sequence[np.ndarray], common: bool = False
-) -> Difference:
-    """Over pairs of tensors; with one scale for all, or each by its own."""
+def largest(mine: Sequence[np.ndarray], whole: Sequence[np.ndarray]) -> Difference:
+    """Over pairs of tensors, relative to the largest number of all."""
     if len(mine) != len(whole):
         return Difference(math.inf, math.inf, math.inf)
-    scale = max(map(_scale, whole), default=0.0) if common else None
+    scale = max(map(_scale, whole), default=0.0)
     found = Difference()
     for a, b in zip(mine, whole, strict=True):
         found = found.or_larger(difference(a, b, scale))
