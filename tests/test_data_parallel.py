@@ -1,6 +1,7 @@
 """Data parallelism in parts: shares, buckets, the rules behind auto, and programs as values."""
 
 import itertools
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from datafiles import refused
 
 import nnmpi
-from nnmpi import Config, Trainer, nn
+from nnmpi import Config, Trainer, nn, preparation
 from nnmpi.backend import CPU
 from nnmpi.comm import Comm, threads
 from nnmpi.comm.ways import NAMES
@@ -16,7 +17,7 @@ from nnmpi.config import ALLREDUCES
 from nnmpi.kernels.breath import breathing
 from nnmpi.mesh import Mesh
 from nnmpi.nn.models import digits_cnn, mlp
-from nnmpi.parallel import stores
+from nnmpi.parallel import plan, stores
 from nnmpi.parallel.buckets import Buckets, bounds, head_length
 from nnmpi.parallel.plan import order_of_use
 from nnmpi.parallel.shares import Shares
@@ -63,6 +64,51 @@ def test_a_mesh() -> None:
         Mesh.filled(3, 2)
 
 
+@pytest.mark.parametrize(
+    ("options", "ranks", "pieces"),
+    [
+        ({}, 1, 1),
+        ({"micro_batches": 3}, 2, 6),
+        ({"micro_batches": 3, "servers": 1}, 3, 6),
+        ({"sync": "asp"}, 3, 2),
+        ({"micro_batches": 3, "verify": True}, 2, 3),  # every rank computes all beside its share
+        ({"reproducible": True, "shards": 5}, 2, 5),
+    ],
+    ids=str,
+)
+def test_a_rank_computes_one_piece_of_a_batch_at_a_time(
+    options: dict[str, Any], ranks: int, pieces: int
+) -> None:
+    assert plan.pieces(Config(**options), ranks) == pieces
+
+
+@pytest.mark.parametrize(("download", "turns"), [(True, [0, 1, 1]), (False, [1, 1, 1])])
+def test_the_first_rank_fetches_files_before_the_others_look_for_them(
+    download: bool, turns: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two turns all ranks agree; where there is nothing to fetch, all have the same."""
+    agreed: Counter[int] = Counter()
+    agree = Comm.agree
+
+    def noted(comm: Comm, error: BaseException | None) -> None:
+        agree(comm, error)
+        agreed[comm.rank] += 1
+
+    monkeypatch.setattr(Comm, "agree", noted)
+
+    def rank(comm: Comm) -> list[int]:
+        made: list[int] = []
+
+        def dataset() -> list[int]:
+            made.append(agreed[comm.rank])
+            return made
+
+        assert preparation._in_turn(Config(download=download), comm, dataset) is made
+        return made
+
+    assert threads.run(3, rank) == [[turn] for turn in turns]
+
+
 # ---- buckets
 
 
@@ -88,7 +134,7 @@ def test_buckets_leave_in_one_order_whatever_is_final_first() -> None:
     model = mlp(4, 5, 6, 3)
     parameters = model.parameters()
     for order in itertools.permutations(range(len(parameters)), len(parameters)):
-        if order[0] not in (0, 3, 5):  # a third of them will do
+        if order[0] not in (0, 3, 5):  # half of them will do
             continue
         store = Recorded(parameters, "float32", CPU, head_length(parameters))
         store.left = []  # type: ignore[attr-defined]
@@ -207,9 +253,10 @@ def with_little_room(comm: Comm, **options: Any) -> dict[str, Any]:
     return started(comm, **options)
 
 
-def test_without_room_for_shared_memory_auto_goes_another_way() -> None:
-    told = threads.run(2, with_little_room)
-    assert [t["allreduce"] for t in told] == ["auto"] * 2
+@pytest.mark.parametrize(("p", "per_node"), [(2, 2), (4, 2)])
+def test_without_room_for_shared_memory_auto_goes_another_way(p: int, per_node: int) -> None:
+    told = threads.run(p, with_little_room, per_node=per_node)
+    assert [t["allreduce"] for t in told] == ["auto"] * p
     assert len({t["sha"] for t in told}) == 1
 
 

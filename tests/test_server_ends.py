@@ -4,11 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from laws_training import Lost, nothing_moves
+from laws_training import clouds as few
 from served import IRIS, Ended, alike, clouds, fit
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
-from nnmpi.comm import Comm, threads
+from nnmpi.comm import Comm, NoRoomError, threads
 from nnmpi.nn.models import mlp
 from nnmpi.parallel import plan
 from nnmpi.report import Silence
@@ -83,9 +85,20 @@ def test_what_is_not_finite_is_skipped_and_counted(sync: str, skipped: int) -> N
     assert [n for _, n in found] == [skipped] * 4
 
 
+@pytest.mark.parametrize("options", [{"sync": "bsp"}, {"sync": "asp"}], ids=str)
+def test_a_loss_that_is_no_number_moves_nothing_though_its_gradient_is_one(
+    options: dict[str, Any],
+) -> None:
+    def rank(comm: Comm) -> None:
+        trainer = Trainer(Config(batch_size=40, servers=1, **options), Lost, few(), comm)
+        nothing_moves(trainer)
+
+    threads.run(3, rank)
+
+
 def test_a_node_without_room_for_it_sends_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     def common(*_: object) -> None:
-        raise MemoryError
+        raise NoRoomError
 
     def how(comm: Comm) -> object:
         return Trainer(Config(**IRIS, servers=1), comm=comm).describe()["exchange"]

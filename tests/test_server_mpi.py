@@ -43,14 +43,16 @@ TRAINS = """
 import sys
 import nnmpi
 from nnmpi.comm import world
-from nnmpi.parallel import channel
+from nnmpi.parallel import seated
 from nnmpi.parallel.carriers import ByMessage
 
 comm = world()
 if sys.argv[1] == "messages":
-    channel.carrier = ByMessage
+    seated.carrier = ByMessage
 config = nnmpi.Config(data="digits", epochs=2, sync=sys.argv[2], servers=2, steps=40)
-print(nnmpi.Trainer(config, comm=comm).fit(nnmpi.report.Silence())["parameters_sha256"])
+trainer = nnmpi.Trainer(config, comm=comm)
+assert trainer.describe()["exchange"] == sys.argv[1]
+print(trainer.fit(nnmpi.report.Silence())["parameters_sha256"])
 """
 
 
@@ -79,12 +81,12 @@ import nnmpi
 from nnmpi.comm import world
 from nnmpi.nn.models import mlp
 from nnmpi.parallel.carriers import ByMessage
-from nnmpi.parallel import channel, server, worker
+from nnmpi.parallel import seated, server, worker
 
 role, how, by = sys.argv[1:]
 comm = world()
 if by == "messages":
-    channel.carrier = ByMessage
+    seated.carrier = ByMessage
 
 def die():
     if how == "killed":
@@ -106,7 +108,9 @@ if role == "server" and comm.rank == 3:
     server.SliceMover.step = after(5, server.SliceMover.step)
 
 config = nnmpi.Config(data="digits", model="mlp:64-32-10", epochs=100000, sync="asp", servers=2)
-nnmpi.Trainer(config, comm=comm).fit()
+trainer = nnmpi.Trainer(config, comm=comm)
+assert trainer.describe()["exchange"] == by
+trainer.fit()
 """
 
 

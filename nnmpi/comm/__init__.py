@@ -5,6 +5,7 @@ import os
 
 from nnmpi.comm import threads
 from nnmpi.comm.base import AbortedError as AbortedError
+from nnmpi.comm.base import NoRoomError as NoRoomError
 from nnmpi.comm.base import OtherRankError as OtherRankError
 from nnmpi.comm.check import MismatchError as MismatchError
 from nnmpi.comm.communicator import Comm as Comm

@@ -20,6 +20,10 @@ class OtherRankError(RuntimeError):
     """Another rank failed, and told why: see Comm.agree."""
 
 
+class NoRoomError(MemoryError):
+    """There is no room for so much shared memory on some node: raised on all ranks alike."""
+
+
 class Ledger:
     """Messages and bytes sent and received, by peer; what the library moves itself is not seen."""
 

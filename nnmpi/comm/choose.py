@@ -14,6 +14,7 @@ import numpy as np
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.price import Network, price
 from nnmpi.comm import measure
+from nnmpi.comm.base import NoRoomError
 from nnmpi.comm.run import Array
 from nnmpi.comm.ways import NAMES
 
@@ -62,7 +63,7 @@ def _fits(trial: measure.Timed, array: Array) -> bool:
     """Whether there is shared memory for it."""
     try:
         trial.all_reduce(array, "shared")
-    except MemoryError:
+    except NoRoomError:
         return False
     return True
 

@@ -13,7 +13,7 @@ from nnmpi.collectives.step import Algorithm, cut, rooted
 from nnmpi.comm import agree, choose
 from nnmpi.comm.arrays import check_array, flat, pieces, put_back, words
 from nnmpi.comm.background import background
-from nnmpi.comm.base import TAGS, AbortedError, Ledger, Transport
+from nnmpi.comm.base import TAGS, AbortedError, Ledger, NoRoomError, Transport
 from nnmpi.comm.calls import Calls
 from nnmpi.comm.guard import Call, Guard, site
 from nnmpi.comm.memory import Common, Shared, room
@@ -231,7 +231,7 @@ class Comm:
         if name in TOGETHER and self._ways.lacks_memory(name, row):
             try:
                 self._make_memory(name, row, call)
-            except MemoryError:
+            except NoRoomError:
                 if algorithm != "auto" or self._choice is None:
                     raise
                 self._choice = self._choice.without(name)

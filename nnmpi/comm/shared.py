@@ -15,7 +15,7 @@ import numpy as np
 
 from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, among
 from nnmpi.collectives.step import Algorithm, cut
-from nnmpi.comm.base import Ledger, Request, Transport
+from nnmpi.comm.base import Ledger, NoRoomError, Request, Transport
 from nnmpi.comm.run import Array, Runner, Steps, wide
 from nnmpi.comm.turns import Turns
 
@@ -52,12 +52,12 @@ class Levels(NamedTuple):
         self.check_room(needed, "a sum through shared memory", "take another algorithm")
 
     def check_room(self, needed: int, what: str, instead: str) -> None:
-        """Raises MemoryError, on all ranks, where a node has no room: to run out kills the job."""
+        """Raises NoRoomError, on all ranks, where a node has no room: to run out kills the job."""
         free = self.node.room()
         lacking = np.array([needed > MOST * free], np.int64)
         self.quiet.finish(ALGORITHMS["doubling"], lacking)
         if lacking[0]:
-            raise MemoryError(
+            raise NoRoomError(
                 f"{what} takes {needed:,} bytes, and {free:,} are free in "
                 f"/dev/shm here: {instead}, or enlarge it (docker run --shm-size)"
             )

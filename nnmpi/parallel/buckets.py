@@ -45,11 +45,13 @@ class Buckets:
 
     def __init__(self, store: Single, edges: Bounds, overlap: bool) -> None:
         self._store, self._edges, self._overlap = store, edges, overlap
+        self._bucket = {
+            p: next(b for b, (lo, _) in enumerate(edges) if start >= lo)
+            for p, (start, _) in zip(store.parameters, store.spans, strict=True)
+        }
         self._members = [
-            [p for p, span in zip(store.parameters, store.spans, strict=True) if lo <= span[0] < hi]
-            for lo, hi in edges
+            [p for p, own in self._bucket.items() if own == b] for b in range(len(edges))
         ]
-        self._bucket = {p: b for b, members in enumerate(self._members) for p in members}
 
     def begin(self) -> None:
         """A new step: nothing is complete."""

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from nnmpi.backend import Array
-from nnmpi.comm import Comm
+from nnmpi.comm import Comm, NoRoomError
 from nnmpi.comm.shared import PAGE
 from nnmpi.comm.work import Work
 from nnmpi.parallel.roles import Roles
@@ -135,5 +135,5 @@ def carrier(comm: Comm, roles: Roles, n: int, dtype: Any) -> Carrier:
         return ByMessage(comm, roles, n, dtype)
     try:
         return ThroughMemory(comm, roles, n, dtype)
-    except MemoryError:  # on all ranks
+    except NoRoomError:
         return ByMessage(comm, roles, n, dtype)

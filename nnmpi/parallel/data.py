@@ -8,7 +8,7 @@ import numpy as np
 
 from nnmpi.backend import Backend
 from nnmpi.blas import cores, threads
-from nnmpi.comm import Comm
+from nnmpi.comm import Comm, NoRoomError
 from nnmpi.config import Config
 from nnmpi.data import Loader
 from nnmpi.mesh import Mesh
@@ -18,6 +18,7 @@ from nnmpi.nn.store import spans
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.across import Together
 from nnmpi.parallel.buckets import LOSS, STOP, Buckets, bounds, head_length
+from nnmpi.parallel.lonely import check_micro_batches
 from nnmpi.parallel.mover import Mover
 from nnmpi.parallel.shares import Shares
 from nnmpi.parallel.stores import Bounds, Single, place
@@ -39,18 +40,17 @@ class DataParallel(Worker):
         self.how = _allreduce(config, comm)
         try:
             store, edges = _placed(config, comm, self.how, job.task.on, parameters)
-        except MemoryError as error:  # on all ranks alike
+        except NoRoomError as error:
             if config.allreduce != "auto":
                 raise ValueError(f"allreduce {self.how}: {error}") from None
             self.how = "auto"
             store, edges = _placed(config, comm, self.how, job.task.on, parameters)
-        if self.how == "auto" and p > 1:
-            comm.all_reduce(np.zeros(1), "auto")  # makes its choice, which takes a while
         self.optimizer = job.optimizer(parameters)
         exchange = AllReduce(
             store, Buckets(store, edges, config.overlap), self.optimizer, config.clip_norm
         )
-        across = Together(part(comm, mesh, "dp")) if p > 1 else ALONE
+        self._peers = part(comm, mesh, "dp")
+        across = Together(self._peers) if p > 1 else ALONE
         delay = Delay.of(config.slow_rank, config.jitter, config.seed, comm.rank, comm.size)
         super().__init__(
             job.task._replace(across=across),
@@ -60,8 +60,10 @@ class DataParallel(Worker):
             delay,
         )
         self._comm, self.mesh, self._whole = comm, mesh, Shares(1, p, r)
+        self._micro_batches = config.micro_batches
 
     def steps(self, loader: Loader, epoch: int) -> Generator[Stepped, None, None]:
+        check_micro_batches(self._task.model, loader, self._wishes.steps, self._micro_batches)
         with self._comm.background() if self.progress == "thread" else nullcontext():
             yield from super().steps(loader, epoch)
 
@@ -77,6 +79,10 @@ class DataParallel(Worker):
 
     def outcome(self) -> dict[str, Any]:
         return {}
+
+    def close(self) -> None:
+        super().close()
+        self._peers.free()
 
 
 class AllReduce:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from nnmpi import backend
 from nnmpi.backend import CPU, Array, Backend
-from nnmpi.comm import Comm
+from nnmpi.comm import Comm, NoRoomError
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore, length
 
@@ -71,8 +71,16 @@ class Replica(Single):
     """A whole copy of parameters and gradients on each rank."""
 
     def __init__(
-        self, parameters: Sequence[Parameter], dtype: Any, head: int, comm: Comm, algorithm: str
+        self,
+        parameters: Sequence[Parameter],
+        dtype: Any,
+        head: int,
+        comm: Comm,
+        bounds: Bounds,
+        algorithm: str,
     ) -> None:
+        for lo, hi in bounds:  # makes its choices and its memory now, or finds no room
+            comm.all_reduce(CPU.xp.zeros(hi - lo, dtype), algorithm)
         super().__init__(parameters, dtype, CPU, head)
         self._comm, self._algorithm = comm, algorithm
 
@@ -95,7 +103,7 @@ class NodeStore(Single):
         self._window = comm.shared(n, dtype)
         try:
             self._common = comm.common(n, dtype)
-        except MemoryError:
+        except NoRoomError:
             self._window.free()
             raise
         self._own = sorted(self._piece(lo, hi) for lo, hi in bounds)
@@ -174,4 +182,4 @@ def place(
         return Single(parameters, dtype, on, head)
     if algorithm == "shared":
         return NodeStore(parameters, dtype, head, comm, bounds)
-    return Replica(parameters, dtype, head, comm, algorithm)
+    return Replica(parameters, dtype, head, comm, bounds, algorithm)
