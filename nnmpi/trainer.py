@@ -115,6 +115,11 @@ class Trainer:
             )
         if self._closed:
             raise ValueError("this Trainer is closed; make another to train")
+        trained = {p for p in self.model.parameters() if p.requires_grad}
+        if trained != {*self.optimizer.parameters}:
+            raise ValueError(
+                "parameters were frozen or thawed after this Trainer was made: do it in `build`"
+            )
         with report or self._opened() as out:
             self._out = out
             try:

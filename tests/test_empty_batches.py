@@ -178,3 +178,29 @@ def test_a_loader_gathers_no_rows(shape: tuple[int, ...], monkeypatch: pytest.Mo
         assert (batch.x.shape, batch.x.dtype) == ((0, *shape), "float64")
         assert (batch.y.shape, batch.y.dtype) == ((0,), "int64")
         assert (batch.samples.shape, batch.samples.dtype) == ((0,), "int64")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_"),
+    [
+        ((0, 1, 8, 8), (0, -1), (0, 64)),
+        ((0, 6), (0, 2, -1), (0, 2, 3)),
+        ((0, 6), (0, 6, -1), (0, 6, 1)),
+        ((0, 4), (-1, 2, 2), (0, 2, 2)),
+        ((3, 0), (3, -1), (3, 0)),
+    ],
+)
+def test_a_length_is_found_though_there_are_no_numbers(
+    old: tuple[int, ...], new: tuple[int, ...], is_: tuple[int, ...]
+) -> None:
+    x = nnmpi.tensor(np.zeros(old), requires_grad=True)
+    y = x.reshape(*new)
+    y.sum().backward()
+    assert y.shape == is_
+    assert x.grad is not None
+    assert x.grad.shape == old
+
+
+def test_a_length_that_no_samples_could_have_is_not_made_up() -> None:
+    with pytest.raises(ValueError, match=r"of shape \(0, 3\) do not fit \(0, 2, -1\)"):
+        nnmpi.tensor(np.zeros((0, 3))).reshape(0, 2, -1)

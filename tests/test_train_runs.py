@@ -136,16 +136,16 @@ def test_a_run_that_outgrows_memory_gives_one_line(
 
 
 def test_a_step_that_fails_gives_one_line_and_saves_what_is_trained(command: Command) -> None:
-    """BatchNorm has no use for the one sample in the last batch of 7 * 17 + 1."""
-    normed = ("--model", "own_package.models:normed", "--data", "iris", "--save", "m.safetensors")
-    told = command(*normed, "--batch-size", "17", "--log", "run.jsonl")
+    """There is one sample in the last batch of 7 * 17 + 1."""
+    picky = ("--model", "own_package.models:picky", "--data", "iris", "--save", "m.safetensors")
+    told = command(*picky, "--batch-size", "17", "--log", "run.jsonl")
     assert told.status == 1
     assert len(told.err.splitlines()) == 1
     assert [e["event"] for e in told.events] == ["start", "failed"]
     assert told.err == f"nnmpi.train: {told.events[-1]['error']}\n"
     assert told.events[-1]["steps"] == 7
     assert Path("run.jsonl").read_text() == told.out
-    whole = command(*normed[:-1], "w.safetensors", "--batch-size", "17", "--steps", "7")
+    whole = command(*picky[:-1], "w.safetensors", "--batch-size", "17", "--steps", "7")
     assert whole.status == 0
     assert Path("m.safetensors").read_bytes() == Path("w.safetensors").read_bytes()
 

@@ -80,6 +80,43 @@ def test_frozen_parameters_stay() -> None:
     assert same == ["1.weight"]
 
 
+@pytest.mark.parametrize("thaws", [True, False])
+def test_parameters_are_frozen_before_a_trainer_is_made(thaws: bool) -> None:
+    def build() -> nn.Module:
+        model = small()
+        model.parameters()[0].requires_grad = not thaws
+        return model
+
+    trainer = Trainer(Config(), build, rows())
+    trainer.model.parameters()[0].requires_grad = thaws
+    with refused("frozen or thawed", "in `build`"):
+        trainer.fit()
+
+
+def test_a_parameter_that_no_module_has_is_refused() -> None:
+    """It would be trained, but in no file and no hash."""
+    hidden = nn.Parameter(np.ones(3))
+
+    class Hides(nn.Linear):
+        def forward(self, x: nnmpi.Tensor, relu: bool = False) -> Any:
+            return super().forward(x) * hidden
+
+    with refused("shape (3,)", "none of its parameters", "nn.Parameter"):
+        Trainer(Config(), lambda: Hides(6, 3), rows())
+
+
+def test_a_parameter_without_numbers_may_come_last() -> None:
+    class Empty(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(6, 3)
+            self.nothing = nn.Parameter(np.zeros(0))
+
+        def forward(self, x: nnmpi.Tensor, relu: bool = False) -> Any:
+            return super().forward(x) + self.nothing.sum()
+
+    assert Trainer(Config(epochs=1), Empty, rows()).fit()["event"] == "done"
+
+
 def test_a_loaded_model_is_where_the_saved_one_was(tmp_path: Path) -> None:
     path = str(tmp_path / "m.safetensors")
     first = Trainer(Config(epochs=1, save=path), digits_cnn, images())

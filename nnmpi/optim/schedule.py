@@ -12,10 +12,19 @@ def constant() -> Schedule:
 
 
 def step_decay(every: int, factor: float = 0.1) -> Schedule:
-    """Multiplied by `factor` after every so many steps."""
-    if every < 1 or not 0 <= factor < math.inf:
-        raise ValueError(f"step_decay: every={every} must be 1 or more, factor={factor} 0 or more")
-    return lambda t: factor ** (t // every)
+    """Multiplied by `factor` after every so many steps; infinite where a float has no room."""
+    if every < 1 or not 0 < factor < math.inf:
+        raise ValueError(
+            f"step_decay: every={every} must be 1 or more, factor={factor} a number above 0"
+        )
+
+    def power(t: int) -> float:
+        try:
+            return factor ** (t // every)
+        except OverflowError:
+            return math.inf
+
+    return power
 
 
 def cosine(total: int, floor: float = 0.0) -> Schedule:
@@ -56,5 +65,5 @@ def parse(spec: str, total: int) -> Schedule:
         pass
     raise ValueError(
         f"lr-schedule {spec!r} is none of constant, cosine, step:EVERY[:FACTOR], "
-        "and warmup:STEPS+ one of these"
+        "and warmup:STEPS+ one of these; EVERY and STEPS are at least 1, and FACTOR is above 0"
     )

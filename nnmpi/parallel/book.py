@@ -47,7 +47,7 @@ class Book:
         pushes, samples, loss, skipped = self.totals
         self.totals = Totals(pushes + 1, samples + int(ask.samples), loss + ask.loss, skipped)
         self.stop = self.stop or ask.stop > 0
-        self._ends = self._ends or self.stop or not math.isfinite(ask.loss)
+        self._ends = self._ends or self.stop or not math.isfinite(self.totals.loss)
         self._waits[w] = False
 
     def moved(self, workers: Iterable[int], made: bool | None) -> None:

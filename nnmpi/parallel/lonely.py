@@ -12,6 +12,7 @@ from nnmpi.data import Loader
 from nnmpi.data.loader import Cut
 from nnmpi.nn import Module
 from nnmpi.nn.norm import over_rows
+from nnmpi.parallel.shares import Shares
 from nnmpi.parallel.strategy import AgreedError
 
 
@@ -31,13 +32,24 @@ def check_shares(
         return
     for n in _sizes(loader, batches):
         if any(len(part) == 1 for cut in cuts for part in cut(np.arange(n))):
-            if n == 1:
-                cut_into, remedy = "itself alone", "another --batch-size"
+            how = f" is cut into {cut_into}, and one of these parts has 1; use {remedy}"
             raise LonelyError(
                 f"{layers[0]} needs more than one sample: of {len(loader.split.y)} in batches of "
-                f"{loader.batch_size}, a batch of {n} is cut into {cut_into}, and one of these "
-                f"parts has 1; use {remedy}"
+                f"{loader.batch_size}, a batch of {n}"
+                + (how if n > 1 else " is left; use another --batch-size")
             )
+
+
+def check_micro_batches(model: Module, loader: Loader, batches: float, parts: int) -> None:
+    """The same where ranks see a whole micro-batch together, of so many parts of a batch."""
+    check_shares(
+        model,
+        loader,
+        batches,
+        [Shares(parts, 1, 0)],
+        f"{parts} micro-batches",
+        "fewer --micro-batches or another --batch-size",
+    )
 
 
 def _sizes(loader: Loader, batches: float) -> list[int]:

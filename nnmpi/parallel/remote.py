@@ -91,6 +91,14 @@ class Remote(Seated):
         """What all workers do in an epoch, as this one learns of it."""
         self._seat.check_shares(loader)
         self._loads = self._loads or _endless(loader, epoch, self._worker.cut)
+        try:
+            yield from self._epoch()
+        except Exception:  # who may not come as far as `close`
+            self._loads.close()
+            raise
+
+    def _epoch(self) -> Generator[Stepped, None, None]:
+        assert self._loads is not None
         workers, seen = self._seat.roles.workers, Totals()
         answer = self._line.ask(Ask(Purpose.START))
         while answer.go:

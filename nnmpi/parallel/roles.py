@@ -23,7 +23,7 @@ from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore
 from nnmpi.optim import Optimizer
-from nnmpi.parallel.lonely import check_shares
+from nnmpi.parallel.lonely import check_micro_batches, check_shares
 from nnmpi.parallel.shares import Shares
 from nnmpi.parallel.strategy import Job
 from nnmpi.parallel.worker import Stepped, Task, Wishes
@@ -99,11 +99,12 @@ class Seat(NamedTuple):
         return alone() if part is None else part
 
     def check_shares(self, loader: Loader) -> None:
-        """Refuses shares that are too small for the model, if workers see nothing but their own."""
-        if self.synchronous:
-            return
+        """Refuses parts of a batch that are too small for the model, on all ranks alike."""
         workers, parts, steps = self.roles.workers, self.micro_batches, self.wishes.steps
-        check_shares(
+        if self.synchronous:
+            check_micro_batches(self.task.model, loader, steps, parts)
+            return
+        check_shares(  # workers see nothing but their own
             self.task.model,
             loader,
             min(workers * steps, steps + self.bound + 1),  # that the fastest may come to

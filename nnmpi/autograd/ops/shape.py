@@ -1,5 +1,6 @@
 """Ops that move numbers without changing them."""
 
+from math import prod
 from typing import Any
 
 from nnmpi.autograd.ops.elementwise import unbroadcast
@@ -15,14 +16,28 @@ def axis_within(axis: int, ndim: int) -> int:
 
 
 def reshape(a: Array, *, shape: tuple[int, ...]) -> Result:
-    """The same numbers in C order under another shape."""
+    """The same numbers in C order under another shape, of which one length may be -1."""
     try:
-        y = a.reshape(shape)
+        y = a.reshape(shape if a.size else _without_numbers(a.shape, shape))
     except ValueError:
         raise ValueError(
             f"reshape: {a.size} numbers of shape {a.shape} do not fit {shape}"
         ) from None
     return Result(y, (lambda g, out: g.reshape(a.shape),), is_view=True)
+
+
+def _without_numbers(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
+    """The new shape of no numbers, its -1 found from the axes behind those that stay.
+
+    (0, 8, 8) as (0, -1) is (0, 64), as it would be if there were samples.
+    """
+    stay = 0
+    while stay < min(len(old), len(new)) and old[stay] == new[stay]:
+        stay += 1
+    left, known = prod(old[stay:]), prod(n for n in new[stay:] if n != -1)
+    if new.count(-1) != 1 or known == 0 or left % known:
+        return new
+    return tuple(left // known if n == -1 else n for n in new)
 
 
 def transpose(a: Array, *, axes: tuple[int, ...] | None = None) -> Result:
