@@ -1,6 +1,7 @@
 """The picture of benchmarks/scaling.py: samples a second on one rank and on N, a panel a case."""
 
 from collections.abc import Sequence
+from itertools import cycle
 from typing import Any
 
 from timing import Row
@@ -47,9 +48,9 @@ def _panel(axes: Any, case: str, rows: Sequence[Row]) -> None:
 
 
 def _colors(rows: Sequence[Row]) -> dict[str, str]:
-    """A colour a subject; alone or under DDP, PyTorch keeps its own."""
+    """A colour a subject, and those again for more; alone or under DDP, PyTorch keeps its own."""
     names = dict.fromkeys(_name(row) for row in rows)
-    free = iter(COLORS)
+    free = cycle(COLORS)
     return {name: GREY if name.endswith(" T") else next(free) for name in names}
 
 

@@ -200,6 +200,15 @@ def test_the_hidden_share(module: Import) -> None:
     assert row["samples_per_second"] == 4 * 128 / 10
 
 
+def test_each_subject_has_a_colour_however_many_there_are(module: Import) -> None:
+    bars = module("bars")
+    n = len(bars.COLORS)
+    ours = [f"nnmpi {i}" for i in range(n + 1)]
+    colors = bars._colors([{"subject": name} for name in (*ours, "T*", "DDP T*", "DDP T", *ours)])
+    assert list(colors) == [*ours, "PyTorch T* (DDP)", "PyTorch (DDP) T"]
+    assert list(colors.values()) == [*bars.COLORS, *bars.COLORS[:2], bars.GREY]
+
+
 @pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
 def test_all_have_rows_and_a_picture(tmp_path: Path) -> None:
     launcher(sys.executable)  # skips where there is none

@@ -1,11 +1,15 @@
 """Learning-rate schedules against PyTorch's, and what a specification may be."""
 
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 from datafiles import refused
 
+from nnmpi import Config, Trainer, nn
 from nnmpi.optim import schedule
+from nnmpi.trainer import DivergedError
 
 NO_TORCH = "PyTorch is not installed: NNMPI_WITH_TORCH=1 scripts/test installs it"
 STEPS = 20
@@ -47,6 +51,22 @@ def test_schedules_join_and_end() -> None:
     assert schedule.parse("warmup:9+cosine", 3)(10) == pytest.approx(0)
 
 
+def test_a_rate_beyond_all_floats_is_infinite() -> None:
+    """So the run ends as any that diverges, and not by an error of arithmetic."""
+    grows = schedule.parse("step:2:1e200", STEPS)
+    assert [grows(t) for t in range(5)] == [1.0, 1.0, 1e200, 1e200, math.inf]
+    shrinks = schedule.parse("step:1:1e-200", STEPS)
+    assert [shrinks(t) for t in range(3)] == [1.0, 1e-200, 0.0]
+
+
+def test_a_run_at_such_a_rate_ends_as_diverged() -> None:
+    x = np.eye(8, dtype="float32")
+    config = Config(lr_schedule="step:1:1e300", epochs=9, batch_size=8, quiet=True)
+    trainer = Trainer(config, lambda: nn.Linear(8, 2), (x, np.arange(8) % 2, x, np.arange(8) % 2))
+    with pytest.raises(DivergedError, match="learning rate inf"):
+        trainer.fit()
+
+
 BAD_SPECS = (
     "",
     "linear",
@@ -55,6 +75,9 @@ BAD_SPECS = (
     "step:0",
     "step:-2",
     "step:2:nan",
+    "step:2:inf",
+    "step:2:1e400",
+    "step:2:0",
     "step:2:-1",
     "step:2:0.5:1",
     "step:x",
