@@ -100,7 +100,7 @@ def _main(arguments: Sequence[str], wish: Wish) -> int:
         return fail(error)
     try:
         blas.default_threads(blas.cores(len(comm.node())))
-        trainer = prepared(comm, arguments)
+        trainer = trainer_of(comm, arguments)
         report = trainer.report()
     except OtherRankError:
         return 0  # that one has said why, and its status is that of the job
@@ -127,7 +127,7 @@ def _main(arguments: Sequence[str], wish: Wish) -> int:
         command.settle()
 
 
-def prepared(comm: Comm, arguments: Sequence[str]) -> Trainer:
+def trainer_of(comm: Comm, arguments: Sequence[str]) -> Trainer:
     """A run that fits together, on all ranks, or one error on one of them."""
     error: Exception | None = None
     try:

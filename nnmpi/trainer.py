@@ -60,14 +60,14 @@ class Trainer:
         self.train, self.test = parts.train, parts.test
         self.total_steps, self.factor = parts.steps, parts.factor
         self.model, self.loss, self.on = self.task.model, self.task.loss, self.task.on
-        self.strategy = self._built(self._job(parts))
+        self.strategy = self._built(self._wanted(parts))
         self.optimizer = self.strategy.optimizer
         self._clock = Stopwatch()
 
-    def _built(self, job: Job) -> Strategy:
+    def _built(self, wanted: Job) -> Strategy:
         """What this rank runs. What cannot be built, no rank can build: one of them says so."""
         try:
-            return plan.build(self.config, self.comm, job)
+            return plan.build(self.config, self.comm, wanted)
         except ValueError as error:
             self.comm.agree(error)
             raise
@@ -84,7 +84,7 @@ class Trainer:
         """Whether it is this rank that prints and saves."""
         return self.comm.rank == 0
 
-    def _job(self, parts: Prepared) -> Job:
+    def _wanted(self, parts: Prepared) -> Job:
         """What is to be trained, and beside it its twin if there is one."""
         wishes = Wishes(self._rate, lambda: self._wants_to_stop, self.total_steps)
         tasks = [task for task in (parts.task, parts.twin) if task is not None]
@@ -242,10 +242,11 @@ class Trainer:
         """A loss is a number, at the last step or the one under way, or the run ends here."""
         if not math.isfinite(value):
             lr = self.config.lr * self.factor(self.step)
+            less = f"--lr {lr / 10:g}" if math.isfinite(lr) else "another --lr-schedule"
             saved = "; nothing was saved" if self.config.save else ""
             raise DivergedError(
                 f"the {what} became {value} at step {self.step + ahead} with learning rate {lr:g}; "
-                f"try --lr {lr / 10:g}, --clip-norm 1 or --lr-schedule warmup:100{saved}"
+                f"try {less}, --clip-norm 1 or --lr-schedule warmup:100{saved}"
             )
 
     @no_grad()

@@ -1,16 +1,22 @@
 """What a parameter server makes of a push, and what it and its workers take and give back."""
 
+from threading import get_ident
 from typing import Any
 
 import numpy as np
 import pytest
+from counted import Counted
 from datafiles import refused
-from served import DIGITS, IRIS, MEMORY, MESSAGES, alike, clouds, fit, held_up, run
+from served import DIGITS, IRIS, MEMORY, MESSAGES, Noted, alike, clouds, fit, held_up, run
 
 import nnmpi
-from nnmpi import Config, nn
+from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, threads
+from nnmpi.comm.threads import alone
+from nnmpi.data import Load
+from nnmpi.nn.models import mlp
 from nnmpi.parallel import server
+from nnmpi.parallel.worker import Stepped, Worker
 
 # ---- learning rates
 
@@ -42,29 +48,43 @@ def test_the_learning_rate_follows_what_all_have_done(
     assert rates == [0.05 * 0.5 ** (i // 2) for i in range(24)]
 
 
+# ---- clocks
+
+
+def test_the_clock_of_a_worker_runs_on_from_epoch_to_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The fast one makes 11 steps in each epoch of 6 batches, all by its own endless sequence."""
+    found: dict[int, list[list[int]]] = {}
+    run_load = Worker.run
+
+    def noted(worker: Worker, load: Load) -> Stepped:
+        found.setdefault(get_ident(), []).append(load.rows.tolist())
+        return run_load(worker, load)
+
+    monkeypatch.setattr(Worker, "run", noted)
+    held_up(3, lambda c: 10 + 11 * c, lambda c: c // 11, sync="asp")
+    loader = Trainer(Config(batch_size=40), lambda: mlp(6, 8, 3), clouds(240), alone()).train
+    batches = [rows.tolist() for epoch in range(4) for rows in loader.batches(epoch)]
+    assert sorted(found.values(), key=len) == [batches[:2], batches[:22]]
+
+
+def test_a_batch_of_which_a_worker_has_nothing_counts_as_its_step() -> None:
+    """So a step draws the same numbers on all workers: every third batch has but one sample."""
+    begun: list[set[int]] = [set(), set(), set()]  # the server computes nothing
+    config = Config(batch_size=2, epochs=4, sync="ssp", staleness=1)
+
+    def rank(comm: Comm) -> None:
+        fit(comm, config, lambda: Noted(begun[comm.rank].add), clouds(5))
+
+    threads.run(3, rank)
+    _, rests, works = sorted(begun, key=len)
+    assert works >= {0, 1, 2, 3, 4}
+    assert rests >= {0, 1, 3, 4}
+    assert not any(step % 3 == 2 for step in rests)
+
+
 # ---- communicators
-
-
-class Counted:
-    """Every Comm that is split off, and every one that is freed."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.split: set[Comm] = set()
-        self.freed: set[Comm] = set()
-        split, free = Comm.split, Comm.free
-
-        def splits(comm: Comm, color: int | None, key: int | None = None) -> Comm | None:
-            part = split(comm, color, key)
-            if part is not None:
-                self.split.add(part)
-            return part
-
-        def frees(comm: Comm) -> None:
-            free(comm)
-            self.freed.add(comm)
-
-        patch.setattr(Comm, "split", splits)
-        patch.setattr(Comm, "free", frees)
 
 
 @pytest.mark.parametrize(
@@ -91,8 +111,8 @@ def test_a_comm_is_split_off_where_it_is_used_and_freed(
     """For digits-cnn workers average buffers at the end of an epoch; iris-mlp has none."""
     counted = Counted(monkeypatch)
     alike(run(ranks, per_node, **case, **options, steps=3))
-    assert len(counted.split) == parts
-    assert counted.split <= counted.freed
+    assert len(counted.taken["split"]) == parts
+    assert not counted.left
 
 
 # ---- shares of one sample
@@ -106,7 +126,7 @@ REFUSED = [
     ({"batch_size": 3, "sync": "asp"}, "a batch of 3 is cut into 3 workers and 1 micro-batch,"),
     ({"batch_size": 47, "sync": "asp", "micro_batches": 2}, "a batch of 5 is cut into 3 workers a"),
     ({"batch_size": 79, "sync": "ssp", "staleness": 1, "steps": 2}, "a batch of 3 is cut"),
-    ({"batch_size": 239, "sync": "asp"}, "a batch of 1 is cut into itself alone, and"),
+    ({"batch_size": 239, "sync": "asp"}, "a batch of 1 is left; use another"),
 ]
 
 
@@ -117,7 +137,7 @@ def test_a_worker_with_one_sample_is_refused_before_the_first_step(
 ) -> None:
     begun: list[int] = []
 
-    class Noted(nn.Sequential):
+    class Watched(nn.Sequential):
         def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
             begun.extend([1] * self.training)
             return super().forward(x)
@@ -126,7 +146,7 @@ def test_a_worker_with_one_sample_is_refused_before_the_first_step(
         config = Config(epochs=2, **{"micro_batches": 1} | options, servers=servers)
         words = "BatchNorm1d needs more than one sample: of 240", says, "another --batch-size"
         with refused(*words):
-            fit(comm, config, lambda: Noted(*normed().children()), clouds(240))
+            fit(comm, config, lambda: Watched(*normed().children()), clouds(240))
 
     threads.run(3 + servers, rank)
     assert not begun

@@ -1,9 +1,19 @@
 """Slow ranks: what is written, what is refused, and how long they sleep."""
 
+import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from served import Noted, clouds, fit
 
+from nnmpi import Config, nn
+from nnmpi.comm import Comm, threads
+from nnmpi.nn.models import mlp
+from nnmpi.parallel import stragglers
+from nnmpi.parallel.across import Together
+from nnmpi.parallel.data import AllReduce
 from nnmpi.parallel.stragglers import Clock, Delay
 
 
@@ -105,3 +115,88 @@ def test_the_time_of_what_ranks_do_together_does_not_count(monkeypatch: pytest.M
     assert clock.seconds() == 3.0
     clock.begin()
     assert clock.seconds() == 0.0
+
+
+# ---- in a run
+
+
+class Times(threading.local):
+    """Stands in for the module `time`: each rank has a clock that moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now, self.slept = 0.0, list[float]()
+
+    def thread_time(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+    def behind(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, which takes 100 seconds."""
+
+        def g(*arguments: Any, **named: Any) -> Any:
+            self.now += 100
+            return f(*arguments, **named)
+
+        return g
+
+    def compute(self, step: int) -> None:
+        """A forward pass: 1 second, 2 in the second step, and so on."""
+        self.now += step + 1
+
+
+@pytest.fixture
+def times(monkeypatch: pytest.MonkeyPatch) -> Times:
+    fake = Times()
+    monkeypatch.setattr(stragglers, "time", fake)
+    return fake
+
+
+def slept(times: Times, ranks: int, **options: Any) -> list[list[float]]:
+    """By each rank, in a run of three steps; where ranks are in step BatchNorm sees all of them."""
+    config = Config(batch_size=40, steps=3, **options)
+
+    def build() -> nn.Module:
+        model = Noted(times.compute)
+        model.net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), mlp(8, 8, 3))
+        return model
+
+    def rank(comm: Comm) -> list[float]:
+        fit(comm, config, build, clouds(120))
+        return times.slept
+
+    return threads.run(ranks, rank)
+
+
+IN_STEP: list[dict[str, Any]] = [{"allreduce": "shared"}, {"allreduce": "ring"}, {"servers": 1}]
+
+
+@pytest.mark.parametrize("options", IN_STEP, ids=str)
+def test_the_slow_rank_of_a_run_sleeps_in_multiples_of_what_it_computed(
+    options: dict[str, Any], times: Times
+) -> None:
+    ranks = 2 + options.get("servers", 0)
+    others = [[]] * (ranks - 2)
+    assert slept(times, ranks, **options, slow_rank="1:4") == [[], [3.0, 6.0, 9.0], *others]
+    assert slept(times, ranks, **options, jitter="1:3") == [[2.0, 4.0, 6.0]] * 2 + others
+    assert slept(times, ranks, **options) == [[], [], *others]
+
+
+def test_in_shards_too(times: Times) -> None:
+    """Of which a rank computes two."""
+    options = {"reproducible": True, "shards": 4, "slow_rank": "1:4"}
+    assert slept(times, 2, **options) == [[], [6.0, 12.0, 18.0]]
+
+
+@pytest.mark.parametrize("options", IN_STEP, ids=str)
+def test_it_does_not_sleep_for_the_time_in_which_ranks_work_together(
+    options: dict[str, Any], times: Times, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the time in which it waits for others, whom it holds up in turn, would grow."""
+    for name in ("reduce", "ready", "push"):
+        monkeypatch.setattr(AllReduce, name, times.behind(getattr(AllReduce, name)))
+    for name in ("statistics", "total"):
+        monkeypatch.setattr(Together, name, times.behind(getattr(Together, name)))
+    ranks = 2 + options.get("servers", 0)
+    assert slept(times, ranks, **options, slow_rank="1:4")[1] == [3.0, 6.0, 9.0]

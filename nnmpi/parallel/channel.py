@@ -21,7 +21,7 @@ from nnmpi.backend import Array
 from nnmpi.comm import Comm
 from nnmpi.comm.work import Work
 from nnmpi.parallel.carriers import Carrier
-from nnmpi.parallel.roles import Roles, Shard, Totals
+from nnmpi.parallel.roles import Roles, SliceStore, Totals
 
 ASK, ANSWER = 0, 1  # tags; what carriers send has others
 LOOKS, PAUSE = 20, 5e-5  # looks in vain before the first pause, and seconds of each
@@ -88,7 +88,7 @@ def finish(works: Sequence[Work]) -> None:
 class Line:
     """A worker's line to all servers."""
 
-    def __init__(self, comm: Comm, roles: Roles, by: Carrier, store: Shard) -> None:
+    def __init__(self, comm: Comm, roles: Roles, by: Carrier, store: SliceStore) -> None:
         self._comm, self._by, self._store = comm, by, store
         self._ranks = range(roles.first, roles.first + roles.servers)
         self._question = np.zeros(len(Ask._fields) + len(store.parameters))

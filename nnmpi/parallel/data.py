@@ -32,9 +32,8 @@ MB = 1e6
 class DataParallel(Worker):
     """A synchronous step on every rank, and what goes with it."""
 
-    def __init__(
-        self, config: Config, comm: Comm, mesh: Mesh, job: Job, parameters: Sequence[Parameter]
-    ) -> None:
+    def __init__(self, config: Config, comm: Comm, mesh: Mesh, job: Job) -> None:
+        parameters = job.parameters
         r, p = mesh.place(comm.rank)["dp"], mesh.axes["dp"]
         self.progress = _progress(config, comm)
         self.how = _allreduce(config, comm)

@@ -52,8 +52,8 @@ def build(config: Config, comm: Comm, job: Job) -> Strategy:
         return _served(config, comm, job)
     mesh = Mesh.filled(comm.size, config.dp)
     if config.reproducible:
-        return shards.Sharded(config, part(comm, mesh, "dp"), mesh, job, job.parameters)
-    return DataParallel(config, comm, mesh, job, job.parameters)
+        return shards.Sharded(config, part(comm, mesh, "dp"), mesh, job)
+    return DataParallel(config, comm, mesh, job)
 
 
 def _verified(config: Config, comm: Comm, job: Job) -> Strategy:
@@ -93,7 +93,7 @@ def pieces(config: Config, ranks: int) -> int:
 
 
 def in_step(config: Config, ranks: int) -> bool:
-    """Whether all ranks wait for each other: then none moves parameters between two steps."""
+    """Whether parameters move within steps of this rank only: a server moves them at any time."""
     return not roles.Roles.of(config, ranks).servers
 
 

@@ -156,7 +156,7 @@ def _counted(n: int, what: str, ending: str = "s") -> str:
     return f"{n} {what}{ending * (n != 1)}"
 
 
-class Shard(FlatStore):
+class SliceStore(FlatStore):
     """Whole buffers, of which this rank's optimizer moves a slice: that of a server, or nothing."""
 
     def __init__(

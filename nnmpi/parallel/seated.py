@@ -9,7 +9,7 @@ from nnmpi.mesh import Mesh
 from nnmpi.nn.store import length
 from nnmpi.parallel.carriers import Carrier, carrier
 from nnmpi.parallel.channel import finish
-from nnmpi.parallel.roles import Seat, Shard
+from nnmpi.parallel.roles import Seat, SliceStore
 
 
 class Seated:
@@ -45,15 +45,15 @@ class Seated:
         self._peers.free()
 
 
-def _settle(seat: Seat) -> tuple[Carrier, Shard]:
+def _settle(seat: Seat) -> tuple[Carrier, SliceStore]:
     """How things are carried, and the parameters of this rank where that wants them."""
     comm, roles = seat.comm, seat.roles
     trained = [p for p in seat.task.model.parameters() if p.requires_grad]
     n, dtype = length(trained), trained[0].data.dtype
     by, k = carrier(comm, roles, n, dtype), comm.rank - roles.first
     if k < 0:
-        return by, Shard(trained, slice(0, 0), by.place(comm.rank))
-    return by, Shard(trained, roles.slice(n, k))
+        return by, SliceStore(trained, slice(0, 0), by.place(comm.rank))
+    return by, SliceStore(trained, roles.slice(n, k))
 
 
 def _noted(seat: Seat, staleness: Sequence[Mapping[int, int]]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from nnmpi.data import Loader
 from nnmpi.optim.clip import clip_factor
 from nnmpi.parallel.book import Book
 from nnmpi.parallel.channel import Desk, Patience, Purpose
-from nnmpi.parallel.roles import Seat, Shard, Totals, told
+from nnmpi.parallel.roles import Seat, SliceStore, Totals, told
 from nnmpi.parallel.seated import Seated
 from nnmpi.parallel.worker import Stepped
 
@@ -31,7 +31,7 @@ from nnmpi.parallel.worker import Stepped
 class SliceMover:
     """Moves this server's slice of the parameters by a gradient."""
 
-    def __init__(self, seat: Seat, store: Shard) -> None:
+    def __init__(self, seat: Seat, store: SliceStore) -> None:
         self.store, self.optimizer = store, seat.optimizer(store.parameters)
         self._rate, self._clip_norm = seat.wishes.rate, seat.clip_norm
 

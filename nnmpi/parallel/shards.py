@@ -218,9 +218,8 @@ class Tree:
 class Sharded(Worker):
     """A rank that computes its shards one after the other, on a Comm of its own."""
 
-    def __init__(
-        self, config: Config, comm: Comm, mesh: Mesh, job: Job, parameters: Sequence[Parameter]
-    ) -> None:
+    def __init__(self, config: Config, comm: Comm, mesh: Mesh, job: Job) -> None:
+        parameters = job.parameters
         self._shards = V = config.shards
         edges = [cut(V, comm.size, r) for r in range(comm.size + 1)]
         owners = np.repeat(np.arange(comm.size), np.diff(edges)).tolist()

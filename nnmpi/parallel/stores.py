@@ -7,7 +7,8 @@ NodeStore  one memory for a node             the rank's segment of a window; sum
                                              for a node, and each rank moves the parameters whose
                                              gradients it has added up
 
-In each, numbers that ride on the sum lie in the head, before the first gradient.
+In each, numbers that ride on the sum lie in the head, before the first gradient. The stores of
+shards (`shards.Stack`) and of servers (`roles.SliceStore`) are beside those who use them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -139,7 +140,7 @@ class NodeStore(Single):
         self.flat_grad, self.slots = self._total
 
     def squares(self) -> Array:
-        """Each rank of the first node adds its share: a sum that no other node has otherwise."""
+        """Only ranks of the first node add their slices: every node holds the same sums."""
         first = self.spans[0][0]
         parts = [_squares(self.flat_grad[a:b]) for a, b in self.owned(first, len(self.flat))]
         total = CPU.xp.array([sum(parts) if self._counts else 0], "float64")
@@ -150,7 +151,6 @@ class NodeStore(Single):
         self._common.meet()
 
     def close(self) -> None:
-        self.slots = self._total[1]
         FlatStore(self.parameters, self.flat.dtype, CPU)
         self._common.meet()
         self._common.free()

@@ -42,7 +42,10 @@ class Task(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What all ranks know after a step: sums over the batch, and what came of them."""
+    """What is known after a step: sums over the batch, and what came of them.
+
+    All ranks know the same, but for the workers of a parameter server, which know their own.
+    """
 
     loss: float
     stop: bool
@@ -87,7 +90,7 @@ Program: TypeAlias = Callable[[int], list[Op]]
 
 
 class Worker:
-    """One rank of a synchronous layout."""
+    """Carries out the steps of one rank, whatever ranks do together in them."""
 
     def __init__(
         self,
