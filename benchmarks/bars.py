@@ -10,6 +10,7 @@ COLORS = ("#0072b2", "#d55e00", "#56b4e9", "#cc79a7", "#009e73", "#b8860b")
 GREY = "#8a8a8a"  # of PyTorch as users write it
 WIDTH = 0.8  # of all bars of a group
 ORDER = ("one rank", "weak", "strong")
+LIMIT = "nnmpi apart"  # is drawn as a line: it trains a model on each rank
 
 
 def draw(rows: Sequence[Row], path: str) -> None:
@@ -27,15 +28,17 @@ def draw(rows: Sequence[Row], path: str) -> None:
     figure.savefig(path, dpi=150)
 
 
-def _panel(axes: Any, case: str, rows: Sequence[Row]) -> None:
+def _panel(axes: Any, case: str, all_rows: Sequence[Row]) -> None:
+    rows = [row for row in all_rows if row["subject"] != LIMIT]
     colors = _colors(rows)
     for i, scaling in enumerate(ORDER):
         group = [row for row in rows if row["scaling"] == scaling]
         for j, row in enumerate(group):
             width = WIDTH / max(len(group), 3)
             _bar(axes, row, i + (j - (len(group) - 1) / 2) * width, width, colors)
-    top = max(row["samples_per_second"] for row in rows)
-    axes.set_ylim(0, 1.2 * top)
+    lines = [_line(axes, row) for row in all_rows if row["subject"] == LIMIT]
+    top = max(row["samples_per_second"] for row in all_rows)
+    axes.set_ylim(0, 1.25 * top)
     axes.set_xticks(range(len(ORDER)), [_group(rows, scaling) for scaling in ORDER], size=9)
     axes.tick_params(length=0, labelsize=9)
     axes.yaxis.set_major_formatter("{x:,.0f}")
@@ -43,8 +46,9 @@ def _panel(axes: Any, case: str, rows: Sequence[Row]) -> None:
     axes.set_axisbelow(True)
     axes.spines[:].set_visible(False)
     axes.set_title(f"{case}: {rows[0]['model']}", loc="left", size=11, weight="bold")
-    handles = [_patch(color) for color in colors.values()]
-    axes.legend(handles, colors, loc="upper left", ncols=3, frameon=False, fontsize=9)
+    handles = [*map(_patch, colors.values()), *lines]
+    names = [*colors, *("nnmpi, nothing summed" for _ in lines)]
+    axes.legend(handles, names, loc="upper left", ncols=2, frameon=False, fontsize=9)
 
 
 def _colors(rows: Sequence[Row]) -> dict[str, str]:
@@ -69,6 +73,14 @@ def _group(rows: Sequence[Row], scaling: str) -> str:
     row = next(row for row in rows if row["scaling"] == scaling)
     many = f"{row['ranks']} ranks, {scaling}" if row["ranks"] > 1 else "1 rank"
     return f"{many}\nbatch {row['batch_size']}"
+
+
+def _line(axes: Any, row: Row) -> Any:
+    """How far ranks come that only share the machine; in the group of its scaling."""
+    at, height = ORDER.index(row["scaling"]), row["samples_per_second"]
+    text = f"{row['over_one_rank']:.2f} x "
+    axes.annotate(text, (at - 0.48, height), ha="right", va="center", size=8)
+    return axes.hlines(height, at - 0.47, at - 0.4, color="black", linewidth=2)
 
 
 def _bar(axes: Any, row: Row, x: float, width: float, colors: dict[str, str]) -> None:

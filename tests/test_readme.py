@@ -112,7 +112,7 @@ def all_reduces(file: str) -> dict[tuple[str, int], dict[str, float]]:
 
 
 def test_the_table_of_scaling_is_the_one_that_was_measured():
-    file = "scaling-2-ranks-zen4.json"
+    file = "scaling-2-ranks-zen5.json"
     rows = json.loads((ROOT / "benchmarks" / "results" / file).read_text(encoding="utf-8"))
     found = {(row["case"], row["scaling"], row["subject"]): row for row in rows}
     shown = re.findall(r"^\| (W\d), (weak|strong) \| (.*) \|$", README, re.M)
@@ -126,6 +126,8 @@ def test_the_table_of_scaling_is_the_one_that_was_measured():
             f"{ours['ratio']:.2f}",
         ]
         assert cells.split(" | ") == want, (case, scaling)
+    limits = [f"{found[case, 'weak', 'nnmpi apart']['over_one_rank']:.2f}" for case in ("W1", "W2")]
+    assert f"come to {limits[0]} of one on W1 and to {limits[1]} on W2" in " ".join(README.split())
     threads_or_ranks = found["W1", "strong", "nnmpi"]["over_one_rank"]
     assert f"two ranks with one thread each at {threads_or_ranks:.2f} times" in README
 
@@ -146,6 +148,10 @@ def test_what_is_hidden_is_what_was_measured():
         f"{with_['hidden_share']:.0%} of the time of the sums is hidden ({' to '.join(sure)}"
         in text
     )
+    newer = results("scaling-cluster-1gbit-zen5.json")
+    times = [f"{row['seconds'] * 1e3:.1f} ms" for row in newer]
+    share = f"{newer[0]['hidden_share']:.0%} hidden"
+    assert f"{times[0]} with overlap, {times[1]} without, {times[2]} without sums, {share}" in text
 
 
 def test_the_tables_of_stragglers_are_those_that_were_measured():
