@@ -6,6 +6,7 @@
 import argparse
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
@@ -120,7 +121,7 @@ def _main(arguments: Sequence[str], wish: Wish) -> int:
     except KeyboardInterrupt:
         return fail("interrupted; nothing was saved", 130)
     except OtherRankError:
-        return 1
+        return 0
     except (AgreedError, ValueError, MemoryError) as error:
         return failed(trainer, error)
     finally:
@@ -175,9 +176,9 @@ def run(trainer: Trainer, report: Report, wish: Wish) -> int:
 
 @contextmanager
 def handled(name: str, handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """What to do at a signal, where there is one of that name."""
+    """What to do at a signal, where there is one of that name; only a main thread is told of it."""
     number = getattr(signal, name, None)
-    if number is None:
+    if number is None or threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.signal(number, handler)

@@ -253,7 +253,7 @@ def with_little_room(comm: Comm, **options: Any) -> dict[str, Any]:
     return started(comm, **options)
 
 
-@pytest.mark.parametrize(("p", "per_node"), [(2, 2), (4, 2)])
+@pytest.mark.parametrize(("p", "per_node"), [(2, 2), (4, 2), (5, 2), (6, 3)])
 def test_without_room_for_shared_memory_auto_goes_another_way(p: int, per_node: int) -> None:
     told = threads.run(p, with_little_room, per_node=per_node)
     assert [t["allreduce"] for t in told] == ["auto"] * p

@@ -12,7 +12,9 @@ from test_trainer import equal, fit, images, rows, small
 import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi import data as datasets
+from nnmpi.comm import Comm, threads
 from nnmpi.nn.models import digits_cnn
+from nnmpi.report import Silence
 
 
 def test_data_may_come_in_any_form() -> None:
@@ -103,6 +105,20 @@ def test_a_parameter_that_no_module_has_is_refused() -> None:
 
     with refused("shape (3,)", "none of its parameters", "nn.Parameter"):
         Trainer(Config(), lambda: Hides(6, 3), rows())
+
+
+@pytest.mark.parametrize("options", [{}, {"reproducible": True}, {"servers": 1}], ids=str)
+def test_so_is_one_that_only_training_uses(options: Any) -> None:
+    class Shifts(nn.Linear):
+        def forward(self, x: nnmpi.Tensor, relu: bool = False) -> Any:
+            y = super().forward(x)
+            return y + nnmpi.tensor(np.ones(3), requires_grad=True) if self.training else y
+
+    def rank(comm: Comm) -> None:
+        Trainer(Config(**options), lambda: Shifts(6, 3), rows(), comm).fit(Silence())
+
+    with refused("shape (3,)", "neither trained nor saved"):
+        threads.run(2, rank)
 
 
 def test_a_parameter_without_numbers_may_come_last() -> None:

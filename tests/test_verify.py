@@ -27,7 +27,12 @@ def test_what_is_not_finite_differs_from_all_but_its_like(value: float) -> None:
     with np.errstate(all="ignore"):
         a, b = np.array([1.0, value]), np.array([1.0, 2.0])
         assert difference(a, a.copy()) == Difference()
-        for found in (difference(a, b), difference(b, a), difference(a, -a), largest([a], [b])):
+        for found in (
+            difference(a, b),
+            difference(b, a),
+            difference(a, -a),
+            largest([a], [b], 1.0),
+        ):
             same_nan = found == Difference(2, 2, found.ulp)  # 1 and -1 beside two NaN
             assert found == Difference(math.inf, math.inf, math.inf) or (
                 np.isnan(value) and same_nan
@@ -190,6 +195,31 @@ def test_in_float32_steps_are_compared_one_by_one() -> None:
         assert 0 < found["gradients_relative"] < 2e-2
         assert found["parameters_relative"] < 1e-6
         assert found["loss_relative"] < 1e-4
+
+
+def test_rounding_is_no_difference_where_all_is_learnt() -> None:
+    """The loss comes down to 1e-4 of what it was, and its rounding does not."""
+
+    def run(comm: Comm) -> dict[str, float]:
+        data = "synthetic:1x8x8:4:30000"
+        config = Config(model="mlp:64-512-4", data=data, batch_size=16, steps=120, verify=True)
+        found: dict[str, float] = Trainer(config, comm=comm).fit(Silence())["largest_differences"]
+        return found
+
+    for found in threads.run(2, run):
+        assert found["loss_relative"] < 1e-5
+
+
+def test_what_is_loaded_after_a_trainer_is_made_is_verified_too() -> None:
+    def run(comm: Comm) -> object:
+        trainer = Trainer(Config(verify=True, steps=2), small, rows(), comm)
+        state = trainer.model.state_dict()
+        comm.barrier()  # all have read what they share
+        trainer.model.load_state_dict({name: 2 * array for name, array in state.items()})
+        comm.barrier()
+        return trainer.fit(Silence())["event"]
+
+    assert threads.run(2, run) == ["done"] * 2
 
 
 @pytest.mark.parametrize("options", [{}, {"allreduce": "ring"}, {"reproducible": True}], ids=str)

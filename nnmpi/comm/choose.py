@@ -16,7 +16,7 @@ from nnmpi.collectives.price import Network, price
 from nnmpi.comm import measure
 from nnmpi.comm.base import NoRoomError
 from nnmpi.comm.run import Array
-from nnmpi.comm.ways import NAMES
+from nnmpi.comm.ways import NAMES, TOGETHER
 
 SIZES = tuple(256 << 2 * k for k in range(9))  # bytes, to 16 MiB
 LONG = 0.02  # seconds: where one sum takes longer, larger sizes are not timed
@@ -49,7 +49,7 @@ def measure_choice(trial: measure.Timed) -> Choice:
     times: dict[str, list[float]] = {name: [] for name in names}
     for nbytes in SIZES:
         array = np.zeros(nbytes // 4, np.float32)
-        fit = [name for name in names if name != "shared" or _fits(trial, array)]
+        fit = [name for name in names if name not in TOGETHER or _fits(trial, array, name)]
         calls = [partial(trial.all_reduce, array, name) for name in fit]
         seconds = dict(zip(fit, measure.medians(trial, calls), strict=True))
         for name in names:
@@ -59,10 +59,10 @@ def measure_choice(trial: measure.Timed) -> Choice:
     return Choice(tuple(_said(trial, Choice.of(times).names)))
 
 
-def _fits(trial: measure.Timed, array: Array) -> bool:
+def _fits(trial: measure.Timed, array: Array, name: str) -> bool:
     """Whether there is shared memory for it."""
     try:
-        trial.all_reduce(array, "shared")
+        trial.all_reduce(array, name)
     except NoRoomError:
         return False
     return True

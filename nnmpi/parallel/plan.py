@@ -22,6 +22,7 @@ from nnmpi.parallel.stragglers import Delay
 from nnmpi.parallel.strategy import Job, Memory, Strategy
 from nnmpi.parallel.update import Update
 from nnmpi.parallel.verify import Verified
+from nnmpi.parallel.worker import refuse
 
 
 def check(config: Config, ranks: int) -> None:
@@ -79,10 +80,10 @@ def _served(config: Config, comm: Comm, job: Job) -> Strategy:
 
 def memory(strategy: Strategy) -> Memory:
     """What a rank of this strategy takes for gradients and running sums; every rank calls it."""
-    parts = strategy.both if isinstance(strategy, Verified) else (strategy,)
-    stores = {p.store for s in parts for p in s.optimizer.parameters}
+    all_ = strategy.optimizers if isinstance(strategy, Verified) else (strategy.optimizer,)
+    stores = {p.store for optimizer in all_ for p in optimizer.parameters}
     gradients = sum(s.gradient_bytes() for s in stores if isinstance(s, FlatStore))
-    return Memory(gradients, sum(a.nbytes for s in parts for a in s.optimizer.state))
+    return Memory(gradients, sum(a.nbytes for optimizer in all_ for a in optimizer.state))
 
 
 def pieces(config: Config, ranks: int) -> int:
@@ -116,9 +117,5 @@ def order_of_use(model: Module, sample: np.ndarray, on: Backend) -> list[Paramet
         p.grad = None
     used = set(found)
     for strange in used.difference(trained):
-        raise ValueError(
-            f"the model uses a tensor of shape {strange.shape} that wants a gradient and is none "
-            "of its parameters, so it would be trained but not saved: make it an attribute of a "
-            "module, as nn.Parameter"
-        )
+        refuse(strange)
     return [p for p in trained if p not in used] + found[::-1]

@@ -80,7 +80,8 @@ class Replica(Single):
         bounds: Bounds,
         algorithm: str,
     ) -> None:
-        for lo, hi in bounds:  # makes its choices and its memory now, or finds no room
+        longest_first = sorted(bounds, key=lambda edges: edges[0] - edges[1])
+        for lo, hi in longest_first:  # makes its choices and its memory now, or finds no room
             comm.all_reduce(CPU.xp.zeros(hi - lo, dtype), algorithm)
         super().__init__(parameters, dtype, CPU, head)
         self._comm, self._algorithm = comm, algorithm

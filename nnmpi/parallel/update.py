@@ -22,15 +22,19 @@ class Update:
         self._own = [Parameter(p.data) for p in job.parameters]
         first = self._own[0].data
         FlatStore(self._own, first.dtype, backend.of(first))
-        self._optimizer = job.optimizer(self._own)
+        self.optimizer = job.optimizer(self._own)
 
     def follow(self, step: int, updated: bool) -> Iterator[tuple[Array, Array]]:
         """Pairs to compare after a step of the layout: what it has, and what it should have."""
         for own, p in zip(self._own, self._theirs, strict=True):
             own.grad = p.grad
         if updated:
-            self._optimizer.lr = self._rate(step)
-            self._optimizer.step()
+            self.optimizer.lr = self._rate(step)
+            self.optimizer.step()
         for own, p in zip(self._own, self._theirs, strict=True):
             yield p.data, own.data
-            own.data = p.data  # from here on together again
+
+    def take_over(self) -> None:
+        """From here on together again."""
+        for own, p in zip(self._own, self._theirs, strict=True):
+            own.data = p.data

@@ -3,7 +3,8 @@
 Every rank trains on the whole batch alone too, so that each checks its own replica.
 
 absolute   max |a - b|
-relative   max |a - b| / max |b|, tensor by tensor; for gradients the largest of the whole model
+relative   max |a - b| / max |b|, of parameters tensor by tensor; of loss and gradients the largest
+           of the whole model in the run so far, since both come near 0 and rounding does not
 ulp        max |a - b| / distance from max(|a|, |b|) to the next number, element by element
 
 In float64 the two are trained side by side, and must stay together. In float32 rounding parts them:
@@ -98,15 +99,21 @@ class Verified:
         self.mesh: Mesh = layout.mesh
         self.optimizer: Optimizer = layout.optimizer
         self.both = layout, alone
+        own = () if update is None else (update.optimizer,)
+        self.optimizers = layout.optimizer, alone.optimizer, *own
         self._layout, self._models, self._update = layout, models, update
-        self._comm, self._tell = comm, tell
+        self._comm, self._tell, self._begun = comm, tell, False
         self._dtype = _host(models[0].parameters()[0].data).dtype
         self._largest = dict.fromkeys(SUBJECTS, Difference())
+        self._scales = dict.fromkeys(SUBJECTS, 0.0)  # the largest numbers of the one rank so far
 
     def steps(self, loader: Loader, epoch: int) -> Generator[Stepped, None, None]:
         """The layout's steps. The first that differs by more than the bound ends all ranks."""
         for model in self._models:  # whoever has built the one that is trained here knows no twin
             model.train()
+        if not self._begun:  # whatever was loaded since they were made
+            self._take_over()
+            self._begun = True
         ours, theirs = (s.steps(loader, epoch) for s in self.both)
         with closing(ours), closing(theirs):
             for done, expected in zip(ours, theirs, strict=True):
@@ -129,19 +136,36 @@ class Verified:
         """Makes the one rank's parameters and buffers those of the layout."""
         layout, alone = self._models
         alone.load_state_dict(layout.state_dict())
+        if self._update is not None:
+            self._update.take_over()
 
     def _compared(self, done: Stepped, expected: Stepped) -> dict[str, Difference]:
         """What differs on this rank."""
         mine, whole = (m.parameters() for m in self._models)
         with np.errstate(all="ignore"):
             return {
-                "loss": difference(*np.array([done.loss, expected.loss], self._dtype)),
-                "gradients": largest(
+                "loss": self._beside(
+                    "loss",
+                    [np.array(done.loss, self._dtype)],
+                    [np.array(expected.loss, self._dtype)],
+                ),
+                "gradients": self._beside(
+                    "gradients",
                     [_host(p.grad) for p in mine if p.has_grad],
                     [_host(p.grad) for p in whole if p.has_grad],
                 ),
                 "parameters": self._moved(done),
             }
+
+    def _beside(
+        self, subject: str, mine: Sequence[np.ndarray], whole: Sequence[np.ndarray]
+    ) -> Difference:
+        """How far they are apart, beside the largest number that the one rank has had in the run.
+
+        Where all is learnt loss and gradients come near 0, and rounding does not.
+        """
+        self._scales[subject] = max([self._scales[subject], *map(_scale, whole)])
+        return largest(mine, whole, self._scales[subject])
 
     def _moved(self, done: Stepped) -> Difference:
         """How far the parameters are from where they should be after the step."""
@@ -209,11 +233,10 @@ def _scale(b: np.ndarray) -> float:
     return float(np.abs(b, where=np.isfinite(b), out=np.zeros_like(b)).max(initial=0))
 
 
-def largest(mine: Sequence[np.ndarray], whole: Sequence[np.ndarray]) -> Difference:
-    """Over pairs of tensors, relative to the largest number of all."""
+def largest(mine: Sequence[np.ndarray], whole: Sequence[np.ndarray], scale: float) -> Difference:
+    """Over pairs of tensors, relative to one number for all."""
     if len(mine) != len(whole):
         return Difference(math.inf, math.inf, math.inf)
-    scale = max(map(_scale, whole), default=0.0)
     found = Difference()
     for a, b in zip(mine, whole, strict=True):
         found = found.or_larger(difference(a, b, scale))

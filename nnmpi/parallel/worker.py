@@ -5,7 +5,7 @@ F  forward      B  backward      REDUCE, UPDATE  given to an Exchange, which kno
 
 from collections.abc import Callable, Generator
 from contextlib import closing
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 
@@ -85,6 +85,15 @@ class Wishes(NamedTuple):
     steps: int  # how many there are in the run
 
 
+def refuse(leaf: Tensor) -> NoReturn:
+    """A gradient has come for what is no parameter of the model."""
+    raise ValueError(
+        f"the model uses a tensor of shape {leaf.shape} that wants a gradient and is none of its "
+        "parameters, so it would be neither trained nor saved: make it an attribute of a module, "
+        "as nn.Parameter"
+    )
+
+
 Program: TypeAlias = Callable[[int], list[Op]]
 """What a step of so many micro-batches consists of."""
 
@@ -105,7 +114,7 @@ class Worker:
         self._task = task._replace(across=Beside.of(task.across, self._clock))
         self._exchange, self._wishes, self._delay = exchange, wishes, delay
         self._leave = self._clock.beside(exchange.reduce)
-        self._ready = self._clock.beside(exchange.ready)
+        self._ready, self._known = self._clock.beside(exchange.ready), {*task.model.parameters()}
         self._push = self._clock.beside(exchange.push)
         self.cut, self._program = cut, program
         self._do: dict[Kind, Callable[[int], None]] = {
@@ -154,7 +163,12 @@ class Worker:
     def _reduce(self, _: int) -> None:
         self._leave(self._loss, self._wishes.stop())
         self._loss = 0.0
-        self._on_leaf, self._breath = self._ready, self._push
+        self._on_leaf, self._breath = self._final, self._push
+
+    def _final(self, p: Parameter) -> None:
+        if p not in self._known:
+            refuse(p)
+        self._ready(p)
 
     def _update(self, _: int) -> None:
         self._delay.wait(self.step, self._clock.seconds())
