@@ -12,19 +12,17 @@ that ran in the same one. Every sum is checked first, to the last bit.
 
 import argparse
 import importlib.util
-import os
 import sys
 import time
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
-from typing import NoReturn
 
 import drawing
 import numpy as np
 import tables
 import timing
 from allreduces import NAMES, REFERENCE, Bench, Point, WrongError, fit
+from flags import Parser
 from timing import Row, size_name
 
 from nnmpi.collectives.price import Network
@@ -34,16 +32,9 @@ from nnmpi.comm.mpi import MPI  # which starts it quietly
 SIZES = ",".join(size_name(256 << 2 * k) for k in range(10))
 
 
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n")
-
-
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """The flags, with everything refused that would come to light after minutes otherwise."""
-    p = Parser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    p = Parser(__doc__, "measured and predicted times")
     p.add_argument("--algorithms", default=",".join(NAMES), help=f"which of {', '.join(NAMES)}")
     p.add_argument("--sizes", default=SIZES, help="such as 256,4KB,1MB (from 256 B to 64 MB)")
     p.add_argument(
@@ -53,8 +44,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="for one algorithm at one size, but 3 calls at least",
     )
     p.add_argument("--compare", choices=("gloo",), help="time PyTorch's all-reduce as well")
-    p.add_argument("--json", help="write one row per measurement")
-    p.add_argument("--plot", help="draw measured and predicted times (.png, .svg, .pdf)")
     a = p.parse_args(argv)
     a.algorithms = list(dict.fromkeys(name.strip() for name in a.algorithms.split(",")))
     for unknown in [name for name in a.algorithms if name not in NAMES]:
@@ -67,11 +56,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         p.error(f"{odd} bytes are not whole float32 numbers: take a multiple of 4")
     if not 0 < a.seconds < float("inf"):
         p.error(f"--seconds {a.seconds:g} is no time to measure in: take 0.4")
-    for path in filter(None, (a.json, a.plot)):
-        if not os.access(Path(path).absolute().parent, os.W_OK) or Path(path).is_dir():
-            p.error(f"{path} cannot be written")
-    if a.plot and (trouble := drawing.trouble(a.plot)):
-        p.error(trouble)
+    p.check_outputs(a)
     if a.compare:
         if importlib.util.find_spec("torch") is None:
             p.error("PyTorch is not installed (pip install 'nnmpi[bench]'): leave out --compare")

@@ -1,8 +1,6 @@
 """The picture of benchmarks/collectives.py: time and ratio over the size, a colour a way to sum."""
 
-import importlib.util
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from allreduces import REFERENCE, Point
@@ -36,18 +34,6 @@ STYLES = {
 FIRST = (REFERENCE, "ring", "tree")
 """Drawn over the others."""
 MOST = 11  # sizes that are written out
-
-
-def trouble(path: str) -> str | None:
-    """Why no picture can be drawn into such a file, if so."""
-    if importlib.util.find_spec("matplotlib") is None:
-        return "matplotlib is not installed (pip install 'nnmpi[plot]'): leave out --plot"
-    from matplotlib.figure import Figure
-
-    kinds = Figure().canvas.get_supported_filetypes()
-    if Path(path).suffix[1:].lower() in kinds:
-        return None
-    return f"{path} is not a picture that matplotlib writes: end it in .png, .svg or .pdf"
 
 
 def draw(points: Sequence[Point], names: Sequence[str], subtitle: str, path: str) -> None:

@@ -23,12 +23,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from importlib import metadata
-from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import jobs
 import timing
 from contenders import APART, RIVAL, Subject, processes, subjects_of
+from flags import Parser
 from jobs import Job, Task
 from timing import Row
 from training import ONE_THREAD
@@ -146,16 +146,9 @@ def show(rows: Sequence[Row]) -> None:
 # ---- the command
 
 
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n")
-
-
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """The flags, with everything refused that would come to light after minutes otherwise."""
-    p = Parser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    p = Parser(__doc__, "samples a second")
     p.add_argument("--cases", default=",".join(MODELS), help=f"which of {', '.join(MODELS)}")
     p.add_argument("--ranks", type=int, default=2)
     p.add_argument("--rounds", type=int, default=21)
@@ -163,8 +156,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     p.add_argument("--allreduce", default="auto", help="how nnmpi sums: auto, or ring,shared,...")
     p.add_argument("--timeout", type=float, default=120, help="seconds for one answer of a job")
     p.add_argument("--hidden", action="store_true", help="within a job: how much is overlapped")
-    p.add_argument("--json", help="write one row per measurement")
-    p.add_argument("--plot", help="draw samples a second (.png, .svg, .pdf)")
     a = p.parse_args(argv)
     a.cases, a.allreduce = a.cases.split(","), list(dict.fromkeys(a.allreduce.split(",")))
     _check(p, a)
@@ -184,11 +175,7 @@ def _check(p: Parser, a: argparse.Namespace) -> None:
             p.error(f"--ranks {a.ranks} does not split a batch of {batch} samples: take 2 or 4")
     if a.rounds < 1 or not 0 < a.seconds < float("inf"):
         p.error(f"--rounds {a.rounds} of {a.seconds:g} s are no time to measure in: take 21 of 0.3")
-    for path in filter(None, (a.json, a.plot)):
-        if not os.access(Path(path).absolute().parent, os.W_OK) or Path(path).is_dir():
-            p.error(f"{path} cannot be written")
-    if a.plot and importlib.util.find_spec("matplotlib") is None:
-        p.error("matplotlib is not installed (pip install 'nnmpi[plot]'): leave out --plot")
+    p.check_outputs(a)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

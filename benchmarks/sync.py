@@ -23,16 +23,14 @@ its own. "x bsp" is beside BSP in the same case, "x none" beside the same withou
 """
 
 import argparse
-import importlib.util
-import os
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple
 
 import paces
 import timing
+from flags import Parser
 from paces import CASES, MODES
 from sync_run import COLD, Entry, Ran, run
 from timing import Row
@@ -151,23 +149,9 @@ def show(rows: Sequence[Row]) -> None:
 # ---- the command
 
 
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, on one rank."""
-
-    speaks = True
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n" if self.speaks else None)
-
-    def print_help(self, file: Any = None) -> None:
-        if self.speaks:
-            super().print_help(file)
-
-
 def parse(argv: Sequence[str] | None, rank: int, ranks: int) -> argparse.Namespace:
     """The flags, with everything refused that would come to light after minutes otherwise."""
-    p = Parser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    p.speaks = rank == 0
+    p = Parser(__doc__, "rates and staleness", speaks=rank == 0)
     p.add_argument("--cases", default=",".join(CASES), help=f"which of {','.join(CASES)}")
     p.add_argument("--modes", default=",".join(MODES), help=f"which of {','.join(MODES)}")
     p.add_argument("--batch", type=int, default=128, help="samples of all workers in a step")
@@ -175,8 +159,6 @@ def parse(argv: Sequence[str] | None, rank: int, ranks: int) -> argparse.Namespa
     p.add_argument("--repeats", type=int, default=5)
     p.add_argument("--base", type=float, default=10, help="how much of a step is sleep, at least")
     p.add_argument("--model", help="digits-cnn, or any other for images of 8x8")
-    p.add_argument("--json", help="write one row per measurement")
-    p.add_argument("--plot", help="draw rates and staleness (.png, .svg, .pdf)")
     a = p.parse_args(argv)
     if ranks < 3:
         p.error(f"{ranks} ranks are no 2 workers and a server: mpirun -n 5 or more")
@@ -193,11 +175,7 @@ def parse(argv: Sequence[str] | None, rank: int, ranks: int) -> argparse.Namespa
         p.error(f"--batch {a.batch} leaves some of {ranks - 1} workers nothing to do")
     if not 1 <= a.base <= 300:
         p.error(f"--base {a.base:g} must be between 1 and 300")
-    for path in filter(None, (a.json, a.plot)):
-        if not os.access(Path(path).absolute().parent, os.W_OK) or Path(path).is_dir():
-            p.error(f"{path} cannot be written")
-    if a.plot and importlib.util.find_spec("matplotlib") is None:
-        p.error("matplotlib is not installed (pip install 'nnmpi[plot]'): leave out --plot")
+    p.check_outputs(a)
     return a
 
 
