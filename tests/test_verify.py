@@ -4,6 +4,7 @@ import io
 import json
 import math
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from test_trainer import rows, small
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, OtherRankError, threads
+from nnmpi.parallel.data import DataParallel
 from nnmpi.parallel.mover import Mover
 from nnmpi.parallel.verify import Difference, Outcome, VerifyError, difference, largest
+from nnmpi.parallel.worker import Stepped
 from nnmpi.report import Report, Silence
 from nnmpi.trainer import DivergedError
 
@@ -195,6 +198,23 @@ def test_in_float32_steps_are_compared_one_by_one() -> None:
         assert 0 < found["gradients_relative"] < 2e-2
         assert found["parameters_relative"] < 1e-6
         assert found["loss_relative"] < 1e-4
+
+
+def test_in_float64_each_step_is_measured_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss of a thousandth of the first one, off by 1e-9 of itself, is off by too much."""
+    steps = DataParallel.steps
+
+    def shrunk(strategy: DataParallel, *arguments: Any) -> Iterator[Stepped]:
+        off = 1 + 1e-9 * (strategy._comm.size > 1)
+        for done in steps(strategy, *arguments):
+            yield done if done.step == 1 else done._replace(loss=1e-3 * off * done.samples)
+
+    def run(comm: Comm) -> None:
+        Trainer(Config(verify=True, dtype="float64", steps=2), small, rows(), comm).fit(Silence())
+
+    monkeypatch.setattr(DataParallel, "steps", shrunk)
+    with pytest.raises(VerifyError, match=r"step 2: loss .* by 1e-09 relative"):
+        threads.run(2, run)
 
 
 def test_rounding_is_no_difference_where_all_is_learnt() -> None:

@@ -3,8 +3,8 @@
 Every rank trains on the whole batch alone too, so that each checks its own replica.
 
 absolute   max |a - b|
-relative   max |a - b| / max |b|, of parameters tensor by tensor; of loss and gradients the largest
-           of the whole model in the run so far, since both come near 0 and rounding does not
+relative   max |a - b| / max |b|, tensor by tensor; for gradients the largest of the whole model.
+           In float32 loss and gradients are set against their largest in the run so far
 ulp        max |a - b| / distance from max(|a|, |b|) to the next number, element by element
 
 In float64 the two are trained side by side, and must stay together. In float32 rounding parts them:
@@ -105,7 +105,7 @@ class Verified:
         self._comm, self._tell, self._begun = comm, tell, False
         self._dtype = _host(models[0].parameters()[0].data).dtype
         self._largest = dict.fromkeys(SUBJECTS, Difference())
-        self._scales = dict.fromkeys(SUBJECTS, 0.0)  # the largest numbers of the one rank so far
+        self._scales = dict.fromkeys(SUBJECTS, 0.0)  # the largest numbers of the one rank
 
     def steps(self, loader: Loader, epoch: int) -> Generator[Stepped, None, None]:
         """The layout's steps. The first that differs by more than the bound ends all ranks."""
@@ -160,11 +160,13 @@ class Verified:
     def _beside(
         self, subject: str, mine: Sequence[np.ndarray], whole: Sequence[np.ndarray]
     ) -> Difference:
-        """How far they are apart, beside the largest number that the one rank has had in the run.
+        """How far they are apart, beside the largest number of the one rank.
 
-        Where all is learnt loss and gradients come near 0, and rounding does not.
+        That of this step; in float32 of the run so far: where all is learnt loss and gradients come
+        near 0, and float32's rounding does not.
         """
-        self._scales[subject] = max([self._scales[subject], *map(_scale, whole)])
+        before = 0.0 if self._update is None else self._scales[subject]
+        self._scales[subject] = max([before, *map(_scale, whole)])
         return largest(mine, whole, self._scales[subject])
 
     def _moved(self, done: Stepped) -> Difference:
