@@ -15,8 +15,9 @@ from timing import size_name
 
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.price import Network, price
-from nnmpi.comm import Comm, measure
-from nnmpi.comm.mpi import MPI  # which starts it quietly
+from nnmpi.comm import Comm
+from nnmpi.comm.allreduce import measure
+from nnmpi.comm.transport.mpi import MPI  # which starts it quietly
 
 REFERENCE = "MPI_Allreduce"
 NAMED = (*ALGORITHMS, "mpi", "shared")

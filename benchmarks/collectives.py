@@ -27,7 +27,7 @@ from timing import Row, size_name
 
 from nnmpi.collectives.price import Network
 from nnmpi.comm import Comm, world
-from nnmpi.comm.mpi import MPI  # which starts it quietly
+from nnmpi.comm.transport.mpi import MPI  # which starts it quietly
 
 SIZES = ",".join(size_name(256 << 2 * k) for k in range(10))
 

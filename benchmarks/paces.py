@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from timing import Row
 
-from nnmpi.parallel.stragglers import Delay
+from nnmpi.parallel.checks.slow_ranks import Delay
 
 
 class Case(NamedTuple):

@@ -14,9 +14,9 @@ import nnmpi
 from nnmpi import data, nn
 from nnmpi.comm import Comm
 from nnmpi.data import Dataset, Loader
+from nnmpi.parallel.executor import Stepped
 from nnmpi.parallel.strategy import Strategy
-from nnmpi.parallel.worker import Stepped
-from nnmpi.report import Silence
+from nnmpi.run.report import Silence
 
 COLD = 4  # one part in so many of a run is not timed
 

@@ -35,8 +35,8 @@ from nnmpi.autograd.functional import (  # noqa: E402
     where,
 )
 from nnmpi.config import Config  # noqa: E402
-from nnmpi.saving import load, save  # noqa: E402
-from nnmpi.trainer import Trainer  # noqa: E402
+from nnmpi.run.saving import load, save  # noqa: E402
+from nnmpi.run.trainer import Trainer  # noqa: E402
 
 __version__ = "0.1.0"
 __all__ = [

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from nnmpi import command
+from nnmpi import cli
 from nnmpi.collectives.price import Network
 from nnmpi.collectives.verify import PlanError
 from nnmpi.sim import collective, show
@@ -24,7 +24,7 @@ UNITS: dict[str, int] = {"": 1, "b": 1} | {
 
 def fail(message: object, status: int) -> int:
     """Says why, and gives the exit status."""
-    return command.fail("nnmpi.simulate", message, status)
+    return cli.fail("nnmpi.simulate", message, status)
 
 
 def size(text: str) -> float:
@@ -37,7 +37,7 @@ def size(text: str) -> float:
 
 def parser() -> argparse.ArgumentParser:
     """One subcommand for each kind of plan."""
-    p = command.Parser(
+    p = cli.Parser(
         prog="python -m nnmpi.simulate",
         description="Price and draw plans on paper, without MPI.",
         allow_abbrev=False,
@@ -131,7 +131,7 @@ def tell(text: str) -> int:
     except OSError as error:
         return fail(f"cannot write output: {error.strerror}", 1)
     finally:
-        command.settle()
+        cli.settle()
     return 0
 
 

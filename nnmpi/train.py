@@ -14,23 +14,23 @@ from io import StringIO
 from types import FrameType
 from typing import Any
 
-from nnmpi import blas, command
+from nnmpi import blas, cli
 from nnmpi.comm import Comm, OtherRankError, job
 from nnmpi.config import Config, from_toml, options
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.report import LostOutputError, Report, check_output
-from nnmpi.summary import summary
-from nnmpi.trainer import Trainer
+from nnmpi.run.dry_run import summary
+from nnmpi.run.report import LostOutputError, Report, check_output
+from nnmpi.run.trainer import Trainer
 
 
 def fail(message: object, status: int = 1) -> int:
     """Says why, and gives the exit status."""
-    return command.fail("nnmpi.train", message, status)
+    return cli.fail("nnmpi.train", message, status)
 
 
 def parser() -> argparse.ArgumentParser:
     """One flag for every option of Config, in its groups, and --config."""
-    p = command.Parser(
+    p = cli.Parser(
         prog="python -m nnmpi.train",
         description="Train a model.",
         allow_abbrev=False,
@@ -125,7 +125,7 @@ def _main(arguments: Sequence[str], wish: Wish) -> int:
     except (AgreedError, ValueError, MemoryError) as error:
         return failed(trainer, error)
     finally:
-        command.settle()
+        cli.settle()
 
 
 def trainer_of(comm: Comm, arguments: Sequence[str]) -> Trainer:

@@ -18,7 +18,11 @@ import nnmpi
 from nnmpi import backend
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = ("tests/test_ops.py", "tests/test_keyed.py", "tests/test_strict_training.py")
+TESTS = (
+    "tests/autograd/test_ops.py",
+    "tests/base/test_keyed.py",
+    "tests/strict/test_strict_training.py",
+)
 """Gradients of every op against float64 on the CPU, randomness, and whole training steps."""
 
 

@@ -17,7 +17,7 @@ from itertools import count
 from typing import Any, NamedTuple, NoReturn, Protocol, Self, TypeAlias
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.kernels.breath import breath
+from nnmpi.kernels.progress_hook import breath
 from nnmpi.kernels.result import Prepare, Vjp
 
 recording: ContextVar[bool] = ContextVar("nnmpi_recording", default=True)

@@ -3,13 +3,13 @@
 import functools
 import os
 
-from nnmpi.comm import threads
-from nnmpi.comm.base import AbortedError as AbortedError
-from nnmpi.comm.base import NoRoomError as NoRoomError
-from nnmpi.comm.base import OtherRankError as OtherRankError
-from nnmpi.comm.check import MismatchError as MismatchError
 from nnmpi.comm.communicator import Comm as Comm
-from nnmpi.comm.guard import Settings
+from nnmpi.comm.debug.call_log import Settings
+from nnmpi.comm.debug.compare import MismatchError as MismatchError
+from nnmpi.comm.transport import threads
+from nnmpi.comm.transport.base import AbortedError as AbortedError
+from nnmpi.comm.transport.base import NoRoomError as NoRoomError
+from nnmpi.comm.transport.base import OtherRankError as OtherRankError
 
 
 @functools.cache
@@ -20,7 +20,7 @@ def world() -> Comm:
     """
     Settings.of(os.environ)  # so that what cannot be used is said on any number of ranks
     try:
-        from nnmpi.comm import mpi
+        from nnmpi.comm.transport import mpi
     except (ImportError, RuntimeError) as error:  # no mpi4py, or no library behind it
         if launched() > 1:
             raise RuntimeError(

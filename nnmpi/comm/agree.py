@@ -1,6 +1,6 @@
 """What ranks tell each other of an error that only some of them have met with."""
 
-from nnmpi.comm.base import OtherRankError
+from nnmpi.comm.transport.base import OtherRankError
 
 MOST = 500  # bytes of a message that is sent on
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.comm.run import Array, Steps, wide
+from nnmpi.comm.allreduce.interpreter import Array, Steps, wide
 
 
 def flat(array: Any, call: str) -> Array:

@@ -10,16 +10,17 @@ import numpy as np
 
 from nnmpi.collectives import algorithms
 from nnmpi.collectives.step import Algorithm, cut, rooted
-from nnmpi.comm import agree, choose
+from nnmpi.comm import agree
+from nnmpi.comm.allreduce import autotune
+from nnmpi.comm.allreduce.dispatch import NAMES, TOGETHER, Ways
+from nnmpi.comm.allreduce.interpreter import Array, Runner, Steps
 from nnmpi.comm.arrays import check_array, flat, pieces, put_back, words
-from nnmpi.comm.background import background
-from nnmpi.comm.base import TAGS, AbortedError, Ledger, NoRoomError, Transport
-from nnmpi.comm.calls import Calls
-from nnmpi.comm.guard import Call, Guard, site
-from nnmpi.comm.memory import Common, Shared, room
-from nnmpi.comm.run import Array, Runner, Steps
-from nnmpi.comm.ways import NAMES, TOGETHER, Ways
-from nnmpi.comm.work import Progress, Work
+from nnmpi.comm.debug.call_log import Call, Guard, site
+from nnmpi.comm.debug.calls import Calls
+from nnmpi.comm.progress.helper_thread import background
+from nnmpi.comm.progress.work import Progress, Work
+from nnmpi.comm.shared_memory import Common, Shared, room
+from nnmpi.comm.transport.base import TAGS, AbortedError, Ledger, NoRoomError, Transport
 
 KNOWN = frozenset(NAMES)
 
@@ -41,7 +42,7 @@ class Comm:
         self._talk, self._wire = transport, transport.duplicate()
         self._runner = Runner(self._wire)
         self._ways = Ways(self._wire, self._runner)
-        self._choice: choose.Choice | None = None
+        self._choice: autotune.Choice | None = None
         self._parts = 0
         self._calls = Calls(name, self._wire, self._progress)
 
@@ -253,7 +254,7 @@ class Comm:
             with self._calls.together(self._calls.note("all_reduce", "auto")):
                 with_own_ledger = self._wire.duplicate(Ledger(self.size))
                 trial = Comm(with_own_ledger, f"{self.name}/trial", self._progress)
-            self._choice = choose.measure_choice(trial)
+            self._choice = autotune.measure_choice(trial)
             trial.free()
         return self._choice.name(nbytes)
 

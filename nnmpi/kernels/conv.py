@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from nnmpi.backend import Array, of, xp_of
 from nnmpi.kernels import epilogue
-from nnmpi.kernels.breath import breath
 from nnmpi.kernels.im2col import Im2col, output_size
+from nnmpi.kernels.progress_hook import breath
 from nnmpi.kernels.result import Result
 from nnmpi.kernels.sums import column_sum
 from nnmpi.kernels.winograd import Winograd, grid

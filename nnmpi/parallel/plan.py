@@ -7,35 +7,36 @@ import numpy as np
 from nnmpi.autograd.functional import tensor
 from nnmpi.backend import Backend
 from nnmpi.comm import Comm
-from nnmpi.comm.threads import alone
+from nnmpi.comm.transport.threads import alone
 from nnmpi.config import Config
 from nnmpi.mesh import Mesh
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore
-from nnmpi.parallel import roles, shards
-from nnmpi.parallel.data import DataParallel, part
-from nnmpi.parallel.remote import Remote
-from nnmpi.parallel.server import Server
-from nnmpi.parallel.shares import Shares
-from nnmpi.parallel.stragglers import Delay
+from nnmpi.parallel.checks import reproducible
+from nnmpi.parallel.checks.reference_update import Update
+from nnmpi.parallel.checks.slow_ranks import Delay
+from nnmpi.parallel.checks.verify import Verified
+from nnmpi.parallel.data.batch_split import Shares
+from nnmpi.parallel.data.gradient_sync import DataParallel, part
+from nnmpi.parallel.executor import refuse
+from nnmpi.parallel.server import topology
+from nnmpi.parallel.server.client import Remote
+from nnmpi.parallel.server.server import Server
 from nnmpi.parallel.strategy import Job, Memory, Strategy
-from nnmpi.parallel.update import Update
-from nnmpi.parallel.verify import Verified
-from nnmpi.parallel.worker import refuse
 
 
 def check(config: Config, ranks: int) -> None:
     """Refuses what cannot be, before anything is made."""
     if config.reproducible:
-        shards.check(config, ranks)
+        reproducible.check(config, ranks)
     elif config.shards != Config().shards:
         raise ValueError(
             f"shards {config.shards} without reproducible: a batch is cut into shards for that "
             "alone; add --reproducible, or leave shards out"
         )
-    roles.check(config, ranks)
-    workers = roles.Roles.of(config, ranks).workers
+    topology.check(config, ranks)
+    workers = topology.Roles.of(config, ranks).workers
     Mesh.filled(workers, config.dp)
     Delay.of(config.slow_rank, config.jitter, config.seed, 0, workers)
     if ranks > 1 and config.device != "cpu":
@@ -49,11 +50,11 @@ def build(config: Config, comm: Comm, job: Job) -> Strategy:
     """The strategy that the config asks for. Every rank calls it."""
     if config.verify:
         return _verified(config, comm, job)
-    if roles.Roles.of(config, comm.size).servers:
+    if topology.Roles.of(config, comm.size).servers:
         return _served(config, comm, job)
     mesh = Mesh.filled(comm.size, config.dp)
     if config.reproducible:
-        return shards.Sharded(config, part(comm, mesh, "dp"), mesh, job)
+        return reproducible.Sharded(config, part(comm, mesh, "dp"), mesh, job)
     return DataParallel(config, comm, mesh, job)
 
 
@@ -70,7 +71,7 @@ def _verified(config: Config, comm: Comm, job: Job) -> Strategy:
 
 def _served(config: Config, comm: Comm, job: Job) -> Strategy:
     """A worker or a server, by the rank."""
-    seat = roles.Seat.of(config, comm, job)
+    seat = topology.Seat.of(config, comm, job)
     workers, r = seat.roles.workers, comm.rank
     if r >= workers:
         return Server(seat)
@@ -90,12 +91,12 @@ def pieces(config: Config, ranks: int) -> int:
     """How many parts a batch is cut into, of which a rank computes one at a time."""
     if config.reproducible:
         return config.shards
-    return config.micro_batches * (1 if config.verify else roles.Roles.of(config, ranks).workers)
+    return config.micro_batches * (1 if config.verify else topology.Roles.of(config, ranks).workers)
 
 
 def in_step(config: Config, ranks: int) -> bool:
     """Whether parameters move within steps of this rank only: a server moves them at any time."""
-    return not roles.Roles.of(config, ranks).servers
+    return not topology.Roles.of(config, ranks).servers
 
 
 def order_of_use(model: Module, sample: np.ndarray, on: Backend) -> list[Parameter]:

@@ -9,7 +9,7 @@ from nnmpi.data import Loader
 from nnmpi.mesh import Mesh
 from nnmpi.nn.parameter import Parameter
 from nnmpi.optim import Optimizer
-from nnmpi.parallel.worker import Stepped, Task, Wishes
+from nnmpi.parallel.executor import Stepped, Task, Wishes
 
 Tell: TypeAlias = Callable[[dict[str, Any]], None]
 

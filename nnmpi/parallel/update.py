@@ -1,40 +1,45 @@
-"""What an optimizer on one rank makes of the gradients of a layout.
+"""Moving parameters by summed gradients, or not at all if a number among them is not finite."""
 
-In float32 two trainings part by rounding, so they cannot be compared for long. An update can, step
-by step: from equal parameters and equal gradients one and the same formula gives the same numbers,
-whichever rank moves which part of them.
-"""
-
-from collections.abc import Iterator
+import numpy as np
 
 from nnmpi import backend
-from nnmpi.backend import Array
-from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.store import FlatStore
-from nnmpi.parallel.strategy import Job
+from nnmpi.optim import Optimizer
+from nnmpi.optim.clip import clip_factor
+from nnmpi.parallel.executor import Facts
+from nnmpi.parallel.stores.node import Single
 
 
-class Update:
-    """A copy of the parameters of a layout, moved by an optimizer of its own, with all its sums."""
+class Mover:
+    """Moves the parameters that this rank owns by gradients that are summed over the ranks."""
 
-    def __init__(self, job: Job) -> None:
-        self._theirs, self._rate = job.parameters, job.wishes.rate
-        self._own = [Parameter(p.data) for p in job.parameters]
-        first = self._own[0].data
-        FlatStore(self._own, first.dtype, backend.of(first))
-        self.optimizer = job.optimizer(self._own)
+    def __init__(self, store: Single, optimizer: Optimizer, clip_norm: float | None) -> None:
+        self._store, self._optimizer, self._clip_norm = store, optimizer, clip_norm
 
-    def follow(self, step: int, updated: bool) -> Iterator[tuple[Array, Array]]:
-        """Pairs to compare after a step of the layout: what it has, and what it should have."""
-        for own, p in zip(self._own, self._theirs, strict=True):
-            own.grad = p.grad
+    def begin(self) -> None:
+        """No gradient has arrived yet."""
+        self._optimizer.zero_grad()
+
+    def move(self, lr: float) -> Facts:
+        """A step, if all is finite; the one place where a step waits for a device."""
+        store = self._store
+        xp = backend.xp_of(store.flat_grad)
+        known = xp.append(store.flat_grad[: store.head], store.squares())
+        loss, stop, *used, squares = backend.to_host(known).tolist()
+        for p, times in zip(store.parameters, used, strict=True):
+            p.has_grad = times > 0
+        updated = np.isfinite(loss) and np.isfinite(squares)
         if updated:
-            self.optimizer.lr = self._rate(step)
-            self.optimizer.step()
-        for own, p in zip(self._own, self._theirs, strict=True):
-            yield p.data, own.data
+            self._clip(squares)
+            self._optimizer.lr = lr
+            self._optimizer.step()
+        store.settle()
+        return Facts(loss, stop > 0, bool(updated))
 
-    def take_over(self) -> None:
-        """From here on together again."""
-        for own, p in zip(self._own, self._theirs, strict=True):
-            own.data = p.data
+    def _clip(self, squares: float) -> None:
+        """As `optim.clip_grad_norm` does, by the norm over all ranks."""
+        if self._clip_norm is None:
+            return
+        factor = clip_factor(squares**0.5, self._clip_norm)
+        store = self._store
+        for lo, hi in store.owned(store.spans[0][0], len(store.flat)):
+            store.flat_grad[lo:hi] *= factor

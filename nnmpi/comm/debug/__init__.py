@@ -1,0 +1,1 @@
+"""Finding out what went wrong between ranks."""

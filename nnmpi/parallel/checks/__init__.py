@@ -1,0 +1,1 @@
+"""Equality with one rank, bit-equal runs, and slow ranks for experiments."""

@@ -1,0 +1,1 @@
+"""A run: its parts, training, files and reports."""

@@ -1,0 +1,133 @@
+"""From a config to the parts of a run: data, model, optimizer; each misfit is one clear line."""
+
+import importlib
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nnmpi import data
+from nnmpi.autograd import Tensor, no_grad
+from nnmpi.autograd.functional import tensor
+from nnmpi.backend import Backend
+from nnmpi.config import Config
+from nnmpi.data import Dataset
+from nnmpi.nn import Conv2d, Module
+from nnmpi.nn.models import MODELS, mlp
+from nnmpi.nn.parameter import Parameter
+from nnmpi.optim import OPTIMIZERS, SGD, Optimizer
+from nnmpi.run import saving
+
+
+def dataset(config: Config, given: Dataset | tuple[Any, ...] | None) -> Dataset:
+    """The data set given as such or as arrays, or else the one the config names."""
+    if isinstance(given, Dataset):
+        return given
+    if given is not None:
+        if not isinstance(given, tuple | list):
+            raise ValueError(
+                f"data of type {type(given).__name__}: give (x, y), or (x, y, x_test, y_test); "
+                "the name of a data set belongs to Config"
+            )
+        if len(given) not in (2, 4):
+            raise ValueError(f"data: {len(given)} arrays; give (x, y), or (x, y, x_test, y_test)")
+        x, y, *test = given
+        x_test, y_test = test or (None, None)
+        return data.from_arrays(x, y, x_test, y_test, seed=config.seed)
+    return data.load(
+        config.data, data_dir=config.data_dir, download=config.download, seed=config.seed
+    )
+
+
+def model(config: Config, build: Callable[[], Module] | None, on: Backend) -> Module:
+    """The model on its backend, drawn from the seed, loaded from a file if one is named."""
+    made = _built(config, builder(config.model) if build is None else build)
+    made.seed = config.seed
+    for m in made.modules():
+        if isinstance(m, Conv2d) and config.convolution != "auto":
+            m.algorithm = config.convolution
+    made.to(config.dtype, on)
+    if config.load:
+        try:
+            made.load_state_dict(saving.load(config.load))
+        except ValueError as error:
+            raise ValueError(f"--load {config.load}: {error}") from None
+    return made
+
+
+def _built(config: Config, build: Callable[[], Module]) -> Module:
+    """What the function returns, if it is a model."""
+    what = f"model {config.model}"
+    if isinstance(build, Module):
+        raise ValueError(f"{what}: it is a model itself; give the function or class that makes it")
+    try:
+        made = build()
+    except TypeError as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+            raise  # it comes from within: its traceback says more
+        raise ValueError(f"{what}: it cannot be called without arguments: {error}") from None
+    if not isinstance(made, Module):
+        raise ValueError(f"{what}: what it returns is no nn.Module but {made!r:.60}")
+    return made
+
+
+def builder(spec: str) -> Callable[[], Module]:
+    """What makes the model behind `--model`."""
+    if spec in MODELS:
+        return MODELS[spec]
+    name, colon, argument = spec.partition(":")
+    if name == "mlp" and colon:
+        if not all(re.fullmatch("[0-9]{1,9}", part) for part in argument.split("-")):
+            raise ValueError(
+                f"model {spec!r:.60}: an mlp is given as mlp:784-1024-10, in widths below 10^9"
+            )
+        return lambda: mlp(*map(int, argument.split("-")))
+    if not (name.replace(".", "").isidentifier() and name[0] != "." and argument.isidentifier()):
+        known = ", ".join([*MODELS, "mlp:784-1024-10", "package.module:function"])
+        raise ValueError(f"model {spec!r} is not known; choose one of {known}")
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"model {spec!r}: there is no module {error.name!r} here; "
+            "run from its directory or set PYTHONPATH"
+        ) from None
+    if not hasattr(module, argument):
+        raise ValueError(f"model {spec!r}: module {name} has no function {argument!r}")
+    function: Callable[[], Module] = getattr(module, argument)
+    return function
+
+
+def optimizer(config: Config, trained: Sequence[Parameter]) -> Optimizer:
+    """The optimizer of the config over these parameters."""
+    lr, decay = config.lr, config.weight_decay
+    if config.optimizer == "sgd":
+        return SGD(trained, lr, momentum=config.momentum, weight_decay=decay)
+    return OPTIMIZERS[config.optimizer](trained, lr, weight_decay=decay)
+
+
+@no_grad()
+def check_fit(config: Config, made: Module, d: Dataset, on: Backend) -> None:
+    """One sample goes through the model and comes out as one score a class."""
+    sample = d.train.x[:1]
+    what = f"model {config.model} and data {d.name} do not fit"
+    training = made.training
+    made.eval()
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores = made(tensor(np.zeros(sample.shape, config.dtype), on=on))
+    except ValueError as error:
+        shape = "x".join(map(str, sample.shape[1:]))
+        raise ValueError(f"{what}: samples are {shape}; {error}") from None
+    finally:
+        made.train(training)
+    if not isinstance(scores, Tensor):
+        raise ValueError(f"{what}: the model gives no tensor but a {type(scores).__name__}")
+    if scores.ndim != 2 or scores.shape[1] < d.classes:
+        raise ValueError(
+            f"{what}: a sample gives scores of shape {scores.shape[1:]}, "
+            f"but there are {d.classes} classes"
+        )
+    if not any(p.requires_grad for p in made.parameters()):
+        raise ValueError(f"model {config.model} has no parameter that is trained")

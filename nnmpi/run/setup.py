@@ -1,0 +1,128 @@
+"""What each rank makes alone before ranks share anything, and how they agree that all could."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from nnmpi import backend, data
+from nnmpi.backend import Backend
+from nnmpi.comm import Comm
+from nnmpi.config import Config
+from nnmpi.data import Dataset, Loader, Standardiser
+from nnmpi.nn import CrossEntropyLoss, Module
+from nnmpi.nn.parameter import Parameter
+from nnmpi.optim import schedule
+from nnmpi.parallel import plan
+from nnmpi.parallel.executor import Task
+from nnmpi.run import builders, consistency, saving
+from nnmpi.run.report import check_output
+
+T = TypeVar("T")
+
+
+class Prepared(NamedTuple):
+    """The parts of a run, the same on every rank."""
+
+    dataset: Dataset
+    task: Task
+    twin: Task | None  # its model made anew, where one rank is to train beside the layout
+    order: tuple[list[Parameter], ...]  # the parameters of both, in the order of their use
+    standardiser: Standardiser
+    train: Loader
+    test: Loader
+    steps: int
+    factor: Callable[[int], float]  # of the learning rate, by the step
+
+
+def together(comm: Comm, f: Callable[[], T]) -> T:
+    """Does what may fail on some ranks only, and then fails on all."""
+    error: Exception | None = None
+    try:
+        result = f()
+    except Exception as caught:
+        error = caught
+    comm.agree(error)
+    return result
+
+
+def prepared(
+    config: Config,
+    build: Callable[[], Module] | None,
+    given: Dataset | tuple[Any, ...] | None,
+    comm: Comm,
+) -> Prepared:
+    """All of it; every rank calls it, and if one cannot, or brings other things, all fail."""
+    on = together(comm, lambda: _checked(config, comm))
+    dataset = _in_turn(config, comm, partial(builders.dataset, config, given))
+    parts = together(comm, lambda: _parts(config, build, dataset, on))
+    consistency.check(comm, config, dataset, parts.task.model)
+    return parts
+
+
+def _in_turn(config: Config, comm: Comm, f: Callable[[], T]) -> T:
+    """The first rank before the others if what it does is to fetch files."""
+    first = config.download and comm.rank == 0
+    early = together(comm, f if first else lambda: None)
+    late = together(comm, lambda: early if early is not None else f())
+    assert late is not None
+    return late
+
+
+def _checked(config: Config, comm: Comm) -> Backend:
+    """The device, if what the config asks for can be."""
+    archive = config.data.removeprefix("npz:") if "npz" in config.data else None
+    if config.save and comm.rank == 0:
+        saving.check_target(config.save)
+        check_output("save", config.save, {"data": archive})
+    if config.log and comm.rank == 0:
+        others = {"save": config.save, "load": config.load, "data": archive}
+        check_output("log", config.log, others)
+    plan.check(config, comm.size)
+    return backend.get(config.device)
+
+
+def _parts(
+    config: Config, build: Callable[[], Module] | None, dataset: Dataset, on: Backend
+) -> Prepared:
+    task = _task(config, build, on)
+    builders.check_fit(config, task.model, dataset, on)
+    twin = _task(config, build, on) if config.verify else None
+    if twin is not None and {*twin.model.parameters()} & {*task.model.parameters()}:
+        raise ValueError(
+            f"model {config.model} is the same object each time, and verify trains one on one rank "
+            "beside it: let build make a new one"
+        )
+    sample = np.zeros_like(dataset.train.x[:1], config.dtype)
+    models = [t.model for t in (task, twin) if t is not None]
+    standardiser = Standardiser.of(dataset.train)
+    train = _loader(config, standardiser, dataset.train, shuffle=True)
+    steps = config.epochs * len(train)
+    steps = steps if config.steps is None else min(steps, config.steps)
+    return Prepared(
+        dataset,
+        task,
+        twin,
+        tuple(plan.order_of_use(model, sample, on) for model in models),
+        standardiser,
+        train,
+        _loader(config, standardiser, dataset.test, shuffle=False),
+        steps,
+        schedule.parse(config.lr_schedule, steps),
+    )
+
+
+def _task(config: Config, build: Callable[[], Module] | None, on: Backend) -> Task:
+    return Task(builders.model(config, build, on), CrossEntropyLoss(reduction="sum"), on)
+
+
+def _loader(config: Config, standardiser: Standardiser, split: data.Split, shuffle: bool) -> Loader:
+    return Loader(
+        split,
+        config.batch_size,
+        standardiser=standardiser,
+        dtype=config.dtype,
+        seed=config.seed,
+        shuffle=shuffle,
+    )

@@ -1,0 +1,139 @@
+"""benchmarks/collectives.py: its rows, its picture, and how it ends when something is wrong."""
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from mpijob import run
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+SCRIPT = str(BENCHMARKS / "collectives.py")
+TINY = ("--sizes", "256,4KB", "--seconds", "0.01")
+PLANS = {"ring", "tree", "ps", "p2p", "doubling", "halving", "hierarchical"}
+ALL = PLANS | {"mpi", "shared", "auto", "window", "MPI_Allreduce"}
+# One rank gets a wrong sum from one algorithm at one size.
+WRONG = f"""
+import sys
+sys.path.insert(0, {str(BENCHMARKS)!r})
+from nnmpi.comm import Comm
+
+right = Comm.all_reduce
+
+def wrong(self, array, algorithm="auto"):
+    right(self, array, algorithm)
+    if algorithm == "tree" and self.rank == 1 and array.size == 1024:
+        array[7] += 1
+
+Comm.all_reduce = wrong
+import collectives
+collectives.main(["--sizes", "256,4KB", "--seconds", "0.01", "--algorithms", "ring,tree"])
+"""
+
+
+def needs(module: str) -> pytest.MarkDecorator:
+    found = importlib.util.find_spec(module) is not None
+    return pytest.mark.skipif(not found, reason=f"{module} is not installed")
+
+
+def test_every_way_has_a_row_at_every_size(tmp_path: Path) -> None:
+    told = run(2, SCRIPT, *TINY, "--json", str(tmp_path / "out.json"))
+    assert told.status == 0, told.err
+    assert max(map(len, told.out.splitlines())) <= 110
+    rows = json.loads((tmp_path / "out.json").read_text())
+    sums = [row for row in rows if row["case"] == "all_reduce"]
+    assert {(row["algorithm"], row["bytes"]) for row in sums} == {
+        (name, n) for name in ALL for n in (256, 4096)
+    }
+    for row in sums:
+        assert row["benchmark"] == "collectives"
+        assert row["ranks"] == 2
+        assert row["seconds"] > 0
+        assert row["ratio"] > 0
+        assert row["against"] == "MPI_Allreduce"
+        assert ("predicted_seconds" in row) == (row["algorithm"] in PLANS)
+    (network,) = [row for row in rows if row["case"] == "network"]
+    assert network["alpha"] == network["seconds"] > 0
+
+
+def test_one_rank_and_a_few_names_only() -> None:
+    told = run(1, SCRIPT, *TINY, "--algorithms", "tree,auto")
+    assert told.status == 0, told.err
+    assert "tree" in told.out
+    assert "hierarchical" not in told.out
+
+
+@needs("matplotlib")
+def test_the_picture_is_drawn(tmp_path: Path) -> None:
+    told = run(2, SCRIPT, *TINY, "--plot", str(tmp_path / "out.png"))
+    assert told.status == 0, told.err
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+@needs("torch")
+def test_gloo_is_timed_beside_the_others() -> None:
+    told = run(2, SCRIPT, *TINY, "--compare", "gloo", "--algorithms", "ring")
+    assert told.status == 0, told.err
+    assert "gloo" in told.out
+
+
+def test_a_wrong_sum_ends_the_run() -> None:
+    told = run(2, "-c", WRONG)
+    assert told.status == 1
+    assert "wrong sum: tree at 4 KB on rank 1: element 7 is" in told.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--sizes", "258"), "258 bytes are not whole float32 numbers"),
+        (("--sizes", "4 parsecs"), "'4 parsecs' is not a size"),
+        (("--algorithms", "ring,butterfly"), "'butterfly' is not an algorithm"),
+        (("--seconds", "nan"), "is no time to measure in"),
+        (("--json", "no/such/folder/out.json"), "cannot be written"),
+        (("--faster",), "unrecognized arguments: --faster"),
+    ],
+)
+def test_unusable_flags_are_said_once(flags: tuple[str, ...], words: str) -> None:
+    told = run(2, SCRIPT, *flags)
+    assert told.status == 2
+    assert told.err.count(words) == 1
+    assert not told.out
+
+
+@pytest.mark.parametrize(
+    ("module", "flags"), [("matplotlib", ("--plot", "x.png")), ("torch", ("--compare", "gloo"))]
+)
+def test_a_missing_extra_is_said_before_measuring(module: str, flags: tuple[str, ...]) -> None:
+    hidden = f"""
+import importlib.util, sys
+sys.path.insert(0, {str(BENCHMARKS)!r})
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == {module!r} else find(name, *more)
+import collectives
+collectives.main({list(flags)!r})
+"""
+    told = run(2, "-c", hidden)
+    assert told.status == 2
+    assert "is not installed (pip install" in told.err
+    assert not told.out
+
+
+def test_help_is_printed_once() -> None:
+    told = run(2, SCRIPT, "--help")
+    assert told.status == 0, told.err
+    assert told.out.count("usage:") == 1
+
+
+def test_sizes_are_read_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(os.fspath(BENCHMARKS))
+    try:
+        import timing
+    finally:
+        sys.modules.pop("timing", None)
+    for words in ("256 B", "4 KB", "64 MB", "1.5 MB", "2 GB"):
+        assert timing.size_name(timing.size(words)) == words
+    assert timing.size("256") == 256
+    assert timing.size("4kb") == timing.size("4KiB") == timing.size("4k") == 4096

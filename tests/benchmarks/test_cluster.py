@@ -1,0 +1,300 @@
+"""scripts/cluster: two hosts that talk, what it refuses, and that it leaves nothing behind."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts" / "cluster"
+NETNS = Path("/var/run/netns")
+PATIENCE = 20.0  # seconds
+# The script where the answers of the system are made up.
+ELSEWHERE = """
+import os, runpy, socket, subprocess, sys, tempfile
+sys.path.insert(0, os.path.dirname(sys.argv[1]))
+os.geteuid = lambda: {user}
+sys.platform = {system!r}
+sys.argv[:1] = []
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+TALK = """
+import json, os, socket, time
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+hosts = world.allgather(socket.gethostname())
+groups = world.allgather(world.Split_type(MPI.COMM_TYPE_SHARED).allgather(world.rank))
+payload, began = bytearray(2_000_000), time.perf_counter()
+if world.rank == 0:
+    world.Send(payload, 1)
+    world.Recv(payload[:1], 1)
+elif world.rank == 1:
+    world.Recv(payload, 0)
+    world.Send(payload[:1], 0)
+took = time.perf_counter() - began
+if world.rank == 0:
+    seen = {"hosts": hosts, "groups": groups, "took": took, "directory": os.getcwd()}
+    print(json.dumps(seen | {"threads": os.environ["OPENBLAS_NUM_THREADS"]}))
+"""
+
+
+class Told(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+def run(*words: str | Path, **options: object) -> Told:
+    """One command; where it takes too long it is asked to clean up, and then killed."""
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(words, text=True, start_new_session=True, **pipes, **options) as process:
+        try:
+            out, err = process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            try:
+                process.communicate(timeout=PATIENCE)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return Told(process.returncode, out, err)
+
+
+def cluster(*words: str, **more: str) -> Told:
+    environment = {k: v for k, v in os.environ.items() if k != "OPENBLAS_NUM_THREADS"}
+    return run(sys.executable, SCRIPT, *words, env=environment | more)
+
+
+def ours() -> list[str]:
+    return [path.name for path in NETNS.glob("nnmpi*")]
+
+
+def links() -> str:
+    return run("ip", "-brief", "link").out
+
+
+def processes_inside() -> list[str]:
+    return [pid for name in ours() for pid in run("ip", "netns", "pids", name).out.split()]
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def allowed() -> None:
+    """Skips where this machine cannot have a cluster, or somebody is using it."""
+    if sys.platform != "linux":
+        pytest.skip("network namespaces are Linux's")
+    if os.geteuid() != 0:
+        pytest.skip("network namespaces need root")
+    if not shutil.which("ip") or not shutil.which("tc"):
+        pytest.skip("no ip and tc on PATH")
+    if not shutil.which("mpirun") and not (ROOT / ".venv/bin/mpirun").exists():
+        pytest.skip("no mpirun on PATH or in .venv/bin")
+    if ours():
+        pytest.skip("a cluster is up: scripts/cluster down removes it")
+    probe = run("ip", "netns", "add", "nnmpi-probe")
+    run("ip", "netns", "delete", "nnmpi-probe")
+    if probe.status:
+        pytest.skip(f"network namespaces are not allowed here: {probe.err.strip()}")
+
+
+@pytest.fixture
+def clean(allowed: None) -> Iterator[None]:
+    """Whatever a test does, its cluster is gone afterwards."""
+    before = links()
+    yield
+    told = cluster("down")
+    assert (told, ours(), links()) == (Told(0, "", ""), [], before)
+
+
+@pytest.fixture
+def two(clean: None) -> None:
+    told = cluster("up", "--hosts", "2", "--rate", "100mbit")
+    assert told == Told(0, "2 hosts, 100mbit each way\n", "")
+
+
+@pytest.fixture
+def slow_tc(tmp_path: Path) -> Path:
+    """A folder with a tc that does its work twice, and then only says so and waits."""
+    tc = tmp_path / "tc"
+    tc.write_text(
+        f"#!/bin/sh\necho >>{tmp_path}/calls\n"
+        f'[ "$(wc -l <{tmp_path}/calls)" -gt 2 ] || exec {shutil.which("tc")} "$@"\n'
+        'sleep "${STUCK:-0}"\necho "no more of that" >&2\nexit 1\n'
+    )
+    tc.chmod(0o755)
+    return tmp_path
+
+
+# ---- what it refuses
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ([], "arguments are required: up, run, status or down"),
+        (["start"], "invalid choice: 'start'"),
+        (["up", "--hosts", "0"], "'0' is not a number from 1 to 250"),
+        (["up", "--hosts", "many"], "'many' is not a number"),
+        (["up", "--", "python"], "up takes no command"),
+        (["run", "-n", "4", "python"], "needs a command after --"),
+        (["run", "-n", "4", "--"], "no command after --"),
+        (["run", "--", "python"], "arguments are required: -n"),
+    ],
+)
+def test_unusable_arguments_get_one_line(words: list[str], answer: str) -> None:
+    told = cluster(*words)
+    assert (told.status, told.out) == (2, "")
+    assert re.fullmatch(r"scripts/cluster: .*; see scripts/cluster --help\n", told.err)
+    assert answer in told.err
+
+
+def test_help_is_for_everybody() -> None:
+    told = cluster("--help")
+    assert (told.status, told.err) == (0, "")
+    assert told.out.count("scripts/cluster") == 4
+    assert len(told.out.splitlines()) < 15
+
+
+@pytest.mark.parametrize(
+    ("user", "system", "answer"),
+    [
+        (0, "darwin", "network namespaces are Linux's: this system has none"),
+        (1000, "linux", "network namespaces need root: sudo scripts/cluster ..."),
+        (0, "linux", "no ip on PATH: install iproute2"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["up", "run", "status", "down"])
+def test_elsewhere_it_says_what_is_missing(
+    tmp_path: Path, verb: str, user: int, system: str, answer: str
+) -> None:
+    words = [verb, "-n", "2", "--", "true"] if verb == "run" else [verb]
+    code = ELSEWHERE.format(user=user, system=system)
+    told = run(sys.executable, "-c", code, str(SCRIPT), *words, env={"PATH": str(tmp_path)})
+    assert told == Told(2, "", f"scripts/cluster: {answer}\n")
+
+
+@pytest.mark.usefixtures("clean")
+def test_with_nothing_up_it_says_what_to_do() -> None:
+    for words in (["run", "-n", "2", "--", "true"], ["status"]):
+        line = "scripts/cluster: no cluster is up: scripts/cluster up first\n"
+        assert cluster(*words) == Told(1, "", line)
+    assert cluster("down") == Told(0, "", "")
+    for words in (["--rate", "fast"], ["--rate", "0mbit"], ["--delay", "long"]):
+        told = cluster("up", *words)
+        assert (told.status, told.out, ours()) == (2, "", [])
+        assert re.fullmatch(r"scripts/cluster: unusable .*: give one such as .*\n", told.err)
+
+
+# ---- ranks
+
+
+@pytest.mark.usefixtures("two")
+def test_hosts_have_names_and_talk_at_the_rate() -> None:
+    told = cluster("run", "-n", "4", "--timeout", "15", "--", sys.executable, "-c", TALK)
+    assert told.status == 0, told.err
+    seen = json.loads(told.out)
+    assert seen["hosts"] == ["nnmpi1", "nnmpi2", "nnmpi1", "nnmpi2"]
+    assert seen["groups"] == [[0, 2], [1, 3], [0, 2], [1, 3]]
+    assert seen["took"] > 0.1  # 160 ms by the rate, less what the buckets hold
+    assert (seen["directory"], seen["threads"]) == (os.getcwd(), "1")
+
+
+@pytest.mark.usefixtures("two")
+def test_ranks_may_fill_hosts_and_their_status_is_kept() -> None:
+    told = cluster("run", "-n", "3", "--per-host", "2", "--", "sh", "-c", "hostname; exit 0")
+    assert (told.status, sorted(told.out.split())) == (0, ["nnmpi1", "nnmpi1", "nnmpi2"])
+    told = cluster("run", "-n", "3", "--per-host", "1", "--", "true")
+    line = "3 ranks, 1 to a host, need 3 hosts, not 2: lower -n or raise --per-host"
+    assert told == Told(2, "", f"scripts/cluster: {line}\n")
+    assert cluster("run", "-n", "1", "--", "sh", "-c", "exit 7").status == 7
+    told = cluster("up")
+    assert (told.status, told.out) == (1, "")
+    assert told.err.endswith("is up: scripts/cluster down first\n")
+    assert cluster("status") == Told(0, "2 hosts, 100mbit each way\n", "")
+
+
+@pytest.mark.usefixtures("two")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
+    """The ranks ignore polite requests, and one of their children leaves their group."""
+    rank = f"trap '' INT TERM; setsid sleep 60 & touch {tmp_path}/$(hostname); sleep 60; sleep 60"
+    words = (sys.executable, SCRIPT, "run", "-n", "2", "--", "sh", "-c", rank)
+    bystander = subprocess.Popen(["ip", "netns", "exec", "nnmpi1", "sleep", "60"])
+    with (
+        (tmp_path / "out").open("wb") as out,
+        subprocess.Popen(words, start_new_session=True, stdout=out, stderr=out) as process,
+    ):
+        try:
+            wait_for(lambda: all((tmp_path / f"nnmpi{i}").exists() for i in (1, 2)))
+            os.killpg(process.pid, number)
+            assert process.wait(PATIENCE) == 128 + number
+            assert processes_inside() == [str(bystander.pid)]
+        finally:
+            process.kill()
+            bystander.kill()
+            bystander.wait()
+
+
+# ---- up that does not come to its end
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_failure_half_way_leaves_nothing(slow_tc: Path) -> None:
+    told = cluster("up", "--hosts", "3", PATH=f"{slow_tc}:{os.environ['PATH']}")
+    assert (told.status, told.out, ours()) == (1, "", [])
+    line = r"scripts/cluster: `tc -n nnmpi2 qdisc add .*` failed: no more of that; nothing is .*\n"
+    assert re.fullmatch(line, told.err)
+
+
+@pytest.mark.usefixtures("clean")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_up_leaves_nothing(slow_tc: Path, number: signal.Signals) -> None:
+    environment = os.environ | {"PATH": f"{slow_tc}:{os.environ['PATH']}", "STUCK": "60"}
+    words = (sys.executable, SCRIPT, "up")
+    with subprocess.Popen(words, start_new_session=True, env=environment) as process:
+        try:
+            calls = slow_tc / "calls"
+            wait_for(lambda: calls.exists() and len(calls.read_text()) == 3)
+            os.killpg(process.pid, number)
+            assert process.wait(PATIENCE) == 128 + number
+        finally:
+            process.kill()
+    assert ours() == []
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_half_made_cluster_is_known_and_removed() -> None:
+    """As a kill -9 leaves it; the fixture sees that `down` removes it."""
+    for name in ("nnmpi0", "nnmpi1"):
+        run("ip", "netns", "add", name)
+    for words in (["run", "-n", "2", "--", "true"], ["status"], ["up"]):
+        told = cluster(*words)
+        assert (told.status, told.out) == (1, "")
+        assert re.fullmatch(r"scripts/cluster: .*scripts/cluster down.*\n", told.err)
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_delay_is_there_or_refused() -> None:
+    told = cluster("up", "--hosts", "2", "--delay", "20ms")
+    if told.status:
+        assert (told.status, told.out, ours()) == (2, "", [])
+        assert re.fullmatch("scripts/cluster: --delay needs a kernel with netem: .*\n", told.err)
+        pytest.skip("this kernel has no netem, and the script says so")
+    assert told.out == "2 hosts, 1gbit each way, 20ms of added delay\n"
+    told = cluster("run", "-n", "2", "--", sys.executable, "-c", TALK)
+    assert json.loads(told.out)["took"] > 0.04

@@ -1,0 +1,142 @@
+"""Memory that ranks share, where there are several nodes, and what is refused."""
+
+import time
+
+import laws_memory
+import numpy as np
+import pytest
+
+from nnmpi.comm import Comm, MismatchError
+from nnmpi.comm.debug.call_log import Call
+from nnmpi.comm.transport import threads
+from nnmpi.comm.transport.base import Window
+from nnmpi.comm.transport.threads import ThreadTransport
+
+
+@pytest.mark.parametrize(("p", "per_node"), [(4, 2), (5, 2), (6, 3), (3, 1), (7, 4)])
+def test_memory_on_several_nodes(p: int, per_node: int) -> None:
+    def law(comm: Comm) -> None:
+        first = comm.rank // per_node * per_node
+        assert comm.node() == tuple(range(first, min(first + per_node, p)))
+        laws_memory.parts_of_shared_memory_under_way_together(comm)
+        laws_memory.ranks_of_a_node_share_a_part_out(comm)
+        laws_memory.memory_of_a_node(comm)
+        back = comm.split(0, -comm.rank)
+        assert back is not None
+        assert back.node() == tuple(sorted(p - 1 - r for r in comm.node()))
+
+    threads.run(p, law, per_node=per_node)
+
+
+def test_sums_of_parts_on_several_nodes_leave_the_rest_alone() -> None:
+    def law(comm: Comm) -> None:
+        buffer = comm.shared(40, "float16")
+        buffer.mine[:] = comm.rank
+        buffer.total[buffer.own()] = 99
+        comm.barrier()
+        buffer.all_reduce(10, 30)
+        assert buffer.total.tolist() == [99] * 10 + [10] * 20 + [99] * 10
+
+    threads.run(5, law, per_node=2)
+
+
+def test_nodes_meet_apart() -> None:
+    """A node does not wait for another, however often its ranks meet."""
+
+    def law(comm: Comm) -> tuple[int, int]:
+        memory = comm.common(4, "int64")
+        for _ in range(1 + 3 * (comm.rank // 2)):
+            memory.meet()
+        memory.array[comm.rank] += comm.rank
+        comm.barrier()
+        return memory.array.ctypes.data, int(memory.array.sum())
+
+    (a, b, c, d) = threads.run(4, law, per_node=2)
+    assert a == b
+    assert c == d
+    assert a[0] != c[0]
+    assert (a[1], c[1]) == (1, 5)
+
+
+def test_only_the_first_rank_of_a_node_holds_the_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+    window = ThreadTransport.window
+    monkeypatch.setattr(
+        ThreadTransport,
+        "window",
+        lambda self, n: asked.append((self._me, n)) or window(self, n),
+    )
+    threads.run(4, lambda comm: comm.common(10, "float32"), per_node=2)
+    assert sorted(asked) == [(0, 40), (1, 0), (2, 40), (3, 0)]
+
+
+def test_memory_is_zero_for_whoever_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    window = ThreadTransport.window
+
+    def slow(self: ThreadTransport, nbytes: int) -> Window:
+        made = window(self, nbytes)
+        if self.rank == 0:
+            made.segments[0][:] = 7
+        self.barrier()
+        time.sleep(0.05 * (self.rank == 0))
+        return made
+
+    monkeypatch.setattr(ThreadTransport, "window", slow)
+    threads.run(2, lambda comm: np.testing.assert_array_equal(comm.common(9, "int32").array, 0))
+
+
+def test_a_node_without_room_is_told_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {0: 1 << 40, 1: 100_000}
+    monkeypatch.setattr(ThreadTransport, "room", lambda self: small[self._me // 2])
+
+    def law(comm: Comm) -> None:
+        with pytest.raises(MemoryError, match=r"a memory for each node takes 800,000 bytes, and "):
+            comm.common(100_000, "float64")
+        comm.common(10_000, "float64").meet()
+
+    threads.run(4, law, per_node=2)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 3), (0, 11), (4, 3), (11, None)])
+def test_elements_that_are_not_there_are_refused(start: int, stop: int | None) -> None:
+    buffer = threads.alone().shared(10, "float32")
+    for call in (buffer.all_reduce, buffer.start, buffer.own):
+        with pytest.raises(ValueError, match=r"of 10: use 0 <= start <= stop <= 10"):
+            call(start, stop)
+    with pytest.raises(TypeError):
+        buffer.own(0.5)  # type: ignore[arg-type]
+
+
+def test_parts_in_another_order_are_a_mismatch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NNMPI_DEBUG", "collectives")
+
+    def law(comm: Comm) -> None:
+        buffer = comm.shared(10, "float32")
+        buffer.start(0, 5).wait()
+        buffer.all_reduce(5 * comm.rank, 5 + 5 * comm.rank)
+
+    words = (
+        "rank 0 calls shared.all_reduce of 5 float32 from element 0 .* while rank 1 .* element 5"
+    )
+    with pytest.raises(MismatchError, match=words):
+        threads.run(2, law)
+
+
+def test_ranks_that_meet_elsewhere_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NNMPI_DEBUG", "collectives")
+
+    def law(comm: Comm) -> None:
+        memory = comm.common(3, "float32")
+        memory.meet()
+        (memory.free if comm.rank else memory.meet)()
+
+    with pytest.raises(
+        MismatchError, match=r"rank 0 calls common\.meet .* rank 1 calls common\.free"
+    ):
+        threads.run(2, law)
+
+
+def test_a_part_of_memory_is_told_in_words() -> None:
+    dtype = np.dtype("float32")
+    call = Call("world", 3, "shared.all_reduce", "", dtype, 2000, 1000, "/else/where.py", 7)
+    assert call.text == "shared.all_reduce of 2,000 float32 from element 1000"

@@ -1,0 +1,273 @@
+"""What ranks may do wrong, with ranks as threads, and the texts that tell of it."""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nnmpi.comm import AbortedError, Comm, MismatchError
+from nnmpi.comm.debug.call_log import Call, Guard, Settings, named
+from nnmpi.comm.debug.compare import difference
+from nnmpi.comm.debug.record import Record
+from nnmpi.comm.progress.work import Progress
+from nnmpi.comm.transport.threads import run
+
+
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NNMPI_DEBUG", "collectives")
+
+
+def ones(n: int = 10, dtype: Any = np.float32) -> np.ndarray:
+    return np.ones(n, dtype)
+
+
+MISMATCHES: dict[str, tuple[Callable[[Comm], object], Callable[[Comm], object]]] = {
+    "dtype": (lambda c: c.reduce(ones(dtype="i4")), lambda c: c.reduce(ones())),
+    "auto": (lambda c: c.barrier(), lambda c: c.all_reduce(ones())),
+    "count": (lambda c: c.all_reduce(ones(12), "mpi"), lambda c: c.all_reduce(ones(), "mpi")),
+    "algorithm": (lambda c: c.all_reduce(ones(), "mpi"), lambda c: c.all_reduce(ones(), "ring")),
+    "operation": (lambda c: c.reduce_scatter(ones()), lambda c: c.all_gather(ones())),
+    "start": (lambda c: c.start(ones(), "tree").wait(), lambda c: c.start(ones(), "ring").wait()),
+    "root": (lambda c: c.reduce(ones(), 1), lambda c: c.reduce(ones(), 0)),
+    "broadcast": (lambda c: c.broadcast(ones()), lambda c: c.all_reduce(ones(), "ring")),
+    "barrier": (lambda c: c.barrier(), lambda c: c.split(0)),
+    "shared": (lambda c: c.shared(4, "float32"), lambda c: c.shared(4, "float64")),
+}
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("name", MISMATCHES)
+@pytest.mark.usefixtures("checked")
+def test_every_rank_is_told_who_differs(name: str, size: int) -> None:
+    told: list[str] = []
+
+    def f(comm: Comm) -> None:
+        other, usual = MISMATCHES[name]
+        with pytest.raises(MismatchError, match=r"differ in call \d+: ranks? \d calls? ") as caught:
+            (other if comm.rank == 1 else usual)(comm)
+        told.append(str(caught.value))
+
+    run(size, f)
+    assert len(told) == size
+    assert len(set(told)) == 1
+    assert f"{named([0, *range(2, size)])} call" in told[0]
+    assert "rank 1 calls " in told[0]
+    assert "test_guard.py:" in told[0]
+
+
+@pytest.mark.usefixtures("checked")
+def test_memory_that_is_summed_in_another_order_is_a_mismatch() -> None:
+    def f(comm: Comm) -> None:
+        a, b = comm.shared(4, "float32"), comm.shared(8, "float32")
+        for buffer in (a, b) if comm.rank else (b, a):
+            buffer.all_reduce()
+
+    with pytest.raises(MismatchError, match=r"rank 0 calls shared\.all_reduce of 8 float32"):
+        run(2, f)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.usefixtures("checked")
+def test_equal_calls_from_different_lines_are_no_mismatch(size: int) -> None:
+    def f(comm: Comm) -> float:
+        array, later = ones(3), ones(3)
+        if comm.rank:
+            comm.all_reduce(array, "ring")
+        else:
+            comm.all_reduce(array, "ring")
+        comm.start(later, "ring").wait()
+        comm.barrier()
+        part = comm.split(comm.rank % 2)
+        assert part is not None
+        part.broadcast(array)
+        return float(array[0])
+
+    assert run(size, f) == [size] * size
+
+
+def test_the_check_is_not_in_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    def f(comm: Comm) -> list[int]:
+        comm.all_reduce(ones(), "ring")
+        return [*comm.ledger.sent_messages, *comm.ledger.received_bytes]
+
+    without = run(3, f)
+    monkeypatch.setenv("NNMPI_DEBUG", "collectives")
+    assert run(3, f) == without
+
+
+@pytest.mark.usefixtures("checked")
+def test_the_check_waits_for_nothing_that_waits_for_it() -> None:
+    """Rank 1 is in the wait for the first sum while the others compare the second."""
+
+    def f(comm: Comm) -> float:
+        first, second = ones(), ones()
+        work = comm.start(first, "ring")
+        if comm.rank == 1:
+            work.wait()
+        later = comm.start(second, "ring")
+        later.wait()
+        work.wait()
+        return float(first[0] + second[0])
+
+    assert run(3, f) == [6.0] * 3
+
+
+@pytest.mark.usefixtures("checked")
+def test_what_is_started_does_not_wait_for_the_check() -> None:
+    """Else rank 0 would wait for rank 1, which waits for a message from rank 0."""
+
+    def f(comm: Comm) -> float:
+        total, message = ones(), ones()
+        if comm.rank:
+            comm.irecv(message, 0).wait()
+            comm.all_reduce(total, "ring")
+        else:
+            work = comm.start(total, "ring")
+            comm.isend(message, 1).wait()
+            work.wait()
+        return float(total[0])
+
+    assert run(2, f) == [2.0, 2.0]
+
+
+def test_a_rank_that_never_arrives_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NNMPI_TIMEOUT", "0.2")
+    come = threading.Event()
+
+    def f(comm: Comm) -> None:
+        comm.barrier()
+        if comm.rank == 1:
+            come.wait()
+        comm.barrier()
+
+    with pytest.raises(AbortedError, match="longer than NNMPI_TIMEOUT, in barrier") as caught:
+        run(3, f)
+    come.set()
+    report = str(caught.value)
+    assert "missing: rank 1 computes or sleeps, and has made 1 of 2 calls of world" in report
+    assert "ranks 0 and 2: waits in barrier (call 2 of Comm world, " in report
+    assert "come.wait()" in report
+    assert "barrier (call 1 of Comm world, " in report
+
+
+def test_ranks_that_wait_in_a_circle_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is missing: all poll, each for what another has not begun."""
+    monkeypatch.setenv("NNMPI_TIMEOUT", "0.2")
+
+    def f(comm: Comm) -> None:
+        parts = [comm.split(0), comm.split(0)]
+        part = parts[comm.rank]
+        assert part is not None
+        other = comm.irecv(ones(), 1 - comm.rank)
+        part.all_reduce(ones(), "ring")
+        other.wait()
+
+    with pytest.raises(AbortedError, match=r"missing: rank \d waits in all_reduce of 10 float32"):
+        run(2, f)
+
+
+def test_a_message_that_is_never_sent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NNMPI_TIMEOUT", "0.2")
+    come = threading.Event()
+
+    def f(comm: Comm) -> None:
+        if comm.rank == 0:
+            comm.irecv(ones(), 2).wait()
+        come.wait()
+
+    with pytest.raises(AbortedError, match="in irecv of 10 float32 from rank 2") as caught:
+        run(3, f)
+    come.set()
+    missing = [line for line in str(caught.value).splitlines() if line.startswith("missing")]
+    assert missing == ["missing: rank 2 computes or sleeps"]
+
+
+def test_a_slow_rank_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NNMPI_TIMEOUT", "10")
+
+    def f(comm: Comm) -> int:
+        time.sleep(0.3 * comm.rank)
+        comm.barrier()
+        return comm.rank
+
+    assert run(2, f) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("environment", "settings"),
+    [
+        ({}, Settings(False, math.inf)),
+        ({"NNMPI_DEBUG": "", "NNMPI_TIMEOUT": ""}, Settings(False, math.inf)),
+        ({"NNMPI_DEBUG": "collectives", "NNMPI_TIMEOUT": "2.5"}, Settings(True, 2.5)),
+    ],
+)
+def test_settings_are_read_from_the_environment(
+    environment: dict[str, str], settings: Settings
+) -> None:
+    assert Settings.of(environment) == settings
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("NNMPI_DEBUG", "yes"), *(("NNMPI_TIMEOUT", v) for v in ("0", "-1", "nan", "soon"))],
+)
+def test_settings_that_mean_nothing_are_refused(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} is '{value}': set it to .* or not at all"):
+        Settings.of({name: value})
+
+
+def call(number: int = 4, operation: str = "all_reduce", root: int = -1, line: int = 7) -> Call:
+    dtype = np.dtype("float32")
+    return Call("world", number, operation, "ring", dtype, 1000, root, "/else/where.py", line)
+
+
+def test_a_call_is_told_in_words() -> None:
+    assert str(call()) == (
+        "all_reduce of 1,000 float32 by ring (call 4 of Comm world, /else/where.py:7)"
+    )
+    assert call(operation="reduce", root=2).text == "reduce of 1,000 float32 to rank 2 by ring"
+    assert str(call(-1, "irecv", 3)).startswith("irecv of 1,000 float32 from rank 3")
+
+
+def test_lines_are_told_and_the_few_come_first() -> None:
+    calls = [call(line=1), call(line=2), call(operation="reduce", root=0), call(line=1)]
+    assert difference(calls) == (
+        "the ranks of Comm world differ in call 4: "
+        "rank 2 calls reduce of 1,000 float32 to rank 0 by ring (/else/where.py:7), while "
+        "ranks 0, 1 and 3 call all_reduce of 1,000 float32 by ring "
+        "(/else/where.py:1 or /else/where.py:2)"
+    )
+
+
+def test_a_record_survives_the_way_to_another_rank() -> None:
+    guard = Guard()
+    guard.group("world", (0, 1)).number = 4
+    guard.calls.append(call())
+    guard.enter(call())
+    record = Record.of(Progress(guard), threading.get_ident())
+    there = Record.decoded(record.encoded())
+    assert there.numbers == {"world": 4}
+    assert str(there.waits) == str(call())
+    assert [str(c) for c in there.calls] == [str(call())]
+    assert "test_a_record_survives" in there.stack
+    assert there.joins(call(4))
+    assert not there.joins(call(5))
+
+
+def test_a_rank_that_has_left_joins_nothing_that_it_has_not_completed() -> None:
+    record = Record({"world": 4}, [], [call(4)], None, 0.0, "", left=True)
+    assert record.joins(call(3))
+    assert not record.joins(call(4))
+    assert record._replace(left=False).joins(call(4))
+
+
+def test_only_the_last_calls_are_kept() -> None:
+    guard = Guard()
+    for number in range(50):
+        guard.calls.append(call(number))
+    assert [c.number for c in guard.last()] == list(range(30, 50))

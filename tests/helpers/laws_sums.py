@@ -1,0 +1,218 @@
+"""Laws of single collectives: their sums, their bits, their bytes, their arrays."""
+
+import numpy as np
+from brought import by_hand, gathered, lengths, part, rough, total
+
+from nnmpi.collectives import algorithms
+from nnmpi.collectives.algorithms import ALGORITHMS, levels
+from nnmpi.collectives.step import cut
+from nnmpi.comm import Comm
+from nnmpi.comm.allreduce.dispatch import NAMES
+from nnmpi.comm.allreduce.interpreter import wide
+
+TYPES = ["float64", "float32", "float16", "int8", "int64", "uint16", "complex64", "bool"]
+
+
+def all_reduce_sums(comm: Comm) -> None:
+    p = comm.size
+    cases = [(dtype, 3 * p + 2) for dtype in TYPES] + [("float32", n) for n in lengths(p)]
+    for name in (*NAMES, "auto"):
+        for dtype, n in cases:
+            x = part(comm.rank, n, dtype)
+            assert comm.all_reduce(x, name) is None
+            np.testing.assert_array_equal(x, total(p, n, dtype), f"{name} {dtype} {n}")
+
+
+def all_reduce_has_the_bits_of_its_plan(comm: Comm) -> None:
+    n, p = 157, comm.size
+    for name in ALGORITHMS:
+        for dtype in map(np.dtype, ("float32", "float64", "float16", "complex128")):
+            want = by_hand(
+                ALGORITHMS[name], [rough(r, n, dtype).astype(wide(dtype)) for r in range(p)]
+            )
+            for finish in (comm.all_reduce, lambda x, name: comm.start(x, name).wait()):
+                x = rough(comm.rank, n, dtype)
+                finish(x, name)
+                assert x.tobytes() == want[comm.rank].astype(dtype).tobytes(), (name, dtype)
+
+
+def all_reduce_gives_all_ranks_the_same_bits(comm: Comm) -> None:
+    for name in NAMES:
+        for dtype in ("float32", "float16"):
+            x, again = rough(comm.rank, 1001, dtype), rough(comm.rank, 1001, dtype)
+            comm.all_reduce(x, name)
+            comm.all_reduce(again, name)
+            assert x.tobytes() == again.tobytes()
+            rows = gathered(comm, x)
+            assert (rows == rows[0]).all(), (name, dtype)
+            exact = np.sum([rough(r, 1001, dtype).astype("f8") for r in range(comm.size)], 0)
+            scale = np.sum([abs(rough(r, 1001, dtype).astype("f8")) for r in range(comm.size)], 0)
+            # half a unit in the last place of float32 for each addition, and rounding at the end
+            bound = scale * comm.size * 2.0**-24 + abs(exact) * np.finfo(dtype).eps
+            assert (abs(x.astype("f8") - exact) <= bound).all(), (name, dtype)
+
+
+def half_precision_does_not_overflow_on_the_way(comm: Comm) -> None:
+    """60000 - 60000 + ... leaves float16's range unless it is summed in float32."""
+    for name in NAMES:
+        x = np.full(40, 60000 if comm.rank % 2 == 0 else -60000, "float16")
+        comm.all_reduce(x, name)
+        np.testing.assert_array_equal(x, 60000 * (comm.size % 2), name)
+
+
+def other_collectives(comm: Comm) -> None:
+    p = comm.size
+    for dtype in ("float32", "float16", "int64", "complex128"):
+        for n in lengths(p):
+            want, own = total(p, n, dtype), comm.chunk(n)
+            for name in algorithms.REDUCE_SCATTERS:
+                x = part(comm.rank, n, dtype)
+                y = comm.reduce_scatter(x, name)
+                np.testing.assert_array_equal(y, want[own], name)
+                assert n == 0 or y.size == 0 or np.shares_memory(x, y)
+            for name in algorithms.ALL_GATHERS:
+                x = np.full(n, 99, dtype)
+                x[own] = want[own]
+                comm.all_gather(x, name)
+                np.testing.assert_array_equal(x, want, name)
+            for root in range(p):
+                for name in algorithms.REDUCES:
+                    x = part(comm.rank, n, dtype)
+                    comm.reduce(x, root, name)
+                    kept = want if comm.rank == root else part(comm.rank, n, dtype)
+                    np.testing.assert_array_equal(x, kept, name)
+                for name in algorithms.BROADCASTS:
+                    x = part(comm.rank, n, dtype)
+                    comm.broadcast(x, root, name)
+                    np.testing.assert_array_equal(x, part(root, n, dtype), name)
+
+
+def moving_changes_no_bits(comm: Comm) -> None:
+    """Broadcast and all-gather leave NaNs, signed zeros and half precision as they are."""
+    bits = np.arange(1 << 16).astype(np.uint16)
+    x = bits.copy() if comm.rank == 0 else np.zeros_like(bits)
+    halves = x.view(np.float16)
+    comm.broadcast(halves)
+    assert x.tobytes() == bits.tobytes()
+    x[:] = 0
+    x[comm.chunk(x.size)] = bits[comm.chunk(x.size)]
+    comm.all_gather(halves)
+    assert x.tobytes() == bits.tobytes()
+
+
+def messages_and_bytes(comm: Comm) -> None:
+    """The ledger of a power of two of ranks, against the formulas; M bytes a buffer."""
+    p, r, k = comm.size, comm.rank, levels(comm.size)
+    if p & (p - 1):
+        return
+    n = 24 * p
+    M = 4 * n
+    up = k if r == 0 else (r & -r).bit_length() - 1  # how many leaves hang from this rank
+    parent = int(r > 0)
+    formulas = {  # messages, bytes sent
+        "ring": (2 * (p - 1), 2 * (p - 1) * M // p),
+        "p2p": (2 * (p - 1), 2 * (p - 1) * M // p),
+        "tree": (up + parent, (up + parent) * M),
+        "ps": (p - 1, (p - 1) * M) if r == 0 else (1, M),
+        "doubling": (k, k * M),
+        "halving": (2 * k, 2 * (p - 1) * M // p),
+    }
+    for name, (messages, nbytes) in formulas.items():
+        comm.ledger.reset()
+        comm.all_reduce(np.ones(n, "float32"), name)
+        assert sum(comm.ledger.sent_messages) == messages, name
+        assert sum(comm.ledger.sent_bytes) == nbytes, name
+        assert sum(comm.ledger.received_messages) == messages, name
+        assert sum(comm.ledger.received_bytes) == nbytes, name
+
+
+def messages_and_bytes_by_peer(comm: Comm) -> None:
+    """The ledger of any number of ranks, against the plan; partial sums of float16 take 4 bytes."""
+    p, r, n = comm.size, comm.rank, 37
+    for dtype, sums, final in (("float64", 8, 8), ("float16", 4, 2)):
+        for name, algorithm in ALGORITHMS.items():
+            sent, received = np.zeros((2, p), int), np.zeros((2, p), int)
+            for s in algorithm.steps(r, p):
+                for peer, range_, row in ((s.to, s.send, sent), (s.source, s.recv, received)):
+                    lo, hi = (cut(n, algorithm.chunks(p), int(i)) for i in range_)
+                    if peer >= 0 and hi > lo:
+                        row[:, peer] += 1, (hi - lo) * (sums if s.reduce else final)
+            for way in (comm.all_reduce, lambda x, name: comm.start(x, name).wait()):
+                comm.ledger.reset()
+                way(np.ones(n, dtype), name)
+                ledger = comm.ledger
+                assert [ledger.sent_messages, ledger.sent_bytes] == sent.tolist(), name
+                assert [ledger.received_messages, ledger.received_bytes] == received.tolist(), name
+
+
+def shared_memory_sends_nothing(comm: Comm) -> None:
+    comm.ledger.reset()
+    comm.all_reduce(np.ones(100), "shared")
+    buffer = comm.shared(100, "float32")
+    buffer.mine[:] = 1
+    buffer.all_reduce()
+    assert sum(comm.ledger.sent_messages) == sum(comm.ledger.received_messages) == 0
+    buffer.free()
+
+
+def buffers_in_shared_memory(comm: Comm) -> None:
+    for dtype in ("float32", "float16", "int64"):
+        for n in (0, 1, comm.size + 1, 50_000):
+            buffer = comm.shared(n, dtype)
+            assert buffer.mine.shape == buffer.total.shape == (n,)
+            assert buffer.mine.dtype == dtype
+            for turn in range(3):
+                buffer.mine[:] = part(comm.rank + turn, n, dtype)
+                if turn == 1:
+                    buffer.start().wait()
+                else:
+                    buffer.all_reduce()
+                want = np.add.reduce(
+                    [part(r + turn, n, dtype) for r in range(comm.size)], dtype=dtype
+                )
+                np.testing.assert_array_equal(buffer.total, want)
+                np.testing.assert_array_equal(buffer.mine, part(comm.rank + turn, n, dtype))
+            buffer.free()
+
+
+def arrays_in_any_layout(comm: Comm) -> None:
+    p = comm.size
+    for name in NAMES:
+        whole = np.arange(60.0).reshape(3, 4, 5) + comm.rank
+        for view in (whole.T, whole[:, 1:3, ::2], whole[..., 0], whole[1, 1, 1:2].reshape(())):
+            before, x = whole.copy(), view.copy()
+            comm.all_reduce(view, name)
+            np.testing.assert_array_equal(view, x * p + p * (p - 1) / 2 - p * comm.rank)
+            view[...] = x
+            np.testing.assert_array_equal(whole, before)  # nothing beside the view was touched
+
+
+def long_messages_are_cut(comm: Comm) -> None:
+    """As messages above 1 GiB are, here above 40 bytes."""
+    small = comm.split(0)
+    assert small is not None
+    small._wire.piece = small._talk.piece = 40
+    for name in (*ALGORITHMS, "mpi"):
+        for dtype in ("float64", "float16", "complex128"):
+            x, y = part(comm.rank, 123, dtype), part(comm.rank, 123, dtype)
+            small.all_reduce(x, name)
+            small.start(y, name).wait()
+            np.testing.assert_array_equal(y, x)
+            np.testing.assert_array_equal(x, total(comm.size, 123, dtype), f"{name} {dtype}")
+    if comm.size == 2:
+        small.ledger.reset()
+        small.all_reduce(np.ones(20), "ring")  # 80 bytes each way, twice
+        assert sum(small.ledger.sent_messages) == 4
+        assert max(small.ledger.sent_bytes) == 160
+    data, got = np.arange(99.0), np.empty(99)
+    peers = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    works = [small.irecv(got, peers[1]), small.isend(data, peers[0])]
+    for work in works:
+        work.wait()
+    np.testing.assert_array_equal(got, data)
+
+
+def a_plan_of_ones_own(comm: Comm) -> None:
+    x = part(comm.rank, 77, "float32")
+    comm.carry_out(ALGORITHMS["ring"], x)
+    np.testing.assert_array_equal(x, total(comm.size, 77, "float32"))

@@ -1,0 +1,205 @@
+"""Laws of several collectives at once, on one communicator and on several."""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from brought import Array, part, total
+
+from nnmpi.comm import Comm
+from nnmpi.comm.allreduce.dispatch import NAMES
+from nnmpi.comm.progress.work import Work
+
+
+def works_complete_in_any_order(comm: Comm) -> None:
+    """Ranks wait for the same works in different orders, while others of theirs are under way."""
+    p, n = comm.size, 501
+    works = []
+    for name in (*NAMES, *reversed(NAMES)):
+        x = part(comm.rank, n, "float32")
+        works.append((name, x, comm.start(x, name)))
+    right = np.full(3, comm.rank)
+    left = np.empty_like(right)
+    received = comm.irecv(left, (comm.rank - 1) % p, tag=7)
+    sent = comm.isend(right, (comm.rank + 1) % p, tag=7)
+    order = np.random.default_rng(comm.rank).permutation(len(works))
+    y = part(comm.rank, n, "float32")
+    comm.all_reduce(y, "ring")  # one that blocks, in between
+    for i in order:
+        works[i][2].wait()
+        assert works[i][2].done
+    received.wait()
+    sent.wait()
+    comm.barrier()
+    for name, x, work in [*works, ("ring", y, received)]:
+        np.testing.assert_array_equal(x, total(p, n, "float32"), name)
+        assert work.poll()
+    np.testing.assert_array_equal(left, (comm.rank - 1) % p)
+
+
+def polling_completes(comm: Comm) -> None:
+    x = part(comm.rank, 1000, "float32")
+    for name in NAMES:
+        y = x.copy()
+        work = comm.start(y, name)
+        while not work.poll():
+            pass
+        np.testing.assert_array_equal(y, total(comm.size, 1000, "float32"), name)
+
+
+def polling_one_pushes_all(comm: Comm) -> None:
+    """Ranks poll two works in opposite orders, each nothing but one until it is complete."""
+    for name in NAMES:
+        x, y = part(comm.rank, 900, "float32"), part(comm.rank, 900, "float32")
+        works = [comm.start(x, name), comm.start(y, name)]
+        for work in works if comm.rank % 2 else works[::-1]:
+            while not work.poll():
+                pass
+        np.testing.assert_array_equal(x, total(comm.size, 900, "float32"), name)
+        np.testing.assert_array_equal(y, x)
+
+
+def polling_never_waits(comm: Comm) -> None:
+    """Rank 0 polls before the others have started, which start only when it says so."""
+    go = np.zeros(1)
+    for name in NAMES:
+        comm.all_reduce(part(comm.rank, 10, "float32"), name)  # makes shared memory
+        x = part(comm.rank, 10, "float32")
+        if comm.rank == 0:
+            work = comm.start(x, name)
+            assert work.poll() == (comm.size == 1)
+            for told in [comm.isend(go, r) for r in range(1, comm.size)]:
+                told.wait()
+        else:
+            comm.irecv(go, 0).wait()
+            work = comm.start(x, name)
+        work.wait()
+        np.testing.assert_array_equal(x, total(comm.size, 10, "float32"), name)
+
+
+def two_communicators_at_once(comm: Comm) -> None:
+    """Waiting on one pushes the other too: ranks wait for them in opposite orders."""
+    other = comm.split(0, -comm.rank)
+    assert other is not None
+    assert other.rank == comm.size - 1 - comm.rank
+    x, y = part(comm.rank, 4000, "float64"), part(other.rank, 4000, "float64")
+    for name in ("ring", "shared", "tree"):
+        a, b = x.copy(), y.copy()
+        works = [comm.start(a, name), other.start(b, name)]
+        for work in works if comm.rank % 2 else works[::-1]:
+            work.wait()
+        np.testing.assert_array_equal(a, total(comm.size, 4000, "float64"))
+        np.testing.assert_array_equal(b, total(comm.size, 4000, "float64"))
+
+
+def some_ranks_have_more_under_way_than_others(comm: Comm) -> None:
+    """Odd ranks wait for a work at once, which takes the even ones: they are in the next call."""
+    p, n = comm.size, 3000
+    buffer = comm.shared(4, "int64")
+    buffer.mine[:] = comm.rank
+
+    def parts_and_whole() -> None:
+        part_of = comm.split(comm.rank % 2)
+        assert part_of is not None
+        comm.shared(3, "float64").free()
+
+    def with_new_memory() -> None:
+        comm.all_reduce(np.ones(1 << 12, "int16"), "shared")
+
+    calls: list[Callable[[], None]] = [comm.barrier, buffer.all_reduce, parts_and_whole]
+    calls += [with_new_memory, lambda: comm.broadcast(np.ones(5))]
+    for call in [*calls, *(partial(comm.all_reduce, np.ones(9), name) for name in NAMES)]:
+        x = part(comm.rank, n, "float32")
+        work = comm.start(x, "tree")
+        if comm.rank % 2:
+            work.wait()
+        call()
+        work.wait()
+        np.testing.assert_array_equal(x, total(p, n, "float32"))
+    buffer.free()
+
+
+def anything_in_any_order(comm: Comm) -> None:
+    """Calls drawn alike on all ranks; each waits for and polls what it likes, when it likes."""
+    for seed in range(3):
+        Storm(comm, seed).blow(150)
+
+
+class Storm:
+    """Random calls on communicators whose ranks are numbered in different ways."""
+
+    def __init__(self, comm: Comm, seed: int) -> None:
+        back, same = comm.split(0, -comm.rank), comm.split(0)
+        assert back is not None
+        assert same is not None
+        self.comms = [comm, back, same]
+        self.alike = np.random.default_rng(seed)
+        self.own = np.random.default_rng((seed, comm.rank))
+        self.works: list[tuple[Work, Array, Array]] = []
+
+    def blow(self, calls: int) -> None:
+        for _ in range(calls):
+            comm = self.comms[self.alike.integers(3)]
+            n, dtype = self.alike.choice([0, 1, 7, 500]), self.alike.choice(["f4", "f2", "i8"])
+            name, p = self.alike.choice(NAMES), comm.size
+            x, want = part(comm.rank, n, dtype), total(p, n, dtype)
+            kind = self.alike.choice(["start", "start", "all_reduce", "message", "other"])
+            if kind == "start":
+                self.works.append((comm.start(x, name), x, want))
+            elif kind == "all_reduce":
+                comm.all_reduce(x, name)
+                np.testing.assert_array_equal(x, want, name)
+            elif kind == "message":
+                self.message(comm, int(self.alike.integers(p)), x)
+            else:
+                comm.barrier()
+                comm.broadcast(x, int(self.alike.integers(p)))
+            self.tend()
+        while self.works:
+            self.finish(0)
+
+    def message(self, comm: Comm, step: int, x: Array) -> None:
+        to, source = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
+        got = np.empty_like(x)
+        self.works.append((comm.irecv(got, source), got, part(source, x.size, x.dtype)))
+        self.works.append((comm.isend(x, to), x, x.copy()))
+
+    def tend(self) -> None:
+        while self.works and (len(self.works) > 8 or self.own.random() < 0.3):
+            self.finish(int(self.own.integers(len(self.works))))
+        if self.works and self.own.random() < 0.3:
+            self.works[self.own.integers(len(self.works))][0].poll()
+
+    def finish(self, i: int) -> None:
+        work, x, want = self.works.pop(i)
+        work.wait()
+        np.testing.assert_array_equal(x, want)
+
+
+def split_in_groups(comm: Comm) -> None:
+    odd = comm.split(comm.rank % 2)
+    assert odd is not None
+    assert (odd.rank, odd.size) == (comm.rank // 2, len(range(comm.rank % 2, comm.size, 2)))
+    for name in NAMES:
+        x = np.array([comm.rank, 1.0])
+        odd.all_reduce(x, name)
+        assert x.tolist() == [sum(range(comm.rank % 2, comm.size, 2)), odd.size]
+    first = comm.split(0 if comm.rank == 0 else None)
+    assert (first is None) == (comm.rank > 0)
+    if first is not None:
+        assert (first.rank, first.size) == (0, 1)
+
+
+def barriers_hold(comm: Comm) -> None:
+    """No rank leaves before the last one has come: each sees everybody's mark."""
+    seen = comm.shared(comm.size, "int64")
+    for turn in range(1, 4):
+        seen.mine[:] = 0
+        seen.mine[comm.rank] = turn
+        comm.barrier()
+        seen.all_reduce()
+        assert seen.total.tolist() == [turn] * comm.size
+    work = comm.start(np.ones(5), "ring")
+    comm.barrier()  # while something is under way
+    work.wait()
+    seen.free()

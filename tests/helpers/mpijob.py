@@ -1,0 +1,103 @@
+"""Starts ranks under mpirun, as a user would, and ends them all if they take too long."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+class Ended(NamedTuple):
+    """How a job ended and what its ranks printed. `status` is None if it had to be killed."""
+
+    status: int | None
+    out: str
+    err: str
+
+
+def run(
+    ranks: int,
+    *arguments: str | os.PathLike[str],
+    timeout: float = 60,
+    env: Mapping[str, str] | None = None,
+    python: str = sys.executable,
+) -> Ended:
+    """Runs `python *arguments` on so many ranks, with `env` added to the environment.
+
+    After `timeout` seconds everything that was started is killed, and `status` is None.
+    """
+    with subprocess.Popen(
+        [*launcher(python), "-n", str(ranks), python, *map(os.fspath, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=environment(env or {}),
+        start_new_session=True,
+    ) as job:
+        try:
+            out, err = job.communicate(timeout=timeout)
+            return Ended(job.returncode, out, err)
+        except subprocess.TimeoutExpired:
+            kill(job)
+            return Ended(None, *job.communicate())
+        except BaseException:  # Ctrl-C, or pytest's own time limit
+            kill(job)
+            raise
+
+
+def launcher(python: str) -> list[str]:
+    """The mpirun or mpiexec that belongs to this Python, or else the first on PATH."""
+    if "OMPI_COMM_WORLD_SIZE" in os.environ or "PMI_SIZE" in os.environ:
+        pytest.skip("this is a job of mpirun already: it cannot start another")
+    for folder in (os.path.dirname(python), None):
+        for name in ("mpirun", "mpiexec"):
+            if found := shutil.which(name, path=folder):
+                told = subprocess.run([found, "--version"], capture_output=True, check=True)
+                return [found, "--oversubscribe"] if b"Open MPI" in told.stdout else [found]
+    pytest.skip("there is no mpirun beside this Python or on PATH")
+
+
+def environment(added: Mapping[str, str]) -> dict[str, str]:
+    """That of this process, and what Open MPI needs as root, and one thread a rank."""
+    path = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
+    own = {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(path),
+    }
+    watched = ("NNMPI_DEBUG", "NNMPI_TIMEOUT")
+    inherited = {k: v for k, v in os.environ.items() if k not in watched}
+    return {**inherited, **own, **added}
+
+
+def kill(job: subprocess.Popen[str]) -> None:
+    """The launcher and its ranks. Open MPI gives each rank a process group of its own."""
+    ranks = descendants(job.pid)
+    job.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        job.wait(5)
+    for process in (job.pid, *ranks):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+def descendants(parent: int) -> list[int]:
+    """The processes that were started by one, and by those."""
+    if shutil.which("ps") is None:
+        return []
+    told = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True)
+    pairs = [tuple(map(int, line.split())) for line in told.stdout.splitlines()]
+    found = [parent]
+    for process in found:  # grows meanwhile
+        found += [child for child, of in pairs if of == process]
+    return found[1:]

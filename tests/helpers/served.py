@@ -1,0 +1,102 @@
+"""Runs with a parameter server, on threads, and what holds at the end of each."""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import nnmpi
+from nnmpi import Config, Trainer, nn
+from nnmpi.comm import Comm
+from nnmpi.comm.transport import threads
+from nnmpi.nn.models import mlp
+from nnmpi.nn.passes import current_pass
+from nnmpi.run.report import Event, Silence
+
+IRIS = {"model": "iris-mlp", "data": "iris", "batch_size": 50}
+DIGITS = {"model": "digits-cnn", "data": "digits", "batch_size": 37}
+MESSAGES, MEMORY = 1, None  # ranks on a node: one, or all
+
+
+class Ended(NamedTuple):
+    """What a rank ends with."""
+
+    result: Event
+    state: dict[str, np.ndarray]
+
+
+def fit(comm: Comm, config: Config, *parts: Any) -> Ended:
+    trainer = Trainer(config, *parts, comm=comm)
+    return Ended(trainer.fit(Silence()), trainer.model.state_dict())
+
+
+def run(ranks: int, per_node: int | None = MEMORY, **options: Any) -> list[Ended]:
+    return threads.run(ranks, fit, Config(**options), per_node=per_node)
+
+
+def alike(ended: list[Ended]) -> None:
+    """All ranks, servers too, end with the same bits, and tell the same of the whole."""
+    first = ended[0]
+    for other in ended[1:]:
+        for name, array in first.state.items():
+            np.testing.assert_array_equal(other.state[name], array, err_msg=name, strict=True)
+        for key in ("event", "steps", "test_loss", "accuracy", "staleness", "parameters_sha256"):
+            assert other.result[key] == first.result[key]
+        assert other.result["loss"] == pytest.approx(first.result["loss"], rel=1e-12)
+
+
+def pushes(result: Event) -> int:
+    return sum(sum(counts.values()) for counts in result["staleness"].values())
+
+
+def clouds(n: int) -> tuple[np.ndarray, ...]:
+    rng, y = np.random.default_rng(1), np.arange(n) % 3
+    x = rng.standard_normal((n, 6)) / 3 + np.eye(3, 6)[y]
+    return x, y, x, y
+
+
+class Noted(nn.Module):
+    """Says in which of its steps it is, before it computes."""
+
+    def __init__(self, note: Callable[[int], None]) -> None:
+        self.net, self.note = mlp(6, 8, 3), note
+
+    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+        now = current_pass.get()
+        if self.training and now is not None:
+            self.note(now.step)
+        return self.net(x)
+
+
+def held_up(
+    ranks: int, slow: Callable[[int], int], fast: Callable[[int], int], **options: Any
+) -> tuple[list[Ended], Any]:
+    """Worker 0 computes in its step c only when all others have come to step slow(c), and they
+    only when it has come to step fast(c).
+
+    Also: how far they were when it did, and a bit later.
+    """
+    config = Config(batch_size=40, epochs=2, lr=0.05, **options)
+    begun, seen = [-1] * (ranks - max(config.servers, 1)), []
+
+    def note(rank: int, step: int) -> None:
+        begun[rank] = step
+        if rank:
+            wait(lambda: begun[0] >= fast(step))
+        else:
+            wait(lambda: min(begun[1:]) >= slow(step))
+            time.sleep(0.02)  # for those who would go on although they must not
+            seen.append((step, max(begun[1:])))
+
+    def wait(true: Callable[[], bool]) -> None:
+        limit = time.monotonic() + 20
+        while not true():
+            assert time.monotonic() < limit, f"they have come to {begun}"
+            time.sleep(1e-3)
+
+    def rank(comm: Comm) -> Ended:
+        return fit(comm, config, lambda: Noted(lambda step: note(comm.rank, step)), clouds(240))
+
+    return threads.run(ranks, rank), seen

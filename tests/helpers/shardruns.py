@@ -1,0 +1,77 @@
+"""Reproducible runs, for ranks that are threads and for ranks of MPI (`main`)."""
+
+import hashlib
+import json
+import sys
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi import Config, Trainer
+from nnmpi.comm import Comm, world
+from nnmpi.run.report import Silence
+
+RUNS: dict[str, dict[str, Any]] = {
+    # 120 samples: batches of 50, 50 and 20
+    "iris": {"model": "iris-mlp", "data": "iris", "batch_size": 50, "clip_norm": 0.5, "steps": 50},
+    # BatchNorm, Dropout, and 1437 samples: the last batch has 29
+    "digits": {"batch_size": 64, "clip_norm": 2.0, "steps": 50},
+    # most shards have one sample, some have none
+    "few": {"batch_size": 5, "steps": 12},
+}
+
+
+class Trained(NamedTuple):
+    """The bits of a run: of parameters and buffers, of each step's loss, and on the test split."""
+
+    state: str
+    losses: list[str]
+    test: list[str]
+    buffers: int  # of gradients
+
+
+class Losses(Silence):
+    """Notes the loss of each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[float] = []
+
+    def progress(self, step: int, total: int, loss: float) -> None:
+        self.found.append(loss)
+
+
+def trained(comm: Comm, name: str, shards: int, **options: Any) -> Trained:
+    """One of RUNS, on all ranks of comm."""
+    config = {"reproducible": True, "shards": shards, "epochs": 50, **RUNS[name], **options}
+    if not config["reproducible"]:
+        del config["shards"]
+    trainer, losses = Trainer(Config(**config), comm=comm), Losses()
+    result = trainer.fit(losses)
+    digest = hashlib.sha256()
+    for value in trainer.model.state_dict().values():
+        digest.update(value.tobytes())
+    assert len(losses.found) == result["steps"] == config["steps"]
+    bits = [loss.hex() for loss in losses.found]
+    test = [result[name].hex() for name in ("test_loss", "accuracy")]
+    return Trained(digest.hexdigest(), bits, test, result.get("gradient_buffers", 1))
+
+
+def main() -> None:
+    """Every run over MPI; rank 0 prints what all have agreed on."""
+    told = {}
+    for name in RUNS:
+        mine = trained(world(), name, 8)
+        every = np.zeros((world().size, 32), np.uint8)
+        bits = mine[:-1]
+        text = json.dumps(bits).encode()
+        every[world().rank] = np.frombuffer(hashlib.sha256(text).digest(), np.uint8)
+        world().all_gather(every)
+        assert (every == every[0]).all(), f"rank {world().rank}: {name} differs between ranks"
+        told[name] = bits
+    if world().rank == 0:
+        json.dump(told, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,305 @@
+"""Data parallelism in parts: shares, buckets, the rules behind auto, and programs as values."""
+
+import itertools
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from datafiles import refused
+
+import nnmpi
+from nnmpi import Config, Trainer, nn
+from nnmpi.backend import CPU
+from nnmpi.comm import Comm
+from nnmpi.comm.allreduce.dispatch import NAMES
+from nnmpi.comm.transport import threads
+from nnmpi.config import ALLREDUCES
+from nnmpi.kernels.progress_hook import breathing
+from nnmpi.mesh import Mesh
+from nnmpi.nn.models import digits_cnn, mlp
+from nnmpi.parallel import plan
+from nnmpi.parallel.data.batch_split import Shares
+from nnmpi.parallel.data.buckets import Buckets, bounds, head_length
+from nnmpi.parallel.plan import order_of_use
+from nnmpi.parallel.stores import node
+from nnmpi.parallel.stores.node import Complete, Single
+from nnmpi.run import setup
+from nnmpi.run.report import Event, Silence
+from nnmpi.schedules import one_stage
+
+
+def test_the_names_of_the_command_are_those_of_comm() -> None:
+    assert {*ALLREDUCES} == {"auto", *NAMES}
+
+
+# ---- who computes what
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 64])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+@pytest.mark.parametrize("micro_batches", [1, 2, 5])
+def test_shares_make_up_the_batch(n: int, ranks: int, micro_batches: int) -> None:
+    """Each micro-batch is cut over ranks, in order; none of them is empty."""
+    rows = np.arange(100, 100 + n)
+    shares = [Shares(micro_batches, ranks, r)(rows) for r in range(ranks)]
+    assert {len(parts) for parts in shares} == {min(micro_batches, n)}
+    whole = [np.concatenate(parts) for parts in zip(*shares, strict=True)]
+    np.testing.assert_array_equal(np.concatenate(whole), rows)
+    assert min(map(len, whole)) > 0
+    for parts in (whole, *zip(*shares, strict=True)):
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_a_step_as_a_program() -> None:
+    assert " ".join(map(str, one_stage(1))) == "F0 REDUCE B0 UPDATE"
+    assert " ".join(map(str, one_stage(3))) == "F0 B0 F1 B1 F2 REDUCE B2 UPDATE"
+
+
+def test_a_mesh() -> None:
+    mesh = Mesh({"pp": 2, "dp": 3})
+    assert mesh.size == 6
+    assert mesh.place(4) == {"pp": 1, "dp": 1}
+    assert mesh.group(4, "dp") == (3, 4, 5)
+    assert mesh.group(4, "pp") == (1, 4)
+    assert Mesh.filled(3, None).axes == Mesh.filled(3, 3).axes == {"dp": 3}
+    with refused("dp 2 does not fit 3 ranks", "mpirun -n 2"):
+        Mesh.filled(3, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "ranks", "pieces"),
+    [
+        ({}, 1, 1),
+        ({"micro_batches": 3}, 2, 6),
+        ({"micro_batches": 3, "servers": 1}, 3, 6),
+        ({"sync": "asp"}, 3, 2),
+        ({"micro_batches": 3, "verify": True}, 2, 3),  # every rank computes all beside its share
+        ({"reproducible": True, "shards": 5}, 2, 5),
+    ],
+    ids=str,
+)
+def test_a_rank_computes_one_piece_of_a_batch_at_a_time(
+    options: dict[str, Any], ranks: int, pieces: int
+) -> None:
+    assert plan.pieces(Config(**options), ranks) == pieces
+
+
+@pytest.mark.parametrize(("download", "turns"), [(True, [0, 1, 1]), (False, [1, 1, 1])])
+def test_the_first_rank_fetches_files_before_the_others_look_for_them(
+    download: bool, turns: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two turns all ranks agree; where there is nothing to fetch, all have the same."""
+    agreed: Counter[int] = Counter()
+    agree = Comm.agree
+
+    def noted(comm: Comm, error: BaseException | None) -> None:
+        agree(comm, error)
+        agreed[comm.rank] += 1
+
+    monkeypatch.setattr(Comm, "agree", noted)
+
+    def rank(comm: Comm) -> list[int]:
+        made: list[int] = []
+
+        def dataset() -> list[int]:
+            made.append(agreed[comm.rank])
+            return made
+
+        assert setup._in_turn(Config(download=download), comm, dataset) is made
+        return made
+
+    assert threads.run(3, rank) == [[turn] for turn in turns]
+
+
+# ---- buckets
+
+
+def test_buckets_are_cut_from_the_end() -> None:
+    """After a head of 16 numbers, parameters of 16, 32, 16 and 64."""
+    spans = [(16, 32), (32, 64), (64, 80), (80, 144)]
+    assert bounds(spans, np.inf, 4) == [(0, 144)]
+    assert bounds(spans, 1, 4) == [(80, 144), (64, 80), (32, 64), (0, 32)]
+    assert bounds(spans, 65 * 4, 4) == [(64, 144), (0, 64)]
+    assert bounds(spans, 80 * 4, 4) == [(64, 144), (0, 64)]
+    assert bounds(spans, 64 * 4, 8) == [(80, 144), (32, 80), (0, 32)]
+
+
+class Recorded(Single):
+    """Notes what leaves, and never moves it."""
+
+    def start(self, lo: int, hi: int) -> Complete:
+        self.left.append((lo, hi))  # type: ignore[attr-defined]
+        return Complete()
+
+
+def test_buckets_leave_in_one_order_whatever_is_final_first() -> None:
+    model = mlp(4, 5, 6, 3)
+    parameters = model.parameters()
+    for order in itertools.permutations(range(len(parameters)), len(parameters)):
+        if order[0] not in (0, 3, 5):  # half of them will do
+            continue
+        store = Recorded(parameters, "float32", CPU, head_length(parameters))
+        store.left = []  # type: ignore[attr-defined]
+        edges = bounds(store.spans, 1, 4)
+        buckets = Buckets(store, edges, overlap=True)
+        buckets.begin()
+        done: set[int] = set()
+        for i in order:
+            buckets.ready(parameters[i])
+            done.add(i)
+            waited_for = max({*range(len(parameters))} - done, default=-1)
+            assert store.left == edges[: len(parameters) - 1 - waited_for]  # type: ignore[attr-defined]
+        buckets.finish()
+        assert store.left == edges  # type: ignore[attr-defined]
+
+
+def test_what_has_no_gradient_leaves_as_zeros_at_the_end() -> None:
+    parameters = mlp(4, 5, 3).parameters()
+    store = Recorded(parameters, "float32", CPU, head_length(parameters))
+    store.left = []  # type: ignore[attr-defined]
+    store.flat_grad[...] = np.nan
+    buckets = Buckets(store, bounds(store.spans, np.inf, 4), overlap=True)
+    buckets.begin()
+    for p in parameters[:3]:
+        p.grad = np.ones(p.shape, "float32")
+        buckets.ready(p)
+    assert not store.left  # type: ignore[attr-defined]
+    buckets.finish()
+    assert parameters[3].slot.tolist() == [0.0] * 3
+    assert store.flat_grad[2:6].tolist() == [1, 1, 1, 0]
+
+
+def test_without_overlap_nothing_leaves_before_the_end() -> None:
+    parameters = mlp(4, 5, 3).parameters()
+    store = Recorded(parameters, "float32", CPU, head_length(parameters))
+    store.left = []  # type: ignore[attr-defined]
+    buckets = Buckets(store, bounds(store.spans, 1, 4), overlap=False)
+    buckets.begin()
+    for p in parameters:
+        buckets.ready(p)
+    assert not store.left  # type: ignore[attr-defined]
+    buckets.finish()
+    assert len(store.left) == 4  # type: ignore[attr-defined]
+
+
+def test_parameters_are_laid_out_as_they_are_used() -> None:
+    class Backwards(nn.Module):
+        def __init__(self) -> None:
+            self.last, self.idle, self.first = nn.Linear(5, 3), nn.Linear(2, 2), nn.Linear(4, 5)
+
+        def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+            y: nnmpi.Tensor = self.last(self.first(x))
+            return y
+
+    model = Backwards()
+    names = {id(p): name for name, p in model.named_parameters()}
+    found = [names[id(p)] for p in order_of_use(model, np.zeros((1, 4), "float32"), CPU)]
+    assert found[:2] == ["idle.weight", "idle.bias"]
+    assert {*found[2:4]} == {"first.weight", "first.bias"}
+    assert {*found[4:]} == {"last.weight", "last.bias"}
+    assert not any(p.has_grad for p in model.parameters())
+
+
+# ---- between two parts of a backward pass
+
+
+def test_a_backward_pass_breathes() -> None:
+    """At each node, and within a convolution at each chunk of images."""
+    model = digits_cnn()
+    x = nnmpi.tensor(np.random.default_rng(0).standard_normal((600, 1, 8, 8)).astype("float32"))
+    breaths: list[int] = []
+    loss = model(x).sum()
+    with breathing(lambda: breaths.append(1)):
+        loss.backward()
+    nodes = len(breaths)
+    model(x[:1]).sum().backward()
+    assert len(breaths) == nodes
+    assert nodes > 12
+
+
+def test_the_gradient_of_a_weight_is_final_before_that_of_the_input_is_computed() -> None:
+    """So that it can leave meanwhile."""
+    model, order = mlp(4, 5, 3), []
+    names = {id(p): name for name, p in model.named_parameters()}
+    loss = model(nnmpi.tensor(np.ones((2, 4), "float32"))).sum()
+    with breathing(lambda: order.append("node")):
+        loss.backward(on_leaf=lambda p: order.append(names[id(p)]))
+    assert order.index("3.weight") < order.index("node", order.index("3.bias"))
+
+
+# ---- rules
+
+
+def started(comm: Comm, **options: Any) -> dict[str, Any]:
+    config = Config(model="iris-mlp", data="iris", steps=1, **options)
+    trainer = Trainer(config, comm=comm)
+    event: Event = trainer.fit(Silence())
+    return {**trainer.describe(), "sha": event["parameters_sha256"]}
+
+
+@pytest.mark.parametrize(
+    ("p", "per_node", "how"),
+    [(2, 2, "shared"), (4, 2, "hierarchical"), (3, 2, "hierarchical"), (2, 1, "auto")],
+)
+def test_auto_goes_by_the_nodes(p: int, per_node: int, how: str) -> None:
+    told = threads.run(p, started, per_node=per_node)
+    assert [t["allreduce"] for t in told] == [how] * p
+
+
+def test_one_rank_has_nothing_to_tell_of_sums() -> None:
+    assert "allreduce" not in threads.run(1, started)[0]
+
+
+def with_little_room(comm: Comm, **options: Any) -> dict[str, Any]:
+    comm._wire._hub.room = 1000  # type: ignore[attr-defined]
+    return started(comm, **options)
+
+
+@pytest.mark.parametrize(("p", "per_node"), [(2, 2), (4, 2), (5, 2), (6, 3)])
+def test_without_room_for_shared_memory_auto_goes_another_way(p: int, per_node: int) -> None:
+    told = threads.run(p, with_little_room, per_node=per_node)
+    assert [t["allreduce"] for t in told] == ["auto"] * p
+    assert len({t["sha"] for t in told}) == 1
+
+
+def test_without_room_shared_by_name_is_refused() -> None:
+    with refused("allreduce shared", "1,000 are free", "take another algorithm"):
+        threads.run(2, lambda comm: with_little_room(comm, allreduce="shared"))
+
+
+@pytest.mark.parametrize(
+    ("per_node", "cores", "any_thread", "wanted"),
+    [
+        (1, 3, True, "thread"),
+        (1, 2, True, "poll"),
+        (1, 3, False, "poll"),
+        (2, 3, True, "poll"),
+    ],
+)
+def test_a_thread_needs_two_cores_of_its_own_and_another_node(
+    per_node: int, cores: int, any_thread: bool, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nnmpi.parallel.data.gradient_sync.cores", lambda ranks: cores)
+    monkeypatch.setattr("nnmpi.parallel.data.gradient_sync.threads", lambda: 1)
+    monkeypatch.setattr(threads.ThreadTransport, "any_thread", any_thread)
+    told = threads.run(2, started, per_node=per_node)
+    assert [t["progress"] for t in told] == [wanted] * 2
+
+
+def test_a_thread_that_mpi_does_not_allow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads.ThreadTransport, "any_thread", False)
+    with refused("progress thread", "THREAD_MULTIPLE", "--progress poll"):
+        threads.run(2, lambda comm: started(comm, progress="thread"))
+
+
+# ---- norms
+
+
+def test_squares_are_summed_in_blocks_that_blas_does_not_share_out() -> None:
+    g = np.random.default_rng(0).standard_normal(100_001).astype("float32")
+    blocks = [g[i : i + node.BLOCK] for i in range(0, len(g), node.BLOCK)]
+    assert node.BLOCK <= 10_000
+    total = float(node._squares(g))
+    assert total == sum(float(b @ b) for b in blocks)
+    assert total == pytest.approx(float((g.astype("float64") ** 2).sum()), rel=1e-6)

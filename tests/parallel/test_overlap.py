@@ -1,0 +1,125 @@
+"""Sums hide behind the backward pass: what begins in it, who pushes it, and in how many buckets."""
+
+import re
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from served import Noted, clouds
+
+import nnmpi
+from nnmpi import Config, Trainer
+from nnmpi.comm import Comm
+from nnmpi.comm.progress.work import Work
+from nnmpi.comm.transport import threads
+from nnmpi.parallel.stores.node import NodeStore, Replica
+from nnmpi.run.report import Silence
+
+LAYERS = {"data": "iris", "model": "mlp:4-8-8-3", "bucket_mb": 1e-6}  # a bucket a parameter
+HELPER = "nnmpi helper"
+
+
+class Log:
+    """What each rank does, a letter an event, in its own order.
+
+    [ ]  a backward pass begins, and ends     s  a sum of gradients begins     p  a work is polled
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._letters: dict[int, list[str]] = defaultdict(list)
+        self._note(patch, nnmpi.Tensor, "backward", "[", "]")
+        self._note(patch, Work, "poll", "p")
+        for store in (Replica, NodeStore):
+            self._note(patch, store, "start", "s")
+
+    def fit(self, comm: Comm, config: Config) -> str:
+        """What this rank does in a run."""
+        trainer = Trainer(config, comm=comm)
+        mine = self._letters[threading.get_ident()]
+        mine.clear()
+        trainer.fit(Silence())
+        return "".join(mine)
+
+    def _note(
+        self, patch: pytest.MonkeyPatch, owner: type, name: str, before: str, after: str = ""
+    ) -> None:
+        call: Callable[..., Any] = getattr(owner, name)
+
+        def noted(*arguments: Any, **named: Any) -> Any:
+            mine = self._letters[threading.get_ident()]
+            mine.append(before)
+            result = call(*arguments, **named)
+            mine.append(after)
+            return result
+
+        patch.setattr(owner, name, noted)
+
+
+@pytest.mark.parametrize("progress", ["poll", "thread"])
+@pytest.mark.parametrize("allreduce", ["shared", "ring"])
+def test_sums_begin_in_the_last_backward_pass_of_a_step_and_are_pushed_there(
+    allreduce: str, progress: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log(monkeypatch)
+    config = Config(**LAYERS, steps=2, micro_batches=2, allreduce=allreduce, progress=progress)
+    for told in threads.run(2, log.fit, config):
+        assert told.replace("p", "") == "[][ssssss]" * 2
+        assert len(re.findall(r"\[[^]]*sp+s[^]]*\]", told)) == 2
+
+
+@pytest.mark.parametrize("allreduce", ["shared", "ring"])
+def test_without_overlap_sums_begin_when_all_gradients_are_there(
+    allreduce: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log(monkeypatch)
+    config = Config(**LAYERS, steps=2, micro_batches=2, allreduce=allreduce, overlap=False)
+    assert threads.run(2, log.fit, config) == ["[][]ssssss" * 2] * 2
+
+
+@pytest.mark.parametrize("progress", ["poll", "thread"])
+def test_a_thread_runs_beside_each_rank_if_it_is_asked_for(progress: str) -> None:
+    found: list[int] = []
+    config = Config(steps=3, progress=progress, allreduce="ring")
+
+    def rank(comm: Comm) -> None:
+        model = partial(Noted, lambda step: found.append(helpers()))
+        trainer = Trainer(config, model, clouds(60), comm)
+        found.clear()
+        trainer.fit(Silence())
+        comm.barrier()
+
+    threads.run(2, rank)
+    least, most = {"poll": (0, 0), "thread": (1, 2)}[progress]
+    assert len(found) >= 3
+    assert least <= min(found) <= max(found) <= most
+    assert not helpers()
+
+
+def helpers() -> int:
+    return sum(thread.name == HELPER for thread in threading.enumerate())
+
+
+WIDE = {"data": "iris", "model": "mlp:4-600-600-600-3", "steps": 1}  # 1.44 MB of weights, twice
+
+
+@pytest.mark.parametrize(
+    ("options", "per_node", "sums"),
+    [
+        ({"allreduce": "ring"}, 2, 3),
+        ({"allreduce": "shared"}, 1, 3),
+        ({"allreduce": "shared"}, 2, 1),  # nothing is sent
+        ({"allreduce": "shared", "bucket_mb": 1.0}, 2, 3),
+        ({"allreduce": "ring", "bucket_mb": 2.0}, 2, 2),
+        ({"allreduce": "ring", "bucket_mb": 100.0}, 2, 1),
+    ],
+    ids=str,
+)
+def test_buckets_are_of_1_mb_where_they_are_sent(
+    options: dict[str, Any], per_node: int, sums: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log(monkeypatch)
+    for told in threads.run(2, log.fit, Config(**WIDE, **options), per_node=per_node):
+        assert told.count("s") == sums

@@ -1,0 +1,198 @@
+"""The parameter server on threads: equal to one rank in step, and bounded out of step."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from served import DIGITS, IRIS, MEMORY, MESSAGES, alike, clouds, fit, held_up, pushes, run
+
+import nnmpi
+from nnmpi import Config, Trainer, nn
+from nnmpi.comm import Comm
+from nnmpi.comm.transport import threads
+from nnmpi.nn.models import mlp
+from nnmpi.nn.passes import current_pass
+
+# ---- in step
+
+
+@pytest.mark.parametrize("per_node", [MESSAGES, MEMORY])
+@pytest.mark.parametrize("case", [IRIS, DIGITS], ids=["iris", "digits"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_bsp_is_equal_to_one_rank(
+    case: dict[str, Any], optimizer: str, per_node: int | None
+) -> None:
+    """Uneven shares, several epochs, clipping that bites, rates that change."""
+    options = {
+        "optimizer": optimizer,
+        "dtype": "float64",
+        "steps": 10,
+        "clip_norm": 0.5,
+        "lr_schedule": "cosine",
+        "micro_batches": 2,
+    }
+    (one,) = run(1, **case, **options)
+    for workers in (1, 2, 3):
+        for servers in (1, 2):
+            ended = run(workers + servers, per_node, **case, **options, servers=servers)
+            alike(ended)
+            result, state = ended[0]
+            for name, array in one.state.items():
+                scale = max(np.abs(array).max(), 1e-30)
+                assert np.abs(state[name] - array).max() <= 1e-10 * scale, name
+            assert result["loss"] == pytest.approx(one.result["loss"], rel=1e-10)
+            assert result["test_loss"] == pytest.approx(one.result["test_loss"], rel=1e-10)
+            assert result["layout"]["dp"] == workers
+            assert result["staleness"] == {str(w): {"0": 10} for w in range(workers)}
+
+
+def test_clipping_bites_in_the_test_above() -> None:
+    norms = [run(1, **IRIS, steps=10, dtype="float64", clip_norm=c)[0].state for c in (None, 0.5)]
+    assert any((norms[0][name] != norms[1][name]).any() for name in norms[0])
+
+
+def test_ssp_without_staleness_is_bsp_bit_for_bit() -> None:
+    by = [run(4, **DIGITS, steps=6, servers=1, sync=sync) for sync in ("bsp", "ssp")]
+    hashes = {ended.result["parameters_sha256"] for job in by for ended in job}
+    assert len(hashes) == 1
+
+
+def test_memory_and_messages_give_the_same_bits() -> None:
+    by = [run(3, per_node, **DIGITS, steps=6, servers=1) for per_node in (MESSAGES, MEMORY)]
+    assert len({ended.result["parameters_sha256"] for job in by for ended in job}) == 1
+
+
+def test_one_worker_out_of_step_is_one_rank() -> None:
+    (one,) = run(1, **DIGITS, dtype="float64", steps=12, clip_norm=1.0, lr_schedule="cosine")
+    for how in ({"sync": "asp"}, {"sync": "ssp", "staleness": 3}):
+        options = {"steps": 12, "clip_norm": 1.0, "lr_schedule": "cosine", **how}
+        ended = run(2, **DIGITS, dtype="float64", **options)
+        alike(ended)
+        for name, array in one.state.items():
+            np.testing.assert_allclose(ended[0].state[name], array, rtol=0, atol=1e-10)
+
+
+class NowAndThen(nn.Module):
+    """One layer is used in the first step, and then only for an odd number of rows."""
+
+    def __init__(self) -> None:
+        self.net, self.extra = mlp(6, 8, 3), nn.Linear(6, 3)
+
+    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+        now = current_pass.get()
+        used = (now is not None and now.step == 0) or len(x.data) % 2
+        return self.net(x) + self.extra(x) if used else self.net(x)
+
+
+@pytest.mark.parametrize("per_node", [MESSAGES, MEMORY])
+def test_a_layer_that_some_workers_do_not_use_is_summed_as_without_a_server(
+    per_node: int | None,
+) -> None:
+    options = {"batch_size": 41, "dtype": "float64", "epochs": 2}
+    plain = threads.run(2, fit, Config(**options), NowAndThen, clouds(240))
+    served = threads.run(
+        4, fit, Config(**options, servers=2), NowAndThen, clouds(240), per_node=per_node
+    )
+    alike(served)
+    for name, array in plain[0].state.items():
+        np.testing.assert_allclose(served[0].state[name], array, rtol=1e-12, atol=1e-14)
+
+
+# ---- out of step
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(3, 1), (5, 2)])
+@pytest.mark.parametrize("staleness", [1, 2])
+def test_ssp_lets_the_fastest_run_so_many_steps_ahead_and_no_more(
+    staleness: int, ranks: int, servers: int
+) -> None:
+    ended, seen = held_up(
+        ranks,
+        lambda c: c + staleness if c < 3 else 0,
+        lambda c: 0,
+        sync="ssp",
+        staleness=staleness,
+        servers=servers,
+    )
+    assert [ahead for c, ahead in seen if c < 3] == [c + staleness for c in range(3)]
+    assert all(ahead <= c + staleness for c, ahead in seen)
+    assert len(seen) > 5  # in the second epoch too
+    alike(ended)
+    assert pushes(ended[0].result) == 2 * 6 * (ranks - servers)
+
+
+@pytest.mark.parametrize("per_node", [MESSAGES, MEMORY])
+def test_asp_lets_fast_workers_do_what_a_slow_one_leaves(per_node: int | None) -> None:
+    """Of the 12 pushes of an epoch it makes the one that is promised to it."""
+    ended, seen = held_up(3, lambda c: 10 + 11 * c, lambda c: c // 11, sync="asp")
+    assert seen == [(0, 10), (1, 21)]
+    alike(ended)
+    result = ended[0].result
+    assert result["staleness"]["0"] == {"11": 2}
+    assert sum(result["staleness"]["1"].values()) == 22
+    assert result["steps"] == 12
+    assert result["accuracy"] > 0.6
+    assert np.isfinite(result["loss"])
+
+
+@pytest.mark.parametrize("options", [{"sync": "asp"}, {"sync": "ssp", "staleness": 2}], ids=str)
+@pytest.mark.parametrize("per_node", [MESSAGES, MEMORY])
+def test_out_of_step_it_learns_and_ranks_end_alike(
+    options: dict[str, Any], per_node: int | None
+) -> None:
+    """BatchNorm and dropout, uneven shares."""
+    ended = run(5, per_node, **DIGITS, **options, servers=2, epochs=2, micro_batches=2,
+                slow_rank="1:2", jitter="0.2:3", clip_norm=5.0)  # fmt: skip
+    alike(ended)
+    result = ended[0].result
+    assert pushes(result) == 3 * result["steps"] == 3 * 2 * 39
+    assert result["accuracy"] > 0.8
+    assert result["skipped_steps"] == 0
+    assert max(max(map(int, c)) for c in result["staleness"].values()) > 0
+
+
+def test_all_ranks_are_told_of_all_samples_in_each_epoch() -> None:
+    def rank(comm: Comm) -> list[tuple[int, float, int, bool]]:
+        config = Config(sync="asp", servers=2, batch_size=40, epochs=3, slow_rank="0:3", steps=14)
+        trainer = Trainer(config, lambda: mlp(6, 8, 3), clouds(240), comm=comm)
+        found = []
+        for epoch in range(3):
+            steps = list(trainer.strategy.steps(trainer.train, epoch))
+            assert all(s.step < 6 * (epoch + 1) for s in steps[:-1])
+            sums = sum(s.samples for s in steps), sum(s.loss for s in steps)
+            found.append((sums[0], round(sums[1], 9), steps[-1].step, steps[-1].stop))
+        return found
+
+    first, *others = threads.run(5, rank)
+    assert [(n, step, stop) for n, _, step, stop in first] == [
+        (pytest.approx(240, abs=3), 6, False),
+        (pytest.approx(240, abs=3), 12, False),
+        (pytest.approx(80, abs=3), 14, False),
+    ]
+    assert all(other == first for other in others)
+
+
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+def test_workers_end_an_epoch_with_the_same_parameters_and_statistics(sync: str) -> None:
+    def rank(comm: Comm) -> dict[str, np.ndarray]:
+        trainer = Trainer(Config(**DIGITS, sync=sync, servers=1, slow_rank="1:2"), comm=comm)
+        for _ in trainer.strategy.steps(trainer.train, 0):
+            pass
+        return trainer.model.state_dict()
+
+    first, *others, _ = threads.run(4, rank)
+    for other in others:
+        for name, array in first.items():
+            if not name.endswith("num_batches_tracked"):
+                np.testing.assert_array_equal(other[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+def test_workers_without_samples_of_a_batch_take_part(sync: str) -> None:
+    """Batches of 2, in parts of 1, for 3 workers."""
+    ended = run(4, **(DIGITS | {"batch_size": 2}), servers=1, sync=sync, steps=12,
+                micro_batches=2)  # fmt: skip
+    alike(ended)
+    assert ended[0].result["steps"] == 12
+    assert ended[0].result["skipped_steps"] == 0
+    assert pushes(ended[0].result) == 36

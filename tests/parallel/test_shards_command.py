@@ -1,0 +1,77 @@
+"""Reproducible training: what it tells, what it refuses, and the threads of the command."""
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from datafiles import refused
+
+from nnmpi import Config, Trainer, blas
+from nnmpi.comm import Comm
+from nnmpi.comm.transport import threads
+from nnmpi.parallel import plan
+
+
+def test_it_tells_of_its_shards() -> None:
+    def told(comm: Comm) -> dict[str, Any]:
+        return Trainer(Config(reproducible=True, shards=3), comm=comm).describe()
+
+    for event in threads.run(2, told):
+        assert (event["reproducible"], event["shards"]) == (True, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "ranks", "words"),
+    [
+        ({"shards": 3}, 4, ("3 shards", "4 ranks", "--shards 4")),
+        ({"shards": 1}, 2, ("1 shard on", "at most 1 rank")),
+        ({"shards": 0}, 1, ("shards 0", "at least 1")),
+        ({"shards": -2}, 2, ("shards -2", "at least 1")),
+        ({"micro_batches": 2}, 2, ("micro_batches 2", "leave one")),
+        ({"sync": "asp"}, 2, ("sync asp", "leave one")),
+        ({"sync": "ssp", "staleness": 2}, 2, ("sync ssp", "leave one")),
+        ({"servers": 1}, 2, ("servers 1", "leave one")),
+        ({"allreduce": "ring"}, 2, ("allreduce ring", "leave one")),
+        ({"bucket_mb": 2.0}, 2, ("bucket_mb 2.0", "leave one")),
+        ({"overlap": False}, 2, ("overlap False", "leave one")),
+        ({"progress": "thread"}, 2, ("progress thread", "leave one")),
+        ({"device": "cuda"}, 1, ("device cuda", "leave one")),
+        ({"dp": 3}, 2, ("dp 3", "2 ranks")),
+    ],
+)
+def test_other_layouts_are_refused(options: dict[str, Any], ranks: int, words: Any) -> None:
+    with refused(*words):
+        plan.check(Config(reproducible=True, **options), ranks)
+    plan.check(Config(reproducible=True, shards=4), 4)
+
+
+def test_shards_mean_nothing_without_reproducible() -> None:
+    with refused("shards 2 without reproducible", "add --reproducible"):
+        plan.check(Config(shards=2), 4)
+
+
+# ---- threads of BLAS
+
+THREADS = """
+import sys
+from nnmpi import blas, train
+train.main(["--model", "iris-mlp", "--data", "iris", "--steps", "1", "--quiet", *sys.argv[1:]])
+f = blas._function("scipy_openblas_get_num_threads64_", "scipy_openblas_get_num_threads")
+print(f() if f else "unknown")
+"""
+
+
+@pytest.mark.skipif(blas.core() == "unknown", reason="NumPy does not use its own OpenBLAS")
+@pytest.mark.parametrize(("flags", "expected"), [(["--reproducible"], "1"), ([], "2")])
+def test_blas_has_one_thread_whatever_the_user_says(flags: list[str], expected: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS, *flags],
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.splitlines()[-1] == expected

@@ -1,0 +1,22 @@
+"""Reproducible training over MPI: the bits are those of one rank without it."""
+
+import json
+
+import pytest
+from mpijob import ROOT, run
+from shardruns import RUNS, trained
+
+from nnmpi.comm.transport.threads import alone
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, list[object]]:
+    one = {name: trained(alone(), name, 8) for name in RUNS}
+    return {name: list(t[:-1]) for name, t in one.items()}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+def test_the_same_bits_over_mpi(ranks: int, expected: dict[str, list[object]]) -> None:
+    ended = run(ranks, ROOT / "tests" / "shardruns.py", timeout=100)
+    assert ended.status == 0, f"{ended.out[-2000:]}\n{ended.err[-2000:]}"
+    assert json.loads(ended.out) == expected

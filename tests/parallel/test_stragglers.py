@@ -1,0 +1,203 @@
+"""Slow ranks: what is written, what is refused, and how long they sleep."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from served import Noted, clouds, fit
+
+from nnmpi import Config, nn
+from nnmpi.comm import Comm
+from nnmpi.comm.transport import threads
+from nnmpi.nn.models import mlp
+from nnmpi.parallel.checks import slow_ranks
+from nnmpi.parallel.checks.slow_ranks import Clock, Delay
+from nnmpi.parallel.data.batch_stats import Together
+from nnmpi.parallel.data.gradient_sync import AllReduce
+
+
+def delay(
+    slow: str | None = None, jitter: str | None = None, rank: int = 0, seed: int = 0
+) -> Delay:
+    return Delay.of(slow, jitter, seed, rank, 3)
+
+
+def test_without_words_nobody_is_slow() -> None:
+    assert [delay(rank=r).factor(step) for r in range(3) for step in range(2)] == [1.0] * 6
+
+
+def test_each_rank_has_the_factor_that_is_named() -> None:
+    assert [delay("2:3,0:1.5", rank=r).factor(7) for r in range(3)] == [1.5, 1.0, 3.0]
+
+
+def test_jitter_strikes_a_share_of_the_steps_by_the_seed_and_the_rank() -> None:
+    def struck(rank: int, seed: int) -> list[int]:
+        d = delay(None, "0.2:5", rank, seed)
+        factors = [d.factor(step) for step in range(1000)]
+        assert set(factors) == {1.0, 5.0}
+        return [step for step, f in enumerate(factors) if f == 5.0]
+
+    assert 150 < len(struck(0, 0)) < 250
+    assert struck(0, 0) == struck(0, 0)
+    assert struck(0, 0) != struck(1, 0)
+    assert struck(0, 0) != struck(0, 1)
+
+
+def test_both_multiply() -> None:
+    assert delay("1:2", "1:3", rank=1).factor(0) == 6.0
+    assert delay("1:2", "0:3", rank=1).factor(0) == 2.0
+
+
+def test_a_slow_rank_sleeps_in_multiples_of_what_it_computed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    delay("0:4").wait(0, 0.5)
+    delay("1:4").wait(0, 0.5)
+    delay(None, "1:3").wait(0, 2.0)
+    assert slept == [1.5, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("1", "slow_rank '1': write it as RANK:FACTOR, such as 2:3"),
+        ("a:2", "slow_rank 'a:2': write it as RANK:FACTOR"),
+        ("1:2:3", "slow_rank '1:2:3': write it as RANK:FACTOR"),
+        ("0:2,", "slow_rank '': write it as RANK:FACTOR"),
+        ("3:2", "slow_rank '3:2': the ranks that compute are 0 to 2"),
+        ("-1:2", "slow_rank '-1:2': the ranks that compute are 0 to 2"),
+        ("1.5:2", "slow_rank '1.5:2': the ranks that compute are 0 to 2"),
+        ("nan:2", "slow_rank 'nan:2': the ranks that compute are 0 to 2"),
+        ("inf:2", "slow_rank 'inf:2': the ranks that compute are 0 to 2"),
+        ("1:0.5", "slow_rank '1:0.5': the factor must be between 1 and 1000"),
+        ("1:nan", "slow_rank '1:nan': the factor must be between 1 and 1000"),
+        ("1:2,1:3", "slow_rank '1:2,1:3': rank 1 is there twice; keep one of them"),
+    ],
+)
+def test_slow_ranks_that_cannot_be(words: str, says: str) -> None:
+    with pytest.raises(ValueError, match=f"^{says}"):
+        delay(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("0.1", "jitter '0.1': write it as SHARE:FACTOR, such as 0.1:5"),
+        ("1.5:2", "jitter '1.5:2': a share of the steps is between 0 and 1"),
+        ("nan:2", "jitter 'nan:2': a share of the steps is between 0 and 1"),
+        ("0.1:0.5", "jitter '0.1:0.5': the factor must be between 1 and 1000"),
+        ("0.1:inf", "jitter '0.1:inf': the factor must be between 1 and 1000"),
+    ],
+)
+def test_jitter_that_cannot_be(words: str, says: str) -> None:
+    with pytest.raises(ValueError, match=f"^{says}"):
+        delay(None, words)
+
+
+def test_the_time_of_what_ranks_do_together_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "thread_time", lambda: now[0])
+
+    def spend(seconds: float) -> float:
+        now[0] += seconds
+        return seconds
+
+    clock = Clock()
+    clock.begin()
+    spend(2.0)
+    assert clock.beside(spend)(5.0) == 5.0
+    spend(1.0)
+    with pytest.raises(TypeError):
+        clock.beside(spend)("long")  # type: ignore[arg-type]
+    assert clock.seconds() == 3.0
+    clock.begin()
+    assert clock.seconds() == 0.0
+
+
+# ---- in a run
+
+
+class Times(threading.local):
+    """Stands in for the module `time`: each rank has a clock that moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now, self.slept = 0.0, list[float]()
+
+    def thread_time(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+    def behind(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, which takes 100 seconds."""
+
+        def g(*arguments: Any, **named: Any) -> Any:
+            self.now += 100
+            return f(*arguments, **named)
+
+        return g
+
+    def compute(self, step: int) -> None:
+        """A forward pass: 1 second, 2 in the second step, and so on."""
+        self.now += step + 1
+
+
+@pytest.fixture
+def times(monkeypatch: pytest.MonkeyPatch) -> Times:
+    fake = Times()
+    monkeypatch.setattr(slow_ranks, "time", fake)
+    return fake
+
+
+def slept(times: Times, ranks: int, **options: Any) -> list[list[float]]:
+    """By each rank, in a run of three steps; where ranks are in step BatchNorm sees all of them."""
+    config = Config(batch_size=40, steps=3, **options)
+
+    def build() -> nn.Module:
+        model = Noted(times.compute)
+        model.net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), mlp(8, 8, 3))
+        return model
+
+    def rank(comm: Comm) -> list[float]:
+        fit(comm, config, build, clouds(120))
+        return times.slept
+
+    return threads.run(ranks, rank)
+
+
+IN_STEP: list[dict[str, Any]] = [{"allreduce": "shared"}, {"allreduce": "ring"}, {"servers": 1}]
+
+
+@pytest.mark.parametrize("options", IN_STEP, ids=str)
+def test_the_slow_rank_of_a_run_sleeps_in_multiples_of_what_it_computed(
+    options: dict[str, Any], times: Times
+) -> None:
+    ranks = 2 + options.get("servers", 0)
+    others = [[]] * (ranks - 2)
+    assert slept(times, ranks, **options, slow_rank="1:4") == [[], [3.0, 6.0, 9.0], *others]
+    assert slept(times, ranks, **options, jitter="1:3") == [[2.0, 4.0, 6.0]] * 2 + others
+    assert slept(times, ranks, **options) == [[], [], *others]
+
+
+def test_in_shards_too(times: Times) -> None:
+    """Of which a rank computes two."""
+    options = {"reproducible": True, "shards": 4, "slow_rank": "1:4"}
+    assert slept(times, 2, **options) == [[], [6.0, 12.0, 18.0]]
+
+
+@pytest.mark.parametrize("options", IN_STEP, ids=str)
+def test_it_does_not_sleep_for_the_time_in_which_ranks_work_together(
+    options: dict[str, Any], times: Times, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the time in which it waits for others, whom it holds up in turn, would grow."""
+    for name in ("reduce", "ready", "push"):
+        monkeypatch.setattr(AllReduce, name, times.behind(getattr(AllReduce, name)))
+    for name in ("statistics", "total"):
+        monkeypatch.setattr(Together, name, times.behind(getattr(Together, name)))
+    ranks = 2 + options.get("servers", 0)
+    assert slept(times, ranks, **options, slow_rank="1:4")[1] == [3.0, 6.0, 9.0]

@@ -1,0 +1,258 @@
+"""--verify: what counts as a difference, what is said of it, and how such a run ends."""
+
+import io
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from commands import IRIS, Command
+from test_trainer import rows, small
+
+from nnmpi import Config, Trainer, nn
+from nnmpi.comm import Comm, OtherRankError
+from nnmpi.comm.transport import threads
+from nnmpi.parallel.checks.verify import Difference, Outcome, VerifyError, difference, largest
+from nnmpi.parallel.data.gradient_sync import DataParallel
+from nnmpi.parallel.executor import Stepped
+from nnmpi.parallel.update import Mover
+from nnmpi.run.report import Report, Silence
+from nnmpi.run.trainer import DivergedError
+
+STRICT = dict.fromkeys(("loss", "gradients", "parameters"), 1e-3)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_differs_from_all_but_its_like(value: float) -> None:
+    with np.errstate(all="ignore"):
+        a, b = np.array([1.0, value]), np.array([1.0, 2.0])
+        assert difference(a, a.copy()) == Difference()
+        for found in (
+            difference(a, b),
+            difference(b, a),
+            difference(a, -a),
+            largest([a], [b], 1.0),
+        ):
+            same_nan = found == Difference(2, 2, found.ulp)  # 1 and -1 beside two NaN
+            assert found == Difference(math.inf, math.inf, math.inf) or (
+                np.isnan(value) and same_nan
+            )
+        assert difference(np.array([3.0, value]), np.array([2.0, value]))[:2] == (1, 0.5)
+
+
+@pytest.mark.parametrize("subject", ["loss", "gradients", "parameters"])
+def test_no_subject_passes_that_is_not_within_the_bound(subject: str) -> None:
+    good = dict.fromkeys(("loss", "gradients", "parameters"), Difference())
+    assert Outcome(good, True, False, False).reason(STRICT) is None
+    for worse in (math.nan, math.inf, 2e-3):
+        bad = {**good, subject: Difference(relative=worse)}
+        said = Outcome(bad, True, False, False).reason(STRICT)
+        assert said is not None
+        assert said.startswith(f"{subject} of the layout differ")
+
+
+def test_lines_have_null_for_what_is_no_number() -> None:
+    out = io.StringIO()
+    with Report(stdout=out) as report:
+        report.event({"event": "verify", "a": math.nan, "b": {"c": [math.inf, 1.5]}})
+    expected = {"event": "verify", "a": None, "b": {"c": [None, 1.5]}}
+    assert json.loads(out.getvalue(), parse_constant=pytest.fail) == expected
+
+
+def test_where_no_loss_is_a_number_there_is_nothing_to_find() -> None:
+    bad = dict.fromkeys(("loss", "gradients", "parameters"), Difference(1, 1, 1))
+    assert Outcome(bad, equal=False, unlike=True, lost=True).reason(STRICT) is None
+
+
+class Nudges(Silence):
+    """Moves one number of a rank's replica to the next one after the second step."""
+
+    def __init__(self, p: nn.Parameter) -> None:
+        super().__init__()
+        self._row = p.data.reshape(-1)
+
+    def progress(self, step: int, total: int, loss: float) -> None:
+        if step == 2:
+            self._row[0] = np.nextafter(self._row[0], np.inf, dtype=self._row.dtype)
+
+
+@pytest.mark.parametrize("options", [{"allreduce": "ring"}, {"reproducible": True}], ids=str)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_replicas_have_to_have_equal_bits_however_little_they_differ(
+    options: Any, dtype: str
+) -> None:
+    config = Config(verify=True, batch_size=14, dtype=dtype, **options)
+
+    def rank(comm: Comm) -> int:
+        trainer = Trainer(config, small, rows(), comm)
+        report = Nudges(trainer.model.parameters()[0]) if comm.rank == 1 else Silence()
+        with pytest.raises(VerifyError, match=r"\Astep 3: parameters are not the same on all"):
+            trainer.fit(report)
+        return trainer.step
+
+    assert threads.run(3, rank) == [2] * 3
+
+
+class Spoils(Silence):
+    """Puts a NaN into the layout's model after a step."""
+
+    def progress(self, step: int, total: int, loss: float) -> None:
+        if step == 2:
+            next(iter(self.model.parameters())).data[0] = np.nan
+
+    model: nn.Module
+
+
+def test_a_step_that_only_one_of_the_two_has_made(tmp_path: Path) -> None:
+    save = tmp_path / "m.safetensors"
+    config = Config(verify=True, batch_size=14, save=str(save))
+
+    def rank(comm: Comm) -> None:
+        trainer, report = Trainer(config, small, rows(), comm), Spoils()
+        report.model = trainer.model
+        with pytest.raises(VerifyError, match=r"\Astep 3: the layout or one rank left it out"):
+            trainer.fit(report)
+        assert trainer.step == 2
+
+    for p in (1, 2):
+        threads.run(p, rank)
+        assert not save.exists()
+
+
+def test_what_diverges_alike_is_told_as_divergence() -> None:
+    def rank(comm: Comm) -> str:
+        values = iter((1e38, np.nan))  # an infinite loss of the layout, and one that is none
+
+        def wild() -> nn.Module:
+            model, value = small(), next(values)
+            for p in model.parameters():
+                p.data[...] = value
+            return model
+
+        trainer = Trainer(Config(verify=True), wild, rows(), comm)
+        with pytest.raises(DivergedError, match="loss became") as told:
+            trainer.fit(Silence())
+        return str(told.value)
+
+    assert len(set(threads.run(2, rank))) == 1
+
+
+def test_a_reference_that_one_rank_cannot_make_ends_all() -> None:
+    """Before anything is shared."""
+
+    def rank(comm: Comm) -> type[Exception]:
+        made = []
+
+        def build() -> nn.Module:
+            made.append(1)
+            if comm.rank == 1 and len(made) == 2:
+                raise ValueError("no second one")
+            return small()
+
+        with pytest.raises((ValueError, OtherRankError), match="no second one") as told:
+            Trainer(Config(verify=True), build, rows(), comm)
+        return told.type
+
+    assert threads.run(3, rank) == [OtherRankError, ValueError, OtherRankError]
+
+
+TWO_KINDS = """
+from nnmpi import nn
+made = []
+
+def build():
+    made.append(1)
+    model = nn.Sequential(nn.Linear(4, 3))
+    if len(made) == 2:
+        model[0].forward = lambda x, f=model[0].forward: f(x) * 1.5
+    return model
+"""
+
+
+def test_the_command_says_it_in_one_line(command: Command) -> None:
+    Path("two_kinds.py").write_text(TWO_KINDS)
+    try:
+        told = command("--data", "iris", "--model", "two_kinds:build", "--verify", *("--save", "m"))
+    finally:
+        sys.modules.pop("two_kinds", None)
+    assert told.status == 1
+    assert len(told.err.splitlines()) == 1
+    assert told.err.startswith("nnmpi.train: step 1: loss of the layout differ")
+    assert [e["event"] for e in told.events] == ["start", "verify", "failed"]
+    assert not Path("m").exists()
+    assert command(*IRIS, "--verify", "--steps", "2").status == 0
+
+
+def test_in_float32_steps_are_compared_one_by_one() -> None:
+    """Two trainings would part: after 60 steps by more than 1e-3 with this seed."""
+
+    def run(comm: Comm) -> dict[str, float]:
+        config = Config(model="digits-cnn", steps=60, verify=True)
+        found: dict[str, float] = Trainer(config, comm=comm).fit(Silence())["largest_differences"]
+        return found
+
+    for found in threads.run(2, run):
+        assert 0 < found["gradients_relative"] < 2e-2
+        assert found["parameters_relative"] < 1e-6
+        assert found["loss_relative"] < 1e-4
+
+
+def test_in_float64_each_step_is_measured_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss of a thousandth of the first one, off by 1e-9 of itself, is off by too much."""
+    steps = DataParallel.steps
+
+    def shrunk(strategy: DataParallel, *arguments: Any) -> Iterator[Stepped]:
+        off = 1 + 1e-9 * (strategy._comm.size > 1)
+        for done in steps(strategy, *arguments):
+            yield done if done.step == 1 else done._replace(loss=1e-3 * off * done.samples)
+
+    def run(comm: Comm) -> None:
+        Trainer(Config(verify=True, dtype="float64", steps=2), small, rows(), comm).fit(Silence())
+
+    monkeypatch.setattr(DataParallel, "steps", shrunk)
+    with pytest.raises(VerifyError, match=r"step 2: loss .* by 1e-09 relative"):
+        threads.run(2, run)
+
+
+def test_rounding_is_no_difference_where_all_is_learnt() -> None:
+    """The loss comes down to 1e-4 of what it was, and its rounding does not."""
+
+    def run(comm: Comm) -> dict[str, float]:
+        data = "synthetic:1x8x8:4:30000"
+        config = Config(model="mlp:64-512-4", data=data, batch_size=16, steps=120, verify=True)
+        found: dict[str, float] = Trainer(config, comm=comm).fit(Silence())["largest_differences"]
+        return found
+
+    for found in threads.run(2, run):
+        assert found["loss_relative"] < 1e-5
+
+
+def test_what_is_loaded_after_a_trainer_is_made_is_verified_too() -> None:
+    def run(comm: Comm) -> object:
+        trainer = Trainer(Config(verify=True, steps=2), small, rows(), comm)
+        state = trainer.model.state_dict()
+        comm.barrier()  # all have read what they share
+        trainer.model.load_state_dict({name: 2 * array for name, array in state.items()})
+        comm.barrier()
+        return trainer.fit(Silence())["event"]
+
+    assert threads.run(2, run) == ["done"] * 2
+
+
+@pytest.mark.parametrize("options", [{}, {"allreduce": "ring"}, {"reproducible": True}], ids=str)
+def test_a_wrong_update_is_found_in_float32_too(
+    options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = Mover.move
+    monkeypatch.setattr(Mover, "move", lambda mover, lr: move(mover, lr * 1.001))
+
+    def rank(comm: Comm) -> None:
+        config = Config(model="iris-mlp", data="iris", steps=2, verify=True, **options)
+        Trainer(config, comm=comm).fit(Silence())
+
+    with pytest.raises(VerifyError, match="step 1: parameters of the layout differ"):
+        threads.run(2, rank)

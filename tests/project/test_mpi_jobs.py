@@ -1,0 +1,65 @@
+"""Runs the tests that are marked for MPI, as jobs of 1, 2, 3, 4 and 8 ranks.
+
+By hand: mpirun -n 4 python -m pytest --only-mpi tests/comm/test_comm_mpi.py
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import laws
+import laws_training
+import pytest
+from mpijob import ROOT, run
+
+MARKED = {
+    "tests/comm/test_comm_mpi.py": laws.LAWS,
+    "tests/parallel/test_training_mpi.py": laws_training.LAWS,
+}
+PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--color=no", "--only-mpi")
+MPICH = os.environ.get("NNMPI_TEST_MPICH", "")  # the Python of an environment with MPICH
+
+
+@pytest.mark.parametrize("marked", MARKED)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+def test_over_the_mpi_of_this_environment(ranks: int, marked: str) -> None:
+    passes(ranks, marked)
+
+
+@pytest.mark.skipif(not MPICH, reason="NNMPI_TEST_MPICH names no Python with MPICH")
+@pytest.mark.parametrize("marked", MARKED)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_over_mpich(ranks: int, marked: str) -> None:
+    passes(ranks, marked, python=MPICH)
+
+
+def test_a_test_that_fails_on_one_rank_ends_the_job(tmp_path: Path) -> None:
+    """Else the other ranks would wait for it in their next collective."""
+    (tmp_path / "test_one.py").write_text(ONE_FAILS)
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "helpers")])
+    told = run(3, *PYTEST, "-p", "ends_job", str(tmp_path), env={"PYTHONPATH": path})
+    assert told.status not in (0, None), told
+    assert "this rank is 1" in told.err
+
+
+ONE_FAILS = """
+import numpy as np
+import pytest
+from nnmpi.comm import world
+
+@pytest.mark.mpi
+def test_one_rank_fails():
+    assert world().rank != 1, f"this rank is {world().rank}"
+
+@pytest.mark.mpi
+def test_next():
+    world().all_reduce(np.ones(3), "ring")
+"""
+
+
+def passes(ranks: int, marked: str, python: str = sys.executable) -> None:
+    """Every rank passes every test, none is left out but those for more ranks."""
+    told = run(ranks, *PYTEST, "-rA", str(ROOT / marked), timeout=110, python=python)
+    assert told.status == 0, f"{told.out[-3000:]}\n{told.err[-3000:]}"
+    for law in MARKED[marked]:
+        assert told.out.count(f"PASSED {marked}::test_law[{law.__name__}]") == ranks

@@ -1,0 +1,155 @@
+"""What is shipped, and the rules of the house that no linter knows."""
+
+import ast
+import configparser
+import importlib.metadata
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import nnmpi
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "nnmpi"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+SCRIPTS = ("scripts/quickstart", "scripts/test")
+BASH = (*SCRIPTS, "scripts/venv.sh", "scripts/slurm/train.sbatch", ".ci/run")
+MAX_LINES = 330
+
+
+def setup_cfg() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.read_string((ROOT / "setup.cfg").read_text())
+    return parser
+
+
+def package_data() -> list[str]:
+    return setup_cfg()["options.package_data"]["nnmpi"].split()
+
+
+def names_cupy(source: str) -> bool:
+    """Whether the code (not its comments and docstrings) imports or names CuPy.
+
+    A string counts if it is the module's name, as `import_module("cupy.cuda")` takes it.
+    """
+
+    def root(node: ast.AST) -> set[str]:
+        match node:
+            case ast.Import():
+                names = [alias.name for alias in node.names]
+            case ast.ImportFrom():
+                names = [node.module or "", *(alias.name for alias in node.names)]
+            case ast.Name():
+                names = [node.id]
+            case ast.Attribute():
+                names = [node.attr]
+            case ast.Constant(value=str()):
+                names = [node.value]
+            case _:
+                names = []
+        return {name.partition(".")[0] for name in names}
+
+    return any(root(node) & {"cupy", "cupyx"} for node in ast.walk(ast.parse(source)))
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_scripts_can_be_executed(script):
+    assert os.access(ROOT / script, os.X_OK)
+    assert (ROOT / script).read_text().startswith("#!/usr/bin/env bash\n")
+
+
+@pytest.mark.parametrize("script", BASH)
+def test_scripts_are_bash(script):
+    command = ["bash", "-n", str(ROOT / script)]
+    run = subprocess.run(command, capture_output=True, check=False, text=True)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("pattern", package_data())
+def test_package_data_is_there(pattern):
+    assert [path for path in PACKAGE.glob(pattern) if path.is_file()]
+
+
+def test_every_file_of_the_package_is_shipped():
+    files = [path for path in PACKAGE.rglob("*") if path.is_file()]
+    others = [path for path in files if path.suffix != ".py" and "__pycache__" not in path.parts]
+    shipped = {path for pattern in package_data() for path in PACKAGE.glob(pattern)}
+    assert others
+    assert [path for path in others if path not in shipped] == []
+    for path in SOURCES:  # packages = find: passes over a folder that has no __init__.py
+        assert (path.parent / "__init__.py").is_file(), path
+
+
+def test_files_the_metadata_name_are_there():
+    metadata = setup_cfg()["metadata"]
+    readme = metadata["long_description"].removeprefix("file:").strip()
+    for name in (readme, metadata["license_files"]):
+        assert (ROOT / name).stat().st_size > 0
+
+
+def test_one_version():
+    version = setup_cfg()["metadata"]["version"]
+    assert nnmpi.__version__ == version
+    try:
+        installed = importlib.metadata.version("nnmpi")
+    except importlib.metadata.PackageNotFoundError:
+        return  # run from the sources alone: there is no third number to compare
+    assert installed == version
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import cupy as xp",
+        "import cupyx.scipy",
+        "from cupy.cuda import nccl",
+        "def f():\n    return importlib.import_module('cupy.cuda')",
+        "if xp.__name__ == 'cupy': pass",
+        "sys.modules.cupy",
+        "cupy.zeros(3)",
+    ],
+)
+def test_names_cupy_sees_it(source):
+    assert names_cupy(source)
+
+
+def test_names_cupy_lets_prose_be():
+    assert not names_cupy('"""cupy arrays or NumPy\'s."""\nx = "pip install cupy"  # cupy')
+
+
+def test_only_backend_names_cupy():
+    assert [path for path in SOURCES if names_cupy(path.read_text())] == [PACKAGE / "backend.py"]
+
+
+def test_one_idea_a_file():
+    lines = {path: len(path.read_text().splitlines()) for path in SOURCES}
+    assert len(lines) > 1
+    assert {path.name: n for path, n in lines.items() if n > MAX_LINES} == {}
+
+
+def test_the_slurm_script_starts_one_rank_a_core_on_two_nodes(tmp_path):
+    """With a stand-in for srun, which is told where to train and what to write."""
+    (tmp_path / "srun").write_text('#!/bin/sh\necho "$OPENBLAS_NUM_THREADS" "$@"\n')
+    (tmp_path / "srun").chmod(0o755)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "activate").write_text("")
+    script = ROOT / "scripts" / "slurm" / "train.sbatch"
+    run = subprocess.run(
+        ["bash", script, "--model", "mnist-cnn"],
+        capture_output=True,
+        check=True,
+        text=True,
+        env={
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "NNMPI_VENV": str(tmp_path),
+            "SLURM_JOB_ID": "7",
+            "SLURM_CPUS_PER_TASK": "1",
+        },
+    )
+    assert run.stdout.startswith("1 --mpi=pmix")
+    assert run.stdout.endswith("--save nnmpi-7.safetensors --model mnist-cnn\n")
+    asked = re.findall(r"^#SBATCH (--\S+)$", script.read_text(), re.M)
+    assert {"--nodes=2", "--cpus-per-task=1", "--signal=USR1@120"} <= {*asked}

@@ -1,0 +1,318 @@
+"""What a run tells: lines for people on a terminal, JSON for programs everywhere else."""
+
+import io
+import json
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datafiles import refused
+
+from nnmpi.run.report import LostOutputError, Report
+
+START = {
+    "event": "start",
+    "model": "mine",
+    "parameters": 1234,
+    "data": "é\n\x1b[2J",
+    "train_samples": 1200,
+    "test_samples": 300,
+    "note": "a fifth held out",
+    "steps": 5000,
+    "ranks": 4,
+    "sync": "bsp",
+    "allreduce": "shared",
+    "progress": "poll",
+}
+ALONE = {key: value for key, value in START.items() if key not in ("allreduce", "progress")}
+SERVED = ALONE | {"servers": 1, "steps_ahead": 3, "exchange": "memory", "sync": "ssp"}
+EPOCH = {
+    "event": "epoch",
+    "epoch": 1,
+    "steps": 10,
+    "loss": 0.1 + 0.2,
+    "test_loss": 0.25,
+    "accuracy": 0.9877,
+    "samples_per_second": 12345.6,
+    "skipped_steps": 0,
+}
+DIFFERENCES = {
+    f"{what}_{measure}": 1 / 3 * 10.0**-i
+    for i, (what, measure) in enumerate(
+        (what, measure)
+        for what in ("loss", "gradients", "parameters")
+        for measure in ("absolute", "relative", "ulp")
+    )
+}
+VERIFY = {"event": "verify", "step": 1234, **DIFFERENCES, "replicas_equal": True}
+DONE = EPOCH | {"event": "done", "seconds": 1.25, "epochs": 1, "layout": {"dp": 1}}
+FAILED = {"event": "failed", "error": "gone", "steps": 10}
+STOPPED = DONE | {"event": "stopped"}
+DRY = START | {
+    "event": "dry-run",
+    "layers": "Sequential(\n  (0): Linear(4, 3, bias=True)\n)",
+    "epochs": 3,
+    "steps_per_epoch": 7,
+    "batch_size": 64,
+    **{
+        f"{what}_bytes": 16 * 10**size
+        for size, what in enumerate(("parameter", "gradient", "optimizer", "activation", "data"), 2)
+    },
+}
+EVENTS = [START, VERIFY, EPOCH, DRY, STOPPED, FAILED, DONE]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Full(io.StringIO):
+    """Takes nothing."""
+
+    name = "the-pipe"
+
+    def write(self, text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+
+def told(stdout: io.StringIO, *events: dict[str, Any], **options: Any) -> str:
+    with Report(stdout=stdout, **options) as report:
+        for event in events:
+            report.event(event)
+    return stdout.getvalue()
+
+
+def test_a_pipe_gets_one_json_object_a_line() -> None:
+    text = told(io.StringIO(), *EVENTS)
+    assert [json.loads(line) for line in text.splitlines()] == EVENTS
+    assert text.endswith("}\n")
+    assert text.replace("\n", "").isascii()
+    assert text.replace("\n", "").isprintable()
+
+
+SENTENCES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "start": (START, ("mine (1,234 parameters)", "1,200 samples", "5,000 steps", "a fifth held")),
+    "verify": (
+        VERIFY,
+        ("verify step 1,234: loss 0.0333, gradients 3.33e-05, parameters 3.33e-08 off one rank's",),
+    ),
+    "verify, bad": (
+        VERIFY | {"loss_relative": math.inf, "parameters_relative": 0.0, "replicas_equal": False},
+        ("loss inf, gradients 3.33e-05, parameters 0 off one rank's; replicas differ",),
+    ),
+    "epoch": (EPOCH, ("epoch   1", "0.3000", "0.2500", "98.77%", "12,346 samples/s")),
+    "dry-run": (
+        DRY,
+        (
+            "(0): Linear(4, 3",
+            "1,234 parameters",
+            "3 epochs of 7 steps of 64",
+            "on 4 ranks, all-reduce shared",
+            "parameters 1.6 KB, gradients 16.0 KB, optimizer 160.0 KB",
+            "activations 1.6 MB, data 16.0 MB",
+        ),
+    ),
+    "stopped": (STOPPED, ("stopped: accuracy 98.77%", "after 10 steps in 1.2 s")),
+    "done": (DONE, ("done: accuracy 98.77%", "loss 0.3000", "12,346 samples/s")),
+    "done, verified": (
+        DONE | {"largest_differences": DIFFERENCES},
+        (
+            "done: accuracy 98.77%",
+            "verified: loss 0.0333, gradients 3.33e-05, parameters 3.33e-08 off one rank's at most",
+        ),
+    ),
+    "done, stale": (
+        DONE | {"staleness": {"0": {"0": 3, "2": 1}, "1": {"1": 3, "11": 1}}, "skipped_steps": 2},
+        ("2 steps left out", "staleness 2.0 in the mean, 11 at most"),
+    ),
+    "another": ({"event": "hint", "a": 1, "b": "two"}, ("a 1, b two",)),
+}
+
+
+@pytest.mark.parametrize("case", SENTENCES.values(), ids=SENTENCES)
+def test_a_terminal_gets_words(case: Any) -> None:
+    event, words = case
+    text = told(Terminal(), event)
+    assert [word for word in words if word not in text] == [], text
+    assert "{" not in text
+    assert "event" not in text
+
+
+LAYOUTS: dict[str, tuple[dict[str, Any], str]] = {
+    "one rank": (ALONE | {"ranks": 1}, "on 1 rank"),
+    "all-reduce": (START, "on 4 ranks, all-reduce shared"),
+    "verify": (
+        START | {"allreduce": "auto", "verify": True},
+        "on 4 ranks, all-reduce auto, beside one rank to verify it",
+    ),
+    "ssp": (SERVED, "on 4 ranks, 1 of them serving, ssp 3 ahead"),
+    "asp": (
+        SERVED | {"sync": "asp", "servers": 2, "steps_ahead": None},
+        "on 4 ranks, 2 of them serving, asp",
+    ),
+    "bsp": (SERVED | {"sync": "bsp", "steps_ahead": 0}, "on 4 ranks, 1 of them serving, bsp"),
+    "shards": (
+        ALONE | {"reproducible": True, "shards": 1},
+        "on 4 ranks, reproducible in 1 shard",
+    ),
+    "stragglers": (
+        ALONE | {"slow_rank": "0:3", "jitter": "0.1:5"},
+        "on 4 ranks, slow rank 0:3, jitter 0.1:5",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LAYOUTS.values(), ids=LAYOUTS)
+def test_a_terminal_hears_how_ranks_work_together(case: Any) -> None:
+    event, line = case
+    assert line in told(Terminal(), event).splitlines()
+
+
+def test_of_what_there_was_not_nothing_is_said() -> None:
+    """Nothing was skipped, no gradient was pushed, nothing was verified."""
+    assert len(told(Terminal(), DONE | {"staleness": {"0": {}}}).splitlines()) == 1
+
+
+def test_a_failure_is_for_programs(tmp_path: Path) -> None:
+    """People on a terminal read of it on stderr, from whoever catches the error."""
+    log = tmp_path / "log"
+    assert told(Terminal(), FAILED, log=str(log)) == ""
+    assert json.loads(log.read_text()) == FAILED
+    assert json.loads(told(io.StringIO(), FAILED, quiet=True)) == FAILED
+
+
+def test_without_a_note_there_is_no_empty_line() -> None:
+    text = told(Terminal(), START | {"data": "iris", "note": ""})
+    assert len(text.splitlines()) == 2
+    assert all(text.splitlines())
+
+
+@pytest.mark.parametrize("stdout", [io.StringIO, Terminal])
+def test_quiet_shows_results_alone(stdout: Any, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    text = told(stdout(), START, EPOCH, DONE, quiet=True, log=str(log))
+    assert text == told(stdout(), DONE)
+    assert len(log.read_text().splitlines()) == 3
+    for result in (STOPPED, DRY):
+        assert told(stdout(), START, result, quiet=True) == told(stdout(), result)
+
+
+# ---- the log
+
+
+@pytest.mark.parametrize("stdout", [io.StringIO, Terminal])
+def test_the_log_is_json_whatever_is_shown(stdout: Any, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    told(stdout(), *EVENTS, log=str(log))
+    assert log.read_text() == told(io.StringIO(), *EVENTS)
+
+
+def test_a_line_is_in_the_log_before_the_next_event(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("an older run\n")
+    with Report(str(log), stdout=io.StringIO()) as report:
+        for i, event in enumerate(EVENTS, 1):
+            report.event(event)
+            lines = log.read_text().splitlines()
+            assert [json.loads(line) for line in lines] == EVENTS[:i]
+
+
+def test_an_error_closes_the_log_and_passes(tmp_path: Path) -> None:
+    report = Report(str(tmp_path / "log"), stdout=io.StringIO())
+    with pytest.raises(KeyboardInterrupt), report:
+        raise KeyboardInterrupt
+    with pytest.raises(ValueError, match="closed file"):
+        report.event(DONE)
+
+
+def test_a_log_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
+    with refused(str(tmp_path / "no" / "log"), "No such file", "name another"):
+        Report(str(tmp_path / "no" / "log"))
+    with refused(f"cannot write log {tmp_path}", "directory", "name another"):
+        Report(str(tmp_path))
+
+
+def test_a_full_disk_is_named() -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("this system has no /dev/full")
+    stdout = io.StringIO()
+    full = pytest.raises(LostOutputError, match=r"\Acannot write /dev/full: No space left on dev")
+    with full, Report("/dev/full", stdout=stdout) as report:
+        report.event(START)
+    assert stdout.getvalue() == ""
+
+
+def test_output_that_takes_no_more_is_named(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    full = pytest.raises(LostOutputError, match=r"\Acannot write the-pipe: No space left on device")
+    with full as caught, Report(str(log), stdout=Full()) as report:
+        report.event(START)
+    assert isinstance(caught.value.__cause__, OSError)
+    assert json.loads(log.read_text()) == START
+
+
+@pytest.mark.parametrize("lost", ["log", "stdout"])
+def test_what_is_lost_gets_no_more_and_the_other_does(
+    lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, stdout = tmp_path / "log", io.StringIO() if lost == "log" else Full()
+    if lost == "log":
+        monkeypatch.setattr("nnmpi.run.report.open", lambda *_, **__: Full(), raising=False)
+    with Report(str(log), stdout=stdout) as report:
+        with pytest.raises(LostOutputError):
+            report.event(START)
+        report.event(FAILED)
+    text = stdout.getvalue() if lost == "log" else log.read_text()
+    assert json.loads(text.splitlines()[-1]) == FAILED
+
+
+def test_a_closed_stdout_is_a_quiet_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", None)
+    log = tmp_path / "log"
+    with Report(str(log)) as report:
+        report.progress(1, 2, 0.5)
+        report.event(DONE)
+    assert json.loads(log.read_text()) == DONE
+
+
+# ---- the bar
+
+
+def steps(report: Report, first: int, last: int) -> None:
+    """The bar is drawn anew after a tenth of a second at the earliest."""
+    for step in range(first, last + 1):
+        report.progress(step, 8, step / 16)
+        time.sleep(0.12)
+
+
+def test_a_terminal_gets_a_bar_that_goes_away() -> None:
+    stdout = Terminal()
+    with Report(stdout=stdout) as report:
+        steps(report, 1, 3)
+        assert "| 2/8 " in stdout.getvalue()
+        assert "loss 0.1250" in stdout.getvalue()
+        report.event(EPOCH)
+        assert "epoch   1   loss 0.3000" in stdout.getvalue()
+        report.end_progress()
+        report.end_progress()
+        ended = stdout.getvalue()
+        steps(report, 4, 5)  # a bar of its own, which goes on where the last one was
+        assert "| 5/8 " in stdout.getvalue().removeprefix(ended)
+    assert stdout.getvalue().endswith("\r")
+
+
+@pytest.mark.parametrize(
+    ("stdout", "quiet"), [(io.StringIO, False), (io.StringIO, True), (Terminal, True)]
+)
+def test_elsewhere_there_is_no_bar(
+    stdout: Any, quiet: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = stdout()
+    with Report(quiet=quiet, stdout=out) as report:
+        steps(report, 1, 2)
+    assert out.getvalue() == ""
+    assert capsys.readouterr() == ("", "")

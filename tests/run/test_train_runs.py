@@ -1,0 +1,179 @@
+"""The command: what it prints, and that it is the trainer and nothing else."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import IRIS, Command
+
+import nnmpi
+from nnmpi import Config, Trainer, nn
+from nnmpi.nn.models import iris_mlp
+from nnmpi.run.dry_run import summary
+from nnmpi.run.report import Report
+from nnmpi.run.trainer import parameters_sha256
+
+# ---- what it prints
+
+
+def test_a_line_is_an_object_and_the_log_has_the_same_lines(command: Command) -> None:
+    told = command(*IRIS, "--epochs", "3", "--log", "run.jsonl")
+    assert (told.status, told.err) == (0, "")
+    assert Path("run.jsonl").read_text() == told.out
+    assert told.out.replace("\n", "").isprintable()
+    assert [e["event"] for e in told.events] == ["start", "epoch", "epoch", "epoch", "done"]
+    start, *epochs, done = told.events
+    assert (start["model"], start["data"], start["parameters"]) == ("iris-mlp", "iris", 403)
+    assert [(e["epoch"], e["steps"]) for e in epochs] == [(1, 2), (2, 4), (3, 6)]
+    assert done.keys() >= {"loss", "accuracy", "seconds", "samples_per_second"}
+    assert (done["epochs"], done["steps"], done["ranks"]) == (3, 6, 1)
+    assert done["layout"] == {"dp": 1, "pp": 1, "tp": 1}
+    assert len(done["parameters_sha256"]) == 64
+    assert all(done[key] == epochs[-1][key] for key in ("loss", "accuracy", "test_loss"))
+
+
+def test_quiet_prints_the_result_alone(command: Command) -> None:
+    told = command(*IRIS, "--epochs", "3", "--quiet", "--log", "run.jsonl")
+    assert [e["event"] for e in told.events] == ["done"]
+    assert Path("run.jsonl").read_text().endswith(told.out)
+    assert len(Path("run.jsonl").read_text().splitlines()) == 5
+
+
+def test_steps_end_the_run(command: Command) -> None:
+    told = command(*IRIS, "--steps", "3")
+    assert [e["steps"] for e in told.events] == [3, 2, 3, 3]
+    assert told.events[-1]["epochs"] == 2
+
+
+def test_equal_commands_give_equal_parameters(command: Command) -> None:
+    def sha(*arguments: str) -> str:
+        value: str = command(*IRIS, "--epochs", "1", *arguments).events[-1]["parameters_sha256"]
+        return value
+
+    assert sha() == sha("--seed", "0", "--log", "run.jsonl")
+    others = ("--seed 1", "--lr 0.1", "--batch-size 10", "--optimizer sgd", "--clip-norm 0.01")
+    assert len({sha(), *(sha(*other.split()) for other in others)}) == 1 + len(others)
+
+
+def test_the_command_is_the_trainer(command: Command) -> None:
+    Path("run.toml").write_text('model = "own_package.models:make"\n[training]\nepochs = 5\nlr=0.1')
+    told = command("--config", "run.toml", "--data", "own.npz", "--epochs", "2", "--seed", "4")
+    assert (told.status, told.err) == (0, "")
+    own = np.load("own.npz")
+    data = nnmpi.data.from_arrays(own["x"], own["y"], seed=4, name="own.npz")
+    trainer = Trainer(Config(epochs=2, lr=0.1, seed=4, quiet=True), build=iris_mlp, data=data)
+    result, done = trainer.fit(), told.events[-1]
+    for key in ("parameters_sha256", "loss", "test_loss", "accuracy", "steps", "epochs"):
+        assert result[key] == done[key], key
+    assert told.events[0]["model"] == "own_package.models:make"
+
+
+# ---- a dry run
+
+
+def test_a_dry_run_tells_what_a_run_would_take(command: Command) -> None:
+    told = command(*IRIS, "--dry-run", "--save", "m.safetensors", "--log", "run.jsonl")
+    assert (told.status, told.err) == (0, "")
+    assert not Path("m.safetensors").exists()
+    assert Path("run.jsonl").read_text() == told.out
+    (event,) = told.events
+    assert event["event"] == "dry-run"
+    assert event["parameters"] == 4 * 50 + 50 + 50 * 3 + 3 == 403
+    assert event["parameter_bytes"] == event["gradient_bytes"] == 403 * 4
+    assert 2 * 403 * 4 <= event["optimizer_bytes"] <= 2 * (403 + 4 * 16) * 4  # flat, and aligned
+    assert event["data_bytes"] == 150 * (4 * 4 + 8)
+    assert (event["steps"], event["steps_per_epoch"], event["epochs"]) == (20, 2, 10)
+    assert "Linear(4, 50" in event["layers"]
+    assert 64 * 50 * 4 < event["activation_bytes"] < 100 * 64 * 50 * 4
+    other = command(*IRIS, "--dry-run", "--quiet", "--dtype=float64", "--optimizer=sgd").events[0]
+    assert other["parameter_bytes"] == 403 * 8
+    assert 403 * 8 <= other["optimizer_bytes"] <= (403 + 4 * 16) * 8
+    assert other["activation_bytes"] > 1.5 * event["activation_bytes"]
+
+
+def test_a_dry_run_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """Running statistics are where they were, and training goes as without it."""
+    plain, asked = (Trainer(Config(steps=3, quiet=True)) for _ in range(2))
+    before = asked.model.state_dict()
+    summary(asked)
+    for name, array in asked.model.state_dict().items():
+        np.testing.assert_array_equal(array, before[name], err_msg=name)
+    assert asked.step == 0
+    assert not any(p.has_grad for p in asked.model.parameters())
+    assert asked.fit()["parameters_sha256"] == plain.fit()["parameters_sha256"]
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+# ---- files
+
+
+def test_a_saved_model_goes_on_where_it_was(command: Command) -> None:
+    """A step at a rate of 1e-30 leaves every parameter as it was loaded."""
+    first = command(*IRIS, "--save", "m.safetensors").events[-1]
+    again = command(*IRIS, "--load", "m.safetensors", "--lr", "1e-30", "--steps", "1").events[-1]
+    for key in ("parameters_sha256", "accuracy", "test_loss"):
+        assert first[key] == again[key], key
+    model = nn.Sequential(nn.Linear(4, 50), nn.ReLU(), nn.Linear(50, 3))
+    model.load_state_dict(nnmpi.load("m.safetensors"))
+    assert parameters_sha256(model) == first["parameters_sha256"]
+    over = command(*IRIS, "--load", "m.safetensors", "--save", "m.safetensors").events[-1]
+    model.load_state_dict(nnmpi.load("m.safetensors"))
+    assert parameters_sha256(model) == over["parameters_sha256"] != first["parameters_sha256"]
+
+
+# ---- runs that fail
+
+
+def test_a_run_that_outgrows_memory_gives_one_line(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fit(trainer: Trainer, report: Report) -> None:
+        raise MemoryError("Unable to allocate 3 TiB")
+
+    monkeypatch.setattr(Trainer, "fit", fit)
+    line = "nnmpi.train: out of memory: Unable to allocate 3 TiB; try a smaller --batch-size\n"
+    assert command(*IRIS) == (1, "", line)
+
+
+def test_a_step_that_fails_gives_one_line_and_saves_what_is_trained(command: Command) -> None:
+    """There is one sample in the last batch of 7 * 17 + 1."""
+    picky = ("--model", "own_package.models:picky", "--data", "iris", "--save", "m.safetensors")
+    told = command(*picky, "--batch-size", "17", "--log", "run.jsonl")
+    assert told.status == 1
+    assert len(told.err.splitlines()) == 1
+    assert [e["event"] for e in told.events] == ["start", "failed"]
+    assert told.err == f"nnmpi.train: {told.events[-1]['error']}\n"
+    assert told.events[-1]["steps"] == 7
+    assert Path("run.jsonl").read_text() == told.out
+    whole = command(*picky[:-1], "w.safetensors", "--batch-size", "17", "--steps", "7")
+    assert whole.status == 0
+    assert Path("m.safetensors").read_bytes() == Path("w.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",)], ids=["run", "dry"])
+def test_a_first_step_that_fails_is_unusable_input(command: Command, more: tuple[str]) -> None:
+    normed = ("--model", "own_package.models:normed", "--data", "iris", "--save", "m.safetensors")
+    told = command(*normed, "--batch-size", "1", *more)
+    assert (told.status, len(told.err.splitlines())) == (2, 1)
+    assert not Path("m.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "step", "start"),
+    [("", 2, "the loss became"), ("--steps 1", 1, "the test loss became")],
+)
+def test_a_loss_that_is_no_number_gives_one_line(
+    command: Command, arguments: str, step: int, start: str
+) -> None:
+    wild = ("--lr", "1e30", "--save", "m.safetensors", "--log", "run.jsonl")
+    told = command(*IRIS, *wild, *arguments.split())
+    assert told.status == 1
+    assert [e["event"] for e in told.events] == ["start", "failed"]
+    assert told.events[-1]["steps"] == step - (start == "the loss became")
+    assert told.err == f"nnmpi.train: {told.events[-1]['error']}\n"
+    assert told.err.endswith("; nothing was saved\n")
+    assert told.err.startswith(f"nnmpi.train: {start} ")
+    assert f"at step {step} with learning rate 1e+30; try --lr 1e+29, --clip-norm" in told.err
+    assert len(told.err.splitlines()) == 1
+    assert not Path("m.safetensors").exists()
+    assert Path("run.jsonl").read_text() == told.out

@@ -1,0 +1,237 @@
+"""The trainer as a library: it does what a loop written by hand does, and tells the truth of it."""
+
+import hashlib
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nnmpi
+from nnmpi import Config, Trainer, nn, optim
+from nnmpi import data as datasets
+from nnmpi.data import Dataset, Loader, Standardiser
+from nnmpi.metrics import Stopwatch
+from nnmpi.nn.models import digits_cnn, mlp
+from nnmpi.nn.passes import Pass, current_pass
+from nnmpi.optim import schedule
+from nnmpi.run.report import Event, Report
+
+
+def rows(n: int = 70, features: int = 6, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    """Three clouds that overlap, far from zero."""
+    rng, y = np.random.default_rng(1), np.arange(n) % classes
+    return rng.standard_normal((n, features)) + y[:, None] + 100, y
+
+
+def images() -> Dataset:
+    return datasets.load("synthetic:1x8x8:10:90", seed=3)
+
+
+def small() -> nn.Sequential:
+    return mlp(6, 8, 3)
+
+
+def fit(trainer: Trainer) -> Event:
+    return trainer.fit(Report(stdout=io.StringIO()))
+
+
+def equal(a: nn.Module, b: nn.Module) -> None:
+    theirs = b.state_dict()
+    for name, array in a.state_dict().items():
+        np.testing.assert_array_equal(array, theirs[name], err_msg=name, strict=True)
+
+
+# ---- the loop
+
+
+@contextmanager
+def one_pass(step: int, samples: np.ndarray) -> Iterator[None]:
+    token = current_pass.set(Pass(step, samples))
+    try:
+        yield
+    finally:
+        current_pass.reset(token)
+
+
+def by_hand(c: Config, d: Dataset) -> tuple[nn.Module, float]:
+    """The model that a plain loop trains, and the mean loss of its last epoch."""
+    model = digits_cnn()
+    model.seed = c.seed
+    model.to(c.dtype)
+    opt = {
+        "adam": lambda p: optim.Adam(p, weight_decay=c.weight_decay),
+        "adamw": lambda p: optim.AdamW(p, weight_decay=c.weight_decay),
+        "sgd": lambda p: optim.SGD(p, c.lr, c.momentum, c.weight_decay),
+    }[c.optimizer](model.parameters())
+    loader = Loader(
+        d.train,
+        c.batch_size,
+        standardiser=Standardiser.of(d.train),
+        dtype=c.dtype,
+        seed=c.seed,
+    )
+    factor = schedule.parse(c.lr_schedule, c.epochs * len(loader))
+    criterion, step = nn.CrossEntropyLoss(), 0
+    for epoch in range(c.epochs):
+        total = samples = 0.0
+        for batch in loader.epoch(epoch):
+            with one_pass(step, batch.samples):
+                loss = criterion(model(nnmpi.tensor(batch.x)), batch.y)
+            opt.zero_grad()
+            loss.backward()
+            if c.clip_norm is not None:
+                optim.clip_grad_norm(model.parameters(), c.clip_norm)
+            opt.lr = c.lr * factor(step)
+            opt.step()
+            step += 1
+            total += loss.item() * len(batch.y)
+            samples += len(batch.y)
+    return model, total / samples
+
+
+LOOPS: dict[str, dict[str, Any]] = {
+    "adam": {},
+    "adamw with decay": {"optimizer": "adamw", "weight_decay": 0.1},
+    "adam with decay": {"weight_decay": 0.1},
+    "sgd": {"optimizer": "sgd", "momentum": 0.0, "lr": 0.1},
+    "sgd with all": {"optimizer": "sgd", "momentum": 0.5, "weight_decay": 0.1, "lr": 0.1},
+    "clip": {"clip_norm": 0.1},
+    "schedule": {"lr_schedule": "warmup:2+cosine"},
+    "seed": {"seed": 5},
+    "float64": {"dtype": "float64"},
+}
+
+
+@pytest.mark.parametrize("options", LOOPS.values(), ids=LOOPS)
+def test_fit_is_the_plain_loop(options: dict[str, Any]) -> None:
+    """Bit for bit, but for clipping: there squares are added in another order.
+
+    BatchNorm, dropout and an uneven last batch included, and evaluations between epochs.
+    """
+    d, c = images(), Config(epochs=2, batch_size=32, **options)
+    trainer = Trainer(c, build=digits_cnn, data=d)
+    result = fit(trainer)
+    model, loss = by_hand(c, d)
+    assert result["loss"] == pytest.approx(loss, rel=1e-6)
+    assert (result["epochs"], result["steps"]) == (2, 6)
+    if c.clip_norm is not None:
+        for name, array in model.state_dict().items():
+            np.testing.assert_allclose(trainer.model.state_dict()[name], array, 1e-4, 1e-6)
+        return
+    equal(trainer.model, model)
+    parameters = dict(model.named_parameters())
+    values = [a.tobytes() for name, a in model.state_dict().items() if name in parameters]
+    assert result["parameters_sha256"] == hashlib.sha256(b"".join(values)).hexdigest()
+
+
+def test_every_option_of_the_loop_matters() -> None:
+    hashes = [
+        fit(Trainer(Config(epochs=1, batch_size=32, **options), digits_cnn, images()))
+        for options in LOOPS.values()
+    ]
+    assert len({result["parameters_sha256"] for result in hashes}) == len(LOOPS)
+
+
+def test_metrics_are_means_over_samples() -> None:
+    """Not over batches, of which the last is smaller: on sorted labels that is another number."""
+    x, y = rows()
+    test = rows(31)
+    order = np.argsort(test[1], kind="stable")
+    config = Config(epochs=3, batch_size=10, lr=0.05)
+    trainer = Trainer(config, small, (x, y, test[0][order], test[1][order]))
+    result = fit(trainer)
+    d = trainer.dataset
+    scores = trainer.model(nnmpi.tensor(Standardiser.of(d.train).apply(d.test.x)))
+    losses = nn.CrossEntropyLoss(reduction="none")(scores, d.test.y).numpy()
+    right = int((scores.numpy().argmax(1) == d.test.y).sum())
+    batches = [losses[i : i + 10].mean() for i in range(0, 31, 10)]
+    assert result["test_loss"] == pytest.approx(losses.mean(), rel=1e-6)
+    assert abs(np.mean(batches) - losses.mean()) > 1e-3 * losses.mean()
+    assert result["accuracy"] == right / 31
+    assert 0 < right < 31
+
+
+def test_evaluation_changes_nothing_but_the_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Trainer(Config(epochs=1), digits_cnn, images())
+    assert all(m.training for m in trainer.model.modules())
+    fit(trainer)
+    trainer.model.train()
+    before = trainer.model.state_dict()
+    recorded, loss = [], trainer.loss
+    monkeypatch.setattr(
+        trainer, "loss", lambda s, y: (recorded.append(s.requires_grad), loss(s, y))[1]
+    )
+    found = trainer.evaluate()
+    assert recorded == [False]
+    assert not any(m.training for m in trainer.model.modules())
+    assert trainer.evaluate() == found
+    assert found.samples == len(trainer.dataset.test.y)
+    for name, array in trainer.model.state_dict().items():
+        np.testing.assert_array_equal(array, before[name], err_msg=name)
+
+
+def test_the_learning_rate_is_set_at_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config(lr=0.5, lr_schedule="warmup:2+step:3:0.5", epochs=2, batch_size=14)
+    trainer = Trainer(config, small, rows())
+    rates = []
+    step = trainer.optimizer.step
+    monkeypatch.setattr(
+        trainer.optimizer, "step", lambda: (rates.append(trainer.optimizer.lr), step())
+    )
+    fit(trainer)
+    assert rates == [0.25, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25]
+
+
+def test_clip_norm_bounds_a_step() -> None:
+    def moved(clip: float | None) -> float:
+        config = Config(optimizer="sgd", momentum=0, lr=0.5, steps=1, clip_norm=clip)
+        trainer = Trainer(config, small, rows())
+        before = np.concatenate([p.data.ravel() for p in trainer.model.parameters()])
+        fit(trainer)
+        after = np.concatenate([p.data.ravel() for p in trainer.model.parameters()])
+        return float(np.linalg.norm(after - before))
+
+    assert moved(1e-3) == pytest.approx(0.5e-3, rel=1e-3)
+    assert moved(None) > 10e-3
+    assert moved(1e3) == moved(None)
+
+
+# ---- time
+
+
+def test_the_first_step_and_evaluations_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0)
+    for user in ("run.trainer", "metrics"):
+        told = SimpleNamespace(perf_counter=lambda: clock.now)
+        monkeypatch.setattr(f"nnmpi.{user}.time", told)
+
+    class Slow(nn.Module):
+        """A step takes 2 seconds, the first one 100, an evaluation of one batch 1000."""
+
+        def __init__(self) -> None:
+            self.inner, self.calls = small(), 0
+
+        def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+            clock.now += (2 if self.calls else 100) if self.training else 1000
+            self.calls += self.training
+            y: nnmpi.Tensor = self.inner(x)
+            return y
+
+    trainer = Trainer(Config(epochs=2, batch_size=14), Slow, rows())
+    result = fit(trainer)
+    assert result["steps"] == 8
+    assert result["samples_per_second"] == 7.0
+    assert result["seconds"] == 100 + 7 * 2 + 2000
+
+
+def test_one_step_has_no_rate() -> None:
+    watch = Stopwatch()
+    assert watch.rate == 0.0
+    watch.start()
+    watch.lap(64)
+    assert watch.rate == 0.0
+    assert fit(Trainer(Config(steps=1), small, rows()))["samples_per_second"] == 0.0

@@ -1,0 +1,103 @@
+"""Ranks that bring different things are refused before they train."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from test_trainer import rows, small
+
+from nnmpi import Config, Trainer, nn
+from nnmpi.comm import Comm, OtherRankError
+from nnmpi.comm.transport import threads
+from nnmpi.nn.models import mlp
+from nnmpi.run.report import Silence
+
+
+def changed(part: int, index: tuple[int, ...], n: int = 70) -> tuple[np.ndarray, ...]:
+    """The data with one number another."""
+    arrays = [a[:n].copy() for a in (*rows(), *rows())]
+    arrays[part][index] += 1
+    return tuple(arrays)
+
+
+def moved() -> nn.Module:
+    model = small()
+    model[1].bias.data[2] += 1e-3
+    return model
+
+
+class Tracking(nn.Module):
+    def __init__(self, start: float) -> None:
+        self.net = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))
+        self.net[1].running_mean += start
+
+    def forward(self, x: Any) -> Any:
+        return self.net(x)
+
+
+CASES: dict[str, tuple[dict[str, Any], str]] = {
+    "rate": ({"options": {"lr": 0.25}}, "lr (0.25); start all ranks with the same options"),
+    "batch": ({"options": {"batch_size": 7}}, "batch_size (7)"),
+    "verify": ({"options": {"verify": True}}, "verify (True)"),
+    "download": ({"options": {"download": True}}, "download (True)"),
+    "dry run": ({"options": {"dry_run": True}}, "dry_run (True)"),
+    "length": ({"data": (*rows(63), *rows())}, "the number of samples for training (63); give all"),
+    "label": ({"data": changed(1, (0,))}, "the labels of the samples for training; give all"),
+    "sample": ({"data": changed(0, (5, 2))}, "the samples for training"),
+    "test": ({"data": changed(2, (5, 2))}, "the samples for testing"),
+    "parameters": ({"build": moved}, "the values that parameters start from; let every rank"),
+    "layers": ({"build": lambda: mlp(6, 9, 3)}, "the names and shapes of parameters"),
+    "buffers": ({"build": lambda: Tracking(1)}, "the values that buffers start from"),
+}
+
+
+def brought(comm: Comm, name: str) -> Trainer:
+    """Rank 1 brings something else."""
+    other, _ = CASES[name]
+    mine = other if comm.rank == 1 else {}
+    build = (lambda: Tracking(0)) if name == "buffers" else small
+    make = mine.get("build", build)
+
+    def model() -> nn.Module:
+        made: nn.Module = make()
+        return made
+
+    config = Config(**mine.get("options", {}))
+    return Trainer(config, model, mine.get("data", (*rows(), *rows())), comm)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_differs_is_named(name: str) -> None:
+    def rank(comm: Comm) -> type[BaseException]:
+        with pytest.raises((ValueError, OtherRankError)) as told:
+            brought(comm, name)
+        assert f"rank 1 differs from rank 0 in {words}" in str(told.value)
+        return told.type
+
+    words = CASES[name][1]
+    assert threads.run(3, rank) == [OtherRankError, ValueError, OtherRankError]
+
+
+def test_files_to_write_may_differ(tmp_path: Any) -> None:
+    def rank(comm: Comm) -> str:
+        own: dict[str, Any] = (
+            {"log": str(tmp_path / "log"), "quiet": True} if comm.rank == 1 else {}
+        )
+        event = Trainer(replace(Config(steps=2), **own), small, rows(), comm).fit(Silence())
+        return str(event["event"])
+
+    assert threads.run(2, rank) == ["done", "done"]
+
+
+def test_large_data_are_compared_by_a_part_of_their_rows() -> None:
+    """Every k-th row, and all labels."""
+    x, y = np.zeros((5000, 1000), "float64"), np.arange(5000) % 2
+
+    def rank(comm: Comm) -> None:
+        mine = x.copy()
+        mine[-1000:, 7] += comm.rank
+        with pytest.raises((ValueError, OtherRankError), match="in the samples for training"):
+            Trainer(Config(), lambda: nn.Linear(1000, 2), (mine, y, x[:9], y[:9]), comm)
+
+    threads.run(2, rank)

@@ -1,0 +1,196 @@
+"""What a trainer takes: models and data in any form, options that reach every layer."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from datafiles import refused
+from test_trainer import equal, fit, images, rows, small
+
+import nnmpi
+from nnmpi import Config, Trainer, nn
+from nnmpi import data as datasets
+from nnmpi.comm import Comm
+from nnmpi.comm.transport import threads
+from nnmpi.nn.models import digits_cnn
+from nnmpi.run.report import Silence
+
+
+def test_data_may_come_in_any_form() -> None:
+    x, y = rows()
+    d = datasets.from_arrays(x, y, seed=2)
+    four = (*d.train, *d.test)
+    config = Config(model="mlp:6-8-3", epochs=1, seed=2)
+    forms = [(x, y), [x, y], (x.tolist(), y.tolist()), four, d]
+    results = [fit(Trainer(config, data=form)) for form in forms]
+    assert len({result["parameters_sha256"] for result in results}) == 1
+    assert len({result["test_loss"] for result in results}) == 1
+    named = fit(Trainer(Config(model="iris-mlp", data="iris", epochs=1)))
+    given = fit(Trainer(Config(model="iris-mlp", epochs=1), data=datasets.load("iris")))
+    assert named["parameters_sha256"] == given["parameters_sha256"]
+
+
+def test_the_model_that_is_built_is_the_one_that_is_named() -> None:
+    trainer = Trainer(Config(), small, rows())
+    told = trainer.describe()
+    assert (told["model"], told["data"], told["parameters"]) == ("small", "arrays", 83)
+    assert (told["train_samples"], told["test_samples"]) == (56, 14)
+
+
+def test_float64_is_float64_throughout() -> None:
+    trainer = Trainer(Config(dtype="float64", epochs=1), digits_cnn, images())
+    fit(trainer)
+    assert {p.data.dtype for p in trainer.model.parameters()} == {np.dtype("float64")}
+    assert {p.grad.dtype for p in trainer.model.parameters()} == {np.dtype("float64")}
+    assert next(trainer.train.epoch(0)).x.dtype == "float64"
+
+
+def test_the_convolution_reaches_every_layer() -> None:
+    losses, hashes = {}, set()
+    for name in ("auto", "im2col", "winograd2", "winograd4"):
+        trainer = Trainer(Config(convolution=name, steps=1), digits_cnn, images())
+        layers = [m for m in trainer.model.modules() if isinstance(m, nn.Conv2d)]
+        assert [m.algorithm for m in layers] == [name] * 2
+        result = fit(trainer)
+        losses[name] = result["test_loss"]
+        hashes.add(result["parameters_sha256"])
+    assert len(hashes) == 3  # auto is winograd2 here
+    np.testing.assert_allclose(list(losses.values()), losses["im2col"], rtol=1e-3)
+
+
+def test_without_a_choice_layers_keep_their_own_convolution() -> None:
+    def build() -> nn.Module:
+        model = digits_cnn()
+        model[0].algorithm = "im2col"
+        return model
+
+    assert Trainer(Config(), build, images()).model[0].algorithm == "im2col"
+
+
+def test_frozen_parameters_stay() -> None:
+    def build() -> nn.Module:
+        model = small()
+        model[1].weight.requires_grad = False
+        return model
+
+    trainer = Trainer(Config(epochs=1, weight_decay=0.1), build, rows())
+    before = trainer.model.state_dict()
+    fit(trainer)
+    after = trainer.model.state_dict()
+    same = [name for name in before if np.array_equal(before[name], after[name])]
+    assert same == ["1.weight"]
+
+
+@pytest.mark.parametrize("thaws", [True, False])
+def test_parameters_are_frozen_before_a_trainer_is_made(thaws: bool) -> None:
+    def build() -> nn.Module:
+        model = small()
+        model.parameters()[0].requires_grad = not thaws
+        return model
+
+    trainer = Trainer(Config(), build, rows())
+    trainer.model.parameters()[0].requires_grad = thaws
+    with refused("frozen or thawed", "in `build`"):
+        trainer.fit()
+
+
+def test_a_parameter_that_no_module_has_is_refused() -> None:
+    """It would be trained, but in no file and no hash."""
+    hidden = nn.Parameter(np.ones(3))
+
+    class Hides(nn.Linear):
+        def forward(self, x: nnmpi.Tensor, relu: bool = False) -> Any:
+            return super().forward(x) * hidden
+
+    with refused("shape (3,)", "none of its parameters", "nn.Parameter"):
+        Trainer(Config(), lambda: Hides(6, 3), rows())
+
+
+@pytest.mark.parametrize("options", [{}, {"reproducible": True}, {"servers": 1}], ids=str)
+def test_so_is_one_that_only_training_uses(options: Any) -> None:
+    class Shifts(nn.Linear):
+        def forward(self, x: nnmpi.Tensor, relu: bool = False) -> Any:
+            y = super().forward(x)
+            return y + nnmpi.tensor(np.ones(3), requires_grad=True) if self.training else y
+
+    def rank(comm: Comm) -> None:
+        Trainer(Config(**options), lambda: Shifts(6, 3), rows(), comm).fit(Silence())
+
+    with refused("shape (3,)", "neither trained nor saved"):
+        threads.run(2, rank)
+
+
+def test_a_parameter_without_numbers_may_come_last() -> None:
+    class Empty(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(6, 3)
+            self.nothing = nn.Parameter(np.zeros(0))
+
+        def forward(self, x: nnmpi.Tensor, relu: bool = False) -> Any:
+            return super().forward(x) + self.nothing.sum()
+
+    assert Trainer(Config(epochs=1), Empty, rows()).fit()["event"] == "done"
+
+
+def test_a_loaded_model_is_where_the_saved_one_was(tmp_path: Path) -> None:
+    path = str(tmp_path / "m.safetensors")
+    first = Trainer(Config(epochs=1, save=path), digits_cnn, images())
+    result = fit(first)
+    second = Trainer(Config(load=path, seed=8), digits_cnn, images())
+    equal(first.model, second.model)
+    found = second.evaluate()
+    assert (found.mean_loss, found.accuracy) == (result["test_loss"], result["accuracy"])
+
+
+def _raises() -> nn.Module:
+    raise TypeError("from within")
+
+
+def frozen() -> nn.Module:
+    model = small()
+    for p in model.parameters():
+        p.requires_grad = False
+    return model
+
+
+class Pair(nn.Linear):
+    def forward(self, x: nnmpi.Tensor, relu: bool = False) -> Any:
+        return (super().forward(x), None)
+
+
+UNUSABLE: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
+    "no model": (lambda: Trainer(Config(), list, rows()), ("model list", "nn.Module", "[]")),
+    "a model": (lambda: Trainer(Config(), small(), rows()), ("Sequential", "a model itself")),
+    "arguments": (lambda: Trainer(Config(), nn.Linear, rows()), ("Linear", "in_features")),
+    "nothing to train": (lambda: Trainer(Config(), frozen, rows()), ("frozen", "is trained")),
+    "a name": (lambda: Trainer(Config(), data="digits"), ("type str", "(x, y)", "Config")),
+    "three arrays": (lambda: Trainer(Config(), small, (*rows(), 1)), ("3 arrays", "(x, y)")),
+    "features": (
+        lambda: Trainer(Config(), small, rows(features=5)),
+        ("model small and data arrays do not fit", "samples are 5", "must be 6"),
+    ),
+    "classes": (
+        lambda: Trainer(Config(), small, rows(classes=4)),
+        ("small", "shape (3,)", "4 classes"),
+    ),
+    "scores": (
+        lambda: Trainer(Config(), nn.ReLU, images()),
+        ("scores of shape (1, 8, 8)", "10 classes"),
+    ),
+    "no tensor": (lambda: Trainer(Config(), lambda: Pair(6, 3), rows()), ("tensor", "tuple")),
+    "schedule": (lambda: Trainer(Config(lr_schedule="x"), small, rows()), ("lr-schedule 'x'",)),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE.values(), ids=UNUSABLE)
+def test_what_does_not_fit_gives_one_line(case: Any) -> None:
+    call, words = case
+    with refused(*words):
+        call()
+
+
+def test_an_error_within_the_builder_keeps_its_traceback() -> None:
+    with pytest.raises(TypeError, match="from within"):
+        Trainer(Config(), _raises, rows())

@@ -1,0 +1,444 @@
+"""The simulator as a command: what it prints, what it refuses, and the page made of its output."""
+
+import ast
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import Told
+
+from nnmpi import simulate
+from nnmpi.collectives.algorithms import ALGORITHMS
+from nnmpi.collectives.price import Link, Network
+from nnmpi.collectives.verify import ALL_GATHER, PlanError
+from nnmpi.sim import collective, show
+from nnmpi.sim.collective import OPERATIONS, Outcome
+from nnmpi.sim.draw import MOST_RANKS, draw
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "collectives.md").read_text(encoding="utf-8")
+RING = "--algorithm ring --ranks 4 --bytes 1MB"
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str]) -> Any:
+    def run(text: str) -> Told:
+        try:
+            status: object = simulate.main(["collective", *shlex.split(text)])
+        except SystemExit as exit:
+            status = exit.code
+        return Told(status, *capsys.readouterr())
+
+    return run
+
+
+# ---- one algorithm, all of them
+
+
+def test_a_ring_of_1024(told: Any) -> None:
+    said = told("--algorithm ring --ranks 1024 --bytes 100e6 --alpha 5e-6 --beta 1e-10")
+    assert (said.status, said.err) == (0, "")
+    assert said.out == (
+        "all-reduce by ring: 1,024 ranks, 100 MB\n"
+        "alpha 5e-06 s, beta 1e-10 s/B, gamma 0 s/B\n"
+        "time      30.2 ms\n"
+        "rounds    2,046\n"
+        "sent      199.8 MB by each rank\n"
+        "messages  2,046 by each rank\n"
+        "textbook  2(p-1)a + 2(p-1)/p Mb = 30.2 ms\n"
+        "our plan  2(p-1)a + (p-1)/p M(2b+g) = 30.2 ms\n"
+    )
+
+
+def test_ranks_that_differ_and_what_the_textbook_leaves_out(told: Any) -> None:
+    said = told("--algorithm ps --ranks 5 --bytes 1e6 --gamma 1e-10")
+    assert "sent      4 MB at most, 1.6 MB on average, 1 MB at least\n" in said.out
+    assert "messages  4 at most, 1.6 on average, 1 at least\n" in said.out
+    assert "textbook  2a + 2(p-1)Mb = 810 us\n" in said.out
+    assert "          +30 us  2(p-2)a: the server" in said.out
+    assert "          +400 us  (p-1)Mg: additions" in said.out
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_all_stand_in_one_table(told: Any, operation: str) -> None:
+    said = told(f"--operation {operation} --ranks 6 --bytes 1MB")
+    lines = said.out.splitlines()
+    assert lines[0] == f"{operation}: 6 ranks, 1 MB"
+    rows = [line.split() for line in lines[3:]]
+    assert [row[0] for row in rows] == list(OPERATIONS[operation].algorithms)
+    ratios = [float(row[3]) for row in rows]
+    assert min(ratios) == 1.0
+    assert said.out == told(f"--operation {operation} --ranks 6 --bytes 1MB --algorithm all").out
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_json_has_what_was_simulated(told: Any, operation: str) -> None:
+    said = told(f"--operation {operation} --ranks 6 --bytes 1MB --gamma 1e-11 --json")
+    rows = json.loads(said.out)
+    on = Network(Link(5e-6, 1e-10), 1e-11)
+    for row, name in zip(rows, OPERATIONS[operation].algorithms, strict=True):
+        o = collective.simulate(operation, name, 6, 1e6, on)
+        assert row == show.record(o)
+        assert (row["operation"], row["algorithm"]) == (operation, name)
+        assert (row["ranks"], row["bytes"], row["rounds"]) == (6, 1e6, o.rounds)
+        assert row["seconds"] == o.seconds > 0
+        assert row["sent"] == {"least": o.sent.least, "mean": o.sent.mean, "most": o.sent.most}
+        assert row["plan"]["seconds"] == pytest.approx(o.seconds, rel=1e-9)
+
+
+def test_json_of_one_is_one_object(told: Any) -> None:
+    row = json.loads(told(f"{RING} --json").out)
+    assert row["algorithm"] == "ring"
+    assert row["messages"] == {"least": 6, "mean": 6.0, "most": 6}
+    assert row["textbook"]["formula"] == "2(p-1)a + 2(p-1)/p Mb"
+    assert row["inner_alpha"] is None
+
+
+def test_two_levels(told: Any) -> None:
+    network = "--per-node 4 --inner-alpha 1e-6 --inner-beta 1e-11"
+    one = told(f"--algorithm hierarchical --ranks 16 --bytes 1MB {network}")
+    assert "gamma 0 s/B; in nodes of 4: alpha 1e-06 s, beta 1e-11 s/B\n" in one.out
+    assert "rounds    10\n" in one.out  # 2 up, 6 around four leaders, 2 down
+    assert "our plan  2ha' + hM(2b'+g) + 2(n-1)a + (n-1)/n M(2b+g)" in one.out
+    ring = told(f"--algorithm ring --ranks 16 --bytes 1MB {network} --json")
+    row = json.loads(ring.out)
+    assert (row["per_node"], row["inner_alpha"], row["inner_beta"]) == (4, 1e-6, 1e-11)
+    assert (row["textbook"], row["plan"], row["differences"]) == (None, None, [])
+    assert "textbook" not in told(f"{RING} {network}").out
+
+
+def test_one_rank_has_nothing_to_do(told: Any) -> None:
+    said = told("--ranks 1 --bytes 0")
+    assert said.status == 0
+    assert [line.split()[1:4] for line in said.out.splitlines()[3:]] == [["0", "s", "1.00"]] * 8
+
+
+# ---- drawings
+
+
+def test_a_drawing_follows_the_figures(told: Any) -> None:
+    said = told(f"{RING} --draw")
+    figures = told(RING).out
+    picture = draw(ALGORITHMS["ring"], 4)
+    assert said.out == f"{figures}\n{picture}\n\n{simulate.LEGEND}\n"
+
+
+def test_who_sends_what_to_whom() -> None:
+    assert draw(ALGORITHMS["tree"], 3).splitlines() == [
+        "round  rank 0  rank 1  rank 2",
+        "start  1       1       1",
+        "0      +all    all>0   -",
+        "       2       1       1",
+        "1      +all    -       all>0",
+        "       3       1       1",
+        "-- from here on what arrives is put, not added --",
+        "2      all>2   -       =all",
+        "       3       1       3",
+        "3      all>1   =all    -",
+        "       3       3       3",
+    ]
+
+
+def test_a_gather_starts_from_one_chunk_each() -> None:
+    assert draw(OPERATIONS["all-gather"].algorithms["ring"], 3, ALL_GATHER).splitlines() == [
+        "round  rank 0  rank 1  rank 2",
+        "start  1..     .1.     ..1",
+        "0      0>2 =1  1>0 =2  2>1 =0",
+        "       11.     .11     1.1",
+        "1      1>2 =2  2>0 =0  0>1 =1",
+        "       111     111     111",
+    ]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("p", range(1, MOST_RANKS + 1))
+def test_a_drawing_has_a_column_a_rank_and_two_lines_a_round(operation: str, p: int) -> None:
+    o = OPERATIONS[operation]
+    for name, plan in o.algorithms.items():
+        if name == "p2p-whole":
+            continue
+        picture = draw(plan, p, o.claim)
+        lines = [line for line in picture.splitlines() if not line.startswith("--")]
+        assert len(lines) == 2 + 2 * plan.rounds(p)
+        assert p > 8 or max(map(len, lines)) <= 120
+        if operation in ("all-reduce", "all-gather", "broadcast") and p > 1:
+            full = digit(p if operation == "all-reduce" else 1) * plan.chunks(p)
+            assert lines[-1].split() == [full] * p
+
+
+def digit(parts: int) -> str:
+    return ".123456789abcdefg"[parts]
+
+
+def test_more_ranks_than_columns_are_refused() -> None:
+    with pytest.raises(ValueError, match="17 ranks do not fit into a drawing; take 1 to 16"):
+        draw(ALGORITHMS["ring"], 17)
+
+
+def test_what_does_not_work_is_not_drawn() -> None:
+    with pytest.raises(PlanError):
+        draw(collective.exchange, 3)
+
+
+# ---- sizes and units
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [
+        ("100e6", 1e8),
+        ("12", 12),
+        ("12B", 12),
+        ("64KB", 64_000),
+        ("64 kb", 64_000),
+        ("64KiB", 65_536),
+        ("8MB", 8e6),
+        ("1.5GB", 1.5e9),
+        ("1GiB", 2**30),
+        ("2TiB", 2**41),
+        ("1e3kB", 1e6),
+    ],
+)
+def test_sizes(text: str, nbytes: float) -> None:
+    assert simulate.size(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "MB", "eight", "1PB", "1 2", "1e", "8MBs"])
+def test_no_sizes(text: str) -> None:
+    with pytest.raises(ValueError, match="could not convert"):
+        simulate.size(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0 s"),
+        (2e-9, "2 ns"),
+        (1e-6, "1 us"),
+        (9.9960e-4, "1,000 us"),
+        (1e-3, "1 ms"),
+        (0.0302, "30.2 ms"),
+        (1.0, "1 s"),
+        (12345.6, "12,346 s"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert show.duration(seconds) == text
+
+
+# ---- what is refused
+
+WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
+    "no ranks": ("--bytes 1", ("required", "--ranks")),
+    "no bytes": ("--ranks 4", ("required", "--bytes")),
+    "0 ranks": ("--ranks 0 --bytes 1", ("ranks 0", "from 1 to 10000000")),
+    "ranks below 0": ("--ranks -4 --bytes 1", ("ranks -4", "from 1")),
+    "too many ranks": (f"--ranks {10**30} --bytes 1", ("ranks 1000", "to 10000000")),
+    "half a rank": ("--ranks 1.5 --bytes 1", ("--ranks", "'1.5'")),
+    "bytes below 0": ("--ranks 4 --bytes=-1", ("bytes -1.0", "from 0 to 1e+30")),
+    "bytes NaN": ("--ranks 4 --bytes nan", ("bytes nan", "from 0")),
+    "bytes without end": ("--ranks 4 --bytes inf", ("bytes inf", "to 1e+30")),
+    "bytes in words": ("--ranks 4 --bytes many", ("--bytes", "'many'")),
+    "alpha": (f"{RING} --alpha=-5e-6", ("alpha -5e-06", "from 0")),
+    "beta": (f"{RING} --beta nan", ("beta nan", "from 0")),
+    "gamma": (f"{RING} --gamma inf", ("gamma inf", "from 0")),
+    "alpha in words": (f"{RING} --alpha slow", ("--alpha", "'slow'")),
+    "algorithm": (
+        "--ranks 4 --bytes 1 --algorithm rng",
+        ("'rng' of all-reduce", "ring, tree, ps, p2p", "p2p-whole", "all shows"),
+    ),
+    "algorithm of another operation": (
+        "--ranks 4 --bytes 1 --operation reduce --algorithm ring",
+        ("'ring' of reduce", "tree, ps"),
+    ),
+    "operation": ("--ranks 4 --bytes 1 --operation scan", ("'scan'", "all-gather")),
+    "half a network": (f"{RING} --per-node 2", ("inner-alpha", "None", "leave out all three")),
+    "no nodes": (f"{RING} --inner-alpha 0 --inner-beta 0", ("per-node", "leave out all three")),
+    "empty nodes": (
+        f"{RING} --per-node 0 --inner-alpha 0 --inner-beta 0",
+        ("per-node 0", "from 1"),
+    ),
+    "inner alpha": (
+        f"{RING} --per-node 2 --inner-alpha nan --inner-beta 0",
+        ("inner-alpha nan", "from 0"),
+    ),
+    "inner beta": (
+        f"{RING} --per-node 2 --inner-alpha 0 --inner-beta=-1",
+        ("inner-beta -1.0", "from 0"),
+    ),
+    "a drawing too wide": (
+        "--ranks 17 --bytes 1 --algorithm ring --draw",
+        ("17 ranks", "take 1 to 16", "leave out --draw"),
+    ),
+    "a drawing of all": ("--ranks 4 --bytes 1 --draw", ("one algorithm", "ring|tree")),
+    "a drawing in JSON": (f"{RING} --draw --json", ("--draw", "--json", "leave out one")),
+    "a drawing of what does not work": (
+        "--ranks 4 --bytes 1 --algorithm p2p-whole --draw",
+        ("p2p-whole can be priced, not drawn", "round 2", "twice", "leave out --draw"),
+    ),
+    "flag": (f"{RING} --frobnicate", ("--frobnicate",)),
+    "abbreviation": ("--rank 4 --bytes 1", ("--ranks",)),
+}
+
+
+@pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
+def test_unusable_arguments_give_one_line(told: Any, case: tuple[str, tuple[str, ...]]) -> None:
+    text, words = case
+    said = told(text)
+    assert (said.status, said.out) == (2, "")
+    assert said.err.startswith("nnmpi.simulate: ")
+    assert said.err.endswith("\n")
+    assert len(said.err.splitlines()) == 1
+    assert [word for word in words if word not in said.err] == [], said.err
+
+
+@pytest.mark.parametrize("arguments", [(), ("pipelines",)])
+def test_a_kind_of_plan_has_to_be_named(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert simulate.main(arguments) == 2
+    assert re.fullmatch(r"nnmpi\.simulate: .*KIND.*\n", capsys.readouterr().err)
+
+
+def test_the_library_refuses_the_same() -> None:
+    on = Network(Link(0.0, 0.0))
+    with pytest.raises(ValueError, match="ranks 0 must be from 1"):
+        collective.simulate("all-reduce", "ring", 0, 1.0, on)
+    with pytest.raises(ValueError, match="bytes nan must be a number"):
+        collective.simulate("all-reduce", "ring", 1, float("nan"), on)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (MemoryError("8 TiB"), 2, "nnmpi.simulate: out of memory: 8 TiB; take fewer ranks\n"),
+        (KeyboardInterrupt(), 130, "nnmpi.simulate: interrupted\n"),
+    ],
+)
+def test_a_simulation_may_be_stopped(
+    told: Any, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: int, line: str
+) -> None:
+    def fails(*_: object) -> Outcome:
+        raise error
+
+    monkeypatch.setattr(collective, "simulate", fails)
+    assert told(RING) == Told(status, "", line)
+
+
+# ---- as a process
+
+WITHOUT_MPI = """
+import runpy, sys
+sys.modules["mpi4py"] = None
+runpy.run_module("nnmpi.simulate", run_name="__main__", alter_sys=True)
+"""
+
+
+def start(*arguments: str, **files: Any) -> "subprocess.Popen[str]":
+    paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        **files,
+    )
+
+
+def test_a_process_without_mpi(told: Any) -> None:
+    process = start(
+        "-c", WITHOUT_MPI, "collective", *RING.split(), "--draw", stdout=subprocess.PIPE
+    )
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert out == told(f"{RING} --draw").out
+
+
+def test_a_reader_that_has_gone_is_no_news() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = start("-m", "nnmpi.simulate", "collective", *RING.split(), stdout=writing)
+    os.close(writing)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (1, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_full_disk_is_said() -> None:
+    with open("/dev/full", "w") as full:
+        process = start("-m", "nnmpi.simulate", "collective", *RING.split(), stdout=full)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert err == "nnmpi.simulate: cannot write output: No space left on device\n"
+
+
+def test_the_simulator_knows_plans_and_nothing_else() -> None:
+    rooms = {"nnmpi.collectives", "nnmpi.sim"}
+    files = [ROOT / "nnmpi" / "simulate.py", *(ROOT / "nnmpi" / "sim").glob("*.py")]
+    assert len(files) > 4
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module == "nnmpi":
+                assert {a.name for a in node.names} <= {"command"}, path
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nnmpi"):
+                assert ".".join((node.module or "").split(".")[:2]) in rooms, path
+            if isinstance(node, ast.Import):
+                assert not [a.name for a in node.names if a.name.startswith("nnmpi")], path
+
+
+# ---- the page
+
+BLOCKS = re.findall(
+    r"^```\n\$ python -m nnmpi\.simulate collective (.*?)\n(.*?)^```", PAGE, re.S | re.M
+)
+
+
+@pytest.mark.parametrize(("arguments", "shown"), BLOCKS, ids=[b[0] for b in BLOCKS])
+def test_the_page_shows_what_is_printed(told: Any, arguments: str, shown: str) -> None:
+    """A line of three dots stands for lines left out."""
+    said = told(arguments)
+    assert said.status == 0
+    parts = re.split(r"^\.\.\.\n", shown, flags=re.M)
+    pattern = r"(?:.*\n)*".join(map(re.escape, parts))
+    assert re.fullmatch(pattern, said.out)
+    assert max(map(len, parts)) > 100
+
+
+def test_the_page_has_drawings_and_figures() -> None:
+    assert len(BLOCKS) == PAGE.count("```") / 2 >= 7
+    assert sum("--draw" in arguments for arguments, _ in BLOCKS) >= 5
+
+
+def test_the_table_of_the_page() -> None:
+    on = Network(Link(5e-6, 1e-10))
+    rows = []
+    for operation, o in OPERATIONS.items():
+        for name in o.algorithms:
+            said = collective.simulate(operation, name, 6, 1e6, on)
+            book, plan = said.textbook, said.plan
+            assert plan is not None
+            figures = (f"`{book.formula}`", show.duration(book.seconds)) if book else ("-", "-")
+            rows.append(
+                f"| {operation} | `{name}` | {figures[0]} | `{plan.formula}` | {figures[1]} | "
+                f"{show.duration(said.seconds)} |"
+            )
+    assert re.findall(r"^\| [a-z-]+ \| `.*$", PAGE, re.M) == rows
+
+
+def test_the_page_says_why_plans_differ_from_the_textbook() -> None:
+    said = " ".join(PAGE.split())
+    reasons = {d.why for o in OPERATIONS.values() for c in o.costs.values() for d in c.differences}
+    assert len(reasons) > 5
+    assert [why for why in reasons if why not in said] == []
+
+
+def test_the_page_describes_every_algorithm() -> None:
+    names = {name for o in OPERATIONS.values() for name in o.algorithms}
+    assert [name for name in names if f"**{name}" not in PAGE] == []
