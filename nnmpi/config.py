@@ -28,12 +28,17 @@ SYNCS = ("bsp", "ssp", "asp")
 _NUMBERS: dict[type, type] = {int: Integral, float: Real}  # what is taken for one, NumPy's too
 
 
-def _option(group: str, default: Any, kind: type, text: str, choices: tuple[str, ...] = ()) -> Any:
-    """A field with what the command line and the TOML reader need to know of it."""
-    return field(
-        default=default,
-        metadata={"group": group, "kind": kind, "help": text, "choices": choices},
-    )
+def _option(
+    group: str,
+    default: Any,
+    kind: type,
+    text: str,
+    choices: tuple[str, ...] = (),
+    alias: str | None = None,
+) -> Any:
+    """A field with what the command line and the TOML reader need; `alias` is an older name."""
+    metadata = {"group": group, "kind": kind, "help": text, "choices": choices, "alias": alias}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -122,9 +127,15 @@ class Config:
     )
     verify: bool = _option("equality", False, bool, "train on one rank too, and compare each step")
     reproducible: bool = _option(
-        "equality", False, bool, "the same bits for any number of ranks, up to that of shards"
+        "equality", False, bool, "the same bits for any number of ranks, up to that of slices"
     )
-    shards: int = _option("equality", 8, int, "of --reproducible: parts of a batch, computed alone")
+    slices: int = _option(
+        "equality",
+        8,
+        int,
+        "of --reproducible: parts of a batch, computed alone (older name: shards)",
+        alias="shards",
+    )
     save: str | None = _option("files", None, str, "write the trained model (safetensors)")
     load: str | None = _option("files", None, str, "start from a saved model")
     log: str | None = _option("files", None, str, "write one JSON object a line")
@@ -137,7 +148,7 @@ class Config:
         _at_least("epochs", self.epochs, 1)
         _at_least("batch_size", self.batch_size, 1)
         _at_least("seed", self.seed, 0)
-        for name in ("micro_batches", "shards"):
+        for name in ("micro_batches", "slices"):
             _at_least(name, getattr(self, name), 1)
         for name in ("staleness", "servers"):
             _at_least(name, getattr(self, name), 0)
@@ -196,8 +207,9 @@ def from_toml(path: str, base: Config | None = None) -> Config:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"config {path} is not TOML: {error}") from None
     found: dict[str, Any] = {}
+    aliases = {o.metadata["alias"]: o.name for o in options()}
     for key, value in _flat(table):
-        name = key.replace("-", "_")
+        name = aliases.get(key.replace("-", "_"), key.replace("-", "_"))
         if name not in {o.name for o in options()}:
             near = get_close_matches(name, [o.name for o in options()], 1)
             hint = f"; did you mean {near[0]}?" if near else ""

@@ -11,9 +11,12 @@ from typing import Self
 
 import numpy as np
 
+AXES = ("dp", "pp", "tp")
+"""Data, pipeline and tensor parallelism."""
+
 
 class Mesh:
-    """`axes` name the lengths of the grid, the axis whose neighbours have successive ranks last."""
+    """`axes` are the lengths of the grid by name; ranks along the last axis are consecutive."""
 
     def __init__(self, axes: Mapping[str, int]) -> None:
         self.axes = dict(axes)
@@ -21,25 +24,25 @@ class Mesh:
 
     @classmethod
     def filled(cls, ranks: int, dp: int | None) -> Self:
-        """All ranks along dp, which may be given, and must then be as many."""
+        """All ranks along dp; a `dp` that is given must be their number."""
         if dp is not None and dp != ranks:
             raise ValueError(
                 f"dp {dp} does not fit {ranks} rank{'s' * (ranks != 1)}: "
                 f"start it with mpirun -n {dp}, or leave dp out"
             )
-        return cls({"dp": ranks})
+        return cls({axis: ranks if axis == "dp" else 1 for axis in AXES})
 
     @property
     def size(self) -> int:
         """The number of ranks."""
         return self._grid.size
 
-    def place(self, rank: int) -> dict[str, int]:
-        """Where a rank stands on each axis."""
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """The position of a rank along each axis."""
         where = np.unravel_index(rank, self._grid.shape)
         return {axis: int(i) for axis, i in zip(self.axes, where, strict=True)}
 
-    def group(self, rank: int, axis: str) -> tuple[int, ...]:
-        """The ranks that differ from this one along one axis only, itself included."""
-        at = tuple(slice(None) if a == axis else i for a, i in self.place(rank).items())
-        return tuple(self._grid[at].tolist())
+    def group(self, rank: int, *axes: str) -> tuple[int, ...]:
+        """The ranks that differ from this one along these axes only, itself included."""
+        at = tuple(slice(None) if a in axes else i for a, i in self.coordinates(rank).items())
+        return tuple(self._grid[at].reshape(-1).tolist())

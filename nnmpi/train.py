@@ -42,16 +42,18 @@ def parser() -> argparse.ArgumentParser:
         m = o.metadata
         if m["group"] not in groups:
             groups[m["group"]] = p.add_argument_group(m["group"])
-        flag = f"--{o.name.replace('_', '-')}"
+        flags = [f"--{n.replace('_', '-')}" for n in (o.name, m["alias"]) if n is not None]
         default = "" if o.default in (None, False) else f" (default {o.default})"
         text = f"{m['help']}{default}".replace("%", "%%")
         if m["kind"] is bool:
-            groups[m["group"]].add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
+            groups[m["group"]].add_argument(
+                *flags, action=argparse.BooleanOptionalAction, help=text
+            )
         else:
             choices = m["choices"] or None
             shown = None if choices else o.name.split("_")[-1].upper()
             groups[m["group"]].add_argument(
-                flag, type=m["kind"], choices=choices, metavar=shown, help=text
+                *flags, type=m["kind"], choices=choices, metavar=shown, help=text
             )
     return p
 

@@ -1,6 +1,7 @@
 """Batches of a split: which rows, in what order, gathered and standardised."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -87,11 +88,10 @@ class Loader:
         made = (self.gather(rows) for rows in self.batches(epoch))
         return ahead(made, self.prefetch) if self.prefetch else made
 
-    def loads(self, epoch: int, cut: Cut) -> Generator[Load, None, None]:
-        """The same batches, of which only what `cut` leaves is gathered."""
-        made = (
-            Load(rows, [self.gather(part) for part in cut(rows)]) for rows in self.batches(epoch)
-        )
+    def loads(self, epoch: int, cut: Cut, first: int = 0) -> Generator[Load, None, None]:
+        """The batches from `first` on, of which only what `cut` leaves is gathered."""
+        batches = islice(self.batches(epoch), first, None)
+        made = (Load(rows, [self.gather(part) for part in cut(rows)]) for rows in batches)
         return ahead(made, self.prefetch) if self.prefetch else made
 
 

@@ -1,4 +1,4 @@
-"""Module: a tree of layers with parameters and buffers, saved under PyTorch's names."""
+"""Module: a tree of layers with parameters and buffers, under PyTorch's names."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from nnmpi.autograd import Tensor
 from nnmpi.backend import CPU, Array, Backend
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import Pass, current_pass
+from nnmpi.nn.place import Place
 from nnmpi.nn.state import assign, fitting
 from nnmpi.nn.store import FlatStore
 
-BOOKS = ("_parameters", "_buffers", "_modules")
-"""Where a module enters what it consists of, in order."""
+REGISTRIES = ("_parameters", "_buffers", "_modules")
+"""The dictionaries of what a module consists of, in order of assignment."""
 
 
 class Module:
@@ -29,30 +30,29 @@ class Module:
     seed: int = 0
 
     def __new__(cls, *args: Any, **options: Any) -> Module:
-        """Make the books before __init__, so that a subclass need not call super().__init__()."""
+        """Make the registries before __init__: a subclass need not call super().__init__()."""
         self = super().__new__(cls)
-        for book in BOOKS:
-            object.__setattr__(self, book, {})
+        for registry in REGISTRIES:
+            object.__setattr__(self, registry, {})
         object.__setattr__(self, "_parent", None)
         object.__setattr__(self, "_name", "")
         object.__setattr__(self, "passes", 0)
         return self
 
     _parameters: dict[str, Parameter]
-    _buffers: dict[str, None]  # their names: `to` and users put other arrays in place of them
+    _buffers: dict[str, Place | None]  # by name; None where the whole array is here
     _modules: dict[str, Module]
     _parent: Module | None
     _name: str
     passes: int
 
     def __setattr__(self, name: str, value: Any) -> None:
-        book = self._book(name, value)
+        registry = self._registry(name, value)
         for other in (self._parameters, self._buffers, self._modules):
-            if other is not book:
+            if other is not registry:
                 other.pop(name, None)
-        if book is not None:
-            # what takes another's place keeps its place in the order
-            book[name] = None if book is self._buffers else value
+        if registry is not None and registry is not self._buffers:
+            registry[name] = value  # a replacement keeps the position of what was there
         if isinstance(value, Parameter):
             owner = value.owner
             if owner is None or not owner.holds(value):
@@ -68,8 +68,8 @@ class Module:
         """Whether p is still this module's, under the name it has from there."""
         return self._parameters.get(p.name) is p
 
-    def _book(self, name: str, value: Any) -> dict[str, Any] | None:
-        """Where an attribute is entered: among parameters, modules, buffers, or nowhere."""
+    def _registry(self, name: str, value: Any) -> dict[str, Any] | None:
+        """The registry that an attribute belongs to: of parameters, modules, buffers, or none."""
         if isinstance(value, Parameter):
             return self._parameters
         if isinstance(value, Module):
@@ -87,8 +87,8 @@ class Module:
                     "be no part of the model; use nn.ModuleList or nn.Sequential for modules, "
                     "and an attribute for each parameter"
                 )
-        for book, kind in ((self._parameters, "Parameter"), (self._modules, "Module")):
-            if name in book and value is not None:
+        for registry, kind in ((self._parameters, "Parameter"), (self._modules, "Module")):
+            if name in registry and value is not None:
                 raise ValueError(
                     f"{type(self).__name__}.{name} is a {kind} and cannot become a "
                     f"{type(value).__name__}: assign a {kind} or None"
@@ -98,26 +98,29 @@ class Module:
 
     def __delattr__(self, name: str) -> None:
         object.__delattr__(self, name)
-        for book in (self._parameters, self._buffers, self._modules):
-            book.pop(name, None)
+        for registry in (self._parameters, self._buffers, self._modules):
+            registry.pop(name, None)
 
-    def register_buffer(self, name: str, value: Array) -> None:
-        """An array that is saved with the model but not trained."""
-        self._buffers[name] = None
+    def register_buffer(self, name: str, value: Array, place: Place | None = None) -> None:
+        """Add an array that is saved with the model but not trained.
+
+        `place` (with any path) is for an array that is a part of a larger one.
+        """
+        self._buffers[name] = place
         object.__setattr__(self, name, value)
 
     # ---- copies and pickles
 
     def __copy__(self) -> Module:
-        """A module with books of its own, and in them the same parts, which stay where they are."""
+        """A module with registries of its own that name the same parts; these keep their owner."""
         twin = type(self).__new__(type(self))
-        twin.__dict__.update(self.__dict__ | {b: dict(self.__dict__[b]) for b in BOOKS})
+        twin.__dict__.update(self.__dict__ | {r: dict(self.__dict__[r]) for r in REGISTRIES})
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a deep copy or a pickle takes along: its parts, but not what it is part of.
+        """What a deep copy or a pickle holds: the parts of the module, but not its parent.
 
-        So every module enters itself again in the parts that are its own, or nobody's there.
+        `__setstate__` makes each module the parent of its own parts again, and of those without.
         """
         own = [name for name, m in self._modules.items() if (m._parent, m._name) == (self, name)]
         own += [name for name, p in self._parameters.items() if (p.owner, p.name) == (self, name)]
@@ -151,19 +154,19 @@ class Module:
                 object.__setattr__(self, "passes", self.passes + 1)
 
     def train(self, mode: bool = True) -> Module:
-        """Switch to training: dropout drops, batch normalisation uses the batch."""
+        """Switch to training mode: dropout drops, batch normalisation uses the batch."""
         for m in self.modules():
             object.__setattr__(m, "training", mode)
         return self
 
     def eval(self) -> Module:
-        """Switch to evaluation."""
+        """Switch to evaluation mode."""
         return self.train(False)
 
     # ---- the tree
 
     def _upwards(self) -> Iterator[Module]:
-        """This module and those it is part of, the outermost last."""
+        """This module and its ancestors, the root last."""
         m: Module | None = self
         while m is not None:
             yield m
@@ -171,7 +174,7 @@ class Module:
 
     @property
     def root(self) -> Module:
-        """The outermost module this one is part of."""
+        """The outermost module that this one is part of."""
         *_, m = self._upwards()
         return m
 
@@ -195,10 +198,10 @@ class Module:
         """This module and all below it."""
         return (m for _, m in self.named_modules())
 
-    def _entries(self, book: str) -> Iterator[tuple[str, Module, str]]:
-        """(full name, module, attribute) of all parameters or buffers."""
+    def _entries(self, *registries: str) -> Iterator[tuple[str, Module, str]]:
+        """(full name, module, attribute) of all parameters, buffers or both, in module order."""
         for prefix, m in self.named_modules():
-            for name in getattr(m, book):
+            for name in (name for registry in registries for name in getattr(m, registry)):
                 yield f"{prefix}.{name}" if prefix else name, m, name
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
@@ -218,13 +221,24 @@ class Module:
         """Every buffer."""
         return ((full, getattr(m, name)) for full, m, name in self._entries("_buffers"))
 
+    def tensors(self) -> Iterator[tuple[Place, Parameter | Array]]:
+        """Every entry of the state dict, in its order: its place, and the parameter or buffer.
+
+        The path of the place is the name in the state dict, also where two names share a tensor.
+        """
+        for full, m, name in self._entries("_parameters", "_buffers"):
+            value = getattr(m, name)
+            place = value.place if isinstance(value, Parameter) else m._buffers[name]
+            place = place or Place.of_whole("", value.shape)
+            yield place._replace(path=full), value
+
     def zero_grad(self) -> None:
         """Clear every gradient."""
         for p in self.parameters():
             p.grad = None
 
     def to(self, dtype: Any = None, on: Backend | None = None) -> Module:
-        """Move everything to a type and a backend, the parameters into a flat store."""
+        """Move everything to a type and a backend; the parameters move into a flat store."""
         try:
             np.dtype(dtype)
         except TypeError:
@@ -248,21 +262,20 @@ class Module:
     def state_dict(self) -> dict[str, np.ndarray]:
         """A copy of every parameter and buffer on the host, by PyTorch's names and shapes."""
         state = {}
-        for prefix, m in self.named_modules():
-            for name in (*m._parameters, *m._buffers):
-                value = getattr(m, name)
-                value = value.data if isinstance(value, Tensor) else value
-                full = f"{prefix}.{name}" if prefix else name
-                state[full] = np.array(backend.to_host(value), order="C")
+        for place, value in self.tensors():
+            array = value.data if isinstance(value, Tensor) else value
+            state[place.path] = np.array(backend.to_host(array), order="C")
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a state: all names and shapes must fit, or nothing is changed."""
-        books = ("_parameters", "_buffers")
-        entries = (entry for book in books for entry in self._entries(book))
-        targets = {full: getattr(m, name) for full, m, name in entries}
-        for full, value in fitting(state, targets).items():
-            assign(targets[full], value)
+        """Copy a state into the model: all names and shapes must fit, or nothing is changed.
+
+        The state holds whole tensors; of each, the part that is here is copied.
+        """
+        targets = list(self.tensors())
+        values = fitting(state, [place for place, _ in targets])
+        for place, target in targets:
+            assign(target, values[place.path][place.slices])
 
     def __repr__(self) -> str:
         lines = [f"({name}): {m!r}".replace("\n", "\n  ") for name, m in self._modules.items()]

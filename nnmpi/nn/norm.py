@@ -1,4 +1,4 @@
-"""Layers that normalise, and the running statistics they keep."""
+"""Normalisation layers and their running statistics."""
 
 import numpy as np
 
@@ -8,14 +8,14 @@ from nnmpi.autograd.ops import norm
 from nnmpi.nn import init
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.passes import ALONE, current_pass
+from nnmpi.nn.passes import LOCAL, current_pass
 
 
 class _BatchNorm(Module):
-    """Each channel made zero mean and unit variance over the batch, then scaled and shifted.
+    """Normalises channels to zero mean and unit variance over the batch, then scales and shifts.
 
-    In training the statistics are the batch's own, over all ranks that have a part of it (see
-    `Across`), and the running ones move towards them; in evaluation the running ones serve.
+    Training uses the statistics of the batch, over all ranks that hold a part of it (see
+    `BatchStats`), and moves the running ones towards them. Evaluation uses the running ones.
     """
 
     ndim = 0
@@ -43,12 +43,12 @@ class _BatchNorm(Module):
                 f"it must be {axes} with C = {self.num_features}"
             )
         now = current_pass.get()
-        across = ALONE if now is None else now.across
+        batch_stats = LOCAL if now is None else now.batch_stats
         if not self.training:
             mean, var, n = self.running_mean, self.running_var, 0
         else:
-            stats = across.statistics(norm.moments(x.data), self._track)
-            self._refuse_one(stats)  # here too: tracking may come later
+            stats = batch_stats.moments(norm.moments(x.data), self._track)
+            self._refuse_one(stats)  # here too: `_track` may be called later
             mean, var, n = stats.mean, stats.m2 / stats.n, stats.n
         return apply(
             norm.batch_norm,
@@ -59,7 +59,7 @@ class _BatchNorm(Module):
             var=var,
             n=n,
             eps=self.eps,
-            total=across.total,
+            total=batch_stats.sum,
         )
 
     def _refuse_one(self, stats: norm.Moments) -> None:
@@ -70,7 +70,7 @@ class _BatchNorm(Module):
             )
 
     def _track(self, stats: norm.Moments) -> None:
-        """Move the running statistics; the variance without bias, as PyTorch keeps it."""
+        """Update the running statistics; the variance is the unbiased one, as in PyTorch."""
         self._refuse_one(stats)
         for running, now in (
             (self.running_mean, stats.mean),
@@ -85,24 +85,25 @@ class _BatchNorm(Module):
 
 
 class BatchNorm1d(_BatchNorm):
-    """Batch normalisation of rows (N, C)."""
+    """Batch normalisation of (N, C)."""
 
     ndim = 2
 
 
 class BatchNorm2d(_BatchNorm):
-    """Batch normalisation of images (N, C, H, W)."""
+    """Batch normalisation of (N, C, H, W)."""
 
     ndim = 4
 
 
 def over_rows(model: Module) -> list[str]:
-    """The kinds of its layers that take one number a channel from each sample, over the batch."""
+    """The class names of layers that normalise over samples alone: one number each a channel."""
     return [type(m).__name__ for m in model.modules() if isinstance(m, _BatchNorm) and m.ndim == 2]
 
 
 class LayerNorm(Module):
-    """Each sample made zero mean and unit variance over its last axes, then scaled and shifted."""
+    """Normalises each sample to zero mean and unit variance over its last axes, then scales and
+    shifts."""
 
     def __init__(self, normalized_shape: int | tuple[int, ...], eps: float = 1e-5) -> None:
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else normalized_shape

@@ -1,4 +1,4 @@
-"""A forward pass through a whole model: what its layers may know beside the samples."""
+"""A forward pass through a whole model: what its layers know besides their input."""
 
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -10,44 +10,44 @@ from nnmpi.autograd.ops.norm import Moments
 from nnmpi.backend import Array
 
 
-class Across(Protocol):
-    """How a layer learns of the samples of its batch that are elsewhere."""
+class BatchStats(Protocol):
+    """Statistics of a batch of which this rank may hold only some samples."""
 
-    def statistics(self, own: Moments, track: Callable[[Moments], None]) -> Moments:
-        """The moments a layer normalises with, from those of the samples here.
+    def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
+        """The moments to normalise with, from those of the samples here.
 
-        `track` moves the layer's running statistics; it is called once a forward, now or
-        later, with what they should see.
+        `track` updates the layer's running statistics. It is called once a forward pass, now or
+        later, with the moments of the whole batch.
         """
 
-    def total(self, sums: Array) -> Array:
-        """The sum of a 1-D array over all who have samples of the batch."""
+    def sum(self, sums: Array) -> Array:
+        """The sum of a 1-D array over all ranks that hold samples of the batch."""
 
 
-class _Alone:
-    """All samples are here."""
+class Local:
+    """BatchStats where all samples are on this rank."""
 
-    def statistics(self, own: Moments, track: Callable[[Moments], None]) -> Moments:
-        track(own)
-        return own
+    def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
+        track(local)
+        return local
 
-    def total(self, sums: Array) -> Array:
+    def sum(self, sums: Array) -> Array:
         return sums
 
 
-ALONE: Across = _Alone()
+LOCAL: BatchStats = Local()
 
 
 class Pass(NamedTuple):
-    """One forward pass through a whole model: what keyed randomness and statistics depend on.
+    """One forward pass: what keyed randomness and batch statistics depend on.
 
     `samples` are the global indices of the samples here; None stands for 0, 1, 2, ...
     """
 
     step: int
     samples: np.ndarray | None = None
-    across: Across = ALONE
+    batch_stats: BatchStats = LOCAL
 
 
 current_pass: ContextVar[Pass | None] = ContextVar("nnmpi_pass", default=None)
-"""The pass under way; without a trainer each model counts its own training passes."""
+"""The pass being computed; without a trainer each model counts its own training passes."""

@@ -1,29 +1,30 @@
-"""States: what a model's parameters and buffers are by name, and whether one fits another."""
+"""State dicts: whether one fits a model, and copying its arrays."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from nnmpi import backend
 from nnmpi.autograd import Tensor
+from nnmpi.nn.place import Place
 
 
-def fitting(state: Mapping[str, Any], targets: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The state on the host, if all names and shapes are those of the targets."""
+def fitting(state: Mapping[str, Any], places: Sequence[Place]) -> dict[str, np.ndarray]:
+    """The state on the host; raises ValueError unless its names and whole shapes are these."""
     values: dict[str, np.ndarray] = {}
     problems = []
-    for name, target in targets.items():
-        shape = tuple(target.shape)
-        if name not in state:
-            problems.append(f"{name} {shape} is missing")
+    for path, shape, *_ in places:
+        if path not in state:
+            problems.append(f"{path} {shape} is missing")
             continue
-        value = values[name] = _on_host(state[name])
+        value = values[path] = _on_host(state[path])
         if value.shape != shape:
-            problems.append(f"{name} is {shape} here and {value.shape} there")
+            problems.append(f"{path} has shape {value.shape}, the model needs {shape}")
         elif value.dtype.kind not in "fiub":
-            problems.append(f"{name} holds {value.dtype}, not numbers")
-    problems += [f"{name} is not part of this model" for name in state if name not in targets]
+            problems.append(f"{path} holds {value.dtype}, not numbers")
+    known = {place.path for place in places}
+    problems += [f"{name} is not part of this model" for name in state if name not in known]
     if problems:
         more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
         raise ValueError(f"state does not fit: {'; '.join(problems[:4])}{more}")

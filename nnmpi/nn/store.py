@@ -14,10 +14,9 @@ ALIGN = 16
 class FlatStore:
     """Two flat buffers, `flat` and `flat_grad`; every parameter is a view of both.
 
-    `spans[i]` is where parameter i lies, its padding included; what lies
-    between parameters is zero in both buffers and stays so. A store that others
-    build on may have a `head` of some numbers before the first parameter, and
-    may say where the two buffers are.
+    Parameter i lies at `spans[i]`, padding included; padding is zero in both buffers and stays
+    so. Subclasses may put a `head` of some numbers before the first parameter, and pass the
+    `memory` of the two buffers.
     """
 
     def __init__(
@@ -38,12 +37,21 @@ class FlatStore:
         for i, p in enumerate(self.parameters):
             self._take_in(i, p, dtype, on)
 
-    def owned(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """The parts of a stretch of `flat` that this rank's optimizer moves: here, all of it."""
-        yield start, end
+    def value(self, i: int) -> Array:
+        """The values of parameter i."""
+        return self.values[i]
+
+    def slot(self, i: int) -> Array:
+        """The memory of the gradient of parameter i."""
+        return self.slots[i]
+
+    def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array]]:
+        """(values, gradients) of the parts of `flat[start:end]` that this rank's optimizer moves:
+        here, all of it."""
+        yield self.flat[start:end], self.flat_grad[start:end]
 
     def gradient_bytes(self) -> int:
-        """What gradients take here; what ranks have in common counts on the first of its node."""
+        """Memory of gradients; what ranks of a node share counts on the first of them."""
         return sum(slot.nbytes for slot in self.slots)
 
     def views(self, flat: Array) -> list[Array]:
@@ -54,7 +62,7 @@ class FlatStore:
 
     @staticmethod
     def _view(flat: Array, p: Parameter, start: int) -> Array:
-        """p's logical shape over its memory order within the buffer."""
+        """A view of p's logical shape; the buffer holds it in p's memory order."""
         memory = flat[start : start + p.size].reshape([p.shape[k] for k in p.layout])
         return memory.transpose(inverse(p.layout))
 
@@ -69,7 +77,7 @@ class FlatStore:
 
 
 def spans(parameters: Sequence[Parameter], head: int = 0) -> list[tuple[int, int]]:
-    """Where each parameter starts and ends if they lie one behind the other after a head."""
+    """Where each parameter starts and ends, one behind the other after a head."""
     found, end = [], _padded(head)
     for p in parameters:
         start, end = end, end + _padded(p.size)
@@ -78,7 +86,7 @@ def spans(parameters: Sequence[Parameter], head: int = 0) -> list[tuple[int, int
 
 
 def length(parameters: Sequence[Parameter], head: int = 0) -> int:
-    """How many numbers a flat buffer has."""
+    """The length of a flat buffer of these parameters."""
     return max((end for _, end in spans(parameters, head)), default=_padded(head))
 
 
@@ -87,7 +95,7 @@ def _padded(n: int) -> int:
 
 
 def flatten(parameters: Sequence[Parameter]) -> None:
-    """Move parameters that are in no flat store yet into one; they keep their type and device."""
+    """Move parameters that are in no flat store yet into one, of their type and on their device."""
     dtypes = {str(p.data.dtype) for p in parameters}
     if len(dtypes) > 1:
         raise ValueError(

@@ -81,10 +81,10 @@ class Optimizer:
         written = tape.tick()
         for i, j, store, start, end in self._groups:
             t, at = self.steps[i] + 1, self.offsets[i]
-            for lo, hi in store.owned(start, end):
-                state = [s[at : at + hi - lo] for s in self.state]
-                self._update(Run(store.flat[lo:hi], store.flat_grad[lo:hi], state, t))
-                at += hi - lo
+            for values, grads in store.owned(start, end):
+                n = len(values)
+                self._update(Run(values, grads, [s[at : at + n] for s in self.state], t))
+                at += n
             self.steps[i:j] = [t] * (j - i)
             for p in self.parameters[i:j]:
                 p.memory.written = written
@@ -147,7 +147,7 @@ def check(name: str, value: float) -> float:
 def _owned(p: Parameter) -> int:
     """How many of its numbers, padding included, this rank moves."""
     assert isinstance(p.store, FlatStore)
-    return sum(hi - lo for lo, hi in p.store.owned(*p.store.spans[p.index]))
+    return sum(len(values) for values, _ in p.store.owned(*p.store.spans[p.index]))
 
 
 class SGD(Optimizer):

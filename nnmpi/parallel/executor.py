@@ -1,10 +1,19 @@
-"""Worker: carries out the program of a step on one rank, whatever the parallelism.
+"""Executor: carries out the program of a step on one rank, for any way of being parallel.
 
-F  forward      B  backward      REDUCE, UPDATE  given to an Exchange, which knows the ranks
+    F       a stage computes on a batch, or on an activation that was received
+    B       its backward pass, from the loss or from a gradient that was received
+    REDUCE  one backward pass is left: gradients are summed as they become final
+    UPDATE  all sums are complete: parameters are updated
+
+What differs between strategies is given to it:
+
+    stages   parts of the model, each with a source for its input and a sink for its output
+    sync     how gradients are summed over dp        (data/gradient_sync.py and others)
+    update   what is done with the sums              (update.py)
+    program  which operations a step consists of     (schedules/)
 """
 
-from collections.abc import Callable, Generator
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
 import numpy as np
@@ -12,168 +21,238 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.functional import tensor
-from nnmpi.backend import Backend
-from nnmpi.data import Load, Loader
-from nnmpi.data.loader import Cut
+from nnmpi.backend import Array, Backend
+from nnmpi.data import Load
 from nnmpi.kernels.progress_hook import breathing
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.passes import ALONE, Across, Pass, current_pass
-from nnmpi.parallel.checks.slow_ranks import Beside, Clock, Delay
+from nnmpi.nn.passes import LOCAL, BatchStats, Pass, current_pass
+from nnmpi.parallel.state import StepResult, StepState
+from nnmpi.parallel.update import Outcome
 from nnmpi.schedules import Kind, Op, one_stage
 
 
 class Task(NamedTuple):
-    """What is trained, on what, and what it should do; `loss` sums over samples."""
+    """What is trained: `loss` sums over samples."""
 
     model: Module
     loss: Callable[[Tensor, Any], Tensor]
     on: Backend
-    across: Across = ALONE
 
     def forward(self, x: np.ndarray, now: Pass) -> Tensor:
-        """The scores of samples, with randomness keyed by the step and by each of them."""
-        token = current_pass.set(now)
-        try:
-            scores: Tensor = self.model(tensor(x, on=self.on))
-        finally:
-            current_pass.reset(token)
-        return scores
+        """The scores of samples."""
+        return forward(self.model, tensor(x, on=self.on), now)
 
 
-class Facts(NamedTuple):
-    """What is known after a step: sums over the batch, and what came of them.
-
-    All ranks know the same, but for the workers of a parameter server, which know their own.
-    """
-
-    loss: float
-    stop: bool
-    updated: bool  # or left out, since a number was not finite
-
-
-def _nothing() -> None:
-    """Nothing is under way yet."""
+def forward(module: Module, x: Tensor, now: Pass) -> Tensor:
+    """The output of a module, with randomness keyed by the step and by each sample."""
+    token = current_pass.set(now)
+    try:
+        y: Tensor = module(x)
+    finally:
+        current_pass.reset(token)
+    return y
 
 
-class Exchange(Protocol):
-    """What ranks do together in a step."""
-
-    def begin(self) -> None: ...
-    def reduce(self, loss: Any, stop: bool) -> None: ...
-    def ready(self, p: Parameter) -> None: ...
-    def push(self) -> None: ...
-    def update(self, lr: float) -> Facts: ...
-    def close(self) -> None: ...
+# ---- ports
 
 
-class Stepped(NamedTuple):
-    """A step over so many samples: the sum of their losses, and what all ranks agreed on."""
+class Source(Protocol):
+    """Where the input of a stage comes from."""
 
-    step: int  # counts the steps, this one included
-    samples: int
-    loss: float
-    stop: bool
-    updated: bool
+    def begin(self, load: Load) -> None:
+        """Starts a step."""
 
+    def take(self, micro: int) -> Tensor:
+        """The input of a micro-batch."""
 
-class Wishes(NamedTuple):
-    """What the trainer wants of each step."""
-
-    rate: Callable[[int], float]  # the learning rate of a step
-    stop: Callable[[], bool]  # whether to end after it
-    steps: int  # how many there are in the run
+    def give_back(self, micro: int, x: Tensor) -> None:
+        """The backward pass is over; x has its gradient, if it required one."""
 
 
-def refuse(leaf: Tensor) -> NoReturn:
-    """A gradient has come for what is no parameter of the model."""
-    raise ValueError(
-        f"the model uses a tensor of shape {leaf.shape} that wants a gradient and is none of its "
-        "parameters, so it would be neither trained nor saved: make it an attribute of a module, "
-        "as nn.Parameter"
-    )
+class Sink(Protocol):
+    """Where the output of a stage goes."""
+
+    def begin(self, load: Load) -> None:
+        """Starts a step."""
+
+    def put(self, micro: int, y: Tensor) -> Tensor:
+        """Takes an output; returns the tensor that the backward pass starts from."""
+
+    def seed(self, micro: int, root: Tensor) -> Array:
+        """The gradient of that tensor."""
+
+    def loss(self) -> Any:
+        """The sum of the losses since it was last asked for."""
+
+
+class Samples:
+    """The source of the first stage: the samples of a micro-batch."""
+
+    def __init__(self, on: Backend) -> None:
+        self._on = on
+
+    def begin(self, load: Load) -> None:
+        self._load = load
+
+    def take(self, micro: int) -> Tensor:
+        return tensor(self._load.micro[micro].x, on=self._on)
+
+    def give_back(self, micro: int, x: Tensor) -> None:
+        pass
+
+
+class Loss:
+    """The sink of the last stage: the loss beside the labels, as a mean over the whole batch."""
+
+    def __init__(self, loss: Callable[[Tensor, Any], Tensor]) -> None:
+        self._of = loss
+
+    def begin(self, load: Load) -> None:
+        self._load, self._sum = load, 0.0
+
+    def put(self, micro: int, y: Tensor) -> Tensor:
+        loss = self._of(y, self._load.micro[micro].y)
+        self._sum = self._sum + loss.data
+        return loss
+
+    def seed(self, micro: int, root: Tensor) -> Array:
+        xp = backend.xp_of(root.data)
+        return xp.full(root.shape, 1 / len(self._load.rows), root.dtype)
+
+    def loss(self) -> Any:
+        total, self._sum = self._sum, 0.0
+        return total
+
+
+class Stage(NamedTuple):
+    """A part of the model between two ports."""
+
+    module: Module
+    source: Source
+    sink: Sink
+
+    @classmethod
+    def whole(cls, task: Task) -> "Stage":
+        """A model that is not cut."""
+        return cls(task.model, Samples(task.on), Loss(task.loss))
+
+
+# ---- what is given to the executor
+
+
+class GradientSync(Protocol):
+    """How gradients are summed over dp while the backward passes run."""
+
+    def begin(self, step: int) -> None:
+        """Starts a step: no parameter has a gradient."""
+
+    def reduce(self, loss: Any, stop: bool) -> None:
+        """One backward pass is left. `loss` is summed over the ranks, `stop` is agreed on."""
+
+    def ready(self, p: Parameter) -> None:
+        """The gradient of p is final."""
+
+    def poll(self) -> None:
+        """Called often during a backward pass: messages progress."""
+
+    def finish(self) -> None:
+        """Waits until all sums are complete."""
+
+
+class Apply(Protocol):
+    """What is done with the sums (see `Update`)."""
+
+    def apply(self, step: int) -> Outcome: ...
+
+
+class StepControl(NamedTuple):
+    """What the trainer asks of the steps of a run."""
+
+    lr: Callable[[int], float]  # the learning rate of a step
+    stop: Callable[[], bool]  # whether to end the run after this step
+    steps: int  # in the whole run
 
 
 Program: TypeAlias = Callable[[int], list[Op]]
-"""What a step of so many micro-batches consists of."""
+"""The operations of a step of so many micro-batches."""
 
 
-class Worker:
-    """Carries out the steps of one rank, whatever ranks do together in them."""
+def refuse(leaf: Tensor) -> NoReturn:
+    """A gradient has arrived at a tensor that is no parameter of the model."""
+    raise ValueError(
+        f"the model uses a tensor of shape {leaf.shape} that requires a gradient and is none of "
+        "its parameters, so it would be neither trained nor saved: make it an attribute of a "
+        "module, as nn.Parameter"
+    )
+
+
+def _no_progress() -> None:
+    """No message is under way."""
+
+
+class Executor:
+    """Carries out steps; it holds no counter and knows no other rank."""
 
     def __init__(
         self,
-        task: Task,
-        exchange: Exchange,
-        cut: Cut,
-        wishes: Wishes,
-        delay: Delay,
+        stages: Sequence[Stage],
+        sync: GradientSync,
+        update: Apply,
+        stop: Callable[[], bool],
         program: Program = one_stage,
+        batch_stats: BatchStats = LOCAL,
     ) -> None:
-        self._clock = Clock()
-        self._task = task._replace(across=Beside.of(task.across, self._clock))
-        self._exchange, self._wishes, self._delay = exchange, wishes, delay
-        self._leave = self._clock.beside(exchange.reduce)
-        self._ready, self._known = self._clock.beside(exchange.ready), {*task.model.parameters()}
-        self._push = self._clock.beside(exchange.push)
-        self.cut, self._program = cut, program
-        self._do: dict[Kind, Callable[[int], None]] = {
+        self._stages, self._sync, self._apply, self._stop = stages, sync, update, stop
+        self._program, self._batch_stats = program, batch_stats
+        self._parameters = {p for stage in stages for p in stage.module.parameters()}
+        self._do: dict[Kind, Callable[[Op], None]] = {
             Kind.F: self._forward,
             Kind.B: self._backward,
             Kind.REDUCE: self._reduce,
             Kind.UPDATE: self._update,
         }
-        self.step = 0
 
-    def steps(self, loader: Loader, epoch: int) -> Generator[Stepped, None, None]:
-        """The steps of an epoch; close the generator to stop early."""
-        with closing(loader.loads(epoch, self.cut)) as loads:
-            for load in loads:
-                yield self.run(load)
-
-    def run(self, load: Load) -> Stepped:
-        """One step."""
-        self._load = load
-        self._live: dict[int, Tensor] = {}
-        self._loss: Any = 0.0
-        self._on_leaf: Callable[[Parameter], None] | None = None
-        self._breath: Callable[[], None] = _nothing
-        self._exchange.begin()
+    def run(self, load: Load, state: StepState, batches: int) -> StepResult:
+        """One step, of an epoch of so many batches."""
+        self._load, self._step = load, state.step
+        self._live: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        self._on_leaf: Callable[[Tensor], None] | None = None
+        self._progress: Callable[[], None] = _no_progress
+        for stage in self._stages:
+            stage.source.begin(load)
+            stage.sink.begin(load)
+        self._sync.begin(state.step)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            self._clock.begin()
             for op in self._program(len(load.micro)):
-                self._do[op.kind](op.micro)
-        self.step += 1
-        return Stepped(self.step, len(load.rows), *self._facts)
+                self._do[op.kind](op)
+        return StepResult(state.next(batches), len(load.rows), *self._outcome)
 
-    def _forward(self, m: int) -> None:
-        batch = self._load.micro[m]
-        now = Pass(self.step, batch.samples, self._task.across)
-        loss = self._task.loss(self._task.forward(batch.x, now), batch.y)
-        self._live[m] = loss
-        self._loss = self._loss + loss.data
+    def _forward(self, op: Op) -> None:
+        stage = self._stages[op.stage]
+        now = Pass(self._step, self._load.micro[op.micro].samples, self._batch_stats)
+        x = stage.source.take(op.micro)
+        root = stage.sink.put(op.micro, forward(stage.module, x, now))
+        self._live[op.stage, op.micro] = x, root
 
-    def _backward(self, m: int) -> None:
-        loss = self._live.pop(m)
-        xp = backend.xp_of(loss.data)
-        seed = xp.full(loss.shape, 1 / len(self._load.rows), loss.dtype)
-        with breathing(self._breath):
-            loss.backward(seed, on_leaf=self._on_leaf)
+    def _backward(self, op: Op) -> None:
+        stage = self._stages[op.stage]
+        self._input, root = self._live.pop((op.stage, op.micro))
+        with breathing(self._progress):
+            root.backward(stage.sink.seed(op.micro, root), on_leaf=self._on_leaf)
+        stage.source.give_back(op.micro, self._input)
 
-    def _reduce(self, _: int) -> None:
-        self._leave(self._loss, self._wishes.stop())
-        self._loss = 0.0
-        self._on_leaf, self._breath = self._final, self._push
+    def _reduce(self, op: Op) -> None:
+        loss = sum(stage.sink.loss() for stage in self._stages)
+        self._sync.reduce(loss, self._stop())
+        self._on_leaf, self._progress = self._final, self._sync.poll
 
-    def _final(self, p: Parameter) -> None:
-        if p not in self._known:
-            refuse(p)
-        self._ready(p)
+    def _final(self, leaf: Tensor) -> None:
+        if isinstance(leaf, Parameter) and leaf in self._parameters:
+            self._sync.ready(leaf)
+        elif leaf is not self._input:
+            refuse(leaf)
 
-    def _update(self, _: int) -> None:
-        self._delay.wait(self.step, self._clock.seconds())
-        self._facts: Facts = self._exchange.update(self._wishes.rate(self.step))
-
-    def close(self) -> None:
-        """Gives back what was shared; every rank calls it."""
-        self._exchange.close()
+    def _update(self, op: Op) -> None:
+        self._sync.finish()
+        self._outcome = self._apply.apply(self._step)

@@ -1,32 +1,33 @@
-"""What the trainer and the strategies know of each other."""
+"""Strategy: what the trainer knows of a way of being parallel."""
 
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-import numpy as np
-
 from nnmpi.data import Loader
-from nnmpi.mesh import Mesh
+from nnmpi.metrics import Sums
 from nnmpi.nn.parameter import Parameter
 from nnmpi.optim import Optimizer
-from nnmpi.parallel.executor import Stepped, Task, Wishes
+from nnmpi.parallel.entries import Entries
+from nnmpi.parallel.executor import StepControl, Task
+from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.state import StepResult, StepState
 
-Tell: TypeAlias = Callable[[dict[str, Any]], None]
+OnEvent: TypeAlias = Callable[[dict[str, Any]], None]
 
 
-class Job(NamedTuple):
-    """What is to be trained, before anything of it is shared among ranks."""
+class TrainSpec(NamedTuple):
+    """What is to be trained, before any of it is spread over ranks."""
 
     task: Task
     parameters: Sequence[Parameter]  # those that are trained, in the order in which they are used
     optimizer: Callable[[Sequence[Parameter]], Optimizer]
-    wishes: Wishes
-    tell: Tell  # takes an event
-    twin: "Job | None" = None  # the same job again, its model made anew: for --verify
+    control: StepControl
+    on_event: OnEvent
+    twin: "TrainSpec | None" = None  # the same with a model of its own: for --verify
 
 
 class AgreedError(ArithmeticError):
-    """What ends a run on all ranks alike, with the same words, between the same two steps."""
+    """Ends a run on all ranks alike, with the same message, between the same two steps."""
 
 
 class Memory(NamedTuple):
@@ -37,25 +38,23 @@ class Memory(NamedTuple):
 
 
 class Strategy(Protocol):
-    """What the trainer knows of a layout."""
+    """A layout at work; every rank of the job has one, and calls its methods in the same order."""
 
-    mesh: Mesh
+    layout: Layout
     optimizer: Optimizer
+    entries: Entries
 
-    def steps(self, loader: Loader, epoch: int) -> Generator[Stepped, None, None]:
-        """The steps of an epoch; close the generator to stop early."""
+    def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
+        """The steps of an epoch from `start` on; close the generator to stop early."""
 
-    def share(self, rows: np.ndarray) -> Sequence[np.ndarray]:
-        """Which rows of a test batch this rank evaluates."""
-
-    def total(self, sums: np.ndarray) -> None:
-        """Sums over the ranks what each has found in its share, in place."""
+    def evaluate(self, loader: Loader, step: int) -> Sums:
+        """Loss and accuracy over a split, the same on all ranks, with the model as it is."""
 
     def describe(self) -> dict[str, Any]:
-        """What it tells of itself before the first step."""
+        """What the start event says of it."""
 
     def outcome(self) -> dict[str, Any]:
-        """What it tells of itself at the end."""
+        """What the last event says of it."""
 
     def close(self) -> None:
-        """Gives back what was shared; every rank calls it."""
+        """Frees what ranks share; parameters move to memory of each rank. Every rank calls it."""

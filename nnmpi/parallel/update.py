@@ -1,45 +1,120 @@
-"""Moving parameters by summed gradients, or not at all if a number among them is not finite."""
+"""Update: ranks agree on the sums of a step, clip the gradient, and update the parameters they own.
+
+    agree   loss, stop, and the squared norm of the gradient; is all of it finite?
+    clip    by the norm over all parameters, each number counted once
+    apply   the optimizer's step, or none if a number was not finite
+
+The loss and the stop flag arrive in the head of the gradient buffer, summed over dp. Where a model
+is spread over ranks of other axes, one more all-reduce sums what these have.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from nnmpi import backend
+from nnmpi.comm import Comm
 from nnmpi.optim import Optimizer
 from nnmpi.optim.clip import clip_factor
-from nnmpi.parallel.executor import Facts
-from nnmpi.parallel.stores.node import Single
+from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.stores.head import LOSS, STOP, USED
+from nnmpi.parallel.stores.local import LocalStore, Stretch
 
 
-class Mover:
-    """Moves the parameters that this rank owns by gradients that are summed over the ranks."""
+class StepSums(NamedTuple):
+    """The sums of a step that decide what is done."""
 
-    def __init__(self, store: Single, optimizer: Optimizer, clip_norm: float | None) -> None:
-        self._store, self._optimizer, self._clip_norm = store, optimizer, clip_norm
+    loss: float
+    stop: float
+    not_finite: float
+    squares: float  # of the gradient
 
-    def begin(self) -> None:
-        """No gradient has arrived yet."""
-        self._optimizer.zero_grad()
 
-    def move(self, lr: float) -> Facts:
-        """A step, if all is finite; the one place where a step waits for a device."""
+class Outcome(NamedTuple):
+    """What a step has shown; the same on all ranks."""
+
+    loss: float
+    stop: bool
+    updated: bool
+
+
+Agree: TypeAlias = Callable[[StepSums], StepSums]
+
+
+def agreed(sums: StepSums) -> StepSums:
+    """Where dp is the only axis, the sums over it are complete."""
+    return sums
+
+
+class AgreeOver:
+    """Adds up what the ranks of other axes have, in one all-reduce in float64."""
+
+    def __init__(self, comm: Comm) -> None:
+        self._comm = comm
+
+    def __call__(self, sums: StepSums) -> StepSums:
+        row = np.array(sums, np.float64)
+        self._comm.all_reduce(row, "doubling")
+        return StepSums(*row.tolist())
+
+
+class Update:
+    """The second half of a step, after the gradients have been summed."""
+
+    def __init__(
+        self,
+        store: LocalStore,
+        optimizer: Optimizer,
+        clip_norm: float | None,
+        lr: Callable[[int], float],
+        layout: Layout,
+    ) -> None:
+        self._store, self._optimizer = store, optimizer
+        self._clip_norm, self._lr = clip_norm, lr
+        self._counted = list(_counted(store, layout))
+        self._agree: Agree = AgreeOver(layout.model) if layout.model.size > 1 else agreed
+
+    def apply(self, step: int) -> Outcome:
+        """One optimizer step, if all sums are finite; the only place that waits for a device."""
         store = self._store
-        xp = backend.xp_of(store.flat_grad)
-        known = xp.append(store.flat_grad[: store.head], store.squares())
-        loss, stop, *used, squares = backend.to_host(known).tolist()
-        for p, times in zip(store.parameters, used, strict=True):
-            p.has_grad = times > 0
-        updated = np.isfinite(loss) and np.isfinite(squares)
+        sums = self._agree(self._sums())
+        updated = not sums.not_finite
         if updated:
-            self._clip(squares)
-            self._optimizer.lr = lr
+            self._clip(sums.squares)
+            self._optimizer.lr = self._lr(step)
             self._optimizer.step()
         store.settle()
-        return Facts(loss, stop > 0, bool(updated))
+        return Outcome(sums.loss, sums.stop > 0, updated)
+
+    def _sums(self) -> StepSums:
+        """The sums over dp; also marks the parameters that got a gradient on any rank."""
+        store = self._store
+        xp = backend.xp_of(store.flat_grad)
+        known = xp.append(store.flat_grad[: store.head], store.squares(self._counted))
+        *head, squares = backend.to_host(known).tolist()
+        for p, times in zip(store.parameters, head[USED:], strict=True):
+            p.has_grad = times > 0
+        finite = np.isfinite(head[LOSS]) and np.isfinite(squares)
+        return StepSums(head[LOSS], head[STOP], float(not finite), squares)
 
     def _clip(self, squares: float) -> None:
-        """As `optim.clip_grad_norm` does, by the norm over all ranks."""
+        """As `optim.clip_grad_norm`, by the norm over all ranks."""
         if self._clip_norm is None:
             return
         factor = clip_factor(squares**0.5, self._clip_norm)
         store = self._store
-        for lo, hi in store.owned(store.spans[0][0], len(store.flat)):
-            store.flat_grad[lo:hi] *= factor
+        for _, gradient in store.owned(store.spans[0][0], len(store.flat)):
+            gradient *= factor
+
+
+def _counted(store: LocalStore, layout: Layout) -> Iterator[Stretch]:
+    """The stretches of parameters that this rank counts in the norm; some may be empty."""
+    start = end = store.spans[0][0]
+    for p, (_, stop) in zip(store.parameters, store.spans, strict=True):
+        if layout.counts(p.place):
+            end = stop
+        else:
+            yield start, end
+            start = end = stop
+    yield start, end

@@ -1,6 +1,6 @@
-"""Whether all ranks bring the same: options, data, and a model to start from.
+"""Checks that all ranks start from the same options, data and model.
 
-Ranks that bring different things would train on without a word, or wait for each other for ever.
+Ranks that differ would train on silently, or deadlock.
 """
 
 import hashlib
@@ -14,11 +14,11 @@ from nnmpi.comm import Comm
 from nnmpi.config import Config, options
 from nnmpi.data import Dataset
 from nnmpi.nn import Module
-from nnmpi.nn.bits import parameters_sha256
+from nnmpi.parallel.entries import first_difference
 
-MOST = 16 << 20  # bytes of an array that are looked at
-OWN = ("data_dir", "save", "log", "quiet")
-"""Options that may differ: where a rank finds its files, and what it writes."""
+MAX_BYTES = 16 << 20  # of an array that are compared
+MAY_DIFFER = ("data_dir", "save", "log", "quiet")
+"""Options for where a rank finds its files, and what it writes."""
 
 REMEDIES = {
     "option": "start all ranks with the same options",
@@ -28,22 +28,30 @@ REMEDIES = {
 
 
 def check(comm: Comm, config: Config, dataset: Dataset, model: Module) -> None:
-    """All ranks fail if one of them differs from rank 0; every rank calls it."""
-    brought = [*_options(config), *_data(dataset), *_model(model)]
+    """All ranks fail if one of them differs from the others; every rank calls it."""
+    brought = [*_options(config), *_data(dataset), *_shapes(model)]
     rows = np.zeros((comm.size, len(brought)), np.uint64)
     rows[comm.rank] = [digest for _, _, digest in brought]
     comm.all_gather(rows)
-    error: ValueError | None = None
     different = np.flatnonzero(rows[comm.rank] != rows[0])
+    error: ValueError | None = None
     if different.size:
         kind, what, _ = brought[different[0]]
         error = ValueError(f"rank {comm.rank} differs from rank 0 in {what}; {REMEDIES[kind]}")
+    comm.agree(error)
+    found = first_difference(comm, model)
+    if found is not None:
+        path, other = found
+        error = ValueError(
+            f"rank {comm.rank} differs from rank {other} in the values that {path} starts from; "
+            f"{REMEDIES['model']}"
+        )
     comm.agree(error)
 
 
 def _options(config: Config) -> Iterator[tuple[str, str, int]]:
     for option in options():
-        if option.name not in OWN:
+        if option.name not in MAY_DIFFER:
             value = getattr(config, option.name)
             yield "option", f"{option.name} ({value!r:.60})", _digest(repr(value).encode())
 
@@ -56,21 +64,14 @@ def _data(d: Dataset) -> Iterator[tuple[str, str, int]]:
         yield "data", f"the samples for {what}", _digest(*_array(split.x))
 
 
-def _model(model: Module) -> Iterator[tuple[str, str, int]]:
-    shapes = [(name, array.shape) for name, array in model.named_parameters()]
-    yield "model", "the names and shapes of parameters", _digest(repr(shapes).encode())
-    yield (
-        "model",
-        "the values that parameters start from",
-        _digest(parameters_sha256(model).encode()),
-    )
-    buffers = [part for _, b in model.named_buffers() for part in _array(b)]
-    yield "model", "the values that buffers start from", _digest(*buffers)
+def _shapes(model: Module) -> Iterator[tuple[str, str, int]]:
+    shapes = [(place.path, place.shape) for place, _ in model.tensors()]
+    yield "model", "the names and shapes of parameters and buffers", _digest(repr(shapes).encode())
 
 
 def _array(array: Any) -> tuple[bytes, bytes]:
-    """What it is, and its bytes: of a large one every k-th row."""
-    k = -(-array.nbytes // MOST) or 1
+    """Shape and type, and the bytes; of a large array every k-th row."""
+    k = -(-array.nbytes // MAX_BYTES) or 1
     rows = np.ascontiguousarray(backend.to_host(array[::k] if array.ndim else array))
     return f"{array.shape} {array.dtype}".encode(), rows.tobytes()
 

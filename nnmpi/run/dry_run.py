@@ -1,4 +1,4 @@
-"""What a run will take, for `--dry-run`: bytes counted where known, measured where not."""
+"""--dry-run: what a run will take; bytes are computed where possible, and measured elsewhere."""
 
 import tracemalloc
 
@@ -14,13 +14,10 @@ from nnmpi.run.trainer import Trainer
 
 
 def summary(trainer: Trainer) -> Event:
-    """Model, parameters, memory and steps of a run that has not begun; it trains nothing.
-
-    Every rank calls it.
-    """
+    """Model, parameters, memory and steps of a run that has not started. Every rank calls it."""
     parameters = sum(p.data.nbytes for p in trainer.model.parameters())
     ranks, memory = on_node(trainer.comm, plan.memory(trainer.strategy))
-    activations = trainer.together(lambda: activation_bytes(trainer))
+    activations = trainer.all_or_none(lambda: activation_bytes(trainer))
     return {
         **trainer.describe(),
         "event": "dry-run",
@@ -37,7 +34,7 @@ def summary(trainer: Trainer) -> Event:
 
 
 def on_node(comm: Comm, memory: Memory) -> tuple[int, Memory]:
-    """How many ranks this node has, and the sum of theirs; every rank calls it."""
+    """How many ranks this node has, and the sum over them; every rank calls it."""
     rows = np.zeros((comm.size, len(memory)), np.int64)
     rows[comm.rank] = memory
     comm.all_gather(rows)
@@ -46,7 +43,7 @@ def on_node(comm: Comm, memory: Memory) -> tuple[int, Memory]:
 
 
 def activation_bytes(trainer: Trainer) -> int:
-    """The most that one forward and backward pass of a rank holds at a time, on the host."""
+    """The peak host memory of one forward and backward pass of a rank."""
     parts = plan.pieces(trainer.config, trainer.comm.size)
     rows = next(iter(trainer.train.batches(0)))
     share = -(-len(rows) // parts)

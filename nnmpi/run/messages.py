@@ -25,7 +25,7 @@ def _together(e: Event) -> Iterator[str]:
     if "allreduce" in e:
         yield f"all-reduce {e['allreduce']}"
     if e.get("reproducible"):
-        yield f"reproducible in {_counted(e['shards'], 'shard')}"
+        yield f"reproducible in {_counted(e['slices'], 'slice')}"
     for name in ("slow_rank", "jitter"):
         if name in e:
             yield f"{name.replace('_', ' ')} {e[name]}"

@@ -1,4 +1,4 @@
-"""What each rank makes alone before ranks share anything, and how they agree that all could."""
+"""What each rank makes before ranks share anything; if one rank cannot, all fail."""
 
 from collections.abc import Callable
 from functools import partial
@@ -23,12 +23,12 @@ T = TypeVar("T")
 
 
 class Prepared(NamedTuple):
-    """The parts of a run, the same on every rank."""
+    """The parts of a run, equal on every rank."""
 
     dataset: Dataset
     task: Task
-    twin: Task | None  # its model made anew, where one rank is to train beside the layout
-    order: tuple[list[Parameter], ...]  # the parameters of both, in the order of their use
+    twin: Task | None  # with a second model, which --verify trains on one rank
+    order: tuple[list[Parameter], ...]  # the parameters of both models, in the order of their use
     standardiser: Standardiser
     train: Loader
     test: Loader
@@ -36,8 +36,8 @@ class Prepared(NamedTuple):
     factor: Callable[[int], float]  # of the learning rate, by the step
 
 
-def together(comm: Comm, f: Callable[[], T]) -> T:
-    """Does what may fail on some ranks only, and then fails on all."""
+def all_or_none(comm: Comm, f: Callable[[], T]) -> T:
+    """Calls f on every rank; if it fails on some rank, it fails on all."""
     error: Exception | None = None
     try:
         result = f()
@@ -53,25 +53,25 @@ def prepared(
     given: Dataset | tuple[Any, ...] | None,
     comm: Comm,
 ) -> Prepared:
-    """All of it; every rank calls it, and if one cannot, or brings other things, all fail."""
-    on = together(comm, lambda: _checked(config, comm))
+    """All parts; every rank calls it. If one rank fails, or differs from the others, all fail."""
+    on = all_or_none(comm, lambda: _checked(config, comm))
     dataset = _in_turn(config, comm, partial(builders.dataset, config, given))
-    parts = together(comm, lambda: _parts(config, build, dataset, on))
+    parts = all_or_none(comm, lambda: _parts(config, build, dataset, on))
     consistency.check(comm, config, dataset, parts.task.model)
     return parts
 
 
 def _in_turn(config: Config, comm: Comm, f: Callable[[], T]) -> T:
-    """The first rank before the others if what it does is to fetch files."""
+    """Calls f on all ranks; on the first rank before the others if it downloads files."""
     first = config.download and comm.rank == 0
-    early = together(comm, f if first else lambda: None)
-    late = together(comm, lambda: early if early is not None else f())
+    early = all_or_none(comm, f if first else lambda: None)
+    late = all_or_none(comm, lambda: early if early is not None else f())
     assert late is not None
     return late
 
 
 def _checked(config: Config, comm: Comm) -> Backend:
-    """The device, if what the config asks for can be."""
+    """The device, if the config can be run."""
     archive = config.data.removeprefix("npz:") if "npz" in config.data else None
     if config.save and comm.rank == 0:
         saving.check_target(config.save)
@@ -91,8 +91,8 @@ def _parts(
     twin = _task(config, build, on) if config.verify else None
     if twin is not None and {*twin.model.parameters()} & {*task.model.parameters()}:
         raise ValueError(
-            f"model {config.model} is the same object each time, and verify trains one on one rank "
-            "beside it: let build make a new one"
+            f"model {config.model}: build returns the same object each time, but verify trains a "
+            "second model beside it: let build make a new one"
         )
     sample = np.zeros_like(dataset.train.x[:1], config.dtype)
     models = [t.model for t in (task, twin) if t is not None]

@@ -1,4 +1,4 @@
-"""Trainer: epochs of steps over a data set, evaluation, files and reports."""
+"""Trainer: epochs over a data set, evaluation, files and reports."""
 
 import itertools
 import math
@@ -11,35 +11,31 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from nnmpi import data
-from nnmpi.autograd import no_grad
 from nnmpi.comm import Comm, has_launcher, job
 from nnmpi.config import Config
 from nnmpi.data import Dataset
 from nnmpi.metrics import Stopwatch, Sums
 from nnmpi.nn import Module
-from nnmpi.nn.bits import parameters_sha256
-from nnmpi.nn.passes import Pass
 from nnmpi.parallel import plan
-from nnmpi.parallel.executor import Stepped, Wishes
-from nnmpi.parallel.strategy import AgreedError, Job, Strategy
+from nnmpi.parallel.executor import StepControl
+from nnmpi.parallel.state import StepResult, StepState
+from nnmpi.parallel.strategy import AgreedError, Strategy, TrainSpec
 from nnmpi.run import builders, saving
 from nnmpi.run.report import Event, LostOutputError, Report, Silence
-from nnmpi.run.setup import Prepared, prepared, together
+from nnmpi.run.setup import Prepared, all_or_none, prepared
 
 T = TypeVar("T")
 
 
 class DivergedError(AgreedError):
-    """The loss is no longer a number."""
+    """The loss is NaN or infinite."""
 
 
 class Trainer:
-    """One run, on all ranks of `comm` together. `fit` trains, and returns the event that describes
-    the result.
+    """One run on all ranks of `comm`; `fit` trains and returns the event that describes the result.
 
-    `build` makes the model, `data` is a Dataset or arrays (x, y) or (x, y, x_test, y_test);
-    without them the config names both. Without `comm` the ranks are those that mpirun has started.
+    `build` makes the model; `data` is a Dataset, (x, y) or (x, y, x_test, y_test). Without them the
+    config names both. Without `comm` the ranks are those that mpirun has started.
     """
 
     def __init__(
@@ -52,63 +48,67 @@ class Trainer:
         if build is not None:
             config = replace(config, model=getattr(build, "__name__", type(build).__name__))
         self.config, self.comm = config, job() if comm is None else comm
-        self.step, self.skipped = 0, 0
-        self.stopping = self._wants_to_stop = False
-        self.agreed = False  # the error that is raised is one that all ranks know of
+        self.state, self.skipped = StepState(), 0
+        self.stopping = self._stop_requested = False
+        self.agreed = False  # the error that is raised is raised on all ranks
         self._in_step = self._updating = self._closed = False
         parts = prepared(config, build, data, self.comm)
         self.dataset, self.task, self.standardiser = parts.dataset, parts.task, parts.standardiser
         self.train, self.test = parts.train, parts.test
         self.total_steps, self.factor = parts.steps, parts.factor
         self.model, self.loss, self.on = self.task.model, self.task.loss, self.task.on
-        self.strategy = self._built(self._wanted(parts))
+        self.strategy = self._built(self._spec(parts))
         self.optimizer = self.strategy.optimizer
         self._clock = Stopwatch()
 
-    def _built(self, wanted: Job) -> Strategy:
-        """What this rank runs. What cannot be built, no rank can build: one of them says so."""
+    def _built(self, spec: TrainSpec) -> Strategy:
+        """The strategy. An error of it is the same on all ranks, and is raised on one."""
         try:
-            return plan.build(self.config, self.comm, wanted)
+            return plan.build(self.config, self.comm, spec)
         except ValueError as error:
             self.comm.agree(error)
             raise
 
-    def together(self, f: Callable[[], T]) -> T:
-        """Does what may fail on some ranks only, and then fails on all."""
+    def all_or_none(self, f: Callable[[], T]) -> T:
+        """Calls f on every rank; if it fails on some rank, it fails on all."""
         self.agreed = True
-        result = together(self.comm, f)
+        result = all_or_none(self.comm, f)
         self.agreed = False
         return result
 
     @property
+    def step(self) -> int:
+        """Steps made so far."""
+        return self.state.step
+
+    @property
     def is_first(self) -> bool:
-        """Whether it is this rank that prints and saves."""
+        """Whether this rank prints and saves."""
         return self.comm.rank == 0
 
-    def _wanted(self, parts: Prepared) -> Job:
-        """What is to be trained, and beside it its twin if there is one."""
-        wishes = Wishes(self._rate, lambda: self._wants_to_stop, self.total_steps)
+    def _spec(self, parts: Prepared) -> TrainSpec:
+        """What is to be trained, with its twin if there is one."""
+        control = StepControl(self._lr, lambda: self._stop_requested, self.total_steps)
         tasks = [task for task in (parts.task, parts.twin) if task is not None]
-        made = partial(builders.optimizer, self.config)
+        make_optimizer = partial(builders.optimizer, self.config)
         main, *twins = (
-            Job(task, order, made, wishes, self._tell)
+            TrainSpec(task, order, make_optimizer, control, self._on_event)
             for task, order in zip(tasks, parts.order, strict=True)
         )
         return main._replace(twin=twins[0] if twins else None)
 
-    def _rate(self, step: int) -> float:
-        """The learning rate of a step; who asks is about to move parameters."""
+    def _lr(self, step: int) -> float:
+        """The learning rate of a step; parameters are updated after this call."""
         self._updating = True
         return self.config.lr * self.factor(step)
 
-    def _tell(self, event: Event) -> None:
-        """Shows an event while `fit` runs."""
+    def _on_event(self, event: Event) -> None:
         self._out.event(event)
 
     # ---- training
 
     def fit(self, report: Report | None = None) -> Event:
-        """Train, evaluating after each epoch; save, and describe what came out."""
+        """Train, evaluating after each epoch; save; return the last event."""
         if self.step:
             raise ValueError(
                 f"a Trainer runs once, and this one has made {self.step} of its "
@@ -132,8 +132,8 @@ class Trainer:
                 raise
 
     def report(self) -> Report:
-        """Where events go: one rank tells them. If it cannot, all ranks fail."""
-        return self.together(self._opened)
+        """The report of this rank; if the first rank cannot open its files, all ranks fail."""
+        return self.all_or_none(self._opened)
 
     def _opened(self) -> Report:
         if not self.is_first:
@@ -151,25 +151,28 @@ class Trainer:
         except Exception as error:  # not Ctrl-C, which may have cut an update in two
             self._rescue(error)
             raise
-        self.close()
-        self.together(self._save)
+        try:
+            self.all_or_none(self._save)
+            digest = self.strategy.entries.sha256()
+        finally:
+            self.close()
         result = {
             "event": "stopped" if self.stopping else "done",
             **metrics,
             "seconds": round(time.perf_counter() - began, 4),
             "ranks": self.comm.size,
-            "layout": {**self.strategy.mesh.axes, "pp": 1, "tp": 1},
+            "layout": self.strategy.layout.mesh.axes,
             **self.strategy.outcome(),
-            "parameters_sha256": parameters_sha256(self.model),
+            "parameters_sha256": digest,
         }
         out.event(result)
         return result
 
     def _epochs(self, out: Report) -> Event:
-        """All epochs that are wanted; the metrics of the last one."""
+        """All epochs; returns the metrics of the last one."""
         for epoch in itertools.count(1):
-            train, test = self._epoch(epoch - 1, out), self.evaluate()
-            self._hear()
+            train, test = self._epoch(out), self.evaluate()
+            self._agree_to_stop()
             self._check_finite("test loss", test.mean_loss)
             metrics = self._metrics(train, test)
             out.event({"event": "epoch", "epoch": epoch, **metrics})
@@ -178,21 +181,32 @@ class Trainer:
         return {**metrics, "epochs": epoch}
 
     def _save(self) -> None:
-        if self.config.save and self.is_first:
-            saving.save(self.model.state_dict(), self.config.save)
+        """Writes the model on the first rank; all others send what it lacks, also if that fails."""
+        if not self.config.save:
+            return
+        entries = self.strategy.entries
+        arrays = (entry.value for entry in entries)
+        try:
+            if self.is_first:
+                index = [saving.Info(*info) for info in entries.index()]
+                saving.write(self.config.save, index, arrays)
+        finally:
+            for _ in arrays:
+                pass
 
     def _rescue(self, error: Exception) -> None:
-        """Saves what is trained after an error of this rank alone, if no rank can move it."""
+        """Saves the model after an error of this rank alone, if no other rank changes it."""
         others = self.comm.size > 1
         torn = self._updating or (others and self._in_step)
-        if self.step and not torn and (not others or plan.in_step(self.config, self.comm.size)):
+        alone = not others or (plan.in_step(self.config) and self.strategy.entries.writer_has_all)
+        if self.step and self.is_first and alone and not torn:
             try:
                 self._save()
             except Exception as lost:
-                error.add_note(f"and what was trained is not saved: {lost}")
+                error.add_note(f"and the trained model is not saved: {lost}")
 
     def close(self) -> None:
-        """Gives back what ranks share; every rank calls it. `fit` does, if all ranks end alike."""
+        """Frees what ranks share; every rank calls it. `fit` does, if all ranks end alike."""
         if not self._closed:
             self._closed = True
             self.strategy.close()
@@ -202,22 +216,22 @@ class Trainer:
         return self.step >= self.total_steps or self.stopping
 
     def stop(self) -> None:
-        """End after the step under way, or the next: all ranks agree on it in a step."""
-        self._wants_to_stop = True
+        """End after the current step, or the next: all ranks agree on it in a step."""
+        self._stop_requested = True
         self.stopping = self.stopping or self.comm.size == 1
 
-    def _hear(self) -> None:
-        """Between two epochs all agree on a wish that came too late for the last step."""
-        wishes = np.array([float(self._wants_to_stop)])
-        self.comm.all_reduce(wishes, "doubling")
-        self.stopping = self.stopping or bool(wishes[0])
+    def _agree_to_stop(self) -> None:
+        """Between two epochs, all ranks agree on a request that came too late for the last step."""
+        requests = np.array([float(self._stop_requested)])
+        self.comm.all_reduce(requests, "doubling")
+        self.stopping = self.stopping or bool(requests[0])
 
-    def _epoch(self, epoch: int, out: Report) -> Sums:
-        """All steps of an epoch that are still wanted."""
+    def _epoch(self, out: Report) -> Sums:
+        """The steps of an epoch, until it or the run ends."""
         sums = Sums()
         self.model.train()
         self._clock.start()
-        with closing(self.strategy.steps(self.train, epoch)) as steps:
+        with closing(self.strategy.steps(self.train, self.state)) as steps:
             self._in_step = True
             for done in steps:
                 self._in_step = self._updating = False
@@ -232,15 +246,15 @@ class Trainer:
         out.end_progress()
         return sums
 
-    def _note(self, done: Stepped) -> Sums:
-        """What a step has shown; a loss that is no number ends the run, on all ranks alike."""
+    def _note(self, done: StepResult) -> Sums:
+        """Takes the result of a step; a loss that is not finite ends the run on all ranks."""
         self._check_finite("loss", done.loss / max(done.samples, 1), 1)
-        self.step, self.stopping = done.step, self.stopping or done.stop
+        self.state, self.stopping = done.state, self.stopping or done.stop
         self.skipped += not done.updated
         return Sums(done.loss, 0, done.samples)
 
     def _check_finite(self, what: str, value: float, ahead: int = 0) -> None:
-        """A loss is a number, at the last step or the one under way, or the run ends here."""
+        """Raises DivergedError if the loss is NaN or infinite."""
         if not math.isfinite(value):
             lr = self.config.lr * self.factor(self.step)
             less = f"--lr {lr / 10:g}" if math.isfinite(lr) else "another --lr-schedule"
@@ -250,34 +264,20 @@ class Trainer:
                 f"try {less}, --clip-norm 1 or --lr-schedule warmup:100{saved}"
             )
 
-    @no_grad()
     def evaluate(self) -> Sums:
         """Loss and accuracy on the test split; the model is left in evaluation mode."""
         self.model.eval()
-        found = np.zeros(len(Sums._fields))
-        quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")
-        with quiet, closing(self.test.loads(0, self.strategy.share)) as loads:
-            for load in loads:
-                for batch in load.micro:
-                    found += self._judge(batch)
-        self.strategy.total(found)
-        loss, correct, samples = found.tolist()
-        return Sums(loss, int(correct), int(samples))
+        return self.strategy.evaluate(self.test, self.step)
 
-    def _judge(self, batch: data.Batch) -> Sums:
-        scores = self.task.forward(batch.x, Pass(self.step, batch.samples))
-        loss = self.loss(scores, batch.y).item()
-        return Sums(loss, int((scores.numpy().argmax(1) == batch.y).sum()), len(batch.y))
-
-    # ---- what it tells
+    # ---- events
 
     def describe(self) -> Event:
-        """The run before its first step."""
+        """The start event."""
         d = self.dataset
         return {
             "event": "start",
             "model": self.config.model,
-            "parameters": sum(p.size for p in self.model.parameters()),
+            "parameters": sum(math.prod(p.place.shape) for p in self.model.parameters()),
             "data": d.name,
             "train_samples": len(d.train.y),
             "test_samples": len(d.test.y),

@@ -1,10 +1,10 @@
-"""The operations that a training step is made of, and the schedule of a model that is not cut.
+"""The operations that a training step consists of, and the programs of a model that is not cut.
 
-F   a micro-batch goes forward           REDUCE   gradients leave, as soon as they are final
-B   it comes back: gradients add up      UPDATE   their sums have arrived: parameters move
+F   forward pass of a micro-batch        REDUCE   gradients are summed as they become final
+B   its backward pass: gradients add up  UPDATE   the sums are complete: parameters are updated
 
-    one_stage(3)     F0 B0 F1 B1 F2 REDUCE B2 UPDATE
-    apart(2)         F0 B0 REDUCE F1 B1 REDUCE UPDATE
+    one_stage(3)       F0 B0 F1 B1 F2 REDUCE B2 UPDATE
+    slice_by_slice(2)  F0 B0 REDUCE F1 B1 REDUCE UPDATE
 """
 
 from enum import Enum
@@ -22,22 +22,24 @@ class Kind(Enum):
 
 
 class Op(NamedTuple):
-    """One operation, and of which micro-batch."""
+    """One operation of one rank."""
 
     kind: Kind
-    micro: int = -1
+    micro: int = -1  # micro-batch
+    stage: int = 0  # among the stages of this rank
+    peer: int = -1  # rank at the other end of a message
 
     def __str__(self) -> str:
         return self.kind.value + (str(self.micro) if self.micro >= 0 else "")
 
 
 def one_stage(micro_batches: int) -> list[Op]:
-    """Forward and back, one micro-batch after the other: no more than one is held at a time."""
+    """Forward and back, one micro-batch after the other: at most one is held at a time."""
     ops = [Op(kind, m) for m in range(micro_batches) for kind in (Kind.F, Kind.B)]
     return [*ops[:-1], Op(Kind.REDUCE), ops[-1], Op(Kind.UPDATE)]
 
 
-def apart(micro_batches: int) -> list[Op]:
-    """The gradient of each micro-batch leaves by itself."""
-    each = ((Op(Kind.F, m), Op(Kind.B, m), Op(Kind.REDUCE)) for m in range(micro_batches))
+def slice_by_slice(slices: int) -> list[Op]:
+    """The gradient of each slice is summed by itself, after its backward pass."""
+    each = ((Op(Kind.F, m), Op(Kind.B, m), Op(Kind.REDUCE)) for m in range(slices))
     return [*chain.from_iterable(each), Op(Kind.UPDATE)]

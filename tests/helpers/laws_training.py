@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from runs import parameters_sha256
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
@@ -43,6 +44,8 @@ def train(
     config = Config(**{"steps": 10, "dtype": "float64", "epochs": 100, **options})
     trainer = Trainer(config, build, arrays, comm)
     event = trainer.fit(Silence())
+    # that of the first rank's copy; this is of the rank's own
+    assert event["parameters_sha256"] == parameters_sha256(trainer.model)
     return Trained(event, trainer.model.state_dict())
 
 

@@ -1,4 +1,4 @@
-"""Runs with a parameter server, on threads, and what holds at the end of each."""
+"""Runs with a parameter server on threads, and what holds at the end of each."""
 
 import time
 from collections.abc import Callable
@@ -17,11 +17,10 @@ from nnmpi.run.report import Event, Silence
 
 IRIS = {"model": "iris-mlp", "data": "iris", "batch_size": 50}
 DIGITS = {"model": "digits-cnn", "data": "digits", "batch_size": 37}
-MESSAGES, MEMORY = 1, None  # ranks on a node: one, or all
 
 
 class Ended(NamedTuple):
-    """What a rank ends with."""
+    """The last event of a rank, and its model."""
 
     result: Event
     state: dict[str, np.ndarray]
@@ -32,12 +31,12 @@ def fit(comm: Comm, config: Config, *parts: Any) -> Ended:
     return Ended(trainer.fit(Silence()), trainer.model.state_dict())
 
 
-def run(ranks: int, per_node: int | None = MEMORY, **options: Any) -> list[Ended]:
-    return threads.run(ranks, fit, Config(**options), per_node=per_node)
+def run(ranks: int, **options: Any) -> list[Ended]:
+    return threads.run(ranks, fit, Config(**options))
 
 
-def alike(ended: list[Ended]) -> None:
-    """All ranks, servers too, end with the same bits, and tell the same of the whole."""
+def check_ranks_agree(ended: list[Ended]) -> None:
+    """All ranks, servers too, end with the same bits and the same results."""
     first = ended[0]
     for other in ended[1:]:
         for name, array in first.state.items():
@@ -58,7 +57,7 @@ def clouds(n: int) -> tuple[np.ndarray, ...]:
 
 
 class Noted(nn.Module):
-    """Says in which of its steps it is, before it computes."""
+    """Calls `note` with the number of the step before each training pass."""
 
     def __init__(self, note: Callable[[int], None]) -> None:
         self.net, self.note = mlp(6, 8, 3), note
@@ -70,13 +69,13 @@ class Noted(nn.Module):
         return self.net(x)
 
 
-def held_up(
+def run_paced(
     ranks: int, slow: Callable[[int], int], fast: Callable[[int], int], **options: Any
 ) -> tuple[list[Ended], Any]:
-    """Worker 0 computes in its step c only when all others have come to step slow(c), and they
-    only when it has come to step fast(c).
+    """Worker 0 computes its step c after all others have begun step slow(c), and they compute
+    theirs after it has begun step fast(c).
 
-    Also: how far they were when it did, and a bit later.
+    Also returns (c, the step of the fastest other worker a moment later), for each c.
     """
     config = Config(batch_size=40, epochs=2, lr=0.05, **options)
     begun, seen = [-1] * (ranks - max(config.servers, 1)), []
@@ -87,13 +86,13 @@ def held_up(
             wait(lambda: begun[0] >= fast(step))
         else:
             wait(lambda: min(begun[1:]) >= slow(step))
-            time.sleep(0.02)  # for those who would go on although they must not
+            time.sleep(0.02)  # time in which a worker that must wait would go on if it did not
             seen.append((step, max(begun[1:])))
 
     def wait(true: Callable[[], bool]) -> None:
         limit = time.monotonic() + 20
         while not true():
-            assert time.monotonic() < limit, f"they have come to {begun}"
+            assert time.monotonic() < limit, f"workers have begun the steps {begun}"
             time.sleep(1e-3)
 
     def rank(comm: Comm) -> Ended:

@@ -19,11 +19,12 @@ from nnmpi.kernels.progress_hook import breathing
 from nnmpi.mesh import Mesh
 from nnmpi.nn.models import digits_cnn, mlp
 from nnmpi.parallel import plan
-from nnmpi.parallel.data.batch_split import Shares
-from nnmpi.parallel.data.buckets import Buckets, bounds, head_length
+from nnmpi.parallel.data.batch_split import BatchSplit
+from nnmpi.parallel.data.buckets import cut_buckets
+from nnmpi.parallel.data.gradient_sync import BucketedSync
 from nnmpi.parallel.plan import order_of_use
-from nnmpi.parallel.stores import node
-from nnmpi.parallel.stores.node import Complete, Single
+from nnmpi.parallel.stores.head import head_length
+from nnmpi.parallel.stores.local import BLOCK, Bucket, Complete, LocalStore, squares
 from nnmpi.run import setup
 from nnmpi.run.report import Event, Silence
 from nnmpi.schedules import one_stage
@@ -39,10 +40,10 @@ def test_the_names_of_the_command_are_those_of_comm() -> None:
 @pytest.mark.parametrize("n", [1, 2, 7, 64])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
 @pytest.mark.parametrize("micro_batches", [1, 2, 5])
-def test_shares_make_up_the_batch(n: int, ranks: int, micro_batches: int) -> None:
+def test_parts_make_up_the_batch(n: int, ranks: int, micro_batches: int) -> None:
     """Each micro-batch is cut over ranks, in order; none of them is empty."""
     rows = np.arange(100, 100 + n)
-    shares = [Shares(micro_batches, ranks, r)(rows) for r in range(ranks)]
+    shares = [BatchSplit(micro_batches, ranks, r)(rows) for r in range(ranks)]
     assert {len(parts) for parts in shares} == {min(micro_batches, n)}
     whole = [np.concatenate(parts) for parts in zip(*shares, strict=True)]
     np.testing.assert_array_equal(np.concatenate(whole), rows)
@@ -59,10 +60,11 @@ def test_a_step_as_a_program() -> None:
 def test_a_mesh() -> None:
     mesh = Mesh({"pp": 2, "dp": 3})
     assert mesh.size == 6
-    assert mesh.place(4) == {"pp": 1, "dp": 1}
+    assert mesh.coordinates(4) == {"pp": 1, "dp": 1}
     assert mesh.group(4, "dp") == (3, 4, 5)
     assert mesh.group(4, "pp") == (1, 4)
-    assert Mesh.filled(3, None).axes == Mesh.filled(3, 3).axes == {"dp": 3}
+    assert mesh.group(4, "pp", "dp") == (0, 1, 2, 3, 4, 5)
+    assert Mesh.filled(3, None).axes == Mesh.filled(3, 3).axes == {"dp": 3, "pp": 1, "tp": 1}
     with refused("dp 2 does not fit 3 ranks", "mpirun -n 2"):
         Mesh.filled(3, 2)
 
@@ -75,7 +77,7 @@ def test_a_mesh() -> None:
         ({"micro_batches": 3, "servers": 1}, 3, 6),
         ({"sync": "asp"}, 3, 2),
         ({"micro_batches": 3, "verify": True}, 2, 3),  # every rank computes all beside its share
-        ({"reproducible": True, "shards": 5}, 2, 5),
+        ({"reproducible": True, "slices": 5}, 2, 5),
     ],
     ids=str,
 )
@@ -114,73 +116,85 @@ def test_the_first_rank_fetches_files_before_the_others_look_for_them(
 
 # ---- buckets
 
+COMM = threads.alone()
+
 
 def test_buckets_are_cut_from_the_end() -> None:
     """After a head of 16 numbers, parameters of 16, 32, 16 and 64."""
     spans = [(16, 32), (32, 64), (64, 80), (80, 144)]
-    assert bounds(spans, np.inf, 4) == [(0, 144)]
-    assert bounds(spans, 1, 4) == [(80, 144), (64, 80), (32, 64), (0, 32)]
-    assert bounds(spans, 65 * 4, 4) == [(64, 144), (0, 64)]
-    assert bounds(spans, 80 * 4, 4) == [(64, 144), (0, 64)]
-    assert bounds(spans, 64 * 4, 8) == [(80, 144), (32, 80), (0, 32)]
+
+    def cut(nbytes: float, itemsize: int) -> list[tuple[int, int]]:
+        return [bucket[:2] for bucket in cut_buckets(spans, nbytes, itemsize, COMM)]
+
+    assert cut(np.inf, 4) == [(0, 144)]
+    assert cut(1, 4) == [(80, 144), (64, 80), (32, 64), (0, 32)]
+    assert cut(65 * 4, 4) == [(64, 144), (0, 64)]
+    assert cut(80 * 4, 4) == [(64, 144), (0, 64)]
+    assert cut(64 * 4, 8) == [(80, 144), (32, 80), (0, 32)]
+    assert {bucket.comm for bucket in cut_buckets(spans, 1, 4, COMM)} == {COMM}
 
 
-class Recorded(Single):
-    """Notes what leaves, and never moves it."""
+class Recorded(LocalStore):
+    """Records the sums that are started."""
 
-    def start(self, lo: int, hi: int) -> Complete:
-        self.left.append((lo, hi))  # type: ignore[attr-defined]
+    started: list[Bucket]
+
+    def start(self, bucket: Bucket) -> Complete:
+        self.started.append(bucket)
         return Complete()
 
 
-def test_buckets_leave_in_one_order_whatever_is_final_first() -> None:
+def recorded(parameters: list[nn.Parameter]) -> Recorded:
+    store = Recorded(parameters, "float32", CPU, head_length(parameters))
+    store.started = []
+    return store
+
+
+def test_buckets_are_summed_in_one_order_whatever_is_final_first() -> None:
     model = mlp(4, 5, 6, 3)
     parameters = model.parameters()
     for order in itertools.permutations(range(len(parameters)), len(parameters)):
         if order[0] not in (0, 3, 5):  # half of them will do
             continue
-        store = Recorded(parameters, "float32", CPU, head_length(parameters))
-        store.left = []  # type: ignore[attr-defined]
-        edges = bounds(store.spans, 1, 4)
-        buckets = Buckets(store, edges, overlap=True)
-        buckets.begin()
+        store = recorded(parameters)
+        buckets = cut_buckets(store.spans, 1, 4, COMM)
+        sync = BucketedSync(store, buckets, overlap=True)
+        sync.begin(0)
         done: set[int] = set()
         for i in order:
-            buckets.ready(parameters[i])
+            sync.ready(parameters[i])
             done.add(i)
             waited_for = max({*range(len(parameters))} - done, default=-1)
-            assert store.left == edges[: len(parameters) - 1 - waited_for]  # type: ignore[attr-defined]
-        buckets.finish()
-        assert store.left == edges  # type: ignore[attr-defined]
+            assert store.started == buckets[: len(parameters) - 1 - waited_for]
+        sync.finish()
+        assert store.started == buckets
 
 
-def test_what_has_no_gradient_leaves_as_zeros_at_the_end() -> None:
+def test_what_has_no_gradient_is_summed_as_zeros_at_the_end() -> None:
     parameters = mlp(4, 5, 3).parameters()
-    store = Recorded(parameters, "float32", CPU, head_length(parameters))
-    store.left = []  # type: ignore[attr-defined]
+    store = recorded(parameters)
     store.flat_grad[...] = np.nan
-    buckets = Buckets(store, bounds(store.spans, np.inf, 4), overlap=True)
-    buckets.begin()
+    sync = BucketedSync(store, cut_buckets(store.spans, np.inf, 4, COMM), overlap=True)
+    sync.begin(0)
     for p in parameters[:3]:
         p.grad = np.ones(p.shape, "float32")
-        buckets.ready(p)
-    assert not store.left  # type: ignore[attr-defined]
-    buckets.finish()
+        sync.ready(p)
+    assert not store.started
+    sync.finish()
     assert parameters[3].slot.tolist() == [0.0] * 3
     assert store.flat_grad[2:6].tolist() == [1, 1, 1, 0]
 
 
-def test_without_overlap_nothing_leaves_before_the_end() -> None:
+def test_without_overlap_no_sum_starts_before_the_end() -> None:
     parameters = mlp(4, 5, 3).parameters()
-    store = Recorded(parameters, "float32", CPU, head_length(parameters))
-    store.left = []  # type: ignore[attr-defined]
-    buckets = Buckets(store, bounds(store.spans, 1, 4), overlap=False)
-    buckets.begin()
+    store = recorded(parameters)
+    sync = BucketedSync(store, cut_buckets(store.spans, 1, 4, COMM), overlap=False)
+    sync.begin(0)
     for p in parameters:
-        buckets.ready(p)
-    assert not store.left  # type: ignore[attr-defined]
-    buckets.finish()
-    assert len(store.left) == 4  # type: ignore[attr-defined]
+        sync.ready(p)
+    assert not store.started
+    sync.finish()
+    assert len(store.started) == 4
 
 
 def test_parameters_are_laid_out_as_they_are_used() -> None:
@@ -280,8 +294,8 @@ def test_without_room_shared_by_name_is_refused() -> None:
 def test_a_thread_needs_two_cores_of_its_own_and_another_node(
     per_node: int, cores: int, any_thread: bool, wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nnmpi.parallel.data.gradient_sync.cores", lambda ranks: cores)
-    monkeypatch.setattr("nnmpi.parallel.data.gradient_sync.threads", lambda: 1)
+    monkeypatch.setattr("nnmpi.parallel.data.replicas.cores", lambda ranks: cores)
+    monkeypatch.setattr("nnmpi.parallel.data.replicas.threads", lambda: 1)
     monkeypatch.setattr(threads.ThreadTransport, "any_thread", any_thread)
     told = threads.run(2, started, per_node=per_node)
     assert [t["progress"] for t in told] == [wanted] * 2
@@ -298,8 +312,8 @@ def test_a_thread_that_mpi_does_not_allow_is_refused(monkeypatch: pytest.MonkeyP
 
 def test_squares_are_summed_in_blocks_that_blas_does_not_share_out() -> None:
     g = np.random.default_rng(0).standard_normal(100_001).astype("float32")
-    blocks = [g[i : i + node.BLOCK] for i in range(0, len(g), node.BLOCK)]
-    assert node.BLOCK <= 10_000
-    total = float(node._squares(g))
+    blocks = [g[i : i + BLOCK] for i in range(0, len(g), BLOCK)]
+    assert BLOCK <= 10_000
+    total = float(squares(g))
     assert total == sum(float(b @ b) for b in blocks)
     assert total == pytest.approx(float((g.astype("float64") ** 2).sum()), rel=1e-6)

@@ -15,7 +15,8 @@ from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm.progress.work import Work
 from nnmpi.comm.transport import threads
-from nnmpi.parallel.stores.node import NodeStore, Replica
+from nnmpi.parallel.stores.node import NodeStore
+from nnmpi.parallel.stores.replica import ReplicaStore
 from nnmpi.run.report import Silence
 
 LAYERS = {"data": "iris", "model": "mlp:4-8-8-3", "bucket_mb": 1e-6}  # a bucket a parameter
@@ -32,7 +33,7 @@ class Log:
         self._letters: dict[int, list[str]] = defaultdict(list)
         self._note(patch, nnmpi.Tensor, "backward", "[", "]")
         self._note(patch, Work, "poll", "p")
-        for store in (Replica, NodeStore):
+        for store in (ReplicaStore, NodeStore):
             self._note(patch, store, "start", "s")
 
     def fit(self, comm: Comm, config: Config) -> str:

@@ -1,10 +1,10 @@
-"""The parameter server on threads: equal to one rank in step, and bounded out of step."""
+"""The parameter server on threads: bsp equals one rank, ssp bounds how far workers are apart."""
 
 from typing import Any
 
 import numpy as np
 import pytest
-from served import DIGITS, IRIS, MEMORY, MESSAGES, alike, clouds, fit, held_up, pushes, run
+from served import DIGITS, IRIS, check_ranks_agree, clouds, fit, pushes, run, run_paced
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
@@ -12,17 +12,15 @@ from nnmpi.comm import Comm
 from nnmpi.comm.transport import threads
 from nnmpi.nn.models import mlp
 from nnmpi.nn.passes import current_pass
+from nnmpi.parallel.state import StepState
 
-# ---- in step
+# ---- synchronous
 
 
-@pytest.mark.parametrize("per_node", [MESSAGES, MEMORY])
 @pytest.mark.parametrize("case", [IRIS, DIGITS], ids=["iris", "digits"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_bsp_is_equal_to_one_rank(
-    case: dict[str, Any], optimizer: str, per_node: int | None
-) -> None:
-    """Uneven shares, several epochs, clipping that bites, rates that change."""
+def test_bsp_is_equal_to_one_rank(case: dict[str, Any], optimizer: str) -> None:
+    """Uneven parts, several epochs, gradients that are clipped, learning rates that change."""
     options = {
         "optimizer": optimizer,
         "dtype": "float64",
@@ -34,8 +32,8 @@ def test_bsp_is_equal_to_one_rank(
     (one,) = run(1, **case, **options)
     for workers in (1, 2, 3):
         for servers in (1, 2):
-            ended = run(workers + servers, per_node, **case, **options, servers=servers)
-            alike(ended)
+            ended = run(workers + servers, **case, **options, servers=servers)
+            check_ranks_agree(ended)
             result, state = ended[0]
             for name, array in one.state.items():
                 scale = max(np.abs(array).max(), 1e-30)
@@ -46,7 +44,7 @@ def test_bsp_is_equal_to_one_rank(
             assert result["staleness"] == {str(w): {"0": 10} for w in range(workers)}
 
 
-def test_clipping_bites_in_the_test_above() -> None:
+def test_gradients_are_clipped_in_the_test_above() -> None:
     norms = [run(1, **IRIS, steps=10, dtype="float64", clip_norm=c)[0].state for c in (None, 0.5)]
     assert any((norms[0][name] != norms[1][name]).any() for name in norms[0])
 
@@ -57,22 +55,17 @@ def test_ssp_without_staleness_is_bsp_bit_for_bit() -> None:
     assert len(hashes) == 1
 
 
-def test_memory_and_messages_give_the_same_bits() -> None:
-    by = [run(3, per_node, **DIGITS, steps=6, servers=1) for per_node in (MESSAGES, MEMORY)]
-    assert len({ended.result["parameters_sha256"] for job in by for ended in job}) == 1
-
-
-def test_one_worker_out_of_step_is_one_rank() -> None:
+def test_one_asynchronous_worker_is_one_rank() -> None:
     (one,) = run(1, **DIGITS, dtype="float64", steps=12, clip_norm=1.0, lr_schedule="cosine")
-    for how in ({"sync": "asp"}, {"sync": "ssp", "staleness": 3}):
-        options = {"steps": 12, "clip_norm": 1.0, "lr_schedule": "cosine", **how}
+    for mode in ({"sync": "asp"}, {"sync": "ssp", "staleness": 3}):
+        options = {"steps": 12, "clip_norm": 1.0, "lr_schedule": "cosine", **mode}
         ended = run(2, **DIGITS, dtype="float64", **options)
-        alike(ended)
+        check_ranks_agree(ended)
         for name, array in one.state.items():
             np.testing.assert_allclose(ended[0].state[name], array, rtol=0, atol=1e-10)
 
 
-class NowAndThen(nn.Module):
+class SometimesUsed(nn.Module):
     """One layer is used in the first step, and then only for an odd number of rows."""
 
     def __init__(self) -> None:
@@ -84,29 +77,24 @@ class NowAndThen(nn.Module):
         return self.net(x) + self.extra(x) if used else self.net(x)
 
 
-@pytest.mark.parametrize("per_node", [MESSAGES, MEMORY])
-def test_a_layer_that_some_workers_do_not_use_is_summed_as_without_a_server(
-    per_node: int | None,
-) -> None:
+def test_a_layer_that_some_workers_do_not_use_is_summed_as_without_a_server() -> None:
     options = {"batch_size": 41, "dtype": "float64", "epochs": 2}
-    plain = threads.run(2, fit, Config(**options), NowAndThen, clouds(240))
-    served = threads.run(
-        4, fit, Config(**options, servers=2), NowAndThen, clouds(240), per_node=per_node
-    )
-    alike(served)
+    plain = threads.run(2, fit, Config(**options), SometimesUsed, clouds(240))
+    served = threads.run(4, fit, Config(**options, servers=2), SometimesUsed, clouds(240))
+    check_ranks_agree(served)
     for name, array in plain[0].state.items():
         np.testing.assert_allclose(served[0].state[name], array, rtol=1e-12, atol=1e-14)
 
 
-# ---- out of step
+# ---- asynchronous
 
 
 @pytest.mark.parametrize(("ranks", "servers"), [(3, 1), (5, 2)])
 @pytest.mark.parametrize("staleness", [1, 2])
-def test_ssp_lets_the_fastest_run_so_many_steps_ahead_and_no_more(
+def test_ssp_lets_a_worker_be_as_many_steps_ahead_as_the_staleness_and_no_more(
     staleness: int, ranks: int, servers: int
 ) -> None:
-    ended, seen = held_up(
+    ended, seen = run_paced(
         ranks,
         lambda c: c + staleness if c < 3 else 0,
         lambda c: 0,
@@ -117,16 +105,15 @@ def test_ssp_lets_the_fastest_run_so_many_steps_ahead_and_no_more(
     assert [ahead for c, ahead in seen if c < 3] == [c + staleness for c in range(3)]
     assert all(ahead <= c + staleness for c, ahead in seen)
     assert len(seen) > 5  # in the second epoch too
-    alike(ended)
+    check_ranks_agree(ended)
     assert pushes(ended[0].result) == 2 * 6 * (ranks - servers)
 
 
-@pytest.mark.parametrize("per_node", [MESSAGES, MEMORY])
-def test_asp_lets_fast_workers_do_what_a_slow_one_leaves(per_node: int | None) -> None:
-    """Of the 12 pushes of an epoch it makes the one that is promised to it."""
-    ended, seen = held_up(3, lambda c: 10 + 11 * c, lambda c: c // 11, sync="asp")
+def test_asp_lets_a_fast_worker_make_the_pushes_of_a_slow_one() -> None:
+    """Of the 12 pushes of an epoch, the slow worker makes the one that each worker has for sure."""
+    ended, seen = run_paced(3, lambda c: 10 + 11 * c, lambda c: c // 11, sync="asp")
     assert seen == [(0, 10), (1, 21)]
-    alike(ended)
+    check_ranks_agree(ended)
     result = ended[0].result
     assert result["staleness"]["0"] == {"11": 2}
     assert sum(result["staleness"]["1"].values()) == 22
@@ -136,14 +123,11 @@ def test_asp_lets_fast_workers_do_what_a_slow_one_leaves(per_node: int | None) -
 
 
 @pytest.mark.parametrize("options", [{"sync": "asp"}, {"sync": "ssp", "staleness": 2}], ids=str)
-@pytest.mark.parametrize("per_node", [MESSAGES, MEMORY])
-def test_out_of_step_it_learns_and_ranks_end_alike(
-    options: dict[str, Any], per_node: int | None
-) -> None:
-    """BatchNorm and dropout, uneven shares."""
-    ended = run(5, per_node, **DIGITS, **options, servers=2, epochs=2, micro_batches=2,
+def test_asynchronous_training_learns_and_ranks_agree(options: dict[str, Any]) -> None:
+    """BatchNorm and dropout, uneven parts."""
+    ended = run(5, **DIGITS, **options, servers=2, epochs=2, micro_batches=2,
                 slow_rank="1:2", jitter="0.2:3", clip_norm=5.0)  # fmt: skip
-    alike(ended)
+    check_ranks_agree(ended)
     result = ended[0].result
     assert pushes(result) == 3 * result["steps"] == 3 * 2 * 39
     assert result["accuracy"] > 0.8
@@ -151,23 +135,25 @@ def test_out_of_step_it_learns_and_ranks_end_alike(
     assert max(max(map(int, c)) for c in result["staleness"].values()) > 0
 
 
-def test_all_ranks_are_told_of_all_samples_in_each_epoch() -> None:
-    def rank(comm: Comm) -> list[tuple[int, float, int, bool]]:
+def test_the_results_of_an_epoch_add_up_to_all_samples_on_all_ranks() -> None:
+    def rank(comm: Comm) -> list[tuple[int, float, StepState, bool]]:
         config = Config(sync="asp", servers=2, batch_size=40, epochs=3, slow_rank="0:3", steps=14)
         trainer = Trainer(config, lambda: mlp(6, 8, 3), clouds(240), comm=comm)
-        found = []
+        state, found = StepState(), []
         for epoch in range(3):
-            steps = list(trainer.strategy.steps(trainer.train, epoch))
-            assert all(s.step < 6 * (epoch + 1) for s in steps[:-1])
+            steps = list(trainer.strategy.steps(trainer.train, state))
+            for s in steps[:-1]:
+                assert s.state == (6 * epoch + s.state.batch, epoch, s.state.batch)
+            state = steps[-1].state
             sums = sum(s.samples for s in steps), sum(s.loss for s in steps)
-            found.append((sums[0], round(sums[1], 9), steps[-1].step, steps[-1].stop))
+            found.append((sums[0], round(sums[1], 9), state, steps[-1].stop))
         return found
 
     first, *others = threads.run(5, rank)
-    assert [(n, step, stop) for n, _, step, stop in first] == [
-        (pytest.approx(240, abs=3), 6, False),
-        (pytest.approx(240, abs=3), 12, False),
-        (pytest.approx(80, abs=3), 14, False),
+    assert [(n, state, stop) for n, _, state, stop in first] == [
+        (pytest.approx(240, abs=3), (6, 1, 0), False),
+        (pytest.approx(240, abs=3), (12, 2, 0), False),
+        (pytest.approx(80, abs=3), (14, 2, 2), False),
     ]
     assert all(other == first for other in others)
 
@@ -176,7 +162,7 @@ def test_all_ranks_are_told_of_all_samples_in_each_epoch() -> None:
 def test_workers_end_an_epoch_with_the_same_parameters_and_statistics(sync: str) -> None:
     def rank(comm: Comm) -> dict[str, np.ndarray]:
         trainer = Trainer(Config(**DIGITS, sync=sync, servers=1, slow_rank="1:2"), comm=comm)
-        for _ in trainer.strategy.steps(trainer.train, 0):
+        for _ in trainer.strategy.steps(trainer.train, StepState()):
             pass
         return trainer.model.state_dict()
 
@@ -192,7 +178,7 @@ def test_workers_without_samples_of_a_batch_take_part(sync: str) -> None:
     """Batches of 2, in parts of 1, for 3 workers."""
     ended = run(4, **(DIGITS | {"batch_size": 2}), servers=1, sync=sync, steps=12,
                 micro_batches=2)  # fmt: skip
-    alike(ended)
+    check_ranks_agree(ended)
     assert ended[0].result["steps"] == 12
     assert ended[0].result["skipped_steps"] == 0
     assert pushes(ended[0].result) == 36

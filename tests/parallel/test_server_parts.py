@@ -1,92 +1,124 @@
-"""The parts of a parameter server that need no run: its book, its sums, its statistics."""
+"""The parts of a parameter server that need no run: clocks, results, running statistics."""
 
 import numpy as np
 
 from nnmpi import nn
 from nnmpi.comm import Comm
 from nnmpi.comm.transport import threads
-from nnmpi.parallel.server.clocks import Book
-from nnmpi.parallel.server.exchange import Ask
-from nnmpi.parallel.server.topology import Totals, average_buffers, told
+from nnmpi.parallel.server.client import average_buffers
+from nnmpi.parallel.server.clocks import ClockTable, EpochProgress, Totals
+from nnmpi.parallel.state import StepResult, StepState
 
 
-def go(book: Book, *workers: int) -> dict[int, bool]:
-    """Who hears what after these have pushed."""
+def push(table: ClockTable, *workers: int) -> dict[int, bool]:
+    """Which workers get a reply after these have pushed, and whether they are to push again."""
     for w in workers:
-        book.pushed(w, Ask(1, samples=1, loss=0.5))
-        book.moved([w], True)
-    return {w: bool(answer.go) for w, answer in book.answers()}
+        table.pushed(w, samples=1, loss=0.5, stop=False)
+        table.applied([w], True)
+    return dict(table.released())
 
 
-def begun(workers: int, bound: float, budget: int) -> Book:
-    book = Book(workers, bound)
-    book.begin(budget)
+def begun(workers: int, bound: float, pushes: int) -> ClockTable:
+    table = ClockTable(workers, bound)
+    table.begin(0, pushes)
     for w in range(workers):
-        book.started(w)
-    assert go(book) == dict.fromkeys(range(workers), True)
-    return book
+        table.started(w)
+    assert push(table) == dict.fromkeys(range(workers), True)
+    return table
 
 
-def test_a_book_holds_up_who_is_too_far_ahead() -> None:
-    book = begun(2, 1, 100)
-    assert go(book, 0) == {0: True}
-    assert go(book, 0) == {}
-    assert go(book, 1) == {0: True, 1: True}
-    assert book.staleness == [{0: 2}, {2: 1}]
+def test_a_worker_that_is_too_far_ahead_waits() -> None:
+    table = begun(2, 1, 100)
+    assert push(table, 0) == {0: True}
+    assert push(table, 0) == {}
+    assert push(table, 1) == {0: True, 1: True}
+    assert table.staleness == [{0: 2}, {2: 1}]
 
 
-def test_a_step_is_counted_by_the_pushes_of_all_whoever_makes_them() -> None:
-    book, steps = begun(2, 10, 7), []
+def test_as_many_pushes_as_workers_count_as_a_step_whichever_make_them() -> None:
+    table, steps = begun(2, 10, 7), []
     for w in (0, 0, 0, 1, 0, 0, 1):
-        go(book, w)
-        steps.append(book.step)
+        push(table, w)
+        steps.append(table.step)
     assert steps == [0, 0, 1, 1, 2, 2, 3]
-    book.begin(3)
+    table.begin(4, 3)
     for w in (1, 1, 1):
-        go(book, w)
-    assert book.step == 4  # in all epochs
+        push(table, w)
+    assert table.step == 5
 
 
-def test_a_book_ends_an_epoch_when_all_its_pushes_are_made() -> None:
-    book = begun(2, 10, 5)
-    assert [go(book, 0) for _ in range(4)] == [{0: True}] * 3 + [{0: False}]
-    book.left(0, False)
-    assert go(book, 1) == {1: False}
-    assert not book.is_over
-    book.left(1, True)
-    assert book.is_over
-    assert book.stop
-    assert book.totals == Totals(5, 5, 2.5, 0)
+def test_clocks_run_on_from_epoch_to_epoch() -> None:
+    table = begun(2, 1, 4)
+    assert push(table, 0) == {0: True}
+    assert push(table, 0) == {}
+    table.begin(2, 4)
+    for w in range(2):
+        table.started(w)
+    assert push(table) == {1: True}
+    assert push(table, 1) == {0: True, 1: True}
 
 
-def test_nobody_waits_for_a_worker_that_is_done() -> None:
-    book = begun(3, 1, 100)
-    assert go(book, 0) == {0: True}
-    assert go(book, 0, 1) == {1: True}
-    book.left(2, False)
-    assert go(book) == {0: True}
+def test_an_epoch_ends_when_all_its_pushes_are_made() -> None:
+    table = begun(2, 10, 5)
+    assert [push(table, 0) for _ in range(4)] == [{0: True}] * 3 + [{0: False}]
+    table.ended(0, False)
+    assert push(table, 1) == {1: False}
+    assert not table.is_over
+    table.ended(1, True)
+    assert table.is_over
+    assert table.stop
+    assert table.totals == Totals(5, 5, 2.5, 0)
 
 
-def test_a_loss_that_is_no_number_ends_the_epoch() -> None:
-    book = begun(2, 10, 100)
-    book.pushed(0, Ask(1, loss=np.nan))
-    assert go(book) == {0: False}
-    assert go(book, 1) == {1: False}
+def test_no_worker_waits_for_one_that_has_ended_the_epoch() -> None:
+    table = begun(3, 1, 100)
+    assert push(table, 0) == {0: True}
+    assert push(table, 0, 1) == {1: True}
+    table.ended(2, False)
+    assert push(table) == {0: True}
 
 
-def test_who_adds_up_what_it_is_told_has_the_totals() -> None:
-    seen, now = Totals(3, 30, 2.0, 1), Totals(9, 70, 5.5, 4)
-    steps = list(told(seen, now, 7, True))
+def test_a_loss_that_is_not_finite_ends_the_epoch() -> None:
+    table = begun(2, 10, 100)
+    table.pushed(0, samples=0, loss=np.nan, stop=False)
+    assert push(table) == {0: False}
+    assert push(table, 1) == {1: False}
+
+
+def test_a_worker_that_wants_to_stop_ends_the_epoch() -> None:
+    table = begun(2, 10, 100)
+    table.pushed(0, samples=0, loss=0, stop=True)
+    assert push(table) == {0: False}
+    assert table.stop
+
+
+def test_skipped_updates_are_counted_and_empty_pushes_are_not() -> None:
+    table = begun(2, 10, 100)
+    for updated in (True, False, None):
+        table.pushed(0, samples=1, loss=0.5, stop=False)
+        table.applied([0], updated)
+    assert (table.totals.skipped, table.version) == (1, 1)
+
+
+def test_the_results_of_an_epoch_add_up_to_the_totals() -> None:
+    progress = EpochProgress(StepState(10, 2, 0), 5, workers=2)
+    first = list(progress.results(Totals(3, 30, 2.0, 0)))
+    assert first == [StepResult(StepState(11, 2, 1), 30, 2.0, False, True)]
+    steps = list(progress.results(Totals(9, 70, 5.5, 3), ended=True, stop=True))
     assert sum(s.samples for s in steps) == 40
     assert sum(s.loss for s in steps) == 3.5
     assert sum(not s.updated for s in steps) == 3
-    assert [s.step for s in steps[:-1]] == [6, 6]
-    assert (steps[-1].step, steps[-1].stop) == (7, True)
-    (step,) = told(now, now, 7)
-    assert step.updated
+    assert [s.state for s in steps] == [(11, 2, 1), (11, 2, 1), (15, 3, 0)]
+    assert [s.stop for s in steps] == [False, False, True]
 
 
-def test_running_statistics_become_their_mean_over_the_ranks() -> None:
+def test_an_epoch_that_began_in_its_middle_ends_with_its_last_batch() -> None:
+    progress = EpochProgress(StepState(13, 2, 3), 5, workers=2)
+    (step,) = progress.results(Totals(4, 8, 1.0, 0), ended=True)
+    assert step.state == (15, 3, 0)
+
+
+def test_running_statistics_become_their_means_over_the_ranks() -> None:
     def rank(comm: Comm) -> dict[str, np.ndarray]:
         model = nn.Sequential(nn.BatchNorm1d(2), nn.BatchNorm1d(3))
         model[1].running_mean[...] = [comm.rank, 2, 3 * comm.rank]

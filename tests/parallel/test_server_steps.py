@@ -1,4 +1,4 @@
-"""What a parameter server makes of a push, and what it and its workers take and give back."""
+"""The steps of a parameter server: learning rates, clocks, communicators, parts of one sample."""
 
 from threading import get_ident
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from counted import Counted
 from datafiles import refused
-from served import DIGITS, IRIS, MEMORY, MESSAGES, Noted, alike, clouds, fit, held_up, run
+from served import DIGITS, IRIS, Noted, check_ranks_agree, clouds, fit, run, run_paced
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
@@ -16,28 +16,28 @@ from nnmpi.comm.transport import threads
 from nnmpi.comm.transport.threads import alone
 from nnmpi.data import Load
 from nnmpi.nn.models import mlp
-from nnmpi.parallel.executor import Stepped, Worker
-from nnmpi.parallel.server import server
+from nnmpi.optim import Optimizer
+from nnmpi.parallel.executor import Executor
+from nnmpi.parallel.state import StepResult, StepState
 
 # ---- learning rates
 
 
 @pytest.mark.parametrize(("sync", "staleness"), [("asp", 0), ("ssp", 2)])
-def test_the_learning_rate_follows_what_all_have_done(
+def test_the_learning_rate_follows_the_pushes_of_all_workers(
     sync: str, staleness: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Worker 1 is far ahead, by its own clock; 24 pushes are 12 steps of 2 workers."""
     rates: list[float] = []
-    step = server.SliceMover.step
+    step = Optimizer.step
 
-    def noted(mover: server.SliceMover, *arguments: Any) -> bool:
-        made = step(mover, *arguments)
-        rates.append(mover.optimizer.lr)
-        return made
+    def noted(optimizer: Optimizer) -> None:
+        rates.append(optimizer.lr)
+        step(optimizer)
 
-    monkeypatch.setattr(server.SliceMover, "step", noted)
+    monkeypatch.setattr(Optimizer, "step", noted)
     ahead = staleness or 10
-    ended, _ = held_up(
+    ended, _ = run_paced(
         3,
         lambda c: c + ahead if not c else 0,
         lambda c: 0,
@@ -45,7 +45,7 @@ def test_the_learning_rate_follows_what_all_have_done(
         staleness=staleness,
         lr_schedule="step:1:0.5",
     )
-    alike(ended)
+    check_ranks_agree(ended)
     assert rates == [0.05 * 0.5 ** (i // 2) for i in range(24)]
 
 
@@ -57,21 +57,22 @@ def test_the_clock_of_a_worker_runs_on_from_epoch_to_epoch(
 ) -> None:
     """The fast one makes 11 steps in each epoch of 6 batches, all by its own endless sequence."""
     found: dict[int, list[list[int]]] = {}
-    run_load = Worker.run
+    run_load = Executor.run
 
-    def noted(worker: Worker, load: Load) -> Stepped:
+    def noted(executor: Executor, load: Load, state: StepState, batches: int) -> StepResult:
         found.setdefault(get_ident(), []).append(load.rows.tolist())
-        return run_load(worker, load)
+        return run_load(executor, load, state, batches)
 
-    monkeypatch.setattr(Worker, "run", noted)
-    held_up(3, lambda c: 10 + 11 * c, lambda c: c // 11, sync="asp")
+    monkeypatch.setattr(Executor, "run", noted)
+    run_paced(3, lambda c: 10 + 11 * c, lambda c: c // 11, sync="asp")
     loader = Trainer(Config(batch_size=40), lambda: mlp(6, 8, 3), clouds(240), alone()).train
     batches = [rows.tolist() for epoch in range(4) for rows in loader.batches(epoch)]
     assert sorted(found.values(), key=len) == [batches[:2], batches[:22]]
 
 
-def test_a_batch_of_which_a_worker_has_nothing_counts_as_its_step() -> None:
-    """So a step draws the same numbers on all workers: every third batch has but one sample."""
+def test_a_batch_of_which_a_worker_has_no_samples_counts_as_its_step() -> None:
+    """So the random numbers of a batch do not depend on the worker. Every third batch has one
+    sample."""
     begun: list[set[int]] = [set(), set(), set()]  # the server computes nothing
     config = Config(batch_size=2, epochs=4, sync="ssp", staleness=1)
 
@@ -79,10 +80,10 @@ def test_a_batch_of_which_a_worker_has_nothing_counts_as_its_step() -> None:
         fit(comm, config, lambda: Noted(begun[comm.rank].add), clouds(5))
 
     threads.run(3, rank)
-    _, rests, works = sorted(begun, key=len)
-    assert works >= {0, 1, 2, 3, 4}
-    assert rests >= {0, 1, 3, 4}
-    assert not any(step % 3 == 2 for step in rests)
+    _, some, every = sorted(begun, key=len)
+    assert every >= {0, 1, 2, 3, 4}
+    assert some >= {0, 1, 3, 4}
+    assert not any(step % 3 == 2 for step in some)
 
 
 # ---- communicators
@@ -95,28 +96,23 @@ def test_a_batch_of_which_a_worker_has_nothing_counts_as_its_step() -> None:
         (4, IRIS, {"servers": 2}, 4),
         (4, IRIS, {"servers": 3}, 3),
         (2, IRIS, {"servers": 1}, 0),
-        (4, IRIS, {"servers": 2, "sync": "asp"}, 0),
-        (5, DIGITS, {"servers": 2, "sync": "asp"}, 3),
-        (3, DIGITS, {"servers": 2, "sync": "asp"}, 0),
+        (5, DIGITS, {"servers": 2, "sync": "asp"}, 5),
     ],
 )
-@pytest.mark.parametrize("per_node", [MEMORY, MESSAGES])
-def test_a_comm_is_split_off_where_it_is_used_and_freed(
+def test_groups_of_several_ranks_have_a_comm_that_is_freed(
     ranks: int,
     case: dict[str, Any],
     options: dict[str, Any],
     parts: int,
-    per_node: int | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """For digits-cnn workers average buffers at the end of an epoch; iris-mlp has none."""
     counted = Counted(monkeypatch)
-    alike(run(ranks, per_node, **case, **options, steps=3))
+    check_ranks_agree(run(ranks, **case, **options, steps=3))
     assert len(counted.taken["split"]) == parts
     assert not counted.left
 
 
-# ---- shares of one sample
+# ---- parts of one sample
 
 
 def normed() -> nn.Sequential:
@@ -124,8 +120,14 @@ def normed() -> nn.Sequential:
 
 
 REFUSED = [
-    ({"batch_size": 3, "sync": "asp"}, "a batch of 3 is cut into 3 workers and 1 micro-batch,"),
-    ({"batch_size": 47, "sync": "asp", "micro_batches": 2}, "a batch of 5 is cut into 3 workers a"),
+    (
+        {"batch_size": 3, "sync": "asp"},
+        "a batch of 3 is cut into 3 x 1 parts (workers x micro-batches),",
+    ),
+    (
+        {"batch_size": 47, "sync": "asp", "micro_batches": 2},
+        "a batch of 5 is cut into 3 x 2 parts ",
+    ),
     ({"batch_size": 79, "sync": "ssp", "staleness": 1, "steps": 2}, "a batch of 3 is cut"),
     ({"batch_size": 239, "sync": "asp"}, "a batch of 1 is left; use another"),
 ]
@@ -156,14 +158,19 @@ def test_a_worker_with_one_sample_is_refused_before_the_first_step(
 @pytest.mark.parametrize(
     "options",
     [
-        {"batch_size": 3, "servers": 1},  # in step, where all see the whole batch
+        {"batch_size": 3, "servers": 1},  # statistics are of the whole batch
         {"batch_size": 6, "sync": "asp"},
         {"batch_size": 50, "sync": "asp"},
-        {"batch_size": 79, "sync": "ssp", "staleness": 1, "steps": 1},  # the last is out of reach
+        {
+            "batch_size": 79,
+            "sync": "ssp",
+            "staleness": 1,
+            "steps": 1,
+        },  # the last batch is not reached
     ],
     ids=str,
 )
-def test_who_sees_more_than_one_sample_is_not(options: dict[str, Any]) -> None:
+def test_a_worker_with_more_than_one_sample_is_not(options: dict[str, Any]) -> None:
     def rank(comm: Comm) -> float:
         ended = fit(comm, Config(epochs=1, **{"steps": 6} | options), normed, clouds(240))
         return float(ended.result["loss"])

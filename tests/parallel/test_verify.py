@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import IRIS, Command
-from test_trainer import rows, small
+from runs import rows, small
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm.transport import threads
-from nnmpi.parallel.checks.verify import Difference, Outcome, VerifyError, difference, largest
-from nnmpi.parallel.data.gradient_sync import DataParallel
-from nnmpi.parallel.executor import Stepped
-from nnmpi.parallel.update import Mover
+from nnmpi.optim import Adam
+from nnmpi.parallel.checks.verify import Comparison, Difference, VerifyError, difference, largest
+from nnmpi.parallel.state import StepResult
+from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.synchronous import Synchronous
 from nnmpi.run.report import Report, Silence
 from nnmpi.run.trainer import DivergedError
 
@@ -35,7 +36,7 @@ def test_what_is_not_finite_differs_from_all_but_its_like(value: float) -> None:
             difference(a, b),
             difference(b, a),
             difference(a, -a),
-            largest([a], [b], 1.0),
+            largest([difference(a, b, 1.0)]),
         ):
             same_nan = found == Difference(2, 2, found.ulp)  # 1 and -1 beside two NaN
             assert found == Difference(math.inf, math.inf, math.inf) or (
@@ -47,10 +48,10 @@ def test_what_is_not_finite_differs_from_all_but_its_like(value: float) -> None:
 @pytest.mark.parametrize("subject", ["loss", "gradients", "parameters"])
 def test_no_subject_passes_that_is_not_within_the_bound(subject: str) -> None:
     good = dict.fromkeys(("loss", "gradients", "parameters"), Difference())
-    assert Outcome(good, True, False, False).reason(STRICT) is None
+    assert Comparison(good, True, False, False).reason(STRICT) is None
     for worse in (math.nan, math.inf, 2e-3):
         bad = {**good, subject: Difference(relative=worse)}
-        said = Outcome(bad, True, False, False).reason(STRICT)
+        said = Comparison(bad, True, False, False).reason(STRICT)
         assert said is not None
         assert said.startswith(f"{subject} of the layout differ")
 
@@ -65,7 +66,7 @@ def test_lines_have_null_for_what_is_no_number() -> None:
 
 def test_where_no_loss_is_a_number_there_is_nothing_to_find() -> None:
     bad = dict.fromkeys(("loss", "gradients", "parameters"), Difference(1, 1, 1))
-    assert Outcome(bad, equal=False, unlike=True, lost=True).reason(STRICT) is None
+    assert Comparison(bad, equal=False, one_skipped=True, diverged=True).reason(STRICT) is None
 
 
 class Nudges(Silence):
@@ -114,7 +115,7 @@ def test_a_step_that_only_one_of_the_two_has_made(tmp_path: Path) -> None:
     def rank(comm: Comm) -> None:
         trainer, report = Trainer(config, small, rows(), comm), Spoils()
         report.model = trainer.model
-        with pytest.raises(VerifyError, match=r"\Astep 3: the layout or one rank left it out"):
+        with pytest.raises(VerifyError, match=r"\Astep 3: only one of the layout and"):
             trainer.fit(report)
         assert trainer.step == 2
 
@@ -203,17 +204,17 @@ def test_in_float32_steps_are_compared_one_by_one() -> None:
 
 def test_in_float64_each_step_is_measured_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loss of a thousandth of the first one, off by 1e-9 of itself, is off by too much."""
-    steps = DataParallel.steps
+    steps = Synchronous.steps
 
-    def shrunk(strategy: DataParallel, *arguments: Any) -> Iterator[Stepped]:
-        off = 1 + 1e-9 * (strategy._comm.size > 1)
+    def shrunk(strategy: Synchronous, *arguments: Any) -> Iterator[StepResult]:
+        off = 1 + 1e-9 * (strategy.layout.all.size > 1)
         for done in steps(strategy, *arguments):
-            yield done if done.step == 1 else done._replace(loss=1e-3 * off * done.samples)
+            yield done if done.state.step == 1 else done._replace(loss=1e-3 * off * done.samples)
 
     def run(comm: Comm) -> None:
         Trainer(Config(verify=True, dtype="float64", steps=2), small, rows(), comm).fit(Silence())
 
-    monkeypatch.setattr(DataParallel, "steps", shrunk)
+    monkeypatch.setattr(Synchronous, "steps", shrunk)
     with pytest.raises(VerifyError, match=r"step 2: loss .* by 1e-09 relative"):
         threads.run(2, run)
 
@@ -247,8 +248,13 @@ def test_what_is_loaded_after_a_trainer_is_made_is_verified_too() -> None:
 def test_a_wrong_update_is_found_in_float32_too(
     options: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    move = Mover.move
-    monkeypatch.setattr(Mover, "move", lambda mover, lr: move(mover, lr * 1.001))
+    step = Adam.step
+
+    def wrong(adam: Adam) -> None:
+        adam.lr *= 1.001 if isinstance(adam.parameters[0].store, LocalStore) else 1
+        step(adam)
+
+    monkeypatch.setattr(Adam, "step", wrong)
 
     def rank(comm: Comm) -> None:
         config = Config(model="iris-mlp", data="iris", steps=2, verify=True, **options)

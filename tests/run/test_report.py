@@ -155,9 +155,9 @@ LAYOUTS: dict[str, tuple[dict[str, Any], str]] = {
         "on 4 ranks, 2 of them serving, asp",
     ),
     "bsp": (SERVED | {"sync": "bsp", "steps_ahead": 0}, "on 4 ranks, 1 of them serving, bsp"),
-    "shards": (
-        ALONE | {"reproducible": True, "shards": 1},
-        "on 4 ranks, reproducible in 1 shard",
+    "slices": (
+        ALONE | {"reproducible": True, "slices": 1},
+        "on 4 ranks, reproducible in 1 slice",
     ),
     "stragglers": (
         ALONE | {"slow_rank": "0:3", "jitter": "0.1:5"},

@@ -55,7 +55,10 @@ BAD_STATES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "missing": ({"2.weight": None}, ("2.weight (2, 3) is missing",)),
     "missing buffer": ({"1.running_var": None}, ("1.running_var (3,) is missing",)),
     "unexpected": ({"extra": np.zeros(2)}, ("extra is not part of this model",)),
-    "mis-shaped": ({"2.weight": np.zeros((3, 2))}, ("2.weight is (2, 3) here and (3, 2)",)),
+    "mis-shaped": (
+        {"2.weight": np.zeros((3, 2))},
+        ("2.weight has shape (3, 2), the model",),
+    ),
     "no numbers": ({"2.weight": np.full((2, 3), "x")}, ("2.weight holds <U1",)),
     "many": (dict.fromkeys(model().state_dict()), ("0.weight (3, 2) is missing", "and 4 more")),
 }

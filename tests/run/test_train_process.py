@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runs import parameters_sha256
 
 import nnmpi
 from nnmpi import train
 from nnmpi.nn.models import iris_mlp, mlp
-from nnmpi.run.trainer import parameters_sha256
 
 IRIS = ("--model", "iris-mlp", "--data", "iris")
 LONG = ("--model", "mlp:20-8-3", "--data", "synthetic:20:3:50000", "--epochs", "100000")

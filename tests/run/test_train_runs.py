@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import IRIS, Command
+from runs import parameters_sha256
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.nn.models import iris_mlp
 from nnmpi.run.dry_run import summary
 from nnmpi.run.report import Report
-from nnmpi.run.trainer import parameters_sha256
 
 # ---- what it prints
 

@@ -1,49 +1,22 @@
 """The trainer as a library: it does what a loop written by hand does, and tells the truth of it."""
 
 import hashlib
-import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from runs import equal, fit, images, rows, small
 
 import nnmpi
 from nnmpi import Config, Trainer, nn, optim
-from nnmpi import data as datasets
 from nnmpi.data import Dataset, Loader, Standardiser
 from nnmpi.metrics import Stopwatch
-from nnmpi.nn.models import digits_cnn, mlp
+from nnmpi.nn.models import digits_cnn
 from nnmpi.nn.passes import Pass, current_pass
 from nnmpi.optim import schedule
-from nnmpi.run.report import Event, Report
-
-
-def rows(n: int = 70, features: int = 6, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
-    """Three clouds that overlap, far from zero."""
-    rng, y = np.random.default_rng(1), np.arange(n) % classes
-    return rng.standard_normal((n, features)) + y[:, None] + 100, y
-
-
-def images() -> Dataset:
-    return datasets.load("synthetic:1x8x8:10:90", seed=3)
-
-
-def small() -> nn.Sequential:
-    return mlp(6, 8, 3)
-
-
-def fit(trainer: Trainer) -> Event:
-    return trainer.fit(Report(stdout=io.StringIO()))
-
-
-def equal(a: nn.Module, b: nn.Module) -> None:
-    theirs = b.state_dict()
-    for name, array in a.state_dict().items():
-        np.testing.assert_array_equal(array, theirs[name], err_msg=name, strict=True)
-
 
 # ---- the loop
 
@@ -155,15 +128,25 @@ def test_metrics_are_means_over_samples() -> None:
     assert 0 < right < 31
 
 
+def noted(forward: Callable[..., Any], recorded: list[bool]) -> Callable[..., Any]:
+    """The same loss, which also notes whether it is followed by the tape."""
+
+    def f(loss: nn.Module, scores: nnmpi.Tensor, y: Any) -> Any:
+        recorded.append(scores.requires_grad)
+        return forward(loss, scores, y)
+
+    return f
+
+
 def test_evaluation_changes_nothing_but_the_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = Trainer(Config(epochs=1), digits_cnn, images())
     assert all(m.training for m in trainer.model.modules())
     fit(trainer)
     trainer.model.train()
     before = trainer.model.state_dict()
-    recorded, loss = [], trainer.loss
+    recorded: list[bool] = []
     monkeypatch.setattr(
-        trainer, "loss", lambda s, y: (recorded.append(s.requires_grad), loss(s, y))[1]
+        nn.CrossEntropyLoss, "forward", noted(nn.CrossEntropyLoss.forward, recorded)
     )
     found = trainer.evaluate()
     assert recorded == [False]

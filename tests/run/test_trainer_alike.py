@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_trainer import rows, small
+from runs import rows, small
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, OtherRankError
@@ -46,9 +46,9 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "label": ({"data": changed(1, (0,))}, "the labels of the samples for training; give all"),
     "sample": ({"data": changed(0, (5, 2))}, "the samples for training"),
     "test": ({"data": changed(2, (5, 2))}, "the samples for testing"),
-    "parameters": ({"build": moved}, "the values that parameters start from; let every rank"),
-    "layers": ({"build": lambda: mlp(6, 9, 3)}, "the names and shapes of parameters"),
-    "buffers": ({"build": lambda: Tracking(1)}, "the values that buffers start from"),
+    "parameters": ({"build": moved}, "the values that 1.bias starts from; let every rank"),
+    "layers": ({"build": lambda: mlp(6, 9, 3)}, "the names and shapes of parameters and buffers"),
+    "buffers": ({"build": lambda: Tracking(1)}, "the values that net.1.running_mean starts from"),
 }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from datafiles import refused
-from test_trainer import fit, rows, small
+from runs import fit, rows, small
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
@@ -128,8 +128,8 @@ def test_a_run_that_fails_leaves_no_thread(split: str, monkeypatch: pytest.Monke
     assert trainer.test.prefetch
     held, loads = [], Loader.loads
 
-    def hold(loader: Loader, epoch: int, cut: Cut) -> Generator[Load, None, None]:
-        held.append(loads(loader, epoch, cut))
+    def hold(loader: Loader, epoch: int, cut: Cut, first: int = 0) -> Generator[Load, None, None]:
+        held.append(loads(loader, epoch, cut, first))
         return held[-1]
 
     monkeypatch.setattr(Loader, "loads", hold)

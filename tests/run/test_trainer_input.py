@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from datafiles import refused
-from test_trainer import equal, fit, images, rows, small
+from runs import equal, fit, images, rows, small
 
 import nnmpi
 from nnmpi import Config, Trainer, nn

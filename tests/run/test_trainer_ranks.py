@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from datafiles import refused
-from test_trainer import rows, small
+from runs import rows, small
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
@@ -160,15 +160,15 @@ def test_an_update_that_is_cut_in_two_is_not_saved(
 def test_the_first_error_is_told_if_saving_fails_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(state: Any, path: str) -> None:
+    def full(*_: Any) -> None:
         raise ValueError("disk full")
 
-    monkeypatch.setattr(saving, "save", full)
+    monkeypatch.setattr(saving, "write", full)
     config = Config(batch_size=14, save=str(tmp_path / "m"))
     with pytest.raises(LostOutputError, match=r"\Agone") as told:
         Trainer(config, small, rows(), alone()).fit(Lost(quiet=True))
     assert str(told.value) == "gone"
-    assert told.value.__notes__ == ["and what was trained is not saved: disk full"]
+    assert told.value.__notes__ == ["and the trained model is not saved: disk full"]
 
 
 # ---- a stop that comes late
@@ -230,7 +230,7 @@ CASES: list[tuple[int, dict[str, Any], float, float]] = [
     (3, {"allreduce": "shared"}, 4, 2),
     (3, {"allreduce": "ring"}, 3, 6),
     (1, {"reproducible": True}, 4, 2),
-    (2, {"reproducible": True, "shards": 4}, 4, 4),
+    (2, {"reproducible": True, "slices": 4}, 4, 4),
     (2, {"verify": True, "allreduce": "shared"}, 3 + 2, 2 + 2 * 2),
     (4, {"sync": "asp", "servers": 2}, 2 + 1, 2),
 ]
@@ -254,7 +254,7 @@ def test_a_dry_run_counts_the_memory_of_a_node(
 
 def test_the_gradients_of_a_reproducible_run_are_those_that_it_takes() -> None:
     def rank(comm: Comm) -> tuple[int, int]:
-        trainer = Trainer(Config(reproducible=True, shards=7, steps=1), small, rows(), comm)
+        trainer = Trainer(Config(reproducible=True, slices=7, steps=1), small, rows(), comm)
         told = trainer.strategy.optimizer.parameters[0].store.gradient_bytes()
         return told, trainer.fit(Silence())["gradient_buffers"] * PARAMETERS
 
@@ -276,6 +276,6 @@ def test_a_dry_run_of_shares_of_one_sample_needs_no_variance() -> None:
     assert threads.run(7, rank) == ["dry-run"] * 7
 
 
-def test_shards_are_for_reproducible_runs() -> None:
-    with refused("shards 3 without reproducible", "add --reproducible"):
-        Trainer(Config(shards=3), small, rows(), alone())
+def test_slices_are_for_reproducible_runs() -> None:
+    with refused("slices 3 without reproducible", "add --reproducible"):
+        Trainer(Config(slices=3), small, rows(), alone())

@@ -1,21 +1,21 @@
-"""--verify: the same model on one rank beside the layout, compared after each step.
+"""--verify: the same model is trained on one rank beside the layout, and compared after each step.
 
-Every rank trains on the whole batch alone too, so that each checks its own replica.
+Every rank also trains on the whole batch alone, so that each checks the part that it owns.
 
 absolute   max |a - b|
 relative   max |a - b| / max |b|, tensor by tensor; for gradients the largest of the whole model.
            In float32 loss and gradients are set against their largest in the run so far
 ulp        max |a - b| / distance from max(|a|, |b|) to the next number, element by element
 
-In float64 the two are trained side by side, and must stay together. In float32 rounding parts them:
-a ReLU that is just on in one is just off in the other, and Adam makes a step of full size of a
-gradient that is nothing but rounding. So there each half of a step is compared by itself: loss and
-gradients, from parameters and buffers that the one rank takes over from the layout; and the update,
-which an optimizer on one rank makes of the layout's own gradients (`Update`).
+In float64 the two are trained side by side, and must stay equal. In float32 rounding separates
+them: a ReLU that is just on in one is just off in the other, and Adam makes a step of full size of
+a gradient that is nothing but rounding. So there each half of a step is compared by itself: loss
+and gradients, from parameters and buffers that the one rank copies from the layout; and the update,
+which an optimizer on one rank makes of the layout's own gradients (`ReferenceUpdate`).
 """
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Any, NamedTuple
 
@@ -23,15 +23,16 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.backend import Array
-from nnmpi.comm import Comm
 from nnmpi.data import Loader
-from nnmpi.mesh import Mesh
+from nnmpi.metrics import Sums
 from nnmpi.nn import Module
-from nnmpi.nn.bits import parameters_sha256
-from nnmpi.optim import Optimizer
-from nnmpi.parallel.checks.reference_update import Update
-from nnmpi.parallel.executor import Stepped
-from nnmpi.parallel.strategy import AgreedError, Strategy, Tell
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.place import Place
+from nnmpi.nn.state import assign
+from nnmpi.parallel.checks.reference_update import ReferenceUpdate
+from nnmpi.parallel.entries import first_difference
+from nnmpi.parallel.state import StepResult, StepState
+from nnmpi.parallel.strategy import AgreedError, OnEvent, Strategy
 
 SUBJECTS = ("loss", "gradients", "parameters")
 
@@ -39,7 +40,7 @@ BOUNDS = {
     "float64": dict.fromkeys(SUBJECTS, 1e-10),
     "float32": {"loss": 1e-4, "gradients": 2e-2, "parameters": 1e-6},
 }
-"""The largest relative difference that is let pass, by the type of the parameters."""
+"""The largest relative difference that is accepted, by the type of the parameters."""
 
 
 class VerifyError(AgreedError):
@@ -54,24 +55,24 @@ class Difference(NamedTuple):
     ulp: float = 0.0
 
     def or_larger(self, other: "Difference") -> "Difference":
-        """The larger of each; what is no number is larger than any."""
+        """The larger of each; a NaN is larger than any number."""
         return Difference(*np.maximum(self, other).tolist())
 
 
-class Outcome(NamedTuple):
-    """What all ranks have found of a step."""
+class Comparison(NamedTuple):
+    """What all ranks have found in a step."""
 
     largest: dict[str, Difference]  # on any rank
-    equal: bool  # all replicas have the same bits
-    unlike: bool  # some rank found that one of the two left the step out, and the other made it
-    lost: bool  # neither loss is a number: there is nothing to compare
+    equal: bool  # copies on several ranks have the same bits
+    one_skipped: bool  # on some rank one of the two skipped the step, and the other made it
+    diverged: bool  # neither loss is finite: there is nothing to compare
 
     def reason(self, bounds: Mapping[str, float]) -> str | None:
         """What is wrong with it, if anything."""
-        if self.lost:
+        if self.diverged:
             return None
-        if self.unlike:
-            return "the layout or one rank left it out as not finite, and the other made it"
+        if self.one_skipped:
+            return "only one of the layout and the single rank skipped it as not finite"
         if not self.equal:
             return "parameters are not the same on all ranks"
         for subject, found in self.largest.items():
@@ -85,126 +86,123 @@ class Outcome(NamedTuple):
 
 
 class Verified:
-    """A layout and one rank, step by step."""
+    """The strategy that runs a layout and a single rank side by side."""
 
     def __init__(
         self,
         layout: Strategy,
-        alone: Strategy,
+        single: Strategy,
         models: tuple[Module, Module],
-        update: Update | None,
-        comm: Comm,
-        tell: Tell,
+        update: ReferenceUpdate | None,
+        on_event: OnEvent,
     ) -> None:
-        self.mesh: Mesh = layout.mesh
-        self.optimizer: Optimizer = layout.optimizer
-        self.both = layout, alone
+        self.layout, self.optimizer, self.entries = layout.layout, layout.optimizer, layout.entries
+        self.both = layout, single
         own = () if update is None else (update.optimizer,)
-        self.optimizers = layout.optimizer, alone.optimizer, *own
-        self._layout, self._models, self._update = layout, models, update
-        self._comm, self._tell, self._begun = comm, tell, False
+        self.optimizers = layout.optimizer, single.optimizer, *own
+        self._inner, self._models, self._update = layout, models, update
+        self._comm, self._on_event, self._started = layout.layout.all, on_event, False
         self._dtype = _host(models[0].parameters()[0].data).dtype
         self._largest = dict.fromkeys(SUBJECTS, Difference())
-        self._scales = dict.fromkeys(SUBJECTS, 0.0)  # the largest numbers of the one rank
+        self._scales = dict.fromkeys(SUBJECTS, 0.0)  # the largest numbers of the single rank
 
-    def steps(self, loader: Loader, epoch: int) -> Generator[Stepped, None, None]:
+    def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
         """The layout's steps. The first that differs by more than the bound ends all ranks."""
-        for model in self._models:  # whoever has built the one that is trained here knows no twin
+        for model in self._models:  # a user who switches the trained model knows no second one
             model.train()
-        if not self._begun:  # whatever was loaded since they were made
+        if not self._started:  # parameters may have been loaded since both were made
             self._take_over()
-            self._begun = True
-        ours, theirs = (s.steps(loader, epoch) for s in self.both)
+            self._started = True
+        ours, theirs = (s.steps(loader, start) for s in self.both)
         with closing(ours), closing(theirs):
             for done, expected in zip(ours, theirs, strict=True):
                 self._check(done, expected)
                 yield done
 
-    def _check(self, done: Stepped, expected: Stepped) -> None:
-        found = self._gathered(self._compared(done, expected), done, expected)
+    def _check(self, done: StepResult, expected: StepResult) -> None:
+        found = self._gather(self._compare(done, expected), done, expected)
         for subject, one in found.largest.items():
             self._largest[subject] = self._largest[subject].or_larger(one)
-        told = {**_flat(found.largest), "replicas_equal": found.equal}
-        self._tell({"event": "verify", "step": done.step, **told})
+        step, facts = done.state.step, {**_flat(found.largest), "replicas_equal": found.equal}
+        self._on_event({"event": "verify", "step": step, **facts})
         reason = found.reason(BOUNDS[self._dtype.name])
         if reason is not None:
-            raise VerifyError(f"step {done.step}: {reason}")
+            raise VerifyError(f"step {step}: {reason}")
         if self._update is not None:
             self._take_over()
 
     def _take_over(self) -> None:
-        """Makes the one rank's parameters and buffers those of the layout."""
-        layout, alone = self._models
-        alone.load_state_dict(layout.state_dict())
+        """Copies the layout's parameters and buffers to the single rank's model."""
+        targets = {place.path: tensor for place, tensor in self._models[1].tensors()}
+        for entry in self.entries.everywhere():
+            assign(targets[entry.place.path], entry.value)
         if self._update is not None:
             self._update.take_over()
 
-    def _compared(self, done: Stepped, expected: Stepped) -> dict[str, Difference]:
-        """What differs on this rank."""
-        mine, whole = (m.parameters() for m in self._models)
+    def _compare(self, done: StepResult, expected: StepResult) -> dict[str, Difference]:
+        """The differences on this rank."""
+        losses = [np.array(x.loss, self._dtype) for x in (done, expected)]
         with np.errstate(all="ignore"):
             return {
-                "loss": self._beside(
-                    "loss",
-                    [np.array(done.loss, self._dtype)],
-                    [np.array(expected.loss, self._dtype)],
-                ),
-                "gradients": self._beside(
-                    "gradients",
-                    [_host(p.grad) for p in mine if p.has_grad],
-                    [_host(p.grad) for p in whole if p.has_grad],
-                ),
-                "parameters": self._moved(done),
+                "loss": self._scaled("loss", [(losses[0], losses[1])]),
+                "gradients": self._scaled("gradients", list(self._gradients())),
+                "parameters": self._parameters(done),
             }
 
-    def _beside(
-        self, subject: str, mine: Sequence[np.ndarray], whole: Sequence[np.ndarray]
-    ) -> Difference:
-        """How far they are apart, beside the largest number of the one rank.
+    def _pairs(self) -> Iterator[tuple[Place, Parameter, Parameter]]:
+        """Each parameter that this rank has a part of, and that of the single rank."""
+        whole = {place.path: tensor for place, tensor in self._models[1].tensors()}
+        for place, p in self._models[0].tensors():
+            q = whole[place.path]
+            if isinstance(p, Parameter) and isinstance(q, Parameter) and p.is_drawn:
+                yield place, p, q
 
-        That of this step; in float32 of the run so far: where all is learnt loss and gradients come
-        near 0, and float32's rounding does not.
+    def _gradients(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for place, p, q in self._pairs():
+            if p.has_grad or q.has_grad:
+                yield _gradient(p), _gradient(q)[place.slices]
+
+    def _scaled(self, subject: str, pairs: list[tuple[np.ndarray, np.ndarray]]) -> Difference:
+        """The difference relative to the largest number of the single rank.
+
+        That of this step; in float32 of the run so far: near the minimum loss and gradients come
+        close to 0, and float32's rounding does not.
         """
         before = 0.0 if self._update is None else self._scales[subject]
-        self._scales[subject] = max([before, *map(_scale, whole)])
-        return largest(mine, whole, self._scales[subject])
+        self._scales[subject] = scale = max([before, *(_scale(b) for _, b in pairs)])
+        return largest(difference(a, b, scale) for a, b in pairs)
 
-    def _moved(self, done: Stepped) -> Difference:
-        """How far the parameters are from where they should be after the step."""
+    def _parameters(self, done: StepResult) -> Difference:
+        """The difference between the parameters and what they should be after the step."""
         if self._update is not None:
-            pairs = self._update.follow(done.step - 1, done.updated)
+            pairs = self._update.follow(done.state.step - 1, done.updated)
         else:
-            mine, whole = (m.parameters() for m in self._models)
-            pairs = ((p.data, q.data) for p, q in zip(mine, whole, strict=True))
-        found = Difference()
-        for a, b in pairs:
-            found = found.or_larger(difference(_host(a), _host(b)))
-        return found
+            pairs = ((p.data, q.data[place.slices]) for place, p, q in self._pairs())
+        return largest(difference(_host(a), _host(b)) for a, b in pairs)
 
-    def _gathered(self, found: dict[str, Difference], done: Stepped, expected: Stepped) -> Outcome:
+    def _gather(
+        self, found: dict[str, Difference], done: StepResult, expected: StepResult
+    ) -> Comparison:
         """The same for all ranks."""
         rows = np.empty((self._comm.size, len(SUBJECTS) * 3 + 3))
-        lost = not (math.isfinite(done.loss) or math.isfinite(expected.loss))
-        facts = [done.updated != expected.updated, not lost, _digest(self._models[0])]
+        finite = math.isfinite(done.loss) or math.isfinite(expected.loss)
+        unequal = first_difference(self._comm, self._models[0]) is not None
+        facts = [done.updated != expected.updated, finite, unequal]
         rows[self._comm.rank] = [*(x for d in found.values() for x in d), *facts]
         self._comm.all_gather(rows)
-        *worst, unlike, known, _ = rows.max(axis=0).tolist()
+        *worst, one_skipped, finite, unequal = rows.max(axis=0).tolist()
         agreed = [Difference(*worst[i : i + 3]) for i in range(0, len(worst), 3)]
-        equal = bool((rows[:, -1] == rows[0, -1]).all())
-        largest = dict(zip(SUBJECTS, agreed, strict=True))
-        return Outcome(largest, equal, bool(unlike), not known)
+        by_subject = dict(zip(SUBJECTS, agreed, strict=True))
+        return Comparison(by_subject, not unequal, bool(one_skipped), not finite)
 
-    def share(self, rows: np.ndarray) -> Sequence[np.ndarray]:
-        return self._layout.share(rows)
-
-    def total(self, sums: np.ndarray) -> None:
-        self._layout.total(sums)
+    def evaluate(self, loader: Loader, step: int) -> Sums:
+        return self._inner.evaluate(loader, step)
 
     def describe(self) -> dict[str, Any]:
-        return {**self._layout.describe(), "verify": True}
+        return {**self._inner.describe(), "verify": True}
 
     def outcome(self) -> dict[str, Any]:
-        return {**self._layout.outcome(), "largest_differences": _flat(self._largest)}
+        return {**self._inner.outcome(), "largest_differences": _flat(self._largest)}
 
     def close(self) -> None:
         for strategy in self.both:
@@ -212,10 +210,9 @@ class Verified:
 
 
 def difference(a: np.ndarray, b: np.ndarray, scale: float | None = None) -> Difference:
-    """How far two arrays are from each other; relative to `scale`, or to the largest of b.
+    """The difference of two arrays; relative to `scale`, or to the largest number of b.
 
-    What is not finite differs from all but its like: a NaN from a NaN, or an infinity from the
-    same one, by nothing.
+    A NaN equals a NaN, and an infinity the same infinity; from all else they differ infinitely.
     """
     if not a.size:
         return Difference()
@@ -231,17 +228,15 @@ def difference(a: np.ndarray, b: np.ndarray, scale: float | None = None) -> Diff
 
 
 def _scale(b: np.ndarray) -> float:
-    """The largest finite number of an array, by its size."""
+    """The largest absolute value of the finite numbers of an array."""
     return float(np.abs(b, where=np.isfinite(b), out=np.zeros_like(b)).max(initial=0))
 
 
-def largest(mine: Sequence[np.ndarray], whole: Sequence[np.ndarray], scale: float) -> Difference:
-    """Over pairs of tensors, relative to one number for all."""
-    if len(mine) != len(whole):
-        return Difference(math.inf, math.inf, math.inf)
+def largest(differences: Iterable[Difference]) -> Difference:
+    """The largest of each measure."""
     found = Difference()
-    for a, b in zip(mine, whole, strict=True):
-        found = found.or_larger(difference(a, b, scale))
+    for one in differences:
+        found = found.or_larger(one)
     return found
 
 
@@ -249,9 +244,9 @@ def _host(array: Array) -> np.ndarray:
     return backend.to_host(array)
 
 
-def _digest(model: Module) -> float:
-    """52 bits of the hash of all parameters, which a float64 holds exactly."""
-    return float(int(parameters_sha256(model)[:13], 16))
+def _gradient(p: Parameter) -> np.ndarray:
+    """The gradient; NaN, which differs from any number, where there is none."""
+    return _host(p.slot) if p.has_grad else np.full(p.shape, np.nan)
 
 
 def _flat(differences: dict[str, Difference]) -> dict[str, float]:

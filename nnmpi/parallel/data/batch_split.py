@@ -1,4 +1,4 @@
-"""Which samples of a batch a rank computes, by their place in the batch alone."""
+"""Which samples of a batch a rank computes, by their position in the batch alone."""
 
 from dataclasses import dataclass
 
@@ -8,8 +8,8 @@ from nnmpi.collectives.step import cut
 
 
 @dataclass(frozen=True)
-class Shares:
-    """Cuts a batch into micro-batches, and takes this rank's share of each.
+class BatchSplit:
+    """Cuts a batch into micro-batches, and each of these over ranks; keeps this rank's parts.
 
     7 rows, 2 micro-batches, 3 ranks     0 1 2 | 3 4 5 6      rank 0  0 | 3
                                                               rank 1  1 | 4

@@ -1,4 +1,4 @@
-"""A batch that is cut over ranks, seen as one by the layers that need all of it."""
+"""Statistics of a batch that is cut over ranks: BatchNorm sees it as one."""
 
 from collections.abc import Callable
 
@@ -12,30 +12,29 @@ from nnmpi.comm import Comm
 GATHER, SUM = "halving", "doubling"  # log2 p rounds, and equal bits on all ranks: rows are short
 
 
-class Together:
-    """`nnmpi.nn.passes.Across` for ranks that each have some samples of a batch, or none.
+class Synced:
+    """`nnmpi.nn.passes.BatchStats` of ranks that each have some samples of a batch, or none.
 
-    Each method is one collective, so every rank calls them in the same order. That holds by
-    itself where all ranks run the same model: the layers meet in the order of their forward
-    passes, and on the way back in the order of the tape, which is that of the same graph.
+    Each method is one collective, so every rank calls them in the same order. It does: all ranks
+    run the same model, forward in the order of its layers and backward in the order of the tape.
     """
 
     def __init__(self, comm: Comm) -> None:
         self._comm = comm
 
-    def statistics(self, own: Moments, track: Callable[[Moments], None]) -> Moments:
+    def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         """The moments of the whole batch, tracked at once; the same bits on every rank.
 
         All ranks' (n, mean, M2) travel in float64 and are joined in the order of ranks.
         """
-        every = np.empty((self._comm.size, 1 + 2 * own.mean.size))
-        every[self._comm.rank] = packed(own)
-        self._comm.all_gather(every, GATHER)
-        whole = like(own, joined([unpacked(row) for row in every]))
+        rows = np.empty((self._comm.size, 1 + 2 * local.mean.size))
+        rows[self._comm.rank] = packed(local)
+        self._comm.all_gather(rows, GATHER)
+        whole = like(local, joined([unpacked(row) for row in rows]))
         track(whole)
         return whole
 
-    def total(self, sums: Array) -> Array:
+    def sum(self, sums: Array) -> Array:
         """The sum over all ranks of a 1-D array, in an array of its own."""
         whole = np.array(backend.to_host(sums))
         self._comm.all_reduce(whole, SUM)
@@ -50,11 +49,11 @@ def packed(m: Moments) -> np.ndarray:
 
 
 def unpacked(row: np.ndarray) -> Moments:
-    """The way back of `packed`, still in float64."""
+    """The inverse of `packed`, still in float64."""
     return Moments(int(row[0]), *np.split(row[1:], 2))
 
 
-def like(own: Moments, m: Moments) -> Moments:
-    """m where `own` is, and of its type."""
-    on = backend.of(own.mean)
-    return Moments(m.n, *(on.asarray(a, own.mean.dtype) for a in (m.mean, m.m2)))
+def like(local: Moments, m: Moments) -> Moments:
+    """m on the backend and in the type of `local`."""
+    on = backend.of(local.mean)
+    return Moments(m.n, *(on.asarray(a, local.mean.dtype) for a in (m.mean, m.m2)))

@@ -1,1 +1,38 @@
-"""The parameter server."""
+"""The parameter server: the last ranks hold the parameters, all others compute gradients.
+
+5 ranks, 2 servers   rank 0 1 2  workers: push gradients, pull parameters         (client.py)
+                     rank 3      the first server; it decides when an epoch ends  (server.py)
+                     rank 4      another server
+
+flat   [ a a a a a a | b b b b b b ]     each server updates its slice of all parameters
+           rank 3        rank 4
+
+bsp, ssp and asp differ in one number: the steps that a worker may be ahead of the slowest one.
+"""
+
+from nnmpi.config import Config
+from nnmpi.parallel.layout import Layout, server_count
+from nnmpi.parallel.server.client import ServerClient
+from nnmpi.parallel.server.server import ParameterServer
+from nnmpi.parallel.strategy import Strategy, TrainSpec
+
+
+def make(config: Config, layout: Layout, spec: TrainSpec) -> Strategy:
+    """The strategy of this rank; every rank calls it."""
+    kind = ParameterServer if layout.serves else ServerClient
+    return kind(config, layout, spec)
+
+
+def check(config: Config, ranks: int) -> None:
+    """Raises ValueError if there are too few ranks for the servers, or other ranks than dp says."""
+    servers = server_count(config)
+    if ranks <= servers:
+        raise ValueError(
+            f"sync {config.sync} with servers {servers} needs at least {servers + 1} ranks, "
+            f"got {ranks}: start it with mpirun -n {servers + 1} or more"
+        )
+    if servers and config.dp not in (None, ranks - servers):
+        raise ValueError(
+            f"dp {config.dp} does not fit {ranks} ranks of which {servers} serve: "
+            f"start it with mpirun -n {config.dp + servers}, or leave dp out"
+        )

@@ -1,147 +1,170 @@
-"""A worker under a parameter server: it computes gradients by its own clock, and pushes them.
+"""ServerClient: a worker computes gradients at its own pace, and pushes them to the servers.
 
-clock c: batch number c of the endless sequence of epochs, of which the worker takes its share.
-Where workers need not wait for each other, a fast one gets further than a slow one. An epoch ends
-after as many pushes as it has for workers in step, so that a run sees as many samples whatever the
-speeds are; but what a fast worker has computed more of are its shares of later batches, and of the
-slow worker's share of the data fewer rows are seen.
+Each worker has a sequence of batches of its own, the endless sequence of epochs, and takes its part
+of each. Where workers do not wait for each other, a fast one gets further in it than a slow one. An
+epoch ends after as many pushes as it would have if all were equally fast. So a run sees as many
+samples at any speeds; but the fast worker has computed its parts of later batches, and fewer of the
+slow worker's parts are seen.
 """
 
 from collections.abc import Generator
-from dataclasses import dataclass
-from itertools import count
-from typing import Any
+from contextlib import closing
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from nnmpi.backend import Array
+from nnmpi.comm import Comm
+from nnmpi.config import Config
 from nnmpi.data import Load, Loader
 from nnmpi.data.loader import Cut
+from nnmpi.metrics import Sums
+from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.passes import ALONE
-from nnmpi.optim import Optimizer
-from nnmpi.parallel.checks.slow_ranks import Delay
-from nnmpi.parallel.data.batch_stats import Together
-from nnmpi.parallel.data.buckets import fill_unused
-from nnmpi.parallel.executor import Facts, Stepped, Worker
-from nnmpi.parallel.server.exchange import Answer, Ask, Line, Purpose
-from nnmpi.parallel.server.member import Seated
-from nnmpi.parallel.server.topology import Seat, Totals, average_buffers, told
+from nnmpi.nn.passes import LOCAL, BatchStats
+from nnmpi.parallel.checks.slow_ranks import slowed
+from nnmpi.parallel.data.batch_split import BatchSplit
+from nnmpi.parallel.data.batch_stats import Synced
+from nnmpi.parallel.evaluation import evaluate
+from nnmpi.parallel.executor import Executor, Stage
+from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.server.clocks import EpochProgress
+from nnmpi.parallel.server.exchange import Purpose, Reply, Request, RequestChannel
+from nnmpi.parallel.server.store import ServedStore
+from nnmpi.parallel.server.strategy import ServerStrategy
+from nnmpi.parallel.state import StepResult, StepState
+from nnmpi.parallel.stores.head import fill_unused
+from nnmpi.parallel.strategy import TrainSpec
+from nnmpi.parallel.update import Outcome
+
+Batches: TypeAlias = Generator[tuple[StepState, Load], None, None]
 
 
-class Gathered:
-    """Gradients of one step, complete when it ends; nothing leaves earlier."""
+class LocalGradient:
+    """The GradientSync and the Apply of a worker: a step leaves its own gradient in the store."""
 
-    def __init__(self, optimizer: Optimizer) -> None:
-        self._optimizer = optimizer
+    def __init__(self, store: ServedStore) -> None:
+        self._store = store
 
-    def begin(self) -> None:
-        """A new step."""
-        self._optimizer.zero_grad()
+    def begin(self, step: int) -> None:
+        self._store.begin()
 
     def reduce(self, loss: Any, stop: bool) -> None:
-        """The last backward pass is next."""
         self._loss, self._stop = loss, stop
 
     def ready(self, p: Parameter) -> None:
-        """The gradient of p is final."""
+        pass
 
-    def push(self) -> None:
-        """Nothing is under way during a backward pass."""
+    def poll(self) -> None:
+        pass
 
-    def update(self, lr: float) -> Facts:
-        """All gradients are."""
-        fill_unused(self._optimizer.parameters)
-        return Facts(float(self._loss), self._stop, True)
+    def finish(self) -> None:
+        fill_unused(self._store.parameters)
 
-    def close(self) -> None:
-        """Nothing was shared."""
-
-
-@dataclass(frozen=True)
-class Filled:
-    """The parts of a cut that are not empty: a worker on its own can do nothing with the others."""
-
-    cut: Cut
-
-    def __call__(self, rows: np.ndarray) -> list[np.ndarray]:
-        return [part for part in self.cut(rows) if len(part)]
+    def apply(self, step: int) -> Outcome:
+        """The loss of this worker's samples; the servers update the parameters."""
+        return Outcome(float(self._loss), self._stop, True)
 
 
-class Remote(Seated):
-    """The strategy of a worker; `cut` is its share of a training batch, `share` of a test batch."""
+class ServerClient(ServerStrategy):
+    """The strategy of a worker."""
 
-    def __init__(self, seat: Seat, cut: Cut, share: Cut, delay: Delay) -> None:
-        super().__init__(seat)
-        self.share = share
-        self.optimizer = seat.optimizer(self._store.parameters)
-        joined = seat.synchronous and self._peers.size > 1
-        across = Together(self._peers) if joined else ALONE
-        self._worker = Worker(
-            seat.task._replace(across=across),
-            Gathered(self.optimizer),
-            cut if seat.synchronous else Filled(cut),
-            seat.wishes,
-            delay,
+    def __init__(self, config: Config, layout: Layout, spec: TrainSpec) -> None:
+        super().__init__(config, layout, spec)
+        dp = layout.axis["dp"]
+        gradient = LocalGradient(self._store)
+        stats: BatchStats = Synced(dp) if self._synchronous and dp.size > 1 else LOCAL
+        sync, stats = slowed(config, dp.rank, dp.size, gradient, stats)
+        self._executor = Executor(
+            [Stage.whole(spec.task)], sync, gradient, spec.control.stop, batch_stats=stats
         )
-        self._line = Line(seat.comm, seat.roles, self._by, self._store)
-        self._loads: Generator[Load, None, None] | None = None
-        self._stop = False
+        split = BatchSplit(config.micro_batches, dp.size, dp.rank)
+        self._cut: Cut = split if self._synchronous else _non_empty(split)
+        self._channel = RequestChannel(layout, self._store)
+        self._batches: Batches | None = None
 
-    def steps(self, loader: Loader, epoch: int) -> Generator[Stepped, None, None]:
-        """What all workers do in an epoch, as this one learns of it."""
-        self._seat.check_shares(loader)
-        self._loads = self._loads or _endless(loader, epoch, self._worker.cut)
+    def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
+        """What all workers do in an epoch, as this one learns of it from the servers."""
+        self._check_batches(loader)
+        self._batches = self._batches or _endless(loader, start, self._cut)
         try:
-            yield from self._epoch()
-        except Exception:  # who may not come as far as `close`
-            self._loads.close()
+            yield from self._epoch(self._batches, loader, start)
+        except Exception:  # after an error of one rank, `close` is not called
+            self._batches.close()
             raise
 
-    def _epoch(self) -> Generator[Stepped, None, None]:
-        assert self._loads is not None
-        workers, seen = self._seat.roles.workers, Totals()
-        answer = self._line.ask(Ask(Purpose.START))
-        while answer.go:
-            answer = self._push(next(self._loads))
-            if answer.go:
-                now = answer.totals
-                yield from told(seen, now, self._done + now.pushes // workers)
-                seen = now
-        answer = self._line.ask(Ask(Purpose.DONE, stop=self._stop))
-        if not self._seat.synchronous:
-            average_buffers(self._peers, self._seat.task.model)
-        now = answer.totals
-        self._done += -(-now.pushes // workers)
-        yield from told(seen, now, self._done, bool(answer.stop))
+    def _epoch(
+        self, batches: Batches, loader: Loader, start: StepState
+    ) -> Generator[StepResult, None, None]:
+        progress = EpochProgress(start, len(loader), self.layout.workers)
+        reply = self._channel.ask(Request(Purpose.START))
+        while reply.go:
+            state, load = next(batches)
+            reply = self._push(load, state, len(loader), reply.stop)
+            if reply.go:
+                yield from progress.results(reply.totals)
+        stop = reply.stop or self._control.stop()
+        reply = self._channel.ask(Request(Purpose.DONE, stop=stop))
+        if not self._synchronous:
+            average_buffers(self.layout.axis["dp"], self._task.model)
+        yield from progress.results(reply.totals, ended=True, stop=reply.stop)
 
-    def _push(self, load: Load) -> Answer:
-        """One step of this worker's own."""
-        n = sum(len(batch.y) for batch in load.micro)
+    def _push(self, load: Load, state: StepState, batches: int, stop: bool) -> Reply:
+        """Computes a gradient and sends it; without samples, sends that there is none.
+
+        `stop` is what the servers have replied: whether one knows of a rank that wants to stop.
+        """
+        samples, loss = sum(len(batch.y) for batch in load.micro), 0.0
         if load.micro:
-            _, _, loss, stop, _ = self._worker.run(load)
+            loss = self._executor.run(load, state, batches).loss
         else:
-            loss, stop = self._rest()
-        with np.errstate(over="ignore", invalid="ignore"):
-            grad = self._store.flat_grad
-            squares = 0.0 if self._seat.synchronous else float(np.dot(grad, grad))
-        self._stop = self._stop or stop or self._seat.wishes.stop()
-        answer = self._line.ask(Ask(Purpose.PUSH, n, loss, self._stop, squares))
-        self._stop = answer.stop > 0 or self._seat.wishes.stop()
-        return answer
+            self._store.begin()
+        squares = 0.0 if self._synchronous else _squares(self._store.flat_grad)
+        stop = stop or self._control.stop()
+        return self._channel.ask(Request(Purpose.PUSH, samples, loss, stop, squares))
 
-    def _rest(self) -> tuple[float, bool]:
-        """A batch of which nothing falls to this worker."""
-        self._worker.step += 1
-        self.optimizer.zero_grad()
-        return 0.0, False
+    def evaluate(self, loader: Loader, step: int) -> Sums:
+        dp = self.layout.axis["dp"]
+        return self._sum(evaluate(self._task, loader, BatchSplit(1, dp.size, dp.rank), step))
 
     def close(self) -> None:
-        """The end of its data, and of its part."""
-        if self._loads is not None:
-            self._loads.close()
-        self._leave([])
+        if self._batches is not None:
+            self._batches.close()
+        self._close([])
 
 
-def _endless(loader: Loader, epoch: int, cut: Cut) -> Generator[Load, None, None]:
-    for e in count(epoch):
-        yield from loader.loads(e, cut)
+def _endless(loader: Loader, start: StepState, cut: Cut) -> Batches:
+    """The batches of all epochs from `start` on, each with the state before its step."""
+    state = start
+    while True:
+        with closing(loader.loads(state.epoch, cut, state.batch)) as loads:
+            for load in loads:
+                yield state, load
+                state = state.next(len(loader))
+
+
+def _non_empty(cut: Cut) -> Cut:
+    """Only the parts with samples: a worker by itself can compute nothing on the others."""
+    return lambda rows: [part for part in cut(rows) if len(part)]
+
+
+def _squares(gradient: Array) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.dot(gradient, gradient))
+
+
+def average_buffers(comm: Comm, model: Module) -> None:
+    """Replaces floating-point buffers by their means over the ranks, added in the order of ranks.
+
+    Counts, such as num_batches_tracked, stay as they are.
+    """
+    buffers = [b for _, b in model.named_buffers() if b.dtype.kind == "f"]
+    if not buffers:
+        return
+    own = np.concatenate([b.ravel() for b in buffers])
+    rows = np.empty((comm.size, own.size))
+    rows[comm.rank] = own
+    comm.all_gather(rows, "halving")
+    ends = np.cumsum([b.size for b in buffers])[:-1]
+    for buffer, mean in zip(buffers, np.split(rows.mean(0), ends), strict=True):
+        buffer[...] = mean.reshape(buffer.shape)

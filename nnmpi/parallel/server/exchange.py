@@ -1,17 +1,14 @@
-"""What goes between workers and servers: questions and answers, gradients and parameters.
+"""Messages between workers and servers: requests and replies, gradients and parameters.
 
-worker                                                        server
-  ask       a few float64, and which parameters were used  ─►
+worker                                                         server
+  request   a few float64, and which parameters were used  ─►
   gradient  the server's slice of flat_grad                ─►
-                                 a few float64  ◄─  answer
+                                 a few float64  ◄─  reply
                    the server's slice of flat  ◄─  parameters
-
-Questions and answers are messages. Gradients and parameters are messages too, or lie in memory
-that both see: then a worker computes there, and whose turn it is passes with question and answer.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -20,156 +17,139 @@ import numpy as np
 from nnmpi.backend import Array
 from nnmpi.comm import Comm
 from nnmpi.comm.progress.work import Work
-from nnmpi.parallel.server.topology import Roles, SliceStore, Totals
-from nnmpi.parallel.server.transfer import Carrier
+from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.server.clocks import Totals
+from nnmpi.parallel.server.store import ServedStore, server_slices
 
-ASK, ANSWER = 0, 1  # tags; what carriers send has others
-LOOKS, PAUSE = 20, 5e-5  # looks in vain before the first pause, and seconds of each
+REQUEST, REPLY, GRADIENT, PARAMETERS = range(4)  # tags
+POLLS, PAUSE = 20, 5e-5  # polls before the first pause, and seconds of a pause
 
 
 class Purpose(IntEnum):
-    """What a worker wants. Every answer brings the parameters as they are then."""
+    """What a worker asks for. Every reply brings the parameters as they are then."""
 
-    START = 0  # to begin an epoch
-    PUSH = 1  # here is a gradient; may there be another one?
-    DONE = 2  # the end of the epoch, when all have come to it
+    START = 0  # the beginning of an epoch
+    PUSH = 1  # a gradient follows; the reply says whether to compute another one
+    DONE = 2  # the end of the epoch; the reply comes when all workers have asked for it
 
 
-class Ask(NamedTuple):
-    """What a worker says."""
+class Request(NamedTuple):
+    """What a worker sends to each server; with a PUSH, a gradient follows."""
 
     purpose: float
     samples: float = 0
-    loss: float = 0  # the sum over them
-    stop: float = 0
-    squares: float = 0  # of the whole gradient
+    loss: float = 0  # summed over the samples
+    stop: float = 0  # whether some rank wants to end the run
+    squares: float = 0  # of the whole gradient, summed
 
 
-class Answer(NamedTuple):
-    """What a server says; that of the first one counts, and any wish to stop."""
+class Reply(NamedTuple):
+    """What a server sends to a worker, before the parameters."""
 
-    go: float  # whether to make another step in this epoch
-    stop: float  # whether somebody wants to end the run
-    pushes: float = 0
-    samples: float = 0
-    loss: float = 0
-    skipped: float = 0
-
-    @property
-    def totals(self) -> Totals:
-        """What all workers have done by now."""
-        return Totals(int(self.pushes), int(self.samples), self.loss, int(self.skipped))
+    go: bool  # whether to compute another gradient in this epoch; the first server decides
+    stop: bool  # whether some rank wants to end the run
+    totals: Totals
 
 
-class Patience:
-    """Pauses between looks in vain: a rank that spins takes a core from those that compute."""
+def poll_until(found: Callable[[], bool]) -> None:
+    """Calls it until it returns True, with pauses: a rank that spins takes a core from the others.
 
-    def __init__(self) -> None:
-        self._looks = 0
-
-    def found(self) -> None:
-        """There was something."""
-        self._looks = 0
-
-    def pause(self) -> None:
-        """There was nothing: the first times another look is worth more than a pause."""
-        self._looks += 1
-        time.sleep(0 if self._looks < LOOKS else PAUSE)
+    The first calls follow each other at once: a pause costs more than a call.
+    """
+    polls = 0
+    while not found():
+        polls += 1
+        time.sleep(0 if polls < POLLS else PAUSE)
 
 
-def finish(works: Sequence[Work]) -> None:
-    """Waits for all, patiently."""
-    patience = Patience()
+def wait_all(works: Iterable[Work]) -> None:
+    """Waits for all works, without spinning."""
     for work in works:
-        while not work.poll():
-            patience.pause()
+        poll_until(work.poll)
 
 
-class Line:
-    """A worker's line to all servers."""
+class RequestChannel:
+    """A worker's end: sends requests to all servers, and receives their replies."""
 
-    def __init__(self, comm: Comm, roles: Roles, by: Carrier, store: SliceStore) -> None:
-        self._comm, self._by, self._store = comm, by, store
-        self._ranks = range(roles.first, roles.first + roles.servers)
-        self._question = np.zeros(len(Ask._fields) + len(store.parameters))
-        self._answers = [np.zeros(len(Answer._fields)) for _ in self._ranks]
+    def __init__(self, layout: Layout, store: ServedStore) -> None:
+        self._comm, self._store = layout.all, store
+        self._servers = range(layout.workers, layout.all.size)
+        self._slices = server_slices(store.parameters, layout.servers)
+        self._request = np.zeros(len(Request._fields) + len(store.parameters))
+        self._replies = np.zeros((layout.servers, 2 + len(Totals._fields)))
 
-    def ask(self, ask: Ask) -> Answer:
-        """Asks all servers the same; when all have answered, the parameters are theirs."""
-        comm, by, flat, grad = self._comm, self._by, self._store.flat, self._store.flat_grad
-        self._question[: len(ask)] = ask
-        self._question[len(ask) :] = [p.has_grad for p in self._store.parameters]
-        works = []
-        for k, rank in enumerate(self._ranks):
-            works += [comm.irecv(self._answers[k], rank, ANSWER), *by.pull(flat, k)]
-        by.sync()
-        for k, rank in enumerate(self._ranks):
-            works.append(comm.isend(self._question, rank, ASK))
-            if ask.purpose == Purpose.PUSH:
-                works += by.push(grad, k)
-        finish(works)
-        by.sync()
-        first, *others = (Answer(*row.tolist()) for row in self._answers)
-        return first._replace(stop=max(first.stop, *(a.stop for a in others), 0))
+    def ask(self, request: Request) -> Reply:
+        """Sends the request to all servers; returns when all of their parameters are here."""
+        comm, store, works = self._comm, self._store, list[Work]()
+        self._request[:] = [*request, *(p.has_grad for p in store.parameters)]
+        for rank, own, reply in zip(self._servers, self._slices, self._replies, strict=True):
+            works += [
+                comm.irecv(reply, rank, REPLY),
+                comm.irecv(store.flat[own], rank, PARAMETERS),
+                comm.isend(self._request, rank, REQUEST),
+            ]
+            if request.purpose == Purpose.PUSH:
+                works.append(comm.isend(store.flat_grad[own], rank, GRADIENT))
+        wait_all(works)
+        go, _, *totals = self._replies[0].tolist()
+        return Reply(go > 0, bool(self._replies[:, 1].any()), Totals(*totals))
 
 
-class Desk:
-    """Where a server hears one worker."""
+class ReplyChannel:
+    """A server's end: receives the requests of one worker, and sends replies.
 
-    def __init__(self, comm: Comm, w: int, by: Carrier, parameters: int) -> None:
-        self._comm, self._w, self._by = comm, w, by
-        self._question = np.zeros(len(Ask._fields) + parameters)
-        self._answer = np.zeros(len(Answer._fields))
-        self._sent: Sequence[Work] = ()
+    `request`, `used` and `gradient` are those of the last request.
+    """
 
-    def listen(self) -> None:
-        """From here on the worker may ask."""
-        self._works: Sequence[Work] = [self._comm.irecv(self._question, self._w, ASK)]
-        self._is_whole = self._is_heard = False
-
-    def poll(self) -> None:
-        """Pushes everything that is under way on this rank."""
-        for work in self._works:
-            work.poll()
-
-    def has_come(self) -> bool:
-        """Whether there is a question that was not heard yet, and the gradient with it."""
-        if self._is_heard or not all(work.done for work in self._works):
-            return False
-        if not self._is_whole:
-            self._by.sync()
-            self._is_whole = True
-            self._works = self._by.take(self._w) if self.ask.purpose == Purpose.PUSH else ()
-        return all(work.done for work in self._works)
-
-    def heard(self) -> Ask:
-        """The question; there is no other before it is answered."""
-        self._is_heard = True
-        return self.ask
+    def __init__(self, comm: Comm, worker: int, store: ServedStore) -> None:
+        self._comm, self._worker, self._store = comm, worker, store
+        self._head = np.zeros(len(Request._fields) + len(store.parameters))
+        self._reply = np.zeros(2 + len(Totals._fields))
+        self._parameters = np.zeros_like(store.gradient)
+        self.gradient = np.zeros_like(store.gradient)  # of the server's slice
+        self._receiving: list[Work] = []  # the head of a request, then its gradient
+        self._delivered = False  # whether `arrived` has returned True for it
+        self._sending: list[Work] = []
 
     @property
-    def ask(self) -> Ask:
-        """The question."""
-        return Ask(*self._question[: len(Ask._fields)].tolist())
+    def request(self) -> Request:
+        """The head of the request."""
+        return Request(*self._head[: len(Request._fields)].tolist())
 
     @property
     def used(self) -> Array:
-        """For each parameter, whether the gradient has a part for it."""
-        return self._question[len(Ask._fields) :]
+        """For each parameter, 1 if it has a gradient, else 0."""
+        return self._head[len(Request._fields) :]
 
-    @property
-    def gradient(self) -> Array:
-        """What came with it."""
-        return self._by.gradient(self._w)
+    def listen(self) -> None:
+        """Starts to receive a request."""
+        self._receiving = [self._comm.irecv(self._head, self._worker, REQUEST)]
+        self._delivered = False
 
-    def answer(self, answer: Answer, flat: Array) -> None:
-        """Answers it, with the parameters as they are now."""
-        finish(self._sent)
-        self._answer[...] = answer
-        given = self._by.give(flat, self._w)
-        self._by.sync()
-        self._sent = [*given, self._comm.isend(self._answer, self._w, ANSWER)]
+    def poll(self) -> None:
+        """All messages of this rank progress."""
+        self._receiving[-1].poll()
 
-    def close(self) -> None:
-        """Until the last answer has gone."""
-        finish(self._sent)
+    def arrived(self) -> bool:
+        """Whether a request has arrived, its gradient included; true once for each request."""
+        works = self._receiving
+        if len(works) == 1 and works[0].done and self.request.purpose == Purpose.PUSH:
+            works.append(self._comm.irecv(self.gradient, self._worker, GRADIENT))
+        if self._delivered or not works[-1].done:
+            return False
+        self._delivered = True
+        return True
+
+    def reply(self, reply: Reply) -> None:
+        """Sends a reply, and a copy of the parameters, which the next update may change."""
+        self.flush()
+        self._reply[:] = [reply.go, reply.stop, *reply.totals]
+        self._parameters[:] = self._store.flat[self._store.own]
+        self._sending = [
+            self._comm.isend(self._parameters, self._worker, PARAMETERS),
+            self._comm.isend(self._reply, self._worker, REPLY),
+        ]
+
+    def flush(self) -> None:
+        """Waits until the last reply has been sent."""
+        wait_all(self._sending)

@@ -1,10 +1,10 @@
-"""A parameter server: BSP waits for all gradients, ASP for none, SSP for those too far behind.
+"""ParameterServer: updates a slice of the parameters with the gradients that workers push.
 
-One rule for the three: whoever has pushed gets an answer, and goes on, as soon as it is no more
-than `bound` steps ahead of the slowest. BSP is a bound of 0, and sums the gradients of a step
-before one step is made of them. ASP has no bound. In both ASP and SSP each push is a step.
+One rule for bsp, ssp and asp: a worker that has pushed gets a reply, and goes on, as soon as it is
+no more than `bound` steps ahead of the slowest worker. BSP is a bound of 0: the gradients of a step
+are summed, and used for one update. ASP has no bound. In ASP and SSP each push is an update.
 
-The learning rate follows what all have done: push number i, whoever makes it, has that of step
+The learning rate follows all workers: push i, whichever worker makes it, has that of step
 i // workers. So no fast worker reaches the end of a schedule while a slow one is at its start.
 
 bound 1      worker 0   push 0 ─ push 1 ─ waits ───────── push 2
@@ -12,163 +12,138 @@ bound 1      worker 0   push 0 ─ push 1 ─ waits ───────── 
 """
 
 import math
-from collections.abc import Generator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Generator
+from itertools import cycle
 
 import numpy as np
 
 from nnmpi.backend import Array
-from nnmpi.comm import Comm
+from nnmpi.config import Config
 from nnmpi.data import Loader
+from nnmpi.metrics import Sums
+from nnmpi.optim import Optimizer
 from nnmpi.optim.clip import clip_factor
-from nnmpi.parallel.executor import Stepped
-from nnmpi.parallel.server.clocks import Book
-from nnmpi.parallel.server.exchange import Desk, Patience, Purpose
-from nnmpi.parallel.server.member import Seated
-from nnmpi.parallel.server.topology import Seat, SliceStore, Totals, told
+from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.server.clocks import ClockTable, EpochProgress
+from nnmpi.parallel.server.exchange import Purpose, Reply, ReplyChannel, poll_until
+from nnmpi.parallel.server.store import ServedStore
+from nnmpi.parallel.server.strategy import ServerStrategy
+from nnmpi.parallel.state import StepResult, StepState
+from nnmpi.parallel.strategy import TrainSpec
 
 
-class SliceMover:
-    """Moves this server's slice of the parameters by a gradient."""
+class SliceUpdate:
+    """One optimizer step on this server's slice of the parameters."""
 
-    def __init__(self, seat: Seat, store: SliceStore) -> None:
-        self.store, self.optimizer = store, seat.optimizer(store.parameters)
-        self._rate, self._clip_norm = seat.wishes.rate, seat.clip_norm
+    def __init__(
+        self,
+        store: ServedStore,
+        optimizer: Optimizer,
+        lr: Callable[[int], float],
+        clip_norm: float | None,
+    ) -> None:
+        self._store, self._optimizer = store, optimizer
+        self._lr, self._clip_norm = lr, clip_norm
 
-    def squares(self, gradient: Array) -> float:
-        """The sum of the squares of the slice."""
-        own = gradient[self.store.own]
-        return float(np.dot(own, own))
+    def step(self, gradient: Array, used: Array, loss: float, squares: float, step: int) -> bool:
+        """Makes the step if all is finite, and returns whether it did; it may scale the gradient.
 
-    def step(self, gradient: Array, squares: float, used: Array, number: int) -> bool:
-        """Makes the step, if all is finite; `squares` are of the whole gradient, used up here."""
-        if not math.isfinite(squares):
+        `used` is above 0 for each parameter that has a gradient; `squares` are of the gradient of
+        all slices.
+        """
+        if not (math.isfinite(loss) and math.isfinite(squares)):
             return False
         if self._clip_norm is not None:
-            gradient[self.store.own] *= clip_factor(squares**0.5, self._clip_norm)
-        for p, times in zip(self.store.parameters, used.tolist(), strict=True):
+            gradient *= clip_factor(squares**0.5, self._clip_norm)
+        for p, times in zip(self._store.parameters, used.tolist(), strict=True):
             p.has_grad = times > 0
-        self.store.flat_grad = gradient
-        self.optimizer.lr = self._rate(number)
-        self.optimizer.step()
+        self._store.gradient = gradient
+        self._optimizer.lr = self._lr(step)
+        self._optimizer.step()
         return True
 
 
-class Rule(Protocol):
-    """When a gradient becomes a step."""
+class ParameterServer(ServerStrategy):
+    """The strategy of a server: it serves requests until the workers have ended the epoch."""
 
-    def push(self, w: int) -> None:
-        """That of worker w has come."""
+    def __init__(self, config: Config, layout: Layout, spec: TrainSpec) -> None:
+        super().__init__(config, layout, spec)
+        store, workers = self._store, range(layout.workers)
+        self._table = ClockTable(layout.workers, self._bound)
+        self._channels = [ReplyChannel(layout.all, w, store) for w in workers]
+        self._polled = cycle(self._channels)
+        self._total = np.zeros_like(store.gradient)
+        self._slice = SliceUpdate(store, self.optimizer, spec.control.lr, config.clip_norm)
+        self._on_push = self._update_with_sum if self._synchronous else self._update_with
 
-
-class EachAlone:
-    """At once, on its own."""
-
-    def __init__(self, mover: SliceMover, desks: Sequence[Desk], book: Book) -> None:
-        self._mover, self._desks, self._book = mover, desks, book
-
-    def push(self, w: int) -> None:
-        desk = self._desks[w]
-        ask = desk.ask
-        made = None
-        if ask.samples:
-            finite = ask.squares if math.isfinite(ask.loss) else math.nan
-            made = self._mover.step(desk.gradient, finite, desk.used, self._book.step)
-        self._book.moved([w], made)
-
-
-class AllTogether:
-    """When all have come, as their sum in the order of ranks."""
-
-    def __init__(self, mover: SliceMover, desks: Sequence[Desk], book: Book, servers: Comm) -> None:
-        self._mover, self._desks, self._book = mover, desks, book
-        self._servers, self._came = servers, 0
-        flat = mover.store.flat
-        self._sum = np.zeros(flat.shape, flat.dtype)  # where nothing is written takes no memory
-
-    def push(self, w: int) -> None:
-        self._came += 1
-        if self._came < len(self._desks):
-            return
-        self._came = 0
-        desks, own = self._desks, self._mover.store.own
-        total = self._sum[own]
-        total[...] = desks[0].gradient[own]
-        for desk in desks[1:]:
-            total += desk.gradient[own]
-        loss = sum(desk.ask.loss for desk in desks)
-        used = np.sum([desk.used for desk in desks], axis=0)
-        squares = np.array([self._mover.squares(self._sum)])
-        self._servers.all_reduce(squares, "doubling")
-        finite = float(squares[0]) if math.isfinite(loss) else math.nan
-        made = self._mover.step(self._sum, finite, used, self._book.step)
-        self._book.moved(range(len(desks)), made)
-
-
-class Server(Seated):
-    """The strategy of a rank that holds parameters: it serves until an epoch is over."""
-
-    def __init__(self, seat: Seat) -> None:
-        super().__init__(seat)
-        workers = range(seat.roles.workers)
-        mover = SliceMover(seat, self._store)
-        self.optimizer = mover.optimizer
-        self._book = Book(len(workers), seat.bound)
-        self._desks = [Desk(seat.comm, w, self._by, len(self._store.parameters)) for w in workers]
-        self._rule: Rule = (
-            AllTogether(mover, self._desks, self._book, self._peers)
-            if seat.synchronous
-            else EachAlone(mover, self._desks, self._book)
-        )
-        self._turn = 0
-
-    def steps(self, loader: Loader, epoch: int) -> Generator[Stepped, None, None]:
-        """Serves, and tells at the end what all workers have done."""
-        self._seat.check_shares(loader)
-        book, workers, patience = self._book, len(self._desks), Patience()
-        book.begin(workers * min(len(loader), self._seat.wishes.steps - self._done))
-        for desk in self._desks:
-            desk.listen()
+    def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
+        """Serves for an epoch; yields at its end what all workers have done."""
+        self._check_batches(loader)
+        table, workers = self._table, self.layout.workers
+        steps = min(len(loader) - start.batch, self._control.steps - start.step)
+        table.begin(start.step, workers * steps)
+        for channel in self._channels:
+            channel.listen()
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            while not book.is_over:
-                if self._look():
-                    patience.found()
-                else:
-                    patience.pause()
-        for desk in self._desks:
-            desk.answer(book.answer(False), self._store.flat)
-        for desk in self._desks:
-            desk.close()
-        self._done += -(-book.totals.pushes // workers)
-        yield from told(Totals(), book.totals, self._done, book.stop)
+            while not table.is_over:
+                poll_until(self._serve)
+        for channel in self._channels:
+            channel.reply(Reply(False, table.stop, table.totals))
+        for channel in self._channels:
+            channel.flush()
+        progress = EpochProgress(start, len(loader), workers)
+        yield from progress.results(table.totals, ended=True, stop=table.stop)
 
-    def _look(self) -> bool:
-        """Hears those who have asked, and answers those who may go on; whether there were any."""
-        self._turn = (self._turn + 1) % len(self._desks)
-        self._desks[self._turn].poll()  # one look moves the messages of all
-        asked = [w for w, desk in enumerate(self._desks) if desk.has_come()]
-        for w in asked:
-            self._hear(w)
-        for w, answer in self._book.answers() if asked else ():
-            stop = answer.stop or self._seat.wishes.stop()  # workers tell it to all servers
-            self._desks[w].answer(answer._replace(stop=stop), self._store.flat)
-            self._desks[w].listen()
-        return bool(asked)
+    def _serve(self) -> bool:
+        """Serves the requests that have arrived, and replies; returns whether there were any."""
+        table = self._table
+        next(self._polled).poll()  # one poll moves the messages of all channels
+        arrived = [w for w, channel in enumerate(self._channels) if channel.arrived()]
+        for w in arrived:
+            self._handle(w)
+        for w, go in table.released() if arrived else ():
+            stop = table.stop or self._control.stop()  # the worker sends it to the other servers
+            self._channels[w].reply(Reply(go, stop, table.totals))
+            self._channels[w].listen()
+        return bool(arrived)
 
-    def _hear(self, w: int) -> None:
-        ask, book = self._desks[w].heard(), self._book
-        if ask.purpose == Purpose.START:
-            book.started(w)
-        elif ask.purpose == Purpose.DONE:
-            book.left(w, ask.stop > 0)
+    def _handle(self, w: int) -> None:
+        request, table = self._channels[w].request, self._table
+        if request.purpose == Purpose.START:
+            table.started(w)
+        elif request.purpose == Purpose.DONE:
+            table.ended(w, request.stop > 0)
         else:
-            book.pushed(w, ask)
-            self._rule.push(w)
+            table.pushed(w, request.samples, request.loss, request.stop > 0)
+            self._on_push(w)
 
-    def share(self, rows: np.ndarray) -> Sequence[np.ndarray]:
-        """Its parameters are old but for its slice: workers evaluate."""
-        return ()
+    def _update_with(self, w: int) -> None:
+        """One update for each push."""
+        channel, request, updated = self._channels[w], self._channels[w].request, None
+        if request.samples:
+            updated = self._slice.step(
+                channel.gradient, channel.used, request.loss, request.squares, self._table.step
+            )
+        self._table.applied([w], updated)
+
+    def _update_with_sum(self, w: int) -> None:
+        """One update for the pushes of all workers: their sum, in the order of ranks."""
+        channels, table, total = self._channels, self._table, self._total
+        if table.totals.pushes % len(channels):
+            return
+        total[:] = channels[0].gradient
+        for channel in channels[1:]:
+            total += channel.gradient
+        loss = sum(channel.request.loss for channel in channels)
+        used = np.sum([channel.used for channel in channels], axis=0)
+        squares = np.array([float(np.dot(total, total))])
+        self.layout.server_group.all_reduce(squares, "doubling")
+        updated = self._slice.step(total, used, loss, float(squares[0]), table.step)
+        table.applied(range(len(channels)), updated)
+
+    def evaluate(self, loader: Loader, step: int) -> Sums:
+        """Its parameters are old outside of its slice: workers evaluate."""
+        return self._sum(np.zeros(len(Sums._fields)))
 
     def close(self) -> None:
-        """The end of its part; it tells the others how stale gradients were."""
-        self._leave(self._book.staleness)
+        self._close(self._table.staleness)

@@ -14,25 +14,25 @@ from nnmpi.comm.transport import threads
 from nnmpi.parallel import plan
 
 
-def test_it_tells_of_its_shards() -> None:
+def test_it_tells_of_its_slices() -> None:
     def told(comm: Comm) -> dict[str, Any]:
-        return Trainer(Config(reproducible=True, shards=3), comm=comm).describe()
+        return Trainer(Config(reproducible=True, slices=3), comm=comm).describe()
 
     for event in threads.run(2, told):
-        assert (event["reproducible"], event["shards"]) == (True, 3)
+        assert (event["reproducible"], event["slices"]) == (True, 3)
 
 
 @pytest.mark.parametrize(
     ("options", "ranks", "words"),
     [
-        ({"shards": 3}, 4, ("3 shards", "4 ranks", "--shards 4")),
-        ({"shards": 1}, 2, ("1 shard on", "at most 1 rank")),
-        ({"shards": 0}, 1, ("shards 0", "at least 1")),
-        ({"shards": -2}, 2, ("shards -2", "at least 1")),
+        ({"slices": 3}, 4, ("3 slices", "4 ranks", "--slices 4")),
+        ({"slices": 1}, 2, ("1 slice on", "at most 1 rank")),
+        ({"slices": 0}, 1, ("slices 0", "at least 1")),
+        ({"slices": -2}, 2, ("slices -2", "at least 1")),
         ({"micro_batches": 2}, 2, ("micro_batches 2", "leave one")),
-        ({"sync": "asp"}, 2, ("sync asp", "leave one")),
-        ({"sync": "ssp", "staleness": 2}, 2, ("sync ssp", "leave one")),
-        ({"servers": 1}, 2, ("servers 1", "leave one")),
+        ({"sync": "asp"}, 2, ("1 server (sync asp)", "leave one")),
+        ({"sync": "ssp", "staleness": 2}, 2, ("1 server (sync ssp)", "leave one")),
+        ({"servers": 1}, 2, ("1 server (sync bsp)", "leave one")),
         ({"allreduce": "ring"}, 2, ("allreduce ring", "leave one")),
         ({"bucket_mb": 2.0}, 2, ("bucket_mb 2.0", "leave one")),
         ({"overlap": False}, 2, ("overlap False", "leave one")),
@@ -44,12 +44,12 @@ def test_it_tells_of_its_shards() -> None:
 def test_other_layouts_are_refused(options: dict[str, Any], ranks: int, words: Any) -> None:
     with refused(*words):
         plan.check(Config(reproducible=True, **options), ranks)
-    plan.check(Config(reproducible=True, shards=4), 4)
+    plan.check(Config(reproducible=True, slices=4), 4)
 
 
-def test_shards_mean_nothing_without_reproducible() -> None:
-    with refused("shards 2 without reproducible", "add --reproducible"):
-        plan.check(Config(shards=2), 4)
+def test_slices_mean_nothing_without_reproducible() -> None:
+    with refused("slices 2 without reproducible", "add --reproducible"):
+        plan.check(Config(slices=2), 4)
 
 
 # ---- threads of BLAS

@@ -16,7 +16,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "iris": {"model": "iris-mlp", "data": "iris", "batch_size": 50, "clip_norm": 0.5, "steps": 50},
     # BatchNorm, Dropout, and 1437 samples: the last batch has 29
     "digits": {"batch_size": 64, "clip_norm": 2.0, "steps": 50},
-    # most shards have one sample, some have none
+    # most slices have one sample, some have none
     "few": {"batch_size": 5, "steps": 12},
 }
 
@@ -41,11 +41,11 @@ class Losses(Silence):
         self.found.append(loss)
 
 
-def trained(comm: Comm, name: str, shards: int, **options: Any) -> Trained:
+def trained(comm: Comm, name: str, slices: int, **options: Any) -> Trained:
     """One of RUNS, on all ranks of comm."""
-    config = {"reproducible": True, "shards": shards, "epochs": 50, **RUNS[name], **options}
+    config = {"reproducible": True, "slices": slices, "epochs": 50, **RUNS[name], **options}
     if not config["reproducible"]:
-        del config["shards"]
+        del config["slices"]
     trainer, losses = Trainer(Config(**config), comm=comm), Losses()
     result = trainer.fit(losses)
     digest = hashlib.sha256()

@@ -14,14 +14,14 @@ from nnmpi.comm.transport import threads
 from nnmpi.nn.models import mlp
 from nnmpi.parallel.checks import slow_ranks
 from nnmpi.parallel.checks.slow_ranks import Clock, Delay
-from nnmpi.parallel.data.batch_stats import Together
-from nnmpi.parallel.data.gradient_sync import AllReduce
+from nnmpi.parallel.data.batch_stats import Synced
+from nnmpi.parallel.data.gradient_sync import BucketedSync
 
 
 def delay(
     slow: str | None = None, jitter: str | None = None, rank: int = 0, seed: int = 0
 ) -> Delay:
-    return Delay.of(slow, jitter, seed, rank, 3)
+    return Delay.of(Config(slow_rank=slow, jitter=jitter, seed=seed), rank, 3)
 
 
 def test_without_words_nobody_is_slow() -> None:
@@ -75,7 +75,7 @@ def test_a_slow_rank_sleeps_in_multiples_of_what_it_computed(
         ("inf:2", "slow_rank 'inf:2': the ranks that compute are 0 to 2"),
         ("1:0.5", "slow_rank '1:0.5': the factor must be between 1 and 1000"),
         ("1:nan", "slow_rank '1:nan': the factor must be between 1 and 1000"),
-        ("1:2,1:3", "slow_rank '1:2,1:3': rank 1 is there twice; keep one of them"),
+        ("1:2,1:3", "slow_rank '1:2,1:3': rank 1 is named twice; keep one of them"),
     ],
 )
 def test_slow_ranks_that_cannot_be(words: str, says: str) -> None:
@@ -109,10 +109,10 @@ def test_the_time_of_what_ranks_do_together_does_not_count(monkeypatch: pytest.M
     clock = Clock()
     clock.begin()
     spend(2.0)
-    assert clock.beside(spend)(5.0) == 5.0
+    assert clock.exclude(spend)(5.0) == 5.0
     spend(1.0)
     with pytest.raises(TypeError):
-        clock.beside(spend)("long")  # type: ignore[arg-type]
+        clock.exclude(spend)("long")  # type: ignore[arg-type]
     assert clock.seconds() == 3.0
     clock.begin()
     assert clock.seconds() == 0.0
@@ -184,9 +184,9 @@ def test_the_slow_rank_of_a_run_sleeps_in_multiples_of_what_it_computed(
     assert slept(times, ranks, **options) == [[], [], *others]
 
 
-def test_in_shards_too(times: Times) -> None:
+def test_in_slices_too(times: Times) -> None:
     """Of which a rank computes two."""
-    options = {"reproducible": True, "shards": 4, "slow_rank": "1:4"}
+    options = {"reproducible": True, "slices": 4, "slow_rank": "1:4"}
     assert slept(times, 2, **options) == [[], [6.0, 12.0, 18.0]]
 
 
@@ -195,9 +195,9 @@ def test_it_does_not_sleep_for_the_time_in_which_ranks_work_together(
     options: dict[str, Any], times: Times, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or the time in which it waits for others, whom it holds up in turn, would grow."""
-    for name in ("reduce", "ready", "push"):
-        monkeypatch.setattr(AllReduce, name, times.behind(getattr(AllReduce, name)))
-    for name in ("statistics", "total"):
-        monkeypatch.setattr(Together, name, times.behind(getattr(Together, name)))
+    for name in ("reduce", "ready", "poll"):
+        monkeypatch.setattr(BucketedSync, name, times.behind(getattr(BucketedSync, name)))
+    for name in ("moments", "sum"):
+        monkeypatch.setattr(Synced, name, times.behind(getattr(Synced, name)))
     ranks = 2 + options.get("servers", 0)
     assert slept(times, ranks, **options, slow_rank="1:4")[1] == [3.0, 6.0, 9.0]

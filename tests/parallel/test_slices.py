@@ -1,4 +1,4 @@
-"""Reproducible training: the tree over shards, and the same bits for any number of ranks."""
+"""Reproducible training: the tree over slices, and the same bits for any number of ranks."""
 
 import math
 from functools import cache
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from datafiles import refused
-from shardruns import RUNS, Trained, trained
+from slice_runs import RUNS, Trained, trained
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
@@ -15,21 +15,21 @@ from nnmpi.comm import Comm
 from nnmpi.comm.transport import threads
 from nnmpi.comm.transport.threads import alone
 from nnmpi.run.report import Silence
-from nnmpi.schedules import Action, Kind, Move, apart, moves
+from nnmpi.schedules import Action, Kind, Move, moves, slice_by_slice
 
 # ---- the tree, on paper
 
 
-def owners(shards: int, ranks: int) -> list[int]:
-    return [r for r in range(ranks) for _ in range(shards * r // ranks, shards * (r + 1) // ranks)]
+def owners(slices: int, ranks: int) -> list[int]:
+    return [r for r in range(ranks) for _ in range(slices * r // ranks, slices * (r + 1) // ranks)]
 
 
-def carried_out(shards: int, ranks: int) -> tuple[list[list[str]], list[int]]:
+def carried_out(slices: int, ranks: int) -> tuple[list[list[str]], list[int]]:
     """What is on each rank's stack at the end, by name, and the most that was there.
 
     Whoever sends waits until the other receives, as MPI may have it: what waits for ever is left.
     """
-    left = [moves(owners(shards, ranks), r) for r in range(ranks)]
+    left = [moves(owners(slices, ranks), r) for r in range(ranks)]
     stacks: list[list[str]] = [[] for _ in left]
     most = [0] * ranks
     moved = True
@@ -39,7 +39,7 @@ def carried_out(shards: int, ranks: int) -> tuple[list[list[str]], list[int]]:
             while todo and go(r, left, stacks):
                 moved = True
                 most = [max(m, len(s)) for m, s in zip(most, stacks, strict=True)]
-    assert not any(left), f"{shards} shards on {ranks} ranks wait for ever: {left}"
+    assert not any(left), f"{slices} slices on {ranks} ranks wait for ever: {left}"
     return stacks, most
 
 
@@ -60,60 +60,60 @@ def go(r: int, left: list[list[Move]], stacks: list[list[str]]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("shards", [*range(1, 18), 64])
-def test_one_tree_wherever_shards_live(shards: int) -> None:
-    (whole,), _ = carried_out(shards, 1)
-    for ranks in range(1, min(shards, 17) + 1):
-        stacks, most = carried_out(shards, ranks)
+@pytest.mark.parametrize("slices", [*range(1, 18), 64])
+def test_one_tree_wherever_slices_live(slices: int) -> None:
+    (whole,), _ = carried_out(slices, 1)
+    for ranks in range(1, min(slices, 17) + 1):
+        stacks, most = carried_out(slices, ranks)
         assert stacks == [whole, *([] for _ in range(ranks - 1))]
-        assert max(most) <= math.ceil(math.log2(shards)) + 1
+        assert max(most) <= math.ceil(math.log2(slices)) + 1
 
 
-def test_the_tree_of_five_shards() -> None:
+def test_the_tree_of_five_slices() -> None:
     assert carried_out(5, 2) == ([["((0+1)+(2+(3+4)))"], []], [2, 3])
 
 
-def test_a_step_sends_the_gradient_of_each_shard() -> None:
-    assert " ".join(map(str, apart(2))) == "F0 B0 REDUCE F1 B1 REDUCE UPDATE"
-    assert [op.kind for op in apart(0)] == [Kind.UPDATE]
+def test_a_step_sends_the_gradient_of_each_slice() -> None:
+    assert " ".join(map(str, slice_by_slice(2))) == "F0 B0 REDUCE F1 B1 REDUCE UPDATE"
+    assert [op.kind for op in slice_by_slice(0)] == [Kind.UPDATE]
 
 
 # ---- the same bits
 
 
 @cache
-def run(name: str, shards: int, ranks: int) -> list[Trained]:
-    return threads.run(ranks, trained, name, shards)
+def run(name: str, slices: int, ranks: int) -> list[Trained]:
+    return threads.run(ranks, trained, name, slices)
 
 
 COUNTS = [(8, p) for p in (1, 2, 3, 4, 8)] + [(5, p) for p in (1, 2, 3, 5)] + [(1, 1)]
 
 
-@pytest.mark.parametrize(("shards", "ranks"), COUNTS)
+@pytest.mark.parametrize(("slices", "ranks"), COUNTS)
 @pytest.mark.parametrize("name", RUNS)
-def test_the_same_bits_on_any_number_of_ranks(name: str, shards: int, ranks: int) -> None:
-    (one,), many = run(name, shards, 1), run(name, shards, ranks)
+def test_the_same_bits_on_any_number_of_ranks(name: str, slices: int, ranks: int) -> None:
+    (one,), many = run(name, slices, 1), run(name, slices, ranks)
     assert {t.state for t in many} == {one.state}
     assert all((t.losses, t.test) == (one.losses, one.test) for t in many)
-    most = math.ceil(math.log2(shards)) + 1
+    most = math.ceil(math.log2(slices)) + 1
     assert one.buffers == most
     assert all(1 <= t.buffers <= most for t in many)
 
 
-def test_other_shards_give_other_bits() -> None:
+def test_other_slices_give_other_bits() -> None:
     """Or the tests above could not fail."""
-    assert len({run("iris", shards, 1)[0].state for shards in (1, 5, 8)}) == 3
+    assert len({run("iris", slices, 1)[0].state for slices in (1, 5, 8)}) == 3
 
 
 @pytest.mark.parametrize("name", ["iris", "digits"])
-def test_one_shard_has_the_bits_of_a_run_without_shards(name: str) -> None:
+def test_one_slice_has_the_bits_of_a_run_without_slices(name: str) -> None:
     (usual,) = threads.run(1, lambda comm: trained(comm, name, 1, reproducible=False, steps=9))
     (one,) = threads.run(1, lambda comm: trained(comm, name, 1, steps=9))
     assert one == usual
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_shards_train_as_one_batch_does(ranks: int) -> None:
+def test_slices_train_as_one_batch_does(ranks: int) -> None:
     def state(comm: Comm, reproducible: bool) -> dict[str, np.ndarray]:
         config = {**RUNS["iris"], "dtype": "float64", "epochs": 9, "steps": 10}
         trainer = Trainer(Config(reproducible=reproducible, **config), comm=comm)
@@ -141,27 +141,27 @@ def fit(comm: Comm, report: Silence | None = None, **options: Any) -> Trainer:
     return trainer
 
 
-@pytest.mark.parametrize(("batch", "shards"), [(50, 8), (50, 5), (7, 3), (2, 1)])
+@pytest.mark.parametrize(("batch", "slices"), [(50, 8), (50, 5), (7, 3), (2, 1)])
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_running_statistics_see_the_whole_batch(batch: int, shards: int, ranks: int) -> None:
+def test_running_statistics_see_the_whole_batch(batch: int, slices: int, ranks: int) -> None:
     def norm(comm: Comm) -> tuple[np.ndarray, np.ndarray, int, np.ndarray]:
-        trainer = fit(comm, build=normed, batch_size=batch, shards=shards, dtype="float64")
+        trainer = fit(comm, build=normed, batch_size=batch, slices=slices, dtype="float64")
         first = trainer.model.state_dict()
         x = trainer.train.gather(next(trainer.train.batches(0))).x
         return first["0.running_mean"], first["0.running_var"], first["0.num_batches_tracked"], x
 
-    for mean, var, tracked, x in threads.run(min(ranks, shards), norm):
+    for mean, var, tracked, x in threads.run(min(ranks, slices), norm):
         np.testing.assert_allclose(mean, 0.1 * x.mean(0), rtol=1e-12, atol=1e-15)
         np.testing.assert_allclose(var, 0.9 + 0.1 * x.var(0, ddof=1), rtol=1e-12)
         assert tracked == 1
 
 
 @pytest.mark.parametrize(
-    ("batch", "steps", "shards", "last"), [(8, 1, 8, 8), (50, 3, 11, 20), (116, 9, 3, 4)]
+    ("batch", "steps", "slices", "last"), [(8, 1, 8, 8), (50, 3, 11, 20), (116, 9, 3, 4)]
 )
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_a_shard_of_one_sample_has_no_variance_and_that_is_said_before_the_first_step(
-    batch: int, steps: int, shards: int, last: int, ranks: int
+def test_a_slice_of_one_sample_has_no_variance_and_that_is_said_before_the_first_step(
+    batch: int, steps: int, slices: int, last: int, ranks: int
 ) -> None:
     """Of 120 samples, in the last batch of an epoch too, on every rank."""
     begun: list[int] = []
@@ -172,10 +172,10 @@ def test_a_shard_of_one_sample_has_no_variance_and_that_is_said_before_the_first
             return super().forward(x)
 
     def rank(comm: Comm) -> None:
-        options = {"batch_size": batch, "steps": steps, "shards": shards}
+        options = {"batch_size": batch, "steps": steps, "slices": slices}
         model = nn.Sequential(Noted(4), nn.Linear(4, 3))
-        words = (f"of 120 in batches of {batch}", f"a batch of {last} is cut into {shards} shards")
-        with refused("Noted needs more than one sample", *words, "other --shards or another"):
+        words = (f"of 120 in batches of {batch}", f"a batch of {last} is cut into {slices} slices")
+        with refused("Noted needs more than one sample", *words, "other --slices or another"):
             fit(comm, build=lambda: model, **options)
 
     threads.run(ranks, rank)
@@ -183,11 +183,11 @@ def test_a_shard_of_one_sample_has_no_variance_and_that_is_said_before_the_first
 
 
 def test_a_last_batch_that_no_step_comes_to_is_not_refused() -> None:
-    assert fit(alone(), build=normed, batch_size=50, shards=11, steps=2).step == 2
+    assert fit(alone(), build=normed, batch_size=50, slices=11, steps=2).step == 2
 
 
 class Sometimes(nn.Module):
-    """Uses `rare` only for shards whose first sample is large."""
+    """Uses `rare` only for slices whose first sample is large."""
 
     def __init__(self) -> None:
         self.fc, self.rare, self.never = nn.Linear(4, 3), nn.Linear(4, 3), nn.Linear(4, 3)
@@ -197,7 +197,7 @@ class Sometimes(nn.Module):
         return y + self.rare(x) if len(x.data) and x.data[0, 0] > 0.5 else y
 
 
-def test_parameters_that_only_some_shards_use() -> None:
+def test_parameters_that_only_some_slices_use() -> None:
     def state(comm: Comm) -> dict[str, np.ndarray]:
         return fit(comm, build=Sometimes, steps=10, optimizer="sgd").model.state_dict()
 
@@ -222,7 +222,7 @@ class Stops(Sometimes):
 
 
 def test_a_rank_without_samples_can_end_the_run() -> None:
-    """Of 4 samples in 8 shards on 8 ranks, rank 0 has none."""
+    """Of 4 samples in 8 slices on 8 ranks, rank 0 has none."""
 
     def steps(comm: Comm) -> int:
         config = Config("iris-mlp", "iris", reproducible=True, batch_size=4)

@@ -15,8 +15,8 @@ from nnmpi.backend import CPU, Backend, to_host
 from nnmpi.comm import Comm
 from nnmpi.comm.transport import threads
 from nnmpi.nn.models import digits_cnn
-from nnmpi.nn.passes import ALONE, Across, Pass, current_pass
-from nnmpi.parallel.data.batch_stats import Together
+from nnmpi.nn.passes import LOCAL, BatchStats, Pass, current_pass
+from nnmpi.parallel.data.batch_stats import Synced
 
 
 def rows() -> nn.Module:
@@ -69,7 +69,7 @@ class Step(NamedTuple):
     buffers: list[np.ndarray]
 
 
-def step(t: Task, across: Across, samples: np.ndarray, move: Any = None) -> Step:
+def step(t: Task, stats: BatchStats, samples: np.ndarray, move: Any = None) -> Step:
     """Forward and backward of these samples; the loss is a mean over the whole batch.
 
     `move`: what is added to the parameters first.
@@ -78,7 +78,7 @@ def step(t: Task, across: Across, samples: np.ndarray, move: Any = None) -> Step
     for p, d in zip(model.parameters(), move or [], strict=move is not None):
         p.data += d
     x = nnmpi.tensor(t.x[samples], t.dtype, requires_grad=True, on=t.on)
-    token = current_pass.set(Pass(3, samples, across))
+    token = current_pass.set(Pass(3, samples, stats))
     try:
         y = model(x)
     finally:
@@ -102,7 +102,7 @@ def steps(t: Task, split: tuple[int, ...], move: Any = None) -> list[Step]:
     parts = np.split(np.arange(len(t.y)), np.cumsum(split)[:-1])
 
     def rank(comm: Comm) -> Step:
-        return step(t, Together(comm), parts[comm.rank], move)
+        return step(t, Synced(comm), parts[comm.rank], move)
 
     return threads.run(len(split), rank)
 
@@ -131,7 +131,7 @@ def same(parts: list[Step], whole: Step, bound: float = 1e-12) -> None:
 def test_ranks_give_what_one_rank_gives(name: str, split: tuple[int, ...]) -> None:
     t = task(name, sum(split))
     parts = steps(t, split)
-    same(parts, step(t, ALONE, np.arange(len(t.y))))
+    same(parts, step(t, LOCAL, np.arange(len(t.y))))
     assert [int(b) for b in parts[-1].buffers if b.shape == ()] == [1, 1]
     for n, part in zip(split, parts, strict=True):
         assert len(part.y) == n
@@ -143,14 +143,14 @@ def test_ranks_give_what_one_rank_gives(name: str, split: tuple[int, ...]) -> No
 @pytest.mark.parametrize("split", ONE_EACH, ids=str)
 def test_one_sample_on_each_rank_is_enough(name: str, split: tuple[int, ...]) -> None:
     t = task(name, sum(split))
-    same(steps(t, split), step(t, ALONE, np.arange(len(t.y))))
+    same(steps(t, split), step(t, LOCAL, np.arange(len(t.y))))
 
 
 @nets
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_one_rank_gives_the_bits_of_no_ranks(name: str, dtype: str) -> None:
     t = task(name, 6, dtype)
-    whole, (part,) = step(t, ALONE, np.arange(6)), steps(t, (6,))
+    whole, (part,) = step(t, LOCAL, np.arange(6)), steps(t, (6,))
     assert part.loss == whole.loss
     for a, b in zip(
         [part.y, part.dx, *part.grads, *part.buffers],
@@ -164,13 +164,13 @@ def test_one_rank_gives_the_bits_of_no_ranks(name: str, dtype: str) -> None:
 def test_float32_on_ranks_differs_by_rounding(name: str) -> None:
     """Winograd's convolutions and their fused forms take part; so does a rank without samples."""
     t = task(name, 7, "float32")
-    same(steps(t, (3, 0, 4)), step(t, ALONE, np.arange(7)), 2e-5)
+    same(steps(t, (3, 0, 4)), step(t, LOCAL, np.arange(7)), 2e-5)
 
 
 @pytest.mark.parametrize("split", [(6,), (4, 0, 2)], ids=str)
 def test_ranks_on_a_device_give_what_the_host_gives(split: tuple[int, ...]) -> None:
     for name in NETS:
-        whole = step(task(name, 6), ALONE, np.arange(6))
+        whole = step(task(name, 6), LOCAL, np.arange(6))
         same(steps(task(name, 6, on=DEVICE), split), whole, 1e-10)
 
 
@@ -208,11 +208,11 @@ class Later:
         self.waiting: list[Callable[[], None]] = []
         self.totals: list[tuple[int, ...]] = []
 
-    def statistics(self, own: Moments, track: Callable[[Moments], None]) -> Moments:
-        self.waiting.append(lambda: track(own))
-        return own
+    def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
+        self.waiting.append(lambda: track(local))
+        return local
 
-    def total(self, sums: nnmpi.Tensor) -> nnmpi.Tensor:
+    def sum(self, sums: nnmpi.Tensor) -> nnmpi.Tensor:
         self.totals.append(sums.shape)
         return sums
 
@@ -255,7 +255,7 @@ def test_sums_are_asked_for_once_a_layer_and_only_for_the_gradient_of_an_input()
 def test_a_sum_leaves_what_was_summed_as_it_is() -> None:
     def rank(comm: Comm) -> tuple[np.ndarray, np.ndarray]:
         sums = np.full(3, 1.0 + comm.rank, "float32")
-        return sums, Together(comm).total(sums)
+        return sums, Synced(comm).sum(sums)
 
     for r, (sums, whole) in enumerate(threads.run(3, rank)):
         np.testing.assert_array_equal(sums, [1 + r] * 3)

@@ -1,0 +1,111 @@
+"""Data parallelism: each rank computes its part of a batch, and gradients are summed over dp."""
+
+from contextlib import nullcontext
+
+import numpy as np
+
+from nnmpi.blas import cores, threads
+from nnmpi.comm import Comm, NoRoomError
+from nnmpi.config import Config
+from nnmpi.nn.passes import LOCAL
+from nnmpi.nn.store import spans
+from nnmpi.parallel.data.batch_size_check import check_micro_batches
+from nnmpi.parallel.data.batch_split import BatchSplit
+from nnmpi.parallel.data.batch_stats import Synced
+from nnmpi.parallel.data.buckets import cut_buckets
+from nnmpi.parallel.data.gradient_sync import BucketedSync
+from nnmpi.parallel.layout import Layout, duplicate
+from nnmpi.parallel.stores.head import head_length
+from nnmpi.parallel.stores.local import Bucket, LocalStore
+from nnmpi.parallel.stores.node import NodeStore
+from nnmpi.parallel.stores.replica import ReplicaStore
+from nnmpi.parallel.strategy import TrainSpec
+from nnmpi.parallel.synchronous import Evaluation, Parts
+from nnmpi.schedules import one_stage
+
+MB = 1e6
+
+
+def replicas(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
+    """The parts of data parallelism; every rank calls it."""
+    dp = layout.axis["dp"]
+    p, r = dp.size, dp.rank
+    progress, algorithm = _progress(config, dp), _algorithm(config, dp)
+    try:
+        store, buckets = _store(config, dp, algorithm, spec)
+    except NoRoomError as error:
+        if config.allreduce != "auto":
+            raise ValueError(f"allreduce {algorithm}: {error}") from None
+        algorithm = "auto"
+        store, buckets = _store(config, dp, algorithm, spec)
+    stats = [duplicate(dp)] if p > 1 else []
+    return Parts(
+        store,
+        spec.optimizer(spec.parameters),
+        BucketedSync(store, buckets, config.overlap),
+        Synced(stats[0]) if stats else LOCAL,
+        BatchSplit(config.micro_batches, p, r),
+        one_stage,
+        Evaluation(BatchSplit(1, p, r), dp),
+        lambda loader: check_micro_batches(
+            spec.task.model, loader, spec.control.steps, config.micro_batches
+        ),
+        {"allreduce": algorithm, "progress": progress} if p > 1 else {},
+        dict,
+        stats,
+        dp.background if progress == "thread" else nullcontext,
+    )
+
+
+def _store(
+    config: Config, dp: Comm, algorithm: str, spec: TrainSpec
+) -> tuple[LocalStore, list[Bucket]]:
+    """Moves the parameters to the store of this algorithm."""
+    parameters = spec.parameters
+    head, dtype, mb = head_length(parameters), parameters[0].data.dtype, config.bucket_mb
+    if mb is None:  # within a node a bucket of its own costs more than it hides
+        mb = np.inf if algorithm == "shared" and _one_node(dp) else 1.0
+    buckets = cut_buckets(spans(parameters, head), mb * MB, dtype.itemsize, dp)
+    if dp.size == 1:
+        return LocalStore(parameters, dtype, spec.task.on, head), buckets
+    if algorithm == "shared":
+        return NodeStore(parameters, dtype, head, dp, buckets), buckets
+    return ReplicaStore(parameters, dtype, head, buckets, algorithm), buckets
+
+
+def _algorithm(config: Config, dp: Comm) -> str:
+    """The all-reduce of gradients.
+
+    `auto` follows a rule, so that the same layout gives the same bits: shared memory on one node;
+    hierarchical where some nodes have several ranks; else what Comm measures to be the fastest.
+    """
+    if config.allreduce != "auto":
+        return config.allreduce
+    if _one_node(dp):
+        return "shared"
+    crowded = np.array([len(dp.node()) > 1], np.int64)
+    dp.all_reduce(crowded, "doubling")
+    return "hierarchical" if crowded[0] else "auto"
+
+
+def _one_node(dp: Comm) -> bool:
+    return len(dp.node()) == dp.size
+
+
+def _progress(config: Config, dp: Comm) -> str:
+    """What moves messages during the backward pass: polls between layers, or a thread.
+
+    A thread takes the interpreter's lock and a share of a core: without a core of its own, steps
+    took longer with it than without any overlap. So it needs two cores besides those of BLAS, one
+    for itself and one for the system's part of sending.
+    """
+    ranks = len(dp.node())
+    if config.progress == "thread" and not dp.any_thread:
+        raise ValueError(
+            "progress thread: MPI was not started with THREAD_MULTIPLE, so that no other thread "
+            "may use it; use --progress poll"
+        )
+    if config.progress != "auto":
+        return config.progress
+    spare = cores(ranks) - threads()
+    return "thread" if dp.any_thread and ranks < dp.size and spare >= 2 else "poll"

@@ -1,0 +1,93 @@
+"""Layout: which ranks do what, and a communicator for each group of them that works together.
+
+    all              every rank of the job
+    axis["dp"]       the ranks that differ from this one along dp only: they sum gradients
+    model            the ranks that hold one copy of the model together: all axes but dp
+    servers          the last ranks of the job, which hold the parameters of a parameter server
+
+5 ranks, 2 servers    rank 0 1 2 compute (dp 0 1 2), rank 3 4 serve
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple, Self
+
+from nnmpi.comm import Comm
+from nnmpi.comm.transport.threads import alone
+from nnmpi.config import Config
+from nnmpi.mesh import Mesh
+from nnmpi.nn.place import Place
+
+
+class Layout(NamedTuple):
+    """Built once by every rank, and passed to everything that communicates."""
+
+    mesh: Mesh  # of the ranks that compute
+    servers: int
+    all: Comm
+    axis: Mapping[str, Comm]  # of a rank that computes
+    model: Comm
+    server_group: Comm  # of a server: all servers
+
+    @classmethod
+    def of(cls, config: Config, comm: Comm) -> Self:
+        """The layout that the config asks for; every rank calls it."""
+        servers = server_count(config)
+        mesh = Mesh.filled(comm.size - servers, config.dp)
+        groups = [("dp",), ("pp",), ("tp",), ("pp", "tp")]
+        *along, model = (_group(mesh, comm, *axes) for axes in groups)
+        axis = {axes[0]: group for axes, group in zip(groups, along, strict=False)}
+        return cls(mesh, servers, comm, axis, model, _server_group(mesh, servers, comm))
+
+    @classmethod
+    def of_one_rank(cls) -> Self:
+        """This rank alone."""
+        return cls.of(Config(), alone())
+
+    @property
+    def workers(self) -> int:
+        """How many ranks compute: the first ones."""
+        return self.mesh.size
+
+    @property
+    def serves(self) -> bool:
+        """Whether this rank is a server."""
+        return self.all.rank >= self.workers
+
+    def counts(self, place: Place) -> bool:
+        """Whether this rank counts the numbers of this place in a sum over one model's ranks.
+
+        Of the ranks that hold copies, the first along each axis does.
+        """
+        at = self.mesh.coordinates(self.all.rank)
+        return all(at[axis] == 0 for axis in place.copies if axis != "dp")
+
+    def free(self) -> None:
+        """Gives the communicators back; every rank calls it."""
+        for group in (*self.axis.values(), self.model, self.server_group):
+            group.free()
+
+
+def duplicate(comm: Comm) -> Comm:
+    """The same ranks, with messages that do not meet those of `comm`; every rank calls it."""
+    copy = comm.split(0)
+    assert copy is not None
+    return copy
+
+
+def server_count(config: Config) -> int:
+    """How many ranks the config wants to serve: bsp needs none, ssp and asp need one."""
+    return config.servers or int(config.sync != "bsp")
+
+
+def _group(mesh: Mesh, comm: Comm, *axes: str) -> Comm:
+    """The ranks that differ from this one along these axes; of a server, itself alone."""
+    if all(mesh.axes[axis] == 1 for axis in axes):
+        return alone()
+    color = mesh.group(comm.rank, *axes)[0] if comm.rank < mesh.size else None
+    return comm.split(color) or alone()
+
+
+def _server_group(mesh: Mesh, servers: int, comm: Comm) -> Comm:
+    if servers < 2:
+        return alone()
+    return comm.split(0 if comm.rank >= mesh.size else None) or alone()

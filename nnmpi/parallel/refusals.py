@@ -1,0 +1,83 @@
+"""Options that cannot be combined, each pair with the reason: one table.
+
+The command line reads it before anything is made; the tests try every row; docs/parallel.md shows
+it to users.
+"""
+
+from typing import NamedTuple
+
+from nnmpi.config import Config
+from nnmpi.parallel.layout import server_count
+
+
+class Refusal(NamedTuple):
+    """`option` is refused beside `beside`. Each is the name of an option, "servers" or "ranks"."""
+
+    option: str
+    beside: str
+    reason: str
+    remedy: str
+
+
+_OWN_SUM = "it is for ranks that sum gradients themselves"
+_NO_SERVERS = "leave it out, or use --sync bsp --servers 0"
+_ONE = "leave one of the two out"
+
+REFUSALS = (
+    Refusal("reproducible", "micro_batches", "slices are micro-batches already", _ONE),
+    Refusal("reproducible", "servers", "every rank updates its own copy of the parameters", _ONE),
+    Refusal("reproducible", "allreduce", "gradients are summed along the tree over slices", _ONE),
+    Refusal("reproducible", "bucket_mb", "the gradient of a slice is summed as a whole", _ONE),
+    Refusal("reproducible", "overlap", "a slice is summed after its backward pass", _ONE),
+    Refusal("reproducible", "progress", "a slice is summed after its backward pass", _ONE),
+    Refusal("reproducible", "device", "the bits are promised on the CPU only", _ONE),
+    Refusal("allreduce", "servers", _OWN_SUM, _NO_SERVERS),
+    Refusal("bucket_mb", "servers", _OWN_SUM, _NO_SERVERS),
+    Refusal("overlap", "servers", _OWN_SUM, _NO_SERVERS),
+    Refusal("progress", "servers", _OWN_SUM, _NO_SERVERS),
+    Refusal("verify", "servers", "it compares copies that ranks update themselves", _NO_SERVERS),
+    Refusal("device", "ranks", "gradients are summed on the host", "use one rank or --device cpu"),
+)
+
+
+class Need(NamedTuple):
+    """`option` means something only beside `other`."""
+
+    option: str
+    other: str
+    reason: str
+
+
+NEEDS = (
+    Need("slices", "reproducible", "a batch is cut into slices for that alone"),
+    Need("staleness", "sync ssp", "bsp allows none, and asp any"),
+)
+
+
+def check(config: Config, ranks: int) -> None:
+    """Raises ValueError for the first row that the config and the number of ranks meet."""
+    for option, beside, reason, remedy in REFUSALS:
+        first, second = _asked(option, config, ranks), _asked(beside, config, ranks)
+        if first and second:
+            raise ValueError(f"{first} with {second}: {reason}; {remedy}")
+    for option, other, reason in NEEDS:
+        name, _, value = other.partition(" ")
+        found = getattr(config, name)
+        if _asked(option, config, ranks) and (found != value if value else not found):
+            raise ValueError(
+                f"{_asked(option, config, ranks)} without {other}: {reason}; "
+                f"add --{other}, or leave {option} out"
+            )
+
+
+def _asked(name: str, config: Config, ranks: int) -> str:
+    """What the config asks for under this name, in words; empty if it does not."""
+    if name == "servers":
+        n = server_count(config)
+        return f"{n} server{'s' * (n != 1)} (sync {config.sync})" if n else ""
+    if name == "ranks":
+        return f"{ranks} ranks" if ranks > 1 else ""
+    value = getattr(config, name)
+    if value == getattr(Config(), name):
+        return ""
+    return name if value is True else f"{name} {value}"

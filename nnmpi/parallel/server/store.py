@@ -1,0 +1,42 @@
+"""ServedStore: the parameters of a rank where servers update them, a slice each."""
+
+from collections.abc import Iterator, Sequence
+
+from nnmpi.backend import CPU, Array
+from nnmpi.collectives.step import cut
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.store import FlatStore, length
+from nnmpi.parallel.stores.local import LocalStore
+
+
+def server_slices(parameters: Sequence[Parameter], servers: int) -> list[slice]:
+    """The part of a flat buffer that each server updates."""
+    n = length(parameters)
+    return [slice(cut(n, servers, k), cut(n, servers, k + 1)) for k in range(servers)]
+
+
+class ServedStore(LocalStore):
+    """Whole buffers, of which a server's optimizer updates a slice, and a worker's nothing.
+
+    On a server, `gradient` is the gradient of the slice that the next step uses.
+    """
+
+    def __init__(self, parameters: Sequence[Parameter], own: slice = slice(0, 0)) -> None:
+        super().__init__(parameters, parameters[0].data.dtype, CPU)
+        self.own = own
+        self.gradient = self.flat_grad[own]
+
+    def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array]]:
+        first = self.own.start
+        lo, hi = max(start, first), min(end, self.own.stop)
+        if lo < hi:
+            yield self.flat[lo:hi], self.gradient[lo - first : hi - first]
+
+    def gradient_bytes(self) -> int:
+        """The whole gradient of a worker, or the gradient of a server's slice."""
+        return self.gradient.nbytes or super().gradient_bytes()
+
+    def close(self) -> None:
+        """Parameters move to a store of which any optimizer updates all."""
+        self.begin()
+        FlatStore(self.parameters, self.flat.dtype, CPU)

@@ -1,0 +1,90 @@
+"""ServerStrategy: what workers and servers have in common, in the same order on every rank."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nnmpi.config import Config
+from nnmpi.data import Loader
+from nnmpi.metrics import Sums
+from nnmpi.parallel.data.batch_size_check import check_micro_batches, check_parts
+from nnmpi.parallel.data.batch_split import BatchSplit
+from nnmpi.parallel.entries import Entries
+from nnmpi.parallel.evaluation import as_sums
+from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.server.exchange import wait_all
+from nnmpi.parallel.server.store import ServedStore, server_slices
+from nnmpi.parallel.strategy import TrainSpec
+
+
+class ServerStrategy:
+    """A rank's store and optimizer, and how it begins and ends."""
+
+    def __init__(self, config: Config, layout: Layout, spec: TrainSpec) -> None:
+        self.layout, self._task, self._control = layout, spec.task, spec.control
+        self._micro_batches = config.micro_batches
+        # how many steps a worker may be ahead of the slowest one
+        self._bound = {"bsp": 0, "ssp": config.staleness, "asp": math.inf}[config.sync]
+        # whether the gradients of a step are summed before one update
+        self._synchronous = self._bound == 0
+        trained = [p for p in spec.task.model.parameters() if p.requires_grad]
+        slices = server_slices(trained, layout.servers)
+        own = slices[layout.all.rank - layout.workers] if layout.serves else slice(0, 0)
+        self._store = ServedStore(trained, own)
+        self.optimizer = spec.optimizer(self._store.parameters)
+        self.entries = Entries(spec.task.model, layout.all)
+        self._staleness: dict[str, Any] = {}
+
+    def describe(self) -> dict[str, Any]:
+        ahead = None if self._bound == math.inf else int(self._bound)
+        return {"servers": self.layout.servers, "steps_ahead": ahead}
+
+    def outcome(self) -> dict[str, Any]:
+        """How often gradients were how stale, by worker."""
+        return {"staleness": self._staleness}
+
+    def _check_batches(self, loader: Loader) -> None:
+        """Refuses parts of a batch that are too small for the model, on all ranks alike."""
+        workers, parts, steps = self.layout.workers, self._micro_batches, self._control.steps
+        if self._synchronous:
+            check_micro_batches(self._task.model, loader, steps, parts)
+            return
+        check_parts(  # a worker sees only its own samples
+            self._task.model,
+            loader,
+            min(workers * steps, steps + self._bound + 1),  # the most that a worker may reach
+            [BatchSplit(parts, workers, r) for r in range(workers)],
+            f"{workers} x {parts} parts (workers x micro-batches)",
+            "fewer workers, another --batch-size or --sync bsp",
+        )
+
+    def _sum(self, found: np.ndarray) -> Sums:
+        """The sum over all ranks; those that wait leave their core to those that evaluate."""
+        wait_all([self.layout.all.start(found, "doubling")])
+        return as_sums(found)
+
+    def _close(self, staleness: Sequence[Counter[int]]) -> None:
+        """All ranks get the model of the first worker, and the staleness of the first server."""
+        comm = self.layout.all
+        comm.broadcast(self._store.flat)
+        self._store.close()
+        for _, buffer in self._task.model.named_buffers():
+            comm.broadcast(buffer)
+        self._staleness = _broadcast(staleness, self.layout)
+        self.layout.free()
+
+
+def _broadcast(staleness: Sequence[Counter[int]], layout: Layout) -> dict[str, dict[str, int]]:
+    """{worker: {staleness: how often}} of the first server, on every rank."""
+    first = layout.workers
+    width = np.array([1 + max((s for counts in staleness for s in counts), default=0)])
+    layout.all.broadcast(width, first)
+    table = np.zeros((layout.workers, width[0]), np.int64)
+    for row, counts in zip(table, staleness, strict=False):
+        row[:] = [counts[s] for s in range(width[0])]
+    layout.all.broadcast(table, first)
+    rows = enumerate(table.tolist())
+    return {str(w): {str(s): n for s, n in enumerate(row) if n} for w, row in rows}

@@ -1,0 +1,84 @@
+"""LocalStore: parameters and gradients of one rank, and what the stores of several have in common.
+
+              flat                          flat_grad
+LocalStore    this rank's                   this rank's: there is nothing to sum
+ReplicaStore  a copy on each rank           this rank's; the sums over dp replace it
+NodeStore     one memory for a node         this rank's segment; the sums are in one memory for a
+                                            node, and each rank updates the part that it summed
+SliceStore    a copy on each rank           a stack of buffers, one for each partial sum of slices
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from nnmpi import backend
+from nnmpi.backend import Array
+from nnmpi.comm import Comm
+from nnmpi.nn.store import FlatStore
+
+BLOCK = 8192  # numbers; OpenBLAS takes several threads for a dot product of more than 10,000
+
+Stretch = tuple[int, int]
+"""(start, stop) in a flat buffer."""
+
+
+class Bucket(NamedTuple):
+    """A stretch of gradients that is summed in one operation, over the ranks of `comm`."""
+
+    start: int
+    stop: int
+    comm: Comm
+
+
+class Sum(Protocol):
+    """A sum that has been started."""
+
+    def poll(self) -> bool: ...
+    def wait(self) -> None: ...
+
+
+class Complete:
+    """The sum over one rank."""
+
+    def poll(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        pass
+
+
+class LocalStore(FlatStore):
+    """The store of a rank that sums with no other."""
+
+    def begin(self) -> None:
+        """Starts a step: no parameter has a gradient."""
+        for p in self.parameters:
+            p.grad = None
+
+    def start(self, bucket: Bucket) -> Sum:
+        """Starts the sum of a bucket over its ranks."""
+        return Complete()
+
+    def summed(self) -> None:
+        """All sums are complete: from here on `flat_grad` holds them."""
+
+    def squares(self, stretches: Sequence[Stretch]) -> Array:
+        """The sum of the squares of the summed gradients there; the same bits on every rank."""
+        return sum(squares(self.flat_grad[lo:hi]) for lo, hi in stretches)
+
+    def settle(self) -> None:
+        """Returns when every rank has updated the parameters that it owns."""
+
+    def close(self) -> None:
+        """Frees shared memory; parameters move to memory of this rank. Every rank calls it."""
+
+
+def squares(g: Array) -> Array:
+    """The sum of squares, in blocks that are too short for BLAS to share out among threads.
+
+    So ranks with different numbers of threads get the same bits.
+    """
+    xp = backend.xp_of(g)
+    if not backend.of(g).is_host:
+        return xp.dot(g, g)
+    return xp.array(sum(float(b @ b) for b in (g[i : i + BLOCK] for i in range(0, len(g), BLOCK))))

@@ -1,0 +1,44 @@
+"""Small data, a small model and runs of a Trainer for several test files."""
+
+import hashlib
+import io
+
+import numpy as np
+
+from nnmpi import Trainer, nn
+from nnmpi import data as datasets
+from nnmpi.data import Dataset
+from nnmpi.nn.models import mlp
+from nnmpi.run.report import Event, Report
+
+
+def rows(n: int = 70, features: int = 6, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    """Three clouds that overlap, far from zero."""
+    rng, y = np.random.default_rng(1), np.arange(n) % classes
+    return rng.standard_normal((n, features)) + y[:, None] + 100, y
+
+
+def images() -> Dataset:
+    return datasets.load("synthetic:1x8x8:10:90", seed=3)
+
+
+def small() -> nn.Sequential:
+    return mlp(6, 8, 3)
+
+
+def fit(trainer: Trainer) -> Event:
+    return trainer.fit(Report(stdout=io.StringIO()))
+
+
+def equal(a: nn.Module, b: nn.Module) -> None:
+    theirs = b.state_dict()
+    for name, array in a.state_dict().items():
+        np.testing.assert_array_equal(array, theirs[name], err_msg=name, strict=True)
+
+
+def parameters_sha256(model: nn.Module) -> str:
+    """The hash of a model's parameters, which is that of the last event."""
+    digest = hashlib.sha256()
+    for p in model.parameters():
+        digest.update(np.ascontiguousarray(p.data).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,154 @@
+"""Entries: whole tensors from parts on several ranks, their hash, their files, and differences."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nnmpi
+from nnmpi import nn
+from nnmpi.comm import Comm
+from nnmpi.comm.transport import threads
+from nnmpi.nn.init import normal
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.place import Place
+from nnmpi.parallel.entries import Entries, first_difference
+from nnmpi.run import saving
+
+
+def part(comm: Comm, n: int) -> tuple[int, int]:
+    return n * comm.rank // comm.size, n * (comm.rank + 1) // comm.size
+
+
+class Cut(nn.Module):
+    """A weight cut by columns, one cut by rows, a cut buffer, and a bias that all ranks have."""
+
+    def __init__(self, comm: Comm) -> None:
+        columns = Place("", (3, 7), ((0, 3), part(comm, 7)), ("dp",))
+        rows = Place("", (5, 2), (part(comm, 5), (0, 2)), ("dp",))
+        self.columns = Parameter.drawn(columns, normal(1.0), (1, 0))
+        self.rows, self.bias = Parameter.drawn(rows, normal(1.0)), nn.Parameter(np.arange(4.0))
+        place = Place("", (7,), (part(comm, 7),))
+        self.register_buffer("mean", np.arange(*part(comm, 7), dtype="float32"), place)
+        self.register_buffer("count", np.array(3))
+
+
+def model(comm: Comm) -> nn.Module:
+    made = nn.Sequential(Cut(comm), nn.Linear(2, 2))
+    made.seed = 1
+    made[1].weight = made[0].bias.__class__(np.ones((2, 2)))
+    return made.to("float32")
+
+
+WHOLE = model(threads.alone()).state_dict()
+
+
+def digest() -> str:
+    found = hashlib.sha256()
+    for p in model(threads.alone()).parameters():
+        found.update(np.ascontiguousarray(p.data).tobytes())
+    return found.hexdigest()
+
+
+def equal(found: dict[str, np.ndarray]) -> None:
+    assert list(found) == list(WHOLE)
+    for name, value in found.items():
+        np.testing.assert_array_equal(value, WHOLE[name], err_msg=name, strict=True)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_the_writer_gets_each_tensor_whole_and_in_order(ranks: int) -> None:
+    def rank(comm: Comm) -> tuple[dict[str, np.ndarray], str, bool, Any]:
+        entries = Entries(model(comm), comm)
+        found = {entry.place.path: entry.value for entry in entries}
+        return found, entries.sha256(), entries.writer_has_all, entries.index()
+
+    (first, *others) = threads.run(ranks, rank)
+    equal(first[0])
+    assert not any(found for found, *_ in others)
+    assert {sha for _, sha, *_ in (first, *others)} == {digest()}
+    assert first[2] == (ranks == 1)
+    assert first[3] == [(name, a.dtype, a.shape) for name, a in WHOLE.items()]
+
+
+@pytest.mark.parametrize("writer", [0, 2])
+def test_every_rank_can_have_them_whole(writer: int) -> None:
+    def rank(comm: Comm) -> dict[str, np.ndarray]:
+        entries = Entries(model(comm), comm, writer=writer)
+        return {entry.place.path: entry.value for entry in entries.everywhere()}
+
+    for found in threads.run(3, rank):
+        equal(found)
+
+
+def test_a_stage_holds_its_layers_only() -> None:
+    """Rank 1 has the second layer, which rank 0 never draws."""
+
+    def rank(comm: Comm) -> tuple[dict[str, np.ndarray], list[bool]]:
+        whole = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+        own = whole[:2] if comm.rank == 0 else whole[2:]
+        own.to("float32")
+        if comm.rank == 0:
+            whole[1].running_mean += 7
+        paths = {p.place.path for p in own.parameters()}
+        buffers = {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
+        here = paths | (buffers if comm.rank == 0 else set())
+        found = {e.place.path: e.value for e in Entries(whole, comm, here.__contains__)}
+        return found, [p.is_drawn for p in whole.parameters()]
+
+    (found, drawn), (none, _) = threads.run(2, rank)
+    wanted = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    wanted[1].running_mean += 7
+    assert not none
+    assert drawn == [True] * 4 + [False] * 2
+    for name, value in wanted.state_dict().items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name, strict=True)
+
+
+def test_a_file_is_written_one_tensor_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+
+    def rank(comm: Comm) -> None:
+        entries = Entries(model(comm), comm)
+        arrays = (entry.value for entry in entries)
+        if comm.rank == 0:
+            index = [saving.Info(*info) for info in entries.index()]
+            saving.write(path, index, arrays)
+        assert not list(arrays)
+
+    threads.run(3, rank)
+    found = nnmpi.load(path)
+    equal({name: found[name] for name in WHOLE})
+
+
+def test_a_tied_parameter_counts_once_and_is_written_twice() -> None:
+    def rank(comm: Comm) -> tuple[list[str], str]:
+        tied = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
+        tied[1].weight = tied[0].weight
+        entries = Entries(tied.to("float32"), comm)
+        return [e.place.path for e in entries], entries.sha256()
+
+    single = nn.Sequential(nn.Linear(3, 3, bias=False)).to("float32")
+    names, sha = threads.run(2, rank)[0]
+    assert names == ["0.weight", "1.weight"]
+    assert sha == Entries(single, threads.alone()).sha256()
+
+
+@pytest.mark.parametrize("where", ["0.columns", "0.bias", "0.mean"])
+def test_only_copies_of_one_part_are_compared(where: str) -> None:
+    """Ranks 0 and 1 have one half, ranks 2 and 3 the other; rank 3 changes a number."""
+
+    def rank(comm: Comm) -> tuple[str, int] | None:
+        half = comm.split(comm.rank % 2, comm.rank)
+        assert half is not None
+        made = model(half)
+        if comm.rank == 3:
+            tensor = {place.path: t for place, t in made.tensors()}[where]
+            array = tensor.data if isinstance(tensor, nnmpi.Tensor) else tensor
+            array[..., 0] += 1
+        return first_difference(comm, made)
+
+    other = 0 if where == "0.bias" else 2
+    assert threads.run(4, rank) == [None, None, None, (where, other)]
