@@ -17,7 +17,7 @@ from itertools import count
 from typing import Any, NamedTuple, NoReturn, Protocol, Self, TypeAlias
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.kernels.progress_hook import breath
+from nnmpi.kernels.progress_hook import progress_hook
 from nnmpi.kernels.result import Prepare, Vjp
 
 recording: ContextVar[bool] = ContextVar("nnmpi_recording", default=True)
@@ -186,13 +186,13 @@ def backward(
             on_leaf(root)
         return
     contributed = None if on_leaf is None else _counting(root, on_leaf)
-    breathe = breath.get()
+    progress = progress_hook.get()
     grads: dict[Variable, Any] = {root: seed}
     ready = [(-root.node.made, root)]
     while ready:
         tensor = heappop(ready)[1]
         node, g = _arrived(tensor, grads.pop(tensor))
-        breathe()
+        progress()
         parents, needs, vjps, _, made = node
         for k in range(len(parents) - 1, -1, -1):  # weights come last: theirs are final early so
             parent = parents[k]

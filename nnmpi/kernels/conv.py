@@ -13,7 +13,7 @@ from typing import NamedTuple
 from nnmpi.backend import Array, of, xp_of
 from nnmpi.kernels import epilogue
 from nnmpi.kernels.im2col import Im2col, output_size
-from nnmpi.kernels.progress_hook import breath
+from nnmpi.kernels.progress_hook import progress_hook
 from nnmpi.kernels.result import Result
 from nnmpi.kernels.sums import column_sum
 from nnmpi.kernels.winograd import Winograd, grid
@@ -95,15 +95,15 @@ def conv2d(x: Array, w: Array, b: Array | None, f: Shape) -> Result:
         dx = xp.empty(xl.shape, x.dtype) if needs[0] else None
         dw = method.new_dw() if needs[1] else None
         db = xp.zeros(O, x.dtype) if needs[2] else None
-        breathe = breath.get()
+        progress = progress_hook.get()
         for s, mask in zip(chunks, masks, strict=True):
-            breathe()
+            progress()
             gs = epilogue.relu_gradient(gl[s], y[s]) if f.relu else xp.ascontiguousarray(gl[s])
             if db is not None:
                 db += column_sum(gs.reshape(-1, O))
             dz, view = method.cotangent(len(gs))
             _start(gs, view, mask, method.covers)
-            breathe()
+            progress()
             method.backward(s, dz, dx, dw)
         return Shared(dx, dw, db)
 

@@ -1,7 +1,7 @@
-"""A pause for others in the middle of long computations.
+"""A function that long computations call now and then, so that messages progress meanwhile.
 
-No MPI moves messages on while a rank computes. So whoever has some under way sets `breath`, and
-what computes for long calls it every few milliseconds.
+MPI moves no messages while a rank computes. Whoever has some in flight sets `progress_hook`;
+backward passes call it between nodes and between the chunks of a kernel, every few milliseconds.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,18 +10,20 @@ from contextvars import ContextVar
 
 
 def _nothing() -> None:
-    """Nobody waits for anything."""
+    """No message is in flight."""
 
 
-breath: ContextVar[Callable[[], object]] = ContextVar("nnmpi_breath", default=_nothing)
-"""What to call between two parts of a backward pass; ranks may be threads, so each has its own."""
+progress_hook: ContextVar[Callable[[], object]] = ContextVar(
+    "nnmpi_progress_hook", default=_nothing
+)
+"""What to call between chunks of work. A context variable, since ranks may be threads."""
 
 
 @contextmanager
-def breathing(f: Callable[[], object]) -> Iterator[None]:
-    """Inside, backward passes call f now and then."""
-    token = breath.set(f)
+def set_progress_hook(f: Callable[[], object]) -> Iterator[None]:
+    """Within it, backward passes call f between chunks of work."""
+    token = progress_hook.set(f)
     try:
         yield
     finally:
-        breath.reset(token)
+        progress_hook.reset(token)

@@ -23,7 +23,7 @@ from nnmpi.autograd import Tensor
 from nnmpi.autograd.functional import tensor
 from nnmpi.backend import Array, Backend
 from nnmpi.data import Load
-from nnmpi.kernels.progress_hook import breathing
+from nnmpi.kernels.progress_hook import set_progress_hook
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats, Pass, current_pass
@@ -238,7 +238,7 @@ class Executor:
     def _backward(self, op: Op) -> None:
         stage = self._stages[op.stage]
         self._input, root = self._live.pop((op.stage, op.micro))
-        with breathing(self._progress):
+        with set_progress_hook(self._progress):
             root.backward(stage.sink.seed(op.micro, root), on_leaf=self._on_leaf)
         stage.source.give_back(op.micro, self._input)
 

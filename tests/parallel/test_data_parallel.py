@@ -15,7 +15,7 @@ from nnmpi.comm import Comm
 from nnmpi.comm.allreduce.dispatch import NAMES
 from nnmpi.comm.transport import threads
 from nnmpi.config import ALLREDUCES
-from nnmpi.kernels.progress_hook import breathing
+from nnmpi.kernels.progress_hook import set_progress_hook
 from nnmpi.mesh import Mesh
 from nnmpi.nn.models import digits_cnn, mlp
 from nnmpi.parallel import plan
@@ -218,17 +218,17 @@ def test_parameters_are_laid_out_as_they_are_used() -> None:
 # ---- between two parts of a backward pass
 
 
-def test_a_backward_pass_breathes() -> None:
+def test_a_backward_pass_calls_the_progress_hook() -> None:
     """At each node, and within a convolution at each chunk of images."""
     model = digits_cnn()
     x = nnmpi.tensor(np.random.default_rng(0).standard_normal((600, 1, 8, 8)).astype("float32"))
-    breaths: list[int] = []
+    calls: list[int] = []
     loss = model(x).sum()
-    with breathing(lambda: breaths.append(1)):
+    with set_progress_hook(lambda: calls.append(1)):
         loss.backward()
-    nodes = len(breaths)
+    nodes = len(calls)
     model(x[:1]).sum().backward()
-    assert len(breaths) == nodes
+    assert len(calls) == nodes
     assert nodes > 12
 
 
@@ -237,7 +237,7 @@ def test_the_gradient_of_a_weight_is_final_before_that_of_the_input_is_computed(
     model, order = mlp(4, 5, 3), []
     names = {id(p): name for name, p in model.named_parameters()}
     loss = model(nnmpi.tensor(np.ones((2, 4), "float32"))).sum()
-    with breathing(lambda: order.append("node")):
+    with set_progress_hook(lambda: order.append("node")):
         loss.backward(on_leaf=lambda p: order.append(names[id(p)]))
     assert order.index("3.weight") < order.index("node", order.index("3.bias"))
 
