@@ -10,18 +10,13 @@ gradient is final when as many contributions have arrived as nodes use it.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import ContextDecorator
-from contextvars import ContextVar, Token
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, NamedTuple, NoReturn, Protocol, Self, TypeAlias
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels.progress_hook import progress_hook
 from nnmpi.kernels.result import Prepare, Vjp
-
-recording: ContextVar[bool] = ContextVar("nnmpi_recording", default=True)
-"""Whether ops leave nodes behind; a context variable, since ranks may be threads."""
 
 tick = count(1).__next__
 """Numbers operations and in-place writes in the order in which they happen."""
@@ -75,23 +70,6 @@ USED = Node((), [], (), None, 0)
 
 OnLeaf: TypeAlias = Callable[[Any], None]
 """What is told of leaves whose gradients are final."""
-
-
-class no_grad(ContextDecorator):
-    """Within it, ops leave nothing behind to differentiate: a context manager and a decorator."""
-
-    def __init__(self) -> None:
-        self._tokens: list[Token[bool]] = []
-
-    def __enter__(self) -> None:
-        self._tokens.append(recording.set(False))
-
-    def __exit__(self, *exc: object) -> None:
-        recording.reset(self._tokens.pop())
-
-    def _recreate_cm(self) -> Self:
-        """One for each call of a decorated function, which may run in many threads at once."""
-        return type(self)()
 
 
 def _leaf_uses(root: Variable) -> dict[Variable, int]:

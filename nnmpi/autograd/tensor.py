@@ -12,6 +12,7 @@ from nnmpi import backend
 from nnmpi.autograd import tape
 from nnmpi.autograd.arguments import array_on, flat
 from nnmpi.autograd.ops import elementwise, linear, reduce, shape
+from nnmpi.autograd.recording import recording
 from nnmpi.autograd.tape import Memory, Node
 from nnmpi.backend import Array
 from nnmpi.kernels.result import Result, Vjp
@@ -180,7 +181,7 @@ class Tensor:
     def _is_followed(self, value: Any) -> bool:
         """Whether a gradient should pass through this tensor or the value."""
         either = self.requires_grad or (isinstance(value, Tensor) and value.requires_grad)
-        return either and tape.recording.get()
+        return either and recording.get()
 
     def mark_written(self) -> None:
         """Tell the tape that the numbers have changed: older graphs that used them are void."""
@@ -292,7 +293,7 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
     y = Tensor(value if hasattr(value, "__setitem__") else np.asarray(value))
     if result.is_view and parents[0] is not None:
         y.memory = parents[0].memory
-    if True in needs and tape.recording.get():
+    if True in needs and recording.get():
         y.requires_grad = True
         y.node = Node(parents, needs, result.vjps, result.prepare, tape.tick())
     return y

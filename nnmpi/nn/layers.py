@@ -7,7 +7,7 @@ import numpy as np
 from nnmpi import backend, keyed
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.ops import conv, elementwise, linear
-from nnmpi.autograd.tape import recording
+from nnmpi.autograd.recording import recording
 from nnmpi.kernels.conv import CONVOLUTIONS
 from nnmpi.nn import init
 from nnmpi.nn.module import Module

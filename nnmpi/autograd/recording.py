@@ -1,0 +1,25 @@
+"""Whether operations are recorded, so that gradients can be computed."""
+
+from contextlib import ContextDecorator
+from contextvars import ContextVar, Token
+from typing import Self
+
+recording: ContextVar[bool] = ContextVar("nnmpi_recording", default=True)
+"""Whether ops record nodes. A context variable, since ranks may be threads."""
+
+
+class no_grad(ContextDecorator):
+    """Within it ops record nothing; a context manager and a decorator."""
+
+    def __init__(self) -> None:
+        self._tokens: list[Token[bool]] = []
+
+    def __enter__(self) -> None:
+        self._tokens.append(recording.set(False))
+
+    def __exit__(self, *exc: object) -> None:
+        recording.reset(self._tokens.pop())
+
+    def _recreate_cm(self) -> Self:
+        """A new one for each call of a decorated function: many threads may call it at once."""
+        return type(self)()
