@@ -1,12 +1,12 @@
-"""The tape: what a result was made from, and the walk back through it.
+"""The tape: how each result was made, and the walk back through it.
 
-    Node(parents, vjps, prepare)     how one tensor came to be
-    backward(root, seed, on_leaf)    gradients of every leaf under root
+    Node(parents, needs, vjps, prepare)       how one tensor was made
+    backward(root, seed, on_leaf, until)      the gradient of every leaf under root
 
-There is no list of all operations anywhere: the tape is the nodes that hang
-from the root. They are visited latest first, so that a tensor's gradient is
-complete when its turn comes: whatever used it was made after it. A leaf's
-gradient is final when as many contributions have arrived as nodes use it.
+There is no global list of operations: the tape is the nodes that hang from the
+root. They are visited latest first, so that the gradient of a tensor is
+complete when it is visited: whatever used it was made after it. The gradient of
+a leaf is final when as many contributions have arrived as nodes use it.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,11 +42,11 @@ class Variable(Protocol):
         """The element type; a gradient has it too."""
 
     def receive(self, vjp: Vjp, g: Any) -> None:
-        """Take a contribution to this leaf's gradient."""
+        """Add `vjp(g, out)` to this leaf's gradient."""
 
 
 class Memory:
-    """When the memory behind a tensor was last written in place; its views share this."""
+    """When the memory of a tensor was last written in place; its views share this object."""
 
     __slots__ = ("written",)
 
@@ -65,58 +65,17 @@ class Node(NamedTuple):
 
 
 USED = Node((), [], (), None, 0)
-"""Stands in the place of a node that a backward pass has used up."""
+"""Takes the place of a node once a backward pass has used it."""
 
+Visit: TypeAlias = tuple[int, Any, Node, Sequence[bool]]
+"""(-made, tensor, its node, which parents to go to); a heap of these gives the latest first."""
 
 OnLeaf: TypeAlias = Callable[[Any], None]
-"""What is told of leaves whose gradients are final."""
-
-
-def _leaf_uses(root: Variable) -> dict[Variable, int]:
-    """How many contributions each leaf under root will get."""
-    uses: dict[Variable, int] = {}
-    seen, stack = {root}, [root]
-    while stack:
-        node = stack.pop().node
-        assert node is not None
-        for parent, need in zip(node.parents, node.needs, strict=True):
-            if need and parent.node is None:
-                uses[parent] = uses.get(parent, 0) + 1
-            elif need and parent not in seen:
-                seen.add(parent)
-                stack.append(parent)
-    return uses
-
-
-def _counting(root: Variable, on_leaf: OnLeaf) -> OnLeaf:
-    """What to call at each contribution to a leaf under root: on_leaf hears of the last one."""
-    uses = _leaf_uses(root)
-
-    def contributed(leaf: Variable) -> None:
-        uses[leaf] -= 1
-        if not uses[leaf]:
-            on_leaf(leaf)
-
-    return contributed
-
-
-def _refuse_used() -> NoReturn:
-    raise RuntimeError(
-        "backward: this graph has been used up by an earlier backward; "
-        "pass retain_graph=True to that one, or run the forward pass again"
-    )
-
-
-def _refuse_written(tensor: Variable) -> NoReturn:
-    raise RuntimeError(
-        f"backward: a tensor of shape {tensor.shape} was written in place after the forward pass "
-        "had used it, so the gradient would be wrong; run the forward pass again after the write, "
-        "or write to a copy"
-    )
+"""Called with each leaf whose gradient is final."""
 
 
 def seed(root: Variable, gradient: Array | None) -> Array:
-    """Where a backward pass from root starts: the gradient given, or 1 for a scalar."""
+    """The gradient that a backward pass starts from: the one given, or 1 for a scalar root."""
     if not root.requires_grad:
         raise RuntimeError("backward: nothing under this tensor requires a gradient")
     xp = xp_of(root.data)
@@ -135,60 +94,219 @@ def seed(root: Variable, gradient: Array | None) -> Array:
     return xp.ones(root.shape, root.dtype)
 
 
-def _arrived(tensor: Variable, g: Any) -> tuple[Node, Any]:
-    """The node of a tensor whose gradient is complete, and that gradient as its vjps take it."""
-    node = tensor.node
-    if node is USED or node is None:
-        _refuse_used()
-    if tensor.memory.written > node.made:
-        _refuse_written(tensor)
-    if g.dtype != tensor.dtype:
-        g = g.astype(tensor.dtype)
-    return node, g if node.prepare is None else node.prepare(g, node.needs)
-
-
 def backward(
     root: Variable,
     seed: Array,
     on_leaf: OnLeaf | None = None,
     retain_graph: bool = False,
-) -> None:
+    until: Variable | None = None,
+) -> "Rest | None":
     """Add to every leaf under root the gradient of sum(root * seed).
 
-    `on_leaf(leaf)` is called once per leaf, as soon as its gradient is final. Nodes are used up,
-    so that what they hold is freed on the way, unless `retain_graph`.
+    `on_leaf(leaf)` is called once per leaf, as soon as its gradient is final. Nodes are marked
+    as used and what they hold is freed on the way, unless `retain_graph`.
+
+    With `until`, a tensor under root, only its gradient is computed; `finish` of what is returned
+    computes the others.
     """
+    path = None if until is None else _path(root, until)
     if root.node is None:
-        root.receive(lambda g, out: g, seed)
+        root.receive(_same, seed)
         if on_leaf is not None:
             on_leaf(root)
-        return
-    contributed = None if on_leaf is None else _counting(root, on_leaf)
+        return None if until is None else Rest([], {}, retain_graph)
+    if root.node is USED:
+        _refuse_used()
+    visits: list[Visit] = [(-root.node.made, root, root.node, root.node.needs)]
+    if until is None or path is None:
+        _walk(visits, {root: seed}, on_leaf, retain_graph)
+        return None
+    rest = _walk_path(visits, {root: seed.copy()}, until, path, retain_graph)
+    if until.node is None and on_leaf is not None:
+        on_leaf(until)
+    return rest
+
+
+class Rest:
+    """The second half of a backward pass: all that was not needed for the gradient of `until`.
+
+    Until it is finished it holds the nodes on the path to `until` that have other parents, and
+    the gradients of their results.
+    """
+
+    __slots__ = ("_grads", "_retain_graph", "_visits")
+
+    def __init__(
+        self, visits: list[Visit], grads: dict[Variable, Array], retain_graph: bool
+    ) -> None:
+        self._visits: list[Visit] | None = visits
+        self._grads, self._retain_graph = grads, retain_graph
+
+    def finish(self, on_leaf: OnLeaf | None = None) -> None:
+        """Add its gradient to every leaf but `until`: the bits of an undivided pass.
+
+        `on_leaf(leaf)` is called once per leaf, as soon as its gradient is final.
+        """
+        visits, self._visits = self._visits, None
+        if visits is None:
+            raise RuntimeError("finish: this backward pass is finished already; call it once")
+        _walk(visits, self._grads, on_leaf, self._retain_graph)
+
+
+def _walk(
+    visits: list[Visit], grads: dict[Variable, Any], on_leaf: OnLeaf | None, retain_graph: bool
+) -> None:
+    """Visit these tensors, whose gradients are complete, and all tensors under them."""
+    contributed = None if on_leaf is None else _counting(visits, on_leaf)
     progress = progress_hook.get()
-    grads: dict[Variable, Any] = {root: seed}
-    ready = [(-root.node.made, root)]
-    while ready:
-        tensor = heappop(ready)[1]
-        node, g = _arrived(tensor, grads.pop(tensor))
+    while visits:
+        visit = heappop(visits)
+        tensor = visit[1]
+        _pass_on(visit, grads.pop(tensor), visits, grads, contributed)
         progress()
-        parents, needs, vjps, _, made = node
-        for k in range(len(parents) - 1, -1, -1):  # weights come last: theirs are final early so
-            parent = parents[k]
-            if parent is not None and parent.memory.written > made:
-                _refuse_written(parent)
-            if not needs[k]:
-                continue
-            vjp = vjps[k]
-            if parent.node is None:
-                parent.receive(vjp, g)
-                if contributed is not None:
-                    contributed(parent)
-            elif parent.node is USED:
-                _refuse_used()
-            elif parent in grads:
-                grads[parent] = grads[parent] + vjp(g, None)
-            else:
-                grads[parent] = vjp(g, None)
-                heappush(ready, (-parent.node.made, parent))
         if not retain_graph:
             tensor.node = USED
+
+
+def _walk_path(
+    visits: list[Visit],
+    grads: dict[Variable, Any],
+    until: Variable,
+    path: set[Variable],
+    retain_graph: bool,
+) -> Rest:
+    """Visit the tensors of the path alone, and keep for later the gradients of the others.
+
+    A tensor of the path is used by tensors of the path only, so its gradient is complete when
+    it is visited, and its contributions arrive in the order of an undivided pass.
+    """
+    rest: list[Visit] = []
+    kept: dict[Variable, Array] = {}
+    progress = progress_hook.get()
+    while visits:
+        made, tensor, node, needs = heappop(visits)
+        g = grads.pop(tensor)
+        if tensor is until:
+            until.receive(_same, g)
+            others = needs
+        else:
+            towards = [need and p in path for p, need in zip(node.parents, needs, strict=True)]
+            others = [need and not t for need, t in zip(needs, towards, strict=True)]
+            _pass_on((made, tensor, node, towards), g, visits, grads, None)
+            progress()
+        if True in others:
+            rest.append((made, tensor, node, others))
+            kept[tensor] = g
+        if not retain_graph:
+            tensor.node = USED
+    return Rest(rest, kept, retain_graph)
+
+
+def _pass_on(
+    visit: Visit,
+    g: Any,
+    visits: list[Visit],
+    grads: dict[Variable, Any],
+    contributed: OnLeaf | None,
+) -> None:
+    """Add to the gradients of a tensor's parents, from its own gradient g."""
+    _, tensor, node, needs = visit
+    parents, _, vjps, prepare, made = node
+    if tensor.memory.written > made:
+        _refuse_written(tensor)
+    if g.dtype != tensor.dtype:
+        g = g.astype(tensor.dtype)
+    if prepare is not None:
+        g = prepare(g, needs)
+    for k in range(len(parents) - 1, -1, -1):  # weights come last: theirs are final early so
+        parent = parents[k]
+        if parent is not None and parent.memory.written > made:
+            _refuse_written(parent)
+        if not needs[k]:
+            continue
+        above = parent.node
+        if above is None:
+            parent.receive(vjps[k], g)
+            if contributed is not None:
+                contributed(parent)
+        elif above is USED:
+            _refuse_used()
+        elif parent in grads:
+            grads[parent] = grads[parent] + vjps[k](g, None)
+        else:
+            grads[parent] = vjps[k](g, None)
+            heappush(visits, (-above.made, parent, above, above.needs))
+
+
+def _path(root: Variable, until: Variable) -> set[Variable]:
+    """`until` and the tensors under root that were computed from it."""
+    inner, seen, stack = [], {root}, [root]
+    while stack:
+        tensor = stack.pop()
+        if tensor.node is None or tensor is until:
+            continue
+        if tensor.node is USED:
+            _refuse_used()
+        inner.append((tensor.node, tensor))
+        for parent, need in zip(tensor.node.parents, tensor.node.needs, strict=True):
+            if need and parent not in seen:
+                seen.add(parent)
+                stack.append(parent)
+    path = {until}
+    for node, tensor in sorted(inner, key=lambda pair: pair[0].made):
+        if any(need and p in path for p, need in zip(node.parents, node.needs, strict=True)):
+            path.add(tensor)
+    if root not in path or not until.requires_grad:
+        raise ValueError(
+            f"backward: until is a tensor of shape {until.shape} that no gradient of this result "
+            f"reaches; give one that requires a gradient and that the result (of shape "
+            f"{root.shape}) was computed from, neither under no_grad nor through detach()"
+        )
+    return path
+
+
+def _counting(visits: list[Visit], on_leaf: OnLeaf) -> OnLeaf:
+    """What to call at each contribution to a leaf; the last one of each leaf calls on_leaf."""
+    uses = _leaf_uses(visits)
+
+    def contributed(leaf: Variable) -> None:
+        uses[leaf] -= 1
+        if not uses[leaf]:
+            on_leaf(leaf)
+
+    return contributed
+
+
+def _leaf_uses(visits: list[Visit]) -> dict[Variable, int]:
+    """How many contributions each leaf under these tensors will get."""
+    uses: dict[Variable, int] = {}
+    seen: set[Variable] = set()
+    stack = [(node, needs) for _, _, node, needs in visits]
+    while stack:
+        node, needs = stack.pop()
+        for parent, need in zip(node.parents, needs, strict=True):
+            if need and parent.node is None:
+                uses[parent] = uses.get(parent, 0) + 1
+            elif need and parent not in seen:
+                seen.add(parent)
+                stack.append((parent.node, parent.node.needs))
+    return uses
+
+
+def _same(g: Array, out: Array | None) -> Array:
+    return g
+
+
+def _refuse_used() -> NoReturn:
+    raise RuntimeError(
+        "backward: this graph has been used up by an earlier backward; "
+        "pass retain_graph=True to that one, or run the forward pass again"
+    )
+
+
+def _refuse_written(tensor: Variable) -> NoReturn:
+    raise RuntimeError(
+        f"backward: a tensor of shape {tensor.shape} was written in place after the forward pass "
+        "had used it, so the gradient would be wrong; run the forward pass again after the write, "
+        "or write to a copy"
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from nnmpi.autograd import tape
 from nnmpi.autograd.arguments import array_on, flat
 from nnmpi.autograd.ops import elementwise, linear, reduce, shape
 from nnmpi.autograd.recording import recording
-from nnmpi.autograd.tape import Memory, Node
+from nnmpi.autograd.tape import Memory, Node, OnLeaf, Rest
 from nnmpi.backend import Array
 from nnmpi.kernels.result import Result, Vjp
 
@@ -146,16 +146,39 @@ class Tensor:
 
     # ---- gradients
 
+    @overload
     def backward(
         self,
         gradient: Array | Tensor | None = None,
         *,
-        on_leaf: Callable[[Any], None] | None = None,
+        on_leaf: OnLeaf | None = None,
         retain_graph: bool = False,
-    ) -> None:
-        """Add the gradient of this scalar (of sum(self * gradient), if given) to every leaf."""
+    ) -> None: ...
+
+    @overload
+    def backward(
+        self,
+        gradient: Array | Tensor | None = None,
+        *,
+        on_leaf: OnLeaf | None = None,
+        retain_graph: bool = False,
+        until: Tensor,
+    ) -> Rest: ...
+
+    def backward(
+        self,
+        gradient: Array | Tensor | None = None,
+        *,
+        on_leaf: OnLeaf | None = None,
+        retain_graph: bool = False,
+        until: Tensor | None = None,
+    ) -> Rest | None:
+        """Add the gradient of this scalar (of sum(self * gradient), if given) to every leaf.
+
+        With `until`, compute only `until.grad`; `finish()` of what is returned does the others.
+        """
         given = gradient.data if isinstance(gradient, Tensor) else gradient
-        tape.backward(self, tape.seed(self, given), on_leaf, retain_graph)
+        return tape.backward(self, tape.seed(self, given), on_leaf, retain_graph, until)
 
     def receive(self, vjp: Vjp, g: Any) -> None:
         """Take a contribution to this leaf's gradient."""

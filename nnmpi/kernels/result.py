@@ -1,4 +1,4 @@
-"""What a differentiable kernel hands back: a value and one vjp per argument."""
+"""What a differentiable kernel returns: a value and one vjp per argument."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -8,14 +8,15 @@ from nnmpi.backend import Array
 Vjp = Callable[[Any, Array | None], Array]
 """`vjp(g, out)`: the gradient of one argument from the gradient `g` of the value.
 
-`out` is where the caller would like the answer, or None; a vjp that can write
-there does and returns it, any other returns an array of its own.
+`out` is None or an array for the result; a vjp that can write there does so and returns it, any
+other returns another array. It leaves `g` as it is.
 """
 
 Prepare = Callable[[Array, Sequence[bool]], Any]
-"""`prepare(g, needs)`: what the vjps share, computed once per backward pass.
+"""`prepare(g, needs)`: what the vjps share; each of them then gets this instead of `g`.
 
-Each vjp then gets this instead of `g`; `needs` says which arguments will be asked for.
+`needs` marks the arguments whose gradients will be computed. It is pure: a backward pass in two
+halves calls it twice, with needs that have no argument in common.
 """
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from device import DEVICE, waits
 from opcases import ELEMENTWISE
+from opcases_all import CASES, each, evaluated, is_leaf, single, weights
 from opcases_layers import LAYERS
 from opcases_shapes import SHAPES
 from oracle import needs_torch, pytorch
@@ -21,39 +22,16 @@ from nnmpi.autograd.check import directional_error
 from nnmpi.autograd.ops.gelu import erfc
 from nnmpi.kernels.result import Result
 
-CASES = ELEMENTWISE | SHAPES | LAYERS
 SMOOTH = [name for name, case in CASES.items() if case.smooth]
-
-
-def followed(array: Any) -> bool:
-    """Whether an argument is one that an op is differentiated by."""
-    return getattr(getattr(array, "dtype", None), "kind", "") == "f"
-
-
-def each(change: Callable[[np.ndarray], Any], value: Any) -> Any:
-    """`value` with every NumPy array in it changed."""
-    if isinstance(value, np.ndarray):
-        return change(value)
-    if isinstance(value, list | tuple):
-        return type(value)(each(change, v) for v in value)
-    return {k: each(change, v) for k, v in value.items()} if isinstance(value, dict) else value
-
-
-def weights(shape: tuple[int, ...]) -> np.ndarray:
-    """What a value is weighted by on the way to a scalar, so that each of its elements counts."""
-    return np.asarray(np.random.default_rng(1).standard_normal(shape))
 
 
 def answer(
     name: str, change: Callable[[np.ndarray], Any] = np.copy, leaf: type[Tensor] = Tensor
 ) -> list[Any]:
     """The op's value, and its gradient by each argument that has one."""
-    case = CASES[name]
-    arrays = each(change, case.arrays(name))
-    args = [leaf(a, requires_grad=True) if followed(a) else a for a in arrays]
-    y = case.run(case.op, *args, **each(change, dict(case.options)))
+    y, leaves = evaluated(name, change, leaf)
     y.backward(weights(y.shape))
-    return [y.data, *(a.grad for a in args if isinstance(a, Tensor))]
+    return [y.data, *(a.grad for a in leaves)]
 
 
 def agree(ours: list[Any], theirs: list[Any], tolerance: float = 1e-12) -> bool:
@@ -91,7 +69,7 @@ def test_gradients_are_finite_differences(name):
     case = CASES[name]
     arrays = case.arrays(name)
     for k, array in enumerate(arrays):
-        if not followed(array):
+        if not is_leaf(array):
             continue
 
         def of_one(t: Tensor, k: int = k) -> Tensor:
@@ -135,9 +113,6 @@ def test_float32_stays_float32(name):
     class Leaf(Tensor):
         def receive(self, vjp: Any, g: Any) -> None:
             kinds.append(vjp(g, None).dtype.name)
-
-    def single(a: np.ndarray) -> np.ndarray:
-        return a.astype("float32") if followed(a) else a
 
     with np.errstate(over="ignore"):
         value, *grads = answer(name, single, Leaf)

@@ -99,10 +99,11 @@ def batch_norm(
 ) -> Result:
     """(x - mean) / sqrt(var + eps) * w + b, channel by channel.
 
-    n is how many numbers each statistic was made of, and 0 if they were given from outside
-    (evaluation), for then they do not depend on x. Where n counts more than x has, `total`
-    sums a 1-D array over all who have a part of them; it is called once on the way back, for
-    the gradient of x. The gradients of w and b are those of this x alone.
+    n is how many numbers each statistic was computed from, and 0 if they do not depend on x
+    (evaluation). Where n counts samples of other ranks too, `total` sums a 1-D array over these
+    ranks. A backward pass calls it once, for the gradient of x: in two halves, it is the half that
+    computes this gradient, which is the same one on every rank. The gradients of w and b are those
+    of this x alone.
     """
     r = 1 / xp_of(x).sqrt(var + eps)
     xhat = (_rows(x) - mean) * r

@@ -1,0 +1,320 @@
+"""A backward pass in two halves, first the gradient of one tensor and then all others:
+the bits of an undivided pass.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from opcases_all import CASES, evaluated, single, weights
+
+import nnmpi
+from nnmpi import nn
+from nnmpi.autograd import Tensor, apply, no_grad
+from nnmpi.kernels.result import Result
+from nnmpi.nn.models import MODELS, mlp
+from nnmpi.nn.passes import Pass, current_pass
+
+SEVERAL = [name for name in CASES if len(evaluated(name)[1]) > 1]
+TYPES: dict[str, Callable[[np.ndarray], Any]] = {"float64": np.copy, "float32": single}
+floats = pytest.mark.parametrize("dtype", ["float32", "float64"])
+
+
+def leaf(*values: float) -> Tensor:
+    return Tensor(np.array(values, "float64"), requires_grad=True)
+
+
+def bits(tensors: list[Tensor]) -> list[Any]:
+    """Their gradients, comparable: NaN included."""
+    return [None if t.grad is None else (t.grad.dtype, t.grad.tobytes()) for t in tensors]
+
+
+@pytest.mark.parametrize("change", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize("name", SEVERAL)
+def test_two_halves_of_every_op_give_the_bits_of_the_whole(name, change):
+    y, whole = evaluated(name, change)
+    y.backward(weights(y.shape))
+    for k in range(len(whole)):
+        y, leaves = evaluated(name, change)
+        rest = y.backward(weights(y.shape), until=leaves[k])
+        assert [t.grad is None for t in leaves] == [i != k for i in range(len(leaves))]
+        first = bits([leaves[k]])
+        rest.finish()
+        assert bits(leaves) == bits(whole)
+        assert bits([leaves[k]]) == first
+
+
+# ---- models
+
+
+class Branchy(nn.Module):
+    """Branches of unequal depth, a weight used three times, a skip connection, a constant."""
+
+    def __init__(self) -> None:
+        self.a, self.b = nn.Linear(5, 5), nn.Linear(5, 5)
+        self.b.weight = self.a.weight
+        self.norm, self.last = nn.LayerNorm(5), nn.Linear(10, 3)
+        self.scale = nn.Parameter(np.linspace(0.5, 1.5, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = nnmpi.tanh(self.a(x))
+        g = self.norm(self.b(h) * self.scale + x) / (1 + self.scale * self.scale)
+        h = self.a(h + g * 0.5) - h
+        return self.last(nnmpi.concatenate([h, nnmpi.sigmoid(g)], axis=1))
+
+
+def batch_norm_first() -> nn.Module:
+    return nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 4), nn.BatchNorm1d(4, affine=False))
+
+
+NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "mlp": (lambda: mlp(12, 7, 5, 3), (6, 12)),
+    "digits-cnn": (MODELS["digits-cnn"], (9, 1, 8, 8)),
+    "mnist-cnn": (MODELS["mnist-cnn"], (3, 1, 28, 28)),
+    "branches": (Branchy, (4, 5)),
+    "BatchNorm first": (batch_norm_first, (5, 6)),
+}
+nets = pytest.mark.parametrize(("make", "shape"), NETS.values(), ids=NETS)
+
+
+def forward(make: Callable[[], nn.Module], shape: tuple[int, ...], dtype: str) -> Any:
+    """(loss, input, parameters) of a new model."""
+    model = make().to(dtype)
+    data = np.random.default_rng(0).standard_normal(shape).astype(dtype)
+    x = nnmpi.tensor(data, requires_grad=True)
+    loss = nn.CrossEntropyLoss()(model(x), np.arange(shape[0]) % 3)
+    return loss, x, model.parameters()
+
+
+@floats
+@nets
+def test_two_halves_of_a_model_give_the_bits_of_the_whole(make, shape, dtype):
+    loss, x, whole = forward(make, shape, dtype)
+    loss.backward()
+    expected = bits([x, *whole])
+    loss, x, parameters = forward(make, shape, dtype)
+    rest = loss.backward(until=x)
+    assert bits([x]) == expected[:1]
+    assert not any(p.has_grad for p in parameters)
+    rest.finish()
+    assert bits([x, *parameters]) == expected
+
+
+@floats
+@nets
+def test_until_a_parameter(make, shape, dtype):
+    """One that several layers share, too."""
+    loss, x, whole = forward(make, shape, dtype)
+    loss.backward()
+    expected = bits([x, *whole])
+    for k in range(len(whole)):
+        loss, x, parameters = forward(make, shape, dtype)
+        rest = loss.backward(until=parameters[k])
+        assert [p.has_grad for p in parameters] == [i == k for i in range(len(whole))]
+        rest.finish()
+        assert bits([x, *parameters]) == expected
+
+
+def test_micro_batches_whose_second_halves_come_late_add_up_in_their_order():
+    model, xs = mlp(5, 4, 3), [np.random.default_rng(m).standard_normal((6, 5)) for m in range(3)]
+    model.to("float64")
+
+    def losses() -> list[Tensor]:
+        return [model(nnmpi.tensor(x, requires_grad=True)).sum() for x in xs]
+
+    for loss in losses():
+        loss.backward()
+    expected = bits(model.parameters())
+    model.zero_grad()
+    inputs = [nnmpi.tensor(x, requires_grad=True) for x in xs]
+    rests = [model(x).sum().backward(until=x) for x in inputs]
+    assert not any(p.has_grad for p in model.parameters())
+    for rest in rests:
+        rest.finish()
+    assert bits(model.parameters()) == expected
+
+
+# ---- where it stops
+
+
+def test_until_a_tensor_in_the_middle():
+    """Its own gradient comes first; what lies under it waits, as does what lies beside it."""
+    w, v, x = leaf(2, 3), leaf(5, 7), leaf(0.1, 0.7)
+
+    def graph() -> tuple[Tensor, Tensor]:
+        h = x * w
+        return h, (nnmpi.exp(h) * v + h * w + v).sum()
+
+    graph()[1].backward()
+    expected = bits([w, v, x])
+    w.grad = v.grad = x.grad = None
+    h, y = graph()
+    rest = y.backward(until=h)
+    assert np.array_equal(h.grad, np.exp(h.data) * v.data + w.data)
+    assert bits([w, v, x]) == [None] * 3
+    h.grad[...] = np.nan  # memory of its own
+    rest.finish()
+    assert bits([w, v, x]) == expected
+
+
+def test_until_the_root():
+    a = leaf(1, 2)
+    y = a * 3
+    rest = y.backward(np.array([1.0, 10.0]), until=y)
+    assert y.grad.tolist() == [1, 10]
+    assert a.grad is None
+    rest.finish()
+    assert a.grad.tolist() == [3, 30]
+    seen = []
+    rest = a.backward(np.ones(2), until=a, on_leaf=seen.append)
+    rest.finish(seen.append)
+    assert a.grad.tolist() == [4, 31]
+    assert len(seen) == 1
+
+
+def test_until_a_tensor_that_does_not_lead_to_the_root_is_refused():
+    a, b, constant = leaf(1, 2), leaf(3, 4, 5), Tensor(np.ones(2))
+    y = (a * constant).sum()
+    for stranger in (b, constant, a * 2, a.detach(), y * 2):
+        with pytest.raises(ValueError, match="until is a tensor of shape"):
+            y.backward(until=stranger)
+    with pytest.raises(ValueError, match=r"until is a tensor of shape \(3,\)"):
+        a.backward(np.ones(2), until=b)
+    with no_grad():
+        cut = a * 3
+    with pytest.raises(ValueError, match="no_grad"):
+        (a * cut).sum().backward(until=cut)
+    y.backward()
+    assert a.grad.tolist() == [1, 1]
+
+
+def test_only_nodes_on_the_way_are_visited_at_first():
+    visits = []
+
+    def noted(name: str, t: Tensor) -> Tensor:
+        return apply(lambda a: Result(a, (lambda g, out: visits.append(name) or g,)), t)
+
+    a, b = leaf(1), leaf(2)
+    side = noted("side", b * 3)
+    y = (noted("path", a * 2) * side).sum()
+    rest = y.backward(until=a)
+    assert visits == ["path"]
+    rest.finish()
+    assert visits == ["path", "side"]
+
+
+# ---- the hook
+
+
+def test_each_leaf_is_reported_once_when_its_gradient_is_final():
+    loss, x, parameters = forward(Branchy, (4, 5), "float64")
+    first, second = [], []
+    rest = loss.backward(until=x, on_leaf=first.append)
+    assert [id(t) for t in first] == [id(x)]
+    rest.finish(on_leaf=lambda p: second.append((p, p.grad.copy())))
+    assert sorted(id(p) for p, _ in second) == sorted(map(id, parameters))
+    assert all(np.array_equal(p.grad, then) for p, then in second)
+
+
+def test_leaves_are_reported_in_the_order_of_an_undivided_pass():
+    orders = []
+    for halves in (False, True):
+        loss, x, parameters = forward(MODELS["digits-cnn"], (4, 1, 8, 8), "float32")
+        index = {id(p): i for i, p in enumerate(parameters)}
+        order: list[int] = []
+        note = lambda p, o=order, i=index: o.append(i.get(id(p), -1))  # noqa: E731
+        if halves:
+            loss.backward(until=x).finish(note)
+        else:
+            loss.backward(on_leaf=note)
+        orders.append([i for i in order if i >= 0])
+    assert orders[0] == orders[1]
+
+
+# ---- statistics over several ranks
+
+
+class Counting:
+    """Batch statistics of one rank that count their collectives."""
+
+    def __init__(self) -> None:
+        self.totals = 0
+
+    def statistics(self, own: Any, track: Callable[[Any], None]) -> Any:
+        track(own)
+        return own
+
+    def total(self, sums: np.ndarray) -> np.ndarray:
+        self.totals += 1
+        return sums
+
+
+@pytest.mark.parametrize("which", ["input", "weight"])
+def test_sums_over_ranks_are_taken_once_in_the_half_of_the_input(which):
+    layer, stats = nn.BatchNorm1d(3), Counting()
+    x = nnmpi.tensor(np.random.default_rng(0).standard_normal((4, 3)), requires_grad=True)
+    token = current_pass.set(Pass(0, None, stats))
+    try:
+        y = layer.to("float64")(x)
+    finally:
+        current_pass.reset(token)
+    rest = y.backward(weights(y.shape), until=x if which == "input" else layer.weight)
+    assert stats.totals == (which == "input")
+    rest.finish()
+    assert stats.totals == 1
+
+
+# ---- graphs that are used up or written to
+
+
+def test_a_half_uses_up_what_it_visits_and_runs_once():
+    a, b = leaf(1, 2), leaf(3, 4)
+    y = (a * b).sum()
+    rest = y.backward(until=a)
+    for again in (y.backward, lambda: y.backward(until=a), (y * 2).backward):
+        with pytest.raises(RuntimeError, match="used up"):
+            again()
+    with pytest.raises(RuntimeError, match="used up"):
+        (y * 2).backward(until=a)
+    rest.finish()
+    with pytest.raises(RuntimeError, match="finished already"):
+        rest.finish()
+    assert (a.grad.tolist(), b.grad.tolist()) == ([3, 4], [1, 2])
+
+
+def test_a_side_that_is_used_up_between_the_halves_is_refused():
+    a, b = leaf(1, 2), leaf(3, 4)
+    side = b * 2
+    rest = (a * side).sum().backward(until=a)
+    side.sum().backward()
+    with pytest.raises(RuntimeError, match="used up"):
+        rest.finish()
+
+
+def test_a_retained_graph_can_be_walked_again():
+    a, b = leaf(1, 2), leaf(3, 4)
+    y = (a * b * 2).sum()
+    for _ in range(2):
+        y.backward(until=a, retain_graph=True).finish()
+    y.backward()
+    assert (a.grad.tolist(), b.grad.tolist()) == ([18, 24], [6, 12])
+
+
+@pytest.mark.parametrize("which", ["a", "b", "h"])
+def test_a_write_between_the_halves_is_caught(which):
+    a, b = leaf(1, 2), leaf(3, 4)
+    h = a * b
+    rest = (h * b).sum().backward(until=a)
+    with no_grad():
+        {"a": a, "b": b, "h": h}[which][0] = 9.0
+    with pytest.raises(RuntimeError, match="written in place"):
+        rest.finish()
+
+
+def test_the_gradient_it_starts_from_may_be_overwritten_between_the_halves():
+    a, b, seed = leaf(1, 2), leaf(3, 4), np.ones(2)
+    rest = (a * b).backward(seed, until=a)
+    seed[...] = np.nan
+    rest.finish()
+    assert b.grad.tolist() == [1, 2]

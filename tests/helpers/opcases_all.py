@@ -1,0 +1,48 @@
+"""Every case of every op, and what a test needs to run one: its leaves and its seed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from opcases import ELEMENTWISE
+from opcases_layers import LAYERS
+from opcases_shapes import SHAPES
+
+from nnmpi.autograd import Tensor
+
+CASES = ELEMENTWISE | SHAPES | LAYERS
+
+
+def is_leaf(array: Any) -> bool:
+    """Whether an argument is one that an op is differentiated by."""
+    return getattr(getattr(array, "dtype", None), "kind", "") == "f"
+
+
+def each(change: Callable[[np.ndarray], Any], value: Any) -> Any:
+    """`value` with every NumPy array in it changed."""
+    if isinstance(value, np.ndarray):
+        return change(value)
+    if isinstance(value, list | tuple):
+        return type(value)(each(change, v) for v in value)
+    return {k: each(change, v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def single(a: np.ndarray) -> np.ndarray:
+    """A leaf in float32; other arrays as they are."""
+    return a.astype("float32") if is_leaf(a) else a
+
+
+def weights(shape: tuple[int, ...]) -> np.ndarray:
+    """The gradient that a backward pass starts from, so that each element of the value counts."""
+    return np.asarray(np.random.default_rng(1).standard_normal(shape))
+
+
+def evaluated(
+    name: str, change: Callable[[np.ndarray], Any] = np.copy, leaf: type[Tensor] = Tensor
+) -> tuple[Tensor, list[Tensor]]:
+    """The value of a case's op, and the leaves that it was computed from."""
+    case = CASES[name]
+    arrays = each(change, case.arrays(name))
+    args = [leaf(a, requires_grad=True) if is_leaf(a) else a for a in arrays]
+    y = case.run(case.op, *args, **each(change, dict(case.options)))
+    return y, [a for a in args if isinstance(a, Tensor)]
