@@ -1,4 +1,4 @@
-"""Automatic differentiation: tensors, the tape, and the ops on either side of it."""
+"""Automatic differentiation: tensors, the tape and differentiable ops."""
 
 from nnmpi.autograd.recording import no_grad
 from nnmpi.autograd.tensor import Tensor, apply

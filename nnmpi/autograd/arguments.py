@@ -1,4 +1,4 @@
-"""What users may write where a tensor needs an array or a shape."""
+"""Conversion of what users pass as arrays and as shapes."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ def array_on(on: backend.Backend, value: Any, dtype: Any = None) -> Array:
     """An array of any backend, a number or nested lists of numbers, as an array on this one."""
     array = value if backend.is_array(value) else np.asarray(value)
     if array.dtype.kind not in "biuf":
-        raise TypeError(f"a tensor holds real numbers; {type(value).__name__} is not that")
+        raise TypeError(f"a tensor holds real numbers, not {type(value).__name__}")
     return on.asarray(array, dtype)
 
 

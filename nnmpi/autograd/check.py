@@ -1,4 +1,4 @@
-"""Gradients against finite differences along one random direction: two evaluations an op."""
+"""Gradients compared with finite differences along a random direction: two evaluations of f."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from nnmpi.autograd.tensor import Tensor
 def directional_error(
     f: Callable[..., Tensor], *arrays: np.ndarray, seed: int = 0, step: float = 1e-6
 ) -> float:
-    """|finite difference - gradient . direction| over their size, for f of float64 arrays.
+    """The relative difference of finite difference and gradient . direction, for float64 arrays.
 
     f's value is weighted by a fixed random array, so that every element counts.
     """

@@ -1,4 +1,4 @@
-"""The ops as functions of tensors, under the names NumPy and PyTorch give them."""
+"""Differentiable functions of tensors, under their names in NumPy and PyTorch."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,9 +29,9 @@ def tensor(
     return Tensor(on.xp.array(array_on(on, value, dtype)), requires_grad)
 
 
-def _tensors(*values: Any, beside: tuple[Any, ...] = ()) -> list[Tensor]:
-    """Each value as a tensor, constants on the backend of the first that is one."""
-    on = next((backend.of(v.data) for v in (*values, *beside) if isinstance(v, Tensor)), CPU)
+def _tensors(*values: Any, others: tuple[Any, ...] = ()) -> list[Tensor]:
+    """Each value as a tensor; constants go to the backend of the first tensor given."""
+    on = next((backend.of(v.data) for v in (*values, *others) if isinstance(v, Tensor)), CPU)
     return [v if isinstance(v, Tensor) else Tensor(array_on(on, v)) for v in values]
 
 
@@ -66,45 +66,45 @@ def log_softmax(t: Any, axis: int = -1) -> Tensor:
 
 
 def maximum(a: Any, b: Any) -> Tensor:
-    """The larger of a and b, number by number."""
-    return apply(elementwise.maximum, *_scalar_last(a, b))
+    """The larger of a and b, elementwise."""
+    return apply(elementwise.maximum, *_pair(a, b))
 
 
 def minimum(a: Any, b: Any) -> Tensor:
-    """The smaller of a and b, number by number."""
-    return apply(elementwise.minimum, *_scalar_last(a, b))
+    """The smaller of a and b, elementwise."""
+    return apply(elementwise.minimum, *_pair(a, b))
 
 
-def _scalar_last(a: Any, b: Any) -> tuple[Any, Any]:
-    """At least one of a and b as a tensor; the other may stay a number, which has no type."""
+def _pair(a: Any, b: Any) -> tuple[Any, Any]:
+    """a and b with at least one tensor; the other may stay a number, which has no type."""
     return (a, b) if isinstance(a, Tensor) or isinstance(b, Tensor) else (*_tensors(a), b)
 
 
 def where(condition: Any, a: Any, b: Any) -> Tensor:
-    """a where the condition holds, b elsewhere."""
-    return apply(elementwise.where, *_tensors(condition, beside=(a, b)), a, b)
+    """a where the condition is true, b elsewhere."""
+    return apply(elementwise.where, *_tensors(condition, others=(a, b)), a, b)
 
 
 def clip(t: Any, low: float | None = None, high: float | None = None) -> Tensor:
-    """t kept within [low, high]."""
+    """t limited to [low, high]."""
     return apply(elementwise.clip, *_tensors(t), low=low, high=high)
 
 
 def concatenate(tensors: Sequence[Any], axis: int = 0) -> Tensor:
-    """The tensors end to end along an axis they have."""
+    """The tensors joined along an existing axis."""
     return apply(shape.concatenate, *_tensors(*tensors), axis=axis)
 
 
 def stack(tensors: Sequence[Any], axis: int = 0) -> Tensor:
-    """The tensors side by side along a new axis."""
+    """The tensors joined along a new axis."""
     ts = _tensors(*tensors)
     if not ts:
-        raise ValueError("stack: there is nothing to stack; give at least one tensor")
+        raise ValueError("stack: needs at least one tensor, got none")
     return concatenate([expand_dims(t, axis) for t in ts], axis=axis)
 
 
 def broadcast_to(t: Any, shape_: tuple[int, ...]) -> Tensor:
-    """t stretched to a shape."""
+    """t broadcast to a shape."""
     return apply(shape.broadcast_to, *_tensors(t), shape=shape_)
 
 

@@ -33,12 +33,12 @@ def _binary(op: Callable[..., Result]) -> tuple[Callable[..., Tensor], Callable[
 
 
 def _in_place(op: Callable[..., Result]) -> Callable[[Tensor, Any], Tensor]:
-    """An operator that writes into its left side."""
+    """An operator that writes into its left operand."""
 
     def method(self: Tensor, other: Any) -> Tensor:
         is_result = self.node is not None or not self.requires_grad
-        if is_result and self._is_followed(other):
-            return apply(op, self, other)  # `loss += term`: the name goes on to a new tensor
+        if is_result and self._needs_gradient(other):
+            return apply(op, self, other)  # `loss += term`: the name is bound to a new tensor
         self._refuse_write(other)
         new = op(self.data, _constant(other, (self,))).value
         if not np.can_cast(new.dtype, self.dtype, "same_kind"):
@@ -50,7 +50,7 @@ def _in_place(op: Callable[..., Result]) -> Callable[[Tensor, Any], Tensor]:
 
 
 def _comparison(compare: Callable[[Any, Any], Any]) -> Callable[[Tensor, Any], Tensor]:
-    """An elementwise comparison; with None it is Python's own, which is one of identity."""
+    """An elementwise comparison; with None it compares identities, as Python does."""
 
     def method(self: Tensor, b: Any) -> Tensor:
         if b is None:
@@ -63,16 +63,16 @@ def _comparison(compare: Callable[[Any, Any], Any]) -> Callable[[Tensor, Any], T
 class Tensor:
     """An array with a gradient; arithmetic is NumPy's, `backward` is PyTorch's.
 
-    `data` is the array itself; what is written there directly is not seen by
-    the tape. A leaf (`node` is None) that requires a gradient sums it up in
-    `grad`, which is None when nothing has arrived since it was last cleared.
+    `data` is the array itself; the tape does not detect writes to it. A leaf
+    (`node` is None) that requires a gradient accumulates it in `grad`, which is
+    None if none has arrived since it was last cleared.
     """
 
-    __array_ufunc__ = None  # ndarray + Tensor is ours to answer
+    __array_ufunc__ = None  # so that ndarray + Tensor calls Tensor.__radd__
     __slots__ = ("__weakref__", "data", "grad", "memory", "node", "requires_grad")
 
     def __init__(self, data: Array, requires_grad: bool = False) -> None:
-        """Take `data`, an array of any backend, as it is; `nnmpi.tensor` copies and converts."""
+        """Keep an array of any backend without a copy; `nnmpi.tensor` copies and converts."""
         if requires_grad and data.dtype.kind != "f":
             raise ValueError(f"only floating-point tensors have gradients, this is {data.dtype}")
         self.data = data
@@ -81,7 +81,7 @@ class Tensor:
         self.requires_grad = requires_grad
         self.memory = Memory()
 
-    # ---- what it holds
+    # ---- its array
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -124,21 +124,21 @@ class Tensor:
         return int(self.item())
 
     def item(self) -> Any:
-        """The one number it holds, as a Python number; waits for the device."""
+        """Its only element as a Python number; waits for the device."""
         return backend.to_host(self.data).item()
 
     def numpy(self) -> np.ndarray:
-        """Its values as a NumPy array, the very same memory on the CPU."""
+        """Its values as a NumPy array, which shares memory on the CPU."""
         return backend.to_host(self.data)
 
     def detach(self) -> Tensor:
-        """The same values in the same memory, cut off from how they were made."""
+        """A tensor with the same memory and no history."""
         t = Tensor(self.data)
         t.memory = self.memory
         return t
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """What np.asarray(tensor) gives: its values."""
+        """The values, for np.asarray(tensor)."""
         return np.array(self.numpy(), dtype, copy=copy)
 
     def __format__(self, spec: str) -> str:
@@ -181,7 +181,7 @@ class Tensor:
         return tape.backward(self, tape.seed(self, given), on_leaf, retain_graph, until)
 
     def receive(self, vjp: Vjp, g: Any) -> None:
-        """Take a contribution to this leaf's gradient."""
+        """Add `vjp(g, out)` to this leaf's gradient."""
         new = vjp(g, None)
         total = new if self.grad is None else self.grad + new
         self.grad = backend.xp_of(self.data).array(total, self.data.dtype)
@@ -194,20 +194,21 @@ class Tensor:
         self.mark_written()
 
     def _refuse_write(self, value: Any) -> None:
-        """A write leaves no node, so nothing on either side of it may be followed."""
-        if self._is_followed(value):
+        """Writes are not recorded, so neither the tensor nor the value may need a gradient."""
+        if self._needs_gradient(value):
             raise RuntimeError(
-                f"writing in place to a tensor of shape {self.shape} where a gradient should pass "
-                "would corrupt it; make a new tensor, or write under nnmpi.no_grad()"
+                f"writing in place to a tensor of shape {self.shape}, where this tensor or the "
+                "value needs a gradient, would make it wrong; make a new tensor, or write under "
+                "nnmpi.no_grad()"
             )
 
-    def _is_followed(self, value: Any) -> bool:
-        """Whether a gradient should pass through this tensor or the value."""
+    def _needs_gradient(self, value: Any) -> bool:
+        """Whether operations are recorded and this tensor or the value requires a gradient."""
         either = self.requires_grad or (isinstance(value, Tensor) and value.requires_grad)
         return either and recording.get()
 
     def mark_written(self) -> None:
-        """Tell the tape that the numbers have changed: older graphs that used them are void."""
+        """Record a write: graphs that have used these values can no longer be differentiated."""
         self.memory.written = tape.tick()
 
     __iadd__ = _in_place(elementwise.add)
@@ -254,24 +255,24 @@ class Tensor:
         return apply(reduce.mean, self, axis=axis, keepdims=keepdims)
 
     def var(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """The variance over `axis`, divided by n as in NumPy."""
+        """The variance over `axis`; the divisor is n, as in NumPy."""
         d = self - self.mean(axis, keepdims=True)
         return (d * d).mean(axis, keepdims)
 
     def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """The largest number over `axis`."""
+        """The largest element over `axis`."""
         return apply(reduce.max, self, axis=axis, keepdims=keepdims)
 
     def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """The smallest number over `axis`."""
+        """The smallest element over `axis`."""
         return apply(reduce.min, self, axis=axis, keepdims=keepdims)
 
     def argmax(self, axis: int | None = None) -> Tensor:
-        """Where the largest number is; without a gradient."""
+        """The index of the largest element; it has no gradient."""
         return Tensor(array_on(backend.of(self.data), self.data.argmax(axis)))
 
     def reshape(self, *sizes: int | tuple[int, ...]) -> Tensor:
-        """The same numbers under another shape: `t.reshape(2, -1)` or `t.reshape((2, -1))`."""
+        """The same elements in another shape: `t.reshape(2, -1)` or `t.reshape((2, -1))`."""
         return apply(shape.reshape, self, shape=flat(sizes))
 
     def transpose(self, *axes: int | tuple[int, ...]) -> Tensor:
@@ -284,20 +285,20 @@ class Tensor:
         return self.transpose()
 
     def astype(self, dtype: Any) -> Tensor:
-        """The numbers in another type; between floating-point types gradients flow."""
+        """The values in another type; gradients flow between floating-point types."""
         if np.dtype(dtype).kind != "f":
             return Tensor(self.data.astype(dtype))
         return apply(elementwise.astype, self, dtype=dtype)
 
     def copy(self) -> Tensor:
-        """The same numbers in memory of their own; gradients flow."""
+        """A copy; gradients flow."""
         return apply(shape.copy, self)
 
 
 def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
-    """Carry out `op` on the arrays behind `args`, and remember how to go back.
+    """Apply `op` to the arrays of `args`, and record a node for the backward pass.
 
-    Arguments that are not tensors are constants; `options` go to the op as they are.
+    Arguments that are not tensors are constants; `options` are passed to the op as they are.
     """
     arrays: list[Any] = []
     parents: list[Tensor | None] = []
@@ -322,10 +323,10 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
     return y
 
 
-def _constant(value: Any, beside: tuple[Any, ...]) -> Any:
-    """What an op gets for an argument that is not followed, on the backend of those beside it.
+def _constant(value: Any, others: tuple[Any, ...]) -> Any:
+    """An argument without a gradient as an op takes it, on the backend of the other arguments.
 
-    Numbers stay Python numbers, NumPy's included: they have no type to impose.
+    Numbers, NumPy's included, become Python numbers, which do not promote the type of arrays.
     """
     if isinstance(value, np.generic):  # before float, which np.float64 is too
         return value.item()
@@ -333,12 +334,12 @@ def _constant(value: Any, beside: tuple[Any, ...]) -> Any:
         return value
     if isinstance(value, Tensor):
         return value.data
-    like = next(t.data for t in beside if isinstance(t, Tensor))
+    like = next(t.data for t in others if isinstance(t, Tensor))
     return value if type(value) is type(like) else array_on(backend.of(like), value)
 
 
 def _index(index: Any) -> Any:
-    """The arrays behind an index of tensors, arrays, slices and numbers."""
+    """An index with an array in place of each tensor."""
     if isinstance(index, tuple):
         return tuple(_index(k) for k in index)
     return index.data if isinstance(index, Tensor) else index

@@ -1,10 +1,11 @@
-"""Convolution by Winograd or im2col, some images at a time, with its epilogue in cache.
+"""Convolution by Winograd or im2col, in chunks of images, with the epilogue in cache.
 
     x --method.forward--> z --pool--> + bias --> ReLU --> y           chunk by chunk
-    dx, dw <--method.backward-- dz <--unpool-- ReLU mask <-- g        and so back
+    dx, dw <--method.backward-- dz <--unpool-- ReLU mask <-- g        and backwards
 
-A method knows nothing of bias, pooling and ReLU; it hands out its raw outputs
-in whatever order it has them, as a view that puts pooling windows first.
+A method (`Winograd`, `Im2col`) computes raw outputs z, in its own memory order,
+and returns a view of them with pooling windows first. Pooling, bias and ReLU
+are done here.
 """
 
 from collections.abc import Sequence
@@ -19,18 +20,18 @@ from nnmpi.kernels.sums import column_sum
 from nnmpi.kernels.winograd import Winograd, grid
 
 CONVOLUTIONS = {"auto": None, "winograd2": 2, "winograd4": 4, "im2col": 0}
-"""Names of the algorithms, and the side m of Winograd's output tiles (0: none).
+"""The algorithms by name, and the side m of Winograd's output tiles (0: im2col).
 
-Where Winograd does not apply or does not pay, on a device for one, im2col takes its place.
+Where Winograd does not apply or is slower, as on a GPU, im2col is used instead.
 """
 
-_MIN_CHANNELS = 8  # below, Winograd's transforms cost more than its GEMMs save
+_MIN_CHANNELS = 8  # with fewer, Winograd's transforms cost more than its GEMMs save
 
 
 class Shape(NamedTuple):
     """What a convolution computes: relu(max_pool_2x2(conv(x, w) + b)), pool and relu optional.
 
-    `keep`: there will be a way back; else nothing is kept for it.
+    `keep`: keep what the backward pass needs.
     """
 
     stride: int = 1
@@ -42,7 +43,7 @@ class Shape(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """One backward pass of a convolution; what nobody asked for is None."""
+    """The gradients of a convolution; those that are not needed are None."""
 
     dx: Array
     dw: Array
@@ -50,7 +51,7 @@ class Shared(NamedTuple):
 
 
 def _method(x: Array, w: Array, f: Shape) -> tuple[Winograd | Im2col, int]:
-    """The algorithm for x (N, H, W, C) and w (kh, kw, C, O), and its number of images at once."""
+    """The algorithm for x (N, H, W, C) and w (kh, kw, C, O), and its images per chunk."""
     N, H, W, C = x.shape
     kh, kw, _, O = w.shape
     outputs = [output_size(n, k, f.stride, f.padding) for n, k in ((H, kh), (W, kw))]
@@ -67,7 +68,7 @@ def _method(x: Array, w: Array, f: Shape) -> tuple[Winograd | Im2col, int]:
 
 
 def _chunk(N: int, bytes_per_image: int, budget: int) -> int:
-    """Images at a time within the budget, in chunks as equal as may be."""
+    """Images per chunk within the budget, with chunks of about equal size."""
     most = max(1, min(N, budget // bytes_per_image))
     return -(-N // -(-N // most)) if N else 1
 
@@ -86,7 +87,7 @@ def conv2d(x: Array, w: Array, b: Array | None, f: Shape) -> Result:
     rows = epilogue.rows(b, f.relu, v // p, y)
     masks = []
     for s in chunks:
-        masks.append(_finish(method.forward(s), y[s], rows, f.pool, method.covers))
+        masks.append(_epilogue(method.forward(s), y[s], rows, f.pool, method.covers))
         if not f.keep:
             method.kept.clear()
 
@@ -102,7 +103,7 @@ def conv2d(x: Array, w: Array, b: Array | None, f: Shape) -> Result:
             if db is not None:
                 db += column_sum(gs.reshape(-1, O))
             dz, view = method.cotangent(len(gs))
-            _start(gs, view, mask, method.covers)
+            _epilogue_gradient(gs, view, mask, method.covers)
             progress()
             method.backward(s, dz, dx, dw)
         return Shared(dx, dw, db)
@@ -125,10 +126,10 @@ def conv2d(x: Array, w: Array, b: Array | None, f: Shape) -> Result:
     )
 
 
-def _finish(
+def _epilogue(
     z: Array, y: Array, rows: epilogue.Rows, pool: bool, covers: tuple[int, int]
 ) -> epilogue.Masks | None:
-    """From a chunk's raw outputs to y (n, h, w, O): pool, bias, ReLU, and cut what tiles add."""
+    """From a chunk's raw outputs z to y (n, h, w, O): pool, crop what tiles add, bias, ReLU."""
     n, h, w, O = y.shape
     whole = y if (h, w) == covers else xp_of(y).empty((n, *covers, O), y.dtype)
     mask = None
@@ -142,8 +143,10 @@ def _finish(
     return mask
 
 
-def _start(g: Array, view: Array, mask: epilogue.Masks | None, covers: tuple[int, int]) -> None:
-    """The way back of `_finish`, bias and ReLU apart: g (n, h, w, O) into the method's view."""
+def _epilogue_gradient(
+    g: Array, view: Array, mask: epilogue.Masks | None, covers: tuple[int, int]
+) -> None:
+    """The transpose of pool and crop: g (n, h, w, O) into `view`, the gradient of z."""
     n, h, w, O = g.shape
     if (h, w) != covers:
         whole = xp_of(g).zeros((n, *covers, O), g.dtype)

@@ -6,7 +6,7 @@ after pooling there is a quarter of the work. Of the pooled windows
     z[0,0] z[0,1]     columns first:  r[i] = max(z[i,0], z[i,1]),  left[i] = z[i,0] >= z[i,1]
     z[1,0] z[1,1]     then rows:      y    = max(r[0], r[1]),      upper   = r[0] >= r[1]
 
-only the two boolean masks are kept. Of equals the first in reading order wins, as in PyTorch.
+only the two boolean masks are kept. Of equal elements the first wins, as in PyTorch.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ class Masks(NamedTuple):
 
 
 def pool_windows(z: Array, y: Array) -> Masks:
-    """y (S) = the largest of z (2, 2, S); returns what the way back needs."""
+    """y (S) = the maximum of z (2, 2, S); returns what `unpool_windows` needs."""
     xp = xp_of(z)
     left = xp.greater_equal(z[:, 0], z[:, 1])
     r = xp.maximum(z[:, 0], z[:, 1])
@@ -42,14 +42,14 @@ def unpool_windows(g: Array, masks: Masks, dz: Array) -> None:
 
 
 class Rows(NamedTuple):
-    """A bias and the floor of a ReLU, each stretched over a row of the image (w * O), or None."""
+    """A bias and the zeros of ReLU, each repeated over a row of the image (w * O), or None."""
 
     bias: Array | None
-    floor: Array | None
+    zero: Array | None
 
 
 def rows(b: Array | None, relu: bool, w: int, like: Array) -> Rows:
-    """What `bias_relu` adds and cuts at; a whole row at once, since channels alone are short."""
+    """The arrays for `bias_relu`: whole rows, since operations on single pixels are slow."""
     xp = xp_of(like)
     size = w * like.shape[-1]
     return Rows(None if b is None else xp.tile(b, w), xp.zeros(size, like.dtype) if relu else None)
@@ -60,8 +60,8 @@ def bias_relu(y: Array, r: Rows) -> None:
     lines = y.reshape(y.shape[0] * y.shape[1], -1)
     if r.bias is not None:
         lines += r.bias
-    if r.floor is not None:
-        xp_of(y).maximum(lines, r.floor, out=lines)
+    if r.zero is not None:
+        xp_of(y).maximum(lines, r.zero, out=lines)
 
 
 def relu_gradient(g: Array, y: Array) -> Array:

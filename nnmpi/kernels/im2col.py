@@ -5,8 +5,8 @@
 
 with T = f * f * n * h * w outputs, f = 2 where pooling follows and 1 elsewhere:
 output (f*i + a, f*j + b) comes at [a, b, image, i, j], so that a pooling window
-is the same place in four planes. Narrow columns are kept for the way back,
-wide ones gathered anew: that costs less than having them pushed out of cache.
+is the same place in four planes. Narrow columns are kept for the backward pass,
+wide ones gathered again: that is faster than reading them back from memory.
 """
 
 from itertools import product
@@ -18,12 +18,12 @@ NARROW = 4
 
 
 def output_size(size: int, kernel: int, stride: int, padding: int) -> int:
-    """How many places a kernel has along an axis."""
+    """The number of positions of a kernel along an axis."""
     return (size + 2 * padding - kernel) // stride + 1
 
 
 class Im2col:
-    """The same face as `Winograd`: `forward` some images at a time, and the way back."""
+    """Convolution by im2col, in chunks of images; the interface is that of `Winograd`."""
 
     def __init__(
         self, x: Array, w: Array, stride: int, padding: int, pool: bool, chunk: int
@@ -37,8 +37,8 @@ class Im2col:
         self.covers = (h // self.f, v // self.f)
         self.narrow, self.kept = C <= NARROW, dict[int, Array]()
         shape = (chunk, C, H + 2 * padding, W + 2 * padding)
-        room = self.xp.zeros(shape if self.narrow else (shape[0], *shape[2:], C), x.dtype)
-        self.padded = room.transpose(0, 2, 3, 1) if self.narrow else room
+        padded = self.xp.zeros(shape if self.narrow else (shape[0], *shape[2:], C), x.dtype)
+        self.padded = padded.transpose(0, 2, 3, 1) if self.narrow else padded
 
     def _windows(self, padded: Array) -> Array:
         """padded (n, Hp, Wp, C) as (f, f, n, h, w, kh, kw, C), a view."""
@@ -77,13 +77,13 @@ class Im2col:
         return self._outputs(cols @ self.w.reshape(cols.shape[1], -1), len(self.x[s]))
 
     def cotangent(self, n: int) -> tuple[Array, Array]:
-        """Room for the gradient of n images' outputs: the buffer, and `forward`'s view of it."""
+        """A buffer for the gradient of n outputs, and its view in the order of `forward`."""
         T = self.f**2 * n * self.covers[0] * self.covers[1]
         dz = self.xp.empty((T, self.w.shape[3]), self.x.dtype)
         return dz, self._outputs(dz, n)
 
     def new_dw(self) -> Array:
-        """An empty sum for `backward` to add to."""
+        """Zeros for `backward` to add to."""
         return self.xp.zeros_like(self.w)
 
     def finish_dw(self, dw: Array, out: Array | None) -> Array:
@@ -94,7 +94,7 @@ class Im2col:
         return out
 
     def backward(self, s: slice, dz: Array, dx: Array | None, dw: Array | None) -> None:
-        """From dz (T, O) of images x[s]: write dx[s] and add to dw, whichever is wanted."""
+        """From dz (T, O) of images x[s]: write dx[s] and add to dw, unless None."""
         w = self.w.reshape(-1, self.w.shape[3])
         if dw is not None:
             total = dw.reshape(w.shape)
@@ -103,7 +103,7 @@ class Im2col:
             dx[s] = self._overlap_add(dz @ w.T)
 
     def _overlap_add(self, dcols: Array) -> Array:
-        """Every column's gradient back to the pixels it was gathered from."""
+        """Add the gradient of every column to the pixels it was gathered from."""
         (_, H, W, C), (kh, kw, _, _), p = self.x.shape, self.w.shape, self.padding
         f, t, (h, w) = self.f, self.stride, self.covers
         dcols = dcols.reshape(f, f, -1, h, w, kh, kw, C)

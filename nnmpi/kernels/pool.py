@@ -7,7 +7,7 @@ from nnmpi.kernels.result import Result
 
 
 def shifts(x: Array, kernel: int, stride: int, h: int, w: int) -> list[Array]:
-    """The kernel*kernel views (N, h, w, C) of x (N, H, W, C), one per place in the window."""
+    """The kernel*kernel views (N, h, w, C) of x (N, H, W, C), one per element of the window."""
     return [
         x[:, i : i + stride * (h - 1) + 1 : stride, j : j + stride * (w - 1) + 1 : stride]
         for i in range(kernel)
@@ -16,10 +16,10 @@ def shifts(x: Array, kernel: int, stride: int, h: int, w: int) -> list[Array]:
 
 
 def max_pool2d(x: Array, *, kernel: int, stride: int, padding: int) -> Result:
-    """The largest number of each window of x (N, C, H, W); channels-last memory in and out."""
+    """The maximum of each window of x (N, C, H, W); channels-last memory in and out."""
     xl = x.transpose(0, 2, 3, 1)
     if (kernel, stride, padding) == (2, 2, 0):
-        return _windows_of_two(xl)
+        return _max_pool_2x2(xl)
     xp = xp_of(x)
     n, H, W, C = xl.shape
     p = padding
@@ -43,8 +43,8 @@ def max_pool2d(x: Array, *, kernel: int, stride: int, padding: int) -> Result:
     return Result(y.transpose(0, 3, 1, 2), (vjp,))
 
 
-def _windows_of_two(x: Array) -> Result:
-    """2x2 windows side by side, x (N, H, W, C): what a fused convolution does, on its own."""
+def _max_pool_2x2(x: Array) -> Result:
+    """2x2 windows with stride 2 of x (N, H, W, C): the same kernel as in a fused convolution."""
     xp = xp_of(x)
     n, H, W, C = x.shape
     h, w = H // 2, W // 2

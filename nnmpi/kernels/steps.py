@@ -38,7 +38,7 @@ class Sgd(NamedTuple):
 
 
 def _chunks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
-    """The arrays cut alike, and a scratch array of the same size beside each piece."""
+    """Chunks of the arrays, each with a scratch array of its size."""
     p = arrays[0]
     whole = p.size
     size = _CHUNK_BYTES // p.itemsize if of(p).is_host else whole
@@ -90,7 +90,7 @@ def sgd(p: Array, g: Array, velocity: Array | None, c: Sgd) -> None:
 
 
 def _decayed(P: Array, G: Array, weight_decay: float, t: Array) -> Array:
-    """G + weight_decay * P in scratch: the gradient itself belongs to the user."""
+    """G + weight_decay * P in the scratch array t, since gradients are not to be changed."""
     xp_of(P).multiply(P, weight_decay, out=t)
     t += G
     return t

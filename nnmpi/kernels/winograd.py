@@ -11,8 +11,8 @@
 
 and backwards through the transposes. The matrices are those of Lavin and Gray
 (2015). Copies move whole rows of tiles (phases first, then tiles), all
-transforms are GEMMs, and planes are padded by 16 numbers because rows a power
-of two apart would share one cache set.
+transforms are GEMMs, and planes are padded by 16 elements because rows that are
+a power of two apart share a cache set.
 """
 
 from functools import cached_property, lru_cache
@@ -69,7 +69,7 @@ class Grid(NamedTuple):
 
 
 def grid(m: int, H: int, W: int, p: int, pool: bool) -> Grid:
-    """With pooling, a last odd row or column of outputs is not computed at all: nobody reads it."""
+    """The grid of an image; with pooling, a last odd row or column of outputs is left out."""
     h, w = H + 2 * p - 2, W + 2 * p - 2
     if pool:
         h, w = h // 2 * 2, w // 2 * 2
@@ -77,13 +77,13 @@ def grid(m: int, H: int, W: int, p: int, pool: bool) -> Grid:
 
 
 def planes(k: int, *shape: int, dtype: np.dtype) -> np.ndarray:
-    """An uninitialised (k, prod(shape)) matrix whose rows are padded apart."""
+    """An uninitialised (k, prod(shape)) matrix with padding between its rows."""
     size = prod(shape)
     return np.empty((k, size + _PLANE_PAD), dtype)[:, :size]
 
 
 class Phase(NamedTuple):
-    """The pixels (a + m*i, b + m*j) of a padded image: where they stand in x, and in P[a, b]."""
+    """The pixels (a + m*i, b + m*j) of a padded image: their places in x and in P[a, b]."""
 
     a: int
     b: int
@@ -117,7 +117,7 @@ def split_phases(x: np.ndarray, P: np.ndarray, q: Grid) -> None:
 
 
 def merge_phases(P: np.ndarray, x: np.ndarray, q: Grid) -> None:
-    """The way back: every pixel of x is in exactly one place of P, or beyond all tiles: then 0."""
+    """The inverse: a pixel of x is in exactly one place of P, or outside of all tiles: then 0."""
     x[:, q.m * (q.th + 1) - q.p :] = 0
     x[:, :, q.m * (q.tw + 1) - q.p :] = 0
     for a, b, (rows, columns), (i, j) in phases(q):
@@ -125,7 +125,7 @@ def merge_phases(P: np.ndarray, x: np.ndarray, q: Grid) -> None:
 
 
 def gather_tiles(P: np.ndarray, D: np.ndarray, q: Grid) -> None:
-    """D (t, t, n, th, tw, C): pixel (a, b) of a tile is phase (a % m, b % m), a // m tiles on."""
+    """D (t, t, n, th, tw, C) from P: pixel (a, b) of tile i is in phase a % m, at i + a // m."""
     m, th, tw = q.m, q.th, q.tw
     for a in range(m + 2):
         for b in range(m + 2):
@@ -134,7 +134,7 @@ def gather_tiles(P: np.ndarray, D: np.ndarray, q: Grid) -> None:
 
 
 def scatter_tiles(D: np.ndarray, P: np.ndarray, q: Grid) -> None:
-    """P = the sum of all tiles of D, each where `gather_tiles` took it from."""
+    """P = the sum of all tiles of D, each at the place `gather_tiles` reads it from."""
     m, th, tw = q.m, q.th, q.tw
     P[:, :, :, th:] = 0
     P[:, :, :, :, tw:] = 0
@@ -147,7 +147,7 @@ def scatter_tiles(D: np.ndarray, P: np.ndarray, q: Grid) -> None:
 
 
 class Winograd:
-    """One convolution by Winograd: the forward pass of some images at a time, and its way back.
+    """Convolution by Winograd, in chunks of images.
 
     `forward` returns, and `backward` takes, output pixels in tile order as a
     view of shape (2, 2, n, th, m/2, tw, m/2, O), pooling windows first, when
@@ -168,7 +168,7 @@ class Winograd:
 
     @cached_property
     def ut(self) -> np.ndarray:
-        """Each U[k] transposed in memory: short rows make BLAS's own transposing dear."""
+        """Each U[k] transposed in memory: BLAS is slow at transposing short rows."""
         return np.ascontiguousarray(self.U.transpose(0, 2, 1))
 
     def _tiles(self, k: int, n: int, channels: int) -> np.ndarray:
@@ -203,12 +203,12 @@ class Winograd:
         return self._outputs(Y, n)
 
     def cotangent(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Room for the gradient of n images' outputs: the buffer, and `forward`'s view of it."""
+        """A buffer for the gradient of n outputs, and its view in the order of `forward`."""
         dY = self._tiles(self.q.m**2, n, self.O)
         return dY, self._outputs(dY, n)
 
     def new_dw(self) -> np.ndarray:
-        """An empty sum for `backward` to add to: of dU[k] transposed, the quicker product."""
+        """Zeros for `backward` to add to: dU[k] transposed, whose product is faster."""
         return np.zeros((len(self.U), self.O, self.C), self.U.dtype)
 
     def finish_dw(self, dUt: np.ndarray, out: np.ndarray | None) -> np.ndarray:
@@ -221,7 +221,7 @@ class Winograd:
     def backward(
         self, s: slice, dY: np.ndarray, dx: np.ndarray | None, dUt: np.ndarray | None
     ) -> None:
-        """From dY of images x[s]: write dx[s] and add to dUt, whichever is wanted."""
+        """From dY of images x[s]: write dx[s] and add to dUt, unless None."""
         q, f = self.q, self.f
         n, tt = len(self.x[s]), f.B.shape[0]
         dM2 = self._tiles(tt, n, self.O)

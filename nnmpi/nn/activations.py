@@ -12,7 +12,7 @@ class ReLU(Module):
 
 
 class GELU(Module):
-    """x times the distribution function of the standard normal at x, exact."""
+    """x * Phi(x), with Phi the distribution function of the standard normal."""
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.gelu(x)

@@ -1,6 +1,6 @@
-"""Initial values as functions of a key and an element's index: PyTorch's distributions.
+"""Initial values as functions of a key and the index of an element: PyTorch's distributions.
 
-They are values, not closures, so that a parameter can be copied and pickled.
+They are dataclasses, not closures, so that a parameter can be copied and pickled.
 """
 
 import math
@@ -16,7 +16,7 @@ _ROW = np.zeros(1, np.int64)
 
 
 @dataclass(frozen=True)
-class constant:  # noqa: N801 (used as the function it is)
+class constant:  # noqa: N801 (used like a function)
     """The same value everywhere."""
 
     value: float

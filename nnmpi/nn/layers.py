@@ -1,4 +1,4 @@
-"""Layers with parameters but no statistics, and the simple ones between them."""
+"""Layers without running statistics: linear, convolution, pooling, embedding, dropout."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ class Linear(Module):
         self.bias = Parameter.drawn((out_features,), init.fan_in(in_features)) if bias else None
 
     def forward(self, x: Tensor, relu: bool = False) -> Tensor:
-        """x (..., in_features); `relu` asks for ReLU in the same op."""
+        """x (..., in_features); `relu` applies ReLU in the same op."""
         return apply(linear.linear, x, self.weight, self.bias, relu=relu)
 
     def extra_repr(self) -> str:
@@ -52,7 +52,9 @@ class Conv2d(Module):
         if groups != 1:
             raise ValueError(f"Conv2d: groups={groups} is not supported, only 1")
         if algorithm not in CONVOLUTIONS:
-            raise ValueError(f"Conv2d: {algorithm!r} is none of {', '.join(CONVOLUTIONS)}")
+            raise ValueError(
+                f"Conv2d: algorithm {algorithm!r} is none of {', '.join(CONVOLUTIONS)}"
+            )
         _check("Conv2d", 0, in_channels=in_channels, out_channels=out_channels, padding=padding)
         _check("Conv2d", 1, kernel_size=kernel_size, stride=stride)
         self.in_channels, self.out_channels = in_channels, out_channels
@@ -64,7 +66,7 @@ class Conv2d(Module):
         self.bias = Parameter.drawn((out_channels,), fan) if bias else None
 
     def forward(self, x: Tensor, relu: bool = False, pool: bool = False) -> Tensor:
-        """`relu` and `pool` ask for ReLU and a 2x2 max-pool in the same op."""
+        """`relu` and `pool` apply ReLU and a 2x2 max-pool in the same op."""
         return apply(
             conv.conv2d,
             x,
@@ -86,7 +88,7 @@ class Conv2d(Module):
 
 
 class _Pool2d(Module):
-    """What the two poolings share: a square window, its stride and padding."""
+    """The base of the poolings: a square window, its stride and padding."""
 
     def __init__(self, kernel_size: int, stride: int | None = None, padding: int = 0) -> None:
         self.kernel_size, self.padding = kernel_size, padding
@@ -102,7 +104,7 @@ class _Pool2d(Module):
 
 
 class MaxPool2d(_Pool2d):
-    """The largest number of each window."""
+    """The maximum of each window."""
 
     def forward(self, x: Tensor) -> Tensor:
         return apply(conv.max_pool2d, x, **self._window())
@@ -116,7 +118,7 @@ class AvgPool2d(_Pool2d):
 
 
 class Embedding(Module):
-    """A row of the weight (num_embeddings, embedding_dim) for every integer of the input."""
+    """Row i of the weight (num_embeddings, embedding_dim) for every integer i of the input."""
 
     def __init__(self, num_embeddings: int, embedding_dim: int) -> None:
         _check("Embedding", 0, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
@@ -145,11 +147,11 @@ class Embedding(Module):
 
 
 class Dropout(Module):
-    """In training, each number is dropped with probability p and the others are scaled up.
+    """In training, elements become 0 with probability p; the others are divided by 1 - p.
 
-    Which ones depends on the seed, the step, the path of the layer and the
-    global index of the sample: every layout of ranks drops the same. Used twice
-    in one pass it drops the same again; give each place a layer of its own.
+    The mask depends on the seed, the step, the path of the layer and the global
+    index of the sample, so it is the same in every layout of ranks. A layer that
+    is used twice in one pass has the same mask twice; make two layers instead.
     """
 
     def __init__(self, p: float = 0.5) -> None:
@@ -161,11 +163,11 @@ class Dropout(Module):
         if not self.training or self.p == 0:
             return x
         now = current_pass.get()
-        assert now is not None, "a module runs within a pass"
+        assert now is not None, "Module.__call__ sets the pass"
         if now.samples is not None and len(now.samples) != x.shape[0]:
             raise ValueError(
                 f"Dropout {self.path}: input of shape {x.shape} in a batch of {len(now.samples)}: "
-                "the first axis must stay that of the samples"
+                "the first axis must be that of the samples"
             )
         on = backend.of(x.data)
         key = keyed.key(self.root.seed, "dropout", now.step, self.path)
@@ -180,14 +182,14 @@ class Dropout(Module):
 
 
 class Flatten(Module):
-    """All axes but the first made one, in the order of logical NCHW."""
+    """All axes but the first joined, in the order of logical NCHW."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.reshape(x.shape[0], -1) if x.size else x.reshape(x.shape[0], _size(x.shape[1:]))
 
 
 def _check(layer: str, least: int, **sizes: int) -> None:
-    """Refuse sizes that are no whole numbers (of NumPy, perhaps) or too small."""
+    """Refuse sizes that are not integers (NumPy's included) or are too small."""
     for name, size in sizes.items():
         if not isinstance(size, int | np.integer) or size < least:
             raise ValueError(f"{layer}: {name}={size!r} must be an integer, at least {least}")

@@ -12,7 +12,7 @@ from nnmpi.nn.module import Module
 
 
 class _Loss(Module):
-    """What the losses share: how the losses of single numbers are made one."""
+    """The base of the losses: how the losses of the samples are reduced to one."""
 
     def __init__(self, reduction: str = "mean") -> None:
         if reduction not in softmax.REDUCTIONS:
@@ -20,7 +20,7 @@ class _Loss(Module):
         self.reduction = reduction
 
     def __call__(self, *args: Any) -> Tensor:
-        """Not a pass of its own: nothing in a loss is random."""
+        """Unlike a module's, it is not counted as a forward pass: nothing in a loss is random."""
         loss: Tensor = self.forward(*args)
         return loss
 
@@ -66,7 +66,7 @@ def _like(prediction: Tensor, target: Any) -> Tensor:
 
 
 def _labels(name: str, scores: Tensor, labels: Any) -> Any:
-    """The labels as an array, checked if they are on the host: on a device that would be a wait."""
+    """The labels as an array; their values are checked only on the host, without a wait."""
     if isinstance(labels, Tensor):
         labels = labels.data
     elif not backend.is_array(labels):
@@ -76,7 +76,7 @@ def _labels(name: str, scores: Tensor, labels: Any) -> Any:
             f"{name}: scores of shape {scores.shape} with {labels.dtype} labels of shape "
             f"{tuple(labels.shape)}; it takes (N, C) and N integers"
         )
-    # a negative label is a huge unsigned one: one pass finds both kinds of mistake
+    # as unsigned a negative label is huge, so one comparison finds both kinds of mistake
     on_host = isinstance(labels, np.ndarray) and labels.size
     if on_host and labels.astype(np.uint64).max() >= scores.shape[1]:
         raise ValueError(

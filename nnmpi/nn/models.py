@@ -1,4 +1,4 @@
-"""The models the command line knows by name."""
+"""The models that the command line has by name."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -26,12 +26,12 @@ def iris_mlp() -> Sequential:
 
 
 def _block(channels: int, out: int) -> list[Module]:
-    """3x3 convolution, ReLU and 2x2 max-pool: half the size, `out` channels."""
+    """3x3 convolution, ReLU and 2x2 max-pool, which halves the image."""
     return [Conv2d(channels, out, 3, padding=1), ReLU(), MaxPool2d(2)]
 
 
 def digits_cnn() -> Sequential:
-    """8x8 images; BatchNorm and Dropout make it the hardest small case for equality of layouts."""
+    """8x8 images: conv 1-32-64 with BatchNorm, Dropout, fc 256-10."""
     return Sequential(
         Conv2d(1, 32, 3, padding=1, bias=False),
         BatchNorm2d(32),

@@ -1,4 +1,4 @@
-"""Modules that hold others by number: ModuleList, and Sequential with what it runs as one op."""
+"""ModuleList, and Sequential, which runs some neighbouring layers as one op."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -13,7 +13,7 @@ Step = Callable[[Tensor], Tensor]
 
 
 class _Numbered(Module):
-    """What the two share: layers under the names "0", "1", ..., used as a list."""
+    """The base of both: a list of layers under the names "0", "1", ..."""
 
     def __init__(self, layers: Iterable[Module]) -> None:
         for layer in layers:
@@ -37,7 +37,7 @@ class _Numbered(Module):
         return iter(list(self._modules.values()))
 
     def __getitem__(self, index: int | slice) -> Module:
-        """One layer, or the layers of a slice in a module of their own; they stay ours too."""
+        """One layer, or a new module with the layers of a slice, which stay part of this one."""
         layers = list(self)
         return self._slice(layers[index]) if isinstance(index, slice) else layers[index]
 
@@ -49,7 +49,7 @@ class _Numbered(Module):
 
 
 class ModuleList(_Numbered):
-    """Layers in a list that is part of the model; whoever holds it says how they run."""
+    """A list of layers that is part of the model, for another module's `forward` to run."""
 
     def __init__(self, layers: Iterable[Module] = ()) -> None:
         super().__init__(layers)
@@ -61,8 +61,8 @@ class ModuleList(_Numbered):
 class Sequential(_Numbered):
     """Layers one after the other.
 
-    Neighbours that one op can do together run as one (`_fuse`): the values and
-    gradients are those of the layers apart.
+    Some neighbours run as one op (`_fuse`), with the values and gradients of the
+    separate layers.
     """
 
     _steps: list[Step] | None = None
@@ -93,11 +93,11 @@ class Sequential(_Numbered):
 
 
 def _fuse(layers: list[Module]) -> Iterator[Step]:
-    """One function per group of neighbours that one op does, or per layer:
+    """One function for each layer, and for each group of layers that one op computes:
 
     Conv2d + ReLU + MaxPool2d(2), Conv2d + MaxPool2d(2), Conv2d + ReLU, Linear + ReLU.
 
-    Only these very classes are fused; a subclass may have changed `forward`.
+    Subclasses of these are not fused, since they may have another `forward`.
     """
     i = 0
     while i < len(layers):
@@ -119,7 +119,7 @@ def _fuse(layers: list[Module]) -> Iterator[Step]:
 
 
 def _pooled(forward: Callable[..., Tensor], pool: Any) -> Step:
-    """A convolution and its max-pool: one op where the window is 2x2, whatever it was before."""
+    """A convolution and its max-pool: one op if the window is 2x2 at the time of the call."""
     fused = partial(forward, pool=True)
 
     def step(x: Tensor) -> Tensor:

@@ -8,14 +8,14 @@ from nnmpi.nn.parameter import Parameter
 
 
 def clip_factor(norm: float, max_norm: float) -> float:
-    """What gradients of this norm are multiplied by, so that it is at most `max_norm`."""
+    """The factor that makes the norm of gradients at most `max_norm`."""
     return min(max_norm / (norm + 1e-6), 1.0)
 
 
 def clip_grad_norm(parameters: Iterable[Parameter], max_norm: float) -> Array:
-    """Scale all gradients so that their common norm is at most `max_norm`; return what it was.
+    """Scale all gradients so that their total norm is at most `max_norm`; return the norm before.
 
-    The norm stays on the device, as an array of no axes, so nothing waits for it.
+    The norm stays on the device, as a 0-d array, so the host does not wait for it.
     """
     if max_norm <= 0:
         raise ValueError(f"max_norm {max_norm} must be above 0")

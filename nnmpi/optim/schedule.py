@@ -1,4 +1,4 @@
-"""Learning-rate schedules: pure functions from the number of steps made to a factor of the rate."""
+"""Learning-rate schedules: functions from the number of finished steps to a factor of the rate."""
 
 import math
 from collections.abc import Callable
@@ -7,12 +7,12 @@ Schedule = Callable[[int], float]
 
 
 def constant() -> Schedule:
-    """The same rate throughout."""
+    """A constant rate."""
     return lambda t: 1.0
 
 
 def step_decay(every: int, factor: float = 0.1) -> Schedule:
-    """Multiplied by `factor` after every so many steps; infinite where a float has no room."""
+    """The rate times `factor` after each `every` steps; inf on overflow."""
     if every < 1 or not 0 < factor < math.inf:
         raise ValueError(
             f"step_decay: every={every} must be 1 or more, factor={factor} a number above 0"
@@ -28,14 +28,14 @@ def step_decay(every: int, factor: float = 0.1) -> Schedule:
 
 
 def cosine(total: int, floor: float = 0.0) -> Schedule:
-    """Half a cosine from 1 down to `floor` over `total` steps, and `floor` from there on."""
+    """Half a cosine from 1 down to `floor` over `total` steps, then `floor`."""
     if total < 1:
         raise ValueError(f"cosine: total={total} steps must be 1 or more")
     return lambda t: floor + (1 - floor) * (1 + math.cos(math.pi * min(t / total, 1.0))) / 2
 
 
 def warm_up(steps: int, then: Schedule | None = None) -> Schedule:
-    """A linear rise over `steps` steps, 1/steps at the first; `then` starts when it is over."""
+    """A linear rise over `steps` steps, starting at 1/steps, and `then` from there on."""
     if steps < 0:
         raise ValueError(f"warm_up: steps={steps} must not be negative")
     after = then or constant()
@@ -43,10 +43,9 @@ def warm_up(steps: int, then: Schedule | None = None) -> Schedule:
 
 
 def parse(spec: str, total: int) -> Schedule:
-    """The schedule behind `--lr-schedule`.
+    """The schedule of `--lr-schedule SPEC`; cosine ends at step `total`.
 
-    `constant`, `cosine`, `step:EVERY[:FACTOR]`, each also after `warmup:STEPS+`; cosine ends
-    with step `total`.
+    SPEC: `constant`, `cosine` or `step:EVERY[:FACTOR]`, each optionally after `warmup:STEPS+`.
     """
     head, _, tail = spec.partition("+")
     name, *values = head.split(":")

@@ -42,7 +42,7 @@ def test_format_and_none_and_array():
     ],
 )
 def test_axes_that_are_not_there_are_refused(wrong):
-    with pytest.raises(ValueError, match=r"axis|axes|nothing to stack"):
+    with pytest.raises(ValueError, match=r"axis|axes|at least one tensor"):
         wrong(nnmpi.tensor(np.zeros((2, 3))))
 
 

@@ -20,7 +20,7 @@ def conv2d(
     algorithm: str = "auto",
     keep: bool = True,
 ) -> Result:
-    """x (N, C, H, W) by kernels w (O, C, kh, kw), + b (O), then 2x2 max-pool and ReLU if asked."""
+    """x (N, C, H, W) by kernels w (O, C, kh, kw), + b (O), then optional 2x2 max-pool and ReLU."""
     if x.ndim != 4 or x.shape[1] != w.shape[1]:
         raise ValueError(
             f"conv2d: input of shape {x.shape} for a weight of shape {w.shape}: "
@@ -49,13 +49,13 @@ def _check_window(name: str, x: Array, kernel: int, stride: int, padding: int) -
 
 
 def max_pool2d(x: Array, *, kernel: int, stride: int, padding: int = 0) -> Result:
-    """The largest number of each window."""
+    """The maximum of each window."""
     _check_window("max_pool2d", x, kernel, stride, padding)
     return max_pool_kernel(x, kernel=kernel, stride=stride, padding=padding)
 
 
 def avg_pool2d(x: Array, *, kernel: int, stride: int, padding: int = 0) -> Result:
-    """The mean of each window, padding zeros counted in, as in PyTorch."""
+    """The mean of each window, padding zeros included, as in PyTorch."""
     _check_window("avg_pool2d", x, kernel, stride, padding)
     xp, p = xp_of(x), padding
     n, C, H, W = x.shape

@@ -1,8 +1,8 @@
-"""Ops that work number by number, with NumPy's broadcasting.
+"""Elementwise ops, with NumPy's broadcasting.
 
-Every op here and in the files beside it is a function from arrays to a
-`Result`: a value and one vjp per argument. An argument may be a Python number;
-nobody asks for its gradient. Where a formula needs the value, it is `y`.
+Every op of this folder is a function from arrays to a `Result`: a value, called
+`y` where a formula needs it, and one vjp per argument. An argument may be a
+Python number, which has no gradient.
 """
 
 from typing import Any
@@ -14,18 +14,18 @@ from nnmpi.kernels.result import Result
 
 
 def unbroadcast(g: Array, like: Array) -> Array:
-    """Sum g over the axes along which `like` was stretched to g's shape."""
+    """Sum g over the axes along which `like` was broadcast to g's shape."""
     shape = like.shape
     if g.shape == shape:
         return g
     if g.ndim > len(shape):
         g = g.sum(axis=tuple(range(g.ndim - len(shape))))
-    stretched = tuple(i for i, n in enumerate(shape) if n == 1 and g.shape[i] != 1)
-    return g.sum(axis=stretched, keepdims=True) if stretched else g
+    broadcast = tuple(i for i, n in enumerate(shape) if n == 1 and g.shape[i] != 1)
+    return g.sum(axis=broadcast, keepdims=True) if broadcast else g
 
 
-def _check(name: str, a: Array, b: Array) -> None:
-    """One line that names both shapes, where the array library would give less."""
+def _check_broadcast(name: str, a: Array, b: Array) -> None:
+    """Refuse shapes that do not broadcast, with both of them in the message."""
     shapes = [getattr(v, "shape", ()) for v in (a, b)]
     try:
         np.broadcast_shapes(*shapes)
@@ -34,12 +34,12 @@ def _check(name: str, a: Array, b: Array) -> None:
 
 
 def _binary(name: str, a: Array, b: Array) -> Array:
-    """xp.name(a, b), with a clear error for shapes that do not fit."""
+    """xp.name(a, b), with a clear error for shapes that do not broadcast."""
     xp = xp_of(a) if hasattr(a, "shape") else xp_of(b)
     try:
         return getattr(xp, name)(a, b)
     except ValueError:
-        _check(name, a, b)
+        _check_broadcast(name, a, b)
         raise
 
 
@@ -89,12 +89,12 @@ def power(a: Array, b: Array) -> Result:
 
 
 def _share(wins: Array, ties: Array, dtype: Any) -> Array:
-    """1 where an argument is chosen, 1/2 where both are equal."""
+    """1 where an argument wins, 1/2 where both are equal."""
     return wins.astype(dtype) + ties.astype(dtype) * 0.5
 
 
 def maximum(a: Array, b: Array) -> Result:
-    """The larger of a and b; equals share the gradient, as in PyTorch."""
+    """The larger of a and b; equal elements share the gradient, as in PyTorch."""
     y = _binary("maximum", a, b)
     return Result(
         y,
@@ -106,7 +106,7 @@ def maximum(a: Array, b: Array) -> Result:
 
 
 def minimum(a: Array, b: Array) -> Result:
-    """The smaller of a and b; equals share the gradient."""
+    """The smaller of a and b; equal elements share the gradient."""
     y = _binary("minimum", a, b)
     return Result(
         y,
@@ -118,10 +118,10 @@ def minimum(a: Array, b: Array) -> Result:
 
 
 def where(chosen: Array, a: Array, b: Array) -> Result:
-    """a where `chosen` holds, b elsewhere; `chosen` has no gradient."""
+    """a where `chosen` is true, b elsewhere; `chosen` has no gradient."""
     xp = xp_of(chosen)
-    _check("where", chosen, a)
-    _check("where", chosen, b)
+    _check_broadcast("where", chosen, a)
+    _check_broadcast("where", chosen, b)
     return Result(
         xp.where(chosen, a, b),
         (
@@ -179,7 +179,7 @@ def tanh(a: Array) -> Result:
 
 
 def sigmoid(a: Array) -> Result:
-    """1 / (1 + e**-a), from e**-|a|: nothing overflows and small values keep their digits."""
+    """1 / (1 + e**-a), from e**-|a|: no overflow, and small values keep their digits."""
     xp = xp_of(a)
     e = xp.exp(-xp.absolute(a))
     y = xp.where(a >= 0, xp.ones_like(e), e) / (1 + e)
@@ -194,7 +194,7 @@ def relu(a: Array) -> Result:
 
 
 def clip(a: Array, *, low: float | None, high: float | None) -> Result:
-    """a kept within [low, high]; the gradient passes inside, both ends included."""
+    """a limited to [low, high]; the gradient passes inside, both ends included."""
     xp = xp_of(a)
     y = a.copy() if low is None else xp.maximum(a, float(low))
     if high is not None:

@@ -1,4 +1,4 @@
-"""GELU, exact: x times the normal distribution function, and the erfc that takes."""
+"""GELU, and the complementary error function that it needs."""
 
 import math
 
@@ -40,7 +40,7 @@ _CHEBYSHEV = (
 
 
 def erfc(x: Array) -> Array:
-    """1 - erf(x) to rounding, in plain array arithmetic: neither NumPy nor CuPy has it."""
+    """1 - erf(x) to rounding, in plain array arithmetic: NumPy has no erfc."""
     xp = xp_of(x)
     z = xp.absolute(x)
     t = 1 / (1 + z * 0.5)

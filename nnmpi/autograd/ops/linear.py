@@ -19,12 +19,12 @@ def matmul(a: Array, b: Array) -> Result:
         return xp.expand_dims(g, -2) if a.ndim == 1 else g
 
     def fold(da: Array, like: Array) -> Array:
-        """Sum over the leading axes along which `like` was stretched."""
+        """Sum over the leading axes along which `like` was broadcast."""
         if da.ndim > max(like.ndim, 2):
             da = da.sum(axis=tuple(range(da.ndim - max(like.ndim, 2))))
         lead = zip(da.shape[:-2], like.shape[:-2], strict=False)
-        stretched = tuple(i for i, (m, n) in enumerate(lead) if m != n)
-        return (da.sum(axis=stretched, keepdims=True) if stretched else da).reshape(like.shape)
+        broadcast = tuple(i for i, (m, n) in enumerate(lead) if m != n)
+        return (da.sum(axis=broadcast, keepdims=True) if broadcast else da).reshape(like.shape)
 
     return Result(
         xp.matmul(a, b),
@@ -36,7 +36,7 @@ def matmul(a: Array, b: Array) -> Result:
 
 
 def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result:
-    """x (..., K) @ w (O, K).T + b (O), then ReLU where asked: one op, one pass over the result."""
+    """x (..., K) @ w (O, K).T + b (O), then ReLU if `relu`: one pass over the result."""
     if x.ndim == 0 or x.shape[-1] != w.shape[1]:
         raise ValueError(
             f"linear: input of shape {x.shape} for a weight of shape {w.shape}: "

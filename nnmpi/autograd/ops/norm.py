@@ -10,7 +10,7 @@ from nnmpi.kernels.sums import column_sum
 
 
 class Moments(NamedTuple):
-    """How many numbers each channel has, their mean and the sum of squares about it, (C,) each."""
+    """Elements per channel, their mean and the sum of squares about it, (C,) each."""
 
     n: int
     mean: Array
@@ -20,8 +20,8 @@ class Moments(NamedTuple):
 class _Sums(NamedTuple):
     """A gradient as rows (M, C), and its sums over rows: of g, and of g * xhat.
 
-    `whole` (2 C,) is both sums over all samples that the statistics were made of, here or
-    elsewhere; None where nobody asks for it.
+    `whole` (2 C,): both sums over all samples of the statistics, those of other ranks included;
+    None if the gradient of x is not needed or the statistics do not depend on x.
     """
 
     g: Array
@@ -36,7 +36,7 @@ def _rows(x: Array) -> Array:
 
 
 def _unrows(rows: Array, shape: tuple[int, ...]) -> Array:
-    """The way back of `_rows`: channels-last memory under a logical NCHW shape."""
+    """The inverse of `_rows`: channels-last memory under a logical NCHW shape."""
     if len(shape) == 2:
         return rows
     n, c, h, w = shape
@@ -51,7 +51,7 @@ def _affine(xhat: Array, w: Array | None, b: Array | None) -> Array:
 def moments(x: Array) -> Moments:
     """The statistics of each channel of x; in two passes, since E[x^2] - E[x]^2 cancels.
 
-    The second pass also mends the rounding of the first mean.
+    The second pass also corrects the rounding of the first mean.
     """
     rows = _rows(x)
     n = max(len(rows), 1)
@@ -62,16 +62,16 @@ def moments(x: Array) -> Moments:
 
 
 def joined(parts: Sequence[Moments]) -> Moments:
-    """The moments of the numbers of all parts together, of which there is at least one.
+    """The moments of the union of one or more parts.
 
-    They are joined in the order given, so that the same parts give the same bits. A part
-    without numbers changes nothing.
+    They are joined in the order given, so that the same parts give the same bits. An empty part
+    changes nothing.
     """
-    return reduce(_both, parts)
+    return reduce(_join, parts)
 
 
-def _both(a: Moments, b: Moments) -> Moments:
-    """The moments of two sets of numbers together (Chan, Golub and LeVeque).
+def _join(a: Moments, b: Moments) -> Moments:
+    """The moments of the union of two sets (Chan, Golub and LeVeque).
 
     n = a.n + b.n,  mean = a.mean + d b.n / n,  M2 = a.M2 + b.M2 + d^2 a.n b.n / n
     with d = b.mean - a.mean: no large numbers cancel.
@@ -82,7 +82,7 @@ def _both(a: Moments, b: Moments) -> Moments:
     return Moments(n, a.mean + d * (b.n / n), a.m2 + b.m2 + d * d * (a.n * b.n / n))
 
 
-def _itself(sums: Array) -> Array:
+def _identity(sums: Array) -> Array:
     return sums
 
 
@@ -95,7 +95,7 @@ def batch_norm(
     var: Array,
     n: int,
     eps: float,
-    total: Callable[[Array], Array] = _itself,
+    total: Callable[[Array], Array] = _identity,
 ) -> Result:
     """(x - mean) / sqrt(var + eps) * w + b, channel by channel.
 

@@ -1,4 +1,4 @@
-"""Ops that take many numbers to one."""
+"""Reductions."""
 
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels.result import Result
@@ -6,8 +6,8 @@ from nnmpi.kernels.result import Result
 Axis = int | tuple[int, ...] | None
 
 
-def _stretch(g: Array, a: Array, axis: Axis, keepdims: bool) -> Array:
-    """g with the axes that a reduction of `a` removed put back at length 1."""
+def _with_axes(g: Array, a: Array, axis: Axis, keepdims: bool) -> Array:
+    """g with the axes that a reduction of `a` has removed, at length 1."""
     if keepdims or axis is None:
         return g if keepdims else g.reshape((1,) * a.ndim)
     axes = {k % a.ndim for k in (axis if isinstance(axis, tuple) else (axis,))}
@@ -19,7 +19,7 @@ def sum(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
     xp = xp_of(a)
     return Result(
         a.sum(axis=axis, keepdims=keepdims),
-        (lambda g, out: xp.broadcast_to(_stretch(g, a, axis, keepdims), a.shape),),
+        (lambda g, out: xp.broadcast_to(_with_axes(g, a, axis, keepdims), a.shape),),
     )
 
 
@@ -30,27 +30,27 @@ def mean(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
     share = y.size / a.size if a.size else 0.0
     return Result(
         y,
-        (lambda g, out: xp.broadcast_to(_stretch(g, a, axis, keepdims) * share, a.shape),),
+        (lambda g, out: xp.broadcast_to(_with_axes(g, a, axis, keepdims) * share, a.shape),),
     )
 
 
 def _extreme(name: str, a: Array, axis: Axis, keepdims: bool) -> Result:
-    """The largest or smallest number; equals share the gradient evenly, as in PyTorch's amax."""
+    """The largest or smallest element; equal ones share the gradient, as in PyTorch's amax."""
     xp = xp_of(a)
     y = getattr(xp, name)(a, axis=axis, keepdims=keepdims)
 
     def vjp(g: Array, out: Array | None) -> Array:
-        hit = (a == _stretch(y, a, axis, keepdims)).astype(a.dtype)
-        return hit * (_stretch(g, a, axis, keepdims) / hit.sum(axis=axis, keepdims=True))
+        hit = (a == _with_axes(y, a, axis, keepdims)).astype(a.dtype)
+        return hit * (_with_axes(g, a, axis, keepdims) / hit.sum(axis=axis, keepdims=True))
 
     return Result(y, (vjp,))
 
 
 def max(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
-    """The largest number over `axis`."""
+    """The largest element over `axis`."""
     return _extreme("amax", a, axis, keepdims)
 
 
 def min(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
-    """The smallest number over `axis`."""
+    """The smallest element over `axis`."""
     return _extreme("amin", a, axis, keepdims)

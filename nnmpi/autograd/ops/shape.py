@@ -1,4 +1,4 @@
-"""Ops that move numbers without changing them."""
+"""Ops that rearrange elements."""
 
 from math import prod
 from typing import Any
@@ -9,27 +9,27 @@ from nnmpi.kernels.result import Result
 
 
 def axis_within(axis: int, ndim: int) -> int:
-    """An axis counted from 0, whichever end it was counted from."""
+    """An axis, which may count from the end, as one that counts from 0."""
     if not -ndim <= axis < ndim:
         raise ValueError(f"axis {axis} is out of range for {ndim} axes")
     return axis % ndim
 
 
 def reshape(a: Array, *, shape: tuple[int, ...]) -> Result:
-    """The same numbers in C order under another shape, of which one length may be -1."""
+    """The same elements in C order in another shape, one length of which may be -1."""
     try:
-        y = a.reshape(shape if a.size else _without_numbers(a.shape, shape))
+        y = a.reshape(shape if a.size else _empty_shape(a.shape, shape))
     except ValueError:
         raise ValueError(
-            f"reshape: {a.size} numbers of shape {a.shape} do not fit {shape}"
+            f"reshape: {a.size} elements of shape {a.shape} do not fit {shape}"
         ) from None
     return Result(y, (lambda g, out: g.reshape(a.shape),), is_view=True)
 
 
-def _without_numbers(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
-    """The new shape of no numbers, its -1 found from the axes behind those that stay.
+def _empty_shape(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
+    """The new shape of an empty array, its -1 inferred from the axes after those that stay.
 
-    (0, 8, 8) as (0, -1) is (0, 64), as it would be if there were samples.
+    (0, 8, 8) to (0, -1) gives (0, 64), as it would with samples.
     """
     stay = 0
     while stay < min(len(old), len(new)) and old[stay] == new[stay]:
@@ -52,13 +52,13 @@ def transpose(a: Array, *, axes: tuple[int, ...] | None = None) -> Result:
 
 
 def broadcast_to(a: Array, *, shape: tuple[int, ...]) -> Result:
-    """`a` stretched to `shape`."""
+    """`a` broadcast to `shape`."""
     y = xp_of(a).broadcast_to(a, shape)
     return Result(y, (lambda g, out: unbroadcast(g, a),), is_view=True)
 
 
 def getitem(a: Array, *, index: Any) -> Result:
-    """a[index] for slices, integers, integer arrays and masks; only for a mask the host waits."""
+    """a[index] for slices, integers, integer arrays and masks; a mask makes the host wait."""
     xp, basic, kept = xp_of(a), _is_basic(index), _copied(index)
 
     def vjp(g: Array, out: Array | None) -> Array:
@@ -73,25 +73,25 @@ def getitem(a: Array, *, index: Any) -> Result:
 
 
 def _copied(index: Any) -> Any:
-    """The index with arrays and lists of its own: it is read again on the way back."""
+    """The index with copies of its arrays and lists: the backward pass reads them again."""
     if isinstance(index, tuple):
         return tuple(_copied(k) for k in index)
     return index.copy() if hasattr(index, "copy") else index
 
 
 def copy(a: Array) -> Result:
-    """The same numbers in memory of their own."""
+    """A copy."""
     return Result(a.copy(), (lambda g, out: g,))
 
 
 def _is_basic(index: Any) -> bool:
-    """Whether every place is taken at most once, as by integers and slices."""
+    """Whether the index has integers and slices only: a[index] is a view, without duplicates."""
     parts = index if isinstance(index, tuple) else (index,)
     return all(k is None or k is Ellipsis or isinstance(k, int | slice) for k in parts)
 
 
 def concatenate(*arrays: Array, axis: int = 0) -> Result:
-    """The arrays end to end along `axis`."""
+    """The arrays joined along `axis`."""
     xp = xp_of(arrays[0])
     try:
         y = xp.concatenate(arrays, axis=axis)

@@ -24,7 +24,7 @@ def softmax(a: Array, *, axis: int = -1) -> Result:
 
 
 def _reduce(losses: Array, reduction: str) -> tuple[Array, float]:
-    """The reduced losses, and what each one's gradient is multiplied by."""
+    """The reduced losses, and the factor of the gradient of each."""
     if reduction == "none":
         return losses, 1.0
     scale = 1.0 / max(len(losses), 1) if reduction == "mean" else 1.0
@@ -34,8 +34,8 @@ def _reduce(losses: Array, reduction: str) -> tuple[Array, float]:
 def cross_entropy(z: Array, labels: Array, *, reduction: str = "mean") -> Result:
     """-log(softmax(z))[label] of logits z (n, C) and integer labels (n,).
 
-    Worked out on the transpose (C, n): batches are longer than rows, and array
-    operations want a long last axis.
+    Computed on the transpose (C, n): batches are longer than rows, and array
+    operations are fastest with a long last axis.
     """
     xp = xp_of(z)
     s = z.T.copy()
@@ -43,7 +43,7 @@ def cross_entropy(z: Array, labels: Array, *, reduction: str = "mean") -> Result
     e = xp.exp(s)
     total = column_sum(e)
     n = len(labels)
-    chosen = labels.astype("int64") * n + xp.arange(n)  # where they stand in s, counted flat
+    chosen = labels.astype("int64") * n + xp.arange(n)  # flat indices into s
     y, scale = _reduce(xp.log(total) - s.reshape(-1)[chosen], reduction)
 
     def vjp(g: Array, out: Array | None) -> Array:
@@ -58,7 +58,7 @@ def cross_entropy(z: Array, labels: Array, *, reduction: str = "mean") -> Result
 def nll(logp: Array, labels: Array, *, reduction: str = "mean") -> Result:
     """-logp[label] of log-probabilities (n, C) and integer labels (n,)."""
     xp = xp_of(logp)
-    rows, labels = xp.arange(len(logp)), labels.copy()  # read again on the way back
+    rows, labels = xp.arange(len(logp)), labels.copy()  # the backward pass reads them again
     y, scale = _reduce(-logp[rows, labels], reduction)
 
     def vjp(g: Array, out: Array | None) -> Array:
