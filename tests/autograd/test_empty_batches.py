@@ -1,7 +1,6 @@
 """Batches without samples: right shapes, gradients of zeros, and no warning.
 
-A rank of many may get none of a batch's samples, and it still has to go the whole way with
-the others.
+A rank may get no sample of a batch, and has to take part in all collectives nevertheless.
 """
 
 from collections.abc import Callable
@@ -28,7 +27,7 @@ def conv(algorithm: str, *options: int) -> Callable[..., nn.Sequential]:
 
 
 def whole_batch(layer: nn.Module) -> nn.Module:
-    """Layers that need samples from somewhere have them in evaluation."""
+    """Layers that cannot train on an empty batch are tested in evaluation."""
     return layer.eval()
 
 
@@ -85,7 +84,7 @@ def run(model: nn.Module, x: Any, samples: np.ndarray | None) -> nnmpi.Tensor:
 
 
 def spoil(model: nn.Module) -> list[Any]:
-    """The parameters, where gradients will lie NaN: what is not written will show."""
+    """The parameters, with NaN in their gradient buffers, so that elements not written show."""
     parameters = model.parameters()
     for p in parameters:
         p.slot[...] = np.nan
@@ -166,14 +165,15 @@ def test_softmax(on: Backend) -> None:
 
 
 @pytest.mark.parametrize("shape", [(5,), (2, 3, 4)])
-def test_a_loader_gathers_no_rows(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loader_returns_an_empty_batch(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From what it keeps standardised, and from what it standardises batch by batch."""
     x = np.random.default_rng(0).standard_normal((6, *shape)).astype("float32")
     split = Split(x, np.arange(6))
     for small in (1 << 20, 0):
         monkeypatch.setattr("nnmpi.data.loader.SMALL", small)
         loader = Loader(split, 2, standardiser=Standardiser.of(split), dtype="float64")
-        assert (loader._ready is None) == (small == 0)
         batch = loader.gather(SAMPLES)
         assert (batch.x.shape, batch.x.dtype) == ((0, *shape), "float64")
         assert (batch.y.shape, batch.y.dtype) == ((0,), "int64")
@@ -190,7 +190,7 @@ def test_a_loader_gathers_no_rows(shape: tuple[int, ...], monkeypatch: pytest.Mo
         ((3, 0), (3, -1), (3, 0)),
     ],
 )
-def test_a_length_is_found_though_there_are_no_numbers(
+def test_the_last_length_of_an_empty_array_is_inferred(
     old: tuple[int, ...], new: tuple[int, ...], is_: tuple[int, ...]
 ) -> None:
     x = nnmpi.tensor(np.zeros(old), requires_grad=True)
@@ -201,6 +201,6 @@ def test_a_length_is_found_though_there_are_no_numbers(
     assert x.grad.shape == old
 
 
-def test_a_length_that_no_samples_could_have_is_not_made_up() -> None:
+def test_an_impossible_length_of_an_empty_array_is_refused() -> None:
     with pytest.raises(ValueError, match=r"of shape \(0, 3\) do not fit \(0, 2, -1\)"):
         nnmpi.tensor(np.zeros((0, 3))).reshape(0, 2, -1)

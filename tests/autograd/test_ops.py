@@ -1,4 +1,4 @@
-"""Every op: gradients against finite differences and PyTorch, and the same on a strict device."""
+"""Every op against finite differences, PyTorch and a strict device."""
 
 import inspect
 import math
@@ -99,7 +99,7 @@ def test_erfc_is_exact_to_rounding(dtype, last):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_device_gives_the_same_and_is_not_waited_for(name):
+def test_a_device_gives_the_same_without_waits(name):
     with waits(CASES[name].waits):
         device = answer(name, DEVICE.asarray)
     assert {type(a) for a in device} == {DEVICE.xp.ndarray}

@@ -1,4 +1,4 @@
-"""The tape: gradients reach each leaf, once and whole, in an order that is always the same."""
+"""The tape: each leaf gets its whole gradient, in an order that is always the same."""
 
 import gc
 import weakref
@@ -52,7 +52,7 @@ def test_the_same_tensor_on_both_sides():
     assert grads(b) == [[4.0, 4.0]]
 
 
-def test_diamonds_are_walked_once():
+def test_diamonds_are_visited_once():
     visits = []
 
     def watched(a: np.ndarray) -> Result:
@@ -81,7 +81,7 @@ def test_a_ladder_of_diamonds_takes_linear_time():
     assert len(visits) == steps
 
 
-def test_branches_that_need_no_gradient_are_not_walked():
+def test_branches_without_a_gradient_are_not_visited():
     def fails(a: np.ndarray, b: np.ndarray) -> Result:
         def refuse(g: np.ndarray, out: None) -> np.ndarray:
             raise AssertionError("nobody asked for this gradient")
@@ -208,7 +208,7 @@ def alive_after(retain_graph: bool) -> int:
     return alive
 
 
-def test_what_the_graph_holds_is_freed_by_the_backward_pass():
+def test_a_backward_pass_frees_the_graph():
     gc.disable()  # without the collector's help
     try:
         assert alive_after(retain_graph=False) == 0
@@ -256,7 +256,7 @@ def test_a_seed_has_the_shape_of_the_value():
         assert grads(a) == [[2.0, 20.0]]
 
 
-def test_what_has_no_gradient_has_no_backward():
+def test_backward_needs_a_tensor_that_requires_a_gradient():
     with pytest.raises(RuntimeError, match="nothing under this tensor requires a gradient"):
         Tensor(np.ones(1)).sum().backward()
 
@@ -272,7 +272,7 @@ def test_a_graph_is_used_up_by_backward():
     assert grads(a) == [[2.0, 4.0]]
 
 
-def test_two_branches_that_are_used_up_say_so_too():
+def test_branches_that_are_used_up_are_refused():
     a = leaf(1, 2)
     left, right = a * 2, a * 3
     (left + right).sum().backward()

@@ -292,7 +292,7 @@ def test_a_side_that_is_used_up_between_the_halves_is_refused():
         rest.finish()
 
 
-def test_a_retained_graph_can_be_walked_again():
+def test_a_retained_graph_can_be_differentiated_again():
     a, b = leaf(1, 2), leaf(3, 4)
     y = (a * b * 2).sum()
     for _ in range(2):
@@ -302,7 +302,7 @@ def test_a_retained_graph_can_be_walked_again():
 
 
 @pytest.mark.parametrize("which", ["a", "b", "h"])
-def test_a_write_between_the_halves_is_caught(which):
+def test_a_write_between_the_halves_is_detected(which):
     a, b = leaf(1, 2), leaf(3, 4)
     h = a * b
     rest = (h * b).sum().backward(until=a)

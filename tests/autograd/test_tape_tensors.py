@@ -1,4 +1,4 @@
-"""Tensors: what they are made of, what stands beside them, and what they refuse."""
+"""Tensors: construction, constants, comparisons, and what they refuse."""
 
 import operator
 
@@ -22,7 +22,7 @@ def leaf(*shape: int, dtype: str = "float64") -> Tensor:
     return Tensor(data, requires_grad=True)
 
 
-# ---- making them
+# ---- construction
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_only_floating_point_tensors_have_gradients():
     assert t.astype("float32").requires_grad
 
 
-def test_python_sees_numbers():
+def test_conversions_to_python_values():
     t = nnmpi.tensor([[1.5, 2.5]])
     assert (t.shape, t.ndim, t.size, len(t)) == ((1, 2), 2, 2, 1)
     assert [row.numpy().tolist() for row in t] == [[1.5, 2.5]]
@@ -80,7 +80,7 @@ def test_python_sees_numbers():
     assert t.numpy() is t.data
 
 
-# ---- constants beside them
+# ---- constants as operands
 
 OPERATORS = {
     "+": operator.add,
@@ -101,7 +101,7 @@ def numpys(f):
 
 @pytest.mark.parametrize("f", OPERATORS.values(), ids=OPERATORS)
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_numbers_have_no_type_to_impose(f, dtype):
+def test_scalars_do_not_promote_types(f, dtype):
     t = leaf(2, 3, dtype=dtype)
     for number in NUMBERS:
         for a, b in ((t, number), (number, t)):
@@ -117,7 +117,7 @@ def test_numbers_have_no_type_to_impose(f, dtype):
 
 @pytest.mark.parametrize("f", [*OPERATORS.values(), operator.matmul], ids=[*OPERATORS, "@"])
 @pytest.mark.parametrize("make", [np.asarray, strictarray.asarray], ids=["NumPy", "device"])
-def test_arrays_stand_on_either_side(f, make):
+def test_arrays_may_be_either_operand(f, make):
     t, constant = leaf(3, 3), np.random.default_rng(0).uniform(0.5, 2, (3, 3))
     t = Tensor(make(t.data), requires_grad=True)
     for a, b in ((t, make(constant)), (make(constant), t)):
@@ -164,7 +164,7 @@ def test_a_gradient_has_the_type_of_the_value_on_the_way_too(other):
     assert seen == ["float32"]
 
 
-def test_a_gradient_is_nobody_elses_memory():
+def test_gradients_share_no_memory():
     a, b = leaf(3), leaf(3)
     seed = np.ones(3)
     (a + b).backward(seed)
@@ -232,7 +232,7 @@ def test_composites_are_numpys_and_have_gradients(f, numpys):
     assert directional_error(f, a) < 1e-6
 
 
-# ---- what does not fit
+# ---- errors
 
 X, W = leaf(2, 3), leaf(5, 4)
 IMAGES, KERNELS = leaf(2, 3, 8, 8), leaf(4, 5, 3, 3)
@@ -258,7 +258,7 @@ MISFITS = {
 
 
 @pytest.mark.parametrize(("misfit", "shapes"), MISFITS.values(), ids=MISFITS)
-def test_what_does_not_fit_is_a_value_error_with_the_shapes(misfit, shapes):
+def test_shape_errors_name_the_shapes(misfit, shapes):
     with pytest.raises(ValueError, match=r"\(") as problem:
         misfit()
     said = str(problem.value).replace(", ", ",")
@@ -295,6 +295,6 @@ SMALL = {
 
 
 @pytest.mark.parametrize(("wrong", "message"), SMALL.values(), ids=SMALL)
-def test_other_mistakes_are_value_errors_with_the_numbers(wrong, message):
+def test_other_errors_name_the_numbers(wrong, message):
     with pytest.raises(ValueError, match=message):
         wrong()

@@ -125,7 +125,7 @@ WRITES = {
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_a_write_that_would_spoil_a_gradient_is_refused(write):
+def test_a_write_to_a_tensor_that_needs_a_gradient_is_refused(write):
     a = leaf(1, 2)
     with pytest.raises(RuntimeError, match=r"in place to a tensor of shape \(2,\)"):
         write(a)
@@ -142,7 +142,7 @@ def test_results_cannot_be_written_by_index():
     assert result.numpy().tolist() == [2, 4]
 
 
-def test_a_sum_of_losses_goes_on_to_a_new_tensor():
+def test_a_sum_of_losses_becomes_a_new_tensor():
     a, total = leaf(1, 2), Tensor(np.zeros(2))
     first = total
     for factor in (2.0, 3.0):
@@ -153,7 +153,7 @@ def test_a_sum_of_losses_goes_on_to_a_new_tensor():
     assert a.grad.tolist() == [10, 10]
 
 
-def test_a_write_that_would_lose_a_gradient_is_refused():
+def test_a_write_of_a_value_that_needs_a_gradient_is_refused():
     total, a = Tensor(np.zeros(2)), leaf(1, 2)
     with pytest.raises(RuntimeError, match="make a new tensor"):
         total[...] = a * 2
@@ -165,7 +165,7 @@ def test_a_write_that_would_lose_a_gradient_is_refused():
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_a_write_between_forward_and_backward_is_caught(write):
+def test_a_write_between_forward_and_backward_is_detected(write):
     for written in ("a leaf", "a constant", "a value"):
         a, constant = leaf(1, 2), Tensor(np.array([3.0, 4.0]))
         y = nnmpi.exp(a * constant)
@@ -186,7 +186,7 @@ def test_a_write_before_the_forward_pass_or_after_the_backward_pass_is_fine():
     assert a.grad.tolist() == [4.0, 8.0]
 
 
-def test_marked_writes_are_caught_too():
+def test_marked_writes_are_detected():
     a = leaf(1, 2)
     y = (a * a).sum()
     a.data[...] = 7
@@ -234,7 +234,7 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
-def test_a_write_through_a_view_is_caught(view):
+def test_a_write_through_a_view_is_detected(view):
     for make in (lambda a: a, lambda a: a * 1.0):
         a = Tensor(np.arange(4.0).reshape(2, 2), requires_grad=True)
         h = make(a)
@@ -276,7 +276,7 @@ def test_rows_of_an_embedding_written_after_use_do_not_matter():
     assert layer.weight.grad.ravel().tolist() == [2, 0, 0]
 
 
-def test_a_clip_without_bounds_is_a_copy():
+def test_clip_without_bounds_is_a_copy():
     a = Tensor(np.array([1.0]))
     nnmpi.clip(a)[...] = 2.0
     assert a.item() == 1.0

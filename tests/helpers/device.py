@@ -1,8 +1,7 @@
 """The device the engine's tests run on: the strict stand-in, or a GPU.
 
 NNMPI_TEST_DEVICE=cuda, which scripts/gpu_check sets, puts CuPy in the place of
-the stand-in. A real device does not tell how often it was waited for, so that
-part is checked on the stand-in alone.
+the stand-in. Waits are counted on the stand-in only.
 """
 
 import os

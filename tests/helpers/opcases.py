@@ -1,8 +1,8 @@
-"""What ops are tried on, and how PyTorch says the same: the ops that work number by number.
+"""Test cases of ops, each with its equivalent in PyTorch: elementwise ops.
 
 An argument is a shape (normal numbers are drawn), a `Draw`, or the value itself:
-an array, a Python number, None. Arrays of floating-point numbers are what an op
-is differentiated by; labels, masks and indices are not.
+an array, a Python number, None. An op is differentiated by its floating-point
+arrays, not by labels, masks and indices.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,7 +38,7 @@ class Case(NamedTuple):
     waits: int = 0
 
     def arrays(self, name: str) -> list[Any]:
-        """The arguments, drawn by the name of the case alone."""
+        """The arguments, drawn with the name of the case as seed."""
         rng = np.random.default_rng(list(name.encode()))
 
         def made(arg: Any) -> Any:
@@ -54,13 +54,13 @@ def positive(*sizes: int) -> Draw:
     return lambda rng: np.asarray(rng.uniform(0.5, 2.0, sizes))
 
 
-def called(value: Any) -> str:
+def label(value: Any) -> str:
     """A short name of shapes and options, for the name of a case."""
     if isinstance(value, Mapping):
-        return ",".join(f"{k}={called(v)}" for k, v in value.items())
+        return ",".join(f"{k}={label(v)}" for k, v in value.items())
     if isinstance(value, tuple) and all(isinstance(n, int) for n in value):
         return "x".join(map(str, value)) or "0d"
-    return " ".join(map(called, value)) if isinstance(value, tuple) else str(value)
+    return " ".join(map(label, value)) if isinstance(value, tuple) else str(value)
 
 
 def _tensors(t: Any, *values: Any) -> list[Any]:
@@ -104,7 +104,7 @@ PAIRS = [
     ((4, 5), 1.5),
     (1.5, (4, 5)),
 ]
-ABOVE_ZERO = {"power": 0, "divide": 1}  # which argument has to be
+ABOVE_ZERO = {"power": 0, "divide": 1}  # which argument has to be positive
 ZEROS = np.zeros(4)
 SIGNS = np.array([3.0, 0.0, 3.0, -1.0])
 FAR = np.array([-40.0, -5.0, 0.0, 1e-3, 5.0, 40.0])
@@ -123,16 +123,16 @@ def _arithmetic() -> dict[str, Case]:
     cases = {}
     for sizes in ((), (3,), (2, 3, 4), (0,), (3, 0)):
         for name, (op, oracle) in UNARY.items():
-            cases[f"{name} {called(sizes)}"] = Case(op, (sizes,), oracle)
+            cases[f"{name} {label(sizes)}"] = Case(op, (sizes,), oracle)
         for name, (op, oracle) in POSITIVE.items():
-            cases[f"{name} {called(sizes)}"] = Case(op, (positive(*sizes),), oracle)
+            cases[f"{name} {label(sizes)}"] = Case(op, (positive(*sizes),), oracle)
     for name, pair in product(BINARY, PAIRS):
-        cases[f"{name} {called(pair)}"] = _pair(name, pair)
+        cases[f"{name} {label(pair)}"] = _pair(name, pair)
     return cases
 
 
 def _kinks() -> dict[str, Case]:
-    """Where a derivative is a matter of convention, ours is PyTorch's."""
+    """Where the derivative is a convention: PyTorch's is used."""
     cases = {}
     for name in ("maximum", "minimum"):
         op, oracle = BINARY[name]
@@ -160,7 +160,7 @@ def _choices() -> dict[str, Case]:
         return t.where(mask != 0, *_tensors(t, a, b))
 
     cases = {
-        f"where {called(pair)}": Case(elementwise.where, (MASK, *pair), where)
+        f"where {label(pair)}": Case(elementwise.where, (MASK, *pair), where)
         for pair in [((2, 3), (2, 3)), ((3,), (2, 1)), ((), (4, 2, 3)), ((2, 3), 0.5), (1.5, (3,))]
     }
     cases["where of integers"] = Case(elementwise.where, (2 * MASK, (2, 3), (2, 3)), where)

@@ -1,10 +1,10 @@
-"""What ops are tried on: softmax and its losses, normalisation, convolution and pooling."""
+"""Test cases of ops: softmax and its losses, normalisation, convolution and pooling."""
 
 from itertools import cycle, product
 from typing import Any
 
 import numpy as np
-from opcases import Case, Draw, Op, called
+from opcases import Case, Draw, Op, label
 
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.ops import conv, norm, softmax
@@ -24,7 +24,7 @@ def _softmaxes() -> dict[str, Case]:
         def oracle(t: Any, a: Any, axis: int, name: str = name) -> Any:
             return getattr(t, name)(a, axis)
 
-        cases[f"{name} {called(sizes)} {axis}"] = Case(op, (sizes,), oracle, {"axis": axis})
+        cases[f"{name} {label(sizes)} {axis}"] = Case(op, (sizes,), oracle, {"axis": axis})
         huge = np.array([[1e4, -1e4, 9999.0], [-700.0, -701.0, -702.0]])
         cases[f"{name} of huge numbers"] = Case(op, (huge,), oracle, {"axis": 1}, smooth=False)
     for reduction, labels in product(softmax.REDUCTIONS, (LABELS, LABELS[:1], LABELS[:0])):
@@ -47,13 +47,13 @@ def _softmaxes() -> dict[str, Case]:
 
 
 def channels_last(*sizes: int) -> Draw:
-    """Images (N, C, H, W) that lie in memory as (N, H, W, C)."""
+    """Images (N, C, H, W) with memory order (N, H, W, C)."""
     n, c, h, w = sizes
     return lambda rng: rng.standard_normal((n, h, w, c)).transpose(0, 3, 1, 2)
 
 
 def _of_the_batch(op: Op, x: Any, w: Any, b: Any, eps: float) -> Tensor:
-    """Batch normalisation as training does it: the statistics are those of x."""
+    """Batch normalisation in training, with the statistics of x."""
     n, mean, m2 = norm.moments(x.data if isinstance(x, Tensor) else x)
     return apply(op, x, w, b, mean=mean, var=m2 / n, n=n, eps=eps)
 
@@ -89,7 +89,7 @@ def _norms() -> dict[str, Case]:
         like = x[len(x) - axes :]
         options = {"axes": axes, "eps": EPS}
         for w, b in ((like, like), (like, None), (None, None)):
-            name = f"layer_norm {called(x)} over {axes}{' * w' if w else ''}{' + b' if b else ''}"
+            name = f"layer_norm {label(x)} over {axes}{' * w' if w else ''}{' + b' if b else ''}"
             cases[name] = Case(norm.layer_norm, (x, w, b), layer, options)
     return cases
 
@@ -138,7 +138,7 @@ def _pools() -> dict[str, Case]:
     for (k, s, p), (h, w), last in product((*windows, (5, 3, 2), (2, 3, 0)), SIZES, (False, True)):
         x = channels_last(2, 3, h, w) if last else (2, 3, h, w)
         options = {"kernel": k, "stride": s, "padding": p}
-        name = f"{h}x{w} {called(options)}{' channels last' if last else ''}"
+        name = f"{h}x{w} {label(options)}{' channels last' if last else ''}"
         for op in (conv.max_pool2d, conv.avg_pool2d):
             cases[f"{op.__name__} {name}"] = Case(
                 op,

@@ -1,10 +1,10 @@
-"""What ops are tried on: those that sum, move and multiply arrays."""
+"""Test cases of ops: reductions, rearrangements, indexing and matrix products."""
 
 from itertools import product
 from typing import Any
 
 import numpy as np
-from opcases import Case, Oracle, called
+from opcases import Case, Oracle, label
 
 from nnmpi.autograd.ops import linear, reduce, shape
 
@@ -31,11 +31,11 @@ def _reductions() -> dict[str, Case]:
     ]
     tries += [((), {}), ((3, 0), {"axis": 0}), ((0, 3), {"axis": -1, "keepdims": True})]
     cases = {
-        f"{name} {called(sizes)} {called(options)}": Case(op, (sizes,), _reduced(name), options)
+        f"{name} {label(sizes)} {label(options)}": Case(op, (sizes,), _reduced(name), options)
         for (name, op), (sizes, options) in product(REDUCTIONS.items(), tries)
     }
     for sizes, axis in (((0,), None), ((2, 0), 1)):
-        cases[f"sum of nothing {called(sizes)}"] = Case(
+        cases[f"sum of nothing {label(sizes)}"] = Case(
             reduce.sum, (sizes,), _reduced("sum"), {"axis": axis}
         )
     equals = np.array([[1.0, 1.0, 0.0], [2.0, 2.0, 2.0], [0.0, 1.0, 2.0]])
@@ -56,7 +56,7 @@ def _moves() -> dict[str, Case]:
         ((1,), ()),
         ((0, 3), (3, 0)),
     ):
-        cases[f"reshape {called(sizes)} {called(to)}"] = Case(
+        cases[f"reshape {label(sizes)} {label(to)}"] = Case(
             shape.reshape, (sizes,), lambda t, a, shape: a.reshape(shape), {"shape": to}
         )
     for sizes, axes in (
@@ -67,14 +67,14 @@ def _moves() -> dict[str, Case]:
         ((), None),
         ((0, 3), (1, 0)),
     ):
-        cases[f"transpose {called(sizes)} {axes}"] = Case(
+        cases[f"transpose {label(sizes)} {axes}"] = Case(
             shape.transpose,
             (sizes,),
             lambda t, a, axes: a.permute(axes or tuple(reversed(range(a.ndim)))),
             {"axes": axes},
         )
     for sizes, to in (((3, 1), (2, 3, 4)), ((), (2, 2)), ((1, 3), (0, 3)), ((3,), (3,))):
-        cases[f"broadcast {called(sizes)} {called(to)}"] = Case(
+        cases[f"broadcast {label(sizes)} {label(to)}"] = Case(
             shape.broadcast_to, (sizes,), lambda t, a, shape: a.broadcast_to(shape), {"shape": to}
         )
     for name, parts, axis in (
@@ -169,13 +169,13 @@ def _products() -> dict[str, Case]:
         return y.relu() if relu else y
 
     cases = {
-        f"matmul {called(pair)}": Case(linear.matmul, pair, lambda t, a, b: a @ b)
+        f"matmul {label(pair)}": Case(linear.matmul, pair, lambda t, a, b: a @ b)
         for pair in MATRICES
     }
     for x, b, relu in product(
         ((4, 3), (2, 4, 3), (3,), (1, 3), (0, 3), (0, 2, 3)), ((5,), None), (False, True)
     ):
-        name = f"linear {called(x)}{' + b' if b else ''}{', relu' if relu else ''}"
+        name = f"linear {label(x)}{' + b' if b else ''}{', relu' if relu else ''}"
         cases[name] = Case(linear.linear, (x, (5, 3), b), linear_oracle, {"relu": relu})
     return cases
 

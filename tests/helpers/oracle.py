@@ -1,4 +1,4 @@
-"""PyTorch as an oracle: what an op must give, asked where PyTorch is installed.
+"""PyTorch as an oracle for what an op must give, where it is installed.
 
     @needs_torch
     def test_...():
@@ -19,5 +19,5 @@ needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason=MISSING)
 
 
 def pytorch() -> ModuleType:
-    """PyTorch, imported when the first test asks for it and not when the file is read."""
+    """PyTorch, imported by the first test that needs it."""
     return import_module("torch")

@@ -25,8 +25,8 @@ def pickled(value: Any) -> Any:
     return pickle.loads(pickle.dumps(value))
 
 
-WAYS: dict[str, Callable[[Any], Any]] = {"deepcopy": copy.deepcopy, "pickle": pickled}
-both = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+DUPLICATES: dict[str, Callable[[Any], Any]] = {"deepcopy": copy.deepcopy, "pickle": pickled}
+both = pytest.mark.parametrize("duplicate", DUPLICATES.values(), ids=DUPLICATES)
 
 
 def small(seed: int = 0) -> nn.Sequential:
@@ -56,11 +56,11 @@ def test_a_deep_copy_is_a_model_of_its_own() -> None:
 
 
 @both
-def test_a_model_keeps_its_values_gradients_and_places(way: Callable[[Any], Any]) -> None:
+def test_a_model_keeps_its_values_gradients_and_places(duplicate: Callable[[Any], Any]) -> None:
     model, x = digits_cnn(), some(3, 1, 8, 8)
     model(x).sum().backward()
     model[0].weight.requires_grad = False
-    twin = way(model)
+    twin = duplicate(model)
     same(twin, model)
     assert [m.path for m in twin.modules()] == [m.path for m in model.modules()]
     assert [p.place for p in twin.parameters()] == [p.place for p in model.parameters()]
@@ -77,31 +77,31 @@ def test_a_model_keeps_its_values_gradients_and_places(way: Callable[[Any], Any]
 @both
 @pytest.mark.parametrize("drawn", [True, False])
 def test_a_part_leaves_the_model_behind_and_keeps_its_values(
-    way: Callable[[Any], Any], drawn: bool
+    duplicate: Callable[[Any], Any], drawn: bool
 ) -> None:
     model = small(seed=7)
     if drawn:
         model(some(2, 3))
-    twin = way(model[2])
+    twin = duplicate(model[2])
     assert (twin.root, twin.path) == (twin, "")
     np.testing.assert_array_equal(twin.weight.data, small(seed=7)[2].weight.data)
-    np.testing.assert_array_equal(way(model[2].bias).data, model[2].bias.data)
+    np.testing.assert_array_equal(duplicate(model[2].bias).data, model[2].bias.data)
     assert model[2].root is model
 
 
 @both
 def test_parts_find_their_model_in_whatever_order_they_are_copied(
-    way: Callable[[Any], Any],
+    duplicate: Callable[[Any], Any],
 ) -> None:
     model = small()
     part = model[1:]
     for order in ((model, part), (part, model), (model[2], part, model)):
-        twins = dict(zip((id(m) for m in order), way(order), strict=True))
+        twins = dict(zip((id(m) for m in order), duplicate(order), strict=True))
         whole, slice_ = twins[id(model)], twins[id(part)]
         assert slice_[1] is whole[2]
         assert [m.path for m in whole.modules()] == ["", "0", "1", "2", "3"]
         assert slice_[1].weight.place.path == "2.weight"
-    alone = way(part)
+    alone = duplicate(part)
     assert [m.path for m in alone.modules()] == ["", "0", "1", "2"]
     assert alone[1].weight.place.path == "1.weight"
     assert {m.root for m in alone.modules()} == {alone}
@@ -111,7 +111,7 @@ def test_parts_find_their_model_in_whatever_order_they_are_copied(
 @pytest.mark.parametrize("make", optim.OPTIMIZERS.values(), ids=optim.OPTIMIZERS)
 @pytest.mark.parametrize("swapped", [False, True])
 def test_a_copied_optimizer_trains_its_copied_model(
-    make: Any, way: Callable[[Any], Any], swapped: bool
+    make: Any, duplicate: Callable[[Any], Any], swapped: bool
 ) -> None:
     model, x = small(), some(5, 3)
     opt = make(model.parameters(), lr=0.1)
@@ -123,9 +123,9 @@ def test_a_copied_optimizer_trains_its_copied_model(
 
     step(model, opt)
     if swapped:
-        other, twin = way((opt, model))
+        other, twin = duplicate((opt, model))
     else:
-        twin, other = way((model, opt))
+        twin, other = duplicate((model, opt))
     same(twin, model)
     before = model.state_dict()
     for _ in range(3):

@@ -72,7 +72,7 @@ def test_the_seed_changes_every_weight() -> None:
     same(model(list(LAYERS), 1).state_dict(), b)
 
 
-def test_a_parameter_of_ones_own_keeps_its_values() -> None:
+def test_a_parameter_with_given_values_keeps_them() -> None:
     m = nn.Module()
     m.own = nn.Parameter(np.arange(3.0))
     m.seed = 5

@@ -55,7 +55,7 @@ def test_train_eval_and_zero_grad_reach_every_module() -> None:
     assert [p.grad for p in block.parameters()] == [None] * len(NAMES)
 
 
-def test_what_takes_anothers_place_keeps_its_place() -> None:
+def test_a_replaced_attribute_keeps_its_place_in_the_order() -> None:
     block = Block()
     old = block.scale
     block.scale = nn.Parameter(np.zeros(3, "float32"))

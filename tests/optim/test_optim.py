@@ -1,4 +1,4 @@
-"""Optimizers against PyTorch's, step by step, and the rules they keep without it."""
+"""Optimizers against PyTorch's, step by step, and rules of their own."""
 
 from collections.abc import Callable
 from typing import Any
@@ -70,7 +70,7 @@ RULES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-class Race:
+class Twins:
     """The same parameters under the same rule here and in PyTorch."""
 
     def __init__(self, torch: Any, rule: str, m: nn.Module, halves: int = 1) -> None:
@@ -107,52 +107,52 @@ class Race:
 def test_trajectories_are_pytorchs(
     rule: str, given: Callable[[int, int], bool], torch: Any
 ) -> None:
-    race = Race(torch, rule, model())
-    untouched = race.mine[-1].data.copy()
+    twins = Twins(torch, rule, model())
+    untouched = twins.mine[-1].data.copy()
     for t in range(STEPS):
-        race.step(t, given)
-        race.compare()
-    assert (race.mine[-1].data == untouched).all() == (given is in_some_steps)
-    counts = [sum(given(t, i) for t in range(STEPS)) for i in range(len(race.mine))]
-    assert race.optimizers[0].steps == counts
+        twins.step(t, given)
+        twins.compare()
+    assert (twins.mine[-1].data == untouched).all() == (given is in_some_steps)
+    counts = [sum(given(t, i) for t in range(STEPS)) for i in range(len(twins.mine))]
+    assert twins.optimizers[0].steps == counts
 
 
 @pytest.mark.parametrize("rule", ["momentum, decay", "adamw, all"])
 def test_two_optimizers_over_halves_of_a_model(rule: str, torch: Any) -> None:
-    race = Race(torch, rule, model(), halves=2)
+    twins = Twins(torch, rule, model(), halves=2)
     for t in range(STEPS):
         if t == 5:
-            race.m.to(np.float64)  # one store now, in place of two
-        race.step(t, in_some_steps)
-    race.compare()
+            twins.m.to(np.float64)  # one store now, in place of two
+        twins.step(t, in_some_steps)
+    twins.compare()
 
 
 @pytest.mark.parametrize("rule", ["nesterov, decay", "adam, all"])
 def test_the_rate_may_change_between_steps(rule: str, torch: Any) -> None:
-    race = Race(torch, rule, model())
+    twins = Twins(torch, rule, model())
     for t in range(STEPS):
-        for opt in race.optimizers:
+        for opt in twins.optimizers:
             opt.lr = 0.1 / (t + 1)
-        for oracle in race.oracles:
+        for oracle in twins.oracles:
             oracle.param_groups[0]["lr"] = 0.1 / (t + 1)
-        race.step(t)
-    race.compare()
+        twins.step(t)
+    twins.compare()
 
 
 @pytest.mark.parametrize("rule", ["momentum", "adam"])
 def test_an_optimizer_follows_a_model_to_another_type(rule: str, torch: Any) -> None:
     """Its running sums too: what follows is exact in float64."""
-    race = Race(torch, rule, model("float32"))
-    race.m.to(np.float64)
-    race.theirs[:] = [q.data for q in race.theirs]
-    oracle = race.oracles[0].param_groups[0]["params"]
+    twins = Twins(torch, rule, model("float32"))
+    twins.m.to(np.float64)
+    twins.theirs[:] = [q.data for q in twins.theirs]
+    oracle = twins.oracles[0].param_groups[0]["params"]
     for q in oracle:
         q.data = q.data.double()
-    race.theirs[:] = oracle
+    twins.theirs[:] = oracle
     for t in range(STEPS):
-        race.step(t)
-    race.compare()
-    assert {s.dtype.name for s in race.optimizers[0].state} == {"float64"}
+        twins.step(t)
+    twins.compare()
+    assert {s.dtype.name for s in twins.optimizers[0].state} == {"float64"}
 
 
 def test_real_training_is_pytorchs(torch: Any) -> None:
@@ -197,7 +197,7 @@ def test_a_step_leaves_gradients_as_they_are(make: Any) -> None:
     assert not any(p.has_grad for p in m.parameters())
 
 
-def test_a_step_voids_older_graphs_of_what_it_moved() -> None:
+def test_a_step_invalidates_older_graphs() -> None:
     m, x = model(), nnmpi.tensor(np.ones((1, 2, 4, 4)))
     opt = optim.SGD(m.parameters(), lr=0.1)
     y = m(x).sum()
@@ -283,16 +283,16 @@ def test_momentum_needs_the_sum_it_was_made_with() -> None:
 @pytest.mark.parametrize("wrong", [None, np.inf, np.nan])
 @pytest.mark.parametrize("max_norm", [0.5, 1e9])
 def test_clipping_is_pytorchs(max_norm: float, wrong: float | None, torch: Any) -> None:
-    race = Race(torch, "sgd", model())
-    race.step(0, lambda t, i: i != 2)  # one without a gradient
+    twins = Twins(torch, "sgd", model())
+    twins.step(0, lambda t, i: i != 2)  # one without a gradient
     if wrong is not None:
-        race.mine[1].grad[0] = race.theirs[1].grad[0] = wrong
+        twins.mine[1].grad[0] = twins.theirs[1].grad[0] = wrong
     with np.errstate(invalid="ignore"):  # inf * 0
-        norm = optim.clip_grad_norm(race.mine, max_norm)
-    expected = torch.nn.utils.clip_grad_norm_(race.theirs, max_norm)
+        norm = optim.clip_grad_norm(twins.mine, max_norm)
+    expected = torch.nn.utils.clip_grad_norm_(twins.theirs, max_norm)
     np.testing.assert_allclose(norm, float(expected), rtol=1e-13)
     assert norm.shape == ()
-    assert race.mine[2].grad is None
-    for p, q in zip(race.mine, race.theirs, strict=True):
+    assert twins.mine[2].grad is None
+    for p, q in zip(twins.mine, twins.theirs, strict=True):
         if q.grad is not None:
             np.testing.assert_allclose(p.grad, q.grad.numpy(), rtol=1e-13)

@@ -51,7 +51,7 @@ def test_schedules_join_and_end() -> None:
     assert schedule.parse("warmup:9+cosine", 3)(10) == pytest.approx(0)
 
 
-def test_a_rate_beyond_all_floats_is_infinite() -> None:
+def test_a_rate_that_overflows_is_infinite() -> None:
     """So the run ends as any that diverges, and not by an error of arithmetic."""
     grows = schedule.parse("step:2:1e200", STEPS)
     assert [grows(t) for t in range(5)] == [1.0, 1.0, 1e200, 1e200, math.inf]

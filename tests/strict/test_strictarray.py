@@ -1,4 +1,4 @@
-"""The stand-in for CuPy refuses what CuPy refuses, and counts what makes the host wait."""
+"""The stand-in for CuPy refuses what CuPy refuses, and counts the waits of the host."""
 
 import copy
 import operator

@@ -2,21 +2,20 @@
 
     import strictarray as xp
 
-Behind every array is a NumPy array, but what passes here should run on CuPy
-14, because the stand-in refuses what CuPy refuses and counts what makes the
-host wait for the device:
+Every array wraps a NumPy array. Code that runs here should run on CuPy 14: the
+stand-in refuses what CuPy refuses, and counts the operations that make the host
+wait for the device:
 
     with strictarray.counting() as count:
         ...
     assert count.total <= 1, count
 
 It refuses NumPy arrays as operands, indices, values and outputs; lists where
-an array is due; `where=` of ufuncs; options that CuPy does not know; types
-that a GPU has not. A name that CuPy lacks is not here; one that CuPy has and
-this module lacks is added to the tables in `_functions.py`.
+an array is expected; `where=` of ufuncs; options and types that CuPy does not
+have. Names that CuPy lacks are missing here too; one that CuPy has and this
+module lacks can be added to the tables in `_functions.py`.
 
-In a few places it is stricter than CuPy, where CuPy lets through what is slow
-or wrong:
+In a few places it is stricter than CuPy, which allows what is slow or wrong:
 
     np.add(x, 1), np.sum(x)           raise: go through xp
     x[numpy_array], x[i] out of range raise; CuPy copies the one and wraps the other round

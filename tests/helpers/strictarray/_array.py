@@ -1,7 +1,7 @@
 """The array of the stand-in: a NumPy array that only its own module may touch.
 
-It wraps and does not inherit, so nothing of NumPy's comes along by accident:
-an attribute that is not written here is not there.
+It wraps instead of inheriting, so that an attribute that is not defined here
+does not exist.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,8 +27,8 @@ class Pointer(NamedTuple):
 class ndarray(Held):  # noqa: N801 (CuPy's name)
     """An array as CuPy would show it; `_a` is the NumPy array behind it.
 
-    Methods that say the same as a function of the module (`sum`, `take`, ...)
-    are hung on this class where the functions are made.
+    Methods that equal a function of the module (`sum`, `take`, ...) are added to
+    this class in `_functions.py`.
     """
 
     __slots__ = ()
@@ -36,7 +36,7 @@ class ndarray(Held):  # noqa: N801 (CuPy's name)
     __array_ufunc__ = None  # NumPy's arrays and scalars then leave operators to this class
     __hash__ = None  # type: ignore[assignment]
 
-    # What the host knows without asking the device.
+    # Known to the host without a wait.
     dtype = property(lambda self: self._a.dtype)
     shape = property(lambda self: self._a.shape)
     strides = property(lambda self: self._a.strides)
@@ -96,7 +96,7 @@ class ndarray(Held):  # noqa: N801 (CuPy's name)
             raise ValueError(f"set() takes a NumPy array of shape {self.shape} and {self.dtype}")
         self._a[...] = host
 
-    # From the device to the host: each of these waits, and more of them stand in _WAITS below.
+    # From the device to the host: each of these waits, as do those in _WAITS below.
     def get(
         self, stream: Any = None, order: str = "C", out: Any = None, blocking: bool = True
     ) -> np.ndarray:
@@ -150,7 +150,7 @@ class ndarray(Held):  # noqa: N801 (CuPy's name)
         with np.errstate(all="ignore"):
             self._a[where.key] = host
 
-    # The doors that stay shut.
+    # Conversions that are refused.
     def __array__(self, *_: Any, **__: Any) -> np.ndarray:
         raise TypeError("Implicit conversion to a NumPy array is not allowed; use .get()")
 
@@ -159,7 +159,7 @@ class ndarray(Held):  # noqa: N801 (CuPy's name)
 
 
 def wrap(result: Any, given: list[ndarray]) -> Any:
-    """NumPy's answer in this module's types; an array that was given comes back as itself."""
+    """NumPy's result in this module's types; an array that was given is returned as itself."""
     if isinstance(result, np.ndarray):
         for array in given:
             if array._a is result:

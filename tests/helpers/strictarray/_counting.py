@@ -1,11 +1,11 @@
-"""What made the host wait for the device, by name and in order."""
+"""Counts of the operations that made the host wait for the device."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 
 class Count:
-    """The synchronisations of a stretch of code; `names` says what each of them was."""
+    """The synchronisations of a block of code, by name and in order."""
 
     def __init__(self) -> None:
         self.names: list[str] = []

@@ -1,7 +1,7 @@
 """The functions of the stand-in: what CuPy 14 has, as far as NumPy and CuPy agree on it.
 
-Every function is NumPy's behind a check of its arguments. The check reads a
-signature, in which a letter says what may stand there:
+Every function is NumPy's behind a check of its arguments, which reads a
+signature. A letter in it stands for what is allowed there:
 
     A  an array            V  an array or a scalar
     S  a list of arrays    I  an array of integers, an integer or a list of them
@@ -10,7 +10,7 @@ signature, in which a letter says what may stand there:
                            but for those named in ARRAY_OPTIONS; with ! it must be given
 
 What stands behind the bar goes by keyword only, because the two libraries put
-it in different places. `tests/test_strictarray.py` holds the names against
+it in different places. `tests/strict` compares the names with those of
 CuPy itself where it is installed.
 """
 
@@ -246,7 +246,7 @@ def parse(signature: str) -> tuple[list[str], list[str], list[str]]:
 
 
 def _poisoned(function: Callable[..., ndarray]) -> Callable[..., ndarray]:
-    """`empty` whose content no program can mistake for zeros: NaN, or the largest integer."""
+    """`empty` filled with NaN, or the largest integer, so that it is not zero by chance."""
 
     def filled(*args: Any, **named: Any) -> ndarray:
         a = function(*args, **named)

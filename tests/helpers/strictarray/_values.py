@@ -1,4 +1,4 @@
-"""What may enter an operation, and how it is taken out of its wrapping for NumPy."""
+"""What may be an operand, and how it is unwrapped for NumPy."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What tensors do in the hands of people who know NumPy and PyTorch."""
+"""Tensors as users of NumPy and PyTorch expect them."""
 
 import numpy as np
 import pytest
@@ -55,7 +55,7 @@ def test_axes_that_are_not_there_are_refused(wrong):
         lambda t: nnmpi.clip(t, np.float64(-1), np.float64(1)),
     ],
 )
-def test_numpy_scalars_impose_no_type(layer):
+def test_numpy_scalars_do_not_promote_types(layer):
     assert layer(nnmpi.tensor(np.ones((4, 2), "float32"))).dtype == "float32"
 
 
