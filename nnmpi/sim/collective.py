@@ -1,4 +1,4 @@
-"""A collective on paper: its plans by name, and what each would cost."""
+"""The simulation of a collective: the plans of each operation, and what one costs on a network."""
 
 from typing import NamedTuple
 
@@ -10,24 +10,24 @@ from nnmpi.collectives.price import Link, Network, price
 from nnmpi.collectives.step import Algorithm, Ranks, Step
 from nnmpi.collectives.verify import Claim
 from nnmpi.sim import textbook
-from nnmpi.sim.formula import Cost, Formula, Letters, letters
+from nnmpi.sim.formula import Cost, evaluate, letters
 
-MOST_RANKS = 10_000_000
-MOST = 1e30  # of bytes and of seconds, so that no product of them overflows
+MAX_RANKS = 10_000_000
+MAX_VALUE = 1e30  # of bytes and of seconds, so that no product of them overflows
 
 
 def _exchange(t: int, r: Ranks, p: Ranks) -> Step:
     return Step((r + t + 1) % p, (0, 1), (r - t - 1) % p, (0, 1), True)
 
 
-# Every rank sends its whole buffer to each other. It is here to be priced: carried out in place it
-# would add what it has added before, since no buffer is kept for what is still to be sent.
+# Every rank sends its whole buffer to every other rank. It can be priced, but not carried out in
+# place: a rank would send on what it has already added, so contributions would count twice.
 exchange = Algorithm(lambda p: p - 1, lambda p: 1, _exchange)
 PRICED = {**algorithms.ALGORITHMS, "p2p-whole": exchange}
 
 
 class Operation(NamedTuple):
-    """What a collective has to do, the plans that do it, and their formulas."""
+    """What a collective has to achieve, the plans that do so, and the formulas of their cost."""
 
     claim: Claim
     algorithms: dict[str, Algorithm]
@@ -46,7 +46,7 @@ OPERATIONS = {
 
 
 class Spread(NamedTuple):
-    """One figure a rank: the least of them, the mean and the most."""
+    """The minimum, mean and maximum of one figure over all ranks."""
 
     least: float
     mean: float
@@ -54,7 +54,7 @@ class Spread(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A formula and what it comes to, with the reason where it is a difference."""
+    """A formula and its value; `why` is the reason where it is a difference."""
 
     formula: str
     seconds: float
@@ -62,7 +62,7 @@ class Figure(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What the simulation of one plan says, beside what formulas say."""
+    """The simulated cost of one plan, beside what its formulas give."""
 
     operation: str
     algorithm: str
@@ -87,7 +87,7 @@ def plans(operation: str, network: Network) -> dict[str, Algorithm]:
 
 
 def names(operation: str, algorithm: str) -> list[str]:
-    """The algorithms meant: one, or all of the operation."""
+    """The names of the algorithms selected: one, or `all` of the operation."""
     known = list(OPERATIONS[operation].algorithms)
     if algorithm == "all":
         return known
@@ -107,30 +107,33 @@ def network(
     inner_alpha: float | None = None,
     inner_beta: float | None = None,
 ) -> Network:
-    """One level, or two if it is said how the ranks of a node are joined."""
+    """A network of one level, or of two where the link inside a node is given."""
     for name, value in (("alpha", alpha), ("beta", beta), ("gamma", gamma)):
-        _within(name, value)
+        _check_value(name, value)
     if per_node is None and inner_alpha is None and inner_beta is None:
         return Network(Link(alpha, beta), gamma)
     if per_node is None or inner_alpha is None or inner_beta is None:
         raise ValueError(
-            f"two levels need per-node, inner-alpha and inner-beta together, not {per_node}, "
-            f"{inner_alpha} and {inner_beta}; give the missing ones or leave out all three"
+            f"two levels need per-node, inner-alpha and inner-beta, got {per_node}, "
+            f"{inner_alpha} and {inner_beta}: give the missing ones or leave out all three"
         )
-    _within("inner-alpha", inner_alpha)
-    _within("inner-beta", inner_beta)
-    _at_most("per-node", per_node, MOST_RANKS)
+    _check_value("inner-alpha", inner_alpha)
+    _check_value("inner-beta", inner_beta)
+    _check_count("per-node", per_node)
     return Network(Link(alpha, beta), gamma, Link(inner_alpha, inner_beta), per_node)
 
 
 def simulate(operation: str, algorithm: str, ranks: int, nbytes: float, on: Network) -> Outcome:
-    """What one plan takes; raises ValueError for numbers that mean nothing."""
-    _at_most("ranks", ranks, MOST_RANKS)
-    _within("bytes", nbytes)
+    """Price one plan; raises ValueError for numbers out of range."""
+    _check_count("ranks", ranks)
+    _check_value("bytes", nbytes)
     paid = price(plans(operation, on)[algorithm], ranks, nbytes, on)
     cost = _cost(operation, algorithm, on)
-    x = letters(ranks, nbytes, on, 2 if on.inner is None else on.per_node)
-    differences = cost.differences if cost else ()
+    values = letters(ranks, nbytes, on, 2 if on.inner is None else on.per_node)
+
+    def figure(formula: str, why: str = "") -> Figure:
+        return Figure(formula, evaluate(formula, values), why)
+
     return Outcome(
         operation=operation,
         algorithm=algorithm,
@@ -141,32 +144,28 @@ def simulate(operation: str, algorithm: str, ranks: int, nbytes: float, on: Netw
         rounds=paid.rounds,
         sent=_spread(paid.sent),
         messages=_spread(paid.messages),
-        textbook=_figure(cost.textbook, x) if cost and cost.textbook else None,
-        plan=_figure(cost.plan, x) if cost else None,
-        differences=tuple(_figure(d.formula, x, d.why) for d in differences),
+        textbook=figure(cost.textbook) if cost and cost.textbook else None,
+        plan=figure(cost.plan) if cost else None,
+        differences=tuple(figure(*d) for d in cost.differences) if cost else (),
     )
 
 
 def _cost(operation: str, algorithm: str, on: Network) -> Cost | None:
-    """The formulas; with two levels there is one only for the plan that follows them."""
+    """The formulas; on two levels only the plan that follows the nodes has one."""
     if on.inner is not None and algorithm != "hierarchical":
         return None
     return OPERATIONS[operation].costs[algorithm]
-
-
-def _figure(formula: Formula, x: Letters, why: str = "") -> Figure:
-    return Figure(formula.text, formula.seconds(x), why)
 
 
 def _spread(a: NDArray[np.float64] | NDArray[np.int_]) -> Spread:
     return Spread(a.min().item(), a.mean().item(), a.max().item())
 
 
-def _within(name: str, value: float) -> None:
-    if not 0 <= value <= MOST:
-        raise ValueError(f"{name} {value} must be a number from 0 to {MOST:g}")
+def _check_value(name: str, value: float) -> None:
+    if not 0 <= value <= MAX_VALUE:
+        raise ValueError(f"{name} {value} must be a number from 0 to {MAX_VALUE:g}")
 
 
-def _at_most(name: str, value: int, most: int) -> None:
-    if not 1 <= value <= most:
-        raise ValueError(f"{name} {value} must be from 1 to {most}")
+def _check_count(name: str, value: int) -> None:
+    if not 1 <= value <= MAX_RANKS:
+        raise ValueError(f"{name} {value} must be from 1 to {MAX_RANKS}")

@@ -1,4 +1,6 @@
-"""The letters that costs are written in, and formulas over them.
+"""Cost formulas: one text for each, which is printed as it stands and evaluated for numbers.
+
+Factors stand side by side, as on paper: `2(p-1)a + (p-1)/p M(2b+g)`. The letters:
 
 p  ranks                  M  bytes in the buffer     m  M/p, a rank's share of it
 a  alpha, a message       b  beta, a byte            g  gamma, adding a byte
@@ -9,80 +11,64 @@ q  ranks in a node        n  nodes                   h  log2 of the ranks in a f
 a' and b'  alpha and beta of the link inside a node
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Mapping
 from math import log2
 from typing import NamedTuple
 
 from nnmpi.collectives.algorithms import levels
 from nnmpi.collectives.price import Network
 
-
-class Letters(NamedTuple):
-    """The letters of the formulas, as numbers."""
-
-    p: int
-    M: float
-    a: float
-    b: float
-    g: float
-    log: float
-    L: int
-    k: int
-    e: int
-    f: int
-    S: int
-    n: int
-    h: int
-    inner_a: float
-    inner_b: float
-
-    @property
-    def m(self) -> float:
-        """A rank's share of the buffer."""
-        return self.M / self.p
-
-
-def letters(p: int, nbytes: float, network: Network, per_node: int = 2) -> Letters:
-    """What the letters stand for; without an inner link a node is joined like everything else."""
-    k = p.bit_length() - 1
-    e = p - (1 << k)
-    inner = network.inner or network.link
-    return Letters(
-        p=p,
-        M=nbytes,
-        a=network.link.alpha,
-        b=network.link.beta,
-        g=network.gamma,
-        log=log2(p),
-        L=levels(p),
-        k=k,
-        e=e,
-        f=int(e > 0),
-        S=sum(d + min(d, e) for d in (1 << i for i in range(k))),
-        n=-(-p // per_node),
-        h=levels(min(p, per_node)),
-        inner_a=inner.alpha,
-        inner_b=inner.beta,
-    )
-
-
-class Formula(NamedTuple):
-    """A formula as people read it, and as a function of its letters."""
-
-    text: str
-    seconds: Callable[[Letters], float]
+_TOKEN = re.compile(r"log p|[A-Za-z]'?|\d+|[-+/()]")
 
 
 class Difference(NamedTuple):
-    """What our plan takes beyond the textbook (or less, if negative), and why."""
+    """What a plan costs beyond the textbook formula (or less, if negative), and why."""
 
+    formula: str
     why: str
-    formula: Formula
 
 
 class Cost(NamedTuple):
     """plan = textbook + differences, where there is a textbook formula."""
 
-    textbook: Formula | None
-    plan: Formula
+    textbook: str | None
+    plan: str
     differences: tuple[Difference, ...] = ()
+
+
+def letters(p: int, nbytes: float, network: Network, per_node: int = 2) -> dict[str, float]:
+    """The value of each letter; without an inner link, all ranks are joined by the outer one."""
+    k = p.bit_length() - 1
+    e = p - (1 << k)
+    inner = network.inner or network.link
+    return {
+        "p": p,
+        "M": nbytes,
+        "m": nbytes / p,
+        "a": network.link.alpha,
+        "b": network.link.beta,
+        "g": network.gamma,
+        "log p": log2(p),
+        "L": levels(p),
+        "k": k,
+        "e": e,
+        "f": int(e > 0),
+        "S": sum(d + min(d, e) for d in (1 << i for i in range(k))),
+        "q": per_node,
+        "n": -(-p // per_node),
+        "h": levels(min(p, per_node)),
+        "a'": inner.alpha,
+        "b'": inner.beta,
+    }
+
+
+def evaluate(formula: str, values: Mapping[str, float]) -> float:
+    """The value of a formula: Python's arithmetic, once `*` stands between factors."""
+    code, after_factor = "", False
+    for token in _TOKEN.findall(formula):
+        if after_factor and token not in "+-/)":
+            code += "*"
+        code += f"values[{token!r}]" if token[0].isalpha() else token
+        after_factor = token not in "+-/("
+    return float(eval(code, {"values": values}))  # formulas are literals of textbook.py

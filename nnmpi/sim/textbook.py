@@ -1,201 +1,111 @@
 """What textbooks say a collective costs, what our plan of it costs, and why the two differ.
 
-Textbooks leave out additions and the ranks that are not a power of two. What our plans pay for
-these, and where we chose another way, is a list of differences: textbook plus differences is what
-the plan costs, to the last digit. The letters are explained in
-`formula.py`.
+Textbooks leave out additions and numbers of ranks that are not a power of two. What our plans pay
+for these, and where another way was chosen, is a list of differences: textbook plus differences is
+the cost of the plan, to the last digit. `formula.py` explains the letters.
 """
 
-from collections.abc import Callable
+from nnmpi.sim.formula import Cost, Difference
 
-from nnmpi.sim.formula import Cost, Difference, Formula, Letters
-
-
-def _adding(text: str, seconds: Callable[[Letters], float]) -> Difference:
-    return Difference("additions, which textbooks leave out", Formula(text, seconds))
-
-
-def _server(text: str, times: int) -> Difference:
-    why = "the server answers one rank at a time, and each message pays its alpha"
-    return Difference(why, Formula(text, lambda x: times * (x.p - 2) * x.a))
-
-
-def _rounded(text: str, times: int) -> Difference:
-    why = "a tree has whole levels: log p is rounded up"
-    return Difference(why, Formula(text, lambda x: times * (x.L - x.log) * (x.a + x.M * x.b)))
-
-
+_ADDITIONS = "additions, which textbooks leave out"
+_SERVER = "the server answers one rank at a time, and each message pays its alpha"
+_LEVELS = "a tree has whole levels: log p is rounded up"
 _FOLD_ROUNDS = "ranks that are not a power of two fold first and unfold last"
 _FOLD_BYTES = "folding moves whole buffers"
 _UNEVEN = "after folding some ranks answer for two chunks"
 
-_RING = Formula("2(p-1)a + 2(p-1)/p Mb", lambda x: 2 * (x.p - 1) * (x.a + x.m * x.b))
-_RING_PLAN = Formula(
-    "2(p-1)a + (p-1)/p M(2b+g)", lambda x: (x.p - 1) * (2 * x.a + x.m * (2 * x.b + x.g))
-)
-_RING_ADDING = _adding("(p-1)/p Mg", lambda x: (x.p - 1) * x.m * x.g)
-_EXCHANGE = Formula("(p-1)(a + Mb)", lambda x: (x.p - 1) * (x.a + x.M * x.b))
+_RING_PLAN = "2(p-1)a + (p-1)/p M(2b+g)"
+_RING_ADDITIONS = Difference("(p-1)/p Mg", _ADDITIONS)
+_SERVER_ADDITIONS = Difference("(p-1)Mg", _ADDITIONS)
+_HALVING_ADDITIONS = Difference("(f + S/p)Mg", _ADDITIONS)
 
 ALL_REDUCE = {
-    "ring": Cost(_RING, _RING_PLAN, (_RING_ADDING,)),
+    "ring": Cost("2(p-1)a + 2(p-1)/p Mb", _RING_PLAN, (_RING_ADDITIONS,)),
     "tree": Cost(
-        Formula("2a log p + 2 log p Mb", lambda x: 2 * x.log * (x.a + x.M * x.b)),
-        Formula("2La + LM(2b+g)", lambda x: x.L * (2 * x.a + x.M * (2 * x.b + x.g))),
-        (
-            _rounded("2(L - log p)(a + Mb)", 2),
-            _adding("LMg", lambda x: x.L * x.M * x.g),
-        ),
+        "2a log p + 2 log p Mb",
+        "2La + LM(2b+g)",
+        (Difference("2(L - log p)(a + Mb)", _LEVELS), Difference("LMg", _ADDITIONS)),
     ),
     "ps": Cost(
-        Formula("2a + 2(p-1)Mb", lambda x: 2 * x.a + 2 * (x.p - 1) * x.M * x.b),
-        Formula("2(p-1)a + (p-1)M(2b+g)", lambda x: (x.p - 1) * (2 * x.a + x.M * (2 * x.b + x.g))),
-        (
-            _server("2(p-2)a", 2),
-            _adding("(p-1)Mg", lambda x: (x.p - 1) * x.M * x.g),
-        ),
+        "2a + 2(p-1)Mb",
+        "2(p-1)a + (p-1)M(2b+g)",
+        (Difference("2(p-2)a", _SERVER), _SERVER_ADDITIONS),
     ),
     "p2p": Cost(
-        _EXCHANGE,
+        "(p-1)(a + Mb)",
         _RING_PLAN,
         (
-            Difference(
-                "sums have to be gathered again",
-                Formula("(p-1)a", lambda x: (x.p - 1) * x.a),
-            ),
-            Difference(
-                "chunks travel twice instead of whole buffers once",
-                Formula("(p-1)(2/p - 1)Mb", lambda x: (x.p - 1) * (2 / x.p - 1) * x.M * x.b),
-            ),
-            _RING_ADDING,
+            Difference("(p-1)a", "sums have to be gathered again"),
+            Difference("(p-1)(2/p - 1)Mb", "chunks travel twice instead of whole buffers once"),
+            _RING_ADDITIONS,
         ),
     ),
     "doubling": Cost(
-        Formula("a log p + log p Mb", lambda x: x.log * (x.a + x.M * x.b)),
-        Formula(
-            "(k+2f)(a + Mb) + (k+f)Mg",
-            lambda x: (x.k + 2 * x.f) * (x.a + x.M * x.b) + (x.k + x.f) * x.M * x.g,
-        ),
+        "a log p + log p Mb",
+        "(k+2f)(a + Mb) + (k+f)Mg",
         (
-            Difference(
-                _FOLD_ROUNDS,
-                Formula(
-                    "(k + 2f - log p)(a + Mb)",
-                    lambda x: (x.k + 2 * x.f - x.log) * (x.a + x.M * x.b),
-                ),
-            ),
-            _adding("(k+f)Mg", lambda x: (x.k + x.f) * x.M * x.g),
+            Difference("(k + 2f - log p)(a + Mb)", _FOLD_ROUNDS),
+            Difference("(k+f)Mg", _ADDITIONS),
         ),
     ),
     "halving": Cost(
-        Formula("2a log p + 2(p-1)/p Mb", lambda x: 2 * x.a * x.log + 2 * (x.p - 1) * x.m * x.b),
-        Formula(
-            "2(k+f)a + (f + S/p)M(2b+g)",
-            lambda x: 2 * (x.k + x.f) * x.a + (x.f + x.S / x.p) * x.M * (2 * x.b + x.g),
-        ),
+        "2a log p + 2(p-1)/p Mb",
+        "2(k+f)a + (f + S/p)M(2b+g)",
         (
-            Difference(
-                _FOLD_ROUNDS,
-                Formula("2(k + f - log p)a", lambda x: 2 * (x.k + x.f - x.log) * x.a),
-            ),
-            Difference(_FOLD_BYTES, Formula("2fMb", lambda x: 2 * x.f * x.M * x.b)),
-            Difference(
-                _UNEVEN, Formula("2(S-p+1)/p Mb", lambda x: 2 * (x.S - x.p + 1) * x.m * x.b)
-            ),
-            _adding("(f + S/p)Mg", lambda x: (x.f + x.S / x.p) * x.M * x.g),
+            Difference("2(k + f - log p)a", _FOLD_ROUNDS),
+            Difference("2fMb", _FOLD_BYTES),
+            Difference("2(S-p+1)/p Mb", _UNEVEN),
+            _HALVING_ADDITIONS,
         ),
     ),
-    "hierarchical": Cost(
-        None,
-        Formula(
-            "2ha' + hM(2b'+g) + 2(n-1)a + (n-1)/n M(2b+g)",
-            lambda x: (
-                x.h * (2 * x.inner_a + x.M * (2 * x.inner_b + x.g))
-                + (x.n - 1) * (2 * x.a + x.M / x.n * (2 * x.b + x.g))
-            ),
-        ),
-    ),
-    "p2p-whole": Cost(
-        _EXCHANGE,
-        Formula("(p-1)(a + Mb + Mg)", lambda x: (x.p - 1) * (x.a + x.M * (x.b + x.g))),
-        (_adding("(p-1)Mg", lambda x: (x.p - 1) * x.M * x.g),),
-    ),
+    "hierarchical": Cost(None, "2ha' + hM(2b'+g) + 2(n-1)a + (n-1)/n M(2b+g)"),
+    "p2p-whole": Cost("(p-1)(a + Mb)", "(p-1)(a + Mb + Mg)", (_SERVER_ADDITIONS,)),
 }
 
-_SCATTER = Formula("(p-1)a + (p-1)/p Mb", lambda x: (x.p - 1) * (x.a + x.m * x.b))
-_SCATTER_PLAN = Formula("(p-1)a + (p-1)/p M(b+g)", lambda x: (x.p - 1) * (x.a + x.m * (x.b + x.g)))
+_SCATTER = Cost("(p-1)a + (p-1)/p Mb", "(p-1)a + (p-1)/p M(b+g)", (_RING_ADDITIONS,))
 _HALVES = (
-    Difference(_FOLD_ROUNDS, Formula("(k + 2f - log p)a", lambda x: (x.k + 2 * x.f - x.log) * x.a)),
-    Difference(_FOLD_BYTES, Formula("f(p+1)/p Mb", lambda x: x.f * (x.p + 1) * x.m * x.b)),
-    Difference(_UNEVEN, Formula("(S-p+1)/p Mb", lambda x: (x.S - x.p + 1) * x.m * x.b)),
+    Difference("(k + 2f - log p)a", _FOLD_ROUNDS),
+    Difference("f(p+1)/p Mb", _FOLD_BYTES),
+    Difference("(S-p+1)/p Mb", _UNEVEN),
 )
 
 REDUCE_SCATTER = {
-    "ring": Cost(_SCATTER, _SCATTER_PLAN, (_RING_ADDING,)),
-    "p2p": Cost(_SCATTER, _SCATTER_PLAN, (_RING_ADDING,)),
+    "ring": _SCATTER,
+    "p2p": _SCATTER,
     "halving": Cost(
-        Formula("a log p + (p-1)/p Mb", lambda x: x.a * x.log + (x.p - 1) * x.m * x.b),
-        Formula(
-            "(k+2f)a + (f + (S+f)/p)Mb + (f + S/p)Mg",
-            lambda x: (
-                (x.k + 2 * x.f) * x.a
-                + (x.f + (x.S + x.f) / x.p) * x.M * x.b
-                + (x.f + x.S / x.p) * x.M * x.g
-            ),
-        ),
-        (*_HALVES, _adding("(f + S/p)Mg", lambda x: (x.f + x.S / x.p) * x.M * x.g)),
+        "a log p + (p-1)/p Mb",
+        "(k+2f)a + (f + (S+f)/p)Mb + (f + S/p)Mg",
+        (*_HALVES, _HALVING_ADDITIONS),
     ),
 }
 
-_GATHER = Formula("a log p + (p-1)mb", lambda x: x.a * x.log + (x.p - 1) * x.m * x.b)
-_ONE_EACH = Cost(
-    _GATHER,
-    Formula("(p-1)a + (p-1)mb", lambda x: (x.p - 1) * (x.a + x.m * x.b)),
-    (
-        Difference(
-            "a message from each other rank; halving takes log p rounds",
-            Formula("(p - 1 - log p)a", lambda x: (x.p - 1 - x.log) * x.a),
-        ),
-    ),
+_GATHER_TEXTBOOK = "a log p + (p-1)mb"
+_GATHER = Cost(
+    _GATHER_TEXTBOOK,
+    "(p-1)a + (p-1)mb",
+    (Difference("(p - 1 - log p)a", "a message from each other rank; halving takes log p rounds"),),
 )
 
 ALL_GATHER = {
-    "ring": _ONE_EACH,
-    "p2p": _ONE_EACH,
-    "halving": Cost(
-        _GATHER,
-        Formula(
-            "(k+2f)a + (f + (S+f)/p)Mb",
-            lambda x: (x.k + 2 * x.f) * x.a + (x.f + (x.S + x.f) / x.p) * x.M * x.b,
-        ),
-        _HALVES,
-    ),
+    "ring": _GATHER,
+    "p2p": _GATHER,
+    "halving": Cost(_GATHER_TEXTBOOK, "(k+2f)a + (f + (S+f)/p)Mb", _HALVES),
 }
 
-_LEVELS = Formula("a log p + log p Mb", lambda x: x.log * (x.a + x.M * x.b))
-_SERVED = Formula("a + (p-1)Mb", lambda x: x.a + (x.p - 1) * x.M * x.b)
-
 BROADCAST = {
-    "tree": Cost(
-        _LEVELS,
-        Formula("La + LMb", lambda x: x.L * (x.a + x.M * x.b)),
-        (_rounded("(L - log p)(a + Mb)", 1),),
-    ),
-    "ps": Cost(
-        _SERVED,
-        Formula("(p-1)a + (p-1)Mb", lambda x: (x.p - 1) * (x.a + x.M * x.b)),
-        (_server("(p-2)a", 1),),
-    ),
+    "tree": Cost("a log p + log p Mb", "La + LMb", (Difference("(L - log p)(a + Mb)", _LEVELS),)),
+    "ps": Cost("a + (p-1)Mb", "(p-1)a + (p-1)Mb", (Difference("(p-2)a", _SERVER),)),
 }
 
 REDUCE = {
     "tree": Cost(
-        _LEVELS,
-        Formula("La + LM(b+g)", lambda x: x.L * (x.a + x.M * (x.b + x.g))),
-        (_rounded("(L - log p)(a + Mb)", 1), _adding("LMg", lambda x: x.L * x.M * x.g)),
+        "a log p + log p Mb",
+        "La + LM(b+g)",
+        (Difference("(L - log p)(a + Mb)", _LEVELS), Difference("LMg", _ADDITIONS)),
     ),
     "ps": Cost(
-        _SERVED,
-        Formula("(p-1)a + (p-1)M(b+g)", lambda x: (x.p - 1) * (x.a + x.M * (x.b + x.g))),
-        (_server("(p-2)a", 1), _adding("(p-1)Mg", lambda x: (x.p - 1) * x.M * x.g)),
+        "a + (p-1)Mb",
+        "(p-1)a + (p-1)M(b+g)",
+        (Difference("(p-2)a", _SERVER), _SERVER_ADDITIONS),
     ),
 }
