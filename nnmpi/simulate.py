@@ -1,6 +1,6 @@
-"""The command `python -m nnmpi.simulate`: prices and draws plans on paper, without MPI.
+"""The command `python -m nnmpi.simulate`: prices and draws plans, without MPI.
 
-0: it was simulated. 1: nobody took the output. 2: unusable arguments. 130: stopped by Ctrl-C.
+Exit status: 0 success, 1 the output could not be written, 2 unusable arguments, 130 Ctrl-C.
 """
 
 import argparse
@@ -23,12 +23,12 @@ UNITS: dict[str, int] = {"": 1, "b": 1} | {
 
 
 def fail(message: object, status: int) -> int:
-    """Says why, and gives the exit status."""
+    """Print the reason on stderr and return the exit status."""
     return cli.fail("nnmpi.simulate", message, status)
 
 
 def size(text: str) -> float:
-    """A number of bytes: 100e6, 64KB, 8MB or 1GiB."""
+    """Parse a number of bytes: 100e6, 64KB, 8MB or 1GiB."""
     parts = re.fullmatch(r"(.*?)\s*([a-zA-Z]*)", text, re.S)
     if parts and parts[2].lower() in UNITS:
         return float(parts[1]) * UNITS[parts[2].lower()]
@@ -36,65 +36,82 @@ def size(text: str) -> float:
 
 
 def parser() -> argparse.ArgumentParser:
-    """One subcommand for each kind of plan."""
+    """The command line: one subcommand per kind of plan."""
     p = cli.Parser(
         prog="python -m nnmpi.simulate",
-        description="Price and draw plans on paper, without MPI.",
+        description="Price and draw plans, without MPI.",
         allow_abbrev=False,
     )
     kinds = p.add_subparsers(title="plans", dest="kind", required=True, metavar="KIND")
     c = kinds.add_parser("collective", help="all-reduce and its relatives", allow_abbrev=False)
-    what = c.add_argument_group("what")
-    what.add_argument("--operation", default="all-reduce", choices=OPERATIONS)
-    what.add_argument(
+    plan = c.add_argument_group("plan")
+    plan.add_argument("--operation", default="all-reduce", choices=OPERATIONS)
+    plan.add_argument(
         "--algorithm", default="all", metavar="NAME", help="or all, side by side (default)"
     )
-    what.add_argument("--ranks", type=int, required=True, metavar="P")
-    what.add_argument(
-        "--bytes", type=size, required=True, metavar="M", help="in one buffer: 100e6, 64KB, 1GiB"
+    plan.add_argument("--ranks", type=int, required=True, metavar="P")
+    plan.add_argument(
+        "--bytes",
+        type=size,
+        required=True,
+        metavar="M",
+        help="size of the buffer: 100e6, 64KB, 1GiB",
     )
-    on = c.add_argument_group("the network")
-    on.add_argument("--alpha", type=float, default=5e-6, help="seconds a message (default 5e-6)")
-    on.add_argument("--beta", type=float, default=1e-10, help="seconds a byte (default 1e-10)")
-    on.add_argument("--gamma", type=float, default=0.0, help="seconds to add a byte (default 0)")
-    on.add_argument("--per-node", type=int, metavar="Q", help="ranks in a node, for two levels")
-    on.add_argument("--inner-alpha", type=float, metavar="ALPHA", help="inside a node")
-    on.add_argument("--inner-beta", type=float, metavar="BETA", help="inside a node")
+    network = c.add_argument_group("network")
+    network.add_argument(
+        "--alpha", type=float, default=5e-6, help="seconds per message (default 5e-6)"
+    )
+    network.add_argument(
+        "--beta", type=float, default=1e-10, help="seconds per byte (default 1e-10)"
+    )
+    network.add_argument(
+        "--gamma", type=float, default=0.0, help="seconds to add a byte (default 0)"
+    )
+    network.add_argument(
+        "--per-node", type=int, metavar="Q", help="ranks in a node, for a network of two levels"
+    )
+    network.add_argument("--inner-alpha", type=float, metavar="ALPHA", help="alpha inside a node")
+    network.add_argument("--inner-beta", type=float, metavar="BETA", help="beta inside a node")
     output = c.add_argument_group("output")
     output.add_argument("--draw", action="store_true", help="show the rounds of one algorithm")
     output.add_argument("--json", action="store_true", help="print JSON")
-    c.set_defaults(answer=answer_collective)
+    c.set_defaults(run=run_collective)
     return p
 
 
-def answer_collective(given: argparse.Namespace) -> str:
-    """What `collective` prints."""
-    if given.draw and given.json:
-        raise ValueError("--draw is for people and --json for programs; leave out one of them")
-    names = collective.names(given.operation, given.algorithm)
-    if given.draw and given.algorithm == "all":
+def run_collective(options: argparse.Namespace) -> str:
+    """The output of `collective`."""
+    if options.draw and options.json:
+        raise ValueError("--draw and --json exclude each other; leave out one of them")
+    names = collective.names(options.operation, options.algorithm)
+    if options.draw and options.algorithm == "all":
         raise ValueError(f"--draw shows one algorithm; add --algorithm {'|'.join(names)}")
     network = collective.network(
-        given.alpha, given.beta, given.gamma, given.per_node, given.inner_alpha, given.inner_beta
+        options.alpha,
+        options.beta,
+        options.gamma,
+        options.per_node,
+        options.inner_alpha,
+        options.inner_beta,
     )
-    drawn = drawing(given, network) if given.draw else ""
+    drawn = drawing(options, network) if options.draw else ""
     outcomes = [
-        collective.simulate(given.operation, name, given.ranks, given.bytes, network)
+        collective.simulate(options.operation, name, options.ranks, options.bytes, network)
         for name in names
     ]
-    if given.json:
-        return in_json(outcomes, given.algorithm == "all")
-    return show.table(outcomes) if given.algorithm == "all" else show.page(outcomes[0]) + drawn
+    if options.json:
+        return in_json(outcomes, options.algorithm == "all")
+    return show.table(outcomes) if options.algorithm == "all" else show.report(outcomes[0]) + drawn
 
 
-def drawing(given: argparse.Namespace, network: Network) -> str:
-    """The rounds of the one algorithm that was asked for."""
-    plan = collective.plans(given.operation, network)[given.algorithm]
+def drawing(options: argparse.Namespace, network: Network) -> str:
+    """The rounds of the selected algorithm."""
+    plan = collective.plans(options.operation, network)[options.algorithm]
     try:
-        picture = draw(plan, given.ranks, OPERATIONS[given.operation].claim)
+        picture = draw(plan, options.ranks, OPERATIONS[options.operation].claim)
     except PlanError as error:
         raise ValueError(
-            f"{given.algorithm} can be priced, not drawn: it does not work in place "
+            f"{options.algorithm} can be priced but not drawn, since it does not work in place "
             f"({error}); leave out --draw"
         ) from None
     except ValueError as error:
@@ -103,7 +120,7 @@ def drawing(given: argparse.Namespace, network: Network) -> str:
 
 
 def in_json(outcomes: list[Outcome], several: bool) -> str:
-    """A list of objects, or the one object."""
+    """One object, or a list of them."""
     records = [show.record(o) for o in outcomes]
     return json.dumps(records if several else records[0], indent=2)
 
@@ -111,19 +128,19 @@ def in_json(outcomes: list[Outcome], several: bool) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     try:
-        given = parser().parse_args(arguments)
-        text = given.answer(given)
+        options = parser().parse_args(arguments)
+        text = options.run(options)
     except ValueError as error:
         return fail(error, 2)
     except MemoryError as error:
         return fail(f"out of memory: {error}; take fewer ranks", 2)
     except KeyboardInterrupt:
         return fail("interrupted", 130)
-    return tell(text)
+    return print_output(text)
 
 
-def tell(text: str) -> int:
-    """Print, all at once; a reader that has gone (`| head`) needs no message."""
+def print_output(text: str) -> int:
+    """Print the text; a reader that closed the pipe early (`| head`) gets no message."""
     try:
         print(text, flush=True)
     except BrokenPipeError:

@@ -1,3 +1,3 @@
-"""Collective operations as values: what they are, the proof that they work, and their price."""
+"""Collective algorithms as plain data, the proof that they are correct, and their cost."""
 
 from nnmpi.collectives.algorithms import ALGORITHMS as ALGORITHMS

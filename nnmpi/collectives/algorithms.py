@@ -1,4 +1,4 @@
-"""The collective algorithms. Each half is written once; its transpose is the other half.
+"""The collective algorithms. An all-reduce is a reduction followed by its transpose.
 
 p  ranks        r  this rank        t  round        d  distance to the partner
 c  chunk        v  index among a power of two of ranks
@@ -22,24 +22,24 @@ from nnmpi.collectives.step import (
 
 
 def levels(p: int) -> int:
-    """log2 p, rounded up: the depth of a binary tree over p ranks."""
+    """log2 p rounded up: the depth of a binary tree over p ranks."""
     return (p - 1).bit_length()
 
 
-def whole(p: int) -> int:
-    """For algorithms that never cut the buffer."""
+def one_chunk(p: int) -> int:
+    """Chunks of an algorithm that does not cut the buffer."""
     return 1
 
 
-def each(p: int) -> int:
-    """For algorithms with one chunk a rank."""
+def chunk_per_rank(p: int) -> int:
+    """Chunks of an algorithm with one chunk per rank."""
     return p
 
 
-# Ring: everybody sends one chunk to the right, and adds what comes from the left to their own part
-# of that chunk. After p - 1 rounds rank r has the whole sum of chunk r.
+# Ring: each rank sends one chunk to the right and adds the chunk it receives from the left to its
+# own. After p - 1 rounds rank r has the sum of chunk r.
 #
-#   p = 4, which chunk leaves        0 -> 1   1 -> 2   2 -> 3   3 -> 0
+#   p = 4, the chunk that is sent    0 -> 1   1 -> 2   2 -> 3   3 -> 0
 #                           t = 0       3        0        1        2
 #                               1       2        3        0        1
 #                               2       1        2        3        0
@@ -48,10 +48,10 @@ def _ring(t: int, r: Ranks, p: Ranks) -> Step:
     return Step((r + 1) % p, (out, out + 1), (r - 1) % p, (into, into + 1), True)
 
 
-ring = Algorithm(lambda p: p - 1, each, _ring)
+ring = Algorithm(lambda p: p - 1, chunk_per_rank, _ring)
 
 
-# Direct exchange: rank r owns chunk r and gets everybody's part of it from themselves.
+# Direct exchange: rank r owns chunk r and receives every other rank's part of it directly.
 #
 #   p = 4, who sends to whom         0      1      2      3
 #                           t = 0    1      2      3      0
@@ -62,10 +62,10 @@ def _direct(t: int, r: Ranks, p: Ranks) -> Step:
     return Step(to, (to, to + 1), (r - t - 1) % p, (r, r + 1), True)
 
 
-direct = Algorithm(lambda p: p - 1, each, _direct)
+direct = Algorithm(lambda p: p - 1, chunk_per_rank, _direct)
 
 
-# Binomial tree, from the leaves to rank 0; the buffer goes whole.
+# Binomial tree, from the leaves to rank 0; buffers are sent whole.
 #
 #   p = 6    t = 0    0 <- 1   2 <- 3   4 <- 5
 #                1    0 <- 2
@@ -76,30 +76,30 @@ def _tree(t: int, r: Ranks, p: Ranks) -> Step:
     return Step(only(leaf, r - d), (0, 1), only(root, r + d), (0, 1), True)
 
 
-tree = Algorithm(levels, whole, _tree)
+tree = Algorithm(levels, one_chunk, _tree)
 
 
-# Parameter server: rank 0 receives the whole buffer from everybody, one after the other.
+# Parameter server: rank 0 receives the whole buffer of each other rank, one after the other.
 def _server(t: int, r: Ranks, p: Ranks) -> Step:
     return Step(only(r == t + 1, 0), (0, 1), only(r == 0, t + 1), (0, 1), True)
 
 
-server = Algorithm(lambda p: p - 1, whole, _server)
+server = Algorithm(lambda p: p - 1, one_chunk, _server)
 
 
-# Ranks that are not a power of two. With p = 2^k + extra, the odd ones among the first 2 extra
-# ranks hand their buffer to the left neighbour and sit out. Who is left is numbered by v:
+# Numbers of ranks that are not a power of two. With p = 2^k + extra, the odd ones among the first
+# 2 extra ranks send their buffer to the left neighbour and sit out. The others are numbered by v:
 #
 #   p = 6, extra = 2     r    0   1   2   3   4   5
 #                        v    0   -   1   -   2   3
-#                   chunks   0,1     2,3      4   5     those of everybody who stands behind v
+#                   chunks   0,1     2,3      4   5     of all ranks that v stands for
 def _power(p: int) -> int:
     """The largest power of two that is at most p."""
     return 1 << (p.bit_length() - 1)
 
 
-def _paired(p: int) -> int:
-    """1 if some ranks have to sit out, else 0: the rounds it takes."""
+def _fold_rounds(p: int) -> int:
+    """1 if some ranks have to sit out, else 0."""
     return int(p > _power(p))
 
 
@@ -109,7 +109,7 @@ def _fold(t: int, r: Ranks, p: int) -> Step:
     return Step(only(out, r - 1), (0, 1), only(into, r + 1), (0, 1), True)
 
 
-fold = Algorithm(_paired, whole, _fold)
+fold = Algorithm(_fold_rounds, one_chunk, _fold)
 
 
 def _hand_over(t: int, r: Ranks, p: int) -> Step:
@@ -118,19 +118,19 @@ def _hand_over(t: int, r: Ranks, p: int) -> Step:
     return Step(only(out, r + 1), (r + 1, r + 2), only(into, r - 1), (r, r + 1), False)
 
 
-hand_over = Algorithm(_paired, each, _hand_over)
+hand_over = Algorithm(_fold_rounds, chunk_per_rank, _hand_over)
 
 
 def folded(a: Algorithm) -> Algorithm:
-    """An algorithm for powers of two, carried out by the ranks that do not sit out."""
+    """An algorithm for powers of two, executed by the ranks that do not sit out."""
 
     def at(t: int, r: Ranks, p: int) -> Step:
         extra = p - _power(p)
-        plays = (r >= 2 * extra) | (r % 2 == 0)
+        takes_part = (r >= 2 * extra) | (r % 2 == 0)
         s = a.at(t, np.where(r < 2 * extra, r // 2, r - extra), _power(p))
 
         def rank(v: Ranks) -> Ranks:
-            return only(plays, v + np.minimum(v, extra))
+            return only(takes_part, v + np.minimum(v, extra))
 
         def chunk(v: Ranks) -> Ranks:
             return v + np.minimum(v, extra)
@@ -145,11 +145,11 @@ def folded(a: Algorithm) -> Algorithm:
             s.reduce,
         )
 
-    return Algorithm(lambda p: a.rounds(_power(p)), each, at)
+    return Algorithm(lambda p: a.rounds(_power(p)), chunk_per_rank, at)
 
 
-# Recursive halving: partners at distance p/2, p/4, ... 1 exchange halves of what they still answer
-# for, each keeping the half on its own side.
+# Recursive halving: partners at distance p/2, p/4, ... 1 exchange halves of the range that they
+# still reduce, each keeping the half on its own side.
 #
 #   p = 4    t = 0    0 <-> 2    1 <-> 3    halves 0,1 and 2,3
 #                1    0 <-> 1    2 <-> 3    quarters
@@ -160,21 +160,21 @@ def _halves(t: int, r: Ranks, p: int) -> Step:
     return Step(r ^ d, (theirs, theirs + d), r ^ d, (mine, mine + d), True)
 
 
-halving = then(fold, folded(Algorithm(levels, each, _halves)))
+halving = then(fold, folded(Algorithm(levels, chunk_per_rank, _halves)))
 
 
-# Recursive doubling: partners at distance 1, 2, 4, ... exchange everything they have.
+# Recursive doubling: partners at distance 1, 2, 4, ... exchange their whole buffers.
 def _doubles(t: int, r: Ranks, p: int) -> Step:
     d = 1 << t
     return Step(r ^ d, (0, p), r ^ d, (0, p), True)
 
 
-doubling = then(fold, folded(Algorithm(levels, each, _doubles)))
+doubling = then(fold, folded(Algorithm(levels, chunk_per_rank, _doubles)))
 
 
-# Two levels: ranks q k to q k + q - 1 are a node, and its first rank leads it.
+# Two levels: ranks q k to q k + q - 1 form a node, and the first of them is its leader.
 def within(a: Algorithm, q: int) -> Algorithm:
-    """In every node of q ranks at once (the last may be smaller); for plans that take any p."""
+    """Algorithm a within each node of q ranks (the last may be smaller); a has to accept any p."""
 
     def at(t: int, r: Ranks, p: int) -> Step:
         first = r - r % q
@@ -187,15 +187,15 @@ def within(a: Algorithm, q: int) -> Algorithm:
 
 
 def among(a: Algorithm, members: Callable[[int], Sequence[int]]) -> Algorithm:
-    """Carried out by some of p ranks, in the order in which `members(p)` names them."""
+    """Algorithm a among some of the p ranks, numbered in the order of `members(p)`."""
 
     def at(t: int, r: Ranks, p: int) -> Step:
         ranks = np.asarray(members(p))
-        place = np.full(p, NOBODY)
-        place[ranks] = np.arange(len(ranks))
-        s = a.at(t, place[r], len(ranks))
+        index = np.full(p, NOBODY)
+        index[ranks] = np.arange(len(ranks))
+        s = a.at(t, index[r], len(ranks))
         to, source = np.asarray(s.to), np.asarray(s.source)
-        inside = place[r] >= 0
+        inside = index[r] >= 0
         return s._replace(
             to=only(inside & (to >= 0), ranks[to]),
             source=only(inside & (source >= 0), ranks[source]),
@@ -205,13 +205,13 @@ def among(a: Algorithm, members: Callable[[int], Sequence[int]]) -> Algorithm:
 
 
 def hierarchical(q: int) -> Algorithm:
-    """To the leader of each node by tree, among leaders by ring, and back."""
+    """A tree to the leader of each node, a ring among the leaders, and the tree back."""
     up = within(tree, q)
     leaders = among(then(ring, transpose(ring)), lambda p: range(0, p, q))
     return then(then(up, leaders), transpose(up))
 
 
-# Every rank starts with a buffer of its own; all end with the sum of all.
+# Each rank starts with its own buffer; all end with the sum.
 ALGORITHMS = {
     "ring": then(ring, transpose(ring)),
     "tree": then(tree, transpose(tree)),
@@ -222,7 +222,7 @@ ALGORITHMS = {
     "hierarchical": hierarchical(2),
 }
 
-# Rank r ends with the sum of chunk r; what else its buffer holds then means nothing.
+# Rank r ends with the sum of chunk r; the rest of its buffer is undefined.
 REDUCE_SCATTERS = {"ring": ring, "p2p": direct, "halving": then(halving, hand_over)}
 
 # Rank r starts with chunk r; all end with all chunks.
@@ -232,7 +232,7 @@ ALL_GATHERS = {
     "halving": then(reverse(hand_over), transpose(halving)),
 }
 
-# To rank 0, and from rank 0; `rooted` turns them to another.
+# To rank 0, and from rank 0; `rooted` gives them another root.
 REDUCES = {"tree": tree, "ps": server}
 BROADCASTS = {"tree": transpose(tree), "ps": transpose(server)}
 

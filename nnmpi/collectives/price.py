@@ -1,8 +1,8 @@
-"""What a plan costs on a network, without carrying it out.
+"""The cost of a plan on a network, by simulation.
 
 A message of m bytes takes alpha + m beta, and adding m bytes takes m gamma. A rank sends one
-message and receives one message at a time, both at once. A message starts when both its ends have
-finished their rounds before, which is how large messages travel.
+message and receives one message at a time, both at once. A message starts when sender and receiver
+have finished their previous rounds, as in MPI's rendezvous protocol for large messages.
 """
 
 from typing import NamedTuple
@@ -16,17 +16,17 @@ Floats = NDArray[np.float64]
 
 
 class Link(NamedTuple):
-    """alpha in seconds a message, beta in seconds a byte."""
+    """alpha in seconds per message, beta in seconds per byte."""
 
     alpha: float
     beta: float
 
 
 class Network(NamedTuple):
-    """One level: every two ranks are joined by `link`.
+    """On one level, `link` connects every two ranks.
 
-    Two levels: ranks of one node (`per_node` in a row) are joined by `inner`, and a node has one
-    `link` to the outside, which messages that leave it or arrive at it in one round share.
+    On two levels, `inner` connects the ranks of a node (`per_node` consecutive ranks), and each
+    node has one `link` to the outside, shared by the messages that cross it in one round.
     """
 
     link: Link
@@ -35,7 +35,7 @@ class Network(NamedTuple):
     per_node: int = 1
 
     def seconds(self, source: Ranks, to: Ranks, nbytes: Floats) -> Floats:
-        """How long each of the messages of one round takes."""
+        """The time of each message of one round."""
         outside = self.link.alpha + self._sharing(source, to) * nbytes * self.link.beta
         if self.inner is None:
             return np.asarray(outside)
@@ -43,7 +43,7 @@ class Network(NamedTuple):
         return np.where(source // self.per_node == to // self.per_node, inside, outside)
 
     def _sharing(self, source: Ranks, to: Ranks) -> Ranks:
-        """How many messages share the busier of the two links that each message crosses."""
+        """The number of messages on the busier of the two links that each message crosses."""
         if self.inner is None:
             return 1
         a, b = source // self.per_node, to // self.per_node
@@ -54,18 +54,18 @@ class Network(NamedTuple):
 
 
 class Price(NamedTuple):
-    """What the simulation of a plan says."""
+    """The simulated cost of a plan."""
 
     seconds: float
     rounds: int
-    sent: Floats  # bytes, one figure a rank
-    messages: NDArray[np.int_]  # messages sent, one figure a rank
+    sent: Floats  # bytes, by rank
+    messages: NDArray[np.int_]  # messages sent, by rank
 
 
 def price(algorithm: Algorithm, p: int, nbytes: float, network: Network) -> Price:
-    """The time until the last of p ranks is done, each having a buffer of `nbytes`.
+    """The time until the last of p ranks has finished, each with a buffer of `nbytes`.
 
-    The clocks of all ranks go on together, a round at a time, so that memory does not grow with the
+    The clocks of all ranks advance together, one round at a time, so memory does not grow with the
     number of messages.
     """
     r = np.arange(p)

@@ -1,9 +1,8 @@
-"""What a collective algorithm is: in each round, who sends which chunks to whom.
+"""The representation of a collective algorithm: in each round, who sends which chunks to whom.
 
 A buffer of n elements is cut into `chunks` pieces, and a range (lo, hi) names pieces lo to hi - 1.
-An `Algorithm` answers one question, `at(t, r, p)`: what does rank r of p do in round t? The answer
-is plain arithmetic, so r may be one rank or `arange(p)`: whoever carries the plan out asks for one
-rank, whoever proves, prices or draws it asks for all of them at once.
+`Algorithm.at(t, r, p)` is the step of rank r of p in round t. It is plain arithmetic, so r may be
+one rank (to execute the plan) or `arange(p)` (to verify, price or draw it).
 """
 
 from collections.abc import Callable, Iterator
@@ -21,23 +20,23 @@ NOBODY = -1
 
 
 class Step(NamedTuple):
-    """One rank's part in one round: a message out, a message in, or NOBODY for either.
+    """What one rank sends and receives in one round; NOBODY as a peer means no message.
 
-    Both leave at once, so what is sent is what the rank held before the round.
+    Both messages are in flight at once: a rank sends what it held before the round.
     """
 
     to: Ranks
     send: Range
     source: Ranks
     recv: Range
-    reduce: bool  # add what arrives to what is there, or put it there; alike for all ranks
+    reduce: bool  # add what is received, or overwrite with it; the same for all ranks
 
 
 class Algorithm(NamedTuple):
-    """A collective as a value: three functions of the number of ranks p.
+    """A collective algorithm: three functions of the number of ranks p.
 
-    `at` is array arithmetic, `only` and `np.where` in place of `if`, so that it can be asked for
-    all ranks at once.
+    `at` is array arithmetic (`only` and `np.where` instead of `if`), so that one call can compute
+    the steps of all ranks.
     """
 
     rounds: Callable[[int], int]
@@ -45,12 +44,12 @@ class Algorithm(NamedTuple):
     at: Callable[[int, Ranks, Ranks], Step]  # (t, r, p)
 
     def steps(self, r: Ranks, p: int) -> Iterator[Step]:
-        """What rank r (or every rank in r) does, round by round."""
+        """The steps of rank r (or of every rank in r), round by round."""
         return (self.at(t, r, p) for t in range(self.rounds(p)))
 
 
 def cut(n: int, chunks: int, i: int) -> int:
-    """Where chunk i of n elements begins; sizes differ by one element at most."""
+    """The first element of chunk i of n elements; chunk sizes differ by at most one."""
     return n * i // chunks
 
 
@@ -59,8 +58,8 @@ def only(condition: Any, peer: Ranks) -> NDArray[np.int_]:
     return np.where(condition, peer, NOBODY)
 
 
-def apart(step: Step, p: int) -> list[Step]:
-    """The step of all p ranks as one step a rank, of plain integers."""
+def per_rank(step: Step, p: int) -> list[Step]:
+    """Split the step of all p ranks into one step per rank, of plain integers."""
     fields = (step.to, *step.send, step.source, *step.recv)
     columns = [np.broadcast_to(np.asarray(x), p).tolist() for x in fields]
     return [
@@ -70,7 +69,7 @@ def apart(step: Step, p: int) -> list[Step]:
 
 
 def reverse(a: Algorithm) -> Algorithm:
-    """The same messages the other way, the last round first."""
+    """The same messages in the opposite direction, last round first."""
 
     def at(t: int, r: Ranks, p: Ranks) -> Step:
         s = a.at(a.rounds(p) - 1 - t, r, p)
@@ -80,9 +79,9 @@ def reverse(a: Algorithm) -> Algorithm:
 
 
 def transpose(a: Algorithm) -> Algorithm:
-    """Reversed, with adding and putting exchanged.
+    """The reverse, with adding and overwriting exchanged.
 
-    Written as a matrix from what all ranks hold before to what they hold after, this is the
+    A plan is a linear map from what all ranks hold before to what they hold after, and this is its
     transpose: a reduction to one rank becomes a broadcast from it, a reduce-scatter an all-gather.
     """
 
@@ -94,7 +93,7 @@ def transpose(a: Algorithm) -> Algorithm:
 
 
 def then(a: Algorithm, b: Algorithm) -> Algorithm:
-    """First a, then b, over a buffer that is cut finely enough for both."""
+    """First a, then b, on a buffer cut into chunks that are fine enough for both."""
 
     def chunks(p: int) -> int:
         return lcm(a.chunks(p), b.chunks(p))
@@ -110,7 +109,7 @@ def then(a: Algorithm, b: Algorithm) -> Algorithm:
 
 @cache
 def rooted(a: Algorithm, root: int) -> Algorithm:
-    """The plan turned, so that `root` does what rank 0 did; for plans that never cut the buffer."""
+    """The plan with ranks rotated so that `root` has the role of rank 0; for uncut buffers only."""
 
     def at(t: int, r: Ranks, p: int) -> Step:
         s = a.at(t, (r - root) % p, p)

@@ -1,9 +1,9 @@
-"""A proof by carrying a plan out on names instead of numbers.
+"""Proves that a plan is correct by executing it symbolically.
 
 Each rank holds, for each chunk, an expression: one rank's contribution, or the sum of two
-expressions. Sums are pairs without order, so that two expressions have one number exactly if they
-are one summation tree up to commuting operands: the condition under which floating point gives all
-ranks identical bits.
+expressions. Sums are unordered pairs, so two expressions get the same number exactly if they are
+the same summation tree up to commuting operands: the condition under which floating point gives
+all ranks identical bits.
 """
 
 from collections.abc import Callable
@@ -11,28 +11,28 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from nnmpi.collectives.step import Algorithm, Step, apart
+from nnmpi.collectives.step import Algorithm, Step, per_rank
 
 Holds: TypeAlias = Callable[[int, int], bool]  # (rank, chunk)
 Contributors: TypeAlias = Callable[[int, int], set[int] | None]  # (rank, chunk); None: anything
 
 
 class PlanError(ValueError):
-    """An algorithm that does not do what it claims."""
+    """The algorithm does not satisfy its claim."""
 
 
 class Claim(NamedTuple):
-    """What a collective starts from and what it has to end with, for p ranks."""
+    """The specification of a collective: what ranks hold at the start, and must hold at the end."""
 
     starts: Callable[[int], Holds]
     ends: Callable[[int], Contributors]
 
 
-def _everybody(p: int) -> Contributors:
+def _all_ranks(p: int) -> Contributors:
     return lambda r, c: set(range(p))
 
 
-ALL_REDUCE = Claim(lambda p: lambda r, c: True, _everybody)
+ALL_REDUCE = Claim(lambda p: lambda r, c: True, _all_ranks)
 REDUCE_SCATTER = Claim(
     lambda p: lambda r, c: True, lambda p: lambda r, c: set(range(p)) if r == c else None
 )
@@ -40,14 +40,14 @@ ALL_GATHER = Claim(lambda p: lambda r, c: r == c, lambda p: lambda r, c: {c})
 
 
 def reduce_to(root: int) -> Claim:
-    """Everybody's sum at one rank; what the others hold then means nothing."""
+    """The sum over all ranks at one rank; the buffers of the others are undefined."""
     return Claim(
         lambda p: lambda r, c: True, lambda p: lambda r, c: set(range(p)) if r == root else None
     )
 
 
 def broadcast_from(root: int) -> Claim:
-    """One rank's buffer at everybody."""
+    """The buffer of one rank at all ranks."""
     return Claim(lambda p: lambda r, c: r == root, lambda p: lambda r, c: {root})
 
 
@@ -55,75 +55,77 @@ REDUCE, BROADCAST = reduce_to(0), broadcast_from(0)
 
 
 class _Sums:
-    """Expressions by number: 0 to p - 1 are the ranks' contributions, the rest are sums."""
+    """Numbered expressions: 0 to p - 1 are the contributions of the ranks, the rest are sums."""
 
     def __init__(self, p: int) -> None:
-        self.names = [1 << r for r in range(p)]  # who is in it, a bit a rank
+        self.contributors = [1 << r for r in range(p)]  # of each expression, one bit per rank
         self._known: dict[tuple[int, int], int] = {}
 
     def add(self, a: int, b: int) -> int:
         pair = (min(a, b), max(a, b))
         if pair not in self._known:
-            self._known[pair] = len(self.names)
-            self.names.append(self.names[a] | self.names[b])
+            self._known[pair] = len(self.contributors)
+            self.contributors.append(self.contributors[a] | self.contributors[b])
         return self._known[pair]
 
-    def both(self, a: int, b: int) -> set[int]:
-        """The ranks whose contribution is in a and in b."""
-        return ranks(self.names[a] & self.names[b])
+    def common(self, a: int, b: int) -> set[int]:
+        """The ranks whose contribution is in both a and b."""
+        return ranks(self.contributors[a] & self.contributors[b])
 
 
 def ranks(bits: int) -> set[int]:
-    """The set that a number's bits stand for."""
+    """The ranks whose bits are set."""
     return {r for r in range(bits.bit_length()) if bits >> r & 1}
 
 
 def verify(algorithm: Algorithm, p: int, claim: Claim = ALL_REDUCE) -> None:
-    """Raises PlanError unless the algorithm keeps the claim for p ranks.
+    """Raises PlanError unless the algorithm satisfies the claim for p ranks.
 
-    Every send meets its receive, in the same round: so with sends that do not block, no rank waits
-    for ever. Nothing is put where the same round still sends from (what is to be added waits in a
-    buffer of its own until the send is done). Nobody sends or adds what nobody has put there, no
-    contribution is counted twice, and everybody ends with what the claim says, from one summation
-    tree a chunk.
+    - Each send has a matching receive in the same round: with non-blocking sends, no deadlock.
+    - No rank overwrites a chunk that it sends in the same round. (What is to be added is received
+      into a separate buffer and added after the send.)
+    - No rank sends or adds to a chunk that it does not hold, and no contribution counts twice.
+    - All ranks end with what the claim says, each chunk from one and the same summation tree.
     """
     chunks, starts = algorithm.chunks(p), claim.starts(p)
     sums = _Sums(p)
     have = [[r if starts(r, c) else None for c in range(chunks)] for r in range(p)]
     for t, step in enumerate(algorithm.steps(np.arange(p), p)):
-        rows = apart(step, p)
-        _exist(t, rows, chunks)
-        _match(t, rows)
+        rows = per_rank(step, p)
+        _check_bounds(t, rows, chunks)
+        _check_matching(t, rows)
         before = [list(row) for row in have]
         for r, s in enumerate(rows):
             if s.source >= 0:
                 for c in range(*s.recv):
                     have[r][c] = _receive(t, r, c, s, before, sums)
-    _compare(have, claim.ends(p), sums)
+    _check_end(have, claim.ends(p), sums)
 
 
-def _exist(t: int, rows: list[Step], chunks: int) -> None:
-    """The ranks and the chunks that the steps name are there."""
+def _check_bounds(t: int, rows: list[Step], chunks: int) -> None:
+    """Ranks and chunks are in range."""
     p = len(rows)
     for r, s in enumerate(rows):
         for does, way, peer, (lo, hi) in (
             ("sends", "to", s.to, s.send),
             ("waits for", "from", s.source, s.recv),
         ):
-            strange, cut = peer >= p or peer == r, 0 <= lo < hi <= chunks
-            if strange or (peer >= 0 and not cut):
+            bad_peer, in_range = peer >= p or peer == r, 0 <= lo < hi <= chunks
+            if bad_peer or (peer >= 0 and not in_range):
                 message = f"{does} chunks {_span((lo, hi))} {way} rank {peer}"
-                wrong = f"which is no other of {p} ranks" if strange else f"of {chunks} in all"
+                wrong = (
+                    f"not another of {p} ranks" if bad_peer else f"but there are {chunks} chunks"
+                )
                 raise PlanError(f"round {t}: rank {r} {message}, {wrong}")
 
 
-def _match(t: int, rows: list[Step]) -> None:
-    """Each send has the receive that waits for it, and the other way round."""
+def _check_matching(t: int, rows: list[Step]) -> None:
+    """Each send has its receive, and each receive its send."""
     for r, s in enumerate(rows):
         if s.to >= 0 and (rows[s.to].source, rows[s.to].recv) != (r, s.send):
             raise PlanError(
                 f"round {t}: rank {r} sends chunks {_span(s.send)} to rank {s.to}, "
-                f"which waits for {_waits(rows[s.to])}"
+                f"which waits for {_expected(rows[s.to])}"
             )
         if s.source >= 0 and rows[s.source].to != r:
             raise PlanError(
@@ -143,12 +145,12 @@ def _span(range_: tuple[int, int]) -> str:
     return f"{lo}" if hi == lo + 1 else f"{lo}..{hi - 1}"
 
 
-def _waits(s: Step) -> str:
-    return f"chunks {_span(s.recv)} from rank {s.source}" if s.source >= 0 else "nobody"
+def _expected(s: Step) -> str:
+    return f"chunks {_span(s.recv)} from rank {s.source}" if s.source >= 0 else "nothing"
 
 
 def _receive(t: int, r: int, c: int, s: Step, before: list[list[int | None]], sums: _Sums) -> int:
-    """What rank r holds of chunk c after the round."""
+    """The expression of chunk c at rank r after the round."""
     theirs, mine = before[s.source][c], before[r][c]
     if theirs is None:
         raise PlanError(f"round {t}: rank {s.source} sends chunk {c}, which it does not have")
@@ -156,29 +158,34 @@ def _receive(t: int, r: int, c: int, s: Step, before: list[list[int | None]], su
         return theirs
     if mine is None:
         raise PlanError(f"round {t}: rank {r} adds to chunk {c}, which it does not have")
-    if twice := sums.both(theirs, mine):
+    if twice := sums.common(theirs, mine):
         raise PlanError(
             f"round {t}: rank {r} adds the contribution of rank {min(twice)} to chunk {c} twice"
         )
     return sums.add(theirs, mine)
 
 
-def _compare(have: list[list[int | None]], ends: Contributors, sums: _Sums) -> None:
+def _check_end(have: list[list[int | None]], ends: Contributors, sums: _Sums) -> None:
+    """All ranks hold what the claim says, and each chunk has one summation tree."""
     first: dict[int, tuple[int, int]] = {}  # chunk -> (rank, its expression)
     for r, row in enumerate(have):
         for c, held in enumerate(row):
             wanted = ends(r, c)
             if wanted is None:
                 continue
-            got = set() if held is None else ranks(sums.names[held])
+            got = set() if held is None else ranks(sums.contributors[held])
             if held is None or got != wanted:
-                missing = sorted(wanted - got) or sorted(got - wanted)
-                raise PlanError(
-                    f"at the end: rank {r} holds chunk {c} from ranks {sorted(got)}; "
-                    f"wrong about {missing}"
-                )
+                raise PlanError(f"at the end: rank {r}, chunk {c}: {_difference(got, wanted)}")
             other, theirs = first.setdefault(c, (r, held))
             if theirs != held:
                 raise PlanError(
                     f"at the end: ranks {other} and {r} sum chunk {c} in different orders"
                 )
+
+
+def _difference(got: set[int], wanted: set[int]) -> str:
+    """`the contribution of rank 3 is missing`, or `... is not part of the result`."""
+    wrong, what = (wanted - got, "missing") if wanted - got else (got - wanted, "not wanted")
+    if len(wrong) == 1:
+        return f"the contribution of rank {min(wrong)} is {what}"
+    return f"the contributions of ranks {', '.join(map(str, sorted(wrong)))} are {what}"

@@ -1,1 +1,1 @@
-"""Plans on paper: what they cost and what they look like, without carrying them out."""
+"""The simulator: what plans cost and what they look like, without executing them."""

@@ -1,4 +1,4 @@
-"""What a simulation says, in words for people and as flat objects for programs."""
+"""The results of a simulation: as text for people, as JSON objects for programs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 from nnmpi.collectives.price import Network
 from nnmpi.sim.collective import Outcome, Spread
 
-TINY = 1e-12  # of the time: a difference below it is rounding
+ROUNDING = 1e-12  # relative to the time: smaller differences are not shown
 
 
 def duration(seconds: float) -> str:
-    """Three digits and a unit."""
+    """Seconds with three digits and a unit."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if abs(seconds) >= size * (1 - 1e-12):
             return f"{_three(seconds / size)} {unit}"
@@ -18,7 +18,7 @@ def duration(seconds: float) -> str:
 
 
 def amount(nbytes: float) -> str:
-    """Decimal units, as networks count them."""
+    """Bytes in decimal units, as is usual for networks."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if nbytes >= size:
             return f"{nbytes / size:.4g} {unit}"
@@ -29,8 +29,8 @@ def _three(x: float) -> str:
     return f"{x:,.0f}" if abs(x) >= 999.5 else f"{x:.3g}"
 
 
-def page(o: Outcome) -> str:
-    """One plan: what it takes, and what formulas say of it."""
+def report(o: Outcome) -> str:
+    """The result for one plan, with its formulas."""
     lines = [
         heading(f"{o.operation} by {o.algorithm}", o),
         f"time      {duration(o.seconds)}",
@@ -43,13 +43,13 @@ def page(o: Outcome) -> str:
     if o.plan:
         lines.append(f"our plan  {o.plan.formula} = {duration(o.plan.seconds)}")
     for d in o.differences:
-        if abs(d.seconds) > TINY * o.seconds:
+        if abs(d.seconds) > ROUNDING * o.seconds:
             lines.append(f"          {_signed(d.seconds)}  {d.formula}: {d.why}")
     return "\n".join(lines)
 
 
 def heading(what: str, o: Outcome) -> str:
-    """What was simulated, on what."""
+    """The operation, the size and the network."""
     ranks = "1 rank" if o.ranks == 1 else f"{o.ranks:,} ranks"
     return f"{what}: {ranks}, {amount(o.nbytes)}\n{_network(o.network)}"
 
@@ -77,7 +77,7 @@ def _spread(s: Spread, show: Callable[[float], str]) -> str:
 
 
 def table(outcomes: list[Outcome]) -> str:
-    """Several plans of one operation side by side."""
+    """Several plans of one operation, side by side."""
     first = outcomes[0]
     best = min(o.seconds for o in outcomes)
     rows = [["algorithm", "time", "to fastest", "rounds", "sent at most", "messages", "textbook"]]

@@ -1,4 +1,4 @@
-"""Every collective algorithm does what it claims, and the proof finds what is broken."""
+"""Every collective algorithm satisfies its claim; verify() says what is wrong in broken plans."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +17,7 @@ from nnmpi.collectives.algorithms import (
     rooted,
     tree,
 )
-from nnmpi.collectives.step import Algorithm, Step, apart, then, transpose
+from nnmpi.collectives.step import Algorithm, Step, per_rank, then, transpose
 from nnmpi.collectives.verify import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -48,12 +48,12 @@ PLANS = {
 each_plan = pytest.mark.parametrize("case", PLANS.values(), ids=PLANS)
 
 
-# ---- what works
+# ---- correct plans
 
 
 @each_plan
 @pytest.mark.parametrize("p", SIZES)
-def test_every_algorithm_keeps_its_claim(case: tuple[Algorithm, Claim], p: int) -> None:
+def test_every_algorithm_satisfies_its_claim(case: tuple[Algorithm, Claim], p: int) -> None:
     plan, claim = case
     verify(plan, p, claim)
 
@@ -72,7 +72,7 @@ def test_any_rank_can_be_the_root(name: str, p: int) -> None:
         verify(rooted(BROADCASTS[name], root), p, broadcast_from(root))
 
 
-def test_a_root_is_the_one_that_was_asked_for() -> None:
+def test_another_root_than_the_one_of_the_plan_is_refused() -> None:
     for plan, claim in ((REDUCES["tree"], reduce_to(1)), (BROADCASTS["tree"], broadcast_from(1))):
         with pytest.raises(PlanError):
             verify(plan, 4, claim)
@@ -80,10 +80,12 @@ def test_a_root_is_the_one_that_was_asked_for() -> None:
 
 @each_plan
 @pytest.mark.parametrize("p", [1, 2, 3, 6, 8, 13])
-def test_one_rank_is_told_what_its_row_says(case: tuple[Algorithm, Claim], p: int) -> None:
+def test_the_step_of_one_rank_is_its_row_of_the_steps_of_all(
+    case: tuple[Algorithm, Claim], p: int
+) -> None:
     plan, _ = case
     for t, whole in enumerate(plan.steps(np.arange(p), p)):
-        for r, row in enumerate(apart(whole, p)):
+        for r, row in enumerate(per_rank(whole, p)):
             one = plan.at(t, r, p)
             numbers = (one.to, *one.send, one.source, *one.recv)
             for x in numbers:
@@ -94,13 +96,13 @@ def test_one_rank_is_told_what_its_row_says(case: tuple[Algorithm, Claim], p: in
             assert isinstance(one.reduce, bool)
 
 
-# ---- what is broken
+# ---- broken plans
 
 Table = list[list[Step]]  # round, rank
 
 
 def table(plan: Algorithm, p: int) -> Table:
-    return [apart(step, p) for step in plan.steps(np.arange(p), p)]
+    return [per_rank(step, p) for step in plan.steps(np.arange(p), p)]
 
 
 def planned(rows: Table, chunks: int) -> Algorithm:
@@ -136,7 +138,7 @@ def changed(t: int, r: int, **fields: Any) -> Table:
     return rows
 
 
-def puts(t: int) -> Table:
+def toggled(t: int) -> Table:
     rows = ring4()
     rows[t] = [s._replace(reduce=not s.reduce) for s in rows[t]]
     return rows
@@ -146,14 +148,18 @@ ADD, PUT = {"p": 4, "reduce": True}, {"p": 4, "reduce": False}
 
 # In round 1 rank 2 sends chunk 0 to rank 3 and adds what rank 1 has of chunk 3.
 BROKEN: dict[str, tuple[Table, int, tuple[str, ...]]] = {
-    "a missing round": (ring4()[:-1], 4, ("at the end: rank 0 holds chunk 3 from ranks [0];",)),
+    "a missing round": (
+        ring4()[:-1],
+        4,
+        ("at the end: rank 0, chunk 3: the contributions of ranks 1, 2, 3 are missing",),
+    ),
     "a wrong peer": (changed(1, 2, to=0), 4, ("round 1: rank 2 sends chunks 0 to rank 0",)),
-    "a send nobody receives": (
+    "a send without a receive": (
         changed(1, 3, source=-1),
         4,
-        ("round 1: rank 2 sends chunks 0 to rank 3, which waits for nobody",),
+        ("round 1: rank 2 sends chunks 0 to rank 3, which waits for nothing",),
     ),
-    "a receive nobody sends": (
+    "a receive without a send": (
         changed(1, 1, to=-1),
         4,
         ("round 1: rank 2 waits for chunks 3 from rank 1, which sends it nothing",),
@@ -166,18 +172,30 @@ BROKEN: dict[str, tuple[Table, int, tuple[str, ...]]] = {
     "too many chunks": (
         changed(1, 2, send=(3, 5)),
         4,
-        ("round 1: rank 2 sends chunks 3..4 to rank 3, of 4 in all",),
+        ("round 1: rank 2 sends chunks 3..4 to rank 3, but there are 4 chunks",),
     ),
-    "no chunks": (changed(1, 2, recv=(3, 3)), 4, ("round 1: rank 2 waits for", "of 4 in all")),
-    "itself": (changed(1, 2, to=2), 4, ("round 1: rank 2 sends chunks 0 to rank 2, which is no",)),
-    "nobody of that number": (
+    "no chunks": (
+        changed(1, 2, recv=(3, 3)),
+        4,
+        ("round 1: rank 2 waits for", "but there are 4 chunks"),
+    ),
+    "a rank that sends to itself": (
+        changed(1, 2, to=2),
+        4,
+        ("round 1: rank 2 sends chunks 0 to rank 2, not another of 4",),
+    ),
+    "a rank out of range": (
         changed(1, 2, source=4),
         4,
-        ("round 1: rank 2 waits for chunks 3 from rank 4, which is no other of 4 ranks",),
+        ("round 1: rank 2 waits for chunks 3 from rank 4, not another of 4 ranks",),
     ),
-    "a sum put where it should be added": (puts(1), 4, ("at the end: rank 0 holds chunk 0 from",)),
-    "a sum added where it should be put": (
-        puts(4),
+    "overwriting where it should add": (
+        toggled(1),
+        4,
+        ("at the end: rank 0, chunk 0: the contribution",),
+    ),
+    "adding where it should overwrite": (
+        toggled(4),
         4,
         ("round 4", "rank 0 adds the contribution of rank 0 to chunk 2 twice"),
     ),
@@ -195,14 +213,14 @@ BROKEN: dict[str, tuple[Table, int, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", BROKEN.values(), ids=BROKEN)
-def test_what_is_broken_is_named(case: tuple[Table, int, tuple[str, ...]]) -> None:
+def test_the_error_says_what_is_wrong(case: tuple[Table, int, tuple[str, ...]]) -> None:
     rows, chunks, words = case
     with pytest.raises(PlanError) as refused:
         verify(planned(rows, chunks), 4)
     assert [word for word in words if word not in str(refused.value)] == [], refused.value
 
 
-def test_nobody_sends_or_adds_what_is_not_there() -> None:
+def test_a_rank_cannot_send_or_add_to_what_it_does_not_hold() -> None:
     gather = table(ALL_GATHERS["ring"], 4)
     with pytest.raises(PlanError, match="round 0: rank 1 sends chunk 2, which it does not have"):
         verify(planned(gather[1:], 4), 4, ALL_GATHER)
@@ -211,23 +229,23 @@ def test_nobody_sends_or_adds_what_is_not_there() -> None:
         verify(adding, 4, ALL_GATHER)
 
 
-THREE = Claim(  # ranks 0 and 1 end with what 0, 1 and 2 start with; rank 3 is there to keep things
+THREE = Claim(  # ranks 0 and 1 end with the sum of 0, 1 and 2; rank 3 only stores a copy
     lambda p: lambda r, c: r < 3, lambda p: lambda r, c: {0, 1, 2} if r < 2 else None
 )
-LATER = [  # keep 0; 0 + 1 at rank 0; then 2
+LATER = [  # store 0 at rank 3; 0 + 1 at rank 0; then + 2
     messages((0, 3, 0), **PUT),
     messages((1, 0, 0), **ADD),
     messages((2, 0, 0), **ADD),
 ]
 
 
-def test_two_ranks_have_to_sum_in_one_order() -> None:
+def test_ranks_have_to_sum_in_the_same_order() -> None:
     other = [messages((2, 1, 0), **ADD), messages((3, 1, 0), **ADD)]  # (1 + 2) + 0
     with pytest.raises(PlanError, match="ranks 0 and 1 sum chunk 0 in different orders"):
         verify(planned([*LATER, *other], 1), 4, THREE)
 
 
-def test_the_operands_of_a_sum_may_change_places() -> None:
+def test_the_operands_of_a_sum_may_be_swapped() -> None:
     same = [messages((3, 1, 0), **ADD), messages((2, 1, 0), **ADD)]  # (1 + 0) + 2
     verify(planned([*LATER, *same], 1), 4, THREE)
 
@@ -241,7 +259,7 @@ def test_whole_buffers_cannot_be_exchanged_in_place() -> None:
             verify(exchange, p)
 
 
-# ---- every plan that is one number away from a good one
+# ---- every plan that differs from a correct one in one number
 
 P = 4
 SMALL = {name: ALGORITHMS[name] for name in ("ring", "tree", "halving")}
@@ -254,7 +272,7 @@ def _ends(range_: tuple[int, int], most: int) -> Iterator[tuple[int, int]]:
 
 
 def mutants(rows: Table, chunks: int) -> Iterator[tuple[Table, bool]]:
-    """Each table with one number changed, and whether anybody looks at that number."""
+    """Each table with one number changed, and whether that number is used."""
     for t, row in enumerate(rows):
         for r, s in enumerate(row):
             new = [(s._replace(to=x), True) for x in range(-1, P + 1) if x != s.to]
@@ -266,7 +284,7 @@ def mutants(rows: Table, chunks: int) -> Iterator[tuple[Table, bool]]:
 
 
 @pytest.mark.parametrize("plan", SMALL.values(), ids=SMALL)
-def test_no_number_of_a_good_plan_can_be_another(plan: Algorithm) -> None:
+def test_changing_any_number_that_is_used_breaks_the_plan(plan: Algorithm) -> None:
     chunks = plan.chunks(P)
     seen = 0
     for rows, matters in mutants(table(plan, P), chunks):
@@ -280,7 +298,7 @@ def test_no_number_of_a_good_plan_can_be_another(plan: Algorithm) -> None:
 
 
 @pytest.mark.parametrize("plan", SMALL.values(), ids=SMALL)
-def test_no_message_of_a_good_plan_can_be_left_out(plan: Algorithm) -> None:
+def test_leaving_out_any_message_breaks_the_plan(plan: Algorithm) -> None:
     rows, chunks = table(plan, P), plan.chunks(P)
     sent = [(t, r, s.to) for t, row in enumerate(rows) for r, s in enumerate(row) if s.to >= 0]
     assert len(sent) >= 2 * (P - 1)
@@ -292,7 +310,7 @@ def test_no_message_of_a_good_plan_can_be_left_out(plan: Algorithm) -> None:
 
 
 @pytest.mark.parametrize("name", ["ring", "halving"])
-def test_no_message_of_a_good_plan_can_be_another_chunk(name: str) -> None:
+def test_sending_another_chunk_breaks_the_plan(name: str) -> None:
     rows, chunks = table(SMALL[name], P), SMALL[name].chunks(P)
     sent = [(t, r, s) for t, row in enumerate(rows) for r, s in enumerate(row)]
     for t, r, s in sent:
@@ -310,16 +328,16 @@ def test_no_message_of_a_good_plan_can_be_another_chunk(name: str) -> None:
 
 
 @pytest.mark.parametrize("plan", SMALL.values(), ids=SMALL)
-def test_no_round_of_a_good_plan_can_be_left_out_or_turned(plan: Algorithm) -> None:
+def test_leaving_out_or_toggling_any_round_breaks_the_plan(plan: Algorithm) -> None:
     rows, chunks = table(plan, P), plan.chunks(P)
     for t, row in enumerate(rows):
-        turned = [s._replace(reduce=not s.reduce) for s in row]
-        for other in ([], [turned]):
+        toggled_row = [s._replace(reduce=not s.reduce) for s in row]
+        for other in ([], [toggled_row]):
             with pytest.raises(PlanError):
                 verify(planned([*rows[:t], *other, *rows[t + 1 :]], chunks), P)
 
 
-# ---- what combines plans
+# ---- combinators
 
 
 def test_a_plan_transposed_twice_is_itself() -> None:
@@ -327,8 +345,22 @@ def test_a_plan_transposed_twice_is_itself() -> None:
     assert table(transpose(ring), 5) != table(ring, 5)
 
 
-def test_the_finer_cut_serves_both_parts() -> None:
+def test_a_sequence_has_chunks_that_fit_both_parts() -> None:
     both = then(tree, transpose(ring))
     assert both.chunks(6) == 6
     assert both.rounds(6) == tree.rounds(6) + 5
     assert table(both, 6)[0][0].recv == (0, 6)
+
+
+@pytest.mark.parametrize(
+    ("ends", "message"),
+    [
+        ({0, 1, 2, 3}, "rank 0, chunk 0: the contributions of ranks 2, 3 are missing"),
+        ({0, 1, 3}, "rank 0, chunk 0: the contribution of rank 3 is missing"),
+        ({0}, "rank 0, chunk 0: the contribution of rank 1 is not wanted"),
+    ],
+)
+def test_the_end_is_compared_with_the_claim(ends: set[int], message: str) -> None:
+    claim = Claim(lambda p: lambda r, c: True, lambda p: lambda r, c: ends if r == 0 else None)
+    with pytest.raises(PlanError, match=message):
+        verify(planned([messages((1, 0, 0), **ADD)], 1), 4, claim)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nnmpi.collectives.step import Algorithm, apart, cut
+from nnmpi.collectives.step import Algorithm, cut, per_rank
 from nnmpi.comm import Comm
 
 Array = NDArray[Any]
@@ -47,7 +47,7 @@ def by_hand(algorithm: Algorithm, parts: list[Array]) -> list[Array]:
     held = [x.copy() for x in parts]
     for step in algorithm.steps(np.arange(p), p):
         before = [x.copy() for x in held]
-        for r, s in enumerate(apart(step, p)):
+        for r, s in enumerate(per_rank(step, p)):
             if s.source >= 0:
                 range_ = slice(*(cut(n, c, i) for i in s.recv))
                 arrives = before[s.source][range_]

@@ -1,4 +1,4 @@
-"""The simulator as a command: what it prints, what it refuses, and the page made of its output."""
+"""The command nnmpi.simulate: output, refusals, and docs/collectives.md, which shows its output."""
 
 import ast
 import json
@@ -19,7 +19,7 @@ from nnmpi.collectives.price import Link, Network
 from nnmpi.collectives.verify import ALL_GATHER, PlanError
 from nnmpi.sim import collective, show
 from nnmpi.sim.collective import OPERATIONS, Outcome
-from nnmpi.sim.draw import MOST_RANKS, draw
+from nnmpi.sim.draw import MAX_RANKS, draw
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "collectives.md").read_text(encoding="utf-8")
@@ -27,7 +27,7 @@ RING = "--algorithm ring --ranks 4 --bytes 1MB"
 
 
 @pytest.fixture
-def told(capsys: pytest.CaptureFixture[str]) -> Any:
+def simulator(capsys: pytest.CaptureFixture[str]) -> Any:
     def run(text: str) -> Told:
         try:
             status: object = simulate.main(["collective", *shlex.split(text)])
@@ -41,10 +41,10 @@ def told(capsys: pytest.CaptureFixture[str]) -> Any:
 # ---- one algorithm, all of them
 
 
-def test_a_ring_of_1024(told: Any) -> None:
-    said = told("--algorithm ring --ranks 1024 --bytes 100e6 --alpha 5e-6 --beta 1e-10")
-    assert (said.status, said.err) == (0, "")
-    assert said.out == (
+def test_the_report_of_a_ring_of_1024(simulator: Any) -> None:
+    result = simulator("--algorithm ring --ranks 1024 --bytes 100e6 --alpha 5e-6 --beta 1e-10")
+    assert (result.status, result.err) == (0, "")
+    assert result.out == (
         "all-reduce by ring: 1,024 ranks, 100 MB\n"
         "alpha 5e-06 s, beta 1e-10 s/B, gamma 0 s/B\n"
         "time      30.2 ms\n"
@@ -56,31 +56,36 @@ def test_a_ring_of_1024(told: Any) -> None:
     )
 
 
-def test_ranks_that_differ_and_what_the_textbook_leaves_out(told: Any) -> None:
-    said = told("--algorithm ps --ranks 5 --bytes 1e6 --gamma 1e-10")
-    assert "sent      4 MB at most, 1.6 MB on average, 1 MB at least\n" in said.out
-    assert "messages  4 at most, 1.6 on average, 1 at least\n" in said.out
-    assert "textbook  2a + 2(p-1)Mb = 810 us\n" in said.out
-    assert "          +30 us  2(p-2)a: the server" in said.out
-    assert "          +400 us  (p-1)Mg: additions" in said.out
+def test_the_report_where_ranks_differ_and_the_textbook_leaves_something_out(
+    simulator: Any,
+) -> None:
+    result = simulator("--algorithm ps --ranks 5 --bytes 1e6 --gamma 1e-10")
+    assert "sent      4 MB at most, 1.6 MB on average, 1 MB at least\n" in result.out
+    assert "messages  4 at most, 1.6 on average, 1 at least\n" in result.out
+    assert "textbook  2a + 2(p-1)Mb = 810 us\n" in result.out
+    assert "          +30 us  2(p-2)a: the server" in result.out
+    assert "          +400 us  (p-1)Mg: additions" in result.out
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_all_stand_in_one_table(told: Any, operation: str) -> None:
-    said = told(f"--operation {operation} --ranks 6 --bytes 1MB")
-    lines = said.out.splitlines()
+def test_all_algorithms_are_in_one_table(simulator: Any, operation: str) -> None:
+    result = simulator(f"--operation {operation} --ranks 6 --bytes 1MB")
+    lines = result.out.splitlines()
     assert lines[0] == f"{operation}: 6 ranks, 1 MB"
     rows = [line.split() for line in lines[3:]]
     assert [row[0] for row in rows] == list(OPERATIONS[operation].algorithms)
     ratios = [float(row[3]) for row in rows]
     assert min(ratios) == 1.0
-    assert said.out == told(f"--operation {operation} --ranks 6 --bytes 1MB --algorithm all").out
+    assert (
+        result.out
+        == simulator(f"--operation {operation} --ranks 6 --bytes 1MB --algorithm all").out
+    )
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_json_has_what_was_simulated(told: Any, operation: str) -> None:
-    said = told(f"--operation {operation} --ranks 6 --bytes 1MB --gamma 1e-11 --json")
-    rows = json.loads(said.out)
+def test_json_is_the_record_of_each_outcome(simulator: Any, operation: str) -> None:
+    result = simulator(f"--operation {operation} --ranks 6 --bytes 1MB --gamma 1e-11 --json")
+    rows = json.loads(result.out)
     on = Network(Link(5e-6, 1e-10), 1e-11)
     for row, name in zip(rows, OPERATIONS[operation].algorithms, strict=True):
         o = collective.simulate(operation, name, 6, 1e6, on)
@@ -92,44 +97,44 @@ def test_json_has_what_was_simulated(told: Any, operation: str) -> None:
         assert row["plan"]["seconds"] == pytest.approx(o.seconds, rel=1e-9)
 
 
-def test_json_of_one_is_one_object(told: Any) -> None:
-    row = json.loads(told(f"{RING} --json").out)
+def test_json_of_one_algorithm_is_one_object(simulator: Any) -> None:
+    row = json.loads(simulator(f"{RING} --json").out)
     assert row["algorithm"] == "ring"
     assert row["messages"] == {"least": 6, "mean": 6.0, "most": 6}
     assert row["textbook"]["formula"] == "2(p-1)a + 2(p-1)/p Mb"
     assert row["inner_alpha"] is None
 
 
-def test_two_levels(told: Any) -> None:
+def test_two_levels(simulator: Any) -> None:
     network = "--per-node 4 --inner-alpha 1e-6 --inner-beta 1e-11"
-    one = told(f"--algorithm hierarchical --ranks 16 --bytes 1MB {network}")
+    one = simulator(f"--algorithm hierarchical --ranks 16 --bytes 1MB {network}")
     assert "gamma 0 s/B; in nodes of 4: alpha 1e-06 s, beta 1e-11 s/B\n" in one.out
     assert "rounds    10\n" in one.out  # 2 up, 6 around four leaders, 2 down
     assert "our plan  2ha' + hM(2b'+g) + 2(n-1)a + (n-1)/n M(2b+g)" in one.out
-    ring = told(f"--algorithm ring --ranks 16 --bytes 1MB {network} --json")
+    ring = simulator(f"--algorithm ring --ranks 16 --bytes 1MB {network} --json")
     row = json.loads(ring.out)
     assert (row["per_node"], row["inner_alpha"], row["inner_beta"]) == (4, 1e-6, 1e-11)
     assert (row["textbook"], row["plan"], row["differences"]) == (None, None, [])
-    assert "textbook" not in told(f"{RING} {network}").out
+    assert "textbook" not in simulator(f"{RING} {network}").out
 
 
-def test_one_rank_has_nothing_to_do(told: Any) -> None:
-    said = told("--ranks 1 --bytes 0")
-    assert said.status == 0
-    assert [line.split()[1:4] for line in said.out.splitlines()[3:]] == [["0", "s", "1.00"]] * 8
+def test_on_one_rank_every_algorithm_takes_no_time(simulator: Any) -> None:
+    result = simulator("--ranks 1 --bytes 0")
+    assert result.status == 0
+    assert [line.split()[1:4] for line in result.out.splitlines()[3:]] == [["0", "s", "1.00"]] * 8
 
 
 # ---- drawings
 
 
-def test_a_drawing_follows_the_figures(told: Any) -> None:
-    said = told(f"{RING} --draw")
-    figures = told(RING).out
+def test_the_drawing_follows_the_report(simulator: Any) -> None:
+    result = simulator(f"{RING} --draw")
+    figures = simulator(RING).out
     picture = draw(ALGORITHMS["ring"], 4)
-    assert said.out == f"{figures}\n{picture}\n\n{simulate.LEGEND}\n"
+    assert result.out == f"{figures}\n{picture}\n\n{simulate.LEGEND}\n"
 
 
-def test_who_sends_what_to_whom() -> None:
+def test_the_drawing_of_a_tree() -> None:
     assert draw(ALGORITHMS["tree"], 3).splitlines() == [
         "round  rank 0  rank 1  rank 2",
         "start  1       1       1",
@@ -145,7 +150,7 @@ def test_who_sends_what_to_whom() -> None:
     ]
 
 
-def test_a_gather_starts_from_one_chunk_each() -> None:
+def test_the_drawing_of_an_all_gather_starts_with_one_chunk_per_rank() -> None:
     assert draw(OPERATIONS["all-gather"].algorithms["ring"], 3, ALL_GATHER).splitlines() == [
         "round  rank 0  rank 1  rank 2",
         "start  1..     .1.     ..1",
@@ -157,8 +162,8 @@ def test_a_gather_starts_from_one_chunk_each() -> None:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("p", range(1, MOST_RANKS + 1))
-def test_a_drawing_has_a_column_a_rank_and_two_lines_a_round(operation: str, p: int) -> None:
+@pytest.mark.parametrize("p", range(1, MAX_RANKS + 1))
+def test_a_drawing_has_one_column_per_rank_and_two_lines_per_round(operation: str, p: int) -> None:
     o = OPERATIONS[operation]
     for name, plan in o.algorithms.items():
         if name == "p2p-whole":
@@ -177,11 +182,11 @@ def digit(parts: int) -> str:
 
 
 def test_more_ranks_than_columns_are_refused() -> None:
-    with pytest.raises(ValueError, match="17 ranks do not fit into a drawing; take 1 to 16"):
+    with pytest.raises(ValueError, match="a drawing has room for 1 to 16 ranks, got 17"):
         draw(ALGORITHMS["ring"], 17)
 
 
-def test_what_does_not_work_is_not_drawn() -> None:
+def test_an_incorrect_plan_is_not_drawn() -> None:
     with pytest.raises(PlanError):
         draw(collective.exchange, 3)
 
@@ -210,7 +215,7 @@ def test_sizes(text: str, nbytes: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "MB", "eight", "1PB", "1 2", "1e", "8MBs"])
-def test_no_sizes(text: str) -> None:
+def test_malformed_sizes_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="could not convert"):
         simulate.size(text)
 
@@ -274,13 +279,13 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "a drawing too wide": (
         "--ranks 17 --bytes 1 --algorithm ring --draw",
-        ("17 ranks", "take 1 to 16", "leave out --draw"),
+        ("1 to 16 ranks, got 17", "leave out --draw"),
     ),
     "a drawing of all": ("--ranks 4 --bytes 1 --draw", ("one algorithm", "ring|tree")),
     "a drawing in JSON": (f"{RING} --draw --json", ("--draw", "--json", "leave out one")),
     "a drawing of what does not work": (
         "--ranks 4 --bytes 1 --algorithm p2p-whole --draw",
-        ("p2p-whole can be priced, not drawn", "round 2", "twice", "leave out --draw"),
+        ("p2p-whole can be priced but not drawn", "round 2", "twice", "leave out --draw"),
     ),
     "flag": (f"{RING} --frobnicate", ("--frobnicate",)),
     "abbreviation": ("--rank 4 --bytes 1", ("--ranks",)),
@@ -288,25 +293,27 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
-def test_unusable_arguments_give_one_line(told: Any, case: tuple[str, tuple[str, ...]]) -> None:
+def test_unusable_arguments_give_one_line(
+    simulator: Any, case: tuple[str, tuple[str, ...]]
+) -> None:
     text, words = case
-    said = told(text)
-    assert (said.status, said.out) == (2, "")
-    assert said.err.startswith("nnmpi.simulate: ")
-    assert said.err.endswith("\n")
-    assert len(said.err.splitlines()) == 1
-    assert [word for word in words if word not in said.err] == [], said.err
+    result = simulator(text)
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith("nnmpi.simulate: ")
+    assert result.err.endswith("\n")
+    assert len(result.err.splitlines()) == 1
+    assert [word for word in words if word not in result.err] == [], result.err
 
 
 @pytest.mark.parametrize("arguments", [(), ("pipelines",)])
-def test_a_kind_of_plan_has_to_be_named(
+def test_the_kind_of_plan_is_required(
     arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert simulate.main(arguments) == 2
     assert re.fullmatch(r"nnmpi\.simulate: .*KIND.*\n", capsys.readouterr().err)
 
 
-def test_the_library_refuses_the_same() -> None:
+def test_the_library_checks_its_arguments_too() -> None:
     on = Network(Link(0.0, 0.0))
     with pytest.raises(ValueError, match="ranks 0 must be from 1"):
         collective.simulate("all-reduce", "ring", 0, 1.0, on)
@@ -321,14 +328,14 @@ def test_the_library_refuses_the_same() -> None:
         (KeyboardInterrupt(), 130, "nnmpi.simulate: interrupted\n"),
     ],
 )
-def test_a_simulation_may_be_stopped(
-    told: Any, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: int, line: str
+def test_the_exit_status_when_a_simulation_is_interrupted(
+    simulator: Any, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: int, line: str
 ) -> None:
     def fails(*_: object) -> Outcome:
         raise error
 
     monkeypatch.setattr(collective, "simulate", fails)
-    assert told(RING) == Told(status, "", line)
+    assert simulator(RING) == Told(status, "", line)
 
 
 # ---- as a process
@@ -352,16 +359,16 @@ def start(*arguments: str, **files: Any) -> "subprocess.Popen[str]":
     )
 
 
-def test_a_process_without_mpi(told: Any) -> None:
+def test_the_command_runs_without_mpi(simulator: Any) -> None:
     process = start(
         "-c", WITHOUT_MPI, "collective", *RING.split(), "--draw", stdout=subprocess.PIPE
     )
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "")
-    assert out == told(f"{RING} --draw").out
+    assert out == simulator(f"{RING} --draw").out
 
 
-def test_a_reader_that_has_gone_is_no_news() -> None:
+def test_a_closed_pipe_is_not_reported() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     process = start("-m", "nnmpi.simulate", "collective", *RING.split(), stdout=writing)
@@ -371,7 +378,7 @@ def test_a_reader_that_has_gone_is_no_news() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
-def test_a_full_disk_is_said() -> None:
+def test_a_full_disk_is_reported() -> None:
     with open("/dev/full", "w") as full:
         process = start("-m", "nnmpi.simulate", "collective", *RING.split(), stdout=full)
         _, err = process.communicate(timeout=60)
@@ -379,14 +386,14 @@ def test_a_full_disk_is_said() -> None:
     assert err == "nnmpi.simulate: cannot write output: No space left on device\n"
 
 
-def test_the_simulator_knows_plans_and_nothing_else() -> None:
+def test_the_simulator_imports_plans_and_nothing_else() -> None:
     rooms = {"nnmpi.collectives", "nnmpi.sim"}
     files = [ROOT / "nnmpi" / "simulate.py", *(ROOT / "nnmpi" / "sim").glob("*.py")]
     assert len(files) > 4
     for path in files:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and node.module == "nnmpi":
-                assert {a.name for a in node.names} <= {"command"}, path
+                assert {a.name for a in node.names} <= {"cli"}, path
             elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nnmpi"):
                 assert ".".join((node.module or "").split(".")[:2]) in rooms, path
             if isinstance(node, ast.Import):
@@ -401,17 +408,19 @@ BLOCKS = re.findall(
 
 
 @pytest.mark.parametrize(("arguments", "shown"), BLOCKS, ids=[b[0] for b in BLOCKS])
-def test_the_page_shows_what_is_printed(told: Any, arguments: str, shown: str) -> None:
+def test_the_page_shows_the_output_of_the_command(
+    simulator: Any, arguments: str, shown: str
+) -> None:
     """A line of three dots stands for lines left out."""
-    said = told(arguments)
-    assert said.status == 0
+    result = simulator(arguments)
+    assert result.status == 0
     parts = re.split(r"^\.\.\.\n", shown, flags=re.M)
     pattern = r"(?:.*\n)*".join(map(re.escape, parts))
-    assert re.fullmatch(pattern, said.out)
+    assert re.fullmatch(pattern, result.out)
     assert max(map(len, parts)) > 100
 
 
-def test_the_page_has_drawings_and_figures() -> None:
+def test_the_page_has_drawings_and_tables() -> None:
     assert len(BLOCKS) == PAGE.count("```") / 2 >= 7
     assert sum("--draw" in arguments for arguments, _ in BLOCKS) >= 5
 
@@ -421,22 +430,22 @@ def test_the_table_of_the_page() -> None:
     rows = []
     for operation, o in OPERATIONS.items():
         for name in o.algorithms:
-            said = collective.simulate(operation, name, 6, 1e6, on)
-            book, plan = said.textbook, said.plan
+            result = collective.simulate(operation, name, 6, 1e6, on)
+            book, plan = result.textbook, result.plan
             assert plan is not None
             figures = (f"`{book.formula}`", show.duration(book.seconds)) if book else ("-", "-")
             rows.append(
                 f"| {operation} | `{name}` | {figures[0]} | `{plan.formula}` | {figures[1]} | "
-                f"{show.duration(said.seconds)} |"
+                f"{show.duration(result.seconds)} |"
             )
     assert re.findall(r"^\| [a-z-]+ \| `.*$", PAGE, re.M) == rows
 
 
-def test_the_page_says_why_plans_differ_from_the_textbook() -> None:
-    said = " ".join(PAGE.split())
+def test_the_page_gives_the_reason_of_each_difference() -> None:
+    text = " ".join(PAGE.split())
     reasons = {d.why for o in OPERATIONS.values() for c in o.costs.values() for d in c.differences}
     assert len(reasons) > 5
-    assert [why for why in reasons if why not in said] == []
+    assert [why for why in reasons if why not in text] == []
 
 
 def test_the_page_describes_every_algorithm() -> None:
