@@ -29,10 +29,10 @@ __all__ = [
 def load(
     spec: str, *, data_dir: str | None = None, download: bool = False, seed: int = 0
 ) -> Dataset:
-    """The data set behind `--data`: NAME, NAME:ARGUMENT or FILE.npz.
+    """Load the data set named by `--data`: NAME, NAME:ARGUMENT or FILE.npz.
 
-    data_dir: where files are looked for and downloaded to; else the user's cache
-    seed: chooses what is held out for testing, and what synthetic data look like
+    data_dir: the directory of data files, existing and downloaded; default: the user's cache
+    seed: of the choice of test samples, and of synthetic data
     """
     name, colon, argument = spec.partition(":")
     if name not in DATASETS and spec.endswith(".npz"):

@@ -1,4 +1,4 @@
-"""Data sets made of arrays: checked, brought to the types of a Split, and divided."""
+"""Data sets from arrays: checks them, converts them to the types of a Split, divides them."""
 
 from typing import Any
 
@@ -10,21 +10,21 @@ from nnmpi.data.dataset import Dataset, Split, hold_out
 def from_arrays(
     x: Any, y: Any, x_test: Any = None, y_test: Any = None, seed: int = 0, name: str = "arrays"
 ) -> Dataset:
-    """A data set of arrays in memory; without test arrays a fifth of the rows is held out.
+    """A data set from arrays in memory; without test arrays a fifth of the rows is held out.
 
-    x: (N, features) or (N, C, H, W); uint8 stays, other numbers become float32
+    x: (N, features) or (N, C, H, W); uint8 is kept, other numbers become float32
     y: (N,) integers from 0
     """
-    whole = checked(x, y, name, "")
+    everything = _split(x, y, name, "")
     if (x_test is None) != (y_test is None):
         given, missing = ("x_test", "y_test") if y_test is None else ("y_test", "x_test")
-        raise ValueError(f"{name}: {given} is there but {missing} is not; give both or neither")
+        raise ValueError(f"{name}: {given} is given but {missing} is not; give both or neither")
     if x_test is None:
-        train, test = hold_out(*whole, seed, name)
+        train, test = hold_out(*everything, seed, name)
         note = f"{len(train.y):,} rows for training, {len(test.y):,} held out for testing"
     else:
-        train, test, note = whole, checked(x_test, y_test, name, "_test"), ""
-        _check_alike(train, test, name)
+        train, test, note = everything, _split(x_test, y_test, name, "_test"), ""
+        _check_same_kind(train, test, name)
     labels = np.concatenate((train.y, test.y))
     classes = int(labels.max()) + 1
     if labels.min() > 0:
@@ -33,8 +33,8 @@ def from_arrays(
     return Dataset(name, train, test, classes, note)
 
 
-def checked(x: Any, y: Any, name: str, suffix: str) -> Split:
-    """A split of these arrays, or one line that says why they are none."""
+def _split(x: Any, y: Any, name: str, suffix: str) -> Split:
+    """A split of these arrays; raises ValueError if they are unusable."""
     samples = _samples(_array(x, f"{name}: x{suffix}"), f"{name}: x{suffix}")
     labels = _labels(_array(y, f"{name}: y{suffix}"), f"{name}: y{suffix}")
     if len(samples) != len(labels):
@@ -58,7 +58,7 @@ def _array(value: Any, what: str) -> np.ndarray:
 
 
 def _samples(x: np.ndarray, what: str) -> np.ndarray:
-    """x as uint8 or float32, finite, with two or four dimensions."""
+    """x as uint8 or finite float32, with two or four dimensions."""
     if x.dtype.kind not in "biuf":
         raise ValueError(f"{what} holds {x.dtype}; samples must be real numbers")
     if x.ndim not in (2, 4):
@@ -83,7 +83,7 @@ def _samples(x: np.ndarray, what: str) -> np.ndarray:
 
 
 def _labels(y: np.ndarray, what: str) -> np.ndarray:
-    """y as int64, one label a row, none negative."""
+    """y as int64, one-dimensional and not negative."""
     if y.ndim != 1:
         hint = "; for one-hot labels give y.argmax(1)" if y.ndim == 2 else ""
         raise ValueError(f"{what} has shape {y.shape}; labels must be (N,){hint}")
@@ -99,8 +99,8 @@ def _add_channel(x: np.ndarray) -> str:
     return f"({x.shape[0]}, 1, {x.shape[1]}, {x.shape[2]})"
 
 
-def _check_alike(train: Split, test: Split, name: str) -> None:
-    """Training and test samples have one shape and one type."""
+def _check_same_kind(train: Split, test: Split, name: str) -> None:
+    """Training and test samples have the same shape and type."""
     if train.x.shape[1:] != test.x.shape[1:]:
         raise ValueError(
             f"{name}: a sample of x has shape {train.x.shape[1:]} and one of x_test "

@@ -1,4 +1,4 @@
-"""CIFAR-10 from its binary version: six files of records, loose or in the archive.
+"""CIFAR-10 in its binary version: six files of records, in a folder or in the archive.
 
 A record is 3,073 bytes: the label, then 32 x 32 red, green and blue values.
 """
@@ -31,14 +31,14 @@ def cifar10(request: Request) -> Dataset:
         download.fetch(download.SOURCES["cifar10"], own)
         archive = own / ARCHIVE
     if folder is not None:
-        return _dataset(folder, {name: _content(folder / name) for name in (*TRAIN, TEST)})
+        return _dataset(folder, {name: _read(folder / name) for name in (*TRAIN, TEST)})
     if archive is not None:
-        return _dataset(archive, _members(archive))
+        return _dataset(archive, _read_archive(archive))
     best = min(folders, key=lambda f: len(_missing(f)))
     looked = ", ".join(str(place) for place in (*folders, *archives))
     raise ValueError(
         f"cifar10: {', '.join(_missing(best))} not found, nor the archive (looked for {looked}; "
-        "the binary version is needed, not the Python one); say where they are with "
+        "the binary version is needed, not the Python one); give their directory with "
         "--data-dir DIR, or fetch them with --download"
     )
 
@@ -47,15 +47,15 @@ def _missing(folder: Path) -> list[str]:
     return [name for name in (*TRAIN, TEST) if not (folder / name).is_file()]
 
 
-def _content(path: Path) -> bytes:
+def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error}; {idx.REMEDY}") from error
 
 
-def _members(archive: Path) -> dict[str, bytes]:
-    """The six files, read in one pass over the archive; nothing is unpacked to disk."""
+def _read_archive(archive: Path) -> dict[str, bytes]:
+    """The content of the six files, read in one pass; nothing is unpacked to disk."""
     content: dict[str, bytes] = {}
     try:
         with tarfile.open(archive) as tar:
@@ -74,20 +74,16 @@ def _members(archive: Path) -> dict[str, bytes]:
 
 
 def _dataset(place: Path, content: dict[str, bytes]) -> Dataset:
-    """Both splits; the note says so where there are fewer images than in the full set."""
     train = _split([_records(place / name, content[name]) for name in TRAIN])
     test = _split([_records(place / TEST, content[TEST])])
-    n, m = len(train.y), len(test.y)
-    full = (n, m) == (50_000, 10_000)
-    note = f"{place} has {n:,} + {m:,} images, the full set 50,000 + 10,000"
-    return Dataset("cifar10", train, test, CLASSES, "" if full else note)
+    return Dataset("cifar10", train, test, CLASSES, "")
 
 
 def _records(path: Path, data: bytes) -> np.ndarray:
     """uint8, (N, 3073)."""
     if not data or len(data) % RECORD:
         raise ValueError(
-            f"{path} has {len(data):,} bytes, which is no multiple of {RECORD:,} above zero "
+            f"{path} has {len(data):,} bytes, expected a multiple of {RECORD:,} "
             f"(the original has 30,730,000); {idx.REMEDY}"
         )
     records = np.frombuffer(data, "uint8").reshape(-1, RECORD)

@@ -1,4 +1,4 @@
-"""What a data set is: images or rows with labels, in a training and a test part."""
+"""The types of data sets: samples with labels, in a training and a test split."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,10 +21,9 @@ class Split(NamedTuple):
 
 
 class Dataset(NamedTuple):
-    """A training and a test split, the number of classes, and a line for the user.
+    """A training and a test split.
 
-    note: one sentence about how the data were found or divided; empty if there is
-    nothing to say.
+    note: a sentence for the user about how the data were found or divided, may be empty
     """
 
     name: str
@@ -35,10 +34,10 @@ class Dataset(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What a loader of a data set is asked for.
+    """The arguments of the function that loads a data set.
 
-    argument: what the user wrote behind the name (a file, a shape), else empty
-    directory: where files of data sets are looked for, and downloaded to
+    argument: what the user wrote after the name and a colon (a file, a shape), may be empty
+    directory: of data files, existing and downloaded
     """
 
     argument: str
@@ -48,7 +47,7 @@ class Request(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One family member: its loader, and the form in which the command line names it."""
+    """An entry of DATASETS: the function that loads it, and its form on the command line."""
 
     load: Callable[[Request], Dataset]
     form: str
@@ -57,20 +56,21 @@ class Entry(NamedTuple):
 def hold_out(
     x: np.ndarray, y: np.ndarray, seed: int, name: str, fraction: float = 0.2
 ) -> tuple[Split, Split]:
-    """Training and test splits, where a keyed choice of `fraction` of each class is for testing.
+    """Training and test splits; a pseudo-random `fraction` of each class is for testing.
 
-    Rows are shuffled, then put in order of class, and of this line of n rows t are
-    taken at even distances: k is taken where (k + 1) t / n passes an integer. So
-    exactly t rows are taken, and each class gives its share, to one row.
-    Both splits keep the order in which the rows came.
+    Rows are shuffled, then sorted by class. Of these n rows, t are taken at even distances: row k
+    is taken if (k + 1) t / n passes an integer. So exactly t rows are taken, and each class
+    contributes its share, to within one row. Both splits keep the order of the rows.
     """
     n = len(y)
     if n < 2:
-        raise ValueError(f"{name}: {n} sample cannot be divided; give at least 2, or test data")
+        raise ValueError(
+            f"{name}: cannot hold out test data from {n} sample; give at least 2, or test data"
+        )
     t = min(max(round(n * fraction), 1), n - 1)
     order = keyed.permutation(keyed.key(seed, "hold-out", name), n)
-    line = order[np.argsort(y[order], kind="stable")]
+    by_class = order[np.argsort(y[order], kind="stable")]
     k = np.arange(n)
     taken = np.zeros(n, bool)
-    taken[line] = (k + 1) * t // n > k * t // n
+    taken[by_class] = (k + 1) * t // n > k * t // n
     return Split(x[~taken], y[~taken]), Split(x[taken], y[taken])

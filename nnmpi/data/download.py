@@ -1,18 +1,16 @@
-"""Fetching the files of public data sets, checked against known SHA-256 sums.
+"""Downloads the files of public data sets and checks them against known SHA-256 sums.
 
-A file is written under a temporary name, and gets its own only when its sum is
-right: what stands in the directory is whole. Several processes may do this at
-once, and the last one wins; where there are many ranks, let one of them go first.
+A file is written under a temporary name and renamed once its sum is right, so files in the
+directory are complete. Several processes may download at once: the last rename wins. With many
+ranks, let one of them download first.
 """
 
 import os
-from collections.abc import Iterator
 from hashlib import sha256
 from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
-from urllib.error import HTTPError, URLError
-from urllib.request import Request as Query
+from urllib.request import Request as HttpRequest
 from urllib.request import urlopen
 from uuid import uuid4
 
@@ -21,18 +19,22 @@ TIMEOUT = 30.0  # seconds without a byte
 
 
 class File(NamedTuple):
-    """A file of a data set: its name, its size in bytes and its SHA-256."""
+    """The name and the SHA-256 of a file."""
 
     name: str
-    size: int
     sha256: str
 
 
 class Source(NamedTuple):
-    """Files, and the addresses (ending in /) that have them all, in order of preference."""
+    """The files of a data set, and the URLs (ending in /) that offer them, preferred one first."""
 
-    bases: tuple[str, ...]
+    urls: tuple[str, ...]
     files: tuple[File, ...]
+
+    @classmethod
+    def of(cls, *urls: str, sums: str) -> "Source":
+        """A source whose `sums` has a line per file: its name and its SHA-256."""
+        return cls(urls, tuple(File(*line.split()) for line in sums.strip().splitlines()))
 
 
 def default_directory() -> Path:
@@ -42,7 +44,7 @@ def default_directory() -> Path:
 
 
 def fetch(source: Source, directory: Path) -> None:
-    """Every file of the source that is not in the directory yet."""
+    """Download the files of the source that are not in the directory."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -51,20 +53,21 @@ def fetch(source: Source, directory: Path) -> None:
         ) from error
     for file in source.files:
         if not (directory / file.name).exists():
-            _fetch(source.bases, file, directory)
+            _fetch(source.urls, file, directory)
 
 
-def _fetch(bases: tuple[str, ...], file: File, directory: Path) -> None:
-    """One file from the first address that gives it whole."""
+def _fetch(urls: tuple[str, ...], file: File, directory: Path) -> None:
+    """Download one file from the first URL that offers it intact."""
     part = directory / f".{file.name}.{uuid4().hex}.part"
     failures = []
-    for base in bases:
+    for url in urls:
         try:
-            _save(base + file.name, file, part)
+            _save(url + file.name, file, part)
             os.replace(part, directory / file.name)
             return
         except (OSError, HTTPException, ValueError) as error:
-            failures.append(f"{base}{file.name}: {_reason(error)}")
+            reason = " ".join(str(error).split()) or type(error).__name__
+            failures.append(f"{url}{file.name}: {reason}")
         finally:
             part.unlink(missing_ok=True)
     raise ValueError(
@@ -74,98 +77,44 @@ def _fetch(bases: tuple[str, ...], file: File, directory: Path) -> None:
 
 
 def _save(url: str, file: File, part: Path) -> None:
-    """The content of a URL in `part`, if it is what was expected."""
+    """Write the content of a URL to `part`; raises ValueError if its SHA-256 is wrong."""
     digest, size = sha256(), 0
-    with part.open("xb") as out:
-        for chunk in _chunks(url):
+    request = HttpRequest(url, headers={"User-Agent": "nnmpi"})
+    with part.open("xb") as out, urlopen(request, timeout=TIMEOUT) as reply:
+        while chunk := reply.read(CHUNK):
             digest.update(chunk)
             size += len(chunk)
             out.write(chunk)
-            if size > file.size:
-                break
-    if size != file.size:
-        count = f"more than {file.size:,}" if size > file.size else f"{size:,}"
-        raise ValueError(f"got {count} bytes, expected {file.size:,}; nothing kept")
     if digest.hexdigest() != file.sha256:
-        raise ValueError(f"SHA-256 is {digest.hexdigest()}, expected {file.sha256}; nothing kept")
-
-
-def _chunks(url: str) -> Iterator[bytes]:
-    with urlopen(Query(url, headers={"User-Agent": "nnmpi"}), timeout=TIMEOUT) as reply:
-        while chunk := reply.read(CHUNK):
-            yield chunk
-
-
-def _reason(error: Exception) -> str:
-    """What went wrong, in one line."""
-    if isinstance(error, HTTPError):
-        return f"HTTP {error.code} {error.reason}"
-    cause = error.reason if isinstance(error, URLError) else error
-    return " ".join(str(cause).split()) or type(error).__name__
+        raise ValueError(
+            f"got {size:,} bytes with SHA-256 {digest.hexdigest()}, expected {file.sha256}"
+        )
 
 
 SOURCES = {
-    "mnist": Source(
-        (
-            "https://ossci-datasets.s3.amazonaws.com/mnist/",
-            "https://storage.googleapis.com/cvdf-datasets/mnist/",
-        ),
-        (
-            File(
-                "train-images-idx3-ubyte.gz",
-                9_912_422,
-                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-            ),
-            File(
-                "train-labels-idx1-ubyte.gz",
-                28_881,
-                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-            ),
-            File(
-                "t10k-images-idx3-ubyte.gz",
-                1_648_877,
-                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-            ),
-            File(
-                "t10k-labels-idx1-ubyte.gz",
-                4_542,
-                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-            ),
-        ),
+    "mnist": Source.of(
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        sums="""
+train-images-idx3-ubyte.gz 440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609
+train-labels-idx1-ubyte.gz 3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c
+t10k-images-idx3-ubyte.gz 8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6
+t10k-labels-idx1-ubyte.gz f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6
+""",
     ),
-    "fashion-mnist": Source(
-        ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
-        (
-            File(
-                "train-images-idx3-ubyte.gz",
-                26_421_880,
-                "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-            ),
-            File(
-                "train-labels-idx1-ubyte.gz",
-                29_515,
-                "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-            ),
-            File(
-                "t10k-images-idx3-ubyte.gz",
-                4_422_102,
-                "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-            ),
-            File(
-                "t10k-labels-idx1-ubyte.gz",
-                5_148,
-                "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-            ),
-        ),
+    "fashion-mnist": Source.of(
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        sums="""
+train-images-idx3-ubyte.gz 3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84
+train-labels-idx1-ubyte.gz a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845
+t10k-images-idx3-ubyte.gz 346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073
+t10k-labels-idx1-ubyte.gz 67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5
+""",
     ),
-    "cifar10": Source(
-        ("https://www.cs.toronto.edu/~kriz/",),
-        (
-            File(
-                "cifar-10-binary.tar.gz",
-                170_052_171,
-                "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-            ),
-        ),
+    "cifar10": Source.of(
+        "https://www.cs.toronto.edu/~kriz/",
+        sums="""
+cifar-10-binary.tar.gz c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd
+""",
     ),
 }

@@ -1,4 +1,4 @@
-"""Batches of a split: which rows, in what order, gathered and standardised."""
+"""Batches of a split: the order of rows, gathering and standardising."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import islice
@@ -8,18 +8,18 @@ import numpy as np
 
 from nnmpi import keyed
 from nnmpi.data.dataset import Split
-from nnmpi.data.prefetch import ahead
+from nnmpi.data.prefetch import prefetch
 from nnmpi.data.standardise import Standardiser
 
 DTYPES = ("float16", "float32", "float64")
-SMALL = 16 << 20  # bytes up to which a whole standardised split is kept
+SMALL = 16 << 20  # bytes up to which a standardised copy of the whole split is kept
 
 
 class Batch(NamedTuple):
     """Standardised samples, their labels, and their row numbers in the split.
 
     x: (B, features) or (B, C, H, W)
-    y, samples: int64, (B,); `samples` is the key of whatever is random for each sample
+    y, samples: int64, (B,); `samples` is the key of what is random per sample, such as dropout
     """
 
     x: np.ndarray
@@ -28,21 +28,21 @@ class Batch(NamedTuple):
 
 
 class Load(NamedTuple):
-    """One step: the rows of the whole batch, and the micro-batches of it that are computed here."""
+    """One step: the rows of the global batch, and the micro-batches that this rank computes."""
 
     rows: np.ndarray
     micro: Sequence[Batch]
 
 
 Cut = Callable[[np.ndarray], Sequence[np.ndarray]]
-"""From the rows of a batch to those of each micro-batch that are computed here."""
+"""Maps the rows of a global batch to the rows of each micro-batch that this rank computes."""
 
 
 class Loader:
     """The batches of a split, epoch by epoch; the last batch may be smaller.
 
-    What is small is standardised once and then only indexed. Else a thread gathers and
-    standardises `prefetch` batches ahead (0: no thread). Both give the same values.
+    A small split is standardised once and then only indexed. For a large one a thread gathers and
+    standardises `prefetch` batches in advance (0: no thread). Both give the same values.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Loader:
         shuffle: bool = True,
         prefetch: int = 2,
     ) -> None:
-        _check(split, batch_size, standardiser, dtype, prefetch)
+        _check(split, batch_size, standardiser, dtype)
         self.split = Split(np.ascontiguousarray(split.x), np.ascontiguousarray(split.y))
         self.batch_size, self.standardiser = batch_size, standardiser
         self.dtype, self.seed, self.shuffle = np.dtype(dtype), seed, shuffle
@@ -65,18 +65,18 @@ class Loader:
         self.prefetch = 0 if small else prefetch
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """The number of batches in an epoch."""
         return (len(self.split.y) + self.batch_size - 1) // self.batch_size
 
     def batches(self, epoch: int) -> Iterator[np.ndarray]:
-        """The row numbers (int64) of each batch, by the seed and the epoch alone."""
+        """The row numbers (int64) of each batch; they depend on the seed and the epoch only."""
         n = len(self.split.y)
-        place = keyed.key(self.seed, "order", epoch)
-        order = keyed.permutation(place, n) if self.shuffle else np.arange(n)
+        key = keyed.key(self.seed, "order", epoch)
+        order = keyed.permutation(key, n) if self.shuffle else np.arange(n)
         return (order[i : i + self.batch_size] for i in range(0, n, self.batch_size))
 
     def gather(self, rows: np.ndarray) -> Batch:
-        """The batch of these rows, in fresh arrays."""
+        """The batch of these rows, in new arrays."""
         if self._ready is not None:
             x = self._ready.take(rows, axis=0)
         else:
@@ -84,35 +84,31 @@ class Loader:
         return Batch(x, self.split.y.take(rows), rows)
 
     def epoch(self, epoch: int) -> Generator[Batch, None, None]:
-        """The batches of an epoch; close the generator, or drop it, to stop early."""
-        made = (self.gather(rows) for rows in self.batches(epoch))
-        return ahead(made, self.prefetch) if self.prefetch else made
+        """The batches of an epoch; to stop early, close the generator or drop it."""
+        batches = (self.gather(rows) for rows in self.batches(epoch))
+        return prefetch(batches, self.prefetch) if self.prefetch else batches
 
     def loads(self, epoch: int, cut: Cut, first: int = 0) -> Generator[Load, None, None]:
-        """The batches from `first` on, of which only what `cut` leaves is gathered."""
+        """The batches from `first` on; only the micro-batches chosen by `cut` are gathered."""
         batches = islice(self.batches(epoch), first, None)
-        made = (Load(rows, [self.gather(part) for part in cut(rows)]) for rows in batches)
-        return ahead(made, self.prefetch) if self.prefetch else made
+        loads = (Load(rows, [self.gather(part) for part in cut(rows)]) for rows in batches)
+        return prefetch(loads, self.prefetch) if self.prefetch else loads
 
 
-def _check(
-    split: Split, batch_size: int, standardiser: Standardiser, dtype: str, prefetch: int
-) -> None:
-    """What a loader is given fits together, or one line says what does not."""
+def _check(split: Split, batch_size: int, standardiser: Standardiser, dtype: str) -> None:
+    """Raises ValueError for arguments that are unusable or do not fit together."""
     if len(split.x) != len(split.y) or not len(split.y):
         raise ValueError(
-            f"a split of {len(split.x):,} samples and {len(split.y):,} labels; "
+            f"the split has {len(split.x):,} samples and {len(split.y):,} labels; "
             "it needs as many labels as samples, and at least one"
         )
     if batch_size < 1:
-        raise ValueError(f"batch size {batch_size}: it must be at least 1")
-    if prefetch < 0:
-        raise ValueError(f"prefetch {prefetch}: give a number of batches, 0 for none")
+        raise ValueError(f"batch size {batch_size} must be at least 1")
     if dtype not in DTYPES:
         raise ValueError(f"dtype {dtype!r} of batches is not one of {', '.join(DTYPES)}")
     width = split.x.shape[1:2] + (1,) * (split.x.ndim - 2)
     if standardiser.mean.shape != width:
         raise ValueError(
-            f"the standardiser is for {standardiser.mean.shape}, the samples need {width}; "
+            f"the standardiser has shape {standardiser.mean.shape}, the samples need {width}; "
             "make it with Standardiser.of(training split)"
         )

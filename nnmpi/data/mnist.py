@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST: four IDX files of the same names, found in one directory."""
+"""MNIST and Fashion-MNIST: four IDX files in one directory, with the same names in both sets."""
 
 from pathlib import Path
 
@@ -16,40 +16,40 @@ def mnist(request: Request) -> Dataset:
 
 
 def fashion_mnist(request: Request) -> Dataset:
-    """Articles of clothing, in the shape and the numbers of MNIST."""
+    """Articles of clothing, in the shape and number of MNIST."""
     return _load("fashion-mnist", "FashionMNIST/raw", request)
 
 
 def _load(name: str, torchvision: str, request: Request) -> Dataset:
-    """The four files from the first place that has them all, else the test pair divided.
+    """The four files from the first directory that has all of them, else the divided test pair.
 
-    Files are never gathered from several places: those of MNIST and of Fashion-MNIST
-    have the same names, and only their directories tell them apart.
+    Files of several directories are never combined: those of MNIST and Fashion-MNIST have the same
+    names, and only the directory distinguishes them.
     """
     own = request.directory / name
-    places = (own, request.directory / torchvision, request.directory)
-    found = [_find(place) for place in places]
-    whole = [files for files in found if files.keys() >= {*TRAIN, *TEST}]
-    if not whole and request.download:
+    directories = (own, request.directory / torchvision, request.directory)
+    found = [_find(directory) for directory in directories]
+    complete = [files for files in found if files.keys() >= {*TRAIN, *TEST}]
+    if not complete and request.download:
         download.fetch(download.SOURCES[name], own)
-        whole = [_find(own)]
-    if whole:
-        return _four(name, whole[0])
+        complete = [_find(own)]
+    if complete:
+        return _four(name, complete[0])
     pairs = [files for files in found if files.keys() == {*TEST}]
     if pairs:
         return _divided(name, pairs[0])
     best = max(found, key=len)
     missing = ", ".join(stem for stem in (*TRAIN, *TEST) if stem not in best)
-    looked = ", ".join(str(place) for place in places)
+    looked = ", ".join(map(str, directories))
     raise ValueError(
         f"{name}: {missing} not found (with or without .gz) in any of {looked}; "
-        "say where they are with --data-dir DIR, or fetch them with --download"
+        "give their directory with --data-dir DIR, or fetch them with --download"
     )
 
 
-def _find(place: Path) -> dict[str, Path]:
-    """Those of the four files that are in a directory."""
-    paths = {stem: (place / stem, place / f"{stem}.gz") for stem in (*TRAIN, *TEST)}
+def _find(directory: Path) -> dict[str, Path]:
+    """The files among the four that are in a directory."""
+    paths = {stem: (directory / stem, directory / f"{stem}.gz") for stem in (*TRAIN, *TEST)}
     hits = {stem: [path for path in pair if path.is_file()] for stem, pair in paths.items()}
     return {stem: pair[0] for stem, pair in hits.items() if pair}
 
@@ -66,7 +66,7 @@ def _four(name: str, files: dict[str, Path]) -> Dataset:
 
 
 def _divided(name: str, files: dict[str, Path]) -> Dataset:
-    """The t10k pair alone: its first four fifths for training, the rest for testing."""
+    """The t10k pair only: its first four fifths for training, the rest for testing."""
     x, y = idx.read_pair(files[TEST[0]], files[TEST[1]], CLASSES)
     if len(y) < 2:
         raise ValueError(f"{files[TEST[0]]} has {len(y)} image, too few to divide; {idx.REMEDY}")

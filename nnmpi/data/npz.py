@@ -11,22 +11,12 @@ from nnmpi.data.arrays import from_arrays
 from nnmpi.data.dataset import Dataset, Request
 
 KEYS = ("x", "y", "x_test", "y_test")
-UNREADABLE = (
-    ValueError,
-    OSError,
-    EOFError,
-    BadZipFile,
-    zlib.error,
-    MemoryError,
-    NotImplementedError,
-    RuntimeError,
-)
 
 
 def npz(request: Request) -> Dataset:
-    """The arrays x and y of a file, and x_test and y_test where it has them.
+    """The arrays x and y of a file, and x_test and y_test if it has them.
 
-    Nothing in the file is unpickled, so that a file of unknown origin can do no harm.
+    Nothing is unpickled, so a file of unknown origin can do no harm.
     """
     path = Path(os.path.expanduser(request.argument))
     arrays = _read(path)
@@ -41,19 +31,19 @@ def npz(request: Request) -> Dataset:
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    """Those arrays of the file that are ours."""
+    """The arrays of the file that have one of our names."""
     if not path.is_file():
         raise ValueError(f"{path} is not a file; give the path of an .npz file to --data")
     try:
         if not is_zipfile(path):
-            raise ValueError(f"its {path.stat().st_size:,} bytes are no zip archive")
+            raise ValueError(f"its {path.stat().st_size:,} bytes are not a zip archive")
         with np.load(path, allow_pickle=False) as archive:
             return {key: archive[key] for key in KEYS if key in archive.files}
-    except UNREADABLE as error:
+    except (ValueError, OSError, EOFError, BadZipFile, zlib.error) as error:
         reason = " ".join(str(error).split())
         if "allow_pickle" in reason:
             reason = "an array in it holds Python objects"
         raise ValueError(
-            f"{path} is no readable .npz file: {reason}; write it anew with "
+            f"{path} cannot be read as an .npz file: {reason}; write it again with "
             "numpy.savez(file, x=..., y=...), plain numbers only"
         ) from error

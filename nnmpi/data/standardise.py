@@ -1,4 +1,4 @@
-"""Standardising samples: mean 0 and standard deviation 1, by the training data."""
+"""Standardises samples to mean 0 and standard deviation 1 of the training data."""
 
 from typing import Any, NamedTuple
 
@@ -6,11 +6,11 @@ import numpy as np
 
 from nnmpi.data.dataset import Split
 
-BLOCK = 1 << 18  # elements taken together, so that a block of float64 stays in cache
+BLOCK = 1 << 18  # elements per block, so that a block of float64 stays in cache
 
 
 class Standardiser(NamedTuple):
-    """What is subtracted from samples, and what they are divided by.
+    """Mean and standard deviation per channel or feature.
 
     mean, std: float32, (C, 1, 1) for images and (F,) for tables
     """
@@ -20,15 +20,15 @@ class Standardiser(NamedTuple):
 
     @classmethod
     def of(cls, split: Split) -> "Standardiser":
-        """The statistics of a split: one pair a channel, or a feature of a table.
+        """The statistics of a split: one pair per channel of images or feature of a table.
 
-        A constant channel gets 1 for its standard deviation, and so becomes 0.
+        A constant channel gets a standard deviation of 1, and so becomes 0.
         """
         n, mean, m2 = 0, np.float64(0), np.float64(0)
         rows = max(BLOCK // max(split.x[0].size, 1), 1)
         for start in range(0, len(split.x), rows):
             block = split.x[start : start + rows].astype("float64")
-            n, mean, m2 = _joined((n, mean, m2), _moments(block))
+            n, mean, m2 = _merge((n, mean, m2), _moments(block))
         std = np.sqrt(m2 / n)
         least = np.maximum(1e-12 * np.abs(mean), np.finfo("float32").tiny)
         std = np.where(std > least, std, 1.0)
@@ -36,11 +36,10 @@ class Standardiser(NamedTuple):
         return cls(mean.reshape(shape).astype("float32"), std.reshape(shape).astype("float32"))
 
     def apply(self, x: np.ndarray, dtype: Any = "float32") -> np.ndarray:
-        """(x - mean) / std in a fresh array: one subtraction, one multiplication.
+        """(x - mean) / std in a new array.
 
-        The mean is subtracted first, so that values far from zero keep their digits.
-        Each element is treated alike, whatever batch it comes in. float16 is worked
-        out in float32.
+        The mean is subtracted first, so that values far from zero keep their digits. The result
+        for an element does not depend on its batch. float16 is computed in float32.
         """
         work = np.result_type(dtype, "float32")
         out: np.ndarray = np.subtract(x, self.mean, dtype=work)
@@ -49,7 +48,7 @@ class Standardiser(NamedTuple):
 
 
 def _moments(x: np.ndarray) -> tuple[int, Any, Any]:
-    """(n, mean, M2) a channel or a feature, M2 being the sum of squared deviations."""
+    """(n, mean, M2) per channel or feature; M2 is the sum of squared deviations."""
     axes = (0, 2, 3) if x.ndim == 4 else (0,)
     mean = x.mean(axes, keepdims=True)
     x -= mean
@@ -57,8 +56,8 @@ def _moments(x: np.ndarray) -> tuple[int, Any, Any]:
     return x.size // mean.size, mean.ravel(), x.sum(axes)
 
 
-def _joined(a: tuple[int, Any, Any], b: tuple[int, Any, Any]) -> tuple[int, Any, Any]:
-    """The moments of two sets of values together (Chan, Golub and LeVeque)."""
+def _merge(a: tuple[int, Any, Any], b: tuple[int, Any, Any]) -> tuple[int, Any, Any]:
+    """The moments of the union of two sets of values (Chan, Golub and LeVeque)."""
     n = a[0] + b[0]
     shift = b[1] - a[1]
     return n, a[1] + shift * (b[0] / n), a[2] + b[2] + shift**2 * (a[0] * b[0] / n)

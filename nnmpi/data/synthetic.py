@@ -1,4 +1,4 @@
-"""Data made up on the spot: one random prototype a class, and noise around it."""
+"""Synthetic data: one random prototype per class, plus noise."""
 
 import math
 import re
@@ -10,14 +10,14 @@ from nnmpi.data.dataset import Dataset, Request, Split
 
 FORM = "synthetic:SHAPE:CLASSES:SAMPLES"
 EXAMPLE = "synthetic:1x28x28:10:12800 or synthetic:784:10:1000"
-AMPLITUDE = 2.0  # noise is uniform in (-2, 2), against prototypes of standard deviation 1
+AMPLITUDE = 2.0  # noise is uniform in (-2, 2); prototypes have standard deviation 1
 
 
 def synthetic(request: Request) -> Dataset:
-    """SAMPLES samples for training, and a fifth as many again (at least one) for testing.
+    """SAMPLES samples for training, and a fifth as many (at least one) for testing.
 
-    Sample i belongs to class i mod CLASSES. It depends on the seed, the shape and i
-    alone, so that sample i is the same in a data set of any number of samples.
+    Sample i belongs to class i mod CLASSES. It depends on the seed, the shape and i only, so
+    sample i is the same whatever the number of samples.
     """
     shape, classes, samples = parse(request.argument)
     total = samples + max(samples // 5, 1)
@@ -28,7 +28,7 @@ def synthetic(request: Request) -> Dataset:
 
 
 def parse(argument: str) -> tuple[tuple[int, ...], int, int]:
-    """(shape, classes, samples) of `1x28x28:10:12800`."""
+    """Parse `1x28x28:10:12800` into (shape, classes, samples)."""
     form = re.fullmatch(r"(\d+|\d+x\d+x\d+):(\d+):(\d+)", argument, re.ASCII)
     if form is None:
         raise ValueError(
@@ -39,7 +39,7 @@ def parse(argument: str) -> tuple[tuple[int, ...], int, int]:
     classes, samples = int(form[2]), int(form[3])
     if min(*shape, classes, samples) < 1:
         raise ValueError(
-            f"synthetic:{argument} holds a zero; sides, classes and samples must be at least 1"
+            f"synthetic:{argument} contains a zero; sides, classes and samples must be at least 1"
         )
     return shape, classes, samples
 
@@ -47,15 +47,15 @@ def parse(argument: str) -> tuple[tuple[int, ...], int, int]:
 def _draw(features: int, classes: int, total: int, seed: int) -> np.ndarray:
     """float32, (total, features): prototypes[i mod classes] + noise.
 
-    Noise has 256 levels: four values from each keyed word, which is quick to draw.
+    Noise has 256 levels, since four values from each keyed word are fast to draw.
     """
     words = np.arange(-(-features // 4))
     noise = keyed.bits(keyed.key(seed, "synthetic", "noise"), words, np.arange(total)[:, None])
     x: np.ndarray = noise.astype("<u4", copy=False).view("uint8")[:, :features].astype("float32")
     x -= 127.5
     x *= AMPLITUDE / 127.5
-    place = keyed.key(seed, "synthetic", "prototypes")
-    prototypes = keyed.normal(place, np.arange(features), np.arange(classes)[:, None])
+    key = keyed.key(seed, "synthetic", "prototypes")
+    prototypes = keyed.normal(key, np.arange(features), np.arange(classes)[:, None])
     for c in range(min(classes, total)):
         x[c::classes] += prototypes[c].astype("float32")
     return x

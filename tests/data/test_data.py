@@ -1,4 +1,4 @@
-"""Data sets: every entry of DATASETS keeps the promises of a Dataset; bad input gives one line."""
+"""Data sets: every entry of DATASETS gives a valid Dataset; bad input raises a one-line error."""
 
 import io
 from collections.abc import Callable
@@ -28,7 +28,7 @@ PREPARED: dict[str, Callable[[Path], str]] = {
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_every_entry_keeps_the_promises(name: str, tmp_path: Path) -> None:
+def test_every_entry_gives_a_valid_dataset(name: str, tmp_path: Path) -> None:
     spec = PREPARED.get(name, lambda _: name)(tmp_path)
     dataset = data.load(spec, data_dir=str(tmp_path), seed=3)
     assert dataset.name.startswith(name) or name == "npz"
@@ -66,7 +66,7 @@ def test_iris() -> None:
 
 
 @pytest.mark.parametrize("name", ["iris", "digits"])
-def test_embedded_data_are_divided_alike_whatever_the_seed(name: str) -> None:
+def test_embedded_data_are_divided_independently_of_the_seed(name: str) -> None:
     first, second = data.load(name, seed=0), data.load(name, seed=1)
     for a, b in zip((*first.train, *first.test), (*second.train, *second.test), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -84,7 +84,7 @@ def test_digits() -> None:
 
 
 @pytest.mark.parametrize("name", ["iris", "digits"])
-def test_embedded_data_are_those_of_scikit_learn(name: str) -> None:
+def test_embedded_data_equal_those_of_scikit_learn(name: str) -> None:
     sklearn = pytest.importorskip("sklearn.datasets", reason="scikit-learn is the oracle here")
     theirs = getattr(sklearn, f"load_{name}")()
     ours = data.load(name)
@@ -114,7 +114,7 @@ def test_hold_out_depends_on_seed_and_name() -> None:
     ]
     assert drawn[0] == drawn[1]
     assert len(set(drawn)) == 3
-    with refused("one: 1 sample"):
+    with refused("one: ", "1 sample"):
         hold_out(x[:1], y[:1], 0, "one")
 
 
@@ -151,7 +151,7 @@ def test_bad_npz_files_are_refused(tmp_path: Path) -> None:
     damaged[120:130] = b"0123456789"
     for content in (b"", b"text", good[:200], damaged):
         path.write_bytes(bytes(content))
-        with refused(str(path), "no readable .npz"):
+        with refused(str(path), "cannot be read as an .npz"):
             data.load(str(path))
 
 
@@ -175,8 +175,8 @@ X, Y = np.zeros((4, 3)), np.arange(4)
         ((X, Y / 2), ("float64", "astype('int64')")),
         ((X, np.eye(4, dtype=int)), ("(4, 4)", "argmax(1)")),
         ((X, Y - 2), ("label -2", "from 0")),
-        ((X, Y, X), ("x_test is there but y_test is not",)),
-        ((X, Y, None, Y), ("y_test is there but x_test is not",)),
+        ((X, Y, X), ("x_test is given but y_test is not",)),
+        ((X, Y, None, Y), ("y_test is given but x_test is not",)),
         ((X, Y, X[:, :2], Y), ("(3,)", "(2,)")),
         ((X, Y, X.astype("uint8"), Y), ("float32", "uint8")),
         ((X, Y, X, Y[:2]), ("x_test has 4 rows", "y_test 2 labels")),
@@ -187,7 +187,7 @@ def test_bad_arrays_are_refused(arrays: tuple[object, ...], words: tuple[str, ..
         from_arrays(*arrays, name="mine")  # type: ignore[arg-type]
 
 
-def test_arrays_get_the_types_of_a_split() -> None:
+def test_arrays_are_converted_to_the_types_of_a_split() -> None:
     for kind, stored in (("uint8", "uint8"), ("float64", "float32"), (">i2", "float32")):
         assert from_arrays(X.astype(kind), Y.astype("u2")).train.x.dtype == stored
     assert from_arrays(X.tolist(), Y.tolist()).train.y.dtype == "int64"
@@ -196,7 +196,7 @@ def test_arrays_get_the_types_of_a_split() -> None:
     assert "no label is 0" in shifted.note
 
 
-def test_synthetic_data_can_be_learned_and_do_not_depend_on_their_number() -> None:
+def test_synthetic_data_can_be_learned_and_do_not_depend_on_the_number_of_samples() -> None:
     dataset = data.load("synthetic:1x6x7:4:400")
     assert dataset.train.x.shape == (400, 1, 6, 7)
     assert len(dataset.test.y) == 80

@@ -1,4 +1,4 @@
-"""MNIST and CIFAR-10 from files: where they are found, and what is said of bad ones."""
+"""MNIST and CIFAR-10 from files: where they are found, and how bad files are refused."""
 
 import gzip
 import os
@@ -33,7 +33,7 @@ def test_mnist_is_found(place: str, suffix: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(dataset.test.y, np.arange(10))
 
 
-def test_gzip_is_told_by_content_and_own_directory_comes_first(tmp_path: Path) -> None:
+def test_gzip_is_recognised_by_content_and_the_own_directory_comes_first(tmp_path: Path) -> None:
     write_mnist(tmp_path, four(30))
     write_mnist(tmp_path / "fashion-mnist", four(40))
     for path in (tmp_path / "fashion-mnist").iterdir():
@@ -68,8 +68,8 @@ LABELS = idx_bytes(np.arange(10))
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (GOOD[:-1], ("cut short", "199 bytes", "takes 200")),
-        (GOOD + b"ab", ("behind its end", "202 bytes")),
+        (GOOD[:-1], ("truncated", "199 bytes", "takes 200")),
+        (GOOD + b"ab", ("after its end", "202 bytes")),
         (GOOD[:10], ("10 bytes",)),
         (b"", ("0 bytes", "expected 2051")),
         (LABELS, ("2049 (labels)", "expected 2051 (images)")),
@@ -78,7 +78,7 @@ LABELS = idx_bytes(np.arange(10))
         (gzip.compress(GOOD)[:40] + b"zz" + gzip.compress(GOOD)[42:], ("cannot be read",)),
         (gzip.compress(GOOD) + b"more", ("cannot be read",)),
         (b"\0\0\x08\x03" + b"\0" * 12, ("is empty", "(0, 0, 0)")),
-        (b"\0\0\x08\x03" + b"\xff" * 12, ("cut short", "0 bytes")),
+        (b"\0\0\x08\x03" + b"\xff" * 12, ("truncated", "0 bytes")),
         (idx_bytes(images(9)), ("9 images", "10 labels")),
     ],
 )
@@ -90,7 +90,7 @@ def test_a_bad_idx_file_is_refused(content: bytes, words: tuple[str, ...], tmp_p
         data.load("mnist", data_dir=str(tmp_path))
 
 
-def test_labels_out_of_range_and_other_sizes_are_refused(tmp_path: Path) -> None:
+def test_labels_out_of_range_and_images_of_different_sizes_are_refused(tmp_path: Path) -> None:
     write_mnist(tmp_path, four())
     (tmp_path / mnist.TEST[1]).write_bytes(idx_bytes(np.arange(10) + 3))
     with refused(mnist.TEST[1], "label 10 in row 7", "0 to 9"):
@@ -104,8 +104,6 @@ def test_labels_out_of_range_and_other_sizes_are_refused(tmp_path: Path) -> None
 def test_an_unreadable_file_is_refused(tmp_path: Path) -> None:
     with refused(str(tmp_path), "cannot be read"):
         idx.read(tmp_path, 1)
-    with refused(str(tmp_path), "cannot be read"):
-        cifar._content(tmp_path)
 
 
 def test_the_real_test_images() -> None:
@@ -136,7 +134,7 @@ def check_cifar(folder: Path) -> None:
     np.testing.assert_array_equal(x, rows[:, 1:])
     np.testing.assert_array_equal(np.concatenate((dataset.train.y, dataset.test.y)), rows[:, 0])
     assert dataset.train.x.shape == (20, 3, 32, 32)
-    assert "20 + 4 images, the full set 50,000 + 10,000" in dataset.note
+    assert dataset.note == ""
 
 
 def test_bad_cifar_files_are_refused(tmp_path: Path) -> None:

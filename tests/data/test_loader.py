@@ -1,4 +1,4 @@
-"""The loader: which rows in what order, their values, and a thread that never stays behind."""
+"""The loader: the order of rows, their values, and a prefetch thread that always ends."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ import pytest
 import nnmpi
 from nnmpi import keyed
 from nnmpi.data import Batch, Loader, Split, Standardiser
-from nnmpi.data.prefetch import ahead
+from nnmpi.data.prefetch import prefetch
 
 ROOT = Path(nnmpi.__file__).parents[1]
 
@@ -35,12 +35,12 @@ def loader_of(split: Split, batch_size: int = 8, **options: object) -> Loader:
 
 
 def alive() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "nnmpi-prefetch"]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("nnmpi-prefetch")]
 
 
 @pytest.fixture
-def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every loader takes the way of large data; afterwards no thread is left."""
+def large_data(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Loaders treat all data as large; afterwards no thread is left."""
     monkeypatch.setattr("nnmpi.data.loader.SMALL", 0)
     yield
     assert not alive()
@@ -48,8 +48,8 @@ def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("prefetch", [0, 1, 2, 9])
 @pytest.mark.parametrize("split", [table(), pictures()], ids=["table", "pictures"])
-@pytest.mark.usefixtures("nothing_is_small")
-def test_an_epoch_gives_every_row_once(split: Split, prefetch: int) -> None:
+@pytest.mark.usefixtures("large_data")
+def test_an_epoch_has_every_row_once(split: Split, prefetch: int) -> None:
     loader = loader_of(split, prefetch=prefetch)
     assert not alive()
     batches = list(loader.epoch(4))
@@ -79,7 +79,7 @@ def test_small_and_large_data_give_identical_values(
         np.testing.assert_array_equal(a, b)
 
 
-def test_the_order_depends_on_seed_and_epoch_alone() -> None:
+def test_the_order_depends_on_seed_and_epoch_only() -> None:
     split = table()
 
     def order(seed: int, epoch: int, batch_size: int = 8) -> tuple[int, ...]:
@@ -99,7 +99,7 @@ def test_a_batch_may_be_larger_than_the_split() -> None:
 
 
 @pytest.mark.parametrize("small", [0, 1 << 20])
-def test_strided_arrays_are_taken_as_they_look(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strided_arrays_give_the_same_values(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nnmpi.data.loader.SMALL", small)
     plain = pictures()
     last = np.ascontiguousarray(plain.x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
@@ -115,7 +115,7 @@ def use(batches: Iterator[Batch]) -> None:
         raise KeyError("an error of the consumer")
 
 
-@pytest.mark.usefixtures("nothing_is_small")
+@pytest.mark.usefixtures("large_data")
 def test_no_thread_is_left_when_the_consumer_stops() -> None:
     loader = loader_of(pictures())
     for _ in loader.epoch(0):
@@ -138,7 +138,7 @@ def test_no_thread_is_left_when_the_consumer_stops() -> None:
     assert len(list(second)) == len(loader) - 1
 
 
-@pytest.mark.usefixtures("nothing_is_small")
+@pytest.mark.usefixtures("large_data")
 def test_an_error_in_the_thread_reaches_the_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = loader_of(pictures())
     good = loader.gather
@@ -156,7 +156,7 @@ def test_an_error_in_the_thread_reaches_the_consumer(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5])
-def test_the_thread_runs_ahead_but_not_further_than_asked(depth: int) -> None:
+def test_the_thread_computes_no_more_than_depth_items_in_advance(depth: int) -> None:
     made: list[int] = []
     full = threading.Event()
 
@@ -168,7 +168,7 @@ def test_the_thread_runs_ahead_but_not_further_than_asked(depth: int) -> None:
             yield i
 
     taken = 0
-    for item in ahead(items(), depth):
+    for item in prefetch(items(), depth):
         assert item == taken
         taken += 1
         assert len(made) <= taken + depth
@@ -180,13 +180,13 @@ def test_the_thread_runs_ahead_but_not_further_than_asked(depth: int) -> None:
 def test_the_thread_sees_the_context_of_the_consumer() -> None:
     ambient: ContextVar[str] = ContextVar("ambient")
     ambient.set("here")
-    assert list(ahead((ambient.get() for _ in range(2)), 1)) == ["here", "here"]
+    assert list(prefetch((ambient.get() for _ in range(2)), 1)) == ["here", "here"]
 
 
 def test_the_interpreter_can_end_in_the_middle_of_an_epoch() -> None:
     program = (
-        "from nnmpi.data.prefetch import ahead\n"
-        "items = ahead(iter(range(10**9)), 2)\n"
+        "from nnmpi.data.prefetch import prefetch\n"
+        "items = prefetch(iter(range(10**9)), 2)\n"
         "print(next(items))\n"
     )
     done = subprocess.run(
@@ -239,11 +239,10 @@ def test_bad_options_are_refused() -> None:
     standardiser = Standardiser.of(split)
     for part, size, options, words in (
         (split, 0, {}, "batch size 0"),
-        (split, 8, {"prefetch": -1}, "prefetch -1"),
         (split, 8, {"dtype": "bfloat16"}, "'bfloat16'"),
         (empty, 8, {}, "0 samples"),
         (Split(split.x, split.y[:7]), 8, {}, "53 samples and 7 labels"),
-        (pictures(), 8, {}, r"for \(6,\), the samples need \(3, 1, 1\)"),
+        (pictures(), 8, {}, r"has shape \(6,\), the samples need \(3, 1, 1\)"),
     ):
         with pytest.raises(ValueError, match=words) as caught:
             Loader(part, size, standardiser=standardiser, **options)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Small files in the formats of known data sets, and how a bad one is refused."""
+"""Small files in the formats of the known data sets, and a check of one-line errors."""
 
 import gzip
 import tarfile
@@ -16,7 +16,7 @@ STEMS = (*mnist.TRAIN, *mnist.TEST)
 
 @contextmanager
 def refused(*words: str) -> Iterator[None]:
-    """The block raises a ValueError of one line that holds these words."""
+    """The block raises a ValueError whose message is one line with these words."""
     with pytest.raises(ValueError, match=r"\A.+\Z") as caught:
         yield
     message = str(caught.value)
