@@ -1,9 +1,8 @@
-"""Which array library holds an array, and the few ways in and out of it.
+"""Array libraries: finding the one that holds an array, and moving arrays between them.
 
-Everything above this file writes `xp = xp_of(array)` and then plain array
-operations; this is the only file that knows that CuPy exists. The library is
-found from the array itself, so no state is kept and any module that behaves
-as NumPy does (the strict stand-in of the tests, say) takes part.
+Other modules write `xp = xp_of(array)` and then plain array operations; only this file imports
+CuPy. The library is derived from the type of the array, so there is no state, and any module with
+NumPy's interface works (such as the strict stand-in of the tests).
 """
 
 import sys
@@ -13,15 +12,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-Array = Any  # an ndarray, or whatever another library has in its place
+Array = Any  # an ndarray of NumPy, CuPy or a module like them
 
 DEVICES = ("cpu", "cuda", "auto")
 
 
 class Backend(NamedTuple):
-    """An array library `xp`, and how many bytes a kernel should touch at a time there.
+    """An array library `xp`, and the number of bytes that a kernel should process at a time.
 
-    A core works best within its own cache; a GPU wants everything at once.
+    On a CPU that is what fits into the cache of a core; a GPU processes everything at once.
     """
 
     name: str
@@ -33,7 +32,7 @@ class Backend(NamedTuple):
         return self.xp is np
 
     def asarray(self, array: Array, dtype: Any = None) -> Array:
-        """`array` on this backend; the very same object if it is there already."""
+        """`array` on this backend; the same object if it is there already."""
         if not self.is_host or type(array) is np.ndarray:
             return self.xp.asarray(array, dtype)
         return np.asarray(to_host(array), dtype)
@@ -43,7 +42,7 @@ CPU = Backend("cpu", np, chunk_bytes=5 << 19)
 
 
 def get(device: str) -> Backend:
-    """The backend behind `--device`; `auto` takes CUDA where it works and the CPU elsewhere."""
+    """The backend of a `--device`; `auto` is CUDA where that works, else the CPU."""
     if device not in DEVICES:
         raise ValueError(f"device {device!r} is not one of {', '.join(DEVICES)}")
     if device == "cpu":
@@ -58,7 +57,7 @@ def get(device: str) -> Backend:
 
 @lru_cache(maxsize=1)
 def _why_no_cuda() -> str:
-    """What stands between this process and CUDA, or the empty string."""
+    """The reason why CUDA cannot be used, or the empty string."""
     try:
         cupy = _cupy()
     except ImportError:
@@ -84,13 +83,13 @@ def _xp_of_type(kind: Any) -> Any:
 
 
 def xp_of(array: Array) -> Any:
-    """The module (numpy, cupy, ...) whose functions take this array."""
+    """The module (numpy, cupy, ...) of an array."""
     kind: Any = type(array)
     return np if kind is np.ndarray else _xp_of_type(kind)
 
 
 def of(array: Array) -> Backend:
-    """The backend that holds this array."""
+    """The backend of an array."""
     xp = xp_of(array)
     return CPU if xp is np else Backend("cuda", xp)
 
@@ -108,7 +107,7 @@ def _is_array_type(kind: Any) -> bool:
 
 
 def to_host(array: Array) -> np.ndarray:
-    """A NumPy array with these values: the one place where the host waits for a device."""
+    """A NumPy array with these values; the only function that synchronises with a device."""
     if isinstance(array, (np.ndarray, np.generic)):
         return np.asarray(array)
     host: np.ndarray = array.get()

@@ -1,13 +1,12 @@
-"""The matrix library under NumPy: which kernels it uses, and how memory is handed out.
+"""NumPy's OpenBLAS: its kernels, its threads, and the allocation of memory.
 
-NumPy's OpenBLAS chooses its kernels by a processor's name, and chooses badly
-for some. Where this file knows better, it has them chosen again. One core,
-1024^3 in float32 (`benchmarks/gemm.py` measures such rates):
+OpenBLAS chooses its kernels by the name of the processor, and chooses slow ones for some. `tune`
+makes it choose again. One core, 1024^3 in float32 (`benchmarks/gemm.py` measures such rates):
 
     Zen 5 (AMD family 26)   Haswell kernels  128 GF/s   SkylakeX kernels  236 GF/s
     Zen 4 (AMD family 25)   Haswell kernels  109 GF/s   SkylakeX kernels  102 GF/s
 
-Set NNMPI_TUNE=0 to leave everything as it is; OPENBLAS_CORETYPE, if set, wins.
+NNMPI_TUNE=0 disables `tune`; OPENBLAS_CORETYPE, if set, overrides its choice of kernels.
 """
 
 import ctypes
@@ -23,7 +22,7 @@ _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
 
 
 class Cpu(NamedTuple):
-    """What /proc/cpuinfo says of the first processor."""
+    """The first processor in /proc/cpuinfo."""
 
     vendor: str
     family: int
@@ -32,7 +31,7 @@ class Cpu(NamedTuple):
 
 
 def cpu(cpuinfo: str | None = None) -> Cpu:
-    """The processor of this machine; all empty where there is no /proc/cpuinfo."""
+    """The processor of this machine; all fields are empty where there is no /proc/cpuinfo."""
     if cpuinfo is None:
         path = Path("/proc/cpuinfo")
         cpuinfo = path.read_text(errors="replace") if path.exists() else ""
@@ -50,16 +49,16 @@ def cpu(cpuinfo: str | None = None) -> Cpu:
 
 
 def better_core(c: Cpu) -> str | None:
-    """The kernels to use on this processor, or None where OpenBLAS's own choice is fine."""
+    """The kernels to use on this processor, or None if OpenBLAS chooses well."""
     if c.vendor != "AuthenticAMD" or not c.flags >= _AVX512:
         return None
-    # Zen 4 runs 512-bit instructions in two halves: the 256-bit kernels block better for it.
+    # Zen 4 executes 512-bit instructions in two halves; the blocking of 256-bit kernels suits it.
     return "Haswell" if c.family == 25 else "SkylakeX"
 
 
 @lru_cache(maxsize=1)
 def _openblas() -> ctypes.CDLL | None:
-    """The OpenBLAS that came in NumPy's wheel, or None if NumPy uses another."""
+    """The OpenBLAS in NumPy's wheel, or None if NumPy uses another BLAS."""
     folder = Path(np.__file__).parent.parent / "numpy.libs"
     for path in sorted(folder.glob("libscipy_openblas*")):
         try:
@@ -70,7 +69,7 @@ def _openblas() -> ctypes.CDLL | None:
 
 
 def _function(*names: str) -> Any | None:
-    """The first of these functions that OpenBLAS has."""
+    """The first of these functions that exists in OpenBLAS."""
     library = _openblas()
     for name in names:
         if library is not None and hasattr(library, name):
@@ -79,7 +78,7 @@ def _function(*names: str) -> Any | None:
 
 
 def core() -> str:
-    """The name of the kernels in use, "unknown" where there is no telling."""
+    """The name of the kernels in use, or "unknown"."""
     name = _function("scipy_openblas_get_corename64_", "scipy_openblas_get_corename")
     if name is None:
         return "unknown"
@@ -89,20 +88,20 @@ def core() -> str:
 
 
 def cores(ranks: int) -> int:
-    """How many cores each of so many ranks here has: its share, or what it is bound to."""
+    """The cores of each of `ranks` ranks on this node: an equal share, or those it is bound to."""
     share = (os.cpu_count() or 1) // ranks
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else share
     return max(1, min(share, bound))
 
 
 def default_threads(n: int) -> None:
-    """Let BLAS use n threads, unless the user has said how many."""
+    """Let BLAS use n threads, unless the user has set the number."""
     if not any(os.environ.get(name) for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")):
         _set_threads(n)
 
 
 def one_thread() -> None:
-    """Let BLAS use one thread, whatever the user has said: with more, sums have another order."""
+    """Let BLAS use one thread, whatever the user has set: more would change the order of sums."""
     _set_threads(1)
 
 
@@ -113,13 +112,13 @@ def _set_threads(n: int) -> None:
 
 
 def threads() -> int:
-    """How many threads BLAS uses here; 1 where there is no telling."""
+    """The number of threads that BLAS uses; 1 if unknown."""
     function = _function("scipy_openblas_get_num_threads64_", "scipy_openblas_get_num_threads")
     return 1 if function is None else int(function())
 
 
 def tune() -> None:
-    """Choose the kernels and keep freed memory; harmless where it does not apply."""
+    """Choose better kernels and keep freed memory, where that is possible and useful."""
     if os.environ.get("NNMPI_TUNE", "1") == "0":
         return
     _keep_memory()
@@ -129,23 +128,23 @@ def tune() -> None:
 
 
 def _switch_core(name: str) -> None:
-    """Have OpenBLAS choose again, as if the user had asked for these kernels."""
-    leave, enter = _function("gotoblas_dynamic_quit"), _function("gotoblas_dynamic_init")
-    if leave is None or enter is None or core() == "unknown":
+    """Make OpenBLAS choose its kernels again, as if the user had set OPENBLAS_CORETYPE."""
+    quit_, init = _function("gotoblas_dynamic_quit"), _function("gotoblas_dynamic_init")
+    if quit_ is None or init is None or core() == "unknown":
         return
     os.environ["OPENBLAS_CORETYPE"] = name
-    leave()
-    enter()
+    quit_()
+    init()
     del os.environ["OPENBLAS_CORETYPE"]
 
 
 def _keep_memory() -> None:
-    """Keep freed blocks in the process: else each large temporary costs its page faults anew."""
+    """Keep freed blocks in the process, so that large temporaries cause page faults only once."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
         return
-    # Older C libraries take no more than 32 MiB. Where both sizes are refused, the other
-    # setting stays away too: it alone would freeze the threshold at its small default.
+    # Older C libraries accept at most 32 MiB. If both sizes are refused, the other setting is not
+    # made either: by itself it would fix the threshold at its small default.
     if any(mallopt(_M_MMAP_THRESHOLD, size) for size in (1 << 30, 1 << 25)):
         mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)

@@ -1,4 +1,4 @@
-"""What all commands of nnmpi do alike: errors of one line, and output that may be lost."""
+"""Shared by the commands of nnmpi: one-line errors, and a stdout that may be closed."""
 
 import argparse
 import os
@@ -7,20 +7,20 @@ from typing import NoReturn
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, but what it cannot use it tells its caller."""
+    """An ArgumentParser that raises ValueError instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
 
 
 def fail(program: str, message: object, status: int) -> int:
-    """One line on stderr, whatever is in the message, and the exit status."""
+    """Print the message as one line on stderr; returns the exit status."""
     print(f"{program}:", *str(message).splitlines(), file=sys.stderr)
     return status
 
 
 def settle() -> None:
-    """Drop what a lost stdout did not take, or the interpreter tries again, and complains."""
+    """Discard output that a closed stdout refuses, else the interpreter reports it at exit."""
     try:
         if sys.stdout:
             sys.stdout.flush()

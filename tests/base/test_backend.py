@@ -1,4 +1,4 @@
-"""Backends: how one is found, and the ways in and out of it."""
+"""Backends: how they are found, and how arrays move between them."""
 
 from types import ModuleType, SimpleNamespace
 
@@ -14,7 +14,7 @@ DEVICE = Backend("cuda", strictarray)
 
 @pytest.fixture
 def cupy(monkeypatch):
-    """A function that puts a module, or an error, in CuPy's place."""
+    """A function that replaces CuPy by a module, or its import by an error."""
 
     def put(module: ModuleType | SimpleNamespace | Exception) -> None:
         def load():
@@ -63,8 +63,8 @@ def test_cuda_where_it_works(cupy):
     assert backend.get("cpu") is CPU
 
 
-def test_here_and_now():
-    """On this machine, whatever it has: auto never fails, and cuda agrees with it."""
+def test_auto_and_cuda_agree_on_this_machine():
+    """`auto` never fails, and `cuda` works exactly where `auto` chooses it."""
     auto = backend.get("auto")
     if auto is CPU:
         with pytest.raises(ValueError, match="use --device cpu"):
@@ -82,7 +82,7 @@ def test_an_unknown_device_is_refused_with_the_known_ones(device):
 # ---- by array
 
 
-def test_an_array_knows_its_module():
+def test_the_module_of_an_array():
     for array in (np.ones(2), np.array(1.0), np.float32(1), np.int64(1), np.bool_(True)):
         assert backend.xp_of(array) is np
         assert backend.of(array) is CPU
@@ -93,7 +93,7 @@ def test_an_array_knows_its_module():
 
 
 @pytest.mark.parametrize("value", [1.5, [1, 2], (1, 2), None, "x", memoryview(b"x")], ids=repr)
-def test_what_is_no_array_is_refused_and_is_no_array(value):
+def test_other_objects_are_not_arrays(value):
     with pytest.raises(ValueError, match=f"{type(value).__name__} is not an array"):
         backend.xp_of(value)
     assert not backend.is_array(value)
@@ -107,7 +107,7 @@ def test_is_array():
     assert not backend.is_array(np.bool_(True))
 
 
-# ---- in and out
+# ---- between backends
 
 VALUES = {
     "NumPy": np.array([[1.5, 2.5]]),
@@ -121,7 +121,7 @@ VALUES = {
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 @pytest.mark.parametrize("on", [CPU, DEVICE], ids=["host", "device"])
 @pytest.mark.parametrize("dtype", [None, "float32"])
-def test_asarray_brings_values_over(on, value, dtype):
+def test_asarray_copies_values_to_the_backend(on, value, dtype):
     array = on.asarray(value, dtype)
     assert type(array) is on.xp.ndarray
     assert array.dtype == (dtype or value.dtype)
@@ -130,14 +130,14 @@ def test_asarray_brings_values_over(on, value, dtype):
 
 
 @pytest.mark.parametrize("on", [CPU, DEVICE], ids=["host", "device"])
-def test_asarray_leaves_what_is_there_already(on):
+def test_asarray_returns_an_array_of_the_backend_itself(on):
     array = on.xp.ones(3)
     assert on.asarray(array) is array
     assert on.asarray(array, "float64") is array
     assert on.asarray(array, "float32") is not array
 
 
-def test_a_copy_on_the_other_side_is_a_copy():
+def test_arrays_on_different_backends_share_no_memory():
     host = np.ones(3)
     device = DEVICE.asarray(host)
     host[0] = 7
@@ -147,7 +147,7 @@ def test_a_copy_on_the_other_side_is_a_copy():
     assert device.get().tolist() == [1, 1, 1]
 
 
-def test_to_host_waits_once_and_only_for_a_device():
+def test_to_host_synchronises_once_and_only_for_a_device():
     host, device = np.arange(3.0), strictarray.arange(3.0)
     with strictarray.counting() as count:
         assert backend.to_host(host) is host

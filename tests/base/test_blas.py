@@ -1,4 +1,4 @@
-"""Which kernels BLAS is told to use, that it still computes, and when it is left alone."""
+"""The choice of BLAS kernels and threads, correct results afterwards, and the opt-outs."""
 
 import os
 import subprocess
@@ -55,7 +55,7 @@ def test_a_machine_without_cpuinfo_has_no_processor(monkeypatch, tmp_path):
     assert blas.cpu() == blas.cpu("")
 
 
-# ---- tune, with a BLAS and a processor that only pretend
+# ---- tune, with a fake BLAS and a fake processor
 
 
 @pytest.fixture
@@ -80,13 +80,13 @@ def calls(monkeypatch):
         ("OPENBLAS_CORETYPE", "", ["memory"]),
     ],
 )
-def test_what_the_user_sets_wins(calls, monkeypatch, name, value, does):
+def test_environment_variables_override_the_choice(calls, monkeypatch, name, value, does):
     monkeypatch.setenv(name, value)
     blas.tune()
     assert calls == does
 
 
-def test_nothing_is_switched_that_is_right_already(calls, monkeypatch):
+def test_kernels_that_are_right_already_are_not_switched(calls, monkeypatch):
     blas.tune()
     monkeypatch.setattr(blas, "core", lambda: "SkylakeX")
     blas.tune()
@@ -96,7 +96,7 @@ def test_nothing_is_switched_that_is_right_already(calls, monkeypatch):
 
 
 class Library:
-    """An OpenBLAS that can be told to choose again, or one that cannot."""
+    """An OpenBLAS with these functions; records their calls."""
 
     def __init__(self, monkeypatch, *names: str) -> None:
         self.calls = []
@@ -109,7 +109,7 @@ class Library:
         return lambda: self.calls.append((name, os.environ.get("OPENBLAS_CORETYPE")))
 
 
-def test_the_switch_leaves_before_it_enters_and_tidies_up(monkeypatch):
+def test_the_switch_quits_then_initialises_and_restores_the_environment(monkeypatch):
     library = Library(monkeypatch, "gotoblas_dynamic_quit", "gotoblas_dynamic_init")
     blas._switch_core("SkylakeX")
     names = [name for name, _ in library.calls]
@@ -119,13 +119,13 @@ def test_the_switch_leaves_before_it_enters_and_tidies_up(monkeypatch):
 
 
 @pytest.mark.parametrize("half", ["gotoblas_dynamic_quit", "gotoblas_dynamic_init"])
-def test_half_a_switch_is_not_begun(monkeypatch, half):
+def test_nothing_is_switched_if_one_function_is_missing(monkeypatch, half):
     library = Library(monkeypatch, half)
     blas._switch_core("SkylakeX")
     assert library.calls == []
 
 
-def test_another_blas_than_openblas_is_left_alone(monkeypatch):
+def test_another_blas_than_openblas_is_not_touched(monkeypatch):
     monkeypatch.setattr(blas, "_openblas", lambda: None)
     monkeypatch.setattr(blas, "better_core", lambda c: "SkylakeX")
     monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
@@ -137,7 +137,7 @@ def test_another_blas_than_openblas_is_left_alone(monkeypatch):
     assert (np.eye(64) @ np.ones((64, 64)) == 1).all()
 
 
-def test_no_libc_no_memory_settings(monkeypatch):
+def test_without_libc_no_memory_settings_are_made(monkeypatch):
     def refuse(name):
         raise OSError("no such library")
 
@@ -158,7 +158,7 @@ MALLOPT = {
 
 
 @pytest.mark.parametrize(("largest", "expected"), MALLOPT.values(), ids=MALLOPT)
-def test_memory_is_kept_as_far_as_the_c_library_allows(monkeypatch, largest, expected):
+def test_memory_is_kept_up_to_the_limit_of_the_c_library(monkeypatch, largest, expected):
     asked = []
 
     class Library:
@@ -171,7 +171,7 @@ def test_memory_is_kept_as_far_as_the_c_library_allows(monkeypatch, largest, exp
     assert asked == expected
 
 
-# ---- the real thing, in processes of its own
+# ---- the real BLAS, in separate processes
 
 COMPUTE = """
 import os
@@ -195,7 +195,7 @@ def compute():
 
 
 def python(code: str, **environment: str) -> list[str]:
-    """The lines that a fresh Python prints when it runs this code."""
+    """The lines printed by a new Python process that runs this code."""
     kept = {k: v for k, v in os.environ.items() if k not in ("NNMPI_TUNE", "OPENBLAS_CORETYPE")}
     run = subprocess.run(
         [sys.executable, "-W", "error", "-c", COMPUTE + code],
@@ -222,7 +222,7 @@ for name in ("Nehalem", "Haswell"):
 
 
 def switches_here() -> bool:
-    """Whether NumPy's BLAS is an OpenBLAS for x86 that knows more than one kind of kernel."""
+    """Whether NumPy's BLAS is an OpenBLAS for x86 with several kinds of kernels."""
     functions = blas._function("gotoblas_dynamic_quit"), blas._function("gotoblas_dynamic_init")
     return None not in functions and "avx2" in blas.cpu().flags
 
@@ -254,14 +254,14 @@ def test_importing_nnmpi_switches_to_the_better_core():
         assert core == python(TUNED, NNMPI_TUNE="0")[0]
 
 
-def test_a_core_that_the_user_has_set_stays():
+def test_openblas_coretype_is_respected():
     core, _, setting = python(TUNED, OPENBLAS_CORETYPE="Nehalem")
     assert setting == "Nehalem"
     if switches_here():
         assert core == "Nehalem"
 
 
-def test_the_user_decides_on_threads(monkeypatch):
+def test_thread_counts_set_by_the_user_are_respected(monkeypatch):
     asked: list[int] = []
     monkeypatch.setattr(blas, "_function", lambda *names: lambda n: asked.append(n.value))
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):

@@ -1,4 +1,4 @@
-"""Keyed randomness: the same numbers wherever they are drawn, and good ones."""
+"""Keyed random numbers: reproducible everywhere, and statistically sound."""
 
 import numpy as np
 import pytest
@@ -13,15 +13,15 @@ INTEGERS = ("int8", "uint8", "int16", "int32", "uint32", "int64", "uint64")
 
 
 def bits(k: keyed.Key, index, row=0) -> np.ndarray:
-    """`keyed.bits` of anything that makes an array."""
+    """`keyed.bits` of scalars, lists or arrays."""
     return keyed.bits(k, np.atleast_1d(index), np.atleast_1d(row))
 
 
-# ---- the same everywhere, and for ever
+# ---- reproducibility
 
 
 def test_streams_never_change():
-    """Every saved experiment depends on these numbers."""
+    """Results of earlier versions depend on these numbers."""
     assert KEY == (4000825997, 980320146, 4159539574, 27621708)
     assert keyed.key() != keyed.key("") != keyed.key(0)
     assert keyed.key(0) == (2274836026, 3265220276, 3706147289, 403499790)
@@ -41,7 +41,7 @@ def test_streams_never_change():
 
 
 @pytest.mark.parametrize("draw", [keyed.bits, keyed.uniform, keyed.normal])
-def test_a_device_draws_what_the_host_draws(draw):
+def test_device_and_host_draw_the_same_numbers(draw):
     index, row = np.arange(1000)[None] * 2**23, np.array([[0], [7], [2**40]])
     with waits(0):
         device = draw(KEY, DEVICE.asarray(index), DEVICE.asarray(row))
@@ -65,14 +65,14 @@ def test_the_type_of_an_index_does_not_matter(dtype, to):
         assert np.array_equal(to_host(drawn), keyed.bits(KEY, large, large))
 
 
-def test_index_and_row_are_left_as_they_are():
+def test_index_and_row_are_not_modified():
     index, row = np.arange(10, dtype="uint32"), np.arange(10, dtype="uint32")
     keyed.normal(KEY, index, row)
     assert np.array_equal(index, np.arange(10))
     assert np.array_equal(row, np.arange(10))
 
 
-def test_a_slice_of_a_tensor_draws_its_slice_of_the_whole():
+def test_a_slice_of_a_tensor_draws_that_slice_of_the_whole():
     index = np.arange(6 * 8).reshape(6, 8)
     whole = keyed.normal(KEY, index, ROW)
     for part in ((slice(2, 4),), (slice(None), slice(1, None, 3)), ([5, 0, 2],), (3, 4)):
@@ -87,7 +87,7 @@ def test_samples_are_drawn_by_their_global_index():
         assert np.array_equal(bits(KEY, index[None], mine[:, None]), whole[mine])
 
 
-def test_every_part_of_a_key_counts():
+def test_every_part_of_a_key_matters():
     parts = [(1, "a"), (1, "b"), (2, "a"), ("a", 1), (1, "a", 0), (1, "a", "0"), (1, "a", "")]
     assert len({keyed.key(*p) for p in parts}) == len(parts)
     assert keyed.key("ab", "c") != keyed.key("a", "bc")
@@ -97,7 +97,7 @@ def test_every_part_of_a_key_counts():
 # ---- beyond 32 bits
 
 
-def test_indices_and_rows_beyond_32_bits_draw_something_else():
+def test_indices_and_rows_beyond_32_bits_draw_other_numbers():
     low = np.arange(4096)
     for k in range(1, 34):
         high = low + (1 << (31 + k) if k < 32 else k << 32)
@@ -105,7 +105,7 @@ def test_indices_and_rows_beyond_32_bits_draw_something_else():
         assert (bits(KEY, low, low) == bits(KEY, low, high)).sum() <= 1
 
 
-# ---- how good they are
+# ---- statistical quality
 
 COUNT = 1 << 16
 DRAWS = {
