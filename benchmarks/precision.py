@@ -1,6 +1,6 @@
-"""How exact convolutions are in float32: largest error over largest value, against float64.
+"""The accuracy of float32 convolutions: largest error over largest value, against float64.
 
-Both gradients are measured beside the value: what counts is a whole training step.
+The value and both gradients are measured.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def error(a: np.ndarray, exact: np.ndarray) -> float:
 
 
 def draw(shape: tuple[int, int, int, int], seed: int = 0) -> list[np.ndarray]:
-    """Images, a weight of the size that keeps variance, and a gradient of the outputs."""
+    """Images, a weight that preserves variance, and a gradient of the output."""
     n, c, side, o = shape
     rng = np.random.default_rng(seed)
     shapes = (n, c, side, side), (o, c, 3, 3), (n, o, side, side)
@@ -35,8 +35,8 @@ def draw(shape: tuple[int, int, int, int], seed: int = 0) -> list[np.ndarray]:
     return [x, w / np.float32(3 * c**0.5), g]
 
 
-def ours(arrays: Arrays, algorithm: str) -> list[np.ndarray]:
-    """y, dx and dw of one of nnmpi's algorithms."""
+def nnmpi_conv(arrays: Arrays, algorithm: str) -> list[np.ndarray]:
+    """y, dx and dw by one of nnmpi's algorithms."""
     x, w, g = arrays
     result = conv.conv2d(x, w, None, conv.Shape(1, 1, algorithm=algorithm))
     assert result.prepare is not None
@@ -44,8 +44,8 @@ def ours(arrays: Arrays, algorithm: str) -> list[np.ndarray]:
     return [result.value, result.vjps[0](shared, None), result.vjps[1](shared, None)]
 
 
-def torchs(arrays: Arrays, channels_last: bool) -> list[np.ndarray]:
-    """The same from PyTorch, in either memory order."""
+def torch_conv(arrays: Arrays, channels_last: bool) -> list[np.ndarray]:
+    """y, dx and dw by PyTorch, in either memory format."""
     import torch
 
     form = torch.channels_last if channels_last else torch.contiguous_format
@@ -60,12 +60,12 @@ def torchs(arrays: Arrays, channels_last: bool) -> list[np.ndarray]:
 def layer_errors(
     shape: tuple[int, int, int, int], has_torch: bool, seed: int = 0
 ) -> dict[str, list[float]]:
-    """The errors of y, dx and dw, by algorithm."""
+    """The errors of y, dx and dw by algorithm."""
     arrays = draw(shape, seed)
-    exact = ours([a.astype(np.float64) for a in arrays], "im2col")
-    made = {a: ours(arrays, a) for a in ("im2col", "winograd2", "winograd4")}
+    exact = nnmpi_conv([a.astype(np.float64) for a in arrays], "im2col")
+    made = {a: nnmpi_conv(arrays, a) for a in ("im2col", "winograd2", "winograd4")}
     if has_torch:
-        made |= {"T": torchs(arrays, False), "T*": torchs(arrays, True)}
+        made |= {"T": torch_conv(arrays, False), "T*": torch_conv(arrays, True)}
     return {
         name: [error(a, e) for a, e in zip(parts, exact, strict=True)]
         for name, parts in made.items()

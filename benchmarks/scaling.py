@@ -1,16 +1,16 @@
 """Training on N ranks beside one, and beside PyTorch's DDP: python benchmarks/scaling.py
 
-Each library trains on one rank and on N, one thread a rank, in jobs that are started once and
-asleep unless it is their turn. Weak scaling keeps the batch of each rank, strong scaling that of
-all ranks together. What takes turns in a round meets the same weather: a figure that compares two
-is the median over rounds of their quotient, in samples a second on the wall.
+Each library trains on one rank and on N, one thread per rank, in jobs that are started once and
+sleep between their turns. Weak scaling keeps the batch size per rank, strong scaling the global
+one. Subjects are timed in interleaved rounds, so that noise affects all alike: a ratio is the
+median over rounds of the quotient of samples per second (wall-clock time).
 
     nnmpi   its trainer, under mpirun       T    PyTorch as users write it
     DDP     DistributedDataParallel, gloo   T*   channels_last, fused Adam, gradients in the buckets
-    apart   nnmpi's ranks, nothing summed: how far cores that share a memory slow each other down
+    apart   nnmpi's ranks without all-reduce: how far cores that share a memory slow each other down
 
-With --hidden, in a job (mpirun -n N python benchmarks/scaling.py --hidden), on one host or many:
-how much of the time that the sums of gradients take is hidden behind the backward pass.
+With --hidden, under mpirun (mpirun -n N python benchmarks/scaling.py --hidden), on one or several
+hosts: the share of the gradient all-reduces' time that overlaps with the backward pass.
 """
 
 import argparse
@@ -27,80 +27,80 @@ from typing import NamedTuple
 
 import jobs
 import timing
-from contenders import APART, RIVAL, Subject, processes, subjects_of
 from flags import Parser
 from jobs import Job, Task
+from scaling_subjects import BASELINE, NO_REDUCTION, Subject, processes, subjects_of
 from timing import Row
 from training import ONE_THREAD
 from workloads import MODELS, WORKLOADS
 
 
 class Goal(NamedTuple):
-    """What we hold ourselves to, in weak scaling on 2 ranks."""
+    """Our targets for weak scaling on 2 ranks."""
 
     over_one_rank: float
-    over_rival: float
+    over_baseline: float
 
 
 GOALS = {"W1": Goal(1.92, 1.9), "W2": Goal(1.95, 2.2)}
 
 
 class Entry(NamedTuple):
-    """One subject in one kind of scaling, with so many samples on each rank."""
+    """One subject in one kind of scaling."""
 
     subject: Subject
     scaling: str
-    each: int
+    per_rank: int  # samples of a step
 
     @property
     def samples(self) -> int:
-        """Of a step, on all ranks."""
-        return self.each * self.subject.ranks
+        """Samples of a step on all ranks."""
+        return self.per_rank * self.subject.ranks
 
 
 Times = Mapping[Entry, Sequence[float]]
-"""Seconds of a step in each round."""
+"""Seconds per step in each round."""
 
-# ---- rounds, and what comes of them
+# ---- measuring, and rows of results
 
 
 def entries_of(case: str, subjects: Sequence[Subject]) -> list[Entry]:
     """One rank, then weak, then strong scaling."""
     batch = WORKLOADS[case].shape[0]
-    many = [s for s in subjects if s.ranks > 1]
+    parallel = [s for s in subjects if s.ranks > 1]
     return [
         *(Entry(s, "one rank", batch) for s in subjects if s.ranks == 1),
-        *(Entry(s, "weak", batch) for s in many),
-        *(Entry(s, "strong", batch // s.ranks) for s in many if s.option != APART),
+        *(Entry(s, "weak", batch) for s in parallel),
+        *(Entry(s, "strong", batch // s.ranks) for s in parallel if s.option != NO_REDUCTION),
     ]
 
 
-def run(case: str, working: Mapping[Subject, Job], rounds: int, seconds: float) -> Times:
-    """All entries of a case in turns; what comes before warms up and tells how long steps take."""
-    entries = entries_of(case, list(working))
+def run(case: str, jobs_of: Mapping[Subject, Job], rounds: int, seconds: float) -> Times:
+    """Time all entries of a case in interleaved rounds, after a warm-up that sets their length."""
+    entries = entries_of(case, list(jobs_of))
     tasks = {}
     for entry in entries:
-        ask = working[entry.subject].ask
-        ask(Task(case, entry.each, 2))
-        one = ask(Task(case, entry.each, 2))
-        tasks[entry] = Task(case, entry.each, max(1, round(seconds / one)))
+        job = jobs_of[entry.subject]
+        job.run(Task(case, entry.per_rank, 2))
+        one = job.run(Task(case, entry.per_rank, 2))
+        tasks[entry] = Task(case, entry.per_rank, max(1, round(seconds / one)))
     times: dict[Entry, list[float]] = {entry: [] for entry in entries}
     for _ in range(rounds):
         for entry, task in tasks.items():
-            times[entry].append(working[entry.subject].ask(task))
+            times[entry].append(jobs_of[entry.subject].run(task))
     return times
 
 
-def gain(times: Times, a: Entry, b: Entry) -> float:
-    """a's samples a second over b's: the median over rounds."""
+def speedup(times: Times, a: Entry, b: Entry) -> float:
+    """a's samples per second over b's: the median over rounds."""
     pairs = zip(times[a], times[b], strict=True)
     return statistics.median((a.samples / s) / (b.samples / t) for s, t in pairs)
 
 
 def rows_of(case: str, times: Times, facts: Row) -> list[Row]:
-    """One row for each entry, with its gain over one rank and over PyTorch."""
-    alone = {e.subject.library: e for e in times if e.scaling == "one rank"}
-    best = {e.scaling: e for e in times if e.subject.name in (RIVAL, "T*")}
+    """One row per entry, with its speedup over one rank and over PyTorch."""
+    single = {e.subject.library: e for e in times if e.scaling == "one rank"}
+    best = {e.scaling: e for e in times if e.subject.name in (BASELINE, "T*")}
     rows = []
     for entry, all_seconds in times.items():
         seconds = statistics.median(all_seconds)
@@ -117,21 +117,21 @@ def rows_of(case: str, times: Times, facts: Row) -> list[Row]:
             "samples_per_second": entry.samples / seconds,
             "rounds": len(all_seconds),
         }
-        ours = entry.subject.library == "nnmpi" and entry.subject.option != APART
+        ours = entry.subject.library == "nnmpi" and entry.subject.option != NO_REDUCTION
         if entry.scaling != "one rank" and entry.subject.name != "DDP T":
-            row["over_one_rank"] = gain(times, entry, alone[entry.subject.library])
+            row["over_one_rank"] = speedup(times, entry, single[entry.subject.library])
         if ours and entry.scaling in best:
-            rival = best[entry.scaling]
-            row |= {"ratio": gain(times, entry, rival), "against": rival.subject.name}
+            baseline = best[entry.scaling]
+            row |= {"ratio": speedup(times, entry, baseline), "against": baseline.subject.name}
         if ours and entry.scaling == "weak" and entry.subject.ranks == 2:
             goal = GOALS[case]
-            row |= {"goal_over_one_rank": goal.over_one_rank, "goal_ratio": goal.over_rival}
+            row |= {"goal_over_one_rank": goal.over_one_rank, "goal_ratio": goal.over_baseline}
         rows.append(row | facts)
     return rows
 
 
 def show(rows: Sequence[Row]) -> None:
-    """The table of a case, a line an entry."""
+    """Print the table of a case, one line per entry."""
     heads = ("step ms", "samples/s", "x 1 rank", "goal", "x T*", "goal")
     print(f"\n{rows[0]['case']:<28}" + "".join(f"{head:>11}" for head in heads))
     for r in rows:
@@ -147,15 +147,17 @@ def show(rows: Sequence[Row]) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The flags, with everything refused that would come to light after minutes otherwise."""
-    p = Parser(__doc__, "samples a second")
+    """Parse and check the flags, so that mistakes do not surface after minutes of measuring."""
+    p = Parser(__doc__, "samples per second")
     p.add_argument("--cases", default=",".join(MODELS), help=f"which of {', '.join(MODELS)}")
     p.add_argument("--ranks", type=int, default=2)
     p.add_argument("--rounds", type=int, default=21)
-    p.add_argument("--seconds", type=float, default=0.3, help="of one subject in one round")
-    p.add_argument("--allreduce", default="auto", help="how nnmpi sums: auto, or ring,shared,...")
-    p.add_argument("--timeout", type=float, default=120, help="seconds for one answer of a job")
-    p.add_argument("--hidden", action="store_true", help="within a job: how much is overlapped")
+    p.add_argument("--seconds", type=float, default=0.3, help="per subject and round")
+    p.add_argument(
+        "--allreduce", default="auto", help="algorithms of nnmpi: auto, or ring,shared,..."
+    )
+    p.add_argument("--timeout", type=float, default=120, help="seconds for one task of a job")
+    p.add_argument("--hidden", action="store_true", help="under mpirun: measure the overlap")
     a = p.parse_args(argv)
     a.cases, a.allreduce = a.cases.split(","), list(dict.fromkeys(a.allreduce.split(",")))
     _check(p, a)
@@ -172,21 +174,21 @@ def _check(p: Parser, a: argparse.Namespace) -> None:
     for case in a.cases:
         batch = WORKLOADS[case].shape[0]
         if a.ranks < 2 or batch % a.ranks:
-            p.error(f"--ranks {a.ranks} does not split a batch of {batch} samples: take 2 or 4")
+            p.error(f"--ranks {a.ranks} does not divide a batch of {batch} samples: use 2 or 4")
     if a.rounds < 1 or not 0 < a.seconds < float("inf"):
-        p.error(f"--rounds {a.rounds} of {a.seconds:g} s are no time to measure in: take 21 of 0.3")
+        p.error(f"--rounds {a.rounds} of {a.seconds:g} s are too short: try 21 of 0.3")
     p.check_outputs(a)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Within a job, or with jobs of its own."""
+    """Run the benchmark: within an mpirun (--hidden), or with its own jobs."""
     a = parse(argv)
     if a.hidden:
-        import hidden
+        import overlap
 
-        hidden.main(a.cases, a.allreduce[0], a.rounds, a.seconds, a.json)
+        overlap.main(a.cases, a.allreduce[0], a.rounds, a.seconds, a.json)
     else:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no job is left behind
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the jobs are ended too
         try:
             measure(a)
         except jobs.JobError as error:
@@ -196,7 +198,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def measure(a: argparse.Namespace) -> None:
-    """Starts the jobs, times all cases, prints and writes."""
+    """Start the jobs, time all cases, print and write the results."""
     has_torch = importlib.util.find_spec("torch") is not None
     os.environ.update(ONE_THREAD)
     facts = timing.machine() | {"load_before": round(os.getloadavg()[0], 1)}
@@ -204,25 +206,25 @@ def measure(a: argparse.Namespace) -> None:
         facts["torch"] = metadata.version("torch")
     print(", ".join(f"{key} {value}" for key, value in facts.items()))
     if not has_torch:
-        print("PyTorch is not installed (pip install 'nnmpi[bench]'): nnmpi alone is timed")
+        print("PyTorch is not installed (pip install 'nnmpi[bench]'): only nnmpi is timed")
     rows: list[Row] = []
     with ExitStack() as stack:
-        working = {
+        jobs_of = {
             s: stack.enter_context(
                 Job(f"{s.name} on {s.ranks}", s.ranks, partial(processes, s), a.timeout)
             )
             for s in subjects_of(a.ranks, a.allreduce, has_torch)
         }
         for case in a.cases:
-            new = rows_of(case, run(case, working, a.rounds, a.seconds), facts)
+            new = rows_of(case, run(case, jobs_of, a.rounds, a.seconds), facts)
             show(new)
             rows += new
     timing.write_rows(a.json, rows)
     if a.plot:
-        import bars
+        import scaling_plot
 
-        bars.draw(rows, a.plot)
-        print(f"picture written to {a.plot}", file=sys.stderr)
+        scaling_plot.draw(rows, a.plot)
+        print(f"plot written to {a.plot}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,25 +1,26 @@
-"""What it costs to wait for others: mpirun -n 5 python benchmarks/sync.py [--plot out.png]
+"""The cost of synchronisation: mpirun -n 5 python benchmarks/sync.py [--plot out.png]
 
-All ranks but the last train on the digits, and the last one serves: BSP, SSP with several bounds
-and ASP, beside BSP by all-reduce, where no rank serves. Cases of stragglers:
+All ranks but the last are workers that train on the digits, and the last one is a parameter
+server: BSP, SSP with several bounds and ASP, compared with BSP by all-reduce, without a server.
+Cases of stragglers:
 
-    none      all workers alike
-    random    each one is 5 times as slow at a tenth of its steps (--jitter 0.1:5)
-    one slow  the first one is always 3 times as slow (--slow-rank 0:3)
+    none      all workers are equally fast
+    random    each worker is 5 times slower at a tenth of its steps (--jitter 0.1:5)
+    one slow  the first worker is always 3 times slower (--slow-rank 0:3)
 
-Every worker sleeps on top of that, for --base times its computing in all. So several of them can
-share a core as if each had one of its own, and what is compared is waiting alone. Not all of it:
-workers in step compute in the same moment, and the slowest of them is slow by chance as well. How
-much that is, the case "none" shows.
+In addition, every worker sleeps until a step has taken --base times its computing time. Several
+workers can therefore share a core, and the comparison is about waiting. Some noise remains: workers
+in lockstep compute at the same moment, and the slowest is slow by chance too. The case "none" shows
+how much that is.
 
-The network has no BatchNorm, unless --model says otherwise. Where a batch is cut over ranks that
-wait for each other, BatchNorm makes them meet within each step too, and that is another matter.
+The network has no BatchNorm unless --model names another one: BatchNorm synchronises the ranks
+within each step of BSP.
 
-Figures are samples of all workers over seconds on the wall, without the first quarter of the steps
-and without the evaluation. A run is one epoch: the digits over and over, for at its end all wait.
-All take turns; a ratio is the median over repeats of the quotient, and each repeat has a seed of
-its own. "x bsp" is beside BSP in the same case, "x none" beside the same without stragglers, and
-"theory" what either would be if a step took just what the case says, and messages nothing.
+Rates are samples of all workers per second of wall-clock time, without the first quarter of the
+steps and without evaluation. A run is one epoch over repeated digits, since all workers wait at its
+end. Runs are interleaved; a ratio is the median over repeats, each with its own seed. "x bsp" is
+relative to BSP in the same case, "x none" to the same mode without stragglers, and "theory" is the
+value of a model in which steps take exactly what the case says and messages take no time.
 """
 
 import argparse
@@ -28,11 +29,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import paces
+import sync_model
+import sync_plot
 import timing
 from flags import Parser
-from paces import CASES, MODES
-from sync_run import COLD, Entry, Ran, run
+from sync_model import CASES, MODES
+from sync_run import COLD, Entry, RunResult, run
 from timing import Row
 
 from nnmpi.comm import Comm, world
@@ -41,57 +43,56 @@ AGAINST = "bsp"
 GOALS = {("random", "ssp 3"): 1.3, ("one slow", "asp"): 1.5}
 
 
-# ---- all runs, and what comes of them
+# ---- all runs, and rows of results
 
-Runs = Mapping[Entry, Sequence[Ran]]
-"""All repeats of each, the seed of which is their number."""
+Runs = Mapping[Entry, Sequence[RunResult]]
+"""The repeats of each entry; the number of a repeat is its seed."""
 
 
-def measured(comm: Comm, entries: Sequence[Entry], a: argparse.Namespace) -> Runs:
-    """All in turns, the first one once more in front."""
+def measure(comm: Comm, entries: Sequence[Entry], a: argparse.Namespace) -> Runs:
+    """Run all entries in interleaved repeats, after a warm-up run of the first."""
     run(comm, entries[0], 0, a)
-    found: dict[Entry, list[Ran]] = {entry: [] for entry in entries}
+    found: dict[Entry, list[RunResult]] = {entry: [] for entry in entries}
     for seed in range(a.repeats):
         for entry in entries:
-            ran = run(comm, entry, seed, a)
-            if ran is not None:
-                found[entry].append(ran)
+            result = run(comm, entry, seed, a)
+            if result is not None:
+                found[entry].append(result)
         if comm.rank == 0:
             print(f"{seed + 1} of {a.repeats} repeats", file=sys.stderr, flush=True)
     return found
 
 
 class Quotients(NamedTuple):
-    """How many times as fast one entry is as another, in each repeat and in theory."""
+    """The speedup of one entry over another, in each repeat and in theory."""
 
     measured: list[float]
     theory: list[float]
 
     @property
     def medians(self) -> tuple[float, float]:
-        """Of both."""
+        """The medians of both."""
         return statistics.median(self.measured), statistics.median(self.theory)
 
 
 def quotients(runs: Runs, one: Entry, other: Entry, p: int, a: argparse.Namespace) -> Quotients:
-    """Of p workers."""
+    """The speedups of `one` over `other` with p workers."""
 
-    def takes(entry: Entry, seed: int) -> float:
-        came = paces.expected(*entry, p, a.steps, seed)
-        return came.seconds(p * (a.steps // COLD))
+    def duration(entry: Entry, seed: int) -> float:
+        return sync_model.expected(*entry, p, a.steps, seed).seconds(p * (a.steps // COLD))
 
     return Quotients(
         [x.rate / y.rate for x, y in zip(runs[one], runs[other], strict=True)],
-        [takes(other, seed) / takes(one, seed) for seed in range(len(runs[one]))],
+        [duration(other, seed) / duration(one, seed) for seed in range(len(runs[one]))],
     )
 
 
 def rows_of(runs: Runs, p: int, a: argparse.Namespace, facts: Row) -> list[Row]:
-    """One row for each entry, with its ratio to BSP beside what is expected."""
+    """One row per entry, with its measured and expected ratio to BSP."""
     rows = []
     for entry, found in runs.items():
         case, mode = entry
-        rate = statistics.median(ran.rate for ran in found)
+        rate = statistics.median(r.rate for r in found)
         over = quotients(runs, entry, Entry(case, MODES[AGAINST]), p, a)
         row: Row = {
             "benchmark": "sync",
@@ -100,7 +101,7 @@ def rows_of(runs: Runs, p: int, a: argparse.Namespace, facts: Row) -> list[Row]:
             "sync": mode.sync,
             "staleness": mode.staleness,
             "servers": mode.servers,
-            "straggler": case.says,
+            "straggler": case.description,
             "workers": p,
             "ranks": p + mode.servers,
             "batch_size": a.batch,
@@ -112,16 +113,18 @@ def rows_of(runs: Runs, p: int, a: argparse.Namespace, facts: Row) -> list[Row]:
             "ratio_least": min(over.measured),
             "ratio_most": max(over.measured),
             "ratio_in_theory": over.medians[1],
-            "mean_staleness": statistics.median(ran.mean_staleness for ran in found),
-            "largest_staleness": max(max(ran.staleness, default=0) for ran in found),
-            "mean_staleness_in_theory": paces.expected(case, mode, p, a.steps, 0).mean_staleness,
-            "accuracy": statistics.median(ran.accuracy for ran in found),
+            "mean_staleness": statistics.median(r.mean_staleness for r in found),
+            "largest_staleness": max(max(r.staleness, default=0) for r in found),
+            "mean_staleness_in_theory": sync_model.expected(
+                case, mode, p, a.steps, 0
+            ).mean_staleness,
+            "accuracy": statistics.median(r.accuracy for r in found),
             "repeats": len(found),
         }
-        alike = Entry(CASES["none"], mode)
-        if alike in runs:
+        undisturbed = Entry(CASES["none"], mode)
+        if undisturbed in runs:
             keys = ("over_no_straggler", "over_no_straggler_in_theory")
-            row |= zip(keys, quotients(runs, entry, alike, p, a).medians, strict=True)
+            row |= zip(keys, quotients(runs, entry, undisturbed, p, a).medians, strict=True)
         if goal := GOALS.get((case.name, mode.name)):
             row["goal"] = goal
         rows.append(row | facts)
@@ -129,7 +132,7 @@ def rows_of(runs: Runs, p: int, a: argparse.Namespace, facts: Row) -> list[Row]:
 
 
 def show(rows: Sequence[Row]) -> None:
-    """The table, a block a case and a line a way."""
+    """Print the table, one block per case and one line per mode."""
     heads = ("samples/s", "x bsp", "from-to", "theory", "goal", "x none", "theory")
     case = None
     for r in rows:
@@ -150,29 +153,29 @@ def show(rows: Sequence[Row]) -> None:
 
 
 def parse(argv: Sequence[str] | None, rank: int, ranks: int) -> argparse.Namespace:
-    """The flags, with everything refused that would come to light after minutes otherwise."""
-    p = Parser(__doc__, "rates and staleness", speaks=rank == 0)
+    """Parse and check the flags, so that mistakes do not surface after minutes of measuring."""
+    p = Parser(__doc__, "rates and staleness", prints=rank == 0)
     p.add_argument("--cases", default=",".join(CASES), help=f"which of {','.join(CASES)}")
     p.add_argument("--modes", default=",".join(MODES), help=f"which of {','.join(MODES)}")
-    p.add_argument("--batch", type=int, default=128, help="samples of all workers in a step")
+    p.add_argument("--batch", type=int, default=128, help="samples per step of all workers")
     p.add_argument("--steps", type=int, default=120)
     p.add_argument("--repeats", type=int, default=5)
-    p.add_argument("--base", type=float, default=10, help="how much of a step is sleep, at least")
-    p.add_argument("--model", help="digits-cnn, or any other for images of 8x8")
+    p.add_argument(
+        "--base", type=float, default=10, help="duration of a step over its computing time"
+    )
+    p.add_argument("--model", help="a model for images of 8x8, such as digits-cnn")
     a = p.parse_args(argv)
     if ranks < 3:
-        p.error(f"{ranks} ranks are no 2 workers and a server: mpirun -n 5 or more")
+        p.error(f"needs at least 3 ranks, 2 workers and a server, got {ranks}: mpirun -n 5")
     for given, known in ((a.cases, CASES), (a.modes, MODES)):
         for unknown in [name for name in given.split(",") if name not in known]:
-            p.error(f"{unknown!r} is none of {', '.join(known)}")
+            p.error(f"{unknown!r} is not one of {', '.join(known)}")
     if AGAINST not in a.modes.split(","):
-        p.error(f"--modes {a.modes}: {AGAINST} is missing, with which the others are compared")
+        p.error(f"--modes {a.modes} lacks {AGAINST}, the baseline: add it")
     if a.steps < 3 * COLD or a.repeats < 1:
-        p.error(
-            f"--steps {a.steps} --repeats {a.repeats}: that is no time to measure in; try 120 and 5"
-        )
+        p.error(f"--steps {a.steps} --repeats {a.repeats} are too few: try 120 and 5")
     if a.batch < ranks - 1:
-        p.error(f"--batch {a.batch} leaves some of {ranks - 1} workers nothing to do")
+        p.error(f"--batch {a.batch} must be at least the number of workers, {ranks - 1}")
     if not 1 <= a.base <= 300:
         p.error(f"--base {a.base:g} must be between 1 and 300")
     p.check_outputs(a)
@@ -180,24 +183,24 @@ def parse(argv: Sequence[str] | None, rank: int, ranks: int) -> argparse.Namespa
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Every rank of the job runs it; rank 0 prints and writes."""
+    """Run on every rank of the job; rank 0 prints and writes the results."""
     comm = world()
     a = parse(argv, comm.rank, comm.size)
     first = comm.rank == 0
     facts = timing.machine() | {"base": a.base, "model": a.model or "digits-cnn, no BatchNorm"}
     if first:
         print(", ".join(f"{key} {value}" for key, value in facts.items()))
-        print(f"{comm.size - 1} workers and a server; each worker sleeps until a step has taken")
-        print(f"{a.base:g} times its computing, and a straggler's so many times more")
+        print(f"{comm.size - 1} workers and a server; workers sleep until a step has taken")
+        print(f"{a.base:g} times its computing time, times the slowdown of a straggler")
     cases, modes = [CASES[c] for c in a.cases.split(",")], [MODES[m] for m in a.modes.split(",")]
-    runs = measured(comm, [Entry(case, mode) for case in cases for mode in modes], a)
+    runs = measure(comm, [Entry(case, mode) for case in cases for mode in modes], a)
     if first:
         rows = rows_of(runs, comm.size - 1, a, facts)
         show(rows)
         timing.write_rows(a.json, rows)
         if a.plot:
-            paces.draw(rows, a.plot)
-            print(f"picture written to {a.plot}", file=sys.stderr)
+            sync_plot.draw(rows, a.plot)
+            print(f"plot written to {a.plot}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""For benchmarks/sync.py: one training of so many steps, and what came of it."""
+"""One training run of benchmarks/sync.py, and its result."""
 
 import argparse
 import time
@@ -8,20 +8,19 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
-from paces import Case, Mode
+from sync_model import Case, Mode
 
 import nnmpi
 from nnmpi import data, nn
 from nnmpi.comm import Comm
 from nnmpi.data import Dataset, Loader
-from nnmpi.parallel.executor import Stepped
 from nnmpi.parallel.strategy import Strategy
 from nnmpi.run.report import Silence
 
-COLD = 4  # one part in so many of a run is not timed
+COLD = 4  # the first 1/COLD of the steps of a run is not timed
 
 
-def plain() -> nn.Sequential:
+def without_batchnorm() -> nn.Sequential:
     """digits-cnn without BatchNorm."""
     return nn.Sequential(
         *(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
@@ -30,8 +29,8 @@ def plain() -> nn.Sequential:
     )
 
 
-class Timed:
-    """A strategy, and what it did in which time; steps up to `cold` are left out."""
+class TimedStrategy:
+    """A strategy that measures its samples and seconds, without the first `cold` steps."""
 
     def __init__(self, strategy: Strategy, cold: int) -> None:
         self._strategy, self._cold = strategy, cold
@@ -40,8 +39,8 @@ class Timed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._strategy, name)
 
-    def steps(self, loader: Loader, epoch: int) -> Generator[Stepped, None, None]:
-        """Those of the strategy: what all workers have done, as this rank learns of it."""
+    def steps(self, loader: Loader, epoch: int) -> Generator[Any, None, None]:
+        """The steps of the strategy: those of all workers, as this rank is informed of them."""
         began: float | None = None
         with closing(self._strategy.steps(loader, epoch)) as steps:
             for done in steps:
@@ -54,42 +53,42 @@ class Timed:
 
 
 class Entry(NamedTuple):
-    """One way to wait in one case."""
+    """One mode in one case."""
 
     case: Case
     mode: Mode
 
 
-class Ran(NamedTuple):
-    """What came of a run. Samples and seconds are those that were timed."""
+class RunResult(NamedTuple):
+    """The result of a run; samples and seconds are those of the timed steps."""
 
     samples: int
     seconds: float
     accuracy: float
-    staleness: Counter[int]  # of all workers' gradients
+    staleness: Counter[int]  # of the gradients of all workers
 
     @property
     def rate(self) -> float:
-        """Samples a second."""
+        """Samples per second."""
         return self.samples / self.seconds
 
     @property
     def mean_staleness(self) -> float:
-        """Over all gradients."""
+        """The mean over all gradients."""
         return sum(s * n for s, n in self.staleness.items()) / max(self.staleness.total(), 1)
 
 
-def run(comm: Comm, entry: Entry, seed: int, a: argparse.Namespace) -> Ran | None:
-    """One training on all ranks; None on a rank that had no part in it."""
+def run(comm: Comm, entry: Entry, seed: int, a: argparse.Namespace) -> RunResult | None:
+    """Run one training on all ranks; None on a rank that takes no part."""
     workers = comm.size - 1
     with_server = entry.mode.servers > 0
     part = comm if with_server else comm.split(0 if comm.rank < workers else None)
-    ran = None if part is None else _train(part, workers, entry, seed, a)
-    patiently(comm)
-    return ran
+    result = None if part is None else _train(part, workers, entry, seed, a)
+    sleeping_barrier(comm)
+    return result
 
 
-def _train(comm: Comm, workers: int, entry: Entry, seed: int, a: argparse.Namespace) -> Ran:
+def _train(comm: Comm, workers: int, entry: Entry, seed: int, a: argparse.Namespace) -> RunResult:
     case, mode = entry
     config = nnmpi.Config(
         model=a.model or "digits-cnn",
@@ -104,31 +103,31 @@ def _train(comm: Comm, workers: int, entry: Entry, seed: int, a: argparse.Namesp
         jitter=case.jitter,
         allreduce=_allreduce(comm, mode),
     )
-    build = None if a.model else plain
+    build = None if a.model else without_batchnorm
     trainer = nnmpi.Trainer(config, build, digits(a.steps * a.batch), comm)
-    trainer.strategy = timed = Timed(trainer.strategy, a.steps // COLD)
+    trainer.strategy = timed = TimedStrategy(trainer.strategy, a.steps // COLD)
     event = trainer.fit(Silence())
     staleness: Counter[int] = Counter()
     for counts in event.get("staleness", {}).values():
         staleness.update({int(s): n for s, n in counts.items()})
-    return Ran(timed.samples, timed.seconds, event["accuracy"], staleness)
+    return RunResult(timed.samples, timed.seconds, event["accuracy"], staleness)
 
 
 def _allreduce(comm: Comm, mode: Mode) -> str:
-    """On several hosts auto would try what is fastest within a step, which makes the step slow."""
+    """`ring` on several hosts, where `auto` would tune itself within a step and slow that down."""
     return "auto" if mode.servers or len(comm.node()) == comm.size else "ring"
 
 
 def digits(samples: int) -> Dataset:
-    """So many at least for training, each one several times."""
+    """The digits, repeated to at least `samples` for training."""
     one = data.load("digits")
     times = -(-samples // len(one.train.y))
     x, y = (np.concatenate([a] * times) for a in one.train)
     return one._replace(train=data.Split(x, y))
 
 
-def patiently(comm: Comm) -> None:
-    """Waits until all ranks have come, without taking a core from those that compute."""
+def sleeping_barrier(comm: Comm) -> None:
+    """A barrier that sleeps, so that waiting ranks take no core from computing ones."""
     work = comm.start(np.zeros(1), "doubling")
     while not work.poll():
         time.sleep(1e-3)

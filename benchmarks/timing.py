@@ -1,4 +1,4 @@
-"""One way of timing for all benchmarks: interleaved rounds, medians, ratios, flat JSON rows."""
+"""Timing for all benchmarks: interleaved rounds, medians, ratios, flat JSON rows."""
 
 import json
 import os
@@ -16,14 +16,14 @@ Step = Callable[[], Any]
 
 
 class Sample(NamedTuple):
-    """Seconds per call: of this thread's processor, and on the wall."""
+    """Seconds per call: processor time of this thread, and wall-clock time."""
 
     cpu: float
     wall: float
 
 
 def measure(f: Callable[[], object], calls: int) -> Sample:
-    """The mean over `calls` calls in a row."""
+    """The mean over `calls` consecutive calls."""
     cpu, wall = time.thread_time(), time.perf_counter()
     for _ in range(calls):
         f()
@@ -31,7 +31,7 @@ def measure(f: Callable[[], object], calls: int) -> Sample:
 
 
 def calls_for(f: Callable[[], object], seconds: float) -> int:
-    """How many calls take about so long, after a warm-up."""
+    """The number of calls that take about `seconds`, after a warm-up."""
     f()
     f()
     return max(1, int(seconds / max(measure(f, 1).wall, 1e-7)))
@@ -43,12 +43,12 @@ def median(samples: Sequence[Sample]) -> Sample:
 
 
 def ratio(a: Sequence[Sample], b: Sequence[Sample]) -> float:
-    """The median over rounds of a's processor time over b's: both of a round ran back to back."""
+    """The median over rounds of a's processor time over b's, which ran back to back."""
     return statistics.median(x.cpu / y.cpu for x, y in zip(a, b, strict=True))
 
 
 def machine() -> Row:
-    """What a figure has to be read with."""
+    """The machine and software that a figure belongs to."""
     import numpy as np
 
     from nnmpi import blas
@@ -65,7 +65,7 @@ def machine() -> Row:
 
 
 def write_rows(path: str | None, rows: Sequence[Row]) -> None:
-    """One flat object per measurement, as a JSON list."""
+    """Write a JSON list with one flat object per measurement."""
     if path:
         Path(path).write_text(json.dumps(list(rows), indent=1) + "\n", encoding="utf-8")
         print(f"{len(rows)} rows written to {path}", file=sys.stderr)
@@ -80,9 +80,9 @@ def size_name(nbytes: float) -> str:
     return f"{nbytes:.4g} GB"
 
 
-def size(words: str) -> int:
-    """The bytes of 256, 4KB or 64 MB."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMG]?)i?B?", words.strip(), re.IGNORECASE)
+def size(text: str) -> int:
+    """Parse a number of bytes: 256, 4KB or 64 MB."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMG]?)i?B?", text.strip(), re.IGNORECASE)
     if found is None:
-        raise ValueError(f"{words!r} is not a size: write it as 256, 4KB or 64MB")
+        raise ValueError(f"{text!r} is not a size: use a form like 256, 4KB or 64MB")
     return round(float(found[1]) * 1024 ** " KMG".index(found[2].upper() or " "))

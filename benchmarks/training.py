@@ -1,14 +1,13 @@
-"""Training steps of nnmpi beside PyTorch: python benchmarks/training.py [--json out.json]
+"""Training steps of nnmpi and PyTorch: python benchmarks/training.py [--json out.json]
 
-Each library runs in a process of its own, one thread each, and the processes
-take turns (A B A B ...), so that both meet the same weather. A ratio is the
-median over rounds of the quotient of the two that ran back to back, in
-processor time of the computing thread.
+Each library runs in a process of its own with one thread, in interleaved rounds
+(A B A B ...), so that noise affects both alike. A ratio is the median over rounds of the quotient
+of two that ran back to back, in processor time of the computing thread.
 
     nnmpi   as installed                    T    PyTorch eager as users write it
     F(4x4)  with --convolution winograd4    T*   channels_last and fused Adam
                                             T+   T* with the C library told to keep freed
-                                                 memory, which nnmpi does for itself
+                                                 memory, which nnmpi does by itself
 """
 
 import argparse
@@ -35,7 +34,7 @@ SUBJECTS: dict[str, dict[str, str]] = {
     "T*": {},
     "T+": KEPT_MEMORY,
 }
-"""Who is timed, and what its process finds in its environment."""
+"""The subjects, and the environment variables of their processes."""
 
 TARGETS = {
     "W1": {"T": 0.52, "T*": 0.80},
@@ -44,7 +43,7 @@ TARGETS = {
     "W4": {"T": 0.58, "T*": 0.75},
     "W4 F(4x4)": {"T": 0.46, "T*": 0.60},
 }
-"""What we hold ourselves to: nnmpi's time over PyTorch's."""
+"""Our targets for nnmpi's time over PyTorch's."""
 
 
 def make_step(subject: str, case: str, device: str) -> Step:
@@ -57,25 +56,25 @@ def make_step(subject: str, case: str, device: str) -> Step:
 
 
 def serve(subject: str, device: str, seconds: float) -> None:
-    """A worker: for every case read from stdin, time one round and print it."""
+    """The main loop of a worker: for each case read from stdin, time one round and print it."""
     steps: dict[str, tuple[Step, int]] = {}
     for line in sys.stdin:
         case = line.strip()
         if case not in steps:
-            step = _waiting(make_step(subject, case, device), device)
+            step = _synchronised(make_step(subject, case, device), device)
             steps[case] = step, timing.calls_for(step, seconds)
         step, calls = steps[case]
         step()
         print(json.dumps(timing.measure(step, calls)), flush=True)
 
 
-def _waiting(step: Step, device: str) -> Step:
-    """On a GPU a step ends when its loss has arrived."""
+def _synchronised(step: Step, device: str) -> Step:
+    """On a GPU, wait for the loss at the end of a step."""
     return step if device == "cpu" else lambda: step().item()
 
 
 class Worker:
-    """A process that times one subject on demand."""
+    """A process that times one subject on request."""
 
     def __init__(self, subject: str, device: str, seconds: float) -> None:
         command = [sys.executable, __file__, "--serve", subject]
@@ -96,19 +95,19 @@ class Worker:
         self.process.wait(timeout=60)
 
     def round(self, case: str) -> Sample:
-        """One round of one case."""
+        """Time one round of a case."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(f"{case}\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit(f"the worker of {self.process.args!r} ended on {case}")
+            raise SystemExit(f"the worker {self.process.args!r} ended during {case}")
         return Sample(*json.loads(line))
 
 
 def run(case: str, workers: dict[str, Worker], rounds: int) -> dict[str, list[Sample]]:
-    """All subjects on one case, in turns; the first round warms up and is not counted."""
+    """Time all subjects on one case in interleaved rounds; the first one is a warm-up."""
     wanted = {
         s: w for s, w in workers.items() if "F(4x4)" not in s or len(WORKLOADS[case].channels) > 3
     }
@@ -122,7 +121,7 @@ def run(case: str, workers: dict[str, Worker], rounds: int) -> dict[str, list[Sa
 
 
 def rows_of(case: str, table: dict[str, list[Sample]], about: Row) -> list[Row]:
-    """One row for each subject, with nnmpi's ratios to each PyTorch."""
+    """One row per subject, with nnmpi's ratios to each PyTorch."""
     rows = []
     for subject, samples in table.items():
         mid = timing.median(samples)
@@ -145,7 +144,7 @@ def rows_of(case: str, table: dict[str, list[Sample]], about: Row) -> list[Row]:
 
 
 def show(rows: list[Row]) -> None:
-    """The table, a line per case and subject."""
+    """Print the table, one line per case and subject."""
     heads = (("", -18), ("cpu ms", 10), ("wall ms", 10), ("to T", 8), ("goal", 7))
     heads += (("to T*", 8), ("goal", 7), ("to T+", 8))
     print("".join(f"{h:<18}" if n < 0 else f"{h:>{n}}" for h, n in heads))
@@ -163,11 +162,11 @@ def show(rows: list[Row]) -> None:
 
 
 def main() -> None:
-    """Parse, run the cases, print and write."""
+    """Parse the flags, run the cases, print and write the results."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("--cases", default=",".join(WORKLOADS), help="which of W1,W2,W3,W4")
     p.add_argument("--rounds", type=int, default=21)
-    p.add_argument("--seconds", type=float, default=0.2, help="of one subject in one round")
+    p.add_argument("--seconds", type=float, default=0.2, help="per subject and round")
     p.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     p.add_argument("--json", help="write one row per measurement")
     p.add_argument("--serve", help=argparse.SUPPRESS)
@@ -180,7 +179,7 @@ def main() -> None:
         p.error(f"{unknown} is not a case; there are {', '.join(WORKLOADS)}")
     has_torch = importlib.util.find_spec("torch") is not None
     if not has_torch:
-        print("PyTorch is not installed (pip install 'nnmpi[bench]'): nnmpi alone is timed")
+        print("PyTorch is not installed (pip install 'nnmpi[bench]'): only nnmpi is timed")
     subjects = [s for s in SUBJECTS if has_torch or s.startswith("nnmpi")]
     if a.device == "cuda":
         subjects = [s for s in subjects if s not in ("nnmpi F(4x4)", "T+")]

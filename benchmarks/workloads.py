@@ -1,4 +1,4 @@
-"""The four training steps that nnmpi and PyTorch are timed on, made alike for both.
+"""The four training steps that are timed, with the same model in nnmpi and PyTorch.
 
 W1  mnist-cnn on 1x28x28, batch 64         W3  MLP 4-50-3, batch 64
 W2  MLP 784-1024-1024-10, batch 128        W4  CNN 64-128-256 on 3x32x32, batch 64
@@ -14,7 +14,7 @@ from timing import Step
 
 
 class Workload(NamedTuple):
-    """Shape of a batch, classes, convolution channels and widths of the linear layers."""
+    """The shape of a batch, the classes, convolution channels and widths of the linear layers."""
 
     shape: tuple[int, ...]
     classes: int
@@ -31,13 +31,13 @@ WORKLOADS = {
 
 
 def batch(w: Workload) -> tuple[np.ndarray, np.ndarray]:
-    """Random numbers and labels: what they are does not matter to the time."""
+    """Random samples and labels; the time does not depend on their values."""
     rng = np.random.default_rng(0)
     return rng.standard_normal(w.shape, dtype=np.float32), rng.integers(0, w.classes, w.shape[0])
 
 
 def layers(nn: Any, w: Workload) -> list[Any]:
-    """The same model from either library's `nn`: their layers have one face."""
+    """The layers of the model from either library's `nn`, whose interfaces are the same."""
     made: list[Any] = []
     for c, o in zip(w.channels, w.channels[1:], strict=False):
         made += [nn.Conv2d(c, o, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
@@ -50,7 +50,7 @@ def layers(nn: Any, w: Workload) -> list[Any]:
 
 
 def nnmpi_step(w: Workload, algorithm: str = "auto", device: str = "cpu") -> Step:
-    """A training step of nnmpi through its public face, from a NumPy batch to the update."""
+    """A training step of nnmpi through its public interface, from a NumPy batch to the update."""
     import nnmpi
     from nnmpi import backend, nn, optim
 
@@ -75,7 +75,7 @@ def nnmpi_step(w: Workload, algorithm: str = "auto", device: str = "cpu") -> Ste
 
 
 def torch_step(w: Workload, best: bool, device: str = "cpu") -> Step:
-    """The same in PyTorch, as users write it, or with channels_last and fused Adam (`best`)."""
+    """A training step of PyTorch, as users write it or at its `best`: channels_last, fused Adam."""
     import torch
     from torch import nn
 
@@ -101,47 +101,47 @@ def torch_step(w: Workload, best: bool, device: str = "cpu") -> Step:
 # ---- steps on several ranks
 
 Steps = Callable[[int], None]
-"""Takes so many training steps."""
+"""Runs a number of training steps."""
 
 BATCHES = 4
-"""Made once, in memory, and used again and again."""
+"""The number of batches, which are made once and used in turn."""
 
 RATE = 1e-3
 
 MODELS = {"W1": "mnist-cnn", "W2": "mlp:784-1024-1024-10"}
-"""What nnmpi calls the models of those that are timed on several ranks."""
+"""nnmpi's model names of the workloads that are timed on several ranks."""
 
 
 class Reduction(NamedTuple):
-    """How gradients are summed: by what, beside the backward pass or after it, or not at all."""
+    """How gradients are all-reduced; `overlap` with the backward pass, or not `enabled` at all."""
 
     algorithm: str = "auto"
     overlap: bool = True
-    sums: bool = True
+    enabled: bool = True
 
 
 def samples(w: Workload, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The same random numbers and labels for every library."""
+    """A number of random samples and labels, the same for every library."""
     return batch(w._replace(shape=(count, *w.shape[1:])))
 
 
-def nnmpi_steps(case: str, each: int, how: Reduction) -> Steps:
-    """Training steps of nnmpi's trainer with `each` samples on each rank of the job.
+def nnmpi_steps(case: str, per_rank: int, reduction: Reduction) -> Steps:
+    """Training steps of nnmpi's trainer with `per_rank` samples on each rank.
 
-    Where nothing is to be summed, every rank trains for itself.
+    Without reduction, every rank trains a model of its own.
     """
     import nnmpi
     from nnmpi import comm
 
-    ranks = comm.world() if how.sums else comm.threads.alone()
-    batch_size = each * ranks.size
+    ranks = comm.world() if reduction.enabled else comm.threads.alone()
+    batch_size = per_rank * ranks.size
     data = samples(WORKLOADS[case], BATCHES * batch_size)
     config = nnmpi.Config(
         model=MODELS[case],
         batch_size=batch_size,
         lr=RATE,
-        allreduce=how.algorithm,
-        overlap=how.overlap,
+        allreduce=reduction.algorithm,
+        overlap=reduction.overlap,
     )
     trainer = nnmpi.Trainer(config, data=(*data, *data), comm=ranks)
     trainer.model.train()
@@ -151,17 +151,17 @@ def nnmpi_steps(case: str, each: int, how: Reduction) -> Steps:
             yield from trainer.strategy.steps(trainer.train, epoch)
 
     def run(steps: int) -> None:
-        with closing(epochs()) as going:  # so that nothing goes on between two rounds
-            for _ in islice(going, steps):
+        with closing(epochs()) as epoch_steps:  # so that nothing continues between rounds
+            for _ in islice(epoch_steps, steps):
                 pass
 
     return run
 
 
-def torch_steps(case: str, each: int, ranks: int, rank: int, best: bool) -> Steps:
-    """The same under DistributedDataParallel, as users write it, or at its `best`.
+def torch_steps(case: str, per_rank: int, ranks: int, rank: int, best: bool) -> Steps:
+    """Training steps of PyTorch's DistributedDataParallel, as users write it, or at its `best`.
 
-    That is with channels_last, fused Adam, and gradients that are views of the buckets.
+    That is with channels_last, fused Adam, and gradients as views of the buckets.
     """
     import torch
     from torch import nn
@@ -173,9 +173,10 @@ def torch_steps(case: str, each: int, ranks: int, rank: int, best: bool) -> Step
         model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=best)
     opt = torch.optim.Adam(model.parameters(), RATE, **({"fused": True} if best else {}))
     loss_of = nn.CrossEntropyLoss()
-    x, y = (torch.from_numpy(a) for a in samples(w, BATCHES * each * ranks))
+    x, y = (torch.from_numpy(a) for a in samples(w, BATCHES * per_rank * ranks))
     parts = [
-        slice((i * ranks + rank) * each, (i * ranks + rank + 1) * each) for i in range(BATCHES)
+        slice((i * ranks + rank) * per_rank, (i * ranks + rank + 1) * per_rank)
+        for i in range(BATCHES)
     ]
     batches = cycle([(x[p].contiguous(memory_format=form), y[p]) for p in parts])
 

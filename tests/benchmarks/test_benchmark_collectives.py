@@ -1,4 +1,4 @@
-"""benchmarks/collectives.py: its rows, its picture, and how it ends when something is wrong."""
+"""benchmarks/collectives.py: its rows, its plot, and its errors."""
 
 import importlib.util
 import json
@@ -38,7 +38,7 @@ def needs(module: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(not found, reason=f"{module} is not installed")
 
 
-def test_every_way_has_a_row_at_every_size(tmp_path: Path) -> None:
+def test_every_implementation_has_a_row_at_every_size(tmp_path: Path) -> None:
     told = run(2, SCRIPT, *TINY, "--json", str(tmp_path / "out.json"))
     assert told.status == 0, told.err
     assert max(map(len, told.out.splitlines())) <= 110
@@ -66,7 +66,7 @@ def test_one_rank_and_a_few_names_only() -> None:
 
 
 @needs("matplotlib")
-def test_the_picture_is_drawn(tmp_path: Path) -> None:
+def test_the_plot_is_written(tmp_path: Path) -> None:
     told = run(2, SCRIPT, *TINY, "--plot", str(tmp_path / "out.png"))
     assert told.status == 0, told.err
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
@@ -88,15 +88,15 @@ def test_a_wrong_sum_ends_the_run() -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--sizes", "258"), "258 bytes are not whole float32 numbers"),
+        (("--sizes", "258"), "258 bytes are not a whole number of float32 values"),
         (("--sizes", "4 parsecs"), "'4 parsecs' is not a size"),
         (("--algorithms", "ring,butterfly"), "'butterfly' is not an algorithm"),
-        (("--seconds", "nan"), "is no time to measure in"),
+        (("--seconds", "nan"), "must be positive and finite"),
         (("--json", "no/such/folder/out.json"), "cannot be written"),
         (("--faster",), "unrecognized arguments: --faster"),
     ],
 )
-def test_unusable_flags_are_said_once(flags: tuple[str, ...], words: str) -> None:
+def test_unusable_flags_are_reported_once(flags: tuple[str, ...], words: str) -> None:
     told = run(2, SCRIPT, *flags)
     assert told.status == 2
     assert told.err.count(words) == 1
@@ -106,7 +106,7 @@ def test_unusable_flags_are_said_once(flags: tuple[str, ...], words: str) -> Non
 @pytest.mark.parametrize(
     ("module", "flags"), [("matplotlib", ("--plot", "x.png")), ("torch", ("--compare", "gloo"))]
 )
-def test_a_missing_extra_is_said_before_measuring(module: str, flags: tuple[str, ...]) -> None:
+def test_a_missing_extra_is_reported_before_measuring(module: str, flags: tuple[str, ...]) -> None:
     hidden = f"""
 import importlib.util, sys
 sys.path.insert(0, {str(BENCHMARKS)!r})
@@ -117,7 +117,8 @@ collectives.main({list(flags)!r})
 """
     told = run(2, "-c", hidden)
     assert told.status == 2
-    assert "is not installed (pip install" in told.err
+    assert "is not installed" in told.err
+    assert "pip install" in told.err
     assert not told.out
 
 

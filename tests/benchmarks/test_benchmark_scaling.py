@@ -1,4 +1,4 @@
-"""benchmarks/scaling.py: what it computes, how its jobs end, and that idle ranks sleep."""
+"""benchmarks/scaling.py: its figures, how its jobs end, and that idle ranks sleep."""
 
 import importlib
 import importlib.util
@@ -43,15 +43,15 @@ jobs.serve(Path(sys.argv[1]), int(sys.argv[2]), lambda: None, steps)
 """
 
 
-def plain(jobs: ModuleType, folder: Path) -> list[object]:
+def two_ranks(jobs: ModuleType, folder: Path) -> list[object]:
     """Two ranks without MPI."""
     return [jobs.Process([sys.executable, "-c", RANK, str(folder), str(r)], {}) for r in (0, 1)]
 
 
 def started(jobs: ModuleType, job: Any) -> list[int]:
-    """The ranks, when both are there: these know no barrier."""
+    """The process ids of both ranks, once both are in `serve`."""
     while len(job.pids()) < 2:
-        job.ask(jobs.Task("any", 1, 1))
+        job.run(jobs.Task("any", 1, 1))
     pids: list[int] = job.pids()
     return pids
 
@@ -64,11 +64,11 @@ def alive(pid: int) -> bool:
     return True
 
 
-def test_a_job_answers_and_leaves_nothing(module: Import) -> None:
+def test_a_job_runs_tasks_and_leaves_nothing_behind(module: Import) -> None:
     jobs = module("jobs")
-    with jobs.Job("plain", 2, lambda folder: plain(jobs, folder)) as job:
-        assert 0 <= job.ask(jobs.Task("any", 1, 5)) < LONG
-        assert job.ask(jobs.Task("other", 2, 1)) >= 0
+    with jobs.Job("plain", 2, lambda folder: two_ranks(jobs, folder)) as job:
+        assert 0 <= job.run(jobs.Task("any", 1, 5)) < LONG
+        assert job.run(jobs.Task("other", 2, 1)) >= 0
         pids = started(jobs, job)
     assert not any(map(alive, pids))
     assert not job.folder.exists()
@@ -78,21 +78,21 @@ def test_a_job_answers_and_leaves_nothing(module: Import) -> None:
     ("case", "words", "timeout"),
     [
         ("fails", r"plain: rank \d: ValueError: no such case$", LONG),
-        ("ends", "plain has ended; the last it said: farewell$", LONG),
-        ("hangs", r"plain has not answered for 0\.5 s, and said nothing$", 0.5),
+        ("ends", "plain ended; last output: farewell$", LONG),
+        ("hangs", r"plain has not answered within 0\.5 s without any output$", 0.5),
     ],
 )
-def test_a_job_that_goes_wrong_is_one_line(
+def test_a_job_that_fails_raises_a_one_line_error(
     module: Import, case: str, words: str, timeout: float
 ) -> None:
     jobs = module("jobs")
     pids: list[int] = []
 
     def go_wrong() -> None:
-        with jobs.Job("plain", 2, lambda folder: plain(jobs, folder)) as job:
+        with jobs.Job("plain", 2, lambda folder: two_ranks(jobs, folder)) as job:
             pids.extend(started(jobs, job))
             job.timeout = timeout
-            job.ask(jobs.Task(case, 1, 1))
+            job.run(jobs.Task(case, 1, 1))
 
     with pytest.raises(jobs.JobError, match=words) as caught:
         go_wrong()
@@ -101,7 +101,7 @@ def test_a_job_that_goes_wrong_is_one_line(
     assert not any(map(alive, pids))
 
 
-def test_a_launcher_that_will_not_start_leaves_no_folder(
+def test_a_launcher_that_cannot_start_leaves_no_folder(
     module: Import, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = module("jobs")
@@ -111,9 +111,9 @@ def test_a_launcher_that_will_not_start_leaves_no_folder(
     assert not list(tmp_path.iterdir())
 
 
-def test_ranks_end_with_the_process_that_commands_them() -> None:
-    """However it ends."""
-    boss = f"""
+def test_ranks_end_with_the_process_that_started_them() -> None:
+    """Here it is killed."""
+    starter = f"""
 import sys, time
 sys.path.insert(0, {str(BENCHMARKS)!r})
 import jobs
@@ -121,11 +121,11 @@ rank = {RANK!r}
 start = lambda f: [jobs.Process([sys.executable, "-c", rank, str(f), str(r)], {{}}) for r in (0, 1)]
 job = jobs.Job("plain", 2, start)
 while len(job.pids()) < 2:
-    job.ask(jobs.Task("any", 1, 1))
+    job.run(jobs.Task("any", 1, 1))
 print(*job.pids(), job.folder, flush=True)
 time.sleep({LONG})
 """
-    with subprocess.Popen([sys.executable, "-c", boss], stdout=subprocess.PIPE, text=True) as p:
+    with subprocess.Popen([sys.executable, "-c", starter], stdout=subprocess.PIPE, text=True) as p:
         assert p.stdout is not None
         *words, folder = p.stdout.readline().split()
         p.kill()
@@ -143,10 +143,10 @@ def test_ranks_of_an_idle_mpi_job_sleep(module: Import, monkeypatch: pytest.Monk
     launcher(sys.executable)  # skips where there is none
     for name, value in environment({}).items():
         monkeypatch.setenv(name, value)
-    contenders, jobs = module("contenders"), module("jobs")
-    subject = contenders.Subject("nnmpi", "nnmpi", "ring", 2)
-    with jobs.Job("nnmpi", 2, lambda folder: contenders.processes(subject, folder)) as job:
-        assert job.ask(jobs.Task("W1", 4, 1)) > 0
+    subjects, jobs = module("scaling_subjects"), module("jobs")
+    subject = subjects.Subject("nnmpi", "nnmpi", "ring", 2)
+    with jobs.Job("nnmpi", 2, lambda folder: subjects.processes(subject, folder)) as job:
+        assert job.run(jobs.Task("W1", 4, 1)) > 0
         time.sleep(0.2)  # rank 1 has left the barrier as well
         before = [ticks(pid) for pid in job.pids()]
         time.sleep(0.5)
@@ -162,7 +162,7 @@ def ticks(pid: int) -> int:
     return int(words[11]) + int(words[12])
 
 
-def test_gains_are_medians_over_rounds(module: Import) -> None:
+def test_speedups_are_medians_over_rounds(module: Import) -> None:
     scaling = module("scaling")
     subjects = scaling.subjects_of(2, ["auto"], has_torch=True)
     entries = scaling.entries_of("W1", subjects)
@@ -179,38 +179,38 @@ def test_gains_are_medians_over_rounds(module: Import) -> None:
     assert rows["nnmpi", "one rank"]["against"] == "T*"
     assert rows["DDP T*", "weak"]["over_one_rank"] == 1.0
     assert weak["goal_over_one_rank"] == 1.92
-    assert "over_one_rank" not in rows["DDP T", "weak"]  # it has no one rank of its kind
+    assert "over_one_rank" not in rows["DDP T", "weak"]  # it has no counterpart on one rank
     apart = rows["nnmpi apart", "weak"]
     assert apart["over_one_rank"] == 2 / 7
-    assert "ratio" not in apart  # it trains two models: nothing to hold against DDP
+    assert "ratio" not in apart  # it trains two models, so it is not compared with DDP
     assert ("nnmpi apart", "strong") not in rows
 
 
 def test_the_hidden_share(module: Import) -> None:
-    hidden = module("hidden")
+    overlap = module("overlap")
     rounds = np.array([[9.0, 12.0, 8.0], [10.0, 13.0, 9.0], [50.0, 12.0, 8.0]] * 30)
-    found = hidden.Hidden(rounds)
+    found = overlap.Overlap(rounds)
     assert found.to_hide == 4.0
     assert found.share == 0.75
-    low, high = found.between()
+    low, high = found.confidence_interval()
     assert low <= 0.75 <= high
-    assert hidden.Hidden(np.ones((3, 3))).share is None
-    row = hidden.rows_of("W2", found, "auto", 4, {})[0]
+    assert overlap.Overlap(np.ones((3, 3))).share is None
+    row = overlap.rows_of("W2", found, "auto", 4, {})[0]
     assert row["hidden_share"] == 0.75
     assert row["samples_per_second"] == 4 * 128 / 10
 
 
-def test_each_subject_has_a_colour_however_many_there_are(module: Import) -> None:
-    bars = module("bars")
-    n = len(bars.COLORS)
+def test_each_subject_has_a_colour(module: Import) -> None:
+    plot = module("scaling_plot")
+    n = len(plot.COLORS)
     ours = [f"nnmpi {i}" for i in range(n + 1)]
-    colors = bars._colors([{"subject": name} for name in (*ours, "T*", "DDP T*", "DDP T", *ours)])
+    colors = plot._colors([{"subject": name} for name in (*ours, "T*", "DDP T*", "DDP T", *ours)])
     assert list(colors) == [*ours, "PyTorch T* (DDP)", "PyTorch (DDP) T"]
-    assert list(colors.values()) == [*bars.COLORS, *bars.COLORS[:2], bars.GREY]
+    assert list(colors.values()) == [*plot.COLORS, *plot.COLORS[:2], plot.GREY]
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
-def test_all_have_rows_and_a_picture(tmp_path: Path) -> None:
+def test_every_subject_has_rows_and_the_plot_is_written(tmp_path: Path) -> None:
     launcher(sys.executable)  # skips where there is none
     flags = ["--json", str(tmp_path / "out.json"), "--allreduce", "ring,shared"]
     flags += ["--plot", str(tmp_path / "out.png")] if HAS_MATPLOTLIB else []
@@ -229,7 +229,7 @@ def test_all_have_rows_and_a_picture(tmp_path: Path) -> None:
         assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_hidden_share_is_measured_within_a_job(tmp_path: Path) -> None:
+def test_the_hidden_share_is_measured_under_mpirun(tmp_path: Path) -> None:
     flags = ("--hidden", "--json", str(tmp_path / "out.json"), "--allreduce", "ring")
     told = run(2, SCRIPT, *TINY, *flags)
     assert told.status == 0, told.err
@@ -242,12 +242,12 @@ def test_the_hidden_share_is_measured_within_a_job(tmp_path: Path) -> None:
     assert {r["scaling"] for r in rows} == {"hidden"}
 
 
-def test_one_rank_has_nothing_to_hide() -> None:
+def test_one_rank_cannot_measure_the_hidden_share() -> None:
     told = command("--hidden")
     assert told.returncode == 1
     assert told.stderr == (
-        "scaling.py: one rank has nothing to sum: mpirun -n 2 python benchmarks/scaling.py "
-        "--hidden\n"
+        "scaling.py: --hidden needs at least 2 ranks, got 1: "
+        "mpirun -n 2 python benchmarks/scaling.py --hidden\n"
     )
 
 
@@ -255,14 +255,14 @@ def test_one_rank_has_nothing_to_hide() -> None:
     ("flags", "words"),
     [
         (("--cases", "W4"), "W4 is not a case; there are W1, W2"),
-        (("--ranks", "3"), "--ranks 3 does not split a batch of 64 samples: take 2 or 4"),
+        (("--ranks", "3"), "--ranks 3 does not divide a batch of 64 samples: use 2 or 4"),
         (("--allreduce", "butterfly"), "'butterfly' is not an algorithm"),
-        (("--rounds", "0"), "are no time to measure in"),
+        (("--rounds", "0"), "are too short"),
         (("--json", "no/such/folder/out.json"), "cannot be written"),
         (("--faster",), "unrecognized arguments: --faster"),
     ],
 )
-def test_unusable_flags_are_one_line(flags: tuple[str, ...], words: str) -> None:
+def test_unusable_flags_are_reported_in_one_line(flags: tuple[str, ...], words: str) -> None:
     told = command(*flags)
     assert told.returncode == 2
     assert words in told.stderr

@@ -1,4 +1,4 @@
-"""What tests of the benchmarks share: where these lie, and how one is imported."""
+"""Shared by the tests of benchmarks: their folder, and the type of the importing fixture."""
 
 from collections.abc import Callable
 from pathlib import Path

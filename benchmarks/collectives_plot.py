@@ -1,18 +1,18 @@
-"""The picture of benchmarks/collectives.py: time and ratio over the size, a colour a way to sum."""
+"""The plot of benchmarks/collectives.py: time and ratio over size, one colour per algorithm."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from allreduces import REFERENCE, Point
-from tables import short, verdict
+from collectives_tables import short, verdict
+from collectives_timing import REFERENCE, Point
 from timing import size_name
 
 
 class Style(NamedTuple):
-    """How one way is drawn; those of one colour family differ in their marks."""
+    """The style of one line; similar colours differ in their markers."""
 
     color: str
-    mark: str
+    marker: str
     width: float = 1.5
 
 
@@ -32,29 +32,29 @@ STYLES = {
     "gloo": Style("#7b2d8b", "d"),
 }
 FIRST = (REFERENCE, "ring", "tree")
-"""Drawn over the others."""
-MOST = 11  # sizes that are written out
+"""These are drawn over the others."""
+MAX_TICKS = 11  # labelled sizes
 
 
 def draw(points: Sequence[Point], names: Sequence[str], subtitle: str, path: str) -> None:
-    """Seconds above, both axes logarithmic; below, the same over those of the library's own."""
+    """Seconds above, on logarithmic axes; below, the ratio to the MPI library's all-reduce."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 10.5), layout="constrained")
     figure.get_layout_engine().set(rect=(0, 0, 0.87, 1), hspace=0.03)
-    above, who, below = figure.subplots(3, 1, sharex=True, height_ratios=(30, 3, 17))
+    above, faster, below = figure.subplots(3, 1, sharex=True, height_ratios=(30, 3, 17))
     figure.suptitle(subtitle, x=0.01, ha="left", size=9, color="#555555")
     dashed = any(p.predicted for p in points)
     _lines(above, points, names, lambda p, name: p.seconds(name))
     _lines(below, points, names, lambda p, name: p.ratio(name))
     _predicted(above, points)
-    said = " (dashed: as predicted from alpha and beta)"
-    _axes(above, points, "Time of an all-reduce" + said * dashed)
+    legend = " (dashed: as predicted from alpha and beta)"
+    _axes(above, points, "Time of an all-reduce" + legend * dashed)
     _axes(below, points, f"Time over {REFERENCE}'s")
     _seconds(above)
     _ratios(below)
     below.set_xlabel("buffer on each rank", size=9)
-    _tree_or_ring(who, points)
+    _tree_or_ring(faster, points)
     for axes, value in ((above, Point.seconds), (below, Point.ratio)):
         _labels(figure, axes, points, names, value)
     figure.savefig(path, dpi=150)
@@ -66,12 +66,12 @@ def _lines(
     for name in names:
         s = STYLES[name]
         there = [p for p in points if name in p.times]
-        behind = name == "auto"  # a broad light stroke under the line of what it took
+        behind = name == "auto"  # a broad, light line under that of its choice
         axes.plot(
             [p.nbytes for p in there],
             [figure(p, name) for p in there],
             color=s.color,
-            marker=s.mark,
+            marker=s.marker,
             markersize=5,
             linewidth=s.width,
             alpha=0.55 if behind else 1,
@@ -94,7 +94,7 @@ def _predicted(axes: Any, points: Sequence[Point]) -> None:
 
 
 def _axes(axes: Any, points: Sequence[Point], title: str) -> None:
-    """Ticks at the sizes themselves, a light grid, nothing else."""
+    """Ticks at the measured sizes and a light grid."""
     from matplotlib.ticker import NullLocator
 
     sizes = [p.nbytes for p in _some(points)]
@@ -109,8 +109,8 @@ def _axes(axes: Any, points: Sequence[Point], title: str) -> None:
 
 
 def _some(points: Sequence[Point]) -> Sequence[Point]:
-    """As many as there is room to write about."""
-    return points[:: -(-len(points) // MOST)]
+    """As many points as there is room for labels."""
+    return points[:: -(-len(points) // MAX_TICKS)]
 
 
 def _title(axes: Any, title: str) -> None:
@@ -132,7 +132,7 @@ def _time(seconds: float) -> str:
 
 
 def _ratios(axes: Any) -> None:
-    """Ticks at 1, 2, 5 and their tenfold."""
+    """Ticks at 1, 2, 5, 10, 20, ..."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -142,7 +142,7 @@ def _ratios(axes: Any) -> None:
 
 
 def _tree_or_ring(axes: Any, points: Sequence[Point]) -> None:
-    """A box a size, in the colour of the faster one."""
+    """One box per size, in the colour of the faster algorithm."""
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0, labelsize=9, labelbottom=False)
     axes.grid(False)
@@ -155,7 +155,7 @@ def _tree_or_ring(axes: Any, points: Sequence[Point]) -> None:
         quotients.append([p.predicted["tree"] / p.predicted["ring"] for p in both])
     axes.set_ylim(len(quotients) - 0.5, -0.5)
     axes.set_yticks(range(len(quotients)), ("measured", "predicted")[: len(quotients)])
-    _title(axes, "Tree or ring: which one is faster, and how many times")
+    _title(axes, "Tree or ring: the faster one, and by which factor")
     for i, row in enumerate(quotients):
         for p, q in zip(both, row, strict=True):
             even, name = verdict(q) == "even", "ring" if q > 1 else "tree"
@@ -185,7 +185,7 @@ def _labels(
     names: Sequence[str],
     value: Callable[[Point, str], float],
 ) -> None:
-    """Each name behind the end of its line; those that would meet move apart."""
+    """Each name at the end of its line, shifted where labels would overlap."""
     last = {n: p for p in points for n in names if n in p.times}
     figure.draw_without_rendering()
     scale = 72 / figure.dpi
@@ -218,7 +218,7 @@ def _labels(
 
 
 def spread(wanted: dict[str, float], gap: float, bottom: float, top: float) -> dict[str, float]:
-    """Heights `gap` apart between two others, moved from those wanted no more than need be."""
+    """Heights near those wanted, at least `gap` apart, between bottom and top."""
     names = sorted(wanted, key=lambda name: wanted[name])
     y = [wanted[name] for name in names]
     for _ in range(500):

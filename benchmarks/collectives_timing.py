@@ -1,4 +1,4 @@
-"""All ways to sum an array over the ranks, checked for correctness and timed in turns."""
+"""Every all-reduce implementation, checked for correctness and timed in interleaved rounds."""
 
 import atexit
 import shutil
@@ -22,139 +22,140 @@ from nnmpi.comm.transport.mpi import MPI  # which starts it quietly
 REFERENCE = "MPI_Allreduce"
 NAMED = (*ALGORITHMS, "mpi", "shared")
 NAMES = (*NAMED, "auto", "window")
-"""What `Comm.all_reduce` takes, and a sum over memory from `Comm.shared`, where the data lives."""
+"""The algorithms of `Comm.all_reduce`, and `window`: a sum over memory from `Comm.shared`."""
 
-ROUNDS, LEAST_ROUNDS = 75, 3
-BATCH = 3e-4  # seconds of calls in a row; so short that many rounds go by undisturbed
-LONGEST = 2.0  # seconds: where one call takes longer, that way is not timed
-LONG = 0.1  # seconds: the first call tells how long the next takes, and larger sizes take longer
-PERIOD = 65521  # elements, a prime: chunks that change places do not go unnoticed
+MAX_ROUNDS, MIN_ROUNDS = 75, 3
+BATCH = 3e-4  # seconds of consecutive calls; short, so that many rounds are undisturbed
+MAX_CALL = 2.0  # seconds; an implementation that takes longer per call is not timed
+LONG_CALL = 0.1  # seconds; from here on one call is enough to predict the next, and larger sizes
+PERIOD = 65521  # elements; a prime, so that swapped chunks give a wrong sum
 
 Floats = NDArray[np.float32]
 
 
-class Way(NamedTuple):
-    """A sum: write `mine`, call, read `total`."""
+class Implementation(NamedTuple):
+    """An all-reduce: write `mine`, call, read `total`."""
 
     mine: Floats
     total: Floats
     call: Callable[[], object]
-    free: Callable[[], object] = lambda: None  # every rank calls it
+    free: Callable[[], object] = lambda: None  # collective
 
 
 class Point(NamedTuple):
-    """One size: the seconds of a call in each round, by way, as the slowest rank saw them."""
+    """The results for one size; `times` are seconds per call of the slowest rank, by round."""
 
     nbytes: int
     ranks: int
     times: dict[str, list[float]]
-    calls: dict[str, int]  # timed together in a round
-    predicted: dict[str, float]  # seconds, of the ways that have a plan
-    taken: str  # what auto took
+    calls: dict[str, int]  # consecutive calls in a round
+    predicted: dict[str, float]  # seconds, of the algorithms that have a plan
+    taken: str  # the algorithm that auto chose
 
     def seconds(self, name: str) -> float:
         return statistics.median(self.times[name])
 
     def ratio(self, name: str, other: str = REFERENCE) -> float:
-        """The median quotient of two that ran in the same round."""
+        """The median over rounds of the quotient of their times."""
         pairs = zip(self.times[name], self.times[other], strict=True)
         return statistics.median(a / b for a, b in pairs)
 
     def bus(self, name: str) -> float:
-        """Bytes a second that each link of a ring would carry to be as fast."""
+        """Bus bandwidth: bytes per second on each link of a ring that takes the same time."""
         return 2 * (self.ranks - 1) / self.ranks * self.nbytes / self.seconds(name)
 
     def best(self) -> str | None:
-        """The fastest that has a name to choose it by."""
+        """The fastest algorithm that `Comm.all_reduce` accepts by name."""
         return min((n for n in self.times if n in NAMED), key=self.seconds, default=None)
 
 
 class WrongError(Exception):
-    """A sum that is not the sum; every rank raises it with the same words."""
+    """An all-reduce gave a wrong sum; every rank raises it with the same message."""
 
 
 class Bench:
-    """What all sizes share: the ranks, who takes part, and who became too slow to go on."""
+    """The state of all sizes: the ranks, the implementations, and those too slow to go on."""
 
     def __init__(self, comm: Comm, raw: MPI.Intracomm, names: Sequence[str], seconds: float):
         self.comm, self.raw = comm, raw
         self.names, self.seconds = (REFERENCE, *names), seconds
-        self.slow: dict[int, dict[str, float]] = {}  # what is not timed: bytes, way, seconds
-        self._last: dict[str, tuple[int, float]] = {}  # way -> bytes and seconds of a call
+        self.slow: dict[int, dict[str, float]] = {}  # not timed: bytes -> implementation -> seconds
+        self._last: dict[
+            str, tuple[int, float]
+        ] = {}  # implementation -> bytes and seconds of its last call
         self._gloo = start_gloo(raw) if "gloo" in names else None
 
     def point(self, nbytes: int, network: Network | None) -> Point | None:
-        """Checks and times every way at one size; None where MPI itself takes too long."""
-        if self._hopeless(REFERENCE, nbytes):
+        """Check and time every implementation at one size; None if MPI itself takes too long."""
+        if self._too_slow(REFERENCE, nbytes):
             return None
-        names = [n for n in self.names if n == REFERENCE or not self._hopeless(n, nbytes)]
+        names = [n for n in self.names if n == REFERENCE or not self._too_slow(n, nbytes)]
         array = np.zeros(nbytes // 4, np.float32)
-        ways, taken = {name: self.way(name, array) for name in names}, ""
+        made, taken = {name: self.implementation(name, array) for name in names}, ""
         total = np.resize(sum(_part(r) for r in range(self.comm.size)), array.size)
         single = {}
-        for name, way in ways.items():
-            first = self.check(name, way, total, nbytes)
-            single[name] = first if first > LONG else self._once(way.call)
+        for name, one in made.items():
+            first = self.check(name, one, total, nbytes)
+            single[name] = first if first > LONG_CALL else self._once(one.call)
             self._last[name] = nbytes, single[name]
-            if self._hopeless(name, nbytes) and name == REFERENCE:
+            if self._too_slow(name, nbytes) and name == REFERENCE:
                 break
-        timed = {name: ways[name] for name in single if single[name] <= LONGEST}
+        timed = {name: made[name] for name in single if single[name] <= MAX_CALL}
         if "auto" in timed:
             work = self.comm.start(array)
             work.wait()
             taken = work.call.algorithm
         times, calls = self._rounds(timed, single) if REFERENCE in timed else ({}, {})
-        for way in ways.values():
-            way.free()
+        for one in made.values():
+            one.free()
         predicted = predict(self._planned(names), self.comm.size, nbytes, network)
         return Point(nbytes, self.comm.size, times, calls, predicted, taken) if times else None
 
     def _planned(self, names: Sequence[str]) -> list[str]:
-        """Which go by their plan: across hosts `hierarchical` goes through shared memory."""
+        """The algorithms that execute a plan; across hosts `hierarchical` uses shared memory."""
         hosts = len(set(self.raw.allgather(MPI.Get_processor_name())))
         return [n for n in names if n in ALGORITHMS and not (n == "hierarchical" and hosts > 1)]
 
-    def way(self, name: str, array: Floats) -> Way:
-        """The sum of that name over an array, or over memory of its own."""
+    def implementation(self, name: str, array: Floats) -> Implementation:
+        """The implementation of this name, on `array` or on memory of its own."""
         if name == "window":
             shared = self.comm.shared(array.size, "float32")
-            return Way(shared.mine, shared.total, shared.all_reduce, shared.free)
+            return Implementation(shared.mine, shared.total, shared.all_reduce, shared.free)
         if name == REFERENCE:
-            return Way(array, array, partial(self.raw.Allreduce, MPI.IN_PLACE, array))
+            return Implementation(array, array, partial(self.raw.Allreduce, MPI.IN_PLACE, array))
         if name == "gloo":
             assert self._gloo is not None
-            return Way(array, array, self._gloo(array))
-        return Way(array, array, partial(self.comm.all_reduce, array, name))
+            return Implementation(array, array, self._gloo(array))
+        return Implementation(array, array, partial(self.comm.all_reduce, array, name))
 
-    def check(self, name: str, way: Way, total: Floats, nbytes: int) -> float:
-        """The seconds of a first call, whose result has to be the sum to the last bit.
+    def check(self, name: str, one: Implementation, total: Floats, nbytes: int) -> float:
+        """The seconds of a first call; raises WrongError unless its result is exact.
 
-        The numbers are whole and small, so that every order of adding gives the same: equal to the
-        sum on every rank also means equal on all ranks.
+        The contributions are small integers, so the sum is the same in any order.
         """
-        way.mine[...] = np.resize(_part(self.comm.rank), total.size)
-        seconds = self._once(way.call)
-        wrong = np.flatnonzero(way.total.view(np.uint32) != total.view(np.uint32))[:1].tolist()
-        what = [f"element {i} is {way.total[i]:g}, not {total[i]:g}" for i in wrong]
-        for rank, words in enumerate(self.raw.allgather(what)):
-            if words:
-                raise WrongError(f"{name} at {size_name(nbytes)} on rank {rank}: {words[0]}")
-        way.mine[...] = 0
+        one.mine[...] = np.resize(_part(self.comm.rank), total.size)
+        seconds = self._once(one.call)
+        wrong = np.flatnonzero(one.total.view(np.uint32) != total.view(np.uint32))[:1].tolist()
+        what = [f"element {i} is {one.total[i]:g}, not {total[i]:g}" for i in wrong]
+        for rank, found in enumerate(self.raw.allgather(what)):
+            if found:
+                raise WrongError(f"{name} at {size_name(nbytes)} on rank {rank}: {found[0]}")
+        one.mine[...] = 0
         return seconds
 
     def _rounds(
-        self, ways: Mapping[str, Way], single: Mapping[str, float]
+        self, made: Mapping[str, Implementation], single: Mapping[str, float]
     ) -> tuple[dict[str, list[float]], dict[str, int]]:
-        """All ways in turns, in another order each round: all meet the same weather."""
-        calls = {name: max(1, int(BATCH / max(single[name], 1e-7))) for name in ways}
-        cost = sum(calls[name] * single[name] for name in ways) / len(ways)
-        rounds = min(max(int(self.seconds / cost), LEAST_ROUNDS), ROUNDS)
-        names, own = list(ways), np.zeros((rounds, len(ways)))
+        """Interleaved rounds in random order, so that noise affects all implementations alike."""
+        calls = {name: max(1, int(BATCH / max(single[name], 1e-7))) for name in made}
+        cost = sum(calls[name] * single[name] for name in made) / len(made)
+        rounds = min(max(int(self.seconds / cost), MIN_ROUNDS), MAX_ROUNDS)
+        names, own = list(made), np.zeros((rounds, len(made)))
         order = np.random.default_rng(0)  # the same on all ranks
         for i in range(rounds):
             for j in order.permutation(len(names)).tolist():
-                ways[names[j]].call()  # has its memory in the cache again, after the others
-                own[i, j] = self._timed(ways[names[j]].call, calls[names[j]])
+                made[names[j]].call()  # warms the cache up
+                own[i, j] = self._timed(made[names[j]].call, calls[names[j]])
         slowest = np.empty_like(own)
         self.raw.Allreduce(own, slowest, MPI.MAX)
         return dict(zip(names, slowest.T.tolist(), strict=True)), calls
@@ -167,26 +168,26 @@ class Bench:
         return (time.perf_counter() - start) / calls
 
     def _once(self, call: Callable[[], object]) -> float:
-        """One call, as the slowest rank saw it."""
+        """The seconds of one call on the slowest rank."""
         return float(self.raw.allreduce(self._timed(call, 1), MPI.MAX))
 
-    def _hopeless(self, name: str, nbytes: int) -> bool:
-        """Whether a call takes too long, going by the last one; this is noted."""
+    def _too_slow(self, name: str, nbytes: int) -> bool:
+        """Whether a call would take too long, judging by the last one; recorded in `slow`."""
         before, seconds = self._last.get(name, (nbytes, 0.0))
-        likely = seconds * nbytes / before if seconds > LONG else seconds
-        if likely > LONGEST:
+        likely = seconds * nbytes / before if seconds > LONG_CALL else seconds
+        if likely > MAX_CALL:
             self.slow.setdefault(nbytes, {})[name] = likely
-        return likely > LONGEST
+        return likely > MAX_CALL
 
 
 @cache
 def _part(rank: int) -> Floats:
-    """What a rank brings, again and again: whole numbers that no other rank has in that order."""
+    """The contribution of a rank, to be repeated: integers in an order of its own."""
     return np.random.default_rng(rank).integers(1, 100, PERIOD).astype(np.float32)
 
 
 def fit(comm: Comm) -> tuple[Network, list[float]]:
-    """alpha, beta and gamma, and the times of further ping-pongs over those of the fitted line."""
+    """The fitted network, and the times of further ping-pongs relative to the fit."""
     network = measure.network(comm)
     off = []
     for nbytes in measure.SIZES:
@@ -199,14 +200,14 @@ def fit(comm: Comm) -> tuple[Network, list[float]]:
 
 
 def predict(plans: Sequence[str], p: int, nbytes: int, network: Network | None) -> dict[str, float]:
-    """Seconds by plan; nothing where nothing is sent."""
+    """Predicted seconds by algorithm; empty without a network."""
     if network is None:
         return {}
     return {name: price(ALGORITHMS[name], p, nbytes, network).seconds for name in plans}
 
 
 def start_gloo(raw: MPI.Intracomm) -> Callable[[Floats], Callable[[], object]]:
-    """PyTorch's own all-reduce between the same processes."""
+    """The all-reduce of PyTorch's gloo backend between the same processes."""
     import torch
     from torch import distributed
 

@@ -1,4 +1,4 @@
-"""Who is timed in benchmarks/scaling.py, and what each of its processes does."""
+"""The subjects of benchmarks/scaling.py, and the processes that run them."""
 
 import os
 import socket
@@ -14,12 +14,12 @@ from jobs import Process
 from training import ONE_THREAD
 from workloads import Reduction
 
-RIVAL = "DDP T*"
-APART = "apart"  # ranks that sum nothing: what the cores of a machine leave of each other
+BASELINE = "DDP T*"
+NO_REDUCTION = "apart"  # independent ranks: how far cores slow each other down
 
 
 class Subject(NamedTuple):
-    """Who is timed: a library, how it sums or what it is tuned for, and on how many ranks."""
+    """What is timed: a library, its all-reduce algorithm or variant, and the number of ranks."""
 
     name: str
     library: str
@@ -28,17 +28,17 @@ class Subject(NamedTuple):
 
 
 def serve_nnmpi(folder: Path, option: str) -> None:
-    """A rank of nnmpi."""
+    """Run a rank of nnmpi."""
     from nnmpi import comm
 
     world = comm.world()
-    how = Reduction(sums=False) if option == APART else Reduction(option)
-    made = partial(workloads.nnmpi_steps, how=how)
-    jobs.serve(folder, world.rank, world.barrier, made)
+    reduction = Reduction(enabled=False) if option == NO_REDUCTION else Reduction(option)
+    steps = partial(workloads.nnmpi_steps, reduction=reduction)
+    jobs.serve(folder, world.rank, world.barrier, steps)
 
 
 def serve_torch(folder: Path, option: str) -> None:
-    """A process of PyTorch; alone it knows nothing of DDP."""
+    """Run a process of PyTorch; a single one does not use DDP."""
     import torch
     from torch import distributed
 
@@ -48,8 +48,8 @@ def serve_torch(folder: Path, option: str) -> None:
     if ranks > 1:
         distributed.init_process_group("gloo")
         barrier = distributed.barrier
-    made = partial(workloads.torch_steps, ranks=ranks, rank=rank, best=option == "best")
-    jobs.serve(folder, rank, barrier, made)
+    steps = partial(workloads.torch_steps, ranks=ranks, rank=rank, best=option == "best")
+    jobs.serve(folder, rank, barrier, steps)
     if ranks > 1:
         distributed.destroy_process_group()
 
@@ -58,24 +58,24 @@ SERVERS = {"nnmpi": serve_nnmpi, "torch": serve_torch}
 
 
 def processes(subject: Subject, folder: Path) -> list[Process]:
-    """What to start for a subject: one mpirun, or PyTorch's processes, which meet at a port."""
+    """The processes of a subject: one mpirun, or PyTorch's processes, which connect to one port."""
     command = [sys.executable, __file__, subject.library, subject.option, str(folder)]
     if subject.library == "nnmpi":
         return [jobs.mpirun(subject.ranks, command, ONE_THREAD)]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
-    meet |= {"WORLD_SIZE": str(subject.ranks), **ONE_THREAD}
-    return [Process(command, {**meet, "RANK": str(rank)}) for rank in range(subject.ranks)]
+    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
+    env |= {"WORLD_SIZE": str(subject.ranks), **ONE_THREAD}
+    return [Process(command, {**env, "RANK": str(rank)}) for rank in range(subject.ranks)]
 
 
 def subjects_of(ranks: int, algorithms: Sequence[str], has_torch: bool) -> list[Subject]:
-    """All that are timed; two whose quotient counts stand side by side."""
+    """All subjects; two that are compared run one after the other."""
     first, *others = algorithms
-    found = [Subject("nnmpi apart", "nnmpi", APART, ranks)]
+    found = [Subject("nnmpi apart", "nnmpi", NO_REDUCTION, ranks)]
     found += [Subject("nnmpi", "nnmpi", first, n) for n in (1, ranks)]
     if has_torch:
-        found += [Subject(RIVAL, "torch", "best", ranks), Subject("T*", "torch", "best", 1)]
+        found += [Subject(BASELINE, "torch", "best", ranks), Subject("T*", "torch", "best", 1)]
     found += [Subject(f"nnmpi {name}", "nnmpi", name, ranks) for name in others]
     if has_torch:
         found.append(Subject("DDP T", "torch", "plain", ranks))
