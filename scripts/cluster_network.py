@@ -1,4 +1,4 @@
-"""The network of scripts/cluster: namespaces, links with a capped rate, and what runs in them."""
+"""The network of scripts/cluster: namespaces, links of limited rate, and their processes."""
 
 import json
 import os
@@ -13,21 +13,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-SWITCH = "nnmpi0"  # its namespace, where mpirun runs too; the hosts are nnmpi1, nnmpi2, ...
+SWITCH = "nnmpi0"  # the namespace of the switch and of mpirun; the hosts are nnmpi1, nnmpi2, ...
 OURS = re.compile(r"nnmpi\d+")
-NETNS = Path("/var/run/netns")  # where ip keeps them
+NETNS = Path("/var/run/netns")  # of `ip netns`
 UNITS = {"": 1, "k": 10**3, "ki": 2**10, "m": 10**6, "mi": 2**20, "g": 10**9, "gi": 2**30}
 UNITS |= {"t": 10**12, "ti": 2**40}
-# The bucket of tbf holds 8 ms. The kernel may refill it as seldom as every 4 ms, so that
-# a smaller one throttles; with a larger one short messages escape the cap.
+# The bucket of tbf holds 8 ms. The kernel may refill it only every 4 ms, so a smaller one
+# throttles; a larger one would let short messages exceed the rate.
 BURST = 0.008  # seconds
 LEAST_BURST = 4000  # bytes: two full frames and a bit
-PATIENCE = 3.0  # seconds that processes get to end by themselves
+PATIENCE = 3.0  # seconds for processes to end by themselves
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class ClusterError(Exception):
-    """Ends the script with one line and a status: 2 where it cannot begin."""
+    """Ends the script with a one-line message and a status: 2 if it could not start."""
 
     def __init__(self, words: str, status: int = 1) -> None:
         super().__init__(words)
@@ -35,14 +35,14 @@ class ClusterError(Exception):
 
 
 class Interrupted(BaseException):
-    """A signal asked for the end."""
+    """A signal requested the end of the script."""
 
     def __init__(self, number: int) -> None:
         self.status = 128 + number
 
 
 class Cluster(NamedTuple):
-    """What `up` was asked for; it notes this on the switch when all is done."""
+    """The options of `up`, which stores them on the switch once the cluster is complete."""
 
     hosts: int
     rate: str
@@ -57,22 +57,22 @@ def interrupt(number: int, frame: object) -> NoReturn:
     raise Interrupted(number)
 
 
-def heed(signals: bool) -> None:
-    """Whether signals interrupt; not while something is being removed."""
+def handle_signals(interrupting: bool) -> None:
+    """Let signals interrupt the script, or ignore them during clean-up."""
     for number in SIGNALS:
         if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
-            continue  # nohup's wish
-        signal.signal(number, interrupt if signals else signal.SIG_IGN)
+            continue  # set by nohup
+        signal.signal(number, interrupt if interrupting else signal.SIG_IGN)
 
 
 def call(*command: str) -> str:
-    told = subprocess.run(
+    done = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
-    if told.returncode:
-        said = (told.stderr.strip() or f"status {told.returncode}").splitlines()[0]
-        raise ClusterError(f"`{shlex.join(command)}` failed: {said}")
-    return told.stdout
+    if done.returncode:
+        reason = (done.stderr.strip() or f"status {done.returncode}").splitlines()[0]
+        raise ClusterError(f"`{shlex.join(command)}` failed: {reason}")
+    return done.stdout
 
 
 def namespaces() -> list[str]:
@@ -81,17 +81,17 @@ def namespaces() -> list[str]:
 
 
 def processes(run: str | None = None) -> list[int]:
-    """The processes in our namespaces, or only those that a run started.
+    """The processes in our namespaces, or only those of a run.
 
-    A run goes by its mark in the environment, so that other runs and a shell that
-    somebody opened on a host are left alone.
+    A run is identified by a variable in the environment, so other runs, and shells that a
+    user opened on a host, are not affected.
     """
     places, found = [], []
     for name in namespaces():
-        with suppress(OSError):  # somebody removed it
+        with suppress(OSError):  # removed meanwhile
             places.append((NETNS / name).stat())
     for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # ended meanwhile
             inside = (folder / "ns/net").stat()
             if not any(os.path.samestat(inside, place) for place in places):
                 continue
@@ -101,7 +101,7 @@ def processes(run: str | None = None) -> list[int]:
 
 
 def end(run: str | None = None) -> None:
-    """Waits for these processes to end, and ends those that do not."""
+    """Wait for these processes to end; kill those that do not."""
     deadline = time.monotonic() + PATIENCE
     while (left := processes(run)) and time.monotonic() < deadline + PATIENCE:
         if time.monotonic() > deadline:
@@ -116,19 +116,19 @@ def send(number: int, to: list[int]) -> None:
 
 
 @contextmanager
-def alone() -> Iterator[None]:
-    """One up or down at a time; the name of this socket goes when its process does."""
+def exclusive() -> Iterator[None]:
+    """A lock for `up` and `down`: a socket name, which is released when its process ends."""
     with socket.socket(socket.AF_UNIX) as lock:
         try:
             lock.bind("\0nnmpi-cluster")
         except OSError:
-            words = "another scripts/cluster up or down is at work: wait until it is done"
+            words = "another scripts/cluster up or down is running: wait until it has finished"
             raise ClusterError(words) from None
         yield
 
 
 def state() -> Cluster | None:
-    """The cluster that is up; None where there is none, or only a part of one."""
+    """The cluster that is up; None if there is none or it is incomplete."""
     try:
         (link,) = json.loads(call("ip", "-n", SWITCH, "-json", "link", "show", "eth0"))
         return Cluster(**json.loads(link["ifalias"]))
@@ -139,22 +139,22 @@ def state() -> Cluster | None:
 def up(cluster: Cluster) -> None:
     bits(cluster.rate)
     if cluster.delay and not re.fullmatch(r"\d+(\.\d+)?(s|ms|us)", cluster.delay):
-        raise ClusterError(f"unusable delay {cluster.delay!r}: give one such as 1ms or 500us", 2)
-    with alone():
+        raise ClusterError(f"unusable delay {cluster.delay!r}: use a form like 1ms or 500us", 2)
+    with exclusive():
         if namespaces():
-            raise ClusterError("a cluster, or a part of one, is up: scripts/cluster down first")
+            raise ClusterError("a cluster, or part of one, is up: scripts/cluster down first")
         try:
             build(cluster)
         except BaseException as error:
-            heed(signals=False)
+            handle_signals(False)
             remove()
             if isinstance(error, ClusterError):
-                raise ClusterError(f"{error}; nothing is left of it", error.status) from None
+                raise ClusterError(f"{error}; everything was removed again", error.status) from None
             raise
 
 
 def build(cluster: Cluster) -> None:
-    """The switch needs an address for mpirun only; there is nowhere that it could route."""
+    """Create switch, hosts and links; the switch has an address for mpirun only."""
     call("ip", "netns", "add", SWITCH)
     inside = ("ip", "-n", SWITCH)
     call(*inside, "link", "set", "lo", "up")
@@ -191,15 +191,15 @@ def shape(namespace: str, link: str, rate: str, delay: str | None) -> None:
 
 
 def bits(rate: str) -> float:
-    """Bits a second. tc's bps are bytes, and a bare number is bits."""
+    """Bits per second; in the units of tc, bps are bytes per second, and a plain number is bits."""
     match = re.fullmatch(r"(\d+\.?\d*)(?:([kmgt]i?)?(bit|bps))?", rate.lower())
     if not match or not float(match[1]):
-        raise ClusterError(f"unusable rate {rate!r}: give one such as 100mbit or 1gbit", 2)
+        raise ClusterError(f"unusable rate {rate!r}: use a form like 100mbit or 1gbit", 2)
     return float(match[1]) * UNITS[match[2] or ""] * (8 if match[3] == "bps" else 1)
 
 
 def remove() -> None:
-    """Links go with their namespaces, and namespaces with their last process."""
+    """End the processes and delete the namespaces, and with them their links."""
     send(signal.SIGTERM, processes())
     end()
     failures = []
@@ -213,6 +213,6 @@ def remove() -> None:
 
 
 def down() -> None:
-    with alone():
-        heed(signals=False)
+    with exclusive():
+        handle_signals(False)
         remove()

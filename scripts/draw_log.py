@@ -1,4 +1,4 @@
-"""Draw a training log: python scripts/draw_log.py run.jsonl run.png (needs nnmpi[plot])."""
+"""Plot a training log: python scripts/draw_log.py run.jsonl run.png (needs nnmpi[plot])."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 
 
 def main(log: str, picture: str) -> None:
-    """Loss above, accuracy below, epoch by epoch."""
+    """Plot the loss above and the accuracy below, by epoch."""
     events = [json.loads(line) for line in Path(log).read_text(encoding="utf-8").splitlines()]
     start = next(e for e in events if e["event"] == "start")
     epochs = [e for e in events if e["event"] == "epoch"]

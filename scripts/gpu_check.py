@@ -1,4 +1,4 @@
-"""What scripts/gpu_check runs: tests on the GPU, a benchmark there, and one JSON about both."""
+"""Run by scripts/gpu_check: tests and a benchmark on the GPU, and one JSON file with both."""
 
 import argparse
 import json
@@ -23,11 +23,11 @@ TESTS = (
     "tests/base/test_keyed.py",
     "tests/strict/test_strict_training.py",
 )
-"""Gradients of every op against float64 on the CPU, randomness, and whole training steps."""
+"""Gradients of every op against float64 on the CPU, random numbers, and training steps."""
 
 
 def describe(device: str) -> dict[str, Any]:
-    """What the figures have to be read with: the GPU and the versions."""
+    """The GPU and the versions that the figures belong to."""
     about = {
         "gpu": "none: the stand-in was checked",
         "nnmpi": nnmpi.__version__,
@@ -45,7 +45,7 @@ def describe(device: str) -> dict[str, Any]:
 
 
 def run_tests(device: str, folder: Path) -> dict[str, Any]:
-    """The engine's tests with their arrays on the device: how many passed, and what failed."""
+    """Run the engine's tests on the device; counts of passed and skipped tests, and failures."""
     report = folder / "tests.xml"
     command = [
         sys.executable,
@@ -69,7 +69,7 @@ def run_tests(device: str, folder: Path) -> dict[str, Any]:
 
 
 def run_benchmark(device: str, folder: Path, rounds: int) -> list[Any]:
-    """The rows of benchmarks/training.py on the device."""
+    """Run benchmarks/training.py on the device; its rows."""
     out = folder / "rows.json"
     command = [sys.executable, "benchmarks/training.py", "--device", device, "--json", str(out)]
     subprocess.run([*command, "--rounds", str(rounds)], cwd=ROOT, check=True)
@@ -78,7 +78,7 @@ def run_benchmark(device: str, folder: Path, rounds: int) -> list[Any]:
 
 
 def main() -> int:
-    """Check, write, and say where; 1 if a test failed, 2 if there is no GPU."""
+    """Run everything and write the file. Exit status: 1 if a test failed, 2 without a GPU."""
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--stand-in", action="store_true", help="try this script without a GPU")
     p.add_argument("--rounds", type=int, default=21, help="of the benchmark")

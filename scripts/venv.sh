@@ -1,17 +1,17 @@
-# Sourced by the scripts beside it, from the root of the repository:
+# Sourced by the other scripts, from the root of the repository:
 #
-#   make_venv EXTRAS    makes .venv with nnmpi (editable) and these extras in it,
-#                       "" or names separated by commas, where that is not done already
+#   make_venv EXTRAS    makes .venv with nnmpi (editable) and these extras ("" or names
+#                       separated by commas), unless that is done already
 #
 # and then puts .venv/bin, with its python and mpirun, first on PATH.
 #
-# .venv/nnmpi-stamp says what is in there: a key of the place and of the files that
-# name the requirements, then the extras. It reads "unfinished" while work goes on,
-# so whatever an interruption leaves behind is recognised and made anew.
+# .venv/nnmpi-stamp describes its content: a checksum of the path and of the files with
+# the requirements, then the extras. It is "unfinished" during installation, so that an
+# interrupted installation is recognised and repeated.
 
-unset PYTHONHOME # it would send the environment's python elsewhere
+unset PYTHONHOME # it would override the location of the environment
 
-# Open MPI refuses to start as root unless told twice that this is meant.
+# Open MPI refuses to run as root unless both variables are set.
 if [ "$(id -u)" -eq 0 ]; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
@@ -20,12 +20,12 @@ make_venv() {
     local path
     for path in . .venv quickstart .*_cache; do
         if [ -e "$path" ] && [ ! -w "$path" ]; then
-            echo "$(id -un) may not write $PWD/$path: another user made it, who can also remove it" >&2
+            echo "$(id -un) cannot write $PWD/$path, which another user made: ask them to remove it" >&2
             return 1
         fi
     done
 
-    # Two scripts started together take turns, where the system has flock.
+    # A lock against a second script, where the system has flock.
     (
         if command -v flock >/dev/null; then
             flock 9 || true
@@ -44,8 +44,8 @@ _make_venv() {
         return
     fi
     if { [ -e .venv ] || [ -L .venv ]; } && ! _venv_usable "$found" "$key"; then
-        echo "making .venv anew: this one is unfinished, broken or from another place"
-        # bin first: what an interrupted rm leaves must not pass for an environment
+        echo "making .venv again: it is unfinished, broken or from another path"
+        # bin first: after an interrupted rm the rest must not look like an environment
         output=$(rm -rf .venv/bin .venv 2>&1) || _venv_failed "${output##*$'\n'}" "rm -rf .venv"
         found=""
     fi
@@ -60,12 +60,12 @@ _make_venv() {
     output=$(.venv/bin/python -m pip install --disable-pip-version-check --no-input \
         --editable ".${extras:+[$extras]}" 2>&1) || _venv_failed "$output" "pip install"
     if [ "${found%% *}" = "$key" ]; then
-        extras="${have:+$have,}$extras" # the same requirements as before, so what was there still counts
+        extras="${have:+$have,}$extras" # same requirements, so earlier extras are still installed
     fi
     echo "$key $extras" >"$stamp"
 }
 
-# Two checksums, "place-requirements"; cksum is the one tool for it that is everywhere.
+# Two checksums, "path-requirements"; cksum is the only such tool on every system.
 _venv_key() {
     local place requirements
     place=$(pwd -P | cksum)
@@ -73,7 +73,7 @@ _venv_key() {
     echo "${place%% *}-${requirements%% *}"
 }
 
-# Whether the comma list $1 has every name of the comma list $2.
+# Whether the comma-separated list $1 contains every name of the list $2.
 _includes() {
     local name
     for name in ${2//,/ }; do
@@ -84,9 +84,9 @@ _includes() {
     done
 }
 
-# Whether to build on the .venv there is: not if its stamp says that it is unfinished
-# or was made in another place, to which its scripts still point. One without a stamp
-# is somebody's own, and welcome if it works.
+# Whether to use the existing .venv: not if its stamp says that it is unfinished or was
+# made at another path, to which its scripts still point. One without a stamp was made
+# by the user, and is used if it works.
 _venv_usable() {
     local found="$1" key="$2"
     if [ -n "$found" ] && [ "${found%%-*}" != "${key%%-*}" ]; then
@@ -99,7 +99,7 @@ _venv_works() {
     .venv/bin/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 }
 
-# Prints the first Python that will do, or says in one line what is missing.
+# Prints the first suitable Python, or what is missing.
 _find_python() {
     local python bare=""
     for python in ${PYTHON:+"$PYTHON"} python3 python3.14 python3.13 python3.12 python3.11 python; do
@@ -112,7 +112,7 @@ _find_python() {
         fi
     done
     if [ -n "$bare" ]; then
-        # Debian and its kin keep ensurepip in a package of its own.
+        # Debian and its derivatives have ensurepip in a separate package.
         echo "$bare cannot make virtual environments: apt-get install python3-venv" >&2
     else
         echo "nnmpi needs Python 3.11 or newer: install it, or name one, as in PYTHON=/path/to/python3 $0" >&2
@@ -122,6 +122,6 @@ _find_python() {
 
 _venv_failed() {
     printf '%s\n' "$1" >&2
-    echo "$2 failed; what it said is above" >&2
+    echo "$2 failed, see its output above" >&2
     exit 1
 }

@@ -1,4 +1,4 @@
-"""scripts/cluster: two hosts that talk, what it refuses, and that it leaves nothing behind."""
+"""scripts/cluster: two hosts that communicate, its errors, and that it leaves nothing behind."""
 
 import json
 import os
@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "cluster"
 NETNS = Path("/var/run/netns")
 PATIENCE = 20.0  # seconds
-# The script where the answers of the system are made up.
-ELSEWHERE = """
+# Runs the script with a fake platform and user.
+FAKE_SYSTEM = """
 import os, runpy, socket, subprocess, sys, tempfile
 sys.path.insert(0, os.path.dirname(sys.argv[1]))
 os.geteuid = lambda: {user}
@@ -54,7 +54,7 @@ class Told(NamedTuple):
 
 
 def run(*words: str | Path, **options: object) -> Told:
-    """One command; where it takes too long it is asked to clean up, and then killed."""
+    """Run a command; after a timeout it is terminated, then killed."""
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(words, text=True, start_new_session=True, **pipes, **options) as process:
         try:
@@ -89,15 +89,15 @@ def processes_inside() -> list[str]:
 def wait_for(what: Callable[[], bool]) -> None:
     end = time.monotonic() + PATIENCE
     while not what():
-        assert time.monotonic() < end, "it took too long"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
 def allowed() -> None:
-    """Skips where this machine cannot have a cluster, or somebody is using it."""
+    """Skips if this machine cannot run a cluster, or one is up."""
     if sys.platform != "linux":
-        pytest.skip("network namespaces are Linux's")
+        pytest.skip("network namespaces need Linux")
     if os.geteuid() != 0:
         pytest.skip("network namespaces need root")
     if not shutil.which("ip") or not shutil.which("tc"):
@@ -114,7 +114,7 @@ def allowed() -> None:
 
 @pytest.fixture
 def clean(allowed: None) -> Iterator[None]:
-    """Whatever a test does, its cluster is gone afterwards."""
+    """Removes the cluster after the test, and checks that nothing is left."""
     before = links()
     yield
     told = cluster("down")
@@ -129,18 +129,18 @@ def two(clean: None) -> None:
 
 @pytest.fixture
 def slow_tc(tmp_path: Path) -> Path:
-    """A folder with a tc that does its work twice, and then only says so and waits."""
+    """A folder with a `tc` that works twice, then waits and fails."""
     tc = tmp_path / "tc"
     tc.write_text(
         f"#!/bin/sh\necho >>{tmp_path}/calls\n"
         f'[ "$(wc -l <{tmp_path}/calls)" -gt 2 ] || exec {shutil.which("tc")} "$@"\n'
-        'sleep "${STUCK:-0}"\necho "no more of that" >&2\nexit 1\n'
+        'sleep "${STUCK:-0}"\necho "stuck" >&2\nexit 1\n'
     )
     tc.chmod(0o755)
     return tmp_path
 
 
-# ---- what it refuses
+# ---- errors
 
 
 @pytest.mark.parametrize(
@@ -156,14 +156,14 @@ def slow_tc(tmp_path: Path) -> Path:
         (["run", "--", "python"], "arguments are required: -n"),
     ],
 )
-def test_unusable_arguments_get_one_line(words: list[str], answer: str) -> None:
+def test_unusable_arguments_are_reported_in_one_line(words: list[str], answer: str) -> None:
     told = cluster(*words)
     assert (told.status, told.out) == (2, "")
     assert re.fullmatch(r"scripts/cluster: .*; see scripts/cluster --help\n", told.err)
     assert answer in told.err
 
 
-def test_help_is_for_everybody() -> None:
+def test_help_needs_no_root() -> None:
     told = cluster("--help")
     assert (told.status, told.err) == (0, "")
     assert told.out.count("scripts/cluster") == 4
@@ -173,23 +173,23 @@ def test_help_is_for_everybody() -> None:
 @pytest.mark.parametrize(
     ("user", "system", "answer"),
     [
-        (0, "darwin", "network namespaces are Linux's: this system has none"),
+        (0, "darwin", "network namespaces need Linux"),
         (1000, "linux", "network namespaces need root: sudo scripts/cluster ..."),
         (0, "linux", "no ip on PATH: install iproute2"),
     ],
 )
 @pytest.mark.parametrize("verb", ["up", "run", "status", "down"])
-def test_elsewhere_it_says_what_is_missing(
+def test_missing_requirements_are_reported(
     tmp_path: Path, verb: str, user: int, system: str, answer: str
 ) -> None:
     words = [verb, "-n", "2", "--", "true"] if verb == "run" else [verb]
-    code = ELSEWHERE.format(user=user, system=system)
+    code = FAKE_SYSTEM.format(user=user, system=system)
     told = run(sys.executable, "-c", code, str(SCRIPT), *words, env={"PATH": str(tmp_path)})
     assert told == Told(2, "", f"scripts/cluster: {answer}\n")
 
 
 @pytest.mark.usefixtures("clean")
-def test_with_nothing_up_it_says_what_to_do() -> None:
+def test_the_errors_when_no_cluster_is_up() -> None:
     for words in (["run", "-n", "2", "--", "true"], ["status"]):
         line = "scripts/cluster: no cluster is up: scripts/cluster up first\n"
         assert cluster(*words) == Told(1, "", line)
@@ -197,29 +197,29 @@ def test_with_nothing_up_it_says_what_to_do() -> None:
     for words in (["--rate", "fast"], ["--rate", "0mbit"], ["--delay", "long"]):
         told = cluster("up", *words)
         assert (told.status, told.out, ours()) == (2, "", [])
-        assert re.fullmatch(r"scripts/cluster: unusable .*: give one such as .*\n", told.err)
+        assert re.fullmatch(r"scripts/cluster: unusable .*: use a form like .*\n", told.err)
 
 
 # ---- ranks
 
 
 @pytest.mark.usefixtures("two")
-def test_hosts_have_names_and_talk_at_the_rate() -> None:
+def test_hosts_have_names_and_communicate_at_the_rate() -> None:
     told = cluster("run", "-n", "4", "--timeout", "15", "--", sys.executable, "-c", TALK)
     assert told.status == 0, told.err
     seen = json.loads(told.out)
     assert seen["hosts"] == ["nnmpi1", "nnmpi2", "nnmpi1", "nnmpi2"]
     assert seen["groups"] == [[0, 2], [1, 3], [0, 2], [1, 3]]
-    assert seen["took"] > 0.1  # 160 ms by the rate, less what the buckets hold
+    assert seen["took"] > 0.1  # 160 ms at this rate, minus the content of the buckets
     assert (seen["directory"], seen["threads"]) == (os.getcwd(), "1")
 
 
 @pytest.mark.usefixtures("two")
-def test_ranks_may_fill_hosts_and_their_status_is_kept() -> None:
+def test_ranks_can_fill_hosts_and_their_status_is_returned() -> None:
     told = cluster("run", "-n", "3", "--per-host", "2", "--", "sh", "-c", "hostname; exit 0")
     assert (told.status, sorted(told.out.split())) == (0, ["nnmpi1", "nnmpi1", "nnmpi2"])
     told = cluster("run", "-n", "3", "--per-host", "1", "--", "true")
-    line = "3 ranks, 1 to a host, need 3 hosts, not 2: lower -n or raise --per-host"
+    line = "3 ranks, 1 per host, need 3 hosts, but 2 are up: lower -n or raise --per-host"
     assert told == Told(2, "", f"scripts/cluster: {line}\n")
     assert cluster("run", "-n", "1", "--", "sh", "-c", "exit 7").status == 7
     told = cluster("up")
@@ -231,7 +231,7 @@ def test_ranks_may_fill_hosts_and_their_status_is_kept() -> None:
 @pytest.mark.usefixtures("two")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
-    """The ranks ignore polite requests, and one of their children leaves their group."""
+    """The ranks ignore SIGINT and SIGTERM, and one of their children leaves the process group."""
     rank = f"trap '' INT TERM; setsid sleep 60 & touch {tmp_path}/$(hostname); sleep 60; sleep 60"
     words = (sys.executable, SCRIPT, "run", "-n", "2", "--", "sh", "-c", rank)
     bystander = subprocess.Popen(["ip", "netns", "exec", "nnmpi1", "sleep", "60"])
@@ -250,14 +250,14 @@ def test_an_interrupted_run_leaves_no_process(tmp_path: Path, number: signal.Sig
             bystander.wait()
 
 
-# ---- up that does not come to its end
+# ---- an `up` that fails
 
 
 @pytest.mark.usefixtures("clean")
-def test_a_failure_half_way_leaves_nothing(slow_tc: Path) -> None:
+def test_a_failed_up_leaves_nothing(slow_tc: Path) -> None:
     told = cluster("up", "--hosts", "3", PATH=f"{slow_tc}:{os.environ['PATH']}")
     assert (told.status, told.out, ours()) == (1, "", [])
-    line = r"scripts/cluster: `tc -n nnmpi2 qdisc add .*` failed: no more of that; nothing is .*\n"
+    line = r"scripts/cluster: `tc -n nnmpi2 qdisc add .*` failed: stuck; everything was .*\n"
     assert re.fullmatch(line, told.err)
 
 
@@ -278,8 +278,8 @@ def test_an_interrupted_up_leaves_nothing(slow_tc: Path, number: signal.Signals)
 
 
 @pytest.mark.usefixtures("clean")
-def test_a_half_made_cluster_is_known_and_removed() -> None:
-    """As a kill -9 leaves it; the fixture sees that `down` removes it."""
+def test_an_incomplete_cluster_is_reported_and_removed() -> None:
+    """As a kill -9 leaves it; the fixture checks that `down` removes it."""
     for name in ("nnmpi0", "nnmpi1"):
         run("ip", "netns", "add", name)
     for words in (["run", "-n", "2", "--", "true"], ["status"], ["up"]):
@@ -289,12 +289,12 @@ def test_a_half_made_cluster_is_known_and_removed() -> None:
 
 
 @pytest.mark.usefixtures("clean")
-def test_a_delay_is_there_or_refused() -> None:
+def test_a_delay_is_added_or_refused() -> None:
     told = cluster("up", "--hosts", "2", "--delay", "20ms")
     if told.status:
         assert (told.status, told.out, ours()) == (2, "", [])
         assert re.fullmatch("scripts/cluster: --delay needs a kernel with netem: .*\n", told.err)
-        pytest.skip("this kernel has no netem, and the script says so")
+        pytest.skip("this kernel has no netem, and the script reports it")
     assert told.out == "2 hosts, 1gbit each way, 20ms of added delay\n"
     told = cluster("run", "-n", "2", "--", sys.executable, "-c", TALK)
     assert json.loads(told.out)["took"] > 0.04
