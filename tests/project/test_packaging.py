@@ -130,17 +130,20 @@ def test_one_idea_a_file():
     assert {path.name: n for path, n in lines.items() if n > MAX_LINES} == {}
 
 
-def test_the_slurm_script_starts_one_rank_a_core_on_two_nodes(tmp_path):
-    """With a stand-in for srun, which is told where to train and what to write."""
-    (tmp_path / "srun").write_text('#!/bin/sh\necho "$OPENBLAS_NUM_THREADS" "$@"\n')
-    (tmp_path / "srun").chmod(0o755)
+def test_the_slurm_script_starts_one_rank_per_core_on_two_nodes(tmp_path):
+    """With a stand-in for mpirun, which prints its arguments and its process id.
+
+    mpirun replaces the script: Slurm sends SIGUSR1 to the process that it started.
+    """
+    (tmp_path / "mpirun").write_text('#!/bin/sh\necho "$OPENBLAS_NUM_THREADS" "$@"\necho $$ >&2\n')
+    (tmp_path / "mpirun").chmod(0o755)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "activate").write_text("")
     script = ROOT / "scripts" / "slurm" / "train.sbatch"
-    run = subprocess.run(
+    with subprocess.Popen(
         ["bash", script, "--model", "mnist-cnn"],
-        capture_output=True,
-        check=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         env={
             "PATH": f"{tmp_path}:{os.environ['PATH']}",
@@ -148,8 +151,11 @@ def test_the_slurm_script_starts_one_rank_a_core_on_two_nodes(tmp_path):
             "SLURM_JOB_ID": "7",
             "SLURM_CPUS_PER_TASK": "1",
         },
-    )
-    assert run.stdout.startswith("1 --mpi=pmix")
-    assert run.stdout.endswith("--save nnmpi-7.safetensors --model mnist-cnn\n")
+    ) as process:
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert int(err) == process.pid
+    assert out.startswith("1 python -m nnmpi.train ")
+    assert out.endswith("--save nnmpi-7.safetensors --model mnist-cnn\n")
     asked = re.findall(r"^#SBATCH (--\S+)$", script.read_text(), re.M)
-    assert {"--nodes=2", "--cpus-per-task=1", "--signal=USR1@120"} <= {*asked}
+    assert {"--nodes=2", "--cpus-per-task=1", "--signal=B:USR1@120"} <= {*asked}
