@@ -137,7 +137,7 @@ def site(inside: int = 3) -> tuple[str, int]:
         frame = sys._getframe(inside)
     except ValueError:  # called by the interpreter itself, as at its end
         frame = sys._getframe(1)
-    while frame.f_back is not None and (frame.f_globals.get("__package__") or "").startswith(COMM):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(COMM):
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
 
