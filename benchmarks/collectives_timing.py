@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
+import network_fit
 import numpy as np
 from numpy.typing import NDArray
 from timing import size_name
@@ -16,7 +17,6 @@ from timing import size_name
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.price import Network, price
 from nnmpi.comm import Comm
-from nnmpi.comm.allreduce import measure
 from nnmpi.comm.transport.mpi import MPI  # which starts it quietly
 
 REFERENCE = "MPI_Allreduce"
@@ -188,13 +188,13 @@ def _part(rank: int) -> Floats:
 
 def fit(comm: Comm) -> tuple[Network, list[float]]:
     """The fitted network, and the times of further ping-pongs relative to the fit."""
-    network = measure.network(comm)
+    network = network_fit.network(comm)
     off = []
-    for nbytes in measure.SIZES:
+    for nbytes in network_fit.SIZES:
         line = network.link.alpha + nbytes * network.link.beta
-        seconds = measure.ping_pong(comm, nbytes)
+        seconds = network_fit.ping_pong(comm, nbytes)
         off.append(seconds / line)
-        if seconds * measure.TURNS > measure.LONG:
+        if seconds * network_fit.TURNS > network_fit.LONG:
             break
     return network, off
 

@@ -1,20 +1,23 @@
-"""What ranks tell each other of an error that only some of them have met with."""
+"""The messages with which ranks tell each other of an error (see Comm.agree)."""
 
 from nnmpi.comm.transport.base import OtherRankError
 
-MOST = 500  # bytes of a message that is sent on
+LONGEST = 500  # bytes
 
 
-def told(error: BaseException | None) -> bytes:
-    """What another rank is told of it; nothing of None alone."""
+def encode(error: BaseException | None) -> bytes:
+    """The message of an error, which is never empty; empty where there is no error."""
     if error is None:
         return b""
     text = str(error).strip() or type(error).__name__
-    return text.encode(errors="replace")[:MOST]
+    return text.encode(errors="replace")[:LONGEST]
 
 
-def outcome(rank: int, failed: int, error: BaseException | None, text: bytes) -> BaseException:
-    """What a rank raises if `failed` is the first rank with an error, which told this text."""
+def error_of(rank: int, failed: int, error: BaseException | None, text: bytes) -> BaseException:
+    """What `rank` raises, where `failed` is the first rank with an error, and `text` its message.
+
+    `error` is the rank's own.
+    """
     if rank == failed and error is not None:
         return error
     other = OtherRankError(f"rank {failed}: {text.decode(errors='ignore')}")

@@ -1,18 +1,20 @@
-"""From the array that a user hands over to the flat buffer that collectives work on."""
+"""From the array that a user passes to the flat buffer that collectives work on."""
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from nnmpi.comm.allreduce.interpreter import Array, Steps, wide
+from nnmpi.comm.progress.steps import Steps, then
+
+Array: TypeAlias = NDArray[Any]
 
 
 def flat(array: Any, call: str) -> Array:
-    """The array as one row: its own memory if that is in order, else a copy (see `put_back`)."""
+    """The array as one row: its own memory where that is contiguous, else a copy (`put_back`)."""
     check_array(array, call)
     if type(array) is not np.ndarray:
-        array = np.asarray(array)  # a matrix or a masked array has ways of its own
+        array = np.asarray(array)  # subclasses (matrix, masked array) index and reshape otherwise
     if not array.flags.writeable:
         raise ValueError(f"{call} works in place, and this array is read-only: pass a copy")
     row: Array = array if array.flags.c_contiguous else np.ascontiguousarray(array)
@@ -20,14 +22,14 @@ def flat(array: Any, call: str) -> Array:
 
 
 def check_array(array: Any, call: str) -> None:
-    """Only NumPy's own have memory that MPI may work on."""
+    """Only NumPy's own arrays have memory that MPI can use."""
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{call} takes a NumPy array, not {type(array).__name__}")
     check_dtype(array.dtype, call)
 
 
 def check_dtype(dtype: np.dtype[Any], call: str) -> None:
-    """Only numbers as this machine has them can be summed, or sent as bytes."""
+    """Only numbers in this machine's byte order can be summed, or sent as bytes."""
     if not (dtype.kind in "biufc" or is_bfloat16(dtype)) or not dtype.isnative:
         raise TypeError(
             f"{call} takes numbers in this machine's byte order, not {dtype}: convert with astype"
@@ -39,23 +41,19 @@ def is_bfloat16(dtype: np.dtype[Any]) -> bool:
     return dtype.name == "bfloat16"
 
 
-def put_back(steps: Steps, flat: Array, array: Array) -> Steps:
-    """The steps, and then what they made of the copy, where the array's memory is not in order."""
+def accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The type in which numbers of this one are summed: float32 for 16-bit floats."""
+    half = dtype.itemsize == 2 and dtype.kind in "fV"
+    return np.dtype(np.float32) if half else dtype
+
+
+def put_back(steps: Steps, row: Array, array: Array) -> Steps:
+    """The steps, and then, where `flat` has made a copy, its values in the user's array."""
     if array.flags.c_contiguous:
         return steps
-    return _and_then(steps, lambda: array.__setitem__(..., flat.reshape(array.shape)))
+    return then(steps, lambda: array.__setitem__(..., row.reshape(array.shape)))
 
 
-def _and_then(steps: Steps, f: Callable[[], None]) -> Steps:
-    yield from steps
-    f()
-
-
-def words(flat: Array) -> Array:
-    """The same memory as integers, where the numbers are only moved and need no finer sums."""
-    return flat if wide(flat.dtype) == flat.dtype else flat.view(np.uint16)
-
-
-def pieces(data: Array, most: int) -> list[Array]:
-    """Cut so that none has more elements than that; one empty piece if there is nothing."""
-    return [data[i : i + most] for i in range(0, max(data.size, 1), most)]
+def as_integers(row: Array) -> Array:
+    """16-bit floats as integers of that size, for collectives that only move them."""
+    return row if accumulator(row.dtype) == row.dtype else row.view(np.uint16)

@@ -1,4 +1,4 @@
-"""Comm: ranks that work together, and everything they can do together."""
+"""Comm: ranks, messages between them, and collectives."""
 
 import operator
 from collections.abc import Mapping
@@ -12,25 +12,26 @@ from nnmpi.collectives import algorithms
 from nnmpi.collectives.step import Algorithm, cut, rooted
 from nnmpi.comm import agree
 from nnmpi.comm.allreduce import autotune
-from nnmpi.comm.allreduce.dispatch import NAMES, TOGETHER, Ways
-from nnmpi.comm.allreduce.interpreter import Array, Runner, Steps
-from nnmpi.comm.arrays import check_array, flat, pieces, put_back, words
-from nnmpi.comm.debug.call_log import Call, Guard, site
-from nnmpi.comm.debug.calls import Calls
-from nnmpi.comm.progress.helper_thread import background
+from nnmpi.comm.allreduce.dispatch import NAMES, THROUGH_MEMORY, AllReduceDispatch
+from nnmpi.comm.allreduce.interpreter import Interpreter
+from nnmpi.comm.arrays import Array, as_integers, check_array, flat, put_back
+from nnmpi.comm.call_log import Call, CallLog, call_site
+from nnmpi.comm.calls import Calls
+from nnmpi.comm.progress.helper_thread import progress_thread
+from nnmpi.comm.progress.steps import Steps
 from nnmpi.comm.progress.work import Progress, Work
-from nnmpi.comm.shared_memory import Common, Shared, room
-from nnmpi.comm.transport.base import TAGS, AbortedError, Ledger, NoRoomError, Transport
+from nnmpi.comm.shared_memory import NodeMemory, SharedBuffer, checked_size
+from nnmpi.comm.transport.base import TAGS, AbortedError, Ledger, NoRoomError, Transport, pieces
 
-KNOWN = frozenset(NAMES)
+ALL_REDUCES = frozenset(NAMES)
 
 
 class Comm:
     """`size` ranks, of which this is `rank`.
 
     Collectives work in place, on arrays of one length and type on all ranks, and every rank calls
-    the same ones in the same order; NNMPI_DEBUG=collectives finds out where that is not so, and
-    without it MPI may well give wrong sums silently. The same algorithm on the same ranks gives the
+    the same ones in the same order. Where ranks do not, MPI may give wrong sums silently, and
+    NNMPI_DEBUG=collectives raises MismatchError. The same algorithm on the same ranks gives the
     same bits. A rank uses its Comms from one thread.
     """
 
@@ -38,39 +39,40 @@ class Comm:
         self, transport: Transport, name: str = "world", progress: Progress | None = None
     ) -> None:
         self.rank, self.size, self.name = transport.rank, transport.size, name
-        self._progress = progress or Progress(Guard())
-        self._talk, self._wire = transport, transport.duplicate()
-        self._runner = Runner(self._wire)
-        self._ways = Ways(self._wire, self._runner)
+        self._progress = progress or Progress(CallLog())
+        # messages of the user and those of collectives must not match each other
+        self._p2p, self._transport = transport, transport.duplicate()
+        self._interpreter = Interpreter(self._transport)
+        self._dispatch = AllReduceDispatch(self._transport, self._interpreter)
         self._choice: autotune.Choice | None = None
-        self._parts = 0
-        self._calls = Calls(name, self._wire, self._progress)
+        self._splits = 0
+        self._calls = Calls(name, self._transport, self._progress)
 
     @property
     def any_thread(self) -> bool:
-        """Whether other threads than the rank's own may push messages (see `background`)."""
-        return self._wire.any_thread
+        """Whether several threads may call MPI (MPI_THREAD_MULTIPLE; see `progress_thread`)."""
+        return self._transport.any_thread
 
     @property
     def ledger(self) -> Ledger:
-        """Messages and bytes of this rank so far, by peer."""
-        return self._wire.ledger
+        """Messages and bytes that this rank has sent and received, by peer."""
+        return self._transport.ledger
 
     def all_reduce(self, array: Array, algorithm: str = "auto") -> None:
         """Replaces the array on every rank by its sum over the ranks."""
-        self._progress.finish(*self._all_reduce(array, algorithm, starts=False), self._wire)
+        self._progress.finish(*self._all_reduce(array, algorithm, starts=False), self._transport)
 
     def start(self, array: Array, algorithm: str = "auto") -> Work:
-        """Begins an all-reduce. The array has to be left alone until the work is complete.
+        """Starts an all-reduce. The array must not be touched until the work is complete.
 
-        The first `auto` of a Comm, and the first `shared` of a size, wait for all ranks to come.
+        The first `auto` of a Comm, and the first `shared` of a size, wait for all ranks.
         """
-        return self._calls.work(*self._all_reduce(array, algorithm, starts=True))
+        return self._calls.start(*self._all_reduce(array, algorithm, starts=True))
 
     def reduce_scatter(self, array: Array, algorithm: str = "ring") -> Array:
         """Sums this rank's chunk of the array over the ranks, and returns it: a view of the array.
 
-        The rest of the array is used up: afterwards it means nothing.
+        The rest of the array is overwritten with intermediate results.
         """
         plan = _named(algorithms.REDUCE_SCATTERS, algorithm, "reduce_scatter")
         row = flat(array, "reduce_scatter")
@@ -82,7 +84,7 @@ class Comm:
         return row[self.chunk(row.size)]
 
     def all_gather(self, array: Array, algorithm: str = "ring") -> None:
-        """Fills the array, of which every rank brings its own chunk, with the chunks of all."""
+        """Fills the array, of which every rank contributes its chunk, with the chunks of all."""
         plan = _named(algorithms.ALL_GATHERS, algorithm, "all_gather")
         self._in_place("all_gather", algorithm, plan, array, moves_only=True)
 
@@ -93,7 +95,7 @@ class Comm:
         self._in_place("broadcast", algorithm, plan, array, root, moves_only=True)
 
     def reduce(self, array: Array, root: int = 0, algorithm: str = "tree") -> None:
-        """Replaces the array on `root` by its sum over the ranks; the others keep theirs."""
+        """Replaces the array on `root` by its sum over the ranks; the others' arrays are kept."""
         root = self._rank(root)
         plan = rooted(_named(algorithms.REDUCES, algorithm, "reduce"), root)
         flat(array, "reduce")
@@ -101,13 +103,13 @@ class Comm:
         self._in_place("reduce", algorithm, plan, own, root)
 
     def chunk(self, n: int) -> slice:
-        """Which of n elements belong to this rank in `reduce_scatter` and `all_gather`."""
+        """Which of n elements are this rank's in `reduce_scatter` and `all_gather`."""
         return slice(cut(n, self.size, self.rank), cut(n, self.size, self.rank + 1))
 
     def carry_out(self, algorithm: Algorithm, array: Array) -> None:
-        """Carries out a plan of your own, proved by `nnmpi.collectives.verify.verify(plan, p)`.
+        """Carries out an algorithm of yours; `nnmpi.collectives.verify.verify` proves it first.
 
-        Make a plan once: what a rank does is worked out, and kept, for each.
+        Make an algorithm once and use it again: each rank keeps the moves it has derived from it.
         """
         if not isinstance(algorithm, Algorithm):
             raise TypeError(f"carry_out takes an Algorithm, not {type(algorithm).__name__}")
@@ -117,81 +119,80 @@ class Comm:
 
     def barrier(self) -> None:
         """Returns when every rank has called it."""
-        self._calls.meet(self._calls.note("barrier"))
+        self._calls.barrier(self._calls.log("barrier"))
 
     def isend(self, array: Array, to: int, tag: int = 0) -> Work:
-        """Begins to send. The array may change only when the work is complete."""
+        """Starts to send. The array must not change until the work is complete."""
         to, tag = self._rank(to), _tag(tag)
         check_array(array, "isend")
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        post = partial(self._talk.isend, to=to, tag=tag)
-        call = Call(self.name, -1, "isend", "", array.dtype, array.size, to, *site(1))
+        post = partial(self._p2p.isend, to=to, tag=tag)
+        call = Call(self.name, -1, "isend", "", array.dtype, array.size, to, *call_site(1))
         with self._progress.lock:
-            posted = [post(part) for part in pieces(data, self._talk.piece)]
-            return self._calls.work(iter([posted]), call)
+            posted = [post(part) for part in pieces(data, self._p2p.message_limit)]
+            return self._calls.start(iter([posted]), call)
 
     def irecv(self, array: Array, source: int, tag: int = 0) -> Work:
-        """Begins to receive into the array, which must be as long as what is sent."""
+        """Starts to receive into the array, which must be as long as the array that is sent."""
         source, tag = self._rank(source), _tag(tag)
         row = flat(array, "irecv")
-        post = partial(self._talk.irecv, source=source, tag=tag)
-        call = Call(self.name, -1, "irecv", "", row.dtype, row.size, source, *site(1))
+        post = partial(self._p2p.irecv, source=source, tag=tag)
+        call = Call(self.name, -1, "irecv", "", row.dtype, row.size, source, *call_site(1))
         with self._progress.lock:
-            posted = [post(part) for part in pieces(row.view(np.uint8), self._talk.piece)]
-            return self._calls.work(put_back(iter([posted]), row, array), call)
+            posted = [post(part) for part in pieces(row.view(np.uint8), self._p2p.message_limit)]
+            return self._calls.start(put_back(iter([posted]), row, array), call)
 
-    def background(self, pause: float = 2e-4) -> AbstractContextManager[None]:
-        """While it is open, a thread pushes forward what this rank has under way, on any Comm.
+    def progress_thread(self, pause: float = 2e-4) -> AbstractContextManager[None]:
+        """A context in which a thread progresses the works of this rank, on all its Comms.
 
-        It looks every `pause` seconds. Works may still be under way when it closes.
+        It polls every `pause` seconds. Works need not be complete when the context ends.
         """
-        if not self._wire.any_thread:
+        if not self._transport.any_thread:
             raise ValueError(
-                "MPI was not started with THREAD_MULTIPLE, so no thread can push works forward: "
+                "MPI was not started with THREAD_MULTIPLE, so no other thread can progress works: "
                 "use --progress poll"
             )
-        return background(self._progress, pause)
+        return progress_thread(self._progress, pause)
 
     def split(self, color: int | None, key: int | None = None) -> "Comm | None":
         """A Comm of the ranks with one color, in the order of their keys; None for color None."""
         color = None if color is None else operator.index(color)
         if color is not None and color < 0:
             raise ValueError(f"color {color} is below 0: use 0 or more, or None to stay out")
-        with self._calls.together(self._calls.note("split")):
-            part = self._talk.split(color, self.rank if key is None else key)
-            self._parts += 1
-            name = f"{self.name}/{self._parts}.{color}"
+        with self._calls.collective(self._calls.log("split")):
+            part = self._p2p.split(color, self.rank if key is None else key)
+            self._splits += 1
+            name = f"{self.name}/{self._splits}.{color}"
             return None if part is None else Comm(part, name, self._progress)
 
-    def shared(self, n: int, dtype: Any) -> Shared:
-        """Memory for sums of n numbers without any copying; every rank calls it."""
-        n, dtype = room(n, dtype, "shared")
-        with self._calls.together(self._calls.note("shared", "", n, dtype)):
-            return Shared(self._ways.segments(n, dtype), n, self._calls)
+    def shared(self, n: int, dtype: Any) -> SharedBuffer:
+        """Memory for sums of n numbers without copies; collective."""
+        n, dtype = checked_size(n, dtype, "shared")
+        with self._calls.collective(self._calls.log("shared", "", n, dtype)):
+            return SharedBuffer(self._dispatch.reduction(n, dtype), n, self._calls)
 
-    def common(self, n: int, dtype: Any) -> Common:
-        """Memory for n numbers, one for all ranks of a node, zero at first; every rank calls it."""
-        n, dtype = room(n, dtype, "common")
-        call = self._calls.note("common", "", n, dtype)
-        with self._calls.together(call):
-            wire = self._ways.node_for(n * dtype.itemsize)
-            name = f"{self.name}/common{call.number}"
-            common = Common(Calls(name, wire, self._progress), n, dtype)
-        common.meet()
-        return common
+    def node_memory(self, n: int, dtype: Any) -> NodeMemory:
+        """Memory for n numbers, one for all ranks of a node, zero at first; collective."""
+        n, dtype = checked_size(n, dtype, "node_memory")
+        call = self._calls.log("node_memory", "", n, dtype)
+        with self._calls.collective(call):
+            transport = self._dispatch.node_transport(n * dtype.itemsize)
+            name = f"{self.name}/node_memory{call.number}"
+            memory = NodeMemory(Calls(name, transport, self._progress), n, dtype)
+        memory.barrier()
+        return memory
 
     def node(self) -> tuple[int, ...]:
-        """The ranks that share memory with this one, in order; every rank calls it."""
-        with self._calls.together(self._calls.note("node")):
-            return self._ways.levels().ranks
+        """The ranks that share memory with this one, in order; collective."""
+        with self._calls.collective(self._calls.log("node")):
+            return self._dispatch.topology().ranks
 
     def agree(self, error: BaseException | None) -> None:
-        """Every rank calls it, with the error of what it has tried alone, or None; raises if any.
+        """Raises on all ranks if one of them passes an error; collective.
 
-        The first rank that failed raises its own error, and all others OtherRankError, which tells
-        what that was.
+        The first rank with an error raises that, and all others OtherRankError with its message.
         """
-        mine = agree.told(error)
+        mine = agree.encode(error)
         lengths = np.zeros(self.size, np.int64)
         lengths[self.rank] = len(mine)
         self._in_place(
@@ -203,57 +204,54 @@ class Comm:
             text = np.resize(np.frombuffer(mine, np.uint8), lengths[first])
             try:
                 self.broadcast(text, first)
-            except AbortedError:  # whoever has heard it may end the job before the others have
+            except AbortedError:  # a rank that has the text may end the job before the others do
                 if self.rank != first:
                     raise
-            raise agree.outcome(self.rank, first, error, text.tobytes())
+            raise agree.error_of(self.rank, first, error, text.tobytes())
 
     def free(self) -> None:
-        """Gives back what the library holds for this Comm; every rank calls it, and then no more.
+        """Frees what MPI holds for this Comm, which must not be used afterwards; collective.
 
-        Only who makes communicators by the hundred has to: an MPI has room for so many.
+        Needed where communicators are made by the hundred: MPI has a limit.
         """
-        self._calls.meet(self._calls.note("free"))
-        self._ways.free()
+        self._calls.barrier(self._calls.log("free"))
+        self._dispatch.free()
         self._calls.free()
-        self._talk.free()
+        self._p2p.free()
 
     def abort(self, message: str) -> None:
-        """Ends all ranks of the job, saying why."""
-        self._wire.abort(message)
+        """Ends all ranks of the job, with a message."""
+        self._transport.abort(message)
 
     def _all_reduce(self, array: Array, algorithm: str, starts: bool) -> tuple[Steps, Call]:
         row = flat(array, "all_reduce")
         name = self._chosen(row.nbytes) if algorithm == "auto" else algorithm
-        if name not in KNOWN:
+        if name not in ALL_REDUCES:
             raise _unknown(algorithm, "all_reduce", ("auto", *NAMES))
-        check = not starts or name in TOGETHER
-        call = self._calls.note("all_reduce", name, row.size, row.dtype, check=check)
-        if name in TOGETHER and self._ways.lacks_memory(name, row):
+        compare = not starts or name in THROUGH_MEMORY
+        call = self._calls.log("all_reduce", name, row.size, row.dtype, compare=compare)
+        if name in THROUGH_MEMORY and self._dispatch.lacks_memory(name, row):
             try:
-                self._make_memory(name, row, call)
+                with self._calls.collective(call):
+                    self._dispatch.allocate(name, row)
             except NoRoomError:
                 if algorithm != "auto" or self._choice is None:
                     raise
                 self._choice = self._choice.without(name)
                 return self._all_reduce(array, algorithm, starts)
         blocks = not starts and self._progress.idle
-        steps = self._ways.steps(name, row, call.number % TAGS, starts, blocks)
-        steps = self._calls.checked(steps, call, check)
+        steps = self._dispatch.steps(name, row, call.number % TAGS, starts, blocks)
+        steps = self._calls.compared(steps, call, before=compare)
         return steps if array.flags.c_contiguous else put_back(steps, row, array), call
 
-    def _make_memory(self, name: str, row: Array, call: Call) -> None:
-        with self._calls.together(call):
-            self._ways.make_memory(name, row)
-
     def _chosen(self, nbytes: int) -> str:
-        """What is likely to be the fastest for so many bytes; all ranks agree on it."""
+        """The fastest algorithm for so many bytes, the same on all ranks."""
         if self.size == 1:
             return "ring"
         if self._choice is None:
-            with self._calls.together(self._calls.note("all_reduce", "auto")):
-                with_own_ledger = self._wire.duplicate(Ledger(self.size))
-                trial = Comm(with_own_ledger, f"{self.name}/trial", self._progress)
+            with self._calls.collective(self._calls.log("all_reduce", "auto")):
+                transport = self._transport.duplicate(Ledger(self.size))
+                trial = Comm(transport, f"{self.name}/trial", self._progress)
             self._choice = autotune.measure_choice(trial)
             trial.free()
         return self._choice.name(nbytes)
@@ -268,10 +266,10 @@ class Comm:
         moves_only: bool = False,
     ) -> None:
         row = flat(array, operation)
-        call = self._calls.note(operation, name, row.size, row.dtype, root)
-        data = words(row) if moves_only else row
-        steps = self._runner.steps(plan, data, call.number % TAGS, self._progress.idle)
-        self._progress.finish(put_back(steps, row, array), call, self._wire)
+        call = self._calls.log(operation, name, row.size, row.dtype, root)
+        data = as_integers(row) if moves_only else row
+        steps = self._interpreter.steps(plan, data, call.number % TAGS, self._progress.idle)
+        self._progress.finish(put_back(steps, row, array), call, self._transport)
 
     def _rank(self, rank: int) -> int:
         rank = operator.index(rank)

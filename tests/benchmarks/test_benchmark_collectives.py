@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchfiles import Import
 from mpijob import run
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -31,6 +32,13 @@ Comm.all_reduce = wrong
 import collectives
 collectives.main(["--sizes", "256,4KB", "--seconds", "0.01", "--algorithms", "ring,tree"])
 """
+
+
+def test_lines_are_fitted(module: Import) -> None:
+    line = module("network_fit").line
+    link = line([100, 1000, 1_000_000], [1.1e-6, 2e-6, 1.001e-3])
+    assert link.alpha == pytest.approx(1e-6, rel=1e-6)
+    assert link.beta == pytest.approx(1e-9, rel=1e-6)
 
 
 def needs(module: str) -> pytest.MarkDecorator:

@@ -9,10 +9,10 @@ import laws_sums
 import numpy as np
 import pytest
 
-from nnmpi.comm import AbortedError, Comm
-from nnmpi.comm.allreduce import autotune, measure
+from nnmpi.comm import AbortedError, Comm, thread_ranks
+from nnmpi.comm.allreduce import autotune
 from nnmpi.comm.allreduce.dispatch import NAMES
-from nnmpi.comm.transport import threads
+from nnmpi.comm.transport.threads import DeadlockError, Hub
 
 SIZES = [1, 2, 3, 4, 5, 8]
 
@@ -20,7 +20,7 @@ SIZES = [1, 2, 3, 4, 5, 8]
 @pytest.mark.parametrize("p", SIZES)
 @pytest.mark.parametrize("law", laws.LAWS, ids=lambda law: law.__name__)
 def test_law(law: Callable[[Comm], None], p: int) -> None:
-    threads.run(p, law)
+    thread_ranks.run(p, law)
 
 
 @pytest.mark.parametrize(("p", "per_node"), [(4, 2), (5, 2), (6, 3), (3, 1), (7, 4)])
@@ -36,14 +36,14 @@ def test_sums_across_nodes(p: int, per_node: int) -> None:
                         finish(x, name)
                         np.testing.assert_array_equal(x, brought.total(p, n, dtype), f"{dtype} {n}")
         laws_sums.buffers_in_shared_memory(comm)
-        laws_sums.half_precision_does_not_overflow_on_the_way(comm)
+        laws_sums.partial_sums_of_half_precision_do_not_overflow(comm)
         laws_sums.all_reduce_gives_all_ranks_the_same_bits(comm)
         comm.ledger.reset()
         comm.all_reduce(np.ones(1000), "shared")
         leads = comm.rank % per_node == 0
         assert (sum(comm.ledger.sent_messages) > 0) == leads
 
-    threads.run(p, law, per_node=per_node)
+    thread_ranks.run(p, law, per_node=per_node)
 
 
 def test_the_memory_of_a_node_is_one() -> None:
@@ -51,7 +51,7 @@ def test_the_memory_of_a_node_is_one() -> None:
         buffer = comm.shared(10, "float32")
         return buffer.total.ctypes.data, buffer.mine.ctypes.data
 
-    totals, mines = zip(*threads.run(4, addresses, per_node=2), strict=True)
+    totals, mines = zip(*thread_ranks.run(4, addresses, per_node=2), strict=True)
     assert totals[0] == totals[1] != totals[2] == totals[3]
     assert len(set(mines)) == 4
 
@@ -75,15 +75,15 @@ def test_bfloat16_is_summed_in_float32() -> None:
         assert sum(comm.ledger.sent_bytes) == sums + results
 
     for p in (1, 2, 3, 4):
-        threads.run(p, law)
+        thread_ranks.run(p, law)
 
 
 def test_a_circle_of_waiting_ranks_is_named() -> None:
     def wait_for_the_left(comm: Comm) -> None:
         comm.irecv(np.ones(2), (comm.rank - 1) % comm.size).wait()
 
-    with pytest.raises(threads.DeadlockError, match=r"rank 0: a receive of 16 bytes from rank 2"):
-        threads.run(3, wait_for_the_left)
+    with pytest.raises(DeadlockError, match=r"rank 0: a receive of 16 bytes from rank 2"):
+        thread_ranks.run(3, wait_for_the_left)
 
 
 def test_a_rank_that_returns_early_leaves_nobody_waiting() -> None:
@@ -91,8 +91,8 @@ def test_a_rank_that_returns_early_leaves_nobody_waiting() -> None:
         if comm.rank != 1:
             comm.all_reduce(np.ones(2), "ring")
 
-    with pytest.raises(threads.DeadlockError, match="every rank waits: rank 0: "):
-        threads.run(3, some)
+    with pytest.raises(DeadlockError, match="every rank waits: rank 0: "):
+        thread_ranks.run(3, some)
 
 
 def test_what_a_rank_raises_ends_all() -> None:
@@ -102,22 +102,24 @@ def test_what_a_rank_raises_ends_all() -> None:
         comm.all_reduce(np.ones(2), "tree")
 
     with pytest.raises(KeyError, match="mine"):
-        threads.run(3, fails)
+        thread_ranks.run(3, fails)
 
 
 @pytest.mark.parametrize("p", [2, 3, 5])
 def test_of_an_error_on_all_ranks_the_first_own_one_is_raised(p: int) -> None:
-    """Though the ranks that have heard of it end, and so end all, before it is told to the last."""
+    """Though ranks that have the message may end all before the last rank has it."""
 
     def fails(comm: Comm) -> None:
         comm.agree(KeyError(comm.rank))
 
     for _ in range(20):
         with pytest.raises(KeyError, match="0"):
-            threads.run(p, fails)
+            thread_ranks.run(p, fails)
 
 
-def test_what_is_done_stays_done_when_another_rank_fails() -> None:
+def test_what_is_complete_stays_complete_when_another_rank_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     failed = threading.Event()
 
     def one_fails(comm: Comm) -> None:
@@ -131,17 +133,15 @@ def test_what_is_done_stays_done_when_another_rank_fails() -> None:
         comm.isend(x, 0).wait()
         raise KeyError("of rank 1")
 
-    def told(message: str) -> None:
-        abort(message)
+    def abort(hub: Hub, message: str) -> None:
+        hub_abort(hub, message)
         failed.set()
 
     seen: list[list[int]] = []
-    hub = threads.Hub(2, 2)
-    abort, hub.abort = hub.abort, told  # type: ignore[method-assign]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(threads, "Hub", lambda *_: hub)
-        with pytest.raises(KeyError, match="of rank 1"):
-            threads.run(2, one_fails)
+    hub_abort = Hub.abort
+    monkeypatch.setattr(Hub, "abort", abort)
+    with pytest.raises(KeyError, match="of rank 1"):
+        thread_ranks.run(2, one_fails)
     assert seen == [[1, 1]]
 
 
@@ -151,35 +151,68 @@ def test_a_message_of_another_length_than_its_receive_ends_all(more: int) -> Non
         comm.all_reduce(np.ones(10 + more * comm.rank), "tree")
 
     with pytest.raises(AbortedError, match=f"{80 + 8 * more} bytes.* meets a receive of 80 bytes"):
-        threads.run(2, differ)
+        thread_ranks.run(2, differ)
 
 
-def test_auto_agrees_and_chooses_by_size() -> None:
-    def choose(comm: Comm) -> tuple[str, ...]:
+def test_auto_chooses_the_same_on_all_ranks() -> None:
+    def choose(comm: Comm) -> autotune.Choice:
+        return autotune.measure_choice(comm)
+
+    choices = thread_ranks.run(3, choose)
+    assert choices[0] == choices[1] == choices[2]
+    assert set(choices[0].names) <= set(NAMES)
+
+
+def test_what_auto_measures_is_not_on_the_ledger() -> None:
+    def messages(comm: Comm) -> int:
         comm.all_reduce(np.ones(3))
-        assert sum(comm.ledger.sent_messages) <= 12  # what was measured is not on the ledger
-        choice = comm._choice
-        assert choice is not None
-        assert choice.name(0) == choice.names[0]
-        assert choice.name(1 << 40) == choice.names[-1]
-        return choice.names
+        return sum(comm.ledger.sent_messages)
 
-    names = threads.run(3, choose)
-    assert names[0] == names[1] == names[2]
-    assert set(names[0]) <= set(NAMES)
+    assert max(thread_ranks.run(3, messages)) <= 12
 
 
-def test_a_choice_is_the_fastest_at_each_size_that_was_timed() -> None:
-    times = {"few": [1e-6, 2e-6, 9e-6], "many": [3e-6, 3e-6, 3e-6]}
-    choice = autotune.Choice.of(times)
-    assert [choice.name(n) for n in autotune.SIZES[:3]] == ["few", "few", "many"]
-    assert choice.name(1) == "few"
-    assert choice.name(1 << 30) == "many"
-    grid = [choice.name(n) for n in range(256, 4097, 8)]
-    assert grid == sorted(grid)  # one crossing
+def test_a_choice_goes_by_the_nearest_size_that_was_timed() -> None:
+    choice = autotune.Choice(("a", "b", "c"))
+    assert [choice.name(n) for n in autotune.SIZES[:4]] == ["a", "b", "c", "c"]
+    assert [choice.name(n) for n in (0, 1, 511, 512, 2047, 2048)] == ["a", "a", "a", "b", "b", "c"]
+    assert choice.name(1 << 40) == "c"
+    assert choice.without("b").names == ("a", "halving", "c")
 
 
-def test_lines_are_fitted() -> None:
-    link = measure.line([100, 1000, 1_000_000], [1.1e-6, 2e-6, 1.001e-3])
-    assert link.alpha == pytest.approx(1e-6, rel=1e-6)
-    assert link.beta == pytest.approx(1e-9, rel=1e-6)
+class Slow:
+    """A communicator of one rank on which each algorithm takes a time of its own."""
+
+    size = 1
+
+    def __init__(self, seconds: Callable[[str, int], float]) -> None:
+        self.seconds, self.now, self.timed = seconds, 0.0, set[tuple[str, int]]()
+
+    def all_reduce(self, array: np.ndarray, algorithm: str = "auto") -> None:
+        if array.dtype == np.float32:  # else it agrees on times
+            self.now += self.seconds(algorithm, array.nbytes)
+            self.timed.add((algorithm, array.nbytes))
+
+    def barrier(self) -> None:
+        pass
+
+
+def test_the_fastest_at_each_size_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Latency counts for the tree, bandwidth for the ring; all else is slower."""
+
+    def seconds(name: str, nbytes: int) -> float:
+        costs = {"tree": (1e-6, 2e-9), "ring": (4e-6, 1e-9)}
+        a, b = costs.get(name, (9e-6, 9e-9))
+        return a + b * nbytes
+
+    slow = Slow(seconds)
+    monkeypatch.setattr(autotune.time, "perf_counter", lambda: slow.now)
+    choice = autotune.measure_choice(slow)
+    assert choice.names == ("tree",) * 2 + ("ring",) * 7
+    assert {name for name, nbytes in slow.timed if nbytes == autotune.SIZES[-1]} == {"ring", "tree"}
+
+
+def test_sizes_that_take_long_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(lambda name, nbytes: 1e-6 * nbytes)
+    monkeypatch.setattr(autotune.time, "perf_counter", lambda: slow.now)
+    assert len(autotune.measure_choice(slow).names) == 5
+    assert max(nbytes for _, nbytes in slow.timed) == 1 << 16

@@ -9,9 +9,8 @@ import pytest
 
 from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS
 from nnmpi.collectives.step import then
-from nnmpi.comm import Comm, MismatchError
+from nnmpi.comm import Comm, MismatchError, comm_self, thread_ranks
 from nnmpi.comm.allreduce import autotune, interpreter
-from nnmpi.comm.transport import threads
 from nnmpi.comm.transport.threads import ThreadTransport
 
 REFUSED = [
@@ -38,8 +37,8 @@ REFUSED = [
     ("a plan", lambda c: c.carry_out("ring", np.ones(2)), TypeError, "an Algorithm, not str"),
     ("a length", lambda c: c.shared(-1, "float32"), ValueError, "-1"),
     ("a type", lambda c: c.shared(3, "O"), TypeError, "takes numbers"),
-    ("a length", lambda c: c.common(-1, "float32"), ValueError, "-1"),
-    ("a type", lambda c: c.common(3, "O"), TypeError, "takes numbers"),
+    ("a length", lambda c: c.node_memory(-1, "float32"), ValueError, "-1"),
+    ("a type", lambda c: c.node_memory(3, "O"), TypeError, "takes numbers"),
 ]
 
 
@@ -54,14 +53,14 @@ def test_what_is_refused(case: tuple[str, Callable[[Comm], None], type[Exception
         comm.all_reduce(x, "ring")  # and nothing is broken
         assert x.tolist() == [2, 2, 2]
 
-    threads.run(2, refuses)
+    thread_ranks.run(2, refuses)
 
 
 def test_a_read_only_array_is_refused() -> None:
     x = np.ones(3)
     x.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
-        threads.alone().all_reduce(x)
+        comm_self().all_reduce(x)
 
 
 def test_ranks_may_be_numpy_integers() -> None:
@@ -69,11 +68,11 @@ def test_ranks_may_be_numpy_integers() -> None:
         x = np.array([comm.rank + 1.0])
         comm.broadcast(x, np.int64(1))
         assert x == 2
-        assert type(comm._progress.guard.last()[-1].root) is int
+        assert type(comm._progress.log.calls[-1].root) is int
         with pytest.raises(TypeError):
             comm.broadcast(x, 0.0)  # type: ignore[arg-type]
 
-    threads.run(2, law)
+    thread_ranks.run(2, law)
 
 
 def test_reduce_refuses_the_same_on_every_rank() -> None:
@@ -81,7 +80,7 @@ def test_reduce_refuses_the_same_on_every_rank() -> None:
         with pytest.raises(TypeError, match="not list"):
             comm.reduce([1.0])  # type: ignore[arg-type]
 
-    threads.run(2, law)
+    thread_ranks.run(2, law)
 
 
 def test_a_matrix_is_an_array() -> None:
@@ -94,7 +93,7 @@ def test_a_matrix_is_an_array() -> None:
         comm.all_reduce(y, "ring")
         np.testing.assert_array_equal(y, 2 * x)
 
-    threads.run(2, law)
+    thread_ranks.run(2, law)
 
 
 def test_what_a_work_raised_it_raises_again() -> None:
@@ -103,13 +102,13 @@ def test_what_a_work_raised_it_raises_again() -> None:
             yield []
             raise OSError("the cable is out")
 
-        work = comm._calls.work(steps(), comm._calls.note("test"))
+        work = comm._calls.start(steps(), comm._calls.log("test"))
         for again in (work.wait, work.poll, work.wait):
             with pytest.raises(OSError, match="cable"):
                 again()
         assert comm._progress.idle
 
-    threads.run(1, law)
+    thread_ranks.run(1, law)
 
 
 def test_a_plan_that_adds_to_what_was_put_is_refused_for_16_bits() -> None:
@@ -122,13 +121,15 @@ def test_a_plan_that_adds_to_what_was_put_is_refused_for_16_bits() -> None:
         with pytest.raises(ValueError, match=r"adds to chunks 0 to 0 after .* use float32"):
             comm.carry_out(twice, np.ones(3, "float16"))
 
-    threads.run(2, law)
+    thread_ranks.run(2, law)
 
 
 def test_shared_memory_that_is_too_small_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On any node: then no rank takes it, and `auto` goes another way."""
+    """Not even on nodes that have room; `auto` takes another algorithm."""
     small = {0: 1 << 40, 1: 100_000}
-    monkeypatch.setattr(ThreadTransport, "room", lambda self: small[self._me // 2])
+    monkeypatch.setattr(
+        ThreadTransport, "free_memory", lambda self: small[self.members[self.rank] // 2]
+    )
 
     def law(comm: Comm) -> None:
         for call in (
@@ -151,7 +152,7 @@ def test_shared_memory_that_is_too_small_is_not_begun(monkeypatch: pytest.Monkey
         comm.all_reduce(y)
         assert (y == 4).all()
 
-    threads.run(4, law, per_node=2)
+    thread_ranks.run(4, law, per_node=2)
 
 
 def test_plans_made_without_end_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,9 +163,9 @@ def test_plans_made_without_end_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) 
             x = np.ones(n)
             comm.carry_out(then(ALGORITHMS["ring"], ALL_GATHERS["ring"]), x)
             assert (x == 2).all()
-        assert len(comm._runner._plans) <= 5
+        assert len(comm._interpreter._plans) <= 5
 
-    threads.run(2, law)
+    thread_ranks.run(2, law)
 
 
 def test_different_plans_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +175,7 @@ def test_different_plans_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None
         comm.carry_out(ALGORITHMS["tree" if comm.rank else "ring"], np.ones(8))
 
     with pytest.raises(MismatchError, match="4 rounds, 1 chunks"):
-        threads.run(4, law)
+        thread_ranks.run(4, law)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +202,7 @@ def test_what_was_held_is_given_back(
             assert part is not None
             part.all_reduce(np.ones(3), algorithm)
             part.all_reduce(np.ones(3), "shared")
-            buffer, memory = part.shared(3, "float32"), part.common(3, "float32")
+            buffer, memory = part.shared(3, "float32"), part.node_memory(3, "float32")
             buffer.free()
             memory.free()
             part.free()
@@ -210,4 +211,4 @@ def test_what_was_held_is_given_back(
             assert len(made) == channels * comm.size
         comm.barrier()
 
-    threads.run(3, law, per_node=2)
+    thread_ranks.run(3, law, per_node=2)

@@ -6,9 +6,8 @@ import laws_memory
 import numpy as np
 import pytest
 
-from nnmpi.comm import Comm, MismatchError
-from nnmpi.comm.debug.call_log import Call
-from nnmpi.comm.transport import threads
+from nnmpi.comm import Comm, MismatchError, comm_self, thread_ranks
+from nnmpi.comm.call_log import Call
 from nnmpi.comm.transport.base import Window
 from nnmpi.comm.transport.threads import ThreadTransport
 
@@ -18,14 +17,14 @@ def test_memory_on_several_nodes(p: int, per_node: int) -> None:
     def law(comm: Comm) -> None:
         first = comm.rank // per_node * per_node
         assert comm.node() == tuple(range(first, min(first + per_node, p)))
-        laws_memory.parts_of_shared_memory_under_way_together(comm)
-        laws_memory.ranks_of_a_node_share_a_part_out(comm)
+        laws_memory.several_sums_of_shared_memory_under_way(comm)
+        laws_memory.ranks_of_a_node_divide_a_sum(comm)
         laws_memory.memory_of_a_node(comm)
         back = comm.split(0, -comm.rank)
         assert back is not None
         assert back.node() == tuple(sorted(p - 1 - r for r in comm.node()))
 
-    threads.run(p, law, per_node=per_node)
+    thread_ranks.run(p, law, per_node=per_node)
 
 
 def test_sums_of_parts_on_several_nodes_leave_the_rest_alone() -> None:
@@ -37,21 +36,21 @@ def test_sums_of_parts_on_several_nodes_leave_the_rest_alone() -> None:
         buffer.all_reduce(10, 30)
         assert buffer.total.tolist() == [99] * 10 + [10] * 20 + [99] * 10
 
-    threads.run(5, law, per_node=2)
+    thread_ranks.run(5, law, per_node=2)
 
 
-def test_nodes_meet_apart() -> None:
-    """A node does not wait for another, however often its ranks meet."""
+def test_barriers_of_a_node_wait_for_its_ranks_only() -> None:
+    """One node may call more of them than another."""
 
     def law(comm: Comm) -> tuple[int, int]:
-        memory = comm.common(4, "int64")
+        memory = comm.node_memory(4, "int64")
         for _ in range(1 + 3 * (comm.rank // 2)):
-            memory.meet()
+            memory.barrier()
         memory.array[comm.rank] += comm.rank
         comm.barrier()
         return memory.array.ctypes.data, int(memory.array.sum())
 
-    (a, b, c, d) = threads.run(4, law, per_node=2)
+    (a, b, c, d) = thread_ranks.run(4, law, per_node=2)
     assert a == b
     assert c == d
     assert a[0] != c[0]
@@ -64,13 +63,13 @@ def test_only_the_first_rank_of_a_node_holds_the_bytes(monkeypatch: pytest.Monke
     monkeypatch.setattr(
         ThreadTransport,
         "window",
-        lambda self, n: asked.append((self._me, n)) or window(self, n),
+        lambda self, n: asked.append((self.members[self.rank], n)) or window(self, n),
     )
-    threads.run(4, lambda comm: comm.common(10, "float32"), per_node=2)
+    thread_ranks.run(4, lambda comm: comm.node_memory(10, "float32"), per_node=2)
     assert sorted(asked) == [(0, 40), (1, 0), (2, 40), (3, 0)]
 
 
-def test_memory_is_zero_for_whoever_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_zero_for_the_first_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     window = ThreadTransport.window
 
     def slow(self: ThreadTransport, nbytes: int) -> Window:
@@ -82,24 +81,28 @@ def test_memory_is_zero_for_whoever_comes_first(monkeypatch: pytest.MonkeyPatch)
         return made
 
     monkeypatch.setattr(ThreadTransport, "window", slow)
-    threads.run(2, lambda comm: np.testing.assert_array_equal(comm.common(9, "int32").array, 0))
+    thread_ranks.run(
+        2, lambda comm: np.testing.assert_array_equal(comm.node_memory(9, "int32").array, 0)
+    )
 
 
-def test_a_node_without_room_is_told_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_ranks_refuse_what_one_node_has_no_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     small = {0: 1 << 40, 1: 100_000}
-    monkeypatch.setattr(ThreadTransport, "room", lambda self: small[self._me // 2])
+    monkeypatch.setattr(
+        ThreadTransport, "free_memory", lambda self: small[self.members[self.rank] // 2]
+    )
 
     def law(comm: Comm) -> None:
         with pytest.raises(MemoryError, match=r"a memory for each node takes 800,000 bytes, and "):
-            comm.common(100_000, "float64")
-        comm.common(10_000, "float64").meet()
+            comm.node_memory(100_000, "float64")
+        comm.node_memory(10_000, "float64").barrier()
 
-    threads.run(4, law, per_node=2)
+    thread_ranks.run(4, law, per_node=2)
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 3), (0, 11), (4, 3), (11, None)])
-def test_elements_that_are_not_there_are_refused(start: int, stop: int | None) -> None:
-    buffer = threads.alone().shared(10, "float32")
+def test_elements_out_of_range_are_refused(start: int, stop: int | None) -> None:
+    buffer = comm_self().shared(10, "float32")
     for call in (buffer.all_reduce, buffer.start, buffer.own):
         with pytest.raises(ValueError, match=r"of 10: use 0 <= start <= stop <= 10"):
             call(start, stop)
@@ -119,24 +122,24 @@ def test_parts_in_another_order_are_a_mismatch(monkeypatch: pytest.MonkeyPatch) 
         "rank 0 calls shared.all_reduce of 5 float32 from element 0 .* while rank 1 .* element 5"
     )
     with pytest.raises(MismatchError, match=words):
-        threads.run(2, law)
+        thread_ranks.run(2, law)
 
 
-def test_ranks_that_meet_elsewhere_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_calls_on_node_memory_are_a_mismatch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NNMPI_DEBUG", "collectives")
 
     def law(comm: Comm) -> None:
-        memory = comm.common(3, "float32")
-        memory.meet()
-        (memory.free if comm.rank else memory.meet)()
+        memory = comm.node_memory(3, "float32")
+        memory.barrier()
+        (memory.free if comm.rank else memory.barrier)()
 
     with pytest.raises(
-        MismatchError, match=r"rank 0 calls common\.meet .* rank 1 calls common\.free"
+        MismatchError, match=r"rank 0 calls node_memory\.barrier .* rank 1 calls node_memory\.free"
     ):
-        threads.run(2, law)
+        thread_ranks.run(2, law)
 
 
-def test_a_part_of_memory_is_told_in_words() -> None:
+def test_the_text_of_a_call_names_the_first_element() -> None:
     dtype = np.dtype("float32")
     call = Call("world", 3, "shared.all_reduce", "", dtype, 2000, 1000, "/else/where.py", 7)
     assert call.text == "shared.all_reduce of 2,000 float32 from element 1000"

@@ -1,4 +1,4 @@
-"""What ranks may do wrong, one function each: mpirun -n N python tests/badjobs.py NAME."""
+"""Mistakes of ranks, one function each: mpirun -n N python tests/helpers/badjobs.py NAME."""
 
 import os
 import signal
@@ -17,13 +17,13 @@ def ones(n: int = 10, dtype: Any = np.float32) -> np.ndarray:
 
 
 def clean(comm: Comm) -> None:
-    """Nothing: the ranks end at different times."""
+    """No mistake: the ranks end at different times."""
     comm.all_reduce(ones(), "ring")
     time.sleep(0.4 * comm.rank)
 
 
 def finalize(comm: Comm) -> None:
-    """Nothing either: MPI is ended by hand."""
+    """No mistake: the user ends MPI."""
     from mpi4py import MPI
 
     comm.barrier()
@@ -75,7 +75,7 @@ def leaves_before_it_is_through(comm: Comm) -> None:
 def fails(comm: Comm) -> None:
     if comm.rank == 1:
         sys.exit(3)
-    time.sleep(100)
+    time.sleep(1)
 
 
 def killed(comm: Comm) -> None:

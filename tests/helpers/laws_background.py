@@ -1,4 +1,4 @@
-"""Laws of works that a helper pushes forward beside the rank's own thread."""
+"""Laws of works that a progress thread moves, beside the rank's own thread."""
 
 import laws_memory
 import laws_sums
@@ -10,11 +10,11 @@ from nnmpi.comm import Comm
 from nnmpi.comm.allreduce.dispatch import NAMES
 
 
-def a_helper_completes_works(comm: Comm) -> None:
-    """Nobody polls or waits: the ranks compute until all is done."""
+def a_progress_thread_completes_works(comm: Comm) -> None:
+    """The ranks neither poll nor wait: they compute until all works are complete."""
     p, n = comm.size, 700
     a = np.eye(60)
-    with comm.background(pause=1e-4):
+    with comm.progress_thread(pause=1e-4):
         for names in (NAMES, tuple(reversed(NAMES))):
             sums = [part(comm.rank, n, "float32") for _ in names]
             works = [comm.start(x, name) for x, name in zip(sums, names, strict=True)]
@@ -22,26 +22,25 @@ def a_helper_completes_works(comm: Comm) -> None:
                 a = a @ a
             for x in sums:
                 np.testing.assert_array_equal(x, total(p, n, "float32"))
-            assert comm._progress.idle
             comm.barrier()
 
 
-def a_helper_gets_in_nobodys_way(comm: Comm) -> None:
-    """What ranks do without one they do with one, or two."""
-    with comm.background(pause=0):
+def a_progress_thread_changes_no_results(comm: Comm) -> None:
+    """Other laws hold with one progress thread, and with two."""
+    with comm.progress_thread(pause=0):
         laws_works.works_complete_in_any_order(comm)
-        laws_works.Storm(comm, 5).blow(60)
+        laws_works.RandomCalls(comm, 5).run(60)
         laws_sums.messages_and_bytes_by_peer(comm)
-        with comm.background():
+        with comm.progress_thread():
             laws_works.two_communicators_at_once(comm)
-        laws_memory.parts_of_shared_memory_under_way_together(comm)
+        laws_memory.several_sums_of_shared_memory_under_way(comm)
         laws_memory.memory_of_a_node(comm)
 
 
-def a_helper_may_leave_before_works_are_complete(comm: Comm) -> None:
+def a_progress_thread_may_end_before_works_are_complete(comm: Comm) -> None:
     for _ in range(20):
         x, y = part(comm.rank, 5000, "float64"), part(comm.rank, 50, "int64")
-        with comm.background():
+        with comm.progress_thread():
             works = [comm.start(x, "ring"), comm.start(y, "tree")]
         comm.barrier()
         for work in works if comm.rank % 2 else works[::-1]:

@@ -1,4 +1,4 @@
-"""Laws of memory that ranks share: parts of it summed, one for a node, and who is on the node."""
+"""Laws of memory that ranks share: sums of parts of it, memory of a node, ranks of a node."""
 
 from collections.abc import Callable
 
@@ -7,18 +7,18 @@ from brought import Array, gathered, part, total
 
 from nnmpi.comm import Comm
 from nnmpi.comm.progress.work import Work
-from nnmpi.comm.shared_memory import Shared
+from nnmpi.comm.shared_memory import SharedBuffer
 
 DTYPES = ("float32", "float16", "int64")
 
 
 def ranges(n: int) -> list[tuple[int, int | None]]:
-    """In the order in which they are started; together they are everything, once."""
+    """Disjoint ranges that cover n elements, in the order in which they are summed."""
     return [(n - 7, None), (5, n - 7), (5, 5), (0, 5)]
 
 
 def parts_of_shared_memory(comm: Comm) -> None:
-    """Summed one by one, the rest is left alone."""
+    """Ranges are summed one by one; the other elements keep their values."""
     p, n = comm.size, 3 * comm.size + 20
     for dtype in DTYPES:
         buffer, want = comm.shared(n, dtype), total(p, n, dtype)
@@ -39,8 +39,8 @@ def parts_of_shared_memory(comm: Comm) -> None:
         buffer.free()
 
 
-def parts_of_shared_memory_under_way_together(comm: Comm) -> None:
-    """Two buffers and other sums meanwhile; ranks wait in orders of their own, or poll."""
+def several_sums_of_shared_memory_under_way(comm: Comm) -> None:
+    """Three buffers and other sums at once; each rank waits in an order of its own, or polls."""
     p, n = comm.size, 5 * comm.size + 30
     rng = np.random.default_rng(comm.rank)
     buffers = [comm.shared(n, dtype) for dtype in DTYPES]
@@ -61,21 +61,21 @@ def parts_of_shared_memory_under_way_together(comm: Comm) -> None:
                 pass
             work.wait()
             check()
-        comm.barrier()  # others may still look at the last sums
+        comm.barrier()  # other ranks may still read the last sums
     for buffer in buffers:
         buffer.free()
 
 
-def expected(buffer: Shared, p: int, turn: int) -> Array:
+def expected(buffer: SharedBuffer, p: int, turn: int) -> Array:
     n, dtype = buffer.mine.size, buffer.mine.dtype
     return np.add.reduce([part(r + turn, n, dtype) for r in range(p)], dtype=dtype)
 
 
-def holds(buffer: Shared, want: Array, start: int, stop: int | None) -> Callable[[], None]:
+def holds(buffer: SharedBuffer, want: Array, start: int, stop: int | None) -> Callable[[], None]:
     return lambda: np.testing.assert_array_equal(buffer.total[start:stop], want[start:stop])
 
 
-def ranks_of_a_node_share_a_part_out(comm: Comm) -> None:
+def ranks_of_a_node_divide_a_sum(comm: Comm) -> None:
     """Each element is added up by one rank of each node, in the order of the ranks."""
     n = 4 * comm.size + 3
     buffer, node = comm.shared(n, "float32"), comm.node()
@@ -90,28 +90,28 @@ def ranks_of_a_node_share_a_part_out(comm: Comm) -> None:
 
 
 def memory_of_a_node(comm: Comm) -> None:
-    """All write their elements and then see everybody's, with a sum under way on some ranks."""
+    """Every rank writes its elements and then reads all, with a sum under way on some ranks."""
     node = comm.node()
     assert node == tuple(sorted(set(node)))
     assert comm.rank in node
     mine = node.index(comm.rank)
     for dtype in ("float64", "int8"):
-        memory, other = comm.common(3 * len(node), dtype), comm.common(0, dtype)
+        memory, other = comm.node_memory(3 * len(node), dtype), comm.node_memory(0, dtype)
         assert memory.array.shape == (3 * len(node),)
         assert memory.array.dtype == dtype
         assert other.array.size == 0
         assert not memory.array.any()
-        memory.meet()  # all have seen that
+        memory.barrier()  # all ranks have read the zeros
         for turn in range(1, 5):
             x = part(comm.rank, 900, "float32")
             work = comm.start(x, "tree")
             if comm.rank % 2:
                 work.wait()
             memory.array[3 * mine : 3 * mine + 3] = turn * 10 + mine
-            memory.meet()
+            memory.barrier()
             want = np.repeat(turn * 10 + np.arange(len(node)), 3)
             np.testing.assert_array_equal(memory.array, want)
-            other.meet() if turn % 2 else memory.meet()
+            other.barrier() if turn % 2 else memory.barrier()
             work.wait()
             np.testing.assert_array_equal(x, total(comm.size, 900, "float32"))
         other.free()

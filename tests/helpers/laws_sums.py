@@ -8,7 +8,7 @@ from nnmpi.collectives.algorithms import ALGORITHMS, levels
 from nnmpi.collectives.step import cut
 from nnmpi.comm import Comm
 from nnmpi.comm.allreduce.dispatch import NAMES
-from nnmpi.comm.allreduce.interpreter import wide
+from nnmpi.comm.arrays import accumulator
 
 TYPES = ["float64", "float32", "float16", "int8", "int64", "uint16", "complex64", "bool"]
 
@@ -23,12 +23,12 @@ def all_reduce_sums(comm: Comm) -> None:
             np.testing.assert_array_equal(x, total(p, n, dtype), f"{name} {dtype} {n}")
 
 
-def all_reduce_has_the_bits_of_its_plan(comm: Comm) -> None:
+def all_reduce_has_the_bits_of_its_algorithm(comm: Comm) -> None:
     n, p = 157, comm.size
     for name in ALGORITHMS:
         for dtype in map(np.dtype, ("float32", "float64", "float16", "complex128")):
             want = by_hand(
-                ALGORITHMS[name], [rough(r, n, dtype).astype(wide(dtype)) for r in range(p)]
+                ALGORITHMS[name], [rough(r, n, dtype).astype(accumulator(dtype)) for r in range(p)]
             )
             for finish in (comm.all_reduce, lambda x, name: comm.start(x, name).wait()):
                 x = rough(comm.rank, n, dtype)
@@ -52,7 +52,7 @@ def all_reduce_gives_all_ranks_the_same_bits(comm: Comm) -> None:
             assert (abs(x.astype("f8") - exact) <= bound).all(), (name, dtype)
 
 
-def half_precision_does_not_overflow_on_the_way(comm: Comm) -> None:
+def partial_sums_of_half_precision_do_not_overflow(comm: Comm) -> None:
     """60000 - 60000 + ... leaves float16's range unless it is summed in float32."""
     for name in NAMES:
         x = np.full(40, 60000 if comm.rank % 2 == 0 else -60000, "float16")
@@ -101,13 +101,13 @@ def moving_changes_no_bits(comm: Comm) -> None:
 
 
 def messages_and_bytes(comm: Comm) -> None:
-    """The ledger of a power of two of ranks, against the formulas; M bytes a buffer."""
+    """The ledger of a power of two of ranks, against the formulas, for a buffer of M bytes."""
     p, r, k = comm.size, comm.rank, levels(comm.size)
     if p & (p - 1):
         return
     n = 24 * p
     M = 4 * n
-    up = k if r == 0 else (r & -r).bit_length() - 1  # how many leaves hang from this rank
+    up = k if r == 0 else (r & -r).bit_length() - 1  # children of this rank
     parent = int(r > 0)
     formulas = {  # messages, bytes sent
         "ring": (2 * (p - 1), 2 * (p - 1) * M // p),
@@ -127,7 +127,7 @@ def messages_and_bytes(comm: Comm) -> None:
 
 
 def messages_and_bytes_by_peer(comm: Comm) -> None:
-    """The ledger of any number of ranks, against the plan; partial sums of float16 take 4 bytes."""
+    """The ledger of any number of ranks, against the steps; float16 is summed in 4 bytes."""
     p, r, n = comm.size, comm.rank, 37
     for dtype, sums, final in (("float64", 8, 8), ("float16", 4, 2)):
         for name, algorithm in ALGORITHMS.items():
@@ -137,9 +137,9 @@ def messages_and_bytes_by_peer(comm: Comm) -> None:
                     lo, hi = (cut(n, algorithm.chunks(p), int(i)) for i in range_)
                     if peer >= 0 and hi > lo:
                         row[:, peer] += 1, (hi - lo) * (sums if s.reduce else final)
-            for way in (comm.all_reduce, lambda x, name: comm.start(x, name).wait()):
+            for finish in (comm.all_reduce, lambda x, name: comm.start(x, name).wait()):
                 comm.ledger.reset()
-                way(np.ones(n, dtype), name)
+                finish(np.ones(n, dtype), name)
                 ledger = comm.ledger
                 assert [ledger.sent_messages, ledger.sent_bytes] == sent.tolist(), name
                 assert [ledger.received_messages, ledger.received_bytes] == received.tolist(), name
@@ -184,14 +184,14 @@ def arrays_in_any_layout(comm: Comm) -> None:
             comm.all_reduce(view, name)
             np.testing.assert_array_equal(view, x * p + p * (p - 1) / 2 - p * comm.rank)
             view[...] = x
-            np.testing.assert_array_equal(whole, before)  # nothing beside the view was touched
+            np.testing.assert_array_equal(whole, before)  # elements outside the view are unchanged
 
 
 def long_messages_are_cut(comm: Comm) -> None:
     """As messages above 1 GiB are, here above 40 bytes."""
     small = comm.split(0)
     assert small is not None
-    small._wire.piece = small._talk.piece = 40
+    small._transport.message_limit = small._p2p.message_limit = 40
     for name in (*ALGORITHMS, "mpi"):
         for dtype in ("float64", "float16", "complex128"):
             x, y = part(comm.rank, 123, dtype), part(comm.rank, 123, dtype)
@@ -212,7 +212,7 @@ def long_messages_are_cut(comm: Comm) -> None:
     np.testing.assert_array_equal(got, data)
 
 
-def a_plan_of_ones_own(comm: Comm) -> None:
+def an_algorithm_of_the_user(comm: Comm) -> None:
     x = part(comm.rank, 77, "float32")
     comm.carry_out(ALGORITHMS["ring"], x)
     np.testing.assert_array_equal(x, total(comm.size, 77, "float32"))

@@ -1,4 +1,4 @@
-"""Laws of several collectives at once, on one communicator and on several."""
+"""Laws of several operations under way, on one communicator and on several."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +12,7 @@ from nnmpi.comm.progress.work import Work
 
 
 def works_complete_in_any_order(comm: Comm) -> None:
-    """Ranks wait for the same works in different orders, while others of theirs are under way."""
+    """Each rank waits for the same works in an order of its own."""
     p, n = comm.size, 501
     works = []
     for name in (*NAMES, *reversed(NAMES)):
@@ -47,8 +47,8 @@ def polling_completes(comm: Comm) -> None:
         np.testing.assert_array_equal(y, total(comm.size, 1000, "float32"), name)
 
 
-def polling_one_pushes_all(comm: Comm) -> None:
-    """Ranks poll two works in opposite orders, each nothing but one until it is complete."""
+def polling_one_work_moves_all(comm: Comm) -> None:
+    """Ranks poll two works in opposite orders, each only one until it is complete."""
     for name in NAMES:
         x, y = part(comm.rank, 900, "float32"), part(comm.rank, 900, "float32")
         works = [comm.start(x, name), comm.start(y, name)]
@@ -60,16 +60,16 @@ def polling_one_pushes_all(comm: Comm) -> None:
 
 
 def polling_never_waits(comm: Comm) -> None:
-    """Rank 0 polls before the others have started, which start only when it says so."""
+    """Rank 0 polls before the others have started: they wait for its message."""
     go = np.zeros(1)
     for name in NAMES:
-        comm.all_reduce(part(comm.rank, 10, "float32"), name)  # makes shared memory
+        comm.all_reduce(part(comm.rank, 10, "float32"), name)  # allocates shared memory
         x = part(comm.rank, 10, "float32")
         if comm.rank == 0:
             work = comm.start(x, name)
             assert work.poll() == (comm.size == 1)
-            for told in [comm.isend(go, r) for r in range(1, comm.size)]:
-                told.wait()
+            for sent in [comm.isend(go, r) for r in range(1, comm.size)]:
+                sent.wait()
         else:
             comm.irecv(go, 0).wait()
             work = comm.start(x, name)
@@ -78,7 +78,7 @@ def polling_never_waits(comm: Comm) -> None:
 
 
 def two_communicators_at_once(comm: Comm) -> None:
-    """Waiting on one pushes the other too: ranks wait for them in opposite orders."""
+    """Waiting for one moves the other too: ranks wait for them in opposite orders."""
     other = comm.split(0, -comm.rank)
     assert other is not None
     assert other.rank == comm.size - 1 - comm.rank
@@ -92,8 +92,8 @@ def two_communicators_at_once(comm: Comm) -> None:
         np.testing.assert_array_equal(b, total(comm.size, 4000, "float64"))
 
 
-def some_ranks_have_more_under_way_than_others(comm: Comm) -> None:
-    """Odd ranks wait for a work at once, which takes the even ones: they are in the next call."""
+def ranks_have_different_works_under_way(comm: Comm) -> None:
+    """Odd ranks wait for a work that even ranks have to move, from inside the next call."""
     p, n = comm.size, 3000
     buffer = comm.shared(4, "int64")
     buffer.mine[:] = comm.rank
@@ -119,42 +119,42 @@ def some_ranks_have_more_under_way_than_others(comm: Comm) -> None:
     buffer.free()
 
 
-def anything_in_any_order(comm: Comm) -> None:
-    """Calls drawn alike on all ranks; each waits for and polls what it likes, when it likes."""
+def random_calls_in_any_order(comm: Comm) -> None:
+    """All ranks draw the same calls; each waits and polls at random."""
     for seed in range(3):
-        Storm(comm, seed).blow(150)
+        RandomCalls(comm, seed).run(150)
 
 
-class Storm:
-    """Random calls on communicators whose ranks are numbered in different ways."""
+class RandomCalls:
+    """Random calls on communicators that number the ranks differently."""
 
     def __init__(self, comm: Comm, seed: int) -> None:
         back, same = comm.split(0, -comm.rank), comm.split(0)
         assert back is not None
         assert same is not None
         self.comms = [comm, back, same]
-        self.alike = np.random.default_rng(seed)
+        self.common = np.random.default_rng(seed)
         self.own = np.random.default_rng((seed, comm.rank))
         self.works: list[tuple[Work, Array, Array]] = []
 
-    def blow(self, calls: int) -> None:
+    def run(self, calls: int) -> None:
         for _ in range(calls):
-            comm = self.comms[self.alike.integers(3)]
-            n, dtype = self.alike.choice([0, 1, 7, 500]), self.alike.choice(["f4", "f2", "i8"])
-            name, p = self.alike.choice(NAMES), comm.size
+            comm = self.comms[self.common.integers(3)]
+            n, dtype = self.common.choice([0, 1, 7, 500]), self.common.choice(["f4", "f2", "i8"])
+            name, p = self.common.choice(NAMES), comm.size
             x, want = part(comm.rank, n, dtype), total(p, n, dtype)
-            kind = self.alike.choice(["start", "start", "all_reduce", "message", "other"])
+            kind = self.common.choice(["start", "start", "all_reduce", "message", "other"])
             if kind == "start":
                 self.works.append((comm.start(x, name), x, want))
             elif kind == "all_reduce":
                 comm.all_reduce(x, name)
                 np.testing.assert_array_equal(x, want, name)
             elif kind == "message":
-                self.message(comm, int(self.alike.integers(p)), x)
+                self.message(comm, int(self.common.integers(p)), x)
             else:
                 comm.barrier()
-                comm.broadcast(x, int(self.alike.integers(p)))
-            self.tend()
+                comm.broadcast(x, int(self.common.integers(p)))
+            self.finish_some()
         while self.works:
             self.finish(0)
 
@@ -164,7 +164,7 @@ class Storm:
         self.works.append((comm.irecv(got, source), got, part(source, x.size, x.dtype)))
         self.works.append((comm.isend(x, to), x, x.copy()))
 
-    def tend(self) -> None:
+    def finish_some(self) -> None:
         while self.works and (len(self.works) > 8 or self.own.random() < 0.3):
             self.finish(int(self.own.integers(len(self.works))))
         if self.works and self.own.random() < 0.3:
@@ -191,7 +191,7 @@ def split_in_groups(comm: Comm) -> None:
 
 
 def barriers_hold(comm: Comm) -> None:
-    """No rank leaves before the last one has come: each sees everybody's mark."""
+    """No rank leaves before the last one has come: each sees the marks of all."""
     seen = comm.shared(comm.size, "int64")
     for turn in range(1, 4):
         seen.mine[:] = 0
@@ -200,6 +200,6 @@ def barriers_hold(comm: Comm) -> None:
         seen.all_reduce()
         assert seen.total.tolist() == [turn] * comm.size
     work = comm.start(np.ones(5), "ring")
-    comm.barrier()  # while something is under way
+    comm.barrier()  # with a work under way
     work.wait()
     seen.free()

@@ -1,1 +1,1 @@
-"""Carrying out all-reduces."""
+"""All-reduces: which there are, which is the fastest, and how each is carried out."""

@@ -1,107 +1,93 @@
-"""Which way to an all-reduce is the fastest on this machine, for a number of bytes.
+"""Which all-reduce is the fastest on this machine, for a number of bytes: all are timed once."""
 
-Plans are predicted: what messages and additions cost is measured, and each plan is priced with it.
-Those that promise most are then timed, beside the ways that no plan describes: the library's own
-and shared memory.
-"""
-
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 
-from nnmpi.collectives.algorithms import ALGORITHMS
-from nnmpi.collectives.price import Network, price
-from nnmpi.comm.allreduce import measure
-from nnmpi.comm.allreduce.dispatch import NAMES, TOGETHER
-from nnmpi.comm.allreduce.interpreter import Array
+from nnmpi.comm.allreduce.dispatch import NAMES, THROUGH_MEMORY
+from nnmpi.comm.arrays import Array
 from nnmpi.comm.transport.base import NoRoomError
 
 SIZES = tuple(256 << 2 * k for k in range(9))  # bytes, to 16 MiB
+SECONDS = 0.004  # for which one algorithm is timed at one size
 LONG = 0.02  # seconds: where one sum takes longer, larger sizes are not timed
-NEVER = 1e9  # seconds of what cannot be done
-PROMISING = 2  # plans that are timed at each size
-FINE = 4  # sizes from one power of two to the next that are told apart
+# From this size on bandwidth counts, and the order of the algorithms changes little: what takes
+# twice as long as the fastest is not timed at larger sizes.
+LARGE = 1 << 16
+
+
+class Timed(Protocol):
+    """What is timed: a Comm."""
+
+    size: int
+
+    def all_reduce(self, array: Array, algorithm: str = ...) -> None: ...
+    def broadcast(self, array: Array) -> None: ...
+    def barrier(self) -> None: ...
 
 
 class Choice(NamedTuple):
-    """A name for each size."""
+    """The fastest algorithm at each of the first of SIZES, by name."""
 
     names: tuple[str, ...]
 
     def without(self, name: str) -> Self:
-        """The same, but for a way that cannot be gone: what needs least takes its place."""
+        """The same where an algorithm cannot be used: `halving` takes its place."""
         return type(self)(tuple("halving" if n == name else n for n in self.names))
 
-    @classmethod
-    def of(cls, times: dict[str, list[float]]) -> Self:
-        """The fastest by the times that each name took at SIZES, or the first of them."""
-        return cls(tuple(_fastest(times, nbytes) for nbytes in _grid()))
-
     def name(self, nbytes: int) -> str:
-        return self.names[min(_index(nbytes), len(self.names) - 1)]
+        """The fastest at the size nearest to this one, on a log scale."""
+        nearest = (nbytes.bit_length() - SIZES[0].bit_length() + 1) // 2
+        return self.names[min(max(nearest, 0), len(self.names) - 1)]
 
 
-def measure_choice(trial: measure.Timed) -> Choice:
-    """Times what may be the fastest, on a Comm made for it; all ranks get the same choice."""
-    names = _said(trial, _promising(trial.size, measure.network(trial)))
-    times: dict[str, list[float]] = {name: [] for name in names}
+def measure_choice(trial: Timed) -> Choice:
+    """Times all algorithms on a Comm made for it; collective, with the same result on all ranks."""
+    names, fastest = list(NAMES), []
     for nbytes in SIZES:
         array = np.zeros(nbytes // 4, np.float32)
-        fit = [name for name in names if name not in TOGETHER or _fits(trial, array, name)]
-        calls = [partial(trial.all_reduce, array, name) for name in fit]
-        seconds = dict(zip(fit, measure.medians(trial, calls), strict=True))
-        for name in names:
-            times[name].append(seconds.get(name, NEVER))
+        names = [name for name in names if name not in THROUGH_MEMORY or _fits(trial, array, name)]
+        calls = [partial(trial.all_reduce, array, name) for name in names]
+        seconds = dict(zip(names, medians(trial, calls), strict=True))
+        fastest.append(min(names, key=seconds.__getitem__))
         if max(seconds.values()) > LONG:
             break
-    return Choice(tuple(_said(trial, Choice.of(times).names)))
+        if nbytes >= LARGE:
+            names = [name for name in names if seconds[name] < 2 * seconds[fastest[-1]]]
+    return Choice(tuple(fastest))
 
 
-def _fits(trial: measure.Timed, array: Array, name: str) -> bool:
+def medians(comm: Timed, calls: Sequence[Callable[[], object]]) -> list[float]:
+    """The median seconds of collective calls, timed in turns; the same numbers on every rank."""
+    first = [_agreed(comm, [_timed(comm, call)])[0] for call in calls]
+    repeats = min(max(int(SECONDS * len(calls) / max(sum(first), 1e-9)), 5), 30)
+    rows = [[_timed(comm, call) for call in calls] for _ in range(repeats)]
+    return _agreed(comm, np.median(rows, axis=0).tolist())
+
+
+def _timed(comm: Timed, call: Callable[[], object]) -> float:
+    """Seconds of the second of two calls, which finds its memory in the cache."""
+    call()
+    comm.barrier()
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def _agreed(comm: Timed, seconds: Sequence[float]) -> list[float]:
+    """The means over the ranks."""
+    total = np.array(seconds, float)
+    comm.all_reduce(total, "ring")
+    return [float(x) / comm.size for x in total]
+
+
+def _fits(trial: Timed, array: Array, name: str) -> bool:
     """Whether there is shared memory for it."""
     try:
         trial.all_reduce(array, name)
     except NoRoomError:
         return False
     return True
-
-
-def _said(trial: measure.Timed, names: Sequence[str]) -> list[str]:
-    """What rank 0 says: the ranks' processors need not agree to the last bit."""
-    words = np.full(1 + FINE * 64, -1)
-    words[: len(names)] = [NAMES.index(name) for name in names]
-    trial.broadcast(words)
-    return [NAMES[i] for i in words if i >= 0]
-
-
-def _promising(p: int, network: Network) -> list[str]:
-    """The plans that are predicted to be the fastest at any size, and what has no plan."""
-    found = set()
-    for nbytes in SIZES:
-        predicted = {name: price(a, p, nbytes, network).seconds for name, a in ALGORITHMS.items()}
-        found.update(sorted(predicted, key=predicted.__getitem__)[:PROMISING])
-    return [name for name in NAMES if name in found or name not in ALGORITHMS]
-
-
-def _fastest(times: dict[str, list[float]], nbytes: int) -> str:
-    """By times between the sizes that were timed, on a log-log scale."""
-
-    def at(name: str) -> float:
-        row = times[name]
-        return float(np.interp(np.log(nbytes), np.log(SIZES[: len(row)]), np.log(row)))
-
-    return min(times, key=at)
-
-
-def _index(nbytes: int) -> int:
-    """FINE log2 of a number of bytes, roughly: from its length in bits and the next two bits."""
-    n = max(nbytes, FINE)
-    bits = n.bit_length()
-    return FINE * (bits - 3) + (n >> (bits - 3) & (FINE - 1))
-
-
-def _grid() -> list[int]:
-    """The smallest size of each index."""
-    return [(FINE + i % FINE) << i // FINE for i in range(_index(SIZES[-1]) + 1)]

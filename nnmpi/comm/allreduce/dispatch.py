@@ -1,4 +1,4 @@
-"""The ways to an all-reduce: by plan, by the library, through shared memory."""
+"""All-reduce by name: by an algorithm of ours, by the MPI library, or through shared memory."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -6,107 +6,110 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nnmpi.collectives.algorithms import ALGORITHMS
-from nnmpi.comm.allreduce.interpreter import Array, Runner, Steps, wide
-from nnmpi.comm.allreduce.node_memory import Levels, Segments
+from nnmpi.comm.allreduce.interpreter import Interpreter
+from nnmpi.comm.allreduce.node_memory import NodeTopology, SharedReduction
+from nnmpi.comm.arrays import Array, accumulator
+from nnmpi.comm.progress.steps import Steps
 from nnmpi.comm.transport.base import Request, Transport
 
-Way: TypeAlias = Callable[[Array, int, bool, bool], Steps]  # (flat buffer, tag, starts, blocks)
+# (flat buffer, tag, starts, blocks) -> steps
+AllReduce: TypeAlias = Callable[[Array, int, bool, bool], Steps]
 
 NAMES = (*ALGORITHMS, "mpi", "shared")
-TOGETHER = ("hierarchical", "shared")  # their first calls make memory, all ranks at the same time
+THROUGH_MEMORY = ("hierarchical", "shared")  # their first calls allocate, which is collective
 
 
-class Ways:
-    """All-reduces of one communicator."""
+class AllReduceDispatch:
+    """The all-reduces of one communicator."""
 
-    def __init__(self, wire: Transport, runner: Runner) -> None:
-        self._wire, self._runner = wire, runner
-        self._levels: Levels | None = None
-        self._windows: dict[tuple[int, np.dtype[Any]], Segments] = {}
-        self._here: list[Request] = []  # where all ranks met before the library's last sum
-        self._special: dict[str, Way] = {
-            "mpi": self._library,
-            "shared": self._through_window,
-            "hierarchical": self._two_levels,
+    def __init__(self, transport: Transport, interpreter: Interpreter) -> None:
+        self._transport, self._interpreter = transport, interpreter
+        self._topology: NodeTopology | None = None
+        self._reductions: dict[tuple[int, np.dtype[Any]], SharedReduction] = {}
+        self._last_barrier: list[Request] = []  # of the library's last sum
+        self._special: dict[str, AllReduce] = {
+            "mpi": self._by_library,
+            "shared": self._through_memory,
+            "hierarchical": self._hierarchical,
         }
 
-    def steps(self, name: str, flat: Array, tag: int, starts: bool, blocks: bool) -> Steps:
-        """Sums by the way of that name.
+    def steps(self, name: str, row: Array, tag: int, starts: bool, blocks: bool) -> Steps:
+        """Sums a flat buffer.
 
-        `starts`: the sum is only begun, on all ranks alike. `blocks`: this rank has nothing else
-        under way, so it may make calls that return only when all is done.
+        `starts`: the call only starts the sum, on all ranks. `blocks`: no other operation of this
+        rank is under way, so the steps may make blocking calls.
         """
         special = self._special.get(name)
         if special is not None:
-            return special(flat, tag, starts, blocks)
-        return self._runner.steps(ALGORITHMS[name], flat, tag, blocks)
+            return special(row, tag, starts, blocks)
+        return self._interpreter.steps(ALGORITHMS[name], row, tag, blocks)
 
-    def lacks_memory(self, name: str, flat: Array) -> bool:
-        """Whether one of TOGETHER needs `make_memory` first; if so, it does on all ranks."""
-        if self._levels is None:
+    def lacks_memory(self, name: str, row: Array) -> bool:
+        """Whether one of THROUGH_MEMORY needs `allocate` first; the same on all ranks."""
+        if self._topology is None:
             return True
-        windows = name == "shared" or self._levels.nodes is not None
-        return windows and _window_key(flat) not in self._windows
+        reduces = name == "shared" or self._topology.between is not None
+        return reduces and _reduction_key(row) not in self._reductions
 
-    def make_memory(self, name: str, flat: Array) -> None:
-        """What the way of that name needs for such a buffer; all ranks make it at the same time."""
-        if name == "shared" or self.levels().nodes is not None:
-            key = _window_key(flat)
-            self._windows[key] = self.segments(*key)
+    def allocate(self, name: str, row: Array) -> None:
+        """Makes what the algorithm needs for such a buffer; collective."""
+        if name == "shared" or self.topology().between is not None:
+            key = _reduction_key(row)
+            self._reductions[key] = self.reduction(*key)
 
-    def levels(self) -> Levels:
-        """Which ranks share memory; every rank asks at the same time, the first time."""
-        if self._levels is None:
-            self._levels = Levels.of(self._wire)
-        return self._levels
+    def topology(self) -> NodeTopology:
+        """Which ranks share memory; the first call is collective."""
+        if self._topology is None:
+            self._topology = NodeTopology.of(self._transport)
+        return self._topology
+
+    def reduction(self, n: int, dtype: Any) -> SharedReduction:
+        """Shared memory for sums of n numbers; collective."""
+        self.topology().check_memory_for_sums(n, dtype)
+        return SharedReduction(self.topology(), self._interpreter, n, dtype)
+
+    def node_transport(self, nbytes: int) -> Transport:
+        """A transport of the node's ranks, where so many bytes can be shared; collective."""
+        self.topology().check_memory(nbytes, "a memory for each node", "go without shared memory")
+        return self.topology().node.duplicate()
 
     def free(self) -> None:
-        """Gives everything back; every rank calls it."""
-        self._wire.wait(self._here)
-        for segments in self._windows.values():
-            segments.free()
-        self._windows.clear()
-        if self._levels is not None:
-            self._levels.free()
-            self._levels = None
+        """Frees everything; collective."""
+        self._transport.wait(self._last_barrier)
+        for reduction in self._reductions.values():
+            reduction.free()
+        self._reductions.clear()
+        if self._topology is not None:
+            self._topology.free()
+            self._topology = None
 
-    def segments(self, n: int, dtype: Any) -> Segments:
-        """Shared memory for sums of n numbers; every rank asks for it at the same time."""
-        self.levels().check_room_for_sums(n, dtype)
-        return Segments(self.levels(), self._runner, n, dtype)
+    def _by_library(self, row: Array, tag: int, starts: bool, blocks: bool) -> Steps:
+        """By MPI_Allreduce, which progresses no other operation of this rank while it blocks.
 
-    def node_for(self, nbytes: int) -> Transport:
-        """A transport of the node's ranks, for a memory of so many bytes; all ask for it."""
-        self.levels().check_room(nbytes, "a memory for each node", "go without shared memory")
-        return self.levels().node.duplicate()
-
-    def _library(self, flat: Array, tag: int, starts: bool, blocks: bool) -> Steps:
-        """By MPI_Allreduce, in which a rank moves nothing else.
-
-        So a rank with something else under way first waits, pushing it forward, until all ranks are
-        there. Those with nothing say that they are there, and need not wait for anybody.
+        So a rank with other operations under way first waits, moving them, until all ranks have
+        come. Those without others tell that they have come, and need not wait for anybody.
         """
-        dtype = wide(flat.dtype)
-        sums = flat if dtype is flat.dtype else flat.astype(dtype)
+        dtype = accumulator(row.dtype)
+        sums = row if dtype is row.dtype else row.astype(dtype)
         if starts:
-            yield self._wire.start_all_reduce(sums)
+            yield self._transport.start_all_reduce(sums)
         else:
-            before, self._here = self._here, [self._wire.ibarrier()]
-            yield before if blocks else before + self._here
-            self._wire.all_reduce(sums)
-        if sums is not flat:
-            flat[...] = sums
+            before, self._last_barrier = self._last_barrier, [self._transport.ibarrier()]
+            yield before if blocks else before + self._last_barrier
+            self._transport.all_reduce(sums)
+        if sums is not row:
+            row[...] = sums
 
-    def _two_levels(self, flat: Array, tag: int, starts: bool, blocks: bool) -> Steps:
-        """Through shared memory in each node; where there is but one, pairs of ranks play nodes."""
-        if self.levels().nodes is not None:
-            return self._through_window(flat, tag, starts, blocks)
-        return self._runner.steps(ALGORITHMS["hierarchical"], flat, tag, blocks)
+    def _hierarchical(self, row: Array, tag: int, starts: bool, blocks: bool) -> Steps:
+        """Through shared memory in each node; on a single node, pairs of ranks stand for nodes."""
+        if self.topology().between is not None:
+            return self._through_memory(row, tag, starts, blocks)
+        return self._interpreter.steps(ALGORITHMS["hierarchical"], row, tag, blocks)
 
-    def _through_window(self, flat: Array, tag: int, starts: bool, blocks: bool) -> Steps:
-        return self._windows[_window_key(flat)].reduce(0, flat.size, tag, blocks, flat)
+    def _through_memory(self, row: Array, tag: int, starts: bool, blocks: bool) -> Steps:
+        return self._reductions[_reduction_key(row)].reduce(0, row.size, tag, blocks, row)
 
 
-def _window_key(flat: Array) -> tuple[int, np.dtype[Any]]:
-    """Windows come in powers of two, so that a few serve all lengths."""
-    return 1 << max(flat.size - 1, 1).bit_length(), flat.dtype
+def _reduction_key(row: Array) -> tuple[int, np.dtype[Any]]:
+    """Lengths are powers of two, so that a few reductions serve all buffers."""
+    return 1 << max(row.size - 1, 1).bit_length(), row.dtype

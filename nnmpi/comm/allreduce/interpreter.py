@@ -1,29 +1,26 @@
-"""Carries a plan out: turns an algorithm into the moves of one rank, and makes them.
+"""Carries algorithms out: turns one into the moves of one rank, and makes them.
 
 r  this rank      p  ranks      n  elements of the buffer      s  a step of the algorithm
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nnmpi.collectives.step import Algorithm, Range, Step, cut
-from nnmpi.comm.transport.base import Request, Transport
-
-Array: TypeAlias = NDArray[Any]
-Steps: TypeAlias = Iterator[list[Request] | None]  # what has to be complete before the next step
+from nnmpi.comm.arrays import Array, accumulator
+from nnmpi.comm.progress.steps import Steps
+from nnmpi.comm.transport.base import Transport
 
 MOST_PLANS = 1000  # that are kept
-LATER = None  # in place of a list of requests: something else on this rank has to be done first
 
 
 class Move(NamedTuple):
-    """What one rank does in one round; each way it is one message, or none, or several long ones.
+    """What one rank does in one round: a message each way, or none, or several where it is long.
 
-    Messages are named by the bytes they fill, and what is added by its elements.
+    Messages are given by the bytes they fill, and additions by their elements.
     """
 
     to: int
@@ -32,61 +29,62 @@ class Move(NamedTuple):
     into: tuple[slice, ...]  # bytes of scratch memory if they are to be added, else of the buffer
     reduce: bool
     add: tuple[slice, slice] | None  # elements of the sums, and of the scratch memory
-    settle: tuple[slice, ...]  # sums that are complete, to be rounded before they are sent
-    short: bool  # at most one message each way
+    round: tuple[slice, ...]  # sums that are complete, to be rounded before they are sent
+    single: bool  # at most one message each way
 
 
 class Plan(NamedTuple):
     """All moves of one rank, for buffers of one length and type.
 
-    Sums are kept in `wide`, which is a finer type than that of the buffer for float16 and bfloat16.
-    Partial sums travel in it. A sum that is complete is rounded once, by the rank that sends it on,
-    and travels rounded.
+    Sums are kept in `sums_dtype`, which is float32 where the buffer is float16 or bfloat16. Partial
+    sums travel in it. The rank that sends a complete sum on rounds it first, and it travels
+    rounded.
     """
 
     moves: tuple[Move, ...]
     dtype: np.dtype[Any]
-    wide: np.dtype[Any]
+    sums_dtype: np.dtype[Any]
     scratch: int  # elements that have to be held apart from the buffer until they are added
-    settle: tuple[slice, ...]  # what is left to be rounded at the end
-
-
-def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The type in which numbers of this one are summed: 16 bits are too few to add up in."""
-    short = dtype.itemsize == 2 and dtype.kind in "fV"
-    return np.dtype(np.float32) if short else dtype
+    round: tuple[slice, ...]  # sums to be rounded at the end
 
 
 def make_plan(
-    algorithm: Algorithm, r: int, p: int, n: int, dtype: np.dtype[Any], piece: int = 1 << 30
+    algorithm: Algorithm,
+    r: int,
+    p: int,
+    n: int,
+    dtype: np.dtype[Any],
+    message_limit: int = 1 << 30,
 ) -> Plan:
-    """What rank r does; no message is longer than `piece` bytes."""
-    chunks, sums = algorithm.chunks(p), wide(dtype)
-    settled = np.zeros(chunks, bool)
+    """What rank r does; no message is longer than `message_limit` bytes."""
+    chunks, sums_dtype = algorithm.chunks(p), accumulator(dtype)
+    rounded = np.zeros(chunks, bool)
     moves = []
     for s in algorithm.steps(r, p):
-        itemsize = sums.itemsize if s.reduce else dtype.itemsize
+        itemsize = sums_dtype.itemsize if s.reduce else dtype.itemsize
         lo, hi = _elements(s.send, n, chunks) if s.to >= 0 else (0, 0)
-        out = _messages(lo, hi, itemsize, piece)
-        settle = () if s.reduce or not out else _settle(settled, s.send, n)
+        out = _messages(lo, hi, itemsize, message_limit)
+        round_first = () if s.reduce or not out else _round(rounded, s.send, n)
         lo, hi = _elements(s.recv, n, chunks) if s.source >= 0 else (0, 0)
         add = (slice(lo, hi), slice(0, hi - lo)) if s.reduce and lo < hi else None
-        into = _messages(*((0, hi - lo) if s.reduce else (lo, hi)), itemsize, piece)
-        if s.reduce and sums is not dtype:
-            _refuse_settled(settled, s)
+        into = _messages(*((0, hi - lo) if s.reduce else (lo, hi)), itemsize, message_limit)
+        if s.reduce and sums_dtype is not dtype:
+            _refuse_rounded(rounded, s)
         if into and not s.reduce:
-            settled[int(s.recv[0]) : int(s.recv[1])] = True
+            rounded[int(s.recv[0]) : int(s.recv[1])] = True
         if out or into:
-            short = len(out) <= 1 and len(into) <= 1
-            moves.append(Move(int(s.to), out, int(s.source), into, s.reduce, add, settle, short))
+            single = len(out) <= 1 and len(into) <= 1
+            moves.append(
+                Move(int(s.to), out, int(s.source), into, s.reduce, add, round_first, single)
+            )
     scratch = max((m.add[1].stop for m in moves if m.add is not None), default=0)
-    return Plan(tuple(moves), dtype, sums, scratch, _settle(settled, (0, chunks), n))
+    return Plan(tuple(moves), dtype, sums_dtype, scratch, _round(rounded, (0, chunks), n))
 
 
-def _refuse_settled(settled: NDArray[np.bool_], s: Step) -> None:
-    """A sum that was rounded is complete: this plan would go on with it."""
+def _refuse_rounded(rounded: NDArray[np.bool_], s: Step) -> None:
+    """Raises ValueError where the algorithm adds to a sum that was complete, and so was rounded."""
     for peer, (lo, hi) in ((s.to, s.send), (s.source, s.recv)):
-        if peer >= 0 and settled[int(lo) : int(hi)].any():
+        if peer >= 0 and rounded[int(lo) : int(hi)].any():
             raise ValueError(
                 f"the plan adds to chunks {lo} to {hi - 1} after it has put sums there; "
                 "numbers of 16 bits are rounded by then: use float32"
@@ -98,18 +96,18 @@ def _elements(chunks: Range, n: int, of: int) -> tuple[int, int]:
     return cut(n, of, int(chunks[0])), cut(n, of, int(chunks[1]))
 
 
-def _messages(lo: int, hi: int, itemsize: int, piece: int) -> tuple[slice, ...]:
-    """The bytes of elements lo to hi - 1, in messages that are not too long."""
-    step = piece // itemsize * itemsize
+def _messages(lo: int, hi: int, itemsize: int, message_limit: int) -> tuple[slice, ...]:
+    """The bytes of elements lo to hi - 1, cut into messages."""
+    step = message_limit // itemsize * itemsize
     lo, hi = lo * itemsize, hi * itemsize
     return tuple(slice(i, min(i + step, hi)) for i in range(lo, hi, step))
 
 
-def _settle(settled: NDArray[np.bool_], range_: tuple[Any, Any], n: int) -> tuple[slice, ...]:
-    """The elements of chunks in a range that are not settled yet, which they are from now on."""
-    chunks = len(settled)
-    due = [c for c in range(int(range_[0]), int(range_[1])) if not settled[c]]
-    settled[due] = True
+def _round(rounded: NDArray[np.bool_], range_: tuple[Any, Any], n: int) -> tuple[slice, ...]:
+    """The elements of chunks in a range that are not rounded yet; marks them as rounded."""
+    chunks = len(rounded)
+    due = [c for c in range(int(range_[0]), int(range_[1])) if not rounded[c]]
+    rounded[due] = True
     return tuple(slice(cut(n, chunks, c), cut(n, chunks, c + 1)) for c in due)
 
 
@@ -122,21 +120,21 @@ def carry_out(
     tag: int,
     blocks: bool,
 ) -> Steps:
-    """Makes the moves, and yields what has to be complete before the next one can be made.
+    """Makes the moves; yields the requests that have to be complete before the next one.
 
-    `array`, `sums` and `scratch` are flat; `sums` is `array` itself unless the plan sums in a finer
-    type. In a round both messages leave at once. What arrives is added after both are through,
-    since a rank may be sending what it adds to. `blocks` allows calls that return only when a
-    message is through, which take less time than those that do not.
+    `array`, `sums` and `scratch` are flat; `sums` is `array` itself unless the plan sums in another
+    type. In a round both messages are posted at once. What arrives is added when both are complete,
+    since a rank may be sending what it adds to. `blocks` allows blocking calls, which take less
+    time than others.
     """
-    apart = plan.wide is not plan.dtype
+    separate = plan.sums_dtype is not plan.dtype
     raw, raw_scratch = array.view(np.uint8), scratch.view(np.uint8)
-    raw_sums = sums.view(np.uint8) if apart else raw
-    for to, out, source, into, reduce, add, settle, short in plan.moves:
-        if apart:
-            _round(settle, sums, array)
+    raw_sums = sums.view(np.uint8) if separate else raw
+    for to, out, source, into, reduce, add, round_first, single in plan.moves:
+        if separate:
+            _copy(round_first, sums, array)
         held, target = (raw_sums, raw_scratch) if reduce else (raw, raw)
-        if blocks and short:
+        if blocks and single:
             transport.exchange(
                 held[out[0]] if out else None, to, target[into[0]] if into else None, source, tag
             )
@@ -147,17 +145,17 @@ def carry_out(
         if add is not None:
             there = sums[add[0]]
             np.add(there, scratch[add[1]], there)
-    if apart:
-        _round(plan.settle, sums, array)
+    if separate:
+        _copy(plan.round, sums, array)
 
 
-def _round(settle: tuple[slice, ...], sums: Array, array: Array) -> None:
-    for due in settle:
-        array[due] = sums[due]
+def _copy(parts: tuple[slice, ...], sums: Array, array: Array) -> None:
+    for part in parts:
+        array[part] = sums[part]
 
 
-class Runner:
-    """Carries algorithms out on one transport; keeps plans and scratch memory for next time."""
+class Interpreter:
+    """Carries algorithms out on one transport; keeps their plans and its scratch memory."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -167,39 +165,39 @@ class Runner:
     def steps(
         self,
         algorithm: Algorithm,
-        flat: Array,
+        row: Array,
         tag: int,
         blocks: bool = False,
         sums: Array | None = None,
     ) -> Steps:
-        """The moves of this rank for a flat buffer; `sums` is memory for finer sums, if any."""
-        key = (algorithm, flat.size, flat.dtype)
+        """The moves of this rank for a flat buffer; `sums` is memory for sums in a wider type."""
+        key = (algorithm, row.size, row.dtype)
         plan = self._plans.get(key)
         if plan is None:
             if len(self._plans) == MOST_PLANS:
-                self._plans.clear()  # somebody makes new algorithms, or new lengths, without end
+                self._plans.clear()  # the caller makes new algorithms, or new lengths, without end
             plan = self._plans[key] = self._plan(*key)
         if sums is None:
-            sums = flat if plan.wide is plan.dtype else flat.astype(plan.wide)
-        free = self._free[plan.wide]
+            sums = row if plan.sums_dtype is plan.dtype else row.astype(plan.sums_dtype)
+        free = self._free[plan.sums_dtype]
         scratch = free.pop() if free else _EMPTY
         if scratch.size < plan.scratch:  # the smaller one is not needed any more
-            scratch = np.empty(plan.scratch, plan.wide)
-        yield from carry_out(plan, flat, sums, scratch, self._transport, tag, blocks)
+            scratch = np.empty(plan.scratch, plan.sums_dtype)
+        yield from carry_out(plan, row, sums, scratch, self._transport, tag, blocks)
         free.append(scratch)
 
-    def finish(self, algorithm: Algorithm, flat: Array) -> None:
-        """All moves at once, where nothing else is under way on this transport."""
-        for needs in self.steps(algorithm, flat, tag=0, blocks=True):
+    def finish(self, algorithm: Algorithm, row: Array) -> None:
+        """Makes all moves, where no other operation of this transport is under way."""
+        for needs in self.steps(algorithm, row, tag=0, blocks=True):
             self._transport.wait(needs or ())
 
     def free(self) -> None:
-        """Gives back the transport; every rank of it calls it."""
+        """Frees the transport; collective."""
         self._transport.free()
 
     def _plan(self, algorithm: Algorithm, n: int, dtype: np.dtype[Any]) -> Plan:
         t = self._transport
-        return make_plan(algorithm, t.rank, t.size, n, dtype, t.piece)
+        return make_plan(algorithm, t.rank, t.size, n, dtype, t.message_limit)
 
 
 _EMPTY: Array = np.empty(0)

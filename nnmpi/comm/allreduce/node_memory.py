@@ -15,71 +15,77 @@ import numpy as np
 
 from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, among
 from nnmpi.collectives.step import Algorithm, cut
-from nnmpi.comm.allreduce.interpreter import Array, Runner, Steps, wide
-from nnmpi.comm.progress.turns import Turns
+from nnmpi.comm.allreduce.interpreter import Interpreter
+from nnmpi.comm.arrays import Array, accumulator
+from nnmpi.comm.progress.steps import InOrder, Steps
 from nnmpi.comm.transport.base import Ledger, NoRoomError, Request, Transport
 
-BLOCK = 1 << 19  # bytes added at a time: the sum so far stays in the second-level cache
+BLOCK = 1 << 19  # bytes added at a time: the partial sum stays in the second-level cache
 PAGE = 4096
-MOST = 0.9  # of the free shared memory
+USABLE = 0.9  # of the free shared memory
 
 
-class Levels(NamedTuple):
-    """Which ranks share memory, and the sum over the nodes they make up."""
+class NodeTopology(NamedTuple):
+    """Which ranks share memory, and the algorithm that sums over nodes."""
 
     node: Transport
-    ranks: tuple[int, ...]  # of the node, as the transport that was divided numbers them
-    nodes: Algorithm | None  # a ring of the first ranks of all nodes; None where there is one node
-    quiet: Runner  # for what ranks agree on here; on no ledger
+    ranks: tuple[int, ...]  # of the node, as the transport that was split numbers them
+    between: Algorithm | None  # a ring of the first ranks of all nodes; None if there is one node
+    control: Interpreter  # for what ranks agree on here; on no ledger
 
     @classmethod
-    def of(cls, wire: Transport) -> Self:
-        """Every rank of the transport calls it."""
-        node, quiet = wire.split_node(), Runner(wire.duplicate(Ledger(wire.size)))
-        numbers = {member: r for r, member in enumerate(wire.members)}
+    def of(cls, transport: Transport) -> Self:
+        """Splits the transport; collective."""
+        node = transport.split_node()
+        control = Interpreter(transport.duplicate(Ledger(transport.size)))
+        numbers = {member: r for r, member in enumerate(transport.members)}
         ranks = tuple(numbers[member] for member in node.members)
-        if node.size == wire.size:
-            return cls(node, ranks, None, quiet)
-        first = np.zeros(wire.size, np.uint8)
-        first[wire.rank] = node.rank == 0
-        quiet.finish(ALL_GATHERS["ring"], first)
+        if node.size == transport.size:
+            return cls(node, ranks, None, control)
+        first = np.zeros(transport.size, np.uint8)
+        first[transport.rank] = node.rank == 0
+        control.finish(ALL_GATHERS["ring"], first)
         leaders = tuple(np.flatnonzero(first).tolist())
-        return cls(node, ranks, among(ALGORITHMS["ring"], lambda p: leaders), quiet)
+        return cls(node, ranks, among(ALGORITHMS["ring"], lambda p: leaders), control)
 
-    def check_room_for_sums(self, n: int, dtype: Any) -> None:
-        """The same for the memory behind sums of n numbers."""
+    def check_memory_for_sums(self, n: int, dtype: Any) -> None:
+        """`check_memory` for the segments behind sums of n numbers."""
         needed = sum(_sizes(n, np.dtype(dtype), self.node.size))
-        self.check_room(needed, "a sum through shared memory", "take another algorithm")
+        self.check_memory(needed, "a sum through shared memory", "take another algorithm")
 
-    def check_room(self, needed: int, what: str, instead: str) -> None:
-        """Raises NoRoomError, on all ranks, where a node has no room: to run out kills the job."""
-        free = self.node.room()
-        lacking = np.array([needed > MOST * free], np.int64)
-        self.quiet.finish(ALGORITHMS["doubling"], lacking)
+    def check_memory(self, needed: int, what: str, remedy: str) -> None:
+        """Raises NoRoomError, on all ranks, where a node has too little: to run out kills the job.
+
+        Collective.
+        """
+        free = self.node.free_memory()
+        lacking = np.array([needed > USABLE * free], np.int64)
+        self.control.finish(ALGORITHMS["doubling"], lacking)
         if lacking[0]:
             raise NoRoomError(
                 f"{what} takes {needed:,} bytes, and {free:,} are free in "
-                f"/dev/shm here: {instead}, or enlarge it (docker run --shm-size)"
+                f"/dev/shm here: {remedy}, or enlarge it (docker run --shm-size)"
             )
 
     def free(self) -> None:
-        """Gives back what was made; every rank calls it."""
+        """Frees the transports; collective."""
         self.node.free()
-        self.quiet.free()
+        self.control.free()
 
 
-class Segments:
-    """The memory behind a sum over the ranks of a node, and over nodes where there are several."""
+class SharedReduction:
+    """Shared memory for sums over the ranks of a node, and over nodes where there are several."""
 
-    def __init__(self, levels: Levels, runner: Runner, n: int, dtype: Any) -> None:
+    def __init__(self, topology: NodeTopology, interpreter: Interpreter, n: int, dtype: Any):
         self.dtype: np.dtype[Any] = np.dtype(dtype)
-        # barriers of its own, which those of other windows cannot overtake
-        self._node = levels.node.duplicate()
-        self._nodes, self._runner, self._turns = levels.nodes, runner, Turns()
-        self._sums_dtype = wide(self.dtype)
+        # barriers of its own, which those of other reductions cannot overtake
+        self._node = topology.node.duplicate()
+        self._between, self._interpreter = topology.between, interpreter
+        self._in_order = InOrder()
+        self._sums_dtype = accumulator(self.dtype)
         own, *extra = _sizes(n, self.dtype, 1)
-        apart = self._sums_dtype is not self.dtype
-        self._sum = partial(np.add, dtype=self._sums_dtype) if apart else np.add
+        separate = self._sums_dtype is not self.dtype
+        self._add_two = partial(np.add, dtype=self._sums_dtype) if separate else np.add
         self._window = self._node.window(own + sum(extra) * (self._node.rank == 0))
         self._segments = [
             s[: n * self.dtype.itemsize].view(self.dtype) for s in self._window.segments
@@ -88,36 +94,37 @@ class Segments:
         self._node.barrier()  # from here on others may write to the total
         first = self._window.segments[0]
         self._total = first[own : own + n * self.dtype.itemsize].view(self.dtype)
-        wide_bytes = n * self._sums_dtype.itemsize
+        sums_bytes = n * self._sums_dtype.itemsize
         self._sums = (
-            first[2 * own : 2 * own + wide_bytes].view(self._sums_dtype) if apart else self._total
+            first[2 * own : 2 * own + sums_bytes].view(self._sums_dtype)
+            if separate
+            else self._total
         )
 
     def mine(self, n: int) -> Array:
-        """What this rank adds: n elements."""
+        """The first n elements of what this rank adds."""
         segment: Array = self._segments[self._node.rank]
         return segment[:n]
 
     def total(self, n: int) -> Array:
-        """The sum, one memory for all ranks of the node."""
+        """The first n elements of the sum, one memory for all ranks of the node."""
         total: Array = self._total
         return total[:n]
 
     def slice(self, start: int, stop: int) -> slice:
-        """What this rank adds up of elements start to stop - 1."""
+        """Which of the elements start to stop - 1 this rank adds up."""
         n, p, r = stop - start, self._node.size, self._node.rank
         return slice(start + cut(n, p, r), start + cut(n, p, r + 1))
 
     def reduce(
         self, start: int, stop: int, tag: int, blocks: bool, array: Array | None = None
     ) -> Steps:
-        """Adds up elements start to stop - 1. Yields while others are waited for, or, if `blocks`,
-        waits itself. Those that are under way together pass one by one.
+        """Adds up elements start to stop - 1, after the sums that were started before.
 
         This rank's are in `mine`, and the sum is in `total`. Or both are in an array of its own,
         which begins with the first element: then only what others need is copied.
         """
-        return self._turns.take(self._reduce(start, stop, tag, blocks, array))
+        return self._in_order.add(self._reduce(start, stop, tag, blocks, array))
 
     def _reduce(self, start: int, stop: int, tag: int, blocks: bool, array: Array | None) -> Steps:
         own, parts = self.slice(start, stop), list(self._segments)
@@ -125,28 +132,28 @@ class Segments:
             mine, parts[self._node.rank] = parts[self._node.rank], array
             for i, j in ((start, own.start), (own.stop, stop)):
                 mine[i:j] = array[i:j]
-        yield self._meet(blocks)
+        yield self._barrier(blocks)
         self._window.sync()
         self._add(parts, own.start, own.stop)
-        yield self._meet(blocks)
+        yield self._barrier(blocks)
         self._window.sync()
-        if self._nodes is not None:
+        if self._between is not None:
             if self._node.rank == 0:
                 total, sums = self._total[start:stop], self._sums[start:stop]
-                yield from self._runner.steps(self._nodes, total, tag, blocks, sums)
-            yield self._meet(blocks)
+                yield from self._interpreter.steps(self._between, total, tag, blocks, sums)
+            yield self._barrier(blocks)
             self._window.sync()
         if array is not None:
             array[...] = self._total[:stop]
 
     def free(self) -> None:
-        """Gives the memory back; every rank calls it, and uses neither `mine` nor `total` again."""
+        """Frees the memory; collective. `mine` and `total` are invalid afterwards."""
         self._segments = []
         self._window.free()
         self._node.free()
 
-    def _meet(self, blocks: bool) -> list[Request]:
-        """What is left to wait for until all ranks have come, with what they have written."""
+    def _barrier(self, blocks: bool) -> list[Request]:
+        """A barrier of the node, waited for if `blocks`; what this rank wrote is visible after."""
         self._window.sync()
         if not blocks:
             return [self._node.ibarrier()]
@@ -154,28 +161,28 @@ class Segments:
         return []
 
     def _add(self, parts: list[Array], lo: int, hi: int) -> None:
-        """The sum over the node of a slice, always in the order of the ranks."""
+        """Adds up elements lo to hi - 1 over the node, always in the order of the ranks."""
         first, *rest = parts
         step = BLOCK // self._sums_dtype.itemsize
         for i in range(lo, hi, step):
             j = min(i + step, hi)
             out = self._sums[i:j]
             if rest:
-                self._sum(first[i:j], rest[0][i:j], out)
+                self._add_two(first[i:j], rest[0][i:j], out)
             else:
                 out[...] = first[i:j]
             for segment in rest[1:]:
                 np.add(out, segment[i:j], out=out)
-        if self._sums is not self._total and self._nodes is None:
+        if self._sums is not self._total and self._between is None:
             self._total[lo:hi] = self._sums[lo:hi]
 
 
 def _sizes(n: int, dtype: np.dtype[Any], p: int) -> tuple[int, int, int]:
-    """Bytes for what p ranks bring, for the sum, and for a finer sum where there is one."""
-    one, finer = _pages(n * dtype.itemsize), wide(dtype)
-    return p * one, one, _pages(n * finer.itemsize) * (finer is not dtype)
+    """Bytes of the segments of p ranks, of the total, and of sums in a wider type, if any."""
+    one, wider = _pages(n * dtype.itemsize), accumulator(dtype)
+    return p * one, one, _pages(n * wider.itemsize) * (wider is not dtype)
 
 
 def _pages(nbytes: int) -> int:
-    """Rounded up, so that no two ranks write to one page."""
+    """Rounded up to whole pages, so that no two ranks write to one."""
     return -(-max(nbytes, 1) // PAGE) * PAGE

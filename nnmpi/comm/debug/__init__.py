@@ -1,1 +1,1 @@
-"""Finding out what went wrong between ranks."""
+"""Finding out which rank did what, where ranks fail or hang."""

@@ -1,165 +1,165 @@
 """A thread beside each rank that ends the job where ranks would wait for ever.
 
-ask      a rank has waited for longer than NNMPI_TIMEOUT: who are you, and what do you wait for?
-record   the answer; who has asked prints all of them and ends the job
-left     a rank has come to its end, before the others
-waits    to a rank that has left: I wait for what you will never do; it says so and ends the job
+report   a rank has waited for longer than NNMPI_TIMEOUT: it prints what it does, and asks the other
+         ranks to print the same; then it ends the job
+left     a rank has come to its end; another that waits for it in a collective, or for its message,
+         ends the job
 
-Nothing is sent while all goes well, except that ranks wait for each other at the end: MPI lets no
-rank go before all are there, and would keep them waiting without a word.
+Nothing is sent while all goes well, except that ranks wait for each other at the end: MPI_Finalize
+would do so without a word, and without noticing that a rank waits for one that has left.
 """
 
+import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
-from nnmpi.comm.debug.call_log import Call
-from nnmpi.comm.debug.record import Record, report
+from nnmpi.comm.call_log import Call
+from nnmpi.comm.debug.report import report
 from nnmpi.comm.progress.work import Progress
+from nnmpi.comm.stderr import print_error
 
 TICK = 0.25  # seconds between two looks
-ANSWER = 1.0  # seconds in which others answer
-QUIET = 0.25  # seconds that a rank waits at its end before it tells the others
-PATIENCE = 0.5  # seconds for which a message may be under way from a rank that has left
-GRACE = 1.0  # seconds that others get to end too, when one ends with an error
+TIME_TO_REPORT = 1.0  # seconds from the first report to the end of the job
+TIME_TO_END = 0.25  # seconds that a rank waits at its end before it tells the others
+IN_FLIGHT = 0.5  # seconds for which a message from a rank that has left may be under way
 
-ASK, RECORD, LEFT, WAITS = b"?", b"r", b"l", b"w"
+REPORT, LEFT = b"r", b"l"
 
 
-class Control(Protocol):
-    """Messages between watches, which meet no others."""
+class Channel(Protocol):
+    """Messages between watchdogs, which match no others."""
 
-    rank: int
-    peers: Sequence[int]  # the other ranks; none where it cannot talk to them
+    @property
+    def peers(self) -> Sequence[int]:
+        """The other ranks."""
 
     def send(self, message: bytes, to: int) -> None: ...
 
-    def poll(self) -> tuple[int, bytes] | None:
-        """A message that has arrived, and from whom."""
+    def receive(self) -> tuple[int, bytes] | None:
+        """Who sent a message that has arrived, and the message."""
 
-    def meet(self) -> Callable[[], bool]:
-        """Says that this rank is here; what it returns tells whether all are."""
-
-    def abort(self, message: str, status: int = 1) -> None:
-        """Prints the message and ends the job."""
+    def ibarrier(self) -> Callable[[], bool]:
+        """Starts a barrier, and returns its test."""
 
 
-class Watch:
-    """The thread of one rank; `progress` is what it watches."""
+class Left(NamedTuple):
+    """A rank that has come to its end."""
 
-    def __init__(self, control: Control, progress: Progress) -> None:
-        self._control, self._progress, self._guard = control, progress, progress.guard
-        self._timeout = progress.guard.settings.timeout
-        self._main = threading.get_ident()
-        self._ends, self._status = threading.Event(), 0
-        self._left: dict[int, tuple[Record, float]] = {}  # and when it was heard
-        self._answers: dict[int, Record] = {}
-        self._asked = False
-        self._due = 0.0  # when to report, or, before it has asked, the earliest time to ask
-        self._thread = threading.Thread(target=self._run, name="nnmpi watch", daemon=True)
+    calls: dict[str, int]  # collectives that it has called, by communicator
+    incomplete: list[list[object]]  # name and number of collectives that it has not completed
+    last: str
+    heard: float  # when this rank was told
+
+    def joins(self, call: Call) -> bool:
+        """Whether it has done its part of a collective; not known of a message."""
+        if call.number < 0 or [call.comm, call.number] in self.incomplete:
+            return False
+        return self.calls.get(call.comm, 0) >= call.number
+
+
+class Watchdog:
+    """Watches the thread that makes it, and ends the job by `abort(status)`.
+
+    Before `connect` it knows no other rank.
+    """
+
+    def __init__(self, rank: int, progress: Progress, abort: Callable[[int], None]) -> None:
+        self._rank, self._progress, self._abort = rank, progress, abort
+        self._channel: Channel | None = None
+        self._main, self._ended = threading.get_ident(), threading.Event()
+        self._left: dict[int, Left] = {}
+        self._reported = False
+        self._thread = threading.Thread(target=self._run, name="nnmpi watchdog", daemon=True)
         self._thread.start()
 
-    def leave(self, status: int) -> None:
-        """Returns when all ranks have called it, or ends the job. `status`: how this rank ends."""
-        self._status = status
-        self._ends.set()
+    def connect(self, channel: Channel) -> None:
+        """From here on it tells the other ranks' watchdogs, and waits for them at the end."""
+        self._channel = channel
+
+    def leave(self) -> None:
+        """Returns when all ranks have called it, unless a rank ends the job."""
+        self._ended.set()
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._ends.wait(min(TICK, self._timeout / 4)):
+        while not self._ended.wait(min(TICK, self._progress.log.settings.timeout / 4)):
             self._look()
-        self._wait_for_all()
+        if self._channel is not None:
+            self._wait_for_all(self._channel)
 
     def _look(self) -> None:
-        for source, message in self._messages():
-            self._take(source, message[:1], message[1:])
-        waiting = None if self._ends.is_set() else self._progress.waiting()
+        self._receive()
+        waiting = self._progress.waiting()
         if waiting is not None:
-            self._overdue(*waiting)
-            self._deserted(*waiting)
-        late = waiting is not None and waiting[1] > self._timeout
-        self._asked = self._asked and late  # whoever was missing has come after all
-        complete = len(self._answers) == len(self._control.peers)
-        if self._asked and (complete or time.monotonic() > self._due):
-            self._report()
+            call, seconds = waiting
+            self._check_for_ranks_that_left(call, seconds)
+            if seconds > self._progress.log.settings.timeout:
+                self._time_out(call)
 
-    def _overdue(self, call: Call, seconds: float) -> None:
-        """Asks all others once this rank has waited for too long, unless one of them has asked."""
-        if seconds > self._timeout and not self._asked and time.monotonic() > self._due:
-            self._asked, self._due = True, time.monotonic() + ANSWER
-            self._answers.clear()
-            self._send_all(ASK)
+    def _receive(self) -> None:
+        while self._channel is not None and (message := self._channel.receive()) is not None:
+            source, data = message
+            if data[:1] == LEFT:
+                calls, incomplete, last = json.loads(data[1:])
+                self._left[source] = Left(calls, incomplete, last, time.monotonic())
+            else:
+                self._report(Call(*json.loads(data[1:])))
 
-    def _deserted(self, call: Call, seconds: float) -> None:
-        """Tells a rank that has left if this one waits for it."""
-        for r, (record, heard) in self._left.items():
-            known = min(seconds, time.monotonic() - heard)
-            if known > PATIENCE and self._lost(call, r, record):
-                self._control.send(WAITS + str(call).encode(), r)
-                return
+    def _time_out(self, call: Call) -> None:
+        timeout = self._progress.log.settings.timeout
+        print_error(
+            f"rank {self._rank} has waited for longer than NNMPI_TIMEOUT={timeout:g} s in {call}; "
+            "every rank reports, unless it is stopped, gone or in a long call outside Python:"
+        )
+        self._report(None)
+        self._send_all(REPORT, call)
+        time.sleep(TIME_TO_REPORT)
+        self._abort(1)
 
-    def _lost(self, call: Call, r: int, record: Record) -> bool:
-        """Whether r, which has left, takes part in the call and will not do what it has to."""
-        return r in self._guard.partners(call) and not record.joins(call)
+    def _report(self, late: Call | None) -> None:
+        if not self._reported:
+            self._reported = True
+            print_error(report(self._rank, self._progress, self._main, late))
 
-    def _take(self, source: int, kind: bytes, text: bytes) -> None:
-        if kind == ASK:
-            left = self._ends.is_set()
-            record = Record.of(self._progress, self._main, left)
-            self._control.send(RECORD + record.encoded(), source)
-            if not self._asked or source < self._control.rank:  # let it report, if it can
-                self._asked, self._due = False, time.monotonic() + 3 * ANSWER
-        elif kind == RECORD:
-            self._answers[source] = Record.decoded(text)
-        elif kind == LEFT:
-            self._left[source] = (Record.decoded(text), time.monotonic())
-        elif self._ends.is_set():
-            calls = self._progress.guard.last()
-            last = f"after {calls[-1]}" if calls else "without any call"
-            self._control.abort(
-                f"rank {self._control.rank} has left {last}, "
-                f"but rank {source} waits for it in {text.decode()}",
-                self._status or 1,
-            )
+    def _check_for_ranks_that_left(self, call: Call, seconds: float) -> None:
+        """Ends the job if this rank waits for one that has left."""
+        participants = self._progress.log.participants(call)
+        for r, left in self._left.items():
+            known = min(seconds, time.monotonic() - left.heard)
+            if r in participants and known > IN_FLIGHT and not left.joins(call):
+                print_error(
+                    f"rank {self._rank} waits for rank {r} in {call}, "
+                    f"but rank {r} has left {left.last}"
+                )
+                self._abort(1)
 
-    def _report(self) -> None:
-        me, own = self._control.rank, Record.of(self._progress, self._main)
-        if own.waits is not None:
-            records = {r: self._answers.get(r) for r in self._control.peers}
-            text = report({**records, me: own}, me, own.waits, self._guard.partners(own.waits))
-            self._control.abort(text)
-
-    def _wait_for_all(self) -> None:
-        """Waits at the end of this rank, without using the processor that others may need."""
-        if self._status and not self._control.peers:
-            self._failed()
+    def _wait_for_all(self, channel: Channel) -> None:
+        """Waits at the end of this rank, without using the core that others may need."""
         started, told, pause = time.monotonic(), False, 0.001
-        all_here = self._control.meet()
+        all_here = channel.ibarrier()
         while not all_here():
-            self._look()
-            waited = time.monotonic() - started
-            if waited > QUIET and not told:
+            self._receive()
+            if not told and time.monotonic() - started > TIME_TO_END:
                 told = True
-                self._send_all(LEFT + Record.of(self._progress, self._main, True).encoded())
-            if waited > GRACE and self._status:
-                self._failed()
+                self._tell_that_it_left()
             time.sleep(pause)
             pause = min(2 * pause, 0.01)
-        for _ in self._messages():
-            pass  # nobody is left to whom they matter
+        self._receive()  # MPI wants no message to be left
 
-    def _failed(self) -> None:
-        message = f"rank {self._control.rank} has ended with exit status {self._status}"
-        self._control.abort(message, self._status)
+    def _tell_that_it_left(self) -> None:
+        log = self._progress.log
+        calls = {name: counter.calls for name, counter in log.counters.items()}
+        incomplete = [w.call[:2] for w in self._progress.works]
+        last = f"after {log.calls[-1]}" if log.calls else "without any call"
+        self._send_all(LEFT, [calls, incomplete, last])
 
-    def _messages(self) -> Iterator[tuple[int, bytes]]:
-        while (message := self._control.poll()) is not None:
-            yield message
-
-    def _send_all(self, message: bytes) -> None:
-        for r in self._control.peers:
-            self._control.send(message, r)
+    def _send_all(self, kind: bytes, values: object) -> None:
+        if self._channel is not None:
+            message = kind + json.dumps(values, default=str).encode()
+            for r in self._channel.peers:
+                self._channel.send(message, r)
 
 
 def join(
@@ -167,30 +167,34 @@ def join(
     ranks: Sequence[Progress],
     abort: Callable[[str], None],
 ) -> None:
-    """Waits for ranks that are threads. One that waits for too long ends all, with a report.
+    """Waits for ranks that are threads. If one waits for too long, all end, with a report of each.
 
-    A thread cannot be stopped: one that never comes back is left behind.
+    A thread cannot be stopped: one that computes for ever is left behind.
     """
-    timeout = ranks[0].guard.settings.timeout
+    timeout = ranks[0].log.settings.timeout
     tick = min(TICK, timeout / 4) if timeout < threading.TIMEOUT_MAX else None
     until = None
     while any(t.is_alive() for t in threads) and (until is None or time.monotonic() < until):
         for thread in threads:
             thread.join(tick)
-        text = "" if until else _late(threads, ranks, timeout)
+        text = "" if until else _overdue(threads, ranks, timeout)
         if text:
             abort(text)
-            until = time.monotonic() + ANSWER
+            until = time.monotonic() + TIME_TO_REPORT
 
 
-def _late(threads: Sequence[threading.Thread], ranks: Sequence[Progress], timeout: float) -> str:
+def _overdue(threads: Sequence[threading.Thread], ranks: Sequence[Progress], timeout: float) -> str:
     """The report, if a rank has waited for too long."""
-    waiting = ((r, rank.waiting()) for r, rank in enumerate(ranks))
-    late = next(((r, w[0]) for r, w in waiting if w is not None and w[1] > timeout), None)
-    if late is None:
-        return ""
-    records = {
-        r: Record.of(ranks[r], thread.ident or 0, not thread.is_alive())
-        for r, thread in enumerate(threads)
-    }
-    return report(records, *late, ranks[late[0]].guard.partners(late[1]))
+    for r, progress in enumerate(ranks):
+        waiting = progress.waiting()
+        if waiting is not None and waiting[1] > timeout:
+            call = waiting[0]
+            first = f"rank {r} has waited for longer than NNMPI_TIMEOUT={timeout:g} s in {call}"
+            reports = (
+                report(i, ranks[i], thread.ident or 0, call)
+                if thread.is_alive()
+                else f"rank {i} has left"
+                for i, thread in enumerate(threads)
+            )
+            return "\n".join([first, *reports])
+    return ""

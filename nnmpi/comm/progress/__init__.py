@@ -1,1 +1,1 @@
-"""Operations under way."""
+"""Operations that are not complete, and what moves them forward."""

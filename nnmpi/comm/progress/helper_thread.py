@@ -1,8 +1,8 @@
-"""A thread beside a rank's own that pushes works forward while the rank computes.
+"""A thread that progresses a rank's operations while the rank computes.
 
 rank     start ──── computes ──── start ──── computes ──── wait
                 │                    │                       ▲
-helper          └─ push · push · push · push · push · push ──┘   a pause between two
+helper          └─ poll · poll · poll · poll · poll · poll ──┘   a pause between two
 """
 
 import threading
@@ -13,20 +13,20 @@ from contextvars import copy_context
 
 from nnmpi.comm.progress.work import Progress
 
-LONGEST = 1.0  # seconds: for so long the end of the context may have to wait
+LONGEST_PAUSE = 1.0  # seconds; the end of the context may have to wait that long
 
 
 @contextmanager
-def background(progress: Progress, pause: float) -> Iterator[None]:
-    """Around what a helper runs beside.
+def progress_thread(progress: Progress, pause: float) -> Iterator[None]:
+    """Runs the thread while the context is open.
 
-    What goes wrong in the helper is raised where the rank next polls, waits or finishes something,
-    and here at the latest.
+    An error in the thread is raised where the rank next polls, waits or calls a collective, and at
+    the end of the context at the latest.
     """
-    if not 0 <= pause <= LONGEST:
-        raise ValueError(f"a pause of {pause} s between two looks: use 0 to {LONGEST:g}")
+    if not 0 <= pause <= LONGEST_PAUSE:
+        raise ValueError(f"a pause of {pause} s between two polls: use 0 to {LONGEST_PAUSE:g}")
     helper = _Helper(progress, pause)
-    with progress.woken(helper.wake):
+    with progress.notify(helper.wake):
         thread = threading.Thread(
             target=copy_context().run, args=(helper.run,), name="nnmpi helper", daemon=True
         )
@@ -36,11 +36,11 @@ def background(progress: Progress, pause: float) -> Iterator[None]:
         finally:
             helper.end()
             thread.join()
-    progress.tell()
+    progress.raise_error()
 
 
 class _Helper:
-    """What the thread does: it looks while works are under way, and else sleeps till one begins."""
+    """Polls while there are operations, and sleeps until the next one starts."""
 
     def __init__(self, progress: Progress, pause: float) -> None:
         self._progress, self._pause = progress, pause
@@ -50,7 +50,7 @@ class _Helper:
         while not self._ended:
             self.wake.clear()
             if self._progress.works:
-                self._progress.help()
+                self._progress.poll_from_helper()
                 time.sleep(self._pause)
             elif not self._ended:
                 self.wake.wait()

@@ -1,4 +1,4 @@
-"""Operations that are under way, and the one place that pushes all of them forward."""
+"""Works: operations that were started, and the progress engine that moves all of them forward."""
 
 import math
 import threading
@@ -6,115 +6,117 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from nnmpi.comm.allreduce.interpreter import LATER, Steps
-from nnmpi.comm.debug.call_log import Call, Guard
+from nnmpi.comm.call_log import Call, CallLog
+from nnmpi.comm.progress.steps import NOT_YET, Steps
 from nnmpi.comm.transport.base import Request, Transport
 
-RECENT = 1.0  # seconds: a work polled in vain since then is being waited for
+RECENT = 1.0  # seconds: a rank that polled a work within them is waiting for it
 
 
 class Progress:
-    """The operations of one rank that are not complete, over all its communicators.
+    """The works of one rank, over all its communicators.
 
-    None of them moves by itself. So whoever waits for one pushes all: else two ranks that wait for
-    two operations in different orders would wait for ever.
+    None of them moves by itself. So whoever waits for one moves all: else two ranks that wait for
+    two operations in different orders would deadlock.
 
-    Only the rank's own thread begins works. Others may help to push them: whatever moves a work, or
-    posts a message while there are works, holds the lock. Where there is none, nobody else moves.
+    Only the rank's own thread starts works; helper threads may move them. Whatever moves a work, or
+    posts a message while there are works, holds the lock.
     """
 
-    def __init__(self, guard: Guard) -> None:
-        self.guard = guard
+    def __init__(self, log: CallLog) -> None:
+        self.log = log
         self.works: list[Work] = []
         self.lock = threading.RLock()
         self._wakes: list[threading.Event] = []
-        self._missed: BaseException | None = None  # raised in another thread
+        self._error: BaseException | None = None  # raised in a helper thread
 
     @property
     def idle(self) -> bool:
         return not self.works
 
     def finish(self, steps: Steps, call: Call, transport: Transport) -> None:
-        """Does a whole operation."""
-        if self._missed is not None:
-            self.tell()
+        """Carries out a whole operation."""
+        if self._error is not None:
+            self.raise_error()
         if self.works:
             Work(steps, transport, self, call).wait()
             return
-        self.guard.enter(call)
+        self.log.enter(call)
         try:
-            for needs in steps:  # nothing else is under way, so the library may block
+            for needs in steps:  # there is nothing else to move, so the library may block
                 if needs:
                     transport.wait(needs)
         finally:
-            self.guard.leave()
+            self.log.leave()
 
     def add(self, work: "Work") -> None:
-        """From here on it is under way."""
+        """Adds a work that has started."""
         self.works.append(work)
         for wake in self._wakes:
             wake.set()
 
     def poll(self) -> None:
-        """Pushes everything forward as far as it goes, unless a helper is just doing it."""
-        self.tell()
+        """Moves every work as far as it goes without waiting, unless a helper is doing so."""
+        self.raise_error()
         if not self.lock.acquire(blocking=False):
             time.sleep(0)  # or the helper could not go on
             return
         try:
-            self._push()
+            self._advance_all()
         finally:
             self.lock.release()
 
-    def help(self) -> None:
-        """The same from another thread; what goes wrong is kept for the rank's own."""
+    def poll_from_helper(self) -> None:
+        """The same from another thread; an error is kept for the rank's own thread."""
         if not self.lock.acquire(blocking=False):
             return
         try:
-            self._push()
+            self._advance_all()
         except BaseException as error:
-            self._missed = self._missed or error
+            self._error = self._error or error
         finally:
             self.lock.release()
 
-    def tell(self) -> None:
-        """Raises what a helper has met with."""
-        if self._missed is not None:
+    def raise_error(self) -> None:
+        """Raises the error of a helper thread, if there was one."""
+        if self._error is not None:
             with self.lock:
-                missed, self._missed = self._missed, None
-            raise missed
+                error, self._error = self._error, None
+            raise error
 
-    def told(self, error: BaseException) -> None:
-        """It is raised by the work that failed."""
+    def forget(self, error: BaseException) -> None:
+        """Drops the error of a helper thread: the work that failed raises it."""
         with self.lock:  # a helper that has ended the work has kept the error too by then
-            if self._missed is error:
-                self._missed = None
+            if self._error is error:
+                self._error = None
 
     @contextmanager
-    def woken(self, wake: threading.Event) -> Iterator[None]:
-        """Inside, the event is set whenever a work begins."""
+    def notify(self, wake: threading.Event) -> Iterator[None]:
+        """Sets the event whenever a work starts inside the context."""
         self._wakes.append(wake)
         try:
             yield
         finally:
             self._wakes.remove(wake)
 
-    def _push(self) -> None:
+    def _advance_all(self) -> None:
         for work in tuple(self.works):
-            work.push()
+            work.advance()
 
     def waiting(self) -> tuple[Call, float] | None:
-        """What holds this rank up, and for how many seconds: a call, or a work it polls in vain."""
+        """What this rank waits for, and for how many seconds: a call, or a work that it polls."""
         now = time.monotonic()
-        polled = [w for w in tuple(self.works) if w.polled > now - RECENT]
-        vain = min(polled, key=lambda w: w.since, default=None)
-        return self.guard.waiting() or (None if vain is None else (vain.call, now - vain.since))
+        polled = [w for w in tuple(self.works) if w.last_poll > now - RECENT]
+        oldest = min(polled, key=lambda w: w.first_poll, default=None)
+        if oldest is None:
+            return self.log.waiting()
+        return self.log.waiting() or (oldest.call, now - oldest.first_poll)
 
 
 class Work:
-    """An operation that was started: `poll` asks whether it is complete, `wait` completes it.
+    """An operation that was started: `poll` tells whether it is complete, `wait` completes it.
 
-    Both push everything forward that is under way on this rank.
+    Both move every operation of this rank forward.
     """
 
     def __init__(self, steps: Steps, transport: Transport, progress: Progress, call: Call) -> None:
@@ -123,56 +125,57 @@ class Work:
         self._needs: list[Request] | None = None
         self._error: BaseException | None = None
         self.done = False
-        self.polled, self.since = -math.inf, math.inf  # the last poll in vain, and the first
-        progress.guard.enter(call)
+        # times of the polls that found it incomplete, since it last moved
+        self.first_poll, self.last_poll = math.inf, -math.inf
+        progress.log.enter(call)
         try:
             with progress.lock:
                 progress.add(self)
-                self._advance()
+                self._step()
         finally:
-            progress.guard.leave()
+            progress.log.leave()
 
     def poll(self) -> bool:
         """Whether it is complete; never blocks."""
         self._progress.poll()
         if not self.done:
-            self.polled = time.monotonic()
-            self.since = min(self.since, self.polled)
+            self.last_poll = time.monotonic()
+            self.first_poll = min(self.first_poll, self.last_poll)
         self._raise()
         return self.done
 
-    def push(self) -> None:
-        """Goes on as far as it can without waiting; under the lock of the progress."""
+    def advance(self) -> None:
+        """Goes on as far as it can without waiting. The caller holds the lock of the progress."""
         while not self.done and not (self._needs and not self._test()):
-            self._advance()
-            if self._needs is LATER:
+            self._step()
+            if self._needs is NOT_YET:
                 return
 
     def wait(self) -> None:
-        """Until it is complete."""
-        self._progress.guard.enter(self.call)
+        """Returns when it is complete."""
+        self._progress.log.enter(self.call)
         try:
             while not self.done:
                 if not self._waited():
-                    time.sleep(0)  # lets other ranks and threads on this core have their turn
+                    time.sleep(0)  # lets other ranks and threads use this core
         finally:
-            self._progress.guard.leave()
+            self._progress.log.leave()
         self._raise()
 
     def _waited(self) -> bool:
-        """Pushes everything, or waits for one step of this if there is nothing else."""
+        """Moves everything, or waits for one step of this work if there is nothing else."""
         progress = self._progress
-        with progress.lock:  # a helper leaves everything to this thread meanwhile
+        with progress.lock:  # keeps helper threads out meanwhile
             if self._needs and len(progress.works) == 1:
-                progress.tell()
-                self._advance(blocks=True)
+                progress.raise_error()
+                self._step(blocks=True)
                 return True
             progress.poll()
             return False
 
     def _raise(self) -> None:
         if self._error is not None:
-            self._progress.told(self._error)
+            self._progress.forget(self._error)
             raise self._error
 
     def _test(self) -> bool:
@@ -182,13 +185,13 @@ class Work:
             self._end(error)
             raise
 
-    def _advance(self, blocks: bool = False) -> None:
-        """One step on, for which all that it needs is there, or is waited for."""
+    def _step(self, blocks: bool = False) -> None:
+        """Takes one step, whose requests are complete, or are waited for."""
         try:
             if blocks:
                 self._transport.wait(self._needs or ())
             self._needs = next(self._steps)
-            self.since = math.inf
+            self.first_poll = math.inf
         except StopIteration:
             self._end()
         except BaseException as error:
@@ -196,6 +199,6 @@ class Work:
             raise
 
     def _end(self, error: BaseException | None = None) -> None:
-        self._needs, self._error = LATER, error
+        self._needs, self._error = NOT_YET, error
         self._progress.works.remove(self)
-        self.done = True  # last: whoever sees it need not ask for the lock
+        self.done = True  # last: whoever sees it need not take the lock

@@ -1,4 +1,4 @@
-"""What a communicator stands on: a transport that moves bytes between ranks, and counts them."""
+"""What a communicator needs from what lies below it: bytes moved between ranks, and counted."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 Bytes: TypeAlias = NDArray[np.uint8]
 TAGS = 32768  # every MPI has at least so many
 
-Request: TypeAlias = Any  # whatever the transport hands out; only its `wait` and `test` look inside
+Request: TypeAlias = Any  # what a transport hands out, for its own `wait` and `test`
 
 
 class AbortedError(RuntimeError):
@@ -17,22 +17,22 @@ class AbortedError(RuntimeError):
 
 
 class OtherRankError(RuntimeError):
-    """Another rank failed, and told why: see Comm.agree."""
+    """Another rank failed; the message is that rank's (see Comm.agree)."""
 
 
 class NoRoomError(MemoryError):
-    """There is no room for so much shared memory on some node: raised on all ranks alike."""
+    """A node has too little shared memory; raised on all ranks alike."""
 
 
 class Ledger:
-    """Messages and bytes sent and received, by peer; what the library moves itself is not seen."""
+    """Messages and bytes sent and received, by peer, without those inside the MPI library."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.reset()
 
     def reset(self) -> None:
-        """Counts from 0 again."""
+        """Sets all counts to 0."""
         self.sent_messages, self.sent_bytes = [0] * self.size, [0] * self.size
         self.received_messages, self.received_bytes = [0] * self.size, [0] * self.size
 
@@ -41,39 +41,39 @@ class Window(NamedTuple):
     """Memory that all ranks of a node can write: one segment a rank."""
 
     segments: list[Bytes]
-    sync: Callable[[], None]  # makes writes seen, on each side of a barrier
-    free: Callable[[], None]  # all ranks call it
+    sync: Callable[[], None]  # makes writes visible; call it on each side of a barrier
+    free: Callable[[], None]  # collective
 
 
 class Transport(Protocol):
     """Moves bytes between `size` ranks, of which this is `rank`.
 
     Messages between two ranks with one tag arrive in the order in which they were sent. No message
-    is longer than `piece` bytes; whoever has more to send cuts it.
+    may be longer than `message_limit` bytes (see `pieces`).
     """
 
     rank: int
     size: int
-    piece: int
-    any_thread: bool  # whether another thread may use it too
+    message_limit: int
+    any_thread: bool  # whether several threads may use it (MPI_THREAD_MULTIPLE)
     ledger: Ledger
-    members: Sequence[int]  # the ranks as they are numbered in the whole job
+    members: Sequence[int]  # each rank's number in the whole job
 
     def isend(self, data: Bytes, to: int, tag: int) -> Request: ...
     def irecv(self, data: Bytes, source: int, tag: int) -> Request: ...
     def exchange(
         self, out: Bytes | None, to: int, into: Bytes | None, source: int, tag: int
     ) -> None:
-        """Sends, receives, or both at once, and returns when that is done."""
+        """Sends, receives, or does both at once; returns when they are complete."""
 
     def wait(self, requests: Sequence[Request]) -> object: ...
     def test(self, requests: Sequence[Request]) -> bool: ...
 
     def ibarrier(self) -> Request:
-        """Complete when all ranks have come."""
+        """Complete when all ranks have called it."""
 
     def barrier(self) -> None:
-        """The same, waited for. It meets `ibarrier`: whether a rank may block is its own matter."""
+        """`ibarrier`, waited for: one rank may call this one, and another `ibarrier`."""
 
     def all_reduce(self, array: NDArray[Any]) -> None:
         """The library's own sum, in place."""
@@ -81,9 +81,9 @@ class Transport(Protocol):
     def start_all_reduce(self, array: NDArray[Any]) -> list[Request]: ...
 
     def duplicate(self, ledger: Ledger | None = None) -> Self:
-        """The same ranks, whose messages do not meet those of this transport.
+        """The same ranks, with messages that cannot match those of this transport.
 
-        They are counted together, unless another ledger is given.
+        They are counted in the same ledger, unless another is given.
         """
 
     def split(self, color: int | None, key: int) -> Self | None:
@@ -93,13 +93,18 @@ class Transport(Protocol):
         """The ranks that share memory with this one."""
 
     def free(self) -> None:
-        """Gives back what a duplicate or a part took; every rank of it calls it, once."""
+        """Frees a duplicate or a split; collective."""
 
-    def room(self) -> int:
+    def free_memory(self) -> int:
         """How many bytes of shared memory are free on this node."""
 
     def window(self, nbytes: int) -> Window:
-        """A segment of so many bytes on this rank, and the others' segments; needs one node."""
+        """Allocates a segment of so many bytes on this rank; collective, within one node."""
 
     def abort(self, message: str) -> None:
-        """Ends all ranks, saying why."""
+        """Ends all ranks, with a message."""
+
+
+def pieces(data: NDArray[Any], most: int) -> list[NDArray[Any]]:
+    """The data in pieces of at most so many elements; one empty piece if there are none."""
+    return [data[i : i + most] for i in range(0, max(data.size, 1), most)]

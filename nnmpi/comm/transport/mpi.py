@@ -2,10 +2,8 @@
 
 import atexit
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -15,41 +13,41 @@ from numpy.typing import NDArray
 # its part for InfiniBand, where there is none.
 os.environ.setdefault("OMPI_MCA_osc", "^ucx")
 
-# Over TCP, Open MPI gives messages up to a limit to the system at once, which sends them while the
-# rank computes. Of longer ones it sends the rest when both ends have answered each other, and each
-# has to look for that: a rank that looks between two layers hid a quarter of the time of its sums
-# with the usual limit of 64 KB, and two thirds with this one.
+# Over TCP, Open MPI hands messages up to a limit to the kernel at once, which sends them while the
+# rank computes. Longer ones need a handshake, for which both ranks have to enter MPI: a rank that
+# polls between two layers hid a quarter of the time of its sums with the usual limit of 64 KB, and
+# two thirds with this one.
 os.environ.setdefault("OMPI_MCA_btl_tcp_eager_limit", str(1 << 20))
 os.environ.setdefault("OMPI_MCA_btl_tcp_rndv_eager_limit", str(1 << 20))
 os.environ.setdefault("OMPI_MCA_btl_tcp_max_send_size", str(1 << 20))
 
 from mpi4py import MPI
 
-from nnmpi.comm.arrays import pieces
-from nnmpi.comm.communicator import Comm
-from nnmpi.comm.debug.call_log import Guard, Settings
-from nnmpi.comm.debug.exit_hooks import Ends, flush, say
-from nnmpi.comm.debug.watchdog import Watch
-from nnmpi.comm.progress.work import Progress
-from nnmpi.comm.transport.base import Bytes, Ledger, Window
+from nnmpi.comm.stderr import flush_output, print_error
+from nnmpi.comm.transport.base import Bytes, Ledger, Window, pieces
 
-PIECE = 1 << 30  # bytes; in the MPI that is installed most, counts are 32-bit numbers
+MESSAGE_LIMIT = 1 << 30  # bytes; counts are 32-bit numbers in the MPI that is installed most
 
 
 class MPITransport:
-    """One rank's way to the others, by the calls of mpi4py that take buffers."""
+    """The ranks of an MPI communicator, by the calls of mpi4py that take buffers."""
 
     def __init__(self, comm: MPI.Intracomm, ledger: Ledger | None = None) -> None:
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        self.piece = PIECE
+        self.message_limit = MESSAGE_LIMIT
         self.any_thread = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.ledger = ledger or Ledger(self.size)
         self._comm = comm
-        everybody = MPI.COMM_WORLD.Get_group()
-        self.members: Sequence[int] = comm.Get_group().Translate_ranks(range(self.size), everybody)
+        world = MPI.COMM_WORLD.Get_group()
+        self.members: Sequence[int] = comm.Get_group().Translate_ranks(range(self.size), world)
         # looked up once: a small message takes about as long as four calls of Python functions
         self._isend, self._irecv, self._sendrecv = comm.Isend, comm.Irecv, comm.Sendrecv
         self.wait, self.test = MPI.Request.Waitall, MPI.Request.Testall
+
+    @classmethod
+    def world(cls) -> Self:
+        """All ranks of the job, on a communicator of their own; collective."""
+        return cls(MPI.Intracomm(MPI.COMM_WORLD.Dup()))
 
     def isend(self, data: Bytes, to: int, tag: int) -> MPI.Request:
         ledger = self.ledger
@@ -80,22 +78,24 @@ class MPITransport:
         self._sendrecv(out, to, tag, into, source, tag)
 
     def barrier(self) -> None:
-        # MPI lets no call that blocks meet one that does not, so this is not MPI_Barrier
+        # MPI does not let a blocking collective match a non-blocking one, so not MPI_Barrier
         self._comm.Ibarrier().Wait()
 
     def ibarrier(self) -> MPI.Request:
         return self._comm.Ibarrier()
 
     def all_reduce(self, array: NDArray[Any]) -> None:
-        for part in self._parts(array):
-            self._comm.Allreduce(MPI.IN_PLACE, part, _operation(array))
+        for piece in self._pieces(array):
+            self._comm.Allreduce(MPI.IN_PLACE, piece, _sum(array))
 
     def start_all_reduce(self, array: NDArray[Any]) -> list[MPI.Request]:
-        op = _operation(array)
-        return [self._comm.Iallreduce(MPI.IN_PLACE, part, op) for part in self._parts(array)]
+        op = _sum(array)
+        return [self._comm.Iallreduce(MPI.IN_PLACE, piece, op) for piece in self._pieces(array)]
 
-    def _parts(self, array: NDArray[Any]) -> list[NDArray[Any]]:
-        return pieces(array, self.piece // array.itemsize) if array.nbytes > self.piece else [array]
+    def _pieces(self, array: NDArray[Any]) -> list[NDArray[Any]]:
+        if array.nbytes <= self.message_limit:
+            return [array]
+        return pieces(array, self.message_limit // array.itemsize)
 
     def duplicate(self, ledger: Ledger | None = None) -> Self:
         return type(self)(MPI.Intracomm(self._comm.Dup()), ledger or self.ledger)
@@ -110,7 +110,7 @@ class MPITransport:
     def free(self) -> None:
         self._comm.Free()
 
-    def room(self) -> int:
+    def free_memory(self) -> int:
         try:
             disk = os.statvfs("/dev/shm")  # where Open MPI and MPICH keep it on Linux
         except (AttributeError, OSError):
@@ -130,29 +130,33 @@ class MPITransport:
         return Window(segments, window.Sync, free)
 
     def abort(self, message: str) -> None:
-        flush()
-        say(f"rank {MPI.COMM_WORLD.Get_rank()}: {message}")
-        _abort(1)
+        flush_output()
+        print_error(f"rank {MPI.COMM_WORLD.Get_rank()}: {message}")
+        abort_job(1)
 
 
-def _operation(array: NDArray[Any]) -> MPI.Op:
-    """What NumPy's addition is called in MPI, which does not add truth values."""
+def _sum(array: NDArray[Any]) -> MPI.Op:
+    """What NumPy's addition is called in MPI, which does not add booleans."""
     return MPI.LOR if array.dtype.kind == "b" else MPI.SUM
 
 
-class Control:
-    """What the watches of the ranks say to each other."""
+class MPIChannel:
+    """The messages of watchdogs, on a communicator of their own; collective.
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
-        self.rank, self._comm = comm.Get_rank(), comm
-        self.peers: Sequence[int] = [r for r in range(comm.Get_size()) if r != self.rank]
-        self._sent: list[MPI.Request] = []
+    They are sent from another thread than the rank's own, so MPI has to allow several.
+    """
+
+    def __init__(self) -> None:
+        self._comm = MPI.Intracomm(MPI.COMM_WORLD.Dup())
+        rank, size = rank_and_size()
+        self.peers = [r for r in range(size) if r != rank]
+        self._sends: list[MPI.Request] = []
 
     def send(self, message: bytes, to: int) -> None:
-        self._sent.append(self._comm.Isend(message, to))
+        self._sends.append(self._comm.Isend(message, to))
 
-    def poll(self) -> tuple[int, bytes] | None:
-        self._sent = [request for request in self._sent if not request.Test()]
+    def receive(self) -> tuple[int, bytes] | None:
+        self._sends = [request for request in self._sends if not request.Test()]
         status = MPI.Status()
         if not self._comm.Iprobe(status=status):
             return None
@@ -160,88 +164,29 @@ class Control:
         self._comm.Recv(message, status.Get_source())
         return status.Get_source(), bytes(message)
 
-    def meet(self) -> Callable[[], bool]:
+    def ibarrier(self) -> Callable[[], bool]:
         return self._comm.Ibarrier().Test
 
-    def abort(self, message: str, status: int = 1) -> None:
-        say(message)
-        _abort(status)
+
+def rank_and_size() -> tuple[int, int]:
+    """This rank, and the number of ranks in the job."""
+    return MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
 
 
-class Mute(Control):
-    """Where only one thread may call MPI: it knows nothing of other ranks."""
-
-    def __init__(self, comm: MPI.Intracomm) -> None:
-        super().__init__(comm)
-        self.peers = []
-
-    def poll(self) -> None:
-        return None
-
-    def meet(self) -> Callable[[], bool]:
-        return lambda: True
-
-    def abort(self, message: str, status: int = 1) -> None:
-        unknown = "MPI was not started with THREAD_MULTIPLE, so other ranks cannot be asked"
-        super().abort(f"{message}\n{unknown}", status)
-
-
-def world() -> Comm:
-    """All ranks of the job, watched: what goes wrong on one of them ends it for all."""
-    everybody = MPI.COMM_WORLD
-    rank, size = everybody.Get_rank(), everybody.Get_size()
-    if size == 1:
-        return Comm(MPITransport(MPI.Intracomm(everybody.Dup())))
-    ends = Ends(rank, size, _abort)
-    ends.install()
-    own = Settings.of(os.environ)
-    with _arriving(own.timeout):
-        agreed = np.array(own, float)  # rank 0's
-        everybody.Bcast(agreed)
-        progress = Progress(Guard(Settings(bool(agreed[0]), float(agreed[1]))))
-        comm = Comm(MPITransport(MPI.Intracomm(everybody.Dup())), progress=progress)
-        channel = MPI.Intracomm(everybody.Dup())
-    may_talk = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-    watch = Watch((Control if may_talk else Mute)(channel), progress)
-    _at_the_end(lambda: watch.leave(ends.status()))
-    return comm
-
-
-def _abort(status: int) -> None:
-    """Ends all ranks. MPI may return from it, and then this one ends all the same."""
-    time.sleep(0.2)  # else the launcher may kill this rank before it has read what it said
+def abort_job(status: int) -> None:
+    """Ends all ranks. MPI_Abort may return, and then this rank ends all the same."""
+    time.sleep(0.2)  # else the launcher may kill this rank before it has read what was printed
     MPI.COMM_WORLD.Abort(status)
     os._exit(status)
 
 
-@contextmanager
-def _arriving(timeout: float) -> Iterator[None]:
-    """Around the first calls of all ranks, before there is anybody to ask who is missing."""
-    rank = MPI.COMM_WORLD.Get_rank()
-
-    def end() -> None:
-        say(
-            f"rank {rank} has waited for {timeout:g} s (NNMPI_TIMEOUT) until all ranks call world()"
-        )
-        _abort(1)
-
-    alarm = threading.Timer(timeout, end)
-    alarm.daemon = True
-    if timeout < threading.TIMEOUT_MAX:
-        alarm.start()
-    try:
-        yield
-    finally:
-        alarm.cancel()
-
-
-def _at_the_end(f: Callable[[], None]) -> None:
-    """Before MPI ends: at the end of the process, or when a user calls MPI.Finalize."""
+def before_finalize(f: Callable[[], None]) -> None:
+    """Calls f before MPI ends: at the end of the process, or in the user's MPI.Finalize()."""
     process = os.getpid()
 
     def once(*_: object) -> None:
         atexit.unregister(once)
-        if os.getpid() == process:  # a fork has no part in MPI
+        if os.getpid() == process:  # a fork is no rank
             f()
 
     atexit.register(once)

@@ -1,32 +1,19 @@
-"""alpha, beta and gamma of the machine that a Comm runs on, and how long calls take there."""
+"""alpha, beta and gamma of the machine that a Comm runs on: what predictions are made of."""
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 
 from nnmpi.collectives.price import Link, Network
 from nnmpi.collectives.step import Algorithm, Ranks, Step, only
-from nnmpi.comm.allreduce.interpreter import Array
+from nnmpi.comm import Comm
+from nnmpi.comm.allreduce.autotune import medians
 
 SIZES = tuple(256 << 2 * k for k in range(8))  # bytes, to 4 MiB
 TURNS = 8  # messages of a ping-pong
-BUDGET = 0.004  # seconds for one call to be timed
 BURST = 0.012  # seconds after which a link has forgotten how long it was idle
 LONG = 0.05  # seconds: where one call takes longer, larger sizes are not timed
-
-
-class Timed(Protocol):
-    """What is timed, as far as it matters here: a Comm."""
-
-    size: int
-
-    def all_reduce(self, array: Array, algorithm: str = ...) -> None: ...
-    def carry_out(self, algorithm: Algorithm, array: Array) -> None: ...
-    def broadcast(self, array: Array) -> None: ...
-    def barrier(self) -> None: ...
 
 
 def _ping_pong(t: int, r: Ranks, p: int) -> Step:
@@ -38,43 +25,17 @@ def _ping_pong(t: int, r: Ranks, p: int) -> Step:
 PING_PONG = Algorithm(lambda p: TURNS, lambda p: 2, _ping_pong)
 
 
-def ping_pong(comm: Timed, nbytes: int) -> float:
+def ping_pong(comm: Comm, nbytes: int) -> float:
     """Seconds for a message of that many bytes, while all ranks send and receive.
 
     Others go before: a link may let a burst pass faster than its rate, which is what is asked for.
     """
     call = partial(comm.carry_out, PING_PONG, np.zeros(2 * nbytes, np.uint8))
-    (once,) = _agreed(comm, [_timed(comm, call)])
+    (once,) = medians(comm, [call])
     for _ in range(int(BURST / max(once, 1e-6))):
         call()
     (seconds,) = medians(comm, [call])
     return seconds / TURNS
-
-
-def medians(comm: Timed, calls: Sequence[Callable[[], object]]) -> list[float]:
-    """The median seconds of calls that all ranks make together, the same figures on every rank.
-
-    They take turns. Each is made once before it is timed, so that its memory is in the cache.
-    """
-    first = [_agreed(comm, [_timed(comm, call)])[0] for call in calls]
-    repeats = min(max(int(BUDGET * len(calls) / max(sum(first), 1e-9)), 5), 30)
-    rows = [[_timed(comm, call) for call in calls] for _ in range(repeats)]
-    return _agreed(comm, np.median(rows, axis=0).tolist())
-
-
-def _timed(comm: Timed, call: Callable[[], object]) -> float:
-    call()
-    comm.barrier()
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
-def _agreed(comm: Timed, figures: Sequence[float]) -> list[float]:
-    """The means over the ranks."""
-    total = np.array(figures, float)
-    comm.all_reduce(total, "ring")
-    return [float(x) / comm.size for x in total]
 
 
 def line(sizes: Sequence[int], times: Sequence[float]) -> Link:
@@ -89,8 +50,8 @@ def line(sizes: Sequence[int], times: Sequence[float]) -> Link:
     return Link(max(float(a), 0.0), max(float(b), 0.0))
 
 
-def network(comm: Timed) -> Network:
-    """What messages and additions cost here, while all ranks are at work. Every rank calls it."""
+def network(comm: Comm) -> Network:
+    """What messages and additions cost here, while all ranks are busy; collective."""
     times: list[float] = []
     for nbytes in SIZES:
         times.append(ping_pong(comm, nbytes))

@@ -1,5 +1,6 @@
-"""Helpers that push works forward: what they may not do, and what becomes of their errors."""
+"""Threads that progress works: what they must not do, and where their errors are raised."""
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -10,12 +11,11 @@ import laws_background
 import numpy as np
 import pytest
 
-from nnmpi.comm import AbortedError, Comm, MismatchError
+from nnmpi.comm import AbortedError, Comm, MismatchError, comm_self, thread_ranks
 from nnmpi.comm.progress.work import Progress, Work
-from nnmpi.comm.transport import threads
-from nnmpi.comm.transport.threads import ThreadTransport
+from nnmpi.comm.transport.threads import DeadlockError, ThreadTransport
 
-WORD = ContextVar("WORD", default="")
+VARIABLE = ContextVar("VARIABLE", default="")
 
 
 def helpers() -> list[threading.Thread]:
@@ -23,13 +23,13 @@ def helpers() -> list[threading.Thread]:
 
 
 def broken(comm: Comm) -> Work:
-    """A work that goes wrong when it is pushed."""
+    """A work that fails in its second step."""
 
     def steps() -> Iterator[list[object]]:
         yield []
         raise OSError("the cable is out")
 
-    return comm._calls.work(steps(), comm._calls.note("test"))
+    return comm._calls.start(steps(), comm._calls.log("test"))
 
 
 def done(work: Work) -> None:
@@ -37,28 +37,30 @@ def done(work: Work) -> None:
         time.sleep(1e-3)
 
 
-def test_without_thread_multiple_there_is_no_helper(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_thread_multiple_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ThreadTransport, "any_thread", False)
     with pytest.raises(ValueError, match=r"not started with THREAD_MULTIPLE.*--progress poll"):
-        threads.alone().background()
+        comm_self().progress_thread()
 
 
 @pytest.mark.parametrize("pause", [-1e-3, 2.0, float("nan")])
-def test_a_pause_without_sense_is_refused(pause: float) -> None:
+def test_a_pause_out_of_range_is_refused(pause: float) -> None:
     with (
         pytest.raises(ValueError, match=r"a pause of \S+ s .* use 0 to 1"),
-        threads.alone().background(pause),
+        comm_self().progress_thread(pause),
     ):
         pass
 
 
-def test_a_helper_asks_nothing_while_nothing_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_does_not_poll_while_there_are_no_works(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
-    help = Progress.help
-    monkeypatch.setattr(Progress, "help", lambda self: (asked.append(self.idle), help(self)))
+    poll = Progress.poll_from_helper
+    monkeypatch.setattr(
+        Progress, "poll_from_helper", lambda self: (asked.append(self.idle), poll(self))
+    )
 
     def law(comm: Comm) -> None:
-        with comm.background(pause=0):
+        with comm.progress_thread(pause=0):
             time.sleep(0.05)
             assert not asked
             comm.barrier()
@@ -69,43 +71,43 @@ def test_a_helper_asks_nothing_while_nothing_is_under_way(monkeypatch: pytest.Mo
             time.sleep(0.05)
             assert len(asked) <= count + comm.size  # each may just have begun to
 
-    threads.run(2, law)
+    thread_ranks.run(2, law)
 
 
-def test_no_helper_is_left_behind() -> None:
+def test_it_ends_with_its_context() -> None:
     def law(comm: Comm) -> None:
-        with comm.background():
-            with comm.background():
+        with comm.progress_thread():
+            with comm.progress_thread():
                 assert len(helpers()) == 2
             assert len(helpers()) == 1
             comm.start(np.ones(3), "ring").wait()
             raise KeyError
 
     with pytest.raises(KeyError):
-        threads.run(1, law)
+        thread_ranks.run(1, law)
     assert not helpers()
 
 
-def test_a_helper_has_the_context_of_its_rank() -> None:
+def test_it_has_the_context_variables_of_its_rank() -> None:
     def law(comm: Comm) -> None:
         seen = []
 
         def steps() -> Iterator[list[object]]:
             yield []
-            seen.append((WORD.get(), threading.current_thread().name))
+            seen.append((VARIABLE.get(), threading.current_thread().name))
 
-        WORD.set("mine")
-        with comm.background():
-            done(comm._calls.work(steps(), comm._calls.note("test")))
+        VARIABLE.set("mine")
+        with comm.progress_thread():
+            done(comm._calls.start(steps(), comm._calls.log("test")))
         assert seen == [("mine", "nnmpi helper")]
 
-    threads.run(1, law)
+    thread_ranks.run(1, law)
 
 
-def test_what_goes_wrong_in_a_helper_is_raised_once_elsewhere_and_always_by_the_work() -> None:
+def test_an_error_in_it_is_raised_once_by_other_calls_and_always_by_the_work() -> None:
     def law(comm: Comm) -> None:
         fine = np.ones(3)
-        with comm.background():
+        with comm.progress_thread():
             other = comm.irecv(fine, 0)
             for call in (comm.barrier, other.poll, other.wait):
                 bad = broken(comm)
@@ -121,24 +123,23 @@ def test_what_goes_wrong_in_a_helper_is_raised_once_elsewhere_and_always_by_the_
                 own.wait()
             comm.isend(fine, 0).wait()
             other.wait()
-            comm.barrier()  # nothing is left to be told
-        assert comm._progress.idle
+            comm.barrier()  # no error is left
 
-    threads.run(1, law)
+    thread_ranks.run(1, law)
 
 
-def test_what_goes_wrong_in_a_helper_is_raised_at_its_end() -> None:
+def test_an_error_in_it_is_raised_at_the_end_of_the_context() -> None:
     def law(comm: Comm) -> None:
-        with pytest.raises(OSError, match="cable"), comm.background():
+        with pytest.raises(OSError, match="cable"), comm.progress_thread():
             done(broken(comm))
         comm.barrier()
 
-    threads.run(1, law)
+    thread_ranks.run(1, law)
 
 
-def test_a_rank_that_fails_ends_those_with_helpers() -> None:
+def test_a_rank_that_fails_ends_those_with_progress_threads() -> None:
     def law(comm: Comm) -> None:
-        with comm.background():
+        with comm.progress_thread():
             works = [comm.start(np.ones(9), "ring"), comm.start(np.ones(9), "tree")]
             if comm.rank == 1:
                 raise KeyError("mine")
@@ -148,47 +149,50 @@ def test_a_rank_that_fails_ends_those_with_helpers() -> None:
                 works[0].poll()
 
     with pytest.raises(KeyError, match="mine"):
-        threads.run(3, law)
+        thread_ranks.run(3, law)
     assert not helpers()
 
 
-def test_a_mismatch_is_told_to_ranks_with_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mismatch_is_raised_beside_a_progress_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NNMPI_DEBUG", "collectives")
 
     def law(comm: Comm) -> None:
-        laws_background.a_helper_completes_works(comm)
-        with pytest.raises(MismatchError, match="rank 1 calls all_reduce of 4"), comm.background():
+        laws_background.a_progress_thread_completes_works(comm)
+        with (
+            pytest.raises(MismatchError, match="rank 1 calls all_reduce of 4"),
+            comm.progress_thread(),
+        ):
             done(comm.start(np.ones(3 + comm.rank % 2), "ring"))
 
-    threads.run(3, law)
+    thread_ranks.run(3, law)
 
 
-def test_ranks_with_helpers_that_wait_in_a_circle_are_found() -> None:
+def test_a_deadlock_is_found_beside_progress_threads() -> None:
     def law(comm: Comm) -> None:
-        with comm.background():
+        with comm.progress_thread():
             comm.irecv(np.ones(2), (comm.rank - 1) % comm.size).wait()
 
-    with pytest.raises(threads.DeadlockError, match=r"rank 0: a receive of 16 bytes from rank 2"):
-        threads.run(3, law)
+    with pytest.raises(DeadlockError, match=r"rank 0: a receive of 16 bytes from rank 2"):
+        thread_ranks.run(3, law)
 
 
-def test_a_rank_that_returns_early_is_found_by_those_with_helpers() -> None:
+def test_a_rank_that_returns_early_is_found_beside_progress_threads() -> None:
     def law(comm: Comm) -> None:
         if comm.rank != 1:
-            with comm.background():
+            with comm.progress_thread():
                 comm.start(np.ones(2), "ring").wait()
 
-    with pytest.raises(threads.DeadlockError, match="every rank waits: rank 0: "):
-        threads.run(3, law)
+    with pytest.raises(DeadlockError, match="every rank waits: rank 0: "):
+        thread_ranks.run(3, law)
 
 
-def test_a_rank_is_said_to_wait_for_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While its helper pushes something else; and a rank that computes waits for nobody."""
-    monkeypatch.setenv("NNMPI_TIMEOUT", "0.3")
+def test_a_report_names_what_the_rank_waits_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what its progress thread moves; and a rank that computes waits for no other."""
+    monkeypatch.setenv("NNMPI_TIMEOUT", "1")
     come = threading.Event()
 
     def law(comm: Comm) -> None:
-        with comm.background():
+        with comm.progress_thread():
             work = comm.start(np.ones(10), "ring")
             if comm.rank == 1:
                 come.wait()
@@ -197,24 +201,26 @@ def test_a_rank_is_said_to_wait_for_what_it_waits_for(monkeypatch: pytest.Monkey
             comm.barrier()
             work.wait()
 
-    with pytest.raises(AbortedError, match="longer than NNMPI_TIMEOUT, in barrier") as caught:
-        threads.run(3, law)
+    with pytest.raises(AbortedError, match="longer than NNMPI_TIMEOUT=1 s in barrier") as caught:
+        thread_ranks.run(3, law)
     come.set()
     report = str(caught.value)
-    assert "missing: rank 1 computes or sleeps, and has made 1 of 2 calls of world" in report
-    assert "ranks 0 and 2: waits in barrier (call 2 of Comm world, " in report
+    assert "\nrank 1 computes or sleeps" in report
+    assert "missing: it has made 1 of 2 calls of Comm world" in report
+    assert re.search(r"rank 0 has waited for \S+ s in barrier \(call 2 of Comm world, ", report)
+    assert re.search(r"rank 2 has waited for \S+ s in barrier \(call 2 of Comm world, ", report)
 
 
 @pytest.mark.parametrize(("p", "per_node"), [(4, 2), (5, 2), (3, 1)])
-def test_a_helper_pushes_sums_across_nodes(p: int, per_node: int) -> None:
+def test_it_progresses_sums_across_nodes(p: int, per_node: int) -> None:
     def law(comm: Comm) -> None:
-        laws_background.a_helper_completes_works(comm)
-        laws_background.a_helper_may_leave_before_works_are_complete(comm)
+        laws_background.a_progress_thread_completes_works(comm)
+        laws_background.a_progress_thread_may_end_before_works_are_complete(comm)
         buffer = comm.shared(1000, "float32")
         buffer.mine[:] = brought.part(comm.rank, 1000, "float32")
-        with comm.background():
+        with comm.progress_thread():
             for work in [buffer.start(500), buffer.start(0, 100), buffer.start(100, 500)]:
                 done(work)
         np.testing.assert_array_equal(buffer.total, brought.total(p, 1000, "float32"))
 
-    threads.run(p, law, per_node=per_node)
+    thread_ranks.run(p, law, per_node=per_node)

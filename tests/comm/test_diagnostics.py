@@ -1,6 +1,7 @@
-"""What ranks may do wrong, with ranks as threads, and the texts that tell of it."""
+"""Mistakes of ranks, with ranks as threads, and the texts that report them."""
 
 import math
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -10,11 +11,13 @@ import numpy as np
 import pytest
 
 from nnmpi.comm import AbortedError, Comm, MismatchError
-from nnmpi.comm.debug.call_log import Call, Guard, Settings, named
-from nnmpi.comm.debug.compare import difference
-from nnmpi.comm.debug.record import Record
+from nnmpi.comm.call_log import Call, CallLog
+from nnmpi.comm.debug.compare import decode, difference, encode, name_ranks
+from nnmpi.comm.debug.report import report
+from nnmpi.comm.debug.watchdog import Left
 from nnmpi.comm.progress.work import Progress
-from nnmpi.comm.transport.threads import run
+from nnmpi.comm.settings import DebugSettings
+from nnmpi.comm.thread_ranks import run
 
 
 @pytest.fixture
@@ -43,25 +46,25 @@ MISMATCHES: dict[str, tuple[Callable[[Comm], object], Callable[[Comm], object]]]
 @pytest.mark.parametrize("size", [2, 3, 5])
 @pytest.mark.parametrize("name", MISMATCHES)
 @pytest.mark.usefixtures("checked")
-def test_every_rank_is_told_who_differs(name: str, size: int) -> None:
-    told: list[str] = []
+def test_every_rank_raises_who_differs(name: str, size: int) -> None:
+    texts: list[str] = []
 
     def f(comm: Comm) -> None:
         other, usual = MISMATCHES[name]
         with pytest.raises(MismatchError, match=r"differ in call \d+: ranks? \d calls? ") as caught:
             (other if comm.rank == 1 else usual)(comm)
-        told.append(str(caught.value))
+        texts.append(str(caught.value))
 
     run(size, f)
-    assert len(told) == size
-    assert len(set(told)) == 1
-    assert f"{named([0, *range(2, size)])} call" in told[0]
-    assert "rank 1 calls " in told[0]
-    assert "test_guard.py:" in told[0]
+    assert len(texts) == size
+    assert len(set(texts)) == 1
+    assert f"{name_ranks([0, *range(2, size)])} call" in texts[0]
+    assert "rank 1 calls " in texts[0]
+    assert "test_diagnostics.py:" in texts[0]
 
 
 @pytest.mark.usefixtures("checked")
-def test_memory_that_is_summed_in_another_order_is_a_mismatch() -> None:
+def test_buffers_summed_in_another_order_are_a_mismatch() -> None:
     def f(comm: Comm) -> None:
         a, b = comm.shared(4, "float32"), comm.shared(8, "float32")
         for buffer in (a, b) if comm.rank else (b, a):
@@ -90,7 +93,7 @@ def test_equal_calls_from_different_lines_are_no_mismatch(size: int) -> None:
     assert run(size, f) == [size] * size
 
 
-def test_the_check_is_not_in_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_comparison_is_not_in_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     def f(comm: Comm) -> list[int]:
         comm.all_reduce(ones(), "ring")
         return [*comm.ledger.sent_messages, *comm.ledger.received_bytes]
@@ -101,7 +104,7 @@ def test_the_check_is_not_in_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.usefixtures("checked")
-def test_the_check_waits_for_nothing_that_waits_for_it() -> None:
+def test_the_comparison_does_not_deadlock_with_a_wait() -> None:
     """Rank 1 is in the wait for the first sum while the others compare the second."""
 
     def f(comm: Comm) -> float:
@@ -118,7 +121,7 @@ def test_the_check_waits_for_nothing_that_waits_for_it() -> None:
 
 
 @pytest.mark.usefixtures("checked")
-def test_what_is_started_does_not_wait_for_the_check() -> None:
+def test_start_does_not_wait_for_the_comparison() -> None:
     """Else rank 0 would wait for rank 1, which waits for a message from rank 0."""
 
     def f(comm: Comm) -> float:
@@ -136,7 +139,7 @@ def test_what_is_started_does_not_wait_for_the_check() -> None:
 
 
 def test_a_rank_that_never_arrives_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NNMPI_TIMEOUT", "0.2")
+    monkeypatch.setenv("NNMPI_TIMEOUT", "1")
     come = threading.Event()
 
     def f(comm: Comm) -> None:
@@ -145,19 +148,22 @@ def test_a_rank_that_never_arrives_is_named(monkeypatch: pytest.MonkeyPatch) -> 
             come.wait()
         comm.barrier()
 
-    with pytest.raises(AbortedError, match="longer than NNMPI_TIMEOUT, in barrier") as caught:
+    with pytest.raises(AbortedError, match="longer than NNMPI_TIMEOUT=1 s in barrier") as caught:
         run(3, f)
     come.set()
     report = str(caught.value)
-    assert "missing: rank 1 computes or sleeps, and has made 1 of 2 calls of world" in report
-    assert "ranks 0 and 2: waits in barrier (call 2 of Comm world, " in report
+    assert "\nrank 1 computes or sleeps: it waits for no other rank\n" in report
+    assert "missing: it has made 1 of 2 calls of Comm world" in report
+    for rank in (0, 2):
+        waits = rf"rank {rank} has waited for \S+ s in barrier \(call 2 of Comm world, "
+        assert re.search(waits, report)
     assert "come.wait()" in report
     assert "barrier (call 1 of Comm world, " in report
 
 
-def test_ranks_that_wait_in_a_circle_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is missing: all poll, each for what another has not begun."""
-    monkeypatch.setenv("NNMPI_TIMEOUT", "0.2")
+def test_a_deadlock_of_ranks_that_poll_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waits for what the other has not started."""
+    monkeypatch.setenv("NNMPI_TIMEOUT", "1")
 
     def f(comm: Comm) -> None:
         parts = [comm.split(0), comm.split(0)]
@@ -167,12 +173,15 @@ def test_ranks_that_wait_in_a_circle_are_named(monkeypatch: pytest.MonkeyPatch) 
         part.all_reduce(ones(), "ring")
         other.wait()
 
-    with pytest.raises(AbortedError, match=r"missing: rank \d waits in all_reduce of 10 float32"):
+    with pytest.raises(AbortedError, match="longer than NNMPI_TIMEOUT=1 s in all_reduce") as caught:
         run(2, f)
+    for rank in (0, 1):
+        assert f"rank {rank} has waited for " in str(caught.value)
+        assert f"(call 1 of Comm world/{rank + 1}.0, " in str(caught.value)
 
 
 def test_a_message_that_is_never_sent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NNMPI_TIMEOUT", "0.2")
+    monkeypatch.setenv("NNMPI_TIMEOUT", "1")
     come = threading.Event()
 
     def f(comm: Comm) -> None:
@@ -180,11 +189,10 @@ def test_a_message_that_is_never_sent_is_named(monkeypatch: pytest.MonkeyPatch) 
             comm.irecv(ones(), 2).wait()
         come.wait()
 
-    with pytest.raises(AbortedError, match="in irecv of 10 float32 from rank 2") as caught:
+    with pytest.raises(AbortedError, match=r"in irecv of 10 float32 from rank 2") as caught:
         run(3, f)
     come.set()
-    missing = [line for line in str(caught.value).splitlines() if line.startswith("missing")]
-    assert missing == ["missing: rank 2 computes or sleeps"]
+    assert "\nrank 2 computes or sleeps" in str(caught.value)
 
 
 def test_a_slow_rank_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,24 +209,24 @@ def test_a_slow_rank_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("environment", "settings"),
     [
-        ({}, Settings(False, math.inf)),
-        ({"NNMPI_DEBUG": "", "NNMPI_TIMEOUT": ""}, Settings(False, math.inf)),
-        ({"NNMPI_DEBUG": "collectives", "NNMPI_TIMEOUT": "2.5"}, Settings(True, 2.5)),
+        ({}, DebugSettings(False, math.inf)),
+        ({"NNMPI_DEBUG": "", "NNMPI_TIMEOUT": ""}, DebugSettings(False, math.inf)),
+        ({"NNMPI_DEBUG": "collectives", "NNMPI_TIMEOUT": "2.5"}, DebugSettings(True, 2.5)),
     ],
 )
 def test_settings_are_read_from_the_environment(
-    environment: dict[str, str], settings: Settings
+    environment: dict[str, str], settings: DebugSettings
 ) -> None:
-    assert Settings.of(environment) == settings
+    assert DebugSettings.of(environment) == settings
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [("NNMPI_DEBUG", "yes"), *(("NNMPI_TIMEOUT", v) for v in ("0", "-1", "nan", "soon"))],
 )
-def test_settings_that_mean_nothing_are_refused(name: str, value: str) -> None:
+def test_unusable_settings_are_refused(name: str, value: str) -> None:
     with pytest.raises(ValueError, match=f"{name} is '{value}': set it to .* or not at all"):
-        Settings.of({name: value})
+        DebugSettings.of({name: value})
 
 
 def call(number: int = 4, operation: str = "all_reduce", root: int = -1, line: int = 7) -> Call:
@@ -226,7 +234,7 @@ def call(number: int = 4, operation: str = "all_reduce", root: int = -1, line: i
     return Call("world", number, operation, "ring", dtype, 1000, root, "/else/where.py", line)
 
 
-def test_a_call_is_told_in_words() -> None:
+def test_the_text_of_a_call() -> None:
     assert str(call()) == (
         "all_reduce of 1,000 float32 by ring (call 4 of Comm world, /else/where.py:7)"
     )
@@ -234,7 +242,7 @@ def test_a_call_is_told_in_words() -> None:
     assert str(call(-1, "irecv", 3)).startswith("irecv of 1,000 float32 from rank 3")
 
 
-def test_lines_are_told_and_the_few_come_first() -> None:
+def test_a_difference_names_lines_and_the_smaller_group_first() -> None:
     calls = [call(line=1), call(line=2), call(operation="reduce", root=0), call(line=1)]
     assert difference(calls) == (
         "the ranks of Comm world differ in call 4: "
@@ -244,30 +252,40 @@ def test_lines_are_told_and_the_few_come_first() -> None:
     )
 
 
-def test_a_record_survives_the_way_to_another_rank() -> None:
-    guard = Guard()
-    guard.group("world", (0, 1)).number = 4
-    guard.calls.append(call())
-    guard.enter(call())
-    record = Record.of(Progress(guard), threading.get_ident())
-    there = Record.decoded(record.encoded())
-    assert there.numbers == {"world": 4}
-    assert str(there.waits) == str(call())
-    assert [str(c) for c in there.calls] == [str(call())]
-    assert "test_a_record_survives" in there.stack
-    assert there.joins(call(4))
-    assert not there.joins(call(5))
+def test_a_call_survives_its_encoding() -> None:
+    for c in (call(), call()._replace(dtype=None, file="/où/" + 200 * "x" + ".py")):
+        there = decode(encode(c))
+        assert there.text == c.text
+        assert c.file.encode("ascii", "replace").decode().endswith(there.file)
 
 
-def test_a_rank_that_has_left_joins_nothing_that_it_has_not_completed() -> None:
-    record = Record({"world": 4}, [], [call(4)], None, 0.0, "", left=True)
-    assert record.joins(call(3))
-    assert not record.joins(call(4))
-    assert record._replace(left=False).joins(call(4))
+def test_a_report_shows_calls_and_stack() -> None:
+    log = CallLog()
+    log.counter("world", (0, 1)).calls = 4
+    log.calls.append(call(3))
+    log.enter(call())
+    text = report(1, Progress(log), threading.get_ident(), call(5))
+    first, *rest = text.splitlines()
+    assert re.fullmatch(r"rank 1 has waited for 0.0 s in all_reduce .*where.py:7\)", first)
+    assert rest[:3] == [
+        "  missing: it has made 4 of 5 calls of Comm world",
+        "  last calls:",
+        f"    {call(3)}",
+    ]
+    assert "test_a_report_shows" in text
+    assert report(1, Progress(log), threading.get_ident(), call(4)).splitlines()[1] == rest[1]
+
+
+def test_a_rank_that_has_left_joins_only_what_it_has_completed() -> None:
+    left = Left({"world": 4}, [["world", 4]], "after all", 0.0)
+    assert left.joins(call(3))
+    assert not left.joins(call(4))
+    assert left._replace(incomplete=[]).joins(call(4))
+    assert not left.joins(call(-1, "irecv", 1))
 
 
 def test_only_the_last_calls_are_kept() -> None:
-    guard = Guard()
+    log = CallLog()
     for number in range(50):
-        guard.calls.append(call(number))
-    assert [c.number for c in guard.last()] == list(range(30, 50))
+        log.calls.append(call(number))
+    assert [c.number for c in log.calls] == list(range(30, 50))

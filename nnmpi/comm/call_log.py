@@ -1,0 +1,118 @@
+"""The last collectives and messages of a rank, and the one it waits in: what diagnostics print."""
+
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.comm.settings import DebugSettings
+
+KEPT = 20  # calls
+PACKAGE = "nnmpi.comm"  # whose frames are not the caller's
+
+
+class Call(NamedTuple):
+    """One collective or message, as one rank called it."""
+
+    comm: str
+    number: int  # of the collectives of that communicator, from 1; -1 for a message
+    operation: str
+    algorithm: str
+    # a dtype, since finding its name would take longer than sending a small message; a name where
+    # the call is another rank's
+    dtype: np.dtype[Any] | str | None
+    elements: int
+    root: int  # or the other rank of a message, or the first element of a part of shared memory
+    file: str
+    line: int
+
+    @property
+    def text(self) -> str:
+        """What is called, without where."""
+        words = {
+            "broadcast": "from rank",
+            "irecv": "from rank",
+            "reduce": "to rank",
+            "isend": "to rank",
+            "shared.all_reduce": "from element",
+        }
+        what = "" if self.dtype is None else f" of {self.elements:,} {self.dtype}"
+        how = f" by {self.algorithm}" if self.algorithm else ""
+        root = f" {words.get(self.operation, 'root rank')} {self.root}" if self.root >= 0 else ""
+        return f"{self.operation}{what}{root}{how}"
+
+    @property
+    def location(self) -> str:
+        file = os.path.relpath(self.file)
+        return f"{self.file if file.startswith('..') else file}:{self.line}"
+
+    def __str__(self) -> str:
+        number = f"call {self.number} of" if self.number >= 0 else "a message of"
+        return f"{self.text} ({number} Comm {self.comm}, {self.location})"
+
+
+class CallCounter:
+    """How many collectives this rank has called on one communicator."""
+
+    def __init__(self, members: Sequence[int]) -> None:
+        self.members, self.calls = tuple(members), 0  # members: ranks of the whole job
+
+
+class CallLog:
+    """The last calls of this rank, and the one it waits in. Other threads read it."""
+
+    def __init__(self, settings: DebugSettings | None = None) -> None:
+        self.settings = settings or DebugSettings()
+        self.calls: deque[Call] = deque(maxlen=KEPT)
+        self.counters: dict[str, CallCounter] = {}
+        self._waits: tuple[Call, float] | None = None
+
+    def enter(self, call: Call) -> None:
+        """From here on other ranks may hold this one up."""
+        self._waits = (call, time.monotonic())
+
+    def leave(self) -> None:
+        """The call that was entered last is over."""
+        self._waits = None
+
+    @contextmanager
+    def during(self, call: Call) -> Iterator[None]:
+        """Enters the call, and leaves it at the end."""
+        self.enter(call)
+        try:
+            yield
+        finally:
+            self.leave()
+
+    def counter(self, comm: str, members: Sequence[int]) -> CallCounter:
+        """The counter of a communicator; kept after that is freed, since others may wait in it."""
+        return self.counters.setdefault(comm, CallCounter(members))
+
+    def participants(self, call: Call) -> tuple[int, ...]:
+        """The ranks of the whole job that a collective needs, or the other rank of a message."""
+        members = self.counters[call.comm].members if call.comm in self.counters else ()
+        return members if call.number >= 0 else (members[call.root],)
+
+    def waiting(self) -> tuple[Call, float] | None:
+        """The call that this rank is in, and for how many seconds."""
+        waits = self._waits
+        return None if waits is None else (waits[0], time.monotonic() - waits[1])
+
+
+def call_site(depth: int = 3) -> tuple[str, int]:
+    """The file and line outside this package that called into it.
+
+    `depth` frames up are known to be inside, which saves looking at them at every call.
+    """
+    try:
+        frame = sys._getframe(depth)
+    except ValueError:  # called by the interpreter itself, as at its end
+        frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(PACKAGE):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno

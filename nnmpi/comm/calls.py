@@ -1,0 +1,75 @@
+"""The calls of one communicator: logged, compared where that is asked for, and carried out."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from nnmpi.comm.call_log import Call, call_site
+from nnmpi.comm.debug.compare import CallComparison
+from nnmpi.comm.progress.steps import Steps
+from nnmpi.comm.progress.work import Progress, Work
+from nnmpi.comm.transport.base import Transport
+
+
+class Calls:
+    """What this rank calls on the ranks of one transport."""
+
+    def __init__(self, comm: str, transport: Transport, progress: Progress) -> None:
+        self.comm, self.transport, self.progress = comm, transport, progress
+        self._log = log = progress.log
+        self._counter = log.counter(comm, transport.members)
+        self.comparison = CallComparison(transport, progress) if log.settings.compare else None
+
+    def log(
+        self,
+        operation: str,
+        algorithm: str = "",
+        count: int = 0,
+        dtype: Any = None,
+        root: int = -1,
+        compare: bool = True,
+    ) -> Call:
+        """Logs a collective, and compares it with those of the other ranks, before it begins."""
+        counter = self._counter
+        counter.calls += 1
+        call = Call(
+            self.comm, counter.calls, operation, algorithm, dtype, count, root, *call_site()
+        )
+        self._log.calls.append(call)
+        if compare and self.comparison is not None:
+            self.comparison.compare(call)
+        return call
+
+    def compared(self, steps: Steps, call: Call, before: bool) -> Steps:
+        """Compares as the first steps of a call that may not wait, unless it was done before."""
+        if before or self.comparison is None:
+            return steps
+        return self.comparison.before(steps, call)
+
+    def finish(self, steps: Steps, call: Call) -> None:
+        """Carries out a whole operation."""
+        self.progress.finish(steps, call, self.transport)
+
+    def start(self, steps: Steps, call: Call) -> Work:
+        """Starts an operation."""
+        return Work(steps, self.transport, self.progress, call)
+
+    def barrier(self, call: Call) -> None:
+        """Returns when all ranks have come."""
+        self.finish(iter([[self.transport.ibarrier()]]), call)
+
+    @contextmanager
+    def collective(self, call: Call) -> Iterator[None]:
+        """Around blocking calls of MPI that all ranks make; a barrier goes before.
+
+        The barrier moves this rank's other operations, which a blocking call does not.
+        """
+        self.barrier(call)
+        with self._log.during(call):
+            yield
+
+    def free(self) -> None:
+        """Frees the transport; collective."""
+        if self.comparison is not None:
+            self.comparison.free()
+        self.transport.free()

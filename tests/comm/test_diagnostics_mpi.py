@@ -1,0 +1,122 @@
+"""Jobs in which a rank makes a mistake end with a message; none of them hangs."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from mpijob import Ended, run
+
+BAD = Path(__file__).parents[1] / "helpers" / "badjobs.py"
+TIMEOUT = "3"  # seconds: ranks may start at different times on a busy machine
+LIMIT = 60.0  # seconds: far more than any of these jobs takes, and none of them is meant to hang
+PYTHON = os.environ.get("NNMPI_TEST_MPICH") or sys.executable
+
+
+def job(name: str, ranks: int = 2, **env: str) -> Ended:
+    ended = run(ranks, BAD, name, timeout=LIMIT, env=env, python=PYTHON)
+    assert ended.status is not None, f"{name} hangs\n{ended.err}"
+    return ended
+
+
+@pytest.mark.parametrize("name", ["clean", "finalize"])
+def test_a_job_without_faults_is_left_alone(name: str) -> None:
+    ended = job(name, ranks=3, NNMPI_TIMEOUT="20")
+    assert (ended.status, ended.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("raises", "rank 1 of 2: ValueError: no such thing"),
+        ("raises_in_a_thread", "rank 1 of 2: ValueError: cannot reshape"),
+        ("hooked", "the user's own no such thing\nrank 1 of 2: ValueError"),
+        ("interrupted", "rank 1 of 2: interrupted"),
+        ("aborts", "rank 1: this goes nowhere"),
+        ("leaves_before_it_sends", "rank 0 waits for rank 1 in irecv of 10 float32 from rank 1"),
+        ("leaves_before_it_is_through", "rank 1 has left after all_reduce of 10 float32 by ring"),
+        ("polled_when_it_has_left", "rank 0 waits for rank 1 in all_reduce of 10 float32 by ring"),
+    ],
+)  # fmt: skip
+def test_a_rank_that_ends_ends_all(name: str, message: str) -> None:
+    ended = job(name)
+    assert ended.status != 0
+    assert message in ended.err
+    assert "interrupted" not in ended.err or "Traceback" not in ended.err
+
+
+def test_a_rank_that_leaves_is_named_with_who_waits_for_it() -> None:
+    ended = job("leaves", ranks=3)
+    assert ended.status != 0
+    line = next(line for line in ended.err.splitlines() if "has left" in line)
+    assert "waits for rank 1 in all_reduce of 10 float32 by ring (call 2 of Comm world, " in line
+    assert "but rank 1 has left after all_reduce of 10 float32 by ring (call 1 of " in line
+
+
+def test_the_exit_status_of_a_rank_is_that_of_the_job() -> None:
+    assert job("fails").status == 3
+
+
+def test_a_rank_that_is_killed_ends_all() -> None:
+    assert job("killed").status != 0
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("sleeps", ("\nrank 1 computes or sleeps", "missing: it has made 1 of 2 calls of Comm wor",
+         "time.sleep(100)")),
+        ("stopped", ("every rank reports, unless it is stopped, gone or in a long call",)),
+        ("waits_elsewhere", ("in all_reduce of 10 float32 by ring (call 1 of Comm world/1.0, ",)),
+    ],
+)  # fmt: skip
+def test_a_rank_that_never_arrives_is_named(name: str, texts: tuple[str, ...]) -> None:
+    ended = job(name, ranks=3, NNMPI_TIMEOUT=TIMEOUT)
+    assert ended.status != 0
+    assert f"has waited for longer than NNMPI_TIMEOUT={TIMEOUT} s in " in ended.err
+    assert all(text in ended.err for text in texts)
+    assert "last calls:\n" in ended.err
+    assert "stack:\n" in ended.err
+    assert "s in barrier (call 2 of Comm world, " in ended.err
+    for rank in range(3):  # each reports once
+        assert ended.err.count(f"\nrank {rank} has waited for ") <= 2
+    assert "\nrank 1 " in ended.err or name == "stopped"
+
+
+def test_a_rank_that_is_polled_for_and_never_arrives_is_named() -> None:
+    ended = job("polled_while_it_sleeps", NNMPI_TIMEOUT=TIMEOUT)
+    assert ended.status != 0
+    assert f"longer than NNMPI_TIMEOUT={TIMEOUT} s in all_reduce of 10 float32 by ring" in ended.err
+    assert "rank 1 computes or sleeps" in ended.err
+    assert "missing: it has made 0 of 1 calls of Comm world" in ended.err
+
+
+def test_a_rank_that_never_joins_the_world_is_not_waited_for() -> None:
+    ended = job("never_comes", NNMPI_TIMEOUT=TIMEOUT)
+    assert ended.status != 0
+    assert f"rank 0 has waited for longer than NNMPI_TIMEOUT={TIMEOUT} s in world " in ended.err
+
+
+@pytest.mark.parametrize(
+    ("name", "differ"),
+    [
+        ("dtype", ("all_reduce of 10 int32 by ring", "all_reduce of 10 float32 by ring")),
+        ("count", ("all_reduce of 10 float32 by ring", "all_reduce of 12 float32 by ring")),
+        ("operation", ("all_reduce of 10 float32 by ring", "reduce_scatter of 10 float32 by ring")),
+        ("order", ("all_reduce of 20 float32 by mpi", "all_reduce of 10 float32 by mpi")),
+        ("broadcast", ("all_reduce of 10 float32 by ring", "broadcast of 10 float32 from rank 0")),
+    ],
+)
+def test_a_mismatch_is_named(name: str, differ: tuple[str, str]) -> None:
+    ended = job(name, NNMPI_DEBUG="collectives")
+    assert ended.status != 0
+    line = next(line for line in ended.err.splitlines() if "MismatchError: " in line)
+    assert "the ranks of Comm world differ in call 1: rank 0 calls " + differ[0] in line
+    assert ", while rank 1 calls " + differ[1] in line
+    assert "badjobs.py:" in line
+
+
+def test_a_message_that_is_too_long_ends_the_job_without_the_check_too() -> None:
+    ended = job("count")
+    assert ended.status != 0
+    assert "truncated" in ended.err
