@@ -133,7 +133,7 @@ def nnmpi_steps(case: str, per_rank: int, reduction: Reduction) -> Steps:
     import nnmpi
     from nnmpi import comm
 
-    ranks = comm.world() if reduction.enabled else comm.threads.alone()
+    ranks = comm.world() if reduction.enabled else comm.comm_self()
     batch_size = per_rank * ranks.size
     data = samples(WORKLOADS[case], BATCHES * batch_size)
     config = nnmpi.Config(

@@ -191,5 +191,4 @@ def handled(name: str, handler: Callable[[int, FrameType | None], None]) -> Iter
 
 
 if __name__ == "__main__":
-    status = main()
-    sys.exit(status)  # looked up now: main() puts a hook before it that keeps the status
+    sys.exit(main())

@@ -11,8 +11,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple, Self
 
-from nnmpi.comm import Comm
-from nnmpi.comm.transport.threads import alone
+from nnmpi.comm import Comm, comm_self
 from nnmpi.config import Config
 from nnmpi.mesh import Mesh
 from nnmpi.nn.place import Place
@@ -41,7 +40,7 @@ class Layout(NamedTuple):
     @classmethod
     def of_one_rank(cls) -> Self:
         """This rank alone."""
-        return cls.of(Config(), alone())
+        return cls.of(Config(), comm_self())
 
     @property
     def workers(self) -> int:
@@ -82,12 +81,12 @@ def server_count(config: Config) -> int:
 def _group(mesh: Mesh, comm: Comm, *axes: str) -> Comm:
     """The ranks that differ from this one along these axes; of a server, itself alone."""
     if all(mesh.axes[axis] == 1 for axis in axes):
-        return alone()
+        return comm_self()
     color = mesh.group(comm.rank, *axes)[0] if comm.rank < mesh.size else None
-    return comm.split(color) or alone()
+    return comm.split(color) or comm_self()
 
 
 def _server_group(mesh: Mesh, servers: int, comm: Comm) -> Comm:
     if servers < 2:
-        return alone()
-    return comm.split(0 if comm.rank >= mesh.size else None) or alone()
+        return comm_self()
+    return comm.split(0 if comm.rank >= mesh.size else None) or comm_self()

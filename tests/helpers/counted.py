@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nnmpi.comm import Comm
-from nnmpi.comm.shared_memory import Common, Shared
+from nnmpi.comm.shared_memory import NodeMemory, SharedBuffer
 
 
 class Counted:
@@ -15,9 +15,9 @@ class Counted:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.taken: dict[str, list[object]] = {}
         self._freed: Counter[object] = Counter()
-        for name in ("split", "shared", "common"):
+        for name in ("split", "shared", "node_memory"):
             self._note_takes(patch, name)
-        for kind in (Comm, Shared, Common):
+        for kind in (Comm, SharedBuffer, NodeMemory):
             self._note_frees(patch, kind)
 
     @property

@@ -16,8 +16,7 @@ from runs import parameters_sha256
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
-from nnmpi.comm import Comm
-from nnmpi.comm.transport.threads import alone
+from nnmpi.comm import Comm, comm_self
 from nnmpi.config import ALLREDUCES
 from nnmpi.parallel.checks.verify import VerifyError
 from nnmpi.run.report import Event, Report, Silence
@@ -52,7 +51,7 @@ def train(
 @functools.cache
 def one_rank(options: tuple[tuple[str, Any], ...]) -> Trained:
     """The same on one rank, once a process."""
-    return train(alone(), **dict(options))
+    return train(comm_self(), **dict(options))
 
 
 def reference(**options: Any) -> Trained:
@@ -148,7 +147,7 @@ class OneRoot(nn.Module):
 
 def _spoilt() -> float:
     """What the standardiser makes of the first feature of the first sample for training."""
-    trainer = Trainer(Config(dtype="float64"), lambda: nn.Linear(4, 3), clouds(), alone())
+    trainer = Trainer(Config(dtype="float64"), lambda: nn.Linear(4, 3), clouds(), comm_self())
     return float(trainer.train.gather(np.array([0])).x[0, 0])
 
 
@@ -158,7 +157,7 @@ SPOILT = _spoilt()
 def a_step_that_is_not_finite_is_left_out_by_all(comm: Comm) -> None:
     """One sample of one rank spoils one step of each epoch; the optimizer does not count it."""
     options: dict[str, Any] = {"steps": None, "epochs": 3, "batch_size": 8}
-    wanted = train(alone(), OneRoot, clouds(), **options)
+    wanted = train(comm_self(), OneRoot, clouds(), **options)
     assert wanted.event["skipped_steps"] == 3
     assert wanted.event["steps"] > 6
     for allreduce in ("shared", "ring"):
@@ -182,7 +181,7 @@ class Unused(nn.Module):
 
 def unused_and_frozen_parameters_stay(comm: Comm) -> None:
     options: dict[str, Any] = {"batch_size": 7, "weight_decay": 0.1, **SMALL_BUCKETS}
-    wanted = train(alone(), Unused, clouds(), **options)
+    wanted = train(comm_self(), Unused, clouds(), **options)
     fresh = Unused()
     fresh.to("float64")
     for allreduce in ("shared", "ring"):
@@ -206,7 +205,7 @@ def what_one_layout_saves_another_loads(comm: Comm) -> None:
         for name, array in got.state.items():
             np.testing.assert_array_equal(loaded[name], array, err_msg=name)
         again = train(comm, **DIGITS, load=path, seed=5)
-        equals(comm, again, train(alone(), **DIGITS, load=path, seed=5))
+        equals(comm, again, train(comm_self(), **DIGITS, load=path, seed=5))
         comm.barrier()
 
 

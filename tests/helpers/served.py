@@ -10,7 +10,7 @@ import pytest
 import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
-from nnmpi.comm.transport import threads
+from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import mlp
 from nnmpi.nn.passes import current_pass
 from nnmpi.run.report import Event, Silence

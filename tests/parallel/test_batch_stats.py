@@ -13,7 +13,7 @@ from nnmpi import nn
 from nnmpi.autograd.ops.norm import Moments, joined, moments
 from nnmpi.backend import CPU, Backend, to_host
 from nnmpi.comm import Comm
-from nnmpi.comm.transport import threads
+from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import digits_cnn
 from nnmpi.nn.passes import LOCAL, BatchStats, Pass, current_pass
 from nnmpi.parallel.data.batch_stats import Synced

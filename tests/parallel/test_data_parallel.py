@@ -12,8 +12,9 @@ import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.backend import CPU
 from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.allreduce.dispatch import NAMES
-from nnmpi.comm.transport import threads
+from nnmpi.comm.transport.threads import ThreadTransport
 from nnmpi.config import ALLREDUCES
 from nnmpi.kernels.progress_hook import set_progress_hook
 from nnmpi.mesh import Mesh
@@ -116,7 +117,7 @@ def test_the_first_rank_fetches_files_before_the_others_look_for_them(
 
 # ---- buckets
 
-COMM = threads.alone()
+COMM = threads.comm_self()
 
 
 def test_buckets_are_cut_from_the_end() -> None:
@@ -265,21 +266,16 @@ def test_one_rank_has_nothing_to_tell_of_sums() -> None:
     assert "allreduce" not in threads.run(1, started)[0]
 
 
-def with_little_room(comm: Comm, **options: Any) -> dict[str, Any]:
-    comm._wire._hub.room = 1000  # type: ignore[attr-defined]
-    return started(comm, **options)
-
-
 @pytest.mark.parametrize(("p", "per_node"), [(2, 2), (4, 2), (5, 2), (6, 3)])
 def test_without_room_for_shared_memory_auto_goes_another_way(p: int, per_node: int) -> None:
-    told = threads.run(p, with_little_room, per_node=per_node)
+    told = threads.run(p, started, per_node=per_node, free_memory=1000)
     assert [t["allreduce"] for t in told] == ["auto"] * p
     assert len({t["sha"] for t in told}) == 1
 
 
 def test_without_room_shared_by_name_is_refused() -> None:
     with refused("allreduce shared", "1,000 are free", "take another algorithm"):
-        threads.run(2, lambda comm: with_little_room(comm, allreduce="shared"))
+        threads.run(2, lambda comm: started(comm, allreduce="shared"), free_memory=1000)
 
 
 @pytest.mark.parametrize(
@@ -296,13 +292,13 @@ def test_a_thread_needs_two_cores_of_its_own_and_another_node(
 ) -> None:
     monkeypatch.setattr("nnmpi.parallel.data.replicas.cores", lambda ranks: cores)
     monkeypatch.setattr("nnmpi.parallel.data.replicas.threads", lambda: 1)
-    monkeypatch.setattr(threads.ThreadTransport, "any_thread", any_thread)
+    monkeypatch.setattr(ThreadTransport, "any_thread", any_thread)
     told = threads.run(2, started, per_node=per_node)
     assert [t["progress"] for t in told] == [wanted] * 2
 
 
 def test_a_thread_that_mpi_does_not_allow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads.ThreadTransport, "any_thread", False)
+    monkeypatch.setattr(ThreadTransport, "any_thread", False)
     with refused("progress thread", "THREAD_MULTIPLE", "--progress poll"):
         threads.run(2, lambda comm: started(comm, progress="thread"))
 

@@ -10,7 +10,7 @@ import pytest
 import nnmpi
 from nnmpi import nn
 from nnmpi.comm import Comm
-from nnmpi.comm.transport import threads
+from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.init import normal
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
@@ -42,12 +42,12 @@ def model(comm: Comm) -> nn.Module:
     return made.to("float32")
 
 
-WHOLE = model(threads.alone()).state_dict()
+WHOLE = model(threads.comm_self()).state_dict()
 
 
 def digest() -> str:
     found = hashlib.sha256()
-    for p in model(threads.alone()).parameters():
+    for p in model(threads.comm_self()).parameters():
         found.update(np.ascontiguousarray(p.data).tobytes())
     return found.hexdigest()
 
@@ -133,7 +133,7 @@ def test_a_tied_parameter_counts_once_and_is_written_twice() -> None:
     single = nn.Sequential(nn.Linear(3, 3, bias=False)).to("float32")
     names, sha = threads.run(2, rank)[0]
     assert names == ["0.weight", "1.weight"]
-    assert sha == Entries(single, threads.alone()).sha256()
+    assert sha == Entries(single, threads.comm_self()).sha256()
 
 
 @pytest.mark.parametrize("where", ["0.columns", "0.bias", "0.mean"])

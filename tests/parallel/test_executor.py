@@ -9,7 +9,7 @@ import nnmpi
 from nnmpi import nn, optim
 from nnmpi.backend import CPU
 from nnmpi.comm import Comm
-from nnmpi.comm.transport import threads
+from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Batch, Load
 from nnmpi.mesh import Mesh
 from nnmpi.parallel.data.buckets import cut_buckets
@@ -85,9 +85,9 @@ def train(comm: Comm, stop_at: int = 99) -> tuple[dict[str, np.ndarray], list[St
     store = LocalStore(parameters, "float64", CPU, head_length(parameters))
     adam = optim.Adam(parameters)
     mesh = Mesh({"dp": 1, "pp": comm.size, "tp": 1})
-    layout = Layout(mesh, 0, comm, {}, comm, threads.alone())
+    layout = Layout(mesh, 0, comm, {}, comm, threads.comm_self())
     state, results = StepState(), list[StepResult]()
-    buckets = cut_buckets(store.spans, np.inf, 8, threads.alone())
+    buckets = cut_buckets(store.spans, np.inf, 8, threads.comm_self())
     executor = Executor(
         own,
         BucketedSync(store, buckets, overlap=True),

@@ -13,16 +13,16 @@ from served import IRIS, clouds
 import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, NoRoomError
-from nnmpi.comm.transport import threads
+from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Loader
 from nnmpi.nn.models import mlp
 from nnmpi.run.report import Silence
 
 SHARES: list[tuple[dict[str, Any], set[str]]] = [
-    ({"allreduce": "shared"}, {"split", "shared", "common"}),
+    ({"allreduce": "shared"}, {"split", "shared", "node_memory"}),
     ({"allreduce": "ring"}, {"split"}),
-    ({"allreduce": "auto"}, {"split", "shared", "common"}),
-    ({"allreduce": "shared", "verify": True}, {"split", "shared", "common"}),
+    ({"allreduce": "auto"}, {"split", "shared", "node_memory"}),
+    ({"allreduce": "shared", "verify": True}, {"split", "shared", "node_memory"}),
     ({"reproducible": True}, {"split"}),
     ({"servers": 1}, {"split"}),
     ({"servers": 2, "sync": "asp"}, {"split"}),
@@ -49,10 +49,10 @@ def test_all_memory_and_communicators_are_given_back_once(
 def test_memory_for_sums_is_given_back_where_there_is_none_for_parameters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def common(*_: object) -> None:
+    def node_memory(*_: object) -> None:
         raise NoRoomError("no room")
 
-    monkeypatch.setattr(Comm, "common", common)
+    monkeypatch.setattr(Comm, "node_memory", node_memory)
     counted = Counted(monkeypatch)
     with refused("allreduce shared: no room"):
         threads.run(2, lambda comm: Trainer(Config(**IRIS, allreduce="shared"), comm=comm))

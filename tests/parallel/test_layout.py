@@ -7,7 +7,7 @@ from datafiles import refused
 
 from nnmpi import Config
 from nnmpi.comm import Comm
-from nnmpi.comm.transport import threads
+from nnmpi.comm import thread_ranks as threads
 from nnmpi.mesh import Mesh
 from nnmpi.nn.place import Place
 from nnmpi.parallel.layout import Layout, duplicate

@@ -13,8 +13,8 @@ from served import Noted, clouds
 import nnmpi
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.progress.work import Work
-from nnmpi.comm.transport import threads
 from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.parallel.stores.replica import ReplicaStore
 from nnmpi.run.report import Silence

@@ -9,7 +9,7 @@ from served import DIGITS, IRIS, check_ranks_agree, clouds, fit, pushes, run, ru
 import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
-from nnmpi.comm.transport import threads
+from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import mlp
 from nnmpi.nn.passes import current_pass
 from nnmpi.parallel.state import StepState

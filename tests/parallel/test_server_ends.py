@@ -11,7 +11,7 @@ from served import IRIS, Ended, check_ranks_agree, clouds, fit
 import nnmpi
 from nnmpi import Config, Trainer, nn, optim
 from nnmpi.comm import Comm
-from nnmpi.comm.transport import threads
+from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import mlp
 from nnmpi.parallel import plan
 from nnmpi.run.report import Silence

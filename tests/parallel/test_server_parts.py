@@ -4,7 +4,7 @@ import numpy as np
 
 from nnmpi import nn
 from nnmpi.comm import Comm
-from nnmpi.comm.transport import threads
+from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.server.client import average_buffers
 from nnmpi.parallel.server.clocks import ClockTable, EpochProgress, Totals
 from nnmpi.parallel.state import StepResult, StepState

@@ -11,9 +11,8 @@ from served import DIGITS, IRIS, Noted, check_ranks_agree, clouds, fit, run, run
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
-from nnmpi.comm import Comm
-from nnmpi.comm.transport import threads
-from nnmpi.comm.transport.threads import alone
+from nnmpi.comm import Comm, comm_self
+from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Load
 from nnmpi.nn.models import mlp
 from nnmpi.optim import Optimizer
@@ -65,7 +64,7 @@ def test_the_clock_of_a_worker_runs_on_from_epoch_to_epoch(
 
     monkeypatch.setattr(Executor, "run", noted)
     run_paced(3, lambda c: 10 + 11 * c, lambda c: c // 11, sync="asp")
-    loader = Trainer(Config(batch_size=40), lambda: mlp(6, 8, 3), clouds(240), alone()).train
+    loader = Trainer(Config(batch_size=40), lambda: mlp(6, 8, 3), clouds(240), comm_self()).train
     batches = [rows.tolist() for epoch in range(4) for rows in loader.batches(epoch)]
     assert sorted(found.values(), key=len) == [batches[:2], batches[:22]]
 

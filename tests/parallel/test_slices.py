@@ -11,9 +11,8 @@ from slice_runs import RUNS, Trained, trained
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
-from nnmpi.comm import Comm
-from nnmpi.comm.transport import threads
-from nnmpi.comm.transport.threads import alone
+from nnmpi.comm import Comm, comm_self
+from nnmpi.comm import thread_ranks as threads
 from nnmpi.run.report import Silence
 from nnmpi.schedules import Action, Kind, Move, moves, slice_by_slice
 
@@ -183,7 +182,7 @@ def test_a_slice_of_one_sample_has_no_variance_and_that_is_said_before_the_first
 
 
 def test_a_last_batch_that_no_step_comes_to_is_not_refused() -> None:
-    assert fit(alone(), build=normed, batch_size=50, slices=11, steps=2).step == 2
+    assert fit(comm_self(), build=normed, batch_size=50, slices=11, steps=2).step == 2
 
 
 class Sometimes(nn.Module):

@@ -10,7 +10,7 @@ from datafiles import refused
 
 from nnmpi import Config, Trainer, blas
 from nnmpi.comm import Comm
-from nnmpi.comm.transport import threads
+from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel import plan
 
 

@@ -6,12 +6,12 @@ import pytest
 from mpijob import ROOT, run
 from slice_runs import RUNS, trained
 
-from nnmpi.comm.transport.threads import alone
+from nnmpi.comm import comm_self
 
 
 @pytest.fixture(scope="module")
 def expected() -> dict[str, list[object]]:
-    one = {name: trained(alone(), name, 8) for name in RUNS}
+    one = {name: trained(comm_self(), name, 8) for name in RUNS}
     return {name: list(t[:-1]) for name, t in one.items()}
 
 

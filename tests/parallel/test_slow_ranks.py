@@ -10,7 +10,7 @@ from served import Noted, clouds, fit
 
 from nnmpi import Config, nn
 from nnmpi.comm import Comm
-from nnmpi.comm.transport import threads
+from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import mlp
 from nnmpi.parallel.checks import slow_ranks
 from nnmpi.parallel.checks.slow_ranks import Clock, Delay

@@ -6,7 +6,7 @@ import laws_training
 import pytest
 
 from nnmpi.comm import Comm
-from nnmpi.comm.transport import threads
+from nnmpi.comm import thread_ranks as threads
 
 
 @pytest.mark.parametrize("p", [1, 2, 3, 4, 8])

@@ -15,7 +15,7 @@ from runs import rows, small
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, OtherRankError
-from nnmpi.comm.transport import threads
+from nnmpi.comm import thread_ranks as threads
 from nnmpi.optim import Adam
 from nnmpi.parallel.checks.verify import Comparison, Difference, VerifyError, difference, largest
 from nnmpi.parallel.state import StepResult

@@ -9,7 +9,7 @@ from runs import rows, small
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, OtherRankError
-from nnmpi.comm.transport import threads
+from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import mlp
 from nnmpi.run.report import Silence
 

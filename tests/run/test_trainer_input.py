@@ -13,7 +13,7 @@ import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi import data as datasets
 from nnmpi.comm import Comm
-from nnmpi.comm.transport import threads
+from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import digits_cnn
 from nnmpi.run.report import Silence
 

@@ -10,9 +10,8 @@ from runs import rows, small
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
-from nnmpi.comm import AbortedError, Comm
-from nnmpi.comm.transport import threads
-from nnmpi.comm.transport.threads import alone
+from nnmpi.comm import AbortedError, Comm, comm_self
+from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.store import FlatStore
 from nnmpi.run import saving
 from nnmpi.run.dry_run import summary
@@ -64,7 +63,7 @@ def test_an_optimizer_of_a_part_does_not_go_on_alone() -> None:
             trainer.optimizer.step()
 
     threads.run(2, rank)
-    whole = Trainer(Config(steps=2), small, rows(), alone())
+    whole = Trainer(Config(steps=2), small, rows(), comm_self())
     whole.fit(Silence())
     whole.optimizer.step()
 
@@ -142,7 +141,7 @@ def test_an_update_that_is_cut_in_two_is_not_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save = tmp_path / "m.safetensors"
-    trainer = Trainer(Config(batch_size=14, save=str(save)), small, rows(), alone())
+    trainer = Trainer(Config(batch_size=14, save=str(save)), small, rows(), comm_self())
     update = trainer.optimizer._update
 
     def torn(run: Any) -> None:
@@ -166,7 +165,7 @@ def test_the_first_error_is_told_if_saving_fails_too(
     monkeypatch.setattr(saving, "write", full)
     config = Config(batch_size=14, save=str(tmp_path / "m"))
     with pytest.raises(LostOutputError, match=r"\Agone") as told:
-        Trainer(config, small, rows(), alone()).fit(Lost(quiet=True))
+        Trainer(config, small, rows(), comm_self()).fit(Lost(quiet=True))
     assert str(told.value) == "gone"
     assert told.value.__notes__ == ["and the trained model is not saved: disk full"]
 
@@ -278,4 +277,4 @@ def test_a_dry_run_of_shares_of_one_sample_needs_no_variance() -> None:
 
 def test_slices_are_for_reproducible_runs() -> None:
     with refused("slices 3 without reproducible", "add --reproducible"):
-        Trainer(Config(slices=3), small, rows(), alone())
+        Trainer(Config(slices=3), small, rows(), comm_self())

@@ -31,8 +31,7 @@ import numpy as np
 from nnmpi.autograd.ops.norm import Moments, joined
 from nnmpi.backend import Array
 from nnmpi.collectives.step import cut
-from nnmpi.comm import Comm
-from nnmpi.comm.transport.threads import alone
+from nnmpi.comm import Comm, comm_self
 from nnmpi.config import Config
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.data.batch_size_check import check_parts
@@ -61,7 +60,9 @@ def reproducible(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
         stats,
         lambda rows: [part_of(rows, V, v) for v in own],
         slice_by_slice,
-        Evaluation(lambda rows: [rows], alone()),  # sums over parts depend on how many there are
+        Evaluation(
+            lambda rows: [rows], comm_self()
+        ),  # sums over parts depend on their number
         lambda loader: check_parts(
             spec.task.model,
             loader,

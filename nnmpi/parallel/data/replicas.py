@@ -53,7 +53,7 @@ def replicas(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
         {"allreduce": algorithm, "progress": progress} if p > 1 else {},
         dict,
         stats,
-        dp.background if progress == "thread" else nullcontext,
+        dp.progress_thread if progress == "thread" else nullcontext,
     )
 
 

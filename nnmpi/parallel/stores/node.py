@@ -29,18 +29,18 @@ class NodeStore(LocalStore):
         n = length(parameters, head)
         self._window = comm.shared(n, dtype)
         try:
-            self._common = comm.common(n, dtype)
+            self._parameters = comm.node_memory(n, dtype)
         except NoRoomError:
             self._window.free()
             raise
         own = sorted((self._window.own(b.start, b.stop) for b in buckets), key=lambda s: s.start)
         self._own = [(s.start, s.stop) for s in own]
         self._comm, self._first_node = comm, 0 in comm.node()
-        memory = self._common.array, self._window.mine
+        memory = self._parameters.array, self._window.mine
         super().__init__(parameters, dtype, CPU, head, memory)
         self._mine = self.flat_grad, self.slots
         self._total = self._window.total, self.views(self._window.total)
-        self._common.meet()
+        self._parameters.barrier()
 
     def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array]]:
         for a, b in self._own:
@@ -71,10 +71,10 @@ class NodeStore(LocalStore):
         return total[0]
 
     def settle(self) -> None:
-        self._common.meet()
+        self._parameters.barrier()
 
     def close(self) -> None:
         FlatStore(self.parameters, self.flat.dtype, CPU)
-        self._common.meet()
-        self._common.free()
+        self._parameters.barrier()
+        self._parameters.free()
         self._window.free()
