@@ -17,20 +17,20 @@ from nnmpi.nn.state import assign, fitting
 from nnmpi.nn.store import FlatStore
 
 REGISTRIES = ("_parameters", "_buffers", "_modules")
-"""The dictionaries of what a module consists of, in order of assignment."""
+"""The dictionaries of the parameters, buffers and modules of a module, in order of assignment."""
 
 
 class Module:
     """A layer or a whole model: subclass it, assign parameters and modules, define `forward`.
 
-    `seed` of the root is what every weight and every dropout mask is drawn from.
+    All weights and dropout masks of a model are drawn from the `seed` of its root.
     """
 
     training: bool = True
     seed: int = 0
 
     def __new__(cls, *args: Any, **options: Any) -> Module:
-        """Make the registries before __init__: a subclass need not call super().__init__()."""
+        """Create the registries before __init__, so that subclasses need no super().__init__()."""
         self = super().__new__(cls)
         for registry in REGISTRIES:
             object.__setattr__(self, registry, {})
@@ -53,39 +53,35 @@ class Module:
                 other.pop(name, None)
         if registry is not None and registry is not self._buffers:
             registry[name] = value  # a replacement keeps the position of what was there
-        if isinstance(value, Parameter):
-            owner = value.owner
-            if owner is None or not owner.holds(value):
-                value.owner, value.name = self, name
-        elif isinstance(value, Module):
+        if isinstance(value, Parameter | Module):
             parent = value._parent
-            if parent is None or parent._modules.get(value._name) is not value:
-                object.__setattr__(value, "_parent", self)
-                object.__setattr__(value, "_name", name)
+            if parent is None or vars(parent).get(value._name) is not value:
+                self._adopt(name, value)
         object.__setattr__(self, name, value)
 
-    def holds(self, p: Parameter) -> bool:
-        """Whether p is still this module's, under the name it has from there."""
-        return self._parameters.get(p.name) is p
+    def _adopt(self, name: str, part: Parameter | Module) -> None:
+        """Become the parent of a part: it has its path from here."""
+        object.__setattr__(part, "_parent", self)
+        object.__setattr__(part, "_name", name)
 
     def _registry(self, name: str, value: Any) -> dict[str, Any] | None:
-        """The registry that an attribute belongs to: of parameters, modules, buffers, or none."""
+        """The registry for an attribute, or None; raises ValueError if the tree would be wrong."""
         if isinstance(value, Parameter):
             return self._parameters
         if isinstance(value, Module):
             if self in value.modules() or value in self._upwards():
                 raise ValueError(
-                    f"{type(self).__name__}.{name} cannot be a {type(value).__name__} that this "
-                    "module is, or is part of: no model can contain itself"
+                    f"{type(self).__name__}.{name}: a module cannot contain itself, or a "
+                    f"{type(value).__name__} that it is part of"
                 )
             return self._modules
         if isinstance(value, list | tuple | dict):
             inside = value.values() if isinstance(value, dict) else value
             if any(isinstance(part, Module | Parameter) for part in inside):
                 raise ValueError(
-                    f"{type(self).__name__}.{name}: what is in a {type(value).__name__} would "
-                    "be no part of the model; use nn.ModuleList or nn.Sequential for modules, "
-                    "and an attribute for each parameter"
+                    f"{type(self).__name__}.{name}: modules and parameters in a "
+                    f"{type(value).__name__} would not be part of the model; use nn.ModuleList or "
+                    "nn.Sequential for modules, and an attribute for each parameter"
                 )
         for registry, kind in ((self._parameters, "Parameter"), (self._modules, "Module")):
             if name in registry and value is not None:
@@ -104,7 +100,7 @@ class Module:
     def register_buffer(self, name: str, value: Array, place: Place | None = None) -> None:
         """Add an array that is saved with the model but not trained.
 
-        `place` (with any path) is for an array that is a part of a larger one.
+        `place` (with any path) is needed if the array is a part of a larger one.
         """
         self._buffers[name] = place
         object.__setattr__(self, name, value)
@@ -112,34 +108,32 @@ class Module:
     # ---- copies and pickles
 
     def __copy__(self) -> Module:
-        """A module with registries of its own that name the same parts; these keep their owner."""
+        """A module with registries of its own and the same parts, which keep their parent."""
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__ | {r: dict(self.__dict__[r]) for r in REGISTRIES})
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a deep copy or a pickle holds: the parts of the module, but not its parent.
-
-        `__setstate__` makes each module the parent of its own parts again, and of those without.
-        """
-        own = [name for name, m in self._modules.items() if (m._parent, m._name) == (self, name)]
-        own += [name for name, p in self._parameters.items() if (p.owner, p.name) == (self, name)]
-        return {k: v for k, v in self.__dict__.items() if k != "_parent"} | {"_own": own}
+        """The parts without the parent, so that a copy of a part is not one of the whole model."""
+        own = [name for name, part in self._parts() if (part._parent, part._name) == (self, name)]
+        return self.__dict__ | {"_parent": None, "_name": "", "_own": own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        """Adopt the parts again: those that were its own, and those that have no other parent."""
         own = state.pop("_own")
         self.__dict__.update(state)
-        for name, m in self._modules.items():
-            if name in own or m._parent is None:
-                m.__dict__.update(_parent=self, _name=name)
-        for name, p in self._parameters.items():
-            if name in own or p.owner is None:
-                p.owner, p.name = self, name
+        for name, part in self._parts():
+            if name in own or part._parent is None:
+                self._adopt(name, part)
 
-    # ---- running it
+    def _parts(self) -> Iterator[tuple[str, Parameter | Module]]:
+        yield from self._parameters.items()
+        yield from self._modules.items()
+
+    # ---- running
 
     def forward(self, *args: Any, **options: Any) -> Any:
-        """What the module computes; subclasses define it."""
+        """Compute the output; subclasses define it."""
         raise TypeError(f"{type(self).__name__} does not define forward")
 
     def __call__(self, *args: Any, **options: Any) -> Any:
@@ -154,7 +148,7 @@ class Module:
                 object.__setattr__(self, "passes", self.passes + 1)
 
     def train(self, mode: bool = True) -> Module:
-        """Switch to training mode: dropout drops, batch normalisation uses the batch."""
+        """Switch to training mode: Dropout is active, BatchNorm uses the batch statistics."""
         for m in self.modules():
             object.__setattr__(m, "training", mode)
         return self
@@ -180,7 +174,7 @@ class Module:
 
     @property
     def path(self) -> str:
-        """Its name from the root: "" for the root itself, "2.norm" for a part of a part."""
+        """Its name in the root: "" for the root itself, "2.norm" for a part of a part."""
         names = [m._name for m in self._upwards() if m._parent is not None]
         return ".".join(reversed(names))
 
@@ -189,7 +183,7 @@ class Module:
         return iter(self._modules.values())
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
-        """This module and all below it; a module in two places comes twice."""
+        """This module and all below it; a module in two places is yielded twice."""
         yield prefix, self
         for name, m in self._modules.items():
             yield from m.named_modules(f"{prefix}.{name}" if prefix else name)
@@ -205,7 +199,7 @@ class Module:
                 yield f"{prefix}.{name}" if prefix else name, m, name
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """Every parameter once, under its first name."""
+        """Each parameter once, under its first name."""
         seen: set[int] = set()
         for full, m, name in self._entries("_parameters"):
             p = getattr(m, name)
@@ -214,17 +208,17 @@ class Module:
                 yield full, p
 
     def parameters(self) -> list[Parameter]:
-        """Every parameter once."""
+        """Each parameter once."""
         return [p for _, p in self.named_parameters()]
 
     def named_buffers(self) -> Iterator[tuple[str, Array]]:
-        """Every buffer."""
+        """Each buffer."""
         return ((full, getattr(m, name)) for full, m, name in self._entries("_buffers"))
 
     def tensors(self) -> Iterator[tuple[Place, Parameter | Array]]:
-        """Every entry of the state dict, in its order: its place, and the parameter or buffer.
+        """(place, parameter or buffer) of each entry of the state dict, in its order.
 
-        The path of the place is the name in the state dict, also where two names share a tensor.
+        The path of the place is the name of the entry, also if two names share a tensor.
         """
         for full, m, name in self._entries("_parameters", "_buffers"):
             value = getattr(m, name)
@@ -233,12 +227,12 @@ class Module:
             yield place._replace(path=full), value
 
     def zero_grad(self) -> None:
-        """Clear every gradient."""
+        """Clear all gradients."""
         for p in self.parameters():
             p.grad = None
 
     def to(self, dtype: Any = None, on: Backend | None = None) -> Module:
-        """Move everything to a type and a backend; the parameters move into a flat store."""
+        """Convert to a type and move to a backend; the parameters move into one flat store."""
         try:
             np.dtype(dtype)
         except TypeError:
@@ -260,7 +254,7 @@ class Module:
     # ---- saving
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """A copy of every parameter and buffer on the host, by PyTorch's names and shapes."""
+        """Copies of all parameters and buffers on the host, with PyTorch's names and shapes."""
         state = {}
         for place, value in self.tensors():
             array = value.data if isinstance(value, Tensor) else value
@@ -268,9 +262,9 @@ class Module:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Copy a state into the model: all names and shapes must fit, or nothing is changed.
+        """Copy a state into the model, if all names and shapes fit.
 
-        The state holds whole tensors; of each, the part that is here is copied.
+        The state holds whole tensors; the part of each that is here is copied.
         """
         targets = list(self.tensors())
         values = fitting(state, [place for place, _ in targets])
@@ -283,5 +277,5 @@ class Module:
         return f"{type(self).__name__}({self.extra_repr()}{inner}{chr(10) if lines else ''})"
 
     def extra_repr(self) -> str:
-        """What stands between the parentheses of its repr."""
+        """The options in its repr, in parentheses."""
         return ""

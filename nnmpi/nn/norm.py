@@ -12,10 +12,10 @@ from nnmpi.nn.passes import LOCAL, current_pass
 
 
 class _BatchNorm(Module):
-    """Normalises channels to zero mean and unit variance over the batch, then scales and shifts.
+    """Normalises each channel to mean 0 and variance 1 over the batch, then scales and shifts.
 
     Training uses the statistics of the batch, over all ranks that hold a part of it (see
-    `BatchStats`), and moves the running ones towards them. Evaluation uses the running ones.
+    `BatchStats`), and updates the running statistics. Evaluation uses the running statistics.
     """
 
     ndim = 0
@@ -48,7 +48,7 @@ class _BatchNorm(Module):
             mean, var, n = self.running_mean, self.running_var, 0
         else:
             stats = batch_stats.moments(norm.moments(x.data), self._track)
-            self._refuse_one(stats)  # here too: `_track` may be called later
+            self._refuse_one(stats)  # `_track` refuses it too, but may be called later
             mean, var, n = stats.mean, stats.m2 / stats.n, stats.n
         return apply(
             norm.batch_norm,
@@ -97,13 +97,12 @@ class BatchNorm2d(_BatchNorm):
 
 
 def over_rows(model: Module) -> list[str]:
-    """The class names of layers that normalise over samples alone: one number each a channel."""
+    """The class names of the layers that see one value per channel and sample: BatchNorm1d."""
     return [type(m).__name__ for m in model.modules() if isinstance(m, _BatchNorm) and m.ndim == 2]
 
 
 class LayerNorm(Module):
-    """Normalises each sample to zero mean and unit variance over its last axes, then scales and
-    shifts."""
+    """Normalises each sample to mean 0, variance 1 over its last axes, then scales and shifts."""
 
     def __init__(self, normalized_shape: int | tuple[int, ...], eps: float = 1e-5) -> None:
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else normalized_shape
@@ -115,7 +114,7 @@ class LayerNorm(Module):
         k = len(self.normalized_shape)
         if x.shape[x.ndim - k :] != self.normalized_shape:
             raise ValueError(
-                f"LayerNorm: input of shape {x.shape} does not end in {self.normalized_shape}"
+                f"LayerNorm: input of shape {x.shape}; it must end in {self.normalized_shape}"
             )
         return apply(norm.layer_norm, x, self.weight, self.bias, axes=k, eps=self.eps)
 

@@ -1,4 +1,4 @@
-"""Parameter: a trained tensor that lives in a store and knows its place in the whole model."""
+"""Parameter: a tensor that is trained. A store holds its values and its gradient."""
 
 from __future__ import annotations
 
@@ -16,47 +16,44 @@ from nnmpi.kernels.result import Vjp
 from nnmpi.nn.place import Place
 
 Init = Callable[[keyed.Key, np.ndarray], np.ndarray]
-"""`init(key, index)`: float64 values for the elements of these C-order indices."""
+"""`init(key, index)`: initial values, float64, of the elements with these C-order indices."""
 
 
-class Owner(Protocol):
+class Parent(Protocol):
     """The module that a parameter is an attribute of."""
 
     seed: int
 
     @property
     def path(self) -> str:
-        """Its name from the root of the model."""
+        """Its name in the whole model."""
 
     @property
-    def root(self) -> Owner:
+    def root(self) -> Parent:
         """The whole model."""
-
-    def holds(self, p: Parameter) -> bool:
-        """Whether p is still its parameter."""
 
 
 class Store(Protocol):
     """The memory of parameters and their gradients.
 
-    A parameter asks at every use and keeps no address, so that a store may gather, rotate or
-    version what it hands out.
+    A parameter looks up its arrays at each use and keeps no reference to them, so a store may
+    gather, rotate or version its memory.
     """
 
     def value(self, i: int) -> Array:
         """The values of parameter i."""
 
     def slot(self, i: int) -> Array:
-        """Where the gradient of parameter i is, or will be, written."""
+        """The memory of the gradient of parameter i."""
 
 
 def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
-    """The order of axes that undoes this one."""
+    """The inverse permutation of axes."""
     return tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
 class SingleStore:
-    """The store of one parameter that is in no flat buffer yet."""
+    """The store of one parameter that is not in a flat buffer."""
 
     def __init__(self, value: Array) -> None:
         self._value, self._slot = value, backend.xp_of(value).empty_like(value)
@@ -69,15 +66,27 @@ class SingleStore:
 
 
 class Parameter(Tensor):
-    """A tensor that training changes.
+    """A tensor that is trained.
 
-    `Parameter(array)` holds a copy of the array. A layer's own parameters have only a place and
-    an `init` until their values are first needed: then these are drawn from the seed, the path
-    and the index in the whole tensor, so that neither order nor layout matters. `layout` is the
-    order in which the axes lie in memory.
+    `Parameter(array)` copies the array. `Parameter.drawn`, which layers use, draws the values
+    when they are first needed, from the seed, the path and the index in the whole tensor: they
+    depend neither on the order of construction nor on the layout of ranks.
+
+    layout    the order of the axes in memory
+    has_grad  whether `grad` is not None
     """
 
-    __slots__ = ("_filled", "_place", "_shape", "index", "init", "layout", "name", "owner", "store")
+    __slots__ = (
+        "_name",
+        "_parent",
+        "_place",
+        "_shape",
+        "has_grad",
+        "index",
+        "init",
+        "layout",
+        "store",
+    )
 
     def __init__(self, value: Any, requires_grad: bool = True) -> None:
         data = value.data if isinstance(value, Tensor) else value
@@ -97,7 +106,7 @@ class Parameter(Tensor):
     ) -> Parameter:
         """A parameter whose values are drawn when they are first needed.
 
-        `where` is its shape, or a Place (with any path) of which this rank owns a part.
+        `where` is its shape, or a Place (with any path) if this rank owns a part of it.
         """
         place = where if isinstance(where, Place) else Place.of_whole("", where)
         p = cls.__new__(cls)
@@ -108,36 +117,38 @@ class Parameter(Tensor):
         self.node, self.memory, self.requires_grad = None, Memory(), True
         self._place, self._shape, self.init = place, place.local_shape, init
         self.layout = tuple(range(len(self._shape))) if layout is None else layout
-        self.owner: Owner | None = None
-        self.name, self.index, self._filled = "", 0, False
+        self._parent: Parent | None = None
+        self._name, self.index, self.has_grad = "", 0, False
         self.store: Store | None = None
 
     def __getstate__(self) -> tuple[Any, ...]:
-        """What a copy or a pickle holds: its values, drawn by now, and not the store, which holds
-        the whole model. `Module.__setstate__` sets the owner again."""
+        """Values and gradient instead of the store, which holds the whole model.
+
+        `Module.__setstate__` sets the parent again.
+        """
         memory = self.data.transpose(self.layout)
-        return self._place, self.init, self.layout, self.requires_grad, self.name, memory, self.grad
+        return self._place, self.init, self.layout, self.requires_grad, memory, self.grad
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        place, init, layout, requires_grad, name, memory, grad = state
+        place, init, layout, requires_grad, memory, grad = state
         self._declare(place, init, layout)
-        self.requires_grad, self.name = requires_grad, name
+        self.requires_grad = requires_grad
         self.move(SingleStore(memory.transpose(inverse(layout))), 0)
         self.grad = grad
 
     def move(self, store: Store, index: int) -> None:
-        """Make parameter `index` of this store; its gradient, if any, must be there already."""
+        """Become parameter `index` of this store, which already holds the gradient, if any."""
         self.store, self.index = store, index
 
     @property
     def place(self) -> Place:
-        """Where it stands in the model that it is part of."""
-        prefix = self.owner.path if self.owner is not None else ""
-        return self._place._replace(path=f"{prefix}.{self.name}" if prefix else self.name)
+        """Its path in the whole model, its whole shape and the part that is here."""
+        prefix = self._parent.path if self._parent is not None else ""
+        return self._place._replace(path=f"{prefix}.{self._name}" if prefix else self._name)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The length of each axis of the part that is here."""
+        """The shape of the part that is here."""
         return self._shape
 
     @property
@@ -147,7 +158,7 @@ class Parameter(Tensor):
 
     @property
     def size(self) -> int:
-        """The number of elements here; like the shape, it is known before they are drawn."""
+        """The number of elements of the part that is here."""
         return math.prod(self._shape)
 
     @property
@@ -156,8 +167,8 @@ class Parameter(Tensor):
         return self.store is not None
 
     def draw(self, dtype: Any = np.float32, on: Backend = CPU) -> None:
-        """Draw the values that belong to the seed and the place."""
-        seed = self.owner.root.seed if self.owner is not None else 0
+        """Draw the initial values, which depend on the seed and the place only."""
+        seed = self._parent.root.seed if self._parent is not None else 0
         place = self.place
         assert self.init is not None
         values = self.init(keyed.key(seed, "init", place.path), place.indices())
@@ -167,7 +178,7 @@ class Parameter(Tensor):
 
     @property
     def data(self) -> Array:
-        """Its values, wherever its store has them now."""
+        """Its values, in the memory of its store."""
         store = self.store
         if store is None:
             self.draw()
@@ -177,45 +188,35 @@ class Parameter(Tensor):
 
     @data.setter
     def data(self, value: Array) -> None:
-        """Write over its values; they stay where they are."""
+        """Overwrite the values, in the same memory."""
         self.data[...] = value
 
     @property
     def grad(self) -> Array | None:
-        """Its gradient, or None since it was last cleared."""
-        return self.slot if self._filled else None
+        """Its gradient, or None if none has arrived since it was last cleared."""
+        return self.slot if self.has_grad else None
 
     @grad.setter
     def grad(self, value: Array | None) -> None:
         if value is not None:
             self.slot[...] = value
-        self._filled = value is not None
-
-    @property
-    def has_grad(self) -> bool:
-        """Whether a gradient has arrived since it was last cleared."""
-        return self._filled
-
-    @has_grad.setter
-    def has_grad(self, value: bool) -> None:
-        """For code that fills the slot in another way than by a backward pass."""
-        self._filled = value
+        self.has_grad = value is not None
 
     @property
     def slot(self) -> Array:
-        """Where its gradient is, or will be, written."""
+        """The memory of its gradient, whatever it holds while `has_grad` is False."""
         if self.store is None:
             self.draw()
             assert self.store is not None
         return self.store.slot(self.index)
 
     def receive(self, vjp: Vjp, g: Any) -> None:
-        """Take a contribution to the gradient: the first one of a step writes, later ones add."""
+        """Write the first contribution to the gradient; add later ones."""
         slot = self.slot
-        if self._filled:
+        if self.has_grad:
             slot += vjp(g, None)
             return
         new = vjp(g, slot)
         if new is not slot:
             slot[...] = new
-        self._filled = True
+        self.has_grad = True

@@ -1,4 +1,4 @@
-"""A forward pass through a whole model: what its layers know besides their input."""
+"""Pass: what the layers of a model depend on in a forward pass besides their input."""
 
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -11,13 +11,13 @@ from nnmpi.backend import Array
 
 
 class BatchStats(Protocol):
-    """Statistics of a batch of which this rank may hold only some samples."""
+    """Sums over a batch of which this rank may hold only some samples."""
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        """The moments to normalise with, from those of the samples here.
+        """The moments to normalise with, given those of the samples on this rank.
 
-        `track` updates the layer's running statistics. It is called once a forward pass, now or
-        later, with the moments of the whole batch.
+        `track` updates the running statistics of the layer. It is called once per forward pass,
+        now or later, with the moments of the whole batch.
         """
 
     def sum(self, sums: Array) -> Array:
@@ -25,7 +25,7 @@ class BatchStats(Protocol):
 
 
 class Local:
-    """BatchStats where all samples are on this rank."""
+    """BatchStats if all samples are on this rank."""
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         track(local)
@@ -39,9 +39,9 @@ LOCAL: BatchStats = Local()
 
 
 class Pass(NamedTuple):
-    """One forward pass: what keyed randomness and batch statistics depend on.
+    """One forward pass, for keyed randomness and batch statistics.
 
-    `samples` are the global indices of the samples here; None stands for 0, 1, 2, ...
+    `samples` are the global indices of the samples on this rank; None stands for 0, 1, 2, ...
     """
 
     step: int
@@ -50,4 +50,4 @@ class Pass(NamedTuple):
 
 
 current_pass: ContextVar[Pass | None] = ContextVar("nnmpi_pass", default=None)
-"""The pass being computed; without a trainer each model counts its own training passes."""
+"""The current pass. Without a trainer, `Module.__call__` sets it and counts training passes."""

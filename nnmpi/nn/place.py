@@ -1,4 +1,4 @@
-"""Place: where a parameter or a buffer stands in the whole model, and which part of it is here."""
+"""Place: the path of a tensor in the whole model, its whole shape and the part on this rank."""
 
 from typing import NamedTuple, TypeAlias
 
@@ -8,7 +8,7 @@ Part: TypeAlias = tuple[tuple[int, int], ...]
 """(start, stop) along each axis of the whole tensor."""
 
 REPLICATED = ("dp", "tp")
-"""The mesh axes over which an ordinary layer's tensors are copies; a pipeline stage has its own."""
+"""The mesh axes over which the tensors of an ordinary layer are copies; stages of pp differ."""
 
 
 class Place(NamedTuple):
@@ -28,7 +28,7 @@ class Place(NamedTuple):
 
     @classmethod
     def of_whole(cls, path: str, shape: tuple[int, ...]) -> "Place":
-        """A tensor that is not cut."""
+        """The place of a tensor that this rank has whole."""
         return cls(path, tuple(shape), whole(shape))
 
     @property
@@ -42,7 +42,7 @@ class Place(NamedTuple):
         return tuple(slice(start, stop) for start, stop in self.part)
 
     def indices(self) -> np.ndarray:
-        """The index of each element of the part in the whole tensor; both in C order."""
+        """The C-order index in the whole tensor of each element of the part, in C order."""
         index = np.zeros((), np.int64)
         for n, (start, stop) in zip(self.shape, self.part, strict=True):
             index = index[..., None] * n + np.arange(start, stop)
@@ -50,5 +50,5 @@ class Place(NamedTuple):
 
 
 def whole(shape: tuple[int, ...]) -> Part:
-    """The part that is everything."""
+    """The part that is the whole tensor."""
     return tuple((0, n) for n in shape)

@@ -1,4 +1,4 @@
-"""State dicts: whether one fits a model, and copying its arrays."""
+"""State dicts: check that one fits a model, and copy its arrays."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from nnmpi.nn.place import Place
 
 
 def fitting(state: Mapping[str, Any], places: Sequence[Place]) -> dict[str, np.ndarray]:
-    """The state on the host; raises ValueError unless its names and whole shapes are these."""
+    """The arrays of a state on the host; raises ValueError unless names and shapes fit."""
     values: dict[str, np.ndarray] = {}
     problems = []
     for path, shape, *_ in places:
@@ -32,7 +32,7 @@ def fitting(state: Mapping[str, Any], places: Sequence[Place]) -> dict[str, np.n
 
 
 def assign(target: Any, value: np.ndarray) -> None:
-    """Write a host array into a parameter or a buffer, on whatever backend it is."""
+    """Copy a host array into a parameter or a buffer, on any backend."""
     array = target.data if isinstance(target, Tensor) else target
     array[...] = backend.of(array).asarray(value, array.dtype)
     if isinstance(target, Tensor):
@@ -40,6 +40,6 @@ def assign(target: Any, value: np.ndarray) -> None:
 
 
 def _on_host(value: Any) -> np.ndarray:
-    """An entry of a state as a NumPy array: a tensor, an array of any library, or numbers."""
+    """An entry of a state (a tensor, an array of any backend, numbers) as a NumPy array."""
     value = value.data if isinstance(value, Tensor) else value
     return backend.to_host(value) if backend.is_array(value) else np.asarray(value)

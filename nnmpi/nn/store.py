@@ -1,4 +1,4 @@
-"""FlatStore: all parameters in one buffer, all gradients in another of the same layout."""
+"""FlatStore: all parameters in one flat buffer, all gradients in another of the same layout."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -8,15 +8,15 @@ from nnmpi.backend import Array, Backend
 from nnmpi.nn.parameter import Parameter, inverse
 
 ALIGN = 16
-"""Parameters start at multiples of this many numbers: a cache line of float32."""
+"""Each parameter starts at a multiple of this many elements: a cache line of float32."""
 
 
 class FlatStore:
-    """Two flat buffers, `flat` and `flat_grad`; every parameter is a view of both.
+    """Two flat buffers, `flat` and `flat_grad`; each parameter is a view into both.
 
-    Parameter i lies at `spans[i]`, padding included; padding is zero in both buffers and stays
-    so. Subclasses may put a `head` of some numbers before the first parameter, and pass the
-    `memory` of the two buffers.
+    Parameter i is at `spans[i]`, including its padding, which is always zero. Subclasses may
+    reserve a `head` of some elements before the first parameter, and provide the `memory` of the
+    two buffers.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class FlatStore:
         self.values = self.views(self.flat)
         self.slots = self.views(self.flat_grad)
         for i, p in enumerate(self.parameters):
-            self._take_in(i, p, dtype, on)
+            self._move_in(i, p, dtype, on)
 
     def value(self, i: int) -> Array:
         """The values of parameter i."""
@@ -46,27 +46,29 @@ class FlatStore:
         return self.slots[i]
 
     def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array]]:
-        """(values, gradients) of the parts of `flat[start:end]` that this rank's optimizer moves:
-        here, all of it."""
+        """(values, gradients) of the parts of `flat[start:end]` that this rank's optimizer updates.
+
+        Here that is all of it.
+        """
         yield self.flat[start:end], self.flat_grad[start:end]
 
     def gradient_bytes(self) -> int:
-        """Memory of gradients; what ranks of a node share counts on the first of them."""
+        """The memory of gradients; memory that a node shares counts on its first rank only."""
         return sum(slot.nbytes for slot in self.slots)
 
     def views(self, flat: Array) -> list[Array]:
-        """Every parameter's part of a buffer that is laid out as `flat` is."""
+        """A view for each parameter into a buffer with the layout of `flat`."""
         starts = (start for start, _ in self.spans)
         pairs = zip(self.parameters, starts, strict=True)
         return [self._view(flat, p, start) for p, start in pairs]
 
     @staticmethod
     def _view(flat: Array, p: Parameter, start: int) -> Array:
-        """A view of p's logical shape; the buffer holds it in p's memory order."""
+        """A view of the shape of p; the order of the axes in memory is `p.layout`."""
         memory = flat[start : start + p.size].reshape([p.shape[k] for k in p.layout])
         return memory.transpose(inverse(p.layout))
 
-    def _take_in(self, i: int, p: Parameter, dtype: Any, on: Backend) -> None:
+    def _move_in(self, i: int, p: Parameter, dtype: Any, on: Backend) -> None:
         if not p.is_drawn:
             p.draw(dtype, on)
         grad = p.grad
@@ -77,7 +79,7 @@ class FlatStore:
 
 
 def spans(parameters: Sequence[Parameter], head: int = 0) -> list[tuple[int, int]]:
-    """Where each parameter starts and ends, one behind the other after a head."""
+    """(start, end) of each parameter: one after the other, behind the head."""
     found, end = [], _padded(head)
     for p in parameters:
         start, end = end, end + _padded(p.size)
@@ -86,7 +88,7 @@ def spans(parameters: Sequence[Parameter], head: int = 0) -> list[tuple[int, int
 
 
 def length(parameters: Sequence[Parameter], head: int = 0) -> int:
-    """The length of a flat buffer of these parameters."""
+    """The length of a flat buffer with these parameters."""
     return max((end for _, end in spans(parameters, head)), default=_padded(head))
 
 
@@ -95,7 +97,7 @@ def _padded(n: int) -> int:
 
 
 def flatten(parameters: Sequence[Parameter]) -> None:
-    """Move parameters that are in no flat store yet into one, of their type and on their device."""
+    """Move parameters that are not in a flat store into one, of their type and on their device."""
     dtypes = {str(p.data.dtype) for p in parameters}
     if len(dtypes) > 1:
         raise ValueError(

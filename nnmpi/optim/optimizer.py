@@ -13,8 +13,11 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore, flatten
 
 
-class Group(NamedTuple):
-    """Parameters i..j-1: neighbours in one flat store, from `start` to `end`, equally old."""
+class FlatRange(NamedTuple):
+    """Parameters i..j-1, which one update of flat memory moves.
+
+    They are adjacent in a store, from `start` to `end`, and have equal step counts.
+    """
 
     i: int
     j: int
@@ -23,8 +26,8 @@ class Group(NamedTuple):
     end: int
 
 
-class Run(NamedTuple):
-    """A group's flat memory as it is in this step, its part of each running sum, and its age."""
+class Operands(NamedTuple):
+    """What one update reads and writes: values, gradients, running sums, the number of the step."""
 
     values: Array
     grads: Array
@@ -33,12 +36,12 @@ class Run(NamedTuple):
 
 
 class Optimizer:
-    """What all optimizers share: parameters grouped into runs of flat memory, and counts of steps.
+    """The base of all optimizers: finds ranges of flat memory, and counts the steps of parameters.
 
-    A parameter without a gradient is left alone, and its count of steps with it.
+    A parameter without a gradient is not updated, and its step not counted.
     """
 
-    sums = 0  # how many running sums a parameter has
+    sums = 0  # the number of running sums per parameter
 
     def __init__(self, parameters: Iterable[Parameter], lr: float) -> None:
         self.parameters = list(parameters)
@@ -49,74 +52,74 @@ class Optimizer:
         for i, p in enumerate(self.parameters):
             if not isinstance(p, Parameter):
                 raise ValueError(
-                    f"an optimizer moves nn.Parameter objects, as from model.parameters(); "
+                    f"an optimizer needs nn.Parameter objects, as from model.parameters(); "
                     f"number {i} of this list is a {type(p).__name__}"
                 )
-        self.lr = check("lr", lr)
+        self.lr = non_negative("lr", lr)
         flatten(self.parameters)
         self.steps = [0] * len(self.parameters)
         self.offsets = self._offsets()
-        self._seen: list[tuple[bool, Any]] = []
-        self._groups: list[Group] = []
+        self._ranges: list[FlatRange] = []
+        self._ranges_of: list[tuple[bool, Any]] = []
         like = self.parameters[0].data
         zeros = backend.xp_of(like).zeros
         self.state = [zeros(self.offsets[-1], like.dtype) for _ in range(self.sums)]
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy takes along: not the stores, which its first step makes anew."""
-        return self.__dict__ | {"_seen": [], "_groups": []}
+        """All but the stores, which the first step of a copy creates again."""
+        return self.__dict__ | {"_ranges": [], "_ranges_of": []}
 
     def zero_grad(self) -> None:
-        """Clear the gradients: nothing is written, the next backward pass overwrites them."""
+        """Clear the gradients. No memory is written: the next backward pass overwrites it."""
         for p in self.parameters:
             p.grad = None
 
     def step(self) -> None:
-        """Move every parameter that has a gradient."""
-        if self._seen != self._see():
-            flatten(self.parameters)  # a copied parameter is in no flat store yet
-            self._check_owned()
-            self._seen, self._groups = self._see(), list(self._grouped())
-            self._follow()
+        """Update all parameters that have a gradient."""
+        if self._ranges_of != self._dependencies():
+            flatten(self.parameters)  # copied parameters are not in a flat store
+            self._check_offsets()
+            self._ranges, self._ranges_of = list(self._find_ranges()), self._dependencies()
+            self._convert_state()
         written = tape.tick()
-        for i, j, store, start, end in self._groups:
+        for i, j, store, start, end in self._ranges:
             t, at = self.steps[i] + 1, self.offsets[i]
             for values, grads in store.owned(start, end):
                 n = len(values)
-                self._update(Run(values, grads, [s[at : at + n] for s in self.state], t))
+                self._update(Operands(values, grads, [s[at : at + n] for s in self.state], t))
                 at += n
             self.steps[i:j] = [t] * (j - i)
             for p in self.parameters[i:j]:
                 p.memory.written = written
 
     def _offsets(self) -> list[int]:
-        """Where the numbers of each parameter that this rank moves lie in a running sum."""
-        return list(accumulate((_owned(p) for p in self.parameters), initial=0))
+        """Where each parameter starts in a running sum, which has only what this rank updates."""
+        return list(accumulate((_owned_size(p) for p in self.parameters), initial=0))
 
-    def _check_owned(self) -> None:
-        """The running sums are of what this rank moves."""
+    def _check_offsets(self) -> None:
+        """Refuses a store in which this rank updates another part of the parameters than before."""
         if self.sums and self.offsets != self._offsets():
             raise ValueError(
-                "this optimizer held the state of a part of the parameters, which it shared out "
-                "with other ranks; make another over model.parameters()"
+                "this optimizer has running sums for a part of the parameters only, as one of "
+                "several ranks; create another optimizer over model.parameters()"
             )
 
-    def _update(self, run: Run) -> None:
-        """One step of one run; every optimizer has its own."""
+    def _update(self, x: Operands) -> None:
+        """One step in one stretch of memory; subclasses define it."""
         raise TypeError(f"{type(self).__name__} does not define _update")
 
-    def _see(self) -> list[tuple[bool, Any]]:
-        """What the groups depend on."""
+    def _dependencies(self) -> list[tuple[bool, Any]]:
+        """What the ranges depend on."""
         return [(p.has_grad, p.store) for p in self.parameters]
 
-    def _follow(self) -> None:
-        """Keep the running sums where the parameters are and of their type: the model may move."""
+    def _convert_state(self) -> None:
+        """Move the running sums to the type and the device of the parameters."""
         like = self.parameters[0].data
         self.state = [backend.of(like).asarray(s, like.dtype) for s in self.state]
 
-    def _grouped(self) -> Iterator[Group]:
-        """The longest groups of parameters that have a gradient."""
-        group: Group | None = None
+    def _find_ranges(self) -> Iterator[FlatRange]:
+        """The longest ranges of parameters that have a gradient."""
+        found: FlatRange | None = None
         for i, p in enumerate(self.parameters):
             if not p.has_grad:
                 continue
@@ -124,28 +127,28 @@ class Optimizer:
             assert isinstance(store, FlatStore)
             start, end = store.spans[p.index]
             if (
-                group is not None
-                and (group.j, group.store, group.end) == (i, store, start)
-                and self.steps[group.i] == self.steps[i]
+                found is not None
+                and (found.j, found.store, found.end) == (i, store, start)
+                and self.steps[found.i] == self.steps[i]
             ):
-                group = group._replace(j=i + 1, end=end)
+                found = found._replace(j=i + 1, end=end)
                 continue
-            if group is not None:
-                yield group
-            group = Group(i, i + 1, store, start, end)
-        if group is not None:
-            yield group
+            if found is not None:
+                yield found
+            found = FlatRange(i, i + 1, store, start, end)
+        if found is not None:
+            yield found
 
 
-def check(name: str, value: float) -> float:
-    """The value, which must be a finite number and not negative."""
+def non_negative(name: str, value: float) -> float:
+    """The value; raises ValueError unless it is finite and at least 0."""
     if not 0 <= value < math.inf:
         raise ValueError(f"{name} {value} must be a number and at least 0")
     return value
 
 
-def _owned(p: Parameter) -> int:
-    """How many of its numbers, padding included, this rank moves."""
+def _owned_size(p: Parameter) -> int:
+    """The number of its elements, padding included, that this rank updates."""
     assert isinstance(p.store, FlatStore)
     return sum(len(values) for values, _ in p.store.owned(*p.store.spans[p.index]))
 
@@ -165,18 +168,18 @@ class SGD(Optimizer):
             raise ValueError("nesterov=True needs a momentum above 0")
         self.sums = 1 if momentum else 0
         super().__init__(parameters, lr)
-        self.momentum, self.nesterov = check("momentum", momentum), nesterov
-        self.weight_decay = check("weight_decay", weight_decay)
+        self.momentum, self.nesterov = non_negative("momentum", momentum), nesterov
+        self.weight_decay = non_negative("weight_decay", weight_decay)
 
-    def _update(self, run: Run) -> None:
-        velocity = run.state[0] if run.state else None
+    def _update(self, x: Operands) -> None:
+        velocity = x.state[0] if x.state else None
         if self.momentum and velocity is None:
             raise ValueError(
-                f"momentum {self.momentum} needs a running sum, and this SGD was made without one: "
-                "make it with a momentum above 0, which may then change between steps"
+                f"momentum {self.momentum} needs a running sum, which this SGD does not have: "
+                "create it with a momentum above 0, which may then change between steps"
             )
         c = steps.Sgd(self.lr, self.momentum, self.weight_decay, self.nesterov)
-        steps.sgd(run.values, run.grads, velocity, c)
+        steps.sgd(x.values, x.grads, velocity, c)
 
 
 class Adam(Optimizer):
@@ -196,15 +199,17 @@ class Adam(Optimizer):
         if not all(0 <= b < 1 for b in betas):
             raise ValueError(f"betas {betas} must be at least 0 and less than 1")
         super().__init__(parameters, lr)
-        if check("eps", eps) == 0:
-            raise ValueError("eps 0 makes 0/0 of a gradient of 0: it must be above 0, such as 1e-8")
+        if non_negative("eps", eps) == 0:
+            raise ValueError(
+                "eps 0 divides 0 by 0 where a gradient is 0; give one above 0, like 1e-8"
+            )
         self.betas, self.eps = betas, eps
-        self.weight_decay = check("weight_decay", weight_decay)
+        self.weight_decay = non_negative("weight_decay", weight_decay)
 
-    def _update(self, run: Run) -> None:
-        c = steps.Adam(self.lr, *self.betas, self.eps, self.weight_decay, self.decoupled, run.t)
-        M, V = run.state
-        steps.adam(run.values, run.grads, M, V, c)
+    def _update(self, x: Operands) -> None:
+        c = steps.Adam(self.lr, *self.betas, self.eps, self.weight_decay, self.decoupled, x.t)
+        M, V = x.state
+        steps.adam(x.values, x.grads, M, V, c)
 
 
 class AdamW(Adam):

@@ -59,7 +59,7 @@ def test_an_optimizer_of_a_part_does_not_go_on_alone() -> None:
     def rank(comm: Comm) -> None:
         trainer = Trainer(Config(steps=2, allreduce="shared"), small, rows(), comm)
         trainer.fit(Silence())
-        with refused("held the state of a part of the parameters", "make another"):
+        with refused("running sums for a part of the parameters", "create another"):
             trainer.optimizer.step()
 
     threads.run(2, rank)
