@@ -1,4 +1,4 @@
-"""State dictionaries in safetensors files, with PyTorch's names and shapes."""
+"""State dictionaries as safetensors files, with PyTorch's names and shapes."""
 
 import json
 import math
@@ -14,54 +14,62 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 TYPES = {
-    **{f"float{n}": f"F{n}" for n in (16, 32, 64)},
-    **{f"{kind}int{n}": f"{kind or 'i'}{n}".upper() for n in (8, 16, 32, 64) for kind in ("", "u")},
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
     "bfloat16": "BF16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
     "bool": "BOOL",
 }
-"""The names that the format has for NumPy's types."""
+"""The name in the file format of each NumPy type."""
 
 
 class NotSavedError(ValueError):
-    """A file cannot be written there."""
+    """The file cannot be written."""
 
 
 class Info(NamedTuple):
-    """What a file's header says of a tensor."""
+    """A tensor's line in the header of a file."""
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
-    @property
-    def nbytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
-
 
 def save(state: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write a state to a file: whole or not at all, so that an old file is never lost half-way."""
-    arrays = {name: np.asarray(a, order="C") for name, a in state.items()}
+    """Write a state dictionary to a file, whole or not at all: a failure leaves an old file."""
+    arrays = {name: np.asarray(a) for name, a in state.items()}
     write(path, [Info(name, a.dtype, a.shape) for name, a in arrays.items()], arrays.values())
 
 
 def write(
     path: str | os.PathLike[str], index: Sequence[Info], arrays: Iterable[np.ndarray]
 ) -> None:
-    """The same for tensors that come one at a time, in the order of the index.
+    """Write tensors that are produced one at a time, in the order of `index`.
 
-    The format is written here since the library's writer takes all tensors at once. A file is a
-    length (8 bytes), a header in JSON, and the tensors, the widest types first to be aligned.
+    The writer of the safetensors library needs all tensors at once. This is its format:
+
+        8 bytes   length of the header, little-endian
+        header    JSON: {name: {dtype, shape, data_offsets}}, padded with spaces
+        data      tensors in C order, the widest types first so that each is aligned
     """
     path = Path(path)
     check_target(path)
-    part = path.with_name(f".nnmpi-{uuid4().hex}.part")  # short: the name may be as long as it can
+    header, starts = _header(path, index)
+    part = path.with_name(f".nnmpi-{uuid4().hex}.part")  # `path.part` might be too long a name
     try:
-        header, starts = _header(path, index)
         with part.open("xb") as file:
             file.write(header)
             for start, array in zip(starts, arrays, strict=True):
                 file.seek(start)
-                file.write(np.ascontiguousarray(array).tobytes())
+                file.write(array.tobytes())
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
@@ -74,29 +82,27 @@ def write(
 
 
 def _header(path: Path, index: Sequence[Info]) -> tuple[bytes, list[int]]:
-    """The bytes before the tensors, and where each tensor starts in the file."""
-    entries: dict[str, Any] = {}
-    offset, offsets = 0, {}
-    for info in sorted(index, key=lambda info: -info.dtype.itemsize):
-        if info.dtype.name not in TYPES:
+    """The bytes before the data, and the position of each tensor in the file."""
+    header: dict[str, dict[str, Any]] = {}
+    end = 0
+    for name, dtype, shape in sorted(index, key=lambda info: -info.dtype.itemsize):
+        if dtype.name not in TYPES:
             raise NotSavedError(
-                f"cannot save {path}: {info.name} is of type {info.dtype}; "
-                f"the format has {', '.join(TYPES)}"
+                f"cannot save {path}: {name} has type {dtype}; convert it to one of "
+                f"{', '.join(TYPES)}"
             )
-        offsets[info.name] = offset
-        entries[info.name] = {
-            "dtype": TYPES[info.dtype.name],
-            "shape": info.shape,
-            "data_offsets": [offset, offset := offset + info.nbytes],
-        }
-    text = json.dumps(entries, separators=(",", ":")).encode()
+        start, end = end, end + math.prod(shape) * dtype.itemsize
+        offsets = [start, end]
+        header[name] = {"dtype": TYPES[dtype.name], "shape": shape, "data_offsets": offsets}
+    text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    base = 8 + len(text)
-    return len(text).to_bytes(8, "little") + text, [base + offsets[info.name] for info in index]
+    first = 8 + len(text)
+    starts = [first + header[info.name]["data_offsets"][0] for info in index]
+    return len(text).to_bytes(8, "little") + text, starts
 
 
 def check_target(path: str | os.PathLike[str]) -> None:
-    """Refuse a place where nothing can be saved: before a run, not after it."""
+    """Raises NotSavedError if no file can be written at `path`; called before a run trains."""
     path = Path(path)
     try:
         path.lstat()
@@ -111,24 +117,24 @@ def check_target(path: str | os.PathLike[str]) -> None:
     if path.is_dir():
         raise NotSavedError(f"cannot save {path}: it is a directory; name a file in it")
     if path.exists() and not path.is_file():
-        raise NotSavedError(f"cannot save {path}: it is a device or a pipe, not a file")
+        raise NotSavedError(f"cannot save {path}: it is a device or a pipe; name a file")
     if not os.access(path.parent, os.W_OK):
-        raise NotSavedError(f"cannot save {path}: no permission to write in {path.parent}")
+        raise NotSavedError(
+            f"cannot save {path}: no permission to write in {path.parent}; name another place"
+        )
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """The state in a file."""
+    """Read a state dictionary from a safetensors file."""
     path = Path(path)
     if not os.path.isfile(path):  # not path.is_file(), which raises for a name that is too long
-        raise ValueError(f"cannot load {path}: there is no such file")
+        raise ValueError(f"cannot load {path}: no such file")
     try:
         return load_file(path)
     except (TypeError, AttributeError, KeyError) as error:
         raise ValueError(
-            f"cannot load {path}: it holds numbers of a type that NumPy lacks ({error}); "
-            "save it as float32 instead"
+            f"cannot load {path}: it has a type that NumPy lacks ({error}); "
+            "save it as float32, or import ml_dtypes first"
         ) from None
     except (SafetensorError, OSError) as error:
-        raise ValueError(
-            f"cannot load {path}: it is not a whole safetensors file ({error})"
-        ) from None
+        raise ValueError(f"cannot load {path}: not a complete safetensors file ({error})") from None

@@ -1,4 +1,4 @@
-"""States and their files: whole or not at all, and PyTorch reads and writes the same files."""
+"""State dictionaries and their files, which PyTorch reads and writes too."""
 
 import os
 import stat
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import strictarray
 from datafiles import refused
+from safetensors.numpy import load_file
 
 import nnmpi
 from nnmpi import nn
@@ -23,7 +24,7 @@ from nnmpi.run import saving
 
 
 def model() -> nn.Sequential:
-    """Small, and with all kinds of entries: parameters, statistics and a count."""
+    """A small model with every kind of entry: parameters, statistics and a count."""
     return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2, bias=False))
 
 
@@ -34,12 +35,12 @@ def equal(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
         np.testing.assert_array_equal(array, b[name], err_msg=name)
 
 
-def moved(m: nn.Module) -> dict[str, np.ndarray]:
-    """The state of m with one added to everything."""
+def incremented(m: nn.Module) -> dict[str, np.ndarray]:
+    """The state of m with 1 added to every element."""
     return {name: array + np.ones((), array.dtype) for name, array in m.state_dict().items()}
 
 
-def test_a_state_is_a_copy() -> None:
+def test_state_dict_returns_copies() -> None:
     m = model()
     before, state = m.state_dict(), m.state_dict()
     for array in state.values():
@@ -55,38 +56,38 @@ BAD_STATES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "missing": ({"2.weight": None}, ("2.weight (2, 3) is missing",)),
     "missing buffer": ({"1.running_var": None}, ("1.running_var (3,) is missing",)),
     "unexpected": ({"extra": np.zeros(2)}, ("extra is not part of this model",)),
-    "mis-shaped": (
+    "shape": (
         {"2.weight": np.zeros((3, 2))},
         ("2.weight has shape (3, 2), the model",),
     ),
-    "no numbers": ({"2.weight": np.full((2, 3), "x")}, ("2.weight holds <U1",)),
+    "not numbers": ({"2.weight": np.full((2, 3), "x")}, ("2.weight holds <U1",)),
     "many": (dict.fromkeys(model().state_dict()), ("0.weight (3, 2) is missing", "and 4 more")),
 }
 
 
 @pytest.mark.parametrize("case", BAD_STATES.values(), ids=BAD_STATES)
-def test_a_state_is_loaded_whole_or_not_at_all(case: Any) -> None:
+def test_a_state_that_does_not_fit_changes_nothing(case: Any) -> None:
     changes, words = case
     m = model()
-    before, state = m.state_dict(), moved(m) | changes
+    before, state = m.state_dict(), incremented(m) | changes
     with refused("state does not fit", *words):
         m.load_state_dict({name: a for name, a in state.items() if a is not None})
     equal(m.state_dict(), before)
 
 
-def test_a_state_may_hold_tensors_and_lists() -> None:
+def test_load_state_dict_takes_tensors_and_lists() -> None:
     m = model()
-    state = moved(m)
+    state = incremented(m)
     m.load_state_dict({name: nnmpi.tensor(array) for name, array in state.items()})
     equal(m.state_dict(), state)
-    state = moved(m)
+    state = incremented(m)
     m.load_state_dict({name: array.tolist() for name, array in state.items()})
     equal(m.state_dict(), state)
 
 
-def test_states_move_between_types_and_backends() -> None:
+def test_states_convert_between_types_and_backends() -> None:
     there = model().to(np.float64, Backend("cuda", strictarray))
-    state = moved(model())
+    state = incremented(model())
     there.load_state_dict(state)
     for name, array in there.state_dict().items():
         assert type(array) is np.ndarray
@@ -97,7 +98,7 @@ def test_states_move_between_types_and_backends() -> None:
     equal(here.state_dict(), state)
 
 
-def test_loading_voids_older_graphs() -> None:
+def test_loading_invalidates_older_graphs() -> None:
     layer = nn.Linear(2, 2)
     y = layer(nnmpi.tensor(np.ones((1, 2), "float32"))).sum()
     layer.load_state_dict(layer.state_dict())
@@ -105,7 +106,7 @@ def test_loading_voids_older_graphs() -> None:
         y.backward()
 
 
-def test_buffers_are_saved_moved_and_replaced() -> None:
+def test_buffers_are_converted_replaced_and_in_the_state() -> None:
     module = nn.Module()
     module.register_buffer("mean", np.array([1.0, 2.0], "float32"))
     module.register_buffer("count", np.array(3))
@@ -120,10 +121,10 @@ def test_buffers_are_saved_moved_and_replaced() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-def test_a_file_gives_back_what_was_saved(dtype: str, tmp_path: Path) -> None:
-    """Types, shapes (also that of a single number) and memory orders included."""
+def test_load_returns_what_was_saved(dtype: str, tmp_path: Path) -> None:
+    """Types, shapes (0-d and empty ones too) and strided arrays."""
     m = digits_cnn().to(dtype)
-    m.load_state_dict(moved(m))
+    m.load_state_dict(incremented(m))
     path = tmp_path / "m.safetensors"
     nnmpi.save(m.state_dict(), path)
     found = nnmpi.load(str(path))
@@ -139,7 +140,29 @@ def test_a_file_gives_back_what_was_saved(dtype: str, tmp_path: Path) -> None:
     assert (found["none"].shape, found["one"].shape, int(found["one"])) == ((0, 3), (), 5)
 
 
-def test_a_file_may_be_read_by_whom_the_user_lets(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", saving.TYPES)
+def test_every_type_is_read_by_the_library(name: str, tmp_path: Path) -> None:
+    """Beside tensors of other widths, so that alignment and the order of the data matter."""
+    pytest.importorskip("ml_dtypes", reason="bfloat16 needs ml_dtypes")
+    dtype = np.dtype(name)
+    state = {
+        "odd": np.ones(3, np.int8),
+        "matrix": np.asfortranarray(np.arange(6).reshape(2, 3)).astype(dtype),
+        "scalar": np.array(1, dtype),
+        "empty": np.zeros((0, 3), dtype),
+        "wide": np.arange(3.0),
+    }
+    nnmpi.save(state, tmp_path / "m")
+    for found in (load_file(tmp_path / "m"), nnmpi.load(tmp_path / "m")):
+        equal({key: found[key] for key in state}, state)
+
+
+def test_an_empty_state_has_a_file(tmp_path: Path) -> None:
+    nnmpi.save({}, tmp_path / "m")
+    assert nnmpi.load(tmp_path / "m") == load_file(tmp_path / "m") == {}
+
+
+def test_a_file_has_the_permissions_of_the_umask(tmp_path: Path) -> None:
     beside = tmp_path / "beside"
     beside.touch()
     nnmpi.save(model().state_dict(), tmp_path / "m")
@@ -165,41 +188,41 @@ BAD_FILES: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("content", BAD_FILES.values(), ids=BAD_FILES)
-def test_a_damaged_file_is_refused(content: Callable[[bytes], bytes], tmp_path: Path) -> None:
+def test_a_damaged_file_is_an_error(content: Callable[[bytes], bytes], tmp_path: Path) -> None:
     path = damaged(tmp_path, content)
-    with refused(f"cannot load {path}", "not a whole safetensors file"):
+    with refused(f"cannot load {path}", "not a complete safetensors file"):
         nnmpi.load(path)
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_loading_a_missing_file_is_an_error(tmp_path: Path) -> None:
     for path in (tmp_path / "missing", tmp_path):
         with refused(f"cannot load {path}", "no such file"):
             nnmpi.load(path)
 
 
 def bfloat16(b: bytes) -> bytes:
-    """The same file, its float32 numbers named as twice as many of another type."""
+    """The same file, but its 3 float32 numbers are called 6 bfloat16 numbers."""
     return b.replace(b'"dtype":"F32","shape":[3],', b'"dtype":"BF16","shape":[6],')
 
 
-def test_a_type_that_numpy_lacks_is_refused(tmp_path: Path) -> None:
-    """In a process of its own: where ml_dtypes has been imported, NumPy does not lack it."""
+def test_loading_a_type_that_numpy_lacks_is_an_error(tmp_path: Path) -> None:
+    """In a new process, because importing ml_dtypes adds the type to NumPy."""
     path = damaged(tmp_path, lambda b: resized(b, bfloat16(b)))
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", f"import nnmpi; nnmpi.load({str(path)!r})"],
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
-    last = told.stderr.splitlines()[-1]
+    last = process.stderr.splitlines()[-1]
     assert last.startswith(f"ValueError: cannot load {path}")
     assert "type that NumPy lacks" in last
     assert "float32" in last
 
 
 def resized(old: bytes, new: bytes) -> bytes:
-    """`new` with its length of the header put right."""
+    """`new` with the right header length."""
     n = int.from_bytes(old[:8], "little") + len(new) - len(old)
     return n.to_bytes(8, "little") + new[8:]
 
@@ -209,7 +232,7 @@ def pipe(folder: Path) -> Path:
     return folder / "pipe"
 
 
-NO_PLACES: dict[str, tuple[Callable[[Path], Path], str]] = {
+BAD_TARGETS: dict[str, tuple[Callable[[Path], Path], str]] = {
     "no directory": (lambda d: d / "runs" / "m", "no directory"),
     "a directory": (lambda d: d, "it is a directory"),
     "a pipe": (pipe, "a device or a pipe"),
@@ -217,8 +240,8 @@ NO_PLACES: dict[str, tuple[Callable[[Path], Path], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", NO_PLACES.values(), ids=NO_PLACES)
-def test_a_place_where_nothing_can_be_saved_is_refused(case: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", BAD_TARGETS.values(), ids=BAD_TARGETS)
+def test_saving_where_no_file_can_be_written_is_an_error(case: Any, tmp_path: Path) -> None:
     make, word = case
     path = make(tmp_path)
     before = [(p, p.lstat().st_mode) for p in tmp_path.iterdir()]
@@ -228,28 +251,28 @@ def test_a_place_where_nothing_can_be_saved_is_refused(case: Any, tmp_path: Path
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_directory_without_permission_is_refused(tmp_path: Path) -> None:
+def test_a_directory_without_permission_is_an_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with refused(f"cannot save {tmp_path / 'm'}", "permission"):
         nnmpi.save(model().state_dict(), tmp_path / "m")
 
 
-def test_a_place_is_refused_before_a_run(tmp_path: Path) -> None:
+def test_check_target_refuses_a_long_name_before_a_run(tmp_path: Path) -> None:
     with refused("cannot save", "name too long", "another place"):
         saving.check_target(tmp_path / ("m" * 300))
     saving.check_target(tmp_path / ("m" * 255))
     nnmpi.save(model().state_dict(), tmp_path / ("m" * 255))
 
 
-def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+def test_other_part_files_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "m.part").write_text("mine")
     nnmpi.save(model().state_dict(), tmp_path / "m")
     assert (tmp_path / "m.part").read_text() == "mine"
     assert sorted(os.listdir(tmp_path)) == ["m", "m.part"]
 
 
-def test_threads_may_save_to_one_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both have written before either puts its file in place; one of them wins, whole."""
+def test_two_threads_may_save_to_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have written before either renames its file; the last one wins."""
     both, replace = Barrier(2), os.replace
 
     def late(*paths: Any) -> None:
@@ -265,21 +288,19 @@ def test_threads_may_save_to_one_place(tmp_path: Path, monkeypatch: pytest.Monke
     assert any(np.array_equal(found, state["a"]) for state in states)
 
 
-def full(*_: Any) -> None:
+def disk_full(*_: Any) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_an_old_file_survives_a_failed_save(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, state = tmp_path / "m", model().state_dict()
     nnmpi.save(state, path)
     for step in ("fsync", "replace"):
         with monkeypatch.context() as patch:
-            patch.setattr(saving.os, step, full)
+            patch.setattr(saving.os, step, disk_full)
             with refused(f"cannot save {path}: No space left"):
-                nnmpi.save(moved(model()), path)
-    with refused(f"cannot save {path}", "object"):
+                nnmpi.save(incremented(model()), path)
+    with refused(f"cannot save {path}: a has type object; convert it to"):
         nnmpi.save({"a": np.array([None])}, path)
     assert os.listdir(tmp_path) == ["m"]
     assert nnmpi.load(path).keys() == state.keys()
@@ -287,7 +308,7 @@ def test_an_old_file_survives_a_failed_save(
 
 
 def digits(t: Any) -> Any:
-    """The model by hand in PyTorch; `t` is torch.nn."""
+    """digits-cnn in PyTorch; `t` is torch.nn."""
     return t.Sequential(
         *(t.Conv2d(1, 32, 3, padding=1, bias=False), t.BatchNorm2d(32), t.ReLU(), t.MaxPool2d(2)),
         *(t.Conv2d(32, 64, 3, padding=1, bias=False), t.BatchNorm2d(64), t.ReLU(), t.MaxPool2d(2)),
@@ -305,10 +326,10 @@ def mnist(t: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("name", "by_hand", "size"), [("digits-cnn", digits, 8), ("mnist-cnn", mnist, 28)]
+    ("name", "in_torch", "size"), [("digits-cnn", digits, 8), ("mnist-cnn", mnist, 28)]
 )
 def test_pytorch_reads_and_writes_the_same_files(
-    name: str, by_hand: Callable[[Any], Any], size: int, tmp_path: Path
+    name: str, in_torch: Callable[[Any], Any], size: int, tmp_path: Path
 ) -> None:
     torch = pytest.importorskip(
         "torch", reason="PyTorch is not installed: NNMPI_WITH_TORCH=1 scripts/test installs it"
@@ -317,9 +338,9 @@ def test_pytorch_reads_and_writes_the_same_files(
 
     rng = np.random.default_rng(0)
     x = rng.standard_normal((8, 1, size, size)).astype("float32")
-    ours, theirs = MODELS[name](), by_hand(torch.nn)
+    ours, theirs = MODELS[name](), in_torch(torch.nn)
 
-    def agree() -> None:
+    def same_outputs() -> None:
         ours.eval()
         theirs.eval()
         with torch.no_grad():
@@ -327,12 +348,12 @@ def test_pytorch_reads_and_writes_the_same_files(
         atol = 1e-5 * np.abs(expected).max()
         np.testing.assert_allclose(ours(nnmpi.tensor(x)).numpy(), expected, rtol=0, atol=atol)
 
-    ours(nnmpi.tensor(x))  # statistics that are not those of the start
+    ours(nnmpi.tensor(x))  # moves the running statistics
     nnmpi.save(ours.state_dict(), tmp_path / "ours")
     theirs.load_state_dict(files.load_file(tmp_path / "ours"))
-    agree()
-    ours, theirs = MODELS[name](), by_hand(torch.nn)
+    same_outputs()
+    ours, theirs = MODELS[name](), in_torch(torch.nn)
     theirs(torch.from_numpy(x))
     files.save_file(theirs.state_dict(), tmp_path / "theirs")
     ours.load_state_dict(nnmpi.load(tmp_path / "theirs"))
-    agree()
+    same_outputs()

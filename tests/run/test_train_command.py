@@ -64,8 +64,8 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "unknown option": ("--config unknown.toml", ("batchsize", "did you mean batch_size?")),
     "bad config": ("--config bad.toml --epochs 3", ("bad.toml", "epochs 0")),
     "load": ("--load none.safetensors", ("none.safetensors", "no such file")),
-    "load half": ("--load half.safetensors", ("half.safetensors", "not a whole safetensors")),
-    "load another": ("--load foreign.safetensors", ("foreign.safetensors", "not a whole")),
+    "load half": ("--load half.safetensors", ("half.safetensors", "not a complete safetensors")),
+    "load another": ("--load foreign.safetensors", ("foreign.safetensors", "not a complete")),
     "load too little": ("--load iris.safetensors", ("--load iris", "does not fit", "is missing")),
     "two lines": ("--model a\nb --save c\n/d", ("cannot save c /d",)),
 }
