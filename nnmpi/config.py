@@ -1,14 +1,14 @@
-"""Config: everything a run depends on, in one frozen value.
+"""Config: the options of a run.
 
-The fields are the flags of `python -m nnmpi.train` and the keys of a TOML file;
-each says in its metadata what it means, so that there is one list of them.
+Each field is a flag of `python -m nnmpi.train` and a key of a TOML file; its metadata has the help
+text, the choices and the bounds of both.
 """
 
 import math
 import sys
 import tomllib
 from collections.abc import Iterable
-from dataclasses import Field, dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields
 from difflib import get_close_matches
 from numbers import Integral, Real
 from pathlib import Path
@@ -25,7 +25,7 @@ ALLREDUCES = (
 )
 PROGRESS = ("auto", "poll", "thread")
 SYNCS = ("bsp", "ssp", "asp")
-_NUMBERS: dict[type, type] = {int: Integral, float: Real}  # what is taken for one, NumPy's too
+_NUMBERS: dict[type, type] = {int: Integral, float: Real}  # accepted types: NumPy's too
 
 
 def _option(
@@ -35,15 +35,16 @@ def _option(
     text: str,
     choices: tuple[str, ...] = (),
     alias: str | None = None,
+    least: int | None = None,
 ) -> Any:
-    """A field with what the command line and the TOML reader need; `alias` is an older name."""
-    metadata = {"group": group, "kind": kind, "help": text, "choices": choices, "alias": alias}
-    return field(default=default, metadata=metadata)
+    """A field with its metadata; `alias` is a second name, `least` the smallest value."""
+    metadata = {"group": group, "kind": kind, "help": text, "choices": choices}
+    return field(default=default, metadata={**metadata, "alias": alias, "least": least})
 
 
 @dataclass(frozen=True)
 class Config:
-    """A run: model, data, training, files. Unusable values raise ValueError, one line each."""
+    """The options of a run; raises ValueError for a value that is out of range."""
 
     model: str = _option(
         "model",
@@ -59,102 +60,116 @@ class Config:
         "iris, digits, mnist, fashion-mnist, cifar10, FILE.npz "
         "or synthetic:1x28x28:10:12800 (shape, classes, samples)",
     )
-    data_dir: str | None = _option("data", None, str, "where the files of a data set are")
-    download: bool = _option("data", False, bool, "fetch missing files of a data set")
-    epochs: int = _option("training", 10, int, "passes over the training data")
-    steps: int | None = _option("training", None, int, "stop after so many steps")
-    batch_size: int = _option("training", 64, int, "samples in a step, over all ranks")
+    data_dir: str | None = _option("data", None, str, "directory of the data set's files")
+    download: bool = _option("data", False, bool, "download missing files of the data set")
+    epochs: int = _option("training", 10, int, "passes over the training data", least=1)
+    steps: int | None = _option("training", None, int, "stop after this many steps", least=1)
+    batch_size: int = _option("training", 64, int, "samples in a batch, over all ranks", least=1)
     lr: float = _option("training", 2e-3, float, "learning rate")
-    optimizer: str = _option("training", "adam", str, "how parameters are moved", OPTIMIZERS)
-    momentum: float = _option("training", 0.9, float, "of sgd; 0 for none")
-    weight_decay: float = _option("training", 0.0, float, "pull towards zero")
+    optimizer: str = _option("training", "adam", str, "update rule", OPTIMIZERS)
+    momentum: float = _option("training", 0.9, float, "momentum of sgd; 0 for none")
+    weight_decay: float = _option(
+        "training", 0.0, float, "weight decay: decoupled in adamw, an L2 penalty in sgd and adam"
+    )
     lr_schedule: str = _option(
         "training",
         "constant",
         str,
-        "constant, cosine, step:EVERY[:FACTOR], and warmup:STEPS+ one of these",
+        "constant, cosine, step:EVERY[:FACTOR], or warmup:STEPS+ followed by one of these",
     )
-    clip_norm: float | None = _option("training", None, float, "largest norm of a gradient")
-    seed: int = _option("training", 0, int, "of weights, order, dropout and held-out data")
-    dtype: str = _option("training", "float32", str, "type of parameters", DTYPES)
+    clip_norm: float | None = _option(
+        "training", None, float, "scale the gradient down to this norm if it is larger"
+    )
+    seed: int = _option(
+        "training", 0, int, "seed of weights, batch order, dropout and held-out data", least=0
+    )
+    dtype: str = _option("training", "float32", str, "type of parameters and samples", DTYPES)
     device: str = _option("training", "cpu", str, "where to compute", DEVICES)
     convolution: str = _option(
         "training",
         "auto",
         str,
-        "algorithm of 3x3 convolutions; winograd4: faster, less exact",
+        "algorithm of 3x3 convolutions; winograd4 is faster and less accurate",
         CONVOLUTIONS,
     )
-    dp: int | None = _option("layout", None, int, "ranks that share each batch; default: all")
-    micro_batches: int = _option(
-        "pipeline", 1, int, "parts of a batch, one after the other, before gradients are summed"
+    dp: int | None = _option(
+        "layout", None, int, "data-parallel ranks, which share each batch; default: all", least=1
     )
-    allreduce: str = _option("reduce", "auto", str, "how gradients are summed", ALLREDUCES)
+    micro_batches: int = _option(
+        "pipeline",
+        1,
+        int,
+        "parts of a batch, computed one after the other; their gradients are accumulated",
+        least=1,
+    )
+    allreduce: str = _option(
+        "reduce", "auto", str, "all-reduce algorithm for the gradients", ALLREDUCES
+    )
     bucket_mb: float | None = _option(
         "reduce",
         None,
         float,
-        "gradients that are sent together, in MB; default: 1, or all on one node",
+        "gradients in one all-reduce, in MB; default: 1, or all of them on one node",
     )
-    overlap: bool = _option("reduce", True, bool, "sum gradients while the backward pass runs")
+    overlap: bool = _option(
+        "reduce", True, bool, "start all-reduces during the backward pass, not after it"
+    )
     progress: str = _option(
         "reduce",
         "auto",
         str,
-        "who pushes messages: the backward pass between layers, or a thread; "
-        "auto: a thread where cores are spare",
+        "what advances messages during the backward pass: polling between layers, or a thread; "
+        "auto: a thread if cores are idle",
         PROGRESS,
     )
     sync: str = _option(
         "sync",
         "bsp",
         str,
-        "whether steps wait for all ranks (bsp), for those too far behind (ssp), or none (asp)",
+        "which ranks a step waits for: all (bsp), those more than --staleness steps behind (ssp), "
+        "none (asp)",
         SYNCS,
     )
-    staleness: int = _option("sync", 0, int, "of ssp: steps that a rank may be ahead of another")
+    staleness: int = _option(
+        "sync", 0, int, "steps that a rank may be ahead of the slowest with ssp", least=0
+    )
     servers: int = _option(
         "sync",
         0,
         int,
-        "ranks that hold the parameters, the last ones; default: 1 of ssp and asp, none of bsp",
+        "ranks that are parameter servers, the last ones; default: 1 for ssp and asp, 0 for bsp",
+        least=0,
     )
     slow_rank: str | None = _option(
-        "sync", None, str, "R:FACTOR[,R:FACTOR]: slow ranks down, for experiments"
+        "sync", None, str, "R:FACTOR[,R:FACTOR]: slow these ranks down, for experiments"
     )
     jitter: str | None = _option(
-        "sync", None, str, "P:FACTOR: slow ranks down at random, at a share P of their steps"
+        "sync", None, str, "P:FACTOR: slow each rank down in a random fraction P of its steps"
     )
-    verify: bool = _option("equality", False, bool, "train on one rank too, and compare each step")
+    verify: bool = _option(
+        "equality", False, bool, "also train on one rank, and compare after each step"
+    )
     reproducible: bool = _option(
-        "equality", False, bool, "the same bits for any number of ranks, up to that of slices"
+        "equality", False, bool, "the same bits on any number of ranks up to --slices"
     )
     slices: int = _option(
         "equality",
         8,
         int,
-        "of --reproducible: parts of a batch, computed alone (older name: shards)",
+        "parts of a batch that --reproducible computes one by one",
         alias="shards",
+        least=1,
     )
     save: str | None = _option("files", None, str, "write the trained model (safetensors)")
-    load: str | None = _option("files", None, str, "start from a saved model")
-    log: str | None = _option("files", None, str, "write one JSON object a line")
-    dry_run: bool = _option("other", False, bool, "print model, memory and steps, train nothing")
-    quiet: bool = _option("other", False, bool, "print the result only")
+    load: str | None = _option("files", None, str, "start from a saved model (safetensors)")
+    log: str | None = _option("files", None, str, "write events to this file, one JSON a line")
+    dry_run: bool = _option("other", False, bool, "print model, memory and steps without training")
+    quiet: bool = _option("other", False, bool, "print only the result")
 
     def __post_init__(self) -> None:
         for option in options():
             self._check_type(option)
-        _at_least("epochs", self.epochs, 1)
-        _at_least("batch_size", self.batch_size, 1)
-        _at_least("seed", self.seed, 0)
-        for name in ("micro_batches", "slices"):
-            _at_least(name, getattr(self, name), 1)
-        for name in ("staleness", "servers"):
-            _at_least(name, getattr(self, name), 0)
-        for name in ("steps", "dp"):
-            if getattr(self, name) is not None:
-                _at_least(name, getattr(self, name), 1)
+            self._check_least(option)
         if self.bucket_mb is not None and not self.bucket_mb > 0:
             raise ValueError(f"bucket_mb {self.bucket_mb} must be above 0; 1 suits most networks")
         if not 0 < self.lr < math.inf:
@@ -169,14 +184,14 @@ class Config:
             )
 
     def _check_type(self, option: "Field[Any]") -> None:
-        """The value is of its kind and one of its choices; numbers become Python's own."""
+        """Checks type and choices; converts NumPy's numbers to Python's."""
         value, kind = getattr(self, option.name), option.metadata["kind"]
         if isinstance(value, _NUMBERS.get(kind, ())) and not isinstance(value, bool):
             try:
                 object.__setattr__(self, option.name, kind(value))
             except OverflowError:
                 raise ValueError(
-                    f"{option.name} is beyond {sys.float_info.max:g}, the largest float"
+                    f"{option.name} is larger than {sys.float_info.max:g}, the largest float"
                 ) from None
         elif not (value is None and option.default is None) and type(value) is not kind:
             raise ValueError(f"{option.name} {value!r} is not of type {kind.__name__}")
@@ -186,19 +201,19 @@ class Config:
         if choices and value not in choices:
             raise ValueError(f"{option.name} {value!r} is not one of {', '.join(choices)}")
 
-
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise ValueError(f"{name} {value} must be at least {least}")
+    def _check_least(self, option: "Field[Any]") -> None:
+        value, least = getattr(self, option.name), option.metadata["least"]
+        if None not in (value, least) and value < least:
+            raise ValueError(f"{option.name} {value} must be at least {least}")
 
 
 def options() -> "tuple[Field[Any], ...]":
-    """All options, in the order of the page that describes them."""
+    """All options, in the order of --help."""
     return fields(Config)
 
 
-def from_toml(path: str, base: Config | None = None) -> Config:
-    """The options in a TOML file over those of `base`; keys may stand in tables by group."""
+def from_toml(path: str) -> Config:
+    """The Config of a TOML file; its tables, if it has any, are the groups of options."""
     try:
         table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -206,21 +221,29 @@ def from_toml(path: str, base: Config | None = None) -> Config:
         raise ValueError(f"config {path}: {reason}; name a TOML file that can be read") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"config {path} is not TOML: {error}") from None
-    found: dict[str, Any] = {}
-    aliases = {o.metadata["alias"]: o.name for o in options()}
-    for key, value in _flat(table):
-        name = aliases.get(key.replace("-", "_"), key.replace("-", "_"))
-        if name not in {o.name for o in options()}:
-            near = get_close_matches(name, [o.name for o in options()], 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ValueError(f"config {path}: {key} is not an option{hint}")
-        if name in found:
-            raise ValueError(f"config {path}: {name} is there twice; keep one of them")
-        found[name] = value
     try:
-        return replace(base or Config(), **found)
+        return Config(**_by_name(table))
     except ValueError as error:
         raise ValueError(f"config {path}: {error}") from None
+
+
+def _by_name(table: dict[str, Any]) -> dict[str, Any]:
+    """The values of a TOML table by the names of the fields."""
+    names = {o.name: o.name for o in options()}
+    names |= {o.metadata["alias"]: o.name for o in options() if o.metadata["alias"]}
+    found: dict[str, Any] = {}
+    spelt: dict[str, str] = {}
+    for key, value in _flat(table):
+        name = names.get(key.replace("-", "_"))
+        if name is None:
+            near = get_close_matches(key.replace("-", "_"), names, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ValueError(f"{key} is not an option{hint}")
+        if name in found:
+            both = f" as {spelt[name]} and as {key}" if spelt[name] != key else ""
+            raise ValueError(f"{name} is given twice{both}; keep one of them")
+        found[name], spelt[name] = value, key
+    return found
 
 
 def _flat(table: dict[str, Any]) -> Iterable[tuple[str, Any]]:

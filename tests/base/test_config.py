@@ -1,4 +1,4 @@
-"""Options: their defaults, how bad ones are refused, and how files and flags give them."""
+"""Options: defaults, values out of range, TOML files and flags."""
 
 import math
 from dataclasses import FrozenInstanceError, fields, replace
@@ -95,44 +95,44 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "seed": ({"seed": -1}, ("seed -1", "at least 0")),
     "lr 0": ({"lr": 0}, ("lr 0.0", "above 0", "0.002")),
     "lr NaN": ({"lr": math.nan}, ("lr nan", "above 0")),
-    "lr without end": ({"lr": math.inf}, ("lr inf", "a number")),
+    "lr inf": ({"lr": math.inf}, ("lr inf", "a number")),
     "lr beyond float": ({"lr": 10**400}, ("lr", "1.79769e+308")),
     "momentum 1": ({"momentum": 1.0}, ("momentum 1.0", "less than 1")),
     "momentum below 0": ({"momentum": -0.1}, ("momentum -0.1", "at least 0")),
     "momentum NaN": ({"momentum": math.nan}, ("momentum nan",)),
-    "no ranks": ({"dp": 0}, ("dp 0", "at least 1")),
-    "no parts": ({"micro_batches": 0}, ("micro_batches 0", "at least 1")),
-    "no bucket": ({"bucket_mb": 0.0}, ("bucket_mb 0.0", "above 0")),
-    "no reduction": ({"allreduce": "star"}, ("'star'", "ring, tree")),
+    "dp": ({"dp": 0}, ("dp 0", "at least 1")),
+    "micro-batches": ({"micro_batches": 0}, ("micro_batches 0", "at least 1")),
+    "bucket": ({"bucket_mb": 0.0}, ("bucket_mb 0.0", "above 0")),
+    "allreduce": ({"allreduce": "star"}, ("'star'", "ring, tree")),
     "progress": ({"progress": "wait"}, ("'wait'", "poll, thread")),
     "sync": ({"sync": "never"}, ("'never'", "bsp, ssp, asp")),
-    "from the future": ({"staleness": -1}, ("staleness -1", "at least 0")),
+    "staleness": ({"staleness": -1}, ("staleness -1", "at least 0")),
     "no slices": ({"slices": 0}, ("slices 0", "at least 1")),
-    "servers below 0": ({"servers": -1}, ("servers -1", "at least 0")),
+    "servers": ({"servers": -1}, ("servers -1", "at least 0")),
     "decay": ({"weight_decay": -1e-4}, ("weight_decay -0.0001", "at least 0")),
-    "decay without end": ({"weight_decay": math.inf}, ("weight_decay inf", "a number")),
+    "decay inf": ({"weight_decay": math.inf}, ("weight_decay inf", "a number")),
     "clip 0": ({"clip_norm": 0.0}, ("clip_norm 0.0", "above 0", "leave it out")),
     "clip NaN": ({"clip_norm": math.nan}, ("clip_norm nan", "leave it out")),
     "optimizer": ({"optimizer": "lion"}, ("'lion'", "sgd, adam, adamw")),
     "dtype": ({"dtype": "int8"}, ("'int8'", "float32, float64")),
     "device": ({"device": "tpu"}, ("'tpu'", "cpu, cuda, auto")),
     "convolution": ({"convolution": "fft"}, ("'fft'", "winograd2, winograd4, im2col")),
-    "text for a number": ({"epochs": "3"}, ("epochs '3'", "int")),
+    "str for an int": ({"epochs": "3"}, ("epochs '3'", "int")),
     "half an epoch": ({"epochs": 1.5}, ("epochs 1.5", "int")),
     "a whole float": ({"epochs": 2.0}, ("epochs 2.0", "int")),
-    "truth for a number": ({"epochs": True}, ("epochs True", "int")),
-    "truth for a rate": ({"lr": True}, ("lr True", "float")),
-    "a number for truth": ({"quiet": 1}, ("quiet 1", "bool")),
-    "a number for text": ({"model": 3}, ("model 3", "str")),
-    "nothing for a number": ({"epochs": None}, ("epochs None", "int")),
-    "nothing for text": ({"data": None}, ("data None", "str")),
+    "bool for an int": ({"epochs": True}, ("epochs True", "int")),
+    "bool for a float": ({"lr": True}, ("lr True", "float")),
+    "int for a bool": ({"quiet": 1}, ("quiet 1", "bool")),
+    "int for a str": ({"model": 3}, ("model 3", "str")),
+    "None for an int": ({"epochs": None}, ("epochs None", "int")),
+    "None for a str": ({"data": None}, ("data None", "str")),
     "empty model": ({"model": ""}, ("model is empty", "leave it out")),
     "empty save": ({"save": ""}, ("save is empty", "leave it out")),
 }
 
 
 @pytest.mark.parametrize("case", BAD.values(), ids=BAD)
-def test_a_bad_value_gives_one_line(case: Any) -> None:
+def test_a_bad_value_is_a_one_line_error(case: Any) -> None:
     values, words = case
     with refused(*words):
         Config(**values)
@@ -140,7 +140,7 @@ def test_a_bad_value_gives_one_line(case: Any) -> None:
         replace(Config(), **values)
 
 
-def test_least_values_are_taken() -> None:
+def test_least_values_are_accepted() -> None:
     c = Config(epochs=1, steps=1, batch_size=1, seed=0, momentum=0, weight_decay=0, lr=1e-300)
     assert (c.epochs, c.steps, c.batch_size, c.seed, c.momentum) == (1, 1, 1, 0, 0.0)
 
@@ -155,14 +155,14 @@ def test_least_values_are_taken() -> None:
         ("clip_norm", np.int8(2), 2.0),
     ],
 )
-def test_numbers_become_pythons_own(name: str, value: Any, plain: Any) -> None:
-    """So that every event of a run can be written as JSON."""
+def test_numpy_numbers_become_python_numbers(name: str, value: Any, plain: Any) -> None:
+    """Every event of a run can then be written as JSON."""
     got = getattr(Config(**{name: value}), name)
     assert (got, type(got)) == (plain, type(plain))
 
 
 def test_choices_are_those_of_the_engine() -> None:
-    """Config lies below the engine and has to repeat them."""
+    """Config lies on a lower floor than the engine and repeats them."""
     assert tuple(CONVOLUTIONS) == config.CONVOLUTIONS
     assert tuple(optim.OPTIMIZERS) == config.OPTIMIZERS
     split = Split(np.ones((2, 3), "float32"), np.arange(2))
@@ -207,8 +207,7 @@ def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_file_changes_only_what_it_names(tmp_path: Path) -> None:
-    base = Config(epochs=4, seed=9)
-    assert from_toml(write(tmp_path, "epochs = 5"), base) == replace(base, epochs=5)
+    assert from_toml(write(tmp_path, "epochs = 5")) == Config(epochs=5)
 
 
 BAD_FILES: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -224,19 +223,26 @@ BAD_FILES: dict[str, tuple[str, tuple[str, ...]]] = {
     "empty": ('log = ""', ("log is empty",)),
     "broken": ("lr = [", ("is not TOML",)),
     "twice": ("lr = 1\nlr = 2", ("is not TOML",)),
-    "twice, apart": ("seed = 1\n[training]\nseed = 2", ("seed is there twice", "keep one")),
-    "twice, spelt apart": ("data-dir = '.'\ndata_dir = '.'", ("data_dir is there twice",)),
+    "twice, in two tables": ("seed = 1\n[training]\nseed = 2", ("seed is given twice; keep one",)),
+    "twice, in two spellings": (
+        "data-dir = '.'\ndata_dir = '.'",
+        ("data_dir is given twice as data-dir and as data_dir",),
+    ),
+    "twice, by an alias": (
+        "slices = 4\nshards = 5",
+        ("slices is given twice as slices and as shards; keep one",),
+    ),
 }
 
 
 @pytest.mark.parametrize("case", BAD_FILES.values(), ids=BAD_FILES)
-def test_a_bad_file_gives_one_line_with_its_name(tmp_path: Path, case: Any) -> None:
+def test_a_bad_file_is_a_one_line_error_with_its_name(tmp_path: Path, case: Any) -> None:
     text, words = case
     with refused("config", "run.toml", *words):
         from_toml(write(tmp_path, text))
 
 
-def test_a_file_that_cannot_be_read_gives_one_line(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_a_one_line_error(tmp_path: Path) -> None:
     with refused("none.toml", "No such file", "name a TOML file"):
         from_toml(str(tmp_path / "none.toml"))
     with refused(str(tmp_path), "directory", "name a TOML file"):
@@ -261,11 +267,26 @@ def test_every_flag_sets_its_option(flag: str) -> None:
     assert getattr(Config(), field(flag)) != value
 
 
-def test_flags_win_over_the_file_wherever_they_stand(tmp_path: Path) -> None:
+def test_flags_override_the_file_in_any_order(tmp_path: Path) -> None:
     path = write(tmp_path, "epochs = 3\nseed = 4\nquiet = true\nclip-norm = 5")
     wanted = Config(epochs=2, seed=4, quiet=False, clip_norm=5.0)
     for arguments in (["--config", path, "--epochs", "2"], ["--epochs", "2", "--config", path]):
         assert train.config([*arguments, "--no-quiet"]) == wanted
+
+
+def test_shards_is_another_name_for_slices(tmp_path: Path) -> None:
+    wanted = Config(reproducible=True, slices=5)
+    assert train.config(["--reproducible", "--slices", "5"]) == wanted
+    assert train.config(["--reproducible", "--shards", "5"]) == wanted
+    assert from_toml(write(tmp_path, "reproducible = true\nshards = 5")) == wanted
+
+
+def test_of_a_flag_given_twice_the_last_one_counts(tmp_path: Path) -> None:
+    """Under either name, as always in argparse; flags override a file under either name too."""
+    assert train.config(["--slices", "4", "--shards", "5"]).slices == 5
+    assert train.config(["--shards", "5", "--slices", "4"]).slices == 4
+    path = write(tmp_path, "shards = 3")
+    assert train.config(["--config", path, "--slices", "6"]).slices == 6
 
 
 def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
