@@ -60,9 +60,7 @@ def reproducible(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
         stats,
         lambda rows: [part_of(rows, V, v) for v in own],
         slice_by_slice,
-        Evaluation(
-            lambda rows: [rows], comm_self()
-        ),  # sums over parts depend on their number
+        Evaluation(lambda rows: [rows], comm_self()),  # sums over parts depend on their number
         lambda loader: check_parts(
             spec.task.model,
             loader,
