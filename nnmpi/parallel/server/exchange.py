@@ -98,14 +98,16 @@ class RequestChannel:
 class ReplyChannel:
     """A server's end: receives the requests of one worker, and sends replies.
 
-    `request`, `used` and `gradient` are those of the last request.
+    `request`, `used` and `gradient` are those of the last request. With `copies`, parameters may be
+    updated while a reply is on its way.
     """
 
-    def __init__(self, comm: Comm, worker: int, store: ServedStore) -> None:
-        self._comm, self._worker, self._store = comm, worker, store
+    def __init__(self, comm: Comm, worker: int, store: ServedStore, copies: bool) -> None:
+        self._comm, self._worker = comm, worker
         self._head = np.zeros(len(Request._fields) + len(store.parameters))
         self._reply = np.zeros(2 + len(Totals._fields))
-        self._parameters = np.zeros_like(store.gradient)
+        self._parameters = store.flat[store.own]
+        self._sent = np.zeros_like(self._parameters) if copies else self._parameters
         self.gradient = np.zeros_like(store.gradient)  # of the server's slice
         self._receiving: list[Work] = []  # the head of a request, then its gradient
         self._delivered = False  # whether `arrived` has returned True for it
@@ -141,12 +143,13 @@ class ReplyChannel:
         return True
 
     def reply(self, reply: Reply) -> None:
-        """Sends a reply, and a copy of the parameters, which the next update may change."""
+        """Sends a reply, and the parameters."""
         self.flush()
         self._reply[:] = [reply.go, reply.stop, *reply.totals]
-        self._parameters[:] = self._store.flat[self._store.own]
+        if self._sent is not self._parameters:
+            self._sent[:] = self._parameters
         self._sending = [
-            self._comm.isend(self._parameters, self._worker, PARAMETERS),
+            self._comm.isend(self._sent, self._worker, PARAMETERS),
             self._comm.isend(self._reply, self._worker, REPLY),
         ]
 

@@ -12,7 +12,7 @@ bound 1      worker 0   push 0 ─ push 1 ─ waits ───────── 
 """
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from itertools import cycle
 
 import numpy as np
@@ -21,46 +21,13 @@ from nnmpi.backend import Array
 from nnmpi.config import Config
 from nnmpi.data import Loader
 from nnmpi.metrics import Sums
-from nnmpi.optim import Optimizer
 from nnmpi.optim.clip import clip_factor
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.server.clocks import ClockTable, EpochProgress
 from nnmpi.parallel.server.exchange import Purpose, Reply, ReplyChannel, poll_until
-from nnmpi.parallel.server.store import ServedStore
 from nnmpi.parallel.server.strategy import ServerStrategy
 from nnmpi.parallel.state import StepResult, StepState
 from nnmpi.parallel.strategy import TrainSpec
-
-
-class SliceUpdate:
-    """One optimizer step on this server's slice of the parameters."""
-
-    def __init__(
-        self,
-        store: ServedStore,
-        optimizer: Optimizer,
-        lr: Callable[[int], float],
-        clip_norm: float | None,
-    ) -> None:
-        self._store, self._optimizer = store, optimizer
-        self._lr, self._clip_norm = lr, clip_norm
-
-    def step(self, gradient: Array, used: Array, loss: float, squares: float, step: int) -> bool:
-        """Makes the step if all is finite, and returns whether it did; it may scale the gradient.
-
-        `used` is above 0 for each parameter that has a gradient; `squares` are of the gradient of
-        all slices.
-        """
-        if not (math.isfinite(loss) and math.isfinite(squares)):
-            return False
-        if self._clip_norm is not None:
-            gradient *= clip_factor(squares**0.5, self._clip_norm)
-        for p, times in zip(self._store.parameters, used.tolist(), strict=True):
-            p.has_grad = times > 0
-        self._store.gradient = gradient
-        self._optimizer.lr = self._lr(step)
-        self._optimizer.step()
-        return True
 
 
 class ParameterServer(ServerStrategy):
@@ -70,10 +37,11 @@ class ParameterServer(ServerStrategy):
         super().__init__(config, layout, spec)
         store, workers = self._store, range(layout.workers)
         self._table = ClockTable(layout.workers, self._bound)
-        self._channels = [ReplyChannel(layout.all, w, store) for w in workers]
+        copies = not self._synchronous  # else an update comes only when all replies have arrived
+        self._channels = [ReplyChannel(layout.all, w, store, copies) for w in workers]
         self._polled = cycle(self._channels)
         self._total = np.zeros_like(store.gradient)
-        self._slice = SliceUpdate(store, self.optimizer, spec.control.lr, config.clip_norm)
+        self._clip_norm = config.clip_norm
         self._on_push = self._update_with_sum if self._synchronous else self._update_with
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
@@ -121,9 +89,7 @@ class ParameterServer(ServerStrategy):
         """One update for each push."""
         channel, request, updated = self._channels[w], self._channels[w].request, None
         if request.samples:
-            updated = self._slice.step(
-                channel.gradient, channel.used, request.loss, request.squares, self._table.step
-            )
+            updated = self._step(channel.gradient, channel.used, request.loss, request.squares)
         self._table.applied([w], updated)
 
     def _update_with_sum(self, w: int) -> None:
@@ -134,12 +100,31 @@ class ParameterServer(ServerStrategy):
         total[:] = channels[0].gradient
         for channel in channels[1:]:
             total += channel.gradient
+        for channel in channels:
+            channel.flush()  # returns at once: each worker has pushed since the last reply
         loss = sum(channel.request.loss for channel in channels)
         used = np.sum([channel.used for channel in channels], axis=0)
         squares = np.array([float(np.dot(total, total))])
         self.layout.server_group.all_reduce(squares, "doubling")
-        updated = self._slice.step(total, used, loss, float(squares[0]), table.step)
+        updated = self._step(total, used, loss, float(squares[0]))
         table.applied(range(len(channels)), updated)
+
+    def _step(self, gradient: Array, used: Array, loss: float, squares: float) -> bool:
+        """One optimizer step on this server's slice if all is finite; returns whether it was made.
+
+        `used` is above 0 for each parameter that has a gradient; `squares` are of the gradient of
+        all slices.
+        """
+        if not (math.isfinite(loss) and math.isfinite(squares)):
+            return False
+        if self._clip_norm is not None:
+            gradient *= clip_factor(squares**0.5, self._clip_norm)
+        for p, times in zip(self._store.parameters, used.tolist(), strict=True):
+            p.has_grad = times > 0
+        self._store.gradient = gradient
+        self.optimizer.lr = self._control.lr(self._table.step)
+        self.optimizer.step()
+        return True
 
     def evaluate(self, loader: Loader, step: int) -> Sums:
         """Its parameters are old outside of its slice: workers evaluate."""

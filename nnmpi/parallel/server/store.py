@@ -16,12 +16,12 @@ def server_slices(parameters: Sequence[Parameter], servers: int) -> list[slice]:
 
 
 class ServedStore(LocalStore):
-    """Whole buffers, of which a server's optimizer updates a slice, and a worker's nothing.
+    """Whole buffers, of which the optimizer updates `own`: a server's slice; for a worker, nothing.
 
-    On a server, `gradient` is the gradient of the slice that the next step uses.
+    `gradient` is the gradient of that slice for the next step.
     """
 
-    def __init__(self, parameters: Sequence[Parameter], own: slice = slice(0, 0)) -> None:
+    def __init__(self, parameters: Sequence[Parameter], own: slice) -> None:
         super().__init__(parameters, parameters[0].data.dtype, CPU)
         self.own = own
         self.gradient = self.flat_grad[own]

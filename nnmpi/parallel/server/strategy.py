@@ -26,9 +26,8 @@ class ServerStrategy:
     def __init__(self, config: Config, layout: Layout, spec: TrainSpec) -> None:
         self.layout, self._task, self._control = layout, spec.task, spec.control
         self._micro_batches = config.micro_batches
-        # how many steps a worker may be ahead of the slowest one
+        # how many steps a worker may be ahead of the slowest one; 0: they make each step together
         self._bound = {"bsp": 0, "ssp": config.staleness, "asp": math.inf}[config.sync]
-        # whether the gradients of a step are summed before one update
         self._synchronous = self._bound == 0
         trained = [p for p in spec.task.model.parameters() if p.requires_grad]
         slices = server_slices(trained, layout.servers)
@@ -43,11 +42,11 @@ class ServerStrategy:
         return {"servers": self.layout.servers, "steps_ahead": ahead}
 
     def outcome(self) -> dict[str, Any]:
-        """How often gradients were how stale, by worker."""
+        """{worker: {staleness of a gradient: how often}}, once the strategy is closed."""
         return {"staleness": self._staleness}
 
     def _check_batches(self, loader: Loader) -> None:
-        """Refuses parts of a batch that are too small for the model, on all ranks alike."""
+        """Raises OneSampleError on all ranks if some part of a batch is too small for the model."""
         workers, parts, steps = self.layout.workers, self._micro_batches, self._control.steps
         if self._synchronous:
             check_micro_batches(self._task.model, loader, steps, parts)
