@@ -15,7 +15,7 @@ from nnmpi import data, nn
 from nnmpi.comm import Comm
 from nnmpi.data import Dataset, Loader
 from nnmpi.parallel.strategy import Strategy
-from nnmpi.run.report import Silence
+from nnmpi.run.report import NullReport
 
 COLD = 4  # the first 1/COLD of the steps of a run is not timed
 
@@ -106,7 +106,7 @@ def _train(comm: Comm, workers: int, entry: Entry, seed: int, a: argparse.Namesp
     build = None if a.model else without_batchnorm
     trainer = nnmpi.Trainer(config, build, digits(a.steps * a.batch), comm)
     trainer.strategy = timed = TimedStrategy(trainer.strategy, a.steps // COLD)
-    event = trainer.fit(Silence())
+    event = trainer.fit(NullReport())
     staleness: Counter[int] = Counter()
     for counts in event.get("staleness", {}).values():
         staleness.update({int(s): n for s, n in counts.items()})

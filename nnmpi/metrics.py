@@ -1,45 +1,45 @@
-"""What is counted while a model trains."""
+"""Metrics of training: sums over samples, and samples per second."""
 
 import time
 from typing import NamedTuple
 
 
 class Sums(NamedTuple):
-    """Metrics as sums and a count, so that they add up over batches of any size."""
+    """Metrics as sums over samples, which add up over batches of any size."""
 
     loss: float = 0.0
     correct: int = 0
     samples: int = 0
 
     def plus(self, other: "Sums") -> "Sums":
-        """Both together."""
+        """The sums over the samples of both."""
         return Sums(
             self.loss + other.loss, self.correct + other.correct, self.samples + other.samples
         )
 
     @property
     def mean_loss(self) -> float:
-        """Loss per sample."""
+        """The loss per sample."""
         return self.loss / max(self.samples, 1)
 
     @property
     def accuracy(self) -> float:
-        """The share of samples that were right."""
+        """The fraction of samples that were classified correctly."""
         return self.correct / max(self.samples, 1)
 
 
 class Stopwatch:
-    """Samples per second of training steps alone: neither start-up nor the first step count."""
+    """Samples per second of training steps, without start-up, the first step and evaluations."""
 
     def __init__(self) -> None:
         self.seconds, self.samples, self._warm = 0.0, 0, False
 
     def start(self) -> None:
-        """Training goes on from here."""
+        """Start the time of the next step."""
         self._since = time.perf_counter()
 
     def lap(self, samples: int) -> None:
-        """A step over so many samples has ended."""
+        """Record the end of a step over this many samples."""
         now = time.perf_counter()
         if self._warm:
             self.seconds += now - self._since
@@ -48,5 +48,5 @@ class Stopwatch:
 
     @property
     def rate(self) -> float:
-        """Samples per second so far; 0 before the second step."""
+        """Samples per second so far; 0 before the end of the second step."""
         return self.samples / self.seconds if self.seconds else 0.0

@@ -1,6 +1,6 @@
-"""The command `python -m nnmpi.train`: flags to a Config, a Trainer run, an exit status.
+"""The command `python -m nnmpi.train`.
 
-0: it trained. 1: the run failed. 2: unusable arguments. 130: stopped by Ctrl-C or SIGUSR1.
+Exit status: 0 trained, 1 failed, 2 unusable arguments, 130 stopped by Ctrl-C or SIGUSR1.
 """
 
 import argparse
@@ -19,94 +19,71 @@ from nnmpi.comm import Comm, OtherRankError, job
 from nnmpi.config import Config, from_toml, options
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.dry_run import summary
-from nnmpi.run.report import LostOutputError, Report, check_output
+from nnmpi.run.files import check_differs
+from nnmpi.run.report import Event, LostOutputError, Report
 from nnmpi.run.trainer import Trainer
 
 
-def fail(message: object, status: int = 1) -> int:
-    """Says why, and gives the exit status."""
-    return cli.fail("nnmpi.train", message, status)
-
-
 def parser() -> argparse.ArgumentParser:
-    """One flag for every option of Config, in its groups, and --config."""
+    """A flag for each option of Config, by groups, and --config."""
     p = cli.Parser(
         prog="python -m nnmpi.train",
         description="Train a model.",
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
-    p.add_argument("--config", metavar="FILE.toml", help="options by name; flags win over them")
+    p.add_argument("--config", metavar="FILE.toml", help="a file of options; flags override it")
     groups: dict[str, Any] = {}
     for o in options():
         m = o.metadata
         if m["group"] not in groups:
             groups[m["group"]] = p.add_argument_group(m["group"])
         flags = [f"--{n.replace('_', '-')}" for n in (o.name, m["alias"]) if n is not None]
-        default = "" if o.default in (None, False) else f" (default {o.default})"
-        text = f"{m['help']}{default}".replace("%", "%%")
+        is_shown = o.default is not None and o.default is not False and "default" not in m["help"]
+        text = m["help"] + (f" (default {o.default})" if is_shown else "")
+        text = text.replace("%", "%%")
         if m["kind"] is bool:
             groups[m["group"]].add_argument(
                 *flags, action=argparse.BooleanOptionalAction, help=text
             )
         else:
             choices = m["choices"] or None
-            shown = None if choices else o.name.split("_")[-1].upper()
+            metavar = None if choices else o.name.split("_")[-1].upper()
             groups[m["group"]].add_argument(
-                *flags, type=m["kind"], choices=choices, metavar=shown, help=text
+                *flags, type=m["kind"], choices=choices, metavar=metavar, help=text
             )
     return p
 
 
 def config(arguments: Sequence[str]) -> Config:
-    """The Config that the arguments ask for."""
+    """The Config of the arguments."""
     given = vars(parser().parse_args(arguments))
     path = given.pop("config", None)
     c = replace(Config() if path is None else from_toml(path), **given)
-    for what, written in (("log", c.log), ("save", c.save)):
-        if written:
-            check_output(what, written, {"config": path})
+    check_differs("save", c.save, {"config": path})
+    check_differs("log", c.log, {"config": path})
     return c
-
-
-class Wish:
-    """To end the run after the step under way. It may be said before there is a run."""
-
-    def __init__(self) -> None:
-        self._trainer: Trainer | None = None
-        self._said = False
-
-    def say(self) -> None:
-        """The run, if there is one, ends soon."""
-        self._said = True
-        if self._trainer is not None:
-            self._trainer.stop()
-
-    def hear(self, trainer: Trainer) -> None:
-        """That is the run; it may have to end before it has begun."""
-        self._trainer = trainer
-        if self._said:
-            trainer.stop()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    wish = Wish()
-    with handled("SIGUSR1", lambda *_: wish.say()):  # launchers pass it on to ranks
-        return _main(sys.argv[1:] if arguments is None else arguments, wish)
+    early: list[int] = []  # signals that came before the run
+    with handled("SIGUSR1", lambda number, _: early.append(number)):  # mpirun sends it to all ranks
+        return _main(sys.argv[1:] if arguments is None else arguments, early)
 
 
-def _main(arguments: Sequence[str], wish: Wish) -> int:
+def _main(arguments: Sequence[str], early: Sequence[int]) -> int:
     try:
         comm = job()
-    except RuntimeError as error:  # MPI that cannot be used
+    except RuntimeError as error:  # MPI cannot be used
         return fail(error)
     try:
         blas.default_threads(blas.cores(len(comm.node())))
-        trainer = trainer_of(comm, arguments)
+        trainer = make_trainer(comm, arguments)
+        planned = summary(trainer) if trainer.config.dry_run else None
         report = trainer.report()
     except OtherRankError:
-        return 0  # that one has said why, and its status is that of the job
+        return 0  # the other rank prints the error, and its exit status is that of the job
     except ValueError as error:
         return fail(error, 2)
     except OSError as error:
@@ -115,10 +92,9 @@ def _main(arguments: Sequence[str], wish: Wish) -> int:
         return fail(f"out of memory: {error}; take a smaller model or less data", 2)
     except KeyboardInterrupt:
         return fail("interrupted before the first step", 130)
-    wish.hear(trainer)
     try:
-        return run(trainer, report, wish)
-    except LostOutputError as error:  # a reader that has gone (`| head`) needs no message
+        return run(trainer, report, early) if planned is None else show(trainer, report, planned)
+    except LostOutputError as error:  # no message if the reader of a pipe has gone (`| head`)
         return 1 if isinstance(error.__cause__, BrokenPipeError) else fail(error)
     except KeyboardInterrupt:
         return fail("interrupted; nothing was saved", 130)
@@ -130,11 +106,11 @@ def _main(arguments: Sequence[str], wish: Wish) -> int:
         cli.settle()
 
 
-def trainer_of(comm: Comm, arguments: Sequence[str]) -> Trainer:
-    """A run that fits together, on all ranks, or one error on one of them."""
+def make_trainer(comm: Comm, arguments: Sequence[str]) -> Trainer:
+    """The Trainer of the arguments; an error on one rank is an error on all."""
     error: Exception | None = None
     try:
-        with redirect_stdout(sys.stdout if comm.rank == 0 else StringIO()):  # of --help
+        with redirect_stdout(sys.stdout if comm.rank == 0 else StringIO()):  # --help prints once
             c = config(arguments)
     except ValueError as caught:
         error = caught
@@ -144,41 +120,48 @@ def trainer_of(comm: Comm, arguments: Sequence[str]) -> Trainer:
     return Trainer(c, comm=comm)
 
 
-def failed(trainer: Trainer, error: Exception) -> int:
-    """One line for a run of which all ranks know that it failed; else this rank ends the others."""
-    if isinstance(error, MemoryError):
-        error = MemoryError(f"out of memory: {error}; try a smaller --batch-size")
-    alike = isinstance(error, AgreedError)
-    status = 2 if isinstance(error, ValueError) and not trainer.step else 1
-    if alike and not trainer.is_first:
-        return status  # the first rank says why
-    if trainer.comm.size > 1 and not (alike or trainer.agreed):
-        trainer.comm.abort(str(error))
-    return fail(error, status)
+def run(trainer: Trainer, report: Report, early: Sequence[int]) -> int:
+    """Train; SIGUSR1 and Ctrl-C stop the run after the current step, a second Ctrl-C at once."""
 
+    def interrupted(*_: object) -> None:
+        trainer.stop()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
-def run(trainer: Trainer, report: Report, wish: Wish) -> int:
-    """Train, or only tell what it would take."""
-    if trainer.config.dry_run:
-        with report:
-            report.event(summary(trainer))
-        trainer.close()
-        return 0
-
-    def first(*_: object) -> None:
-        wish.say()
-        signal.signal(
-            signal.SIGINT, signal.default_int_handler
-        )  # the second Ctrl-C ends it at once
-
-    with handled("SIGINT", first):
+    with handled("SIGUSR1", lambda *_: trainer.stop()), handled("SIGINT", interrupted):
+        if early:
+            trainer.stop()
         result = trainer.fit(report)
     return 130 if result["event"] == "stopped" else 0
 
 
+def show(trainer: Trainer, report: Report, event: Event) -> int:
+    """Print the event of a dry run."""
+    with report:
+        report.event(event)
+    trainer.close()
+    return 0
+
+
+def failed(trainer: Trainer, error: Exception) -> int:
+    """Print the error of a run; end the other ranks unless they have it too."""
+    if isinstance(error, MemoryError):
+        error = MemoryError(f"out of memory: {error}; try a smaller --batch-size")
+    status = 2 if isinstance(error, ValueError) and not trainer.step else 1
+    if isinstance(error, AgreedError):
+        return fail(error, status) if trainer.is_first else status
+    if trainer.comm.size > 1:
+        trainer.comm.abort(str(error))
+    return fail(error, status)
+
+
+def fail(message: object, status: int = 1) -> int:
+    """Print a line on stderr and return the exit status."""
+    return cli.fail("nnmpi.train", message, status)
+
+
 @contextmanager
 def handled(name: str, handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """What to do at a signal, where there is one of that name; only a main thread is told of it."""
+    """Installs a signal handler; does nothing outside the main thread or without such a signal."""
     number = getattr(signal, name, None)
     if number is None or threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""The command as a fixture: run in a directory of its own, in this process."""
+"""Fixtures: the command, run in this process, and modules of benchmarks/."""
 
 import importlib
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from benchfiles import BENCHMARKS, Import
-from commands import MODULE, Command, Told
+from commands import MODULE, Command, Completed
 from ends_job import pytest_runtest_logreport as pytest_runtest_logreport
 
 import nnmpi
@@ -21,17 +21,17 @@ from nnmpi.nn.models import iris_mlp
 def command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Command]:
-    """Runs the command in a directory of its own, with what `files` puts there."""
+    """Runs the command in a new directory with the files that `write_files` makes."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    files(tmp_path)
+    write_files(tmp_path)
 
-    def run(*arguments: str) -> Told:
+    def run(*arguments: str) -> Completed:
         try:
             status: object = train.main(arguments)
         except SystemExit as exit:
             status = exit.code
-        return Told(status, *capsys.readouterr())
+        return Completed(status, *capsys.readouterr())
 
     yield run
     for name in ("own_package", "own_package.models"):
@@ -40,7 +40,7 @@ def command(
 
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Import]:
-    """Imports what lies in benchmarks/, and forgets it again."""
+    """Imports modules of benchmarks/, and removes them from sys.modules after the test."""
     monkeypatch.syspath_prepend(os.fspath(BENCHMARKS))
     before = set(sys.modules)
     yield importlib.import_module
@@ -49,7 +49,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Import]:
             del sys.modules[name]
 
 
-def files(folder: Path) -> None:
+def write_files(folder: Path) -> None:
     (folder / "own_package").mkdir()
     (folder / "own_package" / "__init__.py").write_text("")
     (folder / "own_package" / "models.py").write_text(MODULE)

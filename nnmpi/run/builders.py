@@ -1,4 +1,4 @@
-"""From a config to the parts of a run: data, model, optimizer; each misfit is one clear line."""
+"""Data set, model and optimizer of a config; what does not fit raises a ValueError of one line."""
 
 import importlib
 import re
@@ -21,17 +21,17 @@ from nnmpi.run import saving
 
 
 def dataset(config: Config, given: Dataset | tuple[Any, ...] | None) -> Dataset:
-    """The data set given as such or as arrays, or else the one the config names."""
+    """The data set that was given, whole or as arrays, or else the one that the config names."""
     if isinstance(given, Dataset):
         return given
     if given is not None:
         if not isinstance(given, tuple | list):
             raise ValueError(
-                f"data of type {type(given).__name__}: give (x, y), or (x, y, x_test, y_test); "
-                "the name of a data set belongs to Config"
+                f"data has type {type(given).__name__}; give (x, y) or (x, y, x_test, y_test), "
+                "or name a data set in Config"
             )
         if len(given) not in (2, 4):
-            raise ValueError(f"data: {len(given)} arrays; give (x, y), or (x, y, x_test, y_test)")
+            raise ValueError(f"data has {len(given)} arrays; give (x, y) or (x, y, x_test, y_test)")
         x, y, *test = given
         x_test, y_test = test or (None, None)
         return data.from_arrays(x, y, x_test, y_test, seed=config.seed)
@@ -41,7 +41,7 @@ def dataset(config: Config, given: Dataset | tuple[Any, ...] | None) -> Dataset:
 
 
 def model(config: Config, build: Callable[[], Module] | None, on: Backend) -> Module:
-    """The model on its backend, drawn from the seed, loaded from a file if one is named."""
+    """The model on its backend, initialised from the seed, or loaded from the file of --load."""
     made = _built(config, builder(config.model) if build is None else build)
     made.seed = config.seed
     for m in made.modules():
@@ -57,41 +57,41 @@ def model(config: Config, build: Callable[[], Module] | None, on: Backend) -> Mo
 
 
 def _built(config: Config, build: Callable[[], Module]) -> Module:
-    """What the function returns, if it is a model."""
+    """The model that `build` returns."""
     what = f"model {config.model}"
     if isinstance(build, Module):
-        raise ValueError(f"{what}: it is a model itself; give the function or class that makes it")
+        raise ValueError(f"{what} is an nn.Module; give the function or class that makes it")
     try:
         made = build()
     except TypeError as error:
         if error.__traceback__ is None or error.__traceback__.tb_next is not None:
-            raise  # it comes from within: its traceback says more
-        raise ValueError(f"{what}: it cannot be called without arguments: {error}") from None
+            raise  # from inside `build`: the user needs its traceback
+        raise ValueError(f"{what} cannot be called without arguments: {error}") from None
     if not isinstance(made, Module):
-        raise ValueError(f"{what}: what it returns is no nn.Module but {made!r:.60}")
+        raise ValueError(f"{what} must return an nn.Module, not {made!r:.60}")
     return made
 
 
 def builder(spec: str) -> Callable[[], Module]:
-    """What makes the model behind `--model`."""
+    """The function that makes the model of `--model`."""
     if spec in MODELS:
         return MODELS[spec]
     name, colon, argument = spec.partition(":")
     if name == "mlp" and colon:
         if not all(re.fullmatch("[0-9]{1,9}", part) for part in argument.split("-")):
             raise ValueError(
-                f"model {spec!r:.60}: an mlp is given as mlp:784-1024-10, in widths below 10^9"
+                f"model {spec!r:.60}: give an mlp as mlp:784-1024-10, with widths below 10^9"
             )
         return lambda: mlp(*map(int, argument.split("-")))
     if not (name.replace(".", "").isidentifier() and name[0] != "." and argument.isidentifier()):
         known = ", ".join([*MODELS, "mlp:784-1024-10", "package.module:function"])
-        raise ValueError(f"model {spec!r} is not known; choose one of {known}")
+        raise ValueError(f"model {spec!r} is unknown; choose one of {known}")
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"model {spec!r}: there is no module {error.name!r} here; "
-            "run from its directory or set PYTHONPATH"
+            f"model {spec!r}: no module named {error.name!r}; "
+            "run in its directory or set PYTHONPATH"
         ) from None
     if not hasattr(module, argument):
         raise ValueError(f"model {spec!r}: module {name} has no function {argument!r}")
@@ -100,7 +100,7 @@ def builder(spec: str) -> Callable[[], Module]:
 
 
 def optimizer(config: Config, trained: Sequence[Parameter]) -> Optimizer:
-    """The optimizer of the config over these parameters."""
+    """The optimizer of the config for these parameters."""
     lr, decay = config.lr, config.weight_decay
     if config.optimizer == "sgd":
         return SGD(trained, lr, momentum=config.momentum, weight_decay=decay)
@@ -109,7 +109,7 @@ def optimizer(config: Config, trained: Sequence[Parameter]) -> Optimizer:
 
 @no_grad()
 def check_fit(config: Config, made: Module, d: Dataset, on: Backend) -> None:
-    """One sample goes through the model and comes out as one score a class."""
+    """Raises ValueError unless the model maps one sample to a score for each class."""
     sample = d.train.x[:1]
     what = f"model {config.model} and data {d.name} do not fit"
     training = made.training
@@ -123,11 +123,11 @@ def check_fit(config: Config, made: Module, d: Dataset, on: Backend) -> None:
     finally:
         made.train(training)
     if not isinstance(scores, Tensor):
-        raise ValueError(f"{what}: the model gives no tensor but a {type(scores).__name__}")
+        raise ValueError(f"{what}: the model must return a tensor, not a {type(scores).__name__}")
     if scores.ndim != 2 or scores.shape[1] < d.classes:
         raise ValueError(
-            f"{what}: a sample gives scores of shape {scores.shape[1:]}, "
-            f"but there are {d.classes} classes"
+            f"{what}: the model returns scores of shape {scores.shape[1:]} for a sample, "
+            f"and there are {d.classes} classes"
         )
     if not any(p.requires_grad for p in made.parameters()):
-        raise ValueError(f"model {config.model} has no parameter that is trained")
+        raise ValueError(f"model {config.model} has no parameter with requires_grad")

@@ -1,11 +1,11 @@
 """Checks that all ranks start from the same options, data and model.
 
-Ranks that differ would train on silently, or deadlock.
+Ranks that differ would deadlock, or train to wrong results without an error.
 """
 
 import hashlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,61 +16,70 @@ from nnmpi.data import Dataset
 from nnmpi.nn import Module
 from nnmpi.parallel.entries import first_difference
 
-MAX_BYTES = 16 << 20  # of an array that are compared
-MAY_DIFFER = ("data_dir", "save", "log", "quiet")
-"""Options for where a rank finds its files, and what it writes."""
+MAX_BYTES = 16 << 20
+"""How much of an array is compared: of a larger one, every k-th row."""
 
-REMEDIES = {
-    "option": "start all ranks with the same options",
-    "data": "give all ranks the same samples in the same order",
-    "model": "let every rank draw them from one seed, or load one file",
-}
+MAY_DIFFER = ("data_dir", "save", "log", "quiet")
+"""Options that may differ between ranks: where files are, and what is written."""
+
+OPTIONS = "start all ranks with the same options"
+DATA = "give all ranks the same samples in the same order"
+MODEL = "initialise all ranks from the same seed, or load the same file"
+
+
+class Item(NamedTuple):
+    """Something that must be the same on all ranks."""
+
+    what: str
+    digest: int
+    remedy: str
 
 
 def check(comm: Comm, config: Config, dataset: Dataset, model: Module) -> None:
-    """All ranks fail if one of them differs from the others; every rank calls it."""
-    brought = [*_options(config), *_data(dataset), *_shapes(model)]
-    rows = np.zeros((comm.size, len(brought)), np.uint64)
-    rows[comm.rank] = [digest for _, _, digest in brought]
+    """Raises on all ranks if one differs from the others; every rank calls it."""
+    items = [*_options(config), *_data(dataset), *_shapes(model)]
+    rows = np.zeros((comm.size, len(items)), np.uint64)
+    rows[comm.rank] = [item.digest for item in items]
     comm.all_gather(rows)
     different = np.flatnonzero(rows[comm.rank] != rows[0])
     error: ValueError | None = None
     if different.size:
-        kind, what, _ = brought[different[0]]
-        error = ValueError(f"rank {comm.rank} differs from rank 0 in {what}; {REMEDIES[kind]}")
+        item = items[different[0]]
+        error = ValueError(f"rank {comm.rank} differs from rank 0 in {item.what}; {item.remedy}")
     comm.agree(error)
     found = first_difference(comm, model)
     if found is not None:
         path, other = found
         error = ValueError(
-            f"rank {comm.rank} differs from rank {other} in the values that {path} starts from; "
-            f"{REMEDIES['model']}"
+            f"rank {comm.rank} differs from rank {other} in the initial values of {path}; {MODEL}"
         )
     comm.agree(error)
 
 
-def _options(config: Config) -> Iterator[tuple[str, str, int]]:
+def _options(config: Config) -> Iterator[Item]:
     for option in options():
         if option.name not in MAY_DIFFER:
             value = getattr(config, option.name)
-            yield "option", f"{option.name} ({value!r:.60})", _digest(repr(value).encode())
+            digest = _digest(repr(value).encode())
+            yield Item(f"{option.name} ({value!r:.60})", digest, OPTIONS)
 
 
-def _data(d: Dataset) -> Iterator[tuple[str, str, int]]:
-    for what, split in (("training", d.train), ("testing", d.test)):
+def _data(d: Dataset) -> Iterator[Item]:
+    for name, split in (("training", d.train), ("test", d.test)):
         n = len(split.y)
-        yield "data", f"the number of samples for {what} ({n:,})", n
-        yield "data", f"the labels of the samples for {what}", _digest(*_array(split.y))
-        yield "data", f"the samples for {what}", _digest(*_array(split.x))
+        yield Item(f"the number of {name} samples ({n:,})", n, DATA)
+        yield Item(f"the labels of the {name} samples", _digest(*_content(split.y)), DATA)
+        yield Item(f"the {name} samples", _digest(*_content(split.x)), DATA)
 
 
-def _shapes(model: Module) -> Iterator[tuple[str, str, int]]:
+def _shapes(model: Module) -> Iterator[Item]:
     shapes = [(place.path, place.shape) for place, _ in model.tensors()]
-    yield "model", "the names and shapes of parameters and buffers", _digest(repr(shapes).encode())
+    digest = _digest(repr(shapes).encode())
+    yield Item("the names and shapes of parameters and buffers", digest, MODEL)
 
 
-def _array(array: Any) -> tuple[bytes, bytes]:
-    """Shape and type, and the bytes; of a large array every k-th row."""
+def _content(array: Any) -> tuple[bytes, bytes]:
+    """Shape and type, and the bytes to compare."""
     k = -(-array.nbytes // MAX_BYTES) or 1
     rows = np.ascontiguousarray(backend.to_host(array[::k] if array.ndim else array))
     return f"{array.shape} {array.dtype}".encode(), rows.tobytes()

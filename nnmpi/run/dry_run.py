@@ -1,4 +1,4 @@
-"""--dry-run: what a run will take; bytes are computed where possible, and measured elsewhere."""
+"""--dry-run: model, steps and memory of a run; activations are measured, the rest is computed."""
 
 import tracemalloc
 
@@ -10,14 +10,15 @@ from nnmpi.nn.passes import Pass
 from nnmpi.parallel import plan
 from nnmpi.parallel.strategy import Memory
 from nnmpi.run.report import Event
+from nnmpi.run.setup import all_or_none
 from nnmpi.run.trainer import Trainer
 
 
 def summary(trainer: Trainer) -> Event:
-    """Model, parameters, memory and steps of a run that has not started. Every rank calls it."""
+    """The dry-run event; every rank calls it."""
     parameters = sum(p.data.nbytes for p in trainer.model.parameters())
     ranks, memory = on_node(trainer.comm, plan.memory(trainer.strategy))
-    activations = trainer.all_or_none(lambda: activation_bytes(trainer))
+    activations = all_or_none(trainer.comm, lambda: activation_bytes(trainer))
     return {
         **trainer.describe(),
         "event": "dry-run",
@@ -27,14 +28,14 @@ def summary(trainer: Trainer) -> Event:
         "optimizer_bytes": memory.optimizer,
         "activation_bytes": activations,
         "data_bytes": sum(a.nbytes for a in (*trainer.dataset.train, *trainer.dataset.test)),
-        "counted": f"gradients and optimizer on all ranks of this node ({ranks}), the rest on one",
+        "counted": f"gradients and optimizer: all ranks of this node ({ranks}); the rest: one rank",
         "epochs": trainer.config.epochs,
         "steps_per_epoch": len(trainer.train),
     }
 
 
 def on_node(comm: Comm, memory: Memory) -> tuple[int, Memory]:
-    """How many ranks this node has, and the sum over them; every rank calls it."""
+    """The number of ranks of this node, and the sum over them; every rank calls it."""
     rows = np.zeros((comm.size, len(memory)), np.int64)
     rows[comm.rank] = memory
     comm.all_gather(rows)
@@ -43,11 +44,11 @@ def on_node(comm: Comm, memory: Memory) -> tuple[int, Memory]:
 
 
 def activation_bytes(trainer: Trainer) -> int:
-    """The peak host memory of one forward and backward pass of a rank."""
+    """The peak host memory of a forward and backward pass on one rank's part of a batch."""
     parts = plan.pieces(trainer.config, trainer.comm.size)
     rows = next(iter(trainer.train.batches(0)))
     share = -(-len(rows) // parts)
-    batch = trainer.train.gather(rows[: max(share, 2)])  # of one alone there is no variance
+    batch = trainer.train.gather(rows[: max(share, 2)])  # BatchNorm needs two
     state = trainer.model.state_dict()
     _pass(trainer, batch)
     tracemalloc.start()
@@ -55,7 +56,7 @@ def activation_bytes(trainer: Trainer) -> int:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     trainer.optimizer.zero_grad()
-    trainer.model.load_state_dict(state)  # running statistics have moved
+    trainer.model.load_state_dict(state)  # restores running statistics
     return peak
 
 

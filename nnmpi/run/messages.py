@@ -1,4 +1,4 @@
-"""Events in words, for people on a terminal."""
+"""Events as text, for a terminal."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -10,30 +10,31 @@ def _start(e: Event) -> str:
     note = f"\n{e['note']}" if e["note"] else ""
     return (
         f"{e['model']} ({e['parameters']:,} parameters) on {e['data']}: "
-        f"{e['train_samples']:,} samples for training, {e['test_samples']:,} for testing, "
-        f"{e['steps']:,} steps\non {', '.join(_together(e))}{note}"
+        f"{e['train_samples']:,} training samples, {e['test_samples']:,} test samples, "
+        f"{e['steps']:,} steps\non {', '.join(_layout(e))}{note}"
     )
 
 
-def _together(e: Event) -> Iterator[str]:
-    """The ranks, and how they work together."""
+def _layout(e: Event) -> Iterator[str]:
+    """The ranks, and how they are used."""
     yield _counted(e["ranks"], "rank")
     if e.get("servers"):
-        ahead = f" {e['steps_ahead']} ahead" if e["sync"] == "ssp" else ""
-        yield f"{e['servers']} of them serving"
-        yield f"{e['sync']}{ahead}"
+        yield f"including {_counted(e['servers'], 'server')}"
+        bound = f" with staleness {e['steps_ahead']}" if e["sync"] == "ssp" else ""
+        yield f"{e['sync']}{bound}"
     if "allreduce" in e:
         yield f"all-reduce {e['allreduce']}"
     if e.get("reproducible"):
-        yield f"reproducible in {_counted(e['slices'], 'slice')}"
+        yield f"reproducible with {_counted(e['slices'], 'slice')}"
     for name in ("slow_rank", "jitter"):
         if name in e:
             yield f"{name.replace('_', ' ')} {e[name]}"
     if e.get("verify"):
-        yield "beside one rank to verify it"
+        yield "verified against one rank"
 
 
 def _counted(n: int, what: str) -> str:
+    """The number with its noun."""
     return f"{n:,} {what}{'s' * (n != 1)}"
 
 
@@ -47,7 +48,7 @@ def _epoch(e: Event) -> str:
 def _dry_run(e: Event) -> str:
     names = ("parameters", "gradients", "optimizer", "activations", "data")
     sizes = (e[f"{name.removesuffix('s')}_bytes"] for name in names)
-    memory = ", ".join(f"{name} {_amount(n)}" for name, n in zip(names, sizes, strict=True))
+    memory = ", ".join(f"{name} {_size(n)}" for name, n in zip(names, sizes, strict=True))
     epochs, steps = _counted(e["epochs"], "epoch"), _counted(e["steps_per_epoch"], "step")
     return (
         f"{e['layers']}\n{_start(e)}\n{epochs} of {steps} of {e['batch_size']}\n{memory}"
@@ -55,46 +56,46 @@ def _dry_run(e: Event) -> str:
     )
 
 
-def _amount(nbytes: int) -> str:
+def _size(nbytes: int) -> str:
     return f"{nbytes / 1e6:,.1f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.1f} KB"
 
 
 def _verify(e: Event) -> str:
     replicas = "" if e["replicas_equal"] else "; replicas differ"
-    return f"verify step {e['step']:,}: {_differences(e)} off one rank's{replicas}"
+    return f"verify step {e['step']:,}: relative differences: {_differences(e)}{replicas}"
 
 
 def _differences(e: Event) -> str:
-    """The relative ones."""
+    """The relative differences between the layout and one rank."""
     names = ("loss", "gradients", "parameters")
     return ", ".join(f"{name} {e[f'{name}_relative']:.3g}" for name in names)
 
 
 def _result(e: Event) -> str:
-    """How it went, and what else is to be known of it, a line each."""
+    """The metrics, and a line for each of the other results."""
     skipped = e["skipped_steps"]
     lines = [
         f"{e['event']}: accuracy {e['accuracy']:.2%}, loss {e['loss']:.4f} after {e['steps']:,} "
         f"steps in {e['seconds']:.1f} s, {e['samples_per_second']:,.0f} samples/s",
-        f"{_counted(skipped, 'step')} left out: numbers were not finite" if skipped else "",
+        f"{_counted(skipped, 'step')} skipped: loss or gradient not finite" if skipped else "",
         _staleness(e.get("staleness", {})),
     ]
     if "largest_differences" in e:
         found = _differences(e["largest_differences"])
-        lines.append(f"verified: {found} off one rank's at most (relative)")
+        lines.append(f"verified: largest relative differences: {found}")
     return "\n".join(filter(None, lines))
 
 
 def _staleness(workers: Mapping[str, Mapping[str, int]]) -> str:
-    """The mean over all gradients, and the most, of {worker: {staleness: how often}}."""
+    """Mean and maximum over all gradients, from {worker: {staleness: how often}}."""
     rows = [(int(s), times) for counts in workers.values() for s, times in counts.items()]
     if not rows:
         return ""
     mean = sum(s * times for s, times in rows) / sum(times for _, times in rows)
-    return f"staleness {mean:.1f} in the mean, {max(s for s, _ in rows)} at most"
+    return f"mean staleness {mean:.1f}, maximum {max(s for s, _ in rows)}"
 
 
-WORDS: dict[str, Callable[[Event], str]] = {
+FORMATS: dict[str, Callable[[Event], str]] = {
     "start": _start,
     "verify": _verify,
     "epoch": _epoch,
@@ -102,12 +103,12 @@ WORDS: dict[str, Callable[[Event], str]] = {
     "done": _result,
     "stopped": _result,
 }
-"""What a terminal gets, by the kind of event; of any other kind, its keys and values."""
+"""The text of each kind of event; of other kinds, keys and values are shown."""
 
 
-def sentence(event: Event) -> str:
-    """An event in words."""
-    words = WORDS.get(event["event"])
-    if words is not None:
-        return words(event)
+def as_text(event: Event) -> str:
+    """The text of an event."""
+    known = FORMATS.get(event["event"])
+    if known is not None:
+        return known(event)
     return ", ".join(f"{key} {value}" for key, value in event.items() if key != "event")

@@ -1,10 +1,9 @@
-"""What a run tells: lines for people on a terminal, JSON for programs in pipes and logs."""
+"""Report: shows the events of a run as text on a terminal, and as JSON in pipes and in the log."""
 
 import json
 import math
 import os
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import IO, Any
@@ -12,37 +11,22 @@ from typing import IO, Any
 from tqdm import tqdm
 
 from nnmpi.run.messages import Event as Event
-from nnmpi.run.messages import sentence
+from nnmpi.run.messages import as_text
 
-RESULTS = ("done", "stopped", "failed", "dry-run")  # what is shown even when it is to be quiet
+RESULTS = ("done", "stopped", "failed", "dry-run")
+"""The events that are shown even if `quiet`."""
 
 
 class LostOutputError(Exception):
-    """What takes the lines takes no more of them: a full disk, a closed pipe."""
-
-
-def check_output(what: str, path: str, others: Mapping[str, str | None]) -> None:
-    """Refuse to write over another file of the run; `others` are paths by option."""
-    for option, name in others.items():
-        if name is None:
-            continue
-        other = os.path.expanduser(name) if option == "data" else name
-        if _same_file(path, other):
-            raise ValueError(f"{what} {path} is the file of {option} too; name another file")
-
-
-def _same_file(a: str, b: str) -> bool:
-    if os.path.exists(a) and os.path.exists(b):
-        return os.path.samefile(a, b)
-    return os.path.realpath(a) == os.path.realpath(b)
+    """Standard output or the log can no longer be written: a full disk, a closed pipe."""
 
 
 class Report:
-    """Takes events and shows them: each is one flat JSON object with an "event" in it.
+    """Shows events, which are flat dictionaries with the key "event".
 
-    On a terminal an event becomes a line of text under a progress bar; anywhere
-    else it is printed as it is. `log` gets every event as JSON. `quiet` leaves
-    only the result. An output that is lost, or closed from the start, gets no more.
+    A terminal gets lines of text above a progress bar; any other output gets a JSON object a line,
+    and so does the file `log`. `quiet` leaves only the result. After an error of one of the two
+    outputs only the other is written.
     """
 
     def __init__(
@@ -54,9 +38,9 @@ class Report:
     ) -> None:
         self.stdout: IO[str] | None = stdout or sys.stdout
         self.quiet = quiet
-        self.pretty = bool(self.stdout and self.stdout.isatty())
-        if self.pretty and launched:
-            self.pretty = _launcher_has_terminal()
+        self.on_terminal = bool(self.stdout and self.stdout.isatty())
+        if self.on_terminal and launched:
+            self.on_terminal = _launcher_has_terminal()
         self._bar: tqdm[Any] | None = None
         try:
             self._log = open(log, "w", encoding="utf-8") if log else None  # noqa: SIM115
@@ -79,17 +63,17 @@ class Report:
             self._log.close()
 
     def event(self, event: Event) -> None:
-        """Show one event and log it."""
-        line, kind = json.dumps(_plain(event), allow_nan=False), event["event"]
+        """Show an event, and write it to the log."""
+        line, kind = json.dumps(_finite(event), allow_nan=False), event["event"]
         if self._log:
             self._write(line, self._log)
-        if self.pretty and kind == "failed":  # people read of it on stderr
+        if self.on_terminal and kind == "failed":  # the command prints the error on stderr
             return
         if self.stdout and (not self.quiet or kind in RESULTS):
-            self._write(sentence(event) if self.pretty else line, self.stdout)
+            self._write(as_text(event) if self.on_terminal else line, self.stdout)
 
     def _write(self, text: str, file: IO[str]) -> None:
-        """A line, out at once: whoever follows the run sees it, and so does a full disk."""
+        """Write a line and flush it, so that readers see it at once, and a full disk is noticed."""
         try:
             tqdm.write(text, file)
             file.flush()
@@ -104,8 +88,8 @@ class Report:
             raise LostOutputError(f"cannot write {name}: {error.strerror}") from error
 
     def progress(self, step: int, total: int, loss: float) -> None:
-        """Move the bar; there is one on a terminal only."""
-        if not (self.stdout and self.pretty) or self.quiet:
+        """Update the progress bar, which only a terminal has."""
+        if not (self.stdout and self.on_terminal) or self.quiet:
             return
         if self._bar is None:
             self._bar = tqdm(
@@ -115,34 +99,34 @@ class Report:
         self._bar.update(step - self._bar.n)
 
     def end_progress(self) -> None:
-        """Take the bar away."""
+        """Remove the progress bar."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
 
 
-def _launcher_has_terminal() -> bool:
-    """Launchers give ranks a terminal each, even where they write to a pipe themselves."""
-    try:
-        return os.readlink(f"/proc/{os.getppid()}/fd/1").startswith(("/dev/pts/", "/dev/tty"))
-    except OSError:  # no Linux, or the launcher is another user's
-        return False
-
-
-class Silence(Report):
-    """What ranks tell that are not the first."""
+class NullReport(Report):
+    """Shows nothing: the report of all ranks but the first."""
 
     def __init__(self) -> None:
         super().__init__(quiet=True)
 
     def event(self, event: Event) -> None:
-        """Nobody is told."""
+        """Does nothing."""
 
 
-def _plain(value: Any) -> Any:
-    """The same in what JSON has: there is no number that is none, so that becomes null."""
+def _launcher_has_terminal() -> bool:
+    """Whether the launcher writes to a terminal: it gives ranks one even if it writes to a pipe."""
+    try:
+        return os.readlink(f"/proc/{os.getppid()}/fd/1").startswith(("/dev/pts/", "/dev/tty"))
+    except OSError:  # not Linux, or a launcher of another user
+        return False
+
+
+def _finite(value: Any) -> Any:
+    """The value with None for numbers that JSON lacks: NaN and infinity."""
     if isinstance(value, dict):
-        return {key: _plain(x) for key, x in value.items()}
+        return {key: _finite(x) for key, x in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(x) for x in value]
+        return [_finite(x) for x in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

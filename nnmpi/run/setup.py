@@ -1,4 +1,4 @@
-"""What each rank makes before ranks share anything; if one rank cannot, all fail."""
+"""Makes data, models and loaders on each rank; if one rank fails, all ranks fail."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,28 +16,35 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.optim import schedule
 from nnmpi.parallel import plan
 from nnmpi.parallel.executor import Task
-from nnmpi.run import builders, consistency, saving
-from nnmpi.run.report import check_output
+from nnmpi.run import builders, consistency
+from nnmpi.run.files import check_outputs
 
 T = TypeVar("T")
+Build = Callable[[], Module]
 
 
-class Prepared(NamedTuple):
-    """The parts of a run, equal on every rank."""
+class Trained(NamedTuple):
+    """A model with its loss, and its parameters in the order in which they are used."""
+
+    task: Task
+    parameters: list[Parameter]
+
+
+class Setup(NamedTuple):
+    """What a run starts from; the same on every rank."""
 
     dataset: Dataset
-    task: Task
-    twin: Task | None  # with a second model, which --verify trains on one rank
-    order: tuple[list[Parameter], ...]  # the parameters of both models, in the order of their use
+    trained: Trained
+    twin: Trained | None  # the model that --verify trains on one rank
     standardiser: Standardiser
     train: Loader
     test: Loader
     steps: int
-    factor: Callable[[int], float]  # of the learning rate, by the step
+    lr_factor: schedule.Schedule
 
 
 def all_or_none(comm: Comm, f: Callable[[], T]) -> T:
-    """Calls f on every rank; if it fails on some rank, it fails on all."""
+    """Calls f on every rank; if it fails on one rank, it fails on all."""
     error: Exception | None = None
     try:
         result = f()
@@ -47,74 +54,55 @@ def all_or_none(comm: Comm, f: Callable[[], T]) -> T:
     return result
 
 
-def prepared(
-    config: Config,
-    build: Callable[[], Module] | None,
-    given: Dataset | tuple[Any, ...] | None,
-    comm: Comm,
-) -> Prepared:
-    """All parts; every rank calls it. If one rank fails, or differs from the others, all fail."""
-    on = all_or_none(comm, lambda: _checked(config, comm))
-    dataset = _in_turn(config, comm, partial(builders.dataset, config, given))
-    parts = all_or_none(comm, lambda: _parts(config, build, dataset, on))
-    consistency.check(comm, config, dataset, parts.task.model)
-    return parts
+def set_up(
+    config: Config, build: Build | None, given: Dataset | tuple[Any, ...] | None, comm: Comm
+) -> Setup:
+    """Checks the config, loads the data and makes the models. Every rank calls it."""
+    on = all_or_none(comm, lambda: _checked_device(config, comm))
+    dataset = _load_data(config, given, comm)
+    setup = all_or_none(comm, lambda: _setup(config, build, dataset, on))
+    consistency.check(comm, config, dataset, setup.trained.task.model)
+    return setup
 
 
-def _in_turn(config: Config, comm: Comm, f: Callable[[], T]) -> T:
-    """Calls f on all ranks; on the first rank before the others if it downloads files."""
-    first = config.download and comm.rank == 0
-    early = all_or_none(comm, f if first else lambda: None)
-    late = all_or_none(comm, lambda: early if early is not None else f())
-    assert late is not None
-    return late
-
-
-def _checked(config: Config, comm: Comm) -> Backend:
-    """The device, if the config can be run."""
-    archive = config.data.removeprefix("npz:") if "npz" in config.data else None
-    if config.save and comm.rank == 0:
-        saving.check_target(config.save)
-        check_output("save", config.save, {"data": archive})
-    if config.log and comm.rank == 0:
-        others = {"save": config.save, "load": config.load, "data": archive}
-        check_output("log", config.log, others)
+def _checked_device(config: Config, comm: Comm) -> Backend:
+    if comm.rank == 0:  # which writes the files
+        check_outputs(config)
     plan.check(config, comm.size)
     return backend.get(config.device)
 
 
-def _parts(
-    config: Config, build: Callable[[], Module] | None, dataset: Dataset, on: Backend
-) -> Prepared:
-    task = _task(config, build, on)
-    builders.check_fit(config, task.model, dataset, on)
-    twin = _task(config, build, on) if config.verify else None
-    if twin is not None and {*twin.model.parameters()} & {*task.model.parameters()}:
+def _load_data(config: Config, given: Dataset | tuple[Any, ...] | None, comm: Comm) -> Dataset:
+    """The data set; the first rank downloads files before the other ranks look for them."""
+    load = partial(builders.dataset, config, given)
+    is_first = config.download and comm.rank == 0
+    downloaded = all_or_none(comm, lambda: load() if is_first else None)
+    return all_or_none(comm, lambda: downloaded or load())
+
+
+def _setup(config: Config, build: Build | None, dataset: Dataset, on: Backend) -> Setup:
+    trained = _trained(config, build, dataset, on)
+    twin = _trained(config, build, dataset, on) if config.verify else None
+    if twin and {*twin.task.model.parameters()} & {*trained.task.model.parameters()}:
         raise ValueError(
-            f"model {config.model}: build returns the same object each time, but verify trains a "
-            "second model beside it: let build make a new one"
+            f"model {config.model}: build returns the same object twice, and verify trains two "
+            "models side by side; let build make a new one each time"
         )
-    sample = np.zeros_like(dataset.train.x[:1], config.dtype)
-    models = [t.model for t in (task, twin) if t is not None]
     standardiser = Standardiser.of(dataset.train)
     train = _loader(config, standardiser, dataset.train, shuffle=True)
+    test = _loader(config, standardiser, dataset.test, shuffle=False)
     steps = config.epochs * len(train)
     steps = steps if config.steps is None else min(steps, config.steps)
-    return Prepared(
-        dataset,
-        task,
-        twin,
-        tuple(plan.order_of_use(model, sample, on) for model in models),
-        standardiser,
-        train,
-        _loader(config, standardiser, dataset.test, shuffle=False),
-        steps,
-        schedule.parse(config.lr_schedule, steps),
-    )
+    lr_factor = schedule.parse(config.lr_schedule, steps)
+    return Setup(dataset, trained, twin, standardiser, train, test, steps, lr_factor)
 
 
-def _task(config: Config, build: Callable[[], Module] | None, on: Backend) -> Task:
-    return Task(builders.model(config, build, on), CrossEntropyLoss(reduction="sum"), on)
+def _trained(config: Config, build: Build | None, dataset: Dataset, on: Backend) -> Trained:
+    model = builders.model(config, build, on)
+    builders.check_fit(config, model, dataset, on)
+    sample = np.zeros_like(dataset.train.x[:1], config.dtype)
+    task = Task(model, CrossEntropyLoss(reduction="sum"), on)
+    return Trained(task, plan.order_of_use(model, sample, on))
 
 
 def _loader(config: Config, standardiser: Standardiser, split: data.Split, shuffle: bool) -> Loader:

@@ -1,4 +1,4 @@
-"""Trainer: epochs over a data set, evaluation, files and reports."""
+"""Trainer: epochs over a data set, evaluation, saving and events."""
 
 import itertools
 import math
@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
+from enum import Enum, auto
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -21,21 +22,31 @@ from nnmpi.parallel.executor import StepControl
 from nnmpi.parallel.state import StepResult, StepState
 from nnmpi.parallel.strategy import AgreedError, Strategy, TrainSpec
 from nnmpi.run import builders, saving
-from nnmpi.run.report import Event, LostOutputError, Report, Silence
-from nnmpi.run.setup import Prepared, all_or_none, prepared
-
-T = TypeVar("T")
+from nnmpi.run.report import Event, LostOutputError, NullReport, Report
+from nnmpi.run.setup import Setup, all_or_none, set_up
 
 
 class DivergedError(AgreedError):
     """The loss is NaN or infinite."""
 
 
-class Trainer:
-    """One run on all ranks of `comm`; `fit` trains and returns the event that describes the result.
+class ModelNotSavedError(AgreedError, saving.NotSavedError):
+    """The trained model could not be written; all ranks know it."""
 
-    `build` makes the model; `data` is a Dataset, (x, y) or (x, y, x_test, y_test). Without them the
-    config names both. Without `comm` the ranks are those that mpirun has started.
+
+class Phase(Enum):
+    """What this rank does; an error in a later phase may leave the model half updated."""
+
+    BETWEEN_STEPS = auto()
+    COMPUTING = auto()
+    UPDATING = auto()
+
+
+class Trainer:
+    """One training run on all ranks of `comm`.
+
+    `build` makes the model; `data` is a Dataset, (x, y) or (x, y, x_test, y_test). Without them
+    both are those of the config. `comm` is by default all ranks that mpirun has started.
     """
 
     def __init__(
@@ -48,37 +59,45 @@ class Trainer:
         if build is not None:
             config = replace(config, model=getattr(build, "__name__", type(build).__name__))
         self.config, self.comm = config, job() if comm is None else comm
-        self.state, self.skipped = StepState(), 0
-        self.stopping = self._stop_requested = False
-        self.agreed = False  # the error that is raised is raised on all ranks
-        self._in_step = self._updating = self._closed = False
-        parts = prepared(config, build, data, self.comm)
-        self.dataset, self.task, self.standardiser = parts.dataset, parts.task, parts.standardiser
-        self.train, self.test = parts.train, parts.test
-        self.total_steps, self.factor = parts.steps, parts.factor
+        setup = set_up(config, build, data, self.comm)
+        self.dataset, self.standardiser = setup.dataset, setup.standardiser
+        self.train, self.test = setup.train, setup.test
+        self.total_steps, self.lr_factor = setup.steps, setup.lr_factor
+        self.task = setup.trained.task
         self.model, self.loss, self.on = self.task.model, self.task.loss, self.task.on
-        self.strategy = self._built(self._spec(parts))
-        self.optimizer = self.strategy.optimizer
+        self.state, self.skipped = StepState(), 0
+        self.stopping = False  # all ranks have agreed to stop
+        self._stop_requested = False  # on this rank
+        self._phase, self._closed = Phase.BETWEEN_STEPS, False
         self._clock = Stopwatch()
+        self.strategy = self._build_strategy(setup)
+        self.optimizer = self.strategy.optimizer
 
-    def _built(self, spec: TrainSpec) -> Strategy:
-        """The strategy. An error of it is the same on all ranks, and is raised on one."""
+    def _build_strategy(self, setup: Setup) -> Strategy:
+        spec = partial(
+            TrainSpec,
+            optimizer=partial(builders.optimizer, self.config),
+            control=StepControl(self._lr, lambda: self._stop_requested, self.total_steps),
+            on_event=self._on_event,
+        )
+        twin = spec(*setup.twin) if setup.twin else None
         try:
-            return plan.build(self.config, self.comm, spec)
-        except ValueError as error:
+            return plan.build(self.config, self.comm, spec(*setup.trained, twin=twin))
+        except ValueError as error:  # on all ranks: only the first one raises it
             self.comm.agree(error)
             raise
 
-    def all_or_none(self, f: Callable[[], T]) -> T:
-        """Calls f on every rank; if it fails on some rank, it fails on all."""
-        self.agreed = True
-        result = all_or_none(self.comm, f)
-        self.agreed = False
-        return result
+    def _lr(self, step: int) -> float:
+        """The learning rate of a step; strategies call it just before they update parameters."""
+        self._phase = Phase.UPDATING
+        return self.config.lr * self.lr_factor(step)
+
+    def _on_event(self, event: Event) -> None:
+        self._report.event(event)
 
     @property
     def step(self) -> int:
-        """Steps made so far."""
+        """The number of steps made so far."""
         return self.state.step
 
     @property
@@ -86,73 +105,56 @@ class Trainer:
         """Whether this rank prints and saves."""
         return self.comm.rank == 0
 
-    def _spec(self, parts: Prepared) -> TrainSpec:
-        """What is to be trained, with its twin if there is one."""
-        control = StepControl(self._lr, lambda: self._stop_requested, self.total_steps)
-        tasks = [task for task in (parts.task, parts.twin) if task is not None]
-        make_optimizer = partial(builders.optimizer, self.config)
-        main, *twins = (
-            TrainSpec(task, order, make_optimizer, control, self._on_event)
-            for task, order in zip(tasks, parts.order, strict=True)
-        )
-        return main._replace(twin=twins[0] if twins else None)
-
-    def _lr(self, step: int) -> float:
-        """The learning rate of a step; parameters are updated after this call."""
-        self._updating = True
-        return self.config.lr * self.factor(step)
-
-    def _on_event(self, event: Event) -> None:
-        self._out.event(event)
-
     # ---- training
 
     def fit(self, report: Report | None = None) -> Event:
-        """Train, evaluating after each epoch; save; return the last event."""
-        if self.step:
-            raise ValueError(
-                f"a Trainer runs once, and this one has made {self.step} of its "
-                f"{self.total_steps} steps; make another to go on"
-            )
-        if self._closed:
-            raise ValueError("this Trainer is closed; make another to train")
-        trained = {p for p in self.model.parameters() if p.requires_grad}
-        if trained != {*self.optimizer.parameters}:
-            raise ValueError(
-                "parameters were frozen or thawed after this Trainer was made: do it in `build`"
-            )
-        with report or self._opened() as out:
-            self._out = out
+        """Train, evaluate after each epoch, and save; returns the last event."""
+        self._check_usable()
+        with report or self._open_report() as self._report:
             try:
-                return self._fit(out)
+                return self._fit()
             except BaseException as error:
                 reason = str(error) or type(error).__name__
                 with suppress(LostOutputError):
-                    out.event({"event": "failed", "error": reason, "steps": self.step})
+                    self._report.event({"event": "failed", "error": reason, "steps": self.step})
                 raise
 
-    def report(self) -> Report:
-        """The report of this rank; if the first rank cannot open its files, all ranks fail."""
-        return self.all_or_none(self._opened)
+    def _check_usable(self) -> None:
+        if self.step or self._closed:
+            closed = " and is closed" if self._closed else ""
+            raise ValueError(
+                f"a Trainer runs once, and this one has made {self.step} of its "
+                f"{self.total_steps} steps{closed}; make another"
+            )
+        trained = {p for p in self.model.parameters() if p.requires_grad}
+        if trained != {*self.optimizer.parameters}:
+            raise ValueError(
+                "requires_grad of a parameter was changed after this Trainer was made; "
+                "change it in `build`"
+            )
 
-    def _opened(self) -> Report:
+    def report(self) -> Report:
+        """The report of this rank; every rank calls it, and all fail if a file cannot be opened."""
+        return all_or_none(self.comm, self._open_report)
+
+    def _open_report(self) -> Report:
         if not self.is_first:
-            return Silence()
+            return NullReport()
         return Report(self.config.log, self.config.quiet, launched=has_launcher())
 
-    def _fit(self, out: Report) -> Event:
+    def _fit(self) -> Event:
         began = time.perf_counter()
-        out.event(self.describe())
+        self._report.event(self.describe())
         try:
-            metrics = self._epochs(out)
+            metrics = self._epochs()
         except AgreedError:
             self.close()
             raise
-        except Exception as error:  # not Ctrl-C, which may have cut an update in two
+        except Exception as error:  # but not Ctrl-C, which may have interrupted an update
             self._rescue(error)
             raise
         try:
-            self.all_or_none(self._save)
+            self._save_on_all_ranks()
             digest = self.strategy.entries.sha256()
         finally:
             self.close()
@@ -165,23 +167,89 @@ class Trainer:
             **self.strategy.outcome(),
             "parameters_sha256": digest,
         }
-        out.event(result)
+        self._report.event(result)
         return result
 
-    def _epochs(self, out: Report) -> Event:
+    def _epochs(self) -> Event:
         """All epochs; returns the metrics of the last one."""
         for epoch in itertools.count(1):
-            train, test = self._epoch(out), self.evaluate()
+            train, test = self._epoch(), self.evaluate()
             self._agree_to_stop()
-            self._check_finite("test loss", test.mean_loss)
+            self._check_finite("test loss", test.mean_loss, self.step)
             metrics = self._metrics(train, test)
-            out.event({"event": "epoch", "epoch": epoch, **metrics})
+            self._report.event({"event": "epoch", "epoch": epoch, **metrics})
             if self._is_over:
                 break
         return {**metrics, "epochs": epoch}
 
+    def _epoch(self) -> Sums:
+        """Steps until the end of the epoch or of the run."""
+        sums = Sums()
+        self.model.train()
+        self._clock.start()
+        with closing(self.strategy.steps(self.train, self.state)) as steps:
+            self._phase = Phase.COMPUTING
+            for result in steps:
+                self._phase = Phase.BETWEEN_STEPS
+                new = self._note(result)
+                sums = sums.plus(new)
+                self._clock.lap(result.samples)
+                self._report.progress(self.step, self.total_steps, new.mean_loss)
+                if self._is_over:
+                    break
+                self._phase = Phase.COMPUTING
+        self._phase = Phase.BETWEEN_STEPS
+        self._report.end_progress()
+        return sums
+
+    def _note(self, result: StepResult) -> Sums:
+        """Updates the state of the run from a step's result; returns the sums of the step."""
+        self._check_finite("loss", result.loss / max(result.samples, 1), self.step + 1)
+        self.state, self.stopping = result.state, self.stopping or result.stop
+        self.skipped += not result.updated
+        return Sums(result.loss, 0, result.samples)
+
+    def _check_finite(self, what: str, value: float, step: int) -> None:
+        """Raises DivergedError if the loss is NaN or infinite."""
+        if not math.isfinite(value):
+            lr = self.config.lr * self.lr_factor(self.step)
+            remedy = f"--lr {lr / 10:g}" if math.isfinite(lr) else "another --lr-schedule"
+            saved = "; nothing was saved" if self.config.save else ""
+            raise DivergedError(
+                f"the {what} became {value} at step {step} with learning rate {lr:g}; "
+                f"try {remedy}, --clip-norm 1 or --lr-schedule warmup:100{saved}"
+            )
+
+    def evaluate(self) -> Sums:
+        """Loss and accuracy on the test split; the model is left in evaluation mode."""
+        self.model.eval()
+        return self.strategy.evaluate(self.test, self.step)
+
+    # ---- the end of a run
+
+    def stop(self) -> None:
+        """Stop after the current step; several ranks agree on it in that step or the next."""
+        self._stop_requested = True
+        self.stopping = self.stopping or self.comm.size == 1
+
+    def _agree_to_stop(self) -> None:
+        """Between epochs, agree on requests that came after the last step had agreed."""
+        requests = np.array([float(self._stop_requested)])
+        self.comm.all_reduce(requests, "doubling")
+        self.stopping = self.stopping or bool(requests[0])
+
+    @property
+    def _is_over(self) -> bool:
+        return self.step >= self.total_steps or self.stopping
+
+    def _save_on_all_ranks(self) -> None:
+        try:
+            all_or_none(self.comm, self._save)
+        except saving.NotSavedError as error:
+            raise ModelNotSavedError(str(error)) from None
+
     def _save(self) -> None:
-        """Writes the model on the first rank; all others send what it lacks, also if that fails."""
+        """Writes the model on the first rank; the others send their parts, even if that fails."""
         if not self.config.save:
             return
         entries = self.strategy.entries
@@ -195,106 +263,51 @@ class Trainer:
                 pass
 
     def _rescue(self, error: Exception) -> None:
-        """Saves the model after an error of this rank alone, if no other rank changes it."""
-        others = self.comm.size > 1
-        torn = self._updating or (others and self._in_step)
-        alone = not others or (plan.in_step(self.config) and self.strategy.entries.writer_has_all)
-        if self.step and self.is_first and alone and not torn:
+        """Saves the model after an error on this rank, if it is whole and no other rank changes it.
+
+        Of several ranks, others may have made the step in which this one failed.
+        """
+        if self.comm.size == 1:
+            whole = self._phase is not Phase.UPDATING
+        else:
+            between = self._phase is Phase.BETWEEN_STEPS and plan.in_step(self.config)
+            whole = between and self.strategy.entries.writer_has_all
+        if self.step and self.is_first and whole:
             try:
                 self._save()
-            except Exception as lost:
-                error.add_note(f"and the trained model is not saved: {lost}")
+            except Exception as other:
+                error.add_note(f"and the trained model was not saved: {other}")
 
     def close(self) -> None:
-        """Frees what ranks share; every rank calls it. `fit` does, if all ranks end alike."""
+        """Free what ranks share; every rank calls it. `fit` does so unless it fails on one rank."""
         if not self._closed:
             self._closed = True
             self.strategy.close()
-
-    @property
-    def _is_over(self) -> bool:
-        return self.step >= self.total_steps or self.stopping
-
-    def stop(self) -> None:
-        """End after the current step, or the next: all ranks agree on it in a step."""
-        self._stop_requested = True
-        self.stopping = self.stopping or self.comm.size == 1
-
-    def _agree_to_stop(self) -> None:
-        """Between two epochs, all ranks agree on a request that came too late for the last step."""
-        requests = np.array([float(self._stop_requested)])
-        self.comm.all_reduce(requests, "doubling")
-        self.stopping = self.stopping or bool(requests[0])
-
-    def _epoch(self, out: Report) -> Sums:
-        """The steps of an epoch, until it or the run ends."""
-        sums = Sums()
-        self.model.train()
-        self._clock.start()
-        with closing(self.strategy.steps(self.train, self.state)) as steps:
-            self._in_step = True
-            for done in steps:
-                self._in_step = self._updating = False
-                new = self._note(done)
-                sums = sums.plus(new)
-                self._clock.lap(done.samples)
-                out.progress(self.step, self.total_steps, new.mean_loss)
-                if self._is_over:
-                    break
-                self._in_step = True
-        self._in_step = False
-        out.end_progress()
-        return sums
-
-    def _note(self, done: StepResult) -> Sums:
-        """Takes the result of a step; a loss that is not finite ends the run on all ranks."""
-        self._check_finite("loss", done.loss / max(done.samples, 1), 1)
-        self.state, self.stopping = done.state, self.stopping or done.stop
-        self.skipped += not done.updated
-        return Sums(done.loss, 0, done.samples)
-
-    def _check_finite(self, what: str, value: float, ahead: int = 0) -> None:
-        """Raises DivergedError if the loss is NaN or infinite."""
-        if not math.isfinite(value):
-            lr = self.config.lr * self.factor(self.step)
-            less = f"--lr {lr / 10:g}" if math.isfinite(lr) else "another --lr-schedule"
-            saved = "; nothing was saved" if self.config.save else ""
-            raise DivergedError(
-                f"the {what} became {value} at step {self.step + ahead} with learning rate {lr:g}; "
-                f"try {less}, --clip-norm 1 or --lr-schedule warmup:100{saved}"
-            )
-
-    def evaluate(self) -> Sums:
-        """Loss and accuracy on the test split; the model is left in evaluation mode."""
-        self.model.eval()
-        return self.strategy.evaluate(self.test, self.step)
 
     # ---- events
 
     def describe(self) -> Event:
         """The start event."""
-        d = self.dataset
+        d, c = self.dataset, self.config
+        slowed = {"slow_rank": c.slow_rank, "jitter": c.jitter}
         return {
             "event": "start",
-            "model": self.config.model,
+            "model": c.model,
             "parameters": sum(math.prod(p.place.shape) for p in self.model.parameters()),
             "data": d.name,
             "train_samples": len(d.train.y),
             "test_samples": len(d.test.y),
             "note": d.note,
             "steps": self.total_steps,
-            "batch_size": self.config.batch_size,
-            "dtype": self.config.dtype,
+            "batch_size": c.batch_size,
+            "dtype": c.dtype,
             "device": self.on.name,
-            "seed": self.config.seed,
+            "seed": c.seed,
             "ranks": self.comm.size,
-            "sync": self.config.sync,
-            **{k: v for k, v in self._slowed().items() if v is not None},
+            "sync": c.sync,
+            **{name: value for name, value in slowed.items() if value},
             **self.strategy.describe(),
         }
-
-    def _slowed(self) -> Event:
-        return {name: getattr(self.config, name) for name in ("slow_rank", "jitter")}
 
     def _metrics(self, train: Sums, test: Sums) -> Event:
         return {

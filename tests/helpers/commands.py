@@ -1,4 +1,4 @@
-"""What the tests of the command share: its answer, and the words for the smallest run."""
+"""Shared by the tests of the command: its result, and the arguments of a small run."""
 
 import json
 from collections.abc import Callable
@@ -34,8 +34,8 @@ def picky():
 """
 
 
-class Told(NamedTuple):
-    """How a command ended and what it printed."""
+class Completed(NamedTuple):
+    """The exit status and the output of a command."""
 
     status: object
     out: str
@@ -46,4 +46,4 @@ class Told(NamedTuple):
         return [json.loads(line) for line in self.out.splitlines()]
 
 
-Command = Callable[..., Told]
+Command = Callable[..., Completed]

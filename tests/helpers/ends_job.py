@@ -1,6 +1,6 @@
 """A pytest hook: over MPI, a test that fails on one rank ends the job.
 
-The other ranks would wait for it in their next collective.
+Otherwise the other ranks would wait for it in their next collective.
 """
 
 import pytest

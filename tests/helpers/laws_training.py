@@ -19,7 +19,7 @@ from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, comm_self
 from nnmpi.config import ALLREDUCES
 from nnmpi.parallel.checks.verify import VerifyError
-from nnmpi.run.report import Event, Report, Silence
+from nnmpi.run.report import Event, NullReport, Report
 from nnmpi.run.trainer import DivergedError
 
 BOUND = 1e-10  # in float64, after ten steps
@@ -42,7 +42,7 @@ def train(
     """Ten steps in float64, if nothing else is asked for."""
     config = Config(**{"steps": 10, "dtype": "float64", "epochs": 100, **options})
     trainer = Trainer(config, build, arrays, comm)
-    event = trainer.fit(Silence())
+    event = trainer.fit(NullReport())
     # that of the first rank's copy; this is of the rank's own
     assert event["parameters_sha256"] == parameters_sha256(trainer.model)
     return Trained(event, trainer.model.state_dict())
@@ -254,7 +254,7 @@ def nothing_moves(trainer: Trainer) -> None:
     """Its first step ends the run, and is not made."""
     before = trainer.model.state_dict()
     with pytest.raises(DivergedError, match="loss became inf"):
-        trainer.fit(Silence())
+        trainer.fit(NullReport())
     for name, array in trainer.model.state_dict().items():
         np.testing.assert_array_equal(array, before[name], err_msg=name)
 
@@ -303,10 +303,10 @@ def verify_finds_what_differs(comm: Comm) -> None:
     config = Config(steps=9, dtype="float64", verify=True, batch_size=8)
     trainer = Trainer(config, Partial, clouds(), comm)
     if comm.size == 1:
-        assert trainer.fit(Silence())["event"] == "done"
+        assert trainer.fit(NullReport())["event"] == "done"
         return
     with pytest.raises(VerifyError, match="differ from those of one rank by") as told:
-        trainer.fit(Silence())
+        trainer.fit(NullReport())
     assert same_on_all(comm, str(told.value))
 
 

@@ -1,4 +1,4 @@
-"""Small data, a small model and runs of a Trainer for several test files."""
+"""Small data, a small model and a run of a Trainer, for several test files."""
 
 import hashlib
 import io
@@ -13,7 +13,7 @@ from nnmpi.run.report import Event, Report
 
 
 def rows(n: int = 70, features: int = 6, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
-    """Three clouds that overlap, far from zero."""
+    """Overlapping clouds of points, one for each class, around 100."""
     rng, y = np.random.default_rng(1), np.arange(n) % classes
     return rng.standard_normal((n, features)) + y[:, None] + 100, y
 
@@ -37,7 +37,7 @@ def equal(a: nn.Module, b: nn.Module) -> None:
 
 
 def parameters_sha256(model: nn.Module) -> str:
-    """The hash of a model's parameters, which is that of the last event."""
+    """The hash of a model's parameters, as in the last event of a run."""
     digest = hashlib.sha256()
     for p in model.parameters():
         digest.update(np.ascontiguousarray(p.data).tobytes())

@@ -13,7 +13,7 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import mlp
 from nnmpi.nn.passes import current_pass
-from nnmpi.run.report import Event, Silence
+from nnmpi.run.report import Event, NullReport
 
 IRIS = {"model": "iris-mlp", "data": "iris", "batch_size": 50}
 DIGITS = {"model": "digits-cnn", "data": "digits", "batch_size": 37}
@@ -28,7 +28,7 @@ class Ended(NamedTuple):
 
 def fit(comm: Comm, config: Config, *parts: Any) -> Ended:
     trainer = Trainer(config, *parts, comm=comm)
-    return Ended(trainer.fit(Silence()), trainer.model.state_dict())
+    return Ended(trainer.fit(NullReport()), trainer.model.state_dict())
 
 
 def run(ranks: int, **options: Any) -> list[Ended]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, world
-from nnmpi.run.report import Silence
+from nnmpi.run.report import NullReport
 
 RUNS: dict[str, dict[str, Any]] = {
     # 120 samples: batches of 50, 50 and 20
@@ -30,7 +30,7 @@ class Trained(NamedTuple):
     buffers: int  # of gradients
 
 
-class Losses(Silence):
+class Losses(NullReport):
     """Notes the loss of each step."""
 
     def __init__(self) -> None:

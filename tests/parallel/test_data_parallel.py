@@ -1,7 +1,6 @@
 """Data parallelism in parts: shares, buckets, the rules behind auto, and programs as values."""
 
 import itertools
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -26,8 +25,7 @@ from nnmpi.parallel.data.gradient_sync import BucketedSync
 from nnmpi.parallel.plan import order_of_use
 from nnmpi.parallel.stores.head import head_length
 from nnmpi.parallel.stores.local import BLOCK, Bucket, Complete, LocalStore, squares
-from nnmpi.run import setup
-from nnmpi.run.report import Event, Silence
+from nnmpi.run.report import Event, NullReport
 from nnmpi.schedules import one_stage
 
 
@@ -86,33 +84,6 @@ def test_a_rank_computes_one_piece_of_a_batch_at_a_time(
     options: dict[str, Any], ranks: int, pieces: int
 ) -> None:
     assert plan.pieces(Config(**options), ranks) == pieces
-
-
-@pytest.mark.parametrize(("download", "turns"), [(True, [0, 1, 1]), (False, [1, 1, 1])])
-def test_the_first_rank_fetches_files_before_the_others_look_for_them(
-    download: bool, turns: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between two turns all ranks agree; where there is nothing to fetch, all have the same."""
-    agreed: Counter[int] = Counter()
-    agree = Comm.agree
-
-    def noted(comm: Comm, error: BaseException | None) -> None:
-        agree(comm, error)
-        agreed[comm.rank] += 1
-
-    monkeypatch.setattr(Comm, "agree", noted)
-
-    def rank(comm: Comm) -> list[int]:
-        made: list[int] = []
-
-        def dataset() -> list[int]:
-            made.append(agreed[comm.rank])
-            return made
-
-        assert setup._in_turn(Config(download=download), comm, dataset) is made
-        return made
-
-    assert threads.run(3, rank) == [[turn] for turn in turns]
 
 
 # ---- buckets
@@ -249,7 +220,7 @@ def test_the_gradient_of_a_weight_is_final_before_that_of_the_input_is_computed(
 def started(comm: Comm, **options: Any) -> dict[str, Any]:
     config = Config(model="iris-mlp", data="iris", steps=1, **options)
     trainer = Trainer(config, comm=comm)
-    event: Event = trainer.fit(Silence())
+    event: Event = trainer.fit(NullReport())
     return {**trainer.describe(), "sha": event["parameters_sha256"]}
 
 

@@ -16,7 +16,7 @@ from nnmpi.comm import Comm, NoRoomError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Loader
 from nnmpi.nn.models import mlp
-from nnmpi.run.report import Silence
+from nnmpi.run.report import NullReport
 
 SHARES: list[tuple[dict[str, Any], set[str]]] = [
     ({"allreduce": "shared"}, {"split", "shared", "node_memory"}),
@@ -38,7 +38,7 @@ def test_all_memory_and_communicators_are_given_back_once(
 
     def rank(comm: Comm) -> None:
         trainer = Trainer(Config(**IRIS, **options, steps=2), comm=comm)
-        trainer.fit(Silence()) if runs else trainer.close()
+        trainer.fit(NullReport()) if runs else trainer.close()
         trainer.close()
 
     threads.run(4, rank)
@@ -89,7 +89,7 @@ def test_a_run_that_ends_early_leaves_no_loader_behind(
 
     def rank(comm: Comm) -> Trainer:
         trainer = Trainer(Config(**IRIS, **options, steps=2), comm=comm)  # of 3 in an epoch
-        trainer.fit(Silence())
+        trainer.fit(NullReport())
         return trainer
 
     ranks = threads.run(3, rank)
@@ -111,7 +111,7 @@ def test_a_run_that_fails_leaves_no_loader_behind(
 
     def rank(comm: Comm) -> None:
         kept.append(Trainer(Config(**options), lambda: Fails(6, 3), clouds(120), comm))
-        kept[-1].fit(Silence())
+        kept[-1].fit(NullReport())
 
     with pytest.raises(KeyError):
         threads.run(3, rank)
@@ -130,7 +130,7 @@ def test_the_gradients_of_the_last_step_can_be_read_after_the_run(
     def rank(comm: Comm) -> list[np.ndarray]:
         config = Config(batch_size=40, steps=2, dtype="float64", allreduce=allreduce)
         trainer = Trainer(config, lambda: mlp(6, 8, 3), clouds(120), comm)
-        trainer.fit(Silence())
+        trainer.fit(NullReport())
         return [np.array(p.grad) for p in trainer.model.parameters()]
 
     (wanted,) = threads.run(1, rank)

@@ -17,7 +17,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.progress.work import Work
 from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.parallel.stores.replica import ReplicaStore
-from nnmpi.run.report import Silence
+from nnmpi.run.report import NullReport
 
 LAYERS = {"data": "iris", "model": "mlp:4-8-8-3", "bucket_mb": 1e-6}  # a bucket a parameter
 HELPER = "nnmpi helper"
@@ -41,7 +41,7 @@ class Log:
         trainer = Trainer(config, comm=comm)
         mine = self._letters[threading.get_ident()]
         mine.clear()
-        trainer.fit(Silence())
+        trainer.fit(NullReport())
         return "".join(mine)
 
     def _note(
@@ -89,7 +89,7 @@ def test_a_thread_runs_beside_each_rank_if_it_is_asked_for(progress: str) -> Non
         model = partial(Noted, lambda step: found.append(helpers()))
         trainer = Trainer(config, model, clouds(60), comm)
         found.clear()
-        trainer.fit(Silence())
+        trainer.fit(NullReport())
         comm.barrier()
 
     threads.run(2, rank)

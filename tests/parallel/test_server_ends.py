@@ -14,11 +14,11 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import mlp
 from nnmpi.parallel import plan
-from nnmpi.run.report import Silence
+from nnmpi.run.report import NullReport
 from nnmpi.run.trainer import DivergedError
 
 
-class Stops(Silence):
+class Stops(NullReport):
     """Stops the run after some steps."""
 
     def __init__(self, trainer: Trainer, after: int) -> None:
@@ -76,7 +76,7 @@ def test_updates_that_are_not_finite_are_skipped_and_counted(sync: str, skipped:
             Config(batch_size=40, epochs=1, sync=sync, servers=2), Steep, clouds(240), comm=comm
         )
         before = trainer.model.state_dict()
-        ended = Ended(trainer.fit(Silence()), trainer.model.state_dict())
+        ended = Ended(trainer.fit(NullReport()), trainer.model.state_dict())
         for name, array in before.items():
             np.testing.assert_array_equal(ended.state[name], array)
         return ended, ended.result["skipped_steps"]
@@ -100,7 +100,7 @@ def test_a_loss_that_is_not_finite_changes_nothing_even_if_its_gradient_is(
 def test_after_a_run_an_optimizer_updates_the_whole_model_on_every_rank() -> None:
     def rank(comm: Comm) -> None:
         trainer = Trainer(Config(**IRIS, servers=1, steps=2), comm=comm)
-        trainer.fit(Silence())
+        trainer.fit(NullReport())
         before = trainer.model.state_dict()
         for p in trainer.model.parameters():
             assert p.grad is None

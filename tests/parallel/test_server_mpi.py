@@ -42,11 +42,11 @@ TRAINS = """
 import hashlib, sys
 import nnmpi
 from nnmpi.comm import world
-from nnmpi.run.report import Silence
+from nnmpi.run.report import NullReport
 
 config = nnmpi.Config(data="digits", epochs=2, sync=sys.argv[1], servers=2, steps=40)
 trainer = nnmpi.Trainer(config, comm=world())
-trainer.fit(Silence())
+trainer.fit(NullReport())
 state = b"".join(array.tobytes() for array in trainer.model.state_dict().values())
 print(hashlib.sha256(state).hexdigest())
 """

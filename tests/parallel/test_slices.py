@@ -13,7 +13,7 @@ import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.run.report import Silence
+from nnmpi.run.report import NullReport
 from nnmpi.schedules import Action, Kind, Move, moves, slice_by_slice
 
 # ---- the tree, on paper
@@ -116,7 +116,7 @@ def test_slices_train_as_one_batch_does(ranks: int) -> None:
     def state(comm: Comm, reproducible: bool) -> dict[str, np.ndarray]:
         config = {**RUNS["iris"], "dtype": "float64", "epochs": 9, "steps": 10}
         trainer = Trainer(Config(reproducible=reproducible, **config), comm=comm)
-        trainer.fit(Silence())
+        trainer.fit(NullReport())
         return trainer.model.state_dict()
 
     (usual,) = threads.run(1, state, False)
@@ -132,11 +132,11 @@ def normed() -> nn.Module:
     return nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
 
 
-def fit(comm: Comm, report: Silence | None = None, **options: Any) -> Trainer:
+def fit(comm: Comm, report: NullReport | None = None, **options: Any) -> Trainer:
     usual: dict[str, Any] = {"model": "iris-mlp", "data": "iris", "epochs": 50, "steps": 1}
     build = options.pop("build", None)
     trainer = Trainer(Config(reproducible=True, **{**usual, **options}), build, comm=comm)
-    trainer.fit(report or Silence())
+    trainer.fit(report or NullReport())
     return trainer
 
 
@@ -228,7 +228,7 @@ def test_a_rank_without_samples_can_end_the_run() -> None:
         trainer = Trainer(config, Stops, comm=comm)
         if comm.rank == 0:
             trainer.model.trainer = trainer
-        assert trainer.fit(Silence())["event"] == "stopped"
+        assert trainer.fit(NullReport())["event"] == "stopped"
         return trainer.step
 
     assert threads.run(8, steps) == [4] * 8
@@ -237,7 +237,7 @@ def test_a_rank_without_samples_can_end_the_run() -> None:
 def test_verify_finds_no_difference_at_all() -> None:
     def differences(comm: Comm) -> dict[str, float]:
         options = {**RUNS["digits"], "steps": 4, "reproducible": True, "verify": True}
-        found: dict[str, float] = Trainer(Config(**options), comm=comm).fit(Silence())[
+        found: dict[str, float] = Trainer(Config(**options), comm=comm).fit(NullReport())[
             "largest_differences"
         ]
         return found

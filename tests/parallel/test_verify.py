@@ -21,7 +21,7 @@ from nnmpi.parallel.checks.verify import Comparison, Difference, VerifyError, di
 from nnmpi.parallel.state import StepResult
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.synchronous import Synchronous
-from nnmpi.run.report import Report, Silence
+from nnmpi.run.report import NullReport, Report
 from nnmpi.run.trainer import DivergedError
 
 STRICT = dict.fromkeys(("loss", "gradients", "parameters"), 1e-3)
@@ -69,7 +69,7 @@ def test_where_no_loss_is_a_number_there_is_nothing_to_find() -> None:
     assert Comparison(bad, equal=False, one_skipped=True, diverged=True).reason(STRICT) is None
 
 
-class Nudges(Silence):
+class Nudges(NullReport):
     """Moves one number of a rank's replica to the next one after the second step."""
 
     def __init__(self, p: nn.Parameter) -> None:
@@ -90,7 +90,7 @@ def test_replicas_have_to_have_equal_bits_however_little_they_differ(
 
     def rank(comm: Comm) -> int:
         trainer = Trainer(config, small, rows(), comm)
-        report = Nudges(trainer.model.parameters()[0]) if comm.rank == 1 else Silence()
+        report = Nudges(trainer.model.parameters()[0]) if comm.rank == 1 else NullReport()
         with pytest.raises(VerifyError, match=r"\Astep 3: parameters are not the same on all"):
             trainer.fit(report)
         return trainer.step
@@ -98,7 +98,7 @@ def test_replicas_have_to_have_equal_bits_however_little_they_differ(
     assert threads.run(3, rank) == [2] * 3
 
 
-class Spoils(Silence):
+class Spoils(NullReport):
     """Puts a NaN into the layout's model after a step."""
 
     def progress(self, step: int, total: int, loss: float) -> None:
@@ -136,7 +136,7 @@ def test_what_diverges_alike_is_told_as_divergence() -> None:
 
         trainer = Trainer(Config(verify=True), wild, rows(), comm)
         with pytest.raises(DivergedError, match="loss became") as told:
-            trainer.fit(Silence())
+            trainer.fit(NullReport())
         return str(told.value)
 
     assert len(set(threads.run(2, rank))) == 1
@@ -193,7 +193,9 @@ def test_in_float32_steps_are_compared_one_by_one() -> None:
 
     def run(comm: Comm) -> dict[str, float]:
         config = Config(model="digits-cnn", steps=60, verify=True)
-        found: dict[str, float] = Trainer(config, comm=comm).fit(Silence())["largest_differences"]
+        found: dict[str, float] = Trainer(config, comm=comm).fit(NullReport())[
+            "largest_differences"
+        ]
         return found
 
     for found in threads.run(2, run):
@@ -212,7 +214,9 @@ def test_in_float64_each_step_is_measured_by_itself(monkeypatch: pytest.MonkeyPa
             yield done if done.state.step == 1 else done._replace(loss=1e-3 * off * done.samples)
 
     def run(comm: Comm) -> None:
-        Trainer(Config(verify=True, dtype="float64", steps=2), small, rows(), comm).fit(Silence())
+        Trainer(Config(verify=True, dtype="float64", steps=2), small, rows(), comm).fit(
+            NullReport()
+        )
 
     monkeypatch.setattr(Synchronous, "steps", shrunk)
     with pytest.raises(VerifyError, match=r"step 2: loss .* by 1e-09 relative"):
@@ -225,7 +229,9 @@ def test_rounding_is_no_difference_where_all_is_learnt() -> None:
     def run(comm: Comm) -> dict[str, float]:
         data = "synthetic:1x8x8:4:30000"
         config = Config(model="mlp:64-512-4", data=data, batch_size=16, steps=120, verify=True)
-        found: dict[str, float] = Trainer(config, comm=comm).fit(Silence())["largest_differences"]
+        found: dict[str, float] = Trainer(config, comm=comm).fit(NullReport())[
+            "largest_differences"
+        ]
         return found
 
     for found in threads.run(2, run):
@@ -239,7 +245,7 @@ def test_what_is_loaded_after_a_trainer_is_made_is_verified_too() -> None:
         comm.barrier()  # all have read what they share
         trainer.model.load_state_dict({name: 2 * array for name, array in state.items()})
         comm.barrier()
-        return trainer.fit(Silence())["event"]
+        return trainer.fit(NullReport())["event"]
 
     assert threads.run(2, run) == ["done"] * 2
 
@@ -258,7 +264,7 @@ def test_a_wrong_update_is_found_in_float32_too(
 
     def rank(comm: Comm) -> None:
         config = Config(model="iris-mlp", data="iris", steps=2, verify=True, **options)
-        Trainer(config, comm=comm).fit(Silence())
+        Trainer(config, comm=comm).fit(NullReport())
 
     with pytest.raises(VerifyError, match="step 1: parameters of the layout differ"):
         threads.run(2, rank)

@@ -1,8 +1,7 @@
-"""What small models reach on real data they have not seen, with three seeds each.
+"""Test accuracy of small models on real data, with three seeds each.
 
-A seed chooses weights, order and dropout. Digits and MNIST are trained by the
-command, in processes of one thread each: next to other work that is the quicker
-way, and the number of threads changes no more than the last bits.
+A seed chooses weights, batch order and dropout. Digits and MNIST are trained by the command, in
+processes of one BLAS thread, which is faster on a busy machine and changes only the last bits.
 """
 
 import json
@@ -39,7 +38,7 @@ def command(*arguments: str) -> dict[str, Any]:
 
 
 def iris(data: Dataset, seed: int) -> dict[str, Any]:
-    """With a little decay and a rate that falls to 0 it settles, in whatever order it learns."""
+    """Weight decay and a learning rate that falls to 0 make the result independent of the order."""
     config = Config(
         model="iris-mlp",
         epochs=60,
@@ -53,30 +52,30 @@ def iris(data: Dataset, seed: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_iris_is_learnt_within_a_second(seed: int) -> None:
-    """96% is one mistake in 30, and one flower is always taken for its neighbour. About 0.05 s."""
+def test_iris_accuracy_within_a_second(seed: int) -> None:
+    """96% is one error in 30: one flower is always misclassified. It takes about 0.05 s."""
     result = iris(datasets.load("iris"), seed)
     assert result["accuracy"] >= 0.96
     assert result["seconds"] < 1
 
 
-def test_iris_is_learnt_whichever_fifth_is_held_out() -> None:
-    """Some hold five of the flowers that look like another kind, some none: the mean is 96%."""
+def test_iris_accuracy_over_held_out_fifths() -> None:
+    """Some have five of the ambiguous flowers, others none: the mean is 96%."""
     whole = [np.concatenate(parts) for parts in zip(*datasets.load("iris")[1:3], strict=True)]
     accuracies = [iris(from_arrays(*whole, seed=held_out), 0)["accuracy"] for held_out in range(30)]
     assert sum(accuracies) / 30 >= 0.95, accuracies
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_digits_are_learnt_by_the_command_as_it_is(seed: int) -> None:
+def test_digits_accuracy_with_default_options(seed: int) -> None:
     result = command("--seed", str(seed), "--quiet")
     assert (result["event"], result["epochs"]) == ("done", 10)
     assert result["accuracy"] >= 0.98
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_mnist_is_learnt(seed: int) -> None:
-    """8,000 of the 10,000 test images for training, 2,000 for testing."""
+def test_mnist_accuracy(seed: int) -> None:
+    """Trained on 8,000 of the 10,000 test images, tested on the other 2,000."""
     folder = os.environ.get("NNMPI_MNIST")
     if not folder:
         pytest.skip("set NNMPI_MNIST to a directory with the two t10k files of MNIST")

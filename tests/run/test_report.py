@@ -1,4 +1,4 @@
-"""What a run tells: lines for people on a terminal, JSON for programs everywhere else."""
+"""Reports: text on a terminal, JSON in pipes and in the log."""
 
 import io
 import json
@@ -71,7 +71,7 @@ class Terminal(io.StringIO):
 
 
 class Full(io.StringIO):
-    """Takes nothing."""
+    """Every write fails."""
 
     name = "the-pipe"
 
@@ -79,7 +79,7 @@ class Full(io.StringIO):
         raise OSError(28, "No space left on device")
 
 
-def told(stdout: io.StringIO, *events: dict[str, Any], **options: Any) -> str:
+def shown(stdout: io.StringIO, *events: dict[str, Any], **options: Any) -> str:
     with Report(stdout=stdout, **options) as report:
         for event in events:
             report.event(event)
@@ -87,7 +87,7 @@ def told(stdout: io.StringIO, *events: dict[str, Any], **options: Any) -> str:
 
 
 def test_a_pipe_gets_one_json_object_a_line() -> None:
-    text = told(io.StringIO(), *EVENTS)
+    text = shown(io.StringIO(), *EVENTS)
     assert [json.loads(line) for line in text.splitlines()] == EVENTS
     assert text.endswith("}\n")
     assert text.replace("\n", "").isascii()
@@ -95,14 +95,20 @@ def test_a_pipe_gets_one_json_object_a_line() -> None:
 
 
 SENTENCES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "start": (START, ("mine (1,234 parameters)", "1,200 samples", "5,000 steps", "a fifth held")),
+    "start": (
+        START,
+        ("mine (1,234 parameters)", "1,200 training samples", "5,000 steps", "a fifth held"),
+    ),
     "verify": (
         VERIFY,
-        ("verify step 1,234: loss 0.0333, gradients 3.33e-05, parameters 3.33e-08 off one rank's",),
+        (
+            "verify step 1,234: relative differences: "
+            "loss 0.0333, gradients 3.33e-05, parameters 3.33e-08",
+        ),
     ),
     "verify, bad": (
         VERIFY | {"loss_relative": math.inf, "parameters_relative": 0.0, "replicas_equal": False},
-        ("loss inf, gradients 3.33e-05, parameters 0 off one rank's; replicas differ",),
+        ("loss inf, gradients 3.33e-05, parameters 0; replicas differ",),
     ),
     "epoch": (EPOCH, ("epoch   1", "0.3000", "0.2500", "98.77%", "12,346 samples/s")),
     "dry-run": (
@@ -122,21 +128,22 @@ SENTENCES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         DONE | {"largest_differences": DIFFERENCES},
         (
             "done: accuracy 98.77%",
-            "verified: loss 0.0333, gradients 3.33e-05, parameters 3.33e-08 off one rank's at most",
+            "verified: largest relative differences: loss 0.0333, gradients 3.33e-05, "
+            "parameters 3.33e-08",
         ),
     ),
     "done, stale": (
         DONE | {"staleness": {"0": {"0": 3, "2": 1}, "1": {"1": 3, "11": 1}}, "skipped_steps": 2},
-        ("2 steps left out", "staleness 2.0 in the mean, 11 at most"),
+        ("2 steps skipped", "mean staleness 2.0, maximum 11"),
     ),
     "another": ({"event": "hint", "a": 1, "b": "two"}, ("a 1, b two",)),
 }
 
 
 @pytest.mark.parametrize("case", SENTENCES.values(), ids=SENTENCES)
-def test_a_terminal_gets_words(case: Any) -> None:
+def test_a_terminal_gets_text(case: Any) -> None:
     event, words = case
-    text = told(Terminal(), event)
+    text = shown(Terminal(), event)
     assert [word for word in words if word not in text] == [], text
     assert "{" not in text
     assert "event" not in text
@@ -147,17 +154,17 @@ LAYOUTS: dict[str, tuple[dict[str, Any], str]] = {
     "all-reduce": (START, "on 4 ranks, all-reduce shared"),
     "verify": (
         START | {"allreduce": "auto", "verify": True},
-        "on 4 ranks, all-reduce auto, beside one rank to verify it",
+        "on 4 ranks, all-reduce auto, verified against one rank",
     ),
-    "ssp": (SERVED, "on 4 ranks, 1 of them serving, ssp 3 ahead"),
+    "ssp": (SERVED, "on 4 ranks, including 1 server, ssp with staleness 3"),
     "asp": (
         SERVED | {"sync": "asp", "servers": 2, "steps_ahead": None},
-        "on 4 ranks, 2 of them serving, asp",
+        "on 4 ranks, including 2 servers, asp",
     ),
-    "bsp": (SERVED | {"sync": "bsp", "steps_ahead": 0}, "on 4 ranks, 1 of them serving, bsp"),
+    "bsp": (SERVED | {"sync": "bsp", "steps_ahead": 0}, "on 4 ranks, including 1 server, bsp"),
     "slices": (
         ALONE | {"reproducible": True, "slices": 1},
-        "on 4 ranks, reproducible in 1 slice",
+        "on 4 ranks, reproducible with 1 slice",
     ),
     "stragglers": (
         ALONE | {"slow_rank": "0:3", "jitter": "0.1:5"},
@@ -167,38 +174,38 @@ LAYOUTS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", LAYOUTS.values(), ids=LAYOUTS)
-def test_a_terminal_hears_how_ranks_work_together(case: Any) -> None:
+def test_a_terminal_gets_the_layout(case: Any) -> None:
     event, line = case
-    assert line in told(Terminal(), event).splitlines()
+    assert line in shown(Terminal(), event).splitlines()
 
 
-def test_of_what_there_was_not_nothing_is_said() -> None:
-    """Nothing was skipped, no gradient was pushed, nothing was verified."""
-    assert len(told(Terminal(), DONE | {"staleness": {"0": {}}}).splitlines()) == 1
+def test_results_that_are_empty_are_left_out() -> None:
+    """No skipped step, no pushed gradient, no verification."""
+    assert len(shown(Terminal(), DONE | {"staleness": {"0": {}}}).splitlines()) == 1
 
 
-def test_a_failure_is_for_programs(tmp_path: Path) -> None:
-    """People on a terminal read of it on stderr, from whoever catches the error."""
+def test_a_terminal_does_not_get_the_failed_event(tmp_path: Path) -> None:
+    """Whoever catches the error prints it on stderr."""
     log = tmp_path / "log"
-    assert told(Terminal(), FAILED, log=str(log)) == ""
+    assert shown(Terminal(), FAILED, log=str(log)) == ""
     assert json.loads(log.read_text()) == FAILED
-    assert json.loads(told(io.StringIO(), FAILED, quiet=True)) == FAILED
+    assert json.loads(shown(io.StringIO(), FAILED, quiet=True)) == FAILED
 
 
 def test_without_a_note_there_is_no_empty_line() -> None:
-    text = told(Terminal(), START | {"data": "iris", "note": ""})
+    text = shown(Terminal(), START | {"data": "iris", "note": ""})
     assert len(text.splitlines()) == 2
     assert all(text.splitlines())
 
 
 @pytest.mark.parametrize("stdout", [io.StringIO, Terminal])
-def test_quiet_shows_results_alone(stdout: Any, tmp_path: Path) -> None:
+def test_quiet_shows_only_results(stdout: Any, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    text = told(stdout(), START, EPOCH, DONE, quiet=True, log=str(log))
-    assert text == told(stdout(), DONE)
+    text = shown(stdout(), START, EPOCH, DONE, quiet=True, log=str(log))
+    assert text == shown(stdout(), DONE)
     assert len(log.read_text().splitlines()) == 3
     for result in (STOPPED, DRY):
-        assert told(stdout(), START, result, quiet=True) == told(stdout(), result)
+        assert shown(stdout(), START, result, quiet=True) == shown(stdout(), result)
 
 
 # ---- the log
@@ -207,8 +214,8 @@ def test_quiet_shows_results_alone(stdout: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("stdout", [io.StringIO, Terminal])
 def test_the_log_is_json_whatever_is_shown(stdout: Any, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    told(stdout(), *EVENTS, log=str(log))
-    assert log.read_text() == told(io.StringIO(), *EVENTS)
+    shown(stdout(), *EVENTS, log=str(log))
+    assert log.read_text() == shown(io.StringIO(), *EVENTS)
 
 
 def test_a_line_is_in_the_log_before_the_next_event(tmp_path: Path) -> None:
@@ -221,7 +228,7 @@ def test_a_line_is_in_the_log_before_the_next_event(tmp_path: Path) -> None:
             assert [json.loads(line) for line in lines] == EVENTS[:i]
 
 
-def test_an_error_closes_the_log_and_passes(tmp_path: Path) -> None:
+def test_an_error_closes_the_log_and_propagates(tmp_path: Path) -> None:
     report = Report(str(tmp_path / "log"), stdout=io.StringIO())
     with pytest.raises(KeyboardInterrupt), report:
         raise KeyboardInterrupt
@@ -229,14 +236,14 @@ def test_an_error_closes_the_log_and_passes(tmp_path: Path) -> None:
         report.event(DONE)
 
 
-def test_a_log_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
     with refused(str(tmp_path / "no" / "log"), "No such file", "name another"):
         Report(str(tmp_path / "no" / "log"))
     with refused(f"cannot write log {tmp_path}", "directory", "name another"):
         Report(str(tmp_path))
 
 
-def test_a_full_disk_is_named() -> None:
+def test_a_full_disk_is_a_lost_output() -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("this system has no /dev/full")
     stdout = io.StringIO()
@@ -246,7 +253,7 @@ def test_a_full_disk_is_named() -> None:
     assert stdout.getvalue() == ""
 
 
-def test_output_that_takes_no_more_is_named(tmp_path: Path) -> None:
+def test_the_message_of_a_lost_output_names_the_file(tmp_path: Path) -> None:
     log = tmp_path / "log"
     full = pytest.raises(LostOutputError, match=r"\Acannot write the-pipe: No space left on device")
     with full as caught, Report(str(log), stdout=Full()) as report:
@@ -256,7 +263,7 @@ def test_output_that_takes_no_more_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", ["log", "stdout"])
-def test_what_is_lost_gets_no_more_and_the_other_does(
+def test_after_an_error_only_the_other_output_is_written(
     lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, stdout = tmp_path / "log", io.StringIO() if lost == "log" else Full()
@@ -270,7 +277,7 @@ def test_what_is_lost_gets_no_more_and_the_other_does(
     assert json.loads(text.splitlines()[-1]) == FAILED
 
 
-def test_a_closed_stdout_is_a_quiet_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_stdout_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", None)
     log = tmp_path / "log"
     with Report(str(log)) as report:
@@ -283,13 +290,13 @@ def test_a_closed_stdout_is_a_quiet_one(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def steps(report: Report, first: int, last: int) -> None:
-    """The bar is drawn anew after a tenth of a second at the earliest."""
+    """The bar is redrawn after a tenth of a second at the earliest."""
     for step in range(first, last + 1):
         report.progress(step, 8, step / 16)
         time.sleep(0.12)
 
 
-def test_a_terminal_gets_a_bar_that_goes_away() -> None:
+def test_a_terminal_gets_a_bar_that_is_removed() -> None:
     stdout = Terminal()
     with Report(stdout=stdout) as report:
         steps(report, 1, 3)
@@ -300,7 +307,7 @@ def test_a_terminal_gets_a_bar_that_goes_away() -> None:
         report.end_progress()
         report.end_progress()
         ended = stdout.getvalue()
-        steps(report, 4, 5)  # a bar of its own, which goes on where the last one was
+        steps(report, 4, 5)  # a new bar continues from the old one
         assert "| 5/8 " in stdout.getvalue().removeprefix(ended)
     assert stdout.getvalue().endswith("\r")
 
@@ -308,7 +315,7 @@ def test_a_terminal_gets_a_bar_that_goes_away() -> None:
 @pytest.mark.parametrize(
     ("stdout", "quiet"), [(io.StringIO, False), (io.StringIO, True), (Terminal, True)]
 )
-def test_elsewhere_there_is_no_bar(
+def test_no_bar_without_a_terminal_or_with_quiet(
     stdout: Any, quiet: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = stdout()

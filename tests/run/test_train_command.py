@@ -1,4 +1,4 @@
-"""The command: what it refuses."""
+"""The command: unusable arguments."""
 
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,9 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "relative module": ("--model .models:make", ("'.models:make'", "package.module:function")),
     "function": ("--model own_package.models:mak", ("own_package.models", "'mak'")),
     "no function": ("--model own_package.models:number", ("'int' object is not callable",)),
-    "instance": ("--model own_package.models:instance", ("a model itself", "function")),
+    "instance": ("--model own_package.models:instance", ("is an nn.Module", "function")),
     "arguments": ("--model own_package.models:wide", ("without arguments", "'width'")),
-    "no module": ("--model own_package.models:none", ("no nn.Module", "[1, 2]")),
+    "no module": ("--model own_package.models:none", ("must return an nn.Module", "[1, 2]")),
     "too large": ("--model mlp:10000000-10000000", ("out of memory", "smaller model")),
     # data
     "data": ("--data cifar", ("'cifar'", "iris", "FILE.npz")),
@@ -73,11 +73,13 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
 @pytest.mark.parametrize("more", [(), ("--dry-run",)], ids=["run", "dry"])
-def test_unusable_input_gives_one_line(command: Command, case: Any, more: tuple[str]) -> None:
+def test_unusable_arguments_are_a_one_line_error(
+    command: Command, case: Any, more: tuple[str]
+) -> None:
     text, words = case
-    told = command(*text.split(" "), *more)
-    assert (told.status, told.out) == (2, "")
-    line = told.err.removesuffix("\n")
+    completed = command(*text.split(" "), *more)
+    assert (completed.status, completed.out) == (2, "")
+    line = completed.err.removesuffix("\n")
     assert line.startswith("nnmpi.train: ")
     assert len(line.splitlines()) == 1
     assert [word for word in words if word not in line] == [], line
@@ -100,7 +102,7 @@ OVERWRITES: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("case", OVERWRITES.values(), ids=OVERWRITES)
-def test_no_output_overwrites_a_file_of_the_run(
+def test_outputs_do_not_overwrite_files_of_the_run(
     command: Command, case: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text, option = case
@@ -110,12 +112,12 @@ def test_no_output_overwrites_a_file_of_the_run(
     Path("link").symlink_to("iris.safetensors")
     Path("hard").hardlink_to("iris.safetensors")
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
-    told = command(*IRIS, *text.split())
-    assert (told.status, told.out) == (2, "")
-    assert f"is the file of {option} too; name another" in told.err
+    completed = command(*IRIS, *text.split())
+    assert (completed.status, completed.out) == (2, "")
+    assert f"is also the file of {option}; name another" in completed.err
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 
 
-def test_a_log_may_be_called_what_a_data_set_is(command: Command) -> None:
+def test_a_log_may_have_the_name_of_a_data_set(command: Command) -> None:
     for _ in range(2):
         assert command(*IRIS, "--steps", "1", "--log", "iris").status == 0

@@ -1,4 +1,4 @@
-"""`mpirun -n N python -m nnmpi.train`, as a user starts it."""
+"""`mpirun -n N python -m nnmpi.train`."""
 
 import json
 import os
@@ -28,24 +28,24 @@ MPIS = [
 ]
 
 
-def events(told: Ended) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in told.out.splitlines()]
+def events(completed: Ended) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in completed.out.splitlines()]
 
 
 def ours(text: str) -> list[str]:
-    """The lines that do not come from the launcher."""
+    """The lines that are not the launcher's."""
     return [line for line in text.splitlines() if "nnmpi" in line]
 
 
 @pytest.mark.parametrize("python", MPIS)
-def test_ranks_fill_dp_and_one_of_them_tells(python: str, tmp_path: Path) -> None:
+def test_all_ranks_train_and_the_first_prints(python: str, tmp_path: Path) -> None:
     log, saved = tmp_path / "run.jsonl", tmp_path / "m.safetensors"
     whole = ("--dtype", "float64", "--log", str(log), "--save", str(saved))
-    told = run(3, *TRAIN, *SMALL, *whole, python=python)
-    assert told.status == 0, told
-    assert [e["event"] for e in events(told)] == ["start", "epoch", "epoch", "epoch", "done"]
-    assert log.read_text() == told.out
-    done = events(told)[-1]
+    completed = run(3, *TRAIN, *SMALL, *whole, python=python)
+    assert completed.status == 0, completed
+    assert [e["event"] for e in events(completed)] == ["start", "epoch", "epoch", "epoch", "done"]
+    assert log.read_text() == completed.out
+    done = events(completed)[-1]
     assert (done["ranks"], done["layout"]) == (3, {"dp": 3, "pp": 1, "tp": 1})
     wanted = {"loss", "accuracy", "epochs", "steps", "seconds", "samples_per_second"}
     assert wanted <= done.keys()
@@ -76,36 +76,38 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
-def test_unusable_arguments_give_one_line_on_one_rank(case: Any) -> None:
+def test_unusable_arguments_are_a_one_line_error_of_one_rank(case: Any) -> None:
     more, words = case
-    told = run(2, *TRAIN, *SMALL, *more)
-    assert told.status == 2, told
-    assert told.out == ""
-    assert len(ours(told.err)) == 1, told.err
-    assert words in told.err
+    completed = run(2, *TRAIN, *SMALL, *more)
+    assert completed.status == 2, completed
+    assert completed.out == ""
+    assert len(ours(completed.err)) == 1, completed.err
+    assert words in completed.err
 
 
-def test_a_layout_that_cannot_be_built_gives_one_line() -> None:
-    told = run(2, *TRAIN, *SMALL, "--progress", "thread", env={"MPI4PY_RC_THREAD_LEVEL": "single"})
-    assert told.status == 2, told
-    assert len(ours(told.err)) == 1, told.err
-    assert "use --progress poll" in told.err
+def test_a_layout_that_cannot_be_built_is_a_one_line_error() -> None:
+    completed = run(
+        2, *TRAIN, *SMALL, "--progress", "thread", env={"MPI4PY_RC_THREAD_LEVEL": "single"}
+    )
+    assert completed.status == 2, completed
+    assert len(ours(completed.err)) == 1, completed.err
+    assert "use --progress poll" in completed.err
 
 
 def test_help_is_printed_once() -> None:
-    told = run(2, *TRAIN, "--help")
-    assert told.status == 0
-    assert told.out.count("usage:") == 1
+    completed = run(2, *TRAIN, "--help")
+    assert completed.status == 0
+    assert completed.out.count("usage:") == 1
 
 
-def test_a_file_that_one_rank_cannot_read_ends_all(tmp_path: Path) -> None:
-    """Each rank reads the data itself, here by a name of its own."""
+def test_a_file_that_one_rank_cannot_read_ends_all_ranks(tmp_path: Path) -> None:
+    """Each rank reads its own file; that of rank 1 is missing."""
     script = tmp_path / "job.py"
     script.write_text(ONE_LACKS_ITS_FILE)
-    told = run(3, script)
-    assert told.status == 2, told
-    assert len(ours(told.err)) == 1, told.err
-    assert "nowhere-1.npz" in told.err
+    completed = run(3, script)
+    assert completed.status == 2, completed
+    assert len(ours(completed.err)) == 1, completed.err
+    assert "nowhere-1.npz" in completed.err
 
 
 ONE_LACKS_ITS_FILE = """
@@ -121,12 +123,12 @@ sys.exit(main(["--model", "mlp:4-4", "--data", name, "--epochs", "1"]))
 """
 
 
-def test_what_fails_on_one_rank_alone_ends_all(tmp_path: Path) -> None:
+def test_an_error_of_one_rank_ends_all_ranks(tmp_path: Path) -> None:
     (tmp_path / "fails.py").write_text(ONE_FAILS)
     more = ("--model", "fails:build", "--data", "iris")
-    told = run(3, *TRAIN, *more, env={"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.getcwd()}"})
-    assert told.status not in (0, None), told
-    assert "rank 1: on the second step" in told.err
+    completed = run(3, *TRAIN, *more, env={"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.getcwd()}"})
+    assert completed.status not in (0, None), completed
+    assert "rank 1: on the second step" in completed.err
 
 
 ONE_FAILS = """
@@ -160,7 +162,7 @@ class Partial(nn.Linear):
         return super().forward(x) * (1 + 0.1 * world().rank)
 
 class Leaves(nn.Linear):
-    "Takes the folder away into which the model is to be saved."
+    "Removes the directory of --save."
     def __init__(self):
         super().__init__(4, 3)
 
@@ -172,7 +174,7 @@ class Leaves(nn.Linear):
 
 
 def of_package(folder: Path, ranks: int, name: str, *more: str) -> Ended:
-    """A run of one of these models, in a folder of its own."""
+    """A run of one of the models of PACKAGE, in a new directory."""
     (folder / "models_of_ranks.py").write_text(PACKAGE)
     script = folder / "job.py"
     script.write_text(
@@ -185,39 +187,39 @@ def of_package(folder: Path, ranks: int, name: str, *more: str) -> Ended:
     return run(ranks, script, *model, *more)
 
 
-def test_a_difference_that_verify_finds_gives_one_line(tmp_path: Path) -> None:
-    told = of_package(tmp_path, 2, "Partial", "--verify", "--save", "m.safetensors")
-    assert told.status == 1, told
-    (line,) = ours(told.err)
+def test_a_difference_that_verify_finds_is_a_one_line_error(tmp_path: Path) -> None:
+    completed = of_package(tmp_path, 2, "Partial", "--verify", "--save", "m.safetensors")
+    assert completed.status == 1, completed
+    (line,) = ours(completed.err)
     assert line.startswith("nnmpi.train: step 1: loss of the layout differ from those of one rank")
-    assert [e["event"] for e in events(told)] == ["start", "verify", "failed"]
+    assert [e["event"] for e in events(completed)] == ["start", "verify", "failed"]
     assert not (tmp_path / "m.safetensors").exists()
 
 
-def test_a_model_that_cannot_be_saved_gives_one_line(tmp_path: Path) -> None:
-    """In the end, when the other ranks have nothing left to wait for."""
+def test_a_model_that_cannot_be_saved_is_a_one_line_error(tmp_path: Path) -> None:
+    """The directory of --save is removed during the run."""
     (tmp_path / "folder").mkdir()
-    told = of_package(tmp_path, 2, "Leaves", "--save", "folder/m.safetensors")
-    assert told.status == 1, told
-    (line,) = ours(told.err)
+    completed = of_package(tmp_path, 2, "Leaves", "--save", "folder/m.safetensors")
+    assert completed.status == 1, completed
+    (line,) = ours(completed.err)
     assert line.startswith("nnmpi.train: cannot save folder/m.safetensors: ")
-    assert events(told)[-1]["event"] == "failed"
+    assert events(completed)[-1]["event"] == "failed"
 
 
-def test_a_dry_run_is_told_once() -> None:
-    told = run(3, *TRAIN, *SMALL, "--dry-run")
-    assert (told.status, ours(told.err)) == (0, []), told
-    (event,) = events(told)
+def test_a_dry_run_is_printed_once() -> None:
+    completed = run(3, *TRAIN, *SMALL, "--dry-run")
+    assert (completed.status, ours(completed.err)) == (0, []), completed
+    (event,) = events(completed)
     assert event["event"] == "dry-run"
     assert event["gradient_bytes"] == 4 * event["parameter_bytes"]
 
 
-def test_options_that_differ_give_one_line(tmp_path: Path) -> None:
+def test_options_that_differ_are_a_one_line_error(tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(ANOTHER_RATE)
-    told = run(3, script, *SMALL)
-    assert told.status == 2, told
-    (line,) = ours(told.err)
+    completed = run(3, script, *SMALL)
+    assert completed.status == 2, completed
+    (line,) = ours(completed.err)
     assert line.startswith("nnmpi.train: rank 1 differs from rank 0 in lr (0.01); start all ranks")
 
 
@@ -231,7 +233,7 @@ sys.exit(main([*sys.argv[1:], "--lr", "0.01" if world().rank == 1 else "0.02"]))
 
 @pytest.fixture
 def job(tmp_path: Path) -> Any:
-    """A run of three ranks that would take long; ended whatever happens."""
+    """A long run of three ranks, which is killed after the test."""
     log = tmp_path / "run.jsonl"
     saved = tmp_path / "m.safetensors"
     more = ("--epochs", "100000", "--log", str(log), "--save", str(saved))
@@ -256,12 +258,12 @@ def job(tmp_path: Path) -> Any:
 
 
 def ranks_of(job: subprocess.Popen[str]) -> list[int]:
-    """Its Python processes."""
+    """The processes of its ranks."""
     found = []
     for process in descendants(job.pid):
         command = ["ps", "-o", "args=", "-p", str(process)]
-        told = subprocess.run(command, check=False, capture_output=True)
-        if b"nnmpi.train" in told.stdout:
+        completed = subprocess.run(command, check=False, capture_output=True)
+        if b"nnmpi.train" in completed.stdout:
             found.append(process)
     return found
 

@@ -1,4 +1,4 @@
-"""The command as a process: on a terminal, on a full disk, and when Ctrl-C is pressed."""
+"""The command as a process: terminal, Ctrl-C, closed pipe, full disk."""
 
 import fcntl
 import json
@@ -27,9 +27,9 @@ from nnmpi.nn.models import iris_mlp, mlp
 IRIS = ("--model", "iris-mlp", "--data", "iris")
 LONG = ("--model", "mlp:20-8-3", "--data", "synthetic:20:3:50000", "--epochs", "100000")
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 60.0  # seconds
-# python -m nnmpi.train, also where the tests run in the background, deaf to Ctrl-C
-HEEDS_CTRL_C = """
+TIMEOUT = 60.0  # seconds
+# python -m nnmpi.train with SIGINT enabled: processes in the background inherit that it is ignored
+WITH_SIGINT = """
 import runpy, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 runpy.run_module("nnmpi.train", run_name="__main__", alter_sys=True)
@@ -45,12 +45,12 @@ class Stuck(nn.Linear):
 
     def forward(self, x):
         if self.training:
-            Path("under-way").touch()
+            Path("training").touch()
             time.sleep(600)
         return super().forward(x)
 
 def slow():
-    Path("under-way").touch()
+    Path("training").touch()
     time.sleep(600)
 """
 
@@ -70,16 +70,16 @@ def run(folder: Path, *arguments: str, **options: Any) -> subprocess.CompletedPr
         stderr=subprocess.PIPE,
         text=True,
         check=False,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         **options,
     )
 
 
 @contextmanager
 def started(folder: Path, *arguments: str, **files: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """The command under way; whatever happens, it is over when the block is."""
+    """The running command, which is killed at the end of the block."""
     process = subprocess.Popen(
-        [sys.executable, "-c", HEEDS_CTRL_C, *arguments], cwd=folder, env=environment(), **files
+        [sys.executable, "-c", WITH_SIGINT, *arguments], cwd=folder, env=environment(), **files
     )
     try:
         yield process
@@ -89,35 +89,35 @@ def started(folder: Path, *arguments: str, **files: Any) -> Iterator[subprocess.
 
 
 def wait_for(what: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while not what():
-        assert time.monotonic() < end, "it took too long"
+        assert time.monotonic() < end, "timeout"
         time.sleep(0.02)
 
 
 # ---- as a process
 
 
-def test_a_process_says_what_is_wrong_and_exits_with_2(tmp_path: Path) -> None:
-    told = run(tmp_path, "--epochs", "0")
+def test_unusable_arguments_have_status_2(tmp_path: Path) -> None:
+    completed = run(tmp_path, "--epochs", "0")
     words = "nnmpi.train: epochs 0 must be at least 1\n"
-    assert (told.returncode, told.stdout, told.stderr) == (2, "", words)
+    assert (completed.returncode, completed.stdout, completed.stderr) == (2, "", words)
 
 
-def test_without_cuda_there_is_no_cuda_device(tmp_path: Path) -> None:
-    told = run(tmp_path, "--device", "cuda", env={"CUDA_VISIBLE_DEVICES": ""})
-    assert (told.returncode, told.stdout) == (2, "")
-    assert re.fullmatch(r"nnmpi\.train: no CUDA device: .*; use --device cpu\n", told.stderr)
+def test_a_missing_cuda_device_is_an_error(tmp_path: Path) -> None:
+    completed = run(tmp_path, "--device", "cuda", env={"CUDA_VISIBLE_DEVICES": ""})
+    assert (completed.returncode, completed.stdout) == (2, "")
+    assert re.fullmatch(r"nnmpi\.train: no CUDA device: .*; use --device cpu\n", completed.stderr)
 
 
-def test_a_model_may_be_a_module_of_the_directory(tmp_path: Path) -> None:
+def test_a_model_may_come_from_a_module_in_the_directory(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("from nnmpi.nn.models import iris_mlp as build")
     own, known = (
         run(tmp_path, "--model", model, "--data", "iris", "--quiet")
         for model in ("mine:build", "iris-mlp")
     )
     assert (own.returncode, own.stderr) == (0, "")
-    one, other = (json.loads(told.stdout)["parameters_sha256"] for told in (own, known))
+    one, other = (json.loads(completed.stdout)["parameters_sha256"] for completed in (own, known))
     assert one == other
 
 
@@ -125,23 +125,23 @@ def test_a_model_may_be_a_module_of_the_directory(tmp_path: Path) -> None:
 
 
 def seen(terminal: int) -> str:
-    """What a terminal shows until nobody writes to it any more."""
-    text, end = b"", time.monotonic() + PATIENCE
+    """Everything that is written to a terminal until its last writer closes it."""
+    text, end = b"", time.monotonic() + TIMEOUT
     while time.monotonic() < end:
         if not select.select([terminal], [], [], 1.0)[0]:
             continue
         try:
             piece = os.read(terminal, 65536)
-        except OSError:  # Linux's way of saying that it is over
+        except OSError:  # the end of file on Linux
             return text.decode()
         if not piece:
             return text.decode()
         text += piece
-    raise AssertionError("it took too long")
+    raise AssertionError("timeout")
 
 
 @pytest.mark.parametrize("piped", ["none", "stderr", "stdout"])
-def test_a_terminal_gets_a_bar_and_words(tmp_path: Path, piped: str) -> None:
+def test_a_terminal_gets_a_bar_and_text(tmp_path: Path, piped: str) -> None:
     ours, theirs = pty.openpty()
     try:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
@@ -151,7 +151,7 @@ def test_a_terminal_gets_a_bar_and_words(tmp_path: Path, piped: str) -> None:
         with started(tmp_path, *IRIS, "--epochs", "2", "--log", "log", **files) as process:
             os.close(theirs)
             text = seen(ours)
-            assert process.wait(PATIENCE) == 0
+            assert process.wait(TIMEOUT) == 0
     finally:
         os.close(ours)
     words = "" if piped == "none" else (tmp_path / "piped").read_text()
@@ -170,7 +170,7 @@ def test_a_terminal_gets_a_bar_and_words(tmp_path: Path, piped: str) -> None:
 # ---- Ctrl-C
 
 
-def test_ctrl_c_ends_after_a_step_and_saves(tmp_path: Path) -> None:
+def test_ctrl_c_stops_after_a_step_and_saves(tmp_path: Path) -> None:
     with (
         (tmp_path / "out").open("wb") as out,
         (tmp_path / "err").open("wb") as err,
@@ -178,7 +178,7 @@ def test_ctrl_c_ends_after_a_step_and_saves(tmp_path: Path) -> None:
     ):
         wait_for(lambda: b'"epoch"' in (tmp_path / "out").read_bytes())
         process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE) == 130
+        assert process.wait(TIMEOUT) == 130
     assert (tmp_path / "err").read_text() == ""
     events = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
     assert [e["event"] for e in events] == ["start", *["epoch"] * (len(events) - 2), "stopped"]
@@ -188,7 +188,7 @@ def test_ctrl_c_ends_after_a_step_and_saves(tmp_path: Path) -> None:
     assert parameters_sha256(model) == events[-1]["parameters_sha256"]
 
 
-def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
+def test_a_second_ctrl_c_interrupts_at_once(tmp_path: Path) -> None:
     (tmp_path / "stuck.py").write_text(STUCK)
     arguments = ("--model", "stuck:Stuck", "--data", "iris", "--save", "m.safetensors")
     arguments += ("--log", "log")
@@ -196,43 +196,43 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
         (tmp_path / "err").open("wb") as err,
         started(tmp_path, *arguments, stdout=subprocess.DEVNULL, stderr=err) as process,
     ):
-        wait_for((tmp_path / "under-way").exists)
+        wait_for((tmp_path / "training").exists)
         process.send_signal(signal.SIGINT)
         with pytest.raises(subprocess.TimeoutExpired):  # the step goes on
             process.wait(1.0)
         process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE) == 130
+        assert process.wait(TIMEOUT) == 130
     assert (tmp_path / "err").read_text() == "nnmpi.train: interrupted; nothing was saved\n"
     assert not (tmp_path / "m.safetensors").exists()
     last = json.loads((tmp_path / "log").read_text().splitlines()[-1])
     assert last == {"event": "failed", "error": "KeyboardInterrupt", "steps": 0}
 
 
-def test_ctrl_c_before_the_first_step_ends_at_once(tmp_path: Path) -> None:
+def test_ctrl_c_before_the_first_step_interrupts_at_once(tmp_path: Path) -> None:
     (tmp_path / "stuck.py").write_text(STUCK)
     with (
         (tmp_path / "err").open("wb") as err,
         started(tmp_path, "--model", "stuck:slow", stderr=err) as process,
     ):
-        wait_for((tmp_path / "under-way").exists)
+        wait_for((tmp_path / "training").exists)
         process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE) == 130
+        assert process.wait(TIMEOUT) == 130
     assert (tmp_path / "err").read_text() == "nnmpi.train: interrupted before the first step\n"
 
 
-# ---- no room
+# ---- outputs that fail
 
 
-def test_a_reader_that_goes_ends_the_run_without_a_word(tmp_path: Path) -> None:
+def test_a_closed_pipe_ends_the_run_without_a_message(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    told = run(tmp_path, *IRIS, "--save", "m.safetensors", stdout=writer)
+    completed = run(tmp_path, *IRIS, "--save", "m.safetensors", stdout=writer)
     os.close(writer)
-    assert (told.returncode, told.stderr) == (1, "")
+    assert (completed.returncode, completed.stderr) == (1, "")
     assert not (tmp_path / "m.safetensors").exists()
 
 
-def test_what_is_trained_is_saved_when_its_reader_goes(tmp_path: Path) -> None:
+def test_the_model_is_saved_when_a_pipe_is_closed(tmp_path: Path) -> None:
     arguments = (*LONG, "--save", "m.safetensors", "--log", "log")
     err = (tmp_path / "err").open("wb")
     with err, started(tmp_path, *arguments, stdout=subprocess.PIPE, stderr=err) as process:
@@ -240,7 +240,7 @@ def test_what_is_trained_is_saved_when_its_reader_goes(tmp_path: Path) -> None:
         assert b"start" in process.stdout.readline()
         assert b"epoch" in process.stdout.readline()
         process.stdout.close()
-        assert process.wait(PATIENCE) == 1
+        assert process.wait(TIMEOUT) == 1
     assert (tmp_path / "err").read_text() == ""
     *_, epoch, failed = map(json.loads, (tmp_path / "log").read_text().splitlines())
     assert (epoch["event"], failed["event"]) == ("epoch", "failed")
@@ -253,37 +253,37 @@ def test_what_is_trained_is_saved_when_its_reader_goes(tmp_path: Path) -> None:
     )
 
 
-def test_a_closed_stdout_is_a_quiet_one(tmp_path: Path) -> None:
-    told = subprocess.run(
+def test_a_closed_stdout_is_ignored(tmp_path: Path) -> None:
+    completed = subprocess.run(
         ["sh", "-c", 'exec "$0" -m nnmpi.train "$@" >&-', sys.executable, *IRIS, "--log", "log"],
         cwd=tmp_path,
         env=environment(),
         stderr=subprocess.PIPE,
         text=True,
         check=False,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
     )
-    assert (told.returncode, told.stderr) == (0, "")
+    assert (completed.returncode, completed.stderr) == (0, "")
     assert json.loads((tmp_path / "log").read_text().splitlines()[-1])["event"] == "done"
 
 
 @pytest.mark.parametrize("target", ["stdout", "log"])
-def test_a_full_disk_gives_one_line(tmp_path: Path, target: str) -> None:
+def test_a_full_disk_is_a_one_line_error(tmp_path: Path, target: str) -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("this system has no /dev/full")
     with open("/dev/full", "wb") as full:
         if target == "stdout":
-            told, name = run(tmp_path, *IRIS, stdout=full), "<stdout>"
+            completed, name = run(tmp_path, *IRIS, stdout=full), "<stdout>"
         else:
-            told, name = run(tmp_path, *IRIS, "--log", "/dev/full"), "/dev/full"
-            failed = json.loads(told.stdout)
+            completed, name = run(tmp_path, *IRIS, "--log", "/dev/full"), "/dev/full"
+            failed = json.loads(completed.stdout)
             assert (failed["event"], failed["steps"]) == ("failed", 0)
-    assert told.returncode == 1
-    assert told.stderr == f"nnmpi.train: cannot write {name}: No space left on device\n"
+    assert completed.returncode == 1
+    assert completed.stderr == f"nnmpi.train: cannot write {name}: No space left on device\n"
 
 
-def test_no_room_for_the_model_leaves_the_old_file(tmp_path: Path) -> None:
-    """A limit on the size of files stands for a full disk."""
+def test_a_full_disk_leaves_the_old_model(tmp_path: Path) -> None:
+    """A limit on the size of files acts as a full disk."""
     path = tmp_path / "m.safetensors"
     nnmpi.save(iris_mlp().state_dict(), path)
     before = path.read_bytes()
@@ -291,26 +291,26 @@ def test_no_room_for_the_model_leaves_the_old_file(tmp_path: Path) -> None:
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); "
         "from nnmpi.train import main; sys.exit(main(sys.argv[1:]))"
     )
-    told = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code, *IRIS, "--save", str(path)],
         env=environment(),
         capture_output=True,
         text=True,
         check=False,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
     )
-    assert told.returncode == 1
-    events = [json.loads(line)["event"] for line in told.stdout.splitlines()]
+    assert completed.returncode == 1
+    events = [json.loads(line)["event"] for line in completed.stdout.splitlines()]
     assert events[-2:] == ["epoch", "failed"]
-    assert re.fullmatch(r"nnmpi\.train: cannot save .*: File too large; name.*\n", told.stderr)
+    assert re.fullmatch(r"nnmpi\.train: cannot save .*: File too large; name.*\n", completed.stderr)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_no_permission_is_told_before_training(
+def test_missing_permission_is_an_error_before_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Root may write anywhere, so that the answer of the system is made up here."""
+    """os.access is replaced, because root may write anywhere."""
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
     assert train.main([*IRIS, "--save", str(tmp_path / "m.safetensors")]) == 2
     out, err = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""The command: what it prints, and that it is the trainer and nothing else."""
+"""The command: its output, its files, and that it gives the result of a Trainer."""
 
 from pathlib import Path
 
@@ -16,13 +16,13 @@ from nnmpi.run.report import Report
 # ---- what it prints
 
 
-def test_a_line_is_an_object_and_the_log_has_the_same_lines(command: Command) -> None:
-    told = command(*IRIS, "--epochs", "3", "--log", "run.jsonl")
-    assert (told.status, told.err) == (0, "")
-    assert Path("run.jsonl").read_text() == told.out
-    assert told.out.replace("\n", "").isprintable()
-    assert [e["event"] for e in told.events] == ["start", "epoch", "epoch", "epoch", "done"]
-    start, *epochs, done = told.events
+def test_stdout_and_log_get_a_json_object_a_line(command: Command) -> None:
+    completed = command(*IRIS, "--epochs", "3", "--log", "run.jsonl")
+    assert (completed.status, completed.err) == (0, "")
+    assert Path("run.jsonl").read_text() == completed.out
+    assert completed.out.replace("\n", "").isprintable()
+    assert [e["event"] for e in completed.events] == ["start", "epoch", "epoch", "epoch", "done"]
+    start, *epochs, done = completed.events
     assert (start["model"], start["data"], start["parameters"]) == ("iris-mlp", "iris", 403)
     assert [(e["epoch"], e["steps"]) for e in epochs] == [(1, 2), (2, 4), (3, 6)]
     assert done.keys() >= {"loss", "accuracy", "seconds", "samples_per_second"}
@@ -32,17 +32,17 @@ def test_a_line_is_an_object_and_the_log_has_the_same_lines(command: Command) ->
     assert all(done[key] == epochs[-1][key] for key in ("loss", "accuracy", "test_loss"))
 
 
-def test_quiet_prints_the_result_alone(command: Command) -> None:
-    told = command(*IRIS, "--epochs", "3", "--quiet", "--log", "run.jsonl")
-    assert [e["event"] for e in told.events] == ["done"]
-    assert Path("run.jsonl").read_text().endswith(told.out)
+def test_quiet_prints_only_the_result(command: Command) -> None:
+    completed = command(*IRIS, "--epochs", "3", "--quiet", "--log", "run.jsonl")
+    assert [e["event"] for e in completed.events] == ["done"]
+    assert Path("run.jsonl").read_text().endswith(completed.out)
     assert len(Path("run.jsonl").read_text().splitlines()) == 5
 
 
 def test_steps_end_the_run(command: Command) -> None:
-    told = command(*IRIS, "--steps", "3")
-    assert [e["steps"] for e in told.events] == [3, 2, 3, 3]
-    assert told.events[-1]["epochs"] == 2
+    completed = command(*IRIS, "--steps", "3")
+    assert [e["steps"] for e in completed.events] == [3, 2, 3, 3]
+    assert completed.events[-1]["epochs"] == 2
 
 
 def test_equal_commands_give_equal_parameters(command: Command) -> None:
@@ -55,28 +55,28 @@ def test_equal_commands_give_equal_parameters(command: Command) -> None:
     assert len({sha(), *(sha(*other.split()) for other in others)}) == 1 + len(others)
 
 
-def test_the_command_is_the_trainer(command: Command) -> None:
+def test_the_command_gives_the_result_of_a_trainer(command: Command) -> None:
     Path("run.toml").write_text('model = "own_package.models:make"\n[training]\nepochs = 5\nlr=0.1')
-    told = command("--config", "run.toml", "--data", "own.npz", "--epochs", "2", "--seed", "4")
-    assert (told.status, told.err) == (0, "")
+    completed = command("--config", "run.toml", "--data", "own.npz", "--epochs", "2", "--seed", "4")
+    assert (completed.status, completed.err) == (0, "")
     own = np.load("own.npz")
     data = nnmpi.data.from_arrays(own["x"], own["y"], seed=4, name="own.npz")
     trainer = Trainer(Config(epochs=2, lr=0.1, seed=4, quiet=True), build=iris_mlp, data=data)
-    result, done = trainer.fit(), told.events[-1]
+    result, done = trainer.fit(), completed.events[-1]
     for key in ("parameters_sha256", "loss", "test_loss", "accuracy", "steps", "epochs"):
         assert result[key] == done[key], key
-    assert told.events[0]["model"] == "own_package.models:make"
+    assert completed.events[0]["model"] == "own_package.models:make"
 
 
 # ---- a dry run
 
 
-def test_a_dry_run_tells_what_a_run_would_take(command: Command) -> None:
-    told = command(*IRIS, "--dry-run", "--save", "m.safetensors", "--log", "run.jsonl")
-    assert (told.status, told.err) == (0, "")
+def test_a_dry_run_prints_memory_and_steps(command: Command) -> None:
+    completed = command(*IRIS, "--dry-run", "--save", "m.safetensors", "--log", "run.jsonl")
+    assert (completed.status, completed.err) == (0, "")
     assert not Path("m.safetensors").exists()
-    assert Path("run.jsonl").read_text() == told.out
-    (event,) = told.events
+    assert Path("run.jsonl").read_text() == completed.out
+    (event,) = completed.events
     assert event["event"] == "dry-run"
     assert event["parameters"] == 4 * 50 + 50 + 50 * 3 + 3 == 403
     assert event["parameter_bytes"] == event["gradient_bytes"] == 403 * 4
@@ -92,23 +92,23 @@ def test_a_dry_run_tells_what_a_run_would_take(command: Command) -> None:
 
 
 def test_a_dry_run_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """Running statistics are where they were, and training goes as without it."""
-    plain, asked = (Trainer(Config(steps=3, quiet=True)) for _ in range(2))
-    before = asked.model.state_dict()
-    summary(asked)
-    for name, array in asked.model.state_dict().items():
+    """Neither running statistics nor the result of a later run."""
+    plain, inspected = (Trainer(Config(steps=3, quiet=True)) for _ in range(2))
+    before = inspected.model.state_dict()
+    summary(inspected)
+    for name, array in inspected.model.state_dict().items():
         np.testing.assert_array_equal(array, before[name], err_msg=name)
-    assert asked.step == 0
-    assert not any(p.has_grad for p in asked.model.parameters())
-    assert asked.fit()["parameters_sha256"] == plain.fit()["parameters_sha256"]
+    assert inspected.step == 0
+    assert not any(p.has_grad for p in inspected.model.parameters())
+    assert inspected.fit()["parameters_sha256"] == plain.fit()["parameters_sha256"]
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
 # ---- files
 
 
-def test_a_saved_model_goes_on_where_it_was(command: Command) -> None:
-    """A step at a rate of 1e-30 leaves every parameter as it was loaded."""
+def test_training_continues_from_a_saved_model(command: Command) -> None:
+    """A step with a learning rate of 1e-30 changes no parameter."""
     first = command(*IRIS, "--save", "m.safetensors").events[-1]
     again = command(*IRIS, "--load", "m.safetensors", "--lr", "1e-30", "--steps", "1").events[-1]
     for key in ("parameters_sha256", "accuracy", "test_loss"):
@@ -124,7 +124,7 @@ def test_a_saved_model_goes_on_where_it_was(command: Command) -> None:
 # ---- runs that fail
 
 
-def test_a_run_that_outgrows_memory_gives_one_line(
+def test_out_of_memory_is_a_one_line_error(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fit(trainer: Trainer, report: Report) -> None:
@@ -135,26 +135,26 @@ def test_a_run_that_outgrows_memory_gives_one_line(
     assert command(*IRIS) == (1, "", line)
 
 
-def test_a_step_that_fails_gives_one_line_and_saves_what_is_trained(command: Command) -> None:
-    """There is one sample in the last batch of 7 * 17 + 1."""
+def test_a_step_that_fails_is_a_one_line_error_and_the_model_is_saved(command: Command) -> None:
+    """120 = 7 * 17 + 1 samples: the last batch has one."""
     picky = ("--model", "own_package.models:picky", "--data", "iris", "--save", "m.safetensors")
-    told = command(*picky, "--batch-size", "17", "--log", "run.jsonl")
-    assert told.status == 1
-    assert len(told.err.splitlines()) == 1
-    assert [e["event"] for e in told.events] == ["start", "failed"]
-    assert told.err == f"nnmpi.train: {told.events[-1]['error']}\n"
-    assert told.events[-1]["steps"] == 7
-    assert Path("run.jsonl").read_text() == told.out
+    completed = command(*picky, "--batch-size", "17", "--log", "run.jsonl")
+    assert completed.status == 1
+    assert len(completed.err.splitlines()) == 1
+    assert [e["event"] for e in completed.events] == ["start", "failed"]
+    assert completed.err == f"nnmpi.train: {completed.events[-1]['error']}\n"
+    assert completed.events[-1]["steps"] == 7
+    assert Path("run.jsonl").read_text() == completed.out
     whole = command(*picky[:-1], "w.safetensors", "--batch-size", "17", "--steps", "7")
     assert whole.status == 0
     assert Path("m.safetensors").read_bytes() == Path("w.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize("more", [(), ("--dry-run",)], ids=["run", "dry"])
-def test_a_first_step_that_fails_is_unusable_input(command: Command, more: tuple[str]) -> None:
+def test_a_first_step_that_fails_has_status_2(command: Command, more: tuple[str]) -> None:
     normed = ("--model", "own_package.models:normed", "--data", "iris", "--save", "m.safetensors")
-    told = command(*normed, "--batch-size", "1", *more)
-    assert (told.status, len(told.err.splitlines())) == (2, 1)
+    completed = command(*normed, "--batch-size", "1", *more)
+    assert (completed.status, len(completed.err.splitlines())) == (2, 1)
     assert not Path("m.safetensors").exists()
 
 
@@ -162,18 +162,18 @@ def test_a_first_step_that_fails_is_unusable_input(command: Command, more: tuple
     ("arguments", "step", "start"),
     [("", 2, "the loss became"), ("--steps 1", 1, "the test loss became")],
 )
-def test_a_loss_that_is_no_number_gives_one_line(
+def test_a_loss_that_is_not_finite_is_a_one_line_error(
     command: Command, arguments: str, step: int, start: str
 ) -> None:
     wild = ("--lr", "1e30", "--save", "m.safetensors", "--log", "run.jsonl")
-    told = command(*IRIS, *wild, *arguments.split())
-    assert told.status == 1
-    assert [e["event"] for e in told.events] == ["start", "failed"]
-    assert told.events[-1]["steps"] == step - (start == "the loss became")
-    assert told.err == f"nnmpi.train: {told.events[-1]['error']}\n"
-    assert told.err.endswith("; nothing was saved\n")
-    assert told.err.startswith(f"nnmpi.train: {start} ")
-    assert f"at step {step} with learning rate 1e+30; try --lr 1e+29, --clip-norm" in told.err
-    assert len(told.err.splitlines()) == 1
+    completed = command(*IRIS, *wild, *arguments.split())
+    assert completed.status == 1
+    assert [e["event"] for e in completed.events] == ["start", "failed"]
+    assert completed.events[-1]["steps"] == step - (start == "the loss became")
+    assert completed.err == f"nnmpi.train: {completed.events[-1]['error']}\n"
+    assert completed.err.endswith("; nothing was saved\n")
+    assert completed.err.startswith(f"nnmpi.train: {start} ")
+    assert f"at step {step} with learning rate 1e+30; try --lr 1e+29, --clip-norm" in completed.err
+    assert len(completed.err.splitlines()) == 1
     assert not Path("m.safetensors").exists()
-    assert Path("run.jsonl").read_text() == told.out
+    assert Path("run.jsonl").read_text() == completed.out

@@ -1,4 +1,4 @@
-"""The trainer as a library: it does what a loop written by hand does, and tells the truth of it."""
+"""The Trainer trains as a loop written by hand, and reports the right metrics."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ def one_pass(step: int, samples: np.ndarray) -> Iterator[None]:
 
 
 def by_hand(c: Config, d: Dataset) -> tuple[nn.Module, float]:
-    """The model that a plain loop trains, and the mean loss of its last epoch."""
+    """The model after a plain loop, and the mean loss of the last epoch."""
     model = digits_cnn()
     model.seed = c.seed
     model.to(c.dtype)
@@ -80,10 +80,10 @@ LOOPS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("options", LOOPS.values(), ids=LOOPS)
-def test_fit_is_the_plain_loop(options: dict[str, Any]) -> None:
-    """Bit for bit, but for clipping: there squares are added in another order.
+def test_fit_equals_a_plain_loop(options: dict[str, Any]) -> None:
+    """Bit for bit, with BatchNorm, dropout, a smaller last batch and evaluations between epochs.
 
-    BatchNorm, dropout and an uneven last batch included, and evaluations between epochs.
+    Clipping adds squares in another order, so that only its last bits differ.
     """
     d, c = images(), Config(epochs=2, batch_size=32, **options)
     trainer = Trainer(c, build=digits_cnn, data=d)
@@ -110,7 +110,7 @@ def test_every_option_of_the_loop_matters() -> None:
 
 
 def test_metrics_are_means_over_samples() -> None:
-    """Not over batches, of which the last is smaller: on sorted labels that is another number."""
+    """Not over batches: the last is smaller, and with sorted labels its loss differs."""
     x, y = rows()
     test = rows(31)
     order = np.argsort(test[1], kind="stable")
@@ -128,8 +128,8 @@ def test_metrics_are_means_over_samples() -> None:
     assert 0 < right < 31
 
 
-def noted(forward: Callable[..., Any], recorded: list[bool]) -> Callable[..., Any]:
-    """The same loss, which also notes whether it is followed by the tape."""
+def recording(forward: Callable[..., Any], recorded: list[bool]) -> Callable[..., Any]:
+    """The same loss, which also records whether its input requires a gradient."""
 
     def f(loss: nn.Module, scores: nnmpi.Tensor, y: Any) -> Any:
         recorded.append(scores.requires_grad)
@@ -138,7 +138,7 @@ def noted(forward: Callable[..., Any], recorded: list[bool]) -> Callable[..., An
     return f
 
 
-def test_evaluation_changes_nothing_but_the_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluation_changes_only_the_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = Trainer(Config(epochs=1), digits_cnn, images())
     assert all(m.training for m in trainer.model.modules())
     fit(trainer)
@@ -146,7 +146,7 @@ def test_evaluation_changes_nothing_but_the_mode(monkeypatch: pytest.MonkeyPatch
     before = trainer.model.state_dict()
     recorded: list[bool] = []
     monkeypatch.setattr(
-        nn.CrossEntropyLoss, "forward", noted(nn.CrossEntropyLoss.forward, recorded)
+        nn.CrossEntropyLoss, "forward", recording(nn.CrossEntropyLoss.forward, recorded)
     )
     found = trainer.evaluate()
     assert recorded == [False]
@@ -186,11 +186,13 @@ def test_clip_norm_bounds_a_step() -> None:
 # ---- time
 
 
-def test_the_first_step_and_evaluations_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_per_second_leaves_out_the_first_step_and_evaluations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = SimpleNamespace(now=0.0)
     for user in ("run.trainer", "metrics"):
-        told = SimpleNamespace(perf_counter=lambda: clock.now)
-        monkeypatch.setattr(f"nnmpi.{user}.time", told)
+        fake = SimpleNamespace(perf_counter=lambda: clock.now)
+        monkeypatch.setattr(f"nnmpi.{user}.time", fake)
 
     class Slow(nn.Module):
         """A step takes 2 seconds, the first one 100, an evaluation of one batch 1000."""

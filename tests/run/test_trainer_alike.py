@@ -1,4 +1,4 @@
-"""Ranks that bring different things are refused before they train."""
+"""Ranks that start from different options, data or models are an error before they train."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,17 +11,17 @@ from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import mlp
-from nnmpi.run.report import Silence
+from nnmpi.run.report import NullReport
 
 
 def changed(part: int, index: tuple[int, ...], n: int = 70) -> tuple[np.ndarray, ...]:
-    """The data with one number another."""
+    """The data with one changed number."""
     arrays = [a[:n].copy() for a in (*rows(), *rows())]
     arrays[part][index] += 1
     return tuple(arrays)
 
 
-def moved() -> nn.Module:
+def shifted() -> nn.Module:
     model = small()
     model[1].bias.data[2] += 1e-3
     return model
@@ -42,18 +42,18 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "verify": ({"options": {"verify": True}}, "verify (True)"),
     "download": ({"options": {"download": True}}, "download (True)"),
     "dry run": ({"options": {"dry_run": True}}, "dry_run (True)"),
-    "length": ({"data": (*rows(63), *rows())}, "the number of samples for training (63); give all"),
-    "label": ({"data": changed(1, (0,))}, "the labels of the samples for training; give all"),
-    "sample": ({"data": changed(0, (5, 2))}, "the samples for training"),
-    "test": ({"data": changed(2, (5, 2))}, "the samples for testing"),
-    "parameters": ({"build": moved}, "the values that 1.bias starts from; let every rank"),
+    "length": ({"data": (*rows(63), *rows())}, "the number of training samples (63); give all"),
+    "label": ({"data": changed(1, (0,))}, "the labels of the training samples; give all"),
+    "sample": ({"data": changed(0, (5, 2))}, "the training samples"),
+    "test": ({"data": changed(2, (5, 2))}, "the test samples"),
+    "parameters": ({"build": shifted}, "the initial values of 1.bias; initialise all ranks"),
     "layers": ({"build": lambda: mlp(6, 9, 3)}, "the names and shapes of parameters and buffers"),
-    "buffers": ({"build": lambda: Tracking(1)}, "the values that net.1.running_mean starts from"),
+    "buffers": ({"build": lambda: Tracking(1)}, "the initial values of net.1.running_mean"),
 }
 
 
-def brought(comm: Comm, name: str) -> Trainer:
-    """Rank 1 brings something else."""
+def made_by(comm: Comm, name: str) -> Trainer:
+    """A Trainer, with other arguments on rank 1."""
     other, _ = CASES[name]
     mine = other if comm.rank == 1 else {}
     build = (lambda: Tracking(0)) if name == "buffers" else small
@@ -68,36 +68,36 @@ def brought(comm: Comm, name: str) -> Trainer:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_differs_is_named(name: str) -> None:
+def test_the_error_names_what_differs(name: str) -> None:
     def rank(comm: Comm) -> type[BaseException]:
-        with pytest.raises((ValueError, OtherRankError)) as told:
-            brought(comm, name)
-        assert f"rank 1 differs from rank 0 in {words}" in str(told.value)
-        return told.type
+        with pytest.raises((ValueError, OtherRankError)) as caught:
+            made_by(comm, name)
+        assert f"rank 1 differs from rank 0 in {words}" in str(caught.value)
+        return caught.type
 
     words = CASES[name][1]
     assert threads.run(3, rank) == [OtherRankError, ValueError, OtherRankError]
 
 
-def test_files_to_write_may_differ(tmp_path: Any) -> None:
+def test_output_files_may_differ(tmp_path: Any) -> None:
     def rank(comm: Comm) -> str:
         own: dict[str, Any] = (
             {"log": str(tmp_path / "log"), "quiet": True} if comm.rank == 1 else {}
         )
-        event = Trainer(replace(Config(steps=2), **own), small, rows(), comm).fit(Silence())
+        event = Trainer(replace(Config(steps=2), **own), small, rows(), comm).fit(NullReport())
         return str(event["event"])
 
     assert threads.run(2, rank) == ["done", "done"]
 
 
-def test_large_data_are_compared_by_a_part_of_their_rows() -> None:
+def test_of_large_data_some_rows_are_compared() -> None:
     """Every k-th row, and all labels."""
     x, y = np.zeros((5000, 1000), "float64"), np.arange(5000) % 2
 
     def rank(comm: Comm) -> None:
         mine = x.copy()
         mine[-1000:, 7] += comm.rank
-        with pytest.raises((ValueError, OtherRankError), match="in the samples for training"):
+        with pytest.raises((ValueError, OtherRankError), match="in the training samples"):
             Trainer(Config(), lambda: nn.Linear(1000, 2), (mine, y, x[:9], y[:9]), comm)
 
     threads.run(2, rank)

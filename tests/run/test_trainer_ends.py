@@ -1,4 +1,4 @@
-"""How a trainer ends: by its steps, by a stop, by an error, and what is left then."""
+"""The end of a run: after its steps, by a stop, by an error; and what is saved."""
 
 import io
 import json
@@ -27,7 +27,7 @@ def test_steps_are_counted_over_epochs(steps: int) -> None:
 
 
 @pytest.mark.parametrize("after", [0, 2])
-def test_stop_ends_after_the_step_under_way(after: int, tmp_path: Path) -> None:
+def test_stop_ends_the_run_after_the_current_step(after: int, tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     trainer = Trainer(Config(batch_size=14, save=str(path)), small, rows())
 
@@ -46,7 +46,7 @@ def test_stop_ends_after_the_step_under_way(after: int, tmp_path: Path) -> None:
         np.testing.assert_array_equal(saved[name], array, err_msg=name)
 
 
-def test_a_run_is_made_once() -> None:
+def test_a_trainer_runs_once() -> None:
     trainer = Trainer(Config(steps=2), small, rows())
     fit(trainer)
     with refused("made 2 of its 2 steps", "make another"):
@@ -59,7 +59,7 @@ def test_a_run_is_made_once() -> None:
 
 
 @pytest.mark.parametrize("weight", [np.nan, 1e38])
-def test_a_loss_that_is_no_number_ends_the_run(weight: float, tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_ends_the_run(weight: float, tmp_path: Path) -> None:
     def wild() -> nn.Module:
         model = small()
         for p in model.parameters():
@@ -78,7 +78,7 @@ def test_a_loss_that_is_no_number_ends_the_run(weight: float, tmp_path: Path) ->
     ]
 
 
-def test_a_run_that_loses_its_output_saves_what_is_trained(tmp_path: Path) -> None:
+def test_a_run_that_loses_its_output_saves_the_model(tmp_path: Path) -> None:
     class Lost(Report):
         def event(self, event: Event) -> None:
             if event["event"] == "epoch":
@@ -95,7 +95,7 @@ def test_a_run_that_loses_its_output_saves_what_is_trained(tmp_path: Path) -> No
 
 
 class Breaks(nn.Linear):
-    """Goes well for one sample, with which a trainer tries it."""
+    """Works for one sample, with which a Trainer checks a model."""
 
     def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
         if len(x) > 1:
@@ -103,7 +103,7 @@ class Breaks(nn.Linear):
         return super().forward(x)
 
 
-def test_an_error_of_the_model_is_the_last_word_of_the_log(tmp_path: Path) -> None:
+def test_an_error_of_the_model_is_the_last_event_of_the_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     trainer = Trainer(Config(), lambda: Breaks(6, 3), rows())
     with pytest.raises(RuntimeError, match="broken"):
@@ -112,7 +112,7 @@ def test_an_error_of_the_model_is_the_last_word_of_the_log(tmp_path: Path) -> No
     assert last == {"event": "failed", "error": "broken", "steps": 0}
 
 
-def test_a_test_loss_that_is_no_number_ends_the_run_too() -> None:
+def test_a_test_loss_that_is_not_finite_ends_the_run() -> None:
     trainer = Trainer(Config(lr=1e30, optimizer="sgd", steps=1), small, rows())
     with pytest.raises(DivergedError, match=r"\Athe test loss became (inf|nan) at step 1 .*1e\+30"):
         fit(trainer)
@@ -120,7 +120,7 @@ def test_a_test_loss_that_is_no_number_ends_the_run_too() -> None:
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_a_run_that_fails_leaves_no_thread(split: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large data are gathered by one, which ends even while somebody still holds its batches."""
+    """A thread gathers large data; it ends even while its generator is still referenced."""
     x = np.zeros((4400, 1000), "float32")
     y = np.arange(4400) % 2
     trainer = Trainer(Config(), lambda: Breaks(1000, 2), (x, y, x, y))

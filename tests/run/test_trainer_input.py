@@ -1,4 +1,4 @@
-"""What a trainer takes: models and data in any form, options that reach every layer."""
+"""Arguments of a Trainer: models and data in any form, options that reach every layer."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ from nnmpi import data as datasets
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import digits_cnn
-from nnmpi.run.report import Silence
+from nnmpi.run.report import NullReport
 
 
 def test_data_may_come_in_any_form() -> None:
@@ -32,11 +32,11 @@ def test_data_may_come_in_any_form() -> None:
     assert named["parameters_sha256"] == given["parameters_sha256"]
 
 
-def test_the_model_that_is_built_is_the_one_that_is_named() -> None:
+def test_the_start_event_names_model_and_data() -> None:
     trainer = Trainer(Config(), small, rows())
-    told = trainer.describe()
-    assert (told["model"], told["data"], told["parameters"]) == ("small", "arrays", 83)
-    assert (told["train_samples"], told["test_samples"]) == (56, 14)
+    event = trainer.describe()
+    assert (event["model"], event["data"], event["parameters"]) == ("small", "arrays", 83)
+    assert (event["train_samples"], event["test_samples"]) == (56, 14)
 
 
 def test_float64_is_float64_throughout() -> None:
@@ -60,7 +60,7 @@ def test_the_convolution_reaches_every_layer() -> None:
     np.testing.assert_allclose(list(losses.values()), losses["im2col"], rtol=1e-3)
 
 
-def test_without_a_choice_layers_keep_their_own_convolution() -> None:
+def test_by_default_layers_keep_their_own_convolution() -> None:
     def build() -> nn.Module:
         model = digits_cnn()
         model[0].algorithm = "im2col"
@@ -69,7 +69,7 @@ def test_without_a_choice_layers_keep_their_own_convolution() -> None:
     assert Trainer(Config(), build, images()).model[0].algorithm == "im2col"
 
 
-def test_frozen_parameters_stay() -> None:
+def test_frozen_parameters_are_not_updated() -> None:
     def build() -> nn.Module:
         model = small()
         model[1].weight.requires_grad = False
@@ -84,7 +84,7 @@ def test_frozen_parameters_stay() -> None:
 
 
 @pytest.mark.parametrize("thaws", [True, False])
-def test_parameters_are_frozen_before_a_trainer_is_made(thaws: bool) -> None:
+def test_requires_grad_cannot_be_changed_later(thaws: bool) -> None:
     def build() -> nn.Module:
         model = small()
         model.parameters()[0].requires_grad = not thaws
@@ -92,12 +92,12 @@ def test_parameters_are_frozen_before_a_trainer_is_made(thaws: bool) -> None:
 
     trainer = Trainer(Config(), build, rows())
     trainer.model.parameters()[0].requires_grad = thaws
-    with refused("frozen or thawed", "in `build`"):
+    with refused("requires_grad of a parameter was changed", "in `build`"):
         trainer.fit()
 
 
-def test_a_parameter_that_no_module_has_is_refused() -> None:
-    """It would be trained, but in no file and no hash."""
+def test_a_parameter_outside_the_model_is_an_error() -> None:
+    """It would be neither saved nor hashed."""
     hidden = nn.Parameter(np.ones(3))
 
     class Hides(nn.Linear):
@@ -109,20 +109,20 @@ def test_a_parameter_that_no_module_has_is_refused() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"reproducible": True}, {"servers": 1}], ids=str)
-def test_so_is_one_that_only_training_uses(options: Any) -> None:
+def test_a_parameter_outside_the_model_that_only_training_uses_is_an_error(options: Any) -> None:
     class Shifts(nn.Linear):
         def forward(self, x: nnmpi.Tensor, relu: bool = False) -> Any:
             y = super().forward(x)
             return y + nnmpi.tensor(np.ones(3), requires_grad=True) if self.training else y
 
     def rank(comm: Comm) -> None:
-        Trainer(Config(**options), lambda: Shifts(6, 3), rows(), comm).fit(Silence())
+        Trainer(Config(**options), lambda: Shifts(6, 3), rows(), comm).fit(NullReport())
 
     with refused("shape (3,)", "neither trained nor saved"):
         threads.run(2, rank)
 
 
-def test_a_parameter_without_numbers_may_come_last() -> None:
+def test_an_empty_parameter_may_be_the_last() -> None:
     class Empty(nn.Linear):
         def __init__(self) -> None:
             super().__init__(6, 3)
@@ -134,7 +134,7 @@ def test_a_parameter_without_numbers_may_come_last() -> None:
     assert Trainer(Config(epochs=1), Empty, rows()).fit()["event"] == "done"
 
 
-def test_a_loaded_model_is_where_the_saved_one_was(tmp_path: Path) -> None:
+def test_a_loaded_model_equals_the_saved_one(tmp_path: Path) -> None:
     path = str(tmp_path / "m.safetensors")
     first = Trainer(Config(epochs=1, save=path), digits_cnn, images())
     result = fit(first)
@@ -145,7 +145,7 @@ def test_a_loaded_model_is_where_the_saved_one_was(tmp_path: Path) -> None:
 
 
 def _raises() -> nn.Module:
-    raise TypeError("from within")
+    raise TypeError("inside build")
 
 
 def frozen() -> nn.Module:
@@ -162,9 +162,9 @@ class Pair(nn.Linear):
 
 UNUSABLE: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "no model": (lambda: Trainer(Config(), list, rows()), ("model list", "nn.Module", "[]")),
-    "a model": (lambda: Trainer(Config(), small(), rows()), ("Sequential", "a model itself")),
+    "a model": (lambda: Trainer(Config(), small(), rows()), ("Sequential", "is an nn.Module")),
     "arguments": (lambda: Trainer(Config(), nn.Linear, rows()), ("Linear", "in_features")),
-    "nothing to train": (lambda: Trainer(Config(), frozen, rows()), ("frozen", "is trained")),
+    "nothing to train": (lambda: Trainer(Config(), frozen, rows()), ("frozen", "requires_grad")),
     "a name": (lambda: Trainer(Config(), data="digits"), ("type str", "(x, y)", "Config")),
     "three arrays": (lambda: Trainer(Config(), small, (*rows(), 1)), ("3 arrays", "(x, y)")),
     "features": (
@@ -185,12 +185,12 @@ UNUSABLE: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", UNUSABLE.values(), ids=UNUSABLE)
-def test_what_does_not_fit_gives_one_line(case: Any) -> None:
+def test_unusable_arguments_are_a_one_line_error(case: Any) -> None:
     call, words = case
     with refused(*words):
         call()
 
 
-def test_an_error_within_the_builder_keeps_its_traceback() -> None:
-    with pytest.raises(TypeError, match="from within"):
+def test_an_error_inside_build_keeps_its_traceback() -> None:
+    with pytest.raises(TypeError, match="inside build"):
         Trainer(Config(), _raises, rows())

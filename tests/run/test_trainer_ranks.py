@@ -1,5 +1,7 @@
-"""How a trainer on several ranks ends, and what is given back, saved and told then."""
+"""A Trainer on several ranks: downloads, the end of a run, what is freed and saved; dry runs."""
 
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,11 @@ import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import AbortedError, Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.data import Dataset
 from nnmpi.nn.store import FlatStore
 from nnmpi.run import saving
 from nnmpi.run.dry_run import summary
-from nnmpi.run.report import Event, LostOutputError, Report, Silence
+from nnmpi.run.report import Event, LostOutputError, NullReport, Report
 from nnmpi.run.trainer import DivergedError
 
 
@@ -23,24 +26,56 @@ def kinds(trainer: Trainer) -> set[type]:
     return {type(p.store) for p in trainer.model.parameters()}
 
 
-# ---- what ranks share is given back
+# ---- downloads
+
+
+@pytest.mark.parametrize("download", [True, False])
+def test_the_first_rank_downloads_before_the_others(
+    download: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It loads the data only once; without --download no rank waits for another."""
+    loaded: list[int] = []
+    load, both = nnmpi.data.load, threading.Barrier(2 if download else 3)
+    rank = threading.local()
+
+    def recorded(*arguments: Any, **options: Any) -> Dataset:
+        if not download or rank.number:
+            both.wait(10)
+        else:
+            time.sleep(0.1)
+        loaded.append(rank.number)
+        return load(*arguments, **options)
+
+    def run(comm: Comm) -> None:
+        rank.number = comm.rank
+        config = Config(model="iris-mlp", data="iris", steps=1, download=download)
+        Trainer(config, comm=comm).fit(NullReport())
+
+    monkeypatch.setattr("nnmpi.data.load", recorded)
+    threads.run(3, run)
+    assert sorted(loaded) == [0, 1, 2]
+    if download:
+        assert loaded[0] == 0
+
+
+# ---- shared memory is freed
 
 
 @pytest.mark.parametrize("options", [{"allreduce": "shared"}, {"servers": 1}], ids=str)
-def test_a_run_that_diverges_gives_back_what_it_shares(options: dict[str, Any]) -> None:
+def test_a_run_that_diverges_frees_shared_memory(options: dict[str, Any]) -> None:
     def rank(comm: Comm) -> None:
         config = Config(lr=1e30, optimizer="sgd", **options)
         trainer = Trainer(config, small, rows(), comm)
         assert kinds(trainer) != {FlatStore}
         with pytest.raises(DivergedError):
-            trainer.fit(Silence())
+            trainer.fit(NullReport())
         assert kinds(trainer) == {FlatStore}
 
     threads.run(3, rank)
 
 
 @pytest.mark.parametrize("options", [{"allreduce": "shared"}, {"servers": 1}, {"verify": True}])
-def test_a_trainer_that_does_not_fit_can_be_closed(options: dict[str, Any]) -> None:
+def test_a_trainer_can_be_closed_without_a_run(options: dict[str, Any]) -> None:
     def rank(comm: Comm) -> None:
         trainer = Trainer(Config(**options), small, rows(), comm)
         before = trainer.model.state_dict()
@@ -50,40 +85,40 @@ def test_a_trainer_that_does_not_fit_can_be_closed(options: dict[str, Any]) -> N
         for name, array in trainer.model.state_dict().items():
             np.testing.assert_array_equal(array, before[name])
         with refused("closed", "make another"):
-            trainer.fit(Silence())
+            trainer.fit(NullReport())
 
     threads.run(3, rank)
 
 
-def test_an_optimizer_of_a_part_does_not_go_on_alone() -> None:
+def test_an_optimizer_with_a_part_of_the_state_cannot_continue_alone() -> None:
     def rank(comm: Comm) -> None:
         trainer = Trainer(Config(steps=2, allreduce="shared"), small, rows(), comm)
-        trainer.fit(Silence())
-        with refused("running sums for a part of the parameters", "create another"):
+        trainer.fit(NullReport())
+        with refused("held the state of a part of the parameters", "make another"):
             trainer.optimizer.step()
 
     threads.run(2, rank)
     whole = Trainer(Config(steps=2), small, rows(), comm_self())
-    whole.fit(Silence())
+    whole.fit(NullReport())
     whole.optimizer.step()
 
 
-# ---- who tells
+# ---- reports
 
 
-def test_a_report_on_the_first_rank_is_enough() -> None:
+def test_only_the_first_rank_needs_a_report() -> None:
     def rank(comm: Comm) -> Event:
         trainer = Trainer(Config(steps=2), small, rows(), comm)
-        return trainer.fit(Silence()) if comm.rank == 0 else trainer.fit()
+        return trainer.fit(NullReport()) if comm.rank == 0 else trainer.fit()
 
     assert {event["event"] for event in threads.run(3, rank)} == {"done"}
 
 
-# ---- what is saved after an error
+# ---- saving after an error
 
 
 class Fails(nn.Linear):
-    """In its second step."""
+    """Fails in its second step."""
 
     where = -1
 
@@ -95,68 +130,68 @@ class Fails(nn.Linear):
 
 
 class Lost(Report):
-    """Takes nothing after an epoch."""
+    """Fails after an epoch."""
 
     def event(self, event: Event) -> None:
         if event["event"] == "epoch":
             raise LostOutputError("gone")
 
 
-def ends(comm: Comm, report: Report, save: Path, **options: Any) -> None:
-    """A run that fails on rank 0, and so on all."""
+def fails(comm: Comm, report: Report, save: Path, **options: Any) -> None:
+    """A run that fails on rank 0, which ends all ranks."""
 
     def build() -> nn.Module:
         model = Fails(6, 3)
         model.where = comm.rank
         return model
 
-    broken = build if type(report) is Silence else small
+    broken = build if type(report) is NullReport else small
     config = Config(batch_size=14, epochs=2, save=str(save), **options)
     trainer = Trainer(config, broken, rows(), comm)
     with pytest.raises((RuntimeError, LostOutputError)):
-        trainer.fit(report if comm.rank == 0 else Silence())
+        trainer.fit(report if comm.rank == 0 else NullReport())
     if comm.rank == 0:
-        raise LostOutputError("as it was")
+        raise LostOutputError("end all ranks")
 
 
 @pytest.mark.parametrize(
     ("ranks", "report", "options", "saves"),
     [
-        (1, Silence, {}, True),
-        (2, Silence, {}, False),  # in the middle of a step, which the other may have made
+        (1, NullReport, {}, True),
+        (2, NullReport, {}, False),  # within a step, which the other rank may have made
         (2, Lost, {}, True),
-        (3, Lost, {"sync": "asp"}, False),  # the other worker goes on
+        (3, Lost, {"sync": "asp"}, False),  # the other worker continues
     ],
 )
-def test_what_is_trained_is_saved_if_nobody_moves_it(
+def test_the_model_is_saved_if_no_rank_changes_it(
     ranks: int, report: type[Report], options: Any, saves: bool, tmp_path: Path
 ) -> None:
     save = tmp_path / "m.safetensors"
     with pytest.raises((LostOutputError, AbortedError)):
-        threads.run(ranks, lambda comm: ends(comm, report(), save, **options))
+        threads.run(ranks, lambda comm: fails(comm, report(), save, **options))
     assert save.exists() == saves
 
 
-def test_an_update_that_is_cut_in_two_is_not_saved(
+def test_a_model_whose_update_failed_is_not_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save = tmp_path / "m.safetensors"
     trainer = Trainer(Config(batch_size=14, save=str(save)), small, rows(), comm_self())
-    update = trainer.optimizer._update
+    step = trainer.optimizer.step
 
-    def torn(run: Any) -> None:
-        update(run)
+    def incomplete() -> None:
+        step()
         if trainer.step == 2:
             raise MemoryError("no room")
 
-    monkeypatch.setattr(trainer.optimizer, "_update", torn)
+    monkeypatch.setattr(trainer.optimizer, "step", incomplete)
     with pytest.raises(MemoryError, match="no room"):
-        trainer.fit(Silence())
+        trainer.fit(NullReport())
     assert trainer.step == 2
     assert not save.exists()
 
 
-def test_the_first_error_is_told_if_saving_fails_too(
+def test_if_saving_fails_too_it_is_a_note_of_the_first_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:
@@ -164,18 +199,18 @@ def test_the_first_error_is_told_if_saving_fails_too(
 
     monkeypatch.setattr(saving, "write", full)
     config = Config(batch_size=14, save=str(tmp_path / "m"))
-    with pytest.raises(LostOutputError, match=r"\Agone") as told:
+    with pytest.raises(LostOutputError, match=r"\Agone") as caught:
         Trainer(config, small, rows(), comm_self()).fit(Lost(quiet=True))
-    assert str(told.value) == "gone"
-    assert told.value.__notes__ == ["and the trained model is not saved: disk full"]
+    assert str(caught.value) == "gone"
+    assert caught.value.__notes__ == ["and the trained model was not saved: disk full"]
 
 
-# ---- a stop that comes late
+# ---- a late stop
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_stop_during_an_update_is_a_stop(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the ranks have agreed on whether to go on: one rank alone knows what it wants now."""
+def test_a_stop_during_an_update(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes after the ranks have agreed in this step; several ranks stop after the next."""
 
     def rank(comm: Comm, steps: int) -> Event:
         trainer = Trainer(Config(steps=steps, batch_size=7), small, rows(), comm)
@@ -187,7 +222,7 @@ def test_a_stop_during_an_update_is_a_stop(ranks: int, monkeypatch: pytest.Monke
                 trainer.stop()
 
         monkeypatch.setattr(trainer.optimizer, "step", stops)
-        return trainer.fit(Silence())
+        return trainer.fit(NullReport())
 
     for steps in (3, 7):
         ended = {(e["event"], e["steps"]) for e in threads.run(ranks, rank, steps)}
@@ -195,7 +230,7 @@ def test_a_stop_during_an_update_is_a_stop(ranks: int, monkeypatch: pytest.Monke
 
 
 class StopsIn(nn.Linear):
-    """Wants to stop when it is evaluated."""
+    """Stops the run when it is evaluated."""
 
     trainer: Trainer | None = None
 
@@ -208,13 +243,13 @@ class StopsIn(nn.Linear):
 @pytest.mark.parametrize(
     "options", [{"allreduce": "shared"}, {"reproducible": True}, {"servers": 1}], ids=str
 )
-def test_a_stop_during_evaluation_is_heard_by_all(options: dict[str, Any]) -> None:
+def test_a_stop_during_evaluation_stops_all_ranks(options: dict[str, Any]) -> None:
     def rank(comm: Comm) -> tuple[Any, ...]:
         config = Config(batch_size=14, **options)
         trainer = Trainer(config, lambda: StopsIn(6, 3), rows(), comm)
         if comm.rank == 1:
             trainer.model.trainer = trainer
-        event = trainer.fit(Silence())
+        event = trainer.fit(NullReport())
         return event["event"], event["steps"], event["epochs"]
 
     assert set(threads.run(3, rank)) == {("stopped", 4, 1)}
@@ -251,19 +286,19 @@ def test_a_dry_run_counts_the_memory_of_a_node(
             assert least <= event[f"{name}_bytes"] <= least + copies * padding, name
 
 
-def test_the_gradients_of_a_reproducible_run_are_those_that_it_takes() -> None:
+def test_gradient_bytes_of_a_reproducible_run() -> None:
     def rank(comm: Comm) -> tuple[int, int]:
         trainer = Trainer(Config(reproducible=True, slices=7, steps=1), small, rows(), comm)
-        told = trainer.strategy.optimizer.parameters[0].store.gradient_bytes()
-        return told, trainer.fit(Silence())["gradient_buffers"] * PARAMETERS
+        expected = trainer.strategy.optimizer.parameters[0].store.gradient_bytes()
+        return expected, trainer.fit(NullReport())["gradient_buffers"] * PARAMETERS
 
     for p in (1, 2, 3, 7):
-        for told, taken in threads.run(p, rank):
-            assert told == taken
+        for expected, used in threads.run(p, rank):
+            assert expected == used
 
 
-def test_a_dry_run_of_shares_of_one_sample_needs_no_variance() -> None:
-    """All ranks together have enough of them when they train."""
+def test_a_dry_run_with_one_sample_a_rank() -> None:
+    """BatchNorm needs two: of all ranks together in a run, and on one rank in a dry run."""
 
     def normed() -> nn.Module:
         return nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4))
@@ -275,6 +310,6 @@ def test_a_dry_run_of_shares_of_one_sample_needs_no_variance() -> None:
     assert threads.run(7, rank) == ["dry-run"] * 7
 
 
-def test_slices_are_for_reproducible_runs() -> None:
+def test_slices_need_reproducible() -> None:
     with refused("slices 3 without reproducible", "add --reproducible"):
         Trainer(Config(slices=3), small, rows(), comm_self())

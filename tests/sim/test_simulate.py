@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Told
+from commands import Completed
 
 from nnmpi import simulate
 from nnmpi.collectives.algorithms import ALGORITHMS
@@ -28,12 +28,12 @@ RING = "--algorithm ring --ranks 4 --bytes 1MB"
 
 @pytest.fixture
 def simulator(capsys: pytest.CaptureFixture[str]) -> Any:
-    def run(text: str) -> Told:
+    def run(text: str) -> Completed:
         try:
             status: object = simulate.main(["collective", *shlex.split(text)])
         except SystemExit as exit:
             status = exit.code
-        return Told(status, *capsys.readouterr())
+        return Completed(status, *capsys.readouterr())
 
     return run
 
@@ -335,7 +335,7 @@ def test_the_exit_status_when_a_simulation_is_interrupted(
         raise error
 
     monkeypatch.setattr(collective, "simulate", fails)
-    assert simulator(RING) == Told(status, "", line)
+    assert simulator(RING) == Completed(status, "", line)
 
 
 # ---- as a process
