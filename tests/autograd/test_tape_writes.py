@@ -228,9 +228,49 @@ VIEWS = {
     "T": lambda t: t.T,
     "reshape": lambda t: t.reshape(4, 1),
     "a slice": lambda t: t[:1],
+    "a row": lambda t: t[0],
+    "a row by NumPy's integer": lambda t: t[np.int64(0)],
+    "an element": lambda t: t[0, 1],
+    "an element by NumPy's integers": lambda t: t[np.intp(0), np.uint8(1)],
+    "a new axis": lambda t: t[None, np.int32(0)],
     "detach": lambda t: t.detach(),
     "a view of a view": lambda t: t.T.reshape(4)[1:],
 }
+
+
+@pytest.mark.parametrize("view", [v for name, v in VIEWS.items() if name != "a view of a view"])
+def test_views_share_memory(view):
+    """A single element too, as in PyTorch; only a reshaped transpose has to be copied."""
+    t = Tensor(np.arange(4.0).reshape(2, 2))
+    assert np.shares_memory(view(t).data, t.data)
+
+
+COPIES = {
+    "a 0-d array": lambda t: t[np.array(0)],
+    "0-d arrays": lambda t: t[np.array(0), np.array(1)],
+    "a 0-d tensor": lambda t: t[Tensor(np.array(0))],
+    "a list": lambda t: t[[0]],
+    "True": lambda t: t[True],
+    "NumPy's True": lambda t: t[np.True_],
+    "a 0-d mask": lambda t: t[np.array(True)],
+    "a mask": lambda t: t[np.array([True, False])],
+}
+
+
+@pytest.mark.parametrize("index", COPIES.values(), ids=COPIES)
+def test_a_write_to_a_copy_changes_nothing(index):
+    a = Tensor(np.arange(4.0).reshape(2, 2), requires_grad=True)
+    h = a * 1.0
+    y = (h * h).sum()
+    with no_grad():
+        index(h)[...] = 5.0
+    y.backward()
+    assert a.grad.tolist() == [[0, 2], [4, 6]]
+    a.grad = None
+    index(a).sum().backward()
+    expected = np.zeros((2, 2))
+    np.add.at(expected, ..., np.isin(a.numpy(), index(a.detach()).numpy()))
+    assert (a.grad == expected).all()
 
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)

@@ -3,6 +3,8 @@
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from nnmpi.autograd.ops.elementwise import unbroadcast
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels.result import Result
@@ -59,17 +61,34 @@ def broadcast_to(a: Array, *, shape: tuple[int, ...]) -> Result:
 
 def getitem(a: Array, *, index: Any) -> Result:
     """a[index] for slices, integers, integer arrays and masks; a mask makes the host wait."""
-    xp, basic, kept = xp_of(a), _is_basic(index), _copied(index)
+    xp, basic = xp_of(a), _basic(index)
+    kept = _copied(index) if basic is None else basic
 
     def vjp(g: Array, out: Array | None) -> Array:
         da = xp.zeros(a.shape, g.dtype)
-        if basic:
-            da[kept] = g
-        else:
+        if basic is None:
             xp.add.at(da, kept, g)
+        else:
+            da[kept] = g
         return da
 
-    return Result(a[index], (vjp,), is_view=basic)
+    return Result(a[kept], (vjp,), is_view=basic is not None)
+
+
+def _basic(index: Any) -> tuple[Any, ...] | None:
+    """An index of integers and slices only as a tuple, None for any other.
+
+    By such an index a[index] is a view without duplicates; an ellipsis makes it one where NumPy
+    would return a scalar. Bools are masks, and 0-d arrays of integers copy as larger ones do.
+    """
+    parts = index if isinstance(index, tuple) else (index,)
+    ellipsis = False
+    for k in parts:
+        if k is Ellipsis:
+            ellipsis = True
+        elif isinstance(k, bool) or not isinstance(k, int | np.integer | slice | None):
+            return None
+    return parts if ellipsis else (*parts, ...)
 
 
 def _copied(index: Any) -> Any:
@@ -82,12 +101,6 @@ def _copied(index: Any) -> Any:
 def copy(a: Array) -> Result:
     """A copy."""
     return Result(a.copy(), (lambda g, out: g,))
-
-
-def _is_basic(index: Any) -> bool:
-    """Whether the index has integers and slices only: a[index] is a view, without duplicates."""
-    parts = index if isinstance(index, tuple) else (index,)
-    return all(k is None or k is Ellipsis or isinstance(k, int | slice) for k in parts)
 
 
 def concatenate(*arrays: Array, axis: int = 0) -> Result:
