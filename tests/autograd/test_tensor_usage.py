@@ -18,6 +18,29 @@ def test_small_sigmoids_keep_their_digits():
     assert np.allclose(t.grad, 1 - exact, rtol=1e-6, atol=1e-7)
 
 
+BASES = [0.0, -0.0, 1.0, -1.0, 2.0, -2.0, np.inf, np.nan]
+EXPONENTS = [-2.0, -1.0, 0.0, -0.0, 1.0, 2.0, 3.0, np.inf, -np.inf, np.nan]
+
+
+@needs_torch
+def test_gradients_of_powers_are_pytorchs_at_zero_infinity_and_nan():
+    """For two tensors, a number as exponent and a number as base."""
+    torch = pytorch()
+    a, b = (v.ravel() for v in np.meshgrid(BASES, EXPONENTS))
+    pairs = [(a, b), *((np.array(BASES), e) for e in EXPONENTS), *((n, b) for n in BASES)]
+    for pair in pairs:
+        grads = []
+        for library, options in ((nnmpi, {}), (torch, {"dtype": torch.float64})):
+            args = [
+                library.tensor(v, requires_grad=True, **options) if np.ndim(v) else v for v in pair
+            ]
+            with np.errstate(all="ignore"):
+                (args[0] ** args[1]).sum().backward()
+            grads.append([np.asarray(t.grad) for t in args if hasattr(t, "grad")])
+        for ours, theirs in zip(*grads, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-14)
+
+
 def test_format_and_none_and_array():
     t = nnmpi.tensor(1.23456)
     assert f"{t:.3f}" == "1.235"

@@ -77,13 +77,14 @@ def divide(a: Array, b: Array) -> Result:
 
 
 def power(a: Array, b: Array) -> Result:
-    """a ** b; where a is 0, the gradient of b is 0, and where b is 0, that of a is."""
+    """a ** b; the gradient of a is 0 where b is 0, that of b is 0 where a is 0 and b >= 0."""
     y = _binary("power", a, b)
 
     def vjp_b(g: Array, out: Array | None) -> Array:
         xp = xp_of(y)
         base = xp.ones_like(y) * a
-        return unbroadcast(g * y * xp.log(base + (base == 0)), b)
+        flat = (base == 0) & (b >= 0)
+        return unbroadcast(g * y * xp.log(base + flat), b)
 
     return Result(y, (lambda g, out: unbroadcast(g * b * a ** (b - (b != 0)), a), vjp_b))
 
