@@ -9,7 +9,7 @@ from typing import Any, overload
 import numpy as np
 
 from nnmpi import backend
-from nnmpi.autograd import tape
+from nnmpi.autograd import numpy_calls, tape
 from nnmpi.autograd.arguments import array_on, flat
 from nnmpi.autograd.ops import elementwise, linear, reduce, shape
 from nnmpi.autograd.recording import recording
@@ -138,8 +138,28 @@ class Tensor:
         return t
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """The values, for np.asarray(tensor)."""
+        """The values, for np.asarray(tensor); refused where a gradient would be lost."""
+        if self.requires_grad and recording.get():
+            raise TypeError(numpy_calls.refusal("asarray"))
         return np.array(self.numpy(), dtype, copy=copy)
+
+    def __array_function__(
+        self, function: Callable[..., Any], types: Any, args: Any, options: Any
+    ) -> Any:
+        """NumPy's function of the values; refused where a gradient would be lost."""
+        name = function.__name__
+        refused = recording.get() and name not in numpy_calls.WITHOUT_GRADIENT
+
+        def values(v: Any) -> Any:
+            if isinstance(v, list | tuple):
+                return (list if isinstance(v, list) else tuple)(map(values, v))
+            if not isinstance(v, Tensor):
+                return v
+            if refused and v.requires_grad:
+                raise TypeError(numpy_calls.refusal(name))
+            return v.numpy()
+
+        return function(*values(args), **{key: values(v) for key, v in options.items()})
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec else repr(self)

@@ -1,5 +1,8 @@
 """Tensors as users of NumPy and PyTorch expect them."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from oracle import needs_torch, pytorch
@@ -88,6 +91,50 @@ def test_statistics_of_data_far_from_zero():
     stats = moments(x)
     assert np.allclose(stats.mean, exact.mean((0, 2, 3)), rtol=1e-6)
     assert np.allclose(stats.m2 / stats.n, exact.var((0, 2, 3)), rtol=1e-3)
+
+
+LOSING: dict[str, tuple[Callable[..., Any], str]] = {
+    "concatenate": (lambda t, c: np.concatenate([c, t]), "nnmpi.concatenate"),
+    "stack": (lambda t, c: np.stack((t, c), axis=1), "nnmpi.stack"),
+    "where": (lambda t, c: np.where(c.numpy() > 1, t, 0), "nnmpi.where"),
+    "clip": (lambda t, c: np.clip(t, 0, 1), "nnmpi.clip"),
+    "dot": (lambda t, c: np.dot(c, t.T), "operator @"),
+    "einsum": (lambda t, c: np.einsum("ij,ij", t, c), "functions of nnmpi"),
+    "vstack": (lambda t, c: np.vstack([t, c]), "nnmpi.concatenate"),
+    "sum": (lambda t, c: np.sum(t), "t.sum()"),
+    "mean": (lambda t, c: np.mean(t, axis=0), "t.mean()"),
+    "reshape": (lambda t, c: np.reshape(t, (3, 2)), "t.reshape()"),
+    "norm": (lambda t, c: np.linalg.norm(t), "functions of nnmpi"),
+    "asarray": (lambda t, c: np.asarray(t), "functions of nnmpi"),
+    "a list": (lambda t, c: np.array([t, c]), "functions of nnmpi"),
+    "a tensor of a list": (lambda t, c: nnmpi.tensor([t, c]), "functions of nnmpi"),
+    "an operand in a list": (lambda t, c: np.ones((2, 3)) * c + (t, t), "functions of nnmpi"),
+    "a write": (lambda t, c: np.zeros((2, 3)).__setitem__(..., t), "functions of nnmpi"),
+}
+
+
+@pytest.mark.parametrize(("call", "use"), LOSING.values(), ids=LOSING)
+def test_functions_of_numpy_that_would_lose_a_gradient_are_refused(call, use):
+    values = np.arange(6.0).reshape(2, 3)
+    leaf, constant = nnmpi.tensor(values, requires_grad=True), nnmpi.tensor(values)
+    for t in (leaf, leaf * 1):
+        with pytest.raises(TypeError, match="would lose the gradient") as refusal:
+            call(t, constant)
+        assert use in str(refusal.value)
+        assert ".numpy()" in str(refusal.value)
+    expected = call(constant, constant)
+    with nnmpi.no_grad():
+        for t in (leaf, leaf * 1):
+            np.testing.assert_array_equal(call(t, constant), expected)
+
+
+def test_functions_of_numpy_without_a_gradient_take_any_tensor():
+    t = nnmpi.tensor([[1.0, 2.0, 0.5]], requires_grad=True)
+    assert np.array_equal(t, t * 1)
+    assert (np.shape(t), np.ndim(t), np.argmax(t)) == ((1, 3), 2, 1)
+    assert np.zeros_like(t).tolist() == [[0, 0, 0]]
+    assert np.asarray(t.numpy()) is t.data
+    assert np.stack([t.detach(), t.numpy()]).shape == (2, 1, 3)
 
 
 @needs_torch
