@@ -8,8 +8,8 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.autograd.arguments import array_on
 from nnmpi.autograd.ops import elementwise, shape
-from nnmpi.autograd.ops import gelu as gelu_op
 from nnmpi.autograd.ops import softmax as softmax_op
+from nnmpi.autograd.ops.gelu import gelu_form
 from nnmpi.autograd.tensor import Tensor, apply
 from nnmpi.backend import CPU, Backend
 from nnmpi.kernels.result import Result
@@ -52,7 +52,11 @@ cos = _unary(elementwise.cos)
 tanh = _unary(elementwise.tanh)
 sigmoid = _unary(elementwise.sigmoid)
 relu = _unary(elementwise.relu)
-gelu = _unary(gelu_op.gelu)
+
+
+def gelu(t: Any, *, approximate: str = "none") -> Tensor:
+    """t * Phi(t), Phi the distribution function of the standard normal; or its "tanh" form."""
+    return apply(gelu_form(approximate), *_tensors(t))
 
 
 def softmax(t: Any, axis: int = -1) -> Tensor:

@@ -1,6 +1,7 @@
 """Activations as modules."""
 
 from nnmpi.autograd import Tensor, functional
+from nnmpi.autograd.ops.gelu import gelu_form
 from nnmpi.nn.module import Module
 
 
@@ -12,10 +13,20 @@ class ReLU(Module):
 
 
 class GELU(Module):
-    """x * Phi(x), with Phi the distribution function of the standard normal."""
+    """x * Phi(x), with Phi the distribution function of the standard normal.
+
+    `approximate="tanh"`: the approximation with a tanh instead.
+    """
+
+    def __init__(self, approximate: str = "none") -> None:
+        gelu_form(approximate)
+        self.approximate = approximate
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.gelu(x)
+        return functional.gelu(x, approximate=self.approximate)
+
+    def extra_repr(self) -> str:
+        return f"approximate={self.approximate!r}"
 
 
 class Sigmoid(Module):

@@ -1,5 +1,6 @@
 """Layers without running statistics: linear, convolution, pooling, embedding, dropout."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy as np
 from nnmpi import backend, keyed
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.ops import conv, elementwise, linear
+from nnmpi.autograd.ops.shape import axis_within
 from nnmpi.autograd.recording import recording
 from nnmpi.kernels.conv import CONVOLUTIONS
 from nnmpi.nn import init
@@ -182,10 +184,23 @@ class Dropout(Module):
 
 
 class Flatten(Module):
-    """All axes but the first joined, in the order of logical NCHW."""
+    """The axes start_dim to end_dim joined into one, in the order of logical NCHW."""
+
+    def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
+        self.start_dim, self.end_dim = start_dim, end_dim
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.reshape(x.shape[0], -1) if x.size else x.reshape(x.shape[0], _size(x.shape[1:]))
+        first, last = (axis_within(k, x.ndim) for k in (self.start_dim, self.end_dim))
+        if first > last:
+            raise ValueError(
+                f"Flatten: start_dim={self.start_dim} comes after end_dim={self.end_dim} "
+                f"in an input of shape {x.shape}"
+            )
+        size = math.prod(x.shape[first : last + 1])
+        return x.reshape(*x.shape[:first], size, *x.shape[last + 1 :])
+
+    def extra_repr(self) -> str:
+        return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
 
 
 def _check(layer: str, least: int, **sizes: int) -> None:
@@ -193,7 +208,3 @@ def _check(layer: str, least: int, **sizes: int) -> None:
     for name, size in sizes.items():
         if not isinstance(size, int | np.integer) or size < least:
             raise ValueError(f"{layer}: {name}={size!r} must be an integer, at least {least}")
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    return int(np.prod(shape))

@@ -77,6 +77,10 @@ UNARY: dict[str, tuple[Op, Oracle]] = {
     "sigmoid": (elementwise.sigmoid, lambda t, a: t.sigmoid(a)),
     "relu": (elementwise.relu, lambda t, a: t.relu(a)),
     "gelu": (gelu.gelu, lambda t, a: t.nn.functional.gelu(a)),
+    "gelu_tanh": (
+        gelu.gelu_tanh,
+        lambda t, a: t.nn.functional.gelu(a, approximate="tanh"),
+    ),
     "copy": (shape.copy, lambda t, a: a.clone()),
 }
 POSITIVE: dict[str, tuple[Op, Oracle]] = {
@@ -138,7 +142,7 @@ def _kinks() -> dict[str, Case]:
         op, oracle = BINARY[name]
         cases[f"{name} of equals"] = Case(op, (SIGNS, np.abs(SIGNS)), oracle, smooth=False)
         cases[f"{name} beside an equal number"] = Case(op, (SIGNS, 3.0), oracle, smooth=False)
-    for name in ("relu", "absolute", "gelu", "sigmoid"):
+    for name in ("relu", "absolute", "gelu", "gelu_tanh", "sigmoid"):
         op, oracle = UNARY[name]
         cases[f"{name} at 0 and far out"] = Case(op, (FAR,), oracle, smooth=False)
     powers = {

@@ -41,6 +41,10 @@ def twin(t: Any, m: nn.Module) -> Any:
         return make(m.num_embeddings, m.embedding_dim)
     if isinstance(m, nn.Dropout):
         return make(m.p)
+    if isinstance(m, nn.GELU):
+        return make(m.approximate)
+    if isinstance(m, nn.Flatten):
+        return make(m.start_dim, m.end_dim)
     return make(m.dim) if isinstance(m, nn.LogSoftmax) else make()
 
 
@@ -117,10 +121,13 @@ CASES: dict[str, Case] = {
     "LayerNorm, two axes": (lambda: nn.LayerNorm((4, 5), 1e-3), (2, 3, 4, 5)),
     "ReLU": (nn.ReLU, (4, 5)),
     "GELU": (nn.GELU, (40, 50)),
+    "GELU, tanh": (lambda: nn.GELU("tanh"), (40, 50)),
     "Sigmoid": (nn.Sigmoid, (4, 5)),
     "Tanh": (nn.Tanh, (4, 5)),
     "LogSoftmax": (lambda: nn.LogSoftmax(1), (4, 5, 6)),
     "Flatten": (lambda: S(nn.Conv2d(3, 4, 3), nn.Flatten()), (2, 3, 5, 4)),
+    "Flatten, from 2": (lambda: S(nn.Conv2d(3, 4, 3), nn.Flatten(2)), (2, 3, 5, 4)),
+    "Flatten, 0 to -2": (lambda: S(nn.Conv2d(3, 4, 3), nn.Flatten(0, -2)), (2, 3, 5, 4)),
     "fused": (
         lambda: S(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 2, 2), nn.ReLU()),
         (2, 3, 9, 8),

@@ -1,6 +1,7 @@
 """GELU, and the complementary error function that it needs."""
 
 import math
+from collections.abc import Callable
 
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels.result import Result
@@ -62,3 +63,29 @@ def gelu(a: Array) -> Result:
         return g * (phi + a * density)
 
     return Result(a * phi, (vjp,))
+
+
+_SCALE, _CUBIC = math.sqrt(2 / math.pi), 0.044715
+
+
+def gelu_tanh(a: Array) -> Result:
+    """a / 2 * (1 + tanh(u)) with u = sqrt(2 / pi) * (a + 0.044715 a^3): about gelu(a)."""
+    squares = a * a
+    t = xp_of(a).tanh(a * (_SCALE + (_SCALE * _CUBIC) * squares))
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        du = _SCALE + (3 * _SCALE * _CUBIC) * squares
+        return g * (0.5 * (1 + t) + 0.5 * a * (1 - t * t) * du)
+
+    return Result(0.5 * a * (1 + t), (vjp,))
+
+
+GELUS = {"none": gelu, "tanh": gelu_tanh}
+"""The forms of GELU by the name of their approximation, as in PyTorch."""
+
+
+def gelu_form(approximate: str) -> Callable[[Array], Result]:
+    """One of the forms."""
+    if approximate not in GELUS:
+        raise ValueError(f"GELU: approximate={approximate!r} is none of {', '.join(GELUS)}")
+    return GELUS[approximate]
