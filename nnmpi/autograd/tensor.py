@@ -274,7 +274,7 @@ class Tensor:
         """The mean over `axis`."""
         return apply(reduce.mean, self, axis=axis, keepdims=keepdims)
 
-    def var(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    def var(self, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
         """The variance over `axis`; the divisor is n, as in NumPy."""
         d = self - self.mean(axis, keepdims=True)
         return (d * d).mean(axis, keepdims)

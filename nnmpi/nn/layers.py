@@ -47,6 +47,7 @@ class Conv2d(Module):
         kernel_size: int,
         stride: int = 1,
         padding: int = 0,
+        *,
         groups: int = 1,
         bias: bool = True,
         algorithm: str = "auto",

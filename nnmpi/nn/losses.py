@@ -14,7 +14,7 @@ from nnmpi.nn.module import Module
 class _Loss(Module):
     """The base of the losses: how the losses of the samples are reduced to one."""
 
-    def __init__(self, reduction: str = "mean") -> None:
+    def __init__(self, *, reduction: str = "mean") -> None:
         if reduction not in softmax.REDUCTIONS:
             raise ValueError(f"reduction {reduction!r} is none of {', '.join(softmax.REDUCTIONS)}")
         self.reduction = reduction

@@ -141,7 +141,7 @@ def test_losses(name: str, reduction: str, dtype: str, on: Backend) -> None:
     for target in (here, on.asarray(here)):
         model = nn.Linear(6, 3).to(dtype, on)
         parameters = spoil(model)
-        loss = getattr(nn, name)(reduction)(
+        loss = getattr(nn, name)(reduction=reduction)(
             model(nnmpi.tensor(np.ones((0, 6), dtype), on=on)), target
         )
         assert loss.dtype == dtype

@@ -289,8 +289,11 @@ USES = {
     "an index tensor": (Tensor, lambda a, i: a[i]),
     "an index array": (np.asarray, lambda a, i: a[i]),
     "an index in a tuple": (np.asarray, lambda a, i: a.reshape(1, 3)[0, i]),
-    "labels": (Tensor, lambda a, i: -nn.NLLLoss("sum")(nnmpi.stack([a, a]), i)),
-    "labels of logits": (Tensor, lambda a, i: nn.CrossEntropyLoss("sum")(nnmpi.stack([a, a]), i)),
+    "labels": (Tensor, lambda a, i: -nn.NLLLoss(reduction="sum")(nnmpi.stack([a, a]), i)),
+    "labels of logits": (
+        Tensor,
+        lambda a, i: nn.CrossEntropyLoss(reduction="sum")(nnmpi.stack([a, a]), i),
+    ),
 }
 
 

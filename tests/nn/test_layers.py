@@ -98,7 +98,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "approximation": (lambda: nn.GELU("erf"), ("'erf'", "none, tanh")),
     "axis": (lambda: nn.Flatten()(some(3)), ("axis 1", "1 axes")),
     "order of axes": (lambda: nn.Flatten(2, 1)(some(2, 3, 4)), ("start_dim=2", "end_dim=1")),
-    "reduction": (lambda: nn.MSELoss("max"), ("'max'", "mean, sum, none")),
+    "reduction": (lambda: nn.MSELoss(reduction="max"), ("'max'", "mean, sum, none")),
     "class": (lambda: nn.CrossEntropyLoss()(some(2, 3), [0, 3]), ("from 0 to 3", "0 to 2")),
     "negative class": (lambda: nn.NLLLoss()(some(2, 3), [0, -1]), ("from -1", "0 to 2")),
     "labels": (lambda: nn.NLLLoss()(some(2, 3), [0]), ("(2, 3)", "(1,)", "(N, C)")),

@@ -1,5 +1,6 @@
 """Every layer, loss and model against the same one of PyTorch, in float64."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -181,6 +182,31 @@ def test_embedding(index: list[Any], torch: Any) -> None:
     compare(torch, ours, theirs, np.array(index))
 
 
+def positional(make: Any) -> list[str]:
+    """The arguments that may be given by position."""
+    parameters = inspect.signature(make).parameters.values()
+    return [p.name for p in parameters if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+
+
+NAMES = [name for name in nn.__all__ if name not in ("Module", "ModuleList", "Parameter")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_arguments_by_position_are_in_the_order_of_pytorch(name: str, torch: Any) -> None:
+    ours, theirs = (positional(getattr(library, name)) for library in (nn, torch.nn))
+    assert ours == theirs[: len(ours)]
+
+
+def test_an_argument_that_is_elsewhere_in_pytorch_is_refused_by_position() -> None:
+    for call in (
+        lambda: nn.Conv2d(8, 8, 3, 1, 1, 1, 8),  # a dilation, and 8 groups
+        lambda: nn.MSELoss("sum"),
+        lambda: nnmpi.tensor([1.0, 2.0]).var(0, False),  # PyTorch: without Bessel's correction
+    ):
+        with pytest.raises(TypeError, match="positional argument"):
+            call()
+
+
 LOSSES = {
     "CrossEntropyLoss": (nn.CrossEntropyLoss, lambda rng, n, c: rng.integers(0, c, n)),
     "NLLLoss": (nn.NLLLoss, lambda rng, n, c: rng.integers(0, c, n)),
@@ -194,7 +220,7 @@ LOSSES = {
 def test_losses(name: str, reduction: str, scale: float, torch: Any) -> None:
     """With large numbers too: exp() must not overflow."""
     rng = np.random.default_rng(0)
-    loss, target = LOSSES[name][0](reduction), LOSSES[name][1](rng, 6, 4)
+    loss, target = LOSSES[name][0](reduction=reduction), LOSSES[name][1](rng, 6, 4)
     x = rng.standard_normal((6, 4)) * scale
     a, b = nnmpi.tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
     y, z = loss(a, target), getattr(torch.nn, name)(reduction=reduction)(b, torch.tensor(target))

@@ -83,7 +83,7 @@ def step(t: Task, stats: BatchStats, samples: np.ndarray, move: Any = None) -> S
         y = model(x)
     finally:
         current_pass.reset(token)
-    loss = nn.CrossEntropyLoss("sum")(y, t.y[samples])
+    loss = nn.CrossEntropyLoss(reduction="sum")(y, t.y[samples])
     loss.backward(t.on.asarray(np.asarray(1 / len(t.y))))
     for array in (y.data, x.grad, *(b for _, b in model.named_buffers())):
         assert type(array) is t.on.xp.ndarray
