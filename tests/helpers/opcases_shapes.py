@@ -29,7 +29,12 @@ def _reductions() -> dict[str, Case]:
         ((2, 3, 4), {"axis": axis, "keepdims": keepdims})
         for axis, keepdims in product(AXES, (False, True))
     ]
-    tries += [((), {}), ((3, 0), {"axis": 0}), ((0, 3), {"axis": -1, "keepdims": True})]
+    tries += [((), {"axis": axis}) for axis in (None, 0, -1, (0,), ())]
+    tries += [
+        ((), {"axis": -1, "keepdims": True}),
+        ((3, 0), {"axis": 0}),
+        ((0, 3), {"axis": -1, "keepdims": True}),
+    ]
     cases = {
         f"{name} {label(sizes)} {label(options)}": Case(op, (sizes,), _reduced(name), options)
         for (name, op), (sizes, options) in product(REDUCTIONS.items(), tries)

@@ -14,9 +14,14 @@ def _with_axes(g: Array, a: Array, axis: Axis, keepdims: bool) -> Array:
     return g.reshape(tuple(1 if k in axes else n for k, n in enumerate(a.shape)))
 
 
+def _existing(axis: Axis, a: Array) -> Axis:
+    """The axes of a; of a single number, 0 and -1 mean none, as in PyTorch."""
+    return () if a.ndim == 0 and axis in (0, -1, (0,), (-1,)) else axis
+
+
 def sum(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
     """The sum over `axis`."""
-    xp = xp_of(a)
+    xp, axis = xp_of(a), _existing(axis, a)
     return Result(
         a.sum(axis=axis, keepdims=keepdims),
         (lambda g, out: xp.broadcast_to(_with_axes(g, a, axis, keepdims), a.shape),),
@@ -25,7 +30,7 @@ def sum(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
 
 def mean(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
     """The mean over `axis`."""
-    xp = xp_of(a)
+    xp, axis = xp_of(a), _existing(axis, a)
     y = a.mean(axis=axis, keepdims=keepdims)
     share = y.size / a.size if a.size else 0.0
     return Result(
@@ -36,7 +41,7 @@ def mean(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
 
 def _extreme(name: str, a: Array, axis: Axis, keepdims: bool) -> Result:
     """The largest or smallest element; equal ones share the gradient, as in PyTorch's amax."""
-    xp = xp_of(a)
+    xp, axis = xp_of(a), _existing(axis, a)
     y = getattr(xp, name)(a, axis=axis, keepdims=keepdims)
 
     def vjp(g: Array, out: Array | None) -> Array:
