@@ -85,6 +85,19 @@ def test_numpy_scalars_do_not_promote_types(layer):
     assert layer(nnmpi.tensor(np.ones((4, 2), "float32"))).dtype == "float32"
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "int64", "float32", "float64"])
+@pytest.mark.parametrize("bounds", [(2, 4), (None, 3), (-1, 300), (np.int64(2), np.uint8(4))])
+def test_clip_keeps_the_type(dtype, bounds):
+    values = np.arange(6, dtype=dtype)
+    clipped = nnmpi.clip(nnmpi.tensor(values), *bounds)
+    assert clipped.dtype == dtype
+    assert clipped.numpy().tolist() == np.clip(values, *bounds).tolist()
+
+
+def test_clip_of_integers_by_fractions_gives_fractions():
+    assert nnmpi.clip(nnmpi.tensor([1, 2, 3]), 1.5).numpy().tolist() == [1.5, 2, 3]
+
+
 def test_statistics_of_data_far_from_zero():
     x = np.random.default_rng(0).normal(1000, 1, (64, 3, 32, 32)).astype("float32")
     exact = x.astype("float64")

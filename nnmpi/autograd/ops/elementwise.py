@@ -194,12 +194,21 @@ def relu(a: Array) -> Result:
     return Result(y, (lambda g, out: g * (y > 0),))
 
 
+def _bound(bound: Any, a: Array) -> Any:
+    """A bound as a Python number, which promotes no type; of integers, within their range."""
+    bound = bound.item() if hasattr(bound, "item") else bound
+    if a.dtype.kind in "iu" and isinstance(bound, int):
+        limits = np.iinfo(a.dtype)
+        return min(max(bound, limits.min), limits.max)
+    return bound
+
+
 def clip(a: Array, *, low: float | None, high: float | None) -> Result:
     """a limited to [low, high]; the gradient passes inside, both ends included."""
     xp = xp_of(a)
-    y = a.copy() if low is None else xp.maximum(a, float(low))
+    y = a.copy() if low is None else xp.maximum(a, _bound(low, a))
     if high is not None:
-        y = xp.minimum(y, float(high))
+        y = xp.minimum(y, _bound(high, a))
     return Result(y, (lambda g, out: g * (y == a),))
 
 
