@@ -29,10 +29,22 @@ def tensor(
     return Tensor(on.xp.array(array_on(on, value, dtype)), requires_grad)
 
 
+def as_tensor(value: Any, on: Backend | None = None) -> Tensor:
+    """The value itself if it is a tensor, else a constant; an array is not copied.
+
+    Without `on`, an array stays on its backend, and numbers and lists go to the CPU.
+    """
+    if isinstance(value, Tensor):
+        return value
+    if on is None:
+        on = backend.of(value) if backend.is_array(value) else CPU
+    return Tensor(array_on(on, value))
+
+
 def _tensors(*values: Any, others: tuple[Any, ...] = ()) -> list[Tensor]:
     """Each value as a tensor; constants go to the backend of the first tensor given."""
-    on = next((backend.of(v.data) for v in (*values, *others) if isinstance(v, Tensor)), CPU)
-    return [v if isinstance(v, Tensor) else Tensor(array_on(on, v)) for v in values]
+    on = next((backend.of(v.data) for v in (*values, *others) if isinstance(v, Tensor)), None)
+    return [as_tensor(v, on) for v in values]
 
 
 def _unary(op: Callable[..., Result]) -> Callable[[Any], Tensor]:

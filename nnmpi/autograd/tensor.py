@@ -354,7 +354,12 @@ def _constant(value: Any, others: tuple[Any, ...]) -> Any:
         return value
     if isinstance(value, Tensor):
         return value.data
-    like = next(t.data for t in others if isinstance(t, Tensor))
+    like = next((t.data for t in others if isinstance(t, Tensor)), None)
+    if like is None:
+        raise TypeError(
+            f"an op needs at least one tensor, got only constants such as this "
+            f"{type(value).__name__}: make one with nnmpi.tensor(x)"
+        )
     return value if type(value) is type(like) else array_on(backend.of(like), value)
 
 

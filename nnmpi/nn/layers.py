@@ -7,6 +7,7 @@ import numpy as np
 
 from nnmpi import backend, keyed
 from nnmpi.autograd import Tensor, apply
+from nnmpi.autograd.functional import as_tensor
 from nnmpi.autograd.ops import conv, elementwise, linear
 from nnmpi.autograd.ops.shape import axis_within
 from nnmpi.autograd.recording import recording
@@ -110,14 +111,14 @@ class MaxPool2d(_Pool2d):
     """The maximum of each window."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return apply(conv.max_pool2d, x, **self._window())
+        return apply(conv.max_pool2d, as_tensor(x), **self._window())
 
 
 class AvgPool2d(_Pool2d):
     """The mean of each window."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return apply(conv.avg_pool2d, x, **self._window())
+        return apply(conv.avg_pool2d, as_tensor(x), **self._window())
 
 
 class Embedding(Module):
@@ -163,6 +164,7 @@ class Dropout(Module):
         self.p = float(p)
 
     def forward(self, x: Tensor) -> Tensor:
+        x = as_tensor(x)
         if not self.training or self.p == 0:
             return x
         now = current_pass.get()
@@ -191,6 +193,7 @@ class Flatten(Module):
         self.start_dim, self.end_dim = start_dim, end_dim
 
     def forward(self, x: Tensor) -> Tensor:
+        x = as_tensor(x)
         first, last = (axis_within(k, x.ndim) for k in (self.start_dim, self.end_dim))
         if first > last:
             raise ValueError(

@@ -7,6 +7,7 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.arguments import array_on
+from nnmpi.autograd.functional import as_tensor
 from nnmpi.autograd.ops import softmax
 from nnmpi.nn.module import Module
 
@@ -29,6 +30,7 @@ class CrossEntropyLoss(_Loss):
     """-log(softmax(logits))[label]: logits (N, C), integer labels (N,)."""
 
     def forward(self, logits: Tensor, labels: Any) -> Tensor:
+        logits = as_tensor(logits)
         labels = _labels("CrossEntropyLoss", logits, labels)
         return apply(softmax.cross_entropy, logits, labels, reduction=self.reduction)
 
@@ -37,6 +39,7 @@ class NLLLoss(_Loss):
     """-logp[label]: log-probabilities (N, C), integer labels (N,)."""
 
     def forward(self, logp: Tensor, labels: Any) -> Tensor:
+        logp = as_tensor(logp)
         labels = _labels("NLLLoss", logp, labels)
         return apply(softmax.nll, logp, labels, reduction=self.reduction)
 
@@ -45,6 +48,7 @@ class MSELoss(_Loss):
     """(prediction - target) ** 2."""
 
     def forward(self, prediction: Tensor, target: Any) -> Tensor:
+        prediction = as_tensor(prediction)
         target = _like(prediction, target)
         if target.shape != prediction.shape:
             raise ValueError(

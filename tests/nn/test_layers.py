@@ -5,10 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import strictarray
 from datafiles import refused
 
 import nnmpi
 from nnmpi import nn
+from nnmpi.autograd import apply
+from nnmpi.autograd.ops import elementwise
+from nnmpi.backend import Backend
 from nnmpi.nn.models import mlp
 
 
@@ -58,6 +62,39 @@ def test_shapes_forward_and_back(case: Any) -> None:
     for leaf in (x, *layer.parameters()):
         assert leaf.grad.shape == leaf.shape
         assert leaf.grad.dtype == leaf.dtype
+
+
+PLAIN = [name for name in SHAPES if "BatchNorm" not in name]
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_layers_take_arrays(name: str) -> None:
+    make, shape, expected = SHAPES[name]
+    x, device = some(*shape).numpy(), Backend("cuda", strictarray)
+    (y,) = map(make(), [x])
+    assert type(y) is nnmpi.Tensor
+    assert y.shape == expected
+    np.testing.assert_array_equal(y.numpy(), make()(nnmpi.tensor(x)).numpy())
+    there = make().to(on=device)(device.asarray(x))
+    assert type(there.data) is strictarray.ndarray
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_losses_take_arrays_and_lists(reduction: str) -> None:
+    scores, labels = some(2, 3).numpy(), [2, 0]
+    for loss, target in (
+        (nn.CrossEntropyLoss(reduction=reduction), labels),
+        (nn.NLLLoss(reduction=reduction), labels),
+        (nn.MSELoss(reduction=reduction), np.ones((2, 3))),
+    ):
+        expected = loss(nnmpi.tensor(scores), target).numpy()
+        np.testing.assert_array_equal(loss(scores, target).numpy(), expected)
+        np.testing.assert_allclose(loss(scores.tolist(), target).numpy(), expected, rtol=1e-6)
+
+
+def test_an_op_without_a_tensor_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"at least one tensor.*ndarray.*nnmpi\.tensor"):
+        apply(elementwise.exp, np.ones(2))
 
 
 def test_embedding_takes_integers_of_any_shape() -> None:
