@@ -161,6 +161,7 @@ class SGD(Optimizer):
         parameters: Iterable[Parameter],
         lr: float,
         momentum: float = 0.0,
+        *,
         weight_decay: float = 0.0,
         nesterov: bool = False,
     ) -> None:

@@ -1,5 +1,6 @@
 """Optimizers against PyTorch's, step by step, and rules of their own."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -263,6 +264,20 @@ def test_bad_options_give_one_line(case: Any) -> None:
     call, words = case
     with refused(*words):
         call(model().parameters())
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
+def test_arguments_by_position_are_in_the_order_of_pytorch(name: str, torch: Any) -> None:
+    """So that optim.SGD(ps, 0.1, 0.9, 0, 5e-4), with a dampening of 0, is refused."""
+    ours, theirs = (
+        [
+            (p.name if i else "params")
+            for i, p in enumerate(inspect.signature(getattr(library, name)).parameters.values())
+            if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+        ]
+        for library in (optim, torch.optim)
+    )
+    assert ours == theirs[: len(ours)]
 
 
 def test_momentum_needs_the_sum_it_was_made_with() -> None:

@@ -38,7 +38,7 @@ def by_hand(c: Config, d: Dataset) -> tuple[nn.Module, float]:
     opt = {
         "adam": lambda p: optim.Adam(p, weight_decay=c.weight_decay),
         "adamw": lambda p: optim.AdamW(p, weight_decay=c.weight_decay),
-        "sgd": lambda p: optim.SGD(p, c.lr, c.momentum, c.weight_decay),
+        "sgd": lambda p: optim.SGD(p, c.lr, c.momentum, weight_decay=c.weight_decay),
     }[c.optimizer](model.parameters())
     loader = Loader(
         d.train,
