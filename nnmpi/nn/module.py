@@ -39,6 +39,9 @@ class Module:
         object.__setattr__(self, "passes", 0)
         return self
 
+    def __init__(self) -> None:
+        """Take no argument: options that no subclass declares are refused."""
+
     _parameters: dict[str, Parameter]
     _buffers: dict[str, Place | None]  # by name; None where the whole array is here
     _modules: dict[str, Module]

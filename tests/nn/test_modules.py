@@ -169,6 +169,20 @@ def test_options_reach_forward() -> None:
     assert Twice()(nnmpi.tensor([3.0]), k=2).item() == 9
 
 
+class Plain(nn.Module):
+    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+        return x
+
+
+def test_options_that_no_layer_has_are_refused() -> None:
+    for make in (nn.ReLU, nn.Sigmoid, nn.Tanh, nn.Module, Plain):
+        make()
+        with pytest.raises(TypeError, match="positional argument"):
+            make(3)
+        with pytest.raises(TypeError, match="unexpected keyword argument"):
+            make(inplace=True)
+
+
 @pytest.mark.parametrize("name", ["cuda", "cpu", "float31"])
 def test_a_device_is_no_data_type(name: str) -> None:
     with refused(repr(name), 'to(dtype=..., on=nnmpi.backend.get("cuda"))'):
