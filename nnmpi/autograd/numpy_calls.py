@@ -1,6 +1,11 @@
-"""Which of NumPy's functions may be called on a tensor that requires a gradient."""
+"""NumPy's functions called on tensors: refused where they would lose a gradient."""
 
-WITHOUT_GRADIENT = {
+from collections.abc import Callable
+from typing import Any
+
+from nnmpi.autograd.recording import recording
+
+_WITHOUT_GRADIENT = {
     "all",
     "allclose",
     "any",
@@ -38,6 +43,23 @@ _REPLACEMENTS = {
     "vstack": "nnmpi.concatenate",
     "where": "nnmpi.where",
 }
+
+
+def evaluate(function: Callable[..., Any], args: Any, options: Any, tensor: Any) -> Any:
+    """The function on the values of all arguments of the type `tensor`, in lists and tuples too."""
+    name = function.__name__
+    refused = recording.get() and name not in _WITHOUT_GRADIENT
+
+    def values(v: Any) -> Any:
+        if isinstance(v, list | tuple):
+            return (list if isinstance(v, list) else tuple)(map(values, v))
+        if not isinstance(v, tensor):
+            return v
+        if refused and v.requires_grad:
+            raise TypeError(refusal(name))
+        return v.numpy()
+
+    return function(*values(args), **{key: values(v) for key, v in options.items()})
 
 
 def refusal(name: str) -> str:

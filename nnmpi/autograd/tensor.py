@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
 from nnmpi import backend
 from nnmpi.autograd import numpy_calls, tape
-from nnmpi.autograd.arguments import array_on, flat
+from nnmpi.autograd.arguments import array_on, flat, refuse_constants
 from nnmpi.autograd.ops import elementwise, linear, reduce, shape
 from nnmpi.autograd.recording import recording
 from nnmpi.autograd.tape import Memory, Node, OnLeaf, Rest
 from nnmpi.backend import Array
 from nnmpi.kernels.result import Result, Vjp
-
-Axis = int | tuple[int, ...] | None
 
 
 def _binary(op: Callable[..., Result]) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
@@ -36,8 +34,8 @@ def _in_place(op: Callable[..., Result]) -> Callable[[Tensor, Any], Tensor]:
     """An operator that writes into its left operand."""
 
     def method(self: Tensor, other: Any) -> Tensor:
-        is_result = self.node is not None or not self.requires_grad
-        if is_result and self._needs_gradient(other):
+        leaf = self.requires_grad and self.node is None
+        if self._needs_gradient(other) and not leaf:
             return apply(op, self, other)  # `loss += term`: the name is bound to a new tensor
         self._refuse_write(other)
         new = op(self.data, _constant(other, (self,))).value
@@ -63,9 +61,8 @@ def _comparison(compare: Callable[[Any, Any], Any]) -> Callable[[Tensor, Any], T
 class Tensor:
     """An array with a gradient; arithmetic is NumPy's, `backward` is PyTorch's.
 
-    `data` is the array itself; the tape does not detect writes to it. A leaf
-    (`node` is None) that requires a gradient accumulates it in `grad`, which is
-    None if none has arrived since it was last cleared.
+    `data` is the array itself; the tape does not detect writes to it. A leaf (`node` is None) that
+    requires a gradient accumulates it in `grad`, which is None until one arrives.
     """
 
     __array_ufunc__ = None  # so that ndarray + Tensor calls Tensor.__radd__
@@ -80,8 +77,6 @@ class Tensor:
         self.node: Node | None = None
         self.requires_grad = requires_grad
         self.memory = Memory()
-
-    # ---- its array
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -143,47 +138,14 @@ class Tensor:
             raise TypeError(numpy_calls.refusal("asarray"))
         return np.array(self.numpy(), dtype, copy=copy)
 
-    def __array_function__(
-        self, function: Callable[..., Any], types: Any, args: Any, options: Any
-    ) -> Any:
+    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
         """NumPy's function of the values; refused where a gradient would be lost."""
-        name = function.__name__
-        refused = recording.get() and name not in numpy_calls.WITHOUT_GRADIENT
-
-        def values(v: Any) -> Any:
-            if isinstance(v, list | tuple):
-                return (list if isinstance(v, list) else tuple)(map(values, v))
-            if not isinstance(v, Tensor):
-                return v
-            if refused and v.requires_grad:
-                raise TypeError(numpy_calls.refusal(name))
-            return v.numpy()
-
-        return function(*values(args), **{key: values(v) for key, v in options.items()})
+        return numpy_calls.evaluate(function, args, options, Tensor)
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec else repr(self)
 
     # ---- gradients
-
-    @overload
-    def backward(
-        self,
-        gradient: Array | Tensor | None = None,
-        *,
-        on_leaf: OnLeaf | None = None,
-        retain_graph: bool = False,
-    ) -> None: ...
-
-    @overload
-    def backward(
-        self,
-        gradient: Array | Tensor | None = None,
-        *,
-        on_leaf: OnLeaf | None = None,
-        retain_graph: bool = False,
-        until: Tensor,
-    ) -> Rest: ...
 
     def backward(
         self,
@@ -266,24 +228,24 @@ class Tensor:
     def __getitem__(self, index: Any) -> Tensor:
         return apply(shape.getitem, self, index=_index(index))
 
-    def sum(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    def sum(self, axis: reduce.Axis = None, keepdims: bool = False) -> Tensor:
         """The sum over `axis`."""
         return apply(reduce.sum, self, axis=axis, keepdims=keepdims)
 
-    def mean(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    def mean(self, axis: reduce.Axis = None, keepdims: bool = False) -> Tensor:
         """The mean over `axis`."""
         return apply(reduce.mean, self, axis=axis, keepdims=keepdims)
 
-    def var(self, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+    def var(self, axis: reduce.Axis = None, *, keepdims: bool = False) -> Tensor:
         """The variance over `axis`; the divisor is n, as in NumPy."""
         d = self - self.mean(axis, keepdims=True)
         return (d * d).mean(axis, keepdims)
 
-    def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    def max(self, axis: reduce.Axis = None, keepdims: bool = False) -> Tensor:
         """The largest element over `axis`."""
         return apply(reduce.max, self, axis=axis, keepdims=keepdims)
 
-    def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    def min(self, axis: reduce.Axis = None, keepdims: bool = False) -> Tensor:
         """The smallest element over `axis`."""
         return apply(reduce.min, self, axis=axis, keepdims=keepdims)
 
@@ -356,10 +318,7 @@ def _constant(value: Any, others: tuple[Any, ...]) -> Any:
         return value.data
     like = next((t.data for t in others if isinstance(t, Tensor)), None)
     if like is None:
-        raise TypeError(
-            f"an op needs at least one tensor, got only constants such as this "
-            f"{type(value).__name__}: make one with nnmpi.tensor(x)"
-        )
+        refuse_constants(value)
     return value if type(value) is type(like) else array_on(backend.of(like), value)
 
 
