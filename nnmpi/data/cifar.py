@@ -3,14 +3,15 @@
 A record is 3,073 bytes: the label, then 32 x 32 red, green and blue values.
 """
 
+import gzip
 import tarfile
-import zlib
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from nnmpi.data import download, idx
 from nnmpi.data.dataset import Dataset, Request, Split
+from nnmpi.data.files import REMEDY, reading
 
 CLASSES = 10
 RECORD = 1 + 3 * 32 * 32
@@ -18,6 +19,7 @@ TRAIN = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
 TEST = "test_batch.bin"
 FOLDER = "cifar-10-batches-bin"
 ARCHIVE = "cifar-10-binary.tar.gz"
+CHUNK = 1 << 20
 
 
 def cifar10(request: Request) -> Dataset:
@@ -31,7 +33,9 @@ def cifar10(request: Request) -> Dataset:
         download.fetch(download.SOURCES["cifar10"], own)
         archive = own / ARCHIVE
     if folder is not None:
-        return _dataset(folder, {name: _read(folder / name) for name in (*TRAIN, TEST)})
+        with reading(folder):
+            content = {name: (folder / name).read_bytes() for name in (*TRAIN, TEST)}
+        return _dataset(folder, content)
     if archive is not None:
         return _dataset(archive, _read_archive(archive))
     best = min(folders, key=lambda f: len(_missing(f)))
@@ -47,29 +51,25 @@ def _missing(folder: Path) -> list[str]:
     return [name for name in (*TRAIN, TEST) if not (folder / name).is_file()]
 
 
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error}; {idx.REMEDY}") from error
-
-
 def _read_archive(archive: Path) -> dict[str, bytes]:
-    """The content of the six files, read in one pass; nothing is unpacked to disk."""
+    """The content of the six files, read in one pass; nothing is unpacked to disk.
+
+    The checksum of gzip is at the end of its stream, behind the last file, and is compared only
+    when the stream has been read to its end.
+    """
     content: dict[str, bytes] = {}
-    try:
-        with tarfile.open(archive) as tar:
+    with reading(archive), gzip.open(archive) as stream:
+        with tarfile.open(fileobj=stream, mode="r:") as tar:
             for member in tar:
                 name = PurePosixPath(member.name).name
-                stream = tar.extractfile(member) if member.isfile() else None
-                if stream is not None and name in (*TRAIN, TEST):
-                    content[name] = stream.read()
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"{archive} cannot be read: {reason}; {idx.REMEDY}") from error
+                file = tar.extractfile(member) if member.isfile() else None
+                if file is not None and name in (*TRAIN, TEST):
+                    content[name] = file.read()
+        while stream.read(CHUNK):
+            pass
     missing = [name for name in (*TRAIN, TEST) if name not in content]
     if missing:
-        raise ValueError(f"{archive} holds no {', '.join(missing)}; {idx.REMEDY}")
+        raise ValueError(f"{archive} holds no {', '.join(missing)}; {REMEDY}")
     return content
 
 
@@ -84,7 +84,7 @@ def _records(path: Path, data: bytes) -> np.ndarray:
     if not data or len(data) % RECORD:
         raise ValueError(
             f"{path} has {len(data):,} bytes, expected a multiple of {RECORD:,} "
-            f"(the original has 30,730,000); {idx.REMEDY}"
+            f"(the original has 30,730,000); {REMEDY}"
         )
     records = np.frombuffer(data, "uint8").reshape(-1, RECORD)
     idx.check_labels(records[:, 0], CLASSES, path)

@@ -7,16 +7,15 @@ magic: 8 = unsigned bytes, d = number of dimensions (3 for images, 1 for labels)
 
 import gzip
 import math
-import zlib
 from pathlib import Path
 
 import numpy as np
 
 from nnmpi.data.dataset import Split
+from nnmpi.data.files import REMEDY, reading
 
 GZIP = b"\x1f\x8b"
 KINDS = {2049: "labels", 2051: "images"}
-REMEDY = "delete it and run again with --download, or put a good copy in its place"
 
 
 def read(path: Path, ndim: int) -> np.ndarray:
@@ -66,8 +65,6 @@ def check_labels(y: np.ndarray, classes: int, path: Path) -> None:
 
 def _read_bytes(path: Path) -> bytes:
     """The content of a file, decompressed if it is gzip data (whatever its name)."""
-    try:
+    with reading(path):
         data = path.read_bytes()
         return gzip.decompress(data) if data.startswith(GZIP) else data
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} cannot be read: {error}; {REMEDY}") from error

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from nnmpi.data import download, idx
 from nnmpi.data.dataset import Dataset, Request, Split
+from nnmpi.data.files import REMEDY
 
 CLASSES = 10
 TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
@@ -60,7 +61,7 @@ def _four(name: str, files: dict[str, Path]) -> Dataset:
     if train.x.shape[1:] != test.x.shape[1:]:
         raise ValueError(
             f"{name}: {files[TRAIN[0]]} has images of {train.x.shape[2:]} pixels and "
-            f"{files[TEST[0]]} of {test.x.shape[2:]}; {idx.REMEDY}"
+            f"{files[TEST[0]]} of {test.x.shape[2:]}; {REMEDY}"
         )
     return Dataset(name, train, test, CLASSES, "")
 
@@ -69,7 +70,7 @@ def _divided(name: str, files: dict[str, Path]) -> Dataset:
     """The t10k pair only: its first four fifths for training, the rest for testing."""
     x, y = idx.read_pair(files[TEST[0]], files[TEST[1]], CLASSES)
     if len(y) < 2:
-        raise ValueError(f"{files[TEST[0]]} has {len(y)} image, too few to divide; {idx.REMEDY}")
+        raise ValueError(f"{files[TEST[0]]} has {len(y)} image, too few to divide; {REMEDY}")
     n = max(len(y) * 4 // 5, 1)
     note = (
         f"only the t10k pair found in {files[TEST[0]].parent}: first {n:,} images for training, "

@@ -152,7 +152,7 @@ def test_a_bad_archive_is_refused(
     server.answers["/cifar-10-binary.tar.gz"] = Answer(b"no archive")
     fake = source_of(server.base, content=b"no archive", name="cifar-10-binary.tar.gz")
     monkeypatch.setitem(SOURCES, "cifar10", fake)
-    with refused("cifar-10-binary.tar.gz cannot be read"):
+    with refused("cifar-10-binary.tar.gz is damaged"):
         data.load("cifar10", data_dir=str(tmp_path), download=True)
 
 
