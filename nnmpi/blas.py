@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.cgroup import SYSTEM, CgroupFiles, cpu_quota, cpuset_size
+
 _AVX512 = {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512cd"}
 _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
 
@@ -87,10 +89,17 @@ def core() -> str:
     return value.decode()
 
 
-def cores(ranks: int) -> int:
-    """The cores of each of `ranks` ranks on this node: an equal share, or those it is bound to."""
-    share = (os.cpu_count() or 1) // ranks
-    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else share
+def cores(ranks: int, files: CgroupFiles = SYSTEM) -> int:
+    """The cores of each of `ranks` ranks on this node, at least 1.
+
+    That is an equal share of the cores that control groups (a container, a job) leave to all of
+    them, or, if that is less, the cores that this rank is bound to. What it is bound to is not
+    divided by the number of ranks: mpirun binds each rank to cores of its own.
+    """
+    machine = os.cpu_count() or 1
+    limits = (machine, cpuset_size(files), cpu_quota(files))
+    share = int(min(limit for limit in limits if limit is not None) / ranks)
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else machine
     return max(1, min(share, bound))
 
 

@@ -1,0 +1,70 @@
+"""The CPU limits that Linux control groups (containers, Slurm, systemd) put on this process."""
+
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+
+class CgroupFiles(NamedTuple):
+    """Where the kernel shows control groups; other paths are for tests."""
+
+    membership: Path = Path("/proc/self/cgroup")
+    mount: Path = Path("/sys/fs/cgroup")
+
+
+SYSTEM = CgroupFiles()
+
+
+def cpu_quota(files: CgroupFiles) -> float | None:
+    """The CPU time per time that this process may use (1.5: one and a half cores), if limited.
+
+    cpu.max of version 2, cpu.cfs_quota_us over cpu.cfs_period_us of version 1.
+    """
+    quotas = []
+    for folder in _folders(files, "cpu"):
+        words = _read(folder / "cpu.max").split() or [
+            *_read(folder / "cpu.cfs_quota_us").split(),
+            *_read(folder / "cpu.cfs_period_us").split(),
+        ]
+        if len(words) == 2 and all(word.isdecimal() for word in words) and int(words[1]):
+            quotas.append(int(words[0]) / int(words[1]))  # without a limit: "max" or -1
+    return min(quotas, default=None)
+
+
+def cpuset_size(files: CgroupFiles) -> int | None:
+    """The number of CPUs that this process may be scheduled on, if control groups limit them."""
+    names = "cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"
+    sizes = [
+        sum(_length(part) for part in cpus.split(","))
+        for folder in _folders(files, "cpuset")
+        if (cpus := next(filter(None, (_read(folder / name) for name in names)), ""))
+    ]
+    return min(sizes, default=None)
+
+
+def _folders(files: CgroupFiles, controller: str) -> Iterator[Path]:
+    """The folders of this process's group and of all groups around it.
+
+    A line of the membership file is `number:controllers:path`; version 2 names no controllers.
+    Inside a container the mount may begin at the container's own group, so the path need not exist.
+    """
+    for line in _read(files.membership).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers or controller in controllers.split(","):
+            base = files.mount / controller if controllers else files.mount
+            group = PurePosixPath(path.lstrip("/"))
+            yield from (base / part for part in (group, *group.parents))
+
+
+def _length(part: str) -> int:
+    """The number of CPUs in `3` or `4-7`."""
+    first, _, last = part.partition("-")
+    return int(last or first) - int(first) + 1
+
+
+def _read(path: Path) -> str:
+    """The content of a file, empty if it cannot be read."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
