@@ -25,6 +25,7 @@ from collectives_timing import NAMES, REFERENCE, Bench, Point, WrongError, fit
 from flags import Parser
 from timing import Row, size_name
 
+from nnmpi import blas
 from nnmpi.collectives.price import Network
 from nnmpi.comm import Comm, world
 from nnmpi.comm.transport.mpi import MPI  # initialises MPI
@@ -178,6 +179,7 @@ def run(comm: Comm, raw: MPI.Intracomm, a: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmark; an error on any rank ends all of them."""
+    blas.tune()
     raw = MPI.Intracomm(MPI.COMM_WORLD.Dup())
     try:
         run(world(), raw, arguments(argv, raw))

@@ -14,7 +14,7 @@ import numpy as np
 import timing
 from timing import Row, Sample, Step
 
-import nnmpi  # chooses NumPy's kernels
+import nnmpi
 from nnmpi import blas
 
 N, LAYERS = 128, ((784, 1024), (1024, 1024), (1024, 10))
@@ -50,6 +50,7 @@ def main() -> None:
     p.add_argument("--rounds", type=int, default=21)
     p.add_argument("--json", help="write one row per measurement")
     a = p.parse_args()
+    blas.tune()
     has_torch = importlib.util.find_spec("torch") is not None
     about = timing.machine()
     print(f"nnmpi {nnmpi.__version__}, kernels {blas.core()}, {about['cpu']}")

@@ -19,6 +19,7 @@ import workloads
 from timing import Row
 from workloads import MODELS, WORKLOADS, Reduction, Steps
 
+from nnmpi import blas
 from nnmpi.comm import Comm, world
 
 FINER = 6  # this many times more, shorter rounds than requested, so that many are undisturbed
@@ -129,6 +130,7 @@ def main(
     cases: Sequence[str], algorithm: str, rounds: int, seconds: float, path: str | None
 ) -> None:
     """Measure on every rank of the job; rank 0 prints and writes."""
+    blas.tune()
     comm = world()
     if comm.size == 1:
         raise SystemExit(

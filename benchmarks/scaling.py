@@ -34,6 +34,8 @@ from timing import Row
 from training import ONE_THREAD
 from workloads import MODELS, WORKLOADS
 
+from nnmpi import blas
+
 
 class Goal(NamedTuple):
     """Our targets for weak scaling on 2 ranks."""
@@ -201,6 +203,7 @@ def measure(a: argparse.Namespace) -> None:
     """Start the jobs, time all cases, print and write the results."""
     has_torch = importlib.util.find_spec("torch") is not None
     os.environ.update(ONE_THREAD)
+    blas.tune()
     facts = timing.machine() | {"load_before": round(os.getloadavg()[0], 1)}
     if has_torch:
         facts["torch"] = metadata.version("torch")

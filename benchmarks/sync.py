@@ -37,6 +37,7 @@ from sync_model import CASES, MODES
 from sync_run import COLD, Entry, RunResult, run
 from timing import Row
 
+from nnmpi import blas
 from nnmpi.comm import Comm, world
 
 AGAINST = "bsp"
@@ -184,6 +185,7 @@ def parse(argv: Sequence[str] | None, rank: int, ranks: int) -> argparse.Namespa
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run on every rank of the job; rank 0 prints and writes the results."""
+    blas.tune()
     comm = world()
     a = parse(argv, comm.rank, comm.size)
     first = comm.rank == 0

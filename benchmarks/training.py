@@ -161,6 +161,13 @@ def show(rows: list[Row]) -> None:
         print(line)
 
 
+def tune() -> None:
+    """As nnmpi's command does; in this process it serves precision, and the name of the kernels."""
+    from nnmpi import blas  # not above: PyTorch's processes import nothing of nnmpi
+
+    blas.tune()
+
+
 def main() -> None:
     """Parse the flags, run the cases, print and write the results."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -184,6 +191,7 @@ def main() -> None:
     if a.device == "cuda":
         subjects = [s for s in subjects if s not in ("nnmpi F(4x4)", "T+")]
     os.environ.update(ONE_THREAD)
+    tune()
     about: dict[str, Any] = {**timing.machine(), "device": a.device}
     print(", ".join(f"{key} {value}" for key, value in about.items()))
     rows: list[Row] = []
@@ -193,7 +201,7 @@ def main() -> None:
             rows += rows_of(case, run(case, workers, a.rounds), about)
     show(rows)
     if a.device == "cpu":
-        import precision  # not above: PyTorch's processes must not import nnmpi, which tunes them
+        import precision  # not above: PyTorch's processes import nothing of nnmpi
 
         rows += precision.rows(has_torch, about)
     timing.write_rows(a.json, rows)

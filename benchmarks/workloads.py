@@ -52,8 +52,9 @@ def layers(nn: Any, w: Workload) -> list[Any]:
 def nnmpi_step(w: Workload, algorithm: str = "auto", device: str = "cpu") -> Step:
     """A training step of nnmpi through its public interface, from a NumPy batch to the update."""
     import nnmpi
-    from nnmpi import backend, nn, optim
+    from nnmpi import backend, blas, nn, optim
 
+    blas.tune()
     x, y = batch(w)
     on = backend.get(device)
     model = nn.Sequential(*layers(nn, w))
@@ -131,8 +132,9 @@ def nnmpi_steps(case: str, per_rank: int, reduction: Reduction) -> Steps:
     Without reduction, every rank trains a model of its own.
     """
     import nnmpi
-    from nnmpi import comm
+    from nnmpi import blas, comm
 
+    blas.tune()
     ranks = comm.world() if reduction.enabled else comm.comm_self()
     batch_size = per_rank * ranks.size
     data = samples(WORKLOADS[case], BATCHES * batch_size)

@@ -2,15 +2,14 @@
 
 >>> import nnmpi
 >>> from nnmpi import nn, optim
+
+The import changes nothing in the process. `nnmpi.blas.tune()` makes training faster on some
+machines; the command `nnmpi.train` calls it at its start.
 """
 
-from nnmpi import blas
-
-blas.tune()
-
-from nnmpi import collectives, nn, optim  # noqa: E402
-from nnmpi.autograd import Tensor, no_grad  # noqa: E402
-from nnmpi.autograd.functional import (  # noqa: E402
+from nnmpi import blas, collectives, nn, optim
+from nnmpi.autograd import Tensor, no_grad
+from nnmpi.autograd.functional import (
     absolute,
     broadcast_to,
     clip,
@@ -34,9 +33,9 @@ from nnmpi.autograd.functional import (  # noqa: E402
     tensor,
     where,
 )
-from nnmpi.config import Config  # noqa: E402
-from nnmpi.run.saving import load, save  # noqa: E402
-from nnmpi.run.trainer import Trainer  # noqa: E402
+from nnmpi.config import Config
+from nnmpi.run.saving import load, save
+from nnmpi.run.trainer import Trainer
 
 __version__ = "0.1.0"
 __all__ = [
@@ -44,6 +43,7 @@ __all__ = [
     "Tensor",
     "Trainer",
     "absolute",
+    "blas",
     "broadcast_to",
     "clip",
     "collectives",

@@ -6,7 +6,9 @@ makes it choose again. One core, 1024^3 in float32 (`benchmarks/gemm.py` measure
     Zen 5 (AMD family 26)   Haswell kernels  128 GF/s   SkylakeX kernels  236 GF/s
     Zen 4 (AMD family 25)   Haswell kernels  109 GF/s   SkylakeX kernels  102 GF/s
 
-NNMPI_TUNE=0 disables `tune`; OPENBLAS_CORETYPE, if set, overrides its choice of kernels.
+The command `nnmpi.train` calls `tune` at its start. Programs that use nnmpi as a library may call
+it once, before they compute. NNMPI_TUNE=0 disables it; OPENBLAS_CORETYPE, if set, overrides its
+choice of kernels.
 """
 
 import ctypes
@@ -127,7 +129,11 @@ def threads() -> int:
 
 
 def tune() -> None:
-    """Choose better kernels and keep freed memory, where that is possible and useful."""
+    """Choose better kernels and keep freed memory, where that is possible and useful.
+
+    It changes the process: call it before computing, while no other thread uses BLAS. Kernels
+    differ in the order of additions, so results change in their last bits.
+    """
     if os.environ.get("NNMPI_TUNE", "1") == "0":
         return
     _keep_memory()

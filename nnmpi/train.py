@@ -67,6 +67,7 @@ def config(arguments: Sequence[str]) -> Config:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
+    blas.tune()
     early: list[int] = []  # signals that came before the run
     with handled("SIGUSR1", lambda number, _: early.append(number)):  # mpirun sends it to all ranks
         return _main(sys.argv[1:] if arguments is None else arguments, early)

@@ -238,6 +238,7 @@ def test_results_are_right_after_the_switch(threads):
 
 TUNED = """
 from nnmpi import blas
+blas.tune()
 compute()
 print(blas.core())
 print(blas.better_core(blas.cpu()))
@@ -245,7 +246,37 @@ print(os.environ.get("OPENBLAS_CORETYPE", "unset"))
 """
 
 
-def test_importing_nnmpi_switches_to_the_better_core():
+IMPORT = """
+import ctypes
+import signal
+import sys
+import threading
+
+def state():
+    handlers = [signal.getsignal(s) for s in signal.valid_signals()]
+    return dict(os.environ), handlers, sys.excepthook, threading.excepthook, sys.exit
+
+class Refused:
+    def __init__(self, *names):
+        raise AssertionError(f"{names} was opened")
+
+before, sum_before = state(), (np.ones((65, 65), "f4") / 3 @ np.ones((65, 65), "f4")).tobytes()
+real, ctypes.CDLL = ctypes.CDLL, Refused
+import nnmpi
+ctypes.CDLL = real
+assert state() == before
+assert (np.ones((65, 65), "f4") / 3 @ np.ones((65, 65), "f4")).tobytes() == sum_before
+print(nnmpi.blas.core())
+"""
+
+
+def test_importing_nnmpi_changes_nothing_in_the_process():
+    """No library is opened to set allocation or kernels, beside BLAS threads or not."""
+    (core,) = python(IMPORT, OPENBLAS_NUM_THREADS="2")
+    assert core == python("from nnmpi import blas\nprint(blas.core())", NNMPI_TUNE="0")[0]
+
+
+def test_tune_switches_to_the_better_core():
     core, better, setting = python(TUNED)
     assert setting == "unset"
     if switches_here() and better != "None":
