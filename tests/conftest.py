@@ -13,8 +13,14 @@ from commands import MODULE, Command, Completed
 from ends_job import pytest_runtest_logreport as pytest_runtest_logreport
 
 import nnmpi
-from nnmpi import train
+from nnmpi import blas, train
 from nnmpi.nn.models import iris_mlp
+
+# The same BLAS kernels in this process and in all that tests start, whether or not they call
+# blas.tune(): tests compare bits.
+blas.tune()
+if blas.core() != "unknown":
+    os.environ.setdefault("OPENBLAS_CORETYPE", blas.core())
 
 
 @pytest.fixture
