@@ -15,6 +15,7 @@ from nnmpi.comm import Comm
 
 LAWS: list[Callable[[Comm], None]] = [
     laws_sums.all_reduce_sums,
+    laws_sums.short_integers_wrap,
     laws_sums.all_reduce_has_the_bits_of_its_algorithm,
     laws_sums.all_reduce_gives_all_ranks_the_same_bits,
     laws_sums.partial_sums_of_half_precision_do_not_overflow,

@@ -23,6 +23,19 @@ def all_reduce_sums(comm: Comm) -> None:
             np.testing.assert_array_equal(x, total(p, n, dtype), f"{name} {dtype} {n}")
 
 
+def short_integers_wrap(comm: Comm) -> None:
+    """Their sums overflow as NumPy's do, where MPI libraries may saturate."""
+    for dtype, value in (("int8", 100), ("uint8", 200), ("int16", -30000), ("uint16", 60000)):
+        want = np.add.reduce([np.full(40, value + r, dtype) for r in range(comm.size)], dtype=dtype)
+        for name in (*NAMES, "auto"):
+            x = np.full(40, value + comm.rank, dtype)
+            comm.all_reduce(x, name)
+            np.testing.assert_array_equal(x, want, f"{name} {dtype}")
+            x = np.full(40, value + comm.rank, dtype)
+            comm.start(x, name).wait()
+            np.testing.assert_array_equal(x, want, f"{name} {dtype}")
+
+
 def all_reduce_has_the_bits_of_its_algorithm(comm: Comm) -> None:
     n, p = 157, comm.size
     for name in ALGORITHMS:

@@ -89,7 +89,7 @@ class AllReduceDispatch:
         So a rank with other operations under way first waits, moving them, until all ranks have
         come. Those without others tell that they have come, and need not wait for anybody.
         """
-        dtype = accumulator(row.dtype)
+        dtype = _library_dtype(row.dtype)
         sums = row if dtype is row.dtype else row.astype(dtype)
         if starts:
             yield self._transport.start_all_reduce(sums)
@@ -108,6 +108,16 @@ class AllReduceDispatch:
 
     def _through_memory(self, row: Array, tag: int, starts: bool, blocks: bool) -> Steps:
         return self._reductions[_reduction_key(row)].reduce(0, row.size, tag, blocks, row)
+
+
+def _library_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The type in which the library sums numbers of this one.
+
+    8- and 16-bit integers are summed as 32-bit ones and cut, which wraps as NumPy does: MPI
+    libraries with vector instructions saturate.
+    """
+    short = dtype.itemsize <= 2 and dtype.kind in "iu"
+    return np.dtype(np.int32) if short else accumulator(dtype)
 
 
 def _reduction_key(row: Array) -> tuple[int, np.dtype[Any]]:
