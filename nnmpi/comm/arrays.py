@@ -11,14 +11,19 @@ Array: TypeAlias = NDArray[Any]
 
 
 def flat(array: Any, call: str) -> Array:
-    """The array as one row: its own memory where that is contiguous, else a copy (`put_back`)."""
+    """The array as one row: its own memory where that is in order, else a copy (`put_back`).
+
+    In order is what is contiguous and aligned: MPI knows no types of unaligned numbers.
+    """
     check_array(array, call)
     if type(array) is not np.ndarray:
         array = np.asarray(array)  # subclasses (matrix, masked array) index and reshape otherwise
-    if not array.flags.writeable:
-        raise ValueError(f"{call} works in place, and this array is read-only: pass a copy")
-    row: Array = array if array.flags.c_contiguous else np.ascontiguousarray(array)
-    return row.reshape(-1)
+    if not array.flags.carray:  # contiguous, aligned and writeable
+        if not array.flags.writeable:
+            raise ValueError(f"{call} works in place, and this array is read-only: pass a copy")
+        array = np.array(array, order="C")
+    row: Array = array.reshape(-1)
+    return row
 
 
 def check_array(array: Any, call: str) -> None:
@@ -49,7 +54,7 @@ def accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def put_back(steps: Steps, row: Array, array: Array) -> Steps:
     """The steps, and then, where `flat` has made a copy, its values in the user's array."""
-    if array.flags.c_contiguous:
+    if array.flags.carray:
         return steps
     return then(steps, lambda: array.__setitem__(..., row.reshape(array.shape)))
 

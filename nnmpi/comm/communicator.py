@@ -75,13 +75,13 @@ class Comm:
         The rest of the array is overwritten with intermediate results.
         """
         plan = _named(algorithms.REDUCE_SCATTERS, algorithm, "reduce_scatter")
-        row = flat(array, "reduce_scatter")
+        check_array(array, "reduce_scatter")
         if not array.flags.c_contiguous:
             raise ValueError(
                 "reduce_scatter takes an array in C order: copy with ascontiguousarray"
             )
-        self._in_place("reduce_scatter", algorithm, plan, row)
-        return row[self.chunk(row.size)]
+        self._in_place("reduce_scatter", algorithm, plan, array)
+        return np.asarray(array).reshape(-1)[self.chunk(array.size)]
 
     def all_gather(self, array: Array, algorithm: str = "ring") -> None:
         """Fills the array, of which every rank contributes its chunk, with the chunks of all."""
@@ -242,7 +242,7 @@ class Comm:
         blocks = not starts and self._progress.idle
         steps = self._dispatch.steps(name, row, call.number % TAGS, starts, blocks)
         steps = self._calls.compared(steps, call, before=compare)
-        return steps if array.flags.c_contiguous else put_back(steps, row, array), call
+        return steps if array.flags.carray else put_back(steps, row, array), call
 
     def _chosen(self, nbytes: int) -> str:
         """The fastest algorithm for so many bytes, the same on all ranks."""

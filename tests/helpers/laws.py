@@ -34,6 +34,7 @@ LAWS: list[Callable[[Comm], None]] = [
     laws_works.split_in_groups,
     laws_sums.buffers_in_shared_memory,
     laws_sums.arrays_in_any_layout,
+    laws_sums.unaligned_arrays,
     laws_sums.long_messages_are_cut,
     laws_sums.an_algorithm_of_the_user,
     laws_works.barriers_hold,

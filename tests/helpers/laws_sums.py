@@ -1,7 +1,7 @@
 """Laws of single collectives: their sums, their bits, their bytes, their arrays."""
 
 import numpy as np
-from brought import by_hand, gathered, lengths, part, rough, total
+from brought import Array, by_hand, gathered, lengths, part, rough, total
 
 from nnmpi.collectives import algorithms
 from nnmpi.collectives.algorithms import ALGORITHMS, levels
@@ -198,6 +198,43 @@ def arrays_in_any_layout(comm: Comm) -> None:
             np.testing.assert_array_equal(view, x * p + p * (p - 1) / 2 - p * comm.rank)
             view[...] = x
             np.testing.assert_array_equal(whole, before)  # elements outside the view are unchanged
+
+
+def unaligned_arrays(comm: Comm) -> None:
+    """As np.frombuffer makes them from bytes that follow a header."""
+    p, n = comm.size, 37
+
+    def unaligned(values: Array) -> Array:
+        array = np.frombuffer(bytearray(values.nbytes + 1), values.dtype, values.size, offset=1)
+        array[...] = values
+        assert not array.flags.aligned
+        return array
+
+    for dtype in ("float32", "float16", "int64"):
+        want = total(p, n, dtype)
+        for name in (*NAMES, "auto"):
+            x, y = (unaligned(part(comm.rank, n, dtype)) for _ in range(2))
+            comm.all_reduce(x, name)
+            comm.start(y, name).wait()
+            np.testing.assert_array_equal(x, want, name)
+            np.testing.assert_array_equal(y, want, name)
+        x = unaligned(part(comm.rank, n, dtype))
+        own = comm.reduce_scatter(x)
+        assert np.shares_memory(own, x)
+        np.testing.assert_array_equal(own, want[comm.chunk(n)])
+        comm.all_gather(x)
+        np.testing.assert_array_equal(x, want)
+        x = unaligned(part(comm.rank, n, dtype))
+        comm.broadcast(x, p - 1)
+        np.testing.assert_array_equal(x, part(p - 1, n, dtype))
+        x = unaligned(part(comm.rank, n, dtype))
+        comm.reduce(x, p - 1)
+        np.testing.assert_array_equal(x, want if comm.rank == p - 1 else part(comm.rank, n, dtype))
+        got = unaligned(np.zeros(n, dtype))
+        received = comm.irecv(got, (comm.rank - 1) % p)
+        comm.isend(unaligned(part(comm.rank, n, dtype)), (comm.rank + 1) % p).wait()
+        received.wait()
+        np.testing.assert_array_equal(got, part((comm.rank - 1) % p, n, dtype))
 
 
 def long_messages_are_cut(comm: Comm) -> None:
