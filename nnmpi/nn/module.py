@@ -54,7 +54,9 @@ class Module:
         for other in (self._parameters, self._buffers, self._modules):
             if other is not registry:
                 other.pop(name, None)
-        if registry is not None and registry is not self._buffers:
+        if registry is self._buffers:
+            value = self._as_buffer(name, value)
+        elif registry is not None:
             registry[name] = value  # a replacement keeps the position of what was there
         if isinstance(value, Parameter | Module):
             parent = value._parent
@@ -100,13 +102,25 @@ class Module:
         for registry in (self._parameters, self._buffers, self._modules):
             registry.pop(name, None)
 
-    def register_buffer(self, name: str, value: Array, place: Place | None = None) -> None:
+    def register_buffer(self, name: str, value: Array | Tensor, place: Place | None = None) -> None:
         """Add an array that is saved with the model but not trained.
 
         `place` (with any path) is needed if the array is a part of a larger one.
         """
+        array = self._as_buffer(name, value)
         self._buffers[name] = place
-        object.__setattr__(self, name, value)
+        object.__setattr__(self, name, array)
+
+    def _as_buffer(self, name: str, value: Any) -> Array:
+        """The array of a buffer."""
+        array = value.data if isinstance(value, Tensor) else value
+        if not backend.is_array(array):
+            raise ValueError(
+                f"{type(self).__name__}.{name}: a buffer is an array or a Tensor, not a "
+                f"{type(value).__name__}; give np.asarray(...) of numbers, and use a plain "
+                "attribute for anything else"
+            )
+        return array
 
     # ---- copies and pickles
 

@@ -189,7 +189,9 @@ class Parameter(Tensor):
     @data.setter
     def data(self, value: Array) -> None:
         """Overwrite the values, in the same memory."""
-        self.data[...] = value
+        array = self.data
+        if value is not array:  # it is after `p.data *= 2`
+            array[...] = self._fitting("data", value)
 
     @property
     def grad(self) -> Array | None:
@@ -199,8 +201,21 @@ class Parameter(Tensor):
     @grad.setter
     def grad(self, value: Array | None) -> None:
         if value is not None:
-            self.slot[...] = value
+            slot = self.slot
+            if value is not slot:
+                slot[...] = self._fitting("grad", value)
         self.has_grad = value is not None
+
+    def _fitting(self, attribute: str, value: Any) -> Array:
+        """The array of a value; raises ValueError unless it has the shape of the parameter."""
+        array = value.data if isinstance(value, Tensor) else value
+        if np.shape(array) != self._shape:
+            name = self.place.path or "Parameter"
+            raise ValueError(
+                f"{name}.{attribute}: the value has shape {np.shape(array)}, the parameter "
+                f"{self._shape}; give an array of the same shape, or write to {attribute}[...]"
+            )
+        return array
 
     @property
     def slot(self) -> Array:

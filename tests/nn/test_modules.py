@@ -86,6 +86,52 @@ def test_data_may_be_written() -> None:
     assert memory.tolist() == [0.5, 0.75, 1.0]
 
 
+WRONG_SHAPES = [np.zeros(3), np.zeros((3, 1)), np.zeros((1, 2, 3)), 0.0, nnmpi.tensor([1.0])]
+
+
+@pytest.mark.parametrize("attribute", ["data", "grad"])
+@pytest.mark.parametrize("value", WRONG_SHAPES, ids=lambda value: str(np.shape(value)))
+def test_values_and_gradients_are_not_broadcast(attribute: str, value: object) -> None:
+    layer = nn.Sequential(nn.Linear(3, 2))[0]
+    before = layer.weight.data.copy()
+    with refused(f"0.weight.{attribute}", str(np.shape(value)), "(2, 3)", "same shape"):
+        setattr(layer.weight, attribute, value)
+    np.testing.assert_array_equal(layer.weight.data, before)
+    assert layer.weight.grad is None
+
+
+def test_values_and_gradients_of_the_same_shape_are_copied() -> None:
+    weight, value = nn.Linear(3, 2).weight, np.arange(6.0).reshape(2, 3)
+    weight.data = nnmpi.tensor(value)
+    weight.grad = value.tolist()
+    weight.data *= 2
+    weight.grad += 1
+    np.testing.assert_array_equal(weight.data, 2 * value)
+    np.testing.assert_array_equal(weight.grad, value + 1)
+
+
+def test_a_buffer_may_be_given_as_a_tensor() -> None:
+    module = nn.Module()
+    module.register_buffer("mean", nnmpi.tensor([1.0, 2.0]))
+    module.to(np.float64)
+    assert module.mean.dtype == "float64"
+    module.mean = nnmpi.tensor([3.0, 4.0])
+    assert module.to(np.float32).mean.tolist() == [3, 4]
+
+
+@pytest.mark.parametrize("value", [[1.0, 2.0], None, 3.0, "mean"], ids=repr)
+def test_a_buffer_that_is_no_array_is_refused(value: object) -> None:
+    module = nn.Module()
+    with refused("Module.mean", "buffer", type(value).__name__, "np.asarray"):
+        module.register_buffer("mean", value)
+    assert list(module.named_buffers()) == []
+    norm = nn.BatchNorm1d(2)
+    if value is not None:  # which removes a buffer
+        with refused("BatchNorm1d.running_mean", "buffer", type(value).__name__):
+            norm.running_mean = value
+    assert norm.running_mean.tolist() == [0, 0]
+
+
 def test_tied_weights_count_once() -> None:
     a, b = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
     b.weight = a.weight
