@@ -154,15 +154,18 @@ class Module:
         raise TypeError(f"{type(self).__name__} does not define forward")
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        if current_pass.get() is not None:
+        now = current_pass.get()
+        if now is not None:
+            if self.training and not now.counted:
+                current_pass.set(now._replace(counted=True))
             return self.forward(*args, **options)
-        token = current_pass.set(Pass(self.passes))
+        token = current_pass.set(Pass(self.passes, counted=self.training))
         try:
             return self.forward(*args, **options)
         finally:
-            current_pass.reset(token)
-            if self.training:
+            if current_pass.get().counted:  # type: ignore[union-attr]
                 object.__setattr__(self, "passes", self.passes + 1)
+            current_pass.reset(token)
 
     def train(self, mode: bool = True) -> Module:
         """Switch to training mode: Dropout is active, BatchNorm uses the batch statistics."""

@@ -41,13 +41,17 @@ LOCAL: BatchStats = Local()
 class Pass(NamedTuple):
     """One forward pass, for keyed randomness and batch statistics.
 
-    `samples` are the global indices of the samples on this rank; None stands for 0, 1, 2, ...
+    samples  the global indices of the samples on this rank; None stands for 0, 1, 2, ...
+    counted  whether the next pass has another step: as soon as a module in training mode runs,
+             or because a trainer counts the steps
     """
 
     step: int
     samples: np.ndarray | None = None
     batch_stats: BatchStats = LOCAL
+    counted: bool = True
 
 
 current_pass: ContextVar[Pass | None] = ContextVar("nnmpi_pass", default=None)
-"""The current pass. Without a trainer, `Module.__call__` sets it and counts training passes."""
+"""The current pass. Without a trainer, `Module.__call__` sets it, and counts the passes in which
+any module is in training mode."""

@@ -108,6 +108,41 @@ def test_successive_forwards_differ_and_are_reproducible() -> None:
         second.train()
 
 
+class Mixed(nn.Module):
+    """A Dropout layer below modules that may be in another mode."""
+
+    def __init__(self) -> None:
+        self.body = nn.Sequential(nn.Tanh(), nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5)))
+
+    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+        y: nnmpi.Tensor = self.body(x)
+        return y
+
+
+def test_each_pass_of_a_dropout_layer_in_a_model_under_evaluation_has_a_new_mask() -> None:
+    """Monte-Carlo dropout."""
+    model, again = Mixed().eval(), Mixed().eval()
+    for m in (model, again):
+        m.body[1][0].train()
+    runs = [model(ones(4)).numpy() for _ in range(5)]
+    assert len({r.tobytes() for r in runs}) == 5
+    assert model.passes == 5
+    for run in runs:
+        np.testing.assert_array_equal(again(ones(4)).numpy(), run)
+    model.eval()
+    before = model(ones(4)).numpy()
+    np.testing.assert_array_equal(model(ones(4)).numpy(), before)
+    assert model.passes == 5
+
+
+def test_a_pass_that_fails_is_counted_and_ended() -> None:
+    model = Mixed()
+    with pytest.raises(TypeError):
+        model(None)
+    assert model.passes == 1
+    assert current_pass.get() is None
+
+
 def test_the_path_is_that_in_the_whole_model() -> None:
     inner = nn.Sequential(nn.Dropout(0.5))
     alone = inner(ones(4)).numpy()
