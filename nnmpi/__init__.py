@@ -34,6 +34,7 @@ from nnmpi.autograd.functional import (
     where,
 )
 from nnmpi.config import Config
+from nnmpi.nn.seeding import seeded
 from nnmpi.run.saving import load, save
 from nnmpi.run.trainer import Trainer
 
@@ -62,6 +63,7 @@ __all__ = [
     "optim",
     "relu",
     "save",
+    "seeded",
     "sigmoid",
     "sin",
     "softmax",

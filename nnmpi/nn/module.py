@@ -13,6 +13,7 @@ from nnmpi.backend import CPU, Array, Backend
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import Pass, current_pass
 from nnmpi.nn.place import Place
+from nnmpi.nn.seeding import Construction, next_construction
 from nnmpi.nn.state import assign, fitting
 from nnmpi.nn.store import FlatStore
 
@@ -23,11 +24,13 @@ REGISTRIES = ("_parameters", "_buffers", "_modules")
 class Module:
     """A layer or a whole model: subclass it, assign parameters and modules, define `forward`.
 
-    All weights and dropout masks of a model are drawn from the `seed` of its root.
+    All weights and dropout masks of a model are drawn from the `seed` of its root and the path in
+    the model. A weight that is read or changed before its layer is part of a model is drawn then,
+    and keeps its values in the model; two blocks of several layers that are changed so start with
+    equal weights, unless each sets its own `seed` first.
     """
 
     training: bool = True
-    seed: int = 0
 
     def __new__(cls, *args: Any, **options: Any) -> Module:
         """Create the registries before __init__, so that subclasses need no super().__init__()."""
@@ -36,6 +39,7 @@ class Module:
             object.__setattr__(self, registry, {})
         object.__setattr__(self, "_parent", None)
         object.__setattr__(self, "_name", "")
+        object.__setattr__(self, "_construction", next_construction())
         object.__setattr__(self, "passes", 0)
         return self
 
@@ -47,6 +51,7 @@ class Module:
     _modules: dict[str, Module]
     _parent: Module | None
     _name: str
+    _construction: Construction
     passes: int
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -126,7 +131,7 @@ class Module:
 
     def __copy__(self) -> Module:
         """A module with registries of its own and the same parts, which keep their parent."""
-        twin = type(self).__new__(type(self))
+        twin: Module = object.__new__(type(self))
         twin.__dict__.update(self.__dict__ | {r: dict(self.__dict__[r]) for r in REGISTRIES})
         return twin
 
@@ -197,6 +202,32 @@ class Module:
         """Its name in the root: "" for the root itself, "2.norm" for a part of a part."""
         names = [m._name for m in self._upwards() if m._parent is not None]
         return ".".join(reversed(names))
+
+    @property
+    def seed(self) -> int:
+        """What weights and dropout masks are drawn from, if this is the root: 0 by default, or
+        that of `nnmpi.seeded`."""
+        return self._construction.seed
+
+    @seed.setter
+    def seed(self, seed: int) -> None:
+        for name, p in self.named_parameters():
+            if p.seed is not None and p.seed != seed:
+                raise ValueError(
+                    f"{type(self).__name__}.seed = {seed}: {name} has been drawn from seed "
+                    f"{p.seed}; set the seed before weights are read or used, or construct the "
+                    f"model within `with nnmpi.seeded({seed}):`"
+                )
+        object.__setattr__(self, "_construction", self._construction._replace(seed=seed))
+
+    @property
+    def _number(self) -> int:
+        """Of a layer that stands alone, the number of modules constructed before it; else 0.
+
+        So layers that stand alone have different weights, as layers of a model have by their paths.
+        """
+        alone = self._parent is None and not self._modules
+        return self._construction.number if alone else 0
 
     def children(self) -> Iterator[Module]:
         """The modules assigned to this one."""
@@ -290,6 +321,8 @@ class Module:
         values = fitting(state, [place for place, _ in targets])
         for place, target in targets:
             assign(target, values[place.path][place.slices])
+            if isinstance(target, Parameter):
+                target.seed = None
 
     def __repr__(self) -> str:
         lines = [f"({name}): {m!r}".replace("\n", "\n  ") for name, m in self._modules.items()]

@@ -14,6 +14,7 @@ from nnmpi.autograd.tape import Memory
 from nnmpi.backend import CPU, Array, Backend
 from nnmpi.kernels.result import Vjp
 from nnmpi.nn.place import Place
+from nnmpi.nn.seeding import construction
 
 Init = Callable[[keyed.Key, np.ndarray], np.ndarray]
 """`init(key, index)`: initial values, float64, of the elements with these C-order indices."""
@@ -23,6 +24,10 @@ class Parent(Protocol):
     """The module that a parameter is an attribute of."""
 
     seed: int
+
+    @property
+    def _number(self) -> int:
+        """Of a layer that stands alone, the number of modules constructed before it; else 0."""
 
     @property
     def path(self) -> str:
@@ -74,6 +79,7 @@ class Parameter(Tensor):
 
     layout    the order of the axes in memory
     has_grad  whether `grad` is not None
+    seed      what its values were drawn from; None if they were given, loaded or trained
     """
 
     __slots__ = (
@@ -85,6 +91,7 @@ class Parameter(Tensor):
         "index",
         "init",
         "layout",
+        "seed",
         "store",
     )
 
@@ -119,6 +126,7 @@ class Parameter(Tensor):
         self.layout = tuple(range(len(self._shape))) if layout is None else layout
         self._parent: Parent | None = None
         self._name, self.index, self.has_grad = "", 0, False
+        self.seed: int | None = None
         self.store: Store | None = None
 
     def __getstate__(self) -> tuple[Any, ...]:
@@ -126,14 +134,17 @@ class Parameter(Tensor):
 
         `Module.__setstate__` sets the parent again.
         """
-        memory = self.data.transpose(self.layout)
-        return self._place, self.init, self.layout, self.requires_grad, memory, self.grad
+        return (
+            (self._place, self.init, self.layout),
+            (self.requires_grad, self.seed),
+            (self.data.transpose(self.layout), self.grad),
+        )
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        place, init, layout, requires_grad, memory, grad = state
-        self._declare(place, init, layout)
-        self.requires_grad = requires_grad
-        self.move(SingleStore(memory.transpose(inverse(layout))), 0)
+        declared, trained, (memory, grad) = state
+        self._declare(*declared)
+        self.requires_grad, self.seed = trained
+        self.move(SingleStore(memory.transpose(inverse(self.layout))), 0)
         self.grad = grad
 
     def move(self, store: Store, index: int) -> None:
@@ -167,11 +178,16 @@ class Parameter(Tensor):
         return self.store is not None
 
     def draw(self, dtype: Any = np.float32, on: Backend = CPU) -> None:
-        """Draw the initial values, which depend on the seed and the place only."""
-        seed = self._parent.root.seed if self._parent is not None else 0
-        place = self.place
+        """Draw the initial values.
+
+        They depend on the seed and the place; those of a layer that stands alone also on the
+        number of modules before it, unless it was the first.
+        """
+        parent, place = self._parent, self.place
+        self.seed = construction.get().seed if parent is None else parent.root.seed
+        number = (parent._number,) if parent is not None and parent._number else ()
         assert self.init is not None
-        values = self.init(keyed.key(seed, "init", place.path), place.indices())
+        values = self.init(keyed.key(self.seed, "init", place.path, *number), place.indices())
         memory = values.reshape(self._shape).transpose(self.layout)
         array = on.asarray(np.asarray(memory, dtype, order="C"))
         self.move(SingleStore(array.transpose(inverse(self.layout))), 0)
@@ -192,6 +208,7 @@ class Parameter(Tensor):
         array = self.data
         if value is not array:  # it is after `p.data *= 2`
             array[...] = self._fitting("data", value)
+            self.seed = None
 
     @property
     def grad(self) -> Array | None:

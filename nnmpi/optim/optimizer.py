@@ -81,6 +81,8 @@ class Optimizer:
             self._check_offsets()
             self._ranges, self._ranges_of = list(self._find_ranges()), self._dependencies()
             self._convert_state()
+            for p in self.parameters:
+                p.seed = None if p.has_grad else p.seed  # no longer the values that were drawn
         written = tape.tick()
         for i, j, store, start, end in self._ranges:
             t, at = self.steps[i] + 1, self.offsets[i]

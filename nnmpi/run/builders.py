@@ -16,6 +16,7 @@ from nnmpi.data import Dataset
 from nnmpi.nn import Conv2d, Module
 from nnmpi.nn.models import MODELS, mlp
 from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.seeding import seeded
 from nnmpi.optim import OPTIMIZERS, SGD, Optimizer
 from nnmpi.run import saving
 
@@ -42,8 +43,12 @@ def dataset(config: Config, given: Dataset | tuple[Any, ...] | None) -> Dataset:
 
 def model(config: Config, build: Callable[[], Module] | None, on: Backend) -> Module:
     """The model on its backend, initialised from the seed, or loaded from the file of --load."""
-    made = _built(config, builder(config.model) if build is None else build)
-    made.seed = config.seed
+    with seeded(config.seed):
+        made = _built(config, builder(config.model) if build is None else build)
+    try:
+        made.seed = config.seed
+    except ValueError as error:
+        raise ValueError(f"model {config.model}: {error}") from None
     for m in made.modules():
         if isinstance(m, Conv2d) and config.convolution != "auto":
             m.algorithm = config.convolution

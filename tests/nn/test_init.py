@@ -1,11 +1,14 @@
 """Weights come from the seed, the path and the index of each element, and from nothing else."""
 
+import copy
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import strictarray
+from datafiles import refused
 
 import nnmpi
 from nnmpi import keyed, nn
@@ -77,6 +80,104 @@ def test_a_parameter_with_given_values_keeps_them() -> None:
     m.own = nn.Parameter(np.arange(3.0))
     m.seed = 5
     assert m.to(np.float32).own.data.tolist() == [0, 1, 2]
+
+
+def three_layers(seed: int, looked_at: list[int]) -> list[bytes]:
+    """The weights of three layers that stand alone."""
+    with nnmpi.seeded(seed):
+        layers = [nn.Linear(4, 4) for _ in range(3)]
+    for i in looked_at:
+        assert layers[i].bias.data.any()
+    return [layer.weight.data.tobytes() for layer in layers]
+
+
+def test_layers_that_stand_alone_differ() -> None:
+    """Whatever they are used in, and in whatever order."""
+    weights = three_layers(0, [0, 1, 2])
+    assert len({*weights, *three_layers(1, [0])}) == 6
+    assert three_layers(0, [2, 1, 0]) == weights
+    assert nn.Linear(4, 4).weight.data.tobytes() != nn.Linear(4, 4).weight.data.tobytes()
+
+
+def test_other_threads_do_not_change_the_weights_of_layers_that_stand_alone() -> None:
+    found: dict[int, bytes] = {}
+
+    def rank(i: int) -> None:
+        for _ in range(2):
+            barrier.wait()
+            layer = nn.Linear(4, 4)
+            barrier.wait()
+        found[i] = layer.weight.data.tobytes()
+
+    barrier = threading.Barrier(3)
+    threads = [threading.Thread(target=rank, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert list(found.values()) == [three_layers(0, [])[1]] * 3
+
+
+def test_a_weight_that_was_changed_keeps_its_values_in_a_model() -> None:
+    layers = [nn.Linear(4, 4) for _ in range(2)]
+    for layer in layers:
+        layer.weight.data *= 10
+    changed = [layer.weight.data.copy() for layer in layers]
+    m = nn.Sequential(nn.Linear(4, 4), *layers).to(np.float32)
+    for p, values in zip((m[1].weight, m[2].weight), changed, strict=True):
+        np.testing.assert_array_equal(p.data, values)
+    untouched = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
+    np.testing.assert_array_equal(m[0].weight.data, untouched[0].weight.data)
+    np.testing.assert_array_equal(m[1].bias.data, untouched[1].bias.data)
+
+
+def test_a_seed_in_force_is_that_of_models_constructed_within_it() -> None:
+    with nnmpi.seeded(7):
+        m = model(list(LAYERS), nn.Module().seed)
+        inner = nn.Sequential(nn.Linear(2, 2))
+        with nnmpi.seeded(8):
+            assert nn.Module().seed == 8
+    assert (m.seed, inner.seed, nn.Module().seed) == (7, 7, 0)
+    same(m.state_dict(), model(list(LAYERS), 7).state_dict())
+
+
+def use(m: nn.Module) -> None:
+    m(nnmpi.tensor(np.ones((1, 2), "float32")))
+
+
+TOO_LATE: dict[str, Callable[[nn.Module], Any]] = {
+    "read": lambda m: m[0].bias.data,
+    "used": use,
+    "changed": lambda m: m[0].bias.data.fill(0),
+    "moved": lambda m: m.to(np.float64),
+}
+
+
+@pytest.mark.parametrize("touch", TOO_LATE.values(), ids=TOO_LATE)
+def test_a_seed_that_comes_too_late_is_refused(touch: Callable[[nn.Module], Any]) -> None:
+    m = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
+    m.seed = 3
+    touch(m)
+    m.seed = 3
+    for drawn in (m, copy.deepcopy(m)):
+        with refused("Sequential.seed = 7", "0.", "seed 3", "nnmpi.seeded(7)"):
+            drawn.seed = 7
+        assert drawn.seed == 3
+
+
+def test_a_model_with_given_values_may_have_another_seed() -> None:
+    """Dropout depends on it."""
+    m = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
+    m.load_state_dict(m.state_dict())
+    m.seed = 1
+    m = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
+    opt = nnmpi.optim.SGD(m.parameters(), lr=0.1)
+    m(nnmpi.tensor(np.ones((1, 2), "float32"))).sum().backward()
+    opt.step()
+    m.seed = 2
+    m[0].weight.data = np.zeros((2, 2))
+    m.seed = 3
+    assert m.seed == 3
 
 
 @pytest.mark.parametrize("name", MODELS)

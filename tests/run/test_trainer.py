@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from datafiles import refused
 from runs import equal, fit, images, rows, small
 
 import nnmpi
@@ -181,6 +182,40 @@ def test_clip_norm_bounds_a_step() -> None:
     assert moved(1e-3) == pytest.approx(0.5e-3, rel=1e-3)
     assert moved(None) > 10e-3
     assert moved(1e3) == moved(None)
+
+
+# ---- the seed
+
+
+def scaled() -> nn.Module:
+    """A model with an initialisation of its own: weights are changed before they are in it."""
+    layers = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+    for layer in layers[:2]:
+        layer.weight.data *= 0.5
+    return nn.Sequential(*layers)
+
+
+def test_the_seed_is_that_of_weights_that_build_changes() -> None:
+    def weights(seed: int) -> list[np.ndarray]:
+        nn.Linear(2, 2)  # what was constructed before does not matter
+        model = Trainer(Config(seed=seed), scaled, rows()).model
+        return [layer.weight.data for layer in model]
+
+    (a, b, c), again, other = weights(4), weights(4), weights(5)
+    assert not np.array_equal(a, b)
+    for mine, same, different in zip((a, b, c), again, other, strict=True):
+        np.testing.assert_array_equal(mine, same)
+        assert not np.isclose(mine, different).all()
+    with nnmpi.seeded(4):
+        np.testing.assert_array_equal(scaled()[1].weight.data, b)
+    assert fit(Trainer(Config(steps=3, seed=4, verify=True), scaled, rows()))["steps"] == 3
+
+
+def test_a_model_that_was_drawn_from_another_seed_is_refused() -> None:
+    drawn = small().to("float32")
+    assert Trainer(Config(), lambda: drawn, rows()).model is drawn
+    with refused("Sequential.seed = 4", "1.weight", "drawn from seed 0", "nnmpi.seeded(4)"):
+        Trainer(Config(seed=4), lambda: drawn, rows())
 
 
 # ---- time

@@ -1,0 +1,40 @@
+"""The seed of new modules, and the number of modules that were constructed before them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NamedTuple
+
+
+class Construction(NamedTuple):
+    """What the initial values of the next module depend on, besides its path."""
+
+    seed: int = 0
+    number: int = 0  # of modules constructed before
+
+
+FIRST = Construction()
+
+construction: ContextVar[Construction] = ContextVar("nnmpi_construction", default=FIRST)
+"""The next construction in this thread; ranks may be threads, and each of them counts its own."""
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Modules that are constructed within it have this seed, and are counted from 0.
+
+    The same code within it gives the same weights each time, also if it reads or changes weights
+    before their layers are part of a model.
+    """
+    token = construction.set(Construction(seed))
+    try:
+        yield
+    finally:
+        construction.reset(token)
+
+
+def next_construction() -> Construction:
+    """Count a module that is being constructed."""
+    now = construction.get()
+    construction.set(now._replace(number=now.number + 1))
+    return now
