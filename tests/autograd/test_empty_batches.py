@@ -16,7 +16,7 @@ from nnmpi.backend import CPU, Backend
 from nnmpi.data import Loader, Standardiser
 from nnmpi.data.dataset import Split
 from nnmpi.nn.models import MODELS, mlp
-from nnmpi.nn.passes import ALONE, Pass, current_pass
+from nnmpi.nn.passes import LOCAL, Pass, current_pass
 
 Make = Callable[[], nn.Module]
 
@@ -75,7 +75,7 @@ SAMPLES = np.zeros(0, "int64")
 
 
 def run(model: nn.Module, x: Any, samples: np.ndarray | None) -> nnmpi.Tensor:
-    token = current_pass.set(Pass(0, samples, ALONE))
+    token = current_pass.set(Pass(0, samples, LOCAL))
     try:
         y: nnmpi.Tensor = model(x)
     finally:
