@@ -4,6 +4,7 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.autograd import Tensor, apply
+from nnmpi.autograd.functional import as_tensor
 from nnmpi.autograd.ops import norm
 from nnmpi.nn import init
 from nnmpi.nn.module import Module
@@ -36,6 +37,7 @@ class _BatchNorm(Module):
     num_batches_tracked: backend.Array
 
     def forward(self, x: Tensor) -> Tensor:
+        x = as_tensor(x)
         if x.ndim != self.ndim or x.shape[1] != self.num_features:
             axes = "(N, C)" if self.ndim == 2 else "(N, C, H, W)"
             raise ValueError(
