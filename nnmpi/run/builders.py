@@ -54,8 +54,9 @@ def model(config: Config, build: Callable[[], Module] | None, on: Backend) -> Mo
             m.algorithm = config.convolution
     made.to(config.dtype, on)
     if config.load:
+        state = saving.load(config.load)
         try:
-            made.load_state_dict(saving.load(config.load))
+            made.load_state_dict(state)
         except ValueError as error:
             raise ValueError(f"--load {config.load}: {error}") from None
     return made

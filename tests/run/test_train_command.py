@@ -63,7 +63,7 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "broken config": ("--config broken.toml", ("broken.toml is not TOML",)),
     "unknown option": ("--config unknown.toml", ("batchsize", "did you mean batch_size?")),
     "bad config": ("--config bad.toml --epochs 3", ("bad.toml", "epochs 0")),
-    "load": ("--load none.safetensors", ("none.safetensors", "no such file")),
+    "load": ("--load none.safetensors", ("nnmpi.train: cannot load none.safetensors: no such",)),
     "load half": ("--load half.safetensors", ("half.safetensors", "not a complete safetensors")),
     "load another": ("--load foreign.safetensors", ("foreign.safetensors", "not a complete")),
     "load too little": ("--load iris.safetensors", ("--load iris", "does not fit", "is missing")),

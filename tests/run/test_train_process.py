@@ -54,6 +54,15 @@ def slow():
     time.sleep(600)
 """
 
+SIGNALS = """
+import os, signal
+from nnmpi.nn.models import iris_mlp
+
+def build():
+    os.kill(os.getpid(), signal.SIGUSR1)
+    return iris_mlp()
+"""
+
 
 def environment(**more: str) -> dict[str, str]:
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
@@ -218,6 +227,16 @@ def test_ctrl_c_before_the_first_step_interrupts_at_once(tmp_path: Path) -> None
         process.send_signal(signal.SIGINT)
         assert process.wait(TIMEOUT) == 130
     assert (tmp_path / "err").read_text() == "nnmpi.train: interrupted before the first step\n"
+
+
+def test_sigusr1_before_the_run_stops_it_after_the_first_step(tmp_path: Path) -> None:
+    (tmp_path / "signals.py").write_text(SIGNALS)
+    arguments = ("--model", "signals:build", "--data", "iris", "--save", "m.safetensors")
+    completed = run(tmp_path, *arguments, "--quiet")
+    assert (completed.returncode, completed.stderr) == (130, "")
+    event = json.loads(completed.stdout)
+    assert (event["event"], event["steps"]) == ("stopped", 1)
+    assert (tmp_path / "m.safetensors").exists()
 
 
 # ---- outputs that fail
