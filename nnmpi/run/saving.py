@@ -58,7 +58,7 @@ def write(
 
         8 bytes   length of the header, little-endian
         header    JSON: {name: {dtype, shape, data_offsets}}, padded with spaces
-        data      tensors in C order, the widest types first so that each is aligned
+        data      tensors in C order and little-endian, the widest types first for alignment
     """
     path = Path(path)
     check_target(path)
@@ -69,7 +69,8 @@ def write(
             file.write(header)
             for start, array in zip(starts, arrays, strict=True):
                 file.seek(start)
-                file.write(array.tobytes())
+                little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+                file.write(little.tobytes())
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)

@@ -157,6 +157,14 @@ def test_every_type_is_read_by_the_library(name: str, tmp_path: Path) -> None:
         equal({key: found[key] for key in state}, state)
 
 
+def test_big_endian_arrays_are_converted(tmp_path: Path) -> None:
+    """The format is little-endian and has no way to say otherwise."""
+    nnmpi.save({"a": np.arange(5, dtype=">f4"), "b": np.arange(3, dtype=">i8")}, tmp_path / "m")
+    found = nnmpi.load(tmp_path / "m")
+    assert found["a"].tolist() == [0, 1, 2, 3, 4]
+    assert found["b"].tolist() == [0, 1, 2]
+
+
 def test_an_empty_state_has_a_file(tmp_path: Path) -> None:
     nnmpi.save({}, tmp_path / "m")
     assert nnmpi.load(tmp_path / "m") == load_file(tmp_path / "m") == {}
