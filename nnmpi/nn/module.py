@@ -11,7 +11,7 @@ from nnmpi import backend
 from nnmpi.autograd import Tensor
 from nnmpi.backend import CPU, Array, Backend
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.passes import Pass, current_pass
+from nnmpi.nn.passes import LOCAL, Pass, current_pass
 from nnmpi.nn.place import Place
 from nnmpi.nn.seeding import Construction, next_construction
 from nnmpi.nn.state import assign, fitting
@@ -164,11 +164,11 @@ class Module:
             if self.training and not now.counted:
                 current_pass.set(now._replace(counted=True))
             return self.forward(*args, **options)
-        token = current_pass.set(Pass(self.passes, counted=self.training))
+        token = current_pass.set(Pass(self.passes, None, LOCAL, self.training))
         try:
             return self.forward(*args, **options)
         finally:
-            if current_pass.get().counted:  # type: ignore[union-attr]
+            if self.training or current_pass.get().counted:  # type: ignore[union-attr]
                 object.__setattr__(self, "passes", self.passes + 1)
             current_pass.reset(token)
 
@@ -218,13 +218,14 @@ class Module:
                     f"{p.seed}; set the seed before weights are read or used, or construct the "
                     f"model within `with nnmpi.seeded({seed}):`"
                 )
-        object.__setattr__(self, "_construction", self._construction._replace(seed=seed))
+        object.__setattr__(self, "_construction", Construction(seed))
 
     @property
     def _number(self) -> int:
-        """Of a layer that stands alone, the number of modules constructed before it; else 0.
+        """Of a layer that stands alone, the number of modules constructed before it.
 
         So layers that stand alone have different weights, as layers of a model have by their paths.
+        It is 0 for a module with parts, for a part, and after `seed` was set.
         """
         alone = self._parent is None and not self._modules
         return self._construction.number if alone else 0

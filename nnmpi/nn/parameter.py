@@ -27,7 +27,7 @@ class Parent(Protocol):
 
     @property
     def _number(self) -> int:
-        """Of a layer that stands alone, the number of modules constructed before it; else 0."""
+        """What else initial values depend on, unless it is 0."""
 
     @property
     def path(self) -> str:
@@ -180,8 +180,8 @@ class Parameter(Tensor):
     def draw(self, dtype: Any = np.float32, on: Backend = CPU) -> None:
         """Draw the initial values.
 
-        They depend on the seed and the place; those of a layer that stands alone also on the
-        number of modules before it, unless it was the first.
+        They depend on the seed and the place; those of a layer that stands alone, and whose seed
+        was not set, also on the number of modules before it.
         """
         parent, place = self._parent, self.place
         self.seed = construction.get().seed if parent is None else parent.root.seed

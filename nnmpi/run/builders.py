@@ -43,8 +43,9 @@ def dataset(config: Config, given: Dataset | tuple[Any, ...] | None) -> Dataset:
 
 def model(config: Config, build: Callable[[], Module] | None, on: Backend) -> Module:
     """The model on its backend, initialised from the seed, or loaded from the file of --load."""
+    make = builder(config.model) if build is None else build  # may import what makes modules
     with seeded(config.seed):
-        made = _built(config, builder(config.model) if build is None else build)
+        made = _built(config, make)
     try:
         made.seed = config.seed
     except ValueError as error:

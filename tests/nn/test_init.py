@@ -99,6 +99,14 @@ def test_layers_that_stand_alone_differ() -> None:
     assert nn.Linear(4, 4).weight.data.tobytes() != nn.Linear(4, 4).weight.data.tobytes()
 
 
+def test_layers_with_a_seed_of_their_own_depend_on_nothing_else() -> None:
+    layers = [nn.Linear(4, 4) for _ in range(4)]
+    for i, layer in enumerate(layers):
+        layer.seed = i // 2
+    a, b, c, d = (layer.weight.data.tobytes() for layer in layers)
+    assert a == b != c == d
+
+
 def test_other_threads_do_not_change_the_weights_of_layers_that_stand_alone() -> None:
     found: dict[int, bytes] = {}
 
