@@ -162,7 +162,7 @@ def show(rows: list[Row]) -> None:
 
 
 def tune() -> None:
-    """As nnmpi's command does; in this process it serves precision, and the name of the kernels."""
+    """Choose kernels as the command of nnmpi does, for the rows of `precision` and `machine`."""
     from nnmpi import blas  # not above: PyTorch's processes import nothing of nnmpi
 
     blas.tune()

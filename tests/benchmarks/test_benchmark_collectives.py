@@ -4,11 +4,12 @@ import importlib.util
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 from benchfiles import Import
-from mpijob import run
+from mpijob import run as mpirun
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 SCRIPT = str(BENCHMARKS / "collectives.py")
@@ -32,6 +33,9 @@ Comm.all_reduce = wrong
 import collectives
 collectives.main(["--sizes", "256,4KB", "--seconds", "0.01", "--algorithms", "ring,tree"])
 """
+
+
+run = partial(mpirun, timeout=110)  # seconds; enough on a busy machine
 
 
 def test_lines_are_fitted(module: Import) -> None:

@@ -147,13 +147,19 @@ def test_ranks_of_an_idle_mpi_job_sleep(module: Import, monkeypatch: pytest.Monk
     subject = subjects.Subject("nnmpi", "nnmpi", "ring", 2)
     with jobs.Job("nnmpi", 2, lambda folder: subjects.processes(subject, folder)) as job:
         assert job.run(jobs.Task("W1", 4, 1)) > 0
-        time.sleep(0.2)  # rank 1 has left the barrier as well
-        before = [ticks(pid) for pid in job.pids()]
-        time.sleep(0.5)
-        after = [ticks(pid) for pid in job.pids()]
-    assert len(before) == 2
-    used = max(b - a for a, b in zip(before, after, strict=True)) / os.sysconf("SC_CLK_TCK")
-    assert used < 0.1
+        pids, end = job.pids(), time.monotonic() + LONG
+        assert len(pids) == 2
+        while (used := processor_share(pids)) > 0.2:  # rank 1 may still be in the barrier
+            assert time.monotonic() < end, used
+
+
+def processor_share(pids: list[int]) -> float:
+    """The processor time of the busiest process over that which passes, for half a second."""
+    before, start = [ticks(pid) for pid in pids], time.monotonic()
+    time.sleep(0.5)
+    after, seconds = [ticks(pid) for pid in pids], time.monotonic() - start
+    used = max(b - a for a, b in zip(before, after, strict=True))
+    return used / os.sysconf("SC_CLK_TCK") / seconds
 
 
 def ticks(pid: int) -> int:
@@ -209,6 +215,7 @@ def test_each_subject_has_a_colour(module: Import) -> None:
     assert list(colors.values()) == [*plot.COLORS, *plot.COLORS[:2], plot.GREY]
 
 
+@pytest.mark.timeout(300)  # seven jobs that import PyTorch or nnmpi
 @pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
 def test_every_subject_has_rows_and_the_plot_is_written(tmp_path: Path) -> None:
     launcher(sys.executable)  # skips where there is none
@@ -276,6 +283,6 @@ def command(*flags: str) -> subprocess.CompletedProcess[str]:
         check=False,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         env=environment({}),
     )

@@ -6,15 +6,17 @@ import json
 import math
 from argparse import Namespace
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
 from benchfiles import BENCHMARKS, Import
-from mpijob import run
+from mpijob import run as mpirun
 
 SCRIPT = str(BENCHMARKS / "sync.py")
 TINY = ("--steps", "12", "--repeats", "1", "--base", "1", "--batch", "6")
 HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
+run = partial(mpirun, timeout=110)  # seconds; enough on a busy machine
 
 
 def duration(w: int, step: int) -> float:

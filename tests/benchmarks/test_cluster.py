@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "cluster"
 NETNS = Path("/var/run/netns")
-PATIENCE = 20.0  # seconds
+PATIENCE = 50.0  # seconds; a busy machine takes its time
 # Runs the script with a fake platform and user.
 FAKE_SYSTEM = """
 import os, runpy, socket, subprocess, sys, tempfile
@@ -205,7 +205,7 @@ def test_the_errors_when_no_cluster_is_up() -> None:
 
 @pytest.mark.usefixtures("two")
 def test_hosts_have_names_and_communicate_at_the_rate() -> None:
-    told = cluster("run", "-n", "4", "--timeout", "15", "--", sys.executable, "-c", TALK)
+    told = cluster("run", "-n", "4", "--timeout", "45", "--", sys.executable, "-c", TALK)
     assert told.status == 0, told.err
     seen = json.loads(told.out)
     assert seen["hosts"] == ["nnmpi1", "nnmpi2", "nnmpi1", "nnmpi2"]
