@@ -12,7 +12,7 @@ from nnmpi.collectives import algorithms
 from nnmpi.collectives.step import Algorithm, cut, rooted
 from nnmpi.comm import agree
 from nnmpi.comm.allreduce import autotune
-from nnmpi.comm.allreduce.dispatch import NAMES, THROUGH_MEMORY, AllReduceDispatch
+from nnmpi.comm.allreduce.dispatch import NAMES, NEED_SETUP, AllReduceDispatch
 from nnmpi.comm.allreduce.interpreter import Interpreter
 from nnmpi.comm.arrays import Array, as_integers, check_array, flat, put_back
 from nnmpi.comm.call_log import Call, CallLog, call_site
@@ -65,7 +65,8 @@ class Comm:
     def start(self, array: Array, algorithm: str = "auto") -> Work:
         """Starts an all-reduce. The array must not be touched until the work is complete.
 
-        The first `auto` of a Comm, and the first `shared` of a size, wait for all ranks.
+        The first `auto` and the first `mpi` of a Comm, and the first `shared` of a size, wait for
+        all ranks.
         """
         return self._calls.start(*self._all_reduce(array, algorithm, starts=True))
 
@@ -228,12 +229,13 @@ class Comm:
         name = self._chosen(row.nbytes) if algorithm == "auto" else algorithm
         if name not in ALL_REDUCES:
             raise _unknown(algorithm, "all_reduce", ("auto", *NAMES))
-        compare = not starts or name in THROUGH_MEMORY
+        lacks_setup = name in NEED_SETUP and self._dispatch.lacks_setup(name, row)
+        compare = not starts or lacks_setup
         call = self._calls.log("all_reduce", name, row.size, row.dtype, compare=compare)
-        if name in THROUGH_MEMORY and self._dispatch.lacks_memory(name, row):
+        if lacks_setup:
             try:
                 with self._calls.collective(call):
-                    self._dispatch.allocate(name, row)
+                    self._dispatch.set_up(name, row)
             except NoRoomError:
                 if algorithm != "auto" or self._choice is None:
                     raise

@@ -28,6 +28,7 @@ LAWS: list[Callable[[Comm], None]] = [
     laws_works.polling_completes,
     laws_works.polling_one_work_moves_all,
     laws_works.polling_never_waits,
+    laws_works.start_matches_all_reduce,
     laws_works.two_communicators_at_once,
     laws_works.ranks_have_different_works_under_way,
     laws_works.random_calls_in_any_order,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 
 import numpy as np
 from brought import Array, part, total
@@ -75,6 +76,27 @@ def polling_never_waits(comm: Comm) -> None:
             work = comm.start(x, name)
         work.wait()
         np.testing.assert_array_equal(x, total(comm.size, 10, "float32"), name)
+
+
+def start_matches_all_reduce(comm: Comm) -> None:
+    """Some ranks start a sum, of which others wait for the end, with other sums under way."""
+    p = comm.size
+    for name, n in product(NAMES, (7, 700)):  # messages of MPI that are short, and that are not
+        for starts in ({0}, {p - 1}, set(range(0, p, 2))):
+            x, y, z = (part(comm.rank, n, "float32") for _ in range(3))
+            before = comm.start(y, "mpi")
+            if comm.rank in starts:
+                work = comm.start(x, name)
+                after = comm.start(z, "mpi")
+                while not work.poll():
+                    pass
+            else:
+                comm.all_reduce(x, name)
+                after = comm.start(z, "mpi")
+            for work in (after, before):
+                work.wait()
+            for got in (x, y, z):
+                np.testing.assert_array_equal(got, total(p, n, "float32"), name)
 
 
 def two_communicators_at_once(comm: Comm) -> None:

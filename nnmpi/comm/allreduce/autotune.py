@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 
-from nnmpi.comm.allreduce.dispatch import NAMES, THROUGH_MEMORY
+from nnmpi.comm.allreduce.dispatch import NAMES
 from nnmpi.comm.arrays import Array
 from nnmpi.comm.transport.base import NoRoomError
 
@@ -49,7 +49,7 @@ def measure_choice(trial: Timed) -> Choice:
     names, fastest = list(NAMES), []
     for nbytes in SIZES:
         array = np.zeros(nbytes // 4, np.float32)
-        names = [name for name in names if name not in THROUGH_MEMORY or _fits(trial, array, name)]
+        names = [name for name in names if _fits(trial, array, name)]
         calls = [partial(trial.all_reduce, array, name) for name in names]
         seconds = dict(zip(names, medians(trial, calls), strict=True))
         fastest.append(min(names, key=seconds.__getitem__))

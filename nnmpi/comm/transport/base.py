@@ -57,6 +57,7 @@ class Transport(Protocol):
     message_limit: int
     any_thread: bool  # whether several threads may use it (MPI_THREAD_MULTIPLE)
     ledger: Ledger
+    votes: NDArray[np.int32]
     members: Sequence[int]  # each rank's number in the whole job
 
     def isend(self, data: Bytes, to: int, tag: int) -> Request: ...
@@ -79,6 +80,9 @@ class Transport(Protocol):
         """The library's own sum, in place."""
 
     def start_all_reduce(self, array: NDArray[Any]) -> list[Request]: ...
+
+    def start_vote(self, yes: bool) -> Request:
+        """Starts to count in `votes[0]` the ranks that vote yes; one vote at a time."""
 
     def duplicate(self, ledger: Ledger | None = None) -> Self:
         """The same ranks, with messages that cannot match those of this transport.

@@ -42,6 +42,8 @@ class MPITransport:
         self.members: Sequence[int] = comm.Get_group().Translate_ranks(range(self.size), world)
         # looked up once: a small message takes about as long as four calls of Python functions
         self._isend, self._irecv, self._sendrecv = comm.Isend, comm.Irecv, comm.Sendrecv
+        self.votes = np.zeros(1, np.int32)
+        self._votes_buffer = [self.votes, 1, MPI.INT]
         self.wait, self.test = MPI.Request.Waitall, MPI.Request.Testall
 
     @classmethod
@@ -88,6 +90,10 @@ class MPITransport:
         for piece in self._pieces(array):
             self._comm.Allreduce(MPI.IN_PLACE, piece, _sum(array))
 
+    def start_vote(self, yes: bool) -> MPI.Request:
+        self.votes[0] = yes
+        return self._comm.Iallreduce(MPI.IN_PLACE, self._votes_buffer)
+
     def start_all_reduce(self, array: NDArray[Any]) -> list[MPI.Request]:
         op = _sum(array)
         return [self._comm.Iallreduce(MPI.IN_PLACE, piece, op) for piece in self._pieces(array)]
@@ -98,7 +104,9 @@ class MPITransport:
         return pieces(array, self.message_limit // array.itemsize)
 
     def duplicate(self, ledger: Ledger | None = None) -> Self:
-        return type(self)(MPI.Intracomm(self._comm.Dup()), ledger or self.ledger)
+        new = type(self)(MPI.Intracomm(self._comm.Dup()), ledger or self.ledger)
+        new.message_limit = self.message_limit
+        return new
 
     def split(self, color: int | None, key: int) -> Self | None:
         comm = self._comm.Split(MPI.UNDEFINED if color is None else color, key)

@@ -166,6 +166,7 @@ class ThreadTransport:
         self.ledger = Ledger(self.size)
         self.members = ranks
         self._hub, self._channel = hub, channel
+        self.votes = np.zeros(1, np.int32)
         self._collectives = self._failed_tests = 0
 
     def isend(self, data: Bytes, to: int, tag: int) -> Transfer:
@@ -211,6 +212,10 @@ class ThreadTransport:
 
     def start_all_reduce(self, array: NDArray[Any]) -> list[Sum]:
         return [Sum(self._join(array.copy()), array)]
+
+    def start_vote(self, yes: bool) -> Sum:
+        self.votes[0] = yes
+        return self.start_all_reduce(self.votes)[0]
 
     def duplicate(self, ledger: Ledger | None = None) -> Self:
         self._collectives += 1
