@@ -11,7 +11,7 @@ from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS
 from nnmpi.collectives.step import then
 from nnmpi.comm import Comm, MismatchError, comm_self, thread_ranks
 from nnmpi.comm.allreduce import autotune, interpreter
-from nnmpi.comm.transport.threads import ThreadTransport
+from nnmpi.comm.transport.threads import Hub, ThreadTransport
 
 REFUSED = [
     ("a list", lambda c: c.all_reduce([1.0]), TypeError, "NumPy array, not list"),
@@ -166,6 +166,20 @@ def test_plans_made_without_end_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) 
         assert len(comm._interpreter._plans) <= 5
 
     thread_ranks.run(2, law)
+
+
+def test_the_thread_transport_keeps_nothing_of_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    hubs: list[Hub] = []
+    init = Hub.__init__
+    monkeypatch.setattr(Hub, "__init__", lambda self, *a: (init(self, *a), hubs.append(self))[0])
+
+    def law(comm: Comm) -> None:
+        for _ in range(100):
+            comm.all_reduce(np.ones(3), "ring")
+
+    thread_ranks.run(2, law)
+    (hub,) = hubs
+    assert not any(len(kept) for kept in vars(hub).values() if isinstance(kept, dict))
 
 
 def test_different_plans_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

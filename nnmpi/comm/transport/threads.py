@@ -7,7 +7,7 @@ in a circle, or writes to what is being sent, fails here as it would there.
 
 import threading
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Hashable, Sequence
 from typing import Any, Self
 
@@ -72,8 +72,8 @@ class Hub:
         self._failure: AbortedError | None = None
         self._running = set(range(size))
         self._waiting: dict[int, Sequence[Posted]] = {}
-        self._sends: dict[Key, deque[Transfer]] = defaultdict(deque)
-        self._recvs: dict[Key, deque[Transfer]] = defaultdict(deque)
+        self._sends: dict[Key, deque[Transfer]] = {}
+        self._recvs: dict[Key, deque[Transfer]] = {}
         self._rendezvous: dict[tuple[Hashable, int], Rendezvous] = {}
 
     def post(self, transfer: Transfer, key: Key, sends: bool) -> None:
@@ -81,10 +81,12 @@ class Hub:
         with self._changed:
             self._check()
             mine, theirs = (self._sends, self._recvs) if sends else (self._recvs, self._sends)
-            if not theirs[key]:
-                mine[key].append(transfer)
+            if key not in theirs:
+                mine.setdefault(key, deque()).append(transfer)
                 return
             other = theirs[key].popleft()
+            if not theirs[key]:
+                del theirs[key]  # tags and channels do not end
             source, into = (transfer, other) if sends else (other, transfer)
             if source.data.size != into.data.size:
                 self._fail(AbortedError(f"{source.what} meets {into.what}"))
