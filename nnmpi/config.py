@@ -31,15 +31,16 @@ _NUMBERS: dict[type, type] = {int: Integral, float: Real}  # accepted types: Num
 def _option(
     group: str,
     default: Any,
-    kind: type,
     text: str,
     choices: tuple[str, ...] = (),
-    alias: str | None = None,
+    kind: type | None = None,
     least: int | None = None,
+    alias: str | None = None,
 ) -> Any:
-    """A field with its metadata; `alias` is a second name, `least` the smallest value."""
+    """A field with its metadata: `least` is the smallest value, `alias` a second name."""
+    kind = kind or type(default)
     metadata = {"group": group, "kind": kind, "help": text, "choices": choices}
-    return field(default=default, metadata={**metadata, "alias": alias, "least": least})
+    return field(default=default, metadata={**metadata, "least": least, "alias": alias})
 
 
 @dataclass(frozen=True)
@@ -49,75 +50,71 @@ class Config:
     model: str = _option(
         "model",
         "digits-cnn",
-        str,
         "iris-mlp, digits-cnn, mnist-cnn, cifar-cnn, "
         "mlp:784-1024-10 (flattens images) or package.module:function",
     )
     data: str = _option(
         "data",
         "digits",
-        str,
         "iris, digits, mnist, fashion-mnist, cifar10, FILE.npz "
         "or synthetic:1x28x28:10:12800 (shape, classes, samples)",
     )
-    data_dir: str | None = _option("data", None, str, "directory of the data set's files")
-    download: bool = _option("data", False, bool, "download missing files of the data set")
-    epochs: int = _option("training", 10, int, "passes over the training data", least=1)
-    steps: int | None = _option("training", None, int, "stop after this many steps", least=1)
-    batch_size: int = _option("training", 64, int, "samples in a batch, over all ranks", least=1)
-    lr: float = _option("training", 2e-3, float, "learning rate")
-    optimizer: str = _option("training", "adam", str, "update rule", OPTIMIZERS)
-    momentum: float = _option("training", 0.9, float, "momentum of sgd; 0 for none")
+    data_dir: str | None = _option("data", None, "directory of the data set's files", kind=str)
+    download: bool = _option("data", False, "download missing files of the data set")
+    epochs: int = _option("training", 10, "passes over the training data", least=1)
+    steps: int | None = _option("training", None, "stop after this many steps", least=1, kind=int)
+    batch_size: int = _option("training", 64, "samples in a batch, over all ranks", least=1)
+    lr: float = _option("training", 2e-3, "learning rate")
+    optimizer: str = _option("training", "adam", "update rule", OPTIMIZERS)
+    momentum: float = _option("training", 0.9, "momentum of sgd; 0 for none")
     weight_decay: float = _option(
-        "training", 0.0, float, "weight decay: decoupled in adamw, an L2 penalty in sgd and adam"
+        "training", 0.0, "weight decay: decoupled in adamw, an L2 penalty in sgd and adam"
     )
     lr_schedule: str = _option(
         "training",
         "constant",
-        str,
         "constant, cosine, step:EVERY[:FACTOR], or warmup:STEPS+ followed by one of these",
     )
     clip_norm: float | None = _option(
-        "training", None, float, "scale the gradient down to this norm if it is larger"
+        "training", None, "scale the gradient down to this norm if it is larger", kind=float
     )
     seed: int = _option(
-        "training", 0, int, "seed of weights, batch order, dropout and held-out data", least=0
+        "training", 0, "seed of weights, batch order, dropout and held-out data", least=0
     )
-    dtype: str = _option("training", "float32", str, "type of parameters and samples", DTYPES)
-    device: str = _option("training", "cpu", str, "where to compute", DEVICES)
+    dtype: str = _option("training", "float32", "type of parameters and samples", DTYPES)
+    device: str = _option("training", "cpu", "where to compute", DEVICES)
     convolution: str = _option(
         "training",
         "auto",
-        str,
         "algorithm of 3x3 convolutions; winograd4 is faster and less accurate",
         CONVOLUTIONS,
     )
     dp: int | None = _option(
-        "layout", None, int, "data-parallel ranks, which share each batch; default: all", least=1
+        "layout",
+        None,
+        "data-parallel ranks, which share each batch; default: all",
+        least=1,
+        kind=int,
     )
     micro_batches: int = _option(
         "pipeline",
         1,
-        int,
         "parts of a batch, computed one after the other; their gradients are accumulated",
         least=1,
     )
-    allreduce: str = _option(
-        "reduce", "auto", str, "all-reduce algorithm for the gradients", ALLREDUCES
-    )
+    allreduce: str = _option("reduce", "auto", "all-reduce algorithm for the gradients", ALLREDUCES)
     bucket_mb: float | None = _option(
         "reduce",
         None,
-        float,
         "gradients in one all-reduce, in MB; default: 1, or all of them on one node",
+        kind=float,
     )
     overlap: bool = _option(
-        "reduce", True, bool, "start all-reduces during the backward pass, not after it"
+        "reduce", True, "start all-reduces during the backward pass, not after it"
     )
     progress: str = _option(
         "reduce",
         "auto",
-        str,
         "what advances messages during the backward pass: polling between layers, or a thread; "
         "auto: a thread if cores are idle",
         PROGRESS,
@@ -125,51 +122,45 @@ class Config:
     sync: str = _option(
         "sync",
         "bsp",
-        str,
         "which ranks a step waits for: all (bsp), those more than --staleness steps behind (ssp), "
         "none (asp)",
         SYNCS,
     )
     staleness: int = _option(
-        "sync", 0, int, "steps that a rank may be ahead of the slowest with ssp", least=0
+        "sync", 0, "steps that a rank may be ahead of the slowest with ssp", least=0
     )
     servers: int = _option(
         "sync",
         0,
-        int,
         "ranks that are parameter servers, the last ones; default: 1 for ssp and asp, 0 for bsp",
         least=0,
     )
     slow_rank: str | None = _option(
-        "sync", None, str, "R:FACTOR[,R:FACTOR]: slow these ranks down, for experiments"
+        "sync", None, "R:FACTOR[,R:FACTOR]: slow these ranks down, for experiments", kind=str
     )
     jitter: str | None = _option(
-        "sync", None, str, "P:FACTOR: slow each rank down in a random fraction P of its steps"
+        "sync", None, "P:FACTOR: slow each rank down in a random fraction P of its steps", kind=str
     )
-    verify: bool = _option(
-        "equality", False, bool, "also train on one rank, and compare after each step"
-    )
+    verify: bool = _option("equality", False, "also train on one rank, and compare after each step")
     reproducible: bool = _option(
-        "equality", False, bool, "the same bits on any number of ranks up to --slices"
+        "equality", False, "the same bits on any number of ranks up to --slices"
     )
     slices: int = _option(
         "equality",
         8,
-        int,
         "parts of a batch that --reproducible computes one by one",
         alias="shards",
         least=1,
     )
-    save: str | None = _option("files", None, str, "write the trained model (safetensors)")
-    load: str | None = _option("files", None, str, "start from a saved model (safetensors)")
-    log: str | None = _option("files", None, str, "write events to this file, one JSON a line")
-    dry_run: bool = _option("other", False, bool, "print model, memory and steps without training")
-    quiet: bool = _option("other", False, bool, "print only the result")
+    save: str | None = _option("files", None, "write the trained model (safetensors)", kind=str)
+    load: str | None = _option("files", None, "start from a saved model (safetensors)", kind=str)
+    log: str | None = _option("files", None, "write events to this file, one JSON a line", kind=str)
+    dry_run: bool = _option("other", False, "print model, memory and steps without training")
+    quiet: bool = _option("other", False, "print only the result")
 
     def __post_init__(self) -> None:
         for option in options():
-            self._check_type(option)
-            self._check_least(option)
+            self._check(option)
         if self.bucket_mb is not None and not self.bucket_mb > 0:
             raise ValueError(f"bucket_mb {self.bucket_mb} must be above 0; 1 suits most networks")
         if not 0 < self.lr < math.inf:
@@ -183,8 +174,8 @@ class Config:
                 f"clip_norm {self.clip_norm} must be a number above 0; leave it out for none"
             )
 
-    def _check_type(self, option: "Field[Any]") -> None:
-        """Checks type and choices; converts NumPy's numbers to Python's."""
+    def _check(self, option: "Field[Any]") -> None:
+        """Checks type, choices and the smallest value; converts NumPy's numbers to Python's."""
         value, kind = getattr(self, option.name), option.metadata["kind"]
         if isinstance(value, _NUMBERS.get(kind, ())) and not isinstance(value, bool):
             try:
@@ -200,8 +191,6 @@ class Config:
         choices = option.metadata["choices"]
         if choices and value not in choices:
             raise ValueError(f"{option.name} {value!r} is not one of {', '.join(choices)}")
-
-    def _check_least(self, option: "Field[Any]") -> None:
         value, least = getattr(self, option.name), option.metadata["least"]
         if None not in (value, least) and value < least:
             raise ValueError(f"{option.name} {value} must be at least {least}")

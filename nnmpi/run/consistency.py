@@ -37,7 +37,7 @@ class Item(NamedTuple):
 
 def check(comm: Comm, config: Config, dataset: Dataset, model: Module) -> None:
     """Raises on all ranks if one differs from the others; every rank calls it."""
-    items = [*_options(config), *_data(dataset), *_shapes(model)]
+    items = list(_items(config, dataset, model))
     rows = np.zeros((comm.size, len(items)), np.uint64)
     rows[comm.rank] = [item.digest for item in items]
     comm.all_gather(rows)
@@ -56,26 +56,18 @@ def check(comm: Comm, config: Config, dataset: Dataset, model: Module) -> None:
     comm.agree(error)
 
 
-def _options(config: Config) -> Iterator[Item]:
+def _items(config: Config, d: Dataset, model: Module) -> Iterator[Item]:
     for option in options():
         if option.name not in MAY_DIFFER:
             value = getattr(config, option.name)
-            digest = _digest(repr(value).encode())
-            yield Item(f"{option.name} ({value!r:.60})", digest, OPTIONS)
-
-
-def _data(d: Dataset) -> Iterator[Item]:
+            yield Item(f"{option.name} ({value!r:.60})", _digest(repr(value).encode()), OPTIONS)
     for name, split in (("training", d.train), ("test", d.test)):
         n = len(split.y)
         yield Item(f"the number of {name} samples ({n:,})", n, DATA)
         yield Item(f"the labels of the {name} samples", _digest(*_content(split.y)), DATA)
         yield Item(f"the {name} samples", _digest(*_content(split.x)), DATA)
-
-
-def _shapes(model: Module) -> Iterator[Item]:
-    shapes = [(place.path, place.shape) for place, _ in model.tensors()]
-    digest = _digest(repr(shapes).encode())
-    yield Item("the names and shapes of parameters and buffers", digest, MODEL)
+    shapes = repr([(place.path, place.shape) for place, _ in model.tensors()])
+    yield Item("the names and shapes of parameters and buffers", _digest(shapes.encode()), MODEL)
 
 
 def _content(array: Any) -> tuple[bytes, bytes]:

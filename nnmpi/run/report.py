@@ -5,7 +5,6 @@ import math
 import os
 import sys
 from contextlib import suppress
-from types import TracebackType
 from typing import IO, Any
 
 from tqdm import tqdm
@@ -52,12 +51,7 @@ class Report:
     def __enter__(self) -> "Report":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end_progress()
         if self._log:
             self._log.close()

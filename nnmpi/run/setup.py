@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from nnmpi import backend, data
+from nnmpi import backend
 from nnmpi.backend import Backend
 from nnmpi.comm import Comm
 from nnmpi.config import Config
@@ -89,8 +89,14 @@ def _setup(config: Config, build: Build | None, dataset: Dataset, on: Backend) -
             "models side by side; let build make a new one each time"
         )
     standardiser = Standardiser.of(dataset.train)
-    train = _loader(config, standardiser, dataset.train, shuffle=True)
-    test = _loader(config, standardiser, dataset.test, shuffle=False)
+    loader = partial(
+        Loader,
+        batch_size=config.batch_size,
+        standardiser=standardiser,
+        dtype=config.dtype,
+        seed=config.seed,
+    )
+    train, test = loader(dataset.train, shuffle=True), loader(dataset.test, shuffle=False)
     steps = config.epochs * len(train)
     steps = steps if config.steps is None else min(steps, config.steps)
     lr_factor = schedule.parse(config.lr_schedule, steps)
@@ -103,14 +109,3 @@ def _trained(config: Config, build: Build | None, dataset: Dataset, on: Backend)
     sample = np.zeros_like(dataset.train.x[:1], config.dtype)
     task = Task(model, CrossEntropyLoss(reduction="sum"), on)
     return Trained(task, plan.order_of_use(model, sample, on))
-
-
-def _loader(config: Config, standardiser: Standardiser, split: data.Split, shuffle: bool) -> Loader:
-    return Loader(
-        split,
-        config.batch_size,
-        standardiser=standardiser,
-        dtype=config.dtype,
-        seed=config.seed,
-        shuffle=shuffle,
-    )
