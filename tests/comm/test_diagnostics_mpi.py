@@ -116,6 +116,17 @@ def test_a_mismatch_is_named(name: str, differ: tuple[str, str]) -> None:
     assert "badjobs.py:" in line
 
 
+def test_a_long_wait_is_printed_once() -> None:
+    """With default settings; nothing else ends the wait."""
+    ended = job("waits_for_long")
+    assert ended.status != 0
+    lines = [line for line in ended.err.splitlines() if "has waited for " in line]
+    assert len(lines) == 1
+    assert " s in all_reduce of 10 float32 by ring (call 1 of Comm world, " in lines[0]
+    assert "NNMPI_DEBUG=collectives" in lines[0]
+    assert "the job may end" in ended.err
+
+
 def test_a_message_that_is_too_long_ends_the_job_without_the_check_too() -> None:
     ended = job("count")
     assert ended.status != 0

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from nnmpi.comm import Comm, world
+from nnmpi.comm.debug import watchdog
 
 
 def ones(n: int = 10, dtype: Any = np.float32) -> np.ndarray:
@@ -149,6 +150,15 @@ def broadcast(comm: Comm) -> None:
         comm.broadcast(ones())
     else:
         comm.all_reduce(ones(), "ring")
+
+
+def waits_for_long(comm: Comm) -> None:
+    """Rank 0 waits until rank 1 ends the job."""
+    watchdog.LONG_WAIT = 1.0
+    if comm.rank == 1:
+        time.sleep(4)
+        comm.abort("the job may end")
+    comm.all_reduce(ones(), "ring")
 
 
 if __name__ == "__main__":

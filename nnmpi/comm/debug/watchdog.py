@@ -1,5 +1,6 @@
 """A thread beside each rank that ends the job where ranks would wait for ever.
 
+warning  a rank has waited for a minute: it prints what it waits in, once
 report   a rank has waited for longer than NNMPI_TIMEOUT: it prints what it does, and asks the other
          ranks to print the same; then it ends the job
 left     a rank has come to its end; another that waits for it in a collective, or for its message,
@@ -21,6 +22,7 @@ from nnmpi.comm.progress.work import Progress
 from nnmpi.comm.stderr import print_error
 
 TICK = 0.25  # seconds between two looks
+LONG_WAIT = 60.0  # seconds, after which a rank prints once what it waits in
 TIME_TO_REPORT = 1.0  # seconds from the first report to the end of the job
 TIME_TO_END = 0.25  # seconds that a rank waits at its end before it tells the others
 IN_FLIGHT = 0.5  # seconds for which a message from a rank that has left may be under way
@@ -70,7 +72,7 @@ class Watchdog:
         self._channel: Channel | None = None
         self._main, self._ended = threading.get_ident(), threading.Event()
         self._left: dict[int, Left] = {}
-        self._reported = False
+        self._warned = self._reported = False
         self._thread = threading.Thread(target=self._run, name="nnmpi watchdog", daemon=True)
         self._thread.start()
 
@@ -97,6 +99,9 @@ class Watchdog:
             self._check_for_ranks_that_left(call, seconds)
             if seconds > self._progress.log.settings.timeout:
                 self._time_out(call)
+            elif seconds > LONG_WAIT and not self._warned:
+                self._warned = True
+                warn(self._rank, call, seconds)
 
     def _receive(self) -> None:
         while self._channel is not None and (message := self._channel.receive()) is not None:
@@ -162,6 +167,15 @@ class Watchdog:
                 self._channel.send(message, r)
 
 
+def warn(rank: int, call: Call, seconds: float) -> None:
+    """Tells, whatever the settings, that a rank waits for long, and how to find out why."""
+    print_error(
+        f"rank {rank} has waited for {seconds:.0f} s in {call}; if ranks hang here, "
+        "NNMPI_DEBUG=collectives names those that call something else, and NNMPI_TIMEOUT=seconds "
+        "ends the job with a report of every rank"
+    )
+
+
 def join(
     threads: Sequence[threading.Thread],
     ranks: Sequence[Progress],
@@ -172,11 +186,15 @@ def join(
     A thread cannot be stopped: one that computes for ever is left behind.
     """
     timeout = ranks[0].log.settings.timeout
-    tick = min(TICK, timeout / 4) if timeout < threading.TIMEOUT_MAX else None
-    until = None
+    tick = min(TICK, timeout / 4)
+    until, warned = None, set[int]()
     while any(t.is_alive() for t in threads) and (until is None or time.monotonic() < until):
         for thread in threads:
             thread.join(tick)
+        for r, waiting in enumerate(progress.waiting() for progress in ranks):
+            if waiting is not None and waiting[1] > LONG_WAIT and r not in warned:
+                warned.add(r)
+                warn(r, *waiting)
         text = "" if until else _overdue(threads, ranks, timeout)
         if text:
             abort(text)
