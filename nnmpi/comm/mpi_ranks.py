@@ -20,13 +20,27 @@ LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "MPI_LOCALNRANKS")
 """One of these is set for a rank that mpirun, mpiexec or srun has started."""
 
 
-@functools.cache
-def world() -> Comm:
+def world(guard: bool = True) -> Comm:
     """All ranks that mpirun has started; without MPI, a Comm of one rank.
 
-    Made once a process: the first call starts MPI. From then on an exception on one rank ends the
-    job, and so does a rank that leaves while others wait for it.
+    Made once a process: the first call starts MPI. With `guard`, which has to be the same on all
+    ranks, exception hooks and a thread see to it that no rank waits for ever: an exception on one
+    ends the job, and so does a rank that leaves while others wait for it, and NNMPI_TIMEOUT. The
+    first call decides; without `guard` it leaves the process as it is.
     """
+    made = _made()
+    if not made:
+        made.append(_make(guard))
+    return made[0]
+
+
+@functools.cache
+def _made() -> list[Comm]:
+    """Where the Comm is kept that `world` has made."""
+    return []
+
+
+def _make(guard: bool) -> Comm:
     settings = DebugSettings.of(os.environ)  # also on one rank: refuses what it cannot use
     try:
         from nnmpi.comm.transport import mpi
@@ -42,25 +56,33 @@ def world() -> Comm:
             f"{launched()} ranks were started, but MPI sees only this one: "
             "use the mpirun of the MPI that mpi4py was installed with"
         )
-    return _watched(settings) if size > 1 else Comm(mpi.MPITransport.world())
+    if size == 1:
+        return Comm(mpi.MPITransport.world())
+    progress = Progress(CallLog(settings))
+    return _guarded(progress) if guard else _joined(progress)
 
 
-def _watched(settings: DebugSettings) -> Comm:
-    """The Comm of several ranks, with exception hooks and a watchdog."""
+def _joined(progress: Progress) -> Comm:
+    """The Comm of several ranks, with the settings of rank 0; waits for all of them."""
     from nnmpi.comm.transport import mpi
 
-    log = CallLog(settings)
-    progress = Progress(log)
+    transport = mpi.MPITransport.world()
+    agreed = np.array(progress.log.settings if transport.rank == 0 else (0, 0), float)
+    transport.all_reduce(agreed)
+    progress.log.settings = DebugSettings(bool(agreed[0]), float(agreed[1]))
+    return Comm(transport, progress=progress)
+
+
+def _guarded(progress: Progress) -> Comm:
+    """The same, with exception hooks and a watchdog."""
+    from nnmpi.comm.transport import mpi
+
     rank, size = mpi.rank_and_size()
     ExitHooks(rank, size, mpi.abort_job).install()
     watchdog = Watchdog(rank, progress, mpi.abort_job)
-    with log.during(Call("world", 0, "world", "", None, 0, -1, *call_site())):
-        transport = mpi.MPITransport.world()  # waits for all ranks
-        agreed = np.array(settings if rank == 0 else (0, 0), float)
-        transport.all_reduce(agreed)
-        log.settings = DebugSettings(bool(agreed[0]), float(agreed[1]))
-        comm = Comm(transport, progress=progress)
-        if transport.any_thread:
+    with progress.log.during(Call("world", 0, "world", "", None, 0, -1, *call_site())):
+        comm = _joined(progress)
+        if comm.any_thread:
             watchdog.connect(mpi.MPIChannel())
     mpi.before_finalize(watchdog.leave)
     return comm

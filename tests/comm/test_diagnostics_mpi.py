@@ -19,7 +19,7 @@ def job(name: str, ranks: int = 2, **env: str) -> Ended:
     return ended
 
 
-@pytest.mark.parametrize("name", ["clean", "finalize"])
+@pytest.mark.parametrize("name", ["clean", "finalize", "keeps_exit", "unguarded"])
 def test_a_job_without_faults_is_left_alone(name: str) -> None:
     ended = job(name, ranks=3, NNMPI_TIMEOUT="20")
     assert (ended.status, ended.err) == (0, "")

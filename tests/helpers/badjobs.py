@@ -31,6 +31,22 @@ def finalize(comm: Comm) -> None:
     MPI.Finalize()
 
 
+def unguarded(comm: Comm) -> None:
+    """No mistake, in a world without guard."""
+    threads = [t.name for t in threading.enumerate()]
+    hooks = (sys.excepthook, threading.excepthook)
+    assert hooks == (sys.__excepthook__, threading.__excepthook__)
+    assert threads == ["MainThread"]
+    assert world() is comm
+    keeps_exit(comm)
+
+
+def keeps_exit(comm: Comm) -> None:
+    """No mistake: sys.exit is Python's own."""
+    assert type(sys.exit) is type(len)
+    comm.all_reduce(ones(), "ring")
+
+
 def raises(comm: Comm) -> None:
     if comm.rank == 1:
         raise ValueError("no such thing")
@@ -169,4 +185,4 @@ if __name__ == "__main__":
         from mpi4py import MPI
 
         time.sleep(100 * MPI.COMM_WORLD.Get_rank())
-    globals().get(sys.argv[1], clean)(world())
+    globals().get(sys.argv[1], clean)(world(guard=sys.argv[1] != "unguarded"))
