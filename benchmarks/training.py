@@ -6,8 +6,8 @@ of two that ran back to back, in processor time of the computing thread.
 
     nnmpi   as installed                    T    PyTorch eager as users write it
     F(4x4)  with --convolution winograd4    T*   channels_last and fused Adam
-                                            T+   T* with the C library told to keep freed
-                                                 memory, which nnmpi does by itself
+                                            T+   T* with a C library that keeps freed memory,
+                                                 as blas.tune() makes it do for nnmpi
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The README's example runs as it stands, and its commands are understood."""
+"""README and docs: examples run as they stand, commands are understood, tables are as measured."""
 
 import json
 import re
@@ -14,34 +14,74 @@ from mpijob import run
 from nnmpi import simulate, train
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-OTHERS = ("T", "T*", "T+")
-EXAMPLE = re.search(r"```python\n(.*?)```", README, re.S)
-CODE = re.findall(r"```python\n(.*?)```", README, re.S)
-SIMULATIONS = re.findall(r"^python -m nnmpi\.simulate (.*)$", README, re.M)
-COMMANDS = re.findall(r"^(?:mpirun -n \d+ )?python -m nnmpi\.train (.*)$", README, re.M)
+RESULTS = ROOT / "benchmarks" / "results"
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+}
+README, PERFORMANCE = PAGES["README.md"], PAGES["docs/performance.md"]
+PAGE_TEXT = "\n".join(PAGES.values())
+MEBIBYTE = 1 << 20
+Row = dict[str, Any]
+
+EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE_TEXT, re.S | re.M)
+FIRST_EXAMPLE = EXAMPLES[0]
+SIMULATIONS = re.findall(r"^python -m nnmpi\.simulate (.*)$", PAGE_TEXT, re.M)
+COMMANDS = re.findall(r"^(?:mpirun -n \d+ )?python -m nnmpi\.train (.*)$", PAGE_TEXT, re.M)
 
 
-def test_example_runs_as_shown_and_learns(tmp_path):
-    assert EXAMPLE is not None
-    done = subprocess.run(
-        [sys.executable, "-c", EXAMPLE[1]],
-        check=False,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
+# ---- examples
+
+
+def test_the_first_example_learns(tmp_path):
+    done = python(FIRST_EXAMPLE, tmp_path)
     accuracy = re.search(r"accuracy ([\d.]+)%", done.stdout)
     assert accuracy is not None
     assert float(accuracy[1]) > 90
     assert (tmp_path / "xor.safetensors").exists()
 
 
-def test_example_is_short():
-    assert EXAMPLE is not None
-    assert sum(bool(line.strip()) for line in EXAMPLE[1].splitlines()) <= 15
+def test_the_first_example_is_short():
+    assert sum(bool(line.strip()) for line in FIRST_EXAMPLE.splitlines()) <= 15
+
+
+@pytest.mark.parametrize("code", [e for e in EXAMPLES[1:] if "world()" not in e])
+def test_the_other_examples_run(code, tmp_path):
+    python(code, tmp_path)
+
+
+def test_there_are_examples_of_each_kind():
+    assert sum("Trainer(" in code for code in EXAMPLES) == 1
+    assert sum("world()" in code for code in EXAMPLES) == 2
+    assert sum("until=" in code for code in EXAMPLES) == 1
+
+
+def python(code: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    """Runs the code in a process of its own; its exit status is 0."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=False,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_the_example_of_ranks_runs_on_two(tmp_path):
+    """Its sums double x thrice: 1 + 2 = 3, 6, 12, 24."""
+    ranks = next(code for code in EXAMPLES if "comm.ledger" in code)
+    (tmp_path / "ranks.py").write_text(ranks)
+    done = run(2, tmp_path / "ranks.py")
+    assert done.status == 0, done.err
+    assert "ucx" not in done.err.lower()  # Open MPI has much to say about what is not there
+    sums = sorted(line.split(", ")[0] for line in done.out.splitlines())
+    assert sums == ["rank 0: 24", "rank 1: 24"]
+
+
+# ---- commands and links
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -51,30 +91,8 @@ def test_commands_are_understood(command, tmp_path, monkeypatch):
     assert train.config(shlex.split(command)).epochs >= 1
 
 
-def test_the_speed_table_is_the_one_that_was_measured():
-    """Each ratio in the table stands in the file that the text names."""
-    named = re.search(r"`(benchmarks/results/training[\w.-]+\.json)`", README)
-    assert named is not None
-    rows = json.loads((ROOT / named[1]).read_text(encoding="utf-8"))
-    ratios = [[row[f"ratio to {other}"] for other in OTHERS] for row in rows if "ratio to T" in row]
-    assert len(ratios) == 5
-    shown = re.findall(r"^\| W.*\| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", README, re.M)
-    assert shown == [tuple(f"{value:.2f}" for value in row) for row in ratios]
-
-
 def test_there_are_commands_to_check():
-    assert len(COMMANDS) >= 5
-
-
-def test_the_example_of_ranks_runs_on_two(tmp_path):
-    """Its sums double x thrice: 1 + 2 = 3, 6, 12, 24."""
-    ranks = next(code for code in CODE if "world()" in code)
-    (tmp_path / "ranks.py").write_text(ranks)
-    told = run(2, tmp_path / "ranks.py")
-    assert told.status == 0, told.err
-    assert "ucx" not in told.err.lower()  # Open MPI has much to say about what is not there
-    sums = sorted(line.split(", ")[0] for line in told.out.splitlines())
-    assert sums == ["rank 0: 24", "rank 1: 24"]
+    assert len(COMMANDS) >= 10
 
 
 @pytest.mark.parametrize("command", SIMULATIONS)
@@ -83,95 +101,197 @@ def test_simulations_are_understood(command, capsys):
     assert "ring" in capsys.readouterr().out
 
 
-def test_the_tables_of_all_reduces_are_those_that_were_measured():
-    files = {"2 ranks": "2-ranks-zen4", "4 ranks, 2 cores": "4-ranks-zen4"}
-    sizes = [4096, 1 << 18, 1 << 20, 1 << 22, 1 << 24]
-    other = {"comm.shared": "window", "PyTorch's gloo": "gloo"}
-    shown = re.findall(r"^\| (\d ranks[^:]*): `?([^|`]+)`? \| (.*) \|$", README, re.M)
-    assert len(shown) == 14
-    for ranks, name, cells in shown:
-        rows = all_reduces(f"collectives-{files[ranks]}.json")
-        ratios = [rows[other.get(name, name), n]["ratio"] for n in sizes]
-        want = [f"{r:.0f}x" if r >= 100 else f"{r:.2f}x" for r in ratios]
-        assert cells.split(" | ") == want, (ranks, name)
-        for way, times in (("window", 7), ("auto", 2.9)):  # as the text says of every size
-            gloo = {n: row["seconds"] for (name, n), row in rows.items() if name == "gloo"}
-            assert all(s >= times * rows[way, n]["seconds"] for n, s in gloo.items())
-    rows = all_reduces("collectives-cluster-1gbit.json")
-    shown = re.findall(r"^\| `(\w+)` \| (\d+) ms \| (\d+) ms \| ([\d.]+)x \|$", README, re.M)
-    assert len(shown) == 3
-    for name, *cells in shown:
-        row = rows[name, 8 << 20]
-        times = [f"{row[key] * 1e3:.0f}" for key in ("seconds", "predicted_seconds")]
-        assert cells == [*times, f"{row['ratio']:.2f}"]
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_page_links_to_exists(page):
+    """Files, and headings of the same page."""
+    text = re.sub(r"^```.*?^```", "", PAGES[page], flags=re.S | re.M)
+    headings = re.findall(r"^#+ (.*)$", text, re.M)
+    anchors = {"#" + re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in headings}
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    folder = (ROOT / page).parent
+    assert [x for x in links if x not in anchors and not (folder / x).is_file()] == []
+    named = re.findall(r"`((?:benchmarks|docs|scripts|tests|nnmpi)/[\w./-]+)`", text)
+    assert [x for x in named if not (ROOT / x).exists()] == []
 
 
-def all_reduces(file: str) -> dict[tuple[str, int], dict[str, float]]:
-    rows = json.loads((ROOT / "benchmarks" / "results" / file).read_text(encoding="utf-8"))
-    return {(row["algorithm"], row["bytes"]): row for row in rows if row["case"] == "all_reduce"}
+# ---- tables: every figure is in the file that the page names
 
 
-def test_the_table_of_scaling_is_the_one_that_was_measured():
-    file = "scaling-2-ranks-zen5.json"
-    rows = json.loads((ROOT / "benchmarks" / "results" / file).read_text(encoding="utf-8"))
-    found = {(row["case"], row["scaling"], row["subject"]): row for row in rows}
-    shown = re.findall(r"^\| (W\d), (weak|strong) \| (.*) \|$", README, re.M)
-    assert len(shown) == 4
-    for case, scaling, cells in shown:
-        ours, ddp = found[case, scaling, "nnmpi"], found[case, scaling, "DDP T*"]
-        assert ours["ranks"] == ddp["ranks"] == 2
-        want = [
-            *(f"{ours['samples_per_second']:,.0f}", f"{ours['over_one_rank']:.2f}"),
-            *(f"{ddp['samples_per_second']:,.0f}", f"{ddp['over_one_rank']:.2f}"),
-            f"{ours['ratio']:.2f}",
-        ]
-        assert cells.split(" | ") == want, (case, scaling)
-    limits = [f"{found[case, 'weak', 'nnmpi apart']['over_one_rank']:.2f}" for case in ("W1", "W2")]
-    assert f"come to {limits[0]} of one on W1 and to {limits[1]} on W2" in " ".join(README.split())
-    threads_or_ranks = found["W1", "strong", "nnmpi"]["over_one_rank"]
-    assert f"two ranks with one thread each at {threads_or_ranks:.2f} times" in README
-
-
-def results(file: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads((ROOT / "benchmarks" / "results" / file).read_text())
+def results(name: str) -> list[Row]:
+    assert f"{name}.json`" in PERFORMANCE + PAGES["docs/synchrony.md"]
+    rows: list[Row] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     return rows
 
 
-def test_what_is_hidden_is_what_was_measured():
-    with_, without, alone = results("scaling-cluster-600mbit.json")
-    text = " ".join(README.split())
-    times = [f"{row['seconds'] * 1e3:.1f} ms" for row in (with_, without, alone)]
-    assert f"takes {times[0]}, {times[1]} with" in text
-    assert f"and {times[2]} if nothing is summed" in text
-    sure = [f"{with_[key]:.0%}" for key in ("hidden_share_low", "hidden_share_high")]
+def table(page: str, header: str) -> dict[str, list[str]]:
+    """The cells of the table with this header, by the first cell of each row."""
+    assert page.count(f"\n{header}\n") == 1, header
+    lines = page.split(f"\n{header}\n")[1].split("\n\n")[0].splitlines()
+    cells = [line.strip("| ").split(" | ") for line in lines[1:]]
+    return {first: rest for first, *rest in cells}
+
+
+def two(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms"
+
+
+def training_rows(name: str) -> list[Row]:
+    return [row for row in results(name) if "ratio to T" in row]
+
+
+def scaling_rows(name: str) -> dict[tuple[str, str, str], Row]:
+    return {(row["case"], row["scaling"], row["subject"]): row for row in results(name)}
+
+
+def all_reduce_rows(name: str) -> dict[tuple[str, int], Row]:
+    rows = results(name)
+    return {(row["algorithm"], row["bytes"]): row for row in rows if row["case"] == "all_reduce"}
+
+
+def test_the_headline_table():
+    shown = table(README, "| measured | nnmpi | ratio |")
+    w1, w2 = (row for row in training_rows("training-zen5")[:2])
+    scaling = scaling_rows("scaling-2-ranks-zen5")
+    sums = all_reduce_rows("collectives-2-ranks-zen4")
+    want = []
+    for row in (w1, w2):
+        t, star, plus = (two(row[f"ratio to {other}"]) for other in ("T", "T*", "T+"))
+        ratios = f"{t} of the time of PyTorch (T), {star} of T\\*, {plus} of T+"
+        want.append([ms(row["seconds"]), ratios])
+    for case in ("W1", "W2"):
+        row = scaling[case, "weak", "nnmpi"]
+        ratios = (
+            f"{two(row['over_one_rank'])} times one rank, "
+            f"{two(row['ratio'])} times PyTorch's DDP (T\\*)"
+        )
+        want.append([f"{row['samples_per_second']:,.0f} samples/s", ratios])
+    for name in ("ring", "window"):
+        row = sums[name, MEBIBYTE]
+        ratio = f"{two(row['ratio'])} of the time of MPI_Allreduce"
+        want.append([f"{row['seconds'] * 1e6:.0f} µs", ratio])
+    assert [*shown.values()] == want
+    older = {row["case"]: two(row["ratio to T*"]) for row in training_rows("training-zen4")[:2]}
+    assert f"{older['W1']} (W1) and {older['W2']} (W2)" in " ".join(README.split())
+
+
+def test_the_table_of_training_steps():
+    shown = table(PERFORMANCE, "| training step | nnmpi | to T | to T\\* | to T+ |")
+    rows = training_rows("training-zen5")
+    assert len(shown) == len(rows) == 5
+    for cells, row in zip(shown.values(), rows, strict=True):
+        time = ms(row["seconds"]) if row["seconds"] > 1e-3 else f"{row['seconds'] * 1e6:.0f} µs"
+        assert cells == [time, *(two(row[f"ratio to {other}"]) for other in ("T", "T*", "T+"))]
+    older = [two(row["ratio to T*"]) for row in training_rows("training-zen4")[:4]]
+    text = " ".join(PERFORMANCE.split())
     assert (
-        f"{with_['hidden_share']:.0%} of the time of the sums is hidden ({' to '.join(sure)}"
-        in text
+        f"took {older[0]} of T\\* on W1, {older[1]} on W2, {older[2]} on W3 and {older[3]}" in text
     )
-    newer = results("scaling-cluster-1gbit-zen5.json")
-    times = [f"{row['seconds'] * 1e3:.1f} ms" for row in newer]
-    share = f"{newer[0]['hidden_share']:.0%} hidden"
-    assert f"{times[0]} with overlap, {times[1]} without, {times[2]} without sums, {share}" in text
 
 
-def test_the_tables_of_stragglers_are_those_that_were_measured():
-    rows = results("sync-5-ranks-zen4.json")
+def test_the_times_of_matrix_products():
+    for name in ("gemm-zen5", "gemm-zen4"):
+        ours, others = (
+            sum(row["seconds"] for row in results(name) if row["subject"] == subject)
+            for subject in ("NumPy", "PyTorch")
+        )
+        assert f"({ours * 1e3:.1f} and {others * 1e3:.1f} ms, `{name}.json`)" in PERFORMANCE
+
+
+def test_the_table_of_scaling():
+    header = "| 2 ranks, 2 cores | nnmpi, samples/s | over 1 rank | DDP, samples/s | over 1 rank | "
+    shown = table(PERFORMANCE, header + "nnmpi over DDP |")
+    found = scaling_rows("scaling-2-ranks-zen5")
+    assert len(shown) == 4
+    for name, cells in shown.items():
+        case, scaling = name.split(", ")
+        ours, ddp = found[case, scaling, "nnmpi"], found[case, scaling, "DDP T*"]
+        assert ours["ranks"] == ddp["ranks"] == 2
+        assert cells == [
+            *(f"{ours['samples_per_second']:,.0f}", two(ours["over_one_rank"])),
+            *(f"{ddp['samples_per_second']:,.0f}", two(ddp["over_one_rank"])),
+            two(ours["ratio"]),
+        ]
+    text = " ".join(PERFORMANCE.split())
+    limits = [two(found[case, "weak", "nnmpi apart"]["over_one_rank"]) for case in ("W1", "W2")]
+    assert f"come to {limits[0]} of one rank on W1 and to {limits[1]} on W2" in text
+    threads_or_ranks = two(found["W1", "strong", "nnmpi"]["over_one_rank"])
+    assert f"two ranks with one thread each at {threads_or_ranks} times" in text
+    older = scaling_rows("scaling-2-ranks-zen4")
+    rows = [older[case, "weak", "nnmpi"] for case in ("W1", "W2")]
+    one, ddp = (" and ".join(two(row[key]) for row in rows) for key in ("over_one_rank", "ratio"))
+    assert f"came to {one} of one rank, and to {ddp} of DDP" in text
+
+
+def test_the_table_of_overlap():
+    header = "| W1, 4 hosts | with overlap | `--no-overlap` | without sums | hidden |"
+    files = ("scaling-cluster-600mbit", "scaling-cluster-1gbit-zen5")
+    for cells, name in zip(table(PERFORMANCE, header).values(), files, strict=True):
+        rows = results(name)
+        share, low, high = (
+            f"{rows[0][key]:.0%}"
+            for key in ("hidden_share", "hidden_share_low", "hidden_share_high")
+        )
+        assert cells == [*(ms(row["seconds"]) for row in rows), f"{share} ({low} to {high})"]
+
+
+def test_the_tables_of_stragglers():
+    rows = results("sync-5-ranks-zen4")
     found = {(row["case"], row["subject"]): row for row in rows}
-    names = {"all alike": "none", "each 5x slower at a tenth of its steps": "random"}
-    names["one always 3x slower"] = "one slow"
-    head = re.search(r"^\| over BSP \| (.*) \|$", README, re.M)
-    assert head is not None
-    for name, case in names.items():
-        shown = re.search(rf"^\| {name} \| (.*) \|$", README, re.M)
-        assert shown is not None
-        want = [f"{found[case, mode]['ratio']:.2f}" for mode in head[1].split(" | ")]
-        assert shown[1].split(" | ") == want
-    page = (ROOT / "docs" / "synchrony.md").read_text(encoding="utf-8")
-    shown = re.findall(
-        r"^\| ([\w ]+): `([\w -]+)` \| ([\d,]+) \| ([\d.]+) \| ([\d.]+) \|", page, re.M
+    cases = {"all alike": "none", "each 5x slower at a tenth of its steps": "random"}
+    cases["one always 3x slower"] = "one slow"
+    modes = ["all-reduce", "ssp 1", "ssp 3", "ssp 10", "asp"]
+    shown = table(PERFORMANCE, f"| over BSP | {' | '.join(modes)} |")
+    ratios = {
+        name: [two(found[case, mode]["ratio"]) for mode in modes] for name, case in cases.items()
+    }
+    assert shown == ratios
+    header = (
+        "| | samples/s | over BSP | in theory | over no straggler | in theory | mean staleness | "
+        "largest | accuracy |"
     )
+    shown = table(PAGES["docs/synchrony.md"], header)
     assert len(shown) == len(rows)
-    for name, mode, *cells in shown:
-        row = found[names[name], mode]
-        want = [f"{row['samples_per_second']:,.0f}", f"{row['ratio']:.2f}"]
-        assert cells == [*want, f"{row['ratio_in_theory']:.2f}"], (name, mode)
+    for name, cells in shown.items():
+        case, mode = name.rstrip("`").split(": `")
+        row = found[cases[case], mode]
+        assert cells == [
+            f"{row['samples_per_second']:,.0f}",
+            *(two(row["ratio"]), two(row["ratio_in_theory"])),
+            *(two(row["over_no_straggler"]), two(row["over_no_straggler_in_theory"])),
+            *(f"{row['mean_staleness']:.1f}", str(row["largest_staleness"])),
+            f"{row['accuracy']:.1%}",
+        ], name
+
+
+def test_the_tables_of_all_reduces():
+    names = {"2 ranks": "2-ranks-zen4", "4 ranks, 2 cores": "4-ranks-zen4"}
+    found = {ranks: all_reduce_rows(f"collectives-{name}") for ranks, name in names.items()}
+    sizes = [4096, MEBIBYTE // 4, MEBIBYTE, 4 * MEBIBYTE, 16 * MEBIBYTE]
+    other = {"comm.shared": "window", "PyTorch's gloo": "gloo"}
+    shown = table(PERFORMANCE, "| over MPI_Allreduce | 4 KB | 256 KB | 1 MB | 4 MB | 16 MB |")
+    assert len(shown) == 14
+    for row, cells in shown.items():
+        ranks, name = row.replace("`", "").split(": ")
+        ratios = [found[ranks][other.get(name, name), n]["ratio"] for n in sizes]
+        assert cells == [f"{r:.0f}x" if r >= 100 else f"{r:.2f}x" for r in ratios], row
+    for rows in found.values():  # as the text says of every size
+        gloo = {n: row["seconds"] for (name, n), row in rows.items() if name == "gloo"}
+        for name, times in (("window", 7), ("auto", 2.9)):
+            assert all(s >= times * rows[name, n]["seconds"] for n, s in gloo.items())
+
+
+def test_the_table_of_the_emulated_cluster():
+    shown = table(PERFORMANCE, "| 8 MB, 4 hosts | measured | predicted | over MPI_Allreduce |")
+    rows = all_reduce_rows("collectives-cluster-1gbit")
+    assert len(shown) == 3
+    for name, cells in shown.items():
+        row = rows[name.strip("`"), 8 * MEBIBYTE]
+        times = [f"{row[key] * 1e3:.0f} ms" for key in ("seconds", "predicted_seconds")]
+        assert cells == [*times, f"{two(row['ratio'])}x"]
+    network = next(row for row in results("collectives-cluster-1gbit") if "alpha" in row)
+    fitted = f"alpha {network['alpha'] * 1e6:.0f} µs and beta {network['beta'] * 1e9:.2f} ns a byte"
+    assert fitted in " ".join(PERFORMANCE.split())
