@@ -14,6 +14,7 @@ import nnmpi
 from nnmpi import data, nn
 from nnmpi.comm import Comm
 from nnmpi.data import Dataset, Loader
+from nnmpi.parallel.state import StepResult, StepState
 from nnmpi.parallel.strategy import Strategy
 from nnmpi.run.report import NullReport
 
@@ -39,15 +40,15 @@ class TimedStrategy:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._strategy, name)
 
-    def steps(self, loader: Loader, epoch: int) -> Generator[Any, None, None]:
+    def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
         """The steps of the strategy: those of all workers, as this rank is informed of them."""
         began: float | None = None
-        with closing(self._strategy.steps(loader, epoch)) as steps:
+        with closing(self._strategy.steps(loader, start)) as steps:
             for done in steps:
                 if began is not None:
                     self.samples += done.samples
                     self.seconds = time.perf_counter() - began
-                elif done.step >= self._cold:
+                elif done.state.step >= self._cold:
                     began = time.perf_counter()
                 yield done
 

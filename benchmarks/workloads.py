@@ -6,7 +6,7 @@ W2  MLP 784-1024-1024-10, batch 128        W4  CNN 64-128-256 on 3x32x32, batch 
 
 from collections.abc import Callable, Generator
 from contextlib import closing
-from itertools import count, cycle, islice
+from itertools import cycle, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -133,6 +133,7 @@ def nnmpi_steps(case: str, per_rank: int, reduction: Reduction) -> Steps:
     """
     import nnmpi
     from nnmpi import blas, comm
+    from nnmpi.parallel.state import StepState
 
     blas.tune()
     ranks = comm.world() if reduction.enabled else comm.comm_self()
@@ -149,8 +150,11 @@ def nnmpi_steps(case: str, per_rank: int, reduction: Reduction) -> Steps:
     trainer.model.train()
 
     def epochs() -> Generator[object, None, None]:
-        for epoch in count():
-            yield from trainer.strategy.steps(trainer.train, epoch)
+        state = StepState()
+        while True:
+            for result in trainer.strategy.steps(trainer.train, state):
+                state = result.state
+                yield result
 
     def run(steps: int) -> None:
         with closing(epochs()) as epoch_steps:  # so that nothing continues between rounds
