@@ -12,6 +12,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from nnmpi.config import Config
 from nnmpi.parallel.checks.slow_ranks import Delay
 
 
@@ -80,7 +81,8 @@ class Timeline(NamedTuple):
 
 def expected(case: Case, mode: Mode, p: int, steps: int, seed: int) -> Timeline:
     """The simulated run of p workers, in which the same random steps are slow."""
-    delays = [Delay.of(case.slow_ranks(p, 1), case.jitter, seed, w, p) for w in range(p)]
+    config = Config(slow_rank=case.slow_ranks(p, 1), jitter=case.jitter, seed=seed)
+    delays = [Delay.of(config, w, p) for w in range(p)]
     timeline = simulate(mode.bound, lambda w, step: delays[w].factor(step), p, p * steps)
     return timeline if mode.bound else timeline._replace(staleness=[0])  # BSP sums gradients first
 

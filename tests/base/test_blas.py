@@ -203,7 +203,7 @@ def python(code: str, **environment: str) -> list[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=200,
     )
     assert run.returncode == 0, run.stderr
     return run.stdout.split("\n")[:-1]

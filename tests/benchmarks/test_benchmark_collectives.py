@@ -35,7 +35,7 @@ collectives.main(["--sizes", "256,4KB", "--seconds", "0.01", "--algorithms", "ri
 """
 
 
-run = partial(mpirun, timeout=110)  # seconds; enough on a busy machine
+run = partial(mpirun, timeout=250)  # seconds; enough on a busy machine
 
 
 def test_lines_are_fitted(module: Import) -> None:

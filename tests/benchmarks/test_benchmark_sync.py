@@ -16,7 +16,7 @@ from mpijob import run as mpirun
 SCRIPT = str(BENCHMARKS / "sync.py")
 TINY = ("--steps", "12", "--repeats", "1", "--base", "1", "--batch", "6")
 HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
-run = partial(mpirun, timeout=110)  # seconds; enough on a busy machine
+run = partial(mpirun, timeout=250)  # seconds; enough on a busy machine
 
 
 def duration(w: int, step: int) -> float:

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "cluster"
 NETNS = Path("/var/run/netns")
-PATIENCE = 50.0  # seconds; a busy machine takes its time
+PATIENCE = 120.0  # seconds; a busy machine takes its time
 # Runs the script with a fake platform and user.
 FAKE_SYSTEM = """
 import os, runpy, socket, subprocess, sys, tempfile

@@ -38,6 +38,6 @@ ExitHooks(1, 4, lambda status: os._exit(40 + status)).install()
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        timeout=60,
+        timeout=200,
         check=False,
     )

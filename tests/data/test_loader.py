@@ -172,7 +172,7 @@ def test_the_thread_computes_no_more_than_depth_items_in_advance(depth: int) -> 
         assert item == taken
         taken += 1
         assert len(made) <= taken + depth
-        assert full.wait(timeout=60)  # item `depth` is made while item 0 is in use
+        assert full.wait(timeout=200)  # item `depth` is made while item 0 is in use
     assert taken == 30
     assert not alive()
 
@@ -195,7 +195,7 @@ def test_the_interpreter_can_end_in_the_middle_of_an_epoch() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 

@@ -26,7 +26,7 @@ class Ended(NamedTuple):
 def run(
     ranks: int,
     *arguments: str | os.PathLike[str],
-    timeout: float = 60,
+    timeout: float = 200,
     env: Mapping[str, str] | None = None,
     python: str = sys.executable,
 ) -> Ended:

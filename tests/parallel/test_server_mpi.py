@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from mpijob import run
 
-LIMIT = 60.0  # seconds, far more than any of these jobs takes
+LIMIT = 200.0  # seconds, far more than any of these jobs takes
 COMMAND = ("-m", "nnmpi.train", "--data", "digits", "--model", "mlp:64-32-10")
 
 

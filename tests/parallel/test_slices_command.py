@@ -72,6 +72,6 @@ def test_blas_has_one_thread_whatever_the_user_says(flags: list[str], expected: 
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=200,
     )
     assert done.stdout.splitlines()[-1] == expected

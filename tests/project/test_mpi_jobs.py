@@ -16,10 +16,12 @@ MARKED = {
     "tests/comm/test_comm_mpi.py": laws.LAWS,
     "tests/parallel/test_training_mpi.py": laws_training.LAWS,
 }
+SECONDS = 400  # for a job of 8 ranks on 2 cores that others use too
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--color=no", "--only-mpi")
 MPICH = os.environ.get("NNMPI_TEST_MPICH", "")  # the Python of an environment with MPICH
 
 
+@pytest.mark.timeout(SECONDS + 20)
 @pytest.mark.parametrize("marked", MARKED)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
 def test_over_the_mpi_of_this_environment(ranks: int, marked: str) -> None:
@@ -27,6 +29,7 @@ def test_over_the_mpi_of_this_environment(ranks: int, marked: str) -> None:
 
 
 @pytest.mark.skipif(not MPICH, reason="NNMPI_TEST_MPICH names no Python with MPICH")
+@pytest.mark.timeout(SECONDS + 20)
 @pytest.mark.parametrize("marked", MARKED)
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_over_mpich(ranks: int, marked: str) -> None:
@@ -59,7 +62,7 @@ def test_next():
 
 def passes(ranks: int, marked: str, python: str = sys.executable) -> None:
     """Every rank passes every test, none is left out but those for more ranks."""
-    told = run(ranks, *PYTEST, "-rA", str(ROOT / marked), timeout=110, python=python)
+    told = run(ranks, *PYTEST, "-rA", str(ROOT / marked), timeout=SECONDS, python=python)
     assert told.status == 0, f"{told.out[-3000:]}\n{told.err[-3000:]}"
     for law in MARKED[marked]:
         assert told.out.count(f"PASSED {marked}::test_law[{law.__name__}]") == ranks

@@ -152,7 +152,7 @@ def test_the_slurm_script_starts_one_rank_per_core_on_two_nodes(tmp_path):
             "SLURM_CPUS_PER_TASK": "1",
         },
     ) as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=200)
     assert process.returncode == 0, err
     assert int(err) == process.pid
     assert out.startswith("1 python -m nnmpi.train ")

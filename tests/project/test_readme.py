@@ -64,7 +64,7 @@ def python(code: str, folder: Path) -> "subprocess.CompletedProcess[str]":
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert done.returncode == 0, done.stderr
     return done

@@ -221,7 +221,7 @@ def test_loading_a_type_that_numpy_lacks_is_an_error(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=200,
     )
     last = process.stderr.splitlines()[-1]
     assert last.startswith(f"ValueError: cannot load {path}")

@@ -56,7 +56,7 @@ def test_all_ranks_train_and_the_first_prints(python: str, tmp_path: Path) -> No
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=200,
     )
     assert json.loads(plain.stdout)["accuracy"] == done["accuracy"]
     mine, theirs = nnmpi.load(saved), nnmpi.load(alone)
@@ -274,7 +274,7 @@ def test_a_killed_rank_ends_the_job(job: Any) -> None:
     if len(ranks) != 3:
         pytest.skip(f"found {len(ranks)} of 3 ranks among the processes of mpirun")
     os.kill(ranks[1], signal.SIGKILL)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=200)
     assert process.returncode != 0
     assert '"done"' not in out
     assert err.strip()
@@ -283,7 +283,7 @@ def test_a_killed_rank_ends_the_job(job: Any) -> None:
 def test_sigusr1_stops_all_ranks_and_saves(job: Any) -> None:
     process, saved = job
     process.send_signal(signal.SIGUSR1)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=200)
     assert process.returncode == 130, (out[-500:], err)
     assert json.loads(out.splitlines()[-1])["event"] == "stopped"
     assert nnmpi.load(saved)

@@ -27,7 +27,7 @@ from nnmpi.nn.models import iris_mlp, mlp
 IRIS = ("--model", "iris-mlp", "--data", "iris")
 LONG = ("--model", "mlp:20-8-3", "--data", "synthetic:20:3:50000", "--epochs", "100000")
 ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT = 60.0  # seconds
+TIMEOUT = 200.0  # seconds
 # python -m nnmpi.train with SIGINT enabled: processes in the background inherit that it is ignored
 WITH_SIGINT = """
 import runpy, signal

@@ -363,7 +363,7 @@ def test_the_command_runs_without_mpi(simulator: Any) -> None:
     process = start(
         "-c", WITHOUT_MPI, "collective", *RING.split(), "--draw", stdout=subprocess.PIPE
     )
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=200)
     assert (process.returncode, err) == (0, "")
     assert out == simulator(f"{RING} --draw").out
 
@@ -373,7 +373,7 @@ def test_a_closed_pipe_is_not_reported() -> None:
     os.close(reading)
     process = start("-m", "nnmpi.simulate", "collective", *RING.split(), stdout=writing)
     os.close(writing)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=200)
     assert (process.returncode, err) == (1, "")
 
 
@@ -381,7 +381,7 @@ def test_a_closed_pipe_is_not_reported() -> None:
 def test_a_full_disk_is_reported() -> None:
     with open("/dev/full", "w") as full:
         process = start("-m", "nnmpi.simulate", "collective", *RING.split(), stdout=full)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=200)
     assert process.returncode == 1
     assert err == "nnmpi.simulate: cannot write output: No space left on device\n"
 
