@@ -14,7 +14,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, Pass, current_pass
 from nnmpi.nn.place import Place
 from nnmpi.nn.seeding import Construction, next_construction
-from nnmpi.nn.state import assign, fitting
+from nnmpi.nn.state import as_buffer, assign, fitting
 from nnmpi.nn.store import FlatStore
 
 REGISTRIES = ("_parameters", "_buffers", "_modules")
@@ -60,7 +60,7 @@ class Module:
             if other is not registry:
                 other.pop(name, None)
         if registry is self._buffers:
-            value = self._as_buffer(name, value)
+            value = as_buffer(f"{type(self).__name__}.{name}", value)
         elif registry is not None:
             registry[name] = value  # a replacement keeps the position of what was there
         if isinstance(value, Parameter | Module):
@@ -112,20 +112,9 @@ class Module:
 
         `place` (with any path) is needed if the array is a part of a larger one.
         """
-        array = self._as_buffer(name, value)
+        array = as_buffer(f"{type(self).__name__}.{name}", value)
         self._buffers[name] = place
         object.__setattr__(self, name, array)
-
-    def _as_buffer(self, name: str, value: Any) -> Array:
-        """The array of a buffer."""
-        array = value.data if isinstance(value, Tensor) else value
-        if not backend.is_array(array):
-            raise ValueError(
-                f"{type(self).__name__}.{name}: a buffer is an array or a Tensor, not a "
-                f"{type(value).__name__}; give np.asarray(...) of numbers, and use a plain "
-                "attribute for anything else"
-            )
-        return array
 
     # ---- copies and pickles
 

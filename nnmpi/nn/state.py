@@ -7,6 +7,7 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.autograd import Tensor
+from nnmpi.backend import Array
 from nnmpi.nn.place import Place
 
 
@@ -37,6 +38,17 @@ def assign(target: Any, value: np.ndarray) -> None:
     array[...] = backend.of(array).asarray(value, array.dtype)
     if isinstance(target, Tensor):
         target.mark_written()
+
+
+def as_buffer(name: str, value: Any) -> Array:
+    """The array of a buffer."""
+    array = value.data if isinstance(value, Tensor) else value
+    if not backend.is_array(array):
+        raise ValueError(
+            f"{name}: a buffer is an array or a Tensor, not a {type(value).__name__}; "
+            "give np.asarray(...) of numbers, and use a plain attribute for anything else"
+        )
+    return array
 
 
 def _on_host(value: Any) -> np.ndarray:
