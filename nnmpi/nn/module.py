@@ -13,8 +13,8 @@ from nnmpi.backend import CPU, Array, Backend
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, Pass, current_pass
 from nnmpi.nn.place import Place
-from nnmpi.nn.seeding import Construction, next_construction
-from nnmpi.nn.state import as_buffer, assign, fitting
+from nnmpi.nn.seeding import Construction, next_construction, refuse_late_seed
+from nnmpi.nn.state import assign, buffer_array, fitting
 from nnmpi.nn.store import FlatStore
 
 REGISTRIES = ("_parameters", "_buffers", "_modules")
@@ -60,7 +60,7 @@ class Module:
             if other is not registry:
                 other.pop(name, None)
         if registry is self._buffers:
-            value = as_buffer(f"{type(self).__name__}.{name}", value)
+            value = buffer_array(f"{type(self).__name__}.{name}", value)
         elif registry is not None:
             registry[name] = value  # a replacement keeps the position of what was there
         if isinstance(value, Parameter | Module):
@@ -112,7 +112,7 @@ class Module:
 
         `place` (with any path) is needed if the array is a part of a larger one.
         """
-        array = as_buffer(f"{type(self).__name__}.{name}", value)
+        array = buffer_array(f"{type(self).__name__}.{name}", value)
         self._buffers[name] = place
         object.__setattr__(self, name, array)
 
@@ -200,13 +200,7 @@ class Module:
 
     @seed.setter
     def seed(self, seed: int) -> None:
-        for name, p in self.named_parameters():
-            if p.seed is not None and p.seed != seed:
-                raise ValueError(
-                    f"{type(self).__name__}.seed = {seed}: {name} has been drawn from seed "
-                    f"{p.seed}; set the seed before weights are read or used, or construct the "
-                    f"model within `with nnmpi.seeded({seed}):`"
-                )
+        refuse_late_seed(type(self).__name__, seed, self.named_parameters())
         object.__setattr__(self, "_construction", Construction(seed))
 
     @property

@@ -1,9 +1,9 @@
 """The seed of new modules, and the number of modules that were constructed before them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Construction(NamedTuple):
@@ -38,3 +38,14 @@ def next_construction() -> Construction:
     now = construction.get()
     construction.set(now._replace(number=now.number + 1))
     return now
+
+
+def refuse_late_seed(module: str, seed: int, parameters: Iterable[tuple[str, Any]]) -> None:
+    """Raises ValueError if a parameter has values that were drawn from another seed."""
+    for name, p in parameters:
+        if p.seed is not None and p.seed != seed:
+            raise ValueError(
+                f"{module}.seed = {seed}: {name} has been drawn from seed {p.seed}; set the seed "
+                f"before weights are read or used, or construct the model within "
+                f"`with nnmpi.seeded({seed}):`"
+            )

@@ -1,4 +1,4 @@
-"""State dicts: check that one fits a model, and copy its arrays."""
+"""State dicts and buffers: check what is given, and copy it into a model."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -32,23 +32,23 @@ def fitting(state: Mapping[str, Any], places: Sequence[Place]) -> dict[str, np.n
     return values
 
 
+def buffer_array(name: str, value: Any) -> Array:
+    """The array of a buffer, which may be given as a Tensor."""
+    array = value.data if isinstance(value, Tensor) else value
+    if not backend.is_array(array):
+        raise ValueError(
+            f"{name}: a buffer is an array or a Tensor, not a {type(value).__name__}; give "
+            "np.asarray(...) of numbers, and use a plain attribute for anything else"
+        )
+    return array
+
+
 def assign(target: Any, value: np.ndarray) -> None:
     """Copy a host array into a parameter or a buffer, on any backend."""
     array = target.data if isinstance(target, Tensor) else target
     array[...] = backend.of(array).asarray(value, array.dtype)
     if isinstance(target, Tensor):
         target.mark_written()
-
-
-def as_buffer(name: str, value: Any) -> Array:
-    """The array of a buffer."""
-    array = value.data if isinstance(value, Tensor) else value
-    if not backend.is_array(array):
-        raise ValueError(
-            f"{name}: a buffer is an array or a Tensor, not a {type(value).__name__}; "
-            "give np.asarray(...) of numbers, and use a plain attribute for anything else"
-        )
-    return array
 
 
 def _on_host(value: Any) -> np.ndarray:

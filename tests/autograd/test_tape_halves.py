@@ -241,11 +241,11 @@ class Counting:
     def __init__(self) -> None:
         self.totals = 0
 
-    def statistics(self, own: Any, track: Callable[[Any], None]) -> Any:
-        track(own)
-        return own
+    def moments(self, local: Any, track: Callable[[Any], None]) -> Any:
+        track(local)
+        return local
 
-    def total(self, sums: np.ndarray) -> np.ndarray:
+    def sum(self, sums: np.ndarray) -> np.ndarray:
         self.totals += 1
         return sums
 

@@ -64,7 +64,7 @@ def model() -> nn.Sequential:
 
 def stages(whole: nn.Sequential, comm: Comm) -> list[Stage]:
     """Of this rank: everything on one, a half on each of two."""
-    samples, loss = Samples(CPU), Loss(nn.CrossEntropyLoss("sum"))
+    samples, loss = Samples(CPU), Loss(nn.CrossEntropyLoss(reduction="sum"))
     if comm.size == 1:
         return [Stage(whole, samples, loss)]
     wire = Wire(comm, 1 - comm.rank, 6)
