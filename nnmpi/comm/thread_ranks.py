@@ -50,9 +50,9 @@ def run(
     for thread in threads:
         thread.start()
     watchdog.join(threads, ranks, hub.abort)
-    # first the ranks that failed themselves, then those that were told of it
-    told = (AbortedError, OtherRankError)
-    for error in sorted(errors.values(), key=lambda e: isinstance(e, told)):
+    # first the ranks that failed themselves, then those that end because of them
+    secondary = (AbortedError, OtherRankError)
+    for error in sorted(errors.values(), key=lambda e: isinstance(e, secondary)):
         raise error
     return [results[rank] for rank in range(size)]
 

@@ -52,7 +52,7 @@ class Left(NamedTuple):
     calls: dict[str, int]  # collectives that it has called, by communicator
     incomplete: list[list[object]]  # name and number of collectives that it has not completed
     last: str
-    heard: float  # when this rank was told
+    received: float  # when
 
     def joins(self, call: Call) -> bool:
         """Whether it has done its part of a collective; not known of a message."""
@@ -132,7 +132,7 @@ class Watchdog:
         """Ends the job if this rank waits for one that has left."""
         participants = self._progress.log.participants(call)
         for r, left in self._left.items():
-            known = min(seconds, time.monotonic() - left.heard)
+            known = min(seconds, time.monotonic() - left.received)
             if r in participants and known > IN_FLIGHT and not left.joins(call):
                 print_error(
                     f"rank {self._rank} waits for rank {r} in {call}, "
@@ -142,12 +142,12 @@ class Watchdog:
 
     def _wait_for_all(self, channel: Channel) -> None:
         """Waits at the end of this rank, without using the core that others may need."""
-        started, told, pause = time.monotonic(), False, 0.001
+        started, sent, pause = time.monotonic(), False, 0.001
         all_here = channel.ibarrier()
         while not all_here():
             self._receive()
-            if not told and time.monotonic() - started > TIME_TO_END:
-                told = True
+            if not sent and time.monotonic() - started > TIME_TO_END:
+                sent = True
                 self._tell_that_it_left()
             time.sleep(pause)
             pause = min(2 * pause, 0.01)

@@ -16,7 +16,7 @@ RECENT = 1.0  # seconds: a rank that polled a work within them is waiting for it
 class Progress:
     """The works of one rank, over all its communicators.
 
-    None of them moves by itself. So whoever waits for one moves all: else two ranks that wait for
+    None of them moves by itself. So a rank that waits for one moves all: else two ranks that wait for
     two operations in different orders would deadlock.
 
     Only the rank's own thread starts works; helper threads may move them. Whatever moves a work, or
@@ -201,4 +201,4 @@ class Work:
     def _end(self, error: BaseException | None = None) -> None:
         self._needs, self._error = NOT_YET, error
         self._progress.works.remove(self)
-        self.done = True  # last: whoever sees it need not take the lock
+        self.done = True  # last: a thread that sees it need not take the lock
