@@ -16,8 +16,8 @@ RECENT = 1.0  # seconds: a rank that polled a work within them is waiting for it
 class Progress:
     """The works of one rank, over all its communicators.
 
-    None of them moves by itself. So a rank that waits for one moves all: else two ranks that wait for
-    two operations in different orders would deadlock.
+    None of them moves by itself. So a rank that waits for one moves all: else two ranks that wait
+    for two operations in different orders would deadlock.
 
     Only the rank's own thread starts works; helper threads may move them. Whatever moves a work, or
     posts a message while there are works, holds the lock.
