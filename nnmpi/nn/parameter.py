@@ -122,6 +122,7 @@ class Parameter(Tensor):
 
     def _declare(self, place: Place, init: Init | None, layout: tuple[int, ...] | None) -> None:
         self.node, self.memory, self.requires_grad = None, Memory(), True
+        place.check()
         self._place, self._shape, self.init = place, place.local_shape, init
         self.layout = tuple(range(len(self._shape))) if layout is None else layout
         self._parent: Parent | None = None
@@ -226,10 +227,11 @@ class Parameter(Tensor):
     def _fitting(self, attribute: str, value: Any) -> Array:
         """The array of a value; raises ValueError unless it has the shape of the parameter."""
         array = value.data if isinstance(value, Tensor) else value
-        if np.shape(array) != self._shape:
+        shape = tuple(array.shape) if backend.is_array(array) else np.shape(array)
+        if shape != self._shape:
             name = self.place.path or "Parameter"
             raise ValueError(
-                f"{name}.{attribute}: the value has shape {np.shape(array)}, the parameter "
+                f"{name}.{attribute}: the value has shape {shape}, the parameter "
                 f"{self._shape}; give an array of the same shape, or write to {attribute}[...]"
             )
         return array

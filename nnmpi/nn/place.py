@@ -1,5 +1,6 @@
 """Place: the path of a tensor in the whole model, its whole shape and the part on this rank."""
 
+import math
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -7,24 +8,20 @@ import numpy as np
 Part: TypeAlias = tuple[tuple[int, int], ...]
 """(start, stop) along each axis of the whole tensor."""
 
-REPLICATED = ("dp", "tp")
-"""The mesh axes over which the tensors of an ordinary layer are copies; stages of pp differ."""
-
 
 class Place(NamedTuple):
     """Everything that does not depend on the layout is derived from it: initial values, names in
     files, the digest, comparisons, and which rank counts a number in the norm of the gradient.
+    Ranks with equal places have copies.
 
     path    name in the state dict of the whole model, never of a stage
     shape   of the whole tensor
-    part    what this rank owns of it
-    copies  mesh axes along which all ranks own the same part
+    part    what this rank has of it
     """
 
     path: str
     shape: tuple[int, ...]
     part: Part
-    copies: tuple[str, ...] = REPLICATED
 
     @classmethod
     def of_whole(cls, path: str, shape: tuple[int, ...]) -> "Place":
@@ -37,9 +34,23 @@ class Place(NamedTuple):
         return tuple(stop - start for start, stop in self.part)
 
     @property
+    def size(self) -> int:
+        """The number of elements of the part."""
+        return math.prod(self.local_shape)
+
+    @property
     def slices(self) -> tuple[slice, ...]:
         """The part as an index into the whole tensor."""
         return tuple(slice(start, stop) for start, stop in self.part)
+
+    def check(self) -> None:
+        """Raises ValueError unless the part lies within the tensor."""
+        inside = all(0 <= a <= b <= n for (a, b), n in zip(self.part, self.shape, strict=False))
+        if len(self.part) != len(self.shape) or not inside:
+            raise ValueError(
+                f"{self.path or 'place'}: the part {self.part} does not lie within a tensor of "
+                f"shape {self.shape}; give one (start, stop) for each axis"
+            )
 
     def indices(self) -> np.ndarray:
         """The C-order index in the whole tensor of each element of the part, in C order."""

@@ -13,6 +13,7 @@ What differs between strategies is given to it:
     program  which operations a step consists of     (schedules/)
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
@@ -70,14 +71,18 @@ class Source(Protocol):
         """The backward pass is over; x has its gradient, if it required one."""
 
 
-class Sink(Protocol):
-    """Where the output of a stage goes."""
+class Output(Protocol):
+    """Where the output of a stage goes in a forward pass."""
 
     def begin(self, load: Load) -> None:
         """Starts a step."""
 
     def put(self, micro: int, y: Tensor) -> Tensor:
-        """Takes an output; returns the tensor that the backward pass starts from."""
+        """Takes an output; returns the tensor that a backward pass starts from."""
+
+
+class Sink(Output, Protocol):
+    """The same in training."""
 
     def seed(self, micro: int, root: Tensor) -> Array:
         """The gradient of that tensor."""
@@ -106,13 +111,13 @@ class Loss:
     """The sink of the last stage: the loss beside the labels, as a mean over the whole batch."""
 
     def __init__(self, loss: Callable[[Tensor, Any], Tensor]) -> None:
-        self._of = loss
+        self.loss_of = loss
 
     def begin(self, load: Load) -> None:
         self._load, self._sum = load, 0.0
 
     def put(self, micro: int, y: Tensor) -> Tensor:
-        loss = self._of(y, self._load.micro[micro].y)
+        loss = self.loss_of(y, self._load.micro[micro].y)
         self._sum = self._sum + loss.data
         return loss
 
@@ -137,6 +142,19 @@ class Stage(NamedTuple):
         """A model that is not cut."""
         return cls(task.model, Samples(task.on), Loss(task.loss))
 
+    def begin(self, load: Load) -> None:
+        """Starts a step."""
+        self.source.begin(load)
+        self.sink.begin(load)
+
+
+def run_stage(
+    module: Module, source: Source, output: Output, micro: int, now: Pass
+) -> tuple[Tensor, Tensor]:
+    """F: the input of a micro-batch, and the tensor that its backward pass starts from."""
+    x = source.take(micro)
+    return x, output.put(micro, forward(module, x, now))
+
 
 # ---- what is given to the executor
 
@@ -148,7 +166,10 @@ class GradientSync(Protocol):
         """Starts a step: no parameter has a gradient."""
 
     def reduce(self, loss: Any, stop: bool) -> None:
-        """One backward pass is left. `loss` is summed over the ranks, `stop` is agreed on."""
+        """All losses are known, and gradients become final from here on.
+
+        `loss` is summed over the ranks, `stop` is agreed on.
+        """
 
     def ready(self, p: Parameter) -> None:
         """The gradient of p is final."""
@@ -191,6 +212,21 @@ def _no_progress() -> None:
     """No message is under way."""
 
 
+_NO_UPDATE = Outcome(0.0, False, False)
+"""Of a program without UPDATE."""
+
+
+class Plan(NamedTuple):
+    """The program of a step, and the micro-batch that each stage goes back over last."""
+
+    ops: list[Op]
+    last_backward: dict[int, int]
+
+    @classmethod
+    def of(cls, ops: list[Op]) -> "Plan":
+        return cls(ops, {op.stage: op.micro for op in ops if op.kind is Kind.B})
+
+
 class Executor:
     """Carries out steps; it holds no counter and knows no other rank."""
 
@@ -205,7 +241,10 @@ class Executor:
     ) -> None:
         self._stages, self._sync, self._apply, self._stop = stages, sync, update, stop
         self._program, self._batch_stats = program, batch_stats
-        self._parameters = {p for stage in stages for p in stage.module.parameters()}
+        uses = Counter(p for stage in stages for p in stage.module.parameters())
+        self._parameters = {*uses}
+        self._tied = {p: n for p, n in uses.items() if n > 1}  # used by n stages of this rank
+        self._plans: dict[int, Plan] = {}
         self._do: dict[Kind, Callable[[Op], None]] = {
             Kind.F: self._forward,
             Kind.B: self._backward,
@@ -217,39 +256,44 @@ class Executor:
         """One step, of an epoch of so many batches."""
         self._load, self._step = load, state.step
         self._live: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
-        self._on_leaf: Callable[[Tensor], None] | None = None
-        self._progress: Callable[[], None] = _no_progress
+        self._reducing, self._progress, self._outcome = False, _no_progress, _NO_UPDATE
+        micro_batches = len(load.micro)
+        if micro_batches not in self._plans:
+            self._plans[micro_batches] = Plan.of(self._program(micro_batches))
+        self._plan, self._uses_left = self._plans[micro_batches], dict(self._tied)
         for stage in self._stages:
-            stage.source.begin(load)
-            stage.sink.begin(load)
+            stage.begin(load)
         self._sync.begin(state.step)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            for op in self._program(len(load.micro)):
+            for op in self._plan.ops:
                 self._do[op.kind](op)
         return StepResult(state.next(batches), len(load.rows), *self._outcome)
 
     def _forward(self, op: Op) -> None:
         stage = self._stages[op.stage]
         now = Pass(self._step, self._load.micro[op.micro].samples, self._batch_stats)
-        x = stage.source.take(op.micro)
-        root = stage.sink.put(op.micro, forward(stage.module, x, now))
-        self._live[op.stage, op.micro] = x, root
+        self._live[op.stage, op.micro] = run_stage(*stage, op.micro, now)
 
     def _backward(self, op: Op) -> None:
         stage = self._stages[op.stage]
         self._input, root = self._live.pop((op.stage, op.micro))
+        is_last = self._reducing and self._plan.last_backward[op.stage] == op.micro
         with set_progress_hook(self._progress):
-            root.backward(stage.sink.seed(op.micro, root), on_leaf=self._on_leaf)
+            seed = stage.sink.seed(op.micro, root)
+            root.backward(seed, on_leaf=self._final if is_last else None)
         stage.source.give_back(op.micro, self._input)
 
     def _reduce(self, op: Op) -> None:
         loss = sum(stage.sink.loss() for stage in self._stages)
         self._sync.reduce(loss, self._stop())
-        self._on_leaf, self._progress = self._final, self._sync.poll
+        self._reducing, self._progress = True, self._sync.poll
 
     def _final(self, leaf: Tensor) -> None:
+        """The last backward pass of a stage is done with this leaf; others may use it too."""
         if isinstance(leaf, Parameter) and leaf in self._parameters:
-            self._sync.ready(leaf)
+            left = self._uses_left[leaf] = self._uses_left.get(leaf, 1) - 1
+            if not left:
+                self._sync.ready(leaf)
         elif leaf is not self._input:
             refuse(leaf)
 

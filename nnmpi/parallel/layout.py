@@ -14,7 +14,6 @@ from typing import NamedTuple, Self
 from nnmpi.comm import Comm, comm_self
 from nnmpi.config import Config
 from nnmpi.mesh import Mesh
-from nnmpi.nn.place import Place
 
 
 class Layout(NamedTuple):
@@ -31,7 +30,11 @@ class Layout(NamedTuple):
     def of(cls, config: Config, comm: Comm) -> Self:
         """The layout that the config asks for; every rank calls it."""
         servers = server_count(config)
-        mesh = Mesh.filled(comm.size - servers, config.dp)
+        return cls.on(Mesh.filled(comm.size - servers, config.dp), comm, servers)
+
+    @classmethod
+    def on(cls, mesh: Mesh, comm: Comm, servers: int = 0) -> Self:
+        """The layout of a mesh, and of servers after its ranks; every rank calls it."""
         groups = [("dp",), ("pp",), ("tp",), ("pp", "tp")]
         *along, model = (_group(mesh, comm, *axes) for axes in groups)
         axis = {axes[0]: group for axes, group in zip(groups, along, strict=False)}
@@ -52,13 +55,10 @@ class Layout(NamedTuple):
         """Whether this rank is a server."""
         return self.all.rank >= self.workers
 
-    def counts(self, place: Place) -> bool:
-        """Whether this rank counts the numbers of this place in a sum over one model's ranks.
-
-        Of the ranks that hold copies, the first along each axis does.
-        """
-        at = self.mesh.coordinates(self.all.rank)
-        return all(at[axis] == 0 for axis in place.copies if axis != "dp")
+    @property
+    def counts_loss(self) -> bool:
+        """Whether this rank counts its loss in a sum over one model: tp ranks have the same one."""
+        return self.mesh.coordinates(self.all.rank)["tp"] == 0
 
     def free(self) -> None:
         """Gives the communicators back; every rank calls it."""

@@ -14,6 +14,7 @@ from nnmpi.parallel.entries import Entries
 from nnmpi.parallel.evaluation import as_sums, evaluate
 from nnmpi.parallel.executor import Executor, GradientSync, Program, Stage
 from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.parts import PartTable, everything
 from nnmpi.parallel.state import StepResult, StepState
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
@@ -30,6 +31,7 @@ class Evaluation(NamedTuple):
 class Parts(NamedTuple):
     """What a synchronous strategy consists of."""
 
+    stages: Sequence[Stage]
     store: LocalStore
     optimizer: Optimizer
     sync: GradientSync
@@ -42,6 +44,7 @@ class Parts(NamedTuple):
     outcome: Callable[[], dict[str, Any]]
     comms: Sequence[Comm]  # made for these parts
     progress: Callable[[], AbstractContextManager[None]] = nullcontext  # around the steps
+    held: Callable[[str], bool] = everything  # which tensors this rank has parts of, by path
 
 
 class Synchronous:
@@ -51,17 +54,18 @@ class Synchronous:
         self, parts: Parts, layout: Layout, spec: TrainSpec, clip_norm: float | None
     ) -> None:
         self.layout, self.optimizer = layout, parts.optimizer
-        self._parts, self._task = parts, spec.task
-        control = spec.control
+        self._parts = parts
+        model, control = spec.task.model, spec.control
+        counts = PartTable(model, layout.model, parts.held).counts
         self._executor = Executor(
-            [Stage.whole(spec.task)],
+            parts.stages,
             parts.sync,
-            Update(parts.store, parts.optimizer, clip_norm, control.lr, layout),
+            Update(parts.store, parts.optimizer, clip_norm, control.lr, layout, counts),
             control.stop,
             parts.program,
             parts.batch_stats,
         )
-        self.entries = Entries(spec.task.model, layout.all)
+        self.entries = Entries(model, layout.all, parts.held)
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
         parts, state = self._parts, start
@@ -75,7 +79,7 @@ class Synchronous:
 
     def evaluate(self, loader: Loader, step: int) -> Sums:
         cut, comm = self._parts.evaluation
-        found = evaluate(self._task, loader, cut, step)
+        found = evaluate(self._parts.stages, loader, cut, step)
         comm.all_reduce(found, "doubling")
         return as_sums(found)
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.comm import Comm
+from nnmpi.nn.parameter import Parameter
 from nnmpi.optim import Optimizer
 from nnmpi.optim.clip import clip_factor
 from nnmpi.parallel.layout import Layout
@@ -42,13 +43,13 @@ class Outcome(NamedTuple):
 Agree: TypeAlias = Callable[[StepSums], StepSums]
 
 
-def agreed(sums: StepSums) -> StepSums:
+def complete(sums: StepSums) -> StepSums:
     """Where dp is the only axis, the sums over it are complete."""
     return sums
 
 
-class AgreeOver:
-    """Adds up what the ranks of other axes have, in one all-reduce in float64."""
+class SumOver:
+    """Adds up the sums of the ranks that hold one model, in one all-reduce in float64."""
 
     def __init__(self, comm: Comm) -> None:
         self._comm = comm
@@ -60,7 +61,11 @@ class AgreeOver:
 
 
 class Update:
-    """The second half of a step, after the gradients have been summed."""
+    """The second half of a step, after the gradients have been summed.
+
+    `counts` tells which parameters this rank counts in the norm of the gradient: of several copies
+    in one model, one.
+    """
 
     def __init__(
         self,
@@ -69,11 +74,13 @@ class Update:
         clip_norm: float | None,
         lr: Callable[[int], float],
         layout: Layout,
+        counts: Callable[[Parameter], bool],
     ) -> None:
         self._store, self._optimizer = store, optimizer
         self._clip_norm, self._lr = clip_norm, lr
-        self._counted = list(_counted(store, layout))
-        self._agree: Agree = AgreeOver(layout.model) if layout.model.size > 1 else agreed
+        self._counted = list(_counted(store, counts))
+        self._counts_loss = layout.counts_loss
+        self._agree: Agree = SumOver(layout.model) if layout.model.size > 1 else complete
 
     def apply(self, step: int) -> Outcome:
         """One optimizer step, if all sums are finite; the only place that waits for a device."""
@@ -91,12 +98,14 @@ class Update:
         """The sums over dp; also marks the parameters that got a gradient on any rank."""
         store = self._store
         xp = backend.xp_of(store.flat_grad)
-        known = xp.append(store.flat_grad[: store.head], store.squares(self._counted))
+        squares = xp.asarray(store.squares(self._counted)).reshape(1)
+        known = xp.concatenate((store.flat_grad[: store.head], squares))
         *head, squares = backend.to_host(known).tolist()
         for p, times in zip(store.parameters, head[USED:], strict=True):
             p.has_grad = times > 0
         finite = np.isfinite(head[LOSS]) and np.isfinite(squares)
-        return StepSums(head[LOSS], head[STOP], float(not finite), squares)
+        loss = head[LOSS] if self._counts_loss else 0.0
+        return StepSums(loss, head[STOP], float(not finite), squares)
 
     def _clip(self, squares: float) -> None:
         """As `optim.clip_grad_norm`, by the norm over all ranks."""
@@ -108,11 +117,11 @@ class Update:
             gradient *= factor
 
 
-def _counted(store: LocalStore, layout: Layout) -> Iterator[Stretch]:
+def _counted(store: LocalStore, counts: Callable[[Parameter], bool]) -> Iterator[Stretch]:
     """The stretches of parameters that this rank counts in the norm; some may be empty."""
     start = end = store.spans[0][0]
     for p, (_, stop) in zip(store.parameters, store.spans, strict=True):
-        if layout.counts(p.place):
+        if counts(p):
             end = stop
         else:
             yield start, end

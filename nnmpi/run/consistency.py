@@ -15,6 +15,7 @@ from nnmpi.config import Config, options
 from nnmpi.data import Dataset
 from nnmpi.nn import Module
 from nnmpi.parallel.entries import first_difference
+from nnmpi.parallel.parts import PartTable
 
 MAX_BYTES = 16 << 20
 """How much of an array is compared: of a larger one, every k-th row."""
@@ -47,7 +48,7 @@ def check(comm: Comm, config: Config, dataset: Dataset, model: Module) -> None:
         item = items[different[0]]
         error = ValueError(f"rank {comm.rank} differs from rank 0 in {item.what}; {item.remedy}")
     comm.agree(error)
-    found = first_difference(comm, model)
+    found = first_difference(comm, model, PartTable(model, comm))
     if found is not None:
         path, other = found
         error = ValueError(

@@ -110,7 +110,7 @@ class Trainer:
     def fit(self, report: Report | None = None) -> Event:
         """Train, evaluate after each epoch, and save; returns the last event."""
         self._check_usable()
-        with report or self._open_report() as self._report:
+        with all_or_none(self.comm, lambda: report or self._open_report()) as self._report:
             try:
                 return self._fit()
             except BaseException as error:
@@ -172,7 +172,7 @@ class Trainer:
 
     def _epochs(self) -> Event:
         """All epochs; returns the metrics of the last one."""
-        for epoch in itertools.count(1):
+        for epoch in itertools.count(self.state.epoch + 1):
             train, test = self._epoch(), self.evaluate()
             self._agree_to_stop()
             self._check_finite("test loss", test.mean_loss, self.step)
@@ -243,19 +243,19 @@ class Trainer:
         return self.step >= self.total_steps or self.stopping
 
     def _save_on_all_ranks(self) -> None:
+        wanted = np.array([bool(self.config.save)])
+        self.comm.broadcast(wanted)  # the first rank writes, whatever the others ask for
         try:
-            all_or_none(self.comm, self._save)
+            all_or_none(self.comm, self._save if wanted[0] else lambda: None)
         except saving.NotSavedError as error:
             raise ModelNotSavedError(str(error)) from None
 
     def _save(self) -> None:
         """Writes the model on the first rank; the others send their parts, even if that fails."""
-        if not self.config.save:
-            return
         entries = self.strategy.entries
         arrays = (entry.value for entry in entries)
         try:
-            if self.is_first:
+            if self.is_first and self.config.save:
                 index = [saving.Info(*info) for info in entries.index()]
                 saving.write(self.config.save, index, arrays)
         finally:

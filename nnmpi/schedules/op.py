@@ -5,6 +5,7 @@ B   its backward pass: gradients add up  UPDATE   the sums are complete: paramet
 
     one_stage(3)       F0 B0 F1 B1 F2 REDUCE B2 UPDATE
     slice_by_slice(2)  F0 B0 REDUCE F1 B1 REDUCE UPDATE
+    forward_only(2)    F0 F1
 """
 
 from enum import Enum
@@ -43,3 +44,8 @@ def slice_by_slice(slices: int) -> list[Op]:
     """The gradient of each slice is summed by itself, after its backward pass."""
     each = ((Op(Kind.F, m), Op(Kind.B, m), Op(Kind.REDUCE)) for m in range(slices))
     return [*chain.from_iterable(each), Op(Kind.UPDATE)]
+
+
+def forward_only(micro_batches: int) -> list[Op]:
+    """Evaluation."""
+    return [Op(Kind.F, m) for m in range(micro_batches)]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from datafiles import refused
 
 from nnmpi import nn
 from nnmpi.nn.init import normal
@@ -15,7 +16,7 @@ class Layer(nn.Module):
     """A weight (6, 4) and a buffer (6,), of which this rank may have a part."""
 
     def __init__(self, part: tuple[tuple[int, int], ...]) -> None:
-        self.weight = Parameter.drawn(Place("", (6, 4), part, ("dp",)), normal(1.0), (1, 0))
+        self.weight = Parameter.drawn(Place("", (6, 4), part), normal(1.0), (1, 0))
         place = Place("", (6,), part[:1])
         self.register_buffer("scale", np.ones(place.local_shape), place)
 
@@ -51,7 +52,6 @@ def test_every_entry_of_the_state_dict_has_a_place() -> None:
     assert [place.path for place in places] == list(cut.state_dict())
     assert [place.shape for place in places] == [(2, 2), (2,), (6, 4), (6,)]
     assert [place.part for place in places][2:] == [((2, 5), (0, 4)), ((2, 5),)]
-    assert [place.copies for place in places][1:3] == [("dp", "tp"), ("dp",)]
 
 
 def test_a_tied_parameter_has_both_its_names() -> None:
@@ -63,3 +63,14 @@ def test_a_tied_parameter_has_both_its_names() -> None:
 def test_a_number_has_one_index() -> None:
     place = Place.of_whole("x", ())
     assert (place.part, place.local_shape, place.indices().tolist()) == ((), (), [0])
+
+
+@pytest.mark.parametrize("part", [((4, 9),), ((-1, 2),), ((3, 2),), (), ((0, 6), (0, 1))], ids=str)
+def test_a_part_outside_of_the_tensor_is_refused(part: tuple[tuple[int, int], ...]) -> None:
+    with refused("does not lie within a tensor of shape (6,)"):
+        Parameter.drawn(Place("", (6,), part), normal(1.0))
+
+
+def test_a_buffer_has_the_shape_of_its_part() -> None:
+    with refused("scale: the buffer has shape (3,), and its place the part (2,)"):
+        nn.Module().register_buffer("scale", np.ones(3), Place("", (6,), ((1, 3),)))

@@ -1,11 +1,13 @@
 """Entries: whole tensors from parts on several ranks, their hash, their files, and differences."""
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from datafiles import refused
 
 import nnmpi
 from nnmpi import nn
@@ -15,6 +17,7 @@ from nnmpi.nn.init import normal
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 from nnmpi.parallel.entries import Entries, first_difference
+from nnmpi.parallel.parts import PartTable
 from nnmpi.run import saving
 
 
@@ -26,8 +29,8 @@ class Cut(nn.Module):
     """A weight cut by columns, one cut by rows, a cut buffer, and a bias that all ranks have."""
 
     def __init__(self, comm: Comm) -> None:
-        columns = Place("", (3, 7), ((0, 3), part(comm, 7)), ("dp",))
-        rows = Place("", (5, 2), (part(comm, 5), (0, 2)), ("dp",))
+        columns = Place("", (3, 7), ((0, 3), part(comm, 7)))
+        rows = Place("", (5, 2), (part(comm, 5), (0, 2)))
         self.columns = Parameter.drawn(columns, normal(1.0), (1, 0))
         self.rows, self.bias = Parameter.drawn(rows, normal(1.0)), nn.Parameter(np.arange(4.0))
         place = Place("", (7,), (part(comm, 7),))
@@ -77,7 +80,7 @@ def test_the_writer_gets_each_tensor_whole_and_in_order(ranks: int) -> None:
 def test_every_rank_can_have_them_whole(writer: int) -> None:
     def rank(comm: Comm) -> dict[str, np.ndarray]:
         entries = Entries(model(comm), comm, writer=writer)
-        return {entry.place.path: entry.value for entry in entries.everywhere()}
+        return {entry.place.path: entry.value for entry in entries.on_all_ranks()}
 
     for found in threads.run(3, rank):
         equal(found)
@@ -148,7 +151,59 @@ def test_only_copies_of_one_part_are_compared(where: str) -> None:
             tensor = {place.path: t for place, t in made.tensors()}[where]
             array = tensor.data if isinstance(tensor, nnmpi.Tensor) else tensor
             array[..., 0] += 1
-        return first_difference(comm, made)
+        return first_difference(comm, made, PartTable(made, comm))
 
     other = 0 if where == "0.bias" else 2
     assert threads.run(4, rank) == [None, None, None, (where, other)]
+
+
+# ---- who has what
+
+
+def stages(comm: Comm) -> tuple[nn.Module, Callable[[str], bool]]:
+    """A layer a rank, of which the weights of the last two are tied."""
+    whole = nn.Sequential(*(nn.Linear(3, 3, bias=False) for _ in range(comm.size)))
+    whole[comm.size - 1].weight = whole[comm.size - 2].weight
+    return whole, f"{comm.rank}.weight".__eq__
+
+
+def test_of_copies_and_tied_weights_the_first_rank_counts() -> None:
+    def rank(comm: Comm) -> tuple[list[bool], list[bool]]:
+        (tied, held), replica = stages(comm), nn.Linear(2, 2)
+        own = tied[comm.rank].parameters()
+        table = PartTable(tied, comm, held)
+        copies = PartTable(replica, comm)
+        return [table.counts(p) for p in own], [copies.counts(p) for p in replica.parameters()]
+
+    found = threads.run(3, rank)
+    assert [tied for tied, _ in found] == [[True], [True], [False]]
+    assert [copies for _, copies in found] == [[True, True], [False, False], [False, False]]
+
+
+def test_a_part_of_each_rank_is_counted_by_all() -> None:
+    def rank(comm: Comm) -> list[bool]:
+        made = model(comm)
+        return [PartTable(made, comm).counts(p) for p in made.parameters()]
+
+    first, second = threads.run(2, rank)
+    assert first == [True] * 5
+    assert second == [True, True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    "parts", [[(0, 2), (3, 4)], [(0, 3), (2, 4)], [(0, 2), (0, 2)]], ids=["gap", "overlap", "half"]
+)
+def test_parts_that_do_not_make_up_a_tensor_are_refused(parts: list[tuple[int, int]]) -> None:
+    def rank(comm: Comm) -> None:
+        module = nn.Module()
+        place = Place("", (4,), (parts[comm.rank],))
+        module.register_buffer("b", np.ones(place.local_shape), place)
+        with refused("b: the parts", "do not make up its shape (4,)"):
+            Entries(module, comm)
+
+    threads.run(2, rank)
+
+
+def test_a_tensor_that_no_rank_has_is_refused() -> None:
+    with refused("weight: the parts [] that ranks have"):
+        Entries(nn.Linear(2, 2), threads.comm_self(), "bias".__eq__)

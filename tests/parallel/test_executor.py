@@ -1,6 +1,6 @@
-"""The executor: what it is given decides what it does; here two stages with a wire between them."""
+"""The executor: what it is given decides what it does, on meshes of several axes too."""
 
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -10,18 +10,26 @@ from nnmpi import nn, optim
 from nnmpi.backend import CPU
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.data import Batch, Load
+from nnmpi.data import Batch, Load, Loader, Split, Standardiser
 from nnmpi.mesh import Mesh
+from nnmpi.nn.store import spans
+from nnmpi.parallel.data.batch_split import BatchSplit
 from nnmpi.parallel.data.buckets import cut_buckets
 from nnmpi.parallel.data.gradient_sync import BucketedSync
+from nnmpi.parallel.entries import Entries, first_difference
+from nnmpi.parallel.evaluation import evaluate
 from nnmpi.parallel.executor import Executor, Loss, Samples, Stage
 from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.parts import PartTable
 from nnmpi.parallel.state import StepResult, StepState
 from nnmpi.parallel.stores.head import head_length
-from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.stores.local import Bucket, LocalStore
+from nnmpi.parallel.stores.node import NodeStore
+from nnmpi.parallel.stores.replica import ReplicaStore
 from nnmpi.parallel.update import Update
+from nnmpi.schedules import Kind, Op, one_stage
 
-ROWS, MICRO = 12, 3
+ROWS, MICRO = 13, 3
 
 
 class Wire:
@@ -62,75 +70,193 @@ def model() -> nn.Sequential:
     return made
 
 
-def stages(whole: nn.Sequential, comm: Comm) -> list[Stage]:
-    """Of this rank: everything on one, a half on each of two."""
+def half(whole: nn.Sequential, pp: Comm) -> Stage:
+    """The stage of this rank: everything on one rank, a half on each of two."""
     samples, loss = Samples(CPU), Loss(nn.CrossEntropyLoss(reduction="sum"))
-    if comm.size == 1:
-        return [Stage(whole, samples, loss)]
-    wire = Wire(comm, 1 - comm.rank, 6)
-    return [Stage(whole[:3], samples, wire) if comm.rank == 0 else Stage(whole[3:], wire, loss)]
+    if pp.size == 1:
+        return Stage(whole, samples, loss)
+    wire = Wire(pp, 1 - pp.rank, 6)
+    return Stage(whole[:3], samples, wire) if pp.rank == 0 else Stage(whole[3:], wire, loss)
 
 
-def load(step: int) -> Load:
+def load(step: int, split: BatchSplit, spoilt: int | None = None) -> Load:
     rng, rows = np.random.default_rng(step), np.arange(ROWS)
     x, y = rng.standard_normal((ROWS, 4)), rng.integers(0, 3, ROWS)
-    return Load(rows, [Batch(x[part], y[part], part) for part in np.array_split(rows, MICRO)])
+    if step == spoilt:
+        x[-1] = np.nan
+    return Load(rows, [Batch(x[part], y[part], part) for part in split(rows)])
 
 
-def train(comm: Comm, stop_at: int = 99) -> tuple[dict[str, np.ndarray], list[StepResult]]:
-    whole = model()
-    own = stages(whole, comm)
-    own[0].module.to("float64")
-    parameters = own[0].module.parameters()
-    store = LocalStore(parameters, "float64", CPU, head_length(parameters))
-    adam = optim.Adam(parameters)
-    mesh = Mesh({"dp": 1, "pp": comm.size, "tp": 1})
-    layout = Layout(mesh, 0, comm, {}, comm, threads.comm_self())
+def store_of(
+    parameters: list[nn.Parameter], dp: Comm, kind: str
+) -> tuple[LocalStore, list[Bucket]]:
+    head = head_length(parameters)
+    buckets = cut_buckets(spans(parameters, head), 0, 8, dp)
+    if dp.size == 1:
+        return LocalStore(parameters, "float64", CPU, head), buckets
+    if kind == "shared":
+        return NodeStore(parameters, "float64", head, dp, buckets), buckets
+    return ReplicaStore(parameters, "float64", head, buckets, kind), buckets
+
+
+class Ran(NamedTuple):
+    """What a run of four steps has come to."""
+
+    state: dict[str, np.ndarray]
+    results: list[StepResult]
+    difference: tuple[str, int] | None  # between copies
+    test: np.ndarray  # sums of an evaluation, over all ranks
+
+
+def train(
+    comm: Comm,
+    axes: dict[str, int],
+    kind: str = "ring",
+    spoilt: int | None = None,
+    stop_at: int | None = None,
+) -> Ran:
+    layout = Layout.on(Mesh(axes), comm)
+    dp, pp, whole = layout.axis["dp"], layout.axis["pp"], model()
+    stage = half(whole, pp)
+    stage.module.to("float64")
+    parameters = stage.module.parameters()
+    held = {p.place.path for p in parameters}.__contains__
+    store, buckets = store_of(parameters, dp, kind)
+    counts = PartTable(whole, layout.model, held).counts
     state, results = StepState(), list[StepResult]()
-    buckets = cut_buckets(store.spans, np.inf, 8, threads.comm_self())
     executor = Executor(
-        own,
+        [stage],
         BucketedSync(store, buckets, overlap=True),
-        Update(store, adam, 0.05, lambda step: 0.01, layout),
+        Update(store, optim.Adam(parameters), 0.05, lambda step: 0.01, layout, counts),
         lambda: comm.rank == comm.size - 1 and state.step == stop_at,
     )
+    split = BatchSplit(MICRO, dp.size, dp.rank)
     for step in range(4):
-        results.append(executor.run(load(step), state, batches=10))
+        results.append(executor.run(load(step, split, spoilt), state, batches=10))
         state = results[-1].state
-    return {p.place.path: p.data.copy() for p in parameters}, results
+    entries = Entries(whole, comm, held)
+    found = {entry.place.path: entry.value for entry in entries.on_all_ranks()}
+    difference = first_difference(comm, whole, entries.parts)
+    whole.eval()
+    test = evaluate([stage], loader(), BatchSplit(1, dp.size, dp.rank), 4)
+    if not layout.counts_loss:
+        test[:] = 0
+    comm.all_reduce(test, "ring")
+    return Ran(found, results, difference, test)
 
 
-def test_two_stages_train_as_one() -> None:
-    """Dropout, clipping by the norm of both stages, and micro-batches included."""
-    ((wanted, expected),) = threads.run(1, train)
-    found: dict[str, np.ndarray] = {}
-    for state, results in threads.run(2, train):
-        found |= state
-        for done, one in zip(results, expected, strict=True):
-            assert done.loss == pytest.approx(one.loss, rel=1e-12)
-            assert (done.state, done.samples, done.updated) == (one.state, one.samples, True)
-    assert found.keys() == wanted.keys()
-    for path, value in wanted.items():
-        np.testing.assert_allclose(found[path], value, rtol=1e-12, err_msg=path)
+def loader() -> Loader:
+    rng = np.random.default_rng(9)
+    split = Split(rng.standard_normal((11, 4)), np.arange(11) % 3)
+    plain = Standardiser(np.zeros(4), np.ones(4))
+    return Loader(split, 4, standardiser=plain, dtype="float64", shuffle=False)
 
 
-def test_all_stages_agree_to_stop() -> None:
-    for _, results in threads.run(2, train, 2):
-        assert [done.stop for done in results] == [False, False, True, False]
+ONE = {"dp": 1, "pp": 1, "tp": 1}
+MESHES = [
+    ({"dp": dp, "pp": pp, "tp": tp}, kind)
+    for dp, pp, tp in [(2, 1, 1), (1, 2, 1), (2, 2, 1), (3, 2, 1), (1, 1, 2), (2, 1, 2), (1, 2, 2)]
+    for kind in (("ring", "shared") if dp > 1 else ("ring",))
+]
 
 
-def test_a_stage_that_is_not_finite_keeps_all_from_updating(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    squares = LocalStore.squares
+@pytest.mark.parametrize("spoilt", [None, 2])
+@pytest.mark.parametrize(("axes", "kind"), MESHES, ids=str)
+def test_every_mesh_trains_as_one_rank(axes: dict[str, int], kind: str, spoilt: int | None) -> None:
+    """Stages with a wire between them, copies over dp and over tp; dropout, micro-batches, clipping
+    by the norm of all stages, a step that is not finite, and evaluation."""
+    (wanted,) = threads.run(1, train, ONE, kind, spoilt)
+    for found in threads.run(int(np.prod([*axes.values()])), train, axes, kind, spoilt):
+        for done, one in zip(found.results, wanted.results, strict=True):
+            assert done.loss == pytest.approx(one.loss, rel=1e-12, nan_ok=True)
+            assert (done.state, done.samples, done.updated) == (one.state, one.samples, one.updated)
+        assert [done.updated for done in found.results].count(False) == (spoilt is not None)
+        assert found.difference is None
+        assert found.state.keys() == wanted.state.keys()
+        for path, value in wanted.state.items():
+            np.testing.assert_allclose(found.state[path], value, rtol=1e-12, err_msg=path)
+        np.testing.assert_allclose(found.test, wanted.test, rtol=1e-12)
 
-    def spoilt(store: LocalStore, *arguments: Any) -> Any:
-        first = store.parameters[0].place.path.startswith("0")
-        return squares(store, *arguments) * (np.nan if first else 1.0)
 
-    monkeypatch.setattr(LocalStore, "squares", spoilt)
-    start = {p.place.path: p.data for p in model().to("float64").parameters()}
-    for state, results in threads.run(2, train):
-        assert not any(done.updated for done in results)
-        for path, value in state.items():
-            np.testing.assert_array_equal(value, start[path])
+@pytest.mark.parametrize(
+    "axes", [{"dp": 1, "pp": 2, "tp": 1}, {"dp": 2, "pp": 2, "tp": 1}], ids=str
+)
+def test_all_ranks_agree_to_stop(axes: dict[str, int]) -> None:
+    for found in threads.run(2 * axes["dp"], train, axes, "ring", None, 2):
+        assert [done.stop for done in found.results] == [False, False, True, False]
+
+
+# ---- several stages on one rank
+
+
+class Handed:
+    """A wire within one rank."""
+
+    def __init__(self) -> None:
+        self._there, self._back = dict[int, np.ndarray](), dict[int, np.ndarray]()
+
+    def begin(self, load: Load) -> None:
+        assert not self._there
+        assert not self._back
+
+    def take(self, micro: int) -> nnmpi.Tensor:
+        return nnmpi.tensor(self._there.pop(micro), requires_grad=True)
+
+    def give_back(self, micro: int, x: nnmpi.Tensor) -> None:
+        assert x.grad is not None
+        self._back[micro] = x.grad
+
+    def put(self, micro: int, y: nnmpi.Tensor) -> nnmpi.Tensor:
+        self._there[micro] = y.data
+        return y
+
+    def seed(self, micro: int, root: nnmpi.Tensor) -> np.ndarray:
+        return self._back.pop(micro)
+
+    def loss(self) -> float:
+        return 0.0
+
+
+def two_stages(micro_batches: int) -> list[Op]:
+    ops: list[Op] = []
+    for m in range(micro_batches):
+        ops += [Op(Kind.F, m, 0), Op(Kind.F, m, 1)]
+        ops += [Op(Kind.REDUCE)] * (m == micro_batches - 1)
+        ops += [Op(Kind.B, m, 1), Op(Kind.B, m, 0)]
+    return [*ops, Op(Kind.UPDATE)]
+
+
+def tied(cut: bool, comm: Comm) -> tuple[dict[str, np.ndarray], list[float]]:
+    """Three layers, of which the first and the last have one weight, in one stage or in two."""
+    whole = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Linear(4, 4))
+    whole[3].weight = whole[0].weight
+    whole.to("float64")
+    parameters = [whole[0].bias, whole[2].weight, whole[2].bias, whole[3].bias, whole[0].weight]
+    store, buckets = store_of(parameters, comm, "ring")
+    samples, loss, wire = Samples(CPU), Loss(nn.CrossEntropyLoss(reduction="sum")), Handed()
+    split = BatchSplit(MICRO, comm.size, comm.rank)
+    layout = Layout.on(Mesh({"dp": comm.size, "pp": 1, "tp": 1}), comm)
+    executor = Executor(
+        [Stage(whole[:3], samples, wire), Stage(whole[3:], wire, loss)]
+        if cut
+        else [Stage(whole, samples, loss)],
+        BucketedSync(store, buckets, overlap=True),
+        Update(store, optim.SGD(parameters, 0.1), 0.5, lambda step: 0.1, layout, lambda p: True),
+        lambda: False,
+        two_stages if cut else one_stage,
+    )
+    state, losses = StepState(), list[float]()
+    for step in range(3):
+        result = executor.run(load(step, split), state, batches=10)
+        state = result.state
+        losses.append(result.loss)
+    return {path: p.data.copy() for path, p in whole.named_parameters()}, losses
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_weight_of_two_stages_is_summed_when_both_are_done(ranks: int) -> None:
+    ((wanted, losses),) = threads.run(1, lambda comm: tied(False, comm))
+    for found, own in threads.run(ranks, lambda comm: tied(True, comm)):
+        np.testing.assert_allclose(own, losses, rtol=1e-12)
+        for path, value in wanted.items():
+            np.testing.assert_allclose(found[path], value, rtol=1e-12, err_msg=path)

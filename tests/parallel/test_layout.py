@@ -2,16 +2,17 @@
 
 from typing import Any
 
-import pytest
+import numpy as np
 from datafiles import refused
 
-from nnmpi import Config
+import nnmpi
+from nnmpi import Config, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.mesh import Mesh
-from nnmpi.nn.place import Place
-from nnmpi.parallel.layout import Layout, duplicate
+from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.state import StepState
+from nnmpi.run.report import NullReport
 
 
 def groups(comm: Comm, config: Config) -> tuple[Any, ...]:
@@ -41,36 +42,48 @@ def test_another_number_along_dp_is_refused() -> None:
         threads.run(3, groups, Config(dp=2))
 
 
-def test_a_duplicate_has_messages_of_its_own() -> None:
-    import numpy as np
+def test_a_mesh_of_two_axes_has_a_group_along_each() -> None:
+    """dp 2 x pp 3: rank = 3 dp + pp."""
 
-    def rank(comm: Comm) -> float:
-        copy, a, b = duplicate(comm), np.ones(1), np.full(1, 10.0)
-        works = [comm.start(a, "ring"), copy.start(b, "ring")]
-        for work in works if comm.rank else works[::-1]:
-            work.wait()
-        return float(a[0] + b[0])
+    def rank(comm: Comm) -> tuple[Any, ...]:
+        layout = Layout.on(Mesh({"dp": 2, "pp": 3, "tp": 1}), comm)
+        members = np.full((4, 6), -1)
+        groups = (layout.axis["dp"], layout.axis["pp"], layout.axis["tp"], layout.model)
+        for row, group in zip(members, groups, strict=True):
+            own = np.full(group.size, comm.rank)
+            group.all_gather(own)
+            row[: group.size] = own
+        layout.free()
+        return tuple(tuple(r for r in row if r >= 0) for row in members.tolist())
 
-    assert threads.run(2, rank) == [22.0, 22.0]
+    for r, (dp, pp, tp, model) in enumerate(threads.run(6, rank)):
+        assert dp == (r % 3, r % 3 + 3)
+        assert pp == model == tuple(range(r // 3 * 3, r // 3 * 3 + 3))
+        assert tp == (r,)
 
 
-@pytest.mark.parametrize(
-    ("copies", "counting"),
-    [(("dp", "tp"), [0, 2]), (("dp",), [0, 1, 2, 3]), (("dp", "tp", "pp"), [0])],
-    ids=str,
-)
-def test_of_the_ranks_with_a_copy_the_first_counts_it(
-    copies: tuple[str, ...], counting: list[int]
-) -> None:
-    """On 2 stages of 2 ranks each: an ordinary layer, one that is cut over tp, a tied weight."""
-    place = Place("w", (2,), ((0, 2),), copies)
+class Conditional(nn.Module):
+    """Uses `rare` on some ranks only, after a BatchNorm whose sums then come in between."""
 
-    def counts(comm: Comm) -> bool:
-        mesh = Mesh({"dp": 1, "pp": 2, "tp": 2})
-        return Layout(mesh, 0, comm, {}, comm, comm).counts(place)
+    def __init__(self) -> None:
+        self.first, self.norm = nn.Linear(4, 5), nn.BatchNorm1d(5)
+        self.last, self.rare = nn.Linear(5, 3), nn.Linear(5, 3)
 
-    found = threads.run(4, counts)
-    assert [r for r, one in enumerate(found) if one] == counting
+    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+        y = self.norm(self.first(x))
+        return self.last(y) + self.rare(y) if x.data[0, 0] >= 0 else self.last(y)
+
+
+def test_statistics_and_gradients_have_messages_of_their_own() -> None:
+    """On one Comm a rank's statistics would meet another's bucket."""
+
+    def rank(comm: Comm) -> str:
+        x = np.random.default_rng(0).standard_normal((48, 4)).astype("float32")
+        config = Config(batch_size=16, steps=6, bucket_mb=1e-6, allreduce="ring")
+        trainer = nnmpi.Trainer(config, Conditional, (x, np.arange(48) % 3), comm)
+        return str(trainer.fit(NullReport())["event"])
+
+    assert threads.run(4, rank) == ["done"] * 4
 
 
 def test_a_state_counts_steps_epochs_and_batches() -> None:

@@ -268,3 +268,27 @@ def test_a_wrong_update_is_found_in_float32_too(
 
     with pytest.raises(VerifyError, match="step 1: parameters of the layout differ"):
         threads.run(2, rank)
+
+
+class Shifts(NullReport):
+    """Changes a running statistic of a model on all ranks after the second step."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._model = model
+
+    def progress(self, step: int, total: int, loss: float) -> None:
+        if step == 2:
+            self._model[1].running_mean += 1.0
+
+
+def test_wrong_running_statistics_are_found() -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+
+    def rank(comm: Comm) -> None:
+        trainer = Trainer(Config(verify=True, batch_size=14, dtype="float64"), build, rows(), comm)
+        with pytest.raises(VerifyError, match="step 3: buffers of the layout differ"):
+            trainer.fit(Shifts(trainer.model))
+
+    threads.run(2, rank)

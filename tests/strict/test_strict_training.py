@@ -1,6 +1,7 @@
 """Training where every array is a device's: at most one wait a step, and NumPy's numbers."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,9 +9,11 @@ import pytest
 from device import DEVICE, waits
 
 import nnmpi
-from nnmpi import nn, optim
+from nnmpi import backend, nn, optim
 from nnmpi.backend import CPU, Backend
+from nnmpi.comm import comm_self
 from nnmpi.nn.models import MODELS, mlp
+from nnmpi.run.report import NullReport
 
 STEPS = 4
 CLASSES = 10
@@ -134,3 +137,38 @@ def test_a_model_moves_there_and_back_in_the_middle_of_training() -> None:
         ends.append(model.state_dict())
     for key, expected in ends[0].items():
         assert np.abs(ends[1][key] - expected).max() <= 1e-10 * np.abs(expected).max(), key
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"clip_norm": 0.1},
+        {"micro_batches": 3},
+        {"verify": True},
+        {"verify": True, "dtype": "float64"},
+    ],
+    ids=str,
+)
+def test_a_trainer_on_a_device_agrees_with_numpy(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Evaluation, saving and the digest included."""
+    rng = np.random.default_rng(0)
+    data = rng.standard_normal((40, 4)), np.arange(40) % 3
+
+    def run(on: Backend) -> dict[str, np.ndarray]:
+        monkeypatch.setattr(backend, "get", lambda device: on)
+        path = str(tmp_path / f"{on.name}.safetensors")
+        config = nnmpi.Config(steps=3, batch_size=9, save=path, **options)
+        trainer = nnmpi.Trainer(config, normed, data, comm_self())
+        assert trainer.fit(NullReport())["skipped_steps"] == 0
+        return nnmpi.load(path)
+
+    wanted, found = run(CPU), run(DEVICE)
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))

@@ -37,6 +37,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.data.batch_size_check import check_parts
 from nnmpi.parallel.data.batch_split import part_of
 from nnmpi.parallel.data.batch_stats import like, packed, unpacked
+from nnmpi.parallel.executor import Stage
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.stores.head import LOSS, STOP, USED, fill_unused, head_length, used
 from nnmpi.parallel.stores.slices import SliceStore
@@ -54,6 +55,7 @@ def reproducible(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
     dtype, head = parameters[0].data.dtype, head_length(parameters)
     store, stats = SliceStore(parameters, dtype, head, most=highest(plan)), Deferred()
     return Parts(
+        [Stage.whole(spec.task)],
         store,
         spec.optimizer(parameters),
         TreeSync(store, dp, stats, plan),

@@ -34,11 +34,11 @@ from nnmpi.parallel.entries import first_difference
 from nnmpi.parallel.state import StepResult, StepState
 from nnmpi.parallel.strategy import AgreedError, OnEvent, Strategy
 
-SUBJECTS = ("loss", "gradients", "parameters")
+SUBJECTS = ("loss", "gradients", "parameters", "buffers")
 
 BOUNDS = {
     "float64": dict.fromkeys(SUBJECTS, 1e-10),
-    "float32": {"loss": 1e-4, "gradients": 2e-2, "parameters": 1e-6},
+    "float32": {"loss": 1e-4, "gradients": 2e-2, "parameters": 1e-6, "buffers": 1e-4},
 }
 """The largest relative difference that is accepted, by the type of the parameters."""
 
@@ -134,7 +134,7 @@ class Verified:
     def _take_over(self) -> None:
         """Copies the layout's parameters and buffers to the single rank's model."""
         targets = {place.path: tensor for place, tensor in self._models[1].tensors()}
-        for entry in self.entries.everywhere():
+        for entry in self.entries.on_all_ranks():
             assign(targets[entry.place.path], entry.value)
         if self._update is not None:
             self._update.take_over()
@@ -147,20 +147,29 @@ class Verified:
                 "loss": self._scaled("loss", [(losses[0], losses[1])]),
                 "gradients": self._scaled("gradients", list(self._gradients())),
                 "parameters": self._parameters(done),
+                "buffers": self._buffers(),
             }
 
-    def _pairs(self) -> Iterator[tuple[Place, Parameter, Parameter]]:
-        """Each parameter that this rank has a part of, and that of the single rank."""
+    def _pairs(self) -> Iterator[tuple[Place, Any, Any]]:
+        """Each tensor that this rank has a part of, and the whole one of the single rank."""
         whole = {place.path: tensor for place, tensor in self._models[1].tensors()}
-        for place, p in self._models[0].tensors():
-            q = whole[place.path]
-            if isinstance(p, Parameter) and isinstance(q, Parameter) and p.is_drawn:
-                yield place, p, q
+        held = self.entries.parts.held
+        for (place, tensor), is_held in zip(self._models[0].tensors(), held, strict=True):
+            if is_held:
+                yield place, tensor, whole[place.path]
 
     def _gradients(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for place, p, q in self._pairs():
-            if p.has_grad or q.has_grad:
+            if isinstance(p, Parameter) and (p.has_grad or q.has_grad):
                 yield _gradient(p), _gradient(q)[place.slices]
+
+    def _buffers(self) -> Difference:
+        """The largest difference of the running statistics."""
+        return largest(
+            difference(_host(a).astype(float), _host(b).astype(float)[place.slices])
+            for place, a, b in self._pairs()
+            if not isinstance(a, Parameter)
+        )
 
     def _scaled(self, subject: str, pairs: list[tuple[np.ndarray, np.ndarray]]) -> Difference:
         """The difference relative to the largest number of the single rank.
@@ -177,7 +186,11 @@ class Verified:
         if self._update is not None:
             pairs = self._update.follow(done.state.step - 1, done.updated)
         else:
-            pairs = ((p.data, q.data[place.slices]) for place, p, q in self._pairs())
+            pairs = (
+                (p.data, q.data[place.slices])
+                for place, p, q in self._pairs()
+                if isinstance(p, Parameter)
+            )
         return largest(difference(_host(a), _host(b)) for a, b in pairs)
 
     def _gather(
@@ -186,7 +199,7 @@ class Verified:
         """The same for all ranks."""
         rows = np.empty((self._comm.size, len(SUBJECTS) * 3 + 3))
         finite = math.isfinite(done.loss) or math.isfinite(expected.loss)
-        unequal = first_difference(self._comm, self._models[0]) is not None
+        unequal = first_difference(self._comm, self._models[0], self.entries.parts) is not None
         facts = [done.updated != expected.updated, finite, unequal]
         rows[self._comm.rank] = [*(x for d in found.values() for x in d), *facts]
         self._comm.all_gather(rows)

@@ -14,6 +14,7 @@ from nnmpi.parallel.data.batch_split import BatchSplit
 from nnmpi.parallel.data.batch_stats import Synced
 from nnmpi.parallel.data.buckets import cut_buckets
 from nnmpi.parallel.data.gradient_sync import BucketedSync
+from nnmpi.parallel.executor import Stage
 from nnmpi.parallel.layout import Layout, duplicate
 from nnmpi.parallel.stores.head import head_length
 from nnmpi.parallel.stores.local import Bucket, LocalStore
@@ -40,6 +41,7 @@ def replicas(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
         store, buckets = _store(config, dp, algorithm, spec)
     stats = [duplicate(dp)] if p > 1 else []
     return Parts(
+        [Stage.whole(spec.task)],
         store,
         spec.optimizer(spec.parameters),
         BucketedSync(store, buckets, config.overlap),

@@ -75,8 +75,9 @@ class ServerClient(ServerStrategy):
         gradient = LocalGradient(self._store)
         stats: BatchStats = Synced(dp) if self._synchronous and dp.size > 1 else LOCAL
         sync, stats = slowed(config, dp.rank, dp.size, gradient, stats)
+        self._stages = [Stage.whole(spec.task)]
         self._executor = Executor(
-            [Stage.whole(spec.task)], sync, gradient, spec.control.stop, batch_stats=stats
+            self._stages, sync, gradient, spec.control.stop, batch_stats=stats
         )
         split = BatchSplit(config.micro_batches, dp.size, dp.rank)
         self._cut: Cut = split if self._synchronous else _non_empty(split)
@@ -125,7 +126,7 @@ class ServerClient(ServerStrategy):
 
     def evaluate(self, loader: Loader, step: int) -> Sums:
         dp = self.layout.axis["dp"]
-        return self._sum(evaluate(self._task, loader, BatchSplit(1, dp.size, dp.rank), step))
+        return self._sum(evaluate(self._stages, loader, BatchSplit(1, dp.size, dp.rank), step))
 
     def close(self) -> None:
         if self._batches is not None:
