@@ -51,16 +51,16 @@ def needs(module: str) -> pytest.MarkDecorator:
 
 
 def test_every_implementation_has_a_row_at_every_size(tmp_path: Path) -> None:
-    told = run(2, SCRIPT, *TINY, "--json", str(tmp_path / "out.json"))
-    assert told.status == 0, told.err
-    assert max(map(len, told.out.splitlines())) <= 110
+    ended = run(2, SCRIPT, *TINY, "--json", str(tmp_path / "out.json"))
+    assert ended.status == 0, ended.err
+    assert max(map(len, ended.out.splitlines())) <= 110
     rows = json.loads((tmp_path / "out.json").read_text())
     sums = [row for row in rows if row["case"] == "all_reduce"]
     found = {(row["algorithm"], row["bytes"]) for row in sums}
     wanted = {(name, n) for name in ALL for n in (256, 4096)}
     assert found <= wanted
     if found != wanted:  # a call took seconds, on a machine that was busy with something else
-        assert "too slow to be timed" in told.out
+        assert "too slow to be timed" in ended.out
     for row in sums:
         assert row["benchmark"] == "collectives"
         assert row["ranks"] == 2
@@ -73,30 +73,30 @@ def test_every_implementation_has_a_row_at_every_size(tmp_path: Path) -> None:
 
 
 def test_one_rank_and_a_few_names_only() -> None:
-    told = run(1, SCRIPT, *TINY, "--algorithms", "tree,auto")
-    assert told.status == 0, told.err
-    assert "tree" in told.out
-    assert "hierarchical" not in told.out
+    ended = run(1, SCRIPT, *TINY, "--algorithms", "tree,auto")
+    assert ended.status == 0, ended.err
+    assert "tree" in ended.out
+    assert "hierarchical" not in ended.out
 
 
 @needs("matplotlib")
 def test_the_plot_is_written(tmp_path: Path) -> None:
-    told = run(2, SCRIPT, *TINY, "--plot", str(tmp_path / "out.png"))
-    assert told.status == 0, told.err
+    ended = run(2, SCRIPT, *TINY, "--plot", str(tmp_path / "out.png"))
+    assert ended.status == 0, ended.err
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
 @needs("torch")
 def test_gloo_is_timed_beside_the_others() -> None:
-    told = run(2, SCRIPT, *TINY, "--compare", "gloo", "--algorithms", "ring")
-    assert told.status == 0, told.err
-    assert "gloo" in told.out
+    ended = run(2, SCRIPT, *TINY, "--compare", "gloo", "--algorithms", "ring")
+    assert ended.status == 0, ended.err
+    assert "gloo" in ended.out
 
 
 def test_a_wrong_sum_ends_the_run() -> None:
-    told = run(2, "-c", WRONG)
-    assert told.status == 1
-    assert "wrong sum: tree at 4 KB on rank 1: element 7 is" in told.err
+    ended = run(2, "-c", WRONG)
+    assert ended.status == 1
+    assert "wrong sum: tree at 4 KB on rank 1: element 7 is" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_a_wrong_sum_ends_the_run() -> None:
     ],
 )
 def test_unusable_flags_are_reported_once(flags: tuple[str, ...], words: str) -> None:
-    told = run(2, SCRIPT, *flags)
-    assert told.status == 2
-    assert told.err.count(words) == 1
-    assert not told.out
+    ended = run(2, SCRIPT, *flags)
+    assert ended.status == 2
+    assert ended.err.count(words) == 1
+    assert not ended.out
 
 
 @pytest.mark.parametrize(
@@ -129,17 +129,17 @@ importlib.util.find_spec = lambda name, *more: None if name == {module!r} else f
 import collectives
 collectives.main({list(flags)!r})
 """
-    told = run(2, "-c", hidden)
-    assert told.status == 2
-    assert "is not installed" in told.err
-    assert "pip install" in told.err
-    assert not told.out
+    ended = run(2, "-c", hidden)
+    assert ended.status == 2
+    assert "is not installed" in ended.err
+    assert "pip install" in ended.err
+    assert not ended.out
 
 
 def test_help_is_printed_once() -> None:
-    told = run(2, SCRIPT, "--help")
-    assert told.status == 0, told.err
-    assert told.out.count("usage:") == 1
+    ended = run(2, SCRIPT, "--help")
+    assert ended.status == 0, ended.err
+    assert ended.out.count("usage:") == 1
 
 
 def test_sizes_are_read_and_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -221,8 +221,8 @@ def test_every_subject_has_rows_and_the_plot_is_written(tmp_path: Path) -> None:
     launcher(sys.executable)  # skips where there is none
     flags = ["--json", str(tmp_path / "out.json"), "--allreduce", "ring,shared"]
     flags += ["--plot", str(tmp_path / "out.png")] if HAS_MATPLOTLIB else []
-    told = command(*TINY, *flags)
-    assert told.returncode == 0, told.stderr
+    outcome = command(*TINY, *flags)
+    assert outcome.returncode == 0, outcome.stderr
     rows = json.loads((tmp_path / "out.json").read_text())
     many = {"nnmpi", "nnmpi shared", "DDP T*", "DDP T"}
     assert {(r["subject"], r["ranks"], r["scaling"]) for r in rows} == {
@@ -238,8 +238,8 @@ def test_every_subject_has_rows_and_the_plot_is_written(tmp_path: Path) -> None:
 
 def test_the_hidden_share_is_measured_under_mpirun(tmp_path: Path) -> None:
     flags = ("--hidden", "--json", str(tmp_path / "out.json"), "--allreduce", "ring")
-    told = run(2, SCRIPT, *TINY, *flags)
-    assert told.status == 0, told.err
+    outcome = run(2, SCRIPT, *TINY, *flags)
+    assert outcome.status == 0, outcome.err
     rows = json.loads((tmp_path / "out.json").read_text())
     assert [r["subject"] for r in rows] == [
         "nnmpi, overlap",
@@ -250,9 +250,9 @@ def test_the_hidden_share_is_measured_under_mpirun(tmp_path: Path) -> None:
 
 
 def test_one_rank_cannot_measure_the_hidden_share() -> None:
-    told = command("--hidden")
-    assert told.returncode == 1
-    assert told.stderr == (
+    outcome = command("--hidden")
+    assert outcome.returncode == 1
+    assert outcome.stderr == (
         "scaling.py: --hidden needs at least 2 ranks, got 1: "
         "mpirun -n 2 python benchmarks/scaling.py --hidden\n"
     )
@@ -270,11 +270,11 @@ def test_one_rank_cannot_measure_the_hidden_share() -> None:
     ],
 )
 def test_unusable_flags_are_reported_in_one_line(flags: tuple[str, ...], words: str) -> None:
-    told = command(*flags)
-    assert told.returncode == 2
-    assert words in told.stderr
-    assert told.stderr.count("\n") == 1
-    assert not told.stdout
+    outcome = command(*flags)
+    assert outcome.returncode == 2
+    assert words in outcome.stderr
+    assert outcome.stderr.count("\n") == 1
+    assert not outcome.stdout
 
 
 def command(*flags: str) -> subprocess.CompletedProcess[str]:

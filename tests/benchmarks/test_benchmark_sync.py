@@ -87,8 +87,8 @@ def test_figures_are_medians_over_repeats(module: Import) -> None:
 def test_every_mode_has_rows_and_the_plot_is_written(tmp_path: Path) -> None:
     flags = ["--json", str(tmp_path / "out.json")]
     flags += ["--plot", str(tmp_path / "out.png")] if HAS_MATPLOTLIB else []
-    told = run(3, SCRIPT, *TINY, "--modes", "bsp,allreduce,ssp1,asp", *flags)
-    assert told.status == 0, told.err
+    ended = run(3, SCRIPT, *TINY, "--modes", "bsp,allreduce,ssp1,asp", *flags)
+    assert ended.status == 0, ended.err
     rows = json.loads((tmp_path / "out.json").read_text())
     modes = {("bsp", "bsp", 0, 3), ("all-reduce", "bsp", 0, 2), ("ssp 1", "ssp", 1, 3)}
     modes |= {("asp", "asp", 0, 3)}
@@ -121,8 +121,8 @@ def test_every_mode_has_rows_and_the_plot_is_written(tmp_path: Path) -> None:
 def test_unusable_flags_are_reported_in_one_line(
     ranks: int, flags: tuple[str, ...], words: str
 ) -> None:
-    told = run(ranks, SCRIPT, *flags)
-    assert told.status == 2
-    assert sum("sync.py: " in line for line in told.err.splitlines()) == 1
-    assert words in told.err
-    assert "Traceback" not in told.err
+    ended = run(ranks, SCRIPT, *flags)
+    assert ended.status == 2
+    assert sum("sync.py: " in line for line in ended.err.splitlines()) == 1
+    assert words in ended.err
+    assert "Traceback" not in ended.err

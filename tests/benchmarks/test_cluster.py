@@ -117,14 +117,14 @@ def clean(allowed: None) -> Iterator[None]:
     """Removes the cluster after the test, and checks that nothing is left."""
     before = links()
     yield
-    told = cluster("down")
-    assert (told, ours(), links()) == (Told(0, "", ""), [], before)
+    ended = cluster("down")
+    assert (ended, ours(), links()) == (Told(0, "", ""), [], before)
 
 
 @pytest.fixture
 def two(clean: None) -> None:
-    told = cluster("up", "--hosts", "2", "--rate", "100mbit")
-    assert told == Told(0, "2 hosts, 100mbit each way\n", "")
+    ended = cluster("up", "--hosts", "2", "--rate", "100mbit")
+    assert ended == Told(0, "2 hosts, 100mbit each way\n", "")
 
 
 @pytest.fixture
@@ -157,17 +157,17 @@ def slow_tc(tmp_path: Path) -> Path:
     ],
 )
 def test_unusable_arguments_are_reported_in_one_line(words: list[str], answer: str) -> None:
-    told = cluster(*words)
-    assert (told.status, told.out) == (2, "")
-    assert re.fullmatch(r"scripts/cluster: .*; see scripts/cluster --help\n", told.err)
-    assert answer in told.err
+    ended = cluster(*words)
+    assert (ended.status, ended.out) == (2, "")
+    assert re.fullmatch(r"scripts/cluster: .*; see scripts/cluster --help\n", ended.err)
+    assert answer in ended.err
 
 
 def test_help_needs_no_root() -> None:
-    told = cluster("--help")
-    assert (told.status, told.err) == (0, "")
-    assert told.out.count("scripts/cluster") == 4
-    assert len(told.out.splitlines()) < 15
+    ended = cluster("--help")
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.out.count("scripts/cluster") == 4
+    assert len(ended.out.splitlines()) < 15
 
 
 @pytest.mark.parametrize(
@@ -184,8 +184,8 @@ def test_missing_requirements_are_reported(
 ) -> None:
     words = [verb, "-n", "2", "--", "true"] if verb == "run" else [verb]
     code = FAKE_SYSTEM.format(user=user, system=system)
-    told = run(sys.executable, "-c", code, str(SCRIPT), *words, env={"PATH": str(tmp_path)})
-    assert told == Told(2, "", f"scripts/cluster: {answer}\n")
+    ended = run(sys.executable, "-c", code, str(SCRIPT), *words, env={"PATH": str(tmp_path)})
+    assert ended == Told(2, "", f"scripts/cluster: {answer}\n")
 
 
 @pytest.mark.usefixtures("clean")
@@ -195,9 +195,9 @@ def test_the_errors_when_no_cluster_is_up() -> None:
         assert cluster(*words) == Told(1, "", line)
     assert cluster("down") == Told(0, "", "")
     for words in (["--rate", "fast"], ["--rate", "0mbit"], ["--delay", "long"]):
-        told = cluster("up", *words)
-        assert (told.status, told.out, ours()) == (2, "", [])
-        assert re.fullmatch(r"scripts/cluster: unusable .*: use a form like .*\n", told.err)
+        ended = cluster("up", *words)
+        assert (ended.status, ended.out, ours()) == (2, "", [])
+        assert re.fullmatch(r"scripts/cluster: unusable .*: use a form like .*\n", ended.err)
 
 
 # ---- ranks
@@ -205,9 +205,9 @@ def test_the_errors_when_no_cluster_is_up() -> None:
 
 @pytest.mark.usefixtures("two")
 def test_hosts_have_names_and_communicate_at_the_rate() -> None:
-    told = cluster("run", "-n", "4", "--timeout", "45", "--", sys.executable, "-c", TALK)
-    assert told.status == 0, told.err
-    seen = json.loads(told.out)
+    ended = cluster("run", "-n", "4", "--timeout", "45", "--", sys.executable, "-c", TALK)
+    assert ended.status == 0, ended.err
+    seen = json.loads(ended.out)
     assert seen["hosts"] == ["nnmpi1", "nnmpi2", "nnmpi1", "nnmpi2"]
     assert seen["groups"] == [[0, 2], [1, 3], [0, 2], [1, 3]]
     assert seen["took"] > 0.1  # 160 ms at this rate, minus the content of the buckets
@@ -216,15 +216,15 @@ def test_hosts_have_names_and_communicate_at_the_rate() -> None:
 
 @pytest.mark.usefixtures("two")
 def test_ranks_can_fill_hosts_and_their_status_is_returned() -> None:
-    told = cluster("run", "-n", "3", "--per-host", "2", "--", "sh", "-c", "hostname; exit 0")
-    assert (told.status, sorted(told.out.split())) == (0, ["nnmpi1", "nnmpi1", "nnmpi2"])
-    told = cluster("run", "-n", "3", "--per-host", "1", "--", "true")
+    ended = cluster("run", "-n", "3", "--per-host", "2", "--", "sh", "-c", "hostname; exit 0")
+    assert (ended.status, sorted(ended.out.split())) == (0, ["nnmpi1", "nnmpi1", "nnmpi2"])
+    ended = cluster("run", "-n", "3", "--per-host", "1", "--", "true")
     line = "3 ranks, 1 per host, need 3 hosts, but 2 are up: lower -n or raise --per-host"
-    assert told == Told(2, "", f"scripts/cluster: {line}\n")
+    assert ended == Told(2, "", f"scripts/cluster: {line}\n")
     assert cluster("run", "-n", "1", "--", "sh", "-c", "exit 7").status == 7
-    told = cluster("up")
-    assert (told.status, told.out) == (1, "")
-    assert told.err.endswith("is up: scripts/cluster down first\n")
+    ended = cluster("up")
+    assert (ended.status, ended.out) == (1, "")
+    assert ended.err.endswith("is up: scripts/cluster down first\n")
     assert cluster("status") == Told(0, "2 hosts, 100mbit each way\n", "")
 
 
@@ -255,10 +255,10 @@ def test_an_interrupted_run_leaves_no_process(tmp_path: Path, number: signal.Sig
 
 @pytest.mark.usefixtures("clean")
 def test_a_failed_up_leaves_nothing(slow_tc: Path) -> None:
-    told = cluster("up", "--hosts", "3", PATH=f"{slow_tc}:{os.environ['PATH']}")
-    assert (told.status, told.out, ours()) == (1, "", [])
+    ended = cluster("up", "--hosts", "3", PATH=f"{slow_tc}:{os.environ['PATH']}")
+    assert (ended.status, ended.out, ours()) == (1, "", [])
     line = r"scripts/cluster: `tc -n nnmpi2 qdisc add .*` failed: stuck; everything was .*\n"
-    assert re.fullmatch(line, told.err)
+    assert re.fullmatch(line, ended.err)
 
 
 @pytest.mark.usefixtures("clean")
@@ -283,18 +283,18 @@ def test_an_incomplete_cluster_is_reported_and_removed() -> None:
     for name in ("nnmpi0", "nnmpi1"):
         run("ip", "netns", "add", name)
     for words in (["run", "-n", "2", "--", "true"], ["status"], ["up"]):
-        told = cluster(*words)
-        assert (told.status, told.out) == (1, "")
-        assert re.fullmatch(r"scripts/cluster: .*scripts/cluster down.*\n", told.err)
+        ended = cluster(*words)
+        assert (ended.status, ended.out) == (1, "")
+        assert re.fullmatch(r"scripts/cluster: .*scripts/cluster down.*\n", ended.err)
 
 
 @pytest.mark.usefixtures("clean")
 def test_a_delay_is_added_or_refused() -> None:
-    told = cluster("up", "--hosts", "2", "--delay", "20ms")
-    if told.status:
-        assert (told.status, told.out, ours()) == (2, "", [])
-        assert re.fullmatch("scripts/cluster: --delay needs a kernel with netem: .*\n", told.err)
+    ended = cluster("up", "--hosts", "2", "--delay", "20ms")
+    if ended.status:
+        assert (ended.status, ended.out, ours()) == (2, "", [])
+        assert re.fullmatch("scripts/cluster: --delay needs a kernel with netem: .*\n", ended.err)
         pytest.skip("this kernel has no netem, and the script reports it")
-    assert told.out == "2 hosts, 1gbit each way, 20ms of added delay\n"
-    told = cluster("run", "-n", "2", "--", sys.executable, "-c", TALK)
-    assert json.loads(told.out)["took"] > 0.04
+    assert ended.out == "2 hosts, 1gbit each way, 20ms of added delay\n"
+    ended = cluster("run", "-n", "2", "--", sys.executable, "-c", TALK)
+    assert json.loads(ended.out)["took"] > 0.04

@@ -224,7 +224,7 @@ class StopsAt(Report):
 
 
 def all_stop_when_one_wants_to(comm: Comm) -> None:
-    """In the middle of an epoch of 5 steps: the wish is heard in the step that comes next."""
+    """In the middle of an epoch of 5 steps: the ranks agree in the next step."""
     for options in ({"allreduce": "shared"}, {"allreduce": "ring"}, {"reproducible": True}):
         trainer = Trainer(Config(**IRIS | {"batch_size": 25}, **options), comm=comm)
         event = trainer.fit(StopsAt(trainer, comm.rank == comm.size - 1))
@@ -234,9 +234,9 @@ def all_stop_when_one_wants_to(comm: Comm) -> None:
 
 
 def a_loss_that_is_no_number_ends_all_ranks_alike(comm: Comm) -> None:
-    with pytest.raises(DivergedError) as told:
+    with pytest.raises(DivergedError) as ended:
         train(comm, **{**IRIS, "lr": 1e30, "dtype": "float32"})
-    assert same_on_all(comm, str(told.value))
+    assert same_on_all(comm, str(ended.value))
 
 
 class Lost(nn.Module):
@@ -305,9 +305,9 @@ def verify_finds_what_differs(comm: Comm) -> None:
     if comm.size == 1:
         assert trainer.fit(NullReport())["event"] == "done"
         return
-    with pytest.raises(VerifyError, match="differ from those of one rank by") as told:
+    with pytest.raises(VerifyError, match="differ from those of one rank by") as ended:
         trainer.fit(NullReport())
-    assert same_on_all(comm, str(told.value))
+    assert same_on_all(comm, str(ended.value))
 
 
 LAWS: list[Callable[[Comm], None]] = [

@@ -61,8 +61,8 @@ def launcher(python: str) -> list[str]:
     for folder in (os.path.dirname(python), None):
         for name in ("mpirun", "mpiexec"):
             if found := shutil.which(name, path=folder):
-                told = subprocess.run([found, "--version"], capture_output=True, check=True)
-                return [found, "--oversubscribe"] if b"Open MPI" in told.stdout else [found]
+                outcome = subprocess.run([found, "--version"], capture_output=True, check=True)
+                return [found, "--oversubscribe"] if b"Open MPI" in outcome.stdout else [found]
     pytest.skip("there is no mpirun beside this Python or on PATH")
 
 
@@ -95,8 +95,10 @@ def descendants(parent: int) -> list[int]:
     """The processes that were started by one, and by those."""
     if shutil.which("ps") is None:
         return []
-    told = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True)
-    pairs = [tuple(map(int, line.split())) for line in told.stdout.splitlines()]
+    outcome = subprocess.run(
+        ["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True
+    )
+    pairs = [tuple(map(int, line.split())) for line in outcome.stdout.splitlines()]
     found = [parent]
     for process in found:  # grows meanwhile
         found += [child for child, of in pairs if of == process]

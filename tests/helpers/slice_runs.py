@@ -59,7 +59,7 @@ def trained(comm: Comm, name: str, slices: int, **options: Any) -> Trained:
 
 def main() -> None:
     """Every run over MPI; rank 0 prints what all have agreed on."""
-    told = {}
+    ended = {}
     for name in RUNS:
         mine = trained(world(), name, 8)
         every = np.zeros((world().size, 32), np.uint8)
@@ -68,9 +68,9 @@ def main() -> None:
         every[world().rank] = np.frombuffer(hashlib.sha256(text).digest(), np.uint8)
         world().all_gather(every)
         assert (every == every[0]).all(), f"rank {world().rank}: {name} differs between ranks"
-        told[name] = bits
+        ended[name] = bits
     if world().rank == 0:
-        json.dump(told, sys.stdout)
+        json.dump(ended, sys.stdout)
 
 
 if __name__ == "__main__":

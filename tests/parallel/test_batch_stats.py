@@ -202,7 +202,7 @@ def test_one_sample_on_all_ranks_together_is_refused(split: tuple[int, ...]) -> 
 
 
 class Later:
-    """Tracks when it is told to, and counts what it is asked."""
+    """Tracks on demand, and records its calls."""
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], None]] = []

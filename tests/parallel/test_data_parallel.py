@@ -229,8 +229,8 @@ def started(comm: Comm, **options: Any) -> dict[str, Any]:
     [(2, 2, "shared"), (4, 2, "hierarchical"), (3, 2, "hierarchical"), (2, 1, "auto")],
 )
 def test_auto_goes_by_the_nodes(p: int, per_node: int, how: str) -> None:
-    told = threads.run(p, started, per_node=per_node)
-    assert [t["allreduce"] for t in told] == [how] * p
+    ended = threads.run(p, started, per_node=per_node)
+    assert [t["allreduce"] for t in ended] == [how] * p
 
 
 def test_one_rank_has_nothing_to_tell_of_sums() -> None:
@@ -239,9 +239,9 @@ def test_one_rank_has_nothing_to_tell_of_sums() -> None:
 
 @pytest.mark.parametrize(("p", "per_node"), [(2, 2), (4, 2), (5, 2), (6, 3)])
 def test_without_room_for_shared_memory_auto_goes_another_way(p: int, per_node: int) -> None:
-    told = threads.run(p, started, per_node=per_node, free_memory=1000)
-    assert [t["allreduce"] for t in told] == ["auto"] * p
-    assert len({t["sha"] for t in told}) == 1
+    ended = threads.run(p, started, per_node=per_node, free_memory=1000)
+    assert [t["allreduce"] for t in ended] == ["auto"] * p
+    assert len({t["sha"] for t in ended}) == 1
 
 
 def test_without_room_shared_by_name_is_refused() -> None:
@@ -264,8 +264,8 @@ def test_a_thread_needs_two_cores_of_its_own_and_another_node(
     monkeypatch.setattr("nnmpi.parallel.data.replicas.cores", lambda ranks: cores)
     monkeypatch.setattr("nnmpi.parallel.data.replicas.threads", lambda: 1)
     monkeypatch.setattr(ThreadTransport, "any_thread", any_thread)
-    told = threads.run(2, started, per_node=per_node)
-    assert [t["progress"] for t in told] == [wanted] * 2
+    ended = threads.run(2, started, per_node=per_node)
+    assert [t["progress"] for t in ended] == [wanted] * 2
 
 
 def test_a_thread_that_mpi_does_not_allow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,9 +66,9 @@ def test_sums_begin_in_the_last_backward_pass_of_a_step_and_are_pushed_there(
 ) -> None:
     log = Log(monkeypatch)
     config = Config(**LAYERS, steps=2, micro_batches=2, allreduce=allreduce, progress=progress)
-    for told in threads.run(2, log.fit, config):
-        assert told.replace("p", "") == "[][ssssss]" * 2
-        assert len(re.findall(r"\[[^]]*sp+s[^]]*\]", told)) == 2
+    for ended in threads.run(2, log.fit, config):
+        assert ended.replace("p", "") == "[][ssssss]" * 2
+        assert len(re.findall(r"\[[^]]*sp+s[^]]*\]", ended)) == 2
 
 
 @pytest.mark.parametrize("allreduce", ["shared", "ring"])
@@ -122,5 +122,5 @@ def test_buckets_are_of_1_mb_where_they_are_sent(
     options: dict[str, Any], per_node: int, sums: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = Log(monkeypatch)
-    for told in threads.run(2, log.fit, Config(**WIDE, **options), per_node=per_node):
-        assert told.count("s") == sums
+    for ended in threads.run(2, log.fit, Config(**WIDE, **options), per_node=per_node):
+        assert ended.count("s") == sums

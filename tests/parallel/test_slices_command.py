@@ -15,10 +15,10 @@ from nnmpi.parallel import plan
 
 
 def test_it_tells_of_its_slices() -> None:
-    def told(comm: Comm) -> dict[str, Any]:
+    def ended(comm: Comm) -> dict[str, Any]:
         return Trainer(Config(reproducible=True, slices=3), comm=comm).describe()
 
-    for event in threads.run(2, told):
+    for event in threads.run(2, ended):
         assert (event["reproducible"], event["slices"]) == (True, 3)
 
 

@@ -122,7 +122,7 @@ def test_the_time_of_what_ranks_do_together_does_not_count(monkeypatch: pytest.M
 
 
 class Times(threading.local):
-    """Stands in for the module `time`: each rank has a clock that moves when it is told to."""
+    """A stand-in for the module `time`: each rank has a clock that the test moves."""
 
     def __init__(self) -> None:
         self.now, self.slept = 0.0, list[float]()

@@ -135,9 +135,9 @@ def test_what_diverges_alike_is_told_as_divergence() -> None:
             return model
 
         trainer = Trainer(Config(verify=True), wild, rows(), comm)
-        with pytest.raises(DivergedError, match="loss became") as told:
+        with pytest.raises(DivergedError, match="loss became") as ended:
             trainer.fit(NullReport())
-        return str(told.value)
+        return str(ended.value)
 
     assert len(set(threads.run(2, rank))) == 1
 
@@ -154,9 +154,9 @@ def test_a_reference_that_one_rank_cannot_make_ends_all() -> None:
                 raise ValueError("no second one")
             return small()
 
-        with pytest.raises((ValueError, OtherRankError), match="no second one") as told:
+        with pytest.raises((ValueError, OtherRankError), match="no second one") as ended:
             Trainer(Config(verify=True), build, rows(), comm)
-        return told.type
+        return ended.type
 
     assert threads.run(3, rank) == [OtherRankError, ValueError, OtherRankError]
 
@@ -177,13 +177,15 @@ def build():
 def test_the_command_says_it_in_one_line(command: Command) -> None:
     Path("two_kinds.py").write_text(TWO_KINDS)
     try:
-        told = command("--data", "iris", "--model", "two_kinds:build", "--verify", *("--save", "m"))
+        ended = command(
+            "--data", "iris", "--model", "two_kinds:build", "--verify", *("--save", "m")
+        )
     finally:
         sys.modules.pop("two_kinds", None)
-    assert told.status == 1
-    assert len(told.err.splitlines()) == 1
-    assert told.err.startswith("nnmpi.train: step 1: loss of the layout differ")
-    assert [e["event"] for e in told.events] == ["start", "verify", "failed"]
+    assert ended.status == 1
+    assert len(ended.err.splitlines()) == 1
+    assert ended.err.startswith("nnmpi.train: step 1: loss of the layout differ")
+    assert [e["event"] for e in ended.events] == ["start", "verify", "failed"]
     assert not Path("m").exists()
     assert command(*IRIS, "--verify", "--steps", "2").status == 0
 

@@ -40,9 +40,9 @@ def test_a_test_that_fails_on_one_rank_ends_the_job(tmp_path: Path) -> None:
     """Else the other ranks would wait for it in their next collective."""
     (tmp_path / "test_one.py").write_text(ONE_FAILS)
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "helpers")])
-    told = run(3, *PYTEST, "-p", "ends_job", str(tmp_path), env={"PYTHONPATH": path})
-    assert told.status not in (0, None), told
-    assert "this rank is 1" in told.err
+    ended = run(3, *PYTEST, "-p", "ends_job", str(tmp_path), env={"PYTHONPATH": path})
+    assert ended.status not in (0, None), ended
+    assert "this rank is 1" in ended.err
 
 
 ONE_FAILS = """
@@ -62,7 +62,7 @@ def test_next():
 
 def passes(ranks: int, marked: str, python: str = sys.executable) -> None:
     """Every rank passes every test, none is left out but those for more ranks."""
-    told = run(ranks, *PYTEST, "-rA", str(ROOT / marked), timeout=SECONDS, python=python)
-    assert told.status == 0, f"{told.out[-3000:]}\n{told.err[-3000:]}"
+    ended = run(ranks, *PYTEST, "-rA", str(ROOT / marked), timeout=SECONDS, python=python)
+    assert ended.status == 0, f"{ended.out[-3000:]}\n{ended.err[-3000:]}"
     for law in MARKED[marked]:
-        assert told.out.count(f"PASSED {marked}::test_law[{law.__name__}]") == ranks
+        assert ended.out.count(f"PASSED {marked}::test_law[{law.__name__}]") == ranks

@@ -18,7 +18,7 @@ LOSS, STOP, USED = 0, 1, 2
 
 
 def head_length(parameters: Sequence[Parameter]) -> int:
-    """The loss, the wish to stop, and one number a parameter."""
+    """The loss, the request to stop, and one number a parameter."""
     return USED + len(parameters)
 
 
