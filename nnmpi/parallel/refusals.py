@@ -19,7 +19,7 @@ class Refusal(NamedTuple):
     remedy: str
 
 
-_OWN_SUM = "it is for ranks that sum gradients themselves"
+_OWN_SUM = "only ranks that sum gradients themselves use it"
 _NO_SERVERS = "leave it out, or use --sync bsp --servers 0"
 _ONE = "leave one of the two out"
 
@@ -50,7 +50,7 @@ class Need(NamedTuple):
 
 NEEDS = (
     Need("slices", "reproducible", "a batch is cut into slices for that alone"),
-    Need("staleness", "sync ssp", "bsp allows none, and asp any"),
+    Need("staleness", "sync ssp", "bsp allows no staleness, asp any"),
 )
 
 

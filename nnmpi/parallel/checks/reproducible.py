@@ -94,7 +94,7 @@ class Deferred:
         self._seen = []
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        """The slice's own. Those of no samples normalise nothing, and pass for those of two."""
+        """The moments of the slice; of an empty one n is 2, so that no layer refuses it."""
         self._seen.append((local, track))
         return local if local.n else local._replace(n=2)
 
