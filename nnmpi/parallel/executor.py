@@ -181,7 +181,7 @@ class GradientSync(Protocol):
         """Waits until all sums are complete."""
 
 
-class Apply(Protocol):
+class Updater(Protocol):
     """What is done with the sums (see `Update`)."""
 
     def apply(self, step: int) -> Outcome: ...
@@ -234,12 +234,12 @@ class Executor:
         self,
         stages: Sequence[Stage],
         sync: GradientSync,
-        update: Apply,
+        update: Updater,
         stop: Callable[[], bool],
         program: Program = one_stage,
         batch_stats: BatchStats = LOCAL,
     ) -> None:
-        self._stages, self._sync, self._apply, self._stop = stages, sync, update, stop
+        self._stages, self._sync, self._updater, self._stop = stages, sync, update, stop
         self._program, self._batch_stats = program, batch_stats
         uses = Counter(p for stage in stages for p in stage.module.parameters())
         self._parameters = {*uses}
@@ -299,4 +299,4 @@ class Executor:
 
     def _update(self, op: Op) -> None:
         self._sync.finish()
-        self._outcome = self._apply.apply(self._step)
+        self._outcome = self._updater.apply(self._step)

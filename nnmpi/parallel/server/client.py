@@ -41,7 +41,7 @@ Batches: TypeAlias = Generator[tuple[StepState, Load], None, None]
 
 
 class LocalGradient:
-    """The GradientSync and the Apply of a worker: a step leaves its own gradient in the store."""
+    """The GradientSync and the Updater of a worker: a step leaves its own gradient in the store."""
 
     def __init__(self, store: ServedStore) -> None:
         self._store = store
