@@ -115,9 +115,9 @@ def test_after_a_run_an_optimizer_updates_the_whole_model_on_every_rank() -> Non
 @pytest.mark.parametrize(
     ("ranks", "options", "says"),
     [
-        (1, {"sync": "asp"}, "sync asp with servers 1 needs at least 2 ranks, got 1: "
+        (1, {"sync": "asp"}, "sync asp with 1 server needs at least 2 ranks, got 1: "
          "start it with mpirun -n 2 or more"),
-        (3, {"servers": 3}, "sync bsp with servers 3 needs at least 4 ranks, got 3: "
+        (3, {"servers": 3}, "sync bsp with 3 servers needs at least 4 ranks, got 3: "
          "start it with mpirun -n 4 or more"),
         (4, {"sync": "asp", "dp": 4}, "dp 4 does not fit 4 ranks of which 1 serve: "
          "start it with mpirun -n 5"),

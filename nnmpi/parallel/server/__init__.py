@@ -28,8 +28,8 @@ def check(config: Config, ranks: int) -> None:
     servers = server_count(config)
     if ranks <= servers:
         raise ValueError(
-            f"sync {config.sync} with servers {servers} needs at least {servers + 1} ranks, "
-            f"got {ranks}: start it with mpirun -n {servers + 1} or more"
+            f"sync {config.sync} with {servers} server{'s' * (servers != 1)} needs at least "
+            f"{servers + 1} ranks, got {ranks}: start it with mpirun -n {servers + 1} or more"
         )
     if servers and config.dp not in (None, ranks - servers):
         raise ValueError(
