@@ -201,3 +201,16 @@ def test_it_does_not_sleep_for_the_time_in_which_ranks_work_together(
         monkeypatch.setattr(Synced, name, times.behind(getattr(Synced, name)))
     ranks = 2 + options.get("servers", 0)
     assert slept(times, ranks, **options, slow_rank="1:4")[1] == [3.0, 6.0, 9.0]
+
+
+@pytest.mark.parametrize("options", IN_STEP, ids=str)
+def test_a_run_without_slow_ranks_reads_no_clock(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> float:
+        raise AssertionError("a clock was read in a step")
+
+    monkeypatch.setattr(slow_ranks.time, "thread_time", refuse)
+    ranks = 2 + options.get("servers", 0)
+    config = Config(model="iris-mlp", data="iris", steps=2, **options)
+    threads.run(ranks, fit, config)
