@@ -8,8 +8,9 @@ from nnmpi.metrics import Sums
 from nnmpi.nn.parameter import Parameter
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.entries import Entries
-from nnmpi.parallel.executor import StepControl, Task
+from nnmpi.parallel.executor import StepControl
 from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.ports import Task
 from nnmpi.parallel.state import StepResult, StepState
 
 OnEvent: TypeAlias = Callable[[dict[str, Any]], None]

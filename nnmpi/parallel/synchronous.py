@@ -12,9 +12,10 @@ from nnmpi.nn.passes import BatchStats
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.entries import Entries
 from nnmpi.parallel.evaluation import as_sums, evaluate
-from nnmpi.parallel.executor import Executor, GradientSync, Program, Stage
+from nnmpi.parallel.executor import Executor, GradientSync, Program
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.parts import PartTable, everything
+from nnmpi.parallel.ports import Stage
 from nnmpi.parallel.state import StepResult, StepState
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import TrainSpec

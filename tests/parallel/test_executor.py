@@ -18,9 +18,10 @@ from nnmpi.parallel.data.buckets import cut_buckets
 from nnmpi.parallel.data.gradient_sync import BucketedSync
 from nnmpi.parallel.entries import Entries, first_difference
 from nnmpi.parallel.evaluation import evaluate
-from nnmpi.parallel.executor import Executor, Loss, Samples, Stage
+from nnmpi.parallel.executor import Executor
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.parts import PartTable
+from nnmpi.parallel.ports import Loss, Samples, Stage
 from nnmpi.parallel.state import StepResult, StepState
 from nnmpi.parallel.stores.head import head_length
 from nnmpi.parallel.stores.local import Bucket, LocalStore

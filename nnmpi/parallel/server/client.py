@@ -26,8 +26,9 @@ from nnmpi.parallel.checks.slow_ranks import slowed
 from nnmpi.parallel.data.batch_split import BatchSplit
 from nnmpi.parallel.data.batch_stats import Synced
 from nnmpi.parallel.evaluation import evaluate
-from nnmpi.parallel.executor import Executor, Stage
+from nnmpi.parallel.executor import Executor
 from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.ports import Stage
 from nnmpi.parallel.server.clocks import EpochProgress
 from nnmpi.parallel.server.exchange import Purpose, Reply, Request, RequestChannel
 from nnmpi.parallel.server.store import ServedStore

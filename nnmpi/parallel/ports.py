@@ -1,0 +1,139 @@
+"""Stages of a model and their ports: where the input of a stage comes from, where its output goes.
+
+Samples ──► stage ──► Loss        a model that is not cut
+Samples ──► stage ──► Metrics     the same in evaluation (evaluation.py)
+wire    ──► stage ──► wire        a stage of a pipeline
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from nnmpi import backend
+from nnmpi.autograd import Tensor
+from nnmpi.autograd.functional import tensor
+from nnmpi.backend import Array, Backend
+from nnmpi.data import Load
+from nnmpi.nn import Module
+from nnmpi.nn.passes import Pass, current_pass
+
+
+class Task(NamedTuple):
+    """What is trained: `loss` sums over samples."""
+
+    model: Module
+    loss: Callable[[Tensor, Any], Tensor]
+    on: Backend
+
+    def forward(self, x: np.ndarray, now: Pass) -> Tensor:
+        """The scores of samples."""
+        return forward(self.model, tensor(x, on=self.on), now)
+
+
+def forward(module: Module, x: Tensor, now: Pass) -> Tensor:
+    """The output of a module, with randomness keyed by the step and by each sample."""
+    token = current_pass.set(now)
+    try:
+        y: Tensor = module(x)
+    finally:
+        current_pass.reset(token)
+    return y
+
+
+class Source(Protocol):
+    """Where the input of a stage comes from."""
+
+    def begin(self, load: Load) -> None:
+        """Starts a step."""
+
+    def take(self, micro: int) -> Tensor:
+        """The input of a micro-batch."""
+
+    def give_back(self, micro: int, x: Tensor) -> None:
+        """The backward pass is over; x has its gradient, if it required one."""
+
+
+class Output(Protocol):
+    """Where the output of a stage goes in a forward pass."""
+
+    def begin(self, load: Load) -> None:
+        """Starts a step."""
+
+    def put(self, micro: int, y: Tensor) -> Tensor:
+        """Takes an output; returns the tensor that a backward pass starts from."""
+
+
+class Sink(Output, Protocol):
+    """The same in training."""
+
+    def seed(self, micro: int, root: Tensor) -> Array:
+        """The gradient of that tensor."""
+
+    def loss(self) -> Any:
+        """The sum of the losses since it was last asked for."""
+
+
+class Samples:
+    """The source of the first stage: the samples of a micro-batch."""
+
+    def __init__(self, on: Backend) -> None:
+        self._on = on
+
+    def begin(self, load: Load) -> None:
+        self._load = load
+
+    def take(self, micro: int) -> Tensor:
+        return tensor(self._load.micro[micro].x, on=self._on)
+
+    def give_back(self, micro: int, x: Tensor) -> None:
+        pass
+
+
+class Loss:
+    """The sink of the last stage: the loss beside the labels, as a mean over the whole batch."""
+
+    def __init__(self, loss: Callable[[Tensor, Any], Tensor]) -> None:
+        self.loss_of = loss
+
+    def begin(self, load: Load) -> None:
+        self._load, self._sum = load, 0.0
+
+    def put(self, micro: int, y: Tensor) -> Tensor:
+        loss = self.loss_of(y, self._load.micro[micro].y)
+        self._sum = self._sum + loss.data
+        return loss
+
+    def seed(self, micro: int, root: Tensor) -> Array:
+        xp = backend.xp_of(root.data)
+        return xp.full(root.shape, 1 / len(self._load.rows), root.dtype)
+
+    def loss(self) -> Any:
+        total, self._sum = self._sum, 0.0
+        return total
+
+
+class Stage(NamedTuple):
+    """A part of the model between two ports."""
+
+    module: Module
+    source: Source
+    sink: Sink
+
+    @classmethod
+    def whole(cls, task: Task) -> "Stage":
+        """A model that is not cut."""
+        return cls(task.model, Samples(task.on), Loss(task.loss))
+
+    def begin(self, load: Load) -> None:
+        """Starts a step."""
+        self.source.begin(load)
+        self.sink.begin(load)
+
+
+def run_stage(
+    module: Module, source: Source, output: Output, micro: int, now: Pass
+) -> tuple[Tensor, Tensor]:
+    """F: the input of a micro-batch, and the tensor that its backward pass starts from."""
+    x = source.take(micro)
+    return x, output.put(micro, forward(module, x, now))
