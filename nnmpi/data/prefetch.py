@@ -1,12 +1,19 @@
 """Computes the next items in a background thread while the current one is in use."""
 
-from collections import deque
+import sys
 from collections.abc import Generator, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Any, TypeVar
+from queue import SimpleQueue
+from threading import Event, Semaphore, Thread
+from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
+
+
+class _End(NamedTuple):
+    """The last entry of the queue, with the error that ended the items if there is one."""
+
+    error: BaseException | None
 
 
 def prefetch(items: Iterable[T], depth: int) -> Generator[T, None, None]:
@@ -14,17 +21,41 @@ def prefetch(items: Iterable[T], depth: int) -> Generator[T, None, None]:
 
     An error in the thread is raised here, after the items computed before it. When the consumer
     stops early, by `break` or by an error, the thread finishes the item in progress and is joined.
+    It is a daemon: the interpreter does not wait for it at exit, as it would for a pool's.
     """
-    iterator, end, context = iter(items), object(), copy_context()
-
-    def compute() -> Any:
-        return next(iterator, end)
-
-    pool = ThreadPoolExecutor(1, "nnmpi-prefetch")
+    queue: SimpleQueue[T | _End] = SimpleQueue()
+    free, stop = Semaphore(depth - 1), Event()
+    thread = Thread(
+        target=copy_context().run,
+        args=(_compute, items, queue, free, stop),
+        name="nnmpi-prefetch",
+        daemon=True,
+    )
+    thread.start()
     try:
-        pending = deque(pool.submit(context.run, compute) for _ in range(depth))
-        while (item := pending.popleft().result()) is not end:
-            pending.append(pool.submit(context.run, compute))
+        while not isinstance(item := queue.get(), _End):
+            free.release()
             yield item
+        if item.error is not None:
+            raise item.error
     finally:
-        pool.shutdown(cancel_futures=True)
+        if not sys.is_finalizing():  # at exit the thread is suspended for good
+            stop.set()
+            free.release()
+            thread.join()
+
+
+def _compute(
+    items: Iterable[T], queue: SimpleQueue[T | _End], free: Semaphore, stop: Event
+) -> None:
+    """Put items on the queue, at most as many as are free, until they end or `stop` is set."""
+    error: BaseException | None = None
+    try:
+        for item in items:
+            queue.put(item)
+            free.acquire()
+            if stop.is_set():
+                break
+    except BaseException as caught:  # of any kind: the consumer must not wait for ever
+        error = caught
+    queue.put(_End(error))

@@ -184,9 +184,14 @@ def test_the_thread_sees_the_context_of_the_consumer() -> None:
 
 
 def test_the_interpreter_can_end_in_the_middle_of_an_epoch() -> None:
+    """Also while the thread waits for an item that never comes."""
     program = (
+        "import time\n"
         "from nnmpi.data.prefetch import prefetch\n"
-        "items = prefetch(iter(range(10**9)), 2)\n"
+        "def source():\n"
+        "    yield 0\n"
+        "    time.sleep(1e6)\n"
+        "items = prefetch(source(), 2)\n"
         "print(next(items))\n"
     )
     done = subprocess.run(
