@@ -94,15 +94,23 @@ def core() -> str:
 def cores(ranks: int, files: CgroupFiles = SYSTEM) -> int:
     """The cores of each of `ranks` ranks on this node, at least 1.
 
-    That is an equal share of the cores that control groups (a container, a job) leave to all of
-    them, or, if that is less, the cores that this rank is bound to. What it is bound to is not
-    divided by the number of ranks: mpirun binds each rank to cores of its own.
+    That is an equal share of the cores that control groups (a container, a job) and the affinity of
+    the launcher leave to all of them, or, if that is less, the cores that this rank is bound to. A
+    rank is bound if its affinity is not the launcher's: mpirun then gave it cores of its own.
     """
     machine = os.cpu_count() or 1
-    limits = (machine, cpuset_size(files), cpu_quota(files))
+    own, launcher = _affinity(0), _affinity(os.getppid())
+    limits = machine, cpuset_size(files), cpu_quota(files), len(launcher) or None
     share = int(min(limit for limit in limits if limit is not None) / ranks)
-    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else machine
-    return max(1, min(share, bound))
+    return max(1, min(share, len(own) or machine))
+
+
+def _affinity(process: int) -> set[int]:
+    """The CPUs that a process may be scheduled on; empty where there is no telling."""
+    try:
+        return os.sched_getaffinity(process)
+    except (AttributeError, OSError):
+        return set()
 
 
 def default_threads(n: int) -> None:

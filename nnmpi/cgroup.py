@@ -39,7 +39,7 @@ def cpuset_size(files: CgroupFiles) -> int | None:
         for folder in _folders(files, "cpuset")
         if (cpus := next(filter(None, (_read(folder / name) for name in names)), ""))
     ]
-    return min(sizes, default=None)
+    return min(filter(None, sizes), default=None)
 
 
 def _folders(files: CgroupFiles, controller: str) -> Iterator[Path]:
@@ -49,7 +49,8 @@ def _folders(files: CgroupFiles, controller: str) -> Iterator[Path]:
     Inside a container the mount may begin at the container's own group, so the path need not exist.
     """
     for line in _read(files.membership).splitlines():
-        _, controllers, path = line.split(":", 2)
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
         if not controllers or controller in controllers.split(","):
             base = files.mount / controller if controllers else files.mount
             group = PurePosixPath(path.lstrip("/"))
@@ -57,14 +58,16 @@ def _folders(files: CgroupFiles, controller: str) -> Iterator[Path]:
 
 
 def _length(part: str) -> int:
-    """The number of CPUs in `3` or `4-7`."""
+    """The number of CPUs in `3` or `4-7`; 0 in anything else."""
     first, _, last = part.partition("-")
+    if not (first.isdecimal() and (last or first).isdecimal()):
+        return 0
     return int(last or first) - int(first) + 1
 
 
 def _read(path: Path) -> str:
     """The content of a file, empty if it cannot be read."""
     try:
-        return path.read_text().strip()
+        return path.read_text(errors="replace").strip()
     except OSError:
         return ""

@@ -110,8 +110,32 @@ def test_cores_are_shared_by_the_ranks_of_a_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: machine)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(bound)), raising=False)
+    monkeypatch.setattr(
+        os,
+        "sched_getaffinity",
+        lambda process: set(range(machine if process else bound)),
+        raising=False,
+    )
     assert blas.cores(ranks, cgroup(tmp_path, "0::/\n", contents)) == cores
+
+
+@pytest.mark.parametrize(("ranks", "cores"), [(1, 4), (2, 2), (3, 1), (8, 1)])
+def test_ranks_share_the_affinity_that_they_have_from_their_launcher(
+    ranks: int, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under `taskset -c 0-3 mpirun --bind-to none`."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)), raising=False)
+    assert blas.cores(ranks, cgroup(tmp_path, "0::/\n", {})) == cores
+
+
+@pytest.mark.parametrize(
+    ("membership", "cpus"), [("nonsense\n", "3"), ("0::/\n", "0-3:1/2"), ("0::/\n", "0-1,")]
+)
+def test_what_the_kernel_never_writes_ends_no_run(
+    membership: str, cpus: str, tmp_path: Path
+) -> None:
+    assert blas.cores(1, cgroup(tmp_path, membership, {"cpuset.cpus.effective": cpus})) >= 1
 
 
 def test_cores_of_this_machine() -> None:
