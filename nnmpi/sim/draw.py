@@ -12,7 +12,7 @@ from nnmpi.collectives.verify import ALL_REDUCE, Claim, verify
 MAX_RANKS = 16  # one column each
 DIGITS = ".123456789abcdefg"  # the number of contributions in a chunk
 LEGEND = """\
-2>1  sends chunk 2 to rank 1     +3  adds what arrives to chunk 3     =3  puts it there
+2>1  sends chunk 2 to rank 1     +3  adds what arrives to chunk 3     =3  replaces it
 all  the whole buffer     -  nothing
 Below, what each rank then holds: the number of contributions in each chunk (a is 10)."""
 
@@ -66,7 +66,7 @@ def _table(rows: list[Row], boundaries: list[int]) -> str:
     """Align the columns; insert a rule before the rows at which reduction ends."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    rule = "-- from here on what arrives is put, not added --"
+    rule = "-- from here on, what arrives replaces a chunk --"
     for i in reversed(boundaries):
         lines.insert(i, rule.ljust(sum(widths) + 2 * len(widths) - 2, "-"))
     return "\n".join(lines)

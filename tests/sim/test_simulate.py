@@ -142,7 +142,7 @@ def test_the_drawing_of_a_tree() -> None:
         "       2       1       1",
         "1      +all    -       all>0",
         "       3       1       1",
-        "-- from here on what arrives is put, not added --",
+        "-- from here on, what arrives replaces a chunk --",
         "2      all>2   -       =all",
         "       3       1       3",
         "3      all>1   =all    -",
