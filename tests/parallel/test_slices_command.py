@@ -58,8 +58,7 @@ THREADS = """
 import sys
 from nnmpi import blas, train
 train.main(["--model", "iris-mlp", "--data", "iris", "--steps", "1", "--quiet", *sys.argv[1:]])
-f = blas._function("scipy_openblas_get_num_threads64_", "scipy_openblas_get_num_threads")
-print(f() if f else "unknown")
+print(blas.threads())
 """
 
 
