@@ -3,7 +3,8 @@
     all              every rank of the job
     axis["dp"]       the ranks that differ from this one along dp only: they sum gradients
     model            the ranks that hold one copy of the model together: all axes but dp
-    servers          the last ranks of the job, which hold the parameters of a parameter server
+    server_group     the servers: the last ranks of the job, which hold the parameters of a
+                     parameter server
 
 5 ranks, 2 servers    rank 0 1 2 compute (dp 0 1 2), rank 3 4 serve
 """
