@@ -6,6 +6,12 @@ B   its backward pass: gradients add up  UPDATE   the sums are complete: paramet
     one_stage(3)       F0 B0 F1 B1 F2 REDUCE B2 UPDATE
     slice_by_slice(2)  F0 B0 REDUCE F1 B1 REDUCE UPDATE
     forward_only(2)    F0 F1
+
+Pipelines (`pipeline.py`) may divide B into I and W, compute F twice, and send messages:
+
+I   gradient of the input of a stage     RECOMPUTE  the forward pass again, recorded this time
+W   gradients of its weights, later      RECV_F SEND_F  an activation: from, to another stage
+                                         RECV_B SEND_B  a gradient: from, to another stage
 """
 
 from enum import Enum
@@ -18,8 +24,18 @@ class Kind(Enum):
 
     F = "F"
     B = "B"
+    I = "I"
+    W = "W"
+    RECOMPUTE = "RECOMPUTE"
+    RECV_F = "RECV_F"  # starts to receive the input of a stage
+    SEND_F = "SEND_F"  # starts to send its output
+    RECV_B = "RECV_B"  # starts to receive the gradient of its output
+    SEND_B = "SEND_B"  # starts to send the gradient of its input
     REDUCE = "REDUCE"
     UPDATE = "UPDATE"
+
+
+MESSAGES = (Kind.RECV_F, Kind.SEND_F, Kind.RECV_B, Kind.SEND_B)
 
 
 class Op(NamedTuple):
@@ -27,8 +43,8 @@ class Op(NamedTuple):
 
     kind: Kind
     micro: int = -1  # micro-batch
-    stage: int = 0  # among the stages of this rank
-    peer: int = -1  # rank at the other end of a message
+    stage: int = 0  # of the whole pipeline
+    peer: int = -1  # of a message: the rank at its other end, along pp
 
     def __str__(self) -> str:
         return self.kind.value + (str(self.micro) if self.micro >= 0 else "")

@@ -1,0 +1,121 @@
+"""From the computation of a schedule to programs: messages, REDUCE, UPDATE, RECOMPUTE are added.
+
+    the last of two ranks, 1f1b    F0 B0 F1 B1
+    its program                    RECV_F0 F0  RECV_F1 B0 SEND_B0  F1  REDUCE B1 SEND_B1  UPDATE
+
+Receives are posted one op ahead: that of F1 before B0. A message is of the stage that its op names:
+RECV_F receives the input of that stage, SEND_F sends its output, RECV_B receives the gradient of
+its output, SEND_B sends that of its input. There is one tag for each boundary and direction, so
+sends and receives must be in the same order there, which `proof.py` proves.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from nnmpi.schedules.op import Kind, Op
+from nnmpi.schedules.pipeline import Schedule, interleaved
+
+# of an op: the kind of its message, and the stage at the other end
+RECEIVES = {Kind.F: (Kind.RECV_F, -1), Kind.B: (Kind.RECV_B, +1), Kind.I: (Kind.RECV_B, +1)}
+SENDS = {Kind.F: (Kind.SEND_F, +1), Kind.B: (Kind.SEND_B, -1), Kind.I: (Kind.SEND_B, -1)}
+COMPUTE = (Kind.F, Kind.B, Kind.I, Kind.W)
+
+
+def boundary(message: Op) -> int:
+    """The stage before the boundary that a message crosses."""
+    return message.stage - (message.kind in (Kind.RECV_F, Kind.SEND_B))
+
+
+def programs(
+    schedule: Schedule, p: int, m: int, v: int = 1, recompute: bool = False
+) -> list[list[Op]]:
+    """The program of each rank; raises ValueError for numbers that make no pipeline."""
+    schedule.check(p, m, v)
+    return lower(schedule.compute(p, m, v), schedule.update_each, recompute)
+
+
+def program(
+    schedule: Schedule, p: int, m: int, v: int, rank: int, recompute: bool = False
+) -> list[Op]:
+    """The program of one rank."""
+    return programs(schedule, p, m, v, recompute)[rank]
+
+
+def forward_programs(p: int, m: int, v: int = 1) -> list[list[Op]]:
+    """Evaluation: the forward passes alone, in the order of the interleaved schedule."""
+    compute = [[op for op in ops if op.kind is Kind.F] for ops in interleaved(p, m, v)]
+    return [list(_with_messages(ops, p, p * v)) for ops in compute]
+
+
+def forward_program(p: int, m: int, v: int, rank: int) -> list[Op]:
+    """Evaluation on one rank."""
+    return forward_programs(p, m, v)[rank]
+
+
+def lower(
+    compute: Sequence[Sequence[Op]], update_each: bool = False, recompute: bool = False
+) -> list[list[Op]]:
+    """The programs of all ranks.
+
+    update_each   UPDATE after each backward pass and no REDUCE, instead of both once
+    recompute     a backward pass computes its forward pass again, unless that came just before
+    """
+    stages = 1 + max(op.stage for ops in compute for op in ops)
+
+    def rank(ops: Sequence[Op]) -> Iterable[Op]:
+        out = list(_with_messages(ops, len(compute), stages))
+        out = list(_with_each_update(out) if update_each else _with_update(out))
+        return _with_recompute(out) if recompute else out
+
+    return [list(rank(ops)) for ops in compute]
+
+
+def _with_messages(ops: Sequence[Op], ranks: int, stages: int) -> Iterator[Op]:
+    """Each op, after the receive of the next one and before its own send."""
+    for k, op in enumerate(ops):
+        for posted in ops[k + 1 : k + 2] if k else ops[:2]:
+            if received := message(posted, RECEIVES, ranks, stages):
+                yield received
+        yield op
+        if sent := message(op, SENDS, ranks, stages):
+            yield sent
+
+
+def message(op: Op, table: dict[Kind, tuple[Kind, int]], ranks: int, stages: int) -> Op | None:
+    """The message of a pass in RECEIVES or SENDS, if there is a stage at its other end."""
+    if op.kind not in table:
+        return None
+    kind, away = table[op.kind]
+    other = op.stage + away
+    return Op(kind, op.micro, op.stage, other % ranks) if 0 <= other < stages else None
+
+
+def _with_update(ops: list[Op]) -> Iterator[Op]:
+    """REDUCE before gradients become final: those of the stage that is completed first.
+
+    All losses of the rank are known by then: backward passes end in its last stage first.
+    """
+    final = {op.stage: k for k, op in enumerate(ops) if op.kind in (Kind.B, Kind.W)}
+    first = min(final.values())
+    yield from ops[:first]
+    yield Op(Kind.REDUCE)
+    yield from ops[first:]
+    yield Op(Kind.UPDATE)
+
+
+def _with_each_update(ops: list[Op]) -> Iterator[Op]:
+    """An UPDATE for each micro-batch, once the gradient of the input is on its way."""
+    for op in ops:
+        yield op
+        if op.kind is (Kind.SEND_B if op.stage else Kind.B):
+            yield Op(Kind.UPDATE, op.micro, op.stage)
+
+
+def _with_recompute(ops: list[Op]) -> Iterator[Op]:
+    """RECOMPUTE right before each backward pass, unless its F is the computation just before it."""
+    before = None
+    for op in ops:
+        if op.kind in (Kind.B, Kind.I) and before != op._replace(kind=Kind.F):
+            yield op._replace(kind=Kind.RECOMPUTE)
+        yield op
+        if op.kind in COMPUTE:
+            before = op

@@ -1,0 +1,208 @@
+"""Schedules of a pipeline: which rank computes what, and in which order.
+
+    1f1b, 4 ranks, 4 micro-batches    rank 0   F0 F1 F2 F3 B0 B1 B2 B3
+                                      rank 1   F0 F1 F2 B0 F3 B1 B2 B3
+                                      rank 2   F0 F1 B0 F2 B1 F3 B2 B3
+                                      rank 3   F0 B0 F1 B1 F2 B2 F3 B3
+
+p ranks, m micro-batches and v stages a rank: stage s of p*v is on rank s % p. Generators know
+computation only, `lowering.py` adds messages and updates, `proof.py` proves the programs.
+"""
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import NamedTuple, TypeAlias
+
+from nnmpi.schedules.op import Kind, Op
+
+Compute: TypeAlias = Callable[[int, int, int], list[list[Op]]]
+"""From p, m and v to the computation of each rank."""
+
+
+def naive(p: int, m: int, v: int = 1) -> list[list[Op]]:
+    """Each micro-batch goes through all stages and back before the next one starts."""
+    return [[Op(k, i, r) for i in range(m) for k in (Kind.F, Kind.B)] for r in range(p)]
+
+
+def gpipe(p: int, m: int, v: int = 1) -> list[list[Op]]:
+    """All forward passes, then all backward passes, the last micro-batch first.
+
+    The last one is then still in memory where activations are recomputed (GPipe, 2019).
+    """
+    there = [(Kind.F, i) for i in range(m)]
+    back = [(Kind.B, i) for i in reversed(range(m))]
+    return [[Op(k, i, r) for k, i in there + back] for r in range(p)]
+
+
+def one_f_one_b(p: int, m: int, v: int = 1) -> list[list[Op]]:
+    """Stage s starts with p-1-s forward passes, then one forward and one backward in turn.
+
+    No stage starts a micro-batch more than it takes to be busy (PipeDream-flush, 2021).
+    """
+
+    def rank(r: int) -> list[Op]:
+        micro_batches = [(i, r) for i in range(m)]
+        return _in_turn(micro_batches, micro_batches, ahead=p - 1 - r)
+
+    return [rank(r) for r in range(p)]
+
+
+def interleaved(p: int, m: int, v: int) -> list[list[Op]]:
+    """1F1B over v stages a rank, in groups of p micro-batches (Megatron-LM, 2021).
+
+    A rank runs a group through its first stage, then through its second, and so on; backwards in
+    the same way from its last stage. It is generated for whole groups; what belongs to
+    micro-batches that do not exist is left out.
+    """
+    groups = [range(g, g + p) for g in range(0, m, p)]
+
+    def rank(r: int) -> list[Op]:
+        stages = range(r, p * v, p)
+        there = [(i, s) for group in groups for s in stages for i in group]
+        back = [(i, s) for group in groups for s in reversed(stages) for i in group]
+        ops = _in_turn(there, back, ahead=2 * (p - 1 - r) + (v - 1) * p)
+        return [op for op in ops if op.micro < m]
+
+    return [rank(r) for r in range(p)]
+
+
+def zb_h1(p: int, m: int, v: int = 1) -> list[list[Op]]:
+    """1F1B with its backward passes cut in two: I in place of B, W of stage s after s more Is.
+
+    I is what the stage before waits for; W fills idle time (zero bubble, 2024). Stage 0 needs no
+    gradient of its input: its I takes no time.
+    """
+    return [_split(ops, delay=r) for r, ops in enumerate(one_f_one_b(p, m))]
+
+
+def _in_turn(there: list[tuple[int, int]], back: list[tuple[int, int]], ahead: int) -> list[Op]:
+    """Forward passes (micro, stage), `ahead` of them first, and backward passes in turn."""
+    forward = [Op(Kind.F, *at) for at in there]
+    ops = forward[:ahead]
+    for k, at in enumerate(back):
+        ops += forward[ahead + k : ahead + k + 1]
+        ops.append(Op(Kind.B, *at))
+    return ops
+
+
+def _split(ops: list[Op], delay: int) -> list[Op]:
+    """I in place of each B, and its W `delay` backward passes later."""
+    out: list[Op] = []
+    owed: list[Op] = []
+    for op in ops:
+        if op.kind is not Kind.B:
+            out.append(op)
+            continue
+        out.append(op._replace(kind=Kind.I))
+        owed.append(op._replace(kind=Kind.W))
+        if len(owed) > delay:
+            out.append(owed.pop(0))
+    return out + owed
+
+
+class Schedule(NamedTuple):
+    """A schedule, and what the literature says of it.
+
+    bubble(p, m, v)   idle time over the time of computation, where F, I and W cost the same, B is
+                      I + W, and messages cost nothing; None: there is no formula for these numbers
+    live(p, m, v)     how many micro-batches each rank holds at most, counted for each of its stages
+                      from F to B, or to W
+    """
+
+    about: str
+    compute: Compute
+    bubble: Callable[[int, int, int], Fraction | None]
+    live: Callable[[int, int, int], list[int]]
+    formula: str  # of the bubble, as on paper
+    holds: str = ""  # where it does
+    virtual: bool = False  # may have several stages a rank
+    update_each: bool = False  # parameters are updated after each micro-batch, not each step
+
+    def check(self, p: int, m: int, v: int) -> None:
+        """Raises ValueError for numbers that make no pipeline."""
+        for name, value in (("stages", p), ("micro-batches", m), ("virtual stages", v)):
+            if value < 1:
+                raise ValueError(f"a pipeline needs at least 1 of {name}, got {value}")
+        if v > 1 and not self.virtual:
+            raise ValueError(
+                f"this schedule ({self.about}) has one stage a rank, got {v} virtual stages: "
+                "leave them out or take the schedule interleaved"
+            )
+
+
+def _one_in_flight(p: int, m: int, v: int) -> list[int]:
+    return [1] * p
+
+
+def _all_in_flight(p: int, m: int, v: int) -> list[int]:
+    return [m] * p
+
+
+def _as_deep_as_the_rest(p: int, m: int, v: int) -> list[int]:
+    return [min(p - r, m) for r in range(p)]
+
+
+def _as_deep_as_all(p: int, m: int, v: int) -> list[int]:
+    return [min(p, m)] * p
+
+
+def _live_interleaved(p: int, m: int, v: int) -> list[int]:
+    """The first 2(p-1-r) + (v-1)p + 1 forward passes, less those of absent micro-batches."""
+
+    def rank(r: int) -> int:
+        passes = 2 * (p - 1 - r) + (v - 1) * p + 1
+        whole = min(passes, m // p * p * v)  # of groups of p micro-batches
+        stages, rest = divmod(passes - whole, p)
+        return whole + min(stages * (m % p) + min(rest, m % p), v * (m % p))
+
+    return [rank(r) for r in range(p)]
+
+
+SCHEDULES: dict[str, Schedule] = {
+    "naive": Schedule(
+        about="one micro-batch at a time",
+        compute=naive,
+        bubble=lambda p, m, v: Fraction(p - 1),
+        live=_one_in_flight,
+        formula="p-1",
+    ),
+    "gpipe": Schedule(
+        about="all forward passes, then all backward passes",
+        compute=gpipe,
+        bubble=lambda p, m, v: Fraction(p - 1, m),
+        live=_all_in_flight,
+        formula="(p-1)/m",
+    ),
+    "1f1b": Schedule(
+        about="one forward, one backward: as fast as gpipe, in less memory",
+        compute=one_f_one_b,
+        bubble=lambda p, m, v: Fraction(p - 1, m),
+        live=_as_deep_as_the_rest,
+        formula="(p-1)/m",
+    ),
+    "interleaved": Schedule(
+        about="1f1b over several smaller stages a rank: less idle time, more messages",
+        compute=interleaved,
+        bubble=lambda p, m, v: Fraction(p - 1, v * m) if m % p == 0 else None,
+        live=_live_interleaved,
+        formula="(p-1)/(V m)",
+        holds="where p divides m",
+        virtual=True,
+    ),
+    "zb-h1": Schedule(
+        about="1f1b with gradients of weights computed where a rank would be idle",
+        compute=zb_h1,
+        bubble=lambda p, m, v: Fraction(p - 1, 3 * m) if m >= p else None,
+        live=_as_deep_as_all,
+        formula="(p-1)/(3m)",
+        holds="where m >= p",
+    ),
+    "pipedream": Schedule(
+        about="1f1b without a flush: each micro-batch is a step, on weights that are older",
+        compute=one_f_one_b,
+        bubble=lambda p, m, v: Fraction(p - 1, m),
+        live=_as_deep_as_the_rest,
+        formula="(p-1)/m",
+        update_each=True,
+    ),
+}
