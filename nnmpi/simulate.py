@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from nnmpi import cli
 from nnmpi.collectives.price import Network
 from nnmpi.collectives.verify import PlanError
-from nnmpi.sim import collective, show
+from nnmpi.sim import collective, pipeline_command, show, trace_command
 from nnmpi.sim.collective import OPERATIONS, Outcome
 from nnmpi.sim.draw import LEGEND, draw
 
@@ -76,6 +76,12 @@ def parser() -> argparse.ArgumentParser:
     output.add_argument("--draw", action="store_true", help="show the rounds of one algorithm")
     output.add_argument("--json", action="store_true", help="print JSON")
     c.set_defaults(run=run_collective)
+    pipeline = kinds.add_parser("pipeline", help="schedules of a pipeline", allow_abbrev=False)
+    pipeline_command.add_options(pipeline)
+    pipeline.set_defaults(run=pipeline_command.run)
+    trace = kinds.add_parser("trace", help="steps of a real run", allow_abbrev=False)
+    trace_command.add_options(trace)
+    trace.set_defaults(run=trace_command.run)
     return p
 
 
@@ -132,6 +138,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = options.run(options)
     except ValueError as error:
         return fail(error, 2)
+    except OSError as error:
+        return fail(f"cannot write {error.filename}: {error.strerror}", 1)
     except MemoryError as error:
         return fail(f"out of memory: {error}; take fewer ranks", 2)
     except KeyboardInterrupt:

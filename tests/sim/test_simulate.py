@@ -387,7 +387,7 @@ def test_a_full_disk_is_reported() -> None:
 
 
 def test_the_simulator_imports_plans_and_nothing_else() -> None:
-    rooms = {"nnmpi.collectives", "nnmpi.sim"}
+    rooms = {"nnmpi.collectives", "nnmpi.schedules", "nnmpi.sim"}
     files = [ROOT / "nnmpi" / "simulate.py", *(ROOT / "nnmpi" / "sim").glob("*.py")]
     assert len(files) > 4
     for path in files:

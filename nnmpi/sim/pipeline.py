@@ -1,0 +1,159 @@
+"""The simulation of a pipeline: the programs that ranks run, with a clock for each rank.
+
+A forward pass takes `forward` of its stage, a backward pass `backward`, or `input_gradient` (I) and
+`weight_gradient` (W). A message takes `send` and occupies neither rank; between two stages of one
+rank it takes no time. The unit of time is the caller's.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+from nnmpi.schedules import Kind, Op, ScheduleError, boundary, peak_live
+from nnmpi.sim.timeline import Span, Timeline
+
+Message: TypeAlias = tuple[bool, int, int]  # forward or not, boundary, micro-batch
+
+
+class StageTimes(NamedTuple):
+    """How long a stage takes for one micro-batch."""
+
+    forward: float = 1
+    backward: float = 2
+    input_gradient: float = 1
+    weight_gradient: float = 1
+
+
+class Costs(NamedTuple):
+    """How long everything takes; `stages` has an entry for each stage of the whole pipeline."""
+
+    stages: Sequence[StageTimes]
+    send: float = 0
+    update: float = 0
+
+    @classmethod
+    def uniform(
+        cls, p: int, v: int = 1, forward: float = 1, backward: float = 2, send: float = 0
+    ) -> "Costs":
+        """All stages alike: forward and backward are of a rank, which has v of them."""
+        half = backward / 2 / v
+        return cls([StageTimes(forward / v, backward / v, half, half)] * (p * v), send)
+
+    def empty_first_input_gradient(self) -> "Costs":
+        """Without I of stage 0: nothing comes before it that needs the gradient of its input."""
+        first, *others = self.stages
+        first = first._replace(backward=first.weight_gradient, input_gradient=0)
+        return self._replace(stages=[first, *others])
+
+    def of(self, op: Op) -> float:
+        """How long an op occupies its rank."""
+        cost = TIMES.get(op.kind)
+        return cost(self.stages[op.stage]) if cost else self.update * (op.kind is Kind.UPDATE)
+
+
+TIMES: dict[Kind, Callable[[StageTimes], float]] = {
+    Kind.F: lambda stage: stage.forward,
+    Kind.RECOMPUTE: lambda stage: stage.forward,
+    Kind.B: lambda stage: stage.backward,
+    Kind.I: lambda stage: stage.input_gradient,
+    Kind.W: lambda stage: stage.weight_gradient,
+}
+
+
+class Simulation(NamedTuple):
+    """What ranks did, and when."""
+
+    timeline: Timeline
+    makespan: float
+    busy: list[float]  # of each rank: the time of its ops
+    live: list[int]  # of each rank: the most micro-batches held, counted for each of its stages
+    memory: list[float]  # of each rank: the most activations held
+
+    @property
+    def bubble(self) -> float:
+        """Idle time over the time of computation, of all ranks."""
+        busy = sum(self.busy)
+        return (len(self.busy) * self.makespan - busy) / busy if busy else 0
+
+
+def simulate(
+    programs: Sequence[Sequence[Op]],
+    costs: Costs,
+    activation: Sequence[float] | None = None,
+    title: str = "",
+    inputs: Sequence[float] | None = None,
+) -> Simulation:
+    """Run the programs of all ranks; raises ScheduleError if they deadlock.
+
+    activation   what each stage keeps of a micro-batch until its backward pass; if it is not given,
+                 all stages of a rank keep 1 together.
+    inputs       what of it is the input of the stage: all that is kept until a forward pass that
+                 runs again; if it is not given, 0
+    """
+    spans = tuple(_run(programs, costs))
+    ranks, stages = len(programs), len(costs.stages)
+    sizes = [ranks / stages] * stages if activation is None else activation
+    busy: list[float] = [0] * ranks
+    for span in spans:
+        busy[span.rank] += span.end - span.start
+    return Simulation(
+        timeline=Timeline(spans, ranks, title),
+        makespan=max((span.end for span in spans), default=0),
+        busy=busy,
+        live=[peak_live(ops) for ops in programs],
+        memory=[_peak_memory(ops, sizes, inputs or [0] * stages) for ops in programs],
+    )
+
+
+def _run(programs: Sequence[Sequence[Op]], costs: Costs) -> Iterator[Span]:
+    """What ranks compute, each op as early as the program and messages let it."""
+    last = len(costs.stages) - 1
+    clocks: list[float] = [0] * len(programs)
+    arrivals: dict[Message, float] = {}
+    left = [list(reversed(ops)) for ops in programs]
+    moved = True
+    while moved:
+        moved = False
+        for r, ops in enumerate(left):
+            while ops:
+                op = ops[-1]
+                message = _awaited(op, last)
+                if message and message not in arrivals:
+                    break
+                ops.pop()
+                moved = True
+                start = max(clocks[r], arrivals[message]) if message else clocks[r]
+                end = start + costs.of(op)
+                if end > start or op.kind is Kind.UPDATE:
+                    yield Span(r, op.kind.value, op.micro, op.stage, start, end)
+                clocks[r] = max(clocks[r], end)
+                if op.kind in (Kind.SEND_F, Kind.SEND_B):
+                    arrival = clocks[r] + (costs.send if op.peer != r else 0)
+                    arrivals[op.kind is Kind.SEND_F, boundary(op), op.micro] = arrival
+    for r, ops in enumerate(left):
+        if ops:
+            raise ScheduleError(f"deadlock: rank {r} cannot run {ops[-1]} of stage {ops[-1].stage}")
+
+
+def _awaited(op: Op, last: int) -> Message | None:
+    """The message that an op cannot run without."""
+    if op.kind is Kind.F and op.stage > 0:
+        return True, op.stage - 1, op.micro
+    if op.kind in (Kind.B, Kind.I) and op.stage < last:
+        return False, op.stage, op.micro
+    return None
+
+
+def _peak_memory(ops: Sequence[Op], activation: Sequence[float], inputs: Sequence[float]) -> float:
+    """The most activations held: from F to B or W, before a RECOMPUTE only the input."""
+    again = {(op.micro, op.stage) for op in ops if op.kind is Kind.RECOMPUTE}
+    held = most = 0.0
+    for op in ops:
+        if op.kind is Kind.F:
+            kept = inputs if (op.micro, op.stage) in again else activation
+            held += kept[op.stage]
+        elif op.kind is Kind.RECOMPUTE:
+            held += activation[op.stage] - inputs[op.stage]
+        elif op.kind in (Kind.B, Kind.W):
+            held -= activation[op.stage]
+        most = max(most, held)
+    return most

@@ -1,0 +1,127 @@
+"""Timelines as a picture: one row a rank, a box for each span, all on one scale of time."""
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from math import floor, log10
+
+from nnmpi.sim.timeline import Span, Timeline, kinds, shortest, style
+
+ROW, GAP, MARGIN, HEADING = 30, 6, 84, 38  # in pixels
+WIDTHS = (900, 2400)  # of the plot, least and most
+LINE = 3  # the width of what takes no time
+BOX = 20  # a short span, if there is room
+INK, QUIET, PAPER, IDLE = "#1f2430", "#667085", "#ffffff", "#eef0f3"
+FONT = "font-family=\"Helvetica, Arial, 'DejaVu Sans', sans-serif\""
+
+
+def svg(timelines: Sequence[Timeline], title: str = "", until: float | None = None) -> str:
+    """An SVG document of timelines one below the other, with a time axis and a legend.
+
+    Later stages of a rank are darker. Time without a span is idle and has the colour of the row.
+    What comes after `until` is cut off, so that one slow timeline does not squeeze the others.
+    """
+    end = until or max(timeline.end for timeline in timelines) or 1
+    plot = min(max(end / shortest(timelines) * BOX, WIDTHS[0]), WIDTHS[1])
+    scale, y, parts = plot / end, 16.0, []
+    if title:
+        parts.append(_text(16, y + 16, title, 20, weight="bold"))
+        y += 36
+    for timeline in timelines:
+        parts += _timeline(timeline, y, scale, end)
+        y += (HEADING if timeline.title else 0) + timeline.ranks * (ROW + GAP) + 12
+    parts += _axis(y, end, scale, timelines[0].unit)
+    y += 52
+    parts += _legend(y, timelines)
+    width, height = MARGIN + plot + 24, y + 24
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" '
+        f'width="{width:g}" height="{height:g}" {FONT}>'
+    )
+    return "\n".join([head, _box(0, 0, width, height, PAPER), *parts, "</svg>\n"])
+
+
+def _timeline(timeline: Timeline, y: float, scale: float, end: float) -> Iterator[str]:
+    """The heading and rows of one timeline."""
+    if timeline.title:
+        yield _text(16, y + 24, timeline.title, 16, weight="bold")
+    if timeline.end > end:
+        text = f"goes on until {timeline.end:g} \u2192"
+        yield _text(MARGIN + end * scale, y + 24, text, 14, QUIET, "end")
+    y += HEADING if timeline.title else 0
+    for r in range(timeline.ranks):
+        top = y + r * (ROW + GAP)
+        yield _text(MARGIN - 10, top + ROW / 2, f"rank {r}", 14, anchor="end")
+        yield _box(MARGIN, top, min(timeline.end, end) * scale, ROW, IDLE)
+    for span in sorted(timeline.spans, key=lambda span: span.start == span.end):
+        if span.start < end or span.end <= end:
+            shown = span._replace(end=min(span.end, end))
+            top = y + span.rank * (ROW + GAP)
+            yield from _span(shown, span.stage // timeline.ranks, top, scale)
+
+
+def _span(span: Span, chunk: int, top: float, scale: float) -> Iterator[str]:
+    """A box with the number of the micro-batch, if it can be read; a line if it takes no time."""
+    x, width = MARGIN + span.start * scale, (span.end - span.start) * scale
+    if not width:
+        yield _box(x - LINE / 2, top, LINE, ROW, style(span.kind).colour)
+        return
+    label = str(span.micro) if span.micro >= 0 else ""
+    details = f"{style(span.kind).name} {label}, stage {span.stage}, {span.start:g} to {span.end:g}"
+    border = ' stroke="#ffffff" stroke-width="1"' if width > 4 else ""
+    shade = _darker(style(span.kind).colour, 0.82**chunk)
+    yield f"<g><title>{escape(details)}</title>{_box(x, top, width, ROW, shade, border)}"
+    size = min(14.0, (width - 3) / (0.6 * max(len(label), 1)))
+    if label and size >= 7:
+        yield _text(x + width / 2, top + ROW / 2, label, size, anchor="middle")
+    yield "</g>"
+
+
+def _axis(y: float, end: float, scale: float, unit: str) -> Iterator[str]:
+    """A line with ticks at round numbers."""
+    yield f'<path d="M{MARGIN} {y:g}h{end * scale:.2f}" stroke="{QUIET}"/>'
+    step = _round_step(90 / scale)
+    for k in range(floor(end / step + 1e-9) + 1):
+        x = MARGIN + k * step * scale
+        yield f'<path d="M{x:.2f} {y:g}v6" stroke="{QUIET}"/>'
+        yield _text(x, y + 15, f"{k * step:g}", 12, QUIET, "middle")
+    yield _text(MARGIN - 10, y + 15, f"time [{unit}]" if unit else "time", 12, QUIET, "end")
+
+
+def _round_step(least: float) -> float:
+    """The smallest of 1, 2, 5, 10, 20, ... that is not less."""
+    power = 10.0 ** floor(log10(least))
+    return next(power * n for n in (1, 2, 5, 10) if power * n >= least * (1 - 1e-9))
+
+
+def _legend(y: float, timelines: Sequence[Timeline]) -> Iterator[str]:
+    """A box and a name for each kind that occurs."""
+    x = float(MARGIN)
+    entries = [(style(kind).name, style(kind).colour) for kind in kinds(timelines)]
+    entries.append(("idle", IDLE))
+    if any(span.stage >= t.ranks for t in timelines for span in t.spans):
+        entries.append(("darker: a later stage of the rank", "#9096a1"))
+    for name, colour in entries:
+        yield _box(x, y - 9, 18, 18, colour, f' stroke="{QUIET}" stroke-width="0.5"')
+        yield _text(x + 25, y, name, 14)
+        x += 25 + 7.2 * len(name) + 26
+
+
+def _darker(colour: str, factor: float) -> str:
+    parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(part * factor):02x}" for part in parts)
+
+
+def _box(x: float, y: float, width: float, height: float, colour: str, more: str = "") -> str:
+    size = f'width="{width:.2f}" height="{height:g}"'
+    return f'<rect x="{x:.2f}" y="{y:g}" {size} fill="{colour}"{more}/>'
+
+
+def _text(
+    x: float, y: float, text: str, size: float, colour: str = INK, anchor: str = "start",
+    weight: str = "normal",
+) -> str:  # fmt: skip
+    """Text whose middle is at the height y."""
+    return (
+        f'<text x="{x:.2f}" y="{y + size * 0.36:.2f}" font-size="{size:.3g}" fill="{colour}" '
+        f'text-anchor="{anchor}" font-weight="{weight}">{escape(text)}</text>'
+    )

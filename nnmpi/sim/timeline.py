@@ -1,0 +1,138 @@
+"""What ranks did over time, simulated or measured: as values, and as text.
+
+    rank 0  F0 F1 ......B0--- F2 B1--- ...B2---
+    rank 1  ...F0 B0--- F1 B1--- F2 B2--- ...
+
+Kinds are open: those of ops (F, B, I, W, ...), and whatever a trace of a real run adds.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from statistics import median
+from typing import NamedTuple
+
+WIDTH = 120  # of a drawing as text, in columns
+IDLE = "."
+COMPUTE = ("F", "B", "I", "W")
+
+
+class Span(NamedTuple):
+    """One thing that a rank did, from start to end."""
+
+    rank: int
+    kind: str
+    micro: int  # micro-batch, -1: none
+    stage: int
+    start: float
+    end: float
+
+
+class Timeline(NamedTuple):
+    """Spans of several ranks on one clock, which starts at 0; later ones are drawn over others."""
+
+    spans: tuple[Span, ...]
+    ranks: int
+    title: str = ""
+    unit: str = ""  # of time: "ms"; nothing where only ratios matter
+
+    @property
+    def end(self) -> float:
+        """When the last span ends."""
+        return max((span.end for span in self.spans), default=0)
+
+
+class Style(NamedTuple):
+    """How a kind is drawn."""
+
+    name: str
+    letter: str  # as text; the micro-batch follows
+    colour: str  # as a picture
+
+
+KINDS = {
+    "F": Style("forward", "F", "#6ea0f0"),
+    "B": Style("backward", "B", "#58b57a"),
+    "I": Style("gradient of the input", "I", "#9bd6ae"),
+    "W": Style("gradient of the weights", "W", "#f3b54f"),
+    "RECOMPUTE": Style("forward again", "R", "#b3ccf8"),
+    "REDUCE": Style("sum of gradients", "G", "#b59ae0"),
+    "UPDATE": Style("update", "U", "#3b4252"),
+    "send": Style("send", "s", "#e58fb5"),
+    "receive": Style("receive", "r", "#f0b7cf"),
+    "communicate": Style("communication", "c", "#e58fb5"),
+    "wait": Style("wait", "~", "#f2dede"),
+}
+
+
+def style(kind: str) -> Style:
+    """Of any kind: others than those of the table are grey."""
+    return KINDS.get(kind, Style(kind, kind[:1] or "?", "#c4c8cf"))
+
+
+def kinds(timelines: Iterable[Timeline]) -> list[str]:
+    """The kinds that occur, in the order of the table."""
+    seen = {span.kind for timeline in timelines for span in timeline.spans}
+    return [k for k in KINDS if k in seen] + sorted(seen.difference(KINDS))
+
+
+def shortest(timelines: Iterable[Timeline]) -> float:
+    """How long the shortest kind of computation usually takes; drawings have room for that."""
+    durations = defaultdict(list)
+    for t in timelines:
+        for span in t.spans:
+            if span.end > span.start:
+                durations[t.title, span.kind].append(span.end - span.start)
+    compute = [d for (_, kind), d in durations.items() if kind in COMPUTE]
+    return min(map(median, compute or durations.values()), default=1)
+
+
+def draw(timelines: Sequence[Timeline], width: int = WIDTH) -> str:
+    """One row a rank, all timelines on one scale, and what the letters mean."""
+    margin = len(f"rank {max(t.ranks for t in timelines) - 1}  ")
+    scale = _scale(timelines, width - margin)
+    whole = shortest(timelines) * scale >= 1
+    timelines = [t._replace(spans=tuple(s for s in t.spans if s.end > s.start)) for t in timelines]
+    parts = []
+    for timeline in timelines:
+        rows = _rows(timeline, scale, _cell if whole else _fill)
+        text = [f"rank {r}".ljust(margin) + row.rstrip() for r, row in enumerate(rows)]
+        parts.append("\n".join([timeline.title, *text] if timeline.title else text))
+    legend = [_meaning(kind, whole) for kind in kinds(timelines)]
+    return "\n\n".join([*parts, "   ".join([*legend, f"{IDLE} idle"])])
+
+
+def _scale(timelines: Sequence[Timeline], columns: int) -> float:
+    """Columns for a unit of time: 1 to 4 for a short span, less if there is no room."""
+    least, end = shortest(timelines), max(timeline.end for timeline in timelines)
+    room = columns * least / end if end else 1
+    return min(int(room), 4) / least if room >= 1 else columns / end
+
+
+def _rows(timeline: Timeline, scale: float, cell: Callable[[Span, int], str]) -> list[str]:
+    """The characters of each rank."""
+    rows = [[IDLE] * round(timeline.end * scale) for _ in range(timeline.ranks)]
+    for span in timeline.spans:
+        a, b = round(span.start * scale), round(span.end * scale)
+        rows[span.rank][a:b] = cell(span, b - a)
+    return ["".join(row) for row in rows]
+
+
+def _cell(span: Span, width: int) -> str:
+    """`B12-- ` in six columns, `B2` in two, one character in one."""
+    if width < 2:
+        return _fill(span, width)
+    letter, number = style(span.kind).letter, str(span.micro) if span.micro >= 0 else ""
+    label = letter + number[-(width - 1) :]
+    gap = width > 2 and len(label) < width
+    return label.ljust(width - gap, "-") + " " * gap
+
+
+def _fill(span: Span, width: int) -> str:
+    """The last digit of the micro-batch for a forward pass, else the kind."""
+    letter = style(span.kind).letter
+    return (str(span.micro)[-1] if letter == "F" else letter.lower()) * width
+
+
+def _meaning(kind: str, whole: bool) -> str:
+    name, letter, _ = style(kind)
+    return f"{letter if whole else '0-9' if letter == 'F' else letter.lower()} {name}"

@@ -1,0 +1,161 @@
+"""Simulated pipelines: bubbles equal their formulas, memory, costs of stages and messages."""
+
+from fractions import Fraction
+from itertools import pairwise
+
+import pytest
+
+from nnmpi.schedules import SCHEDULES, Kind, Op, ScheduleError, lower, programs
+from nnmpi.sim.pipeline import Costs, Simulation, StageTimes, simulate
+
+RANKS, MICRO_BATCHES = range(1, 9), range(1, 33)
+CASES = [(name, v) for name, s in SCHEDULES.items() for v in ((1, 2, 3) if s.virtual else (1,))]
+EQUAL = StageTimes(1, 2, 1, 1)  # F = I = W, in integers: exact
+
+
+def run(name: str, p: int, m: int, v: int = 1, costs: Costs | None = None) -> Simulation:
+    return simulate(programs(SCHEDULES[name], p, m, v), costs or Costs([EQUAL] * (p * v)))
+
+
+def bubble(result: Simulation) -> Fraction:
+    busy = sum(result.busy)
+    return Fraction(len(result.busy) * result.makespan - busy, busy)
+
+
+# ---- formulas
+
+
+@pytest.mark.parametrize("p", RANKS)
+@pytest.mark.parametrize(("name", "v"), CASES)
+def test_the_bubble_equals_its_formula(name: str, v: int, p: int) -> None:
+    for m in MICRO_BATCHES:
+        formula = SCHEDULES[name].bubble(p, m, v)
+        if formula is not None:
+            assert bubble(run(name, p, m, v)) == formula, m
+
+
+def test_formulas_hold_where_the_literature_says_so() -> None:
+    sizes = [(p, m) for p in RANKS for m in MICRO_BATCHES]
+    for name, schedule in SCHEDULES.items():
+        holds = {(p, m) for p, m in sizes if schedule.bubble(p, m, 1) is not None}
+        where = {"interleaved": lambda p, m: m % p == 0, "zb-h1": lambda p, m: m >= p}
+        assert holds == {(p, m) for p, m in sizes if where.get(name, lambda p, m: True)(p, m)}
+    assert SCHEDULES["gpipe"].bubble(4, 8, 1) == SCHEDULES["1f1b"].bubble(4, 8, 1) == Fraction(3, 8)
+    assert SCHEDULES["interleaved"].bubble(4, 8, 2) == Fraction(3, 16)
+    assert SCHEDULES["zb-h1"].bubble(4, 8, 1) == Fraction(1, 8)
+    assert SCHEDULES["naive"].bubble(4, 8, 1) == 3
+
+
+def test_where_a_formula_does_not_hold_the_bubble_differs() -> None:
+    for p in RANKS[1:]:
+        for m in range(1, p):
+            assert bubble(run("zb-h1", p, m)) > Fraction(p - 1, 3 * m)
+            assert bubble(run("interleaved", p, m, 2)) > Fraction(p - 1, 2 * m)
+
+
+@pytest.mark.parametrize("p", RANKS)
+def test_naive_keeps_all_ranks_but_one_idle_at_any_time(p: int) -> None:
+    for m in (1, 2, 7):
+        result = run("naive", p, m)
+        spans = [s for s in sorted(result.timeline.spans, key=lambda s: s.start) if s.end > s.start]
+        assert all(a.end == b.start for a, b in pairwise(spans))
+        assert (spans[0].start, spans[-1].end) == (0, result.makespan)
+
+
+@pytest.mark.parametrize("p", RANKS)
+def test_with_an_empty_first_input_gradient_zb_h1_takes_as_long(p: int) -> None:
+    """Rank 0 computes 2 units of 3 and idles more; 1F1B gains one unit only."""
+    costs = Costs([EQUAL] * p).empty_first_input_gradient()
+    for m in (p, p + 1, 2 * p, 32):
+        zb, plain = run("zb-h1", p, m, 1, costs), run("1f1b", p, m, 1, costs)
+        if p > 1:
+            assert zb.makespan == 3 * m + p - 1
+            assert plain.makespan == 3 * (m + p - 1) - 1
+        assert zb.busy[0] == plain.busy[0] == 2 * m
+
+
+@pytest.mark.parametrize("m", [1, 2, 4, 16])
+def test_recompute_costs_what_except_last_checkpointing_costs(m: int) -> None:
+    """3 / (3 + (m-1)/m) of the speed on one rank."""
+    again = simulate(programs(SCHEDULES["gpipe"], 1, m, recompute=True), Costs([EQUAL]))
+    assert Fraction(3 * m, again.makespan) == 3 / (3 + Fraction(m - 1, m))
+
+
+# ---- costs
+
+
+def test_the_slowest_stage_sets_the_pace() -> None:
+    costs = Costs([StageTimes(1, 2), StageTimes(3, 6), StageTimes(1, 2)])
+    result = run("1f1b", 3, 10, 1, costs)
+    assert result.busy == [30, 90, 30]
+    assert result.makespan == 1 + 90 + 2  # the first stage starts, and ends
+    assert result.bubble == pytest.approx((3 * 93 - 150) / 150)
+
+
+def test_messages_take_time_and_occupy_nobody() -> None:
+    costs = Costs([EQUAL] * 2, send=5)
+    result = run("gpipe", 2, 1, 1, costs)
+    assert result.makespan == 1 + 5 + 1 + 2 + 5 + 2
+    assert result.busy == [3, 3]
+    apart = run("gpipe", 2, 4, 1, costs)
+    assert apart.makespan == result.makespan + 3 * 3  # several at once
+
+
+def test_a_message_of_a_rank_to_itself_takes_no_time() -> None:
+    assert run("interleaved", 1, 3, 2, Costs([EQUAL] * 2, send=5)).makespan == 3 * 2 * 3
+
+
+def test_updates_take_time_where_they_have_one() -> None:
+    assert run("1f1b", 1, 4, 1, Costs([EQUAL], update=0.5)).makespan == 12.5
+    assert run("pipedream", 1, 4, 1, Costs([EQUAL], update=0.5)).makespan == 14
+
+
+def test_uniform_costs_are_of_a_rank() -> None:
+    costs = Costs.uniform(2, 4, forward=2, backward=4, send=1)
+    assert costs == Costs([StageTimes(0.5, 1, 0.5, 0.5)] * 8, send=1)
+
+
+# ---- memory
+
+
+@pytest.mark.parametrize(("name", "memory"), [
+    ("naive", [1, 1, 1, 1]),
+    ("gpipe", [8, 8, 8, 8]),
+    ("1f1b", [4, 3, 2, 1]),
+    ("interleaved", [5.5, 4.5, 3.5, 2.5]),
+    ("zb-h1", [4, 4, 4, 4]),
+    ("pipedream", [4, 3, 2, 1]),
+])  # fmt: skip
+def test_memory_in_units_of_the_activations_of_a_rank(name: str, memory: list[float]) -> None:
+    assert run(name, 4, 8, 2 if SCHEDULES[name].virtual else 1).memory == memory
+
+
+def test_memory_of_stages_that_differ() -> None:
+    ops = programs(SCHEDULES["interleaved"], 1, 2, 2)
+    order = [op for op in ops[0] if op.kind in (Kind.F, Kind.B)]
+    assert [f"{op}/{op.stage}" for op in order[:4]] == ["F0/0", "F0/1", "B0/1", "F1/0"]
+    for activation, most in (([100, 1], 200), ([1, 100], 101)):
+        result = simulate(ops, Costs([EQUAL] * 2), activation)
+        assert (result.memory, result.live) == ([most], [2])
+
+
+def test_recompute_keeps_one_micro_batch_in_full() -> None:
+    result = simulate(programs(SCHEDULES["gpipe"], 2, 8, recompute=True), Costs.uniform(2))
+    assert (result.memory, result.live) == ([1, 1], [8, 8])
+
+
+def test_recompute_keeps_the_inputs_of_all_micro_batches() -> None:
+    ops = programs(SCHEDULES["gpipe"], 2, 8, recompute=True)
+    result = simulate(ops, Costs.uniform(2), [1, 2], inputs=[0.25, 0.5])
+    assert result.memory == [1 + 7 * 0.25, 2 + 7 * 0.5]
+
+
+# ---- what cannot be
+
+
+def test_a_deadlock_is_an_error() -> None:
+    compute = SCHEDULES["1f1b"].compute(2, 2, 1)
+    compute[0] = [Op(Kind.F, 0), Op(Kind.B, 0), Op(Kind.F, 1), Op(Kind.B, 1)]
+    compute[1] = [Op(k, i, 1) for k in (Kind.F, Kind.B) for i in (0, 1)]
+    with pytest.raises(ScheduleError, match="deadlock: rank 0 cannot run B0 of stage 0"):
+        simulate(lower(compute), Costs.uniform(2))

@@ -1,0 +1,132 @@
+"""The command nnmpi.simulate pipeline: its output, and what it refuses."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from commands import Completed
+
+from nnmpi import simulate
+from nnmpi.schedules import SCHEDULES
+
+SIZE = "--stages 4 --micro-batches 8"
+
+
+@pytest.fixture
+def simulator(capsys: pytest.CaptureFixture[str]) -> Any:
+    def run(text: str) -> Completed:
+        status = simulate.main(["pipeline", *shlex.split(text)])
+        return Completed(status, *capsys.readouterr())
+
+    return run
+
+
+def test_the_report_of_1f1b(simulator: Any) -> None:
+    result = simulator("--schedule 1f1b --stages 2 --micro-batches 3 --send 0.5")
+    assert (result.status, result.err) == (0, "")
+    assert result.out == (
+        "1f1b: 2 ranks, 3 micro-batches\n"
+        "forward 1, backward 2, send 0.5\n"
+        "time      14\n"
+        "bubble    0.5556 of the time of computation\n"
+        "formula   (p-1)/m = 0.3333\n"
+        "\n"
+        "rank  busy  idle  micro-batches held  activations held\n"
+        "0        9     5                   2                 2\n"
+        "1        9     5                   1                 1\n"
+        "\n"
+        "rank 0  F0- F1- ............B0----- F2- B1----- ........B2-----\n"
+        "rank 1  ......F0- B0----- F1- B1----- ....F2- B2----- ..........\n"
+        "\n"
+        "F forward   B backward   . idle\n"
+    )
+
+
+def test_backward_is_halved_and_stages_are_a_part_of_a_rank(simulator: Any) -> None:
+    size = "--stages 1 --micro-batches 2 --forward 3 --backward 8 --json"
+    zb = json.loads(simulator(f"--schedule zb-h1 {size}").out)
+    three = json.loads(simulator(f"--schedule interleaved --virtual-stages 3 {size}").out)
+    assert zb["time"] == 22
+    assert three["time"] == pytest.approx(22)
+    assert three["virtual_stages"] == 3
+
+
+def test_where_a_formula_does_not_hold_its_condition_is_told(simulator: Any) -> None:
+    out = simulator("--schedule interleaved --stages 4 --micro-batches 6").out
+    assert "interleaved, 2 stages a rank: 4 ranks, 6 micro-batches\n" in out
+    assert "formula   (p-1)/(V m) holds where p divides m\n" in out
+    assert "(p-1)/(3m) holds where m >= p" in simulator(
+        "--schedule zb-h1 --stages 4 --micro-batches 2"
+    ).out  # fmt: skip
+
+
+def test_all_schedules_side_by_side(simulator: Any) -> None:
+    lines = simulator(f"--compare {SIZE}").out.splitlines()
+    assert lines[0] == "pipelines: 4 ranks, 8 micro-batches"
+    assert [line.split()[0].strip(",") for line in lines[3:]] == list(SCHEDULES)
+    figures = {line.split()[0].strip(","): line.split()[-6:] for line in lines[3:]}
+    assert figures["naive"] == ["96", "3", "3", "p-1", "1", "1"]
+    assert figures["zb-h1"] == ["27", "0.125", "0.125", "(p-1)/(3m)", "4", "4"]
+    assert figures["interleaved"][-2:] == ["11", "5.5"]
+
+
+def test_json_has_one_object_or_a_list(simulator: Any) -> None:
+    one = json.loads(simulator(f"--schedule gpipe {SIZE} --recompute --json").out)
+    assert (one["schedule"], one["ranks"], one["micro_batches"]) == ("gpipe", 4, 8)
+    assert one["activations_held"] == [1.0] * 4
+    assert one["formula"] == {"formula": "(p-1)/m", "bubble": 0.375}
+    rows = json.loads(simulator(f"--compare {SIZE} --json").out)
+    assert [row["schedule"] for row in rows] == list(SCHEDULES)
+    assert all(row["bubble"] == pytest.approx(row["formula"]["bubble"]) for row in rows)
+
+
+def test_pictures(simulator: Any, tmp_path: Path) -> None:
+    file = tmp_path / "a.svg"
+    assert simulator(f"--schedule 1f1b {SIZE} --svg {file}").status == 0
+    assert len(ElementTree.parse(file).findall("{http://www.w3.org/2000/svg}g")) == 4 * 8 * 2
+    assert simulator(f"--compare {SIZE} --svg {file}").status == 0
+    text = file.read_text(encoding="utf-8")
+    assert [name for name in SCHEDULES if f">{name}" not in text] == []
+    assert "goes on until 96" in text
+
+
+WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
+    "neither": (SIZE, ("--schedule and --compare",)),
+    "both": (f"{SIZE} --schedule 1f1b --compare", ("--schedule and --compare",)),
+    "unknown": (f"{SIZE} --schedule 2f2b", ("'2f2b'", "zb-h1")),
+    "no stages": ("--schedule 1f1b --micro-batches 2", ("required", "--stages")),
+    "no micro-batches": ("--schedule 1f1b --stages 2", ("required", "--micro-batches")),
+    "0 stages": ("--compare --stages 0 --micro-batches 2", ("stages, got 0",)),
+    "0 micro-batches": ("--compare --stages 2 --micro-batches 0", ("micro-batches, got 0",)),
+    "0 virtual": (f"--compare {SIZE} --virtual-stages 0", ("virtual stages, got 0",)),
+    "too many": ("--compare --stages 1000 --micro-batches 101", ("101000", "more than 100000")),
+    "virtual": (f"--schedule gpipe {SIZE} --virtual-stages 2", ("got 2 virtual", "interleaved")),
+    "forward": (f"--compare {SIZE} --forward=-1", ("forward -1.0", "from 0")),
+    "backward": (f"--compare {SIZE} --backward nan", ("backward nan", "from 0")),
+    "send": (f"--compare {SIZE} --send inf", ("send inf", "to 1e+30")),
+    "no time": (f"--compare {SIZE} --forward 0 --backward 0", ("both 0",)),
+    "words": (f"--compare {SIZE} --send slow", ("--send", "'slow'")),
+    "half a stage": ("--compare --stages 1.5 --micro-batches 2", ("--stages", "'1.5'")),
+}
+
+
+@pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
+def test_unusable_arguments_give_one_line(
+    simulator: Any, case: tuple[str, tuple[str, ...]]
+) -> None:
+    text, words = case
+    result = simulator(text)
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith("nnmpi.simulate: ")
+    assert len(result.err.splitlines()) == 1
+    assert [word for word in words if word not in result.err] == [], result.err
+
+
+def test_a_picture_that_cannot_be_written(simulator: Any, tmp_path: Path) -> None:
+    file = tmp_path / "none" / "a.svg"
+    result = simulator(f"--compare {SIZE} --svg {file}")
+    line = f"nnmpi.simulate: cannot write {file}: No such file or directory\n"
+    assert result == Completed(1, "", line)
