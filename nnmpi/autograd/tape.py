@@ -121,7 +121,7 @@ def backward(
     if until is None or path is None:
         _walk(visits, {root: seed}, on_leaf, retain_graph)
         return None
-    rest = _walk_path(visits, {root: seed.copy()}, until, path, retain_graph)
+    rest = _walk_path(visits, {root: seed.copy(order="K")}, until, path, retain_graph)
     if until.node is None and on_leaf is not None:
         on_leaf(until)
     return rest

@@ -86,7 +86,9 @@ def conv2d(x: Array, w: Array, b: Array | None, f: Shape) -> Result:
     chunks = [slice(i, min(i + chunk, N)) for i in range(0, N, chunk)]
     rows = epilogue.rows(b, f.relu, v // p, y)
     masks = []
+    progress = progress_hook.get()
     for s in chunks:
+        progress()
         masks.append(_epilogue(method.forward(s), y[s], rows, f.pool, method.covers))
         if not f.keep:
             method.kept.clear()

@@ -1,7 +1,8 @@
 """A function that long computations call now and then, so that messages progress meanwhile.
 
-MPI moves no messages while a rank computes. Whoever has some in flight sets `progress_hook`;
-backward passes call it between nodes and between the chunks of a kernel, every few milliseconds.
+MPI moves no messages while a rank computes. Whoever has some in flight sets `progress_hook`. It is
+called between the layers of a Sequential, and in backward passes between nodes and between the
+chunks of a kernel: every few milliseconds.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ progress_hook: ContextVar[Callable[[], object]] = ContextVar(
 
 @contextmanager
 def set_progress_hook(f: Callable[[], object]) -> Iterator[None]:
-    """Within it, backward passes call f between chunks of work."""
+    """Within it, computations call f between chunks of work."""
     token = progress_hook.set(f)
     try:
         yield

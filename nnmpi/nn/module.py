@@ -283,10 +283,14 @@ class Module:
         on = on or (CPU if first is None else backend.of(first))
         if parameters:
             FlatStore(parameters, dtype, on)
+        self.convert_buffers(dtype, on)
+        return self
+
+    def convert_buffers(self, dtype: Any, on: Backend) -> None:
+        """Convert buffers to a type, unless they hold integers, and move them to a backend."""
         for _, m, name in self._entries("_buffers"):
             old = getattr(m, name)
             object.__setattr__(m, name, on.asarray(old, dtype if old.dtype.kind == "f" else None))
-        return self
 
     # ---- saving
 

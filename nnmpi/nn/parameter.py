@@ -193,6 +193,11 @@ class Parameter(Tensor):
         array = on.asarray(np.asarray(memory, dtype, order="C"))
         self.move(SingleStore(array.transpose(inverse(self.layout))), 0)
 
+    def discard(self) -> None:
+        """Give back the memory of values that were drawn: they are drawn again when needed."""
+        assert self.init is not None
+        self.store, self.seed, self.has_grad = None, None, False
+
     @property
     def data(self) -> Array:
         """Its values, in the memory of its store."""

@@ -1,10 +1,11 @@
 """ModuleList, and Sequential, which runs some neighbouring layers as one op."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 from nnmpi.autograd import Tensor
+from nnmpi.kernels.progress_hook import progress_hook
 from nnmpi.nn.activations import ReLU
 from nnmpi.nn.layers import Conv2d, Linear, MaxPool2d
 from nnmpi.nn.module import Module
@@ -61,7 +62,7 @@ class ModuleList(_Numbered):
 class Sequential(_Numbered):
     """Layers one after the other.
 
-    Some neighbours run as one op (`_fuse`), with the values and gradients of the
+    Some neighbours run as one op (`FUSED`), with the values and gradients of the
     separate layers.
     """
 
@@ -84,38 +85,62 @@ class Sequential(_Numbered):
     def forward(self, x: Tensor) -> Tensor:
         if self._steps is None:
             object.__setattr__(self, "_steps", list(_fuse(list(self))))
+        progress = progress_hook.get()
         for step in self._steps or ():
             x = step(x)
+            progress()
         return x
 
     def _slice(self, layers: list[Module]) -> Module:
         return Sequential(*layers)
 
 
-def _fuse(layers: list[Module]) -> Iterator[Step]:
-    """One function for each layer, and for each group of layers that one op computes:
+def only_runs_layers(module: Module) -> TypeGuard[Sequential]:
+    """Whether it is a Sequential with no `forward` of its own."""
+    return isinstance(module, Sequential) and type(module).forward is Sequential.forward
 
-    Conv2d + ReLU + MaxPool2d(2), Conv2d + MaxPool2d(2), Conv2d + ReLU, Linear + ReLU.
+
+def flattened(model: Sequential, prefix: str = "") -> Iterator[tuple[str, Module]]:
+    """(path, layer) of each layer, with the layers of nested Sequentials in their place."""
+    for name, layer in model._modules.items():
+        if only_runs_layers(layer):
+            yield from flattened(layer, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", layer
+
+
+FUSED = (
+    (Conv2d, ReLU, MaxPool2d),
+    (Conv2d, MaxPool2d),
+    (Conv2d, ReLU),
+    (Linear, ReLU),
+)
+"""Neighbours that run as one op; MaxPool2d only with a window of 2x2."""
+
+
+def groups(layers: Sequence[Module]) -> Iterator[Sequence[Module]]:
+    """The layers in groups: those that run as one op together (`FUSED`), each other one alone.
 
     Subclasses of these are not fused, since they may have another `forward`.
     """
     i = 0
     while i < len(layers):
-        layer, kinds = layers[i], [type(m) for m in layers[i : i + 3]]
-        forward: Callable[..., Tensor] = layer.forward
-        taken = 1
-        if kinds == [Conv2d, ReLU, MaxPool2d]:
-            yield _pooled(partial(forward, relu=True), layers[i + 2])
-            taken = 3
-        elif kinds[:2] == [Conv2d, MaxPool2d]:
-            yield _pooled(forward, layers[i + 1])
-            taken = 2
-        elif kinds[:2] in ([Conv2d, ReLU], [Linear, ReLU]):
-            yield partial(forward, relu=True)
-            taken = 2
-        else:
-            yield layer
+        kinds = tuple(type(m) for m in layers[i : i + 3])
+        taken = next((len(group) for group in FUSED if kinds[: len(group)] == group), 1)
+        yield layers[i : i + taken]
         i += taken
+
+
+def _fuse(layers: list[Module]) -> Iterator[Step]:
+    """One function for each group of layers."""
+    for layer, *rest in groups(layers):
+        if not rest:
+            yield layer
+            continue
+        forward: Callable[..., Tensor] = layer.forward
+        if isinstance(rest[0], ReLU):
+            forward = partial(forward, relu=True)
+        yield _pooled(forward, rest[-1]) if isinstance(rest[-1], MaxPool2d) else forward
 
 
 def _pooled(forward: Callable[..., Tensor], pool: Any) -> Step:

@@ -1,7 +1,7 @@
 """State dicts and buffers: check what is given, and copy it into a model."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -11,25 +11,45 @@ from nnmpi.backend import Array
 from nnmpi.nn.place import Place
 
 
+class Described(Protocol):
+    """An array, or what is known of it without its numbers."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+
 def fitting(state: Mapping[str, Any], places: Sequence[Place]) -> dict[str, np.ndarray]:
     """The arrays of a state on the host; raises ValueError unless names and shapes fit."""
-    values: dict[str, np.ndarray] = {}
+    paths = (place.path for place in places)
+    values = {path: _on_host(state[path]) for path in paths if path in state}
+    check_state(state, values, places)
+    return values
+
+
+def check_state(
+    names: Iterable[str], values: Mapping[str, Described], places: Sequence[Place]
+) -> None:
+    """Raises ValueError unless the names are those of the places, and the values have their shapes.
+
+    `values` has those of the names that are known.
+    """
     problems = []
     for path, shape, *_ in places:
-        if path not in state:
+        if path not in values:
             problems.append(f"{path} {shape} is missing")
             continue
-        value = values[path] = _on_host(state[path])
+        value = values[path]
         if value.shape != shape:
             problems.append(f"{path} has shape {value.shape}, the model needs {shape}")
         elif value.dtype.kind not in "fiub":
             problems.append(f"{path} holds {value.dtype}, not numbers")
     known = {place.path for place in places}
-    problems += [f"{name} is not part of this model" for name in state if name not in known]
+    problems += [f"{name} is not part of this model" for name in names if name not in known]
     if problems:
         more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
         raise ValueError(f"state does not fit: {'; '.join(problems[:4])}{more}")
-    return values
 
 
 def buffer_array(name: str, value: Any) -> Array:

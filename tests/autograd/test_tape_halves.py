@@ -318,3 +318,11 @@ def test_the_gradient_it_starts_from_may_be_overwritten_between_the_halves():
     seed[...] = np.nan
     rest.finish()
     assert b.grad.tolist() == [1, 2]
+
+
+def test_the_first_half_keeps_the_memory_order_of_the_gradient_it_starts_from():
+    x = Tensor(np.ones((2, 3, 4, 5)).transpose(0, 3, 1, 2), requires_grad=True)
+    y = x * 2
+    y.backward(np.ones_like(y.data), until=x)
+    assert x.grad is not None
+    assert x.grad.strides == x.data.strides
