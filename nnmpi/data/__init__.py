@@ -7,7 +7,7 @@ from nnmpi.data import cifar, embedded, mnist, npz, synthetic
 from nnmpi.data.arrays import from_arrays
 from nnmpi.data.dataset import Dataset, Entry, Request, Split, hold_out
 from nnmpi.data.download import default_directory
-from nnmpi.data.loader import Batch, Load, Loader
+from nnmpi.data.loader import Batch, Fields, Load, Loader
 from nnmpi.data.standardise import Standardiser
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Batch",
     "Dataset",
     "Entry",
+    "Fields",
     "Load",
     "Loader",
     "Request",

@@ -20,11 +20,23 @@ class Batch(NamedTuple):
 
     x: (B, features) or (B, C, H, W)
     y, samples: int64, (B,); `samples` is the key of what is random per sample, such as dropout
+
+    Of x and y, what was not asked for (see Fields) has length 0.
     """
 
     x: np.ndarray
     y: np.ndarray
     samples: np.ndarray
+
+
+class Fields(NamedTuple):
+    """What of a batch is gathered: a pipeline needs x on its first rank and y on its last one."""
+
+    x: bool = True
+    y: bool = True
+
+
+X_AND_Y = Fields()
 
 
 class Load(NamedTuple):
@@ -75,23 +87,27 @@ class Loader:
         order = keyed.permutation(key, n) if self.shuffle else np.arange(n)
         return (order[i : i + self.batch_size] for i in range(0, n, self.batch_size))
 
-    def gather(self, rows: np.ndarray) -> Batch:
+    def gather(self, rows: np.ndarray, want: Fields = X_AND_Y) -> Batch:
         """The batch of these rows, in new arrays."""
+        x = self._standardised(rows if want.x else rows[:0])
+        return Batch(x, self.split.y.take(rows if want.y else rows[:0]), rows)
+
+    def _standardised(self, rows: np.ndarray) -> np.ndarray:
         if self._ready is not None:
-            x = self._ready.take(rows, axis=0)
-        else:
-            x = self.standardiser.apply(self.split.x.take(rows, axis=0), self.dtype)
-        return Batch(x, self.split.y.take(rows), rows)
+            return self._ready.take(rows, axis=0)
+        return self.standardiser.apply(self.split.x.take(rows, axis=0), self.dtype)
 
     def epoch(self, epoch: int) -> Generator[Batch, None, None]:
         """The batches of an epoch; to stop early, close the generator or drop it."""
         batches = (self.gather(rows) for rows in self.batches(epoch))
         return prefetch(batches, self.prefetch) if self.prefetch else batches
 
-    def loads(self, epoch: int, cut: Cut, first: int = 0) -> Generator[Load, None, None]:
+    def loads(
+        self, epoch: int, cut: Cut, first: int = 0, want: Fields = X_AND_Y
+    ) -> Generator[Load, None, None]:
         """The batches from `first` on; only the micro-batches chosen by `cut` are gathered."""
         batches = islice(self.batches(epoch), first, None)
-        loads = (Load(rows, [self.gather(part) for part in cut(rows)]) for rows in batches)
+        loads = (Load(rows, [self.gather(part, want) for part in cut(rows)]) for rows in batches)
         return prefetch(loads, self.prefetch) if self.prefetch else loads
 
 

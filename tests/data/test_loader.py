@@ -13,7 +13,7 @@ import pytest
 
 import nnmpi
 from nnmpi import keyed
-from nnmpi.data import Batch, Loader, Split, Standardiser
+from nnmpi.data import Batch, Fields, Loader, Split, Standardiser
 from nnmpi.data.prefetch import prefetch
 
 ROOT = Path(nnmpi.__file__).parents[1]
@@ -108,6 +108,31 @@ def test_strided_arrays_give_the_same_values(small: int, monkeypatch: pytest.Mon
     ):
         assert b.x.flags.c_contiguous
         np.testing.assert_array_equal(a.x, b.x)
+
+
+@pytest.mark.parametrize("small", [0, 1 << 20])
+@pytest.mark.parametrize(
+    "want", [Fields(), Fields(y=False), Fields(x=False), Fields(False, False)], ids=str
+)
+def test_a_stage_gathers_what_it_needs(
+    want: Fields, small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And knows the rows of all batches; the types and the shape of a sample stay."""
+    monkeypatch.setattr("nnmpi.data.loader.SMALL", small)
+    loader = loader_of(pictures(20), dtype="float64")
+
+    def halves(rows: np.ndarray) -> list[np.ndarray]:
+        return [rows[:3], rows[3:]]
+
+    asked = list(loader.loads(2, halves, 1, want))
+    assert [len(load.rows) for load in asked] == [8, 4]
+    for some, every in zip(asked, loader.loads(2, halves, 1), strict=True):
+        np.testing.assert_array_equal(some.rows, every.rows)
+        for found, batch in zip(some.micro, every.micro, strict=True):
+            np.testing.assert_array_equal(found.samples, batch.samples)
+            x, y = batch.x if want.x else batch.x[:0], batch.y if want.y else batch.y[:0]
+            np.testing.assert_array_equal(found.x, x, strict=True)
+            np.testing.assert_array_equal(found.y, y, strict=True)
 
 
 def use(batches: Iterator[Batch]) -> None:
