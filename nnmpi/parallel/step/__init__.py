@@ -1,0 +1,1 @@
+"""A training step on one rank: the executor, its ports, what it records, the update."""
