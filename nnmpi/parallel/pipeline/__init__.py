@@ -1,0 +1,1 @@
+"""Pipelines: stages of a model on several ranks."""
