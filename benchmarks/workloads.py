@@ -133,7 +133,7 @@ def nnmpi_steps(case: str, per_rank: int, reduction: Reduction) -> Steps:
     """
     import nnmpi
     from nnmpi import blas, comm
-    from nnmpi.parallel.state import StepState
+    from nnmpi.parallel.step.state import StepState
 
     blas.tune()
     ranks = comm.world() if reduction.enabled else comm.comm_self()

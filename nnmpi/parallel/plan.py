@@ -25,8 +25,8 @@ from nnmpi.parallel.checks.reference_update import ReferenceUpdate
 from nnmpi.parallel.checks.slow_ranks import Delay, slowed
 from nnmpi.parallel.checks.verify import Verified
 from nnmpi.parallel.data.replicas import replicas
-from nnmpi.parallel.executor import refuse
 from nnmpi.parallel.layout import Layout, server_count
+from nnmpi.parallel.step.executor import refuse
 from nnmpi.parallel.strategy import Memory, Strategy, TrainSpec
 from nnmpi.parallel.synchronous import Parts, Synchronous
 

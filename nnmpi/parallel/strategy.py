@@ -7,11 +7,11 @@ from nnmpi.data import Loader
 from nnmpi.metrics import Sums
 from nnmpi.nn.parameter import Parameter
 from nnmpi.optim import Optimizer
-from nnmpi.parallel.entries import Entries
-from nnmpi.parallel.executor import StepControl
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.ports import Task
-from nnmpi.parallel.state import StepResult, StepState
+from nnmpi.parallel.model.entries import Entries
+from nnmpi.parallel.step.executor import StepControl
+from nnmpi.parallel.step.ports import Task
+from nnmpi.parallel.step.state import StepResult, StepState
 
 OnEvent: TypeAlias = Callable[[dict[str, Any]], None]
 

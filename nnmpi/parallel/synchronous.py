@@ -10,16 +10,16 @@ from nnmpi.data.loader import Cut
 from nnmpi.metrics import Sums
 from nnmpi.nn.passes import BatchStats
 from nnmpi.optim import Optimizer
-from nnmpi.parallel.entries import Entries
-from nnmpi.parallel.evaluation import as_sums, evaluate
-from nnmpi.parallel.executor import Executor, GradientSync, Program
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.parts import PartTable, everything
-from nnmpi.parallel.ports import Stage
-from nnmpi.parallel.state import StepResult, StepState
+from nnmpi.parallel.model.entries import Entries
+from nnmpi.parallel.model.parts import PartTable, everything
+from nnmpi.parallel.step.evaluation import as_sums, evaluate
+from nnmpi.parallel.step.executor import Executor, GradientSync, Program
+from nnmpi.parallel.step.ports import Stage
+from nnmpi.parallel.step.state import StepResult, StepState
+from nnmpi.parallel.step.update import Update
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
-from nnmpi.parallel.update import Update
 
 
 class Evaluation(NamedTuple):

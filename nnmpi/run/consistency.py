@@ -14,8 +14,8 @@ from nnmpi.comm import Comm
 from nnmpi.config import Config, options
 from nnmpi.data import Dataset
 from nnmpi.nn import Module
-from nnmpi.parallel.entries import first_difference
-from nnmpi.parallel.parts import PartTable
+from nnmpi.parallel.model.entries import first_difference
+from nnmpi.parallel.model.parts import PartTable
 
 MAX_BYTES = 16 << 20
 """How much of an array is compared: of a larger one, every k-th row."""

@@ -15,7 +15,7 @@ from nnmpi.nn import CrossEntropyLoss, Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.optim import schedule
 from nnmpi.parallel import plan
-from nnmpi.parallel.ports import Task
+from nnmpi.parallel.step.ports import Task
 from nnmpi.run import builders, consistency
 from nnmpi.run.files import check_outputs
 

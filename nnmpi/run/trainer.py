@@ -18,8 +18,8 @@ from nnmpi.data import Dataset
 from nnmpi.metrics import Stopwatch, Sums
 from nnmpi.nn import Module
 from nnmpi.parallel import plan
-from nnmpi.parallel.executor import StepControl
-from nnmpi.parallel.state import StepResult, StepState
+from nnmpi.parallel.step.executor import StepControl
+from nnmpi.parallel.step.state import StepResult, StepState
 from nnmpi.parallel.strategy import AgreedError, Strategy, TrainSpec
 from nnmpi.run import builders, saving
 from nnmpi.run.report import Event, LostOutputError, NullReport, Report

@@ -16,8 +16,8 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.init import normal
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
-from nnmpi.parallel.entries import Entries, first_difference
-from nnmpi.parallel.parts import PartTable
+from nnmpi.parallel.model.entries import Entries, first_difference
+from nnmpi.parallel.model.parts import PartTable
 from nnmpi.run import saving
 
 

@@ -16,18 +16,18 @@ from nnmpi.nn.store import spans
 from nnmpi.parallel.data.batch_split import BatchSplit
 from nnmpi.parallel.data.buckets import cut_buckets
 from nnmpi.parallel.data.gradient_sync import BucketedSync
-from nnmpi.parallel.entries import Entries, first_difference
-from nnmpi.parallel.evaluation import evaluate
-from nnmpi.parallel.executor import Executor
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.parts import PartTable
-from nnmpi.parallel.ports import Loss, Samples, Stage
-from nnmpi.parallel.state import StepResult, StepState
+from nnmpi.parallel.model.entries import Entries, first_difference
+from nnmpi.parallel.model.parts import PartTable
+from nnmpi.parallel.step.evaluation import evaluate
+from nnmpi.parallel.step.executor import Executor
+from nnmpi.parallel.step.ports import Loss, Samples, Stage
+from nnmpi.parallel.step.state import StepResult, StepState
+from nnmpi.parallel.step.update import Update
 from nnmpi.parallel.stores.head import head_length
 from nnmpi.parallel.stores.local import Bucket, LocalStore
 from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.parallel.stores.replica import ReplicaStore
-from nnmpi.parallel.update import Update
 from nnmpi.schedules import Kind, Op, one_stage
 
 ROWS, MICRO = 13, 3

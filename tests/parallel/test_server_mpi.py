@@ -67,7 +67,7 @@ import os, signal, sys
 import nnmpi
 from nnmpi.comm import world
 from nnmpi.optim import Optimizer
-from nnmpi.parallel.executor import Executor
+from nnmpi.parallel.step.executor import Executor
 
 role, how = sys.argv[1:]
 comm = world()

@@ -16,8 +16,8 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Load
 from nnmpi.nn.models import mlp
 from nnmpi.optim import Optimizer
-from nnmpi.parallel.executor import Executor
-from nnmpi.parallel.state import StepResult, StepState
+from nnmpi.parallel.step.executor import Executor
+from nnmpi.parallel.step.state import StepResult, StepState
 
 # ---- learning rates
 

@@ -38,7 +38,7 @@ from nnmpi.parallel.data.batch_size_check import check_parts
 from nnmpi.parallel.data.batch_split import part_of
 from nnmpi.parallel.data.batch_stats import like, packed, unpacked
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.ports import Stage
+from nnmpi.parallel.step.ports import Stage
 from nnmpi.parallel.stores.head import LOSS, STOP, USED, fill_unused, head_length, used
 from nnmpi.parallel.stores.slices import SliceStore
 from nnmpi.parallel.strategy import TrainSpec

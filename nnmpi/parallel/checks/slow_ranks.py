@@ -15,7 +15,7 @@ from nnmpi.backend import Array
 from nnmpi.config import Config
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import BatchStats
-from nnmpi.parallel.executor import GradientSync
+from nnmpi.parallel.step.executor import GradientSync
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -30,8 +30,8 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import assign
 from nnmpi.parallel.checks.reference_update import ReferenceUpdate
-from nnmpi.parallel.entries import first_difference
-from nnmpi.parallel.state import StepResult, StepState
+from nnmpi.parallel.model.entries import first_difference
+from nnmpi.parallel.step.state import StepResult, StepState
 from nnmpi.parallel.strategy import AgreedError, OnEvent, Strategy
 
 SUBJECTS = ("loss", "gradients", "parameters", "buffers")

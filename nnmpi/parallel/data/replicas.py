@@ -15,7 +15,7 @@ from nnmpi.parallel.data.batch_stats import Synced
 from nnmpi.parallel.data.buckets import cut_buckets
 from nnmpi.parallel.data.gradient_sync import BucketedSync
 from nnmpi.parallel.layout import Layout, duplicate
-from nnmpi.parallel.ports import Stage
+from nnmpi.parallel.step.ports import Stage
 from nnmpi.parallel.stores.head import head_length
 from nnmpi.parallel.stores.local import Bucket, LocalStore
 from nnmpi.parallel.stores.node import NodeStore

@@ -19,7 +19,7 @@ from nnmpi.comm import Comm
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place, whole
-from nnmpi.parallel.parts import Owner, PartTable, everything
+from nnmpi.parallel.model.parts import Owner, PartTable, everything
 
 
 class Entry(NamedTuple):

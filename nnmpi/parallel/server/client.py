@@ -25,18 +25,18 @@ from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.parallel.checks.slow_ranks import slowed
 from nnmpi.parallel.data.batch_split import BatchSplit
 from nnmpi.parallel.data.batch_stats import Synced
-from nnmpi.parallel.evaluation import evaluate
-from nnmpi.parallel.executor import Executor
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.ports import Stage
 from nnmpi.parallel.server.clocks import EpochProgress
 from nnmpi.parallel.server.exchange import Purpose, Reply, Request, RequestChannel
 from nnmpi.parallel.server.store import ServedStore
 from nnmpi.parallel.server.strategy import ServerStrategy
-from nnmpi.parallel.state import StepResult, StepState
+from nnmpi.parallel.step.evaluation import evaluate
+from nnmpi.parallel.step.executor import Executor
+from nnmpi.parallel.step.ports import Stage
+from nnmpi.parallel.step.state import StepResult, StepState
+from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.stores.head import fill_unused
 from nnmpi.parallel.strategy import TrainSpec
-from nnmpi.parallel.update import Outcome
 
 Batches: TypeAlias = Generator[tuple[StepState, Load], None, None]
 

@@ -12,11 +12,11 @@ from nnmpi.data import Loader
 from nnmpi.metrics import Sums
 from nnmpi.parallel.data.batch_size_check import check_micro_batches, check_parts
 from nnmpi.parallel.data.batch_split import BatchSplit
-from nnmpi.parallel.entries import Entries
-from nnmpi.parallel.evaluation import as_sums
 from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.model.entries import Entries
 from nnmpi.parallel.server.exchange import wait_all
 from nnmpi.parallel.server.store import ServedStore, server_slices
+from nnmpi.parallel.step.evaluation import as_sums
 from nnmpi.parallel.strategy import TrainSpec
 
 

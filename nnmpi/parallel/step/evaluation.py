@@ -11,7 +11,7 @@ from nnmpi.data import Load, Loader
 from nnmpi.data.loader import Cut
 from nnmpi.metrics import Sums
 from nnmpi.nn.passes import Pass
-from nnmpi.parallel.ports import Loss, Stage, run_stage
+from nnmpi.parallel.step.ports import Loss, Stage, run_stage
 from nnmpi.schedules import forward_only
 
 

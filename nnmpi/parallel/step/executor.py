@@ -24,9 +24,9 @@ from nnmpi.data import Load
 from nnmpi.kernels.progress_hook import set_progress_hook
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats, Pass
-from nnmpi.parallel.ports import Stage, run_stage
-from nnmpi.parallel.state import StepResult, StepState
-from nnmpi.parallel.update import Outcome
+from nnmpi.parallel.step.ports import Stage, run_stage
+from nnmpi.parallel.step.state import StepResult, StepState
+from nnmpi.parallel.step.update import Outcome
 from nnmpi.schedules import Kind, Op, one_stage
 
 

@@ -1,0 +1,210 @@
+"""What each unit of a model costs: seconds and bytes of one micro-batch, measured on one rank.
+
+The micro-batch goes through the model unit by unit, so one unit's parameters are in memory at a
+time. The model is left as it was: values that were not drawn before are discarded, gradients,
+running statistics and counters of passes stay.
+"""
+
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi import backend
+from nnmpi.autograd import Tensor
+from nnmpi.autograd.functional import tensor
+from nnmpi.autograd.ops.norm import Moments
+from nnmpi.backend import Array, Backend
+from nnmpi.nn import Module, Sequential
+from nnmpi.nn.passes import Pass
+from nnmpi.nn.seeding import seeded
+from nnmpi.parallel.pipeline.partition import Cut, Unit, bounds
+from nnmpi.parallel.step.ports import forward
+
+LIMIT = 0.5
+"""Seconds after which the passes of a unit are not repeated."""
+
+
+class Cost(NamedTuple):
+    """Of a unit or a stage in one micro-batch: numbers alone, to be sent as a row of float64.
+
+    forward           seconds of its forward pass
+    input_gradient    seconds of the gradient of its input; 0 where that needs none
+    weight_gradient   seconds of the gradients of its parameters; 0 where it trains none
+    parameter_bytes   of the values of its parameters, trained or not
+    activation_bytes  of host memory that a forward pass adds: its output and what else the
+                      backward pass needs; that of a stage includes its input
+    input_bytes       of its input: the message, if a stage begins here
+    """
+
+    forward: float
+    input_gradient: float
+    weight_gradient: float
+    parameter_bytes: float
+    activation_bytes: float
+    input_bytes: float
+
+    @property
+    def seconds(self) -> float:
+        """Of all three passes."""
+        return self.forward + self.input_gradient + self.weight_gradient
+
+
+def stage_costs(costs: Sequence[Cost], cut: Cut) -> list[Cost]:
+    """The cost of each stage: the sums over its units.
+
+    Stage 0 needs no gradient of its input: that of its other units is part of its weight gradient.
+    """
+    return [_stage_cost(costs[a:b], a == 0) for a, b in bounds(cut, len(costs))]
+
+
+def _stage_cost(costs: Sequence[Cost], is_first: bool) -> Cost:
+    first = costs[0].input_bytes
+    f, i, w, parameters, activations, _ = (sum(column) for column in zip(*costs, strict=True))
+    i, w = (0.0, i + w) if is_first else (i, w)
+    return Cost(f, i, w, parameters, activations + first, first)
+
+
+def profile(units: Sequence[Unit], x: np.ndarray, on: Backend, repeats: int = 5) -> list[Cost]:
+    """The cost of each unit for a micro-batch x, whose type is that of the run.
+
+    Each time is the least of so many repeats, after a warm-up. The sums agree with a pass through
+    the whole model if freed memory stays in the process (`blas.tune`), as it does in a run.
+    """
+    costs = []
+    enters = tensor(x, on=on)
+    for unit in units:
+        with seeded(0):  # so that this module is not counted among those constructed
+            module = Sequential(*unit.modules)
+        with _borrowed(module, x.dtype, on), np.errstate(all="ignore"):
+            leaves = _output(unit, module, enters)
+            ahead, back, weights = _fastest(module, enters, on, repeats)
+            parameters = sum(p.data.nbytes for p in module.parameters())
+            added = _bytes_added(module, enters)
+        weights = weights if unit.is_trained else 0.0
+        costs.append(Cost(ahead, back, weights, parameters, added, enters.data.nbytes))
+        enters = leaves
+    return costs
+
+
+class _Untracked:
+    """BatchStats that leave the running statistics as they are."""
+
+    def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
+        return local
+
+    def sum(self, sums: Array) -> Array:
+        return sums
+
+
+_PASS = Pass(0, None, _Untracked())
+
+
+@contextmanager
+def _borrowed(module: Module, dtype: Any, on: Backend) -> Iterator[None]:
+    """The module in training mode, with the type and on the backend of the run; then as before."""
+    inside = dict(module.named_modules())
+    modes = [(m, m.training) for m in inside.values()]
+    parameters = [(p, p.store, p.index, p.has_grad) for p in module.parameters()]
+    buffers = []
+    for path, array in module.named_buffers():
+        parent, _, name = path.rpartition(".")
+        buffers.append((inside[parent], name, array))
+    try:
+        for m, name, array in buffers:
+            setattr(m, name, array.copy())
+        module.to(dtype, on).train()
+        module.zero_grad()
+        yield
+    finally:
+        for p, store, index, has_grad in parameters:
+            if store is None:
+                p.discard()
+            else:
+                p.move(store, index)
+                p.has_grad = has_grad
+        for m, name, array in buffers:
+            setattr(m, name, array)
+        for m, training in modes:
+            m.training = training
+
+
+def _output(unit: Unit, module: Module, x: Tensor) -> Tensor:
+    """The input of the next unit, which requires a gradient if a unit before it is trained."""
+    y = forward(module, x, _PASS)
+    x.grad, what = None, f"layer {unit.name} ({unit})"
+    if not isinstance(y, Tensor):
+        raise ValueError(
+            f"{what} returns a {type(y).__name__}: every layer of a pipeline returns one tensor"
+        )
+    if y.requires_grad:
+        y.backward(backend.xp_of(y.data).ones_like(y.data))
+    if x.requires_grad and x.grad is None:
+        raise ValueError(
+            f"{what}: no gradient flows from its output to its input, so no layer before it would "
+            "be trained; compute the output without detach() and no_grad"
+        )
+    return Tensor(y.data, y.requires_grad)
+
+
+def _fastest(module: Module, x: Tensor, on: Backend, repeats: int) -> tuple[float, float, float]:
+    """The least of each time over the repeats.
+
+    Gradients are not cleared between them: in a step, all micro-batches but one add to them.
+    """
+    start = perf_counter()
+    _passes(module, x, on)
+    found = [_passes(module, x, on)]
+    while len(found) < repeats and perf_counter() - start < LIMIT:
+        found.append(_passes(module, x, on))
+    ahead, back, weights = (min(times) for times in zip(*found, strict=True))
+    return ahead, back, weights
+
+
+def _passes(module: Module, x: Tensor, on: Backend) -> tuple[float, float, float]:
+    """Seconds of the forward pass, of the gradient of x and of those of the parameters."""
+    x.grad = None
+    clock = _Clock(on)
+    y = forward(module, x, _PASS)
+    ahead = clock.lap()
+    if not y.requires_grad:
+        return ahead, 0.0, 0.0
+    seed = on.xp.ones_like(y.data)
+    clock.lap()
+    rest = y.backward(seed, until=x if x.requires_grad else None)
+    back = clock.lap()
+    if rest is None:
+        return ahead, 0.0, back
+    rest.finish()
+    return ahead, back, clock.lap()
+
+
+class _Clock:
+    """Seconds between calls, with the device waited for."""
+
+    def __init__(self, on: Backend) -> None:
+        self._on, self._last = on, 0.0
+        self.lap()
+
+    def lap(self) -> float:
+        """Seconds since the last call."""
+        backend.to_host(self._on.xp.zeros(1))
+        now = perf_counter()
+        passed, self._last = now - self._last, now
+        return passed
+
+
+def _bytes_added(module: Module, x: Tensor) -> int:
+    """The host memory that a forward pass adds, as long as its output is there."""
+    was_tracing = tracemalloc.is_tracing()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    y = forward(module, x, _PASS)
+    added = tracemalloc.get_traced_memory()[0] - before
+    if not was_tracing:
+        tracemalloc.stop()
+    del y
+    return max(added, 0)

@@ -1,0 +1,187 @@
+"""The profile of units: what it measures, and that it leaves the model as it was."""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from datafiles import refused
+from device import DEVICE
+
+import nnmpi
+from nnmpi import nn
+from nnmpi.backend import CPU
+from nnmpi.nn.models import MODELS, mlp
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.seeding import construction, seeded
+from nnmpi.nn.store import FlatStore
+from nnmpi.parallel.pipeline.partition import units
+from nnmpi.parallel.pipeline.profile import Cost, profile, stage_costs
+
+N = 6
+
+
+class Block(nn.Module):
+    """A custom block with a buffer that its forward writes to."""
+
+    def __init__(self) -> None:
+        self.a, self.b = nn.Linear(5, 5), nn.LayerNorm(5)
+        self.register_buffer("seen", np.zeros((), np.float32))
+
+    seen: np.ndarray
+
+    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+        assert self.training
+        self.seen += 1
+        return x + self.b(self.a(x))
+
+
+def nested() -> nn.Sequential:
+    block = nn.Sequential(nn.Linear(5, 5, bias=False), nn.BatchNorm1d(5), nn.Dropout(0.5))
+    return nn.Sequential(nn.Flatten(), block, nn.Sequential(Block(), nn.Tanh(), Block()))
+
+
+def tied() -> nn.Sequential:
+    model = nn.Sequential(nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 5), nn.Linear(5, 5))
+    model[3].weight = model[0].weight
+    return model
+
+
+MADE: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "mlp": (lambda: mlp(12, 9, 9, 4), (3, 4)),
+    "digits-cnn": (MODELS["digits-cnn"], (1, 8, 8)),
+    "mnist-cnn": (MODELS["mnist-cnn"], (1, 28, 28)),
+    "nested": (nested, (5,)),
+    "tied": (tied, (5,)),
+}
+
+
+def fresh(name: str) -> nn.Module:
+    with seeded(3):
+        return MADE[name][0]()
+
+
+def batch(name: str, dtype: str = "float32") -> np.ndarray:
+    shape = (N, *MADE[name][1])
+    return np.random.default_rng(0).standard_normal(shape).astype(dtype)
+
+
+def kept(model: nn.Module) -> list[Any]:
+    """All that a profile might change."""
+    parts = [(m.training, m.passes) for m in model.modules()]
+    return [*parts, *((p.store, p.seed, p.has_grad) for p in model.parameters())]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", MADE)
+def test_a_profile_changes_nothing(name: str, dtype: str) -> None:
+    model, before = fresh(name), construction.get()
+    state, buffers = kept(model), [b for _, b in model.named_buffers()]
+    costs = profile(units(model), batch(name, dtype), CPU, repeats=1)
+    assert len(costs) == len(units(model))
+    assert kept(model) == state
+    assert not any(p.is_drawn for p in model.parameters())
+    assert all(a is b for a, (_, b) in zip(buffers, model.named_buffers(), strict=True))
+    assert construction.get() == before
+    expected = fresh(name).state_dict()
+    for path, value in model.state_dict().items():
+        np.testing.assert_array_equal(value, expected[path])
+        assert value.dtype == expected[path].dtype
+
+
+def test_values_and_gradients_that_are_there_stay() -> None:
+    model, other = fresh("tied"), fresh("tied")
+    for m in (model, other):
+        m[0].weight.data[...] = 2
+        m[0].weight.grad = np.full((5, 5), 3, np.float32)
+        m[2].eval()
+    array, grad, state = model[0].weight.data, model[0].weight.grad, kept(model)
+    profile(units(model), batch("tied", "float64"), CPU)
+    assert kept(model) == state
+    assert (model[0].weight.data is array, model[0].weight.grad is grad) == (True, True)
+    assert ((array == 2).all(), (grad == 3).all()) == (True, True)
+
+
+def test_one_unit_is_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, stores, most = fresh("mlp"), [], []
+    draw, init = Parameter.draw, FlatStore.__init__
+
+    def drawing(p: Parameter, *arguments: Any) -> None:
+        draw(p, *arguments)
+        most.append(sum(q.is_drawn for q in model.parameters()))
+
+    def making(store: FlatStore, *arguments: Any) -> None:
+        assert [ref for ref in stores if ref() is not None] == []
+        stores.append(weakref.ref(store))
+        init(store, *arguments)
+
+    monkeypatch.setattr(Parameter, "draw", drawing)
+    monkeypatch.setattr(FlatStore, "__init__", making)
+    profile(units(model), batch("mlp"), CPU)
+    assert most == [1, 2] * 3
+    assert [ref() for ref in stores] == [None] * 3
+
+
+def test_gradients_are_measured_where_a_stage_computes_them() -> None:
+    costs = profile(units(fresh("mlp")), batch("mlp"), CPU)
+    assert all(c.forward > 0 for c in costs)
+    assert [c.input_gradient > 0 for c in costs] == [False, False, True, True]
+    assert [c.weight_gradient > 0 for c in costs] == [False, True, True, True]
+    costs = profile(units(fresh("digits-cnn")), batch("digits-cnn"), CPU)
+    assert [c.input_gradient > 0 for c in costs] == [False] + [True] * 10
+    trained = [unit.is_trained for unit in units(fresh("digits-cnn"))]
+    assert [c.weight_gradient > 0 for c in costs] == trained
+
+
+def test_bytes_of_a_unit() -> None:
+    costs = profile(units(fresh("mlp")), batch("mlp", "float64"), CPU)
+    assert [c.input_bytes for c in costs] == [8 * N * k for k in (12, 12, 9, 9)]
+    assert [c.parameter_bytes for c in costs] == [0, 8 * 13 * 9, 8 * 10 * 9, 8 * 10 * 4]
+    large = profile(units(mlp(16, 512, 512)), np.ones((256, 16), np.float32), CPU)
+    for c in large[1:]:
+        assert 1 <= c.activation_bytes / (4 * 256 * 512) < 1.05
+
+
+def test_costs_are_rows_of_numbers() -> None:
+    costs = profile(units(fresh("nested")), batch("nested"), CPU)
+    rows = np.array(costs, np.float64)
+    assert [Cost(*row) for row in rows.tolist()] == costs
+    assert [c.seconds for c in costs] == pytest.approx(rows[:, :3].sum(axis=1))
+
+
+def test_the_cost_of_a_stage() -> None:
+    costs = [Cost(1, 0, 2, 10, 20, 5), Cost(3, 4, 5, 30, 40, 6), Cost(1, 2, 0, 0, 7, 8)]
+    first, last = stage_costs(costs, (2,))
+    assert first == (4, 0, 11, 40, 65, 5)
+    assert last == (1, 2, 0, 0, 15, 8)
+    assert stage_costs(costs, (1,)) == [(1, 0, 2, 10, 25, 5), (4, 6, 5, 30, 53, 6)]
+
+
+def test_what_does_not_fit_is_refused_and_nothing_is_left() -> None:
+    class Pair(nn.Module):
+        def forward(self, x: nnmpi.Tensor) -> Any:
+            return x, x
+
+    class Cut(nn.Module):
+        def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+            return x.detach()
+
+    x = np.ones((N, 4), np.float32)
+    for layer, words in (
+        (nn.Linear(3, 2), ("input of shape (6, 4)", "weight of shape (2, 3)")),
+        (Pair(), ("layer 1 (Pair) returns a tuple", "one tensor")),
+        (Cut(), ("layer 1 (Cut): no gradient flows", "detach()")),
+    ):
+        model = nn.Sequential(nn.Linear(4, 4), layer)
+        with refused(*words):
+            profile(units(model), x, CPU)
+        assert not any(p.is_drawn for p in model.parameters())
+
+
+def test_a_profile_on_a_device() -> None:
+    model = fresh("digits-cnn")
+    costs = profile(units(model), batch("digits-cnn"), DEVICE)
+    assert all(c.forward > 0 for c in costs)
+    assert not any(p.is_drawn for p in model.parameters())
+    assert all(isinstance(b, np.ndarray) for _, b in model.named_buffers())
