@@ -24,6 +24,7 @@ ALLREDUCES = (
     *("p2p", "doubling", "halving", "hierarchical"),
 )
 PROGRESS = ("auto", "poll", "thread")
+SCHEDULES = ("1f1b", "naive", "gpipe", "interleaved", "zb-h1", "pipedream")
 SYNCS = ("bsp", "ssp", "asp")
 _NUMBERS: dict[type, type] = {int: Integral, float: Real}  # accepted types: NumPy's too
 
@@ -92,15 +93,38 @@ class Config:
     dp: int | None = _option(
         "layout",
         None,
-        "data-parallel ranks, which share each batch; default: all",
+        "data-parallel groups of ranks, which share each batch; default: as many as there are",
         least=1,
         kind=int,
+    )
+    pp: int = _option(
+        "layout", 1, "pipeline-parallel ranks: each has some layers of the model", least=1
     )
     micro_batches: int = _option(
         "pipeline",
         1,
         "parts of a batch, computed one after the other; their gradients are accumulated",
         least=1,
+    )
+    schedule: str = _option("pipeline", "1f1b", "order of forward and backward passes", SCHEDULES)
+    virtual_stages: int = _option(
+        "pipeline", 2, "stages on each rank, with --schedule interleaved", least=1
+    )
+    cut: str | None = _option(
+        "pipeline",
+        None,
+        "layers at which the second and later stages begin, such as 3,7; default: measured",
+        kind=str,
+    )
+    recompute: bool = _option(
+        "pipeline",
+        False,
+        "keep the input of a stage only, and run its forward pass again for the backward pass",
+    )
+    vertical_sync: bool = _option(
+        "pipeline",
+        False,
+        "with --schedule pipedream: all stages use the version of the weights that the first had",
     )
     allreduce: str = _option("reduce", "auto", "all-reduce algorithm for the gradients", ALLREDUCES)
     bucket_mb: float | None = _option(
@@ -155,6 +179,12 @@ class Config:
     save: str | None = _option("files", None, "write the trained model (safetensors)", kind=str)
     load: str | None = _option("files", None, "start from a saved model (safetensors)", kind=str)
     log: str | None = _option("files", None, "write events to this file, one JSON a line", kind=str)
+    trace: str | None = _option(
+        "files",
+        None,
+        "write what each rank does when to this file, as a Chrome/Perfetto trace",
+        kind=str,
+    )
     dry_run: bool = _option("other", False, "print model, memory and steps without training")
     quiet: bool = _option("other", False, "print only the result")
 

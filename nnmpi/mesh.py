@@ -23,14 +23,17 @@ class Mesh:
         self._grid = np.arange(np.prod(list(axes.values()), dtype=int)).reshape(*axes.values())
 
     @classmethod
-    def filled(cls, ranks: int, dp: int | None) -> Self:
-        """All ranks along dp; a `dp` that is given must be their number."""
-        if dp is not None and dp != ranks:
+    def filled(cls, ranks: int, dp: int | None, pp: int = 1) -> Self:
+        """`dp` copies of a pipeline of `pp` ranks; by default as many as there are ranks for."""
+        wanted = pp * (dp or max(1, ranks // pp))
+        if wanted != ranks:
+            asked = [f"dp {dp}"] * (dp is not None) + [f"pp {pp}"] * (pp > 1)
+            remedy = "leave dp out" if dp else "use another --pp"
             raise ValueError(
-                f"dp {dp} does not fit {ranks} rank{'s' * (ranks != 1)}: "
-                f"start it with mpirun -n {dp}, or leave dp out"
+                f"{' x '.join(asked)} does not fit {ranks} rank{'s' * (ranks != 1)}: "
+                f"start it with mpirun -n {wanted}, or {remedy}"
             )
-        return cls({axis: ranks if axis == "dp" else 1 for axis in AXES})
+        return cls({"dp": ranks // pp, "pp": pp, "tp": 1})
 
     @property
     def size(self) -> int:

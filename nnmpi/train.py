@@ -17,7 +17,7 @@ from typing import Any
 from nnmpi import blas, cli
 from nnmpi.comm import Comm, OtherRankError, job
 from nnmpi.config import Config, from_toml, options
-from nnmpi.parallel.strategy import AgreedError
+from nnmpi.parallel.strategy import AgreedError, NotFiniteError
 from nnmpi.run.dry_run import summary
 from nnmpi.run.files import check_differs
 from nnmpi.run.report import Event, LostOutputError, Report
@@ -62,6 +62,7 @@ def config(arguments: Sequence[str]) -> Config:
     c = replace(Config() if path is None else from_toml(path), **given)
     check_differs("save", c.save, {"config": path})
     check_differs("log", c.log, {"config": path})
+    check_differs("trace", c.trace, {"config": path})
     return c
 
 
@@ -101,7 +102,7 @@ def _main(arguments: Sequence[str], early: Sequence[int]) -> int:
         return fail("interrupted; nothing was saved", 130)
     except OtherRankError:
         return 0
-    except (AgreedError, ValueError, MemoryError) as error:
+    except (AgreedError, NotFiniteError, ValueError, MemoryError) as error:
         return failed(trainer, error)
     finally:
         cli.settle()

@@ -31,7 +31,7 @@ class Layout(NamedTuple):
     def of(cls, config: Config, comm: Comm) -> Self:
         """The layout that the config asks for; every rank calls it."""
         servers = server_count(config)
-        return cls.on(Mesh.filled(comm.size - servers, config.dp), comm, servers)
+        return cls.on(Mesh.filled(comm.size - servers, config.dp, config.pp), comm, servers)
 
     @classmethod
     def on(cls, mesh: Mesh, comm: Comm, servers: int = 0) -> Self:

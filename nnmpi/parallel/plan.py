@@ -7,17 +7,10 @@ REFUSALS    what cannot be combined (refusals.py)
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from nnmpi.autograd.functional import tensor
-from nnmpi.backend import Backend
-from nnmpi.comm import Comm
 from nnmpi.config import Config
 from nnmpi.mesh import Mesh
-from nnmpi.nn import Module
-from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore
 from nnmpi.parallel import refusals, server
 from nnmpi.parallel.checks import reproducible
@@ -26,15 +19,25 @@ from nnmpi.parallel.checks.slow_ranks import Delay, slowed
 from nnmpi.parallel.checks.verify import Verified
 from nnmpi.parallel.data.replicas import replicas
 from nnmpi.parallel.layout import Layout, server_count
-from nnmpi.parallel.step.executor import refuse
+from nnmpi.parallel.pipeline import pipedream
+from nnmpi.parallel.pipeline.pipedream import PipeDream, is_pipedream
+from nnmpi.parallel.pipeline.synchronous import is_pipeline, pipeline
 from nnmpi.parallel.strategy import Memory, Strategy, TrainSpec
 from nnmpi.parallel.synchronous import Parts, Synchronous
 
 PARTS: dict[str, Callable[[Config, Layout, TrainSpec], Parts]] = {
     "replicas": replicas,
     "reproducible": reproducible.reproducible,
+    "pipeline": pipeline,
 }
-"""Data parallelism with gradients summed in buckets, or along one tree over slices."""
+"""Data parallelism with gradients summed in buckets, or along one tree over slices; pipelines."""
+
+
+ONE_RANK: dict[str, Any] = {
+    name: getattr(Config(), name)
+    for name in ("dp", "pp", "schedule", "virtual_stages", "cut", "recompute")
+}
+"""Options of a layout, as they are on one rank."""
 
 
 class Choice(NamedTuple):
@@ -59,10 +62,12 @@ def _verified(config: Config, layout: Layout, spec: TrainSpec) -> Strategy:
     """The strategy without --verify, and beside it the same on one rank."""
     assert spec.twin is not None
     plain = replace(config, verify=False)
-    one = replace(plain, dp=None, slow_rank=None, jitter=None)
+    one = replace(plain, slow_rank=None, jitter=None, **ONE_RANK)
     both = _chosen(plain, layout, spec), _chosen(one, Layout.of_one_rank(), spec.twin)
     models = spec.task.model, spec.twin.task.model
-    update = None if config.dtype == "float64" else ReferenceUpdate(spec)
+    parts = both[0].entries.parts
+    held = [p for p in spec.parameters if parts.has(p)]
+    update = None if config.dtype == "float64" else ReferenceUpdate(spec, held)
     return Verified(*both, models, update, spec.on_event)
 
 
@@ -70,6 +75,8 @@ STRATEGIES = (
     Choice(lambda config: config.verify, _verified),
     Choice(lambda config: server_count(config) > 0, server.make),
     Choice(lambda config: config.reproducible, _synchronous("reproducible")),
+    Choice(is_pipedream, PipeDream),
+    Choice(is_pipeline, _synchronous("pipeline")),
     Choice(lambda config: True, _synchronous("replicas")),
 )
 
@@ -79,15 +86,16 @@ def check(config: Config, ranks: int) -> None:
     refusals.check(config, ranks)
     if config.reproducible:
         reproducible.check(config, ranks)
+    if is_pipedream(config):
+        pipedream.check(config, ranks)
     server.check(config, ranks)
     workers = ranks - server_count(config)
-    Mesh.filled(workers, config.dp)
+    Mesh.filled(workers, config.dp, config.pp)
     Delay.of(config, 0, workers)
 
 
-def build(config: Config, comm: Comm, spec: TrainSpec) -> Strategy:
+def build(config: Config, layout: Layout, spec: TrainSpec) -> Strategy:
     """The strategy that the config asks for. Every rank calls it; what fails, fails on all."""
-    layout = Layout.of(config, comm)
     try:
         return _chosen(config, layout, spec)
     except ValueError:
@@ -112,31 +120,10 @@ def pieces(config: Config, ranks: int) -> int:
     """How many parts a batch is cut into, of which a rank computes one at a time."""
     if config.reproducible:
         return config.slices
-    return config.micro_batches * (1 if config.verify else ranks - server_count(config))
+    dp = (ranks - server_count(config)) // config.pp
+    return config.micro_batches * (1 if config.verify else dp)
 
 
 def in_step(config: Config) -> bool:
     """Whether parameters change only within steps of this rank: a server changes them any time."""
     return not server_count(config)
-
-
-def order_of_use(model: Module, sample: np.ndarray, on: Backend) -> list[Parameter]:
-    """The parameters that are trained, in the order in which the model uses them.
-
-    Gradients become final in the reverse order. Parameters that are not used come first.
-    """
-    trained = [p for p in model.parameters() if p.requires_grad]
-    found: list[Parameter] = []
-    mode = model.training
-    model.eval()
-    try:
-        with np.errstate(over="ignore", invalid="ignore"):
-            model(tensor(np.zeros_like(sample), on=on)).sum().backward(on_leaf=found.append)
-    finally:
-        model.train(mode)
-    for p in trained:
-        p.grad = None
-    used = set(found)
-    for leaf in used.difference(trained):
-        refuse(leaf)
-    return [p for p in trained if p not in used] + found[::-1]

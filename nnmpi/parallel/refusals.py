@@ -11,7 +11,8 @@ from nnmpi.parallel.layout import server_count
 
 
 class Refusal(NamedTuple):
-    """`option` is refused beside `beside`. Each is the name of an option, "servers" or "ranks"."""
+    """`option` is refused beside `beside`. Each is the name of an option, "servers", "ranks" or
+    "pipedream", a schedule."""
 
     option: str
     beside: str
@@ -21,6 +22,8 @@ class Refusal(NamedTuple):
 
 _OWN_SUM = "only ranks that sum gradients themselves use it"
 _NO_SERVERS = "leave it out, or use --sync bsp --servers 0"
+_WHOLE_SLICE = "one rank computes a slice, forward and back, before the next one"
+_WHOLE_MODEL = "every rank that computes has the whole model and its activations"
 _ONE = "leave one of the two out"
 
 REFUSALS = (
@@ -31,11 +34,25 @@ REFUSALS = (
     Refusal("reproducible", "overlap", "a slice is summed after its backward pass", _ONE),
     Refusal("reproducible", "progress", "a slice is summed after its backward pass", _ONE),
     Refusal("reproducible", "device", "the bits are promised on the CPU only", _ONE),
+    Refusal("pipedream", "micro_batches", "a batch is one micro-batch and one step", _ONE),
+    Refusal("pipedream", "recompute", "activations of few batches are kept, p at most", _ONE),
+    Refusal("pipedream", "clip_norm", "no stage waits for the norm over all of them", _ONE),
+    Refusal("pipedream", "verify", "it is not meant to equal one rank", _ONE),
+    Refusal("pipedream", "slow_rank", "slowing works on ranks of data parallelism", _ONE),
+    Refusal("pipedream", "jitter", "slowing works on ranks of data parallelism", _ONE),
     Refusal("allreduce", "servers", _OWN_SUM, _NO_SERVERS),
     Refusal("bucket_mb", "servers", _OWN_SUM, _NO_SERVERS),
     Refusal("overlap", "servers", _OWN_SUM, _NO_SERVERS),
     Refusal("progress", "servers", _OWN_SUM, _NO_SERVERS),
     Refusal("verify", "servers", "it compares copies that ranks update themselves", _NO_SERVERS),
+    Refusal("reproducible", "pp", _WHOLE_SLICE, _ONE),
+    Refusal("reproducible", "schedule", _WHOLE_SLICE, _ONE),
+    Refusal("reproducible", "recompute", _WHOLE_SLICE, _ONE),
+    Refusal("pp", "servers", _WHOLE_MODEL, _NO_SERVERS),
+    Refusal("pp", "slow_rank", "slowing works on ranks of data parallelism", _ONE),
+    Refusal("pp", "jitter", "slowing works on ranks of data parallelism", _ONE),
+    Refusal("schedule", "servers", _WHOLE_MODEL, _NO_SERVERS),
+    Refusal("recompute", "servers", _WHOLE_MODEL, _NO_SERVERS),
     Refusal("device", "ranks", "gradients are summed on the host", "use one rank or --device cpu"),
 )
 
@@ -50,6 +67,9 @@ class Need(NamedTuple):
 
 NEEDS = (
     Need("slices", "reproducible", "a batch is cut into slices for that alone"),
+    Need("virtual_stages", "schedule interleaved", "in other schedules a rank has one stage"),
+    Need("cut", "pp", "the model is cut between the ranks along pp"),
+    Need("vertical_sync", "schedule pipedream", "others never have several versions of weights"),
     Need("staleness", "sync ssp", "bsp allows no staleness, asp any"),
 )
 
@@ -62,8 +82,8 @@ def check(config: Config, ranks: int) -> None:
             raise ValueError(f"{first} with {second}: {reason}; {remedy}")
     for option, other, reason in NEEDS:
         name, _, value = other.partition(" ")
-        found = getattr(config, name)
-        if _asked(option, config, ranks) and (found != value if value else not found):
+        met = str(getattr(config, name)) == value if value else _asked(name, config, ranks)
+        if _asked(option, config, ranks) and not met:
             raise ValueError(
                 f"{_asked(option, config, ranks)} without {other}: {reason}; "
                 f"add --{other}, or leave {option} out"
@@ -77,6 +97,8 @@ def _asked(name: str, config: Config, ranks: int) -> str:
         return f"{n} server{'s' * (n != 1)} (sync {config.sync})" if n else ""
     if name == "ranks":
         return f"{ranks} ranks" if ranks > 1 else ""
+    if name == "pipedream":
+        return "schedule pipedream" if config.schedule == name else ""
     value = getattr(config, name)
     if value == getattr(Config(), name):
         return ""

@@ -8,9 +8,12 @@ from nnmpi.metrics import Sums
 from nnmpi.nn.parameter import Parameter
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.model.boundary import Boundary
 from nnmpi.parallel.model.entries import Entries
+from nnmpi.parallel.model.model_part import ModelPart
 from nnmpi.parallel.step.executor import StepControl
 from nnmpi.parallel.step.ports import Task
+from nnmpi.parallel.step.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.state import StepResult, StepState
 
 OnEvent: TypeAlias = Callable[[dict[str, Any]], None]
@@ -20,15 +23,22 @@ class TrainSpec(NamedTuple):
     """What is to be trained, before any of it is spread over ranks."""
 
     task: Task
+    part: ModelPart  # what this rank has of it
+    boundaries: Sequence[Boundary]  # between the stages of all ranks
     parameters: Sequence[Parameter]  # those that are trained, in the order in which they are used
     optimizer: Callable[[Sequence[Parameter]], Optimizer]
     control: StepControl
     on_event: OnEvent
+    recorder: Recorder = NO_RECORDER
     twin: "TrainSpec | None" = None  # the same with a model of its own: for --verify
 
 
 class AgreedError(ArithmeticError):
     """Ends a run on all ranks alike, with the same message, between the same two steps."""
+
+
+class NotFiniteError(ArithmeticError):
+    """Ends a run from one rank, whose loss or gradient is NaN or infinite."""
 
 
 class Memory(NamedTuple):

@@ -6,33 +6,49 @@ from typing import Any, NamedTuple
 
 from nnmpi.comm import Comm
 from nnmpi.data import Loader
-from nnmpi.data.loader import Cut
+from nnmpi.data.loader import Cut, Fields
 from nnmpi.metrics import Sums
 from nnmpi.nn.passes import BatchStats
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries
-from nnmpi.parallel.model.parts import PartTable, everything
+from nnmpi.parallel.model.parts import PartTable
 from nnmpi.parallel.step.evaluation import as_sums, evaluate
 from nnmpi.parallel.step.executor import Executor, GradientSync, Program
-from nnmpi.parallel.step.ports import Stage
+from nnmpi.parallel.step.ports import Messages, Stage
 from nnmpi.parallel.step.state import StepResult, StepState
 from nnmpi.parallel.step.update import Update
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
+from nnmpi.schedules import forward_only
 
 
 class Evaluation(NamedTuple):
-    """Which samples of a test batch this rank evaluates, and the ranks that share them."""
+    """Which samples of a test batch this rank evaluates, how, and the ranks that share them."""
 
     cut: Cut
     comm: Comm
+    program: Program = forward_only
+
+    def sums(
+        self,
+        stages: Mapping[int, Stage],
+        loader: Loader,
+        step: int,
+        want: Fields,
+        messages: Messages | None = None,
+    ) -> Sums:
+        """Loss and accuracy over a split, the same on all ranks; every rank calls it."""
+        loads = loader.loads(0, self.cut, want=want)
+        found = evaluate(stages, loads, step, self.program, messages)
+        self.comm.all_reduce(found, "doubling")
+        return as_sums(found)
 
 
 class Parts(NamedTuple):
     """What a synchronous strategy consists of."""
 
-    stages: Sequence[Stage]
+    stages: Mapping[int, Stage]
     store: LocalStore
     optimizer: Optimizer
     sync: GradientSync
@@ -45,7 +61,7 @@ class Parts(NamedTuple):
     outcome: Callable[[], dict[str, Any]]
     comms: Sequence[Comm]  # made for these parts
     progress: Callable[[], AbstractContextManager[None]] = nullcontext  # around the steps
-    held: Callable[[str], bool] = everything  # which tensors this rank has parts of, by path
+    messages: Messages | None = None
 
 
 class Synchronous:
@@ -55,23 +71,34 @@ class Synchronous:
         self, parts: Parts, layout: Layout, spec: TrainSpec, clip_norm: float | None
     ) -> None:
         self.layout, self.optimizer = layout, parts.optimizer
-        self._parts = parts
-        model, control = spec.task.model, spec.control
-        counts = PartTable(model, layout.model, parts.held).counts
+        self._parts, self._fields = parts, spec.part.fields
+        model, control, held = spec.task.model, spec.control, spec.part.held
+        counts = PartTable(model, layout.model, held).counts
         self._executor = Executor(
             parts.stages,
             parts.sync,
-            Update(parts.store, parts.optimizer, clip_norm, control.lr, layout, counts),
+            Update(
+                parts.store,
+                parts.optimizer,
+                clip_norm,
+                control.lr,
+                layout,
+                counts,
+                [p for p, _ in spec.part.shared],
+                spec.recorder,
+            ),
             control.stop,
             parts.program,
             parts.batch_stats,
+            parts.messages,
+            spec.recorder,
         )
-        self.entries = Entries(model, layout.all, parts.held)
+        self.entries = Entries(model, layout.all, held)
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
         parts, state = self._parts, start
         parts.check(loader)
-        loads = loader.loads(start.epoch, parts.cut, start.batch)
+        loads = loader.loads(start.epoch, parts.cut, start.batch, self._fields)
         with parts.progress(), closing(loads):
             for load in loads:
                 result = self._executor.run(load, state, len(loader))
@@ -79,10 +106,8 @@ class Synchronous:
                 yield result
 
     def evaluate(self, loader: Loader, step: int) -> Sums:
-        cut, comm = self._parts.evaluation
-        found = evaluate(self._parts.stages, loader, cut, step)
-        comm.all_reduce(found, "doubling")
-        return as_sums(found)
+        parts = self._parts
+        return parts.evaluation.sums(parts.stages, loader, step, self._fields, parts.messages)
 
     def describe(self) -> dict[str, Any]:
         return dict(self._parts.describe)

@@ -5,11 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from nnmpi import data
-from nnmpi.autograd import Tensor, no_grad
-from nnmpi.autograd.functional import tensor
 from nnmpi.backend import Backend
 from nnmpi.config import Config
 from nnmpi.data import Dataset
@@ -18,6 +14,7 @@ from nnmpi.nn.models import MODELS, mlp
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.seeding import seeded
 from nnmpi.optim import OPTIMIZERS, SGD, Optimizer
+from nnmpi.parallel.model.model_part import ModelPart
 from nnmpi.run import saving
 
 
@@ -41,8 +38,8 @@ def dataset(config: Config, given: Dataset | tuple[Any, ...] | None) -> Dataset:
     )
 
 
-def model(config: Config, build: Callable[[], Module] | None, on: Backend) -> Module:
-    """The model on its backend, initialised from the seed, or loaded from the file of --load."""
+def model(config: Config, build: Callable[[], Module] | None) -> Module:
+    """The model, whose weights are not drawn yet."""
     make = builder(config.model) if build is None else build  # may import what makes modules
     with seeded(config.seed):
         made = _built(config, make)
@@ -53,14 +50,16 @@ def model(config: Config, build: Callable[[], Module] | None, on: Backend) -> Mo
     for m in made.modules():
         if isinstance(m, Conv2d) and config.convolution != "auto":
             m.algorithm = config.convolution
-    made.to(config.dtype, on)
-    if config.load:
-        state = saving.load(config.load)
-        try:
-            made.load_state_dict(state)
-        except ValueError as error:
-            raise ValueError(f"--load {config.load}: {error}") from None
     return made
+
+
+def initialise(config: Config, part: ModelPart, on: Backend) -> None:
+    """Draws the weights that this rank has, from the seed, or loads them from --load."""
+    for stage in part.stages.values():
+        stage.to(config.dtype, on)
+    part.model.convert_buffers(config.dtype, on)
+    if config.load:
+        saving.load_into(config.load, part.model, part.held)
 
 
 def _built(config: Config, build: Callable[[], Module]) -> Module:
@@ -112,29 +111,3 @@ def optimizer(config: Config, trained: Sequence[Parameter]) -> Optimizer:
     if config.optimizer == "sgd":
         return SGD(trained, lr, momentum=config.momentum, weight_decay=decay)
     return OPTIMIZERS[config.optimizer](trained, lr, weight_decay=decay)
-
-
-@no_grad()
-def check_fit(config: Config, made: Module, d: Dataset, on: Backend) -> None:
-    """Raises ValueError unless the model maps one sample to a score for each class."""
-    sample = d.train.x[:1]
-    what = f"model {config.model} and data {d.name} do not fit"
-    training = made.training
-    made.eval()
-    try:
-        with np.errstate(over="ignore", invalid="ignore"):
-            scores = made(tensor(np.zeros(sample.shape, config.dtype), on=on))
-    except ValueError as error:
-        shape = "x".join(map(str, sample.shape[1:]))
-        raise ValueError(f"{what}: samples are {shape}; {error}") from None
-    finally:
-        made.train(training)
-    if not isinstance(scores, Tensor):
-        raise ValueError(f"{what}: the model must return a tensor, not a {type(scores).__name__}")
-    if scores.ndim != 2 or scores.shape[1] < d.classes:
-        raise ValueError(
-            f"{what}: the model returns scores of shape {scores.shape[1:]} for a sample, "
-            f"and there are {d.classes} classes"
-        )
-    if not any(p.requires_grad for p in made.parameters()):
-        raise ValueError(f"model {config.model} has no parameter with requires_grad")

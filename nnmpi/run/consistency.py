@@ -4,7 +4,7 @@ Ranks that differ would deadlock, or train to wrong results without an error.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from nnmpi.config import Config, options
 from nnmpi.data import Dataset
 from nnmpi.nn import Module
 from nnmpi.parallel.model.entries import first_difference
-from nnmpi.parallel.model.parts import PartTable
+from nnmpi.parallel.model.parts import PartTable, everything
 
 MAX_BYTES = 16 << 20
 """How much of an array is compared: of a larger one, every k-th row."""
@@ -36,8 +36,11 @@ class Item(NamedTuple):
     remedy: str
 
 
-def check(comm: Comm, config: Config, dataset: Dataset, model: Module) -> None:
-    """Raises on all ranks if one differs from the others; every rank calls it."""
+def check_inputs(comm: Comm, config: Config, dataset: Dataset, model: Module) -> None:
+    """Raises on all ranks if options, data or the names and shapes of the model differ.
+
+    Every rank calls it before anything else that communicates depends on them.
+    """
     items = list(_items(config, dataset, model))
     rows = np.zeros((comm.size, len(items)), np.uint64)
     rows[comm.rank] = [item.digest for item in items]
@@ -48,7 +51,15 @@ def check(comm: Comm, config: Config, dataset: Dataset, model: Module) -> None:
         item = items[different[0]]
         error = ValueError(f"rank {comm.rank} differs from rank 0 in {item.what}; {item.remedy}")
     comm.agree(error)
-    found = first_difference(comm, model, PartTable(model, comm))
+
+
+def check_values(comm: Comm, model: Module, held: Callable[[str], bool] = everything) -> None:
+    """Raises on all ranks if initial values differ between ranks with the same part of a tensor.
+
+    Every rank calls it (see PartTable).
+    """
+    error: ValueError | None = None
+    found = first_difference(comm, model, PartTable(model, comm, held))
     if found is not None:
         path, other = found
         error = ValueError(

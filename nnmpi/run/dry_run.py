@@ -8,15 +8,15 @@ from nnmpi.comm import Comm
 from nnmpi.data import Batch
 from nnmpi.nn.passes import Pass
 from nnmpi.parallel import plan
+from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.strategy import Memory
 from nnmpi.run.report import Event
-from nnmpi.run.setup import all_or_none
 from nnmpi.run.trainer import Trainer
 
 
 def summary(trainer: Trainer) -> Event:
     """The dry-run event; every rank calls it."""
-    parameters = sum(p.data.nbytes for p in trainer.model.parameters())
+    parameters = sum(p.data.nbytes for p in trainer.part.parameters)
     ranks, memory = on_node(trainer.comm, plan.memory(trainer.strategy))
     activations = all_or_none(trainer.comm, lambda: activation_bytes(trainer))
     return {
@@ -44,7 +44,13 @@ def on_node(comm: Comm, memory: Memory) -> tuple[int, Memory]:
 
 
 def activation_bytes(trainer: Trainer) -> int:
-    """The peak host memory of a forward and backward pass on one rank's part of a batch."""
+    """The peak host memory of a forward and backward pass on one rank's part of a batch.
+
+    That of a pipeline is predicted from the profile: the most of any rank.
+    """
+    if trainer.part.stage_count > 1:
+        most: int = max(trainer.part.facts["peak_activation_bytes"])
+        return most
     parts = plan.pieces(trainer.config, trainer.comm.size)
     rows = next(iter(trainer.train.batches(0)))
     share = -(-len(rows) // parts)

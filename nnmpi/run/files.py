@@ -8,7 +8,7 @@ from nnmpi.run import saving
 
 
 def check_outputs(config: Config) -> None:
-    """Raises ValueError if --save cannot be written, or if --save or --log is an input file.
+    """Raises ValueError if --save or --trace cannot be written, or if an output is another file.
 
     A model may be saved to the file that it was loaded from.
     """
@@ -17,7 +17,11 @@ def check_outputs(config: Config) -> None:
     if config.save:
         saving.check_target(config.save)
     check_differs("save", config.save, {"data": data})
-    check_differs("log", config.log, {"data": data, "save": config.save, "load": config.load})
+    if config.trace:
+        saving.check_target(config.trace, "write trace")
+    others = {"data": data, "save": config.save, "load": config.load}
+    check_differs("log", config.log, others)
+    check_differs("trace", config.trace, {**others, "log": config.log})
 
 
 def check_differs(option: str, path: str | None, others: Mapping[str, str | None]) -> None:

@@ -22,6 +22,11 @@ def _layout(e: Event) -> Iterator[str]:
         yield f"including {_counted(e['servers'], 'server')}"
         bound = f" with staleness {e['steps_ahead']}" if e["sync"] == "ssp" else ""
         yield f"{e['sync']}{bound}"
+    if "schedule" in e:
+        yield f"pipeline {e['schedule']}"
+        yield _counted(e["micro_batches"], "micro-batch", "es")
+        if "cut" in e:
+            yield f"cut at {e['cut']}"
     if "allreduce" in e:
         yield f"all-reduce {e['allreduce']}"
     if e.get("reproducible"):
@@ -33,9 +38,9 @@ def _layout(e: Event) -> Iterator[str]:
         yield "verified against one rank"
 
 
-def _counted(n: int, what: str) -> str:
+def _counted(n: int, what: str, plural: str = "s") -> str:
     """The number with its noun."""
-    return f"{n:,} {what}{'s' * (n != 1)}"
+    return f"{n:,} {what}{plural * (n != 1)}"
 
 
 def _epoch(e: Event) -> str:
@@ -52,7 +57,32 @@ def _dry_run(e: Event) -> str:
     epochs, steps = _counted(e["epochs"], "epoch"), _counted(e["steps_per_epoch"], "step")
     return (
         f"{e['layers']}\n{_start(e)}\n{epochs} of {steps} of {e['batch_size']}\n{memory}"
-        f"{'; ' + e['counted'] if 'counted' in e else ''}"
+        f"{'; ' + e['counted'] if 'counted' in e else ''}{_stages(e)}"
+    )
+
+
+def _stages(e: Event) -> str:
+    """A table of the stages of a pipeline, and its predicted bubble."""
+    if "stages" not in e:
+        return ""
+    head = ("stage", "rank", "layers", "time", "parameters", "activations of a micro-batch")
+    rows = [
+        (
+            str(s),
+            str(stage["rank"]),
+            str(stage["layers"]),
+            f"{stage['time']:.1%}",
+            _size(stage["parameter_bytes"]),
+            _size(stage["activation_bytes"]),
+        )
+        for s, stage in enumerate(e["stages"])
+    ]
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    table = "\n".join("  ".join(map(str.rjust, row, widths)) for row in (head, *rows))
+    peaks = ", ".join(_size(nbytes) for nbytes in e["peak_activation_bytes"])
+    return (
+        f"\n\n{table}\npredicted bubble {e['predicted_bubble']:.1%} of the time of computation; "
+        f"activations at most, by rank: {peaks}"
     )
 
 
@@ -83,7 +113,27 @@ def _result(e: Event) -> str:
     if "largest_differences" in e:
         found = _differences(e["largest_differences"])
         lines.append(f"verified: largest relative differences: {found}")
+    if "trace" in e:
+        lines.append(_trace(e["trace"], e["steps"]))
     return "\n".join(filter(None, lines))
+
+
+def _trace(e: Event, steps: int) -> str:
+    """What each rank did, in seconds, and the bubble of a pipeline."""
+    rows = [(rank, *times.values()) for rank, times in e["ranks"].items()]
+    columns = ("computing", "communicating", "waiting", "other")
+    cells = [["seconds", *columns]]
+    cells += [[f"rank {rank}", *(f"{x:.3f}" for x in times)] for rank, *times in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in cells
+    ]
+    of = f" of {steps:,}" if e["steps"] < steps else ""
+    what = f"trace of {e['steps']:,}{of} steps in {e['file']}, which ui.perfetto.dev shows"
+    if "bubble" in e:
+        found = e["bubble"]
+        lines.append(f"bubble {found['measured']:.1%}, simulated {found['simulated']:.1%}")
+    return "\n".join([what, *lines])
 
 
 def _staleness(workers: Mapping[str, Mapping[str, int]]) -> str:

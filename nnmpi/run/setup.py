@@ -2,40 +2,44 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nnmpi import backend
 from nnmpi.backend import Backend
-from nnmpi.comm import Comm
+from nnmpi.comm import Comm, comm_self
 from nnmpi.config import Config
 from nnmpi.data import Dataset, Loader, Standardiser
 from nnmpi.nn import CrossEntropyLoss, Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.optim import schedule
 from nnmpi.parallel import plan
+from nnmpi.parallel.agreement import all_or_none
+from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.model.boundary import Boundary
+from nnmpi.parallel.model.model_part import ModelPart
+from nnmpi.parallel.pipeline.stages import split
 from nnmpi.parallel.step.ports import Task
 from nnmpi.run import builders, consistency
 from nnmpi.run.files import check_outputs
+from nnmpi.run.first_pass import first_pass
 
-T = TypeVar("T")
 Build = Callable[[], Module]
 
 
 class Trained(NamedTuple):
-    """A model with its loss, and its parameters in the order in which they are used."""
+    """A model with its loss, and what this rank has of it."""
 
     task: Task
-    parameters: list[Parameter]
+    part: ModelPart
+    boundaries: list[Boundary]  # between the stages of all ranks
+    parameters: list[Parameter]  # that are trained, in the order of their use
 
 
-class Setup(NamedTuple):
-    """What a run starts from; the same on every rank."""
+class Batches(NamedTuple):
+    """The batches of a run."""
 
-    dataset: Dataset
-    trained: Trained
-    twin: Trained | None  # the model that --verify trains on one rank
     standardiser: Standardiser
     train: Loader
     test: Loader
@@ -43,15 +47,14 @@ class Setup(NamedTuple):
     lr_factor: schedule.Schedule
 
 
-def all_or_none(comm: Comm, f: Callable[[], T]) -> T:
-    """Calls f on every rank; if it fails on one rank, it fails on all."""
-    error: Exception | None = None
-    try:
-        result = f()
-    except Exception as caught:
-        error = caught
-    comm.agree(error)
-    return result
+class Setup(NamedTuple):
+    """What a run starts from; the same on every rank, but for its part of the model."""
+
+    layout: Layout
+    dataset: Dataset
+    trained: Trained
+    twin: Trained | None  # the model that --verify trains on one rank
+    batches: Batches
 
 
 def set_up(
@@ -60,9 +63,13 @@ def set_up(
     """Checks the config, loads the data and makes the models. Every rank calls it."""
     on = all_or_none(comm, lambda: _checked_device(config, comm))
     dataset = _load_data(config, given, comm)
-    setup = all_or_none(comm, lambda: _setup(config, build, dataset, on))
-    consistency.check(comm, config, dataset, setup.trained.task.model)
-    return setup
+    batches = all_or_none(comm, lambda: _batches(config, dataset))
+    model = all_or_none(comm, lambda: builders.model(config, build))
+    consistency.check_inputs(comm, config, dataset, model)
+    layout = Layout.of(config, comm)
+    trained, twin = _models(config, build, model, dataset, batches, on, layout)
+    consistency.check_values(comm, model, trained.part.held)
+    return Setup(layout, dataset, trained, twin, batches)
 
 
 def _checked_device(config: Config, comm: Comm) -> Backend:
@@ -80,14 +87,7 @@ def _load_data(config: Config, given: Dataset | tuple[Any, ...] | None, comm: Co
     return all_or_none(comm, lambda: downloaded or load())
 
 
-def _setup(config: Config, build: Build | None, dataset: Dataset, on: Backend) -> Setup:
-    trained = _trained(config, build, dataset, on)
-    twin = _trained(config, build, dataset, on) if config.verify else None
-    if twin and {*twin.task.model.parameters()} & {*trained.task.model.parameters()}:
-        raise ValueError(
-            f"model {config.model}: build returns the same object twice, and verify trains two "
-            "models side by side; let build make a new one each time"
-        )
+def _batches(config: Config, dataset: Dataset) -> Batches:
     standardiser = Standardiser.of(dataset.train)
     loader = partial(
         Loader,
@@ -99,13 +99,42 @@ def _setup(config: Config, build: Build | None, dataset: Dataset, on: Backend) -
     train, test = loader(dataset.train, shuffle=True), loader(dataset.test, shuffle=False)
     steps = config.epochs * len(train)
     steps = steps if config.steps is None else min(steps, config.steps)
-    lr_factor = schedule.parse(config.lr_schedule, steps)
-    return Setup(dataset, trained, twin, standardiser, train, test, steps, lr_factor)
+    return Batches(standardiser, train, test, steps, schedule.parse(config.lr_schedule, steps))
 
 
-def _trained(config: Config, build: Build | None, dataset: Dataset, on: Backend) -> Trained:
-    model = builders.model(config, build, on)
-    builders.check_fit(config, model, dataset, on)
-    sample = np.zeros_like(dataset.train.x[:1], config.dtype)
-    task = Task(model, CrossEntropyLoss(reduction="sum"), on)
-    return Trained(task, plan.order_of_use(model, sample, on))
+def _models(
+    config: Config,
+    build: Build | None,
+    model: Module,
+    dataset: Dataset,
+    batches: Batches,
+    on: Backend,
+    layout: Layout,
+) -> tuple[Trained, Trained | None]:
+    """What this rank has of the model, and the model that --verify trains beside it."""
+
+    def gather(n: int) -> np.ndarray:
+        return batches.train.gather(np.arange(min(n, len(dataset.train.y)))).x
+
+    def trained(model: Module, part: ModelPart, pp: Comm) -> Trained:
+        all_or_none(layout.all, lambda: builders.initialise(config, part, on))
+        found = first_pass(config, part, dataset, on, pp, layout.all)
+        return Trained(Task(model, CrossEntropyLoss(reduction="sum"), on), part, *found)
+
+    part = split(config, layout, model, gather, on, len(batches.train))
+    first = trained(model, part, layout.axis["pp"])
+    if not config.verify:
+        return first, None
+    other = all_or_none(layout.all, lambda: _another(config, build, model))
+    return first, trained(other, ModelPart.whole(other), comm_self())
+
+
+def _another(config: Config, build: Build | None, model: Module) -> Module:
+    """The same model once more."""
+    other = builders.model(config, build)
+    if {*other.parameters()} & {*model.parameters()}:
+        raise ValueError(
+            f"model {config.model}: build returns the same object twice, and verify trains two "
+            "models side by side; let build make a new one each time"
+        )
+    return other

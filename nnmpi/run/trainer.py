@@ -18,12 +18,14 @@ from nnmpi.data import Dataset
 from nnmpi.metrics import Stopwatch, Sums
 from nnmpi.nn import Module
 from nnmpi.parallel import plan
+from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.step.executor import StepControl
 from nnmpi.parallel.step.state import StepResult, StepState
 from nnmpi.parallel.strategy import AgreedError, Strategy, TrainSpec
 from nnmpi.run import builders, saving
 from nnmpi.run.report import Event, LostOutputError, NullReport, Report
-from nnmpi.run.setup import Setup, all_or_none, set_up
+from nnmpi.run.setup import Setup, set_up
+from nnmpi.run.trace import tracer
 
 
 class DivergedError(AgreedError):
@@ -60,16 +62,14 @@ class Trainer:
             config = replace(config, model=getattr(build, "__name__", type(build).__name__))
         self.config, self.comm = config, job() if comm is None else comm
         setup = set_up(config, build, data, self.comm)
-        self.dataset, self.standardiser = setup.dataset, setup.standardiser
-        self.train, self.test = setup.train, setup.test
-        self.total_steps, self.lr_factor = setup.steps, setup.lr_factor
-        self.task = setup.trained.task
+        self.dataset, self.task, self.part = setup.dataset, setup.trained.task, setup.trained.part
+        self.standardiser, self.train, self.test, self.total_steps, self.lr_factor = setup.batches
         self.model, self.loss, self.on = self.task.model, self.task.loss, self.task.on
         self.state, self.skipped = StepState(), 0
         self.stopping = False  # all ranks have agreed to stop
         self._stop_requested = False  # on this rank
         self._phase, self._closed = Phase.BETWEEN_STEPS, False
-        self._clock = Stopwatch()
+        self._clock, self._tracer = Stopwatch(), tracer(config, self.comm)
         self.strategy = self._build_strategy(setup)
         self.optimizer = self.strategy.optimizer
 
@@ -82,7 +82,8 @@ class Trainer:
         )
         twin = spec(*setup.twin) if setup.twin else None
         try:
-            return plan.build(self.config, self.comm, spec(*setup.trained, twin=twin))
+            both = spec(*setup.trained, recorder=self._tracer.recorder, twin=twin)
+            return plan.build(self.config, setup.layout, both)
         except ValueError as error:  # on all ranks: only the first one raises it
             self.comm.agree(error)
             raise
@@ -126,7 +127,7 @@ class Trainer:
                 f"a Trainer runs once, and this one has made {self.step} of its "
                 f"{self.total_steps} steps{closed}; make another"
             )
-        trained = {p for p in self.model.parameters() if p.requires_grad}
+        trained = {p for p in self.part.parameters if p.requires_grad}
         if trained != {*self.optimizer.parameters}:
             raise ValueError(
                 "requires_grad of a parameter was changed after this Trainer was made; "
@@ -166,6 +167,7 @@ class Trainer:
             "layout": self.strategy.layout.mesh.axes,
             **self.strategy.outcome(),
             "parameters_sha256": digest,
+            **self._tracer.outcome(self.strategy.layout.mesh),
         }
         self._report.event(result)
         return result
@@ -223,7 +225,8 @@ class Trainer:
     def evaluate(self) -> Sums:
         """Loss and accuracy on the test split; the model is left in evaluation mode."""
         self.model.eval()
-        return self.strategy.evaluate(self.test, self.step)
+        with self._tracer.evaluation():
+            return self.strategy.evaluate(self.test, self.step)
 
     # ---- the end of a run
 

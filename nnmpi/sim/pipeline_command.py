@@ -52,6 +52,8 @@ def run(options: argparse.Namespace) -> str:
         options.send,
         options.recompute,
     )
+    for name in names:
+        show.check(name, q)
     answers = [show.answer(name, q) for name in names]
     if options.svg:
         options.svg.write_text(picture(answers, q), encoding="utf-8")

@@ -6,8 +6,8 @@ from nnmpi.schedules import SCHEDULES, programs
 from nnmpi.sim.pipeline import Costs, Simulation, simulate
 from nnmpi.sim.timeline import draw
 
-MAX_VALUE = 1e30  # of times, so that no sum of them overflows
-MAX_PASSES = 100_000  # forward passes in all: stages times micro-batches
+MIN_VALUE, MAX_VALUE = 1e-30, 1e30  # of times, so that no sum or ratio of them overflows
+MAX_PASSES = 100_000  # forward passes of all stages: a simulation takes a few seconds
 
 
 class Question(NamedTuple):
@@ -38,11 +38,9 @@ class Answer(NamedTuple):
 
 
 def answer(name: str, q: Question) -> Answer:
-    """Simulate one schedule; raises ValueError for numbers out of range."""
+    """Simulate one schedule, whose question has been checked."""
     schedule, v = SCHEDULES[name], q.stages_of(name)
     p, m = q.ranks, q.micro_batches
-    schedule.check(p, m, v)
-    _check(q, v)
     bubble = schedule.bubble(p, m, v)
     result = simulate(
         programs(schedule, p, m, v, q.recompute), Costs.uniform(p, v, q.forward, q.backward, q.send)
@@ -53,16 +51,22 @@ def answer(name: str, q: Question) -> Answer:
     return Answer(name, v, result, None if bubble is None else float(bubble))
 
 
-def _check(q: Question, v: int) -> None:
-    for name, value in (("forward", q.forward), ("backward", q.backward), ("send", q.send)):
-        if not 0 <= value <= MAX_VALUE:
-            raise ValueError(f"{name} {value} must be a number from 0 to {MAX_VALUE:g}")
+def check(name: str, q: Question) -> None:
+    """Raises ValueError for numbers out of range of a schedule or of a simulation."""
+    v = q.stages_of(name)
+    SCHEDULES[name].check(q.ranks, q.micro_batches, v)
+    for what, value in (("forward", q.forward), ("backward", q.backward), ("send", q.send)):
+        if value and not MIN_VALUE <= value <= MAX_VALUE:
+            raise ValueError(
+                f"{what} {value} must be 0, or a number from {MIN_VALUE:g} to {MAX_VALUE:g}"
+            )
     if not q.forward + q.backward:
         raise ValueError("forward and backward are both 0: give one of them a time")
-    if q.ranks * v * q.micro_batches > MAX_PASSES:
+    passes = q.ranks * v * max(q.micro_batches, q.ranks)  # fewer do not fill the pipeline
+    if passes > MAX_PASSES:
         raise ValueError(
-            f"{q.ranks * v} stages and {q.micro_batches} micro-batches are "
-            f"{q.ranks * v * q.micro_batches} forward passes, more than {MAX_PASSES}: take fewer"
+            f"{q.ranks * v} stages and {q.micro_batches} micro-batches, counted as at least one a "
+            f"rank, are {passes} forward passes, more than {MAX_PASSES}: take fewer"
         )
 
 

@@ -20,6 +20,8 @@ def run(options: argparse.Namespace) -> str:
     """The output of `trace`."""
     if options.steps < 1:
         raise ValueError(f"--steps {options.steps} must be at least 1")
+    if options.svg and options.svg.resolve() == options.file.resolve():
+        raise ValueError(f"--svg {options.svg} is the trace itself; name another file")
     trace = TraceFile.read(options.file)
     first = trace.median_step() if options.step is None else options.step
     timeline = trace.timeline(first, options.steps)

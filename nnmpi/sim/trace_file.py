@@ -1,8 +1,9 @@
 """Steps of a real run as a Timeline, from the file that `python -m nnmpi.train --trace` wrote."""
 
 import json
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,14 +15,12 @@ DRAWN_AS = dict.fromkeys(("SEND_F", "SEND_B", "RECV_F", "RECV_B", "exchange"), "
 INSIDE = ("wait", "communicate")
 """Categories of what lies within an operation."""
 
-Event = dict[str, Any]
-
 
 class TraceFile(NamedTuple):
-    """The events of a file by step."""
+    """The events of a file by step: spans in microseconds, whose kinds are categories."""
 
     path: Path
-    steps: dict[int, list[Event]]
+    steps: dict[int, list[Span]]
     ranks: int
 
     @classmethod
@@ -29,70 +28,80 @@ class TraceFile(NamedTuple):
         """Raises ValueError for another file."""
         try:
             events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
-            steps = defaultdict[int, list[Event]](list)
+            steps = defaultdict[int, list[Span]](list)
             for event in events:
                 if event["ph"] == "X" and "step" in event["args"]:
-                    steps[event["args"]["step"]].append(event)
-            ranks = 1 + max(event["pid"] for event in events)
+                    steps[int(event["args"]["step"])].append(_event(event, len(events)))
         except OSError as error:
             raise ValueError(f"cannot read {path}: {error.strerror}; name another file") from None
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise ValueError(
                 f"{path} is not a trace of nnmpi ({type(error).__name__}: {error}); name a file "
                 "of python -m nnmpi.train --trace"
             ) from None
         if not steps:
             raise ValueError(f"{path} has no complete step; trace a longer run")
+        ranks = 1 + max(span.rank for spans in steps.values() for span in spans)
         return cls(path, dict(steps), ranks)
 
     def median_step(self) -> int:
         """The step whose time is in the middle."""
-        times = {step: _end(events) - _start(events) for step, events in self.steps.items()}
+        times = {step: _end(spans) - _start(spans) for step, spans in self.steps.items()}
         return sorted(times, key=times.__getitem__)[len(times) // 2]
 
     def timeline(self, first: int, count: int = 1) -> Timeline:
         """What each rank did in so many steps, in milliseconds since the first of them began.
 
-        Raises ValueError for a step that was not recorded.
+        Raises ValueError for steps that were not recorded.
         """
-        if first not in self.steps:
+        steps = sorted(step for step in self.steps if first <= step < first + count)
+        if len(steps) < count:
+            missing = steps[-1] + 1 if first in self.steps else first
             raise ValueError(
-                f"{self.path} has no step {first}: choose one of {min(self.steps)} to "
+                f"{self.path} has no step {missing}: choose one of {min(self.steps)} to "
                 f"{max(self.steps)}"
             )
-        steps = range(first, first + count)
-        events, spans = [e for step in steps for e in self.steps.get(step, [])], list[Span]()
+        events, spans = [e for step in steps for e in self.steps[step]], list[Span]()
         for rank in range(self.ranks):
-            spans += _flat([e for e in events if e["pid"] == rank], _start(events))
+            spans += _flat([e for e in events if e.rank == rank], _start(events))
         what = f"step {first}" if count == 1 else f"{count} steps from step {first}"
         return Timeline(tuple(spans), self.ranks, f"{what} of {self.path.name}", "ms")
 
 
-def _start(events: Sequence[Event]) -> float:
-    return float(min(e["ts"] for e in events))
+def _event(event: dict[str, Any], most: int) -> Span:
+    """A complete event; raises KeyError, TypeError or ValueError if it is not one of nnmpi."""
+    args, rank = event["args"], int(event["pid"])
+    start, duration = float(event["ts"]), float(event["dur"])
+    if not 0 <= rank < most or not isfinite(start) or not 0 <= duration < float("inf"):
+        raise ValueError(f"an event of rank {rank} from {start} for {duration}")
+    micro, stage = int(args.get("micro", -1)), int(args.get("stage", 0))
+    return Span(rank, str(event["cat"]), micro, stage, start, start + duration)
 
 
-def _end(events: Sequence[Event]) -> float:
-    return float(max(e["ts"] + e["dur"] for e in events))
+def _start(spans: Sequence[Span]) -> float:
+    return min(span.start for span in spans)
 
 
-def _flat(events: Sequence[Event], start: float) -> Iterator[Span]:
+def _end(spans: Sequence[Span]) -> float:
+    return max(span.end for span in spans)
+
+
+def _flat(events: Sequence[Span], start: float) -> Iterator[Span]:
     """The spans of a rank, one after the other: an operation is cut where it waits."""
-    operations = sorted((e for e in events if e["cat"] not in INSIDE), key=lambda e: e["ts"])
-    waits = sorted((e for e in events if e["cat"] in INSIDE), key=lambda e: e["ts"])
+    operations = sorted((e for e in events if e.kind not in INSIDE), key=lambda e: e.start)
+    waits = deque(sorted((e for e in events if e.kind in INSIDE), key=lambda e: e.start))
     for operation in operations:
-        now, end = operation["ts"], operation["ts"] + operation["dur"]
-        while waits and waits[0]["ts"] < end:
-            wait = waits.pop(0)
-            yield from _span(operation, now, wait["ts"], start)
-            now = wait["ts"] + wait["dur"]
-            yield from _span(wait, wait["ts"], now, start)
-        yield from _span(operation, now, end, start)
+        now = operation.start
+        while waits and waits[0].start < operation.end:
+            wait = waits.popleft()
+            yield from _cut(operation, now, wait.start, start)
+            now = wait.end
+            yield from _cut(wait, wait.start, now, start)
+        yield from _cut(operation, now, operation.end, start)
 
 
-def _span(event: Event, begin: float, end: float, start: float) -> Iterator[Span]:
+def _cut(event: Span, begin: float, end: float, start: float) -> Iterator[Span]:
+    """A part of an event, in milliseconds, if it is not empty."""
     if begin < end:
-        rank, args = event["pid"], event["args"]
-        micro, stage = args.get("micro", -1), args.get("stage", 0)
-        kind = DRAWN_AS.get(event["cat"], str(event["cat"]))
-        yield Span(rank, kind, micro, stage, (begin - start) / 1e3, (end - start) / 1e3)
+        kind = DRAWN_AS.get(event.kind, event.kind)
+        yield event._replace(kind=kind, start=(begin - start) / 1e3, end=(end - start) / 1e3)

@@ -10,7 +10,7 @@ import pytest
 from datafiles import refused
 
 import nnmpi
-from nnmpi import config, optim, train
+from nnmpi import config, optim, schedules, train
 from nnmpi.config import Config, from_toml, options
 from nnmpi.data import Loader, Split, Standardiser
 from nnmpi.kernels.conv import CONVOLUTIONS
@@ -22,7 +22,13 @@ GROUPS = {
 
 FLAGS: dict[str, tuple[str, Any]] = {
     "dp": ("3", 3),
+    "pp": ("2", 2),
     "micro-batches": ("4", 4),
+    "schedule": ("zb-h1", "zb-h1"),
+    "virtual-stages": ("3", 3),
+    "cut": ("3,7", "3,7"),
+    "recompute": ("", True),
+    "vertical-sync": ("", True),
     "allreduce": ("ring", "ring"),
     "bucket-mb": ("0.5", 0.5),
     "no-overlap": ("", False),
@@ -55,6 +61,7 @@ FLAGS: dict[str, tuple[str, Any]] = {
     "save": ("a.safetensors", "a.safetensors"),
     "load": ("b.safetensors", "b.safetensors"),
     "log": ("c.jsonl", "c.jsonl"),
+    "trace": ("d.json", "d.json"),
     "dry-run": ("", True),
     "quiet": ("", True),
 }
@@ -257,6 +264,10 @@ def test_a_file_that_cannot_be_read_is_a_one_line_error(tmp_path: Path) -> None:
 
 def test_the_flags_are_the_options() -> None:
     assert {field(flag) for flag in FLAGS} == {option.name for option in options()}
+
+
+def test_the_schedules_of_the_option_are_those_that_exist() -> None:
+    assert {*config.SCHEDULES} == {*schedules.SCHEDULES}
 
 
 @pytest.mark.parametrize("flag", FLAGS)

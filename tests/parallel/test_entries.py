@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from datafiles import refused
+from elsewhere import keep, stage_of
 
 import nnmpi
 from nnmpi import nn
@@ -110,6 +111,43 @@ def test_a_stage_holds_its_layers_only() -> None:
         np.testing.assert_array_equal(found[name], value, err_msg=name, strict=True)
 
 
+def tied_pipeline() -> nn.Sequential:
+    """Its first and last layers share a weight."""
+    tied = nn.Linear(3, 3, bias=False)
+    middle = nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3)
+    made = nn.Sequential(nn.Linear(3, 3, bias=False), *middle, tied)
+    tied.weight = made[0].weight
+    made.seed = 4
+    return made.to("float64")
+
+
+@pytest.mark.parametrize("writer", [0, 1])
+def test_what_a_rank_does_not_hold_is_never_read(writer: int) -> None:
+    """Rank 0 has layers 0 and 1, rank 1 the others; layers 0 and 4 share a weight."""
+    whole = tied_pipeline().state_dict()
+
+    def rank(comm: Comm) -> tuple[list[str], str]:
+        made, held = tied_pipeline(), stage_of(comm.rank, 0, 2)
+        keep(made, held)
+        entries = Entries(made, comm, held, writer)
+        assert entries.index() == [(name, a.dtype, a.shape) for name, a in whole.items()]
+        for entry in entries.on_all_ranks():
+            wanted = whole[entry.place.path]
+            np.testing.assert_array_equal(entry.value, wanted, entry.place.path, strict=True)
+        assert first_difference(comm, made, entries.parts) is None
+        if comm.rank == 1:
+            made[4].weight.data[0] += 1
+        assert first_difference(comm, made, entries.parts) == (
+            ("0.weight", 0) if comm.rank == 1 else None
+        )
+        made[4].weight.data[...] = whole["0.weight"]
+        return [entry.place.path for entry in entries], entries.sha256()
+
+    found = threads.run(2, rank)
+    sha = Entries(tied_pipeline(), threads.comm_self()).sha256()
+    assert found == [(list(whole) if r == writer else [], sha) for r in range(2)]
+
+
 def test_a_file_is_written_one_tensor_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
 
@@ -207,3 +245,24 @@ def test_parts_that_do_not_make_up_a_tensor_are_refused(parts: list[tuple[int, i
 def test_a_tensor_that_no_rank_has_is_refused() -> None:
     with refused("weight: the parts [] that ranks have"):
         Entries(nn.Linear(2, 2), threads.comm_self(), "bias".__eq__)
+
+
+@pytest.mark.parametrize("forgotten", ["2.running_mean", "3.bias"])
+def test_a_tensor_that_no_stage_has_is_refused(forgotten: str) -> None:
+    def rank(comm: Comm) -> None:
+        stage = stage_of(comm.rank, 0, 2)
+        with refused(f"{forgotten}: the parts [] that ranks have"):
+            Entries(tied_pipeline(), comm, lambda path: path != forgotten and stage(path))
+
+    threads.run(2, rank)
+
+
+def test_of_shared_weights_one_that_is_held_is_enough() -> None:
+    def rank(comm: Comm) -> list[bool]:
+        made = tied_pipeline()
+        table = PartTable(made, comm, stage_of(comm.rank, 0, 2, 4))
+        return [table.has(made[0].weight), table.has(made[1].weight), *table.held]
+
+    found = threads.run(3, rank)
+    assert [row[:2] for row in found] == [[True, True], [False, False], [True, False]]
+    assert [row[2] and row[-1] for row in found] == [True, False, True]

@@ -54,9 +54,14 @@ class Wire:
         assert x.grad is not None
         self._comm.isend(x.grad, self._peer).wait()
 
-    def put(self, micro: int, y: nnmpi.Tensor) -> nnmpi.Tensor:
-        self._comm.isend(np.ascontiguousarray(y.data), self._peer).wait()
+    def done(self, micro: int) -> None:
+        pass
+
+    def root(self, micro: int, y: nnmpi.Tensor) -> nnmpi.Tensor:
         return y
+
+    def put(self, micro: int, root: nnmpi.Tensor) -> None:
+        self._comm.isend(np.ascontiguousarray(root.data), self._peer).wait()
 
     def seed(self, micro: int, root: nnmpi.Tensor) -> np.ndarray:
         return self._receive(micro)
@@ -126,7 +131,7 @@ def train(
     counts = PartTable(whole, layout.model, held).counts
     state, results = StepState(), list[StepResult]()
     executor = Executor(
-        [stage],
+        {0: stage},
         BucketedSync(store, buckets, overlap=True),
         Update(store, optim.Adam(parameters), 0.05, lambda step: 0.01, layout, counts),
         lambda: comm.rank == comm.size - 1 and state.step == stop_at,
@@ -139,7 +144,7 @@ def train(
     found = {entry.place.path: entry.value for entry in entries.on_all_ranks()}
     difference = first_difference(comm, whole, entries.parts)
     whole.eval()
-    test = evaluate([stage], loader(), BatchSplit(1, dp.size, dp.rank), 4)
+    test = evaluate({0: stage}, loader().loads(0, BatchSplit(1, dp.size, dp.rank)), 4)
     if not layout.counts_loss:
         test[:] = 0
     comm.all_reduce(test, "ring")
@@ -207,9 +212,14 @@ class Handed:
         assert x.grad is not None
         self._back[micro] = x.grad
 
-    def put(self, micro: int, y: nnmpi.Tensor) -> nnmpi.Tensor:
-        self._there[micro] = y.data
+    def done(self, micro: int) -> None:
+        pass
+
+    def root(self, micro: int, y: nnmpi.Tensor) -> nnmpi.Tensor:
         return y
+
+    def put(self, micro: int, root: nnmpi.Tensor) -> None:
+        self._there[micro] = root.data
 
     def seed(self, micro: int, root: nnmpi.Tensor) -> np.ndarray:
         return self._back.pop(micro)
@@ -238,9 +248,9 @@ def tied(cut: bool, comm: Comm) -> tuple[dict[str, np.ndarray], list[float]]:
     split = BatchSplit(MICRO, comm.size, comm.rank)
     layout = Layout.on(Mesh({"dp": comm.size, "pp": 1, "tp": 1}), comm)
     executor = Executor(
-        [Stage(whole[:3], samples, wire), Stage(whole[3:], wire, loss)]
+        {0: Stage(whole[:3], samples, wire), 1: Stage(whole[3:], wire, loss)}
         if cut
-        else [Stage(whole, samples, loss)],
+        else {0: Stage(whole, samples, loss)},
         BucketedSync(store, buckets, overlap=True),
         Update(store, optim.SGD(parameters, 0.1), 0.5, lambda step: 0.1, layout, lambda p: True),
         lambda: False,

@@ -67,8 +67,8 @@ class Begun:
         self.loads: list[Generator[Any, None, None]] = []
         loads = Loader.loads
 
-        def noted(*arguments: Any) -> Generator[Any, None, None]:
-            self.loads.append(loads(*arguments))
+        def noted(*arguments: Any, **named: Any) -> Generator[Any, None, None]:
+            self.loads.append(loads(*arguments, **named))
             return self.loads[-1]
 
         patch.setattr(Loader, "loads", noted)

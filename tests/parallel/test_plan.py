@@ -15,6 +15,8 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "replicas": {"allreduce": "ring"},
     "node": {"allreduce": "shared"},
     "reproducible": {"reproducible": True, "slices": 4},
+    "pipeline": {"pp": 2, "micro_batches": 3},
+    "pipedream": {"pp": 2, "schedule": "pipedream"},
     "server": {"servers": 1},
 }
 IRIS = {"model": "iris-mlp", "data": "iris", "batch_size": 25, "optimizer": "sgd", "momentum": 0.0}

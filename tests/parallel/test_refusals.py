@@ -13,16 +13,26 @@ from nnmpi.parallel.refusals import NEEDS, REFUSALS, Need, Refusal
 ASKED: dict[str, dict[str, Any]] = {
     "allreduce": {"allreduce": "ring"},
     "bucket_mb": {"bucket_mb": 2.0},
+    "cut": {"cut": "3"},
+    "clip_norm": {"clip_norm": 1.0},
     "device": {"device": "cuda"},
+    "jitter": {"jitter": "0.5:2"},
     "micro_batches": {"micro_batches": 2},
     "overlap": {"overlap": False},
+    "pp": {"pp": 2},
+    "pipedream": {"schedule": "pipedream", "pp": 2},
     "progress": {"progress": "thread"},
     "ranks": {},
+    "recompute": {"recompute": True},
     "reproducible": {"reproducible": True},
+    "schedule": {"schedule": "gpipe"},
     "servers": {"servers": 1},
+    "slow_rank": {"slow_rank": "0:2"},
     "slices": {"slices": 4},
     "staleness": {"staleness": 2},
     "verify": {"verify": True},
+    "vertical_sync": {"vertical_sync": True},
+    "virtual_stages": {"virtual_stages": 3},
 }
 """Options that ask for each name of the table."""
 
@@ -51,3 +61,20 @@ def test_the_docs_show_every_refusal(row: Refusal) -> None:
 @pytest.mark.parametrize("row", NEEDS, ids=lambda row: row.option)
 def test_the_docs_show_every_need(row: Need) -> None:
     assert f"| `{row.option}` | without `{row.other}` | {row.reason} |" in PAGE
+
+
+def test_the_messages_say_what_was_asked_for() -> None:
+    for config, words in (
+        (Config(pp=2, servers=1), "pp 2 with 1 server (sync bsp): every rank"),
+        (Config(pp=2, reproducible=True), "reproducible with pp 2: one rank computes"),
+        (Config(schedule="zb-h1", sync="asp"), "schedule zb-h1 with 1 server (sync asp): "),
+        (Config(cut="3,7"), "cut 3,7 without pp: .*; add --pp, or leave cut out"),
+        (Config(pp=2, virtual_stages=3), "virtual_stages 3 without schedule interleaved: "),
+    ):
+        with pytest.raises(ValueError, match=r"\A" + words.replace("(", r"\(").replace(")", r"\)")):
+            plan.check(config, 3)
+
+
+def test_what_belongs_together_is_accepted() -> None:
+    plan.check(Config(pp=2, virtual_stages=3, schedule="interleaved", cut="1,2,3,4,5"), 2)
+    plan.check(Config(recompute=True, schedule="gpipe"), 2)

@@ -5,12 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from elsewhere import keep, stage_of
 from runs import rows, small
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import mlp
+from nnmpi.run import consistency
 from nnmpi.run.report import NullReport
 
 
@@ -88,6 +90,38 @@ def test_output_files_may_differ(tmp_path: Any) -> None:
         return str(event["event"])
 
     assert threads.run(2, rank) == ["done", "done"]
+
+
+def tied_units() -> nn.Sequential:
+    """The first and the last unit share a weight."""
+    made = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 6))
+    made[2].weight = made[0].weight
+    return made.to("float64")
+
+
+DIFFERENT = {"": "", "bias": "rank 2 in the initial values of 2.bias", "weight": "rank 0 in the"}
+
+
+@pytest.mark.parametrize("spoilt", DIFFERENT)
+def test_ranks_are_compared_with_those_that_hold_the_same_stage(spoilt: str) -> None:
+    """Ranks 0 and 1 hold the first unit, ranks 2 and 3 the others; the weight is in both."""
+
+    def rank(comm: Comm) -> str:
+        model, held = tied_units(), stage_of(comm.rank // 2, 0, 1)
+        keep(model, held)
+        if spoilt and comm.rank == 3:
+            getattr(model[2], spoilt).data += 1
+        try:
+            consistency.check_values(comm, model, held)
+        except (ValueError, OtherRankError) as error:
+            return str(error)
+        return ""
+
+    found = threads.run(4, rank)
+    if spoilt:
+        assert all(f"rank 3 differs from {DIFFERENT[spoilt]}" in said for said in found)
+    else:
+        assert found == [""] * 4
 
 
 def test_of_large_data_some_rows_are_compared() -> None:

@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,12 +15,17 @@ import numpy as np
 import pytest
 import strictarray
 from datafiles import refused
-from safetensors.numpy import load_file
+from elsewhere import keep, stage_of
+from safetensors.numpy import load_file, save_file
 
 import nnmpi
 from nnmpi import nn
 from nnmpi.backend import Backend
+from nnmpi.nn.init import normal
 from nnmpi.nn.models import MODELS, digits_cnn
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.place import Place
+from nnmpi.parallel.model.parts import everything
 from nnmpi.run import saving
 
 
@@ -83,6 +89,84 @@ def test_load_state_dict_takes_tensors_and_lists() -> None:
     state = incremented(m)
     m.load_state_dict({name: array.tolist() for name, array in state.items()})
     equal(m.state_dict(), state)
+
+
+FILED = {name: case[0] for name, case in BAD_STATES.items() if name != "not numbers"}
+FILED["complex"] = {"2.weight": np.zeros((2, 3), "complex64")}
+FILED["one number for an array"] = {"1.running_mean": np.array(1.0)}
+
+
+@pytest.mark.parametrize("changes", FILED.values(), ids=FILED)
+def test_a_file_that_does_not_fit_is_refused_as_its_state_is(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """Also by a rank that holds nothing of what is wrong."""
+    m, path = model(), tmp_path / "m"
+    before, state = m.state_dict(), incremented(m) | changes
+    save_file({name: np.asarray(a) for name, a in state.items() if a is not None}, path)
+    with pytest.raises(ValueError, match="state does not fit") as of_state:
+        m.load_state_dict(nnmpi.load(path))
+    for held in (everything, "0.bias".__eq__):
+        with refused(f"--load {path}: {of_state.value}"):
+            saving.load_into(path, m, held)
+    equal(m.state_dict(), before)
+
+
+def test_a_rank_loads_what_it_holds(tmp_path: Path) -> None:
+    whole, path = model().to("float64"), tmp_path / "m"
+    state = incremented(whole)
+    nnmpi.save(state, path)
+    saving.load_into(path, whole)
+    equal(whole.state_dict(), state)
+    assert {p.seed for p in whole.parameters()} == {None}
+    stage = model()
+    keep(stage, held := stage_of(1, 0, 1))
+    saving.load_into(path, stage, held)  # to write to the others would raise
+    wanted = {name: a.astype("f") if a.dtype.kind == "f" else a for name, a in state.items()}
+    equal(stage[1].state_dict(), {n[2:]: a for n, a in wanted.items() if n[0] == "1"})
+    equal(stage[2].state_dict(), {"weight": wanted["2.weight"]})
+
+
+def test_copies_of_a_shared_weight_are_equal_whatever_the_file_says(tmp_path: Path) -> None:
+    """The last name wins, on ranks that hold another one too."""
+    path = tmp_path / "m"
+    nnmpi.save({f"{i}.weight": np.full((2, 2), float(i)) for i in range(2)}, path)
+    for held in ("0.weight".__eq__, "1.weight".__eq__, everything):
+        tied = nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in range(2)))
+        tied[1].weight = tied[0].weight
+        saving.load_into(path, tied, held)
+        assert (tied[0].weight.numpy() == 1).all()
+
+
+class Parts(nn.Module):
+    """Parts of tensors, some of them empty."""
+
+    def __init__(self, rows: tuple[int, int], columns: tuple[int, int]) -> None:
+        matrix = Place("", (512, 512), (rows, columns))
+        self.matrix = Parameter.drawn(matrix, normal(1.0), (1, 0))
+        bias = Place("", (512,), (columns,))
+        self.register_buffer("bias", np.zeros(bias.local_shape), bias)
+        self.register_buffer("none", np.zeros((0, 3)))
+        self.register_buffer("one", np.array(0))
+
+
+@pytest.mark.parametrize("columns", [(0, 512), (37, 50), (0, 0), (512, 512)])
+def test_of_a_tensor_only_the_part_that_is_here_is_read(
+    columns: tuple[int, int], tmp_path: Path
+) -> None:
+    rng, path = np.random.default_rng(0), tmp_path / "m"
+    matrix, bias = rng.standard_normal((512, 512)), rng.standard_normal(512)
+    nnmpi.save({"matrix": matrix, "bias": bias, "none": np.zeros((0, 3)), "one": np.array(7)}, path)
+    m = Parts((100, 110), columns).to("float64")
+    saving.load_into(path, m)  # imports what it needs
+    tracemalloc.start()
+    saving.load_into(path, m)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    np.testing.assert_array_equal(m.matrix.data, matrix[100:110, slice(*columns)])
+    np.testing.assert_array_equal(m.bias, bias[slice(*columns)])
+    assert m.one == 7
+    assert peak < matrix.nbytes / 20
 
 
 def test_states_convert_between_types_and_backends() -> None:
@@ -184,6 +268,12 @@ def damaged(folder: Path, content: Callable[[bytes], bytes]) -> Path:
     return path
 
 
+def into_a_model(path: Path) -> None:
+    saving.load_into(path, model())
+
+
+LOADS: tuple[Callable[[Path], object], ...] = (nnmpi.load, into_a_model)
+
 BAD_FILES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda b: b"",
     "four bytes": lambda b: b[:4],
@@ -198,14 +288,16 @@ BAD_FILES: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("content", BAD_FILES.values(), ids=BAD_FILES)
 def test_a_damaged_file_is_an_error(content: Callable[[bytes], bytes], tmp_path: Path) -> None:
     path = damaged(tmp_path, content)
-    with refused(f"cannot load {path}", "not a complete safetensors file"):
-        nnmpi.load(path)
+    for load in LOADS:
+        with refused(f"cannot load {path}", "not a complete safetensors file"):
+            load(path)
 
 
 def test_loading_a_missing_file_is_an_error(tmp_path: Path) -> None:
     for path in (tmp_path / "missing", tmp_path):
-        with refused(f"cannot load {path}", "no such file"):
-            nnmpi.load(path)
+        for load in LOADS:
+            with refused(f"cannot load {path}", "no such file"):
+                load(path)
 
 
 def bfloat16(b: bytes) -> bytes:
@@ -213,11 +305,20 @@ def bfloat16(b: bytes) -> bytes:
     return b.replace(b'"dtype":"F32","shape":[3],', b'"dtype":"BF16","shape":[6],')
 
 
-def test_loading_a_type_that_numpy_lacks_is_an_error(tmp_path: Path) -> None:
+LOAD = "import nnmpi; nnmpi.load({path!r})"
+LOAD_INTO = """
+from nnmpi import nn
+from nnmpi.run.saving import load_into
+load_into({path!r}, nn.Linear(2, 2), lambda path: False)
+"""
+
+
+@pytest.mark.parametrize("program", [LOAD, LOAD_INTO], ids=["load", "load_into"])
+def test_loading_a_type_that_numpy_lacks_is_an_error(program: str, tmp_path: Path) -> None:
     """In a new process, because importing ml_dtypes adds the type to NumPy."""
     path = damaged(tmp_path, lambda b: resized(b, bfloat16(b)))
     process = subprocess.run(
-        [sys.executable, "-c", f"import nnmpi; nnmpi.load({str(path)!r})"],
+        [sys.executable, "-c", program.format(path=str(path))],
         capture_output=True,
         text=True,
         check=False,

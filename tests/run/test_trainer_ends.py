@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,6 @@ from runs import fit, rows, small
 import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.data import Load, Loader
-from nnmpi.data.loader import Cut
 from nnmpi.run.report import Event, LostOutputError, Report
 from nnmpi.run.trainer import DivergedError
 
@@ -95,10 +95,10 @@ def test_a_run_that_loses_its_output_saves_the_model(tmp_path: Path) -> None:
 
 
 class Breaks(nn.Linear):
-    """Works for one sample, with which a Trainer checks a model."""
+    """Works for two samples, with which a Trainer checks a model."""
 
     def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
-        if len(x) > 1:
+        if len(x) > 2:
             raise RuntimeError("broken")
         return super().forward(x)
 
@@ -128,8 +128,8 @@ def test_a_run_that_fails_leaves_no_thread(split: str, monkeypatch: pytest.Monke
     assert trainer.test.prefetch
     held, loads = [], Loader.loads
 
-    def hold(loader: Loader, epoch: int, cut: Cut, first: int = 0) -> Generator[Load, None, None]:
-        held.append(loads(loader, epoch, cut, first))
+    def hold(*arguments: Any, **named: Any) -> Generator[Load, None, None]:
+        held.append(loads(*arguments, **named))
         return held[-1]
 
     monkeypatch.setattr(Loader, "loads", hold)

@@ -5,7 +5,7 @@ step by step: from equal parameters and equal gradients one formula gives the sa
 whichever rank updates which part of them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nnmpi import backend
 from nnmpi.backend import Array
@@ -15,11 +15,14 @@ from nnmpi.parallel.strategy import TrainSpec
 
 
 class ReferenceUpdate:
-    """A copy of the parameters of a layout, with an optimizer of its own and all its state."""
+    """A copy of the parameters of a layout, with an optimizer of its own and all its state.
 
-    def __init__(self, spec: TrainSpec) -> None:
-        self._layout, self._lr = spec.parameters, spec.control.lr
-        self._own = [Parameter(p.data) for p in spec.parameters]
+    `parameters` are those of which this rank holds a part; their gradients are clipped already.
+    """
+
+    def __init__(self, spec: TrainSpec, parameters: Sequence[Parameter]) -> None:
+        self._layout, self._lr = parameters, spec.control.lr
+        self._own = [Parameter(p.data) for p in parameters]
         first = self._own[0].data
         FlatStore(self._own, first.dtype, backend.of(first))
         self.optimizer = spec.optimizer(self._own)

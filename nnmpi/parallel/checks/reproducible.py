@@ -39,6 +39,7 @@ from nnmpi.parallel.data.batch_split import part_of
 from nnmpi.parallel.data.batch_stats import like, packed, unpacked
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.step.ports import Stage
+from nnmpi.parallel.step.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.stores.head import LOSS, STOP, USED, fill_unused, head_length, used
 from nnmpi.parallel.stores.slices import SliceStore
 from nnmpi.parallel.strategy import TrainSpec
@@ -55,10 +56,10 @@ def reproducible(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
     dtype, head = parameters[0].data.dtype, head_length(parameters)
     store, stats = SliceStore(parameters, dtype, head, most=highest(plan)), Deferred()
     return Parts(
-        [Stage.whole(spec.task)],
+        {0: Stage.whole(spec.task)},
         store,
         spec.optimizer(parameters),
-        TreeSync(store, dp, stats, plan),
+        TreeSync(store, dp, stats, plan, spec.recorder),
         stats,
         lambda rows: [part_of(rows, V, v) for v in own],
         slice_by_slice,
@@ -124,9 +125,15 @@ class TreeSync:
     """The GradientSync that sums along the tree; a row of moments goes with each gradient."""
 
     def __init__(
-        self, store: SliceStore, comm: Comm, stats: Deferred, plan: Sequence[Move]
+        self,
+        store: SliceStore,
+        comm: Comm,
+        stats: Deferred,
+        plan: Sequence[Move],
+        recorder: Recorder = NO_RECORDER,
     ) -> None:
         self._store, self._comm, self._stats, self._plan = store, comm, stats, plan
+        self._recorder = recorder
         self._rows: list[np.ndarray] = []
         self._do: dict[Action, Callable[[int], None]] = {
             Action.LEAF: self._leaf,
@@ -159,10 +166,12 @@ class TreeSync:
 
     def finish(self) -> None:
         """Broadcasts the sum from the root of the tree."""
+        began = self._recorder.now()
         if not self._rows:
             self._make_room()
         for array in (self._store.flat_grad, self._rows[-1]):
             self._comm.broadcast(array)
+        self._recorder.add("sums", began)
         self._stats.track(self._rows[-1])
 
     def _until_leaf(self) -> None:

@@ -102,7 +102,7 @@ class Verified:
         self.optimizers = layout.optimizer, single.optimizer, *own
         self._inner, self._models, self._update = layout, models, update
         self._comm, self._on_event, self._started = layout.layout.all, on_event, False
-        self._dtype = _host(models[0].parameters()[0].data).dtype
+        self._dtype = _host(models[1].parameters()[0].data).dtype
         self._largest = dict.fromkeys(SUBJECTS, Difference())
         self._scales = dict.fromkeys(SUBJECTS, 0.0)  # the largest numbers of the single rank
 
@@ -141,11 +141,12 @@ class Verified:
 
     def _compare(self, done: StepResult, expected: StepResult) -> dict[str, Difference]:
         """The differences on this rank."""
-        losses = [np.array(x.loss, self._dtype) for x in (done, expected)]
+        ours, theirs = (np.array(x.loss, self._dtype) for x in (done, expected))
+        whole = (_host(q.slot) for q in self._models[1].parameters() if q.has_grad)
         with np.errstate(all="ignore"):
             return {
-                "loss": self._scaled("loss", [(losses[0], losses[1])]),
-                "gradients": self._scaled("gradients", list(self._gradients())),
+                "loss": self._scaled("loss", [(ours, theirs)], [theirs]),
+                "gradients": self._scaled("gradients", self._gradients(), whole),
                 "parameters": self._parameters(done),
                 "buffers": self._buffers(),
             }
@@ -171,14 +172,19 @@ class Verified:
             if not isinstance(a, Parameter)
         )
 
-    def _scaled(self, subject: str, pairs: list[tuple[np.ndarray, np.ndarray]]) -> Difference:
-        """The difference relative to the largest number of the single rank.
+    def _scaled(
+        self,
+        subject: str,
+        pairs: Iterable[tuple[np.ndarray, np.ndarray]],
+        whole: Iterable[np.ndarray],
+    ) -> Difference:
+        """The difference relative to the largest number that the single rank has, of all its model.
 
         That of this step; in float32 of the run so far: near the minimum loss and gradients come
         close to 0, and float32's rounding does not.
         """
         before = 0.0 if self._update is None else self._scales[subject]
-        self._scales[subject] = scale = max([before, *(_scale(b) for _, b in pairs)])
+        self._scales[subject] = scale = max([before, *map(_scale, whole)])
         return largest(difference(a, b, scale) for a, b in pairs)
 
     def _parameters(self, done: StepResult) -> Difference:

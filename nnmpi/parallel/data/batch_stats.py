@@ -8,6 +8,7 @@ from nnmpi import backend
 from nnmpi.autograd.ops.norm import Moments, joined
 from nnmpi.backend import Array
 from nnmpi.comm import Comm
+from nnmpi.parallel.step.recorder import NO_RECORDER, Recorder
 
 GATHER, SUM = "halving", "doubling"  # log2 p rounds, and equal bits on all ranks: rows are short
 
@@ -19,8 +20,8 @@ class Synced:
     run the same model, forward in the order of its layers and backward in the order of the tape.
     """
 
-    def __init__(self, comm: Comm) -> None:
-        self._comm = comm
+    def __init__(self, comm: Comm, recorder: Recorder = NO_RECORDER) -> None:
+        self._comm, self._recorder = comm, recorder
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         """The moments of the whole batch, tracked at once; the same bits on every rank.
@@ -29,7 +30,9 @@ class Synced:
         """
         rows = np.empty((self._comm.size, 1 + 2 * local.mean.size))
         rows[self._comm.rank] = packed(local)
+        began = self._recorder.now()
         self._comm.all_gather(rows, GATHER)
+        self._recorder.add("statistics", began)
         whole = like(local, joined([unpacked(row) for row in rows]))
         track(whole)
         return whole
@@ -37,7 +40,9 @@ class Synced:
     def sum(self, sums: Array) -> Array:
         """The sum over all ranks of a 1-D array, in an array of its own."""
         whole = np.array(backend.to_host(sums))
+        began = self._recorder.now()
         self._comm.all_reduce(whole, SUM)
+        self._recorder.add("statistics", began)
         return backend.of(sums).asarray(whole)
 
 

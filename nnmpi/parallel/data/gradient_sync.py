@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nnmpi.nn.parameter import Parameter
+from nnmpi.parallel.step.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.stores.head import LOSS, STOP, USED, fill_unused, used
 from nnmpi.parallel.stores.local import Bucket, LocalStore, Sum
 
@@ -12,11 +13,20 @@ class BucketedSync:
     """The sum of a bucket starts when it is complete, in one order on every rank.
 
     The loss, the stop flag and which parameters were used travel in the head of the store, with
-    the last bucket. Without `overlap` all sums wait for the end of the backward pass.
+    the last bucket. Without `overlap` all sums wait for the end of the backward pass, and those
+    over dp for each other. Sums over other stages too (one parameter each) wait for nothing: the
+    ranks of two stages start them in different orders.
     """
 
-    def __init__(self, store: LocalStore, buckets: Sequence[Bucket], overlap: bool) -> None:
+    def __init__(
+        self,
+        store: LocalStore,
+        buckets: Sequence[Bucket],
+        overlap: bool,
+        recorder: Recorder = NO_RECORDER,
+    ) -> None:
         self._store, self._buckets, self._overlap = store, buckets, overlap
+        self._recorder = recorder
         self._bucket = {
             p: next(b for b, bucket in enumerate(buckets) if start >= bucket.start)
             for p, (start, _) in zip(store.parameters, store.spans, strict=True)
@@ -47,13 +57,15 @@ class BucketedSync:
 
     def finish(self) -> None:
         """Starts what is left, unused parameters included, and waits for all sums."""
+        began, dp = self._recorder.now(), self._buckets[-1].comm
         while self._next < len(self._left):
             self._start()
-            if not self._overlap:
+            if not self._overlap and self._buckets[self._next - 1].comm is dp:
                 self._works[-1].wait()
         for work in self._works:
             work.wait()
         self._store.summed()
+        self._recorder.add("sums", began)
 
     def _start(self) -> None:
         store, b = self._store, self._next

@@ -1,5 +1,6 @@
 """Data parallelism: each rank computes its part of a batch, and gradients are summed over dp."""
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 
 import numpy as np
@@ -15,6 +16,7 @@ from nnmpi.parallel.data.batch_stats import Synced
 from nnmpi.parallel.data.buckets import cut_buckets
 from nnmpi.parallel.data.gradient_sync import BucketedSync
 from nnmpi.parallel.layout import Layout, duplicate
+from nnmpi.parallel.model.model_part import ModelPart
 from nnmpi.parallel.step.ports import Stage
 from nnmpi.parallel.stores.head import head_length
 from nnmpi.parallel.stores.local import Bucket, LocalStore
@@ -31,21 +33,22 @@ def replicas(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
     """The parts of data parallelism; every rank calls it."""
     dp = layout.axis["dp"]
     p, r = dp.size, dp.rank
-    progress, algorithm = _progress(config, dp), _algorithm(config, dp)
+    progress, algorithm = _progress(config, dp), _algorithm(config, dp, spec.part)
+    shared = _shared(layout, spec)
     try:
-        store, buckets = _store(config, dp, algorithm, spec)
+        store, buckets = _store(config, dp, algorithm, spec, shared)
     except NoRoomError as error:
         if config.allreduce != "auto":
             raise ValueError(f"allreduce {algorithm}: {error}") from None
         algorithm = "auto"
-        store, buckets = _store(config, dp, algorithm, spec)
+        store, buckets = _store(config, dp, algorithm, spec, shared)
     stats = [duplicate(dp)] if p > 1 else []
     return Parts(
-        [Stage.whole(spec.task)],
+        {0: Stage.whole(spec.task)},
         store,
         spec.optimizer(spec.parameters),
-        BucketedSync(store, buckets, config.overlap),
-        Synced(stats[0]) if stats else LOCAL,
+        BucketedSync(store, buckets, config.overlap, spec.recorder),
+        Synced(stats[0], spec.recorder) if stats else LOCAL,
         BatchSplit(config.micro_batches, p, r),
         one_stage,
         Evaluation(BatchSplit(1, p, r), dp),
@@ -54,33 +57,53 @@ def replicas(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
         ),
         {"allreduce": algorithm, "progress": progress} if p > 1 else {},
         dict,
-        stats,
+        [*stats, *shared.values()],
         dp.progress_thread if progress == "thread" else nullcontext,
     )
 
 
+def _shared(layout: Layout, spec: TrainSpec) -> dict[int, Comm]:
+    """For each parameter that other stages have too, by index: the ranks that sum its gradient."""
+    found, index = {}, {p: i for i, p in enumerate(spec.parameters)}
+    stage, tp = (layout.mesh.coordinates(layout.all.rank)[axis] for axis in ("pp", "tp"))
+    for p, ranks in spec.part.shared:
+        comm = layout.all.split(tp if stage in ranks else None)
+        if comm is not None:
+            found[index[p]] = comm
+    return found
+
+
 def _store(
-    config: Config, dp: Comm, algorithm: str, spec: TrainSpec
+    config: Config, dp: Comm, algorithm: str, spec: TrainSpec, shared: Mapping[int, Comm]
 ) -> tuple[LocalStore, list[Bucket]]:
     """Moves the parameters to the store of this algorithm."""
     parameters = spec.parameters
     head, dtype, mb = head_length(parameters), parameters[0].data.dtype, config.bucket_mb
     if mb is None:  # within a node a bucket of its own costs more than it hides
         mb = np.inf if algorithm == "shared" and _one_node(dp) else 1.0
-    buckets = cut_buckets(spans(parameters, head), mb * MB, dtype.itemsize, dp)
-    if dp.size == 1:
+    buckets = cut_buckets(spans(parameters, head), mb * MB, dtype.itemsize, dp, shared)
+    if dp.size == 1 and not shared:
         return LocalStore(parameters, dtype, spec.task.on, head), buckets
     if algorithm == "shared":
         return NodeStore(parameters, dtype, head, dp, buckets), buckets
     return ReplicaStore(parameters, dtype, head, buckets, algorithm), buckets
 
 
-def _algorithm(config: Config, dp: Comm) -> str:
+def _algorithm(config: Config, dp: Comm, part: ModelPart) -> str:
     """The all-reduce of gradients.
 
     `auto` follows a rule, so that the same layout gives the same bits: shared memory on one node;
     hierarchical where some nodes have several ranks; else what Comm measures to be the fastest.
+    Memory that the ranks of one stage share cannot hold sums over several: a ring does them.
     """
+    if part.shared and config.allreduce in ("auto", "shared"):
+        if config.allreduce == "shared":
+            p, ranks = part.shared[0]
+            raise ValueError(
+                f"allreduce shared sums over the ranks of one stage, and {p.place.path} is in "
+                f"stages on ranks {', '.join(map(str, ranks))} along pp; use --allreduce ring"
+            )
+        return "ring"
     if config.allreduce != "auto":
         return config.allreduce
     if _one_node(dp):

@@ -68,13 +68,14 @@ class Entries:
                 value = _host(tensor)
             else:
                 found = self._gather(i, place, tensor)
-                value = np.empty(place.shape, self._dtype(tensor)) if found is None else found
+                value = np.empty(place.shape, self._dtype(i, tensor)) if found is None else found
                 self._comm.broadcast(value, self._writer)
             yield Entry(place, value, in_digest)
 
     def index(self) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
         """(path, type, whole shape) of every entry."""
-        return [(place.path, self._dtype(t), place.shape) for place, t in self._model.tensors()]
+        tensors = enumerate(self._model.tensors())
+        return [(place.path, self._dtype(i, t), place.shape) for i, (place, t) in tensors]
 
     def sha256(self) -> str:
         """One hash of all parameters, whole and in the order of the state dict, on every rank."""
@@ -101,7 +102,7 @@ class Entries:
             if any(owner.rank == me for owner in owners):
                 comm.isend(_host(tensor), self._writer).wait()
             return None
-        value = np.empty(place.shape, self._dtype(tensor))
+        value = np.empty(place.shape, self._dtype(i, tensor))
         for rank, part in owners:
             there = place._replace(part=part)
             if rank == me:
@@ -112,10 +113,13 @@ class Entries:
                 value[there.slices] = received
         return value
 
-    def _dtype(self, tensor: Any) -> np.dtype[Any]:
-        """The type of an entry; all parameters of a model have one, drawn on this rank or not."""
-        if isinstance(tensor, Parameter) and not tensor.is_drawn:
-            tensor = next(p for p in self._model.parameters() if p.is_drawn)
+    def _dtype(self, i: int, tensor: Any) -> np.dtype[Any]:
+        """The type of entry i; of a parameter that other ranks hold, that of one that is here.
+
+        All parameters of a model have one type, and each rank holds some of them.
+        """
+        if isinstance(tensor, Parameter) and not self.parts.held[i]:
+            tensor = next(p for p in self._model.parameters() if self.parts.has(p))
         return np.dtype(str(tensor.dtype))
 
 

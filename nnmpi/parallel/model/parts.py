@@ -1,6 +1,6 @@
 """PartTable: which rank has which part of each tensor of a model, from the places of all ranks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -24,21 +24,27 @@ def everything(path: str) -> bool:
     return True
 
 
+def which_held(tensors: Sequence[tuple[Place, object]], held: Callable[[str], bool]) -> list[bool]:
+    """Of each of `Module.tensors()`, whether this rank has a part of it.
+
+    A tensor under several names is held if one of them is.
+    """
+    ids = {id(tensor) for place, tensor in tensors if held(place.path)}
+    return [id(tensor) in ids for _, tensor in tensors]
+
+
 class PartTable:
     """The parts of the ranks of `comm`. Every rank makes it.
 
     `held` tells by its path in the state dict whether this rank has a part of a tensor: a pipeline
-    stage has the tensors of its own layers only. A tensor under several names is held if one is.
+    stage has the tensors of its own layers only, and the numbers of others are never read.
     """
 
     def __init__(self, model: Module, comm: Comm, held: Callable[[str], bool] = everything) -> None:
         tensors = list(model.tensors())
-        names: dict[int, list[str]] = {}
-        for place, tensor in tensors:
-            names.setdefault(id(tensor), []).append(place.path)
         self._comm, self.places = comm, [place for place, _ in tensors]
         self._index = {id(tensor): i for i, (_, tensor) in reversed([*enumerate(tensors)])}
-        self.held = [any(map(held, names[id(tensor)])) for _, tensor in tensors]
+        self.held = which_held(tensors, held)
         self._table = self._gather()
 
     def owners(self, i: int, first: int = 0) -> list[Owner]:
@@ -66,6 +72,10 @@ class PartTable:
         """The lowest rank that has the same part of tensor i as this rank."""
         own = self._part(self._comm.rank, i)
         return next(rank for rank in range(self._comm.size) if self._part(rank, i) == own)
+
+    def has(self, p: Parameter) -> bool:
+        """Whether this rank has a part of p."""
+        return self.held[self._index[id(p)]]
 
     def counts(self, p: Parameter) -> bool:
         """Whether this rank counts p in a sum over the ranks: the first rank with a copy does."""

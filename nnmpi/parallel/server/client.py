@@ -74,11 +74,19 @@ class ServerClient(ServerStrategy):
         super().__init__(config, layout, spec)
         dp = layout.axis["dp"]
         gradient = LocalGradient(self._store)
-        stats: BatchStats = Synced(dp) if self._synchronous and dp.size > 1 else LOCAL
+        self._recorder = spec.recorder
+        stats: BatchStats = (
+            Synced(dp, spec.recorder) if self._synchronous and dp.size > 1 else LOCAL
+        )
         sync, stats = slowed(config, dp.rank, dp.size, gradient, stats)
-        self._stages = [Stage.whole(spec.task)]
+        self._stages = {0: Stage.whole(spec.task)}
         self._executor = Executor(
-            self._stages, sync, gradient, spec.control.stop, batch_stats=stats
+            self._stages,
+            sync,
+            gradient,
+            spec.control.stop,
+            batch_stats=stats,
+            recorder=spec.recorder,
         )
         split = BatchSplit(config.micro_batches, dp.size, dp.rank)
         self._cut: Cut = split if self._synchronous else _non_empty(split)
@@ -116,18 +124,22 @@ class ServerClient(ServerStrategy):
 
         `stop` is what the servers have replied: whether one knows of a rank that wants to stop.
         """
-        samples, loss = sum(len(batch.y) for batch in load.micro), 0.0
+        samples, loss = sum(len(batch.samples) for batch in load.micro), 0.0
         if load.micro:
             loss = self._executor.run(load, state, batches).loss
         else:
             self._store.begin()
         squares = 0.0 if self._synchronous else _squares(self._store.flat_grad)
         stop = stop or self._control.stop()
-        return self._channel.ask(Request(Purpose.PUSH, samples, loss, stop, squares))
+        began = self._recorder.now()
+        reply = self._channel.ask(Request(Purpose.PUSH, samples, loss, stop, squares))
+        self._recorder.add("exchange", began)
+        return reply
 
     def evaluate(self, loader: Loader, step: int) -> Sums:
         dp = self.layout.axis["dp"]
-        return self._sum(evaluate(self._stages, loader, BatchSplit(1, dp.size, dp.rank), step))
+        loads = loader.loads(0, BatchSplit(1, dp.size, dp.rank))
+        return self._sum(evaluate(self._stages, loads, step))
 
     def close(self) -> None:
         if self._batches is not None:

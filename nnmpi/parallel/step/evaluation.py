@@ -1,18 +1,21 @@
 """Evaluation: a forward-only program over the stages of a rank, whose last sink sums metrics."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from typing import Any
 
 import numpy as np
 
+from nnmpi import backend
 from nnmpi.autograd import Tensor, no_grad
-from nnmpi.data import Load, Loader
-from nnmpi.data.loader import Cut
+from nnmpi.autograd.functional import tensor
+from nnmpi.data import Load
+from nnmpi.kernels.progress_hook import set_progress_hook
 from nnmpi.metrics import Sums
 from nnmpi.nn.passes import Pass
-from nnmpi.parallel.step.ports import Loss, Stage, run_stage
-from nnmpi.schedules import forward_only
+from nnmpi.parallel.step.executor import Program
+from nnmpi.parallel.step.ports import Loss, Messages, NoMessages, Output, Stage, forward
+from nnmpi.schedules import Kind, forward_only
 
 
 class Metrics:
@@ -24,30 +27,53 @@ class Metrics:
     def begin(self, load: Load) -> None:
         self._load = load
 
-    def put(self, micro: int, y: Tensor) -> Tensor:
-        labels = self._load.micro[micro].y
-        correct = int((y.numpy().argmax(1) == labels).sum())
-        self.sums += Sums(self._of(y, labels).item(), correct, len(labels))
+    def root(self, micro: int, y: Tensor) -> Tensor:
         return y
+
+    def put(self, micro: int, root: Tensor) -> None:
+        labels = self._load.micro[micro].y
+        correct = int((root.numpy().argmax(1) == labels).sum())
+        self.sums += Sums(self._of(root, labels).item(), correct, len(labels))
 
 
 @no_grad()
-def evaluate(stages: Sequence[Stage], loader: Loader, cut: Cut, step: int) -> np.ndarray:
-    """The fields of Sums over the samples that `cut` leaves to this rank, if its stage has them."""
-    last = stages[-1].sink
-    metrics = Metrics(last.loss_of) if isinstance(last, Loss) else None
-    outputs = [*(stage.sink for stage in stages[:-1]), metrics or last]
+def evaluate(
+    stages: Mapping[int, Stage],
+    loads: Generator[Load, None, None],
+    step: int,
+    program: Program = forward_only,
+    messages: Messages | None = None,
+) -> np.ndarray:
+    """The fields of Sums over these samples, if one of the stages is the last one; else zeros."""
+    messages = messages or NoMessages()
+    last = max(stages)
+    sink = stages[last].sink
+    metrics = Metrics(sink.loss_of) if isinstance(sink, Loss) else None
+    outputs: dict[int, Output] = {s: stage.sink for s, stage in stages.items()}
+    if metrics:
+        outputs[last] = metrics
     quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")
-    with quiet, closing(loader.loads(0, cut)) as loads:
+    with quiet, set_progress_hook(messages.poll), closing(loads):
         for load in loads:
-            for stage, output in zip(stages, outputs, strict=True):
+            for s, stage in stages.items():
                 stage.source.begin(load)
-                output.begin(load)
-            for op in forward_only(len(load.micro)):
-                now = Pass(step, load.micro[op.micro].samples)
-                module, source, _ = stages[op.stage]
-                run_stage(module, source, outputs[op.stage], op.micro, now)
+                outputs[s].begin(load)
+            for op in program(len(load.micro)):
+                if op.kind is Kind.F:
+                    _forward(stages[op.stage], outputs[op.stage], load, op.micro, step)
+                else:
+                    messages.start(op)
+            messages.finish()  # else a fast stage would compute ahead of a slow one without end
     return np.zeros(len(Sums._fields)) if metrics is None else metrics.sums
+
+
+def _forward(stage: Stage, output: Output, load: Load, micro: int, step: int) -> None:
+    x, now = stage.source.take(micro), Pass(step, load.micro[micro].samples)
+    y = forward(stage.module, x, now)
+    if y.memory is x.memory:  # which may be used again before y is sent
+        y = tensor(y, on=backend.of(y.data))
+    output.put(micro, output.root(micro, y))
+    stage.source.done(micro)
 
 
 def as_sums(found: np.ndarray) -> Sums:

@@ -1,33 +1,41 @@
 """Executor: carries out the program of a step on one rank, for any way of being parallel.
 
-    F       a stage computes on a batch, or on an activation that was received
-    B       its backward pass, from the loss or from a gradient that was received
-    REDUCE  one backward pass is left: gradients are summed as they become final
-    UPDATE  all sums are complete: parameters are updated
+    F          a stage computes on a batch, or on an activation that was received
+    B          its backward pass, from the loss or from a gradient that was received
+    I, W       its two halves: the gradient of the input first, those of parameters later
+    RECOMPUTE  the F before ran without recording: it runs again, from the same input
+    REDUCE     backward passes are the last ones: gradients are summed as they become final
+    UPDATE     all sums are complete: parameters are updated
+    RECV SEND  a message between stages starts
 
 What differs between strategies is given to it:
 
-    stages   parts of the model, each with a source for its input and a sink for its output
-    sync     how gradients are summed over dp        (data/gradient_sync.py and others)
-    update   what is done with the sums              (update.py)
-    program  which operations a step consists of     (schedules/)
+    stages     parts of the model, each with a source for its input and a sink for its output
+    sync       how gradients are summed over dp        (data/gradient_sync.py and others)
+    update     what is done with the sums              (update.py)
+    program    which operations a step consists of     (schedules/)
+    messages   what starts sends and receives          (pipeline/channels.py)
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 
-from nnmpi.autograd import Tensor
+from nnmpi.autograd import Tensor, no_grad
 from nnmpi.data import Load
 from nnmpi.kernels.progress_hook import set_progress_hook
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats, Pass
-from nnmpi.parallel.step.ports import Stage, run_stage
+from nnmpi.parallel.step.ports import Messages, NoMessages, Stage, forward
+from nnmpi.parallel.step.recompute import Kept
+from nnmpi.parallel.step.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.state import StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
-from nnmpi.schedules import Kind, Op, one_stage
+from nnmpi.schedules import MESSAGES, Kind, Op, one_stage
 
 
 class GradientSync(Protocol):
@@ -79,23 +87,35 @@ def refuse(leaf: Tensor) -> NoReturn:
     )
 
 
-def _no_progress() -> None:
-    """No message is under way."""
-
-
 _NO_UPDATE = Outcome(0.0, False, False)
 """Of a program without UPDATE."""
 
 
-class Plan(NamedTuple):
-    """The program of a step, and the micro-batch that each stage goes back over last."""
+class StepPlan(NamedTuple):
+    """The program of a step, and what follows from it."""
 
     ops: list[Op]
-    last_backward: dict[int, int]
+    last_backward: dict[int, int]  # of each stage: the micro-batch that it goes back over last
+    recomputed: set[tuple[int, int]]  # (stage, micro-batch)
 
     @classmethod
-    def of(cls, ops: list[Op]) -> "Plan":
-        return cls(ops, {op.stage: op.micro for op in ops if op.kind is Kind.B})
+    def of(cls, ops: list[Op]) -> "StepPlan":
+        return cls(
+            ops,
+            {op.stage: op.micro for op in ops if op.kind in (Kind.B, Kind.W)},
+            {(op.stage, op.micro) for op in ops if op.kind is Kind.RECOMPUTE},
+        )
+
+
+class Live:
+    """A micro-batch in a stage, between its forward and its backward pass."""
+
+    __slots__ = ("finish", "input", "root", "stats")
+
+    def __init__(self, x: Tensor, stats: BatchStats) -> None:
+        self.input, self.stats = x, stats
+        self.root: Tensor  # what the backward pass starts from
+        self.finish: Callable[..., object]  # W, after I
 
 
 class Executor:
@@ -103,61 +123,116 @@ class Executor:
 
     def __init__(
         self,
-        stages: Sequence[Stage],
+        stages: Mapping[int, Stage],
         sync: GradientSync,
         update: Updater,
         stop: Callable[[], bool],
         program: Program = one_stage,
         batch_stats: BatchStats = LOCAL,
+        messages: Messages | None = None,
+        recorder: Recorder = NO_RECORDER,
     ) -> None:
         self._stages, self._sync, self._updater, self._stop = stages, sync, update, stop
-        self._program, self._batch_stats = program, batch_stats
-        uses = Counter(p for stage in stages for p in stage.module.parameters())
+        self._program, self._batch_stats, self._recorder = program, batch_stats, recorder
+        self._messages = messages or NoMessages()
+        uses = Counter(p for stage in stages.values() for p in stage.module.parameters())
         self._parameters = {*uses}
         self._tied = {p: n for p, n in uses.items() if n > 1}  # used by n stages of this rank
-        self._plans: dict[int, Plan] = {}
+        self._plans: dict[int, StepPlan] = {}
         self._do: dict[Kind, Callable[[Op], None]] = {
             Kind.F: self._forward,
             Kind.B: self._backward,
+            Kind.I: self._input_gradient,
+            Kind.W: self._weight_gradients,
+            Kind.RECOMPUTE: self._recompute,
             Kind.REDUCE: self._reduce,
             Kind.UPDATE: self._update,
+            **dict.fromkeys(MESSAGES, self._messages.start),
         }
 
     def run(self, load: Load, state: StepState, batches: int) -> StepResult:
         """One step, of an epoch of so many batches."""
         self._load, self._step = load, state.step
-        self._live: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
-        self._reducing, self._progress, self._outcome = False, _no_progress, _NO_UPDATE
+        self._recorder.begin(state.step)
+        self._live: dict[tuple[int, int], Live] = {}
+        self._reducing, self._outcome = False, _NO_UPDATE
         micro_batches = len(load.micro)
         if micro_batches not in self._plans:
-            self._plans[micro_batches] = Plan.of(self._program(micro_batches))
+            self._plans[micro_batches] = StepPlan.of(self._program(micro_batches))
         self._plan, self._uses_left = self._plans[micro_batches], dict(self._tied)
-        for stage in self._stages:
+        for stage in self._stages.values():
             stage.begin(load)
         self._sync.begin(state.step)
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")
+        with quiet, set_progress_hook(self._progress):
             for op in self._plan.ops:
+                began = self._recorder.now()
                 self._do[op.kind](op)
+                self._recorder.add(op.kind.value, began, op.micro, op.stage)
         return StepResult(state.next(batches), len(load.rows), *self._outcome)
 
+    def _progress(self) -> None:
+        self._messages.poll()
+        if self._reducing:
+            self._sync.poll()
+
     def _forward(self, op: Op) -> None:
-        stage = self._stages[op.stage]
-        now = Pass(self._step, self._load.micro[op.micro].samples, self._batch_stats)
-        self._live[op.stage, op.micro] = run_stage(*stage, op.micro, now)
+        stage, stats = self._stages[op.stage], self._batch_stats
+        x, recomputed = stage.source.take(op.micro), (op.stage, op.micro) in self._plan.recomputed
+        live = self._live[op.stage, op.micro] = Live(x, Kept(stats) if recomputed else stats)
+        with no_grad() if recomputed else nullcontext():
+            root = self._root(stage, live, op.micro, live.stats)
+        if not recomputed:
+            live.root = root
+        stage.sink.put(op.micro, root)
+
+    def _recompute(self, op: Op) -> None:
+        live = self._live[op.stage, op.micro]
+        assert isinstance(live.stats, Kept)
+        live.root = self._root(self._stages[op.stage], live, op.micro, live.stats.replayed())
+
+    def _root(self, stage: Stage, live: Live, micro: int, stats: BatchStats) -> Tensor:
+        now = Pass(self._step, self._load.micro[micro].samples, stats)
+        return stage.sink.root(micro, forward(stage.module, live.input, now))
 
     def _backward(self, op: Op) -> None:
-        stage = self._stages[op.stage]
-        self._input, root = self._live.pop((op.stage, op.micro))
+        stage, live = self._stages[op.stage], self._live[op.stage, op.micro]
+        seed = stage.sink.seed(op.micro, live.root)
+        self._parameter_gradients(op, live, partial(live.root.backward, seed))
+        stage.source.give_back(op.micro, live.input)
+        self._end(op)
+
+    def _input_gradient(self, op: Op) -> None:
+        stage, live = self._stages[op.stage], self._live[op.stage, op.micro]
+        seed = stage.sink.seed(op.micro, live.root)
+        if live.input.requires_grad:
+            rest = live.root.backward(seed, until=live.input)
+            assert rest is not None
+            live.finish = rest.finish
+            stage.source.give_back(op.micro, live.input)
+        else:  # samples: there is nothing to compute before the gradients of parameters
+            live.finish = partial(live.root.backward, seed)
+
+    def _weight_gradients(self, op: Op) -> None:
+        live = self._live[op.stage, op.micro]
+        self._parameter_gradients(op, live, live.finish)
+        self._end(op)
+
+    def _parameter_gradients(self, op: Op, live: Live, compute: Callable[..., object]) -> None:
+        self._input = live.input
         is_last = self._reducing and self._plan.last_backward[op.stage] == op.micro
-        with set_progress_hook(self._progress):
-            seed = stage.sink.seed(op.micro, root)
-            root.backward(seed, on_leaf=self._final if is_last else None)
-        stage.source.give_back(op.micro, self._input)
+        if live.root.requires_grad:  # else the first stage has used none of its parameters
+            compute(on_leaf=self._final if is_last else None)
+
+    def _end(self, op: Op) -> None:
+        """The micro-batch is not needed any more."""
+        del self._live[op.stage, op.micro]
+        self._stages[op.stage].done(op.micro)
 
     def _reduce(self, op: Op) -> None:
-        loss = sum(stage.sink.loss() for stage in self._stages)
+        loss = sum(stage.sink.loss() for stage in self._stages.values())
         self._sync.reduce(loss, self._stop())
-        self._reducing, self._progress = True, self._sync.poll
+        self._reducing = True
 
     def _final(self, leaf: Tensor) -> None:
         """The last backward pass of a stage is done with this leaf; others may use it too."""

@@ -2,7 +2,7 @@
 
 Samples ──► stage ──► Loss        a model that is not cut
 Samples ──► stage ──► Metrics     the same in evaluation (evaluation.py)
-wire    ──► stage ──► wire        a stage of a pipeline
+Inlet   ──► stage ──► Outlet      a stage of a pipeline (pipeline/channels.py)
 """
 
 from collections.abc import Callable
@@ -12,11 +12,12 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.autograd import Tensor
-from nnmpi.autograd.functional import tensor
+from nnmpi.autograd.functional import as_tensor, tensor
 from nnmpi.backend import Array, Backend
 from nnmpi.data import Load
 from nnmpi.nn import Module
 from nnmpi.nn.passes import Pass, current_pass
+from nnmpi.schedules import Op
 
 
 class Task(NamedTuple):
@@ -51,7 +52,10 @@ class Source(Protocol):
         """The input of a micro-batch."""
 
     def give_back(self, micro: int, x: Tensor) -> None:
-        """The backward pass is over; x has its gradient, if it required one."""
+        """x has its gradient, if it requires one."""
+
+    def done(self, micro: int) -> None:
+        """The micro-batch is not needed any more: its memory may be used again."""
 
 
 class Output(Protocol):
@@ -60,15 +64,21 @@ class Output(Protocol):
     def begin(self, load: Load) -> None:
         """Starts a step."""
 
-    def put(self, micro: int, y: Tensor) -> Tensor:
-        """Takes an output; returns the tensor that a backward pass starts from."""
+    def root(self, micro: int, y: Tensor) -> Tensor:
+        """The tensor that a backward pass starts from: y itself, or the loss of y."""
+
+    def put(self, micro: int, root: Tensor) -> None:
+        """Takes it, once for each micro-batch."""
 
 
 class Sink(Output, Protocol):
     """The same in training."""
 
     def seed(self, micro: int, root: Tensor) -> Array:
-        """The gradient of that tensor."""
+        """The gradient of the tensor that a backward pass starts from."""
+
+    def done(self, micro: int) -> None:
+        """The micro-batch is not needed any more: its memory may be used again."""
 
     def loss(self) -> Any:
         """The sum of the losses since it was last asked for."""
@@ -84,9 +94,12 @@ class Samples:
         self._load = load
 
     def take(self, micro: int) -> Tensor:
-        return tensor(self._load.micro[micro].x, on=self._on)
+        return as_tensor(self._load.micro[micro].x, self._on)
 
     def give_back(self, micro: int, x: Tensor) -> None:
+        pass
+
+    def done(self, micro: int) -> None:
         pass
 
 
@@ -99,14 +112,18 @@ class Loss:
     def begin(self, load: Load) -> None:
         self._load, self._sum = load, 0.0
 
-    def put(self, micro: int, y: Tensor) -> Tensor:
-        loss = self.loss_of(y, self._load.micro[micro].y)
-        self._sum = self._sum + loss.data
-        return loss
+    def root(self, micro: int, y: Tensor) -> Tensor:
+        return self.loss_of(y, self._load.micro[micro].y)
+
+    def put(self, micro: int, root: Tensor) -> None:
+        self._sum = self._sum + root.data
 
     def seed(self, micro: int, root: Tensor) -> Array:
         xp = backend.xp_of(root.data)
         return xp.full(root.shape, 1 / len(self._load.rows), root.dtype)
+
+    def done(self, micro: int) -> None:
+        pass
 
     def loss(self) -> Any:
         total, self._sum = self._sum, 0.0
@@ -130,10 +147,33 @@ class Stage(NamedTuple):
         self.source.begin(load)
         self.sink.begin(load)
 
+    def done(self, micro: int) -> None:
+        """The micro-batch is not needed any more."""
+        self.source.done(micro)
+        self.sink.done(micro)
 
-def run_stage(
-    module: Module, source: Source, output: Output, micro: int, now: Pass
-) -> tuple[Tensor, Tensor]:
-    """F: the input of a micro-batch, and the tensor that its backward pass starts from."""
-    x = source.take(micro)
-    return x, output.put(micro, forward(module, x, now))
+
+class Messages(Protocol):
+    """The messages between the stages of a pipeline."""
+
+    def start(self, op: Op) -> None:
+        """Starts the send or the receive of an operation."""
+
+    def poll(self) -> None:
+        """Called often during computations: messages progress."""
+
+    def finish(self) -> None:
+        """Waits until all sends are complete."""
+
+
+class NoMessages:
+    """Of a model that is not cut."""
+
+    def start(self, op: Op) -> None:
+        raise AssertionError(f"there is no channel for {op}")
+
+    def poll(self) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass

@@ -8,7 +8,7 @@ The loss and the stop flag arrive in the head of the gradient buffer, summed ove
 is spread over ranks of other axes, one more all-reduce sums what these have.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,6 +19,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.optim import Optimizer
 from nnmpi.optim.clip import clip_factor
 from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.step.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.stores.head import LOSS, STOP, USED
 from nnmpi.parallel.stores.local import LocalStore, Stretch
 
@@ -30,6 +31,7 @@ class StepSums(NamedTuple):
     stop: float
     not_finite: float
     squares: float  # of the gradient
+    used: tuple[float, ...] = ()  # of each shared parameter: on how many ranks it got a gradient
 
 
 class Outcome(NamedTuple):
@@ -51,20 +53,23 @@ def complete(sums: StepSums) -> StepSums:
 class SumOver:
     """Adds up the sums of the ranks that hold one model, in one all-reduce in float64."""
 
-    def __init__(self, comm: Comm) -> None:
-        self._comm = comm
+    def __init__(self, comm: Comm, recorder: Recorder) -> None:
+        self._comm, self._recorder = comm, recorder
 
     def __call__(self, sums: StepSums) -> StepSums:
-        row = np.array(sums, np.float64)
+        row = np.array([*sums[:-1], *sums.used])
+        began = self._recorder.now()
         self._comm.all_reduce(row, "doubling")
-        return StepSums(*row.tolist())
+        self._recorder.add("agree", began)
+        loss, stop, not_finite, squares, *used = row.tolist()
+        return StepSums(loss, stop, not_finite, squares, tuple(used))
 
 
 class Update:
     """The second half of a step, after the gradients have been summed.
 
     `counts` tells which parameters this rank counts in the norm of the gradient: of several copies
-    in one model, one.
+    in one model, one. `shared` are those that other ranks of the model have too, the same on all.
     """
 
     def __init__(
@@ -75,23 +80,32 @@ class Update:
         lr: Callable[[int], float],
         layout: Layout,
         counts: Callable[[Parameter], bool],
+        shared: Sequence[Parameter] = (),
+        recorder: Recorder = NO_RECORDER,
     ) -> None:
         self._store, self._optimizer = store, optimizer
         self._clip_norm, self._lr = clip_norm, lr
         self._counted = list(_counted(store, counts))
         self._counts_loss = layout.counts_loss
-        self._agree: Agree = SumOver(layout.model) if layout.model.size > 1 else complete
+        spread = layout.model.size > 1
+        self._agree: Agree = SumOver(layout.model, recorder) if spread else complete
+        self._shared, self._own = shared, {*store.parameters}
+        self._recorder = recorder
 
     def apply(self, step: int) -> Outcome:
         """One optimizer step, if all sums are finite; the only place that waits for a device."""
         store = self._store
         sums = self._agree(self._sums())
+        for p, times in zip(self._shared, sums.used, strict=True):
+            p.has_grad = p in self._own and times > 0
         updated = not sums.not_finite
         if updated:
             self._clip(sums.squares)
             self._optimizer.lr = self._lr(step)
             self._optimizer.step()
+        began = self._recorder.now()
         store.settle()
+        self._recorder.add("settle", began)
         return Outcome(sums.loss, sums.stop > 0, updated)
 
     def _sums(self) -> StepSums:
@@ -105,7 +119,8 @@ class Update:
             p.has_grad = times > 0
         finite = np.isfinite(head[LOSS]) and np.isfinite(squares)
         loss = head[LOSS] if self._counts_loss else 0.0
-        return StepSums(loss, head[STOP], float(not finite), squares)
+        used = tuple(float(p.has_grad) for p in self._shared)
+        return StepSums(loss, head[STOP], float(not finite), squares, used)
 
     def _clip(self, squares: float) -> None:
         """As `optim.clip_grad_norm`, by the norm over all ranks."""

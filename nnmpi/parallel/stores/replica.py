@@ -19,8 +19,9 @@ class ReplicaStore(LocalStore):
         buckets: Sequence[Bucket],
         algorithm: str,
     ) -> None:
-        for b in sorted(buckets, key=lambda b: b.start - b.stop):
-            # the longest first: Comm chooses its ways and takes its memory now, or finds no room
+        for b in sorted(buckets, key=lambda b: (b.start - b.stop, b.comm.name)):
+            # the longest first: Comm chooses its ways and takes its memory now, or finds no room;
+            # in an order that all ranks of all comms share
             b.comm.all_reduce(CPU.xp.zeros(b.stop - b.start, dtype), algorithm)
         super().__init__(parameters, dtype, CPU, head)
         self._algorithm = algorithm

@@ -1,0 +1,37 @@
+"""ModelPart: what this rank has of a model."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+from nnmpi.data.loader import Fields
+from nnmpi.nn import Module
+from nnmpi.nn.parameter import Parameter
+from nnmpi.parallel.model.parts import everything
+
+
+class ModelPart(NamedTuple):
+    """The stages of this rank; of a model that is not cut, one stage is all of it."""
+
+    model: Module  # the whole tree of modules; only parameters of own stages have values
+    stages: Mapping[int, Module]  # by number
+    stage_count: int  # on all ranks
+    held: Callable[[str], bool]  # whether this rank has a tensor, by its path
+    shared: Sequence[tuple[Parameter, tuple[int, ...]]] = ()
+    """Parameters that stages of several ranks use, on all ranks in one order: each with its ranks
+    along pp."""
+    facts: Mapping[str, Any] = {}  # what the start event says of the cut
+
+    @classmethod
+    def whole(cls, model: Module) -> Self:
+        """A model that is not cut."""
+        return cls(model, {0: model}, 1, everything)
+
+    @property
+    def fields(self) -> Fields:
+        """What of a batch the stages of this rank need."""
+        return Fields(x=0 in self.stages, y=self.stage_count - 1 in self.stages)
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """Those of the stages of this rank, each once."""
+        return list(dict.fromkeys(p for m in self.stages.values() for p in m.parameters()))

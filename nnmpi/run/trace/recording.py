@@ -1,0 +1,81 @@
+"""Recording: the Recorder of --trace, in memory that does not grow with the steps of a run."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from nnmpi.schedules import Kind
+
+CAPACITY = 200_000  # events of a rank: about 5 MB
+
+EVALUATION = -1
+"""The step of what is done between steps."""
+
+NO_LIMIT = np.iinfo(np.int32).max
+
+EVENT = np.dtype(
+    [
+        ("kind", "u1"),  # of KINDS
+        ("stage", "i2"),
+        ("micro", "i4"),
+        ("step", "i4"),
+        ("began", "f8"),
+        ("ended", "f8"),
+    ]
+)
+
+WAITS = ("wait F", "wait B", "signal", "sums", "agree", "statistics", "settle")
+"""Within an operation, a rank waits for others: an activation, a gradient, what stages of pipedream
+tell each other besides; the sums of gradients, the agreement on a step, the sums of BatchNorm; that
+all have updated parameters that they share."""
+
+KINDS = (*(kind.value for kind in Kind), *WAITS, "exchange", "evaluate")
+"""What is recorded; `exchange` is that of a gradient for parameters with a server."""
+
+CODES = {kind: code for code, kind in enumerate(KINDS)}
+
+
+def which(events: np.ndarray, *kinds: str) -> np.ndarray:
+    """Which events are of these kinds."""
+    return np.isin(events["kind"], [CODES[kind] for kind in kinds])
+
+
+class Recording:
+    """Keeps the first events of a run, up to its capacity."""
+
+    def __init__(self, now: Callable[[], float], capacity: int = CAPACITY) -> None:
+        self.now = now
+        self._events, self._used, self._full = np.empty(capacity, EVENT), 0, False
+        self._step = EVALUATION
+
+    def begin(self, step: int) -> None:
+        self._step = step
+
+    def add(self, name: str, began: float, micro: int = -1, stage: int = -1) -> None:
+        if self._used == len(self._events):
+            self._full = True
+            return
+        self._events[self._used] = CODES[name], stage, micro, self._step, began, self.now()
+        self._used += 1
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """What happens in the context is no part of a step."""
+        self._step, began = EVALUATION, self.now()
+        yield
+        self.add("evaluate", began)
+
+    @property
+    def limit(self) -> int:
+        """The steps below are complete: those up to the last one that ended with an UPDATE."""
+        events = self._events[: self._used]
+        updates = events["step"][which(events, "UPDATE")]
+        return 1 + int(updates.max(initial=-1)) if self._full else NO_LIMIT
+
+    def events(self, limit: int) -> np.ndarray:
+        """Those of steps below, in the order of their ends; no wait without its operation."""
+        events = self._events[: self._used]
+        events = events[events["step"] < limit]
+        operations = np.flatnonzero(~which(events, *WAITS))
+        return events[: 1 + operations.max(initial=-1)]

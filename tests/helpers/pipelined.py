@@ -1,0 +1,148 @@
+"""Runs of pipelines on a few digits, and what they are compared with."""
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import pytest
+from laws_training import distance, same_on_all
+
+from nnmpi import Config, Trainer, data, nn
+from nnmpi.comm import Comm, comm_self
+from nnmpi.data import Dataset, Split
+from nnmpi.parallel.model.entries import first_difference
+from nnmpi.run.report import Event, Report
+
+BOUND = 1e-10  # in float64, after ten steps
+SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb-h1")
+RECOMPUTED = ("gpipe", "1f1b", "interleaved", "zb-h1")
+MICRO_BATCHES = (1, 2, 4, 5)
+ROWS = 100  # batches of 24 and one of 4, which has fewer than 5 micro-batches
+
+MLP: dict[str, Any] = {
+    "model": "mlp:64-48-40-32-24-10",
+    "optimizer": "sgd",
+    "momentum": 0.8,
+    "lr": 0.05,
+    "weight_decay": 0.01,
+    "clip_norm": 0.5,
+}
+CNN = {"model": "digits-cnn"}
+MODELS = {"mlp": MLP, "digits-cnn": CNN}
+LAYOUTS = {1: [(1, 1)], 2: [(1, 2)], 3: [(1, 3)], 4: [(1, 4), (2, 2)], 8: [(2, 4), (1, 8)]}
+"""(dp, pp) by the number of ranks."""
+
+Options = dict[str, Any]
+T = TypeVar("T")
+
+
+@functools.cache
+def digits() -> Dataset:
+    """A few of them."""
+    whole = data.load("digits")
+    few = Split(whole.train.x[:ROWS], whole.train.y[:ROWS])
+    return whole._replace(train=few, test=Split(whole.test.x[:31], whole.test.y[:31]))
+
+
+class Heard(Report):
+    """Keeps the events, and the loss of every step."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet=True)
+        self.events: list[Event] = []
+        self.losses: list[float] = []
+
+    def event(self, event: Event) -> None:
+        self.events.append(event)
+
+    def progress(self, step: int, total: int, loss: float) -> None:
+        self.losses.append(loss)
+
+
+class Ran(NamedTuple):
+    """What came out of a run: the whole model, on every rank."""
+
+    events: list[Event]
+    losses: list[float]
+    state: Mapping[str, np.ndarray]
+
+    @property
+    def done(self) -> Event:
+        return self.events[-1]
+
+
+def run(comm: Comm, build: Callable[[], nn.Module] | None = None, **options: Any) -> Ran:
+    """Ten steps in float64, two epochs, if nothing else is asked for; copies have equal bits."""
+    plain: Options = {"dtype": "float64", "epochs": 2, "batch_size": 24}
+    trainer, heard = Trainer(Config(**plain | options), build, digits(), comm), Heard()
+    trainer.fit(heard)
+    assert first_difference(comm, trainer.model, trainer.strategy.entries.parts) is None
+    return Ran(heard.events, heard.losses, contents(trainer))
+
+
+@functools.cache
+def one_rank(options: tuple[tuple[str, Any], ...]) -> Ran:
+    """The same on one rank, once a process."""
+    return run(comm_self(), **dict(options))
+
+
+def reference(**options: Any) -> Ran:
+    return one_rank(tuple(sorted(options.items())))
+
+
+def equals(comm: Comm, got: Ran, wanted: Ran) -> None:
+    """Parameters, buffers, the loss of every step, and the evaluation of every epoch."""
+    assert distance({**got.state}, {**wanted.state}) < BOUND
+    assert got.losses == pytest.approx(wanted.losses, rel=BOUND)
+    assert len(got.losses) == 10
+    for ours, theirs in zip(got.events[1:], wanted.events[1:], strict=True):
+        for name in ("loss", "test_loss"):
+            assert ours.get(name) == pytest.approx(theirs.get(name), rel=BOUND)
+        for name in ("event", "accuracy", "steps", "epochs", "skipped_steps"):
+            assert ours.get(name) == theirs.get(name), name
+    assert same_on_all(comm, got.done["parameters_sha256"])
+
+
+def is_same(got: Ran, wanted: Ran) -> None:
+    """All bits are equal."""
+    assert got.losses == wanted.losses
+    assert got.done["parameters_sha256"] == wanted.done["parameters_sha256"]
+    assert got.state.keys() == wanted.state.keys()
+    for name, array in got.state.items():
+        np.testing.assert_array_equal(array, wanted.state[name], err_msg=name, strict=True)
+
+
+def layouts(comm: Comm) -> list[Options]:
+    return [{"dp": dp, "pp": pp} for dp, pp in LAYOUTS[comm.size]]
+
+
+def some(comm: Comm, all_of_them: Iterable[T]) -> list[T]:
+    """All of them; on many ranks, which share few cores, the last two."""
+    return [*all_of_them][-2 if comm.size > 4 else 0 :]
+
+
+def case_for(schedule: str, case: Options, pp: int) -> Options:
+    """The case, or a deeper model where the schedule has more stages than that has layers."""
+    stages = pp * (2 if schedule == "interleaved" else 1)
+    widths = "-".join(str(40 - k) for k in range(stages - 1))
+    return {**MLP, "model": f"mlp:64-{widths}-10"} if stages > 5 else case
+
+
+def without_clipping(case: Options) -> Options:
+    """The norm of all gradients is a sum over stages, whose order changes its bits."""
+    return {**case, "clip_norm": None}
+
+
+def tell(comm: Comm, text: str) -> str:
+    """What the first rank says."""
+    words = np.zeros(300, np.uint8)
+    words[: len(text)] = np.frombuffer(text.encode(), np.uint8)
+    comm.broadcast(words)
+    return words.tobytes().rstrip(b"\0").decode()
+
+
+def contents(trainer: Trainer) -> dict[str, np.ndarray]:
+    """The whole model, on every rank."""
+    entries = trainer.strategy.entries.on_all_ranks()
+    return {entry.place.path: entry.value.copy() for entry in entries}

@@ -1,0 +1,96 @@
+"""Ports of the stages of a pipeline, without training: messages and samples."""
+
+import threading
+from collections.abc import Generator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nnmpi import nn
+from nnmpi.backend import CPU
+from nnmpi.comm import Comm, Work
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.data import Load
+from nnmpi.data.loader import Batch
+from nnmpi.parallel.model.boundary import Boundary
+from nnmpi.parallel.pipeline.channels import Channels
+from nnmpi.parallel.step.evaluation import as_sums, evaluate
+from nnmpi.parallel.step.ports import Loss, Samples, Stage
+from nnmpi.parallel.step.recorder import NO_RECORDER
+from nnmpi.schedules import Kind, Op, forward_program
+
+POLLS = 1000
+
+
+def test_polls_of_a_stage_that_sends_nothing_move_what_arrives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So a message arrives while the stage computes, not when it waits for it."""
+    received: list[Work] = []
+    irecv = Comm.irecv
+
+    def keep(self: Comm, *args: Any) -> Work:
+        received.append(irecv(self, *args))
+        return received[-1]
+
+    monkeypatch.setattr(Comm, "irecv", keep)
+
+    def job(comm: Comm) -> bool:
+        channels = Channels([Boundary((3,), (0, 1), "float64")], [comm.rank], comm, NO_RECORDER)
+        if comm.rank == 0:
+            comm.barrier()  # the other rank receives before it is sent anything
+            comm.isend(np.ones((2, 3)), 1).wait()
+            comm.barrier()
+            return True
+        nothing = np.empty(0)
+        channels.inlets[1].begin(Load(np.arange(2), [Batch(nothing, nothing, np.arange(2))]))
+        channels.start(Op(Kind.RECV_F, 0, 1, 0))
+        comm.barrier()
+        for _ in range(POLLS):
+            channels.poll()
+        done = received[0].done
+        comm.barrier()
+        return done
+
+    assert all(threads.run(2, job))
+
+
+def test_evaluation_does_not_run_ahead_of_a_slow_stage() -> None:
+    """Of the batches that the second stage has not received, the first one has made one."""
+    begun: list[int] = []  # by the first stage
+    seen: list[int] = []  # how many, before the second stage began
+    ahead = threading.Event()  # is not set by an evaluation that waits
+
+    def loads(rank: int) -> Generator[Load, None, None]:
+        if rank == 1:
+            ahead.wait(timeout=0.3)
+        for i in range(9):
+            if rank == 0:
+                begun.append(i)
+            elif i == 0:
+                seen.append(len(begun))
+            if len(begun) > 1:
+                ahead.set()
+            rows = np.arange(4)
+            yield Load(rows, [Batch(np.ones((2, 3)), np.zeros(2, int), rows[:2])] * 2)
+
+    def job(comm: Comm) -> float:
+        channels = Channels([Boundary((3,), (0, 1), "float64")], [comm.rank], comm, NO_RECORDER)
+        model = nn.Linear(3, 3).to("float64")
+        source = channels.source(comm.rank, Samples(CPU))
+        sink = channels.sink(comm.rank, Loss(nn.CrossEntropyLoss(reduction="sum")))
+        stages = {comm.rank: Stage(model, source, sink)}
+        program = partial(forward_program, 2, v=1, rank=comm.rank)
+        return as_sums(evaluate(stages, loads(comm.rank), 0, program, channels)).samples
+
+    assert threads.run(2, job) == [0, 36]
+    assert seen[0] <= 1
+
+
+def test_the_samples_of_a_step_are_not_copied() -> None:
+    """Where a forward pass runs again, its input is kept: in the memory of the batch."""
+    x, source = np.ones((2, 3)), Samples(CPU)
+    source.begin(Load(np.arange(2), [Batch(x, np.zeros(2, int), np.arange(2))]))
+    assert np.shares_memory(source.take(0).data, x)

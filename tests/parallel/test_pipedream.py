@@ -1,0 +1,47 @@
+"""PipeDream: N ranks are one process that simulates the same delayed updates."""
+
+import pytest
+from delayed_updates import CUTS, MLP, Noted, check, options
+
+from nnmpi import Config, Trainer
+from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
+
+OPTIMIZERS = {"sgd": {"optimizer": "sgd", "lr": 0.05}, "adam": {"optimizer": "adam", "lr": 2e-3}}
+
+
+@pytest.mark.parametrize("vertical", [False, True], ids=["stashing", "vertical"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("p", [1, 2, 3, 4])
+@pytest.mark.parametrize("model", CUTS)
+def test_ranks_train_as_one_process_with_delayed_updates(
+    model: str, p: int, optimizer: str, vertical: bool
+) -> None:
+    """Two epochs and a part of a third one; the learning rate changes from step to step."""
+    steps = {"epochs": 3, "steps": 24, "lr_schedule": "step:5:0.8"}
+    config = options(model, p, **OPTIMIZERS[optimizer], **steps, vertical_sync=vertical)
+    for rank, found in enumerate(check(Config(**config), p)):
+        assert (found.result["steps"], found.result["epochs"]) == (24, 3)
+        assert found.buffers == (p if vertical else p - rank)
+        assert found.result["weight_versions"] == p
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_an_epoch_may_have_fewer_batches_than_there_are_stages(count: int) -> None:
+    size = -(-1437 // count)
+    config = Config(**options(MLP, 4, epochs=2) | {"batch_size": size})
+    for found in check(config, 4):
+        assert found.result["steps"] == 2 * count
+
+
+@pytest.mark.parametrize("model", CUTS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_one_rank_trains_as_without_a_pipeline(model: str, dtype: str) -> None:
+    def rank(comm: Comm, config: Config) -> tuple[list[float], str]:
+        report = Noted()
+        result = Trainer(config, comm=comm).fit(report)
+        return report.losses, result["parameters_sha256"]
+
+    config = options(model, 1, epochs=2) | {"dtype": dtype}
+    plain = {name: value for name, value in config.items() if name != "schedule"}
+    assert threads.run(1, rank, Config(**config)) == threads.run(1, rank, Config(**plain))

@@ -1,0 +1,215 @@
+"""PipeDream: how a run ends, what it does not keep, and what is refused."""
+
+import json
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from counted import Counted
+from datafiles import refused
+from delayed_updates import MLP, Noted, check, options, train
+from served import clouds
+
+import nnmpi
+from nnmpi import Config, Trainer, nn
+from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.parallel import plan
+from nnmpi.parallel.strategy import NotFiniteError
+from nnmpi.run.report import NullReport
+
+# ---- the end of a run
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+@pytest.mark.parametrize("after", [1, 4, 8, 10])
+def test_a_rank_that_wants_to_stop_ends_all_when_the_pipeline_is_empty(p: int, after: int) -> None:
+    """The last stage learns of it in the next forward pass of that rank, and all stages in its
+    backward pass; what the first one has started is completed."""
+    for rank in range(p):
+        config = Config(**options(MLP, p, epochs=2))
+        known = after + p - 1 - rank  # the next forward pass of that rank
+        last = min(known + p - 1, 9) if known < 10 else 9
+        for found in check(config, p, (rank, after)):
+            assert found.result["event"] == "stopped"
+            assert found.result["steps"] == (after if p == 1 else last + 1)
+
+
+def test_a_generator_that_is_closed_leaves_nobody_waiting() -> None:
+    def rank(comm: Comm) -> int:
+        trainer = Trainer(Config(**options(MLP, 3)), comm=comm)
+        with closing(trainer.strategy.steps(trainer.train, trainer.state)) as steps:
+            found = len([*islice(steps, 4)])
+        with pytest.raises(ValueError, match="left early, with batches under way"):
+            trainer.evaluate()
+        trainer.close()
+        return found
+
+    assert threads.run(3, rank) == [4, 4, 4]
+
+
+def test_communicators_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = Counted(monkeypatch)
+    for found in threads.run(3, train, Config(**options(MLP, 3, steps=7))):
+        assert found.result["weight_versions"] == 3
+    assert not counted.left
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_an_error_on_one_rank_ends_all(failing: int) -> None:
+    ended = list[str]()
+
+    def rank(comm: Comm) -> None:
+        def after(step: int) -> None:
+            if (comm.rank, step) == (failing, 3):
+                raise RuntimeError("no more")
+
+        try:
+            Trainer(Config(**options(MLP, 3)), comm=comm).fit(Noted(after))
+        except BaseException as error:
+            ended.append(type(error).__name__)
+            raise
+
+    with pytest.raises(RuntimeError, match="no more"):
+        threads.run(3, rank)
+    assert sorted(ended) == ["AbortedError", "AbortedError", "RuntimeError"]
+
+
+class Root(nn.Module):
+    """max(0, 0.2 - x)^1/2, whose gradient is NaN where x is above 0.2."""
+
+    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+        return nnmpi.sqrt(nn.ReLU()(0.2 - x))
+
+
+class NotNumber(nn.Module):
+    """NaN in training."""
+
+    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+        return x * np.nan if self.training else x
+
+
+def mlp_with(*layers: nn.Module) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(
+        nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), *layers, nn.Linear(8, 3)
+    )
+
+
+NOT_FINITE = {
+    "gradient": (
+        mlp_with(Root()),
+        {"lr": 0.1, "cut": "2,4"},
+        r"stage [01]: the squared norm of the gradient became nan at step 1 with learning rate "
+        r"0\.1, .*; try --lr 0\.01 or ",
+    ),
+    "any": (
+        mlp_with(),
+        {"lr": 1e30, "cut": "2,3", "optimizer": "sgd"},
+        r"stage \d: the .* became (nan|inf) at step \d with learning rate 1e\+30, ",
+    ),
+    "loss": (mlp_with(NotNumber()), {"cut": "2,4"}, r"stage 2: the loss became nan at step 1 "),
+}
+
+
+@pytest.mark.parametrize(("build", "others", "says"), NOT_FINITE.values(), ids=NOT_FINITE)
+def test_what_is_not_finite_ends_the_run_on_all_ranks(
+    build: Callable[[], nn.Module], others: dict[str, Any], says: str
+) -> None:
+    ended = list[str]()
+    config = Config(batch_size=20, pp=3, schedule="pipedream", **others)
+
+    def rank(comm: Comm) -> None:
+        try:
+            Trainer(config, build, clouds(200), comm=comm).fit(NullReport())
+        except BaseException as error:
+            ended.append(type(error).__name__)
+            raise
+
+    with pytest.raises(NotFiniteError, match=says):
+        threads.run(3, rank)
+    assert len(ended) == 3
+    assert {*ended} <= {"AbortedError", "NotFiniteError"}  # its gradient may reach others too
+
+
+# ---- memory
+
+
+@pytest.mark.parametrize("vertical", [False, True], ids=["stashing", "vertical"])
+def test_memory_does_not_grow_with_the_length_of_an_epoch(vertical: bool) -> None:
+    seen = dict[int, int]()
+
+    def rank(comm: Comm) -> None:
+        def after(step: int) -> None:
+            if comm.rank == 0 and step in (50, 250):
+                seen[step] = tracemalloc.get_traced_memory()[0]
+
+        config = Config(
+            batch_size=2, pp=3, schedule="pipedream", cut="2,3", epochs=1, vertical_sync=vertical
+        )
+        report = Noted(after)
+        Trainer(config, mlp_with(), clouds(500), comm=comm).fit(report)
+
+    tracemalloc.start()
+    try:
+        threads.run(3, rank)
+    finally:
+        tracemalloc.stop()
+    assert seen[250] - seen[50] < 30_000  # the test keeps 200 losses of each rank
+
+
+def test_activations_of_a_whole_epoch_are_predicted() -> None:
+    """Stage s holds p - s batches, and an epoch of 10 batches begins and ends with an idle rank."""
+    for facts in threads.run(3, lambda c: Trainer(Config(**options(MLP, 3)), comm=c).describe()):
+        assert facts["vertical_sync"] is False
+        held = [stage["activation_bytes"] for stage in facts["stages"]]
+        assert facts["peak_activation_bytes"] == [3 * held[0], 2 * held[1], held[2]]
+        assert facts["predicted_bubble"] >= 2 / 10 - 1e-4
+
+
+# ---- what is recorded
+
+
+def test_a_trace_has_all_passes_of_a_step(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    config = Config(**options(MLP, 3, epochs=2, steps=12, trace=str(path)))
+    traced = threads.run(3, train, config)[0].result["trace"]
+    assert traced["steps"] == 12
+    assert traced["bubble"].keys() == {"measured", "simulated"}
+    events = json.loads(path.read_text())["traceEvents"]
+    for rank in range(3):
+        found = Counter(
+            (e["cat"], e["args"].get("step")) for e in events if e["ph"] == "X" and e["pid"] == rank
+        )
+        for kind in ("F", "B", "UPDATE"):
+            assert [found[kind, step] for step in range(12)] == [1] * 12
+
+
+# ---- refusals
+
+
+def test_copies_of_stages_are_refused() -> None:
+    with refused("schedule pipedream with dp 3: 6 ranks in pipelines of 2", "use --pp 6"):
+        plan.check(Config(schedule="pipedream", pp=2), 6)
+
+
+def test_a_weight_of_two_stages_is_refused() -> None:
+    def build() -> nn.Module:
+        made = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.Linear(6, 3))
+        made[2].weight = made[0].weight
+        return made
+
+    config = Config(pp=2, schedule="pipedream", cut="2")
+
+    def rank(comm: Comm) -> None:
+        with pytest.raises(
+            (ValueError, RuntimeError), match=r"0.weight is in stages on ranks 0, 1"
+        ):
+            Trainer(config, build, clouds(60), comm=comm)
+
+    threads.run(2, rank)

@@ -1,0 +1,70 @@
+"""The laws of pipelines on ranks that are threads, and what a rank of a pipeline holds."""
+
+from collections.abc import Callable
+
+import laws_pipelines
+import pytest
+from laws_pipeline_models import Block
+from laws_pipelines import LAWS
+from pipelined import MODELS, SCHEDULES, digits
+
+import nnmpi
+from nnmpi import Config, Tensor, Trainer, nn
+from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.run.report import NullReport
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 4])
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_schedule_trains_as_one_rank(schedule: str, model: str, p: int) -> None:
+    threads.run(p, laws_pipelines.schedule_trains_as_one_rank, schedule, MODELS[model])
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 4])
+@pytest.mark.parametrize("law", LAWS[1:], ids=lambda law: law.__name__)
+def test_law(law: Callable[[Comm], None], p: int) -> None:
+    threads.run(p, law)
+
+
+def doubled(block: Block, x: Tensor) -> Tensor:
+    return block.inner(nnmpi.concatenate([x, x], axis=1)[:, :20])
+
+
+Change = Callable[[Block, Tensor], Tensor]
+UNFIT: dict[str, tuple[Change, Change, str]] = {
+    "narrow in training": (
+        *(lambda block, x: block.inner(x)[:, :10] if block.training else block.inner(x), doubled),
+        r"stage 0 returns float32 of shape \(6, 10\), and float32 of shape \(6, 20\) in evaluation",
+    ),
+    "several rows a sample": (
+        *(lambda block, x: x.reshape(-1, 10), lambda block, x: block.inner(x.reshape(-1, 20))),
+        r"stage 0 returns an array of shape \(4, 10\) for 2 samples: the first axis",
+    ),
+    "detached": (
+        *(lambda block, x: x.detach(), doubled),
+        "layer 2 .* no gradient flows from its output to its input",
+    ),
+    "detached before a layer": (
+        *(lambda block, x: block.inner(x.detach()), doubled),
+        "layer 2 .* no gradient flows from its output to its input",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNFIT.values(), ids=UNFIT)
+def test_an_output_that_cannot_be_sent_is_refused(case: tuple[Change, Change, str]) -> None:
+    """An array that is too short would leave the rest of a buffer as it was."""
+    *changes, words = case
+
+    def build() -> nn.Module:
+        blocks = [Block(20, f) for f in changes]
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 20), *blocks, nn.Linear(20, 10))
+
+    def rank(comm: Comm) -> None:
+        config = Config(pp=2, cut="3", micro_batches=4, batch_size=24)
+        Trainer(config, build, digits(), comm).fit(NullReport())
+
+    with pytest.raises(ValueError, match=words):
+        threads.run(2, rank)

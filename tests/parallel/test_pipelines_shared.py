@@ -1,0 +1,94 @@
+"""Parameters and buffers of layers that several stages of a pipeline use."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nnmpi
+from nnmpi import Config, Trainer, nn
+from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.nn.passes import current_pass
+from nnmpi.run.report import NullReport
+
+OPTIONS = {"steps": 5, "batch_size": 16, "micro_batches": 3, "dtype": "float64", "quiet": True}
+RNG = np.random.default_rng(0)
+DATA = (RNG.normal(size=(70, 8)), RNG.integers(0, 3, 70))
+
+
+def crossed() -> nn.Sequential:
+    """Layers 0 and 6 share a weight, and so do 2 and 4: a cut at 3 gives both stages both."""
+    linear = [nn.Linear(8, 8) for _ in range(4)]
+    linear[3].weight, linear[2].weight = linear[0].weight, linear[1].weight
+    layers = [layer for one in linear for layer in (one, nn.Tanh())]
+    return nn.Sequential(*layers, nn.Linear(8, 3))
+
+
+def one_norm() -> nn.Sequential:
+    """Layers 1 and 4 are one BatchNorm."""
+    norm = nn.BatchNorm1d(8)
+    first, second = (nn.Linear(8, 8, bias=False) for _ in range(2))
+    return nn.Sequential(first, norm, nn.Tanh(), second, norm, nn.Tanh(), nn.Linear(8, 3))
+
+
+class Sometimes(nn.Module):
+    """Uses its weight in every second step, or in none."""
+
+    def __init__(self, never: bool) -> None:
+        self.linear, self.never = nn.Linear(8, 8, bias=False), never
+
+    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+        now = current_pass.get()
+        return x if self.never or (now and now.step % 2) else x + self.linear(x)
+
+
+def sometimes(never: bool) -> nn.Sequential:
+    """Layers 1 and 3 share a weight, which layer 3 always uses."""
+    always, rarely = nn.Linear(8, 8, bias=False), Sometimes(never)
+    always.weight = rarely.linear.weight
+    return nn.Sequential(nn.Linear(8, 8), rarely, nn.Tanh(), always, nn.Linear(8, 3))
+
+
+def losses(comm: Comm, build: Any = crossed, **options: Any) -> list[float]:
+    """The loss of training and of the test at the end."""
+    trainer = Trainer(Config(**OPTIONS | options), build=build, data=DATA, comm=comm)
+    done = trainer.fit(NullReport())
+    return [done["loss"], done["test_loss"]]
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("dp", [1, 2])
+def test_weights_that_two_stages_share_in_opposite_orders(dp: int, overlap: bool) -> None:
+    """Their sums start in different orders on the two ranks, and none waits for the other."""
+    (expected,) = threads.run(1, losses)
+    job = partial(losses, pp=2, dp=dp, cut="3", overlap=overlap)
+    for found in threads.run(2 * dp, job):
+        assert found == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("never", [False, True])
+@pytest.mark.parametrize("dp", [1, 2])
+def test_a_shared_weight_without_a_gradient_in_one_stage(dp: int, never: bool) -> None:
+    """It is updated where it was not used too, or the copies would become different."""
+    options = {"build": partial(sometimes, never), "optimizer": "adam", "lr": 0.1}
+    (expected,) = threads.run(1, partial(losses, **options))
+    for found in threads.run(2 * dp, partial(losses, pp=2, dp=dp, cut="2", **options)):
+        assert found == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "layout"),
+    [(2, {"pp": 2, "cut": "3"}), (2, {"pp": 2, "schedule": "interleaved", "virtual_stages": 2})],
+)
+def test_one_layer_with_buffers_in_two_stages_is_refused(ranks: int, layout: Any) -> None:
+    """Each stage would update running statistics of its own, or in another order."""
+    with pytest.raises(ValueError, match=r"1 \(BatchNorm1d\) is used in stages \d and \d"):
+        threads.run(ranks, partial(losses, build=one_norm, **layout))
+
+
+def test_one_layer_with_buffers_twice_in_a_stage() -> None:
+    (expected,) = threads.run(1, partial(losses, build=one_norm))
+    for found in threads.run(2, partial(losses, build=one_norm, pp=2, cut="6")):
+        assert found == pytest.approx(expected, rel=1e-10)

@@ -1,0 +1,173 @@
+"""--verify beside a layout whose ranks hold their own stages only."""
+
+import copy
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from elsewhere import keep, stage_of
+from runs import rows
+
+from nnmpi import Config, nn
+from nnmpi.backend import CPU
+from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.data import Loader, Split, Standardiser
+from nnmpi.nn.state import assign
+from nnmpi.parallel import plan
+from nnmpi.parallel.checks.verify import BOUNDS, SUBJECTS, VerifyError
+from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.model.entries import Entries
+from nnmpi.parallel.model.model_part import ModelPart
+from nnmpi.parallel.step.executor import StepControl
+from nnmpi.parallel.step.ports import Task
+from nnmpi.parallel.step.state import StepResult, StepState
+from nnmpi.parallel.strategy import Strategy, TrainSpec
+from nnmpi.run import builders
+
+Spoil = Callable[[int, nn.Module], None]
+"""Changes the model of a rank after the second step."""
+
+
+def model() -> nn.Sequential:
+    """Two stages, of 2 and of 3 units; units 1 and 2 share a weight."""
+    tied = nn.Linear(6, 6), nn.Linear(6, 6)
+    made = nn.Sequential(nn.BatchNorm1d(6), *tied, nn.Tanh(), nn.Linear(6, 3))
+    tied[1].weight = tied[0].weight
+    made.seed = 3
+    made[4].weight.data *= 0.1  # its gradient is the largest of all
+    return made
+
+
+class Staged:
+    """Each rank trains a whole model out of sight, and shows what its stage has of it."""
+
+    def __init__(self, layout: Layout, spec: TrainSpec, build: Any, spoil: Spoil) -> None:
+        whole, self._shown = copy.deepcopy(spec.task.model), spec.task.model
+        task = spec.task._replace(model=whole)
+        part = ModelPart.whole(whole)
+        inner = spec._replace(task=task, part=part, parameters=whole.parameters(), twin=None)
+        self._inner: Strategy = build(Layout.of_one_rank(), inner)
+        held = stage_of(layout.all.rank, 0, 2)
+        keep(self._shown, held)
+        self.layout, self._spoil = layout, spoil
+        self.entries = Entries(self._shown, layout.all, held)
+        has = self.entries.parts.has
+        self.optimizer = spec.optimizer([p for p in self._shown.parameters() if has(p)])
+
+    def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
+        for done in self._inner.steps(loader, start):
+            self._copy()
+            if done.state.step == 2:
+                self._spoil(self.layout.all.rank, self._shown)
+            yield done
+
+    def _copy(self) -> None:
+        """Values, gradients and buffers of this rank's stage."""
+        pairs = zip(self._inner.entries, self._shown.tensors(), strict=True)
+        gradients = {p.place.path: p.grad for p in self._inner.optimizer.parameters}
+        for (entry, (_, tensor)), held in zip(pairs, self.entries.parts.held, strict=True):
+            if held:
+                assign(tensor, entry.value)
+                if isinstance(tensor, nn.Parameter):
+                    tensor.grad = gradients[tensor.place.path]
+
+    def close(self) -> None:
+        self._inner.close()
+        self.layout.free()
+
+
+def nothing(rank: int, shown: nn.Module) -> None:
+    """Every rank shows what it has trained."""
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs five steps on two stages; returns each rank's events and largest gradients."""
+    chosen = plan._chosen
+
+    def staged(spoil: Spoil, config: Config, layout: Layout, spec: TrainSpec) -> Any:
+        if config.verify or layout.all.size == 1:
+            return chosen(config, layout, spec)
+        return Staged(layout, spec, partial(chosen, config), spoil)
+
+    def rank(comm: Comm, dtype: str) -> list[tuple[dict[str, Any], list[float]]]:
+        config = Config(verify=True, dtype=dtype, clip_norm=0.1, batch_size=14)
+        events: list[Any] = []
+        control = StepControl(lambda step: 0.01, lambda: False, 5)
+
+        def spec(twin: TrainSpec | None) -> TrainSpec:
+            task = Task(model().to(dtype), nn.CrossEntropyLoss(reduction="sum"), CPU)
+            make = partial(builders.optimizer, config)
+            part, parameters = ModelPart.whole(task.model), task.model.parameters()
+            return TrainSpec(task, part, (), parameters, make, control, events.append, twin=twin)
+
+        twin = spec(None)
+        split = Split(rows()[0].astype("float32"), rows()[1])
+        loader = Loader(split, 14, standardiser=Standardiser.of(split), dtype=dtype)
+        strategy = plan.build(config, Layout.of(config, comm), spec(twin))
+        found = []
+        for _ in strategy.steps(loader, StepState()):
+            largest = [float(np.abs(p.grad).max()) for p in twin.task.model.parameters()]
+            found.append((events[-1], largest))
+        strategy.close()
+        return found
+
+    def start(dtype: str, spoil: Spoil = nothing) -> Any:
+        monkeypatch.setattr(plan, "_chosen", partial(staged, spoil))
+        return threads.run(2, rank, dtype)
+
+    return start
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+def test_stages_that_train_as_one_rank_does_are_accepted(run: Any, dtype: str) -> None:
+    for found in run(dtype):
+        assert len(found) == 5
+        for event, _ in found:
+            assert all(event[f"{subject}_relative"] == 0 for subject in SUBJECTS)
+
+
+def shift(rank: int, shown: nn.Module) -> None:
+    if rank == 1:
+        shown[4].bias.data += 1e-3
+
+
+def track(rank: int, shown: nn.Module) -> None:
+    if rank == 0:
+        shown[0].running_mean += 1
+
+
+def untie(rank: int, shown: nn.Module) -> None:
+    if rank == 1:
+        row = shown[2].weight.data[0]
+        row[...] = np.nextafter(row, row.dtype.type(9))
+
+
+WRONG: dict[Spoil, str] = {
+    shift: "parameters of the layout differ",
+    track: "buffers of the layout differ",
+    untie: "parameters are not the same on all ranks",
+}
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("spoil", WRONG)
+def test_what_one_stage_does_wrong_is_found(run: Any, dtype: str, spoil: Spoil) -> None:
+    with pytest.raises(VerifyError, match=f"step 2: {WRONG[spoil]}"):
+        run(dtype, spoil)
+
+
+def test_gradients_are_set_against_the_largest_of_the_whole_model(run: Any) -> None:
+    """Those of the stage that is off are the smaller ones."""
+
+    def off(rank: int, shown: nn.Module) -> None:
+        if rank == 0:
+            shown[1].bias.grad += 1e-13
+
+    event, largest = run("float64", off)[0][1]
+    assert event["gradients_absolute"] == pytest.approx(1e-13, rel=1e-2)
+    assert event["gradients_relative"] == event["gradients_absolute"] / max(largest)
+    assert max(largest[:4]) < max(largest)  # units 0 and 1

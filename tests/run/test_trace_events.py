@@ -1,0 +1,211 @@
+"""What follows from the events of ranks: seconds, the bubble, clocks, bounded memory."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nnmpi import Config
+from nnmpi.comm import Comm, comm_self
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.mesh import Mesh
+from nnmpi.run.trace.bubble import bubble
+from nnmpi.run.trace.chrome import write
+from nnmpi.run.trace.clock import offsets
+from nnmpi.run.trace.gather import gather
+from nnmpi.run.trace.recording import EVENT, Recording
+from nnmpi.run.trace.summary import Seconds, facts, seconds
+from nnmpi.run.trace.waits import Traced, traced
+from nnmpi.sim.trace_file import TraceFile
+
+ONE, TWO = Mesh({"dp": 1, "pp": 1, "tp": 1}), Mesh({"dp": 1, "pp": 2, "tp": 1})
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+class Rank:
+    """Events of a rank, given by their times."""
+
+    def __init__(self, capacity: int = 100) -> None:
+        self.clock = Clock()
+        self.recording = Recording(self.clock, capacity)
+        self.recording.begin(0)
+
+    def add(self, name: str, began: float, ended: float, micro: int = -1, stage: int = 0) -> "Rank":
+        self.clock.time = ended
+        self.recording.add(name, began, micro, stage)
+        return self
+
+    @property
+    def events(self) -> np.ndarray:
+        return self.recording.events(self.recording.limit).copy()
+
+
+# ---- seconds
+
+
+def of(found: Traced) -> Seconds:
+    return Seconds(*(round(x, 9) for x in seconds(found)))
+
+
+def test_a_wait_is_divided_when_the_message_was_sent() -> None:
+    sender = Rank().add("F", 0, 4, 0).add("SEND_F", 4, 5, 0)
+    early = Rank().add("wait F", 1, 6, 0, 1).add("F", 1, 9, 0, 1)
+    late = Rank().add("wait F", 5, 6, 0, 1).add("F", 5, 9, 0, 1)
+    found = traced([sender.events, early.events], TWO)
+    assert of(found[0]) == Seconds(4, 1, 0, 0)
+    assert of(found[1]) == Seconds(3, 2, 3, 0)
+    assert of(traced([sender.events, late.events], TWO)[1]) == Seconds(3, 1, 0, 0)
+
+
+def test_a_wait_that_ended_before_the_send_was_not_for_it() -> None:
+    """Clocks of hosts drift."""
+    sender = Rank().add("F", 0, 4, 0).add("SEND_F", 4, 5, 0)
+    receiver = Rank().add("wait F", 1, 2, 0, 1).add("wait F", 2, 6, 0, 1).add("F", 1, 9, 0, 1)
+    found = traced([sender.events, receiver.events], TWO)
+    assert found[1].sent.tolist() == [-1, 1, -1]
+    assert of(found[1]) == Seconds(3, 2, 3, 0)
+
+
+def test_messages_are_told_apart_by_step_direction_and_micro_batch() -> None:
+    first, second = Rank(), Rank()
+    for step, at in ((0, 0.0), (1, 10.0)):
+        for r in (first, second):
+            r.recording.begin(step)
+        first.add("SEND_F", at, at + 1, 0).add("SEND_F", at + 2, at + 3, 1)
+        second.add("wait F", at, at + 1, 0, 1).add("F", at, at + 1, 0, 1)
+        second.add("wait F", at + 1, at + 3, 1, 1).add("F", at + 1, at + 3, 1, 1)
+        second.add("SEND_B", at + 4, at + 5, 0, 1)
+        first.add("wait B", at + 3, at + 5, 0).add("B", at + 3, at + 6, 0)
+    found = traced([first.events, second.events], TWO)
+    assert of(found[0]) == Seconds(2 * 1, 2 * (2 + 1), 2 * 1, 2 + 4)
+    assert of(found[1]) == Seconds(0, 2 * (1 + 1 + 1), 2 * 1, 5 + 2)
+
+
+def test_a_sum_waits_for_the_last_rank_of_its_group() -> None:
+    mesh = Mesh({"dp": 2, "pp": 2, "tp": 1})
+    came = [1, 3, 4, 2]  # ranks 0 and 2 sum, and so do 1 and 3
+    ranks = [Rank().add("sums", t, 5).add("UPDATE", 0, 6).events for t in came]
+    found = [of(t) for t in traced(ranks, mesh)]
+    assert [f.waiting for f in found] == [3, 0, 0, 1]
+    assert [f.communicating for f in found] == [1, 2, 1, 2]
+    assert [f.computing for f in found] == [2, 4, 5, 3]
+
+
+def test_evaluation_is_no_part_of_the_steps() -> None:
+    rank = Rank().add("F", 0, 1).add("UPDATE", 1, 2)
+    with rank.recording.evaluation():
+        rank.add("wait F", 2, 4)
+        rank.clock.time = 7
+    rank.recording.begin(1)
+    rank.add("F", 8, 9).add("UPDATE", 9, 10)
+    (found,) = traced([rank.events], ONE)
+    assert of(found) == Seconds(4, 0, 0, 1)
+    assert facts([found])["steps"] == 2
+
+
+def test_an_evaluation_before_the_first_step_is_not_counted() -> None:
+    rank = Rank()
+    with rank.recording.evaluation():
+        rank.clock.time = 50
+    rank.recording.begin(0)
+    rank.add("F", 50, 51).add("UPDATE", 51, 52)
+    assert of(traced([rank.events], ONE)[0]) == Seconds(2, 0, 0, 0)
+
+
+# ---- bubble
+
+
+def test_the_bubble_of_a_pipeline_on_time_is_that_of_the_simulator() -> None:
+    """GPipe on two ranks with two micro-batches, where messages take no time: (p - 1) / m."""
+    first, second = Rank(), Rank()
+    for at in (0.0, 20.0):
+        first.recording.begin(int(at))
+        second.recording.begin(int(at))
+        for m in (0, 1):
+            first.add("F", at + m, at + m + 1, m)
+            second.add("wait F", at + m, at + m + 1, m, 1).add("F", at + m, at + m + 2, m, 1)
+        for k, m in enumerate((1, 0)):
+            second.add("B", at + 3 + 2 * k, at + 5 + 2 * k, m, 1)
+            first.add("B", at + 5 + 2 * k, at + 7 + 2 * k, m)
+    found = traced([first.events, second.events], TWO)
+    config = Config(pp=2, micro_batches=2, schedule="gpipe")
+    assert bubble(found, TWO, config) == pytest.approx((0.5, 0.5))
+
+
+# ---- clocks and memory
+
+
+def test_the_offset_of_a_clock_is_found() -> None:
+    ahead = [0.0, 1000.0, -50.0]
+
+    def run(comm: Comm) -> np.ndarray:
+        clock = Clock()
+        return offsets(comm, lambda: ahead[comm.rank] + clock.time)
+
+    np.testing.assert_allclose(threads.run(3, run)[0], ahead, atol=1e-9)
+    np.testing.assert_array_equal(offsets(comm_self(), Clock()), [0])
+
+
+def test_the_events_of_all_ranks_are_on_the_clock_of_the_first() -> None:
+    ahead = np.array([0.0, 100.0, -7.0])
+
+    def run(comm: Comm) -> list[np.ndarray]:
+        rank = Rank().add("F", ahead[comm.rank] + 1, ahead[comm.rank] + 2, comm.rank)
+        return gather(comm, rank.recording, ahead)
+
+    everything, *others = threads.run(3, run)
+    assert others == [[], []]
+    assert [events["micro"].tolist() for events in everything] == [[0], [1], [2]]
+    assert [(e["began"][0], e["ended"][0]) for e in everything] == [(1, 2)] * 3
+
+
+def test_recording_stops_when_its_memory_is_full_at_the_last_complete_step() -> None:
+    recording = Recording(Clock(), capacity=8)
+    for step in range(100):
+        recording.begin(step)
+        for name in ("F", "B", "UPDATE"):
+            recording.add(name, 0)
+    assert recording.limit == 2
+    assert recording.events(recording.limit)["step"].tolist() == [0, 0, 0, 1, 1, 1]
+    assert recording.events(recording.limit).dtype == EVENT
+
+
+# ---- the file
+
+
+def test_the_reader_draws_what_was_written(tmp_path: Path) -> None:
+    """A forward pass is cut where it waits; the wait ends when the message was sent."""
+    first = Rank().add("F", 0, 2, 0).add("SEND_F", 2, 2.5, 0).add("UPDATE", 2.5, 3)
+    second = Rank().add("wait F", 0.5, 4, 0, 1).add("F", 0, 5, 0, 1).add("UPDATE", 5, 6)
+    path = tmp_path / "t.json"
+    write(str(path), traced([first.events, second.events], TWO), TWO, {})
+    timeline = TraceFile.read(path).timeline(0)
+    spans = [(s.rank, s.kind, s.micro, s.start / 1e3, s.end / 1e3) for s in timeline.spans]
+    assert spans == [
+        (0, "F", 0, 0, 2),
+        (0, "communicate", 0, 2, 2.5),
+        (0, "UPDATE", -1, 2.5, 3),
+        (1, "F", 0, 0, 0.5),
+        (1, "wait", 0, 0.5, 2),
+        (1, "communicate", 0, 2, 4),
+        (1, "F", 0, 4, 5),
+        (1, "UPDATE", -1, 5, 6),
+    ]
+
+
+def test_a_file_that_cannot_be_completed_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text("old")
+    with pytest.raises(TypeError):
+        write(str(path), [], ONE, {"no JSON": object()})
+    assert path.read_text() == "old"
+    assert [*tmp_path.iterdir()] == [path]
