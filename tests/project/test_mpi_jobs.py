@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import laws
+import laws_pipelines
 import laws_training
 import pytest
 from mpijob import ROOT, run
@@ -15,6 +16,7 @@ from mpijob import ROOT, run
 MARKED = {
     "tests/comm/test_comm_mpi.py": laws.LAWS,
     "tests/parallel/test_training_mpi.py": laws_training.LAWS,
+    "tests/parallel/test_pipelines_mpi.py": laws_pipelines.LAWS,
 }
 SECONDS = 400  # for a job of 8 ranks on 2 cores that others use too
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--color=no", "--only-mpi")

@@ -20,6 +20,7 @@ PAGES = {
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 }
 README, PERFORMANCE = PAGES["README.md"], PAGES["docs/performance.md"]
+PIPELINES = PAGES["docs/pipelines.md"]
 PAGE_TEXT = "\n".join(PAGES.values())
 MEBIBYTE = 1 << 20
 Row = dict[str, Any]
@@ -98,7 +99,8 @@ def test_there_are_commands_to_check():
 @pytest.mark.parametrize("command", SIMULATIONS)
 def test_simulations_are_understood(command, capsys):
     assert simulate.main(shlex.split(command)) == 0
-    assert "ring" in capsys.readouterr().out
+    words = {"collective": "ring", "pipeline": "rank 3"}
+    assert words[command.split()[0]] in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -118,7 +120,7 @@ def test_what_a_page_links_to_exists(page):
 
 
 def results(name: str) -> list[Row]:
-    assert f"{name}.json`" in PERFORMANCE + PAGES["docs/synchrony.md"]
+    assert f"{name}.json`" in PERFORMANCE + PIPELINES + PAGES["docs/synchrony.md"]
     rows: list[Row] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     return rows
 
@@ -152,6 +154,15 @@ def all_reduce_rows(name: str) -> dict[tuple[str, int], Row]:
     return {(row["algorithm"], row["bytes"]): row for row in rows if row["case"] == "all_reduce"}
 
 
+def pipeline_rows(section: str) -> list[Row]:
+    return [row for row in results("pipeline-2-ranks-zen5") if row["section"] == section]
+
+
+def speed_ups() -> dict[str, Row]:
+    rows = [row for row in pipeline_rows("speed-up") if row["subject"] == "pipeline"]
+    return {f"{row['case']}, m = {row['micro_batches']}": row for row in rows}
+
+
 def test_the_headline_table():
     shown = table(README, "| measured | nnmpi | ratio |")
     w1, w2 = (row for row in training_rows("training-zen5")[:2])
@@ -169,6 +180,9 @@ def test_the_headline_table():
             f"{two(row['ratio'])} times PyTorch's DDP (T\\*)"
         )
         want.append([f"{row['samples_per_second']:,.0f} samples/s", ratios])
+    row = speed_ups()["mlp, m = 16"]
+    share = f"{row['of_ideal']:.0%} of the ideal {two(row['ideal_ratio'])}"
+    want.append([f"{two(row['ratio'])} times one rank", share])
     for name in ("ring", "window"):
         row = sums[name, MEBIBYTE]
         ratio = f"{two(row['ratio'])} of the time of MPI_Allreduce"
@@ -295,3 +309,60 @@ def test_the_table_of_the_emulated_cluster():
     network = next(row for row in results("collectives-cluster-1gbit") if "alpha" in row)
     fitted = f"alpha {network['alpha'] * 1e6:.0f} µs and beta {network['beta'] * 1e9:.2f} ns a byte"
     assert fitted in " ".join(PERFORMANCE.split())
+
+
+def test_the_table_of_pipelines_over_one_rank():
+    header = "| 2 ranks over 1 | speed-up | ideal | of ideal | simulated for the cut | of that |"
+    shown, rows = table(PIPELINES, header), speed_ups()
+    assert shown.keys() == rows.keys()
+    for name, row in rows.items():
+        ideal = [two(row["ratio"]), two(row["ideal_ratio"]), f"{row['of_ideal']:.0%}"]
+        assert shown[name] == [*ideal, two(row["predicted_ratio"]), f"{row['of_predicted']:.0%}"]
+    apart = {
+        r["case"]: two(r["ratio"]) for r in pipeline_rows("speed-up") if r["subject"] == "apart"
+    }
+    mlp, cnn, mnist = (apart[case] for case in ("mlp", "cnn", "mnist-cnn"))
+    assert f"come to {mlp} (mlp), {cnn} (cnn) and {mnist} (mnist-cnn) of one rank" in " ".join(
+        PIPELINES.split()
+    )
+
+
+def test_the_tables_of_schedules():
+    rows = [row for row in pipeline_rows("schedules") if "ratio" in row]
+    pairs = {
+        f"`{row['schedule']}` than `{row['against']}`, m = {row['micro_batches']}": row
+        for row in rows
+        if row["against"] != "1 rank"
+    }
+    shown = table(PIPELINES, "| faster than | measured | simulated |")
+    assert shown == {
+        name: [two(row["ratio"]), two(row["predicted_ratio"])] for name, row in pairs.items()
+    }
+    header = "| mlp, m = 8 | over 1 rank | simulated | bubble | simulated |"
+    assert table(PIPELINES, header) == {
+        f"`{row['schedule']}`": [
+            *(two(row["ratio"]), two(row["predicted_ratio"])),
+            *(f"{row['bubble']:.0%}", f"{row['predicted_bubble']:.0%}"),
+        ]
+        for row in rows
+        if row["against"] == "1 rank"
+    }
+
+
+def test_the_other_figures_of_pipelines():
+    def mb(row: Row) -> str:
+        return f"{row['bytes'] / 1e6:.1f} MB"
+
+    text = " ".join(PIPELINES.split())
+    gpipe, one_f_one_b = pipeline_rows("memory")
+    assert f"holds {mb(one_f_one_b)} of activations and buffers under `1f1b`" in text
+    assert f"and {mb(gpipe)} under `gpipe`: {two(one_f_one_b['ratio'])} of it" in text
+    four, eight = (row for row in pipeline_rows("recompute") if row["recompute"])
+    assert f"keeps {two(four['ratio'])} of its speed with m = 4 and {two(eight['ratio'])}" in text
+    assert f"is {two(four['predicted_ratio'])} and {two(eight['predicted_ratio'])}." in text
+    assert f"down to {two(four['bytes_ratio'])} and {two(eight['bytes_ratio'])}." in text
+    pipeline, data = pipeline_rows("bytes")
+    assert f"sends {mb(pipeline)} a step" in text
+    assert f"{mb(data)} with data parallelism" in text
+    pipeline, data = (f"{row['seconds'] * 1e3:.0f} ms" for row in pipeline_rows("network"))
+    assert f"takes {pipeline} as a pipeline and {data} with data parallelism" in text
