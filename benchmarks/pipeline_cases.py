@@ -5,20 +5,18 @@ first needs no gradient of its input and the last has few outputs, so both cost 
 """
 
 import json
-from collections.abc import Callable, Generator
-from contextlib import closing
-from itertools import islice
+from collections.abc import Callable
 from typing import NamedTuple, Self
 
 import numpy as np
-from workloads import Steps
+from workloads import Steps, trainer_steps
 
 import nnmpi
 from nnmpi import blas, nn
 from nnmpi.comm import Comm, comm_self, world
 from nnmpi.config import Config
 from nnmpi.nn import models
-from nnmpi.parallel.step.state import StepResult, StepState
+from nnmpi.parallel.step.state import StepState
 
 CLASSES = 10
 BATCHES = 4  # which are made once and used in turn
@@ -147,23 +145,7 @@ def trainer_of(case: Case, comm: Comm | None = None, allreduce: str = "auto") ->
 
 def steps_of(case: Case, trainer: nnmpi.Trainer) -> Steps:
     """Runs a number of steps; of pipedream, a multiple of PIPEDREAM_STEPS."""
-    return _whole_epochs(trainer) if case.schedule == "pipedream" else _steps(trainer)
-
-
-def _steps(trainer: nnmpi.Trainer) -> Steps:
-    def epochs() -> Generator[StepResult, None, None]:
-        state = StepState()
-        while True:
-            for result in trainer.strategy.steps(trainer.train, state):
-                state = result.state
-                yield result
-
-    def run(steps: int) -> None:
-        with closing(epochs()) as results:  # so that nothing continues between rounds
-            for _ in islice(results, steps):
-                pass
-
-    return run
+    return _whole_epochs(trainer) if case.schedule == "pipedream" else trainer_steps(trainer)
 
 
 def _whole_epochs(trainer: nnmpi.Trainer) -> Steps:

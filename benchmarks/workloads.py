@@ -133,7 +133,6 @@ def nnmpi_steps(case: str, per_rank: int, reduction: Reduction) -> Steps:
     """
     import nnmpi
     from nnmpi import blas, comm
-    from nnmpi.parallel.step.state import StepState
 
     blas.tune()
     ranks = comm.world() if reduction.enabled else comm.comm_self()
@@ -147,6 +146,13 @@ def nnmpi_steps(case: str, per_rank: int, reduction: Reduction) -> Steps:
         overlap=reduction.overlap,
     )
     trainer = nnmpi.Trainer(config, data=(*data, *data), comm=ranks)
+    return trainer_steps(trainer)
+
+
+def trainer_steps(trainer: Any) -> Steps:
+    """Steps of an nnmpi.Trainer, epoch after epoch."""
+    from nnmpi.parallel.step.state import StepState
+
     trainer.model.train()
 
     def epochs() -> Generator[object, None, None]:

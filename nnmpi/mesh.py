@@ -11,9 +11,6 @@ from typing import Self
 
 import numpy as np
 
-AXES = ("dp", "pp", "tp")
-"""Data, pipeline and tensor parallelism."""
-
 
 class Mesh:
     """`axes` are the lengths of the grid by name; ranks along the last axis are consecutive."""

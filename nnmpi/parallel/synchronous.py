@@ -15,7 +15,7 @@ from nnmpi.parallel.model.entries import Entries
 from nnmpi.parallel.model.parts import PartTable
 from nnmpi.parallel.step.evaluation import as_sums, evaluate
 from nnmpi.parallel.step.executor import Executor, GradientSync, Program
-from nnmpi.parallel.step.ports import Messages, Stage
+from nnmpi.parallel.step.ports import NO_MESSAGES, Messages, Stage
 from nnmpi.parallel.step.state import StepResult, StepState
 from nnmpi.parallel.step.update import Update
 from nnmpi.parallel.stores.local import LocalStore
@@ -36,7 +36,7 @@ class Evaluation(NamedTuple):
         loader: Loader,
         step: int,
         want: Fields,
-        messages: Messages | None = None,
+        messages: Messages = NO_MESSAGES,
     ) -> Sums:
         """Loss and accuracy over a split, the same on all ranks; every rank calls it."""
         loads = loader.loads(0, self.cut, want=want)
@@ -61,7 +61,7 @@ class Parts(NamedTuple):
     outcome: Callable[[], dict[str, Any]]
     comms: Sequence[Comm]  # made for these parts
     progress: Callable[[], AbstractContextManager[None]] = nullcontext  # around the steps
-    messages: Messages | None = None
+    messages: Messages = NO_MESSAGES
 
 
 class Synchronous:

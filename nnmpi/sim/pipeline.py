@@ -38,12 +38,6 @@ class Costs(NamedTuple):
         half = backward / 2 / v
         return cls([StageTimes(forward / v, backward / v, half, half)] * (p * v), send)
 
-    def empty_first_input_gradient(self) -> "Costs":
-        """Without I of stage 0: nothing comes before it that needs the gradient of its input."""
-        first, *others = self.stages
-        first = first._replace(backward=first.weight_gradient, input_gradient=0)
-        return self._replace(stages=[first, *others])
-
     def of(self, op: Op) -> float:
         """How long an op occupies its rank."""
         cost = TIMES.get(op.kind)

@@ -46,9 +46,9 @@ def split(
     count = stages_of(config)
     if count == 1:
         return ModelPart.whole(model)
-    layers = all_or_none(layout.all, lambda: _units(config, model, count))
+    layers, given = all_or_none(layout.all, lambda: _units(config, model, count))
     costs = _measured(config, layout, layers, gather, on)
-    chosen = all_or_none(layout.all, lambda: _cut(config, layers, count, costs))
+    chosen = given or all_or_none(layout.all, lambda: _best_cut(layers, count, costs))
     own = range(layout.axis["pp"].rank, count, config.pp)
     edges = partition.bounds(chosen, len(layers))
     all_or_none(layout.all, lambda: _refuse_shared_buffers(layers, edges))
@@ -60,11 +60,12 @@ def split(
     return ModelPart(model, stages, count, _held(model, stages), shared, facts)
 
 
-def _units(config: Config, model: Module, count: int) -> list[Unit]:
+def _units(config: Config, model: Module, count: int) -> tuple[list[Unit], Cut | None]:
+    """The units, and the cut if it is given: what is wrong with it is said before measuring."""
     layers = partition.units(model)
-    if config.cut is not None:
-        partition.parse_cut(config.cut, layers, count)
-    return layers
+    if config.cut is None:
+        return layers, None
+    return layers, partition.parse_cut(config.cut, layers, count)
 
 
 def _measured(
@@ -87,9 +88,7 @@ def _measured(
     return [Cost(*row) for row in rows.tolist()]
 
 
-def _cut(config: Config, layers: Sequence[Unit], count: int, costs: Sequence[Cost]) -> Cut:
-    if config.cut is not None:
-        return partition.parse_cut(config.cut, layers, count)
+def _best_cut(layers: Sequence[Unit], count: int, costs: Sequence[Cost]) -> Cut:
     return partition.cut(
         [cost.seconds for cost in costs],
         count,

@@ -14,7 +14,7 @@ from nnmpi.kernels.progress_hook import set_progress_hook
 from nnmpi.metrics import Sums
 from nnmpi.nn.passes import Pass
 from nnmpi.parallel.step.executor import Program
-from nnmpi.parallel.step.ports import Loss, Messages, NoMessages, Output, Stage, forward
+from nnmpi.parallel.step.ports import NO_MESSAGES, Loss, Messages, Output, Stage, forward
 from nnmpi.schedules import Kind, forward_only
 
 
@@ -42,10 +42,9 @@ def evaluate(
     loads: Generator[Load, None, None],
     step: int,
     program: Program = forward_only,
-    messages: Messages | None = None,
+    messages: Messages = NO_MESSAGES,
 ) -> np.ndarray:
     """The fields of Sums over these samples, if one of the stages is the last one; else zeros."""
-    messages = messages or NoMessages()
     last = max(stages)
     sink = stages[last].sink
     metrics = Metrics(sink.loss_of) if isinstance(sink, Loss) else None

@@ -30,7 +30,7 @@ from nnmpi.data import Load
 from nnmpi.kernels.progress_hook import set_progress_hook
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats, Pass
-from nnmpi.parallel.step.ports import Messages, NoMessages, Stage, forward
+from nnmpi.parallel.step.ports import NO_MESSAGES, Messages, Stage, forward
 from nnmpi.parallel.step.recompute import Kept
 from nnmpi.parallel.step.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.state import StepResult, StepState
@@ -129,12 +129,12 @@ class Executor:
         stop: Callable[[], bool],
         program: Program = one_stage,
         batch_stats: BatchStats = LOCAL,
-        messages: Messages | None = None,
+        messages: Messages = NO_MESSAGES,
         recorder: Recorder = NO_RECORDER,
     ) -> None:
         self._stages, self._sync, self._updater, self._stop = stages, sync, update, stop
         self._program, self._batch_stats, self._recorder = program, batch_stats, recorder
-        self._messages = messages or NoMessages()
+        self._messages = messages
         uses = Counter(p for stage in stages.values() for p in stage.module.parameters())
         self._parameters = {*uses}
         self._tied = {p: n for p, n in uses.items() if n > 1}  # used by n stages of this rank

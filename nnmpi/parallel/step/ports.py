@@ -177,3 +177,6 @@ class NoMessages:
 
     def finish(self) -> None:
         pass
+
+
+NO_MESSAGES: Messages = NoMessages()
