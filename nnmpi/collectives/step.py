@@ -53,6 +53,11 @@ def cut(n: int, chunks: int, i: int) -> int:
     return n * i // chunks
 
 
+def bounds(n: int, chunks: int) -> tuple[int, ...]:
+    """The first element of each chunk of n elements, and n itself at the end."""
+    return tuple(cut(n, chunks, i) for i in range(chunks + 1))
+
+
 def only(condition: Any, peer: Ranks) -> NDArray[np.int_]:
     """The peer where the condition holds, else NOBODY."""
     return np.where(condition, peer, NOBODY)

@@ -1,7 +1,7 @@
 """Comm: ranks, messages between them, and collectives."""
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -14,9 +14,11 @@ from nnmpi.comm import agree
 from nnmpi.comm.allreduce import autotune
 from nnmpi.comm.allreduce.dispatch import NAMES, NEED_SETUP, AllReduceDispatch
 from nnmpi.comm.allreduce.interpreter import Interpreter
+from nnmpi.comm.arguments import checked_tag, named, unknown
 from nnmpi.comm.arrays import Array, as_integers, check_array, flat, put_back
 from nnmpi.comm.call_log import Call, CallLog, call_site
 from nnmpi.comm.calls import Calls
+from nnmpi.comm.parts import ALL_GATHER, REDUCE_SCATTER, Half, bounds_of, parts_text
 from nnmpi.comm.progress.helper_thread import progress_thread
 from nnmpi.comm.progress.steps import Steps
 from nnmpi.comm.progress.work import Progress, Work
@@ -60,7 +62,7 @@ class Comm:
 
     def all_reduce(self, array: Array, algorithm: str = "auto") -> None:
         """Replaces the array on every rank by its sum over the ranks."""
-        self._progress.finish(*self._all_reduce(array, algorithm, starts=False), self._transport)
+        self._finish(*self._all_reduce(array, algorithm, starts=False))
 
     def start(self, array: Array, algorithm: str = "auto") -> Work:
         """Starts an all-reduce. The array must not be touched until the work is complete.
@@ -70,35 +72,57 @@ class Comm:
         """
         return self._calls.start(*self._all_reduce(array, algorithm, starts=True))
 
-    def reduce_scatter(self, array: Array, algorithm: str = "ring") -> Array:
-        """Sums this rank's chunk of the array over the ranks, and returns it: a view of the array.
+    def reduce_scatter(
+        self, array: Array, algorithm: str = "ring", parts: Sequence[int] | None = None
+    ) -> Array:
+        """Sums this rank's part of the array over the ranks, and returns it: a view of the array.
 
-        The rest of the array is overwritten with intermediate results.
+        `parts` are the lengths of all ranks' parts, in the order of the ranks; without them, parts
+        are those of `chunk`. The rest of the array is overwritten with intermediate results.
         """
-        plan = _named(algorithms.REDUCE_SCATTERS, algorithm, "reduce_scatter")
         check_array(array, "reduce_scatter")
         if not array.flags.c_contiguous:
             raise ValueError(
                 "reduce_scatter takes an array in C order: copy with ascontiguousarray"
             )
-        self._in_place("reduce_scatter", algorithm, plan, array)
-        return np.asarray(array).reshape(-1)[self.chunk(array.size)]
+        self._finish(*self._half(REDUCE_SCATTER, array, algorithm, parts, starts=False))
+        bounds = bounds_of(parts, array.size, self.size, "reduce_scatter")
+        return np.asarray(array).reshape(-1)[bounds[self.rank] : bounds[self.rank + 1]]
 
-    def all_gather(self, array: Array, algorithm: str = "ring") -> None:
-        """Fills the array, of which every rank contributes its chunk, with the chunks of all."""
-        plan = _named(algorithms.ALL_GATHERS, algorithm, "all_gather")
-        self._in_place("all_gather", algorithm, plan, array, moves_only=True)
+    def start_reduce_scatter(
+        self, array: Array, algorithm: str = "ring", parts: Sequence[int] | None = None
+    ) -> Work:
+        """Starts a reduce-scatter. When it is complete, this rank's part of the array is the sum.
+
+        The array must not be touched until then.
+        """
+        return self._calls.start(*self._half(REDUCE_SCATTER, array, algorithm, parts, starts=True))
+
+    def all_gather(
+        self, array: Array, algorithm: str = "ring", parts: Sequence[int] | None = None
+    ) -> None:
+        """Fills the array, of which every rank contributes its part, with the parts of all.
+
+        `parts` are as in `reduce_scatter`.
+        """
+        self._finish(*self._half(ALL_GATHER, array, algorithm, parts, starts=False))
+
+    def start_all_gather(
+        self, array: Array, algorithm: str = "ring", parts: Sequence[int] | None = None
+    ) -> Work:
+        """Starts an all-gather. The array must not be touched until the work is complete."""
+        return self._calls.start(*self._half(ALL_GATHER, array, algorithm, parts, starts=True))
 
     def broadcast(self, array: Array, root: int = 0, algorithm: str = "tree") -> None:
         """Replaces the array on every rank by that of `root`."""
         root = self._rank(root)
-        plan = rooted(_named(algorithms.BROADCASTS, algorithm, "broadcast"), root)
+        plan = rooted(named(algorithms.BROADCASTS, algorithm, "broadcast"), root)
         self._in_place("broadcast", algorithm, plan, array, root, moves_only=True)
 
     def reduce(self, array: Array, root: int = 0, algorithm: str = "tree") -> None:
         """Replaces the array on `root` by its sum over the ranks; the others' arrays are kept."""
         root = self._rank(root)
-        plan = rooted(_named(algorithms.REDUCES, algorithm, "reduce"), root)
+        plan = rooted(named(algorithms.REDUCES, algorithm, "reduce"), root)
         flat(array, "reduce")
         own = array if self.rank == root else np.array(array)
         self._in_place("reduce", algorithm, plan, own, root)
@@ -124,7 +148,7 @@ class Comm:
 
     def isend(self, array: Array, to: int, tag: int = 0) -> Work:
         """Starts to send. The array must not change until the work is complete."""
-        to, tag = self._rank(to), _tag(tag)
+        to, tag = self._rank(to), checked_tag(tag)
         check_array(array, "isend")
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         post = partial(self._p2p.isend, to=to, tag=tag)
@@ -135,7 +159,7 @@ class Comm:
 
     def irecv(self, array: Array, source: int, tag: int = 0) -> Work:
         """Starts to receive into the array, which must be as long as the array that is sent."""
-        source, tag = self._rank(source), _tag(tag)
+        source, tag = self._rank(source), checked_tag(tag)
         row = flat(array, "irecv")
         post = partial(self._p2p.irecv, source=source, tag=tag)
         call = Call(self.name, -1, "irecv", "", row.dtype, row.size, source, *call_site(1))
@@ -228,7 +252,7 @@ class Comm:
         row = flat(array, "all_reduce")
         name = self._chosen(row.nbytes) if algorithm == "auto" else algorithm
         if name not in ALL_REDUCES:
-            raise _unknown(algorithm, "all_reduce", ("auto", *NAMES))
+            raise unknown(algorithm, "all_reduce", ("auto", *NAMES))
         lacks_setup = name in NEED_SETUP and self._dispatch.lacks_setup(name, row)
         compare = not starts or lacks_setup
         call = self._calls.log("all_reduce", name, row.size, row.dtype, compare=compare)
@@ -258,6 +282,20 @@ class Comm:
             trial.free()
         return self._choice.name(nbytes)
 
+    def _half(
+        self, half: Half, array: Array, algorithm: str, parts: Sequence[int] | None, starts: bool
+    ) -> tuple[Steps, Call]:
+        plan = named(half.algorithms, algorithm, half.operation)
+        row = flat(array, half.operation)
+        bounds = bounds_of(parts, row.size, self.size, half.operation)
+        how = algorithm if parts is None else f"{algorithm}, {parts_text(parts)}"
+        call = self._calls.log(half.operation, how, row.size, row.dtype, compare=not starts)
+        data = as_integers(row) if half.moves_only else row
+        blocks = not starts and self._progress.idle
+        steps = self._interpreter.steps(plan, data, call.number % TAGS, blocks, bounds=bounds)
+        steps = self._calls.compared(steps, call, before=not starts)
+        return put_back(steps, row, array), call
+
     def _in_place(
         self,
         operation: str,
@@ -271,27 +309,13 @@ class Comm:
         call = self._calls.log(operation, name, row.size, row.dtype, root)
         data = as_integers(row) if moves_only else row
         steps = self._interpreter.steps(plan, data, call.number % TAGS, self._progress.idle)
-        self._progress.finish(put_back(steps, row, array), call, self._transport)
+        self._finish(put_back(steps, row, array), call)
+
+    def _finish(self, steps: Steps, call: Call) -> None:
+        self._progress.finish(steps, call, self._transport)
 
     def _rank(self, rank: int) -> int:
         rank = operator.index(rank)
         if not 0 <= rank < self.size:
             raise ValueError(f"there is no rank {rank} of {self.size}: use 0 to {self.size - 1}")
         return rank
-
-
-def _tag(tag: int) -> int:
-    tag = operator.index(tag)
-    if not 0 <= tag < TAGS:
-        raise ValueError(f"tag {tag} is out of range: use 0 to {TAGS - 1}")
-    return tag
-
-
-def _named(family: Mapping[str, Algorithm], name: str, operation: str) -> Algorithm:
-    if name not in family:
-        raise _unknown(name, operation, tuple(family))
-    return family[name]
-
-
-def _unknown(name: str, operation: str, names: tuple[str, ...]) -> ValueError:
-    return ValueError(f"{operation} has no algorithm {name!r}: choose one of {', '.join(names)}")

@@ -37,6 +37,14 @@ MISMATCHES: dict[str, tuple[Callable[[Comm], object], Callable[[Comm], object]]]
     "algorithm": (lambda c: c.all_reduce(ones(), "mpi"), lambda c: c.all_reduce(ones(), "ring")),
     "operation": (lambda c: c.reduce_scatter(ones()), lambda c: c.all_gather(ones())),
     "start": (lambda c: c.start(ones(), "tree").wait(), lambda c: c.start(ones(), "ring").wait()),
+    "halves": (
+        lambda c: c.start_all_gather(ones()).wait(),
+        lambda c: c.start_reduce_scatter(ones()).wait(),
+    ),
+    "parts": (
+        lambda c: c.start_all_gather(ones(), parts=[10, *[0] * (c.size - 1)]).wait(),
+        lambda c: c.start_all_gather(ones(), parts=[*[0] * (c.size - 1), 10]).wait(),
+    ),
     "root": (lambda c: c.reduce(ones(), 1), lambda c: c.reduce(ones(), 0)),
     "broadcast": (lambda c: c.broadcast(ones()), lambda c: c.all_reduce(ones(), "ring")),
     "barrier": (lambda c: c.barrier(), lambda c: c.split(0)),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import laws_agree
 import laws_background
+import laws_halves
 import laws_memory
 import laws_sums
 import laws_works
@@ -45,6 +46,7 @@ LAWS: list[Callable[[Comm], None]] = [
     laws_memory.memory_of_a_node,
     laws_agree.ranks_agree_on_an_error,
     laws_agree.a_long_error_is_cut_between_characters,
+    *laws_halves.LAWS,
     laws_background.a_progress_thread_completes_works,
     laws_background.a_progress_thread_changes_no_results,
     laws_background.a_progress_thread_may_end_before_works_are_complete,

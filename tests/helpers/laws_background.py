@@ -1,5 +1,6 @@
 """Laws of works that a progress thread moves, beside the rank's own thread."""
 
+import laws_halves
 import laws_memory
 import laws_sums
 import laws_works
@@ -30,6 +31,7 @@ def a_progress_thread_changes_no_results(comm: Comm) -> None:
     with comm.progress_thread(pause=0):
         laws_works.works_complete_in_any_order(comm)
         laws_works.RandomCalls(comm, 5).run(60)
+        laws_halves.many_halves_under_way(comm)
         laws_sums.messages_and_bytes_by_peer(comm)
         with comm.progress_thread():
             laws_works.two_communicators_at_once(comm)

@@ -1,18 +1,22 @@
 """Carries algorithms out: turns one into the moves of one rank, and makes them.
 
 r  this rank      p  ranks      n  elements of the buffer      s  a step of the algorithm
+bounds  the element at which each chunk begins, and n at the end
 """
 
 from collections import defaultdict
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nnmpi.collectives.step import Algorithm, Range, Step, cut
+from nnmpi.collectives.step import Algorithm, Range, Step
+from nnmpi.collectives.step import bounds as even_bounds
 from nnmpi.comm.arrays import Array, accumulator
 from nnmpi.comm.progress.steps import Steps
 from nnmpi.comm.transport.base import Transport
+
+Bounds: TypeAlias = tuple[int, ...]
 
 MOST_PLANS = 1000  # that are kept
 
@@ -34,7 +38,7 @@ class Move(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """All moves of one rank, for buffers of one length and type.
+    """All moves of one rank, for buffers of one length and type, cut at the same elements.
 
     Sums are kept in `sums_dtype`, which is float32 where the buffer is float16 or bfloat16. Partial
     sums travel in it. The rank that sends a complete sum on rounds it first, and it travels
@@ -52,20 +56,21 @@ def make_plan(
     algorithm: Algorithm,
     r: int,
     p: int,
-    n: int,
+    bounds: Bounds,
     dtype: np.dtype[Any],
     message_limit: int = 1 << 30,
 ) -> Plan:
     """What rank r does; no message is longer than `message_limit` bytes."""
     chunks, sums_dtype = algorithm.chunks(p), accumulator(dtype)
+    assert len(bounds) == chunks + 1
     rounded = np.zeros(chunks, bool)
     moves = []
     for s in algorithm.steps(r, p):
         itemsize = sums_dtype.itemsize if s.reduce else dtype.itemsize
-        lo, hi = _elements(s.send, n, chunks) if s.to >= 0 else (0, 0)
+        lo, hi = _elements(s.send, bounds) if s.to >= 0 else (0, 0)
         out = _messages(lo, hi, itemsize, message_limit)
-        round_first = () if s.reduce or not out else _round(rounded, s.send, n)
-        lo, hi = _elements(s.recv, n, chunks) if s.source >= 0 else (0, 0)
+        round_first = () if s.reduce or not out else _round(rounded, s.send, bounds)
+        lo, hi = _elements(s.recv, bounds) if s.source >= 0 else (0, 0)
         add = (slice(lo, hi), slice(0, hi - lo)) if s.reduce and lo < hi else None
         into = _messages(*((0, hi - lo) if s.reduce else (lo, hi)), itemsize, message_limit)
         if s.reduce and sums_dtype is not dtype:
@@ -78,7 +83,7 @@ def make_plan(
                 Move(int(s.to), out, int(s.source), into, s.reduce, add, round_first, single)
             )
     scratch = max((m.add[1].stop for m in moves if m.add is not None), default=0)
-    return Plan(tuple(moves), dtype, sums_dtype, scratch, _round(rounded, (0, chunks), n))
+    return Plan(tuple(moves), dtype, sums_dtype, scratch, _round(rounded, (0, chunks), bounds))
 
 
 def _refuse_rounded(rounded: NDArray[np.bool_], s: Step) -> None:
@@ -91,9 +96,9 @@ def _refuse_rounded(rounded: NDArray[np.bool_], s: Step) -> None:
             )
 
 
-def _elements(chunks: Range, n: int, of: int) -> tuple[int, int]:
-    """Where a range of chunks begins and ends, if `of` chunks have n elements."""
-    return cut(n, of, int(chunks[0])), cut(n, of, int(chunks[1]))
+def _elements(chunks: Range, bounds: Bounds) -> tuple[int, int]:
+    """Where a range of chunks begins and ends."""
+    return bounds[int(chunks[0])], bounds[int(chunks[1])]
 
 
 def _messages(lo: int, hi: int, itemsize: int, message_limit: int) -> tuple[slice, ...]:
@@ -103,12 +108,11 @@ def _messages(lo: int, hi: int, itemsize: int, message_limit: int) -> tuple[slic
     return tuple(slice(i, min(i + step, hi)) for i in range(lo, hi, step))
 
 
-def _round(rounded: NDArray[np.bool_], range_: tuple[Any, Any], n: int) -> tuple[slice, ...]:
+def _round(rounded: NDArray[np.bool_], range_: Range, bounds: Bounds) -> tuple[slice, ...]:
     """The elements of chunks in a range that are not rounded yet; marks them as rounded."""
-    chunks = len(rounded)
     due = [c for c in range(int(range_[0]), int(range_[1])) if not rounded[c]]
     rounded[due] = True
-    return tuple(slice(cut(n, chunks, c), cut(n, chunks, c + 1)) for c in due)
+    return tuple(slice(bounds[c], bounds[c + 1]) for c in due)
 
 
 def carry_out(
@@ -159,7 +163,7 @@ class Interpreter:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._plans: dict[tuple[Algorithm, int, np.dtype[Any]], Plan] = {}
+        self._plans: dict[tuple[Algorithm, int | Bounds, np.dtype[Any]], Plan] = {}
         self._free: dict[np.dtype[Any], list[Array]] = defaultdict(list)
 
     def steps(
@@ -169,9 +173,13 @@ class Interpreter:
         tag: int,
         blocks: bool = False,
         sums: Array | None = None,
+        bounds: Bounds | None = None,
     ) -> Steps:
-        """The moves of this rank for a flat buffer; `sums` is memory for sums in a wider type."""
-        key = (algorithm, row.size, row.dtype)
+        """The moves of this rank for a flat buffer; `sums` is memory for sums in a wider type.
+
+        Without bounds, the lengths of chunks differ by at most one.
+        """
+        key = (algorithm, row.size if bounds is None else bounds, row.dtype)
         plan = self._plans.get(key)
         if plan is None:
             if len(self._plans) == MOST_PLANS:
@@ -195,9 +203,10 @@ class Interpreter:
         """Frees the transport; collective."""
         self._transport.free()
 
-    def _plan(self, algorithm: Algorithm, n: int, dtype: np.dtype[Any]) -> Plan:
+    def _plan(self, algorithm: Algorithm, cuts: int | Bounds, dtype: np.dtype[Any]) -> Plan:
         t = self._transport
-        return make_plan(algorithm, t.rank, t.size, n, dtype, t.message_limit)
+        at = even_bounds(cuts, algorithm.chunks(t.size)) if isinstance(cuts, int) else cuts
+        return make_plan(algorithm, t.rank, t.size, at, dtype, t.message_limit)
 
 
 _EMPTY: Array = np.empty(0)
