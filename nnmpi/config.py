@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterable
 from dataclasses import Field, dataclass, field, fields
 from difflib import get_close_matches
+from itertools import permutations
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ ALLREDUCES = (
 PROGRESS = ("auto", "poll", "thread")
 SCHEDULES = ("1f1b", "naive", "gpipe", "interleaved", "zb-h1", "pipedream")
 SYNCS = ("bsp", "ssp", "asp")
+ORDERS = tuple(",".join(axes) for axes in permutations(("tp", "dp", "pp")))
 _NUMBERS: dict[type, type] = {int: Integral, float: Real}  # accepted types: NumPy's too
 
 
@@ -33,7 +35,7 @@ def _option(
     group: str,
     default: Any,
     text: str,
-    choices: tuple[str, ...] = (),
+    choices: tuple[Any, ...] = (),
     kind: type | None = None,
     least: int | None = None,
     alias: str | None = None,
@@ -99,6 +101,23 @@ class Config:
     )
     pp: int = _option(
         "layout", 1, "pipeline-parallel ranks: each has some layers of the model", least=1
+    )
+    tp: int = _option(
+        "layout", 1, "tensor-parallel ranks: each has some channels of every layer", least=1
+    )
+    order: str = _option(
+        "layout",
+        "tp,dp,pp",
+        "axes from the fastest to the slowest: ranks along the first one are consecutive, and so "
+        "mostly on one node",
+        ORDERS,
+    )
+    zero: int = _option(
+        "layout",
+        0,
+        "what ranks along dp have a part of only: optimizer state (1), gradients too (2), "
+        "parameters too (3)",
+        (0, 1, 2, 3),
     )
     micro_batches: int = _option(
         "pipeline",
@@ -220,7 +239,8 @@ class Config:
             raise ValueError(f"{option.name} is empty; give it a value or leave it out")
         choices = option.metadata["choices"]
         if choices and value not in choices:
-            raise ValueError(f"{option.name} {value!r} is not one of {', '.join(choices)}")
+            known = ", ".join(map(str, choices))
+            raise ValueError(f"{option.name} {value!r} is not one of {known}")
         value, least = getattr(self, option.name), option.metadata["least"]
         if None not in (value, least) and value < least:
             raise ValueError(f"{option.name} {value} must be at least {least}")

@@ -20,17 +20,25 @@ class Mesh:
         self._grid = np.arange(np.prod(list(axes.values()), dtype=int)).reshape(*axes.values())
 
     @classmethod
-    def filled(cls, ranks: int, dp: int | None, pp: int = 1) -> Self:
-        """`dp` copies of a pipeline of `pp` ranks; by default as many as there are ranks for."""
-        wanted = pp * (dp or max(1, ranks // pp))
+    def filled(
+        cls, ranks: int, dp: int | None, pp: int = 1, tp: int = 1, order: str = "tp,dp,pp"
+    ) -> Self:
+        """dp x pp x tp ranks; by default dp is what there are ranks for.
+
+        `order` names the axes: along the first one ranks are consecutive.
+        """
+        one = pp * tp  # ranks that hold one model
+        wanted = one * (dp or max(1, ranks // one))
         if wanted != ranks:
-            asked = [f"dp {dp}"] * (dp is not None) + [f"pp {pp}"] * (pp > 1)
-            remedy = "leave dp out" if dp else "use another --pp"
+            asked = [f"dp {dp}"] * (dp is not None)
+            asked += [f"{axis} {n}" for axis, n in (("pp", pp), ("tp", tp)) if n > 1]
+            remedy = "leave dp out" if dp else "use another --pp or --tp"
             raise ValueError(
                 f"{' x '.join(asked)} does not fit {ranks} rank{'s' * (ranks != 1)}: "
                 f"start it with mpirun -n {wanted}, or {remedy}"
             )
-        return cls({"dp": ranks // pp, "pp": pp, "tp": 1})
+        sizes = {"dp": ranks // one, "pp": pp, "tp": tp}
+        return cls({axis: sizes[axis] for axis in reversed(order.split(","))})
 
     @property
     def size(self) -> int:

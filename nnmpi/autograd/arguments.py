@@ -1,6 +1,7 @@
 """Conversion of what users pass as arrays and as shapes."""
 
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +22,29 @@ def flat(sizes: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else sizes
 
 
-def refuse_constants(value: Any) -> NoReturn:
-    """Refuse an op none of whose arguments is a tensor."""
-    raise TypeError(
-        f"an op needs at least one tensor, got only constants such as this "
-        f"{type(value).__name__}: make one with nnmpi.tensor(x)"
-    )
+def constant(value: Any, others: Sequence[Any], tensor: Any) -> Any:
+    """An argument without a gradient as an op takes it, on the backend of the tensors in `others`.
+
+    Numbers, NumPy's included, become Python numbers, which do not promote the type of arrays.
+    `tensor` is the class of tensors.
+    """
+    if isinstance(value, np.generic):  # before float, which np.float64 is too
+        return value.item()
+    if isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, tensor):
+        return value.data
+    like = next((t.operand for t in others if isinstance(t, tensor)), None)
+    if like is None:
+        raise TypeError(
+            f"an op needs at least one tensor, got only constants such as this "
+            f"{type(value).__name__}: make one with nnmpi.tensor(x)"
+        )
+    return value if type(value) is type(like) else array_on(backend.of(like), value)
+
+
+def index_of(index: Any, tensor: Any) -> Any:
+    """An index with an array in place of each tensor."""
+    if isinstance(index, tuple):
+        return tuple(index_of(k, tensor) for k in index)
+    return index.data if isinstance(index, tensor) else index

@@ -43,7 +43,7 @@ def as_tensor(value: Any, on: Backend | None = None) -> Tensor:
 
 def _tensors(*values: Any, others: tuple[Any, ...] = ()) -> list[Tensor]:
     """Each value as a tensor; constants go to the backend of the first tensor given."""
-    on = next((backend.of(v.data) for v in (*values, *others) if isinstance(v, Tensor)), None)
+    on = next((backend.of(v.operand) for v in (*values, *others) if isinstance(v, Tensor)), None)
     return [as_tensor(v, on) for v in values]
 
 

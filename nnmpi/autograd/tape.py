@@ -44,6 +44,9 @@ class Variable(Protocol):
     def receive(self, vjp: Vjp, g: Any) -> None:
         """Add `vjp(g, out)` to this leaf's gradient."""
 
+    def refresh(self, made: int) -> None:
+        """Before the vjps of the node number `made` run: the values are where it has seen them."""
+
 
 class Memory:
     """When the memory of a tensor was last written in place; its views share this object."""
@@ -216,6 +219,9 @@ def _pass_on(
         _refuse_written(tensor)
     if g.dtype != tensor.dtype:
         g = g.astype(tensor.dtype)
+    for parent in parents:
+        if parent is not None and parent.node is None:
+            parent.refresh(made)
     if prepare is not None:
         g = prepare(g, needs)
     for k in range(len(parents) - 1, -1, -1):  # weights come last: theirs are final early so

@@ -10,7 +10,7 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.autograd import numpy_calls, tape
-from nnmpi.autograd.arguments import array_on, flat, refuse_constants
+from nnmpi.autograd.arguments import array_on, constant, flat, index_of
 from nnmpi.autograd.ops import elementwise, linear, reduce, shape
 from nnmpi.autograd.recording import recording
 from nnmpi.autograd.tape import Memory, Node, OnLeaf, Rest
@@ -38,7 +38,7 @@ def _in_place(op: Callable[..., Result]) -> Callable[[Tensor, Any], Tensor]:
         if self._needs_gradient(other) and not leaf:
             return apply(op, self, other)  # `loss += term`: the name is bound to a new tensor
         self._refuse_write(other)
-        new = op(self.data, _constant(other, (self,))).value
+        new = op(self.data, constant(other, (self,), Tensor)).value
         if not np.can_cast(new.dtype, self.dtype, "same_kind"):
             raise TypeError(f"{new.dtype} results do not fit in place into a {self.dtype} tensor")
         self[...] = new
@@ -53,7 +53,9 @@ def _comparison(compare: Callable[[Any, Any], Any]) -> Callable[[Tensor, Any], T
     def method(self: Tensor, b: Any) -> Tensor:
         if b is None:
             return NotImplemented  # type: ignore[no-any-return]
-        return Tensor(array_on(backend.of(self.data), compare(self.data, _constant(b, (self,)))))
+        return Tensor(
+            array_on(backend.of(self.data), compare(self.data, constant(b, (self,), Tensor)))
+        )
 
     return method
 
@@ -77,6 +79,11 @@ class Tensor:
         self.node: Node | None = None
         self.requires_grad = requires_grad
         self.memory = Memory()
+
+    @property
+    def operand(self) -> Array:
+        """The array that an op takes; unlike `data`, it may be valid until the next op only."""
+        return self.data
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -128,8 +135,8 @@ class Tensor:
 
     def detach(self) -> Tensor:
         """A tensor with the same memory and no history."""
-        t = Tensor(self.data)
-        t.memory = self.memory
+        t = Tensor(self.operand)
+        self.lend(t)
         return t
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -168,11 +175,19 @@ class Tensor:
         total = new if self.grad is None else self.grad + new
         self.grad = backend.xp_of(self.data).array(total, self.data.dtype)
 
+    def refresh(self, made: int) -> None:
+        """Before the vjps of the node number `made` run: the values are where it has seen them."""
+
+    def lend(self, view: Tensor) -> None:
+        """`view` lies in the memory of this tensor."""
+        view.memory = self.memory
+
     # ---- writing in place
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self._refuse_write(value)
-        self.data[_index(index)] = _constant(value, (self,))
+        given = constant(value, (self,), Tensor)
+        self.operand[index_of(index, Tensor)] = given
         self.mark_written()
 
     def _refuse_write(self, value: Any) -> None:
@@ -226,7 +241,7 @@ class Tensor:
     # ---- the methods of an ndarray
 
     def __getitem__(self, index: Any) -> Tensor:
-        return apply(shape.getitem, self, index=_index(index))
+        return apply(shape.getitem, self, index=index_of(index, Tensor))
 
     def sum(self, axis: reduce.Axis = None, keepdims: bool = False) -> Tensor:
         """The sum over `axis`."""
@@ -287,43 +302,19 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
     needs: list[bool] = []
     for a in args:
         if isinstance(a, Tensor):
-            arrays.append(a.data)
+            arrays.append(a.operand)
             parents.append(a)
             needs.append(a.requires_grad)
         else:
-            arrays.append(a if a is None else _constant(a, args))
+            arrays.append(a if a is None else constant(a, args, Tensor))
             parents.append(None)
             needs.append(False)
     result = op(*arrays, **options)
     value = result.value
     y = Tensor(value if hasattr(value, "__setitem__") else np.asarray(value))
     if result.is_view and parents[0] is not None:
-        y.memory = parents[0].memory
+        parents[0].lend(y)
     if True in needs and recording.get():
         y.requires_grad = True
         y.node = Node(parents, needs, result.vjps, result.prepare, tape.tick())
     return y
-
-
-def _constant(value: Any, others: tuple[Any, ...]) -> Any:
-    """An argument without a gradient as an op takes it, on the backend of the other arguments.
-
-    Numbers, NumPy's included, become Python numbers, which do not promote the type of arrays.
-    """
-    if isinstance(value, np.generic):  # before float, which np.float64 is too
-        return value.item()
-    if isinstance(value, bool | int | float):
-        return value
-    if isinstance(value, Tensor):
-        return value.data
-    like = next((t.data for t in others if isinstance(t, Tensor)), None)
-    if like is None:
-        refuse_constants(value)
-    return value if type(value) is type(like) else array_on(backend.of(like), value)
-
-
-def _index(index: Any) -> Any:
-    """An index with an array in place of each tensor."""
-    if isinstance(index, tuple):
-        return tuple(_index(k) for k in index)
-    return index.data if isinstance(index, Tensor) else index

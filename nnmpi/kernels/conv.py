@@ -92,12 +92,14 @@ def conv2d(x: Array, w: Array, b: Array | None, f: Shape) -> Result:
         masks.append(_epilogue(method.forward(s), y[s], rows, f.pool, method.covers))
         if not f.keep:
             method.kept.clear()
+    method.release()
 
     def prepare(g: Array, needs: Sequence[bool]) -> Shared:
         xp, gl = xp_of(g), g.transpose(0, 2, 3, 1)
         dx = xp.empty(xl.shape, x.dtype) if needs[0] else None
         dw = method.new_dw() if needs[1] else None
         db = xp.zeros(O, x.dtype) if needs[2] else None
+        method.begin_backward(needs[0])
         progress = progress_hook.get()
         for s, mask in zip(chunks, masks, strict=True):
             progress()
@@ -108,6 +110,7 @@ def conv2d(x: Array, w: Array, b: Array | None, f: Shape) -> Result:
             _epilogue_gradient(gs, view, mask, method.covers)
             progress()
             method.backward(s, dz, dx, dw)
+        method.release()
         return Shared(dx, dw, db)
 
     def vjp_w(shared: Shared, out: Array | None) -> Array:

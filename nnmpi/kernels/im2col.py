@@ -93,6 +93,12 @@ class Im2col:
         out[...] = dw
         return out
 
+    def begin_backward(self, needs_dx: bool) -> None:
+        """Before the first `backward`."""
+
+    def release(self) -> None:
+        """After the last chunk of a pass."""
+
     def backward(self, s: slice, dz: Array, dx: Array | None, dw: Array | None) -> None:
         """From dz (T, O) of images x[s]: write dx[s] and add to dw, unless None."""
         w = self.w.reshape(-1, self.w.shape[3])

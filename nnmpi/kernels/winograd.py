@@ -15,7 +15,7 @@ transforms are GEMMs, and planes are padded by 16 elements because rows that are
 a power of two apart share a cache set.
 """
 
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -156,20 +156,31 @@ class Winograd:
 
     def __init__(self, x: np.ndarray, w: np.ndarray, q: Grid, pool: bool, chunk: int) -> None:
         """x (N, H, W, C) in any strides, w (3, 3, C, O) contiguous."""
-        self.x, self.q, self.pool = x, q, pool
+        self.x, self.w, self.q, self.pool = x, w, q, pool
         self.f = transform(q.m, x.dtype.name)
         self.C, self.O = w.shape[2:]
         scale = 2 if pool else 1
         self.covers = (q.th * q.m // scale, q.tw * q.m // scale)
-        t = q.m + 2
-        self.U = (self.f.G @ w.reshape(9, -1)).reshape(t * t, self.C, self.O)
+        self.U = self.transformed()
         self.P = np.zeros((q.m, q.m, chunk, q.th + 1, q.tw + 1, self.C), x.dtype)
         self.kept: dict[int, np.ndarray] = {}  # V of each chunk
 
-    @cached_property
-    def ut(self) -> np.ndarray:
-        """Each U[k] transposed in memory: BLAS is slow at transposing short rows."""
-        return np.ascontiguousarray(self.U.transpose(0, 2, 1))
+    def transformed(self) -> np.ndarray:
+        """U; not kept for the backward pass, since it is up to four times as large as w."""
+        U: np.ndarray = (self.f.G @ self.w.reshape(9, -1)).reshape(-1, self.C, self.O)
+        return U
+
+    def begin_backward(self, needs_dx: bool) -> None:
+        """Before the first `backward`: transforms w again, as it is now.
+
+        Each U[k] is transposed in memory: BLAS is slow at transposing short rows.
+        """
+        if needs_dx:
+            self.U = np.ascontiguousarray(self.transformed().transpose(0, 2, 1))
+
+    def release(self) -> None:
+        """After the last chunk of a pass: frees U."""
+        self.U = self.w[:0]
 
     def _tiles(self, k: int, n: int, channels: int) -> np.ndarray:
         return planes(k, n, self.q.th, self.q.tw, channels, dtype=self.x.dtype)
@@ -209,7 +220,7 @@ class Winograd:
 
     def new_dw(self) -> np.ndarray:
         """Zeros for `backward` to add to: dU[k] transposed, whose product is faster."""
-        return np.zeros((len(self.U), self.O, self.C), self.U.dtype)
+        return np.zeros(((self.q.m + 2) ** 2, self.O, self.C), self.w.dtype)
 
     def finish_dw(self, dUt: np.ndarray, out: np.ndarray | None) -> np.ndarray:
         """The gradient of w (3, 3, C, O) from that sum."""
@@ -232,7 +243,7 @@ class Winograd:
             dUt += np.matmul(dM.transpose(0, 2, 1), V)
         if dx is not None:
             dV = self._tiles(tt, n, self.C)
-            np.matmul(dM, self.ut, out=dV.reshape(tt, -1, self.C))
+            np.matmul(dM, self.U, out=dV.reshape(tt, -1, self.C))
             dD = self._tiles(tt, n, self.C)
             np.matmul(f.B.T, dV, out=dD)
             dP = np.empty_like(self.P[:, :, :n])

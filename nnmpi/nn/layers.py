@@ -1,7 +1,7 @@
 """Layers without running statistics: linear, convolution, pooling, embedding, dropout."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from nnmpi.autograd.functional import as_tensor
 from nnmpi.autograd.ops import conv, elementwise, linear
 from nnmpi.autograd.ops.shape import axis_within
 from nnmpi.autograd.recording import recording
+from nnmpi.backend import Array
 from nnmpi.kernels.conv import CONVOLUTIONS
 from nnmpi.nn import init
 from nnmpi.nn.module import Module
@@ -19,6 +20,17 @@ from nnmpi.nn.passes import current_pass
 
 CHANNELS_LAST = (2, 3, 1, 0)
 """Memory order (kh, kw, C, O) of a convolution's weight (O, C, kh, kw)."""
+
+
+class Channels(NamedTuple):
+    """Channels `start` to `stop` - 1 of `total`."""
+
+    start: int
+    stop: int
+    total: int
+
+
+ALL = Channels(0, 1, 1)
 
 
 class Linear(Module):
@@ -131,6 +143,10 @@ class Embedding(Module):
 
     def forward(self, index: Any) -> Tensor:
         """Integers of any shape, as an array or a tensor."""
+        return self.weight[self.checked(index)]
+
+    def checked(self, index: Any) -> Array:
+        """The integers as an array where the weight is; raises ValueError if a row is missing."""
         if isinstance(index, Tensor):
             index = index.data
         elif not backend.is_array(index):
@@ -144,7 +160,7 @@ class Embedding(Module):
                     f"Embedding: indices from {low} to {high}, but there are "
                     f"{self.num_embeddings} rows: they must be 0 to {self.num_embeddings - 1}"
                 )
-        return self.weight[backend.of(self.weight.data).asarray(index)]
+        return backend.of(self.weight.operand).asarray(index)
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}"
@@ -156,12 +172,14 @@ class Dropout(Module):
     The mask depends on the seed, the step, the path of the layer and the global
     index of the sample, so it is the same in every layout of ranks. A layer that
     is used twice in one pass has the same mask twice; make two layers instead.
+
+    `part`: the input has channels `start` to `stop` - 1 of so many, along `axis` of a sample.
     """
 
-    def __init__(self, p: float = 0.5) -> None:
+    def __init__(self, p: float = 0.5, *, part: Channels = ALL, axis: int = 0) -> None:
         if not 0 <= p < 1:
             raise ValueError(f"Dropout: p={p} must be at least 0 and less than 1")
-        self.p = float(p)
+        self.p, self.part, self.axis = float(p), part, axis
 
     def forward(self, x: Tensor) -> Tensor:
         x = as_tensor(x)
@@ -177,10 +195,27 @@ class Dropout(Module):
         on = backend.of(x.data)
         key = keyed.key(self.root.seed, "dropout", now.step, self.path)
         rows = on.xp.arange(x.shape[0]) if now.samples is None else on.asarray(now.samples)
-        index = on.xp.arange(x.size // max(x.shape[0], 1), dtype="uint32")
+        index = self._indices(x.shape[1:], on.xp)
         kept = keyed.bits(key, index[None], rows[:, None]) >= int(self.p * 2**32)
         mask = kept.reshape(x.shape).astype(x.dtype) * (1 / (1 - self.p))
         return apply(elementwise.multiply, x, mask)
+
+    def _indices(self, shape: tuple[int, ...], xp: Any) -> Array:
+        """The C-order index in the whole sample of each element of a sample of this shape.
+
+        Several elements in a row may be of one channel, as they are behind Flatten.
+        """
+        shape = shape or (1,)
+        axis = axis_within(self.axis, len(shape))
+        start, stop, total = self.part
+        width, repeat = shape[axis], shape[axis] // (stop - start)
+        outer, inner = (
+            xp.arange(math.prod(lengths), dtype="uint32")
+            for lengths in (shape[:axis], shape[axis + 1 :])
+        )
+        along = xp.arange(start * repeat, start * repeat + width, dtype="uint32")
+        rows = outer[:, None] * (total * repeat) + along
+        return (rows[..., None] * len(inner) + inner).reshape(-1)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

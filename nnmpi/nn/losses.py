@@ -31,8 +31,15 @@ class CrossEntropyLoss(_Loss):
 
     def forward(self, logits: Tensor, labels: Any) -> Tensor:
         logits = as_tensor(logits)
-        labels = _labels("CrossEntropyLoss", logits, labels)
+        labels = checked_labels("CrossEntropyLoss", logits.shape, labels)
         return apply(softmax.cross_entropy, logits, labels, reduction=self.reduction)
+
+    def evaluate(self, logits: Tensor, labels: Any) -> tuple[float, int]:
+        """The loss, and how many labels have the largest logit (the first of equal ones)."""
+        logits = as_tensor(logits)
+        labels = checked_labels("CrossEntropyLoss", logits.shape, labels)
+        correct = logits.numpy().argmax(1) == backend.to_host(labels)
+        return self(logits, labels).item(), int(correct.sum())
 
 
 class NLLLoss(_Loss):
@@ -40,7 +47,7 @@ class NLLLoss(_Loss):
 
     def forward(self, logp: Tensor, labels: Any) -> Tensor:
         logp = as_tensor(logp)
-        labels = _labels("NLLLoss", logp, labels)
+        labels = checked_labels("NLLLoss", logp.shape, labels)
         return apply(softmax.nll, logp, labels, reduction=self.reduction)
 
 
@@ -69,22 +76,25 @@ def _like(prediction: Tensor, target: Any) -> Tensor:
     return target if target.dtype == prediction.dtype else target.astype(prediction.dtype)
 
 
-def _labels(name: str, scores: Tensor, labels: Any) -> Any:
-    """The labels as an array; their values are checked only on the host, without a wait."""
+def checked_labels(name: str, shape: tuple[int, ...], labels: Any) -> Any:
+    """The labels of scores of this shape as an array; raises ValueError unless they fit.
+
+    Their values are checked only on the host, without a wait.
+    """
     if isinstance(labels, Tensor):
         labels = labels.data
     elif not backend.is_array(labels):
         labels = np.asarray(labels)
-    if scores.ndim != 2 or labels.shape != scores.shape[:1] or labels.dtype.kind not in "iu":
+    if len(shape) != 2 or labels.shape != shape[:1] or labels.dtype.kind not in "iu":
         raise ValueError(
-            f"{name}: scores of shape {scores.shape} with {labels.dtype} labels of shape "
+            f"{name}: scores of shape {shape} with {labels.dtype} labels of shape "
             f"{tuple(labels.shape)}; it takes (N, C) and N integers"
         )
     # as unsigned a negative label is huge, so one comparison finds both kinds of mistake
     on_host = isinstance(labels, np.ndarray) and labels.size
-    if on_host and labels.astype(np.uint64).max() >= scores.shape[1]:
+    if on_host and labels.astype(np.uint64).max() >= shape[1]:
         raise ValueError(
-            f"{name}: labels from {labels.min()} to {labels.max()} for {scores.shape[1]} "
-            f"classes: they must be 0 to {scores.shape[1] - 1}"
+            f"{name}: labels from {labels.min()} to {labels.max()} for {shape[1]} "
+            f"classes: they must be 0 to {shape[1] - 1}"
         )
     return labels

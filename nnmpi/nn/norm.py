@@ -9,7 +9,8 @@ from nnmpi.autograd.ops import norm
 from nnmpi.nn import init
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.passes import LOCAL, current_pass
+from nnmpi.nn.passes import LOCAL, BatchStats, current_pass
+from nnmpi.nn.place import Place
 
 
 class _BatchNorm(Module):
@@ -17,19 +18,28 @@ class _BatchNorm(Module):
 
     Training uses the statistics of the batch, over all ranks that hold a part of it (see
     `BatchStats`), and updates the running statistics. Evaluation uses the running statistics.
+
+    `part`: only channels `start` to `stop` - 1 of `num_features` are here.
     """
 
     ndim = 0
 
     def __init__(
-        self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = True,
+        *,
+        part: tuple[int, int] | None = None,
     ) -> None:
         self.num_features, self.eps, self.momentum = num_features, float(eps), float(momentum)
         one, zero = init.constant(1.0), init.constant(0.0)
-        self.weight = Parameter.drawn((num_features,), one) if affine else None
-        self.bias = Parameter.drawn((num_features,), zero) if affine else None
-        self.register_buffer("running_mean", np.zeros(num_features, np.float32))
-        self.register_buffer("running_var", np.ones(num_features, np.float32))
+        place = Place("", (num_features,), (part or (0, num_features),))
+        self.weight = Parameter.drawn(place, one) if affine else None
+        self.bias = Parameter.drawn(place, zero) if affine else None
+        self.register_buffer("running_mean", np.zeros(place.local_shape, np.float32), place)
+        self.register_buffer("running_var", np.ones(place.local_shape, np.float32), place)
         self.register_buffer("num_batches_tracked", np.zeros((), np.int64))
 
     running_mean: backend.Array
@@ -38,14 +48,21 @@ class _BatchNorm(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = as_tensor(x)
-        if x.ndim != self.ndim or x.shape[1] != self.num_features:
+        (channels,) = self.running_mean.shape
+        if x.ndim != self.ndim or x.shape[1] != channels:
             axes = "(N, C)" if self.ndim == 2 else "(N, C, H, W)"
             raise ValueError(
                 f"{type(self).__name__}: input of shape {x.shape}; "
-                f"it must be {axes} with C = {self.num_features}"
+                f"it must be {axes} with C = {channels}"
             )
         now = current_pass.get()
-        batch_stats = LOCAL if now is None else now.batch_stats
+        stats = LOCAL if now is None else now.batch_stats
+        return self.normalised(x, self.weight, self.bias, stats)
+
+    def normalised(
+        self, x: Tensor, weight: Tensor | None, bias: Tensor | None, batch_stats: BatchStats
+    ) -> Tensor:
+        """x normalised, then scaled and shifted, with statistics over what `batch_stats` joins."""
         if not self.training:
             mean, var, n = self.running_mean, self.running_var, 0
         else:
@@ -55,8 +72,8 @@ class _BatchNorm(Module):
         return apply(
             norm.batch_norm,
             x,
-            self.weight,
-            self.bias,
+            weight,
+            bias,
             mean=mean,
             var=var,
             n=n,

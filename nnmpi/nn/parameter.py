@@ -15,6 +15,7 @@ from nnmpi.backend import CPU, Array, Backend
 from nnmpi.kernels.result import Vjp
 from nnmpi.nn.place import Place
 from nnmpi.nn.seeding import construction
+from nnmpi.nn.single_store import SingleStore, Store
 
 Init = Callable[[keyed.Key, np.ndarray], np.ndarray]
 """`init(key, index)`: initial values, float64, of the elements with these C-order indices."""
@@ -38,36 +39,15 @@ class Parent(Protocol):
         """The whole model."""
 
 
-class Store(Protocol):
-    """The memory of parameters and their gradients.
-
-    A parameter looks up its arrays at each use and keeps no reference to them, so a store may
-    gather, rotate or version its memory.
-    """
-
-    def value(self, i: int) -> Array:
-        """The values of parameter i."""
-
-    def slot(self, i: int) -> Array:
-        """The memory of the gradient of parameter i."""
-
-
 def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
     """The inverse permutation of axes."""
     return tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
-class SingleStore:
-    """The store of one parameter that is not in a flat buffer."""
-
-    def __init__(self, value: Array) -> None:
-        self._value, self._slot = value, backend.xp_of(value).empty_like(value)
-
-    def value(self, i: int) -> Array:
-        return self._value
-
-    def slot(self, i: int) -> Array:
-        return self._slot
+def memory_order(p: Parameter, values: Array) -> Array:
+    """Values of the shape of p in one row, in the order in which p has them in memory."""
+    row: Array = values.transpose(p.layout).reshape(-1)
+    return row
 
 
 class Parameter(Tensor):
@@ -78,6 +58,8 @@ class Parameter(Tensor):
     depend neither on the order of construction nor on the layout of ranks.
 
     layout    the order of the axes in memory
+    room      what a flat buffer reserves for it: as many elements as the largest part on any rank,
+              so that buffers of ranks with parts of unequal sizes are equal
     has_grad  whether `grad` is not None
     seed      what its values were drawn from; None if they were given, loaded or trained
     """
@@ -91,6 +73,7 @@ class Parameter(Tensor):
         "index",
         "init",
         "layout",
+        "room",
         "seed",
         "store",
     )
@@ -125,6 +108,7 @@ class Parameter(Tensor):
         place.check()
         self._place, self._shape, self.init = place, place.local_shape, init
         self.layout = tuple(range(len(self._shape))) if layout is None else layout
+        self.room = place.size
         self._parent: Parent | None = None
         self._name, self.index, self.has_grad = "", 0, False
         self.seed: int | None = None
@@ -137,14 +121,14 @@ class Parameter(Tensor):
         """
         return (
             (self._place, self.init, self.layout),
-            (self.requires_grad, self.seed),
+            (self.requires_grad, self.seed, self.room),
             (self.data.transpose(self.layout), self.grad),
         )
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         declared, trained, (memory, grad) = state
         self._declare(*declared)
-        self.requires_grad, self.seed = trained
+        self.requires_grad, self.seed, self.room = trained
         self.move(SingleStore(memory.transpose(inverse(self.layout))), 0)
         self.grad = grad
 
@@ -199,22 +183,33 @@ class Parameter(Tensor):
         self.store, self.seed, self.has_grad = None, None, False
 
     @property
-    def data(self) -> Array:
-        """Its values, in the memory of its store."""
+    def dtype(self) -> np.dtype[Any]:
+        """The element type."""
+        return self._drawn_store().dtype
+
+    @property
+    def operand(self) -> Array:
+        """Its values, in the memory of its store, which may rotate."""
         store = self.store
         if store is None:
-            self.draw()
-            store = self.store
-            assert store is not None
+            store = self._drawn_store()
         return store.value(self.index)
+
+    @property
+    def data(self) -> Array:
+        """Its values, in the memory of its store; a copy where that rotates."""
+        values = self.operand
+        return values.copy(order="K") if self._drawn_store().rotates else values
 
     @data.setter
     def data(self, value: Array) -> None:
         """Overwrite the values, in the same memory."""
-        array = self.data
-        if value is not array:  # it is after `p.data *= 2`
-            array[...] = self._fitting("data", value)
+        given = self._fitting("data", value)  # first: it may be of another parameter
+        array = self.operand
+        if given is not array:  # it is after `p.data *= 2`
+            array[...] = given
             self.seed = None
+        self._drawn_store().written(self.index)
 
     @property
     def grad(self) -> Array | None:
@@ -244,10 +239,34 @@ class Parameter(Tensor):
     @property
     def slot(self) -> Array:
         """The memory of its gradient, whatever it holds while `has_grad` is False."""
+        store = self.store
+        if store is None:
+            store = self._drawn_store()
+        return store.slot(self.index)
+
+    def _drawn_store(self) -> Store:
+        """Its store, after the values were drawn if it has none."""
         if self.store is None:
             self.draw()
             assert self.store is not None
-        return self.store.slot(self.index)
+        return self.store
+
+    def mark_written(self) -> None:
+        super().mark_written()
+        self._drawn_store().written(self.index)
+
+    def refresh(self, made: int) -> None:
+        """Its values are where they were when the node number `made` was made."""
+        store = self.store
+        if store is not None and store.rotates:
+            store.refresh(self.index, made)
+
+    def lend(self, view: Tensor) -> None:
+        """As of any tensor; but what would see other values later is copied."""
+        if self._drawn_store().rotates:
+            view.data = view.data.copy(order="K")
+        else:
+            super().lend(view)
 
     def receive(self, vjp: Vjp, g: Any) -> None:
         """Write the first contribution to the gradient; add later ones."""

@@ -121,11 +121,12 @@ FUSED = (
 def groups(layers: Sequence[Module]) -> Iterator[Sequence[Module]]:
     """The layers in groups: those that run as one op together (`FUSED`), each other one alone.
 
-    Subclasses of these are not fused, since they may have another `forward`.
+    Subclasses of these are not fused, since they may have another `forward`, but for those that
+    say in `fuses_as` whose options their own `forward` takes.
     """
     i = 0
     while i < len(layers):
-        kinds = tuple(type(m) for m in layers[i : i + 3])
+        kinds = tuple(vars(type(m)).get("fuses_as", type(m)) for m in layers[i : i + 3])
         taken = next((len(group) for group in FUSED if kinds[: len(group)] == group), 1)
         yield layers[i : i + taken]
         i += taken

@@ -20,16 +20,21 @@ class Described(Protocol):
     def dtype(self) -> np.dtype[Any]: ...
 
 
-def fitting(state: Mapping[str, Any], places: Sequence[Place]) -> dict[str, np.ndarray]:
+def fitting(
+    state: Mapping[str, Any], places: Sequence[Place], owner: str = "model"
+) -> dict[str, np.ndarray]:
     """The arrays of a state on the host; raises ValueError unless names and shapes fit."""
     paths = (place.path for place in places)
     values = {path: _on_host(state[path]) for path in paths if path in state}
-    check_state(state, values, places)
+    check_state(state, values, places, owner)
     return values
 
 
 def check_state(
-    names: Iterable[str], values: Mapping[str, Described], places: Sequence[Place]
+    names: Iterable[str],
+    values: Mapping[str, Described],
+    places: Sequence[Place],
+    owner: str = "model",
 ) -> None:
     """Raises ValueError unless the names are those of the places, and the values have their shapes.
 
@@ -42,11 +47,11 @@ def check_state(
             continue
         value = values[path]
         if value.shape != shape:
-            problems.append(f"{path} has shape {value.shape}, the model needs {shape}")
+            problems.append(f"{path} has shape {value.shape}, the {owner} needs {shape}")
         elif value.dtype.kind not in "fiub":
             problems.append(f"{path} holds {value.dtype}, not numbers")
     known = {place.path for place in places}
-    problems += [f"{name} is not part of this model" for name in names if name not in known]
+    problems += [f"{name} is not part of this {owner}" for name in names if name not in known]
     if problems:
         more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
         raise ValueError(f"state does not fit: {'; '.join(problems[:4])}{more}")
@@ -75,7 +80,7 @@ def check_buffer(name: str, array: Array, place: Place) -> None:
 
 def assign(target: Any, value: np.ndarray) -> None:
     """Copy a host array into a parameter or a buffer, on any backend."""
-    array = target.data if isinstance(target, Tensor) else target
+    array = target.operand if isinstance(target, Tensor) else target
     array[...] = backend.of(array).asarray(value, array.dtype)
     if isinstance(target, Tensor):
         target.mark_written()

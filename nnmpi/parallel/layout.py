@@ -31,7 +31,7 @@ class Layout(NamedTuple):
     def of(cls, config: Config, comm: Comm) -> Self:
         """The layout that the config asks for; every rank calls it."""
         servers = server_count(config)
-        return cls.on(Mesh.filled(comm.size - servers, config.dp, config.pp), comm, servers)
+        return cls.on(mesh_of(config, comm.size), comm, servers)
 
     @classmethod
     def on(cls, mesh: Mesh, comm: Comm, servers: int = 0) -> Self:
@@ -65,6 +65,12 @@ class Layout(NamedTuple):
         """Gives the communicators back; every rank calls it."""
         for group in (*self.axis.values(), self.model, self.server_group):
             group.free()
+
+
+def mesh_of(config: Config, ranks: int) -> Mesh:
+    """The mesh of those ranks that compute."""
+    workers = ranks - server_count(config)
+    return Mesh.filled(workers, config.dp, config.pp, config.tp, config.order)
 
 
 def duplicate(comm: Comm) -> Comm:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from nnmpi.config import Config
-from nnmpi.mesh import Mesh
 from nnmpi.nn.store import FlatStore
 from nnmpi.parallel import refusals, server
 from nnmpi.parallel.checks import reproducible
@@ -18,7 +17,7 @@ from nnmpi.parallel.checks.reference_update import ReferenceUpdate
 from nnmpi.parallel.checks.slow_ranks import Delay, slowed
 from nnmpi.parallel.checks.verify import Verified
 from nnmpi.parallel.data.replicas import replicas
-from nnmpi.parallel.layout import Layout, server_count
+from nnmpi.parallel.layout import Layout, mesh_of, server_count
 from nnmpi.parallel.pipeline import pipedream
 from nnmpi.parallel.pipeline.pipedream import PipeDream, is_pipedream
 from nnmpi.parallel.pipeline.synchronous import is_pipeline, pipeline
@@ -33,10 +32,9 @@ PARTS: dict[str, Callable[[Config, Layout, TrainSpec], Parts]] = {
 """Data parallelism with gradients summed in buckets, or along one tree over slices; pipelines."""
 
 
-ONE_RANK: dict[str, Any] = {
-    name: getattr(Config(), name)
-    for name in ("dp", "pp", "schedule", "virtual_stages", "cut", "recompute")
-}
+_OF_RANKS = ("dp", "pp", "tp", "zero", "schedule", "virtual_stages", "cut", "recompute")
+
+ONE_RANK: dict[str, Any] = {name: getattr(Config(), name) for name in _OF_RANKS}
 """Options of a layout, as they are on one rank."""
 
 
@@ -89,9 +87,7 @@ def check(config: Config, ranks: int) -> None:
     if is_pipedream(config):
         pipedream.check(config, ranks)
     server.check(config, ranks)
-    workers = ranks - server_count(config)
-    Mesh.filled(workers, config.dp, config.pp)
-    Delay.of(config, 0, workers)
+    Delay.of(config, 0, mesh_of(config, ranks).size)
 
 
 def build(config: Config, layout: Layout, spec: TrainSpec) -> Strategy:
@@ -120,10 +116,13 @@ def pieces(config: Config, ranks: int) -> int:
     """How many parts a batch is cut into, of which a rank computes one at a time."""
     if config.reproducible:
         return config.slices
-    dp = (ranks - server_count(config)) // config.pp
+    dp = mesh_of(config, ranks).axes["dp"]
     return config.micro_batches * (1 if config.verify else dp)
 
 
-def in_step(config: Config) -> bool:
-    """Whether parameters change only within steps of this rank: a server changes them any time."""
-    return not server_count(config)
+def is_whole_between_steps(config: Config) -> bool:
+    """Whether a rank alone can read the parameters between steps.
+
+    A server changes them at any time, and with ZeRO reading them takes all ranks along dp.
+    """
+    return not server_count(config) and not config.zero

@@ -4,15 +4,16 @@ The command line reads it before anything is made; the tests try every row; docs
 it to users.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
+from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.config import Config
 from nnmpi.parallel.layout import server_count
 
 
 class Refusal(NamedTuple):
-    """`option` is refused beside `beside`. Each is the name of an option, "servers", "ranks" or
-    "pipedream", a schedule."""
+    """`option` is refused beside `beside`. Each is the name of an option, or one of `SPECIAL`."""
 
     option: str
     beside: str
@@ -25,6 +26,7 @@ _NO_SERVERS = "leave it out, or use --sync bsp --servers 0"
 _WHOLE_SLICE = "one rank computes a slice, forward and back, before the next one"
 _WHOLE_MODEL = "every rank that computes has the whole model and its activations"
 _ONE = "leave one of the two out"
+_SLOWING = "slowing works on ranks of data parallelism"
 
 REFUSALS = (
     Refusal("reproducible", "micro_batches", "slices are micro-batches already", _ONE),
@@ -38,8 +40,8 @@ REFUSALS = (
     Refusal("pipedream", "recompute", "activations of few batches are kept, p at most", _ONE),
     Refusal("pipedream", "clip_norm", "no stage waits for the norm over all of them", _ONE),
     Refusal("pipedream", "verify", "it is not meant to equal one rank", _ONE),
-    Refusal("pipedream", "slow_rank", "slowing works on ranks of data parallelism", _ONE),
-    Refusal("pipedream", "jitter", "slowing works on ranks of data parallelism", _ONE),
+    Refusal("pipedream", "slow_rank", _SLOWING, _ONE),
+    Refusal("pipedream", "jitter", _SLOWING, _ONE),
     Refusal("allreduce", "servers", _OWN_SUM, _NO_SERVERS),
     Refusal("bucket_mb", "servers", _OWN_SUM, _NO_SERVERS),
     Refusal("overlap", "servers", _OWN_SUM, _NO_SERVERS),
@@ -48,9 +50,25 @@ REFUSALS = (
     Refusal("reproducible", "pp", _WHOLE_SLICE, _ONE),
     Refusal("reproducible", "schedule", _WHOLE_SLICE, _ONE),
     Refusal("reproducible", "recompute", _WHOLE_SLICE, _ONE),
+    Refusal("reproducible", "tp", "the tree adds up slices, not parts of a matrix product", _ONE),
+    Refusal("reproducible", "zero", "every rank updates its own copy of the parameters", _ONE),
+    Refusal("pipedream", "tp", "ranks of a stage would take messages in different orders", _ONE),
+    Refusal("pipedream", "zero", "each stage is on one rank, which has all of its state", _ONE),
+    Refusal("tp", "servers", _WHOLE_MODEL, _NO_SERVERS),
+    Refusal("tp", "slow_rank", _SLOWING, _ONE),
+    Refusal("tp", "jitter", _SLOWING, _ONE),
+    Refusal("zero", "servers", "servers hold all parameters and optimizer state", _NO_SERVERS),
+    Refusal("zero", "slow_rank", "slowing works on ranks with whole copies", _ONE),
+    Refusal("zero", "jitter", "slowing works on ranks with whole copies", _ONE),
+    Refusal(
+        "zero 2 or 3",
+        "allreduce without halves",
+        "gradients are scattered to ranks that keep a part each: only ring, p2p and halving can",
+        "use --allreduce ring, or --zero 1",
+    ),
     Refusal("pp", "servers", _WHOLE_MODEL, _NO_SERVERS),
-    Refusal("pp", "slow_rank", "slowing works on ranks of data parallelism", _ONE),
-    Refusal("pp", "jitter", "slowing works on ranks of data parallelism", _ONE),
+    Refusal("pp", "slow_rank", _SLOWING, _ONE),
+    Refusal("pp", "jitter", _SLOWING, _ONE),
     Refusal("schedule", "servers", _WHOLE_MODEL, _NO_SERVERS),
     Refusal("recompute", "servers", _WHOLE_MODEL, _NO_SERVERS),
     Refusal("device", "ranks", "gradients are summed on the host", "use one rank or --device cpu"),
@@ -92,14 +110,31 @@ def check(config: Config, ranks: int) -> None:
 
 def _asked(name: str, config: Config, ranks: int) -> str:
     """What the config asks for under this name, in words; empty if it does not."""
-    if name == "servers":
-        n = server_count(config)
-        return f"{n} server{'s' * (n != 1)} (sync {config.sync})" if n else ""
-    if name == "ranks":
-        return f"{ranks} ranks" if ranks > 1 else ""
-    if name == "pipedream":
-        return "schedule pipedream" if config.schedule == name else ""
+    if name in SPECIAL:
+        return SPECIAL[name](config, ranks)
     value = getattr(config, name)
     if value == getattr(Config(), name):
         return ""
     return name if value is True else f"{name} {value}"
+
+
+def _servers(config: Config, ranks: int) -> str:
+    n = server_count(config)
+    return f"{n} server{'s' * (n != 1)} (sync {config.sync})" if n else ""
+
+
+def _without_halves(config: Config, ranks: int) -> str:
+    halves = config.allreduce == "auto" or config.allreduce in REDUCE_SCATTERS
+    return "" if halves else f"allreduce {config.allreduce}"
+
+
+SPECIAL: dict[str, Callable[[Config, int], str]] = {
+    "servers": _servers,
+    "ranks": lambda config, ranks: f"{ranks} ranks" if ranks > 1 else "",
+    "pipedream": lambda config, ranks: (
+        "schedule pipedream" if config.schedule == "pipedream" else ""
+    ),
+    "zero 2 or 3": lambda config, ranks: f"zero {config.zero}" if config.zero > 1 else "",
+    "allreduce without halves": _without_halves,
+}
+"""Names of the table that are no options: what the config asks for under them, in words."""

@@ -29,6 +29,7 @@ class Evaluation(NamedTuple):
     cut: Cut
     comm: Comm
     program: Program = forward_only
+    counts: bool = True  # of ranks with the same sums, one counts them
 
     def sums(
         self,
@@ -40,7 +41,7 @@ class Evaluation(NamedTuple):
     ) -> Sums:
         """Loss and accuracy over a split, the same on all ranks; every rank calls it."""
         loads = loader.loads(0, self.cut, want=want)
-        found = evaluate(stages, loads, step, self.program, messages)
+        found = evaluate(stages, loads, step, self.program, messages) * self.counts
         self.comm.all_reduce(found, "doubling")
         return as_sums(found)
 

@@ -23,6 +23,9 @@ GROUPS = {
 FLAGS: dict[str, tuple[str, Any]] = {
     "dp": ("3", 3),
     "pp": ("2", 2),
+    "tp": ("2", 2),
+    "order": ("pp,tp,dp", "pp,tp,dp"),
+    "zero": ("3", 3),
     "micro-batches": ("4", 4),
     "schedule": ("zb-h1", "zb-h1"),
     "virtual-stages": ("3", 3),

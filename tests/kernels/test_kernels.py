@@ -240,6 +240,19 @@ def test_the_gradient_of_w_is_written_where_it_belongs(algorithm):
     assert np.array_equal(answer, fresh)
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_nothing_that_is_kept_pins_w(algorithm):
+    """The memory of w may have had another content between the two passes."""
+    f = conv.Shape(1, 1, False, False, algorithm)
+    q = problem((6, 6), f)
+    other = q.w * np.linspace(-1, 1, O)[:, None, None, None]
+    expected = conv.conv2d(q.x, other, q.b, f)
+    r = conv.conv2d(q.x, q.w, q.b, f)
+    q.w[...] = other
+    dx, wanted = (x.vjps[0](x.prepare(q.g, (True, False, False)), None) for x in (r, expected))
+    assert np.array_equal(dx, wanted)
+
+
 # ---- rounding
 
 

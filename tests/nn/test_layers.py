@@ -92,6 +92,16 @@ def test_losses_take_arrays_and_lists(reduction: str) -> None:
         np.testing.assert_allclose(loss(scores.tolist(), target).numpy(), expected, rtol=1e-6)
 
 
+def test_evaluation_counts_the_first_of_equal_scores() -> None:
+    scores = np.array([[1.0, 2.0, 2.0], [3.0, 3.0, 3.0], [0.0, 0.0, 1.0]])
+    loss = nn.CrossEntropyLoss()
+    for labels in ([1, 1, 2], np.array([1, 1, 2], np.uint8), nnmpi.tensor([1, 1, 2])):
+        total, correct = loss.evaluate(nnmpi.tensor(scores), labels)
+        assert (total, correct) == (loss(scores, [1, 1, 2]).item(), 2)
+    with refused("(3, 3)", "(2,)", "(N, C)"):
+        loss.evaluate(nnmpi.tensor(scores), [1, 1])
+
+
 def test_an_op_without_a_tensor_is_refused() -> None:
     with pytest.raises(TypeError, match=r"at least one tensor.*ndarray.*nnmpi\.tensor"):
         apply(elementwise.exp, np.ones(2))

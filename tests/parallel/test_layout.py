@@ -62,6 +62,18 @@ def test_a_mesh_of_two_axes_has_a_group_along_each() -> None:
         assert tp == (r,)
 
 
+def test_ranks_along_the_first_axis_of_order_are_consecutive() -> None:
+    for order, groups in (
+        ("tp,dp,pp", {"tp": (4, 5), "dp": (4, 6), "pp": (0, 4)}),
+        ("pp,tp,dp", {"pp": (4, 5), "tp": (4, 6), "dp": (0, 4)}),
+    ):
+        mesh = Mesh.filled(8, 2, 2, 2, order)
+        assert {axis: mesh.group(4, axis) for axis in mesh.axes} == groups
+    assert Mesh.filled(12, None, 2, 3).axes == {"dp": 2, "pp": 2, "tp": 3}
+    with refused("dp 2 x pp 2 x tp 2 does not fit 6 ranks", "mpirun -n 8"):
+        Mesh.filled(6, 2, 2, 2)
+
+
 class Conditional(nn.Module):
     """Uses `rare` on some ranks only, after a BatchNorm whose sums then come in between."""
 

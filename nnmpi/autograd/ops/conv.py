@@ -1,5 +1,8 @@
 """Convolution and pooling of images (N, C, H, W), channels last in memory."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import conv
 from nnmpi.kernels.im2col import output_size
@@ -21,42 +24,50 @@ def conv2d(
     keep: bool = True,
 ) -> Result:
     """x (N, C, H, W) by kernels w (O, C, kh, kw), + b (O), then optional 2x2 max-pool and ReLU."""
-    if x.ndim != 4 or x.shape[1] != w.shape[1]:
-        raise ValueError(
-            f"conv2d: input of shape {x.shape} for a weight of shape {w.shape}: "
-            f"the input must be (N, {w.shape[1]}, H, W)"
-        )
-    if x.dtype != w.dtype:
-        raise ValueError(
-            f"conv2d: {x.dtype} input for {w.dtype} weights: nnmpi.tensor(x, dtype='{w.dtype}')"
-        )
-    size = min(
-        output_size(n, k, stride, padding) for n, k in zip(x.shape[2:], w.shape[2:], strict=True)
-    )
-    if size < (2 if pool else 1):
-        raise ValueError(
-            f"conv2d: images of {x.shape[2]}x{x.shape[3]} with padding {padding} are too small "
-            f"for a {w.shape[2]}x{w.shape[3]} kernel{' and a 2x2 pool' if pool else ''}"
-        )
+    check_conv2d(x.shape, x.dtype, w, stride, padding, pool)
     return conv.conv2d(x, w, b, conv.Shape(stride, padding, relu, pool, algorithm, keep))
 
 
-def _check_window(name: str, x: Array, kernel: int, stride: int, padding: int) -> None:
-    if x.ndim != 4 or min(x.shape[2:]) + 2 * padding < kernel:
-        raise ValueError(f"{name}: input of shape {x.shape} for a {kernel}x{kernel} window")
+def check_conv2d(
+    shape: Sequence[int], dtype: Any, w: Array, stride: int, padding: int, pool: bool
+) -> None:
+    """Raises ValueError unless images (N, C, H, W) of this shape can be convolved with w."""
+    if len(shape) != 4 or shape[1] != w.shape[1]:
+        raise ValueError(
+            f"conv2d: input of shape {shape} for a weight of shape {w.shape}: "
+            f"the input must be (N, {w.shape[1]}, H, W)"
+        )
+    if dtype != w.dtype:
+        raise ValueError(
+            f"conv2d: {dtype} input for {w.dtype} weights: nnmpi.tensor(x, dtype='{w.dtype}')"
+        )
+    size = min(
+        output_size(n, k, stride, padding) for n, k in zip(shape[2:], w.shape[2:], strict=True)
+    )
+    if size < (2 if pool else 1):
+        raise ValueError(
+            f"conv2d: images of {shape[2]}x{shape[3]} with padding {padding} are too small "
+            f"for a {w.shape[2]}x{w.shape[3]} kernel{' and a 2x2 pool' if pool else ''}"
+        )
+
+
+def check_window(name: str, shape: Sequence[int], kernel: int, padding: int) -> None:
+    """Raises ValueError unless images (N, C, H, W) of this shape can be pooled."""
+    if len(shape) != 4 or min(shape[2:]) + 2 * padding < kernel:
+        raise ValueError(f"{name}: input of shape {shape} for a {kernel}x{kernel} window")
     if 2 * padding > kernel:
         raise ValueError(f"{name}: padding {padding} is more than half the window {kernel}")
 
 
 def max_pool2d(x: Array, *, kernel: int, stride: int, padding: int = 0) -> Result:
     """The maximum of each window."""
-    _check_window("max_pool2d", x, kernel, stride, padding)
+    check_window("max_pool2d", x.shape, kernel, padding)
     return max_pool_kernel(x, kernel=kernel, stride=stride, padding=padding)
 
 
 def avg_pool2d(x: Array, *, kernel: int, stride: int, padding: int = 0) -> Result:
     """The mean of each window, padding zeros included, as in PyTorch."""
-    _check_window("avg_pool2d", x, kernel, stride, padding)
+    check_window("avg_pool2d", x.shape, kernel, padding)
     xp, p = xp_of(x), padding
     n, C, H, W = x.shape
     padded = xp.zeros((n, H + 2 * p, W + 2 * p, C), x.dtype)

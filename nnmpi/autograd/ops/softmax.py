@@ -23,7 +23,7 @@ def softmax(a: Array, *, axis: int = -1) -> Result:
     return Result(y, (lambda g, out: y * (g - (g * y).sum(axis=axis, keepdims=True)),))
 
 
-def _reduce(losses: Array, reduction: str) -> tuple[Array, float]:
+def reduced(losses: Array, reduction: str) -> tuple[Array, float]:
     """The reduced losses, and the factor of the gradient of each."""
     if reduction == "none":
         return losses, 1.0
@@ -44,7 +44,7 @@ def cross_entropy(z: Array, labels: Array, *, reduction: str = "mean") -> Result
     total = column_sum(e)
     n = len(labels)
     chosen = labels.astype("int64") * n + xp.arange(n)  # flat indices into s
-    y, scale = _reduce(xp.log(total) - s.reshape(-1)[chosen], reduction)
+    y, scale = reduced(xp.log(total) - s.reshape(-1)[chosen], reduction)
 
     def vjp(g: Array, out: Array | None) -> Array:
         p = e / total
@@ -59,7 +59,7 @@ def nll(logp: Array, labels: Array, *, reduction: str = "mean") -> Result:
     """-logp[label] of log-probabilities (n, C) and integer labels (n,)."""
     xp = xp_of(logp)
     rows, labels = xp.arange(len(logp)), labels.copy()  # the backward pass reads them again
-    y, scale = _reduce(-logp[rows, labels], reduction)
+    y, scale = reduced(-logp[rows, labels], reduction)
 
     def vjp(g: Array, out: Array | None) -> Array:
         d = xp.zeros(logp.shape, logp.dtype)

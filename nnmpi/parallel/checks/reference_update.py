@@ -5,12 +5,15 @@ step by step: from equal parameters and equal gradients one formula gives the sa
 whichever rank updates which part of them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
 
 from nnmpi import backend
 from nnmpi.backend import Array
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore
+from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
 
 
@@ -30,14 +33,25 @@ class ReferenceUpdate:
     def follow(self, step: int, updated: bool) -> Iterator[tuple[Array, Array]]:
         """Pairs to compare after a step of the layout: its parameters, and what they should be."""
         for own, p in zip(self._own, self._layout, strict=True):
-            own.grad = p.grad
+            own.grad = summed_gradient(p) if p.has_grad else None
         if updated:
             self.optimizer.lr = self._lr(step)
             self.optimizer.step()
         for own, p in zip(self._own, self._layout, strict=True):
             yield p.data, own.data
 
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        """Takes over the state of the layout's optimizer."""
+        self.optimizer.take(state, [p.place for p in self._layout])
+
     def take_over(self) -> None:
         """Copies the layout's parameters."""
         for own, p in zip(self._own, self._layout, strict=True):
             own.data = p.data
+
+
+def summed_gradient(p: Parameter) -> Array:
+    """The gradient of p after a step; the ranks of dp call it for all parameters in one order."""
+    if isinstance(p.store, LocalStore):
+        return p.store.whole_gradient(p.index)
+    return p.slot

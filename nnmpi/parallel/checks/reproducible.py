@@ -38,8 +38,8 @@ from nnmpi.parallel.data.batch_size_check import check_parts
 from nnmpi.parallel.data.batch_split import part_of
 from nnmpi.parallel.data.batch_stats import like, packed, unpacked
 from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.ports import Stage
-from nnmpi.parallel.step.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.stores.head import LOSS, STOP, USED, fill_unused, head_length, used
 from nnmpi.parallel.stores.slices import SliceStore
 from nnmpi.parallel.strategy import TrainSpec
@@ -149,12 +149,15 @@ class TreeSync:
         self._moves = iter(self._plan)
         self._until_leaf()
 
+    def backward(self, stage: int) -> bool:
+        return False
+
     def reduce(self, loss: Any, stop: bool) -> None:
         """The gradient of a slice is complete."""
         store = self._store
         fill_unused(store.parameters)
-        head = store.flat_grad[: store.head]
-        head[LOSS], head[STOP], head[USED:] = loss, stop, used(store.parameters, store.flat_grad)
+        head = store.head_values
+        head[LOSS], head[STOP], head[USED:] = loss, stop, used(store.parameters, head)
         self._rows.append(self._stats.row())
         self._until_leaf()
 

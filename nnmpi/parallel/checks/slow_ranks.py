@@ -78,6 +78,7 @@ class SlowSync:
 
     def __init__(self, sync: GradientSync, clock: Clock, delay: Delay) -> None:
         self._sync, self._clock, self._delay = sync, clock, delay
+        self._backward = clock.exclude(sync.backward)
         self._reduce = clock.exclude(sync.reduce)
         self._ready = clock.exclude(sync.ready)
         self._poll = clock.exclude(sync.poll)
@@ -86,6 +87,9 @@ class SlowSync:
         self._sync.begin(step)
         self._step = step
         self._clock.begin()
+
+    def backward(self, stage: int) -> bool:
+        return self._backward(stage)
 
     def reduce(self, loss: Any, stop: bool) -> None:
         self._reduce(loss, stop)

@@ -29,8 +29,9 @@ from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import assign
-from nnmpi.parallel.checks.reference_update import ReferenceUpdate
+from nnmpi.parallel.checks.reference_update import ReferenceUpdate, summed_gradient
 from nnmpi.parallel.model.entries import first_difference
+from nnmpi.parallel.model.optimizer_entries import OptimizerEntries, load
 from nnmpi.parallel.step.state import StepResult, StepState
 from nnmpi.parallel.strategy import AgreedError, OnEvent, Strategy
 
@@ -112,6 +113,7 @@ class Verified:
             model.train()
         if not self._started:  # parameters may have been loaded since both were made
             self._take_over()
+            self._take_over_optimizer()
             self._started = True
         ours, theirs = (s.steps(loader, start) for s in self.both)
         with closing(ours), closing(theirs):
@@ -139,10 +141,19 @@ class Verified:
         if self._update is not None:
             self._update.take_over()
 
+    def _take_over_optimizer(self) -> None:
+        """Copies the state of the layout's optimizer, which may have been loaded too."""
+        ours, theirs = self._models
+        entries = OptimizerEntries(self.optimizer, ours, self.entries.parts, self._comm)
+        state = dict(entries.on_all_ranks())
+        load(self.both[1].optimizer, theirs, state, self._comm)
+        if self._update is not None:
+            self._update.load(state)
+
     def _compare(self, done: StepResult, expected: StepResult) -> dict[str, Difference]:
         """The differences on this rank."""
         ours, theirs = (np.array(x.loss, self._dtype) for x in (done, expected))
-        whole = (_host(q.slot) for q in self._models[1].parameters() if q.has_grad)
+        whole = (_host(summed_gradient(q)) for q in self._models[1].parameters() if q.has_grad)
         with np.errstate(all="ignore"):
             return {
                 "loss": self._scaled("loss", [(ours, theirs)], [theirs]),
@@ -265,7 +276,7 @@ def _host(array: Array) -> np.ndarray:
 
 def _gradient(p: Parameter) -> np.ndarray:
     """The gradient; NaN, which differs from any number, where there is none."""
-    return _host(p.slot) if p.has_grad else np.full(p.shape, np.nan)
+    return _host(summed_gradient(p)) if p.has_grad else np.full(p.shape, np.nan)
 
 
 def _flat(differences: dict[str, Difference]) -> dict[str, float]:

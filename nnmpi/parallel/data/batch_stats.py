@@ -8,7 +8,7 @@ from nnmpi import backend
 from nnmpi.autograd.ops.norm import Moments, joined
 from nnmpi.backend import Array
 from nnmpi.comm import Comm
-from nnmpi.parallel.step.recorder import NO_RECORDER, Recorder
+from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 
 GATHER, SUM = "halving", "doubling"  # log2 p rounds, and equal bits on all ranks: rows are short
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nnmpi.nn.parameter import Parameter
-from nnmpi.parallel.step.recorder import NO_RECORDER, Recorder
+from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.stores.head import LOSS, STOP, USED, fill_unused, used
 from nnmpi.parallel.stores.local import Bucket, LocalStore, Sum
 
@@ -12,10 +12,10 @@ from nnmpi.parallel.stores.local import Bucket, LocalStore, Sum
 class BucketedSync:
     """The sum of a bucket starts when it is complete, in one order on every rank.
 
-    The loss, the stop flag and which parameters were used travel in the head of the store, with
-    the last bucket. Without `overlap` all sums wait for the end of the backward pass, and those
-    over dp for each other. Sums over other stages too (one parameter each) wait for nothing: the
-    ranks of two stages start them in different orders.
+    The loss, the stop flag and which parameters were used are in the head of the store, which most
+    stores send with the last bucket. Without `overlap` all sums wait for the end of the backward
+    pass, and those over dp for each other. Sums over other stages too (one parameter each) wait for
+    nothing: the ranks of two stages start them in different orders.
     """
 
     def __init__(
@@ -41,8 +41,11 @@ class BucketedSync:
         self._next = 0
         self._works: list[Sum] = []
 
+    def backward(self, stage: int) -> bool:
+        return False
+
     def reduce(self, loss: Any, stop: bool) -> None:
-        head = self._store.flat_grad
+        head = self._store.head_values
         head[LOSS], head[STOP] = loss, stop
 
     def ready(self, p: Parameter) -> None:
@@ -71,6 +74,6 @@ class BucketedSync:
         store, b = self._store, self._next
         fill_unused(self._members[b])
         if b == len(self._buckets) - 1:
-            store.flat_grad[USED : store.head] = used(store.parameters, store.flat_grad)
+            store.head_values[USED:] = used(store.parameters, store.head_values)
         self._works.append(store.start(self._buckets[b]))
         self._next += 1

@@ -96,6 +96,8 @@ class Entries:
     def _gather(self, i: int, place: Place, tensor: Any) -> np.ndarray | None:
         """The whole tensor on the writer, from one owner of each part."""
         comm, owners, me = self._comm, self._owners[i], self._comm.rank
+        if self.parts.held[i] and isinstance(tensor, Parameter):
+            tensor = Tensor(tensor.data)  # on all ranks that have it: to read it may be collective
         if owners == [Owner(me, whole(place.shape))] and me == self._writer:
             return _host(tensor)
         if me != self._writer:

@@ -63,6 +63,15 @@ class PartTable:
         _check_parts(place, [*found])
         return list(found.values())
 
+    def copies(self, p: Parameter) -> dict[Part, set[int]]:
+        """The ranks that have each part of p; parts are those of `owners`."""
+        i = self._index[id(p)]
+        ranks = range(self._comm.size)
+        return {
+            owner.part: {rank for rank in ranks if self._part(rank, i) == owner.part}
+            for owner in self.owners(i)
+        }
+
     def is_whole(self, i: int) -> bool:
         """Whether every rank has the whole tensor i."""
         shape = self.places[i].shape

@@ -50,6 +50,9 @@ class LocalGradient:
     def begin(self, step: int) -> None:
         self._store.begin()
 
+    def backward(self, stage: int) -> bool:
+        return False
+
     def reduce(self, loss: Any, stop: bool) -> None:
         self._loss, self._stop = loss, stop
 

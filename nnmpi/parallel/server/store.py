@@ -6,7 +6,7 @@ from nnmpi.backend import CPU, Array
 from nnmpi.collectives.step import cut
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore, length
-from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.stores.local import LocalStore, Stretch
 
 
 def server_slices(parameters: Sequence[Parameter], servers: int) -> list[slice]:
@@ -28,9 +28,13 @@ class ServedStore(LocalStore):
 
     def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array]]:
         first = self.own.start
-        lo, hi = max(start, first), min(end, self.own.stop)
-        if lo < hi:
+        for lo, hi in self.own_stretches(start, end):
             yield self.flat[lo:hi], self.gradient[lo - first : hi - first]
+
+    def own_stretches(self, start: int, end: int) -> Iterator[Stretch]:
+        lo, hi = max(start, self.own.start), min(end, self.own.stop)
+        if lo < hi:
+            yield lo, hi
 
     def gradient_bytes(self) -> int:
         """The whole gradient of a worker, or the gradient of a server's slice."""

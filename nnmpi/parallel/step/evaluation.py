@@ -1,8 +1,7 @@
 """Evaluation: a forward-only program over the stages of a rank, whose last sink sums metrics."""
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import closing
-from typing import Any
 
 import numpy as np
 
@@ -14,14 +13,22 @@ from nnmpi.kernels.progress_hook import set_progress_hook
 from nnmpi.metrics import Sums
 from nnmpi.nn.passes import Pass
 from nnmpi.parallel.step.executor import Program
-from nnmpi.parallel.step.ports import NO_MESSAGES, Loss, Messages, Output, Stage, forward
+from nnmpi.parallel.step.ports import (
+    NO_MESSAGES,
+    Criterion,
+    Loss,
+    Messages,
+    Output,
+    Stage,
+    forward,
+)
 from nnmpi.schedules import Kind, forward_only
 
 
 class Metrics:
     """The Output of the last stage: loss, correct predictions and samples, as sums."""
 
-    def __init__(self, loss: Callable[[Tensor, Any], Tensor]) -> None:
+    def __init__(self, loss: Criterion) -> None:
         self._of, self.sums = loss, np.zeros(len(Sums._fields))
 
     def begin(self, load: Load) -> None:
@@ -32,8 +39,7 @@ class Metrics:
 
     def put(self, micro: int, root: Tensor) -> None:
         labels = self._load.micro[micro].y
-        correct = int((root.numpy().argmax(1) == labels).sum())
-        self.sums += Sums(self._of(root, labels).item(), correct, len(labels))
+        self.sums += Sums(*self._of.evaluate(root, labels), len(labels))
 
 
 @no_grad()

@@ -30,9 +30,9 @@ from nnmpi.data import Load
 from nnmpi.kernels.progress_hook import set_progress_hook
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats, Pass
+from nnmpi.parallel.recorder import NO_RECORDER, Recorder, set_recorder
 from nnmpi.parallel.step.ports import NO_MESSAGES, Messages, Stage, forward
 from nnmpi.parallel.step.recompute import Kept
-from nnmpi.parallel.step.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.state import StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.schedules import MESSAGES, Kind, Op, one_stage
@@ -44,6 +44,13 @@ class GradientSync(Protocol):
     def begin(self, step: int) -> None:
         """Starts a step: no parameter has a gradient."""
 
+    def backward(self, stage: int) -> bool:
+        """A backward pass over the parameters of a stage begins; whether its gradients leave.
+
+        Then `ready` is called for each parameter in each pass. Else only in the last pass that
+        uses it, after `reduce`.
+        """
+
     def reduce(self, loss: Any, stop: bool) -> None:
         """All losses are known, and gradients become final from here on.
 
@@ -54,7 +61,7 @@ class GradientSync(Protocol):
         """The gradient of p is final."""
 
     def poll(self) -> None:
-        """Called often during a backward pass: messages progress."""
+        """Called often during a step: messages progress."""
 
     def finish(self) -> None:
         """Waits until all sums are complete."""
@@ -164,7 +171,7 @@ class Executor:
             stage.begin(load)
         self._sync.begin(state.step)
         quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")
-        with quiet, set_progress_hook(self._progress):
+        with quiet, set_progress_hook(self._progress), set_recorder(self._recorder):
             for op in self._plan.ops:
                 began = self._recorder.now()
                 self._do[op.kind](op)
@@ -173,8 +180,7 @@ class Executor:
 
     def _progress(self) -> None:
         self._messages.poll()
-        if self._reducing:
-            self._sync.poll()
+        self._sync.poll()
 
     def _forward(self, op: Op) -> None:
         stage, stats = self._stages[op.stage], self._batch_stats
@@ -221,8 +227,11 @@ class Executor:
     def _parameter_gradients(self, op: Op, live: Live, compute: Callable[..., object]) -> None:
         self._input = live.input
         is_last = self._reducing and self._plan.last_backward[op.stage] == op.micro
+        on_leaf = self._final if is_last else None
+        if self._sync.backward(op.stage):
+            on_leaf = self._ready
         if live.root.requires_grad:  # else the first stage has used none of its parameters
-            compute(on_leaf=self._final if is_last else None)
+            compute(on_leaf=on_leaf)
 
     def _end(self, op: Op) -> None:
         """The micro-batch is not needed any more."""
@@ -240,6 +249,13 @@ class Executor:
             left = self._uses_left[leaf] = self._uses_left.get(leaf, 1) - 1
             if not left:
                 self._sync.ready(leaf)
+        elif leaf is not self._input:
+            refuse(leaf)
+
+    def _ready(self, leaf: Tensor) -> None:
+        """A backward pass is done with this leaf."""
+        if isinstance(leaf, Parameter) and leaf in self._parameters:
+            self._sync.ready(leaf)
         elif leaf is not self._input:
             refuse(leaf)
 

@@ -5,7 +5,6 @@ Samples ──► stage ──► Metrics     the same in evaluation (evaluation
 Inlet   ──► stage ──► Outlet      a stage of a pipeline (pipeline/channels.py)
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -20,11 +19,21 @@ from nnmpi.nn.passes import Pass, current_pass
 from nnmpi.schedules import Op
 
 
+class Criterion(Protocol):
+    """A loss that sums over samples, and knows which predictions are correct."""
+
+    def __call__(self, scores: Tensor, labels: Any, /) -> Tensor:
+        """The loss."""
+
+    def evaluate(self, scores: Tensor, labels: Any, /) -> tuple[float, int]:
+        """The loss, and the number of correct predictions."""
+
+
 class Task(NamedTuple):
-    """What is trained: `loss` sums over samples."""
+    """What is trained."""
 
     model: Module
-    loss: Callable[[Tensor, Any], Tensor]
+    loss: Criterion
     on: Backend
 
     def forward(self, x: np.ndarray, now: Pass) -> Tensor:
@@ -106,7 +115,7 @@ class Samples:
 class Loss:
     """The sink of the last stage: the loss beside the labels, as a mean over the whole batch."""
 
-    def __init__(self, loss: Callable[[Tensor, Any], Tensor]) -> None:
+    def __init__(self, loss: Criterion) -> None:
         self.loss_of = loss
 
     def begin(self, load: Load) -> None:

@@ -4,8 +4,8 @@
     clip    by the norm over all parameters, each number counted once
     apply   the optimizer's step, or none if a number was not finite
 
-The loss and the stop flag arrive in the head of the gradient buffer, summed over dp. Where a model
-is spread over ranks of other axes, one more all-reduce sums what these have.
+The store brings the sums over dp: loss and stop flag have come with the gradients, or come now.
+Where a model is spread over ranks of other axes, one more all-reduce sums what these have.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.optim import Optimizer
 from nnmpi.optim.clip import clip_factor
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.step.recorder import NO_RECORDER, Recorder
+from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.stores.head import LOSS, STOP, USED
 from nnmpi.parallel.stores.local import LocalStore, Stretch
 
@@ -111,10 +111,7 @@ class Update:
     def _sums(self) -> StepSums:
         """The sums over dp; also marks the parameters that got a gradient on any rank."""
         store = self._store
-        xp = backend.xp_of(store.flat_grad)
-        squares = xp.asarray(store.squares(self._counted)).reshape(1)
-        known = xp.concatenate((store.flat_grad[: store.head], squares))
-        *head, squares = backend.to_host(known).tolist()
+        *head, squares = backend.to_host(store.sums(self._counted)).tolist()
         for p, times in zip(store.parameters, head[USED:], strict=True):
             p.has_grad = times > 0
         finite = np.isfinite(head[LOSS]) and np.isfinite(squares)
@@ -128,7 +125,7 @@ class Update:
             return
         factor = clip_factor(squares**0.5, self._clip_norm)
         store = self._store
-        for _, gradient in store.owned(store.spans[0][0], len(store.flat)):
+        for _, gradient in store.owned(store.spans[0][0], store.spans[-1][1]):
             gradient *= factor
 
 

@@ -22,10 +22,10 @@ def head_length(parameters: Sequence[Parameter]) -> int:
     return USED + len(parameters)
 
 
-def used(parameters: Iterable[Parameter], flat_grad: Array) -> Any:
-    """For each parameter 1 if it has a gradient, else 0; of the type and backend of `flat_grad`."""
-    flags = np.array([p.has_grad for p in parameters], flat_grad.dtype)
-    return backend.of(flat_grad).asarray(flags)
+def used(parameters: Iterable[Parameter], head: Array) -> Any:
+    """For each parameter 1 if it has a gradient, else 0; of the type and backend of `head`."""
+    flags = np.array([p.has_grad for p in parameters], head.dtype)
+    return backend.of(head).asarray(flags)
 
 
 def fill_unused(parameters: Iterable[Parameter]) -> None:

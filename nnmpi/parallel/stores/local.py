@@ -1,11 +1,13 @@
 """LocalStore: parameters and gradients of one rank, and what the stores of several have in common.
 
-              flat                          flat_grad
-LocalStore    this rank's                   this rank's: there is nothing to sum
-ReplicaStore  a copy on each rank           this rank's; the sums over dp replace it
-NodeStore     one memory for a node         this rank's segment; the sums are in one memory for a
-                                            node, and each rank updates the part that it summed
-SliceStore    a copy on each rank           a stack of buffers, one for each partial sum of slices
+                     flat                    flat_grad
+LocalStore           this rank's             this rank's: there is nothing to sum
+ReplicaStore         a copy on each rank     this rank's; the sums over dp replace it
+NodeStore            one memory for a node   this rank's segment; the sums are in one memory for a
+                                             node, and each rank updates the part that it summed
+SliceStore           a copy on each rank     a stack of buffers, one for each partial sum of slices
+stores of zero/      a copy on each rank,    this rank's, or the part that it updates
+                     or its part
 """
 
 from collections.abc import Sequence
@@ -55,12 +57,27 @@ class LocalStore(FlatStore):
         for p in self.parameters:
             p.grad = None
 
+    @property
+    def head_values(self) -> Array:
+        """Loss, stop flag and uses of this rank, to be summed over dp."""
+        return self.flat_grad[: self.head]
+
     def start(self, bucket: Bucket) -> Sum:
         """Starts the sum of a bucket over its ranks."""
         return Complete()
 
     def summed(self) -> None:
         """All sums are complete: from here on `flat_grad` holds them."""
+
+    def sums(self, stretches: Sequence[Stretch]) -> Array:
+        """The sums over dp: those of the head, and of the squares of the gradients there."""
+        xp = backend.xp_of(self.flat_grad)
+        squares = xp.asarray(self.squares(stretches)).reshape(1)
+        return xp.concatenate((self.head_values, squares))
+
+    def whole_gradient(self, i: int) -> Array:
+        """The summed gradient of parameter i after a step; every rank of dp calls it."""
+        return self.slots[i]
 
     def squares(self, stretches: Sequence[Stretch]) -> Array:
         """The sum of the squares of the summed gradients there; the same bits on every rank."""

@@ -36,6 +36,7 @@ class NodeStore(LocalStore):
         own = sorted((self._window.own(b.start, b.stop) for b in buckets), key=lambda s: s.start)
         self._own = [(s.start, s.stop) for s in own]
         self._comm, self._first_node = comm, 0 in comm.node()
+        self._is_first_of_node = comm.node()[0] == comm.rank
         memory = self._parameters.array, self._window.mine
         super().__init__(parameters, dtype, CPU, head, memory)
         self._mine = self.flat_grad, self.slots
@@ -43,15 +44,21 @@ class NodeStore(LocalStore):
         self._parameters.barrier()
 
     def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array]]:
+        for lo, hi in self.own_stretches(start, end):
+            yield self.flat[lo:hi], self.flat_grad[lo:hi]
+
+    def own_stretches(self, start: int, end: int) -> Iterator[Stretch]:
         for a, b in self._own:
             lo, hi = max(a, start), min(b, end)
             if lo < hi:
-                yield self.flat[lo:hi], self.flat_grad[lo:hi]
+                yield lo, hi
+
+    def parameter_bytes(self) -> int:
+        return super().parameter_bytes() * self._is_first_of_node
 
     def gradient_bytes(self) -> int:
         """Its own gradients, and the sums of the node."""
-        first = self._comm.node()[0] == self._comm.rank
-        return super().gradient_bytes() * (2 if first else 1)
+        return super().gradient_bytes() * (1 + self._is_first_of_node)
 
     def begin(self) -> None:
         self.flat_grad, self.slots = self._mine

@@ -19,12 +19,18 @@ class ReplicaStore(LocalStore):
         buckets: Sequence[Bucket],
         algorithm: str,
     ) -> None:
-        for b in sorted(buckets, key=lambda b: (b.start - b.stop, b.comm.name)):
-            # the longest first: Comm chooses its ways and takes its memory now, or finds no room;
-            # in an order that all ranks of all comms share
-            b.comm.all_reduce(CPU.xp.zeros(b.stop - b.start, dtype), algorithm)
+        set_up(buckets, dtype, algorithm)
         super().__init__(parameters, dtype, CPU, head)
         self._algorithm = algorithm
 
     def start(self, bucket: Bucket) -> Sum:
         return bucket.comm.start(self.flat_grad[bucket.start : bucket.stop], self._algorithm)
+
+
+def set_up(buckets: Sequence[Bucket], dtype: Any, algorithm: str) -> None:
+    """Comm chooses its ways and takes its memory now, or finds no room.
+
+    The longest first, in an order that all ranks of all comms share.
+    """
+    for b in sorted(buckets, key=lambda b: (b.start - b.stop, b.comm.name)):
+        b.comm.all_reduce(CPU.xp.zeros(b.stop - b.start, dtype), algorithm)

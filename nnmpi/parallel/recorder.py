@@ -1,6 +1,9 @@
 """Recorder: what a rank does when, for `--trace`; by default nothing is kept."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Protocol
 
 
@@ -33,3 +36,17 @@ class NoRecorder:
 
 
 NO_RECORDER: Recorder = NoRecorder()
+
+current_recorder: ContextVar[Recorder] = ContextVar("nnmpi_recorder", default=NO_RECORDER)
+"""That of the step under way, for what waits inside a layer or a store. A context variable, since
+ranks may be threads."""
+
+
+@contextmanager
+def set_recorder(recorder: Recorder) -> Iterator[None]:
+    """Within it, layers and stores record their waits there."""
+    token = current_recorder.set(recorder)
+    try:
+        yield
+    finally:
+        current_recorder.reset(token)

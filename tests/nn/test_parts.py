@@ -1,0 +1,63 @@
+"""Layers of which some channels are here: values, masks and memory are those of the whole layer."""
+
+import numpy as np
+import pytest
+
+from nnmpi import nn
+from nnmpi.autograd import Tensor
+from nnmpi.backend import CPU
+from nnmpi.nn import init
+from nnmpi.nn.layers import Channels
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.passes import Pass, current_pass
+from nnmpi.nn.place import Place
+from nnmpi.nn.store import FlatStore, spans
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "repeat"),
+    [((6,), 0, 1), ((12,), -1, 2), ((6, 2, 3), 0, 1), ((4, 6), -1, 1), ((4, 12), -1, 2)],
+    ids=str,
+)
+def test_dropout_of_some_channels_has_the_mask_of_all(
+    shape: tuple[int, ...], axis: int, repeat: int
+) -> None:
+    x = np.ones((5, *shape), np.float32)
+    token = current_pass.set(Pass(3, np.array([4, 9, 1, 0, 7])))
+    whole = nn.Dropout(0.5)(Tensor(x)).data
+    for start, stop in ((0, 1), (1, 4), (4, 6)):
+        own = [slice(None)] * x.ndim
+        own[axis + 1 if axis >= 0 else axis] = slice(start * repeat, stop * repeat)
+        layer = nn.Dropout(0.5, part=Channels(start, stop, 6), axis=axis)
+        part = layer(Tensor(x[tuple(own)])).data
+        np.testing.assert_array_equal(part, whole[tuple(own)])
+    current_pass.reset(token)
+    assert 0 < (whole == 0).mean() < 1
+
+
+def test_batch_norm_of_some_channels() -> None:
+    x = np.random.default_rng(0).standard_normal((8, 5, 3, 3)).astype(np.float32)
+    whole, part = nn.BatchNorm2d(5), nn.BatchNorm2d(5, part=(1, 4))
+    found, wanted = part(Tensor(x[:, 1:4])).data, whole(Tensor(x)).data[:, 1:4]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(part.running_var, whole.running_var[1:4], rtol=1e-6)
+    places = {place.path: (place.shape, place.part) for place, _ in part.tensors()}
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        assert places[name] == ((5,), ((1, 4),))
+    with pytest.raises(ValueError, match=r"it must be \(N, C, H, W\) with C = 3"):
+        part(Tensor(x))
+
+
+def test_flat_buffers_of_unequal_parts_are_equal() -> None:
+    """So sums over other ranks add up copies alike, wherever they are in the buffer."""
+
+    def parameters(start: int, stop: int) -> list[Parameter]:
+        part = Parameter.drawn(Place("", (41, 3), ((start, stop), (0, 3))), init.constant(3.0))
+        part.room = 21 * 3
+        return [part, Parameter(np.ones(5, np.float32))]
+
+    few, many = parameters(0, 20), parameters(20, 41)
+    assert spans(few) == spans(many) == [(0, 64), (64, 80)]
+    store = FlatStore(few, np.float32, CPU)
+    assert store.values[0].shape == (20, 3)
+    assert (store.flat[60:64] == 0).all()

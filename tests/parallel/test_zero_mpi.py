@@ -1,0 +1,14 @@
+"""The laws of ZeRO over MPI; test_mpi_jobs.py starts the ranks."""
+
+from collections.abc import Callable
+
+import laws_zero
+import pytest
+
+from nnmpi.comm import Comm, world
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("law", laws_zero.LAWS, ids=lambda law: law.__name__)
+def test_law(law: Callable[[Comm], None]) -> None:
+    law(world())
