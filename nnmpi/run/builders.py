@@ -7,14 +7,19 @@ from typing import Any
 
 from nnmpi import data
 from nnmpi.backend import Backend
+from nnmpi.comm import Comm
 from nnmpi.config import Config
 from nnmpi.data import Dataset
-from nnmpi.nn import Conv2d, Module
+from nnmpi.nn import Conv2d, CrossEntropyLoss, Module
 from nnmpi.nn.models import MODELS, mlp
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.seeding import seeded
 from nnmpi.optim import OPTIMIZERS, SGD, Optimizer
 from nnmpi.parallel.model.model_part import ModelPart
+from nnmpi.parallel.step.ports import Criterion
+from nnmpi.parallel.tensor.loss import ShardedCrossEntropyLoss
+from nnmpi.parallel.tensor.parallelize import parallelize
+from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 from nnmpi.run import saving
 
 
@@ -51,6 +56,23 @@ def model(config: Config, build: Callable[[], Module] | None) -> Module:
         if isinstance(m, Conv2d) and config.convolution != "auto":
             m.algorithm = config.convolution
     return made
+
+
+def sharded(config: Config, model: Module, tp: Comm) -> Sharding:
+    """Divides the layers of the model among the ranks along tp, if the config asks for it."""
+    if config.tp == 1:
+        return UNSHARDED
+    try:
+        return parallelize(model, tp)
+    except ValueError as error:
+        raise ValueError(f"model {config.model} with tp {config.tp}: {error}") from None
+
+
+def criterion(sharding: Sharding, tp: Comm) -> Criterion:
+    """The loss of a model's scores, as a sum over samples."""
+    if sharding.output is None:
+        return CrossEntropyLoss(reduction="sum")
+    return ShardedCrossEntropyLoss(tp, sharding.output, reduction="sum")
 
 
 def initialise(config: Config, part: ModelPart, on: Backend) -> None:

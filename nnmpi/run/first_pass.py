@@ -4,6 +4,7 @@ It shows whether model and data fit, in which order parameters are used, and wha
 stages. Each rank runs its own stages; the others wait, and learn what crosses to the next one.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -33,9 +34,18 @@ class FirstPass(NamedTuple):
 
 
 def first_pass(
-    config: Config, part: ModelPart, dataset: Dataset, on: Backend, pp: Comm, everyone: Comm
+    config: Config,
+    part: ModelPart,
+    dataset: Dataset,
+    on: Backend,
+    pp: Comm,
+    everyone: Comm,
+    columns: Callable[[int], int],
 ) -> FirstPass:
-    """Every rank calls it; raises ValueError on all ranks if model and data do not fit."""
+    """Every rank calls it; raises ValueError on all ranks if model and data do not fit.
+
+    `columns` tells how many scores a sample has, from how many this rank has.
+    """
     x = np.zeros((2, *dataset.train.x.shape[1:]), config.dtype)
     what = f"model {config.model} and data {dataset.name} do not fit"
     boundaries, used = list[Boundary](), list[Parameter]()
@@ -47,7 +57,7 @@ def first_pass(
                 return None
             y = _run(part.stages[s], tensor(x, on=on), what, s if part.stage_count > 1 else None)
             if is_last:
-                _check_scores(y, dataset.classes, what)
+                _check_scores(y, dataset.classes, what, columns)
             if not any(p.requires_grad for p in part.stages[s].parameters()):
                 raise ValueError(f"model {config.model} has no parameter with requires_grad")
             order = _order_of_use(part.stages[s], y)
@@ -83,11 +93,12 @@ def _run(stage: Module, x: Tensor, what: str, number: int | None) -> Tensor:
     return y
 
 
-def _check_scores(scores: Tensor, classes: int, what: str) -> None:
+def _check_scores(scores: Tensor, classes: int, what: str, columns: Callable[[int], int]) -> None:
     """Raises ValueError unless there is a score for each class."""
-    if scores.ndim != 2 or scores.shape[1] < classes:
+    shape = (columns(scores.shape[1]),) if scores.ndim == 2 else scores.shape[1:]
+    if len(shape) != 1 or shape[0] < classes:
         raise ValueError(
-            f"{what}: the model returns scores of shape {scores.shape[1:]} for a sample, "
+            f"{what}: the model returns scores of shape {shape} for a sample, "
             f"and there are {classes} classes"
         )
 

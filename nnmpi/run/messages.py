@@ -1,6 +1,6 @@
 """Events as text, for a terminal."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 Event = dict[str, Any]
@@ -27,8 +27,12 @@ def _layout(e: Event) -> Iterator[str]:
         yield _counted(e["micro_batches"], "micro-batch", "es")
         if "cut" in e:
             yield f"cut at {e['cut']}"
+    if "tp" in e:
+        yield f"layers cut over {_counted(e['tp'], 'rank')}"
     if "allreduce" in e:
         yield f"all-reduce {e['allreduce']}"
+    if "zero" in e:
+        yield f"ZeRO {e['zero']}"
     if e.get("reproducible"):
         yield f"reproducible with {_counted(e['slices'], 'slice')}"
     for name in ("slow_rank", "jitter"):
@@ -57,7 +61,7 @@ def _dry_run(e: Event) -> str:
     epochs, steps = _counted(e["epochs"], "epoch"), _counted(e["steps_per_epoch"], "step")
     return (
         f"{e['layers']}\n{_start(e)}\n{epochs} of {steps} of {e['batch_size']}\n{memory}"
-        f"{'; ' + e['counted'] if 'counted' in e else ''}{_stages(e)}"
+        f"{'; ' + e['counted'] if 'counted' in e else ''}{_sharding(e)}{_stages(e)}"
     )
 
 
@@ -77,13 +81,33 @@ def _stages(e: Event) -> str:
         )
         for s, stage in enumerate(e["stages"])
     ]
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    table = "\n".join("  ".join(map(str.rjust, row, widths)) for row in (head, *rows))
+    table = _table([head, *rows])
     peaks = ", ".join(_size(nbytes) for nbytes in e["peak_activation_bytes"])
     return (
         f"\n\n{table}\npredicted bubble {e['predicted_bubble']:.1%} of the time of computation; "
         f"activations at most, by rank: {peaks}"
     )
+
+
+def _sharding(e: Event) -> str:
+    """A table of sharded layers, and what they send."""
+    if "sharded_layers" not in e:
+        return ""
+    rows = [("layer", "kind", "sharded by", "weight", "channels of each rank", "messages")]
+    for layer in e["sharded_layers"]:
+        sizes, channels = (" ".join(map(str, layer[name])) for name in ("weight", "channels"))
+        names = layer["layer"], layer["kind"], layer["how"]
+        rows.append((*names, sizes or "none", channels or "all", layer["messages"] or "none"))
+    measured = e["tensor_bytes_in_messages"]
+    found = "" if measured is None else f", {_size(measured)} measured in messages"
+    node = "; long sums go through memory that the ranks share" * e["through_memory"]
+    sent = f"each rank sends {_size(e['tensor_bytes'])} in a step by formula{found}{node}"
+    return f"\n\n{_table(rows, str.ljust)}\n{sent}"
+
+
+def _table(rows: Sequence[Sequence[str]], align: Callable[[str, int], str] = str.rjust) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(align, row, widths)).rstrip() for row in rows)
 
 
 def _size(nbytes: int) -> str:

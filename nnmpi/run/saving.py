@@ -17,6 +17,7 @@ from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place, whole
 from nnmpi.nn.state import assign, check_state
+from nnmpi.parallel.model.entries import Entries
 from nnmpi.parallel.model.parts import everything, which_held
 
 TYPES = {
@@ -53,6 +54,17 @@ def save(state: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Write a state dictionary to a file, whole or not at all: a failure leaves an old file."""
     arrays = {name: np.asarray(a) for name, a in state.items()}
     write(path, [Info(name, a.dtype, a.shape) for name, a in arrays.items()], arrays.values())
+
+
+def write_entries(path: str | None, entries: Entries) -> None:
+    """Writes a model where there is a path; other ranks send their parts, even if that fails."""
+    arrays = (entry.value for entry in entries)
+    try:
+        if path:
+            write(path, [Info(*info) for info in entries.index()], arrays)
+    finally:
+        for _ in arrays:
+            pass
 
 
 def write(

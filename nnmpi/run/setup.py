@@ -11,7 +11,7 @@ from nnmpi.backend import Backend
 from nnmpi.comm import Comm, comm_self
 from nnmpi.config import Config
 from nnmpi.data import Dataset, Loader, Standardiser
-from nnmpi.nn import CrossEntropyLoss, Module
+from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.optim import schedule
 from nnmpi.parallel import plan
@@ -21,6 +21,7 @@ from nnmpi.parallel.model.boundary import Boundary
 from nnmpi.parallel.model.model_part import ModelPart
 from nnmpi.parallel.pipeline.stages import split
 from nnmpi.parallel.step.ports import Task
+from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 from nnmpi.run import builders, consistency
 from nnmpi.run.files import check_outputs
 from nnmpi.run.first_pass import first_pass
@@ -55,6 +56,7 @@ class Setup(NamedTuple):
     trained: Trained
     twin: Trained | None  # the model that --verify trains on one rank
     batches: Batches
+    sharding: Sharding
 
 
 def set_up(
@@ -67,9 +69,11 @@ def set_up(
     model = all_or_none(comm, lambda: builders.model(config, build))
     consistency.check_inputs(comm, config, dataset, model)
     layout = Layout.of(config, comm)
-    trained, twin = _models(config, build, model, dataset, batches, on, layout)
+    tp = layout.axis["tp"]
+    sharding = all_or_none(comm, lambda: builders.sharded(config, model, tp))
+    trained, twin = _models(config, build, model, dataset, batches, on, layout, sharding)
     consistency.check_values(comm, model, trained.part.held)
-    return Setup(layout, dataset, trained, twin, batches)
+    return Setup(layout, dataset, trained, twin, batches, sharding)
 
 
 def _checked_device(config: Config, comm: Comm) -> Backend:
@@ -110,23 +114,25 @@ def _models(
     batches: Batches,
     on: Backend,
     layout: Layout,
+    sharding: Sharding,
 ) -> tuple[Trained, Trained | None]:
     """What this rank has of the model, and the model that --verify trains beside it."""
 
     def gather(n: int) -> np.ndarray:
         return batches.train.gather(np.arange(min(n, len(dataset.train.y)))).x
 
-    def trained(model: Module, part: ModelPart, pp: Comm) -> Trained:
+    def trained(model: Module, part: ModelPart, pp: Comm, tp: Comm, how: Sharding) -> Trained:
         all_or_none(layout.all, lambda: builders.initialise(config, part, on))
-        found = first_pass(config, part, dataset, on, pp, layout.all)
-        return Trained(Task(model, CrossEntropyLoss(reduction="sum"), on), part, *found)
+        found = first_pass(config, part, dataset, on, pp, layout.all, partial(how.columns, tp.rank))
+        return Trained(Task(model, builders.criterion(how, tp), on), part, *found)
 
     part = split(config, layout, model, gather, on, len(batches.train))
-    first = trained(model, part, layout.axis["pp"])
+    first = trained(model, part, layout.axis["pp"], layout.axis["tp"], sharding)
     if not config.verify:
         return first, None
     other = all_or_none(layout.all, lambda: _another(config, build, model))
-    return first, trained(other, ModelPart.whole(other), comm_self())
+    alone = comm_self()
+    return first, trained(other, ModelPart.whole(other), alone, alone, UNSHARDED)
 
 
 def _another(config: Config, build: Build | None, model: Module) -> Module:

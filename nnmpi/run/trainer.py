@@ -3,7 +3,7 @@
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 from enum import Enum, auto
@@ -19,6 +19,7 @@ from nnmpi.metrics import Stopwatch, Sums
 from nnmpi.nn import Module
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none
+from nnmpi.parallel.model.optimizer_entries import OptimizerEntries, load
 from nnmpi.parallel.step.executor import StepControl
 from nnmpi.parallel.step.state import StepResult, StepState
 from nnmpi.parallel.strategy import AgreedError, Strategy, TrainSpec
@@ -64,6 +65,7 @@ class Trainer:
         setup = set_up(config, build, data, self.comm)
         self.dataset, self.task, self.part = setup.dataset, setup.trained.task, setup.trained.part
         self.standardiser, self.train, self.test, self.total_steps, self.lr_factor = setup.batches
+        self.sharding, self.boundaries = setup.sharding, setup.trained.boundaries
         self.model, self.loss, self.on = self.task.model, self.task.loss, self.task.on
         self.state, self.skipped = StepState(), 0
         self.stopping = False  # all ranks have agreed to stop
@@ -254,16 +256,8 @@ class Trainer:
             raise ModelNotSavedError(str(error)) from None
 
     def _save(self) -> None:
-        """Writes the model on the first rank; the others send their parts, even if that fails."""
-        entries = self.strategy.entries
-        arrays = (entry.value for entry in entries)
-        try:
-            if self.is_first and self.config.save:
-                index = [saving.Info(*info) for info in entries.index()]
-                saving.write(self.config.save, index, arrays)
-        finally:
-            for _ in arrays:
-                pass
+        path = self.config.save if self.is_first else None
+        saving.write_entries(path, self.strategy.entries)
 
     def _rescue(self, error: Exception) -> None:
         """Saves the model after an error on this rank, if it is whole and no other rank changes it.
@@ -273,13 +267,23 @@ class Trainer:
         if self.comm.size == 1:
             whole = self._phase is not Phase.UPDATING
         else:
-            between = self._phase is Phase.BETWEEN_STEPS and plan.in_step(self.config)
-            whole = between and self.strategy.entries.writer_has_all
+            between = self._phase is Phase.BETWEEN_STEPS
+            readable = between and plan.is_whole_between_steps(self.config)
+            whole = readable and self.strategy.entries.writer_has_all
         if self.step and self.is_first and whole:
             try:
                 self._save()
             except Exception as other:
                 error.add_note(f"and the trained model was not saved: {other}")
+
+    def optimizer_state_dict(self) -> dict[str, np.ndarray]:
+        """`Optimizer.state_dict` of all ranks, whole, on the first rank; every rank calls it."""
+        parts = self.strategy.entries.parts
+        return dict(OptimizerEntries(self.optimizer, self.model, parts, self.comm))
+
+    def load_optimizer_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Copies what this rank has from a whole state; every rank calls it, with all of it."""
+        load(self.optimizer, self.model, state, self.comm)
 
     def close(self) -> None:
         """Free what ranks share; every rank calls it. `fit` does so unless it fails on one rank."""
@@ -308,6 +312,7 @@ class Trainer:
             "seed": c.seed,
             "ranks": self.comm.size,
             "sync": c.sync,
+            **({"tp": c.tp} if c.tp > 1 else {}),
             **{name: value for name, value in slowed.items() if value},
             **self.strategy.describe(),
         }

@@ -103,14 +103,14 @@ def test_operations_are_in_the_order_of_the_program(tmp_path: Path) -> None:
 def test_processes_have_names_and_each_message_an_arrow(tmp_path: Path) -> None:
     _, events = trace(4, tmp_path / "t.json", dp=2, pp=2, micro_batches=2)
     names = [e["args"]["name"] for e in events if e["name"] == "process_name"]
-    assert names[2] == "rank 2 (dp 1, pp 0)"
+    assert names[2] == "rank 2 (pp 1, dp 0)"
     starts = {e["id"]: e for e in events if e["ph"] == "s"}
     ends = {e["id"]: e for e in events if e["ph"] == "f"}
     steps = 2 * 4
     assert len(starts) == len(ends) == 2 * 2 * 2 * steps  # pipelines, directions, micro-batches
     for i, end in ends.items():
         assert starts[i]["ts"] <= end["ts"]
-        assert {starts[i]["pid"], end["pid"]} in ({0, 1}, {2, 3})
+        assert {starts[i]["pid"], end["pid"]} in ({0, 2}, {1, 3})
 
 
 def test_a_run_without_trace_says_nothing_of_it() -> None:

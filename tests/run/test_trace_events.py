@@ -100,6 +100,15 @@ def test_a_sum_waits_for_the_last_rank_of_its_group() -> None:
     assert [f.computing for f in found] == [2, 4, 5, 3]
 
 
+def test_a_sum_of_channels_waits_along_tp_and_a_gather_for_messages_alone() -> None:
+    mesh = Mesh({"dp": 2, "pp": 1, "tp": 2})
+    came = [1, 3, 4, 2]  # ranks 0 and 1 have parts of one model, and so have 2 and 3
+    ranks = [Rank().add("gather", 0, 1).add("tensor", t, 5).add("F", 0, 6).events for t in came]
+    found = [of(t) for t in traced(ranks, mesh)]
+    assert [f.waiting for f in found] == [2, 0, 0, 2]
+    assert [f.communicating for f in found] == [3, 3, 2, 2]
+
+
 def test_evaluation_is_no_part_of_the_steps() -> None:
     rank = Rank().add("F", 0, 1).add("UPDATE", 1, 2)
     with rank.recording.evaluation():

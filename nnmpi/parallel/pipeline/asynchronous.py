@@ -24,9 +24,9 @@ from nnmpi.optim import Optimizer
 from nnmpi.parallel.pipeline.channels import Channels
 from nnmpi.parallel.pipeline.signals import Report, Signals
 from nnmpi.parallel.pipeline.versions import VersionStore
+from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepControl, refuse
 from nnmpi.parallel.step.ports import Stage, forward
-from nnmpi.parallel.step.recorder import Recorder
 from nnmpi.parallel.step.state import StepResult, StepState
 from nnmpi.parallel.stores.head import fill_unused
 from nnmpi.parallel.strategy import NotFiniteError

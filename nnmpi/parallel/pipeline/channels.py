@@ -22,8 +22,8 @@ from nnmpi.data import Load
 from nnmpi.kernels.result import Vjp
 from nnmpi.nn.parameter import inverse
 from nnmpi.parallel.model.boundary import Boundary
+from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.ports import Sink, Source
-from nnmpi.parallel.step.recorder import Recorder
 from nnmpi.schedules import Kind, Op
 
 PAUSE = 5e-4

@@ -16,11 +16,10 @@ import numpy as np
 
 from nnmpi.config import Config
 from nnmpi.data import Loader
-from nnmpi.mesh import Mesh
 from nnmpi.metrics import Sums
 from nnmpi.parallel.data.batch_size_check import check_micro_batches
 from nnmpi.parallel.data.batch_split import BatchSplit
-from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.model.entries import Entries
 from nnmpi.parallel.pipeline.asynchronous import AsynchronousStage
 from nnmpi.parallel.pipeline.channels import Channels
@@ -37,7 +36,7 @@ def is_pipedream(config: Config) -> bool:
 
 def check(config: Config, ranks: int) -> None:
     """Raises ValueError where several ranks would have copies of a stage."""
-    copies = Mesh.filled(ranks, config.dp, config.pp).axes["dp"]
+    copies = mesh_of(config, ranks).axes["dp"]
     if copies > 1:
         raise ValueError(
             f"schedule pipedream with dp {copies}: {ranks} ranks in pipelines of {config.pp} make "

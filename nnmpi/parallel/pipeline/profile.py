@@ -18,6 +18,7 @@ from nnmpi.autograd import Tensor
 from nnmpi.autograd.functional import tensor
 from nnmpi.autograd.ops.norm import Moments
 from nnmpi.backend import Array, Backend
+from nnmpi.comm import Comm, comm_self
 from nnmpi.nn import Module, Sequential
 from nnmpi.nn.passes import Pass
 from nnmpi.nn.seeding import seeded
@@ -68,22 +69,30 @@ def _stage_cost(costs: Sequence[Cost], is_first: bool) -> Cost:
     return Cost(f, i, w, parameters, activations + first, first)
 
 
-def profile(units: Sequence[Unit], x: np.ndarray, on: Backend, repeats: int = 5) -> list[Cost]:
+def profile(
+    units: Sequence[Unit],
+    x: np.ndarray,
+    on: Backend,
+    repeats: int = 5,
+    tp: Comm | None = None,
+) -> list[Cost]:
     """The cost of each unit for a micro-batch x, whose type is that of the run.
+
+    The ranks of `tp`, which divide the channels of the layers, call it together.
 
     Each time is the least of so many repeats, after a warm-up. The sums agree with a pass through
     the whole model if freed memory stays in the process (`blas.tune`), as it does in a run.
     """
-    costs = []
+    costs, tp = list[Cost](), tp or comm_self()
     enters = tensor(x, on=on)
     for unit in units:
         with seeded(0):  # so that this module is not counted among those constructed
             module = Sequential(*unit.modules)
         with _borrowed(module, x.dtype, on), np.errstate(all="ignore"):
             leaves = _output(unit, module, enters)
-            ahead, back, weights = _fastest(module, enters, on, repeats)
+            ahead, back, weights = _fastest(module, enters, on, repeats, tp)
             parameters = sum(p.data.nbytes for p in module.parameters())
-            added = _bytes_added(module, enters)
+            added = _bytes_added(module, enters, tp)
         weights = weights if unit.is_trained else 0.0
         costs.append(Cost(ahead, back, weights, parameters, added, enters.data.nbytes))
         enters = leaves
@@ -150,7 +159,9 @@ def _output(unit: Unit, module: Module, x: Tensor) -> Tensor:
     return Tensor(y.data, y.requires_grad)
 
 
-def _fastest(module: Module, x: Tensor, on: Backend, repeats: int) -> tuple[float, float, float]:
+def _fastest(
+    module: Module, x: Tensor, on: Backend, repeats: int, tp: Comm
+) -> tuple[float, float, float]:
     """The least of each time over the repeats.
 
     Gradients are not cleared between them: in a step, all micro-batches but one add to them.
@@ -158,10 +169,17 @@ def _fastest(module: Module, x: Tensor, on: Backend, repeats: int) -> tuple[floa
     start = perf_counter()
     _passes(module, x, on)
     found = [_passes(module, x, on)]
-    while len(found) < repeats and perf_counter() - start < LIMIT:
+    while len(found) < repeats and not _any(tp, perf_counter() - start > LIMIT):
         found.append(_passes(module, x, on))
     ahead, back, weights = (min(times) for times in zip(*found, strict=True))
     return ahead, back, weights
+
+
+def _any(comm: Comm, late: bool) -> bool:
+    """Whether it is so on any rank: all make the same number of passes."""
+    found = np.array([late], np.int64)
+    comm.all_reduce(found, "doubling")
+    return bool(found[0])
 
 
 def _passes(module: Module, x: Tensor, on: Backend) -> tuple[float, float, float]:
@@ -197,14 +215,19 @@ class _Clock:
         return passed
 
 
-def _bytes_added(module: Module, x: Tensor) -> int:
-    """The host memory that a forward pass adds, as long as its output is there."""
+def _bytes_added(module: Module, x: Tensor, tp: Comm) -> int:
+    """The host memory that a forward pass adds, as long as its output is there.
+
+    Ranks that are threads share one trace, and crash if it ends while one of them computes.
+    """
     was_tracing = tracemalloc.is_tracing()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     y = forward(module, x, _PASS)
     added = tracemalloc.get_traced_memory()[0] - before
+    tp.barrier()
     if not was_tracing:
         tracemalloc.stop()
+    tp.barrier()
     del y
     return max(added, 0)

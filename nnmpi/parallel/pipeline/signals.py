@@ -16,7 +16,7 @@ import numpy as np
 
 from nnmpi.comm import Comm, Work
 from nnmpi.parallel.pipeline.channels import Sends
-from nnmpi.parallel.step.recorder import Recorder
+from nnmpi.parallel.recorder import Recorder
 from nnmpi.schedules import Kind, Op
 
 

@@ -75,13 +75,16 @@ def _measured(
     gather: Callable[[int], np.ndarray],
     on: Backend,
 ) -> list[Cost]:
-    """The costs of the units on a micro-batch, measured on the first rank; the same on all."""
+    """The costs of the units on a micro-batch, the same on all ranks.
+
+    They are measured on the first rank, and on those that it divides channels with.
+    """
     samples = -(-config.batch_size // (config.micro_batches * layout.axis["dp"].size))
     rows = np.zeros((len(layers), len(Cost._fields)))
 
     def measure() -> None:
-        if layout.all.rank == 0:
-            rows[:] = profile(layers, gather(max(samples, 2)), on)
+        if layout.axis["dp"].rank == layout.axis["pp"].rank == 0:
+            rows[:] = profile(layers, gather(max(samples, 2)), on, tp=layout.axis["tp"])
 
     all_or_none(layout.all, measure)
     layout.all.broadcast(rows)
@@ -192,6 +195,20 @@ class OnAnotherRank:
         self._refuse()
 
     def slot(self, i: int) -> Array:
+        self._refuse()
+
+    def refresh(self, i: int, made: int) -> None:
+        self._refuse()
+
+    def written(self, i: int) -> None:
+        self._refuse()
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        self._refuse()
+
+    @property
+    def rotates(self) -> bool:
         self._refuse()
 
     def _refuse(self) -> NoReturn:

@@ -59,4 +59,5 @@ def evaluation(config: Config, layout: Layout, virtual: int) -> Evaluation:
         BatchSplit(config.micro_batches, dp.size, dp.rank),
         layout.all,
         cache(lambda m: forward_program(pp.size, m, virtual, pp.rank)),
+        layout.counts_loss,
     )

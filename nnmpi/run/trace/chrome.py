@@ -25,6 +25,8 @@ LABELS = {
     "agree": "agree",
     "statistics": "sum statistics",
     "settle": "barrier",
+    "tensor": "sum channels",
+    "gather": "gather parameters",
 }
 """Of the second part of a wait."""
 

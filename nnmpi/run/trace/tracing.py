@@ -11,7 +11,7 @@ from nnmpi.comm import Comm
 from nnmpi.config import Config
 from nnmpi.mesh import Mesh
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.step.recorder import NO_RECORDER, Recorder
+from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.trace.bubble import bubble
 from nnmpi.run.trace.chrome import write

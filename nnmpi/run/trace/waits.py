@@ -23,8 +23,12 @@ COLLECTIVES: Mapping[str, tuple[str, ...]] = {
     "statistics": ("dp",),
     "settle": ("dp",),
     "agree": ("pp", "tp"),
+    "tensor": ("tp",),
 }
 """Of a wait for a group of ranks: the axes along which they differ."""
+
+MEET = tuple(wait for wait in WAITS if wait != "gather")
+"""Waits for others to come. A gather began before, on all ranks: what is waited for is messages."""
 
 
 class Traced(NamedTuple):
@@ -43,7 +47,7 @@ def traced(gathered: Sequence[np.ndarray], mesh: Mesh) -> list[Traced]:
         Traced(
             events,
             net(events),
-            np.where(which(events, *WAITS), events["ended"], events["began"]),
+            np.where(which(events, *MEET), events["ended"], events["began"]),
             np.full(len(events), -1),
             np.full(len(events), -1),
         )

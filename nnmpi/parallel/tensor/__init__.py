@@ -1,0 +1,1 @@
+"""Tensor parallelism: layers whose channels are divided among the ranks of a Comm."""

@@ -1,0 +1,268 @@
+"""Laws of sharded layers, on any Comm: each is the ordinary layer of the same path and seed."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from nnmpi import nn
+from nnmpi.autograd import Tensor
+from nnmpi.autograd.check import directional_error
+from nnmpi.comm import Comm
+from nnmpi.nn.models import MODELS, mlp
+from nnmpi.parallel.tensor.layers import (
+    ColumnConv2d,
+    ColumnLinear,
+    RowConv2d,
+    RowLinear,
+    ShardedEmbedding,
+)
+from nnmpi.parallel.tensor.loss import ShardedCrossEntropyLoss
+from nnmpi.parallel.tensor.ops import gather, scatter
+from nnmpi.parallel.tensor.parallelize import Sharding, parallelize
+
+BOUND = 1e-12
+
+
+class Case(NamedTuple):
+    """A model, an input of it, and which layers become what."""
+
+    build: Callable[[], nn.Sequential]
+    shape: tuple[int, ...]
+    how: str
+    integers: int = 0
+
+
+CASES: dict[str, Case] = {
+    "linear relu linear": Case(
+        lambda: nn.Sequential(nn.Linear(6, 11), nn.ReLU(), nn.Linear(11, 5)), (4, 6), "column row"
+    ),
+    "without biases": Case(
+        lambda: nn.Sequential(
+            nn.Linear(6, 11, bias=False), nn.Tanh(), nn.Linear(11, 5, bias=False), nn.ReLU()
+        ),
+        (4, 6),
+        "column row",
+    ),
+    "relu after the row": Case(
+        lambda: nn.Sequential(nn.Linear(6, 9), nn.Linear(9, 7), nn.ReLU(), nn.Linear(7, 5)),
+        (4, 6),
+        "column row column",
+    ),
+    "sequences": Case(
+        lambda: nn.Sequential(nn.Linear(6, 9), nn.Dropout(0.4), nn.Sigmoid(), nn.Linear(9, 5)),
+        (4, 3, 6),
+        "column channels row",
+    ),
+    "layer norm needs whole features": Case(
+        lambda: nn.Sequential(nn.Linear(6, 7), nn.GELU(), nn.LayerNorm(7), nn.Linear(7, 5)),
+        (4, 6),
+        "column,gathers copy column",
+    ),
+    "convolutions": Case(
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 9, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(9, 5, 3),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        ),
+        (3, 2, 8, 8),
+        "column row",
+    ),
+    "strides": Case(
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 5, 5, stride=2, padding=2, bias=False),
+            nn.AvgPool2d(2, stride=1),
+            nn.Conv2d(5, 3, 2, stride=2, bias=False),
+        ),
+        (3, 2, 9, 9),
+        "column row",
+    ),
+    "batch norm and dropout": Case(
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 7, 3, bias=False),
+            nn.BatchNorm2d(7),
+            nn.ReLU(),
+            nn.Dropout(0.3),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Dropout(0.3),
+            nn.BatchNorm1d(63),
+            nn.Linear(63, 5),
+            nn.BatchNorm1d(5),
+        ),
+        (5, 2, 8, 8),
+        "column channels channels channels channels row copy",
+    ),
+    "images of which features are needed": Case(
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 5, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(2), nn.Linear(9, 4)
+        ),
+        (3, 2, 8, 8),
+        "column,gathers column",
+    ),
+    "embedding": Case(
+        lambda: nn.Sequential(
+            nn.Embedding(9, 6), nn.Flatten(), nn.Linear(18, 8), nn.Sequential(nn.ReLU())
+        ),
+        (5, 3),
+        "rows column",
+        integers=9,
+    ),
+    "nested": Case(
+        lambda: nn.Sequential(
+            nn.Sequential(nn.Linear(6, 8), nn.ReLU()),
+            nn.Sequential(nn.Sequential(nn.Linear(8, 8)), nn.Tanh(), nn.Linear(8, 5)),
+        ),
+        (4, 6),
+        "column row column",
+    ),
+    "mlp": Case(lambda: mlp(12, 20, 9, 10), (4, 3, 4), "column row column"),
+    "iris-mlp": Case(MODELS["iris-mlp"], (4, 4), "column row"),
+    "digits-cnn": Case(MODELS["digits-cnn"], (4, 1, 8, 8), "column channels row copy column"),
+    "mnist-cnn": Case(MODELS["mnist-cnn"], (2, 1, 28, 28), "column row column row column"),
+    "cifar-cnn": Case(MODELS["cifar-cnn"], (2, 3, 32, 32), "column row column row column"),
+}
+
+
+def _input(case: Case) -> np.ndarray:
+    rng = np.random.default_rng(1)
+    if case.integers:
+        return rng.integers(0, case.integers, case.shape)
+    return rng.standard_normal(case.shape)
+
+
+def _distance(a: np.ndarray, b: np.ndarray) -> float:
+    assert a.shape == b.shape
+    return float(np.abs(a - b).max(initial=0) / max(np.abs(b).max(initial=0), 1e-3))
+
+
+def _close(a: np.ndarray, b: np.ndarray) -> None:
+    assert _distance(a, b) < BOUND
+
+
+def _own(whole: np.ndarray, sharding: Sharding, comm: Comm) -> np.ndarray:
+    """What this rank has of the output of the model."""
+    bounds = sharding.output
+    return whole if bounds is None else whole[..., bounds[comm.rank] : bounds[comm.rank + 1]]
+
+
+def _twins(comm: Comm, case: Case, drawn_first: bool) -> tuple[nn.Module, nn.Module, Sharding]:
+    """The model on one rank, and the same sharded."""
+    models = [case.build(), case.build()]
+    for model in models:
+        model.seed = 7
+    whole, model = models
+    whole.to("float64")
+    if drawn_first:
+        model.to("float64")
+    sharding = parallelize(model, comm)
+    model.to("float64")
+    return whole, model, sharding
+
+
+def equals_one_rank(comm: Comm, name: str, drawn_first: bool = False) -> None:
+    """Outputs, gradients, drawn values, Dropout masks and running statistics."""
+    case = CASES[name]
+    whole, model, sharding = _twins(comm, case, drawn_first)
+    assert " ".join(x.how + ",gathers" * x.gathers for x in sharding.layers) == case.how
+    x = _input(case)
+    leaves = [Tensor(x.copy(), requires_grad=x.dtype.kind == "f") for _ in range(2)]
+    for _ in range(2):  # the second pass has other Dropout masks
+        wanted, got = whole(leaves[0]), model(leaves[1])
+    g = np.cos(np.arange(wanted.size)).reshape(wanted.shape)
+    _close(got.data, _own(wanted.data, sharding, comm))
+    wanted.backward(g)
+    got.backward(np.ascontiguousarray(_own(g, sharding, comm)))
+    if leaves[0].requires_grad:
+        _close(leaves[1].grad, leaves[0].grad)
+    of_whole = {place.path: tensor for place, tensor in whole.tensors()}
+    largest = max(np.abs(p.grad).max() for p in whole.parameters())
+    for place, tensor in model.tensors():
+        one = of_whole[place.path]
+        if isinstance(tensor, Tensor):
+            assert (tensor.data == one.data[place.slices]).all()
+            error = np.abs(tensor.grad - one.grad[place.slices]).max(initial=0)
+            assert error < BOUND * largest, place.path
+        else:
+            _close(np.asarray(tensor), np.asarray(one[place.slices]))
+    assert [*of_whole] == [place.path for place, _ in model.tensors()]
+
+
+def cut_values_are_those_drawn_by_part(comm: Comm) -> None:
+    for name in CASES:
+        equals_one_rank(comm, name, drawn_first=True)
+
+
+def evaluation_equals_one_rank(comm: Comm) -> None:
+    """With running statistics, and without Dropout."""
+    case = CASES["batch norm and dropout"]
+    whole, model, sharding = _twins(comm, case, False)
+    x = Tensor(_input(case))
+    for m in (whole, model):
+        m(x)
+        m.eval()
+    _close(model(x).data, _own(whole(x).data, sharding, comm))
+
+
+def layers_agree_with_finite_differences(comm: Comm) -> None:
+    """Each layer alone, between ops that make a function of whole arrays of it."""
+    rng = np.random.default_rng(0)
+    x, image = rng.standard_normal((3, 7)), rng.standard_normal((2, 7, 5, 5))
+    columns = (ColumnLinear(7, 6, comm), ColumnConv2d(7, 6, 3, comm, padding=1))
+    rows = (RowLinear(7, 6, comm), RowConv2d(7, 6, 3, comm, stride=2))
+    gathers = ColumnLinear(7, 6, comm, gather_output=True)
+    for layer in (*columns, *rows, gathers):
+        layer.to("float64")
+    for layer, a in zip(columns, (x, image), strict=True):
+        assert directional_error(lambda t: gather(layer(t), comm, layer.bounds), a) < 1e-6  # noqa: B023
+    for layer, a in zip(rows, (x, image), strict=True):
+        assert directional_error(lambda t: layer(scatter(t, comm, layer.bounds)), a) < 1e-6  # noqa: B023
+    assert directional_error(gathers, x) < 1e-6
+
+
+def an_empty_batch_has_zero_gradients(comm: Comm) -> None:
+    """A rank along dp without samples takes part in the sums of its tp group."""
+    model = nn.Sequential(
+        nn.Conv2d(1, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(20, 6), nn.Linear(6, 4)
+    )
+    sharding = parallelize(model, comm)
+    y = model(Tensor(np.zeros((0, 1, 4, 4), np.float32), requires_grad=True))
+    assert sharding.output is not None
+    loss = ShardedCrossEntropyLoss(comm, sharding.output, reduction="sum")(y, np.zeros(0, np.int64))
+    loss.backward()
+    assert loss.item() == 0
+    assert all((p.grad == 0).all() for p in model.parameters())
+
+
+def a_rank_draws_only_its_part(comm: Comm) -> None:
+    model = mlp(12, 24, 10)
+    parallelize(model, comm)
+    drawn = sum(p.data.size for p in model.parameters())
+    whole = sum(p.data.size for p in mlp(12, 24, 10).parameters())
+    assert drawn <= whole / comm.size + 12 + 10
+    embedding = ShardedEmbedding(9, 4, comm)
+    assert embedding.weight.shape[0] in (9 // comm.size, -(-9 // comm.size))
+
+
+def both_layers_of_a_pair_run_as_one_op_with_relu(comm: Comm) -> None:
+    """The result of an op, its ReLU and its pooling is one node of the tape."""
+    model = nn.Sequential(
+        nn.Conv2d(1, 5, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(5, 3)
+    )
+    parallelize(model, comm)
+    y = model(Tensor(np.ones((2, 1, 4, 4), np.float32)))
+    flat = y.node.parents[0]
+    assert flat.node.parents[0].node.parents[1] is model[0].weight
+
+
+LAWS = (
+    cut_values_are_those_drawn_by_part,
+    evaluation_equals_one_rank,
+    layers_agree_with_finite_differences,
+    an_empty_batch_has_zero_gradients,
+    a_rank_draws_only_its_part,
+    both_layers_of_a_pair_run_as_one_op_with_relu,
+)

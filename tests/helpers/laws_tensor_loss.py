@@ -1,0 +1,76 @@
+"""Laws of the cross-entropy over sharded classes, on any Comm."""
+
+import numpy as np
+
+from nnmpi.autograd import Tensor
+from nnmpi.comm import Comm
+from nnmpi.nn import CrossEntropyLoss
+from nnmpi.parallel.tensor.loss import ShardedCrossEntropyLoss
+
+CLASSES, N = 9, 7
+
+
+def _bounds(comm: Comm) -> list[tuple[int, ...]]:
+    """Even and uneven ones."""
+    size = comm.size
+    even = tuple(CLASSES * r // size for r in range(size + 1))
+    return [even, (0, *range(CLASSES - size + 1, CLASSES), CLASSES)]
+
+
+def _logits(kind: str) -> np.ndarray:
+    z = 3 * np.random.default_rng(5).standard_normal((N, CLASSES))
+    if kind == "ties":
+        z = np.round(z)
+        z[0] = 1.0
+    if kind == "large":
+        z = 1e4 * z
+    if kind == "minus infinity":
+        z[:, 5:] = -np.inf
+    if kind == "nan":
+        z[2, 6] = np.nan
+    return z
+
+
+def equals_the_ordinary_loss(comm: Comm, kind: str, reduction: str, dtype: str) -> None:
+    z, labels = _logits(kind).astype(dtype), np.arange(N) % 5
+    whole = Tensor(z, requires_grad=True)
+    wanted = CrossEntropyLoss(reduction=reduction)(whole, labels)
+    g = np.ones_like(wanted.data) + np.arange(wanted.size).reshape(wanted.shape)
+    wanted.backward(g)
+    bound = 1e-12 if dtype == "float64" else 1e-5
+    for bounds in _bounds(comm):
+        own = slice(*bounds[comm.rank : comm.rank + 2])
+        part = Tensor(z[:, own].copy(), requires_grad=True)
+        got = ShardedCrossEntropyLoss(comm, bounds, reduction=reduction)(part, labels)
+        assert got.dtype == wanted.dtype
+        np.testing.assert_allclose(got.data, wanted.data, rtol=bound, atol=bound)
+        got.backward(g)
+        np.testing.assert_allclose(part.grad, whole.grad[:, own], rtol=bound, atol=bound)
+        same = np.empty((comm.size, got.size), dtype)
+        same[comm.rank] = got.data.reshape(-1)
+        comm.all_gather(same)
+        np.testing.assert_array_equal(same, np.broadcast_to(same[0], same.shape))
+
+
+def evaluation_equals_argmax(comm: Comm, kind: str) -> None:
+    z = _logits(kind)
+    for label in range(CLASSES):
+        labels = np.full(N, label)
+        wanted = CrossEntropyLoss(reduction="sum").evaluate(Tensor(z), labels)
+        for bounds in _bounds(comm):
+            part = Tensor(z[:, slice(*bounds[comm.rank : comm.rank + 2])])
+            loss = ShardedCrossEntropyLoss(comm, bounds, reduction="sum")
+            total, correct = loss.evaluate(part, labels)
+            np.testing.assert_allclose(total, wanted[0], rtol=1e-12)
+            assert correct == wanted[1]
+
+
+def logits_never_travel(comm: Comm) -> None:
+    """Four numbers a sample and rank, and nothing on the way back."""
+    n, classes = 50, 400
+    bounds = tuple(classes * r // comm.size for r in range(comm.size + 1))
+    own = bounds[comm.rank + 1] - bounds[comm.rank]
+    z = Tensor(np.zeros((n, own), np.float32), requires_grad=True)
+    comm.ledger.reset()
+    ShardedCrossEntropyLoss(comm, bounds)(z, np.zeros(n, np.int64)).backward()
+    assert sum(comm.ledger.sent_bytes) == (comm.size - 1) * n * 4 * 4

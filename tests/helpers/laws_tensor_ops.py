@@ -1,0 +1,99 @@
+"""Laws of the ops between ranks of tensor parallelism, on any Comm."""
+
+import numpy as np
+
+from nnmpi.autograd import Tensor
+from nnmpi.autograd.functional import tanh
+from nnmpi.collectives.step import cut
+from nnmpi.comm import Comm
+from nnmpi.nn import Conv2d
+from nnmpi.parallel.tensor import ops
+
+
+def even(n: int, size: int) -> tuple[int, ...]:
+    return tuple(cut(n, size, r) for r in range(size + 1))
+
+
+def uneven(n: int, size: int) -> tuple[int, ...]:
+    """The first rank has most of the channels."""
+    return (0, *(n - size + r for r in range(1, size)), n)
+
+
+def _random(shape: tuple[int, ...], seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def copy_sums_gradients(comm: Comm) -> None:
+    x = Tensor(_random((3, 5), 0), requires_grad=True)
+    y = ops.copy(x, comm)
+    assert y.data is x.data
+    y.backward(np.full((3, 5), comm.rank + 1.0))
+    assert (x.grad == comm.size * (comm.size + 1) / 2).all()
+
+
+def copy_leaves_the_gradient_above_as_it_is(comm: Comm) -> None:
+    x = Tensor(_random((3, 5), 0), requires_grad=True)
+    g = np.full((3, 5), comm.rank + 1.0)
+    ops.copy(x, comm).backward(g)
+    assert (g == comm.rank + 1).all()
+
+
+def copy_of_a_weight_writes_into_its_slot(comm: Comm) -> None:
+    layer = Conv2d(2, 3, 3, bias=False)
+    w = layer.weight
+    g = _random(w.shape, comm.rank)
+    ops.copy(w, comm).backward(g)
+    want = sum(_random(w.shape, r) for r in range(comm.size))
+    np.testing.assert_allclose(w.grad, want, rtol=1e-6, atol=1e-6)
+
+
+def reduce_sums_values(comm: Comm) -> None:
+    x = Tensor(_random((4, 3), comm.rank), requires_grad=True)
+    before = x.data.copy()
+    y = ops.reduce(x, comm)
+    want = sum(_random((4, 3), r) for r in range(comm.size))
+    np.testing.assert_allclose(y.data, want, rtol=1e-12)
+    assert (x.data == before).all()
+    g = _random((4, 3), 9)
+    y.backward(g)
+    assert (x.grad == g).all()
+
+
+def images_are_summed_in_channels_last_order(comm: Comm) -> None:
+    """A rank whose array has another order in memory must not add other elements."""
+    x = _random((2, 3, 4, 5), comm.rank)
+    memory = x if comm.rank % 2 else np.ascontiguousarray(x.transpose(0, 2, 3, 1))
+    x = memory if comm.rank % 2 else memory.transpose(0, 3, 1, 2)
+    y = ops.reduce(Tensor(x), comm)
+    want = sum(_random((2, 3, 4, 5), r) for r in range(comm.size))
+    np.testing.assert_allclose(y.data, want, rtol=1e-12)
+
+
+def gather_and_scatter_are_inverse(comm: Comm) -> None:
+    for shape, axis in (((3, 7), 1), ((3, 7), 0), ((2, 7, 4, 3), 1), ((2, 4, 7), -1), ((0, 7), 1)):
+        for bounds in (even(shape[axis], comm.size), uneven(shape[axis], comm.size)):
+            whole = _random(shape, 3)
+            part = ops.scatter(Tensor(whole), comm, bounds, axis)
+            assert part.shape[axis] == bounds[comm.rank + 1] - bounds[comm.rank]
+            np.testing.assert_array_equal(ops.gather(part, comm, bounds, axis).data, whole)
+
+
+def gather_and_scatter_have_transposed_gradients(comm: Comm) -> None:
+    """scatter, a function of each element, gather: as without them."""
+    bounds, whole, g = uneven(6, comm.size), _random((3, 6), 3), _random((3, 6), 4)
+    one = Tensor(whole, requires_grad=True)
+    tanh(one).backward(g)
+    x = Tensor(whole, requires_grad=True)
+    ops.gather(tanh(ops.scatter(x, comm, bounds)), comm, bounds).backward(g)
+    np.testing.assert_allclose(x.grad, one.grad, rtol=1e-12)
+
+
+LAWS = (
+    copy_sums_gradients,
+    copy_leaves_the_gradient_above_as_it_is,
+    copy_of_a_weight_writes_into_its_slot,
+    reduce_sums_values,
+    images_are_summed_in_channels_last_order,
+    gather_and_scatter_are_inverse,
+    gather_and_scatter_have_transposed_gradients,
+)

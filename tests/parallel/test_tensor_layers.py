@@ -1,0 +1,140 @@
+"""Sharded layers and `parallelize`: as the ordinary layers on one rank."""
+
+import re
+
+import laws_tensor_layers as laws
+import numpy as np
+import pytest
+
+from nnmpi import nn
+from nnmpi.comm import thread_ranks
+from nnmpi.nn.models import MODELS
+from nnmpi.parallel.tensor.layers import RowLinear
+from nnmpi.parallel.tensor.parallelize import parallelize
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", laws.CASES)
+def test_a_sharded_model_equals_one_rank(name, size):
+    thread_ranks.run(size, laws.equals_one_rank, name)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("law", laws.LAWS, ids=lambda law: law.__name__)
+def test_law(law, size):
+    thread_ranks.run(size, law)
+
+
+class Custom(nn.Module):
+    def forward(self, x):
+        return x
+
+
+class Wrapped(nn.Sequential):
+    def forward(self, x):
+        return super().forward(x)
+
+
+def _tied():
+    a, b = nn.Linear(4, 4), nn.Linear(4, 4)
+    b.weight = a.weight
+    return nn.Sequential(a, nn.ReLU(), b)
+
+
+def _reused():
+    dropout = nn.Dropout(0.5)
+    return nn.Sequential(nn.Linear(4, 4), dropout, nn.Linear(4, 4), dropout)
+
+
+def _reused_norm():
+    norm = nn.BatchNorm1d(4, affine=False)
+    return nn.Sequential(nn.Linear(4, 4), norm, nn.Linear(4, 4), norm)
+
+
+REFUSED = {
+    "layer 1 (Custom) cannot be sharded: it is none of": lambda: nn.Sequential(
+        nn.Linear(4, 4), Custom()
+    ),
+    "a Wrapped cannot be sharded": lambda: Wrapped(nn.Linear(4, 4)),
+    "a Linear cannot be sharded": lambda: nn.Linear(4, 4),
+    "layer 1 (Linear(4, 2, bias=True)): 2 channels cannot be divided among 3": (
+        lambda: nn.Sequential(nn.ReLU(), nn.Linear(4, 2))
+    ),
+    "layer 1.0 (Conv2d(4, 2, kernel_size=3, stride=1, padding=0)): 2 channels": (
+        lambda: nn.Sequential(nn.ReLU(), nn.Sequential(nn.Conv2d(4, 2, 3)))
+    ),
+    "layer 0 (Embedding(2, 5)): 2 channels": lambda: nn.Sequential(nn.Embedding(2, 5)),
+    "layer 0 (Linear(4, 4, bias=True)) is used twice, or shares": _tied,
+    "layer 1 (Dropout(p=0.5)) is used twice": _reused,
+    "layer 1 (BatchNorm1d(4, eps=1e-05, momentum=0.1)) is used twice": _reused_norm,
+    "layer 1 (Linear(10, 3, bias=True)): it takes 10 features, and the layers before it have 8": (
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.Linear(10, 3))
+    ),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_refused(message):
+    def refuses(comm):
+        model = REFUSED[message]()
+        before = repr(model)
+        with pytest.raises(ValueError, match=re.escape(message)) as error:
+            parallelize(model, comm)
+        assert "\n" not in str(error.value)
+        assert repr(model) == before
+
+    thread_ranks.run(3, refuses)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_model_is_sharded_once(size):
+    def twice(comm):
+        model = MODELS["digits-cnn"]()
+        parallelize(model, comm)
+        with pytest.raises(ValueError, match=r"layer 0 .ColumnConv2d.* is sharded already"):
+            parallelize(model, comm)
+
+    thread_ranks.run(size, twice)
+
+
+def test_layers_of_a_sharded_model_are_no_parts_of_another():
+    def twice(comm):
+        rest = nn.BatchNorm1d(4, affine=False), nn.Dropout(0.5)
+        model = nn.Sequential(nn.Linear(4, 4), *rest)
+        parallelize(model, comm)
+        for layer in model[1:]:
+            with pytest.raises(ValueError, match=r"layer 1 .* is sharded already"):
+                parallelize(nn.Sequential(nn.Linear(4, 4), layer), comm)
+
+    thread_ranks.run(2, twice)
+
+
+def test_bounds_that_do_not_fit_are_refused():
+    def refuses(comm):
+        with pytest.raises(ValueError, match=r"bounds \(0, 3\) for 4 channels on 2 ranks"):
+            RowLinear(4, 3, comm, bounds=(0, 3))
+
+    thread_ranks.run(2, refuses)
+
+
+def test_a_stateless_layer_may_be_used_twice():
+    def shards(comm):
+        relu = nn.ReLU()
+        model = nn.Sequential(nn.Linear(4, 4), relu, nn.Linear(4, 4), relu, nn.Linear(4, 3))
+        sharding = parallelize(model, comm)
+        assert [x.how for x in sharding.layers] == ["column", "row", "column"]
+        assert sharding.output == (0, 1, 3)
+
+    thread_ranks.run(2, shards)
+
+
+def test_frozen_parameters_stay_frozen_and_given_values_stay():
+    def shards(comm):
+        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+        model[0].weight.requires_grad = False
+        model[2].bias.data = np.arange(4.0)
+        parallelize(model, comm)
+        assert not model[0].weight.requires_grad
+        assert (model[2].bias.data == np.arange(4)).all()
+
+    thread_ranks.run(2, shards)

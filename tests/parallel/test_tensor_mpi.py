@@ -1,0 +1,51 @@
+"""The laws of tensor parallelism over MPI; test_mpi_jobs.py starts the ranks."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import laws_tensor
+import laws_tensor_layers
+import laws_tensor_loss
+import laws_tensor_ops
+import pytest
+
+from nnmpi.comm import Comm, world
+
+OF_LAYERS = [*laws_tensor_ops.LAWS, *laws_tensor_layers.LAWS]
+
+
+@contextmanager
+def few() -> Iterator[Comm]:
+    """Up to four of the ranks: these layers have few channels."""
+    comm = world().split(world().rank // 4)
+    assert comm is not None
+    yield comm
+    comm.free()
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("law", OF_LAYERS, ids=lambda law: law.__name__)
+def test_layers(law: Callable[[Comm], None]) -> None:
+    with few() as comm:
+        law(comm)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("law", laws_tensor.LAWS, ids=lambda law: law.__name__)
+def test_law(law: Callable[[Comm], None]) -> None:
+    law(world())
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("name", laws_tensor_layers.CASES)
+def test_a_sharded_model_equals_one_rank(name: str) -> None:
+    with few() as comm:
+        laws_tensor_layers.equals_one_rank(comm, name)
+
+
+@pytest.mark.mpi
+def test_the_sharded_loss_equals_the_ordinary_one() -> None:
+    with few() as comm:
+        for kind in ("plain", "ties"):
+            laws_tensor_loss.equals_the_ordinary_loss(comm, kind, "mean", "float64")
+            laws_tensor_loss.evaluation_equals_argmax(comm, kind)
