@@ -1,0 +1,139 @@
+"""Halo: rows of other ranks that the outputs of this one depend on, and their gradients back.
+
+    window 3, stride 1, padding 1, six rows on two ranks:
+
+                 rank 0                     rank 1
+    input      0 1 2                            3 4 5
+    needed   p 0 1 2 3                        2 3 4 5 p      p: padding
+    output     0 1 2                            3 4 5
+
+    forward        row 2 to rank 1, row 3 to rank 0
+    backward       the gradient of row 3 to rank 1, which adds it; that of row 2 to rank 0
+
+Which rows move follows from what each rank has and what it needs: one row or many, from the
+neighbour or from several ranks, if parts are thinner than the window. There is one message for
+each pair of ranks and direction.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from nnmpi import backend
+from nnmpi.backend import Array
+from nnmpi.comm import Comm, Work
+from nnmpi.parallel.spatial.rows import Rows, row_bounds
+from nnmpi.parallel.spatial.window import Window
+
+
+class Piece(NamedTuple):
+    """The rows start to stop - 1 of the image, to or from a rank."""
+
+    rank: int
+    start: int
+    stop: int
+
+
+class Halo(NamedTuple):
+    """What this rank needs of an image, and what moves for that. Rows are those of the image.
+
+    own       this rank's rows
+    needed    the rows that its outputs depend on, padding included: from below 0, to above the last
+    inside    those of them that are in the image
+    """
+
+    comm: Comm
+    own: tuple[int, int]
+    needed: tuple[int, int]
+    inside: tuple[int, int]
+    sends: tuple[Piece, ...]
+    receives: tuple[Piece, ...]
+
+    @classmethod
+    def of(cls, name: str, rows: Rows, window: Window) -> Self:
+        """Of outputs that are cut by `row_bounds`; `name` is the layer's, for messages."""
+        comm, height, had = rows.comm, rows.shape[2], rows.bounds
+        outputs = row_bounds(window.outputs(height), comm.size, f"{name}: the output")
+        needed = [window.inputs(*outputs[r : r + 2]) for r in range(comm.size)]
+        inside = [_within(span, 0, height) for span in needed]
+        me = comm.rank
+        sends, receives = list[Piece](), list[Piece]()
+        for r in range(comm.size):
+            if r != me:
+                sends.append(Piece(r, *_within(inside[r], *had[me : me + 2])))
+                receives.append(Piece(r, *_within(inside[me], *had[r : r + 2])))
+        return cls(
+            comm,
+            rows.own,
+            needed[me],
+            inside[me],
+            tuple(piece for piece in sends if piece.start < piece.stop),
+            tuple(piece for piece in receives if piece.start < piece.stop),
+        )
+
+    @property
+    def height(self) -> int:
+        """The number of rows that are needed, padding included."""
+        return self.needed[1] - self.needed[0]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this rank has all rows that it needs, and no other needs one of them."""
+        return not self.sends and not self.receives and self.inside == self.needed
+
+    def fetch(self, x: Array, into: Array) -> None:
+        """Fills `into` (N, rows needed, W, C) from x (N, h, W, C) of all ranks; not its padding."""
+        first, (lo, hi) = self.needed[0], _within(self.own, *self.inside)
+        works, arriving = self._start(x, self.own[0], self.sends, self.receives)
+        if lo < hi:
+            into[:, lo - first : hi - first] = x[:, lo - self.own[0] : hi - self.own[0]]
+        _wait(works)
+        for (_, start, stop), array in arriving:
+            into[:, start - first : stop - first] = backend.of(into).asarray(array)
+
+    def give_back(self, d: Array) -> Array:
+        """The gradient of x from that of the rows needed, d (N, rows needed, W, C).
+
+        It is the transpose of `fetch`: gradients of rows of others are sent there, and added in the
+        order of ranks. The memory of d becomes that of the result where it can.
+        """
+        first, (lo, hi) = self.needed[0], self.own
+        works, arriving = self._start(d, first, self.receives, self.sends)
+        a, b = _within(self.own, *self.inside)
+        if (a, b) == (lo, hi):
+            dx = d[:, lo - first : hi - first]
+        else:
+            dx = backend.xp_of(d).zeros((d.shape[0], hi - lo, *d.shape[2:]), d.dtype)
+            dx[:, a - lo : b - lo] = d[:, a - first : b - first]
+        _wait(works)
+        for (_, start, stop), array in arriving:
+            dx[:, start - lo : stop - lo] += backend.of(d).asarray(array)
+        return dx
+
+    def _start(
+        self, x: Array, first: int, sends: Sequence[Piece], receives: Sequence[Piece]
+    ) -> tuple[list[Work], list[tuple[Piece, Array]]]:
+        """Starts to send rows of x, whose first is row `first`, and to receive others.
+
+        All are posted before any is waited for. Rows of a single image are sent from where they
+        lie.
+        """
+        n, _, *size = x.shape
+        arriving = [(p, np.empty((n, p.stop - p.start, *size), x.dtype)) for p in receives]
+        works = [self.comm.irecv(array, p.rank) for p, array in arriving]
+        for p in sends:
+            rows = x[:, p.start - first : p.stop - first]
+            works.append(self.comm.isend(backend.to_host(rows), p.rank))
+        return works, arriving
+
+
+def _within(span: tuple[int, int], start: int, stop: int) -> tuple[int, int]:
+    """The part of a span of rows between start and stop; of no rows if there is none."""
+    a = min(max(span[0], start), stop)
+    return a, max(a, min(span[1], stop))
+
+
+def _wait(works: Sequence[Work]) -> None:
+    for work in works:
+        work.wait()
