@@ -11,7 +11,14 @@ from collections.abc import Sequence
 from nnmpi import cli
 from nnmpi.collectives.price import Network
 from nnmpi.collectives.verify import PlanError
-from nnmpi.sim import collective, pipeline_command, show, trace_command
+from nnmpi.sim import (
+    collective,
+    gemm_command,
+    network_options,
+    pipeline_command,
+    show,
+    trace_command,
+)
 from nnmpi.sim.collective import OPERATIONS, Outcome
 from nnmpi.sim.draw import LEGEND, draw
 
@@ -57,21 +64,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="M",
         help="size of the buffer: 100e6, 64KB, 1GiB",
     )
-    network = c.add_argument_group("network")
-    network.add_argument(
-        "--alpha", type=float, default=5e-6, help="seconds per message (default 5e-6)"
-    )
-    network.add_argument(
-        "--beta", type=float, default=1e-10, help="seconds per byte (default 1e-10)"
-    )
-    network.add_argument(
-        "--gamma", type=float, default=0.0, help="seconds to add a byte (default 0)"
-    )
-    network.add_argument(
-        "--per-node", type=int, metavar="Q", help="ranks in a node, for a network of two levels"
-    )
-    network.add_argument("--inner-alpha", type=float, metavar="ALPHA", help="alpha inside a node")
-    network.add_argument("--inner-beta", type=float, metavar="BETA", help="beta inside a node")
+    network_options.add_options(c)
     output = c.add_argument_group("output")
     output.add_argument("--draw", action="store_true", help="show the rounds of one algorithm")
     output.add_argument("--json", action="store_true", help="print JSON")
@@ -79,6 +72,9 @@ def parser() -> argparse.ArgumentParser:
     pipeline = kinds.add_parser("pipeline", help="schedules of a pipeline", allow_abbrev=False)
     pipeline_command.add_options(pipeline)
     pipeline.set_defaults(run=pipeline_command.run)
+    product = kinds.add_parser("gemm", help="matrix products on ranks", allow_abbrev=False)
+    gemm_command.add_options(product)
+    product.set_defaults(run=gemm_command.run)
     trace = kinds.add_parser("trace", help="steps of a real run", allow_abbrev=False)
     trace_command.add_options(trace)
     trace.set_defaults(run=trace_command.run)
@@ -92,14 +88,7 @@ def run_collective(options: argparse.Namespace) -> str:
     names = collective.names(options.operation, options.algorithm)
     if options.draw and options.algorithm == "all":
         raise ValueError(f"--draw shows one algorithm; add --algorithm {'|'.join(names)}")
-    network = collective.network(
-        options.alpha,
-        options.beta,
-        options.gamma,
-        options.per_node,
-        options.inner_alpha,
-        options.inner_beta,
-    )
+    network = network_options.network(options)
     drawn = drawing(options, network) if options.draw else ""
     outcomes = [
         collective.simulate(options.operation, name, options.ranks, options.bytes, network)

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 from nnmpi.schedules import SCHEDULES, programs
 from nnmpi.sim.pipeline import Costs, Simulation, simulate
+from nnmpi.sim.show import columns
 from nnmpi.sim.timeline import draw
 
 MIN_VALUE, MAX_VALUE = 1e-30, 1e30  # of times, so that no sum or ratio of them overflows
@@ -96,7 +97,7 @@ def report(a: Answer, q: Question) -> str:
         rows.append([f"{r}", f"{busy:.6g}", f"{idle:.6g}", f"{result.live[r]}",
                      f"{result.memory[r]:.4g}"])  # fmt: skip
     picture = draw([result.timeline._replace(title="")])
-    return "\n\n".join(["\n".join(figures), _table(rows), picture])
+    return "\n\n".join(["\n".join(figures), columns(rows), picture])
 
 
 def table(answers: list[Answer], q: Question) -> str:
@@ -112,18 +113,11 @@ def table(answers: list[Answer], q: Question) -> str:
             f"{max(a.result.live)}",
             f"{max(a.result.memory):.4g}",
         ])  # fmt: skip
-    return f"{heading('pipelines', q)}\n{_table(rows)}"
+    return f"{heading('pipelines', q)}\n{columns(rows)}"
 
 
 def _ratio(x: float) -> str:
     return f"{x:.4g}"
-
-
-def _table(rows: list[list[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
-    )
 
 
 def record(a: Answer, q: Question) -> dict[str, Any]:

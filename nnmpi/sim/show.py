@@ -51,10 +51,11 @@ def report(o: Outcome) -> str:
 def heading(what: str, o: Outcome) -> str:
     """The operation, the size and the network."""
     ranks = "1 rank" if o.ranks == 1 else f"{o.ranks:,} ranks"
-    return f"{what}: {ranks}, {amount(o.nbytes)}\n{_network(o.network)}"
+    return f"{what}: {ranks}, {amount(o.nbytes)}\n{network(o.network)}"
 
 
-def _network(n: Network) -> str:
+def network(n: Network) -> str:
+    """The numbers of a network."""
     text = f"alpha {n.link.alpha:g} s, beta {n.link.beta:g} s/B, gamma {n.gamma:g} s/B"
     if n.inner is None:
         return text
@@ -93,11 +94,15 @@ def table(outcomes: list[Outcome]) -> str:
         ]
         for o in outcomes
     ]
+    return f"{heading(first.operation, first)}\n{columns(rows)}"
+
+
+def columns(rows: list[list[str]]) -> str:
+    """Rows of cells as lines: the first cell is to the left of its column, others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
+    return "\n".join(
         "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
-    ]
-    return "\n".join([heading(first.operation, first), *lines])
+    )
 
 
 def _ratio(seconds: float, best: float) -> str:
@@ -106,18 +111,12 @@ def _ratio(seconds: float, best: float) -> str:
 
 def record(o: Outcome) -> dict[str, Any]:
     """The outcome as a JSON object."""
-    n = o.network
     return {
         "operation": o.operation,
         "algorithm": o.algorithm,
         "ranks": o.ranks,
         "bytes": o.nbytes,
-        "alpha": n.link.alpha,
-        "beta": n.link.beta,
-        "gamma": n.gamma,
-        "per_node": n.per_node if n.inner else None,
-        "inner_alpha": n.inner.alpha if n.inner else None,
-        "inner_beta": n.inner.beta if n.inner else None,
+        **network_record(o.network),
         "seconds": o.seconds,
         "rounds": o.rounds,
         "sent": o.sent._asdict(),
@@ -125,4 +124,16 @@ def record(o: Outcome) -> dict[str, Any]:
         "textbook": o.textbook and {"formula": o.textbook.formula, "seconds": o.textbook.seconds},
         "plan": o.plan and {"formula": o.plan.formula, "seconds": o.plan.seconds},
         "differences": [d._asdict() for d in o.differences],
+    }
+
+
+def network_record(n: Network) -> dict[str, Any]:
+    """The numbers of a network as entries of a JSON object."""
+    return {
+        "alpha": n.link.alpha,
+        "beta": n.link.beta,
+        "gamma": n.gamma,
+        "per_node": n.per_node if n.inner else None,
+        "inner_alpha": n.inner.alpha if n.inner else None,
+        "inner_beta": n.inner.beta if n.inner else None,
     }

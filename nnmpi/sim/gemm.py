@@ -1,0 +1,251 @@
+"""The cost of a matrix product that is sharded over ranks: a line of them (1-D), or a grid (2-D).
+
+A layer K -> O computes y = x w.T, and the two products of its gradients, dx = g w and dw = g.T x.
+x is (N, K), w is (O, K), y is (N, O). What each of p ranks receives, in numbers, over all three:
+
+    column          y is gathered, dx is all-reduced              (NO + 2NK)(p-1)/p
+    row             y is all-reduced, dx is gathered              (2NO + NK)(p-1)/p
+    column + row    two layers, K -> O -> K: y of the second
+                    and dx of the first are all-reduced           4NK(p-1)/p
+    2-D, q x r      each product moves x or its gradient along
+                    rows, w or its gradient along columns         3NK/q (r-1)/r + 3OK/r (q-1)/q
+
+All go by rings: of a buffer of n numbers each of m ranks receives n(m-1)/m in m - 1 messages, if it
+is gathered or reduce-scattered, and twice that if it is all-reduced. In 2-D the buffers of a rank
+are its rows of x, NK/q, and its rows of w, OK/r (`nnmpi.parallel.tensor.summa`); they are moved in
+panels of K, each with messages of its own.
+
+What 1-D receives does not fall with p; 2-D receives about 6K sqrt(NO/p) on the best grid. A 1 x p
+grid never moves w and receives 3NK(p-1)/p. A p x 1 grid never moves x, which is data parallelism
+with sharded weights (ZeRO 3), and receives 3OK(p-1)/p. So two dimensions win where neither x nor w
+is much smaller than the other: they receive less than both of these from p = 4 N/O or p = 4 O/N on,
+whichever is larger, and less than column + row from about p = 4.5 (K+O)O / (NK) on.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from math import isqrt
+from typing import NamedTuple
+
+from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, REDUCE_SCATTERS
+from nnmpi.collectives.price import Network, price
+from nnmpi.collectives.step import Algorithm, Ranks, Step, only
+
+PANEL = 512
+"""Columns of K in a panel, as in SummaLinear."""
+
+
+class Gemm(NamedTuple):
+    """x (rows, inner) times w (columns, inner) transposed: N, K and O of the formulas."""
+
+    rows: int
+    inner: int
+    columns: int
+
+
+class Machine(NamedTuple):
+    """What times and bytes depend on."""
+
+    network: Network
+    flops: float  # floating-point operations that a rank does in a second
+    itemsize: int  # bytes of a number
+    panel: int = PANEL
+
+
+class Kind(NamedTuple):
+    """A collective, and how often the numbers of a buffer pass through a ring for it."""
+
+    algorithm: Algorithm
+    passes: int
+
+
+ALL_GATHER = Kind(ALL_GATHERS["ring"], 1)
+REDUCE_SCATTER = Kind(REDUCE_SCATTERS["ring"], 1)
+ALL_REDUCE = Kind(ALGORITHMS["ring"], 2)
+
+
+class Move(NamedTuple):
+    """A collective that all rows, or all columns, of a q x r grid carry out at once."""
+
+    kind: Kind
+    numbers: float  # in the buffer of a rank
+    along_rows: bool = True
+    times: int = 1
+
+
+class Plan(NamedTuple):
+    """What every rank of a q x r grid does and has, in numbers; 1-D is a grid of one row."""
+
+    q: int
+    r: int
+    moves: tuple[Move, ...]
+    operations: float
+    weight: float
+    activations: float
+    panels: float = 0
+
+
+class Cost(NamedTuple):
+    """What a plan costs a rank, on average: seconds, messages, bytes."""
+
+    communication: float
+    computation: float
+    messages: int
+    received: float
+    weight: float
+    activations: float
+    panels: float
+
+    @property
+    def seconds(self) -> float:
+        """Without overlap of communication and computation."""
+        return self.communication + self.computation
+
+    @property
+    def memory(self) -> float:
+        """Weights and activations, the gradients of both, and panels."""
+        return 2 * (self.weight + self.activations) + self.panels
+
+
+def column(g: Gemm, p: int) -> Plan:
+    """Each rank has some rows of w, and computes these columns of y, which are then gathered."""
+    N, K, O = g
+    moves = (Move(ALL_GATHER, N * O), Move(ALL_REDUCE, N * K))
+    return Plan(1, p, moves, 6 * N * K * O / p, O * K / p, N * K + N * O)
+
+
+def row(g: Gemm, p: int) -> Plan:
+    """Each rank has some columns of w, and takes these columns of x; their products are summed."""
+    N, K, O = g
+    moves = (Move(ALL_REDUCE, N * O), Move(ALL_GATHER, N * K))
+    return Plan(1, p, moves, 6 * N * K * O / p, O * K / p, N * K + N * O)
+
+
+def column_row(g: Gemm, p: int) -> Plan:
+    """Two layers, K -> O -> K: what is between them stays sharded."""
+    N, K, O = g
+    moves = (Move(ALL_REDUCE, N * K, times=2),)
+    return Plan(1, p, moves, 12 * N * K * O / p, 2 * O * K / p, 2 * N * K + N * O / p)
+
+
+def summa(g: Gemm, q: int, r: int, panel: int = PANEL) -> Plan:
+    """One layer on a q x r grid.
+
+    Of x and of w, two messages and a gathered panel are in memory at once, and for each message
+    the part of a rank that is to be added to it.
+    """
+    N, K, O = g
+    n = -(-K // panel)
+    x, w = N * K / q / n, O * K / r / n
+    moves = (
+        Move(ALL_GATHER, x, times=2 * n),
+        Move(REDUCE_SCATTER, x, times=n),
+        Move(ALL_GATHER, w, False, times=2 * n),
+        Move(REDUCE_SCATTER, w, False, times=n),
+    )
+    p, panels = q * r, 3 * (x + w) + 2 * (x / r + w / q)
+    return Plan(q, r, moves, 6 * N * K * O / p, O * K / p, (N * K + N * O) / p, panels)
+
+
+def summa_twice(g: Gemm, q: int, r: int, panel: int = PANEL) -> Plan:
+    """Two layers, K -> O -> K, on a q x r grid."""
+    N, K, O = g
+    first, second = summa(g, q, r, panel), summa(Gemm(N, O, K), q, r, panel)
+    return first._replace(
+        moves=first.moves + second.moves,
+        operations=2 * first.operations,
+        weight=2 * first.weight,
+        activations=(2 * N * K + N * O) / (q * r),
+        panels=max(first.panels, second.panels),
+    )
+
+
+class Family(NamedTuple):
+    """The plans of one piece of a model: those of a line of p ranks, and that of a q x r grid."""
+
+    about: str
+    lines: dict[str, Callable[[Gemm, int], Plan]]
+    grid: Callable[[Gemm, int, int, int], Plan]
+
+
+FAMILIES = {
+    1: Family("one layer, K -> O", {"column": column, "row": row}, summa),
+    2: Family("two layers, K -> O -> K", {"column + row": column_row}, summa_twice),
+}
+"""By the number of layers."""
+
+
+def plans(family: Family, g: Gemm, grids: list[tuple[int, int]], panel: int) -> dict[str, Plan]:
+    """The plans of a family by name, for grids of one number of ranks."""
+    p = grids[0][0] * grids[0][1]
+    lines = {name: make(g, p) for name, make in family.lines.items()}
+    return lines | {f"2-D {q}x{r}": family.grid(g, q, r, panel) for q, r in grids}
+
+
+def grids_of(p: int) -> list[tuple[int, int]]:
+    """All (q, r) with q r = p."""
+    low = [q for q in range(1, isqrt(p) + 1) if p % q == 0]
+    return [(q, p // q) for q in sorted({*low, *(p // q for q in low)})]
+
+
+def received(plan: Plan) -> float:
+    """Numbers that a rank receives, on average over the ranks."""
+    return sum(
+        m.times * m.kind.passes * m.numbers * (ranks - 1) / ranks for m, ranks in _along(plan)
+    )
+
+
+def cost(plan: Plan, on: Machine) -> Cost:
+    """The cost of a plan on a machine."""
+    p, size = plan.q * plan.r, on.itemsize
+    seconds = 0.0
+    for m, ranks in _along(plan):  # ranks are numbered row by row
+        algorithm = in_lines(m.kind.algorithm, ranks, 1 if m.along_rows else plan.r)
+        seconds += m.times * price(algorithm, p, m.numbers * size, on.network).seconds
+    return Cost(
+        communication=seconds,
+        computation=plan.operations / on.flops,
+        messages=sum(m.times * m.kind.passes * (ranks - 1) for m, ranks in _along(plan)),
+        received=received(plan) * size,
+        weight=plan.weight * size,
+        activations=plan.activations * size,
+        panels=plan.panels * size,
+    )
+
+
+def _along(plan: Plan) -> Iterator[tuple[Move, int]]:
+    """Each move, and how many ranks take part in it together."""
+    return ((m, plan.r if m.along_rows else plan.q) for m in plan.moves)
+
+
+def in_lines(a: Algorithm, m: int, stride: int) -> Algorithm:
+    """Algorithm a within lines of m ranks, whose numbers differ by `stride`."""
+
+    def at(t: int, rank: Ranks, p: Ranks) -> Step:
+        index = rank // stride % m
+        first = rank - index * stride
+        s = a.at(t, index, m)
+        return s._replace(
+            to=only(s.to >= 0, first + s.to * stride),
+            source=only(s.source >= 0, first + s.source * stride),
+        )
+
+    return Algorithm(lambda p: a.rounds(m), lambda p: a.chunks(m), at)
+
+
+MOST_RANKS = 1 << 20
+
+
+def turning_point(family: Family, g: Gemm) -> int | None:
+    """The least power of two of ranks for which some grid of two dimensions receives least.
+
+    It is compared with 1-D and with the grids 1 x p and p x 1.
+    """
+    for p in (1 << k for k in range(2, MOST_RANKS.bit_length())):
+        of_grid = partial(family.grid, g)
+        flat = [make(g, p) for make in family.lines.values()]
+        flat += [of_grid(1, p, g.inner), of_grid(p, 1, g.inner)]
+        grids = [of_grid(q, r, g.inner) for q, r in grids_of(p)[1:-1]]
+        if min(map(received, grids)) < min(map(received, flat)):
+            return p
+    return None

@@ -1,0 +1,14 @@
+"""The laws of SummaLinear over MPI; test_mpi_jobs.py starts the ranks."""
+
+from collections.abc import Callable
+
+import laws_summa
+import pytest
+
+from nnmpi.comm import Comm, world
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("law", laws_summa.LAWS, ids=lambda law: law.__name__)
+def test_law(law: Callable[[Comm], None]) -> None:
+    law(world())

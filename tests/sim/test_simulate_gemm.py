@@ -1,0 +1,147 @@
+"""The command nnmpi.simulate gemm: its output, what it refuses, and pages that show its output."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import Completed
+
+from nnmpi import simulate
+
+ROOT = Path(__file__).resolve().parents[2]
+SIZE = "--rows 4096 --inner 4096 --columns 4096"
+
+
+@pytest.fixture
+def simulator(capsys: pytest.CaptureFixture[str]) -> Any:
+    def run(text: str) -> Completed:
+        status = simulate.main(["gemm", *shlex.split(text)])
+        return Completed(status, *capsys.readouterr())
+
+    return run
+
+
+def test_the_tables(simulator: Any) -> None:
+    result = simulator(f"{SIZE} --ranks 16")
+    assert (result.status, result.err) == (0, "")
+    head, one, two = result.out.split("\n\n")
+    assert head == (
+        "gemm: N = 4,096, K = 4,096, O = 4,096, with both gradients: 16 ranks, 4 bytes a number\n"
+        "alpha 5e-06 s, beta 1e-10 s/B, gamma 0 s/B, 1e+11 flop/s"
+    )
+    title, *rows, best, point = one.splitlines()
+    assert title.startswith("one layer, K -> O")
+    cells = [re.split(r"  +", row) for row in rows]
+    grids = [f"2-D {grid}" for grid in ("1x16", "2x8", "4x4", "8x2", "16x1")]
+    assert [row[0] for row in cells] == ["column", "row", *grids]
+    assert cells[4] == [
+        *("2-D 4x4", "266 ms", "1.00", "3%", "75.5 MB", "144"),
+        *("4.194 MB", "8.389 MB", "39.85 MB"),
+    ]
+    assert best == "fastest: 2-D 4x4; least received: 2-D 4x4; least memory: 2-D 4x4"
+    assert point == (
+        "where 2-D wins: from 4 ranks on (powers of two), a grid of two dimensions receives less "
+        "than column, row, 1xP, Px1"
+    )
+    assert two.splitlines()[0].startswith("two layers, K -> O -> K")
+    assert "from 8 ranks on (powers of two), a grid of two dimensions receives less than" in two
+
+
+def test_one_grid(simulator: Any) -> None:
+    out = simulator(f"{SIZE} --ranks 6 --grid 2x3").out
+    assert re.findall(r"^2-D (\w+)", out, re.M) == ["2x3", "2x3"]
+    assert simulator(f"{SIZE} --ranks 6").out.count("2-D 2x3 ") == 2
+
+
+def test_where_one_dimension_always_wins(simulator: Any) -> None:
+    out = simulator("--rows 1 --inner 64 --columns 1000000000 --ranks 4").out
+    assert "where 2-D wins: not up to 1,048,576 ranks, a grid" in out
+
+
+def test_one_rank_moves_nothing(simulator: Any) -> None:
+    rows = json.loads(simulator("--rows 8 --inner 4 --columns 4 --ranks 1 --json").out)
+    assert [row["layout"] for row in rows] == ["column", "row", "2-D 1x1", "column + row",
+                                               "2-D 1x1"]  # fmt: skip
+    assert all(row["received"] == row["messages"] == row["communication"] == 0 for row in rows)
+
+
+def test_json(simulator: Any) -> None:
+    rows = json.loads(
+        simulator(f"{SIZE} --ranks 4 --dtype-bytes 8 --flops 1e12 --panel 1024 --json").out
+    )
+    assert [(row["layers"], row["layout"]) for row in rows] == [
+        *((1, name) for name in ("column", "row", "2-D 1x4", "2-D 2x2", "2-D 4x1")),
+        *((2, name) for name in ("column + row", "2-D 1x4", "2-D 2x2", "2-D 4x1")),
+    ]
+    square = rows[3]
+    assert (square["rows"], square["inner"], square["columns"], square["ranks"]) == (*[4096] * 3, 4)
+    assert square["received"] == 8 * 4096**2 * 3 * (1 / 4 + 1 / 4)
+    assert square["messages"] == 6 * 4
+    assert square["computation"] == pytest.approx(6 * 4096**3 / 4 / 1e12)
+    assert (square["alpha"], square["beta"], square["per_node"]) == (5e-6, 1e-10, None)
+    assert square["seconds"] == square["communication"] + square["computation"]
+    assert square["memory"] == 2 * (square["weight"] + square["activations"]) + square["panels"]
+
+
+def test_two_levels(simulator: Any) -> None:
+    size = f"{SIZE} --ranks 8 --per-node 4 --inner-alpha 1e-6 --inner-beta 1e-11"
+    assert "gamma 0 s/B; in nodes of 4: alpha 1e-06 s" in simulator(size).out
+    seconds = {
+        row["layout"]: row["communication"] for row in json.loads(simulator(f"{size} --json").out)
+    }
+    assert seconds["2-D 2x4"] < seconds["2-D 4x2"]  # its rows are nodes
+
+
+WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
+    "no rows": ("--inner 4 --columns 4 --ranks 2", ("required", "--rows")),
+    "no ranks": (SIZE, ("required", "--ranks")),
+    "0 rows": ("--rows 0 --inner 4 --columns 4 --ranks 2", ("rows 0", "from 1 to 1000000000")),
+    "inner below 0": ("--rows 4 --inner=-4 --columns 4 --ranks 2", ("inner -4", "from 1")),
+    "wide": ("--rows 4 --inner 4 --columns 1000000001 --ranks 2", ("columns 1000000001",)),
+    "0 ranks": (f"{SIZE} --ranks 0", ("ranks 0", "from 1 to 1024")),
+    "too many ranks": (f"{SIZE} --ranks 1025", ("ranks 1025", "to 1024")),
+    "more ranks than columns": (
+        "--rows 4 --inner 4 --columns 3 --ranks 4",
+        ("inner 4 and columns 3", "4 ranks", "take fewer"),
+    ),
+    "grid": (f"{SIZE} --ranks 6 --grid 2x2", ("grid 2x2 has 4 ranks, not 6", "product")),
+    "grid of three": (f"{SIZE} --ranks 8 --grid 2x2x2", ("'2x2x2'", "as in 2x3")),
+    "grid of none": (f"{SIZE} --ranks 8 --grid 0x8", ("0x8 has 0 ranks",)),
+    "panel": (f"{SIZE} --ranks 4 --panel 0", ("panel 0", "from 1")),
+    "bytes": (f"{SIZE} --ranks 4 --dtype-bytes 32", ("dtype-bytes 32", "to 16")),
+    "flops": (f"{SIZE} --ranks 4 --flops 0", ("flops 0.0", "from 1 to 1e+30")),
+    "hardly any flops": (f"{SIZE} --ranks 4 --flops 1e-300", ("flops 1e-300", "from 1")),
+    "flops NaN": (f"{SIZE} --ranks 4 --flops nan", ("flops nan",)),
+    "alpha": (f"{SIZE} --ranks 4 --alpha=-1", ("alpha -1.0", "from 0")),
+    "half a network": (f"{SIZE} --ranks 4 --per-node 2", ("inner-alpha", "leave out all three")),
+    "half a rank": (f"{SIZE} --ranks 1.5", ("--ranks", "'1.5'")),
+}
+
+
+@pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
+def test_unusable_arguments_give_one_line(
+    simulator: Any, case: tuple[str, tuple[str, ...]]
+) -> None:
+    text, words = case
+    result = simulator(text)
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith("nnmpi.simulate: ")
+    assert len(result.err.splitlines()) == 1
+    assert [word for word in words if word not in result.err] == [], result.err
+
+
+# ---- pages
+
+PAGES = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))]
+BLOCKS = re.findall(
+    r"^```\n\$ python -m nnmpi\.simulate gemm (.*?)\n(.*?)^```", "\n".join(PAGES), re.S | re.M
+)
+
+
+@pytest.mark.parametrize(("arguments", "shown"), BLOCKS, ids=[b[0] for b in BLOCKS])
+def test_a_page_shows_the_output_of_the_command(simulator: Any, arguments: str, shown: str) -> None:
+    result = simulator(arguments)
+    assert (result.status, result.out) == (0, shown)
