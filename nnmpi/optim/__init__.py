@@ -1,7 +1,8 @@
 """Optimizers on flat buffers, learning-rate schedules and gradient clipping."""
 
 from nnmpi.optim.clip import clip_grad_norm
-from nnmpi.optim.optimizer import OPTIMIZERS, SGD, Adam, AdamW, Optimizer
+from nnmpi.optim.optimizer import Optimizer
+from nnmpi.optim.rules import OPTIMIZERS, SGD, Adam, AdamW
 from nnmpi.optim.schedule import constant, cosine, step_decay, warm_up
 
 __all__ = [

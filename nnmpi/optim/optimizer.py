@@ -1,16 +1,19 @@
-"""SGD, Adam and AdamW over flat buffers."""
+"""Optimizer: the base of all optimizers, over flat buffers."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from nnmpi import backend
 from nnmpi.autograd import tape
 from nnmpi.backend import Array
-from nnmpi.kernels import steps
-from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.parameter import Parameter, memory_order
+from nnmpi.nn.place import Place
 from nnmpi.nn.store import FlatStore, flatten
+from nnmpi.optim import state as states
 
 
 class FlatRange(NamedTuple):
@@ -41,7 +44,7 @@ class Optimizer:
     A parameter without a gradient is not updated, and its step not counted.
     """
 
-    sums = 0  # the number of running sums per parameter
+    sums: tuple[str, ...] = ()  # the names of the running sums of a parameter
 
     def __init__(self, parameters: Iterable[Parameter], lr: float) -> None:
         self.parameters = list(parameters)
@@ -58,12 +61,12 @@ class Optimizer:
         self.lr = non_negative("lr", lr)
         flatten(self.parameters)
         self.steps = [0] * len(self.parameters)
-        self.offsets = self._offsets()
+        self.stretches = self._own_stretches()
+        self.offsets = list(accumulate((states.length(s) for s in self.stretches), initial=0))
         self._ranges: list[FlatRange] = []
         self._ranges_of: list[tuple[bool, Any]] = []
-        like = self.parameters[0].data
-        zeros = backend.xp_of(like).zeros
-        self.state = [zeros(self.offsets[-1], like.dtype) for _ in range(self.sums)]
+        like = self._store()
+        self.state = [like.on.xp.zeros(self.offsets[-1], like.dtype) for _ in self.sums]
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the stores, which the first step of a copy creates again."""
@@ -78,7 +81,7 @@ class Optimizer:
         """Update all parameters that have a gradient."""
         if self._ranges_of != self._dependencies():
             flatten(self.parameters)  # copied parameters are not in a flat store
-            self._check_offsets()
+            self._check_stretches()
             self._ranges, self._ranges_of = list(self._find_ranges()), self._dependencies()
             self._convert_state()
             for p in self.parameters:
@@ -94,13 +97,71 @@ class Optimizer:
             for p in self.parameters[i:j]:
                 p.memory.written = written
 
-    def _offsets(self) -> list[int]:
-        """Where each parameter starts in a running sum, which has only what this rank updates."""
-        return list(accumulate((_owned_size(p) for p in self.parameters), initial=0))
+    # ---- state
 
-    def _check_offsets(self) -> None:
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Copies on the host of all running sums and step counts, by the paths of parameters.
+
+        `PATH.NAME` has the shape of the parameter, for each name in `sums`; `PATH.step` is the
+        number of its updates.
+        """
+        places = [p.place for p in self.parameters]
+        states.check_paths(places)
+        for p, place, stretches in zip(self.parameters, places, self.stretches, strict=True):
+            if place.local_shape != place.shape or (
+                self.sums and not states.covers(stretches, p.size)
+            ):
+                raise ValueError(
+                    f"this rank has only a part of the state of {place.path}, as one of several "
+                    "ranks: call Trainer.optimizer_state_dict() on all of them"
+                )
+        found: dict[str, np.ndarray] = {}
+        for i, (p, place) in enumerate(zip(self.parameters, places, strict=True)):
+            for k, name in enumerate(self.sums):
+                found[states.name_of(place, name)] = states.shaped(
+                    self.row(k, i), p.shape, p.layout
+                )
+            found[states.name_of(place, states.STEP)] = np.array(self.steps[i])
+        return found
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over a state, if all names and shapes fit.
+
+        The state holds whole tensors; the part of each that is here is copied.
+        """
+        places = [p.place for p in self.parameters]
+        self.take(states.checked(state, places, self.sums), places)
+
+    def take(self, state: Mapping[str, np.ndarray], places: Sequence[Place]) -> None:
+        """Copies from a state that fits; `places` are where the parameters are in it."""
+        self.steps = [int(state[states.name_of(place, states.STEP)]) for place in places]
+        self._ranges_of = []  # ranges depend on these counts
+        for i, (p, place) in enumerate(zip(self.parameters, places, strict=True)):
+            for sums, name in zip(self.state, self.sums, strict=True):
+                part = state[states.name_of(place, name)][place.slices]
+                own = states.own(memory_order(p, part), self.stretches[i])
+                sums[self.offsets[i] : self.offsets[i + 1]] = backend.of(sums).asarray(
+                    own, sums.dtype
+                )
+
+    def row(self, k: int, i: int) -> np.ndarray:
+        """Running sum k of parameter i on the host, in the order of its memory.
+
+        It is 0 where other ranks update the parameter.
+        """
+        own = backend.to_host(self.state[k][self.offsets[i] : self.offsets[i + 1]])
+        return states.row(own, self.stretches[i], self.parameters[i].size)
+
+    def _own_stretches(self) -> list[list[states.Stretch]]:
+        """What this rank updates of each parameter, as stretches of its memory with padding.
+
+        A running sum consists of these stretches.
+        """
+        return [_own_stretches(p) for p in self.parameters]
+
+    def _check_stretches(self) -> None:
         """Refuses a store in which this rank updates another part of the parameters than before."""
-        if self.sums and self.offsets != self._offsets():
+        if self.sums and self.stretches != self._own_stretches():
             raise ValueError(
                 "this optimizer has running sums for a part of the parameters only, as one of "
                 "several ranks; create another optimizer over model.parameters()"
@@ -116,8 +177,14 @@ class Optimizer:
 
     def _convert_state(self) -> None:
         """Move the running sums to the type and the device of the parameters."""
-        like = self.parameters[0].data
-        self.state = [backend.of(like).asarray(s, like.dtype) for s in self.state]
+        like = self._store()
+        self.state = [like.on.asarray(s, like.dtype) for s in self.state]
+
+    def _store(self) -> FlatStore:
+        """The store of the first parameter: all have one type and one device."""
+        store = self.parameters[0].store
+        assert isinstance(store, FlatStore)
+        return store
 
     def _find_ranges(self) -> Iterator[FlatRange]:
         """The longest ranges of parameters that have a gradient."""
@@ -149,87 +216,10 @@ def non_negative(name: str, value: float) -> float:
     return value
 
 
-def _owned_size(p: Parameter) -> int:
-    """The number of its elements, padding included, that this rank updates."""
+def _own_stretches(p: Parameter) -> list[states.Stretch]:
     assert isinstance(p.store, FlatStore)
-    return sum(len(values) for values, _ in p.store.owned(*p.store.spans[p.index]))
-
-
-class SGD(Optimizer):
-    """Stochastic gradient descent with momentum, Nesterov momentum and weight decay."""
-
-    def __init__(
-        self,
-        parameters: Iterable[Parameter],
-        lr: float,
-        momentum: float = 0.0,
-        *,
-        weight_decay: float = 0.0,
-        nesterov: bool = False,
-    ) -> None:
-        if nesterov and not momentum:
-            raise ValueError("nesterov=True needs a momentum above 0")
-        self.sums = 1 if momentum else 0
-        super().__init__(parameters, lr)
-        self.momentum, self.nesterov = non_negative("momentum", momentum), nesterov
-        self.weight_decay = non_negative("weight_decay", weight_decay)
-
-    def _update(self, x: Operands) -> None:
-        velocity = x.state[0] if x.state else None
-        if self.momentum and velocity is None:
-            raise ValueError(
-                f"momentum {self.momentum} needs a running sum, which this SGD does not have: "
-                "create it with a momentum above 0, which may then change between steps"
-            )
-        c = steps.Sgd(self.lr, self.momentum, self.weight_decay, self.nesterov)
-        steps.sgd(x.values, x.grads, velocity, c)
-
-
-class Adam(Optimizer):
-    """Adam (Kingma and Ba, 2015); weight decay is added to the gradient."""
-
-    sums = 2
-    decoupled = False
-
-    def __init__(
-        self,
-        parameters: Iterable[Parameter],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-    ) -> None:
-        if not all(0 <= b < 1 for b in betas):
-            raise ValueError(f"betas {betas} must be at least 0 and less than 1")
-        super().__init__(parameters, lr)
-        if non_negative("eps", eps) == 0:
-            raise ValueError(
-                "eps 0 divides 0 by 0 where a gradient is 0; give one above 0, like 1e-8"
-            )
-        self.betas, self.eps = betas, eps
-        self.weight_decay = non_negative("weight_decay", weight_decay)
-
-    def _update(self, x: Operands) -> None:
-        c = steps.Adam(self.lr, *self.betas, self.eps, self.weight_decay, self.decoupled, x.t)
-        M, V = x.state
-        steps.adam(x.values, x.grads, M, V, c)
-
-
-class AdamW(Adam):
-    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
-
-    decoupled = True
-
-    def __init__(
-        self,
-        parameters: Iterable[Parameter],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.01,
-    ) -> None:
-        super().__init__(parameters, lr, betas, eps, weight_decay)
-
-
-OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
-"""The optimizers by their names on the command line."""
+    start, end = p.store.spans[p.index]
+    stretches = [(lo - start, hi - start) for lo, hi in p.store.own_stretches(start, end)]
+    owned = p.store.owned(start, end)
+    assert [hi - lo for lo, hi in stretches] == [len(values) for values, _ in owned]
+    return stretches

@@ -1,0 +1,153 @@
+"""Training that goes on in another layout, from the model and the state of the optimizer.
+
+Each runs on all ranks at once. `test_optimizer_state.py` runs them on threads,
+`test_optimizer_state_mpi.py` over MPI.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from typing import Any, NamedTuple
+
+import numpy as np
+from laws_training import BOUND, distance
+
+from nnmpi import Config, Trainer, nn
+from nnmpi.comm import Comm, comm_self
+from nnmpi.nn.state import assign
+from nnmpi.parallel.model.optimizer_entries import OptimizerEntries
+from nnmpi.parallel.step.state import StepState
+
+State = dict[str, np.ndarray]
+HALF = 3  # steps: with batches of 30 out of 72, in the second epoch
+OPTIMIZERS: tuple[dict[str, Any], ...] = (
+    {"optimizer": "sgd", "momentum": 0.9, "lr": 0.02},
+    {"optimizer": "adam", "weight_decay": 0.01, "clip_norm": 0.5},
+    {"optimizer": "adamw", "weight_decay": 0.1},
+)
+
+
+class Saved(NamedTuple):
+    """All that training goes on from."""
+
+    model: State
+    optimizer: State
+    at: StepState
+
+
+def build() -> nn.Sequential:
+    """Weights whose memory is not in the order of their axes, and sizes that leave padding."""
+    first = nn.Conv2d(1, 5, 3, bias=False), nn.BatchNorm2d(5), nn.ReLU(), nn.Conv2d(5, 6, 3)
+    then = nn.ReLU(), nn.Flatten(), nn.Linear(96, 7), nn.Dropout(0.2), nn.Tanh(), nn.Linear(7, 10)
+    return nn.Sequential(*first, *then)
+
+
+def trainer_of(comm: Comm, model: Callable[[], nn.Module] = build, **options: Any) -> Trainer:
+    common = {"data": "synthetic:1x8x8:10:90", "batch_size": 30, "epochs": 9, "dtype": "float64"}
+    return Trainer(Config(**{**common, **options}), model, comm=comm)
+
+
+def go(trainer: Trainer, at: StepState, steps: int) -> Saved:
+    """So many steps; what is saved is whole, on all ranks."""
+    until = at.step + steps
+    trainer.model.train()
+    while at.step < until:
+        with closing(trainer.strategy.steps(trainer.train, at)) as results:
+            for result in results:
+                at = result.state
+                if at.step == until:
+                    break
+    model = {e.place.path: e.value.copy() for e in trainer.strategy.entries.on_all_ranks()}
+    found = trainer.optimizer_state_dict()
+    trainer.close()
+    state = everywhere(trainer)
+    assert list(found) == (list(state) if trainer.is_first else [])
+    assert all(found[name].tobytes() == state[name].tobytes() for name in found)
+    return Saved(model, state, at)
+
+
+def everywhere(trainer: Trainer) -> State:
+    """The state of the optimizer on all ranks, also after the end of a run."""
+    parts = trainer.strategy.entries.parts
+    entries = OptimizerEntries(trainer.optimizer, trainer.model, parts, trainer.comm)
+    return dict(entries.on_all_ranks())
+
+
+def go_on(comm: Comm, saved: Saved, steps: int, **options: Any) -> Saved:
+    """The same steps from there in a layout."""
+    trainer = trainer_of(comm, **options)
+    tensors = zip(trainer.model.tensors(), trainer.strategy.entries.parts.held, strict=True)
+    for (place, tensor), is_held in tensors:
+        if is_held:  # a stage of a pipeline has no memory for the others
+            assign(tensor, saved.model[place.path][place.slices])
+    trainer.load_optimizer_state_dict(saved.optimizer)
+    comm.barrier()
+    return go(trainer, saved.at, steps)
+
+
+def start(comm: Comm, steps: int, **options: Any) -> Saved:
+    return go(trainer_of(comm, **options), StepState(), steps)
+
+
+@functools.cache
+def undisturbed(steps: int, options: tuple[tuple[str, Any], ...]) -> Saved:
+    """On one rank, once a process."""
+    return start(comm_self(), steps, **dict(options))
+
+
+def one_rank(steps: int, options: Mapping[str, Any]) -> Saved:
+    return undisturbed(steps, tuple(sorted(options.items())))
+
+
+def layouts(p: int) -> list[dict[str, Any]]:
+    """dp through shared memory and by messages, ZeRO, pp, tp, and several of them."""
+    found: list[dict[str, Any]] = [
+        {"allreduce": "shared"},
+        {"allreduce": "shared", "bucket_mb": 0.001},
+        {"allreduce": "ring"},
+        {"allreduce": "ring", "zero": 1, "bucket_mb": 0.001},
+        {"allreduce": "ring", "zero": 3},
+    ]
+    if 1 < p <= 4:
+        found += [{"pp": p}, {"tp": p}]
+    if p == 4:
+        found += [{"dp": 2, "pp": 2}, {"dp": 2, "tp": 2, "allreduce": "ring", "zero": 2}]
+    if p == 8:
+        three = {"dp": 2, "pp": 2, "tp": 2}
+        found += [three, {**three, "allreduce": "ring", "zero": 3}]
+    return found
+
+
+def near(found: Saved, wanted: Saved) -> None:
+    assert found.at == wanted.at
+    assert distance(found.model, wanted.model) < BOUND
+    assert list(found.optimizer) == list(wanted.optimizer)
+    assert distance(found.optimizer, wanted.optimizer) < BOUND
+
+
+# ---- the laws
+
+
+def training_goes_on_in_another_layout(comm: Comm) -> None:
+    """Each layout goes on from another one's state, and one rank from each."""
+    ways = layouts(comm.size)
+    for i, way in enumerate(ways):
+        optimizer = {**OPTIMIZERS[i % len(OPTIMIZERS)], "micro_batches": 2}
+        saved = start(comm, HALF, **optimizer, **way)
+        near(saved, one_rank(HALF, optimizer))
+        wanted = one_rank(2 * HALF, optimizer)
+        near(go_on(comm, saved, HALF, **optimizer, **ways[i - 1]), wanted)
+        near(go_on(comm_self(), saved, HALF, **optimizer), wanted)
+        near(go_on(comm, one_rank(HALF, optimizer), HALF, **optimizer, **way), wanted)
+
+
+def the_same_layout_goes_on_with_the_same_bits(comm: Comm) -> None:
+    for way, optimizer in zip(layouts(comm.size), 2 * OPTIMIZERS, strict=False):
+        whole = start(comm, 2 * HALF, **{**optimizer, **way})
+        saved = start(comm, HALF, **{**optimizer, **way})
+        again = go_on(comm, saved, HALF, **{**optimizer, **way})
+        for a, b in ((again.model, whole.model), (again.optimizer, whole.optimizer)):
+            assert all(a[name].tobytes() == b[name].tobytes() for name in b)
+
+
+LAWS = [training_goes_on_in_another_layout, the_same_layout_goes_on_with_the_same_bits]

@@ -1,0 +1,137 @@
+"""The state of one optimizer: names, shapes, and training that goes on from it."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from datafiles import refused
+
+import nnmpi
+from nnmpi import nn, optim
+
+RULES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
+    "sgd": (optim.SGD, {"lr": 0.1}, ()),
+    "momentum": (optim.SGD, {"lr": 0.1, "momentum": 0.9}, ("momentum_buffer",)),
+    "adam": (optim.Adam, {"weight_decay": 0.1}, ("gradient_sum", "squared_gradient_sum")),
+    "adamw": (optim.AdamW, {}, ("gradient_sum", "squared_gradient_sum")),
+}
+
+
+def model(dtype: str = "float32") -> nn.Sequential:
+    """A weight whose memory is not in the order of its axes, and sizes that leave padding."""
+    with nnmpi.seeded(3):
+        return nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(12, 5)).to(dtype)
+
+
+def made(rule: str, dtype: str = "float32") -> tuple[nn.Module, optim.Optimizer]:
+    kind, options, _ = RULES[rule]
+    m = model(dtype)
+    return m, kind(m.parameters(), **options)
+
+
+def train(m: nn.Module, opt: optim.Optimizer, steps: range) -> None:
+    """The last parameter has a gradient in every second step only."""
+    for t in steps:
+        rng = np.random.default_rng(t)
+        opt.zero_grad()
+        for p in m.parameters()[: 4 if t % 2 else 3]:
+            p.grad = rng.standard_normal(p.shape)
+        opt.step()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("rule", RULES)
+def test_training_goes_on_with_the_same_bits(rule: str, dtype: str) -> None:
+    m, opt = made(rule, dtype)
+    train(m, opt, range(5))
+    state, weights = opt.state_dict(), m.state_dict()
+    names = (*RULES[rule][2], "step")
+    assert list(state) == [f"{path}.{name}" for path in weights for name in names]
+    for path, weight in weights.items():
+        for name in names[:-1]:
+            found = state[f"{path}.{name}"]
+            assert (found.shape, found.dtype) == (weight.shape, weight.dtype)
+            assert found.flags.c_contiguous
+            assert found.any()
+    counts = {name: int(n) for name, n in state.items() if name.endswith("step")}
+    assert list(counts.values()) == [5, 5, 5, 2]
+
+    other, again = made(rule, dtype)
+    train(other, again, range(3, 5))  # it has been used before
+    other.load_state_dict(weights)
+    again.load_state_dict(state)
+    for one, its in ((m, opt), (other, again)):
+        train(one, its, range(5, 9))
+    for name, weight in m.state_dict().items():
+        np.testing.assert_array_equal(other.state_dict()[name], weight, name)
+    for name, value in opt.state_dict().items():
+        np.testing.assert_array_equal(again.state_dict()[name], value, name)
+
+
+def test_a_state_is_a_copy() -> None:
+    m, opt = made("adam")
+    train(m, opt, range(2))
+    state = opt.state_dict()
+    before = {name: value.copy() for name, value in state.items()}
+    train(m, opt, range(2, 4))
+    for name, value in before.items():
+        np.testing.assert_array_equal(state[name], value)
+
+
+def test_a_file(tmp_path: Any) -> None:
+    m, opt = made("adam")
+    train(m, opt, range(3))
+    nnmpi.save(opt.state_dict(), tmp_path / "state.safetensors")
+    _, again = made("adam")
+    again.load_state_dict(nnmpi.load(tmp_path / "state.safetensors"))
+    for name, value in opt.state_dict().items():
+        np.testing.assert_array_equal(again.state_dict()[name], value, name, strict=True)
+
+
+def test_the_sums_of_adam_are_pytorchs_but_for_a_factor() -> None:
+    """exp_avg = beta1 exp_avg + (1 - beta1) g."""
+    m, opt = made("adamw", "float64")
+    exp_avg, exp_avg_sq = 0.0, 0.0
+    for t in range(4):
+        train(m, opt, range(t, t + 1))
+        g = m[0].weight.grad
+        exp_avg, exp_avg_sq = 0.9 * exp_avg + 0.1 * g, 0.999 * exp_avg_sq + 0.001 * g * g
+    state = opt.state_dict()
+    np.testing.assert_allclose(0.1 * state["0.weight.gradient_sum"], exp_avg, 1e-12)
+    np.testing.assert_allclose(0.001 * state["0.weight.squared_gradient_sum"], exp_avg_sq, 1e-12)
+
+
+def test_an_optimizer_may_have_some_parameters_only() -> None:
+    m = model()
+    opt = optim.SGD(m[2].parameters(), lr=0.1, momentum=0.5)
+    assert [*opt.state_dict()] == [
+        f"2.{name}" for p in ("weight", "bias") for name in (f"{p}.momentum_buffer", f"{p}.step")
+    ]
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    m, opt = made("momentum")
+    train(m, opt, range(2))
+    state = opt.state_dict()
+    _, adam = made("adam")
+    with refused("0.weight.gradient_sum (3, 2, 3, 3) is missing", "more"):
+        adam.load_state_dict(state)
+    with refused("0.weight.momentum_buffer is not part of this optimizer"):
+        made("sgd")[1].load_state_dict(state)
+    wrong = state["0.weight.momentum_buffer"].T
+    with refused("momentum_buffer has shape (3, 3, 2, 3), the optimizer needs (3, 2, 3, 3)"):
+        opt.load_state_dict({**state, "0.weight.momentum_buffer": wrong})
+    for count in (-1, 0.5, np.nan):
+        with refused(f"2.bias.step is {count}", "0 or more"):
+            opt.load_state_dict({**state, "2.bias.step": count})
+    for name, value in opt.state_dict().items():
+        np.testing.assert_array_equal(value, state[name])
+
+
+def test_parameters_of_two_models_cannot_be_named() -> None:
+    both = nn.Linear(2, 3), nn.Linear(2, 3)
+    opt = optim.Adam([p for m in both for p in m.parameters()])
+    with refused("parameters 0 and 2", "'weight'", "one module"):
+        opt.state_dict()
+    with refused("parameters 0 and 2"):
+        opt.load_state_dict({})
