@@ -16,9 +16,9 @@ from nnmpi.data import Load
 from nnmpi.data.loader import Batch
 from nnmpi.parallel.model.boundary import Boundary
 from nnmpi.parallel.pipeline.channels import Channels
+from nnmpi.parallel.recorder import NO_RECORDER
 from nnmpi.parallel.step.evaluation import as_sums, evaluate
 from nnmpi.parallel.step.ports import Loss, Samples, Stage
-from nnmpi.parallel.step.recorder import NO_RECORDER
 from nnmpi.schedules import Kind, Op, forward_program
 
 POLLS = 1000

@@ -249,6 +249,36 @@ def test_without_room_shared_by_name_is_refused() -> None:
         threads.run(2, lambda comm: started(comm, allreduce="shared"), free_memory=1000)
 
 
+# ---- one order of additions for all copies: 3 x 2 ranks, of which a node has three
+
+
+def test_auto_takes_a_ring_where_nodes_cut_groups_of_dp_unlike() -> None:
+    ended = threads.run(6, lambda comm: started(comm, dp=3, tp=2), per_node=3)
+    assert [t["allreduce"] for t in ended] == ["ring"] * 6
+    ended = threads.run(6, lambda comm: started(comm, dp=3, tp=2), per_node=2)
+    assert [t["allreduce"] for t in ended] == ["ring"] * 6  # one rank a node along dp
+    ended = threads.run(6, lambda comm: started(comm, dp=3, tp=2, order="dp,tp,pp"), per_node=3)
+    assert [t["allreduce"] for t in ended] == ["shared"] * 6
+
+
+@pytest.mark.parametrize("name", ["shared", "hierarchical", "mpi"])
+def test_sums_by_nodes_are_refused_where_these_cut_groups_of_dp_unlike(name: str) -> None:
+    def rank(comm: Comm) -> dict[str, Any]:
+        return started(comm, dp=comm.size // 2, tp=2, allreduce=name)
+
+    with refused(f"allreduce {name} adds up node by node", "2 ranks along tp", "ring"):
+        threads.run(6, rank, per_node=3)
+    threads.run(4, rank, per_node=3)  # the sum of two numbers has one order
+
+
+def test_all_groups_of_dp_go_another_way_if_one_lacks_room(monkeypatch: Any) -> None:
+    monkeypatch.setattr(ThreadTransport, "free_memory", lambda t: (t.members[t.rank] % 2) << 40)
+    ended = threads.run(4, lambda comm: started(comm, dp=2, tp=2))
+    assert [t["allreduce"] for t in ended] == ["ring"] * 4
+    with refused("allreduce shared"):
+        threads.run(4, lambda comm: started(comm, dp=2, tp=2, allreduce="shared"))
+
+
 @pytest.mark.parametrize(
     ("per_node", "cores", "any_thread", "wanted"),
     [

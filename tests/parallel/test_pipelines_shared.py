@@ -26,6 +26,21 @@ def crossed() -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(8, 3))
 
 
+def twice() -> nn.Sequential:
+    """Layers 0 and 4 share a weight."""
+    linear = [nn.Linear(8, 8) for _ in range(4)]
+    linear[2].weight = linear[0].weight
+    layers = [layer for one in linear for layer in (one, nn.Tanh())]
+    return nn.Sequential(*layers, nn.Linear(8, 3))
+
+
+def ends() -> nn.Sequential:
+    """Layers 0 and 4 share a weight, and have no other parameter."""
+    first, last = (nn.Linear(8, 8, bias=False) for _ in range(2))
+    last.weight = first.weight
+    return nn.Sequential(first, nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), last)
+
+
 def one_norm() -> nn.Sequential:
     """Layers 1 and 4 are one BatchNorm."""
     norm = nn.BatchNorm1d(8)
@@ -58,23 +73,56 @@ def losses(comm: Comm, build: Any = crossed, **options: Any) -> list[float]:
     return [done["loss"], done["test_loss"]]
 
 
+@pytest.mark.parametrize(("zero", "how"), [(0, "auto"), (1, "auto"), (1, "mpi"), (1, "tree")])
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("dp", [1, 2])
-def test_weights_that_two_stages_share_in_opposite_orders(dp: int, overlap: bool) -> None:
+def test_weights_that_two_stages_share_in_opposite_orders(
+    dp: int, overlap: bool, zero: int, how: str
+) -> None:
     """Their sums start in different orders on the two ranks, and none waits for the other."""
-    (expected,) = threads.run(1, losses)
-    job = partial(losses, pp=2, dp=dp, cut="3", overlap=overlap)
+    options = {"clip_norm": 0.1, "optimizer": "adam"}
+    (expected,) = threads.run(1, partial(losses, **options))
+    layout = {"pp": 2, "dp": dp, "cut": "3", "overlap": overlap, "zero": zero, "allreduce": how}
+    job = partial(losses, **options, **layout)
     for found in threads.run(2 * dp, job):
         assert found == pytest.approx(expected, rel=1e-10)
 
 
+@pytest.mark.parametrize("zero", [0, 1])
+def test_a_stage_with_nothing_but_a_shared_weight(zero: int) -> None:
+    (expected,) = threads.run(1, partial(losses, build=ends, clip_norm=0.1))
+    layout = {"pp": 2, "dp": 2, "cut": "4", "zero": zero, "allreduce": "ring", "clip_norm": 0.1}
+    for found in threads.run(4, partial(losses, build=ends, **layout)):
+        assert found == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_zero_that_leaves_no_whole_gradient_of_a_shared_weight_is_refused(zero: int) -> None:
+    with pytest.raises(ValueError, match=rf"zero {zero} keeps .* use --zero 1, or a --cut that"):
+        threads.run(4, partial(losses, pp=2, dp=2, cut="3", zero=zero))
+    (expected,) = threads.run(1, losses)
+    for found in threads.run(4, partial(losses, pp=2, dp=2, cut="8", zero=zero)):
+        assert found == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_a_weight_that_two_stages_of_one_rank_share(zero: int) -> None:
+    """Both ranks have two stages; layers 0 and 4 are in stages 0 and 2."""
+    (expected,) = threads.run(1, partial(losses, build=twice))
+    layout = {"pp": 2, "dp": 2, "cut": "2,4,6", "schedule": "interleaved"}
+    for found in threads.run(4, partial(losses, build=twice, **layout, zero=zero)):
+        assert found == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("zero", [0, 1])
 @pytest.mark.parametrize("never", [False, True])
 @pytest.mark.parametrize("dp", [1, 2])
-def test_a_shared_weight_without_a_gradient_in_one_stage(dp: int, never: bool) -> None:
+def test_a_shared_weight_without_a_gradient_in_one_stage(dp: int, never: bool, zero: int) -> None:
     """It is updated where it was not used too, or the copies would become different."""
     options = {"build": partial(sometimes, never), "optimizer": "adam", "lr": 0.1}
     (expected,) = threads.run(1, partial(losses, **options))
-    for found in threads.run(2 * dp, partial(losses, pp=2, dp=dp, cut="2", **options)):
+    layout = {"pp": 2, "dp": dp, "cut": "2", "zero": zero}
+    for found in threads.run(2 * dp, partial(losses, **layout, **options)):
         assert found == pytest.approx(expected, rel=1e-10)
 
 

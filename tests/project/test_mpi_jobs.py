@@ -5,19 +5,45 @@ By hand: mpirun -n 4 python -m pytest --only-mpi tests/comm/test_comm_mpi.py
 
 import os
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import conformance
 import laws
 import laws_pipelines
+import laws_resume
+import laws_spatial
+import laws_summa
+import laws_tensor
 import laws_training
+import laws_zero
 import pytest
 from mpijob import ROOT, run
 
+
+def names(laws: Iterable[Callable[..., None]]) -> list[str]:
+    return [f"test_law[{law.__name__}]" for law in laws]
+
+
 MARKED = {
-    "tests/comm/test_comm_mpi.py": laws.LAWS,
-    "tests/parallel/test_training_mpi.py": laws_training.LAWS,
-    "tests/parallel/test_pipelines_mpi.py": laws_pipelines.LAWS,
+    "tests/comm/test_comm_mpi.py": names(laws.LAWS),
+    "tests/parallel/test_training_mpi.py": names(laws_training.LAWS),
+    "tests/parallel/test_pipelines_mpi.py": names(laws_pipelines.LAWS),
+    "tests/parallel/test_optimizer_state_mpi.py": names(laws_resume.LAWS),
+    "tests/parallel/test_spatial_mpi.py": names(laws_spatial.LAWS),
+    "tests/parallel/test_summa_mpi.py": names(laws_summa.LAWS),
+    "tests/parallel/test_zero_mpi.py": names(laws_zero.LAWS),
+    "tests/parallel/test_tensor_mpi.py": names(laws_tensor.LAWS),
+    "tests/parallel/test_conformance_mpi.py": [f"test_family[{f}]" for f in conformance.FAMILIES],
 }
+"""The tests of each file, all of which have to pass on every rank."""
+
+OF_EACH_MPI = [
+    f"tests/{name}_mpi.py"
+    for name in ("comm/test_comm", "parallel/test_training", "parallel/test_conformance")
+]
+"""What runs on another MPI too: all that is sent, and a step of every strategy."""
+
 SECONDS = 400  # for a job of 8 ranks on 2 cores that others use too
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--color=no", "--only-mpi")
 MPICH = os.environ.get("NNMPI_TEST_MPICH", "")  # the Python of an environment with MPICH
@@ -32,7 +58,7 @@ def test_over_the_mpi_of_this_environment(ranks: int, marked: str) -> None:
 
 @pytest.mark.skipif(not MPICH, reason="NNMPI_TEST_MPICH names no Python with MPICH")
 @pytest.mark.timeout(SECONDS + 20)
-@pytest.mark.parametrize("marked", MARKED)
+@pytest.mark.parametrize("marked", OF_EACH_MPI)
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_over_mpich(ranks: int, marked: str) -> None:
     passes(ranks, marked, python=MPICH)
@@ -66,5 +92,5 @@ def passes(ranks: int, marked: str, python: str = sys.executable) -> None:
     """Every rank passes every test, none is left out but those for more ranks."""
     ended = run(ranks, *PYTEST, "-rA", str(ROOT / marked), timeout=SECONDS, python=python)
     assert ended.status == 0, f"{ended.out[-3000:]}\n{ended.err[-3000:]}"
-    for law in MARKED[marked]:
-        assert ended.out.count(f"PASSED {marked}::test_law[{law.__name__}]") == ranks
+    for test in MARKED[marked]:
+        assert ended.out.count(f"PASSED {marked}::{test}") == ranks
