@@ -22,9 +22,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 ANSWER = "answer"
+CLUSTER = Path(__file__).parents[1] / "scripts" / "cluster"
 GRACE = 5.0  # seconds between asking a process to end and killing it
 
 
@@ -170,6 +171,46 @@ def mpirun(ranks: int, command: Sequence[str], env: dict[str, str]) -> Process:
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     }
     return Process([found, "--bind-to", "none", "-n", str(ranks), *command], open_mpi | env)
+
+
+def answer(process: Process, name: str, timeout: float) -> Any:
+    """The last line that a command prints, which is JSON; raises JobError if it fails."""
+    return json.loads(output(process, name, timeout).splitlines()[-1])
+
+
+def output(process: Process, name: str, timeout: float) -> str:
+    """What a command prints; raises JobError if it fails."""
+    command, env = process
+    with subprocess.Popen(
+        command,
+        env={**os.environ, **env},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as started:
+        try:
+            out, err = started.communicate(timeout=timeout)
+        except BaseException as error:
+            started.terminate()  # not killed: it has processes of its own to end
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise JobError(f"{name} has not answered within {timeout:g} s") from None
+            raise
+    if started.returncode:
+        raise JobError(f"{name} failed: {_reason(err)}")
+    return out
+
+
+def _reason(err: str) -> str:
+    """The line of an error output that names the error, or the last one."""
+    lines = [line.strip() for line in err.splitlines() if line.strip(" -=*\t")]
+    named = [line for line in lines if "Error: " in line]
+    return (named or lines or ["without any output"])[-1]
+
+
+def cluster(words: Sequence[str], timeout: float) -> str:
+    """What scripts/cluster prints: the first word is up, run or down."""
+    return output(Process([sys.executable, str(CLUSTER), *words], {}), words[0], timeout)
 
 
 def serve(

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 import pipeline_model as theory
 from jobs import Job, Task
 from pipeline_cases import PIPEDREAM_STEPS, Case, Model, models_of
-from pipeline_model import Profiled, Spread
+from pipeline_model import Profiled
 from pipeline_run import measured_costs
+from rounds import interleaved
 from timing import Row
 
 Times = Mapping[Case, Sequence[float]]
@@ -48,20 +49,11 @@ class Bench:
 
     def time(self, cases: Iterable[Case]) -> Times:
         """Times the cases in interleaved rounds, after a warm-up that sets their length."""
-        tasks = {}
+        firsts = {}
         for case in cases:
             least = PIPEDREAM_STEPS if case.schedule == "pipedream" else 1
-            first = Task(case.text, case.batch, least)
-            self.jobs[case.ranks].run(first)
-            seconds = self.jobs[case.ranks].run(first)
-            tasks[case] = first._replace(
-                steps=least * max(1, round(self.seconds / seconds / least))
-            )
-        times: dict[Case, list[float]] = {case: [] for case in tasks}
-        for _ in range(self.rounds):
-            for case, task in tasks.items():
-                times[case].append(self.jobs[case.ranks].run(task))
-        return times
+            firsts[case] = self.jobs[case.ranks], Task(case.text, case.batch, least)
+        return interleaved(firsts, self.rounds, self.seconds)
 
     def row(self, section: str, case: Case, **more: object) -> Row:
         """What every row has; the seconds of a step are among `more`."""
@@ -80,12 +72,3 @@ class Bench:
             **more,
             **self.facts,
         }
-
-
-def ratio_of(spread: Spread, against: str) -> Row:
-    return {
-        "ratio": spread.median,
-        "ratio_low": spread.low,
-        "ratio_high": spread.high,
-        "against": against,
-    }

@@ -8,8 +8,7 @@ import json
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
-import numpy as np
-from workloads import Steps, trainer_steps
+from workloads import CLASSES, Steps, random_trainer, trainer_steps
 
 import nnmpi
 from nnmpi import blas, nn
@@ -18,7 +17,6 @@ from nnmpi.config import Config
 from nnmpi.nn import models
 from nnmpi.parallel.step.state import StepState
 
-CLASSES = 10
 BATCHES = 4  # which are made once and used in turn
 PIPEDREAM_STEPS = 4
 """Steps between two drains of pipedream's pipeline, which has one epoch of them."""
@@ -133,12 +131,8 @@ def trainer_of(case: Case, comm: Comm | None = None, allreduce: str = "auto") ->
     ranks = comm_self() if case.apart else comm or world()
     model = models_of(case.small)[case.model]
     n = case.batch * (PIPEDREAM_STEPS if case.schedule == "pipedream" else BATCHES)
-    draws = np.random.default_rng(0)
-    x = draws.standard_normal((n, *model.shape), dtype=np.float32)
-    y = draws.integers(0, CLASSES, n)
     test = max(case.batch // 4, 2)
-    data = (x, y, x[:test], y[:test])
-    trainer = nnmpi.Trainer(case.config(allreduce), model.build, data, ranks)
+    trainer = random_trainer(case.config(allreduce), model.build, (n, *model.shape), test, ranks)
     trainer.model.train()
     return trainer
 

@@ -1,6 +1,5 @@
 """What benchmarks/pipeline.py expects: from the measured costs of layers, and from formulas."""
 
-import statistics
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -93,22 +92,3 @@ def bytes_of_mlp(widths: Sequence[int], first: int, batch: int, itemsize: int = 
     """Of an MLP whose second stage begins with Linear number `first`, counted from 0."""
     parameters = sum(k * o + o for k, o in pairwise(widths))
     return Bytes(2 * batch * widths[first] * itemsize, 2 * parameters * itemsize)
-
-
-class Spread(NamedTuple):
-    """The median of a figure over rounds, and its quartiles."""
-
-    low: float
-    median: float
-    high: float
-
-    @classmethod
-    def of(cls, figures: Sequence[float]) -> "Spread":
-        if len(figures) < 2:
-            return cls(figures[0], figures[0], figures[0])
-        return cls(*statistics.quantiles(figures, n=4, method="inclusive"))
-
-
-def ratio(a: Sequence[float], b: Sequence[float]) -> Spread:
-    """a over b in each round, in which they ran back to back."""
-    return Spread.of([x / y for x, y in zip(a, b, strict=True)])

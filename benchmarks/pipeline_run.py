@@ -8,8 +8,6 @@ All but `serve` answer with one line of JSON, of rank 0.
 """
 
 import json
-import os
-import subprocess
 import sys
 import time
 import tracemalloc
@@ -19,9 +17,10 @@ from typing import Any
 
 import jobs
 import numpy as np
-from jobs import JobError, Process
+from jobs import Process
 from pipeline_cases import Case, models_of, steps_of, trainer_of
 from training import ONE_THREAD
+from workloads import Steps
 
 import nnmpi
 from nnmpi import backend, blas
@@ -44,37 +43,7 @@ def processes(ranks: int, folder: Path) -> list[Process]:
 def ask(ranks: int, question: Sequence[str], timeout: float) -> Any:
     """The answer of ranks that are started for it; raises JobError if they fail."""
     process = jobs.mpirun(ranks, [*COMMAND, *question], ONE_THREAD)
-    return json.loads(output(process, question[0], timeout).splitlines()[-1])
-
-
-def output(process: Process, name: str, timeout: float) -> str:
-    """What a command prints; raises JobError if it fails."""
-    command, env = process
-    with subprocess.Popen(
-        command,
-        env={**os.environ, **env},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as started:
-        try:
-            out, err = started.communicate(timeout=timeout)
-        except BaseException as error:
-            started.terminate()  # not killed: it has processes of its own to end
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise JobError(f"{name} has not answered within {timeout:g} s") from None
-            raise
-    if started.returncode:
-        raise JobError(f"{name} failed: {_reason(err)}")
-    return out
-
-
-def _reason(err: str) -> str:
-    """The line of an error output that names the error, or the last one."""
-    lines = [line.strip() for line in err.splitlines() if line.strip(" -=*\t")]
-    named = [line for line in lines if "Error: " in line]
-    return (named or lines or ["without any output"])[-1]
+    return jobs.answer(process, question[0], timeout)
 
 
 def measured_costs(model: str, small: bool, timeout: float) -> list[Cost]:
@@ -154,9 +123,16 @@ def seconds_per_step(rounds: str, seconds: str, *texts: str) -> list[list[float]
     """The times of each case in interleaved rounds, within this job."""
     comm = world()
     runs = [steps_of(case, trainer_of(case, comm)) for case in map(Case.of, texts)]
-    lengths = [max(1, round(float(seconds) / _timed(comm, run, 1))) for run in runs]
+    return seconds_in_rounds(comm, runs, int(rounds), float(seconds))
+
+
+def seconds_in_rounds(
+    comm: Comm, runs: Sequence[Steps], rounds: int, seconds: float
+) -> list[list[float]]:
+    """Seconds per step of each, of about `seconds` in each round."""
+    lengths = [max(1, round(seconds / _timed(comm, run, 1))) for run in runs]
     times: list[list[float]] = [[] for _ in runs]
-    for _ in range(int(rounds)):
+    for _ in range(rounds):
         for run, length, found in zip(runs, lengths, times, strict=True):
             found.append(_timed(comm, run, length))
     return times

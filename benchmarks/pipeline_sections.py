@@ -2,21 +2,20 @@
 
 import json
 import statistics
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
+import jobs
 import pipeline_model as theory
 import pipeline_run as ranks
-from jobs import JobError, Process
-from pipeline_bench import Bench, Times, ratio_of
+from jobs import JobError
+from pipeline_bench import Bench, Times
 from pipeline_cases import PIPEDREAM_STEPS, Case
-from pipeline_model import Bytes, Profiled, ratio
+from pipeline_model import Bytes, Profiled
+from rounds import ratio, ratio_of
 from timing import Row
 
 from nnmpi.schedules import SCHEDULES
 
-CLUSTER = Path(__file__).parents[1] / "scripts" / "cluster"
 RATE = 1e9  # bits per second of each link, each way
 GOALS = {4: 0.95, 8: 0.94, 16: 0.92}
 """Of the ideal speed-up, by micro-batches."""
@@ -243,9 +242,7 @@ def network_rows(b: Bench, cases: tuple[Case, Case], times: Sequence[Sequence[fl
 
 
 def _cluster(b: Bench, *words: str) -> str:
-    """What scripts/cluster prints."""
-    process = Process([sys.executable, str(CLUSTER), *words], {})
-    return ranks.output(process, words[0], max(b.timeout, 10 * b.rounds))
+    return jobs.cluster(words, max(b.timeout, 10 * b.rounds))
 
 
 SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {

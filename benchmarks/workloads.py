@@ -149,6 +149,21 @@ def nnmpi_steps(case: str, per_rank: int, reduction: Reduction) -> Steps:
     return trainer_steps(trainer)
 
 
+CLASSES = 10
+"""Of random labels."""
+
+
+def random_trainer(
+    config: Any, build: Callable[[], Any], shape: tuple[int, ...], tests: int, comm: Any
+) -> Any:
+    """An nnmpi.Trainer on random samples: `shape[0]` to train on, `tests` of them to test."""
+    import nnmpi
+
+    draws = np.random.default_rng(0)
+    x, y = draws.standard_normal(shape, dtype=np.float32), draws.integers(0, CLASSES, shape[0])
+    return nnmpi.Trainer(config, build, (x, y, x[:tests], y[:tests]), comm)
+
+
 def trainer_steps(trainer: Any) -> Steps:
     """Steps of an nnmpi.Trainer, epoch after epoch."""
     from nnmpi.parallel.step.state import StepState

@@ -1,0 +1,160 @@
+"""benchmarks/sharding.py: its formulas, how rows follow from measurements, and a small run."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from benchfiles import BENCHMARKS, Import
+from mpijob import environment, launcher
+
+SCRIPT = str(BENCHMARKS / "sharding.py")
+HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
+
+
+def bench(module: Import) -> Any:
+    return module("sharding_bench").Bench(3, 0.1, True, 60, {"cores": 2})
+
+
+def test_memory_formulas(module: Import) -> None:
+    theory = module("sharding_theory")
+    held = [theory.held_per_parameter(zero, 4) for zero in range(4)]
+    assert held == [16, 10, 7, 4]
+    assert theory.held_per_parameter(0, 2, shared=True) == 12
+    assert theory.held_per_parameter(0, 1, shared=True) == 20
+
+
+def test_traffic_formulas(module: Import) -> None:
+    theory = module("sharding_theory")
+    assert [theory.units(zero, 1) for zero in range(4)] == [2, 2, 2, 3]
+    assert [theory.units(zero, 4) for zero in range(4)] == [2, 2, 5, 12]
+    assert theory.unit_bytes(1000, 4) == 3000
+    assert theory.widths("mlp:64-3x1024-10") == [64, 1024, 1024, 1024, 10]
+    assert theory.parameters_of_mlp([3, 4, 2]) == 16 + 10
+
+
+def test_tensor_parallelism_sums_at_every_second_layer(module: Import) -> None:
+    theory = module("sharding_theory")
+    # column 3 -> 4, row 4 -> 5: the sum of 5 on the way forward; the input needs no gradient
+    assert theory.tensor_numbers([3, 4, 5]) == 5
+    # and column 5 -> 6: the sum of 5 on the way back
+    assert theory.tensor_numbers([3, 4, 5, 6]) == 5 + 5
+    assert theory.tensor_bytes([3, 4, 5], 10, 2) == 10 * 5 * 4
+
+
+def test_memory_is_beside_the_formula_and_the_peak_beside_its_parts(module: Import) -> None:
+    b, sections = bench(module), module("sharding_sections")
+    case = b.case("50M", 2, dp=2, zero=1)
+    n = b.parameters(case)
+    memory = module("sharding_run").Memory
+    alone = memory(4 * n, 4 * n, 8 * n, 0, 0, 0, 16 * n + 10, 0, 16 * n + 40)
+    found = memory(4 * n, 4 * n, 4 * n, 100, 60, 0, 12.6 * n + 150, 150, 12.6 * n + 190)
+    row = sections.memory_row(b, case, found, alone)
+    assert row["ratio"] == pytest.approx(1.05)
+    assert row["activation_bytes"] == 30
+    assert row["predicted_peak_bytes"] == 12 * n + 100 + 60 + 30
+    assert (row["layout"], row["counted_bytes"]) == ("dp 2, zero 1, ring", 12 * n)
+
+
+def test_bytes_are_beside_the_formula(module: Import) -> None:
+    b, sections = bench(module), module("sharding_sections")
+    case = b.case("mlp", 2, dp=2, zero=3, micro_batches=4)
+    unit = b.parameters(case) * 4 / 2
+    row = sections.bytes_row(b, case, 12.5 * unit, 7)
+    assert (row["units"], row["predicted_units"], row["messages"]) == (12.5, 12, 7)
+    assert row["predicted_bytes"] == 12 * unit
+    pipeline = b.case("mlp", 2, pp=2)
+    row = sections.bytes_row(b, pipeline, 1, 2)
+    assert row["predicted_bytes"] == pipeline.batch * max(b.widths(pipeline)) * 4
+    assert "units" not in row
+
+
+def test_ratios_are_medians_over_rounds(module: Import, monkeypatch: pytest.MonkeyPatch) -> None:
+    b, sections = bench(module), module("sharding_sections")
+    base = b.case("mlp", 2, dp=2)
+    case = base._replace(zero=3)
+    times = {base: [1.0, 2.0, 4.0], case: [1.5, 2.0, 8.0]}
+    monkeypatch.setattr(b, "time", lambda cases: times)
+    first, second = sections.over(b, base, [case])
+    assert "ratio" not in first
+    assert (second["ratio_low"], second["ratio"], second["ratio_high"]) == (1.25, 1.5, 1.75)
+    assert (second["against"], second["goal"]) == ("dp 2, ring", 1.5)
+
+
+def test_a_case_is_the_same_on_a_rank(module: Import) -> None:
+    cases, layers = module("sharding_cases"), module("sharding_layers")
+    case = cases.Case("mlp", 64, dp=2, zero=3, bucket_mb=16.0, small=True)
+    assert cases.Case.of(case.text) == case
+    image = layers.LayerCase("image", (64, 32), 2)
+    assert layers.LayerCase.of(image.text) == image
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--only", "memory,speed"), "'speed' is not a section; there are memory"),
+        (("--rounds", "0"), "are too short"),
+        (("--json", "no/such/folder/out.json"), "cannot be written"),
+    ],
+)
+def test_unusable_flags_are_reported_in_one_line(
+    module: Import, flags: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sharding: ModuleType = module("sharding")
+    with pytest.raises(SystemExit) as caught:
+        sharding.parse(flags)
+    assert caught.value.code == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert words in err
+
+
+@pytest.mark.timeout(300)  # a job for each number of ranks and section
+def test_every_section_has_rows_and_the_plot_is_written(tmp_path: Path) -> None:
+    launcher(sys.executable)  # skips where there is none
+    flags = ["--small", "--rounds", "1", "--seconds", "0.001", "--json", str(tmp_path / "out.json")]
+    flags += ["--plot", str(tmp_path / "out.png")] if HAS_MATPLOTLIB else []
+    ended = subprocess.run(
+        [sys.executable, SCRIPT, *flags],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment({}),
+        timeout=280,
+    )
+    assert ended.returncode == 0, ended.stderr
+    rows = json.loads((tmp_path / "out.json").read_text())
+    assert {row["benchmark"] for row in rows} == {"sharding"}
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row["section"], []).append(row)
+    counts = {"memory": 11, "bytes": 19, "time": 15, "weak": 3, "halo": 4, "summa": 6}
+    assert {name: len(of_section) for name, of_section in found.items()} == counts
+    for row in found["memory"]:  # the counters of stores; small models have a few KB beside
+        assert row["counted_bytes"] == pytest.approx(
+            row["predicted_per_parameter"] * row["parameters"], rel=0.03
+        )
+        assert row["bytes"] > 0.95 * row["counted_bytes"]
+    for row in found["bytes"]:  # stage 3 need not gather what is still in a slot
+        assert (0.9 if row["zero"] == 3 else 1) <= row["ratio"] < 1.01, row["layout"]
+    for row in found["summa"]:
+        assert row["bytes"] == pytest.approx(row["predicted_bytes"], rel=0.5)
+    if HAS_MATPLOTLIB:
+        assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_cluster_that_does_not_start_is_reported(
+    module: Import, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sections = module("sharding_sections")
+
+    def refuse(*words: object) -> None:
+        raise sections.JobError("network namespaces need root")
+
+    monkeypatch.setattr(sections.jobs, "cluster", refuse)
+    assert sections.over_network(bench(module), []) == []
+    assert "need root" in capsys.readouterr().out
