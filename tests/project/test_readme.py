@@ -53,7 +53,7 @@ def test_the_other_examples_run(code, tmp_path):
 
 def test_there_are_examples_of_each_kind():
     assert sum("Trainer(" in code for code in EXAMPLES) == 1
-    assert sum("world()" in code for code in EXAMPLES) == 2
+    assert sum("world()" in code for code in EXAMPLES) == 3
     assert sum("until=" in code for code in EXAMPLES) == 1
 
 
@@ -99,7 +99,7 @@ def test_there_are_commands_to_check():
 @pytest.mark.parametrize("command", SIMULATIONS)
 def test_simulations_are_understood(command, capsys):
     assert simulate.main(shlex.split(command)) == 0
-    words = {"collective": "ring", "pipeline": "rank 3"}
+    words = {"collective": "ring", "pipeline": "rank 3", "gemm": "where 2-D wins"}
     assert words[command.split()[0]] in capsys.readouterr().out
 
 
@@ -120,7 +120,7 @@ def test_what_a_page_links_to_exists(page):
 
 
 def results(name: str) -> list[Row]:
-    assert f"{name}.json`" in PERFORMANCE + PIPELINES + PAGES["docs/synchrony.md"]
+    assert any(f"{name}.json`" in page for page in PAGES.values())
     rows: list[Row] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     return rows
 
@@ -163,6 +163,24 @@ def speed_ups() -> dict[str, Row]:
     return {f"{row['case']}, m = {row['micro_batches']}": row for row in rows}
 
 
+def sharding_cells() -> list[list[str]]:
+    """The rows of the headline table on ZeRO, tensor parallelism and images cut by rows."""
+    rows = {(row["section"], row["layout"]): row for row in results("sharding-zen5")}
+    stages = [f"dp 2, zero {zero}, ring" for zero in (1, 2, 3)]
+    held = [f"{rows['memory', s]['per_parameter']:.1f}" for s in ("dp 2, ring", *stages)]
+    times = [two(rows["time", s]["ratio"]) for s in stages]
+    wide, image = rows["weak", "tp 2"], rows["halo", "image"]
+    return [
+        [
+            f"{held[1]}, {held[2]} and {held[3]} bytes a parameter",
+            f"{times[0]}, {times[1]} and {times[2]} of the time of data parallelism "
+            f"({held[0]} bytes)",
+        ],
+        [f"{wide['seconds'] * 1e3:.0f} ms", f"{two(wide['ratio'])} of one rank's speed for each"],
+        [f"{image['seconds'] * 1e3:.0f} ms", f"{two(image['ratio'])} times one rank"],
+    ]
+
+
 def test_the_headline_table():
     shown = table(README, "| measured | nnmpi | ratio |")
     w1, w2 = (row for row in training_rows("training-zen5")[:2])
@@ -183,6 +201,7 @@ def test_the_headline_table():
     row = speed_ups()["mlp, m = 16"]
     share = f"{row['of_ideal']:.0%} of the ideal {two(row['ideal_ratio'])}"
     want.append([f"{two(row['ratio'])} times one rank", share])
+    want += sharding_cells()
     for name in ("ring", "window"):
         row = sums[name, MEBIBYTE]
         ratio = f"{two(row['ratio'])} of the time of MPI_Allreduce"
