@@ -34,7 +34,7 @@ def memory(b: Bench) -> list[Row]:
     """Bytes held by a rank, and the most in a step, beside the formulas."""
     [alone] = _memory(b, [b.case("50M", bucket_mb=BUCKET_MB)])
     rows = [memory_row(b, *alone, alone[1])]
-    for d in (2, 4):
+    for d in (2,) if b.small else (2, 4):
         base = b.case("50M", d, dp=d, bucket_mb=BUCKET_MB)
         cases = [base._replace(zero=zero) for zero in range(4)]
         cases.append(base._replace(allreduce="shared", bucket_mb=None))

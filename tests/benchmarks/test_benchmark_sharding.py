@@ -132,7 +132,7 @@ def test_every_section_has_rows_and_the_plot_is_written(tmp_path: Path) -> None:
     found: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         found.setdefault(row["section"], []).append(row)
-    counts = {"memory": 11, "bytes": 19, "time": 15, "weak": 3, "halo": 4, "summa": 6}
+    counts = {"memory": 6, "bytes": 19, "time": 15, "weak": 3, "halo": 4, "summa": 6}
     assert {name: len(of_section) for name, of_section in found.items()} == counts
     for row in found["memory"]:  # the counters of stores; small models have a few KB beside
         assert row["counted_bytes"] == pytest.approx(
