@@ -48,3 +48,23 @@ def index_of(index: Any, tensor: Any) -> Any:
     if isinstance(index, tuple):
         return tuple(index_of(k, tensor) for k in index)
     return index.data if isinstance(index, tensor) else index
+
+
+def one_of(name: str, value: Any, other: str, alias: Any) -> Any:
+    """The value of an argument that has two names, NumPy's and PyTorch's; None if not given."""
+    if value is not None and alias is not None:
+        raise TypeError(
+            f"{name}={value} and {other}={alias}: these are two names of one argument; give one"
+        )
+    return value if alias is None else alias
+
+
+def axis_of(axis: Any, dim: Any) -> Any:
+    """The axis or axes given, by either name; a list becomes a tuple."""
+    given = one_of("axis", axis, "dim", dim)
+    return tuple(given) if isinstance(given, list) else given
+
+
+def keeps_axes(keepdims: bool | None, keepdim: bool | None) -> bool:
+    """Whether reduced axes stay with length 1, by either name."""
+    return bool(one_of("keepdims", keepdims, "keepdim", keepdim))

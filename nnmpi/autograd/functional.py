@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 
 from nnmpi import backend
-from nnmpi.autograd.arguments import array_on
-from nnmpi.autograd.ops import elementwise, shape
+from nnmpi.autograd.arguments import array_on, axis_of
+from nnmpi.autograd.ops import activations, elementwise, shape
 from nnmpi.autograd.ops import softmax as softmax_op
 from nnmpi.autograd.ops.gelu import gelu_form
+from nnmpi.autograd.ops.reduce import Axis
 from nnmpi.autograd.tensor import Tensor, apply
 from nnmpi.backend import CPU, Backend
 from nnmpi.kernels.result import Result
@@ -64,6 +65,7 @@ cos = _unary(elementwise.cos)
 tanh = _unary(elementwise.tanh)
 sigmoid = _unary(elementwise.sigmoid)
 relu = _unary(elementwise.relu)
+silu = _unary(activations.silu)
 
 
 def gelu(t: Any, *, approximate: str = "none") -> Tensor:
@@ -71,14 +73,25 @@ def gelu(t: Any, *, approximate: str = "none") -> Tensor:
     return apply(gelu_form(approximate), *_tensors(t))
 
 
-def softmax(t: Any, axis: int = -1) -> Tensor:
-    """exp(t) / sum(exp(t)) over `axis`."""
-    return apply(softmax_op.softmax, *_tensors(t), axis=axis)
+def leaky_relu(t: Any, negative_slope: float = 0.01) -> Tensor:
+    """t where it is positive, negative_slope * t elsewhere."""
+    return apply(activations.leaky_relu, *_tensors(t), slope=negative_slope)
 
 
-def log_softmax(t: Any, axis: int = -1) -> Tensor:
-    """log(softmax(t)) over `axis`, without overflow."""
-    return apply(softmax_op.log_softmax, *_tensors(t), axis=axis)
+def softmax(t: Any, axis: int | None = None, *, dim: int | None = None) -> Tensor:
+    """exp(t) / sum(exp(t)) over `axis`, the last by default."""
+    return apply(softmax_op.softmax, *_tensors(t), axis=_axis(axis, dim, -1))
+
+
+def log_softmax(t: Any, axis: int | None = None, *, dim: int | None = None) -> Tensor:
+    """log(softmax(t)) over `axis`, the last by default, without overflow."""
+    return apply(softmax_op.log_softmax, *_tensors(t), axis=_axis(axis, dim, -1))
+
+
+def _axis(axis: int | None, dim: int | None, default: int) -> int:
+    """The axis given, by either name."""
+    given: int | None = axis_of(axis, dim)
+    return default if given is None else given
 
 
 def maximum(a: Any, b: Any) -> Tensor:
@@ -106,17 +119,24 @@ def clip(t: Any, low: float | None = None, high: float | None = None) -> Tensor:
     return apply(elementwise.clip, *_tensors(t), low=low, high=high)
 
 
-def concatenate(tensors: Sequence[Any], axis: int = 0) -> Tensor:
-    """The tensors joined along an existing axis."""
-    return apply(shape.concatenate, *_tensors(*tensors), axis=axis)
+def concatenate(
+    tensors: Sequence[Any], axis: int | None = None, *, dim: int | None = None
+) -> Tensor:
+    """The tensors joined along an existing axis, the first by default."""
+    ts = _at_least_one("concatenate", tensors)
+    return apply(shape.concatenate, *ts, axis=_axis(axis, dim, 0))
 
 
-def stack(tensors: Sequence[Any], axis: int = 0) -> Tensor:
-    """The tensors joined along a new axis."""
-    ts = _tensors(*tensors)
-    if not ts:
-        raise ValueError("stack: needs at least one tensor, got none")
-    return concatenate([expand_dims(t, axis) for t in ts], axis=axis)
+def stack(tensors: Sequence[Any], axis: int | None = None, *, dim: int | None = None) -> Tensor:
+    """The tensors joined along a new axis, the first by default."""
+    ts, k = _at_least_one("stack", tensors), _axis(axis, dim, 0)
+    return concatenate([t.unsqueeze(k) for t in ts], axis=k)
+
+
+def _at_least_one(name: str, tensors: Sequence[Any]) -> list[Tensor]:
+    if not len(tensors):
+        raise ValueError(f"{name}: needs at least one tensor, got none")
+    return _tensors(*tensors)
 
 
 def broadcast_to(t: Any, shape_: tuple[int, ...]) -> Tensor:
@@ -124,10 +144,29 @@ def broadcast_to(t: Any, shape_: tuple[int, ...]) -> Tensor:
     return apply(shape.broadcast_to, *_tensors(t), shape=shape_)
 
 
-def expand_dims(t: Tensor, axis: int) -> Tensor:
-    """t with a new axis of length 1."""
-    k = shape.axis_within(axis, t.ndim + 1)
-    return t.reshape(*t.shape[:k], 1, *t.shape[k:])
+def flatten(t: Any, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """t with the axes from start_dim to end_dim as one; all of them by default."""
+    return _tensors(t)[0].flatten(start_dim, end_dim)
+
+
+def squeeze(t: Any, axis: Axis = None, *, dim: Axis = None) -> Tensor:
+    """t without the axes of length 1: all of these, or those in `axis` that have it."""
+    return _tensors(t)[0].squeeze(axis, dim=dim)
+
+
+def unsqueeze(t: Any, axis: int | None = None, *, dim: int | None = None) -> Tensor:
+    """t with a new axis of length 1 at this place; `expand_dims` is the same."""
+    return _tensors(t)[0].unsqueeze(axis, dim=dim)
+
+
+expand_dims = unsqueeze
+
+
+def split(
+    t: Any, sizes: int | Sequence[int], axis: int | None = None, *, dim: int | None = None
+) -> tuple[Tensor, ...]:
+    """Parts of t of these lengths along `axis`, the first by default; one number: of each part."""
+    return _tensors(t)[0].split(sizes, axis, dim=dim)
 
 
 def swapaxes(t: Tensor, a: int, b: int) -> Tensor:

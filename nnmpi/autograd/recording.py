@@ -2,14 +2,21 @@
 
 from contextlib import ContextDecorator
 from contextvars import ContextVar, Token
-from typing import Self
+from typing import Any, Self
 
 recording: ContextVar[bool] = ContextVar("nnmpi_recording", default=True)
 """Whether ops record nodes. A context variable, since ranks may be threads."""
 
 
 class no_grad(ContextDecorator):
-    """Within it ops record nothing; a context manager and a decorator."""
+    """Within it ops record nothing: `with no_grad():`, `@no_grad()` or `@no_grad`."""
+
+    def __new__(cls, function: Any = None) -> Any:
+        if function is None:
+            return super().__new__(cls)
+        if not callable(function):
+            raise TypeError(f"no_grad({function!r:.40}): write `with nnmpi.no_grad():`")
+        return cls()(function)
 
     def __init__(self) -> None:
         self._tokens: list[Token[bool]] = []

@@ -4,30 +4,47 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from nnmpi import backend
-from nnmpi.autograd import numpy_calls, tape
-from nnmpi.autograd.arguments import array_on, constant, flat, index_of
-from nnmpi.autograd.ops import elementwise, linear, reduce, shape
+from nnmpi.autograd import absent, methods, numpy_calls, tape
+from nnmpi.autograd.arguments import constant, flat, index_of
+from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape
 from nnmpi.autograd.recording import recording
 from nnmpi.autograd.tape import Memory, Node, OnLeaf, Rest
 from nnmpi.backend import Array
 from nnmpi.kernels.result import Result, Vjp
 
 
-def _binary(op: Callable[..., Result]) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
-    """The operator and its reflection."""
+def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
+    """Apply `op` to the arrays of `args`, and record a node for the backward pass.
 
-    def straight(self: Tensor, other: Any) -> Tensor:
-        return apply(op, self, other)
-
-    def reflected(self: Tensor, other: Any) -> Tensor:
-        return apply(op, other, self)
-
-    return straight, reflected
+    Arguments that are not tensors are constants; `options` are passed to the op as they are. The
+    value of an op without vjps has no gradient.
+    """
+    arrays: list[Any] = []
+    parents: list[Tensor | None] = []
+    needs: list[bool] = []
+    for a in args:
+        if isinstance(a, Tensor):
+            arrays.append(a.operand)
+            parents.append(a)
+            needs.append(a.requires_grad)
+        else:
+            arrays.append(a if a is None else constant(a, args, Tensor))
+            parents.append(None)
+            needs.append(False)
+    result = op(*arrays, **options)
+    value = result.value
+    y = Tensor(value if hasattr(value, "__setitem__") else np.asarray(value))
+    if result.is_view and parents[0] is not None:
+        parents[0].lend(y)
+    if True in needs and result.vjps and recording.get():
+        y.requires_grad = True
+        y.node = Node(parents, needs, result.vjps, result.prepare, tape.tick())
+    return y
 
 
 def _in_place(op: Callable[..., Result]) -> Callable[[Tensor, Any], Tensor]:
@@ -47,19 +64,6 @@ def _in_place(op: Callable[..., Result]) -> Callable[[Tensor, Any], Tensor]:
     return method
 
 
-def _comparison(compare: Callable[[Any, Any], Any]) -> Callable[[Tensor, Any], Tensor]:
-    """An elementwise comparison; with None it compares identities, as Python does."""
-
-    def method(self: Tensor, b: Any) -> Tensor:
-        if b is None:
-            return NotImplemented  # type: ignore[no-any-return]
-        return Tensor(
-            array_on(backend.of(self.data), compare(self.data, constant(b, (self,), Tensor)))
-        )
-
-    return method
-
-
 class Tensor:
     """An array with a gradient; arithmetic is NumPy's, `backward` is PyTorch's.
 
@@ -67,11 +71,16 @@ class Tensor:
     requires a gradient accumulates it in `grad`, which is None until one arrives.
     """
 
+    apply = staticmethod(apply)  # what the functions of `methods` call
     __array_ufunc__ = None  # so that ndarray + Tensor calls Tensor.__radd__
     __slots__ = ("__weakref__", "data", "grad", "memory", "node", "requires_grad")
 
     def __init__(self, data: Array, requires_grad: bool = False) -> None:
         """Keep an array of any backend without a copy; `nnmpi.tensor` copies and converts."""
+        if not hasattr(data, "dtype"):
+            raise TypeError(
+                f"Tensor keeps an array, not {data!r:.40}: write nnmpi.tensor({data!r:.40})"
+            )
         if requires_grad and data.dtype.kind != "f":
             raise ValueError(f"only floating-point tensors have gradients, this is {data.dtype}")
         self.data = data
@@ -125,6 +134,10 @@ class Tensor:
     def __int__(self) -> int:
         return int(self.item())
 
+    def __index__(self) -> int:
+        """Its only element as an index of a list, if it is an integer."""
+        return operator.index(self.item())
+
     def item(self) -> Any:
         """Its only element as a Python number; waits for the device."""
         return backend.to_host(self.data).item()
@@ -142,12 +155,17 @@ class Tensor:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """The values, for np.asarray(tensor); refused where a gradient would be lost."""
         if self.requires_grad and recording.get():
-            raise TypeError(numpy_calls.refusal("asarray"))
+            raise TypeError(numpy_calls.refusal("numpy.asarray"))
         return np.array(self.numpy(), dtype, copy=copy)
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
         """NumPy's function of the values; refused where a gradient would be lost."""
         return numpy_calls.evaluate(function, args, options, Tensor)
+
+    if not TYPE_CHECKING:  # so that type checkers still know which attributes there are
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(absent.message(name), name=name, obj=self)
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec else repr(self)
@@ -160,12 +178,18 @@ class Tensor:
         *,
         on_leaf: OnLeaf | None = None,
         retain_graph: bool = False,
+        create_graph: bool = False,
         until: Tensor | None = None,
     ) -> Rest | None:
         """Add the gradient of this scalar (of sum(self * gradient), if given) to every leaf.
 
         With `until`, compute only `until.grad`; `finish()` of what is returned does the others.
         """
+        if create_graph:
+            raise TypeError(
+                "backward: gradients have no gradients of their own: leave out create_graph=True, "
+                "and write the derivative you need with operations of tensors"
+            )
         given = gradient.data if isinstance(gradient, Tensor) else gradient
         return tape.backward(self, tape.seed(self, given), on_leaf, retain_graph, until)
 
@@ -215,12 +239,12 @@ class Tensor:
 
     # ---- arithmetic
 
-    __add__, __radd__ = _binary(elementwise.add)
-    __sub__, __rsub__ = _binary(elementwise.subtract)
-    __mul__, __rmul__ = _binary(elementwise.multiply)
-    __truediv__, __rtruediv__ = _binary(elementwise.divide)
-    __pow__, __rpow__ = _binary(elementwise.power)
-    __matmul__, __rmatmul__ = _binary(linear.matmul)
+    __add__, __radd__ = methods.binary(elementwise.add)
+    __sub__, __rsub__ = methods.binary(elementwise.subtract)
+    __mul__, __rmul__ = methods.binary(elementwise.multiply)
+    __truediv__, __rtruediv__ = methods.binary(elementwise.divide)
+    __pow__, __rpow__ = methods.binary(elementwise.power)
+    __matmul__, __rmatmul__ = methods.binary(linear.matmul)
 
     def __neg__(self) -> Tensor:
         return apply(elementwise.negative, self)
@@ -228,45 +252,42 @@ class Tensor:
     def __abs__(self) -> Tensor:
         return apply(elementwise.absolute, self)
 
-    # ---- comparisons: tensors of booleans, without gradients
+    # ---- comparisons, and logic of masks: without gradients
 
-    __eq__ = _comparison(operator.eq)  # type: ignore[assignment]
-    __ne__ = _comparison(operator.ne)  # type: ignore[assignment]
-    __lt__ = _comparison(operator.lt)
-    __le__ = _comparison(operator.le)
-    __gt__ = _comparison(operator.gt)
-    __ge__ = _comparison(operator.ge)
+    __eq__ = methods.comparison(logic.equal)  # type: ignore[assignment]
+    __ne__ = methods.comparison(logic.not_equal)  # type: ignore[assignment]
+    __lt__ = methods.comparison(logic.less)
+    __le__ = methods.comparison(logic.less_equal)
+    __gt__ = methods.comparison(logic.greater)
+    __ge__ = methods.comparison(logic.greater_equal)
+    __and__, __rand__ = methods.binary(logic.bitwise_and)
+    __or__, __ror__ = methods.binary(logic.bitwise_or)
+    __xor__, __rxor__ = methods.binary(logic.bitwise_xor)
     __hash__ = object.__hash__
+
+    def __invert__(self) -> Tensor:
+        return apply(logic.invert, self)
 
     # ---- the methods of an ndarray
 
     def __getitem__(self, index: Any) -> Tensor:
         return apply(shape.getitem, self, index=index_of(index, Tensor))
 
-    def sum(self, axis: reduce.Axis = None, keepdims: bool = False) -> Tensor:
-        """The sum over `axis`."""
-        return apply(reduce.sum, self, axis=axis, keepdims=keepdims)
-
-    def mean(self, axis: reduce.Axis = None, keepdims: bool = False) -> Tensor:
-        """The mean over `axis`."""
-        return apply(reduce.mean, self, axis=axis, keepdims=keepdims)
-
-    def var(self, axis: reduce.Axis = None, *, keepdims: bool = False) -> Tensor:
-        """The variance over `axis`; the divisor is n, as in NumPy."""
-        d = self - self.mean(axis, keepdims=True)
-        return (d * d).mean(axis, keepdims)
-
-    def max(self, axis: reduce.Axis = None, keepdims: bool = False) -> Tensor:
-        """The largest element over `axis`."""
-        return apply(reduce.max, self, axis=axis, keepdims=keepdims)
-
-    def min(self, axis: reduce.Axis = None, keepdims: bool = False) -> Tensor:
-        """The smallest element over `axis`."""
-        return apply(reduce.min, self, axis=axis, keepdims=keepdims)
-
-    def argmax(self, axis: int | None = None) -> Tensor:
-        """The index of the largest element; it has no gradient."""
-        return Tensor(array_on(backend.of(self.data), self.data.argmax(axis)))
+    sum = methods.reduction(reduce.sum)
+    mean = methods.reduction(reduce.mean)
+    var = methods.spread(reduce.var)
+    std = methods.spread(reduce.std)
+    max = methods.reduction(reduce.max)
+    min = methods.reduction(reduce.min)
+    prod = methods.reduction(reduce.prod)
+    any = methods.reduction(logic.any)
+    all = methods.reduction(logic.all)
+    argmax = methods.reduction(logic.argmax)
+    cumsum = methods.cumsum
+    flatten = methods.flatten
+    squeeze = methods.squeeze
+    unsqueeze = methods.unsqueeze
+    split = methods.split
 
     def reshape(self, *sizes: int | tuple[int, ...]) -> Tensor:
         """The same elements in another shape: `t.reshape(2, -1)` or `t.reshape((2, -1))`."""
@@ -290,31 +311,3 @@ class Tensor:
     def copy(self) -> Tensor:
         """A copy; gradients flow."""
         return apply(shape.copy, self)
-
-
-def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
-    """Apply `op` to the arrays of `args`, and record a node for the backward pass.
-
-    Arguments that are not tensors are constants; `options` are passed to the op as they are.
-    """
-    arrays: list[Any] = []
-    parents: list[Tensor | None] = []
-    needs: list[bool] = []
-    for a in args:
-        if isinstance(a, Tensor):
-            arrays.append(a.operand)
-            parents.append(a)
-            needs.append(a.requires_grad)
-        else:
-            arrays.append(a if a is None else constant(a, args, Tensor))
-            parents.append(None)
-            needs.append(False)
-    result = op(*arrays, **options)
-    value = result.value
-    y = Tensor(value if hasattr(value, "__setitem__") else np.asarray(value))
-    if result.is_view and parents[0] is not None:
-        parents[0].lend(y)
-    if True in needs and recording.get():
-        y.requires_grad = True
-        y.node = Node(parents, needs, result.vjps, result.prepare, tape.tick())
-    return y

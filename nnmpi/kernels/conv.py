@@ -3,7 +3,7 @@
     x --method.forward--> z --pool--> + bias --> ReLU --> y           chunk by chunk
     dx, dw <--method.backward-- dz <--unpool-- ReLU mask <-- g        and backwards
 
-A method (`Winograd`, `Im2col`) computes raw outputs z, in its own memory order,
+A method (`Winograd`, `Im2col`, `Depthwise`) computes raw outputs z, in its own memory order,
 and returns a view of them with pooling windows first. Pooling, bias and ReLU
 are done here.
 """
@@ -13,10 +13,12 @@ from typing import NamedTuple
 
 from nnmpi.backend import Array, of, xp_of
 from nnmpi.kernels import epilogue
-from nnmpi.kernels.im2col import Im2col, output_size
+from nnmpi.kernels.depthwise import Depthwise
+from nnmpi.kernels.im2col import Im2col
 from nnmpi.kernels.progress_hook import progress_hook
 from nnmpi.kernels.result import Result
 from nnmpi.kernels.sums import column_sum
+from nnmpi.kernels.window import Window, Windows
 from nnmpi.kernels.winograd import Winograd, grid
 
 CONVOLUTIONS = {"auto": None, "winograd2": 2, "winograd4": 4, "im2col": 0}
@@ -34,12 +36,17 @@ class Shape(NamedTuple):
     `keep`: keep what the backward pass needs.
     """
 
-    stride: int = 1
-    padding: int = 0
+    windows: Windows
+    groups: int = 1
     relu: bool = False
     pool: bool = False
     algorithm: str = "auto"
     keep: bool = True
+
+    def outputs(self, height: int, width: int) -> tuple[int, int]:
+        """The height and the width of the result, of images of this size."""
+        (rows, columns), f = self.windows, 2 if self.pool else 1
+        return rows.outputs(height) // f, columns.outputs(width) // f
 
 
 class Shared(NamedTuple):
@@ -50,41 +57,43 @@ class Shared(NamedTuple):
     db: Array
 
 
-def _method(x: Array, w: Array, f: Shape) -> tuple[Winograd | Im2col, int]:
-    """The algorithm for x (N, H, W, C) and w (kh, kw, C, O), and its images per chunk."""
+def method_of(x: Array, w: Array, f: Shape) -> tuple[Winograd | Im2col, int]:
+    """The algorithm for x (N, H, W, C) and w (kh, kw, C / groups, O), and its images per chunk."""
     N, H, W, C = x.shape
     kh, kw, _, O = w.shape
-    outputs = [output_size(n, k, f.stride, f.padding) for n, k in ((H, kh), (W, kw))]
+    h, v = (window.outputs(size) for window, size in zip(f.windows, (H, W), strict=True))
+    budget, p = of(x).chunk_bytes, f.windows[0].before
     side = CONVOLUTIONS[f.algorithm]
     if side is None:
         side = 2 if x.dtype == "float32" else 0
-    budget, fits = of(x).chunk_bytes, (kh, kw, f.stride) == (3, 3, 1) and min(outputs) >= 2
+    fits = f.windows == (Window(3, 1, p, p),) * 2 and f.groups == 1 and min(h, v) >= 2
     if side and of(x).is_host and fits and C >= _MIN_CHANNELS:
-        q = grid(side, H, W, f.padding, f.pool)
+        q = grid(side, H, W, p, f.pool)
         chunk = _chunk(N, (side + 2) ** 2 * q.th * q.tw * (C + O) * x.itemsize, budget)
         return Winograd(x, w, q, f.pool, chunk), chunk
-    chunk = _chunk(N, outputs[0] * outputs[1] * (kh * kw * C + O) * x.itemsize, budget)
-    return Im2col(x, w, f.stride, f.padding, f.pool, chunk), chunk
+    if f.groups == C > 1:
+        chunk = _chunk(N, (H * W * C + 2 * h * v * O) * x.itemsize, budget)
+        return Depthwise(x, w, f.windows, f.pool, chunk), chunk
+    chunk = _chunk(N, h * v * (kh * kw * C + O) * x.itemsize, budget)
+    return Im2col(x, w, f.windows, f.groups, f.pool, chunk), chunk
 
 
 def _chunk(N: int, bytes_per_image: int, budget: int) -> int:
     """Images per chunk within the budget, with chunks of about equal size."""
-    most = max(1, min(N, budget // bytes_per_image))
+    most = max(1, min(N, budget // max(bytes_per_image, 1)))
     return -(-N // -(-N // most)) if N else 1
 
 
 def conv2d(x: Array, w: Array, b: Array | None, f: Shape) -> Result:
-    """x (N, C, H, W) and w (O, C, kh, kw), logical shapes over channels-last memory; so is y."""
+    """x (N, C, H, W) and w (O, C / groups, kh, kw): logical shapes over channels-last memory."""
     xl = x.transpose(0, 2, 3, 1)
     wl = xp_of(w).ascontiguousarray(w.transpose(2, 3, 1, 0))
-    method, chunk = _method(xl, wl, f)
-    N, H, W, _ = xl.shape
-    kh, kw, _, O = wl.shape
-    p = 2 if f.pool else 1
-    h, v = output_size(H, kh, f.stride, f.padding), output_size(W, kw, f.stride, f.padding)
-    y = xp_of(x).empty((N, h // p, v // p, O), x.dtype)
-    chunks = [slice(i, min(i + chunk, N)) for i in range(0, N, chunk)]
-    rows = epilogue.rows(b, f.relu, v // p, y)
+    method, chunk = method_of(xl, wl, f)
+    N, O = len(x), len(w)
+    h, v = f.outputs(*x.shape[2:])
+    y = xp_of(x).empty((N, h, v, O), x.dtype)
+    chunks = chunks_of(N, chunk)
+    rows = epilogue.rows(b, f.relu, v, y)
     masks = []
     progress = progress_hook.get()
     for s in chunks:
@@ -129,6 +138,11 @@ def conv2d(x: Array, w: Array, b: Array | None, f: Shape) -> Result:
         ),
         prepare,
     )
+
+
+def chunks_of(N: int, chunk: int) -> list[slice]:
+    """N images in chunks."""
+    return [slice(i, min(i + chunk, N)) for i in range(0, N, chunk)]
 
 
 def _epilogue(

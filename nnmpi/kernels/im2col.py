@@ -7,74 +7,113 @@ with T = f * f * n * h * w outputs, f = 2 where pooling follows and 1 elsewhere:
 output (f*i + a, f*j + b) comes at [a, b, image, i, j], so that a pooling window
 is the same place in four planes. Narrow columns are kept for the backward pass,
 wide ones gathered again: that is faster than reading them back from memory.
+
+Groups are a leading axis of columns, weights and outputs (with C the channels of
+one), and the GEMM one GEMM for each. Its outputs go to their place among those
+of the other groups: memory is (T, O) in any case.
 """
 
-from itertools import product
 from math import prod
 
 from nnmpi.backend import Array, xp_of
+from nnmpi.kernels.window import Windows
 
 NARROW = 4
-
-
-def output_size(size: int, kernel: int, stride: int, padding: int) -> int:
-    """The number of positions of a kernel along an axis."""
-    return (size + 2 * padding - kernel) // stride + 1
 
 
 class Im2col:
     """Convolution by im2col, in chunks of images; the interface is that of `Winograd`."""
 
     def __init__(
-        self, x: Array, w: Array, stride: int, padding: int, pool: bool, chunk: int
+        self, x: Array, w: Array, windows: Windows, groups: int, pool: bool, chunk: int
     ) -> None:
-        """x (N, H, W, C) in any strides, w (kh, kw, C, O) contiguous."""
+        """x (N, H, W, C) in any strides, w (kh, kw, C / groups, O) contiguous."""
         self.x, self.w, self.xp = x, w, xp_of(x)
-        self.stride, self.padding, self.f = stride, padding, 2 if pool else 1
+        self.windows, self.groups, self.f = windows, groups, 2 if pool else 1
         _, H, W, C = x.shape
-        kh, kw = w.shape[:2]
-        h, v = (output_size(n, k, stride, padding) for n, k in ((H, kh), (W, kw)))
-        self.covers = (h // self.f, v // self.f)
-        self.narrow, self.kept = C <= NARROW, dict[int, Array]()
-        shape = (chunk, C, H + 2 * padding, W + 2 * padding)
-        padded = self.xp.zeros(shape if self.narrow else (shape[0], *shape[2:], C), x.dtype)
-        self.padded = padded.transpose(0, 2, 3, 1) if self.narrow else padded
+        rows, columns = windows
+        self.covers = (rows.outputs(H) // self.f, columns.outputs(W) // self.f)
+        self.narrow, self.keeps = self._is_narrow(), C <= NARROW
+        self.kept = dict[int, Array]()
+        self.padded = self._zeros(chunk)
 
-    def _windows(self, padded: Array) -> Array:
-        """padded (n, Hp, Wp, C) as (f, f, n, h, w, kh, kw, C), a view."""
+    def _is_narrow(self) -> bool:
+        """Whether columns are gathered in runs of a row of outputs."""
+        return int(self.w.shape[2]) <= NARROW
+
+    def _zeros(self, n: int) -> Array:
+        """n images of zeros with padding, (n, Hp, Wp, C): narrow ones as planes in memory."""
+        (_, H, W, C), (rows, columns) = self.x.shape, self.windows
+        size = (rows.padded(H), columns.padded(W))
+        if not self.narrow:
+            return self.xp.zeros((n, *size, C), self.x.dtype)
+        return self.xp.zeros((n, C, *size), self.x.dtype).transpose(0, 2, 3, 1)
+
+    def _grouped(self, a: Array) -> Array:
+        """a (K, O) as (groups, K, O / groups), a view; a itself if there is one group."""
+        if self.groups == 1:
+            return a
+        return a.reshape(len(a), self.groups, a.shape[1] // self.groups).transpose(1, 0, 2)
+
+    def _places(self, padded: Array) -> Array:
+        """padded (n, Hp, Wp, C) as (f, f, n, h, w, kh, kw, C), a view; groups come first."""
         n, _, _, C = padded.shape
         sn, sh, sw, sc = padded.strides
-        f, t, kernel = self.f, self.stride, self.w.shape[:2]
-        strides = (t * sh, t * sw, sn, f * t * sh, f * t * sw, sh, sw, sc)
-        as_strided = self.xp.lib.stride_tricks.as_strided
-        view: Array = as_strided(padded, (f, f, n, *self.covers, *kernel, C), strides)
+        f, (rows, columns) = self.f, self.windows
+        some = C // self.groups
+        down, right = rows.stride * sh, columns.stride * sw
+        kernel = (rows.dilation * sh, columns.dilation * sw, sc)
+        lead = ((self.groups, some * sc),) if self.groups > 1 else ()
+        shape = (f, f, n, *self.covers, rows.kernel, columns.kernel, some)
+        strides = (down, right, sn, f * down, f * right, *kernel)
+        axes = (*lead, *zip(shape, strides, strict=True))
+        view: Array = self.xp.lib.stride_tricks.as_strided(padded, *zip(*axes, strict=True))
         return view
 
-    def _columns(self, s: slice) -> Array:
-        """(T, kh*kw*C) for images x[s]; narrow ones lie in memory as their transpose."""
-        if s.start in self.kept:
-            return self.kept[s.start]
+    def _padded(self, s: slice) -> Array:
+        """Images x[s] with their padding."""
         x = self.x[s]
         n, H, W, _ = x.shape
-        p = self.padding
-        self.padded[:n, p : p + H, p : p + W] = x
-        windows = self._windows(self.padded[:n])
-        K = prod(windows.shape[5:])
+        rows, columns = self.windows
+        top, left = rows.before, columns.before
+        self.padded[:n, top : top + H, left : left + W] = x
+        return self.padded[:n]
+
+    def _columns(self, s: slice) -> Array:
+        """(T, kh*kw*C) for images x[s], groups first; narrow ones lie in memory transposed."""
+        if s.start in self.kept:
+            return self.kept[s.start]
+        places = self._places(self._padded(s))
+        lead, T, K = places.shape[:-8], prod(places.shape[-8:-3]), prod(places.shape[-3:])
         if not self.narrow:
-            return self.xp.ascontiguousarray(windows).reshape(-1, K)
-        planes = windows.transpose(5, 6, 7, 0, 1, 2, 3, 4).copy()  # never a view of `padded`
-        self.kept[s.start] = planes.reshape(K, -1).T
-        return self.kept[s.start]
+            return self.xp.ascontiguousarray(places).reshape(*lead, T, K)
+        axes = range(places.ndim)
+        planes = places.transpose(*axes[:-8], *axes[-3:], *axes[-8:-3])
+        planes = planes.copy()  # never a view of `padded`
+        columns = planes.reshape(*lead, K, T).swapaxes(-1, -2)
+        if self.keeps:
+            self.kept[s.start] = columns
+        return columns
 
     def _outputs(self, z: Array, n: int) -> Array:
         """z (T, O) as pooling windows (2, 2, n, h, w, O), or as images (n, h, w, O)."""
         z = z.reshape(self.f, self.f, n, *self.covers, -1)
         return z if self.f > 1 else z[0, 0]
 
+    def _product(self, a: Array, b: Array, like: tuple[int, int]) -> Array:
+        """a @ b in memory of this shape, with the groups of columns side by side."""
+        if self.groups == 1:
+            return a @ b
+        z = self.xp.empty(like, self.x.dtype)
+        self.xp.matmul(a, b, out=self._grouped(z))
+        return z
+
     def forward(self, s: slice) -> Array:
         """The outputs of images x[s], without bias."""
-        cols = self._columns(s)
-        return self._outputs(cols @ self.w.reshape(cols.shape[1], -1), len(self.x[s]))
+        columns, n = self._columns(s), len(self.x[s])
+        w = self.w.reshape(-1, self.w.shape[3])
+        z = self._product(columns, self._grouped(w), (columns.shape[-2], w.shape[1]))
+        return self._outputs(z, n)
 
     def cotangent(self, n: int) -> tuple[Array, Array]:
         """A buffer for the gradient of n outputs, and its view in the order of `forward`."""
@@ -101,21 +140,31 @@ class Im2col:
 
     def backward(self, s: slice, dz: Array, dx: Array | None, dw: Array | None) -> None:
         """From dz (T, O) of images x[s]: write dx[s] and add to dw, unless None."""
-        w = self.w.reshape(-1, self.w.shape[3])
+        w, dz = self.w.reshape(-1, self.w.shape[3]), self._grouped(dz)
         if dw is not None:
-            total = dw.reshape(w.shape)
-            total += self._columns(s).T @ dz
+            total = self._grouped(dw.reshape(w.shape))
+            total += self._columns(s).swapaxes(-1, -2) @ dz
         if dx is not None:
-            dx[s] = self._overlap_add(dz @ w.T)
+            dx[s] = self._overlap_add(self._grouped(w), dz, len(dx[s]))
 
-    def _overlap_add(self, dcols: Array) -> Array:
-        """Add the gradient of every column to the pixels it was gathered from."""
-        (_, H, W, C), (kh, kw, _, _), p = self.x.shape, self.w.shape, self.padding
-        f, t, (h, w) = self.f, self.stride, self.covers
-        dcols = dcols.reshape(f, f, -1, h, w, kh, kw, C)
-        padded = self.xp.zeros((dcols.shape[2], H + 2 * p, W + 2 * p, C), dcols.dtype)
-        for a, b, i, j in product(range(f), range(f), range(kh), range(kw)):
-            r, c = t * a + i, t * b + j
-            rows, columns = slice(r, r + f * t * h, f * t), slice(c, c + f * t * w, f * t)
-            padded[:, rows, columns] += dcols[a, b, :, :, :, i, j]
-        return padded[:, p : p + H, p : p + W]
+    def _overlap_add(self, w: Array, dz: Array, n: int) -> Array:
+        """Add the gradient of every column, dz @ w.T, to the pixels it was gathered from."""
+        padded = self._zeros(n)
+        places = self._places(padded)
+        if self.narrow:
+            lead, outputs, kernel = places.shape[:-8], places.shape[-8:-3], places.shape[-3:]
+            dcols = (w @ dz.swapaxes(-1, -2)).reshape(*lead, *kernel, *outputs)
+            axes = range(dcols.ndim)
+            dcols = dcols.transpose(*axes[:-8], *axes[-5:], *axes[-8:-5])
+        else:
+            dcols = (dz @ w.swapaxes(-1, -2)).reshape(places.shape)
+        for i in range(places.shape[-3]):
+            for j in range(places.shape[-2]):
+                place = places[..., i, j, :]
+                place += dcols[..., i, j, :]
+        return self._cropped(padded)
+
+    def _cropped(self, padded: Array) -> Array:
+        """padded (n, Hp, Wp, C) without the padding."""
+        (_, H, W, _), (rows, columns) = self.x.shape, self.windows
+        return padded[:, rows.before : rows.before + H, columns.before : columns.before + W]

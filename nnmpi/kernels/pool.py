@@ -1,44 +1,63 @@
-"""Max-pooling with any window, as the running maximum of shifted views."""
+"""Pooling with any window, as the running maximum or sum of shifted views, channels last."""
 
-from nnmpi.backend import Array, xp_of
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.backend import Array, of, xp_of
 from nnmpi.kernels import epilogue
-from nnmpi.kernels.im2col import output_size
 from nnmpi.kernels.result import Result
+from nnmpi.kernels.window import Window, Windows
+
+_2X2 = (Window(2, 2), Window(2, 2))
 
 
-def shifts(x: Array, kernel: int, stride: int, h: int, w: int) -> list[Array]:
-    """The kernel*kernel views (N, h, w, C) of x (N, H, W, C), one per element of the window."""
-    return [
-        x[:, i : i + stride * (h - 1) + 1 : stride, j : j + stride * (w - 1) + 1 : stride]
-        for i in range(kernel)
-        for j in range(kernel)
+class _Padded(NamedTuple):
+    """Images (N, H, W, C) with padding.
+
+    inside  the view of the images alone
+    views   for each element of the window, its number in all of them: views (N, h, w, C)
+    """
+
+    inside: Array
+    views: list[Array]
+
+
+def _padded(xp: Any, shape: tuple[int, ...], value: float, dtype: Any, w: Windows) -> _Padded:
+    """Images (N, H, W, C) of this value."""
+    (n, H, W, C), (rows, columns) = shape, w
+    whole = xp.full((n, rows.padded(H), columns.padded(W), C), value, dtype)
+    down, right = rows.stride * rows.outputs(H), columns.stride * columns.outputs(W)
+    views = [
+        whole[:, i : i + down : rows.stride, j : j + right : columns.stride]
+        for i in range(0, rows.span, rows.dilation)
+        for j in range(0, columns.span, columns.dilation)
     ]
+    inside = whole[:, rows.before : rows.before + H, columns.before : columns.before + W]
+    return _Padded(inside, views)
 
 
-def max_pool2d(x: Array, *, kernel: int, stride: int, padding: int) -> Result:
+def max_pool2d(x: Array, windows: Windows) -> Result:
     """The maximum of each window of x (N, C, H, W); channels-last memory in and out."""
-    xl = x.transpose(0, 2, 3, 1)
-    if (kernel, stride, padding) == (2, 2, 0):
+    xl, xp = x.transpose(0, 2, 3, 1), xp_of(x)
+    if windows == _2X2:
         return _max_pool_2x2(xl)
-    xp = xp_of(x)
-    n, H, W, C = xl.shape
-    p = padding
-    padded = xp.full((n, H + 2 * p, W + 2 * p, C), -xp.inf, x.dtype)
-    padded[:, p : p + H, p : p + W] = xl
-    h, w = output_size(H, kernel, stride, p), output_size(W, kernel, stride, p)
-    views = shifts(padded, kernel, stride, h, w)
+    shape = xl.shape
+    lowest = -xp.inf if x.dtype.kind == "f" else xp.iinfo(x.dtype).min
+    inside, views = _padded(xp, shape, lowest, x.dtype, windows)
+    inside[...] = xl
     y = views[0].copy()
     for view in views[1:]:
         xp.maximum(y, view, out=y)
 
     def vjp(g: Array, out: Array | None) -> Array:
         rest = xp.ascontiguousarray(g.transpose(0, 2, 3, 1))
-        d = xp.zeros_like(padded)
-        for view, dview in zip(views, shifts(d, kernel, stride, h, w), strict=True):
+        dx, dviews = _padded(xp, shape, 0, g.dtype, windows)
+        for view, dview in zip(views, dviews, strict=True):
             part = rest * (view == y)
             dview += part
             rest = rest - part
-        return d[:, p : p + H, p : p + W].transpose(0, 3, 1, 2)
+        return dx.transpose(0, 3, 1, 2)
 
     return Result(y.transpose(0, 3, 1, 2), (vjp,))
 
@@ -61,3 +80,76 @@ def _max_pool_2x2(x: Array) -> Result:
         return d.transpose(0, 3, 1, 2)
 
     return Result(y.transpose(0, 3, 1, 2), (vjp,))
+
+
+def avg_pool2d(x: Array, windows: Windows, count_include_pad: bool) -> Result:
+    """The sum of each window of x (N, C, H, W), divided by how many numbers it counts."""
+    xl, xp = x.transpose(0, 2, 3, 1), xp_of(x)
+    shape = xl.shape
+    shares = _shares(x, windows, count_include_pad)
+    inside, views = _padded(xp, shape, 0, x.dtype, windows)
+    inside[...] = xl
+    y = views[0].copy()
+    for view in views[1:]:
+        y += view
+    y *= shares
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        part = g.transpose(0, 2, 3, 1) * shares
+        dx, dviews = _padded(xp, shape, 0, g.dtype, windows)
+        for dview in dviews:
+            dview += part
+        return dx.transpose(0, 3, 1, 2)
+
+    return Result(y.transpose(0, 3, 1, 2), (vjp,))
+
+
+def _shares(x: Array, windows: Windows, count_include_pad: bool) -> Array | float:
+    """1 / the numbers that each window counts: (h, w, 1), or one number if all are equal."""
+    rows, columns = (
+        _counts(window, size, count_include_pad)
+        for window, size in zip(windows, x.shape[2:], strict=True)
+    )
+    counts = np.outer(rows, columns)
+    if (counts == counts[0, 0]).all():
+        return 1 / float(counts[0, 0])
+    return of(x).asarray((1 / counts)[..., None], x.dtype)
+
+
+def _counts(window: Window, size: int, count_include_pad: bool) -> np.ndarray:
+    """How many numbers each output averages along an axis; never those behind the padding."""
+    padding = window.before
+    start = np.arange(window.outputs(size)) * window.stride - padding
+    stop = np.minimum(start + window.kernel, size + padding)
+    return stop - start if count_include_pad else np.minimum(stop, size) - np.maximum(start, 0)
+
+
+def adaptive_avg_pool2d(x: Array, size: tuple[int, int]) -> Result:
+    """The means of `size` parts of x (N, C, H, W), which overlap where they do not divide it.
+
+    Part i of o has the rows from floor(i * H / o) to ceil((i + 1) * H / o), columns likewise: two
+    products with matrices of shares.
+    """
+    xl, xp = x.transpose(0, 2, 3, 1), xp_of(x)
+    n, H, W, C = xl.shape
+    rows, columns = (
+        of(x).asarray(_parts(length, parts), x.dtype)
+        for length, parts in zip((H, W), size, strict=True)
+    )
+    means = xp.matmul(rows, xl.reshape(n, H, W * C)).reshape(n * size[0], W, C)
+    y = xp.matmul(columns, means).reshape(n, *size, C)
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        gl = g.transpose(0, 2, 3, 1).reshape(n * size[0], size[1], C)
+        d = xp.matmul(columns.T, gl).reshape(n, size[0], W * C)
+        return xp.matmul(rows.T, d).reshape(n, H, W, C).transpose(0, 3, 1, 2)
+
+    return Result(y.transpose(0, 3, 1, 2), (vjp,))
+
+
+def _parts(length: int, parts: int) -> np.ndarray:
+    """The shares (parts, length) of which each row sums to 1."""
+    i, k = np.arange(parts)[:, None], np.arange(length)
+    mine = (k >= i * length // parts) & (k < -(-(i + 1) * length // parts))
+    shares: np.ndarray = mine / mine.sum(axis=1, keepdims=True)
+    return shares

@@ -37,25 +37,39 @@ class Sgd(NamedTuple):
     nesterov: bool
 
 
-def _chunks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
-    """Chunks of the arrays, each with a scratch array of its size."""
+class RmsProp(NamedTuple):
+    """What one step of RMSprop depends on."""
+
+    lr: float
+    alpha: float
+    eps: float
+    weight_decay: float
+    momentum: float
+
+
+def _chunks(*arrays: Array, scratches: int = 1) -> Iterator[tuple[Array, ...]]:
+    """Chunks of the arrays, each with scratch arrays of its size."""
     p = arrays[0]
     whole = p.size
     size = _CHUNK_BYTES // p.itemsize if of(p).is_host else whole
     if whole <= size:
-        yield (*arrays, xp_of(p).empty(whole, p.dtype))
+        yield (*arrays, *(xp_of(p).empty(whole, p.dtype) for _ in range(scratches)))
         return
-    scratch = xp_of(p).empty(size, p.dtype)
+    scratch = [xp_of(p).empty(size, p.dtype) for _ in range(scratches)]
     for i in range(0, whole, size):
-        yield (*[a[i : i + size] for a in arrays], scratch[: min(size, whole - i)])
+        n = min(size, whole - i)
+        yield (*[a[i : i + size] for a in arrays], *[t[:n] for t in scratch])
 
 
-def adam(p: Array, g: Array, M: Array, V: Array, c: Adam) -> None:
-    """One step of Adam or AdamW on p; M and V are the scaled sums above."""
+def adam(p: Array, g: Array, M: Array, V: Array, c: Adam, largest: Array | None = None) -> None:
+    """One step of Adam or AdamW on p; M and V are the scaled sums above.
+
+    With `largest`, the largest V so far takes its place (AMSGrad).
+    """
     xp = xp_of(p)
     k = ((1 - c.beta2) / (1 - c.beta2**c.t)) ** 0.5
     a, e = c.lr * (1 - c.beta1) / (1 - c.beta1**c.t) / k, c.eps / k
-    for P, G, m, v, t in _chunks(p, g, M, V):
+    for P, G, m, v, top, t in _chunks(p, g, M, V, V if largest is None else largest):
         if c.weight_decay and c.decoupled:
             P *= 1 - c.lr * c.weight_decay
         elif c.weight_decay:
@@ -65,7 +79,9 @@ def adam(p: Array, g: Array, M: Array, V: Array, c: Adam) -> None:
         xp.multiply(G, G, out=t)
         v *= c.beta2
         v += t
-        xp.sqrt(v, out=t)
+        if largest is not None:
+            xp.maximum(top, v, out=top)
+        xp.sqrt(top, out=t)
         t += e
         xp.divide(m, t, out=t)
         t *= a
@@ -87,6 +103,45 @@ def sgd(p: Array, g: Array, velocity: Array | None, c: Sgd) -> None:
         if c.momentum:
             xp.multiply(v, c.lr * (c.momentum if c.nesterov else 1), out=t)
             P -= t
+
+
+def rmsprop(
+    p: Array, g: Array, squares: Array, velocity: Array | None, mean: Array | None, c: RmsProp
+) -> None:
+    """One step of RMSprop on p; without momentum `velocity` is not touched, and may be None.
+
+    squares = alpha squares + (1 - alpha) g^2; with `mean`, the same of g, its square is subtracted.
+    """
+    xp = xp_of(p)
+    moving = velocity if c.momentum else p
+    for P, G, s, v, m, t, u in _chunks(
+        p, g, squares, moving, p if mean is None else mean, scratches=2
+    ):
+        if c.weight_decay:
+            G = _decayed(P, G, c.weight_decay, u)
+        xp.multiply(G, G, out=t)
+        t *= 1 - c.alpha
+        s *= c.alpha
+        s += t
+        if mean is None:
+            xp.sqrt(s, out=t)
+        else:
+            xp.multiply(G, 1 - c.alpha, out=t)
+            m *= c.alpha
+            m += t
+            xp.multiply(m, m, out=t)
+            xp.subtract(s, t, out=t)
+            xp.maximum(t, 0, out=t)  # rounding may leave less than 0
+            xp.sqrt(t, out=t)
+        t += c.eps
+        xp.divide(G, t, out=t)
+        if c.momentum:
+            v *= c.momentum
+            v += t
+            xp.multiply(v, c.lr, out=t)
+        else:
+            t *= c.lr
+        P -= t
 
 
 def _decayed(P: Array, G: Array, weight_decay: float, t: Array) -> Array:

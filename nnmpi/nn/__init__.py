@@ -1,34 +1,62 @@
 """Layers, losses and models, under the names and shapes of PyTorch."""
 
-from nnmpi.nn.activations import GELU, LogSoftmax, ReLU, Sigmoid, Tanh
-from nnmpi.nn.layers import AvgPool2d, Conv2d, Dropout, Embedding, Flatten, Linear, MaxPool2d
-from nnmpi.nn.losses import CrossEntropyLoss, MSELoss, NLLLoss
+from nnmpi.nn.containers import ModuleDict, ModuleList, ParameterList
+from nnmpi.nn.layers.activations import (
+    GELU,
+    Identity,
+    LeakyReLU,
+    LogSoftmax,
+    ReLU,
+    Sigmoid,
+    SiLU,
+    Softmax,
+    Tanh,
+)
+from nnmpi.nn.layers.basic import Dropout, Embedding, Flatten, Linear
+from nnmpi.nn.layers.conv import Conv1d, Conv2d, ConvTranspose2d
+from nnmpi.nn.layers.norm import BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm
+from nnmpi.nn.layers.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
+from nnmpi.nn.losses.classes import CrossEntropyLoss, NLLLoss
+from nnmpi.nn.losses.elements import BCELoss, BCEWithLogitsLoss, L1Loss, MSELoss, SmoothL1Loss
 from nnmpi.nn.module import Module
-from nnmpi.nn.norm import BatchNorm1d, BatchNorm2d, LayerNorm
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.sequential import ModuleList, Sequential
+from nnmpi.nn.sequential import Sequential
 
 __all__ = [
     "GELU",
+    "AdaptiveAvgPool2d",
     "AvgPool2d",
+    "BCELoss",
+    "BCEWithLogitsLoss",
     "BatchNorm1d",
     "BatchNorm2d",
+    "Conv1d",
     "Conv2d",
+    "ConvTranspose2d",
     "CrossEntropyLoss",
     "Dropout",
     "Embedding",
     "Flatten",
+    "GroupNorm",
+    "Identity",
+    "L1Loss",
     "LayerNorm",
+    "LeakyReLU",
     "Linear",
     "LogSoftmax",
     "MSELoss",
     "MaxPool2d",
     "Module",
+    "ModuleDict",
     "ModuleList",
     "NLLLoss",
     "Parameter",
+    "ParameterList",
     "ReLU",
     "Sequential",
+    "SiLU",
     "Sigmoid",
+    "SmoothL1Loss",
+    "Softmax",
     "Tanh",
 ]

@@ -1,16 +1,25 @@
-"""Initial values as functions of a key and the index of an element: PyTorch's distributions.
+"""Initial values as functions of a key and the index of an element, and PyTorch's `nn.init`.
 
-They are dataclasses, not closures, so that a parameter can be copied and pickled.
+The functions are dataclasses, not closures, so that a parameter can be copied and pickled. What
+`uniform_` and the others write depends on the seed and the path of a parameter in its model, as
+the values that layers start with do, and on nothing else:
+
+    of a parameter        key(seed, "init", path), and the index of an element in the whole tensor
+    of any other tensor   key(seed, "init", "", number), with the number of modules and tensors
+                          made before it; the seed is that of `nnmpi.seeded`, or 0
 """
 
 import math
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
-from nnmpi import keyed
+from nnmpi import backend, keyed
+from nnmpi.autograd import Tensor, no_grad
 from nnmpi.keyed import Key
-from nnmpi.nn.parameter import Init
+from nnmpi.nn.parameter import Init, Parameter
+from nnmpi.nn.seeding import next_construction
 
 _ROW = np.zeros(1, np.int64)
 
@@ -37,14 +46,186 @@ class uniform:  # noqa: N801
 
 @dataclass(frozen=True)
 class normal:  # noqa: N801
-    """Normal around 0."""
+    """Normal around a mean."""
 
     std: float
+    mean: float = 0.0
 
     def __call__(self, key: Key, index: np.ndarray) -> np.ndarray:
-        return np.asarray(keyed.normal(key, index, _ROW) * self.std)
+        return np.asarray(keyed.normal(key, index, _ROW) * self.std + self.mean)
+
+
+@dataclass(frozen=True)
+class truncated:  # noqa: N801
+    """Normal, drawn again until it is within [low, high]."""
+
+    std: float
+    mean: float
+    low: float
+    high: float
+
+    def __call__(self, key: Key, index: np.ndarray) -> np.ndarray:
+        values, left, row = np.zeros(index.shape), np.ones(index.shape, bool), _ROW
+        while left.any():
+            values[left] = keyed.normal(key, index[left], row) * self.std + self.mean
+            left, row = (values < self.low) | (values > self.high), row + 1
+        return values
+
+
+@dataclass(frozen=True)
+class shifted:  # noqa: N801
+    """The values of another one, and a number."""
+
+    init: Init
+    by: float
+
+    def __call__(self, key: Key, index: np.ndarray) -> np.ndarray:
+        return self.init(key, index) + self.by
+
+
+@dataclass(frozen=True)
+class zero_within:  # noqa: N801
+    """The values of another one, but 0 for the indices `start` to `stop` - 1."""
+
+    init: Init
+    start: int
+    stop: int
+
+    def __call__(self, key: Key, index: np.ndarray) -> np.ndarray:
+        inside = (index >= self.start) & (index < self.stop)
+        return np.where(inside, 0.0, self.init(key, index))
 
 
 def fan_in(n: int) -> Init:
     """Uniform within 1/sqrt(n): what PyTorch gives weights and biases with n inputs per output."""
     return uniform(1 / math.sqrt(n) if n else 0.0)
+
+
+# ---- nn.init: writing into parameters and tensors
+
+T = TypeVar("T", bound=Tensor)
+
+
+def uniform_(tensor: T, a: float = 0.0, b: float = 1.0) -> T:
+    """Uniform on (a, b)."""
+    return _fill("uniform_", tensor, shifted(uniform((b - a) / 2), (a + b) / 2))
+
+
+def normal_(tensor: T, mean: float = 0.0, std: float = 1.0) -> T:
+    """Normal."""
+    return _fill("normal_", tensor, normal(std, mean))
+
+
+def trunc_normal_(
+    tensor: T, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0
+) -> T:
+    """Normal within [a, b]: what is outside is drawn again."""
+    low, high = ((v - mean) / (std * math.sqrt(2)) for v in (a, b))
+    share = (math.erf(high) - math.erf(low)) / 2
+    if share < 0.01:
+        raise ValueError(
+            f"trunc_normal_: [{a}, {b}] has {max(share, 0):.2g} of the normal distribution with "
+            f"mean {mean} and standard deviation {std}; give an interval with at least 0.01 of it"
+        )
+    return _fill("trunc_normal_", tensor, truncated(std, mean, a, b))
+
+
+def constant_(tensor: T, val: float) -> T:
+    """The same value everywhere."""
+    return _fill("constant_", tensor, constant(float(val)))
+
+
+def ones_(tensor: T) -> T:
+    """1 everywhere."""
+    return _fill("ones_", tensor, constant(1.0))
+
+
+def zeros_(tensor: T) -> T:
+    """0 everywhere."""
+    return _fill("zeros_", tensor, constant(0.0))
+
+
+def xavier_uniform_(tensor: T, gain: float = 1.0) -> T:
+    """Uniform within gain * sqrt(6 / (fan_in + fan_out)), for tanh and sigmoid (Glorot)."""
+    bound = gain * math.sqrt(6 / max(sum(fans("xavier_uniform_", tensor)), 1))
+    return _fill("xavier_uniform_", tensor, uniform(bound))
+
+
+def xavier_normal_(tensor: T, gain: float = 1.0) -> T:
+    """Normal with standard deviation gain * sqrt(2 / (fan_in + fan_out))."""
+    std = gain * math.sqrt(2 / max(sum(fans("xavier_normal_", tensor)), 1))
+    return _fill("xavier_normal_", tensor, normal(std))
+
+
+def kaiming_uniform_(
+    tensor: T, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+) -> T:
+    """Uniform within gain * sqrt(3 / fan), for ReLU and its kin (He); `a`: their negative slope."""
+    std = _kaiming("kaiming_uniform_", tensor, a, mode, nonlinearity)
+    return _fill("kaiming_uniform_", tensor, uniform(std * math.sqrt(3)))
+
+
+def kaiming_normal_(
+    tensor: T, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+) -> T:
+    """Normal with standard deviation gain / sqrt(fan)."""
+    std = _kaiming("kaiming_normal_", tensor, a, mode, nonlinearity)
+    return _fill("kaiming_normal_", tensor, normal(std))
+
+
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """The factor that keeps the size of activations; `param`: the slope of a leaky ReLU."""
+    if nonlinearity == "leaky_relu":
+        return math.sqrt(2 / (1 + (0.01 if param is None else param) ** 2))
+    if nonlinearity not in GAINS:
+        raise ValueError(
+            f"calculate_gain: nonlinearity {nonlinearity!r} is none of {', '.join(GAINS)}, "
+            "leaky_relu"
+        )
+    return GAINS[nonlinearity]
+
+
+GAINS = {
+    **dict.fromkeys(("linear", "conv1d", "conv2d", "conv_transpose2d", "sigmoid"), 1.0),
+    "tanh": 5 / 3,
+    "relu": math.sqrt(2),
+    "selu": 3 / 4,
+}
+"""The gains of nonlinearities that have no parameter."""
+
+
+def fans(name: str, tensor: Tensor) -> tuple[int, int]:
+    """(fan_in, fan_out) of a weight (out, in, ...), of the whole one if a part is here."""
+    shape = tensor.place.shape if isinstance(tensor, Parameter) else tensor.shape
+    if len(shape) < 2:
+        raise ValueError(
+            f"{name}: a tensor of shape {shape} has no fan; it needs two axes or more, (out, in, "
+            "...): use normal_, uniform_ or zeros_ for a bias"
+        )
+    field = math.prod(shape[2:])
+    return shape[1] * field, shape[0] * field
+
+
+def _kaiming(name: str, tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
+    """The standard deviation of both."""
+    if mode not in ("fan_in", "fan_out"):
+        raise ValueError(f"{name}: mode {mode!r} is none of fan_in, fan_out")
+    fan = fans(name, tensor)[mode == "fan_out"]
+    return calculate_gain(nonlinearity, a) / math.sqrt(max(fan, 1))
+
+
+def _fill(name: str, tensor: T, init: Init) -> T:
+    """Write into a tensor; a parameter draws its values when they are needed, as layers do."""
+    if isinstance(tensor, Parameter):
+        tensor.redraw(init)
+        return tensor
+    if not isinstance(tensor, Tensor):
+        raise TypeError(
+            f"{name}: takes a Parameter or a Tensor, not a {type(tensor).__name__}: give "
+            "layer.weight, or nnmpi.tensor(array)"
+        )
+    made = next_construction()
+    values = init(keyed.key(made.seed, "init", "", made.number), np.arange(tensor.size))
+    with no_grad():
+        tensor[...] = backend.of(tensor.data).asarray(values.reshape(tensor.shape), tensor.dtype)
+    return tensor

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from itertools import pairwise
 
-from nnmpi.nn.activations import ReLU
-from nnmpi.nn.layers import Conv2d, Dropout, Flatten, Linear, MaxPool2d
+from nnmpi.nn.layers.activations import ReLU
+from nnmpi.nn.layers.basic import Dropout, Flatten, Linear
+from nnmpi.nn.layers.conv import Conv2d
+from nnmpi.nn.layers.norm import BatchNorm2d
+from nnmpi.nn.layers.pooling import MaxPool2d
 from nnmpi.nn.module import Module
-from nnmpi.nn.norm import BatchNorm2d
 from nnmpi.nn.sequential import Sequential
 
 

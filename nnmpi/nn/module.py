@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self
 
 import numpy as np
 
 from nnmpi import backend
 from nnmpi.autograd import Tensor
 from nnmpi.backend import CPU, Array, Backend
+from nnmpi.nn import refusals
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, Pass, current_pass
 from nnmpi.nn.place import Place
 from nnmpi.nn.seeding import Construction, next_construction, refuse_late_seed
-from nnmpi.nn.state import assign, buffer_array, check_buffer, fitting
+from nnmpi.nn.state import LoadedKeys, buffer_array, check_buffer, host_copy, load_into
 from nnmpi.nn.store import FlatStore
 
 REGISTRIES = ("_parameters", "_buffers", "_modules")
@@ -78,28 +79,18 @@ class Module:
         """The registry for an attribute, or None; raises ValueError if the tree would be wrong."""
         if isinstance(value, Parameter):
             return self._parameters
+        owner = type(self).__name__
         if isinstance(value, Module):
             if self in value.modules() or value in self._upwards():
-                raise ValueError(
-                    f"{type(self).__name__}.{name}: a module cannot contain itself, or a "
-                    f"{type(value).__name__} that it is part of"
-                )
+                raise refusals.inside_itself(owner, name, value)
             return self._modules
         if isinstance(value, list | tuple | dict):
             inside = value.values() if isinstance(value, dict) else value
             if any(isinstance(part, Module | Parameter) for part in inside):
-                raise ValueError(
-                    f"{type(self).__name__}.{name}: modules and parameters in a "
-                    f"{type(value).__name__} would not be part of the model; use nn.ModuleList or "
-                    "nn.Sequential for modules, and an attribute for each parameter"
-                )
+                raise refusals.in_a_container(owner, name, value)
         for registry, kind in ((self._parameters, "Parameter"), (self._modules, "Module")):
             if name in registry and value is not None:
-                raise ValueError(
-                    f"{type(self).__name__}.{name} is a {kind} and cannot become a "
-                    f"{type(value).__name__}: assign a {kind} or None"
-                    f"{', or write into .data' if kind == 'Parameter' else ''}"
-                )
+                raise refusals.replaced(owner, name, kind, value)
         return self._buffers if name in self._buffers and value is not None else None
 
     def __delattr__(self, name: str) -> None:
@@ -215,9 +206,21 @@ class Module:
         alone = self._parent is None and not self._modules
         return self._construction.number if alone else 0
 
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """The modules assigned to this one, each once, under its first name."""
+        first = {m: name for name, m in reversed(self._modules.items())}
+        return ((name, m) for name, m in self._modules.items() if first[m] == name)
+
     def children(self) -> Iterator[Module]:
-        """The modules assigned to this one."""
-        return iter(self._modules.values())
+        """The modules assigned to this one, each once."""
+        return (m for _, m in self.named_children())
+
+    def apply(self, fn: Callable[[Module], Any]) -> Self:
+        """Call `fn` with each module below this one, children first, then with this one."""
+        for m in self.children():
+            m.apply(fn)
+        fn(self)
+        return self
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
         """This module and all below it; a module in two places is yielded twice."""
@@ -229,24 +232,28 @@ class Module:
         """This module and all below it."""
         return (m for _, m in self.named_modules())
 
-    def _entries(self, *registries: str) -> Iterator[tuple[str, Module, str]]:
+    def _entries(
+        self, *registries: str, prefix: str = "", recurse: bool = True
+    ) -> Iterator[tuple[str, Module, str]]:
         """(full name, module, attribute) of all parameters, buffers or both, in module order."""
-        for prefix, m in self.named_modules():
+        for path, m in self.named_modules(prefix) if recurse else [(prefix, self)]:
             for name in (name for registry in registries for name in getattr(m, registry)):
-                yield f"{prefix}.{name}" if prefix else name, m, name
+                yield f"{path}.{name}" if path else name, m, name
 
-    def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """Each parameter once, under its first name."""
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True
+    ) -> Iterator[tuple[str, Parameter]]:
+        """Each parameter once, under its first name; without `recurse` only its own."""
         seen: set[int] = set()
-        for full, m, name in self._entries("_parameters"):
+        for full, m, name in self._entries("_parameters", prefix=prefix, recurse=recurse):
             p = getattr(m, name)
             if id(p) not in seen:
                 seen.add(id(p))
                 yield full, p
 
-    def parameters(self) -> list[Parameter]:
-        """Each parameter once."""
-        return [p for _, p in self.named_parameters()]
+    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
+        """Each parameter once; without `recurse` only its own."""
+        return (p for _, p in self.named_parameters(recurse=recurse))
 
     def named_buffers(self) -> Iterator[tuple[str, Array]]:
         """Each buffer."""
@@ -263,21 +270,24 @@ class Module:
             place = place or Place.of_whole("", value.shape)
             yield place._replace(path=full), value
 
-    def zero_grad(self) -> None:
-        """Clear all gradients."""
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Freeze all parameters, or train them again."""
         for p in self.parameters():
-            p.grad = None
+            p.requires_grad = requires_grad
+        return self
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear all gradients: they become None, or else those that there are become 0."""
+        for p in self.parameters():
+            if set_to_none:
+                p.grad = None
+            elif p.grad is not None:
+                p.grad[...] = 0
 
     def to(self, dtype: Any = None, on: Backend | None = None) -> Module:
         """Convert to a type and move to a backend; the parameters move into one flat store."""
-        try:
-            np.dtype(dtype)
-        except TypeError:
-            raise ValueError(
-                f"to: {dtype!r} is no data type; a device is given as "
-                'to(dtype=..., on=nnmpi.backend.get("cuda"))'
-            ) from None
-        parameters = self.parameters()
+        refusals.check_dtype(dtype)
+        parameters = list(self.parameters())
         first = next((p.data for p in parameters if p.is_drawn), None)
         dtype = dtype or (np.float32 if first is None else first.dtype)
         on = on or (CPU if first is None else backend.of(first))
@@ -296,23 +306,19 @@ class Module:
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of all parameters and buffers on the host, with PyTorch's names and shapes."""
-        state = {}
-        for place, value in self.tensors():
-            array = value.data if isinstance(value, Tensor) else value
-            state[place.path] = np.array(backend.to_host(array), order="C")
-        return state
+        return {place.path: host_copy(value) for place, value in self.tensors()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> LoadedKeys:
         """Copy a state into the model, if all names and shapes fit.
 
-        The state holds whole tensors; the part of each that is here is copied.
+        The state holds whole tensors; the part of each that is here is copied. Without `strict`,
+        names need not fit: what the state does not have keeps its values.
         """
-        targets = list(self.tensors())
-        values = fitting(state, [place for place, _ in targets])
-        for place, target in targets:
-            assign(target, values[place.path][place.slices])
-            if isinstance(target, Parameter):
-                target.seed = None
+        return load_into(list(self.tensors()), state, strict)
+
+    register_forward_hook = refusals.hook("Module.register_forward_hook")
+    register_forward_pre_hook = refusals.hook("Module.register_forward_pre_hook")
+    register_full_backward_hook = refusals.hook("Module.register_full_backward_hook")
 
     def __repr__(self) -> str:
         lines = [f"({name}): {m!r}".replace("\n", "\n  ") for name, m in self._modules.items()]

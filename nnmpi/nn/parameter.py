@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -14,11 +14,18 @@ from nnmpi.autograd.tape import Memory
 from nnmpi.backend import CPU, Array, Backend
 from nnmpi.kernels.result import Vjp
 from nnmpi.nn.place import Place
-from nnmpi.nn.seeding import construction
+from nnmpi.nn.seeding import Construction, construction, next_construction
 from nnmpi.nn.single_store import SingleStore, Store
 
 Init = Callable[[keyed.Key, np.ndarray], np.ndarray]
 """`init(key, index)`: initial values, float64, of the elements with these C-order indices."""
+
+
+class Kind(NamedTuple):
+    """Of an array."""
+
+    dtype: np.dtype[Any]
+    on: Backend
 
 
 class Parent(Protocol):
@@ -62,6 +69,8 @@ class Parameter(Tensor):
               so that buffers of ranks with parts of unequal sizes are equal
     has_grad  whether `grad` is not None
     seed      what its values were drawn from; None if they were given, loaded or trained
+    kind      the type and the backend of values that are drawn for no store
+    made      what those of a parameter without a module depend on besides
     """
 
     __slots__ = (
@@ -72,7 +81,9 @@ class Parameter(Tensor):
         "has_grad",
         "index",
         "init",
+        "kind",
         "layout",
+        "made",
         "room",
         "seed",
         "store",
@@ -113,6 +124,8 @@ class Parameter(Tensor):
         self._name, self.index, self.has_grad = "", 0, False
         self.seed: int | None = None
         self.store: Store | None = None
+        self.kind = Kind(np.dtype(np.float32), CPU)
+        self.made: Construction | None = None
 
     def __getstate__(self) -> tuple[Any, ...]:
         """Values and gradient instead of the store, which holds the whole model.
@@ -162,20 +175,47 @@ class Parameter(Tensor):
         """Whether it has values yet."""
         return self.store is not None
 
-    def draw(self, dtype: Any = np.float32, on: Backend = CPU) -> None:
+    def draw(self, dtype: Any = None, on: Backend | None = None) -> None:
         """Draw the initial values.
 
         They depend on the seed and the place; those of a layer that stands alone, and whose seed
         was not set, also on the number of modules before it.
         """
-        parent, place = self._parent, self.place
-        self.seed = construction.get().seed if parent is None else parent.root.seed
-        number = (parent._number,) if parent is not None and parent._number else ()
-        assert self.init is not None
-        values = self.init(keyed.key(self.seed, "init", place.path, *number), place.indices())
-        memory = values.reshape(self._shape).transpose(self.layout)
-        array = on.asarray(np.asarray(memory, dtype, order="C"))
+        self.seed, values = self._initial()
+        memory = values.transpose(self.layout)
+        array = (on or self.kind.on).asarray(
+            np.asarray(memory, dtype or self.kind.dtype, order="C")
+        )
         self.move(SingleStore(array.transpose(inverse(self.layout))), 0)
+
+    def _initial(self) -> tuple[int, np.ndarray]:
+        """The seed, and the initial values of the part that is here."""
+        parent, place = self._parent, self.place
+        if parent is None:
+            seed, alone = self.made or Construction(construction.get().seed)
+        else:
+            seed, alone = parent.root.seed, parent._number
+        assert self.init is not None
+        key = keyed.key(seed, "init", place.path, *([alone] if alone else []))
+        return seed, self.init(key, place.indices()).reshape(self._shape)
+
+    def redraw(self, init: Init) -> None:
+        """Have other initial values: drawn when they are needed, and at once if they are in use.
+
+        They are in use in a flat store, as an optimizer has one, or beside a gradient.
+        """
+        self.init, store = init, self.store
+        if self._parent is None:
+            self.made = next_construction()
+        if isinstance(store, SingleStore) and not self.has_grad:
+            values = store.value(self.index)
+            self.kind = Kind(values.dtype, backend.of(values))
+            self.discard()
+        elif store is not None:
+            seed, initial = self._initial()
+            self.data = backend.of(self.operand).asarray(initial, self.dtype)
+            self.seed = seed
+            super().mark_written()
 
     def discard(self) -> None:
         """Give back the memory of values that were drawn: they are drawn again when needed."""

@@ -1,65 +1,22 @@
-"""ModuleList, and Sequential, which runs some neighbouring layers as one op."""
+"""Sequential, which runs some neighbouring layers as one op."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Self, TypeGuard
+from typing import Any, TypeGuard
 
 from nnmpi.autograd import Tensor
 from nnmpi.kernels.progress_hook import progress_hook
-from nnmpi.nn.activations import ReLU
-from nnmpi.nn.layers import Conv2d, Linear, MaxPool2d
+from nnmpi.nn.containers import Numbered
+from nnmpi.nn.layers.activations import ReLU
+from nnmpi.nn.layers.basic import Linear
+from nnmpi.nn.layers.conv import Conv2d
+from nnmpi.nn.layers.pooling import MaxPool2d
 from nnmpi.nn.module import Module
 
 Step = Callable[[Tensor], Tensor]
 
 
-class _Numbered(Module):
-    """The base of both: a list of layers under the names "0", "1", ..."""
-
-    def __init__(self, layers: Iterable[Module]) -> None:
-        for layer in layers:
-            self.append(layer)
-
-    def append(self, layer: Module) -> Self:
-        """Add a layer at the end."""
-        if not isinstance(layer, Module):
-            raise ValueError(
-                f"{type(self).__name__}: layer {len(self)} is a {type(layer).__name__}, not a "
-                "Module; layers are given as in Sequential(*layers) or ModuleList(layers)"
-            )
-        names = (str(i) for i in range(len(self), 2 * len(self) + 1))
-        setattr(self, next(n for n in names if n not in self._modules), layer)
-        return self
-
-    def __len__(self) -> int:
-        return len(self._modules)
-
-    def __iter__(self) -> Iterator[Module]:
-        return iter(list(self._modules.values()))
-
-    def __getitem__(self, index: int | slice) -> Module:
-        """One layer, or a new module with the layers of a slice, which stay part of this one."""
-        layers = list(self)
-        return self._slice(layers[index]) if isinstance(index, slice) else layers[index]
-
-    def __setitem__(self, index: int, layer: Module) -> None:
-        setattr(self, list(self._modules)[index], layer)
-
-    def _slice(self, layers: list[Module]) -> Module:
-        raise TypeError(f"{type(self).__name__} does not define _slice")
-
-
-class ModuleList(_Numbered):
-    """A list of layers that is part of the model, for another module's `forward` to run."""
-
-    def __init__(self, layers: Iterable[Module] = ()) -> None:
-        super().__init__(layers)
-
-    def _slice(self, layers: list[Module]) -> Module:
-        return ModuleList(layers)
-
-
-class Sequential(_Numbered):
+class Sequential(Numbered):
     """Layers one after the other.
 
     Some neighbours run as one op (`FUSED`), with the values and gradients of the
@@ -149,7 +106,7 @@ def _pooled(forward: Callable[..., Tensor], pool: Any) -> Step:
     fused = partial(forward, pool=True)
 
     def step(x: Tensor) -> Tensor:
-        if pool.kernel_size == pool.stride == 2 and pool.padding == 0:
+        if pool.is_2x2:
             return fused(x)
         y: Tensor = pool(forward(x))
         return y

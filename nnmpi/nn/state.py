@@ -1,13 +1,14 @@
 """State dicts and buffers: check what is given, and copy it into a model."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from nnmpi import backend
 from nnmpi.autograd import Tensor
 from nnmpi.backend import Array
+from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 
 
@@ -28,6 +29,32 @@ def fitting(
     values = {path: _on_host(state[path]) for path in paths if path in state}
     check_state(state, values, places, owner)
     return values
+
+
+class LoadedKeys(NamedTuple):
+    """What `load_state_dict` returns: the names that only the model has, and only the state."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+def load_into(
+    targets: Sequence[tuple[Place, Parameter | Array]], state: Mapping[str, Any], strict: bool
+) -> LoadedKeys:
+    """Copy a state into parameters and buffers; raises ValueError, and copies nothing, unless
+    shapes fit and, if `strict`, names do."""
+    known = {place.path: place for place, _ in targets}
+    missing = [path for path in known if path not in state]
+    unexpected = [name for name in state if name not in known]
+    if not strict:
+        state = {name: value for name, value in state.items() if name in known}
+        targets = [(place, target) for place, target in targets if place.path in state]
+    values = fitting(state, [place for place, _ in targets])
+    for place, target in targets:
+        assign(target, values[place.path][place.slices])
+        if isinstance(target, Parameter):
+            target.seed = None
+    return LoadedKeys(missing, unexpected)
 
 
 def check_state(
@@ -84,6 +111,12 @@ def assign(target: Any, value: np.ndarray) -> None:
     array[...] = backend.of(array).asarray(value, array.dtype)
     if isinstance(target, Tensor):
         target.mark_written()
+
+
+def host_copy(value: Parameter | Array) -> np.ndarray:
+    """A copy of the values on the host, in C order."""
+    array = value.data if isinstance(value, Parameter) else value
+    return np.array(backend.to_host(array), order="C")
 
 
 def _on_host(value: Any) -> np.ndarray:

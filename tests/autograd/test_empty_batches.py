@@ -49,11 +49,19 @@ LAYERS: dict[str, tuple[Make, tuple[int, ...]]] = {
     "im2col ReLU pool": (lambda: gemm(nn.ReLU(), nn.MaxPool2d(2)), IMAGES),
     "im2col of few channels": (lambda: nn.Conv2d(2, 4, 3, bias=False), (2, 5, 6)),
     "Conv2d wide pool": (lambda: gemm(nn.ReLU(), nn.MaxPool2d(3, 1, 1)), IMAGES),
+    "Conv2d, groups": (lambda: nn.Conv2d(8, 4, 3, groups=2), IMAGES),
+    "Conv2d, depthwise": (lambda: nn.Conv2d(8, 8, 3, padding="same", groups=8), IMAGES),
+    "Conv1d": (lambda: nn.Conv1d(5, 4, 3), SEQUENCE),
+    "ConvTranspose2d": (lambda: nn.ConvTranspose2d(8, 4, 3, 2), IMAGES),
+    "AdaptiveAvgPool2d": (lambda: nn.AdaptiveAvgPool2d((1, 2)), IMAGES),
+    "AvgPool2d, unpadded": (lambda: nn.AvgPool2d(3, 2, 1, count_include_pad=False), IMAGES),
     "MaxPool2d": (lambda: nn.MaxPool2d(2), IMAGES),
     "MaxPool2d, overlapping": (lambda: nn.MaxPool2d(3, 2, 1), IMAGES),
     "AvgPool2d": (lambda: nn.AvgPool2d(3, 2, 1), IMAGES),
     "BatchNorm1d, evaluation": (lambda: whole_batch(nn.BatchNorm1d(6)), ROWS),
     "BatchNorm2d, evaluation": (lambda: whole_batch(nn.BatchNorm2d(8)), IMAGES),
+    "BatchNorm1d of sequences, evaluation": (lambda: whole_batch(nn.BatchNorm1d(5)), SEQUENCE),
+    "GroupNorm": (lambda: nn.GroupNorm(2, 8), IMAGES),
     "LayerNorm": (lambda: nn.LayerNorm(6), ROWS),
     "LayerNorm of sequences": (lambda: nn.LayerNorm(SEQUENCE), SEQUENCE),
     "Dropout": (lambda: nn.Dropout(0.5), ROWS),
@@ -61,6 +69,10 @@ LAYERS: dict[str, tuple[Make, tuple[int, ...]]] = {
     "Flatten": (nn.Flatten, IMAGES),
     "ReLU": (nn.ReLU, IMAGES),
     "GELU": (nn.GELU, ROWS),
+    "LeakyReLU": (nn.LeakyReLU, IMAGES),
+    "SiLU": (nn.SiLU, IMAGES),
+    "Identity": (nn.Identity, ROWS),
+    "Softmax": (nn.Softmax, ROWS),
     "Sigmoid": (nn.Sigmoid, ROWS),
     "Tanh": (nn.Tanh, ROWS),
     "LogSoftmax": (nn.LogSoftmax, ROWS),
@@ -85,7 +97,7 @@ def run(model: nn.Module, x: Any, samples: np.ndarray | None) -> nnmpi.Tensor:
 
 def spoil(model: nn.Module) -> list[Any]:
     """The parameters, with NaN in their gradient buffers, so that elements not written show."""
-    parameters = model.parameters()
+    parameters = [*model.parameters()]
     for p in parameters:
         p.slot[...] = np.nan
         p.grad = None
@@ -134,10 +146,10 @@ def test_words(dtype: str, on: Backend) -> None:
 @both
 @floats
 @pytest.mark.parametrize("reduction", ["sum", "mean", "none"])
-@pytest.mark.parametrize("name", ["CrossEntropyLoss", "NLLLoss", "MSELoss"])
+@pytest.mark.parametrize("name", [name for name in nn.__all__ if name.endswith("Loss")])
 def test_losses(name: str, reduction: str, dtype: str, on: Backend) -> None:
     """The mean of no losses is 0, and so is every gradient behind it."""
-    here = np.zeros((0, 3), dtype) if name == "MSELoss" else SAMPLES
+    here = SAMPLES if name in ("CrossEntropyLoss", "NLLLoss") else np.zeros((0, 3), dtype)
     for target in (here, on.asarray(here)):
         model = nn.Linear(6, 3).to(dtype, on)
         parameters = spoil(model)

@@ -84,7 +84,7 @@ def forward(make: Callable[[], nn.Module], shape: tuple[int, ...], dtype: str) -
     data = np.random.default_rng(0).standard_normal(shape).astype(dtype)
     x = nnmpi.tensor(data, requires_grad=True)
     loss = nn.CrossEntropyLoss()(model(x), np.arange(shape[0]) % 3)
-    return loss, x, model.parameters()
+    return loss, x, [*model.parameters()]
 
 
 @floats

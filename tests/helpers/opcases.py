@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi.autograd import apply
-from nnmpi.autograd.ops import elementwise, gelu, shape
+from nnmpi.autograd.ops import activations, elementwise, gelu, shape
 from nnmpi.kernels.result import Result
 
 Op = Callable[..., Result]
@@ -26,7 +26,8 @@ class Case(NamedTuple):
 
     `run(op, *tensors, **options)` calls it. A case that is not `smooth` sits on
     a kink, where finite differences say nothing. `waits` is how often the host
-    waits for a device, forwards and back.
+    waits for a device, forwards and back. The value of one without a gradient
+    is of booleans or indices.
     """
 
     op: Op
@@ -36,6 +37,7 @@ class Case(NamedTuple):
     run: Callable[..., Any] = apply
     smooth: bool = True
     waits: int = 0
+    has_gradient: bool = True
 
     def arrays(self, name: str) -> list[Any]:
         """The arguments, drawn with the name of the case as seed."""
@@ -81,6 +83,7 @@ UNARY: dict[str, tuple[Op, Oracle]] = {
         gelu.gelu_tanh,
         lambda t, a: t.nn.functional.gelu(a, approximate="tanh"),
     ),
+    "silu": (activations.silu, lambda t, a: t.nn.functional.silu(a)),
     "copy": (shape.copy, lambda t, a: a.clone()),
 }
 POSITIVE: dict[str, tuple[Op, Oracle]] = {
@@ -179,6 +182,14 @@ def _choices() -> dict[str, Case]:
     cases["clip at both ends"] = cases["clip -0.5 0.5"]._replace(
         args=(np.array([-2.0, -0.5, 0.0, 0.5, 2.0]),), smooth=False
     )
+    for slope in (0.01, 0.0, 1.5):
+        cases[f"leaky_relu {slope}"] = Case(
+            activations.leaky_relu,
+            (np.array([-2.0, -1e-3, 0.0, 0.5, 40.0]),),
+            lambda t, a, slope: t.nn.functional.leaky_relu(a, slope),
+            {"slope": slope},
+            smooth=False,
+        )
     for dtype in ("float64", "float32"):
         cases[f"astype {dtype}"] = Case(
             elementwise.astype,

@@ -5,12 +5,15 @@ from typing import Any
 
 import numpy as np
 from opcases import ELEMENTWISE
+from opcases_conv import CONVOLUTIONS
 from opcases_layers import LAYERS
+from opcases_logic import LOGIC
+from opcases_losses import LOSSES
 from opcases_shapes import SHAPES
 
 from nnmpi.autograd import Tensor
 
-CASES = ELEMENTWISE | SHAPES | LAYERS
+CASES = ELEMENTWISE | SHAPES | LAYERS | CONVOLUTIONS | LOSSES | LOGIC
 
 
 def is_leaf(array: Any) -> bool:
@@ -43,6 +46,8 @@ def evaluated(
     """The value of a case's op, and the leaves that it was computed from."""
     case = CASES[name]
     arrays = each(change, case.arrays(name))
-    args = [leaf(a, requires_grad=True) if is_leaf(a) else a for a in arrays]
+    args = [leaf(a, requires_grad=case.has_gradient) if is_leaf(a) else a for a in arrays]
+    if not case.has_gradient:
+        args[0] = leaf(arrays[0])  # masks and integers are no leaves
     y = case.run(case.op, *args, **each(change, dict(case.options)))
-    return y, [a for a in args if isinstance(a, Tensor)]
+    return y, [a for a in args if isinstance(a, Tensor) and a.requires_grad]

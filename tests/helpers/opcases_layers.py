@@ -1,4 +1,4 @@
-"""Test cases of ops: softmax and its losses, normalisation, convolution and pooling."""
+"""Test cases of ops: softmax, normalisation, convolution and pooling."""
 
 from itertools import cycle, product
 from typing import Any
@@ -7,10 +7,9 @@ import numpy as np
 from opcases import Case, Draw, Op, label
 
 from nnmpi.autograd import Tensor, apply
-from nnmpi.autograd.ops import conv, norm, softmax
-from nnmpi.kernels.im2col import output_size
+from nnmpi.autograd.ops import conv, embedding, norm, pool, softmax
+from nnmpi.kernels.window import Window
 
-LABELS = np.array([2, 0, 0, 3, 1])
 EPS = 1e-5
 
 
@@ -27,22 +26,6 @@ def _softmaxes() -> dict[str, Case]:
         cases[f"{name} {label(sizes)} {axis}"] = Case(op, (sizes,), oracle, {"axis": axis})
         huge = np.array([[1e4, -1e4, 9999.0], [-700.0, -701.0, -702.0]])
         cases[f"{name} of huge numbers"] = Case(op, (huge,), oracle, {"axis": 1}, smooth=False)
-    for reduction, labels in product(softmax.REDUCTIONS, (LABELS, LABELS[:1], LABELS[:0])):
-        n, options = len(labels), {"reduction": reduction}
-        if n == 0 and reduction == "mean":
-            continue  # PyTorch has NaN for the mean of nothing, we have 0
-        cases[f"cross_entropy {reduction} {n}"] = Case(
-            softmax.cross_entropy,
-            ((n, 4), labels),
-            lambda t, z, y, **o: t.nn.functional.cross_entropy(z, y, **o),
-            options,
-        )
-        cases[f"nll {reduction} {n}"] = Case(
-            softmax.nll,
-            ((n, 4), labels),
-            lambda t, p, y, **o: t.nn.functional.nll_loss(p, y, **o),
-            options,
-        )
     return cases
 
 
@@ -69,10 +52,14 @@ def _norms() -> dict[str, Case]:
     def layer(t: Any, x: Any, w: Any, b: Any, axes: int, eps: float) -> Any:
         return t.nn.functional.layer_norm(x, x.shape[x.ndim - axes :], w, b, eps)
 
+    def group(t: Any, x: Any, w: Any, b: Any, groups: int, eps: float) -> Any:
+        return t.nn.functional.group_norm(x, groups, w, b, eps)
+
     cases = {}
     known = {"mean": np.array([0.1, -0.2, 0.3]), "var": np.array([0.5, 1.0, 2.0]), "n": 0}
     inputs: dict[str, Any] = {
         "rows": (6, 3),
+        "sequences": (4, 3, 5),
         "images": (2, 3, 4, 5),
         "images channels last": channels_last(2, 3, 5, 4),
     }
@@ -85,6 +72,17 @@ def _norms() -> dict[str, Case]:
         cases[f"batch_norm of known statistics, {name}{affine}"] = Case(
             norm.batch_norm, (x, w, b), evaluate, {**known, "eps": EPS}
         )
+    for x, groups in (((4, 6), 2), ((2, 6, 5), 2), ((2, 6, 3, 4), 6), ((3, 6, 2, 2), 1)):
+        for w, b in (((6,), (6,)), ((6,), None), (None, None)):
+            name = f"group_norm {label(x)} in {groups}{' * w' if w else ''}{' + b' if b else ''}"
+            cases[name] = Case(norm.group_norm, (x, w, b), group, {"groups": groups, "eps": EPS})
+    images = (channels_last(2, 4, 3, 5), (4,), (4,))
+    cases["group_norm, channels last"] = Case(
+        norm.group_norm, images, group, {"groups": 2, "eps": EPS}
+    )
+    cases["group_norm of nothing"] = Case(
+        norm.group_norm, ((0, 4, 3), (4,), (4,)), group, {"groups": 2, "eps": EPS}
+    )
     for x, axes in (((4, 5), 1), ((2, 3, 4), 1), ((2, 3, 4), 2), ((2, 3, 4), 3), ((0, 4), 1)):
         like = x[len(x) - axes :]
         options = {"axes": axes, "eps": EPS}
@@ -92,6 +90,24 @@ def _norms() -> dict[str, Case]:
             name = f"layer_norm {label(x)} over {axes}{' * w' if w else ''}{' + b' if b else ''}"
             cases[name] = Case(norm.layer_norm, (x, w, b), layer, options)
     return cases
+
+
+def _embeddings() -> dict[str, Case]:
+    def rows(t: Any, w: Any, index: Any, padding: int | None) -> Any:
+        return t.nn.functional.embedding(t.as_tensor(index), w, padding)
+
+    index = np.array([[1, 0, 1], [4, 2, 1]])
+    return {
+        f"embedding {label(i.shape)} {padding}": Case(
+            embedding.embedding,
+            ((5, 3),),
+            rows,
+            {"index": i, "padding": padding},
+            smooth=padding is None,
+        )
+        for i in (index, index[0, :2], index[:0])
+        for padding in (None, 1)
+    }
 
 
 KERNELS, STRIDES, PADDINGS = (1, 2, 3, 5), (1, 2, 3), (0, 1, 2)
@@ -112,7 +128,7 @@ def _convolutions() -> dict[str, Case]:
     cases = {}
     for k, s, p, (h, v) in product(KERNELS, STRIDES, PADDINGS, SIZES):
         C, bias, relu, pool, last = next(others)
-        pool = pool and min(output_size(n, k, s, p) for n in (h, v)) >= 2
+        pool = pool and min(Window(k, s, p, p).outputs(n) for n in (h, v)) >= 2
         x = channels_last(2, C, h, v) if last else (2, C, h, v)
         named = (bias, " + b"), (relu, ", relu"), (pool, ", pool"), (last, ", channels last")
         name = f"conv2d {h}x{v}x{C} k{k} s{s} p{p}{''.join(part for on, part in named if on)}"
@@ -139,7 +155,7 @@ def _pools() -> dict[str, Case]:
         x = channels_last(2, 3, h, w) if last else (2, 3, h, w)
         options = {"kernel": k, "stride": s, "padding": p}
         name = f"{h}x{w} {label(options)}{' channels last' if last else ''}"
-        for op in (conv.max_pool2d, conv.avg_pool2d):
+        for op in (pool.max_pool2d, pool.avg_pool2d):
             cases[f"{op.__name__} {name}"] = Case(
                 op,
                 (x,),
@@ -151,4 +167,4 @@ def _pools() -> dict[str, Case]:
     return cases
 
 
-LAYERS = _softmaxes() | _norms() | _convolutions() | _pools()
+LAYERS = _softmaxes() | _norms() | _embeddings() | _convolutions() | _pools()

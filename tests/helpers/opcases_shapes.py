@@ -51,6 +51,59 @@ def _reductions() -> dict[str, Case]:
     return cases
 
 
+ZEROS = {
+    "no zero": np.array([[1.5, -2.0, 0.5], [3.0, 1.0, -1.0]]),
+    "a zero": np.array([[1.5, 0.0, 0.5], [3.0, 1.0, -1.0]]),
+    "two zeros": np.array([[1.5, 0.0, 0.0], [0.0, 1.0, -1.0]]),
+}
+
+
+def _along() -> dict[str, Case]:
+    """Products, sums along an axis and spreads: the number of elements matters, and zeros do."""
+
+    def prod(t: Any, a: Any, axis: Any, keepdims: bool = False) -> Any:
+        axes = axis if isinstance(axis, tuple) else (axis,) if axis is not None else None
+        axes = tuple(range(a.ndim)) if axes is None else tuple(k % a.ndim for k in axes)
+        for k in sorted(axes, reverse=True):
+            a = t.prod(a, k, keepdim=keepdims)
+        return a
+
+    def spread(name: str) -> Oracle:
+        return lambda t, a, axis, ddof=0, keepdims=False: getattr(t, name)(
+            a, dim=axis, correction=ddof, keepdim=keepdims
+        )
+
+    cases = {
+        f"prod {label(sizes)} {label(options)}": Case(reduce.prod, (sizes,), prod, options)
+        for sizes, options in (
+            *(((2, 3, 4), {"axis": axis}) for axis in (None, 0, -1, (0, 2), (2, 0), (0, 1, 2))),
+            ((2, 3, 4), {"axis": (1, 2), "keepdims": True}),
+            ((), {"axis": None}),
+            ((0, 3), {"axis": 0}),
+            ((0, 3), {"axis": 1}),
+            ((3, 0), {"axis": None}),
+            ((5, 1), {"axis": 1}),
+        )
+    }
+    for (name, a), axis in product(ZEROS.items(), (0, 1, None)):
+        cases[f"prod of {name} {axis}"] = Case(reduce.prod, (a,), prod, {"axis": axis})
+    for sizes, axis in (((2, 3, 4), 0), ((2, 3, 4), -1), ((5,), 0), ((), 0), ((0, 3), 0)):
+        cases[f"cumsum {label(sizes)} {axis}"] = Case(
+            reduce.cumsum, (sizes,), lambda t, a, axis: t.cumsum(a, axis), {"axis": axis}
+        )
+    for (name, op), options in product(
+        {"var": reduce.var, "std": reduce.std}.items(),
+        (
+            *({"axis": axis, "ddof": ddof} for axis in (None, 1, (0, 2)) for ddof in (0, 1)),
+            {"axis": -1, "keepdims": True, "ddof": 0.5},
+        ),
+    ):
+        cases[f"{name} {label(options)}"] = Case(op, ((2, 3, 4),), spread(name), options)
+    flat = np.array([[2.0, 2.0, 2.0], [1.0, 2.0, 3.0]])
+    cases["std of equals"] = Case(reduce.std, (flat,), spread("std"), {"axis": 1}, smooth=False)
+    return cases
+
+
 def _moves() -> dict[str, Case]:
     cases = {}
     for sizes, to in (
@@ -185,4 +238,4 @@ def _products() -> dict[str, Case]:
     return cases
 
 
-SHAPES = _reductions() | _moves() | _places() | _products()
+SHAPES = _reductions() | _along() | _moves() | _places() | _products()

@@ -13,12 +13,28 @@ from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.check import directional_error
 from nnmpi.autograd.ops import conv as ops
 from nnmpi.autograd.ops import elementwise
+from nnmpi.autograd.ops.pool import max_pool2d
 from nnmpi.kernels import conv
-from nnmpi.kernels.im2col import output_size
+from nnmpi.kernels.window import Window, windows
 from nnmpi.kernels.winograd import Winograd
 
 ALGORITHMS = ("winograd2", "winograd4", "im2col")
 N, C, O = 7, 9, 5  # images, channels in, channels out
+
+
+class Options(NamedTuple):
+    """Those of `ops.conv2d`."""
+
+    stride: int = 1
+    padding: int = 0
+    relu: bool = False
+    pool: bool = False
+    algorithm: str = "auto"
+
+    def shape(self, w: np.ndarray) -> conv.Shape:
+        """What the kernel is given."""
+        both = windows(w.shape[2:], self.stride, self.padding)
+        return conv.Shape(both, 1, self.relu, self.pool, self.algorithm)
 
 
 class Problem(NamedTuple):
@@ -30,7 +46,7 @@ class Problem(NamedTuple):
     g: np.ndarray
 
 
-def problem(size: tuple[int, int], f: conv.Shape, bias: bool = True) -> Problem:
+def problem(size: tuple[int, int], f: Options, bias: bool = True) -> Problem:
     rng = np.random.default_rng([*size, f.padding])
     h, w = ((n + 2 * f.padding - 2) // (2 if f.pool else 1) for n in size)
     x, kernels = rng.standard_normal((N, *size, C)), rng.standard_normal((3, 3, C, O))
@@ -39,7 +55,7 @@ def problem(size: tuple[int, int], f: conv.Shape, bias: bool = True) -> Problem:
     return Problem(x.transpose(0, 3, 1, 2), kernels.transpose(3, 2, 0, 1), b, g)
 
 
-def solve(q: Problem, f: conv.Shape) -> list[np.ndarray]:
+def solve(q: Problem, f: Options) -> list[np.ndarray]:
     """The value, and the gradients by x, w and b."""
     args = [None if a is None else Tensor(a, requires_grad=True) for a in (q.x, q.w, q.b)]
     y = apply(ops.conv2d, *args, **f._asdict())
@@ -53,16 +69,16 @@ def relative_error(ours: list[np.ndarray], exact: list[np.ndarray]) -> float:
     return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs)
 
 
-def chunk_of(q: Problem, f: conv.Shape) -> tuple[Any, int]:
+def chunk_of(q: Problem, f: Options) -> tuple[Any, int]:
     """The algorithm that would be used, and how many images it takes at once."""
-    return conv._method(q.x.transpose(0, 2, 3, 1), q.w.transpose(2, 3, 1, 0), f)
+    return conv.method_of(q.x.transpose(0, 2, 3, 1), q.w.transpose(2, 3, 1, 0), f.shape(q.w))
 
 
 @pytest.fixture(params=["one chunk", "uneven chunks", "image by image"])
 def chunks(request, monkeypatch):
     """A function that sets, for a problem, how much is done at a time."""
 
-    def cut(q: Problem, f: conv.Shape) -> None:
+    def cut(q: Problem, f: Options) -> None:
         size = 1 if request.param == "image by image" else 1 << 30
         while True:
             monkeypatch.setattr(backend, "CPU", backend.CPU._replace(chunk_bytes=size))
@@ -92,7 +108,7 @@ def test_winograd_is_im2col(algorithm, padding, chunks):
     ):
         if min(size) + 2 * padding < 4:
             continue
-        f = conv.Shape(1, padding, relu, pool, algorithm)
+        f = Options(1, padding, relu, pool, algorithm)
         q = problem(size, f, bias)
         exact = solve(q, f._replace(algorithm="im2col"))
         chunks(q, f)
@@ -106,7 +122,7 @@ def test_winograd_is_im2col(algorithm, padding, chunks):
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("pool", [False, True])
 def test_gradients_are_finite_differences(algorithm, relu, pool, chunks):
-    f = conv.Shape(1, 1, relu, pool, algorithm)
+    f = Options(1, 1, relu, pool, algorithm)
     q = problem((6, 7), f)
     chunks(q, f)
     arrays = [q.x, q.w, q.b]
@@ -123,8 +139,8 @@ def test_gradients_are_finite_differences(algorithm, relu, pool, chunks):
 @pytest.mark.parametrize("kernel", [1, 2, 3, 5])
 def test_im2col_does_not_depend_on_chunks(stride, padding, kernel, chunks):
     for channels, relu, pool in product((2, C), (False, True), (False, True)):
-        f = conv.Shape(stride, padding, relu, pool, "im2col")
-        h = output_size(9, kernel, stride, padding) // (2 if pool else 1)
+        f = Options(stride, padding, relu, pool, "im2col")
+        h = Window(kernel, stride, padding, padding).outputs(9) // (2 if pool else 1)
         if not h:
             continue
         rng = np.random.default_rng(0)
@@ -139,7 +155,7 @@ def test_im2col_does_not_depend_on_chunks(stride, padding, kernel, chunks):
 
 
 def test_the_default_is_winograd_in_float32_and_im2col_in_float64():
-    f = conv.Shape(padding=1)
+    f = Options(padding=1)
     q = problem((8, 8), f)
     for dtype, name in (("float32", "winograd2"), ("float64", "im2col")):
         typed = Problem(*(a.astype(dtype) for a in q))
@@ -155,7 +171,7 @@ def test_the_default_is_winograd_in_float32_and_im2col_in_float64():
 
 @pytest.mark.parametrize("algorithm", ["auto", *ALGORITHMS])
 def test_a_device_always_uses_im2col(algorithm):
-    f = conv.Shape(1, 1, True, True, algorithm)
+    f = Options(1, 1, True, True, algorithm)
     q = Problem(*(a.astype("float32") for a in problem((8, 8), f)))
     with strictarray.counting() as count:
         device = solve(Problem(*map(strictarray.asarray, q)), f)
@@ -166,16 +182,16 @@ def test_a_device_always_uses_im2col(algorithm):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_memory_is_channels_last(algorithm):
-    f = conv.Shape(1, 1, True, True, algorithm)
+    f = Options(1, 1, True, True, algorithm)
     y, dx, dw, _ = conv_results(problem((6, 6), f), f)
     for images in (y, dx):
         assert images.transpose(0, 2, 3, 1).flags.c_contiguous
     assert dw.transpose(2, 3, 1, 0).flags.c_contiguous
 
 
-def conv_results(q: Problem, f: conv.Shape) -> list[np.ndarray]:
+def conv_results(q: Problem, f: Options) -> list[np.ndarray]:
     """What the kernel itself hands out, before anybody copies it."""
-    r = conv.conv2d(q.x, q.w, q.b, f)
+    r = conv.conv2d(q.x, q.w, q.b, f.shape(q.w))
     shared = r.prepare(q.g, (True, True, True))
     return [r.value, *(vjp(shared, None) for vjp in r.vjps)]
 
@@ -185,7 +201,7 @@ def conv_results(q: Problem, f: conv.Shape) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_fused_relu_gives_the_same_bits(algorithm, chunks):
-    f = conv.Shape(1, 1, True, False, algorithm)
+    f = Options(1, 1, True, False, algorithm)
     q = problem((7, 8), f)
     chunks(q, f)
     args = [Tensor(a, requires_grad=True) for a in (q.x, q.w, q.b)]
@@ -199,13 +215,13 @@ def test_a_fused_relu_gives_the_same_bits(algorithm, chunks):
 @pytest.mark.parametrize("size", [(8, 8), (7, 9)])
 @pytest.mark.parametrize("relu", [False, True])
 def test_a_fused_pool_is_the_pool_apart(algorithm, size, relu, chunks):
-    f = conv.Shape(1, 1, relu, True, algorithm)
+    f = Options(1, 1, relu, True, algorithm)
     q = problem(size, f)
     chunks(q, f)
     args = [Tensor(a, requires_grad=True) for a in (q.x, q.w, q.b)]
     y = apply(ops.conv2d, *args, padding=1, algorithm=algorithm)
     y = apply(elementwise.relu, y) if relu else y
-    y = apply(ops.max_pool2d, y, kernel=2, stride=2)
+    y = apply(max_pool2d, y, kernel=2, stride=2)
     y.backward(q.g)
     assert relative_error(solve(q, f), [y.data, *(a.grad for a in args)]) < 1e-12
 
@@ -215,9 +231,9 @@ def test_a_fused_pool_is_the_pool_apart(algorithm, size, relu, chunks):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_only_what_is_needed_is_computed(algorithm):
-    f = conv.Shape(1, 1, True, True, algorithm)
+    f = Options(1, 1, True, True, algorithm)
     q = problem((6, 6), f)
-    r = conv.conv2d(q.x, q.w, q.b, f)
+    r = conv.conv2d(q.x, q.w, q.b, f.shape(q.w))
     whole = r.prepare(q.g, (True, True, True))
     for needs in product((False, True), repeat=3):
         shared = r.prepare(q.g, needs)
@@ -228,9 +244,9 @@ def test_only_what_is_needed_is_computed(algorithm):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_the_gradient_of_w_is_written_where_it_belongs(algorithm):
-    f = conv.Shape(1, 1, False, False, algorithm)
+    f = Options(1, 1, False, False, algorithm)
     q = problem((6, 6), f)
-    r = conv.conv2d(q.x, q.w, q.b, f)
+    r = conv.conv2d(q.x, q.w, q.b, f.shape(q.w))
     fresh = r.vjps[1](r.prepare(q.g, (True, True, True)), None)
     room = np.full((3, 3, C, O), np.nan).transpose(3, 2, 0, 1)
     assert r.vjps[1](r.prepare(q.g, (False, True, False)), room) is room
@@ -243,11 +259,11 @@ def test_the_gradient_of_w_is_written_where_it_belongs(algorithm):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_nothing_that_is_kept_pins_w(algorithm):
     """The memory of w may have had another content between the two passes."""
-    f = conv.Shape(1, 1, False, False, algorithm)
+    f = Options(1, 1, False, False, algorithm)
     q = problem((6, 6), f)
     other = q.w * np.linspace(-1, 1, O)[:, None, None, None]
-    expected = conv.conv2d(q.x, other, q.b, f)
-    r = conv.conv2d(q.x, q.w, q.b, f)
+    expected = conv.conv2d(q.x, other, q.b, f.shape(q.w))
+    r = conv.conv2d(q.x, q.w, q.b, f.shape(q.w))
     q.w[...] = other
     dx, wanted = (x.vjps[0](x.prepare(q.g, (True, False, False)), None) for x in (r, expected))
     assert np.array_equal(dx, wanted)
@@ -272,7 +288,7 @@ def single(q: Problem) -> Problem:
     ("algorithm", "bound"), [("winograd2", 1.5e-6), ("im2col", 1.5e-6), ("winograd4", 3e-5)]
 )
 def test_rounding_in_float32_stays_within_its_class(algorithm, bound):
-    exact = conv.Shape(padding=1, algorithm="im2col")
+    exact = Options(padding=1, algorithm="im2col")
     for q in draws(3):
         assert (
             relative_error(solve(single(q), exact._replace(algorithm=algorithm)), solve(q, exact))
@@ -285,12 +301,12 @@ def test_winograd2_rounds_no_worse_than_pytorch():
     torch = pytorch()
     ours, theirs = [], []
     for q in draws(5):
-        exact = solve(q, conv.Shape(padding=1, algorithm="im2col"))
+        exact = solve(q, Options(padding=1, algorithm="im2col"))
         x, w, g = (torch.tensor(a.astype("float32")) for a in (q.x, q.w, q.g))
         y = torch.nn.functional.conv2d(x.requires_grad_(), w.requires_grad_(), padding=1)
         y.backward(g)
         ours.append(
-            relative_error(solve(single(q), conv.Shape(padding=1, algorithm="winograd2")), exact)
+            relative_error(solve(single(q), Options(padding=1, algorithm="winograd2")), exact)
         )
         theirs.append(relative_error([y.detach().numpy(), x.grad.numpy(), w.grad.numpy()], exact))
     assert np.median(ours) <= 1.5 * np.median(theirs)

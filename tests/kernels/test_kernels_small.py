@@ -10,6 +10,7 @@ import strictarray
 from nnmpi.kernels import epilogue, steps
 from nnmpi.kernels.pool import max_pool2d
 from nnmpi.kernels.sums import column_sum
+from nnmpi.kernels.window import Window
 
 # ---- pooling: where the gradient goes
 
@@ -34,9 +35,9 @@ CONTENTS = {
 @pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
 def test_a_windows_gradient_goes_to_one_of_its_largest_numbers(window, content):
     x = content(np.random.default_rng(0), (2, 3, 7, 7))
-    y, (vjp,), *_ = max_pool2d(x, **window)
-    places = list(np.ndindex(y.shape))
     k, s, p = window.values()
+    y, (vjp,), *_ = max_pool2d(x, (Window(k, s, p, p),) * 2)
+    places = list(np.ndindex(y.shape))
     for n, c, i, j in places:
         g = np.zeros(y.shape)
         g[n, c, i, j] = 2.5
@@ -134,11 +135,15 @@ SGDS = [
     for momentum, decay, nesterov in product((0.0, 0.9), (0.0, 0.1), (False, True))
     if momentum or not nesterov
 ]
+RMSPROPS = [
+    steps.RmsProp(1e-2, alpha, 1e-4, decay, momentum)
+    for alpha, decay, momentum in product((0.99, 0.5), (0.0, 0.1), (0.0, 0.9))
+]
 
 
-def plain_adam(p, gs, c):
+def plain_adam(p, gs, c, amsgrad=False):
     """Kingma and Ba as they wrote it down: parameters, m and v after all steps."""
-    m = v = np.zeros_like(p)
+    m = v = largest = np.zeros_like(p)
     for t, g in enumerate(gs, 1):
         if c.decoupled:
             p = p - c.lr * c.weight_decay * p
@@ -146,7 +151,8 @@ def plain_adam(p, gs, c):
             g = g + c.weight_decay * p
         m = c.beta1 * m + (1 - c.beta1) * g
         v = c.beta2 * v + (1 - c.beta2) * g**2
-        p = p - c.lr * (m / (1 - c.beta1**t)) / (np.sqrt(v / (1 - c.beta2**t)) + c.eps)
+        largest = np.maximum(largest, v) if amsgrad else v
+        p = p - c.lr * (m / (1 - c.beta1**t)) / (np.sqrt(largest / (1 - c.beta2**t)) + c.eps)
     return p, m, v
 
 
@@ -157,6 +163,18 @@ def plain_sgd(p, gs, c):
         v = c.momentum * v + g
         p = p - c.lr * (g + c.momentum * v if c.nesterov else v)
     return p, v
+
+
+def plain_rmsprop(p, gs, c, centered):
+    squares = mean = velocity = np.zeros_like(p)
+    for g in gs:
+        g = g + c.weight_decay * p
+        squares = c.alpha * squares + (1 - c.alpha) * g**2
+        mean = c.alpha * mean + (1 - c.alpha) * g
+        step = g / (np.sqrt(squares - mean**2 if centered else squares) + c.eps)
+        velocity = c.momentum * velocity + step
+        p = p - c.lr * velocity
+    return p, squares, velocity, mean
 
 
 def tensors(size, count=6):
@@ -200,9 +218,39 @@ def test_sgd_is_the_formula(c, size):
     assert near(velocity, v if c.momentum else 0)
 
 
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("c", [ADAMS[1], ADAMS[-1]], ids=str)
+def test_amsgrad_is_the_formula(c, size):
+    start, gs = tensors(size)
+    p, M, V, largest = start.copy(), np.zeros(size), np.zeros(size), np.zeros(size)
+    for t, g in enumerate(gs, 1):
+        steps.adam(p, g, M, V, c._replace(t=t), largest)
+    assert near(p, plain_adam(start, gs, c, amsgrad=True)[0])
+    assert (largest >= V).all()
+
+
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("centered", [False, True])
+@pytest.mark.parametrize("c", RMSPROPS, ids=str)
+def test_rmsprop_is_the_formula(c, centered, size):
+    start, gs = tensors(size)
+    p, squares, velocity, mean = start.copy(), *np.zeros((3, size))
+    for g in gs:
+        before = g.copy()
+        steps.rmsprop(
+            p, g, squares, velocity if c.momentum else None, mean if centered else None, c
+        )
+        assert np.array_equal(g, before)
+    expected = plain_rmsprop(start, gs, c, centered)
+    assert near(p, expected[0])
+    assert near(squares, expected[1])
+    assert near(velocity, expected[2] if c.momentum else 0)
+    assert near(mean, expected[3] if centered else 0)
+
+
 def test_steps_on_a_device_are_the_same_and_wait_for_nothing():
     start, gs = tensors(50)
-    for c in (*ADAMS, *SGDS):
+    for c in (*ADAMS, *SGDS, *RMSPROPS):
         host = start.copy(), np.zeros(50), np.zeros(50)
         device = tuple(map(strictarray.asarray, host))
         for t, g in enumerate(gs, 1):
@@ -210,8 +258,10 @@ def test_steps_on_a_device_are_the_same_and_wait_for_nothing():
                 for (p, M, V), grad in ((host, g), (device, strictarray.asarray(g))):
                     if isinstance(c, steps.Adam):
                         steps.adam(p, grad, M, V, c._replace(t=t))
-                    else:
+                    elif isinstance(c, steps.Sgd):
                         steps.sgd(p, grad, M, c)
+                    else:
+                        steps.rmsprop(p, grad, M, V, None, c)
             assert count.total == 0, count
         assert near(device[0].get(), host[0])
 

@@ -179,3 +179,14 @@ def test_other_backends_draw_the_same_mask_without_waiting() -> None:
     assert count.total == 0
     here = [y.numpy() for y in Two()(ones(6))]
     np.testing.assert_array_equal([a.numpy(), b.numpy()], here)
+
+
+def test_forward_may_be_called_by_itself() -> None:
+    """It is a pass of its own, as a call of the layer is."""
+    x, layers = np.ones((4, 5), "float32"), [nn.Dropout(0.5) for _ in range(2)]
+    for _ in range(2):
+        y = layers[0].forward(x)
+        np.testing.assert_array_equal(y.numpy(), layers[1](x).numpy())
+    assert layers[0].passes == 2
+    model = nn.Sequential(nn.Linear(5, 5), nn.Dropout(0.5))
+    assert (model.forward(nnmpi.tensor(x)).numpy() == 0).any()

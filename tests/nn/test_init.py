@@ -45,12 +45,12 @@ def test_the_order_of_building_and_looking_does_not_matter() -> None:
     assert list(straight.state_dict()) != list(reverse.state_dict())
     same(straight.state_dict(), reverse.state_dict())
     touched = model(list(LAYERS))
-    for p in reversed(touched.parameters()):
+    for p in reversed([*touched.parameters()]):
         assert not p.is_drawn
         assert p.data.any()
     same(touched.state_dict(), straight.state_dict())
     flat = model(list(LAYERS))
-    nnmpi.optim.SGD(flat.parameters()[::-1], lr=0.1)
+    nnmpi.optim.SGD([*flat.parameters()][::-1], lr=0.1)
     same(flat.state_dict(), straight.state_dict())
 
 
@@ -195,7 +195,7 @@ def test_types_agree_to_rounding(name: str) -> None:
     for p, q in zip(single.parameters(), double.parameters(), strict=True):
         assert (p.data.dtype, q.data.dtype) == ("float32", "float64")
         np.testing.assert_array_equal(p.data, q.data.astype("float32"))
-    weight = double.parameters()[0].data
+    weight = next(double.parameters()).data
     assert (weight != weight.astype("float32")).any()
 
 
@@ -209,6 +209,9 @@ def test_other_backends_hold_the_same_bits() -> None:
 UNIFORM: dict[str, tuple[Callable[[], nn.Module], float]] = {
     "Linear": (lambda: nn.Linear(100, 400), 1 / 10),
     "Conv2d": (lambda: nn.Conv2d(16, 400, 3), 1 / 12),
+    "Conv2d, groups": (lambda: nn.Conv2d(64, 400, 3, groups=16), 1 / 6),
+    "Conv1d": (lambda: nn.Conv1d(16, 400, 4), 1 / 8),
+    "ConvTranspose2d": (lambda: nn.ConvTranspose2d(400, 64, 3, groups=4), 1 / 12),
     "Conv2d 1x1": (lambda: nn.Conv2d(64, 400, 1), 1 / 8),
 }
 

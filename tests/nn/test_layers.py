@@ -35,8 +35,19 @@ SHAPES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], tuple[int, ...
     "MaxPool2d": (lambda: nn.MaxPool2d(2), (2, 3, 7, 8), (2, 3, 3, 4)),
     "MaxPool2d, all options": (lambda: nn.MaxPool2d(3, 1, 1), (2, 3, 7, 8), (2, 3, 7, 8)),
     "AvgPool2d": (lambda: nn.AvgPool2d(3, 2, 1), (2, 3, 7, 8), (2, 3, 4, 4)),
+    "Conv1d": (lambda: nn.Conv1d(4, 6, 3, padding="same"), (2, 4, 7), (2, 6, 7)),
+    "ConvTranspose2d": (lambda: nn.ConvTranspose2d(3, 5, 4, 2, 1), (2, 3, 4, 5), (2, 5, 8, 10)),
+    "AdaptiveAvgPool2d": (lambda: nn.AdaptiveAvgPool2d((1, 4)), (2, 3, 7, 8), (2, 3, 1, 4)),
     "BatchNorm1d": (lambda: nn.BatchNorm1d(3), (4, 3), (4, 3)),
     "BatchNorm2d": (lambda: nn.BatchNorm2d(3), (4, 3, 2, 5), (4, 3, 2, 5)),
+    "BatchNorm1d, sequences": (lambda: nn.BatchNorm1d(3), (1, 3, 4), (1, 3, 4)),
+    "GroupNorm": (lambda: nn.GroupNorm(3, 6), (2, 6, 3, 4), (2, 6, 3, 4)),
+    "GroupNorm, no samples": (lambda: nn.GroupNorm(3, 6), (0, 6, 3), (0, 6, 3)),
+    "LayerNorm, plain": (lambda: nn.LayerNorm(5, elementwise_affine=False), (2, 5), (2, 5)),
+    "LeakyReLU": (nn.LeakyReLU, (2, 3), (2, 3)),
+    "SiLU": (nn.SiLU, (2, 3), (2, 3)),
+    "Identity": (nn.Identity, (2, 3), (2, 3)),
+    "Softmax": (lambda: nn.Softmax(1), (2, 3), (2, 3)),
     "LayerNorm": (lambda: nn.LayerNorm((4, 5)), (2, 3, 4, 5), (2, 3, 4, 5)),
     "Dropout": (lambda: nn.Dropout(0.5), (4, 3, 2), (4, 3, 2)),
     "Flatten": (nn.Flatten, (2, 3, 4, 5), (2, 60)),
@@ -96,8 +107,8 @@ def test_evaluation_counts_the_first_of_equal_scores() -> None:
     scores = np.array([[1.0, 2.0, 2.0], [3.0, 3.0, 3.0], [0.0, 0.0, 1.0]])
     loss = nn.CrossEntropyLoss()
     for labels in ([1, 1, 2], np.array([1, 1, 2], np.uint8), nnmpi.tensor([1, 1, 2])):
-        total, correct = loss.evaluate(nnmpi.tensor(scores), labels)
-        assert (total, correct) == (loss(scores, [1, 1, 2]).item(), 2)
+        total, correct, count = loss.evaluate(nnmpi.tensor(scores), labels)
+        assert (total, correct, count) == (loss(scores, [1, 1, 2]).item(), 2, 3)
     with refused("(3, 3)", "(2,)", "(N, C)"):
         loss.evaluate(nnmpi.tensor(scores), [1, 1])
 
@@ -130,6 +141,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "pad": (lambda: nn.AvgPool2d(2, 2, 2)(some(2, 3, 8, 8)), ("padding 2", "half the window 2")),
     "norm": (lambda: nn.BatchNorm2d(3)(some(2, 3)), ("BatchNorm2d", "(2, 3)", "C = 3")),
     "norm channels": (lambda: nn.BatchNorm1d(3)(some(2, 4)), ("(2, 4)", "C = 3")),
+    "norm of sequences": (
+        lambda: nn.BatchNorm1d(3)(some(2, 4, 3)),
+        ("(2, 4, 3)", "(N, C) or (N, C, L) with C = 3"),
+    ),
+    "groups that do not fit": (lambda: nn.GroupNorm(4, 6), ("6 channels", "4 equal groups")),
+    "no groups": (lambda: nn.GroupNorm(0, 6), ("num_groups=0", "at least 1")),
+    "group norm": (lambda: nn.GroupNorm(2, 6)(some(2, 4)), ("(2, 4)", "C = 6")),
+    "padding": (lambda: nn.Embedding(4, 3, 4), ("padding_idx=4", "-4 to 3")),
+    "half a padding": (lambda: nn.Embedding(4, 3, 0.5), ("padding_idx=0.5", "integer")),
     "norm of one": (lambda: nn.BatchNorm1d(3)(some(1, 3)), ("variance", "more than one")),
     "layer norm": (lambda: nn.LayerNorm((4, 5))(some(5)), ("(5,)", "(4, 5)")),
     "row": (lambda: nn.Embedding(4, 3)([0, 4]), ("from 0 to 4", "0 to 3")),
@@ -138,9 +158,44 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "mask": (lambda: nn.Embedding(4, 3)([True]), ("integers", "bool")),
     "dropout": (lambda: nn.Dropout(1.0), ("p=1.0",)),
     "sizes": (lambda: nn.Linear(3, -1), ("out_features=-1", "at least 0")),
-    "kernel": (lambda: nn.Conv2d(1, 2, (3, 3)), ("kernel_size=(3, 3)", "integer")),
+    "kernel": (lambda: nn.Conv2d(1, 2, (3, 3, 3)), ("kernel_size=(3, 3, 3)", "tuple of 2")),
     "stride": (lambda: nn.MaxPool2d(2, 0), ("MaxPool2d", "stride=0", "at least 1")),
-    "groups": (lambda: nn.Conv2d(2, 2, 3, groups=2), ("groups=2",)),
+    "groups": (lambda: nn.Conv2d(4, 2, 3, groups=4), ("4 input and 2 output", "4 groups")),
+    "same with a stride": (
+        lambda: nn.Conv2d(2, 2, 3, (1, 2), "same"),
+        ("padding='same'", "stride=1", "(1, 2)"),
+    ),
+    "name of a padding": (lambda: nn.Conv1d(2, 2, 3, padding="full"), ("'full'", "same, valid")),
+    "output padding": (
+        lambda: nn.ConvTranspose2d(2, 2, 3, 2, output_padding=2),
+        ("output_padding=2", "stride (2, 2)"),
+    ),
+    "nothing left": (
+        lambda: nn.ConvTranspose2d(2, 2, 1, padding=2)(some(1, 2, 3, 3)),
+        ("3x3", "-1x-1", "padding 2"),
+    ),
+    "an image without samples": (
+        lambda: nn.ConvTranspose2d(2, 2, 1)(some(2, 3, 3)),
+        ("(2, 3, 3)", "(N, 2, H, W)"),
+    ),
+    "sequence": (lambda: nn.Conv1d(2, 2, 5)(some(1, 2, 4)), ("sequences of 4", "kernel of 5")),
+    "dilated kernel": (
+        lambda: nn.Conv2d(2, 2, 3, dilation=2)(some(1, 2, 4, 6)),
+        ("4x6", "3x3", "dilation 2x2"),
+    ),
+    "mean of integers": (
+        lambda: nn.AvgPool2d(2)(np.ones((1, 1, 4, 4), int)),
+        ("avg_pool2d", "int64", "x.astype('float32')"),
+    ),
+    "adaptive mean of integers": (
+        lambda: nn.AdaptiveAvgPool2d(2)(np.ones((1, 1, 4, 4), int)),
+        ("int64", "x.astype('float32')"),
+    ),
+    "parts": (lambda: nn.AdaptiveAvgPool2d((2, 0)), ("output_size", "at least 1")),
+    "type of an image": (
+        lambda: nn.Conv2d(1, 1, 1)(some(1, 1, 2, 2, dtype="float64")),
+        ("float64 input for float32 weights", "x.astype('float32')"),
+    ),
     "algorithm": (lambda: nn.Conv2d(2, 2, 3, algorithm="fft"), ("'fft'", "im2col")),
     "approximation": (lambda: nn.GELU("erf"), ("'erf'", "none, tanh")),
     "axis": (lambda: nn.Flatten()(some(3)), ("axis 1", "1 axes")),
@@ -161,3 +216,35 @@ def test_bad_input_gives_one_line(case: Any) -> None:
     call, words = case
     with refused(*words):
         call()
+
+
+HALVES = (
+    lambda: nn.GroupNorm(2, 6),
+    lambda: nn.BatchNorm1d(6),
+    nn.SiLU,
+    nn.LeakyReLU,
+    lambda: nn.Softmax(1),
+    lambda: nn.LayerNorm(4, elementwise_affine=False),
+)
+
+
+def test_new_layers_in_float16() -> None:
+    for make in HALVES:
+        both = []
+        for dtype in ("float16", "float64"):
+            layer, x = make().to(dtype), some(5, 6, 4, dtype=dtype)
+            x.requires_grad = True
+            y = layer(x)
+            y.backward(np.cos(np.arange(y.size)).reshape(y.shape).astype(dtype))
+            assert y.dtype == x.grad.dtype == dtype
+            both.append((y.numpy(), x.grad))
+        for half, double in zip(*both, strict=True):
+            np.testing.assert_allclose(half, double, atol=0.01 * np.abs(double).max())
+
+
+def test_statistics_of_the_batch_alone_are_for_no_trainer() -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False))
+
+    with refused("1 (BatchNorm1d)", "track_running_stats=False", "GroupNorm"):
+        nnmpi.Trainer(nnmpi.Config(), build, (np.ones((8, 4)), np.arange(8) % 3))

@@ -150,7 +150,7 @@ def test_tied_weights_count_once() -> None:
 def test_repr() -> None:
     text = "Sequential(\n  (0): Linear(2, 3, bias=True)\n  (1): Dropout(p=0.5)\n)"
     assert repr(nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.5))) == text
-    assert "kernel_size=3" in repr(nn.Conv2d(1, 2, 3))
+    assert "kernel_size=(3, 3)" in repr(nn.Conv2d(1, 2, 3))
 
 
 def test_to_keeps_values_and_gradients() -> None:

@@ -7,7 +7,7 @@ from nnmpi import nn
 from nnmpi.autograd import Tensor
 from nnmpi.backend import CPU
 from nnmpi.nn import init
-from nnmpi.nn.layers import Channels
+from nnmpi.nn.layers.basic import Channels
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import Pass, current_pass
 from nnmpi.nn.place import Place

@@ -1,14 +1,13 @@
-"""Convolution and pooling of images (N, C, H, W), channels last in memory."""
+"""Convolution of images (N, C, H, W), channels last in memory, and of sequences (N, C, L)."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from nnmpi.backend import Array, xp_of
+from nnmpi.backend import Array
 from nnmpi.kernels import conv
-from nnmpi.kernels.im2col import output_size
-from nnmpi.kernels.pool import max_pool2d as max_pool_kernel
-from nnmpi.kernels.pool import shifts
+from nnmpi.kernels import conv_transpose as transposed
 from nnmpi.kernels.result import Result
+from nnmpi.kernels.window import Size, Windows, pair, windows
 
 
 def conv2d(
@@ -16,73 +15,136 @@ def conv2d(
     w: Array,
     b: Array | None,
     *,
-    stride: int = 1,
-    padding: int = 0,
+    stride: Size = 1,
+    padding: Size | str = 0,
+    dilation: Size = 1,
+    groups: int = 1,
     relu: bool = False,
     pool: bool = False,
     algorithm: str = "auto",
     keep: bool = True,
 ) -> Result:
-    """x (N, C, H, W) by kernels w (O, C, kh, kw), + b (O), then optional 2x2 max-pool and ReLU."""
-    check_conv2d(x.shape, x.dtype, w, stride, padding, pool)
-    return conv.conv2d(x, w, b, conv.Shape(stride, padding, relu, pool, algorithm, keep))
+    """x (N, C, H, W) by w (O, C / groups, kh, kw), + b (O), then optional 2x2 max-pool and ReLU."""
+    shape = conv.Shape(
+        windows(w.shape[2:], stride, padding, dilation), groups, relu, pool, algorithm, keep
+    )
+    check_conv2d(x.shape, x.dtype, w, shape)
+    return conv.conv2d(x, w, b, shape)
 
 
-def check_conv2d(
-    shape: Sequence[int], dtype: Any, w: Array, stride: int, padding: int, pool: bool
-) -> None:
+def check_conv2d(shape: Sequence[int], dtype: Any, w: Array, f: conv.Shape) -> None:
     """Raises ValueError unless images (N, C, H, W) of this shape can be convolved with w."""
-    if len(shape) != 4 or shape[1] != w.shape[1]:
+    _check_input("conv2d", shape, dtype, w, w.shape[1] * f.groups, "H, W")
+    if min(f.outputs(*shape[2:])) < 1:
         raise ValueError(
-            f"conv2d: input of shape {shape} for a weight of shape {w.shape}: "
-            f"the input must be (N, {w.shape[1]}, H, W)"
+            f"conv2d: images of {shape[2]}x{shape[3]} with padding {_padding(f.windows)} are too "
+            f"small for a {_kernel(f.windows)} kernel{' and a 2x2 pool' if f.pool else ''}"
+        )
+
+
+def conv1d(
+    x: Array,
+    w: Array,
+    b: Array | None,
+    *,
+    stride: int = 1,
+    padding: int | str = 0,
+    dilation: int = 1,
+    groups: int = 1,
+    keep: bool = True,
+) -> Result:
+    """x (N, C, L) by w (O, C / groups, k), + b (O): a convolution of images of one row."""
+    _check_input("conv1d", x.shape, x.dtype, w, w.shape[1] * groups, "L")
+    along = windows((1, w.shape[2]), (1, stride), _along(padding), (1, dilation))
+    if along[1].outputs(x.shape[2]) < 1:
+        raise ValueError(
+            f"conv1d: sequences of {x.shape[2]} with padding {along[1].before} are too small for a "
+            f"kernel of {along[1].span}"
+        )
+    return _on_one_row(
+        conv.conv2d(x[:, :, None], w[:, :, None], b, conv.Shape(along, groups, keep=keep))
+    )
+
+
+def _along(padding: int | str) -> Size | str:
+    """The padding of images of one row."""
+    return padding if isinstance(padding, str) else (0, padding)
+
+
+def _on_one_row(r: Result) -> Result:
+    """The op on (N, C, L), from that on (N, C, 1, L) and kernels (O, C, 1, k)."""
+    (of_x, of_w, of_b), plain = r.vjps, r.prepare
+    assert plain is not None
+
+    def prepare(g: Array, needs: Sequence[bool]) -> Any:
+        return plain(g[:, :, None], needs)
+
+    def vjp_w(shared: Any, out: Array | None) -> Array:
+        if out is None:
+            return of_w(shared, None)[:, :, 0]
+        room = out[:, :, None]
+        dw = of_w(shared, room)
+        return out if dw is room else dw[:, :, 0]
+
+    vjps = (lambda shared, out: of_x(shared, None)[:, :, 0], vjp_w, of_b)
+    return Result(r.value[:, :, 0], vjps, prepare)
+
+
+def conv_transpose2d(
+    x: Array,
+    w: Array,
+    b: Array | None,
+    *,
+    stride: Size = 1,
+    padding: Size = 0,
+    output_padding: Size = 0,
+    groups: int = 1,
+    dilation: Size = 1,
+) -> Result:
+    """x (N, C, H, W) by w (C, O / groups, kh, kw), + b (O): a convolution's way back."""
+    _check_input("conv_transpose2d", x.shape, x.dtype, w, w.shape[0], "H, W")
+    back = windows(w.shape[2:], stride, padding, dilation)
+    sizes = [
+        (size - 1) * window.stride - window.before - window.after + window.span + extra
+        for window, size, extra in zip(back, x.shape[2:], pair(output_padding), strict=True)
+    ]
+    if min(sizes) < 1:
+        raise ValueError(
+            f"conv_transpose2d: images of {x.shape[2]}x{x.shape[3]} would become "
+            f"{sizes[0]}x{sizes[1]}: padding {_padding(back)} is too large for a {_kernel(back)} "
+            "kernel"
+        )
+    rows, columns = (
+        window._replace(after=window.after - extra)
+        for window, extra in zip(back, pair(output_padding), strict=True)
+    )
+    shape = conv.Shape((rows, columns), groups, algorithm="im2col")
+    return transposed.conv_transpose2d(x, w, b, shape, (sizes[0], sizes[1]))
+
+
+def _check_input(
+    name: str, shape: Sequence[int], dtype: Any, w: Array, channels: int, axes: str
+) -> None:
+    """Raises ValueError unless the input has so many channels, and the type of w."""
+    if len(shape) != w.ndim or shape[1] != channels:
+        raise ValueError(
+            f"{name}: input of shape {tuple(shape)} for a weight of shape {w.shape}: "
+            f"the input must be (N, {channels}, {axes})"
         )
     if dtype != w.dtype:
         raise ValueError(
-            f"conv2d: {dtype} input for {w.dtype} weights: nnmpi.tensor(x, dtype='{w.dtype}')"
-        )
-    size = min(
-        output_size(n, k, stride, padding) for n, k in zip(shape[2:], w.shape[2:], strict=True)
-    )
-    if size < (2 if pool else 1):
-        raise ValueError(
-            f"conv2d: images of {shape[2]}x{shape[3]} with padding {padding} are too small "
-            f"for a {w.shape[2]}x{w.shape[3]} kernel{' and a 2x2 pool' if pool else ''}"
+            f"{name}: {dtype} input for {w.dtype} weights: write x.astype('{w.dtype}')"
         )
 
 
-def check_window(name: str, shape: Sequence[int], kernel: int, padding: int) -> None:
-    """Raises ValueError unless images (N, C, H, W) of this shape can be pooled."""
-    if len(shape) != 4 or min(shape[2:]) + 2 * padding < kernel:
-        raise ValueError(f"{name}: input of shape {shape} for a {kernel}x{kernel} window")
-    if 2 * padding > kernel:
-        raise ValueError(f"{name}: padding {padding} is more than half the window {kernel}")
+def _padding(f: Windows) -> str:
+    """The padding as users write it."""
+    rows, columns = (window.before for window in f)
+    return str(rows) if rows == columns else f"({rows}, {columns})"
 
 
-def max_pool2d(x: Array, *, kernel: int, stride: int, padding: int = 0) -> Result:
-    """The maximum of each window."""
-    check_window("max_pool2d", x.shape, kernel, padding)
-    return max_pool_kernel(x, kernel=kernel, stride=stride, padding=padding)
-
-
-def avg_pool2d(x: Array, *, kernel: int, stride: int, padding: int = 0) -> Result:
-    """The mean of each window, padding zeros included, as in PyTorch."""
-    check_window("avg_pool2d", x.shape, kernel, padding)
-    xp, p = xp_of(x), padding
-    n, C, H, W = x.shape
-    padded = xp.zeros((n, H + 2 * p, W + 2 * p, C), x.dtype)
-    padded[:, p : p + H, p : p + W] = x.transpose(0, 2, 3, 1)
-    h, w = (output_size(size, kernel, stride, p) for size in (H, W))
-    y = xp.zeros((n, h, w, C), x.dtype)
-    for view in shifts(padded, kernel, stride, h, w):
-        y += view
-    y *= 1 / kernel**2
-
-    def vjp(g: Array, out: Array | None) -> Array:
-        part = g.transpose(0, 2, 3, 1) * (1 / kernel**2)
-        d = xp.zeros_like(padded)
-        for view in shifts(d, kernel, stride, h, w):
-            view += part
-        return d[:, p : p + H, p : p + W].transpose(0, 3, 1, 2)
-
-    return Result(y.transpose(0, 3, 1, 2), (vjp,))
+def _kernel(f: Windows) -> str:
+    """The size of the kernel, and its dilation if it has one."""
+    size = "x".join(str(window.kernel) for window in f)
+    dilations = [window.dilation for window in f]
+    return size if dilations == [1, 1] else f"{size} (dilation {dilations[0]}x{dilations[1]})"

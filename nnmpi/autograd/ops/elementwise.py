@@ -183,7 +183,7 @@ def sigmoid(a: Array) -> Result:
     """1 / (1 + e**-a), from e**-|a|: no overflow, and small values keep their digits."""
     xp = xp_of(a)
     e = xp.exp(-xp.absolute(a))
-    y = xp.where(a >= 0, xp.ones_like(e), e) / (1 + e)
+    y = xp.maximum(e, (a >= 0).astype(e.dtype)) / (1 + e)  # e**-|a| is at most 1
     return Result(y, (lambda g, out: g * y * (1 - y),))
 
 

@@ -44,7 +44,7 @@ def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result
         )
     if x.dtype != w.dtype:
         raise ValueError(
-            f"linear: {x.dtype} input for {w.dtype} weights: nnmpi.tensor(x, dtype='{w.dtype}')"
+            f"linear: {x.dtype} input for {w.dtype} weights: write x.astype('{w.dtype}')"
         )
     xp = xp_of(x)
     rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])

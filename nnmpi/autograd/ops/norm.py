@@ -1,7 +1,8 @@
-"""Normalisation: batch and layer."""
+"""Normalisation: batch, layer and group."""
 
 from collections.abc import Callable, Sequence
 from functools import reduce
+from math import prod
 from typing import NamedTuple
 
 from nnmpi.backend import Array, xp_of
@@ -31,16 +32,19 @@ class _Sums(NamedTuple):
 
 
 def _rows(x: Array) -> Array:
-    """x (N, C) or (N, C, H, W) as rows (M, C): free where memory is channels last."""
-    return x if x.ndim == 2 else x.transpose(0, 2, 3, 1).reshape(-1, x.shape[1])
+    """x (N, C) or (N, C, ...) as rows (M, C): free where memory is channels last."""
+    return x if x.ndim == 2 else _channels_last(x).reshape(-1, x.shape[1])
+
+
+def _channels_last(x: Array) -> Array:
+    """x (N, C, ...) as (N, ..., C)."""
+    return xp_of(x).moveaxis(x, 1, -1)
 
 
 def _unrows(rows: Array, shape: tuple[int, ...]) -> Array:
-    """The inverse of `_rows`: channels-last memory under a logical NCHW shape."""
-    if len(shape) == 2:
-        return rows
-    n, c, h, w = shape
-    return rows.reshape(n, h, w, c).transpose(0, 3, 1, 2)
+    """The inverse of `_rows`: channels-last memory under a logical (N, C, ...) shape."""
+    n, c, *rest = shape
+    return rows if not rest else xp_of(rows).moveaxis(rows.reshape(n, *rest, c), -1, 1)
 
 
 def _affine(xhat: Array, w: Array | None, b: Array | None) -> Array:
@@ -152,4 +156,50 @@ def layer_norm(x: Array, w: Array | None, b: Array | None, *, axes: int, eps: fl
             lambda g, out: column_sum(g).reshape(x.shape[x.ndim - axes :]),
         ),
         lambda g, needs: g.reshape(rows.shape),
+    )
+
+
+def group_norm(x: Array, w: Array | None, b: Array | None, *, groups: int, eps: float) -> Result:
+    """x (N, C, ...), each sample normalised over each group of C / groups channels, * w + b.
+
+    All but the passes over x and g is done on numbers of a sample and a channel, (N, 1, C).
+    """
+    xp, (N, C) = xp_of(x), x.shape[:2]
+    positions = prod(x.shape[2:])
+
+    def by_sample(a: Array) -> Array:
+        return _rows(a).reshape(N, positions, C)
+
+    def of_groups(means: Array) -> Array:
+        """The mean over each group, for each of its channels, of means over positions."""
+        shared = means.reshape(N, groups, C // groups).mean(axis=2)
+        return xp.repeat(shared, C // groups, axis=1).reshape(N, 1, C)
+
+    def scaled(a: Array) -> Array:
+        return a if w is None else a * w
+
+    v = by_sample(x)
+    d = v - of_groups(v.mean(axis=1))
+    r = 1 / xp.sqrt(of_groups((d * d).mean(axis=1)) + eps)
+
+    def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Array, Array]:
+        """g, and the means over positions of g and of g * d."""
+        rows = by_sample(g)
+        return rows, rows.mean(axis=1), (rows * d).mean(axis=1)
+
+    def vjp_x(s: tuple[Array, Array, Array], out: Array | None) -> Array:
+        g, total, dot = s
+        e, ed = of_groups(scaled(total)), of_groups(scaled(dot))
+        dx = g * scaled(r) - d * (ed * r * r * r) - e * r
+        return _unrows(dx.reshape(-1, C), x.shape)
+
+    y = d * scaled(r)
+    return Result(
+        _unrows((y if b is None else y + b).reshape(-1, C), x.shape),
+        (
+            vjp_x,
+            lambda s, out: (s[2] * r[:, 0]).sum(axis=0) * positions,
+            lambda s, out: s[1].sum(axis=0) * positions,
+        ),
+        prepare,
     )

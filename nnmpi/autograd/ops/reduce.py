@@ -1,4 +1,7 @@
-"""Reductions."""
+"""Reductions, and sums along an axis."""
+
+from math import prod as product
+from typing import Any
 
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels.result import Result
@@ -14,14 +17,14 @@ def _with_axes(g: Array, a: Array, axis: Axis, keepdims: bool) -> Array:
     return g.reshape(tuple(1 if k in axes else n for k, n in enumerate(a.shape)))
 
 
-def _existing(axis: Axis, a: Array) -> Axis:
+def existing(axis: Any, a: Array) -> Any:
     """The axes of a; of a single number, 0 and -1 mean none, as in PyTorch."""
     return () if a.ndim == 0 and axis in (0, -1, (0,), (-1,)) else axis
 
 
 def sum(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
     """The sum over `axis`."""
-    xp, axis = xp_of(a), _existing(axis, a)
+    xp, axis = xp_of(a), existing(axis, a)
     return Result(
         a.sum(axis=axis, keepdims=keepdims),
         (lambda g, out: xp.broadcast_to(_with_axes(g, a, axis, keepdims), a.shape),),
@@ -30,7 +33,7 @@ def sum(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
 
 def mean(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
     """The mean over `axis`."""
-    xp, axis = xp_of(a), _existing(axis, a)
+    xp, axis = xp_of(a), existing(axis, a)
     y = a.mean(axis=axis, keepdims=keepdims)
     share = y.size / a.size if a.size else 0.0
     return Result(
@@ -39,9 +42,85 @@ def mean(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
     )
 
 
+def _squares(a: Array, axis: Axis, ddof: float, keepdims: bool) -> tuple[Array, Array, float]:
+    """The differences from the mean, the sum of their squares, and its divisor n - ddof >= 0."""
+    d = a - a.mean(axis=axis, keepdims=True)
+    total = (d * d).sum(axis=axis, keepdims=keepdims)
+    n = a.size // total.size if total.size else 0
+    return d, total, n - ddof if n > ddof else 0
+
+
+def var(a: Array, *, axis: Axis = None, ddof: float = 0, keepdims: bool = False) -> Result:
+    """The variance over `axis`; the divisor is n - ddof."""
+    axis = existing(axis, a)
+    d, total, divisor = _squares(a, axis, ddof, keepdims)
+    return Result(
+        total / divisor,
+        (lambda g, out: d * (_with_axes(g, a, axis, keepdims) * 2 / divisor),),
+    )
+
+
+def std(a: Array, *, axis: Axis = None, ddof: float = 0, keepdims: bool = False) -> Result:
+    """The square root of the variance; its gradient is 0 where it is 0."""
+    xp, axis = xp_of(a), existing(axis, a)
+    d, total, divisor = _squares(a, axis, ddof, keepdims)
+    y = xp.sqrt(total / divisor)
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        per_element = xp.where(y == 0, 0, g / xp.where(y == 0, 1, y))
+        return d * (_with_axes(per_element, a, axis, keepdims) / divisor)
+
+    return Result(y, (vjp,))
+
+
+def prod(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
+    """The product over `axis`; its gradient is the product of the other elements, zeros or not."""
+    xp, axis = xp_of(a), existing(axis, a)
+    y = a.prod(axis=axis, keepdims=keepdims)
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        rows, back = _as_rows(a, axis)
+        others = _before(rows) * xp.flip(_before(xp.flip(rows, axis=1)), axis=1)
+        return back(others) * _with_axes(g, a, axis, keepdims)
+
+    return Result(y, (vjp,))
+
+
+def _as_rows(a: Array, axis: Axis) -> tuple[Array, Any]:
+    """a as a matrix, whose rows run over `axis`, and a function from such a matrix to a's shape."""
+    axes = range(a.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    reduced = [k % a.ndim for k in axes]
+    order = [k for k in range(a.ndim) if k not in reduced] + reduced
+    there = a.transpose(order)
+    length = product(a.shape[k] for k in reduced)
+    inverse = sorted(range(a.ndim), key=order.__getitem__)
+    rows = there.reshape(product(there.shape[: a.ndim - len(reduced)]), length)
+    return rows, lambda matrix: matrix.reshape(there.shape).transpose(inverse)
+
+
+def _before(rows: Array) -> Array:
+    """At each place of a row, the product of the elements before it."""
+    xp = xp_of(rows)
+    ones = xp.ones_like(rows[:, :1])
+    return xp.cumprod(xp.concatenate([ones, rows[:, :-1]], axis=1), axis=1)
+
+
+def cumsum(a: Array, *, axis: int) -> Result:
+    """The sums of the elements up to each place along `axis`."""
+    xp = xp_of(a)
+    if a.ndim == 0:
+        return Result(a.copy(), (lambda g, out: g,))
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        return xp.flip(xp.cumsum(xp.flip(g, axis=axis), axis=axis), axis=axis)
+
+    return Result(xp.cumsum(a, axis=axis), (vjp,))
+
+
 def _extreme(name: str, a: Array, axis: Axis, keepdims: bool) -> Result:
     """The largest or smallest element; equal ones share the gradient, as in PyTorch's amax."""
-    xp, axis = xp_of(a), _existing(axis, a)
+    xp, axis = xp_of(a), existing(axis, a)
+    check_not_empty(name[1:], a, axis)
     y = getattr(xp, name)(a, axis=axis, keepdims=keepdims)
 
     def vjp(g: Array, out: Array | None) -> Array:
@@ -49,6 +128,15 @@ def _extreme(name: str, a: Array, axis: Axis, keepdims: bool) -> Result:
         return hit * (_with_axes(g, a, axis, keepdims) / hit.sum(axis=axis, keepdims=True))
 
     return Result(y, (vjp,))
+
+
+def check_not_empty(name: str, a: Array, axis: Axis) -> None:
+    """Refuses to take one of no elements."""
+    if a.size:
+        return
+    axes = range(a.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    if 0 in [a.shape[k] for k in axes]:
+        raise ValueError(f"{name}: shape {a.shape} has no element over axis {axis}")
 
 
 def max(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:

@@ -1,4 +1,4 @@
-"""Softmax and the losses made of it."""
+"""Softmax, and the cross-entropy made of it."""
 
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels.result import Result
@@ -10,6 +10,8 @@ REDUCTIONS = ("mean", "sum", "none")
 def log_softmax(a: Array, *, axis: int = -1) -> Result:
     """a - log(sum(exp(a))) over `axis`."""
     xp = xp_of(a)
+    if not a.size:  # the axis itself may be empty
+        return Result(a.copy(), (lambda g, out: g,))
     s = a - a.max(axis=axis, keepdims=True)
     y = s - xp.log(xp.exp(s).sum(axis=axis, keepdims=True))
     return Result(y, (lambda g, out: g - xp.exp(y) * g.sum(axis=axis, keepdims=True),))
@@ -18,6 +20,8 @@ def log_softmax(a: Array, *, axis: int = -1) -> Result:
 def softmax(a: Array, *, axis: int = -1) -> Result:
     """exp(a) / sum(exp(a)) over `axis`."""
     xp = xp_of(a)
+    if not a.size:
+        return Result(a.copy(), (lambda g, out: g,))
     e = xp.exp(a - a.max(axis=axis, keepdims=True))
     y = e / e.sum(axis=axis, keepdims=True)
     return Result(y, (lambda g, out: y * (g - (g * y).sum(axis=axis, keepdims=True)),))
@@ -51,19 +55,5 @@ def cross_entropy(z: Array, labels: Array, *, reduction: str = "mean") -> Result
         p.reshape(-1)[chosen] -= 1
         p *= g if reduction == "none" else g * scale
         return p.T
-
-    return Result(y, (vjp,))
-
-
-def nll(logp: Array, labels: Array, *, reduction: str = "mean") -> Result:
-    """-logp[label] of log-probabilities (n, C) and integer labels (n,)."""
-    xp = xp_of(logp)
-    rows, labels = xp.arange(len(logp)), labels.copy()  # the backward pass reads them again
-    y, scale = reduced(-logp[rows, labels], reduction)
-
-    def vjp(g: Array, out: Array | None) -> Array:
-        d = xp.zeros(logp.shape, logp.dtype)
-        d[rows, labels] = -g * scale
-        return d
 
     return Result(y, (vjp,))

@@ -29,6 +29,26 @@ class GELU(Module):
         return f"approximate={self.approximate!r}"
 
 
+class LeakyReLU(Module):
+    """x where it is positive, negative_slope * x elsewhere."""
+
+    def __init__(self, negative_slope: float = 0.01) -> None:
+        self.negative_slope = float(negative_slope)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.leaky_relu(x, self.negative_slope)
+
+    def extra_repr(self) -> str:
+        return f"negative_slope={self.negative_slope}"
+
+
+class SiLU(Module):
+    """x * sigmoid(x)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.silu(x)
+
+
 class Sigmoid(Module):
     """1 / (1 + exp(-x))."""
 
@@ -43,6 +63,19 @@ class Tanh(Module):
         return functional.tanh(x)
 
 
+class Softmax(Module):
+    """exp(x) / sum(exp(x)) over `dim`."""
+
+    def __init__(self, dim: int = -1) -> None:
+        self.dim = dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.softmax(x, self.dim)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}"
+
+
 class LogSoftmax(Module):
     """log(softmax(x)) over `dim`."""
 
@@ -51,3 +84,13 @@ class LogSoftmax(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.log_softmax(x, self.dim)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}"
+
+
+class Identity(Module):
+    """x itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.as_tensor(x)

@@ -1,4 +1,4 @@
-"""Layers without running statistics: linear, convolution, pooling, embedding, dropout."""
+"""Layers without running statistics: linear, embedding, dropout, flatten."""
 
 import math
 from typing import Any, NamedTuple
@@ -8,18 +8,14 @@ import numpy as np
 from nnmpi import backend, keyed
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.functional import as_tensor
-from nnmpi.autograd.ops import conv, elementwise, linear
+from nnmpi.autograd.ops import elementwise, embedding, linear
 from nnmpi.autograd.ops.shape import axis_within
-from nnmpi.autograd.recording import recording
 from nnmpi.backend import Array
-from nnmpi.kernels.conv import CONVOLUTIONS
 from nnmpi.nn import init
+from nnmpi.nn.layers.sizes import check_sizes
 from nnmpi.nn.module import Module
-from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.parameter import Init, Parameter
 from nnmpi.nn.passes import current_pass
-
-CHANNELS_LAST = (2, 3, 1, 0)
-"""Memory order (kh, kw, C, O) of a convolution's weight (O, C, kh, kw)."""
 
 
 class Channels(NamedTuple):
@@ -37,7 +33,7 @@ class Linear(Module):
     """y = x @ weight.T + bias; weight (out_features, in_features)."""
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
-        _check("Linear", 0, in_features=in_features, out_features=out_features)
+        check_sizes("Linear", 0, in_features=in_features, out_features=out_features)
         self.in_features, self.out_features = in_features, out_features
         self.weight = Parameter.drawn((out_features, in_features), init.fan_in(in_features))
         self.bias = Parameter.drawn((out_features,), init.fan_in(in_features)) if bias else None
@@ -50,100 +46,28 @@ class Linear(Module):
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
 
 
-class Conv2d(Module):
-    """Convolution of images (N, C, H, W) by square kernels; weight (out, in, k, k)."""
+class Embedding(Module):
+    """Row i of the weight (num_embeddings, embedding_dim) for every integer i of the input.
+
+    Row `padding_idx` starts at zero and gets no gradient.
+    """
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int,
-        stride: int = 1,
-        padding: int = 0,
-        *,
-        groups: int = 1,
-        bias: bool = True,
-        algorithm: str = "auto",
+        self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None
     ) -> None:
-        if groups != 1:
-            raise ValueError(f"Conv2d: groups={groups} is not supported, only 1")
-        if algorithm not in CONVOLUTIONS:
-            raise ValueError(
-                f"Conv2d: algorithm {algorithm!r} is none of {', '.join(CONVOLUTIONS)}"
-            )
-        _check("Conv2d", 0, in_channels=in_channels, out_channels=out_channels, padding=padding)
-        _check("Conv2d", 1, kernel_size=kernel_size, stride=stride)
-        self.in_channels, self.out_channels = in_channels, out_channels
-        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
-        self.algorithm = algorithm
-        fan = init.fan_in(in_channels * kernel_size**2)
-        shape = (out_channels, in_channels, kernel_size, kernel_size)
-        self.weight = Parameter.drawn(shape, fan, CHANNELS_LAST)
-        self.bias = Parameter.drawn((out_channels,), fan) if bias else None
-
-    def forward(self, x: Tensor, relu: bool = False, pool: bool = False) -> Tensor:
-        """`relu` and `pool` apply ReLU and a 2x2 max-pool in the same op."""
-        return apply(
-            conv.conv2d,
-            x,
-            self.weight,
-            self.bias,
-            stride=self.stride,
-            padding=self.padding,
-            relu=relu,
-            pool=pool,
-            algorithm=self.algorithm,
-            keep=recording.get(),
-        )
-
-    def extra_repr(self) -> str:
-        return (
-            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
-            f"stride={self.stride}, padding={self.padding}"
-        )
-
-
-class _Pool2d(Module):
-    """The base of the poolings: a square window, its stride and padding."""
-
-    def __init__(self, kernel_size: int, stride: int | None = None, padding: int = 0) -> None:
-        self.kernel_size, self.padding = kernel_size, padding
-        self.stride = kernel_size if stride is None else stride
-        _check(type(self).__name__, 1, kernel_size=kernel_size, stride=self.stride)
-        _check(type(self).__name__, 0, padding=padding)
-
-    def _window(self) -> dict[str, int]:
-        return {"kernel": self.kernel_size, "stride": self.stride, "padding": self.padding}
-
-    def extra_repr(self) -> str:
-        return f"{self.kernel_size}, stride={self.stride}, padding={self.padding}"
-
-
-class MaxPool2d(_Pool2d):
-    """The maximum of each window."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return apply(conv.max_pool2d, as_tensor(x), **self._window())
-
-
-class AvgPool2d(_Pool2d):
-    """The mean of each window."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return apply(conv.avg_pool2d, as_tensor(x), **self._window())
-
-
-class Embedding(Module):
-    """Row i of the weight (num_embeddings, embedding_dim) for every integer i of the input."""
-
-    def __init__(self, num_embeddings: int, embedding_dim: int) -> None:
-        _check("Embedding", 0, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
+        check_sizes("Embedding", 0, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
-        self.weight = Parameter.drawn((num_embeddings, embedding_dim), init.normal(1.0))
+        self.padding_idx = _padding(padding_idx, num_embeddings)
+        draw: Init = init.normal(1.0)
+        if self.padding_idx is not None:
+            first = self.padding_idx * embedding_dim
+            draw = init.zero_within(draw, first, first + embedding_dim)
+        self.weight = Parameter.drawn((num_embeddings, embedding_dim), draw)
 
     def forward(self, index: Any) -> Tensor:
         """Integers of any shape, as an array or a tensor."""
-        return self.weight[self.checked(index)]
+        index = self.checked(index)
+        return apply(embedding.embedding, self.weight, index=index, padding=self.padding_idx)
 
     def checked(self, index: Any) -> Array:
         """The integers as an array where the weight is; raises ValueError if a row is missing."""
@@ -163,7 +87,20 @@ class Embedding(Module):
         return backend.of(self.weight.operand).asarray(index)
 
     def extra_repr(self) -> str:
-        return f"{self.num_embeddings}, {self.embedding_dim}"
+        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
+        return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
+
+
+def _padding(index: int | None, rows: int) -> int | None:
+    """The number of the padding row, which may be counted from the end."""
+    if index is None:
+        return None
+    if not isinstance(index, int | np.integer) or not -rows <= index < rows:
+        raise ValueError(
+            f"Embedding: padding_idx={index!r} is none of the {rows} rows: give an integer from "
+            f"{-rows} to {rows - 1}"
+        )
+    return int(index) % rows
 
 
 class Dropout(Module):
@@ -186,7 +123,9 @@ class Dropout(Module):
         if not self.training or self.p == 0:
             return x
         now = current_pass.get()
-        assert now is not None, "Module.__call__ sets the pass"
+        if now is None:  # forward was called by itself, and not through the module
+            y: Tensor = self(x)
+            return y
         if now.samples is not None and len(now.samples) != x.shape[0]:
             raise ValueError(
                 f"Dropout {self.path}: input of shape {x.shape} in a batch of {len(now.samples)}: "
@@ -240,10 +179,3 @@ class Flatten(Module):
 
     def extra_repr(self) -> str:
         return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
-
-
-def _check(layer: str, least: int, **sizes: int) -> None:
-    """Refuse sizes that are not integers (NumPy's included) or are too small."""
-    for name, size in sizes.items():
-        if not isinstance(size, int | np.integer) or size < least:
-            raise ValueError(f"{layer}: {name}={size!r} must be an integer, at least {least}")

@@ -1,0 +1,156 @@
+"""Losses of classes, with weights, ignored labels and smoothing.
+
+    scores  (N, C, ...)
+    labels  (N, ...)
+    loss    -sum_c t[c] logp[c],   t[c] = (1 - s) w[label] [c == label] + s / C w[c]
+
+It is 0 where a label is ignored. The mean divides by the sum of w[label] of the other labels, and
+is 0 where that is 0. Computed on the transpose (C, n), n = N ..., as in `softmax.cross_entropy`.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.backend import Array, xp_of
+from nnmpi.kernels.result import Result
+from nnmpi.kernels.sums import column_sum
+
+IGNORED = -100
+"""PyTorch's default of `ignore_index`."""
+
+
+class Labels(NamedTuple):
+    """n labels, and what each counts."""
+
+    classes: Array  # 0 where it is ignored
+    kept: Array  # whether it is not ignored
+    counts: Array  # the weight of its class, 0 where it is ignored; at least float32
+
+    @classmethod
+    def of(cls, labels: Array, weight: Array | None, ignore_index: int, dtype: Any) -> "Labels":
+        """Without a weight each class has 1; `dtype` is that of the scores."""
+        labels = labels.reshape(-1).astype("int64")
+        kept, wide = labels != ignore_index, np.promote_types(dtype, np.float32)
+        labels = labels * kept
+        counts = kept.astype(wide)
+        return cls(labels, kept, counts if weight is None else weight.astype(wide)[labels] * counts)
+
+    def reduced(self, losses: Array, reduction: str) -> tuple[Array, Any]:
+        """The reduced losses, and the factor of the gradient of each."""
+        if reduction != "mean":
+            return losses.sum() if reduction == "sum" else losses, 1.0
+        total = self.counts.sum()
+        scale = (total != 0) / (total + (total == 0))
+        return (losses.sum() * scale).astype(losses.dtype), scale
+
+
+class Smoothing(NamedTuple):
+    """Which part of a label is spread over all classes, in proportion to their weights."""
+
+    share: float
+    spread: Array  # share / C w[c] of these classes
+    whole: Any  # the sum over all classes
+
+    @classmethod
+    def of(cls, share: float, weight: Array, classes: slice = slice(None)) -> "Smoothing | None":
+        """Of the weights of all classes; None if nothing is spread."""
+        spread = weight * (share / len(weight))
+        return cls(share, spread[classes], spread.sum()) if share else None
+
+    def losses(self, labels: Labels, log_total: Array, chosen: Array, spread: Array) -> Array:
+        """From the log of the sum of exponentials, scores of labels, and sums of spread scores."""
+        certain = (1 - self.share) * labels.counts * (log_total - chosen)
+        return certain + labels.kept * (self.whole * log_total - spread)
+
+
+def gradient(
+    p: Array, at: Array, samples: Any, labels: Labels, smoothing: Smoothing | None, g: Array
+) -> Array:
+    """p sum(t) - t, times g, in place of the softmax p (C, n).
+
+    `at` are flat indices into p: of the labels of these samples.
+    """
+    if smoothing is None:
+        p.reshape(-1)[at] -= 1
+        p *= (labels.counts * g).astype(p.dtype)
+        return p
+    certain, evenly = (1 - smoothing.share) * labels.counts * g, labels.kept * g
+    p *= (certain + smoothing.whole * evenly).astype(p.dtype)
+    p -= (smoothing.spread[:, None] * evenly).astype(p.dtype)
+    p.reshape(-1)[at] -= certain[samples].astype(p.dtype)
+    return p
+
+
+def weighted_cross_entropy(
+    z: Array,
+    labels: Array,
+    *,
+    weight: Array | None = None,
+    ignore_index: int = IGNORED,
+    smoothing: float = 0.0,
+    reduction: str = "mean",
+) -> Result:
+    """The loss of logp = log_softmax(z)."""
+    xp, target = xp_of(z), Labels.of(labels, weight, ignore_index, z.dtype)
+    n = len(target.classes)
+    at = target.classes * n + xp.arange(n)  # flat indices into s
+    s = _transposed(z).copy()
+    s -= s.max(axis=0)
+    e = xp.exp(s)
+    total = column_sum(e)
+    log_total, chosen = xp.log(total), s.reshape(-1)[at]
+    each = xp.ones(len(s), z.dtype) if weight is None else weight.astype(z.dtype)
+    soft = Smoothing.of(smoothing, each)
+    if soft is None:
+        losses = target.counts * (log_total - chosen)
+    else:
+        losses = soft.losses(target, log_total, chosen, xp.dot(soft.spread, s))
+    y, scale = target.reduced(_kept(losses, target, labels.shape, z.dtype), reduction)
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        g = (g.reshape(-1) if reduction == "none" else g) * scale
+        return _back(gradient(e / total, at, slice(None), target, soft, g), z.shape)
+
+    return Result(y, (vjp,))
+
+
+def nll(
+    logp: Array,
+    labels: Array,
+    *,
+    weight: Array | None = None,
+    ignore_index: int = IGNORED,
+    reduction: str = "mean",
+) -> Result:
+    """The loss of log-probabilities, without smoothing."""
+    xp, target = xp_of(logp), Labels.of(labels, weight, ignore_index, logp.dtype)
+    s = _transposed(logp)
+    rows = xp.arange(len(target.classes))
+    losses = _kept(-s[target.classes, rows] * target.counts, target, labels.shape, logp.dtype)
+    y, scale = target.reduced(losses, reduction)
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        g = (g.reshape(-1) if reduction == "none" else g) * scale
+        d = xp.zeros(s.shape, logp.dtype)
+        d[target.classes, rows] = -g * target.counts
+        return _back(d, logp.shape)
+
+    return Result(y, (vjp,))
+
+
+def _transposed(z: Array) -> Array:
+    """(N, C, ...) as (C, n)."""
+    return xp_of(z).moveaxis(z, 1, 0).reshape(z.shape[1], z.size // z.shape[1])
+
+
+def _back(d: Array, shape: tuple[int, ...]) -> Array:
+    """(C, n) as (N, C, ...)."""
+    n, c, *rest = shape
+    return xp_of(d).moveaxis(d.reshape(c, n, *rest), 0, 1)
+
+
+def _kept(losses: Array, target: Labels, shape: tuple[int, ...], dtype: Any) -> Array:
+    """0 where a label is ignored, whatever its scores are; in the shape of the labels."""
+    xp = xp_of(losses)
+    return xp.where(target.kept, losses, xp.zeros_like(losses)).astype(dtype).reshape(shape)

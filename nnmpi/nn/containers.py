@@ -1,0 +1,153 @@
+"""Lists and dictionaries of modules and parameters that are part of a model."""
+
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from typing import Any, Self
+
+from nnmpi.nn.module import Module
+from nnmpi.nn.parameter import Parameter
+
+
+class Numbered(Module):
+    """The base of ModuleList and Sequential: layers under the names "0", "1", ..."""
+
+    def __init__(self, layers: Iterable[Module]) -> None:
+        self.extend(layers)
+
+    def append(self, layer: Module) -> Self:
+        """Add a layer at the end."""
+        if not isinstance(layer, Module):
+            raise ValueError(
+                f"{type(self).__name__}: layer {len(self)} is a {type(layer).__name__}, not a "
+                "Module; layers are given as in Sequential(*layers) or ModuleList(layers)"
+            )
+        names = (str(i) for i in range(len(self), 2 * len(self) + 1))
+        setattr(self, next(n for n in names if n not in self._modules), layer)
+        return self
+
+    def extend(self, layers: Iterable[Module]) -> Self:
+        """Add layers at the end."""
+        for layer in layers:
+            self.append(layer)
+        return self
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter(list(self._modules.values()))
+
+    def __getitem__(self, index: int | slice) -> Module:
+        """One layer, or a new module with the layers of a slice, which stay part of this one."""
+        layers = list(self)
+        return self._slice(layers[index]) if isinstance(index, slice) else layers[index]
+
+    def __setitem__(self, index: int, layer: Module) -> None:
+        setattr(self, list(self._modules)[index], layer)
+
+    def _slice(self, layers: list[Module]) -> Module:
+        raise TypeError(f"{type(self).__name__} does not define _slice")
+
+
+class ModuleList(Numbered):
+    """A list of layers that is part of the model, for another module's `forward` to run."""
+
+    def __init__(self, layers: Iterable[Module] = ()) -> None:
+        super().__init__(layers)
+
+    def _slice(self, layers: list[Module]) -> Module:
+        return ModuleList(layers)
+
+
+class ModuleDict(Module):
+    """A dictionary of modules that is part of the model, in the order of their insertion."""
+
+    def __init__(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] = ()) -> None:
+        self.update(modules)
+
+    def __setitem__(self, key: str, module: Module) -> None:
+        if not isinstance(module, Module):
+            raise ValueError(
+                f"ModuleDict[{key!r}]: a {type(module).__name__} is no Module; give a module"
+            )
+        taken = key not in self._modules and hasattr(self, key)
+        if not key or "." in key or taken:
+            why = "is an attribute of every ModuleDict" if taken else "is empty or has a dot"
+            raise ValueError(f"ModuleDict: the key {key!r} {why}; choose another one")
+        setattr(self, key, module)
+
+    def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
+        """Add modules, or replace those of the same keys."""
+        for key, module in modules.items() if isinstance(modules, Mapping) else modules:
+            self[key] = module
+
+    def __getitem__(self, key: str) -> Module:
+        return self._modules[key]
+
+    def __delitem__(self, key: str) -> None:
+        if key not in self._modules:
+            raise KeyError(key)
+        delattr(self, key)
+
+    def pop(self, key: str) -> Module:
+        """Remove a module, and return it."""
+        module = self[key]
+        del self[key]
+        return module
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._modules
+
+    def keys(self) -> KeysView[str]:
+        """The keys."""
+        return self._modules.keys()
+
+    def values(self) -> ValuesView[Module]:
+        """The modules."""
+        return self._modules.values()
+
+    def items(self) -> ItemsView[str, Module]:
+        """(key, module) of each."""
+        return self._modules.items()
+
+
+class ParameterList(Module):
+    """A list of parameters that is part of the model, under the names "0", "1", ..."""
+
+    def __init__(self, values: Iterable[Any] = ()) -> None:
+        self.extend(values)
+
+    def append(self, value: Any) -> Self:
+        """Add a parameter at the end; an array or a tensor becomes one."""
+        setattr(self, str(len(self)), _parameter(value))
+        return self
+
+    def extend(self, values: Iterable[Any]) -> Self:
+        """Add parameters at the end."""
+        for value in values:
+            self.append(value)
+        return self
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    def __iter__(self) -> Iterator[Parameter]:
+        return iter(list(self._parameters.values()))
+
+    def __getitem__(self, index: int) -> Parameter:
+        return list(self)[index]
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        setattr(self, list(self._parameters)[index], _parameter(value))
+
+    def extra_repr(self) -> str:
+        return ", ".join(str(p.shape) for p in self)
+
+
+def _parameter(value: Any) -> Parameter:
+    return value if isinstance(value, Parameter) else Parameter(value)

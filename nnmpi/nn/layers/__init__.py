@@ -1,0 +1,1 @@
+"""Layers: modules from a tensor to a tensor."""

@@ -1,0 +1,219 @@
+"""Normalisation layers and their running statistics."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from nnmpi import backend
+from nnmpi.autograd import Tensor, apply
+from nnmpi.autograd.functional import as_tensor
+from nnmpi.autograd.ops import norm
+from nnmpi.nn import init
+from nnmpi.nn.layers.sizes import check_sizes
+from nnmpi.nn.module import Module
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.passes import LOCAL, BatchStats, current_pass
+from nnmpi.nn.place import Place
+
+
+class _BatchNorm(Module):
+    """Normalises each channel to mean 0 and variance 1 over the batch, then scales and shifts.
+
+    Training uses the statistics of the batch, over all ranks that hold a part of it (see
+    `BatchStats`), and updates the running statistics: by the share `momentum` of what is new, or
+    if it is None to the mean over all batches. Evaluation uses the running statistics; without
+    `track_running_stats` there are none, and it uses those of the batch.
+
+    `part`: only channels `start` to `stop` - 1 of `num_features` are here.
+    """
+
+    shapes: ClassVar[dict[int, str]]  # what is taken, by the number of axes
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        *,
+        part: tuple[int, int] | None = None,
+    ) -> None:
+        self.num_features, self.eps = num_features, float(eps)
+        self.momentum = None if momentum is None else float(momentum)
+        self.track_running_stats = track_running_stats
+        one, zero = init.constant(1.0), init.constant(0.0)
+        place = Place("", (num_features,), (part or (0, num_features),))
+        self.channels = place.size
+        self.weight = Parameter.drawn(place, one) if affine else None
+        self.bias = Parameter.drawn(place, zero) if affine else None
+        if track_running_stats:
+            self.register_buffer("running_mean", np.zeros(place.local_shape, np.float32), place)
+            self.register_buffer("running_var", np.ones(place.local_shape, np.float32), place)
+            self.register_buffer("num_batches_tracked", np.zeros((), np.int64))
+
+    running_mean: backend.Array
+    running_var: backend.Array
+    num_batches_tracked: backend.Array
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = as_tensor(x)
+        if x.ndim not in self.shapes or x.shape[1] != self.channels:
+            raise ValueError(
+                f"{type(self).__name__}: input of shape {x.shape}; "
+                f"it must be {' or '.join(self.shapes.values())} with C = {self.channels}"
+            )
+        now = current_pass.get()
+        stats = LOCAL if now is None else now.batch_stats
+        return self.normalised(x, self.weight, self.bias, stats)
+
+    def normalised(
+        self, x: Tensor, weight: Tensor | None, bias: Tensor | None, batch_stats: BatchStats
+    ) -> Tensor:
+        """x normalised, then scaled and shifted, with statistics over what `batch_stats` joins."""
+        if not self.training and self.track_running_stats:
+            mean, var, n = self.running_mean, self.running_var, 0
+        else:
+            stats = batch_stats.moments(norm.moments(x.data), self._track)
+            self._refuse_one(stats)  # `_track` refuses it too, but may be called later
+            mean, var, n = stats.mean, stats.m2 / stats.n, stats.n
+        return apply(
+            norm.batch_norm,
+            x,
+            weight,
+            bias,
+            mean=mean,
+            var=var,
+            n=n,
+            eps=self.eps,
+            total=batch_stats.sum,
+        )
+
+    def _refuse_one(self, stats: norm.Moments) -> None:
+        if stats.n < 2:
+            raise ValueError(
+                f"{type(self).__name__}: one number per channel has no variance; "
+                "train on more than one sample"
+            )
+
+    def _track(self, stats: norm.Moments) -> None:
+        """Update the running statistics; the variance is the unbiased one, as in PyTorch."""
+        self._refuse_one(stats)
+        if not self.track_running_stats:
+            return
+        self.num_batches_tracked += 1
+        new: Any = self.momentum
+        if new is None:  # a mean over all batches
+            new = (1 / self.num_batches_tracked).astype(self.running_mean.dtype)
+        for running, now in (
+            (self.running_mean, stats.mean),
+            (self.running_var, stats.m2 / (stats.n - 1)),
+        ):
+            running *= 1 - new
+            running += new * now
+
+    def extra_repr(self) -> str:
+        untracked = "" if self.track_running_stats else ", track_running_stats=False"
+        return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}{untracked}"
+
+
+class BatchNorm1d(_BatchNorm):
+    """Batch normalisation of (N, C) or (N, C, L)."""
+
+    shapes: ClassVar = {2: "(N, C)", 3: "(N, C, L)"}
+
+
+class BatchNorm2d(_BatchNorm):
+    """Batch normalisation of (N, C, H, W)."""
+
+    shapes: ClassVar = {4: "(N, C, H, W)"}
+
+
+def over_rows(model: Module) -> list[str]:
+    """The class names of the layers that may see one value per channel and sample: BatchNorm1d."""
+    norms = (m for m in model.modules() if isinstance(m, _BatchNorm))
+    return [type(m).__name__ for m in norms if 2 in m.shapes]
+
+
+def refuse_untracked(model: Module) -> None:
+    """Raises ValueError if evaluation would depend on which samples are in a batch."""
+    for path, m in model.named_modules():
+        if isinstance(m, _BatchNorm) and not m.track_running_stats:
+            raise ValueError(
+                f"{path} ({type(m).__name__}) has track_running_stats=False, so that scores of "
+                "the test set would depend on the samples beside them and on the layout: leave "
+                "the option out, or use GroupNorm"
+            )
+
+
+class GroupNorm(Module):
+    """Normalises each sample over each group of channels, then scales and shifts each channel.
+
+    `part`: only channels `start` to `stop` - 1 of `num_channels` are here, in whole groups.
+    """
+
+    def __init__(
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        *,
+        part: tuple[int, int] | None = None,
+    ) -> None:
+        check_sizes("GroupNorm", 1, num_groups=num_groups, num_channels=num_channels)
+        if num_channels % num_groups:
+            raise ValueError(
+                f"GroupNorm: {num_channels} channels cannot be divided into {num_groups} equal "
+                "groups; num_groups must divide num_channels"
+            )
+        self.num_groups, self.num_channels, self.eps = num_groups, num_channels, float(eps)
+        place = Place("", (num_channels,), (part or (0, num_channels),))
+        self.channels = place.size
+        self.weight = Parameter.drawn(place, init.constant(1.0)) if affine else None
+        self.bias = Parameter.drawn(place, init.constant(0.0)) if affine else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = as_tensor(x)
+        if x.ndim < 2 or x.shape[1] != self.channels:
+            raise ValueError(
+                f"GroupNorm: input of shape {x.shape}; it must be (N, C, ...) with "
+                f"C = {self.channels}"
+            )
+        groups = self.num_groups * self.channels // self.num_channels
+        return apply(norm.group_norm, x, self.weight, self.bias, groups=groups, eps=self.eps)
+
+    def extra_repr(self) -> str:
+        affine = self.weight is not None
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={affine}"
+
+
+class LayerNorm(Module):
+    """Normalises each sample to mean 0, variance 1 over its last axes, then scales and shifts."""
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+    ) -> None:
+        shape = normalized_shape if isinstance(normalized_shape, Sequence) else [normalized_shape]
+        self.normalized_shape, self.eps = tuple(int(n) for n in shape), float(eps)
+        scales, shifts = elementwise_affine, elementwise_affine and bias
+        of = self.normalized_shape
+        self.weight = Parameter.drawn(of, init.constant(1.0)) if scales else None
+        self.bias = Parameter.drawn(of, init.constant(0.0)) if shifts else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, k = as_tensor(x), len(self.normalized_shape)
+        if x.shape[x.ndim - k :] != self.normalized_shape:
+            raise ValueError(
+                f"LayerNorm: input of shape {x.shape}; it must end in {self.normalized_shape}"
+            )
+        return apply(norm.layer_norm, x, self.weight, self.bias, axes=k, eps=self.eps)
+
+    def extra_repr(self) -> str:
+        affine = "" if self.weight is not None else ", elementwise_affine=False"
+        return f"{self.normalized_shape}, eps={self.eps}{affine}"

@@ -1,0 +1,1 @@
+"""Losses: modules from predictions and targets to a scalar."""

@@ -1,0 +1,175 @@
+"""Mistakes of PyTorch and NumPy users: the error says what is wrong and what to write."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nnmpi
+from nnmpi import nn
+
+X = np.arange(6.0).reshape(2, 3)
+
+
+def t() -> nnmpi.Tensor:
+    return nnmpi.tensor(X, requires_grad=True)
+
+
+def images() -> nnmpi.Tensor:
+    return nnmpi.tensor(np.ones((1, 1, 4, 4)))
+
+
+def saved(state: Any) -> None:
+    nnmpi.save(state, Path("never written"))
+
+
+MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = {
+    "float64 input": (
+        lambda: nn.Linear(3, 2)(t()),
+        ValueError,
+        ("float64 input for float32 weights", "x.astype('float32')"),
+    ),
+    "float64 images": (
+        lambda: nn.Conv2d(1, 1, 2)(images()),
+        ValueError,
+        ("float64 input for float32 weights", "float32'"),
+    ),
+    "save a module": (
+        lambda: saved(nn.Linear(3, 2)),
+        ValueError,
+        ("Linear is not a state dictionary", "nnmpi.save(model.state_dict(), path)"),
+    ),
+    "save a nested state": (
+        lambda: saved({"model": nn.Linear(3, 2).state_dict()}),
+        ValueError,
+        ("'model' is a dict", "nnmpi.save(state['model'], path)"),
+    ),
+    "save a module in a dict": (
+        lambda: saved({"model": nn.Linear(3, 2)}),
+        ValueError,
+        ("'model' is a Linear", "nnmpi.save(model.state_dict(), path)"),
+    ),
+    "concatenate nothing": (
+        lambda: nnmpi.concatenate([]),
+        ValueError,
+        ("concatenate: needs at least one tensor",),
+    ),
+    "Tensor of a list": (
+        lambda: nnmpi.Tensor([1.0, 2.0]),
+        TypeError,
+        ("not [1.0, 2.0]", "nnmpi.tensor([1.0, 2.0])"),
+    ),
+    "Tensor of a number": (
+        lambda: nnmpi.Tensor(1.0, requires_grad=True),
+        TypeError,
+        ("not 1.0", "nnmpi.tensor(1.0)"),
+    ),
+    "gradients of gradients": (
+        lambda: t().sum().backward(create_graph=True),
+        TypeError,
+        ("gradients have no gradients", "leave out create_graph=True"),
+    ),
+    "hooks": (
+        lambda: t().register_hook(print),
+        AttributeError,
+        ("'register_hook'", "t.grad after backward()", "no hooks"),
+    ),
+    "no_grad of something": (
+        lambda: nnmpi.no_grad(True),
+        TypeError,
+        ("no_grad(True)", "with nnmpi.no_grad():"),
+    ),
+    "NumPy's sum": (lambda: np.sum(t()), TypeError, ("lose the gradient", "use t.sum()")),
+    "NumPy's norm": (
+        lambda: np.linalg.norm(t()),
+        TypeError,
+        ("numpy.linalg.norm", "nnmpi.sqrt((t * t).sum())"),
+    ),
+    "view": (lambda: t().view(-1), AttributeError, ("'view'", "t.reshape(-1)")),
+    "permute": (lambda: t().permute(1, 0), AttributeError, ("'permute'", "t.transpose(")),
+    "relu": (lambda: t().relu(), AttributeError, ("'relu'", "nnmpi.relu(t)")),
+    "float": (lambda: t().float(), AttributeError, ("'float'", "t.astype('float32')")),
+    "zero_": (lambda: t().zero_(), AttributeError, ("'zero_'", "t[...] = x", "no_grad")),
+    "a wrong name": (lambda: t().shpae, AttributeError, ("no attribute 'shpae'",)),
+    "the largest of nothing": (
+        lambda: nnmpi.tensor(np.ones((3, 0))).max(axis=1),
+        ValueError,
+        ("max: shape (3, 0)", "axis 1"),
+    ),
+    "the index of the largest of nothing": (
+        lambda: nnmpi.tensor(np.ones((3, 0))).argmax(axis=1),
+        ValueError,
+        ("argmax: shape (3, 0)", "axis 1"),
+    ),
+    "an axis by two names": (
+        lambda: t().sum(axis=0, dim=1),
+        TypeError,
+        ("axis=0 and dim=1", "give one"),
+    ),
+    "a flag by two names": (
+        lambda: t().mean(0, keepdims=True, keepdim=False),
+        TypeError,
+        ("keepdims=True and keepdim=False", "give one"),
+    ),
+    "a divisor by two names": (
+        lambda: t().std(ddof=1, correction=0),
+        TypeError,
+        ("ddof=1 and correction=0", "give one"),
+    ),
+    "logic of floats": (lambda: t() & True, TypeError, ("not float64", "(t > 0) & (t < 1)")),
+    "not of floats": (lambda: ~t(), TypeError, ("~ takes booleans", "not float64")),
+    "flatten backwards": (lambda: t().flatten(1, 0), ValueError, ("axis 1 comes after axis 0",)),
+    "lengths that do not add up": (
+        lambda: t().split([2, 2], dim=1),
+        ValueError,
+        ("lengths [2, 2]", "add up to 3, that of axis 1"),
+    ),
+    "parts of length 0": (lambda: t().split(0), ValueError, ("length of 0", "at least 1")),
+    "lengths in an array": (
+        lambda: t().split(np.array([2, 2]), dim=1),
+        ValueError,
+        ("lengths [2, 2]", "add up to 3"),
+    ),
+    "an option of PyTorch's": (lambda: t().std(unbiased=False), TypeError, ("Tensor.std()",)),
+    "a target without the axis of the prediction": (
+        lambda: nn.MSELoss()(t()[:, :1], np.ones(2)),
+        ValueError,
+        ("(2, 1)", "(2,)", "y[:, None]"),
+    ),
+    "unsqueeze without a place": (lambda: t().unsqueeze(), TypeError, ("t.unsqueeze(0)",)),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+def test_the_message_says_what_to_write(mistake: Any) -> None:
+    call, kind, words = mistake
+    with pytest.raises(kind) as error:
+        call()
+    message = str(error.value)
+    assert "\n" not in message
+    assert all(word in message for word in words), message
+
+
+def test_no_grad_without_parentheses() -> None:
+    @nnmpi.no_grad
+    def evaluate(x: Any, factor: float = 1) -> Any:
+        """Twice."""
+        return x * factor
+
+    x = t()
+    assert not evaluate(x, factor=2).requires_grad
+    assert evaluate(x, 2).numpy().tolist() == (2 * X).tolist()
+    assert (evaluate.__name__, evaluate.__doc__) == ("evaluate", "Twice.")
+    assert (x * 2).requires_grad
+    with nnmpi.no_grad():
+        assert not (x * 2).requires_grad
+
+
+@pytest.mark.parametrize("function", [nnmpi.softmax, nnmpi.log_softmax])
+def test_softmax_over_an_empty_axis_is_empty(function: Any) -> None:
+    x = nnmpi.tensor(np.ones((3, 0)), requires_grad=True)
+    y = function(x, axis=1)
+    y.sum().backward()
+    assert y.shape == x.grad.shape == (3, 0)

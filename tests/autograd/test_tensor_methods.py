@@ -1,0 +1,184 @@
+"""Methods of tensors by PyTorch's and by NumPy's names, on both backends."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from device import DEVICE, waits
+from oracle import needs_torch, pytorch
+
+import nnmpi
+from nnmpi import backend
+from nnmpi.autograd import Tensor
+from nnmpi.autograd.check import directional_error
+
+X = np.random.default_rng(0).standard_normal((2, 1, 3, 4))
+
+SAME: dict[str, Callable[[Any], Any]] = {
+    "flatten": lambda t: t.flatten(),
+    "flatten from": lambda t: t.flatten(1),
+    "flatten from, to": lambda t: t.flatten(start_dim=1, end_dim=-2),
+    "flatten one": lambda t: t.flatten(2, 2),
+    "squeeze": lambda t: t.squeeze(),
+    "squeeze one": lambda t: t.squeeze(1),
+    "squeeze one by name": lambda t: t.squeeze(dim=-3),
+    "squeeze what is not 1": lambda t: t.squeeze(0),
+    "squeeze several": lambda t: t.squeeze(dim=(0, 1)),
+    "unsqueeze": lambda t: t.unsqueeze(0),
+    "unsqueeze by name": lambda t: t.unsqueeze(dim=-1),
+    "unsqueeze inside": lambda t: t.unsqueeze(-2),
+    "split": lambda t: t.split(2, 2),
+    "split, lengths": lambda t: t.split([1, 0, 3], dim=-1),
+    "split, all": lambda t: t.split(9),
+    "sum": lambda t: t.sum(dim=1),
+    "sum, several": lambda t: t.sum(dim=[0, -1], keepdim=True),
+    "mean": lambda t: t.mean(dim=(1, 2)),
+    "var": lambda t: t.var(dim=2, correction=0),
+    "var, 1": lambda t: t.var(dim=2, correction=1, keepdim=True),
+    "std": lambda t: t.std(dim=(0, 3), correction=1),
+    "prod": lambda t: t.prod(dim=3, keepdim=True),
+    "prod of all": lambda t: t.prod(),
+    "cumsum": lambda t: t.cumsum(2),
+    "cumsum by name": lambda t: t.cumsum(dim=-1),
+    "argmax": lambda t: t.argmax(dim=2, keepdim=True),
+    "any": lambda t: (t > 1).any(dim=3),
+    "all": lambda t: (t > -1).all(dim=2, keepdim=True),
+    "any of all": lambda t: (t > 9).any(),
+    "masks": lambda t: ((t > -1) & (t < 1) | ~(t <= 2)) ^ (t == 0),
+    "masks and numbers": lambda t: (t > 0) & True,
+    "0d": lambda t: t.sum().flatten(),
+    "0d, squeezed": lambda t: t.sum().squeeze(),
+    "0d, summed up": lambda t: t.sum().cumsum(0),
+}
+
+
+def results(y: Any) -> list[Any]:
+    return [*y] if isinstance(y, tuple) else [y]
+
+
+def gradient(library: Any, t: Any, call: Callable[[Any], Any]) -> tuple[list[Any], Any]:
+    """The values, and the gradient of sum(i * squares of value number i)."""
+    ys = results(call(t))
+    if any(y.requires_grad for y in ys):
+        parts = [((i + 1) * y * y).sum() for i, y in enumerate(ys)]
+        sum(parts[1:], parts[0]).backward()
+    return ys, t.grad
+
+
+@needs_torch
+@pytest.mark.parametrize("call", SAME.values(), ids=SAME)
+def test_values_and_gradients_are_pytorchs(call: Any) -> None:
+    torch = pytorch()
+    ys, grad = gradient(nnmpi, nnmpi.tensor(X, requires_grad=True), call)
+    theirs, expected = gradient(torch, torch.tensor(X, requires_grad=True), call)
+    for y, z in zip(ys, theirs, strict=True):
+        np.testing.assert_allclose(y.numpy(), z.detach().numpy(), rtol=1e-12, strict=True)
+    assert (grad is None) == (expected is None)
+    if grad is not None:
+        np.testing.assert_allclose(grad, expected.numpy(), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("call", SAME.values(), ids=SAME)
+def test_a_device_gives_the_same_without_waits(call: Any) -> None:
+    with waits(0):
+        ys, grad = gradient(nnmpi, Tensor(DEVICE.asarray(X), requires_grad=True), call)
+    theirs, expected = gradient(nnmpi, nnmpi.tensor(X, requires_grad=True), call)
+    for y, z in zip(ys, theirs, strict=True):
+        np.testing.assert_allclose(y.numpy(), z.numpy(), rtol=1e-12, strict=True)
+    if grad is not None:
+        np.testing.assert_allclose(backend.to_host(grad), expected, rtol=1e-12, atol=1e-13)
+
+
+SMOOTH = ("flatten from", "squeeze", "unsqueeze", "var, 1", "std", "prod", "prod of all", "cumsum")
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_gradients_are_finite_differences(name: str) -> None:
+    assert directional_error(SAME[name], X) < 2e-6
+
+
+def test_functions_are_the_methods() -> None:
+    t = nnmpi.tensor(X)
+    pairs = (
+        (nnmpi.flatten(t, 1, 2), t.flatten(1, 2)),
+        (nnmpi.squeeze(t, dim=1), t.squeeze(1)),
+        (nnmpi.unsqueeze(t, 0), t.unsqueeze(0)),
+        (nnmpi.expand_dims(t, dim=-1), t.unsqueeze(-1)),
+        *zip(nnmpi.split(X, 1, dim=2), t.split(1, 2), strict=True),
+        (nnmpi.stack([t, t], dim=1), nnmpi.stack([t, t], 1)),
+        (nnmpi.concatenate([t, t], dim=-1), nnmpi.concatenate([t, t], 3)),
+        (nnmpi.softmax(t, dim=1), nnmpi.softmax(t, 1)),
+        (nnmpi.log_softmax(t, dim=0), nnmpi.log_softmax(t, axis=0)),
+    )
+    for one, other in pairs:
+        np.testing.assert_array_equal(one.numpy(), other.numpy(), strict=True)
+
+
+def test_spread_has_numpys_divisor_unless_told() -> None:
+    t = nnmpi.tensor(X)
+    assert float(t.std()) == pytest.approx(X.std())
+    np.testing.assert_allclose(t.var(2, ddof=1).numpy(), X.var(2, ddof=1))
+
+
+def test_the_gradient_of_a_spread_of_equals_is_zero() -> None:
+    t = nnmpi.tensor(np.ones((2, 3)), requires_grad=True)
+    t.std(axis=1).sum().backward()
+    assert not t.grad.any()
+
+
+def test_cumsum_without_an_axis_is_of_all_elements() -> None:
+    t = nnmpi.tensor(X, requires_grad=True)
+    y = t.cumsum()
+    y[-1].backward()
+    np.testing.assert_allclose(y.numpy(), X.cumsum())
+    assert (t.grad == 1).all()
+
+
+def test_empty_tensors() -> None:
+    t = nnmpi.tensor(np.ones((0, 3)), requires_grad=True)
+    shapes = [
+        t.flatten().shape,
+        t.unsqueeze(0).squeeze().shape,
+        t.prod(axis=1).shape,
+        t.var(axis=1).shape,
+        t.std(axis=1).shape,
+        t.cumsum(0).shape,
+        *(part.shape for part in t.split(2)),
+        (~(t > 0)).all(axis=1).shape,
+    ]
+    assert shapes == [(0,), (0, 3), (0,), (0,), (0,), (0, 3), (0, 3), (0,)]
+    assert t.prod(axis=0).numpy().tolist() == [1, 1, 1]
+    assert bool((t > 0).all())
+    for call in (
+        lambda t: t.prod(),
+        lambda t: t.prod(0).sum(),
+        lambda t: t.std(1).sum(),
+        lambda t: t.cumsum(0).sum(),
+        lambda t: t.flatten().sum(),
+    ):
+        t.grad = None
+        call(t).backward()
+        assert t.grad.shape == (0, 3)
+
+
+def test_masks_of_arrays_and_integers() -> None:
+    mask = nnmpi.tensor([True, False, True])
+    other = np.array([True, True, False])
+    for y, expected in (
+        (mask & other, [1, 0, 0]),
+        (other | mask, [1, 1, 1]),
+        (True ^ mask, [0, 1, 0]),
+        (~mask, [0, 1, 0]),
+    ):
+        assert isinstance(y, Tensor)
+        assert (y.dtype, y.numpy().tolist()) == ("bool", expected)
+    assert (nnmpi.tensor([6, 3]) & 2).numpy().tolist() == [2, 2]
+
+
+def test_a_tensor_of_an_integer_is_an_index() -> None:
+    t = nnmpi.tensor([3, 9, 4])
+    assert ["a", "b", "c"][t.argmax()] == "b"
+    assert t[: t.argmax()].numpy().tolist() == [3]
+    with pytest.raises(TypeError, match="integer"):
+        _ = [1, 2][nnmpi.tensor(1.0)]

@@ -1,0 +1,139 @@
+"""Test cases of ops: convolutions with all options, transposed ones, and pools."""
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any
+
+from opcases import Case, label
+from opcases_layers import channels_last
+
+from nnmpi.autograd.ops import conv, pool
+
+GROUPS = ((1, 3, 4), (2, 6, 4), (3, 15, 6), (4, 4, 4), (4, 4, 8), (1, 6, 2))
+"""Groups, channels in and out: dense, few and many channels a group, depthwise, with multiples."""
+
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"stride": (2, 1), "padding": (0, 3)},
+    {"stride": (1, 3), "padding": (2, 1), "dilation": (2, 1)},
+    {"padding": "same", "dilation": (1, 2)},
+    {"padding": "valid", "dilation": 2},
+)
+KERNELS = ((3, 2), (2, 3), (1, 4))
+
+
+def _every_other(groups: Sequence[Any], options: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """Half of the pairs, with each of both among them."""
+    for (i, group), (k, option) in product(enumerate(groups), enumerate(options)):
+        if (i + k) % 2 == 0:
+            yield group, option
+
+
+def _conv_oracle(t: Any, x: Any, w: Any, b: Any, **options: Any) -> Any:
+    relu, pooled = options.pop("relu", False), options.pop("pool", False)
+    y = t.nn.functional.conv2d(x, w, b, **options)
+    y = y.relu() if relu else y
+    return t.nn.functional.max_pool2d(y, 2) if pooled else y
+
+
+def _convolutions() -> dict[str, Case]:
+    cases = {}
+    ways: tuple[dict[str, Any], ...] = ({}, {"relu": True}, {"relu": True, "pool": True})
+    for i, ((g, C, O), options) in enumerate(_every_other(GROUPS, OPTIONS)):
+        kernel, named = KERNELS[i % 3], {"groups": g, **options, **ways[i % 3]}
+        cases[f"conv2d {C}->{O} k{label(kernel)} {label(named)}"] = Case(
+            conv.conv2d,
+            (channels_last(2, C, 9, 8), (O, C // g, *kernel), (O,) if i % 2 else None),
+            _conv_oracle,
+            named,
+        )
+    for g, C, O in GROUPS:
+        cases[f"conv2d of no images, {g} groups {C}->{O}"] = Case(
+            conv.conv2d, ((0, C, 5, 5), (O, C // g, 3, 3), (O,)), _conv_oracle, {"groups": g}
+        )
+    large = {"padding": (3, 2)}
+    cases["conv2d, a kernel larger than the images"] = Case(
+        conv.conv2d, ((2, 2, 3, 2), (3, 2, 7, 5), (3,)), _conv_oracle, large
+    )
+    return cases
+
+
+def _sequences() -> dict[str, Case]:
+    def oracle(t: Any, x: Any, w: Any, b: Any, **options: Any) -> Any:
+        return t.nn.functional.conv1d(x, w, b, **options)
+
+    cases = {}
+    ways = ({}, {"stride": 3, "padding": 2}, {"padding": "same", "dilation": 3})
+    for (g, C, O), options in _every_other(GROUPS, ways):
+        cases[f"conv1d {g} groups {C}->{O} {label(options)}"] = Case(
+            conv.conv1d, ((2, C, 11), (O, C // g, 4), (O,)), oracle, {"groups": g, **options}
+        )
+    cases["conv1d of no sequences"] = Case(conv.conv1d, ((0, 2, 5), (3, 2, 2), None), oracle)
+    return cases
+
+
+def _transposed() -> dict[str, Case]:
+    def oracle(t: Any, x: Any, w: Any, b: Any, **options: Any) -> Any:
+        return t.nn.functional.conv_transpose2d(x, w, b, **options)
+
+    ways: tuple[dict[str, Any], ...] = (
+        {},
+        {"stride": 2, "padding": 1, "output_padding": 1},
+        {"stride": (3, 1), "padding": (0, 2), "output_padding": (2, 0), "dilation": (1, 2)},
+        {"dilation": 3, "output_padding": 2, "padding": 1},
+    )
+    cases = {}
+    for i, ((g, C, O), options) in enumerate(_every_other(GROUPS, ways)):
+        kernel = KERNELS[i % 3]
+        cases[f"conv_transpose2d {g} groups {C}->{O} k{label(kernel)} {label(options)}"] = Case(
+            conv.conv_transpose2d,
+            (channels_last(2, C, 4, 5), (C, O // g, *kernel), (O,) if i % 3 else None),
+            oracle,
+            {"groups": g, **options},
+        )
+    cases["conv_transpose2d of no images"] = Case(
+        conv.conv_transpose2d, ((0, 3, 4, 5), (3, 2, 2, 2), (2,)), oracle, {"stride": 2}
+    )
+    return cases
+
+
+def _pools() -> dict[str, Case]:
+    def oracle(t: Any, x: Any, kernel: Any, name: str, **options: Any) -> Any:
+        return getattr(t.nn.functional, name)(x, kernel, **options)
+
+    cases = {}
+    windows: tuple[dict[str, Any], ...] = (
+        {"kernel": (3, 2), "stride": (2, 1), "padding": (1, 0)},
+        {"kernel": (1, 4), "stride": (3, 3), "padding": (0, 2)},
+        {"kernel": (4, 5), "stride": 2, "padding": 2},
+    )
+    for window, ceil_mode, n in product(windows, (False, True), (2, 0)):
+        options = {**window, "ceil_mode": ceil_mode}
+        x = channels_last(n, 3, 8, 6)
+        for dilation in (1, (1, 2)):
+            named = {**options, "dilation": dilation}
+            cases[f"max_pool2d {n} {label(named)}"] = Case(
+                pool.max_pool2d,
+                (x,),
+                lambda t, x, **o: oracle(t, x, name="max_pool2d", **o),
+                named,
+            )
+        for counts in (True, False):
+            named = {**options, "count_include_pad": counts}
+            cases[f"avg_pool2d {n} {label(named)}"] = Case(
+                pool.avg_pool2d,
+                (x,),
+                lambda t, x, **o: oracle(t, x, name="avg_pool2d", **o),
+                named,
+            )
+    for size in ((1, 1), (4, 3), (3, 5), (8, None), (None, 1), (11, 2)):
+        cases[f"adaptive_avg_pool2d {size}"] = Case(
+            pool.adaptive_avg_pool2d,
+            (channels_last(2, 3, 8, 7),),
+            lambda t, x, size: t.nn.functional.adaptive_avg_pool2d(x, size),
+            {"size": size},
+        )
+    return cases
+
+
+CONVOLUTIONS = _convolutions() | _sequences() | _transposed() | _pools()

@@ -1,0 +1,168 @@
+"""nn.init: PyTorch's distributions, keyed by seed, path and index in the whole tensor."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import strictarray
+from datafiles import refused
+from oracle import needs_torch, pytorch
+
+import nnmpi
+from nnmpi import keyed, nn, optim
+from nnmpi.backend import Backend
+from nnmpi.nn import init
+
+SHAPE = (60, 40, 3, 3)  # fan_in 360, fan_out 540
+UNIFORM: dict[str, tuple[Callable[[Any], Any], float, float]] = {
+    "uniform": (init.uniform_, 0, 1),
+    "uniform, within": (lambda t: init.uniform_(t, -1, 3), -1, 3),
+    "xavier": (init.xavier_uniform_, -np.sqrt(6 / 900), np.sqrt(6 / 900)),
+    "xavier, gain": (lambda t: init.xavier_uniform_(t, 2.0), -np.sqrt(24 / 900), np.sqrt(24 / 900)),
+    "kaiming": (init.kaiming_uniform_, -np.sqrt(6 / 360), np.sqrt(6 / 360)),
+    "kaiming, PyTorch's linear": (
+        lambda t: init.kaiming_uniform_(t, a=np.sqrt(5)),
+        -np.sqrt(1 / 360),
+        np.sqrt(1 / 360),
+    ),
+}
+NORMAL: dict[str, tuple[Callable[[Any], Any], float, float]] = {
+    "normal": (init.normal_, 0, 1),
+    "normal, elsewhere": (lambda t: init.normal_(t, 3, 0.5), 3, 0.5),
+    "xavier": (init.xavier_normal_, 0, np.sqrt(2 / 900)),
+    "kaiming": (
+        lambda t: init.kaiming_normal_(t, mode="fan_out", nonlinearity="relu"),
+        0,
+        np.sqrt(2 / 540),
+    ),
+}
+
+
+def drawn(make: Callable[[Any], Any]) -> np.ndarray:
+    p = nn.Parameter(np.empty(SHAPE))
+    with nnmpi.seeded(3):
+        assert make(p) is p
+    values: np.ndarray = p.data.ravel()
+    assert p.dtype == "float64"
+    return values
+
+
+@pytest.mark.parametrize("case", UNIFORM.values(), ids=UNIFORM)
+def test_uniform(case: Any) -> None:
+    """The bounds of the moments are five standard errors."""
+    make, low, high = case
+    u = (drawn(make) - low) / (high - low)
+    assert 0 < u.min() < 1e-3 < 1 - 1e-3 < u.max() < 1
+    assert abs(u.mean() - 0.5) < 5 * np.sqrt(1 / 12 / u.size)
+    assert abs(u.var() - 1 / 12) < 5 * np.sqrt(1 / 180 / u.size)
+
+
+@pytest.mark.parametrize("case", NORMAL.values(), ids=NORMAL)
+def test_normal(case: Any) -> None:
+    make, mean, std = case
+    z = (drawn(make) - mean) / std
+    for power, expected, spread in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
+        assert abs((z**power).mean() - expected) < 5 * np.sqrt(spread / z.size)
+
+
+def test_a_truncated_normal_stays_within() -> None:
+    z = drawn(lambda t: init.trunc_normal_(t, 1.0, 2.0, 0.0, 2.0))
+    assert 0 <= z.min() < 0.01 < 1.99 < z.max() <= 2
+    assert abs(z.mean() - 1) < 0.02
+    plain = drawn(lambda t: init.normal_(t, 1.0, 2.0))
+    inside = (plain >= 0) & (plain <= 2)
+    np.testing.assert_array_equal(z[inside], plain[inside])
+    with refused("trunc_normal_: [5, 6]", "at least 0.01"):
+        init.trunc_normal_(nn.Parameter([1.0]), a=5, b=6)
+
+
+def test_numbers() -> None:
+    p = nn.Parameter([[1.0, 2.0]])
+    for make, value in (
+        (init.ones_, 1),
+        (init.zeros_, 0),
+        (lambda t: init.constant_(t, 2.5), 2.5),
+    ):
+        assert make(p).data.tolist() == [[value, value]]
+
+
+@needs_torch
+def test_gains_are_pytorchs() -> None:
+    theirs = pytorch().nn.init.calculate_gain
+    for name in (*init.GAINS, "leaky_relu"):
+        assert init.calculate_gain(name) == pytest.approx(theirs(name))
+    assert init.calculate_gain("leaky_relu", 0.3) == pytest.approx(theirs("leaky_relu", 0.3))
+
+
+def test_values_depend_on_the_seed_and_the_path_alone() -> None:
+    """Whenever it is called: before the layer is part of a model, in it, or after a first use."""
+
+    def model(late: bool, used: bool) -> nn.Module:
+        with nnmpi.seeded(5):
+            layer = nn.Linear(3, 4)
+            if not late:
+                init.normal_(layer.weight)
+            m = nn.Sequential(nn.ReLU(), layer)
+        if used:
+            optim.SGD(m.parameters(), lr=0.1)
+        if late:
+            init.normal_(layer.weight)
+        return m
+
+    wanted = keyed.normal(keyed.key(5, "init", "1.weight"), np.arange(12), np.zeros(1, int))
+    for late, used in ((False, False), (True, False), (True, True)):
+        m = model(late, used)
+        assert m[1].weight.is_drawn == used
+        np.testing.assert_array_equal(m[1].weight.data.ravel(), wanted.astype("float32"))
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        self.scale = nn.Parameter(np.empty((2, 2), "float32"))
+        self.inner = nn.Linear(2, 2)
+        init.uniform_(self.scale)
+        self.inner.apply(lambda m: init.xavier_normal_(m.weight))
+
+
+def test_blocks_of_a_model_differ_and_parameters_of_arrays_too() -> None:
+    model = nn.ModuleList([Block(), Block()])
+    for name in ("scale", "inner.weight"):
+        a, b = (dict(m.named_parameters())[name].data for m in model)
+        assert (a != b).all()
+    with nnmpi.seeded(0):
+        alone = [init.normal_(nn.Parameter(np.empty(4))) for _ in range(2)]
+        tensors = [init.normal_(nnmpi.tensor(np.empty(4))) for _ in range(2)]
+    assert len({t.data.tobytes() for t in (*alone, *tensors)}) == 4
+    with nnmpi.seeded(0):
+        again = init.normal_(nn.Parameter(np.empty(4)))
+    np.testing.assert_array_equal(again.data, alone[0].data)
+
+
+def test_a_write_keeps_type_device_gradient_and_memory() -> None:
+    on = Backend("cuda", strictarray)
+    p = nn.Parameter(on.asarray(np.zeros((2, 3), "float16")))
+    assert type(init.kaiming_normal_(p).data) is strictarray.ndarray
+    assert p.dtype == "float16"
+    layer = nn.Linear(2, 3)
+    opt = optim.SGD(layer.parameters(), lr=0.1)
+    layer(np.ones((1, 2), "float32")).sum().backward()
+    memory, grad = layer.weight.data, layer.weight.grad.copy()
+    init.ones_(layer.weight)
+    assert layer.weight.data is memory
+    assert memory.tolist() == [[1, 1]] * 3
+    np.testing.assert_array_equal(layer.weight.grad, grad)
+    opt.step()
+    t = nnmpi.tensor(np.zeros(3, "float32"), requires_grad=True)
+    assert init.ones_(t).numpy().tolist() == [1, 1, 1]
+
+
+def test_what_cannot_be_written_to() -> None:
+    with pytest.raises(TypeError, match=r"normal_.*not a ndarray.*layer\.weight"):
+        init.normal_(np.ones(3))
+    with refused("xavier_uniform_", "(3,)", "two axes", "zeros_"):
+        init.xavier_uniform_(nn.Linear(2, 3).bias)
+    with refused("kaiming_normal_: mode 'fan'", "fan_in, fan_out"):
+        init.kaiming_normal_(nn.Linear(2, 3).weight, mode="fan")
+    with refused("'swish'", "relu"):
+        init.kaiming_normal_(nn.Linear(2, 3).weight, nonlinearity="swish")

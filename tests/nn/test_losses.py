@@ -1,0 +1,173 @@
+"""Losses as modules: PyTorch's results with every option, and what is refused."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from device import DEVICE, waits
+from oracle import needs_torch, pytorch
+
+import nnmpi
+from nnmpi import nn
+from nnmpi.nn.losses.classes import ClassLoss
+
+WEIGHT = np.array([0.5, 2.0, 0.25, 1.5])
+RNG = np.random.default_rng(0)
+SCORES, IMAGES = RNG.standard_normal((6, 4)), RNG.standard_normal((2, 4, 3, 2))
+LABELS, PIXELS = np.array([2, 0, -100, 3, 1, 0]), RNG.integers(0, 4, (2, 3, 2))
+NUMBERS, PARTS = RNG.standard_normal((6, 4)), RNG.uniform(0.05, 0.95, (6, 4))
+CLASSES = {"weight": WEIGHT, "ignore_index": 1}
+
+CASES: dict[str, tuple[str, dict[str, Any], Any, Any]] = {
+    "plain": ("CrossEntropyLoss", {}, SCORES, LABELS % 4),
+    "ignored": ("CrossEntropyLoss", {}, SCORES, LABELS),
+    "huge": ("CrossEntropyLoss", {"label_smoothing": 0.2}, 1000 * SCORES, LABELS),
+    "pixels": ("CrossEntropyLoss", {}, IMAGES, PIXELS),
+    "all": ("CrossEntropyLoss", {**CLASSES, "label_smoothing": 0.1}, IMAGES, PIXELS),
+    "nll": ("NLLLoss", {}, SCORES, LABELS % 4),
+    "nll of pixels": ("NLLLoss", CLASSES, IMAGES, PIXELS),
+    "squares": ("MSELoss", {}, SCORES, NUMBERS),
+    "absolute": ("L1Loss", {}, SCORES, NUMBERS),
+    "smooth": ("SmoothL1Loss", {}, SCORES, NUMBERS),
+    "less smooth": ("SmoothL1Loss", {"beta": 0.4}, SCORES, NUMBERS),
+    "not smooth": ("SmoothL1Loss", {"beta": 0}, SCORES, NUMBERS),
+    "bce": ("BCELoss", {}, PARTS, PARTS[::-1]),
+    "weighted bce": ("BCELoss", {"weight": WEIGHT}, PARTS, np.round(PARTS[::-1])),
+    "logits": ("BCEWithLogitsLoss", {}, 1000 * SCORES, np.round(PARTS)),
+    "weighted logits": ("BCEWithLogitsLoss", {"pos_weight": WEIGHT}, SCORES, PARTS),
+    "twice": ("BCEWithLogitsLoss", {"pos_weight": 3 * WEIGHT, "weight": WEIGHT}, SCORES, PARTS),
+}
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def result(loss: Any, x: Any, target: Any, dtype: str = "float64", on: Any = nnmpi.backend.CPU):
+    """The value, and the gradient of a weighted sum of it."""
+    t = nnmpi.tensor(x, dtype, requires_grad=True, on=on)
+    y = loss(t, target)
+    y.backward(on.asarray(seed(y.shape).astype(dtype)))
+    return y.data, t.grad
+
+
+def seed(shape: tuple[int, ...]) -> np.ndarray:
+    return np.asarray(1.0 + np.arange(np.prod(shape)).reshape(shape))
+
+
+@needs_torch
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_values_and_gradients_are_pytorchs(case: Any, reduction: str) -> None:
+    torch, (name, options, x, target) = pytorch(), case
+    there = {k: torch.tensor(v) if k.endswith("weight") else v for k, v in options.items()}
+    theirs = getattr(torch.nn, name)(**there, reduction=reduction)
+    a = torch.tensor(x, requires_grad=True)
+    z = theirs(a, torch.tensor(target.copy()))
+    z.backward(torch.tensor(seed(tuple(z.shape))))
+    ours = getattr(nn, name)(**options, reduction=reduction)
+    for y, wanted in zip(result(ours, x, target), (z.detach(), a.grad), strict=True):
+        np.testing.assert_allclose(y, wanted.numpy(), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_devices_and_types(case: Any) -> None:
+    """The same on a device without waits; float32 and float16 stay what they are."""
+    name, options, x, target = case
+    for reduction in REDUCTIONS:
+        loss = getattr(nn, name)(**options, reduction=reduction)
+        exact = result(loss, x, target)
+        there = DEVICE.asarray(target)
+        with waits(0):
+            device = result(loss, x, there, on=DEVICE)
+        for got, wanted in zip(device, exact, strict=True):
+            assert type(got) is DEVICE.xp.ndarray
+            np.testing.assert_allclose(got.get(), wanted, rtol=1e-12, atol=1e-12)
+        for dtype, bound in (("float32", 1e-5), ("float16", 1e-2)):
+            if abs(x).max() > 100:  # float16 cannot hold the losses
+                continue
+            for got, wanted in zip(result(loss, x, target, dtype), exact, strict=True):
+                assert got.dtype == dtype
+                np.testing.assert_allclose(got, wanted, atol=bound * abs(wanted).max())
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_mean_is_the_sum_divided_by_the_divisor(case: Any) -> None:
+    name, options, x, target = case
+    mean, total = (getattr(nn, name)(**options, reduction=r) for r in ("mean", "sum"))
+    parts = (slice(0, len(x) // 2), slice(len(x) // 2, None))
+    whole = sum(mean.divisor(target[part]) for part in parts)
+    assert whole == pytest.approx(mean.divisor(target.tolist()))
+    sums = sum(total(nnmpi.tensor(x[part]), target[part]).item() for part in parts)
+    assert mean(nnmpi.tensor(x), target).item() == pytest.approx(sums / whole, rel=1e-12)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("options", [{}, {"weight": WEIGHT}, {"label_smoothing": 0.1}], ids=str)
+def test_ignored_labels_count_for_nothing(options: Any, reduction: str) -> None:
+    """Whatever their scores are; PyTorch's mean of ignored labels alone is NaN, ours is 0."""
+    kinds: tuple[type[ClassLoss], ...] = (nn.CrossEntropyLoss, nn.NLLLoss)
+    for kind in kinds[: 1 if "label_smoothing" in options else 2]:
+        loss, x = kind(**options, reduction=reduction), SCORES.copy()
+        x[0, 1], x[3] = -np.inf, np.nan
+        with np.errstate(invalid="ignore"):
+            value, gradient = result(loss, x, np.array([-100, 1, 2, -100, 0, 3]))
+        wanted, expected = result(loss, SCORES[[1, 2, 4, 5]], np.array([1, 2, 0, 3]))
+        if reduction != "none":
+            np.testing.assert_allclose(value, wanted, rtol=1e-12)
+            np.testing.assert_allclose(gradient[[1, 2, 4, 5]], expected, rtol=1e-12)
+        assert not gradient[0].any()
+        value, gradient = result(loss, SCORES, np.full(6, -100))
+        assert not value.any()
+        assert not gradient.any()
+        assert loss.divisor(np.full(6, -100)) == 0
+
+
+def test_evaluation_leaves_ignored_labels_out() -> None:
+    scores = np.eye(3)
+    assert nn.CrossEntropyLoss().evaluate(scores, [0, -100, 1])[1:] == (1, 2)
+    assert nn.CrossEntropyLoss(ignore_index=0).evaluate(scores, [0, 1, 2])[1:] == (2, 2)
+    images = np.stack([np.eye(3), 1 - np.eye(3)])
+    assert nn.CrossEntropyLoss().evaluate(images, [[0, 1, 2], [1, 2, 2]])[1:] == (4, 6)
+
+
+def test_evaluation_checks_labels_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, check = [], ClassLoss.checked
+
+    def counted(self: ClassLoss, *args: Any) -> Any:
+        calls.append(args)
+        return check(self, *args)
+
+    monkeypatch.setattr(ClassLoss, "checked", counted)
+    nn.CrossEntropyLoss().evaluate(SCORES, [0] * 6)
+    assert len(calls) == 1
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
+    "word": (lambda: nn.CrossEntropyLoss("sum"), ("'sum'", "CrossEntropyLoss(reduction='sum')")),
+    "scores": (lambda: nn.CrossEntropyLoss(SCORES), ("(6, 4)", "CrossEntropyLoss()(scores, labe")),
+    "nan": (lambda: nn.NLLLoss([1.0, np.nan]), ("NLLLoss: weight", "finite")),
+    "objects": (lambda: nn.NLLLoss({1: 2.0}), ("NLLLoss: weight {1: 2.0}", "numbers")),
+    "classes": (lambda: nn.CrossEntropyLoss(np.ones(3))(SCORES, [0] * 6), ("of 3", "of 4")),
+    "label": (lambda: nn.CrossEntropyLoss()(SCORES, [0, 1, 2, 3, 4, -100]), ("0 to 4", "-100")),
+    "pixels": (lambda: nn.CrossEntropyLoss()(IMAGES, PIXELS[:, 0]), ("(2, 2)", "(N, C, ...)")),
+    "smoothing": (lambda: nn.CrossEntropyLoss(label_smoothing=1.5), ("1.5", "0 to 1")),
+    "beta": (lambda: nn.SmoothL1Loss(beta=-1), ("beta=-1", "at least 0")),
+    "no probabilities": (lambda: nn.BCELoss()(SCORES, PARTS), ("Sigmoid", "BCEWithLogitsLoss")),
+    "bce": (lambda: nn.BCEWithLogitsLoss("sum"), ("BCEWithLogitsLoss(reduction='sum')",)),
+    "sizes": (lambda: nn.BCELoss(np.ones(3))(PARTS, PARTS), ("(3,)", "(6, 4)")),
+    "more axes": (lambda: nn.BCELoss(np.ones((2, 6, 4)))(PARTS, PARTS), ("(2, 6, 4)", "(6, 4)")),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+def test_bad_input_gives_one_line(case: Any) -> None:
+    call, words = case
+    with pytest.raises(ValueError, match=re.escape(words[0])) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_weights_are_arrays_tensors_and_lists() -> None:
+    for weight in (WEIGHT, WEIGHT.tolist(), nnmpi.tensor(WEIGHT), DEVICE.asarray(WEIGHT)):
+        np.testing.assert_array_equal(nn.CrossEntropyLoss(weight).weight, WEIGHT)
