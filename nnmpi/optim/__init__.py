@@ -2,7 +2,7 @@
 
 from nnmpi.optim.clip import clip_grad_norm
 from nnmpi.optim.optimizer import Optimizer
-from nnmpi.optim.rules import OPTIMIZERS, SGD, Adam, AdamW
+from nnmpi.optim.rules import OPTIMIZERS, SGD, Adam, AdamW, RMSprop
 from nnmpi.optim.schedule import constant, cosine, step_decay, warm_up
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Optimizer",
+    "RMSprop",
     "clip_grad_norm",
     "constant",
     "cosine",

@@ -1,7 +1,7 @@
 """Optimizer: the base of all optimizers, over flat buffers."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -14,12 +14,14 @@ from nnmpi.nn.parameter import Parameter, memory_order
 from nnmpi.nn.place import Place
 from nnmpi.nn.store import FlatStore, flatten
 from nnmpi.optim import state as states
+from nnmpi.optim.groups import Group, Option, Parameters, grouped
 
 
 class FlatRange(NamedTuple):
     """Parameters i..j-1, which one update of flat memory moves.
 
-    They are adjacent in a store, from `start` to `end`, and have equal step counts.
+    They are adjacent in a store, from `start` to `end`, are in the same group, and have equal step
+    counts.
     """
 
     i: int
@@ -27,6 +29,7 @@ class FlatRange(NamedTuple):
     store: FlatStore
     start: int
     end: int
+    group: int  # its number
 
 
 class Operands(NamedTuple):
@@ -42,12 +45,17 @@ class Optimizer:
     """The base of all optimizers: finds ranges of flat memory, and counts the steps of parameters.
 
     A parameter without a gradient is not updated, and its step not counted.
+
+    param_groups    the parameters in groups, each with its values of all options; they may change
+    parameters      those of all groups
+    sums            the names of the running sums of a parameter
     """
 
-    sums: tuple[str, ...] = ()  # the names of the running sums of a parameter
+    lr = Option()
 
-    def __init__(self, parameters: Iterable[Parameter], lr: float) -> None:
-        self.parameters = list(parameters)
+    def __init__(self, parameters: Parameters, options: Mapping[str, Any]) -> None:
+        self.param_groups = grouped(parameters, options)
+        self.parameters = [p for group in self.param_groups for p in group["params"]]
         if not self.parameters:
             raise ValueError("an optimizer needs at least one parameter; this list is empty")
         if len({id(p) for p in self.parameters}) < len(self.parameters):
@@ -58,7 +66,12 @@ class Optimizer:
                     f"an optimizer needs nn.Parameter objects, as from model.parameters(); "
                     f"number {i} of this list is a {type(p).__name__}"
                 )
-        self.lr = non_negative("lr", lr)
+        for group in self.param_groups:
+            non_negative("lr", group["lr"])
+            self._check(group)
+        numbered = enumerate(self.param_groups)
+        self._groups = [number for number, group in numbered for _ in group["params"]]
+        self.sums = (*dict.fromkeys(n for g in self.param_groups for n in self._sums(g)),)
         flatten(self.parameters)
         self.steps = [0] * len(self.parameters)
         self.stretches = self._own_stretches()
@@ -72,10 +85,16 @@ class Optimizer:
         """All but the stores, which the first step of a copy creates again."""
         return self.__dict__ | {"_ranges": [], "_ranges_of": []}
 
-    def zero_grad(self) -> None:
-        """Clear the gradients. No memory is written: the next backward pass overwrites it."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients. No memory is written: the next backward pass overwrites it.
+
+        Without `set_to_none` those that there are become zeros, by which the next step updates.
+        """
         for p in self.parameters:
-            p.grad = None
+            if set_to_none:
+                p.grad = None
+            elif p.has_grad:
+                p.slot[...] = 0
 
     def step(self) -> None:
         """Update all parameters that have a gradient."""
@@ -87,11 +106,12 @@ class Optimizer:
             for p in self.parameters:
                 p.seed = None if p.has_grad else p.seed  # no longer the values that were drawn
         written = tape.tick()
-        for i, j, store, start, end in self._ranges:
+        for i, j, store, start, end, group in self._ranges:
             t, at = self.steps[i] + 1, self.offsets[i]
             for values, grads in store.owned(start, end):
                 n = len(values)
-                self._update(Operands(values, grads, [s[at : at + n] for s in self.state], t))
+                own = [s[at : at + n] for s in self.state]
+                self._update(Operands(values, grads, own, t), self.param_groups[group])
                 at += n
             self.steps[i:j] = [t] * (j - i)
             for p in self.parameters[i:j]:
@@ -167,7 +187,14 @@ class Optimizer:
                 "several ranks; create another optimizer over model.parameters()"
             )
 
-    def _update(self, x: Operands) -> None:
+    def _check(self, group: Group) -> None:
+        """Raises ValueError for bad options; subclasses define it."""
+
+    def _sums(self, group: Group) -> tuple[str, ...]:
+        """The running sums that a group with these options needs."""
+        return ()
+
+    def _update(self, x: Operands, group: Group) -> None:
         """One step in one stretch of memory; subclasses define it."""
         raise TypeError(f"{type(self).__name__} does not define _update")
 
@@ -199,12 +226,13 @@ class Optimizer:
                 found is not None
                 and (found.j, found.store, found.end) == (i, store, start)
                 and self.steps[found.i] == self.steps[i]
+                and found.group == self._groups[i]
             ):
                 found = found._replace(j=i + 1, end=end)
                 continue
             if found is not None:
                 yield found
-            found = FlatRange(i, i + 1, store, start, end)
+            found = FlatRange(i, i + 1, store, start, end, self._groups[i])
         if found is not None:
             yield found
 

@@ -1,74 +1,95 @@
-"""SGD, Adam and AdamW."""
+"""SGD, Adam, AdamW and RMSprop."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from nnmpi.kernels import steps
-from nnmpi.nn.parameter import Parameter
+from nnmpi.optim.groups import Group, Option, Parameters
 from nnmpi.optim.optimizer import Operands, Optimizer, non_negative
 
 
 class SGD(Optimizer):
     """Stochastic gradient descent with momentum, Nesterov momentum and weight decay."""
 
+    momentum, weight_decay, nesterov = Option(), Option(), Option()
+
     def __init__(
         self,
-        parameters: Iterable[Parameter],
-        lr: float,
+        parameters: Parameters,
+        lr: float = 1e-3,
         momentum: float = 0.0,
         *,
         weight_decay: float = 0.0,
         nesterov: bool = False,
     ) -> None:
-        if nesterov and not momentum:
-            raise ValueError("nesterov=True needs a momentum above 0")
-        self.sums = ("momentum_buffer",) if momentum else ()
-        super().__init__(parameters, lr)
-        self.momentum, self.nesterov = non_negative("momentum", momentum), nesterov
-        self.weight_decay = non_negative("weight_decay", weight_decay)
+        options = {
+            "lr": lr,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+        }
+        super().__init__(parameters, options)
 
-    def _update(self, x: Operands) -> None:
-        velocity = x.state[0] if x.state else None
-        if self.momentum and velocity is None:
-            raise ValueError(
-                f"momentum {self.momentum} needs a running sum, which this SGD does not have: "
-                "create it with a momentum above 0, which may then change between steps"
-            )
-        c = steps.Sgd(self.lr, self.momentum, self.weight_decay, self.nesterov)
+    def _check(self, group: Group) -> None:
+        if group["nesterov"] and not group["momentum"]:
+            raise ValueError("nesterov=True needs a momentum above 0")
+        non_negative("momentum", group["momentum"])
+        non_negative("weight_decay", group["weight_decay"])
+
+    def _sums(self, group: Group) -> tuple[str, ...]:
+        return ("momentum_buffer",) if group["momentum"] else ()
+
+    def _update(self, x: Operands, group: Group) -> None:
+        velocity, momentum = x.state[0] if x.state else None, group["momentum"]
+        if momentum and velocity is None:
+            raise _no_velocity(self, momentum)
+        c = steps.Sgd(group["lr"], momentum, group["weight_decay"], group["nesterov"])
         steps.sgd(x.values, x.grads, velocity, c)
 
 
 class Adam(Optimizer):
     """Adam (Kingma and Ba, 2015); weight decay is added to the gradient.
 
-    The running sums are PyTorch's exp_avg / (1 - beta1) and exp_avg_sq / (1 - beta2), which take
-    two passes over memory less (see `kernels.steps`).
+    The running sums are PyTorch's exp_avg / (1 - beta1), exp_avg_sq / (1 - beta2) and
+    max_exp_avg_sq / (1 - beta2), which take two passes over memory less (see `kernels.steps`).
     """
 
-    sums = ("gradient_sum", "squared_gradient_sum")
     decoupled = False
+    betas, eps, weight_decay = Option(), Option(), Option()
 
     def __init__(
         self,
-        parameters: Iterable[Parameter],
+        parameters: Parameters,
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        amsgrad: bool = False,
     ) -> None:
-        if not all(0 <= b < 1 for b in betas):
-            raise ValueError(f"betas {betas} must be at least 0 and less than 1")
-        super().__init__(parameters, lr)
-        if non_negative("eps", eps) == 0:
-            raise ValueError(
-                "eps 0 divides 0 by 0 where a gradient is 0; give one above 0, like 1e-8"
-            )
-        self.betas, self.eps = betas, eps
-        self.weight_decay = non_negative("weight_decay", weight_decay)
+        options = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "amsgrad": amsgrad,
+        }
+        super().__init__(parameters, options)
 
-    def _update(self, x: Operands) -> None:
-        c = steps.Adam(self.lr, *self.betas, self.eps, self.weight_decay, self.decoupled, x.t)
-        M, V = x.state
-        steps.adam(x.values, x.grads, M, V, c)
+    def _check(self, group: Group) -> None:
+        if not all(0 <= b < 1 for b in group["betas"]):
+            raise ValueError(f"betas {group['betas']} must be at least 0 and less than 1")
+        _check_eps(group["eps"])
+        non_negative("weight_decay", group["weight_decay"])
+
+    def _sums(self, group: Group) -> tuple[str, ...]:
+        largest = ("largest_squared_gradient_sum",) if group["amsgrad"] else ()
+        return ("gradient_sum", "squared_gradient_sum", *largest)
+
+    def _update(self, x: Operands, group: Group) -> None:
+        (beta1, beta2), decay = group["betas"], group["weight_decay"]
+        c = steps.Adam(group["lr"], beta1, beta2, group["eps"], decay, self.decoupled, x.t)
+        M, V, *largest = x.state
+        top = largest[0] if group["amsgrad"] else None
+        steps.adam(x.values, x.grads, M, V, c, top)
 
 
 class AdamW(Adam):
@@ -78,14 +99,84 @@ class AdamW(Adam):
 
     def __init__(
         self,
-        parameters: Iterable[Parameter],
+        parameters: Parameters,
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.01,
+        amsgrad: bool = False,
     ) -> None:
-        super().__init__(parameters, lr, betas, eps, weight_decay)
+        super().__init__(parameters, lr, betas, eps, weight_decay, amsgrad)
 
 
-OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
+class RMSprop(Optimizer):
+    """RMSprop (Hinton, 2012): the gradient over the root of a running mean of its square.
+
+    `centered` subtracts the square of a running mean of the gradient; weight decay is added to it.
+    """
+
+    alpha, eps, weight_decay, momentum = Option(), Option(), Option(), Option()
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        lr: float = 1e-2,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+        centered: bool = False,
+    ) -> None:
+        options = {
+            "lr": lr,
+            "alpha": alpha,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "momentum": momentum,
+            "centered": centered,
+        }
+        super().__init__(parameters, options)
+
+    def _check(self, group: Group) -> None:
+        if not 0 <= group["alpha"] <= 1:
+            raise ValueError(f"alpha {group['alpha']} must be at least 0 and at most 1")
+        _check_eps(group["eps"])
+        non_negative("momentum", group["momentum"])
+        non_negative("weight_decay", group["weight_decay"])
+
+    def _sums(self, group: Group) -> tuple[str, ...]:
+        velocity = ("momentum_buffer",) if group["momentum"] else ()
+        mean = ("grad_avg",) if group["centered"] else ()
+        return ("square_avg", *velocity, *mean)
+
+    def _update(self, x: Operands, group: Group) -> None:
+        sums = dict(zip(self.sums, x.state, strict=True))
+        velocity, momentum = sums.get("momentum_buffer"), group["momentum"]
+        if momentum and velocity is None:
+            raise _no_velocity(self, momentum)
+        mean = sums["grad_avg"] if group["centered"] else None
+        c = steps.RmsProp(
+            group["lr"], group["alpha"], group["eps"], group["weight_decay"], momentum
+        )
+        steps.rmsprop(x.values, x.grads, sums["square_avg"], velocity, mean, c)
+
+
+def _check_eps(eps: float) -> None:
+    if non_negative("eps", eps) == 0:
+        raise ValueError("eps 0 divides 0 by 0 where a gradient is 0; give one above 0, like 1e-8")
+
+
+def _no_velocity(optimizer: Optimizer, momentum: float) -> ValueError:
+    return ValueError(
+        f"momentum {momentum} needs a running sum, which this {type(optimizer).__name__} does not "
+        "have: create it with a momentum above 0, which may then change between steps"
+    )
+
+
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
+    "sgd": SGD,
+    "adam": Adam,
+    "adamw": AdamW,
+    "rmsprop": RMSprop,
+}
 """The optimizers by their names on the command line."""

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable
 
+from nnmpi.quoting import quoted
+
 Schedule = Callable[[int], float]
 
 
@@ -45,24 +47,30 @@ def warm_up(steps: int, then: Schedule | None = None) -> Schedule:
 def parse(spec: str, total: int) -> Schedule:
     """The schedule of `--lr-schedule SPEC`; cosine ends at step `total`.
 
-    SPEC: `constant`, `cosine` or `step:EVERY[:FACTOR]`, each optionally after `warmup:STEPS+`.
+    SPEC: `constant`, `cosine` or `step:EVERY[:FACTOR]`, each optionally after `warmup:STEPS+`;
+    `warmup:STEPS` alone is followed by a constant rate.
     """
-    head, _, tail = spec.partition("+")
-    name, *values = head.split(":")
+    head, plus, tail = spec.partition("+")
+    name, _, steps = head.partition(":")
     try:
-        if name == "warmup" and len(values) == 1 and int(values[0]) > 0 and spec[-1] != "+":
-            rise = int(values[0])
-            return warm_up(rise, parse(tail or "constant", max(total - rise, 1)))
-        if tail == "" and head == spec:
-            if name == "constant" and not values:
-                return constant()
-            if name == "cosine" and not values:
-                return cosine(max(total, 1))
-            if name == "step" and len(values) in (1, 2):
-                return step_decay(int(values[0]), *map(float, values[1:]))
+        if name == "warmup" and int(steps) > 0:
+            after = _term(tail if plus else "constant", max(total - int(steps), 1))
+            return warm_up(int(steps), after)
+        return _term(spec, total)
     except ValueError:
-        pass
-    raise ValueError(
-        f"lr-schedule {spec!r} is none of constant, cosine, step:EVERY[:FACTOR], "
-        "and warmup:STEPS+ one of these; EVERY and STEPS are at least 1, and FACTOR is above 0"
-    )
+        raise ValueError(
+            f"lr-schedule {quoted(spec)} is none of constant, cosine, step:EVERY[:FACTOR], "
+            "and warmup:STEPS+ one of these; EVERY and STEPS are at least 1, and FACTOR is above 0"
+        ) from None
+
+
+def _term(spec: str, total: int) -> Schedule:
+    """The schedule of one term; raises ValueError for what is none."""
+    name, *values = spec.split(":")
+    if name == "constant" and not values:
+        return constant()
+    if name == "cosine" and not values:
+        return cosine(max(total, 1))
+    if name == "step" and len(values) in (1, 2):
+        return step_decay(int(values[0]), *map(float, values[1:]))
+    raise ValueError(spec)

@@ -68,6 +68,16 @@ RULES: dict[str, tuple[str, dict[str, Any]]] = {
         {"lr": 0.05, "betas": (0.5, 0.9), "eps": 1e-2, "weight_decay": 0.3},
     ),
     "adamw, no decay": ("AdamW", {"lr": 0.01, "weight_decay": 0.0}),
+    "amsgrad": ("Adam", {"lr": 0.05, "betas": (0.8, 0.9), "amsgrad": True}),
+    "amsgrad, adamw": ("AdamW", {"lr": 0.05, "betas": (0.5, 0.7), "amsgrad": True}),
+    "rmsprop": ("RMSprop", {}),
+    "rmsprop, decay": ("RMSprop", {"lr": 0.02, "alpha": 0.9, "eps": 1e-4, "weight_decay": 0.05}),
+    "rmsprop, momentum": ("RMSprop", {"momentum": 0.9}),
+    "rmsprop, centered": ("RMSprop", {"centered": True, "eps": 1e-3}),
+    "rmsprop, all": (
+        "RMSprop",
+        {"alpha": 0.8, "eps": 1e-2, "weight_decay": 0.1, "momentum": 0.5, "centered": True},
+    ),
 }
 
 
@@ -76,14 +86,12 @@ class Twins:
 
     def __init__(self, torch: Any, rule: str, m: nn.Module, halves: int = 1) -> None:
         self.torch, self.m = torch, m
-        self.mine = m.parameters()
+        self.mine = [*m.parameters()]
         self.theirs = [torch.nn.Parameter(torch.tensor(p.data)) for p in self.mine]
         name, options = RULES[rule]
         part = len(self.mine) // halves
         cuts = [slice(i, i + part) for i in range(0, len(self.mine), part)]
-        self.optimizers = [
-            getattr(optim, name)(self.mine[c], **{"lr": 1e-3} | options) for c in cuts
-        ]
+        self.optimizers = [getattr(optim, name)(self.mine[c], **options) for c in cuts]
         self.oracles = [getattr(torch.optim, name)(self.theirs[c], **options) for c in cuts]
 
     def step(self, t: int, given: Callable[[int, int], bool] = everywhere) -> None:
@@ -245,6 +253,8 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
     "decay": (lambda ps: optim.AdamW(ps, weight_decay=-1), ("weight_decay -1",)),
     "betas": (lambda ps: optim.Adam(ps, betas=(0.9, 1.0)), ("(0.9, 1.0)", "less than 1")),
     "eps": (lambda ps: optim.Adam(ps, eps=0.0), ("eps 0", "above 0")),
+    "alpha": (lambda ps: optim.RMSprop(ps, alpha=1.5), ("alpha 1.5", "at most 1")),
+    "eps of rmsprop": (lambda ps: optim.RMSprop(ps, eps=0.0), ("eps 0", "above 0")),
     "a tensor": (
         lambda ps: optim.SGD([*ps, nnmpi.tensor([1.0], requires_grad=True)], 0.1),
         ("nn.Parameter", "number 6", "Tensor"),
@@ -263,10 +273,10 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
 def test_bad_options_give_one_line(case: Any) -> None:
     call, words = case
     with refused(*words):
-        call(model().parameters())
+        call([*model().parameters()])
 
 
-@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop"])
 def test_arguments_by_position_are_in_the_order_of_pytorch(name: str, torch: Any) -> None:
     """So that optim.SGD(ps, 0.1, 0.9, 0, 5e-4), with a dampening of 0, is refused."""
     ours, theirs = (

@@ -14,6 +14,17 @@ RULES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     "momentum": (optim.SGD, {"lr": 0.1, "momentum": 0.9}, ("momentum_buffer",)),
     "adam": (optim.Adam, {"weight_decay": 0.1}, ("gradient_sum", "squared_gradient_sum")),
     "adamw": (optim.AdamW, {}, ("gradient_sum", "squared_gradient_sum")),
+    "amsgrad": (
+        optim.Adam,
+        {"amsgrad": True},
+        ("gradient_sum", "squared_gradient_sum", "largest_squared_gradient_sum"),
+    ),
+    "rmsprop": (optim.RMSprop, {}, ("square_avg",)),
+    "rmsprop, all": (
+        optim.RMSprop,
+        {"momentum": 0.5, "centered": True},
+        ("square_avg", "momentum_buffer", "grad_avg"),
+    ),
 }
 
 
@@ -34,7 +45,7 @@ def train(m: nn.Module, opt: optim.Optimizer, steps: range) -> None:
     for t in steps:
         rng = np.random.default_rng(t)
         opt.zero_grad()
-        for p in m.parameters()[: 4 if t % 2 else 3]:
+        for p in [*m.parameters()][: 4 if t % 2 else 3]:
             p.grad = rng.standard_normal(p.shape)
         opt.step()
 

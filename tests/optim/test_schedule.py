@@ -63,7 +63,7 @@ def test_a_run_at_such_a_rate_ends_as_diverged() -> None:
     x = np.eye(8, dtype="float32")
     config = Config(lr_schedule="step:1:1e300", epochs=9, batch_size=8, quiet=True)
     trainer = Trainer(config, lambda: nn.Linear(8, 2), (x, np.arange(8) % 2, x, np.arange(8) % 2))
-    with pytest.raises(DivergedError, match="learning rate inf"):
+    with pytest.raises(DivergedError, match=r"learning rate 3e\+297; try another --lr-schedule"):
         trainer.fit()
 
 
@@ -87,6 +87,8 @@ BAD_SPECS = (
     "warmup:5+",
     "warmup:5+linear",
     "+cosine",
+    "warmup:5:6+cosine",
+    "warmup:1+warmup:1+cosine",
 )
 
 
@@ -94,6 +96,12 @@ BAD_SPECS = (
 def test_a_bad_schedule_gives_one_line(spec: str) -> None:
     with refused(repr(spec), "constant", "cosine", "step:EVERY[:FACTOR]", "warmup:STEPS"):
         schedule.parse(spec, 100)
+
+
+def test_a_schedule_of_many_terms_gives_one_short_line() -> None:
+    with refused("'warmup:1+", "characters)", "constant, cosine") as caught:
+        schedule.parse("warmup:1+" * 2000 + "cosine", 100)
+    assert len(str(caught.value)) < 500
 
 
 def test_a_schedule_without_steps_is_refused() -> None:

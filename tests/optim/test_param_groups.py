@@ -1,0 +1,178 @@
+"""Groups of parameters against PyTorch's, and how their options are read and written."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from datafiles import refused
+from oracle import needs_torch, pytorch
+
+import nnmpi
+from nnmpi import nn, optim
+
+STEPS = 24
+
+
+def model() -> nn.Sequential:
+    """A weight whose memory is not in the order of its axes, and sizes that leave gaps."""
+    layers = nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(12, 4), nn.Linear(4, 2)
+    return nn.Sequential(*layers).to("float64")
+
+
+def split_up(parameters: list[Any], *options: dict[str, Any]) -> list[dict[str, Any]]:
+    """Weights and biases in turn, so that the groups of neighbours differ."""
+    return [{"params": iter(parameters[i :: len(options)]), **own} for i, own in enumerate(options)]
+
+
+RULES: dict[str, tuple[str, dict[str, Any], tuple[dict[str, Any], ...]]] = {
+    "sgd": ("SGD", {"lr": 0.1}, ({"weight_decay": 0.1}, {"lr": 0.01})),
+    "sgd, momentum of some": (
+        "SGD",
+        {"lr": 0.05},
+        ({"momentum": 0.9, "nesterov": True}, {"lr": 0.2}, {"momentum": 0.5}),
+    ),
+    "adam": ("Adam", {}, ({"lr": 0.05, "betas": (0.8, 0.95)}, {"weight_decay": 0.1})),
+    "adam, amsgrad of some": ("Adam", {"lr": 0.02}, ({"amsgrad": True}, {"eps": 1e-3})),
+    "adamw": ("AdamW", {"lr": 0.01}, ({"weight_decay": 0.5}, {"weight_decay": 0.0})),
+    "rmsprop": (
+        "RMSprop",
+        {"lr": 0.01},
+        ({"momentum": 0.9}, {"centered": True, "eps": 1e-2}, {"alpha": 0.5, "weight_decay": 0.1}),
+    ),
+}
+
+
+@needs_torch
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize("rule", RULES)
+def test_trajectories_are_pytorchs(rule: str, gaps: bool) -> None:
+    """While the rates fall as in a loop over param_groups, and one of them by itself."""
+    torch, (name, options, groups) = pytorch(), RULES[rule]
+    mine = list(model().parameters())
+    theirs = [torch.nn.Parameter(torch.tensor(p.data)) for p in mine]
+    optimizers = [
+        getattr(library, name)(split_up(parameters, *groups), **options)
+        for library, parameters in ((optim, mine), (torch.optim, theirs))
+    ]
+    for t in range(STEPS):
+        for opt in optimizers:
+            opt.zero_grad(set_to_none=t % 2 == 0)
+            for g in opt.param_groups:
+                g["lr"] *= 0.95
+            opt.param_groups[-1]["weight_decay"] = 0.01 * t
+        rng = np.random.default_rng(t)
+        for i, (p, q) in enumerate(zip(mine, theirs, strict=True)):
+            g = rng.standard_normal(p.shape)
+            if not gaps or (t + i) % 3:
+                p.grad, q.grad = g, torch.tensor(g)
+        for opt in optimizers:
+            opt.step()
+        for p, q in zip(mine, theirs, strict=True):
+            expected = q.detach().numpy()
+            assert np.abs(p.data - expected).max() <= 1e-13 * np.abs(expected).max() * STEPS
+
+
+def test_one_rate_for_all_groups() -> None:
+    weights, biases = (list(model().parameters())[i::2] for i in range(2))
+    opt = optim.SGD([{"params": weights, "lr": 0.1}, {"params": biases}], lr=0.2)
+    assert [g["lr"] for g in opt.param_groups] == [0.1, 0.2]
+    with refused("lr differs between the groups", "param_groups[i]['lr']"):
+        _ = opt.lr
+    opt.lr = 0.3
+    assert [g["lr"] for g in opt.param_groups] == [0.3, 0.3]
+    assert (opt.lr, opt.momentum) == (0.3, 0.0)
+
+
+def test_a_group_may_be_replaced_between_steps() -> None:
+    net = model()
+    opt = optim.SGD(split_up([*net.parameters()], {}, {"lr": 0.5}), lr=0.1)
+    for step in range(2):
+        before = net.state_dict()
+        opt.param_groups[step] = {**opt.param_groups[step], "lr": 0.0}
+        opt.zero_grad()
+        net(np.ones((2, 2, 4, 4))).sum().backward()
+        opt.step()
+        moved = [not np.array_equal(p.numpy(), before[n]) for n, p in net.named_parameters()]
+        assert moved == [False, step == 0] * 3
+
+
+def test_neighbours_of_one_group_are_updated_together() -> None:
+    """One operation for all parameters without groups; with them, one for each stretch."""
+    m, calls = model(), []
+
+    class Counting(optim.SGD):
+        def _update(self, x: Any, group: Any) -> None:
+            calls.append(group["lr"])
+            super()._update(x, group)
+
+    parameters = list(m.parameters())
+    for groups, expected in (
+        (iter(parameters), [0.1]),
+        ([{"params": parameters[:2], "lr": 0.2}, {"params": parameters[2:]}], [0.2, 0.1]),
+        ([{"params": parameters[3]}, {"params": parameters[:3], "lr": 0.2}], [0.1, 0.2]),
+    ):
+        opt = Counting(groups, lr=0.1)
+        for p in parameters:
+            p.grad = np.ones(p.shape)
+        calls.clear()
+        opt.step()
+        assert calls == expected
+
+
+def test_a_state_fits_whatever_the_groups_are() -> None:
+    def made(grouped: bool) -> tuple[nn.Module, optim.Optimizer]:
+        with nnmpi.seeded(1):
+            m = model()
+        parameters = list(m.parameters())
+        return m, optim.RMSprop(split_up(parameters, {}, {}) if grouped else parameters)
+
+    (m, opt), (other, again) = made(False), made(True)
+    for t in range(4):
+        for net, o in ((m, opt), (other, again)):
+            for p in net.parameters():
+                p.grad = np.random.default_rng([t, p.size]).standard_normal(p.shape)
+            o.step()
+        if t == 1:
+            state = again.state_dict()
+            assert sorted(state) == sorted(opt.state_dict())
+            other, again = made(True)
+            other.load_state_dict(m.state_dict())
+            again.load_state_dict(opt.state_dict())
+    for name, weight in m.state_dict().items():
+        np.testing.assert_array_equal(other.state_dict()[name], weight, name)
+
+
+def test_gradients_of_zeros_still_move_what_has_momentum() -> None:
+    m = model()
+    opt = optim.SGD(m.parameters(), lr=0.1, momentum=0.9)
+    for p in m.parameters():
+        p.grad = np.ones(p.shape)
+    opt.step()
+    before = m[2].weight.data.copy()
+    opt.zero_grad(set_to_none=False)
+    assert not m[2].weight.grad.any()
+    opt.step()
+    assert (m[2].weight.data != before).all()
+    opt.zero_grad()
+    assert m[2].weight.grad is None
+
+
+@pytest.mark.parametrize(
+    ("groups", "words"),
+    [
+        (lambda ps: [{"params": ps, "learning_rate": 1}], ("'learning_rate'", "lr, momentum")),
+        (lambda ps: [{"lr": 0.1}], ("group 0", "without 'params'")),
+        (lambda ps: [{"params": ps[:1]}, ps[1]], ("group 1", "Parameter")),
+        (lambda ps: [{"params": ps[:2]}, {"params": ps[1:]}], ("twice",)),
+        (lambda ps: [{"params": ps, "momentum": -1}], ("momentum -1",)),
+        (lambda ps: [{"params": ps[:2]}, {"params": ps[2:], "lr": -1}], ("lr -1",)),
+        (lambda ps: [{"params": []}], ("at least one parameter",)),
+        (lambda ps: [{"params": ["weight"]}], ("number 0", "str")),
+        (lambda ps: {"params": ps}, ("not a dict", "[{'params': [...]")),
+        (lambda ps: ps[0], ("not a Parameter", "[layer.weight]")),
+        (lambda ps: model()[2], ("not a Linear", "model.parameters()")),
+    ],
+)
+def test_bad_groups_give_one_line(groups: Any, words: tuple[str, ...]) -> None:
+    with refused(*words):
+        optim.SGD(groups(list(model().parameters())), lr=0.1)
