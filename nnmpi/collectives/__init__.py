@@ -1,3 +1,6 @@
 """Collective algorithms as plain data, the proof that they are correct, and their cost."""
 
-from nnmpi.collectives.algorithms import ALGORITHMS as ALGORITHMS
+from nnmpi.collectives.algorithms import ALGORITHMS
+from nnmpi.collectives.step import Algorithm, Step, only, then, transpose
+
+__all__ = ["ALGORITHMS", "Algorithm", "Step", "only", "then", "transpose"]

@@ -18,6 +18,14 @@ Range: TypeAlias = tuple[Ranks, Ranks]
 
 NOBODY = -1
 
+# in NumPy's messages about an array where a number or a condition is needed
+_NEEDS_ONE_NUMBER = ("truth value of an array", "can be converted to")
+_BRANCHES = (
+    "at(t, r, p) of the algorithm branches on r, which is an array of all ranks where a plan is "
+    "proved, priced or drawn: write only(condition, peer) or np.where(condition, a, b) instead of "
+    "`if`, and & and | instead of `and` and `or`"
+)
+
 
 class Step(NamedTuple):
     """What one rank sends and receives in one round; NOBODY as a peer means no message.
@@ -45,7 +53,14 @@ class Algorithm(NamedTuple):
 
     def steps(self, r: Ranks, p: int) -> Iterator[Step]:
         """The steps of rank r (or of every rank in r), round by round."""
-        return (self.at(t, r, p) for t in range(self.rounds(p)))
+        for t in range(self.rounds(p)):
+            try:
+                step = self.at(t, r, p)
+            except (ValueError, TypeError) as error:
+                if any(words in str(error) for words in _NEEDS_ONE_NUMBER):
+                    raise ValueError(_BRANCHES) from error
+                raise
+            yield step
 
 
 def cut(n: int, chunks: int, i: int) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 from nnmpi.comm.call_log import Call, call_site
 from nnmpi.comm.debug.compare import CallComparison
+from nnmpi.comm.freed import Freed
 from nnmpi.comm.progress.steps import Steps
 from nnmpi.comm.progress.work import Progress, Work
 from nnmpi.comm.transport.base import Transport
@@ -73,3 +74,5 @@ class Calls:
         if self.comparison is not None:
             self.comparison.free()
         self.transport.free()
+        freed: Any = Freed(f"Comm {self.comm}")
+        self._counter = freed

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi import user_code
 from nnmpi.collectives import algorithms
 from nnmpi.collectives.step import Algorithm, cut, rooted
 from nnmpi.comm import agree
@@ -18,6 +19,7 @@ from nnmpi.comm.arguments import checked_tag, named, unknown
 from nnmpi.comm.arrays import Array, as_integers, check_array, flat, put_back
 from nnmpi.comm.call_log import Call, CallLog, call_site
 from nnmpi.comm.calls import Calls
+from nnmpi.comm.freed import Freed
 from nnmpi.comm.parts import ALL_GATHER, REDUCE_SCATTER, Half, bounds_of, parts_text
 from nnmpi.comm.progress.helper_thread import progress_thread
 from nnmpi.comm.progress.steps import Steps
@@ -44,6 +46,7 @@ class Comm:
         self._progress = progress or Progress(CallLog())
         # messages of the user and those of collectives must not match each other
         self._p2p, self._transport = transport, transport.duplicate()
+        self._receiver = transport.receiver()
         self._interpreter = Interpreter(self._transport)
         self._dispatch = AllReduceDispatch(self._transport, self._interpreter)
         self._choice: autotune.Choice | None = None
@@ -158,14 +161,18 @@ class Comm:
             return self._calls.start(iter([posted]), call)
 
     def irecv(self, array: Array, source: int, tag: int = 0) -> Work:
-        """Starts to receive into the array, which must be as long as the array that is sent."""
+        """Starts to receive into the array.
+
+        Where the array that is sent has more or fewer bytes, the work raises MessageLengthError.
+        """
         source, tag = self._rank(source), checked_tag(tag)
         row = flat(array, "irecv")
-        post = partial(self._p2p.irecv, source=source, tag=tag)
+        post = partial(self._receiver.irecv, source=source, tag=tag)
         call = Call(self.name, -1, "irecv", "", row.dtype, row.size, source, *call_site(1))
         with self._progress.lock:
             posted = [post(part) for part in pieces(row.view(np.uint8), self._p2p.message_limit)]
-            return self._calls.start(put_back(iter([posted]), row, array), call)
+            steps = put_back(iter([posted]), row, array)
+            return Work(steps, self._receiver, self._progress, call)
 
     def progress_thread(self, pause: float = 2e-4) -> AbstractContextManager[None]:
         """A context in which a thread progresses the works of this rank, on all its Comms.
@@ -235,7 +242,7 @@ class Comm:
             raise agree.error_of(self.rank, first, error, text.tobytes())
 
     def free(self) -> None:
-        """Frees what MPI holds for this Comm, which must not be used afterwards; collective.
+        """Frees what MPI holds for this Comm; collective. What uses it afterwards raises.
 
         Needed where communicators are made by the hundred: MPI has a limit.
         """
@@ -243,6 +250,8 @@ class Comm:
         self._dispatch.free()
         self._calls.free()
         self._p2p.free()
+        freed: Any = Freed(f"Comm {self.name}")
+        self._p2p = self._transport = self._receiver = freed
 
     def abort(self, message: str) -> None:
         """Ends all ranks of the job, with a message."""
@@ -251,8 +260,8 @@ class Comm:
     def _all_reduce(self, array: Array, algorithm: str, starts: bool) -> tuple[Steps, Call]:
         row = flat(array, "all_reduce")
         name = self._chosen(row.nbytes) if algorithm == "auto" else algorithm
-        if name not in ALL_REDUCES:
-            raise unknown(algorithm, "all_reduce", ("auto", *NAMES))
+        if name not in ALL_REDUCES and not user_code.is_named(name):
+            raise unknown(algorithm, "all_reduce", ("auto", *NAMES, "package.module:NAME"))
         lacks_setup = name in NEED_SETUP and self._dispatch.lacks_setup(name, row)
         compare = not starts or lacks_setup
         call = self._calls.log("all_reduce", name, row.size, row.dtype, compare=compare)

@@ -1,20 +1,27 @@
 """Ranks as processes: the communicator of all that a launcher has started."""
 
+import atexit
 import functools
+import math
 import os
 
 import numpy as np
 
 from nnmpi.comm.call_log import Call, CallLog, call_site
 from nnmpi.comm.communicator import Comm
+from nnmpi.comm.debug.deadline import Tell, nobody, start_process, within
 from nnmpi.comm.debug.exit_hooks import ExitHooks
 from nnmpi.comm.debug.watchdog import Watchdog
 from nnmpi.comm.progress.work import Progress
 from nnmpi.comm.settings import DebugSettings
 from nnmpi.comm.thread_ranks import comm_self
+from nnmpi.comm.transport.base import OtherRankError
 
 RANKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")
 """Where launchers say how many ranks they have started."""
+
+OWN_RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+"""Where launchers say which of them this is."""
 
 LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "MPI_LOCALNRANKS")
 """One of these is set for a rank that mpirun, mpiexec or srun has started."""
@@ -41,15 +48,17 @@ def _made() -> list[Comm]:
 
 
 def _make(guard: bool) -> Comm:
-    settings = DebugSettings.of(os.environ)  # also on one rank: refuses what it cannot use
+    settings, error = _settings()
+    tell = _deadlines(settings.timeout) if guard and has_launcher() else nobody
     try:
-        from nnmpi.comm.transport import mpi
-    except (ImportError, RuntimeError) as error:  # no mpi4py, or no library behind it
+        with within(tell, "MPI_Init"):
+            from nnmpi.comm.transport import mpi
+    except (ImportError, RuntimeError) as failure:  # no mpi4py, or no library behind it
         if launched() > 1:
             raise RuntimeError(
-                f"{launched()} ranks were started, but MPI cannot be used here: {error}"
-            ) from error
-        return comm_self()
+                f"{launched()} ranks were started, but MPI cannot be used here: {failure}"
+            ) from failure
+        return _alone(comm_self(), error)
     _, size = mpi.rank_and_size()
     if size == 1 < launched():
         raise RuntimeError(
@@ -57,23 +66,53 @@ def _make(guard: bool) -> Comm:
             "use the mpirun of the MPI that mpi4py was installed with"
         )
     if size == 1:
-        return Comm(mpi.MPITransport.world())
+        return _alone(Comm(mpi.MPITransport.world()), error)
     progress = Progress(CallLog(settings))
-    return _guarded(progress) if guard else _joined(progress)
+    return _guarded(progress, error, tell) if guard else _joined(progress, error)
 
 
-def _joined(progress: Progress) -> Comm:
+def _settings() -> tuple[DebugSettings, ValueError | None]:
+    """What the environment asks for, or why it cannot be used; on several ranks, rank 0 decides."""
+    try:
+        return DebugSettings.of(os.environ), None
+    except ValueError as error:
+        return DebugSettings(), error
+
+
+def _alone(comm: Comm, error: ValueError | None) -> Comm:
+    """The Comm of one rank, unless its environment cannot be used."""
+    if error is not None:
+        raise error
+    return comm
+
+
+def _joined(progress: Progress, error: ValueError | None) -> Comm:
     """The Comm of several ranks, with the settings of rank 0; waits for all of them."""
     from nnmpi.comm.transport import mpi
 
     transport = mpi.MPITransport.world()
-    agreed = np.array(progress.log.settings if transport.rank == 0 else (0, 0), float)
+    first = (*progress.log.settings, error is not None)
+    agreed = np.array(first if transport.rank == 0 else (0, 0, 0), float)
     transport.all_reduce(agreed)
+    if agreed[2]:
+        if error is not None and transport.rank == 0:
+            raise error
+        raise OtherRankError(str(error or "rank 0 cannot use NNMPI_TIMEOUT or NNMPI_DEBUG"))
     progress.log.settings = DebugSettings(bool(agreed[0]), float(agreed[1]))
     return Comm(transport, progress=progress)
 
 
-def _guarded(progress: Progress) -> Comm:
+def _deadlines(timeout: float) -> Tell:
+    """For the start and the end, where no thread of this rank can see to NNMPI_TIMEOUT."""
+    if math.isinf(timeout):
+        return nobody
+    rank = next((os.environ[name] for name in OWN_RANK if name in os.environ), "0")
+    # Where several ranks wait for one, the first prints its line and the launcher ends the others.
+    patience = 0.5 + 0.25 * min(int(rank), 8)
+    return start_process(f"rank {rank}", patience, timeout)
+
+
+def _guarded(progress: Progress, error: ValueError | None, tell: Tell) -> Comm:
     """The same, with exception hooks and a watchdog."""
     from nnmpi.comm.transport import mpi
 
@@ -81,11 +120,23 @@ def _guarded(progress: Progress) -> Comm:
     ExitHooks(rank, size, mpi.abort_job).install()
     watchdog = Watchdog(rank, progress, mpi.abort_job)
     with progress.log.during(Call("world", 0, "world", "", None, 0, -1, *call_site())):
-        comm = _joined(progress)
+        comm = _joined(progress, error)
         if comm.any_thread:
             watchdog.connect(mpi.MPIChannel())
+    atexit.register(tell, "MPI_Finalize")  # comes after what is registered next
     mpi.before_finalize(watchdog.leave)
     return comm
+
+
+def mpi_versions() -> dict[str, str]:
+    """The names and versions of MPI and mpi4py; empty where this process has not started MPI."""
+    if not _made():
+        return {}
+    try:
+        from nnmpi.comm.transport import mpi
+    except (ImportError, RuntimeError):  # as in _make
+        return {}
+    return mpi.versions()
 
 
 def launched() -> int:
@@ -95,7 +146,7 @@ def launched() -> int:
 
 def job() -> Comm:
     """`world()`; without MPI where no launcher has started this process."""
-    return world() if has_launcher() else comm_self()
+    return world() if has_launcher() else _alone(comm_self(), _settings()[1])
 
 
 def has_launcher() -> bool:

@@ -9,6 +9,7 @@ from nnmpi.comm.allreduce.node_memory import SharedReduction
 from nnmpi.comm.arrays import Array, check_dtype
 from nnmpi.comm.call_log import Call
 from nnmpi.comm.calls import Calls
+from nnmpi.comm.freed import Freed
 from nnmpi.comm.progress.steps import Steps
 from nnmpi.comm.progress.work import Work
 from nnmpi.comm.transport.base import TAGS
@@ -43,9 +44,12 @@ class SharedBuffer:
         return self._reduction.slice(*self._range(start, stop))
 
     def free(self) -> None:
-        """Frees the memory; collective. `mine` and `total` are invalid afterwards."""
+        """Frees the memory; collective. Views of `mine` and `total` are invalid afterwards."""
+        free = self._reduction.free
         self._calls.barrier(self._calls.log("shared.free"))
-        self._reduction.free()
+        freed: Any = Freed(f"a shared buffer of Comm {self._calls.comm}")
+        self._reduction = self.mine = self.total = freed
+        free()
 
     def _steps(self, start: int, stop: int | None, starts: bool) -> tuple[Steps, Call]:
         lo, hi = self._range(start, stop)
@@ -89,9 +93,12 @@ class NodeMemory:
         self._window.sync()
 
     def free(self) -> None:
-        """Frees the memory; collective within the node. `array` is invalid afterwards."""
+        """Frees the memory; collective within the node. Views of `array` are invalid afterwards."""
+        free = self._window.free
         self._calls.barrier(self._calls.log("node_memory.free"))
-        self._window.free()
+        freed: Any = Freed(f"the memory {self._calls.comm}")
+        self._window = self.array = freed
+        free()
         self._calls.free()
 
 

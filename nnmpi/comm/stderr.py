@@ -4,10 +4,13 @@ import os
 import sys
 from contextlib import suppress
 
+from nnmpi.quoting import printable
+
 
 def print_error(text: str) -> None:
-    """Writes to stderr at once, so that the lines of several ranks are not mixed."""
-    data = (text.rstrip("\n") + "\n").encode(errors="replace")
+    """Writes to stderr at once, so that lines of several ranks are not mixed."""
+    lines = map(printable, text.rstrip("\n").split("\n"))
+    data = ("\n".join(lines) + "\n").encode(errors="replace")
     with suppress(OSError):  # nobody reads it, and what follows matters more
         while data:
             data = data[os.write(2, data) :]

@@ -6,7 +6,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from nnmpi.collectives import lookup
 from nnmpi.collectives.algorithms import ALGORITHMS
+from nnmpi.collectives.step import Algorithm
 from nnmpi.comm.allreduce.interpreter import Interpreter
 from nnmpi.comm.allreduce.node_memory import NodeTopology, SharedReduction
 from nnmpi.comm.arrays import Array, accumulator
@@ -33,6 +35,7 @@ class AllReduceDispatch:
         # by the order in which they are started, and these start when ranks have agreed.
         self._library: Transport | None = None
         self._in_order = InOrder()
+        self._custom: dict[str, Algorithm] = {}  # proven for this number of ranks
         self._special: dict[str, AllReduce] = {
             "mpi": self._by_library,
             "shared": self._through_memory,
@@ -48,7 +51,7 @@ class AllReduceDispatch:
         special = self._special.get(name)
         if special is not None:
             return special(row, tag, starts, blocks)
-        return self._interpreter.steps(ALGORITHMS[name], row, tag, blocks)
+        return self._interpreter.steps(self._plan(name), row, tag, blocks)
 
     def lacks_setup(self, name: str, row: Array) -> bool:
         """Whether one of NEED_SETUP needs `set_up` first; the same on all ranks."""
@@ -94,6 +97,13 @@ class AllReduceDispatch:
         if self._library is not None:
             self._library.free()
             self._library = None
+
+    def _plan(self, name: str) -> Algorithm:
+        if name in ALGORITHMS:
+            return ALGORITHMS[name]
+        if name not in self._custom:
+            self._custom[name] = lookup.proven(name, [self._transport.size])
+        return self._custom[name]
 
     def _by_library(self, row: Array, tag: int, starts: bool, blocks: bool) -> Steps:
         steps = self._agree_and_sum(row, starts)

@@ -1,8 +1,8 @@
 """A thread beside each rank that ends the job where ranks would wait for ever.
 
 warning  a rank has waited for a minute: it prints what it waits in, once
-report   a rank has waited for longer than NNMPI_TIMEOUT: it prints what it does, and asks the other
-         ranks to print the same; then it ends the job
+report   a rank has waited for longer than NNMPI_TIMEOUT, in a call or at its end: it prints what it
+         does, and asks the other ranks to print the same; then it ends the job
 left     a rank has come to its end; another that waits for it in a collective, or for its message,
          ends the job
 
@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from nnmpi.comm.call_log import Call
+from nnmpi.comm.debug.compare import name_ranks
 from nnmpi.comm.debug.report import report
 from nnmpi.comm.progress.work import Progress
 from nnmpi.comm.stderr import print_error
@@ -28,6 +29,7 @@ TIME_TO_END = 0.25  # seconds that a rank waits at its end before it tells the o
 IN_FLIGHT = 0.5  # seconds for which a message from a rank that has left may be under way
 
 REPORT, LEFT = b"r", b"l"
+END = Call("world", 0, "end", "", None, 0, -1, "", 0)  # what a rank waits in at its end
 
 
 class Channel(Protocol):
@@ -98,7 +100,7 @@ class Watchdog:
             call, seconds = waiting
             self._check_for_ranks_that_left(call, seconds)
             if seconds > self._progress.log.settings.timeout:
-                self._time_out(call)
+                self._time_out(f"in {call}", call)
             elif seconds > LONG_WAIT and not self._warned:
                 self._warned = True
                 warn(self._rank, call, seconds)
@@ -112,10 +114,10 @@ class Watchdog:
             else:
                 self._report(Call(*json.loads(data[1:])))
 
-    def _time_out(self, call: Call) -> None:
+    def _time_out(self, what: str, call: Call) -> None:
         timeout = self._progress.log.settings.timeout
         print_error(
-            f"rank {self._rank} has waited for longer than NNMPI_TIMEOUT={timeout:g} s in {call}; "
+            f"rank {self._rank} has waited for longer than NNMPI_TIMEOUT={timeout:g} s {what}; "
             "every rank reports, unless it is stopped, gone or in a long call outside Python:"
         )
         self._report(None)
@@ -126,7 +128,10 @@ class Watchdog:
     def _report(self, late: Call | None) -> None:
         if not self._reported:
             self._reported = True
-            print_error(report(self._rank, self._progress, self._main, late))
+            if self._ended.is_set():
+                print_error(f"rank {self._rank} has come to its end {self._last()}")
+            else:
+                print_error(report(self._rank, self._progress, self._main, late))
 
     def _check_for_ranks_that_left(self, call: Call, seconds: float) -> None:
         """Ends the job if this rank waits for one that has left."""
@@ -149,6 +154,10 @@ class Watchdog:
             if not sent and time.monotonic() - started > TIME_TO_END:
                 sent = True
                 self._tell_that_it_left()
+            if time.monotonic() - started > self._progress.log.settings.timeout:
+                missing = [r for r in channel.peers if r not in self._left]
+                whom = name_ranks(missing) if missing else "another rank"
+                self._time_out(f"at its end for {whom}", END)
             time.sleep(pause)
             pause = min(2 * pause, 0.01)
         self._receive()  # MPI wants no message to be left
@@ -157,8 +166,11 @@ class Watchdog:
         log = self._progress.log
         calls = {name: counter.calls for name, counter in log.counters.items()}
         incomplete = [w.call[:2] for w in self._progress.works]
-        last = f"after {log.calls[-1]}" if log.calls else "without any call"
-        self._send_all(LEFT, [calls, incomplete, last])
+        self._send_all(LEFT, [calls, incomplete, self._last()])
+
+    def _last(self) -> str:
+        calls = self._progress.log.calls
+        return f"after {calls[-1]}" if calls else "without any call"
 
     def _send_all(self, kind: bytes, values: object) -> None:
         if self._channel is not None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from nnmpi.comm.call_log import Call, CallLog
 from nnmpi.comm.progress.steps import NOT_YET, Steps
-from nnmpi.comm.transport.base import Request, Transport
+from nnmpi.comm.transport.base import Receiver, Request, Transport
 
 RECENT = 1.0  # seconds: a rank that polled a work within them is waiting for it
 
@@ -119,7 +119,9 @@ class Work:
     Both move every operation of this rank forward.
     """
 
-    def __init__(self, steps: Steps, transport: Transport, progress: Progress, call: Call) -> None:
+    def __init__(
+        self, steps: Steps, transport: Transport | Receiver, progress: Progress, call: Call
+    ) -> None:
         self.call = call
         self._steps, self._transport, self._progress = steps, transport, progress
         self._needs: list[Request] | None = None

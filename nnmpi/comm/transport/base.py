@@ -20,6 +20,16 @@ class OtherRankError(RuntimeError):
     """Another rank failed; the message is that rank's (see Comm.agree)."""
 
 
+class MessageLengthError(RuntimeError):
+    """A message has more or fewer bytes than the array that it is received into."""
+
+    def __init__(self, source: int, expected: int, got: str) -> None:
+        super().__init__(
+            f"a message from rank {source}: expected {expected:,} bytes, got {got}; "
+            "receive into an array of the length and the type that is sent"
+        )
+
+
 class NoRoomError(MemoryError):
     """A node has too little shared memory; raised on all ranks alike."""
 
@@ -45,6 +55,14 @@ class Window(NamedTuple):
     free: Callable[[], None]  # collective
 
 
+class Receiver(Protocol):
+    """Receives messages, and raises MessageLengthError where one does not fit its buffer."""
+
+    def irecv(self, data: Bytes, source: int, tag: int) -> Request: ...
+    def wait(self, requests: Sequence[Request]) -> object: ...
+    def test(self, requests: Sequence[Request]) -> bool: ...
+
+
 class Transport(Protocol):
     """Moves bytes between `size` ranks, of which this is `rank`.
 
@@ -66,6 +84,9 @@ class Transport(Protocol):
         self, out: Bytes | None, to: int, into: Bytes | None, source: int, tag: int
     ) -> None:
         """Sends, receives, or does both at once; returns when they are complete."""
+
+    def receiver(self) -> Receiver:
+        """For receives whose lengths the library does not compare; its requests are its own."""
 
     def wait(self, requests: Sequence[Request]) -> object: ...
     def test(self, requests: Sequence[Request]) -> bool: ...

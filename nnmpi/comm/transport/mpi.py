@@ -21,10 +21,11 @@ os.environ.setdefault("OMPI_MCA_btl_tcp_eager_limit", str(1 << 20))
 os.environ.setdefault("OMPI_MCA_btl_tcp_rndv_eager_limit", str(1 << 20))
 os.environ.setdefault("OMPI_MCA_btl_tcp_max_send_size", str(1 << 20))
 
+import mpi4py
 from mpi4py import MPI
 
 from nnmpi.comm.stderr import flush_output, print_error
-from nnmpi.comm.transport.base import Bytes, Ledger, Window, pieces
+from nnmpi.comm.transport.base import Bytes, Ledger, MessageLengthError, Window, pieces
 
 MESSAGE_LIMIT = 1 << 30  # bytes; counts are 32-bit numbers in the MPI that is installed most
 
@@ -78,6 +79,9 @@ class MPITransport:
             ledger.received_messages[source] += 1
             ledger.received_bytes[source] += into.size
         self._sendrecv(out, to, tag, into, source, tag)
+
+    def receiver(self) -> "MPIReceiver":
+        return MPIReceiver(self)
 
     def barrier(self) -> None:
         # MPI does not let a blocking collective match a non-blocking one, so not MPI_Barrier
@@ -143,6 +147,49 @@ class MPITransport:
         abort_job(1)
 
 
+class Receive:
+    """A receive that compares the length of the message; MPI fills a part of a buffer silently."""
+
+    def __init__(self, request: MPI.Request, nbytes: int, source: int) -> None:
+        self._request, self._nbytes, self._source = request, nbytes, source
+        self._status, self._done = MPI.Status(), False
+
+    def complete(self, call: Callable[[MPI.Request, MPI.Status], bool]) -> bool:
+        """Waits or tests, by a call of MPI; returns whether the message is here."""
+        if self._done:
+            return True
+        try:
+            self._done = call(self._request, self._status)
+        except MPI.Exception as error:
+            if error.Get_error_class() != MPI.ERR_TRUNCATE:
+                raise
+            raise MessageLengthError(self._source, self._nbytes, "more") from None
+        got = self._status.Get_count(MPI.BYTE) if self._done else self._nbytes
+        if got != self._nbytes:
+            raise MessageLengthError(self._source, self._nbytes, f"{got:,}")
+        return self._done
+
+
+class MPIReceiver:
+    """Receives on a transport, each of which looks at the status of its message.
+
+    Transports pass no statuses to MPI: what collectives receive has the length that they agree on.
+    """
+
+    def __init__(self, transport: MPITransport) -> None:
+        self._irecv = transport.irecv
+
+    def irecv(self, data: Bytes, source: int, tag: int) -> Receive:
+        return Receive(self._irecv(data, source, tag), data.size, source)
+
+    def wait(self, requests: Sequence[Receive]) -> None:
+        for receive in requests:
+            receive.complete(MPI.Request.Wait)
+
+    def test(self, requests: Sequence[Receive]) -> bool:
+        return all(receive.complete(MPI.Request.Test) for receive in requests)
+
+
 def _sum(array: NDArray[Any]) -> MPI.Op:
     """What NumPy's addition is called in MPI, which does not add booleans."""
     return MPI.LOR if array.dtype.kind == "b" else MPI.SUM
@@ -199,3 +246,9 @@ def before_finalize(f: Callable[[], None]) -> None:
 
     atexit.register(once)
     MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=once), None)
+
+
+def versions() -> dict[str, str]:
+    """The name and version of the MPI library, from its first line, and that of mpi4py."""
+    library = MPI.Get_library_version().rstrip("\0").splitlines()[0].partition(",")[0]
+    return {"mpi": " ".join(library.split()), "mpi4py": mpi4py.__version__}

@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from nnmpi.comm.transport.base import AbortedError, Bytes, Ledger, Window
+from nnmpi.comm.transport.base import AbortedError, Bytes, Ledger, MessageLengthError, Window
 
 Key = tuple[Hashable, int, int, int]  # channel, source, to, tag
 FAILED_TESTS = 30  # in a row, after which a rank lets other threads run
@@ -29,10 +29,13 @@ class Transfer:
 
     def __init__(self, data: Bytes, what: str) -> None:
         self.data, self.what, self.done = data, what, False
+        self.error: MessageLengthError | None = None  # raised where it is waited for
 
 
 class Rendezvous:
     """One collective of a channel; complete when all ranks have brought their values."""
+
+    error = None
 
     def __init__(self, size: int, what: str) -> None:
         self.values: dict[int, Any] = {}
@@ -45,6 +48,8 @@ class Rendezvous:
 
 class Sum:
     """A rendezvous of arrays; their sum is put in `into` once all ranks have come."""
+
+    error = None
 
     def __init__(self, rendezvous: Rendezvous, into: NDArray[Any]) -> None:
         self.what, self._rendezvous, self._into = "a sum over all ranks", rendezvous, into
@@ -88,10 +93,11 @@ class Hub:
             if not theirs[key]:
                 del theirs[key]  # tags and channels do not end
             source, into = (transfer, other) if sends else (other, transfer)
-            if source.data.size != into.data.size:
-                self._fail(AbortedError(f"{source.what} meets {into.what}"))
-                self._check()
-            into.data[...] = source.data
+            expected, got = into.data.size, source.data.size
+            if got == expected:
+                into.data[...] = source.data
+            else:
+                into.error = MessageLengthError(key[1], expected, f"{got:,}")
             transfer.done = other.done = True
             self._changed.notify_all()
 
@@ -135,6 +141,9 @@ class Hub:
         done = all(q.done for q in requests)
         if not done:
             self._check()
+        for q in requests:
+            if q.error is not None:
+                raise q.error
         return done
 
     def _check(self) -> None:
@@ -184,6 +193,9 @@ class ThreadTransport:
         transfer = Transfer(data, f"a receive of {data.size} bytes from rank {source}")
         self._hub.post(transfer, (self._channel, source, self.rank, tag), sends=False)
         return transfer
+
+    def receiver(self) -> Self:
+        return self  # the hub compares all lengths
 
     def exchange(
         self, out: Bytes | None, to: int, into: Bytes | None, source: int, tag: int

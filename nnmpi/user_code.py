@@ -1,0 +1,46 @@
+"""What users name as package.module:NAME: models and algorithms of their own."""
+
+import importlib
+import traceback
+from typing import Any
+
+from nnmpi.quoting import quoted, shown
+
+MOST_PARTS = 100  # of a name with dots: importing one takes as many nested calls
+
+
+def is_named(spec: str) -> bool:
+    """Whether a text has the form package.module:NAME."""
+    module, _, name = spec.partition(":")
+    parts = module.split(".")
+    return len(parts) < MOST_PARTS and all(part.isidentifier() for part in (*parts, name))
+
+
+def imported(spec: str, what: str) -> Any:
+    """What `package.module:NAME` names; raises ValueError if there is no such thing."""
+    module_name, _, name = spec.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"{what} {quoted(spec)}: no module named {quoted(error.name)}; "
+            "run in its directory or set PYTHONPATH"
+        ) from None
+    except (Exception, SystemExit) as error:
+        raise ValueError(
+            f"{what} {quoted(spec)}: cannot import {shown(module_name)}: {_where(error)}"
+        ) from error
+    if not hasattr(module, name):
+        raise ValueError(
+            f"{what} {quoted(spec)}: module {shown(module_name)} has no {quoted(name)}"
+        )
+    return getattr(module, name)
+
+
+def _where(error: BaseException) -> str:
+    """The error in one line, and the line of code that raised it."""
+    reason = f"{type(error).__name__}: {error}"
+    if isinstance(error, SyntaxError):  # its text has the place already
+        return reason
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{reason} ({frame.filename}, line {frame.lineno})"
