@@ -142,7 +142,10 @@ def tune() -> None:
     It changes the process: call it before computing, while no other thread uses BLAS. Kernels
     differ in the order of additions, so results change in their last bits.
     """
-    if os.environ.get("NNMPI_TUNE", "1") == "0":
+    wish = os.environ.get("NNMPI_TUNE", "")
+    if wish not in ("", "0", "1"):
+        raise ValueError(f"NNMPI_TUNE is {wish!r}: set it to 0, 1 or not at all")
+    if wish == "0":
         return
     _keep_memory()
     wanted = better_core(cpu())

@@ -1,4 +1,4 @@
-"""The CPU limits that Linux control groups (containers, Slurm, systemd) put on this process."""
+"""The limits that Linux control groups (containers, Slurm, systemd) put on this process."""
 
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -40,6 +40,16 @@ def cpuset_size(files: CgroupFiles) -> int | None:
         if (cpus := next(filter(None, (_read(folder / name) for name in names)), ""))
     ]
     return min(filter(None, sizes), default=None)
+
+
+def memory_limit(files: CgroupFiles) -> int | None:
+    """The bytes of memory that this process may take, if control groups limit them.
+
+    memory.max of version 2, memory.limit_in_bytes of version 1, which is huge without a limit.
+    """
+    names = "memory.max", "memory.limit_in_bytes"
+    words = (_read(folder / name) for folder in _folders(files, "memory") for name in names)
+    return min((int(word) for word in words if word.isdecimal()), default=None)
 
 
 def _folders(files: CgroupFiles, controller: str) -> Iterator[Path]:

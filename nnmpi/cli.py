@@ -3,7 +3,12 @@
 import argparse
 import os
 import sys
+from pathlib import Path
 from typing import NoReturn
+
+from nnmpi.quoting import shown
+
+MOST, MOST_OF_WORD = 4000, 400  # characters of a line on stderr, and of a word in it
 
 
 class Parser(argparse.ArgumentParser):
@@ -14,8 +19,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def fail(program: str, message: object, status: int) -> int:
-    """Print the message as one line on stderr; returns the exit status."""
-    print(f"{program}:", *str(message).splitlines(), file=sys.stderr)
+    """Print the message as one line on stderr, with what users wrote cut; returns the status."""
+    line = " ".join(shown(word, MOST_OF_WORD) for word in str(message).split())
+    print(f"{program}:", shown(line, MOST), file=sys.stderr)
     return status
 
 
@@ -26,3 +32,15 @@ def settle() -> None:
             sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def picture_problem(path: str | os.PathLike[str]) -> str:
+    """The reason why matplotlib cannot write a picture to this file; empty if it can."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return "matplotlib is not installed: pip install 'nnmpi[plot]'"
+    kinds = Figure().canvas.get_supported_filetypes()
+    if Path(path).suffix[1:].lower() in kinds:
+        return ""
+    return f"matplotlib cannot write {path}: use .png, .svg or .pdf"

@@ -5,21 +5,20 @@ text, the choices and the bounds of both.
 """
 
 import math
+import os
 import sys
-import tomllib
-from collections.abc import Iterable
 from dataclasses import Field, dataclass, field, fields
-from difflib import get_close_matches
 from itertools import permutations
 from numbers import Integral, Real
-from pathlib import Path
 from typing import Any
 
+from nnmpi import user_code
 from nnmpi.backend import DEVICES
+from nnmpi.quoting import quoted
 
 DTYPES = ("float32", "float64")
 CONVOLUTIONS = ("auto", "winograd2", "winograd4", "im2col")
-OPTIMIZERS = ("sgd", "adam", "adamw")
+OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop")
 ALLREDUCES = (
     *("auto", "mpi", "shared", "ring", "tree", "ps"),
     *("p2p", "doubling", "halving", "hierarchical"),
@@ -28,6 +27,10 @@ PROGRESS = ("auto", "poll", "thread")
 SCHEDULES = ("1f1b", "naive", "gpipe", "interleaved", "zb-h1", "pipedream")
 SYNCS = ("bsp", "ssp", "asp")
 ORDERS = tuple(",".join(axes) for axes in permutations(("tp", "dp", "pp")))
+EPOCHS, LEAST_STEPS = 10, 300
+"""Of a run that names no number of epochs: so many, or more where batches are few."""
+LARGEST = 2**63 - 1  # integer; larger ones fit no counter
+LONGEST = 4096  # characters of a text, as of a path
 _NUMBERS: dict[type, type] = {int: Integral, float: Real}  # accepted types: NumPy's too
 
 
@@ -39,10 +42,15 @@ def _option(
     kind: type | None = None,
     least: int | None = None,
     alias: str | None = None,
+    custom: bool = False,
 ) -> Any:
-    """A field with its metadata: `least` is the smallest value, `alias` a second name."""
+    """A field with its metadata.
+
+    `least` is the smallest value, `alias` a second name. With `custom`, package.module:NAME is a
+    choice too.
+    """
     kind = kind or type(default)
-    metadata = {"group": group, "kind": kind, "help": text, "choices": choices}
+    metadata = {"group": group, "kind": kind, "help": text, "choices": choices, "custom": custom}
     return field(default=default, metadata={**metadata, "least": least, "alias": alias})
 
 
@@ -64,18 +72,24 @@ class Config:
     )
     data_dir: str | None = _option("data", None, "directory of the data set's files", kind=str)
     download: bool = _option("data", False, "download missing files of the data set")
-    epochs: int = _option("training", 10, "passes over the training data", least=1)
+    epochs: int | None = _option(
+        "training",
+        None,
+        f"passes over the training data; default: {EPOCHS}, or as many as make {LEAST_STEPS} steps",
+        least=1,
+        kind=int,
+    )
     steps: int | None = _option("training", None, "stop after this many steps", least=1, kind=int)
     batch_size: int = _option("training", 64, "samples in a batch, over all ranks", least=1)
-    lr: float = _option("training", 2e-3, "learning rate")
+    lr: float = _option("training", 3e-3, "learning rate")
     optimizer: str = _option("training", "adam", "update rule", OPTIMIZERS)
     momentum: float = _option("training", 0.9, "momentum of sgd; 0 for none")
     weight_decay: float = _option(
-        "training", 0.0, "weight decay: decoupled in adamw, an L2 penalty in sgd and adam"
+        "training", 0.0, "weight decay: decoupled in adamw, an L2 penalty in the others"
     )
     lr_schedule: str = _option(
         "training",
-        "constant",
+        "cosine",
         "constant, cosine, step:EVERY[:FACTOR], or warmup:STEPS+ followed by one of these",
     )
     clip_norm: float | None = _option(
@@ -145,7 +159,13 @@ class Config:
         False,
         "with --schedule pipedream: all stages use the version of the weights that the first had",
     )
-    allreduce: str = _option("reduce", "auto", "all-reduce algorithm for the gradients", ALLREDUCES)
+    allreduce: str = _option(
+        "reduce",
+        "auto",
+        f"all-reduce algorithm for the gradients: {', '.join(ALLREDUCES)} or package.module:NAME",
+        ALLREDUCES,
+        custom=True,
+    )
     bucket_mb: float | None = _option(
         "reduce",
         None,
@@ -210,10 +230,12 @@ class Config:
     def __post_init__(self) -> None:
         for option in options():
             self._check(option)
-        if self.bucket_mb is not None and not self.bucket_mb > 0:
-            raise ValueError(f"bucket_mb {self.bucket_mb} must be above 0; 1 suits most networks")
+        if self.bucket_mb is not None and not 0 < self.bucket_mb < math.inf:
+            raise ValueError(
+                f"bucket_mb {self.bucket_mb} must be a number above 0; 1 suits most networks"
+            )
         if not 0 < self.lr < math.inf:
-            raise ValueError(f"lr {self.lr} must be a number above 0; 0.002 suits adam")
+            raise ValueError(f"lr {self.lr} must be a number above 0; 0.003 suits adam")
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum {self.momentum} must be at least 0 and less than 1")
         if not 0 <= self.weight_decay < math.inf:
@@ -234,16 +256,19 @@ class Config:
                     f"{option.name} is larger than {sys.float_info.max:g}, the largest float"
                 ) from None
         elif not (value is None and option.default is None) and type(value) is not kind:
-            raise ValueError(f"{option.name} {value!r} is not of type {kind.__name__}")
-        if value == "":
-            raise ValueError(f"{option.name} is empty; give it a value or leave it out")
+            raise ValueError(f"{option.name} {quoted(value)} is not of type {kind.__name__}")
+        if isinstance(value, str):
+            check_text(option.name, value)
         choices = option.metadata["choices"]
-        if choices and value not in choices:
-            known = ", ".join(map(str, choices))
-            raise ValueError(f"{option.name} {value!r} is not one of {known}")
+        custom = option.metadata["custom"]
+        if choices and value not in choices and not (custom and user_code.is_named(value)):
+            known = ", ".join([*map(str, choices), *["package.module:NAME"] * custom])
+            raise ValueError(f"{option.name} {quoted(value)} is not one of {known}")
         value, least = getattr(self, option.name), option.metadata["least"]
         if None not in (value, least) and value < least:
-            raise ValueError(f"{option.name} {value} must be at least {least}")
+            raise ValueError(f"{option.name} {quoted(value)} must be at least {least}")
+        if kind is int and value is not None and value > LARGEST:
+            raise ValueError(f"{option.name} {quoted(value)} must be at most {LARGEST}")
 
 
 def options() -> "tuple[Field[Any], ...]":
@@ -251,45 +276,15 @@ def options() -> "tuple[Field[Any], ...]":
     return fields(Config)
 
 
-def from_toml(path: str) -> Config:
-    """The Config of a TOML file; its tables, if it has any, are the groups of options."""
+def check_text(name: str, value: str) -> None:
+    """Raises ValueError for text that is no name of anything, of a file neither."""
+    if not value:
+        raise ValueError(f"{name} is empty; give it a value or leave it out")
+    if "\0" in value:
+        raise ValueError(f"{name} {quoted(value)} contains a NUL character; leave it out")
+    if len(value) > LONGEST:
+        raise ValueError(f"{name} {quoted(value)} must have at most {LONGEST:,} characters")
     try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        reason = error.strerror or error
-        raise ValueError(f"config {path}: {reason}; name a TOML file that can be read") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"config {path} is not TOML: {error}") from None
-    try:
-        return Config(**_by_name(table))
-    except ValueError as error:
-        raise ValueError(f"config {path}: {error}") from None
-
-
-def _by_name(table: dict[str, Any]) -> dict[str, Any]:
-    """The values of a TOML table by the names of the fields."""
-    names = {o.name: o.name for o in options()}
-    names |= {o.metadata["alias"]: o.name for o in options() if o.metadata["alias"]}
-    found: dict[str, Any] = {}
-    spelt: dict[str, str] = {}
-    for key, value in _flat(table):
-        name = names.get(key.replace("-", "_"))
-        if name is None:
-            near = get_close_matches(key.replace("-", "_"), names, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ValueError(f"{key} is not an option{hint}")
-        if name in found:
-            both = f" as {spelt[name]} and as {key}" if spelt[name] != key else ""
-            raise ValueError(f"{name} is given twice{both}; keep one of them")
-        found[name], spelt[name] = value, key
-    return found
-
-
-def _flat(table: dict[str, Any]) -> Iterable[tuple[str, Any]]:
-    """The keys of a table and of the tables in it that are named after a group."""
-    groups = {o.metadata["group"] for o in options()}
-    for key, value in table.items():
-        if isinstance(value, dict) and key in groups:
-            yield from value.items()
-        else:
-            yield key, value
+        os.fsencode(value)
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} {quoted(value)} is not text: {error}") from None

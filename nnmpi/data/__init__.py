@@ -9,6 +9,7 @@ from nnmpi.data.dataset import Dataset, Entry, Request, Split, hold_out
 from nnmpi.data.download import default_directory
 from nnmpi.data.loader import Batch, Fields, Load, Loader
 from nnmpi.data.standardise import Standardiser
+from nnmpi.quoting import quoted
 
 __all__ = [
     "DATASETS",
@@ -40,10 +41,10 @@ def load(
         name, colon, argument = "npz", ":", spec
     forms = ", ".join(entry.form for entry in DATASETS.values())
     if name not in DATASETS:
-        raise ValueError(f"data set {spec!r} is not known; choose one of {forms}")
+        raise ValueError(f"data set {quoted(spec)} is not known; choose one of {forms}")
     entry = DATASETS[name]
     if bool(argument) != (entry.form != name) or (colon and not argument):
-        raise ValueError(f"data set {spec!r} is not of the form {entry.form}")
+        raise ValueError(f"data set {quoted(spec)} is not of the form {entry.form}")
     directory = Path(os.path.expanduser(data_dir)) if data_dir else default_directory()
     return entry.load(Request(argument, directory, download, seed))
 

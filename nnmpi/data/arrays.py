@@ -8,14 +8,21 @@ from nnmpi.data.dataset import Dataset, Split, hold_out
 
 
 def from_arrays(
-    x: Any, y: Any, x_test: Any = None, y_test: Any = None, seed: int = 0, name: str = "arrays"
+    x: Any,
+    y: Any,
+    x_test: Any = None,
+    y_test: Any = None,
+    seed: int = 0,
+    name: str = "arrays",
+    ignore_index: int | None = None,
 ) -> Dataset:
     """A data set from arrays in memory; without test arrays a fifth of the rows is held out.
 
     x: (N, features) or (N, C, H, W); uint8 is kept, other numbers become float32
-    y: (N,) integers from 0
+    y: (N,) integers from 0, or `ignore_index`, of pixels (N, H, W); or the targets of a regression,
+        (N, ...) of floats
     """
-    everything = _split(x, y, name, "")
+    everything = _split(x, y, name, "", ignore_index)
     if (x_test is None) != (y_test is None):
         given, missing = ("x_test", "y_test") if y_test is None else ("y_test", "x_test")
         raise ValueError(f"{name}: {given} is given but {missing} is not; give both or neither")
@@ -23,20 +30,27 @@ def from_arrays(
         train, test = hold_out(*everything, seed, name)
         note = f"{len(train.y):,} rows for training, {len(test.y):,} held out for testing"
     else:
-        train, test, note = everything, _split(x_test, y_test, name, "_test"), ""
+        train, test, note = everything, _split(x_test, y_test, name, "_test", ignore_index), ""
         _check_same_kind(train, test, name)
     labels = np.concatenate((train.y, test.y))
-    classes = int(labels.max()) + 1
-    if labels.min() > 0:
+    if labels.dtype.kind == "f":
+        return Dataset(name, train, test, 0, note)
+    labels = labels[labels != ignore_index]
+    classes = int(labels.max(initial=0)) + 1
+    if labels.size and labels.min() > 0:
         gap = f"no label is 0 (they run from {labels.min()}), so {classes} classes are counted"
         note = f"{note}; {gap}" if note else gap
     return Dataset(name, train, test, classes, note)
 
 
-def _split(x: Any, y: Any, name: str, suffix: str) -> Split:
+def _split(x: Any, y: Any, name: str, suffix: str, ignore_index: int | None) -> Split:
     """A split of these arrays; raises ValueError if they are unusable."""
     samples = _samples(_array(x, f"{name}: x{suffix}"), f"{name}: x{suffix}")
-    labels = _labels(_array(y, f"{name}: y{suffix}"), f"{name}: y{suffix}")
+    targets = _array(y, f"{name}: y{suffix}")
+    if targets.dtype.kind == "f":
+        labels = _numbers(targets, f"{name}: y{suffix}")
+    else:
+        labels = _labels(targets, f"{name}: y{suffix}", ignore_index)
     if len(samples) != len(labels):
         raise ValueError(
             f"{name}: x{suffix} has {len(samples):,} rows and y{suffix} {len(labels):,} labels; "
@@ -72,27 +86,47 @@ def _samples(x: np.ndarray, what: str) -> np.ndarray:
         return x
     with np.errstate(over="ignore"):
         floats = x.astype("float32", copy=False)
-    finite = np.isfinite(floats)
-    if not finite.all():
-        bad = ~finite.reshape(len(x), -1).all(axis=1)
-        raise ValueError(
-            f"{what}: {np.count_nonzero(bad):,} of {len(x):,} rows hold NaN or values outside "
-            f"float32, the first is row {int(bad.argmax())}; remove or repair them"
-        )
+    _check_finite(floats, what)
     return floats
 
 
-def _labels(y: np.ndarray, what: str) -> np.ndarray:
-    """y as int64, one-dimensional and not negative."""
-    if y.ndim != 1:
+def _check_finite(rows: np.ndarray, what: str) -> None:
+    finite = np.isfinite(rows)
+    if not finite.all():
+        bad = ~finite.reshape(len(rows), -1).all(axis=1)
+        raise ValueError(
+            f"{what}: {np.count_nonzero(bad):,} of {len(rows):,} rows hold NaN or values outside "
+            f"{rows.dtype}, the first is row {int(bad.argmax())}; remove or repair them"
+        )
+
+
+def _labels(y: np.ndarray, what: str, ignore_index: int | None) -> np.ndarray:
+    """y as int64, of samples or of their pixels, and not negative."""
+    if y.ndim not in (1, 3):
         hint = "; for one-hot labels give y.argmax(1)" if y.ndim == 2 else ""
-        raise ValueError(f"{what} has shape {y.shape}; labels must be (N,){hint}")
+        raise ValueError(
+            f"{what} has shape {y.shape}; labels must be (N,), or (N, H, W) of pixels{hint}, and "
+            "targets of a regression floating-point numbers: y.astype('float32')"
+        )
     if y.dtype.kind not in "iu" and y.size:
         raise ValueError(f"{what} holds {y.dtype}; labels must be integers: y.astype('int64')")
     labels = y.astype("int64", copy=False)
-    if labels.size and labels.min() < 0:
-        raise ValueError(f"{what} has a label {labels.min()}; classes are counted from 0")
+    counted = labels[labels != ignore_index]
+    if counted.size and counted.min() < 0:
+        raise ValueError(
+            f"{what} has a label {counted.min()}; classes are counted from 0, and targets of a "
+            "regression are floating-point numbers: y.astype('float32')"
+        )
     return labels
+
+
+def _numbers(y: np.ndarray, what: str) -> np.ndarray:
+    """Targets of a regression as finite float32 or float64, with an axis of samples."""
+    if y.ndim == 0:
+        raise ValueError(f"{what} is one number; give one or more for each row, (N, ...)")
+    wide = y.astype(np.float64 if y.dtype.itemsize > 4 else np.float32, copy=False)
+    _check_finite(wide, what)
+    return wide
 
 
 def _add_channel(x: np.ndarray) -> str:
@@ -100,7 +134,12 @@ def _add_channel(x: np.ndarray) -> str:
 
 
 def _check_same_kind(train: Split, test: Split, name: str) -> None:
-    """Training and test samples have the same shape and type."""
+    """Training and test samples have the same shape and type, and so have their targets."""
+    if train.y.dtype.kind != test.y.dtype.kind or train.y.shape[1:] != test.y.shape[1:]:
+        raise ValueError(
+            f"{name}: y is {train.y.dtype} of shape {train.y.shape} and y_test is {test.y.dtype} "
+            f"of shape {test.y.shape}; give both in the same form"
+        )
     if train.x.shape[1:] != test.x.shape[1:]:
         raise ValueError(
             f"{name}: a sample of x has shape {train.x.shape[1:]} and one of x_test "

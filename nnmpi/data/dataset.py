@@ -10,10 +10,10 @@ from nnmpi import keyed
 
 
 class Split(NamedTuple):
-    """Samples with their labels.
+    """Samples with their labels, or with the targets of a regression.
 
     x: uint8 or float32, (N, features) or (N, C, H, W)
-    y: int64, (N,), classes counted from 0
+    y: int64, (N,) or (N, H, W), classes counted from 0; or floating-point numbers, (N, ...)
     """
 
     x: np.ndarray
@@ -23,6 +23,7 @@ class Split(NamedTuple):
 class Dataset(NamedTuple):
     """A training and a test split.
 
+    classes: 0 if y are the targets of a regression
     note: a sentence for the user about how the data were found or divided, may be empty
     """
 
@@ -58,9 +59,9 @@ def hold_out(
 ) -> tuple[Split, Split]:
     """Training and test splits; a pseudo-random `fraction` of each class is for testing.
 
-    Rows are shuffled, then sorted by class. Of these n rows, t are taken at even distances: row k
-    is taken if (k + 1) t / n passes an integer. So exactly t rows are taken, and each class
-    contributes its share, to within one row. Both splits keep the order of the rows.
+    Rows are shuffled, then sorted by class, if they have one. Of these n rows, t are taken at even
+    distances: row k is taken if (k + 1) t / n passes an integer. So exactly t rows are taken, and
+    each class contributes its share, to within one row. Both splits keep the order of the rows.
     """
     n = len(y)
     if n < 2:
@@ -69,7 +70,8 @@ def hold_out(
         )
     t = min(max(round(n * fraction), 1), n - 1)
     order = keyed.permutation(keyed.key(seed, "hold-out", name), n)
-    by_class = order[np.argsort(y[order], kind="stable")]
+    labels = y.ndim == 1 and y.dtype.kind in "iu"
+    by_class = order[np.argsort(y[order], kind="stable")] if labels else order
     k = np.arange(n)
     taken = np.zeros(n, bool)
     taken[by_class] = (k + 1) * t // n > k * t // n

@@ -14,6 +14,8 @@ from urllib.request import Request as HttpRequest
 from urllib.request import urlopen
 from uuid import uuid4
 
+from nnmpi.quoting import shown
+
 CHUNK = 1 << 20
 TIMEOUT = 30.0  # seconds without a byte
 
@@ -49,7 +51,8 @@ def fetch(source: Source, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(
-            f"cannot make the directory {directory}: {error}; name another with --data-dir"
+            f"cannot make the directory {shown(directory)}: {shown(error)}; "
+            "name another with --data-dir"
         ) from error
     for file in source.files:
         if not (directory / file.name).exists():

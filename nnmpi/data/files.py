@@ -1,25 +1,119 @@
-"""Errors while reading data files, as one line with the remedy."""
+"""Data files: errors as one line with the remedy, and reading at most what a header announces.
+
+A few MB of compressed zeros are GBs. So no file is decompressed as a whole: the header is read,
+then the array that it announces, if that fits into memory and into so small a file.
+"""
 
 import gzip
+import lzma
+import math
+import os
+import struct
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from nnmpi.cgroup import SYSTEM, memory_limit
+from nnmpi.quoting import shown
 
 REMEDY = "delete it and run again with --download, or put a good copy in its place"
+BYTES = np.dtype("uint8")
+CHUNK = 1 << 20
+DEFLATE = 1032  # bytes that one byte of deflate stands for, at most
+DAMAGE = (
+    *(gzip.BadGzipFile, BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error),
+    *(EOFError, ValueError, LookupError, TypeError, SyntaxError, ArithmeticError),
+    *(NotImplementedError, RecursionError),
+)
+"""What gzip, zipfile, tarfile and numpy.lib.format raise for damaged files."""
+
+
+class RefusedError(ValueError):
+    """What is wrong with a file, in words that name it."""
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Raises ValueError if the file is damaged or cannot be read."""
+def reading(path: Path, fault: str = "is damaged", remedy: str = REMEDY) -> Iterator[None]:
+    """Raises RefusedError if the file is damaged or cannot be read."""
     try:
         yield
-    except (gzip.BadGzipFile, EOFError, zlib.error, tarfile.TarError) as error:
-        raise ValueError(f"{path} is damaged: {_one_line(error)}; {REMEDY}") from error
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {_one_line(error)}; {REMEDY}") from error
+    except RefusedError:
+        raise
+    except DAMAGE as error:
+        reason = f"{shown(path)} {fault}: {_one_line(error)}; {remedy}"
+    except (OSError, RuntimeError) as error:  # RuntimeError: a zip archive with a password
+        reason = f"{shown(path)} cannot be read: {_one_line(error)}; {remedy}"
+    else:
+        return
+    raise RefusedError(reason)
+
+
+class Bounded:
+    """A binary stream that reads little at once: a damaged header may ask for gigabytes."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.seek, self.tell = stream.seek, stream.tell
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= CHUNK:
+            raise ValueError(f"a header in it announces {size:,} bytes of names")
+        data: bytes = self._stream.read(size)
+        return data
+
+
+def read_array(
+    stream: Any, path: Path, shape: Sequence[int], dtype: np.dtype[Any] = BYTES
+) -> tuple[np.ndarray, int]:
+    """An array from the next bytes of a stream, and how many of its bytes were there.
+
+    They are read in chunks: the decompressor keeps a copy of what it is asked for.
+    """
+    count = math.prod(shape) * dtype.itemsize
+    check_room(path, shape, count)
+    array = np.empty(shape, dtype)
+    row = array.reshape(-1).view("uint8") if count else np.empty(0, "uint8")
+    done = 0
+    while done < count:
+        part = stream.read(min(CHUNK, count - done))
+        if not part:
+            break
+        row[done : done + len(part)] = np.frombuffer(part, "uint8")
+        done += len(part)
+    return array, done
+
+
+def check_room(what: object, shape: Sequence[int], count: int) -> None:
+    """Raises RefusedError if an array of `count` bytes is larger than the memory."""
+    memory = memory_size()
+    if count > memory:
+        sides = "x".join(map(str, shape))
+        raise RefusedError(
+            f"{shown(what)} announces an array of {shown(sides)}, {count:,} bytes, but there are "
+            f"{memory:,} bytes of memory; check it, or take fewer samples"
+        )
+
+
+def check_ratio(path: Path, shape: Sequence[int], count: int, packed: int) -> None:
+    """Raises RefusedError if `packed` bytes of deflate cannot stand for `count` bytes."""
+    if count > packed * DEFLATE:
+        raise RefusedError(
+            f"{shown(path)} is truncated: {packed:,} compressed bytes cannot hold {count:,}, "
+            f"which its shape {tuple(shape)} takes; {REMEDY}"
+        )
+
+
+def memory_size() -> int:
+    """The bytes of memory that this process may take: of the machine, or of its control group."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(machine, memory_limit(SYSTEM) or machine)
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    return shown(" ".join(str(error).split())) or type(error).__name__

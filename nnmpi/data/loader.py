@@ -16,10 +16,11 @@ SMALL = 16 << 20  # bytes up to which a standardised copy of the whole split is 
 
 
 class Batch(NamedTuple):
-    """Standardised samples, their labels, and their row numbers in the split.
+    """Standardised samples, their labels or targets, and their row numbers in the split.
 
     x: (B, features) or (B, C, H, W)
-    y, samples: int64, (B,); `samples` is the key of what is random per sample, such as dropout
+    y: (B, ...), as in the split
+    samples: int64, (B,), the key of what is random per sample, such as dropout
 
     Of x and y, what was not asked for (see Fields) has length 0.
     """
@@ -40,10 +41,14 @@ X_AND_Y = Fields()
 
 
 class Load(NamedTuple):
-    """One step: the rows of the global batch, and the micro-batches that this rank computes."""
+    """One step: the rows of the global batch, and the micro-batches that this rank computes.
+
+    divisor: of the loss of the global batch, which each rank sums over its own samples
+    """
 
     rows: np.ndarray
     micro: Sequence[Batch]
+    divisor: float
 
 
 Cut = Callable[[np.ndarray], Sequence[np.ndarray]]
@@ -55,6 +60,8 @@ class Loader:
 
     A small split is standardised once and then only indexed. For a large one a thread gathers and
     standardises `prefetch` batches in advance (0: no thread). Both give the same values.
+
+    `divisor` maps the labels of a batch to what the sum of their losses is divided by.
     """
 
     def __init__(
@@ -67,10 +74,11 @@ class Loader:
         seed: int = 0,
         shuffle: bool = True,
         prefetch: int = 2,
+        divisor: Callable[[np.ndarray], float] = len,
     ) -> None:
         _check(split, batch_size, standardiser, dtype)
         self.split = Split(np.ascontiguousarray(split.x), np.ascontiguousarray(split.y))
-        self.batch_size, self.standardiser = batch_size, standardiser
+        self.batch_size, self.standardiser, self.divisor = batch_size, standardiser, divisor
         self.dtype, self.seed, self.shuffle = np.dtype(dtype), seed, shuffle
         small = split.x.size * self.dtype.itemsize <= SMALL
         self._ready = standardiser.apply(self.split.x, self.dtype) if small else None
@@ -90,7 +98,7 @@ class Loader:
     def gather(self, rows: np.ndarray, want: Fields = X_AND_Y) -> Batch:
         """The batch of these rows, in new arrays."""
         x = self._standardised(rows if want.x else rows[:0])
-        return Batch(x, self.split.y.take(rows if want.y else rows[:0]), rows)
+        return Batch(x, self.split.y.take(rows if want.y else rows[:0], axis=0), rows)
 
     def _standardised(self, rows: np.ndarray) -> np.ndarray:
         if self._ready is not None:
@@ -107,8 +115,12 @@ class Loader:
     ) -> Generator[Load, None, None]:
         """The batches from `first` on; only the micro-batches chosen by `cut` are gathered."""
         batches = islice(self.batches(epoch), first, None)
-        loads = (Load(rows, [self.gather(part, want) for part in cut(rows)]) for rows in batches)
+        loads = (self._load(rows, cut(rows), want) for rows in batches)
         return prefetch(loads, self.prefetch) if self.prefetch else loads
+
+    def _load(self, rows: np.ndarray, parts: Sequence[np.ndarray], want: Fields) -> Load:
+        micro = [self.gather(part, want) for part in parts]
+        return Load(rows, micro, self.divisor(self.split.y.take(rows, axis=0)))
 
 
 def _check(split: Split, batch_size: int, standardiser: Standardiser, dtype: str) -> None:

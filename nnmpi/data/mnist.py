@@ -5,6 +5,7 @@ from pathlib import Path
 from nnmpi.data import download, idx
 from nnmpi.data.dataset import Dataset, Request, Split
 from nnmpi.data.files import REMEDY
+from nnmpi.quoting import shown
 
 CLASSES = 10
 TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
@@ -41,7 +42,7 @@ def _load(name: str, torchvision: str, request: Request) -> Dataset:
         return _divided(name, pairs[0])
     best = max(found, key=len)
     missing = ", ".join(stem for stem in (*TRAIN, *TEST) if stem not in best)
-    looked = ", ".join(map(str, directories))
+    looked = ", ".join(map(shown, directories))
     raise ValueError(
         f"{name}: {missing} not found (with or without .gz) in any of {looked}; "
         "give their directory with --data-dir DIR, or fetch them with --download"
@@ -60,8 +61,8 @@ def _four(name: str, files: dict[str, Path]) -> Dataset:
     test = idx.read_pair(files[TEST[0]], files[TEST[1]], CLASSES)
     if train.x.shape[1:] != test.x.shape[1:]:
         raise ValueError(
-            f"{name}: {files[TRAIN[0]]} has images of {train.x.shape[2:]} pixels and "
-            f"{files[TEST[0]]} of {test.x.shape[2:]}; {REMEDY}"
+            f"{name}: {shown(files[TRAIN[0]])} has images of {train.x.shape[2:]} pixels and "
+            f"{shown(files[TEST[0]])} of {test.x.shape[2:]}; {REMEDY}"
         )
     return Dataset(name, train, test, CLASSES, "")
 
@@ -70,10 +71,10 @@ def _divided(name: str, files: dict[str, Path]) -> Dataset:
     """The t10k pair only: its first four fifths for training, the rest for testing."""
     x, y = idx.read_pair(files[TEST[0]], files[TEST[1]], CLASSES)
     if len(y) < 2:
-        raise ValueError(f"{files[TEST[0]]} has {len(y)} image, too few to divide; {REMEDY}")
+        raise ValueError(f"{shown(files[TEST[0]])} has {len(y)} image, too few to divide; {REMEDY}")
     n = max(len(y) * 4 // 5, 1)
     note = (
-        f"only the t10k pair found in {files[TEST[0]].parent}: first {n:,} images for training, "
-        f"last {len(y) - n:,} for testing"
+        f"only the t10k pair found in {shown(files[TEST[0]].parent)}: first {n:,} images for "
+        f"training, last {len(y) - n:,} for testing"
     )
     return Dataset(name, Split(x[:n], y[:n]), Split(x[n:], y[n:]), CLASSES, note)

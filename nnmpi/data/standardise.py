@@ -1,5 +1,7 @@
 """Standardises samples to mean 0 and standard deviation 1 of the training data."""
 
+import json
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,8 +34,45 @@ class Standardiser(NamedTuple):
         std = np.sqrt(m2 / n)
         least = np.maximum(1e-12 * np.abs(mean), np.finfo("float32").tiny)
         std = np.where(std > least, std, 1.0)
-        shape = (-1, 1, 1) if split.x.ndim == 4 else (-1,)
+        shape = _shape(split.x)
         return cls(mean.reshape(shape).astype("float32"), std.reshape(shape).astype("float32"))
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, str]) -> "Standardiser":
+        """The standardiser that a saved model was trained with, to the same bits."""
+        if not metadata.keys() >= {"mean", "std"}:
+            raise ValueError(
+                "the metadata have no mean and std: the file was not saved by a run of nnmpi; "
+                "standardise samples as in the training of the model"
+            )
+        try:
+            found = [json.loads(metadata[key]) for key in ("mean", "std")]
+            with np.errstate(over="ignore"):
+                mean, std = (np.asarray(numbers, "float32") for numbers in found)
+            usable = mean.shape == std.shape and np.isfinite([mean, std]).all() and (std > 0).all()
+        except (ValueError, TypeError, RecursionError):
+            usable = False
+        if not usable:
+            raise ValueError(
+                f"mean {metadata['mean']:.60} and std {metadata['std']:.60} in the metadata are "
+                "not JSON lists of numbers, as many of each, with every std above 0"
+            )
+        return cls(mean, std)
+
+    def metadata(self) -> dict[str, str]:
+        """Mean and standard deviation as JSON lists, with all digits and in their shapes."""
+        return {"mean": json.dumps(self.mean.tolist()), "std": json.dumps(self.std.tolist())}
+
+    def shaped_for(self, x: np.ndarray) -> "Standardiser":
+        """The same for samples like these, whatever axes of length 1 there are."""
+        shape = _shape(x)
+        if self.mean.size != shape[0]:
+            what = "channels" if x.ndim == 4 else "features"
+            raise ValueError(
+                f"mean and std are for {self.mean.size} channels or features, and the samples have "
+                f"{shape[0]} {what}; take samples like those that the model was trained on"
+            )
+        return Standardiser(self.mean.reshape(shape), self.std.reshape(shape))
 
     def apply(self, x: np.ndarray, dtype: Any = "float32") -> np.ndarray:
         """(x - mean) / std in a new array.
@@ -45,6 +84,11 @@ class Standardiser(NamedTuple):
         out: np.ndarray = np.subtract(x, self.mean, dtype=work)
         out *= np.divide(1.0, self.std, dtype=work)
         return out.astype(dtype, copy=False)
+
+
+def _shape(x: np.ndarray) -> tuple[int, ...]:
+    """That of the mean of samples: one number per channel of images or feature of a table."""
+    return (x.shape[1], 1, 1) if x.ndim == 4 else (x.shape[1],)
 
 
 def _moments(x: np.ndarray) -> tuple[int, Any, Any]:

@@ -7,6 +7,8 @@ import numpy as np
 
 from nnmpi import keyed
 from nnmpi.data.dataset import Dataset, Request, Split
+from nnmpi.data.files import check_room
+from nnmpi.quoting import shown
 
 FORM = "synthetic:SHAPE:CLASSES:SAMPLES"
 EXAMPLE = "synthetic:1x28x28:10:12800 or synthetic:784:10:1000"
@@ -21,6 +23,7 @@ def synthetic(request: Request) -> Dataset:
     """
     shape, classes, samples = parse(request.argument)
     total = samples + max(samples // 5, 1)
+    check_room(f"synthetic:{request.argument}", (total, *shape), 4 * total * math.prod(shape))
     x = _draw(math.prod(shape), classes, total, request.seed).reshape(total, *shape)
     y = np.arange(total) % classes
     train, test = Split(x[:samples], y[:samples]), Split(x[samples:], y[samples:])
@@ -29,17 +32,18 @@ def synthetic(request: Request) -> Dataset:
 
 def parse(argument: str) -> tuple[tuple[int, ...], int, int]:
     """Parse `1x28x28:10:12800` into (shape, classes, samples)."""
-    form = re.fullmatch(r"(\d+|\d+x\d+x\d+):(\d+):(\d+)", argument, re.ASCII)
+    form = re.fullmatch(r"(N|NxNxN):(N):(N)".replace("N", r"\d{1,18}"), argument, re.ASCII)
     if form is None:
         raise ValueError(
-            f"synthetic:{argument} is not of the form {FORM}, where SHAPE is a number of "
-            f"features or CxHxW, as in {EXAMPLE}"
+            f"synthetic:{shown(argument)} is not of the form {FORM}, where SHAPE is a number of "
+            f"features or CxHxW, and numbers have at most 18 digits, as in {EXAMPLE}"
         )
     shape = tuple(int(side) for side in form[1].split("x"))
     classes, samples = int(form[2]), int(form[3])
     if min(*shape, classes, samples) < 1:
         raise ValueError(
-            f"synthetic:{argument} contains a zero; sides, classes and samples must be at least 1"
+            f"synthetic:{shown(argument)} contains a zero; sides, classes and samples must be at "
+            "least 1"
         )
     return shape, classes, samples
 
@@ -55,7 +59,7 @@ def _draw(features: int, classes: int, total: int, seed: int) -> np.ndarray:
     x -= 127.5
     x *= AMPLITUDE / 127.5
     key = keyed.key(seed, "synthetic", "prototypes")
-    prototypes = keyed.normal(key, np.arange(features), np.arange(classes)[:, None])
-    for c in range(min(classes, total)):
+    prototypes = keyed.normal(key, np.arange(features), np.arange(min(classes, total))[:, None])
+    for c in range(len(prototypes)):
         x[c::classes] += prototypes[c].astype("float32")
     return x

@@ -86,6 +86,13 @@ def test_environment_variables_override_the_choice(calls, monkeypatch, name, val
     assert calls == does
 
 
+def test_another_value_of_the_variable_is_refused(calls, monkeypatch):
+    monkeypatch.setenv("NNMPI_TUNE", "no")
+    with pytest.raises(ValueError, match="NNMPI_TUNE is 'no': set it to 0, 1 or not at all"):
+        blas.tune()
+    assert calls == []
+
+
 def test_kernels_that_are_right_already_are_not_switched(calls, monkeypatch):
     blas.tune()
     monkeypatch.setattr(blas, "core", lambda: "SkylakeX")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nnmpi import blas
-from nnmpi.cgroup import CgroupFiles, cpu_quota, cpuset_size
+from nnmpi.cgroup import CgroupFiles, cpu_quota, cpuset_size, memory_limit
 
 V1 = "5:cpuset:/job\n4:cpu,cpuacct:/job\n1:name=systemd:/\n"
 
@@ -141,3 +141,18 @@ def test_what_the_kernel_never_writes_ends_no_run(
 def test_cores_of_this_machine() -> None:
     assert 1 <= blas.cores(1) <= (os.cpu_count() or 1)
     assert blas.cores(10**6) == 1
+
+
+@pytest.mark.parametrize(
+    ("membership", "contents", "wanted"),
+    [
+        ("0::/a/b\n", {"a/memory.max": "1000", "a/b/memory.max": "max"}, 1000),
+        ("0::/a/b\n", {"a/memory.max": "1000", "a/b/memory.max": "900"}, 900),
+        ("3:memory:/job\n", {"memory/job/memory.limit_in_bytes": "700"}, 700),
+        ("0::/\n", {"memory.max": "max"}, None),
+    ],
+)
+def test_memory_limit(
+    tmp_path: Path, membership: str, contents: dict[str, str], wanted: int | None
+) -> None:
+    assert memory_limit(cgroup(tmp_path, membership, contents)) == wanted

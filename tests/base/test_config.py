@@ -11,7 +11,8 @@ from datafiles import refused
 
 import nnmpi
 from nnmpi import config, optim, schedules, train
-from nnmpi.config import Config, from_toml, options
+from nnmpi.config import Config, options
+from nnmpi.config_file import from_toml
 from nnmpi.data import Loader, Split, Standardiser
 from nnmpi.kernels.conv import CONVOLUTIONS
 
@@ -77,9 +78,9 @@ def field(flag: str) -> str:
 def test_a_run_without_options_is_digits_on_the_cpu() -> None:
     c = Config()
     assert nnmpi.Config is Config
-    assert (c.model, c.data, c.epochs, c.batch_size) == ("digits-cnn", "digits", 10, 64)
-    assert (c.optimizer, c.lr, c.momentum, c.weight_decay) == ("adam", 2e-3, 0.9, 0.0)
-    assert (c.lr_schedule, c.seed) == ("constant", 0)
+    assert (c.model, c.data, c.epochs, c.batch_size) == ("digits-cnn", "digits", None, 64)
+    assert (c.optimizer, c.lr, c.momentum, c.weight_decay) == ("adam", 3e-3, 0.9, 0.0)
+    assert (c.lr_schedule, c.seed) == ("cosine", 0)
     assert (c.dtype, c.device, c.convolution) == ("float32", "cpu", "auto")
     unset = (c.data_dir, c.steps, c.clip_norm, c.save, c.load, c.log)
     assert unset == (None,) * 6
@@ -103,7 +104,7 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "no steps": ({"steps": 0}, ("steps 0", "at least 1")),
     "no batch": ({"batch_size": -3}, ("batch_size -3", "at least 1")),
     "seed": ({"seed": -1}, ("seed -1", "at least 0")),
-    "lr 0": ({"lr": 0}, ("lr 0.0", "above 0", "0.002")),
+    "lr 0": ({"lr": 0}, ("lr 0.0", "above 0", "0.003")),
     "lr NaN": ({"lr": math.nan}, ("lr nan", "above 0")),
     "lr inf": ({"lr": math.inf}, ("lr inf", "a number")),
     "lr beyond float": ({"lr": 10**400}, ("lr", "1.79769e+308")),
@@ -113,6 +114,7 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "dp": ({"dp": 0}, ("dp 0", "at least 1")),
     "micro-batches": ({"micro_batches": 0}, ("micro_batches 0", "at least 1")),
     "bucket": ({"bucket_mb": 0.0}, ("bucket_mb 0.0", "above 0")),
+    "bucket inf": ({"bucket_mb": math.inf}, ("bucket_mb inf", "a number above 0")),
     "allreduce": ({"allreduce": "star"}, ("'star'", "ring, tree")),
     "progress": ({"progress": "wait"}, ("'wait'", "poll, thread")),
     "sync": ({"sync": "never"}, ("'never'", "bsp, ssp, asp")),
@@ -123,7 +125,7 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "decay inf": ({"weight_decay": math.inf}, ("weight_decay inf", "a number")),
     "clip 0": ({"clip_norm": 0.0}, ("clip_norm 0.0", "above 0", "leave it out")),
     "clip NaN": ({"clip_norm": math.nan}, ("clip_norm nan", "leave it out")),
-    "optimizer": ({"optimizer": "lion"}, ("'lion'", "sgd, adam, adamw")),
+    "optimizer": ({"optimizer": "lion"}, ("'lion'", "sgd, adam, adamw, rmsprop")),
     "dtype": ({"dtype": "int8"}, ("'int8'", "float32, float64")),
     "device": ({"device": "tpu"}, ("'tpu'", "cpu, cuda, auto")),
     "convolution": ({"convolution": "fft"}, ("'fft'", "winograd2, winograd4, im2col")),
@@ -134,7 +136,7 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "bool for a float": ({"lr": True}, ("lr True", "float")),
     "int for a bool": ({"quiet": 1}, ("quiet 1", "bool")),
     "int for a str": ({"model": 3}, ("model 3", "str")),
-    "None for an int": ({"epochs": None}, ("epochs None", "int")),
+    "None for an int": ({"batch_size": None}, ("batch_size None", "int")),
     "None for a str": ({"data": None}, ("data None", "str")),
     "empty model": ({"model": ""}, ("model is empty", "leave it out")),
     "empty save": ({"save": ""}, ("save is empty", "leave it out")),

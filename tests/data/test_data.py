@@ -107,6 +107,23 @@ def test_hold_out_takes_a_share_of_each_class(n: int, classes: int) -> None:
         assert (np.diff(part.x[:, 0]) > 0).all()
 
 
+def test_targets_of_a_regression_are_kept_and_divided_at_random() -> None:
+    x = np.arange(20.0).reshape(10, 2)
+    for y, dtype in ((x[:, 0], "float64"), (x.astype("float16"), "float32")):
+        both = data.from_arrays(x, y)
+        assert (both.classes, both.train.y.dtype, both.test.y.dtype) == (0, dtype, dtype)
+        assert (len(both.train.y), len(both.test.y)) == (8, 2)
+        for split in (both.train, both.test):
+            np.testing.assert_array_equal(split.y.reshape(len(split.y), -1)[:, 0], split.x[:, 0])
+    assert (both.train.y != data.from_arrays(x, y, seed=1).train.y).any()
+
+
+def test_labels_that_are_ignored_are_no_classes() -> None:
+    y = np.array([0, 1, 255, 1, 0, 255])
+    assert data.from_arrays(np.eye(6), y, ignore_index=255).classes == 2
+    assert data.from_arrays(np.eye(6), y - 255 * (y > 1) - (y > 1), ignore_index=-1).classes == 2
+
+
 def test_hold_out_depends_on_seed_and_name() -> None:
     x, y = np.arange(100.0, dtype="float32")[:, None], np.zeros(100, "int64")
     drawn = [
@@ -172,9 +189,13 @@ X, Y = np.zeros((4, 3)), np.arange(4)
         (([[1.0], [2.0, 3.0]], Y), ("list", "rectangular")),
         ((np.where(np.eye(4, 3) > 0, np.nan, 0), Y), ("3 of 4 rows", "row 0")),
         ((X + np.diag([0, 0, 1e300, 0])[:, :3], Y), ("1 of 4 rows", "row 2")),
-        ((X, Y / 2), ("float64", "astype('int64')")),
-        ((X, np.eye(4, dtype=int)), ("(4, 4)", "argmax(1)")),
-        ((X, Y - 2), ("label -2", "from 0")),
+        ((X, Y > 1), ("bool", "astype('int64')")),
+        ((X, np.array([np.nan, 1, 2, 3])), ("1 of 4 rows", "float64", "row 0")),
+        ((X, np.float32(1)), ("y is one number", "(N, ...)")),
+        ((X, Y / 2, X, Y), ("y is float64", "y_test is int64")),
+        ((X, Y / 2, X, X), ("(4,)", "(4, 3)")),
+        ((X, np.eye(4, dtype=int)), ("(4, 4)", "argmax(1)", "(N, H, W)")),
+        ((X, Y - 2), ("label -2", "from 0", "regression", "astype('float32')")),
         ((X, Y, X), ("x_test is given but y_test is not",)),
         ((X, Y, None, Y), ("y_test is given but x_test is not",)),
         ((X, Y, X[:, :2], Y), ("(3,)", "(2,)")),

@@ -1,0 +1,36 @@
+"""What users wrote, as messages show it: cut where it is long, and without control characters.
+
+An escape code in a file name or a TOML value would otherwise reach the terminal.
+"""
+
+MOST = 300  # characters of one text
+MOST_BITS = 14_000  # of an integer: Python itself refuses to print more than 4,300 digits
+
+
+def printable(text: str) -> str:
+    """The text with every character that does not print as its escape: ESC becomes \\x1b."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def shown(text: object, most: int = MOST) -> str:
+    """A path, a name or a message without quotes, of about `most` characters."""
+    return printable(_cut(str(text), most))
+
+
+def quoted(value: object) -> str:
+    """The repr of a value, which for a list or a table may be endless: of those only the type."""
+    if isinstance(value, str):
+        return repr(_cut(value, MOST))
+    if isinstance(value, list | dict):
+        return f"of type {type(value).__name__}"
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:
+        return f"of {value.bit_length():,} bits"
+    return shown(repr(value))
+
+
+def _cut(text: str, most: int) -> str:
+    """The beginning and the end of a long text."""
+    if len(text) <= most:
+        return text
+    head, tail = most * 3 // 5, most // 5
+    return f"{text[:head]}...({len(text):,} characters)...{text[-tail:]}"
