@@ -62,9 +62,13 @@ class Layout(NamedTuple):
         return self.mesh.coordinates(self.all.rank)["tp"] == 0
 
     def free(self) -> None:
-        """Gives the communicators back; every rank calls it."""
+        """Gives the communicators back that were split off; every rank calls it.
+
+        A group of one rank is `comm_self()`, which holds nothing: one rank may still evaluate.
+        """
         for group in (*self.axis.values(), self.model, self.server_group):
-            group.free()
+            if group.size > 1:
+                group.free()
 
 
 def mesh_of(config: Config, ranks: int) -> Mesh:

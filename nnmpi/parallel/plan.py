@@ -14,7 +14,7 @@ from nnmpi.nn.store import FlatStore
 from nnmpi.parallel import refusals, server
 from nnmpi.parallel.checks import reproducible
 from nnmpi.parallel.checks.reference_update import ReferenceUpdate
-from nnmpi.parallel.checks.slow_ranks import Delay, slowed
+from nnmpi.parallel.checks.slow_ranks import delay_of, slowed
 from nnmpi.parallel.checks.verify import Verified
 from nnmpi.parallel.data.replicas import replicas
 from nnmpi.parallel.layout import Layout, mesh_of, server_count
@@ -87,7 +87,13 @@ def check(config: Config, ranks: int) -> None:
     if is_pipedream(config):
         pipedream.check(config, ranks)
     server.check(config, ranks)
-    Delay.of(config, 0, mesh_of(config, ranks).size)
+    delay_of(config, 0, mesh_of(config, ranks).size)
+
+
+def check_batch(config: Config, samples: int) -> None:
+    """Raises ValueError for batches that cannot be cut as the config says."""
+    if config.reproducible:
+        reproducible.check_batch(config, samples)
 
 
 def build(config: Config, layout: Layout, spec: TrainSpec) -> Strategy:
@@ -118,6 +124,11 @@ def pieces(config: Config, ranks: int) -> int:
         return config.slices
     dp = mesh_of(config, ranks).axes["dp"]
     return config.micro_batches * (1 if config.verify else dp)
+
+
+def steps_together(config: Config) -> bool:
+    """Whether all ranks are between the same two steps at a time."""
+    return not server_count(config) and not is_pipedream(config)
 
 
 def is_whole_between_steps(config: Config) -> bool:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.config import Config
 from nnmpi.parallel.layout import server_count
+from nnmpi.quoting import shown
 
 
 class Refusal(NamedTuple):
@@ -26,6 +27,7 @@ _NO_SERVERS = "leave it out, or use --sync bsp --servers 0"
 _WHOLE_SLICE = "one rank computes a slice, forward and back, before the next one"
 _WHOLE_MODEL = "every rank that computes has the whole model and its activations"
 _ONE = "leave one of the two out"
+_TWO = "start it with mpirun -n 2, or leave verify out"
 _SLOWING = "slowing works on ranks of data parallelism"
 
 REFUSALS = (
@@ -46,6 +48,7 @@ REFUSALS = (
     Refusal("bucket_mb", "servers", _OWN_SUM, _NO_SERVERS),
     Refusal("overlap", "servers", _OWN_SUM, _NO_SERVERS),
     Refusal("progress", "servers", _OWN_SUM, _NO_SERVERS),
+    Refusal("verify", "one rank", "there is nothing to compare it with", _TWO),
     Refusal("verify", "servers", "it compares copies that ranks update themselves", _NO_SERVERS),
     Refusal("reproducible", "pp", _WHOLE_SLICE, _ONE),
     Refusal("reproducible", "schedule", _WHOLE_SLICE, _ONE),
@@ -115,7 +118,7 @@ def _asked(name: str, config: Config, ranks: int) -> str:
     value = getattr(config, name)
     if value == getattr(Config(), name):
         return ""
-    return name if value is True else f"{name} {value}"
+    return name if value is True else f"{name} {shown(value)}"
 
 
 def _servers(config: Config, ranks: int) -> str:
@@ -131,6 +134,7 @@ def _without_halves(config: Config, ranks: int) -> str:
 SPECIAL: dict[str, Callable[[Config, int], str]] = {
     "servers": _servers,
     "ranks": lambda config, ranks: f"{ranks} ranks" if ranks > 1 else "",
+    "one rank": lambda config, ranks: "1 rank" if ranks == 1 else "",
     "pipedream": lambda config, ranks: (
         "schedule pipedream" if config.schedule == "pipedream" else ""
     ),

@@ -59,7 +59,7 @@ class Strategy(Protocol):
         """The steps of an epoch from `start` on; close the generator to stop early."""
 
     def evaluate(self, loader: Loader, step: int) -> Sums:
-        """Loss and accuracy over a split, the same on all ranks, with the model as it is."""
+        """Loss and metrics over a split, the same on all ranks, with the model as it is."""
 
     def describe(self) -> dict[str, Any]:
         """What the start event says of it."""

@@ -13,8 +13,9 @@ from nnmpi.optim import Optimizer
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries
 from nnmpi.parallel.model.parts import PartTable
-from nnmpi.parallel.step.evaluation import as_sums, evaluate
+from nnmpi.parallel.step.evaluation import evaluate
 from nnmpi.parallel.step.executor import Executor, GradientSync, Program
+from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import NO_MESSAGES, Messages, Stage
 from nnmpi.parallel.step.state import StepResult, StepState
 from nnmpi.parallel.step.update import Update
@@ -33,17 +34,18 @@ class Evaluation(NamedTuple):
 
     def sums(
         self,
+        objective: Objective,
         stages: Mapping[int, Stage],
         loader: Loader,
         step: int,
         want: Fields,
         messages: Messages = NO_MESSAGES,
     ) -> Sums:
-        """Loss and accuracy over a split, the same on all ranks; every rank calls it."""
+        """Loss and metrics over a split, the same on all ranks; every rank calls it."""
         loads = loader.loads(0, self.cut, want=want)
-        found = evaluate(stages, loads, step, self.program, messages) * self.counts
+        found = evaluate(objective, stages, loads, step, self.program, messages) * self.counts
         self.comm.all_reduce(found, "doubling")
-        return as_sums(found)
+        return objective.sums(found)
 
 
 class Parts(NamedTuple):
@@ -72,7 +74,7 @@ class Synchronous:
         self, parts: Parts, layout: Layout, spec: TrainSpec, clip_norm: float | None
     ) -> None:
         self.layout, self.optimizer = layout, parts.optimizer
-        self._parts, self._fields = parts, spec.part.fields
+        self._parts, self._fields, self._objective = parts, spec.part.fields, spec.task.loss
         model, control, held = spec.task.model, spec.control, spec.part.held
         counts = PartTable(model, layout.model, held).counts
         self._executor = Executor(
@@ -107,8 +109,10 @@ class Synchronous:
                 yield result
 
     def evaluate(self, loader: Loader, step: int) -> Sums:
-        parts = self._parts
-        return parts.evaluation.sums(parts.stages, loader, step, self._fields, parts.messages)
+        parts, objective = self._parts, self._objective
+        return parts.evaluation.sums(
+            objective, parts.stages, loader, step, self._fields, parts.messages
+        )
 
     def describe(self) -> dict[str, Any]:
         return dict(self._parts.describe)

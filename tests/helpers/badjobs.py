@@ -1,5 +1,6 @@
 """Mistakes of ranks, one function each: mpirun -n N python tests/helpers/badjobs.py NAME."""
 
+import atexit
 import os
 import signal
 import sys
@@ -168,6 +169,23 @@ def broadcast(comm: Comm) -> None:
         comm.all_reduce(ones(), "ring")
 
 
+def stopped_before_its_end(comm: Comm) -> None:
+    """In a function that Python calls at the end, before those of world()."""
+    if comm.rank == 1:
+        atexit.register(os.kill, os.getpid(), signal.SIGSTOP)
+    comm.barrier()
+
+
+class StopsAtTheVeryEnd:
+    """Python deletes globals after it has called the functions of atexit; MPI ends later."""
+
+    def __del__(self, kill: Any = os.kill, stop: int = signal.SIGSTOP) -> None:
+        kill(self._process, stop)
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+
+
 def waits_for_long(comm: Comm) -> None:
     """Rank 0 waits until rank 1 ends the job."""
     watchdog.LONG_WAIT = 1.0
@@ -181,6 +199,11 @@ if __name__ == "__main__":
     if sys.argv[1] == "hooked":
         sys.excepthook = lambda kind, error, trace: print("the user's own", error, file=sys.stderr)
         sys.argv[1] = "raises"
+    is_second = "1" in (os.environ.get("OMPI_COMM_WORLD_RANK"), os.environ.get("PMI_RANK"))
+    if sys.argv[1] == "stopped_before_mpi" and is_second:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if sys.argv[1] == "stopped_in_finalize" and is_second:
+        stopper = StopsAtTheVeryEnd()
     if sys.argv[1] == "never_comes" and os.environ.get("OMPI_COMM_WORLD_RANK", "1") == "1":
         from mpi4py import MPI
 

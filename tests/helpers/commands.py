@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 IRIS = ("--model", "iris-mlp", "--data", "iris")
 LONG = "m" * 300
-MODULE = """
+MODELS = """
 from nnmpi import nn
 from nnmpi.nn.models import iris_mlp as make
 
@@ -32,6 +32,13 @@ class Picky(nn.Linear):
 def picky():
     return Picky(4, 3)
 """
+MODULES = {
+    "models": MODELS,
+    "broken": "def make(:",
+    "fails": "def make(): ...\n{}['gone']",
+    "exits": "raise SystemExit(3)",
+}
+"""The files of own_package."""
 
 
 class Completed(NamedTuple):

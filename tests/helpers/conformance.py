@@ -9,6 +9,7 @@ from functools import partial
 from itertools import product
 from typing import NamedTuple
 
+import laws_conv
 import laws_spatial
 import laws_summa
 from pipelined import CNN, MLP, MODELS, Options, equals, reference, run
@@ -20,6 +21,7 @@ OPTIMIZERS: dict[str, Options] = {
     "sgd": {"optimizer": "sgd", "momentum": 0.9, "lr": 0.02},
     "adam": {"optimizer": "adam", "weight_decay": 0.01},
     "adamw": {"optimizer": "adamw", "weight_decay": 0.01},
+    "rmsprop": {"optimizer": "rmsprop", "weight_decay": 0.01},
 }
 
 
@@ -32,9 +34,13 @@ class Row(NamedTuple):
 
 
 def _row(name: str, layout: Options, case: Options) -> Row:
+    return _of_layout(name, layout, partial(_as_one_rank, layout, case))
+
+
+def _of_layout(name: str, layout: Options, law: Callable[[Comm], None]) -> Row:
     ranks = layout.get("dp", 1) * layout.get("pp", 1) * layout.get("tp", 1)
     where = " ".join(f"{option}={value}" for option, value in layout.items())
-    return Row(f"{where} {name}", ranks, partial(_as_one_rank, layout, case))
+    return Row(f"{where} {name}", ranks, law)
 
 
 def _as_one_rank(layout: Options, case: Options, comm: Comm) -> None:
@@ -78,6 +84,13 @@ def _three_axes() -> Iterator[Row]:
             yield _row("digits-cnn", {**axes, "zero": zero}, {**CNN, "micro_batches": 2})
 
 
+def _convolutions() -> Iterator[Row]:
+    layouts: list[Options] = [{axis: n} for axis, n in product(("dp", "pp", "tp"), (2, 3))]
+    for layout in (*layouts, {"dp": 2, "zero": 3, "bucket_mb": 0.001}):
+        law = partial(laws_conv.every_layer_trains_as_one_rank, layout)
+        yield _of_layout("every convolution and pool", layout, law)
+
+
 def _layers() -> Iterator[Row]:
     for n in (2, 3):
         yield Row(f"spatial={n} cnn", n, laws_spatial.training_equals_one_rank)
@@ -91,6 +104,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
     "tensor parallel": _tensor_parallel,
     "zero": _zero,
     "three axes": _three_axes,
+    "convolutions": _convolutions,
     "layers of the library": _layers,
 }
 

@@ -15,10 +15,10 @@ STEMS = (*mnist.TRAIN, *mnist.TEST)
 
 
 @contextmanager
-def refused(*words: str) -> Iterator[None]:
+def refused(*words: str) -> Iterator[pytest.ExceptionInfo[ValueError]]:
     """The block raises a ValueError whose message is one line with these words."""
     with pytest.raises(ValueError, match=r"\A.+\Z") as caught:
-        yield
+        yield caught
     message = str(caught.value)
     assert not [word for word in words if word not in message], message
 

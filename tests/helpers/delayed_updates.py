@@ -34,7 +34,7 @@ class Noted(NullReport):
         super().__init__()
         self.losses, self._after = list[float](), after
 
-    def progress(self, step: int, total: int, loss: float) -> None:
+    def progress(self, step: int, total: int, loss: float, samples_per_second: float) -> None:
         self.losses.append(loss)
         self._after(step)
 

@@ -9,6 +9,7 @@ import laws_agree
 import laws_background
 import laws_halves
 import laws_memory
+import laws_refusals
 import laws_sums
 import laws_works
 
@@ -47,6 +48,7 @@ LAWS: list[Callable[[Comm], None]] = [
     laws_agree.ranks_agree_on_an_error,
     laws_agree.a_long_error_is_cut_between_characters,
     *laws_halves.LAWS,
+    *laws_refusals.LAWS,
     laws_background.a_progress_thread_completes_works,
     laws_background.a_progress_thread_changes_no_results,
     laws_background.a_progress_thread_may_end_before_works_are_complete,

@@ -24,6 +24,7 @@ OPTIMIZERS: tuple[dict[str, Any], ...] = (
     {"optimizer": "sgd", "momentum": 0.9, "lr": 0.02},
     {"optimizer": "adam", "weight_decay": 0.01, "clip_norm": 0.5},
     {"optimizer": "adamw", "weight_decay": 0.1},
+    {"optimizer": "rmsprop", "weight_decay": 0.01},
 )
 
 
@@ -44,6 +45,7 @@ def build() -> nn.Sequential:
 
 def trainer_of(comm: Comm, model: Callable[[], nn.Module] = build, **options: Any) -> Trainer:
     common = {"data": "synthetic:1x8x8:10:90", "batch_size": 30, "epochs": 9, "dtype": "float64"}
+    common["lr_schedule"] = "constant"  # which does not depend on the number of steps of the run
     return Trainer(Config(**{**common, **options}), model, comm=comm)
 
 

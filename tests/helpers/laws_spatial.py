@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -73,6 +73,24 @@ def convolutions_equal_one_rank(comm: Comm, *heights: int) -> None:
             compare(comm, layer, twin, image(2, 3, height, 8), f"k={k} s={s} p={p} H={height}")
 
 
+OPTIONS: list[dict[str, Any]] = [
+    {"kernel_size": (3, 2), "stride": (2, 1), "padding": (1, 0)},
+    {"kernel_size": (2, 5), "stride": (1, 2), "padding": (0, 3), "groups": 2},
+    {"kernel_size": (3, 1), "padding": (2, 0), "dilation": (2, 3)},
+    {"kernel_size": (4, 2), "padding": "same", "groups": 4},
+    {"kernel_size": 2, "padding": "same", "dilation": 3, "bias": False},
+]
+
+
+def options_of_convolutions_equal_one_rank(comm: Comm) -> None:
+    """Tuples, dilation, groups and the uneven padding of "same"; with a pool in the same op too."""
+    for options, pool in product(OPTIONS, (False, True)):
+        layer = spatial.SpatialConv2d(4, 4, **options, comm=comm).to("float64")
+        twin = nn.Conv2d(4, 4, **options).to("float64")
+        x = image(2, 4, 6 * comm.size + 1, 8)
+        compare(comm, layer, twin, x, str(options), relu=True, pool=pool)
+
+
 def fused_convolutions_equal_one_rank(comm: Comm, *heights: int) -> None:
     """With ReLU and a 2x2 pool in the same op: what is cut are the rows of the pool."""
     windows = [(3, 1, 1, "auto"), (5, 1, 0, "auto"), (3, 2, 1, "auto"), (1, 1, 0, "auto")]
@@ -95,6 +113,12 @@ def pools_equal_one_rank(comm: Comm) -> None:
             x = np.round(image(2, 3, height, 7))
             what = f"{whole.__name__} k={k} s={s} p={p} H={height}"
             compare(comm, cut(k, s, p, comm=comm), whole(k, s, p), x, what)
+    x = np.round(image(2, 3, 4 * comm.size, 7))
+    uneven = ((3, 2), (2, 3), (1, 0))
+    for cut, whole in kinds:
+        compare(comm, cut(*uneven, comm=comm), whole(*uneven), x, f"{whole.__name__} {uneven}")
+    dilated = ((2, 3), 2, (0, 1), (3, 2))
+    compare(comm, spatial.SpatialMaxPool2d(*dilated, comm=comm), nn.MaxPool2d(*dilated), x, "")
 
 
 def gradients_are_differences(comm: Comm) -> None:
@@ -243,6 +267,7 @@ def statistics_join_rows_and_samples(comm: Comm) -> None:
 
 LAWS: list[Callable[[Comm], None]] = [
     convolutions_equal_one_rank,
+    options_of_convolutions_equal_one_rank,
     fused_convolutions_equal_one_rank,
     pools_equal_one_rank,
     gradients_are_differences,

@@ -1,5 +1,7 @@
 """Laws of the cross-entropy over sharded classes, on any Comm."""
 
+from typing import Any
+
 import numpy as np
 
 from nnmpi.autograd import Tensor
@@ -31,17 +33,29 @@ def _logits(kind: str) -> np.ndarray:
     return z
 
 
-def equals_the_ordinary_loss(comm: Comm, kind: str, reduction: str, dtype: str) -> None:
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "ignored": {"ignore_index": 3},
+    "weighted": {"weight": np.linspace(0.2, 3, CLASSES)},
+    "smoothed": {"label_smoothing": 0.3},
+    "all": {"weight": np.linspace(0.2, 3, CLASSES), "ignore_index": 3, "label_smoothing": 0.3},
+}
+
+
+def equals_the_ordinary_loss(
+    comm: Comm, kind: str, reduction: str, dtype: str, how: str = "plain"
+) -> None:
     z, labels = _logits(kind).astype(dtype), np.arange(N) % 5
+    options = {**OPTIONS[how], "reduction": reduction}
     whole = Tensor(z, requires_grad=True)
-    wanted = CrossEntropyLoss(reduction=reduction)(whole, labels)
+    wanted = CrossEntropyLoss(**options)(whole, labels)
     g = np.ones_like(wanted.data) + np.arange(wanted.size).reshape(wanted.shape)
     wanted.backward(g)
     bound = 1e-12 if dtype == "float64" else 1e-5
     for bounds in _bounds(comm):
         own = slice(*bounds[comm.rank : comm.rank + 2])
         part = Tensor(z[:, own].copy(), requires_grad=True)
-        got = ShardedCrossEntropyLoss(comm, bounds, reduction=reduction)(part, labels)
+        got = ShardedCrossEntropyLoss(comm, bounds, **options)(part, labels)
         assert got.dtype == wanted.dtype
         np.testing.assert_allclose(got.data, wanted.data, rtol=bound, atol=bound)
         got.backward(g)
@@ -56,21 +70,22 @@ def evaluation_equals_argmax(comm: Comm, kind: str) -> None:
     z = _logits(kind)
     for label in range(CLASSES):
         labels = np.full(N, label)
-        wanted = CrossEntropyLoss(reduction="sum").evaluate(Tensor(z), labels)
+        wanted = CrossEntropyLoss(ignore_index=3, reduction="sum").evaluate(Tensor(z), labels)
         for bounds in _bounds(comm):
             part = Tensor(z[:, slice(*bounds[comm.rank : comm.rank + 2])])
-            loss = ShardedCrossEntropyLoss(comm, bounds, reduction="sum")
-            total, correct = loss.evaluate(part, labels)
+            loss = ShardedCrossEntropyLoss(comm, bounds, ignore_index=3, reduction="sum")
+            total, *correct = loss.evaluate(part, labels)
             np.testing.assert_allclose(total, wanted[0], rtol=1e-12)
-            assert correct == wanted[1]
+            assert correct == [*wanted[1:]]
 
 
 def logits_never_travel(comm: Comm) -> None:
-    """Four numbers a sample and rank, and nothing on the way back."""
+    """Four or five numbers a sample and rank, in one gather, and nothing on the way back."""
     n, classes = 50, 400
     bounds = tuple(classes * r // comm.size for r in range(comm.size + 1))
     own = bounds[comm.rank + 1] - bounds[comm.rank]
     z = Tensor(np.zeros((n, own), np.float32), requires_grad=True)
-    comm.ledger.reset()
-    ShardedCrossEntropyLoss(comm, bounds)(z, np.zeros(n, np.int64)).backward()
-    assert sum(comm.ledger.sent_bytes) == (comm.size - 1) * n * 4 * 4
+    for options, numbers in (({}, 4), ({"label_smoothing": 0.1}, 5)):
+        comm.ledger.reset()
+        ShardedCrossEntropyLoss(comm, bounds, **options)(z, np.zeros(n, np.int64)).backward()
+        assert sum(comm.ledger.sent_bytes) == (comm.size - 1) * n * numbers * 4

@@ -56,7 +56,7 @@ class Heard(Report):
     def event(self, event: Event) -> None:
         self.events.append(event)
 
-    def progress(self, step: int, total: int, loss: float) -> None:
+    def progress(self, step: int, total: int, loss: float, samples_per_second: float) -> None:
         self.losses.append(loss)
 
 

@@ -1,6 +1,7 @@
 """Ports of the stages of a pipeline, without training: messages and samples."""
 
 import threading
+import time
 from collections.abc import Generator
 from functools import partial
 from typing import Any
@@ -17,11 +18,10 @@ from nnmpi.data.loader import Batch
 from nnmpi.parallel.model.boundary import Boundary
 from nnmpi.parallel.pipeline.channels import Channels
 from nnmpi.parallel.recorder import NO_RECORDER
-from nnmpi.parallel.step.evaluation import as_sums, evaluate
+from nnmpi.parallel.step.evaluation import evaluate
+from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import Loss, Samples, Stage
 from nnmpi.schedules import Kind, Op, forward_program
-
-POLLS = 1000
 
 
 def test_polls_of_a_stage_that_sends_nothing_move_what_arrives(
@@ -45,10 +45,11 @@ def test_polls_of_a_stage_that_sends_nothing_move_what_arrives(
             comm.barrier()
             return True
         nothing = np.empty(0)
-        channels.inlets[1].begin(Load(np.arange(2), [Batch(nothing, nothing, np.arange(2))]))
+        channels.inlets[1].begin(Load(np.arange(2), [Batch(nothing, nothing, np.arange(2))], 2))
         channels.start(Op(Kind.RECV_F, 0, 1, 0))
         comm.barrier()
-        for _ in range(POLLS):
+        give_up = time.monotonic() + 60  # the other rank may get no core for a while
+        while not received[0].done and time.monotonic() < give_up:
             channels.poll()
         done = received[0].done
         comm.barrier()
@@ -74,16 +75,18 @@ def test_evaluation_does_not_run_ahead_of_a_slow_stage() -> None:
             if len(begun) > 1:
                 ahead.set()
             rows = np.arange(4)
-            yield Load(rows, [Batch(np.ones((2, 3)), np.zeros(2, int), rows[:2])] * 2)
+            yield Load(rows, [Batch(np.ones((2, 3)), np.zeros(2, int), rows[:2])] * 2, 4)
 
     def job(comm: Comm) -> float:
         channels = Channels([Boundary((3,), (0, 1), "float64")], [comm.rank], comm, NO_RECORDER)
         model = nn.Linear(3, 3).to("float64")
         source = channels.source(comm.rank, Samples(CPU))
-        sink = channels.sink(comm.rank, Loss(nn.CrossEntropyLoss(reduction="sum")))
+        objective = Objective(nn.CrossEntropyLoss(reduction="sum"), {})
+        sink = channels.sink(comm.rank, Loss(objective))
         stages = {comm.rank: Stage(model, source, sink)}
         program = partial(forward_program, 2, v=1, rank=comm.rank)
-        return as_sums(evaluate(stages, loads(comm.rank), 0, program, channels)).samples
+        row = evaluate(objective, stages, loads(comm.rank), 0, program, channels)
+        return objective.sums(row).samples
 
     assert threads.run(2, job) == [0, 36]
     assert seen[0] <= 1
@@ -92,5 +95,5 @@ def test_evaluation_does_not_run_ahead_of_a_slow_stage() -> None:
 def test_the_samples_of_a_step_are_not_copied() -> None:
     """Where a forward pass runs again, its input is kept: in the memory of the batch."""
     x, source = np.ones((2, 3)), Samples(CPU)
-    source.begin(Load(np.arange(2), [Batch(x, np.zeros(2, int), np.arange(2))]))
+    source.begin(Load(np.arange(2), [Batch(x, np.zeros(2, int), np.arange(2))], 2))
     assert np.shares_memory(source.take(0).data, x)

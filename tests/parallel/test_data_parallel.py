@@ -123,7 +123,7 @@ def recorded(parameters: list[nn.Parameter]) -> Recorded:
 
 def test_buckets_are_summed_in_one_order_whatever_is_final_first() -> None:
     model = mlp(4, 5, 6, 3)
-    parameters = model.parameters()
+    parameters = [*model.parameters()]
     for order in itertools.permutations(range(len(parameters)), len(parameters)):
         if order[0] not in (0, 3, 5):  # half of them will do
             continue
@@ -142,7 +142,7 @@ def test_buckets_are_summed_in_one_order_whatever_is_final_first() -> None:
 
 
 def test_what_has_no_gradient_is_summed_as_zeros_at_the_end() -> None:
-    parameters = mlp(4, 5, 3).parameters()
+    parameters = [*mlp(4, 5, 3).parameters()]
     store = recorded(parameters)
     store.flat_grad[...] = np.nan
     sync = BucketedSync(store, cut_buckets(store.spans, np.inf, 4, COMM), overlap=True)
@@ -157,7 +157,7 @@ def test_what_has_no_gradient_is_summed_as_zeros_at_the_end() -> None:
 
 
 def test_without_overlap_no_sum_starts_before_the_end() -> None:
-    parameters = mlp(4, 5, 3).parameters()
+    parameters = [*mlp(4, 5, 3).parameters()]
     store = recorded(parameters)
     sync = BucketedSync(store, cut_buckets(store.spans, 1, 4, COMM), overlap=False)
     sync.begin(0)

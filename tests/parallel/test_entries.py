@@ -19,7 +19,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 from nnmpi.parallel.model.entries import Entries, first_difference
 from nnmpi.parallel.model.parts import PartTable
-from nnmpi.run import saving
+from nnmpi.run.files import saving
 
 
 def part(comm: Comm, n: int) -> tuple[int, int]:
@@ -156,7 +156,7 @@ def test_a_file_is_written_one_tensor_at_a_time(tmp_path: Path) -> None:
         arrays = (entry.value for entry in entries)
         if comm.rank == 0:
             index = [saving.Info(*info) for info in entries.index()]
-            saving.write(path, index, arrays)
+            saving.write(path, index, arrays, {}, {})
         assert not list(arrays)
 
     threads.run(3, rank)
@@ -208,7 +208,7 @@ def stages(comm: Comm) -> tuple[nn.Module, Callable[[str], bool]]:
 def test_of_copies_and_tied_weights_the_first_rank_counts() -> None:
     def rank(comm: Comm) -> tuple[list[bool], list[bool]]:
         (tied, held), replica = stages(comm), nn.Linear(2, 2)
-        own = tied[comm.rank].parameters()
+        own = [*tied[comm.rank].parameters()]
         table = PartTable(tied, comm, held)
         copies = PartTable(replica, comm)
         return [table.counts(p) for p in own], [copies.counts(p) for p in replica.parameters()]

@@ -21,6 +21,7 @@ from nnmpi.parallel.model.entries import Entries, first_difference
 from nnmpi.parallel.model.parts import PartTable
 from nnmpi.parallel.step.evaluation import evaluate
 from nnmpi.parallel.step.executor import Executor
+from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import Loss, Samples, Stage
 from nnmpi.parallel.step.state import StepResult, StepState
 from nnmpi.parallel.step.update import Update
@@ -90,7 +91,7 @@ def load(step: int, split: BatchSplit, spoilt: int | None = None) -> Load:
     x, y = rng.standard_normal((ROWS, 4)), rng.integers(0, 3, ROWS)
     if step == spoilt:
         x[-1] = np.nan
-    return Load(rows, [Batch(x[part], y[part], part) for part in split(rows)])
+    return Load(rows, [Batch(x[part], y[part], part) for part in split(rows)], len(rows))
 
 
 def store_of(
@@ -125,7 +126,7 @@ def train(
     dp, pp, whole = layout.axis["dp"], layout.axis["pp"], model()
     stage = half(whole, pp)
     stage.module.to("float64")
-    parameters = stage.module.parameters()
+    parameters = [*stage.module.parameters()]
     held = {p.place.path for p in parameters}.__contains__
     store, buckets = store_of(parameters, dp, kind)
     counts = PartTable(whole, layout.model, held).counts
@@ -144,7 +145,8 @@ def train(
     found = {entry.place.path: entry.value for entry in entries.on_all_ranks()}
     difference = first_difference(comm, whole, entries.parts)
     whole.eval()
-    test = evaluate({0: stage}, loader().loads(0, BatchSplit(1, dp.size, dp.rank)), 4)
+    objective = Objective(nn.CrossEntropyLoss(reduction="sum"), {})
+    test = evaluate(objective, {0: stage}, loader().loads(0, BatchSplit(1, dp.size, dp.rank)), 4)
     if not layout.counts_loss:
         test[:] = 0
     comm.all_reduce(test, "ring")

@@ -29,7 +29,7 @@ SHARES: list[tuple[dict[str, Any], set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "kinds"), SHARES, ids=str)
+@pytest.mark.parametrize(("options", "kinds"), SHARES, ids=range(len(SHARES)))
 @pytest.mark.parametrize("runs", [True, False], ids=["run", "closed"])
 def test_all_memory_and_communicators_are_given_back_once(
     options: dict[str, Any], kinds: set[str], runs: bool, monkeypatch: pytest.MonkeyPatch

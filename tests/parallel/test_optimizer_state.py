@@ -72,7 +72,7 @@ def tied() -> nn.Sequential:
         {"model": tied, "dp": 2, "pp": 2, "cut": "5", "zero": 1, "allreduce": "ring"},
         {"model": sometimes, "dp": 3, "zero": 3, "allreduce": "ring"},
     ],
-    ids=str,
+    ids=lambda options: " ".join(str(getattr(v, "__name__", v)) for v in options.values()),
 )
 def test_steps_are_counted_for_each_parameter(options: dict[str, Any]) -> None:
     case = {"model": options["model"], "optimizer": "adam"}

@@ -1,5 +1,6 @@
 """PipeDream: how a run ends, what it does not keep, and what is refused."""
 
+import gc
 import json
 import tracemalloc
 from collections import Counter
@@ -106,12 +107,12 @@ NOT_FINITE = {
         mlp_with(Root()),
         {"lr": 0.1, "cut": "2,4"},
         r"stage [01]: the squared norm of the gradient became nan at step 1 with learning rate "
-        r"0\.1, .*; try --lr 0\.01 or ",
+        r"0\.1, .*; try a smaller --lr or ",
     ),
     "any": (
         mlp_with(),
         {"lr": 1e30, "cut": "2,3", "optimizer": "sgd"},
-        r"stage \d: the .* became (nan|inf) at step \d with learning rate 1e\+30, ",
+        r"stage \d: the .* became (nan|inf) at step \d with learning rate (1e\+30|9.*e\+29), ",
     ),
     "loss": (mlp_with(NotNumber()), {"cut": "2,4"}, r"stage 2: the loss became nan at step 1 "),
 }
@@ -147,6 +148,7 @@ def test_memory_does_not_grow_with_the_length_of_an_epoch(vertical: bool) -> Non
     def rank(comm: Comm) -> None:
         def after(step: int) -> None:
             if comm.rank == 0 and step in (50, 250):
+                gc.collect()
                 seen[step] = tracemalloc.get_traced_memory()[0]
 
         config = Config(

@@ -20,4 +20,4 @@ def test_a_loss_or_gradient_that_is_not_finite_ends_the_job_by_name() -> None:
     ran = run(3, *COMMAND, *PIPELINE, "--optimizer", "sgd", "--lr", "1e30")
     assert ran.status == 1
     assert ": stage " in ran.err
-    assert "with learning rate 1e+30, and pipedream cannot skip a step; try --lr 1e+29" in ran.err
+    assert "e+29, and pipedream cannot skip a step; try a smaller --lr or" in ran.err

@@ -25,7 +25,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 from nnmpi.nn.store import ALIGN, FlatStore
 from nnmpi.parallel.pipeline.stages import OnAnotherRank
-from nnmpi.run import saving
+from nnmpi.run.files import loading
 from nnmpi.run.report import NullReport, Report
 
 WIDTHS = (64, 96, 96, 96, 96, 96, 96, 96, 10)  # eight layers
@@ -49,7 +49,7 @@ class Drawn:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.most, self.read = Counter[Any](), Counter[int]()
         self._stores = defaultdict[Any, WeakSet[FlatStore]](WeakSet)
-        draw, make, part = Parameter.draw, FlatStore.__init__, saving._part
+        draw, make, part = Parameter.draw, FlatStore.__init__, loading._part
 
         def drawn(p: Parameter, *arguments: Any) -> None:
             draw(p, *arguments)
@@ -68,7 +68,7 @@ class Drawn:
 
         patch.setattr(Parameter, "draw", drawn)
         patch.setattr(FlatStore, "__init__", made)
-        patch.setattr(saving, "_part", read)
+        patch.setattr(loading, "_part", read)
 
     def stored(self, model: nnmpi.nn.Module) -> int:
         """The numbers in flat stores of its parameters."""
@@ -159,7 +159,7 @@ class Measures(Report):
 
     def event(self, event: Any) -> None: ...
 
-    def progress(self, step: int, total: int, loss: float) -> None:
+    def progress(self, step: int, total: int, loss: float, samples_per_second: float) -> None:
         if 50 <= step < 56 or step >= total - 6:
             gc.collect()
             self.found[step] = self.measure()

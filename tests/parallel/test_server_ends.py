@@ -25,7 +25,7 @@ class Stops(NullReport):
         super().__init__()
         self._trainer, self._after = trainer, after
 
-    def progress(self, step: int, total: int, loss: float) -> None:
+    def progress(self, step: int, total: int, loss: float, samples_per_second: float) -> None:
         if step >= self._after:
             self._trainer.stop()
 

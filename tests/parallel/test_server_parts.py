@@ -13,7 +13,7 @@ from nnmpi.parallel.step.state import StepResult, StepState
 def push(table: ClockTable, *workers: int) -> dict[int, bool]:
     """Which workers get a reply after these have pushed, and whether they are to push again."""
     for w in workers:
-        table.pushed(w, samples=1, loss=0.5, stop=False)
+        table.pushed(w, samples=1, divisor=2, loss=0.5, stop=False)
         table.applied([w], True)
     return dict(table.released())
 
@@ -67,7 +67,7 @@ def test_an_epoch_ends_when_all_its_pushes_are_made() -> None:
     table.ended(1, True)
     assert table.is_over
     assert table.stop
-    assert table.totals == Totals(5, 5, 2.5, 0)
+    assert table.totals == Totals(5, 5, 10, 2.5, 0)
 
 
 def test_no_worker_waits_for_one_that_has_ended_the_epoch() -> None:
@@ -80,14 +80,14 @@ def test_no_worker_waits_for_one_that_has_ended_the_epoch() -> None:
 
 def test_a_loss_that_is_not_finite_ends_the_epoch() -> None:
     table = begun(2, 10, 100)
-    table.pushed(0, samples=0, loss=np.nan, stop=False)
+    table.pushed(0, samples=0, divisor=0, loss=np.nan, stop=False)
     assert push(table) == {0: False}
     assert push(table, 1) == {1: False}
 
 
 def test_a_worker_that_wants_to_stop_ends_the_epoch() -> None:
     table = begun(2, 10, 100)
-    table.pushed(0, samples=0, loss=0, stop=True)
+    table.pushed(0, samples=0, divisor=0, loss=0, stop=True)
     assert push(table) == {0: False}
     assert table.stop
 
@@ -95,17 +95,18 @@ def test_a_worker_that_wants_to_stop_ends_the_epoch() -> None:
 def test_skipped_updates_are_counted_and_empty_pushes_are_not() -> None:
     table = begun(2, 10, 100)
     for updated in (True, False, None):
-        table.pushed(0, samples=1, loss=0.5, stop=False)
+        table.pushed(0, samples=1, divisor=2, loss=0.5, stop=False)
         table.applied([0], updated)
     assert (table.totals.skipped, table.version) == (1, 1)
 
 
 def test_the_results_of_an_epoch_add_up_to_the_totals() -> None:
     progress = EpochProgress(StepState(10, 2, 0), 5, workers=2)
-    first = list(progress.results(Totals(3, 30, 2.0, 0)))
-    assert first == [StepResult(StepState(11, 2, 1), 30, 2.0, False, True)]
-    steps = list(progress.results(Totals(9, 70, 5.5, 3), ended=True, stop=True))
+    first = list(progress.results(Totals(3, 30, 15.0, 2.0, 0)))
+    assert first == [StepResult(StepState(11, 2, 1), 30, 15.0, 2.0, False, True)]
+    steps = list(progress.results(Totals(9, 70, 35.0, 5.5, 3), ended=True, stop=True))
     assert sum(s.samples for s in steps) == 40
+    assert sum(s.divisor for s in steps) == 20
     assert sum(s.loss for s in steps) == 3.5
     assert sum(not s.updated for s in steps) == 3
     assert [s.state for s in steps] == [(11, 2, 1), (11, 2, 1), (15, 3, 0)]
@@ -114,7 +115,7 @@ def test_the_results_of_an_epoch_add_up_to_the_totals() -> None:
 
 def test_an_epoch_that_began_in_its_middle_ends_with_its_last_batch() -> None:
     progress = EpochProgress(StepState(13, 2, 3), 5, workers=2)
-    (step,) = progress.results(Totals(4, 8, 1.0, 0), ended=True)
+    (step,) = progress.results(Totals(4, 8, 8.0, 1.0, 0), ended=True)
     assert step.state == (15, 3, 0)
 
 

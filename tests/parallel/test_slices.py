@@ -11,6 +11,7 @@ from slice_runs import RUNS, Trained, trained
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
+from nnmpi import data as datasets
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.run.report import NullReport
@@ -221,11 +222,13 @@ class Stops(Sometimes):
 
 
 def test_a_rank_without_samples_can_end_the_run() -> None:
-    """Of 4 samples in 8 slices on 8 ranks, rank 0 has none."""
+    """Of the last 4 samples in 8 slices on 8 ranks, rank 0 has none."""
+    x, y = datasets.load("iris").train
+    first = (x[:28], y[:28], x, y)
 
     def steps(comm: Comm) -> int:
-        config = Config("iris-mlp", "iris", reproducible=True, batch_size=4)
-        trainer = Trainer(config, Stops, comm=comm)
+        config = Config(reproducible=True, batch_size=8)
+        trainer = Trainer(config, Stops, first, comm)
         if comm.rank == 0:
             trainer.model.trainer = trainer
         assert trainer.fit(NullReport())["event"] == "stopped"

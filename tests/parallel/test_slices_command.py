@@ -47,6 +47,15 @@ def test_other_layouts_are_refused(options: dict[str, Any], ranks: int, words: A
     plan.check(Config(reproducible=True, slices=4), 4)
 
 
+@pytest.mark.parametrize(("slices", "batch", "largest"), [(8, 4, 4), (2**62, 2**62, 1437)])
+def test_more_slices_than_a_batch_has_samples_are_refused(
+    slices: int, batch: int, largest: int
+) -> None:
+    config = Config(reproducible=True, slices=slices, batch_size=batch)
+    with refused(f"{slices} slices of batches of {largest}", f"--slices {largest} or fewer"):
+        Trainer(config)
+
+
 def test_slices_mean_nothing_without_reproducible() -> None:
     with refused("slices 2 without reproducible", "add --reproducible"):
         plan.check(Config(slices=2), 4)

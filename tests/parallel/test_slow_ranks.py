@@ -13,15 +13,16 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import mlp
 from nnmpi.parallel.checks import slow_ranks
-from nnmpi.parallel.checks.slow_ranks import Clock, Delay
+from nnmpi.parallel.checks.slow_ranks import Clock, delay_of, wait
 from nnmpi.parallel.data.batch_stats import Synced
 from nnmpi.parallel.data.gradient_sync import BucketedSync
+from nnmpi.schedules.delay import Delay
 
 
 def delay(
     slow: str | None = None, jitter: str | None = None, rank: int = 0, seed: int = 0
 ) -> Delay:
-    return Delay.of(Config(slow_rank=slow, jitter=jitter, seed=seed), rank, 3)
+    return delay_of(Config(slow_rank=slow, jitter=jitter, seed=seed), rank, 3)
 
 
 def test_without_words_nobody_is_slow() -> None:
@@ -55,9 +56,9 @@ def test_a_slow_rank_sleeps_in_multiples_of_what_it_computed(
 ) -> None:
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
-    delay("0:4").wait(0, 0.5)
-    delay("1:4").wait(0, 0.5)
-    delay(None, "1:3").wait(0, 2.0)
+    wait(delay("0:4"), 0, 0.5)
+    wait(delay("1:4"), 0, 0.5)
+    wait(delay(None, "1:3"), 0, 2.0)
     assert slept == [1.5, 4.0]
 
 

@@ -12,12 +12,12 @@ import pytest
 from nnmpi import backend, nn
 from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm, thread_ranks
+from nnmpi.kernels.window import Window
 from nnmpi.nn.sequential import groups
 from nnmpi.parallel import spatial
 from nnmpi.parallel.spatial.bands import Bands
 from nnmpi.parallel.spatial.halo import Halo
 from nnmpi.parallel.spatial.rows import Rows
-from nnmpi.parallel.spatial.window import Window
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
@@ -46,7 +46,7 @@ def test_large_samples_are_cut_into_bands(rows: int, number: int) -> None:
     assert bands.number == number
 
 
-WINDOWS = [Window(k, s, p) for k in (1, 2, 3, 7) for s in (1, 2, 3) for p in (0, 1, 3)]
+WINDOWS = [Window(k, s, p, p) for k in (1, 2, 3, 7) for s in (1, 2, 3) for p in (0, 1, 3)]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -68,7 +68,7 @@ def test_the_rows_that_are_needed_come_from_those_who_have_them(size: int) -> No
             assert sorted(moved + kept) == list(range(first, last))
             outputs = range(*spatial.row_bounds(window.outputs(height), size)[r : r + 2])
             read = {
-                i * window.stride - window.padding + k for i in outputs for k in range(window[0])
+                i * window.stride - window.before + k for i in outputs for k in range(window[0])
             }
             assert (min(read), max(read) + 1) == halo.needed
             for q, *span in halo.receives:
@@ -139,6 +139,12 @@ def test_a_window_larger_than_the_image_is_refused_as_on_one_rank() -> None:
             r"layer 0\.1 is Dropout\(p=0.5\)",
         ),
         (nn.Sequential(nn.Conv2d(1, 1, 1), nn.LayerNorm(4)), r"layer 1 is LayerNorm"),
+        (nn.Sequential(nn.MaxPool2d(2, ceil_mode=True)), r"layer 0 is MaxPool2d.*ceil_mode=False"),
+        (
+            nn.Sequential(nn.ReLU(), nn.AvgPool2d(3, 1, 1, count_include_pad=False)),
+            r"layer 1 is AvgPool2d.*count_include_pad=True only",
+        ),
+        (nn.Sequential(nn.AdaptiveAvgPool2d(1)), r"layer 0 is AdaptiveAvgPool2d"),
     ],
 )
 def test_models_that_cannot_take_rows_are_refused_unchanged(model: Any, match: str) -> None:

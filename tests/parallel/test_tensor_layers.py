@@ -25,6 +25,14 @@ def test_law(law, size):
     thread_ranks.run(size, law)
 
 
+def test_groups_of_channels_stay_on_their_ranks_where_they_fit():
+    def shards(comm):
+        return laws.words(parallelize(laws.CASES["a group on two ranks"].build(), comm))
+
+    assert thread_ranks.run(2, shards) == ["column channels row column"] * 2
+    assert thread_ranks.run(3, shards) == ["column,gathers copy column row"] * 3
+
+
 class Custom(nn.Module):
     def forward(self, x):
         return x
@@ -60,7 +68,7 @@ REFUSED = {
     "layer 1 (Linear(4, 2, bias=True)): 2 channels cannot be divided among 3": (
         lambda: nn.Sequential(nn.ReLU(), nn.Linear(4, 2))
     ),
-    "layer 1.0 (Conv2d(4, 2, kernel_size=3, stride=1, padding=0)): 2 channels": (
+    "layer 1.0 (Conv2d(4, 2, kernel_size=(3, 3), stride=(1, 1))): 2 channels": (
         lambda: nn.Sequential(nn.ReLU(), nn.Sequential(nn.Conv2d(4, 2, 3)))
     ),
     "layer 0 (Embedding(2, 5)): 2 channels": lambda: nn.Sequential(nn.Embedding(2, 5)),
@@ -101,8 +109,10 @@ def test_layers_of_a_sharded_model_are_no_parts_of_another():
     def twice(comm):
         rest = nn.BatchNorm1d(4, affine=False), nn.Dropout(0.5)
         model = nn.Sequential(nn.Linear(4, 4), *rest)
-        parallelize(model, comm)
-        for layer in model[1:]:
+        images = nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(4, 4, affine=False))
+        for m in (model, images):
+            parallelize(m, comm)
+        for layer in (*model[1:], images[1]):
             with pytest.raises(ValueError, match=r"layer 1 .* is sharded already"):
                 parallelize(nn.Sequential(nn.Linear(4, 4), layer), comm)
 

@@ -21,6 +21,13 @@ def test_equals_the_ordinary_loss(kind, reduction, size):
         thread_ranks.run(size, laws.equals_the_ordinary_loss, kind, reduction, dtype)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("how", laws.OPTIONS)
+def test_equals_it_with_every_option(how, size):
+    for reduction in ("mean", "sum", "none"):
+        thread_ranks.run(size, laws.equals_the_ordinary_loss, "plain", reduction, "float64", how)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 @pytest.mark.parametrize("kind", KINDS)
 def test_correct_predictions_are_those_of_argmax(kind, size):

@@ -48,7 +48,7 @@ class Staged:
         whole, self._shown = copy.deepcopy(spec.task.model), spec.task.model
         task = spec.task._replace(model=whole)
         part = ModelPart.whole(whole)
-        inner = spec._replace(task=task, part=part, parameters=whole.parameters(), twin=None)
+        inner = spec._replace(task=task, part=part, parameters=[*whole.parameters()], twin=None)
         self._inner: Strategy = build(Layout.of_one_rank(), inner)
         held = stage_of(layout.all.rank, 0, 2)
         keep(self._shown, held)
@@ -101,7 +101,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
         def spec(twin: TrainSpec | None) -> TrainSpec:
             task = Task(model().to(dtype), nn.CrossEntropyLoss(reduction="sum"), CPU)
             make = partial(builders.optimizer, config)
-            part, parameters = ModelPart.whole(task.model), task.model.parameters()
+            part, parameters = ModelPart.whole(task.model), [*task.model.parameters()]
             return TrainSpec(task, part, (), parameters, make, control, events.append, twin=twin)
 
         twin = spec(None)

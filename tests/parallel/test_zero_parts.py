@@ -30,7 +30,7 @@ def test_a_unit_is_a_layer_or_layers_that_share_a_weight() -> None:
     a, b, c, d = layers(4)
     d.weight = b.weight
     model = nn.Sequential(a, nn.Tanh(), b, c, d)
-    found = units({0: model}, model.parameters())
+    found = units({0: model}, [*model.parameters()])
     assert [unit.parameters for unit in found] == [
         [a.weight, a.bias],
         [b.weight, b.bias, d.bias],
@@ -75,7 +75,7 @@ def test_a_unit_of_two_stages_is_a_bucket_of_its_own() -> None:
 
 @pytest.mark.parametrize("d", [1, 2, 3, 5])
 def test_the_parts_of_all_ranks_make_up_every_bucket(d: int) -> None:
-    parameters = nn.Sequential(*layers(3)).parameters()
+    parameters = [*nn.Sequential(*layers(3)).parameters()]
 
     def parts(comm: Comm) -> list[tuple[int, int, int]]:
         edges = [(64, 96), (16, 64), (0, 16)]

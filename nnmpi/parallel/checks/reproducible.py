@@ -217,3 +217,13 @@ def check(config: Config, ranks: int) -> None:
             f"reproducible with {V} slice{'s' * (V != 1)} on {ranks} ranks: each rank needs one; "
             f"use --slices {ranks}, which gives other bits, or at most {V} rank{'s' * (V != 1)}"
         )
+
+
+def check_batch(config: Config, samples: int) -> None:
+    """Refuses more slices than the largest batch of so many samples has."""
+    V, largest = config.slices, min(config.batch_size, samples)
+    if largest < V:
+        raise ValueError(
+            f"reproducible with {V} slices of batches of {largest}: a slice has at least one "
+            f"sample; use --slices {largest} or fewer, which gives other bits"
+        )

@@ -103,7 +103,7 @@ class Verified:
         self.optimizers = layout.optimizer, single.optimizer, *own
         self._inner, self._models, self._update = layout, models, update
         self._comm, self._on_event, self._started = layout.layout.all, on_event, False
-        self._dtype = _host(models[1].parameters()[0].data).dtype
+        self._dtype = _host(next(models[1].parameters()).data).dtype
         self._largest = dict.fromkeys(SUBJECTS, Difference())
         self._scales = dict.fromkeys(SUBJECTS, 0.0)  # the largest numbers of the single rank
 

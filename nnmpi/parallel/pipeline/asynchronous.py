@@ -38,24 +38,28 @@ class InFlight(Sequence[Batch]):
 
     def __init__(self, loads: Iterator[Load], count: int) -> None:
         self._loads, self._count = loads, count
-        self._begun, self._batches = 0, dict[int, Batch]()
+        self._begun, self._in_memory = 0, dict[int, Load]()
 
     def __len__(self) -> int:
         return self._count
 
     def __getitem__(self, i: Any) -> Any:
-        while self._begun <= i:
-            (self._batches[self._begun],) = next(self._loads).micro
-            self._begun += 1
-        return self._batches[i]
+        (batch,) = self._at(i).micro
+        return batch
 
     def done(self, i: int) -> None:
         """Batch i is not needed any more."""
-        del self._batches[i]
+        del self._in_memory[i]
 
     def load(self, i: int) -> Load:
         """Batch i as a step; its ports find the others too, whose messages may be on their way."""
-        return Load(self[i].samples, self)
+        return self._at(i)._replace(micro=self)
+
+    def _at(self, i: int) -> Load:
+        while self._begun <= i:
+            self._in_memory[self._begun] = next(self._loads)
+            self._begun += 1
+        return self._in_memory[i]
 
 
 class AsynchronousStage:
@@ -108,11 +112,11 @@ class AsynchronousStage:
                 set_progress_hook(self._channels.poll),
             ):
                 self._run_to_update(ops)
-            state, samples = state.next(batches), len(self._in_flight[micro].samples)
+            state, load = state.next(batches), self._in_flight.load(micro)
             report, stop = self._reports.pop(micro), self._stops and micro == self._last
             self._in_flight.done(micro)
             self._is_empty = self._stages == 1 or micro == self._last
-            yield StepResult(state, samples, report.loss, stop, True)
+            yield StepResult(state, len(load.rows), load.divisor, report.loss, stop, True)
             micro += 1
 
     def _run_to_update(self, ops: Iterator[Op]) -> None:
@@ -190,6 +194,6 @@ class AsynchronousStage:
             lr = self._control.lr(step)
             raise NotFiniteError(
                 f"stage {self._number}: the {what} became {value} at step {step + 1} with learning "
-                f"rate {lr:g}, and pipedream cannot skip a step; try --lr {lr / 10:g} or "
+                f"rate {lr:g}, and pipedream cannot skip a step; try a smaller --lr or "
                 "--lr-schedule warmup:100"
             )

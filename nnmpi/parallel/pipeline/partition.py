@@ -18,6 +18,7 @@ import numpy as np
 
 from nnmpi.nn import Module
 from nnmpi.nn.sequential import flattened, groups, only_runs_layers
+from nnmpi.quoting import shown
 
 Cut: TypeAlias = tuple[int, ...]
 """The index of the unit at which each stage but the first begins."""
@@ -162,7 +163,7 @@ def _refuse_few(trained: int, stages: int) -> None:
 
 def parse_cut(text: str, units: Sequence[Unit], stages: int) -> Cut:
     """The cut that a user gives as numbers of layers; raises ValueError if it is none."""
-    what = f"--cut {text:.60}"
+    what = f"--cut {shown(text, 60)}"
     _refuse_few(sum(unit.is_trained for unit in units), stages)
     numbers = _numbers(text, what)
     layers = units[-1].end

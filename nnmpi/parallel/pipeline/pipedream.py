@@ -79,8 +79,8 @@ class PipeDream:
 
     def evaluate(self, loader: Loader, step: int) -> Sums:
         self._stage.check_empty()
-        fields = self._spec.part.fields
-        return self._evaluation.sums(self._stages, loader, step, fields, self._channels)
+        objective, fields = self._spec.task.loss, self._spec.part.fields
+        return self._evaluation.sums(objective, self._stages, loader, step, fields, self._channels)
 
     def describe(self) -> dict[str, Any]:
         facts = self._spec.part.facts

@@ -13,6 +13,7 @@ class Totals(NamedTuple):
 
     pushes: float = 0
     samples: float = 0
+    divisor: float = 0  # of the loss
     loss: float = 0
     skipped: float = 0  # updates left out because a number was not finite
 
@@ -53,10 +54,16 @@ class ClockTable:
         """Worker w waits to begin the epoch."""
         self._waiting[w] = True
 
-    def pushed(self, w: int, samples: float, loss: float, stop: bool) -> None:
+    def pushed(self, w: int, samples: float, divisor: float, loss: float, stop: bool) -> None:
         """Worker w has pushed a gradient, and waits to go on."""
-        pushes, seen, total, skipped = self.totals
-        self.totals = Totals(pushes + 1, seen + samples, total + loss, skipped)
+        now = self.totals
+        self.totals = Totals(
+            now.pushes + 1,
+            now.samples + samples,
+            now.divisor + divisor,
+            now.loss + loss,
+            now.skipped,
+        )
         self.clocks[w] += 1
         self.stop = self.stop or stop
         self._ending = self._ending or self.stop or not math.isfinite(self.totals.loss)
@@ -109,9 +116,10 @@ class EpochProgress:
         self._totals, self._state = now, self._after(whole + (ended and rest > 0))
         skipped = int(now.skipped - before.skipped)
         for _ in range(skipped - 1):
-            yield StepResult(state, 0, 0.0, False, False)
+            yield StepResult(state, 0, 0.0, 0.0, False, False)
         samples, loss = int(now.samples - before.samples), now.loss - before.loss
-        yield StepResult(self._state, samples, loss, stop, skipped == 0)
+        divisor = now.divisor - before.divisor
+        yield StepResult(self._state, samples, divisor, loss, stop, skipped == 0)
 
     def _after(self, steps: int) -> StepState:
         epochs, batch = divmod(self._start.batch + steps, self._batches)

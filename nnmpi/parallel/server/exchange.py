@@ -38,6 +38,7 @@ class Request(NamedTuple):
 
     purpose: float
     samples: float = 0
+    divisor: float = 0  # of the loss of these samples
     loss: float = 0  # summed over the samples
     stop: float = 0  # whether some rank wants to end the run
     squares: float = 0  # of the whole gradient, summed

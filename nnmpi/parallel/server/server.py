@@ -82,7 +82,7 @@ class ParameterServer(ServerStrategy):
         elif request.purpose == Purpose.DONE:
             table.ended(w, request.stop > 0)
         else:
-            table.pushed(w, request.samples, request.loss, request.stop > 0)
+            table.pushed(w, request.samples, request.divisor, request.loss, request.stop > 0)
             self._on_push(w)
 
     def _update_with(self, w: int) -> None:
@@ -128,7 +128,7 @@ class ParameterServer(ServerStrategy):
 
     def evaluate(self, loader: Loader, step: int) -> Sums:
         """Its parameters are old outside of its slice: workers evaluate."""
-        return self._sum(np.zeros(len(Sums._fields)))
+        return self._sum(self._task.loss.nothing())
 
     def close(self) -> None:
         self._close(self._table.staleness)

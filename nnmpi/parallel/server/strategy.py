@@ -16,7 +16,6 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries
 from nnmpi.parallel.server.exchange import wait_all
 from nnmpi.parallel.server.store import ServedStore, server_slices
-from nnmpi.parallel.step.evaluation import as_sums
 from nnmpi.parallel.strategy import TrainSpec
 
 
@@ -63,7 +62,7 @@ class ServerStrategy:
     def _sum(self, found: np.ndarray) -> Sums:
         """The sum over all ranks; those that wait leave their core to those that evaluate."""
         wait_all([self.layout.all.start(found, "doubling")])
-        return as_sums(found)
+        return self._task.loss.sums(found)
 
     def _close(self, staleness: Sequence[Counter[int]]) -> None:
         """All ranks get the model of the first worker, and the staleness of the first server."""

@@ -17,7 +17,7 @@ Outputs of windows that begin in one sample and end in the next are left out: th
 from typing import NamedTuple, Self
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.parallel.spatial.window import Window
+from nnmpi.kernels.window import Window
 
 LEAST = 4
 """Bands are a multiple of so many rows of output: tiles of Winograd and windows of pools fit in."""
@@ -29,7 +29,7 @@ WORTHWHILE = 8
 class Bands(NamedTuple):
     """How n samples are given to the kernel: as `number` images of `rows` rows of output each.
 
-    conv      the window of the convolution alone
+    conv      the window of the convolution alone, without padding
     outputs   rows of output of a sample before pooling
     pitch     rows of output from one sample to the next
     f         rows of output that one row of the result is pooled from: 2 or 1
@@ -51,7 +51,7 @@ class Bands(NamedTuple):
         are.
         """
         f, outputs = 2 if pool else 1, conv.outputs(rows)
-        overlap = -(-max(conv.kernel - conv.stride, 0) // conv.stride)
+        overlap = -(-max(conv.span - conv.stride, 0) // conv.stride)
         band = -(-max(budget // row_bytes, overlap, 1) // LEAST) * LEAST
         if not n or outputs < WORTHWHILE * band:
             return cls(conv, n, outputs, outputs, n, outputs, f)
@@ -68,7 +68,7 @@ class Bands(NamedTuple):
     @property
     def band(self) -> int:
         """The rows of input of a band."""
-        return (self.rows - 1) * self.conv.stride + self.conv.kernel
+        return (self.rows - 1) * self.conv.stride + self.conv.span
 
     @property
     def step(self) -> int:
@@ -108,22 +108,20 @@ class Bands(NamedTuple):
         self.result(whole)[...] = g
         return whole
 
-    def gradient(self, d: Array, padding: int) -> Array:
+    def gradient(self, d: Array) -> Array:
         """The transpose of `images` and `samples`, from the kernel's d (number, rows, W, C).
 
-        (N, rows of a sample, W - 2 padding, C): the columns of the padding are left out.
+        (N, rows of a sample, W, C).
         """
-        width = d.shape[2] - 2 * padding
-        d = d[:, :, padding : padding + width]
         if self.are_samples:
             return d
-        tall = self.buffer(d, width, d.shape[3])
+        tall = self.buffer(d, *d.shape[2:])
         mine = min(self.step, self.band)
         _stacked(tall, self.number, self.step, mine)[...] = d[:, :mine]
         if mine < self.band:
             rest = tall[self.step :]
             _stacked(rest, self.number, self.step, self.band - mine)[...] += d[:, mine:]
-        return self.samples(tall, (self.outputs - 1) * self.conv.stride + self.conv.kernel)
+        return self.samples(tall, (self.outputs - 1) * self.conv.stride + self.conv.span)
 
 
 def _stacked(tall: Array, n: int, step: int, rows: int) -> Array:

@@ -23,8 +23,8 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.backend import Array
 from nnmpi.comm import Comm, Work
+from nnmpi.kernels.window import Window
 from nnmpi.parallel.spatial.rows import Rows, row_bounds
-from nnmpi.parallel.spatial.window import Window
 
 
 class Piece(NamedTuple):

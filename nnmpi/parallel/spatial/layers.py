@@ -5,21 +5,27 @@ weights; their gradients are summed over the ranks, so the copies stay equal. La
 pixel alone, such as ReLU, need no counterpart here.
 """
 
+from functools import partial
+
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.functional import as_tensor
 from nnmpi.autograd.ops import conv
+from nnmpi.autograd.ops.pool import check_window
 from nnmpi.autograd.recording import recording
 from nnmpi.comm import Comm
 from nnmpi.kernels.conv import Shape
-from nnmpi.nn.layers import AvgPool2d, Conv2d, Flatten, MaxPool2d
+from nnmpi.kernels.pool import avg_pool2d, max_pool2d
+from nnmpi.kernels.window import Size, Windows, windows
+from nnmpi.nn.layers.basic import Flatten
+from nnmpi.nn.layers.conv import Conv2d
+from nnmpi.nn.layers.norm import BatchNorm2d
+from nnmpi.nn.layers.pooling import AvgPool2d, MaxPool2d
 from nnmpi.nn.module import Module
-from nnmpi.nn.norm import BatchNorm2d
 from nnmpi.nn.passes import BatchStats
 from nnmpi.parallel.spatial import ops
 from nnmpi.parallel.spatial.batch_stats import OverRows
 from nnmpi.parallel.spatial.halo import Halo
 from nnmpi.parallel.spatial.rows import Rows, gather_rows
-from nnmpi.parallel.spatial.window import Window
 from nnmpi.parallel.tensor.ops import copy, reduce
 
 
@@ -32,37 +38,35 @@ class SpatialConv2d(Conv2d):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int,
-        stride: int = 1,
-        padding: int = 0,
-        *,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
+        groups: int = 1,
         bias: bool = True,
+        *,
         algorithm: str = "auto",
         comm: Comm,
     ) -> None:
+        channels = in_channels, out_channels
         super().__init__(
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride,
-            padding,
-            bias=bias,
-            algorithm=algorithm,
+            *channels, kernel_size, stride, padding, dilation, groups, bias, algorithm=algorithm
         )
         self.comm = comm
 
     def forward(self, x: Tensor, relu: bool = False, pool: bool = False) -> Tensor:
-        x, k, s, p = as_tensor(x), self.kernel_size, self.stride, self.padding
+        x = as_tensor(x)
+        both = windows(self.kernel_size, self.stride, self.padding, self.dilation)
+        shape = Shape(both, self.groups, relu, pool, self.algorithm, recording.get())
         rows = Rows.of("SpatialConv2d", x, self.comm)
-        conv.check_conv2d(rows.shape, x.dtype, self.weight, s, p, pool)
-        window = Window(k, s, p)
+        conv.check_conv2d(rows.shape, x.dtype, self.weight, shape)
         return apply(
             ops.conv2d,
             x,
             copy(self.weight, self.comm),
             None if self.bias is None else copy(self.bias, self.comm),
-            halo=Halo.of("SpatialConv2d", rows, window.pooled() if pool else window),
-            shape=Shape(s, p, relu, pool, self.algorithm, recording.get()),
+            halo=Halo.of("SpatialConv2d", rows, both[0].pooled() if pool else both[0]),
+            shape=shape,
         )
 
 
@@ -72,38 +76,45 @@ class SpatialMaxPool2d(MaxPool2d):
     fuses_as = MaxPool2d
 
     def __init__(
-        self, kernel_size: int, stride: int | None = None, padding: int = 0, *, comm: Comm
+        self,
+        kernel_size: Size,
+        stride: Size | None = None,
+        padding: Size = 0,
+        dilation: Size = 1,
+        *,
+        comm: Comm,
     ) -> None:
-        super().__init__(kernel_size, stride, padding)
+        super().__init__(kernel_size, stride, padding, dilation)
         self.comm = comm
 
     def forward(self, x: Tensor) -> Tensor:
-        window = Window(self.kernel_size, self.stride, self.padding)
-        return _pooled("SpatialMaxPool2d", x, window, _MAX, self.comm)
+        both = windows(self.kernel_size, self.stride, self.padding, self.dilation)
+        return _pooled("SpatialMaxPool2d", x, both, _MAX, self.comm)
 
 
 class SpatialAvgPool2d(AvgPool2d):
-    """The mean of each window."""
+    """The mean of each window, zeros of the padding included."""
 
     def __init__(
-        self, kernel_size: int, stride: int | None = None, padding: int = 0, *, comm: Comm
+        self, kernel_size: Size, stride: Size | None = None, padding: Size = 0, *, comm: Comm
     ) -> None:
         super().__init__(kernel_size, stride, padding)
         self.comm = comm
 
     def forward(self, x: Tensor) -> Tensor:
-        window = Window(self.kernel_size, self.stride, self.padding)
-        return _pooled("SpatialAvgPool2d", x, window, _MEAN, self.comm)
+        both = windows(self.kernel_size, self.stride, self.padding)
+        return _pooled("SpatialAvgPool2d", x, both, _MEAN, self.comm)
 
 
-_MAX, _MEAN = ops.Pool(conv.max_pool2d, float("-inf")), ops.Pool(conv.avg_pool2d, 0.0)
+_MAX = ops.Pool(max_pool2d, float("-inf"))
+_MEAN = ops.Pool(partial(avg_pool2d, count_include_pad=True), 0.0)
 
 
-def _pooled(name: str, x: Tensor, window: Window, pool: ops.Pool, comm: Comm) -> Tensor:
+def _pooled(name: str, x: Tensor, both: Windows, pool: ops.Pool, comm: Comm) -> Tensor:
     x = as_tensor(x)
     rows = Rows.of(name, x, comm)
-    conv.check_window(name, rows.shape, window.kernel, window.padding)
-    return apply(ops.pool2d, x, pool=pool, window=window, halo=Halo.of(name, rows, window))
+    check_window(name, rows.shape, both)
+    return apply(ops.pool2d, x, pool=pool, windows=both, halo=Halo.of(name, rows, both[0]))
 
 
 class SpatialBatchNorm2d(BatchNorm2d):
@@ -113,12 +124,13 @@ class SpatialBatchNorm2d(BatchNorm2d):
         self,
         num_features: int,
         eps: float = 1e-5,
-        momentum: float = 0.1,
+        momentum: float | None = 0.1,
         affine: bool = True,
+        track_running_stats: bool = True,
         *,
         comm: Comm,
     ) -> None:
-        super().__init__(num_features, eps, momentum, affine)
+        super().__init__(num_features, eps, momentum, affine, track_running_stats)
         self.comm = comm
 
     def normalised(

@@ -9,25 +9,24 @@ from typing import Any, NamedTuple
 
 from nnmpi.backend import Array, of, xp_of
 from nnmpi.kernels import conv
-from nnmpi.kernels.im2col import output_size
 from nnmpi.kernels.result import Result
+from nnmpi.kernels.window import Windows
 from nnmpi.parallel.spatial.bands import Bands
 from nnmpi.parallel.spatial.halo import Halo
-from nnmpi.parallel.spatial.window import Window
 
 
 def conv2d(x: Array, w: Array, b: Array | None, *, halo: Halo, shape: conv.Shape) -> Result:
     """This rank's rows of the convolution, then optional 2x2 max-pool and ReLU; w, b are whole."""
-    xl, p = x.transpose(0, 2, 3, 1), shape.padding
-    n, _, W, C = xl.shape
-    O, _, k, _ = w.shape
-    window = Window(k, shape.stride)
-    row_bytes = output_size(W, k, shape.stride, p) * (k * k * C + O) * x.itemsize
-    bands = Bands.of(window, shape.pool, n, halo.height, row_bytes, of(x).chunk_bytes)
-    tall = bands.buffer(x, W + 2 * p, C)
-    halo.fetch(xl, bands.samples(tall, halo.height)[:, :, p : p + W])
+    xl, columns = x.transpose(0, 2, 3, 1), shape.windows[1]
+    (n, _, W, C), (O, _, kh, kw) = xl.shape, w.shape
+    within = slice(columns.before, columns.before + W)
+    bare = _without_padding(shape.windows)
+    row_bytes = columns.outputs(W) * (kh * kw * C + O) * x.itemsize
+    bands = Bands.of(bare[0], shape.pool, n, halo.height, row_bytes, of(x).chunk_bytes)
+    tall = bands.buffer(x, columns.padded(W), C)
+    halo.fetch(xl, bands.samples(tall, halo.height)[:, :, within])
     images = bands.images(tall).transpose(0, 3, 1, 2)
-    inner = conv.conv2d(images, w, b, shape._replace(padding=0))
+    inner = conv.conv2d(images, w, b, shape._replace(windows=bare))
     prepare, (vjp_x, vjp_w, vjp_b) = inner.prepare, inner.vjps
     assert prepare is not None
 
@@ -36,7 +35,7 @@ def conv2d(x: Array, w: Array, b: Array | None, *, halo: Halo, shape: conv.Shape
         return prepare(whole.transpose(0, 3, 1, 2), needs)
 
     def vjp_rows(shared: Any, out: Array | None) -> Array:
-        d = bands.gradient(vjp_x(shared, None).transpose(0, 2, 3, 1), p)
+        d = bands.gradient(vjp_x(shared, None).transpose(0, 2, 3, 1)[:, :, within])
         return halo.give_back(d).transpose(0, 3, 1, 2)
 
     y = bands.result(inner.value.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
@@ -44,25 +43,32 @@ def conv2d(x: Array, w: Array, b: Array | None, *, halo: Halo, shape: conv.Shape
 
 
 class Pool(NamedTuple):
-    """A pooling op without halo, and what padding is to it."""
+    """A pooling kernel, and what padding is to it."""
 
-    op: Callable[..., Result]
+    kernel: Callable[[Array, Windows], Result]
     padding: float
 
 
-def pool2d(x: Array, *, pool: Pool, window: Window, halo: Halo) -> Result:
+def pool2d(x: Array, *, pool: Pool, windows: Windows, halo: Halo) -> Result:
     """This rank's rows of the pooling."""
-    xl, p, xp = x.transpose(0, 2, 3, 1), window.padding, xp_of(x)
+    xl, columns, xp = x.transpose(0, 2, 3, 1), windows[1], xp_of(x)
     n, _, W, C = xl.shape
-    if halo.is_local and not p:
+    within = slice(columns.before, columns.before + W)
+    if halo.is_local and not columns.before:
         rows = xl[:, halo.needed[0] - halo.own[0] :][:, : halo.height]
     else:
-        rows = xp.full((n, halo.height, W + 2 * p, C), pool.padding, x.dtype)
-        halo.fetch(xl, rows[:, :, p : p + W])
-    inner = pool.op(rows.transpose(0, 3, 1, 2), kernel=window.kernel, stride=window.stride)
+        rows = xp.full((n, halo.height, columns.padded(W), C), pool.padding, x.dtype)
+        halo.fetch(xl, rows[:, :, within])
+    inner = pool.kernel(rows.transpose(0, 3, 1, 2), _without_padding(windows))
 
     def vjp(g: Array, out: Array | None) -> Array:
         d = inner.vjps[0](g, None).transpose(0, 2, 3, 1)
-        return halo.give_back(d[:, :, p : p + W]).transpose(0, 3, 1, 2)
+        return halo.give_back(d[:, :, within]).transpose(0, 3, 1, 2)
 
     return Result(inner.value, (vjp,))
+
+
+def _without_padding(windows: Windows) -> Windows:
+    """The same of images in which the padding is."""
+    rows, columns = (window._replace(before=0, after=0) for window in windows)
+    return rows, columns

@@ -4,10 +4,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from nnmpi.comm import Comm
-from nnmpi.nn.activations import GELU, ReLU, Sigmoid, Tanh
-from nnmpi.nn.layers import AvgPool2d, Conv2d, Flatten, MaxPool2d
+from nnmpi.kernels.window import pair
+from nnmpi.nn.layers.activations import GELU, Identity, LeakyReLU, ReLU, Sigmoid, SiLU, Tanh
+from nnmpi.nn.layers.basic import Flatten
+from nnmpi.nn.layers.conv import Conv2d
+from nnmpi.nn.layers.norm import BatchNorm2d
+from nnmpi.nn.layers.pooling import AvgPool2d, MaxPool2d
 from nnmpi.nn.module import Module
-from nnmpi.nn.norm import BatchNorm2d
 from nnmpi.nn.sequential import Sequential, flattened, only_runs_layers
 from nnmpi.parallel.spatial.layers import (
     SpatialAvgPool2d,
@@ -46,6 +49,7 @@ def _cut(model: Sequential) -> Iterator[tuple[str, Module]]:
     """(path, layer) of the layers to replace; raises ValueError for one that needs whole images."""
     for path, layer in flattened(model):
         if type(layer) in COUNTERPARTS:
+            _refuse_options(path, layer)
             yield path, layer
         elif type(layer) not in PIXELWISE and not isinstance(layer, SpatialMean):
             raise ValueError(
@@ -55,6 +59,18 @@ def _cut(model: Sequential) -> Iterator[tuple[str, Module]]:
             )
         if isinstance(layer, Flatten | SpatialMean):
             return
+
+
+def _refuse_options(path: str, layer: Any) -> None:
+    """Raises ValueError for options whose windows at the edges would need whole images."""
+    is_average = isinstance(layer, AvgPool2d)
+    unpadded = is_average and not layer.count_include_pad and pair(layer.padding) != (0, 0)
+    if getattr(layer, "ceil_mode", False) or unpadded:
+        raise ValueError(
+            f"parallelize: layer {path} is {layer!r}: rows of images are pooled with "
+            "ceil_mode=False and count_include_pad=True only; leave these options out, or put the "
+            "layer behind a Flatten or a SpatialMean"
+        )
 
 
 def _counterpart(layer: Module, comm: Comm) -> Module:
@@ -69,20 +85,15 @@ def _counterpart(layer: Module, comm: Comm) -> Module:
 
 
 def _conv(layer: Any, comm: Comm) -> Module:
-    return SpatialConv2d(
-        layer.in_channels,
-        layer.out_channels,
-        layer.kernel_size,
-        layer.stride,
-        layer.padding,
-        bias=layer.bias is not None,
-        algorithm=layer.algorithm,
-        comm=comm,
-    )
+    channels = layer.in_channels, layer.out_channels
+    sizes = layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.groups
+    has_bias = layer.bias is not None
+    return SpatialConv2d(*channels, *sizes, has_bias, algorithm=layer.algorithm, comm=comm)
 
 
 def _max_pool(layer: Any, comm: Comm) -> Module:
-    return SpatialMaxPool2d(layer.kernel_size, layer.stride, layer.padding, comm=comm)
+    sizes = layer.kernel_size, layer.stride, layer.padding, layer.dilation
+    return SpatialMaxPool2d(*sizes, comm=comm)
 
 
 def _avg_pool(layer: Any, comm: Comm) -> Module:
@@ -90,15 +101,15 @@ def _avg_pool(layer: Any, comm: Comm) -> Module:
 
 
 def _batch_norm(layer: Any, comm: Comm) -> Module:
-    affine = layer.weight is not None
-    return SpatialBatchNorm2d(layer.num_features, layer.eps, layer.momentum, affine, comm=comm)
+    options = layer.eps, layer.momentum, layer.weight is not None, layer.track_running_stats
+    return SpatialBatchNorm2d(layer.num_features, *options, comm=comm)
 
 
 def _flatten(layer: Any, comm: Comm) -> Module:
     return SpatialFlatten(layer.start_dim, layer.end_dim, comm=comm)
 
 
-PIXELWISE = (ReLU, GELU, Sigmoid, Tanh)
+PIXELWISE = (ReLU, GELU, LeakyReLU, SiLU, Sigmoid, Tanh, Identity)
 """Layers that treat each number alone: they stay as they are."""
 
 COUNTERPARTS: dict[type[Module], Callable[[Any, Comm], Module]] = {

@@ -10,12 +10,11 @@ from nnmpi.autograd import Tensor, no_grad
 from nnmpi.autograd.functional import tensor
 from nnmpi.data import Load
 from nnmpi.kernels.progress_hook import set_progress_hook
-from nnmpi.metrics import Sums
 from nnmpi.nn.passes import Pass
 from nnmpi.parallel.step.executor import Program
+from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import (
     NO_MESSAGES,
-    Criterion,
     Loss,
     Messages,
     Output,
@@ -26,10 +25,10 @@ from nnmpi.schedules import Kind, forward_only
 
 
 class Metrics:
-    """The Output of the last stage: loss, correct predictions and samples, as sums."""
+    """The Output of the last stage: loss, metrics and samples, as sums."""
 
-    def __init__(self, loss: Criterion) -> None:
-        self._of, self.sums = loss, np.zeros(len(Sums._fields))
+    def __init__(self, objective: Objective) -> None:
+        self._of, self.sums = objective, objective.nothing()
 
     def begin(self, load: Load) -> None:
         self._load = load
@@ -38,24 +37,22 @@ class Metrics:
         return y
 
     def put(self, micro: int, root: Tensor) -> None:
-        labels = self._load.micro[micro].y
-        self.sums += Sums(*self._of.evaluate(root, labels), len(labels))
+        self.sums += self._of.evaluate(root, self._load.micro[micro].y)
 
 
 @no_grad()
 def evaluate(
+    objective: Objective,
     stages: Mapping[int, Stage],
     loads: Generator[Load, None, None],
     step: int,
     program: Program = forward_only,
     messages: Messages = NO_MESSAGES,
 ) -> np.ndarray:
-    """The fields of Sums over these samples, if one of the stages is the last one; else zeros."""
-    last = max(stages)
-    sink = stages[last].sink
-    metrics = Metrics(sink.loss_of) if isinstance(sink, Loss) else None
+    """The row of these samples (see Objective) if one of the stages is the last one; else zeros."""
+    last, metrics = max(stages), Metrics(objective)
     outputs: dict[int, Output] = {s: stage.sink for s, stage in stages.items()}
-    if metrics:
+    if isinstance(stages[last].sink, Loss):
         outputs[last] = metrics
     quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")
     with quiet, set_progress_hook(messages.poll), closing(loads):
@@ -69,7 +66,7 @@ def evaluate(
                 else:
                     messages.start(op)
             messages.finish()  # else a fast stage would compute ahead of a slow one without end
-    return np.zeros(len(Sums._fields)) if metrics is None else metrics.sums
+    return metrics.sums
 
 
 def _forward(stage: Stage, output: Output, load: Load, micro: int, step: int) -> None:
@@ -79,9 +76,3 @@ def _forward(stage: Stage, output: Output, load: Load, micro: int, step: int) ->
         y = tensor(y, on=backend.of(y.data))
     output.put(micro, output.root(micro, y))
     stage.source.done(micro)
-
-
-def as_sums(found: np.ndarray) -> Sums:
-    """The sums over all ranks."""
-    loss, correct, samples = found.tolist()
-    return Sums(loss, int(correct), int(samples))

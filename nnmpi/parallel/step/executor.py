@@ -176,7 +176,7 @@ class Executor:
                 began = self._recorder.now()
                 self._do[op.kind](op)
                 self._recorder.add(op.kind.value, began, op.micro, op.stage)
-        return StepResult(state.next(batches), len(load.rows), *self._outcome)
+        return StepResult(state.next(batches), len(load.rows), load.divisor, *self._outcome)
 
     def _progress(self) -> None:
         self._messages.poll()

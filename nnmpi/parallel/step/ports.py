@@ -5,6 +5,7 @@ Samples ──► stage ──► Metrics     the same in evaluation (evaluation
 Inlet   ──► stage ──► Outlet      a stage of a pipeline (pipeline/channels.py)
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,24 +17,15 @@ from nnmpi.backend import Array, Backend
 from nnmpi.data import Load
 from nnmpi.nn import Module
 from nnmpi.nn.passes import Pass, current_pass
+from nnmpi.parallel.step.objective import Objective
 from nnmpi.schedules import Op
-
-
-class Criterion(Protocol):
-    """A loss that sums over samples, and knows which predictions are correct."""
-
-    def __call__(self, scores: Tensor, labels: Any, /) -> Tensor:
-        """The loss."""
-
-    def evaluate(self, scores: Tensor, labels: Any, /) -> tuple[float, int]:
-        """The loss, and the number of correct predictions."""
 
 
 class Task(NamedTuple):
     """What is trained."""
 
     model: Module
-    loss: Criterion
+    loss: Objective
     on: Backend
 
     def forward(self, x: np.ndarray, now: Pass) -> Tensor:
@@ -115,21 +107,22 @@ class Samples:
 class Loss:
     """The sink of the last stage: the loss beside the labels, as a mean over the whole batch."""
 
-    def __init__(self, loss: Criterion) -> None:
-        self.loss_of = loss
+    def __init__(self, loss: Callable[[Tensor, Any], Tensor]) -> None:
+        self._loss_of = loss
 
     def begin(self, load: Load) -> None:
         self._load, self._sum = load, 0.0
 
     def root(self, micro: int, y: Tensor) -> Tensor:
-        return self.loss_of(y, self._load.micro[micro].y)
+        return self._loss_of(y, self._load.micro[micro].y)
 
     def put(self, micro: int, root: Tensor) -> None:
         self._sum = self._sum + root.data
 
     def seed(self, micro: int, root: Tensor) -> Array:
         xp = backend.xp_of(root.data)
-        return xp.full(root.shape, 1 / len(self._load.rows), root.dtype)
+        divisor = self._load.divisor
+        return xp.full(root.shape, 1 / divisor if divisor else 0.0, root.dtype)
 
     def done(self, micro: int) -> None:
         pass

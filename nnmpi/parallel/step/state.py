@@ -22,6 +22,8 @@ class StepResult(NamedTuple):
 
     state: StepState  # after the step
     samples: int
+    divisor: float  # what the mean of the losses divides their sum by
     loss: float
     stop: bool  # whether some rank wants to end the run
     updated: bool  # False if a number was not finite, and parameters were left as they are
+    gradient_norm: float | None = None  # before clipping; None where no rank knows all of it

@@ -40,6 +40,7 @@ class Outcome(NamedTuple):
     loss: float
     stop: bool
     updated: bool
+    gradient_norm: float | None = None  # before clipping
 
 
 Agree: TypeAlias = Callable[[StepSums], StepSums]
@@ -99,14 +100,15 @@ class Update:
         for p, times in zip(self._shared, sums.used, strict=True):
             p.has_grad = p in self._own and times > 0
         updated = not sums.not_finite
+        norm = sums.squares**0.5
         if updated:
-            self._clip(sums.squares)
+            self._clip(norm)
             self._optimizer.lr = self._lr(step)
             self._optimizer.step()
         began = self._recorder.now()
         store.settle()
         self._recorder.add("settle", began)
-        return Outcome(sums.loss, sums.stop > 0, updated)
+        return Outcome(sums.loss, sums.stop > 0, updated, norm)
 
     def _sums(self) -> StepSums:
         """The sums over dp; also marks the parameters that got a gradient on any rank."""
@@ -119,11 +121,11 @@ class Update:
         used = tuple(float(p.has_grad) for p in self._shared)
         return StepSums(loss, head[STOP], float(not finite), squares, used)
 
-    def _clip(self, squares: float) -> None:
+    def _clip(self, norm: float) -> None:
         """As `optim.clip_grad_norm`, by the norm over all ranks."""
         if self._clip_norm is None:
             return
-        factor = clip_factor(squares**0.5, self._clip_norm)
+        factor = clip_factor(norm, self._clip_norm)
         store = self._store
         for _, gradient in store.owned(store.spans[0][0], store.spans[-1][1]):
             gradient *= factor

@@ -4,32 +4,46 @@ Each rank finds, for each sample, four numbers of its own classes. One all-gathe
 all ranks, and every rank computes the whole loss from them, in one order: all have its bits.
 
     maximum    sum of exp(z - maximum)    logit of the label, or 0    class of the maximum
+    with label_smoothing, a fifth: the sum of spread z
 """
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnmpi import backend
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.functional import as_tensor
-from nnmpi.autograd.ops import softmax
+from nnmpi.autograd.ops.class_losses import IGNORED, Labels, Smoothing, gradient
 from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
 from nnmpi.kernels.result import Result
 from nnmpi.kernels.sums import column_sum
-from nnmpi.nn.losses import CrossEntropyLoss, checked_labels
+from nnmpi.nn.losses.classes import CrossEntropyLoss
 from nnmpi.parallel.tensor.parts import own
-from nnmpi.parallel.tensor.sums import Bounds
+from nnmpi.parallel.tensor.sums import Bounds, all_gather
 
 
 class ShardedCrossEntropyLoss(CrossEntropyLoss):
     """-log(softmax(logits))[label]: logits (N, this rank's classes), integer labels (N,).
 
     Labels are the same on all ranks, and so are the loss and the number of correct predictions.
+    `weight` is that of all classes.
     """
 
-    def __init__(self, comm: Comm, bounds: Bounds | None, *, reduction: str = "mean") -> None:
-        super().__init__(reduction=reduction)
+    def __init__(
+        self,
+        comm: Comm,
+        bounds: Bounds | None,
+        weight: Any = None,
+        *,
+        ignore_index: int = IGNORED,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__(
+            weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
+        )
         if bounds is None or len(bounds) != comm.size + 1:
             raise ValueError(
                 f"ShardedCrossEntropyLoss: bounds {bounds} on {comm.size} ranks: they must be "
@@ -38,27 +52,26 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
             )
         self.comm, self.bounds = comm, tuple(bounds)
 
-    def forward(self, logits: Tensor, labels: Any) -> Tensor:
-        logits = as_tensor(logits)
-        labels, classes = self._checked(logits, labels)
-        return apply(
-            sharded_cross_entropy,
-            logits,
-            labels,
-            comm=self.comm,
-            classes=classes,
-            reduction=self.reduction,
-        )
+    def forward(self, scores: Any, labels: Any) -> Tensor:
+        scores = as_tensor(scores)
+        softmax = self._softmax(scores, labels)
+        return apply(sharded_cross_entropy, scores, softmax=softmax, reduction=self.reduction)
 
-    def evaluate(self, logits: Tensor, labels: Any) -> tuple[float, int]:
-        labels, classes = self._checked(logits, labels)
-        found = _Softmax.of(logits.data, labels, classes, self.comm)
-        losses = found.losses()
-        total = losses.sum() / (max(len(losses), 1) if self.reduction == "mean" else 1)
-        return float(total), int((found.predicted() == labels).sum())
+    def evaluate(self, scores: Any, labels: Any) -> tuple[float, int, int]:
+        softmax = self._softmax(as_tensor(scores), labels)
+        total, _ = softmax.labels.reduced(softmax.losses(), self.reduction)
+        kept = softmax.labels.kept
+        correct = (softmax.predicted() == softmax.labels.classes) & kept
+        return float(total), int(correct.sum()), int(kept.sum())
 
-    def _checked(self, logits: Tensor, labels: Any) -> tuple[Array, range]:
-        """The labels, and which classes the columns of the logits are."""
+    def whole(self, scores: Tensor) -> np.ndarray:
+        """The logits of all classes, on every rank and on the host."""
+        repeat = scores.shape[1] // (self.bounds[self.comm.rank + 1] - self.bounds[self.comm.rank])
+        bounds = tuple(b * repeat for b in self.bounds)
+        return backend.to_host(all_gather(scores.data, self.comm, bounds, 1))
+
+    def _softmax(self, logits: Tensor, labels: Any) -> "_Softmax":
+        """The softmax, for which all ranks exchange their numbers."""
         start, stop = own(self.bounds, self.comm)
         if logits.ndim != 2 or logits.shape[1] % (stop - start):
             raise ValueError(
@@ -67,77 +80,91 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
             )
         repeat = logits.shape[1] // (stop - start)  # of a channel, where Flatten comes last
         shape = (logits.shape[0], self.bounds[-1] * repeat)
-        labels = checked_labels("ShardedCrossEntropyLoss", shape, labels)
-        return labels, range(start * repeat, stop * repeat)
+        here = range(start * repeat, stop * repeat)
+        labels, _ = self.checked(shape, labels)
+        z, weight = logits.data, self.weight_like(logits)
+        known = Labels.of(backend.of(z).asarray(labels), weight, self.ignore_index, z.dtype)
+        smoothing = None
+        if self.label_smoothing:
+            whole = xp_of(z).ones(shape[1], z.dtype) if weight is None else weight
+            smoothing = Smoothing.of(self.label_smoothing, whole, slice(here.start, here.stop))
+        return _Softmax.of(z, known, smoothing, here, self.comm)
 
 
-def sharded_cross_entropy(
-    z: Array, labels: Array, *, comm: Comm, classes: range, reduction: str = "mean"
-) -> Result:
-    """-log(softmax(z))[label] of which this rank has the columns `classes`; backward is local."""
-    found = _Softmax.of(z, labels, classes, comm)
-    y, scale = softmax.reduced(found.losses(), reduction)
-
-    def vjp(g: Array, out: Array | None) -> Array:
-        p = found.probabilities()
-        p.reshape(-1)[found.chosen] -= 1
-        p *= g if reduction == "none" else g * scale
-        return p.T
-
-    return Result(y, (vjp,))
+def sharded_cross_entropy(z: Array, *, softmax: "_Softmax", reduction: str = "mean") -> Result:
+    """The loss of logits z of which this rank has some columns; the backward pass is local."""
+    y, scale = softmax.labels.reduced(softmax.losses(), reduction)
+    return Result(y, (lambda g, out: softmax.gradient(g * scale).T,))
 
 
 class _Softmax(NamedTuple):
     """What this rank has of the softmax: numbers of each sample, and of each rank and sample."""
 
+    labels: Labels
+    smoothing: Smoothing | None
     exponentials: Array  # (classes of this rank, N): exp(z - maximum of this rank)
     chosen: Array  # flat indices into it: where labels are here
+    samples: Array  # of which samples they are
     rank: int
-    maximum: Array  # (ranks, N), as are the next three
-    total: Array
-    logit: Array
-    predicted_here: Array
+    table: Array  # (ranks, 4 or 5, N)
 
     @classmethod
-    def of(cls, z: Array, labels: Array, classes: range, comm: Comm) -> "_Softmax":
+    def of(
+        cls, z: Array, labels: Labels, smoothing: Smoothing | None, classes: range, comm: Comm
+    ) -> "_Softmax":
         """Computed on the transpose, as in `cross_entropy`; all ranks call it."""
-        xp, n = xp_of(z), len(labels)
-        here = (labels >= classes.start) & (labels < classes.stop)
+        xp, n = xp_of(z), len(labels.classes)
+        here = (labels.classes >= classes.start) & (labels.classes < classes.stop)
         samples = xp.arange(n)[here]
-        rows = labels[here].astype("int64") - classes.start
+        rows = labels.classes[here] - classes.start
         s = z.T.copy()
-        table = xp.zeros((comm.size, 4, n), xp.promote_types(z.dtype, np.float32))
+        numbers = 4 if smoothing is None else 5
+        table = xp.zeros((comm.size, numbers, n), xp.promote_types(z.dtype, np.float32))
         mine = table[comm.rank]
         mine[0] = s.max(axis=0)
         mine[2, samples] = s[rows, samples]
         mine[3] = s.argmax(axis=0) + classes.start
+        if smoothing is not None:
+            mine[4] = xp.dot(smoothing.spread, s)
         top = mine[0].astype(z.dtype)
         s -= xp.where(top == -np.inf, z.dtype.type(0), top)  # -inf - -inf would be nan
         e = xp.exp(s, out=s)
         mine[1] = column_sum(e)
         comm.all_gather(table)
-        return cls(e, rows * n + samples, comm.rank, *(table[:, k] for k in range(4)))
+        return cls(labels, smoothing, e, rows * n + samples, samples, comm.rank, table)
 
     def _sum(self) -> tuple[Array, Array]:
         """The maximum of all classes, and the sum of exponentials above it."""
-        xp = xp_of(self.maximum)
-        top = self.maximum.max(axis=0)
-        return top, (self.total * xp.exp(self.maximum - top)).sum(axis=0)
+        xp, maximum = xp_of(self.table), self.table[:, 0]
+        top = maximum.max(axis=0)
+        return top, (self.table[:, 1] * xp.exp(maximum - top)).sum(axis=0)
 
     def losses(self) -> Array:
-        """The loss of each sample."""
-        xp, (top, total) = xp_of(self.maximum), self._sum()
-        return (xp.log(total) - (self.logit.sum(axis=0) - top)).astype(self.exponentials.dtype)
+        """The loss of each sample; 0 where its label is ignored."""
+        xp, (top, total), labels = xp_of(self.table), self._sum(), self.labels
+        log_total, chosen = xp.log(total), self.table[:, 2].sum(axis=0) - top
+        if self.smoothing is None:
+            losses = labels.counts * (log_total - chosen)
+        else:
+            spread = self.table[:, 4].sum(axis=0) - self.smoothing.whole * top
+            losses = self.smoothing.losses(labels, log_total, chosen, spread)
+        losses = xp.where(labels.kept, losses, xp.zeros_like(losses))
+        return losses.astype(self.exponentials.dtype)
+
+    def gradient(self, g: Array) -> Array:
+        """That of this rank's logits (classes, N), from that of each loss."""
+        p = self.probabilities()
+        return gradient(p, self.chosen, self.samples, self.labels, self.smoothing, g)
 
     def probabilities(self) -> Array:
         """The softmax of this rank's classes (classes, N)."""
-        xp, (top, total) = xp_of(self.maximum), self._sum()
-        factor = xp.exp(self.maximum[self.rank] - top) / total
+        xp, (top, total) = xp_of(self.table), self._sum()
+        factor = xp.exp(self.table[self.rank, 0] - top) / total
         p: Array = self.exponentials * factor.astype(self.exponentials.dtype)
         return p
 
     def predicted(self) -> Array:
         """The class with the largest logit, the first of equal ones, of each sample."""
-        xp = xp_of(self.maximum)
-        rank = self.maximum.argmax(axis=0)  # the first of equal ones has the lower classes
-        return self.predicted_here[rank, xp.arange(len(rank))].astype("int64")
+        rank = self.table[:, 0].argmax(axis=0)  # the first of equal ones has the lower classes
+        samples = xp_of(rank).arange(len(rank))
+        return self.table[rank, 3, samples].astype("int64")

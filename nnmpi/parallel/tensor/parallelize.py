@@ -1,11 +1,13 @@
 """parallelize: the layers of a Sequential become sharded ones, in place and under their names.
 
     Linear or Conv2d, input whole       Column: output sharded, no message
-    ... local layers                    ReLU, pooling, BatchNorm, Dropout, Flatten: own channels
+    ... local layers                    ReLU, pooling, BatchNorm, GroupNorm of images, Dropout,
+                                        Flatten, groups of a convolution: own channels
     Linear or Conv2d, input sharded     Row: output whole, one all-reduce
 
-What needs all features of a sample (LayerNorm) gets them from a Column that gathers its output.
-Logits of a Column that comes last stay sharded.
+What needs all features of a sample (LayerNorm, Softmax, ConvTranspose2d, a GroupNorm of which some
+group is on two ranks) gets them from a Column that gathers its output. Logits of a Column that is
+last stay sharded, unless the output is to be whole.
 """
 
 from collections import Counter
@@ -14,41 +16,39 @@ from typing import Any, NamedTuple
 
 from nnmpi.comm import Comm
 from nnmpi.nn import (
-    GELU,
-    AvgPool2d,
     BatchNorm1d,
     BatchNorm2d,
+    Conv1d,
     Conv2d,
+    ConvTranspose2d,
     Dropout,
     Embedding,
     Flatten,
+    GroupNorm,
     LayerNorm,
     Linear,
     LogSoftmax,
-    MaxPool2d,
     Module,
-    ReLU,
-    Sigmoid,
-    Tanh,
+    Softmax,
 )
-from nnmpi.nn.layers import ALL, Channels
+from nnmpi.nn.layers.basic import ALL, Channels
 from nnmpi.nn.place import whole
 from nnmpi.nn.sequential import flattened, only_runs_layers
-from nnmpi.parallel.tensor.layers import (
+from nnmpi.parallel.tensor import local
+from nnmpi.parallel.tensor.conv import (
+    ColumnConv1d,
     ColumnConv2d,
-    ColumnLinear,
+    GroupedConv2d,
+    RowConv1d,
     RowConv2d,
-    RowLinear,
-    ShardedEmbedding,
 )
-from nnmpi.parallel.tensor.parts import divided, own, part_of
+from nnmpi.parallel.tensor.layers import ColumnLinear, RowLinear, ShardedEmbedding
+from nnmpi.parallel.tensor.parts import divided, own
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
 from nnmpi.parallel.tensor.sums import Bounds
 
-ELEMENTWISE = (ReLU, GELU, Sigmoid, Tanh)
-ON_IMAGES = (MaxPool2d, AvgPool2d)
-NEED_WHOLE = (LayerNorm, LogSoftmax, Flatten)
-"""Layers that are kept as they are; Flatten of (C, H, W) into channels keeps them sharded too."""
+NEED_WHOLE = (LayerNorm, Softmax, LogSoftmax, Flatten, ConvTranspose2d)
+"""Layers that are kept as they are, on whole samples; Flatten of (C, H, W) on sharded ones too."""
 
 
 class _Product(NamedTuple):
@@ -61,46 +61,44 @@ class _Product(NamedTuple):
 
 PRODUCTS: dict[type[Module], _Product] = {
     Linear: _Product(ColumnLinear, RowLinear, -1),
+    Conv1d: _Product(ColumnConv1d, RowConv1d, 0),
     Conv2d: _Product(ColumnConv2d, RowConv2d, 0),
 }
+"""Of layers without groups: each output needs all inputs."""
 
-SHARDED = {ShardedEmbedding, *(form for p in PRODUCTS.values() for form in (p.column, p.row))}
+SHARDED = {
+    ShardedEmbedding,
+    GroupedConv2d,
+    *(form for p in PRODUCTS.values() for form in (p.column, p.row)),
+}
 
 KNOWN = {
     *PRODUCTS,
-    *ELEMENTWISE,
-    *ON_IMAGES,
+    *local.ELEMENTWISE,
+    *local.ON_IMAGES,
     *NEED_WHOLE,
     BatchNorm1d,
     BatchNorm2d,
+    GroupNorm,
     Dropout,
     Embedding,
 }
 
 
-class _Channels(NamedTuple):
-    """What is known of a sharded activation.
-
-    `axis` of a sample: 0 in images (C, H, W), -1 in features. A channel may be several features in
-    a row, behind Flatten.
-    """
-
-    bounds: Bounds
-    axis: int
-
-
-def parallelize(model: Module, comm: Comm) -> Sharding:
+def parallelize(model: Module, comm: Comm, *, whole_output: bool = False) -> Sharding:
     """Divides the channels of the layers of a Sequential among the ranks of a Comm.
 
+    With `whole_output` every rank gets all scores, as most losses need them.
     Every rank calls it on an equal model. Weights that are not drawn yet are drawn for this rank's
     part alone; others are cut. Raises ValueError, and leaves the model as it was, if a layer
     cannot be sharded.
     """
     layers = _checked(model)
     steps: list[_Step] = []
-    state: _Channels | None = None
+    state: local.Activation | None = None
     for i, (path, layer) in enumerate(layers):
-        steps.append(_step(path, layer, [m for _, m in layers[i + 1 :]], state, comm))
+        behind = [m for _, m in layers[i + 1 :]]
+        steps.append(_step(path, layer, behind, state, comm, whole_output))
         state = steps[-1].state
     for (path, layer), step in zip(layers, steps, strict=True):
         _put(model, path, step.layer.train(layer.training))
@@ -120,98 +118,86 @@ class _Step(NamedTuple):
     """What takes the place of a layer, the activation behind it, and what is said of it."""
 
     layer: Module
-    state: _Channels | None
+    state: local.Activation | None
     done: ShardedLayer | None = None
 
 
 def _step(
-    path: str, layer: Module, behind: Sequence[Module], state: _Channels | None, comm: Comm
+    path: str,
+    layer: Module,
+    behind: Sequence[Module],
+    state: local.Activation | None,
+    comm: Comm,
+    whole_output: bool,
 ) -> _Step:
     what = f"layer {path} ({layer!r})"
-    if type(layer) in PRODUCTS and state is None:
-        return _column(path, layer, behind, comm)
-    if type(layer) in PRODUCTS and state is not None:
+    if _is_product(layer) and state is None:
+        return _column(path, layer, behind, comm, whole_output)
+    if _is_product(layer) and state is not None:
         return _row(path, layer, state, comm)
     if isinstance(layer, Embedding):
         bounds = divided(layer.num_embeddings, comm, what)
         new = ShardedEmbedding.of(layer, comm)
         return _Step(new, None, _done(path, layer, "rows", bounds))
     if state is None:
-        return _Step(layer, None, _done(path, layer, "copy", ()) if layer.parameters() else None)
+        has_parameters = any(True for _ in layer.parameters())
+        return _Step(layer, None, _done(path, layer, "copy", ()) if has_parameters else None)
     if isinstance(layer, BatchNorm1d | BatchNorm2d):
-        bounds = _scaled(what, state.bounds, layer.num_features)
-        norm = _batch_norm(layer, bounds, comm)
+        bounds = local.scaled(what, state.bounds, layer.num_features)
+        norm = local.batch_norm(layer, bounds, comm)
         return _Step(norm, state, _done(path, layer, "channels", bounds))
+    if isinstance(layer, GroupNorm):
+        group_norm = local.group_norm(layer, state.bounds, comm)
+        return _Step(group_norm, state, _done(path, layer, "channels", state.bounds))
+    if isinstance(layer, Conv2d):
+        after = local.after(layer, state)
+        assert after is not None, "the layers before it would have been gathered"
+        grouped = GroupedConv2d.of(layer, comm, after.bounds)
+        return _Step(grouped, after, _done(path, layer, "channels", after.bounds))
     if isinstance(layer, Dropout):
         part = Channels(*own(state.bounds, comm), state.bounds[-1])
         dropout = Dropout(layer.p, part=part, axis=state.axis)
         return _Step(dropout, state, _done(path, layer, "channels", state.bounds))
-    return _Step(layer, _behind(layer, state))
+    return _Step(layer, local.after(layer, state))
 
 
-def _column(path: str, layer: Any, behind: Sequence[Module], comm: Comm) -> _Step:
+def _column(
+    path: str, layer: Any, behind: Sequence[Module], comm: Comm, whole_output: bool
+) -> _Step:
     """A Column, which gathers its output if the next layer that is not local needs it whole."""
     kind, outputs = PRODUCTS[type(layer)], layer.weight.shape[0]
     bounds = divided(outputs, comm, f"layer {path} ({layer!r})")
-    state = _Channels(bounds, kind.axis)
-    gathers = _is_needed_whole(state, behind)
+    state = local.Activation(bounds, kind.axis)
+    gathers = _is_needed_whole(state, behind, whole_output)
     new = kind.column.of(layer, comm, gathers)
     after = None if gathers else state
     return _Step(new, after, _done(path, layer, "column", bounds, gathers))
 
 
-def _is_needed_whole(state: _Channels, behind: Sequence[Module]) -> bool:
-    """Whether the first layer that is not local is none that takes sharded channels."""
+def _is_needed_whole(state: local.Activation, behind: Sequence[Module], whole_output: bool) -> bool:
+    """Whether the first layer that is not local is none that takes sharded channels.
+
+    `whole_output` is whether what comes behind the last layer is like that.
+    """
     for m in behind:
-        if type(m) in PRODUCTS and PRODUCTS[type(m)].axis == state.axis:
+        if _is_product(m) and PRODUCTS[type(m)].axis == state.axis:
             return False
-        after = _behind(m, state)
+        after = local.after(m, state)
         if after is None:
             return True
         state = after
-    return False
+    return whole_output
 
 
-def _row(path: str, layer: Any, state: _Channels, comm: Comm) -> _Step:
-    bounds = _scaled(f"layer {path} ({layer!r})", state.bounds, layer.weight.shape[1])
+def _is_product(layer: Module) -> bool:
+    """Whether each of its outputs needs all inputs."""
+    return type(layer) in PRODUCTS and getattr(layer, "groups", 1) == 1
+
+
+def _row(path: str, layer: Any, state: local.Activation, comm: Comm) -> _Step:
+    bounds = local.scaled(f"layer {path} ({layer!r})", state.bounds, layer.weight.shape[1])
     new = PRODUCTS[type(layer)].row.of(layer, comm, bounds)
     return _Step(new, None, _done(path, layer, "row", bounds))
-
-
-def _behind(layer: Module, state: _Channels) -> _Channels | None:
-    """The activation behind a layer that works on each channel alone; None if it does not."""
-    kind, images = type(layer), state.axis == 0
-    if kind in ELEMENTWISE or kind is Dropout:
-        return state
-    if images and (kind in ON_IMAGES or kind is BatchNorm2d):
-        return state
-    if not images and kind is BatchNorm1d:
-        return state
-    if images and isinstance(layer, Flatten) and (layer.start_dim, layer.end_dim) == (1, -1):
-        return state._replace(axis=-1)
-    return None
-
-
-def _scaled(what: str, bounds: Bounds, features: int) -> Bounds:
-    """The bounds of features of which each channel has equally many, in a row."""
-    channels = bounds[-1]
-    if features % channels:
-        raise ValueError(
-            f"{what}: it takes {features} features, and the layers before it have {channels} "
-            "channels, of which each must become equally many; let the sizes fit"
-        )
-    return tuple(b * (features // channels) for b in bounds)
-
-
-def _batch_norm(layer: BatchNorm1d | BatchNorm2d, bounds: Bounds, comm: Comm) -> Module:
-    affine, (start, stop) = layer.weight is not None, own(bounds, comm)
-    new = type(layer)(layer.num_features, layer.eps, layer.momentum, affine, part=(start, stop))
-    new.weight = part_of(layer.weight, 0, bounds, comm)
-    new.bias = part_of(layer.bias, 0, bounds, comm)
-    for name in ("running_mean", "running_var"):
-        setattr(new, name, getattr(layer, name)[start:stop].copy())
-    new.num_batches_tracked = layer.num_batches_tracked.copy()
-    return new
 
 
 def _done(
@@ -249,6 +235,8 @@ def _is_part(layer: Module) -> bool:
     """Whether it is what `parallelize` puts in the place of a layer."""
     if isinstance(layer, Dropout):
         return layer.part != ALL
+    if isinstance(layer, GroupNorm):
+        return layer.channels != layer.num_channels
     return type(layer) in SHARDED or any(p.part != whole(p.shape) for p, _ in layer.tensors())
 
 

@@ -7,15 +7,18 @@ row         sharded  some inputs        all-reduce       no message
 All-reduces work in the memory of the array that they sum, which nothing else uses.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from nnmpi.autograd.ops import conv, linear
+from nnmpi.autograd.ops import linear
 from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
 from nnmpi.kernels.result import Result, Vjp
 from nnmpi.kernels.sums import column_sum
 from nnmpi.parallel.tensor.sums import all_reduce
+
+Convolution = Callable[..., Result]
+"""`conv1d` or `conv2d` of `autograd/ops/conv.py`."""
 
 
 def column_linear(x: Array, w: Array, b: Array | None, *, comm: Comm, relu: bool) -> Result:
@@ -23,21 +26,26 @@ def column_linear(x: Array, w: Array, b: Array | None, *, comm: Comm, relu: bool
     return _column(linear.linear(x, w, b, relu=relu), comm)
 
 
-def column_conv2d(x: Array, w: Array, b: Array | None, *, comm: Comm, **options: Any) -> Result:
-    """Some output channels of a convolution, with the options of `conv2d`."""
-    return _column(conv.conv2d(x, w, b, **options), comm)
+def column_conv(
+    x: Array, w: Array, b: Array | None, *, convolution: Convolution, comm: Comm, **options: Any
+) -> Result:
+    """Some output channels of a convolution, with its options."""
+    return _column(convolution(x, w, b, **options), comm, _channels_last(x))
 
 
-def _column(result: Result, comm: Comm) -> Result:
-    """The result of an op whose first argument all ranks have whole: gradients are summed."""
+def _column(result: Result, comm: Comm, order: Sequence[int] | None = None) -> Result:
+    """The result of an op whose first argument all ranks have whole: gradients are summed.
+
+    `order` is that of their memory, as in `all_reduce`.
+    """
     of_x, *others = result.vjps
-    return result._replace(vjps=(_summed(of_x, comm), *others))
+    return result._replace(vjps=(_summed(of_x, comm, order), *others))
 
 
-def _summed(vjp: Vjp, comm: Comm) -> Vjp:
+def _summed(vjp: Vjp, comm: Comm, order: Sequence[int] | None) -> Vjp:
     def total(g: Any, out: Array | None) -> Array:
         dx = vjp(g, None)
-        all_reduce(dx, comm)
+        all_reduce(dx, comm, order)
         return dx
 
     return total
@@ -62,6 +70,11 @@ def row_linear(x: Array, w: Array, b: Array | None, *, comm: Comm, relu: bool) -
     return result._replace(prepare=prepare)
 
 
+def _channels_last(array: Array) -> tuple[int, ...]:
+    """The memory order of images (N, C, H, W) and of sequences (N, C, L) in convolutions."""
+    return (0, *range(2, array.ndim), 1)
+
+
 class _Shared(NamedTuple):
     """What the gradients of a convolution and of its bias are computed from."""
 
@@ -69,13 +82,15 @@ class _Shared(NamedTuple):
     of_conv: Any
 
 
-def row_conv2d(x: Array, w: Array, b: Array | None, *, comm: Comm, **options: Any) -> Result:
+def row_conv(
+    x: Array, w: Array, b: Array | None, *, convolution: Convolution, comm: Comm, **options: Any
+) -> Result:
     """A convolution of some input channels, summed over the ranks, + b."""
-    result = conv.conv2d(x, w, None, **options)
+    result = convolution(x, w, None, **options)
     y = result.value
-    all_reduce(y, comm)
+    all_reduce(y, comm, _channels_last(y))
     if b is not None:
-        y += b.reshape(-1, 1, 1)
+        y += b.reshape(-1, *[1] * (y.ndim - 2))
     of_x, of_w, _ = result.vjps
     plain = result.prepare
     assert plain is not None
@@ -84,7 +99,7 @@ def row_conv2d(x: Array, w: Array, b: Array | None, *, comm: Comm, **options: An
         return _Shared(g, plain(g, (*needs[:2], False)) if True in needs[:2] else None)
 
     def of_b(shared: _Shared, out: Array | None) -> Array:
-        return column_sum(shared.g.transpose(0, 2, 3, 1).reshape(-1, len(w)))
+        return column_sum(shared.g.transpose(_channels_last(y)).reshape(-1, len(w)))
 
     return Result(
         y,
@@ -97,8 +112,13 @@ def row_conv2d(x: Array, w: Array, b: Array | None, *, comm: Comm, **options: An
     )
 
 
-def sharded_lookup(w: Array, *, index: Array, start: int, comm: Comm) -> Result:
-    """Row i of the whole weight for each i of the index: w has its rows from `start` on."""
+def sharded_lookup(
+    w: Array, *, index: Array, start: int, padding: int | None, comm: Comm
+) -> Result:
+    """Row i of the whole weight for each i of the index: w has its rows from `start` on.
+
+    Row `padding` of the whole weight gets no gradient.
+    """
     xp = xp_of(w)
     here = (index >= start) & (index < start + len(w))
     rows = index[here] - start
@@ -109,6 +129,8 @@ def sharded_lookup(w: Array, *, index: Array, start: int, comm: Comm) -> Result:
     def vjp(g: Array, out: Array | None) -> Array:
         dw = xp.zeros(w.shape, g.dtype)
         xp.add.at(dw, rows, g[here])
+        if padding is not None and start <= padding < start + len(w):
+            dw[padding - start] = 0
         return dw
 
     return Result(y, (vjp,))

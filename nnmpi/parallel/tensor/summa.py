@@ -267,7 +267,7 @@ class SummaLinear(Module):
         if x.dtype != self.weight.dtype:
             raise ValueError(
                 f"SummaLinear: {x.dtype} input for {self.weight.dtype} weights: "
-                f"nnmpi.tensor(x, dtype='{self.weight.dtype}')"
+                f"write x.astype('{self.weight.dtype}')"
             )
         return apply(
             summa_linear,

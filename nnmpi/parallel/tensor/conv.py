@@ -1,0 +1,217 @@
+"""Convolutions whose channels are divided among the ranks of a Comm: see `layers.py`."""
+
+from typing import Any, Self
+
+from nnmpi.autograd import Tensor, apply
+from nnmpi.autograd.ops import conv
+from nnmpi.comm import Comm
+from nnmpi.kernels.window import Size
+from nnmpi.nn import Conv1d, Conv2d
+from nnmpi.parallel.tensor import ops, products
+from nnmpi.parallel.tensor.layers import Column, Row, Sharded, check_bounds
+from nnmpi.parallel.tensor.parts import divided, own, part_of
+from nnmpi.parallel.tensor.sums import Bounds
+
+
+class ColumnConv2d(Column, Conv2d):
+    """Conv2d of which each rank computes some output channels.
+
+    The input is whole on all ranks. The output is sharded, with `bounds`; with `gather_output`
+    it is whole.
+    """
+
+    fuses_as = Conv2d
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        comm: Comm,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
+        *,
+        bias: bool = True,
+        algorithm: str = "auto",
+        gather_output: bool = False,
+    ) -> None:
+        sizes = in_channels, out_channels, kernel_size
+        super().__init__(*sizes, stride, padding, dilation, bias=bias, algorithm=algorithm)
+        self.comm, self.gather_output = comm, gather_output
+        self.bounds = divided(out_channels, comm, f"ColumnConv2d with {out_channels} outputs")
+        self._take(self)
+
+    @classmethod
+    def of(cls, layer: Conv2d, comm: Comm, gather_output: bool) -> Self:
+        """The sharded form of a layer, with its values."""
+        has_bias, algorithm = layer.bias is not None, layer.algorithm
+        new = cls(
+            *_sizes(layer, comm), bias=has_bias, algorithm=algorithm, gather_output=gather_output
+        )
+        return new._take(layer)
+
+    def forward(self, x: Tensor, relu: bool = False, pool: bool = False) -> Tensor:
+        """`relu` and `pool` apply ReLU and a 2x2 max-pool in the same op."""
+        fused = {"relu": relu, "pool": pool}
+        options = {"convolution": conv.conv2d, "comm": self.comm, **fused, **self.options()}
+        y = apply(products.column_conv, x, self.weight, self.bias, **options)
+        return ops.gather(y, self.comm, self.bounds, 1) if self.gather_output else y
+
+
+class RowConv2d(Row, Conv2d):
+    """Conv2d of which each rank has some input channels.
+
+    The input is sharded, with `bounds`; the output is whole. The bias is a copy on each rank, and
+    is added after the sum. ReLU and pooling come after the sum too, so they are not fused.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        comm: Comm,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
+        *,
+        bias: bool = True,
+        algorithm: str = "auto",
+        bounds: Bounds | None = None,
+    ) -> None:
+        sizes = in_channels, out_channels, kernel_size
+        super().__init__(*sizes, stride, padding, dilation, bias=bias, algorithm=algorithm)
+        self.comm = comm
+        self.bounds = bounds or divided(in_channels, comm, f"RowConv2d with {in_channels} inputs")
+        check_bounds(self.bounds, in_channels, comm, "RowConv2d")
+        self._take(self)
+
+    @classmethod
+    def of(cls, layer: Conv2d, comm: Comm, bounds: Bounds) -> Self:
+        """The sharded form of a layer, with its values."""
+        has_bias, algorithm = layer.bias is not None, layer.algorithm
+        new = cls(*_sizes(layer, comm), bias=has_bias, algorithm=algorithm, bounds=bounds)
+        return new._take(layer)
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        options = {"convolution": conv.conv2d, "comm": self.comm, **self.options()}
+        return apply(products.row_conv, x, self.weight, self.bias, **options)
+
+
+class ColumnConv1d(Column, Conv1d):
+    """Conv1d of which each rank computes some output channels, as ColumnConv2d."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        comm: Comm,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
+        *,
+        bias: bool = True,
+        gather_output: bool = False,
+    ) -> None:
+        super().__init__(
+            in_channels, out_channels, kernel_size, stride, padding, dilation, bias=bias
+        )
+        self.comm, self.gather_output = comm, gather_output
+        self.bounds = divided(out_channels, comm, f"ColumnConv1d with {out_channels} outputs")
+        self._take(self)
+
+    @classmethod
+    def of(cls, layer: Conv1d, comm: Comm, gather_output: bool) -> Self:
+        """The sharded form of a layer, with its values."""
+        has_bias = layer.bias is not None
+        new = cls(*_sizes(layer, comm), bias=has_bias, gather_output=gather_output)
+        return new._take(layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        options = {"convolution": conv.conv1d, "comm": self.comm, **self.options()}
+        y = apply(products.column_conv, x, self.weight, self.bias, **options)
+        return ops.gather(y, self.comm, self.bounds, 1) if self.gather_output else y
+
+
+class RowConv1d(Row, Conv1d):
+    """Conv1d of which each rank has some input channels, as RowConv2d."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        comm: Comm,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
+        *,
+        bias: bool = True,
+        bounds: Bounds | None = None,
+    ) -> None:
+        super().__init__(
+            in_channels, out_channels, kernel_size, stride, padding, dilation, bias=bias
+        )
+        self.comm = comm
+        self.bounds = bounds or divided(in_channels, comm, f"RowConv1d with {in_channels} inputs")
+        check_bounds(self.bounds, in_channels, comm, "RowConv1d")
+        self._take(self)
+
+    @classmethod
+    def of(cls, layer: Conv1d, comm: Comm, bounds: Bounds) -> Self:
+        """The sharded form of a layer, with its values."""
+        return cls(*_sizes(layer, comm), bias=layer.bias is not None, bounds=bounds)._take(layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        options = {"convolution": conv.conv1d, "comm": self.comm, **self.options()}
+        return apply(products.row_conv, x, self.weight, self.bias, **options)
+
+
+def _sizes(layer: Conv1d | Conv2d, comm: Comm) -> tuple[Any, ...]:
+    """The positional arguments of the sharded form of a convolution."""
+    channels = layer.in_channels, layer.out_channels
+    return *channels, layer.kernel_size, comm, layer.stride, layer.padding, layer.dilation
+
+
+class GroupedConv2d(Sharded, Conv2d):
+    """Conv2d of which each rank has some groups: input and output are sharded, without messages.
+
+    `bounds` are those of the outputs.
+    """
+
+    fuses_as = Conv2d
+
+    @classmethod
+    def of(cls, layer: Conv2d, comm: Comm, bounds: Bounds) -> Self:
+        """The sharded form of a layer, with its values."""
+        new = cls(
+            layer.in_channels,
+            layer.out_channels,
+            layer.kernel_size,
+            layer.stride,
+            layer.padding,
+            layer.dilation,
+            layer.groups,
+            layer.bias is not None,
+            algorithm=layer.algorithm,
+        )
+        new.comm, new.bounds = comm, bounds
+        new.weight = part_of(layer.weight, 0, bounds, comm)
+        new.bias = part_of(layer.bias, 0, bounds, comm)
+        return new
+
+    def options(self) -> dict[str, Any]:
+        """Those of the op, with the groups that are here."""
+        start, stop = own(self.bounds, self.comm)
+        groups = (stop - start) * self.groups // self.out_channels
+        return super().options() | {"groups": groups}
+
+
+def bounds_behind(layer: Conv2d, bounds: Bounds) -> Bounds | None:
+    """The bounds of the outputs of a grouped convolution; None if they would cut a group."""
+    ins, outs = layer.in_channels // layer.groups, layer.out_channels // layer.groups
+    if bounds[-1] != layer.in_channels or any(b % ins for b in bounds):
+        return None
+    return tuple(b // ins * outs for b in bounds)

@@ -1,0 +1,142 @@
+"""What a loss of the user's own has to keep on any number of ranks: functions of a Comm."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import nnmpi
+from nnmpi import Config, Trainer, nn
+from nnmpi.comm import Comm, comm_self
+from nnmpi.run.report import Event, NullReport
+
+BOUND = 1e-10
+N, CLASSES, BATCH = 30, 4, 4
+RNG = np.random.default_rng(3)
+X = RNG.standard_normal((N, 5))
+MOSTLY_IGNORED = np.where(RNG.random(N) < 0.7, -100, np.arange(N) % CLASSES)
+NUMBERS = RNG.standard_normal((N, 3))
+COLUMN = NUMBERS[:, 0]
+IMAGES = RNG.standard_normal((N, 2, 3, 4))
+PIXELS = np.where(IMAGES[:, 1] > 1, -100, (IMAGES[:, 0] > 0) + 2 * (IMAGES[:, 1] > 0))
+
+
+def errors(scores: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
+    return abs(scores - targets).sum(), targets.size
+
+
+def above_mean(scores: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+    """It needs all scores of a sample."""
+    kept = labels >= 0
+    chosen = scores[np.arange(len(labels)), labels * kept]
+    return ((chosen > scores.mean(1)) & kept).sum(), kept.sum()
+
+
+def net(outputs: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, outputs)
+    )
+
+
+def scores_of_pixels(outputs: int) -> nn.Module:
+    wide = nn.Conv2d(2, 8, 3, padding="same"), nn.Tanh(), nn.Conv2d(8, 6, 3, padding="same")
+    return nn.Sequential(*wide, nn.Tanh(), nn.Conv2d(6, outputs, 1))
+
+
+class Goal(NamedTuple):
+    """Labels or targets, and what to make of them."""
+
+    y: np.ndarray
+    outputs: int
+    loss: Callable[[], Any]
+    metrics: dict[str, Any]
+    x: np.ndarray = X
+    net: Callable[[int], nn.Module] = net
+
+
+def classes() -> nn.CrossEntropyLoss:
+    return nn.CrossEntropyLoss(np.array([0.5, 2.0, 1.0, 3.0]), label_smoothing=0.2)
+
+
+def distance(scores: nnmpi.Tensor, targets: np.ndarray) -> nnmpi.Tensor:
+    return ((scores.reshape(len(scores)) - targets) ** 2).mean()
+
+
+GOALS = {
+    "classes": Goal(MOSTLY_IGNORED, CLASSES, classes, {"above mean": above_mean}),
+    "squares": Goal(NUMBERS, 3, nn.MSELoss, {"error": errors}),
+    "function": Goal(COLUMN, 2, lambda: lambda s, y: distance(s[:, :1], y), {}),
+    "pixels": Goal(PIXELS, CLASSES, classes, {}, IMAGES, scores_of_pixels),
+}
+
+
+class Trained(NamedTuple):
+    """What came out of a run."""
+
+    event: Event
+    state: dict[str, np.ndarray]
+
+
+def train(comm: Comm, goal: str, **options: Any) -> Trained:
+    y, outputs, loss, metrics, x, net = GOALS[goal]
+    config = Config(
+        **{"dtype": "float64", "batch_size": BATCH, "epochs": 2, "lr": 0.02, "seed": 1, **options}
+    )
+    trainer = Trainer(config, lambda: net(outputs), (x, y), comm, loss=loss(), metrics=metrics)
+    found: list[dict[str, np.ndarray]] = []
+
+    class Keep:
+        def on_epoch(self, trainer: Trainer, event: Event) -> None:
+            entries = trainer.strategy.entries.on_all_ranks()
+            found.append({entry.place.path: np.array(entry.value) for entry in entries})
+
+    trainer.callbacks = trainer.callbacks.of([Keep()])
+    event = trainer.fit(NullReport())
+    return Trained(event, found[-1])
+
+
+@functools.cache
+def one_rank(goal: str, options: tuple[tuple[str, Any], ...]) -> Trained:
+    return train(comm_self(), goal, **dict(options))
+
+
+def trains_as_one_rank(
+    comm: Comm, goal: str, layout: dict[str, Any], same: dict[str, Any] | None = None
+) -> None:
+    """`same` are options of the one rank, too."""
+    same = same or {}
+    wanted, got = one_rank(goal, tuple(same.items())), train(comm, goal, **layout, **same)
+    for path, array in wanted.state.items():
+        np.testing.assert_allclose(got.state[path], array, rtol=0, atol=BOUND * abs(array).max())
+    for name in ("loss", "test_loss"):
+        assert got.event[name] == pytest.approx(wanted.event[name], rel=BOUND)
+    assert got.event.get("accuracy") == wanted.event.get("accuracy")
+    assert got.event.get("metrics", {}) == pytest.approx(wanted.event.get("metrics", {}), rel=BOUND)
+
+
+def gives_the_same_bits(comm: Comm, goal: str) -> None:
+    options = {"reproducible": True, "slices": 3}
+    wanted, got = one_rank(goal, tuple(options.items())), train(comm, goal, **options)
+    assert got.event["parameters_sha256"] == wanted.event["parameters_sha256"]
+    assert got.event["loss"] == wanted.event["loss"]
+
+
+def equals_a_loop(comm: Comm) -> None:
+    """The means over batches, as a loop in PyTorch's way has them."""
+    trained = train(comm, "classes", optimizer="sgd", epochs=1, lr_schedule="constant")
+    config = Config(dtype="float64", batch_size=BATCH, seed=1)
+    data = (X, GOALS["classes"].y)
+    trainer = Trainer(config, lambda: net(CLASSES), data, comm_self(), loss=classes())
+    model = trainer.model
+    opt = nnmpi.optim.SGD(model.parameters(), 0.02, momentum=config.momentum)
+    loss_of, ignored = classes(), 0
+    for batch in trainer.train.epoch(0):
+        opt.zero_grad()
+        loss_of(model(nnmpi.tensor(batch.x)), batch.y).backward()
+        opt.step()
+        ignored += not (batch.y >= 0).any()
+    assert ignored  # a batch of ignored labels alone changes nothing
+    for path, array in model.state_dict().items():
+        np.testing.assert_allclose(trained.state[path], array, rtol=1e-10, atol=1e-13)

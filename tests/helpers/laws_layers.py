@@ -1,0 +1,72 @@
+"""What layers outside of the models of the command line have to keep, on any number of ranks."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from pipelined import Ran, contents, digits, equals, is_same, run
+
+from nnmpi import Config, Trainer, nn
+from nnmpi.comm import Comm, comm_self
+
+
+def images() -> nn.Sequential:
+    """Normalisations of images, sequences and rows, with initial values of its own."""
+    model = nn.Sequential(
+        *(nn.Conv2d(1, 6, 3, padding=1), nn.GroupNorm(3, 6), nn.SiLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(2), nn.BatchNorm1d(6, momentum=None), nn.Identity(), nn.Flatten()),
+        *(nn.Linear(96, 20), nn.LeakyReLU(), nn.LayerNorm(20, elementwise_affine=False)),
+        *(nn.Linear(20, 12, bias=False), nn.BatchNorm1d(12, affine=False), nn.Linear(12, 10)),
+    )
+    nn.init.kaiming_normal_(model[0].weight, nonlinearity="relu")
+    assert model[8].weight.data.any()  # drawn before it is written
+    nn.init.xavier_uniform_(model[8].weight)
+    nn.init.trunc_normal_(model[11].weight, std=0.2)
+    model[13].requires_grad_(False)
+    return model
+
+
+PLAIN: dict[str, Any] = {"clip_norm": 0.5, "micro_batches": 2}
+LAYOUTS: dict[int, list[dict[str, Any]]] = {
+    2: [{"dp": 2}, {"pp": 2}, {"tp": 2}],
+    3: [{"dp": 3}, {"tp": 3}],
+}
+"""By the number of ranks; 100 samples in batches of 24 leave 4, which are cut unevenly."""
+
+
+@cache
+def reference(**options: Any) -> Ran:
+    return run(comm_self(), images, **options)
+
+
+def they_train_as_on_one_rank(comm: Comm) -> None:
+    for layout in LAYOUTS[comm.size]:
+        equals(comm, run(comm, images, **PLAIN, **layout), reference(**PLAIN))
+
+
+def slices_have_the_same_bits(comm: Comm) -> None:
+    options = {"reproducible": True, "slices": 2}
+    if comm.size == 2:
+        is_same(run(comm, images, **options), reference(**options))
+
+
+def initial_values_are_those_of_one_rank(comm: Comm) -> None:
+    """Each rank draws its part of the whole tensor, and nothing depends on the layout."""
+    for layout in LAYOUTS[comm.size]:
+        trainers = [
+            Trainer(Config(**options, dtype="float64", seed=4), images, digits(), where)
+            for options, where in (({}, comm_self()), (layout, comm))
+        ]
+        one, many = map(contents, trainers)
+        for name, array in one.items():
+            np.testing.assert_array_equal(many[name], array, err_msg=name, strict=True)
+        for trainer in trainers:
+            trainer.close()
+
+
+LAWS: list[Callable[[Comm], None]] = [
+    they_train_as_on_one_rank,
+    slices_have_the_same_bits,
+    initial_values_are_those_of_one_rank,
+]
