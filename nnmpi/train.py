@@ -6,20 +6,20 @@ Exit status: 0 trained, 1 failed, 2 unusable arguments, 130 stopped by Ctrl-C or
 import argparse
 import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from io import StringIO
-from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
-from nnmpi import blas, cli
+from nnmpi import blas, cli, signals
 from nnmpi.comm import Comm, OtherRankError, job
-from nnmpi.config import Config, from_toml, options
+from nnmpi.config import Config, options
+from nnmpi.config_file import from_toml
 from nnmpi.parallel.strategy import AgreedError, NotFiniteError
+from nnmpi.quoting import shown
 from nnmpi.run.dry_run import summary
-from nnmpi.run.files import check_differs
+from nnmpi.run.files.outputs import check_differs, saved_since, version
 from nnmpi.run.report import Event, LostOutputError, Report
 from nnmpi.run.trainer import Trainer
 
@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
                 *flags, action=argparse.BooleanOptionalAction, help=text
             )
         else:
-            choices = m["choices"] or None
+            choices = None if m["custom"] else m["choices"] or None
             metavar = None if choices else o.name.split("_")[-1].upper()
             groups[m["group"]].add_argument(
                 *flags, type=m["kind"], choices=choices, metavar=metavar, help=text
@@ -67,20 +67,33 @@ def config(arguments: Sequence[str]) -> Config:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status."""
-    blas.tune()
-    early: list[int] = []  # signals that came before the run
-    with handled("SIGUSR1", lambda number, _: early.append(number)):  # mpirun sends it to all ranks
-        return _main(sys.argv[1:] if arguments is None else arguments, early)
+    """Run the command and return its exit status; afterwards signals are handled as before."""
+    with signals.restored():
+        return command(sys.argv[1:] if arguments is None else arguments)
 
 
-def _main(arguments: Sequence[str], early: Sequence[int]) -> int:
+def command(arguments: Sequence[str]) -> int:
+    """The same, but the signals that stop a run are ignored afterwards: it is over."""
+    early = signals.early()
+    signals.handle("SIGUSR1", early)  # mpirun sends it to all ranks
+    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_DFL):
+        signals.handle("SIGINT", interrupt)
+    try:
+        return _main(arguments, early)
+    finally:
+        signals.ignore()
+
+
+def _main(arguments: Sequence[str], early: signals.Noted) -> int:
     try:
         comm = job()
+    except OtherRankError:
+        return 0
+    except ValueError as error:  # NNMPI_TIMEOUT or NNMPI_DEBUG
+        return fail(error, 2)
     except RuntimeError as error:  # MPI cannot be used
         return fail(error)
     try:
-        blas.default_threads(blas.cores(len(comm.node())))
         trainer = make_trainer(comm, arguments)
         planned = summary(trainer) if trainer.config.dry_run else None
         report = trainer.report()
@@ -89,17 +102,15 @@ def _main(arguments: Sequence[str], early: Sequence[int]) -> int:
     except ValueError as error:
         return fail(error, 2)
     except OSError as error:
-        return fail(f"{error.filename}: {error.strerror}" if error.filename else error, 2)
+        return fail(f"{shown(error.filename)}: {error.strerror}" if error.filename else error, 2)
     except MemoryError as error:
         return fail(f"out of memory: {error}; take a smaller model or less data", 2)
     except KeyboardInterrupt:
-        return fail("interrupted before the first step", 130)
+        return interrupted(comm, " before the first step")
     try:
         return run(trainer, report, early) if planned is None else show(trainer, report, planned)
     except LostOutputError as error:  # no message if the reader of a pipe has gone (`| head`)
         return 1 if isinstance(error.__cause__, BrokenPipeError) else fail(error)
-    except KeyboardInterrupt:
-        return fail("interrupted; nothing was saved", 130)
     except OtherRankError:
         return 0
     except (AgreedError, NotFiniteError, ValueError, MemoryError) as error:
@@ -112,28 +123,55 @@ def make_trainer(comm: Comm, arguments: Sequence[str]) -> Trainer:
     """The Trainer of the arguments; an error on one rank is an error on all."""
     error: Exception | None = None
     try:
+        blas.tune()
         with redirect_stdout(sys.stdout if comm.rank == 0 else StringIO()):  # --help prints once
             c = config(arguments)
     except ValueError as caught:
         error = caught
     comm.agree(error)
+    blas.default_threads(blas.cores(len(comm.node())))
     if c.reproducible:
         blas.one_thread()
     return Trainer(c, comm=comm)
 
 
-def run(trainer: Trainer, report: Report, early: Sequence[int]) -> int:
+def run(trainer: Trainer, report: Report, early: signals.Noted) -> int:
     """Train; SIGUSR1 and Ctrl-C stop the run after the current step, a second Ctrl-C at once."""
+    before = version(trainer.config.save)
 
-    def interrupted(*_: object) -> None:
+    def stop(*_: object) -> None:
         trainer.stop()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    with handled("SIGUSR1", lambda *_: trainer.stop()), handled("SIGINT", interrupted):
-        if early:
-            trainer.stop()
+    def stop_or_interrupt(*_: object) -> None:
+        trainer.stop()
+        signals.handle("SIGINT", interrupt)
+
+    signals.handle("SIGINT", stop_or_interrupt)
+    signals.handle("SIGUSR1", stop)
+    if early.came:
+        trainer.stop()
+    try:
         result = trainer.fit(report)
+    except KeyboardInterrupt:
+        return interrupted(trainer.comm, f"; {saved_since(before, trainer.config.save)}")
     return 130 if result["event"] == "stopped" else 0
+
+
+def interrupt(*_: object) -> NoReturn:
+    """Ctrl-C ends the run; once more ends the process, whatever it does."""
+    signals.handle("SIGINT", signal.SIG_DFL)
+    raise KeyboardInterrupt
+
+
+def interrupted(comm: Comm, how: str) -> int:
+    """Says on the first rank what was interrupted; where there are others, the exception that is
+    raised here ends them with the same status.
+    """
+    if comm.rank == 0:
+        fail(f"interrupted{how}", 130)
+    if comm.size > 1:
+        raise KeyboardInterrupt
+    return 130
 
 
 def show(trainer: Trainer, report: Report, event: Event) -> int:
@@ -161,19 +199,5 @@ def fail(message: object, status: int = 1) -> int:
     return cli.fail("nnmpi.train", message, status)
 
 
-@contextmanager
-def handled(name: str, handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Installs a signal handler; does nothing outside the main thread or without such a signal."""
-    number = getattr(signal, name, None)
-    if number is None or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        signal.signal(number, before)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command(sys.argv[1:]))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from benchfiles import BENCHMARKS, Import
-from commands import MODULE, Command, Completed
+from commands import MODULES, Command, Completed
 from ends_job import pytest_runtest_logreport as pytest_runtest_logreport
 
 import nnmpi
@@ -40,7 +40,7 @@ def command(
         return Completed(status, *capsys.readouterr())
 
     yield run
-    for name in ("own_package", "own_package.models"):
+    for name in ("own_package", *(f"own_package.{module}" for module in MODULES)):
         sys.modules.pop(name, None)
 
 
@@ -58,7 +58,8 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Import]:
 def write_files(folder: Path) -> None:
     (folder / "own_package").mkdir()
     (folder / "own_package" / "__init__.py").write_text("")
-    (folder / "own_package" / "models.py").write_text(MODULE)
+    for name, code in MODULES.items():
+        (folder / "own_package" / f"{name}.py").write_text(code)
     x, y = np.random.default_rng(0).standard_normal((40, 4)), np.arange(40) % 3
     np.savez(folder / "own.npz", x=x + y[:, None], y=y)
     np.savez(folder / "no-labels.npz", x=x)

@@ -1,29 +1,30 @@
 """Data set, model and optimizer of a config; what does not fit raises a ValueError of one line."""
 
-import importlib
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nnmpi import data
+from nnmpi import data, user_code
 from nnmpi.backend import Backend
 from nnmpi.comm import Comm
 from nnmpi.config import Config
 from nnmpi.data import Dataset
-from nnmpi.nn import Conv2d, CrossEntropyLoss, Module
+from nnmpi.nn import Conv2d, Module
+from nnmpi.nn.layers.norm import refuse_untracked
 from nnmpi.nn.models import MODELS, mlp
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.seeding import seeded
 from nnmpi.optim import OPTIMIZERS, SGD, Optimizer
 from nnmpi.parallel.model.model_part import ModelPart
-from nnmpi.parallel.step.ports import Criterion
-from nnmpi.parallel.tensor.loss import ShardedCrossEntropyLoss
 from nnmpi.parallel.tensor.parallelize import parallelize
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
-from nnmpi.run import saving
+from nnmpi.quoting import quoted, shown
+from nnmpi.run.files import loading
 
 
-def dataset(config: Config, given: Dataset | tuple[Any, ...] | None) -> Dataset:
+def dataset(
+    config: Config, given: Dataset | tuple[Any, ...] | None, ignore_index: int | None = None
+) -> Dataset:
     """The data set that was given, whole or as arrays, or else the one that the config names."""
     if isinstance(given, Dataset):
         return given
@@ -37,7 +38,7 @@ def dataset(config: Config, given: Dataset | tuple[Any, ...] | None) -> Dataset:
             raise ValueError(f"data has {len(given)} arrays; give (x, y) or (x, y, x_test, y_test)")
         x, y, *test = given
         x_test, y_test = test or (None, None)
-        return data.from_arrays(x, y, x_test, y_test, seed=config.seed)
+        return data.from_arrays(x, y, x_test, y_test, seed=config.seed, ignore_index=ignore_index)
     return data.load(
         config.data, data_dir=config.data_dir, download=config.download, seed=config.seed
     )
@@ -49,30 +50,24 @@ def model(config: Config, build: Callable[[], Module] | None) -> Module:
     with seeded(config.seed):
         made = _built(config, make)
     try:
+        refuse_untracked(made)
         made.seed = config.seed
     except ValueError as error:
-        raise ValueError(f"model {config.model}: {error}") from None
+        raise ValueError(f"model {shown(config.model)}: {error}") from None
     for m in made.modules():
         if isinstance(m, Conv2d) and config.convolution != "auto":
             m.algorithm = config.convolution
     return made
 
 
-def sharded(config: Config, model: Module, tp: Comm) -> Sharding:
+def sharded(config: Config, model: Module, tp: Comm, whole_output: bool) -> Sharding:
     """Divides the layers of the model among the ranks along tp, if the config asks for it."""
     if config.tp == 1:
         return UNSHARDED
     try:
-        return parallelize(model, tp)
+        return parallelize(model, tp, whole_output=whole_output)
     except ValueError as error:
         raise ValueError(f"model {config.model} with tp {config.tp}: {error}") from None
-
-
-def criterion(sharding: Sharding, tp: Comm) -> Criterion:
-    """The loss of a model's scores, as a sum over samples."""
-    if sharding.output is None:
-        return CrossEntropyLoss(reduction="sum")
-    return ShardedCrossEntropyLoss(tp, sharding.output, reduction="sum")
 
 
 def initialise(config: Config, part: ModelPart, on: Backend) -> None:
@@ -81,12 +76,12 @@ def initialise(config: Config, part: ModelPart, on: Backend) -> None:
         stage.to(config.dtype, on)
     part.model.convert_buffers(config.dtype, on)
     if config.load:
-        saving.load_into(config.load, part.model, part.held)
+        loading.load_into(config.load, part.model, part.held)
 
 
 def _built(config: Config, build: Callable[[], Module]) -> Module:
     """The model that `build` returns."""
-    what = f"model {config.model}"
+    what = f"model {shown(config.model)}"
     if isinstance(build, Module):
         raise ValueError(f"{what} is an nn.Module; give the function or class that makes it")
     try:
@@ -96,7 +91,7 @@ def _built(config: Config, build: Callable[[], Module]) -> Module:
             raise  # from inside `build`: the user needs its traceback
         raise ValueError(f"{what} cannot be called without arguments: {error}") from None
     if not isinstance(made, Module):
-        raise ValueError(f"{what} must return an nn.Module, not {made!r:.60}")
+        raise ValueError(f"{what} must return an nn.Module, not {shown(repr(made), 60)}")
     return made
 
 
@@ -106,24 +101,17 @@ def builder(spec: str) -> Callable[[], Module]:
         return MODELS[spec]
     name, colon, argument = spec.partition(":")
     if name == "mlp" and colon:
-        if not all(re.fullmatch("[0-9]{1,9}", part) for part in argument.split("-")):
+        widths = argument.split("-")
+        if len(widths) < 2 or not all(re.fullmatch("0*[1-9][0-9]{0,8}", w) for w in widths):
             raise ValueError(
-                f"model {spec!r:.60}: give an mlp as mlp:784-1024-10, with widths below 10^9"
+                f"model {quoted(spec)}: give an mlp as mlp:784-1024-10, with two widths or more "
+                "from 1 on and below 10^9"
             )
-        return lambda: mlp(*map(int, argument.split("-")))
-    if not (name.replace(".", "").isidentifier() and name[0] != "." and argument.isidentifier()):
+        return lambda: mlp(*map(int, widths))
+    if not user_code.is_named(spec):
         known = ", ".join([*MODELS, "mlp:784-1024-10", "package.module:function"])
-        raise ValueError(f"model {spec!r} is unknown; choose one of {known}")
-    try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"model {spec!r}: no module named {error.name!r}; "
-            "run in its directory or set PYTHONPATH"
-        ) from None
-    if not hasattr(module, argument):
-        raise ValueError(f"model {spec!r}: module {name} has no function {argument!r}")
-    function: Callable[[], Module] = getattr(module, argument)
+        raise ValueError(f"model {quoted(spec)} is unknown; choose one of {known}")
+    function: Callable[[], Module] = user_code.imported(spec, "model")
     return function
 
 

@@ -37,7 +37,7 @@ def summary(trainer: Trainer) -> Event:
         "activation_bytes": activations,
         "data_bytes": sum(a.nbytes for a in (*trainer.dataset.train, *trainer.dataset.test)),
         "counted": f"gradients and optimizer: all ranks of this node ({ranks}); the rest: one rank",
-        "epochs": trainer.config.epochs,
+        "epochs": -(-trainer.total_steps // len(trainer.train)),
         "steps_per_epoch": len(trainer.train),
         **sharding(trainer),
     }

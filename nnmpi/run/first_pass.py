@@ -21,6 +21,7 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.boundary import Boundary
 from nnmpi.parallel.model.model_part import ModelPart
 from nnmpi.parallel.step.executor import refuse
+from nnmpi.quoting import shown
 
 DTYPES = ("float16", "float32", "float64")
 AXES = 8  # of an array that crosses between stages, at most
@@ -40,14 +41,14 @@ def first_pass(
     on: Backend,
     pp: Comm,
     everyone: Comm,
-    columns: Callable[[int], int],
+    check_scores: Callable[[Tensor, str], None],
 ) -> FirstPass:
     """Every rank calls it; raises ValueError on all ranks if model and data do not fit.
 
-    `columns` tells how many scores a sample has, from how many this rank has.
+    `check_scores` raises ValueError if the scores are none of the loss.
     """
     x = np.zeros((2, *dataset.train.x.shape[1:]), config.dtype)
-    what = f"model {config.model} and data {dataset.name} do not fit"
+    what = f"model {shown(config.model)} and data {shown(dataset.name)} do not fit"
     boundaries, used = list[Boundary](), list[Parameter]()
     for s in range(part.stage_count):
         is_last = s == part.stage_count - 1
@@ -57,7 +58,7 @@ def first_pass(
                 return None
             y = _run(part.stages[s], tensor(x, on=on), what, s if part.stage_count > 1 else None)
             if is_last:
-                _check_scores(y, dataset.classes, what, columns)
+                check_scores(y, what)
             if not any(p.requires_grad for p in part.stages[s].parameters()):
                 raise ValueError(f"model {config.model} has no parameter with requires_grad")
             order = _order_of_use(part.stages[s], y)
@@ -91,16 +92,6 @@ def _run(stage: Module, x: Tensor, what: str, number: int | None) -> Tensor:
         returns = "the model" if number is None else f"stage {number}"
         raise ValueError(f"{what}: {returns} must return a tensor, not a {type(y).__name__}")
     return y
-
-
-def _check_scores(scores: Tensor, classes: int, what: str, columns: Callable[[int], int]) -> None:
-    """Raises ValueError unless there is a score for each class."""
-    shape = (columns(scores.shape[1]),) if scores.ndim == 2 else scores.shape[1:]
-    if len(shape) != 1 or shape[0] < classes:
-        raise ValueError(
-            f"{what}: the model returns scores of shape {shape} for a sample, "
-            f"and there are {classes} classes"
-        )
 
 
 def _boundary(y: Tensor, number: int) -> Boundary:

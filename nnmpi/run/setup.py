@@ -1,7 +1,8 @@
 """Makes data, models and loaders on each rank; if one rank fails, all ranks fail."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,8 +10,9 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.backend import Backend
 from nnmpi.comm import Comm, comm_self
-from nnmpi.config import Config
+from nnmpi.config import EPOCHS, LEAST_STEPS, Config
 from nnmpi.data import Dataset, Loader, Standardiser
+from nnmpi.metrics import Metric
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.optim import schedule
@@ -20,13 +22,26 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.boundary import Boundary
 from nnmpi.parallel.model.model_part import ModelPart
 from nnmpi.parallel.pipeline.stages import split
+from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
-from nnmpi.run import builders, consistency
-from nnmpi.run.files import check_outputs
+from nnmpi.run import builders, consistency, objectives
+from nnmpi.run.files import loading
+from nnmpi.run.files.outputs import check_outputs
 from nnmpi.run.first_pass import first_pass
+from nnmpi.run.objectives import check_metrics, takes_parts
 
 Build = Callable[[], Module]
+
+NO_METRICS: Mapping[str, Metric] = MappingProxyType({})
+"""Losses of classes have the accuracy without being asked for it."""
+
+
+class Goal(NamedTuple):
+    """What is trained and measured, before it is known how the scores are spread over ranks."""
+
+    loss: Criterion
+    metrics: Mapping[str, Metric]
 
 
 class Trained(NamedTuple):
@@ -60,18 +75,26 @@ class Setup(NamedTuple):
 
 
 def set_up(
-    config: Config, build: Build | None, given: Dataset | tuple[Any, ...] | None, comm: Comm
+    config: Config,
+    build: Build | None,
+    given: Dataset | tuple[Any, ...] | None,
+    comm: Comm,
+    loss: Any = None,
+    metrics: Mapping[str, Metric] = NO_METRICS,
 ) -> Setup:
     """Checks the config, loads the data and makes the models. Every rank calls it."""
     on = all_or_none(comm, lambda: _checked_device(config, comm))
-    dataset = _load_data(config, given, comm)
-    batches = all_or_none(comm, lambda: _batches(config, dataset))
+    goal = all_or_none(comm, lambda: Goal(objectives.criterion(loss), check_metrics(metrics)))
+    dataset = _load_data(config, given, comm, goal.loss)
     model = all_or_none(comm, lambda: builders.model(config, build))
     consistency.check_inputs(comm, config, dataset, model)
+    standardiser = all_or_none(comm, lambda: _standardiser(config, dataset, comm))
+    batches = all_or_none(comm, lambda: _batches(config, dataset, standardiser, goal.loss))
     layout = Layout.of(config, comm)
     tp = layout.axis["tp"]
-    sharding = all_or_none(comm, lambda: builders.sharded(config, model, tp))
-    trained, twin = _models(config, build, model, dataset, batches, on, layout, sharding)
+    whole = not takes_parts(goal.loss, dataset)
+    sharding = all_or_none(comm, lambda: builders.sharded(config, model, tp, whole))
+    trained, twin = _models(config, build, model, dataset, batches, on, layout, sharding, goal)
     consistency.check_values(comm, model, trained.part.held)
     return Setup(layout, dataset, trained, twin, batches, sharding)
 
@@ -83,26 +106,54 @@ def _checked_device(config: Config, comm: Comm) -> Backend:
     return backend.get(config.device)
 
 
-def _load_data(config: Config, given: Dataset | tuple[Any, ...] | None, comm: Comm) -> Dataset:
+def _load_data(
+    config: Config, given: Dataset | tuple[Any, ...] | None, comm: Comm, loss: Criterion
+) -> Dataset:
     """The data set; the first rank downloads files before the other ranks look for them."""
-    load = partial(builders.dataset, config, given)
+    load = partial(builders.dataset, config, given, objectives.ignored_label(loss))
     is_first = config.download and comm.rank == 0
     downloaded = all_or_none(comm, lambda: load() if is_first else None)
     return all_or_none(comm, lambda: downloaded or load())
 
 
-def _batches(config: Config, dataset: Dataset) -> Batches:
-    standardiser = Standardiser.of(dataset.train)
+def total_steps(config: Config, batches: int) -> int:
+    """The steps of a run with so many batches in an epoch."""
+    if config.epochs is None and config.steps is not None:
+        return config.steps
+    epochs = config.epochs or max(EPOCHS, -(-LEAST_STEPS // batches))
+    return min(epochs * batches, config.steps or epochs * batches)
+
+
+def _standardiser(config: Config, dataset: Dataset, comm: Comm) -> Standardiser:
+    """That of the file of --load if it has one, else that of the training samples."""
+    if not config.load:
+        return Standardiser.of(dataset.train)
+    if comm.rank == comm.node()[0]:  # the file is read whole once per node
+        loading.check_digest(config.load)
+    metadata = loading.read_metadata(config.load)
+    if not metadata.keys() & {"mean", "std"}:
+        return Standardiser.of(dataset.train)
+    try:
+        return Standardiser.from_metadata(metadata).shaped_for(dataset.train.x)
+    except ValueError as error:
+        raise ValueError(f"--load {config.load} and data {dataset.name}: {error}") from None
+
+
+def _batches(
+    config: Config, dataset: Dataset, standardiser: Standardiser, loss: Criterion
+) -> Batches:
+    objectives.check_labels(loss, dataset)
+    plan.check_batch(config, len(dataset.train.y))
     loader = partial(
         Loader,
         batch_size=config.batch_size,
         standardiser=standardiser,
         dtype=config.dtype,
         seed=config.seed,
+        divisor=loss.divisor,
     )
     train, test = loader(dataset.train, shuffle=True), loader(dataset.test, shuffle=False)
-    steps = config.epochs * len(train)
-    steps = steps if config.steps is None else min(steps, config.steps)
+    steps = total_steps(config, len(train))
     return Batches(standardiser, train, test, steps, schedule.parse(config.lr_schedule, steps))
 
 
@@ -115,6 +166,7 @@ def _models(
     on: Backend,
     layout: Layout,
     sharding: Sharding,
+    goal: Goal,
 ) -> tuple[Trained, Trained | None]:
     """What this rank has of the model, and the model that --verify trains beside it."""
 
@@ -123,8 +175,9 @@ def _models(
 
     def trained(model: Module, part: ModelPart, pp: Comm, tp: Comm, how: Sharding) -> Trained:
         all_or_none(layout.all, lambda: builders.initialise(config, part, on))
-        found = first_pass(config, part, dataset, on, pp, layout.all, partial(how.columns, tp.rank))
-        return Trained(Task(model, builders.criterion(how, tp), on), part, *found)
+        check = objectives.check_scores(goal.loss, dataset, partial(how.columns, tp.rank))
+        found = first_pass(config, part, dataset, on, pp, layout.all, check)
+        return Trained(Task(model, objectives.objective(*goal, how, tp), on), part, *found)
 
     part = split(config, layout, model, gather, on, len(batches.train))
     first = trained(model, part, layout.axis["pp"], layout.axis["tp"], sharding)

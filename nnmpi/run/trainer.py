@@ -1,9 +1,7 @@
 """Trainer: epochs over a data set, evaluation, saving and events."""
 
 import itertools
-import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from enum import Enum, auto
@@ -15,7 +13,7 @@ import numpy as np
 from nnmpi.comm import Comm, has_launcher, job
 from nnmpi.config import Config
 from nnmpi.data import Dataset
-from nnmpi.metrics import Stopwatch, Sums
+from nnmpi.metrics import Metric, Sums, mean
 from nnmpi.nn import Module
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none
@@ -23,18 +21,17 @@ from nnmpi.parallel.model.optimizer_entries import OptimizerEntries, load
 from nnmpi.parallel.step.executor import StepControl
 from nnmpi.parallel.step.state import StepResult, StepState
 from nnmpi.parallel.strategy import AgreedError, Strategy, TrainSpec
-from nnmpi.run import builders, saving
+from nnmpi.run import builders
+from nnmpi.run.callbacks import Callbacks, Told
+from nnmpi.run.diverged import DivergedError as DivergedError
+from nnmpi.run.diverged import check_finite
+from nnmpi.run.files import saving
 from nnmpi.run.report import Event, LostOutputError, NullReport, Report
-from nnmpi.run.setup import Setup, set_up
+from nnmpi.run.report.environment import environment
+from nnmpi.run.report.events import measured, start_event
+from nnmpi.run.report.pace import Pace
+from nnmpi.run.setup import NO_METRICS, Setup, set_up
 from nnmpi.run.trace import tracer
-
-
-class DivergedError(AgreedError):
-    """The loss is NaN or infinite."""
-
-
-class ModelNotSavedError(AgreedError, saving.NotSavedError):
-    """The trained model could not be written; all ranks know it."""
 
 
 class Phase(Enum):
@@ -50,6 +47,11 @@ class Trainer:
 
     `build` makes the model; `data` is a Dataset, (x, y) or (x, y, x_test, y_test). Without them
     both are those of the config. `comm` is by default all ranks that mpirun has started.
+
+    loss: of nnmpi.nn, or a function of scores and labels that returns the mean over the samples
+    metrics: by name, functions of scores and labels, as NumPy arrays, that return a sum over the
+        samples and what to divide it by; losses of classes have the accuracy without it
+    callbacks: objects with any of on_step, on_epoch, on_end (see nnmpi.run.callbacks)
     """
 
     def __init__(
@@ -58,11 +60,16 @@ class Trainer:
         build: Callable[[], Module] | None = None,
         data: Dataset | tuple[Any, ...] | None = None,
         comm: Comm | None = None,
+        *,
+        loss: Any = None,
+        metrics: Mapping[str, Metric] = NO_METRICS,
+        callbacks: Sequence[object] = (),
     ) -> None:
         if build is not None:
             config = replace(config, model=getattr(build, "__name__", type(build).__name__))
         self.config, self.comm = config, job() if comm is None else comm
-        setup = set_up(config, build, data, self.comm)
+        self.callbacks = all_or_none(self.comm, lambda: Callbacks.of(callbacks))
+        setup = set_up(config, build, data, self.comm, loss, metrics)
         self.dataset, self.task, self.part = setup.dataset, setup.trained.task, setup.trained.part
         self.standardiser, self.train, self.test, self.total_steps, self.lr_factor = setup.batches
         self.sharding, self.boundaries = setup.sharding, setup.trained.boundaries
@@ -70,8 +77,8 @@ class Trainer:
         self.state, self.skipped = StepState(), 0
         self.stopping = False  # all ranks have agreed to stop
         self._stop_requested = False  # on this rank
-        self._phase, self._closed = Phase.BETWEEN_STEPS, False
-        self._clock, self._tracer = Stopwatch(), tracer(config, self.comm)
+        self._phase, self._in_epoch, self._closed = Phase.BETWEEN_STEPS, False, False
+        self._tracer = tracer(config, self.comm)
         self.strategy = self._build_strategy(setup)
         self.optimizer = self.strategy.optimizer
 
@@ -94,6 +101,11 @@ class Trainer:
         """The learning rate of a step; strategies call it just before they update parameters."""
         self._phase = Phase.UPDATING
         return self.config.lr * self.lr_factor(step)
+
+    @property
+    def last_lr(self) -> float:
+        """The learning rate of the last step."""
+        return self.config.lr * self.lr_factor(max(self.step - 1, 0))
 
     def _on_event(self, event: Event) -> None:
         self._report.event(event)
@@ -146,8 +158,8 @@ class Trainer:
         return Report(self.config.log, self.config.quiet, launched=has_launcher())
 
     def _fit(self) -> Event:
-        began = time.perf_counter()
-        self._report.event(self.describe())
+        self._pace = Pace()
+        self._report.event({**self.describe(), **environment(self.config, self.comm)})
         try:
             metrics = self._epochs()
         except AgreedError:
@@ -159,12 +171,14 @@ class Trainer:
         try:
             self._save_on_all_ranks()
             digest = self.strategy.entries.sha256()
-        finally:
+        except Exception:  # on all ranks, but Ctrl-C may be on one that cannot close alone
             self.close()
+            raise
+        self.close()
         result = {
             "event": "stopped" if self.stopping else "done",
             **metrics,
-            "seconds": round(time.perf_counter() - began, 4),
+            "seconds": self._pace.seconds,
             "ranks": self.comm.size,
             "layout": self.strategy.layout.mesh.axes,
             **self.strategy.outcome(),
@@ -172,16 +186,20 @@ class Trainer:
             **self._tracer.outcome(self.strategy.layout.mesh),
         }
         self._report.event(result)
+        self._tell(self.callbacks.on_end, result)
         return result
 
     def _epochs(self) -> Event:
         """All epochs; returns the metrics of the last one."""
         for epoch in itertools.count(self.state.epoch + 1):
             train, test = self._epoch(), self.evaluate()
-            self._agree_to_stop()
-            self._check_finite("test loss", test.mean_loss, self.step)
+            check_finite("test loss", test.mean_loss, self.step, self.last_lr, self.config)
             metrics = self._metrics(train, test)
-            self._report.event({"event": "epoch", "epoch": epoch, **metrics})
+            pace = {"lr": self.last_lr, **self._pace.of_epoch()}
+            event = {"event": "epoch", "epoch": epoch, **metrics, **pace}
+            self._report.event(event)
+            self._tell(self.callbacks.on_epoch, event)
+            self._agree_to_stop()
             if self._is_over:
                 break
         return {**metrics, "epochs": epoch}
@@ -190,42 +208,40 @@ class Trainer:
         """Steps until the end of the epoch or of the run."""
         sums = Sums()
         self.model.train()
-        self._clock.start()
+        self._in_epoch = True
+        self._pace.start()
         with closing(self.strategy.steps(self.train, self.state)) as steps:
             self._phase = Phase.COMPUTING
             for result in steps:
                 self._phase = Phase.BETWEEN_STEPS
-                new = self._note(result)
-                sums = sums.plus(new)
-                self._clock.lap(result.samples)
-                self._report.progress(self.step, self.total_steps, new.mean_loss)
+                loss = self._note(result)
+                sums = sums.plus(result.loss, result.divisor, result.samples)
+                self._pace.lap(result)
+                rate = self._pace.epoch_rate
+                self._report.progress(self.step, self.total_steps, loss, rate)
+                event = {"event": "step", "step": self.step, "loss": loss}
+                self._tell(self.callbacks.on_step, event)
                 if self._is_over:
                     break
                 self._phase = Phase.COMPUTING
-        self._phase = Phase.BETWEEN_STEPS
+        self._phase, self._in_epoch = Phase.BETWEEN_STEPS, False
         self._report.end_progress()
         return sums
 
-    def _note(self, result: StepResult) -> Sums:
-        """Updates the state of the run from a step's result; returns the sums of the step."""
-        self._check_finite("loss", result.loss / max(result.samples, 1), self.step + 1)
+    def _note(self, result: StepResult) -> float:
+        """Updates the state of the run from a step's result; returns the loss of a sample."""
+        loss = mean(result.loss, result.divisor)
+        check_finite("loss", loss, self.step + 1, self.last_lr, self.config)
         self.state, self.stopping = result.state, self.stopping or result.stop
         self.skipped += not result.updated
-        return Sums(result.loss, 0, result.samples)
+        return loss
 
-    def _check_finite(self, what: str, value: float, step: int) -> None:
-        """Raises DivergedError if the loss is NaN or infinite."""
-        if not math.isfinite(value):
-            lr = self.config.lr * self.lr_factor(self.step)
-            remedy = f"--lr {lr / 10:g}" if math.isfinite(lr) else "another --lr-schedule"
-            saved = "; nothing was saved" if self.config.save else ""
-            raise DivergedError(
-                f"the {what} became {value} at step {step} with learning rate {lr:g}; "
-                f"try {remedy}, --clip-norm 1 or --lr-schedule warmup:100{saved}"
-            )
+    def _tell(self, callbacks: Sequence[Told], event: Event) -> None:
+        for callback in callbacks:
+            callback(self, dict(event))
 
     def evaluate(self) -> Sums:
-        """Loss and accuracy on the test split; the model is left in evaluation mode."""
+        """Loss and metrics on the test split; the model is left in evaluation mode."""
         self.model.eval()
         with self._tracer.evaluation():
             return self.strategy.evaluate(self.test, self.step)
@@ -251,13 +267,22 @@ class Trainer:
         wanted = np.array([bool(self.config.save)])
         self.comm.broadcast(wanted)  # the first rank writes, whatever the others ask for
         try:
-            all_or_none(self.comm, self._save if wanted[0] else lambda: None)
+            if wanted[0]:
+                self.save(self.config.save)
         except saving.NotSavedError as error:
-            raise ModelNotSavedError(str(error)) from None
+            raise saving.ModelNotSavedError(str(error)) from None
 
-    def _save(self) -> None:
-        path = self.config.save if self.is_first else None
-        saving.write_entries(path, self.strategy.entries)
+    def save(self, path: str | None) -> None:
+        """Write the model; every rank calls it, after the same step or epoch, the first writes."""
+        if self._closed:
+            raise ValueError("the run is over: call save in on_epoch, or set Config.save")
+        if self._in_epoch and not plan.steps_together(self.config):
+            raise ValueError("ranks make their steps at different times: call save in on_epoch")
+        all_or_none(self.comm, partial(self._write, path))
+
+    def _write(self, path: str | None) -> None:
+        about = saving.metadata(self.config, self.dataset, self.standardiser)
+        saving.write_entries(path if self.is_first else None, self.strategy.entries, about)
 
     def _rescue(self, error: Exception) -> None:
         """Saves the model after an error on this rank, if it is whole and no other rank changes it.
@@ -272,7 +297,7 @@ class Trainer:
             whole = readable and self.strategy.entries.writer_has_all
         if self.step and self.is_first and whole:
             try:
-                self._save()
+                self._write(self.config.save)
             except Exception as other:
                 error.add_note(f"and the trained model was not saved: {other}")
 
@@ -291,38 +316,14 @@ class Trainer:
             self._closed = True
             self.strategy.close()
 
-    # ---- events
-
     def describe(self) -> Event:
         """The start event."""
-        d, c = self.dataset, self.config
-        slowed = {"slow_rank": c.slow_rank, "jitter": c.jitter}
-        return {
-            "event": "start",
-            "model": c.model,
-            "parameters": sum(math.prod(p.place.shape) for p in self.model.parameters()),
-            "data": d.name,
-            "train_samples": len(d.train.y),
-            "test_samples": len(d.test.y),
-            "note": d.note,
-            "steps": self.total_steps,
-            "batch_size": c.batch_size,
-            "dtype": c.dtype,
-            "device": self.on.name,
-            "seed": c.seed,
-            "ranks": self.comm.size,
-            "sync": c.sync,
-            **({"tp": c.tp} if c.tp > 1 else {}),
-            **{name: value for name, value in slowed.items() if value},
-            **self.strategy.describe(),
-        }
+        return start_event(self)
 
     def _metrics(self, train: Sums, test: Sums) -> Event:
         return {
             "steps": self.step,
-            "loss": train.mean_loss,
-            "test_loss": test.mean_loss,
-            "accuracy": test.accuracy,
-            "samples_per_second": round(self._clock.rate, 1),
+            **measured(train, test),
+            "samples_per_second": self._pace.rate,
             "skipped_steps": self.skipped,
         }

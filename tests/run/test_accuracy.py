@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from io import StringIO
 from typing import Any
 
@@ -38,38 +39,30 @@ def command(*arguments: str) -> dict[str, Any]:
 
 
 def iris(data: Dataset, seed: int) -> dict[str, Any]:
-    """Weight decay and a learning rate that falls to 0 make the result independent of the order."""
-    config = Config(
-        model="iris-mlp",
-        epochs=60,
-        batch_size=32,
-        lr=0.05,
-        lr_schedule="cosine",
-        weight_decay=0.01,
-        seed=seed,
-    )
+    """With default options."""
+    config = Config(model="iris-mlp", seed=seed)
     return Trainer(config, data=data).fit(Report(stdout=StringIO()))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_iris_accuracy_within_a_second(seed: int) -> None:
-    """96% is one error in 30: one flower is always misclassified. It takes about 0.05 s."""
-    result = iris(datasets.load("iris"), seed)
-    assert result["accuracy"] >= 0.96
-    assert result["seconds"] < 1
+    """96% is one error in 30: one flower is always misclassified. It takes about 0.1 s."""
+    began = time.process_time()
+    assert iris(datasets.load("iris"), seed)["accuracy"] >= 0.96
+    assert time.process_time() - began < 1
 
 
 def test_iris_accuracy_over_held_out_fifths() -> None:
     """Some have five of the ambiguous flowers, others none: the mean is 96%."""
     whole = [np.concatenate(parts) for parts in zip(*datasets.load("iris")[1:3], strict=True)]
-    accuracies = [iris(from_arrays(*whole, seed=held_out), 0)["accuracy"] for held_out in range(30)]
-    assert sum(accuracies) / 30 >= 0.95, accuracies
+    accuracies = [iris(from_arrays(*whole, seed=held_out), 0)["accuracy"] for held_out in range(15)]
+    assert sum(accuracies) / 15 >= 0.95, accuracies
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_digits_accuracy_with_default_options(seed: int) -> None:
     result = command("--seed", str(seed), "--quiet")
-    assert (result["event"], result["epochs"]) == ("done", 10)
+    assert (result["event"], result["epochs"]) == ("done", 14)
     assert result["accuracy"] >= 0.98
 
 
@@ -80,7 +73,6 @@ def test_mnist_accuracy(seed: int) -> None:
     if not folder:
         pytest.skip("set NNMPI_MNIST to a directory with the two t10k files of MNIST")
     files = ("--data", "mnist", "--data-dir", folder)
-    options = ("--epochs", "5", "--lr-schedule", "cosine", "--seed", str(seed), "--quiet")
-    result = command("--model", "mnist-cnn", *files, *options)
+    result = command("--model", "mnist-cnn", *files, "--seed", str(seed), "--quiet")
     assert result["event"] == "done"
-    assert result["accuracy"] >= 0.98
+    assert result["accuracy"] >= 0.985

@@ -9,8 +9,8 @@ from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.run.dry_run import summary
-from nnmpi.run.messages import as_text
 from nnmpi.run.report import Event, NullReport
+from nnmpi.run.report.messages import as_text
 
 TOO_LITTLE = 100  # bytes of shared memory: all sums go by messages
 BATCH = 40

@@ -4,14 +4,16 @@ import io
 import json
 import math
 import os
+import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from datafiles import refused
 
-from nnmpi.run.report import LostOutputError, Report
+from nnmpi.run.report import LostOutputError, Report, progress
 
 START = {
     "event": "start",
@@ -36,8 +38,19 @@ EPOCH = {
     "loss": 0.1 + 0.2,
     "test_loss": 0.25,
     "accuracy": 0.9877,
-    "samples_per_second": 12345.6,
+    "samples_per_second": 11000.5,
     "skipped_steps": 0,
+    "seconds": 1.2,
+    "lr": 0.003,
+    "mean_gradient_norm": 0.5,
+    "epoch_samples_per_second": 12345.6,
+}
+PROGRESS = {
+    "event": "progress",
+    "step": 1200,
+    "steps": 5000,
+    "loss": 0.5,
+    "samples_per_second": 4321.9,
 }
 DIFFERENCES = {
     f"{what}_{measure}": 1 / 3 * 10.0**-i
@@ -62,7 +75,7 @@ DRY = START | {
         for size, what in enumerate(("parameter", "gradient", "optimizer", "activation", "data"), 2)
     },
 }
-EVENTS = [START, VERIFY, EPOCH, DRY, STOPPED, FAILED, DONE]
+EVENTS = [START, VERIFY, PROGRESS, EPOCH, DRY, STOPPED, FAILED, DONE]
 
 
 class Terminal(io.StringIO):
@@ -111,6 +124,7 @@ SENTENCES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("loss inf, gradients 3.33e-05, parameters 0; replicas differ",),
     ),
     "epoch": (EPOCH, ("epoch   1", "0.3000", "0.2500", "98.77%", "12,346 samples/s")),
+    "progress": (PROGRESS, ("step 1,200 of 5,000   loss 0.5000   4,322 samples/s",)),
     "dry-run": (
         DRY,
         (
@@ -123,7 +137,7 @@ SENTENCES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ),
     ),
     "stopped": (STOPPED, ("stopped: accuracy 98.77%", "after 10 steps in 1.2 s")),
-    "done": (DONE, ("done: accuracy 98.77%", "loss 0.3000", "12,346 samples/s")),
+    "done": (DONE, ("done: accuracy 98.77%", "loss 0.3000", "11,000 samples/s")),
     "done, verified": (
         DONE | {"largest_differences": DIFFERENCES},
         (
@@ -268,7 +282,7 @@ def test_after_an_error_only_the_other_output_is_written(
 ) -> None:
     log, stdout = tmp_path / "log", io.StringIO() if lost == "log" else Full()
     if lost == "log":
-        monkeypatch.setattr("nnmpi.run.report.open", lambda *_, **__: Full(), raising=False)
+        monkeypatch.setattr("nnmpi.run.report.report.open", lambda *_, **__: Full(), raising=False)
     with Report(str(log), stdout=stdout) as report:
         with pytest.raises(LostOutputError):
             report.event(START)
@@ -281,18 +295,34 @@ def test_a_closed_stdout_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("sys.stdout", None)
     log = tmp_path / "log"
     with Report(str(log)) as report:
-        report.progress(1, 2, 0.5)
+        report.progress(1, 2, 0.5, 1000.0)
         report.event(DONE)
     assert json.loads(log.read_text()) == DONE
 
 
-# ---- the bar
+# ---- the bar, and lines instead of it
+
+
+class Clock(SimpleNamespace):
+    """The time of nnmpi.run.report.progress, which passes on demand."""
+
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(progress, "time", clock)
+    return clock
 
 
 def steps(report: Report, first: int, last: int) -> None:
     """The bar is redrawn after a tenth of a second at the earliest."""
     for step in range(first, last + 1):
-        report.progress(step, 8, step / 16)
+        report.progress(step, 8, step / 16, 1000.0)
         time.sleep(0.12)
 
 
@@ -303,23 +333,99 @@ def test_a_terminal_gets_a_bar_that_is_removed() -> None:
         assert "| 2/8 " in stdout.getvalue()
         assert "loss 0.1250" in stdout.getvalue()
         report.event(EPOCH)
-        assert "epoch   1   loss 0.3000" in stdout.getvalue()
+        assert stdout.getvalue().endswith("\repoch   1   " + shown(Terminal(), EPOCH)[12:])
         report.end_progress()
         report.end_progress()
-        ended = stdout.getvalue()
-        steps(report, 4, 5)  # a new bar continues from the old one
-        assert "| 5/8 " in stdout.getvalue().removeprefix(ended)
     assert stdout.getvalue().endswith("\r")
 
 
-@pytest.mark.parametrize(
-    ("stdout", "quiet"), [(io.StringIO, False), (io.StringIO, True), (Terminal, True)]
-)
-def test_no_bar_without_a_terminal_or_with_quiet(
-    stdout: Any, quiet: bool, capsys: pytest.CaptureFixture[str]
+def test_the_rate_of_a_new_bar_is_that_of_its_own_steps() -> None:
+    """Not of all steps so far over the time since the bar is there."""
+    stdout = Terminal()
+    with Report(stdout=stdout) as report:
+        for step in range(70_000, 70_003):
+            report.progress(step, 80_000, 0.5, 1000.0)
+            time.sleep(0.12)
+    rates = re.findall(r"([0-9.]+)step/s", stdout.getvalue())
+    assert rates
+    assert all(float(rate) < 10 for rate in rates)
+
+
+def test_a_bar_on_the_terminal_of_a_launcher_waits_until_a_line_has_arrived(clock: Clock) -> None:
+    """Or the launcher would write the line behind the bar."""
+    terminal = io.StringIO()
+    bar = progress.Bar(terminal, pause=0.2)
+    bar.before_line()
+    bar.show(1, 8, 0.5, 1000.0)
+    assert terminal.getvalue() == ""
+    clock.now += 0.3
+    bar.show(2, 8, 0.5, 1000.0)
+    assert "2/8" in terminal.getvalue()
+    bar.end()
+
+
+@pytest.mark.parametrize("stdout", [io.StringIO, lambda: None])
+def test_without_a_terminal_a_line_comes_after_ten_silent_seconds(
+    stdout: Any, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout", None)
+    log, out = tmp_path / "log", stdout()
+    with Report(str(log), stdout=out) as report:
+        for step, now in enumerate((3, 9.9, 10, 11, 19, 20, 29), 1):  # a line after 10 and after 20
+            clock.now = 100 + now
+            report.progress(step, 8, 0.5, 4321.9)
+        report.event(EPOCH)
+        for step, now in ((8, 38), (9, 39.5)):
+            clock.now = 100 + now
+            report.progress(step, 8, 0.5, 4321.9)
+    text = log.read_text()
+    assert out is None or out.getvalue() == text
+    found = [json.loads(line) for line in text.splitlines()]
+    lines = [PROGRESS | {"step": step, "steps": 8} for step in (3, 6, 9)]
+    assert found == [*lines[:2], EPOCH, lines[2]]
+
+
+@pytest.mark.parametrize("stdout", [io.StringIO, Terminal])
+def test_quiet_shows_no_progress(
+    stdout: Any, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = stdout()
-    with Report(quiet=quiet, stdout=out) as report:
-        steps(report, 1, 2)
+    with Report(quiet=True, stdout=out) as report:
+        report.progress(1, 8, 0.5, 1000.0)
+        clock.now += 11
+        report.progress(2, 8, 0.5, 1000.0)
     assert out.getvalue() == ""
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_that_may_not_be_written_to_gets_lines(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nnmpi.run.report.report.launcher_has_terminal", lambda: True)
+    monkeypatch.setattr("nnmpi.run.report.report.launcher_terminal", lambda: None)
+    stdout = Terminal()
+    with Report(stdout=stdout, launched=True) as report:
+        clock.now += 11
+        report.progress(1200, 5000, 0.5, 4321.9)
+    assert stdout.getvalue() == shown(Terminal(), PROGRESS)
+
+
+def test_a_run_goes_on_where_the_terminal_is_gone(clock: Clock) -> None:
+    class Hangs(io.StringIO):
+        gone = False
+
+        def write(self, text: str) -> int:
+            if self.gone:
+                raise OSError(5, "Input/output error")
+            return super().write(text)
+
+    terminal = Hangs()
+    bar = progress.Bar(terminal)
+    bar.show(1, 8, 0.5, 1000.0)
+    assert "1/8" in terminal.getvalue()
+    terminal.gone = True
+    time.sleep(0.12)
+    for step in (2, 3):
+        bar.show(step, 8, 0.5, 1000.0)
+    bar.before_line()
+    bar.end()

@@ -26,7 +26,7 @@ from nnmpi.nn.models import MODELS, digits_cnn
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 from nnmpi.parallel.model.parts import everything
-from nnmpi.run import saving
+from nnmpi.run.files import atomic, loading, saving
 
 
 def model() -> nn.Sequential:
@@ -108,7 +108,7 @@ def test_a_file_that_does_not_fit_is_refused_as_its_state_is(
         m.load_state_dict(nnmpi.load(path))
     for held in (everything, "0.bias".__eq__):
         with refused(f"--load {path}: {of_state.value}"):
-            saving.load_into(path, m, held)
+            loading.load_into(path, m, held)
     equal(m.state_dict(), before)
 
 
@@ -116,12 +116,12 @@ def test_a_rank_loads_what_it_holds(tmp_path: Path) -> None:
     whole, path = model().to("float64"), tmp_path / "m"
     state = incremented(whole)
     nnmpi.save(state, path)
-    saving.load_into(path, whole)
+    loading.load_into(path, whole)
     equal(whole.state_dict(), state)
     assert {p.seed for p in whole.parameters()} == {None}
     stage = model()
     keep(stage, held := stage_of(1, 0, 1))
-    saving.load_into(path, stage, held)  # to write to the others would raise
+    loading.load_into(path, stage, held)  # to write to the others would raise
     wanted = {name: a.astype("f") if a.dtype.kind == "f" else a for name, a in state.items()}
     equal(stage[1].state_dict(), {n[2:]: a for n, a in wanted.items() if n[0] == "1"})
     equal(stage[2].state_dict(), {"weight": wanted["2.weight"]})
@@ -134,7 +134,7 @@ def test_copies_of_a_shared_weight_are_equal_whatever_the_file_says(tmp_path: Pa
     for held in ("0.weight".__eq__, "1.weight".__eq__, everything):
         tied = nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in range(2)))
         tied[1].weight = tied[0].weight
-        saving.load_into(path, tied, held)
+        loading.load_into(path, tied, held)
         assert (tied[0].weight.numpy() == 1).all()
 
 
@@ -158,9 +158,9 @@ def test_of_a_tensor_only_the_part_that_is_here_is_read(
     matrix, bias = rng.standard_normal((512, 512)), rng.standard_normal(512)
     nnmpi.save({"matrix": matrix, "bias": bias, "none": np.zeros((0, 3)), "one": np.array(7)}, path)
     m = Parts((100, 110), columns).to("float64")
-    saving.load_into(path, m)  # imports what it needs
+    loading.load_into(path, m)  # imports what it needs
     tracemalloc.start()
-    saving.load_into(path, m)
+    loading.load_into(path, m)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     np.testing.assert_array_equal(m.matrix.data, matrix[100:110, slice(*columns)])
@@ -269,7 +269,7 @@ def damaged(folder: Path, content: Callable[[bytes], bytes]) -> Path:
 
 
 def into_a_model(path: Path) -> None:
-    saving.load_into(path, model())
+    loading.load_into(path, model())
 
 
 LOADS: tuple[Callable[[Path], object], ...] = (nnmpi.load, into_a_model)
@@ -294,10 +294,13 @@ def test_a_damaged_file_is_an_error(content: Callable[[bytes], bytes], tmp_path:
 
 
 def test_loading_a_missing_file_is_an_error(tmp_path: Path) -> None:
-    for path in (tmp_path / "missing", tmp_path):
-        for load in LOADS:
-            with refused(f"cannot load {path}", "no such file"):
-                load(path)
+    for load in LOADS:
+        with refused(f"cannot load {tmp_path / 'missing'}: no such file"):
+            load(tmp_path / "missing")
+        with refused(f"cannot load {tmp_path}: it is a directory; name a file in it"):
+            load(tmp_path)
+        with refused(f"cannot load {os.devnull}: not a regular file"):
+            load(Path(os.devnull))
 
 
 def bfloat16(b: bytes) -> bytes:
@@ -308,7 +311,7 @@ def bfloat16(b: bytes) -> bytes:
 LOAD = "import nnmpi; nnmpi.load({path!r})"
 LOAD_INTO = """
 from nnmpi import nn
-from nnmpi.run.saving import load_into
+from nnmpi.run.files.loading import load_into
 load_into({path!r}, nn.Linear(2, 2), lambda path: False)
 """
 
@@ -316,7 +319,9 @@ load_into({path!r}, nn.Linear(2, 2), lambda path: False)
 @pytest.mark.parametrize("program", [LOAD, LOAD_INTO], ids=["load", "load_into"])
 def test_loading_a_type_that_numpy_lacks_is_an_error(program: str, tmp_path: Path) -> None:
     """In a new process, because importing ml_dtypes adds the type to NumPy."""
-    path = damaged(tmp_path, lambda b: resized(b, bfloat16(b)))
+    path = tmp_path / "m.safetensors"
+    save_file(model().state_dict(), path)
+    path.write_bytes(resized(path.read_bytes(), bfloat16(path.read_bytes())))
     process = subprocess.run(
         [sys.executable, "-c", program.format(path=str(path))],
         capture_output=True,
@@ -368,8 +373,8 @@ def test_a_directory_without_permission_is_an_error(tmp_path: Path) -> None:
 
 def test_check_target_refuses_a_long_name_before_a_run(tmp_path: Path) -> None:
     with refused("cannot save", "name too long", "another place"):
-        saving.check_target(tmp_path / ("m" * 300))
-    saving.check_target(tmp_path / ("m" * 255))
+        atomic.check_target(tmp_path / ("m" * 300))
+    atomic.check_target(tmp_path / ("m" * 255))
     nnmpi.save(model().state_dict(), tmp_path / ("m" * 255))
 
 
@@ -388,7 +393,7 @@ def test_two_threads_may_save_to_one_file(tmp_path: Path, monkeypatch: pytest.Mo
         both.wait(10)
         replace(*paths)
 
-    monkeypatch.setattr(saving.os, "replace", late)
+    monkeypatch.setattr(atomic.os, "replace", late)
     states = [{"a": np.full(1000, i)} for i in range(2)]
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda state: nnmpi.save(state, tmp_path / "m"), states))
@@ -406,7 +411,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     nnmpi.save(state, path)
     for step in ("fsync", "replace"):
         with monkeypatch.context() as patch:
-            patch.setattr(saving.os, step, disk_full)
+            patch.setattr(atomic.os, step, disk_full)
             with refused(f"cannot save {path}: No space left"):
                 nnmpi.save(incremented(model()), path)
     with refused(f"cannot save {path}: a has type object; convert it to"):

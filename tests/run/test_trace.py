@@ -12,8 +12,8 @@ from nnmpi import Config, Trainer, simulate
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.mesh import Mesh
-from nnmpi.run.messages import as_text
 from nnmpi.run.report import Event
+from nnmpi.run.report.messages import as_text
 from nnmpi.run.trace.summary import Seconds
 from nnmpi.run.trace.tracing import Trace
 from nnmpi.schedules import SCHEDULES, programs

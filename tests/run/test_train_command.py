@@ -16,19 +16,28 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "half an epoch": ("--epochs 1.5", ("--epochs", "'1.5'")),
     "no epochs": ("--epochs 0", ("epochs 0", "at least 1")),
     "choice": ("--optimizer lion", ("--optimizer", "'lion'", "adamw")),
-    "negative rate": ("--lr=-1", ("lr -1.0", "above 0", "0.002")),
+    "negative rate": ("--lr=-1", ("lr -1.0", "above 0", "0.003")),
     "schedule": ("--lr-schedule step:0", ("'step:0'", "cosine")),
     # models
     "model": ("--model resnet", ("'resnet'", "digits-cnn", "package.module:function")),
     "mlp of words": ("--model mlp:4-a", ("'mlp:4-a'", "mlp:784-1024-10")),
     "mlp of no digits": ("--model mlp:²-3", ("'mlp:²-3'", "mlp:784-1024-10")),
     "mlp beyond integers": (f"--model mlp:4-{'9' * 20}-3", ("'mlp:4-9999", "below 10^9")),
-    "mlp without end": (f"--model mlp:4-{'9' * 5000}-3", ("'mlp:4-9999", "below 10^9")),
+    "mlp without end": (f"--model mlp:4-{'9' * 5000}-3", ("'mlp:4-9999", "4,096 characters")),
     "mlp of one": ("--model mlp:4", ("two widths",)),
     "module": ("--model no_such.models:make", ("'no_such'", "PYTHONPATH")),
     "module of nothing": ("--model :make", ("':make'", "package.module:function")),
     "relative module": ("--model .models:make", ("'.models:make'", "package.module:function")),
     "function": ("--model own_package.models:mak", ("own_package.models", "'mak'")),
+    "broken module": (
+        "--model own_package.broken:make",
+        ("own_package.broken", "(broken.py, line 1)"),
+    ),
+    "failing module": (
+        "--model own_package.fails:make",
+        ("KeyError: 'gone' (", "fails.py, line 2)"),
+    ),
+    "module that exits": ("--model own_package.exits:make", ("SystemExit: 3 (",)),
     "no function": ("--model own_package.models:number", ("'int' object is not callable",)),
     "instance": ("--model own_package.models:instance", ("is an nn.Module", "function")),
     "arguments": ("--model own_package.models:wide", ("without arguments", "'width'")),
@@ -54,16 +63,17 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "save nothing": ("--save=", ("save is empty", "leave it out")),
     "nowhere to log": ("--log none/run.jsonl", ("none/run.jsonl", "No such file", "another")),
     "log a directory": ("--log own_package", ("own_package", "directory")),
-    "long data": (f"--data {LONG}.npz", (LONG,)),
-    "long data directory": (f"--data mnist --data-dir {LONG}", (LONG,)),
+    "long data": (f"--data {LONG}.npz", (LONG[:99], "304 characters", "too long")),
+    "long data directory": (f"--data mnist --data-dir {LONG}", (LONG[:99], "too long")),
     "long save": (f"--save {LONG}", (LONG, "name too long")),
     "long load": (f"--load {LONG}", (LONG,)),
     "long log": (f"--log {LONG}", (LONG, "name too long")),
     "config": ("--config none.toml", ("none.toml", "No such file", "name a TOML file")),
-    "broken config": ("--config broken.toml", ("broken.toml is not TOML",)),
+    "broken config": ("--config broken.toml", ("broken.toml: it is not TOML",)),
     "unknown option": ("--config unknown.toml", ("batchsize", "did you mean batch_size?")),
     "bad config": ("--config bad.toml --epochs 3", ("bad.toml", "epochs 0")),
     "load": ("--load none.safetensors", ("nnmpi.train: cannot load none.safetensors: no such",)),
+    "load a directory": ("--load own_package", ("cannot load own_package: it is a directory",)),
     "load half": ("--load half.safetensors", ("half.safetensors", "not a complete safetensors")),
     "load another": ("--load foreign.safetensors", ("foreign.safetensors", "not a complete")),
     "load too little": ("--load iris.safetensors", ("--load iris", "does not fit", "is missing")),
@@ -116,6 +126,23 @@ def test_outputs_do_not_overwrite_files_of_the_run(
     assert (completed.status, completed.out) == (2, "")
     assert f"is also the file of {option}; name another" in completed.err
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("NNMPI_TIMEOUT", "abc", "seconds above 0 or not at all"),
+        ("NNMPI_TIMEOUT", "nan", "seconds above 0 or not at all"),
+        ("NNMPI_DEBUG", "1", "'collectives' or not at all"),
+        ("NNMPI_TUNE", "no", "0, 1 or not at all"),
+    ],
+)
+def test_an_unusable_environment_is_a_one_line_error(
+    command: Command, monkeypatch: pytest.MonkeyPatch, name: str, value: str, remedy: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    line = f"nnmpi.train: {name} is {value!r}: set it to {remedy}\n"
+    assert command(*IRIS, "--steps", "1") == (2, "", line)
 
 
 def test_a_log_may_have_the_name_of_a_data_set(command: Command) -> None:

@@ -2,16 +2,19 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from mpijob import Ended, descendants, environment, kill, launcher, run
+from terminals import seen, terminal
 
 import nnmpi
 
@@ -64,6 +67,51 @@ def test_all_ranks_train_and_the_first_prints(python: str, tmp_path: Path) -> No
         np.testing.assert_allclose(array, theirs[name], rtol=1e-10, atol=1e-12)
 
 
+def test_the_terminal_of_the_launcher_gets_a_bar_and_text(tmp_path: Path) -> None:
+    """Past the launcher, which forwards whole lines only."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    options = ("--model", "slow:Slow", "--data", "iris", "--batch-size", "10", "--epochs", "2")
+    ours, theirs = terminal()
+    try:
+        with subprocess.Popen(
+            [*launcher(sys.executable), "-n", "2", sys.executable, *TRAIN, *options],
+            stdout=theirs,
+            stderr=theirs,
+            cwd=tmp_path,
+            env=environment({}),
+        ) as job:
+            os.close(theirs)
+            before = seen(ours, 200, until=rb"\d%\|[^\r\n]*\| \d+/24 \[")
+            assert "epoch" not in before
+            (tmp_path / "seen").touch()
+            text = before + seen(ours, 200)
+            assert job.wait(60) == 0, text
+    finally:
+        os.close(ours)
+    assert "{" not in text
+    for sentence in ("slow:Slow ", "epoch   1 ", "epoch   2 ", "done: accuracy "):
+        assert re.search(rf"(^|[\r\n]){sentence}", text), text
+
+
+SLOW = """
+import time
+from pathlib import Path
+from nnmpi import nn
+
+class Slow(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 3)
+        self.steps = 0
+
+    def forward(self, x):
+        self.steps += self.training
+        while self.steps == 12 and not Path("seen").exists():
+            time.sleep(0.01)
+        time.sleep(0.04 * (self.steps < 12))
+        return super().forward(x)
+"""
+
+
 WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "a flag": (("--epoch", "3"), "unrecognized arguments: --epoch"),
     "a number": (("--lr", "-1"), "lr -1.0 must be a number above 0"),
@@ -92,6 +140,13 @@ def test_a_layout_that_cannot_be_built_is_a_one_line_error() -> None:
     assert completed.status == 2, completed
     assert len(ours(completed.err)) == 1, completed.err
     assert "use --progress poll" in completed.err
+
+
+def test_an_unusable_environment_is_a_one_line_error_of_one_rank() -> None:
+    completed = run(2, *TRAIN, *SMALL, env={"NNMPI_DEBUG": "1"})
+    assert completed.status == 2, completed
+    line = "nnmpi.train: NNMPI_DEBUG is '1': set it to 'collectives' or not at all"
+    assert (completed.out, ours(completed.err)) == ("", [line])
 
 
 def test_help_is_printed_once() -> None:
@@ -278,6 +333,35 @@ def test_a_killed_rank_ends_the_job(job: Any) -> None:
     assert process.returncode != 0
     assert '"done"' not in out
     assert err.strip()
+
+
+def test_a_rank_that_is_interrupted_twice_ends_the_job(job: Any) -> None:
+    """Whatever the others wait for; it may also have stopped already."""
+    process, _ = job
+    ranks = ranks_of(process)
+    if len(ranks) != 3:
+        pytest.skip(f"found {len(ranks)} of 3 ranks among the processes of mpirun")
+    for _ in range(2):
+        with suppress(ProcessLookupError):
+            os.kill(ranks[1], signal.SIGINT)
+        time.sleep(0.01)
+    _, err = process.communicate(timeout=200)
+    assert process.returncode == 130, err
+
+
+def test_sigusr1_after_the_end_is_ignored_by_all_ranks() -> None:
+    with subprocess.Popen(
+        [*launcher(sys.executable), "-n", "2", sys.executable, *TRAIN, *SMALL, "--quiet"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment({}),
+        start_new_session=True,
+    ) as job:
+        assert job.stdout is not None
+        assert '"done"' in job.stdout.readline()
+        job.send_signal(signal.SIGUSR1)
+        job.communicate(timeout=200)
+        assert job.returncode == 0
 
 
 def test_sigusr1_stops_all_ranks_and_saves(job: Any) -> None:

@@ -1,16 +1,11 @@
 """The command as a process: terminal, Ctrl-C, closed pipe, full disk."""
 
-import fcntl
 import json
 import os
-import pty
 import re
-import select
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +14,7 @@ from typing import Any
 
 import pytest
 from runs import parameters_sha256
+from terminals import seen, terminal
 
 import nnmpi
 from nnmpi import train
@@ -26,6 +22,7 @@ from nnmpi.nn.models import iris_mlp, mlp
 
 IRIS = ("--model", "iris-mlp", "--data", "iris")
 LONG = ("--model", "mlp:20-8-3", "--data", "synthetic:20:3:50000", "--epochs", "100000")
+LONG += ("--lr-schedule", "constant")  # stopped early, it makes the steps of a shorter run
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 200.0  # seconds
 # python -m nnmpi.train with SIGINT enabled: processes in the background inherit that it is ignored
@@ -133,33 +130,16 @@ def test_a_model_may_come_from_a_module_in_the_directory(tmp_path: Path) -> None
 # ---- on a terminal
 
 
-def seen(terminal: int) -> str:
-    """Everything that is written to a terminal until its last writer closes it."""
-    text, end = b"", time.monotonic() + TIMEOUT
-    while time.monotonic() < end:
-        if not select.select([terminal], [], [], 1.0)[0]:
-            continue
-        try:
-            piece = os.read(terminal, 65536)
-        except OSError:  # the end of file on Linux
-            return text.decode()
-        if not piece:
-            return text.decode()
-        text += piece
-    raise AssertionError("timeout")
-
-
 @pytest.mark.parametrize("piped", ["none", "stderr", "stdout"])
 def test_a_terminal_gets_a_bar_and_text(tmp_path: Path, piped: str) -> None:
-    ours, theirs = pty.openpty()
+    ours, theirs = terminal()
     try:
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
         files = {name: theirs for name in ("stdout", "stderr") if name != piped}
         if piped != "none":
             files[piped] = os.open(tmp_path / "piped", os.O_WRONLY | os.O_CREAT)
         with started(tmp_path, *IRIS, "--epochs", "2", "--log", "log", **files) as process:
             os.close(theirs)
-            text = seen(ours)
+            text = seen(ours, TIMEOUT)
             assert process.wait(TIMEOUT) == 0
     finally:
         os.close(ours)

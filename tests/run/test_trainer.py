@@ -13,6 +13,8 @@ from runs import equal, fit, images, rows, small
 
 import nnmpi
 from nnmpi import Config, Trainer, nn, optim
+from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Dataset, Loader, Standardiser
 from nnmpi.metrics import Stopwatch
 from nnmpi.nn.models import digits_cnn
@@ -40,6 +42,7 @@ def by_hand(c: Config, d: Dataset) -> tuple[nn.Module, float]:
         "adam": lambda p: optim.Adam(p, weight_decay=c.weight_decay),
         "adamw": lambda p: optim.AdamW(p, weight_decay=c.weight_decay),
         "sgd": lambda p: optim.SGD(p, c.lr, c.momentum, weight_decay=c.weight_decay),
+        "rmsprop": lambda p: optim.RMSprop(p, weight_decay=c.weight_decay),
     }[c.optimizer](model.parameters())
     loader = Loader(
         d.train,
@@ -71,6 +74,7 @@ LOOPS: dict[str, dict[str, Any]] = {
     "adam": {},
     "adamw with decay": {"optimizer": "adamw", "weight_decay": 0.1},
     "adam with decay": {"weight_decay": 0.1},
+    "rmsprop": {"optimizer": "rmsprop"},
     "sgd": {"optimizer": "sgd", "momentum": 0.0, "lr": 0.1},
     "sgd with all": {"optimizer": "sgd", "momentum": 0.5, "weight_decay": 0.1, "lr": 0.1},
     "clip": {"clip_norm": 0.1},
@@ -147,7 +151,7 @@ def test_evaluation_changes_only_the_mode(monkeypatch: pytest.MonkeyPatch) -> No
     before = trainer.model.state_dict()
     recorded: list[bool] = []
     monkeypatch.setattr(
-        nn.CrossEntropyLoss, "forward", recording(nn.CrossEntropyLoss.forward, recorded)
+        nn.CrossEntropyLoss, "evaluate", recording(nn.CrossEntropyLoss.evaluate, recorded)
     )
     found = trainer.evaluate()
     assert recorded == [False]
@@ -208,7 +212,12 @@ def test_the_seed_is_that_of_weights_that_build_changes() -> None:
         assert not np.isclose(mine, different).all()
     with nnmpi.seeded(4):
         np.testing.assert_array_equal(scaled()[1].weight.data, b)
-    assert fit(Trainer(Config(steps=3, seed=4, verify=True), scaled, rows()))["steps"] == 3
+
+    def verified(comm: Comm) -> Any:
+        config = Config(steps=3, seed=4, verify=True, quiet=True)
+        return fit(Trainer(config, scaled, rows(), comm))["steps"]
+
+    assert threads.run(2, verified) == [3, 3]
 
 
 def test_a_model_that_was_drawn_from_another_seed_is_refused() -> None:
@@ -225,7 +234,7 @@ def test_samples_per_second_leaves_out_the_first_step_and_evaluations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = SimpleNamespace(now=0.0)
-    for user in ("run.trainer", "metrics"):
+    for user in ("run.report.pace", "metrics"):
         fake = SimpleNamespace(perf_counter=lambda: clock.now)
         monkeypatch.setattr(f"nnmpi.{user}.time", fake)
 
@@ -250,8 +259,8 @@ def test_samples_per_second_leaves_out_the_first_step_and_evaluations(
 
 def test_one_step_has_no_rate() -> None:
     watch = Stopwatch()
-    assert watch.rate == 0.0
+    assert watch.run.rate == 0.0
     watch.start()
     watch.lap(64)
-    assert watch.rate == 0.0
+    assert watch.run.rate == watch.epoch.rate == 0.0
     assert fit(Trainer(Config(steps=1), small, rows()))["samples_per_second"] == 0.0

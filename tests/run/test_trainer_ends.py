@@ -32,7 +32,7 @@ def test_stop_ends_the_run_after_the_current_step(after: int, tmp_path: Path) ->
     trainer = Trainer(Config(batch_size=14, save=str(path)), small, rows())
 
     class Stops(Report):
-        def progress(self, step: int, total: int, loss: float) -> None:
+        def progress(self, step: int, total: int, loss: float, samples_per_second: float) -> None:
             if step == after:
                 trainer.stop()
 

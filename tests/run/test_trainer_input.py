@@ -87,11 +87,11 @@ def test_frozen_parameters_are_not_updated() -> None:
 def test_requires_grad_cannot_be_changed_later(thaws: bool) -> None:
     def build() -> nn.Module:
         model = small()
-        model.parameters()[0].requires_grad = not thaws
+        next(model.parameters()).requires_grad = not thaws
         return model
 
     trainer = Trainer(Config(), build, rows())
-    trainer.model.parameters()[0].requires_grad = thaws
+    next(trainer.model.parameters()).requires_grad = thaws
     with refused("requires_grad of a parameter was changed", "in `build`"):
         trainer.fit()
 

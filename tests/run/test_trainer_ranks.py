@@ -16,8 +16,8 @@ from nnmpi.comm import AbortedError, Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Dataset
 from nnmpi.nn.store import FlatStore
-from nnmpi.run import saving
 from nnmpi.run.dry_run import summary
+from nnmpi.run.files import saving
 from nnmpi.run.report import Event, LostOutputError, NullReport, Report
 from nnmpi.run.trainer import DivergedError
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nnmpi.mesh import Mesh
-from nnmpi.run.saving import replaced
+from nnmpi.run.files.atomic import replaced
 from nnmpi.run.trace.recording import KINDS, WAITS
 from nnmpi.run.trace.waits import Traced
 

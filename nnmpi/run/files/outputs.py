@@ -4,31 +4,55 @@ import os
 from collections.abc import Mapping
 
 from nnmpi.config import Config
-from nnmpi.run import saving
+from nnmpi.quoting import shown
+from nnmpi.run.files.atomic import check_not_read_only, check_target
 
 
 def check_outputs(config: Config) -> None:
-    """Raises ValueError if --save or --trace cannot be written, or if an output is another file.
+    """Raises ValueError if an output cannot be written, or if it is another file of the run.
 
     A model may be saved to the file that it was loaded from.
     """
     is_file = config.data.startswith("npz:") or config.data.endswith(".npz")
     data = os.path.expanduser(config.data.removeprefix("npz:")) if is_file else None
     if config.save:
-        saving.check_target(config.save)
+        check_target(config.save)
     check_differs("save", config.save, {"data": data})
     if config.trace:
-        saving.check_target(config.trace, "write trace")
+        check_target(config.trace, "write trace")
+    if config.log:
+        check_not_read_only(config.log, "write log")
     others = {"data": data, "save": config.save, "load": config.load}
     check_differs("log", config.log, others)
     check_differs("trace", config.trace, {**others, "log": config.log})
+
+
+def version(path: str | None) -> tuple[int, int] | None:
+    """What differs between versions of a file; None where there is no file."""
+    try:
+        found = os.stat(path or "")
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def saved_since(before: tuple[int, int] | None, path: str | None) -> str:
+    """What a run that is interrupted has saved, and what is in its file of --save."""
+    now = version(path)
+    if now is None:
+        return "nothing was saved"
+    if now == before:
+        return f"nothing was saved, and {path} is as it was before the run"
+    return f"the trained model was saved to {path}"
 
 
 def check_differs(option: str, path: str | None, others: Mapping[str, str | None]) -> None:
     """Raises ValueError if `path` is one of the other files, which are given by option."""
     for other, name in others.items():
         if path and name and _is_same_file(path, name):
-            raise ValueError(f"{option} {path} is also the file of {other}; name another file")
+            raise ValueError(
+                f"{option} {shown(path)} is also the file of {other}; name another file"
+            )
 
 
 def _is_same_file(a: str, b: str) -> bool:

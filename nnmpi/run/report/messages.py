@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from nnmpi.quoting import printable
+
 Event = dict[str, Any]
 
 
@@ -47,11 +49,26 @@ def _counted(n: int, what: str, plural: str = "s") -> str:
     return f"{n:,} {what}{plural * (n != 1)}"
 
 
+def _progress(e: Event) -> str:
+    return (
+        f"step {e['step']:,} of {e['steps']:,}   loss {e['loss']:.4f}   "
+        f"{e['samples_per_second']:,.0f} samples/s"
+    )
+
+
 def _epoch(e: Event) -> str:
     return (
         f"epoch {e['epoch']:3d}   loss {e['loss']:.4f}   test loss {e['test_loss']:.4f}   "
-        f"accuracy {e['accuracy']:.2%}   {e['samples_per_second']:,.0f} samples/s"
+        f"{'   '.join([*_measured(e), ''])}{e['epoch_samples_per_second']:,.0f} samples/s"
     )
+
+
+def _measured(e: Event) -> Iterator[str]:
+    """The metrics, of which only losses of classes have the accuracy."""
+    if "accuracy" in e:
+        yield f"accuracy {e['accuracy']:.2%}"
+    for name, value in e.get("metrics", {}).items():
+        yield f"{name} {value:.4g}"
 
 
 def _dry_run(e: Event) -> str:
@@ -129,7 +146,7 @@ def _result(e: Event) -> str:
     """The metrics, and a line for each of the other results."""
     skipped = e["skipped_steps"]
     lines = [
-        f"{e['event']}: accuracy {e['accuracy']:.2%}, loss {e['loss']:.4f} after {e['steps']:,} "
+        f"{e['event']}: {', '.join([*_measured(e), ''])}loss {e['loss']:.4f} after {e['steps']:,} "
         f"steps in {e['seconds']:.1f} s, {e['samples_per_second']:,.0f} samples/s",
         f"{_counted(skipped, 'step')} skipped: loss or gradient not finite" if skipped else "",
         _staleness(e.get("staleness", {})),
@@ -172,6 +189,7 @@ def _staleness(workers: Mapping[str, Mapping[str, int]]) -> str:
 FORMATS: dict[str, Callable[[Event], str]] = {
     "start": _start,
     "verify": _verify,
+    "progress": _progress,
     "epoch": _epoch,
     "dry-run": _dry_run,
     "done": _result,
@@ -181,8 +199,8 @@ FORMATS: dict[str, Callable[[Event], str]] = {
 
 
 def as_text(event: Event) -> str:
-    """The text of an event."""
+    """The text of an event, without control characters, which names of files may have."""
     known = FORMATS.get(event["event"])
     if known is not None:
-        return known(event)
-    return ", ".join(f"{key} {value}" for key, value in event.items() if key != "event")
+        return "\n".join(map(printable, known(event).split("\n")))
+    return printable(", ".join(f"{key} {value}" for key, value in event.items() if key != "event"))

@@ -2,15 +2,21 @@
 
 import json
 import math
-import os
 import sys
 from contextlib import suppress
 from typing import IO, Any
 
-from tqdm import tqdm
-
-from nnmpi.run.messages import Event as Event
-from nnmpi.run.messages import as_text
+from nnmpi.quoting import shown
+from nnmpi.run.report.messages import Event as Event
+from nnmpi.run.report.messages import as_text
+from nnmpi.run.report.progress import (
+    FORWARDING,
+    Bar,
+    Lines,
+    Progress,
+    launcher_has_terminal,
+    launcher_terminal,
+)
 
 RESULTS = ("done", "stopped", "failed", "dry-run")
 """The events that are shown even if `quiet`."""
@@ -24,8 +30,9 @@ class Report:
     """Shows events, which are flat dictionaries with the key "event".
 
     A terminal gets lines of text above a progress bar; any other output gets a JSON object a line,
-    and so does the file `log`. `quiet` leaves only the result. After an error of one of the two
-    outputs only the other is written.
+    and so does the file `log`. `quiet` leaves only the result. A rank that was `launched` draws the
+    bar on the terminal of its launcher. After an error of one of the two outputs only the other is
+    written.
     """
 
     def __init__(
@@ -39,13 +46,18 @@ class Report:
         self.quiet = quiet
         self.on_terminal = bool(self.stdout and self.stdout.isatty())
         if self.on_terminal and launched:
-            self.on_terminal = _launcher_has_terminal()
-        self._bar: tqdm[Any] | None = None
+            self.on_terminal = launcher_has_terminal()
+        shows_bar = self.on_terminal and not quiet
+        self._launcher = launcher_terminal() if shows_bar and launched else None
+        terminal = self._launcher if launched else self.stdout
+        self._progress: Progress = Lines(self.event)
+        if shows_bar and terminal is not None:
+            self._progress = Bar(terminal, FORWARDING if launched else 0)
         try:
             self._log = open(log, "w", encoding="utf-8") if log else None  # noqa: SIM115
         except OSError as error:
             raise ValueError(
-                f"cannot write log {log}: {error.strerror}; name another file"
+                f"cannot write log {shown(log)}: {error.strerror}; name another file"
             ) from None
 
     def __enter__(self) -> "Report":
@@ -55,6 +67,9 @@ class Report:
         self.end_progress()
         if self._log:
             self._log.close()
+        if self._launcher:
+            with suppress(OSError):  # the terminal is gone
+                self._launcher.close()
 
     def event(self, event: Event) -> None:
         """Show an event, and write it to the log."""
@@ -68,8 +83,9 @@ class Report:
 
     def _write(self, text: str, file: IO[str]) -> None:
         """Write a line and flush it, so that readers see it at once, and a full disk is noticed."""
+        self._progress.before_line()
         try:
-            tqdm.write(text, file)
+            file.write(text + "\n")
             file.flush()
         except OSError as error:
             name = getattr(file, "name", "output")
@@ -81,22 +97,13 @@ class Report:
                 self.stdout = None
             raise LostOutputError(f"cannot write {name}: {error.strerror}") from error
 
-    def progress(self, step: int, total: int, loss: float) -> None:
-        """Update the progress bar, which only a terminal has."""
-        if not (self.stdout and self.on_terminal) or self.quiet:
-            return
-        if self._bar is None:
-            self._bar = tqdm(
-                total=total, unit="step", leave=False, dynamic_ncols=True, file=self.stdout
-            )
-        self._bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
-        self._bar.update(step - self._bar.n)
+    def progress(self, step: int, total: int, loss: float, samples_per_second: float) -> None:
+        """Show that a step was made: on a terminal in a bar, elsewhere now and then in a line."""
+        self._progress.show(step, total, loss, samples_per_second)
 
     def end_progress(self) -> None:
         """Remove the progress bar."""
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
+        self._progress.end()
 
 
 class NullReport(Report):
@@ -107,14 +114,6 @@ class NullReport(Report):
 
     def event(self, event: Event) -> None:
         """Does nothing."""
-
-
-def _launcher_has_terminal() -> bool:
-    """Whether the launcher writes to a terminal: it gives ranks one even if it writes to a pipe."""
-    try:
-        return os.readlink(f"/proc/{os.getppid()}/fd/1").startswith(("/dev/pts/", "/dev/tty"))
-    except OSError:  # not Linux, or a launcher of another user
-        return False
 
 
 def _finite(value: Any) -> Any:

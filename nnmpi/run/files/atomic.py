@@ -1,0 +1,129 @@
+"""Files that are replaced whole or not at all: they are written beside the file of that name.
+
+    .nnmpi-NAME-HOST-ID.part    hashes of the file's name and of the host, and a random number
+
+The writer holds a lock on the part until it has replaced the file; the system releases the lock of
+a process that is killed. The next writer of the same name removes the parts that nobody has locked.
+"""
+
+import hashlib
+import os
+import platform
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+from uuid import uuid4
+
+ELSEWHERE = 3600.0
+"""Seconds after which an unlocked part of another host is stale: some locks end at the host."""
+
+
+class NotSavedError(ValueError):
+    """The file cannot be written."""
+
+
+@contextmanager
+def replaced(path: Path, mode: str) -> Iterator[IO[Any]]:
+    """A new file that replaces `path` when it is complete; a failure leaves an old file.
+
+    A link is followed, and the new file has the permissions of the old one.
+    """
+    target = _target(path)
+    _remove_stale(target)
+    while True:
+        part = target.with_name(f"{_name(target)}{_host()}-{uuid4().hex}.part")
+        try:
+            with part.open(mode) as file:
+                if not _is_locked_in(file):
+                    continue
+                with suppress(OSError):  # no file is replaced: permissions are those of the umask
+                    part.chmod(stat.S_IMODE(target.stat().st_mode))
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(part, target)
+                return
+        finally:
+            with suppress(OSError):
+                part.unlink()
+
+
+def _is_locked_in(file: IO[Any]) -> bool:
+    """Locks a part; another writer may have taken it for stale before, and removed it."""
+    _lock(file, wait=True)
+    return os.path.exists(file.name)
+
+
+def _target(path: Path) -> Path:
+    """The file that a link leads to; any other path as it is."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
+def _name(target: Path) -> str:
+    """How the names of its parts start: `target.part` might be too long a name."""
+    return f".nnmpi-{_short(os.fsencode(target.name))}-"
+
+
+def _host() -> str:
+    return _short(platform.node().encode())
+
+
+def _short(name: bytes) -> str:
+    return hashlib.sha256(name).hexdigest()[:12]
+
+
+def _remove_stale(target: Path) -> None:
+    """Removes the parts of this name whose writers were killed."""
+    for part in target.parent.glob(f"{_name(target)}*.part"):
+        with suppress(OSError), part.open("r+b") as file:
+            age = time.time() - os.fstat(file.fileno()).st_mtime
+            from_here = part.name.startswith(_name(target) + _host())
+            if (from_here or age > ELSEWHERE) and _lock(file, wait=False):
+                part.unlink()
+
+
+def _lock(file: IO[Any], wait: bool) -> bool:
+    """Whether this open file has the lock now; False where the file system has no locks."""
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except (ImportError, OSError):  # not on Windows
+        return False
+    return True
+
+
+def check_target(path: str | os.PathLike[str], what: str = "save") -> None:
+    """Raises NotSavedError if no file can be written at `path`; called before a run trains."""
+    path = Path(path)
+    check_not_read_only(path, what)
+    target = _target(path)
+    if not target.parent.is_dir():
+        raise NotSavedError(
+            f"cannot {what} {path}: there is no directory {target.parent}; make it first"
+        )
+    if path.is_dir():
+        raise NotSavedError(f"cannot {what} {path}: it is a directory; name a file in it")
+    if path.exists() and not path.is_file():
+        raise NotSavedError(f"cannot {what} {path}: it is a device or a pipe; name a file")
+    if not os.access(target.parent, os.W_OK):
+        raise NotSavedError(
+            f"cannot {what} {path}: no permission to write in {target.parent}; name another place"
+        )
+
+
+def check_not_read_only(path: str | os.PathLike[str], what: str) -> None:
+    """Raises NotSavedError if `path` is a file that nobody may write, not even root."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:  # the usual case
+        return
+    except OSError as error:
+        raise NotSavedError(f"cannot {what} {path}: {error.strerror}; name another place") from None
+    if stat.S_ISREG(mode) and not (mode & 0o222 and os.access(path, os.W_OK)):
+        raise NotSavedError(
+            f"cannot {what} {path}: the file is read-only; chmod u+w it, or name another file"
+        )

@@ -1,0 +1,144 @@
+"""State dictionaries from safetensors files, those of PyTorch included."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file
+
+from nnmpi.nn import Module
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.place import Place, whole
+from nnmpi.nn.state import assign, check_state
+from nnmpi.parallel.model.parts import everything, which_held
+from nnmpi.run.files.digest import KEY, said_and_found
+from nnmpi.run.files.saving import Info
+
+Arrays = dict[str, np.ndarray]
+
+
+@overload
+def load(path: str | os.PathLike[str], with_metadata: Literal[False] = ...) -> Arrays: ...
+
+
+@overload
+def load(
+    path: str | os.PathLike[str], with_metadata: Literal[True]
+) -> tuple[Arrays, dict[str, str]]: ...
+
+
+def load(
+    path: str | os.PathLike[str], with_metadata: bool = False
+) -> Arrays | tuple[Arrays, dict[str, str]]:
+    """Read a state dictionary from a safetensors file, `with_metadata` also its metadata."""
+    check_digest(path)
+    with _refused(path):
+        state = load_file(path)
+    return (state, read_metadata(path)) if with_metadata else state
+
+
+def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
+    """The metadata of a file; a file that has none has an empty dict."""
+    with _refused(path), safe_open(path, framework="numpy") as file:
+        return dict(file.metadata() or {})
+
+
+def check_digest(path: str | os.PathLike[str]) -> None:
+    """Raises ValueError if a file has changed since nnmpi saved it.
+
+    Files of other programs have no digest. The whole file is read, in pieces.
+    """
+    if KEY not in read_metadata(path):
+        return
+    with _refused(path), open(path, "rb") as file:
+        said, found = said_and_found(file)
+    if said != found:
+        raise ValueError(
+            f"cannot load {path}: it is damaged, or was changed after it was saved: its SHA-256 is "
+            f"{found:.12}..., and its metadata say {said:.12}...; take an intact copy, or, if you "
+            f"changed it, remove {KEY} from its metadata"
+        )
+
+
+def load_into(
+    path: str | os.PathLike[str], model: Module, held: Callable[[str], bool] = everything
+) -> None:
+    """Copy the tensors of a file that this rank holds into a model, one at a time.
+
+    All names, shapes and types are checked first, as `load` and `load_state_dict` do. Then only
+    what is here is read: of a tensor of which this rank has a part, that part.
+    """
+    tensors = list(model.tensors())
+    both = zip(tensors, which_held(tensors, held), strict=True)
+    here = [(place, target) for (place, target), is_held in both if is_held and place.size]
+    values = _parts(path, [place for place, _ in tensors], [place for place, _ in here])
+    for value, (place, target) in zip(values, here, strict=True):
+        if isinstance(target, Parameter):
+            _check_finite(f"--load {path}: {place.path}", value, target.dtype)
+        assign(target, value)
+        if isinstance(target, Parameter):
+            target.seed = None
+
+
+def _check_finite(what: str, value: np.ndarray, dtype: Any) -> None:
+    """Raises ValueError unless all numbers are finite in this type; needs no memory for it."""
+    extremes = np.array([value.min(), value.max()])
+    with np.errstate(over="ignore"):
+        here = extremes.astype(dtype)
+    if not np.isfinite(here).all():
+        wrong = extremes[~np.isfinite(here)][0]
+        why = f"is too large for {np.dtype(dtype)}" if np.isfinite(wrong) else "is not finite"
+        raise ValueError(f"{what} has the number {wrong}, which {why}; load another file")
+
+
+def _parts(
+    path: str | os.PathLike[str], places: Sequence[Place], here: Iterable[Place]
+) -> Iterator[np.ndarray]:
+    """Checks a file against all places, and reads the parts that are here."""
+    with _refused(path), safe_open(path, framework="numpy") as file:
+        names = file.keys()  # the file itself cannot be iterated over
+        infos = {name: _info(file, name) for name in names}
+        try:
+            check_state(infos, infos, places)
+        except ValueError as error:
+            raise ValueError(f"--load {path}: {error}") from None
+        for place in here:
+            yield _part(file, place)
+
+
+def _info(file: Any, name: str) -> Info:
+    """What the file says of a tensor; the library makes the type with the first number of it."""
+    shape = tuple(file.get_slice(name).get_shape())
+    first = whole(shape) if 0 in shape else whole((1,) * len(shape))
+    return Info(name, _part(file, Place(name, shape, first)).dtype, shape)
+
+
+def _part(file: Any, place: Place) -> np.ndarray:
+    """A part of a tensor; `get_slice` refuses an axis of length 0."""
+    if place.part == whole(place.shape):
+        return np.asarray(file.get_tensor(place.path))
+    return np.asarray(file.get_slice(place.path)[place.slices])
+
+
+@contextmanager
+def _refused(path: str | os.PathLike[str]) -> Iterator[None]:
+    """While a file is read: raises ValueError of one line for what it cannot be."""
+    path = Path(path)
+    if os.path.isdir(path):
+        raise ValueError(f"cannot load {path}: it is a directory; name a file in it")
+    if not os.path.isfile(path):  # not path.is_file(), which raises for a name that is too long
+        wrong = "not a regular file" if os.path.lexists(path) else "no such file"
+        raise ValueError(f"cannot load {path}: {wrong}")
+    try:
+        yield
+    except (TypeError, AttributeError, KeyError) as error:
+        raise ValueError(
+            f"cannot load {path}: it has a type that NumPy lacks ({error}); "
+            "save it as float32, or import ml_dtypes first"
+        ) from None
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"cannot load {path}: not a complete safetensors file ({error})") from None

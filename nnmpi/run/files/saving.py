@@ -1,0 +1,188 @@
+"""State dictionaries to safetensors files, with PyTorch's names and shapes."""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.config import Config
+from nnmpi.data import Dataset, Standardiser
+from nnmpi.parallel.model.entries import Entries
+from nnmpi.parallel.strategy import AgreedError
+from nnmpi.run.files.atomic import NotSavedError as NotSavedError
+from nnmpi.run.files.atomic import check_target, replaced
+from nnmpi.run.files.digest import BLANK, KEY, file_sha256
+
+TYPES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+"""The name in the file format of each NumPy type."""
+
+PARAMETERS = "parameters_sha256"
+"""In the metadata of a run's model: the digest of its parameters, as in the last event."""
+
+
+class ModelNotSavedError(AgreedError, NotSavedError):
+    """The trained model could not be written; all ranks know it."""
+
+
+class Info(NamedTuple):
+    """A tensor's line in the header of a file."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+def save(
+    state: Mapping[str, Any],
+    path: str | os.PathLike[str],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Write a state dictionary to a file, whole or not at all: a failure leaves an old file.
+
+    `metadata` may be that of another file; digests of it are replaced or left out.
+    """
+    _check_flat(state, path)
+    arrays = {name: np.asarray(a) for name, a in state.items()}
+    kept = {key: text for key, text in (metadata or {}).items() if key != PARAMETERS}
+    for key, text in kept.items():
+        if not (isinstance(key, str) and isinstance(text, str)):
+            raise TypeError(
+                f"metadata {key!r:.60} is of type {type(text).__name__}; give strings only, "
+                "json.dumps makes them"
+            )
+    index = [Info(name, a.dtype, a.shape) for name, a in arrays.items()]
+    write(path, index, arrays.values(), kept, {})
+
+
+def _check_flat(state: Any, path: str | os.PathLike[str]) -> None:
+    """A file has names and arrays: neither modules nor states in states."""
+    if not isinstance(state, Mapping):
+        kind = type(state).__name__
+        raise NotSavedError(
+            f"cannot save {path}: a {kind} is not a state dictionary; "
+            "write nnmpi.save(model.state_dict(), path)"
+        )
+    for name, value in state.items():
+        is_module = hasattr(value, "state_dict")
+        if is_module or isinstance(value, Mapping):
+            instead = "model.state_dict()" if is_module else f"state[{name!r}]"
+            raise NotSavedError(
+                f"cannot save {path}: {name!r} is a {type(value).__name__}, not an array; "
+                f"a file has one state: write nnmpi.save({instead}, path)"
+            )
+
+
+def metadata(config: Config, dataset: Dataset, standardiser: Standardiser) -> dict[str, str]:
+    """What a file says of the run that trained the model."""
+    return {"model": config.model, "data": dataset.name, **standardiser.metadata()}
+
+
+def write_entries(path: str | None, entries: Entries, metadata: Mapping[str, str]) -> None:
+    """Writes a model where there is a path; other ranks send their parts, even if that fails."""
+    digest = hashlib.sha256()
+
+    def values() -> Iterator[np.ndarray]:
+        for entry in entries:
+            if entry.in_digest:
+                digest.update(entry.value.tobytes())
+            yield entry.value
+
+    arrays = values()
+    try:
+        if path:
+            index = [Info(*info) for info in entries.index()]
+            write(path, index, arrays, metadata, {PARAMETERS: digest.hexdigest})
+    finally:
+        for _ in arrays:
+            pass
+
+
+def write(
+    path: str | os.PathLike[str],
+    index: Sequence[Info],
+    arrays: Iterable[np.ndarray],
+    metadata: Mapping[str, str],
+    digests: Mapping[str, Callable[[], str]],
+) -> None:
+    """Write tensors that are produced one at a time, in the order of `index`.
+
+    The writer of the safetensors library needs all tensors at once. This is its format:
+
+        8 bytes   length of the header, little-endian
+        header    JSON: {"__metadata__": {key: text}, name: {dtype, shape, data_offsets}},
+                  padded with spaces
+        data      tensors in C order and little-endian, the widest types first for alignment
+
+    `digests` are metadata that are known only when all tensors have been produced.
+    """
+    path = Path(path)
+    check_target(path)
+    blank = dict.fromkeys((*digests, KEY), BLANK)
+    header, starts = _header(path, index, {**metadata, **blank})
+    try:
+        with replaced(path, "x+b") as file:
+            file.write(header)
+            for start, array in zip(starts, arrays, strict=True):
+                file.seek(start)
+                little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+                file.write(little.tobytes())
+            for key, digest in digests.items():
+                _fill_in(file, _place(header, key), digest())
+            place = _place(header, KEY)
+            _fill_in(file, place, file_sha256(file, place))
+    except OSError as error:
+        reason = error.strerror or error
+        raise NotSavedError(f"cannot save {path}: {reason}; name another place") from None
+
+
+def _place(header: bytes, key: str) -> int:
+    """Where the text of a key of the metadata starts."""
+    before = f'"{key}":"'.encode()
+    return header.index(before) + len(before)
+
+
+def _fill_in(file: IO[bytes], place: int, text: str) -> None:
+    file.seek(place)
+    file.write(text.encode())
+
+
+def _header(
+    path: Path, index: Sequence[Info], metadata: Mapping[str, str]
+) -> tuple[bytes, list[int]]:
+    """The bytes before the data, and the position of each tensor in the file."""
+    header: dict[str, dict[str, Any]] = {}
+    end = 0
+    for name, dtype, shape in sorted(index, key=lambda info: -info.dtype.itemsize):
+        if dtype.name not in TYPES:
+            raise NotSavedError(
+                f"cannot save {path}: {name} has type {dtype}; convert it to one of "
+                f"{', '.join(TYPES)}"
+            )
+        start, end = end, end + math.prod(shape) * dtype.itemsize
+        offsets = [start, end]
+        header[name] = {"dtype": TYPES[dtype.name], "shape": shape, "data_offsets": offsets}
+    whole = {"__metadata__": metadata, **header}
+    text = json.dumps(whole, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    first = 8 + len(text)
+    starts = [first + header[info.name]["data_offsets"][0] for info in index]
+    return len(text).to_bytes(8, "little") + text, starts

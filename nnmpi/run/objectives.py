@@ -1,0 +1,135 @@
+"""The loss and the metrics of a Trainer, and whether data and model fit them."""
+
+import copy
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from nnmpi.autograd import Tensor
+from nnmpi.comm import Comm
+from nnmpi.data import Dataset
+from nnmpi.metrics import Metric
+from nnmpi.nn import CrossEntropyLoss
+from nnmpi.nn.losses.classes import ClassLoss, Loss
+from nnmpi.parallel.step.objective import Criterion, Objective, SumOfMean
+from nnmpi.parallel.tensor.loss import ShardedCrossEntropyLoss
+from nnmpi.parallel.tensor.sharding import Sharding
+
+
+def criterion(loss: Any) -> Criterion:
+    """The loss as a sum over samples; without one, the cross-entropy."""
+    if loss is None:
+        return CrossEntropyLoss(reduction="sum")
+    if isinstance(loss, Loss):
+        if loss.reduction != "mean":
+            raise ValueError(
+                f"loss {type(loss).__name__} has reduction {loss.reduction!r}: leave it out, since "
+                "the Trainer divides by the samples of the whole batch"
+            )
+        summed = copy.copy(loss)
+        summed.reduction = "sum"
+        return summed
+    if not callable(loss) or isinstance(loss, type):
+        raise ValueError(
+            f"loss {loss!r:.60} is no loss: give an object such as nnmpi.nn.MSELoss(), or a "
+            "function of scores and labels that returns their mean"
+        )
+    return SumOfMean(loss)
+
+
+def check_metrics(metrics: Mapping[str, Metric]) -> Mapping[str, Metric]:
+    """The metrics; raises ValueError unless they are functions by name."""
+    if not isinstance(metrics, Mapping):
+        raise ValueError(
+            f"metrics is a {type(metrics).__name__}: give a dict of functions by name, such as "
+            "{'error': function}"
+        )
+    for name, metric in metrics.items():
+        if not callable(metric):
+            raise ValueError(
+                f"metric {name} is {metric!r:.60}: give a function of scores and labels that "
+                "returns a sum over the samples and their number"
+            )
+    return metrics
+
+
+def ignored_label(loss: Criterion) -> int | None:
+    """The label that does not count."""
+    return loss.ignore_index if isinstance(loss, ClassLoss) else None
+
+
+def check_labels(loss: Criterion, data: Dataset) -> None:
+    """Raises ValueError if a loss of classes gets the targets of a regression."""
+    y = data.train.y
+    if isinstance(loss, ClassLoss) and y.dtype.kind not in "iu":
+        raise ValueError(
+            f"{data.name}: y holds {y.dtype} of shape {y.shape}, and {type(loss).__name__} takes "
+            "integer labels: give y.argmax(1) for one-hot labels, y.astype('int64') for whole "
+            "numbers, or Trainer(loss=nnmpi.nn.MSELoss()) for a regression"
+        )
+
+
+def takes_parts(loss: Criterion, data: Dataset) -> bool:
+    """Whether it can be computed from logits that are spread over ranks."""
+    return type(loss) is CrossEntropyLoss and data.train.y.ndim == 1
+
+
+def objective(
+    loss: Criterion, metrics: Mapping[str, Metric], sharding: Sharding, tp: Comm
+) -> Objective:
+    """What is trained and measured, of scores as the model has them on this rank."""
+    if sharding.output is None:
+        return Objective(loss, metrics)
+    assert isinstance(loss, CrossEntropyLoss)
+    sharded = ShardedCrossEntropyLoss(
+        tp,
+        sharding.output,
+        loss.weight,
+        ignore_index=loss.ignore_index,
+        reduction="sum",
+        label_smoothing=loss.label_smoothing,
+    )
+    return Objective(sharded, metrics, sharded.whole)
+
+
+def check_scores(
+    loss: Criterion, data: Dataset, columns: Callable[[int], int]
+) -> Callable[[Tensor, str], None]:
+    """What raises ValueError unless scores of two samples fit the labels.
+
+    `columns` tells how many scores a sample has, from how many this rank has.
+    """
+    if isinstance(loss, ClassLoss):
+        return partial(_check_classes, loss, data, columns)
+    return partial(_check_targets, loss, np.repeat(data.train.y[:1], 2, axis=0))
+
+
+def _check_classes(
+    loss: ClassLoss, data: Dataset, columns: Callable[[int], int], scores: Tensor, what: str
+) -> None:
+    pixels = data.train.y.shape[1:]
+    shape = (columns(scores.shape[1]),) if scores.ndim == 2 else scores.shape[1:]
+    if not shape or shape[1:] != pixels or shape[0] < data.classes:
+        of_pixels = f" and labels of {pixels[0]}x{pixels[1]} pixels" if pixels else ""
+        raise ValueError(
+            f"{what}: the model returns scores of shape {shape} for a sample, "
+            f"and there are {data.classes} classes{of_pixels}"
+        )
+    if loss.weight is not None and len(loss.weight) != shape[0]:
+        raise ValueError(
+            f"{what}: the model returns scores of {shape[0]} classes, and the loss has weights "
+            f"of {len(loss.weight)}"
+        )
+
+
+def _check_targets(loss: Criterion, targets: np.ndarray, scores: Tensor, what: str) -> None:
+    try:
+        with np.errstate(all="ignore"):
+            loss(scores, targets)
+    except ValueError as error:
+        raise ValueError(
+            f"{what}: the loss refuses scores of shape {scores.shape} and targets of "
+            f"{targets.shape}: {error}"
+        ) from error

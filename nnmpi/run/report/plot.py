@@ -1,0 +1,124 @@
+"""Pictures of training: loss and accuracy of one or several runs, from their logs."""
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from nnmpi import cli
+from nnmpi.run.report.log_file import RunLog, read_logs
+from nnmpi.run.report.messages import Event
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+AXES = {"epochs": "epoch", "steps": "steps", "seconds": "seconds"}
+"""What x may be, and its key in the event of an epoch."""
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")
+MARKED = 30  # points at most; of more, only the line is drawn
+
+File: TypeAlias = str | os.PathLike[str]
+
+
+def plot(logs: File | Sequence[File], x: str = "epochs", out: File = "training.png") -> None:
+    """Draw loss and accuracy of the runs in these logs over epochs, steps or seconds, into `out`.
+
+    A run without accuracies has its losses drawn. `out` ends in .png, .svg or .pdf.
+    """
+    paths = [logs] if isinstance(logs, str | os.PathLike) else list(logs)
+    if not paths:
+        raise ValueError("plot: no log is given; name one or more files that --log has written")
+    if x not in AXES:
+        raise ValueError(f"x {x!r} is not one of {', '.join(AXES)}")
+    if problem := cli.picture_problem(out):
+        raise ValueError(problem)
+    runs = read_logs(paths)
+    for run in runs:
+        if AXES[x] not in run.epochs[0]:
+            raise ValueError(f"log {run.name} has no {x}; draw it over {_others(x, run)}")
+    from matplotlib.figure import Figure
+
+    measured = [run for run in runs if "accuracy" in run.epochs[-1]]
+    panels = 2 if measured else 1
+    figure = Figure(figsize=(1 + 6 * panels, 5.2), layout="constrained")
+    left, *right = figure.subplots(1, panels, squeeze=False)[0]
+    _draw_loss(left, runs, AXES[x])
+    for axes in right:
+        _draw_accuracy(axes, measured, AXES[x])
+    for axes in (left, *right):
+        _style(axes, x)
+    figure.suptitle(_title(runs), size=16, x=0.01, ha="left")
+    try:
+        figure.savefig(out, dpi=120)
+    except OSError as error:
+        raise ValueError(f"cannot write {out}: {error.strerror}; name another file") from None
+
+
+def _style(axes: "Axes", x: str) -> None:
+    """As large as a slide needs."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_xlabel("epoch" if x == "epochs" else x, size=15)
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=x != "seconds"))
+    axes.grid(color="#e4e4e4")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(which="both", labelsize=13)
+
+
+def _draw_loss(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
+    """Solid where the model trained, dashed on the samples that are held out."""
+    from matplotlib.ticker import LogLocator
+
+    several = len(runs) > 1
+    for i, run in enumerate(runs):
+        _line(axes, run, key, "loss", i, label=_plain(run.name) if several else "training")
+        _line(axes, run, key, "test_loss", i, linestyle="--", label="" if several else "test")
+    if several:
+        axes.plot([], [], linestyle="--", color="#777777", linewidth=2.2, label="test")
+    values = [_value(e, what) for run in runs for e in run.epochs for what in ("loss", "test_loss")]
+    if min((value for value in values if value == value), default=0) > 0:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_minor_formatter(lambda value, _: "")
+    axes.set_ylabel("loss", size=15)
+    axes.legend(fontsize=13, frameon=False, loc="upper right")
+
+
+def _draw_accuracy(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
+    """On held-out samples; the legend has the last value."""
+    for i, run in enumerate(runs):
+        last = _value(run.epochs[-1], "accuracy")
+        label = f"{_plain(run.name) if len(runs) > 1 else 'last'}: {last:.2f}%"
+        _line(axes, run, key, "accuracy", i, label=label)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.4g}%")
+    axes.set_ylabel("test accuracy", size=15)
+    axes.legend(fontsize=13, frameon=False, loc="lower right")
+
+
+def _line(axes: "Axes", run: RunLog, key: str, what: str, i: int, **style: Any) -> None:
+    xs, ys = [e[key] for e in run.epochs], [_value(e, what) for e in run.epochs]
+    marker = "o" if len(xs) <= MARKED else ""
+    axes.plot(xs, ys, color=COLOURS[i % len(COLOURS)], marker=marker, linewidth=2.2, **style)
+
+
+def _value(event: Event, what: str) -> float:
+    """NaN for null, which stands in the log for numbers that JSON lacks."""
+    value = event.get(what)
+    return float("nan") if value is None else value * (100 if what == "accuracy" else 1)
+
+
+def _title(runs: Sequence[RunLog]) -> str:
+    """What all runs have in common."""
+    tasks = {f"{run.start['model']} on {run.start['data']}" for run in runs}
+    return _plain(tasks.pop()) if len(tasks) == 1 else f"{len(runs)} runs"
+
+
+def _plain(text: str) -> str:
+    """A name as it is: to matplotlib, $ starts a formula, and _ a label that no legend shows."""
+    return " " * text.startswith("_") + text.replace("$", r"\$")
+
+
+def _others(x: str, run: RunLog) -> str:
+    return " or ".join(name for name, key in AXES.items() if key in run.epochs[0] and name != x)

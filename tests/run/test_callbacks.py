@@ -1,0 +1,251 @@
+"""Losses, metrics and callbacks of a Trainer: what is told, saved, stopped and refused."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nnmpi
+from nnmpi import Config, Trainer, nn
+from nnmpi.comm import Comm, comm_self
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.data import Dataset, Split
+from nnmpi.metrics import accuracy
+from nnmpi.run.report import Event, NullReport
+from nnmpi.run.report.messages import as_text
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.standard_normal((40, 3)), RNG.standard_normal((40, 2))
+LABELS = np.arange(40) % 3
+
+
+def linear(outputs: int = 2) -> nn.Module:
+    return nn.Linear(3, outputs)
+
+
+def trainer(comm: Comm, *callbacks: object, loss: Any = None, **options: Any) -> Trainer:
+    config = Config(**{"epochs": 4, "batch_size": 16, "seed": 1, **options})
+    loss = loss or nn.MSELoss()
+    return Trainer(config, linear, (X, Y), comm, loss=loss, callbacks=callbacks)
+
+
+class Heard:
+    """What was said, by name."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, Event]] = []
+
+    def on_step(self, trainer: Trainer, event: Event) -> None:
+        assert (event["step"], event["event"]) == (trainer.step, "step")
+        self.events.append(("step", event))
+
+    def on_epoch(self, trainer: Trainer, event: Event) -> None:
+        self.events.append(("epoch", event))
+
+    def on_end(self, trainer: Trainer, event: Event) -> None:
+        self.events.append(("end", event))
+
+
+@pytest.mark.parametrize("options", [{}, {"pp": 1, "zero": 3}, {"schedule": "gpipe"}], ids=str)
+def test_all_ranks_hear_the_same(options: Any) -> None:
+    def job(comm: Comm) -> tuple[Any, Event]:
+        heard = Heard()
+        result = trainer(comm, heard, **options).fit(NullReport())
+        return heard.events, result
+
+    (events, result), other = threads.run(2, job)
+    losses = [(kind, e["loss"]) for kind, e in events]
+    assert losses == [(kind, e["loss"]) for kind, e in other[0]]
+    assert [kind for kind, _ in events] == ["step", "step", "epoch"] * 4 + ["end"]
+    assert events[-1][1] == result
+    assert result["event"] == "done"
+    assert "accuracy" not in result
+
+
+class EarlyStop:
+    """Ends a run when the test loss has not fallen for so many epochs."""
+
+    def __init__(self, patience: int) -> None:
+        self.patience, self.best, self.since = patience, float("inf"), 0
+
+    def on_epoch(self, trainer: Trainer, event: Event) -> None:
+        self.since += 1
+        if event["test_loss"] < self.best:
+            self.best, self.since = event["test_loss"], 0
+        if self.since >= self.patience:
+            trainer.stop()
+
+
+class SaveBest:
+    """Keeps the model with the smallest test loss."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.best = path, float("inf")
+
+    def on_epoch(self, trainer: Trainer, event: Event) -> None:
+        if event["test_loss"] < self.best:
+            self.best = event["test_loss"]
+            trainer.save(self.path)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"zero": 3}, {"sync": "asp"}, {"schedule": "pipedream", "pp": 2, "cut": "1"}],
+    ids=str,
+)
+def test_an_early_stop_and_the_best_so_far(options: Any, tmp_path: Any) -> None:
+    """With a rate that grows, the best epoch is not the last one."""
+    path = str(tmp_path / "best.safetensors")
+    layers = {"lr": 0.02, "lr_schedule": "step:3:60", "batch_size": 32, "epochs": 40, **options}
+
+    def job(comm: Comm) -> tuple[Event, float]:
+        best = SaveBest(path)
+        config = Config(dtype="float64", **layers)
+        build = lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))  # noqa: E731
+        run = Trainer(
+            config, build, (X, Y), comm, loss=nn.MSELoss(), callbacks=[EarlyStop(2), best]
+        )
+        return run.fit(NullReport()), best.best
+
+    found = threads.run(2, job)
+    ends = [(event["event"], event["epochs"], best) for event, best in found]
+    assert ends[0] == ends[1]
+    kind, epochs, best = ends[0]
+    assert (kind, 2 < epochs < 40) == ("stopped", True)
+    assert best < found[0][0]["test_loss"]
+    again = Config(dtype="float64", load=path, batch_size=32)
+    build = lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))  # noqa: E731
+    saved = Trainer(again, build, (X, Y), comm_self(), loss=nn.MSELoss())
+    assert saved.evaluate().mean_loss == pytest.approx(best, rel=1e-10)
+
+
+def test_a_model_is_saved_after_a_step(tmp_path: Any) -> None:
+    path = str(tmp_path / "one.safetensors")
+
+    class First:
+        def on_step(self, trainer: Trainer, event: Event) -> None:
+            if event["step"] == 1:
+                trainer.save(path)
+
+        def on_end(self, trainer: Trainer, event: Event) -> None:
+            with pytest.raises(ValueError, match=r"the run is over: call save in on_epoch"):
+                trainer.save(path)
+
+    (wanted,) = threads.run(1, lambda comm: trainer(comm, steps=1).fit(NullReport()))
+    threads.run(3, lambda comm: trainer(comm, First(), zero=3).fit(NullReport()))
+    kept = Trainer(Config(load=path, seed=1), linear, (X, Y), comm_self(), loss=nn.MSELoss())
+    assert kept.evaluate().mean_loss == pytest.approx(wanted["test_loss"], rel=1e-5)
+    for ranks, options in ((2, {"sync": "asp"}), (1, {"schedule": "pipedream"})):
+
+        def job(comm: Comm, options: Any = options) -> Event:
+            return trainer(comm, First(), **options).fit(NullReport())
+
+        with pytest.raises(ValueError, match=r"at different times: call save in on_epoch"):
+            threads.run(ranks, job)
+
+
+@pytest.mark.parametrize("name", ["on_step", "on_epoch", "on_end"])
+def test_an_exception_in_a_callback_ends_all_ranks(name: str) -> None:
+    def fails(trainer: Trainer, event: Event) -> None:
+        if trainer.comm.rank == 1:
+            raise KeyError("of the user")
+
+    callback = type("Callback", (), {name: staticmethod(fails)})()
+    with pytest.raises(KeyError, match="of the user"):
+        threads.run(3, lambda comm: trainer(comm, callback).fit(NullReport()))
+    assert threading.active_count() < 4
+
+
+def mean_error(scores: np.ndarray, targets: np.ndarray) -> tuple[float, int]:
+    assert type(scores) is type(targets) is np.ndarray
+    return abs(scores - targets).sum(), targets.size
+
+
+def test_metrics_are_sums_over_counts() -> None:
+    run = Trainer(Config(epochs=1), linear, (X, Y), loss=nn.L1Loss(), metrics={"error": mean_error})
+    result = run.fit(NullReport())
+    assert result["metrics"]["error"] == pytest.approx(result["test_loss"], rel=1e-6)
+    text = as_text({**result, "seconds": 1.0})
+    assert f"error {result['metrics']['error']:.4g}" in text
+    assert "accuracy" not in text
+
+
+def test_the_accuracy_of_a_function_is_asked_for() -> None:
+    def loss(scores: nnmpi.Tensor, labels: np.ndarray) -> nnmpi.Tensor:
+        return nn.CrossEntropyLoss()(scores, labels)
+
+    def run(**options: Any) -> Event:
+        build = lambda: linear(3)  # noqa: E731
+        return Trainer(Config(epochs=2, seed=4), build, (X, LABELS), **options).fit(NullReport())
+
+    own, plain = run(loss=loss, metrics={"accuracy": accuracy}), run()
+    assert (own["accuracy"], own["test_loss"]) == (plain["accuracy"], plain["test_loss"])
+    assert "metrics" not in own
+    assert "accuracy" not in run(loss=loss)
+    assert run(metrics={"one": lambda s, y: (len(y), len(y))})["metrics"] == {"one": 1.0}
+
+
+def test_images_may_have_a_label_at_each_position() -> None:
+    x = RNG.standard_normal((12, 1, 4, 4)).astype("float32")
+    split = Split(x, (x[:, 0] > 0).astype(int))
+    seen = []
+
+    def build() -> nn.Module:
+        return nn.Conv2d(1, 2, 3, padding=1)
+
+    def job(comm: Comm) -> Event:
+        config = Config(epochs=20, lr=0.1, batch_size=6, dtype="float64")
+        run = Trainer(config, build, Dataset("dots", split, split, 2, ""), comm)
+        seen.append(run.train.divisor(split.y))
+        return run.fit(NullReport())
+
+    (one,), two = threads.run(1, job), threads.run(3, job)
+    assert {*seen} == {12 * 16}
+    assert one["accuracy"] > 0.9
+    assert [e["loss"] for e in two] == pytest.approx([one["loss"]] * 3, rel=1e-10)
+
+
+def test_all_labels_may_be_ignored() -> None:
+    run = Trainer(Config(epochs=1), linear, (X, np.full(40, -100)))
+    before = run.model.state_dict()
+    result = run.fit(NullReport())
+    assert (result["loss"], result["test_loss"], result["accuracy"]) == (0, 0, 0)
+    for name, array in run.model.state_dict().items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+def made(**options: Any) -> Callable[[], object]:
+    data = options.pop("data", (X, Y))
+    return lambda: Trainer(Config(epochs=1), linear, data, **options).fit(NullReport())
+
+
+REFUSED: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
+    "a class": (made(loss=nn.MSELoss), ("give an object such as nnmpi.nn.MSELoss()",)),
+    "a sum": (made(loss=nn.MSELoss(reduction="sum")), ("MSELoss has reduction 'sum'",)),
+    "no tensor": (made(loss=lambda s, y: 3.0), ("the loss returned float 3.0", "one number")),
+    "a row": (made(loss=lambda s, y: s), ("Tensor of shape (2, 2)", "the mean over")),
+    "no label": (made(), ("float64 of shape", "CrossEntropyLoss takes", "loss=nnmpi.nn.MSELoss()")),
+    "shape": (made(loss=nn.L1Loss(), data=(X, Y[:, 0])), ("scores of shape (2, 2)", "of (2,)")),
+    "classes": (made(loss=nn.CrossEntropyLoss([1.0] * 3), data=(X, LABELS % 2)), ("of 2", "of 3")),
+    "no metric": (made(loss=nn.L1Loss(), metrics={"mae": 3}), ("metric mae is 3",)),
+    "a list": (made(loss=nn.L1Loss(), metrics=[mean_error]), ("metrics is a list", "{'error':")),
+    "one number": (
+        made(loss=nn.L1Loss(), metrics={"mae": lambda s, y: 0.5}),
+        ("metric mae returned 0.5", "(errors.sum(), len(labels))"),
+    ),
+    "callback": (made(loss=nn.L1Loss(), callbacks=[print]), ("print", "on_step, on_epoch, on_end")),
+    "metrics in a list": (made(loss=nn.L1Loss(), metrics=[len]), ("metrics is a list", "'error'")),
+    "one callback": (made(loss=nn.L1Loss(), callbacks=Heard()), ("callbacks is a Heard", "a list")),
+    "its class": (made(loss=nn.L1Loss(), callbacks=[Heard]), ("Heard", "no object with one of")),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+def test_misuse_gives_one_line(case: Any) -> None:
+    call, words = case
+    with pytest.raises(ValueError, match=r"\A[^\n]*\Z") as caught:
+        call()
+    for word in words:
+        assert word in str(caught.value)

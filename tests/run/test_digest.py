@@ -1,0 +1,126 @@
+"""Digests in the metadata of files: a flipped bit is refused, and so are numbers not finite."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from commands import IRIS, Command
+from datafiles import refused
+from runs import rows
+from safetensors.numpy import load_file, save_file
+
+import nnmpi
+from nnmpi import Config, Trainer, nn
+from nnmpi.comm import Comm, OtherRankError
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.run.files import loading
+from nnmpi.run.files.digest import KEY
+from nnmpi.run.files.saving import PARAMETERS
+from nnmpi.run.report import NullReport
+
+WAYS: dict[str, tuple[int, dict[str, Any]]] = {
+    "one rank": (1, {}),
+    "zero": (2, {"zero": 3}),
+    "pipeline": (2, {"pp": 2}),
+    "tensor": (2, {"tp": 2}),
+}
+
+
+def build() -> nn.Sequential:
+    """With buffers of two types, which are not in the digest of parameters."""
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_every_layout_writes_the_digest_of_its_last_event(way: Any, tmp_path: Path) -> None:
+    ranks, options = way
+    path = tmp_path / "m"
+
+    def rank(comm: Comm) -> str:
+        config = Config(steps=2, save=str(path), **options)
+        digest: str = Trainer(config, build, rows(), comm).fit(NullReport())[PARAMETERS]
+        return digest
+
+    digests = threads.run(ranks, rank)
+    state, metadata = nnmpi.load(path, with_metadata=True)
+    assert {metadata[PARAMETERS]} == {*digests}
+    assert {*metadata} == {PARAMETERS, KEY, "mean", "std", "model", "data"}
+    assert load_file(path).keys() == state.keys()
+
+
+def test_a_flipped_bit_is_refused_wherever_it_is(tmp_path: Path) -> None:
+    """But in the name of the digest: then the file has none, and what is in it is intact."""
+    path = tmp_path / "m"
+    nnmpi.save(nn.Linear(3, 2).state_dict(), path, {"mean": "[1.5]"})
+    whole = path.read_bytes()
+    name = whole.index(KEY.encode())
+    for place in (p for p in range(len(whole)) if not name <= p < name + len(KEY)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="cannot load"):
+            nnmpi.load(path)
+    with refused(f"cannot load {path}: it is damaged", f"remove {KEY} from its metadata"):
+        nnmpi.load(path)
+
+
+def test_load_of_a_damaged_file_fails_on_all_ranks(tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    nnmpi.save(build().state_dict(), path)
+    damaged = bytearray(path.read_bytes())
+    damaged[-1] ^= 1
+    path.write_bytes(damaged)
+
+    def rank(comm: Comm) -> None:
+        error = OtherRankError if comm.rank else ValueError
+        with pytest.raises(error, match="it is damaged"):
+            Trainer(Config(load=str(path), pp=2), build, rows(), comm)
+
+    threads.run(2, rank)
+
+
+def test_metadata_may_be_saved_again_without_the_digests_of_another_state(tmp_path: Path) -> None:
+    path, plain = tmp_path / "m", tmp_path / "plain"
+    nnmpi.save({"a": np.ones(2)}, path, {PARAMETERS: "of another", "é": '"file_sha256":"'})
+    state, metadata = nnmpi.load(path, with_metadata=True)
+    assert {key: text for key, text in metadata.items() if key != KEY} == {"é": '"file_sha256":"'}
+    nnmpi.save({"a": np.zeros(2)}, path, metadata)
+    assert nnmpi.load(path)["a"].tolist() == [0, 0]
+    with pytest.raises(TypeError, match="metadata 'epoch' is of type int; give strings only"):
+        nnmpi.save(state, path, {"epoch": 3})  # type: ignore[dict-item]
+    save_file(state, plain)
+    assert nnmpi.load(plain, with_metadata=True)[1] == {}
+    save_file(state, plain, metadata)  # by another program, with the digests of the first file
+    with refused("it is damaged, or was changed after it was saved"):
+        nnmpi.load(plain)
+
+
+@pytest.mark.parametrize(
+    ("number", "dtype", "words"),
+    [
+        (np.nan, "float32", "0.weight has the number nan, which is not finite"),
+        (-np.inf, "float64", "0.weight has the number -inf, which is not finite"),
+        (1e6, "float16", "0.weight has the number 1000000.0, which is too large for float16"),
+    ],
+)
+def test_weights_that_are_not_finite_are_refused(
+    number: float, dtype: str, words: str, tmp_path: Path
+) -> None:
+    m = build().to("float64")
+    state = m.state_dict()
+    state["0.weight"][1, 2] = number
+    nnmpi.save(state, tmp_path / "m")
+    with refused(f"--load {tmp_path / 'm'}: {words}; load another file"):
+        loading.load_into(tmp_path / "m", build().to(dtype))
+
+
+def test_the_command_names_the_tensor_and_not_the_learning_rate(command: Command) -> None:
+    state = nnmpi.load("iris.safetensors")
+    state["0.weight"][0, 0] = np.nan
+    nnmpi.save(state, "nan.safetensors")
+    completed = command(*IRIS, "--load", "nan.safetensors")
+    assert (completed.status, completed.out, len(completed.err.splitlines())) == (2, "", 1)
+    assert "0.weight has the number nan" in completed.err
+    assert json.dumps("lr") not in completed.err

@@ -1,0 +1,225 @@
+"""Pictures of logs, and what is said where there is nothing to draw."""
+
+import importlib.util
+import json
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datafiles import refused
+from runs import rows, small
+
+import nnmpi
+from nnmpi import Config, Trainer
+from nnmpi.run.report.log_file import read_log, read_logs
+
+ROOT = Path(__file__).resolve().parents[2]
+needs_matplotlib = pytest.mark.skipif(
+    importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed"
+)
+START = {"event": "start", "model": "mine", "data": "yours"}
+
+
+def write(path: Path, *events: Any, end: str = "\n") -> Path:
+    path.parent.mkdir(exist_ok=True)
+    lines = [e if isinstance(e, str) else json.dumps(e) for e in events]
+    path.write_text("\n".join(lines) + end)
+    return path
+
+
+def epochs(n: int = 3, **more: Any) -> list[dict[str, Any]]:
+    return [
+        {
+            "event": "epoch",
+            "epoch": i,
+            "steps": 7 * i,
+            "seconds": 1.5 * i,
+            "loss": 1 / i,
+            "test_loss": 2 / i,
+            "accuracy": 1 - 0.1 / i,
+            **more,
+        }
+        for i in range(1, n + 1)
+    ]
+
+
+class Drawn:
+    """The panels of the last picture: their labels, and their lines."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from matplotlib.figure import Figure
+
+        save = Figure.savefig
+
+        def noted(figure: Any, *arguments: Any, **options: Any) -> None:
+            self.title, self.axes = figure.get_suptitle(), figure.get_axes()
+            save(figure, *arguments, **options)
+
+        monkeypatch.setattr(Figure, "savefig", noted)
+
+    def legend(self, panel: int) -> list[str]:
+        return [text.get_text() for text in self.axes[panel].get_legend().get_texts()]
+
+    def line(self, panel: int, number: int) -> list[tuple[float, float]]:
+        return [tuple(point) for point in self.axes[panel].get_lines()[number].get_xydata()]
+
+
+@needs_matplotlib
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+def test_the_log_of_a_run_is_drawn(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, out, drawn = tmp_path / "log.jsonl", tmp_path / f"picture{suffix}", Drawn(monkeypatch)
+    config = Config(epochs=3, batch_size=14, log=str(log), quiet=True)
+    done = Trainer(config, small, rows()).fit()
+    nnmpi.plot(log, out=out)
+    assert out.stat().st_size > 5000
+    assert drawn.title == "small on arrays"
+    assert drawn.legend(0) == ["training", "test"]
+    assert drawn.legend(1) == [f"last: {done['accuracy']:.2%}"]
+    assert drawn.line(0, 0)[-1] == (3, done["loss"])
+    assert drawn.line(1, 0)[-1] == (3, pytest.approx(100 * done["accuracy"]))
+
+
+@needs_matplotlib
+@pytest.mark.parametrize(("x", "last"), [("epochs", 3), ("steps", 21), ("seconds", 4.5)])
+def test_several_runs_are_told_apart_by_their_names(
+    x: str, last: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    drawn = Drawn(monkeypatch)
+    write(Path("a/run.jsonl"), START, *epochs())
+    write(Path("b/run.jsonl"), {**START, "model": "another"}, *epochs())
+    write(Path("plain.jsonl"), START, *epochs(accuracy=0.5))
+    nnmpi.plot(["a/run.jsonl", "b/run.jsonl", "plain.jsonl"], x=x, out="p.png")
+    assert drawn.title == "3 runs"
+    assert drawn.legend(0) == ["a/run", "b/run", "plain", "test"]
+    assert drawn.legend(1) == ["a/run: 96.67%", "b/run: 96.67%", "plain: 50.00%"]
+    assert drawn.line(0, 0)[-1] == (last, 1 / 3)
+    assert drawn.line(0, 1)[-1] == (last, 2 / 3)
+
+
+@needs_matplotlib
+def test_names_are_shown_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And an accuracy that is not a number does no harm."""
+    drawn = Drawn(monkeypatch)
+    start = {**START, "data": "$\\frac{.npz"}
+    logs = [
+        write(tmp_path / name, start, *epochs(accuracy=None)) for name in ("_a.jsonl", "$b$.jsonl")
+    ]
+    nnmpi.plot(logs, out=tmp_path / "p.png")
+    assert drawn.title == "mine on \\$\\frac{.npz"
+    labels = [text.get_text() for text in drawn.axes[1].get_legend().get_texts()]
+    assert labels == [" _a: nan%", "\\$b\\$: nan%"]
+
+
+@needs_matplotlib
+def test_without_accuracies_only_losses_are_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Null is a number that JSON lacks; a loss may be negative."""
+    drawn, events = Drawn(monkeypatch), epochs(40, loss=None, test_loss=-1.0)
+    for event in events:
+        del event["accuracy"]
+    nnmpi.plot(write(tmp_path / "log", START, *events), out=tmp_path / "p.svg")
+    assert len(drawn.axes) == 1
+    assert drawn.axes[0].get_yscale() == "linear"
+
+
+def test_a_log_whose_last_line_is_cut_off_is_read(tmp_path: Path) -> None:
+    log = write(tmp_path / "log.jsonl", START, *epochs(), '{"event": "ep', end="")
+    assert read_log(log, "x").epochs == epochs()
+    assert [run.name for run in read_logs([log])] == ["log"]
+
+
+WRONG: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
+    "missing": ("missing", {}, ("cannot read log missing: No such file", "--log")),
+    "a directory": (".", {}, ("cannot read log .: Is a directory",)),
+    "bytes": (b"\xff\xfe\x00", {}, ("log is not a log: it is not text",)),
+    "a table": ("1,2,3\n4,5,6\n", {}, ("log is not a log: line 1 is no event",)),
+    "a number": ("3\n", {}, ("line 1 is no event",)),
+    "nested": ("[" * 100_000 + "\n", {}, ("line 1 is no event",)),
+    "empty": ("", {}, ("no start event",)),
+    "no start": (epochs(), {}, ("no start event in line 1",)),
+    "no epochs": ([START, {"event": "failed"}], {}, ("log has no epoch", "'failed'")),
+    "no model": ([{"event": "start"}, *epochs()], {}, ("log is not a log: its events lack",)),
+    "words": ([START, *epochs(loss="low")], {}, ("log is not a log: its events lack",)),
+    "no log": (None, {}, ("no log is given",)),
+    "suffix": ([START, *epochs()], {"out": "p.doc"}, ("cannot write p.doc", ".png, .svg or .pdf")),
+    "no suffix": ([START, *epochs()], {"out": "p"}, ("cannot write p: ", ".png")),
+    "x": ([START, *epochs()], {"x": "time"}, ("x 'time' is not one of epochs, steps, seconds",)),
+    "an older log": (
+        [START, *({k: v for k, v in e.items() if k != "seconds"} for e in epochs())],
+        {"x": "seconds"},
+        ("log log has no seconds; draw it over epochs or steps",),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
+def test_what_cannot_be_drawn_is_a_one_line_error(
+    case: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    content, options, words = case
+    logs: Any = "log"
+    if content is None:
+        logs = []
+    elif isinstance(content, bytes):
+        Path("log").write_bytes(content)
+    elif isinstance(content, list):
+        write(Path("log"), *content)
+    elif content in ("missing", "."):
+        logs = content
+    else:
+        Path("log").write_text(content)
+    with refused(*words):
+        nnmpi.plot(logs, **{"out": "p.png", **options})
+    assert not Path("p.png").exists()
+
+
+@needs_matplotlib
+def test_a_picture_that_cannot_be_written_is_a_one_line_error(tmp_path: Path) -> None:
+    log = write(tmp_path / "log", START, *epochs())
+    with refused("cannot write", "No such file", "name another"):
+        nnmpi.plot(log, out=tmp_path / "none" / "p.png")
+
+
+def test_matplotlib_is_imported_when_something_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "import sys, nnmpi; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with refused("matplotlib", "pip install 'nnmpi[plot]'"):
+        nnmpi.plot(write(tmp_path / "log", START, *epochs()), out=tmp_path / "p.png")
+
+
+@pytest.fixture
+def script() -> Any:
+    return runpy.run_path(str(ROOT / "scripts" / "draw_log.py"))["main"]
+
+
+@needs_matplotlib
+def test_the_script_draws(script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs = [str(write(tmp_path / f"{name}.jsonl", START, *epochs())) for name in "ab"]
+    assert script([*logs, "--x", "seconds", "-o", str(tmp_path / "p.png")]) == 0
+    assert (tmp_path / "p.png").stat().st_size > 5000
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [("", "required: LOG"), ("a.jsonl --y 3", "--y"), ("none.jsonl -o p.png", "No such file")],
+)
+def test_wrong_use_of_the_script_is_one_line(
+    arguments: str, words: str, script: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert script(arguments.split()) == 2
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert err.startswith("draw_log.py: ")
+    assert words in err

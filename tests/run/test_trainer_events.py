@@ -1,0 +1,137 @@
+"""What the events of a run tell: rate, time, gradient and learning rate; options and machines."""
+
+import dataclasses
+import math
+import platform
+from typing import Any
+
+import numpy as np
+import pytest
+from laws_training import Listens
+from runs import rows, small
+
+import nnmpi
+from nnmpi import Config, Trainer, blas, nn, optim
+from nnmpi.comm import Comm, comm_self
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.config import EPOCHS, LEAST_STEPS
+from nnmpi.parallel.step.state import StepResult, StepState
+from nnmpi.run.report import environment
+from nnmpi.run.report.pace import Pace
+from nnmpi.run.setup import total_steps
+
+OPTIONS: dict[str, Any] = {"epochs": 2, "batch_size": 14, "dtype": "float64", "lr": 0.05}
+
+
+def events_of(comm: Comm, **options: Any) -> list[dict[str, Any]]:
+    heard = Listens()
+    Trainer(Config(**{**OPTIONS, **options}), small, rows(), comm).fit(heard)
+    return heard.events
+
+
+def epochs_of(comm: Comm, **options: Any) -> list[dict[str, Any]]:
+    return [e for e in events_of(comm, **options) if e["event"] == "epoch"]
+
+
+def test_an_epoch_has_the_mean_norm_of_its_gradients_before_clipping() -> None:
+    """Against a loop written by hand."""
+    trainer = Trainer(Config(**OPTIONS, clip_norm=0.1), small, rows(), comm_self())
+    model, loader = trainer.model, trainer.train
+    clone = small().to("float64")
+    clone.load_state_dict(model.state_dict())
+    opt, criterion, found = optim.Adam(clone.parameters()), nn.CrossEntropyLoss(), list[float]()
+    for step, batch in enumerate(batch for epoch in range(2) for batch in loader.epoch(epoch)):
+        opt.zero_grad()
+        criterion(clone(nnmpi.tensor(batch.x)), batch.y).backward()
+        found.append(float(optim.clip_grad_norm(clone.parameters(), 0.1)))
+        opt.lr = 0.05 * trainer.lr_factor(step)
+        opt.step()
+    heard = Listens()
+    trainer.fit(heard)
+    first, second = (e for e in heard.events if e["event"] == "epoch")
+    assert first["mean_gradient_norm"] == pytest.approx(np.mean(found[:4]), rel=1e-10)
+    assert second["mean_gradient_norm"] == pytest.approx(np.mean(found[4:]), rel=1e-10)
+    assert min(found) > 0.1
+
+
+LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "ring": (3, {"allreduce": "ring"}),
+    "shared": (3, {"allreduce": "shared", "micro_batches": 2}),
+    "pipeline": (4, {"pp": 2, "micro_batches": 2}),
+    "sharded layers": (4, {"tp": 2}),
+    "zero 1": (2, {"zero": 1}),
+    "zero 2": (2, {"zero": 2}),
+    "zero 3": (2, {"zero": 3}),
+    "slices": (3, {"reproducible": True, "slices": 4}),
+    "verify": (2, {"verify": True}),
+}
+
+
+@pytest.mark.parametrize("case", LAYOUTS.values(), ids=LAYOUTS)
+def test_any_layout_tells_the_norm_of_one_rank(case: Any) -> None:
+    ranks, options = case
+    wanted = [e["mean_gradient_norm"] for e in epochs_of(comm_self())]
+    for found in threads.run(ranks, lambda comm: epochs_of(comm, **options)):
+        assert [e["mean_gradient_norm"] for e in found] == pytest.approx(wanted, rel=1e-10)
+
+
+@pytest.mark.parametrize(
+    "options", [{"servers": 1}, {"sync": "asp"}, {"pp": 2, "schedule": "pipedream"}], ids=str
+)
+def test_where_no_rank_knows_the_norm_there_is_none(options: dict[str, Any]) -> None:
+    for found in threads.run(2, lambda comm: epochs_of(comm, **options)):
+        assert [e for e in found if "mean_gradient_norm" in e or "lr" not in e] == []
+
+
+def test_a_skipped_step_does_not_count_in_the_norm() -> None:
+    pace, state = Pace(), StepState()
+    pace.start()
+    assert "mean_gradient_norm" not in pace.of_epoch()
+    for norm, updated in ((3.0, True), (math.inf, False), (5.0, True)):
+        pace.lap(StepResult(state, 8, 8.0, 1.0, False, updated, norm))
+    assert pace.of_epoch()["mean_gradient_norm"] == 4.0
+    pace.start()
+    assert "mean_gradient_norm" not in pace.of_epoch()
+
+
+def test_an_epoch_has_its_time_its_rate_and_its_learning_rate() -> None:
+    start, first, second, done = events_of(comm_self())
+    assert 0 < first["seconds"] < second["seconds"] <= done["seconds"]
+    assert min(e["epoch_samples_per_second"] for e in (first, second)) > 0
+    assert first["epoch_samples_per_second"] == first["samples_per_second"]
+    rates = [0.05 * (1 + math.cos(math.pi * step / 8)) / 2 for step in (3, 7)]
+    assert [first["lr"], second["lr"]] == pytest.approx(rates)
+    assert start["steps"] == 8
+
+
+def test_the_start_tells_options_versions_blas_and_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = events_of(comm_self(), clip_norm=0.5)[0]
+    assert Config(**start["options"]) == Config(**OPTIONS, clip_norm=0.5, model="small")
+    assert start["options"].keys() == {o.name for o in dataclasses.fields(Config)}
+    assert start["versions"].items() >= {
+        ("nnmpi", nnmpi.__version__),
+        ("python", platform.python_version()),
+        ("numpy", np.__version__),
+    }
+    assert start["blas"] == {"kernels": blas.core(), "threads": blas.threads()}
+    assert start["hosts"] == {platform.node(): [0]}
+    name = iter(["west", "é" * 70, "west"])
+    monkeypatch.setattr(environment.platform, "node", lambda: next(name))
+    found = threads.run(3, environment.hosts)
+    assert all(sorted(map(len, f.values())) == [1, 2] for f in found)
+    assert all("west" in f for f in found)
+
+
+def test_a_run_makes_ten_epochs_or_three_hundred_steps() -> None:
+    for options, batches, wanted in (
+        ({}, 125, 10 * 125),
+        ({}, 2, 150 * 2),
+        ({}, 23, 14 * 23),
+        ({"epochs": 3}, 2, 6),
+        ({"steps": 7}, 2, 7),
+        ({"steps": 5000}, 2, 5000),
+        ({"steps": 5, "epochs": 3}, 2, 5),
+        ({"steps": 9, "epochs": 3}, 2, 6),
+    ):
+        assert total_steps(Config(**options), batches) == wanted
+    assert (EPOCHS, LEAST_STEPS) == (10, 300)
