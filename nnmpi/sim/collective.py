@@ -5,7 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nnmpi.collectives import algorithms, verify
+from nnmpi import user_code
+from nnmpi.collectives import algorithms, lookup, verify
 from nnmpi.collectives.price import Link, Network, price
 from nnmpi.collectives.step import Algorithm, Ranks, Step
 from nnmpi.collectives.verify import Claim
@@ -73,30 +74,36 @@ class Outcome(NamedTuple):
     rounds: int
     sent: Spread  # bytes
     messages: Spread
+    proved: range | None  # numbers of ranks for which an algorithm of the user's was proved
     textbook: Figure | None
     plan: Figure | None
     differences: tuple[Figure, ...]
 
 
-def plans(operation: str, network: Network) -> dict[str, Algorithm]:
-    """The plans of an operation by name; `hierarchical` follows the nodes of the network."""
-    named = OPERATIONS[operation].algorithms
-    if network.inner is None or "hierarchical" not in named:
-        return named
-    return {**named, "hierarchical": algorithms.hierarchical(network.per_node)}
+def plan(operation: str, name: str, network: Network) -> Algorithm:
+    """The plan of that name; `hierarchical` follows the nodes of the network.
+
+    An algorithm of the user's is proved first.
+    """
+    if user_code.is_named(name):
+        return lookup.proven(name, lookup.MANY, OPERATIONS[operation].claim, operation)
+    if name == "hierarchical" and network.inner is not None:
+        return algorithms.hierarchical(network.per_node)
+    return OPERATIONS[operation].algorithms[name]
 
 
 def names(operation: str, algorithm: str) -> list[str]:
-    """The names of the algorithms selected: one, or `all` of the operation."""
+    """The names of the algorithms selected: some with commas, or `all` of the operation."""
     known = list(OPERATIONS[operation].algorithms)
     if algorithm == "all":
         return known
-    if algorithm not in known:
+    chosen = list(dict.fromkeys(algorithm.split(",")))
+    for unknown in [n for n in chosen if n not in known and not user_code.is_named(n)]:
         raise ValueError(
-            f"algorithm {algorithm!r} of {operation} is not one of {', '.join(known)}; "
-            "all shows them side by side"
+            f"algorithm {unknown!r} of {operation} is not one of {', '.join(known)}, and not "
+            "package.module:NAME; all shows them side by side"
         )
-    return [algorithm]
+    return chosen
 
 
 def network(
@@ -127,7 +134,7 @@ def simulate(operation: str, algorithm: str, ranks: int, nbytes: float, on: Netw
     """Price one plan; raises ValueError for numbers out of range."""
     _check_count("ranks", ranks)
     _check_value("bytes", nbytes)
-    paid = price(plans(operation, on)[algorithm], ranks, nbytes, on)
+    paid = price(plan(operation, algorithm, on), ranks, nbytes, on)
     cost = _cost(operation, algorithm, on)
     values = letters(ranks, nbytes, on, 2 if on.inner is None else on.per_node)
 
@@ -144,6 +151,7 @@ def simulate(operation: str, algorithm: str, ranks: int, nbytes: float, on: Netw
         rounds=paid.rounds,
         sent=_spread(paid.sent),
         messages=_spread(paid.messages),
+        proved=lookup.MANY if user_code.is_named(algorithm) else None,
         textbook=figure(cost.textbook) if cost and cost.textbook else None,
         plan=figure(cost.plan) if cost else None,
         differences=tuple(figure(*d) for d in cost.differences) if cost else (),
@@ -154,7 +162,7 @@ def _cost(operation: str, algorithm: str, on: Network) -> Cost | None:
     """The formulas; on two levels only the plan that follows the nodes has one."""
     if on.inner is not None and algorithm != "hierarchical":
         return None
-    return OPERATIONS[operation].costs[algorithm]
+    return OPERATIONS[operation].costs.get(algorithm)
 
 
 def _spread(a: NDArray[np.float64] | NDArray[np.int_]) -> Spread:

@@ -38,6 +38,8 @@ def report(o: Outcome) -> str:
         f"sent      {_spread(o.sent, amount)}",
         f"messages  {_spread(o.messages, _count)}",
     ]
+    if o.proved:
+        lines.append(f"proved    for {o.proved.start} to {o.proved.stop - 1} ranks")
     if o.textbook:
         lines.append(f"textbook  {o.textbook.formula} = {duration(o.textbook.seconds)}")
     if o.plan:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 WIDTH = 120  # of a drawing as text, in columns
 IDLE = "."
-COMPUTE = ("F", "B", "I", "W")
+COMPUTE = ("F", "B", "I", "W", "STEP")
 
 
 class Span(NamedTuple):
@@ -57,6 +57,7 @@ KINDS = {
     "RECOMPUTE": Style("forward again", "R", "#b3ccf8"),
     "REDUCE": Style("sum of gradients", "G", "#b59ae0"),
     "UPDATE": Style("update", "U", "#3b4252"),
+    "STEP": Style("step of a worker", "S", "#6ea0f0"),
     "send": Style("send", "s", "#e58fb5"),
     "receive": Style("receive", "r", "#f0b7cf"),
     "communicate": Style("communication", "c", "#e58fb5"),

@@ -8,6 +8,8 @@ from nnmpi.schedules import SCHEDULES
 from nnmpi.sim import pipeline_report as show
 from nnmpi.sim.svg import svg
 
+HELP = "schedules of a pipeline"
+
 CUT = 1.5  # a picture of several schedules ends where the second longest does, if that is so much
 
 

@@ -7,6 +7,8 @@ from nnmpi.sim.svg import svg
 from nnmpi.sim.timeline import draw
 from nnmpi.sim.trace_file import TraceFile
 
+HELP = "steps of a real run"
+
 
 def add_options(p: argparse.ArgumentParser) -> None:
     """The options of the subcommand."""

@@ -6,8 +6,11 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from nnmpi.sim import gemm, network_options, show
+from nnmpi.sim import gemm, show
+from nnmpi.sim.commands import network_options
 from nnmpi.sim.gemm import FAMILIES, Cost, Family, Gemm, Machine
+
+HELP = "matrix products on ranks"
 
 MAX_SIZE = 10**9  # of a matrix
 MAX_RANKS = 1024  # a ring is priced round by round, for all ranks

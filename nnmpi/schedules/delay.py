@@ -1,0 +1,77 @@
+"""Delays of ranks, for experiments: who is slow, and at which steps, as a value."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from nnmpi import keyed
+from nnmpi.quoting import quoted
+
+
+class Delay(NamedTuple):
+    """How much longer a rank takes: always (a factor), and at random steps (a share of them)."""
+
+    always: float
+    share: float
+    jitter: float  # the factor at those steps
+    key: keyed.Key
+
+    @classmethod
+    def of(
+        cls, slow_rank: str | None, jitter: str | None, seed: int, rank: int, ranks: int
+    ) -> "Delay":
+        """From the texts of --slow-rank and --jitter; `ranks` are those that compute."""
+        factors = _slow(slow_rank, ranks) if slow_rank else {}
+        share, factor = _jitter(jitter) if jitter else (0.0, 1.0)
+        return cls(factors.get(rank, 1.0), share, factor, keyed.key(seed, "jitter", rank))
+
+    def factor(self, step: int) -> float:
+        """The time that the rank takes for this step, as a multiple of its computation."""
+        if not self.share:
+            return self.always
+        drawn = keyed.uniform(self.key, np.array([step]), np.array([0]))[0]
+        return self.always * (self.jitter if drawn < self.share else 1.0)
+
+    @property
+    def mean(self) -> float:
+        """The mean factor over many steps."""
+        return self.always * (1 + self.share * (self.jitter - 1))
+
+
+def _slow(text: str, ranks: int) -> dict[int, float]:
+    factors: dict[int, float] = {}
+    for words in text.split(","):
+        rank, factor = _two(
+            words, f"slow_rank {quoted(words)}: write it as RANK:FACTOR, such as 2:3"
+        )
+        if rank not in range(ranks):
+            raise ValueError(
+                f"slow_rank {quoted(words)}: the ranks that compute are 0 to {ranks - 1}"
+            )
+        if rank in factors:
+            raise ValueError(
+                f"slow_rank {quoted(text)}: rank {rank:g} is named twice; keep one of them"
+            )
+        factors[int(rank)] = _factor("slow_rank", words, factor)
+    return factors
+
+
+def _jitter(words: str) -> tuple[float, float]:
+    share, factor = _two(words, f"jitter {quoted(words)}: write it as SHARE:FACTOR, such as 0.1:5")
+    if not 0 <= share <= 1:
+        raise ValueError(f"jitter {quoted(words)}: a share of the steps is between 0 and 1")
+    return share, _factor("jitter", words, factor)
+
+
+def _factor(name: str, words: str, factor: float) -> float:
+    if not 1 <= factor <= 1000:
+        raise ValueError(f"{name} {quoted(words)}: the factor must be between 1 and 1000")
+    return factor
+
+
+def _two(words: str, complaint: str) -> tuple[float, float]:
+    try:
+        first, second = map(float, words.split(":"))
+    except ValueError:
+        raise ValueError(complaint) from None
+    return first, second
