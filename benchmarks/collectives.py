@@ -23,9 +23,11 @@ import numpy as np
 import timing
 from collectives_timing import NAMES, REFERENCE, Bench, Point, WrongError, fit
 from flags import Parser
-from timing import Row, size_name
+from rounds import ratio_of
+from timing import Row, Spread, size_name
 
-from nnmpi import blas
+from nnmpi import blas, user_code
+from nnmpi.collectives import lookup
 from nnmpi.collectives.price import Network
 from nnmpi.comm import Comm, world
 from nnmpi.comm.transport.mpi import MPI  # initialises MPI
@@ -36,7 +38,11 @@ SIZES = ",".join(size_name(256 << 2 * k) for k in range(10))
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse and check the flags, so that mistakes do not surface after minutes of measuring."""
     p = Parser(__doc__, "measured and predicted times")
-    p.add_argument("--algorithms", default=",".join(NAMES), help=f"which of {', '.join(NAMES)}")
+    p.add_argument(
+        "--algorithms",
+        default=",".join(NAMES),
+        help=f"which of {', '.join(NAMES)}, or package.module:NAME of yours",
+    )
     p.add_argument("--sizes", default=SIZES, help="such as 256,4KB,1MB (from 256 B to 64 MB)")
     p.add_argument(
         "--seconds",
@@ -44,12 +50,22 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         default=0.4,
         help="per algorithm and size; at least 3 calls",
     )
+    p.add_argument(
+        "--lines",
+        default=",".join(collectives_plot.LINES),
+        help="the lines of the plot (default: %(default)s); gloo has a panel of its own",
+    )
     p.add_argument("--compare", choices=("gloo",), help="time PyTorch's all-reduce as well")
     a = p.parse_args(argv)
+    a.lines = a.lines.split(",")
     a.algorithms = list(dict.fromkeys(name.strip() for name in a.algorithms.split(",")))
-    for unknown in [name for name in a.algorithms if name not in NAMES]:
-        p.error(f"{unknown!r} is not an algorithm; there are {', '.join(NAMES)}")
+    own = [name for name in a.algorithms if user_code.is_named(name)]
+    drawn = [name for name in a.lines if name not in (*NAMES, REFERENCE, *own)]
+    for unknown in [name for name in a.algorithms if name not in (*NAMES, *own)] + drawn:
+        p.error(f"{unknown!r} is not an algorithm; there are {', '.join(NAMES)}, and yours")
     try:
+        for name in own:
+            lookup.proven(name, lookup.MANY)
         a.sizes = sorted({timing.size(words) for words in a.sizes.split(",")})
     except ValueError as error:
         p.error(str(error))
@@ -105,7 +121,7 @@ def rows_of(point: Point, facts: Row) -> list[Row]:
     """One row per implementation at one size."""
     rows = []
     for name in point.times:
-        seconds = point.seconds(name)
+        seconds, spread = point.seconds(name), Spread.of(point.times[name])
         row: Row = {
             "benchmark": "collectives",
             "case": "all_reduce",
@@ -113,8 +129,9 @@ def rows_of(point: Point, facts: Row) -> list[Row]:
             "bytes": point.nbytes,
             "algorithm": name,
             "seconds": seconds,
-            "ratio": point.ratio(name),
-            "against": REFERENCE,
+            **ratio_of(point.ratios(name), REFERENCE),
+            "seconds_low": spread.low,
+            "seconds_high": spread.high,
             "bus_bytes_per_second": point.bus(name),
             "rounds": len(point.times[name]),
             "calls": point.calls[name],
@@ -152,6 +169,8 @@ def run(comm: Comm, raw: MPI.Intracomm, a: argparse.Namespace) -> None:
     """Measure, print and write the results."""
     start, facts = time.perf_counter(), about(raw)
     report = print if comm.rank == 0 else lambda *_: None
+    if comm.rank == 0:
+        timing.warn_if_busy(facts)
     report(tables.machine(facts, comm.size))
     network, off = fit(comm) if comm.size > 1 else (None, [])
     if network is not None:
@@ -171,9 +190,9 @@ def run(comm: Comm, raw: MPI.Intracomm, a: argparse.Namespace) -> None:
     rows = [row for point in points for row in rows_of(point, facts)]
     if network is not None:
         rows.append(network_row(network, off, comm.size, facts))
-    timing.write_rows(a.json, rows)
+    timing.finish(a.json, rows)
     if a.plot and points:
-        collectives_plot.draw(points, bench.names, tables.machine(facts, comm.size), a.plot)
+        collectives_plot.draw(rows, a.lines, tables.machine(facts, comm.size), a.plot)
         print(f"plot written to {a.plot}", file=sys.stderr)
 
 

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 import network_fit
 import numpy as np
 from numpy.typing import NDArray
-from timing import size_name
+from timing import Spread, ratio, size_name
 
+from nnmpi import user_code
+from nnmpi.collectives import lookup
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.price import Network, price
 from nnmpi.comm import Comm
@@ -55,10 +57,13 @@ class Point(NamedTuple):
     def seconds(self, name: str) -> float:
         return statistics.median(self.times[name])
 
+    def ratios(self, name: str, other: str = REFERENCE) -> Spread:
+        """The quotient of their times in each round: its median and quartiles."""
+        return ratio(self.times[name], self.times[other])
+
     def ratio(self, name: str, other: str = REFERENCE) -> float:
-        """The median over rounds of the quotient of their times."""
-        pairs = zip(self.times[name], self.times[other], strict=True)
-        return statistics.median(a / b for a, b in pairs)
+        """The median of that."""
+        return self.ratios(name, other).median
 
     def bus(self, name: str) -> float:
         """Bus bandwidth: bytes per second on each link of a ring that takes the same time."""
@@ -114,7 +119,8 @@ class Bench:
     def _planned(self, names: Sequence[str]) -> list[str]:
         """The algorithms that execute a plan; across hosts `hierarchical` uses shared memory."""
         hosts = len(set(self.raw.allgather(MPI.Get_processor_name())))
-        return [n for n in names if n in ALGORITHMS and not (n == "hierarchical" and hosts > 1)]
+        plans = [n for n in names if n in ALGORITHMS or user_code.is_named(n)]
+        return [n for n in plans if not (n == "hierarchical" and hosts > 1)]
 
     def implementation(self, name: str, array: Floats) -> Implementation:
         """The implementation of this name, on `array` or on memory of its own."""
@@ -203,7 +209,7 @@ def predict(plans: Sequence[str], p: int, nbytes: int, network: Network | None) 
     """Predicted seconds by algorithm; empty without a network."""
     if network is None:
         return {}
-    return {name: price(ALGORITHMS[name], p, nbytes, network).seconds for name in plans}
+    return {name: price(lookup.find(name), p, nbytes, network).seconds for name in plans}
 
 
 def start_gloo(raw: MPI.Intracomm) -> Callable[[Floats], Callable[[], object]]:

@@ -1,10 +1,11 @@
 """The argument parser of the benchmarks: output files, and one-line errors."""
 
 import argparse
-import importlib.util
 import os
 from pathlib import Path
 from typing import Any, NoReturn
+
+from nnmpi import cli
 
 
 class Parser(argparse.ArgumentParser):
@@ -28,17 +29,5 @@ class Parser(argparse.ArgumentParser):
         for path in filter(None, (a.json, a.plot)):
             if not os.access(Path(path).absolute().parent, os.W_OK) or Path(path).is_dir():
                 self.error(f"{path} cannot be written")
-        if a.plot and (problem := _plot_problem(a.plot)):
+        if a.plot and (problem := cli.picture_problem(a.plot)):
             self.error(problem)
-
-
-def _plot_problem(path: str) -> str | None:
-    """The reason why no plot can be written to this file, if there is one."""
-    if importlib.util.find_spec("matplotlib") is None:
-        return "matplotlib is not installed: pip install 'nnmpi[plot]', or leave out --plot"
-    from matplotlib.figure import Figure
-
-    kinds = Figure().canvas.get_supported_filetypes()
-    if Path(path).suffix[1:].lower() in kinds:
-        return None
-    return f"matplotlib cannot write {path}: use .png, .svg or .pdf"

@@ -53,6 +53,7 @@ def main() -> None:
     blas.tune()
     has_torch = importlib.util.find_spec("torch") is not None
     about = timing.machine()
+    timing.warn_if_busy(about)
     print(f"nnmpi {nnmpi.__version__}, kernels {blas.core()}, {about['cpu']}")
     rows: list[Row] = []
     totals: dict[str, float] = {}
@@ -73,7 +74,7 @@ def main() -> None:
             rows.append({**case, "seconds": wall, "cpu_seconds": cpu, "gflops": rate, **about})
         print(line)
     print("sum" + "".join(f"{subject:>12} {t * 1e3:.2f} ms" for subject, t in totals.items()))
-    timing.write_rows(a.json, rows)
+    timing.finish(a.json, rows)
 
 
 if __name__ == "__main__":

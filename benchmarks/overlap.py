@@ -139,6 +139,8 @@ def main(
         )
     report = print if comm.rank == 0 else lambda *_: None
     facts, rows = timing.machine(), []
+    if comm.rank == 0:
+        timing.warn_if_busy(facts)
     report(", ".join(f"{key} {value}" for key, value in facts.items()))
     report(f"\nms per step on {comm.size} ranks, {algorithm}")
     report(f"{'':<6}{'overlap':>10}{'without':>10}{'alone':>10}{'to hide':>10}{'hidden':>10}")
@@ -147,5 +149,5 @@ def main(
         report(line(case, found))
         rows += rows_of(case, found, algorithm, comm.size, facts)
     if comm.rank == 0:
-        timing.write_rows(path, rows)
+        timing.finish(path, rows)
     sys.stdout.flush()

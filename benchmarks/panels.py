@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from timing import Row
 
 BLUE, INK = "#0072b2", "#555555"
-WIDTH = 0.6  # of a bar
+WIDTH = 0.74  # of a bar
 
 
 class Panel(NamedTuple):
@@ -23,22 +23,22 @@ def draw(rows: Sequence[Row], path: str, panels: Sequence[Panel], ranks: str) ->
 
     parts = [(p, [r for r in rows if r["section"] == p.section and p.shows(r)]) for p in panels]
     parts = [(panel, found) for panel, found in parts if found]
-    figure = Figure(figsize=(1 + 4.6 * max(len(parts), 1), 4.8), layout="constrained")
+    figure = Figure(figsize=(1 + 5.2 * max(len(parts), 1), 5.8), layout="constrained")
     if rows:
         where = f"{ranks}, one thread each, {rows[0]['cores']} cores, {rows[0]['cpu']}"
-        figure.suptitle(where, x=0.01, ha="left", size=9, color=INK)
+        figure.suptitle(where, x=0.01, ha="left", size=12, color=INK)
     for i, (panel, found) in enumerate(parts):
         axes = figure.add_subplot(1, len(parts), i + 1)
         panel.draw(axes, found)
         axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
         axes.set_axisbelow(True)
         axes.spines[:].set_visible(False)
-        axes.tick_params(length=0, labelsize=9)
-    figure.savefig(path, dpi=150)
+        axes.tick_params(length=0, labelsize=12)
+    figure.savefig(path, dpi=120)
 
 
 def title(axes: Any, text: str) -> None:
-    axes.set_title(text, loc="left", size=11, weight="bold")
+    axes.set_title(text, loc="left", size=14, weight="bold")
 
 
 def bars(
@@ -50,7 +50,7 @@ def bars(
     source: str = "simulated",
 ) -> None:
     """A bar for each measured figure, with a line across it at the expected one."""
-    near = {"textcoords": "offset points", "ha": "center", "size": 8}
+    near = {"textcoords": "offset points", "ha": "center", "size": 11}
     for x, row in enumerate(rows):
         axes.bar(x, row[measured], WIDTH, color=BLUE, label="" if x else "measured")
         ends = (x - WIDTH / 2 - 0.08, x + WIDTH / 2 + 0.08)
@@ -58,7 +58,7 @@ def bars(
         axes.plot(ends, [row[expected]] * 2, **line)
         top = max(row[measured], row[expected])
         axes.annotate(form.format(row[expected]), (x, top), (0, 4), **near)
-        inside = {**near, "color": "white", "weight": "bold"}
+        inside = {**near, "color": "white", "weight": "bold", "size": 9}
         axes.annotate(form.format(row[measured]), (x, 0), (0, 5), **inside)
     axes.set_ylim(0, 1.3 * max(max(row[measured], row[expected]) for row in rows))
-    axes.legend(frameon=False, fontsize=8, loc="upper left", ncols=2)
+    axes.legend(frameon=False, fontsize=12, loc="upper left", ncols=2)

@@ -77,7 +77,8 @@ def measure(a: argparse.Namespace) -> None:
     """Start the jobs, measure all sections, print and write the results."""
     os.environ.update(ONE_THREAD)
     blas.tune()
-    facts = timing.machine() | {"load_before": round(os.getloadavg()[0], 1)}
+    facts = timing.machine()
+    timing.warn_if_busy(facts)
     print(", ".join(f"{key} {value}" for key, value in facts.items()))
     rows: list[Row] = []
     with ExitStack() as stack:
@@ -91,7 +92,7 @@ def measure(a: argparse.Namespace) -> None:
             if found:
                 print(f"\n{TABLES[name](found)}", flush=True)
             rows += found
-    timing.write_rows(a.json, rows)
+    timing.finish(a.json, rows)
     if a.plot:
         import pipeline_plot
 

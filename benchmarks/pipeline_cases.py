@@ -121,6 +121,7 @@ class Case(NamedTuple):
             optimizer="sgd",
             momentum=0.0,
             lr=1e-6,
+            lr_schedule="constant",
             epochs=1000,
         )
 

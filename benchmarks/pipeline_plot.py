@@ -28,9 +28,9 @@ def _speed_up(axes: Any, rows: Sequence[Row]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [str(m) for m in counts])
     axes.minorticks_off()
-    axes.set_xlabel("micro-batches", size=9)
+    axes.set_xlabel("micro-batches", size=11)
     axes.set_ylim(0, 2.1)
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    axes.legend(frameon=False, fontsize=11, loc="lower right")
     title(axes, "Speed-up of 2 ranks over 1")
 
 

@@ -11,8 +11,8 @@ from jobs import JobError
 from pipeline_bench import Bench, Times
 from pipeline_cases import PIPEDREAM_STEPS, Case
 from pipeline_model import Bytes, Profiled
-from rounds import ratio, ratio_of
-from timing import Row
+from rounds import ratio_of
+from timing import Row, ratio
 
 from nnmpi.schedules import SCHEDULES
 

@@ -1,32 +1,12 @@
 """Comparing runs: interleaved rounds of several jobs, and ratios with their quartiles."""
 
-import statistics
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import TypeVar
 
 from jobs import Job, Task
-from timing import Row
+from timing import Row, Spread
 
 Key = TypeVar("Key")
-
-
-class Spread(NamedTuple):
-    """The median of a figure over rounds, and its quartiles."""
-
-    low: float
-    median: float
-    high: float
-
-    @classmethod
-    def of(cls, figures: Sequence[float]) -> "Spread":
-        if len(figures) < 2:
-            return cls(figures[0], figures[0], figures[0])
-        return cls(*statistics.quantiles(figures, n=4, method="inclusive"))
-
-
-def ratio(a: Sequence[float], b: Sequence[float]) -> Spread:
-    """a over b in each round, in which they ran back to back."""
-    return Spread.of([x / y for x, y in zip(a, b, strict=True)])
 
 
 def ratio_of(spread: Spread, against: str) -> Row:

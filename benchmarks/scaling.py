@@ -30,21 +30,11 @@ import timing
 from flags import Parser
 from jobs import Job, Task
 from scaling_subjects import BASELINE, NO_REDUCTION, Subject, processes, subjects_of
-from timing import Row
+from timing import Row, Spread
 from training import ONE_THREAD
 from workloads import MODELS, WORKLOADS
 
 from nnmpi import blas
-
-
-class Goal(NamedTuple):
-    """Our targets for weak scaling on 2 ranks."""
-
-    over_one_rank: float
-    over_baseline: float
-
-
-GOALS = {"W1": Goal(1.92, 1.9), "W2": Goal(1.95, 2.2)}
 
 
 class Entry(NamedTuple):
@@ -93,10 +83,10 @@ def run(case: str, jobs_of: Mapping[Subject, Job], rounds: int, seconds: float) 
     return times
 
 
-def speedup(times: Times, a: Entry, b: Entry) -> float:
-    """a's samples per second over b's: the median over rounds."""
-    pairs = zip(times[a], times[b], strict=True)
-    return statistics.median((a.samples / s) / (b.samples / t) for s, t in pairs)
+def speedup(times: Times, a: Entry, b: Entry, key: str) -> Row:
+    """a's samples per second over b's: the median over rounds, and its quartiles."""
+    spread = timing.ratio([t / b.samples for t in times[b]], [t / a.samples for t in times[a]])
+    return {key: spread.median, f"{key}_low": spread.low, f"{key}_high": spread.high}
 
 
 def rows_of(case: str, times: Times, facts: Row) -> list[Row]:
@@ -105,7 +95,7 @@ def rows_of(case: str, times: Times, facts: Row) -> list[Row]:
     best = {e.scaling: e for e in times if e.subject.name in (BASELINE, "T*")}
     rows = []
     for entry, all_seconds in times.items():
-        seconds = statistics.median(all_seconds)
+        seconds, spread = statistics.median(all_seconds), Spread.of(all_seconds)
         row: Row = {
             "benchmark": "scaling",
             "case": case,
@@ -116,31 +106,30 @@ def rows_of(case: str, times: Times, facts: Row) -> list[Row]:
             "batch_size": entry.samples,
             "seconds": seconds,
             "seconds_least": min(all_seconds),
+            "seconds_low": spread.low,
+            "seconds_high": spread.high,
             "samples_per_second": entry.samples / seconds,
             "rounds": len(all_seconds),
         }
         ours = entry.subject.library == "nnmpi" and entry.subject.option != NO_REDUCTION
         if entry.scaling != "one rank" and entry.subject.name != "DDP T":
-            row["over_one_rank"] = speedup(times, entry, single[entry.subject.library])
+            row |= speedup(times, entry, single[entry.subject.library], "over_one_rank")
         if ours and entry.scaling in best:
             baseline = best[entry.scaling]
-            row |= {"ratio": speedup(times, entry, baseline), "against": baseline.subject.name}
-        if ours and entry.scaling == "weak" and entry.subject.ranks == 2:
-            goal = GOALS[case]
-            row |= {"goal_over_one_rank": goal.over_one_rank, "goal_ratio": goal.over_baseline}
+            row |= speedup(times, entry, baseline, "ratio") | {"against": baseline.subject.name}
         rows.append(row | facts)
     return rows
 
 
 def show(rows: Sequence[Row]) -> None:
     """Print the table of a case, one line per entry."""
-    heads = ("step ms", "samples/s", "x 1 rank", "goal", "x T*", "goal")
+    heads = ("step ms", "samples/s", "x 1 rank", "x T*")
     print(f"\n{rows[0]['case']:<28}" + "".join(f"{head:>11}" for head in heads))
     for r in rows:
         where = f"{r['ranks']} ranks, {r['scaling']}" if r["ranks"] > 1 else "1 rank"
         line = f"{r['subject']:<12}{where:<16}"
         line += f"{r['seconds'] * 1e3:>11.2f}{r['samples_per_second']:>11,.0f}"
-        for key in ("over_one_rank", "goal_over_one_rank", "ratio", "goal_ratio"):
+        for key in ("over_one_rank", "ratio"):
             line += f"{r[key]:>11.2f}" if key in r else f"{'':>11}"
         print(line.rstrip(), flush=True)
 
@@ -204,7 +193,8 @@ def measure(a: argparse.Namespace) -> None:
     has_torch = importlib.util.find_spec("torch") is not None
     os.environ.update(ONE_THREAD)
     blas.tune()
-    facts = timing.machine() | {"load_before": round(os.getloadavg()[0], 1)}
+    facts = timing.machine()
+    timing.warn_if_busy(facts)
     if has_torch:
         facts["torch"] = metadata.version("torch")
     print(", ".join(f"{key} {value}" for key, value in facts.items()))
@@ -222,7 +212,7 @@ def measure(a: argparse.Namespace) -> None:
             new = rows_of(case, run(case, jobs_of, a.rounds, a.seconds), facts)
             show(new)
             rows += new
-    timing.write_rows(a.json, rows)
+    timing.finish(a.json, rows)
     if a.plot:
         import scaling_plot
 

@@ -69,14 +69,15 @@ def measure(a: argparse.Namespace) -> None:
     """Measure all sections, print and write the results."""
     os.environ.update(ONE_THREAD)
     blas.tune()
-    facts = timing.machine() | {"load_before": round(os.getloadavg()[0], 1)}
+    facts = timing.machine()
+    timing.warn_if_busy(facts)
     print(", ".join(f"{key} {value}" for key, value in facts.items()))
     bench, rows = Bench(a.rounds, a.seconds, a.small, a.timeout, facts), list[Row]()
     for name in a.only:
         found = SECTIONS[name](bench)
         print(f"\n{TABLES[name](found)}", flush=True)
         rows += found
-    timing.write_rows(a.json, rows)
+    timing.finish(a.json, rows)
     if a.plot:
         import sharding_plot
 

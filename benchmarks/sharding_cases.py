@@ -99,6 +99,7 @@ class Case(NamedTuple):
             bucket_mb=self.bucket_mb,
             optimizer="adam",
             lr=1e-6,
+            lr_schedule="constant",
             epochs=1000,
         )
 

@@ -18,7 +18,7 @@ def _names(axes: Any, rows: Sequence[Row]) -> None:
         f"{row['layout'].replace(', ring', '')}, m {row['micro_batches']}".replace(", m 1", "")
         for row in rows
     ]
-    axes.set_xticks(range(len(rows)), words, rotation=60, ha="right", size=8)
+    axes.set_xticks(range(len(rows)), words, rotation=60, ha="right", size=11)
 
 
 def _memory(axes: Any, rows: Sequence[Row]) -> None:
@@ -41,7 +41,7 @@ def _time(axes: Any, rows: Sequence[Row]) -> None:
     axes.bar(range(len(rows)), ratios, panels.WIDTH, yerr=(low, high), color=BLUE, capsize=3)
     axes.axhline(1, color="black", linewidth=1)
     for x, row in enumerate(rows):
-        near = {"textcoords": "offset points", "ha": "center", "size": 8, "weight": "bold"}
+        near = {"textcoords": "offset points", "ha": "center", "size": 11, "weight": "bold"}
         axes.annotate(f"{row['ratio']:.2f}", (x, 0), (0, 5), color="white", rotation=90, **near)
     _names(axes, rows)
     title(axes, "Time of a step over dp on as many ranks")

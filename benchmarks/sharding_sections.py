@@ -9,12 +9,12 @@ import sharding_layers
 import sharding_run
 import sharding_theory as theory
 from jobs import JobError
-from rounds import ratio, ratio_of
+from rounds import ratio_of
 from sharding_bench import Bench
 from sharding_cases import Case
 from sharding_layers import LayerCase
 from sharding_run import Memory, Sent
-from timing import Row
+from timing import Row, ratio
 
 from nnmpi.sim import gemm
 

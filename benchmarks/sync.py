@@ -35,13 +35,12 @@ import timing
 from flags import Parser
 from sync_model import CASES, MODES
 from sync_run import COLD, Entry, RunResult, run
-from timing import Row
+from timing import Row, Spread
 
 from nnmpi import blas
 from nnmpi.comm import Comm, world
 
 AGAINST = "bsp"
-GOALS = {("random", "ssp 3"): 1.3, ("one slow", "asp"): 1.5}
 
 
 # ---- all runs, and rows of results
@@ -111,6 +110,8 @@ def rows_of(runs: Runs, p: int, a: argparse.Namespace, facts: Row) -> list[Row]:
             "samples_per_second": rate,
             "ratio": over.medians[0],
             "against": AGAINST,
+            "ratio_low": Spread.of(over.measured).low,
+            "ratio_high": Spread.of(over.measured).high,
             "ratio_least": min(over.measured),
             "ratio_most": max(over.measured),
             "ratio_in_theory": over.medians[1],
@@ -120,21 +121,21 @@ def rows_of(runs: Runs, p: int, a: argparse.Namespace, facts: Row) -> list[Row]:
                 case, mode, p, a.steps, 0
             ).mean_staleness,
             "accuracy": statistics.median(r.accuracy for r in found),
+            "accuracy_least": min(r.accuracy for r in found),
+            "accuracy_most": max(r.accuracy for r in found),
             "repeats": len(found),
         }
         undisturbed = Entry(CASES["none"], mode)
         if undisturbed in runs:
             keys = ("over_no_straggler", "over_no_straggler_in_theory")
             row |= zip(keys, quotients(runs, entry, undisturbed, p, a).medians, strict=True)
-        if goal := GOALS.get((case.name, mode.name)):
-            row["goal"] = goal
         rows.append(row | facts)
     return rows
 
 
 def show(rows: Sequence[Row]) -> None:
     """Print the table, one block per case and one line per mode."""
-    heads = ("samples/s", "x bsp", "from-to", "theory", "goal", "x none", "theory")
+    heads = ("samples/s", "x bsp", "from-to", "theory", "x none", "theory")
     case = None
     for r in rows:
         if r["case"] != case:
@@ -144,7 +145,7 @@ def show(rows: Sequence[Row]) -> None:
             print(f"{'':<11}" + "".join(f"{head:>10}" for head in heads) + tail)
         line = f"{r['subject']:<11}{r['samples_per_second']:>10,.0f}{r['ratio']:>10.2f}"
         line += f"{r['ratio_least']:>5.2f}-{r['ratio_most']:.2f}{r['ratio_in_theory']:>10.2f}"
-        for key in ("goal", "over_no_straggler", "over_no_straggler_in_theory"):
+        for key in ("over_no_straggler", "over_no_straggler_in_theory"):
             line += f"{r[key]:>10.2f}" if key in r else f"{'':>10}"
         line += f"{r['mean_staleness']:>11.1f}{r['largest_staleness']:>9}{r['accuracy']:>10.1%}"
         print(line, flush=True)
@@ -186,11 +187,13 @@ def parse(argv: Sequence[str] | None, rank: int, ranks: int) -> argparse.Namespa
 def main(argv: Sequence[str] | None = None) -> None:
     """Run on every rank of the job; rank 0 prints and writes the results."""
     blas.tune()
+    blas.default_threads(1)
     comm = world()
     a = parse(argv, comm.rank, comm.size)
     first = comm.rank == 0
     facts = timing.machine() | {"base": a.base, "model": a.model or "digits-cnn, no BatchNorm"}
     if first:
+        timing.warn_if_busy(facts)
         print(", ".join(f"{key} {value}" for key, value in facts.items()))
         print(f"{comm.size - 1} workers and a server; workers sleep until a step has taken")
         print(f"{a.base:g} times its computing time, times the slowdown of a straggler")
@@ -199,7 +202,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if first:
         rows = rows_of(runs, comm.size - 1, a, facts)
         show(rows)
-        timing.write_rows(a.json, rows)
+        timing.finish(a.json, rows)
         if a.plot:
             sync_plot.draw(rows, a.plot)
             print(f"plot written to {a.plot}", file=sys.stderr)

@@ -8,12 +8,10 @@ In units of a worker's step, for p workers:
               is as fast as BSP once the other workers have reached the staleness bound.
 """
 
-import heapq
-from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from nnmpi.config import Config
-from nnmpi.parallel.checks.slow_ranks import Delay
+from nnmpi.schedules.delay import Delay
+from nnmpi.sim.synchrony import simulate
 
 
 class Case(NamedTuple):
@@ -81,38 +79,8 @@ class Timeline(NamedTuple):
 
 def expected(case: Case, mode: Mode, p: int, steps: int, seed: int) -> Timeline:
     """The simulated run of p workers, in which the same random steps are slow."""
-    config = Config(slow_rank=case.slow_ranks(p, 1), jitter=case.jitter, seed=seed)
-    delays = [Delay.of(config, w, p) for w in range(p)]
-    timeline = simulate(mode.bound, lambda w, step: delays[w].factor(step), p, p * steps)
-    return timeline if mode.bound else timeline._replace(staleness=[0])  # BSP sums gradients first
-
-
-def simulate(
-    bound: float, duration: Callable[[int, int], float], p: int, gradients: int
-) -> Timeline:
-    """Simulate an epoch of p workers; only steps take time, duration(worker, step)."""
-    clocks, pulled, waiting, active = [0] * p, [0] * p, set[int](), set(range(p))
-    busy, left = [(duration(w, 0), w) for w in range(p)], gradients - p
-    heapq.heapify(busy)
-    timeline = Timeline([], [])
-    while busy:
-        now, w = heapq.heappop(busy)
-        timeline.staleness.append(len(timeline.times) - pulled[w])
-        timeline.times.append(now)
-        clocks[w] += 1
-        waiting.add(w)
-        while ready := _ready(bound, clocks, active, waiting):
-            w = ready[0]
-            waiting.remove(w)
-            if left:
-                left, pulled[w] = left - 1, len(timeline.times)
-                heapq.heappush(busy, (now + duration(w, clocks[w]), w))
-            else:
-                active.remove(w)
-    return timeline
-
-
-def _ready(bound: float, clocks: Sequence[int], active: set[int], waiting: set[int]) -> list[int]:
-    """The waiting workers that are at most `bound` steps ahead of the slowest."""
-    slowest = min((clocks[w] for w in active), default=0)
-    return sorted(w for w in waiting if clocks[w] - slowest <= bound)
+    slow = case.slow_ranks(p, 1)
+    delays = [Delay.of(slow, case.jitter, seed, w, p) for w in range(p)]
+    done = simulate(mode.bound, lambda w, step: delays[w].factor(step), p, p * steps)
+    staleness = [g.staleness for g in done] if mode.bound else [0]  # BSP sums gradients first
+    return Timeline([g.end for g in done], staleness)

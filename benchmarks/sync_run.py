@@ -96,6 +96,8 @@ def _train(comm: Comm, workers: int, entry: Entry, seed: int, a: argparse.Namesp
         batch_size=a.batch,
         steps=a.steps,
         epochs=1,
+        lr=2e-3,
+        lr_schedule="constant",
         seed=seed,
         sync=mode.sync,
         staleness=mode.staleness,

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 Row = dict[str, Any]
 Step = Callable[[], Any]
 
+BUSY = 0.5  # the load of other processes a core from which figures are not reliable
+
 
 class Sample(NamedTuple):
     """Seconds per call: processor time of this thread, and wall-clock time."""
@@ -42,9 +44,56 @@ def median(samples: Sequence[Sample]) -> Sample:
     return Sample(*(statistics.median(column) for column in zip(*samples, strict=True)))
 
 
-def ratio(a: Sequence[Sample], b: Sequence[Sample]) -> float:
-    """The median over rounds of a's processor time over b's, which ran back to back."""
-    return statistics.median(x.cpu / y.cpu for x, y in zip(a, b, strict=True))
+class Spread(NamedTuple):
+    """The median of a figure over rounds, and its quartiles."""
+
+    low: float
+    median: float
+    high: float
+
+    @classmethod
+    def of(cls, figures: Sequence[float]) -> "Spread":
+        if len(figures) < 2:
+            return cls(figures[0], figures[0], figures[0])
+        return cls(*statistics.quantiles(figures, n=4, method="inclusive"))
+
+
+def ratio(a: Sequence[float], b: Sequence[float]) -> Spread:
+    """a over b in each round, in which they ran back to back."""
+    return Spread.of([x / y for x, y in zip(a, b, strict=True)])
+
+
+def warn_if_busy(facts: Row) -> None:
+    """Says so if other processes were running before the benchmark began."""
+    load, cores = facts["load_before"], facts["cores"]
+    if load > BUSY * cores:
+        print(
+            f"warning: the load is {load:g} on {cores} cores: other processes are running, and "
+            "slow some subjects down more than others; repeat this on a quiet machine",
+            file=sys.stderr,
+        )
+
+
+def trust(rows: Sequence[Row]) -> str:
+    """How far ratios differ from round to round; empty if no row tells.
+
+    A figure has its quartiles beside it, under its name with _low and _high.
+    """
+    half = [
+        ((row[f"{key}_high"] - row[f"{key}_low"]) / 2 / row[key], row)
+        for row in rows
+        for key in row
+        if f"{key}_low" in row and row[key]
+    ]
+    if not half:
+        return ""
+    median = statistics.median(width for width, _ in half)
+    widest, row = max(half, key=lambda pair: pair[0])
+    names = [str(row[k]) for k in ("case", "section", "layout", "subject", "algorithm") if k in row]
+    return (
+        f"ratios are good to about {median:.1%} (half of the rounds lie within that of the "
+        f"median; at worst {widest:.1%}, {' '.join(names)})"
+    )
 
 
 def machine() -> Row:
@@ -61,11 +110,14 @@ def machine() -> Row:
         "numpy": np.__version__,
         "python": platform.python_version(),
         "date": time.strftime("%Y-%m-%d"),
+        "load_before": round(os.getloadavg()[0], 1),
     }
 
 
-def write_rows(path: str | None, rows: Sequence[Row]) -> None:
-    """Write a JSON list with one flat object per measurement."""
+def finish(path: str | None, rows: Sequence[Row]) -> None:
+    """Print how far figures can be trusted, and write a flat JSON object per measurement."""
+    if text := trust(rows):
+        print(text, file=sys.stderr)
     if path:
         Path(path).write_text(json.dumps(list(rows), indent=1) + "\n", encoding="utf-8")
         print(f"{len(rows)} rows written to {path}", file=sys.stderr)

@@ -138,7 +138,10 @@ def rows_of(case: str, table: dict[str, list[Sample]], about: Row) -> list[Row]:
         if subject.startswith("nnmpi"):
             for other in ("T", "T*", "T+"):
                 if other in table:
-                    row[f"ratio to {other}"] = round(timing.ratio(samples, table[other]), 3)
+                    pair = ([s.cpu for s in found] for found in (samples, table[other]))
+                    spread, key = timing.ratio(*pair), f"ratio to {other}"
+                    row |= {key: round(spread.median, 3)}
+                    row |= {f"{key}_low": spread.low, f"{key}_high": spread.high}
         rows.append(row)
     return rows
 
@@ -193,6 +196,7 @@ def main() -> None:
     os.environ.update(ONE_THREAD)
     tune()
     about: dict[str, Any] = {**timing.machine(), "device": a.device}
+    timing.warn_if_busy(about)
     print(", ".join(f"{key} {value}" for key, value in about.items()))
     rows: list[Row] = []
     with ExitStack() as stack:
@@ -204,7 +208,7 @@ def main() -> None:
         import precision  # not above: PyTorch's processes import nothing of nnmpi
 
         rows += precision.rows(has_torch, about)
-    timing.write_rows(a.json, rows)
+    timing.finish(a.json, rows)
 
 
 if __name__ == "__main__":

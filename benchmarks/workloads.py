@@ -142,6 +142,7 @@ def nnmpi_steps(case: str, per_rank: int, reduction: Reduction) -> Steps:
         model=MODELS[case],
         batch_size=batch_size,
         lr=RATE,
+        lr_schedule="constant",
         allreduce=reduction.algorithm,
         overlap=reduction.overlap,
     )

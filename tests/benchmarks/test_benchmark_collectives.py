@@ -123,6 +123,7 @@ def test_unusable_flags_are_reported_once(flags: tuple[str, ...], words: str) ->
 def test_a_missing_extra_is_reported_before_measuring(module: str, flags: tuple[str, ...]) -> None:
     hidden = f"""
 import importlib.util, sys
+sys.modules['matplotlib.figure'] = None
 sys.path.insert(0, {str(BENCHMARKS)!r})
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *more: None if name == {module!r} else find(name, *more)
