@@ -1,0 +1,19 @@
+"""All fuzzers by name: the tests try a sample of each, scripts/soak runs them for an hour."""
+
+import fuzz_collectives
+import fuzz_command_line
+import fuzz_data_files
+import fuzz_deaths
+import fuzz_saved_models
+import fuzz_toml
+from fuzzing import Fuzzer
+
+FUZZERS: dict[str, Fuzzer] = {
+    "command-line": Fuzzer(fuzz_command_line.case, 60, 30),
+    "toml": Fuzzer(fuzz_toml.case, 400, 10),
+    "data-files": Fuzzer(fuzz_data_files.case, 200, 10),
+    "saved-models": Fuzzer(fuzz_saved_models.case, 20, 20),
+    "collectives": Fuzzer(fuzz_collectives.case, 8, 60),
+    "collectives-mpi": Fuzzer(fuzz_collectives.mpi_case, 1, 120),
+    "deaths": Fuzzer(fuzz_deaths.case, 2, 120),
+}

@@ -1,0 +1,19 @@
+"""A sample of each fuzzer; `scripts/soak` runs them for as long as you like."""
+
+from pathlib import Path
+
+import pytest
+from fuzzers import FUZZERS
+from fuzzing import tried
+
+
+@pytest.mark.parametrize("name", FUZZERS)
+def test_no_fault_is_found(name: str, tmp_path: Path) -> None:
+    fuzzer = FUZZERS[name]
+    for seed in range(fuzzer.sample):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        outcome = tried(fuzzer, seed, folder)
+        assert outcome.fault is None, (
+            f"{outcome.what}\nrepeat it: scripts/soak --only {name} --seed {seed} --cases 1"
+        )

@@ -1,0 +1,111 @@
+"""Every option with values that no option can have: one short line that names it, and status 2."""
+
+from pathlib import Path
+
+import pytest
+from commands import Command
+from datafiles import refused
+
+from nnmpi import Config
+from nnmpi.comm.stderr import print_error
+from nnmpi.config import options
+from nnmpi.config_file import from_toml
+from nnmpi.quoting import quoted, shown
+from nnmpi.run.report.messages import as_text
+
+HOSTILE = {
+    "NUL": "a\0b",
+    "digits": "9" * 5000,
+    "negative digits": "-" + "9" * 5000,
+    "escape codes": "none\x1b[31m/\x07x",
+    "lines": "none\n/a\rb",
+    "no text": "none/\ud800x",
+    "directions": "none/\u202e\u2028x",
+    "empty": "",
+    "long": "none/" + "m" * 5000,
+    "parts": "a." * 2000 + "a:b",
+    "widths": "mlp:" + "9-" * 3000 + "9",
+    "terms": "warmup:1+" * 3000,
+}
+NUMBERS = {
+    "hexadecimal": "0x" + "f" * 5000,
+    "decimal": "9" * 5000,
+    "list": "[1, [2, 3]]",
+    "nested": "[" * 5000,
+    "table": "{a.b.c = 1}",
+    "date": "1979-05-27",
+}
+ELSE = ("synthetic:", "a is not an option", "nested too deeply", "is not TOML")  # named instead
+IGNORED = ("data_dir",)  # by data sets that are in the package
+
+
+def toml(text: str) -> str:
+    """A basic string of TOML."""
+    return '"' + "".join(f"\\u{ord(c):04x}" for c in text) + '"'
+
+
+def check(command: Command, name: str, arguments: list[str], words: tuple[str, ...]) -> None:
+    usual = {"--model": "iris-mlp", "--data": "iris", "--steps": "1"}
+    flags = [f"{flag}={value}" for flag, value in usual.items() if flag != f"--{name}"]
+    completed = command(*flags, *arguments)
+    assert completed.status == 2
+    check_line(completed.err.removeprefix("nnmpi.train: ").removesuffix("\n"), words)
+
+
+def check_line(line: str, words: tuple[str, ...]) -> None:
+    assert line.isprintable()
+    assert len(line) < 1200
+    assert any(word in line for word in words), line
+
+
+NAMES = [o.name for o in options() if o.name not in IGNORED]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_hostile_value_is_one_short_line(command: Command, name: str) -> None:
+    flag = name.replace("_", "-")
+    words = (name, flag, *ELSE)
+    for value in HOSTILE.values():
+        check(command, name, [f"--{flag}={value}"], words)
+    for text in (*map(toml, HOSTILE.values()), *NUMBERS.values()):
+        Path("h.toml").write_text(f"{name} = {text}")
+        try:
+            from_toml("h.toml")  # what is text and no more is refused later, as above
+        except ValueError as error:
+            check_line(str(error), words)
+
+
+def test_numbers_that_no_option_has_are_refused_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "h.toml"
+    for text in NUMBERS.values():
+        path.write_text(f"seed = {text}")
+        with refused("h.toml"):
+            from_toml(str(path))
+
+
+def test_no_control_characters_reach_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    assert as_text({"event": "note", "file": "a\x1b[31m"}) == r"file a\x1b[31m"
+    print_error("rank 1: a\x1b[31m\nrank 2")
+    assert capfd.readouterr().err == "rank 1: a\\x1b[31m\nrank 2\n"
+
+
+@pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_config_is_one_short_line(command: Command, value: str) -> None:
+    check(command, "config", [f"--config={value}"], ("config",))
+    Path("h.toml").write_text(f"{toml(value)} = 1")
+    check(command, "", ["--config=h.toml"], ("h.toml",))
+
+
+def test_a_file_without_end_is_no_config(command: Command) -> None:
+    check(command, "config", ["--config=/dev/zero"], ("1,000,000 bytes",))
+
+
+def test_what_a_message_shows() -> None:
+    assert shown("a" * 300) == "a" * 300
+    assert shown("a" * 200 + "b" * 101) == f"{'a' * 180}...(301 characters)...{'b' * 60}"
+    assert shown("\x1b[31m\n\udcff") == r"\x1b[31m\n\udcff"
+    assert quoted("\x1b") == r"'\x1b'"
+    assert quoted(10**5000) == "of 16,610 bits"
+    assert quoted([1]) == "of type list"
+    with pytest.raises(ValueError, match="epochs of 16,610 bits must be at most"):
+        Config(epochs=10**5000)

@@ -1,0 +1,50 @@
+"""The training command, of which one rank dies: HOW SECONDS RANK, then the command's arguments."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+
+class VictimError(Exception):
+    """Not a RuntimeError, by which mpi4py says that MPI cannot be used."""
+
+
+def killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stopped() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def raises() -> NoReturn:
+    raise VictimError("the victim fails")
+
+
+def leaves() -> NoReturn:
+    sys.exit(0)
+
+
+def exits() -> NoReturn:
+    sys.exit(3)
+
+
+HOW: dict[str, Callable[[], None]] = {
+    "killed": killed,
+    "stopped": stopped,
+    "raises": raises,
+    "leaves": leaves,
+    "exits": exits,
+}
+
+if __name__ == "__main__":
+    how, seconds, victim = sys.argv[1:4]
+    rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMI_RANK")
+    if rank == victim:
+        signal.signal(signal.SIGALRM, lambda *_: HOW[how]())
+        signal.setitimer(signal.ITIMER_REAL, float(seconds))
+    from nnmpi import train
+
+    sys.exit(train.main(sys.argv[4:]))

@@ -1,0 +1,456 @@
+"""PyTorch's operator database against the functions and methods of this framework.
+
+    python tests/outside/operators.py            a sample of every operator
+    python tests/outside/operators.py --all      all samples (minutes)
+
+PyTorch lists its operators with samples of their arguments: empty tensors, numbers, broadcasting,
+ties, infinities. Each sample runs in both libraries, in float32 and float64 (booleans and integers
+for operators of masks); values, shapes, types and gradients are compared. The table CALLS names
+the counterpart of an operator. A sample whose options its signature does not have counts as not
+supported, and so does one whose options or shapes a module refuses. Not covered: operators without
+a counterpart, complex numbers, half precision, sparse tensors, gradients of gradients, in-place
+variants, and what is random (dropout).
+"""
+
+import argparse
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import torch
+from compared import (
+    Leaves,
+    NotSupportedError,
+    Report,
+    backward,
+    bound,
+    each,
+    forwarded,
+    judged,
+    made,
+    quiet,
+    results_differ,
+)
+from torch.testing._internal.common_methods_invocations import op_db
+
+import nnmpi
+from nnmpi import nn
+
+# ---- elementwise
+
+
+def add(a, b, *, alpha=1):
+    return a + (b if alpha == 1 else b * alpha)
+
+
+def sub(a, b, *, alpha=1):
+    return a - (b if alpha == 1 else b * alpha)
+
+
+def clamp(t, min=None, max=None):
+    limits = [limit for limit in (min, max) if isinstance(limit, nnmpi.Tensor)]
+    if not limits:
+        return nnmpi.clip(t, min, max)
+    if {limit.dtype for limit in limits} != {t.dtype}:
+        raise NotSupportedError("tensors of two types, of which NumPy makes a third")
+    above = t if min is None else nnmpi.maximum(t, min)
+    return above if max is None else nnmpi.minimum(above, max)
+
+
+def larger(t, other=None):
+    """torch.max, but not with an axis: it returns indices, too."""
+    if isinstance(other, int):
+        raise NotSupportedError("values with indices")
+    return t.max() if other is None else nnmpi.maximum(t, other)
+
+
+def smaller(t, other=None):
+    if isinstance(other, int):
+        raise NotSupportedError("values with indices")
+    return t.min() if other is None else nnmpi.minimum(t, other)
+
+
+# ---- reductions: PyTorch takes all axes where NumPy takes none
+
+
+def over(method: str) -> Callable[..., Any]:
+    def reduced(t, dim=None, keepdim=False):
+        return getattr(t, method)(dim=None if dim in ([], ()) else dim, keepdim=keepdim)
+
+    return reduced
+
+
+def spread(method: str) -> Callable[..., Any]:
+    """The divisor is n - 1 by default in PyTorch, n here."""
+
+    def reduced(t, dim=None, unbiased=None, *, correction=None, keepdim=False):
+        if isinstance(dim, bool):
+            dim, unbiased = None, dim
+        if unbiased is not None:
+            correction = int(unbiased)
+        dim = None if dim in ([], ()) else dim
+        less = 1 if correction is None else correction
+        return getattr(t, method)(dim=dim, correction=less, keepdim=keepdim)
+
+    return reduced
+
+
+# ---- shapes
+
+
+def permuted(t, dims):
+    return t.transpose(tuple(dims)) if t.ndim else t.copy()
+
+
+def joined(tensors, dim=0):
+    if len({t.ndim for t in tensors}) > 1:
+        raise NotSupportedError("an empty tensor of one axis among others")
+    return nnmpi.concatenate(tensors, dim=dim)
+
+
+def swapped(t, a, b):
+    if t.ndim == 0:
+        raise NotSupportedError("single numbers")
+    return nnmpi.swapaxes(t, a, b)
+
+
+def expand(t, shape):
+    lead = len(shape) - t.ndim
+    sizes = tuple(t.shape[k - lead] if n == -1 else n for k, n in enumerate(shape))
+    return nnmpi.broadcast_to(t, sizes)
+
+
+def along(dim, index, ndim):
+    return (slice(None),) * (dim % max(ndim, 1)) + (index,)
+
+
+def index_select(t, dim, index):
+    if t.ndim == 0 or index.ndim == 0:
+        raise NotSupportedError("single numbers")
+    return t[along(dim, index, t.ndim)]
+
+
+# ---- layers and losses, whose weights are arguments of an operator
+
+
+def layer(kind: str, *args: Any, weights: dict[str, Any], **options: Any) -> nn.Module:
+    """A layer with these weights; None for one that it does not have."""
+    module = made(kind, *args, **options)
+    for name, value in weights.items():
+        if isinstance(value, nnmpi.Tensor) and not isinstance(value, nn.Parameter):
+            value = nn.Parameter(value, requires_grad=False)
+        if value is not None or getattr(module, name, None) is not None:
+            setattr(module, name, value)
+    return module
+
+
+def convolution(kind: str) -> Callable[..., Any]:
+    def convolved(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
+        channels, kernel = (weight.shape[1] * groups, weight.shape[0]), weight.shape[2:]
+        options = {"stride": stride, "padding": padding}
+        if dilation not in (1, [1, 1], (1, 1)):
+            options["dilation"] = dilation
+        if groups != 1:
+            options["groups"] = groups
+        size = kernel[0] if len({*kernel}) == 1 else tuple(kernel)
+        options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+        weights = {"weight": weight, "bias": bias}
+        module = layer(kind, *channels, size, bias=bias is not None, weights=weights, **options)
+        return forwarded(module, x)
+
+    return convolved
+
+
+def transposed(x, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+    options = {"stride": stride, "padding": padding}
+    for name, value, default in (
+        ("output_padding", output_padding, 0),
+        ("groups", groups, 1),
+        ("dilation", dilation, 1),
+    ):
+        if value not in (default, (default,) * 2, [default] * 2):
+            options[name] = value
+    options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+    channels, weights = (
+        (weight.shape[0], weight.shape[1] * groups),
+        {"weight": weight, "bias": bias},
+    )
+    size = tuple(weight.shape[2:])
+    size = size[0] if len({*size}) == 1 else size
+    module = layer(
+        "ConvTranspose2d", *channels, size, bias=bias is not None, weights=weights, **options
+    )
+    return forwarded(module, x)
+
+
+def pool(kind: str, defaults: dict[str, Any]) -> Callable[..., Any]:
+    """Options at PyTorch's default are left out."""
+
+    def pooled(x, kernel_size, stride=None, padding=0, *rest, **options):
+        options |= dict(zip(defaults, rest, strict=False))
+        asked = {k: v for k, v in options.items() if v not in (defaults[k], [1, 1], (1, 1))}
+        given = [tuple(v) if isinstance(v, list) else v for v in (kernel_size, stride, padding)]
+        return forwarded(made(kind, *given, **asked), x)
+
+    return pooled
+
+
+def adaptive(x, output_size):
+    return forwarded(made("AdaptiveAvgPool2d", output_size), x)
+
+
+def linear(x, weight, bias=None):
+    if weight.ndim != 2:
+        raise NotSupportedError("a weight that is a vector")
+    weights = {"weight": weight, "bias": bias}
+    return forwarded(
+        layer("Linear", *weight.shape[::-1], bias=bias is not None, weights=weights), x
+    )
+
+
+def affine(weight: Any, bias: Any, option: str) -> dict[str, Any]:
+    """The options of a normalisation that has neither, or only a weight."""
+    if weight is None and bias is not None:
+        raise NotSupportedError("a bias without a weight")
+    return {option: False} if weight is None else {"bias": False} if bias is None else {}
+
+
+def layer_norm(x, normalized_shape, weight=None, bias=None, eps=1e-5):
+    if eps < 0:
+        raise NotSupportedError("a negative eps")
+    weights, shape = {"weight": weight, "bias": bias}, tuple(normalized_shape)
+    options = affine(weight, bias, "elementwise_affine")
+    return forwarded(layer("LayerNorm", shape, eps, weights=weights, **options), x)
+
+
+def batch_norm(
+    x, mean, var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5, cudnn_enabled=True
+):
+    kind = {2: "BatchNorm1d", 3: "BatchNorm1d", 4: "BatchNorm2d"}.get(x.ndim)
+    if kind is None or (mean is None and not training) or eps < 0:
+        raise NotSupportedError(f"{x.ndim} axes, no statistics, or a negative eps")
+    options = affine(weight, bias, "affine")
+    module = layer(kind, x.shape[1], eps, weights={"weight": weight, "bias": bias}, **options)
+    if mean is not None:
+        module.running_mean, module.running_var = mean.numpy(), var.numpy()
+    return forwarded(module.train(training), x)
+
+
+def group_norm(x, num_groups, weight=None, bias=None, eps=1e-5):
+    if eps < 0:
+        raise NotSupportedError("a negative eps")
+    weights, options = {"weight": weight, "bias": bias}, affine(weight, bias, "affine")
+    return forwarded(layer("GroupNorm", num_groups, x.shape[1], eps, weights=weights, **options), x)
+
+
+def embedding(weight, index, padding_idx=None, **options):
+    if options.keys() - {"max_norm"} or options.get("max_norm") is not None:
+        raise NotSupportedError(str(options))
+    given = {} if padding_idx is None else {"padding_idx": padding_idx}
+    return forwarded(layer("Embedding", *weight.shape, weights={"weight": weight}, **given), index)
+
+
+def activation(kind: str) -> Callable[..., Any]:
+    def activated(x, *args, inplace=False, **options):
+        return forwarded(made(kind, *args, **options), x)
+
+    return activated
+
+
+def loss(kind: str, *names: str) -> Callable[..., Any]:
+    """A loss; PyTorch's positions of options are `names`."""
+
+    def evaluated(prediction, target, *args, reduction="mean", **options):
+        options |= {k: v for k, v in zip(names, args, strict=False) if v is not None}
+        module = made(kind, reduction=reduction, **options)
+        return forwarded(module, prediction, target)
+
+    return evaluated
+
+
+AVERAGES = {"ceil_mode": False, "count_include_pad": True, "divisor_override": None}
+MAXIMA = {"dilation": 1, "ceil_mode": False, "return_indices": False}
+
+CALLS: dict[str, Callable[..., Any]] = {
+    "T": lambda t: t.T,
+    "__getitem__": lambda t, index: t[index],
+    "__radd__": lambda t, other: other + t,
+    "__rand__": lambda t, other: other & t,
+    "__rdiv__": lambda t, other: other / t,
+    "__rmatmul__": lambda t, other: other @ t,
+    "__rmul__": lambda t, other: other * t,
+    "__ror__": lambda t, other: other | t,
+    "__rpow__": lambda t, other: other**t,
+    "__rsub__": lambda t, other: other - t,
+    "__rxor__": lambda t, other: other ^ t,
+    "abs": abs,
+    "add": add,
+    "all": over("all"),
+    "amax": over("max"),
+    "amin": over("min"),
+    "any": over("any"),
+    "argmax": lambda t, dim=None, keepdim=False: t.argmax(dim=dim, keepdim=keepdim),
+    "bitwise_and": lambda a, b: a & b,
+    "bitwise_not": lambda t: ~t,
+    "bitwise_or": lambda a, b: a | b,
+    "bitwise_xor": lambda a, b: a ^ b,
+    "bmm": lambda a, b: a @ b,
+    "broadcast_to": lambda t, shape: nnmpi.broadcast_to(t, tuple(shape)),
+    "cat": joined,
+    "clamp": clamp,
+    "clamp_max": lambda t, limit: clamp(t, None, limit),
+    "clamp_min": clamp,
+    "clone": lambda t: t.copy(),
+    "cos": nnmpi.cos,
+    "cumsum": lambda t, dim: t.cumsum(dim=dim),
+    "div": lambda a, b: a / b,
+    "dot": lambda a, b: a @ b,
+    "double": lambda t: t.astype("float64"),
+    "eq": lambda a, b: a == b,
+    "exp": nnmpi.exp,
+    "expand": expand,
+    "expand_as": lambda t, other: nnmpi.broadcast_to(t, other.shape),
+    "flatten": lambda t, start_dim=0, end_dim=-1: t.flatten(start_dim, end_dim),
+    "float": lambda t: t.astype("float32"),
+    "ge": lambda a, b: a >= b,
+    "gt": lambda a, b: a > b,
+    "index_select": index_select,
+    "le": lambda a, b: a <= b,
+    "log": nnmpi.log,
+    "log_softmax": lambda t, dim: nnmpi.log_softmax(t, dim=dim),
+    "lt": lambda a, b: a < b,
+    "mT": lambda t: nnmpi.swapaxes(t, -1, -2),
+    "masked_fill": lambda t, mask, value: nnmpi.where(mask, value, t),
+    "matmul": lambda a, b: a @ b,
+    "max": larger,
+    "maximum": nnmpi.maximum,
+    "mean": over("mean"),
+    "min": smaller,
+    "minimum": nnmpi.minimum,
+    "mm": lambda a, b: a @ b,
+    "mul": lambda a, b: a * b,
+    "mv": lambda a, b: a @ b,
+    "narrow": lambda t, dim, start, n: t[along(dim, slice(start, start + n), t.ndim)],
+    "ne": lambda a, b: a != b,
+    "neg": lambda t: -t,
+    "nn.functional.adaptive_avg_pool2d": adaptive,
+    "nn.functional.avg_pool2d": pool("AvgPool2d", AVERAGES),
+    "nn.functional.batch_norm": batch_norm,
+    "nn.functional.binary_cross_entropy": loss("BCELoss", "weight"),
+    "nn.functional.binary_cross_entropy_with_logits": loss("BCEWithLogitsLoss", "weight"),
+    "nn.functional.conv1d": convolution("Conv1d"),
+    "nn.functional.conv2d": convolution("Conv2d"),
+    "nn.functional.conv_transpose2d": transposed,
+    "nn.functional.cross_entropy": loss("CrossEntropyLoss", "weight"),
+    "nn.functional.embedding": embedding,
+    "nn.functional.gelu": lambda t, approximate="none": nnmpi.gelu(t, approximate=approximate),
+    "nn.functional.group_norm": group_norm,
+    "nn.functional.l1_loss": loss("L1Loss"),
+    "nn.functional.layer_norm": layer_norm,
+    "nn.functional.leaky_relu": activation("LeakyReLU"),
+    "nn.functional.linear": linear,
+    "nn.functional.max_pool2d": pool("MaxPool2d", MAXIMA),
+    "nn.functional.mse_loss": loss("MSELoss"),
+    "nn.functional.nll_loss": loss("NLLLoss", "weight"),
+    "nn.functional.relu": nnmpi.relu,
+    "nn.functional.silu": activation("SiLU"),
+    "nn.functional.smooth_l1_loss": loss("SmoothL1Loss"),
+    "permute": permuted,
+    "pow": lambda a, b: a**b,
+    "prod": over("prod"),
+    "ravel": lambda t: t.reshape(-1),
+    "reshape": lambda t, shape: t.reshape(tuple(shape)),
+    "reshape_as": lambda t, other: t.reshape(other.shape),
+    "rsub": lambda a, b, *, alpha=1: sub(b, a, alpha=alpha),
+    "select": lambda t, dim, index: t[along(dim, index, t.ndim)],
+    "sigmoid": nnmpi.sigmoid,
+    "sin": nnmpi.sin,
+    "softmax": lambda t, dim: nnmpi.softmax(t, dim=dim),
+    "split": lambda t, sizes, dim=0: t.split(sizes, dim=dim),
+    "split_with_sizes": lambda t, sizes, dim=0: t.split(sizes, dim=dim),
+    "sqrt": nnmpi.sqrt,
+    "square": lambda t: t * t,
+    "squeeze": lambda t, dim=None: t.squeeze(dim=dim),
+    "stack": lambda tensors, dim=0: nnmpi.stack(tensors, dim=dim),
+    "std": spread("std"),
+    "sub": sub,
+    "sum": over("sum"),
+    "t": lambda t: t.T,
+    "tanh": nnmpi.tanh,
+    "transpose": swapped,
+    "true_divide": lambda a, b: a / b,
+    "unsafe_split": lambda t, sizes, dim=0: t.split(sizes, dim=dim),
+    "unsqueeze": lambda t, dim: t.unsqueeze(dim=dim),
+    "var": spread("var"),
+    "view": lambda t, shape: t.reshape(tuple(shape)),
+    "view_as": lambda t, other: t.reshape(other.shape),
+    "where": lambda t, condition, other: nnmpi.where(condition, t, other),
+}
+"""The counterpart of each operator of PyTorch; arguments are PyTorch's."""
+
+MASKS = {"all", "any", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "eq", "ne"}
+MASKS |= {"__rand__", "__ror__", "__rxor__", "where", "lt", "le", "gt", "ge"}
+"""The operators that are tried on booleans and integers as well."""
+
+
+def types(op: Any) -> Iterator[torch.dtype]:
+    """The types in which an operator is compared."""
+    extra = (torch.bool, torch.int64) if op.name in MASKS else ()
+    for dtype in (torch.float32, torch.float64, *extra):
+        if dtype in op.supported_dtypes("cpu"):
+            yield dtype
+
+
+def samples(op: Any, dtype: torch.dtype, limit: int | None) -> Iterator[Any]:
+    """The samples of an operator, or so many of them from all over; the same in every run."""
+    torch.manual_seed(zlib.crc32(f"{op.name} {op.variant_test_name} {dtype}".encode()))
+    graded = dtype.is_floating_point and op.supports_autograd
+    found = op.sample_inputs("cpu", dtype, requires_grad=graded)
+    if limit is None:
+        return found
+    first = [*islice(found, 40 * limit)]
+    odd = -(-len(first) // limit) | 1  # since options may alternate
+    return islice(first, None, None, odd)
+
+
+def compared(op: Any, sample: Any) -> str:
+    """What differs between the results of a sample, or nothing."""
+    leaves = Leaves()
+    arguments = each(leaves, (sample.input, *sample.args))
+    call = bound(CALLS[op.name], *arguments, **each(leaves, sample.kwargs))
+    theirs = op(sample.input, *sample.args, **sample.kwargs)
+    ours = call()
+    found = results_differ(ours, theirs)
+    if found:
+        return found
+    backward(ours, theirs)
+    return leaves.difference()
+
+
+def run(limit: int | None = None) -> Report:
+    """All operators of the table on all samples, or on at most so many of each."""
+    report = Report({}, [], {})
+    with quiet():
+        for op in op_db:
+            if op.name not in CALLS:
+                continue
+            for dtype in types(op):
+                for i, sample in enumerate(samples(op, dtype, limit)):
+                    label = f"{op.variant_test_name} {dtype} {i} {sample.summary()}"
+                    judged(report, op.name, label, lambda s=sample, o=op: compared(o, s))
+    return report
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="PyTorch's operator database, tried here")
+    parser.add_argument("--all", action="store_true", help="all samples, not six of each")
+    report = run(None if parser.parse_args().all else 6)
+    absent = len({op.name for op in op_db} - CALLS.keys())
+    print("\n".join(report.lines("operators", absent)))
+    return 1 if report.differences else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
