@@ -1,40 +1,31 @@
-"""Plot a training log: python scripts/draw_log.py run.jsonl run.png (needs nnmpi[plot])."""
+"""Draw loss and accuracy of one or several runs: python scripts/draw_log.py run.jsonl -o run.png.
 
-import json
+It needs matplotlib: pip install 'nnmpi[plot]'. In Python: nnmpi.plot(["a.jsonl", "b.jsonl"]).
+"""
+
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+import nnmpi
+from nnmpi import cli
 
 
-def main(log: str, picture: str) -> None:
-    """Plot the loss above and the accuracy below, by epoch."""
-    events = [json.loads(line) for line in Path(log).read_text(encoding="utf-8").splitlines()]
-    start = next(e for e in events if e["event"] == "start")
-    epochs = [e for e in events if e["event"] == "epoch"]
-    x = [e["epoch"] for e in epochs]
-    figure, (above, below) = plt.subplots(
-        2, 1, sharex=True, figsize=(6.4, 5.2), layout="constrained"
-    )
-    above.plot(x, [e["loss"] for e in epochs], "o-", label="training")
-    above.plot(x, [e["test_loss"] for e in epochs], "s-", label="test")
-    above.set(ylabel="loss", yscale="log", title=f"{start['model']} on {start['data']}")
-    above.legend()
-    below.plot(x, [100 * e["accuracy"] for e in epochs], "s-", color="C1")
-    best = 100 * epochs[-1]["accuracy"]
-    below.annotate(
-        f"{best:.1f} %", (x[-1], best), xytext=(0, -22), textcoords="offset points", ha="right"
-    )
-    below.set(xlabel="epoch", ylabel="test accuracy (%)")
-    below.xaxis.get_major_locator().set_params(integer=True)
-    for axes in (above, below):
-        axes.grid(alpha=0.3, which="both")
-    figure.savefig(picture, dpi=130)
-    print(f"accuracy {best:.2f} % on {start['test_samples']:,} samples after {x[-1]} epochs")
+def main(arguments: Sequence[str]) -> int:
+    """Draw, and return the exit status: 2 for unusable arguments."""
+    parser = cli.Parser(prog="draw_log.py", description="Draw loss and accuracy of runs.")
+    parser.add_argument("logs", nargs="+", metavar="LOG", help="a file that --log has written")
+    parser.add_argument("--x", default="epochs", help="epochs, steps or seconds (default epochs)")
+    parser.add_argument("-o", "--out", default="training.png", help="a .png, .svg or .pdf file")
+    try:
+        a = parser.parse_args(arguments)
+        nnmpi.plot(a.logs, x=a.x, out=a.out)
+    except ValueError as error:
+        return cli.fail("draw_log.py", error, 2)
+    return 0
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    sys.exit(main(sys.argv[1:]))
