@@ -15,7 +15,7 @@ import nnmpi
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "nnmpi"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
-SCRIPTS = ("scripts/quickstart", "scripts/test")
+SCRIPTS = ("scripts/quickstart", "scripts/soak", "scripts/test", "scripts/slurm/local")
 BASH = (*SCRIPTS, "scripts/venv.sh", "scripts/slurm/train.sbatch", ".ci/run")
 MAX_LINES = 330
 
@@ -128,6 +128,32 @@ def test_one_idea_a_file():
     lines = {path: len(path.read_text().splitlines()) for path in SOURCES}
     assert len(lines) > 1
     assert {path.name: n for path, n in lines.items() if n > MAX_LINES} == {}
+
+
+@pytest.mark.parametrize(
+    ("script", "name", "value", "words"),
+    [
+        (
+            "scripts/quickstart",
+            "NNMPI_RANKS",
+            "two",
+            "NNMPI_RANKS is 'two': set it to a number",
+        ),
+        ("scripts/slurm/train.sbatch", "NNMPI_VENV", "/no", "there is no /no/bin/activate: set NN"),
+    ],
+)
+def test_a_variable_that_a_script_cannot_use_is_a_one_line_error(script, name, value, words):
+    ended = subprocess.run(
+        ["bash", ROOT / script],
+        env={"PATH": os.environ["PATH"], name: value},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert len(ended.stderr.splitlines()) == 1
+    assert f"{script}: {words}" in ended.stderr
 
 
 def test_the_slurm_script_starts_one_rank_per_core_on_two_nodes(tmp_path):
