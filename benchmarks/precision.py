@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from timing import Row
 
-from nnmpi.kernels import conv
+from nnmpi.autograd.ops import conv
 
 LAYERS = {
     "W1 conv2": (64, 32, 14, 64),
@@ -38,7 +38,7 @@ def draw(shape: tuple[int, int, int, int], seed: int = 0) -> list[np.ndarray]:
 def nnmpi_conv(arrays: Arrays, algorithm: str) -> list[np.ndarray]:
     """y, dx and dw by one of nnmpi's algorithms."""
     x, w, g = arrays
-    result = conv.conv2d(x, w, None, conv.Shape(1, 1, algorithm=algorithm))
+    result = conv.conv2d(x, w, None, padding=1, algorithm=algorithm)
     assert result.prepare is not None
     shared = result.prepare(g, (True, True, False))
     return [result.value, result.vjps[0](shared, None), result.vjps[1](shared, None)]
