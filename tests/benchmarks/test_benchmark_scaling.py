@@ -20,6 +20,7 @@ from mpijob import environment, launcher, run
 SCRIPT = str(BENCHMARKS / "scaling.py")
 TINY = ("--cases", "W1", "--rounds", "2", "--seconds", "0.01")
 HAS_TORCH = importlib.util.find_spec("torch") is not None
+HAS_PROC = Path("/proc/self/stat").exists()
 HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
 LONG = 30.0
 RANK = f"""
@@ -57,11 +58,17 @@ def started(jobs: ModuleType, job: Any) -> list[int]:
 
 
 def alive(pid: int) -> bool:
+    """Whether the process runs. One that has ended may stay in the table, as a zombie."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+        return not HAS_PROC or state(pid)[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
         return False
-    return True
+
+
+def state(pid: int) -> list[str]:
+    """What /proc says of a process after its name: a letter, such as S for asleep, and numbers."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def test_a_job_runs_tasks_and_leaves_nothing_behind(module: Import) -> None:
@@ -138,7 +145,7 @@ time.sleep({LONG})
     assert not left
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+@pytest.mark.skipif(not HAS_PROC, reason="needs /proc")
 def test_ranks_of_an_idle_mpi_job_sleep(module: Import, monkeypatch: pytest.MonkeyPatch) -> None:
     launcher(sys.executable)  # skips where there is none
     for name, value in environment({}).items():
@@ -164,7 +171,7 @@ def processor_share(pids: list[int]) -> float:
 
 def ticks(pid: int) -> int:
     """The processor time of a process so far."""
-    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    words = state(pid)
     return int(words[11]) + int(words[12])
 
 

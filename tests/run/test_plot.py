@@ -159,6 +159,7 @@ WRONG: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
 }
 
 
+@needs_matplotlib  # its absence is found first
 @pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
 def test_what_cannot_be_drawn_is_a_one_line_error(
     case: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -213,7 +214,11 @@ def test_the_script_draws(script: Any, tmp_path: Path, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [("", "required: LOG"), ("a.jsonl --y 3", "--y"), ("none.jsonl -o p.png", "No such file")],
+    [
+        ("", "required: LOG"),
+        ("a.jsonl --y 3", "--y"),
+        pytest.param("none.jsonl -o p.png", "No such file", marks=needs_matplotlib),
+    ],
 )
 def test_wrong_use_of_the_script_is_one_line(
     arguments: str, words: str, script: Any, capsys: pytest.CaptureFixture[str]
