@@ -15,7 +15,13 @@ from nnmpi.nn.layers.activations import (
 from nnmpi.nn.layers.basic import Dropout, Embedding, Flatten, Linear
 from nnmpi.nn.layers.conv import Conv1d, Conv2d, ConvTranspose2d
 from nnmpi.nn.layers.norm import BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm
-from nnmpi.nn.layers.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
+from nnmpi.nn.layers.pooling import (
+    AdaptiveAvgPool2d,
+    AvgPool1d,
+    AvgPool2d,
+    MaxPool1d,
+    MaxPool2d,
+)
 from nnmpi.nn.losses.classes import CrossEntropyLoss, NLLLoss
 from nnmpi.nn.losses.elements import BCELoss, BCEWithLogitsLoss, L1Loss, MSELoss, SmoothL1Loss
 from nnmpi.nn.module import Module
@@ -25,6 +31,7 @@ from nnmpi.nn.sequential import Sequential
 __all__ = [
     "GELU",
     "AdaptiveAvgPool2d",
+    "AvgPool1d",
     "AvgPool2d",
     "BCELoss",
     "BCEWithLogitsLoss",
@@ -45,6 +52,7 @@ __all__ = [
     "Linear",
     "LogSoftmax",
     "MSELoss",
+    "MaxPool1d",
     "MaxPool2d",
     "Module",
     "ModuleDict",

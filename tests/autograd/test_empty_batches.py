@@ -55,6 +55,8 @@ LAYERS: dict[str, tuple[Make, tuple[int, ...]]] = {
     "ConvTranspose2d": (lambda: nn.ConvTranspose2d(8, 4, 3, 2), IMAGES),
     "AdaptiveAvgPool2d": (lambda: nn.AdaptiveAvgPool2d((1, 2)), IMAGES),
     "AvgPool2d, unpadded": (lambda: nn.AvgPool2d(3, 2, 1, count_include_pad=False), IMAGES),
+    "MaxPool1d": (lambda: nn.MaxPool1d(2), SEQUENCE),
+    "AvgPool1d": (lambda: nn.AvgPool1d(2, 1), SEQUENCE),
     "MaxPool2d": (lambda: nn.MaxPool2d(2), IMAGES),
     "MaxPool2d, overlapping": (lambda: nn.MaxPool2d(3, 2, 1), IMAGES),
     "AvgPool2d": (lambda: nn.AvgPool2d(3, 2, 1), IMAGES),

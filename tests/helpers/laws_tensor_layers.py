@@ -187,7 +187,7 @@ CASES: dict[str, Case] = {
     "sequences convolved": Case(
         lambda: nn.Sequential(
             nn.Conv1d(3, 5, 3, padding="same"),
-            nn.GELU(),
+            *(nn.MaxPool1d(3, 1, 1), nn.AvgPool1d(3, 1, 1), nn.GELU()),
             nn.Conv1d(5, 6, 2, 2, dilation=2),
             *(nn.Conv1d(6, 6, 3, groups=3), nn.Conv1d(6, 5, 1), nn.Flatten(), nn.Linear(10, 4)),
         ),

@@ -126,6 +126,17 @@ def _pools() -> dict[str, Case]:
                 lambda t, x, **o: oracle(t, x, name="avg_pool2d", **o),
                 named,
             )
+    for window, ceil_mode in product(((3, 2, 1), (2, 3, 0), (4, 1, 2)), (False, True)):
+        kernel, stride, padding = window
+        options = {"kernel": kernel, "stride": stride, "padding": padding, "ceil_mode": ceil_mode}
+        for name, more in (("max_pool1d", {"dilation": 2}), ("avg_pool1d", {})):
+            named = options | more
+            cases[f"{name} {label(named)}"] = Case(
+                getattr(pool, name),
+                ((2, 3, 9),),
+                lambda t, x, name=name, **o: oracle(t, x, name=name, **o),
+                named,
+            )
     for size in ((1, 1), (4, 3), (3, 5), (8, None), (None, 1), (11, 2)):
         cases[f"adaptive_avg_pool2d {size}"] = Case(
             pool.adaptive_avg_pool2d,

@@ -35,6 +35,8 @@ SHAPES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], tuple[int, ...
     "MaxPool2d": (lambda: nn.MaxPool2d(2), (2, 3, 7, 8), (2, 3, 3, 4)),
     "MaxPool2d, all options": (lambda: nn.MaxPool2d(3, 1, 1), (2, 3, 7, 8), (2, 3, 7, 8)),
     "AvgPool2d": (lambda: nn.AvgPool2d(3, 2, 1), (2, 3, 7, 8), (2, 3, 4, 4)),
+    "MaxPool1d": (lambda: nn.MaxPool1d(3, 2), (2, 4, 8), (2, 4, 3)),
+    "AvgPool1d, no samples": (lambda: nn.AvgPool1d((3,), ceil_mode=True), (0, 4, 8), (0, 4, 3)),
     "Conv1d": (lambda: nn.Conv1d(4, 6, 3, padding="same"), (2, 4, 7), (2, 6, 7)),
     "ConvTranspose2d": (lambda: nn.ConvTranspose2d(3, 5, 4, 2, 1), (2, 3, 4, 5), (2, 5, 8, 10)),
     "AdaptiveAvgPool2d": (lambda: nn.AdaptiveAvgPool2d((1, 4)), (2, 3, 7, 8), (2, 3, 1, 4)),
@@ -190,6 +192,18 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "adaptive mean of integers": (
         lambda: nn.AdaptiveAvgPool2d(2)(np.ones((1, 1, 4, 4), int)),
         ("int64", "x.astype('float32')"),
+    ),
+    "images for sequences": (
+        lambda: nn.MaxPool1d(2)(some(1, 2, 4, 6)),
+        ("max_pool1d: input of shape (1, 2, 4, 6)", "must be (N, C, L)"),
+    ),
+    "short sequences": (
+        lambda: nn.AvgPool1d(5)(some(1, 2, 4)),
+        ("avg_pool1d: ", "a 5 window", "sequences of 4 are too small"),
+    ),
+    "windows along one axis": (
+        lambda: nn.MaxPool1d((2, 2)),
+        ("MaxPool1d: kernel_size=(2, 2) must be an integer, at least 1",),
     ),
     "parts": (lambda: nn.AdaptiveAvgPool2d((2, 0)), ("output_size", "at least 1")),
     "type of an image": (

@@ -31,7 +31,7 @@ def twin(t: Any, m: nn.Module) -> Any:
         return make(m.in_features, m.out_features, bias=m.bias is not None)
     if isinstance(m, nn.Conv1d | nn.Conv2d | nn.ConvTranspose2d):
         return make(m.in_channels, m.out_channels, **options_of(m), bias=m.bias is not None)
-    if isinstance(m, nn.MaxPool2d | nn.AvgPool2d | nn.AdaptiveAvgPool2d):
+    if "Pool" in name:
         return make(**options_of(m))
     if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d):
         options = m.eps, m.momentum, m.weight is not None, m.track_running_stats
@@ -152,6 +152,8 @@ CASES: dict[str, Case] = {
         lambda: nn.AvgPool2d(3, 2, 1, count_include_pad=False),
         (2, 3, 8, 6),
     ),
+    "MaxPool1d": (lambda: nn.MaxPool1d(3, 2, 1, 2, ceil_mode=True), (2, 3, 9)),
+    "AvgPool1d": (lambda: nn.AvgPool1d(3, 2, 1, count_include_pad=False), (2, 3, 9)),
     "AdaptiveAvgPool2d": (lambda: nn.AdaptiveAvgPool2d((3, None)), (2, 3, 7, 5)),
     "MaxPool2d": (lambda: nn.MaxPool2d(2), (2, 3, 7, 6)),
     "MaxPool2d, overlapping": (lambda: nn.MaxPool2d(3, 2, 1), (2, 3, 7, 6)),

@@ -190,7 +190,9 @@ def pool(kind: str, defaults: dict[str, Any]) -> Callable[..., Any]:
 
     def pooled(x, kernel_size, stride=None, padding=0, *rest, **options):
         options |= dict(zip(defaults, rest, strict=False))
-        asked = {k: v for k, v in options.items() if v not in (defaults[k], [1, 1], (1, 1))}
+        asked = {
+            k: v for k, v in options.items() if v not in (defaults[k], [1], (1,), [1, 1], (1, 1))
+        }
         given = [tuple(v) if isinstance(v, list) else v for v in (kernel_size, stride, padding)]
         return forwarded(made(kind, *given, **asked), x)
 
@@ -336,6 +338,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "ne": lambda a, b: a != b,
     "neg": lambda t: -t,
     "nn.functional.adaptive_avg_pool2d": adaptive,
+    "nn.functional.avg_pool1d": pool("AvgPool1d", AVERAGES),
     "nn.functional.avg_pool2d": pool("AvgPool2d", AVERAGES),
     "nn.functional.batch_norm": batch_norm,
     "nn.functional.binary_cross_entropy": loss("BCELoss", "weight"),
@@ -351,6 +354,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "nn.functional.layer_norm": layer_norm,
     "nn.functional.leaky_relu": activation("LeakyReLU"),
     "nn.functional.linear": linear,
+    "nn.functional.max_pool1d": pool("MaxPool1d", MAXIMA),
     "nn.functional.max_pool2d": pool("MaxPool2d", MAXIMA),
     "nn.functional.mse_loss": loss("MSELoss"),
     "nn.functional.nll_loss": loss("NLLLoss", "weight"),

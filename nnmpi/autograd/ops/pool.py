@@ -5,15 +5,23 @@ from collections.abc import Sequence
 from nnmpi.backend import Array
 from nnmpi.kernels import pool
 from nnmpi.kernels.result import Result
-from nnmpi.kernels.window import Size, Windows, windows
+from nnmpi.kernels.window import Size, Window, Windows, windows
+
+ONE_ROW = Window(1)
+"""Sequences are pooled as images of one row."""
 
 
-def check_window(name: str, shape: Sequence[int], w: Windows) -> None:
-    """Raises ValueError unless images (N, C, H, W) of this shape can be pooled."""
+def check_window(name: str, shape: Sequence[int], w: Sequence[Window]) -> None:
+    """Raises ValueError unless images (N, C, H, W) or sequences (N, C, L) can be pooled.
+
+    `w` has the windows of all axes behind C.
+    """
     kernel = "x".join(str(window.kernel) for window in w)
-    if len(shape) != 4:
+    inputs, axes = ("images", "H, W") if len(w) == 2 else ("sequences", "L")
+    if len(shape) != 2 + len(w):
         raise ValueError(
-            f"{name}: input of shape {shape} for a {kernel} window: the input must be (N, C, H, W)"
+            f"{name}: input of shape {shape} for a {kernel} window: the input must be "
+            f"(N, C, {axes})"
         )
     for window in w:
         if 2 * window.before > window.kernel:
@@ -22,8 +30,9 @@ def check_window(name: str, shape: Sequence[int], w: Windows) -> None:
             )
     if min(window.outputs(size) for window, size in zip(w, shape[2:], strict=True)) < 1:
         raise ValueError(
-            f"{name}: input of shape {shape} for a {kernel} window: images of "
-            f"{shape[2]}x{shape[3]} are too small; make the window smaller, or the padding larger"
+            f"{name}: input of shape {shape} for a {kernel} window: {inputs} of "
+            f"{'x'.join(map(str, shape[2:]))} are too small; make the window smaller, or the "
+            "padding larger"
         )
 
 
@@ -35,6 +44,22 @@ def _windows(
         w = w[0].ceiled(x.shape[2]), w[1].ceiled(x.shape[3])
     check_window(name, x.shape, w)
     return w
+
+
+def _window(
+    name: str, x: Array, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool
+) -> Windows:
+    w = Window(kernel, stride, padding, padding, dilation)
+    if ceil_mode and x.ndim == 3:
+        w = w.ceiled(x.shape[2])
+    check_window(name, x.shape, (w,))
+    return ONE_ROW, w
+
+
+def _of_one_row(r: Result) -> Result:
+    """The op on (N, C, L), from that on (N, C, 1, L)."""
+    (vjp,) = r.vjps
+    return Result(r.value[:, :, 0], (lambda g, out: vjp(g[:, :, None], None)[:, :, 0],))
 
 
 def max_pool2d(
@@ -51,6 +76,20 @@ def max_pool2d(
     return pool.max_pool2d(x, w)
 
 
+def max_pool1d(
+    x: Array,
+    *,
+    kernel: int,
+    stride: int,
+    padding: int = 0,
+    dilation: int = 1,
+    ceil_mode: bool = False,
+) -> Result:
+    """The maximum of each window of sequences (N, C, L)."""
+    w = _window("max_pool1d", x, kernel, stride, padding, dilation, ceil_mode)
+    return _of_one_row(pool.max_pool2d(x[:, :, None], w))
+
+
 def avg_pool2d(
     x: Array,
     *,
@@ -64,6 +103,21 @@ def avg_pool2d(
     _check_floats("avg_pool2d", x)
     w = _windows("avg_pool2d", x, kernel, stride, padding, 1, ceil_mode)
     return pool.avg_pool2d(x, w, count_include_pad)
+
+
+def avg_pool1d(
+    x: Array,
+    *,
+    kernel: int,
+    stride: int,
+    padding: int = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Result:
+    """The mean of each window of sequences (N, C, L), with the zeros of the padding or without."""
+    _check_floats("avg_pool1d", x)
+    w = _window("avg_pool1d", x, kernel, stride, padding, 1, ceil_mode)
+    return _of_one_row(pool.avg_pool2d(x[:, :, None], w, count_include_pad))
 
 
 def adaptive_avg_pool2d(x: Array, *, size: tuple[int | None, int | None]) -> Result:

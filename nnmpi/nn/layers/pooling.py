@@ -1,41 +1,45 @@
 """Layers of pooling: windows of one size, or so many parts of an image."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.functional import as_tensor
 from nnmpi.autograd.ops import pool
+from nnmpi.kernels.result import Result
 from nnmpi.kernels.window import Size, pair
 from nnmpi.nn.layers.sizes import each_axis
 from nnmpi.nn.module import Module
 
 
-class _Pool2d(Module):
-    """The base of the poolings: a window, its stride and padding."""
+class _Pool(Module):
+    """The base of the poolings: windows along `axes` axes, their stride and padding."""
 
-    ceil_mode: bool
+    axes: ClassVar[int]
+    op: ClassVar[Callable[..., Result]]
 
-    def _take_sizes(self, kernel_size: Size, stride: Size | None, padding: Size) -> None:
-        """The sizes as they were given, checked."""
-        stride = kernel_size if stride is None else stride
-        name = type(self).__name__
-        each_axis(name, 2, 1, kernel_size=kernel_size)
-        each_axis(name, 2, 1, stride=stride)
-        each_axis(name, 2, 0, padding=padding)
-        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+    def __init__(
+        self, kernel_size: Size, stride: Size | None, padding: Size, ceil_mode: bool
+    ) -> None:
+        self.kernel_size = self._size(1, kernel_size=kernel_size)
+        self.stride = self._size(1, stride=kernel_size if stride is None else stride)
+        self.padding, self.ceil_mode = self._size(0, padding=padding), ceil_mode
+
+    def _size(self, least: int, **size: Size) -> Size:
+        """One size, checked, as it was given; along one axis a number."""
+        found = each_axis(type(self).__name__, self.axes, least, **size)
+        return found[0] if self.axes == 1 else next(iter(size.values()))
+
+    def _pooled(self, x: Tensor, **options: Any) -> Tensor:
+        sizes = {"kernel": self.kernel_size, "stride": self.stride, "padding": self.padding}
+        return apply(self.op, as_tensor(x), **sizes, ceil_mode=self.ceil_mode, **options)
 
     def extra_repr(self) -> str:
         ceil_mode = ", ceil_mode=True" if self.ceil_mode else ""
         return f"{self.kernel_size}, stride={self.stride}, padding={self.padding}{ceil_mode}"
 
 
-class MaxPool2d(_Pool2d):
-    """The maximum of each window.
-
-    `ceil_mode`: a last window that begins inside the image or its padding counts, also if it ends
-    behind.
-    """
-
+class _MaxPool(_Pool):
     def __init__(
         self,
         kernel_size: Size,
@@ -45,35 +49,14 @@ class MaxPool2d(_Pool2d):
         *,
         ceil_mode: bool = False,
     ) -> None:
-        self._take_sizes(kernel_size, stride, padding)
-        each_axis("MaxPool2d", 2, 1, dilation=dilation)
-        self.dilation, self.ceil_mode = dilation, ceil_mode
-
-    @property
-    def is_2x2(self) -> bool:
-        """Whether the windows are 2x2, side by side: a convolution before it can do that too."""
-        sizes = pair(self.kernel_size), pair(self.stride), pair(self.padding), pair(self.dilation)
-        return sizes == ((2, 2), (2, 2), (0, 0), (1, 1)) and not self.ceil_mode
+        super().__init__(kernel_size, stride, padding, ceil_mode)
+        self.dilation = self._size(1, dilation=dilation)
 
     def forward(self, x: Tensor) -> Tensor:
-        return apply(
-            pool.max_pool2d,
-            as_tensor(x),
-            kernel=self.kernel_size,
-            stride=self.stride,
-            padding=self.padding,
-            dilation=self.dilation,
-            ceil_mode=self.ceil_mode,
-        )
+        return self._pooled(x, dilation=self.dilation)
 
 
-class AvgPool2d(_Pool2d):
-    """The mean of each window.
-
-    The zeros of the padding count, unless `count_include_pad` is False. `ceil_mode` as in
-    MaxPool2d.
-    """
-
+class _AvgPool(_Pool):
     def __init__(
         self,
         kernel_size: Size,
@@ -82,23 +65,53 @@ class AvgPool2d(_Pool2d):
         ceil_mode: bool = False,
         count_include_pad: bool = True,
     ) -> None:
-        self._take_sizes(kernel_size, stride, padding)
-        self.ceil_mode, self.count_include_pad = ceil_mode, count_include_pad
+        super().__init__(kernel_size, stride, padding, ceil_mode)
+        self.count_include_pad = count_include_pad
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._pooled(x, count_include_pad=self.count_include_pad)
 
     def extra_repr(self) -> str:
         counts = "" if self.count_include_pad else ", count_include_pad=False"
         return super().extra_repr() + counts
 
-    def forward(self, x: Tensor) -> Tensor:
-        return apply(
-            pool.avg_pool2d,
-            as_tensor(x),
-            kernel=self.kernel_size,
-            stride=self.stride,
-            padding=self.padding,
-            ceil_mode=self.ceil_mode,
-            count_include_pad=self.count_include_pad,
-        )
+
+class MaxPool1d(_MaxPool):
+    """The maximum of each window of sequences (N, C, L); options as in MaxPool2d."""
+
+    axes, op = 1, staticmethod(pool.max_pool1d)
+
+
+class AvgPool1d(_AvgPool):
+    """The mean of each window of sequences (N, C, L); options as in AvgPool2d."""
+
+    axes, op = 1, staticmethod(pool.avg_pool1d)
+
+
+class MaxPool2d(_MaxPool):
+    """The maximum of each window of images (N, C, H, W).
+
+    `ceil_mode`: a last window that begins inside the image or its padding counts, also if it ends
+    behind.
+    """
+
+    axes, op = 2, staticmethod(pool.max_pool2d)
+
+    @property
+    def is_2x2(self) -> bool:
+        """Whether the windows are 2x2, side by side: a convolution before it can do that too."""
+        sizes = pair(self.kernel_size), pair(self.stride), pair(self.padding), pair(self.dilation)
+        return sizes == ((2, 2), (2, 2), (0, 0), (1, 1)) and not self.ceil_mode
+
+
+class AvgPool2d(_AvgPool):
+    """The mean of each window of images (N, C, H, W).
+
+    The zeros of the padding count, unless `count_include_pad` is False. `ceil_mode` as in
+    MaxPool2d.
+    """
+
+    axes, op = 2, staticmethod(pool.avg_pool2d)
 
 
 class AdaptiveAvgPool2d(Module):

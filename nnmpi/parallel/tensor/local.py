@@ -6,6 +6,7 @@ from nnmpi.comm import Comm
 from nnmpi.nn import (
     GELU,
     AdaptiveAvgPool2d,
+    AvgPool1d,
     AvgPool2d,
     BatchNorm1d,
     BatchNorm2d,
@@ -15,6 +16,7 @@ from nnmpi.nn import (
     GroupNorm,
     Identity,
     LeakyReLU,
+    MaxPool1d,
     MaxPool2d,
     Module,
     ReLU,
@@ -27,7 +29,7 @@ from nnmpi.parallel.tensor.parts import own, part_of
 from nnmpi.parallel.tensor.sums import Bounds
 
 ELEMENTWISE = (ReLU, GELU, LeakyReLU, SiLU, Sigmoid, Tanh, Identity)
-ON_IMAGES = (MaxPool2d, AvgPool2d, AdaptiveAvgPool2d)
+POOLINGS = (MaxPool1d, MaxPool2d, AvgPool1d, AvgPool2d, AdaptiveAvgPool2d)
 
 
 class Activation(NamedTuple):
@@ -46,7 +48,7 @@ def after(layer: Module, state: Activation) -> Activation | None:
     kind, images = type(layer), state.axis == 0
     if kind in ELEMENTWISE or kind is Dropout:
         return state
-    if images and (kind in ON_IMAGES or kind is BatchNorm2d):
+    if images and (kind in POOLINGS or kind is BatchNorm2d):
         return state
     if kind is BatchNorm1d or (isinstance(layer, GroupNorm) and _has_whole_groups(layer, state)):
         return state

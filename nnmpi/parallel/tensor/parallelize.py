@@ -75,7 +75,7 @@ SHARDED = {
 KNOWN = {
     *PRODUCTS,
     *local.ELEMENTWISE,
-    *local.ON_IMAGES,
+    *local.POOLINGS,
     *NEED_WHOLE,
     BatchNorm1d,
     BatchNorm2d,
