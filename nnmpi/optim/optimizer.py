@@ -37,8 +37,20 @@ class Operands(NamedTuple):
 
     values: Array
     grads: Array
-    state: list[Array]
+    sums: dict[str, Array]
     t: int
+
+    def sum_for(self, option: str, group: Group, name: str) -> Array | None:
+        """The running sum that an option needs; None where the group does not use the option."""
+        if not group[option]:
+            return None
+        if name not in self.sums:
+            raise ValueError(
+                f"{option}={group[option]} needs a running sum, which this optimizer was created "
+                f"without: create it with {option}={group[option]}, which may then change between "
+                "steps"
+            )
+        return self.sums[name]
 
 
 class Optimizer:
@@ -110,7 +122,7 @@ class Optimizer:
             t, at = self.steps[i] + 1, self.offsets[i]
             for values, grads in store.owned(start, end):
                 n = len(values)
-                own = [s[at : at + n] for s in self.state]
+                own = {name: s[at : at + n] for name, s in zip(self.sums, self.state, strict=True)}
                 self._update(Operands(values, grads, own, t), self.param_groups[group])
                 at += n
             self.steps[i:j] = [t] * (j - i)

@@ -39,10 +39,8 @@ class SGD(Optimizer):
         return ("momentum_buffer",) if group["momentum"] else ()
 
     def _update(self, x: Operands, group: Group) -> None:
-        velocity, momentum = x.state[0] if x.state else None, group["momentum"]
-        if momentum and velocity is None:
-            raise _no_velocity(self, momentum)
-        c = steps.Sgd(group["lr"], momentum, group["weight_decay"], group["nesterov"])
+        velocity = x.sum_for("momentum", group, "momentum_buffer")
+        c = steps.Sgd(group["lr"], group["momentum"], group["weight_decay"], group["nesterov"])
         steps.sgd(x.values, x.grads, velocity, c)
 
 
@@ -87,9 +85,9 @@ class Adam(Optimizer):
     def _update(self, x: Operands, group: Group) -> None:
         (beta1, beta2), decay = group["betas"], group["weight_decay"]
         c = steps.Adam(group["lr"], beta1, beta2, group["eps"], decay, self.decoupled, x.t)
-        M, V, *largest = x.state
-        top = largest[0] if group["amsgrad"] else None
-        steps.adam(x.values, x.grads, M, V, c, top)
+        M, V = x.sums["gradient_sum"], x.sums["squared_gradient_sum"]
+        largest = x.sum_for("amsgrad", group, "largest_squared_gradient_sum")
+        steps.adam(x.values, x.grads, M, V, c, largest)
 
 
 class AdamW(Adam):
@@ -150,27 +148,17 @@ class RMSprop(Optimizer):
         return ("square_avg", *velocity, *mean)
 
     def _update(self, x: Operands, group: Group) -> None:
-        sums = dict(zip(self.sums, x.state, strict=True))
-        velocity, momentum = sums.get("momentum_buffer"), group["momentum"]
-        if momentum and velocity is None:
-            raise _no_velocity(self, momentum)
-        mean = sums["grad_avg"] if group["centered"] else None
+        velocity = x.sum_for("momentum", group, "momentum_buffer")
+        mean = x.sum_for("centered", group, "grad_avg")
         c = steps.RmsProp(
-            group["lr"], group["alpha"], group["eps"], group["weight_decay"], momentum
+            group["lr"], group["alpha"], group["eps"], group["weight_decay"], group["momentum"]
         )
-        steps.rmsprop(x.values, x.grads, sums["square_avg"], velocity, mean, c)
+        steps.rmsprop(x.values, x.grads, x.sums["square_avg"], velocity, mean, c)
 
 
 def _check_eps(eps: float) -> None:
     if non_negative("eps", eps) == 0:
         raise ValueError("eps 0 divides 0 by 0 where a gradient is 0; give one above 0, like 1e-8")
-
-
-def _no_velocity(optimizer: Optimizer, momentum: float) -> ValueError:
-    return ValueError(
-        f"momentum {momentum} needs a running sum, which this {type(optimizer).__name__} does not "
-        "have: create it with a momentum above 0, which may then change between steps"
-    )
 
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {

@@ -290,18 +290,30 @@ def test_arguments_by_position_are_in_the_order_of_pytorch(name: str, torch: Any
     assert ours == theirs[: len(ours)]
 
 
-def test_momentum_needs_the_sum_it_was_made_with() -> None:
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [
+        ("SGD", "momentum", 0.5),
+        ("Adam", "amsgrad", True),
+        ("RMSprop", "momentum", 0.5),
+        ("RMSprop", "centered", True),
+    ],
+)
+def test_an_option_needs_the_sum_that_the_optimizer_was_created_with(
+    name: str, option: str, value: Any
+) -> None:
     m = model()
-    opt = optim.SGD(m.parameters(), lr=0.1)
+    opt = getattr(optim, name)(m.parameters(), lr=0.1)
     trained(opt, m)
-    opt.momentum = 0.5
+    (group,) = opt.param_groups
+    usual, group[option] = group[option], value
     before = [p.data.copy() for p in m.parameters()]
-    with refused("momentum 0.5", "running sum", "momentum above 0"):
+    with refused(f"{option}={value} needs a running sum", f"create it with {option}={value}"):
         trained(opt, m)
     for p, old in zip(m.parameters(), before, strict=True):
         np.testing.assert_array_equal(p.data, old)
     assert set(opt.steps) == {1}
-    opt.momentum = 0.0
+    group[option] = usual
     trained(opt, m)
 
 
