@@ -60,6 +60,11 @@ def save(
 
     `metadata` may be that of another file; digests of it are replaced or left out.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(
+            f"save: the path is of type {type(path).__name__}; write "
+            "nnmpi.save(model.state_dict(), path)"
+        )
     _check_flat(state, path)
     arrays = {name: np.asarray(a) for name, a in state.items()}
     kept = {key: text for key, text in (metadata or {}).items() if key != PARAMETERS}

@@ -16,6 +16,7 @@ from nnmpi.sim.timeline import WIDTH, draw
 
 HELP = "bsp, ssp and asp with slow workers"
 
+STALENESS = 3  # of ssp, if none is given
 MOST = 100_000  # gradients: a simulation takes a few seconds
 
 
@@ -54,7 +55,7 @@ def add_options(p: argparse.ArgumentParser) -> None:
     run.add_argument("--workers", type=int, required=True, metavar="P")
     run.add_argument("--steps", type=int, default=12, help="of each worker, on average")
     run.add_argument("--sync", choices=MODES, help="one of them; default: all, side by side")
-    run.add_argument("--staleness", type=int, default=3, metavar="S", help="of ssp (default 3)")
+    run.add_argument("--staleness", type=int, metavar="S", help=f"of ssp (default {STALENESS})")
     slow = p.add_argument_group("slow workers")
     slow.add_argument("--slow-rank", metavar="R:FACTOR[,...]", help="these are always slow")
     slow.add_argument("--jitter", metavar="P:FACTOR", help="each is, in a fraction P of its steps")
@@ -72,11 +73,17 @@ def run(options: argparse.Namespace) -> str:
             f"--workers {p} and --steps {steps} must be at least 1, and their product at most "
             f"{MOST:,}"
         )
-    if options.staleness < 0:
-        raise ValueError(f"--staleness {options.staleness} must be at least 0")
+    if options.sync in ("bsp", "asp") and options.staleness is not None:
+        raise ValueError(
+            f"--staleness {options.staleness} is of --sync ssp, and {options.sync} has none: leave "
+            "it out"
+        )
+    staleness = STALENESS if options.staleness is None else options.staleness
+    if staleness < 0:
+        raise ValueError(f"--staleness {staleness} must be at least 0")
     delays = [Delay.of(options.slow_rank, options.jitter, options.seed, w, p) for w in range(p)]
     # BSP is what the others are compared with
-    answers = [_answer(name, options.staleness, delays, steps) for name in MODES]
+    answers = [_answer(name, staleness, delays, steps) for name in MODES]
     shown = [a for a in answers if options.sync in (None, a.name)]
     timelines = [synchrony.timeline(a.done, p, a.title) for a in shown]
     if options.svg:
