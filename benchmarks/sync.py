@@ -89,6 +89,11 @@ def quotients(runs: Runs, one: Entry, other: Entry, p: int, a: argparse.Namespac
 
 def rows_of(runs: Runs, p: int, a: argparse.Namespace, facts: Row) -> list[Row]:
     """One row per entry, with its measured and expected ratio to BSP."""
+    if any(r.seconds == 0 for found in runs.values() for r in found):
+        raise SystemExit(
+            f"sync.py: rank 0 was informed of all timed steps at once: {a.steps} steps are too few "
+            "here; give more --steps, or a larger --base"
+        )
     rows = []
     for entry, found in runs.items():
         case, mode = entry

@@ -13,7 +13,7 @@ from benchfiles import BENCHMARKS, Import
 from mpijob import run as mpirun
 
 SCRIPT = str(BENCHMARKS / "sync.py")
-TINY = ("--steps", "12", "--repeats", "1", "--base", "1", "--batch", "6")
+TINY = ("--steps", "12", "--repeats", "1", "--base", "20", "--batch", "6")
 HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
 run = partial(mpirun, timeout=250)  # seconds; enough on a busy machine
 
@@ -55,6 +55,9 @@ def test_figures_are_medians_over_repeats(module: Import) -> None:
     assert bsp["over_no_straggler_in_theory"] == pytest.approx(1 / 3)
     assert undisturbed["samples_per_second"] == 50
     assert undisturbed["seconds"] == 64 / 50
+    runs[entry("slow", "asp")][1] = result(0)
+    with pytest.raises(SystemExit, match="40 steps are too few here; give more --steps"):
+        sync.rows_of(runs, 4, a, {"cores": 2})
 
 
 def test_every_mode_has_rows_and_the_plot_is_written(tmp_path: Path) -> None:

@@ -67,11 +67,16 @@ def launcher(python: str) -> list[str]:
 
 
 def environment(added: Mapping[str, str]) -> dict[str, str]:
-    """That of this process, and what Open MPI needs as root, and one thread a rank."""
+    """That of this process, what Open MPI needs as root, and one thread a rank.
+
+    Ranks that wait give their core to others. By itself Open MPI does that only where ranks
+    outnumber cores; it does not know of tests that run at the same time.
+    """
     path = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
     own = {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_mpi_yield_when_idle": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(path),
     }
