@@ -1,8 +1,6 @@
 """What benchmarks/sharding.py expects: memory and messages from formulas.
 
-d, p, t   ranks along dp, pp and tp              P    parameters, of 4 bytes
-m         micro-batches                          b    buckets of gradients
-B         samples of a batch                     w    numbers in the activation of a sample
+d, t   ranks along dp and tp      P   parameters, of 4 bytes      m   micro-batches
 """
 
 from collections.abc import Sequence
@@ -49,11 +47,6 @@ def units(zero: int, m: int) -> int:
 def unit_bytes(parameters: float, d: int) -> float:
     """What a rank sends in a unit."""
     return (d - 1) / d * parameters * NUMBER
-
-
-def unit_messages(buckets: int, d: int) -> int:
-    """Messages a rank sends in a unit, over a ring."""
-    return (d - 1) * buckets
 
 
 def tensor_numbers(widths: Sequence[int]) -> int:
