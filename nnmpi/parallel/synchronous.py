@@ -74,7 +74,7 @@ class Synchronous:
         self, parts: Parts, layout: Layout, spec: TrainSpec, clip_norm: float | None
     ) -> None:
         self.layout, self.optimizer = layout, parts.optimizer
-        self._parts, self._fields, self._objective = parts, spec.part.fields, spec.task.loss
+        self._parts, self._fields, self._objective = parts, spec.part.fields, spec.task.objective
         model, control, held = spec.task.model, spec.control, spec.part.held
         counts = PartTable(model, layout.model, held).counts
         self._executor = Executor(

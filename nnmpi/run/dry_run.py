@@ -160,4 +160,5 @@ def _measured(trainer: Trainer, share: float) -> int | None:
 
 def _pass(trainer: Trainer, batch: Batch) -> None:
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        trainer.loss(trainer.task.forward(batch.x, Pass(0, batch.samples)), batch.y).backward()
+        scores = trainer.task.forward(batch.x, Pass(0, batch.samples))
+        trainer.task.objective(scores, batch.y).backward()

@@ -73,7 +73,7 @@ class Trainer:
         self.dataset, self.task, self.part = setup.dataset, setup.trained.task, setup.trained.part
         self.standardiser, self.train, self.test, self.total_steps, self.lr_factor = setup.batches
         self.sharding, self.boundaries = setup.sharding, setup.trained.boundaries
-        self.model, self.loss, self.on = self.task.model, self.task.loss, self.task.on
+        self.model, self.on = self.task.model, self.task.on
         self.state, self.skipped = StepState(), 0
         self.stopping = False  # all ranks have agreed to stop
         self._stop_requested = False  # on this rank

@@ -102,7 +102,7 @@ def simulated(config: Config, p: int, steps: int) -> tuple[list[float], dict[str
                 w.data = versions[max(0, i - delay[path])][path]
                 w.grad = None
             scores = trainer.task.forward(batch.x, Pass(step, batch.samples))
-            loss = trainer.loss(scores, batch.y) / len(batch.y)
+            loss = trainer.task.objective(scores, batch.y) / len(batch.y)
             loss.backward()
             for path, w in parameters.items():
                 w.data = versions[-1][path]

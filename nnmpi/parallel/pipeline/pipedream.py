@@ -79,7 +79,7 @@ class PipeDream:
 
     def evaluate(self, loader: Loader, step: int) -> Sums:
         self._stage.check_empty()
-        objective, fields = self._spec.task.loss, self._spec.part.fields
+        objective, fields = self._spec.task.objective, self._spec.part.fields
         return self._evaluation.sums(objective, self._stages, loader, step, fields, self._channels)
 
     def describe(self) -> dict[str, Any]:

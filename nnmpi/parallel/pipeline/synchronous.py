@@ -45,7 +45,7 @@ def pipeline(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
 
 def with_ports(spec: TrainSpec, channels: Channels) -> dict[int, Stage]:
     """The stages of this rank, between samples, channels and the loss."""
-    samples, loss = Samples(spec.task.on), Loss(spec.task.loss)
+    samples, loss = Samples(spec.task.on), Loss(spec.task.objective)
     return {
         s: Stage(module, channels.source(s, samples), channels.sink(s, loss))
         for s, module in spec.part.stages.items()

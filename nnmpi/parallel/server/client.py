@@ -128,7 +128,7 @@ class ServerClient(ServerStrategy):
         `stop` is what the servers have replied: whether one knows of a rank that wants to stop.
         """
         samples, loss = sum(len(batch.samples) for batch in load.micro), 0.0
-        divisor = sum(self._task.loss.divisor(batch.y) for batch in load.micro)
+        divisor = sum(self._task.objective.divisor(batch.y) for batch in load.micro)
         if load.micro:
             loss = self._executor.run(load, state, batches).loss
         else:
@@ -143,7 +143,7 @@ class ServerClient(ServerStrategy):
     def evaluate(self, loader: Loader, step: int) -> Sums:
         dp = self.layout.axis["dp"]
         loads = loader.loads(0, BatchSplit(1, dp.size, dp.rank))
-        return self._sum(evaluate(self._task.loss, self._stages, loads, step))
+        return self._sum(evaluate(self._task.objective, self._stages, loads, step))
 
     def close(self) -> None:
         if self._batches is not None:

@@ -128,7 +128,7 @@ class ParameterServer(ServerStrategy):
 
     def evaluate(self, loader: Loader, step: int) -> Sums:
         """Its parameters are old outside of its slice: workers evaluate."""
-        return self._sum(self._task.loss.nothing())
+        return self._sum(self._task.objective.nothing())
 
     def close(self) -> None:
         self._close(self._table.staleness)

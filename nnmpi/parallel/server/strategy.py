@@ -62,7 +62,7 @@ class ServerStrategy:
     def _sum(self, found: np.ndarray) -> Sums:
         """The sum over all ranks; those that wait leave their core to those that evaluate."""
         wait_all([self.layout.all.start(found, "doubling")])
-        return self._task.loss.sums(found)
+        return self._task.objective.sums(found)
 
     def _close(self, staleness: Sequence[Counter[int]]) -> None:
         """All ranks get the model of the first worker, and the staleness of the first server."""

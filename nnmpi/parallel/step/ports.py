@@ -25,7 +25,7 @@ class Task(NamedTuple):
     """What is trained."""
 
     model: Module
-    loss: Objective
+    objective: Objective
     on: Backend
 
     def forward(self, x: np.ndarray, now: Pass) -> Tensor:
@@ -142,7 +142,7 @@ class Stage(NamedTuple):
     @classmethod
     def whole(cls, task: Task) -> "Stage":
         """A model that is not cut."""
-        return cls(task.model, Samples(task.on), Loss(task.loss))
+        return cls(task.model, Samples(task.on), Loss(task.objective))
 
     def begin(self, load: Load) -> None:
         """Starts a step."""
