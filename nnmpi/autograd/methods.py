@@ -106,7 +106,10 @@ def flatten(self: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
         return self.reshape(1)
     first, last = axis_within(start_dim, self.ndim), axis_within(end_dim, self.ndim)
     if first > last:
-        raise ValueError(f"flatten: axis {start_dim} comes after axis {end_dim}")
+        raise ValueError(
+            f"flatten: start_dim={start_dim} comes after end_dim={end_dim} in an input of shape "
+            f"{self.shape}"
+        )
     shape = self.shape
     return self.reshape(*shape[:first], prod(shape[first : last + 1]), *shape[last + 1 :])
 

@@ -125,7 +125,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
     ),
     "logic of floats": (lambda: t() & True, TypeError, ("not float64", "(t > 0) & (t < 1)")),
     "not of floats": (lambda: ~t(), TypeError, ("~ takes booleans", "not float64")),
-    "flatten backwards": (lambda: t().flatten(1, 0), ValueError, ("axis 1 comes after axis 0",)),
+    "flatten backwards": (lambda: t().flatten(1, 0), ValueError, ("start_dim=1", "end_dim=0")),
     "lengths that do not add up": (
         lambda: t().split([2, 2], dim=1),
         ValueError,

@@ -13,8 +13,7 @@ def silu(a: Array) -> Result:
 
 def leaky_relu(a: Array, *, slope: float) -> Result:
     """a where it is positive, slope * a elsewhere; the gradient at 0 is the slope."""
-    positive = (a > 0).astype(
-        a.dtype
-    )  # products keep channels-last memory, which xp.where does not
+    # products keep channels-last memory, which xp.where does not
+    positive = (a > 0).astype(a.dtype)
     factor = positive + (1 - positive) * slope
     return Result(a * factor, (lambda g, out: g * factor,))

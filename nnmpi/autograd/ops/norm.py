@@ -134,10 +134,8 @@ def batch_norm(
 
 def layer_norm(x: Array, w: Array | None, b: Array | None, *, axes: int, eps: float) -> Result:
     """x normalised over its last `axes` axes, * w + b of their shape."""
-    K = 1
-    for size in x.shape[x.ndim - axes :]:
-        K *= size
-    rows = x.reshape(-1, K)
+    shape = x.shape[x.ndim - axes :]
+    rows = x.reshape(-1, prod(shape))
     d = rows - rows.mean(axis=1, keepdims=True)
     r = 1 / xp_of(x).sqrt((d * d).mean(axis=1, keepdims=True) + eps)
     xhat = d * r
@@ -152,8 +150,8 @@ def layer_norm(x: Array, w: Array | None, b: Array | None, *, axes: int, eps: fl
         _affine(xhat, flat_w, flat_b).reshape(x.shape),
         (
             vjp_x,
-            lambda g, out: column_sum(g * xhat).reshape(x.shape[x.ndim - axes :]),
-            lambda g, out: column_sum(g).reshape(x.shape[x.ndim - axes :]),
+            lambda g, out: column_sum(g * xhat).reshape(shape),
+            lambda g, out: column_sum(g).reshape(shape),
         ),
         lambda g, needs: g.reshape(rows.shape),
     )

@@ -167,15 +167,7 @@ class Flatten(Module):
         self.start_dim, self.end_dim = start_dim, end_dim
 
     def forward(self, x: Tensor) -> Tensor:
-        x = as_tensor(x)
-        first, last = (axis_within(k, x.ndim) for k in (self.start_dim, self.end_dim))
-        if first > last:
-            raise ValueError(
-                f"Flatten: start_dim={self.start_dim} comes after end_dim={self.end_dim} "
-                f"in an input of shape {x.shape}"
-            )
-        size = math.prod(x.shape[first : last + 1])
-        return x.reshape(*x.shape[:first], size, *x.shape[last + 1 :])
+        return as_tensor(x).flatten(self.start_dim, self.end_dim)
 
     def extra_repr(self) -> str:
         return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
