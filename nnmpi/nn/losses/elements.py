@@ -11,7 +11,7 @@ from nnmpi.autograd.arguments import array_on
 from nnmpi.autograd.functional import absolute, as_tensor
 from nnmpi.autograd.ops import element_losses
 from nnmpi.backend import Array
-from nnmpi.nn.losses.classes import Loss, weights
+from nnmpi.nn.losses.base import Loss, weights
 
 
 class ElementLoss(Loss):
