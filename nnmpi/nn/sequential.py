@@ -66,6 +66,14 @@ def flattened(model: Sequential, prefix: str = "") -> Iterator[tuple[str, Module
             yield f"{prefix}{name}", layer
 
 
+def put(model: Module, path: str, layer: Module) -> None:
+    """Make a layer the one under a path of `flattened`."""
+    *above, name = path.split(".")
+    for part in above:
+        model = model._modules[part]
+    setattr(model, name, layer)
+
+
 FUSED = (
     (Conv2d, ReLU, MaxPool2d),
     (Conv2d, MaxPool2d),

@@ -94,3 +94,7 @@ class Identity(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.as_tensor(x)
+
+
+ELEMENTWISE = (ReLU, GELU, LeakyReLU, SiLU, Sigmoid, Tanh, Identity)
+"""Those that treat each number alone: a rank with a part of the numbers computes its part."""

@@ -5,13 +5,13 @@ from typing import Any
 
 from nnmpi.comm import Comm
 from nnmpi.kernels.window import pair
-from nnmpi.nn.layers.activations import GELU, Identity, LeakyReLU, ReLU, Sigmoid, SiLU, Tanh
+from nnmpi.nn.layers.activations import ELEMENTWISE
 from nnmpi.nn.layers.basic import Flatten
 from nnmpi.nn.layers.conv import Conv2d
 from nnmpi.nn.layers.norm import BatchNorm2d
 from nnmpi.nn.layers.pooling import AvgPool2d, MaxPool2d
 from nnmpi.nn.module import Module
-from nnmpi.nn.sequential import Sequential, flattened, only_runs_layers
+from nnmpi.nn.sequential import Sequential, flattened, only_runs_layers, put
 from nnmpi.parallel.spatial.layers import (
     SpatialAvgPool2d,
     SpatialBatchNorm2d,
@@ -37,11 +37,7 @@ def parallelize(model: Sequential, comm: Comm) -> Sequential:
     for path, layer in list(_cut(model)):
         if layer not in made:
             made[layer] = _counterpart(layer, comm)
-        *outer, name = path.split(".")
-        owner: Module = model
-        for part in outer:
-            owner = getattr(owner, part)
-        setattr(owner, name, made[layer])
+        put(model, path, made[layer])
     return model
 
 
@@ -51,7 +47,7 @@ def _cut(model: Sequential) -> Iterator[tuple[str, Module]]:
         if type(layer) in COUNTERPARTS:
             _refuse_options(path, layer)
             yield path, layer
-        elif type(layer) not in PIXELWISE and not isinstance(layer, SpatialMean):
+        elif type(layer) not in ELEMENTWISE and not isinstance(layer, SpatialMean):
             raise ValueError(
                 f"parallelize: layer {path} is {layer!r}, which cannot take rows of images; put it "
                 "behind a Flatten or a SpatialMean, or build the model from the layers of "
@@ -108,9 +104,6 @@ def _batch_norm(layer: Any, comm: Comm) -> Module:
 def _flatten(layer: Any, comm: Comm) -> Module:
     return SpatialFlatten(layer.start_dim, layer.end_dim, comm=comm)
 
-
-PIXELWISE = (ReLU, GELU, LeakyReLU, SiLU, Sigmoid, Tanh, Identity)
-"""Layers that treat each number alone: they stay as they are."""
 
 COUNTERPARTS: dict[type[Module], Callable[[Any, Comm], Module]] = {
     Conv2d: _conv,

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 from nnmpi.comm import Comm
 from nnmpi.nn import (
-    GELU,
     AdaptiveAvgPool2d,
     AvgPool1d,
     AvgPool2d,
@@ -14,21 +13,15 @@ from nnmpi.nn import (
     Dropout,
     Flatten,
     GroupNorm,
-    Identity,
-    LeakyReLU,
     MaxPool1d,
     MaxPool2d,
     Module,
-    ReLU,
-    Sigmoid,
-    SiLU,
-    Tanh,
 )
+from nnmpi.nn.layers.activations import ELEMENTWISE
 from nnmpi.parallel.tensor.conv import bounds_behind
 from nnmpi.parallel.tensor.parts import own, part_of
 from nnmpi.parallel.tensor.sums import Bounds
 
-ELEMENTWISE = (ReLU, GELU, LeakyReLU, SiLU, Sigmoid, Tanh, Identity)
 POOLINGS = (MaxPool1d, MaxPool2d, AvgPool1d, AvgPool2d, AdaptiveAvgPool2d)
 
 

@@ -31,9 +31,10 @@ from nnmpi.nn import (
     Module,
     Softmax,
 )
+from nnmpi.nn.layers.activations import ELEMENTWISE
 from nnmpi.nn.layers.basic import ALL, Channels
 from nnmpi.nn.place import whole
-from nnmpi.nn.sequential import flattened, only_runs_layers
+from nnmpi.nn.sequential import flattened, only_runs_layers, put
 from nnmpi.parallel.tensor import local
 from nnmpi.parallel.tensor.conv import (
     ColumnConv1d,
@@ -74,7 +75,7 @@ SHARDED = {
 
 KNOWN = {
     *PRODUCTS,
-    *local.ELEMENTWISE,
+    *ELEMENTWISE,
     *local.POOLINGS,
     *NEED_WHOLE,
     BatchNorm1d,
@@ -101,7 +102,7 @@ def parallelize(model: Module, comm: Comm, *, whole_output: bool = False) -> Sha
         steps.append(_step(path, layer, behind, state, comm, whole_output))
         state = steps[-1].state
     for (path, layer), step in zip(layers, steps, strict=True):
-        _put(model, path, step.layer.train(layer.training))
+        put(model, path, step.layer.train(layer.training))
     return Sharding(tuple(_noted(steps)), None if state is None else state.bounds)
 
 
@@ -260,11 +261,3 @@ def _refuse_shared(layers: Sequence[tuple[str, Module]]) -> None:
                 "layer, and each use would be sharded in its own way: use a layer of its own in "
                 "each place, or leave out tp"
             )
-
-
-def _put(model: Module, path: str, layer: Module) -> None:
-    """Make a layer the one under this path."""
-    *above, name = path.split(".")
-    for part in above:
-        model = model._modules[part]
-    setattr(model, name, layer)
