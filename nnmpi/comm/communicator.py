@@ -65,7 +65,7 @@ class Comm:
 
     def all_reduce(self, array: Array, algorithm: str = "auto") -> None:
         """Replaces the array on every rank by its sum over the ranks."""
-        self._finish(*self._all_reduce(array, algorithm, starts=False))
+        self._calls.finish(*self._all_reduce(array, algorithm, starts=False))
 
     def start(self, array: Array, algorithm: str = "auto") -> Work:
         """Starts an all-reduce. The array must not be touched until the work is complete.
@@ -88,7 +88,7 @@ class Comm:
             raise ValueError(
                 "reduce_scatter takes an array in C order: copy with ascontiguousarray"
             )
-        self._finish(*self._half(REDUCE_SCATTER, array, algorithm, parts, starts=False))
+        self._calls.finish(*self._half(REDUCE_SCATTER, array, algorithm, parts, starts=False))
         bounds = bounds_of(parts, array.size, self.size, "reduce_scatter")
         return np.asarray(array).reshape(-1)[bounds[self.rank] : bounds[self.rank + 1]]
 
@@ -108,7 +108,7 @@ class Comm:
 
         `parts` are as in `reduce_scatter`.
         """
-        self._finish(*self._half(ALL_GATHER, array, algorithm, parts, starts=False))
+        self._calls.finish(*self._half(ALL_GATHER, array, algorithm, parts, starts=False))
 
     def start_all_gather(
         self, array: Array, algorithm: str = "ring", parts: Sequence[int] | None = None
@@ -318,10 +318,7 @@ class Comm:
         call = self._calls.log(operation, name, row.size, row.dtype, root)
         data = as_integers(row) if moves_only else row
         steps = self._interpreter.steps(plan, data, call.number % TAGS, self._progress.idle)
-        self._finish(put_back(steps, row, array), call)
-
-    def _finish(self, steps: Steps, call: Call) -> None:
-        self._progress.finish(steps, call, self._transport)
+        self._calls.finish(put_back(steps, row, array), call)
 
     def _rank(self, rank: int) -> int:
         rank = operator.index(rank)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nnmpi.quoting import printable
+from nnmpi.sim.show import columns
 
 Event = dict[str, Any]
 
@@ -161,20 +162,16 @@ def _result(e: Event) -> str:
 
 def _trace(e: Event, steps: int) -> str:
     """What each rank did, in seconds, and the bubble of a pipeline."""
-    rows = [(rank, *times.values()) for rank, times in e["ranks"].items()]
-    columns = ("computing", "communicating", "waiting", "other")
-    cells = [["seconds", *columns]]
-    cells += [[f"rank {rank}", *(f"{x:.3f}" for x in times)] for rank, *times in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in cells
-    ]
+    rows = [["seconds", "computing", "communicating", "waiting", "other"]]
+    for rank, times in e["ranks"].items():
+        rows.append([f"rank {rank}", *(f"{x:.3f}" for x in times.values())])
     of = f" of {steps:,}" if e["steps"] < steps else ""
     what = f"trace of {e['steps']:,}{of} steps in {e['file']}, which ui.perfetto.dev shows"
+    lines = [what, columns(rows)]
     if "bubble" in e:
         found = e["bubble"]
         lines.append(f"bubble {found['measured']:.1%}, simulated {found['simulated']:.1%}")
-    return "\n".join([what, *lines])
+    return "\n".join(lines)
 
 
 def _staleness(workers: Mapping[str, Mapping[str, int]]) -> str:
