@@ -33,7 +33,7 @@ def _check_broadcast(name: str, a: Array, b: Array) -> None:
         raise ValueError(f"{name}: shapes {shapes[0]} and {shapes[1]} do not broadcast") from None
 
 
-def _binary(name: str, a: Array, b: Array) -> Array:
+def broadcasting(name: str, a: Array, b: Array) -> Array:
     """xp.name(a, b), with a clear error for shapes that do not broadcast."""
     xp = xp_of(a) if hasattr(a, "shape") else xp_of(b)
     try:
@@ -46,7 +46,7 @@ def _binary(name: str, a: Array, b: Array) -> Array:
 def add(a: Array, b: Array) -> Result:
     """a + b."""
     return Result(
-        _binary("add", a, b),
+        broadcasting("add", a, b),
         (lambda g, out: unbroadcast(g, a), lambda g, out: unbroadcast(g, b)),
     )
 
@@ -54,7 +54,7 @@ def add(a: Array, b: Array) -> Result:
 def subtract(a: Array, b: Array) -> Result:
     """a - b."""
     return Result(
-        _binary("subtract", a, b),
+        broadcasting("subtract", a, b),
         (lambda g, out: unbroadcast(g, a), lambda g, out: unbroadcast(-g, b)),
     )
 
@@ -62,14 +62,14 @@ def subtract(a: Array, b: Array) -> Result:
 def multiply(a: Array, b: Array) -> Result:
     """a * b."""
     return Result(
-        _binary("multiply", a, b),
+        broadcasting("multiply", a, b),
         (lambda g, out: unbroadcast(g * b, a), lambda g, out: unbroadcast(g * a, b)),
     )
 
 
 def divide(a: Array, b: Array) -> Result:
     """a / b."""
-    y = _binary("divide", a, b)
+    y = broadcasting("divide", a, b)
     return Result(
         y,
         (lambda g, out: unbroadcast(g / b, a), lambda g, out: unbroadcast(-g * y / b, b)),
@@ -78,7 +78,7 @@ def divide(a: Array, b: Array) -> Result:
 
 def power(a: Array, b: Array) -> Result:
     """a ** b; the gradient of a is 0 where b is 0, that of b is 0 where a is 0 and b >= 0."""
-    y = _binary("power", a, b)
+    y = broadcasting("power", a, b)
 
     def vjp_b(g: Array, out: Array | None) -> Array:
         xp = xp_of(y)
@@ -96,7 +96,7 @@ def _share(wins: Array, ties: Array, dtype: Any) -> Array:
 
 def maximum(a: Array, b: Array) -> Result:
     """The larger of a and b; equal elements share the gradient, as in PyTorch."""
-    y = _binary("maximum", a, b)
+    y = broadcasting("maximum", a, b)
     return Result(
         y,
         (
@@ -108,7 +108,7 @@ def maximum(a: Array, b: Array) -> Result:
 
 def minimum(a: Array, b: Array) -> Result:
     """The smaller of a and b; equal elements share the gradient."""
-    y = _binary("minimum", a, b)
+    y = broadcasting("minimum", a, b)
     return Result(
         y,
         (

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from nnmpi.autograd.ops.elementwise import _binary
+from nnmpi.autograd.ops.elementwise import broadcasting
 from nnmpi.autograd.ops.reduce import Axis, check_not_empty, existing
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels.result import Result
@@ -12,7 +12,7 @@ def _comparison(name: str) -> Callable[[Array, Array], Result]:
     """NumPy's comparison of this name, elementwise."""
 
     def compare(a: Array, b: Array) -> Result:
-        return Result(_binary(name, a, b), ())
+        return Result(broadcasting(name, a, b), ())
 
     compare.__name__ = name
     return compare
@@ -32,7 +32,7 @@ def _bitwise(name: str, symbol: str) -> Callable[[Array, Array], Result]:
     def combine(a: Array, b: Array) -> Result:
         for v in (a, b):
             _check_bits(symbol, v)
-        return Result(_binary(name, a, b), ())
+        return Result(broadcasting(name, a, b), ())
 
     combine.__name__ = name
     return combine

@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi import backend
-from nnmpi.backend import Array
+from nnmpi.backend import to_host
 from nnmpi.data import Loader
 from nnmpi.metrics import Sums
 from nnmpi.nn import Module
@@ -103,7 +102,7 @@ class Verified:
         self.optimizers = layout.optimizer, single.optimizer, *own
         self._inner, self._models, self._update = layout, models, update
         self._comm, self._on_event, self._started = layout.layout.all, on_event, False
-        self._dtype = _host(next(models[1].parameters()).data).dtype
+        self._dtype = to_host(next(models[1].parameters()).data).dtype
         self._largest = dict.fromkeys(SUBJECTS, Difference())
         self._scales = dict.fromkeys(SUBJECTS, 0.0)  # the largest numbers of the single rank
 
@@ -153,7 +152,7 @@ class Verified:
     def _compare(self, done: StepResult, expected: StepResult) -> dict[str, Difference]:
         """The differences on this rank."""
         ours, theirs = (np.array(x.loss, self._dtype) for x in (done, expected))
-        whole = (_host(summed_gradient(q)) for q in self._models[1].parameters() if q.has_grad)
+        whole = (to_host(summed_gradient(q)) for q in self._models[1].parameters() if q.has_grad)
         with np.errstate(all="ignore"):
             return {
                 "loss": self._scaled("loss", [(ours, theirs)], [theirs]),
@@ -178,7 +177,7 @@ class Verified:
     def _buffers(self) -> Difference:
         """The largest difference of the running statistics."""
         return largest(
-            difference(_host(a).astype(float), _host(b).astype(float)[place.slices])
+            difference(to_host(a).astype(float), to_host(b).astype(float)[place.slices])
             for place, a, b in self._pairs()
             if not isinstance(a, Parameter)
         )
@@ -208,7 +207,7 @@ class Verified:
                 for place, p, q in self._pairs()
                 if isinstance(p, Parameter)
             )
-        return largest(difference(_host(a), _host(b)) for a, b in pairs)
+        return largest(difference(to_host(a), to_host(b)) for a, b in pairs)
 
     def _gather(
         self, found: dict[str, Difference], done: StepResult, expected: StepResult
@@ -270,13 +269,9 @@ def largest(differences: Iterable[Difference]) -> Difference:
     return found
 
 
-def _host(array: Array) -> np.ndarray:
-    return backend.to_host(array)
-
-
 def _gradient(p: Parameter) -> np.ndarray:
     """The gradient; NaN, which differs from any number, where there is none."""
-    return _host(summed_gradient(p)) if p.has_grad else np.full(p.shape, np.nan)
+    return to_host(summed_gradient(p)) if p.has_grad else np.full(p.shape, np.nan)
 
 
 def _flat(differences: dict[str, Difference]) -> dict[str, float]:

@@ -15,8 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nnmpi.backend import Array
-from nnmpi.comm import Comm
-from nnmpi.comm.progress.work import Work
+from nnmpi.comm import Comm, Work
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.server.clocks import Totals
 from nnmpi.parallel.server.store import ServedStore, server_slices

@@ -5,8 +5,7 @@ from itertools import pairwise
 from math import prod
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.comm import Comm
-from nnmpi.comm.transport.base import NoRoomError
+from nnmpi.comm import Comm, NoRoomError
 from nnmpi.nn.parameter import inverse
 from nnmpi.parallel.recorder import current_recorder
 
