@@ -64,13 +64,13 @@ class Parameter(Tensor):
     when they are first needed, from the seed, the path and the index in the whole tensor: they
     depend neither on the order of construction nor on the layout of ranks.
 
-    layout    the order of the axes in memory
-    room      what a flat buffer reserves for it: as many elements as the largest part on any rank,
-              so that buffers of ranks with parts of unequal sizes are equal
-    has_grad  whether `grad` is not None
-    seed      what its values were drawn from; None if they were given, loaded or trained
-    kind      the type and the backend of values that are drawn for no store
-    made      what those of a parameter without a module depend on besides
+    layout        the order of the axes in memory
+    room          what a flat buffer reserves for it: as many elements as the largest part on any
+                  rank, so that buffers of ranks with parts of unequal sizes are equal
+    has_grad      whether `grad` is not None
+    seed          what its values were drawn from; None if they were given, loaded or trained
+    kind          the type and the backend of values that are drawn for no store
+    construction  what values depend on that `nn.init` draws for a parameter without a module
     """
 
     __slots__ = (
@@ -78,12 +78,12 @@ class Parameter(Tensor):
         "_parent",
         "_place",
         "_shape",
+        "construction",
         "has_grad",
         "index",
         "init",
         "kind",
         "layout",
-        "made",
         "room",
         "seed",
         "store",
@@ -125,7 +125,7 @@ class Parameter(Tensor):
         self.seed: int | None = None
         self.store: Store | None = None
         self.kind = Kind(np.dtype(np.float32), CPU)
-        self.made: Construction | None = None
+        self.construction: Construction | None = None
 
     def __getstate__(self) -> tuple[Any, ...]:
         """Values and gradient instead of the store, which holds the whole model.
@@ -192,11 +192,11 @@ class Parameter(Tensor):
         """The seed, and the initial values of the part that is here."""
         parent, place = self._parent, self.place
         if parent is None:
-            seed, alone = self.made or Construction(construction.get().seed)
+            seed, number = self.construction or Construction(construction.get().seed)
         else:
-            seed, alone = parent.root.seed, parent._number
+            seed, number = parent.root.seed, parent._number
         assert self.init is not None
-        key = keyed.key(seed, "init", place.path, *([alone] if alone else []))
+        key = keyed.key(seed, "init", place.path, *([number] if number else []))
         return seed, self.init(key, place.indices()).reshape(self._shape)
 
     def redraw(self, init: Init) -> None:
@@ -206,7 +206,7 @@ class Parameter(Tensor):
         """
         self.init, store = init, self.store
         if self._parent is None:
-            self.made = next_construction()
+            self.construction = next_construction()
         if isinstance(store, SingleStore) and not self.has_grad:
             values = store.value(self.index)
             self.kind = Kind(values.dtype, backend.of(values))

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 
 class Construction(NamedTuple):
-    """What the initial values of the next module depend on, besides its path."""
+    """What initial values of the next module or tensor depend on, besides its path."""
 
     seed: int = 0
-    number: int = 0  # of modules constructed before
+    number: int = 0  # of modules constructed, and tensors that `nn.init` has filled, before
 
 
 FIRST = Construction()
@@ -34,7 +34,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def next_construction() -> Construction:
-    """Count a module that is being constructed."""
+    """Count a module that is being constructed, or a tensor that `nn.init` fills."""
     now = construction.get()
     construction.set(now._replace(number=now.number + 1))
     return now

@@ -103,15 +103,15 @@ def parallelize(model: Module, comm: Comm, *, whole_output: bool = False) -> Sha
         state = steps[-1].state
     for (path, layer), step in zip(layers, steps, strict=True):
         put(model, path, step.layer.train(layer.training))
-    return Sharding(tuple(_noted(steps)), None if state is None else state.bounds)
+    return Sharding(tuple(_notes(steps)), None if state is None else state.bounds)
 
 
-def _noted(steps: Sequence["_Step"]) -> Iterator[ShardedLayer]:
+def _notes(steps: Sequence["_Step"]) -> Iterator[ShardedLayer]:
     """What is said of the layers."""
     trained = False
     for step in steps:
-        if step.done is not None:
-            yield step.done._replace(is_first=not trained)
+        if step.note is not None:
+            yield step.note._replace(is_first=not trained)
         trained = trained or any(p.requires_grad for p in step.layer.parameters())
 
 
@@ -120,7 +120,7 @@ class _Step(NamedTuple):
 
     layer: Module
     state: local.Activation | None
-    done: ShardedLayer | None = None
+    note: ShardedLayer | None = None
 
 
 def _step(
@@ -139,26 +139,26 @@ def _step(
     if isinstance(layer, Embedding):
         bounds = divided(layer.num_embeddings, comm, what)
         new = ShardedEmbedding.of(layer, comm)
-        return _Step(new, None, _done(path, layer, "rows", bounds))
+        return _Step(new, None, _note(path, layer, "rows", bounds))
     if state is None:
         has_parameters = any(True for _ in layer.parameters())
-        return _Step(layer, None, _done(path, layer, "copy", ()) if has_parameters else None)
+        return _Step(layer, None, _note(path, layer, "copy", ()) if has_parameters else None)
     if isinstance(layer, BatchNorm1d | BatchNorm2d):
         bounds = local.scaled(what, state.bounds, layer.num_features)
         norm = local.batch_norm(layer, bounds, comm)
-        return _Step(norm, state, _done(path, layer, "channels", bounds))
+        return _Step(norm, state, _note(path, layer, "channels", bounds))
     if isinstance(layer, GroupNorm):
         group_norm = local.group_norm(layer, state.bounds, comm)
-        return _Step(group_norm, state, _done(path, layer, "channels", state.bounds))
+        return _Step(group_norm, state, _note(path, layer, "channels", state.bounds))
     if isinstance(layer, Conv2d):
         after = local.after(layer, state)
         assert after is not None, "the layers before it would have been gathered"
         grouped = GroupedConv2d.of(layer, comm, after.bounds)
-        return _Step(grouped, after, _done(path, layer, "channels", after.bounds))
+        return _Step(grouped, after, _note(path, layer, "channels", after.bounds))
     if isinstance(layer, Dropout):
         part = Channels(*own(state.bounds, comm), state.bounds[-1])
         dropout = Dropout(layer.p, part=part, axis=state.axis)
-        return _Step(dropout, state, _done(path, layer, "channels", state.bounds))
+        return _Step(dropout, state, _note(path, layer, "channels", state.bounds))
     return _Step(layer, local.after(layer, state))
 
 
@@ -172,7 +172,7 @@ def _column(
     gathers = _is_needed_whole(state, behind, whole_output)
     new = kind.column.of(layer, comm, gathers)
     after = None if gathers else state
-    return _Step(new, after, _done(path, layer, "column", bounds, gathers))
+    return _Step(new, after, _note(path, layer, "column", bounds, gathers))
 
 
 def _is_needed_whole(state: local.Activation, behind: Sequence[Module], whole_output: bool) -> bool:
@@ -198,10 +198,10 @@ def _is_product(layer: Module) -> bool:
 def _row(path: str, layer: Any, state: local.Activation, comm: Comm) -> _Step:
     bounds = local.scaled(f"layer {path} ({layer!r})", state.bounds, layer.weight.shape[1])
     new = PRODUCTS[type(layer)].row.of(layer, comm, bounds)
-    return _Step(new, None, _done(path, layer, "row", bounds))
+    return _Step(new, None, _note(path, layer, "row", bounds))
 
 
-def _done(
+def _note(
     path: str, layer: Module, how: str, bounds: Bounds, gathers: bool = False
 ) -> ShardedLayer:
     weight = getattr(layer, "weight", None)
