@@ -87,7 +87,7 @@ class Synchronous:
                 control.lr,
                 layout,
                 counts,
-                [p for p, _ in spec.part.shared],
+                [p for p, _ in spec.part.tied],
                 spec.recorder,
             ),
             control.stop,

@@ -18,20 +18,20 @@ def cut_buckets(
     nbytes: float,
     itemsize: int,
     comm: Comm,
-    shared: Mapping[int, Comm] = MappingProxyType({}),
+    tied: Mapping[int, Comm] = MappingProxyType({}),
 ) -> list[Bucket]:
     """Buckets of at least `nbytes` each, the last ones first; no parameter is cut in two.
 
-    `shared` are the parameters, by index, that other stages have too: each is a bucket of its own,
+    `tied` are the parameters, by index, that other stages have too: each is a bucket of its own,
     summed over the ranks of its comm.
     """
     found: list[Bucket] = []
     end = spans[-1][1]
     for i, (start, stop) in reversed([*enumerate(spans)]):
-        if i in shared:
+        if i in tied:
             if stop < end:
                 found.append(Bucket(stop, end, comm))
-            found.append(Bucket(start, stop, shared[i]))
+            found.append(Bucket(start, stop, tied[i]))
             end = start
         elif (end - start) * itemsize >= nbytes:
             found.append(Bucket(start, end, comm))

@@ -42,8 +42,8 @@ def replicas(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
     dp = layout.axis["dp"]
     p, r = dp.size, dp.rank
     progress, algorithm = _progress(config, dp), _algorithm(config, layout, spec.part)
-    shared = _shared(layout, spec)
-    algorithm, summed = _where_there_is_room(config, layout, algorithm, spec, shared)
+    tied = _tied(layout, spec)
+    algorithm, summed = _where_there_is_room(config, layout, algorithm, spec, tied)
     stats = [duplicate(dp)] if p > 1 else []
     return Parts(
         {0: Stage.whole(spec.task)},
@@ -59,7 +59,7 @@ def replicas(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
         ),
         _facts(config, algorithm, progress) if p > 1 else {},
         dict,
-        [*stats, *shared.values(), *summed.comms],
+        [*stats, *tied.values(), *summed.comms],
         dp.progress_thread if progress == "thread" else nullcontext,
     )
 
@@ -70,11 +70,11 @@ def _facts(config: Config, algorithm: str, progress: str) -> dict[str, Any]:
     return {"allreduce": algorithm, "progress": progress, **zero}
 
 
-def _shared(layout: Layout, spec: TrainSpec) -> dict[int, Comm]:
+def _tied(layout: Layout, spec: TrainSpec) -> dict[int, Comm]:
     """For each parameter that other stages have too, by index: the ranks that sum its gradient."""
     found, index = {}, {p: i for i, p in enumerate(spec.parameters)}
     stage, tp = (layout.mesh.coordinates(layout.all.rank)[axis] for axis in ("pp", "tp"))
-    for p, ranks in spec.part.shared:
+    for p, ranks in spec.part.tied:
         comm = layout.all.split(tp if stage in ranks else None)
         if comm is not None:
             found[index[p]] = comm
@@ -90,7 +90,7 @@ class Summed(NamedTuple):
 
 
 def _where_there_is_room(
-    config: Config, layout: Layout, algorithm: str, spec: TrainSpec, shared: Mapping[int, Comm]
+    config: Config, layout: Layout, algorithm: str, spec: TrainSpec, tied: Mapping[int, Comm]
 ) -> tuple[str, Summed]:
     """`_summed` with this algorithm or, if `auto` took it and a node lacks memory, another one.
 
@@ -98,7 +98,7 @@ def _where_there_is_room(
     """
     dp, summed, error = layout.axis["dp"], None, None
     try:
-        summed = _summed(config, dp, algorithm, spec, shared)
+        summed = _summed(config, dp, algorithm, spec, tied)
     except NoRoomError as lack:
         error = lack
     lacking = np.array([error is not None], np.int64)
@@ -111,30 +111,30 @@ def _where_there_is_room(
     if summed is not None:
         summed.store.close()
     algorithm = "ring" if config.zero or config.tp > 1 else "auto"
-    return algorithm, _summed(config, dp, algorithm, spec, shared)
+    return algorithm, _summed(config, dp, algorithm, spec, tied)
 
 
 def _summed(
-    config: Config, dp: Comm, algorithm: str, spec: TrainSpec, shared: Mapping[int, Comm]
+    config: Config, dp: Comm, algorithm: str, spec: TrainSpec, tied: Mapping[int, Comm]
 ) -> Summed:
     """Moves the parameters to the store of this algorithm."""
     if config.zero and dp.size > 1 and algorithm != "shared":
-        return _sharded(config, dp, algorithm, spec, shared)
-    store, buckets = _store(config, dp, algorithm, spec, shared)
+        return _sharded(config, dp, algorithm, spec, tied)
+    store, buckets = _store(config, dp, algorithm, spec, tied)
     return Summed(store, BucketedSync(store, buckets, config.overlap, spec.recorder))
 
 
 def _sharded(
-    config: Config, dp: Comm, algorithm: str, spec: TrainSpec, shared: Mapping[int, Comm]
+    config: Config, dp: Comm, algorithm: str, spec: TrainSpec, tied: Mapping[int, Comm]
 ) -> Summed:
     """The same with ZeRO. On one node, with stage 1, `shared` does without."""
     if config.zero > 1:
-        _refuse_shared(config, spec.part)
+        _refuse_tied(config, spec.part)
     stages, parameters = spec.part.stages, spec.parameters
     nbytes = (1.0 if config.bucket_mb is None else config.bucket_mb) * MB
     dtype, gathers = parameters[0].dtype, duplicate(dp)
     if config.zero == 1:
-        buckets = cut_buckets(spans(parameters), nbytes, dtype.itemsize, dp, shared)
+        buckets = cut_buckets(spans(parameters), nbytes, dtype.itemsize, dp, tied)
     else:
         together = units(stages, parameters)
         parameters = [p for unit in together for p in unit.parameters]
@@ -150,9 +150,9 @@ def _sharded(
     return Summed(store, sync, [gathers])
 
 
-def _refuse_shared(config: Config, part: ModelPart) -> None:
-    if part.shared:
-        p, ranks = part.shared[0]
+def _refuse_tied(config: Config, part: ModelPart) -> None:
+    if part.tied:
+        p, ranks = part.tied[0]
         raise ValueError(
             f"zero {config.zero} keeps each gradient on the ranks of one stage, and "
             f"{p.place.path} is in stages on ranks {', '.join(map(str, ranks))} along pp; use "
@@ -161,15 +161,15 @@ def _refuse_shared(config: Config, part: ModelPart) -> None:
 
 
 def _store(
-    config: Config, dp: Comm, algorithm: str, spec: TrainSpec, shared: Mapping[int, Comm]
+    config: Config, dp: Comm, algorithm: str, spec: TrainSpec, tied: Mapping[int, Comm]
 ) -> tuple[LocalStore, list[Bucket]]:
     """Moves the parameters to the store of this algorithm."""
     parameters = spec.parameters
     head, dtype, mb = head_length(parameters), parameters[0].data.dtype, config.bucket_mb
     if mb is None:  # within a node a bucket of its own costs more than it hides
         mb = np.inf if algorithm == "shared" and _one_node(dp) else 1.0
-    buckets = cut_buckets(spans(parameters, head), mb * MB, dtype.itemsize, dp, shared)
-    if dp.size == 1 and not shared:
+    buckets = cut_buckets(spans(parameters, head), mb * MB, dtype.itemsize, dp, tied)
+    if dp.size == 1 and not tied:
         return LocalStore(parameters, dtype, spec.task.on, head), buckets
     if algorithm == "shared":
         return NodeStore(parameters, dtype, head, dp, buckets), buckets
@@ -186,9 +186,9 @@ def _algorithm(config: Config, layout: Layout, part: ModelPart) -> str:
     and none is taken whose order of additions differs between them. Memory that the ranks of one
     stage share cannot hold sums over several: a ring does them.
     """
-    if part.shared and config.allreduce in ("auto", "shared"):
+    if part.tied and config.allreduce in ("auto", "shared"):
         if config.allreduce == "shared":
-            p, ranks = part.shared[0]
+            p, ranks = part.tied[0]
             raise ValueError(
                 f"allreduce shared sums over the ranks of one stage, and {p.place.path} is in "
                 f"stages on ranks {', '.join(map(str, ranks))} along pp; use --allreduce ring"

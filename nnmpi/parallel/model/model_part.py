@@ -16,7 +16,7 @@ class ModelPart(NamedTuple):
     stages: Mapping[int, Module]  # by number
     stage_count: int  # on all ranks
     held: Callable[[str], bool]  # whether this rank has a tensor, by its path
-    shared: Sequence[tuple[Parameter, tuple[int, ...]]] = ()
+    tied: Sequence[tuple[Parameter, tuple[int, ...]]] = ()
     """Parameters that stages of several ranks use, on all ranks in one order: each with its ranks
     along pp."""
     facts: Mapping[str, Any] = {}  # what the start event says of the cut

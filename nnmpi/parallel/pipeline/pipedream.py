@@ -49,7 +49,7 @@ class PipeDream:
     """The strategy of a rank, which is one stage."""
 
     def __init__(self, config: Config, layout: Layout, spec: TrainSpec) -> None:
-        _refuse_shared(spec)
+        _refuse_tied(spec)
         self.layout, self._spec, pp = layout, spec, layout.axis["pp"]
         self._vertical = config.vertical_sync
         first = spec.parameters[0].data
@@ -100,9 +100,9 @@ class PipeDream:
         self.layout.free()
 
 
-def _refuse_shared(spec: TrainSpec) -> None:
+def _refuse_tied(spec: TrainSpec) -> None:
     """Raises ValueError, on all ranks, if a parameter is in several stages."""
-    for p, ranks in spec.part.shared:
+    for p, ranks in spec.part.tied:
         raise ValueError(
             f"schedule pipedream updates each stage by itself, and {p.place.path} is in stages on "
             f"ranks {', '.join(map(str, ranks))} along pp; use another --cut, or --schedule 1f1b"

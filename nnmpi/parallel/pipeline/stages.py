@@ -55,9 +55,9 @@ def split(
     stages = {s: Sequential(*chain(*(u.modules for u in layers[slice(*edges[s])]))) for s in own}
     ranks = _ranks(layers, edges, config.pp)
     _release_others(ranks, layout.axis["pp"].rank)
-    shared = [(p, where) for p, where in ranks.items() if len(where) > 1 and p.requires_grad]
+    tied = [(p, where) for p, where in ranks.items() if len(where) > 1 and p.requires_grad]
     facts = _facts(config, layers, chosen, costs, batches)
-    return ModelPart(model, stages, count, _held(model, stages), shared, facts)
+    return ModelPart(model, stages, count, _held(model, stages), tied, facts)
 
 
 def _units(config: Config, model: Module, count: int) -> tuple[list[Unit], Cut | None]:

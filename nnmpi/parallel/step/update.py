@@ -31,7 +31,7 @@ class StepSums(NamedTuple):
     stop: float
     not_finite: float
     squares: float  # of the gradient
-    used: tuple[float, ...] = ()  # of each shared parameter: on how many ranks it got a gradient
+    used: tuple[float, ...] = ()  # of each tied parameter: on how many ranks it got a gradient
 
 
 class Outcome(NamedTuple):
@@ -70,7 +70,7 @@ class Update:
     """The second half of a step, after the gradients have been summed.
 
     `counts` tells which parameters this rank counts in the norm of the gradient: of several copies
-    in one model, one. `shared` are those that other ranks of the model have too, the same on all.
+    in one model, one. `tied` are those that other ranks of the model have too, the same on all.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Update:
         lr: Callable[[int], float],
         layout: Layout,
         counts: Callable[[Parameter], bool],
-        shared: Sequence[Parameter] = (),
+        tied: Sequence[Parameter] = (),
         recorder: Recorder = NO_RECORDER,
     ) -> None:
         self._store, self._optimizer = store, optimizer
@@ -90,14 +90,14 @@ class Update:
         self._counts_loss = layout.counts_loss
         spread = layout.model.size > 1
         self._agree: Agree = SumOver(layout.model, recorder) if spread else complete
-        self._shared, self._own = shared, {*store.parameters}
+        self._tied, self._own = tied, {*store.parameters}
         self._recorder = recorder
 
     def apply(self, step: int) -> Outcome:
         """One optimizer step, if all sums are finite; the only place that waits for a device."""
         store = self._store
         sums = self._agree(self._sums())
-        for p, times in zip(self._shared, sums.used, strict=True):
+        for p, times in zip(self._tied, sums.used, strict=True):
             p.has_grad = p in self._own and times > 0
         updated = not sums.not_finite
         norm = sums.squares**0.5
@@ -118,7 +118,7 @@ class Update:
             p.has_grad = times > 0
         finite = np.isfinite(head[LOSS]) and np.isfinite(squares)
         loss = head[LOSS] if self._counts_loss else 0.0
-        used = tuple(float(p.has_grad) for p in self._shared)
+        used = tuple(float(p.has_grad) for p in self._tied)
         return StepSums(loss, head[STOP], float(not finite), squares, used)
 
     def _clip(self, norm: float) -> None:
