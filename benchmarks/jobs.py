@@ -155,6 +155,17 @@ class Job:
                 process.wait(max(0, end - time.monotonic()))
 
 
+def run(program: str, measure: Callable[[], None]) -> None:
+    """Measures with jobs, which end with this process, and names its error in one line."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the jobs are ended too
+    try:
+        measure()
+    except JobError as error:
+        raise SystemExit(f"{program}: {error}") from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
 def mpirun(ranks: int, command: Sequence[str], env: dict[str, str]) -> Process:
     """Ranks under the mpirun of this Python, else the first on PATH.
 

@@ -16,7 +16,6 @@ hosts: the share of the gradient all-reduces' time that overlaps with the backwa
 import argparse
 import importlib.util
 import os
-import signal
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -179,13 +178,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         overlap.main(a.cases, a.allreduce[0], a.rounds, a.seconds, a.json)
     else:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the jobs are ended too
-        try:
-            measure(a)
-        except jobs.JobError as error:
-            raise SystemExit(f"scaling.py: {error}") from None
-        except KeyboardInterrupt:
-            raise SystemExit(130) from None
+        jobs.run("scaling.py", lambda: measure(a))
 
 
 def measure(a: argparse.Namespace) -> None:

@@ -18,7 +18,6 @@ without messages: how far cores that share a memory slow each other down.
 
 import argparse
 import os
-import signal
 import sys
 from collections.abc import Sequence
 
@@ -56,13 +55,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmark, which starts its own jobs."""
     a = parse(argv)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the jobs are ended too
-    try:
-        measure(a)
-    except jobs.JobError as error:
-        raise SystemExit(f"sharding.py: {error}") from None
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
+    jobs.run("sharding.py", lambda: measure(a))
 
 
 def measure(a: argparse.Namespace) -> None:
