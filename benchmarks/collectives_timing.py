@@ -85,9 +85,8 @@ class Bench:
         self.comm, self.raw = comm, raw
         self.names, self.seconds = (REFERENCE, *names), seconds
         self.slow: dict[int, dict[str, float]] = {}  # not timed: bytes -> implementation -> seconds
-        self._last: dict[
-            str, tuple[int, float]
-        ] = {}  # implementation -> bytes and seconds of its last call
+        # implementation -> bytes and seconds of its last call
+        self._last: dict[str, tuple[int, float]] = {}
         self._gloo = start_gloo(raw) if "gloo" in names else None
 
     def point(self, nbytes: int, network: Network | None) -> Point | None:

@@ -22,7 +22,7 @@ Init = Callable[[keyed.Key, np.ndarray], np.ndarray]
 
 
 class Kind(NamedTuple):
-    """Of an array."""
+    """The type and the backend of an array."""
 
     dtype: np.dtype[Any]
     on: Backend

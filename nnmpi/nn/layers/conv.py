@@ -119,7 +119,7 @@ class Conv2d(_Convolution):
         return apply(conv.conv2d, x, self.weight, self.bias, relu=relu, pool=pool, **options)
 
     def options(self) -> dict[str, Any]:
-        """Those of the op."""
+        """The options of the op."""
         return {
             "stride": self.stride,
             "padding": self.padding,
@@ -155,7 +155,7 @@ class Conv1d(_Convolution):
         return apply(conv.conv1d, x, self.weight, self.bias, **self.options())
 
     def options(self) -> dict[str, Any]:
-        """Those of the op."""
+        """The options of the op."""
         return {
             "stride": self.stride[0],
             "padding": self.padding if isinstance(self.padding, str) else self.padding[0],

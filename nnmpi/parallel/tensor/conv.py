@@ -203,7 +203,7 @@ class GroupedConv2d(Sharded, Conv2d):
         return new
 
     def options(self) -> dict[str, Any]:
-        """Those of the op, with the groups that are here."""
+        """The options of the op, with the groups that are here."""
         start, stop = own(self.bounds, self.comm)
         groups = (stop - start) * self.groups // self.out_channels
         return super().options() | {"groups": groups}

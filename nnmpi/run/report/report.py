@@ -7,8 +7,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 from nnmpi.quoting import shown
-from nnmpi.run.report.messages import Event as Event
-from nnmpi.run.report.messages import as_text
+from nnmpi.run.report.messages import Event, as_text
 from nnmpi.run.report.progress import (
     FORWARDING,
     Bar,
