@@ -28,12 +28,12 @@ def names(laws: Iterable[Callable[..., None]]) -> list[str]:
 MARKED = {
     "tests/comm/test_comm_mpi.py": names(laws.LAWS),
     "tests/parallel/test_training_mpi.py": names(laws_training.LAWS),
-    "tests/parallel/test_pipelines_mpi.py": names(laws_pipelines.LAWS),
-    "tests/parallel/test_optimizer_state_mpi.py": names(laws_resume.LAWS),
-    "tests/parallel/test_spatial_mpi.py": names(laws_spatial.LAWS),
-    "tests/parallel/test_summa_mpi.py": names(laws_summa.LAWS),
-    "tests/parallel/test_zero_mpi.py": names(laws_zero.LAWS),
-    "tests/parallel/test_tensor_mpi.py": names(laws_tensor.LAWS),
+    "tests/parallel/pipeline/test_pipelines_mpi.py": names(laws_pipelines.LAWS),
+    "tests/parallel/model/test_optimizer_state_mpi.py": names(laws_resume.LAWS),
+    "tests/parallel/spatial/test_spatial_mpi.py": names(laws_spatial.LAWS),
+    "tests/parallel/tensor/test_summa_mpi.py": names(laws_summa.LAWS),
+    "tests/parallel/zero/test_zero_mpi.py": names(laws_zero.LAWS),
+    "tests/parallel/tensor/test_tensor_mpi.py": names(laws_tensor.LAWS),
     "tests/parallel/test_conformance_mpi.py": [f"test_family[{f}]" for f in conformance.FAMILIES],
 }
 """The tests of each file, all of which have to pass on every rank."""

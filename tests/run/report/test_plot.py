@@ -16,7 +16,7 @@ import nnmpi
 from nnmpi import Config, Trainer
 from nnmpi.run.report.log_file import read_log, read_logs
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 needs_matplotlib = pytest.mark.skipif(
     importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed"
 )

@@ -23,7 +23,7 @@ from nnmpi.nn.models import iris_mlp, mlp
 IRIS = ("--model", "iris-mlp", "--data", "iris")
 LONG = ("--model", "mlp:20-8-3", "--data", "synthetic:20:3:50000", "--epochs", "100000")
 LONG += ("--lr-schedule", "constant")  # stopped early, it makes the steps of a shorter run
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 TIMEOUT = 200.0  # seconds
 # python -m nnmpi.train with SIGINT enabled: processes in the background inherit that it is ignored
 WITH_SIGINT = """
