@@ -17,14 +17,14 @@ import time
 import traceback
 from collections.abc import Sequence
 
-import collectives_plot
-import collectives_tables as tables
 import numpy as np
-import timing
-from collectives_timing import NAMES, REFERENCE, Bench, Point, WrongError, fit
-from flags import Parser
-from rounds import ratio_of
-from timing import Row, Spread, size_name
+from lib import timing
+from lib.collectives import plot
+from lib.collectives import tables as tables
+from lib.collectives.timing import NAMES, REFERENCE, Bench, Point, WrongError, fit
+from lib.flags import Parser
+from lib.rounds import ratio_of
+from lib.timing import Row, Spread, size_name
 
 from nnmpi import blas, user_code
 from nnmpi.collectives import lookup
@@ -52,7 +52,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     p.add_argument(
         "--lines",
-        default=",".join(collectives_plot.LINES),
+        default=",".join(plot.LINES),
         help="the lines of the plot (default: %(default)s); gloo has a panel of its own",
     )
     p.add_argument("--compare", choices=("gloo",), help="time PyTorch's all-reduce as well")
@@ -192,7 +192,7 @@ def run(comm: Comm, raw: MPI.Intracomm, a: argparse.Namespace) -> None:
         rows.append(network_row(network, off, comm.size, facts))
     timing.finish(a.json, rows)
     if a.plot and points:
-        collectives_plot.draw(rows, a.lines, tables.machine(facts, comm.size), a.plot)
+        plot.draw(rows, a.lines, tables.machine(facts, comm.size), a.plot)
         print(f"plot written to {a.plot}", file=sys.stderr)
 
 

@@ -11,8 +11,8 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy is loaded
 
 import numpy as np
-import timing
-from timing import Row, Sample, Step
+from lib import timing
+from lib.timing import Row, Sample, Step
 
 import nnmpi
 from nnmpi import blas

@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import timing
-import workloads
-from timing import Row
-from workloads import MODELS, WORKLOADS, Reduction, Steps
+from lib import timing, workloads
+from lib.timing import Row
+from lib.workloads import MODELS, WORKLOADS, Reduction, Steps
 
 from nnmpi import blas
 from nnmpi.comm import Comm, world

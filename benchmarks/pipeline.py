@@ -22,15 +22,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 
-import jobs
-import timing
-from flags import Parser
-from jobs import Job
-from pipeline_bench import Bench
-from pipeline_run import processes
-from pipeline_sections import SECTIONS
-from pipeline_tables import TABLES
-from timing import Row
+from lib import jobs, timing
+from lib.flags import Parser
+from lib.jobs import Job
+from lib.pipeline.bench import Bench
+from lib.pipeline.run import processes
+from lib.pipeline.sections import SECTIONS
+from lib.pipeline.tables import TABLES
+from lib.timing import Row
 from training import ONE_THREAD
 
 from nnmpi import blas
@@ -87,9 +86,9 @@ def measure(a: argparse.Namespace) -> None:
             rows += found
     timing.finish(a.json, rows)
     if a.plot:
-        import pipeline_plot
+        from lib.pipeline import plot
 
-        pipeline_plot.draw(rows, a.plot)
+        plot.draw(rows, a.plot)
         print(f"plot written to {a.plot}", file=sys.stderr)
 
 

@@ -6,7 +6,7 @@ The value and both gradients are measured.
 from collections.abc import Sequence
 
 import numpy as np
-from timing import Row
+from lib.timing import Row
 
 from nnmpi.autograd.ops import conv
 

@@ -24,14 +24,13 @@ from functools import partial
 from importlib import metadata
 from typing import NamedTuple
 
-import jobs
-import timing
-from flags import Parser
-from jobs import Job, Task
-from scaling_subjects import BASELINE, NO_REDUCTION, Subject, processes, subjects_of
-from timing import Row, Spread
+from lib import jobs, timing
+from lib.flags import Parser
+from lib.jobs import Job, Task
+from lib.scaling.subjects import BASELINE, NO_REDUCTION, Subject, processes, subjects_of
+from lib.timing import Row, Spread
+from lib.workloads import MODELS, WORKLOADS
 from training import ONE_THREAD
-from workloads import MODELS, WORKLOADS
 
 from nnmpi import blas
 
@@ -207,9 +206,9 @@ def measure(a: argparse.Namespace) -> None:
             rows += new
     timing.finish(a.json, rows)
     if a.plot:
-        import scaling_plot
+        from lib.scaling import plot
 
-        scaling_plot.draw(rows, a.plot)
+        plot.draw(rows, a.plot)
         print(f"plot written to {a.plot}", file=sys.stderr)
 
 

@@ -21,13 +21,12 @@ import os
 import sys
 from collections.abc import Sequence
 
-import jobs
-import timing
-from flags import Parser
-from sharding_bench import Bench
-from sharding_sections import SECTIONS
-from sharding_tables import TABLES
-from timing import Row
+from lib import jobs, timing
+from lib.flags import Parser
+from lib.sharding.bench import Bench
+from lib.sharding.sections import SECTIONS
+from lib.sharding.tables import TABLES
+from lib.timing import Row
 from training import ONE_THREAD
 
 from nnmpi import blas
@@ -72,9 +71,9 @@ def measure(a: argparse.Namespace) -> None:
         rows += found
     timing.finish(a.json, rows)
     if a.plot:
-        import sharding_plot
+        from lib.sharding import plot
 
-        sharding_plot.draw(rows, a.plot)
+        plot.draw(rows, a.plot)
         print(f"plot written to {a.plot}", file=sys.stderr)
 
 

@@ -29,13 +29,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import sync_model
-import sync_plot
-import timing
-from flags import Parser
-from sync_model import CASES, MODES
-from sync_run import COLD, Entry, RunResult, run
-from timing import Row, Spread
+from lib import timing
+from lib.flags import Parser
+from lib.sync import plot
+from lib.sync.model import CASES, MODES, expected
+from lib.sync.run import COLD, Entry, RunResult, run
+from lib.timing import Row, Spread
 
 from nnmpi import blas
 from nnmpi.comm import Comm, world
@@ -79,7 +78,7 @@ def quotients(runs: Runs, one: Entry, other: Entry, p: int, a: argparse.Namespac
     """The speedups of `one` over `other` with p workers."""
 
     def duration(entry: Entry, seed: int) -> float:
-        return sync_model.expected(*entry, p, a.steps, seed).seconds(p * (a.steps // COLD))
+        return expected(*entry, p, a.steps, seed).seconds(p * (a.steps // COLD))
 
     return Quotients(
         [x.rate / y.rate for x, y in zip(runs[one], runs[other], strict=True)],
@@ -122,9 +121,7 @@ def rows_of(runs: Runs, p: int, a: argparse.Namespace, facts: Row) -> list[Row]:
             "ratio_in_theory": over.medians[1],
             "mean_staleness": statistics.median(r.mean_staleness for r in found),
             "largest_staleness": max(max(r.staleness, default=0) for r in found),
-            "mean_staleness_in_theory": sync_model.expected(
-                case, mode, p, a.steps, 0
-            ).mean_staleness,
+            "mean_staleness_in_theory": expected(case, mode, p, a.steps, 0).mean_staleness,
             "accuracy": statistics.median(r.accuracy for r in found),
             "accuracy_least": min(r.accuracy for r in found),
             "accuracy_most": max(r.accuracy for r in found),
@@ -209,7 +206,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         show(rows)
         timing.finish(a.json, rows)
         if a.plot:
-            sync_plot.draw(rows, a.plot)
+            plot.draw(rows, a.plot)
             print(f"plot written to {a.plot}", file=sys.stderr)
 
 

@@ -19,10 +19,9 @@ import sys
 from contextlib import ExitStack
 from typing import Any
 
-import timing
-import workloads
-from timing import Row, Sample, Step
-from workloads import WORKLOADS
+from lib import timing, workloads
+from lib.timing import Row, Sample, Step
+from lib.workloads import WORKLOADS
 
 KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1)}
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}

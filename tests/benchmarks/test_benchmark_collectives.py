@@ -2,8 +2,6 @@
 
 import importlib.util
 import json
-import os
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -39,7 +37,7 @@ run = partial(mpirun, timeout=250)  # seconds; enough on a busy machine
 
 
 def test_lines_are_fitted(module: Import) -> None:
-    line = module("network_fit").line
+    line = module("lib.network_fit").line
     link = line([100, 1000, 1_000_000], [1.1e-6, 2e-6, 1.001e-3])
     assert link.alpha == pytest.approx(1e-6, rel=1e-6)
     assert link.beta == pytest.approx(1e-9, rel=1e-6)
@@ -143,12 +141,8 @@ def test_help_is_printed_once() -> None:
     assert ended.out.count("usage:") == 1
 
 
-def test_sizes_are_read_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(os.fspath(BENCHMARKS))
-    try:
-        import timing
-    finally:
-        sys.modules.pop("timing", None)
+def test_sizes_are_read_and_named(module: Import) -> None:
+    timing = module("lib.timing")
     for words in ("256 B", "4 KB", "64 MB", "1.5 MB", "2 GB"):
         assert timing.size_name(timing.size(words)) == words
     assert timing.size("256") == 256

@@ -32,17 +32,17 @@ def command(*flags: str) -> subprocess.CompletedProcess[str]:
 
 def bench(module: Import, name: str = "mlp") -> Any:
     """A Bench without jobs; all square layers of its model cost the same, and others nothing."""
-    cases, model = module("pipeline_cases"), module("pipeline_model")
+    cases, model = module("lib.pipeline.cases"), module("lib.pipeline.model")
     found = cases.models_of(True)[name]
     free, layer = Cost(0, 0, 0, 0, 0, 0), Cost(1, 1, 1, 10, 100, 100)
     squares = len(model.Profiled.of(found, []).units) - 3
     profiled = model.Profiled.of(found, [free, free, *[layer] * squares, free])
-    make = module("pipeline_bench").Bench
+    make = module("lib.pipeline.bench").Bench
     return make({}, [4], 3, 0.1, True, 60, {"cores": 2}, {name: profiled})
 
 
 def test_speedups_are_medians_beside_the_ideal_ones(module: Import) -> None:
-    sections, b = module("pipeline_sections"), bench(module)
+    sections, b = module("lib.pipeline.sections"), bench(module)
     one, two = b.one("mlp", 4), b.pipeline("mlp", 4)
     apart = one._replace(apart=True)
     assert (one.ranks, two.ranks, apart.ranks) == (1, 2, 2)
@@ -58,7 +58,7 @@ def test_speedups_are_medians_beside_the_ideal_ones(module: Import) -> None:
 
 
 def test_a_schedule_is_compared_in_measurement_and_simulation(module: Import) -> None:
-    sections, b = module("pipeline_sections"), bench(module)
+    sections, b = module("lib.pipeline.sections"), bench(module)
     base, case = b.pipeline("mlp", 2, "gpipe"), b.pipeline("mlp", 2, "interleaved")
     assert (base.cut.count(","), case.cut.count(",")) == (0, 2)
     times = {base: [9.0, 9.0, 9.0], case: [6.0, 9.0, 6.0]}
@@ -71,7 +71,7 @@ def test_a_schedule_is_compared_in_measurement_and_simulation(module: Import) ->
 
 
 def test_what_a_pipeline_sends_follows_from_the_cut(module: Import) -> None:
-    sections, b = module("pipeline_sections"), bench(module, "wide")
+    sections, b = module("lib.pipeline.sections"), bench(module, "wide")
     pipeline, parallel = sections._wide(b)
     assert (pipeline.ranks, parallel.ranks, pipeline.cut) == (2, 2, "5")
     rows = sections.network_rows(b, (pipeline, parallel), ([1.0, 2.0], [4.0, 6.0]))
@@ -84,7 +84,7 @@ def test_what_a_pipeline_sends_follows_from_the_cut(module: Import) -> None:
 def test_a_cluster_that_does_not_start_is_reported(
     module: Import, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sections = module("pipeline_sections")
+    sections = module("lib.pipeline.sections")
 
     def refuse(*words: object) -> None:
         raise sections.JobError("network namespaces need root")
@@ -95,13 +95,13 @@ def test_a_cluster_that_does_not_start_is_reported(
 
 
 def test_recompute_formula(module: Import) -> None:
-    model = module("pipeline_model")
+    model = module("lib.pipeline.model")
     assert model.recompute_speed(1) == 1
     assert model.recompute_speed(4) == 0.8
 
 
 def test_a_case_is_the_same_on_a_rank(module: Import) -> None:
-    cases = module("pipeline_cases")
+    cases = module("lib.pipeline.cases")
     case = cases.Case("mlp", 4, 64, 2, schedule="zb-h1", cut="3", small=True)
     assert cases.Case.of(case.text) == case
 

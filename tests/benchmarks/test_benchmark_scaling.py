@@ -27,7 +27,7 @@ RANK = f"""
 import os, sys, time
 sys.path.insert(0, {str(BENCHMARKS)!r})
 from pathlib import Path
-import jobs
+from lib import jobs
 
 def steps(case, batch):
     def run(k):
@@ -72,7 +72,7 @@ def state(pid: int) -> list[str]:
 
 
 def test_a_job_runs_tasks_and_leaves_nothing_behind(module: Import) -> None:
-    jobs = module("jobs")
+    jobs = module("lib.jobs")
     with jobs.Job("plain", 2, lambda folder: two_ranks(jobs, folder)) as job:
         assert 0 <= job.run(jobs.Task("any", 1, 5)) < LONG
         assert job.run(jobs.Task("other", 2, 1)) >= 0
@@ -92,7 +92,7 @@ def test_a_job_runs_tasks_and_leaves_nothing_behind(module: Import) -> None:
 def test_a_job_that_fails_raises_a_one_line_error(
     module: Import, case: str, words: str, timeout: float
 ) -> None:
-    jobs = module("jobs")
+    jobs = module("lib.jobs")
     pids: list[int] = []
 
     def go_wrong() -> None:
@@ -111,7 +111,7 @@ def test_a_job_that_fails_raises_a_one_line_error(
 def test_a_launcher_that_cannot_start_leaves_no_folder(
     module: Import, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs = module("jobs")
+    jobs = module("lib.jobs")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(FileNotFoundError):
         jobs.Job("none", 1, lambda _: [jobs.Process([str(tmp_path / "nobody")], {})])
@@ -123,7 +123,7 @@ def test_ranks_end_with_the_process_that_started_them() -> None:
     starter = f"""
 import sys, time
 sys.path.insert(0, {str(BENCHMARKS)!r})
-import jobs
+from lib import jobs
 rank = {RANK!r}
 start = lambda f: [jobs.Process([sys.executable, "-c", rank, str(f), str(r)], {{}}) for r in (0, 1)]
 job = jobs.Job("plain", 2, start)
@@ -150,7 +150,7 @@ def test_ranks_of_an_idle_mpi_job_sleep(module: Import, monkeypatch: pytest.Monk
     launcher(sys.executable)  # skips where there is none
     for name, value in environment({}).items():
         monkeypatch.setenv(name, value)
-    subjects, jobs = module("scaling_subjects"), module("jobs")
+    subjects, jobs = module("lib.scaling.subjects"), module("lib.jobs")
     subject = subjects.Subject("nnmpi", "nnmpi", "ring", 2)
     with jobs.Job("nnmpi", 2, lambda folder: subjects.processes(subject, folder)) as job:
         assert job.run(jobs.Task("W1", 4, 1)) > 0
@@ -213,7 +213,7 @@ def test_the_hidden_share(module: Import) -> None:
 
 
 def test_each_subject_has_a_colour(module: Import) -> None:
-    plot = module("scaling_plot")
+    plot = module("lib.scaling.plot")
     n = len(plot.COLORS)
     ours = [f"nnmpi {i}" for i in range(n + 1)]
     colors = plot._colors([{"subject": name} for name in (*ours, "T*", "DDP T*", "DDP T", *ours)])

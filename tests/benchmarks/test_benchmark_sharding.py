@@ -17,11 +17,11 @@ HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
 
 
 def bench(module: Import) -> Any:
-    return module("sharding_bench").Bench(3, 0.1, True, 60, {"cores": 2})
+    return module("lib.sharding.bench").Bench(3, 0.1, True, 60, {"cores": 2})
 
 
 def test_memory_formulas(module: Import) -> None:
-    theory = module("sharding_theory")
+    theory = module("lib.sharding.theory")
     held = [theory.held_per_parameter(zero, 4) for zero in range(4)]
     assert held == [16, 10, 7, 4]
     assert theory.held_per_parameter(0, 2, shared=True) == 12
@@ -29,7 +29,7 @@ def test_memory_formulas(module: Import) -> None:
 
 
 def test_traffic_formulas(module: Import) -> None:
-    theory = module("sharding_theory")
+    theory = module("lib.sharding.theory")
     assert [theory.units(zero, 1) for zero in range(4)] == [2, 2, 2, 3]
     assert [theory.units(zero, 4) for zero in range(4)] == [2, 2, 5, 12]
     assert theory.unit_bytes(1000, 4) == 3000
@@ -38,7 +38,7 @@ def test_traffic_formulas(module: Import) -> None:
 
 
 def test_tensor_parallelism_sums_at_every_second_layer(module: Import) -> None:
-    theory = module("sharding_theory")
+    theory = module("lib.sharding.theory")
     # column 3 -> 4, row 4 -> 5: the sum of 5 on the way forward; the input needs no gradient
     assert theory.tensor_numbers([3, 4, 5]) == 5
     # and column 5 -> 6: the sum of 5 on the way back
@@ -47,10 +47,10 @@ def test_tensor_parallelism_sums_at_every_second_layer(module: Import) -> None:
 
 
 def test_memory_is_beside_the_formula_and_the_peak_beside_its_parts(module: Import) -> None:
-    b, sections = bench(module), module("sharding_sections")
+    b, sections = bench(module), module("lib.sharding.sections")
     case = b.case("50M", 2, dp=2, zero=1)
     n = b.parameters(case)
-    memory = module("sharding_run").Memory
+    memory = module("lib.sharding.run").Memory
     alone = memory(4 * n, 4 * n, 8 * n, 0, 0, 0, 16 * n + 10, 0, 16 * n + 40)
     found = memory(4 * n, 4 * n, 4 * n, 100, 60, 0, 12.6 * n + 150, 150, 12.6 * n + 190)
     row = sections.memory_row(b, case, found, alone)
@@ -61,7 +61,7 @@ def test_memory_is_beside_the_formula_and_the_peak_beside_its_parts(module: Impo
 
 
 def test_bytes_are_beside_the_formula(module: Import) -> None:
-    b, sections = bench(module), module("sharding_sections")
+    b, sections = bench(module), module("lib.sharding.sections")
     case = b.case("mlp", 2, dp=2, zero=3, micro_batches=4)
     unit = b.parameters(case) * 4 / 2
     row = sections.bytes_row(b, case, 12.5 * unit, 7)
@@ -74,7 +74,7 @@ def test_bytes_are_beside_the_formula(module: Import) -> None:
 
 
 def test_ratios_are_medians_over_rounds(module: Import, monkeypatch: pytest.MonkeyPatch) -> None:
-    b, sections = bench(module), module("sharding_sections")
+    b, sections = bench(module), module("lib.sharding.sections")
     base = b.case("mlp", 2, dp=2)
     case = base._replace(zero=3)
     times = {base: [1.0, 2.0, 4.0], case: [1.5, 2.0, 8.0]}
@@ -86,7 +86,7 @@ def test_ratios_are_medians_over_rounds(module: Import, monkeypatch: pytest.Monk
 
 
 def test_a_case_is_the_same_on_a_rank(module: Import) -> None:
-    cases, layers = module("sharding_cases"), module("sharding_layers")
+    cases, layers = module("lib.sharding.cases"), module("lib.sharding.layers")
     case = cases.Case("mlp", 64, dp=2, zero=3, bucket_mb=16.0, small=True)
     assert cases.Case.of(case.text) == case
     image = layers.LayerCase("image", (64, 32), 2)
@@ -150,7 +150,7 @@ def test_every_section_has_rows_and_the_plot_is_written(tmp_path: Path) -> None:
 def test_a_cluster_that_does_not_start_is_reported(
     module: Import, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sections = module("sharding_sections")
+    sections = module("lib.sharding.sections")
 
     def refuse(*words: object) -> None:
         raise sections.JobError("network namespaces need root")

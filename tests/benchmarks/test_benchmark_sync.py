@@ -19,7 +19,7 @@ run = partial(mpirun, timeout=250)  # seconds; enough on a busy machine
 
 
 def test_theory_where_one_worker_is_three_times_slower(module: Import) -> None:
-    model = module("sync_model")
+    model = module("lib.sync.model")
     slow, modes = model.CASES["slow"], model.MODES
     bsp, ssp, asp = (model.expected(slow, modes[m], 4, 300, 0) for m in ("bsp", "ssp3", "asp"))
     cold = 4 * 75
@@ -31,7 +31,7 @@ def test_theory_where_one_worker_is_three_times_slower(module: Import) -> None:
 
 
 def test_figures_are_medians_over_repeats(module: Import) -> None:
-    sync, sync_run, model = module("sync"), module("sync_run"), module("sync_model")
+    sync, sync_run, model = module("sync"), module("lib.sync.run"), module("lib.sync.model")
 
     def result(seconds: float, **staleness: int) -> object:
         counts = Counter({int(s[1:]): n for s, n in staleness.items()})

@@ -1,0 +1,64 @@
+"""Plots of panels side by side: bars, each with a line at what was expected."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from lib.timing import Row
+
+BLUE, INK = "#0072b2", "#555555"
+WIDTH = 0.74  # of a bar
+
+
+class Panel(NamedTuple):
+    """What is drawn of a section, and of which of its rows."""
+
+    section: str
+    shows: Callable[[Row], bool]
+    draw: Callable[[Any, Sequence[Row]], None]
+
+
+def draw(rows: Sequence[Row], path: str, panels: Sequence[Panel], ranks: str) -> None:
+    """The panels of the sections that were run; nothing is in the figure if there are none."""
+    from matplotlib.figure import Figure
+
+    parts = [(p, [r for r in rows if r["section"] == p.section and p.shows(r)]) for p in panels]
+    parts = [(panel, found) for panel, found in parts if found]
+    figure = Figure(figsize=(1 + 5.2 * max(len(parts), 1), 5.8), layout="constrained")
+    if rows:
+        where = f"{ranks}, one thread each, {rows[0]['cores']} cores, {rows[0]['cpu']}"
+        figure.suptitle(where, x=0.01, ha="left", size=12, color=INK)
+    for i, (panel, found) in enumerate(parts):
+        axes = figure.add_subplot(1, len(parts), i + 1)
+        panel.draw(axes, found)
+        axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0, labelsize=12)
+    figure.savefig(path, dpi=120)
+
+
+def title(axes: Any, text: str) -> None:
+    axes.set_title(text, loc="left", size=14, weight="bold")
+
+
+def bars(
+    axes: Any,
+    rows: Sequence[Row],
+    measured: str,
+    expected: str,
+    form: str,
+    source: str = "simulated",
+) -> None:
+    """A bar for each measured figure, with a line across it at the expected one."""
+    near = {"textcoords": "offset points", "ha": "center", "size": 11}
+    for x, row in enumerate(rows):
+        axes.bar(x, row[measured], WIDTH, color=BLUE, label="" if x else "measured")
+        ends = (x - WIDTH / 2 - 0.08, x + WIDTH / 2 + 0.08)
+        line = {"color": "black", "linewidth": 2, "label": "" if x else source}
+        axes.plot(ends, [row[expected]] * 2, **line)
+        top = max(row[measured], row[expected])
+        axes.annotate(form.format(row[expected]), (x, top), (0, 4), **near)
+        inside = {**near, "color": "white", "weight": "bold", "size": 9}
+        axes.annotate(form.format(row[measured]), (x, 0), (0, 5), **inside)
+    axes.set_ylim(0, 1.3 * max(max(row[measured], row[expected]) for row in rows))
+    axes.legend(frameon=False, fontsize=12, loc="upper left", ncols=2)

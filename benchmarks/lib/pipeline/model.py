@@ -1,0 +1,93 @@
+"""What benchmarks/pipeline.py expects: from the measured costs of layers, and from formulas."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from lib.pipeline.cases import Model
+from nnmpi.parallel.pipeline import partition
+from nnmpi.parallel.pipeline.partition import Cut, Unit
+from nnmpi.parallel.pipeline.profile import Cost, stage_costs
+from nnmpi.schedules import SCHEDULES, programs
+from nnmpi.sim.pipeline import Costs, Simulation, StageTimes, simulate
+
+VIRTUAL = 2  # stages of a rank under `interleaved`, as the trainer has by default
+
+
+def stages_of(schedule: str, ranks: int) -> int:
+    """The stages of all ranks."""
+    return ranks * (VIRTUAL if SCHEDULES[schedule].virtual else 1)
+
+
+class Profiled(NamedTuple):
+    """A model, and the measured cost of each unit in one micro-batch."""
+
+    units: Sequence[Unit]
+    costs: Sequence[Cost]
+
+    @classmethod
+    def of(cls, model: Model, costs: Sequence[Cost]) -> "Profiled":
+        return cls(partition.units(model.build()), costs)
+
+    def cut(self, stages: int) -> Cut:
+        """The cut whose slowest stage is fastest."""
+        if stages == 1:
+            return ()
+        return partition.cut(
+            [cost.seconds for cost in self.costs],
+            stages,
+            [unit.is_trained for unit in self.units],
+            [cost.parameter_bytes + cost.activation_bytes for cost in self.costs],
+        )
+
+    def cut_text(self, stages: int) -> str | None:
+        """The same as --cut takes it."""
+        return partition.as_text(self.cut(stages), self.units) if stages > 1 else None
+
+    def shares(self, stages: int) -> list[float]:
+        """The share of each stage in the time of a micro-batch."""
+        seconds = [f + i + w for f, i, w, *_ in stage_costs(self.costs, self.cut(stages))]
+        return [s / sum(seconds) for s in seconds]
+
+    def simulated(
+        self, schedule: str, ranks: int, micro_batches: int, recompute: bool = False
+    ) -> Simulation:
+        """A step without its update, if messages took no time."""
+        count = stages_of(schedule, ranks)
+        stages = stage_costs(self.costs, self.cut(count))
+        times = [StageTimes(f, i + w, i, w) for f, i, w, *_ in stages]
+        plan = programs(
+            SCHEDULES[schedule], ranks, micro_batches, count // ranks, recompute=recompute
+        )
+        return simulate(plan, Costs(times), [cost.activation_bytes for cost in stages])
+
+    def speedup(self, schedule: str, ranks: int, micro_batches: int) -> float:
+        """Of a pipeline over one rank, as simulated."""
+        one = self.simulated("1f1b", 1, micro_batches).makespan
+        return one / self.simulated(schedule, ranks, micro_batches).makespan
+
+
+def ideal_speedup(p: int, m: int) -> float:
+    """Of p equal stages over one rank: p m / (m + p - 1)."""
+    return p * m / (m + p - 1)
+
+
+def recompute_speed(m: int) -> float:
+    """Speed with recompute over that without, on one rank: all forward passes but one run twice.
+
+    A backward pass takes as long as two forward passes.
+    """
+    return 3 / (3 + (m - 1) / m)
+
+
+class Bytes(NamedTuple):
+    """Bytes that both of two ranks send in a step."""
+
+    pipeline: int  # activations there, their gradients back
+    data_parallel: int  # 2 (p-1)/p of the gradients from each of p = 2 ranks
+
+
+def bytes_of_mlp(widths: Sequence[int], first: int, batch: int, itemsize: int = 4) -> Bytes:
+    """Of an MLP whose second stage begins with Linear number `first`, counted from 0."""
+    parameters = sum(k * o + o for k, o in pairwise(widths))
+    return Bytes(2 * batch * widths[first] * itemsize, 2 * parameters * itemsize)

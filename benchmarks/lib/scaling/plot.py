@@ -1,0 +1,102 @@
+"""The plot of benchmarks/scaling.py: samples per second on 1 and N ranks, one panel per case."""
+
+from collections.abc import Sequence
+from itertools import cycle
+from typing import Any
+
+from lib.timing import Row
+
+COLORS = ("#0072b2", "#d55e00", "#56b4e9", "#cc79a7", "#009e73", "#b8860b")
+GREY = "#8a8a8a"  # of PyTorch as users write it
+WIDTH = 0.8  # of a group of bars
+ORDER = ("one rank", "weak", "strong")
+APART = "nnmpi apart"  # a line: ranks that train a model each, and sum nothing
+NAMES = {"T*": "PyTorch T*", "DDP T*": "PyTorch T*", "T": "PyTorch T", "DDP T": "PyTorch T"}
+
+
+def draw(rows: Sequence[Row], path: str) -> None:
+    """Groups of bars for one rank, weak and strong scaling; one colour per subject."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    cases = list(dict.fromkeys(row["case"] for row in rows))
+    colors = _colors([row for row in rows if row["subject"] != APART])
+    figure = Figure(figsize=(2 + 5.7 * len(cases), 6.6), layout="constrained")
+    panels = figure.subplots(1, len(cases), squeeze=False)[0]
+    first = rows[0]
+    where = f"{first['cpu']}, {first['cores']} cores, one thread per rank"
+    figure.suptitle(
+        f"{where}. On several ranks PyTorch is DistributedDataParallel. White: times one rank",
+        x=0.01,
+        ha="left",
+        size=12,
+        color="#555555",
+    )
+    line = None
+    for axes, case in zip(panels, cases, strict=True):
+        line = _panel(axes, [row for row in rows if row["case"] == case], colors) or line
+    handles: list[Any] = [Patch(color=color) for color in colors.values()]
+    names = list(colors)
+    if line is not None:
+        handles, names = [*handles, line], [*names, "ranks that train apart: no sums, no waiting"]
+    figure.legend(handles, names, loc="outside lower left", ncols=5, frameon=False, fontsize=13)
+    figure.savefig(path, dpi=130)
+
+
+def _panel(axes: Any, rows: Sequence[Row], colors: dict[str, str]) -> Any:
+    """One case; returns the line of ranks that train apart, if there is one."""
+    bars, line = [row for row in rows if row["subject"] != APART], None
+    for i, scaling in enumerate(ORDER):
+        group = [row for row in bars if row["scaling"] == scaling]
+        width = WIDTH / max(len(group), 3)
+        for j, row in enumerate(group):
+            _bar(axes, row, i + (j - (len(group) - 1) / 2) * width, width, colors)
+    for row in (row for row in rows if row["subject"] == APART):
+        at, height = ORDER.index(row["scaling"]), row["samples_per_second"]
+        ends = at - WIDTH / 6, at + WIDTH / 2  # beside the first bar, whose label is above it
+        line = axes.hlines(height, *ends, color="black", linewidth=2, linestyle="--", zorder=5)
+    axes.set_ylim(0, 1.22 * max(row["samples_per_second"] for row in rows))
+    axes.set_xticks(range(len(ORDER)), [_group(bars, scaling) for scaling in ORDER])
+    axes.tick_params(length=0, labelsize=12)
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[:].set_visible(False)
+    case, model = rows[0]["case"], rows[0]["model"]
+    axes.set_title(f"{case}, {model}: samples per second", loc="left", size=14, weight="bold")
+    return line
+
+
+def _colors(rows: Sequence[Row]) -> dict[str, str]:
+    """One colour per subject, repeated if necessary; PyTorch has the same with and without DDP."""
+    names = dict.fromkeys(_name(row) for row in rows)
+    free = cycle(COLORS)
+    return {name: GREY if name == NAMES["T"] else next(free) for name in names}
+
+
+def _name(row: Row) -> str:
+    return NAMES.get(row["subject"], row["subject"])
+
+
+def _group(rows: Sequence[Row], scaling: str) -> str:
+    row = next(row for row in rows if row["scaling"] == scaling)
+    ranks = f"{row['ranks']} ranks, {scaling}" if row["ranks"] > 1 else "1 rank"
+    return f"{ranks}\nbatch {row['batch_size']}"
+
+
+def _bar(axes: Any, row: Row, x: float, width: float, colors: dict[str, str]) -> None:
+    """A bar with its quartiles; above it the ratio to PyTorch, inside it that to one rank."""
+    height = row["samples_per_second"]
+    axes.bar(x, height, 0.94 * width, color=colors[_name(row)])
+    top = height
+    if "seconds_low" in row:
+        low, top = (row["batch_size"] / row[f"seconds_{end}"] for end in ("high", "low"))
+        axes.vlines(x, low, top, color="#222222", linewidth=1.4, zorder=4)
+    label = f"{height:,.0f}"
+    if "ratio" in row:
+        label = f"{row['ratio']:.2f} x T*\n{label}"
+    axes.annotate(label, (x, top), (0, 3), textcoords="offset points", ha="center", size=11)
+    if "over_one_rank" in row:
+        style = {"ha": "center", "va": "bottom", "color": "white", "size": 12, "weight": "bold"}
+        text = f"{row['over_one_rank']:.2f}"
+        axes.annotate(text, (x, 0), (0, 8), textcoords="offset points", **style)

@@ -1,0 +1,203 @@
+"""The ranks of benchmarks/sharding.py that use library layers: images cut by rows, and products.
+
+    serve FOLDER              time tasks, as jobs.py says
+    count CASE...             bytes and messages that a rank sends in a step, and its memory
+    rounds N SECONDS CASE...  seconds per step, in N interleaved rounds
+
+All but `serve` answer with one line of JSON, of rank 0.
+"""
+
+import gc
+import json
+import tracemalloc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from training import ONE_THREAD
+
+import nnmpi
+from lib import jobs
+from lib.jobs import Process
+from lib.pipeline.run import seconds_in_rounds
+from lib.sharding.run import Sent, mean, no_shared_memory, sent_by
+from lib.workloads import CLASSES, Steps
+from nnmpi import blas, nn, optim
+from nnmpi.comm import Comm, comm_self, world
+from nnmpi.parallel import spatial
+from nnmpi.parallel.tensor.layers import ColumnLinear, RowLinear
+from nnmpi.parallel.tensor.summa import Grid, SummaLinear
+
+COMMAND = jobs.program(__name__)
+
+
+class LayerCase(NamedTuple):
+    """What is computed, of which sizes, on how many ranks.
+
+    (H, W) of an image, or (N, K, O) of two products: N rows, K -> O -> K features
+    """
+
+    kind: str
+    sizes: tuple[int, ...]
+    ranks: int
+    batch: int = 1  # which a job asks for
+
+    @property
+    def text(self) -> str:
+        """All of it, for a rank to read."""
+        return json.dumps(self)
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """The inverse of `text`."""
+        kind, sizes, *others = json.loads(text)
+        return cls(kind, tuple(sizes), *others)
+
+    @property
+    def steps(self) -> Steps:
+        """Runs a number of steps."""
+        blas.tune()
+        step = KINDS[self.kind](*self.sizes)
+
+        def run(steps: int) -> None:
+            for _ in range(steps):
+                step()
+
+        return run
+
+
+class Counted(NamedTuple):
+    """Of one rank: what it sends in a step, and the most memory that a step takes."""
+
+    sent: Sent
+    peak: float
+
+
+# ---- one large image
+
+
+def cnn(comm: Comm, cut: bool) -> nn.Sequential:
+    """Three convolutions, of which two are pooled, and a classifier of the mean."""
+    model = nn.Sequential(
+        *(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(64, 64, 3, padding=1), nn.ReLU()),
+        *(spatial.SpatialMean(comm=comm), nn.Linear(64, CLASSES)),
+    )
+    return spatial.parallelize(model, comm) if cut else model
+
+
+def image_step(comm: Comm, cut: bool, height: int, width: int) -> Callable[[], object]:
+    """A training step on this rank's rows of one image of `height` rows."""
+    model = cnn(comm, cut)
+    lo, hi = (spatial.row_bounds(height, comm.size)[comm.rank + i] for i in (0, 1))
+    draws = np.random.default_rng(0)
+    x = draws.standard_normal((1, 3, hi - lo, width), dtype=np.float32)
+    opt, loss_of = optim.Adam(model.parameters(), lr=1e-6), nn.CrossEntropyLoss()
+
+    def step() -> None:
+        loss = loss_of(model(nnmpi.tensor(x)), np.zeros(1, np.int64))
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        loss.item()
+
+    return step
+
+
+# ---- two products
+
+
+def products_step(model: nn.Sequential, rows: int, features: int) -> Callable[[], object]:
+    """Forward and backward of a model, all gradients included, on this rank's part of x."""
+    model.to("float32")
+    draws = np.random.default_rng(0)
+    x = draws.standard_normal((rows, features), dtype=np.float32)
+    g = draws.standard_normal((rows, features), dtype=np.float32)
+
+    def step() -> None:
+        for p in model.parameters():
+            p.grad = None
+        model(nnmpi.Tensor(x, requires_grad=True)).backward(g)
+
+    return step
+
+
+def lines(n: int, k: int, o: int) -> Callable[[], object]:
+    """A column and a row layer: x and y are whole on all ranks."""
+    comm = world()
+    model = nn.Sequential(ColumnLinear(k, o, comm), RowLinear(o, k, comm))
+    return products_step(model, n, k)
+
+
+def grid(n: int, k: int, o: int) -> Callable[[], object]:
+    """Two layers on a 2 x 2 grid: of each matrix a rank has a block."""
+    on = Grid.of(world(), 2, 2)
+    model = nn.Sequential(SummaLinear(k, o, on), SummaLinear(o, k, on))
+    return products_step(model, n // 2, k // 2)
+
+
+KINDS: dict[str, Callable[..., Callable[[], object]]] = {
+    "whole image": lambda h, w: image_step(comm_self(), False, h, w),
+    "image in bands": lambda h, w: image_step(comm_self(), True, h, w),
+    "image": lambda h, w: image_step(world(), True, h, w),
+    "half an image": lambda h, w: image_step(comm_self(), True, h // 2, w),
+    "column + row": lines,
+    "2 x 2": grid,
+}
+"""An ordinary model on one rank; the layers of spatial/ on one rank, on all, and on half an image;
+two products in one dimension and in two."""
+
+# ---- in the process of the benchmark
+
+
+def processes(ranks: int, folder: Path) -> list[Process]:
+    """Ranks that wait for tasks."""
+    return [jobs.mpirun(ranks, [*COMMAND, "serve", str(folder)], ONE_THREAD)]
+
+
+def count(cases: Sequence[LayerCase], timeout: float) -> list[Counted]:
+    """What is counted of cases that have equal numbers of ranks."""
+    command = [*COMMAND, "count", *(case.text for case in cases)]
+    found = jobs.answer(jobs.mpirun(cases[0].ranks, command, ONE_THREAD), "count", timeout)
+    return [Counted(Sent(*sent), peak) for sent, peak in found]
+
+
+# ---- on the ranks
+
+
+def serve(folder: str) -> None:
+    """Times tasks until the pipe is closed."""
+    comm = world()
+    jobs.serve(Path(folder), comm.rank, comm.barrier, lambda case, batch: LayerCase.of(case).steps)
+
+
+def counted(text: str) -> Counted:
+    """Memory is traced from before parameters and inputs are made."""
+    with no_shared_memory():
+        gc.collect()
+        tracemalloc.start()
+        run = LayerCase.of(text).steps
+        run(2)
+        tracemalloc.reset_peak()
+        run(1)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return Counted(sent_by(run), *mean([peak]))
+
+
+def main(what: str, *words: str) -> None:
+    """Serve tasks, or answer one question."""
+    if what == "serve":
+        serve(*words)
+        return
+    found: Any
+    if what == "count":
+        found = [counted(text) for text in words]
+    else:
+        rounds, seconds, *texts = words
+        runs = [LayerCase.of(text).steps for text in texts]
+        found = seconds_in_rounds(world(), runs, int(rounds), float(seconds))
+    if world().rank == 0:
+        print(json.dumps(found), flush=True)

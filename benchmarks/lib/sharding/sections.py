@@ -1,0 +1,280 @@
+"""The sections of benchmarks/sharding.py: each measures, and gives one row per measurement."""
+
+import json
+import statistics
+from collections.abc import Callable, Sequence
+
+from lib import jobs
+from lib.jobs import JobError
+from lib.rounds import ratio_of
+from lib.sharding import layers, run
+from lib.sharding import theory as theory
+from lib.sharding.bench import Bench
+from lib.sharding.cases import Case
+from lib.sharding.layers import LayerCase
+from lib.sharding.run import Memory, Sent
+from lib.timing import Row, ratio
+from nnmpi.sim import gemm
+
+MEMORY_GOAL = 0.05  # how far from the formula
+BUCKET_MB = 16.0  # of the memory section: a layer of the model of 50 million parameters
+TIME_GOALS = {1: 1.05, 2: 1.05, 3: 1.5}  # over data parallelism, by stage of ZeRO
+WEAK_GOAL = 0.92
+HALO_GOAL = 1.8
+PLANS = ("column + row", "2 x 2")
+RATE = 1e9  # bits per second of each link of the emulated cluster, each way
+NETWORK_ROUNDS = 5
+
+# ---- memory
+
+
+def memory(b: Bench) -> list[Row]:
+    """Bytes held by a rank, and the most in a step, beside the formulas."""
+    [alone] = _memory(b, [b.case("50M", bucket_mb=BUCKET_MB)])
+    rows = [memory_row(b, *alone, alone[1])]
+    for d in (2,) if b.small else (2, 4):
+        base = b.case("50M", d, dp=d, bucket_mb=BUCKET_MB)
+        cases = [base._replace(zero=zero) for zero in range(4)]
+        cases.append(base._replace(allreduce="shared", bucket_mb=None))
+        rows += [memory_row(b, case, found, alone[1]) for case, found in _memory(b, cases)]
+    return rows
+
+
+def _memory(b: Bench, cases: Sequence[Case]) -> list[tuple[Case, Memory]]:
+    found = run.ask("memory", cases, b.timeout)
+    return [(case, Memory(*figures)) for case, figures in zip(cases, found, strict=True)]
+
+
+def memory_row(b: Bench, case: Case, found: Memory, alone: Memory) -> Row:
+    """`alone` is a rank that trains without others on as many samples as each does here.
+
+    `bytes` is what is traced between two steps, without slots and without buffers of messages,
+    which are counted apart. The activations of a step are those of `alone`.
+    """
+    parameters = b.parameters(case)
+    expected = theory.held_per_parameter(case.zero, case.dp, case.allreduce == "shared")
+    activations = alone.peak - alone.between
+    held = found.between - found.kept
+    peak = expected * parameters + found.slots + found.messages + activations
+    return b.row(
+        "memory",
+        case,
+        bytes=held,
+        predicted_bytes=expected * parameters,
+        ratio=held / (expected * parameters),
+        against="formula",
+        goal=MEMORY_GOAL,
+        goal_of="distance of ratio from 1",
+        per_parameter=held / parameters,
+        predicted_per_parameter=expected,
+        counted_bytes=found.parameters + found.gradients + found.state,
+        window_bytes=found.windows,
+        slot_bytes=found.slots,
+        message_bytes=found.messages,
+        activation_bytes=activations,
+        peak_bytes=found.peak,
+        predicted_peak_bytes=peak,
+        peak_ratio=found.peak / peak,
+    )
+
+
+# ---- bytes
+
+
+def traffic(b: Bench) -> list[Row]:
+    """Bytes and messages that a rank sends in a step, beside the formulas."""
+    stages = [
+        b.case("deep", d, dp=d, zero=zero, micro_batches=m, bucket_mb=0.016 if b.small else 1.0)
+        for d in (2, 4)
+        for m in (1, 4)
+        for zero in range(4)
+    ]
+    others = [
+        b.case("deep", 2, tp=2),
+        b.case("deep", 2, pp=2, micro_batches=4),
+        b.case("deep", 2, dp=2, tp=2),
+    ]
+    rows = []
+    for n in (2, 4):
+        cases = [case for case in stages + others if case.ranks == n]
+        found = run.ask("bytes", cases, b.timeout)
+        rows += [bytes_row(b, case, *sent) for case, sent in zip(cases, found, strict=True)]
+    return rows
+
+
+def bytes_row(b: Bench, case: Case, sent: float, messages: float) -> Row:
+    """What a rank sends, and for data parallelism in units too."""
+    widths, m = b.widths(case), case.micro_batches
+    unit = theory.unit_bytes(b.parameters(case) / case.tp, case.dp)
+    units = theory.units(case.zero, m)
+    expected = units * unit + theory.tensor_bytes(widths, case.batch // case.dp, case.tp)
+    if case.pp > 1:  # of the two ranks, one sends there and one back
+        expected += theory.pipeline_bytes(max(widths), case.batch) / case.pp
+    row = b.row("bytes", case, bytes=sent, messages=messages, predicted_bytes=expected)
+    row |= {"ratio": sent / expected, "against": "formula"}
+    if case.ranks == case.dp:
+        row |= {"units": sent / unit, "predicted_units": units}
+    return row
+
+
+# ---- time
+
+
+def seconds(b: Bench) -> list[Row]:
+    """Seconds of a step of layouts, beside data parallelism on as many ranks."""
+    two = b.case("mlp", 2, dp=2)
+    rows = over(
+        b,
+        two,
+        [
+            *(two._replace(zero=zero) for zero in (1, 2, 3)),
+            two._replace(allreduce="shared"),
+            two._replace(dp=1, tp=2),
+        ],
+    )
+    four = b.case("mlp", 4, dp=4)
+    rows += over(
+        b,
+        four,
+        [
+            four._replace(dp=2, tp=2),
+            four._replace(dp=1, pp=2, tp=2, micro_batches=4),
+            four._replace(dp=2, pp=2, micro_batches=4),
+            four._replace(dp=2, tp=2, zero=3),
+        ],
+    )
+    eight = b.case("mlp", 4, dp=8)
+    cube = eight._replace(dp=2, pp=2, tp=2, micro_batches=4)
+    return rows + over(b, eight, [cube, cube._replace(zero=1), cube._replace(zero=3)])
+
+
+def over(b: Bench, base: Case, cases: Sequence[Case]) -> list[Row]:
+    """Cases beside a base, on the same batch; the ratio of a faster one is below 1."""
+    times = b.time([base, *cases])
+    rows = [_timed(b.row("time", base), times[base])]
+    for case in cases:
+        row = _timed(b.row("time", case), times[case])
+        row |= ratio_of(ratio(times[case], times[base]), base.name)
+        if case.ranks == case.dp and case.zero:
+            row["goal"] = TIME_GOALS[case.zero]
+        rows.append(row)
+    return rows
+
+
+def _timed(row: Row, times: Sequence[float]) -> Row:
+    return row | {"seconds": statistics.median(times), "rounds": len(times)}
+
+
+# ---- weak scaling of a sharded MLP
+
+
+def weak(b: Bench) -> list[Row]:
+    """One rank of width H beside two of width 2H, and two that train one of width H each."""
+    one = b.case("H")
+    apart, two = one._replace(apart=True), b.case("2H", tp=2)
+    times = b.time([apart, one, two])
+    rows = [_timed(b.row("weak", one), times[one])]
+    for case in (two, apart):
+        row = _timed(b.row("weak", case), times[case])
+        rows.append(row | ratio_of(ratio(times[one], times[case]), "1 rank"))
+    rows[1]["goal"] = WEAK_GOAL
+    return rows
+
+
+# ---- strong scaling of one image
+
+
+def halo(b: Bench) -> list[Row]:
+    """One image on one rank and cut over two, and two ranks that compute half of it each."""
+    sizes = (64, 64) if b.small else (1024, 1024)
+    whole = LayerCase("whole image", sizes, 1)
+    one, two, apart = (
+        LayerCase("image in bands", sizes, 1),
+        LayerCase("image", sizes, 2),
+        LayerCase("half an image", sizes, 2),
+    )
+    times = b.time([whole, one, two, apart])
+    counts = dict(zip((one, whole), layers.count([one, whole], b.timeout), strict=True))
+    [counts[two]] = layers.count([two], b.timeout)
+    rows = []
+    for case in (one, whole, two, apart):
+        row = _timed(b.layer_row("halo", case), times[case])
+        if case in counts:
+            row |= {"bytes": counts[case].sent.bytes, "messages": counts[case].sent.messages}
+            row["peak_bytes"] = counts[case].peak
+        if case != one:
+            row |= ratio_of(ratio(times[one], times[case]), one.kind)
+        rows.append(row)
+    rows[2]["goal"] = HALO_GOAL
+    return rows
+
+
+# ---- products in one and two dimensions
+
+
+def summa(b: Bench) -> list[Row]:
+    """Two layers as column and row, and on a 2 x 2 grid; here and on the emulated cluster."""
+    cases = [LayerCase(kind, sizes, 4) for sizes in _products(b) for kind in PLANS]
+    counts = layers.count(cases, b.timeout)
+    times = b.time(cases)
+    rows = []
+    for case, counted in zip(cases, counts, strict=True):
+        row = _timed(b.layer_row("summa", case), times[case])
+        rows.append(row | product_figures(case, *counted))
+    slow = over_network(b, cases)
+    for row, found in zip(rows, slow, strict=False):
+        row |= {"network_seconds": statistics.median(found), "bits_per_second": RATE}
+    for i in range(0, len(rows), 2):  # column + row, then 2 x 2
+        rows[i + 1] |= ratio_of(ratio(times[cases[i + 1]], times[cases[i]]), PLANS[0])
+        if slow:
+            spread = ratio(slow[i + 1], slow[i])
+            rows[i + 1] |= {"network_ratio": spread.median}
+            rows[i + 1] |= {"network_ratio_low": spread.low, "network_ratio_high": spread.high}
+    return rows
+
+
+def product_figures(case: LayerCase, sent: Sent, peak: float) -> Row:
+    """Bytes and memory of a rank, beside the cost model's."""
+    g = gemm.Gemm(*case.sizes)
+    plan = gemm.column_row(g, 4) if case.kind == PLANS[0] else gemm.summa_twice(g, 2, 2)
+    memory = theory.NUMBER * (2 * (plan.weight + plan.activations) + plan.panels)
+    return {
+        "bytes": sent.bytes,
+        "predicted_bytes": theory.NUMBER * gemm.received(plan),
+        "messages": sent.messages,
+        "peak_bytes": peak,
+        "predicted_peak_bytes": memory,
+    }
+
+
+def _products(b: Bench) -> list[tuple[int, int, int]]:
+    """(N, K, O): the first for two dimensions, the last for one; the other sends the same."""
+    shapes = [(4096, 1024, 1024), (1024, 1024, 1024), (256, 1024, 2048)]
+    return [(n // 16, k // 16, o // 16) for n, k, o in shapes] if b.small else shapes
+
+
+def over_network(b: Bench, cases: Sequence[LayerCase]) -> list[list[float]]:
+    """Seconds per step of each case in rounds, one rank a host; none without a cluster, and why."""
+    command = [*layers.COMMAND, "rounds", str(min(b.rounds, NETWORK_ROUNDS))]
+    command += [str(b.seconds), *(case.text for case in cases)]
+    try:
+        jobs.cluster(["up", "--hosts", "4", "--rate", f"{RATE / 1e6:g}mbit"], b.timeout)
+        try:
+            out = jobs.cluster(["run", "-n", "4", "--", *command], b.timeout)
+        finally:
+            jobs.cluster(["down"], b.timeout)
+    except JobError as error:
+        print(f"\nsumma: no times over the emulated cluster: {error}")
+        return []
+    found: list[list[float]] = json.loads(out.splitlines()[-1])
+    return found
+
+
+SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {
+    "memory": memory,
+    "bytes": traffic,
+    "time": seconds,
+    "weak": weak,
+    "halo": halo,
+    "summa": summa,
+}
