@@ -117,6 +117,7 @@ class Optimizer:
             self._convert_state()
             for p in self.parameters:
                 p.seed = None if p.has_grad else p.seed  # no longer the values that were drawn
+        self._convert_sums()
         written = tape.tick()
         for i, j, store, start, end, group in self._ranges:
             t, at = self.steps[i] + 1, self.offsets[i]
@@ -166,6 +167,7 @@ class Optimizer:
 
     def take(self, state: Mapping[str, np.ndarray], places: Sequence[Place]) -> None:
         """Copies from a state that fits; `places` are where the parameters are in it."""
+        self._convert_sums()
         self.steps = [int(state[states.name_of(place, states.STEP)]) for place in places]
         self._ranges_of = []  # ranges depend on these counts
         for i, (p, place) in enumerate(zip(self.parameters, places, strict=True)):
@@ -181,6 +183,7 @@ class Optimizer:
 
         It is 0 where other ranks update the parameter.
         """
+        self._convert_sums()
         own = backend.to_host(self.state[k][self.offsets[i] : self.offsets[i + 1]])
         return states.row(own, self.stretches[i], self.parameters[i].size)
 
@@ -205,6 +208,9 @@ class Optimizer:
     def _sums(self, group: Group) -> tuple[str, ...]:
         """The running sums that a group with these options needs."""
         return ()
+
+    def _convert_sums(self) -> None:
+        """Before running sums are used: express them by the options of now, if these changed."""
 
     def _update(self, x: Operands, group: Group) -> None:
         """One step in one stretch of memory; subclasses define it."""

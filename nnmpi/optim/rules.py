@@ -71,6 +71,7 @@ class Adam(Optimizer):
             "amsgrad": amsgrad,
         }
         super().__init__(parameters, options)
+        self._betas = [tuple(group["betas"]) for group in self.param_groups]
 
     def _check(self, group: Group) -> None:
         if not all(0 <= b < 1 for b in group["betas"]):
@@ -81,6 +82,20 @@ class Adam(Optimizer):
     def _sums(self, group: Group) -> tuple[str, ...]:
         largest = ("largest_squared_gradient_sum",) if group["amsgrad"] else ()
         return ("gradient_sum", "squared_gradient_sum", *largest)
+
+    def _convert_sums(self) -> None:
+        """Sums have a factor of 1 / (1 - beta): new betas scale them."""
+        end = 0
+        for k, group in enumerate(self.param_groups):
+            start, end = end, end + self._groups.count(k)
+            old, new = self._betas[k], tuple(group["betas"])
+            if new == old:
+                continue
+            self._check(group)
+            for name, sums in zip(self.sums, self.state, strict=True):
+                i = 0 if name == "gradient_sum" else 1
+                sums[self.offsets[start] : self.offsets[end]] *= (1 - old[i]) / (1 - new[i])
+            self._betas[k] = new
 
     def _update(self, x: Operands, group: Group) -> None:
         (beta1, beta2), decay = group["betas"], group["weight_decay"]

@@ -72,6 +72,35 @@ def test_trajectories_are_pytorchs(rule: str, gaps: bool) -> None:
             assert np.abs(p.data - expected).max() <= 1e-13 * np.abs(expected).max() * STEPS
 
 
+@needs_torch
+def test_betas_that_change_between_steps_are_pytorchs() -> None:
+    """In one group; the sums, which have a factor of 1 / (1 - beta), are those of the new ones."""
+    torch, mine = pytorch(), list(model().parameters())
+    theirs = [torch.nn.Parameter(torch.tensor(p.data)) for p in mine]
+    ours, other = (
+        library.Adam(split_up(parameters, {}, {"lr": 0.05}), lr=0.01, amsgrad=True)
+        for library, parameters in ((optim, mine), (torch.optim, theirs))
+    )
+    for t in range(12):
+        rng = np.random.default_rng(t)
+        for p, q in zip(mine, theirs, strict=True):
+            p.grad = rng.standard_normal(p.shape)
+            q.grad = torch.tensor(p.grad)
+        for opt in (ours, other):
+            opt.param_groups[1]["betas"] = (0.5, 0.9) if t % 4 < 2 else (0.95, 0.99)
+            opt.step()
+        for p, q in zip(mine, theirs, strict=True):
+            np.testing.assert_allclose(p.data, q.detach().numpy(), rtol=1e-11)
+    state = ours.state_dict()
+    ours.param_groups[1]["betas"] = (0.5, 0.99)
+    for name, old, now in (("gradient_sum", 0.95, 0.5), ("squared_gradient_sum", 0.99, 0.99)):
+        before, after = (s[f"0.bias.{name}"] for s in (state, ours.state_dict()))
+        np.testing.assert_allclose(after * (1 - now), before * (1 - old), rtol=1e-13)
+    ours.param_groups[0]["betas"] = (1.0, 0.9)
+    with refused("betas (1.0, 0.9)"):
+        ours.step()
+
+
 def test_one_rate_for_all_groups() -> None:
     weights, biases = (list(model().parameters())[i::2] for i in range(2))
     opt = optim.SGD([{"params": weights, "lr": 0.1}, {"params": biases}], lr=0.2)
