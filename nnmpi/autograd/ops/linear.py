@@ -1,6 +1,7 @@
 """Matrix products."""
 
 from collections.abc import Sequence
+from math import prod
 
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels.result import Result
@@ -47,7 +48,7 @@ def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result
             f"linear: {x.dtype} input for {w.dtype} weights: write x.astype('{w.dtype}')"
         )
     xp = xp_of(x)
-    rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
+    rows = x if x.ndim == 2 else x.reshape(prod(x.shape[:-1]), x.shape[-1])
     y = xp.dot(rows, w.T)
     if b is not None:
         y += b
