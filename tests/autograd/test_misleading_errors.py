@@ -178,3 +178,5 @@ def test_softmax_over_an_empty_axis_is_empty(function: Any) -> None:
     y = function(x, axis=1)
     y.sum().backward()
     assert y.shape == x.grad.shape == (3, 0)
+    with pytest.raises(ValueError, match="axis 2 is out of range for 2 axes"):
+        function(x, axis=2)

@@ -24,6 +24,7 @@ def some(*shape: int, dtype: str = "float32") -> nnmpi.Tensor:
 SHAPES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], tuple[int, ...]]] = {
     "Linear": (lambda: nn.Linear(3, 5), (2, 3), (2, 5)),
     "Linear, many axes": (lambda: nn.Linear(3, 5, bias=False), (2, 4, 6, 3), (2, 4, 6, 5)),
+    "Linear, no features": (lambda: nn.Linear(0, 5), (2, 4, 0), (2, 4, 5)),
     "Linear, no samples": (lambda: nn.Linear(3, 5), (0, 3), (0, 5)),
     "Conv2d": (lambda: nn.Conv2d(3, 5, 3), (2, 3, 7, 8), (2, 5, 5, 6)),
     "Conv2d, all options": (
@@ -201,6 +202,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: nn.AvgPool1d(5)(some(1, 2, 4)),
         ("avg_pool1d: ", "a 5 window", "sequences of 4 are too small"),
     ),
+    "sequences of nothing": (
+        lambda: nn.AvgPool1d(2, 2, 1, count_include_pad=False)(some(1, 2, 0)),
+        ("avg_pool1d: ", "sequences of 0 are too small"),
+    ),
+    "images of nothing": (
+        lambda: nn.MaxPool2d(2, 2, 1)(some(1, 2, 4, 0)),
+        ("max_pool2d: ", "images of 4x0 are too small"),
+    ),
     "windows along one axis": (
         lambda: nn.MaxPool1d((2, 2)),
         ("MaxPool1d: kernel_size=(2, 2) must be an integer, at least 1",),
@@ -219,6 +228,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "negative class": (lambda: nn.NLLLoss()(some(2, 3), [0, -1]), ("from -1", "0 to 2")),
     "labels": (lambda: nn.NLLLoss()(some(2, 3), [0]), ("(2, 3)", "(1,)", "(N, C)")),
     "scores": (lambda: nn.CrossEntropyLoss()(some(2, 3), [0.0, 1.0]), ("float64", "integers")),
+    "probabilities of classes": (
+        lambda: nn.CrossEntropyLoss()(some(2, 3), some(2, 3)),
+        ("CrossEntropyLoss", "float32 targets", "-(y * nnmpi.log_softmax(x, 1)).sum(1).mean()"),
+    ),
+    "probabilities and their logs": (
+        lambda: nn.NLLLoss()(some(2, 3), some(2, 3)),
+        ("NLLLoss", "write -(y * x).sum(1).mean()"),
+    ),
     "target": (lambda: nn.MSELoss()(some(2, 3), [1.0, 2.0]), ("(2, 3)", "(2,)")),
     "list": (lambda: nn.Sequential([nn.ReLU()]), ("list", "Sequential(*layers)")),
     "mlp": (lambda: mlp(4), ("two widths",)),

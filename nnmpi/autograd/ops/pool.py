@@ -23,15 +23,16 @@ def check_window(name: str, shape: Sequence[int], w: Sequence[Window]) -> None:
             f"{name}: input of shape {shape} for a {kernel} window: the input must be "
             f"(N, C, {axes})"
         )
+    sizes = shape[2:]
     for window in w:
         if 2 * window.before > window.kernel:
             raise ValueError(
                 f"{name}: padding {window.before} is more than half the window {window.kernel}"
             )
-    if min(window.outputs(size) for window, size in zip(w, shape[2:], strict=True)) < 1:
+    if 0 in sizes or min(v.outputs(size) for v, size in zip(w, sizes, strict=True)) < 1:
         raise ValueError(
             f"{name}: input of shape {shape} for a {kernel} window: {inputs} of "
-            f"{'x'.join(map(str, shape[2:]))} are too small; make the window smaller, or the "
+            f"{'x'.join(map(str, sizes))} are too small; make the window smaller, or the "
             "padding larger"
         )
 

@@ -1,5 +1,6 @@
 """Softmax, and the cross-entropy made of it."""
 
+from nnmpi.autograd.ops.shape import axis_within
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels.result import Result
 from nnmpi.kernels.sums import column_sum
@@ -11,7 +12,7 @@ def log_softmax(a: Array, *, axis: int = -1) -> Result:
     """a - log(sum(exp(a))) over `axis`."""
     xp = xp_of(a)
     if not a.size:  # the axis itself may be empty
-        return Result(a.copy(), (lambda g, out: g,))
+        return _of_nothing(a, axis)
     s = a - a.max(axis=axis, keepdims=True)
     y = s - xp.log(xp.exp(s).sum(axis=axis, keepdims=True))
     return Result(y, (lambda g, out: g - xp.exp(y) * g.sum(axis=axis, keepdims=True),))
@@ -21,10 +22,15 @@ def softmax(a: Array, *, axis: int = -1) -> Result:
     """exp(a) / sum(exp(a)) over `axis`."""
     xp = xp_of(a)
     if not a.size:
-        return Result(a.copy(), (lambda g, out: g,))
+        return _of_nothing(a, axis)
     e = xp.exp(a - a.max(axis=axis, keepdims=True))
     y = e / e.sum(axis=axis, keepdims=True)
     return Result(y, (lambda g, out: y * (g - (g * y).sum(axis=axis, keepdims=True)),))
+
+
+def _of_nothing(a: Array, axis: int) -> Result:
+    axis_within(axis, a.ndim)
+    return Result(a.copy(), (lambda g, out: g,))
 
 
 def reduced(losses: Array, reduction: str) -> tuple[Array, float]:

@@ -20,6 +20,8 @@ class ClassLoss(Loss):
     weight: (C,), how much a label of each class counts; the mean divides by the sum of that
     """
 
+    log_of_scores = "x"  # how a user writes the log-probabilities of scores x
+
     def __init__(
         self, weight: Any = None, *, ignore_index: int = IGNORED, reduction: str = "mean"
     ) -> None:
@@ -63,6 +65,11 @@ class ClassLoss(Loss):
         wait for a device.
         """
         name, labels = type(self).__name__, array_of(labels)
+        if labels.dtype.kind == "f" and labels.shape == shape:
+            raise ValueError(
+                f"{name}: it takes labels, and {labels.dtype} targets in the shape of the scores, "
+                f"{shape}, are probabilities: write -(y * {self.log_of_scores}).sum(1).mean()"
+            )
         if (
             len(shape) < 2
             or labels.shape != (shape[0], *shape[2:])
@@ -104,6 +111,8 @@ class CrossEntropyLoss(ClassLoss):
 
     label_smoothing: this part of each label is spread over all classes alike
     """
+
+    log_of_scores = "nnmpi.log_softmax(x, 1)"
 
     def __init__(
         self,
