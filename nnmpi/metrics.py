@@ -90,7 +90,10 @@ class Laps(NamedTuple):
 
 
 class Stopwatch:
-    """Training steps of the run and of its epoch, without start-up, first step and evaluations."""
+    """Training steps of the run and of its epoch, without start-up, first step and evaluations.
+
+    Nor does it count what a user does between steps.
+    """
 
     def __init__(self) -> None:
         self.run = self.epoch = Laps()
@@ -98,7 +101,12 @@ class Stopwatch:
 
     def start(self) -> None:
         """Start an epoch, and the time of its first step."""
-        self.epoch, self._since = Laps(), time.perf_counter()
+        self.epoch = Laps()
+        self.resume()
+
+    def resume(self) -> None:
+        """Start the time of a step, after something that is none."""
+        self._since = time.perf_counter()
 
     def lap(self, samples: int) -> None:
         """Record the end of a step over this many samples."""

@@ -32,6 +32,7 @@ from nnmpi.run.report.events import measured, start_event
 from nnmpi.run.report.pace import Pace
 from nnmpi.run.setup import NO_METRICS, Setup, set_up
 from nnmpi.run.trace import tracer
+from nnmpi.run.usage import check_together, check_trained, check_unused
 
 
 class Phase(Enum):
@@ -124,7 +125,8 @@ class Trainer:
 
     def fit(self, report: Report | None = None) -> Event:
         """Train, evaluate after each epoch, and save; returns the last event."""
-        self._check_usable()
+        check_unused(self.step, self.total_steps, self._closed)
+        check_trained(self.part, self.optimizer)
         with all_or_none(self.comm, lambda: report or self._open_report()) as self._report:
             try:
                 return self._fit()
@@ -133,20 +135,6 @@ class Trainer:
                 with suppress(LostOutputError):
                     self._report.event({"event": "failed", "error": reason, "steps": self.step})
                 raise
-
-    def _check_usable(self) -> None:
-        if self.step or self._closed:
-            closed = " and is closed" if self._closed else ""
-            raise ValueError(
-                f"a Trainer runs once, and this one has made {self.step} of its "
-                f"{self.total_steps} steps{closed}; make another"
-            )
-        trained = {p for p in self.part.parameters if p.requires_grad}
-        if trained != {*self.optimizer.parameters}:
-            raise ValueError(
-                "requires_grad of a parameter was changed after this Trainer was made; "
-                "change it in `build`"
-            )
 
     def report(self) -> Report:
         """The report of this rank; every rank calls it, and all fail if a file cannot be opened."""
@@ -239,12 +227,20 @@ class Trainer:
     def _tell(self, callbacks: Sequence[Told], event: Event) -> None:
         for callback in callbacks:
             callback(self, dict(event))
+        self._pace.resume()
 
     def evaluate(self) -> Sums:
-        """Loss and metrics on the test split; the model is left in evaluation mode."""
+        """Loss and metrics on the test split; every rank calls it, after the same step or epoch.
+
+        The model is left in evaluation mode; within an epoch it trains on, and is not.
+        """
+        alone = self.comm.size == 1
+        check_together("evaluate", self.config, self._in_epoch, self._closed and not alone)
         self.model.eval()
         with self._tracer.evaluation():
-            return self.strategy.evaluate(self.test, self.step)
+            sums = self.strategy.evaluate(self.test, self.step)
+        self.model.train(self._in_epoch)
+        return sums
 
     # ---- the end of a run
 
@@ -274,10 +270,7 @@ class Trainer:
 
     def save(self, path: str | None) -> None:
         """Write the model; every rank calls it, after the same step or epoch, the first writes."""
-        if self._closed:
-            raise ValueError("the run is over: call save in on_epoch, or set Config.save")
-        if self._in_epoch and not plan.steps_together(self.config):
-            raise ValueError("ranks make their steps at different times: call save in on_epoch")
+        check_together("save", self.config, self._in_epoch, self._closed)
         all_or_none(self.comm, partial(self._write, path))
 
     def _write(self, path: str | None) -> None:

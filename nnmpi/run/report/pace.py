@@ -18,6 +18,10 @@ class Pace:
         self._norms = Mean()
         self._clock.start()
 
+    def resume(self) -> None:
+        """Go on after callbacks, whose time is not that of steps."""
+        self._clock.resume()
+
     def lap(self, result: StepResult) -> None:
         """Record the end of a step."""
         self._clock.lap(result.samples)

@@ -1,0 +1,35 @@
+"""What a Trainer refuses to do, because of what it has done or is doing."""
+
+from nnmpi.config import Config
+from nnmpi.optim import Optimizer
+from nnmpi.parallel import plan
+from nnmpi.parallel.model.model_part import ModelPart
+
+
+def check_unused(step: int, total: int, is_closed: bool) -> None:
+    """Raises ValueError unless the run is still to be made."""
+    if step or is_closed:
+        closed = " and is closed" if is_closed else ""
+        raise ValueError(
+            f"a Trainer runs once, and this one has made {step} of its {total} steps{closed}; "
+            "make another"
+        )
+
+
+def check_trained(part: ModelPart, optimizer: Optimizer) -> None:
+    """Raises ValueError unless the optimizer has what has to be trained."""
+    trained = {p for p in part.parameters if p.requires_grad}
+    if trained != {*optimizer.parameters}:
+        raise ValueError(
+            "requires_grad of a parameter was changed after this Trainer was made; "
+            "change it in `build`"
+        )
+
+
+def check_together(what: str, config: Config, in_epoch: bool, is_closed: bool) -> None:
+    """Raises ValueError unless all ranks can do it now, between the same two steps."""
+    if is_closed:
+        instead = ", or set Config.save" if what == "save" else ""
+        raise ValueError(f"the run is over: call {what} in on_epoch{instead}")
+    if in_epoch and not plan.steps_together(config):
+        raise ValueError(f"ranks make their steps at different times: call {what} in on_epoch")
