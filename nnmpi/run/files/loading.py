@@ -16,7 +16,7 @@ from nnmpi.nn.place import Place, whole
 from nnmpi.nn.state import assign, check_state
 from nnmpi.parallel.model.parts import everything, which_held
 from nnmpi.run.files.digest import KEY, said_and_found
-from nnmpi.run.files.saving import Info
+from nnmpi.run.files.saving import PARAMETERS, Info
 
 Arrays = dict[str, np.ndarray]
 
@@ -52,7 +52,14 @@ def check_digest(path: str | os.PathLike[str]) -> None:
 
     Files of other programs have no digest. The whole file is read, in pieces.
     """
-    if KEY not in read_metadata(path):
+    metadata = read_metadata(path)
+    if KEY not in metadata:
+        if PARAMETERS in metadata:  # written only beside the other, whose name has changed
+            raise ValueError(
+                f"cannot load {path}: it is damaged, or was changed after it was saved: its "
+                f"metadata have {PARAMETERS} and no {KEY}; take an intact copy, or, if you changed "
+                "it, remove both from its metadata"
+            )
         return
     with _refused(path), open(path, "rb") as file:
         said, found = said_and_found(file)

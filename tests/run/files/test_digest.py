@@ -51,7 +51,7 @@ def test_every_layout_writes_the_digest_of_its_last_event(way: Any, tmp_path: Pa
 
 
 def test_a_flipped_bit_is_refused_wherever_it_is(tmp_path: Path) -> None:
-    """But in the name of the digest: then the file has none, and what is in it is intact."""
+    """But in the name of the only digest: then the file has none, and what is in it is intact."""
     path = tmp_path / "m"
     nnmpi.save(nn.Linear(3, 2).state_dict(), path, {"mean": "[1.5]"})
     whole = path.read_bytes()
@@ -64,6 +64,18 @@ def test_a_flipped_bit_is_refused_wherever_it_is(tmp_path: Path) -> None:
             nnmpi.load(path)
     with refused(f"cannot load {path}: it is damaged", f"remove {KEY} from its metadata"):
         nnmpi.load(path)
+
+
+def test_a_run_whose_digest_has_lost_its_name_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    Trainer(Config(steps=1, save=str(path)), build, rows()).fit(NullReport())
+    whole = path.read_bytes()
+    for place in range(whole.index(KEY.encode()), whole.index(KEY.encode()) + len(KEY)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        path.write_bytes(damaged)
+        with refused(f"cannot load {path}: it is damaged", "remove both from its metadata"):
+            nnmpi.load(path)
 
 
 def test_load_of_a_damaged_file_fails_on_all_ranks(tmp_path: Path) -> None:
