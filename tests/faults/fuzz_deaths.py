@@ -13,12 +13,11 @@ from uuid import uuid4
 import mpijob
 import numpy as np
 from fuzzing import GOOD, Fault, Outcome
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 from victim import HOW
 
 import nnmpi
 from nnmpi.nn.models import iris_mlp
+from nnmpi.run.files.saving import PARAMETERS
 
 TIMEOUT = 6.0  # of NNMPI_TIMEOUT
 LIMIT = 60.0  # of a job
@@ -58,7 +57,7 @@ def died(
     text = f"{what}; status {ended.status}; {ended.err[-3000:]}"
     if ended.status is None or left:
         return Outcome(Fault.HUNG, f"{text}; left: {left}")
-    if _is_lost(path):
+    if is_lost(path, ended.out):
         return Outcome(Fault.LOST, text)
     is_over = '"event": "done"' in ended.out  # it may die when it has nothing left to do
     if not is_over and (ended.status == 0 or not _is_named(ended.err, victim, size)):
@@ -78,11 +77,15 @@ def _is_named(text: str, rank: int, size: int) -> bool:
     return named or rest == {rank} or "in MPI_Init" in text
 
 
-def _is_lost(path: Path) -> bool:
+def is_lost(path: Path, out: str) -> bool:
+    """Whether the file is missing or damaged, or is not the model that the run says it trained."""
     try:
-        return load_file(path).keys() != iris_mlp().state_dict().keys()
-    except (OSError, SafetensorError):
+        state, metadata = nnmpi.load(path, with_metadata=True)
+    except ValueError:
         return True
+    said = re.search(rf'"{PARAMETERS}": "(\w+)"', out)
+    is_other = said is not None and metadata.get(PARAMETERS) != said[1]
+    return is_other or state.keys() != iris_mlp().state_dict().keys()
 
 
 def _left(mark: str) -> list[int]:
