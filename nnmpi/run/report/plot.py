@@ -77,9 +77,11 @@ def _draw_loss(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
     if several:
         axes.plot([], [], linestyle="--", color="#777777", linewidth=2.2, label="test")
     values = [_value(e, what) for run in runs for e in run.epochs for what in ("loss", "test_loss")]
-    if min((value for value in values if value == value), default=0) > 0:
+    known = [value for value in values if value == value]
+    if min(known, default=0) > 0:
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        is_wide = max(known) > 1e4 * min(known)  # as of a run that diverged: too wide for 2 and 5
+        axes.yaxis.set_major_locator(LogLocator(subs=(1,) if is_wide else (1, 2, 5)))
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.yaxis.set_minor_formatter(lambda value, _: "")
     axes.set_ylabel("loss", size=15)

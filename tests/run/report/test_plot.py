@@ -68,6 +68,22 @@ class Drawn:
 
 
 @needs_matplotlib
+@pytest.mark.parametrize("largest", [1.0, 1e3, 1e6, 1e12, 1e30])
+def test_the_axis_of_losses_has_numbers(
+    largest: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the loss of a run that diverged is far from the others."""
+    events = epochs()
+    events[0]["loss"] = largest
+    drawn = Drawn(monkeypatch)
+    nnmpi.plot(write(tmp_path / "log.jsonl", START, *events), out=tmp_path / "a.png")
+    axis = drawn.axes[0].yaxis
+    low, high = axis.get_view_interval()
+    shown = [place for place in axis.get_majorticklocs() if low <= place <= high]
+    assert 2 <= len(shown) <= 15
+
+
+@needs_matplotlib
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
 def test_the_log_of_a_run_is_drawn(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
