@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 from contextlib import suppress
 from typing import IO, Any
@@ -52,12 +53,7 @@ class Report:
         self._progress: Progress = Lines(self.event)
         if shows_bar and terminal is not None:
             self._progress = Bar(terminal, FORWARDING if launched else 0)
-        try:
-            self._log = open(log, "w", encoding="utf-8") if log else None  # noqa: SIM115
-        except OSError as error:
-            raise ValueError(
-                f"cannot write log {shown(log)}: {error.strerror}; name another file"
-            ) from None
+        self._log = _opened(log) if log else None
 
     def __enter__(self) -> "Report":
         return self
@@ -122,3 +118,33 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(x) for x in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _opened(log: str) -> IO[str]:
+    """The log, emptied, unless another run writes to it: each would overwrite the other's lines."""
+    try:
+        file = open(log, "a", encoding="utf-8")  # noqa: SIM115
+        if os.path.isfile(log):
+            try:
+                _lock(file)
+                file.truncate(0)
+            except BaseException:
+                file.close()
+                raise
+    except OSError as error:
+        is_used = isinstance(error, BlockingIOError)
+        reason = "another run writes to it" if is_used else error.strerror
+        raise ValueError(f"cannot write log {shown(log)}: {reason}; name another file") from None
+    return file
+
+
+def _lock(file: IO[str]) -> None:
+    """Locks a file until it is closed; raises BlockingIOError if another has locked it."""
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except (ImportError, OSError):  # not on Windows, nor on every file system
+        pass

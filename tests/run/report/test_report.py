@@ -257,6 +257,20 @@ def test_a_log_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
         Report(str(tmp_path))
 
 
+def test_a_log_has_the_lines_of_one_run(tmp_path: Path) -> None:
+    """A second run at the same time is refused, a later one starts it anew."""
+    log = tmp_path / "log"
+    event = {"event": "start"}
+    with Report(str(log), quiet=True, stdout=io.StringIO()) as report:
+        report.event(event)
+        with refused(f"cannot write log {log}: another run writes to it; name another file"):
+            Report(str(log))
+        report.event(event)
+    assert log.read_text() == '{"event": "start"}\n' * 2
+    with Report(str(log), quiet=True):
+        assert log.read_text() == ""
+
+
 def test_a_full_disk_is_a_lost_output() -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("this system has no /dev/full")
