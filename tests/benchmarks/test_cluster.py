@@ -1,5 +1,6 @@
 """scripts/cluster: two hosts that communicate, its errors, and that it leaves nothing behind."""
 
+import fcntl
 import json
 import os
 import re
@@ -93,9 +94,12 @@ def wait_for(what: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-@pytest.fixture(scope="module")
-def allowed() -> None:
-    """Skips if this machine cannot run a cluster, or one is up."""
+@pytest.fixture
+def allowed() -> Iterator[None]:
+    """Skips if this machine cannot run a cluster, or one is up that is not a test's.
+
+    The names of namespaces are the machine's: tests of other processes wait here.
+    """
     if sys.platform != "linux":
         pytest.skip("network namespaces need Linux")
     if os.geteuid() != 0:
@@ -104,12 +108,15 @@ def allowed() -> None:
         pytest.skip("no ip and tc on PATH")
     if not shutil.which("mpirun") and not (ROOT / ".venv/bin/mpirun").exists():
         pytest.skip("no mpirun on PATH or in .venv/bin")
-    if ours():
-        pytest.skip("a cluster is up: scripts/cluster down removes it")
-    probe = run("ip", "netns", "add", "nnmpi-probe")
-    run("ip", "netns", "delete", "nnmpi-probe")
-    if probe.status:
-        pytest.skip(f"network namespaces are not allowed here: {probe.err.strip()}")
+    with (NETNS.parent / "nnmpi-test.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if ours():
+            pytest.skip("a cluster is up: scripts/cluster down removes it")
+        probe = run("ip", "netns", "add", "nnmpi-probe")
+        run("ip", "netns", "delete", "nnmpi-probe")
+        if probe.status:
+            pytest.skip(f"network namespaces are not allowed here: {probe.err.strip()}")
+        yield
 
 
 @pytest.fixture
