@@ -12,6 +12,7 @@ import pytest
 from nnmpi.comm import Comm, MessageLengthError, thread_ranks
 from nnmpi.comm.allreduce import autotune
 from nnmpi.comm.allreduce.dispatch import NAMES
+from nnmpi.comm.transport.base import NoRoomError
 from nnmpi.comm.transport.threads import DeadlockError, Hub
 
 SIZES = [1, 2, 3, 4, 5, 8]
@@ -216,3 +217,19 @@ def test_sizes_that_take_long_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(autotune.time, "perf_counter", lambda: slow.now)
     assert len(autotune.measure_choice(slow).names) == 5
     assert max(nbytes for _, nbytes in slow.timed) == 1 << 16
+
+
+def test_where_the_only_one_left_has_no_memory_halving_is_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a container with 64 MB of /dev/shm, where `shared` is far ahead."""
+
+    class Small(Slow):
+        def all_reduce(self, array: np.ndarray, algorithm: str = "auto") -> None:
+            if algorithm == "shared" and array.nbytes > 1 << 20:
+                raise NoRoomError
+            super().all_reduce(array, algorithm)
+
+    slow = Small(lambda name, nbytes: (1e-9 if name == "shared" else 3e-9) * nbytes)
+    monkeypatch.setattr(autotune.time, "perf_counter", lambda: slow.now)
+    assert autotune.measure_choice(slow).names == ("shared",) * 7 + ("halving",)
