@@ -16,7 +16,8 @@ from mpijob import environment, launcher
 WITHOUT_CLUSTER = f"""
 import sys
 sys.path.insert(0, {str(BENCHMARKS)!r})
-import jobs, sharding
+import sharding
+from lib import jobs
 
 def none(*_):
     raise jobs.JobError("no cluster in this test")
