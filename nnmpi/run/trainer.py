@@ -296,6 +296,7 @@ class Trainer:
 
     def optimizer_state_dict(self) -> dict[str, np.ndarray]:
         """`Optimizer.state_dict` of all ranks, whole, on the first rank; every rank calls it."""
+        check_together("optimizer_state_dict", self.config, self._in_epoch, is_closed=False)
         parts = self.strategy.entries.parts
         return dict(OptimizerEntries(self.optimizer, self.model, parts, self.comm))
 

@@ -170,11 +170,13 @@ def test_an_evaluation_after_a_step_changes_nothing(options: dict[str, Any]) -> 
     assert evaluated[0]["parameters_sha256"] == plain[0]["parameters_sha256"]
 
 
-def test_ranks_do_not_evaluate_where_they_would_wait_for_each_other() -> None:
+def test_what_ranks_do_together_is_refused_where_they_would_wait_for_each_other() -> None:
     class Evaluates:
         def on_step(self, trainer: Trainer, event: Event) -> None:
-            with pytest.raises(ValueError, match=r"at different times: call evaluate in on_epoch"):
-                trainer.evaluate()
+            for call in (trainer.evaluate, trainer.optimizer_state_dict):
+                words = rf"at different times: call {call.__name__} in on_epoch"
+                with pytest.raises(ValueError, match=words):
+                    call()
 
         def on_end(self, trainer: Trainer, event: Event) -> None:
             with pytest.raises(ValueError, match=r"the run is over: call evaluate in on_epoch"):
