@@ -40,7 +40,8 @@ def plot(logs: File | Sequence[File], x: str = "epochs", out: File = "training.p
 
     measured = [run for run in runs if "accuracy" in run.epochs[-1]]
     panels = 2 if measured else 1
-    figure = Figure(figsize=(1 + 6 * panels, 5.2), layout="constrained")
+    below = 0.3 * (len(runs) + 1) if len(runs) > 1 else 0  # inches of the legends
+    figure = Figure(figsize=(1 + 6 * panels, 5.2 + below), layout="constrained")
     left, *right = figure.subplots(1, panels, squeeze=False)[0]
     _draw_loss(left, runs, AXES[x])
     for axes in right:
@@ -85,7 +86,7 @@ def _draw_loss(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.yaxis.set_minor_formatter(lambda value, _: "")
     axes.set_ylabel("loss", size=15)
-    axes.legend(fontsize=13, frameon=False, loc="upper right")
+    _legend(axes, "upper right", several)
 
 
 def _draw_accuracy(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
@@ -96,7 +97,15 @@ def _draw_accuracy(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
         _line(axes, run, key, "accuracy", i, label=label)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.4g}%")
     axes.set_ylabel("test accuracy", size=15)
-    axes.legend(fontsize=13, frameon=False, loc="lower right")
+    _legend(axes, "lower right", len(runs) > 1)
+
+
+def _legend(axes: "Axes", corner: str, several: bool) -> None:
+    """In a corner that one run leaves free; several, with names of any length, have it below."""
+    place: dict[str, Any] = {"loc": corner}
+    if several:
+        place = {"loc": "upper left", "bbox_to_anchor": (0, -0.14)}
+    axes.legend(fontsize=13, frameon=False, **place)
 
 
 def _line(axes: "Axes", run: RunLog, key: str, what: str, i: int, **style: Any) -> None:

@@ -112,6 +112,8 @@ def test_several_runs_are_told_apart_by_their_names(
     write(Path("plain.jsonl"), START, *epochs(accuracy=0.5))
     nnmpi.plot(["a/run.jsonl", "b/run.jsonl", "plain.jsonl"], x=x, out="p.png")
     assert drawn.title == "3 runs"
+    for axes in drawn.axes:  # whatever the names, the legend covers no line
+        assert axes.get_legend().get_window_extent().y1 < axes.get_window_extent().y0
     assert drawn.legend(0) == ["a/run", "b/run", "plain", "test"]
     assert drawn.legend(1) == ["a/run: 96.67%", "b/run: 96.67%", "plain: 50.00%"]
     assert drawn.line(0, 0)[-1] == (last, 1 / 3)
