@@ -99,6 +99,8 @@ def draw(timelines: Sequence[Timeline], width: int = WIDTH) -> str:
         text = [f"rank {r}".ljust(margin) + row.rstrip() for r, row in enumerate(rows)]
         parts.append("\n".join([timeline.title, *text] if timeline.title else text))
     legend = [_meaning(kind, whole) for kind in kinds(timelines)]
+    if whole and any(_is_cut(s, scale) for t in timelines for s in t.spans):
+        legend.append("a number without room: its last digits")
     return "\n\n".join([*parts, "   ".join([*legend, f"{IDLE} idle"])])
 
 
@@ -126,6 +128,12 @@ def _cell(span: Span, width: int) -> str:
     label = letter + number[-(width - 1) :]
     gap = width > 2 and len(label) < width
     return label.ljust(width - gap, "-") + " " * gap
+
+
+def _is_cut(span: Span, scale: float) -> bool:
+    """Whether `_cell` shows the last digits of the number only."""
+    width = round(span.end * scale) - round(span.start * scale)
+    return span.micro >= 10 and 2 <= width <= len(str(span.micro))
 
 
 def _fill(span: Span, width: int) -> str:

@@ -47,6 +47,8 @@ def test_boxes_shrink_with_the_room() -> None:
     assert draw([of("1f1b", 2, 3)], width=24).splitlines()[0] == "rank 0  01..B02B1.B2"
     row = draw([of("gpipe", 2, 12)], width=48).splitlines()[0]
     assert row == "rank 0  012345678901...B1B0B9B8B7B6B5B4B3B2B1B0"
+    legend = "F forward   B backward   a number without room: its last digits   . idle"
+    assert draw([of("gpipe", 2, 12)], width=88).splitlines()[-1] == legend
     lines = draw([of("1f1b", 2, 100)], width=48).splitlines()
     assert set(lines[0].split()[-1]) <= set("0123456789b.")
     assert lines[-1] == "0-9 forward   b backward   . idle"
