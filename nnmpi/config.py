@@ -122,8 +122,8 @@ class Config:
     order: str = _option(
         "layout",
         "tp,dp,pp",
-        "axes from the fastest to the slowest: ranks along the first one are consecutive, and so "
-        "mostly on one node",
+        "tp, dp and pp from the fastest axis to the slowest: ranks along the first one are "
+        "consecutive, and so mostly on one node",
         ORDERS,
     )
     zero: int = _option(

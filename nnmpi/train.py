@@ -48,7 +48,8 @@ def parser() -> argparse.ArgumentParser:
             )
         else:
             choices = None if m["custom"] else m["choices"] or None
-            metavar = None if choices else o.name.split("_")[-1].upper()
+            listed = choices and not any("," in str(choice) for choice in choices)
+            metavar = None if listed else o.name.split("_")[-1].upper()
             groups[m["group"]].add_argument(
                 *flags, type=m["kind"], choices=choices, metavar=metavar, help=text
             )
