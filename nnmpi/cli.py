@@ -3,8 +3,9 @@
 import argparse
 import os
 import sys
+from difflib import get_close_matches
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from nnmpi.quoting import shown
 
@@ -16,6 +17,22 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """All arguments have to be known; a misspelt option gets the nearest one as a hint.
+
+        A parser of a subcommand is asked for this method too, and knows its own options.
+        """
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            near = [n for word in unknown for n in self._near(word)]
+            hint = f"; did you mean {' and '.join(near)}?" if near else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return found, unknown
+
+    def _near(self, word: str) -> list[str]:
+        option = word.partition("=")[0]
+        return get_close_matches(option, self._option_string_actions, 1, 0.7) * (option[:2] == "--")
 
 
 def fail(program: str, message: object, status: int) -> int:

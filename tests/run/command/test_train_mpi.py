@@ -113,7 +113,7 @@ class Slow(nn.Linear):
 
 
 WRONG: dict[str, tuple[tuple[str, ...], str]] = {
-    "a flag": (("--epoch", "3"), "unrecognized arguments: --epoch"),
+    "a flag": (("--epoch", "3"), "unrecognized arguments: --epoch 3; did you mean --epochs?"),
     "a number": (("--lr", "-1"), "lr -1.0 must be a number above 0"),
     "ranks": (("--dp", "4"), "dp 4 does not fit 2 ranks: start it with mpirun -n 4, or leave dp"),
     "a file": (("--load", "nowhere.safetensors"), "cannot load nowhere.safetensors"),
