@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import Any
 
@@ -217,7 +218,7 @@ def test_sizes(text: str, nbytes: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "MB", "eight", "1PB", "1 2", "1e", "8MBs"])
 def test_malformed_sizes_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="could not convert"):
+    with pytest.raises(ArgumentTypeError, match="is not a size: write it as 100e6, 64KB or 1GiB"):
         size(text)
 
 
@@ -250,7 +251,7 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "bytes below 0": ("--ranks 4 --bytes=-1", ("bytes -1.0", "from 0 to 1e+30")),
     "bytes NaN": ("--ranks 4 --bytes nan", ("bytes nan", "from 0")),
     "bytes without end": ("--ranks 4 --bytes inf", ("bytes inf", "to 1e+30")),
-    "bytes in words": ("--ranks 4 --bytes many", ("--bytes", "'many'")),
+    "bytes in words": ("--ranks 4 --bytes many", ("--bytes", "'many' is not a size")),
     "alpha": (f"{RING} --alpha=-5e-6", ("alpha -5e-06", "from 0")),
     "beta": (f"{RING} --beta nan", ("beta nan", "from 0")),
     "gamma": (f"{RING} --gamma inf", ("gamma inf", "from 0")),
@@ -289,6 +290,7 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
         ("p2p-whole can be priced but not drawn", "round 2", "twice", "leave out --draw"),
     ),
     "flag": (f"{RING} --frobnicate", ("--frobnicate",)),
+    "a misspelt flag": (f"{RING} --swep=bytes", ("--swep=bytes; did you mean --sweep?",)),
     "abbreviation": ("--rank 4 --bytes 1", ("--ranks",)),
 }
 

@@ -24,9 +24,13 @@ UNITS: dict[str, int] = {"": 1, "b": 1} | {
 def size(text: str) -> float:
     """Parse a number of bytes: 100e6, 64KB, 8MB or 1GiB."""
     parts = re.fullmatch(r"(.*?)\s*([a-zA-Z]*)", text, re.S)
-    if parts and parts[2].lower() in UNITS:
-        return float(parts[1]) * UNITS[parts[2].lower()]
-    return float(text)
+    number, unit = parts.groups() if parts and parts[2].lower() in UNITS else (text, "")
+    try:
+        return float(number) * UNITS[unit.lower()]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a size: write it as 100e6, 64KB or 1GiB"
+        ) from None
 
 
 def add_options(c: argparse.ArgumentParser) -> None:
