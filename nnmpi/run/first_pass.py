@@ -85,7 +85,7 @@ def _run(stage: Module, x: Tensor, what: str, number: int | None) -> Tensor:
     except ValueError as error:
         sample = "x".join(map(str, x.shape[1:]))
         where = "samples are" if not number else f"the input of stage {number} is"
-        raise ValueError(f"{what}: {where} {sample}; {error}") from None
+        raise ValueError(f"{what}: {where} of shape {sample}; {error}") from None
     finally:
         stage.train(training)
     if not isinstance(y, Tensor):

@@ -169,7 +169,7 @@ UNUSABLE: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "three arrays": (lambda: Trainer(Config(), small, (*rows(), 1)), ("3 arrays", "(x, y)")),
     "features": (
         lambda: Trainer(Config(), small, rows(features=5)),
-        ("model small and data arrays do not fit", "samples are 5", "must be 6"),
+        ("model small and data arrays do not fit", "samples are of shape 5;", "must be 6"),
     ),
     "classes": (
         lambda: Trainer(Config(), small, rows(classes=4)),

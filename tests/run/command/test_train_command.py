@@ -52,7 +52,7 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "no images": ("--data mnist --data-dir .", ("train-images-idx3-ubyte", "--download")),
     "synthetic": ("--data synthetic:8", ("synthetic:8", "CxHxW")),
     # both
-    "tables for a CNN": ("--data iris", ("digits-cnn and data iris do not fit", "samples are 4")),
+    "tables for a CNN": ("--data iris", ("and data iris do not fit", "samples are of shape 4")),
     "images for a table": ("--model iris-mlp", ("do not fit", "1x8x8", "must be 4")),
     "width": ("--model mlp:63-10", ("do not fit", "64", "63")),
     "classes": ("--model mlp:64-9", ("(9,)", "10 classes")),
@@ -93,6 +93,10 @@ def test_unusable_arguments_are_a_one_line_error(
     assert line.startswith("nnmpi.train: ")
     assert len(line.splitlines()) == 1
     assert [word for word in words if word not in line] == [], line
+
+
+def test_help_shows_no_list_of_lists(command: Command) -> None:
+    assert "--order ORDER" in command("--help").out
 
 
 OVERWRITES: dict[str, tuple[str, str]] = {
