@@ -18,7 +18,7 @@ def from_arrays(
 ) -> Dataset:
     """A data set from arrays in memory; without test arrays a fifth of the rows is held out.
 
-    x: (N, features) or (N, C, H, W); uint8 is kept, other numbers become float32
+    x: (N, features), (N, C, L) or (N, C, H, W); uint8 is kept, other numbers become float32
     y: (N,) integers from 0, or `ignore_index`, of pixels (N, H, W); or the targets of a regression,
         (N, ...) of floats
     """
@@ -72,13 +72,12 @@ def _array(value: Any, what: str) -> np.ndarray:
 
 
 def _samples(x: np.ndarray, what: str) -> np.ndarray:
-    """x as uint8 or finite float32, with two or four dimensions."""
+    """x as uint8 or finite float32, with two to four dimensions."""
     if x.dtype.kind not in "biuf":
         raise ValueError(f"{what} holds {x.dtype}; samples must be real numbers")
-    if x.ndim not in (2, 4):
-        hint = f"; for grey images write x[:, None] to get {_add_channel(x)}" if x.ndim == 3 else ""
+    if x.ndim not in (2, 3, 4):
         raise ValueError(
-            f"{what} has shape {x.shape}; it must be (N, features) or (N, C, H, W){hint}"
+            f"{what} has shape {x.shape}; it must be (N, features), (N, C, L) or (N, C, H, W)"
         )
     if x.size == 0 and len(x):
         raise ValueError(f"{what} has shape {x.shape}: samples without features; give at least one")
@@ -127,10 +126,6 @@ def _numbers(y: np.ndarray, what: str) -> np.ndarray:
     wide = y.astype(np.float64 if y.dtype.itemsize > 4 else np.float32, copy=False)
     _check_finite(wide, what)
     return wide
-
-
-def _add_channel(x: np.ndarray) -> str:
-    return f"({x.shape[0]}, 1, {x.shape[1]}, {x.shape[2]})"
 
 
 def _check_same_kind(train: Split, test: Split, name: str) -> None:

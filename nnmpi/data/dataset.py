@@ -12,7 +12,7 @@ from nnmpi import keyed
 class Split(NamedTuple):
     """Samples with their labels, or with the targets of a regression.
 
-    x: uint8 or float32, (N, features) or (N, C, H, W)
+    x: uint8 or float32, (N, features), (N, C, L) or (N, C, H, W)
     y: int64, (N,) or (N, H, W), classes counted from 0; or floating-point numbers, (N, ...)
     """
 

@@ -14,7 +14,7 @@ BLOCK = 1 << 18  # elements per block, so that a block of float64 stays in cache
 class Standardiser(NamedTuple):
     """Mean and standard deviation per channel or feature.
 
-    mean, std: float32, (C, 1, 1) for images and (F,) for tables
+    mean, std: float32, (C, 1, 1) for images, (C, 1) for sequences and (F,) for tables
     """
 
     mean: np.ndarray
@@ -22,7 +22,7 @@ class Standardiser(NamedTuple):
 
     @classmethod
     def of(cls, split: Split) -> "Standardiser":
-        """The statistics of a split: one pair per channel of images or feature of a table.
+        """The statistics of a split: one pair per channel, or feature of a table.
 
         A constant channel gets a standard deviation of 1, and so becomes 0.
         """
@@ -67,7 +67,7 @@ class Standardiser(NamedTuple):
         """The same for samples like these, whatever axes of length 1 there are."""
         shape = _shape(x)
         if self.mean.size != shape[0]:
-            what = "channels" if x.ndim == 4 else "features"
+            what = "channels" if x.ndim > 2 else "features"
             raise ValueError(
                 f"mean and std are for {self.mean.size} channels or features, and the samples have "
                 f"{shape[0]} {what}; take samples like those that the model was trained on"
@@ -87,13 +87,13 @@ class Standardiser(NamedTuple):
 
 
 def _shape(x: np.ndarray) -> tuple[int, ...]:
-    """That of the mean of samples: one number per channel of images or feature of a table."""
-    return (x.shape[1], 1, 1) if x.ndim == 4 else (x.shape[1],)
+    """That of the mean of samples: one number per channel, or feature of a table."""
+    return x.shape[1], *(1,) * (x.ndim - 2)
 
 
 def _moments(x: np.ndarray) -> tuple[int, Any, Any]:
     """(n, mean, M2) per channel or feature; M2 is the sum of squared deviations."""
-    axes = (0, 2, 3) if x.ndim == 4 else (0,)
+    axes = (0, *range(2, x.ndim))
     mean = x.mean(axes, keepdims=True)
     x -= mean
     x *= x

@@ -182,7 +182,7 @@ X, Y = np.zeros((4, 3)), np.arange(4)
         ((X[:0], Y[:0]), ("empty",)),
         ((X[:1], Y[:1]), ("1 sample",)),
         ((X[:, 0], Y), ("(4,)", "(N, features)")),
-        ((np.zeros((4, 8, 9)), Y), ("(4, 8, 9)", "x[:, None]", "(4, 1, 8, 9)")),
+        ((np.zeros((4, 1, 8, 9, 2)), Y), ("(4, 1, 8, 9, 2)", "(N, C, L) or (N, C, H, W)")),
         ((X[:, :0], Y), ("without features",)),
         ((X.astype(complex), Y), ("complex128",)),
         (([["a"]] * 4, Y), ("real numbers",)),

@@ -127,9 +127,11 @@ def _check_input(
 ) -> None:
     """Raises ValueError unless the input has so many channels, and the type of w."""
     if len(shape) != w.ndim or shape[1] != channels:
+        grey = channels == 1 and len(shape) == w.ndim - 1
         raise ValueError(
             f"{name}: input of shape {tuple(shape)} for a weight of shape {w.shape}: "
             f"the input must be (N, {channels}, {axes})"
+            f"{'; x[:, None] adds the axis of channels' if grey else ''}"
         )
     if dtype != w.dtype:
         raise ValueError(

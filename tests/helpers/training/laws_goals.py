@@ -20,6 +20,7 @@ MOSTLY_IGNORED = np.where(RNG.random(N) < 0.7, -100, np.arange(N) % CLASSES)
 NUMBERS = RNG.standard_normal((N, 3))
 COLUMN = NUMBERS[:, 0]
 IMAGES = RNG.standard_normal((N, 2, 3, 4))
+SEQUENCES = IMAGES.reshape(N, 2, 12)
 PIXELS = np.where(IMAGES[:, 1] > 1, -100, (IMAGES[:, 0] > 0) + 2 * (IMAGES[:, 1] > 0))
 
 
@@ -38,6 +39,11 @@ def net(outputs: int) -> nn.Module:
     return nn.Sequential(
         nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, outputs)
     )
+
+
+def of_sequences(outputs: int) -> nn.Module:
+    wide = nn.Conv1d(2, 8, 3, padding="same"), nn.Tanh(), nn.Conv1d(8, 6, 3), nn.MaxPool1d(2)
+    return nn.Sequential(*wide, nn.Flatten(), nn.Linear(30, outputs))
 
 
 def scores_of_pixels(outputs: int) -> nn.Module:
@@ -66,7 +72,7 @@ def distance(scores: nnmpi.Tensor, targets: np.ndarray) -> nnmpi.Tensor:
 
 GOALS = {
     "classes": Goal(MOSTLY_IGNORED, CLASSES, classes, {"above mean": above_mean}),
-    "squares": Goal(NUMBERS, 3, nn.MSELoss, {"error": errors}),
+    "squares": Goal(NUMBERS, 3, nn.MSELoss, {"error": errors}, SEQUENCES, of_sequences),
     "function": Goal(COLUMN, 2, lambda: lambda s, y: distance(s[:, :1], y), {}),
     "pixels": Goal(PIXELS, CLASSES, classes, {}, IMAGES, scores_of_pixels),
 }
