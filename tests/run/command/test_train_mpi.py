@@ -316,7 +316,7 @@ def ranks_of(job: subprocess.Popen[str]) -> list[int]:
     """The processes of its ranks."""
     found = []
     for process in descendants(job.pid):
-        command = ["ps", "-o", "args=", "-p", str(process)]
+        command = ["ps", "-ww", "-o", "args=", "-p", str(process)]  # whatever COLUMNS says
         completed = subprocess.run(command, check=False, capture_output=True)
         if b"nnmpi.train" in completed.stdout:
             found.append(process)
