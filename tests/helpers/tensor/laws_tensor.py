@@ -94,7 +94,7 @@ def pipelines_train_as_one_rank(comm: Comm) -> None:
 
 
 def recompute_changes_no_bits(comm: Comm) -> None:
-    """By one all-reduce: `auto` may take another in the second run."""
+    """By a named all-reduce: where /dev/shm has no room, `auto` may take another in each run."""
     for case in some(comm, (CNN, without_clipping(UNEVEN))):
         for layout in layouts(comm):
             options = {**case, **layout, "micro_batches": 3, "allreduce": "ring"}
