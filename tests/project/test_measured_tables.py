@@ -178,7 +178,7 @@ def test_the_table_of_overlap():
 
 
 def test_the_tables_of_stragglers():
-    rows = results("sync-5-ranks-zen4")
+    rows = results("sync-5-ranks-zen5")
     found = {(row["case"], row["subject"]): row for row in rows}
     cases = {"all alike": "none", "each 5x slower at a tenth of its steps": "random"}
     cases["one always 3x slower"] = "one slow"
