@@ -219,11 +219,15 @@ def _in_sequence(layers: list[Module], *args: Any, **named: Any) -> Any:
 
 
 def trace(
-    model: Module, zeros: Callable[[int], tuple[tuple[Any, ...], Mapping[str, Any]]], dtype: Any
+    model: Module,
+    zeros: Callable[[int], tuple[tuple[Any, ...], Mapping[str, Any]]],
+    dtype: Any,
+    check: Callable[[Any], object] = lambda outputs: None,
 ) -> Graph:
     """The graph of a model that is called with zeros(n), arguments for n samples.
 
-    Raises what the model raises for such samples. The model is left as it was.
+    `check` gets what the model returns for FEW samples. Raises what the model or `check` raise. The
+    model is left as it was.
     """
     whole: dict[str, str] = {}
     while True:
@@ -231,9 +235,15 @@ def trace(
             with _borrowed(model, dtype):
                 few, variables = _pass(model, zeros(FEW), whole, training=False)
                 more, _ = _pass(model, zeros(MORE), whole, training=True)
+            tensors = few[0].tensors
+            check(rebuilt(few[0].outputs, partial(_tensor, tensors)))
             return _merged(few, more, variables)
         except ConflictError as found:
             whole[found.path] = found.note
+
+
+def _tensor(tensors: Sequence[Tensor], part: Any) -> Any:
+    return tensors[part.edge] if isinstance(part, Value) else part
 
 
 def _pass(
