@@ -37,12 +37,14 @@ class Edge(NamedTuple):
 
     order          of its axes in memory
     requires_grad  whether a parameter that is trained has a part in it
+    memory         the edge whose memory it lies in: itself, or one that it is a view of
     """
 
     axes: tuple[Axis, ...]
     dtype: str
     order: tuple[int, ...]
     requires_grad: bool
+    memory: int
 
     @property
     def of_samples(self) -> bool:
@@ -141,12 +143,26 @@ class Node(NamedTuple):
         return tuple(dict.fromkeys(v.edge for v in leaves(self.arguments) if type(v) is Value))
 
 
+class Kept(NamedTuple):
+    """Bytes that nodes first to stop - 1 keep for the backward pass, besides their edges.
+
+    They are so many, and so many for each sample. Several nodes are layers that run as one op.
+    """
+
+    first: int
+    stop: int
+    constant: float
+    per_sample: float
+
+
 class Graph(NamedTuple):
     """Nodes in the order in which they run.
 
     inputs   what the model is called with, in which tensors are Value
     outputs  the edges that it returns
     order    trained parameters in the order of their use: gradients become final in the reverse
+    kept     of each node, and of neighbours that run as one op
+    loss     what the loss keeps besides the outputs
     """
 
     nodes: tuple[Node, ...]
@@ -156,6 +172,8 @@ class Graph(NamedTuple):
     arguments: tuple[tuple[Any, ...], Mapping[str, Any]]
     outputs: tuple[int, ...]
     order: tuple[int, ...]
+    kept: tuple[Kept, ...]
+    loss: Kept
 
     @property
     def notes(self) -> tuple[str, ...]:

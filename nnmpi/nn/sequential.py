@@ -41,7 +41,7 @@ class Sequential(Numbered):
 
     def forward(self, x: Tensor) -> Tensor:
         if self._steps is None:
-            object.__setattr__(self, "_steps", list(_fuse(list(self))))
+            object.__setattr__(self, "_steps", list(fused(list(self))))
         progress = progress_hook.get()
         for step in self._steps or ():
             x = step(x)
@@ -97,7 +97,7 @@ def groups(layers: Sequence[Module]) -> Iterator[Sequence[Module]]:
         i += taken
 
 
-def _fuse(layers: list[Module]) -> Iterator[Step]:
+def fused(layers: list[Module]) -> Iterator[Step]:
     """One function for each group of layers."""
     for layer, *rest in groups(layers):
         if not rest:

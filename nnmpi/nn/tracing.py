@@ -1,9 +1,9 @@
-"""trace(model, inputs): the graph of a model, from two passes of zeros.
+"""trace(model, zeros, dtype): the graph of a model, from passes of zeros.
 
 The passes run on memory of zeros, and draw no weights. One has 2 samples and runs in evaluation
-mode, one has 3 and runs in training mode. Lengths that differ are of samples. Where more differs,
-or a `forward` reads numbers of a tensor, on which its control flow may depend, the module with that
-`forward` is taken whole, and a note says why.
+mode, others have 3 and 6 and run in training mode. Lengths that differ are of samples. Where more
+differs, or a `forward` reads numbers of a tensor, on which its control flow may depend, the module
+with that `forward` is taken whole, and a note says why.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,14 +19,27 @@ from nnmpi.autograd.ops.norm import Moments
 from nnmpi.autograd.recording import recording
 from nnmpi.backend import Array
 from nnmpi.nn.dimensions import named
-from nnmpi.nn.graph import Axis, Edge, Graph, Node, Samples, Use, Value, Variable, leaves, rebuilt
+from nnmpi.nn.graph import (
+    Axis,
+    Edge,
+    Graph,
+    Kept,
+    Node,
+    Samples,
+    Use,
+    Value,
+    Variable,
+    leaves,
+    rebuilt,
+)
+from nnmpi.nn.kept import kept, memory_of, nbytes
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter, inverse
 from nnmpi.nn.passes import Pass, current_pass
-from nnmpi.nn.sequential import only_runs_layers
+from nnmpi.nn.sequential import fused, groups, only_runs_layers
 
-FEW, MORE = 2, 3
-"""The samples of the two passes."""
+FEW, MORE, MOST = 2, 3, 6
+"""The samples of the passes."""
 
 READS = "its forward reads numbers of a tensor"
 DIFFERS = "its forward does not do the same for any number of samples, in training and evaluation"
@@ -85,6 +98,8 @@ class Found(NamedTuple):
     tensors: list[Tensor]  # by the number of the edge
     outputs: Any
     order: list[int]
+    kept: list[Kept]  # its bytes are those of the samples of the pass
+    loss: float = 0  # bytes
 
 
 class ConflictError(Exception):
@@ -105,7 +120,7 @@ class Recorder:
         self._paths = {id(m): path for path, m in reversed([*model.named_modules()])}
         self.variables, self._numbers = _variables(model)
         self._known = {id(value): value for m in model.modules() for value in vars(m).values()}
-        self.found = Found([], [], None, [])
+        self.found = Found([], [], None, [], [])
         self._edges: dict[int, int] = {}
         self._within: list[Module] = []
         self._unit: dict[int, None] | None = None  # the variables that a unit has used so far
@@ -127,12 +142,14 @@ class Recorder:
     ) -> None:
         """Called with each op (see `nnmpi.autograd.recording`)."""
         used = [self._numbers[id(a)] for a in args if id(a) in self._numbers]
-        self.found.order.extend(v for v in reversed(used) if self.variables[v].is_trained)
+        if y.requires_grad:
+            self.found.order.extend(v for v in used if self.variables[v].is_trained)
         if self._unit is not None:
             self._unit.update(dict.fromkeys(used))
             return
         arguments = rebuilt((tuple(args), dict(options)), self._argument)
         y.__class__ = Traced
+        self._keep(y, args, 1)
         name, within = getattr(op, "__name__", "op"), self._path(self._within[-1])
         self._add(Node(name, None, {}, op, arguments, (), None, within, tuple(used)), y)
 
@@ -145,10 +162,44 @@ class Recorder:
             return self._layer(module, path, forward, args, named)
         self._within.append(module)
         if only_runs_layers(module):  # which would run some of them as one op
-            forward = partial(_in_sequence, list(module))
+            forward = partial(self._in_sequence, list(module))
         result = forward(*args, **named)
         self._within.pop()
         return result
+
+    def _in_sequence(self, layers: list[Module], *args: Any, **named: Any) -> Any:
+        """The layers one by one; what those keep that would run as one op is found beside it."""
+        for group in groups(layers):
+            before = args
+            for layer in group:
+                args, named = (layer(*args, **named),), {}
+            if len(group) > 1:
+                self._unit = {}
+                (step,) = fused(list(group))
+                self._keep(step(*before), before, len(group), done=True)
+                self._unit = None
+        return args[0]
+
+    def _keep(self, result: Any, arguments: Any, count: int, done: bool = False) -> None:
+        """Notes what a result keeps besides its arguments and itself.
+
+        It is that of so many nodes: of the last ones if they are `done`, else of the next one.
+        """
+        results = [t for t in leaves(result) if isinstance(t, Tensor) and t.requires_grad]
+        given = [t for t in leaves(arguments) if isinstance(t, Tensor)]
+        memory = kept(results, given)
+        for t in (*results, *given):
+            memory.pop(id(memory_of(t.operand)), None)
+        stop = len(self.found.nodes) + (not done)
+        self.found.kept.append(Kept(stop - count, stop, 0, nbytes(memory.values())))
+
+    def close(self, outputs: Any, loss: Callable[[Any], Tensor] | None) -> Found:
+        """What was found, with the model's outputs and what a loss of them keeps."""
+        if loss is not None:
+            self._unit = {}
+            self._keep(loss(outputs), outputs, 0)
+            return self.found._replace(outputs=outputs, loss=self.found.kept.pop().per_sample)
+        return self.found._replace(outputs=outputs)
 
     def _layer(
         self,
@@ -164,6 +215,7 @@ class Recorder:
         )
         result = forward(*args, **named)
         used, self._unit = tuple(self._unit), None
+        self._keep(result, (args, named), 1)
         within = self._path(self._within[-1]) if self._within else ""
         kind, settings, note = type(module), _settings(module), self._whole.get(path, "")
         node = Node(path, kind, settings, None, arguments, (), None, within, used, note)
@@ -210,40 +262,43 @@ class Recorder:
         return self._paths[id(module)]
 
 
-def _in_sequence(layers: list[Module], *args: Any, **named: Any) -> Any:
-    first, *rest = layers
-    x = first(*args, **named)
-    for layer in rest:
-        x = layer(x)
-    return x
-
-
 def trace(
     model: Module,
     zeros: Callable[[int], tuple[tuple[Any, ...], Mapping[str, Any]]],
     dtype: Any,
     check: Callable[[Any], object] = lambda outputs: None,
+    loss: Callable[[Any, int], Tensor] | None = None,
 ) -> Graph:
     """The graph of a model that is called with zeros(n), arguments for n samples.
 
-    `check` gets what the model returns for FEW samples. Raises what the model or `check` raise. The
-    model is left as it was.
+    `check` gets what the model returns for FEW samples, and `loss` what it returns for n, to find
+    what the loss keeps. Raises what the model, `check` or `loss` raise. The model is left as it
+    was.
     """
     whole: dict[str, str] = {}
     while True:
         try:
             with _borrowed(model, dtype):
-                few, variables = _pass(model, zeros(FEW), whole, training=False)
-                more, _ = _pass(model, zeros(MORE), whole, training=True)
-            tensors = few[0].tensors
-            check(rebuilt(few[0].outputs, partial(_tensor, tensors)))
-            return _merged(few, more, variables)
+                few = _pass(model, zeros(FEW), whole, False, check)
+                more, most = (
+                    _pass(model, zeros(n), whole, True, check=None, loss=_with(loss, n))
+                    for n in (MORE, MOST)
+                )
+            return _merged(few, more, most)
         except ConflictError as found:
             whole[found.path] = found.note
 
 
-def _tensor(tensors: Sequence[Tensor], part: Any) -> Any:
-    return tensors[part.edge] if isinstance(part, Value) else part
+def _with(loss: Callable[[Any, int], Tensor] | None, n: int) -> Callable[[Any], Tensor] | None:
+    return None if loss is None else lambda outputs: loss(outputs, n)
+
+
+class Passed(NamedTuple):
+    """What a pass has found, what the model was called with, and its variables."""
+
+    found: Found
+    arguments: Any
+    variables: list[Variable]
 
 
 def _pass(
@@ -251,8 +306,10 @@ def _pass(
     inputs: tuple[tuple[Any, ...], Mapping[str, Any]],
     whole: Mapping[str, str],
     training: bool,
-) -> tuple[tuple[Found, Any], list[Variable]]:
-    """What a pass finds, beside what the model was called with."""
+    check: Callable[[Any], object] | None = None,
+    loss: Callable[[Any], Tensor] | None = None,
+) -> Passed:
+    """One pass over the model."""
     model.train(training)
     recorder = Recorder(model, whole)
     args, named = rebuilt(inputs, lambda x: recorder.enter(x) if isinstance(x, Tensor) else x)
@@ -264,13 +321,17 @@ def _pass(
     try:
         with np.errstate(all="ignore"):
             outputs = model(*args, **named)
-        outputs = rebuilt(outputs, recorder._argument)
+            found = recorder.close(outputs, loss)
     finally:
         for m in modules:
             object.__delattr__(m, "forward")
         recording.reset(token)
         current_pass.reset(before)
-    return (recorder.found._replace(outputs=outputs), arguments), recorder.variables
+    if check is not None:
+        check(outputs)
+    return Passed(
+        found._replace(outputs=rebuilt(outputs, recorder._argument)), arguments, recorder.variables
+    )
 
 
 class _Untracked:
@@ -288,19 +349,20 @@ _PASS = Pass(0, None, UNTRACKED)
 
 
 class Zeros:
-    """The store of a parameter that is not drawn: its memory is there while it is used."""
+    """The store of a parameter that is not drawn. The system gives memory only to what is written,
+    and zeros are read."""
 
     rotates = False
 
     def __init__(self, p: Parameter, dtype: np.dtype[Any]) -> None:
-        self._p, self.dtype = p, dtype
+        memory = np.zeros([p.shape[k] for k in p.layout], dtype)
+        self._zeros, self.dtype = memory.transpose(inverse(p.layout)), dtype
 
     def value(self, i: int) -> Array:
-        memory = np.zeros([self._p.shape[k] for k in self._p.layout], self.dtype)
-        return memory.transpose(inverse(self._p.layout))
+        return self._zeros
 
     def slot(self, i: int) -> Array:
-        return self.value(i)
+        return self._zeros
 
     def refresh(self, i: int, made: int) -> None:
         pass
@@ -363,11 +425,9 @@ def _variables(model: Module) -> tuple[list[Variable], dict[int, int]]:
 # ---- what two passes have in common
 
 
-def _merged(
-    few: tuple[Found, Any], more: tuple[Found, Any], variables: Sequence[Variable]
-) -> Graph:
+def _merged(few: Passed, more: Passed, most: Passed) -> Graph:
     """One graph; raises ConflictError where the passes differ in more than lengths."""
-    (a, arguments), (b, _) = few, more
+    a, b, arguments = few.found, more.found, few.arguments
     for one, other in zip(a.nodes, b.nodes, strict=False):
         if (one.name, one.layer, one.within) != (other.name, other.layer, other.within):
             raise ConflictError(one.within, DIFFERS)
@@ -378,12 +438,26 @@ def _merged(
     for one, other in zip(a.nodes, b.nodes, strict=True):
         both = _common(one.arguments, other.arguments, one.within)
         nodes.append(one._replace(arguments=both))
-    edges = [_edge(x, y) for x, y in zip(a.tensors, b.tensors, strict=True)]
+    owners: dict[int, int] = {}
+    edges = [
+        _edge(x, y, owners.setdefault(id(memory_of(y.operand)), e))
+        for e, (x, y) in enumerate(zip(a.tensors, b.tensors, strict=True))
+    ]
     inputs = tuple(v.edge for v in leaves(arguments) if type(v) is Value)
     outputs = tuple(v.edge for v in leaves(a.outputs) if type(v) is Value)
-    order = tuple(dict.fromkeys(a.order))
-    graph = Graph(tuple(nodes), tuple(edges), tuple(variables), inputs, arguments, outputs, order)
+    memory = tuple(_affine(x, y) for x, y in zip(b.kept, most.found.kept, strict=True))
+    loss = _affine(Kept(0, 0, 0, b.loss), Kept(0, 0, 0, most.found.loss))
+    variables, order = tuple(few.variables), tuple(dict.fromkeys(a.order))
+    graph = Graph(
+        tuple(nodes), tuple(edges), variables, inputs, arguments, outputs, order, memory, loss
+    )
     return named(graph)
+
+
+def _affine(more: Kept, most: Kept) -> Kept:
+    """What is kept for any number of samples, from what is kept for two of them."""
+    slope = (most.per_sample - more.per_sample) / (MOST - MORE)
+    return more._replace(constant=more.per_sample - slope * MORE, per_sample=slope)
 
 
 def _common(a: Any, b: Any, within: str) -> Any:
@@ -406,12 +480,12 @@ def _common(a: Any, b: Any, within: str) -> Any:
     raise ConflictError(within, DIFFERS)
 
 
-def _edge(few: Tensor, more: Tensor) -> Edge:
-    """An edge, whose axes have no names yet."""
+def _edge(few: Tensor, more: Tensor, memory: int) -> Edge:
+    """An edge, whose axes have no names yet, in the memory of another one or in its own."""
     y = few.operand
     axes = tuple(
         Axis("", n, False) if n == m else Axis("", n // FEW, True)
         for n, m in zip(few.shape, more.shape, strict=True)
     )
     order = sorted(range(y.ndim), key=lambda k: (-y.strides[k], k))
-    return Edge(axes, y.dtype.name, tuple(order), few.requires_grad)
+    return Edge(axes, y.dtype.name, tuple(order), few.requires_grad, memory)

@@ -73,8 +73,8 @@ def open_session(
     """Makes a model, arranges the ranks, and builds the strategy. Every rank calls it."""
     model = all_or_none(comm, lambda: builders.model(config, build))
     consistency.check_model(comm, model)
-    check = objectives.check_scores(inputs.goal.loss, inputs.dataset)
-    graph = all_or_none(comm, lambda: model_graph(config, model, inputs.dataset, check))
+    loss, dataset = inputs.goal.loss, inputs.dataset
+    graph = all_or_none(comm, lambda: model_graph(config, model, dataset, loss))
     layout = Layout.of(config, comm)
     tp = layout.axis["tp"]
     whole = not objectives.takes_parts(inputs.goal.loss, inputs.dataset)

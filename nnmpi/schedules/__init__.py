@@ -20,5 +20,7 @@ from nnmpi.schedules.proof import peak_live as peak_live
 from nnmpi.schedules.proof import prove as prove
 from nnmpi.schedules.reduction_tree import Action as Action
 from nnmpi.schedules.reduction_tree import Move as Move
+from nnmpi.schedules.reduction_tree import highest as highest
 from nnmpi.schedules.reduction_tree import moves as moves
+from nnmpi.schedules.reduction_tree import owners_of as owners_of
 from nnmpi.schedules.stream import stream as stream

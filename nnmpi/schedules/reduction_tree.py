@@ -11,6 +11,7 @@ sum. A rank computes with a stack: a leaf is pushed, ADD replaces the two topmos
 
 from collections.abc import Iterator, Sequence
 from enum import Enum
+from itertools import accumulate
 from typing import NamedTuple
 
 
@@ -41,6 +42,18 @@ def moves(owners: Sequence[int], rank: int) -> list[Move]:
     one, so it arrives.
     """
     return list(_below(owners, rank, 0, len(owners)))
+
+
+def owners_of(slices: int, ranks: int) -> list[int]:
+    """The rank of each slice: as many slices on each, as equally as they can be."""
+    edges = [slices * r // ranks for r in range(ranks + 1)]
+    return [r for r in range(ranks) for _ in range(edges[r], edges[r + 1])]
+
+
+def highest(plan: Sequence[Move]) -> int:
+    """The largest number of gradients on the stack of a rank."""
+    grows = (Action.LEAF, Action.RECEIVE)
+    return max(1, *accumulate(1 if move.action in grows else -1 for move in plan))
 
 
 def _below(owners: Sequence[int], rank: int, a: int, b: int) -> Iterator[Move]:

@@ -24,6 +24,7 @@ from nnmpi.comm.allreduce.node_memory import memory_of_sums
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.flat import Piece
 from nnmpi.parallel.arrangement.traffic import over
+from nnmpi.schedules import highest, moves, owners_of
 
 SLOTS = 2
 """Of ZeRO: for the gradients, and for the parameters, of two buckets."""
@@ -153,7 +154,8 @@ def _versions(a: Arrangement, rank: int, whole: int) -> _Held:
 
 
 def _slices(a: Arrangement, rank: int, whole: int) -> _Held:
-    return _Held(whole, whole * a.gradient_buffers(rank), _numbers(a, rank))
+    plan = moves(owners_of(a.config.slices, a.mesh.size), rank)
+    return _Held(whole, whole * highest(plan), _numbers(a, rank))
 
 
 def _served(a: Arrangement, rank: int, whole: int) -> _Held:

@@ -22,8 +22,8 @@ from nnmpi.comm.allreduce.interpreter import make_plan
 from nnmpi.nn.graph import Node
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.flat import NOT_TIED, Bucket
-from nnmpi.parallel.arrangement.gathers import gathered
-from nnmpi.parallel.data.batch_split import BatchSplit
+from nnmpi.parallel.arrangement.program import micro_batches
+from nnmpi.parallel.arrangement.slot_walk import gathered
 
 FLOAT64 = np.dtype(np.float64)
 
@@ -54,9 +54,7 @@ class Traffic(NamedTuple):
 
 def traffic(a: Arrangement, rank: int, batch: int) -> Traffic:
     """What a rank that computes sends in a step over a batch of so many samples."""
-    at = a.mesh.coordinates(rank)
-    cut = BatchSplit(a.config.micro_batches, a.mesh.axes["dp"], at["dp"])
-    micro = [len(part) for part in cut(np.arange(batch))]
+    micro = micro_batches(a, rank, batch)
     return Traffic(_dp(a, rank, micro), _tp(a, rank, micro), _pp(a, rank, micro), _model(a, rank))
 
 
@@ -153,7 +151,7 @@ def _stages_of(a: Arrangement, rank: int, bucket: Bucket) -> frozenset[int]:
     part = a.part(rank)
     there = (
         users
-        for start, users in zip(part.starts, part.users, strict=True)
+        for (start, _), users in zip(part.spans, part.users, strict=True)
         if bucket.start <= start < bucket.stop
     )
     return frozenset[int]().union(*there)
@@ -163,10 +161,10 @@ def _gathered(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
     """Parameters: once after the update, or with stage 3 whenever their bucket is used."""
     ring, part = ALL_GATHERS["ring"], a.part(rank)
     times = gathered(a, rank, micro) if a.store == "zero 3" else None
-    for b, bucket in enumerate(part.buckets):
+    for bucket in part.buckets:
         ranks = over(a, rank, bucket)
         once = carried_out(ring, ranks, rank, bucket.stop - bucket.start, a.dtype)
-        yield once.times(1 if times is None else times[b])
+        yield once.times(1 if times is None else times[bucket.start])
 
 
 def _statistics(a: Arrangement, rank: int, group: tuple[int, ...]) -> Iterator[Sent]:

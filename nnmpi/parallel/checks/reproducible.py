@@ -23,19 +23,17 @@ samples multiplied.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from nnmpi.autograd.ops.norm import Moments, joined
 from nnmpi.backend import Array
-from nnmpi.collectives.step import cut
 from nnmpi.comm import Comm, comm_self
 from nnmpi.config import Config
 from nnmpi.nn.parameter import Parameter
+from nnmpi.parallel.arrangement.batch_split import part_of
 from nnmpi.parallel.data.batch_size_check import check_parts
-from nnmpi.parallel.data.batch_split import part_of
 from nnmpi.parallel.data.batch_stats import like, packed, unpacked
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
@@ -44,15 +42,14 @@ from nnmpi.parallel.stores.head import LOSS, STOP, USED, fill_unused, head_lengt
 from nnmpi.parallel.stores.slices import SliceStore
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.parallel.synchronous import Evaluation, Parts
-from nnmpi.schedules import Action, Move, moves, slice_by_slice
+from nnmpi.schedules import Action, Move, highest, moves, owners_of, slice_by_slice
 
 
 def reproducible(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
     """The parts of reproducible training; every rank calls it."""
     dp, V, parameters = layout.axis["dp"], config.slices, spec.parameters
-    edges = [cut(V, dp.size, r) for r in range(dp.size + 1)]
-    owners = np.repeat(np.arange(dp.size), np.diff(edges)).tolist()
-    own, plan = range(edges[dp.rank], edges[dp.rank + 1]), moves(owners, dp.rank)
+    owners = owners_of(V, dp.size)
+    own, plan = [v for v in range(V) if owners[v] == dp.rank], moves(owners, dp.rank)
     dtype, head = parameters[0].data.dtype, head_length(parameters)
     store, stats = SliceStore(parameters, dtype, head, most=highest(plan)), Deferred()
     return Parts(
@@ -76,12 +73,6 @@ def reproducible(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
         lambda: {"gradient_buffers": len(store.buffers)},
         (),
     )
-
-
-def highest(plan: Sequence[Move]) -> int:
-    """The largest number of gradients on the stack of a rank."""
-    grows = (Action.LEAF, Action.RECEIVE)
-    return max(1, *accumulate(1 if move.action in grows else -1 for move in plan))
 
 
 class Deferred:

@@ -8,9 +8,9 @@ from nnmpi.comm import Comm
 from nnmpi.config import Config
 from nnmpi.nn.passes import LOCAL
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.batch_split import BatchSplit
 from nnmpi.parallel.arrangement.flat import NOT_TIED
 from nnmpi.parallel.data.batch_size_check import check_micro_batches
-from nnmpi.parallel.data.batch_split import BatchSplit
 from nnmpi.parallel.data.batch_stats import Synced
 from nnmpi.parallel.data.gradient_sync import BucketedSync
 from nnmpi.parallel.layout import Layout, duplicate

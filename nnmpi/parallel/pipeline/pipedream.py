@@ -17,8 +17,8 @@ import numpy as np
 from nnmpi.config import Config
 from nnmpi.data import Loader
 from nnmpi.metrics import Sums
+from nnmpi.parallel.arrangement.batch_split import BatchSplit
 from nnmpi.parallel.data.batch_size_check import check_micro_batches
-from nnmpi.parallel.data.batch_split import BatchSplit
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.model.entries import Entries
 from nnmpi.parallel.pipeline.asynchronous import AsynchronousStage

@@ -6,7 +6,7 @@ Sums over dp, the store of a stage's parameters and the update are those of data
 from functools import cache
 
 from nnmpi.config import Config
-from nnmpi.parallel.data.batch_split import BatchSplit
+from nnmpi.parallel.arrangement.batch_split import BatchSplit
 from nnmpi.parallel.data.replicas import replicas
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.pipeline.channels import Channels

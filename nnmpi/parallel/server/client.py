@@ -22,8 +22,8 @@ from nnmpi.metrics import Sums
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats
+from nnmpi.parallel.arrangement.batch_split import BatchSplit
 from nnmpi.parallel.checks.slow_ranks import slowed
-from nnmpi.parallel.data.batch_split import BatchSplit
 from nnmpi.parallel.data.batch_stats import Synced
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.server.clocks import EpochProgress

@@ -1,6 +1,6 @@
 """What `parallelize` has done to a model: which layer is sharded how."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nnmpi.parallel.tensor.sums import Bounds
 
@@ -36,7 +36,10 @@ class Sharding(NamedTuple):
     layers: tuple[ShardedLayer, ...]
     output: Bounds | None
 
-    def cut_of(self, v: int) -> None:
+    def cut_of(self, v: int) -> Any:
+        return None
+
+    def state_of(self, e: int) -> Any:
         return None
 
     def columns(self, rank: int, here: int) -> int:

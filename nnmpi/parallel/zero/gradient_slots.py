@@ -40,8 +40,8 @@ class GradientSlots:
         self._own = np.zeros(shards.size, store.dtype)
         self.nbytes = self._own.nbytes
         self._longest = max(stop - start for start, stop, _ in shards.buckets)
-        self._free = list[Array]()
-        self._count = 0
+        self._count = min(SLOTS, len(shards.buckets))
+        self._free = [np.zeros(self._longest, store.dtype) for _ in range(self._count)]
         self._open: dict[int, Array] = {}
         self._in_flight = deque[InFlight]()
         self._has_sum = set[int]()

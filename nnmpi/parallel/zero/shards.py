@@ -53,10 +53,6 @@ class Shards:
             frozenset[int]().union(*(users[i] for i in members)) for members in self.members
         ]
 
-    def are_neighbours(self, a: int, b: int) -> bool:
-        """Whether a stage that uses bucket a uses bucket b, too."""
-        return 0 <= b < len(self.buckets) and bool(self.stages[a] & self.stages[b])
-
     @property
     def length(self) -> int:
         """The length of a flat buffer."""

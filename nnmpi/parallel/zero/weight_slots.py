@@ -1,12 +1,8 @@
 """WeightSlots: whole values of the bucket in use and of the next one, gathered when needed.
 
-    forward     use 0   gather 1 | use 1   gather 2 | use 2
-    backward    use 2            | use 1   gather 0 | use 0        1 was still there
-    slot        0       1          1       0          0
-
-Bucket b is always in slot b mod 2, so its memory is always at the same place. So an array that a
-vjp keeps is right whenever the bucket is there, and the tape sees to that: it calls `refresh`
-before the vjps of a node.
+Bucket b is always in slot b mod 2 (see `SlotWalk`), so its memory is always at the same place. So
+an array that a vjp keeps is right whenever the bucket is there, and the tape sees to that: it calls
+`refresh` before the vjps of a node.
 """
 
 import numpy as np
@@ -15,15 +11,14 @@ from nnmpi.backend import Array
 from nnmpi.comm import Comm
 from nnmpi.nn.parameter import Parameter, memory_order
 from nnmpi.nn.store import FlatStore
+from nnmpi.parallel.arrangement.slot_walk import BACKWARD, FORWARD, NONE, SLOTS, SlotWalk
 from nnmpi.parallel.recorder import current_recorder
 from nnmpi.parallel.stores.local import Complete, Sum
 from nnmpi.parallel.zero.shards import Part, Shards
 from nnmpi.parallel.zero.whole import GATHER
 
-SLOTS = 2
-NONE = -1
+COMPLETE = Complete()
 ORDERS = 1_000_003  # checksums of orders; the sum of their squares over many ranks is exact
-FORWARD, BACKWARD = 1, -1
 
 
 class WeightSlots:
@@ -44,10 +39,9 @@ class WeightSlots:
                 store.parameters, store.spans, shards.bucket_of, strict=True
             )
         ]
-        self._held = [NONE] * len(self._slots)  # the bucket in each slot, or on its way there
-        self._works: list[Sum] = [Complete()] * len(self._slots)
-        self._newest: Sum = Complete()
-        self._current, self._first = (NONE, FORWARD), NONE
+        self._walk = SlotWalk(shards.stages)
+        self._works: list[Sum] = [COMPLETE] * len(self._slots)
+        self._newest: Sum = COMPLETE
         self._node, self._bucket_of_node = 0, NONE
         self.order = 0
         self.nbytes = self._own.nbytes
@@ -73,7 +67,7 @@ class WeightSlots:
     def written(self, i: int) -> None:
         """The values of parameter i were written from outside, in its slot."""
         b = self._shards.bucket_of[i]
-        assert self._held[b % SLOTS] == b
+        assert self._walk.holds(b)
         self._keep(i, memory_order(self._store.parameters[i], self._arrays[i]))
 
     def part(self, part: Part) -> Array:
@@ -83,11 +77,8 @@ class WeightSlots:
     def updated(self) -> None:
         """All ranks have updated their parts. The bucket that was used first comes again."""
         self.wait()
-        self._held = [NONE] * len(self._slots)
-        self._current = NONE, FORWARD
-        first, self._first = self._first, NONE
-        if first != NONE:
-            self._start(first)
+        for b in self._walk.updated():
+            self._start(b)
 
     def poll(self) -> None:
         """Messages progress."""
@@ -100,32 +91,29 @@ class WeightSlots:
 
     def _bring(self, b: int, towards: int) -> None:
         """Bucket b is in its slot; the next one in this direction is on its way."""
-        if self._current == (b, towards):
-            return
-        recorder = current_recorder.get()
-        began = recorder.now()
-        self._start(b)
-        self._works[b % SLOTS].wait()
-        recorder.add("gather", began)
-        self._works[b % SLOTS] = Complete()
-        following = b + towards
-        if self._shards.are_neighbours(b, following):
-            self._start(following)
-        self._current = b, towards
-        if self._first == NONE:
-            self._first = b
+        due = self._walk.use(b, towards)
+        if b in due:
+            self._start(b)
+        work = self._works[b % SLOTS]
+        if work is not COMPLETE:
+            recorder = current_recorder.get()
+            began = recorder.now()
+            work.wait()
+            recorder.add("gather", began)
+            self._works[b % SLOTS] = COMPLETE
+        for other in due:
+            if other != b:
+                self._start(other)
 
     def _start(self, b: int) -> None:
-        """Starts to gather bucket b, unless it is in its slot or on its way."""
-        s = b % SLOTS
-        if self._held[s] == b:
-            return
-        self._works[s].wait()
+        """Starts to gather bucket b, when its slot is free."""
+        self._works[b % SLOTS].wait()
         part, origin = self._shards.parts[b], self._shards.buckets[b].start
         self._buckets[b][part.start - origin : part.stop - origin] = self._own[part.packed]
-        self._held[s] = b
         self.order = (31 * self.order + b + 1) % ORDERS
-        self._newest = self._works[s] = self._gathers.start_all_gather(self._buckets[b], GATHER)
+        self._newest = self._works[b % SLOTS] = self._gathers.start_all_gather(
+            self._buckets[b], GATHER
+        )
 
     def _keep(self, i: int, values: Array) -> None:
         """Copies this rank's part of parameter i from its values, flat in the order of memory."""

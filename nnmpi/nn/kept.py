@@ -1,0 +1,98 @@
+"""Kept: the memory that a result holds for its backward pass, found from the tape itself.
+
+A node holds its parents, and the vjps what they close over; both are walked, and each block of
+memory counts once.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from functools import partial
+from types import FunctionType, MethodType
+from typing import Any
+
+from nnmpi import backend
+from nnmpi.autograd import Tensor
+from nnmpi.backend import Array
+from nnmpi.nn.parameter import Parameter
+
+
+def memory_of(array: Array) -> Array:
+    """The array that owns the memory of this one."""
+    while getattr(array, "base", None) is not None and backend.is_array(array.base):
+        array = array.base
+    return array
+
+
+def kept(results: Iterable[Tensor], until: Collection[Tensor] = ()) -> dict[int, Array]:
+    """The memory that results hold for a backward pass down to these tensors, by id; without that
+    of parameters."""
+    stop, found, seen = {id(t) for t in until}, dict[int, Array](), set[int]()
+    tensors = list(results)
+    weights: set[int] = set()
+    while tensors:
+        t = tensors.pop()
+        if id(t) in seen:
+            continue
+        seen.add(id(t))
+        if isinstance(t, Parameter):
+            weights.add(id(memory_of(t.operand)))
+            continue
+        _add(found, t.operand)
+        node = t.node
+        if id(t) in stop or node is None:
+            continue
+        tensors.extend(p for p in node.parents if isinstance(p, Tensor))
+        for array in _arrays([*node.vjps, node.prepare], set()):
+            _add(found, array)
+    return {key: array for key, array in found.items() if key not in weights}
+
+
+def nbytes(arrays: Iterable[Array]) -> int:
+    """Their bytes."""
+    return sum(int(array.nbytes) for array in arrays)
+
+
+def _add(found: dict[int, Array], array: Array) -> None:
+    memory = memory_of(array)
+    found[id(memory)] = memory
+
+
+def _arrays(things: Iterable[Any], seen: set[int]) -> Iterator[Array]:
+    """The arrays that these hold: closures, bound methods, containers, and attributes."""
+    for thing in things:
+        if thing is None or isinstance(thing, int | float | str | bool | type) or id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        if backend.is_array(thing):
+            yield thing
+        elif isinstance(thing, Tensor):
+            yield thing.operand
+        else:
+            yield from _arrays(_inside(thing), seen)
+
+
+def _inside(thing: Any) -> Iterable[Any]:
+    """What a function, a container or an object of nnmpi holds."""
+    if isinstance(thing, FunctionType):
+        return [
+            *_contents(thing),
+            *(thing.__defaults__ or ()),
+            *(thing.__kwdefaults__ or {}).values(),
+        ]
+    if isinstance(thing, MethodType):
+        return [thing.__self__]
+    if isinstance(thing, partial):
+        return [thing.func, *thing.args, *thing.keywords.values()]
+    if isinstance(thing, tuple | list | set):
+        return thing
+    if isinstance(thing, dict):
+        return thing.values()
+    of_kernels = type(thing).__module__.startswith("nnmpi.kernels")
+    return list(vars(thing).values()) if of_kernels else ()
+
+
+def _contents(function: FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not filled yet
+            continue

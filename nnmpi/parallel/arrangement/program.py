@@ -1,0 +1,30 @@
+"""What a rank does in a step: the ops of its program, and the samples of its micro-batches."""
+
+import numpy as np
+
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.batch_split import BatchSplit, part_of
+from nnmpi.schedules import SCHEDULES, Op, one_stage, owners_of, program, slice_by_slice
+
+
+def ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
+    """The program of a rank for a step of so many micro-batches."""
+    if a.strategy == "reproducible":
+        return slice_by_slice(micro)
+    if a.strategy != "pipeline":
+        return one_stage(micro)
+    pp, at = a.mesh.axes["pp"], a.mesh.coordinates(rank)["pp"]
+    schedule = SCHEDULES[a.config.schedule]
+    return program(schedule, pp, micro, len(a.stages) // pp, at, a.config.recompute)
+
+
+def micro_batches(a: Arrangement, rank: int, batch: int) -> list[int]:
+    """How many samples of a batch each micro-batch of a rank has."""
+    rows = np.arange(batch)
+    if a.strategy == "reproducible":
+        owners = owners_of(a.config.slices, a.mesh.size)
+        own = (v for v, owner in enumerate(owners) if owner == rank)
+        return [len(part_of(rows, a.config.slices, v)) for v in own]
+    at = a.mesh.coordinates(rank)["dp"]
+    cut = BatchSplit(a.config.micro_batches, a.mesh.axes["dp"], at)
+    return [len(part) for part in cut(rows)]

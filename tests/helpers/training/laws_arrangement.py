@@ -1,0 +1,137 @@
+"""What an arrangement says on paper is what the built run holds and sends."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from pipelined import digits
+
+from nnmpi import Config, Tensor, Trainer
+from nnmpi.comm import Comm
+from nnmpi.nn.kept import kept, nbytes
+from nnmpi.nn.parameter import inverse
+from nnmpi.nn.store import FlatStore
+from nnmpi.parallel.arrangement.activations import of_stage
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.memory import memory
+from nnmpi.parallel.arrangement.program import micro_batches
+from nnmpi.parallel.arrangement.traffic import Sent, Traffic, traffic
+from nnmpi.parallel.step.state import StepState
+from nnmpi.parallel.zero.store import ShardedStore
+
+Options = dict[str, Any]
+
+
+class Made(NamedTuple):
+    """The communicators that each rank has made."""
+
+    by_thread: dict[int, list[Comm]]
+
+    @property
+    def here(self) -> list[Comm]:
+        return self.by_thread[threading.get_ident()]
+
+
+@contextmanager
+def communicators(monkeypatch: Any) -> Iterator[Made]:
+    """Within it all communicators are remembered."""
+    made, plain = Made({}), Comm.__init__
+
+    def init(self: Comm, *args: Any, **named: Any) -> None:
+        plain(self, *args, **named)
+        made.by_thread.setdefault(threading.get_ident(), []).append(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Comm, "__init__", init)
+        yield made
+
+
+def sent_along(trainer: Trainer, made: list[Comm]) -> Traffic:
+    """What this rank has sent so far, by axis."""
+    layout = trainer.strategy.layout
+    along = {**layout.axis, "model": layout.model}
+    names = {axis: comm.name for axis, comm in along.items() if comm.size > 1}
+    found = dict.fromkeys(Traffic._fields, Sent())
+    for comm in dict.fromkeys(made):
+        axis = next(
+            (
+                a
+                for a, name in names.items()
+                if comm.name == name or comm.name.startswith(f"{name}/")
+            ),
+            "dp" if comm.name.startswith(f"{layout.all.name}/") else None,
+        )
+        if axis is not None and comm.size > 1:
+            ledger = comm.ledger
+            found[axis] += Sent(sum(ledger.sent_bytes), sum(ledger.sent_messages))
+    return Traffic(**found)
+
+
+def holds_and_sends_what_is_said(comm: Comm, made: Made, layout: Options, case: Options) -> None:
+    """Memory exactly, and messages of a step exactly."""
+    options: Options = {"dtype": "float64", "epochs": 1, "batch_size": 24, **case, **layout}
+    trainer = Trainer(Config(**options), data=digits(), comm=comm)
+    a, steps = trainer.arrangement, trainer.strategy.steps(trainer.train, StepState())
+    trainer.model.train()
+    before = after = Traffic(*[Sent()] * 4)
+    for k in range(3):  # the first step has what the next ones need no more
+        next(steps)
+        _complete(trainer)
+        before, after = after, sent_along(trainer, made.here)
+        assert k or before
+    expected = traffic(a, comm.rank, 24)
+    for axis, was, now, wanted in zip(Traffic._fields, before, after, expected, strict=True):
+        assert (now.bytes - was.bytes, now.messages - was.messages) == wanted, (axis, comm.rank)
+    _holds(trainer, comm)
+    _keeps(trainer, comm)
+    comm.barrier()
+    steps.close()
+    trainer.close()
+
+
+def _complete(trainer: Trainer) -> None:
+    store = trainer.optimizer.parameters[0].store
+    if isinstance(store, ShardedStore):
+        store.wait()
+
+
+def _holds(trainer: Trainer, comm: Comm) -> None:
+    said = memory(trainer.arrangement, comm.rank)
+    stores = {p.store for p in trainer.optimizer.parameters}
+    (store,) = (s for s in stores if isinstance(s, FlatStore))
+    held = {
+        "parameters": store.parameter_bytes(),
+        "gradients": store.gradient_bytes(),
+        "optimizer": sum(a.nbytes for a in trainer.optimizer.state),
+        "slots": store.slot_bytes(),
+        "buffers": sum(
+            np.asarray(b).nbytes
+            for stage in trainer.part.stages.values()
+            for _, b in stage.named_buffers()
+        ),
+    }
+    assert {name: getattr(said, name) for name in held} == held, comm.rank
+
+
+def _keeps(trainer: Trainer, comm: Comm) -> None:
+    """Activations of a micro-batch, within 5%, stage by stage."""
+    a, tp = trainer.arrangement, trainer.arrangement.mesh.coordinates(comm.rank)["tp"]
+    n = micro_batches(a, comm.rank, 24)[0]
+    for s, stage in trainer.part.stages.items():
+        edges = a.crossing(s) if s else a.graph.inputs
+        x = [zeros(a, e, n, tp) for e in edges]
+        y = stage(*x)
+        if s == len(a.stages) - 1:
+            y = trainer.task.objective(y, np.zeros(n, np.int64))
+        held = nbytes(kept([y] if isinstance(y, Tensor) else y).values())
+        assert held == pytest.approx(of_stage(a, s, n, comm.rank), rel=0.05), s
+
+
+def zeros(a: Arrangement, e: int, n: int, tp: int) -> Tensor:
+    edge = a.graph.edges[e]
+    shape = a.local_shape(e, n, tp)
+    memory = np.zeros([shape[k] for k in edge.order], edge.dtype)
+    return Tensor(memory.transpose(inverse(edge.order)), requires_grad=edge.requires_grad)
