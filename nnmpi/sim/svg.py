@@ -1,6 +1,6 @@
 """Timelines as a picture: one row a rank, a box for each span, all on one scale of time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from math import floor, log10
 
@@ -24,7 +24,7 @@ def svg(timelines: Sequence[Timeline], title: str = "", until: float | None = No
     plot = min(max(end / shortest(timelines) * BOX, WIDTHS[0]), WIDTHS[1])
     scale, y, parts = plot / end, 16.0, []
     if title:
-        parts.append(_text(16, y + 16, title, 20, weight="bold"))
+        parts.append(text(16, y + 16, title, 20, weight="bold"))
         y += 36
     for timeline in timelines:
         parts += _timeline(timeline, y, scale, end)
@@ -32,26 +32,30 @@ def svg(timelines: Sequence[Timeline], title: str = "", until: float | None = No
     parts += _axis(y, end, scale, timelines[0].unit)
     y += 52
     parts += _legend(y, timelines)
-    width, height = MARGIN + plot + 24, y + 24
+    return page(MARGIN + plot + 24, y + 24, parts)
+
+
+def page(width: float, height: float, parts: Iterable[str]) -> str:
+    """An SVG document of this size."""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" '
         f'width="{width:g}" height="{height:g}" {FONT}>'
     )
-    return "\n".join([head, _box(0, 0, width, height, PAPER), *parts, "</svg>\n"])
+    return "\n".join([head, box(0, 0, width, height, PAPER), *parts, "</svg>\n"])
 
 
 def _timeline(timeline: Timeline, y: float, scale: float, end: float) -> Iterator[str]:
     """The heading and rows of one timeline."""
     if timeline.title:
-        yield _text(16, y + 24, timeline.title, 16, weight="bold")
+        yield text(16, y + 24, timeline.title, 16, weight="bold")
     if timeline.end > end:
-        text = f"goes on until {timeline.end:g} \u2192"
-        yield _text(MARGIN + end * scale, y + 24, text, 14, QUIET, "end")
+        more = f"goes on until {timeline.end:g} \u2192"
+        yield text(MARGIN + end * scale, y + 24, more, 14, QUIET, "end")
     y += HEADING if timeline.title else 0
     for r in range(timeline.ranks):
         top = y + r * (ROW + GAP)
-        yield _text(MARGIN - 10, top + ROW / 2, f"rank {r}", 14, anchor="end")
-        yield _box(MARGIN, top, min(timeline.end, end) * scale, ROW, IDLE)
+        yield text(MARGIN - 10, top + ROW / 2, f"rank {r}", 14, anchor="end")
+        yield box(MARGIN, top, min(timeline.end, end) * scale, ROW, IDLE)
     for span in sorted(timeline.spans, key=lambda span: span.start == span.end):
         if span.start < end or span.end <= end:
             shown = span._replace(end=min(span.end, end))
@@ -63,16 +67,16 @@ def _span(span: Span, chunk: int, top: float, scale: float) -> Iterator[str]:
     """A box with the number of the micro-batch, if it can be read; a line if it takes no time."""
     x, width = MARGIN + span.start * scale, (span.end - span.start) * scale
     if not width:
-        yield _box(x - LINE / 2, top, LINE, ROW, style(span.kind).colour)
+        yield box(x - LINE / 2, top, LINE, ROW, style(span.kind).colour)
         return
     label = str(span.micro) if span.micro >= 0 else ""
     details = f"{style(span.kind).name} {label}, stage {span.stage}, {span.start:g} to {span.end:g}"
     border = ' stroke="#ffffff" stroke-width="1"' if width > 4 else ""
     shade = _darker(style(span.kind).colour, 0.82**chunk)
-    yield f"<g><title>{escape(details)}</title>{_box(x, top, width, ROW, shade, border)}"
+    yield f"<g><title>{escape(details)}</title>{box(x, top, width, ROW, shade, border)}"
     size = min(14.0, (width - 3) / (0.6 * max(len(label), 1)))
     if label and size >= 7:
-        yield _text(x + width / 2, top + ROW / 2, label, size, anchor="middle")
+        yield text(x + width / 2, top + ROW / 2, label, size, anchor="middle")
     yield "</g>"
 
 
@@ -83,8 +87,8 @@ def _axis(y: float, end: float, scale: float, unit: str) -> Iterator[str]:
     for k in range(floor(end / step + 1e-9) + 1):
         x = MARGIN + k * step * scale
         yield f'<path d="M{x:.2f} {y:g}v6" stroke="{QUIET}"/>'
-        yield _text(x, y + 15, f"{k * step:g}", 12, QUIET, "middle")
-    yield _text(MARGIN - 10, y + 15, f"time [{unit}]" if unit else "time", 12, QUIET, "end")
+        yield text(x, y + 15, f"{k * step:g}", 12, QUIET, "middle")
+    yield text(MARGIN - 10, y + 15, f"time [{unit}]" if unit else "time", 12, QUIET, "end")
 
 
 def _round_step(least: float) -> float:
@@ -101,8 +105,8 @@ def _legend(y: float, timelines: Sequence[Timeline]) -> Iterator[str]:
     if any(span.stage >= t.ranks for t in timelines for span in t.spans):
         entries.append(("darker: a later stage of the rank", "#9096a1"))
     for name, colour in entries:
-        yield _box(x, y - 9, 18, 18, colour, f' stroke="{QUIET}" stroke-width="0.5"')
-        yield _text(x + 25, y, name, 14)
+        yield box(x, y - 9, 18, 18, colour, f' stroke="{QUIET}" stroke-width="0.5"')
+        yield text(x + 25, y, name, 14)
         x += 25 + 7.2 * len(name) + 26
 
 
@@ -111,17 +115,18 @@ def _darker(colour: str, factor: float) -> str:
     return "#" + "".join(f"{round(part * factor):02x}" for part in parts)
 
 
-def _box(x: float, y: float, width: float, height: float, colour: str, more: str = "") -> str:
+def box(x: float, y: float, width: float, height: float, colour: str, more: str = "") -> str:
+    """A rectangle; `more` are other attributes."""
     size = f'width="{width:.2f}" height="{height:g}"'
     return f'<rect x="{x:.2f}" y="{y:g}" {size} fill="{colour}"{more}/>'
 
 
-def _text(
-    x: float, y: float, text: str, size: float, colour: str = INK, anchor: str = "start",
+def text(
+    x: float, y: float, words: str, size: float, colour: str = INK, anchor: str = "start",
     weight: str = "normal",
 ) -> str:  # fmt: skip
     """Text whose middle is at the height y."""
     return (
         f'<text x="{x:.2f}" y="{y + size * 0.36:.2f}" font-size="{size:.3g}" fill="{colour}" '
-        f'text-anchor="{anchor}" font-weight="{weight}">{escape(text)}</text>'
+        f'text-anchor="{anchor}" font-weight="{weight}">{escape(words)}</text>'
     )

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from nnmpi.parallel.data.buckets import cut_buckets
 
 import nnmpi
 from nnmpi import nn, optim
@@ -15,6 +14,7 @@ from nnmpi.data import Batch, Load, Loader, Split, Standardiser
 from nnmpi.mesh import Mesh
 from nnmpi.nn.store import spans
 from nnmpi.parallel.arrangement.batch_split import BatchSplit
+from nnmpi.parallel.arrangement.flat import cut_buckets
 from nnmpi.parallel.data.gradient_sync import BucketedSync
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries, first_difference
@@ -98,7 +98,7 @@ def store_of(
     parameters: list[nn.Parameter], dp: Comm, kind: str
 ) -> tuple[LocalStore, list[Bucket]]:
     head = head_length(parameters)
-    buckets = cut_buckets(spans(parameters, head), 0, 8, dp)
+    buckets = [Bucket(b.start, b.stop, dp) for b in cut_buckets(spans(parameters, head), 0)]
     if dp.size == 1:
         return LocalStore(parameters, "float64", CPU, head), buckets
     if kind == "shared":

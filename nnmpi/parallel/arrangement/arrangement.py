@@ -108,6 +108,12 @@ class Arrangement:
             shape[axis] = state.bounds[tp + 1] - state.bounds[tp]
         return tuple(shape)
 
+    def sums_by(self, group: tuple[int, ...]) -> str:
+        """How ranks along tp sum long activations."""
+        lengths = 1 << 20  # bytes: where a node has not even that, a ring does it
+        free = min(self.cluster.free_memory[r] for r in group)
+        return "shared" if free > lengths else "ring"
+
     # ---- questions of a run
 
     @property

@@ -26,6 +26,8 @@ from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.slot_walk import gathered
 
 FLOAT64 = np.dtype(np.float64)
+LOSS_NUMBERS = 4
+"""Of a sample, that each rank tells the others for a loss on sharded classes."""
 
 
 class Sent(NamedTuple):
@@ -192,15 +194,38 @@ def _own_nodes(a: Arrangement, rank: int) -> Iterator[Node]:
 
 
 def _tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Sent:
-    group = a.mesh.group(rank, "tp")
-    if len(group) == 1:
-        return Sent()
-    forward = 2 if a.config.recompute else 1
-    total = Sent()
+    """Sums and gathers of sharded layers, and the table of a loss on sharded classes."""
+    group, total = a.mesh.group(rank, "tp"), Sent()
     own = {k for s in a.part(rank).stages for k in a.stages[s]}
-    for k, sums in enumerate(a.sharding.by_node):
-        ...
+    again = 2 if a.config.recompute else 1
+    for layer in a.sharding.layers if len(group) > 1 else ():
+        if layer.node not in own:
+            continue
+        for n in micro:
+            total += _summed(a, group, rank, layer.summed * n).times(again)
+            total += _summed(a, group, rank, layer.back * n)
+            if layer.gathered:
+                numbers = layer.gathered * n
+                edges = [numbers * b // layer.bounds[-1] for b in layer.bounds]
+                ring = ALL_GATHERS["ring"]
+                total += carried_out(ring, group, rank, numbers, a.dtype, edges).times(again)
+    if (
+        len(group) > 1
+        and a.sharding.output is not None
+        and len(a.stages) - 1 in a.part(rank).stages
+    ):
+        for n in micro:
+            numbers, dtype = LOSS_NUMBERS * len(group) * n, np.promote_types(a.dtype, np.float32)
+            once = carried_out(ALL_GATHERS["ring"], group, rank, numbers, dtype)
+            total += once.times(again)
     return total
+
+
+def _summed(a: Arrangement, group: tuple[int, ...], rank: int, n: int) -> Sent:
+    """A sum of activations: short ones by `doubling`, others through memory, or by a ring."""
+    if n * a.dtype.itemsize <= SHORT:
+        return carried_out(ALGORITHMS["doubling"], group, rank, n, a.dtype)
+    return all_reduced(a, a.sums_by(group), group, rank, n, a.dtype)
 
 
 def _pp(a: Arrangement, rank: int, micro: Sequence[int]) -> Sent:

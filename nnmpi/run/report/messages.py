@@ -20,24 +20,24 @@ def _start(e: Event) -> str:
 
 def _layout(e: Event) -> Iterator[str]:
     """The ranks, and how they are used."""
-    yield _counted(e["ranks"], "rank")
+    yield counted(e["ranks"], "rank")
     if e.get("servers"):
-        yield f"including {_counted(e['servers'], 'server')}"
+        yield f"including {counted(e['servers'], 'server')}"
         bound = f" with staleness {e['steps_ahead']}" if e["sync"] == "ssp" else ""
         yield f"{e['sync']}{bound}"
     if "schedule" in e:
         yield f"pipeline {e['schedule']}"
-        yield _counted(e["micro_batches"], "micro-batch", "es")
+        yield counted(e["micro_batches"], "micro-batch", "es")
         if "cut" in e:
             yield f"cut at {e['cut']}"
     if "tp" in e:
-        yield f"layers cut over {_counted(e['tp'], 'rank')}"
+        yield f"layers cut over {counted(e['tp'], 'rank')}"
     if "allreduce" in e:
         yield f"all-reduce {e['allreduce']}"
     if "zero" in e:
         yield f"ZeRO {e['zero']}"
     if e.get("reproducible"):
-        yield f"reproducible with {_counted(e['slices'], 'slice')}"
+        yield f"reproducible with {counted(e['slices'], 'slice')}"
     for name in ("slow_rank", "jitter"):
         if name in e:
             yield f"{name.replace('_', ' ')} {e[name]}"
@@ -45,7 +45,7 @@ def _layout(e: Event) -> Iterator[str]:
         yield "verified against one rank"
 
 
-def _counted(n: int, what: str, plural: str = "s") -> str:
+def counted(n: int, what: str, plural: str = "s") -> str:
     """The number with its noun."""
     return f"{n:,} {what}{plural * (n != 1)}"
 
@@ -75,8 +75,8 @@ def _measured(e: Event) -> Iterator[str]:
 def _dry_run(e: Event) -> str:
     names = ("parameters", "gradients", "optimizer", "activations", "data")
     sizes = (e[f"{name.removesuffix('s')}_bytes"] for name in names)
-    memory = ", ".join(f"{name} {_size(n)}" for name, n in zip(names, sizes, strict=True))
-    epochs, steps = _counted(e["epochs"], "epoch"), _counted(e["steps_per_epoch"], "step")
+    memory = ", ".join(f"{name} {size(n)}" for name, n in zip(names, sizes, strict=True))
+    epochs, steps = counted(e["epochs"], "epoch"), counted(e["steps_per_epoch"], "step")
     return (
         f"{e['layers']}\n{_start(e)}\n{epochs} of {steps} of {e['batch_size']}\n{memory}"
         f"{'; ' + e['counted'] if 'counted' in e else ''}{_sharding(e)}{_stages(e)}"
@@ -94,13 +94,13 @@ def _stages(e: Event) -> str:
             str(stage["rank"]),
             str(stage["layers"]),
             f"{stage['time']:.1%}",
-            _size(stage["parameter_bytes"]),
-            _size(stage["activation_bytes"]),
+            size(stage["parameter_bytes"]),
+            size(stage["activation_bytes"]),
         )
         for s, stage in enumerate(e["stages"])
     ]
-    table = _table([head, *rows])
-    peaks = ", ".join(_size(nbytes) for nbytes in e["peak_activation_bytes"])
+    table = table([head, *rows])
+    peaks = ", ".join(size(nbytes) for nbytes in e["peak_activation_bytes"])
     return (
         f"\n\n{table}\npredicted bubble {e['predicted_bubble']:.1%} of the time of computation; "
         f"activations at most, by rank: {peaks}"
@@ -117,18 +117,20 @@ def _sharding(e: Event) -> str:
         names = layer["layer"], layer["kind"], layer["how"]
         rows.append((*names, sizes or "none", channels or "all", layer["messages"] or "none"))
     measured = e["tensor_bytes_in_messages"]
-    found = "" if measured is None else f", {_size(measured)} measured in messages"
+    found = "" if measured is None else f", {size(measured)} measured in messages"
     node = "; long sums go through memory that the ranks share" * e["through_memory"]
-    sent = f"each rank sends {_size(e['tensor_bytes'])} in a step by formula{found}{node}"
-    return f"\n\n{_table(rows, str.ljust)}\n{sent}"
+    sent = f"each rank sends {size(e['tensor_bytes'])} in a step by formula{found}{node}"
+    return f"\n\n{table(rows, str.ljust)}\n{sent}"
 
 
-def _table(rows: Sequence[Sequence[str]], align: Callable[[str, int], str] = str.rjust) -> str:
+def table(rows: Sequence[Sequence[str]], align: Callable[[str, int], str] = str.rjust) -> str:
+    """Rows of cells as lines."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(align, row, widths)).rstrip() for row in rows)
 
 
-def _size(nbytes: int) -> str:
+def size(nbytes: int) -> str:
+    """Bytes in a unit that suits them."""
     return f"{nbytes / 1e6:,.1f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.1f} KB"
 
 
@@ -149,7 +151,7 @@ def _result(e: Event) -> str:
     lines = [
         f"{e['event']}: {', '.join([*_measured(e), ''])}loss {e['loss']:.4f} after {e['steps']:,} "
         f"steps in {e['seconds']:.1f} s, {e['samples_per_second']:,.0f} samples/s",
-        f"{_counted(skipped, 'step')} skipped: loss or gradient not finite" if skipped else "",
+        f"{counted(skipped, 'step')} skipped: loss or gradient not finite" if skipped else "",
         _staleness(e.get("staleness", {})),
     ]
     if "largest_differences" in e:

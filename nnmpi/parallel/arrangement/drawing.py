@@ -1,0 +1,108 @@
+"""Who holds what, drawn: a row a layer, a bar a rank of one copy of the model."""
+
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import NamedTuple
+
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.kinds import numbers_of
+from nnmpi.sim.svg import INK, PAPER, QUIET, box, page, text
+
+HERE, ELSEWHERE = "#", "."
+BAR = 12  # characters
+MOST = 8  # ranks along tp that are drawn
+STAGES = ("#3b6fb6", "#d9822b", "#4f9d69", "#9c5fb0", "#c0504d", "#5aa5b8")
+
+
+class Row(NamedTuple):
+    """A layer: the part of its parameters that each rank along tp has, from 0 to 1."""
+
+    number: int
+    name: str
+    kind: str
+    how: str
+    parts: tuple[tuple[float, float], ...]
+
+
+class Block(NamedTuple):
+    """A stage: the ranks that have it, and its layers."""
+
+    stage: int
+    ranks: tuple[int, ...]
+    rows: tuple[Row, ...]
+
+
+def blocks(a: Arrangement) -> list[Block]:
+    """The stages, with the layers that have parameters."""
+    found = []
+    for s, nodes in enumerate(a.stages):
+        pp = s % a.mesh.axes["pp"]
+        ranks = tuple(r for r in range(a.mesh.size) if a.mesh.coordinates(r)["pp"] == pp)
+        rows = tuple(_row(a, k) for k in nodes if a.graph.nodes[k].variables)
+        found.append(Block(s, ranks, rows))
+    return found
+
+
+def _row(a: Arrangement, k: int) -> Row:
+    node, tp = a.graph.nodes[k], a.mesh.axes["tp"]
+    cuts = [a.sharding.cut_of(v) for v in node.variables]
+    bounds = next((cut[1] for cut in cuts if cut is not None), None)
+    parts = ((0.0, 1.0),) * tp
+    if bounds is not None:
+        parts = tuple((bounds[t] / bounds[-1], bounds[t + 1] / bounds[-1]) for t in range(tp))
+    return Row(k, node.name, node.kind, a.sharding.how_of(k), parts)
+
+
+def as_lines(a: Arrangement) -> Iterator[str]:
+    """The drawing as text."""
+    tp = min(a.mesh.axes["tp"], MOST)
+    for block in blocks(a):
+        yield f"stage {block.stage} on ranks {numbers_of(block.ranks)}"
+        names = [f"  {row.name} {row.kind}" for row in block.rows]
+        width = max(map(len, names), default=0)
+        if tp > 1 and block.rows:
+            head = "  ".join(f"tp {t}".ljust(BAR) for t in range(tp))
+            yield f"{' ' * width}  {head}".rstrip()
+        for name, row in zip(names, block.rows, strict=True):
+            bars = "  ".join(_bar(*part) for part in row.parts[:tp])
+            yield f"{name.ljust(width)}  {bars}  {row.how}".rstrip()
+
+
+def _bar(start: float, stop: float) -> str:
+    lo, hi = round(start * BAR), round(stop * BAR)
+    return ELSEWHERE * lo + HERE * (hi - lo) + ELSEWHERE * (BAR - hi)
+
+
+# ---- as a picture
+
+ROW, GAP, TOP, LEFT, CELL = 22, 4, 64, 250, 110  # pixels
+
+
+def as_svg(a: Arrangement, title: str) -> str:
+    """The drawing as an SVG document: a column a rank of one copy, in the colour of its stage."""
+    found, tp = blocks(a), min(a.mesh.axes["tp"], MOST)
+    heights = [34 + len(block.rows) * (ROW + GAP) + 14 for block in found]
+    tops = list(accumulate(heights, initial=TOP))
+    parts = [text(16, 26, title, 18, weight="bold")]
+    for block, top in zip(found, tops, strict=False):
+        colour = STAGES[block.stage % len(STAGES)]
+        parts.append(box(12, top, 5, heights[block.stage] - 14, colour))
+        where = f"stage {block.stage}: ranks {numbers_of(block.ranks)}"
+        parts.append(text(26, top + 10, where, 14, weight="bold"))
+        if tp > 1:
+            for t in range(tp):
+                x = LEFT + t * (CELL + 14)
+                parts.append(text(x, top + 10, f"tp {t}", 12, QUIET))
+        for i, row in enumerate(block.rows):
+            parts += _drawn(row, top + 26 + i * (ROW + GAP), tp, colour)
+    width = LEFT + tp * (CELL + 14) + 140
+    return page(width, tops[-1] + 8, parts)
+
+
+def _drawn(row: Row, y: float, tp: int, colour: str) -> Iterator[str]:
+    yield text(26, y + ROW / 2, f"{row.name}  {row.kind}"[:32], 13, INK)
+    for t, (start, stop) in enumerate(row.parts[:tp]):
+        x = LEFT + t * (CELL + 14)
+        yield box(x, y, CELL, ROW, PAPER, f' stroke="{QUIET}" stroke-width="0.7"')
+        yield box(x + start * CELL, y, (stop - start) * CELL, ROW, colour)
+    yield text(LEFT + tp * (CELL + 14), y + ROW / 2, row.how, 12, QUIET)

@@ -1,0 +1,65 @@
+"""Kinds of ranks: those that hold as much and send as much, each with the figures of one of them."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from nnmpi.parallel.arrangement.activations import activations
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.memory import Memory, memory
+from nnmpi.parallel.arrangement.traffic import Sent, Traffic, traffic
+
+
+class Kind(NamedTuple):
+    """Ranks with the same part of the model, and the figures of the first of them.
+
+    Along dp the figures of others may differ by some numbers, where lengths are not divisible.
+    """
+
+    ranks: tuple[int, ...]
+    stages: tuple[int, ...]
+    memory: Memory
+    activations: int
+    traffic: Traffic
+
+
+def kinds(a: Arrangement, batch: int) -> list[Kind]:
+    """All ranks by kinds, in steps over batches of so many samples."""
+    found: dict[tuple[object, ...], Kind] = {}
+    for ranks in _alike(a):
+        first = ranks[0]
+        stages = a.part(first).stages if first < a.mesh.size else ()
+        if first < a.mesh.size:
+            kept, sent = activations(a, first, batch), traffic(a, first, batch)
+        else:
+            kept, sent = 0, Traffic(*[Sent()] * len(Traffic._fields))
+        one = Kind(ranks, stages, memory(a, first), kept, sent)
+        same = found.get(one[1:])
+        found[one[1:]] = one if same is None else same._replace(ranks=(*same.ranks, *ranks))
+    return [kind._replace(ranks=tuple(sorted(kind.ranks))) for kind in found.values()]
+
+
+def _alike(a: Arrangement) -> Iterator[tuple[int, ...]]:
+    """Ranks that differ along dp only; where a node shares memory, its first rank is apart."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for r in range(a.mesh.size):
+        at = a.mesh.coordinates(r)
+        first = 0
+        if a.store == "node":
+            node = a.cluster.beside(a.mesh.group(r, "dp"))[a.cluster.nodes[r]]
+            first = int(node[0] != r)
+        groups.setdefault((at["pp"], at["tp"], first), []).append(r)
+    yield from (tuple(ranks) for ranks in groups.values())
+    if a.servers:
+        yield tuple(range(a.mesh.size, a.ranks))
+
+
+def numbers_of(ranks: tuple[int, ...]) -> str:
+    """Ranks in words: 0-3, 8, 10 to 1022 in steps of 4."""
+    if len(ranks) > 2:
+        step = ranks[1] - ranks[0]
+        if all(b - a == step for a, b in zip(ranks, ranks[1:], strict=False)):
+            last = f"-{ranks[-1]}" if step == 1 else f" to {ranks[-1]} in steps of {step}"
+            return f"{ranks[0]}{last}"
+    if len(ranks) > 8:
+        return f"{', '.join(map(str, ranks[:6]))}, ... {ranks[-1]}"
+    return ", ".join(map(str, ranks))

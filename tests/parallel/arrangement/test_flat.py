@@ -1,0 +1,97 @@
+"""Buckets of a flat buffer, and the units that ZeRO gathers together."""
+
+import math
+
+import numpy as np
+
+import nnmpi
+from nnmpi import nn
+from nnmpi.nn.graph import Graph
+from nnmpi.nn.tracing import trace
+from nnmpi.parallel.arrangement.flat import Piece, cut_buckets, cut_units, units
+
+# ---- buckets
+
+
+def test_buckets_are_cut_from_the_end() -> None:
+    """After a head of 16 numbers, parameters of 16, 32, 16 and 64."""
+    spans = [(16, 32), (32, 64), (64, 80), (80, 144)]
+
+    def cut(numbers: float) -> list[tuple[int, int]]:
+        return [bucket[:2] for bucket in cut_buckets(spans, numbers)]
+
+    assert cut(math.inf) == [(0, 144)]
+    assert cut(1) == [(80, 144), (64, 80), (32, 64), (0, 32)]
+    assert cut(65) == [(64, 144), (0, 64)]
+    assert cut(80) == [(64, 144), (0, 64)]
+    assert cut(32) == [(80, 144), (32, 80), (0, 32)]
+
+
+def test_a_tied_parameter_is_a_bucket_alone() -> None:
+    spans = [(16, 32), (32, 64), (64, 80), (80, 144)]
+    found = cut_buckets(spans, math.inf, tied=[1])
+    assert found == [(64, 144, -1), (32, 64, 1), (0, 32, -1)]
+
+
+# ---- units
+
+
+def layers(n: int) -> list[nn.Linear]:
+    return [nn.Linear(4, 4) for _ in range(n)]
+
+
+def graph_of(model: nn.Module) -> Graph:
+    zeros = lambda n: ((nnmpi.tensor(np.zeros((n, 4), "float32")),), {})  # noqa: E731
+    return trace(model, zeros, "float32")
+
+
+def pieces(graph: Graph) -> list[Piece]:
+    """Those of all trained parameters, in the order of the state dict."""
+    return [
+        Piece(v, variable.shape, variable.size)
+        for v, variable in enumerate(graph.variables)
+        if variable.is_trained
+    ]
+
+
+def names(graph: Graph, users: list[frozenset[int]] | None = None) -> list[list[str]]:
+    there = pieces(graph)
+    found = units(graph, there, users or [frozenset({0})] * len(there))
+    return [[graph.variables[p.variable].path for p in unit.pieces] for unit in found]
+
+
+def test_a_unit_is_a_layer_or_layers_that_share_a_weight() -> None:
+    a, b, c, d = layers(4)
+    d.weight = b.weight
+    graph = graph_of(nn.Sequential(a, nn.Tanh(), b, c, d))
+    assert names(graph) == [
+        ["0.weight", "0.bias"],
+        ["2.weight", "2.bias", "4.bias"],
+        ["3.weight", "3.bias"],
+    ]
+
+
+def test_frozen_parameters_are_in_no_unit() -> None:
+    a, b = layers(2)
+    a.weight.requires_grad = False
+    assert names(graph_of(nn.Sequential(a, b))) == [["0.bias"], ["1.weight", "1.bias"]]
+
+
+def test_buckets_of_units_are_cut_from_the_end_and_between_stages() -> None:
+    """Each layer takes 32 numbers: 16, and 4 padded to 16."""
+    graph = graph_of(nn.Sequential(*layers(4)))
+    users = [frozenset({0})] * 4 + [frozenset({3})] * 4
+    found = units(graph, pieces(graph), users)
+    assert [unit.stages for unit in found] == [{0}, {0}, {3}, {3}]
+    assert [b[:2] for b in cut_units(found, 1)] == [(96, 128), (64, 96), (32, 64), (0, 32)]
+    assert [b[:2] for b in cut_units(found, 1e9)] == [(64, 128), (0, 64)]
+
+
+def test_a_unit_of_two_stages_is_a_bucket_of_its_own() -> None:
+    a, b, c, d = layers(4)
+    c.weight = b.weight
+    graph = graph_of(nn.Sequential(a, b, c, d))
+    users = [{0}, {0}, {0, 1}, {0}, {1}, {1}, {1}]
+    found = units(graph, pieces(graph), [frozenset(u) for u in users])
+    assert [unit.stages for unit in found] == [{0}, {0, 1}, {1}]
+    assert len(cut_units(found, 1e9)) == 3
