@@ -13,10 +13,9 @@ from nnmpi.data import Batch
 from nnmpi.nn import Sequential
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import Pass
-from nnmpi.nn.store import FlatStore
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.stores.local import reading
+from nnmpi.parallel.stores.local import reading, stores_of
 from nnmpi.parallel.strategy import Memory
 from nnmpi.parallel.tensor.traffic import bytes_a_sample, loss_bytes_a_sample
 from nnmpi.run.report import Event
@@ -48,7 +47,7 @@ def summary(trainer: Trainer) -> Event:
 
 def parameter_bytes(parameters: Sequence[Parameter]) -> int:
     """Of their values; of those that are gathered when they are used, what this rank keeps."""
-    stores = {p.store for p in parameters if isinstance(p.store, FlatStore) and p.store.rotates}
+    stores = [store for store in stores_of(parameters) if store.rotates]
     whole = sum(p.size * p.dtype.itemsize for p in parameters if p.store not in stores)
     return whole + sum(store.parameter_bytes() for store in stores)
 

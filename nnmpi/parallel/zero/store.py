@@ -146,6 +146,7 @@ class ShardedStore(LocalStore):
         with self.reading():
             for i, array in enumerate(whole):
                 array[...] = self._values.array(i)
+        self.wait()
         self._whole, self.rotates = whole, False
         try:
             yield
