@@ -1,6 +1,7 @@
 """FlatStore: all parameters in one flat buffer, all gradients in another of the same layout."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,20 @@ class FlatStore:
 
     def written(self, i: int) -> None:
         """What was written there is in place."""
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Within it all ranks that have parts of the values read the same parameters in one order.
+
+        A step is that too. Where ranks have parts, values cannot be read at any other time.
+        """
+        return nullcontext()
+
+    def gathered(self) -> AbstractContextManager[None]:
+        """Within it a rank alone can read all values; what is written is kept at its end.
+
+        Every rank that has parts of the values enters and leaves it, between steps.
+        """
+        return nullcontext()
 
     def parameter_bytes(self) -> int:
         """The memory of values; memory that a node shares counts on its first rank only."""

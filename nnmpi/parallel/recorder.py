@@ -1,10 +1,14 @@
 """Recorder: what a rank does when, for `--trace`; by default nothing is kept."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Protocol
+from typing import Protocol, TypeAlias
+
+from nnmpi.schedules import Op
+
+Do: TypeAlias = Callable[[Op], None]
+"""Carries out an operation of a step."""
 
 
 class Recorder(Protocol):
@@ -22,6 +26,9 @@ class Recorder(Protocol):
     def add(self, name: str, began: float, micro: int = -1, stage: int = -1) -> None:
         """An event that ends now."""
 
+    def recorded(self, name: str, do: Do) -> Do:
+        """The same, and an event at its end."""
+
 
 class NoRecorder:
     """Keeps nothing."""
@@ -34,19 +41,12 @@ class NoRecorder:
     def add(self, name: str, began: float, micro: int = -1, stage: int = -1) -> None:
         pass
 
+    def recorded(self, name: str, do: Do) -> Do:
+        return do
+
 
 NO_RECORDER: Recorder = NoRecorder()
 
 current_recorder: ContextVar[Recorder] = ContextVar("nnmpi_recorder", default=NO_RECORDER)
 """That of the step under way, for what waits inside a layer or a store. A context variable, since
 ranks may be threads."""
-
-
-@contextmanager
-def set_recorder(recorder: Recorder) -> Iterator[None]:
-    """Within it, layers and stores record their waits there."""
-    token = current_recorder.set(recorder)
-    try:
-        yield
-    finally:
-        current_recorder.reset(token)

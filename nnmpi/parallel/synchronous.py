@@ -110,9 +110,10 @@ class Synchronous:
 
     def evaluate(self, loader: Loader, step: int) -> Sums:
         parts, objective = self._parts, self._objective
-        return parts.evaluation.sums(
-            objective, parts.stages, loader, step, self._fields, parts.messages
-        )
+        with parts.store.reading():
+            return parts.evaluation.sums(
+                objective, parts.stages, loader, step, self._fields, parts.messages
+            )
 
     def describe(self) -> dict[str, Any]:
         return dict(self._parts.describe)

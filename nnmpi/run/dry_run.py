@@ -13,9 +13,9 @@ from nnmpi.data import Batch
 from nnmpi.nn import Sequential
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import Pass
-from nnmpi.nn.store import FlatStore
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none
+from nnmpi.parallel.stores.local import reading, stores_of
 from nnmpi.parallel.strategy import Memory
 from nnmpi.parallel.tensor.traffic import bytes_a_sample, loss_bytes_a_sample
 from nnmpi.run.report import Event
@@ -26,7 +26,9 @@ def summary(trainer: Trainer) -> Event:
     """The dry-run event; every rank calls it."""
     parameters = parameter_bytes(trainer.part.parameters)
     ranks, memory = on_node(trainer.comm, plan.memory(trainer.strategy))
-    activations = all_or_none(trainer.comm, lambda: activation_bytes(trainer))
+    with reading(trainer.part.parameters):
+        activations = all_or_none(trainer.comm, lambda: activation_bytes(trainer))
+        sharded = sharding(trainer)
     return {
         **trainer.describe(),
         "event": "dry-run",
@@ -39,13 +41,13 @@ def summary(trainer: Trainer) -> Event:
         "counted": f"gradients and optimizer: all ranks of this node ({ranks}); the rest: one rank",
         "epochs": -(-trainer.total_steps // len(trainer.train)),
         "steps_per_epoch": len(trainer.train),
-        **sharding(trainer),
+        **sharded,
     }
 
 
 def parameter_bytes(parameters: Sequence[Parameter]) -> int:
     """Of their values; of those that are gathered when they are used, what this rank keeps."""
-    stores = {p.store for p in parameters if isinstance(p.store, FlatStore) and p.store.rotates}
+    stores = [store for store in stores_of(parameters) if store.rotates]
     whole = sum(p.size * p.dtype.itemsize for p in parameters if p.store not in stores)
     return whole + sum(store.parameter_bytes() for store in stores)
 

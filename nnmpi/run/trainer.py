@@ -1,8 +1,8 @@
 """Trainer: epochs over a data set, evaluation, saving and events."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
@@ -19,6 +19,7 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.optimizer_entries import OptimizerEntries, load
 from nnmpi.parallel.step.executor import StepControl
 from nnmpi.parallel.step.state import StepResult, StepState
+from nnmpi.parallel.stores.local import stores_of
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.callbacks import Callbacks, Told
 from nnmpi.run.diverged import DivergedError as DivergedError
@@ -284,6 +285,20 @@ class Trainer:
                 self._write(self.config.save)
             except Exception as other:
                 error.add_note(f"and the trained model was not saved: {other}")
+
+    @contextmanager
+    def gathered_parameters(self) -> Iterator[None]:
+        """Within it every rank can read, write and run what it has of the model.
+
+        With ZeRO ranks along dp have parts of the parameters between steps. Here each gets all
+        of them, in memory of its own, as from PyTorch's `FSDP.summon_full_params`. So every rank
+        enters it, and leaves it before the next step; what is written, each rank writes alike.
+        Without ZeRO the parameters are there at all times, and it does nothing.
+        """
+        with ExitStack() as stack:
+            for store in stores_of(self.part.parameters):
+                stack.enter_context(store.gathered())
+            yield
 
     def optimizer_state_dict(self) -> dict[str, np.ndarray]:
         """`Optimizer.state_dict` of all ranks, whole, on the first rank; every rank calls it."""

@@ -17,6 +17,7 @@ import laws_summa
 import laws_tensor
 import laws_training
 import laws_zero
+import laws_zero_reads
 import pytest
 from mpijob import ROOT, run
 
@@ -32,7 +33,7 @@ MARKED = {
     "tests/parallel/model/test_optimizer_state_mpi.py": names(laws_resume.LAWS),
     "tests/parallel/spatial/test_spatial_mpi.py": names(laws_spatial.LAWS),
     "tests/parallel/tensor/test_summa_mpi.py": names(laws_summa.LAWS),
-    "tests/parallel/zero/test_zero_mpi.py": names(laws_zero.LAWS),
+    "tests/parallel/zero/test_zero_mpi.py": names([*laws_zero.LAWS, *laws_zero_reads.LAWS]),
     "tests/parallel/tensor/test_tensor_mpi.py": names(laws_tensor.LAWS),
     "tests/parallel/test_conformance_mpi.py": [f"test_family[{f}]" for f in conformance.FAMILIES],
 }

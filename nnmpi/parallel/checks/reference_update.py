@@ -13,7 +13,7 @@ from nnmpi import backend
 from nnmpi.backend import Array
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore
-from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.stores.local import LocalStore, values_of
 from nnmpi.parallel.strategy import TrainSpec
 
 
@@ -25,7 +25,7 @@ class ReferenceUpdate:
 
     def __init__(self, spec: TrainSpec, parameters: Sequence[Parameter]) -> None:
         self._layout, self._lr = parameters, spec.control.lr
-        self._own = [Parameter(p.data) for p in parameters]
+        self._own = [Parameter(values_of(p)) for p in parameters]
         first = self._own[0].data
         FlatStore(self._own, first.dtype, backend.of(first))
         self.optimizer = spec.optimizer(self._own)
@@ -38,7 +38,7 @@ class ReferenceUpdate:
             self.optimizer.lr = self._lr(step)
             self.optimizer.step()
         for own, p in zip(self._own, self._layout, strict=True):
-            yield p.data, own.data
+            yield values_of(p), own.data
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
         """Takes over the state of the layout's optimizer."""
@@ -47,7 +47,7 @@ class ReferenceUpdate:
     def take_over(self) -> None:
         """Copies the layout's parameters."""
         for own, p in zip(self._own, self._layout, strict=True):
-            own.data = p.data
+            own.data = values_of(p)
 
 
 def summed_gradient(p: Parameter) -> Array:

@@ -32,6 +32,7 @@ from nnmpi.parallel.checks.reference_update import ReferenceUpdate, summed_gradi
 from nnmpi.parallel.model.entries import first_difference
 from nnmpi.parallel.model.optimizer_entries import OptimizerEntries, load
 from nnmpi.parallel.step.state import StepResult, StepState
+from nnmpi.parallel.stores.local import values_of
 from nnmpi.parallel.strategy import AgreedError, OnEvent, Strategy
 
 SUBJECTS = ("loss", "gradients", "parameters", "buffers")
@@ -203,7 +204,7 @@ class Verified:
             pairs = self._update.follow(done.state.step - 1, done.updated)
         else:
             pairs = (
-                (p.data, q.data[place.slices])
+                (values_of(p), q.data[place.slices])
                 for place, p, q in self._pairs()
                 if isinstance(p, Parameter)
             )

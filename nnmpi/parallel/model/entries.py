@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi import backend
-from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place, whole
 from nnmpi.parallel.model.parts import Owner, PartTable, everything
+from nnmpi.parallel.stores.local import values_of
 
 
 class Entry(NamedTuple):
@@ -97,7 +97,7 @@ class Entries:
         """The whole tensor on the writer, from one owner of each part."""
         comm, owners, me = self._comm, self._owners[i], self._comm.rank
         if self.parts.held[i] and isinstance(tensor, Parameter):
-            tensor = Tensor(tensor.data)  # on all ranks that have it: to read it may be collective
+            tensor = values_of(tensor)  # on all ranks that have it: to read it may be collective
         if owners == [Owner(me, whole(place.shape))] and me == self._writer:
             return _host(tensor)
         if me != self._writer:
@@ -143,7 +143,7 @@ def first_difference(comm: Comm, model: Module, parts: PartTable) -> tuple[str, 
 
 
 def _host(tensor: Any) -> np.ndarray:
-    array = tensor.data if isinstance(tensor, Tensor) else tensor
+    array = values_of(tensor) if isinstance(tensor, Parameter) else tensor
     return np.asarray(backend.to_host(array), order="C")
 
 

@@ -27,10 +27,10 @@ import numpy as np
 
 from nnmpi.autograd import Tensor, no_grad
 from nnmpi.data import Load
-from nnmpi.kernels.progress_hook import set_progress_hook
+from nnmpi.kernels.progress_hook import progress_hook
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats, Pass
-from nnmpi.parallel.recorder import NO_RECORDER, Recorder, set_recorder
+from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder
 from nnmpi.parallel.step.ports import NO_MESSAGES, Messages, Stage, forward
 from nnmpi.parallel.step.recompute import Kept
 from nnmpi.parallel.step.state import StepResult, StepState
@@ -101,14 +101,14 @@ _NO_UPDATE = Outcome(0.0, False, False)
 class StepPlan(NamedTuple):
     """The program of a step, and what follows from it."""
 
-    ops: list[Op]
+    calls: list[tuple[Do, Op]]  # what carries out each operation
     last_backward: dict[int, int]  # of each stage: the micro-batch that it goes back over last
     recomputed: set[tuple[int, int]]  # (stage, micro-batch)
 
     @classmethod
-    def of(cls, ops: list[Op]) -> "StepPlan":
+    def of(cls, ops: list[Op], do: Mapping[Kind, Do]) -> "StepPlan":
         return cls(
-            ops,
+            [(do[op.kind], op) for op in ops],
             {op.stage: op.micro for op in ops if op.kind in (Kind.B, Kind.W)},
             {(op.stage, op.micro) for op in ops if op.kind is Kind.RECOMPUTE},
         )
@@ -142,11 +142,12 @@ class Executor:
         self._stages, self._sync, self._updater, self._stop = stages, sync, update, stop
         self._program, self._batch_stats, self._recorder = program, batch_stats, recorder
         self._messages = messages
+        self._progress = sync.poll if messages is NO_MESSAGES else self._poll
         uses = Counter(p for stage in stages.values() for p in stage.module.parameters())
         self._parameters = {*uses}
         self._tied = {p: n for p, n in uses.items() if n > 1}  # used by n stages of this rank
         self._plans: dict[int, StepPlan] = {}
-        self._do: dict[Kind, Callable[[Op], None]] = {
+        do: dict[Kind, Do] = {
             Kind.F: self._forward,
             Kind.B: self._backward,
             Kind.I: self._input_gradient,
@@ -154,9 +155,11 @@ class Executor:
             Kind.RECOMPUTE: self._recompute,
             Kind.REDUCE: self._reduce,
             Kind.UPDATE: self._update,
-            **dict.fromkeys(MESSAGES, self._messages.start),
+            **dict.fromkeys(MESSAGES, messages.start),
         }
+        self._do = {kind: recorder.recorded(kind.value, f) for kind, f in do.items()}
 
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def run(self, load: Load, state: StepState, batches: int) -> StepResult:
         """One step, of an epoch of so many batches."""
         self._load, self._step = load, state.step
@@ -165,20 +168,21 @@ class Executor:
         self._reducing, self._outcome = False, _NO_UPDATE
         micro_batches = len(load.micro)
         if micro_batches not in self._plans:
-            self._plans[micro_batches] = StepPlan.of(self._program(micro_batches))
+            self._plans[micro_batches] = StepPlan.of(self._program(micro_batches), self._do)
         self._plan, self._uses_left = self._plans[micro_batches], dict(self._tied)
         for stage in self._stages.values():
             stage.begin(load)
         self._sync.begin(state.step)
-        quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")
-        with quiet, set_progress_hook(self._progress), set_recorder(self._recorder):
-            for op in self._plan.ops:
-                began = self._recorder.now()
-                self._do[op.kind](op)
-                self._recorder.add(op.kind.value, began, op.micro, op.stage)
+        tokens = progress_hook.set(self._progress), current_recorder.set(self._recorder)
+        try:
+            for do, op in self._plan.calls:
+                do(op)
+        finally:
+            progress_hook.reset(tokens[0])
+            current_recorder.reset(tokens[1])
         return StepResult(state.next(batches), len(load.rows), load.divisor, *self._outcome)
 
-    def _progress(self) -> None:
+    def _poll(self) -> None:
         self._messages.poll()
         self._sync.poll()
 

@@ -8,6 +8,7 @@ The store brings the sums over dp: loss and stop flag have come with the gradien
 Where a model is spread over ranks of other axes, one more all-reduce sums what these have.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -116,7 +117,7 @@ class Update:
         *head, squares = backend.to_host(store.sums(self._counted)).tolist()
         for p, times in zip(store.parameters, head[USED:], strict=True):
             p.has_grad = times > 0
-        finite = np.isfinite(head[LOSS]) and np.isfinite(squares)
+        finite = math.isfinite(head[LOSS]) and math.isfinite(squares)
         loss = head[LOSS] if self._counts_loss else 0.0
         used = tuple(float(p.has_grad) for p in self._tied)
         return StepSums(loss, head[STOP], float(not finite), squares, used)

@@ -10,12 +10,14 @@ stores of zero/      a copy on each rank,    this rank's, or the part that it up
                      or its part
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple, Protocol
 
 from nnmpi import backend
 from nnmpi.backend import Array
 from nnmpi.comm import Comm
+from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore
 
 BLOCK = 8192  # numbers; OpenBLAS takes several threads for a dot product of more than 10,000
@@ -99,3 +101,24 @@ def squares(g: Array) -> Array:
     if not backend.of(g).is_host:
         return xp.dot(g, g)
     return xp.array(sum(float(b @ b) for b in (g[i : i + BLOCK] for i in range(0, len(g), BLOCK))))
+
+
+def stores_of(parameters: Iterable[Parameter]) -> list[FlatStore]:
+    """The flat stores that hold these parameters, each once."""
+    stores = dict.fromkeys(p.store for p in parameters)
+    return [store for store in stores if isinstance(store, FlatStore)]
+
+
+@contextmanager
+def reading(parameters: Iterable[Parameter]) -> Iterator[None]:
+    """Within it these parameters are read between steps, by all ranks along dp in one order."""
+    with ExitStack() as stack:
+        for store in stores_of(parameters):
+            stack.enter_context(store.reading())
+        yield
+
+
+def values_of(p: Parameter) -> Array:
+    """The values of p between steps; every rank along dp asks for the same ones, in one order."""
+    with reading([p]):
+        return p.data

@@ -8,9 +8,14 @@ ShardedStore   1     whole             whole              parts                8
                3     parts, and slots  parts, and slots   parts                16/d
 
 The head is summed last, with the squares, in one short all-reduce.
+
+Values are gathered when they are read, from parts of all ranks along dp. So they can be read where
+these ranks read together: in a step, in an evaluation, in `reading`. A rank that reads alone,
+between steps, is refused: it would wait for ranks that may wait for it. In `gathered` each has all.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
@@ -106,6 +111,7 @@ class ShardedStore(LocalStore):
         self._values = stage.values(self, self.shards, dp, gathers)
         self._gradients = stage.gradients(self, self.shards, dp, algorithm)
         self.rotates = self._values.rotates
+        self._is_reading, self._whole = False, list[Array]()
         self.move_in()
 
     def take(self, i: int, p: Parameter) -> None:
@@ -113,13 +119,42 @@ class ShardedStore(LocalStore):
         p.grad = None
 
     def value(self, i: int) -> Array:
+        if self._whole:
+            return self._whole[i]
+        self._check_reading(i)
         return self._values.array(i)
 
     def refresh(self, i: int, made: int) -> None:
+        self._check_reading(i)
         self._values.refresh(i, made)
 
     def written(self, i: int) -> None:
-        self._values.written(i)
+        if not self._whole:
+            self._values.written(i)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        before, self._is_reading = self._is_reading, True
+        try:
+            yield
+        finally:
+            self._is_reading = before
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        whole = self.views(np.zeros(self.shards.length, self.dtype))
+        with self.reading():
+            for i, array in enumerate(whole):
+                array[...] = self._values.array(i)
+        self.wait()
+        self._whole, self.rotates = whole, False
+        try:
+            yield
+            for i, p in enumerate(self.parameters):
+                self._values.take(i, p)
+        finally:
+            self._whole, self.rotates = [], self._values.rotates
+        self._values.updated()
 
     def slot(self, i: int) -> Array:
         if self._has_sums:
@@ -131,8 +166,10 @@ class ShardedStore(LocalStore):
         return self._head
 
     def begin(self) -> None:
+        if self._whole:
+            raise ValueError("leave trainer.gathered_parameters() before the next step")
         super().begin()
-        self._has_sums = False
+        self._has_sums, self._is_reading = False, True
         self._gradients.begin()
 
     def start(self, bucket: Bucket) -> Sum:
@@ -177,6 +214,7 @@ class ShardedStore(LocalStore):
 
     def settle(self) -> None:
         self._values.updated()
+        self._is_reading = False
 
     def parameter_bytes(self) -> int:
         return self._values.nbytes
@@ -199,6 +237,14 @@ class ShardedStore(LocalStore):
             "them in different orders, so that some had wrong values: run layers and read "
             "parameters in one order on all ranks, or use --zero 2"
         )
+
+    def _check_reading(self, i: int) -> None:
+        if not self._is_reading:
+            raise ValueError(
+                f"{self.parameters[i].place.path}: between steps its values are in parts on "
+                f"{self._dp.size} ranks along dp; enter `with trainer.gathered_parameters():` on "
+                "every rank, and read or write them in it"
+            )
 
     def _refuse(self, i: int) -> NoReturn:
         raise ValueError(

@@ -5,7 +5,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from nnmpi.schedules import Kind
+from nnmpi.parallel.recorder import Do
+from nnmpi.schedules import Kind, Op
 
 CAPACITY = 200_000  # events of a rank: about 5 MB
 
@@ -62,6 +63,14 @@ class Recording:
             return
         self._events[self._used] = CODES[name], stage, micro, self._step, began, self.now()
         self._used += 1
+
+    def recorded(self, name: str, do: Do) -> Do:
+        def recorded(op: Op) -> None:
+            began = self.now()
+            do(op)
+            self.add(name, began, op.micro, op.stage)
+
+        return recorded
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:

@@ -79,9 +79,10 @@ def go_on(comm: Comm, saved: Saved, steps: int, **options: Any) -> Saved:
     """The same steps from there in a layout."""
     trainer = trainer_of(comm, **options)
     tensors = zip(trainer.model.tensors(), trainer.strategy.entries.parts.held, strict=True)
-    for (place, tensor), is_held in tensors:
-        if is_held:  # a stage of a pipeline has no memory for the others
-            assign(tensor, saved.model[place.path][place.slices])
+    with trainer.gathered_parameters():
+        for (place, tensor), is_held in tensors:
+            if is_held:  # a stage of a pipeline has no memory for the others
+                assign(tensor, saved.model[place.path][place.slices])
     trainer.load_optimizer_state_dict(saved.optimizer)
     comm.barrier()
     return go(trainer, saved.at, steps)

@@ -35,7 +35,6 @@ from pipelined import (
 import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, comm_self
-from nnmpi.run.report import NullReport
 from nnmpi.run.trainer import DivergedError
 
 STAGES = (1, 2, 3)
@@ -188,22 +187,6 @@ def an_operation_on_two_layers_is_refused(comm: Comm) -> None:
         run(comm, Mixed, zero=3, allreduce="ring", bucket_mb=1e-6)
 
 
-def ranks_that_read_in_different_orders_are_refused(comm: Comm) -> None:
-    """One gathers another layer than the others do, and messages have the same lengths."""
-    if comm.size == 1:
-        return
-    model = {"model": "mlp:64-64-64-64-64-64-10", "zero": 3, "allreduce": "ring", "bucket_mb": 1e-6}
-    trainer = Trainer(Config(**model), None, digits(), comm)
-    layers = [p for p in trainer.model.parameters() if p.ndim == 2]
-    steps = trainer.strategy.steps(trainer.train, trainer.state)
-    next(steps)
-    for k in (3, 1, 5) if comm.rank == 0 else (1, 3, 5):
-        assert layers[k].data.size
-    with pytest.raises(ValueError, match="have used them in different orders"):
-        next(steps)
-    trainer.close()
-
-
 # ---- files, checks, the end of a run
 
 
@@ -238,68 +221,6 @@ def what_one_stage_saves_another_loads(comm: Comm) -> None:
             comm.barrier()
 
 
-def values_that_are_written_between_steps_are_trained(comm: Comm) -> None:
-    """Of a trainer, by load_state_dict and into `data`; afterwards the model is whole."""
-    wanted = _written(comm_self())
-    for zero in STAGES:
-        got = _written(comm, **RING, zero=zero)
-        assert plain.distance(got, wanted) < plain.BOUND
-
-
-def _written(comm: Comm, **options: object) -> dict[str, np.ndarray]:
-    config = Config(**MLP, dtype="float64", epochs=1, batch_size=24, **options)  # type: ignore[arg-type]
-    trainer = Trainer(config, None, digits(), comm)
-    state = {name: array + 0.01 for name, array in trainer.model.state_dict().items()}
-    trainer.model.load_state_dict(state)
-    first, *rest = trainer.model.parameters()
-    first.data = first.data * 2
-    rest[-1].data += 0.5
-    trainer.fit(NullReport())
-    first.data *= 2  # in memory of its own by now
-    return trainer.model.state_dict()
-
-
-class Constant(nn.Module):
-    """A parameter of one layer is a constant in another one, and the last layer in all of them."""
-
-    def __init__(self) -> None:
-        self.first, self.second = nn.Linear(64, 24), nn.Linear(24, 24)
-        self.third, self.last = nn.Linear(24, 24), nn.Linear(24, 10)
-
-    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
-        y = nnmpi.tanh(self.first(x.reshape(len(x), 64)) * self.last.weight.data[0])
-        y = nnmpi.tanh(self.second(y) @ self.third.weight.numpy())
-        scores: nnmpi.Tensor = self.last(nnmpi.tanh(self.third(y)))
-        return scores
-
-
-def values_stay_as_they_were_read(comm: Comm) -> None:
-    """Those of one parameter when another one is read, in a forward pass and between steps."""
-    wanted = run(comm_self(), Constant)
-    for zero in STAGES:
-        equals(comm, run(comm, Constant, zero=zero, allreduce="ring", bucket_mb=1e-6), wanted)
-    wanted_sums = _read_and_copied(comm_self())
-    for zero in STAGES:
-        found = _read_and_copied(comm, zero=zero, allreduce="ring", bucket_mb=1e-6)
-        np.testing.assert_allclose(found, wanted_sums, rtol=plain.BOUND)
-
-
-def _read_and_copied(comm: Comm, **options: object) -> list[float]:
-    """Sums of all parameters, read together after each step; then some are copied to others."""
-    model = {"model": "mlp:64-24-24-24-24-10", "dtype": "float64", "batch_size": 24, "steps": 3}
-    trainer, found = Trainer(Config(**model, **options), None, digits(), comm), []  # type: ignore[arg-type]
-    for _ in trainer.strategy.steps(trainer.train, trainer.state):
-        values = [p.data for p in trainer.model.parameters()]
-        found += [float(array.sum()) for array in values]
-        _, _, second, _, third, _, fourth, *_ = trainer.model.parameters()
-        second.data = fourth.data
-        with nnmpi.no_grad():
-            third += second
-            fourth[...] = third
-    trainer.close()
-    return found
-
-
 def all_stop_when_one_wants_to(comm: Comm) -> None:
     for options in each(comm):
         config = Config(**case_for("1f1b", MLP, 2), **options, batch_size=20)
@@ -326,11 +247,8 @@ LAWS: list[Callable[[Comm], None]] = [
     every_schedule_trains_as_one_rank,
     unusual_models_train_as_on_one_rank,
     an_operation_on_two_layers_is_refused,
-    ranks_that_read_in_different_orders_are_refused,
     verify_finds_no_difference,
     what_one_stage_saves_another_loads,
-    values_that_are_written_between_steps_are_trained,
-    values_stay_as_they_were_read,
     all_stop_when_one_wants_to,
     a_loss_that_is_no_number_ends_all_ranks_alike,
 ]

@@ -1,0 +1,203 @@
+"""Who reads and writes parameters with ZeRO: a step, all ranks together, no rank alone.
+
+Each runs on all ranks at once. `test_zero.py` runs them on threads, `test_zero_mpi.py` over MPI.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import laws_training as plain
+import numpy as np
+import pytest
+from laws_zero import RING, STAGES, each
+from pipelined import MLP, digits, equals, run
+
+import nnmpi
+from nnmpi import Config, Trainer, nn
+from nnmpi.comm import Comm, comm_self
+from nnmpi.nn.state import assign
+from nnmpi.run.report import Event, NullReport
+
+
+class ReadsAlone:
+    """On the first rank; all that needs parameters is refused."""
+
+    def on_step(self, trainer: Trainer, event: Event) -> None:
+        if not trainer.is_first:
+            return
+        p, stage = trainer.part.parameters[0], trainer.part.stages[0]
+        x = nnmpi.tensor(trainer.train.gather(np.arange(2)).x)
+        reads: list[Callable[[], object]] = [
+            *(lambda: p.data, p.numpy, p.detach, lambda: np.asarray(p), lambda: repr(p)),
+            *(stage.state_dict, lambda: stage(x), lambda: copy.deepcopy(stage)),
+            *(lambda: assign(p, np.ones(p.shape)), lambda: setattr(p, "data", np.ones(p.shape))),
+        ]
+        dp = trainer.strategy.layout.axis["dp"].size
+        words = f"^[^\n]*: between steps its values are in parts on {dp} ranks along dp; [^\n]*"
+        for read in reads:
+            with nnmpi.no_grad(), pytest.raises(ValueError, match=words) as refused:
+                read()
+            assert "with trainer.gathered_parameters()" in str(refused.value)
+
+
+def _ran(comm: Comm, callback: object, **options: Any) -> Event:
+    config = Config(**{**MLP, "dtype": "float64", "epochs": 1, "batch_size": 24, **options})
+    return Trainer(config, None, digits(), comm, callbacks=[callback]).fit(NullReport())
+
+
+class Silent:
+    """Reads nothing."""
+
+    def on_step(self, trainer: Trainer, event: Event) -> None:
+        pass
+
+
+def a_rank_that_reads_alone_is_refused(comm: Comm) -> None:
+    """At once, and without a message: the run goes on with the same bits."""
+    for options in each(comm) if comm.size > 1 else ():
+        one, other = (_ran(comm, told, **options) for told in (ReadsAlone(), Silent()))
+        assert one["parameters_sha256"] == other["parameters_sha256"]
+
+
+class Gathers:
+    """Each rank reads and runs its stages, the first one more often than others."""
+
+    def __init__(self) -> None:
+        self.sums: list[float] = []
+
+    def on_step(self, trainer: Trainer, event: Event) -> None:
+        with trainer.gathered_parameters():
+            self.sums.append(sum(float(abs(p.data).sum()) for p in trainer.part.parameters))
+            if trainer.is_first:
+                x = trainer.train.gather(np.arange(2)).x
+                scores = trainer.model(nnmpi.tensor(x))
+                self.sums.append(float(abs(scores.numpy()).sum()))
+            repr(trainer.part.parameters[-trainer.comm.rank % 3])
+
+    def on_epoch(self, trainer: Trainer, event: Event) -> None:
+        with trainer.gathered_parameters():
+            assert trainer.evaluate().mean_loss == event["test_loss"]
+
+
+def all_ranks_gather_what_each_then_reads(comm: Comm) -> None:
+    """The values of one rank after the same step; the run goes on with the same bits."""
+    wanted = Gathers()
+    _ran(comm_self(), wanted)
+    for zero in STAGES:
+        told = Gathers()
+        one, other = (_ran(comm, c, **RING, zero=zero) for c in (told, Silent()))
+        assert one["parameters_sha256"] == other["parameters_sha256"]
+        if comm.rank == 0:
+            np.testing.assert_allclose(told.sums, wanted.sums, rtol=plain.BOUND)
+
+
+def no_step_begins_while_parameters_are_gathered(comm: Comm) -> None:
+    if comm.size == 1:
+        return
+    for zero in STAGES:
+        trainer = Trainer(Config(**MLP, **RING, zero=zero), None, digits(), comm)
+        with trainer.gathered_parameters():
+            steps = trainer.strategy.steps(trainer.train, trainer.state)
+            with pytest.raises(ValueError, match=r"leave trainer.gathered_parameters\(\) before"):
+                next(steps)
+        trainer.close()
+
+
+class Read(nn.Module):
+    """Reads some of its layers in an order of its own."""
+
+    def __init__(self, *order: int) -> None:
+        self.order, self.layers = order, nn.ModuleList([nn.Linear(64, 64) for _ in range(6)])
+
+    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+        x = x.reshape(len(x), 64)
+        for layer in self.layers:
+            x = nnmpi.tanh(layer(x))
+        assert all(self.layers[k].weight.data.size for k in self.order)
+        return x
+
+
+def ranks_that_read_in_different_orders_are_refused(comm: Comm) -> None:
+    """One gathers another layer than the others do, and messages have the same lengths."""
+    if comm.size == 1:
+        return
+    order = (3, 1, 5) if comm.rank == 0 else (1, 3, 5)
+    config = Config(zero=3, allreduce="ring", bucket_mb=1e-6)
+    trainer = Trainer(config, lambda: Read(*order), digits(), comm)
+    with pytest.raises(ValueError, match="have used them in different orders"):
+        next(trainer.strategy.steps(trainer.train, trainer.state))
+    trainer.close()
+
+
+def values_that_are_written_between_steps_are_trained(comm: Comm) -> None:
+    """Of a trainer, by load_state_dict and into `data`; afterwards the model is whole."""
+    wanted = _written(comm_self())
+    for zero in STAGES:
+        got = _written(comm, **RING, zero=zero)
+        assert plain.distance(got, wanted) < plain.BOUND
+
+
+def _written(comm: Comm, **options: object) -> dict[str, np.ndarray]:
+    config = Config(**MLP, dtype="float64", epochs=1, batch_size=24, **options)  # type: ignore[arg-type]
+    trainer = Trainer(config, None, digits(), comm)
+    with trainer.gathered_parameters():
+        state = {name: array + 0.01 for name, array in trainer.model.state_dict().items()}
+        trainer.model.load_state_dict(state)
+        first, *rest = trainer.model.parameters()
+        first.data = first.data * 2
+        rest[-1].data += 0.5
+    trainer.fit(NullReport())
+    first.data *= 2  # in memory of its own by now
+    return trainer.model.state_dict()
+
+
+class Constant(nn.Module):
+    """A parameter of one layer is a constant in another one, and the last layer in all of them."""
+
+    def __init__(self) -> None:
+        self.first, self.second = nn.Linear(64, 24), nn.Linear(24, 24)
+        self.third, self.last = nn.Linear(24, 24), nn.Linear(24, 10)
+
+    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+        y = nnmpi.tanh(self.first(x.reshape(len(x), 64)) * self.last.weight.data[0])
+        y = nnmpi.tanh(self.second(y) @ self.third.weight.numpy())
+        scores: nnmpi.Tensor = self.last(nnmpi.tanh(self.third(y)))
+        return scores
+
+
+def values_stay_as_they_were_read(comm: Comm) -> None:
+    """Those of one parameter when another one is read, in a forward pass and between steps."""
+    wanted = run(comm_self(), Constant)
+    for zero in STAGES:
+        equals(comm, run(comm, Constant, zero=zero, allreduce="ring", bucket_mb=1e-6), wanted)
+    wanted_sums = _read_and_copied(comm_self())
+    for zero in STAGES:
+        found = _read_and_copied(comm, zero=zero, allreduce="ring", bucket_mb=1e-6)
+        np.testing.assert_allclose(found, wanted_sums, rtol=plain.BOUND)
+
+
+def _read_and_copied(comm: Comm, **options: object) -> list[float]:
+    """Sums of all parameters, read together after each step; then some are copied to others."""
+    model = {"model": "mlp:64-24-24-24-24-10", "dtype": "float64", "batch_size": 24, "steps": 3}
+    trainer, found = Trainer(Config(**model, **options), None, digits(), comm), []  # type: ignore[arg-type]
+    for _ in trainer.strategy.steps(trainer.train, trainer.state):
+        _, _, second, _, third, _, fourth, *_ = trainer.model.parameters()
+        with trainer.gathered_parameters(), nnmpi.no_grad():
+            values = [p.data for p in trainer.model.parameters()]
+            found += [float(array.sum()) for array in values]
+            second.data = fourth.data
+            third += second
+            fourth[...] = third
+    trainer.close()
+    return found
+
+
+LAWS: list[Callable[[Comm], None]] = [
+    a_rank_that_reads_alone_is_refused,
+    all_ranks_gather_what_each_then_reads,
+    no_step_begins_while_parameters_are_gathered,
+    ranks_that_read_in_different_orders_are_refused,
+    values_that_are_written_between_steps_are_trained,
+    values_stay_as_they_were_read,
+]
