@@ -108,11 +108,11 @@ def test_npz_files_have_several_inputs(x: Any, tmp_path: Path) -> None:
     path = tmp_path / "several.npz"
     given = {f"x{name}": array for name, array in parts(x)}
     tests = {f"x_test{name}": array[:3] for name, array in parts(x)}
-    for test, more in (((), {}), ((each(lambda a: a[:3], x), Y[:3]), {**tests, "y_test": Y[:3]})):
-        np.savez(path, y=Y, z=Y, **{**given, **more})
-        found, wanted = data.load(str(path), seed=2), from_arrays(x, Y, *test, 2, path.name)
-        if not more:
-            wanted = from_arrays(x, Y, seed=2, name=path.name)
+    few = each(lambda array: array[:3], x)
+    for more, x_test, y_test in (({}, None, None), ({**tests, "y_test": Y[:3]}, few, Y[:3])):
+        np.savez(path, y=Y, z=Y, **given, **more)
+        found = data.load(str(path), seed=2)
+        wanted = from_arrays(x, Y, x_test, y_test, 2, path.name)
         assert found.note == wanted.note
         same(found.train.x, wanted.train.x)
         same(found.test.x, wanted.test.x)
