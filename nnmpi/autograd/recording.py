@@ -1,11 +1,16 @@
 """Whether operations are recorded, so that gradients can be computed."""
 
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ContextDecorator
 from contextvars import ContextVar, Token
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
-recording: ContextVar[bool] = ContextVar("nnmpi_recording", default=True)
-"""Whether ops record nodes. A context variable, since ranks may be threads."""
+OnOp: TypeAlias = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any], Any], None]
+"""Called with each op, its arguments, its options and its result."""
+
+recording: ContextVar[bool | OnOp] = ContextVar("nnmpi_recording", default=True)
+"""Whether ops record nodes; a function, which is called beside that, where a model is traced. A
+context variable, since ranks may be threads."""
 
 
 class no_grad(ContextDecorator):
@@ -19,7 +24,7 @@ class no_grad(ContextDecorator):
         return cls()(function)
 
     def __init__(self) -> None:
-        self._tokens: list[Token[bool]] = []
+        self._tokens: list[Token[bool | OnOp]] = []
 
     def __enter__(self) -> None:
         self._tokens.append(recording.set(False))

@@ -41,9 +41,13 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
     y = Tensor(value if hasattr(value, "__setitem__") else np.asarray(value))
     if result.is_view and parents[0] is not None:
         parents[0].lend(y)
-    if True in needs and result.vjps and recording.get():
-        y.requires_grad = True
-        y.node = Node(parents, needs, result.vjps, result.prepare, tape.tick())
+    record = recording.get()
+    if record:
+        if True in needs and result.vjps:
+            y.requires_grad = True
+            y.node = Node(parents, needs, result.vjps, result.prepare, tape.tick())
+        if record is not True:
+            record(op, args, options, y)
     return y
 
 
@@ -226,7 +230,7 @@ class Tensor:
     def _needs_gradient(self, value: Any) -> bool:
         """Whether operations are recorded and this tensor or the value requires a gradient."""
         either = self.requires_grad or (isinstance(value, Tensor) and value.requires_grad)
-        return either and recording.get()
+        return either and bool(recording.get())
 
     def mark_written(self) -> None:
         """Record a write: graphs that have used these values can no longer be differentiated."""

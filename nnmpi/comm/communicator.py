@@ -219,6 +219,18 @@ class Comm:
         with self._calls.collective(self._calls.log("node")):
             return self._dispatch.topology().ranks
 
+    def free_memory(self) -> int:
+        """The bytes of shared memory that are free on this node; the first call is collective."""
+        with self._calls.collective(self._calls.log("free_memory")):
+            return self._dispatch.topology().node.free_memory()
+
+    def fastest(self, nbytes: int) -> str:
+        """The all-reduce that `auto` takes for so many bytes; the first call measures, collective.
+
+        It is the same on all ranks.
+        """
+        return self._chosen(nbytes)
+
     def agree(self, error: BaseException | None) -> None:
         """Raises on all ranks if one of them passes an error; collective.
 

@@ -1,6 +1,6 @@
 """FlatStore: all parameters in one flat buffer, all gradients in another of the same layout."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -115,9 +115,14 @@ class FlatStore:
 
 def spans(parameters: Sequence[Parameter], head: int = 0) -> list[tuple[int, int]]:
     """(start, end) of each parameter: one after the other, behind the head."""
+    return spans_of([p.room for p in parameters], head)
+
+
+def spans_of(rooms: Iterable[int], head: int = 0) -> list[tuple[int, int]]:
+    """(start, end) of stretches with room for so many elements each."""
     found, end = [], _padded(head)
-    for p in parameters:
-        start, end = end, end + _padded(p.room)
+    for room in rooms:
+        start, end = end, end + _padded(room)
         found.append((start, end))
     return found
 

@@ -7,7 +7,7 @@ REFUSALS    what cannot be combined (refusals.py)
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nnmpi.config import Config
 from nnmpi.nn.store import FlatStore
@@ -32,12 +32,6 @@ PARTS: dict[str, Callable[[Config, Layout, TrainSpec], Parts]] = {
 """Data parallelism with gradients summed in buckets, or along one tree over slices; pipelines."""
 
 
-_OF_RANKS = ("dp", "pp", "tp", "zero", "schedule", "virtual_stages", "cut", "recompute")
-
-ONE_RANK: dict[str, Any] = {name: getattr(Config(), name) for name in _OF_RANKS}
-"""Options of a layout, as they are on one rank."""
-
-
 class Choice(NamedTuple):
     """A strategy, and when it is taken."""
 
@@ -59,8 +53,7 @@ def _synchronous(name: str) -> Callable[[Config, Layout, TrainSpec], Strategy]:
 def _verified(config: Config, layout: Layout, spec: TrainSpec) -> Strategy:
     """The strategy without --verify, and beside it the same on one rank."""
     assert spec.twin is not None
-    plain = replace(config, verify=False)
-    one = replace(plain, slow_rank=None, jitter=None, **ONE_RANK)
+    plain, one = replace(config, verify=False), spec.twin.arrangement.config
     both = _chosen(plain, layout, spec), _chosen(one, Layout.of_one_rank(), spec.twin)
     models = spec.task.model, spec.twin.task.model
     parts = both[0].entries.parts
@@ -116,24 +109,3 @@ def memory(strategy: Strategy) -> Memory:
     stores = {p.store for optimizer in optimizers for p in optimizer.parameters}
     gradients = sum(s.gradient_bytes() for s in stores if isinstance(s, FlatStore))
     return Memory(gradients, sum(a.nbytes for optimizer in optimizers for a in optimizer.state))
-
-
-def pieces(config: Config, ranks: int) -> int:
-    """How many parts a batch is cut into, of which a rank computes one at a time."""
-    if config.reproducible:
-        return config.slices
-    dp = mesh_of(config, ranks).axes["dp"]
-    return config.micro_batches * (1 if config.verify else dp)
-
-
-def steps_together(config: Config) -> bool:
-    """Whether all ranks are between the same two steps at a time."""
-    return not server_count(config) and not is_pipedream(config)
-
-
-def is_whole_between_steps(config: Config) -> bool:
-    """Whether a rank alone can read the parameters between steps.
-
-    A server changes them at any time, and with ZeRO reading them takes all ranks along dp.
-    """
-    return not server_count(config) and not config.zero

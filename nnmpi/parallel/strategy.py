@@ -7,8 +7,8 @@ from nnmpi.data import Loader
 from nnmpi.metrics import Sums
 from nnmpi.nn.parameter import Parameter
 from nnmpi.optim import Optimizer
+from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.model.boundary import Boundary
 from nnmpi.parallel.model.entries import Entries
 from nnmpi.parallel.model.model_part import ModelPart
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
@@ -24,8 +24,8 @@ class TrainSpec(NamedTuple):
 
     task: Task
     part: ModelPart  # what this rank has of it
-    boundaries: Sequence[Boundary]  # between the stages of all ranks
-    parameters: Sequence[Parameter]  # those that are trained, in the order in which they are used
+    parameters: Sequence[Parameter]  # those that are trained, in the order of the flat buffer
+    arrangement: Arrangement
     optimizer: Callable[[Sequence[Parameter]], Optimizer]
     control: StepControl
     on_event: OnEvent

@@ -4,7 +4,7 @@ Ranks that differ would deadlock, or train to wrong results without an error.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -38,12 +38,22 @@ class Item(NamedTuple):
     remedy: str
 
 
-def check_inputs(comm: Comm, config: Config, dataset: Dataset, model: Module) -> None:
-    """Raises on all ranks if options, data or the names and shapes of the model differ.
+def check_inputs(comm: Comm, config: Config, dataset: Dataset) -> None:
+    """Raises on all ranks if options or data differ.
 
     Every rank calls it before anything else that communicates depends on them.
     """
-    items = list(_items(config, dataset, model))
+    _check(comm, list(_items(config, dataset)))
+
+
+def check_model(comm: Comm, model: Module) -> None:
+    """Raises on all ranks if the names and shapes of the model differ. Every rank calls it."""
+    shapes = repr([(place.path, place.shape) for place, _ in model.tensors()])
+    what = "the names and shapes of parameters and buffers"
+    _check(comm, [Item(what, _digest(shapes.encode()), MODEL)])
+
+
+def _check(comm: Comm, items: Sequence[Item]) -> None:
     rows = np.zeros((comm.size, len(items)), np.uint64)
     rows[comm.rank] = [item.digest for item in items]
     comm.all_gather(rows)
@@ -70,7 +80,7 @@ def check_values(comm: Comm, model: Module, held: Callable[[str], bool] = everyt
     comm.agree(error)
 
 
-def _items(config: Config, d: Dataset, model: Module) -> Iterator[Item]:
+def _items(config: Config, d: Dataset) -> Iterator[Item]:
     for option in options():
         if option.name not in MAY_DIFFER:
             value = getattr(config, option.name)
@@ -81,8 +91,6 @@ def _items(config: Config, d: Dataset, model: Module) -> Iterator[Item]:
         yield Item(f"the labels of the {name} samples", _digest(*_content(split.y)), DATA)
         inputs = [(part.encode(), *_content(array)) for part, array in parts(split.x)]
         yield Item(f"the {name} samples", _digest(*chain(*inputs)), DATA)
-    shapes = repr([(place.path, place.shape) for place, _ in model.tensors()])
-    yield Item("the names and shapes of parameters and buffers", _digest(shapes.encode()), MODEL)
 
 
 def _content(array: Any) -> tuple[bytes, bytes]:

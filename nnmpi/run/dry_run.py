@@ -70,7 +70,7 @@ def activation_bytes(trainer: Trainer) -> int:
     if trainer.part.stage_count > 1:
         most: int = max(trainer.part.facts["peak_activation_bytes"])
         return most
-    parts = plan.pieces(trainer.config, trainer.comm.size)
+    parts = trainer.arrangement.pieces
     rows = next(iter(trainer.train.batches(0)))
     share = -(-len(rows) // parts)
     batch = trainer.train.gather(rows[: max(share, 2)])  # BatchNorm needs two
@@ -100,7 +100,7 @@ def sharding(trainer: Trainer) -> Event:
 
     The ranks of a pipeline send different amounts: it is that of the one that sends most.
     """
-    found, layout = trainer.sharding, trainer.strategy.layout
+    found, layout = trainer.arrangement.sharding, trainer.strategy.layout
     if not found.layers:
         return {}
     tp, share = layout.axis["tp"], trainer.config.batch_size / layout.axis["dp"].size
@@ -127,7 +127,7 @@ def sharding(trainer: Trainer) -> Event:
 
 def _sent_a_sample(trainer: Trainer) -> float:
     """The bytes that this rank sends for a sample, by formula."""
-    part, found, ranks = trainer.part, trainer.sharding, trainer.config.tp
+    part, found, ranks = trainer.part, trainer.arrangement.sharding, trainer.config.tp
     total = 0.0
     trainer.model.eval()
     for s, stage in part.stages.items():

@@ -95,23 +95,15 @@ def objective(
     return Objective(sharded, metrics, sharded.whole)
 
 
-def check_scores(
-    loss: Criterion, data: Dataset, columns: Callable[[int], int]
-) -> Callable[[Tensor, str], None]:
-    """What raises ValueError unless scores of two samples fit the labels.
-
-    `columns` tells how many scores a sample has, from how many this rank has.
-    """
+def check_scores(loss: Criterion, data: Dataset) -> Callable[[Tensor, str], None]:
+    """What raises ValueError unless scores of two samples fit the labels."""
     if isinstance(loss, ClassLoss):
-        return partial(_check_classes, loss, data, columns)
+        return partial(_check_classes, loss, data)
     return partial(_check_targets, loss, np.repeat(data.train.y[:1], 2, axis=0))
 
 
-def _check_classes(
-    loss: ClassLoss, data: Dataset, columns: Callable[[int], int], scores: Tensor, what: str
-) -> None:
-    y = data.train.y
-    shape = (columns(scores.shape[1]),) if scores.ndim == 2 else scores.shape[1:]
+def _check_classes(loss: ClassLoss, data: Dataset, scores: Tensor, what: str) -> None:
+    y, shape = data.train.y, scores.shape[1:]
     if not shape or shape[1:] != y.shape[1:] or shape[0] < data.classes:
         raise ValueError(
             f"{what}: the model returns scores of shape {shape} for a sample, "

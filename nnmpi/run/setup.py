@@ -1,35 +1,25 @@
-"""Makes data, models and loaders on each rank; if one rank fails, all ranks fail."""
+"""Reads options and data on each rank; if one rank fails, all ranks fail."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from nnmpi import backend
 from nnmpi.backend import Backend
-from nnmpi.comm import Comm, comm_self
+from nnmpi.comm import Comm
 from nnmpi.config import EPOCHS, LEAST_STEPS, Config
-from nnmpi.data import Dataset, Inputs, Loader, Standardiser
+from nnmpi.data import Dataset, Loader, Standardiser
 from nnmpi.metrics import Metric
 from nnmpi.nn import Module
-from nnmpi.nn.parameter import Parameter
 from nnmpi.optim import schedule
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.model.boundary import Boundary
-from nnmpi.parallel.model.model_part import ModelPart
-from nnmpi.parallel.pipeline.stages import split
 from nnmpi.parallel.step.objective import Criterion
-from nnmpi.parallel.step.ports import Task
-from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 from nnmpi.run import builders, consistency, objectives
 from nnmpi.run.files import loading
 from nnmpi.run.files.outputs import check_outputs
-from nnmpi.run.first_pass import first_pass
-from nnmpi.run.objectives import check_metrics, takes_parts
+from nnmpi.run.objectives import check_metrics
 
 Build = Callable[[], Module]
 
@@ -44,18 +34,12 @@ class Goal(NamedTuple):
     metrics: Mapping[str, Metric]
 
 
-class Trained(NamedTuple):
-    """A model with its loss, and what this rank has of it."""
+class Inputs(NamedTuple):
+    """What a run starts from, however its ranks are arranged; the same on every rank."""
 
-    task: Task
-    part: ModelPart
-    boundaries: list[Boundary]  # between the stages of all ranks
-    parameters: list[Parameter]  # that are trained, in the order of their use
-
-
-class Batches(NamedTuple):
-    """The batches of a run."""
-
+    on: Backend
+    goal: Goal
+    dataset: Dataset
     standardiser: Standardiser
     train: Loader
     test: Loader
@@ -63,40 +47,20 @@ class Batches(NamedTuple):
     lr_factor: schedule.Schedule
 
 
-class Setup(NamedTuple):
-    """What a run starts from; the same on every rank, but for its part of the model."""
-
-    layout: Layout
-    dataset: Dataset
-    trained: Trained
-    twin: Trained | None  # the model that --verify trains on one rank
-    batches: Batches
-    sharding: Sharding
-
-
-def set_up(
+def read_inputs(
     config: Config,
-    build: Build | None,
     given: Dataset | tuple[Any, ...] | None,
     comm: Comm,
     loss: Any = None,
     metrics: Mapping[str, Metric] = NO_METRICS,
-) -> Setup:
-    """Checks the config, loads the data and makes the models. Every rank calls it."""
+) -> Inputs:
+    """Checks the config and loads the data. Every rank calls it."""
     on = all_or_none(comm, lambda: _checked_device(config, comm))
     goal = all_or_none(comm, lambda: Goal(objectives.criterion(loss), check_metrics(metrics)))
     dataset = _load_data(config, given, comm, goal.loss)
-    model = all_or_none(comm, lambda: builders.model(config, build))
-    consistency.check_inputs(comm, config, dataset, model)
+    consistency.check_inputs(comm, config, dataset)
     standardiser = all_or_none(comm, lambda: _standardiser(config, dataset, comm))
-    batches = all_or_none(comm, lambda: _batches(config, dataset, standardiser, goal.loss))
-    layout = Layout.of(config, comm)
-    tp = layout.axis["tp"]
-    whole = not takes_parts(goal.loss, dataset)
-    sharding = all_or_none(comm, lambda: builders.sharded(config, model, tp, whole))
-    trained, twin = _models(config, build, model, dataset, batches, on, layout, sharding, goal)
-    consistency.check_values(comm, model, trained.part.held)
-    return Setup(layout, dataset, trained, twin, batches, sharding)
+    return all_or_none(comm, lambda: _inputs(config, on, goal, dataset, standardiser))
 
 
 def _checked_device(config: Config, comm: Comm) -> Backend:
@@ -139,10 +103,10 @@ def _standardiser(config: Config, dataset: Dataset, comm: Comm) -> Standardiser:
         raise ValueError(f"--load {config.load} and data {dataset.name}: {error}") from None
 
 
-def _batches(
-    config: Config, dataset: Dataset, standardiser: Standardiser, loss: Criterion
-) -> Batches:
-    objectives.check_labels(loss, dataset)
+def _inputs(
+    config: Config, on: Backend, goal: Goal, dataset: Dataset, standardiser: Standardiser
+) -> Inputs:
+    objectives.check_labels(goal.loss, dataset)
     plan.check_batch(config, len(dataset.train.y))
     loader = partial(
         Loader,
@@ -150,50 +114,9 @@ def _batches(
         standardiser=standardiser,
         dtype=config.dtype,
         seed=config.seed,
-        divisor=loss.divisor,
+        divisor=goal.loss.divisor,
     )
     train, test = loader(dataset.train, shuffle=True), loader(dataset.test, shuffle=False)
     steps = total_steps(config, len(train))
-    return Batches(standardiser, train, test, steps, schedule.parse(config.lr_schedule, steps))
-
-
-def _models(
-    config: Config,
-    build: Build | None,
-    model: Module,
-    dataset: Dataset,
-    batches: Batches,
-    on: Backend,
-    layout: Layout,
-    sharding: Sharding,
-    goal: Goal,
-) -> tuple[Trained, Trained | None]:
-    """What this rank has of the model, and the model that --verify trains beside it."""
-
-    def gather(n: int) -> Inputs:
-        return batches.train.gather(np.arange(min(n, len(dataset.train.y)))).x
-
-    def trained(model: Module, part: ModelPart, pp: Comm, tp: Comm, how: Sharding) -> Trained:
-        all_or_none(layout.all, lambda: builders.initialise(config, part, on))
-        check = objectives.check_scores(goal.loss, dataset, partial(how.columns, tp.rank))
-        found = first_pass(config, part, dataset, on, pp, layout.all, check)
-        return Trained(Task(model, objectives.objective(*goal, how, tp), on), part, *found)
-
-    part = split(config, layout, model, gather, on, len(batches.train))
-    first = trained(model, part, layout.axis["pp"], layout.axis["tp"], sharding)
-    if not config.verify:
-        return first, None
-    other = all_or_none(layout.all, lambda: _another(config, build, model))
-    alone = comm_self()
-    return first, trained(other, ModelPart.whole(other), alone, alone, UNSHARDED)
-
-
-def _another(config: Config, build: Build | None, model: Module) -> Module:
-    """The same model once more."""
-    other = builders.model(config, build)
-    if {*other.parameters()} & {*model.parameters()}:
-        raise ValueError(
-            f"model {config.model}: build returns the same object twice, and verify trains two "
-            "models side by side; let build make a new one each time"
-        )
-    return other
+    factor = schedule.parse(config.lr_schedule, steps)
+    return Inputs(on, goal, dataset, standardiser, train, test, steps, factor)

@@ -15,13 +15,11 @@ from nnmpi.config import Config
 from nnmpi.data import Dataset
 from nnmpi.metrics import Metric, Sums, mean
 from nnmpi.nn import Module
-from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.optimizer_entries import OptimizerEntries, load
 from nnmpi.parallel.step.executor import StepControl
 from nnmpi.parallel.step.state import StepResult, StepState
-from nnmpi.parallel.strategy import AgreedError, Strategy, TrainSpec
-from nnmpi.run import builders
+from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.callbacks import Callbacks, Told
 from nnmpi.run.diverged import DivergedError as DivergedError
 from nnmpi.run.diverged import check_finite
@@ -30,7 +28,8 @@ from nnmpi.run.report import Event, LostOutputError, NullReport, Report
 from nnmpi.run.report.environment import environment
 from nnmpi.run.report.events import measured, start_event
 from nnmpi.run.report.pace import Pace
-from nnmpi.run.setup import NO_METRICS, Setup, set_up
+from nnmpi.run.session import Hooks, open_session
+from nnmpi.run.setup import NO_METRICS, read_inputs
 from nnmpi.run.trace import tracer
 from nnmpi.run.usage import check_together, check_trained, check_unused
 
@@ -70,33 +69,25 @@ class Trainer:
             config = replace(config, model=getattr(build, "__name__", type(build).__name__))
         self.config, self.comm = config, job() if comm is None else comm
         self.callbacks = all_or_none(self.comm, lambda: Callbacks.of(callbacks))
-        setup = set_up(config, build, data, self.comm, loss, metrics)
-        self.dataset, self.task, self.part = setup.dataset, setup.trained.task, setup.trained.part
-        self.standardiser, self.train, self.test, self.total_steps, self.lr_factor = setup.batches
-        self.sharding, self.boundaries = setup.sharding, setup.trained.boundaries
-        self.model, self.on = self.task.model, self.task.on
+        inputs = read_inputs(config, data, self.comm, loss, metrics)
+        self._build, self._inputs, self.dataset = build, inputs, inputs.dataset
+        self.standardiser, self.train, self.test = inputs.standardiser, inputs.train, inputs.test
+        self.total_steps, self.lr_factor = inputs.steps, inputs.lr_factor
         self.state, self.skipped = StepState(), 0
         self.stopping = False  # all ranks have agreed to stop
         self._stop_requested = False  # on this rank
         self._phase, self._in_epoch, self._closed = Phase.BETWEEN_STEPS, False, False
         self._tracer = tracer(config, self.comm)
-        self.strategy = self._build_strategy(setup)
-        self.optimizer = self.strategy.optimizer
+        self._open()
 
-    def _build_strategy(self, setup: Setup) -> Strategy:
-        spec = partial(
-            TrainSpec,
-            optimizer=partial(builders.optimizer, self.config),
-            control=StepControl(self._lr, lambda: self._stop_requested, self.total_steps),
-            on_event=self._on_event,
-        )
-        twin = spec(*setup.twin) if setup.twin else None
-        try:
-            both = spec(*setup.trained, recorder=self._tracer.recorder, twin=twin)
-            return plan.build(self.config, setup.layout, both)
-        except ValueError as error:  # on all ranks: only the first one raises it
-            self.comm.agree(error)
-            raise
+    def _open(self) -> None:
+        """Opens a session, in which the ranks are arranged as the config says."""
+        control = StepControl(self._lr, lambda: self._stop_requested, self.total_steps)
+        hooks = Hooks(control, self._on_event, self._tracer.recorder)
+        session = open_session(self.config, self._build, self._inputs, self.comm, hooks)
+        self.arrangement, self.task, self.part = session.arrangement, session.task, session.part
+        self.strategy, self.optimizer = session.strategy, session.strategy.optimizer
+        self.model, self.on = self.task.model, self.task.on
 
     def _lr(self, step: int) -> float:
         """The learning rate of a step; strategies call it just before they update parameters."""
@@ -235,7 +226,7 @@ class Trainer:
         The model is left in evaluation mode; within an epoch it trains on, and is not.
         """
         alone = self.comm.size == 1
-        check_together("evaluate", self.config, self._in_epoch, self._closed and not alone)
+        check_together("evaluate", self.arrangement, self._in_epoch, self._closed and not alone)
         self.model.eval()
         with self._tracer.evaluation():
             sums = self.strategy.evaluate(self.test, self.step)
@@ -270,7 +261,7 @@ class Trainer:
 
     def save(self, path: str | None) -> None:
         """Write the model; every rank calls it, after the same step or epoch, the first writes."""
-        check_together("save", self.config, self._in_epoch, self._closed)
+        check_together("save", self.arrangement, self._in_epoch, self._closed)
         all_or_none(self.comm, partial(self._write, path))
 
     def _write(self, path: str | None) -> None:
@@ -286,7 +277,7 @@ class Trainer:
             whole = self._phase is not Phase.UPDATING
         else:
             between = self._phase is Phase.BETWEEN_STEPS
-            readable = between and plan.is_whole_between_steps(self.config)
+            readable = between and self.arrangement.is_whole_between_steps
             whole = readable and self.strategy.entries.writer_has_all
         if self.step and self.is_first and whole:
             try:
@@ -296,7 +287,7 @@ class Trainer:
 
     def optimizer_state_dict(self) -> dict[str, np.ndarray]:
         """`Optimizer.state_dict` of all ranks, whole, on the first rank; every rank calls it."""
-        check_together("optimizer_state_dict", self.config, self._in_epoch, is_closed=False)
+        check_together("optimizer_state_dict", self.arrangement, self._in_epoch, is_closed=False)
         parts = self.strategy.entries.parts
         return dict(OptimizerEntries(self.optimizer, self.model, parts, self.comm))
 

@@ -1,8 +1,7 @@
 """What a Trainer refuses to do, because of what it has done or is doing."""
 
-from nnmpi.config import Config
 from nnmpi.optim import Optimizer
-from nnmpi.parallel import plan
+from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.model.model_part import ModelPart
 
 
@@ -26,10 +25,10 @@ def check_trained(part: ModelPart, optimizer: Optimizer) -> None:
         )
 
 
-def check_together(what: str, config: Config, in_epoch: bool, is_closed: bool) -> None:
+def check_together(what: str, arrangement: Arrangement, in_epoch: bool, is_closed: bool) -> None:
     """Raises ValueError unless all ranks can do it now, between the same two steps."""
     if is_closed:
         instead = ", or set Config.save" if what == "save" else ""
         raise ValueError(f"the run is over: call {what} in on_epoch{instead}")
-    if in_epoch and not plan.steps_together(config):
+    if in_epoch and not arrangement.steps_together:
         raise ValueError(f"ranks make their steps at different times: call {what} in on_epoch")

@@ -50,7 +50,7 @@ class NodeTopology(NamedTuple):
 
     def check_memory_for_sums(self, n: int, dtype: Any) -> None:
         """`check_memory` for the segments behind sums of n numbers."""
-        needed = sum(_sizes(n, np.dtype(dtype), self.node.size))
+        needed = memory_of_sums(n, np.dtype(dtype), self.node.size)
         self.check_memory(needed, "a sum through shared memory", "take another algorithm")
 
     def check_memory(self, needed: int, what: str, remedy: str) -> None:
@@ -181,6 +181,11 @@ def _sizes(n: int, dtype: np.dtype[Any], p: int) -> tuple[int, int, int]:
     """Bytes of the segments of p ranks, of the total, and of sums in a wider type, if any."""
     one, wider = _pages(n * dtype.itemsize), accumulator(dtype)
     return p * one, one, _pages(n * wider.itemsize) * (wider is not dtype)
+
+
+def memory_of_sums(n: int, dtype: np.dtype[Any], p: int) -> int:
+    """The bytes of shared memory behind sums of n numbers over p ranks of a node."""
+    return sum(_sizes(n, dtype, p))
 
 
 def _pages(nbytes: int) -> int:

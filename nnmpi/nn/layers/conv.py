@@ -126,7 +126,7 @@ class Conv2d(_Convolution):
             "dilation": self.dilation,
             "groups": self.groups,
             "algorithm": self.algorithm,
-            "keep": recording.get(),
+            "keep": bool(recording.get()),
         }
 
 
@@ -161,7 +161,7 @@ class Conv1d(_Convolution):
             "padding": self.padding if isinstance(self.padding, str) else self.padding[0],
             "dilation": self.dilation[0],
             "groups": self.groups,
-            "keep": recording.get(),
+            "keep": bool(recording.get()),
         }
 
 

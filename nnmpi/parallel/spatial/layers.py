@@ -57,7 +57,7 @@ class SpatialConv2d(Conv2d):
     def forward(self, x: Tensor, relu: bool = False, pool: bool = False) -> Tensor:
         x = as_tensor(x)
         both = windows(self.kernel_size, self.stride, self.padding, self.dilation)
-        shape = Shape(both, self.groups, relu, pool, self.algorithm, recording.get())
+        shape = Shape(both, self.groups, relu, pool, self.algorithm, bool(recording.get()))
         rows = Rows.of("SpatialConv2d", x, self.comm)
         conv.check_conv2d(rows.shape, x.dtype, self.weight, shape)
         return apply(

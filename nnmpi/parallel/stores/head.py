@@ -17,7 +17,7 @@ from nnmpi.nn.parameter import Parameter
 LOSS, STOP, USED = 0, 1, 2
 
 
-def head_length(parameters: Sequence[Parameter]) -> int:
+def head_length(parameters: Sequence[object]) -> int:
     """The loss, the request to stop, and one number a parameter."""
     return USED + len(parameters)
 

@@ -36,6 +36,9 @@ class Sharding(NamedTuple):
     layers: tuple[ShardedLayer, ...]
     output: Bounds | None
 
+    def cut_of(self, v: int) -> None:
+        return None
+
     def columns(self, rank: int, here: int) -> int:
         """The scores of a sample on all ranks, if this rank has so many."""
         if self.output is None:

@@ -1,0 +1,232 @@
+"""Graph: what a model computes, as a value; `nnmpi.nn.tracing` records it.
+
+    x ──► 0.q  Linear ──┐                                       nodes   layers, and ops
+    │                   ├─► multiply ──► 0.o  Linear ──► add ──► y      between them
+    ├──► 0.k  Linear ───┘                                 ▲     edges   tensors
+    └─────────────────────────────────────────────────────┘
+
+Fusion, cuts, sharding, memory and traffic are functions of it: none of them runs the model.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.nn.module import Module
+
+
+class Samples(NamedTuple):
+    """So many times the number of samples; in a shape, for instance."""
+
+    times: int
+
+
+class Axis(NamedTuple):
+    """An axis of a tensor; its length is `size`, times the number of samples if `of_samples`."""
+
+    name: str  # batch, length, rows, columns, channels, features, heads, classes; or "" if unknown
+    size: int
+    of_samples: bool = False
+
+
+class Edge(NamedTuple):
+    """A tensor between nodes.
+
+    order          of its axes in memory
+    requires_grad  whether a parameter that is trained has a part in it
+    """
+
+    axes: tuple[Axis, ...]
+    dtype: str
+    order: tuple[int, ...]
+    requires_grad: bool
+
+    @property
+    def of_samples(self) -> bool:
+        """Whether it has a number of rows for each sample, along the first axis."""
+        return bool(self.axes) and self.axes[0].of_samples
+
+    @property
+    def sample(self) -> tuple[int, ...]:
+        """The shape for one sample, without the axis of the samples."""
+        return tuple(axis.size for axis in self.axes[1:])
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers it holds for a sample; of a tensor that has no samples, in all."""
+        return prod(axis.size for axis in self.axes)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of these."""
+        return self.numbers * np.dtype(self.dtype).itemsize
+
+    def shape(self, samples: int) -> tuple[int, ...]:
+        """The shape for so many samples."""
+        return tuple(a.size * (samples if a.of_samples else 1) for a in self.axes)
+
+
+class Variable(NamedTuple):
+    """A parameter or a buffer of the model: an entry of the state dict.
+
+    names       all of its names; the first one is its path
+    is_trained  whether it is a parameter that requires a gradient
+    """
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    is_parameter: bool
+    is_trained: bool
+
+    @property
+    def path(self) -> str:
+        """Its first name in the whole model."""
+        return self.names[0]
+
+    @property
+    def size(self) -> int:
+        """Its number of elements."""
+        return prod(self.shape)
+
+
+class Value(NamedTuple):
+    """An argument that is a tensor of the graph: the number of its edge."""
+
+    edge: int
+
+
+class Use(NamedTuple):
+    """An argument that is a parameter or a buffer: its number in `Graph.variables`."""
+
+    variable: int
+
+
+class Node(NamedTuple):
+    """A layer, a module that is taken whole, or an op between them.
+
+    name       the path of the module, or the name of the op
+    layer      the class of the module; None of an op
+    settings   of the module: its public attributes that are numbers, text, or tuples of these
+    arguments  positional and named ones, in which tensors are Value and Use
+    outputs    the edges of its results
+    result     what it returns, in which tensors are Value
+    within     the path of the module whose forward calls it
+    variables  of the module, or those that an op takes: numbers, in the order of their first use
+    note       why a module with children is taken whole
+    """
+
+    name: str
+    layer: type[Module] | None
+    settings: Mapping[str, Any]
+    op: Callable[..., Any] | None
+    arguments: tuple[tuple[Any, ...], Mapping[str, Any]]
+    outputs: tuple[int, ...]
+    result: Any
+    within: str
+    variables: tuple[int, ...]
+    note: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The name of the class of the module; of an op, its name."""
+        return self.name if self.layer is None else self.layer.__name__
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """The edges among its arguments, each once, in their order."""
+        return tuple(dict.fromkeys(v.edge for v in leaves(self.arguments) if type(v) is Value))
+
+
+class Graph(NamedTuple):
+    """Nodes in the order in which they run.
+
+    inputs   what the model is called with, in which tensors are Value
+    outputs  the edges that it returns
+    order    trained parameters in the order of their use: gradients become final in the reverse
+    """
+
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+    variables: tuple[Variable, ...]
+    inputs: tuple[int, ...]
+    arguments: tuple[tuple[Any, ...], Mapping[str, Any]]
+    outputs: tuple[int, ...]
+    order: tuple[int, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Why modules with children are taken whole."""
+        return tuple(f"{node.name}: {node.note}" for node in self.nodes if node.note)
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether it is layers one after the other, each of which takes what the last returned."""
+        edges = [*self.inputs, *(e for node in self.nodes for e in node.outputs)]
+        return (
+            all(node.layer and len(node.inputs) == len(node.outputs) == 1 for node in self.nodes)
+            and len(self.inputs) == 1
+            and all(node.inputs == (e,) for node, e in zip(self.nodes, edges, strict=False))
+            and self.outputs == (edges[-1],)
+        )
+
+    def producers(self) -> dict[int, int]:
+        """The node that makes each edge; inputs of the model are made by none."""
+        return {e: k for k, node in enumerate(self.nodes) for e in node.outputs}
+
+    def users(self) -> dict[int, list[int]]:
+        """The nodes that take each edge; the number of nodes stands for the end of the model."""
+        found: dict[int, list[int]] = {e: [] for e in range(len(self.edges))}
+        for k, node in enumerate(self.nodes):
+            for e in node.inputs:
+                found[e].append(k)
+        for e in self.outputs:
+            found[e].append(len(self.nodes))
+        return found
+
+    def crossing(self, k: int) -> tuple[int, ...]:
+        """The edges that nodes from k on need of the nodes before, or of the inputs."""
+        before = {*self.inputs, *(e for node in self.nodes[:k] for e in node.outputs)}
+        needed = [e for node in self.nodes[k:] for e in node.inputs]
+        return tuple(e for e in dict.fromkeys([*needed, *self.outputs]) if e in before)
+
+    def stages(self, cut: Sequence[int]) -> list[range]:
+        """The nodes of each stage, of which the second and later ones begin at the cut."""
+        return [range(a, b) for a, b in pairwise((0, *cut, len(self.nodes)))]
+
+    def trained(self, nodes: Sequence[int] | range) -> list[int]:
+        """The trained parameters of these nodes: those in no use first, then in order of use."""
+        own = dict.fromkeys(v for k in nodes for v in self.nodes[k].variables)
+        there = [v for v in sorted(own) if self.variables[v].is_trained]
+        used = [v for v in self.order if v in own]
+        return [*(v for v in there if v not in {*used}), *used]
+
+
+def leaves(tree: Any) -> Iterator[Any]:
+    """What nested tuples, lists and dicts hold; Value, Use and Samples are leaves."""
+    if isinstance(tree, Value | Use | Samples):
+        yield tree
+    elif isinstance(tree, tuple | list):
+        for part in tree:
+            yield from leaves(part)
+    elif isinstance(tree, Mapping):
+        for part in tree.values():
+            yield from leaves(part)
+    else:
+        yield tree
+
+
+def rebuilt(tree: Any, leaf: Callable[[Any], Any]) -> Any:
+    """The same tuples, lists and dicts with `leaf(part)` in the place of each part."""
+    if isinstance(tree, Value | Use | Samples):
+        return leaf(tree)
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(rebuilt(part, leaf) for part in tree))
+    if isinstance(tree, tuple | list):
+        return type(tree)(rebuilt(part, leaf) for part in tree)
+    if isinstance(tree, Mapping):
+        return {key: rebuilt(part, leaf) for key, part in tree.items()}
+    return leaf(tree)

@@ -1,0 +1,197 @@
+"""arrange: from options, cluster and graph to an arrangement. It communicates with nobody."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, pairwise
+from types import MappingProxyType
+from typing import Any
+
+from nnmpi.config import Config
+from nnmpi.mesh import Mesh
+from nnmpi.nn.graph import Graph
+from nnmpi.nn.store import spans_of
+from nnmpi.parallel.arrangement.arrangement import Arrangement, Part
+from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.arrangement.flat import Bucket, Piece, cut_buckets, cut_units, units
+from nnmpi.parallel.arrangement.reduction import Tied, algorithm, progress
+from nnmpi.parallel.layout import mesh_of, server_count
+from nnmpi.parallel.stores.head import head_length
+from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
+from nnmpi.schedules import SCHEDULES
+
+MB = 1e6
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+_OF_RANKS = ("dp", "pp", "tp", "zero", "schedule", "virtual_stages", "cut", "recompute")
+
+ONE_RANK: dict[str, Any] = {name: getattr(Config(), name) for name in _OF_RANKS}
+"""Options of a layout, as they are on one rank."""
+
+
+def arrange(
+    config: Config,
+    cluster: Cluster,
+    graph: Graph,
+    sharding: Sharding = UNSHARDED,
+    cut: Sequence[int] = (),
+    measured: Mapping[str, Any] = NOTHING,
+) -> Arrangement:
+    """The arrangement of a config; raises ValueError for what cannot be.
+
+    `sharding` is that of the ranks along tp, `cut` are the nodes where stages begin, and `measured`
+    may have the name of the fastest all-reduce under "allreduce".
+    """
+    mesh = mesh_of(config, cluster.size)
+    strategy = strategy_of(config)
+    stages = graph.stages(cut)
+    tied = _tied(graph, stages, config.pp)
+    found = Arrangement(
+        config,
+        cluster,
+        graph,
+        sharding,
+        mesh,
+        server_count(config),
+        strategy,
+        tuple(cut),
+        {},
+        tied,
+        "",
+        "",
+        tuple(progress(config, cluster, mesh.group(r, "dp"), r) for r in range(mesh.size)),
+        measured,
+    )
+    return _with_buckets(found, {at: _part(found, *at) for at in _places(mesh)})
+
+
+def alone(arrangement: Arrangement) -> Arrangement:
+    """The same on one rank, for --verify."""
+    options = {"slow_rank": None, "jitter": None, "verify": False, **ONE_RANK}
+    config = replace(arrangement.config, **options)
+    return arrange(config, Cluster.on_paper(1), arrangement.graph)
+
+
+def strategy_of(config: Config) -> str:
+    """The name of the strategy that trains."""
+    plain = Config()
+    if server_count(config):
+        return "server"
+    if config.reproducible:
+        return "reproducible"
+    if config.schedule == "pipedream":
+        return "pipedream"
+    if config.pp > 1 or config.recompute or config.schedule != plain.schedule:
+        return "pipeline"
+    return "replicas"
+
+
+def stage_count(config: Config) -> int:
+    """The stages of all ranks along pp."""
+    return config.pp * (config.virtual_stages if SCHEDULES[config.schedule].virtual else 1)
+
+
+def _places(mesh: Mesh) -> list[tuple[int, int]]:
+    return [(pp, tp) for pp in range(mesh.axes["pp"]) for tp in range(mesh.axes["tp"])]
+
+
+def _tied(graph: Graph, stages: Sequence[range], pp: int) -> tuple[Tied, ...]:
+    """Trained parameters that stages of several ranks use, in the order of the first use."""
+    found: dict[int, set[int]] = {}
+    for s, nodes in enumerate(stages):
+        for k in nodes:
+            for v in graph.nodes[k].variables:
+                found.setdefault(v, set()).add(s % pp)
+    return tuple(
+        Tied(graph.variables[v].path, tuple(sorted(ranks)))
+        for v, ranks in found.items()
+        if len(ranks) > 1 and graph.variables[v].is_trained
+    )
+
+
+def _part(a: Arrangement, pp: int, tp: int) -> Part:
+    """What ranks with these coordinates have; without buckets."""
+    graph, own = a.graph, range(pp, len(a.stages), a.config.pp)
+    nodes = {s: a.stages[s] for s in own}
+    if len(a.stages) == 1:  # all of the model, and not only what its graph uses
+        held = list(range(len(graph.variables)))
+        used = graph.order
+    else:
+        held = sorted({v for k in chain(*nodes.values()) for v in graph.nodes[k].variables})
+        used = tuple(v for v in graph.order if v in {*held})
+    trained = [v for v in held if graph.variables[v].is_trained]
+    ordered = [*(v for v in trained if v not in {*used}), *used]
+    pieces = [_piece(a, v, tp) for v in ordered]
+    users = [
+        frozenset(s for s in own if any(v in graph.nodes[k].variables for k in nodes[s]))
+        for v in ordered
+    ]
+    others = tuple(_piece(a, v, tp) for v in held if v not in {*trained})
+    if a.config.zero > 1:  # what one layer uses is gathered together
+        found = units(graph, pieces, users)
+        numbered = {piece.variable: k for k, piece in enumerate(pieces)}
+        pieces = [piece for unit in found for piece in unit.pieces]
+        users = [users[numbered[piece.variable]] for piece in pieces]
+    return Part(tuple(own), tuple(pieces), tuple(users), others, 0, ())
+
+
+def _piece(a: Arrangement, v: int, tp: int) -> Piece:
+    """What a rank along tp has of a variable."""
+    variable, cut = a.graph.variables[v], a.sharding.cut_of(v)
+    if cut is None:
+        return Piece(v, variable.shape, variable.size)
+    axis, bounds = cut
+    shape, widest = (
+        list(variable.shape),
+        max(b - a for a, b in pairwise(bounds)),
+    )
+    shape[axis] = bounds[tp + 1] - bounds[tp]
+    return Piece(v, tuple(shape), variable.size // variable.shape[axis] * widest)
+
+
+def _with_buckets(a: Arrangement, parts: Mapping[tuple[int, int], Part]) -> Arrangement:
+    """The same with an algorithm, the kind of store, heads and buckets."""
+    lengths = {}
+    for r in range(a.mesh.size):
+        at = a.mesh.coordinates(r)
+        trained = parts[at["pp"], at["tp"]].trained
+        lengths[r] = spans_of([p.room for p in trained], len(trained) + 2)[-1][1] if trained else 0
+    name = algorithm(a.config, a.cluster, a.mesh, a.tied, lengths)
+    name = a.measured.get("allreduce", name) if name == "auto" else name
+    whole = replace(a, algorithm=name, store=_store(a, name))
+    cut = {at: _bucketed(whole, part) for at, part in parts.items()}
+    return replace(whole, parts=MappingProxyType(cut))
+
+
+def _store(a: Arrangement, name: str) -> str:
+    """Where parameters and gradients are."""
+    fixed = {"server": "served", "reproducible": "slices", "pipedream": "versions"}
+    if a.strategy in fixed:
+        return fixed[a.strategy]
+    dp = a.mesh.axes["dp"]
+    if a.config.zero and dp > 1 and name != "shared":
+        return f"zero {a.config.zero}"
+    if dp == 1 and not a.tied:
+        return "local"
+    return "node" if name == "shared" else "replica"
+
+
+def _bucketed(a: Arrangement, part: Part) -> Part:
+    config, zero = a.config, a.store.startswith("zero")
+    head = 0 if zero or a.store in ("served", "versions") else head_length(part.trained)
+    spans = spans_of([p.room for p in part.trained], head)
+    if a.store in ("served", "versions", "slices") or not spans:
+        return part._replace(head=head)
+    mb = config.bucket_mb
+    if mb is None:  # within a node a bucket of its own costs more than it hides
+        groups = (a.mesh.group(r, "dp") for r in range(a.mesh.size))
+        near = a.algorithm == "shared" and all(map(a.cluster.on_one_node, groups))
+        mb = float("inf") if near else 1.0
+    numbers = mb * MB / a.dtype.itemsize
+    if a.store in ("zero 2", "zero 3"):
+        found = units(a.graph, part.trained, part.users)
+        buckets = cut_units(found, numbers)
+    else:
+        paths = {t.path for t in a.tied}
+        own = [a.graph.variables[p.variable].path for p in part.trained]
+        buckets = cut_buckets(spans, numbers, [i for i, p in enumerate(own) if p in paths])
+    return part._replace(head=head, buckets=tuple(Bucket(*b) for b in buckets))

@@ -1,0 +1,146 @@
+"""Arrangement: what each rank has and does, as a value.
+
+    options ─┐
+    cluster ─┼─► arrange ─► Arrangement ─┬─► memory, traffic    by formula
+    graph ───┘                           ├─► drawing            who holds what
+                                         └─► build              stores, Comms, programs
+
+Ranks that differ along dp only have the same part of the model.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.config import Config
+from nnmpi.mesh import Mesh
+from nnmpi.nn.graph import Graph
+from nnmpi.nn.store import spans_of
+from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.arrangement.flat import Bucket, Piece
+from nnmpi.parallel.arrangement.reduction import MEASURED, Tied
+from nnmpi.parallel.tensor.sharding import Sharding
+
+
+class Part(NamedTuple):
+    """What ranks have of the model that have these coordinates along pp and tp.
+
+    stages    their numbers
+    trained   parameters in the flat buffer, in its order
+    users     the stages of the rank that use each of these
+    others    frozen parameters and buffers
+    head      numbers in front of the gradients: loss, stop, and one a parameter
+    buckets   of gradients, in the order in which they are summed
+    """
+
+    stages: tuple[int, ...]
+    trained: tuple[Piece, ...]
+    users: tuple[frozenset[int], ...]
+    others: tuple[Piece, ...]
+    head: int
+    buckets: tuple[Bucket, ...]
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """(start, end) of each trained parameter in the flat buffer."""
+        return spans_of([piece.room for piece in self.trained], self.head)
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Made by `arrange`, and read by all that prices, draws or builds it.
+
+    cut         the nodes of the graph at which the second and later stages begin
+    parts       by the coordinates along pp and tp
+    tied        parameters of several stages, with their ranks along pp
+    store       where parameters and gradients of a rank are: one of STORES
+    algorithm   the all-reduce of gradients
+    progress    what moves messages in a backward pass, for each rank
+    measured    what was measured before, as the log shows it
+    """
+
+    config: Config
+    cluster: Cluster
+    graph: Graph
+    sharding: Sharding
+    mesh: Mesh
+    servers: int
+    strategy: str
+    cut: tuple[int, ...]
+    parts: Mapping[tuple[int, int], Part]
+    tied: tuple[Tied, ...]
+    store: str
+    algorithm: str
+    progress: tuple[str, ...]
+    measured: Mapping[str, Any]
+
+    @property
+    def ranks(self) -> int:
+        """All ranks of the job, servers included."""
+        return self.mesh.size + self.servers
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of parameters."""
+        return np.dtype(self.config.dtype)
+
+    @property
+    def stages(self) -> list[range]:
+        """The nodes of each stage."""
+        return self.graph.stages(self.cut)
+
+    def part(self, rank: int) -> Part:
+        """What a rank has of the model; servers have what workers have."""
+        at = self.mesh.coordinates(min(rank, self.mesh.size - 1))
+        return self.parts[at["pp"], at["tp"]]
+
+    def crossing(self, stage: int) -> tuple[int, ...]:
+        """The edges that stages from this one on need of those before."""
+        return self.graph.crossing(self.stages[stage].start)
+
+    def local_shape(self, e: int, samples: int, tp: int) -> tuple[int, ...]:
+        """The shape of an edge on a rank along tp, for so many samples."""
+        shape, state = list(self.graph.edges[e].shape(samples)), self.sharding.state_of(e)
+        if state is not None:
+            axis = state.axis + 1 if state.axis >= 0 else len(shape) + state.axis
+            shape[axis] = state.bounds[tp + 1] - state.bounds[tp]
+        return tuple(shape)
+
+    # ---- questions of a run
+
+    @property
+    def has_to_be_measured(self) -> bool:
+        """Whether the all-reduce is to be the fastest, and it is not known which one that is."""
+        return self.algorithm == MEASURED and self.store == "replica"
+
+    @property
+    def longest_sum(self) -> int:
+        """The bytes of the largest bucket of any rank."""
+        buckets = (bucket for part in self.parts.values() for bucket in part.buckets)
+        return max(b.stop - b.start for b in buckets) * self.dtype.itemsize
+
+    @property
+    def pieces(self) -> int:
+        """How many parts a batch is cut into, of which a rank computes one at a time."""
+        if self.config.reproducible:
+            return self.config.slices
+        dp = self.mesh.axes["dp"]
+        return self.config.micro_batches * (1 if self.config.verify else dp)
+
+    @property
+    def steps_together(self) -> bool:
+        """Whether all ranks are between the same two steps at a time."""
+        return self.strategy not in ("server", "pipedream")
+
+    @property
+    def is_whole_between_steps(self) -> bool:
+        """Whether a rank alone can read the parameters between steps.
+
+        A server changes them at any time, and with ZeRO reading them takes all ranks along dp.
+        """
+        return self.strategy != "server" and self.store not in ("zero 1", "zero 2", "zero 3")
+
+
+STORES = ("local", "node", "replica", "zero 1", "zero 2", "zero 3", "versions", "slices", "served")

@@ -1,0 +1,43 @@
+"""Cluster: what is known of the ranks of a job before it is decided what each of them does."""
+
+from typing import NamedTuple, Self
+
+PLENTY = 1 << 62
+"""Bytes of shared memory where there is no telling."""
+
+
+class Cluster(NamedTuple):
+    """One entry a rank.
+
+    nodes        a number of its node; ranks with the same one share memory
+    free_memory  bytes of shared memory that are free on its node
+    spare_cores  cores that it has besides those that BLAS uses
+    any_thread   whether several threads of it may use MPI
+    """
+
+    nodes: tuple[int, ...]
+    free_memory: tuple[int, ...]
+    spare_cores: tuple[int, ...]
+    any_thread: bool
+
+    @classmethod
+    def on_paper(cls, ranks: int, nodes: int = 1) -> Self:
+        """So many ranks on nodes of about equal size, consecutive ranks together."""
+        there = tuple(r * nodes // ranks for r in range(ranks))
+        return cls(there, (PLENTY,) * ranks, (0,) * ranks, any_thread=False)
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return len(self.nodes)
+
+    def beside(self, ranks: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
+        """These ranks by the nodes that they are on."""
+        found: dict[int, tuple[int, ...]] = {}
+        for r in ranks:
+            found[self.nodes[r]] = (*found.get(self.nodes[r], ()), r)
+        return found
+
+    def on_one_node(self, ranks: tuple[int, ...]) -> bool:
+        """Whether these ranks share memory."""
+        return len(self.beside(ranks)) == 1

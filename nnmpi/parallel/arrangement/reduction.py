@@ -1,0 +1,137 @@
+"""How gradients are summed over dp: the rules of `auto`."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from nnmpi.comm.allreduce.node_memory import USABLE, memory_of_sums
+from nnmpi.config import Config
+from nnmpi.mesh import Mesh
+from nnmpi.parallel.arrangement.cluster import Cluster
+
+BY_NODES = ("shared", "hierarchical", "mpi")
+"""All-reduces whose order of additions depends on which ranks share a node."""
+
+MEASURED = "auto"
+"""The algorithm where the fastest has to be measured first."""
+
+
+class Tied(NamedTuple):
+    """A parameter of several stages, and their ranks along pp."""
+
+    path: str
+    ranks: tuple[int, ...]
+
+
+def algorithm(
+    config: Config,
+    cluster: Cluster,
+    mesh: Mesh,
+    tied: Sequence[Tied],
+    lengths: Mapping[int, int],
+) -> str:
+    """The all-reduce of gradients; `lengths` is the length of each rank's flat buffer.
+
+    `auto` follows a rule, so that the same layout gives the same bits: shared memory on one node;
+    hierarchical where some nodes have several ranks; else MEASURED. With ZeRO it is a ring, but for
+    stage 1 on one node. It is the same in all groups of ranks along dp, since several groups may
+    sum copies of one parameter; nothing is measured where tp ranks do, and none is taken whose
+    order of additions differs between them. Memory that the ranks of one stage share cannot hold
+    sums over several: a ring does them. Nor can it where a node has too little: a ring, or what is
+    measured, does them.
+    """
+    _refuse(config, cluster, mesh, tied)
+    if config.allreduce not in ("auto", "shared"):
+        return config.allreduce
+    if tied or (config.allreduce == "auto" and config.zero > 1):
+        return "ring"
+    groups = [mesh.group(r, "dp") for r in range(mesh.size)]
+    if config.allreduce == "shared" or all(cluster.on_one_node(group) for group in groups):
+        lack = "" if mesh.axes["dp"] == 1 else _lack(config, cluster, mesh, lengths)
+        if not lack:
+            return "shared"
+        if config.allreduce == "shared":
+            raise ValueError(f"allreduce shared: {lack}")
+        return "ring" if config.zero or config.tp > 1 else MEASURED
+    if config.zero or is_cut_unlike(cluster, mesh):
+        return "ring"
+    if any(len(there) > 1 for group in groups for there in cluster.beside(group).values()):
+        return "hierarchical"
+    return "ring" if config.tp > 1 else MEASURED
+
+
+def _refuse(config: Config, cluster: Cluster, mesh: Mesh, tied: Sequence[Tied]) -> None:
+    if tied and config.allreduce == "shared":
+        raise ValueError(
+            f"allreduce shared sums over the ranks of one stage, and {tied[0].path} is in "
+            f"stages on ranks {', '.join(map(str, tied[0].ranks))} along pp; use --allreduce ring"
+        )
+    if tied and config.zero > 1:
+        raise ValueError(
+            f"zero {config.zero} keeps each gradient on the ranks of one stage, and "
+            f"{tied[0].path} is in stages on ranks {', '.join(map(str, tied[0].ranks))} along pp; "
+            "use --zero 1, or a --cut that keeps it in one stage"
+        )
+    if config.allreduce in BY_NODES and is_cut_unlike(cluster, mesh):
+        raise ValueError(
+            f"allreduce {config.allreduce} adds up node by node, and the nodes cut the ranks "
+            f"along dp in one way for some of the {config.tp} ranks along tp and in another "
+            "for others, so their copies would differ: use --allreduce ring, or a multiple of "
+            f"{config.tp} ranks on each node"
+        )
+
+
+def is_cut_unlike(cluster: Cluster, mesh: Mesh) -> bool:
+    """Whether ranks along dp share nodes in one way for some ranks along tp, and in another for
+    others; no matter for two ranks, of which either order gives the same sum."""
+    if mesh.axes["dp"] <= 2:
+        return False
+
+    def pattern(rank: int) -> tuple[int, ...]:
+        nodes = [cluster.nodes[r] for r in mesh.group(rank, "dp")]
+        return tuple(nodes.index(node) for node in nodes)
+
+    return any(
+        len({pattern(r) for r in mesh.group(rank, "tp")}) > 1
+        for rank in range(mesh.size)
+        if mesh.coordinates(rank)["dp"] == mesh.coordinates(rank)["tp"] == 0
+    )
+
+
+def _lack(config: Config, cluster: Cluster, mesh: Mesh, lengths: Mapping[int, int]) -> str:
+    """What a node lacks for the parameters and sums of all groups along dp; "" if nothing."""
+    dtype = np.dtype(config.dtype)
+    needed: dict[int, int] = {}
+    for group in {mesh.group(r, "dp") for r in range(mesh.size)}:
+        n = lengths[group[0]]
+        for node, ranks in cluster.beside(group).items():
+            memory = memory_of_sums(n, dtype, len(ranks)) + n * dtype.itemsize
+            needed[node] = needed.get(node, 0) + memory
+    for node, nbytes in needed.items():
+        free = min(f for n, f in zip(cluster.nodes, cluster.free_memory, strict=True) if n == node)
+        if nbytes > USABLE * free:
+            return (
+                f"a sum through shared memory takes {nbytes:,} bytes, and {free:,} are free in "
+                "/dev/shm here: take another algorithm, or enlarge it (docker run --shm-size)"
+            )
+    return ""
+
+
+def progress(config: Config, cluster: Cluster, group: tuple[int, ...], rank: int) -> str:
+    """What moves messages during the backward pass: polls between layers, or a thread.
+
+    A thread takes the interpreter's lock and a share of a core: without a core of its own, steps
+    took longer with it than without any overlap. So it needs two cores besides those of BLAS, one
+    for itself and one for the system's part of sending.
+    """
+    if config.progress == "thread" and not cluster.any_thread:
+        raise ValueError(
+            "progress thread: MPI was not started with THREAD_MULTIPLE, so that no other thread "
+            "may use it; use --progress poll"
+        )
+    if config.progress != "auto":
+        return config.progress
+    apart = not cluster.on_one_node(group)
+    spare = cluster.spare_cores[rank] >= 2
+    return "thread" if cluster.any_thread and apart and spare else "poll"

@@ -1,0 +1,242 @@
+"""What a rank sends in a step, axis by axis: exactly, from the plans that are carried out.
+
+    dp     gradients, parameters of ZeRO, statistics of BatchNorm
+    tp     sums and gathers of activations, and of the loss on sharded classes
+    pp     activations and their gradients
+    model  the agreement of ranks that hold one model, after the sums
+
+Counted are messages between ranks. Through memory that a node shares nothing is sent, and what the
+MPI library sends in its own all-reduce is not known.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from nnmpi.collectives import lookup
+from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, REDUCE_SCATTERS, among
+from nnmpi.collectives.step import Algorithm, bounds
+from nnmpi.comm.allreduce.interpreter import make_plan
+from nnmpi.nn.graph import Node
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.flat import NOT_TIED, Bucket
+from nnmpi.parallel.arrangement.gathers import gathered
+from nnmpi.parallel.data.batch_split import BatchSplit
+
+FLOAT64 = np.dtype(np.float64)
+
+
+class Sent(NamedTuple):
+    """Bytes and messages."""
+
+    bytes: int = 0
+    messages: int = 0
+
+    def __add__(self, other: object) -> "Sent":
+        assert isinstance(other, Sent)
+        return Sent(self.bytes + other.bytes, self.messages + other.messages)
+
+    def times(self, n: int) -> "Sent":
+        """So many of it."""
+        return Sent(self.bytes * n, self.messages * n)
+
+
+class Traffic(NamedTuple):
+    """What a rank sends along each axis in a step."""
+
+    dp: Sent
+    tp: Sent
+    pp: Sent
+    model: Sent
+
+
+def traffic(a: Arrangement, rank: int, batch: int) -> Traffic:
+    """What a rank that computes sends in a step over a batch of so many samples."""
+    at = a.mesh.coordinates(rank)
+    cut = BatchSplit(a.config.micro_batches, a.mesh.axes["dp"], at["dp"])
+    micro = [len(part) for part in cut(np.arange(batch))]
+    return Traffic(_dp(a, rank, micro), _tp(a, rank, micro), _pp(a, rank, micro), _model(a, rank))
+
+
+# ---- collectives
+
+
+def carried_out(
+    algorithm: Algorithm,
+    group: Sequence[int],
+    rank: int,
+    n: int,
+    dtype: np.dtype,
+    at: Sequence[int] = (),
+) -> Sent:
+    """What a rank sends in an algorithm over n numbers; `at` are the edges of its chunks."""
+    p = len(group)
+    edges = tuple(at) or bounds(n, algorithm.chunks(p))
+    plan = make_plan(algorithm, group.index(rank), p, edges, dtype)
+    parts = [part for move in plan.moves for part in move.out]
+    return Sent(sum(part.stop - part.start for part in parts), len(parts))
+
+
+def all_reduced(
+    a: Arrangement, name: str, group: Sequence[int], rank: int, n: int, dtype: np.dtype
+) -> Sent:
+    """What a rank sends in an all-reduce by name."""
+    if len(group) == 1 or name == "mpi":
+        return Sent()
+    nodes = a.cluster.beside(tuple(group))
+    if name in ("shared", "hierarchical") and len(nodes) > 1:
+        first = tuple(group.index(ranks[0]) for ranks in nodes.values())
+        return carried_out(among(ALGORITHMS["ring"], lambda p: first), group, rank, n, dtype)
+    if name == "shared":
+        return Sent()
+    return carried_out(_named(name, len(group)), group, rank, n, dtype)
+
+
+def _named(name: str, p: int) -> Algorithm:
+    return ALGORITHMS[name] if name in ALGORITHMS else lookup.proven(name, [p])
+
+
+def _doubled(group: Sequence[int], rank: int, n: int) -> Sent:
+    """A short row of float64."""
+    return carried_out(ALGORITHMS["doubling"], group, rank, n, FLOAT64)
+
+
+# ---- along dp
+
+
+def _dp(a: Arrangement, rank: int, micro: Sequence[int]) -> Sent:
+    group = a.mesh.group(rank, "dp")
+    gradients = sum(_gradients(a, rank, group, len(micro)), Sent())
+    return gradients + sum(_statistics(a, rank, group), Sent()).times(len(micro))
+
+
+def _gradients(a: Arrangement, rank: int, group: tuple[int, ...], micro: int) -> Iterator[Sent]:
+    part = a.part(rank)
+    if a.store == "node":
+        yield _doubled(group, rank, 1)  # the squares
+    if a.store in ("node", "replica"):
+        for bucket in part.buckets:
+            n, ranks = bucket.stop - bucket.start, over(a, rank, bucket)
+            yield all_reduced(a, a.algorithm, ranks, rank, n, a.dtype)
+    if a.store.startswith("zero"):
+        yield _doubled(group, rank, len(part.trained) + 2 + 3)  # head, squares, orders
+        yield from _scattered(a, rank, group, micro)
+        yield from _gathered(a, rank, micro)
+
+
+def over(a: Arrangement, rank: int, bucket: Bucket) -> tuple[int, ...]:
+    """The ranks that sum a bucket."""
+    if bucket.tied == NOT_TIED:
+        return a.mesh.group(rank, "dp")
+    path = a.graph.variables[a.part(rank).trained[bucket.tied].variable].path
+    stages = next(tied.ranks for tied in a.tied if tied.path == path)
+    ranks = a.mesh.group(rank, "dp", "pp")
+    return tuple(r for r in ranks if a.mesh.coordinates(r)["pp"] in stages)
+
+
+def _scattered(a: Arrangement, rank: int, group: tuple[int, ...], micro: int) -> Iterator[Sent]:
+    """Sums of gradients; those of stages 2 and 3 in each backward pass of each stage."""
+    part = a.part(rank)
+    for bucket in part.buckets:
+        n, ranks = bucket.stop - bucket.start, over(a, rank, bucket)
+        if ranks == group and a.algorithm in REDUCE_SCATTERS:
+            once = carried_out(REDUCE_SCATTERS[a.algorithm], ranks, rank, n, a.dtype)
+        else:
+            once = all_reduced(a, a.algorithm, ranks, rank, n, a.dtype)
+        yield once.times(1 if a.store == "zero 1" else micro * len(_stages_of(a, rank, bucket)))
+
+
+def _stages_of(a: Arrangement, rank: int, bucket: Bucket) -> frozenset[int]:
+    """The stages of a rank that use a bucket."""
+    part = a.part(rank)
+    there = (
+        users
+        for start, users in zip(part.starts, part.users, strict=True)
+        if bucket.start <= start < bucket.stop
+    )
+    return frozenset[int]().union(*there)
+
+
+def _gathered(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
+    """Parameters: once after the update, or with stage 3 whenever their bucket is used."""
+    ring, part = ALL_GATHERS["ring"], a.part(rank)
+    times = gathered(a, rank, micro) if a.store == "zero 3" else None
+    for b, bucket in enumerate(part.buckets):
+        ranks = over(a, rank, bucket)
+        once = carried_out(ring, ranks, rank, bucket.stop - bucket.start, a.dtype)
+        yield once.times(1 if times is None else times[b])
+
+
+def _statistics(a: Arrangement, rank: int, group: tuple[int, ...]) -> Iterator[Sent]:
+    """BatchNorm of a micro-batch: moments forward, and sums for the gradient of its input."""
+    p, tp = len(group), a.mesh.coordinates(rank)["tp"]
+    if p == 1 or a.strategy == "reproducible":
+        return
+    for node in _own_nodes(a, rank):
+        if node.kind not in ("BatchNorm1d", "BatchNorm2d"):
+            continue
+        channels = a.local_shape(node.outputs[0], 1, tp)[1]
+        row = 1 + 2 * channels
+        yield carried_out(ALL_GATHERS["halving"], group, rank, p * row, FLOAT64, bounds(p * row, p))
+        if a.graph.edges[node.inputs[0]].requires_grad:
+            doubling = ALGORITHMS["doubling"]
+            yield carried_out(doubling, group, rank, 2 * channels, a.dtype)
+
+
+def _own_nodes(a: Arrangement, rank: int) -> Iterator[Node]:
+    for s in a.part(rank).stages:
+        yield from (a.graph.nodes[k] for k in a.stages[s])
+
+
+# ---- along tp, pp, and both
+
+
+def _tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Sent:
+    group = a.mesh.group(rank, "tp")
+    if len(group) == 1:
+        return Sent()
+    forward = 2 if a.config.recompute else 1
+    total = Sent()
+    own = {k for s in a.part(rank).stages for k in a.stages[s]}
+    for k, sums in enumerate(a.sharding.by_node):
+        ...
+    return total
+
+
+def _pp(a: Arrangement, rank: int, micro: Sequence[int]) -> Sent:
+    """Activations to the next stage, and their gradients to the one before."""
+    total, last = Sent(), len(a.stages) - 1
+    tp = a.mesh.coordinates(rank)["tp"]
+    for s in a.part(rank).stages:
+        for n in micro:
+            if s < last:
+                for e in a.crossing(s + 1):
+                    total += _message(a, e, n, tp)
+            if s > 0:
+                for e in a.crossing(s):
+                    if a.graph.edges[e].requires_grad:
+                        total += _message(a, e, n, tp)
+    return total
+
+
+def _message(a: Arrangement, e: int, samples: int, tp: int) -> Sent:
+    numbers = int(np.prod(a.local_shape(e, samples, tp)))
+    return Sent(numbers * np.dtype(a.graph.edges[e].dtype).itemsize, 1)
+
+
+def _model(a: Arrangement, rank: int) -> Sent:
+    """Loss, stop, not finite, squares, and one number a tied parameter."""
+    group = a.mesh.group(rank, "pp", "tp")
+    if len(group) == 1 or a.strategy == "pipedream":
+        return Sent()
+    return _doubled(group, rank, 4 + len(a.tied))
+
+
+def counted(found: Sequence[Traffic]) -> Counter[str]:
+    """The bytes of all ranks, by axis."""
+    total: Counter[str] = Counter()
+    for one in found:
+        total.update({axis: sent.bytes for axis, sent in one._asdict().items()})
+    return total

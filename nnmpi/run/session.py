@@ -1,0 +1,170 @@
+"""Session: what a run has while its ranks are arranged in one way; it can be made anew.
+
+    Inputs ─► graph ─► arrangement ─► Comms, model, stores, strategy
+
+If one rank fails, all ranks fail.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from nnmpi import data
+from nnmpi.comm import Comm
+from nnmpi.config import Config
+from nnmpi.nn import Module
+from nnmpi.nn.graph import Graph
+from nnmpi.nn.parameter import Parameter
+from nnmpi.parallel import plan
+from nnmpi.parallel.agreement import all_or_none
+from nnmpi.parallel.arrangement.arrange import alone, arrange
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.discovery import discover
+from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.model.model_part import ModelPart
+from nnmpi.parallel.pipeline.stages import split
+from nnmpi.parallel.recorder import Recorder
+from nnmpi.parallel.step.executor import StepControl
+from nnmpi.parallel.step.ports import Task
+from nnmpi.parallel.strategy import OnEvent, Strategy, TrainSpec
+from nnmpi.parallel.tensor.sharding import Sharding
+from nnmpi.run import builders, consistency, objectives
+from nnmpi.run.model_graph import model_graph
+from nnmpi.run.setup import Inputs
+
+Build = Callable[[], Module]
+
+
+class Hooks(NamedTuple):
+    """What the strategy asks of the trainer, and tells it."""
+
+    control: StepControl
+    on_event: OnEvent
+    recorder: Recorder
+
+
+class Session(NamedTuple):
+    """Made by every rank; `close` frees what the ranks share."""
+
+    arrangement: Arrangement
+    layout: Layout
+    task: Task
+    part: ModelPart
+    strategy: Strategy
+
+    def close(self) -> None:
+        """Every rank calls it; parameters move to memory of each rank."""
+        self.strategy.close()
+
+
+class Trained(NamedTuple):
+    """A model with its loss, and what this rank has of it."""
+
+    task: Task
+    part: ModelPart
+    parameters: list[Parameter]  # that are trained, in the order of the flat buffer
+    arrangement: Arrangement
+
+
+def open_session(
+    config: Config, build: Build | None, inputs: Inputs, comm: Comm, hooks: Hooks
+) -> Session:
+    """Makes a model, arranges the ranks, and builds the strategy. Every rank calls it."""
+    model = all_or_none(comm, lambda: builders.model(config, build))
+    consistency.check_model(comm, model)
+    check = objectives.check_scores(inputs.goal.loss, inputs.dataset)
+    graph = all_or_none(comm, lambda: model_graph(config, model, inputs.dataset, check))
+    layout = Layout.of(config, comm)
+    tp = layout.axis["tp"]
+    whole = not objectives.takes_parts(inputs.goal.loss, inputs.dataset)
+    sharding = all_or_none(comm, lambda: builders.sharded(config, model, tp, whole))
+    part = split(config, layout, model, partial(_some, inputs), inputs.on, len(inputs.train))
+    arrangement = _arranged(config, layout, graph, sharding, part)
+    trained = _trained(config, inputs, arrangement, layout, model, part)
+    twin = _twin(config, build, inputs, arrangement, layout, model) if config.verify else None
+    consistency.check_values(comm, model, part.held)
+    strategy = _strategy(config, layout, trained, twin, hooks)
+    return Session(arrangement, layout, trained.task, part, strategy)
+
+
+def _some(inputs: Inputs, n: int) -> data.Inputs:
+    """Some samples."""
+    return inputs.train.gather(np.arange(min(n, len(inputs.dataset.train.y)))).x
+
+
+def _arranged(
+    config: Config, layout: Layout, graph: Graph, sharding: Sharding, part: ModelPart
+) -> Arrangement:
+    """The arrangement, after what has to be measured for it."""
+    cluster = discover(layout.all)
+    cut = tuple(map(int, part.facts["cut"].split(","))) if part.facts else ()
+    first = all_or_none(layout.all, lambda: arrange(config, cluster, graph, sharding, cut))
+    if not first.has_to_be_measured:
+        return first
+    names = np.array([layout.axis["dp"].fastest(first.longest_sum)], "S32")
+    layout.all.broadcast(names.view(np.uint8))
+    measured = {"allreduce": names[0].decode()}
+    return arrange(config, cluster, graph, sharding, cut, measured)
+
+
+def _trained(
+    config: Config,
+    inputs: Inputs,
+    arrangement: Arrangement,
+    layout: Layout,
+    model: Module,
+    part: ModelPart,
+) -> Trained:
+    """A model whose weights are drawn or loaded, as far as they are here."""
+    all_or_none(layout.all, lambda: builders.initialise(config, part, inputs.on))
+    named = dict(model.named_parameters())
+    here = arrangement.part(layout.all.rank).trained
+    parameters = [named[arrangement.graph.variables[p.variable].path] for p in here]
+    goal, sharding = inputs.goal, arrangement.sharding
+    objective = objectives.objective(goal.loss, goal.metrics, sharding, layout.axis["tp"])
+    return Trained(Task(model, objective, inputs.on), part, parameters, arrangement)
+
+
+def _twin(
+    config: Config,
+    build: Build | None,
+    inputs: Inputs,
+    arrangement: Arrangement,
+    layout: Layout,
+    model: Module,
+) -> Trained:
+    """The model that --verify trains on one rank beside the other."""
+    other = all_or_none(layout.all, lambda: _another(config, build, model))
+    one = all_or_none(layout.all, lambda: alone(arrangement))
+    all_or_none(layout.all, lambda: builders.initialise(config, ModelPart.whole(other), inputs.on))
+    return _trained(config, inputs, one, Layout.of_one_rank(), other, ModelPart.whole(other))
+
+
+def _another(config: Config, build: Build | None, model: Module) -> Module:
+    """The same model once more."""
+    other = builders.model(config, build)
+    if {*other.parameters()} & {*model.parameters()}:
+        raise ValueError(
+            f"model {config.model}: build returns the same object twice, and verify trains two "
+            "models side by side; let build make a new one each time"
+        )
+    return other
+
+
+def _strategy(
+    config: Config, layout: Layout, trained: Trained, twin: Trained | None, hooks: Hooks
+) -> Strategy:
+    spec = partial(
+        TrainSpec,
+        optimizer=partial(builders.optimizer, config),
+        control=hooks.control,
+        on_event=hooks.on_event,
+    )
+    beside = spec(*twin) if twin else None
+    try:
+        return plan.build(config, layout, spec(*trained, recorder=hooks.recorder, twin=beside))
+    except ValueError as error:  # on all ranks: only the first one raises it
+        layout.all.agree(error)
+        raise
