@@ -155,6 +155,8 @@ def _from_json(found: Any) -> Structure[Any]:
     """What `_to_json` was given, as lists."""
     if not isinstance(found, dict):
         return found
+    if not found:
+        raise ValueError
     is_tuple = [*found] == [str(i) for i in range(len(found))]
     return tuple(found.values()) if is_tuple else found
 

@@ -45,8 +45,9 @@ class Phase(Enum):
 class Trainer:
     """One training run on all ranks of `comm`.
 
-    `build` makes the model; `data` is a Dataset, (x, y) or (x, y, x_test, y_test). Without them
-    both are those of the config. `comm` is by default all ranks that mpirun has started.
+    `build` makes the model; `data` is a Dataset, (x, y) or (x, y, x_test, y_test), where x may be
+    a tuple or a dict of arrays (see nnmpi.data.from_arrays). Without them both are those of the
+    config. `comm` is by default all ranks that mpirun has started.
 
     loss: of nnmpi.nn, or a function of scores and labels that returns the mean over the samples
     metrics: by name, functions of scores and labels, as NumPy arrays, that return a sum over the
