@@ -1,6 +1,6 @@
 """Session: what a run has while its ranks are arranged in one way; it can be made anew.
 
-    Inputs ─► graph ─► arrangement ─► Comms, model, stores, strategy
+    Setup ─► graph ─► arrangement ─► Comms, model, stores, strategy
 
 If one rank fails, all ranks fail.
 """
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nnmpi import data
 from nnmpi.comm import Comm
 from nnmpi.config import Config
 from nnmpi.nn import Module
@@ -31,7 +32,7 @@ from nnmpi.parallel.strategy import OnEvent, Strategy, TrainSpec
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.run import builders, consistency, objectives
 from nnmpi.run.model_graph import model_graph
-from nnmpi.run.setup import Inputs
+from nnmpi.run.setup import Setup
 
 Build = Callable[[], Module]
 
@@ -68,29 +69,29 @@ class Trained(NamedTuple):
 
 
 def open_session(
-    config: Config, build: Build | None, inputs: Inputs, comm: Comm, hooks: Hooks
+    config: Config, build: Build | None, setup: Setup, comm: Comm, hooks: Hooks
 ) -> Session:
     """Makes a model, arranges the ranks, and builds the strategy. Every rank calls it."""
     model = all_or_none(comm, lambda: builders.model(config, build))
     consistency.check_model(comm, model)
-    loss, dataset = inputs.goal.loss, inputs.dataset
+    loss, dataset = setup.goal.loss, setup.dataset
     graph = all_or_none(comm, lambda: model_graph(config, model, dataset, loss))
     layout = Layout.of(config, comm)
     tp = layout.axis["tp"]
-    whole = not objectives.takes_parts(inputs.goal.loss, inputs.dataset)
+    whole = not objectives.takes_parts(setup.goal.loss, setup.dataset)
     sharding = all_or_none(comm, lambda: builders.sharded(config, model, tp, whole))
-    part = split(config, layout, model, partial(_some, inputs), inputs.on, len(inputs.train))
+    part = split(config, layout, model, partial(_some, setup), setup.on, len(setup.train))
     arrangement = _arranged(config, layout, graph, sharding, part)
-    trained = _trained(config, inputs, arrangement, layout, model, part)
-    twin = _twin(config, build, inputs, arrangement, layout, model) if config.verify else None
+    trained = _trained(config, setup, arrangement, layout, model, part)
+    twin = _twin(config, build, setup, arrangement, layout, model) if config.verify else None
     consistency.check_values(comm, model, part.held)
     strategy = _strategy(config, layout, trained, twin, hooks)
     return Session(arrangement, layout, trained.task, part, strategy)
 
 
-def _some(inputs: Inputs, n: int) -> np.ndarray:
+def _some(setup: Setup, n: int) -> data.Inputs:
     """Some samples."""
-    return inputs.train.gather(np.arange(min(n, len(inputs.dataset.train.y)))).x
+    return setup.train.gather(np.arange(min(n, len(setup.dataset.train.y)))).x
 
 
 def _arranged(
@@ -110,26 +111,26 @@ def _arranged(
 
 def _trained(
     config: Config,
-    inputs: Inputs,
+    setup: Setup,
     arrangement: Arrangement,
     layout: Layout,
     model: Module,
     part: ModelPart,
 ) -> Trained:
     """A model whose weights are drawn or loaded, as far as they are here."""
-    all_or_none(layout.all, lambda: builders.initialise(config, part, inputs.on))
+    all_or_none(layout.all, lambda: builders.initialise(config, part, setup.on))
     named = dict(model.named_parameters())
     here = arrangement.part(layout.all.rank).trained
     parameters = [named[arrangement.graph.variables[p.variable].path] for p in here]
-    goal, sharding = inputs.goal, arrangement.sharding
+    goal, sharding = setup.goal, arrangement.sharding
     objective = objectives.objective(goal.loss, goal.metrics, sharding, layout.axis["tp"])
-    return Trained(Task(model, objective, inputs.on), part, parameters, arrangement)
+    return Trained(Task(model, objective, setup.on), part, parameters, arrangement)
 
 
 def _twin(
     config: Config,
     build: Build | None,
-    inputs: Inputs,
+    setup: Setup,
     arrangement: Arrangement,
     layout: Layout,
     model: Module,
@@ -137,8 +138,8 @@ def _twin(
     """The model that --verify trains on one rank beside the other."""
     other = all_or_none(layout.all, lambda: _another(config, build, model))
     one = all_or_none(layout.all, lambda: alone(arrangement))
-    all_or_none(layout.all, lambda: builders.initialise(config, ModelPart.whole(other), inputs.on))
-    return _trained(config, inputs, one, Layout.of_one_rank(), other, ModelPart.whole(other))
+    all_or_none(layout.all, lambda: builders.initialise(config, ModelPart.whole(other), setup.on))
+    return _trained(config, setup, one, Layout.of_one_rank(), other, ModelPart.whole(other))
 
 
 def _another(config: Config, build: Build | None, model: Module) -> Module:

@@ -34,7 +34,7 @@ class Goal(NamedTuple):
     metrics: Mapping[str, Metric]
 
 
-class Inputs(NamedTuple):
+class Setup(NamedTuple):
     """What a run starts from, however its ranks are arranged; the same on every rank."""
 
     on: Backend
@@ -47,20 +47,20 @@ class Inputs(NamedTuple):
     lr_factor: schedule.Schedule
 
 
-def read_inputs(
+def set_up(
     config: Config,
     given: Dataset | tuple[Any, ...] | None,
     comm: Comm,
     loss: Any = None,
     metrics: Mapping[str, Metric] = NO_METRICS,
-) -> Inputs:
+) -> Setup:
     """Checks the config and loads the data. Every rank calls it."""
     on = all_or_none(comm, lambda: _checked_device(config, comm))
     goal = all_or_none(comm, lambda: Goal(objectives.criterion(loss), check_metrics(metrics)))
     dataset = _load_data(config, given, comm, goal.loss)
     consistency.check_inputs(comm, config, dataset)
     standardiser = all_or_none(comm, lambda: _standardiser(config, dataset, comm))
-    return all_or_none(comm, lambda: _inputs(config, on, goal, dataset, standardiser))
+    return all_or_none(comm, lambda: _setup(config, on, goal, dataset, standardiser))
 
 
 def _checked_device(config: Config, comm: Comm) -> Backend:
@@ -103,9 +103,9 @@ def _standardiser(config: Config, dataset: Dataset, comm: Comm) -> Standardiser:
         raise ValueError(f"--load {config.load} and data {dataset.name}: {error}") from None
 
 
-def _inputs(
+def _setup(
     config: Config, on: Backend, goal: Goal, dataset: Dataset, standardiser: Standardiser
-) -> Inputs:
+) -> Setup:
     objectives.check_labels(goal.loss, dataset)
     plan.check_batch(config, len(dataset.train.y))
     loader = partial(
@@ -119,4 +119,4 @@ def _inputs(
     train, test = loader(dataset.train, shuffle=True), loader(dataset.test, shuffle=False)
     steps = total_steps(config, len(train))
     factor = schedule.parse(config.lr_schedule, steps)
-    return Inputs(on, goal, dataset, standardiser, train, test, steps, factor)
+    return Setup(on, goal, dataset, standardiser, train, test, steps, factor)

@@ -30,7 +30,7 @@ from nnmpi.run.report.environment import environment
 from nnmpi.run.report.events import measured, start_event
 from nnmpi.run.report.pace import Pace
 from nnmpi.run.session import Hooks, open_session
-from nnmpi.run.setup import NO_METRICS, read_inputs
+from nnmpi.run.setup import NO_METRICS, set_up
 from nnmpi.run.trace import tracer
 from nnmpi.run.usage import check_together, check_trained, check_unused
 
@@ -46,8 +46,9 @@ class Phase(Enum):
 class Trainer:
     """One training run on all ranks of `comm`.
 
-    `build` makes the model; `data` is a Dataset, (x, y) or (x, y, x_test, y_test). Without them
-    both are those of the config. `comm` is by default all ranks that mpirun has started.
+    `build` makes the model; `data` is a Dataset, (x, y) or (x, y, x_test, y_test), where x may be
+    a tuple or a dict of arrays (see nnmpi.data.from_arrays). Without them both are those of the
+    config. `comm` is by default all ranks that mpirun has started.
 
     loss: of nnmpi.nn, or a function of scores and labels that returns the mean over the samples
     metrics: by name, functions of scores and labels, as NumPy arrays, that return a sum over the
@@ -70,10 +71,10 @@ class Trainer:
             config = replace(config, model=getattr(build, "__name__", type(build).__name__))
         self.config, self.comm = config, job() if comm is None else comm
         self.callbacks = all_or_none(self.comm, lambda: Callbacks.of(callbacks))
-        inputs = read_inputs(config, data, self.comm, loss, metrics)
-        self._build, self._inputs, self.dataset = build, inputs, inputs.dataset
-        self.standardiser, self.train, self.test = inputs.standardiser, inputs.train, inputs.test
-        self.total_steps, self.lr_factor = inputs.steps, inputs.lr_factor
+        setup = set_up(config, data, self.comm, loss, metrics)
+        self._build, self._setup, self.dataset = build, setup, setup.dataset
+        self.standardiser, self.train, self.test = setup.standardiser, setup.train, setup.test
+        self.total_steps, self.lr_factor = setup.steps, setup.lr_factor
         self.state, self.skipped = StepState(), 0
         self.stopping = False  # all ranks have agreed to stop
         self._stop_requested = False  # on this rank
@@ -85,7 +86,7 @@ class Trainer:
         """Opens a session, in which the ranks are arranged as the config says."""
         control = StepControl(self._lr, lambda: self._stop_requested, self.total_steps)
         hooks = Hooks(control, self._on_event, self._tracer.recorder)
-        session = open_session(self.config, self._build, self._inputs, self.comm, hooks)
+        session = open_session(self.config, self._build, self._setup, self.comm, hooks)
         self.arrangement, self.task, self.part = session.arrangement, session.task, session.part
         self.strategy, self.optimizer = session.strategy, session.strategy.optimizer
         self.model, self.on = self.task.model, self.task.on

@@ -210,3 +210,23 @@ def test_a_module_list_holds_modules_and_does_not_run() -> None:
         nn.ModuleList([nn.ReLU(), lambda x: x])
     with pytest.raises(TypeError, match="ModuleList does not define forward"):
         nn.ModuleList([nn.ReLU()])(some(2, 3))
+
+
+class Sum(nn.Module):
+    def forward(self, x: nnmpi.Tensor, y: nnmpi.Tensor, scale: float = 1.0) -> nnmpi.Tensor:
+        return x + y * scale
+
+
+def test_the_first_layer_may_take_several_inputs() -> None:
+    x, model = some(2, 3), nn.Sequential(Sum(), nn.Linear(3, 4), nn.ReLU())
+    for called, wanted in (
+        (model(x, x), 2 * x),
+        (model(x, y=x, scale=3.0), 4 * x),
+        (model(y=x, x=x), 2 * x),
+        (nn.Sequential(nn.Sequential(model[0]), *model[1:])(x, x), 2 * x),
+    ):
+        np.testing.assert_array_equal(called.data, model[1:](wanted).data)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'y'"):
+        model(x)
+    empty = nn.Sequential()
+    assert empty(x) is x

@@ -72,7 +72,7 @@ def evaluate(
 def _forward(stage: Stage, output: Output, load: Load, micro: int, step: int) -> None:
     x, now = stage.source.take(micro), Pass(step, load.micro[micro].samples)
     y = forward(stage.module, x, now)
-    if y.memory is x.memory:  # which may be used again before y is sent
+    if isinstance(x, Tensor) and y.memory is x.memory:  # which may be used again before y is sent
         y = tensor(y, on=backend.of(y.data))
     output.put(micro, output.root(micro, y))
     stage.source.done(micro)

@@ -31,7 +31,7 @@ from nnmpi.kernels.progress_hook import progress_hook
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats, Pass
 from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder
-from nnmpi.parallel.step.ports import NO_MESSAGES, Messages, Stage, forward
+from nnmpi.parallel.step.ports import NO_MESSAGES, Messages, Stage, Tensors, forward
 from nnmpi.parallel.step.recompute import Kept
 from nnmpi.parallel.step.state import StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
@@ -119,7 +119,7 @@ class Live:
 
     __slots__ = ("finish", "input", "root", "stats")
 
-    def __init__(self, x: Tensor, stats: BatchStats) -> None:
+    def __init__(self, x: Tensors, stats: BatchStats) -> None:
         self.input, self.stats = x, stats
         self.root: Tensor  # what the backward pass starts from
         self.finish: Callable[..., object]  # W, after I
@@ -215,7 +215,7 @@ class Executor:
     def _input_gradient(self, op: Op) -> None:
         stage, live = self._stages[op.stage], self._live[op.stage, op.micro]
         seed = stage.sink.seed(op.micro, live.root)
-        if live.input.requires_grad:
+        if isinstance(live.input, Tensor) and live.input.requires_grad:
             rest = live.root.backward(seed, until=live.input)
             assert rest is not None
             live.finish = rest.finish

@@ -6,7 +6,8 @@ Inlet   ──► stage ──► Outlet      a stage of a pipeline (pipeline/ch
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -14,11 +15,15 @@ from nnmpi import backend
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.functional import as_tensor, tensor
 from nnmpi.backend import Array, Backend
-from nnmpi.data import Load
+from nnmpi.data import Inputs, Load
+from nnmpi.data.inputs import Structure, each
 from nnmpi.nn import Module
 from nnmpi.nn.passes import Pass, current_pass
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.schedules import Op
+
+Tensors: TypeAlias = Structure[Tensor]
+"""The input of a stage: a tensor, or a tuple or dict of tensors (see `nnmpi.data.inputs`)."""
 
 
 class Task(NamedTuple):
@@ -28,19 +33,26 @@ class Task(NamedTuple):
     objective: Objective
     on: Backend
 
-    def forward(self, x: np.ndarray, now: Pass) -> Tensor:
+    def forward(self, x: Inputs, now: Pass) -> Tensor:
         """The scores of samples."""
-        return forward(self.model, tensor(x, on=self.on), now)
+        return forward(self.model, each(partial(tensor, on=self.on), x), now)
 
 
-def forward(module: Module, x: Tensor, now: Pass) -> Tensor:
+def forward(module: Module, x: Tensors, now: Pass) -> Tensor:
     """The output of a module, with randomness keyed by the step and by each sample."""
     token = current_pass.set(now)
     try:
-        y: Tensor = module(x)
+        y: Tensor = module(x) if isinstance(x, Tensor) else called(module, x)
     finally:
         current_pass.reset(token)
     return y
+
+
+def called(module: Module, x: Tensors) -> Any:
+    """The module called with its inputs: module(x), module(*x) or module(**x)."""
+    if isinstance(x, dict):
+        return module(**x)
+    return module(*x) if isinstance(x, tuple) else module(x)
 
 
 class Source(Protocol):
@@ -49,11 +61,11 @@ class Source(Protocol):
     def begin(self, load: Load) -> None:
         """Starts a step."""
 
-    def take(self, micro: int) -> Tensor:
+    def take(self, micro: int) -> Tensors:
         """The input of a micro-batch."""
 
-    def give_back(self, micro: int, x: Tensor) -> None:
-        """x has its gradient, if it requires one."""
+    def give_back(self, micro: int, x: Any) -> None:
+        """x, which `take` has returned, has its gradient, if it requires one."""
 
     def done(self, micro: int) -> None:
         """The micro-batch is not needed any more: its memory may be used again."""
@@ -94,10 +106,13 @@ class Samples:
     def begin(self, load: Load) -> None:
         self._load = load
 
-    def take(self, micro: int) -> Tensor:
-        return as_tensor(self._load.micro[micro].x, self._on)
+    def take(self, micro: int) -> Tensors:
+        x = self._load.micro[micro].x
+        if isinstance(x, np.ndarray):
+            return as_tensor(x, self._on)
+        return each(partial(as_tensor, on=self._on), x)
 
-    def give_back(self, micro: int, x: Tensor) -> None:
+    def give_back(self, micro: int, x: Any) -> None:
         pass
 
     def done(self, micro: int) -> None:

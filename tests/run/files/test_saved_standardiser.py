@@ -78,6 +78,8 @@ WRONG = {
     "deep": (of_mean("[" * 100_000), "not JSON lists of numbers", "[[["),
     "words": (of_mean('{"a": 1}'), "not JSON lists of numbers", "{"),
     "a std of 0": (of_mean("[1, 2]", "[3, 0]"), "not JSON lists", "every std above 0"),
+    "of no input": (of_mean("{}", "{}"), "not JSON lists of numbers", "{}"),
+    "of another input": (of_mean("null"), "not JSON lists of numbers", "null"),
     "too large": (of_mean("[1e60, 2]", "[3, 4]"), "not JSON lists", "1e60"),
 }
 
