@@ -10,16 +10,17 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from io import StringIO
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from nnmpi import blas, cli, signals
 from nnmpi.comm import Comm, OtherRankError, job
-from nnmpi.config import Config, options
+from nnmpi.config import Config
 from nnmpi.config_file import from_toml
 from nnmpi.parallel.strategy import AgreedError, NotFiniteError
 from nnmpi.quoting import shown
 from nnmpi.run.dry_run import summary
 from nnmpi.run.files.outputs import check_differs, saved_since, version
+from nnmpi.run.flags import add_flags
 from nnmpi.run.report import Event, LostOutputError, Report
 from nnmpi.run.trainer import Trainer
 
@@ -33,26 +34,7 @@ def parser() -> argparse.ArgumentParser:
         argument_default=argparse.SUPPRESS,
     )
     p.add_argument("--config", metavar="FILE.toml", help="a file of options; flags override it")
-    groups: dict[str, Any] = {}
-    for o in options():
-        m = o.metadata
-        if m["group"] not in groups:
-            groups[m["group"]] = p.add_argument_group(m["group"])
-        flags = [f"--{n.replace('_', '-')}" for n in (o.name, m["alias"]) if n is not None]
-        is_shown = o.default is not None and o.default is not False and "default" not in m["help"]
-        text = m["help"] + (f" (default {o.default})" if is_shown else "")
-        text = text.replace("%", "%%")
-        if m["kind"] is bool:
-            groups[m["group"]].add_argument(
-                *flags, action=argparse.BooleanOptionalAction, help=text
-            )
-        else:
-            choices = None if m["custom"] else m["choices"] or None
-            listed = choices and not any("," in str(choice) for choice in choices)
-            metavar = None if listed else o.name.split("_")[-1].upper()
-            groups[m["group"]].add_argument(
-                *flags, type=m["kind"], choices=choices, metavar=metavar, help=text
-            )
+    add_flags(p)
     return p
 
 

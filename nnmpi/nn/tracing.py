@@ -146,6 +146,9 @@ class Recorder:
             self.found.order.extend(v for v in used if self.variables[v].is_trained)
         if self._unit is not None:
             self._unit.update(dict.fromkeys(used))
+            for a in args:
+                if isinstance(a, Tensor) and a.node is None and not isinstance(a, Traced):
+                    self._refuse_outside(a)
             return
         arguments = rebuilt((tuple(args), dict(options)), self._argument)
         y.__class__ = Traced
@@ -247,16 +250,21 @@ class Recorder:
             return Value(self._edges[id(value)])
         if id(value) in self._numbers:
             return Use(self._numbers[id(value)])
-        if isinstance(value, Tensor) and value.requires_grad:
-            raise ValueError(
-                f"the model uses a tensor of shape {value.shape} that requires a gradient and is "
-                "none of its parameters, so it would be neither trained nor saved: make it an "
-                "attribute of a module, as nn.Parameter"
-            )
+        if isinstance(value, Tensor):
+            self._refuse_outside(value)
         is_array = isinstance(value, Tensor) or backend.is_array(value)
         if is_array and id(value) not in self._known and self._within:
             raise ConflictError(self._path(self._within[-1]), MAKES)
         return value
+
+    def _refuse_outside(self, t: Tensor) -> None:
+        """Raises ValueError for a leaf that requires a gradient and is no parameter."""
+        if t.requires_grad and id(t) not in self._numbers:
+            raise ValueError(
+                f"the model uses a tensor of shape {t.shape} that requires a gradient and is none "
+                "of its parameters, so it would be neither trained nor saved: make it an attribute "
+                "of a module, as nn.Parameter"
+            )
 
     def _path(self, module: Module) -> str:
         return self._paths[id(module)]

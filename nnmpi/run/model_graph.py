@@ -3,6 +3,8 @@
 from inspect import signature
 from typing import Any
 
+import numpy as np
+
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.functional import tensor
 from nnmpi.config import Config

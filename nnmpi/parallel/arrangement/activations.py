@@ -1,4 +1,4 @@
-"""What a rank keeps of activations between forward and backward passes, in bytes, from the graph."""
+"""What a rank keeps of activations until their backward pass, in bytes, from the graph."""
 
 from collections.abc import Iterator
 

@@ -128,14 +128,6 @@ class Arrangement:
         return max(b.stop - b.start for b in buckets) * self.dtype.itemsize
 
     @property
-    def pieces(self) -> int:
-        """How many parts a batch is cut into, of which a rank computes one at a time."""
-        if self.config.reproducible:
-            return self.config.slices
-        dp = self.mesh.axes["dp"]
-        return self.config.micro_batches * (1 if self.config.verify else dp)
-
-    @property
     def steps_together(self) -> bool:
         """Whether all ranks are between the same two steps at a time."""
         return self.strategy not in ("server", "pipedream")

@@ -1,6 +1,7 @@
-"""Kinds of ranks: those that hold as much and send as much, each with the figures of one of them."""
+"""Kinds of ranks: those that hold and send as much, each with the figures of one of them."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 from nnmpi.parallel.arrangement.activations import activations
@@ -57,7 +58,7 @@ def numbers_of(ranks: tuple[int, ...]) -> str:
     """Ranks in words: 0-3, 8, 10 to 1022 in steps of 4."""
     if len(ranks) > 2:
         step = ranks[1] - ranks[0]
-        if all(b - a == step for a, b in zip(ranks, ranks[1:], strict=False)):
+        if all(b - a == step for a, b in pairwise(ranks)):
             last = f"-{ranks[-1]}" if step == 1 else f" to {ranks[-1]} in steps of {step}"
             return f"{ranks[0]}{last}"
     if len(ranks) > 8:

@@ -56,7 +56,9 @@ def algorithm(
         return "ring" if config.zero or config.tp > 1 else MEASURED
     if config.zero or is_cut_unlike(cluster, mesh):
         return "ring"
-    if any(len(there) > 1 for group in groups for there in cluster.beside(group).values()):
+    crowded = any(len(there) > 1 for group in groups for there in cluster.beside(group).values())
+    longest = {r: 1 << (n - 1).bit_length() for r, n in lengths.items()}
+    if crowded and not _lack(config, cluster, mesh, longest):
         return "hierarchical"
     return "ring" if config.tp > 1 else MEASURED
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
-from nnmpi.comm import Comm
+from nnmpi.comm import Comm, NoRoomError
 from nnmpi.config import Config
 from nnmpi.nn.passes import LOCAL
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -32,7 +32,10 @@ def replicas(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
     p, r = dp.size, dp.rank
     progress = arrangement.progress[layout.all.rank]
     tied = _tied(layout, spec)
-    summed = _summed(layout, spec, tied)
+    try:
+        summed = _summed(layout, spec, tied)
+    except NoRoomError as error:  # on all ranks alike
+        raise ValueError(f"allreduce {arrangement.algorithm}: {error}") from None
     stats = [duplicate(dp)] if p > 1 else []
     return Parts(
         {0: Stage.whole(spec.task)},

@@ -99,10 +99,10 @@ def _stages(e: Event) -> str:
         )
         for s, stage in enumerate(e["stages"])
     ]
-    table = table([head, *rows])
+    lines = table([head, *rows])
     peaks = ", ".join(size(nbytes) for nbytes in e["peak_activation_bytes"])
     return (
-        f"\n\n{table}\npredicted bubble {e['predicted_bubble']:.1%} of the time of computation; "
+        f"\n\n{lines}\npredicted bubble {e['predicted_bubble']:.1%} of the time of computation; "
         f"activations at most, by rank: {peaks}"
     )
 

@@ -19,7 +19,6 @@ from nnmpi.config import ALLREDUCES
 from nnmpi.kernels.progress_hook import set_progress_hook
 from nnmpi.mesh import Mesh
 from nnmpi.nn.models import digits_cnn, mlp
-from nnmpi.parallel import plan
 from nnmpi.parallel.arrangement.batch_split import BatchSplit
 from nnmpi.parallel.arrangement.flat import cut_buckets
 from nnmpi.parallel.data.gradient_sync import BucketedSync
@@ -66,24 +65,6 @@ def test_a_mesh() -> None:
     assert Mesh.filled(3, None).axes == Mesh.filled(3, 3).axes == {"dp": 3, "pp": 1, "tp": 1}
     with refused("dp 2 does not fit 3 ranks", "mpirun -n 2"):
         Mesh.filled(3, 2)
-
-
-@pytest.mark.parametrize(
-    ("options", "ranks", "pieces"),
-    [
-        ({}, 1, 1),
-        ({"micro_batches": 3}, 2, 6),
-        ({"micro_batches": 3, "servers": 1}, 3, 6),
-        ({"sync": "asp"}, 3, 2),
-        ({"micro_batches": 3, "verify": True}, 2, 3),  # every rank computes all beside its share
-        ({"reproducible": True, "slices": 5}, 2, 5),
-    ],
-    ids=str,
-)
-def test_a_rank_computes_one_piece_of_a_batch_at_a_time(
-    options: dict[str, Any], ranks: int, pieces: int
-) -> None:
-    assert plan.pieces(Config(**options), ranks) == pieces
 
 
 # ---- buckets
