@@ -144,9 +144,10 @@ class Node(NamedTuple):
 class Graph(NamedTuple):
     """Nodes in the order in which they run.
 
-    inputs   what the model is called with, in which tensors are Value
-    outputs  the edges that it returns
-    order    trained parameters in the order of their use: gradients become final in the reverse
+    inputs     what the model is called with, in which tensors are Value
+    outputs    the edges that it returns
+    order      trained parameters in the order of their use: gradients become final in the reverse
+    sequences  the paths of the Sequentials, which may run some of their layers as one op
     """
 
     nodes: tuple[Node, ...]
@@ -156,6 +157,7 @@ class Graph(NamedTuple):
     arguments: tuple[tuple[Any, ...], Mapping[str, Any]]
     outputs: tuple[int, ...]
     order: tuple[int, ...]
+    sequences: frozenset[str] = frozenset()
 
     @property
     def notes(self) -> tuple[str, ...]:

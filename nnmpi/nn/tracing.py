@@ -85,6 +85,7 @@ class Found(NamedTuple):
     tensors: list[Tensor]  # by the number of the edge
     outputs: Any
     order: list[int]
+    sequences: set[str]
 
 
 class ConflictError(Exception):
@@ -105,7 +106,7 @@ class Recorder:
         self._paths = {id(m): path for path, m in reversed([*model.named_modules()])}
         self.variables, self._numbers = _variables(model)
         self._known = {id(value): value for m in model.modules() for value in vars(m).values()}
-        self.found = Found([], [], None, [])
+        self.found = Found([], [], None, [], set())
         self._edges: dict[int, int] = {}
         self._within: list[Module] = []
         self._unit: dict[int, None] | None = None  # the variables that a unit has used so far
@@ -146,6 +147,7 @@ class Recorder:
         self._within.append(module)
         if only_runs_layers(module):  # which would run some of them as one op
             forward = partial(_in_sequence, list(module))
+            self.found.sequences.add(path)
         result = forward(*args, **named)
         self._within.pop()
         return result
@@ -372,7 +374,8 @@ def _merged(
     inputs = tuple(v.edge for v in leaves(arguments) if type(v) is Value)
     outputs = tuple(v.edge for v in leaves(a.outputs) if type(v) is Value)
     order = tuple(dict.fromkeys(a.order))
-    graph = Graph(tuple(nodes), tuple(edges), tuple(variables), inputs, arguments, outputs, order)
+    what = tuple(nodes), tuple(edges), tuple(variables)
+    graph = Graph(*what, inputs, arguments, outputs, order, frozenset(a.sequences))
     return named(graph)
 
 
