@@ -148,6 +148,7 @@ class Graph(NamedTuple):
     outputs    the edges that it returns
     order      trained parameters in the order of their use: gradients become final in the reverse
     sequences  the paths of the Sequentials, which may run some of their layers as one op
+    measured   the edges whose shape a `forward` reads, so that it has to be the whole one
     """
 
     nodes: tuple[Node, ...]
@@ -158,6 +159,7 @@ class Graph(NamedTuple):
     outputs: tuple[int, ...]
     order: tuple[int, ...]
     sequences: frozenset[str] = frozenset()
+    measured: frozenset[int] = frozenset()
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ or a `forward` reads numbers of a tensor, on which its control flow may depend, 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,13 +35,16 @@ MAKES = "its forward uses a tensor or an array that is no attribute of a module"
 
 
 class Traced(Tensor):
-    """A tensor whose numbers `forward` of a module that is looked into does not read."""
+    """A tensor whose numbers `forward` of a module that is looked into does not read.
+
+    The pass under way is told when numbers or lengths are read.
+    """
 
     __slots__ = ()
 
     @property
     def data(self) -> Array:
-        """The array; the pass under way is told that it was read."""
+        """The array."""
         record = recording.get()
         if isinstance(record, Recorder):
             record.read()
@@ -56,6 +60,9 @@ class Traced(Tensor):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        record = recording.get()
+        if isinstance(record, Recorder):
+            record.measure(self)
         return tuple(self.operand.shape)
 
     @property
@@ -64,7 +71,7 @@ class Traced(Tensor):
 
     @property
     def size(self) -> int:
-        return int(self.operand.size)
+        return prod(self.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -86,6 +93,7 @@ class Found(NamedTuple):
     outputs: Any
     order: list[int]
     sequences: set[str]
+    measured: set[int]
 
 
 class ConflictError(Exception):
@@ -106,7 +114,7 @@ class Recorder:
         self._paths = {id(m): path for path, m in reversed([*model.named_modules()])}
         self.variables, self._numbers = _variables(model)
         self._known = {id(value): value for m in model.modules() for value in vars(m).values()}
-        self.found = Found([], [], None, [], set())
+        self.found = Found([], [], None, [], set(), set())
         self._edges: dict[int, int] = {}
         self._within: list[Module] = []
         self._unit: dict[int, None] | None = None  # the variables that a unit has used so far
@@ -115,6 +123,11 @@ class Recorder:
         """Numbers of a tensor were read."""
         if self._unit is None and self._within:
             raise ConflictError(self._path(self._within[-1]), READS)
+
+    def measure(self, tensor: Tensor) -> None:
+        """Lengths of a tensor were read."""
+        if self._unit is None and id(tensor) in self._edges:
+            self.found.measured.add(self._edges[id(tensor)])
 
     def enter(self, tensor: Tensor) -> Tensor:
         """A tensor that comes from outside, as an edge."""
@@ -375,8 +388,8 @@ def _merged(
     outputs = tuple(v.edge for v in leaves(a.outputs) if type(v) is Value)
     order = tuple(dict.fromkeys(a.order))
     what = tuple(nodes), tuple(edges), tuple(variables)
-    graph = Graph(*what, inputs, arguments, outputs, order, frozenset(a.sequences))
-    return named(graph)
+    of_forward = frozenset(a.sequences), frozenset(a.measured | b.measured)
+    return named(Graph(*what, inputs, arguments, outputs, order, *of_forward))
 
 
 def _common(a: Any, b: Any, within: str) -> Any:

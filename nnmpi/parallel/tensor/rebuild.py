@@ -50,7 +50,7 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
     modules = dict(model.named_modules())
     new: dict[int, Module] = {}
     for at in sharding.layers:
-        layer, cut = modules[at.path], sharding.edges[graph.nodes[at.node].inputs[0]]
+        layer = modules[at.path]
         if at.how == "copy" or id(layer) in new:
             continue
         if layer is model:
@@ -58,6 +58,7 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
                 f"the model is one {at.kind}, in whose place nothing can be put: make it "
                 "nn.Sequential(layer)"
             )
+        cut = sharding.edges[graph.nodes[at.node].inputs[0]]
         new[id(layer)] = _part(layer, at, cut, comm).train(layer.training)
     for module in [*dict.fromkeys(modules.values())]:
         for name, child in [*module._modules.items()]:

@@ -110,6 +110,11 @@ class Way(NamedTuple):
         """Whether each rank has a term of the gradient of the input."""
         return self.how in ("column", "rows")
 
+    @property
+    def rebuilds(self) -> bool:
+        """Whether another layer takes the place of this one; else it works on a part as it is."""
+        return self.how != "channels" or bool(self.parameters or self.sizes)
+
 
 class Rows(NamedTuple):
     """How a layer takes images of which each rank has some rows; weights are copies.

@@ -78,7 +78,7 @@ def shard(graph: Graph, ranks: int, whole_output: bool = False) -> Sharding:
         for v, cut in choice.variables:
             variables[v] = cut
         if _is_told(graph, graph.nodes[k], choice):
-            layers.append(_layer(graph, k, choice, _why(plan, move)))
+            layers.append(_layer(graph, k, choice, search.why(k, plan, move)))
     cuts = [edges[e] for e in graph.outputs]
     output = None if cuts[0] is None else cuts[0].bounds
     return Sharding(ranks, tuple(layers), tuple(edges), tuple(variables), output)
@@ -90,7 +90,9 @@ class _Search:
     def __init__(self, graph: Graph, ranks: int, whole_output: bool) -> None:
         self.graph, self.ranks, n = graph, ranks, len(graph.nodes)
         uses = Counter(v for node in graph.nodes for v in node.variables)
-        calls = Counter(node.name for node in graph.nodes if node.layer is not None)
+        calls = Counter(
+            node.name for node in graph.nodes if any(w.rebuilds for w in possible(graph, node))
+        )
         self.last: dict[Slot, int] = {}
         for k, node in enumerate(graph.nodes):
             self.last |= {("edge", e): k for e in node.inputs}
@@ -99,22 +101,25 @@ class _Search:
                 self.last["module", node.name] = k
         self.last |= {("edge", e): n for e in graph.outputs}
         self.may_stay = not whole_output and len(graph.outputs) == 1
-        self.may_cut = self._may_cut()
+        self.needed = self._needed()
 
-    def _may_cut(self) -> list[bool]:
-        """Of each edge, whether all that take it may take it cut: others are gathered at once."""
+    def _needed(self) -> list[str]:
+        """Of each edge, what needs it whole; nothing if all that take it may take it cut."""
         graph = self.graph
-        found = [True] * len(graph.edges)
+        found = ["its shape is read" * (e in graph.measured) for e in range(len(graph.edges))]
         for e in graph.outputs:
-            found[e] = self.may_stay
+            found[e] = found[e] or "the output is whole" * (not self.may_stay)
         for node in reversed(graph.nodes):
-            behind = all(found[e] for e in node.outputs)
-            takes = behind and keeps_cut(graph, node)
-            if node.layer is not None:
-                ways = possible(graph, node)
-                takes = any(w.input is not None and (behind or w.output is None) for w in ways)
+            behind = next((found[e] for e in node.outputs if found[e]), "")
+            whole = f"{' '.join(dict.fromkeys((node.kind, node.name)))} takes it whole"
+            if node.layer is None:
+                needed = behind if keeps_cut(graph, node) else whole
+            else:
+                ways = [way for way in possible(graph, node) if way.input is not None]
+                ends = any(way.output is None for way in ways)
+                needed = "" if ends else behind if ways else whole
             for e in node.inputs:
-                found[e] = found[e] and takes
+                found[e] = found[e] or needed
         return found
 
     def plans(self) -> list[Plan]:
@@ -154,12 +159,13 @@ class _Search:
             is_shared = any(("variable", v) in self.last for v in node.variables)
             found[cuts] = [*choices(self.graph, k, cuts, self.ranks, is_shared)]
         for choice in found[cuts]:
-            if choice.output is not None and not all(self.may_cut[e] for e in node.outputs):
+            if choice.output is not None and any(self.needed[e] for e in node.outputs):
                 continue
             # all uses of a parameter, or of a module, have one form
             facts: dict[Slot, Any] = {("variable", v): cut for v, cut in choice.variables}
             if node.layer is not None:
                 facts["module", node.name] = (choice.words, choice.bounds, *cuts)
+            facts = {slot: fact for slot, fact in facts.items() if slot in self.last}
             if any(known.get(slot, fact) != fact for slot, fact in facts.items()):
                 continue
             if choice.output is not None:
@@ -170,6 +176,25 @@ class _Search:
     def _may_end(self, state: State) -> bool:
         """Whether the output is whole, or cut along the axis of the classes."""
         return all(cut.axis == 0 for (what, _), cut in state if what == "edge")
+
+    def why(self, k: int, plan: Plan, move: Move) -> str:
+        """What is sent in all, and what it would be if node k went the next best way."""
+        node, chosen, choice = self.graph.nodes[k], _total(plan, move), move.choice
+        if choice.cost.copied:
+            return "its parameters are used in another way too"
+        if choice.way.how == "copy":
+            has_ways = bool(possible(self.graph, node))
+            return "its input is whole" if has_ways else "no rule says how to divide it"
+        others = [
+            (_total(plan, other), other.choice.words)
+            for other in plan.moves
+            if other.choice.words != choice.words
+        ]
+        cost, words = min(others, default=(chosen, ""))
+        if words and cost.copied == chosen.copied:
+            return f"{chosen.sent:,} numbers a sample in all; {cost.sent:,} as {words}"
+        needed = self.needed[node.outputs[0]]
+        return f"gathered: {needed}" if choice.gathers and needed else "no other way"
 
     def _refuse(self) -> None:
         """Raises ValueError for the first layer that is too narrow."""
@@ -204,7 +229,7 @@ def _is_told(graph: Graph, node: Node, choice: Choice) -> bool:
         return node.layer is not None and any(
             graph.variables[v].is_parameter for v in node.variables
         )
-    return choice.way.how != "channels" or bool(choice.way.parameters or choice.way.sizes)
+    return choice.way.rebuilds
 
 
 def _layer(graph: Graph, k: int, choice: Choice, why: str) -> ShardedLayer:
@@ -244,17 +269,3 @@ def _is_2x2(node: Node) -> bool:
         and [pair(node.settings[name]) for name in names] == [(2, 2), (2, 2), (0, 0), (1, 1)]
         and not node.settings["ceil_mode"]
     )
-
-
-def _why(plan: Plan, move: Move) -> str:
-    """What is sent in all, and what it would be if this layer went the next best way."""
-    chosen = _total(plan, move)
-    others = [
-        (_total(plan, other), other.choice.words)
-        for other in plan.moves
-        if other.choice.words != move.choice.words
-    ]
-    cost, words = min(others, default=(chosen, ""))
-    if not words or cost.copied > chosen.copied:
-        return "no other way"
-    return f"{chosen.sent:,} numbers a sample in all; as {words} {cost.sent:,}"
