@@ -153,7 +153,7 @@ CASES: dict[str, Case] = {
             nn.Conv2d(2, 5, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(2), nn.Linear(9, 4)
         ),
         (3, 2, 8, 8),
-        "column,gathers column",
+        "column,gathers column,gathers",
     ),
     "tuples and dilation": Case(
         lambda: nn.Sequential(
