@@ -139,7 +139,9 @@ def channels(graph: Graph, node: Node, way: Way) -> int:
     if way.output is not None:
         return y.sample[_axis(way.output, y, -1)]
     sizes = named(graph, node)
-    return next(graph.variables[sizes[p]].shape[a] for p, a in way.parameters.items())
+    return max(
+        (graph.variables[sizes[p]].shape[a] for p, a in way.parameters.items() if p in sizes)
+    )
 
 
 def _axis(axis: int | EllipsisType, edge: Edge, same: int) -> int:
@@ -163,30 +165,28 @@ def _cuts(graph: Graph, node: Node, way: Way, bounds: Bounds) -> tuple[tuple[int
     found: list[tuple[int, Cut | None]] = []
     for name, v in named(graph, node).items():
         axis, shape = way.parameters.get(name), graph.variables[v].shape
-        n = len(shape)
-        if axis is not None and (not -n <= axis < n or shape[axis] != bounds[-1]):
+        if axis is not None and shape[axis] != bounds[-1]:
             raise ValueError(
                 f"layer {node.name} ({node.kind}): its rule cuts {name} of shape {shape} along "
                 f"axis {axis}, where it needs one for each of {bounds[-1]} channels"
             )
-        found.append((v, None if axis is None else Cut(bounds, axis % n)))
+        found.append((v, None if axis is None else Cut(bounds, axis % len(shape))))
     return tuple(found)
 
 
 def _check_own(graph: Graph, node: Node, way: Way) -> None:
     """Raises ValueError if the way of somebody's own layer cannot be right."""
-    what = f"layer {node.name} ({node.kind}): its rule for a {way.how}"
-    own = named(graph, node)
-    for name, v in own.items():
+    what = f"layer {node.name} ({node.kind}): the way {way.how!r} of its rule"
+    for name, v in named(graph, node).items():
+        axis, n = way.parameters.get(name, 0), len(graph.variables[v].shape)
+        if name in way.parameters and not -n <= axis < n:
+            raise ValueError(f"{what} cuts axis {axis} of {name}, which has {n}")
         if graph.variables[v].is_parameter and name not in way.parameters:
             raise ValueError(
                 f"{what} leaves {name} whole, which a sum over ranks would add once a rank, or of "
                 "which each rank would have a part of the gradient: cut it too, or make it a "
                 "parameter of a layer of its own"
             )
-    for name in way.parameters:
-        if name not in own:
-            raise ValueError(f"{what} cuts {name}, which it does not have: it has {[*own]}")
     for axis, e in ((way.input, node.inputs[0]), (way.output, node.outputs[0])):
         n = len(graph.edges[e].sample)
         if not n or (isinstance(axis, int) and not -n <= axis < n):

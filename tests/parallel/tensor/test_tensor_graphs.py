@@ -169,18 +169,22 @@ def test_a_sharding_is_for_so_many_ranks() -> None:
 class Biased(nn.Module):
     def __init__(self) -> None:
         self.w, self.b = nn.Parameter(np.ones((8, 8), "f")), nn.Parameter(np.ones(8, "f"))
+        self.register_buffer("t", np.ones(2, "f"))
 
     def forward(self, x: Tensor) -> Tensor:
         return x @ self.w + self.b
 
 
 WRONG: dict[str, Any] = {
-    "its rule for a row leaves b whole": (Way(-1, None, {"w": 0}),),
-    "its rule for a column leaves b whole": (Way(None, -1, {"w": 1}),),
-    "its rule for a channels leaves w whole": (Way(..., ...),),
-    "cuts v, which it does not have: it has ['w', 'b']": (Way(None, 0, {"w": 1, "b": 0, "v": 0}),),
+    "the way 'row' of its rule leaves b whole": (Way(-1, None, {"w": 0}),),
+    "the way 'column' of its rule leaves b whole": (Way(None, -1, {"w": 1}),),
+    "the way 'channels' of its rule leaves w whole": (Way(..., ...),),
+    "the way 'rows' of its rule leaves w whole": (Way(parameters={"W": 0}),),
     "cuts axis 1 of a sample, which has 1": (Way(None, 1, {"w": 1, "b": 0}),),
-    "cuts b of shape (8,) along axis 1": (Way(None, -1, {"w": 1, "b": 1}),),
+    "cuts axis 1 of b, which has 1": (Way(None, -1, {"w": 1, "b": 1}),),
+    "cuts t of shape (2,) along axis 0, where it needs one for each of 8 channels": (
+        Way(None, -1, {"w": 1, "b": 0, "t": 0}),
+    ),
     "has output=..., the axis of the input, and input=None": (Way(None, ..., {"w": 1, "b": 0}),),
     "Wrong.sharding is 'column': give a tuple of": "column",
 }
