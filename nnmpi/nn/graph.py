@@ -158,11 +158,13 @@ class Kept(NamedTuple):
 class Graph(NamedTuple):
     """Nodes in the order in which they run.
 
-    inputs   what the model is called with, in which tensors are Value
-    outputs  the edges that it returns
-    order    trained parameters in the order of their use: gradients become final in the reverse
-    kept     of each node, and of neighbours that run as one op
-    loss     what the loss keeps besides the outputs
+    inputs     what the model is called with, in which tensors are Value
+    outputs    the edges that it returns
+    order      trained parameters in the order of their use: gradients become final in the reverse
+    sequences  the paths of the Sequentials, which may run some of their layers as one op
+    measured   the edges whose shape a `forward` reads, so that it has to be the whole one
+    kept       of each node, and of neighbours that run as one op
+    loss       what the loss keeps besides the outputs
     """
 
     nodes: tuple[Node, ...]
@@ -172,6 +174,8 @@ class Graph(NamedTuple):
     arguments: tuple[tuple[Any, ...], Mapping[str, Any]]
     outputs: tuple[int, ...]
     order: tuple[int, ...]
+    sequences: frozenset[str]
+    measured: frozenset[int]
     kept: tuple[Kept, ...]
     loss: Kept
 

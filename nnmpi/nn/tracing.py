@@ -9,6 +9,7 @@ with that `forward` is taken whole, and a note says why.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,13 +48,16 @@ MAKES = "its forward uses a tensor or an array that is no attribute of a module"
 
 
 class Traced(Tensor):
-    """A tensor whose numbers `forward` of a module that is looked into does not read."""
+    """A tensor whose numbers `forward` of a module that is looked into does not read.
+
+    The pass under way is told when numbers or lengths are read.
+    """
 
     __slots__ = ()
 
     @property
     def data(self) -> Array:
-        """The array; the pass under way is told that it was read."""
+        """The array."""
         record = recording.get()
         if isinstance(record, Recorder):
             record.read()
@@ -69,6 +73,9 @@ class Traced(Tensor):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        record = recording.get()
+        if isinstance(record, Recorder):
+            record.measure(self)
         return tuple(self.operand.shape)
 
     @property
@@ -77,7 +84,7 @@ class Traced(Tensor):
 
     @property
     def size(self) -> int:
-        return int(self.operand.size)
+        return prod(self.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -98,6 +105,8 @@ class Found(NamedTuple):
     tensors: list[Tensor]  # by the number of the edge
     outputs: Any
     order: list[int]
+    sequences: set[str]
+    measured: set[int]
     kept: list[Kept]  # its bytes are those of the samples of the pass
     loss: float = 0  # bytes
 
@@ -120,7 +129,7 @@ class Recorder:
         self._paths = {id(m): path for path, m in reversed([*model.named_modules()])}
         self.variables, self._numbers = _variables(model)
         self._known = {id(value): value for m in model.modules() for value in vars(m).values()}
-        self.found = Found([], [], None, [], [])
+        self.found = Found([], [], None, [], set(), set(), [])
         self._edges: dict[int, int] = {}
         self._within: list[Module] = []
         self._unit: dict[int, None] | None = None  # the variables that a unit has used so far
@@ -129,6 +138,11 @@ class Recorder:
         """Numbers of a tensor were read."""
         if self._unit is None and self._within:
             raise ConflictError(self._path(self._within[-1]), READS)
+
+    def measure(self, tensor: Tensor) -> None:
+        """Lengths of a tensor were read."""
+        if self._unit is None and id(tensor) in self._edges:
+            self.found.measured.add(self._edges[id(tensor)])
 
     def enter(self, tensor: Tensor) -> Tensor:
         """A tensor that comes from outside, as an edge."""
@@ -166,6 +180,7 @@ class Recorder:
         self._within.append(module)
         if only_runs_layers(module):  # which would run some of them as one op
             forward = partial(self._in_sequence, list(module))
+            self.found.sequences.add(path)
         result = forward(*args, **named)
         self._within.pop()
         return result
@@ -455,11 +470,21 @@ def _merged(few: Passed, more: Passed, most: Passed) -> Graph:
     outputs = tuple(v.edge for v in leaves(a.outputs) if type(v) is Value)
     memory = tuple(_affine(x, y) for x, y in zip(b.kept, most.found.kept, strict=True))
     loss = _affine(Kept(0, 0, 0, b.loss), Kept(0, 0, 0, most.found.loss))
-    variables, order = tuple(few.variables), tuple(dict.fromkeys(a.order))
-    graph = Graph(
-        tuple(nodes), tuple(edges), variables, inputs, arguments, outputs, order, memory, loss
+    return named(
+        Graph(
+            tuple(nodes),
+            tuple(edges),
+            tuple(few.variables),
+            inputs,
+            arguments,
+            outputs,
+            tuple(dict.fromkeys(a.order)),
+            frozenset(a.sequences),
+            frozenset(a.measured | b.measured),
+            memory,
+            loss,
+        )
     )
-    return named(graph)
 
 
 def _affine(more: Kept, most: Kept) -> Kept:

@@ -6,17 +6,17 @@ from typing import Any
 
 from nnmpi import data, user_code
 from nnmpi.backend import Backend
-from nnmpi.comm import Comm
 from nnmpi.config import Config
 from nnmpi.data import Dataset
 from nnmpi.nn import Conv2d, Module
+from nnmpi.nn.graph import Graph
 from nnmpi.nn.layers.norm import refuse_untracked
 from nnmpi.nn.models import MODELS, mlp
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.seeding import seeded
 from nnmpi.optim import OPTIMIZERS, SGD, Optimizer
 from nnmpi.parallel.model.model_part import ModelPart
-from nnmpi.parallel.tensor.parallelize import parallelize
+from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 from nnmpi.quoting import quoted, shown
 from nnmpi.run.files import loading
@@ -60,12 +60,12 @@ def model(config: Config, build: Callable[[], Module] | None) -> Module:
     return made
 
 
-def sharded(config: Config, model: Module, tp: Comm, whole_output: bool) -> Sharding:
-    """Divides the layers of the model among the ranks along tp, if the config asks for it."""
+def sharded(config: Config, graph: Graph, whole_output: bool) -> Sharding:
+    """How the layers of the model are divided among the ranks along tp."""
     if config.tp == 1:
         return UNSHARDED
     try:
-        return parallelize(model, tp, whole_output=whole_output)
+        return shard(graph, config.tp, whole_output)
     except ValueError as error:
         raise ValueError(f"model {config.model} with tp {config.tp}: {error}") from None
 

@@ -29,6 +29,7 @@ from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepControl
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.strategy import OnEvent, Strategy, TrainSpec
+from nnmpi.parallel.tensor.rebuild import rebuild
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.run import builders, consistency, objectives
 from nnmpi.run.model_graph import model_graph
@@ -77,9 +78,10 @@ def open_session(
     loss, dataset = setup.goal.loss, setup.dataset
     graph = all_or_none(comm, lambda: model_graph(config, model, dataset, loss))
     layout = Layout.of(config, comm)
-    tp = layout.axis["tp"]
-    whole = not objectives.takes_parts(setup.goal.loss, setup.dataset)
-    sharding = all_or_none(comm, lambda: builders.sharded(config, model, tp, whole))
+    whole = not objectives.takes_parts(loss, dataset)
+    sharding = all_or_none(comm, lambda: builders.sharded(config, graph, whole))
+    if config.tp > 1:
+        all_or_none(comm, lambda: rebuild(model, graph, sharding, layout.axis["tp"]))
     part = split(config, layout, model, partial(_some, setup), setup.on, len(setup.train))
     arrangement = _arranged(config, layout, graph, sharding, part)
     trained = _trained(config, setup, arrangement, layout, model, part)

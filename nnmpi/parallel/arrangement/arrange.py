@@ -139,7 +139,7 @@ def _piece(a: Arrangement, v: int, tp: int) -> Piece:
     variable, cut = a.graph.variables[v], a.sharding.cut_of(v)
     if cut is None:
         return Piece(v, variable.shape, variable.size)
-    axis, bounds = cut
+    bounds, axis = cut
     shape, widest = (
         list(variable.shape),
         max(b - a for a, b in pairwise(bounds)),

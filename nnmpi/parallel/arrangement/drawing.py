@@ -46,7 +46,7 @@ def blocks(a: Arrangement) -> list[Block]:
 def _row(a: Arrangement, k: int) -> Row:
     node, tp = a.graph.nodes[k], a.mesh.axes["tp"]
     cuts = [a.sharding.cut_of(v) for v in node.variables]
-    bounds = next((cut[1] for cut in cuts if cut is not None), None)
+    bounds = next((cut.bounds for cut in cuts if cut is not None), None)
     parts = ((0.0, 1.0),) * tp
     if bounds is not None:
         parts = tuple((bounds[t] / bounds[-1], bounds[t + 1] / bounds[-1]) for t in range(tp))

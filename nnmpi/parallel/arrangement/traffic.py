@@ -24,6 +24,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.flat import NOT_TIED, Bucket
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.slot_walk import gathered
+from nnmpi.parallel.tensor.sums import SHORT
 
 FLOAT64 = np.dtype(np.float64)
 LOSS_NUMBERS = 4

@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from nnmpi.comm import Comm
-from nnmpi.kernels.window import pair
-from nnmpi.nn.layers.activations import ELEMENTWISE
 from nnmpi.nn.layers.basic import Flatten
 from nnmpi.nn.layers.conv import Conv2d
 from nnmpi.nn.layers.norm import BatchNorm2d
@@ -20,6 +18,7 @@ from nnmpi.parallel.spatial.layers import (
     SpatialMaxPool2d,
     SpatialMean,
 )
+from nnmpi.parallel.tensor.rules import RULES
 
 
 def parallelize(model: Sequential, comm: Comm) -> Sequential:
@@ -44,29 +43,23 @@ def parallelize(model: Sequential, comm: Comm) -> Sequential:
 def _cut(model: Sequential) -> Iterator[tuple[str, Module]]:
     """(path, layer) of the layers to replace; raises ValueError for one that needs whole images."""
     for path, layer in flattened(model):
-        if type(layer) in COUNTERPARTS:
-            _refuse_options(path, layer)
-            yield path, layer
-        elif type(layer) not in ELEMENTWISE and not isinstance(layer, SpatialMean):
+        rows = RULES[type(layer)].rows if type(layer) in RULES else None
+        if rows is None and not isinstance(layer, SpatialMean):
             raise ValueError(
                 f"parallelize: layer {path} is {layer!r}, which cannot take rows of images; put it "
                 "behind a Flatten or a SpatialMean, or build the model from the layers of "
                 "nnmpi.parallel.spatial and gather_rows"
             )
-        if isinstance(layer, Flatten | SpatialMean):
+        if rows is not None and not rows.fits(vars(layer)):
+            raise ValueError(
+                f"parallelize: layer {path} is {layer!r}: rows of images are pooled with "
+                "ceil_mode=False and count_include_pad=True only; leave these options out, or put "
+                "the layer behind a Flatten or a SpatialMean"
+            )
+        if rows is not None and rows.needs:
+            yield path, layer
+        if rows is None or rows.needs == "gather":
             return
-
-
-def _refuse_options(path: str, layer: Any) -> None:
-    """Raises ValueError for options whose windows at the edges would need whole images."""
-    is_average = isinstance(layer, AvgPool2d)
-    unpadded = is_average and not layer.count_include_pad and pair(layer.padding) != (0, 0)
-    if getattr(layer, "ceil_mode", False) or unpadded:
-        raise ValueError(
-            f"parallelize: layer {path} is {layer!r}: rows of images are pooled with "
-            "ceil_mode=False and count_include_pad=True only; leave these options out, or put the "
-            "layer behind a Flatten or a SpatialMean"
-        )
 
 
 def _counterpart(layer: Module, comm: Comm) -> Module:
@@ -112,4 +105,4 @@ COUNTERPARTS: dict[type[Module], Callable[[Any, Comm], Module]] = {
     BatchNorm2d: _batch_norm,
     Flatten: _flatten,
 }
-"""How the spatial layer for each ordinary one is made."""
+"""How the spatial layer for each one that needs something of other ranks (`Rule.rows`) is made."""

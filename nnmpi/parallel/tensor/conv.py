@@ -8,8 +8,8 @@ from nnmpi.comm import Comm
 from nnmpi.kernels.window import Size
 from nnmpi.nn import Conv1d, Conv2d
 from nnmpi.parallel.tensor import ops, products
-from nnmpi.parallel.tensor.layers import Column, Row, Sharded, check_bounds
-from nnmpi.parallel.tensor.parts import divided, own, part_of
+from nnmpi.parallel.tensor.layers import Column, Row, check_bounds
+from nnmpi.parallel.tensor.parts import divided
 from nnmpi.parallel.tensor.sums import Bounds
 
 
@@ -39,7 +39,7 @@ class ColumnConv2d(Column, Conv2d):
         sizes = in_channels, out_channels, kernel_size
         super().__init__(*sizes, stride, padding, dilation, bias=bias, algorithm=algorithm)
         self.comm, self.gather_output = comm, gather_output
-        self.bounds = divided(out_channels, comm, f"ColumnConv2d with {out_channels} outputs")
+        self.bounds = divided(out_channels, comm.size, f"ColumnConv2d with {out_channels} outputs")
         self._take(self)
 
     @classmethod
@@ -83,7 +83,9 @@ class RowConv2d(Row, Conv2d):
         sizes = in_channels, out_channels, kernel_size
         super().__init__(*sizes, stride, padding, dilation, bias=bias, algorithm=algorithm)
         self.comm = comm
-        self.bounds = bounds or divided(in_channels, comm, f"RowConv2d with {in_channels} inputs")
+        self.bounds = bounds or divided(
+            in_channels, comm.size, f"RowConv2d with {in_channels} inputs"
+        )
         check_bounds(self.bounds, in_channels, comm, "RowConv2d")
         self._take(self)
 
@@ -119,7 +121,7 @@ class ColumnConv1d(Column, Conv1d):
             in_channels, out_channels, kernel_size, stride, padding, dilation, bias=bias
         )
         self.comm, self.gather_output = comm, gather_output
-        self.bounds = divided(out_channels, comm, f"ColumnConv1d with {out_channels} outputs")
+        self.bounds = divided(out_channels, comm.size, f"ColumnConv1d with {out_channels} outputs")
         self._take(self)
 
     @classmethod
@@ -155,7 +157,9 @@ class RowConv1d(Row, Conv1d):
             in_channels, out_channels, kernel_size, stride, padding, dilation, bias=bias
         )
         self.comm = comm
-        self.bounds = bounds or divided(in_channels, comm, f"RowConv1d with {in_channels} inputs")
+        self.bounds = bounds or divided(
+            in_channels, comm.size, f"RowConv1d with {in_channels} inputs"
+        )
         check_bounds(self.bounds, in_channels, comm, "RowConv1d")
         self._take(self)
 
@@ -173,45 +177,3 @@ def _sizes(layer: Conv1d | Conv2d, comm: Comm) -> tuple[Any, ...]:
     """The positional arguments of the sharded form of a convolution."""
     channels = layer.in_channels, layer.out_channels
     return *channels, layer.kernel_size, comm, layer.stride, layer.padding, layer.dilation
-
-
-class GroupedConv2d(Sharded, Conv2d):
-    """Conv2d of which each rank has some groups: input and output are sharded, without messages.
-
-    `bounds` are those of the outputs.
-    """
-
-    fuses_as = Conv2d
-
-    @classmethod
-    def of(cls, layer: Conv2d, comm: Comm, bounds: Bounds) -> Self:
-        """The sharded form of a layer, with its values."""
-        new = cls(
-            layer.in_channels,
-            layer.out_channels,
-            layer.kernel_size,
-            layer.stride,
-            layer.padding,
-            layer.dilation,
-            layer.groups,
-            layer.bias is not None,
-            algorithm=layer.algorithm,
-        )
-        new.comm, new.bounds = comm, bounds
-        new.weight = part_of(layer.weight, 0, bounds, comm)
-        new.bias = part_of(layer.bias, 0, bounds, comm)
-        return new
-
-    def options(self) -> dict[str, Any]:
-        """The options of the op, with the groups that are here."""
-        start, stop = own(self.bounds, self.comm)
-        groups = (stop - start) * self.groups // self.out_channels
-        return super().options() | {"groups": groups}
-
-
-def bounds_behind(layer: Conv2d, bounds: Bounds) -> Bounds | None:
-    """The bounds of the outputs of a grouped convolution; None if they would cut a group."""
-    ins, outs = layer.in_channels // layer.groups, layer.out_channels // layer.groups
-    if bounds[-1] != layer.in_channels or any(b % ins for b in bounds):
-        return None
-    return tuple(b // ins * outs for b in bounds)

@@ -74,7 +74,7 @@ class ColumnLinear(Column, Linear):
     ) -> None:
         super().__init__(in_features, out_features, bias)
         self.comm, self.gather_output = comm, gather_output
-        self.bounds = divided(out_features, comm, f"ColumnLinear with {out_features} outputs")
+        self.bounds = divided(out_features, comm.size, f"ColumnLinear with {out_features} outputs")
         self._take(self)
 
     @classmethod
@@ -110,7 +110,9 @@ class RowLinear(Row, Linear):
     ) -> None:
         super().__init__(in_features, out_features, bias)
         self.comm = comm
-        self.bounds = bounds or divided(in_features, comm, f"RowLinear with {in_features} inputs")
+        self.bounds = bounds or divided(
+            in_features, comm.size, f"RowLinear with {in_features} inputs"
+        )
         check_bounds(self.bounds, in_features, comm, "RowLinear")
         self._take(self)
 
@@ -133,7 +135,7 @@ class ShardedEmbedding(Sharded, Embedding):
     ) -> None:
         super().__init__(num_embeddings, embedding_dim, padding_idx)
         self.comm = comm
-        self.bounds = divided(num_embeddings, comm, f"Embedding with {num_embeddings} rows")
+        self.bounds = divided(num_embeddings, comm.size, f"Embedding with {num_embeddings} rows")
         self._take(self)
 
     @classmethod

@@ -12,15 +12,15 @@ from nnmpi.nn.single_store import SingleStore
 from nnmpi.parallel.tensor.sums import Bounds
 
 
-def divided(channels: int, comm: Comm, what: str) -> Bounds:
+def divided(channels: int, ranks: int, what: str) -> Bounds:
     """Bounds of nearly equal parts; raises ValueError if a rank would have no channel."""
-    if channels < comm.size:
+    if channels < ranks:
         some = f"{channels} channel{'s' * (channels != 1)}"
         raise ValueError(
-            f"{what}: {some} cannot be divided among {comm.size} ranks, of which each needs one: "
+            f"{what}: {some} cannot be divided among {ranks} ranks, of which each needs one: "
             f"use at most {channels} ranks, or a wider layer"
         )
-    return tuple(cut(channels, comm.size, r) for r in range(comm.size + 1))
+    return tuple(cut(channels, ranks, r) for r in range(ranks + 1))
 
 
 def own(bounds: Bounds, comm: Comm) -> tuple[int, int]:

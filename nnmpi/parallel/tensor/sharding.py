@@ -1,46 +1,79 @@
-"""What `parallelize` has done to a model: which layer is sharded how."""
+"""Sharding: how a model is divided among ranks, as a value that `shard` makes of its graph."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from nnmpi.parallel.tensor.rules import WHOLE, Cut, Way
 from nnmpi.parallel.tensor.sums import Bounds
 
 
 class ShardedLayer(NamedTuple):
-    """One layer with parameters or channels of its own, and what this rank has of it.
+    """One use of a layer that has parameters, or of which each rank has a part.
 
-    how     "column", "row", "rows" (of an embedding), "channels", or "copy"
-    bounds  the channels of each rank: outputs of a column, inputs of a row; empty for a copy
+    node      its number in the graph
+    how       "column", "row", "rows" (of an embedding), "channels", or "copy"
+    sizes     of the whole weight
+    bounds    the channels of each rank: outputs of a column, inputs of a row; empty for a copy
+    gathers   whether a column gathers its output
+    summed    numbers of a sample that ranks add up on the way forward
+    back      numbers of the gradient of the input that they add up on the way back
+    gathered  numbers that they gather on the way forward
+    why       what the model sends in all, and what it would send if this layer went another way
     """
 
+    node: int
     path: str
     kind: str
-    how: str
-    sizes: tuple[int, ...]  # the whole weight
-    bounds: Bounds
-    gathers: bool = False  # a column that gathers its output
-    is_first: bool = False  # no layer before it is trained: its input needs no gradient
+    way: Way = WHOLE
+    sizes: tuple[int, ...] = ()
+    bounds: Bounds = ()
+    gathers: bool = False
+    summed: int = 0
+    back: int = 0
+    gathered: int = 0
+    why: str = ""
+
+    @property
+    def how(self) -> str:
+        """The name of its way."""
+        return self.way.how
 
     @property
     def messages(self) -> str:
         """What ranks send for it."""
-        if self.how in ("row", "rows"):
-            return "all-reduce of the output"
-        summed = self.how == "column" and not self.is_first
-        sums, gathers = "all-reduce of the gradient of the input", "all-gather of the output"
-        return ", ".join([sums] * summed + [gathers] * self.gathers)
+        said = (
+            (self.summed, "all-reduce of the output"),
+            (self.back, "all-reduce of the gradient of the input"),
+            (self.gathers, "all-gather of the output"),
+        )
+        return ", ".join(words for there, words in said if there)
 
 
 class Sharding(NamedTuple):
-    """The layers in order, and the bounds of the channels of the output; None if it is whole."""
+    """What of a graph is divided, and how.
 
+    layers     in the order in which they run
+    edges      where each edge is cut, by its number; None: it is whole on every rank
+    variables  the same of parameters and buffers
+    output     the bounds of the channels of the output; None if it is whole
+    """
+
+    ranks: int
     layers: tuple[ShardedLayer, ...]
+    edges: tuple[Cut | None, ...]
+    variables: tuple[Cut | None, ...]
     output: Bounds | None
 
-    def cut_of(self, v: int) -> Any:
-        return None
+    def cut_of(self, variable: int) -> Cut | None:
+        """Where a parameter or a buffer is cut."""
+        return self.variables[variable] if self.variables else None
 
-    def state_of(self, e: int) -> Any:
-        return None
+    def state_of(self, edge: int) -> Cut | None:
+        """Where an edge is cut."""
+        return self.edges[edge] if self.edges else None
+
+    def how_of(self, node: int) -> str:
+        """How a node is divided; "" if it is not."""
+        return next((layer.how for layer in self.layers if layer.node == node), "")
 
     def columns(self, rank: int, here: int) -> int:
         """The scores of a sample on all ranks, if this rank has so many."""
@@ -49,4 +82,5 @@ class Sharding(NamedTuple):
         return here * self.output[-1] // (self.output[rank + 1] - self.output[rank])
 
 
-UNSHARDED = Sharding((), None)
+UNSHARDED = Sharding(1, (), (), (), None)
+"""Every rank has the whole model; `edges` and `variables` are not listed."""

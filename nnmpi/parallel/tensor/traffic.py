@@ -9,36 +9,32 @@ that a node shares nothing is sent, and the formula counts what would be. Where 
 computed again (--recompute), sums of the forward pass are made again, which it does not count.
 """
 
-from nnmpi.autograd import Tensor
-from nnmpi.nn import Sequential
-from nnmpi.nn.seeding import seeded
-from nnmpi.nn.sequential import flattened, groups
-from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
+from collections.abc import Container
+
+import numpy as np
+
+from nnmpi.nn.graph import Graph
+from nnmpi.parallel.tensor.sharding import Sharding
 
 
-def bytes_a_sample(stage: Sequential, x: Tensor, sharding: Sharding, ranks: int) -> float:
-    """What a rank sends for one sample, forward and back; every rank calls it.
+def bytes_a_sample(
+    graph: Graph, sharding: Sharding, nodes: Container[int], received: Container[int] = ()
+) -> float:
+    """What a rank sends for one sample, forward and back, in these nodes of the graph.
 
-    x are some samples. The gradient of x is counted if it requires one, the loss is not.
+    `received` are edges whose gradient a stage of a pipeline has to send back, whether or not
+    a parameter before them is trained. The loss is not counted.
     """
-    sharded = {layer.path: layer for layer in sharding.layers}
-    samples, numbers = len(x), 0
-    for group in groups([layer for _, layer in flattened(stage)]):
-        with seeded(0):  # so that this module is not counted among those constructed
-            y = Sequential(*group)(x)
-        if group[0].path in sharded:
-            numbers += _numbers(sharded[group[0].path], x, y)
-        x = y
-    return numbers / samples * x.dtype.itemsize * (ranks - 1) / ranks
-
-
-def _numbers(layer: ShardedLayer, x: Tensor, y: Tensor) -> int:
-    """How many numbers are gathered, and twice how many are summed, between x and y."""
-    if layer.how in ("row", "rows"):
-        return 2 * y.size
-    if layer.how == "column":
-        return 2 * x.size * x.requires_grad + y.size * layer.gathers
-    return 0
+    total = 0.0
+    for layer in sharding.layers:
+        if layer.node in nodes and layer.how != "copy":
+            node = graph.nodes[layer.node]
+            x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
+            is_asked = layer.way.sums_gradient and node.inputs[0] in received
+            back = x.numbers if is_asked else layer.back
+            numbers = 2 * (layer.summed + back) + layer.gathered
+            total += numbers * np.dtype(y.dtype).itemsize
+    return total * (sharding.ranks - 1) / sharding.ranks
 
 
 def loss_bytes_a_sample(sharding: Sharding, itemsize: int, ranks: int) -> int:

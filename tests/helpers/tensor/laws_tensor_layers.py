@@ -14,7 +14,8 @@ from nnmpi.parallel.tensor.conv import ColumnConv2d, RowConv2d
 from nnmpi.parallel.tensor.layers import ColumnLinear, RowLinear, ShardedEmbedding
 from nnmpi.parallel.tensor.loss import ShardedCrossEntropyLoss
 from nnmpi.parallel.tensor.ops import gather, scatter
-from nnmpi.parallel.tensor.parallelize import Sharding, parallelize
+from nnmpi.parallel.tensor.parallelize import parallelize
+from nnmpi.parallel.tensor.sharding import Sharding
 
 BOUND = 1e-12
 
@@ -152,7 +153,7 @@ CASES: dict[str, Case] = {
             nn.Conv2d(2, 5, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(2), nn.Linear(9, 4)
         ),
         (3, 2, 8, 8),
-        "column,gathers column",
+        "column,gathers column,gathers",
     ),
     "tuples and dilation": Case(
         lambda: nn.Sequential(
@@ -249,7 +250,7 @@ def _twins(comm: Comm, case: Case, drawn_first: bool) -> tuple[nn.Module, nn.Mod
     whole.to("float64")
     if drawn_first:
         model.to("float64")
-    sharding = parallelize(model, comm)
+    sharding = parallelize(model, comm, _input(case))
     model.to("float64")
     return whole, model, sharding
 
@@ -340,8 +341,9 @@ def an_empty_batch_has_zero_gradients(comm: Comm) -> None:
     model = nn.Sequential(
         nn.Conv2d(1, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(20, 6), nn.Linear(6, 4)
     )
-    sharding = parallelize(model, comm)
-    y = model(Tensor(np.zeros((0, 1, 4, 4), np.float32), requires_grad=True))
+    x = np.zeros((0, 1, 4, 4), np.float32)
+    sharding = parallelize(model, comm, x)
+    y = model(Tensor(x, requires_grad=True))
     assert sharding.output is not None
     loss = ShardedCrossEntropyLoss(comm, sharding.output, reduction="sum")(y, np.zeros(0, np.int64))
     loss.backward()
@@ -351,7 +353,7 @@ def an_empty_batch_has_zero_gradients(comm: Comm) -> None:
 
 def a_rank_draws_only_its_part(comm: Comm) -> None:
     model = mlp(12, 24, 10)
-    parallelize(model, comm)
+    parallelize(model, comm, np.zeros((1, 12)))
     drawn = sum(p.data.size for p in model.parameters())
     whole = sum(p.data.size for p in mlp(12, 24, 10).parameters())
     assert drawn <= whole / comm.size + 12 + 10
@@ -364,8 +366,9 @@ def both_layers_of_a_pair_run_as_one_op_with_relu(comm: Comm) -> None:
     model = nn.Sequential(
         nn.Conv2d(1, 5, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(5, 3)
     )
-    parallelize(model, comm)
-    y = model(Tensor(np.ones((2, 1, 4, 4), np.float32)))
+    x = np.ones((2, 1, 4, 4), np.float32)
+    parallelize(model, comm, x)
+    y = model(Tensor(x))
     flat = y.node.parents[0]
     assert flat.node.parents[0].node.parents[1] is model[0].weight
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import laws_tensor
+import laws_tensor_graphs
 import laws_tensor_layers
 import laws_tensor_loss
 import laws_tensor_ops
@@ -41,6 +42,13 @@ def test_law(law: Callable[[Comm], None]) -> None:
 def test_a_sharded_model_equals_one_rank(name: str) -> None:
     with few() as comm:
         laws_tensor_layers.equals_one_rank(comm, name)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("name", laws_tensor_graphs.MODELS)
+def test_a_sharded_graph_trains_as_one_rank(name: str) -> None:
+    with few() as comm:
+        laws_tensor_graphs.trains_as_one_rank(comm, name)
 
 
 @pytest.mark.mpi

@@ -1,0 +1,195 @@
+"""Choices: the ways in which a node of a graph may be divided, given how its inputs are."""
+
+from collections.abc import Iterator, Sequence
+from types import EllipsisType
+from typing import Any, NamedTuple
+
+from nnmpi.nn.graph import Edge, Graph, Node, Use, Value
+from nnmpi.parallel.tensor.parts import divided
+from nnmpi.parallel.tensor.rules import KEPT, OPS, RULES, WHOLE, Cut, Part, Way, ways
+from nnmpi.parallel.tensor.sums import Bounds
+
+
+class Cost(NamedTuple):
+    """What a plan costs; the first number decides.
+
+    copied  parameters that every rank has, though their layer could be divided
+    sent    numbers of a sample: twice those that are summed, once those that are gathered
+    """
+
+    copied: int = 0
+    sent: int = 0
+
+    def plus(self, other: "Cost") -> "Cost":
+        """The cost of both."""
+        return Cost(self.copied + other.copied, self.sent + other.sent)
+
+
+class Choice(NamedTuple):
+    """One way of a node, with what follows from it.
+
+    bounds     the channels of each rank
+    gathers    whether the output is gathered
+    output     where the output is cut
+    variables  where each parameter and buffer of the node is cut
+    """
+
+    way: Way
+    cost: Cost
+    bounds: Bounds = ()
+    gathers: bool = False
+    output: Cut | None = None
+    variables: tuple[tuple[int, Cut | None], ...] = ()
+
+    @property
+    def words(self) -> str:
+        """Its name, for messages."""
+        return "gathered " * self.gathers + self.way.how
+
+
+def choices(
+    graph: Graph, k: int, states: Sequence[Cut | None], ranks: int, is_shared: bool
+) -> Iterator[Choice]:
+    """The choices for node k if its inputs are cut so, the preferred one first.
+
+    `is_shared`: another node uses its parameters too, so that it may have to be a copy.
+    """
+    node = graph.nodes[k]
+    if node.layer is None:
+        yield from _of_op(graph, node, states)
+        return
+    found = possible(graph, node)
+    for way in found:
+        yield from _divided(graph, node, way, states[0], ranks)
+    needs_division = any(way.input is None for way in found)
+    if not any(states) and (is_shared or not needs_division):
+        size = sum(graph.variables[v].size for v in node.variables)
+        yield Choice(
+            WHOLE, Cost(size * needs_division), variables=tuple((v, None) for v in node.variables)
+        )
+
+
+def possible(graph: Graph, node: Node) -> list[Way]:
+    """The ways of a layer with its settings; none if it is not called with samples alone."""
+    args, named = node.arguments
+    is_plain = len(args) == 1 and not named and type(args[0]) is type(node.result) is Value
+    edges = [graph.edges[e] for e in (*node.inputs, *node.outputs)]
+    if node.layer is None or not is_plain or not all(edge.of_samples for edge in edges):
+        return []
+    found = [way for way in ways(node.layer) if way.fits(node.settings)]
+    for way in found if node.layer not in RULES else ():
+        _check_own(graph, node, way)
+    return found
+
+
+def keeps_cut(graph: Graph, node: Node) -> bool:
+    """Whether an op takes inputs that are cut: other arguments are numbers that are not trained."""
+    return node.op in OPS and all(_is_number(graph, a) for a in node.arguments[0])
+
+
+def _is_number(graph: Graph, argument: Any) -> bool:
+    if type(argument) is Value:
+        return True
+    if type(argument) is Use:  # of a trained number each rank would have a part of the gradient
+        used = graph.variables[argument.variable]
+        return used.size == 1 and not used.is_trained
+    return bool(getattr(argument, "size", 1) == 1)
+
+
+def _of_op(graph: Graph, node: Node, states: Sequence[Cut | None]) -> Iterator[Choice]:
+    variables = tuple((v, None) for v in node.variables)
+    if not any(states):
+        yield Choice(WHOLE, Cost(), variables=variables)
+        return
+    axes = {len(graph.edges[e].axes) for e in (*node.inputs, *node.outputs)}
+    if len(set(states)) == len(axes) == 1 and keeps_cut(graph, node):
+        yield Choice(KEPT, Cost(), output=states[0], variables=variables)
+
+
+def _divided(graph: Graph, node: Node, way: Way, state: Cut | None, ranks: int) -> Iterator[Choice]:
+    """The choices of one way of a layer: with its output as it is, and gathered."""
+    x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
+    if way.input is None:
+        size = channels(graph, node, way)
+        if state is not None or size < ranks:
+            return
+        bounds = divided(size, ranks, node.name)
+    else:
+        if state is None or _axis(way.input, x, state.axis) != state.axis:
+            return
+        behind = way.behind(node.settings, Part(x.sample, state.bounds))
+        if behind is None:
+            return
+        bounds = behind
+    variables = _cuts(graph, node, way, bounds)
+    summed = y.numbers * way.sums_output + x.numbers * (way.sums_gradient and x.requires_grad)
+    if way.output is None:
+        yield Choice(way, Cost(0, 2 * summed), bounds, variables=variables)
+        return
+    output = Cut(bounds, _axis(way.output, y, -1 if state is None else state.axis))
+    if y.sample[output.axis] == bounds[-1]:
+        yield Choice(way, Cost(0, 2 * summed), bounds, False, output, variables)
+    if way.input is None:
+        yield Choice(way, Cost(0, 2 * summed + y.numbers), bounds, True, None, variables)
+
+
+def channels(graph: Graph, node: Node, way: Way) -> int:
+    """How many channels there are to divide: of the output, or rows of a table."""
+    y = graph.edges[node.outputs[0]]
+    if way.output is not None:
+        return y.sample[_axis(way.output, y, -1)]
+    sizes = named(graph, node)
+    return max(
+        (graph.variables[sizes[p]].shape[a] for p, a in way.parameters.items() if p in sizes)
+    )
+
+
+def _axis(axis: int | EllipsisType, edge: Edge, same: int) -> int:
+    """An axis of a sample, counted from 0."""
+    return (same if isinstance(axis, EllipsisType) else axis) % len(edge.sample)
+
+
+def named(graph: Graph, node: Node) -> dict[str, int]:
+    """The parameters and buffers of a layer, by the name of the attribute."""
+    found = {}
+    for v in node.variables:
+        for path in graph.variables[v].names:
+            owner, _, name = path.rpartition(".")
+            if owner == node.name:
+                found[name] = v
+    return found
+
+
+def _cuts(graph: Graph, node: Node, way: Way, bounds: Bounds) -> tuple[tuple[int, Cut | None], ...]:
+    """Where each parameter and buffer is cut."""
+    found: list[tuple[int, Cut | None]] = []
+    for name, v in named(graph, node).items():
+        axis, shape = way.parameters.get(name), graph.variables[v].shape
+        if axis is not None and shape[axis] != bounds[-1]:
+            raise ValueError(
+                f"layer {node.name} ({node.kind}): its rule cuts {name} of shape {shape} along "
+                f"axis {axis}, where it needs one for each of {bounds[-1]} channels"
+            )
+        found.append((v, None if axis is None else Cut(bounds, axis % len(shape))))
+    return tuple(found)
+
+
+def _check_own(graph: Graph, node: Node, way: Way) -> None:
+    """Raises ValueError if the way of somebody's own layer cannot be right."""
+    what = f"layer {node.name} ({node.kind}): the way {way.how!r} of its rule"
+    for name, v in named(graph, node).items():
+        axis, n = way.parameters.get(name, 0), len(graph.variables[v].shape)
+        if name in way.parameters and not -n <= axis < n:
+            raise ValueError(f"{what} cuts axis {axis} of {name}, which has {n}")
+        if graph.variables[v].is_parameter and name not in way.parameters:
+            raise ValueError(
+                f"{what} leaves {name} whole, which a sum over ranks would add once a rank, or of "
+                "which each rank would have a part of the gradient: cut it too, or make it a "
+                "parameter of a layer of its own"
+            )
+    for axis, e in ((way.input, node.inputs[0]), (way.output, node.outputs[0])):
+        n = len(graph.edges[e].sample)
+        if not n or (isinstance(axis, int) and not -n <= axis < n):
+            raise ValueError(f"{what} cuts axis {axis} of a sample, which has {n}")
+    if way.input is None and way.output is ...:
+        raise ValueError(f"{what} has output=..., the axis of the input, and input=None: give one")

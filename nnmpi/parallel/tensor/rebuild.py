@@ -1,0 +1,147 @@
+"""rebuild(model, graph, sharding, comm): the layers of which a rank has a part, put in place."""
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from typing import Any
+
+from nnmpi.autograd import Tensor
+from nnmpi.comm import Comm
+from nnmpi.nn import Conv1d, Conv2d, Dropout, Embedding, GroupNorm, Linear, Module
+from nnmpi.nn.graph import Graph
+from nnmpi.nn.layers.basic import ALL, Channels
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.place import Place, whole
+from nnmpi.parallel.tensor import ops
+from nnmpi.parallel.tensor.conv import ColumnConv1d, ColumnConv2d, RowConv1d, RowConv2d
+from nnmpi.parallel.tensor.layers import (
+    ColumnLinear,
+    RowLinear,
+    Sharded,
+    ShardedEmbedding,
+)
+from nnmpi.parallel.tensor.parts import own, part_of
+from nnmpi.parallel.tensor.rules import Cut, Way
+from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
+
+FORMS: Mapping[tuple[type[Module], str], Callable[[Any, Comm, ShardedLayer], Module]] = {
+    (Linear, "column"): lambda layer, comm, at: ColumnLinear.of(layer, comm, at.gathers),
+    (Linear, "row"): lambda layer, comm, at: RowLinear.of(layer, comm, at.bounds),
+    (Conv1d, "column"): lambda layer, comm, at: ColumnConv1d.of(layer, comm, at.gathers),
+    (Conv1d, "row"): lambda layer, comm, at: RowConv1d.of(layer, comm, at.bounds),
+    (Conv2d, "column"): lambda layer, comm, at: ColumnConv2d.of(layer, comm, at.gathers),
+    (Conv2d, "row"): lambda layer, comm, at: RowConv2d.of(layer, comm, at.bounds),
+    (Embedding, "rows"): lambda layer, comm, at: ShardedEmbedding.of(layer, comm),
+}
+"""Layers whose sums are part of their own ops; of others the class stays, on a part."""
+
+
+def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None:
+    """Makes the layers of the model, whose graph it is, this rank's parts, under their names.
+
+    Every rank calls it on an equal model. Weights that are not drawn yet are drawn for this rank's
+    part alone; others are cut. The model is left as it was if something is wrong with it.
+    """
+    if comm.size != sharding.ranks:
+        raise ValueError(
+            f"the model was divided for {sharding.ranks} ranks, and there are {comm.size}: call "
+            "shard(graph, comm.size)"
+        )
+    refuse_parts(model)
+    modules = dict(model.named_modules())
+    new: dict[int, Module] = {}
+    for at in sharding.layers:
+        layer = modules[at.path]
+        if at.how == "copy" or id(layer) in new:
+            continue
+        if layer is model:
+            raise ValueError(
+                f"the model is one {at.kind}, in whose place nothing can be put: make it "
+                "nn.Sequential(layer)"
+            )
+        cut = sharding.edges[graph.nodes[at.node].inputs[0]]
+        new[id(layer)] = _part(layer, at, cut, comm).train(layer.training)
+    for module in [*dict.fromkeys(modules.values())]:
+        for name, child in [*module._modules.items()]:
+            if id(child) in new:
+                setattr(module, name, new[id(child)])
+    _tie(model, graph)
+
+
+def refuse_parts(model: Module) -> None:
+    """Raises ValueError for a layer that is a part already."""
+    for path, layer in model.named_modules():
+        is_part = isinstance(layer, Sharded) or any(
+            place.part != whole(place.shape) for place, _ in layer.tensors()
+        )
+        if isinstance(layer, Dropout):
+            is_part = layer.part != ALL
+        if isinstance(layer, GroupNorm):
+            is_part = layer.channels != layer.num_channels
+        if is_part and not layer._modules:
+            raise ValueError(f"layer {path} ({layer!r}) is sharded already: shard a model once")
+
+
+def _part(layer: Any, at: ShardedLayer, cut: Cut | None, comm: Comm) -> Module:
+    """What takes the place of a layer."""
+    form = FORMS.get((type(layer), at.how))
+    if form is not None:
+        return form(layer, comm, at)
+    if isinstance(layer, Dropout) and cut is not None:
+        part = Channels(*own(at.bounds, comm), at.bounds[-1])
+        return Dropout(layer.p, part=part, axis=cut.axis)
+    new = _with_parts(layer, at, comm)
+    if at.how == "channels":
+        return new
+    kind: Any = type(f"Sharded{at.kind}", (_Exchanging, type(layer)), {})
+    new.__class__ = kind
+    assert isinstance(new, _Exchanging)
+    new.comm, new.bounds, new.way, new.gathers = comm, at.bounds, at.way, at.gathers
+    return new
+
+
+def _with_parts(layer: Module, at: ShardedLayer, comm: Comm) -> Module:
+    """A layer of the same class, whose parameters and buffers are this rank's parts."""
+    new = copy(layer)
+    start, stop = own(at.bounds, comm)
+    for name in at.way.sizes:
+        setattr(new, name, getattr(layer, name) * (stop - start) // at.bounds[-1])
+    for name, axis in at.way.parameters.items():
+        value = getattr(layer, name, None)
+        if isinstance(value, Parameter):
+            setattr(new, name, part_of(value, axis, at.bounds, comm))
+        elif value is not None:
+            here = list(whole(value.shape))
+            here[axis] = start, stop
+            place = Place("", value.shape, tuple(here))
+            new.register_buffer(name, value[place.slices].copy(), place)
+    return new
+
+
+class _Exchanging(Sharded):
+    """The base of the sharded form of somebody's own layer: its `forward`, between two sums."""
+
+    way: Way
+    gathers: bool
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.way.sums_gradient:
+            x = ops.copy(x, self.comm)
+        y: Tensor = super().forward(x)
+        if self.way.sums_output:
+            y = ops.reduce(y, self.comm)
+        if not self.gathers:
+            return y
+        assert isinstance(self.way.output, int)
+        axis = self.way.output + (self.way.output >= 0)  # of the tensor, whose first is of samples
+        return ops.gather(y, self.comm, self.bounds, axis)
+
+
+def _tie(model: Module, graph: Graph) -> None:
+    """Lets the names of a parameter stand for one again."""
+    modules = dict(model.named_modules())
+    for variable in graph.variables:
+        places = [path.rpartition(".") for path in variable.names if variable.is_parameter]
+        for owner, _, name in places[1:]:
+            first = getattr(modules[places[0][0]], places[0][2])
+            if getattr(modules[owner], name) is not first:
+                setattr(modules[owner], name, first)

@@ -1,0 +1,261 @@
+"""Rules: what of each layer may be divided among ranks; one table, read by every pass.
+
+    input   output   a rank has                       then ranks sum
+    whole   cut      some outputs         column      the gradient of the input
+    cut     whole    some inputs          row         the output
+    cut     cut      its channels alone   channels    nothing
+    whole   whole    some rows of a table rows        both
+
+What has no rule takes whole inputs, and every rank computes all of it. Rules see values only: the
+class of a layer, its plain attributes, shapes.
+"""
+
+from collections.abc import Callable, Mapping
+from math import prod
+from types import EllipsisType
+from typing import Any, NamedTuple
+
+from nnmpi.autograd.ops import activations, elementwise, gelu, logic, shape
+from nnmpi.kernels.window import pair
+from nnmpi.nn import (
+    AdaptiveAvgPool2d,
+    AvgPool1d,
+    AvgPool2d,
+    BatchNorm1d,
+    BatchNorm2d,
+    Conv1d,
+    Conv2d,
+    Dropout,
+    Embedding,
+    Flatten,
+    GroupNorm,
+    Linear,
+    MaxPool1d,
+    MaxPool2d,
+    Module,
+)
+from nnmpi.nn.layers.activations import ELEMENTWISE
+from nnmpi.parallel.tensor.sums import Bounds
+
+Settings = Mapping[str, Any]
+"""The plain attributes of a layer."""
+
+NONE: Mapping[str, int] = {}
+
+
+class Cut(NamedTuple):
+    """Where a tensor is cut: rank r has bounds[r] to bounds[r + 1] - 1 along an axis.
+
+    axis  of a sample in activations, of the whole tensor in parameters and buffers
+    """
+
+    bounds: Bounds
+    axis: int
+
+
+class Part(NamedTuple):
+    """The input of a layer, of which each rank has the channels within the bounds.
+
+    sample  the shape of the whole input, for one sample
+    """
+
+    sample: tuple[int, ...]
+    bounds: Bounds
+
+
+def always(settings: Settings) -> bool:
+    """Whatever the settings are."""
+    return True
+
+
+def same(settings: Settings, part: Part) -> Bounds | None:
+    """The bounds of an output that has the channels of the input."""
+    return part.bounds
+
+
+class Way(NamedTuple):
+    """One way to divide a layer among ranks; `sharding` of a layer of one's own has some of them.
+
+    input       the axis of a sample along which the input is cut; None: whole; ...: any axis
+    output      the same of the output; ... is that of the input
+    parameters  the axis along which each parameter or buffer is cut, by name; others are whole
+    sizes       attributes that count channels, of which a part has its share
+    fits        whether a layer with these settings can be divided so
+    behind      the bounds of the output; None if a part does not have all that it needs
+    """
+
+    input: int | EllipsisType | None = None
+    output: int | EllipsisType | None = None
+    parameters: Mapping[str, int] = NONE
+    sizes: tuple[str, ...] = ()
+    fits: Callable[[Settings], bool] = always
+    behind: Callable[[Settings, Part], Bounds | None] = same
+
+    @property
+    def how(self) -> str:
+        """Its name."""
+        if self.input is not None:
+            return "row" if self.output is None else "channels"
+        if self.output is not None:
+            return "column"
+        return "rows" if self.parameters else "copy"
+
+    @property
+    def sums_output(self) -> bool:
+        """Whether each rank has a term of the output."""
+        return self.how in ("row", "rows")
+
+    @property
+    def sums_gradient(self) -> bool:
+        """Whether each rank has a term of the gradient of the input."""
+        return self.how in ("column", "rows")
+
+    @property
+    def rebuilds(self) -> bool:
+        """Whether another layer takes the place of this one; else it works on a part as it is."""
+        return self.how != "channels" or bool(self.parameters or self.sizes)
+
+
+class Rows(NamedTuple):
+    """How a layer takes images of which each rank has some rows; weights are copies.
+
+    needs    what of other ranks: "halo", rows beyond those here; "statistics"; "gather", all rows
+    """
+
+    needs: str = ""
+    fits: Callable[[Settings], bool] = always
+
+
+class Rule(NamedTuple):
+    """The ways of a layer to be divided by channels, the preferred one first; and by rows."""
+
+    ways: tuple[Way, ...] = ()
+    rows: Rows | None = None
+
+
+WHOLE = Way()
+"""Every rank computes all of it."""
+
+KEPT = Way(..., ...)
+"""Each number is treated alone."""
+
+BY_CHANNEL = Way(0, 0)
+"""Each channel of a sample (C, ...) is treated alone, without parameters."""
+
+
+def _product(axis: int, fits: Callable[[Settings], bool] = always) -> tuple[Way, ...]:
+    """The ways of a layer each of whose outputs needs all inputs; the bias of a row is a copy."""
+    return (
+        Way(None, axis, {"weight": 0, "bias": 0}, fits=fits),
+        Way(axis, None, {"weight": 1}, fits=fits),
+    )
+
+
+def _has_one_group(settings: Settings) -> bool:
+    return bool(settings["groups"] == 1)
+
+
+def _has_groups(settings: Settings) -> bool:
+    return not _has_one_group(settings)
+
+
+def _groups_of_convolution(settings: Settings, part: Part) -> Bounds | None:
+    """The bounds of the outputs; None if a group would be on two ranks."""
+    groups = settings["groups"]
+    ins, outs = settings["in_channels"] // groups, settings["out_channels"] // groups
+    return (
+        None if any(b % ins for b in part.bounds) else tuple(b // ins * outs for b in part.bounds)
+    )
+
+
+def _groups_of_norm(settings: Settings, part: Part) -> Bounds | None:
+    """None if a group would be on two ranks, or if the sample is features, of (N, C)."""
+    size = settings["num_channels"] // settings["num_groups"]
+    fits = len(part.sample) > 1 and not any(b % size for b in part.bounds)
+    return part.bounds if fits else None
+
+
+def _joins_all_axes(settings: Settings) -> bool:
+    return (settings["start_dim"], settings["end_dim"]) == (1, -1)
+
+
+def _flattened(settings: Settings, part: Part) -> Bounds | None:
+    """Each channel becomes several features in a row."""
+    return tuple(b * prod(part.sample[1:]) for b in part.bounds)
+
+
+def _has_whole_windows(settings: Settings) -> bool:
+    """Whether each window at the edge is like one inside, with zeros or -inf around the image."""
+    excludes = not settings.get("count_include_pad", True) and pair(settings["padding"]) != (0, 0)
+    return not settings["ceil_mode"] and not excludes
+
+
+_STATISTICS = {"weight": 0, "bias": 0, "running_mean": 0, "running_var": 0}
+_BATCH_NORM = Way(0, 0, _STATISTICS, ("channels",))
+_GROUPS = Way(
+    0,
+    0,
+    {"weight": 0, "bias": 0},
+    ("in_channels", "out_channels", "groups"),
+    _has_groups,
+    _groups_of_convolution,
+)
+_GROUP_NORM = Way(0, 0, {"weight": 0, "bias": 0}, ("channels",), behind=_groups_of_norm)
+
+RULES: Mapping[type[Module], Rule] = {
+    Linear: Rule(_product(-1)),
+    Embedding: Rule((Way(parameters={"weight": 0}),)),
+    Conv1d: Rule(_product(0, _has_one_group)),
+    Conv2d: Rule((*_product(0, _has_one_group), _GROUPS), Rows("halo")),
+    BatchNorm1d: Rule((_BATCH_NORM,)),
+    BatchNorm2d: Rule((_BATCH_NORM,), Rows("statistics")),
+    GroupNorm: Rule((_GROUP_NORM,)),
+    Dropout: Rule((Way(..., ..., sizes=("part",)),)),
+    Flatten: Rule((Way(0, 0, fits=_joins_all_axes, behind=_flattened),), Rows("gather")),
+    MaxPool1d: Rule((BY_CHANNEL,)),
+    AvgPool1d: Rule((BY_CHANNEL,)),
+    MaxPool2d: Rule((BY_CHANNEL,), Rows("halo", _has_whole_windows)),
+    AvgPool2d: Rule((BY_CHANNEL,), Rows("halo", _has_whole_windows)),
+    AdaptiveAvgPool2d: Rule((BY_CHANNEL,)),
+    **dict.fromkeys(ELEMENTWISE, Rule((KEPT,), Rows())),
+}
+"""By the class of the layer itself: a subclass may have another `forward`."""
+
+OPS: frozenset[Callable[..., Any]] = frozenset(
+    {
+        *(elementwise.add, elementwise.subtract, elementwise.multiply, elementwise.divide),
+        *(elementwise.power, elementwise.maximum, elementwise.minimum, elementwise.where),
+        *(elementwise.negative, elementwise.exp, elementwise.log, elementwise.sqrt),
+        *(elementwise.absolute, elementwise.sin, elementwise.cos, elementwise.tanh),
+        *(elementwise.sigmoid, elementwise.relu, elementwise.clip, elementwise.astype),
+        *(activations.silu, activations.leaky_relu, gelu.gelu, gelu.gelu_tanh, shape.copy),
+        *(logic.equal, logic.not_equal, logic.less, logic.less_equal, logic.greater),
+        *(logic.greater_equal, logic.bitwise_and, logic.bitwise_or, logic.bitwise_xor),
+        logic.invert,
+    }
+)
+"""Ops that treat each number alone: inputs that are cut alike give an output that is, too."""
+
+
+def ways(layer: type[Module]) -> tuple[Way, ...]:
+    """The ways of a layer: of the table, or `sharding` of its class.
+
+    A class that has another `forward` than the one with the attribute has none.
+    """
+    if layer in RULES:
+        return RULES[layer].ways
+    for kind in layer.__mro__:
+        if "sharding" in vars(kind):
+            return _checked(kind, vars(kind)["sharding"])
+        if "forward" in vars(kind):
+            break
+    return ()
+
+
+def _checked(kind: type, given: Any) -> tuple[Way, ...]:
+    if isinstance(given, tuple) and given and all(type(way) is Way for way in given):
+        return given
+    raise ValueError(
+        f"{kind.__name__}.sharding is {given!r:.60}: give a tuple of "
+        "nnmpi.parallel.tensor.Way, as in sharding = (Way(-1, -1, {'scale': 0}),)"
+    )

@@ -1,0 +1,271 @@
+"""shard(graph, ranks): how a model is divided among ranks so that they send the least.
+
+    state    what is known before a node runs: where each edge is cut that a later node takes
+    move     a choice for the node, from a state to the next one
+
+The states that can be reached are found on the way forward; the least that is still to be sent from
+each of them, on the way back. So the plan is exact: no other one sends less. Of plans that send
+equally much it is the one whose choices are listed first.
+
+Of nodes with more than `MOST` states, as many parallel branches have, only these are looked at.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from nnmpi.kernels.window import pair
+from nnmpi.nn import Conv2d, MaxPool2d, ReLU
+from nnmpi.nn.graph import Graph, Node
+from nnmpi.parallel.tensor.choices import (
+    Choice,
+    Cost,
+    channels,
+    choices,
+    keeps_cut,
+    named,
+    possible,
+)
+from nnmpi.parallel.tensor.parts import divided
+from nnmpi.parallel.tensor.rules import Cut
+from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
+
+MOST = 200
+"""States at most: the cheapest, and the one with the least cut edges."""
+
+Slot = tuple[str, Any]
+"""What a state tells of: an edge, or a variable or module that a later node uses again."""
+
+State = frozenset[tuple[Slot, Any]]
+"""What is known of each slot; an edge that is not there is whole."""
+
+START: State = frozenset()
+
+
+class Move(NamedTuple):
+    """A choice for a node, from one state to another."""
+
+    before: State
+    choice: Choice
+    after: State
+
+
+class Plan(NamedTuple):
+    """The moves of one node, and what is sent before each state and behind it, at the least."""
+
+    moves: list[Move]
+    before: Mapping[State, Cost]
+    behind: Mapping[State, Cost]
+
+
+def shard(graph: Graph, ranks: int, whole_output: bool = False) -> Sharding:
+    """How the model is divided; every rank finds the same.
+
+    With `whole_output` every rank gets all scores, as most losses need them; else their classes may
+    stay cut. Raises ValueError if a layer has fewer channels than there are ranks.
+    """
+    search = _Search(graph, ranks, whole_output)
+    plans = search.plans()
+    edges: list[Cut | None] = [None] * len(graph.edges)
+    variables: list[Cut | None] = [None] * len(graph.variables)
+    layers, state = [], START
+    for k, plan in enumerate(plans):
+        move = min((m for m in plan.moves if m.before == state), key=partial(_total, plan))
+        state, choice = move.after, move.choice
+        for e in graph.nodes[k].outputs:
+            edges[e] = choice.output
+        for v, cut in choice.variables:
+            variables[v] = cut
+        if _is_told(graph, graph.nodes[k], choice):
+            layers.append(_layer(graph, k, choice, search.why(k, plan, move)))
+    cuts = [edges[e] for e in graph.outputs]
+    output = None if cuts[0] is None else cuts[0].bounds
+    return Sharding(ranks, tuple(layers), tuple(edges), tuple(variables), output)
+
+
+class _Search:
+    """The search for the best plan of one graph."""
+
+    def __init__(self, graph: Graph, ranks: int, whole_output: bool) -> None:
+        self.graph, self.ranks, n = graph, ranks, len(graph.nodes)
+        uses = Counter(v for node in graph.nodes for v in node.variables)
+        calls = Counter(
+            node.name for node in graph.nodes if any(w.rebuilds for w in possible(graph, node))
+        )
+        self.last: dict[Slot, int] = {}
+        for k, node in enumerate(graph.nodes):
+            self.last |= {("edge", e): k for e in node.inputs}
+            self.last |= {("variable", v): k for v in node.variables if uses[v] > 1}
+            if node.layer is not None and calls[node.name] > 1:
+                self.last["module", node.name] = k
+        self.last |= {("edge", e): n for e in graph.outputs}
+        self.may_stay = not whole_output and len(graph.outputs) == 1
+        self.needed = self._needed()
+
+    def _needed(self) -> list[str]:
+        """Of each edge, what needs it whole; nothing if all that take it may take it cut."""
+        graph = self.graph
+        found = ["its shape is read" * (e in graph.measured) for e in range(len(graph.edges))]
+        for e in graph.outputs:
+            found[e] = found[e] or "the output is whole" * (not self.may_stay)
+        for node in reversed(graph.nodes):
+            behind = next((found[e] for e in node.outputs if found[e]), "")
+            whole = f"{' '.join(dict.fromkeys((node.kind, node.name)))} takes it whole"
+            if node.layer is None:
+                needed = behind if keeps_cut(graph, node) else whole
+            else:
+                ways = [way for way in possible(graph, node) if way.input is not None]
+                ends = any(way.output is None for way in ways)
+                needed = "" if ends else behind if ways else whole
+            for e in node.inputs:
+                found[e] = found[e] or needed
+        return found
+
+    def plans(self) -> list[Plan]:
+        """The moves of each node; raises ValueError if they do not lead to the end."""
+        reached: dict[State, Cost] = {START: Cost()}
+        found = []
+        for k in range(len(self.graph.nodes)):
+            before, moves, reached = reached, [], {}
+            known: dict[tuple[Cut | None, ...], list[Choice]] = {}
+            for state, cost in before.items():
+                for choice, after in self._next(k, dict(state), known):
+                    total = cost.plus(choice.cost)
+                    moves.append(Move(state, choice, after))
+                    reached[after] = min(total, reached.get(after, total))
+            reached = _cheapest(reached)
+            found.append((moves, before))
+        behind = {state: Cost() for state in reached if self._may_end(state)}
+        if not behind:
+            self._refuse()
+        plans = []
+        for moves, before in reversed(found):
+            plan = Plan([m for m in moves if m.after in behind], before, behind)
+            plans.append(plan)
+            behind = {}
+            for move in plan.moves:
+                rest = move.choice.cost.plus(plan.behind[move.after])
+                behind[move.before] = min(rest, behind.get(move.before, rest))
+        return plans[::-1]
+
+    def _next(
+        self, k: int, known: dict[Slot, Any], found: dict[tuple[Cut | None, ...], list[Choice]]
+    ) -> Iterator[tuple[Choice, State]]:
+        """The choices for node k in a state, and the states behind them; `found` keeps choices."""
+        node = self.graph.nodes[k]
+        cuts = tuple(known.get(("edge", e)) for e in node.inputs)
+        if cuts not in found:
+            is_shared = any(("variable", v) in self.last for v in node.variables)
+            found[cuts] = [*choices(self.graph, k, cuts, self.ranks, is_shared)]
+        for choice in found[cuts]:
+            if choice.output is not None and any(self.needed[e] for e in node.outputs):
+                continue
+            # all uses of a parameter, or of a module, have one form
+            facts: dict[Slot, Any] = {("variable", v): cut for v, cut in choice.variables}
+            if node.layer is not None:
+                facts["module", node.name] = (choice.words, choice.bounds, *cuts)
+            facts = {slot: fact for slot, fact in facts.items() if slot in self.last}
+            if any(known.get(slot, fact) != fact for slot, fact in facts.items()):
+                continue
+            if choice.output is not None:
+                facts |= {("edge", e): choice.output for e in node.outputs}
+            after = {slot: f for slot, f in (known | facts).items() if self.last.get(slot, k) > k}
+            yield choice, frozenset(after.items())
+
+    def _may_end(self, state: State) -> bool:
+        """Whether the output is whole, or cut along the axis of the classes."""
+        return all(cut.axis == 0 for (what, _), cut in state if what == "edge")
+
+    def why(self, k: int, plan: Plan, move: Move) -> str:
+        """What is sent in all, and what it would be if node k went the next best way."""
+        node, chosen, choice = self.graph.nodes[k], _total(plan, move), move.choice
+        if choice.cost.copied:
+            return "its parameters are used in another way too"
+        if choice.way.how == "copy":
+            has_ways = bool(possible(self.graph, node))
+            return "its input is whole" if has_ways else "no rule says how to divide it"
+        others = [
+            (_total(plan, other), other.choice.words)
+            for other in plan.moves
+            if other.choice.words != choice.words
+        ]
+        cost, words = min(others, default=(chosen, ""))
+        if words and cost.copied == chosen.copied:
+            return f"{chosen.sent:,} numbers a sample in all; {cost.sent:,} as {words}"
+        needed = self.needed[node.outputs[0]]
+        return f"gathered: {needed}" if choice.gathers and needed else "no other way"
+
+    def _refuse(self) -> None:
+        """Raises ValueError for the first layer that is too narrow."""
+        for node in self.graph.nodes:
+            for way in possible(self.graph, node):
+                if way.input is None:
+                    size = channels(self.graph, node, way)
+                    divided(size, self.ranks, f"layer {node.name} ({node.kind})")
+        raise ValueError(f"no way was found to divide the model among {self.ranks} ranks")
+
+
+def _cheapest(reached: dict[State, Cost]) -> dict[State, Cost]:
+    """Not more states than `MOST`."""
+    if len(reached) <= MOST:
+        return reached
+    least_cut = min(reached, key=lambda state: sum(what == "edge" for (what, _), _ in state))
+    kept = [*sorted(reached, key=reached.__getitem__)[: MOST - 1], least_cut]
+    return {state: reached[state] for state in kept}
+
+
+# ---- what is said of a layer
+
+
+def _total(plan: Plan, move: Move) -> Cost:
+    """What the best plan with this move costs."""
+    return plan.before[move.before].plus(move.choice.cost).plus(plan.behind[move.after])
+
+
+def _is_told(graph: Graph, node: Node, choice: Choice) -> bool:
+    """Whether a layer has parameters, or each rank a part of it."""
+    if choice.way.how == "copy":
+        return node.layer is not None and any(
+            graph.variables[v].is_parameter for v in node.variables
+        )
+    return choice.way.rebuilds
+
+
+def _layer(graph: Graph, k: int, choice: Choice, why: str) -> ShardedLayer:
+    node, way = graph.nodes[k], choice.way
+    weight = named(graph, node).get("weight")
+    sizes = () if weight is None else graph.variables[weight].shape
+    told = ShardedLayer(k, node.name, node.kind, way, sizes, choice.bounds, choice.gathers, why=why)
+    if way.how == "copy":
+        return told
+    x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
+    return told._replace(
+        summed=y.numbers * way.sums_output,
+        back=x.numbers * (way.sums_gradient and x.requires_grad),
+        gathered=_gathered(graph, k) * choice.gathers,
+    )
+
+
+def _gathered(graph: Graph, k: int) -> int:
+    """The numbers of a sample that a gather brings together: behind a pooling that is fused.
+
+    The choice counts them before it, so that it does not depend on what is fused.
+    """
+    node, behind = graph.nodes[k], list(graph.nodes[k + 1 : k + 3])
+    if node.layer is Conv2d and node.within in graph.sequences:
+        if behind and behind[0].layer is ReLU and behind[0].within == node.within:
+            behind.pop(0)
+        if behind and behind[0].within == node.within and _is_2x2(behind[0]):
+            node = behind[0]
+    return graph.edges[node.outputs[0]].numbers
+
+
+def _is_2x2(node: Node) -> bool:
+    """Whether it is the pooling that a convolution can do too (see `MaxPool2d.is_2x2`)."""
+    names = ("kernel_size", "stride", "padding", "dilation")
+    return (
+        node.layer is MaxPool2d
+        and [pair(node.settings[name]) for name in names] == [(2, 2), (2, 2), (0, 0), (1, 1)]
+        and not node.settings["ceil_mode"]
+    )

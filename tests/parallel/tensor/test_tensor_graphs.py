@@ -1,0 +1,215 @@
+"""Sharded models that are no chains: how they are divided, and that they train as on one rank."""
+
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+import laws_tensor_graphs as laws
+import numpy as np
+import pytest
+from graph_models import SAMPLE, ResidualMLP
+
+import nnmpi
+from nnmpi import nn
+from nnmpi.autograd import Tensor
+from nnmpi.comm import thread_ranks
+from nnmpi.nn.graph import Graph
+from nnmpi.nn.models import MODELS, mlp
+from nnmpi.nn.tracing import trace
+from nnmpi.parallel.tensor import Way
+from nnmpi.parallel.tensor.parallelize import parallelize
+from nnmpi.parallel.tensor.rebuild import rebuild
+from nnmpi.parallel.tensor.rules import Cut
+from nnmpi.parallel.tensor.shard import shard
+from nnmpi.parallel.tensor.traffic import bytes_a_sample
+
+
+def traced(model: nn.Module, *sample: int) -> Graph:
+    def zeros(samples: int) -> tuple[tuple[Tensor], dict[str, Any]]:
+        return (nnmpi.tensor(np.zeros((samples, *sample), np.float32)),), {}
+
+    return trace(model, zeros, "float32")
+
+
+def plan(model: nn.Module, *sample: int, ranks: int = 2, whole_output: bool = False) -> str:
+    return laws.words(shard(traced(model, *sample), ranks, whole_output))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("name", laws.MODELS)
+def test_a_sharded_graph_trains_as_one_rank(name: str, size: int) -> None:
+    thread_ranks.run(size, laws.trains_as_one_rank, name)
+
+
+PLANS = {
+    "residual mlp": "column row column row column row",
+    "residual cnn": "column row copy column channels row copy column channels row",
+    "qkvo": "column row row row column row",
+    "attention": f"{'column,gathers ' * 5}copy column row column",
+    "tied": f"{'column,gathers ' * 5}column",
+    "tied to an op": "column,gathers copy column,gathers copy column",
+    "measured": "column row column row",
+    "layers of one's own": (
+        "column,gathers copy column channels row rows column,gathers copy column"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_how_a_graph_is_divided(name: str) -> None:
+    assert plan(laws.built(name).to("float32"), *SAMPLE) == PLANS[name]
+
+
+def test_the_plan_sends_the_least() -> None:
+    """Of three layers, a gather of 1024 is less than a sum and the gradient of one."""
+    graph = traced(mlp(64, 1024, 1024, 10), 64)
+    sharding = shard(graph, 2)
+    assert laws.words(sharding) == "column,gathers column row"
+    assert [layer.why for layer in sharding.layers] == [
+        "3,092 numbers a sample in all; 4,096 as column",
+        "3,092 numbers a sample in all; 4,096 as row",
+        "3,092 numbers a sample in all; 4,096 as column",
+    ]
+    assert bytes_a_sample(graph, sharding, range(len(graph.nodes))) == 3092 * 4 / 2
+    assert plan(mlp(64, 300, 200, 10), 64) == "column row column"
+
+
+def test_the_output_is_whole_if_it_has_to_be() -> None:
+    model = MODELS["digits-cnn"]()
+    assert shard(traced(model, *SAMPLE), 3).output == (0, 3, 6, 10)
+    sharding = shard(traced(model, *SAMPLE), 3, whole_output=True)
+    assert sharding.output is None
+    assert sharding.layers[-1].gathers
+
+
+def test_a_sharding_tells_where_each_tensor_is_cut() -> None:
+    graph = traced(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5)), 6)
+    sharding = shard(graph, 2)
+    bounds = (0, 4, 8)
+    assert sharding.edges == (None, Cut(bounds, 0), Cut(bounds, 0), None)
+    found = {graph.variables[v].path: cut for v, cut in enumerate(sharding.variables)}
+    assert found == {
+        "0.weight": Cut(bounds, 0),
+        "0.bias": Cut(bounds, 0),
+        "2.weight": Cut(bounds, 1),
+        "2.bias": None,
+    }
+    row = sharding.layers[1]
+    assert (row.node, row.summed, row.back, row.gathered) == (2, 5, 0, 0)
+
+
+def test_a_gather_behind_a_fused_pooling_brings_together_less() -> None:
+    layers = nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Softmax(1)
+    assert shard(traced(nn.Sequential(*layers), *SAMPLE), 2).layers[0].gathered == 4 * 4 * 4
+
+    class Apart(nn.Module):
+        def __init__(self) -> None:
+            self.layers = nn.ModuleList(layers)
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    assert shard(traced(Apart(), *SAMPLE), 2).layers[0].gathered == 4 * 8 * 8
+
+
+class Parallel(nn.Module):
+    """Many branches, all of which have run before the first two are added."""
+
+    def __init__(self, branches: int) -> None:
+        self.branches = nn.ModuleList([nn.Linear(8, 8) for _ in range(branches)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, *rest = [branch(x) for branch in self.branches]
+        return sum(rest, first)
+
+
+def test_deep_and_wide_models_are_divided_quickly() -> None:
+    deep = nn.Sequential(*(nn.Sequential(ResidualMLP(8, 8)) for _ in range(12)))
+    wide = nn.Sequential(nn.Linear(8, 8), Parallel(20), nn.Linear(8, 3))
+    for model, seconds in ((deep, 0.5), (wide, 20)):
+        graph = traced(model, 8)
+        began = time.perf_counter()
+        shard(graph, 2)
+        assert time.perf_counter() - began < seconds
+
+
+def test_modules_in_any_place_are_replaced() -> None:
+    class Containers(nn.Module):
+        def __init__(self) -> None:
+            inner = nn.Linear(8, 8)
+            self.by_name = nn.ModuleDict({"a": inner, "b": nn.Linear(8, 8)})
+            self.again = inner
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.by_name["b"](nnmpi.relu(self.by_name["a"](x)))
+            return y
+
+    def shards(comm: Any) -> None:
+        model = nn.Sequential(Containers())
+        names = [*model.state_dict()]
+        parallelize(model, comm, np.zeros((1, 8)))
+        kinds = [type(m).__name__ for m in model[0].by_name.values()]
+        assert kinds == ["ColumnLinear", "RowLinear"]
+        assert model[0].again is model[0].by_name["a"]
+        assert [*model.state_dict()] == names
+
+    thread_ranks.run(2, shards)
+
+
+def test_a_sharding_is_for_so_many_ranks() -> None:
+    model = nn.Sequential(nn.Linear(8, 8))
+    graph = traced(model, 8)
+    with pytest.raises(ValueError, match=r"divided for 3 ranks, and there are 1"):
+        rebuild(model, graph, shard(graph, 3), thread_ranks.comm_self())
+
+
+class Biased(nn.Module):
+    def __init__(self) -> None:
+        self.w, self.b = nn.Parameter(np.ones((8, 8), "f")), nn.Parameter(np.ones(8, "f"))
+        self.register_buffer("t", np.ones(2, "f"))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.w + self.b
+
+
+WRONG: dict[str, Any] = {
+    "the way 'row' of its rule leaves b whole": (Way(-1, None, {"w": 0}),),
+    "the way 'column' of its rule leaves b whole": (Way(None, -1, {"w": 1}),),
+    "the way 'channels' of its rule leaves w whole": (Way(..., ...),),
+    "the way 'rows' of its rule leaves w whole": (Way(parameters={"W": 0}),),
+    "cuts axis 1 of a sample, which has 1": (Way(None, 1, {"w": 1, "b": 0}),),
+    "cuts axis 1 of b, which has 1": (Way(None, -1, {"w": 1, "b": 1}),),
+    "cuts t of shape (2,) along axis 0, where it needs one for each of 8 channels": (
+        Way(None, -1, {"w": 1, "b": 0, "t": 0}),
+    ),
+    "has output=..., the axis of the input, and input=None": (Way(None, ..., {"w": 1, "b": 0}),),
+    "Wrong.sharding is 'column': give a tuple of": "column",
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_rules_that_cannot_be_right_are_refused(message: str) -> None:
+    wrong = type("Wrong", (Biased,), {"sharding": WRONG[message], "forward": Biased.forward})
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        plan(nn.Sequential(nn.Linear(8, 8), wrong()), 8)
+    assert "\n" not in str(error.value)
+
+
+def test_a_rule_is_that_of_the_class_with_the_forward() -> None:
+    class Column(Biased):
+        sharding = (Way(None, -1, {"w": 1, "b": 0}),)
+
+    class Same(Column):
+        pass
+
+    class Other(Column):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.b
+
+    def how(layer: Callable[[], nn.Module]) -> str:
+        return plan(nn.Sequential(layer()), 8)
+
+    assert [how(kind) for kind in (Column, Same, Other)] == ["column", "column", "copy"]
