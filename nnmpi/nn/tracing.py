@@ -404,4 +404,4 @@ def _edge(few: Tensor, more: Tensor) -> Edge:
         for n, m in zip(few.shape, more.shape, strict=True)
     )
     order = sorted(range(y.ndim), key=lambda k: (-y.strides[k], k))
-    return Edge(axes, y.dtype.name, tuple(order), few.requires_grad)
+    return Edge(axes, y.dtype.name, tuple(order), few.requires_grad or more.requires_grad)

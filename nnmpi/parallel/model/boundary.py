@@ -1,27 +1,36 @@
 """Boundary: what crosses between two stages of a model."""
 
-from typing import NamedTuple, Self
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
+from nnmpi.nn.graph import Edge, Graph
 from nnmpi.nn.parameter import inverse
 
+Boundary: TypeAlias = tuple[Edge, ...]
+"""The tensors that cross, in the order in which they are sent. Gradients of those that require one
+come back."""
 
-class Boundary(NamedTuple):
-    """The arrays that cross: any number of samples of one shape."""
 
-    shape: tuple[int, ...]  # of one sample
-    order: tuple[int, ...]  # of the axes in memory, that of samples included
-    dtype: str
+def boundary(graph: Graph, k: int, local: Mapping[int, Sequence[int]] | None = None) -> Boundary:
+    """What crosses in front of node k.
 
-    @classmethod
-    def of(cls, y: np.ndarray) -> Self:
-        """That of an array like this one."""
-        order = sorted(range(y.ndim), key=lambda k: (-y.strides[k], k))
-        return cls(tuple(y.shape[1:]), tuple(order), y.dtype.name)
+    Where a rank has a part of an edge only, `local` has the lengths of its axes there, by edge.
+    """
+    return tuple(resized(graph.edges[e], (local or {}).get(e)) for e in graph.crossing(k))
 
-    def zeros(self, samples: int) -> np.ndarray:
-        """An array for so many samples."""
-        shape = (samples, *self.shape)
-        memory = np.zeros([shape[k] for k in self.order], self.dtype)
-        return memory.transpose(inverse(self.order))
+
+def resized(edge: Edge, lengths: Sequence[int] | None) -> Edge:
+    """The edge with axes of these lengths: of one sample, along the axis of samples."""
+    if lengths is None:
+        return edge
+    axes = zip(edge.axes, lengths, strict=True)
+    return edge._replace(axes=tuple(axis._replace(size=n) for axis, n in axes))
+
+
+def zeros(edge: Edge, samples: int) -> np.ndarray:
+    """An array for so many samples, with the order of the axes in memory."""
+    shape = edge.shape(samples)
+    memory = np.zeros([shape[k] for k in edge.order], edge.dtype)
+    return memory.transpose(inverse(edge.order))

@@ -20,6 +20,7 @@ from nnmpi.parallel.step.ports import (
     Output,
     Stage,
     forward,
+    tensors,
 )
 from nnmpi.schedules import Kind, forward_only
 
@@ -72,7 +73,7 @@ def evaluate(
 def _forward(stage: Stage, output: Output, load: Load, micro: int, step: int) -> None:
     x, now = stage.source.take(micro), Pass(step, load.micro[micro].samples)
     y = forward(stage.module, x, now)
-    if y.memory is x.memory:  # which may be used again before y is sent
-        y = tensor(y, on=backend.of(y.data))
-    output.put(micro, output.root(micro, y))
+    memory = {id(t.memory) for t in tensors(x)}  # which may be used again before y is sent
+    apart = [tensor(t, on=backend.of(t.data)) if id(t.memory) in memory else t for t in tensors(y)]
+    output.put(micro, output.root(micro, tuple(apart) if isinstance(y, tuple) else apart[0]))
     stage.source.done(micro)

@@ -6,7 +6,7 @@ Inlet   ──► stage ──► Outlet      a stage of a pipeline (pipeline/ch
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -21,6 +21,10 @@ from nnmpi.parallel.step.objective import Objective
 from nnmpi.schedules import Op
 
 
+Inputs: TypeAlias = Tensor | tuple[Tensor, ...]
+"""What a stage takes: one tensor, or several."""
+
+
 class Task(NamedTuple):
     """What is trained."""
 
@@ -30,17 +34,27 @@ class Task(NamedTuple):
 
     def forward(self, x: np.ndarray, now: Pass) -> Tensor:
         """The scores of samples."""
-        return forward(self.model, tensor(x, on=self.on), now)
+        scores: Tensor = forward(self.model, tensor(x, on=self.on), now)
+        return scores
 
 
-def forward(module: Module, x: Tensor, now: Pass) -> Tensor:
+def forward(module: Module, x: Inputs, now: Pass) -> Any:
     """The output of a module, with randomness keyed by the step and by each sample."""
     token = current_pass.set(now)
     try:
-        y: Tensor = module(x)
+        return module(*x) if isinstance(x, tuple) else module(x)
     finally:
         current_pass.reset(token)
-    return y
+
+
+def tensors(x: Inputs) -> tuple[Tensor, ...]:
+    """Each of the tensors."""
+    return x if isinstance(x, tuple) else (x,)
+
+
+def needing_gradients(x: Inputs) -> tuple[Tensor, ...]:
+    """Those that require a gradient."""
+    return tuple(t for t in tensors(x) if t.requires_grad)
 
 
 class Source(Protocol):
@@ -49,11 +63,11 @@ class Source(Protocol):
     def begin(self, load: Load) -> None:
         """Starts a step."""
 
-    def take(self, micro: int) -> Tensor:
+    def take(self, micro: int) -> Inputs:
         """The input of a micro-batch."""
 
-    def give_back(self, micro: int, x: Tensor) -> None:
-        """x has its gradient, if it requires one."""
+    def give_back(self, micro: int, x: Inputs) -> None:
+        """The tensors of x have their gradients, if they require one."""
 
     def done(self, micro: int) -> None:
         """The micro-batch is not needed any more: its memory may be used again."""
@@ -65,7 +79,7 @@ class Output(Protocol):
     def begin(self, load: Load) -> None:
         """Starts a step."""
 
-    def root(self, micro: int, y: Tensor) -> Tensor:
+    def root(self, micro: int, y: Any) -> Tensor:
         """The tensor that a backward pass starts from: y itself, or the loss of y."""
 
     def put(self, micro: int, root: Tensor) -> None:
@@ -97,7 +111,7 @@ class Samples:
     def take(self, micro: int) -> Tensor:
         return as_tensor(self._load.micro[micro].x, self._on)
 
-    def give_back(self, micro: int, x: Tensor) -> None:
+    def give_back(self, micro: int, x: Inputs) -> None:
         pass
 
     def done(self, micro: int) -> None:
