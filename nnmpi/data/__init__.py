@@ -7,6 +7,7 @@ from nnmpi.data import cifar, embedded, mnist, npz, synthetic
 from nnmpi.data.arrays import from_arrays
 from nnmpi.data.dataset import Dataset, Entry, Request, Split, hold_out
 from nnmpi.data.download import default_directory
+from nnmpi.data.inputs import Inputs
 from nnmpi.data.loader import Batch, Fields, Load, Loader
 from nnmpi.data.standardise import Standardiser
 from nnmpi.quoting import quoted
@@ -17,6 +18,7 @@ __all__ = [
     "Dataset",
     "Entry",
     "Fields",
+    "Inputs",
     "Load",
     "Loader",
     "Request",

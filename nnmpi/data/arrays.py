@@ -1,10 +1,13 @@
 """Data sets from arrays: checks them, converts them to the types of a Split, divides them."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from nnmpi.data.dataset import Dataset, Split, hold_out
+from nnmpi.data.inputs import Inputs, described, is_index, like, parts
+from nnmpi.quoting import quoted
 
 
 def from_arrays(
@@ -18,9 +21,10 @@ def from_arrays(
 ) -> Dataset:
     """A data set from arrays in memory; without test arrays a fifth of the rows is held out.
 
-    x: (N, features), (N, C, L) or (N, C, H, W); uint8 is kept, other numbers become float32
-    y: (N,) integers from 0, or `ignore_index`, of pixels (N, H, W); or the targets of a regression,
-        (N, ...) of floats
+    x: (N, ...), or a tuple or a dict of such arrays, with which the model is called: integers are
+        indices and become int64, but uint8 is kept; floats and booleans become float32
+    y: integers from 0, or `ignore_index`, of samples (N,) or of their positions (N, ...); or the
+        targets of a regression, (N, ...) of floats
     """
     everything = _split(x, y, name, "", ignore_index)
     if (x_test is None) != (y_test is None):
@@ -28,35 +32,45 @@ def from_arrays(
         raise ValueError(f"{name}: {given} is given but {missing} is not; give both or neither")
     if x_test is None:
         train, test = hold_out(*everything, seed, name)
-        note = f"{len(train.y):,} rows for training, {len(test.y):,} held out for testing"
     else:
-        train, test, note = everything, _split(x_test, y_test, name, "_test", ignore_index), ""
+        train, test = everything, _split(x_test, y_test, name, "_test", ignore_index)
         _check_same_kind(train, test, name)
     labels = np.concatenate((train.y, test.y))
-    if labels.dtype.kind == "f":
-        return Dataset(name, train, test, 0, note)
-    labels = labels[labels != ignore_index]
-    classes = int(labels.max(initial=0)) + 1
-    if labels.size and labels.min() > 0:
-        gap = f"no label is 0 (they run from {labels.min()}), so {classes} classes are counted"
-        note = f"{note}; {gap}" if note else gap
+    is_regression = labels.dtype.kind == "f"
+    labels = labels[:0] if is_regression else labels[labels != ignore_index]
+    classes = 0 if is_regression else int(labels.max(initial=0)) + 1
+    note = "; ".join(_notes(train, test, labels, x_test is None))
     return Dataset(name, train, test, classes, note)
+
+
+def _notes(train: Split, test: Split, labels: np.ndarray, is_held_out: bool) -> Iterator[str]:
+    """What a user should know of the data."""
+    if is_held_out:
+        yield f"{len(train.y):,} rows for training, {len(test.y):,} held out for testing"
+    if labels.size and labels.min() > 0:
+        lowest, classes = labels.min(), labels.max() + 1
+        yield f"no label is 0 (they run from {lowest}), so {classes} classes are counted"
+    indices = [f"x{name}" for name, array in parts(train.x) if is_index(array)]
+    if indices:
+        what = ", ".join(indices)
+        yield f"integers are indices, not standardised ({what}); give features as floats"
 
 
 def _split(x: Any, y: Any, name: str, suffix: str, ignore_index: int | None) -> Split:
     """A split of these arrays; raises ValueError if they are unusable."""
-    samples = _samples(_array(x, f"{name}: x{suffix}"), f"{name}: x{suffix}")
+    samples = _inputs(x, f"{name}: x{suffix}")
     targets = _array(y, f"{name}: y{suffix}")
     if targets.dtype.kind == "f":
         labels = _numbers(targets, f"{name}: y{suffix}")
     else:
         labels = _labels(targets, f"{name}: y{suffix}", ignore_index)
-    if len(samples) != len(labels):
-        raise ValueError(
-            f"{name}: x{suffix} has {len(samples):,} rows and y{suffix} {len(labels):,} labels; "
-            "each row needs one label"
-        )
-    if not len(samples):
+    for part, array in parts(samples):
+        if len(array) != len(labels):
+            raise ValueError(
+                f"{name}: x{suffix}{part} has {len(array):,} rows and y{suffix} {len(labels):,} "
+                "labels; each row needs one label"
+            )
+    if not len(labels):
         raise ValueError(f"{name}: x{suffix} and y{suffix} are empty; give at least one sample")
     return Split(samples, labels)
 
@@ -71,18 +85,32 @@ def _array(value: Any, what: str) -> np.ndarray:
         ) from error
 
 
+def _inputs(x: Any, what: str) -> Inputs:
+    """x as an array; a tuple and a dict as one of arrays, with the names of arguments."""
+    if isinstance(x, tuple | dict) and not x:
+        raise ValueError(f"{what} is {described(x)} of 0 arrays; give at least one")
+    for name in x if isinstance(x, dict) else ():
+        if not (isinstance(name, str) and name.isidentifier()):
+            raise ValueError(
+                f"{what} has an input named {quoted(name)}; the model is called as model(**x), "
+                "so give the name of an argument"
+            )
+    found = [_samples(_array(part, what + name), what + name) for name, part in parts(x)]
+    return like(x, found)
+
+
 def _samples(x: np.ndarray, what: str) -> np.ndarray:
-    """x as uint8 or finite float32, with two to four dimensions."""
+    """x as uint8, int64 or finite float32, with an axis of samples."""
     if x.dtype.kind not in "biuf":
         raise ValueError(f"{what} holds {x.dtype}; samples must be real numbers")
-    if x.ndim not in (2, 3, 4):
-        raise ValueError(
-            f"{what} has shape {x.shape}; it must be (N, features), (N, C, L) or (N, C, H, W)"
-        )
+    if x.ndim == 0:
+        raise ValueError(f"{what} is one number; it must be (N, features) or another (N, ...)")
     if x.size == 0 and len(x):
         raise ValueError(f"{what} has shape {x.shape}: samples without features; give at least one")
     if x.dtype == np.uint8:
         return x
+    if is_index(x):
+        return x.astype("int64", copy=False)
     with np.errstate(over="ignore"):
         floats = x.astype("float32", copy=False)
     _check_finite(floats, what)
@@ -100,13 +128,9 @@ def _check_finite(rows: np.ndarray, what: str) -> None:
 
 
 def _labels(y: np.ndarray, what: str, ignore_index: int | None) -> np.ndarray:
-    """y as int64, of samples or of their pixels, and not negative."""
-    if y.ndim not in (1, 3):
-        hint = "; for one-hot labels give y.argmax(1)" if y.ndim == 2 else ""
-        raise ValueError(
-            f"{what} has shape {y.shape}; labels must be (N,), or (N, H, W) of pixels{hint}, and "
-            "targets of a regression floating-point numbers: y.astype('float32')"
-        )
+    """y as int64, of samples or of their positions, and not negative."""
+    if y.ndim == 0:
+        raise ValueError(f"{what} is one number; give one or more for each row, (N, ...)")
     if y.dtype.kind not in "iu" and y.size:
         raise ValueError(f"{what} holds {y.dtype}; labels must be integers: y.astype('int64')")
     labels = y.astype("int64", copy=False)
@@ -135,13 +159,24 @@ def _check_same_kind(train: Split, test: Split, name: str) -> None:
             f"{name}: y is {train.y.dtype} of shape {train.y.shape} and y_test is {test.y.dtype} "
             f"of shape {test.y.shape}; give both in the same form"
         )
-    if train.x.shape[1:] != test.x.shape[1:]:
+    tests = dict(parts(test.x))
+    if tests.keys() != dict(parts(train.x)).keys():
         raise ValueError(
-            f"{name}: a sample of x has shape {train.x.shape[1:]} and one of x_test "
-            f"{test.x.shape[1:]}; they must be the same"
+            f"{name}: x is {described(train.x)} and x_test {described(test.x)}; give both in the "
+            "same form"
         )
-    if train.x.dtype != test.x.dtype:
+    for part, x in parts(train.x):
+        _check_same_samples(x, tests[part], part, name)
+
+
+def _check_same_samples(x: np.ndarray, test: np.ndarray, part: str, name: str) -> None:
+    if x.shape[1:] != test.shape[1:]:
         raise ValueError(
-            f"{name}: x is {train.x.dtype} and x_test is {test.x.dtype}; "
+            f"{name}: a sample of x{part} has shape {x.shape[1:]} and one of x_test{part} "
+            f"{test.shape[1:]}; they must be the same"
+        )
+    if x.dtype != test.dtype:
+        raise ValueError(
+            f"{name}: x{part} is {x.dtype} and x_test{part} is {test.dtype}; "
             "give both in the same type and scale"
         )

@@ -7,16 +7,19 @@ from typing import NamedTuple
 import numpy as np
 
 from nnmpi import keyed
+from nnmpi.data.inputs import Inputs, each
 
 
 class Split(NamedTuple):
     """Samples with their labels, or with the targets of a regression.
 
-    x: uint8 or float32, (N, features), (N, C, L) or (N, C, H, W)
-    y: int64, (N,) or (N, H, W), classes counted from 0; or floating-point numbers, (N, ...)
+    x: (N, ...), or a tuple or dict of such arrays: uint8 or float32, (N, features), (N, C, L),
+        (N, C, H, W) and others; or int64, which are indices
+    y: int64, (N,) of samples or (N, ...) of their positions, classes counted from 0; or
+        floating-point numbers, (N, ...)
     """
 
-    x: np.ndarray
+    x: Inputs
     y: np.ndarray
 
 
@@ -55,7 +58,7 @@ class Entry(NamedTuple):
 
 
 def hold_out(
-    x: np.ndarray, y: np.ndarray, seed: int, name: str, fraction: float = 0.2
+    x: Inputs, y: np.ndarray, seed: int, name: str, fraction: float = 0.2
 ) -> tuple[Split, Split]:
     """Training and test splits; a pseudo-random `fraction` of each class is for testing.
 
@@ -75,4 +78,5 @@ def hold_out(
     k = np.arange(n)
     taken = np.zeros(n, bool)
     taken[by_class] = (k + 1) * t // n > k * t // n
-    return Split(x[~taken], y[~taken]), Split(x[taken], y[taken])
+    train, test = (each(lambda array, rows=rows: array[rows], x) for rows in (~taken, taken))
+    return Split(train, y[~taken]), Split(test, y[taken])

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.data.dataset import Split
 from nnmpi.data.files import REMEDY, RefusedError, check_ratio, read_array, reading
 from nnmpi.quoting import shown
 
@@ -72,7 +71,7 @@ def _check_length(path: Path, shape: tuple[int, ...], body: int) -> None:
         )
 
 
-def read_pair(images: Path, labels: Path, classes: int) -> Split:
+def read_pair(images: Path, labels: Path, classes: int) -> tuple[np.ndarray, np.ndarray]:
     """Images (N, 1, H, W) and their labels; raises ValueError unless they fit together."""
     x, y = read(images, 3), read(labels, 1)
     if len(x) != len(y):
@@ -81,7 +80,7 @@ def read_pair(images: Path, labels: Path, classes: int) -> Split:
             "replace them with files that belong together, or run again with --download"
         )
     check_labels(y, classes, labels)
-    return Split(x[:, None], y.astype("int64"))
+    return x[:, None], y.astype("int64")
 
 
 def check_labels(y: np.ndarray, classes: int, path: Path) -> None:

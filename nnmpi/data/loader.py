@@ -8,6 +8,7 @@ import numpy as np
 
 from nnmpi import keyed
 from nnmpi.data.dataset import Split
+from nnmpi.data.inputs import Inputs, arrays, each, is_index, take
 from nnmpi.data.prefetch import prefetch
 from nnmpi.data.standardise import Standardiser
 
@@ -18,14 +19,14 @@ SMALL = 16 << 20  # bytes up to which a standardised copy of the whole split is 
 class Batch(NamedTuple):
     """Standardised samples, their labels or targets, and their row numbers in the split.
 
-    x: (B, features) or (B, C, H, W)
+    x: (B, ...) in the structure of the split: floats of one type, and indices as they are
     y: (B, ...), as in the split
     samples: int64, (B,), the key of what is random per sample, such as dropout
 
     Of x and y, what was not asked for (see Fields) has length 0.
     """
 
-    x: np.ndarray
+    x: Inputs
     y: np.ndarray
     samples: np.ndarray
 
@@ -77,11 +78,13 @@ class Loader:
         divisor: Callable[[np.ndarray], float] = len,
     ) -> None:
         _check(split, batch_size, standardiser, dtype)
-        self.split = Split(np.ascontiguousarray(split.x), np.ascontiguousarray(split.y))
+        x = each(np.ascontiguousarray, split.x)
+        self.split = Split(x, np.ascontiguousarray(split.y))
         self.batch_size, self.standardiser, self.divisor = batch_size, standardiser, divisor
         self.dtype, self.seed, self.shuffle = np.dtype(dtype), seed, shuffle
-        small = split.x.size * self.dtype.itemsize <= SMALL
-        self._ready = standardiser.apply(self.split.x, self.dtype) if small else None
+        copied = sum(array.size for array in arrays(x) if not is_index(array))
+        small = copied * self.dtype.itemsize <= SMALL
+        self._ready = standardiser.apply(x, self.dtype) if small else None
         self.prefetch = 0 if small else prefetch
 
     def __len__(self) -> int:
@@ -100,10 +103,10 @@ class Loader:
         x = self._standardised(rows if want.x else rows[:0])
         return Batch(x, self.split.y.take(rows if want.y else rows[:0], axis=0), rows)
 
-    def _standardised(self, rows: np.ndarray) -> np.ndarray:
+    def _standardised(self, rows: np.ndarray) -> Inputs:
         if self._ready is not None:
-            return self._ready.take(rows, axis=0)
-        return self.standardiser.apply(self.split.x.take(rows, axis=0), self.dtype)
+            return take(self._ready, rows)
+        return self.standardiser.apply(take(self.split.x, rows), self.dtype)
 
     def epoch(self, epoch: int) -> Generator[Batch, None, None]:
         """The batches of an epoch; to stop early, close the generator or drop it."""
@@ -125,18 +128,14 @@ class Loader:
 
 def _check(split: Split, batch_size: int, standardiser: Standardiser, dtype: str) -> None:
     """Raises ValueError for arguments that are unusable or do not fit together."""
-    if len(split.x) != len(split.y) or not len(split.y):
-        raise ValueError(
-            f"the split has {len(split.x):,} samples and {len(split.y):,} labels; "
-            "it needs as many labels as samples, and at least one"
-        )
+    for samples in map(len, arrays(split.x)):
+        if samples != len(split.y) or not samples:
+            raise ValueError(
+                f"the split has {samples:,} samples and {len(split.y):,} labels; "
+                "it needs as many labels as samples, and at least one"
+            )
     if batch_size < 1:
         raise ValueError(f"batch size {batch_size} must be at least 1")
     if dtype not in DTYPES:
         raise ValueError(f"dtype {dtype!r} of batches is not one of {', '.join(DTYPES)}")
-    width = split.x.shape[1:2] + (1,) * (split.x.ndim - 2)
-    if standardiser.mean.shape != width:
-        raise ValueError(
-            f"the standardiser has shape {standardiser.mean.shape}, the samples need {width}; "
-            "make it with Standardiser.of(training split)"
-        )
+    standardiser.check(split.x)

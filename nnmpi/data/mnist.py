@@ -57,14 +57,14 @@ def _find(directory: Path) -> dict[str, Path]:
 
 
 def _four(name: str, files: dict[str, Path]) -> Dataset:
-    train = idx.read_pair(files[TRAIN[0]], files[TRAIN[1]], CLASSES)
-    test = idx.read_pair(files[TEST[0]], files[TEST[1]], CLASSES)
-    if train.x.shape[1:] != test.x.shape[1:]:
+    x, y = idx.read_pair(files[TRAIN[0]], files[TRAIN[1]], CLASSES)
+    x_test, y_test = idx.read_pair(files[TEST[0]], files[TEST[1]], CLASSES)
+    if x.shape[1:] != x_test.shape[1:]:
         raise ValueError(
-            f"{name}: {shown(files[TRAIN[0]])} has images of {train.x.shape[2:]} pixels and "
-            f"{shown(files[TEST[0]])} of {test.x.shape[2:]}; {REMEDY}"
+            f"{name}: {shown(files[TRAIN[0]])} has images of {x.shape[2:]} pixels and "
+            f"{shown(files[TEST[0]])} of {x_test.shape[2:]}; {REMEDY}"
         )
-    return Dataset(name, train, test, CLASSES, "")
+    return Dataset(name, Split(x, y), Split(x_test, y_test), CLASSES, "")
 
 
 def _divided(name: str, files: dict[str, Path]) -> Dataset:

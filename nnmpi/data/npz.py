@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo, is_zipfile
@@ -18,9 +19,10 @@ from nnmpi.data.files import (
     read_array,
     reading,
 )
+from nnmpi.data.inputs import Inputs
 from nnmpi.quoting import shown
 
-KEYS = ("x", "y", "x_test", "y_test")
+SAMPLES, LABELS = ("x", "x_test"), ("y", "y_test")
 REMEDY = "write it again with numpy.savez(file, x=..., y=...), plain numbers only"
 RATIOS = {ZIP_STORED: 1, ZIP_DEFLATED: DEFLATE}  # bytes that one byte in the file stands for
 
@@ -36,18 +38,42 @@ class Header(NamedTuple):
 def npz(request: Request) -> Dataset:
     """The arrays x and y of a file, and x_test and y_test if it has them.
 
+    Several inputs are x.0, x.1, ... for a model that is called as model(*x), or x.NAME, ... for
+    one that is called as model(**x).
+
     Nothing is unpickled, so a file of unknown origin can do no harm.
     """
     path = Path(os.path.expanduser(request.argument))
     arrays = _read(path)
-    missing = [key for key in KEYS[:2] if key not in arrays]
+    x, x_test = (_inputs(arrays, key, path) for key in SAMPLES)
+    y, y_test = map(arrays.get, LABELS)
+    missing = [key for key, found in (("x", x), ("y", y)) if found is None]
     if missing:
         raise ValueError(
             f"{shown(path)} has no array {' and no '.join(missing)}; save it with "
             "numpy.savez(file, x=..., y=...), and x_test=..., y_test=... if there are test data"
         )
-    x, y, x_test, y_test = (arrays.get(key) for key in KEYS)
     return from_arrays(x, y, x_test, y_test, request.seed, shown(path.name))
+
+
+def _inputs(arrays: Mapping[str, np.ndarray], key: str, path: Path) -> Inputs | None:
+    """The array `key`, or several: those with a number or a name behind it."""
+    found = {name[len(key) + 1 :]: a for name, a in arrays.items() if name.startswith(f"{key}.")}
+    if not found:
+        return arrays.get(key)
+    numbers = [str(i) for i in range(len(found))]
+    is_tuple = found.keys() == {*numbers}
+    if key in arrays or (not is_tuple and any(name.isdecimal() for name in found)):
+        names = ", ".join(shown(name) for name in arrays if name.partition(".")[0] == key)
+        raise ValueError(
+            f"{shown(path)} has the arrays {names}; give {key} alone, or {key}.0, {key}.1 and so "
+            f"on, or names such as {key}.words"
+        )
+    return tuple(found[i] for i in numbers) if is_tuple else found
+
+
+def _is_ours(key: str) -> bool:
+    return key in (*SAMPLES, *LABELS) or key.partition(".")[0] in SAMPLES
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
@@ -58,9 +84,10 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         if not is_zipfile(path):
             raise ValueError(f"its {path.stat().st_size:,} bytes are not a zip archive")
         with ZipFile(path) as archive:
-            members = {key: f"{key}.npy" for key in KEYS}
-            there = {key: m for key, m in members.items() if m in archive.namelist()}
-            return {key: _array(archive, archive.getinfo(m), path) for key, m in there.items()}
+            files = [name for name in archive.namelist() if name.endswith(".npy")]
+            keys = [name.removesuffix(".npy") for name in dict.fromkeys(files)]
+            there = {key: archive.getinfo(f"{key}.npy") for key in keys if _is_ours(key)}
+            return {key: _array(archive, member, path) for key, member in there.items()}
 
 
 def _array(archive: ZipFile, member: ZipInfo, path: Path) -> np.ndarray:

@@ -1,24 +1,28 @@
 """Standardises samples to mean 0 and standard deviation 1 of the training data."""
 
 import json
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from nnmpi.data.dataset import Split
+from nnmpi.data.inputs import Inputs, Structure, aligned, arrays, each, is_index, like, parts
 
 BLOCK = 1 << 18  # elements per block, so that a block of float64 stays in cache
 
 
 class Standardiser(NamedTuple):
-    """Mean and standard deviation per channel or feature.
+    """Mean and standard deviation per channel or feature; indices have none, and stay as they are.
 
-    mean, std: float32, (C, 1, 1) for images, (C, 1) for sequences and (F,) for tables
+    mean, std: float32, (C, 1, 1) for images, (C, 1) for sequences, (F,) for tables, () for single
+        numbers; None for indices; a tuple or a dict of these for several inputs
     """
 
-    mean: np.ndarray
-    std: np.ndarray
+    mean: Structure[Any]
+    std: Structure[Any]
 
     @classmethod
     def of(cls, split: Split) -> "Standardiser":
@@ -26,16 +30,12 @@ class Standardiser(NamedTuple):
 
         A constant channel gets a standard deviation of 1, and so becomes 0.
         """
-        n, mean, m2 = 0, np.float64(0), np.float64(0)
-        rows = max(BLOCK // max(split.x[0].size, 1), 1)
-        for start in range(0, len(split.x), rows):
-            block = split.x[start : start + rows].astype("float64")
-            n, mean, m2 = _merge((n, mean, m2), _moments(block))
-        std = np.sqrt(m2 / n)
-        least = np.maximum(1e-12 * np.abs(mean), np.finfo("float32").tiny)
-        std = np.where(std > least, std, 1.0)
-        shape = _shape(split.x)
-        return cls(mean.reshape(shape).astype("float32"), std.reshape(shape).astype("float32"))
+        return cls._of_pairs(split.x, [_statistics(x) for x in arrays(split.x)])
+
+    @classmethod
+    def _of_pairs(cls, like_these: Structure[Any], pairs: Sequence["Pair"]) -> "Standardiser":
+        """That of inputs with these means and standard deviations."""
+        return cls(*(like(like_these, column) for column in zip(*pairs, strict=True)))
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, str]) -> "Standardiser":
@@ -46,49 +46,133 @@ class Standardiser(NamedTuple):
                 "standardise samples as in the training of the model"
             )
         try:
-            found = [json.loads(metadata[key]) for key in ("mean", "std")]
-            with np.errstate(over="ignore"):
-                mean, std = (np.asarray(numbers, "float32") for numbers in found)
-            usable = mean.shape == std.shape and np.isfinite([mean, std]).all() and (std > 0).all()
+            mean, std = (_from_json(json.loads(metadata[key])) for key in ("mean", "std"))
+            pairs = [_read(*row) for row in aligned(mean, std)]
         except (ValueError, TypeError, RecursionError):
-            usable = False
-        if not usable:
             raise ValueError(
                 f"mean {metadata['mean']:.60} and std {metadata['std']:.60} in the metadata are "
                 "not JSON lists of numbers, as many of each, with every std above 0"
-            )
-        return cls(mean, std)
+            ) from None
+        return cls._of_pairs(mean, pairs)
 
     def metadata(self) -> dict[str, str]:
-        """Mean and standard deviation as JSON lists, with all digits and in their shapes."""
-        return {"mean": json.dumps(self.mean.tolist()), "std": json.dumps(self.std.tolist())}
+        """Mean and standard deviation as JSON lists, with all digits and in their shapes.
 
-    def shaped_for(self, x: np.ndarray) -> "Standardiser":
+        Those of indices are null; those of several inputs are an object, a tuple's with "0", "1".
+        """
+        return {"mean": json.dumps(_to_json(self.mean)), "std": json.dumps(_to_json(self.std))}
+
+    def shaped_for(self, x: Inputs) -> "Standardiser":
         """The same for samples like these, whatever axes of length 1 there are."""
-        shape = _shape(x)
-        if self.mean.size != shape[0]:
-            what = "channels" if x.ndim > 2 else "features"
-            raise ValueError(
-                f"mean and std are for {self.mean.size} channels or features, and the samples have "
-                f"{shape[0]} {what}; take samples like those that the model was trained on"
-            )
-        return Standardiser(self.mean.reshape(shape), self.std.reshape(shape))
+        return self._of_pairs(x, [_shaped(*row) for row in aligned(x, self.mean, self.std)])
 
-    def apply(self, x: np.ndarray, dtype: Any = "float32") -> np.ndarray:
-        """(x - mean) / std in a new array.
+    def check(self, x: Inputs) -> None:
+        """Raises ValueError unless it has the shape that samples like these need."""
+        for array, mean in aligned(x, self.mean):
+            _check_shape(array, mean)
+
+    def apply(self, x: Inputs, dtype: Any = "float32") -> Inputs:
+        """(x - mean) / std in a new array; indices as they are.
 
         The mean is subtracted first, so that values far from zero keep their digits. The result
         for an element does not depend on its batch. float16 is computed in float32.
         """
-        work = np.result_type(dtype, "float32")
-        out: np.ndarray = np.subtract(x, self.mean, dtype=work)
-        out *= np.divide(1.0, self.std, dtype=work)
-        return out.astype(dtype, copy=False)
+        return each(partial(_standardised, dtype=dtype), x, self.mean, self.std)
+
+
+Pair: TypeAlias = tuple[np.ndarray | None, np.ndarray | None]
+"""The mean and the standard deviation of an input; None of indices."""
+
+
+def _statistics(x: np.ndarray) -> Pair:
+    if is_index(x):
+        return None, None
+    n, mean, m2 = 0, np.float64(0), np.float64(0)
+    rows = max(BLOCK // max(x[0].size, 1), 1)
+    for start in range(0, len(x), rows):
+        block = x[start : start + rows].astype("float64")
+        n, mean, m2 = _merge((n, mean, m2), _moments(block))
+    std = np.sqrt(m2 / n)
+    least = np.maximum(1e-12 * np.abs(mean), np.finfo("float32").tiny)
+    std = np.where(std > least, std, 1.0)
+    shape = _shape(x)
+    return mean.reshape(shape).astype("float32"), std.reshape(shape).astype("float32")
+
+
+def _standardised(x: Any, mean: np.ndarray | None, std: Any, dtype: Any) -> np.ndarray:
+    if mean is None:
+        return np.asarray(x)
+    work = np.result_type(dtype, "float32")
+    out: np.ndarray = np.subtract(x, mean, dtype=work)
+    out *= np.divide(1.0, std, dtype=work)
+    return out.astype(dtype, copy=False)
+
+
+def _shaped(x: np.ndarray, mean: np.ndarray | None, std: Any) -> Pair:
+    """The pair in the shape for x; raises ValueError if it is not for such samples."""
+    if mean is None or is_index(x):
+        _check_kind(x, mean)
+        return None, None
+    shape = _shape(x)
+    if mean.size != math.prod(shape):
+        what = "channels" if x.ndim > 2 else "features"
+        raise ValueError(
+            f"mean and std are for {mean.size} channels or features, and the samples have "
+            f"{math.prod(shape)} {what}; take samples like those that the model was trained on"
+        )
+    return mean.reshape(shape), std.reshape(shape)
+
+
+def _check_kind(x: np.ndarray, mean: np.ndarray | None) -> None:
+    """Indices have no mean, and all other samples have one."""
+    if is_index(x) and mean is not None:
+        raise ValueError(
+            f"mean and std are for numbers, and the samples are {x.dtype}, which are indices; give "
+            "features as x.astype('float32')"
+        )
+    if mean is None and not is_index(x):
+        raise ValueError(
+            f"the model was trained on indices, and the samples are {x.dtype}; give "
+            "x.astype('int64')"
+        )
+
+
+def _check_shape(x: np.ndarray, mean: np.ndarray | None) -> None:
+    _check_kind(x, mean)
+    if mean is not None and mean.shape != _shape(x):
+        raise ValueError(
+            f"the standardiser has shape {mean.shape}, the samples need {_shape(x)}; "
+            "make it with Standardiser.of(training split)"
+        )
+
+
+def _to_json(found: Structure[np.ndarray | None]) -> Any:
+    lists = [(name[1:], None if a is None else a.tolist()) for name, a in parts(found)]
+    return dict(lists) if isinstance(found, tuple | dict) else lists[0][1]
+
+
+def _from_json(found: Any) -> Structure[Any]:
+    """What `_to_json` was given, as lists."""
+    if not isinstance(found, dict):
+        return found
+    is_tuple = [*found] == [str(i) for i in range(len(found))]
+    return tuple(found.values()) if is_tuple else found
+
+
+def _read(mean: Any, std: Any) -> Pair:
+    """Lists of numbers as arrays; raises ValueError or TypeError unless they are usable."""
+    if mean is None and std is None:
+        return None, None
+    with np.errstate(over="ignore"):
+        pair = np.asarray(mean, "float32"), np.asarray(std, "float32")
+    if pair[0].shape != pair[1].shape or not np.isfinite(pair).all() or not (pair[1] > 0).all():
+        raise ValueError
+    return pair
 
 
 def _shape(x: np.ndarray) -> tuple[int, ...]:
     """That of the mean of samples: one number per channel, or feature of a table."""
-    return x.shape[1], *(1,) * (x.ndim - 2)
+    return x.shape[1:2] + (1,) * (x.ndim - 2)
 
 
 def _moments(x: np.ndarray) -> tuple[int, Any, Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from nnmpi.autograd import Tensor
 from nnmpi.kernels.progress_hook import progress_hook
@@ -16,14 +16,21 @@ from nnmpi.nn.module import Module
 Step = Callable[[Tensor], Tensor]
 
 
+class Steps(NamedTuple):
+    """The functions of a Sequential; the first takes what the Sequential is called with."""
+
+    first: Callable[..., Tensor]
+    others: list[Step]
+
+
 class Sequential(Numbered):
-    """Layers one after the other.
+    """Layers one after the other; the first may take several inputs.
 
     Some neighbours run as one op (`FUSED`), with the values and gradients of the
     separate layers.
     """
 
-    _steps: list[Step] | None = None
+    _steps: Steps | None = None
 
     def __init__(self, *layers: Module) -> None:
         super().__init__(layers)
@@ -39,17 +46,27 @@ class Sequential(Numbered):
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"_steps": None}
 
-    def forward(self, x: Tensor) -> Tensor:
-        if self._steps is None:
-            object.__setattr__(self, "_steps", list(_fuse(list(self))))
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+        steps = self._steps
+        if steps is None:
+            functions = [*_fuse(list(self))] or [_unchanged]
+            steps = Steps(functions[0], functions[1:])
+            object.__setattr__(self, "_steps", steps)
         progress = progress_hook.get()
-        for step in self._steps or ():
+        x = steps.first(*inputs, **named)
+        progress()
+        for step in steps.others:
             x = step(x)
             progress()
         return x
 
     def _slice(self, layers: list[Module]) -> Module:
         return Sequential(*layers)
+
+
+def _unchanged(x: Tensor) -> Tensor:
+    """What a Sequential without layers does."""
+    return x
 
 
 def only_runs_layers(module: Module) -> TypeGuard[Sequential]:

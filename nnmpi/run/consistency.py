@@ -5,6 +5,7 @@ Ranks that differ would deadlock, or train to wrong results without an error.
 
 import hashlib
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from nnmpi import backend
 from nnmpi.comm import Comm
 from nnmpi.config import Config, options
 from nnmpi.data import Dataset
+from nnmpi.data.inputs import parts
 from nnmpi.nn import Module
 from nnmpi.parallel.model.entries import first_difference
 from nnmpi.parallel.model.parts import PartTable, everything
@@ -77,7 +79,8 @@ def _items(config: Config, d: Dataset, model: Module) -> Iterator[Item]:
         n = len(split.y)
         yield Item(f"the number of {name} samples ({n:,})", n, DATA)
         yield Item(f"the labels of the {name} samples", _digest(*_content(split.y)), DATA)
-        yield Item(f"the {name} samples", _digest(*_content(split.x)), DATA)
+        inputs = [(part.encode(), *_content(array)) for part, array in parts(split.x)]
+        yield Item(f"the {name} samples", _digest(*chain(*inputs)), DATA)
     shapes = repr([(place.path, place.shape) for place, _ in model.tensors()])
     yield Item("the names and shapes of parameters and buffers", _digest(shapes.encode()), MODEL)
 

@@ -10,6 +10,7 @@ import numpy as np
 from nnmpi.autograd.functional import tensor
 from nnmpi.comm import Comm
 from nnmpi.data import Batch
+from nnmpi.data.inputs import arrays, zeros
 from nnmpi.nn import Sequential
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import Pass
@@ -35,7 +36,9 @@ def summary(trainer: Trainer) -> Event:
         "gradient_bytes": memory.gradients,
         "optimizer_bytes": memory.optimizer,
         "activation_bytes": activations,
-        "data_bytes": sum(a.nbytes for a in (*trainer.dataset.train, *trainer.dataset.test)),
+        "data_bytes": sum(
+            array.nbytes for x, y in trainer.dataset[1:3] for array in (*arrays(x), y)
+        ),
         "counted": f"gradients and optimizer: all ranks of this node ({ranks}); the rest: one rank",
         "epochs": -(-trainer.total_steps // len(trainer.train)),
         "steps_per_epoch": len(trainer.train),
@@ -128,8 +131,7 @@ def _sent_a_sample(trainer: Trainer) -> float:
     total = 0.0
     trainer.model.eval()
     for s, stage in part.stages.items():
-        shape = (2, *trainer.dataset.train.x.shape[1:])
-        samples = np.zeros(shape, trainer.config.dtype)
+        (samples,) = arrays(zeros(trainer.dataset.train.x, 2, trainer.config.dtype))
         x = tensor(trainer.boundaries[s - 1].zeros(2) if s else samples, on=trainer.on)
         x.requires_grad = s > 0
         with np.errstate(over="ignore", invalid="ignore"):

@@ -5,6 +5,8 @@ stages. Each rank runs its own stages; the others wait, and learn what crosses t
 """
 
 from collections.abc import Callable
+from functools import partial
+from inspect import signature
 from typing import NamedTuple
 
 import numpy as np
@@ -14,13 +16,16 @@ from nnmpi.autograd.functional import tensor
 from nnmpi.backend import Backend
 from nnmpi.comm import Comm
 from nnmpi.config import Config
-from nnmpi.data import Dataset
+from nnmpi.data import Dataset, Inputs
+from nnmpi.data.inputs import arrays, each, is_index, parts, zeros
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.sequential import only_runs_layers
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.boundary import Boundary
 from nnmpi.parallel.model.model_part import ModelPart
 from nnmpi.parallel.step.executor import refuse
+from nnmpi.parallel.step.ports import called
 from nnmpi.quoting import shown
 
 DTYPES = ("float16", "float32", "float64")
@@ -47,16 +52,16 @@ def first_pass(
 
     `check_scores` raises ValueError if the scores are none of the loss.
     """
-    x = np.zeros((2, *dataset.train.x.shape[1:]), config.dtype)
+    x = zeros(dataset.train.x, 2, config.dtype)
     what = f"model {shown(config.model)} and data {shown(dataset.name)} do not fit"
     boundaries, used = list[Boundary](), list[Parameter]()
     for s in range(part.stage_count):
         is_last = s == part.stage_count - 1
 
-        def run(s: int = s, x: np.ndarray = x, is_last: bool = is_last) -> Boundary | None:
+        def run(s: int = s, x: Inputs = x, is_last: bool = is_last) -> Boundary | None:
             if s not in part.stages:
                 return None
-            y = _run(part.stages[s], tensor(x, on=on), what, s if part.stage_count > 1 else None)
+            y = _run(part.stages[s], x, on, what, s if part.stage_count > 1 else None)
             if is_last:
                 check_scores(y, what)
             if not any(p.requires_grad for p in part.stages[s].parameters()):
@@ -76,22 +81,43 @@ def first_pass(
     return FirstPass(boundaries, [*(p for p in trained if p not in order), *order])
 
 
-def _run(stage: Module, x: Tensor, what: str, number: int | None) -> Tensor:
+def _run(stage: Module, x: Inputs, on: Backend, what: str, number: int | None) -> Tensor:
     training = stage.training
     stage.eval()
     try:
+        _check_call(stage, x)
         with np.errstate(over="ignore", invalid="ignore"):
-            y = stage(x)
+            y = called(stage, each(partial(tensor, on=on), x))
     except ValueError as error:
-        sample = "x".join(map(str, x.shape[1:]))
         where = "samples are" if not number else f"the input of stage {number} is"
-        raise ValueError(f"{what}: {where} of shape {sample}; {error}") from None
+        raise ValueError(f"{what}: {where} {_shapes(x)}; {error}") from None
     finally:
         stage.train(training)
     if not isinstance(y, Tensor):
         returns = "the model" if number is None else f"stage {number}"
         raise ValueError(f"{what}: {returns} must return a tensor, not a {type(y).__name__}")
     return y
+
+
+def _check_call(stage: Module, x: Inputs) -> None:
+    """Raises ValueError unless the module that takes the samples takes as many arguments."""
+    while only_runs_layers(stage) and len(stage):
+        stage = stage[0]
+    given = dict.fromkeys(x, "") if isinstance(x, dict) else {}
+    try:
+        signature(stage.forward).bind(*([] if given else arrays(x)), **given)
+    except TypeError as error:
+        raise ValueError(f"{type(stage).__name__}.forward: {error}") from None
+
+
+def _shapes(x: Inputs) -> str:
+    """The shape of a sample of each input, and the type of indices, which explains most errors."""
+    found = []
+    for name, array in parts(x):
+        shape = "x".join(map(str, array.shape[1:])) or "() (x[:, None] has one feature)"
+        kind = f"indices ({array.dtype}) " if is_index(array) else ""
+        found.append(f"{kind}of shape {shape}{f' (x{name})' if name else ''}")
+    return ", ".join(found)
 
 
 def _boundary(y: Tensor, number: int) -> Boundary:

@@ -110,19 +110,34 @@ def check_scores(
 def _check_classes(
     loss: ClassLoss, data: Dataset, columns: Callable[[int], int], scores: Tensor, what: str
 ) -> None:
-    pixels = data.train.y.shape[1:]
+    y = data.train.y
     shape = (columns(scores.shape[1]),) if scores.ndim == 2 else scores.shape[1:]
-    if not shape or shape[1:] != pixels or shape[0] < data.classes:
-        of_pixels = f" and labels of {pixels[0]}x{pixels[1]} pixels" if pixels else ""
+    if not shape or shape[1:] != y.shape[1:] or shape[0] < data.classes:
         raise ValueError(
             f"{what}: the model returns scores of shape {shape} for a sample, "
-            f"and there are {data.classes} classes{of_pixels}"
+            f"and there are {data.classes} classes{_of_positions(y, shape)}"
         )
     if loss.weight is not None and len(loss.weight) != shape[0]:
         raise ValueError(
             f"{what}: the model returns scores of {shape[0]} classes, and the loss has weights "
             f"of {len(loss.weight)}"
         )
+
+
+def _of_positions(y: np.ndarray, shape: tuple[int, ...]) -> str:
+    """What else a message says of labels of positions and scores of this shape that do not fit."""
+    if y.ndim == 1:
+        return ""
+    if y.ndim == 2 and shape == y.shape[1:] and _is_one_hot(y):
+        return "; the labels look one-hot: give y.argmax(1)"
+    where = "x".join(map(str, y.shape[1:]))
+    order = ", classes first: transpose them" if shape[:-1] == y.shape[1:] else ""
+    return f" and a label for each of {where} positions: they must be (classes, {where}){order}"
+
+
+def _is_one_hot(y: np.ndarray) -> bool:
+    """Whether each row is one 1 among zeros."""
+    return bool(((y == 0) | (y == 1)).all() and (y.sum(axis=1) == 1).all())
 
 
 def _check_targets(loss: Criterion, targets: np.ndarray, scores: Tensor, what: str) -> None:

@@ -11,7 +11,7 @@ from nnmpi import backend
 from nnmpi.backend import Backend
 from nnmpi.comm import Comm, comm_self
 from nnmpi.config import EPOCHS, LEAST_STEPS, Config
-from nnmpi.data import Dataset, Loader, Standardiser
+from nnmpi.data import Dataset, Inputs, Loader, Standardiser
 from nnmpi.metrics import Metric
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
@@ -170,7 +170,7 @@ def _models(
 ) -> tuple[Trained, Trained | None]:
     """What this rank has of the model, and the model that --verify trains beside it."""
 
-    def gather(n: int) -> np.ndarray:
+    def gather(n: int) -> Inputs:
         return batches.train.gather(np.arange(min(n, len(dataset.train.y)))).x
 
     def trained(model: Module, part: ModelPart, pp: Comm, tp: Comm, how: Sharding) -> Trained:

@@ -181,8 +181,8 @@ X, Y = np.zeros((4, 3)), np.arange(4)
         ((X, Y[:3]), ("4 rows", "3 labels")),
         ((X[:0], Y[:0]), ("empty",)),
         ((X[:1], Y[:1]), ("1 sample",)),
-        ((X[:, 0], Y), ("(4,)", "(N, features)")),
-        ((np.zeros((4, 1, 8, 9, 2)), Y), ("(4, 1, 8, 9, 2)", "(N, C, L) or (N, C, H, W)")),
+        ((np.float32(1), Y), ("x is one number", "(N, features)")),
+        ((X, np.int64(1)), ("y is one number", "(N, ...)")),
         ((X[:, :0], Y), ("without features",)),
         ((X.astype(complex), Y), ("complex128",)),
         (([["a"]] * 4, Y), ("real numbers",)),
@@ -194,13 +194,23 @@ X, Y = np.zeros((4, 3)), np.arange(4)
         ((X, np.float32(1)), ("y is one number", "(N, ...)")),
         ((X, Y / 2, X, Y), ("y is float64", "y_test is int64")),
         ((X, Y / 2, X, X), ("(4,)", "(4, 3)")),
-        ((X, np.eye(4, dtype=int)), ("(4, 4)", "argmax(1)", "(N, H, W)")),
         ((X, Y - 2), ("label -2", "from 0", "regression", "astype('float32')")),
         ((X, Y, X), ("x_test is given but y_test is not",)),
         ((X, Y, None, Y), ("y_test is given but x_test is not",)),
         ((X, Y, X[:, :2], Y), ("(3,)", "(2,)")),
         ((X, Y, X.astype("uint8"), Y), ("float32", "uint8")),
         ((X, Y, X, Y[:2]), ("x_test has 4 rows", "y_test 2 labels")),
+        (((X, X[:2]), Y), ("x.1 has 2 rows", "4 labels")),
+        (({"a": X, "b": X - np.inf}, Y), ("x.b", "4 of 4 rows")),
+        ((({"a": X}, X), Y), ("x.0", "real numbers")),
+        (((), Y), ("a tuple of 0",)),
+        (({}, Y), ("0 arrays",)),
+        (({"a-b": X}, Y), ("'a-b'", "model(**x)", "argument")),
+        (((X, X), Y, X, Y), ("x is a tuple of 2", "x_test one array")),
+        (({"a": X}, Y, {"b": X}, Y), ("a dict of a", "a dict of b")),
+        (((X, X), Y, (X, X[:, :1]), Y), ("x.1", "(3,)", "x_test.1 (1,)")),
+        (((X, X), Y, (X, Y), Y), ("x.1", "(3,)", "x_test.1 ()")),
+        ((X, Y, X.astype(int), Y), ("float32", "int64")),
     ],
 )
 def test_bad_arrays_are_refused(arrays: tuple[object, ...], words: tuple[str, ...]) -> None:
@@ -209,7 +219,8 @@ def test_bad_arrays_are_refused(arrays: tuple[object, ...], words: tuple[str, ..
 
 
 def test_arrays_are_converted_to_the_types_of_a_split() -> None:
-    for kind, stored in (("uint8", "uint8"), ("float64", "float32"), (">i2", "float32")):
+    types = {"uint8": "uint8", "bool": "float32", "float64": "float32", "int8": "int64"}
+    for kind, stored in {**types, "uint16": "int64", ">i2": "int64", "int64": "int64"}.items():
         assert from_arrays(X.astype(kind), Y.astype("u2")).train.x.dtype == stored
     assert from_arrays(X.tolist(), Y.tolist()).train.y.dtype == "int64"
     shifted = from_arrays(X, Y + 1)

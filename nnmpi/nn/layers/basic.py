@@ -76,7 +76,9 @@ class Embedding(Module):
         elif not backend.is_array(index):
             index = np.asarray(index)
         if index.dtype.kind not in "iu":
-            raise ValueError(f"Embedding: indices must be integers, not {index.dtype}")
+            raise ValueError(
+                f"Embedding: indices must be integers, not {index.dtype}: x.astype('int64')"
+            )
         if isinstance(index, np.ndarray) and index.size:
             low, high = int(index.min()), int(index.max())
             if low < 0 or high >= self.num_embeddings:

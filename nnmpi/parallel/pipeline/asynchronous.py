@@ -26,7 +26,7 @@ from nnmpi.parallel.pipeline.signals import Report, Signals
 from nnmpi.parallel.pipeline.versions import VersionStore
 from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepControl, refuse
-from nnmpi.parallel.step.ports import Inputs, Stage, forward, needing_gradients
+from nnmpi.parallel.step.ports import Stage, Tensors, forward, needing_gradients
 from nnmpi.parallel.step.state import StepResult, StepState
 from nnmpi.parallel.stores.head import fill_unused
 from nnmpi.parallel.strategy import NotFiniteError
@@ -99,7 +99,7 @@ class AsynchronousStage:
         count = min(batches - start.batch, self._control.steps - start.step)
         self._last, self._first_step, self._stops = count - 1, start.step, False
         self._in_flight = InFlight(loads, count)
-        self._live: dict[int, tuple[Inputs, Tensor]] = {}  # input and root
+        self._live: dict[int, tuple[Tensors, Tensor]] = {}  # input and root
         self._reports: dict[int, Report] = {}
         self._stage.begin(self._in_flight.load(0))
         for micro in range(min(self._stages, count) if self._vertical else 0):

@@ -20,13 +20,14 @@ import numpy as np
 from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm, Work
 from nnmpi.data import Load
+from nnmpi.data.inputs import parts
 from nnmpi.kernels.result import Vjp
 from nnmpi.nn.graph import Edge
 from nnmpi.nn.parameter import inverse
 from nnmpi.parallel.model.boundary import Boundary
 from nnmpi.parallel.pipeline.joined import Joined
 from nnmpi.parallel.recorder import Recorder
-from nnmpi.parallel.step.ports import Inputs, Sink, Source, tensors
+from nnmpi.parallel.step.ports import Sink, Source, Tensors
 from nnmpi.schedules import Kind, Op
 
 PAUSE = 5e-4
@@ -181,7 +182,7 @@ class Inlet:
         self._gradients = dict[int, list[tuple[Pool, Buffer]]]()
         self.begin, self.done, self.receive = end.begin, end.done, end.receive
 
-    def take(self, micro: int) -> Inputs:
+    def take(self, micro: int) -> Tensors:
         samples = self._end.samples(micro)
         arrays = zip(self._end.arrived(micro, "wait F"), self._pools, strict=True)
         found = tuple(
@@ -190,9 +191,9 @@ class Inlet:
         )
         return found if len(found) != 1 else found[0]
 
-    def give_back(self, micro: int, x: Inputs) -> None:
+    def give_back(self, micro: int, x: Any) -> None:
         self._gradients[micro] = []
-        for t, pool in zip(tensors(x), self._pools, strict=True):
+        for (_, t), pool in zip(parts(x), self._pools, strict=True):
             if not isinstance(t, Received):
                 continue
             if t.buffer is None:  # the stage does not use it
@@ -214,8 +215,9 @@ class Outlet:
         self._gets_back = [pool.edge.requires_grad for pool in pools]
         self.begin, self.done, self.receive = end.begin, end.done, end.receive
 
-    def root(self, micro: int, y: Inputs) -> Tensor:
-        return Joined(y) if isinstance(y, tuple) else y
+    def root(self, micro: int, y: Any) -> Tensor:
+        root: Tensor = Joined(y) if isinstance(y, tuple) else y
+        return root
 
     def put(self, micro: int, root: Tensor) -> None:
         parts = root.parts if isinstance(root, Joined) else (root,)

@@ -8,6 +8,7 @@ running statistics and counters of passes stay.
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -19,11 +20,13 @@ from nnmpi.autograd.functional import tensor
 from nnmpi.autograd.ops.norm import Moments
 from nnmpi.backend import Array, Backend
 from nnmpi.comm import Comm, comm_self
+from nnmpi.data import Inputs
+from nnmpi.data.inputs import arrays, each, parts
 from nnmpi.nn import Module, Sequential
 from nnmpi.nn.passes import Pass
 from nnmpi.nn.seeding import seeded
 from nnmpi.parallel.pipeline.partition import Cut, Unit, bounds
-from nnmpi.parallel.step.ports import forward
+from nnmpi.parallel.step.ports import Tensors, forward
 
 LIMIT = 0.5
 """Seconds after which the passes of a unit are not repeated."""
@@ -71,30 +74,32 @@ def _stage_cost(costs: Sequence[Cost], is_first: bool) -> Cost:
 
 def profile(
     units: Sequence[Unit],
-    x: np.ndarray,
+    x: Inputs,
     on: Backend,
     repeats: int = 5,
     tp: Comm | None = None,
+    dtype: Any = None,
 ) -> list[Cost]:
-    """The cost of each unit for a micro-batch x, whose type is that of the run.
+    """The cost of each unit for a micro-batch x; `dtype` of parameters is by default that of x.
 
     The ranks of `tp`, which divide the channels of the layers, call it together.
 
     Each time is the least of so many repeats, after a warm-up. The sums agree with a pass through
     the whole model if freed memory stays in the process (`blas.tune`), as it does in a run.
     """
-    costs, tp = list[Cost](), tp or comm_self()
-    enters = tensor(x, on=on)
+    costs, tp, dtype = list[Cost](), tp or comm_self(), dtype or arrays(x)[0].dtype
+    enters: Tensors = each(partial(tensor, on=on), x)
     for unit in units:
         with seeded(0):  # so that this module is not counted among those constructed
             module = Sequential(*unit.modules)
-        with _borrowed(module, x.dtype, on), np.errstate(all="ignore"):
+        with _borrowed(module, dtype, on), np.errstate(all="ignore"):
             leaves = _output(unit, module, enters)
             ahead, back, weights = _fastest(module, enters, on, repeats, tp)
             parameters = sum(p.data.nbytes for p in module.parameters())
             added = _bytes_added(module, enters, tp)
         weights = weights if unit.is_trained else 0.0
-        costs.append(Cost(ahead, back, weights, parameters, added, enters.data.nbytes))
+        arriving = sum(t.data.nbytes for _, t in parts(enters))
+        costs.append(Cost(ahead, back, weights, parameters, added, arriving))
         enters = leaves
     return costs
 
@@ -141,17 +146,24 @@ def _borrowed(module: Module, dtype: Any, on: Backend) -> Iterator[None]:
             m.training = training
 
 
-def _output(unit: Unit, module: Module, x: Tensor) -> Tensor:
+def _activation(x: Tensors) -> Tensor | None:
+    """x if it needs a gradient; samples need none."""
+    return x if isinstance(x, Tensor) and x.requires_grad else None
+
+
+def _output(unit: Unit, module: Module, enters: Tensors) -> Tensor:
     """The input of the next unit, which requires a gradient if a unit before it is trained."""
-    y = forward(module, x, _PASS)
-    x.grad, what = None, f"layer {unit.name} ({unit})"
+    y, x = forward(module, enters, _PASS), _activation(enters)
+    what = f"layer {unit.name} ({unit})"
     if not isinstance(y, Tensor):
         raise ValueError(
             f"{what} returns a {type(y).__name__}: every layer of a pipeline returns one tensor"
         )
+    if x is not None:
+        x.grad = None
     if y.requires_grad:
         y.backward(backend.xp_of(y.data).ones_like(y.data))
-    if x.requires_grad and x.grad is None:
+    if x is not None and x.grad is None:
         raise ValueError(
             f"{what}: no gradient flows from its output to its input, so no layer before it would "
             "be trained; compute the output without detach() and no_grad"
@@ -160,7 +172,7 @@ def _output(unit: Unit, module: Module, x: Tensor) -> Tensor:
 
 
 def _fastest(
-    module: Module, x: Tensor, on: Backend, repeats: int, tp: Comm
+    module: Module, x: Tensors, on: Backend, repeats: int, tp: Comm
 ) -> tuple[float, float, float]:
     """The least of each time over the repeats.
 
@@ -182,17 +194,19 @@ def _any(comm: Comm, late: bool) -> bool:
     return bool(found[0])
 
 
-def _passes(module: Module, x: Tensor, on: Backend) -> tuple[float, float, float]:
-    """Seconds of the forward pass, of the gradient of x and of those of the parameters."""
-    x.grad = None
+def _passes(module: Module, enters: Tensors, on: Backend) -> tuple[float, float, float]:
+    """Seconds of the forward pass, of the gradient of its input and of those of the parameters."""
+    x = _activation(enters)
+    if x is not None:
+        x.grad = None
     clock = _Clock(on)
-    y = forward(module, x, _PASS)
+    y = forward(module, enters, _PASS)
     ahead = clock.lap()
     if not y.requires_grad:
         return ahead, 0.0, 0.0
     seed = on.xp.ones_like(y.data)
     clock.lap()
-    rest = y.backward(seed, until=x if x.requires_grad else None)
+    rest = y.backward(seed, until=x)
     back = clock.lap()
     if rest is None:
         return ahead, 0.0, back
@@ -215,7 +229,7 @@ class _Clock:
         return passed
 
 
-def _bytes_added(module: Module, x: Tensor, tp: Comm) -> int:
+def _bytes_added(module: Module, x: Tensors, tp: Comm) -> int:
     """The host memory that a forward pass adds, as long as its output is there.
 
     Ranks that are threads share one trace, and crash if it ends while one of them computes.

@@ -8,6 +8,7 @@ import numpy as np
 
 from nnmpi.backend import Array, Backend
 from nnmpi.config import Config
+from nnmpi.data import Inputs
 from nnmpi.nn import Module, Sequential
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.agreement import all_or_none
@@ -32,7 +33,7 @@ def split(
     config: Config,
     layout: Layout,
     model: Module,
-    gather: Callable[[int], np.ndarray],
+    gather: Callable[[int], Inputs],
     on: Backend,
     batches: int,
 ) -> ModelPart:
@@ -72,7 +73,7 @@ def _measured(
     config: Config,
     layout: Layout,
     layers: Sequence[Unit],
-    gather: Callable[[int], np.ndarray],
+    gather: Callable[[int], Inputs],
     on: Backend,
 ) -> list[Cost]:
     """The costs of the units on a micro-batch, the same on all ranks.
@@ -84,7 +85,8 @@ def _measured(
 
     def measure() -> None:
         if layout.axis["dp"].rank == layout.axis["pp"].rank == 0:
-            rows[:] = profile(layers, gather(max(samples, 2)), on, tp=layout.axis["tp"])
+            x, tp = gather(max(samples, 2)), layout.axis["tp"]
+            rows[:] = profile(layers, x, on, tp=tp, dtype=config.dtype)
 
     all_or_none(layout.all, measure)
     layout.all.broadcast(rows)

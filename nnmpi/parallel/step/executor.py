@@ -33,9 +33,9 @@ from nnmpi.nn.passes import LOCAL, BatchStats, Pass
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder, set_recorder
 from nnmpi.parallel.step.ports import (
     NO_MESSAGES,
-    Inputs,
     Messages,
     Stage,
+    Tensors,
     forward,
     needing_gradients,
 )
@@ -126,7 +126,7 @@ class Live:
 
     __slots__ = ("finish", "input", "leaves", "root", "stats")
 
-    def __init__(self, x: Inputs, stats: BatchStats) -> None:
+    def __init__(self, x: Tensors, stats: BatchStats) -> None:
         self.input, self.stats = x, stats
         self.leaves = needing_gradients(x)
         self.root: Tensor  # what the backward pass starts from

@@ -6,6 +6,7 @@ Inlet   ──► stage ──► Outlet      a stage of a pipeline (pipeline/ch
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -14,15 +15,15 @@ from nnmpi import backend
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.functional import as_tensor, tensor
 from nnmpi.backend import Array, Backend
-from nnmpi.data import Load
+from nnmpi.data import Inputs, Load
+from nnmpi.data.inputs import Structure, each, parts
 from nnmpi.nn import Module
 from nnmpi.nn.passes import Pass, current_pass
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.schedules import Op
 
-
-Inputs: TypeAlias = Tensor | tuple[Tensor, ...]
-"""What a stage takes: one tensor, or several."""
+Tensors: TypeAlias = Structure[Tensor]
+"""The input of a stage: a tensor, or a tuple or dict of tensors (see `nnmpi.data.inputs`)."""
 
 
 class Task(NamedTuple):
@@ -32,29 +33,31 @@ class Task(NamedTuple):
     objective: Objective
     on: Backend
 
-    def forward(self, x: np.ndarray, now: Pass) -> Tensor:
+    def forward(self, x: Inputs, now: Pass) -> Tensor:
         """The scores of samples."""
-        scores: Tensor = forward(self.model, tensor(x, on=self.on), now)
+        scores: Tensor = forward(self.model, each(partial(tensor, on=self.on), x), now)
         return scores
 
 
-def forward(module: Module, x: Inputs, now: Pass) -> Any:
+def forward(module: Module, x: Tensors, now: Pass) -> Any:
     """The output of a module, with randomness keyed by the step and by each sample."""
     token = current_pass.set(now)
     try:
-        return module(*x) if isinstance(x, tuple) else module(x)
+        return module(x) if isinstance(x, Tensor) else called(module, x)
     finally:
         current_pass.reset(token)
 
 
-def tensors(x: Inputs) -> tuple[Tensor, ...]:
-    """Each of the tensors."""
-    return x if isinstance(x, tuple) else (x,)
+def needing_gradients(x: Tensors) -> tuple[Tensor, ...]:
+    """Those of the tensors that require a gradient."""
+    return tuple(t for _, t in parts(x) if t.requires_grad)
 
 
-def needing_gradients(x: Inputs) -> tuple[Tensor, ...]:
-    """Those that require a gradient."""
-    return tuple(t for t in tensors(x) if t.requires_grad)
+def called(module: Module, x: Tensors) -> Any:
+    """The module called with its inputs: module(x), module(*x) or module(**x)."""
+    if isinstance(x, dict):
+        return module(**x)
+    return module(*x) if isinstance(x, tuple) else module(x)
 
 
 class Source(Protocol):
@@ -63,11 +66,11 @@ class Source(Protocol):
     def begin(self, load: Load) -> None:
         """Starts a step."""
 
-    def take(self, micro: int) -> Inputs:
+    def take(self, micro: int) -> Tensors:
         """The input of a micro-batch."""
 
-    def give_back(self, micro: int, x: Inputs) -> None:
-        """The tensors of x have their gradients, if they require one."""
+    def give_back(self, micro: int, x: Any) -> None:
+        """x, which `take` has returned, has its gradients, if it requires any."""
 
     def done(self, micro: int) -> None:
         """The micro-batch is not needed any more: its memory may be used again."""
@@ -108,10 +111,13 @@ class Samples:
     def begin(self, load: Load) -> None:
         self._load = load
 
-    def take(self, micro: int) -> Tensor:
-        return as_tensor(self._load.micro[micro].x, self._on)
+    def take(self, micro: int) -> Tensors:
+        x = self._load.micro[micro].x
+        if isinstance(x, np.ndarray):
+            return as_tensor(x, self._on)
+        return each(partial(as_tensor, on=self._on), x)
 
-    def give_back(self, micro: int, x: Inputs) -> None:
+    def give_back(self, micro: int, x: Any) -> None:
         pass
 
     def done(self, micro: int) -> None:

@@ -10,6 +10,7 @@ from itertools import product
 from typing import NamedTuple
 
 import laws_conv
+import laws_goals
 import laws_spatial
 import laws_summa
 from pipelined import CNN, MLP, MODELS, Options, equals, reference, run
@@ -91,6 +92,21 @@ def _convolutions() -> Iterator[Row]:
         yield _of_layout("every convolution and pool", layout, law)
 
 
+def _samples() -> Iterator[Row]:
+    """Indices, labels of positions, several inputs."""
+    layouts: list[Options] = [
+        *({"dp": dp, "allreduce": how} for dp, how in product((2, 3), ("shared", "ring"))),
+        *({"dp": 2, "zero": zero, "bucket_mb": 0.001} for zero in (1, 2, 3)),
+        *({"pp": 2}, {"dp": 2, "pp": 2, "schedule": "zb-h1"}, {"tp": 2}, {"dp": 2, "tp": 2}),
+    ]
+    goals = ("embedding", "positions", "words", "a tuple", "a dict")
+    for layout, goal in product(layouts, goals):
+        if laws_goals.GOALS[goal].shards or "tp" not in layout:
+            same = {"micro_batches": 3} if "pp" in layout else {}
+            law = partial(laws_goals.trains_as_one_rank, goal=goal, layout=layout, same=same)
+            yield _of_layout(goal, layout, law)
+
+
 def _layers() -> Iterator[Row]:
     for n in (2, 3):
         yield Row(f"spatial={n} cnn", n, laws_spatial.training_equals_one_rank)
@@ -105,6 +121,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
     "zero": _zero,
     "three axes": _three_axes,
     "convolutions": _convolutions,
+    "samples of any kind": _samples,
     "layers of the library": _layers,
 }
 

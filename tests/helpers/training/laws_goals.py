@@ -22,6 +22,9 @@ COLUMN = NUMBERS[:, 0]
 IMAGES = RNG.standard_normal((N, 2, 3, 4))
 SEQUENCES = IMAGES.reshape(N, 2, 12)
 PIXELS = np.where(IMAGES[:, 1] > 1, -100, (IMAGES[:, 0] > 0) + 2 * (IMAGES[:, 1] > 0))
+WORDS = RNG.integers(0, 15, (N, 6))
+LENGTHS = RNG.integers(1, 7, N)  # behind them, positions do not count
+NEXT = np.where(np.arange(6) < LENGTHS[:, None], (WORDS * 3 + 1) % CLASSES, -100)
 
 
 def errors(scores: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
@@ -51,6 +54,44 @@ def scores_of_pixels(outputs: int) -> nn.Module:
     return nn.Sequential(*wide, nn.Tanh(), nn.Conv2d(6, outputs, 1))
 
 
+def scores_of_positions(outputs: int) -> nn.Module:
+    wide = nn.Conv1d(2, 8, 3, padding="same"), nn.Tanh(), nn.Conv1d(8, 6, 3, padding="same")
+    return nn.Sequential(*wide, nn.Tanh(), nn.Conv1d(6, outputs, 1))
+
+
+def of_words(outputs: int) -> nn.Module:
+    wide = nn.Embedding(15, 3, padding_idx=2), nn.Flatten(), nn.Linear(18, 8), nn.Tanh()
+    return nn.Sequential(*wide, nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, outputs))
+
+
+class ClassesFirst(nn.Module):
+    """(N, L, C) as (N, C, L)."""
+
+    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+        return x.transpose(0, 2, 1)
+
+
+def of_each_word(outputs: int) -> nn.Module:
+    wide = nn.Embedding(15, 6), nn.Linear(6, 8), nn.Dropout(0.2), nn.Tanh()
+    return nn.Sequential(*wide, nn.Linear(8, outputs), ClassesFirst())
+
+
+class Joined(nn.Module):
+    """Words, a table and a number, with which the model is called."""
+
+    def __init__(self) -> None:
+        self.embed, self.table = nn.Embedding(15, 8), nn.Linear(5, 8)
+
+    def forward(self, words: Any, table: Any, scale: Any = 1.0) -> nnmpi.Tensor:
+        factor = scale if isinstance(scale, float) else scale.reshape(-1, 1)
+        return self.embed(words).mean(1) + self.table(table) * factor
+
+
+def of_several(outputs: int) -> nn.Module:
+    narrow = nn.Tanh(), nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, outputs)
+    return nn.Sequential(Joined(), *narrow)
+
+
 class Goal(NamedTuple):
     """Labels or targets, and what to make of them."""
 
@@ -58,8 +99,9 @@ class Goal(NamedTuple):
     outputs: int
     loss: Callable[[], Any]
     metrics: dict[str, Any]
-    x: np.ndarray = X
+    x: Any = X
     net: Callable[[int], nn.Module] = net
+    shards: bool = True  # whether tp knows its layers
 
 
 def classes() -> nn.CrossEntropyLoss:
@@ -75,6 +117,19 @@ GOALS = {
     "squares": Goal(NUMBERS, 3, nn.MSELoss, {"error": errors}, SEQUENCES, of_sequences),
     "function": Goal(COLUMN, 2, lambda: lambda s, y: distance(s[:, :1], y), {}),
     "pixels": Goal(PIXELS, CLASSES, classes, {}, IMAGES, scores_of_pixels),
+    "positions": Goal(PIXELS.reshape(N, 12), 4, classes, {}, SEQUENCES, scores_of_positions),
+    "embedding": Goal(NEXT[:, 0], CLASSES, nn.CrossEntropyLoss, {}, WORDS, of_words),
+    "words": Goal(NEXT, CLASSES, nn.CrossEntropyLoss, {}, WORDS, of_each_word, shards=False),
+    "a tuple": Goal(NUMBERS, 3, nn.MSELoss, {}, (WORDS, X), of_several, shards=False),
+    "a dict": Goal(
+        MOSTLY_IGNORED,
+        CLASSES,
+        classes,
+        {},
+        {"scale": COLUMN, "words": WORDS.astype("uint16"), "table": X},
+        of_several,
+        shards=False,
+    ),
 }
 
 
@@ -86,7 +141,7 @@ class Trained(NamedTuple):
 
 
 def train(comm: Comm, goal: str, **options: Any) -> Trained:
-    y, outputs, loss, metrics, x, net = GOALS[goal]
+    y, outputs, loss, metrics, x, net, _ = GOALS[goal]
     config = Config(
         **{"dtype": "float64", "batch_size": BATCH, "epochs": 2, "lr": 0.02, "seed": 1, **options}
     )
