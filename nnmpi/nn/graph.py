@@ -160,7 +160,7 @@ class Graph(NamedTuple):
     @property
     def notes(self) -> tuple[str, ...]:
         """Why modules with children are taken whole."""
-        return tuple(f"{node.name}: {node.note}" for node in self.nodes if node.note)
+        return tuple(f"{n.name or 'the model'}: {n.note}" for n in self.nodes if n.note)
 
     @property
     def is_chain(self) -> bool:

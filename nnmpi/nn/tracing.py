@@ -23,7 +23,7 @@ from nnmpi.nn.graph import Axis, Edge, Graph, Node, Samples, Use, Value, Variabl
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter, inverse
 from nnmpi.nn.passes import Pass, current_pass
-from nnmpi.nn.sequential import only_runs_layers
+from nnmpi.nn.sequential import Sequential, only_runs_layers
 
 FEW, MORE = 2, 3
 """The samples of the two passes."""
@@ -31,6 +31,7 @@ FEW, MORE = 2, 3
 READS = "its forward reads numbers of a tensor"
 DIFFERS = "its forward does not do the same for any number of samples, in training and evaluation"
 MAKES = "its forward uses a tensor or an array that is no attribute of a module"
+HOLDS = "it has a buffer of its own"
 
 
 class Traced(Tensor):
@@ -138,7 +139,7 @@ class Recorder:
 
     def forward(self, module: Module, forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
         """Stands for the `forward` of a module."""
-        if self._unit is not None:
+        if self._unit is not None or (only_runs_layers(module) and not len(module)):
             return forward(*args, **named)
         path = self._path(module)
         if not module._modules or module._buffers or path in self._whole:
@@ -166,6 +167,8 @@ class Recorder:
         used, self._unit = tuple(self._unit), None
         within = self._path(self._within[-1]) if self._within else ""
         kind, settings, note = type(module), _settings(module), self._whole.get(path, "")
+        if module._modules and module._buffers:
+            note = note or HOLDS
         node = Node(path, kind, settings, None, arguments, (), None, within, used, note)
         return self._add(node, result)
 
@@ -231,7 +234,7 @@ def trace(
             with _borrowed(model, dtype):
                 few, variables = _pass(model, zeros(FEW), whole, training=False)
                 more, _ = _pass(model, zeros(MORE), whole, training=True)
-            return _merged(few, more, variables)
+            return _merged(few, more, variables, whole)
         except ConflictError as found:
             whole[found.path] = found.note
 
@@ -251,6 +254,7 @@ def _pass(
     token, before = recording.set(recorder), current_pass.set(_PASS)
     for m in modules:
         object.__setattr__(m, "forward", partial(recorder.forward, m, m.forward))
+        _forget_steps(m)
     try:
         with np.errstate(all="ignore"):
             outputs = model(*args, **named)
@@ -258,9 +262,16 @@ def _pass(
     finally:
         for m in modules:
             object.__delattr__(m, "forward")
+            _forget_steps(m)
         recording.reset(token)
         current_pass.reset(before)
     return (recorder.found._replace(outputs=outputs), arguments), recorder.variables
+
+
+def _forget_steps(module: Module) -> None:
+    """A Sequential keeps the `forward` of its layers: it looks them up again."""
+    if isinstance(module, Sequential):
+        object.__setattr__(module, "_steps", None)
 
 
 class _Untracked:
@@ -354,26 +365,45 @@ def _variables(model: Module) -> tuple[list[Variable], dict[int, int]]:
 
 
 def _merged(
-    few: tuple[Found, Any], more: tuple[Found, Any], variables: Sequence[Variable]
+    few: tuple[Found, Any],
+    more: tuple[Found, Any],
+    variables: Sequence[Variable],
+    whole: Mapping[str, str],
 ) -> Graph:
     """One graph; raises ConflictError where the passes differ in more than lengths."""
     (a, arguments), (b, _) = few, more
-    for one, other in zip(a.nodes, b.nodes, strict=False):
-        if (one.name, one.layer, one.within) != (other.name, other.layer, other.within):
-            raise ConflictError(one.within, DIFFERS)
-    if len(a.nodes) != len(b.nodes):
-        longer = max(a.nodes, b.nodes, key=len)
-        raise ConflictError(longer[min(len(a.nodes), len(b.nodes))].within, DIFFERS)
+    if _calls(a.nodes, "") != _calls(b.nodes, ""):
+        raise ConflictError(_differing(a.nodes, b.nodes), DIFFERS)
     nodes = []
     for one, other in zip(a.nodes, b.nodes, strict=True):
         both = _common(one.arguments, other.arguments, one.within)
         nodes.append(one._replace(arguments=both))
-    edges = [_edge(x, y) for x, y in zip(a.tensors, b.tensors, strict=True)]
+    within = {e: node.within for node in a.nodes for e in node.outputs}
+    pairs = list(zip(a.tensors, b.tensors, strict=True))
+    for e, (x, y) in enumerate(pairs):
+        if not _is_one(x, y) and within.get(e, "") not in whole:
+            raise ConflictError(within.get(e, ""), DIFFERS)
+    edges = [_edge(x, y) for x, y in pairs]
     inputs = tuple(v.edge for v in leaves(arguments) if type(v) is Value)
     outputs = tuple(v.edge for v in leaves(a.outputs) if type(v) is Value)
     order = tuple(dict.fromkeys(a.order))
     graph = Graph(tuple(nodes), tuple(edges), tuple(variables), inputs, arguments, outputs, order)
     return named(graph)
+
+
+def _calls(nodes: Sequence[Node], path: str) -> list[tuple[Any, ...]]:
+    """What the module of a path and those below it call."""
+    below = f"{path}." if path else ""
+    inside = (n for n in nodes if n.within == path or n.within.startswith(below))
+    return [(node.name, node.layer, node.within) for node in inside]
+
+
+def _differing(a: Sequence[Node], b: Sequence[Node]) -> str:
+    """The path of the innermost module that does not make the same calls in both."""
+    words = [node.within.split(".") for node in (*a, *b)]
+    paths = {".".join(row[:n]) for row in words for n in range(len(row) + 1)}
+    differ = (path for path in paths if _calls(a, path) != _calls(b, path))
+    return max(differ, key=lambda path: (path.count(".") + bool(path), path))
 
 
 def _common(a: Any, b: Any, within: str) -> Any:
@@ -396,12 +426,23 @@ def _common(a: Any, b: Any, within: str) -> Any:
     raise ConflictError(within, DIFFERS)
 
 
+def _is_one(few: Tensor, more: Tensor) -> bool:
+    """Whether they are one tensor for two numbers of samples."""
+    lengths = zip(few.shape, more.shape, strict=False)
+    fits = all(n == m or n * MORE == m * FEW for n, m in lengths)
+    return few.dtype == more.dtype and few.ndim == more.ndim and fits
+
+
 def _edge(few: Tensor, more: Tensor) -> Edge:
     """An edge, whose axes have no names yet."""
     y = few.operand
     axes = tuple(
         Axis("", n, False) if n == m else Axis("", n // FEW, True)
-        for n, m in zip(few.shape, more.shape, strict=True)
+        for n, m in zip(few.shape, more.shape, strict=False)
     )
-    order = sorted(range(y.ndim), key=lambda k: (-y.strides[k], k))
-    return Edge(axes, y.dtype.name, tuple(order), few.requires_grad or more.requires_grad)
+    return Edge(axes, y.dtype.name, order_of(y), few.requires_grad or more.requires_grad)
+
+
+def order_of(array: Array) -> tuple[int, ...]:
+    """The axes of an array in the order in which they lie in memory, that of long strides first."""
+    return tuple(sorted(range(array.ndim), key=lambda k: (-array.strides[k], k)))

@@ -17,6 +17,7 @@ from nnmpi.nn.passes import Pass
 from nnmpi.nn.store import FlatStore
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none
+from nnmpi.parallel.model.boundary import zeros as zeros_of
 from nnmpi.parallel.strategy import Memory
 from nnmpi.parallel.tensor.traffic import bytes_a_sample, loss_bytes_a_sample
 from nnmpi.run.report import Event
@@ -132,7 +133,7 @@ def _sent_a_sample(trainer: Trainer) -> float:
     trainer.model.eval()
     for s, stage in part.stages.items():
         (samples,) = arrays(zeros(trainer.dataset.train.x, 2, trainer.config.dtype))
-        x = tensor(trainer.boundaries[s - 1].zeros(2) if s else samples, on=trainer.on)
+        x = tensor(zeros_of(trainer.boundaries[s - 1][0], 2) if s else samples, on=trainer.on)
         x.requires_grad = s > 0
         with np.errstate(over="ignore", invalid="ignore"):
             assert isinstance(stage, Sequential)

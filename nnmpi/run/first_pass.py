@@ -1,7 +1,8 @@
-"""The first pass: two samples of zeros go through the model, stage by stage, and back.
+"""The first pass: two samples of zeros go through the model, stage by stage.
 
-It shows whether model and data fit, in which order parameters are used, and what crosses between
-stages. Each rank runs its own stages; the others wait, and learn what crosses to the next one.
+It shows whether model and data fit, and of a model that is not cut, in which order parameters are
+used. Each rank runs its own stages; the others wait. Where ranks have parts of what crosses between
+stages (tp), all learn of which shape.
 """
 
 from collections.abc import Callable
@@ -17,25 +18,25 @@ from nnmpi.backend import Backend
 from nnmpi.comm import Comm
 from nnmpi.config import Config
 from nnmpi.data import Dataset, Inputs
-from nnmpi.data.inputs import arrays, each, is_index, parts, zeros
+from nnmpi.data.inputs import Structure, arrays, each, is_index, parts, zeros
 from nnmpi.nn import Module
+from nnmpi.nn.graph import Graph
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.sequential import only_runs_layers
+from nnmpi.nn.tracing import order_of, trace
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.model.boundary import Boundary
+from nnmpi.parallel.model.boundary import Boundary, resized
+from nnmpi.parallel.model.boundary import zeros as zeros_of
 from nnmpi.parallel.model.model_part import ModelPart
 from nnmpi.parallel.step.executor import refuse
 from nnmpi.parallel.step.ports import called
 from nnmpi.quoting import shown
 
-DTYPES = ("float16", "float32", "float64")
-AXES = 8  # of an array that crosses between stages, at most
-
 
 class FirstPass(NamedTuple):
     """What the first pass has shown."""
 
-    boundaries: list[Boundary]  # between stages
+    boundaries: list[Boundary]  # between stages, as they are on this rank
     parameters: list[Parameter]  # of this rank, that are trained: in the order of their use
 
 
@@ -58,22 +59,31 @@ def first_pass(
     for s in range(part.stage_count):
         is_last = s == part.stage_count - 1
 
-        def run(s: int = s, x: Inputs = x, is_last: bool = is_last) -> Boundary | None:
+        def run(s: int = s, x: Inputs = x, is_last: bool = is_last) -> Structure[Tensor] | None:
             if s not in part.stages:
                 return None
-            y = _run(part.stages[s], x, on, what, s if part.stage_count > 1 else None)
-            if is_last:
-                check_scores(y, what)
+            y = _run(part.stages[s], x, on, what, s)
             if not any(p.requires_grad for p in part.stages[s].parameters()):
                 raise ValueError(f"model {config.model} has no parameter with requires_grad")
-            order = _order_of_use(part.stages[s], y)
-            used.extend(order)
-            return None if is_last else _boundary(y, s)
+            if not is_last:
+                return y
+            if not isinstance(y, Tensor):
+                raise ValueError(
+                    f"{what}: the model must return a tensor, not a {type(y).__name__}"
+                )
+            check_scores(y, what)
+            if part.stage_count == 1:
+                used.extend(_order_of_use(part.stages[s], y))
+            return y
 
-        boundary = all_or_none(everyone, run)
+        y = all_or_none(everyone, run)
         if not is_last:
-            boundaries.append(_on_all_ranks(pp, boundary, s % pp.size))
-            x = boundaries[-1].zeros(2)
+            found = part.boundaries[s]
+            boundaries.append(found if config.tp == 1 else _local(pp, found, y, s % pp.size))
+            crossing = tuple(zeros_of(edge, 2) for edge in boundaries[-1])
+            x = crossing if len(crossing) != 1 else crossing[0]
+    if part.stage_count > 1:
+        return FirstPass(boundaries, list(part.order))
     trained = [p for p in part.parameters if p.requires_grad]
     for p in trained:
         p.grad = None
@@ -81,21 +91,35 @@ def first_pass(
     return FirstPass(boundaries, [*(p for p in trained if p not in order), *order])
 
 
-def _run(stage: Module, x: Inputs, on: Backend, what: str, number: int | None) -> Tensor:
+def traced(config: Config, dataset: Dataset, model: Module) -> Graph:
+    """The graph of the model; raises ValueError if model and data do not fit."""
+    what = f"model {shown(config.model)} and data {shown(dataset.name)} do not fit"
+
+    def samples(n: int) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+        x = each(tensor, zeros(dataset.train.x, n, config.dtype))
+        return ((), x) if isinstance(x, dict) else (x if isinstance(x, tuple) else (x,), {})
+
+    x = zeros(dataset.train.x, 2, config.dtype)
+    try:
+        _check_call(model, x)
+        return trace(model, samples, config.dtype)
+    except ValueError as error:
+        raise ValueError(f"{what}: samples are {_shapes(x)}; {error}") from None
+
+
+def _run(stage: Module, x: Inputs, on: Backend, what: str, number: int) -> Structure[Tensor]:
     training = stage.training
     stage.eval()
     try:
-        _check_call(stage, x)
+        if not number:
+            _check_call(stage, x)
         with np.errstate(over="ignore", invalid="ignore"):
-            y = called(stage, each(partial(tensor, on=on), x))
+            y: Structure[Tensor] = called(stage, each(partial(tensor, on=on), x))
     except ValueError as error:
         where = "samples are" if not number else f"the input of stage {number} is"
         raise ValueError(f"{what}: {where} {_shapes(x)}; {error}") from None
     finally:
         stage.train(training)
-    if not isinstance(y, Tensor):
-        returns = "the model" if number is None else f"stage {number}"
-        raise ValueError(f"{what}: {returns} must return a tensor, not a {type(y).__name__}")
     return y
 
 
@@ -120,22 +144,6 @@ def _shapes(x: Inputs) -> str:
     return ", ".join(found)
 
 
-def _boundary(y: Tensor, number: int) -> Boundary:
-    """What the output of a stage is sent as; raises ValueError unless it can be."""
-    found, what = Boundary.of(y.data), f"stage {number} returns an array"
-    if len(y) != 2:
-        raise ValueError(
-            f"{what} of shape {y.shape} for 2 samples: the first axis of what goes from stage to "
-            "stage is that of samples"
-        )
-    if y.ndim > AXES or found.dtype not in DTYPES:
-        raise ValueError(
-            f"{what} of {found.dtype} with {y.ndim} axes: stages exchange one of "
-            f"{', '.join(DTYPES)} with at most {AXES} axes"
-        )
-    return found
-
-
 def _order_of_use(stage: Module, y: Tensor) -> list[Parameter]:
     """The parameters that a result was computed from, in the order of their use.
 
@@ -152,13 +160,23 @@ def _order_of_use(stage: Module, y: Tensor) -> list[Parameter]:
     return found[::-1]
 
 
-def _on_all_ranks(comm: Comm, boundary: Boundary | None, owner: int) -> Boundary:
-    """The boundary that its owner has found, on every rank."""
-    row = np.zeros(2 + 2 * AXES, np.int64)
-    if boundary is not None:
-        known = [len(boundary.shape), DTYPES.index(boundary.dtype)]
-        numbers = [*known, *boundary.shape, *boundary.order]
-        row[: len(numbers)] = numbers
+def _local(comm: Comm, boundary: Boundary, y: Structure[Tensor] | None, owner: int) -> Boundary:
+    """The boundary with the shapes and orders that its owner has found, on every rank."""
+    numbers = sum(len(edge.axes) for edge in boundary)
+    row = np.zeros((2, numbers), np.int64)
+    if y is not None:
+        shapes = [
+            n // 2 if axis.of_samples else n
+            for (_, t), edge in zip(parts(y), boundary, strict=True)
+            for axis, n in zip(edge.axes, t.shape, strict=True)
+        ]
+        orders = [k for _, t in parts(y) for k in order_of(t.data)]
+        row[:] = shapes, orders
     comm.broadcast(row, owner)
-    n, dtype, *rest = row.tolist()
-    return Boundary(tuple(rest[:n]), tuple(rest[n : 2 * n + 1]), DTYPES[dtype])
+    found, start = [], 0
+    for edge in boundary:
+        stop = start + len(edge.axes)
+        lengths, order = row[:, start:stop].tolist()
+        found.append(resized(edge, lengths)._replace(order=tuple(order)))
+        start = stop
+    return tuple(found)

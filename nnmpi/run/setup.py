@@ -14,6 +14,7 @@ from nnmpi.config import EPOCHS, LEAST_STEPS, Config
 from nnmpi.data import Dataset, Inputs, Loader, Standardiser
 from nnmpi.metrics import Metric
 from nnmpi.nn import Module
+from nnmpi.nn.graph import Graph
 from nnmpi.nn.parameter import Parameter
 from nnmpi.optim import schedule
 from nnmpi.parallel import plan
@@ -21,14 +22,14 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.boundary import Boundary
 from nnmpi.parallel.model.model_part import ModelPart
-from nnmpi.parallel.pipeline.stages import split
+from nnmpi.parallel.pipeline.stages import split, stages_of
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 from nnmpi.run import builders, consistency, objectives
 from nnmpi.run.files import loading
 from nnmpi.run.files.outputs import check_outputs
-from nnmpi.run.first_pass import first_pass
+from nnmpi.run.first_pass import first_pass, traced
 from nnmpi.run.objectives import check_metrics, takes_parts
 
 Build = Callable[[], Module]
@@ -88,13 +89,17 @@ def set_up(
     dataset = _load_data(config, given, comm, goal.loss)
     model = all_or_none(comm, lambda: builders.model(config, build))
     consistency.check_inputs(comm, config, dataset, model)
+    is_cut = stages_of(config) > 1
+    graph = all_or_none(comm, lambda: traced(config, dataset, model) if is_cut else None)
     standardiser = all_or_none(comm, lambda: _standardiser(config, dataset, comm))
     batches = all_or_none(comm, lambda: _batches(config, dataset, standardiser, goal.loss))
     layout = Layout.of(config, comm)
     tp = layout.axis["tp"]
     whole = not takes_parts(goal.loss, dataset)
     sharding = all_or_none(comm, lambda: builders.sharded(config, model, tp, whole))
-    trained, twin = _models(config, build, model, dataset, batches, on, layout, sharding, goal)
+    trained, twin = _models(
+        config, build, model, graph, dataset, batches, on, layout, sharding, goal
+    )
     consistency.check_values(comm, model, trained.part.held)
     return Setup(layout, dataset, trained, twin, batches, sharding)
 
@@ -161,6 +166,7 @@ def _models(
     config: Config,
     build: Build | None,
     model: Module,
+    graph: Graph | None,
     dataset: Dataset,
     batches: Batches,
     on: Backend,
@@ -179,7 +185,7 @@ def _models(
         found = first_pass(config, part, dataset, on, pp, layout.all, check)
         return Trained(Task(model, objectives.objective(*goal, how, tp), on), part, *found)
 
-    part = split(config, layout, model, gather, on, len(batches.train))
+    part = split(config, layout, model, graph, gather, on, len(batches.train))
     first = trained(model, part, layout.axis["pp"], layout.axis["tp"], sharding)
     if not config.verify:
         return first, None

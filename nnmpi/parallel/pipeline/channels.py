@@ -237,7 +237,9 @@ class Outlet:
         arrived = iter(self._end.arrived(micro, "wait B"))
         if not isinstance(root, Joined):
             return next(arrived, np.zeros(()))
-        return root.seed([next(arrived) if back else None for back in self._gets_back])
+        back = [next(arrived) if comes else None for comes in self._gets_back]
+        start: np.ndarray = root.seed(back)
+        return start
 
     def loss(self) -> float:
         return 0.0
