@@ -141,12 +141,22 @@ class Node(NamedTuple):
         return tuple(dict.fromkeys(v.edge for v in leaves(self.arguments) if type(v) is Value))
 
 
+class Call(NamedTuple):
+    """A module that is looked into, as it was called: its path, and the nodes that it ran."""
+
+    path: str
+    nodes: range
+    arguments: tuple[tuple[Any, ...], Mapping[str, Any]]
+    result: Any
+
+
 class Graph(NamedTuple):
     """Nodes in the order in which they run.
 
     inputs   what the model is called with, in which tensors are Value
     outputs  the edges that it returns
     order    trained parameters in the order of their use: gradients become final in the reverse
+    calls    of modules with several nodes, but for Sequentials that only run their layers
     """
 
     nodes: tuple[Node, ...]
@@ -156,6 +166,7 @@ class Graph(NamedTuple):
     arguments: tuple[tuple[Any, ...], Mapping[str, Any]]
     outputs: tuple[int, ...]
     order: tuple[int, ...]
+    calls: tuple[Call, ...] = ()
 
     @property
     def notes(self) -> tuple[str, ...]:

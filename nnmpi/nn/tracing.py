@@ -7,7 +7,7 @@ or a `forward` reads numbers of a tensor, on which its control flow may depend, 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,7 +19,19 @@ from nnmpi.autograd.ops.norm import Moments
 from nnmpi.autograd.recording import recording
 from nnmpi.backend import Array
 from nnmpi.nn.dimensions import named
-from nnmpi.nn.graph import Axis, Edge, Graph, Node, Samples, Use, Value, Variable, leaves, rebuilt
+from nnmpi.nn.graph import (
+    Axis,
+    Call,
+    Edge,
+    Graph,
+    Node,
+    Samples,
+    Use,
+    Value,
+    Variable,
+    leaves,
+    rebuilt,
+)
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter, inverse
 from nnmpi.nn.passes import Pass, current_pass
@@ -28,6 +40,7 @@ from nnmpi.nn.sequential import Sequential, only_runs_layers
 FEW, MORE = 2, 3
 """The samples of the two passes."""
 
+STEPS = "its forward depends on the step or on which samples there are"
 READS = "its forward reads numbers of a tensor"
 DIFFERS = "its forward does not do the same for any number of samples, in training and evaluation"
 MAKES = "its forward uses a tensor or an array that is no attribute of a module"
@@ -86,6 +99,7 @@ class Found(NamedTuple):
     tensors: list[Tensor]  # by the number of the edge
     outputs: Any
     order: list[int]
+    calls: list[Call]
 
 
 class ConflictError(Exception):
@@ -106,15 +120,15 @@ class Recorder:
         self._paths = {id(m): path for path, m in reversed([*model.named_modules()])}
         self.variables, self._numbers = _variables(model)
         self._known = {id(value): value for m in model.modules() for value in vars(m).values()}
-        self.found = Found([], [], None, [])
+        self.found = Found([], [], None, [], [])
         self._edges: dict[int, int] = {}
         self._within: list[Module] = []
         self._unit: dict[int, None] | None = None  # the variables that a unit has used so far
 
-    def read(self) -> None:
-        """Numbers of a tensor were read."""
+    def read(self, what: str = READS) -> None:
+        """Numbers of a tensor, or those of the pass, were read."""
         if self._unit is None and self._within:
-            raise ConflictError(self._path(self._within[-1]), READS)
+            raise ConflictError(self._path(self._within[-1]), what)
 
     def enter(self, tensor: Tensor) -> Tensor:
         """A tensor that comes from outside, as an edge."""
@@ -146,10 +160,21 @@ class Recorder:
             return self._layer(module, path, forward, args, named)
         self._within.append(module)
         if only_runs_layers(module):  # which would run some of them as one op
-            forward = partial(_in_sequence, list(module))
-        result = forward(*args, **named)
+            result = _in_sequence(list(module), *args, **named)
+        else:
+            start = len(self.found.nodes)
+            result = forward(*args, **named)
+            rebuilt(result, self._argument)  # which it has made itself, if it is not in the graph
+            self._call(path, range(start, len(self.found.nodes)), (args, named), result)
         self._within.pop()
         return result
+
+    def _call(self, path: str, nodes: range, arguments: Any, result: Any) -> None:
+        """Keeps the call of a module, unless it is given or returns what is not in the graph."""
+        if nodes:
+            with suppress(ConflictError, ValueError):
+                templates = (rebuilt(tree, self._argument) for tree in (arguments, result))
+                self.found.calls.append(Call(path, nodes, *templates))
 
     def _layer(
         self,
@@ -251,7 +276,7 @@ def _pass(
     args, named = rebuilt(inputs, lambda x: recorder.enter(x) if isinstance(x, Tensor) else x)
     arguments = rebuilt((args, named), recorder._argument)
     modules = {id(m): m for m in model.modules()}.values()
-    token, before = recording.set(recorder), current_pass.set(_PASS)
+    token, before = recording.set(recorder), current_pass.set(_Watched(0, None, UNTRACKED))
     for m in modules:
         object.__setattr__(m, "forward", partial(recorder.forward, m, m.forward))
         _forget_steps(m)
@@ -285,7 +310,16 @@ class _Untracked:
 
 
 UNTRACKED = _Untracked()
-_PASS = Pass(0, None, UNTRACKED)
+
+
+class _Watched(Pass):
+    """A pass whose step and samples `forward` of a module that is looked into does not read."""
+
+    def __getattribute__(self, name: str) -> Any:
+        record = recording.get()
+        if name in ("step", "samples") and isinstance(record, Recorder):
+            record.read(STEPS)
+        return super().__getattribute__(name)
 
 
 class Zeros:
@@ -387,8 +421,28 @@ def _merged(
     inputs = tuple(v.edge for v in leaves(arguments) if type(v) is Value)
     outputs = tuple(v.edge for v in leaves(a.outputs) if type(v) is Value)
     order = tuple(dict.fromkeys(a.order))
-    graph = Graph(tuple(nodes), tuple(edges), tuple(variables), inputs, arguments, outputs, order)
-    return named(graph)
+    return named(
+        Graph(
+            tuple(nodes),
+            tuple(edges),
+            tuple(variables),
+            inputs,
+            arguments,
+            outputs,
+            order,
+            tuple(_common_calls(a.calls, b.calls)),
+        )
+    )
+
+
+def _common_calls(a: Sequence[Call], b: Sequence[Call]) -> Iterator[Call]:
+    others = {(call.path, call.nodes): call for call in b}
+    for call in a:
+        other = others.get((call.path, call.nodes))
+        if other is not None:
+            with suppress(ConflictError):
+                arguments = _common(call.arguments, other.arguments, call.path)
+                yield call._replace(arguments=arguments)
 
 
 def _calls(nodes: Sequence[Node], path: str) -> list[tuple[Any, ...]]:
