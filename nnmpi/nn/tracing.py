@@ -346,20 +346,24 @@ class Zeros:
 
 @contextmanager
 def _borrowed(model: Module, dtype: Any) -> Iterator[None]:
-    """Parameters that are not drawn are zeros, and buffers are copies; then all is as before."""
+    """Parameters are zeros of this type, and buffers are copies; then all is as before."""
     modules = list(dict.fromkeys(model.modules()))
     modes = [m.training for m in modules]
-    undrawn = [p for p in model.parameters() if not p.is_drawn]
+    parameters = [(p, p.store, p.index, p.has_grad) for p in model.parameters()]
     buffers = [(m, name, getattr(m, name)) for m in modules for name in m._buffers]
     try:
-        for p in undrawn:
+        for p, *_ in parameters:
             p.move(Zeros(p, np.dtype(dtype)), 0)
         for m, name, array in buffers:
             setattr(m, name, array.copy())
         yield
     finally:
-        for p in undrawn:
-            p.store = None
+        for p, store, index, has_grad in parameters:
+            if store is None:
+                p.discard()
+            else:
+                p.move(store, index)
+                p.has_grad = has_grad
         for m, name, array in buffers:
             setattr(m, name, array)
         for m, mode in zip(modules, modes, strict=True):
