@@ -102,7 +102,7 @@ def backward(
     seed: Array,
     on_leaf: OnLeaf | None = None,
     retain_graph: bool = False,
-    until: Variable | None = None,
+    until: Variable | Sequence[Variable] | None = None,
 ) -> "Rest | None":
     """Add to every leaf under root the gradient of sum(root * seed).
 
@@ -110,9 +110,13 @@ def backward(
     as used and what they hold is freed on the way, unless `retain_graph`.
 
     With `until`, a tensor under root, only its gradient is computed; `finish` of what is returned
-    computes the others.
+    computes the others. Of several tensors each gets its gradient, if one reaches it; none of them
+    lies under another.
     """
-    path = None if until is None else _path(root, until)
+    ends = _ends(until)
+    path = None if until is None else _path(root, ends)
+    if path is not None and not isinstance(until, Sequence):
+        _check_reached(root, path, ends[0])
     if root.node is None:
         root.receive(_same, seed)
         if on_leaf is not None:
@@ -121,12 +125,13 @@ def backward(
     if root.node is USED:
         _refuse_used()
     visits: list[Visit] = [(-root.node.made, root, root.node, root.node.needs)]
-    if until is None or path is None:
+    if path is None:
         _walk(visits, {root: seed}, on_leaf, retain_graph)
         return None
-    rest = _walk_path(visits, {root: seed.copy(order="K")}, until, path, retain_graph)
-    if until.node is None and on_leaf is not None:
-        on_leaf(until)
+    rest = _walk_path(visits, {root: seed.copy(order="K")}, {*ends}, path, retain_graph)
+    for end in ends:
+        if end in path and end.node is None and on_leaf is not None:
+            on_leaf(end)
     return rest
 
 
@@ -174,7 +179,7 @@ def _walk(
 def _walk_path(
     visits: list[Visit],
     grads: dict[Variable, Any],
-    until: Variable,
+    ends: set[Variable],
     path: set[Variable],
     retain_graph: bool,
 ) -> Rest:
@@ -189,8 +194,8 @@ def _walk_path(
     while visits:
         made, tensor, node, needs = heappop(visits)
         g = grads.pop(tensor)
-        if tensor is until:
-            until.receive(_same, g)
+        if tensor in ends:
+            tensor.receive(_same, g)
             others = needs
         else:
             towards = [need and p in path for p, need in zip(node.parents, needs, strict=True)]
@@ -244,12 +249,19 @@ def _pass_on(
             heappush(visits, (-above.made, parent, above, above.needs))
 
 
-def _path(root: Variable, until: Variable) -> set[Variable]:
-    """`until` and the tensors under root that were computed from it."""
-    inner, seen, stack = [], {root}, [root]
+def _ends(until: Variable | Sequence[Variable] | None) -> tuple[Variable, ...]:
+    """Each of these tensors once."""
+    if until is None:
+        return ()
+    return tuple(dict.fromkeys(until)) if isinstance(until, Sequence) else (until,)
+
+
+def _path(root: Variable, ends: Sequence[Variable]) -> set[Variable]:
+    """Those of `ends` that a gradient reaches, and the tensors under root computed from them."""
+    inner, seen, stack, last = [], {root}, [root], {*ends}
     while stack:
         tensor = stack.pop()
-        if tensor.node is None or tensor is until:
+        if tensor.node is None or tensor in last:
             continue
         if tensor.node is USED:
             _refuse_used()
@@ -258,17 +270,21 @@ def _path(root: Variable, until: Variable) -> set[Variable]:
             if need and parent not in seen:
                 seen.add(parent)
                 stack.append(parent)
-    path = {until}
+    path = seen & last
     for node, tensor in sorted(inner, key=lambda pair: pair[0].made):
         if any(need and p in path for p, need in zip(node.parents, node.needs, strict=True)):
             path.add(tensor)
+    return path
+
+
+def _check_reached(root: Variable, path: set[Variable], until: Variable) -> None:
+    """Raises ValueError if the gradient of root does not reach this tensor."""
     if root not in path or not until.requires_grad:
         raise ValueError(
             f"backward: until is a tensor of shape {until.shape} that no gradient of this result "
             f"reaches; give one that requires a gradient and that the result (of shape "
             f"{root.shape}) was computed from, neither under no_grad nor through detach()"
         )
-    return path
 
 
 def _counting(visits: list[Visit], on_leaf: OnLeaf) -> OnLeaf:

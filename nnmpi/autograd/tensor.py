@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -183,11 +183,12 @@ class Tensor:
         on_leaf: OnLeaf | None = None,
         retain_graph: bool = False,
         create_graph: bool = False,
-        until: Tensor | None = None,
+        until: Tensor | Sequence[Tensor] | None = None,
     ) -> Rest | None:
         """Add the gradient of this scalar (of sum(self * gradient), if given) to every leaf.
 
         With `until`, compute only `until.grad`; `finish()` of what is returned does the others.
+        Of several tensors each gets its gradient, if one reaches it.
         """
         if create_graph:
             raise TypeError(

@@ -9,7 +9,6 @@ Fusion, cuts, sharding, memory and traffic are functions of it: none of them run
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
 
@@ -155,14 +154,24 @@ class Kept(NamedTuple):
     per_sample: float
 
 
+class Call(NamedTuple):
+    """A module that is looked into, as it was called: its path, and the nodes that it ran."""
+
+    path: str
+    nodes: range
+    arguments: tuple[tuple[Any, ...], Mapping[str, Any]]
+    result: Any
+
+
 class Graph(NamedTuple):
     """Nodes in the order in which they run.
 
     inputs     what the model is called with, in which tensors are Value
     outputs    the edges that it returns
     order      trained parameters in the order of their use: gradients become final in the reverse
+    calls      of modules with several nodes, but for Sequentials that only run their layers
     sequences  the paths of the Sequentials, which may run some of their layers as one op
-    measured   the edges whose shape a `forward` reads, so that it has to be the whole one
+    shapes     the edges whose shape a `forward` reads, so that it has to be the whole one
     kept       of each node, and of neighbours that run as one op
     loss       what the loss keeps besides the outputs
     """
@@ -174,15 +183,16 @@ class Graph(NamedTuple):
     arguments: tuple[tuple[Any, ...], Mapping[str, Any]]
     outputs: tuple[int, ...]
     order: tuple[int, ...]
+    calls: tuple[Call, ...]
     sequences: frozenset[str]
-    measured: frozenset[int]
+    shapes: frozenset[int]
     kept: tuple[Kept, ...]
     loss: Kept
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Why modules with children are taken whole."""
-        return tuple(f"{node.name}: {node.note}" for node in self.nodes if node.note)
+        return tuple(f"{n.name or 'the model'}: {n.note}" for n in self.nodes if n.note)
 
     @property
     def is_chain(self) -> bool:
@@ -214,10 +224,6 @@ class Graph(NamedTuple):
         before = {*self.inputs, *(e for node in self.nodes[:k] for e in node.outputs)}
         needed = [e for node in self.nodes[k:] for e in node.inputs]
         return tuple(e for e in dict.fromkeys([*needed, *self.outputs]) if e in before)
-
-    def stages(self, cut: Sequence[int]) -> list[range]:
-        """The nodes of each stage, of which the second and later ones begin at the cut."""
-        return [range(a, b) for a, b in pairwise((0, *cut, len(self.nodes)))]
 
     def trained(self, nodes: Sequence[int] | range) -> list[int]:
         """The trained parameters of these nodes: those in no use first, then in order of use."""

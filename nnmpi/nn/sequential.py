@@ -49,7 +49,7 @@ class Sequential(Numbered):
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
         steps = self._steps
         if steps is None:
-            functions = [*fused(list(self))] or [_unchanged]
+            functions = [*steps_of(list(self))] or [_unchanged]
             steps = Steps(functions[0], functions[1:])
             object.__setattr__(self, "_steps", steps)
         progress = progress_hook.get()
@@ -101,20 +101,28 @@ FUSED = (
 
 
 def groups(layers: Sequence[Module]) -> Iterator[Sequence[Module]]:
-    """The layers in groups: those that run as one op together (`FUSED`), each other one alone.
+    """The layers in groups: those that run as one op together (`FUSED`), each other one alone."""
+    i = 0
+    for taken in fused([type(layer) for layer in layers]):
+        yield layers[i : i + taken]
+        i += taken
+
+
+def fused(types: Sequence[type[Module]]) -> Iterator[int]:
+    """How many layers each group has, by the types of all layers.
 
     Subclasses of these are not fused, since they may have another `forward`, but for those that
     say in `fuses_as` whose options their own `forward` takes.
     """
     i = 0
-    while i < len(layers):
-        kinds = tuple(vars(type(m)).get("fuses_as", type(m)) for m in layers[i : i + 3])
+    while i < len(types):
+        kinds = tuple(vars(kind).get("fuses_as", kind) for kind in types[i : i + 3])
         taken = next((len(group) for group in FUSED if kinds[: len(group)] == group), 1)
-        yield layers[i : i + taken]
+        yield taken
         i += taken
 
 
-def fused(layers: list[Module]) -> Iterator[Step]:
+def steps_of(layers: list[Module]) -> Iterator[Step]:
     """One function for each group of layers."""
     for layer, *rest in groups(layers):
         if not rest:

@@ -6,283 +6,24 @@ differs, or a `forward` reads numbers of a tensor, on which its control flow may
 with that `forward` is taken whole, and a note says why.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from nnmpi import backend
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.ops.norm import Moments
 from nnmpi.autograd.recording import recording
 from nnmpi.backend import Array
-from nnmpi.nn.dimensions import named
-from nnmpi.nn.graph import (
-    Axis,
-    Edge,
-    Graph,
-    Kept,
-    Node,
-    Samples,
-    Use,
-    Value,
-    Variable,
-    leaves,
-    rebuilt,
-)
-from nnmpi.nn.kept import kept, memory_of, nbytes
+from nnmpi.nn.graph import Graph, rebuilt
+from nnmpi.nn.graph_recorder import STEPS, ConflictError, GraphRecorder
+from nnmpi.nn.merging import FEW, MORE, MOST, Passed, merged
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter, inverse
 from nnmpi.nn.passes import Pass, current_pass
-from nnmpi.nn.sequential import fused, groups, only_runs_layers
-
-FEW, MORE, MOST = 2, 3, 6
-"""The samples of the passes."""
-
-READS = "its forward reads numbers of a tensor"
-DIFFERS = "its forward does not do the same for any number of samples, in training and evaluation"
-MAKES = "its forward uses a tensor or an array that is no attribute of a module"
-
-
-class Traced(Tensor):
-    """A tensor whose numbers `forward` of a module that is looked into does not read.
-
-    The pass under way is told when numbers or lengths are read.
-    """
-
-    __slots__ = ()
-
-    @property
-    def data(self) -> Array:
-        """The array."""
-        record = recording.get()
-        if isinstance(record, Recorder):
-            record.read()
-        return self.operand
-
-    @data.setter
-    def data(self, value: Array) -> None:
-        _DATA.__set__(self, value)
-
-    @property
-    def operand(self) -> Array:
-        return _DATA.__get__(self)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        record = recording.get()
-        if isinstance(record, Recorder):
-            record.measure(self)
-        return tuple(self.operand.shape)
-
-    @property
-    def ndim(self) -> int:
-        return int(self.operand.ndim)
-
-    @property
-    def size(self) -> int:
-        return prod(self.shape)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        dtype: np.dtype[Any] = self.operand.dtype
-        return dtype
-
-    def __len__(self) -> int:
-        return len(self.operand)
-
-
-_DATA: Any = vars(Tensor)["data"]
-
-
-class Found(NamedTuple):
-    """What one pass has found."""
-
-    nodes: list[Node]
-    tensors: list[Tensor]  # by the number of the edge
-    outputs: Any
-    order: list[int]
-    sequences: set[str]
-    measured: set[int]
-    kept: list[Kept]  # its bytes are those of the samples of the pass
-    loss: float = 0  # bytes
-
-
-class ConflictError(Exception):
-    """A module has to be taken whole: its path, and why."""
-
-    def __init__(self, path: str, note: str) -> None:
-        self.path, self.note = path, note
-
-
-class Recorder:
-    """Records the layers and ops of one pass.
-
-    `whole` are the modules to take whole, by path, with the reasons.
-    """
-
-    def __init__(self, model: Module, whole: Mapping[str, str]) -> None:
-        self.model, self._whole = model, whole
-        self._paths = {id(m): path for path, m in reversed([*model.named_modules()])}
-        self.variables, self._numbers = _variables(model)
-        self._known = {id(value): value for m in model.modules() for value in vars(m).values()}
-        self.found = Found([], [], None, [], set(), set(), [])
-        self._edges: dict[int, int] = {}
-        self._within: list[Module] = []
-        self._unit: dict[int, None] | None = None  # the variables that a unit has used so far
-
-    def read(self) -> None:
-        """Numbers of a tensor were read."""
-        if self._unit is None and self._within:
-            raise ConflictError(self._path(self._within[-1]), READS)
-
-    def measure(self, tensor: Tensor) -> None:
-        """Lengths of a tensor were read."""
-        if self._unit is None and id(tensor) in self._edges:
-            self.found.measured.add(self._edges[id(tensor)])
-
-    def enter(self, tensor: Tensor) -> Tensor:
-        """A tensor that comes from outside, as an edge."""
-        traced = Traced(tensor.operand, tensor.requires_grad)
-        self._edges[id(traced)] = len(self.found.tensors)
-        self.found.tensors.append(traced)
-        return traced
-
-    def __call__(
-        self, op: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], y: Tensor
-    ) -> None:
-        """Called with each op (see `nnmpi.autograd.recording`)."""
-        used = [self._numbers[id(a)] for a in args if id(a) in self._numbers]
-        if y.requires_grad:
-            self.found.order.extend(v for v in used if self.variables[v].is_trained)
-        if self._unit is not None:
-            self._unit.update(dict.fromkeys(used))
-            for a in args:
-                if isinstance(a, Tensor) and a.node is None and not isinstance(a, Traced):
-                    self._refuse_outside(a)
-            return
-        arguments = rebuilt((tuple(args), dict(options)), self._argument)
-        y.__class__ = Traced
-        self._keep(y, args, 1)
-        name, within = getattr(op, "__name__", "op"), self._path(self._within[-1])
-        self._add(Node(name, None, {}, op, arguments, (), None, within, tuple(used)), y)
-
-    def forward(self, module: Module, forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        """Stands for the `forward` of a module."""
-        if self._unit is not None:
-            return forward(*args, **named)
-        path = self._path(module)
-        if not module._modules or module._buffers or path in self._whole:
-            return self._layer(module, path, forward, args, named)
-        self._within.append(module)
-        if only_runs_layers(module):  # which would run some of them as one op
-            forward = partial(self._in_sequence, list(module))
-            self.found.sequences.add(path)
-        result = forward(*args, **named)
-        self._within.pop()
-        return result
-
-    def _in_sequence(self, layers: list[Module], *args: Any, **named: Any) -> Any:
-        """The layers one by one; what those keep that would run as one op is found beside it."""
-        for group in groups(layers):
-            before = args
-            for layer in group:
-                args, named = (layer(*args, **named),), {}
-            if len(group) > 1:
-                self._unit = {}
-                (step,) = fused(list(group))
-                self._keep(step(*before), before, len(group), done=True)
-                self._unit = None
-        return args[0]
-
-    def _keep(self, result: Any, arguments: Any, count: int, done: bool = False) -> None:
-        """Notes what a result keeps besides its arguments and itself.
-
-        It is that of so many nodes: of the last ones if they are `done`, else of the next one.
-        """
-        results = [t for t in leaves(result) if isinstance(t, Tensor) and t.requires_grad]
-        given = [t for t in leaves(arguments) if isinstance(t, Tensor)]
-        memory = kept(results, given)
-        for t in (*results, *given):
-            memory.pop(id(memory_of(t.operand)), None)
-        stop = len(self.found.nodes) + (not done)
-        self.found.kept.append(Kept(stop - count, stop, 0, nbytes(memory.values())))
-
-    def close(self, outputs: Any, loss: Callable[[Any], Tensor] | None) -> Found:
-        """What was found, with the model's outputs and what a loss of them keeps."""
-        if loss is not None:
-            self._unit = {}
-            self._keep(loss(outputs), outputs, 0)
-            return self.found._replace(outputs=outputs, loss=self.found.kept.pop().per_sample)
-        return self.found._replace(outputs=outputs)
-
-    def _layer(
-        self,
-        module: Module,
-        path: str,
-        forward: Callable[..., Any],
-        args: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> Any:
-        arguments = rebuilt((args, named), self._argument)
-        self._unit = dict.fromkeys(
-            self._numbers[id(t)] for _, t in module.tensors() if id(t) in self._numbers
-        )
-        result = forward(*args, **named)
-        used, self._unit = tuple(self._unit), None
-        self._keep(result, (args, named), 1)
-        within = self._path(self._within[-1]) if self._within else ""
-        kind, settings, note = type(module), _settings(module), self._whole.get(path, "")
-        node = Node(path, kind, settings, None, arguments, (), None, within, used, note)
-        return self._add(node, result)
-
-    def _add(self, node: Node, result: Any) -> Any:
-        """Adds a node with its results, each of which becomes an edge."""
-        outputs: list[int] = []
-
-        def edge(part: Any) -> Any:
-            if not isinstance(part, Tensor):
-                return part
-            if id(part) in self._edges or isinstance(part, Parameter):  # returned as it was given
-                part = Tensor(part.operand, part.requires_grad)
-            part.__class__ = Traced
-            outputs.append(len(self.found.tensors))
-            self._edges[id(part)] = outputs[-1]
-            self.found.tensors.append(part)
-            return part
-
-        returned = rebuilt(result, edge)
-        template = rebuilt(returned, self._argument)
-        self.found.nodes.append(node._replace(outputs=tuple(outputs), result=template))
-        return returned
-
-    def _argument(self, value: Any) -> Any:
-        """An argument as the graph has it."""
-        if id(value) in self._edges:
-            return Value(self._edges[id(value)])
-        if id(value) in self._numbers:
-            return Use(self._numbers[id(value)])
-        if isinstance(value, Tensor):
-            self._refuse_outside(value)
-        is_array = isinstance(value, Tensor) or backend.is_array(value)
-        if is_array and id(value) not in self._known and self._within:
-            raise ConflictError(self._path(self._within[-1]), MAKES)
-        return value
-
-    def _refuse_outside(self, t: Tensor) -> None:
-        """Raises ValueError for a leaf that requires a gradient and is no parameter."""
-        if t.requires_grad and id(t) not in self._numbers:
-            raise ValueError(
-                f"the model uses a tensor of shape {t.shape} that requires a gradient and is none "
-                "of its parameters, so it would be neither trained nor saved: make it an attribute "
-                "of a module, as nn.Parameter"
-            )
-
-    def _path(self, module: Module) -> str:
-        return self._paths[id(module)]
+from nnmpi.nn.sequential import Sequential
 
 
 def trace(
@@ -307,21 +48,13 @@ def trace(
                     _pass(model, zeros(n), whole, True, check=None, loss=_with(loss, n))
                     for n in (MORE, MOST)
                 )
-            return _merged(few, more, most)
+            return merged(few, more, most, whole)
         except ConflictError as found:
             whole[found.path] = found.note
 
 
 def _with(loss: Callable[[Any, int], Tensor] | None, n: int) -> Callable[[Any], Tensor] | None:
     return None if loss is None else lambda outputs: loss(outputs, n)
-
-
-class Passed(NamedTuple):
-    """What a pass has found, what the model was called with, and its variables."""
-
-    found: Found
-    arguments: Any
-    variables: list[Variable]
 
 
 def _pass(
@@ -334,13 +67,14 @@ def _pass(
 ) -> Passed:
     """One pass over the model."""
     model.train(training)
-    recorder = Recorder(model, whole)
+    recorder = GraphRecorder(model, whole)
     args, named = rebuilt(inputs, lambda x: recorder.enter(x) if isinstance(x, Tensor) else x)
     arguments = rebuilt((args, named), recorder._argument)
     modules = {id(m): m for m in model.modules()}.values()
-    token, before = recording.set(recorder), current_pass.set(_PASS)
+    token, before = recording.set(recorder), current_pass.set(_Watched(0, None, UNTRACKED))
     for m in modules:
         object.__setattr__(m, "forward", partial(recorder.forward, m, m.forward))
+        _forget_steps(m)
     try:
         with np.errstate(all="ignore"):
             outputs = model(*args, **named)
@@ -348,6 +82,7 @@ def _pass(
     finally:
         for m in modules:
             object.__delattr__(m, "forward")
+            _forget_steps(m)
         recording.reset(token)
         current_pass.reset(before)
     if check is not None:
@@ -355,6 +90,12 @@ def _pass(
     return Passed(
         found._replace(outputs=rebuilt(outputs, recorder._argument)), arguments, recorder.variables
     )
+
+
+def _forget_steps(module: Module) -> None:
+    """A Sequential keeps the `forward` of its layers: it looks them up again."""
+    if isinstance(module, Sequential):
+        object.__setattr__(module, "_steps", None)
 
 
 class _Untracked:
@@ -368,7 +109,16 @@ class _Untracked:
 
 
 UNTRACKED = _Untracked()
-_PASS = Pass(0, None, UNTRACKED)
+
+
+class _Watched(Pass):
+    """A pass whose step and samples `forward` of a module that is looked into does not read."""
+
+    def __getattribute__(self, name: str) -> Any:
+        record = recording.get()
+        if name in ("step", "samples") and isinstance(record, GraphRecorder):
+            record.read(STEPS)
+        return super().__getattribute__(name)
 
 
 class Zeros:
@@ -396,129 +146,25 @@ class Zeros:
 
 @contextmanager
 def _borrowed(model: Module, dtype: Any) -> Iterator[None]:
-    """Parameters that are not drawn are zeros, and buffers are copies; then all is as before."""
+    """Parameters are zeros of this type, and buffers are copies; then all is as before."""
     modules = list(dict.fromkeys(model.modules()))
     modes = [m.training for m in modules]
-    undrawn = [p for p in model.parameters() if not p.is_drawn]
+    parameters = [(p, p.store, p.index, p.has_grad) for p in model.parameters()]
     buffers = [(m, name, getattr(m, name)) for m in modules for name in m._buffers]
     try:
-        for p in undrawn:
+        for p, *_ in parameters:
             p.move(Zeros(p, np.dtype(dtype)), 0)
         for m, name, array in buffers:
             setattr(m, name, array.copy())
         yield
     finally:
-        for p in undrawn:
-            p.store = None
+        for p, store, index, has_grad in parameters:
+            if store is None:
+                p.discard()
+            else:
+                p.move(store, index)
+                p.has_grad = has_grad
         for m, name, array in buffers:
             setattr(m, name, array)
         for m, mode in zip(modules, modes, strict=True):
             object.__setattr__(m, "training", mode)
-
-
-def _settings(module: Module) -> dict[str, Any]:
-    """The public attributes that are plain values."""
-    return {name: v for name, v in vars(module).items() if name[0] != "_" and _is_plain(v)}
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, tuple):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, bool | int | float | str)
-
-
-def _variables(model: Module) -> tuple[list[Variable], dict[int, int]]:
-    """The entries of the state dict, and the number of each tensor by its id."""
-    found: dict[int, tuple[Any, list[str], tuple[int, ...]]] = {}
-    for place, tensor in model.tensors():
-        found.setdefault(id(tensor), (tensor, [], place.shape))[1].append(place.path)
-    variables = [
-        Variable(
-            tuple(names),
-            tuple(shape),
-            str(tensor.dtype),
-            isinstance(tensor, Parameter),
-            isinstance(tensor, Parameter) and tensor.requires_grad,
-        )
-        for tensor, names, shape in found.values()
-    ]
-    return variables, {key: k for k, key in enumerate(found)}
-
-
-# ---- what two passes have in common
-
-
-def _merged(few: Passed, more: Passed, most: Passed) -> Graph:
-    """One graph; raises ConflictError where the passes differ in more than lengths."""
-    a, b, arguments = few.found, more.found, few.arguments
-    for one, other in zip(a.nodes, b.nodes, strict=False):
-        if (one.name, one.layer, one.within) != (other.name, other.layer, other.within):
-            raise ConflictError(one.within, DIFFERS)
-    if len(a.nodes) != len(b.nodes):
-        longer = max(a.nodes, b.nodes, key=len)
-        raise ConflictError(longer[min(len(a.nodes), len(b.nodes))].within, DIFFERS)
-    nodes = []
-    for one, other in zip(a.nodes, b.nodes, strict=True):
-        both = _common(one.arguments, other.arguments, one.within)
-        nodes.append(one._replace(arguments=both))
-    owners: dict[int, int] = {}
-    edges = [
-        _edge(x, y, owners.setdefault(id(memory_of(y.operand)), e))
-        for e, (x, y) in enumerate(zip(a.tensors, b.tensors, strict=True))
-    ]
-    inputs = tuple(v.edge for v in leaves(arguments) if type(v) is Value)
-    outputs = tuple(v.edge for v in leaves(a.outputs) if type(v) is Value)
-    memory = tuple(_affine(x, y) for x, y in zip(b.kept, most.found.kept, strict=True))
-    loss = _affine(Kept(0, 0, 0, b.loss), Kept(0, 0, 0, most.found.loss))
-    return named(
-        Graph(
-            tuple(nodes),
-            tuple(edges),
-            tuple(few.variables),
-            inputs,
-            arguments,
-            outputs,
-            tuple(dict.fromkeys(a.order)),
-            frozenset(a.sequences),
-            frozenset(a.measured | b.measured),
-            memory,
-            loss,
-        )
-    )
-
-
-def _affine(more: Kept, most: Kept) -> Kept:
-    """What is kept for any number of samples, from what is kept for two of them."""
-    slope = (most.per_sample - more.per_sample) / (MOST - MORE)
-    return more._replace(constant=more.per_sample - slope * MORE, per_sample=slope)
-
-
-def _common(a: Any, b: Any, within: str) -> Any:
-    """What stands for both; whole numbers in the ratio of the samples become Samples."""
-    if isinstance(a, Value | Use):
-        if a == b:
-            return a
-    elif type(a) is not type(b):
-        pass
-    elif isinstance(a, tuple | list):
-        if len(a) == len(b):
-            return type(a)(_common(x, y, within) for x, y in zip(a, b, strict=True))
-    elif isinstance(a, Mapping):
-        if a.keys() == b.keys():
-            return {key: _common(a[key], b[key], within) for key in a}
-    elif a is b or (not backend.is_array(a) and a == b):
-        return a
-    elif isinstance(a, int) and a * MORE == b * FEW:
-        return Samples(a // FEW)
-    raise ConflictError(within, DIFFERS)
-
-
-def _edge(few: Tensor, more: Tensor, memory: int) -> Edge:
-    """An edge, whose axes have no names yet, in the memory of another one or in its own."""
-    y = few.operand
-    axes = tuple(
-        Axis("", n, False) if n == m else Axis("", n // FEW, True)
-        for n, m in zip(few.shape, more.shape, strict=True)
-    )
-    order = sorted(range(y.ndim), key=lambda k: (-y.strides[k], k))
-    return Edge(axes, y.dtype.name, tuple(order), few.requires_grad, memory)

@@ -21,10 +21,11 @@ from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrange import alone, arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.division import Division
 from nnmpi.parallel.discovery import discover
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.model_part import ModelPart
-from nnmpi.parallel.pipeline.stages import split
+from nnmpi.parallel.pipeline.stages import measured_stages, own_stages
 from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepControl
 from nnmpi.parallel.step.ports import Task
@@ -82,8 +83,10 @@ def open_session(
     sharding = all_or_none(comm, lambda: builders.sharded(config, graph, whole))
     if config.tp > 1:
         all_or_none(comm, lambda: rebuild(model, graph, sharding, layout.axis["tp"]))
-    part = split(config, layout, model, partial(_some, setup), setup.on, len(setup.train))
-    arrangement = _arranged(config, layout, graph, sharding, part)
+    some, batches = partial(_some, setup), len(setup.train)
+    stages = measured_stages(config, layout, model, graph, some, setup.on, batches)
+    arrangement = _arranged(config, layout, graph, sharding, stages.division)
+    part = own_stages(model, arrangement, comm.rank, stages.facts)
     trained = _trained(config, setup, arrangement, layout, model, part)
     twin = _twin(config, build, setup, arrangement, layout, model) if config.verify else None
     consistency.check_values(comm, model, part.held)
@@ -97,18 +100,17 @@ def _some(setup: Setup, n: int) -> data.Inputs:
 
 
 def _arranged(
-    config: Config, layout: Layout, graph: Graph, sharding: Sharding, part: ModelPart
+    config: Config, layout: Layout, graph: Graph, sharding: Sharding, division: Division
 ) -> Arrangement:
     """The arrangement, after what has to be measured for it."""
     cluster = discover(layout.all)
-    cut = tuple(map(int, part.facts["cut"].split(","))) if part.facts else ()
-    first = all_or_none(layout.all, lambda: arrange(config, cluster, graph, sharding, cut))
+    first = all_or_none(layout.all, lambda: arrange(config, cluster, graph, sharding, division))
     if not first.has_to_be_measured:
         return first
     names = np.array([layout.axis["dp"].fastest(first.longest_sum)], "S32")
     layout.all.broadcast(names.view(np.uint8))
     measured = {"allreduce": names[0].decode()}
-    return arrange(config, cluster, graph, sharding, cut, measured)
+    return arrange(config, cluster, graph, sharding, division, measured)
 
 
 def _trained(

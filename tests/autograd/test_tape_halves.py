@@ -326,3 +326,33 @@ def test_the_first_half_keeps_the_memory_order_of_the_gradient_it_starts_from():
     y.backward(np.ones_like(y.data), until=x)
     assert x.grad is not None
     assert x.grad.strides == x.data.strides
+
+
+# ---- several tensors
+
+
+@floats
+@nets
+def test_until_several_leaves(make, shape, dtype):
+    loss, x, whole = forward(make, shape, dtype)
+    loss.backward()
+    expected = bits([x, *whole])
+    for k in range(len(whole)):
+        loss, x, parameters = forward(make, shape, dtype)
+        seen: list[Tensor] = []
+        rest = loss.backward(until=(x, parameters[k], x), on_leaf=seen.append)
+        assert [id(t) for t in seen] == [id(x), id(parameters[k])]
+        assert bits([x, parameters[k]]) == [expected[0], expected[k + 1]]
+        assert [p.has_grad for p in parameters] == [i == k for i in range(len(whole))]
+        rest.finish()
+        assert bits([x, *parameters]) == expected
+
+
+def test_until_several_of_which_no_gradient_reaches_some():
+    a, b, c = leaf(1, 2), leaf(3, 4), leaf(5)
+    for until, grads in (((a, c), ([3, 4], None, None)), ((c,), (None, None, None))):
+        a.grad = b.grad = None
+        rest = (a * b).sum().backward(until=until)
+        assert [t.grad if t.grad is None else t.grad.tolist() for t in (a, b, c)] == [*grads]
+        rest.finish()
+        assert (a.grad.tolist(), b.grad.tolist(), c.grad) == ([3, 4], [1, 2], None)

@@ -5,8 +5,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from lib.pipeline.cases import Model
-from nnmpi.parallel.pipeline import partition
-from nnmpi.parallel.pipeline.partition import Cut, Unit
+from nnmpi.parallel.arrangement import partition
+from nnmpi.parallel.arrangement.partition import Cut, Unit
 from nnmpi.parallel.pipeline.profile import Cost, stage_costs
 from nnmpi.schedules import SCHEDULES, programs
 from nnmpi.sim.pipeline import Costs, Simulation, StageTimes, simulate

@@ -24,7 +24,7 @@ from lib.pipeline.cases import Case, models_of, steps_of, trainer_of
 from lib.workloads import Steps
 from nnmpi import backend, blas
 from nnmpi.comm import Comm, world
-from nnmpi.parallel.pipeline.partition import units
+from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.pipeline.profile import Cost, profile
 
 REPEATS = 20  # passes of a unit, of which the least time counts

@@ -1,8 +1,8 @@
 """arrange: from options, cluster and graph to an arrangement. It communicates with nobody."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from itertools import chain, pairwise
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -12,12 +12,19 @@ from nnmpi.nn.graph import Graph
 from nnmpi.nn.store import spans_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement, Part
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.flat import Bucket, Piece, cut_buckets, cut_units, units
-from nnmpi.parallel.arrangement.reduction import Tied, algorithm, progress
+from nnmpi.parallel.arrangement.division import Division, divided
+from nnmpi.parallel.arrangement.flat import (
+    Bucket,
+    Piece,
+    cut_buckets,
+    cut_units,
+    gathered_together,
+)
+from nnmpi.parallel.arrangement.partition import units
+from nnmpi.parallel.arrangement.reduction import algorithm, progress
 from nnmpi.parallel.layout import mesh_of, server_count
 from nnmpi.parallel.stores.head import head_length
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
-from nnmpi.schedules import SCHEDULES
 
 MB = 1e6
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -33,29 +40,26 @@ def arrange(
     cluster: Cluster,
     graph: Graph,
     sharding: Sharding = UNSHARDED,
-    cut: Sequence[int] = (),
+    division: Division | None = None,
     measured: Mapping[str, Any] = NOTHING,
 ) -> Arrangement:
     """The arrangement of a config; raises ValueError for what cannot be.
 
-    `sharding` is that of the ranks along tp, `cut` are the nodes where stages begin, and `measured`
-    may have the name of the fastest all-reduce under "allreduce".
+    `sharding` is that of the ranks along tp, `division` that of stages, and `measured` may have the
+    name of the fastest all-reduce under "allreduce".
     """
     mesh = mesh_of(config, cluster.size)
-    strategy = strategy_of(config)
-    stages = graph.stages(cut)
-    tied = _tied(graph, stages, config.pp)
+    division = division or divided(graph, units(graph), (), 1)
     found = Arrangement(
         config,
         cluster,
         graph,
         sharding,
+        division,
         mesh,
         server_count(config),
-        strategy,
-        tuple(cut),
+        strategy_of(config),
         {},
-        tied,
         "",
         "",
         tuple(progress(config, cluster, mesh.group(r, "dp"), r) for r in range(mesh.size)),
@@ -85,49 +89,20 @@ def strategy_of(config: Config) -> str:
     return "replicas"
 
 
-def stage_count(config: Config) -> int:
-    """The stages of all ranks along pp."""
-    return config.pp * (config.virtual_stages if SCHEDULES[config.schedule].virtual else 1)
-
-
 def _places(mesh: Mesh) -> list[tuple[int, int]]:
     return [(pp, tp) for pp in range(mesh.axes["pp"]) for tp in range(mesh.axes["tp"])]
 
 
-def _tied(graph: Graph, stages: Sequence[range], pp: int) -> tuple[Tied, ...]:
-    """Trained parameters that stages of several ranks use, in the order of the first use."""
-    found: dict[int, set[int]] = {}
-    for s, nodes in enumerate(stages):
-        for k in nodes:
-            for v in graph.nodes[k].variables:
-                found.setdefault(v, set()).add(s % pp)
-    return tuple(
-        Tied(graph.variables[v].path, tuple(sorted(ranks)))
-        for v, ranks in found.items()
-        if len(ranks) > 1 and graph.variables[v].is_trained
-    )
-
-
 def _part(a: Arrangement, pp: int, tp: int) -> Part:
     """What ranks with these coordinates have; without buckets."""
-    graph, own = a.graph, range(pp, len(a.stages), a.config.pp)
-    nodes = {s: a.stages[s] for s in own}
-    if len(a.stages) == 1:  # all of the model, and not only what its graph uses
-        held = list(range(len(graph.variables)))
-        used = graph.order
-    else:
-        held = sorted({v for k in chain(*nodes.values()) for v in graph.nodes[k].variables})
-        used = tuple(v for v in graph.order if v in {*held})
-    trained = [v for v in held if graph.variables[v].is_trained]
-    ordered = [*(v for v in trained if v not in {*used}), *used]
-    pieces = [_piece(a, v, tp) for v in ordered]
-    users = [
-        frozenset(s for s in own if any(v in graph.nodes[k].variables for k in nodes[s]))
-        for v in ordered
-    ]
+    graph, own = a.graph, a.division.of_rank(pp)
+    held = sorted({v for stage in own.values() for v in stage.variables})
+    trained = a.division.trained(graph, pp)
+    pieces = [_piece(a, v, tp) for v in trained]
+    users = [frozenset(s for s, stage in own.items() if v in stage.variables) for v in trained]
     others = tuple(_piece(a, v, tp) for v in held if v not in {*trained})
     if a.config.zero > 1:  # what one layer uses is gathered together
-        found = units(graph, pieces, users)
+        found = gathered_together(graph, pieces, users)
         numbered = {piece.variable: k for k, piece in enumerate(pieces)}
         pieces = [piece for unit in found for piece in unit.pieces]
         users = [users[numbered[piece.variable]] for piece in pieces]
@@ -188,7 +163,7 @@ def _bucketed(a: Arrangement, part: Part) -> Part:
         mb = float("inf") if near else 1.0
     numbers = mb * MB / a.dtype.itemsize
     if a.store in ("zero 2", "zero 3"):
-        found = units(a.graph, part.trained, part.users)
+        found = gathered_together(a.graph, part.trained, part.users)
         buckets = cut_units(found, numbers)
     else:
         paths = {t.path for t in a.tied}

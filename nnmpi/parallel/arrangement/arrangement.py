@@ -19,6 +19,7 @@ from nnmpi.mesh import Mesh
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.store import spans_of
 from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.arrangement.division import Division
 from nnmpi.parallel.arrangement.flat import Bucket, Piece
 from nnmpi.parallel.arrangement.reduction import MEASURED, Tied
 from nnmpi.parallel.tensor.sharding import Sharding
@@ -52,9 +53,8 @@ class Part(NamedTuple):
 class Arrangement:
     """Made by `arrange`, and read by all that prices, draws or builds it.
 
-    cut         the nodes of the graph at which the second and later stages begin
+    division    the stages of the model
     parts       by the coordinates along pp and tp
-    tied        parameters of several stages, with their ranks along pp
     store       where parameters and gradients of a rank are: one of STORES
     algorithm   the all-reduce of gradients
     progress    what moves messages in a backward pass, for each rank
@@ -65,12 +65,11 @@ class Arrangement:
     cluster: Cluster
     graph: Graph
     sharding: Sharding
+    division: Division
     mesh: Mesh
     servers: int
     strategy: str
-    cut: tuple[int, ...]
     parts: Mapping[tuple[int, int], Part]
-    tied: tuple[Tied, ...]
     store: str
     algorithm: str
     progress: tuple[str, ...]
@@ -89,7 +88,13 @@ class Arrangement:
     @property
     def stages(self) -> list[range]:
         """The nodes of each stage."""
-        return self.graph.stages(self.cut)
+        return [stage.nodes for stage in self.division.stages]
+
+    @property
+    def tied(self) -> tuple[Tied, ...]:
+        """Trained parameters of several stages, with their ranks along pp."""
+        found = self.division.tied(self.graph)
+        return tuple(Tied(self.graph.variables[v].path, ranks) for v, ranks in found.items())
 
     def part(self, rank: int) -> Part:
         """What a rank has of the model; servers have what workers have."""
@@ -98,7 +103,7 @@ class Arrangement:
 
     def crossing(self, stage: int) -> tuple[int, ...]:
         """The edges that stages from this one on need of those before."""
-        return self.graph.crossing(self.stages[stage].start)
+        return self.division.stages[stage].takes
 
     def local_shape(self, e: int, samples: int, tp: int) -> tuple[int, ...]:
         """The shape of an edge on a rank along tp, for so many samples."""

@@ -79,7 +79,9 @@ class Unit(NamedTuple):
     stages: frozenset[int]
 
 
-def units(graph: Graph, pieces: Sequence[Piece], users: Sequence[frozenset[int]]) -> list[Unit]:
+def gathered_together(
+    graph: Graph, pieces: Sequence[Piece], users: Sequence[frozenset[int]]
+) -> list[Unit]:
     """All pieces; parameters of one module are in one unit, and one of several modules joins these.
 
     `users` are the stages of this rank that use each piece.

@@ -1,27 +1,26 @@
 """Boundary: what crosses between two stages of a model."""
 
-from typing import NamedTuple, Self
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
+from nnmpi.nn.graph import Edge
 from nnmpi.nn.parameter import inverse
 
+Boundary: TypeAlias = tuple[Edge, ...]
+"""The tensors that cross, in the order in which they are sent. Gradients of those that require one
+come back."""
 
-class Boundary(NamedTuple):
-    """The arrays that cross: any number of samples of one shape."""
 
-    shape: tuple[int, ...]  # of one sample
-    order: tuple[int, ...]  # of the axes in memory, that of samples included
-    dtype: str
+def resized(edge: Edge, lengths: Sequence[int]) -> Edge:
+    """The edge with axes of these lengths: of one sample, along the axis of samples."""
+    axes = zip(edge.axes, lengths, strict=True)
+    return edge._replace(axes=tuple(axis._replace(size=n) for axis, n in axes))
 
-    @classmethod
-    def of(cls, y: np.ndarray) -> Self:
-        """That of an array like this one."""
-        order = sorted(range(y.ndim), key=lambda k: (-y.strides[k], k))
-        return cls(tuple(y.shape[1:]), tuple(order), y.dtype.name)
 
-    def zeros(self, samples: int) -> np.ndarray:
-        """An array for so many samples."""
-        shape = (samples, *self.shape)
-        memory = np.zeros([shape[k] for k in self.order], self.dtype)
-        return memory.transpose(inverse(self.order))
+def zeros(edge: Edge, samples: int) -> np.ndarray:
+    """An array for so many samples, with the order of the axes in memory."""
+    shape = edge.shape(samples)
+    memory = np.zeros([shape[k] for k in edge.order], edge.dtype)
+    return memory.transpose(inverse(edge.order))

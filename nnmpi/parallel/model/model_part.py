@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Self
 from nnmpi.data.loader import Fields
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
+from nnmpi.parallel.model.boundary import Boundary
 from nnmpi.parallel.model.parts import everything
 
 
@@ -20,6 +21,7 @@ class ModelPart(NamedTuple):
     """Parameters that stages of several ranks use, on all ranks in one order: each with its ranks
     along pp."""
     facts: Mapping[str, Any] = {}  # what the start event says of the cut
+    boundaries: Sequence[Boundary] = ()  # between the stages of all ranks
 
     @classmethod
     def whole(cls, model: Module) -> Self:

@@ -26,7 +26,7 @@ from nnmpi.parallel.pipeline.signals import Report, Signals
 from nnmpi.parallel.pipeline.versions import VersionStore
 from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepControl, refuse
-from nnmpi.parallel.step.ports import Stage, Tensors, forward
+from nnmpi.parallel.step.ports import Stage, Tensors, forward, needing_gradients
 from nnmpi.parallel.step.state import StepResult, StepState
 from nnmpi.parallel.stores.head import fill_unused
 from nnmpi.parallel.strategy import NotFiniteError
@@ -165,11 +165,15 @@ class AsynchronousStage:
         x, root = self._live.pop(micro)
         self._store.begin()
 
+        known = {*self._parameters, *needing_gradients(x)}
+
         def check(leaf: Tensor) -> None:
-            if leaf not in self._parameters and leaf is not x:
+            if leaf not in known:
                 refuse(leaf)
 
-        root.backward(stage.sink.seed(micro, root), on_leaf=check)
+        seed = stage.sink.seed(micro, root)
+        if root.requires_grad:  # else the first stage has used none of its parameters
+            root.backward(seed, on_leaf=check)
         stage.source.give_back(micro, x)
         stage.done(micro)
         self._store.release(micro)

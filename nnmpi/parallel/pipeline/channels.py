@@ -3,9 +3,10 @@
     stage s     Outlet   SEND_F ── activation ──► RECV_F   Inlet   stage s + 1
                          RECV_B ◄── gradient ──── SEND_B
 
-Both ends know the shape of a sample and the order of the axes in memory (`Boundary`), so an array
-is sent as it lies in memory, and received into a buffer of the same order. Messages of a boundary
-and a direction have a tag of their own and arrive in the order in which they were sent.
+Both ends know the shapes of the tensors that cross and the order of their axes in memory
+(`Boundary`), so an array is sent as it lies in memory, and received into a buffer of the same
+order. Each is a message. Messages of a boundary and a direction have a tag of their own and arrive
+in the order in which they were sent: that of the boundary, and of micro-batches.
 """
 
 import math
@@ -19,11 +20,14 @@ import numpy as np
 from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm, Work
 from nnmpi.data import Load
+from nnmpi.data.inputs import parts
 from nnmpi.kernels.result import Vjp
+from nnmpi.nn.graph import Edge
 from nnmpi.nn.parameter import inverse
 from nnmpi.parallel.model.boundary import Boundary
+from nnmpi.parallel.pipeline.joined import Joined
 from nnmpi.parallel.recorder import Recorder
-from nnmpi.parallel.step.ports import Sink, Source
+from nnmpi.parallel.step.ports import Sink, Source, Tensors
 from nnmpi.schedules import Kind, Op
 
 PAUSE = 5e-4
@@ -31,21 +35,20 @@ PAUSE = 5e-4
 
 
 class Pool:
-    """Buffers for arrays of a boundary, which are used again."""
+    """Buffers for arrays of an edge, which are used again."""
 
-    def __init__(self, boundary: Boundary) -> None:
-        self._boundary, self._free = boundary, list[np.ndarray]()
-        self._inverse = inverse(boundary.order)
+    def __init__(self, edge: Edge) -> None:
+        self.edge, self._free = edge, list[np.ndarray]()
+        self._inverse = inverse(edge.order)
 
     def take(self, samples: int) -> "Buffer":
         """A buffer for so many samples."""
-        shape, order, dtype = self._boundary
-        whole = (samples, *shape)
-        n = math.prod(whole)
-        memory = self._free.pop() if self._free else np.empty(0, dtype)
+        shape = self.edge.shape(samples)
+        n = math.prod(shape)
+        memory = self._free.pop() if self._free else np.empty(0, self.edge.dtype)
         if len(memory) < n:
-            memory = np.empty(n, dtype)
-        there = memory[:n].reshape([whole[k] for k in order])
+            memory = np.empty(n, self.edge.dtype)
+        there = memory[:n].reshape([shape[k] for k in self.edge.order])
         return Buffer(memory, there, there.transpose(self._inverse))
 
     def put(self, buffer: "Buffer") -> None:
@@ -64,18 +67,18 @@ class Buffer(NamedTuple):
 class Received(Tensor):
     """An activation from another stage; its gradient is computed where it is sent from."""
 
-    __slots__ = ("_pool", "buffer")
+    __slots__ = ("_pool", "_samples", "buffer")
 
-    def __init__(self, data: np.ndarray, pool: Pool) -> None:
+    def __init__(self, data: np.ndarray, pool: Pool, samples: int) -> None:
         super().__init__(data, requires_grad=True)
-        self._pool = pool
+        self._pool, self._samples = pool, samples
         self.buffer: Buffer | None = None  # of the gradient
 
     def receive(self, vjp: Vjp, g: Any) -> None:
         if self.buffer is not None:
             self.buffer.array[...] += vjp(g, None)
             return
-        self.buffer = self._pool.take(len(self.data))
+        self.buffer = self._pool.take(self._samples)
         slot = self.grad = self.buffer.array
         new = vjp(g, slot)
         if new is not slot:
@@ -115,7 +118,7 @@ class End:
 
     def __init__(
         self,
-        boundary: Boundary,
+        receives: Sequence[Pool],
         comm: Comm,
         peer: int,
         tags: tuple[int, int],
@@ -123,103 +126,133 @@ class End:
         recorder: Recorder,
         stage: int,
     ) -> None:
-        self._comm, self._peer, self._sends = comm, peer, sends
+        self._receives, self._comm, self._peer, self._sends = receives, comm, peer, sends
         self._receive_tag, self._send_tag = tags
-        self._recorder, self._stage = recorder, stage
-        self._boundary = boundary
-        self.pool = Pool(boundary)
-        self._arriving: dict[int, tuple[Work, Buffer]] = {}
-        self._used: dict[int, Buffer] = {}
+        self._recorder, self.stage = recorder, stage
+        self._arriving: dict[int, list[tuple[Work, Buffer]]] = {}
+        self._used: dict[int, list[Buffer]] = {}
 
     def begin(self, load: Load) -> None:
         """Starts a step."""
         self._micro = load.micro
 
+    def samples(self, micro: int) -> int:
+        """How many samples a micro-batch has here."""
+        return len(self._micro[micro].samples)
+
     def receive(self, micro: int) -> None:
         """Starts to receive."""
-        buffer = self.pool.take(len(self._micro[micro].samples))
-        work = self._comm.irecv(buffer.there, self._peer, self._receive_tag)
-        self._arriving[micro] = work, buffer
+        buffers = [pool.take(self.samples(micro)) for pool in self._receives]
+        self._arriving[micro] = [
+            (self._comm.irecv(buffer.there, self._peer, self._receive_tag), buffer)
+            for buffer in buffers
+        ]
 
     def under_way(self) -> Work | None:
         """One of the receives that are not complete yet, if any."""
-        return next((work for work, _ in self._arriving.values() if not work.done), None)
+        works = (work for row in self._arriving.values() for work, _ in row)
+        return next((work for work in works if not work.done), None)
 
-    def arrived(self, micro: int, name: str) -> np.ndarray:
+    def arrived(self, micro: int, name: str) -> list[np.ndarray]:
         """Waits for what was sent; it stays until `done`."""
-        work, buffer = self._arriving.pop(micro)
+        arriving = self._arriving.pop(micro)
         began = self._recorder.now()
-        work.wait()
-        self._recorder.add(name, began, micro, self._stage)
-        self._used[micro] = buffer
-        return buffer.array
+        for work, _ in arriving:
+            work.wait()
+        self._recorder.add(name, began, micro, self.stage)
+        self._used[micro] = [buffer for _, buffer in arriving]
+        return [buffer.array for _, buffer in arriving]
 
     def done(self, micro: int) -> None:
         """What was received for a micro-batch is not needed any more."""
-        self.pool.put(self._used.pop(micro))
+        for pool, buffer in zip(self._receives, self._used.pop(micro), strict=True):
+            pool.put(buffer)
 
-    def check(self, micro: int, array: np.ndarray) -> None:
-        """Raises ValueError for an array that the other end has no buffer for."""
-        shape, _, dtype = self._boundary
-        wanted = (len(self._micro[micro].samples), *shape)
-        if array.shape != wanted or array.dtype != dtype:
-            raise ValueError(
-                f"stage {self._stage} returns {array.dtype} of shape {array.shape}, and "
-                f"{dtype} of shape {wanted} in evaluation mode: both must be the same in training"
-            )
-
-    def send(self, array: np.ndarray, buffer: Buffer | None = None) -> None:
+    def send(self, pool: Pool, array: np.ndarray, buffer: Buffer | None = None) -> None:
         """Starts to send an array as it lies in memory."""
-        work = self._comm.isend(array.transpose(self._boundary.order), self._peer, self._send_tag)
-        self._sends.add(work, self.pool, buffer)
+        work = self._comm.isend(array.transpose(pool.edge.order), self._peer, self._send_tag)
+        self._sends.add(work, pool, buffer)
 
 
 class Inlet:
     """The source of a stage that is not the first."""
 
-    def __init__(self, end: End) -> None:
-        self._end, self._gradients = end, dict[int, Buffer]()
+    def __init__(self, end: End, pools: Sequence[Pool]) -> None:
+        self._end, self._pools = end, pools
+        self._gradients = dict[int, list[tuple[Pool, Buffer]]]()
         self.begin, self.done, self.receive = end.begin, end.done, end.receive
 
-    def take(self, micro: int) -> Tensor:
-        return Received(self._end.arrived(micro, "wait F"), self._end.pool)
+    def take(self, micro: int) -> Tensors:
+        samples = self._end.samples(micro)
+        arrays = zip(self._end.arrived(micro, "wait F"), self._pools, strict=True)
+        found = tuple(
+            Received(array, pool, samples) if pool.edge.requires_grad else Tensor(array)
+            for array, pool in arrays
+        )
+        return found if len(found) != 1 else found[0]
 
-    def give_back(self, micro: int, x: Tensor) -> None:
-        assert isinstance(x, Received)
-        if x.buffer is None:  # the stage does not use its input
-            x.receive(lambda g, out: g, np.zeros_like(x.data))
-        assert x.buffer is not None
-        self._gradients[micro] = x.buffer
+    def give_back(self, micro: int, x: Any) -> None:
+        self._gradients[micro] = []
+        for (_, t), pool in zip(parts(x), self._pools, strict=True):
+            if not isinstance(t, Received):
+                continue
+            if t.buffer is None:  # the stage does not use it
+                t.receive(lambda g, out: g, np.zeros_like(t.data))
+            assert t.buffer is not None
+            self._gradients[micro].append((pool, t.buffer))
 
     def send(self, micro: int) -> None:
-        """Starts to send the gradient."""
-        buffer = self._gradients.pop(micro)
-        self._end.send(buffer.array, buffer)
+        """Starts to send the gradients."""
+        for pool, buffer in self._gradients.pop(micro):
+            self._end.send(pool, buffer.array, buffer)
 
 
 class Outlet:
     """The sink of a stage that is not the last."""
 
-    def __init__(self, end: End) -> None:
-        self._end, self._outputs = end, dict[int, np.ndarray]()
+    def __init__(self, end: End, pools: Sequence[Pool]) -> None:
+        self._end, self._pools, self._outputs = end, pools, dict[int, list[np.ndarray]]()
+        self._gets_back = [pool.edge.requires_grad for pool in pools]
         self.begin, self.done, self.receive = end.begin, end.done, end.receive
 
-    def root(self, micro: int, y: Tensor) -> Tensor:
-        return y
+    def root(self, micro: int, y: Any) -> Tensor:
+        root: Tensor = Joined(y) if isinstance(y, tuple) else y
+        return root
 
     def put(self, micro: int, root: Tensor) -> None:
-        self._end.check(micro, root.data)
-        self._outputs[micro] = root.data
+        parts = root.parts if isinstance(root, Joined) else (root,)
+        arrays = [t.data for t in parts]
+        for array, pool in zip(arrays, self._pools, strict=True):
+            self._check(pool.edge, self._end.samples(micro), array)
+        if not any(self._gets_back):  # nothing tells when the memory has been sent
+            arrays = [array.copy(order="K") for array in arrays]
+        self._outputs[micro] = arrays
 
     def send(self, micro: int) -> None:
-        """Starts to send the output."""
-        self._end.send(self._outputs.pop(micro))
+        """Starts to send the outputs."""
+        for pool, array in zip(self._pools, self._outputs.pop(micro), strict=True):
+            self._end.send(pool, array)
 
     def seed(self, micro: int, root: Tensor) -> np.ndarray:
-        return self._end.arrived(micro, "wait B")
+        arrived = iter(self._end.arrived(micro, "wait B"))
+        if not isinstance(root, Joined):
+            return next(arrived, np.zeros(()))
+        back = [next(arrived) if comes else None for comes in self._gets_back]
+        start: np.ndarray = root.seed(back)
+        return start
 
     def loss(self) -> float:
         return 0.0
+
+    def _check(self, edge: Edge, samples: int, array: np.ndarray) -> None:
+        """Raises ValueError for an array that the other end has no buffer for."""
+        wanted = edge.shape(samples)
+        if array.shape != wanted or array.dtype != edge.dtype:
+            raise ValueError(
+                f"stage {self._end.stage} returns {array.dtype} of shape {array.shape}, and "
+                f"{edge.dtype} of shape {wanted} in evaluation mode: both must be the same in "
+                "training"
+            )
 
 
 class Channels:
@@ -235,13 +268,16 @@ class Channels:
         for s in stages:
             if s > 0:
                 peer, tags = (s - 1) % comm.size, (2 * s - 2, 2 * s - 1)
-                end = End(boundaries[s - 1], comm, peer, tags, self.sends, recorder, s)
-                self.inlets[s] = Inlet(end)
+                pools = [*map(Pool, boundaries[s - 1])]
+                end = End(pools, comm, peer, tags, self.sends, recorder, s)
+                self.inlets[s] = Inlet(end, pools)
                 self._ends.append(end)
             if s < len(boundaries):
                 peer, tags = (s + 1) % comm.size, (2 * s + 1, 2 * s)
-                end = End(boundaries[s], comm, peer, tags, self.sends, recorder, s)
-                self.outlets[s] = Outlet(end)
+                pools = [*map(Pool, boundaries[s])]
+                back = [pool for pool in pools if pool.edge.requires_grad]
+                end = End(back, comm, peer, tags, self.sends, recorder, s)
+                self.outlets[s] = Outlet(end, pools)
                 self._ends.append(end)
 
     def poll(self) -> None:

@@ -55,7 +55,7 @@ class PipeDream:
         first = spec.parameters[0].data
         self._store = VersionStore(spec.parameters, first.dtype, spec.task.on)
         self.optimizer = spec.optimizer(spec.parameters)
-        self._channels = Channels(spec.boundaries, [pp.rank], pp, spec.recorder)
+        self._channels = Channels(spec.part.boundaries, [pp.rank], pp, spec.recorder)
         self._stages = with_ports(spec, self._channels)
         self._stage = AsynchronousStage(
             self._stages[pp.rank],

@@ -1,6 +1,6 @@
 """What each unit of a model costs: seconds and bytes of one micro-batch, measured on one rank.
 
-The micro-batch goes through the model unit by unit, so one unit's parameters are in memory at a
+The micro-batch goes through the graph unit by unit, so one unit's parameters are in memory at a
 time. The model is left as it was: values that were not drawn before are discarded, gradients,
 running statistics and counters of passes stay.
 """
@@ -22,11 +22,14 @@ from nnmpi.backend import Array, Backend
 from nnmpi.comm import Comm, comm_self
 from nnmpi.data import Inputs
 from nnmpi.data.inputs import arrays, each, parts
-from nnmpi.nn import Module, Sequential
+from nnmpi.nn import Module
+from nnmpi.nn.graph import Graph
 from nnmpi.nn.passes import Pass
 from nnmpi.nn.seeding import seeded
-from nnmpi.parallel.pipeline.partition import Cut, Unit, bounds
-from nnmpi.parallel.step.ports import Tensors, forward
+from nnmpi.nn.segment import segment
+from nnmpi.parallel.arrangement.partition import Cut, Unit, bounds
+from nnmpi.parallel.pipeline.joined import Joined
+from nnmpi.parallel.step.ports import Tensors, forward, needing_gradients
 
 LIMIT = 0.5
 """Seconds after which the passes of a unit are not repeated."""
@@ -41,7 +44,7 @@ class Cost(NamedTuple):
     parameter_bytes   of the values of its parameters, trained or not
     activation_bytes  of host memory that a forward pass adds: its output and what else the
                       backward pass needs; that of a stage includes its input
-    input_bytes       of its input: the message, if a stage begins here
+    input_bytes       of all tensors that cross in front of it: the messages, if a stage begins here
     """
 
     forward: float
@@ -73,6 +76,8 @@ def _stage_cost(costs: Sequence[Cost], is_first: bool) -> Cost:
 
 
 def profile(
+    model: Module,
+    graph: Graph,
     units: Sequence[Unit],
     x: Inputs,
     on: Backend,
@@ -80,7 +85,9 @@ def profile(
     tp: Comm | None = None,
     dtype: Any = None,
 ) -> list[Cost]:
-    """The cost of each unit for a micro-batch x; `dtype` of parameters is by default that of x.
+    """The cost of each unit of a model for a micro-batch x.
+
+    `dtype` is that of the parameters, by default that of x.
 
     The ranks of `tp`, which divide the channels of the layers, call it together.
 
@@ -91,9 +98,9 @@ def profile(
     enters: Tensors = each(partial(tensor, on=on), x)
     for unit in units:
         with seeded(0):  # so that this module is not counted among those constructed
-            module = Sequential(*unit.modules)
+            module = segment(model, graph, unit.nodes)
         with _borrowed(module, dtype, on), np.errstate(all="ignore"):
-            leaves = _output(unit, module, enters)
+            leaves = _outputs(unit, module, enters)
             ahead, back, weights = _fastest(module, enters, on, repeats, tp)
             parameters = sum(p.data.nbytes for p in module.parameters())
             added = _bytes_added(module, enters, tp)
@@ -146,29 +153,35 @@ def _borrowed(module: Module, dtype: Any, on: Backend) -> Iterator[None]:
             m.training = training
 
 
-def _activation(x: Tensors) -> Tensor | None:
-    """x if it needs a gradient; samples need none."""
-    return x if isinstance(x, Tensor) and x.requires_grad else None
+def _root(enters: Tensors, leaves: Any) -> Tensor:
+    """What a backward pass starts from: the output, or those of the outputs that are new."""
+    if isinstance(leaves, Tensor):
+        return leaves
+    there = {id(t) for _, t in parts(enters)}
+    return Joined([t for _, t in parts(leaves) if id(t) not in there])
 
 
-def _output(unit: Unit, module: Module, enters: Tensors) -> Tensor:
-    """The input of the next unit, which requires a gradient if a unit before it is trained."""
-    y, x = forward(module, enters, _PASS), _activation(enters)
-    what = f"layer {unit.name} ({unit})"
-    if not isinstance(y, Tensor):
+def _ones(root: Tensor) -> Array:
+    if isinstance(root, Joined):
+        return root.seed([backend.xp_of(t.data).ones_like(t.data) for t in root.parts])
+    return backend.xp_of(root.data).ones_like(root.data)
+
+
+def _outputs(unit: Unit, module: Module, enters: Tensors) -> Tensors:
+    """The input of the next unit; it requires gradients if a unit before it is trained."""
+    for t in needing_gradients(enters):
+        t.grad = None
+    y = forward(module, enters, _PASS)
+    root = _root(enters, y)
+    if root.requires_grad:
+        root.backward(_ones(root))
+    needing = needing_gradients(enters)
+    if isinstance(y, Tensor) and needing and all(t.grad is None for t in needing):
         raise ValueError(
-            f"{what} returns a {type(y).__name__}: every layer of a pipeline returns one tensor"
+            f"layer {unit.path} ({unit}): no gradient flows from its output to its input, so no "
+            "layer before it would be trained; compute the output without detach() and no_grad"
         )
-    if x is not None:
-        x.grad = None
-    if y.requires_grad:
-        y.backward(backend.xp_of(y.data).ones_like(y.data))
-    if x is not None and x.grad is None:
-        raise ValueError(
-            f"{what}: no gradient flows from its output to its input, so no layer before it would "
-            "be trained; compute the output without detach() and no_grad"
-        )
-    return Tensor(y.data, y.requires_grad)
+    return each(lambda t: Tensor(t.data, t.requires_grad), y)
 
 
 def _fastest(
@@ -195,18 +208,18 @@ def _any(comm: Comm, late: bool) -> bool:
 
 
 def _passes(module: Module, enters: Tensors, on: Backend) -> tuple[float, float, float]:
-    """Seconds of the forward pass, of the gradient of its input and of those of the parameters."""
-    x = _activation(enters)
-    if x is not None:
-        x.grad = None
+    """Seconds of the forward pass, of the gradients of its input and of those of parameters."""
+    inputs = needing_gradients(enters)
+    for t in inputs:
+        t.grad = None
     clock = _Clock(on)
     y = forward(module, enters, _PASS)
-    ahead = clock.lap()
-    if not y.requires_grad:
+    ahead, root = clock.lap(), _root(enters, y)
+    if not root.requires_grad:
         return ahead, 0.0, 0.0
-    seed = on.xp.ones_like(y.data)
+    seed = _ones(root)
     clock.lap()
-    rest = y.backward(seed, until=x)
+    rest = root.backward(seed, until=inputs or None)
     back = clock.lap()
     if rest is None:
         return ahead, 0.0, back

@@ -1,21 +1,24 @@
 """Which layers this rank has: the cut of a model into stages, and what is left of other stages."""
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from nnmpi.backend import Array, Backend
 from nnmpi.config import Config
 from nnmpi.data import Inputs
-from nnmpi.nn import Module, Sequential
-from nnmpi.nn.parameter import Parameter
+from nnmpi.nn import Module
+from nnmpi.nn.graph import Graph
+from nnmpi.nn.segment import segment
 from nnmpi.parallel.agreement import all_or_none
+from nnmpi.parallel.arrangement import partition
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.division import Division, divided
+from nnmpi.parallel.arrangement.partition import Cut, Unit
 from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.model.boundary import resized
 from nnmpi.parallel.model.model_part import ModelPart
-from nnmpi.parallel.pipeline import partition
-from nnmpi.parallel.pipeline.partition import Cut, Unit
 from nnmpi.parallel.pipeline.profile import Cost, profile, stage_costs
 from nnmpi.schedules import SCHEDULES, programs
 from nnmpi.sim import pipeline as sim
@@ -29,50 +32,55 @@ def stages_of(config: Config) -> int:
     return config.pp * (config.virtual_stages if SCHEDULES[config.schedule].virtual else 1)
 
 
-def split(
+class Stages(NamedTuple):
+    """How a model is cut into stages, and what the start event says of it."""
+
+    division: Division
+    facts: Mapping[str, Any]
+
+
+def measured_stages(
     config: Config,
     layout: Layout,
     model: Module,
+    graph: Graph,
     gather: Callable[[int], Inputs],
     on: Backend,
     batches: int,
-) -> ModelPart:
-    """Cuts the model into stages; every rank calls it.
+) -> Stages:
+    """The stages of a model, as its graph allows; every rank calls it.
 
     `gather(n)` returns n samples; an epoch has so many batches.
 
-    Unless the cut is given, the first rank measures the layers. The parameters of other ranks'
-    stages lose their memory.
+    The first rank measures the units, by which the model is cut unless the cut is given.
     """
     count = stages_of(config)
+    found, given = all_or_none(layout.all, lambda: _units(config, graph, count))
     if count == 1:
-        return ModelPart.whole(model)
-    layers, given = all_or_none(layout.all, lambda: _units(config, model, count))
-    costs = _measured(config, layout, layers, gather, on)
-    chosen = given or all_or_none(layout.all, lambda: _best_cut(layers, count, costs))
-    own = range(layout.axis["pp"].rank, count, config.pp)
-    edges = partition.bounds(chosen, len(layers))
-    all_or_none(layout.all, lambda: _refuse_shared_buffers(layers, edges))
-    stages = {s: Sequential(*chain(*(u.modules for u in layers[slice(*edges[s])]))) for s in own}
-    ranks = _ranks(layers, edges, config.pp)
-    _release_others(ranks, layout.axis["pp"].rank)
-    tied = [(p, where) for p, where in ranks.items() if len(where) > 1 and p.requires_grad]
-    facts = _facts(config, layers, chosen, costs, batches)
-    return ModelPart(model, stages, count, _held(model, stages), tied, facts)
+        return Stages(divided(graph, found, (), 1), {})
+    costs = _measured(config, layout, model, graph, found, gather, on)
+    chosen = all_or_none(
+        layout.all, lambda: best_cut(found, costs, count, graph.notes) if given is None else given
+    )
+    division = all_or_none(layout.all, lambda: divided(graph, found, chosen, config.pp))
+    return Stages(division, _facts(config, found, chosen, division, costs, batches))
 
 
-def _units(config: Config, model: Module, count: int) -> tuple[list[Unit], Cut | None]:
+def _units(config: Config, graph: Graph, count: int) -> tuple[list[Unit], Cut | None]:
     """The units, and the cut if it is given: what is wrong with it is said before measuring."""
-    layers = partition.units(model)
     if config.cut is None:
-        return layers, None
-    return layers, partition.parse_cut(config.cut, layers, count)
+        return partition.units(graph), None
+    begins = partition.parse_cut(config.cut, graph, count)
+    found = partition.units(graph, begins)
+    return found, tuple(k for k, unit in enumerate(found) if unit.first in begins)
 
 
 def _measured(
     config: Config,
     layout: Layout,
-    layers: Sequence[Unit],
+    model: Module,
+    graph: Graph,
+    found: Sequence[Unit],
     gather: Callable[[int], Inputs],
     on: Backend,
 ) -> list[Cost]:
@@ -81,71 +89,87 @@ def _measured(
     They are measured on the first rank, and on those that it divides channels with.
     """
     samples = -(-config.batch_size // (config.micro_batches * layout.axis["dp"].size))
-    rows = np.zeros((len(layers), len(Cost._fields)))
+    rows = np.zeros((len(found), len(Cost._fields)))
 
     def measure() -> None:
         if layout.axis["dp"].rank == layout.axis["pp"].rank == 0:
             x, tp = gather(max(samples, 2)), layout.axis["tp"]
-            rows[:] = profile(layers, x, on, tp=tp, dtype=config.dtype)
+            rows[:] = profile(model, graph, found, x, on, tp=tp, dtype=config.dtype)
 
     all_or_none(layout.all, measure)
     layout.all.broadcast(rows)
     return [Cost(*row) for row in rows.tolist()]
 
 
-def _best_cut(layers: Sequence[Unit], count: int, costs: Sequence[Cost]) -> Cut:
+def best_cut(
+    found: Sequence[Unit], costs: Sequence[Cost], count: int, notes: Sequence[str] = ()
+) -> Cut:
+    """The cut of units with these costs whose slowest stage is fastest (see `partition.cut`)."""
     return partition.cut(
         [cost.seconds for cost in costs],
         count,
-        [unit.is_trained for unit in layers],
+        [unit.is_trained for unit in found],
         [cost.parameter_bytes + cost.activation_bytes for cost in costs],
+        notes,
     )
 
 
-def _refuse_shared_buffers(layers: Sequence[Unit], edges: Sequence[tuple[int, int]]) -> None:
-    """Raises ValueError if a module with buffers is in two stages.
-
-    Running statistics would be updated in another order than on one rank, or in two copies.
-    """
-    found: dict[Module, int] = {}
-    for s, (start, end) in enumerate(edges):
-        for module in chain(*(unit.modules for unit in layers[start:end])):
-            for m in module.modules():
-                if any(True for _ in m.named_buffers()) and found.setdefault(m, s) != s:
-                    raise ValueError(
-                        f"{m.path} ({type(m).__name__}) is used in stages {found[m]} and {s}, and "
-                        "its buffers cannot be in both: use a layer of its own in each place, or a "
-                        "--cut that keeps them in one stage"
-                    )
-
-
-def _held(model: Module, stages: Mapping[int, Module]) -> Callable[[str], bool]:
-    own = {id(tensor) for stage in stages.values() for _, tensor in stage.tensors()}
-    return {place.path for place, tensor in model.tensors() if id(tensor) in own}.__contains__
+def own_stages(
+    model: Module, arrangement: Arrangement, rank: int, facts: Mapping[str, Any]
+) -> ModelPart:
+    """What a rank has of the model; parameters of others lose their memory."""
+    division, graph = arrangement.division, arrangement.graph
+    if len(division.stages) == 1:
+        return ModelPart.whole(model)
+    at = arrangement.mesh.coordinates(rank)
+    own = division.of_rank(at["pp"])
+    stages = {s: segment(model, graph, part.nodes, part.variables) for s, part in own.items()}
+    parameters = dict(model.named_parameters())
+    held = {n for part in own.values() for v in part.variables for n in graph.variables[v].names}
+    for v, ranks in division.ranks().items():
+        if at["pp"] not in ranks and graph.variables[v].is_parameter:
+            path = graph.variables[v].path
+            parameters[path].move(OnAnotherRank(path, ranks[0]), 0)
+    return ModelPart(
+        model,
+        stages,
+        len(division.stages),
+        held.__contains__,
+        [(parameters[tied.path], tied.ranks) for tied in arrangement.tied],
+        facts,
+        [
+            tuple(resized(graph.edges[e], arrangement.local_shape(e, 1, at["tp"])) for e in s.takes)
+            for s in division.stages[1:]
+        ],
+    )
 
 
 def _facts(
-    config: Config, layers: Sequence[Unit], cut: Cut, costs: Sequence[Cost], batches: int
+    config: Config,
+    found: Sequence[Unit],
+    cut: Cut,
+    division: Division,
+    costs: Sequence[Cost],
+    batches: int,
 ) -> dict[str, Any]:
     """What the start event says of the cut, and what the simulator predicts for it."""
     stages = stage_costs(costs, cut)
     seconds = [cost.seconds for cost in stages]
-    found = _simulated(config, stages, batches)
-    edges = partition.bounds(cut, len(layers))
+    simulated = _simulated(config, stages, batches)
     return {
-        "cut": partition.as_text(cut, layers),
-        "predicted_bubble": round(found.bubble, 4),
+        "cut": partition.as_text(cut, found),
+        "predicted_bubble": round(simulated.bubble, 4),
         "stages": [
             {
-                "rank": s % config.pp,
-                "layers": sum(len(unit.modules) for unit in layers[a:b]),
-                "time": round(seconds[s] / sum(seconds), 4),
+                "rank": part.rank,
+                "layers": part.layers,
+                "time": round(cost.seconds / sum(seconds), 4),
                 "parameter_bytes": int(cost.parameter_bytes),
                 "activation_bytes": int(cost.activation_bytes),
             }
-            for s, ((a, b), cost) in enumerate(zip(edges, stages, strict=True))
+            for part, cost in zip(division.stages, stages, strict=True)
         ],
-        "peak_activation_bytes": [round(nbytes) for nbytes in found.memory],
+        "peak_activation_bytes": [round(nbytes) for nbytes in simulated.memory],
     }
 
 
@@ -166,25 +190,6 @@ def _simulated(config: Config, stages: Sequence[Cost], batches: int) -> sim.Simu
     )
     whole, inputs = zip(*((c.activation_bytes, c.input_bytes) for c in stages), strict=True)
     return sim.simulate(plan, sim.Costs(times), whole, inputs=inputs)
-
-
-def _ranks(
-    layers: Sequence[Unit], edges: Sequence[tuple[int, int]], pp: int
-) -> dict[Parameter, tuple[int, ...]]:
-    """Each parameter, and the ranks along pp whose stages use it."""
-    found: dict[Parameter, set[int]] = {}
-    for s, (start, end) in enumerate(edges):
-        for module in chain(*(unit.modules for unit in layers[start:end])):
-            for p in module.parameters():
-                found.setdefault(p, set()).add(s % pp)
-    return {p: tuple(sorted(ranks)) for p, ranks in found.items()}
-
-
-def _release_others(ranks: Mapping[Parameter, tuple[int, ...]], own: int) -> None:
-    """Gives back the memory of parameters that this rank does not use."""
-    for p, where in ranks.items():
-        if own not in where:
-            p.move(OnAnotherRank(p.place.path, where[0]), 0)
 
 
 class OnAnotherRank:

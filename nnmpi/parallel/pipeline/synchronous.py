@@ -26,7 +26,7 @@ def pipeline(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
     """Every rank calls it."""
     pp, part = layout.axis["pp"], spec.part
     parts = replicas(config, layout, spec)
-    channels = Channels(spec.boundaries, list(part.stages), pp, spec.recorder)
+    channels = Channels(spec.part.boundaries, list(part.stages), pp, spec.recorder)
     virtual = part.stage_count // pp.size
     schedule, rank = SCHEDULES[config.schedule], pp.rank
     return parts._replace(

@@ -9,6 +9,7 @@ from nnmpi import backend
 from nnmpi.autograd import Tensor, no_grad
 from nnmpi.autograd.functional import tensor
 from nnmpi.data import Load
+from nnmpi.data.inputs import each, parts
 from nnmpi.kernels.progress_hook import set_progress_hook
 from nnmpi.nn.passes import Pass
 from nnmpi.parallel.step.executor import Program
@@ -72,7 +73,10 @@ def evaluate(
 def _forward(stage: Stage, output: Output, load: Load, micro: int, step: int) -> None:
     x, now = stage.source.take(micro), Pass(step, load.micro[micro].samples)
     y = forward(stage.module, x, now)
-    if isinstance(x, Tensor) and y.memory is x.memory:  # which may be used again before y is sent
-        y = tensor(y, on=backend.of(y.data))
-    output.put(micro, output.root(micro, y))
+    memory = {id(t.memory) for _, t in parts(x)}  # which may be used again before y is sent
+
+    def apart(t: Tensor) -> Tensor:
+        return tensor(t, on=backend.of(t.data)) if id(t.memory) in memory else t
+
+    output.put(micro, output.root(micro, each(apart, y)))
     stage.source.done(micro)

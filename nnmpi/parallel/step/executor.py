@@ -31,7 +31,14 @@ from nnmpi.kernels.progress_hook import progress_hook
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats, Pass
 from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder
-from nnmpi.parallel.step.ports import NO_MESSAGES, Messages, Stage, Tensors, forward
+from nnmpi.parallel.step.ports import (
+    NO_MESSAGES,
+    Messages,
+    Stage,
+    Tensors,
+    forward,
+    needing_gradients,
+)
 from nnmpi.parallel.step.recompute import Kept
 from nnmpi.parallel.step.state import StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
@@ -117,10 +124,11 @@ class StepPlan(NamedTuple):
 class Live:
     """A micro-batch in a stage, between its forward and its backward pass."""
 
-    __slots__ = ("finish", "input", "root", "stats")
+    __slots__ = ("finish", "input", "leaves", "root", "stats")
 
     def __init__(self, x: Tensors, stats: BatchStats) -> None:
         self.input, self.stats = x, stats
+        self.leaves = needing_gradients(x)
         self.root: Tensor  # what the backward pass starts from
         self.finish: Callable[..., object]  # W, after I
 
@@ -215,13 +223,13 @@ class Executor:
     def _input_gradient(self, op: Op) -> None:
         stage, live = self._stages[op.stage], self._live[op.stage, op.micro]
         seed = stage.sink.seed(op.micro, live.root)
-        if isinstance(live.input, Tensor) and live.input.requires_grad:
-            rest = live.root.backward(seed, until=live.input)
+        if live.leaves and live.root.requires_grad:
+            rest = live.root.backward(seed, until=live.leaves)
             assert rest is not None
             live.finish = rest.finish
-            stage.source.give_back(op.micro, live.input)
         else:  # samples: there is nothing to compute before the gradients of parameters
             live.finish = partial(live.root.backward, seed)
+        stage.source.give_back(op.micro, live.input)
 
     def _weight_gradients(self, op: Op) -> None:
         live = self._live[op.stage, op.micro]
@@ -229,7 +237,7 @@ class Executor:
         self._end(op)
 
     def _parameter_gradients(self, op: Op, live: Live, compute: Callable[..., object]) -> None:
-        self._input = live.input
+        self._leaves = {*live.leaves}
         is_last = self._reducing and self._plan.last_backward[op.stage] == op.micro
         on_leaf = self._final if is_last else None
         if self._sync.backward(op.stage):
@@ -253,14 +261,14 @@ class Executor:
             left = self._uses_left[leaf] = self._uses_left.get(leaf, 1) - 1
             if not left:
                 self._sync.ready(leaf)
-        elif leaf is not self._input:
+        elif leaf not in self._leaves:
             refuse(leaf)
 
     def _ready(self, leaf: Tensor) -> None:
         """A backward pass is done with this leaf."""
         if isinstance(leaf, Parameter) and leaf in self._parameters:
             self._sync.ready(leaf)
-        elif leaf is not self._input:
+        elif leaf not in self._leaves:
             refuse(leaf)
 
     def _update(self, op: Op) -> None:

@@ -16,7 +16,7 @@ from nnmpi.autograd import Tensor
 from nnmpi.autograd.functional import as_tensor, tensor
 from nnmpi.backend import Array, Backend
 from nnmpi.data import Inputs, Load
-from nnmpi.data.inputs import Structure, each
+from nnmpi.data.inputs import Structure, each, parts
 from nnmpi.nn import Module
 from nnmpi.nn.passes import Pass, current_pass
 from nnmpi.parallel.step.objective import Objective
@@ -35,17 +35,22 @@ class Task(NamedTuple):
 
     def forward(self, x: Inputs, now: Pass) -> Tensor:
         """The scores of samples."""
-        return forward(self.model, each(partial(tensor, on=self.on), x), now)
+        scores: Tensor = forward(self.model, each(partial(tensor, on=self.on), x), now)
+        return scores
 
 
-def forward(module: Module, x: Tensors, now: Pass) -> Tensor:
+def forward(module: Module, x: Tensors, now: Pass) -> Any:
     """The output of a module, with randomness keyed by the step and by each sample."""
     token = current_pass.set(now)
     try:
-        y: Tensor = module(x) if isinstance(x, Tensor) else called(module, x)
+        return module(x) if isinstance(x, Tensor) else called(module, x)
     finally:
         current_pass.reset(token)
-    return y
+
+
+def needing_gradients(x: Tensors) -> tuple[Tensor, ...]:
+    """Those of the tensors that require a gradient."""
+    return tuple(t for _, t in parts(x) if t.requires_grad)
 
 
 def called(module: Module, x: Tensors) -> Any:
@@ -65,7 +70,7 @@ class Source(Protocol):
         """The input of a micro-batch."""
 
     def give_back(self, micro: int, x: Any) -> None:
-        """x, which `take` has returned, has its gradient, if it requires one."""
+        """x, which `take` has returned, has its gradients, if it requires any."""
 
     def done(self, micro: int) -> None:
         """The micro-batch is not needed any more: its memory may be used again."""
@@ -77,7 +82,7 @@ class Output(Protocol):
     def begin(self, load: Load) -> None:
         """Starts a step."""
 
-    def root(self, micro: int, y: Tensor) -> Tensor:
+    def root(self, micro: int, y: Any) -> Tensor:
         """The tensor that a backward pass starts from: y itself, or the loss of y."""
 
     def put(self, micro: int, root: Tensor) -> None:

@@ -106,7 +106,7 @@ class _Search:
     def _needed(self) -> list[str]:
         """Of each edge, what needs it whole; nothing if all that take it may take it cut."""
         graph = self.graph
-        found = ["its shape is read" * (e in graph.measured) for e in range(len(graph.edges))]
+        found = ["its shape is read" * (e in graph.shapes) for e in range(len(graph.edges))]
         for e in graph.outputs:
             found[e] = found[e] or "the output is whole" * (not self.may_stay)
         for node in reversed(graph.nodes):

@@ -77,7 +77,14 @@ def train(comm: Comm, config: Config, stop: tuple[int, int] | None = None, *give
 # ---- the simulation
 
 
-def simulated(config: Config, p: int, steps: int) -> tuple[list[float], dict[str, np.ndarray]]:
+def first_name(path: str) -> int:
+    """The layer of a parameter of a Sequential."""
+    return int(path.split(".")[0])
+
+
+def simulated(
+    config: Config, p: int, steps: int, layer_of: Callable[[str], int]
+) -> tuple[list[float], dict[str, np.ndarray]]:
     """The losses of these steps and the model after them, from old weights in one process.
 
     In an epoch stage s computes batch i with the weights after max(0, i - delay) of its updates.
@@ -88,7 +95,7 @@ def simulated(config: Config, p: int, steps: int) -> tuple[list[float], dict[str
     starts = [int(layer) for layer in (config.cut or "").split(",") if layer]
     parameters = dict(model.named_parameters())
     delay = {
-        path: p - 1 - (0 if config.vertical_sync else bisect_right(starts, int(path.split(".")[0])))
+        path: p - 1 - (0 if config.vertical_sync else bisect_right(starts, layer_of(path)))
         for path in parameters
     }
     losses = list[float]()
@@ -113,10 +120,15 @@ def simulated(config: Config, p: int, steps: int) -> tuple[list[float], dict[str
     return losses, model.state_dict()
 
 
-def check(config: Config, p: int, stop: tuple[int, int] | None = None) -> list[Ended]:
+def check(
+    config: Config,
+    p: int,
+    stop: tuple[int, int] | None = None,
+    layer_of: Callable[[str], int] = first_name,
+) -> list[Ended]:
     """All ranks agree with each other and with the simulation."""
     ended = threads.run(p, train, config, stop)
-    losses, state = simulated(config, p, ended[0].result["steps"])
+    losses, state = simulated(config, p, ended[0].result["steps"], layer_of)
     for found in ended:
         assert found.losses == ended[0].losses
         np.testing.assert_allclose(found.losses, losses, rtol=1e-10)

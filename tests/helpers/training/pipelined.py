@@ -72,10 +72,18 @@ class Ran(NamedTuple):
         return self.events[-1]
 
 
-def run(comm: Comm, build: Callable[[], nn.Module] | None = None, **options: Any) -> Ran:
-    """Ten steps in float64, two epochs, if nothing else is asked for; copies have equal bits."""
+def run(
+    comm: Comm,
+    build: Callable[[], nn.Module] | None = None,
+    given: Dataset | None = None,
+    **options: Any,
+) -> Ran:
+    """Ten steps in float64, two epochs, if nothing else is asked for; copies have equal bits.
+
+    They are of digits, unless other data are given.
+    """
     plain: Options = {"dtype": "float64", "epochs": 2, "batch_size": 24}
-    trainer, heard = Trainer(Config(**plain | options), build, digits(), comm), Heard()
+    trainer, heard = Trainer(Config(**plain | options), build, given or digits(), comm), Heard()
     trainer.fit(heard)
     assert first_difference(comm, trainer.model, trainer.strategy.entries.parts) is None
     return Ran(heard.events, heard.losses, contents(trainer))

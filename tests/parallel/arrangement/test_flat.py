@@ -8,7 +8,7 @@ import nnmpi
 from nnmpi import nn
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.tracing import trace
-from nnmpi.parallel.arrangement.flat import Piece, cut_buckets, cut_units, units
+from nnmpi.parallel.arrangement.flat import Piece, cut_buckets, cut_units, gathered_together
 
 # ---- buckets
 
@@ -56,7 +56,7 @@ def pieces(graph: Graph) -> list[Piece]:
 
 def names(graph: Graph, users: list[frozenset[int]] | None = None) -> list[list[str]]:
     there = pieces(graph)
-    found = units(graph, there, users or [frozenset({0})] * len(there))
+    found = gathered_together(graph, there, users or [frozenset({0})] * len(there))
     return [[graph.variables[p.variable].path for p in unit.pieces] for unit in found]
 
 
@@ -81,7 +81,7 @@ def test_buckets_of_units_are_cut_from_the_end_and_between_stages() -> None:
     """Each layer takes 32 numbers: 16, and 4 padded to 16."""
     graph = graph_of(nn.Sequential(*layers(4)))
     users = [frozenset({0})] * 4 + [frozenset({3})] * 4
-    found = units(graph, pieces(graph), users)
+    found = gathered_together(graph, pieces(graph), users)
     assert [unit.stages for unit in found] == [{0}, {0}, {3}, {3}]
     assert [b[:2] for b in cut_units(found, 1)] == [(96, 128), (64, 96), (32, 64), (0, 32)]
     assert [b[:2] for b in cut_units(found, 1e9)] == [(64, 128), (0, 64)]
@@ -92,6 +92,6 @@ def test_a_unit_of_two_stages_is_a_bucket_of_its_own() -> None:
     c.weight = b.weight
     graph = graph_of(nn.Sequential(a, b, c, d))
     users = [{0}, {0}, {0, 1}, {0}, {1}, {1}, {1}]
-    found = units(graph, pieces(graph), [frozenset(u) for u in users])
+    found = gathered_together(graph, pieces(graph), [frozenset(u) for u in users])
     assert [unit.stages for unit in found] == [{0}, {0, 1}, {1}]
     assert len(cut_units(found, 1e9)) == 3

@@ -10,7 +10,7 @@ from datafiles import refused
 import nnmpi
 from nnmpi import nn
 from nnmpi.nn.models import MODELS
-from nnmpi.parallel.pipeline.partition import NOISE, as_text, bounds, cut, parse_cut, units
+from nnmpi.parallel.arrangement.partition import NOISE, as_text, bounds, cut, parse_cut, units
 
 
 class Scaled(nn.Sequential):

@@ -2,6 +2,7 @@
 
 import pytest
 from delayed_updates import CUTS, MLP, Noted, check, options
+from laws_pipeline_cuts import MODELS
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
@@ -24,6 +25,29 @@ def test_ranks_train_as_one_process_with_delayed_updates(
         assert (found.result["steps"], found.result["epochs"]) == (24, 3)
         assert found.buffers == (p if vertical else p - rank)
         assert found.result["weight_versions"] == p
+
+
+@pytest.mark.parametrize("vertical", [False, True], ids=["stashing", "vertical"])
+@pytest.mark.parametrize("p", [2, 3])
+def test_delayed_updates_cross_residual_connections(p: int, vertical: bool) -> None:
+    """The scale of a block is used before its first layer, so it is in the stage before that."""
+    blocks = [
+        (f"{name}.{part}", 1 + 2 * k + n)
+        for k, name in enumerate(("2", "3.0", "4"))
+        for n, part in enumerate(("scale", "a", "b"))
+    ]
+    layers = {"1": 1, "5": 8, **dict(blocks)}
+    cut = MODELS["residual mlp"].cuts[p]
+    model = {"model": "laws_pipeline_cuts:residual_mlp", "cut": cut, "vertical_sync": vertical}
+    config = Config(**options(MLP, p, epochs=2) | model)
+    check(
+        config,
+        p,
+        None,
+        lambda path: (
+            layers[path.rpartition(".")[0]] if not path.endswith("scale") else layers[path]
+        ),
+    )
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

@@ -1,9 +1,10 @@
-"""Where a model is cut into stages: its units, the best cut, and a cut by hand.
+"""Where a graph is cut into stages: its units, the best cut, and a cut by hand.
 
-A unit is a layer, or some neighbouring layers that run as one op; no stage begins inside one. A
-cut is the index of the unit at which each stage but the first begins. A user gives the same as
-`--cut 3,7`, but counts layers: those of the Sequential from 0, where the layers of a nested
-Sequential count one by one. Stage 1 begins with layer 3, stage 2 with layer 7.
+A unit is a layer with the ops behind it, or some layers in a chain that run as one op. A cut is the
+index of the unit at which each stage but the first begins. A user gives the same as `--cut 3,7`,
+but counts layers, those of the graph from 0: in a Sequential its layers, where those of a nested
+Sequential or of any other module count one by one, unless it is taken whole. Stage 1 begins with
+layer 3, stage 2 with layer 7. A cut by hand may part layers that would run as one op.
 
     layer  0 Conv2d  1 ReLU  2 MaxPool2d | 3 Flatten | 4 Linear  5 ReLU | 6 Linear
     unit   0                             | 1         | 2                | 3
@@ -16,8 +17,9 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from nnmpi.nn import Module
-from nnmpi.nn.sequential import flattened, groups, only_runs_layers
+from nnmpi.nn.graph import Graph
+from nnmpi.nn.segment import chains, pieces
+from nnmpi.nn.sequential import fused
 from nnmpi.quoting import shown
 
 Cut: TypeAlias = tuple[int, ...]
@@ -30,61 +32,82 @@ NOISE = 0.02
 class Unit(NamedTuple):
     """Layers that stay together.
 
-    first    the number of its first layer
-    paths    of its layers in the whole model; a layer that is used twice has two
-    modules  its layers
+    first       the number of its first layer
+    nodes       of the graph: its layers, and the ops behind them
+    layers      the class of each layer
+    path        of the first layer in the whole model
+    is_trained  whether it has a parameter that is trained
     """
 
     first: int
-    paths: tuple[str, ...]
-    modules: tuple[Module, ...]
-
-    @property
-    def name(self) -> str:
-        """The path of its first layer."""
-        return self.paths[0]
+    nodes: range
+    layers: tuple[str, ...]
+    path: str
+    is_trained: bool
 
     @property
     def end(self) -> int:
         """The number of the layer behind its last one."""
-        return self.first + len(self.modules)
-
-    @property
-    def is_trained(self) -> bool:
-        """Whether it has a parameter that is trained."""
-        return any(p.requires_grad for m in self.modules for p in m.parameters())
+        return self.first + len(self.layers)
 
     def __str__(self) -> str:
-        return " + ".join(type(m).__name__ for m in self.modules)
+        return " + ".join(self.layers)
 
 
-def units(model: Module) -> list[Unit]:
-    """The units of a Sequential; raises ValueError for a model that cannot be cut."""
-    if not only_runs_layers(model):
-        raise ValueError(
-            f"the model is a {type(model).__name__}, which cannot be cut into stages: make it an "
-            "nn.Sequential of blocks; a block may be any Module"
+def units(graph: Graph, begins: Sequence[int] = ()) -> list[Unit]:
+    """The units of a graph; one begins with each of the layers `begins`, whatever it runs with."""
+    starts, first = {0, *begins}, 0
+    for run in chains(graph, pieces(graph, range(len(graph.nodes)))):
+        nodes = (graph.nodes[piece.nodes.start] for piece in run)
+        for size in fused([node.layer for node in nodes if node.layer]):
+            starts.add(first)
+            first += size
+    return _units(graph, sorted(starts))
+
+
+def layers(graph: Graph) -> list[Unit]:
+    """The layers of a graph, each as a unit."""
+    return _units(graph, range(max(len(_places(graph)), 1)))
+
+
+def _places(graph: Graph) -> list[int]:
+    """The node of each layer."""
+    return [k for k, node in enumerate(graph.nodes) if node.layer]
+
+
+def _units(graph: Graph, starts: Sequence[int]) -> list[Unit]:
+    """The units that begin with these layers."""
+    places, homes = _places(graph), home_of_unused(graph)
+    found = []
+    for first, end in pairwise([*starts, max(len(places), 1)]):
+        begin = places[first] if first else 0  # ops before the first layer are with it
+        nodes = range(begin, places[end] if end < len(places) else len(graph.nodes))
+        own = {v for k in nodes for v in graph.nodes[k].variables}
+        own |= {v for v, k in homes.items() if k in nodes}
+        inside = [graph.nodes[k] for k in nodes]
+        named = [node for node in inside if node.layer] or inside[:1]
+        found.append(
+            Unit(
+                first,
+                nodes,
+                tuple(node.kind for node in named),
+                named[0].name if named else "",
+                any(graph.variables[v].is_trained for v in own),
+            )
         )
-    found: list[Unit] = []
-    paths, layers = zip(*flattened(model), strict=True) if len(model) else ((), ())
-    first = 0
-    for group in groups(layers):
-        end = first + len(group)
-        found.append(Unit(first, paths[first:end], tuple(group)))
-        first = end
-    _refuse_outside(model, paths)
     return found
 
 
-def _refuse_outside(model: Module, paths: Sequence[str]) -> None:
-    """Raises ValueError if a parameter or buffer belongs to a Sequential itself."""
-    prefixes = tuple(f"{path}." for path in paths)
-    outside = [place.path for place, _ in model.tensors() if not place.path.startswith(prefixes)]
-    if outside:
-        raise ValueError(
-            f"{outside[0]} belongs to no layer of the model, so no stage would hold it: "
-            "move it into the layer that uses it"
-        )
+def home_of_unused(graph: Graph) -> dict[int, int]:
+    """The node that each variable is with that none uses: that of the variable before it."""
+    users = {v: k for k, node in reversed([*enumerate(graph.nodes)]) for v in node.variables}
+    homes, last = {}, 0
+    for v in range(len(graph.variables)):
+        if v in users:
+            last = users[v]
+        else:
+            homes[v] = last
+    return homes
 
 
 def bounds(cut: Cut, n: int) -> list[tuple[int, int]]:
@@ -105,13 +128,15 @@ def cut(
     stages: int,
     has_trained: Sequence[bool],
     memory: Sequence[float] | None = None,
+    notes: Sequence[str] = (),
 ) -> Cut:
     """The cut whose slowest stage is fastest, with a trained parameter in every stage.
 
     All three sequences have one entry a unit. With `memory`, of the cuts within NOISE of the best
-    time the one whose largest stage memory is least, and of these the fastest.
+    time the one whose largest stage memory is least, and of these the fastest. `notes` say why
+    modules are units.
     """
-    _refuse_few(sum(has_trained), stages)
+    _refuse_few(sum(has_trained), stages, notes)
     none = _sums(has_trained) == 0
     time = np.where(none, np.inf, _sums(costs))
     best = _least_largest(time, stages)
@@ -150,23 +175,24 @@ def _largest(cost: np.ndarray, cut: Cut) -> float:
     return max(float(cost[a, b]) for a, b in bounds(cut, len(cost) - 1))
 
 
-def _refuse_few(trained: int, stages: int) -> None:
+def _refuse_few(trained: int, stages: int, notes: Sequence[str] = ()) -> None:
+    """Raises ValueError if there are fewer units with trained parameters than stages."""
     if trained < stages:
+        whole = "".join(f"; {note}, so it is one layer" for note in notes)
         raise ValueError(
             f"the model has {trained} layer{'s' * (trained != 1)} with trained parameters and "
-            f"{stages} stages need one each: use fewer --pp or --virtual-stages"
+            f"{stages} stages need one each: use fewer --pp or --virtual-stages{whole}"
         )
 
 
 # ---- a cut by hand
 
 
-def parse_cut(text: str, units: Sequence[Unit], stages: int) -> Cut:
-    """The cut that a user gives as numbers of layers; raises ValueError if it is none."""
-    what = f"--cut {shown(text, 60)}"
-    _refuse_few(sum(unit.is_trained for unit in units), stages)
+def parse_cut(text: str, graph: Graph, stages: int) -> Cut:
+    """The layers at which stages begin, as a user gives them; raises ValueError for no cut."""
+    what, found = f"--cut {shown(text, 60)}", layers(graph)
+    _refuse_few(sum(layer.is_trained for layer in found), stages, graph.notes)
     numbers = _numbers(text, what)
-    layers = units[-1].end
     if len(numbers) != stages - 1:
         raise ValueError(
             f"{what}: {len(numbers)} number{'s' * (len(numbers) != 1)} for {stages} "
@@ -178,13 +204,12 @@ def parse_cut(text: str, units: Sequence[Unit], stages: int) -> Cut:
             raise ValueError(
                 f"{what}: {b} does not follow {a}; give increasing numbers of layers, from 1 on"
             )
-        if b >= layers:
+        if b >= len(found):
             raise ValueError(
-                f"{what}: there is no layer {b}: the model has {layers}, numbered from 0"
+                f"{what}: there is no layer {b}: the model has {len(found)}, numbered from 0"
             )
-    chosen = tuple(_unit_at(number, units, layers, what) for number in numbers)
-    _refuse_untrained(chosen, units, what)
-    return chosen
+    _refuse_untrained(tuple(numbers), found, what)
+    return tuple(numbers)
 
 
 def _numbers(text: str, what: str) -> list[int]:
@@ -194,19 +219,6 @@ def _numbers(text: str, what: str) -> list[int]:
             f"{what}: give the numbers of the layers where stages 1, 2, ... begin, as in 3,7"
         )
     return [int(word) for word in words]
-
-
-def _unit_at(number: int, units: Sequence[Unit], layers: int, what: str) -> int:
-    """The index of the unit that begins with this layer."""
-    k = max(k for k, unit in enumerate(units) if unit.first <= number)
-    unit = units[k]
-    if unit.first == number:
-        return k
-    allowed = " or ".join(str(n) for n in (unit.first, unit.end) if 0 < n < layers)
-    raise ValueError(
-        f"{what}: layer {number} is inside {unit} (layers {unit.first} to {unit.end - 1}), which "
-        f"runs as one op; cut at {allowed} instead"
-    )
 
 
 def _refuse_untrained(cut: Cut, units: Sequence[Unit], what: str) -> None:

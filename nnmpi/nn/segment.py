@@ -1,0 +1,231 @@
+"""Segments: the part of a graph between two cuts, as a module.
+
+takes     the edges that cross into it; the first one, what the model is called with
+runs      modules that lie in it as they are; ops of a module that is cut, as they were recorded
+returns   the edges that cross out of it; the last one, the outputs of the model
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from nnmpi.autograd import apply
+from nnmpi.kernels.progress_hook import progress_hook
+from nnmpi.nn.graph import Call, Graph, Samples, Use, Value, leaves, rebuilt
+from nnmpi.nn.module import Module
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.sequential import Sequential
+
+
+class Piece(NamedTuple):
+    """A module or an op of a segment, and the nodes that it stands for.
+
+    module   its path; None of an op
+    """
+
+    nodes: range
+    module: str | None
+    op: Callable[..., Any] | None
+    arguments: tuple[tuple[Any, ...], Mapping[str, Any]]
+    result: Any
+
+    @property
+    def inputs(self) -> list[int]:
+        """The edges among its arguments."""
+        return edges_of(self.arguments)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a module that takes one tensor and returns one."""
+        args, named = self.arguments
+        takes_one = len(args) == 1 and type(args[0]) is Value and not named
+        return self.op is None and takes_one and type(self.result) is Value
+
+
+def segment(model: Module, graph: Graph, nodes: range, holds: Iterable[int] = ()) -> Module:
+    """A module that runs these nodes of the graph of a model; one chain is a Sequential.
+
+    It has the modules that the model has now under the paths of the graph, and the parameters among
+    the variables `holds`, whether it uses them or not. They keep their paths in the model. A chain
+    of layers is a Sequential, which runs some of them as one op.
+    """
+    modules, runs = dict(model.named_modules()), chains(graph, pieces(graph, nodes, graph.calls))
+    called = [_called(run, modules) for run in runs]
+    first, last, made = runs[0][0], runs[-1][-1], called[0]
+    is_alone = len(runs) == 1 and list(_returns(graph, nodes)) == edges_of(last.result)
+    if not (is_alone and first.is_plain and _takes(graph, nodes) == first.arguments):
+        made = Segment(graph, nodes, runs, called, modules)
+    assert isinstance(made, Module)
+    ops = (k for run in runs for piece in run if piece.op for k in piece.nodes)
+    used = [v for k in ops for v in graph.nodes[k].variables]
+    for v in dict.fromkeys([*used, *holds]):
+        owner, name = _owner(graph, v, modules)
+        if isinstance(getattr(owner, name), Parameter):
+            setattr(made, f"variable_{v}", getattr(owner, name))
+    return made
+
+
+def edges_of(tree: Any) -> list[int]:
+    """The edges in nested tuples, lists and dicts, each once."""
+    return list(dict.fromkeys(v.edge for v in leaves(tree) if type(v) is Value))
+
+
+def pieces(graph: Graph, nodes: range, calls: Sequence[Call] = ()) -> list[Piece]:
+    """What computes these nodes: modules that lie in them, by these calls, and single nodes."""
+    found, k = list[Piece](), nodes.start
+    users = graph.users()
+    inside = [call for call in calls if call.nodes.stop <= nodes.stop]
+    inside = [call for call in inside if _is_closed(graph, call, users)]
+    while k < nodes.stop:
+        here = [call for call in inside if call.nodes.start == k]
+        if here:
+            call = max(here, key=lambda call: call.nodes.stop)
+            found.append(Piece(call.nodes, call.path, None, call.arguments, call.result))
+        else:
+            node = graph.nodes[k]
+            module = node.name if node.layer else None
+            one = range(k, k + 1)
+            found.append(Piece(one, module, node.op, node.arguments, node.result))
+        k = found[-1].nodes.stop
+    return found
+
+
+def _is_closed(graph: Graph, call: Call, users: Mapping[int, Sequence[int]]) -> bool:
+    """Whether tensors come into a module by its arguments only, and leave it by its result only."""
+    made = {e for k in call.nodes for e in graph.nodes[k].outputs}
+    needed = {e for k in call.nodes for e in graph.nodes[k].inputs}
+    outside = {e for e in made if any(k not in call.nodes for k in users[e])}
+    return needed - made <= {*edges_of(call.arguments)} and outside <= {*edges_of(call.result)}
+
+
+def chains(graph: Graph, found: Sequence[Piece]) -> list[list[Piece]]:
+    """Runs of modules of which each takes what the one before returned, and nobody else does.
+
+    An op, or a module that takes or returns more than one tensor, is alone.
+    """
+    runs, users = list[list[Piece]](), graph.users()
+    for piece in found:
+        before = runs[-1][-1] if runs else None
+        follows = (
+            before is not None
+            and before.is_plain
+            and piece.is_plain
+            and piece.inputs == edges_of(before.result)
+            and all(k in piece.nodes for k in users[piece.inputs[0]])
+        )
+        if follows:
+            runs[-1].append(piece)
+        else:
+            runs.append([piece])
+    return runs
+
+
+def _takes(graph: Graph, nodes: range) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """The arguments of the segment, in which tensors are Value."""
+    if nodes.start == 0:
+        return graph.arguments
+    return tuple(map(Value, graph.crossing(nodes.start))), {}
+
+
+def _returns(graph: Graph, nodes: range) -> tuple[int, ...]:
+    is_last = nodes.stop == len(graph.nodes)
+    return graph.outputs if is_last else graph.crossing(nodes.stop)
+
+
+def _called(run: Sequence[Piece], modules: Mapping[str, Module]) -> Callable[..., Any]:
+    """What computes a chain: a Sequential, a module with other arguments, or an op."""
+    if run[0].op is not None:
+        return partial(apply, run[0].op)
+    found = [modules[piece.module] for piece in run if piece.module is not None]
+    return Sequential(*found) if run[0].is_plain else found[0]
+
+
+def _owner(graph: Graph, variable: int, modules: Mapping[str, Module]) -> tuple[Module, str]:
+    """The module that has a variable, and the name of the attribute."""
+    path, _, name = graph.variables[variable].path.rpartition(".")
+    return modules[path], name
+
+
+class _Step(NamedTuple):
+    """A call: its arguments and its result, as the graph has them.
+
+    done    edges that nothing needs after it
+    """
+
+    call: Callable[..., Any]
+    arguments: tuple[tuple[Any, ...], Mapping[str, Any]]
+    result: Any
+    done: tuple[int, ...]
+
+
+class Segment(Module):
+    """Runs some nodes of a graph one after the other."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        nodes: range,
+        runs: list[list[Piece]],
+        called: list[Callable[..., Any]],
+        modules: Mapping[str, Module],
+    ) -> None:
+        for i, call in enumerate(called):
+            if isinstance(call, Module):
+                setattr(self, f"part_{i}", call)
+        self._arguments, self._returned = _takes(graph, nodes), _returns(graph, nodes)
+        takes = edges_of(self._arguments)
+        self._counted = [  # edges, axes and how much longer they are than the number of samples
+            (e, k, a.size)
+            for e in takes
+            for k, a in enumerate(graph.edges[e].axes)
+            if a.of_samples and a.size
+        ][:1]
+        used = dict.fromkeys(v for k in nodes for v in graph.nodes[k].variables)
+        self._owners = {v: _owner(graph, v, modules) for v in used}
+        last = {e: i for i, run in enumerate(runs) for e in run[0].inputs}
+        kept = {*self._returned}
+        self._steps = [
+            _Step(
+                call,
+                run[0].arguments,
+                run[-1].result,
+                tuple(e for e in run[0].inputs if last[e] == i and e not in kept),
+            )
+            for i, (run, call) in enumerate(zip(runs, called, strict=True))
+        ]
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        """The tensor that it returns, or a tuple of them."""
+        values = dict(_matched(self._arguments, (args, named)))
+        samples = next((values[e].shape[k] // size for e, k, size in self._counted), 0)
+
+        def there(part: Any) -> Any:
+            if type(part) is Value:
+                return values[part.edge]
+            if type(part) is Use:
+                return getattr(*self._owners[part.variable])
+            return part.times * samples if type(part) is Samples else part
+
+        progress = progress_hook.get()
+        for call, arguments, result, done in self._steps:
+            ordered, by_name = rebuilt(arguments, there)
+            values.update(_matched(result, call(*ordered, **by_name)))
+            for e in done:
+                del values[e]
+            progress()
+        found = tuple(values[e] for e in self._returned)
+        return found if len(found) != 1 else found[0]
+
+
+def _matched(template: Any, given: Any) -> Iterator[tuple[int, Any]]:
+    """Each edge in nested tuples, lists and dicts, and what is given in its place."""
+    if type(template) is Value:
+        yield template.edge, given
+    elif isinstance(template, Use | Samples):
+        return
+    elif isinstance(template, Mapping):
+        for key, part in template.items():
+            yield from _matched(part, given[key])
+    elif isinstance(template, tuple | list):
+        for part, inside in zip(template, given, strict=True):
+            yield from _matched(part, inside)

@@ -1,0 +1,85 @@
+"""Division: what each stage of a cut has, from a graph alone."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from nnmpi.nn.graph import Graph
+from nnmpi.parallel.arrangement.partition import Cut, Unit, bounds, home_of_unused
+
+
+class StagePart(NamedTuple):
+    """A stage: its nodes, the edges that cross into it, and the variables that it has.
+
+    variables   by number: those that its nodes use, and those that no node uses but that are here
+    """
+
+    rank: int  # along pp
+    nodes: range
+    layers: int  # how many
+    takes: tuple[int, ...]
+    variables: tuple[int, ...]
+
+
+class Division(NamedTuple):
+    """The stages in their order, on so many ranks along pp."""
+
+    stages: tuple[StagePart, ...]
+    pp: int
+
+    def of_rank(self, rank: int) -> dict[int, StagePart]:
+        """The stages of a rank, by number."""
+        return {s: stage for s, stage in enumerate(self.stages) if stage.rank == rank}
+
+    def ranks(self) -> dict[int, tuple[int, ...]]:
+        """The ranks along pp that have each variable."""
+        found: dict[int, set[int]] = {}
+        for stage in self.stages:
+            for v in stage.variables:
+                found.setdefault(v, set()).add(stage.rank)
+        return {v: tuple(sorted(ranks)) for v, ranks in found.items()}
+
+    def tied(self, graph: Graph) -> dict[int, tuple[int, ...]]:
+        """The trained parameters that several ranks have, and these ranks."""
+        shared = sorted((v, ranks) for v, ranks in self.ranks().items() if len(ranks) > 1)
+        return {v: ranks for v, ranks in shared if graph.variables[v].is_trained}
+
+    def trained(self, graph: Graph, rank: int) -> list[int]:
+        """The trained parameters of a rank: those in no use first, then in the order of their use.
+
+        Gradients become final in the reverse order.
+        """
+        own = self.of_rank(rank).values()
+        used = graph.trained([k for stage in own for k in stage.nodes])
+        there = {v for stage in own for v in stage.variables if graph.variables[v].is_trained}
+        return [*sorted(there - {*used}), *used]
+
+
+def divided(graph: Graph, units: Sequence[Unit], cut: Cut, pp: int) -> Division:
+    """The stages of a cut; raises ValueError if a buffer would be in two of them.
+
+    Running statistics would be updated in another order than on one rank, or in two copies.
+    """
+    homes, stages, buffers = home_of_unused(graph), list[StagePart](), dict[int, int]()
+    for s, (a, b) in enumerate(bounds(cut, len(units))):
+        nodes = range(units[a].nodes.start, units[b - 1].nodes.stop)
+        used = {v for k in nodes for v in graph.nodes[k].variables}
+        used |= {v for v, k in homes.items() if k in nodes}
+        takes = graph.crossing(nodes.start) if s else graph.inputs
+        layers = sum(len(unit.layers) for unit in units[a:b])
+        stages.append(StagePart(s % pp, nodes, layers, takes, tuple(sorted(used))))
+        for v in sorted(used):
+            if not graph.variables[v].is_parameter and buffers.setdefault(v, s) != s:
+                raise _in_two_stages(graph, nodes, v, (buffers[v], s))
+    return Division(tuple(stages), pp)
+
+
+def _in_two_stages(
+    graph: Graph, nodes: range, variable: int, stages: tuple[int, int]
+) -> ValueError:
+    """The error for a buffer of two stages, of which the second has these nodes."""
+    node = next(graph.nodes[k] for k in nodes if variable in graph.nodes[k].variables)
+    return ValueError(
+        f"{node.name} ({node.kind}) is used in stages {stages[0]} and {stages[1]}, and its buffers "
+        "cannot be in both: use a layer of its own in each place, or a --cut that keeps them in "
+        "one stage"
+    )

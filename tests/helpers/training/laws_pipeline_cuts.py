@@ -1,0 +1,204 @@
+"""Laws of cuts: inside residual connections, inside what runs as one op, across integers."""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from pipelined import RECOMPUTED, SCHEDULES, Options, equals, is_same, run
+
+import nnmpi
+from nnmpi import data, nn
+from nnmpi.comm import Comm, comm_self
+from nnmpi.data import Dataset
+
+
+class Residual(nn.Module):
+    """x + b(relu(a(x))), with a scale of its own."""
+
+    def __init__(self, width: int) -> None:
+        self.a, self.b = nn.Linear(width, width + 3), nn.Linear(width + 3, width)
+        self.scale = nn.Parameter(np.ones(width, np.float32))
+
+    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+        return x * self.scale + self.b(nnmpi.relu(self.a(x)))
+
+
+def residual_mlp() -> nn.Module:
+    """Layers 2 and 3, 4 and 5, 6 and 7 are blocks."""
+    blocks = [Residual(20), nn.Sequential(Residual(20)), Residual(20)]
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 20), *blocks, nn.Linear(20, 10))
+
+
+class ConvBlock(nn.Module):
+    """Two convolutions beside a third one, which is called first."""
+
+    def __init__(self, channels: int, out: int) -> None:
+        self.first = nn.Conv2d(channels, out, 3, padding=1, bias=False)
+        self.norm, self.relu = nn.BatchNorm2d(out), nn.ReLU()
+        self.second = nn.Conv2d(out, out, 3, padding=1)
+        self.shortcut = nn.Conv2d(channels, out, 1)
+
+    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+        short = self.shortcut(x)
+        return self.relu(self.second(self.relu(self.norm(self.first(x)))) + short)
+
+
+class ConvNet(nn.Module):
+    """No Sequential: two blocks (layers 0 to 5 and 6 to 11), a pool, dropout, scores."""
+
+    def __init__(self) -> None:
+        self.one, self.two = ConvBlock(1, 5), ConvBlock(5, 4)
+        self.pool, self.drop, self.last = nn.MaxPool2d(2), nn.Dropout(0.2), nn.Linear(64, 10)
+
+    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+        x = self.pool(self.two(self.one(x)))
+        scores: nnmpi.Tensor = self.last(self.drop(x.reshape(len(x), -1)))
+        return scores
+
+
+class Skips(nn.Module):
+    """The first activation is used by the last layers, so it passes through stages between."""
+
+    def __init__(self) -> None:
+        self.enter = nn.Linear(64, 12)
+        self.layers = nn.ModuleList([nn.Linear(12, 12) for _ in range(4)])
+        self.last = nn.Linear(24, 10)
+
+    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+        first = y = nnmpi.tanh(self.enter(x.reshape(len(x), 64)))
+        for layer in self.layers:
+            y = nnmpi.tanh(layer(y))
+        scores: nnmpi.Tensor = self.last(nnmpi.concatenate([y, first], axis=1))
+        return scores
+
+
+class Model(NamedTuple):
+    """A model, and a cut into 2, 3, 4 and 6 stages."""
+
+    build: Callable[[], nn.Module]
+    cuts: dict[int, str]
+
+
+MODELS = {
+    "residual mlp": Model(residual_mlp, {2: "3", 3: "3,6", 4: "3,5,7", 6: "2,3,5,6,7"}),
+    "residual cnn": Model(ConvNet, {2: "3", 3: "4,6", 4: "1,4,10", 6: "1,2,4,6,7"}),
+    "skips": Model(Skips, {2: "2", 3: "1,3", 4: "1,2,4", 6: "1,2,3,4,5"}),
+}
+
+
+def cuts(comm: Comm, model: Model, schedule: str) -> list[Options]:
+    """The cuts on these ranks, the best one included."""
+    stages = comm.size * (2 if schedule == "interleaved" else 1)
+    found = [model.cuts[stages]] if stages in model.cuts else []
+    return [{"pp": comm.size, "schedule": schedule, "cut": cut} for cut in (*found, None)]
+
+
+def cuts_cross_residual_connections(comm: Comm) -> None:
+    for model in MODELS.values():
+        for m in (1, 5):
+            wanted = run(comm_self(), model.build, micro_batches=m)
+            for schedule in SCHEDULES if comm.size in (2, 3) else ():
+                for layout in cuts(comm, model, schedule):
+                    got = run(comm, model.build, micro_batches=m, **layout)
+                    equals(comm, got, wanted)
+                    if schedule in RECOMPUTED and m > 1:
+                        again = run(comm, model.build, micro_batches=m, recompute=True, **layout)
+                        if layout["cut"]:
+                            is_same(again, got)
+                        equals(comm, again, wanted)
+
+
+def pipelines_beside_each_other_cross_them_too(comm: Comm) -> None:
+    """Ranks along dp have no samples in some micro-batches."""
+    for model in MODELS.values() if comm.size == 4 else ():
+        for schedule in ("1f1b", "zb-h1"):
+            layout = {"dp": 2, "pp": 2, "cut": model.cuts[2], "schedule": schedule}
+            wanted = run(comm_self(), model.build, micro_batches=5)
+            equals(comm, run(comm, model.build, micro_batches=5, **layout), wanted)
+
+
+def verify_finds_no_difference(comm: Comm) -> None:
+    for model in MODELS.values() if comm.size in (2, 3) else ():
+        layout = {"pp": comm.size, "cut": model.cuts[comm.size]}
+        got = run(comm, model.build, micro_batches=3, verify=True, steps=6, **layout)
+        assert sum(e["event"] == "verify" for e in got.events) == 6
+
+
+# ---- what runs as one op
+
+
+def conv_net() -> nn.Module:
+    blocks = [nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+    more = [nn.Conv2d(6, 7, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(112, 20), nn.ReLU()]
+    return nn.Sequential(*blocks, *more, nn.Linear(20, 10))
+
+
+def cuts_part_what_runs_as_one_op(comm: Comm) -> None:
+    wanted = run(comm_self(), conv_net, micro_batches=4)
+    cuts = {2: ("1", "2", "4", "7"), 3: ("1,4", "2,7", "4,7"), 4: ("1,4,7",)}
+    for cut in cuts.get(comm.size, ()):
+        for schedule in ("1f1b", "zb-h1"):
+            layout = {"pp": comm.size, "cut": cut, "schedule": schedule}
+            equals(comm, run(comm, conv_net, micro_batches=4, **layout), wanted)
+
+
+# ---- integers
+
+
+WORDS, LENGTH = 11, 6
+ROWS, REST = slice(100), slice(100, None)
+
+
+@functools.cache
+def sentences(inputs: int) -> Dataset:
+    """Indices of words; with 2 inputs, also their positions, in any order."""
+    draws = np.random.default_rng(0)
+    words = draws.integers(0, WORDS, (131, LENGTH))
+    places = draws.permuted(np.tile(np.arange(LENGTH), (131, 1)), axis=1)
+    labels = (words * (1 + places)).sum(axis=1) % 3
+    x = (words, places)
+    train, test = (tuple(array[part] for array in x[:inputs]) for part in (ROWS, REST))
+    if inputs == 1:
+        (train,), (test,) = train, test
+    return data.from_arrays(train, labels[ROWS], test, labels[REST], seed=0)
+
+
+class Reader(nn.Module):
+    """Its last layers take the indices again, and with 2 inputs the positions as well."""
+
+    def __init__(self, inputs: int) -> None:
+        self.words, self.again = nn.Embedding(WORDS, 8), nn.Embedding(WORDS, 8)
+        self.places = nn.Embedding(LENGTH, 8) if inputs == 2 else nn.Identity()
+        self.middle, self.last = nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, words: nnmpi.Tensor, places: nnmpi.Tensor | None = None) -> nnmpi.Tensor:
+        y = nnmpi.tanh(self.middle(self.words(words)))
+        if places is not None:
+            y = y + self.places(places)
+        scores: nnmpi.Tensor = self.last((y * self.again(words)).mean(axis=1))
+        return scores
+
+
+def later_stages_take_integers(comm: Comm) -> None:
+    cuts = {2: "1", 3: "1,2", 4: "1,2,3"}
+    for inputs in (1, 2) if comm.size in (2, 3) else ():
+        build, given = functools.partial(Reader, inputs), sentences(inputs)
+        wanted = run(comm_self(), build, given, micro_batches=3)
+        for schedule in ("gpipe", "1f1b", "zb-h1", "interleaved"):
+            if schedule == "interleaved" and comm.size == 3:
+                continue  # it has too few layers
+            cut = cuts[comm.size * (2 if schedule == "interleaved" else 1)]
+            layout = {"pp": comm.size, "cut": cut, "schedule": schedule}
+            for recompute in {False, schedule in RECOMPUTED}:
+                got = run(comm, build, given, micro_batches=3, recompute=recompute, **layout)
+                equals(comm, got, wanted)
+
+
+LAWS: list[Callable[[Comm], None]] = [
+    cuts_cross_residual_connections,
+    pipelines_beside_each_other_cross_them_too,
+    verify_finds_no_difference,
+    cuts_part_what_runs_as_one_op,
+    later_stages_take_integers,
+]
