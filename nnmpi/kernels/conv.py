@@ -27,7 +27,7 @@ CONVOLUTIONS = {"auto": None, "winograd2": 2, "winograd4": 4, "im2col": 0}
 Where Winograd does not apply or is slower, as on a GPU, im2col is used instead.
 """
 
-_MIN_CHANNELS = 8  # with fewer, Winograd's transforms cost more than its GEMMs save
+MIN_CHANNELS = 8  # with fewer, Winograd's transforms cost more than its GEMMs save
 
 
 class Shape(NamedTuple):
@@ -67,7 +67,7 @@ def method_of(x: Array, w: Array, f: Shape) -> tuple[Winograd | Im2col, int]:
     if side is None:
         side = 2 if x.dtype == "float32" else 0
     fits = f.windows == (Window(3, 1, p, p),) * 2 and f.groups == 1 and min(h, v) >= 2
-    if side and of(x).is_host and fits and C >= _MIN_CHANNELS:
+    if side and of(x).is_host and fits and C >= MIN_CHANNELS:
         q = grid(side, H, W, p, f.pool)
         chunk = _chunk(N, (side + 2) ** 2 * q.th * q.tw * (C + O) * x.itemsize, budget)
         return Winograd(x, w, q, f.pool, chunk), chunk

@@ -4,10 +4,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nnmpi.nn.graph import Graph, Kept
+from nnmpi.kernels.conv import MIN_CHANNELS
+from nnmpi.kernels.im2col import NARROW
+from nnmpi.nn.graph import Kept
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.program import micro_batches, ops
+from nnmpi.parallel.arrangement.traffic import LOSS_NUMBERS
 from nnmpi.schedules import Kind
+
+LABELS = 24
+"""Bytes of a label, of its place among the classes of a rank, and of the number of its sample."""
 
 
 def activations(a: Arrangement, rank: int, batch: int) -> int:
@@ -32,20 +38,80 @@ def of_stage(a: Arrangement, stage: int, samples: int, rank: int) -> float:
     """What a stage keeps of a micro-batch: the edges that its nodes take and return, each memory
     once, and what nodes keep besides."""
     graph, tp = a.graph, a.mesh.coordinates(rank)["tp"]
-    nodes = a.stages[stage]
     edges, besides = set[int](), 0.0
-    for kept in run_together(graph, nodes):
+    for kept in run_together(a, a.stages[stage]):
         own = range(kept.first, kept.stop)
         inside = {e for k in own for e in graph.nodes[k].outputs}
         last = set(graph.nodes[kept.stop - 1].outputs)
-        if not any(graph.edges[e].requires_grad for e in last):
-            continue
-        edges |= {e for k in own for e in graph.nodes[k].inputs} - inside | last
-        besides += (kept.constant + kept.per_sample * samples) * _share(a, kept, tp)
+        if any(graph.edges[e].requires_grad for e in last):
+            edges |= {e for k in own for e in graph.nodes[k].inputs} - inside | last
+            besides += _besides(a, kept, samples, tp)
     if stage == len(a.stages) - 1:
-        besides += graph.loss.constant + graph.loss.per_sample * samples
+        besides += _of_loss(a, samples, tp)
     memories = {graph.edges[e].memory for e in edges}
     return sum(_bytes_of(a, e, samples, tp) for e in memories) + besides
+
+
+def _besides(a: Arrangement, kept: Kept, samples: int, tp: int) -> float:
+    """What nodes keep besides their edges: as much of it is here as of what it is made from.
+
+    Products keep what they have made of their input; what runs with them keeps masks of the output.
+    A product that gathers its output keeps its own part of it, too.
+    """
+    first, last = a.graph.nodes[kept.first], a.graph.nodes[kept.stop - 1]
+    alone = next(one for one in a.graph.kept if one[:2] == (kept.first, kept.first + 1))
+    before = _bytes_kept(alone, samples)
+    behind = _bytes_kept(kept, samples) - before
+    layer = a.sharding.layer_of(kept.first)
+    share, own = _share(a, last.outputs[0], tp), 0.0
+    if layer is not None and layer.gathers:
+        share = (layer.bounds[tp + 1] - layer.bounds[tp]) / layer.bounds[-1]
+        own = share * _bytes_of(a, last.outputs[0], samples, tp)
+    if first.kind == "Conv2d" and layer is not None and layer.how == "row":
+        before = _of_sum(a, kept.first, before, samples, tp)
+    elif first.inputs:
+        before *= _share(a, first.inputs[0], tp)
+    return before + behind * share + own
+
+
+def _of_sum(a: Arrangement, k: int, whole: float, samples: int, tp: int) -> float:
+    """What a convolution of some input channels keeps, if it keeps so much of all of them.
+
+    It may take another algorithm than that of all channels: one of few channels keeps the columns
+    that it gathers, and the padded images.
+    """
+    node, graph = a.graph.nodes[k], a.graph
+    channels = a.local_shape(node.inputs[0], 1, tp)[1]
+    of_all = graph.edges[node.inputs[0]].sample[0]
+    if _algorithm(a, channels) == _algorithm(a, of_all):
+        return whole * channels / of_all
+    if channels > NARROW:
+        return 0.0
+    weight = next(graph.variables[v] for v in node.variables if len(graph.variables[v].shape) == 4)
+    kernel = weight.shape[2:]
+    columns = np.prod(kernel) * np.prod(graph.edges[node.outputs[0]].sample[1:])
+    padded = np.prod(np.add(graph.edges[node.inputs[0]].sample[1:], kernel) - 1)
+    return float((columns + padded) * channels * samples * a.dtype.itemsize)
+
+
+def _algorithm(a: Arrangement, channels: int) -> str:
+    """Which algorithm a 3x3 convolution of so many input channels takes (see `kernels/conv.py`)."""
+    if channels >= MIN_CHANNELS and a.config.dtype == "float32":
+        return "winograd"
+    return "narrow" if channels <= NARROW else "wide"
+
+
+def _of_loss(a: Arrangement, samples: int, tp: int) -> float:
+    """What the loss keeps; on sharded classes its part, and what all ranks have told each other."""
+    kept = _bytes_kept(a.graph.loss, samples)
+    if a.sharding.output is None:
+        return kept
+    told = LOSS_NUMBERS * a.mesh.axes["tp"] * max(a.dtype.itemsize, 4) + LABELS
+    return kept * _share(a, a.graph.outputs[0], tp) + told * samples
+
+
+def _bytes_kept(kept: Kept, samples: int) -> float:
+    return kept.constant + kept.per_sample * samples
 
 
 def entering(a: Arrangement, stage: int, samples: int, rank: int) -> float:
@@ -55,12 +121,19 @@ def entering(a: Arrangement, stage: int, samples: int, rank: int) -> float:
     return sum(_bytes_of(a, e, samples, tp) for e in edges)
 
 
-def run_together(graph: Graph, nodes: range) -> Iterator[Kept]:
-    """The nodes of a stage, those that run as one op together."""
+def run_together(a: Arrangement, nodes: range) -> Iterator[Kept]:
+    """The nodes of a stage, those that run as one op together.
+
+    A convolution of some input channels is summed before what follows it.
+    """
     widest: dict[int, Kept] = {}
-    for kept in graph.kept:
+    for kept in a.graph.kept:
         inside = nodes.start <= kept.first and kept.stop <= nodes.stop
-        if inside and (kept.first not in widest or kept.stop > widest[kept.first].stop):
+        layer = a.sharding.layer_of(kept.first)
+        is_sum = layer is not None and layer.how == "row" and layer.kind != "Linear"
+        if inside and (
+            kept.first not in widest or (kept.stop > widest[kept.first].stop and not is_sum)
+        ):
             widest[kept.first] = kept
     k = nodes.start
     while k < nodes.stop:
@@ -73,9 +146,6 @@ def _bytes_of(a: Arrangement, e: int, samples: int, tp: int) -> int:
     return numbers * np.dtype(a.graph.edges[e].dtype).itemsize
 
 
-def _share(a: Arrangement, kept: Kept, tp: int) -> float:
-    """How much of what nodes keep is on a rank along tp: as much as of what they take or return."""
-    nodes = a.graph.nodes[kept.first : kept.stop]
-    edges = [e for node in nodes for e in (*node.inputs, *node.outputs)]
-    shares = [np.prod(a.local_shape(e, 1, tp)) / max(a.graph.edges[e].numbers, 1) for e in edges]
-    return float(min(shares, default=1.0))
+def _share(a: Arrangement, e: int, tp: int) -> float:
+    """How much of an edge is on a rank along tp."""
+    return float(np.prod(a.local_shape(e, 1, tp)) / max(a.graph.edges[e].numbers, 1))

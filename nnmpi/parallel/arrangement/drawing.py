@@ -50,7 +50,8 @@ def _row(a: Arrangement, k: int) -> Row:
     parts = ((0.0, 1.0),) * tp
     if bounds is not None:
         parts = tuple((bounds[t] / bounds[-1], bounds[t + 1] / bounds[-1]) for t in range(tp))
-    return Row(k, node.name, node.kind, a.sharding.how_of(k), parts)
+    layer = a.sharding.layer_of(k)
+    return Row(k, node.name, node.kind, layer.how if layer else "", parts)
 
 
 def as_lines(a: Arrangement) -> Iterator[str]:

@@ -137,7 +137,7 @@ def _zero(a: Arrangement, rank: int, whole: int) -> _Held:
         lengths.append(n)
     flat, longest = part.spans[-1][1] * s, max(lengths) * s
     kept = own * s
-    gradients = min(SLOTS, len(lengths)) * longest
+    gradients = SLOTS * longest
     ordered = lengths[::-1]  # in the order of memory
     weights = sum(max(ordered[i::SLOTS]) for i in range(min(SLOTS, len(ordered)))) * s
     return {

@@ -71,9 +71,9 @@ class Sharding(NamedTuple):
         """Where an edge is cut."""
         return self.edges[edge] if self.edges else None
 
-    def how_of(self, node: int) -> str:
-        """How a node is divided; "" if it is not."""
-        return next((layer.how for layer in self.layers if layer.node == node), "")
+    def layer_of(self, node: int) -> ShardedLayer | None:
+        """What is said of a node, if it is divided or has parameters."""
+        return next((layer for layer in self.layers if layer.node == node), None)
 
     def columns(self, rank: int, here: int) -> int:
         """The scores of a sample on all ranks, if this rank has so many."""

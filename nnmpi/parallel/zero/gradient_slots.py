@@ -40,7 +40,7 @@ class GradientSlots:
         self._own = np.zeros(shards.size, store.dtype)
         self.nbytes = self._own.nbytes
         self._longest = max(stop - start for start, stop, _ in shards.buckets)
-        self._count = min(SLOTS, len(shards.buckets))
+        self._count = SLOTS
         self._free = [np.zeros(self._longest, store.dtype) for _ in range(self._count)]
         self._open: dict[int, Array] = {}
         self._in_flight = deque[InFlight]()

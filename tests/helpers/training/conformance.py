@@ -13,6 +13,7 @@ import laws_conv
 import laws_goals
 import laws_spatial
 import laws_summa
+from graph_models import GRAPH_MODELS
 from pipelined import CNN, MLP, MODELS, Options, equals, reference, run
 
 from nnmpi.comm import Comm
@@ -27,15 +28,20 @@ OPTIMIZERS: dict[str, Options] = {
 
 
 class Row(NamedTuple):
-    """A layout, what is trained in it, and how many ranks it takes."""
+    """A layout, what is trained in it, and how many ranks it takes.
+
+    options   of the run of digits that the row is, if it is one: its model may be under "build"
+    """
 
     name: str
     ranks: int
     trains_as_one_rank: Callable[[Comm], None]
+    options: Options | None = None
 
 
 def _row(name: str, layout: Options, case: Options) -> Row:
-    return _of_layout(name, layout, partial(_as_one_rank, layout, case))
+    row = _of_layout(name, layout, partial(_as_one_rank, layout, case))
+    return row._replace(options=case | layout)
 
 
 def _of_layout(name: str, layout: Options, law: Callable[[Comm], None]) -> Row:
@@ -92,6 +98,21 @@ def _convolutions() -> Iterator[Row]:
         yield _of_layout("every convolution and pool", layout, law)
 
 
+def _graphs() -> Iterator[Row]:
+    """Residual connections, and layers side by side; cuts may cross them."""
+    layouts: list[Options] = [
+        *({"tp": tp} for tp in (2, 3, 4)),
+        *({"pp": pp, "micro_batches": 3} for pp in (2, 3)),
+        *({"dp": dp, "zero": 3, "bucket_mb": 0.001} for dp in (2, 3)),
+        *({"dp": 2, axis: 2, "micro_batches": 2} for axis in ("pp", "tp")),
+        *({"dp": 2, "pp": 2, "tp": 2, "zero": zero, "micro_batches": 2} for zero in (0, 3)),
+    ]
+    for layout, (name, build) in product(layouts, GRAPH_MODELS.items()):
+        same = {k: v for k, v in layout.items() if k == "micro_batches"}
+        others = {k: v for k, v in layout.items() if k not in same}
+        yield _row(name, others, {"build": build, **same})
+
+
 def _samples() -> Iterator[Row]:
     """Indices, labels of positions, several inputs."""
     layouts: list[Options] = [
@@ -121,6 +142,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
     "zero": _zero,
     "three axes": _three_axes,
     "convolutions": _convolutions,
+    "graphs": _graphs,
     "samples of any kind": _samples,
     "layers of the library": _layers,
 }
