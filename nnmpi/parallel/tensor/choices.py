@@ -178,10 +178,10 @@ def _check_own(graph: Graph, node: Node, way: Way) -> None:
     """Raises ValueError if the way of somebody's own layer cannot be right."""
     what = f"layer {node.name} ({node.kind}): the way {way.how!r} of its rule"
     for name, v in named(graph, node).items():
-        axis, n = way.parameters.get(name, 0), len(graph.variables[v].shape)
-        if name in way.parameters and not -n <= axis < n:
-            raise ValueError(f"{what} cuts axis {axis} of {name}, which has {n}")
-        if graph.variables[v].is_parameter and name not in way.parameters:
+        along, n = way.parameters.get(name), len(graph.variables[v].shape)
+        if along is not None and not -n <= along < n:
+            raise ValueError(f"{what} cuts axis {along} of {name}, which has {n}")
+        if graph.variables[v].is_parameter and along is None:
             raise ValueError(
                 f"{what} leaves {name} whole, which a sum over ranks would add once a rank, or of "
                 "which each rank would have a part of the gradient: cut it too, or make it a "

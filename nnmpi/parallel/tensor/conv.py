@@ -1,7 +1,5 @@
 """Convolutions whose channels are divided among the ranks of a Comm: see `layers.py`."""
 
-from typing import Any, Self
-
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.ops import conv
 from nnmpi.comm import Comm
@@ -40,16 +38,7 @@ class ColumnConv2d(Column, Conv2d):
         super().__init__(*sizes, stride, padding, dilation, bias=bias, algorithm=algorithm)
         self.comm, self.gather_output = comm, gather_output
         self.bounds = divided(out_channels, comm.size, f"ColumnConv2d with {out_channels} outputs")
-        self._take(self)
-
-    @classmethod
-    def of(cls, layer: Conv2d, comm: Comm, gather_output: bool) -> Self:
-        """The sharded form of a layer, with its values."""
-        has_bias, algorithm = layer.bias is not None, layer.algorithm
-        new = cls(
-            *_sizes(layer, comm), bias=has_bias, algorithm=algorithm, gather_output=gather_output
-        )
-        return new._take(layer)
+        self._take()
 
     def forward(self, x: Tensor, relu: bool = False, pool: bool = False) -> Tensor:
         """`relu` and `pool` apply ReLU and a 2x2 max-pool in the same op."""
@@ -87,14 +76,7 @@ class RowConv2d(Row, Conv2d):
             in_channels, comm.size, f"RowConv2d with {in_channels} inputs"
         )
         check_bounds(self.bounds, in_channels, comm, "RowConv2d")
-        self._take(self)
-
-    @classmethod
-    def of(cls, layer: Conv2d, comm: Comm, bounds: Bounds) -> Self:
-        """The sharded form of a layer, with its values."""
-        has_bias, algorithm = layer.bias is not None, layer.algorithm
-        new = cls(*_sizes(layer, comm), bias=has_bias, algorithm=algorithm, bounds=bounds)
-        return new._take(layer)
+        self._take()
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
         options = {"convolution": conv.conv2d, "comm": self.comm, **self.options()}
@@ -122,14 +104,7 @@ class ColumnConv1d(Column, Conv1d):
         )
         self.comm, self.gather_output = comm, gather_output
         self.bounds = divided(out_channels, comm.size, f"ColumnConv1d with {out_channels} outputs")
-        self._take(self)
-
-    @classmethod
-    def of(cls, layer: Conv1d, comm: Comm, gather_output: bool) -> Self:
-        """The sharded form of a layer, with its values."""
-        has_bias = layer.bias is not None
-        new = cls(*_sizes(layer, comm), bias=has_bias, gather_output=gather_output)
-        return new._take(layer)
+        self._take()
 
     def forward(self, x: Tensor) -> Tensor:
         options = {"convolution": conv.conv1d, "comm": self.comm, **self.options()}
@@ -161,19 +136,8 @@ class RowConv1d(Row, Conv1d):
             in_channels, comm.size, f"RowConv1d with {in_channels} inputs"
         )
         check_bounds(self.bounds, in_channels, comm, "RowConv1d")
-        self._take(self)
-
-    @classmethod
-    def of(cls, layer: Conv1d, comm: Comm, bounds: Bounds) -> Self:
-        """The sharded form of a layer, with its values."""
-        return cls(*_sizes(layer, comm), bias=layer.bias is not None, bounds=bounds)._take(layer)
+        self._take()
 
     def forward(self, x: Tensor) -> Tensor:
         options = {"convolution": conv.conv1d, "comm": self.comm, **self.options()}
         return apply(products.row_conv, x, self.weight, self.bias, **options)
-
-
-def _sizes(layer: Conv1d | Conv2d, comm: Comm) -> tuple[Any, ...]:
-    """The positional arguments of the sharded form of a convolution."""
-    channels = layer.in_channels, layer.out_channels
-    return *channels, layer.kernel_size, comm, layer.stride, layer.padding, layer.dilation

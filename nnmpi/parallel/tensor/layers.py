@@ -8,14 +8,14 @@ are PyTorch's, with the whole sizes; each rank draws, saves and updates its part
 a Comm of one rank they are the ordinary layers.
 """
 
-from typing import Any, Self
+from typing import Any
 
 from nnmpi.autograd import Tensor, apply
 from nnmpi.comm import Comm
-from nnmpi.nn import Conv1d, Conv2d, Embedding, Linear, Module
+from nnmpi.nn import Embedding, Linear, Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.tensor import ops, products
-from nnmpi.parallel.tensor.parts import copy_of, divided, own, part_of
+from nnmpi.parallel.tensor.parts import divided, own, part_of
 from nnmpi.parallel.tensor.sums import Bounds
 
 
@@ -35,11 +35,10 @@ class Column(Sharded):
 
     bias: Parameter | None
 
-    def _take(self, layer: Linear | Conv1d | Conv2d) -> Self:
-        """Take this rank's part of the parameters of a layer of the same sizes."""
-        self.weight = part_of(layer.weight, 0, self.bounds, self.comm)
-        self.bias = part_of(layer.bias, 0, self.bounds, self.comm)
-        return self
+    def _take(self) -> None:
+        """Keep this rank's part of the parameters."""
+        self.weight = part_of(self.weight, 0, self.bounds, self.comm)
+        self.bias = part_of(self.bias, 0, self.bounds, self.comm)
 
 
 class Row(Sharded):
@@ -47,11 +46,9 @@ class Row(Sharded):
 
     bias: Parameter | None
 
-    def _take(self, layer: Linear | Conv1d | Conv2d) -> Self:
-        """Take this rank's part of the parameters of a layer of the same sizes."""
-        self.weight = part_of(layer.weight, 1, self.bounds, self.comm)
-        self.bias = copy_of(layer.bias)
-        return self
+    def _take(self) -> None:
+        """Keep this rank's part of the weight."""
+        self.weight = part_of(self.weight, 1, self.bounds, self.comm)
 
 
 class ColumnLinear(Column, Linear):
@@ -75,14 +72,7 @@ class ColumnLinear(Column, Linear):
         super().__init__(in_features, out_features, bias)
         self.comm, self.gather_output = comm, gather_output
         self.bounds = divided(out_features, comm.size, f"ColumnLinear with {out_features} outputs")
-        self._take(self)
-
-    @classmethod
-    def of(cls, layer: Linear, comm: Comm, gather_output: bool) -> Self:
-        """The sharded form of a layer, with its values."""
-        bias = layer.bias is not None
-        new = cls(layer.in_features, layer.out_features, comm, bias, gather_output=gather_output)
-        return new._take(layer)
+        self._take()
 
     def forward(self, x: Tensor, relu: bool = False) -> Tensor:
         """x (..., in_features); `relu` applies ReLU in the same op."""
@@ -114,13 +104,7 @@ class RowLinear(Row, Linear):
             in_features, comm.size, f"RowLinear with {in_features} inputs"
         )
         check_bounds(self.bounds, in_features, comm, "RowLinear")
-        self._take(self)
-
-    @classmethod
-    def of(cls, layer: Linear, comm: Comm, bounds: Bounds) -> Self:
-        """The sharded form of a layer, with its values."""
-        bias = layer.bias is not None
-        return cls(layer.in_features, layer.out_features, comm, bias, bounds=bounds)._take(layer)
+        self._take()
 
     def forward(self, x: Tensor, relu: bool = False) -> Tensor:
         """x (..., some of in_features); `relu` applies ReLU in the same op."""
@@ -136,18 +120,11 @@ class ShardedEmbedding(Sharded, Embedding):
         super().__init__(num_embeddings, embedding_dim, padding_idx)
         self.comm = comm
         self.bounds = divided(num_embeddings, comm.size, f"Embedding with {num_embeddings} rows")
-        self._take(self)
+        self._take()
 
-    @classmethod
-    def of(cls, layer: Embedding, comm: Comm) -> Self:
-        """The sharded form of a layer, with its values."""
-        sizes = layer.num_embeddings, layer.embedding_dim
-        return cls(*sizes, comm, layer.padding_idx)._take(layer)
-
-    def _take(self, layer: Embedding) -> Self:
-        """Take this rank's part of the weight of a layer of the same sizes."""
-        self.weight = part_of(layer.weight, 0, self.bounds, self.comm)
-        return self
+    def _take(self) -> None:
+        """Keep this rank's part of the parameters."""
+        self.weight = part_of(self.weight, 0, self.bounds, self.comm)
 
     def forward(self, index: Any) -> Tensor:
         """Integers of any shape, as an array or a tensor."""

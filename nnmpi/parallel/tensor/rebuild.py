@@ -1,6 +1,6 @@
 """rebuild(model, graph, sharding, comm): the layers of which a rank has a part, put in place."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import copy
 from typing import Any
 
@@ -9,7 +9,6 @@ from nnmpi.comm import Comm
 from nnmpi.nn import Conv1d, Conv2d, Dropout, Embedding, GroupNorm, Linear, Module
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.layers.basic import ALL, Channels
-from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place, whole
 from nnmpi.parallel.tensor import ops
 from nnmpi.parallel.tensor.conv import ColumnConv1d, ColumnConv2d, RowConv1d, RowConv2d
@@ -19,20 +18,20 @@ from nnmpi.parallel.tensor.layers import (
     Sharded,
     ShardedEmbedding,
 )
-from nnmpi.parallel.tensor.parts import own, part_of
+from nnmpi.parallel.tensor.parts import copy_of, own, part_of
 from nnmpi.parallel.tensor.rules import Cut, Way
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
 
-FORMS: Mapping[tuple[type[Module], str], Callable[[Any, Comm, ShardedLayer], Module]] = {
-    (Linear, "column"): lambda layer, comm, at: ColumnLinear.of(layer, comm, at.gathers),
-    (Linear, "row"): lambda layer, comm, at: RowLinear.of(layer, comm, at.bounds),
-    (Conv1d, "column"): lambda layer, comm, at: ColumnConv1d.of(layer, comm, at.gathers),
-    (Conv1d, "row"): lambda layer, comm, at: RowConv1d.of(layer, comm, at.bounds),
-    (Conv2d, "column"): lambda layer, comm, at: ColumnConv2d.of(layer, comm, at.gathers),
-    (Conv2d, "row"): lambda layer, comm, at: RowConv2d.of(layer, comm, at.bounds),
-    (Embedding, "rows"): lambda layer, comm, at: ShardedEmbedding.of(layer, comm),
+FORMS: Mapping[tuple[type[Module], str], type[Sharded]] = {
+    (Linear, "column"): ColumnLinear,
+    (Linear, "row"): RowLinear,
+    (Conv1d, "column"): ColumnConv1d,
+    (Conv1d, "row"): RowConv1d,
+    (Conv2d, "column"): ColumnConv2d,
+    (Conv2d, "row"): RowConv2d,
+    (Embedding, "rows"): ShardedEmbedding,
 }
-"""Layers whose sums are part of their own ops; of others the class stays, on a part."""
+"""Layers whose sums are part of their own ops."""
 
 
 def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None:
@@ -59,7 +58,7 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
                 "nn.Sequential(layer)"
             )
         cut = sharding.edges[graph.nodes[at.node].inputs[0]]
-        new[id(layer)] = _part(layer, at, cut, comm).train(layer.training)
+        new[id(layer)] = _part(layer, at, cut, comm)
     for module in [*dict.fromkeys(modules.values())]:
         for name, child in [*module._modules.items()]:
             if id(child) in new:
@@ -81,39 +80,29 @@ def refuse_parts(model: Module) -> None:
             raise ValueError(f"layer {path} ({layer!r}) is sharded already: shard a model once")
 
 
-def _part(layer: Any, at: ShardedLayer, cut: Cut | None, comm: Comm) -> Module:
+def _part(layer: Module, at: ShardedLayer, cut: Cut | None, comm: Comm) -> Any:
     """What takes the place of a layer."""
-    form = FORMS.get((type(layer), at.how))
-    if form is not None:
-        return form(layer, comm, at)
-    if isinstance(layer, Dropout) and cut is not None:
-        part = Channels(*own(at.bounds, comm), at.bounds[-1])
-        return Dropout(layer.p, part=part, axis=cut.axis)
-    new = _with_parts(layer, at, comm)
-    if at.how == "channels":
-        return new
-    kind: Any = type(f"Sharded{at.kind}", (_Exchanging, type(layer)), {})
-    new.__class__ = kind
-    assert isinstance(new, _Exchanging)
-    new.comm, new.bounds, new.way, new.gathers = comm, at.bounds, at.way, at.gathers
-    return new
-
-
-def _with_parts(layer: Module, at: ShardedLayer, comm: Comm) -> Module:
-    """A layer of the same class, whose parameters and buffers are this rank's parts."""
-    new = copy(layer)
+    new: Any = copy(layer)
     start, stop = own(at.bounds, comm)
+    if isinstance(layer, Dropout) and cut is not None:
+        new.part, new.axis = Channels(start, stop, at.bounds[-1]), cut.axis
+        return new
     for name in at.way.sizes:
         setattr(new, name, getattr(layer, name) * (stop - start) // at.bounds[-1])
-    for name, axis in at.way.parameters.items():
-        value = getattr(layer, name, None)
-        if isinstance(value, Parameter):
-            setattr(new, name, part_of(value, axis, at.bounds, comm))
-        elif value is not None:
-            here = list(whole(value.shape))
-            here[axis] = start, stop
-            place = Place("", value.shape, tuple(here))
-            new.register_buffer(name, value[place.slices].copy(), place)
+    for name, p in layer._parameters.items():
+        axis = at.way.parameters.get(name)
+        setattr(new, name, copy_of(p) if axis is None else part_of(p, axis, at.bounds, comm))
+    for name in layer._buffers.keys() & at.way.parameters:
+        value = getattr(layer, name)
+        here = list(whole(value.shape))
+        here[at.way.parameters[name]] = start, stop
+        place = Place("", value.shape, tuple(here))
+        new.register_buffer(name, value[place.slices].copy(), place)
+    if at.how == "channels":
+        return new
+    bases = (_Exchanging, type(layer))
+    new.__class__ = FORMS.get((type(layer), at.how)) or type(f"Sharded{at.kind}", bases, {})
+    new.comm, new.bounds, new.gather_output, new.way = comm, at.bounds, at.gathers, at.way
     return new
 
 
@@ -121,7 +110,7 @@ class _Exchanging(Sharded):
     """The base of the sharded form of somebody's own layer: its `forward`, between two sums."""
 
     way: Way
-    gathers: bool
+    gather_output: bool
 
     def forward(self, x: Tensor) -> Tensor:
         if self.way.sums_gradient:
@@ -129,7 +118,7 @@ class _Exchanging(Sharded):
         y: Tensor = super().forward(x)
         if self.way.sums_output:
             y = ops.reduce(y, self.comm)
-        if not self.gathers:
+        if not self.gather_output:
             return y
         assert isinstance(self.way.output, int)
         axis = self.way.output + (self.way.output >= 0)  # of the tensor, whose first is of samples
