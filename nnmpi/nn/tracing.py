@@ -142,7 +142,7 @@ class Recorder:
     ) -> None:
         """Called with each op (see `nnmpi.autograd.recording`)."""
         used = [self._numbers[id(a)] for a in args if id(a) in self._numbers]
-        self.found.order.extend(v for v in reversed(used) if self.variables[v].is_trained)
+        self.found.order.extend(v for v in used if self.variables[v].is_trained)
         if self._unit is not None:
             self._unit.update(dict.fromkeys(used))
             return

@@ -63,17 +63,13 @@ def first_pass(
             if s not in part.stages:
                 return None
             y = _run(part.stages[s], x, on, what, s)
+            scores = _scores(y, what) if is_last else None
+            if scores is not None:
+                check_scores(scores, what)
             if not any(p.requires_grad for p in part.stages[s].parameters()):
                 raise ValueError(f"model {config.model} has no parameter with requires_grad")
-            if not is_last:
-                return y
-            if not isinstance(y, Tensor):
-                raise ValueError(
-                    f"{what}: the model must return a tensor, not a {type(y).__name__}"
-                )
-            check_scores(y, what)
-            if part.stage_count == 1:
-                used.extend(_order_of_use(part.stages[s], y))
+            if scores is not None and part.stage_count == 1:
+                used.extend(_order_of_use(part.stages[s], scores))
             return y
 
         y = all_or_none(everyone, run)
@@ -120,6 +116,13 @@ def _run(stage: Module, x: Inputs, on: Backend, what: str, number: int) -> Struc
         raise ValueError(f"{what}: {where} {_shapes(x)}; {error}") from None
     finally:
         stage.train(training)
+    return y
+
+
+def _scores(y: Structure[Tensor], what: str) -> Tensor:
+    """What the model returns."""
+    if not isinstance(y, Tensor):
+        raise ValueError(f"{what}: the model must return a tensor, not a {type(y).__name__}")
     return y
 
 
