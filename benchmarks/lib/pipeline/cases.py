@@ -8,12 +8,16 @@ import json
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
+import numpy as np
+
 import nnmpi
 from lib.workloads import CLASSES, Steps, random_trainer, trainer_steps
 from nnmpi import blas, nn
 from nnmpi.comm import Comm, comm_self, world
 from nnmpi.config import Config
 from nnmpi.nn import models
+from nnmpi.nn.graph import Graph
+from nnmpi.nn.tracing import trace
 from nnmpi.parallel.step.state import StepState
 
 BATCHES = 4  # which are made once and used in turn
@@ -28,6 +32,16 @@ class Model(NamedTuple):
     build: Callable[[], nn.Module]
     shape: tuple[int, ...]
     samples: int
+
+
+def graph_of(model: Model) -> tuple[nn.Module, Graph]:
+    """The model, and what it computes of its samples."""
+
+    def samples(n: int) -> tuple[tuple[nnmpi.Tensor], dict[str, nnmpi.Tensor]]:
+        return (nnmpi.tensor(np.zeros((n, *model.shape), np.float32)),), {}
+
+    made = model.build()
+    return made, trace(made, samples, "float32")
 
 
 def mlp(features: int, width: int, depth: int, samples: int) -> Model:

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from lib.pipeline.cases import Model
+from lib.pipeline.cases import Model, graph_of
 from nnmpi.parallel.arrangement import partition
 from nnmpi.parallel.arrangement.partition import Cut, Unit
 from nnmpi.parallel.pipeline.profile import Cost, stage_costs
+from nnmpi.parallel.pipeline.stages import best_cut
 from nnmpi.schedules import SCHEDULES, programs
 from nnmpi.sim.pipeline import Costs, Simulation, StageTimes, simulate
 
@@ -27,18 +28,13 @@ class Profiled(NamedTuple):
 
     @classmethod
     def of(cls, model: Model, costs: Sequence[Cost]) -> "Profiled":
-        return cls(partition.units(model.build()), costs)
+        return cls(partition.units(graph_of(model)[1]), costs)
 
     def cut(self, stages: int) -> Cut:
         """The cut whose slowest stage is fastest."""
         if stages == 1:
             return ()
-        return partition.cut(
-            [cost.seconds for cost in self.costs],
-            stages,
-            [unit.is_trained for unit in self.units],
-            [cost.parameter_bytes + cost.activation_bytes for cost in self.costs],
-        )
+        return best_cut(self.units, self.costs, stages)
 
     def cut_text(self, stages: int) -> str | None:
         """The same as --cut takes it."""

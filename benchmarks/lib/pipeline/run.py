@@ -20,7 +20,7 @@ from training import ONE_THREAD
 import nnmpi
 from lib import jobs
 from lib.jobs import Process
-from lib.pipeline.cases import Case, models_of, steps_of, trainer_of
+from lib.pipeline.cases import Case, graph_of, models_of, steps_of, trainer_of
 from lib.workloads import Steps
 from nnmpi import backend, blas
 from nnmpi.comm import Comm, world
@@ -72,7 +72,8 @@ def costs_of(text: str) -> list[Cost]:
     model = models_of(small)[name]
     draws = np.random.default_rng(0)
     x = draws.standard_normal((model.samples, *model.shape), dtype=np.float32)
-    return profile(units(model.build()), x, backend.get("cpu"), REPEATS)
+    made, graph = graph_of(model)
+    return profile(made, graph, units(graph), x, backend.get("cpu"), REPEATS)
 
 
 def peak_memory(*texts: str) -> list[int]:

@@ -9,7 +9,11 @@ from datafiles import refused
 
 import nnmpi
 from nnmpi import nn
+from nnmpi.nn.graph import Graph
 from nnmpi.nn.models import MODELS
+from nnmpi.nn.segment import segment
+from nnmpi.nn.tracing import trace
+from nnmpi.parallel.arrangement.division import StagePart, divided
 from nnmpi.parallel.arrangement.partition import NOISE, as_text, bounds, cut, parse_cut, units
 
 
@@ -20,8 +24,22 @@ class Scaled(nn.Sequential):
         return super().forward(x) * 2
 
 
-def names(model: nn.Module) -> list[str]:
-    return [f"{unit.first} {unit.name} {unit}" for unit in units(model)]
+def graph_of(model: nn.Module, *shape: int) -> Graph:
+    """That of a model of samples of this shape."""
+
+    def samples(n: int) -> tuple[tuple[nnmpi.Tensor], dict[str, nnmpi.Tensor]]:
+        return (nnmpi.tensor(np.zeros((n, *shape), np.float32)),), {}
+
+    return trace(model, samples, "float32")
+
+
+def known(name: str) -> Graph:
+    shapes = {"mnist-cnn": (1, 28, 28), "digits-cnn": (1, 8, 8), "iris-mlp": (4,)}
+    return graph_of(MODELS[name](), *shapes[name])
+
+
+def names(graph: Graph) -> list[str]:
+    return [f"{unit.first} {unit.path} {unit}" for unit in units(graph)]
 
 
 def nested() -> nn.Sequential:
@@ -38,7 +56,7 @@ def nested() -> nn.Sequential:
 
 
 def test_layers_that_run_as_one_op_are_one_unit() -> None:
-    assert names(MODELS["mnist-cnn"]()) == [
+    assert names(known("mnist-cnn")) == [
         "0 0 Conv2d + ReLU + MaxPool2d",
         "3 3 Conv2d + ReLU + MaxPool2d",
         "6 6 Flatten",
@@ -46,44 +64,119 @@ def test_layers_that_run_as_one_op_are_one_unit() -> None:
         "9 9 Linear + ReLU",
         "11 11 Linear",
     ]
-    assert [len(unit.modules) for unit in units(MODELS["digits-cnn"]())] == [1] * 11
+    assert [len(unit.layers) for unit in units(known("digits-cnn"))] == [1] * 11
 
 
-def test_nested_sequentials_are_flattened_unless_they_have_a_forward_of_their_own() -> None:
+def test_nested_sequentials_are_flattened() -> None:
+    """One with a forward of its own runs its layers as it says."""
     model = nested()
-    assert names(model) == [
+    graph = graph_of(model, 1, 8, 8)
+    assert names(graph) == [
         "0 0.0 Conv2d + ReLU + MaxPool2d",
         "3 1.1.1 Flatten",
-        "4 2 Scaled",
+        "4 2.0 Linear",
         "5 3 Linear + ReLU",
     ]
     x = nnmpi.tensor(np.random.default_rng(0).standard_normal((3, 1, 8, 8)))
     model.to("float64")
     y = x
-    for unit in units(model):
-        y = nn.Sequential(*unit.modules)(y)
+    for unit in units(graph):
+        part = segment(model, graph, unit.nodes)
+        assert isinstance(part, nn.Sequential)
+        assert all(m.path in dict(model.named_modules()) for m in part.modules() if m.root is model)
+        y = part(y)
     np.testing.assert_allclose(y.numpy(), model(x).numpy(), rtol=1e-12, atol=1e-12)
-    assert [unit.modules[0].path for unit in units(model)] == ["0.0", "1.1.1", "2", "3"]
 
 
-def test_a_layer_that_is_used_twice_has_two_paths() -> None:
+def test_a_layer_that_is_used_twice_is_two_units() -> None:
     linear = nn.Linear(3, 3)
-    model = nn.Sequential(linear, nn.Tanh(), nn.Sequential(linear))
-    assert [unit.paths for unit in units(model)] == [("0",), ("1",), ("2.0",)]
-    assert [unit.is_trained for unit in units(model)] == [True, False, True]
+    graph = graph_of(nn.Sequential(linear, nn.Tanh(), nn.Sequential(linear)), 3)
+    assert names(graph) == ["0 0 Linear", "1 1 Tanh", "2 0 Linear"]
+    assert [unit.is_trained for unit in units(graph)] == [True, False, True]
 
 
-@pytest.mark.parametrize("model", [nn.Linear(2, 2), Scaled(nn.Linear(2, 2)), nn.ModuleList()])
-def test_a_model_that_is_no_sequential_is_refused(model: nn.Module) -> None:
-    with refused(f"is a {type(model).__name__}", "nn.Sequential of blocks", "any Module"):
-        units(model)
+class Reads(nn.Module):
+    """Its control flow depends on numbers."""
+
+    def __init__(self) -> None:
+        self.inner = nn.Linear(3, 3)
+
+    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+        y: nnmpi.Tensor = self.inner(x)
+        return y if y.mean().item() > 0 else x
 
 
-def test_a_parameter_of_a_sequential_itself_is_refused() -> None:
-    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2)))
-    model[0].scale = nn.Parameter(np.ones(3))
-    with refused("0.scale belongs to no layer", "move it"):
-        units(model)
+def test_a_module_that_cannot_be_looked_into_is_one_unit_and_says_why() -> None:
+    graph = graph_of(nn.Sequential(nn.Linear(3, 3), nn.Sequential(Reads())), 3)
+    assert names(graph) == ["0 0 Linear", "1 1.0 Reads"]
+    why = "1.0: its forward reads numbers of a tensor, so it is one layer"
+    for chosen in (None, "1,2"):
+        with refused("2 layers with trained parameters and 3 stages", why):
+            if chosen is None:
+                cut([1, 1], 3, [True, True], None, graph.notes)
+            else:
+                parse_cut(chosen, graph, 3)
+
+
+def test_a_model_that_is_one_layer_is_refused() -> None:
+    with refused("1 layer with trained parameters and 2 stages"):
+        parse_cut("1", graph_of(nn.Linear(2, 2), 2), 2)
+    with refused("0 layers with trained parameters and 2 stages"):
+        parse_cut("1", graph_of(nn.Sequential(), 2), 2)
+
+
+class Branches(nn.Module):
+    """q, k and v of one input, a scale, and a parameter that nothing uses."""
+
+    def __init__(self) -> None:
+        self.unused = nn.Parameter(np.ones(2, np.float32))
+        self.q, self.k, self.v = (nn.Linear(4, 4) for _ in range(3))
+        self.never = nn.Linear(4, 4)
+        self.scale = nn.Parameter(np.ones(4, np.float32))
+        self.last = nn.Linear(4, 2)
+
+    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        scores: nnmpi.Tensor = self.last(q * k * self.scale + nnmpi.tanh(v))
+        return scores
+
+
+def test_a_division_says_what_each_stage_has() -> None:
+    graph = graph_of(Branches(), 4)
+    found = units(graph)
+    assert [str(unit) for unit in found] == ["Linear"] * 4
+    first, second = divided(graph, found, (2,), 2).stages
+    paths = [v.path for v in graph.variables]
+
+    def has(stage: StagePart) -> set[str]:
+        return {paths[v].rpartition(".")[0] or paths[v] for v in stage.variables}
+
+    assert has(first) == {"unused", "q", "k"}
+    assert has(second) == {"v", "never", "scale", "last"}
+    assert [stage.layers for stage in (first, second)] == [2, 2]
+    assert second.takes == graph.crossing(2)
+    assert len(second.takes) == 3  # x, q and k
+    division = divided(graph, found, (2,), 2)
+    assert division.tied(graph) == {}
+    assert [paths[v] for v in division.trained(graph, 1)] == [
+        "never.weight",
+        "never.bias",
+        *("v.weight", "v.bias", "scale", "last.weight", "last.bias"),
+    ]
+
+
+def test_a_division_knows_shared_weights_and_refuses_shared_buffers() -> None:
+    norm, shared = nn.BatchNorm1d(3), nn.Linear(3, 3)
+    model = nn.Sequential(shared, norm, nn.Tanh(), shared, norm, nn.Linear(3, 3))
+    graph = graph_of(model, 3)
+    found = units(graph)
+    weights = [k for k, v in enumerate(graph.variables) if v.path.startswith("0.")]
+    with refused("1 (BatchNorm1d) is used in stages 0 and 1", "a --cut that"):
+        divided(graph, found, (3,), 2)
+    assert divided(graph, found, (5,), 2).tied(graph) == {}
+    plain = graph_of(nn.Sequential(shared, nn.Tanh(), shared), 3)
+    assert divided(plain, units(plain), (1,), 2).tied(plain) == dict.fromkeys(weights, (0, 1))
+    assert divided(plain, units(plain), (1,), 1).tied(plain) == {}
 
 
 # ---- the best cut
@@ -148,15 +241,16 @@ def test_of_cuts_with_equal_memory_the_fastest_is_taken() -> None:
 
 def test_too_few_trained_layers_are_refused() -> None:
     model = MODELS["iris-mlp"]()
-    has_trained = [unit.is_trained for unit in units(model)]
+    graph = graph_of(model, 4)
+    has_trained = [unit.is_trained for unit in units(graph)]
     with refused("2 layers with trained parameters and 3 stages", "--pp or --virtual-stages"):
         cut([1.0] * len(has_trained), 3, has_trained)
     with refused("2 layers with trained parameters and 3 stages"):
-        parse_cut("1,2", units(model), 3)
+        parse_cut("1,2", graph, 3)
     for p in model[0].parameters():
         p.requires_grad = False
     with refused("1 layer with trained parameters and 2 stages"):
-        parse_cut("1", units(model), 2)
+        parse_cut("1", graph_of(model, 4), 2)
     with refused("0 layers with trained parameters and 2 stages"):
         cut([], 2, [])
 
@@ -165,13 +259,24 @@ def test_too_few_trained_layers_are_refused() -> None:
 
 
 def test_a_cut_by_hand_counts_layers() -> None:
-    found = units(MODELS["mnist-cnn"]())
-    assert parse_cut("3,7", found, 3) == (1, 3)
-    assert parse_cut(" 6, 9 ,11", found, 4) == (2, 4, 5)
-    assert parse_cut("", found, 1) == ()
+    graph = known("mnist-cnn")
+    assert parse_cut("3,7", graph, 3) == (3, 7)
+    assert parse_cut(" 6, 9 ,11", graph, 4) == (6, 9, 11)
+    assert parse_cut("", graph, 1) == ()
+    found = units(graph)
     for chosen in combinations((1, 3, 4, 5), 2):
-        assert parse_cut(as_text(chosen, found), found, 3) == chosen
-    assert parse_cut("4,5", units(nested()), 3) == (2, 3)
+        assert parse_cut(as_text(chosen, found), graph, 3) == tuple(found[k].first for k in chosen)
+    assert parse_cut("4,5", graph_of(nested(), 1, 8, 8), 3) == (4, 5)
+
+
+def test_a_cut_by_hand_parts_layers_that_run_as_one_op() -> None:
+    graph = known("mnist-cnn")
+    found = units(graph, parse_cut("1,10", graph, 3))
+    assert [str(unit) for unit in found] == [
+        *("Conv2d", "ReLU + MaxPool2d", "Conv2d + ReLU + MaxPool2d", "Flatten"),
+        *("Linear + ReLU", "Linear", "ReLU", "Linear"),
+    ]
+    assert [unit.first for unit in found] == [0, 1, 3, 6, 7, 9, 10, 11]
 
 
 REFUSED: dict[str, tuple[int, tuple[str, ...]]] = {
@@ -186,9 +291,6 @@ REFUSED: dict[str, tuple[int, tuple[str, ...]]] = {
     "3,3": (3, ("3 does not follow 3",)),
     "0": (2, ("0 does not follow 0", "from 1 on")),
     "12": (2, ("there is no layer 12", "the model has 12")),
-    "1": (2, ("layer 1 is inside Conv2d + ReLU + MaxPool2d (layers 0 to 2)", "cut at 3 instead")),
-    "5": (2, ("layer 5 is inside Conv2d + ReLU + MaxPool2d (layers 3 to 5)", "3 or 6")),
-    "10": (2, ("layer 10 is inside Linear + ReLU (layers 9 to 10)", "9 or 11")),
     "6,7": (3, ("stage 1 from layer 6 up to 6 (Flatten) has no trained parameter",)),
 }
 
@@ -197,7 +299,7 @@ REFUSED: dict[str, tuple[int, tuple[str, ...]]] = {
 def test_a_cut_by_hand_that_is_impossible_is_refused(text: str) -> None:
     stages, words = REFUSED[text]
     with refused(*words):
-        parse_cut(text, units(MODELS["mnist-cnn"]()), stages)
+        parse_cut(text, known("mnist-cnn"), stages)
 
 
 def test_bounds_are_the_units_of_each_stage() -> None:

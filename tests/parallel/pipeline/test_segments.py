@@ -1,0 +1,173 @@
+"""Segments of graphs, and what the graph says of them, beside passes through the model."""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import laws_pipeline_cuts as cuts
+import numpy as np
+import pytest
+from laws_pipeline_models import BLOCKS, Residual, blocks, frozen, spoilt
+
+import nnmpi
+from nnmpi import Tensor, nn
+from nnmpi.nn.graph import Graph
+from nnmpi.nn.models import MODELS
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.segment import segment
+from nnmpi.nn.tracing import order_of, trace
+from nnmpi.parallel.arrangement.division import divided
+from nnmpi.parallel.arrangement.partition import layers
+from nnmpi.parallel.model.boundary import boundary, resized, zeros
+
+DIGITS = (1, 8, 8)
+WORDS = (cuts.LENGTH,)
+MADE: dict[str, tuple[Callable[[], nn.Module], list[tuple[int, ...]], str]] = {
+    **{name: (partial(blocks, f), [DIGITS], "float64") for name, f in BLOCKS.items()},
+    **{name: (model.build, [DIGITS], "float64") for name, model in cuts.MODELS.items()},
+    "frozen": (frozen, [DIGITS], "float64"),
+    "spoilt": (spoilt, [DIGITS], "float64"),
+    "skip": (Residual, [DIGITS], "float64"),
+    "digits-cnn": (MODELS["digits-cnn"], [DIGITS], "float64"),
+    "mnist-cnn": (MODELS["mnist-cnn"], [(1, 28, 28)], "float64"),
+    "conv": (cuts.conv_net, [DIGITS], "float64"),
+    "words": (partial(cuts.Reader, 1), [WORDS], "int64"),
+    "places": (partial(cuts.Reader, 2), [WORDS, WORDS], "int64"),
+}
+every_model = pytest.mark.parametrize("name", MADE)
+
+
+def made(name: str) -> tuple[nn.Module, Graph, Callable[[int], tuple[Tensor, ...]]]:
+    """A model, its graph, and samples for it."""
+    build, shapes, dtype = MADE[name]
+    model, rng = build(), np.random.default_rng(0)
+
+    def samples(n: int) -> tuple[Tensor, ...]:
+        return tuple(
+            nnmpi.tensor(rng.integers(0, 6, (n, *shape)).astype(dtype)) for shape in shapes
+        )
+
+    graph = trace(model, lambda n: (samples(n), {}), "float64")
+    model.to("float64")
+    return model, graph, samples
+
+
+def parts(y: Any) -> tuple[Tensor, ...]:
+    return y if isinstance(y, tuple) else (y,)
+
+
+def starts(graph: Graph) -> list[int]:
+    return [layer.nodes.start for layer in layers(graph)]
+
+
+@every_model
+def test_segments_compute_what_the_model_computes(name: str) -> None:
+    """With a cut in front of every layer, in training and in evaluation."""
+    model, graph, samples = made(name)
+    made_of = [
+        segment(model, graph, range(a, b)) for a, b in pairwise([*starts(graph), len(graph.nodes)])
+    ]
+    for training in (True, False):
+        model.train(training)
+        model.to("float64")  # running statistics as at the start
+        for n in (5, 2):
+            x = samples(n)
+            y: Any = x
+            model.apply(lambda m: object.__setattr__(m, "passes", 0))
+            for part in made_of:
+                part.train(training)
+                y = part(*parts(y))
+            if not training:  # Dropout is keyed by the pass, which is counted in each part
+                assert np.allclose(y.numpy(), model(*x).numpy(), rtol=1e-12, atol=1e-12)
+
+
+@every_model
+def test_a_graph_knows_what_crosses(name: str) -> None:
+    """Shapes, types and the order of axes in memory."""
+    model, graph, samples = made(name)
+    model.eval()
+    for k in starts(graph)[1:]:
+        found = parts(segment(model, graph, range(k))(*samples(3)))
+        known = boundary(graph, k)
+        assert [edge.shape(3) for edge in known] == [t.shape for t in found]
+        assert [edge.dtype for edge in known] == [t.dtype.name for t in found]
+        assert [edge.order for edge in known] == [order_of(t.data) for t in found]
+        for edge in known:
+            assert zeros(edge, 3).shape == edge.shape(3)
+            assert order_of(zeros(edge, 3)) == edge.order
+        if name != "skipped in training":
+            wanted = [edge.requires_grad for edge in known]
+            model.train()
+            assert wanted == [
+                t.requires_grad for t in parts(segment(model, graph, range(k))(*samples(3)))
+            ]
+            model.eval()
+
+
+@every_model
+def test_a_graph_knows_in_which_order_parameters_are_used(name: str) -> None:
+    """On one rank, and in each of two stages: the reverse of the order they become final in."""
+    model, graph, samples = made(name)
+    model.eval()
+    paths = {id(p): path for path, p in model.named_parameters()}
+    names = [v.path for v in graph.variables]
+    units = layers(graph)
+    for cut in [(), *((k,) for k in range(1, len(units)))]:
+        division = divided(graph, units, cut, 2)
+        x: tuple[Tensor, ...] = samples(2)
+        for rank, stage in enumerate(division.stages):
+            module = segment(model, graph, stage.nodes, stage.variables)
+            found: list[Parameter] = []
+            y = parts(module(*x))
+            total = sum((t * t).sum() for t in y if t.requires_grad)
+            if isinstance(total, Tensor):
+                total.backward(on_leaf=found.append)
+            used = [paths[id(p)] for p in reversed(found)]
+            known = [names[v] for v in division.trained(graph, rank)]
+            assert known[len(known) - len(used) :] == used
+            trained = {paths[id(p)] for p in module.parameters() if p.requires_grad}
+            assert {*known} == trained
+            x = tuple(Tensor(t.data) for t in y)
+
+
+def test_a_boundary_of_which_a_rank_has_a_part() -> None:
+    _, graph, _ = made("digits-cnn")
+    (whole,) = boundary(graph, 4)
+    (e,) = graph.crossing(4)
+    (part,) = boundary(graph, 4, {e: (1, 16, 4, 4)})
+    assert (whole.sample, part.sample) == ((32, 4, 4), (16, 4, 4))
+    assert part.shape(5) == (5, 16, 4, 4)
+    assert part == resized(whole, (1, 16, 4, 4))
+
+
+class Attached(nn.Module):
+    """Leaves a tensor behind that a later layer takes, past arguments and results."""
+
+    def __init__(self) -> None:
+        self.inner, self.outer = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.inner(x)
+        self.kept = [nnmpi.tanh(y)]
+        return self.outer(y)
+
+
+class Takes(nn.Module):
+    def __init__(self) -> None:
+        self.first, self.last = Attached(), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        return self.last(y) + self.first.kept[0]
+
+
+def test_what_a_module_leaves_behind_crosses_too() -> None:
+    model = Takes().to("float64")
+    graph = trace(model, lambda n: ((nnmpi.tensor(np.zeros((n, 3))),), {}), "float64")
+    model.to("float64")
+    x = nnmpi.tensor(np.random.default_rng(0).standard_normal((4, 3)))
+    for k in starts(graph)[1:]:
+        first, last = (segment(model, graph, nodes) for nodes in graph.stages([k]))
+        y = last(*parts(first(x)))
+        assert np.array_equal(y.numpy(), model(x).numpy())
