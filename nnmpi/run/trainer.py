@@ -288,8 +288,7 @@ class Trainer:
     def optimizer_state_dict(self) -> dict[str, np.ndarray]:
         """`Optimizer.state_dict` of all ranks, whole, on the first rank; every rank calls it."""
         check_together("optimizer_state_dict", self.arrangement, self._in_epoch, is_closed=False)
-        parts = self.strategy.entries.parts
-        return dict(OptimizerEntries(self.optimizer, self.model, parts, self.comm))
+        return dict(OptimizerEntries(self.optimizer, self.model, self.comm))
 
     def load_optimizer_state_dict(self, state: Mapping[str, Any]) -> None:
         """Copies what this rank has from a whole state; every rank calls it, with all of it."""

@@ -143,7 +143,7 @@ class Verified:
     def _take_over_optimizer(self) -> None:
         """Copies the state of the layout's optimizer, which may have been loaded too."""
         ours, theirs = self._models
-        entries = OptimizerEntries(self.optimizer, ours, self.entries.parts, self._comm)
+        entries = OptimizerEntries(self.optimizer, ours, self._comm)
         state = dict(entries.on_all_ranks())
         load(self.both[1].optimizer, theirs, state, self._comm)
         if self._update is not None:
