@@ -5,9 +5,10 @@
 If one rank fails, all ranks fail.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,15 +24,18 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.discovery import discover
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.model_part import ModelPart
+from nnmpi.parallel.model.snapshot import Restored
 from nnmpi.parallel.pipeline.stages import split
 from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepControl
 from nnmpi.parallel.step.ports import Task
+from nnmpi.parallel.step.state import StepState
 from nnmpi.parallel.strategy import OnEvent, Strategy, TrainSpec
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.run import builders, consistency, objectives
 from nnmpi.run.model_graph import model_graph
 from nnmpi.run.setup import Inputs
+from nnmpi.run.snapshot import Snapshot, next_steps
 
 Build = Callable[[], Module]
 
@@ -68,9 +72,19 @@ class Trained(NamedTuple):
 
 
 def open_session(
-    config: Config, build: Build | None, inputs: Inputs, comm: Comm, hooks: Hooks
+    config: Config,
+    build: Build | None,
+    inputs: Inputs,
+    comm: Comm,
+    hooks: Hooks,
+    snapshot: Snapshot | None = None,
 ) -> Session:
-    """Makes a model, arranges the ranks, and builds the strategy. Every rank calls it."""
+    """Makes a model, arranges the ranks, and builds the strategy. Every rank calls it.
+
+    With a snapshot, of each rank, all is as it was then.
+    """
+    if snapshot is not None:
+        config = replace(config, load=None)
     model = all_or_none(comm, lambda: builders.model(config, build))
     consistency.check_model(comm, model)
     check = objectives.check_scores(inputs.goal.loss, inputs.dataset)
@@ -80,11 +94,18 @@ def open_session(
     whole = not objectives.takes_parts(inputs.goal.loss, inputs.dataset)
     sharding = all_or_none(comm, lambda: builders.sharded(config, model, tp, whole))
     part = split(config, layout, model, partial(_some, inputs), inputs.on, len(inputs.train))
-    arrangement = _arranged(config, layout, graph, sharding, part)
+    known = snapshot.measured if snapshot and snapshot.fits(config, comm.size) else {}
+    arrangement = _arranged(config, layout, graph, sharding, part, known)
     trained = _trained(config, inputs, arrangement, layout, model, part)
+    restored = Restored(snapshot.owned, part, config.dtype, comm) if snapshot else None
+    if restored:
+        restored.values_to_model()
     twin = _twin(config, build, inputs, arrangement, layout, model) if config.verify else None
     consistency.check_values(comm, model, part.held)
-    strategy = _strategy(config, layout, trained, twin, hooks)
+    steps = next_steps(comm, snapshot.positions, layout.workers) if snapshot else ()
+    strategy = _strategy(config, layout, trained, twin, hooks, steps)
+    if restored:
+        restored.sums_to_optimizer(strategy.optimizer)
     return Session(arrangement, layout, trained.task, part, strategy)
 
 
@@ -94,14 +115,21 @@ def _some(inputs: Inputs, n: int) -> np.ndarray:
 
 
 def _arranged(
-    config: Config, layout: Layout, graph: Graph, sharding: Sharding, part: ModelPart
+    config: Config,
+    layout: Layout,
+    graph: Graph,
+    sharding: Sharding,
+    part: ModelPart,
+    known: Mapping[str, Any],
 ) -> Arrangement:
-    """The arrangement, after what has to be measured for it."""
+    """The arrangement, after what has to be measured for it and is not known."""
     cluster = discover(layout.all)
     cut = tuple(map(int, part.facts["cut"].split(","))) if part.facts else ()
     first = all_or_none(layout.all, lambda: arrange(config, cluster, graph, sharding, cut))
     if not first.has_to_be_measured:
         return first
+    if known:
+        return arrange(config, cluster, graph, sharding, cut, known)
     names = np.array([layout.axis["dp"].fastest(first.longest_sum)], "S32")
     layout.all.broadcast(names.view(np.uint8))
     measured = {"allreduce": names[0].decode()}
@@ -153,7 +181,12 @@ def _another(config: Config, build: Build | None, model: Module) -> Module:
 
 
 def _strategy(
-    config: Config, layout: Layout, trained: Trained, twin: Trained | None, hooks: Hooks
+    config: Config,
+    layout: Layout,
+    trained: Trained,
+    twin: Trained | None,
+    hooks: Hooks,
+    next_steps: Sequence[StepState],
 ) -> Strategy:
     spec = partial(
         TrainSpec,
@@ -162,8 +195,9 @@ def _strategy(
         on_event=hooks.on_event,
     )
     beside = spec(*twin) if twin else None
+    made = spec(*trained, recorder=hooks.recorder, twin=beside, next_steps=next_steps)
     try:
-        return plan.build(config, layout, spec(*trained, recorder=hooks.recorder, twin=beside))
+        return plan.build(config, layout, made)
     except ValueError as error:  # on all ranks: only the first one raises it
         layout.all.agree(error)
         raise

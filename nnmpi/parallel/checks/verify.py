@@ -88,6 +88,8 @@ class Comparison(NamedTuple):
 class Verified:
     """The strategy that runs a layout and a single rank side by side."""
 
+    position = None
+
     def __init__(
         self,
         layout: Strategy,
