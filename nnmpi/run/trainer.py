@@ -279,6 +279,9 @@ class Trainer:
         Each rank has a snapshot of one step, of this Trainer or of another one with the same model,
         data and optimizer. All that the ranks have now is given back first.
         """
+        if self._closed:  # whatever has ended the run
+            self._in_epoch = self.stopping = self._stop_requested = False
+            self._phase = Phase.BETWEEN_STEPS
         check_together("restore", self.arrangement, self._in_epoch, is_closed=False)
         ranks = self.comm.size
         config = all_or_none(self.comm, lambda: changed(self.config, changes, snapshot, ranks))

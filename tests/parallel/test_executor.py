@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from nnmpi.parallel.data.buckets import cut_buckets
 
 import nnmpi
 from nnmpi import nn, optim
@@ -14,7 +15,6 @@ from nnmpi.data import Batch, Load, Loader, Split, Standardiser
 from nnmpi.mesh import Mesh
 from nnmpi.nn.store import spans
 from nnmpi.parallel.data.batch_split import BatchSplit
-from nnmpi.parallel.data.buckets import cut_buckets
 from nnmpi.parallel.data.gradient_sync import BucketedSync
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries, first_difference

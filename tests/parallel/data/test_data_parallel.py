@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from datafiles import refused
+from nnmpi.parallel.data.buckets import cut_buckets
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
@@ -20,7 +21,6 @@ from nnmpi.mesh import Mesh
 from nnmpi.nn.models import digits_cnn, mlp
 from nnmpi.parallel import plan
 from nnmpi.parallel.data.batch_split import BatchSplit
-from nnmpi.parallel.data.buckets import cut_buckets
 from nnmpi.parallel.data.gradient_sync import BucketedSync
 from nnmpi.parallel.stores.head import head_length
 from nnmpi.parallel.stores.local import BLOCK, Bucket, Complete, LocalStore, squares

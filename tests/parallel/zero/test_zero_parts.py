@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from nnmpi.parallel.zero.units import cut_units, units, users
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
@@ -12,7 +13,6 @@ from nnmpi.nn.store import spans
 from nnmpi.parallel.stores.local import Bucket
 from nnmpi.parallel.zero.shards import Shards
 from nnmpi.parallel.zero.store import ShardedStore
-from nnmpi.parallel.zero.units import cut_units, units, users
 
 COMM = threads.comm_self()
 RNG = np.random.default_rng(0)
