@@ -170,13 +170,15 @@ class Optimizer:
         self._convert_sums()
         self.steps = [int(state[states.name_of(place, states.STEP)]) for place in places]
         self._ranges_of = []  # ranges depend on these counts
-        for i, (p, place) in enumerate(zip(self.parameters, places, strict=True)):
-            for sums, name in zip(self.state, self.sums, strict=True):
-                part = state[states.name_of(place, name)][place.slices]
-                own = states.own(memory_order(p, part), self.stretches[i])
-                sums[self.offsets[i] : self.offsets[i + 1]] = backend.of(sums).asarray(
-                    own, sums.dtype
-                )
+        for i, place in enumerate(places):
+            for k, name in enumerate(self.sums):
+                self.put(k, i, state[states.name_of(place, name)][place.slices])
+
+    def put(self, k: int, i: int, values: np.ndarray) -> None:
+        """Copies running sum k of parameter i from an array of the shape of the parameter."""
+        own = states.own(memory_order(self.parameters[i], values), self.stretches[i])
+        sums = self.state[k]
+        sums[self.offsets[i] : self.offsets[i + 1]] = backend.of(sums).asarray(own, sums.dtype)
 
     def row(self, k: int, i: int) -> np.ndarray:
         """Running sum k of parameter i on the host, in the order of its memory.

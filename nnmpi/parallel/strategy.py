@@ -14,7 +14,7 @@ from nnmpi.parallel.model.model_part import ModelPart
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.executor import StepControl
 from nnmpi.parallel.step.ports import Task
-from nnmpi.parallel.step.state import StepResult, StepState
+from nnmpi.parallel.step.state import Position, StepResult, StepState
 
 OnEvent: TypeAlias = Callable[[dict[str, Any]], None]
 
@@ -31,6 +31,7 @@ class TrainSpec(NamedTuple):
     on_event: OnEvent
     recorder: Recorder = NO_RECORDER
     twin: "TrainSpec | None" = None  # the same with a model of its own: for --verify
+    next_steps: Sequence[StepState] = ()  # of each worker, where each goes on at a pace of its own
 
 
 class AgreedError(ArithmeticError):
@@ -54,6 +55,10 @@ class Strategy(Protocol):
     layout: Layout
     optimizer: Optimizer
     entries: Entries
+
+    @property
+    def position(self) -> Position | None:
+        """Where this rank is in its data, if not where all ranks are."""
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
         """The steps of an epoch from `start` on; close the generator to stop early."""

@@ -70,6 +70,8 @@ class Parts(NamedTuple):
 class Synchronous:
     """Every rank runs the executor on its part of each batch."""
 
+    position = None
+
     def __init__(
         self, parts: Parts, layout: Layout, spec: TrainSpec, clip_norm: float | None
     ) -> None:

@@ -18,6 +18,7 @@ from nnmpi.data.inputs import parts
 from nnmpi.nn import Module
 from nnmpi.parallel.model.entries import first_difference
 from nnmpi.parallel.model.parts import PartTable, everything
+from nnmpi.parallel.step.state import StepState
 
 MAX_BYTES = 16 << 20
 """How much of an array is compared: of a larger one, every k-th row."""
@@ -27,6 +28,7 @@ MAY_DIFFER = ("data_dir", "save", "log", "quiet")
 
 OPTIONS = "start all ranks with the same options"
 DATA = "give all ranks the same samples in the same order"
+SNAPSHOT = "restore on all ranks what they had at one step"
 MODEL = "initialise all ranks from the same seed, or load the same file"
 
 
@@ -44,6 +46,15 @@ def check_inputs(comm: Comm, config: Config, dataset: Dataset) -> None:
     Every rank calls it before anything else that communicates depends on them.
     """
     _check(comm, list(_items(config, dataset)))
+
+
+def check_snapshot(comm: Comm, config: Config, state: StepState) -> None:
+    """Raises on all ranks if their options differ, or their snapshots are of different steps.
+
+    Every rank calls it before anything else that communicates depends on them.
+    """
+    what, digest = f"the snapshot (of step {state.step})", _digest(repr(state).encode())
+    _check(comm, [*_option_items(config), Item(what, digest, SNAPSHOT)])
 
 
 def check_model(comm: Comm, model: Module) -> None:
@@ -80,11 +91,15 @@ def check_values(comm: Comm, model: Module, held: Callable[[str], bool] = everyt
     comm.agree(error)
 
 
-def _items(config: Config, d: Dataset) -> Iterator[Item]:
+def _option_items(config: Config) -> Iterator[Item]:
     for option in options():
         if option.name not in MAY_DIFFER:
             value = getattr(config, option.name)
             yield Item(f"{option.name} ({value!r:.60})", _digest(repr(value).encode()), OPTIONS)
+
+
+def _items(config: Config, d: Dataset) -> Iterator[Item]:
+    yield from _option_items(config)
     for name, split in (("training", d.train), ("test", d.test)):
         n = len(split.y)
         yield Item(f"the number of {name} samples ({n:,})", n, DATA)

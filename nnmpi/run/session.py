@@ -5,9 +5,10 @@
 If one rank fails, all ranks fail.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,16 +26,19 @@ from nnmpi.parallel.arrangement.division import Division
 from nnmpi.parallel.discovery import discover
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.model_part import ModelPart
+from nnmpi.parallel.model.snapshot import Restored
 from nnmpi.parallel.pipeline.stages import measured_stages, own_stages
 from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepControl
 from nnmpi.parallel.step.ports import Task
+from nnmpi.parallel.step.state import StepState
 from nnmpi.parallel.strategy import OnEvent, Strategy, TrainSpec
 from nnmpi.parallel.tensor.rebuild import rebuild
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.run import builders, consistency, objectives
 from nnmpi.run.model_graph import model_graph
 from nnmpi.run.setup import Setup
+from nnmpi.run.snapshot import Snapshot, next_steps
 
 Build = Callable[[], Module]
 
@@ -71,9 +75,19 @@ class Trained(NamedTuple):
 
 
 def open_session(
-    config: Config, build: Build | None, setup: Setup, comm: Comm, hooks: Hooks
+    config: Config,
+    build: Build | None,
+    setup: Setup,
+    comm: Comm,
+    hooks: Hooks,
+    snapshot: Snapshot | None = None,
 ) -> Session:
-    """Makes a model, arranges the ranks, and builds the strategy. Every rank calls it."""
+    """Makes a model, arranges the ranks, and builds the strategy. Every rank calls it.
+
+    With a snapshot, of each rank, all is as it was then.
+    """
+    if snapshot is not None:
+        config = replace(config, load=None)
     model = all_or_none(comm, lambda: builders.model(config, build))
     consistency.check_model(comm, model)
     loss, dataset = setup.goal.loss, setup.dataset
@@ -85,12 +99,19 @@ def open_session(
         all_or_none(comm, lambda: rebuild(model, graph, sharding, layout.axis["tp"]))
     some, batches = partial(_some, setup), len(setup.train)
     stages = measured_stages(config, layout, model, graph, some, setup.on, batches)
-    arrangement = _arranged(config, layout, graph, sharding, stages.division)
+    known = snapshot.measured if snapshot and snapshot.fits(config, comm.size) else {}
+    arrangement = _arranged(config, layout, graph, sharding, stages.division, known)
     part = own_stages(model, arrangement, comm.rank, stages.facts)
     trained = _trained(config, setup, arrangement, layout, model, part)
+    restored = Restored(snapshot.owned, part, config.dtype, comm) if snapshot else None
+    if restored:
+        restored.values_to_model()
     twin = _twin(config, build, setup, arrangement, layout, model) if config.verify else None
     consistency.check_values(comm, model, part.held)
-    strategy = _strategy(config, layout, trained, twin, hooks)
+    steps = next_steps(comm, snapshot.positions, layout.workers) if snapshot else ()
+    strategy = _strategy(config, layout, trained, twin, hooks, steps)
+    if restored:
+        restored.sums_to_optimizer(strategy.optimizer)
     return Session(arrangement, layout, trained.task, part, strategy)
 
 
@@ -100,13 +121,20 @@ def _some(setup: Setup, n: int) -> data.Inputs:
 
 
 def _arranged(
-    config: Config, layout: Layout, graph: Graph, sharding: Sharding, division: Division
+    config: Config,
+    layout: Layout,
+    graph: Graph,
+    sharding: Sharding,
+    division: Division,
+    known: Mapping[str, Any],
 ) -> Arrangement:
-    """The arrangement, after what has to be measured for it."""
+    """The arrangement, after what has to be measured for it and is not known."""
     cluster = discover(layout.all)
     first = all_or_none(layout.all, lambda: arrange(config, cluster, graph, sharding, division))
     if not first.has_to_be_measured:
         return first
+    if known:
+        return arrange(config, cluster, graph, sharding, division, known)
     names = np.array([layout.axis["dp"].fastest(first.longest_sum)], "S32")
     layout.all.broadcast(names.view(np.uint8))
     measured = {"allreduce": names[0].decode()}
@@ -158,7 +186,12 @@ def _another(config: Config, build: Build | None, model: Module) -> Module:
 
 
 def _strategy(
-    config: Config, layout: Layout, trained: Trained, twin: Trained | None, hooks: Hooks
+    config: Config,
+    layout: Layout,
+    trained: Trained,
+    twin: Trained | None,
+    hooks: Hooks,
+    next_steps: Sequence[StepState],
 ) -> Strategy:
     spec = partial(
         TrainSpec,
@@ -167,8 +200,9 @@ def _strategy(
         on_event=hooks.on_event,
     )
     beside = spec(*twin) if twin else None
+    made = spec(*trained, recorder=hooks.recorder, twin=beside, next_steps=next_steps)
     try:
-        return plan.build(config, layout, spec(*trained, recorder=hooks.recorder, twin=beside))
+        return plan.build(config, layout, made)
     except ValueError as error:  # on all ranks: only the first one raises it
         layout.all.agree(error)
         raise

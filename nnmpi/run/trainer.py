@@ -1,7 +1,7 @@
 """Trainer: epochs over a data set, evaluation, saving and events."""
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import gc
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from enum import Enum, auto
@@ -10,17 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.comm import Comm, has_launcher, job
+from nnmpi.comm import Comm, OtherRankError, has_launcher, job
 from nnmpi.config import Config
 from nnmpi.data import Dataset
 from nnmpi.metrics import Metric, Sums, mean
 from nnmpi.nn import Module
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.optimizer_entries import OptimizerEntries, load
+from nnmpi.parallel.model.snapshot import owned
 from nnmpi.parallel.step.executor import StepControl
 from nnmpi.parallel.step.state import StepResult, StepState
 from nnmpi.parallel.stores.local import stores_of
 from nnmpi.parallel.strategy import AgreedError
+from nnmpi.run import consistency
 from nnmpi.run.callbacks import Callbacks, Told
 from nnmpi.run.diverged import DivergedError as DivergedError
 from nnmpi.run.diverged import check_finite
@@ -31,8 +33,9 @@ from nnmpi.run.report.events import measured, start_event
 from nnmpi.run.report.pace import Pace
 from nnmpi.run.session import Hooks, open_session
 from nnmpi.run.setup import NO_METRICS, set_up
+from nnmpi.run.snapshot import Snapshot, changed
 from nnmpi.run.trace import tracer
-from nnmpi.run.usage import check_together, check_trained, check_unused
+from nnmpi.run.usage import check_left, check_together, check_trained, check_unused
 
 
 class Phase(Enum):
@@ -75,21 +78,25 @@ class Trainer:
         self._build, self._setup, self.dataset = build, setup, setup.dataset
         self.standardiser, self.train, self.test = setup.standardiser, setup.train, setup.test
         self.total_steps, self.lr_factor = setup.steps, setup.lr_factor
-        self.state, self.skipped = StepState(), 0
+        self.state, self.skipped, self._sums = StepState(), 0, Sums()
+        self._first = 0  # the step that `fit` begins with
+        self._sessions = 0
+        self._steps: Generator[StepResult, None, None] | None = None
         self.stopping = False  # all ranks have agreed to stop
         self._stop_requested = False  # on this rank
-        self._phase, self._in_epoch, self._closed = Phase.BETWEEN_STEPS, False, False
+        self._phase, self._in_epoch, self._closed = Phase.BETWEEN_STEPS, False, True
         self._tracer = tracer(config, self.comm)
         self._open()
 
-    def _open(self) -> None:
+    def _open(self, snapshot: Snapshot | None = None) -> None:
         """Opens a session, in which the ranks are arranged as the config says."""
         control = StepControl(self._lr, lambda: self._stop_requested, self.total_steps)
         hooks = Hooks(control, self._on_event, self._tracer.recorder)
-        session = open_session(self.config, self._build, self._setup, self.comm, hooks)
+        session = open_session(self.config, self._build, self._setup, self.comm, hooks, snapshot)
         self.arrangement, self.task, self.part = session.arrangement, session.task, session.part
         self.strategy, self.optimizer = session.strategy, session.strategy.optimizer
         self.model, self.on = self.task.model, self.task.on
+        self._closed, self._sessions = False, self._sessions + 1
 
     def _lr(self, step: int) -> float:
         """The learning rate of a step; strategies call it just before they update parameters."""
@@ -118,7 +125,9 @@ class Trainer:
 
     def fit(self, report: Report | None = None) -> Event:
         """Train, evaluate after each epoch, and save; returns the last event."""
-        check_unused(self.step, self.total_steps, self._closed)
+        check_unused(self.step, self._first, self.total_steps, self._closed)
+        if not self._epoch_is_over:
+            check_left(self.step, self.total_steps)
         check_trained(self.part, self.optimizer)
         with all_or_none(self.comm, lambda: report or self._open_report()) as self._report:
             try:
@@ -172,8 +181,9 @@ class Trainer:
 
     def _epochs(self) -> Event:
         """All epochs; returns the metrics of the last one."""
-        for epoch in itertools.count(self.state.epoch + 1):
+        while True:
             train, test = self._epoch(), self.evaluate()
+            epoch = self.state.epoch + (self.state.batch > 0)
             check_finite("test loss", test.mean_loss, self.step, self.last_lr, self.config)
             metrics = self._metrics(train, test)
             pace = {"lr": self.last_lr, **self._pace.of_epoch()}
@@ -186,17 +196,30 @@ class Trainer:
         return {**metrics, "epochs": epoch}
 
     def _epoch(self) -> Sums:
-        """Steps until the end of the epoch or of the run."""
-        sums = Sums()
-        self.model.train()
-        self._in_epoch = True
+        """Steps until the end of the epoch or of the run, in one session or several."""
+        self._in_epoch, session = True, 0
         self._pace.start()
-        with closing(self.strategy.steps(self.train, self.state)) as steps:
+        while session != self._sessions and not self._epoch_is_over:
+            session = self._sessions
+            self._make_steps()
+        self._in_epoch = False
+        self._report.end_progress()
+        sums, self._sums = self._sums, Sums()
+        return sums
+
+    @property
+    def _epoch_is_over(self) -> bool:
+        """Whether its steps are made, and it is not evaluated yet."""
+        return self._sums.samples > 0 and (self.state.batch == 0 or self._is_over)
+
+    def _make_steps(self) -> None:
+        """Steps until the end of the epoch, of the run or of the session."""
+        self.model.train()
+        with closing(self.strategy.steps(self.train, self.state)) as self._steps:
             self._phase = Phase.COMPUTING
-            for result in steps:
+            for result in self._steps:
                 self._phase = Phase.BETWEEN_STEPS
                 loss = self._note(result)
-                sums = sums.plus(result.loss, result.divisor, result.samples)
                 self._pace.lap(result)
                 rate = self._pace.epoch_rate
                 self._report.progress(self.step, self.total_steps, loss, rate)
@@ -205,9 +228,7 @@ class Trainer:
                 if self._is_over:
                     break
                 self._phase = Phase.COMPUTING
-        self._phase, self._in_epoch = Phase.BETWEEN_STEPS, False
-        self._report.end_progress()
-        return sums
+        self._phase = Phase.BETWEEN_STEPS
 
     def _note(self, result: StepResult) -> float:
         """Updates the state of the run from a step's result; returns the loss of a sample."""
@@ -215,6 +236,7 @@ class Trainer:
         check_finite("loss", loss, self.step + 1, self.last_lr, self.config)
         self.state, self.stopping = result.state, self.stopping or result.stop
         self.skipped += not result.updated
+        self._sums = self._sums.plus(result.loss, result.divisor, result.samples)
         return loss
 
     def _tell(self, callbacks: Sequence[Told], event: Event) -> None:
@@ -234,6 +256,65 @@ class Trainer:
             sums = self.strategy.evaluate(self.test, self.step)
         self.model.train(self._in_epoch)
         return sums
+
+    # ---- another session
+
+    def snapshot(self) -> Snapshot:
+        """What this rank needs to go on from here, in copies; every rank calls it, after the same
+        step or epoch. No message is sent."""
+        check_together("snapshot", self.arrangement, self._in_epoch, self._closed)
+        position = self.strategy.position
+        return Snapshot(
+            self.config,
+            self.comm.size,
+            self.arrangement.measured,
+            self.state,
+            self.skipped,
+            self._sums,
+            () if position is None else (position,),
+            owned(self.part, self.optimizer, whole=not self.strategy.layout.serves),
+        )
+
+    def restore(self, snapshot: Snapshot, **changes: Any) -> None:
+        """Go on from a snapshot, with ranks arranged by these options; every rank calls it.
+
+        Each rank has a snapshot of one step, of this Trainer or of another one with the same model,
+        data and optimizer. All that the ranks have now is given back first.
+        """
+        if self._closed:  # whatever has ended the run
+            self._in_epoch = self.stopping = self._stop_requested = False
+            self._phase = Phase.BETWEEN_STEPS
+        check_together("restore", self.arrangement, self._in_epoch, is_closed=False)
+        ranks = self.comm.size
+        config = all_or_none(self.comm, lambda: changed(self.config, changes, snapshot, ranks))
+        consistency.check_snapshot(self.comm, config, snapshot.state)
+        self._end_session()
+        self.config, self._first = config, snapshot.state.step
+        self.state, self.skipped, self._sums = snapshot.state, snapshot.skipped, snapshot.epoch
+        self._open(snapshot)
+
+    def rearrange(self, **changes: Any) -> None:
+        """Go on from here with these options; every rank calls it, after the same step or epoch.
+
+        If the ranks cannot be arranged so, they stay as they are.
+        """
+        snapshot, config = self.snapshot(), self.config
+        try:
+            self.restore(snapshot, **changes)
+        except (ValueError, OtherRankError):
+            if self._closed:
+                self.config = config
+                self._open(snapshot)
+            raise
+
+    def _end_session(self) -> None:
+        """Gives back what the ranks have of the model, the optimizer and each other."""
+        if self._steps is not None:
+            self._steps.close()
+        self.close()
+        for name in ("strategy", "optimizer", "task", "part", "model"):
+            vars(self).pop(name, None)
+        gc.collect()  # a parameter and its store know each other
 
     # ---- the end of a run
 
@@ -275,6 +356,8 @@ class Trainer:
 
         Of several ranks, others may have made the step in which this one failed.
         """
+        if self._closed:
+            return
         if self.comm.size == 1:
             whole = self._phase is not Phase.UPDATING
         else:
@@ -304,8 +387,7 @@ class Trainer:
     def optimizer_state_dict(self) -> dict[str, np.ndarray]:
         """`Optimizer.state_dict` of all ranks, whole, on the first rank; every rank calls it."""
         check_together("optimizer_state_dict", self.arrangement, self._in_epoch, is_closed=False)
-        parts = self.strategy.entries.parts
-        return dict(OptimizerEntries(self.optimizer, self.model, parts, self.comm))
+        return dict(OptimizerEntries(self.optimizer, self.model, self.comm))
 
     def load_optimizer_state_dict(self, state: Mapping[str, Any]) -> None:
         """Copies what this rank has from a whole state; every rank calls it, with all of it."""

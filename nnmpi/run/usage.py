@@ -5,13 +5,22 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.model.model_part import ModelPart
 
 
-def check_unused(step: int, total: int, is_closed: bool) -> None:
-    """Raises ValueError unless the run is still to be made."""
-    if step or is_closed:
+def check_unused(step: int, first: int, total: int, is_closed: bool) -> None:
+    """Raises ValueError unless the run is still to be made, from step `first` on."""
+    if step > first or is_closed:
         closed = " and is closed" if is_closed else ""
         raise ValueError(
             f"a Trainer runs once, and this one has made {step} of its {total} steps{closed}; "
-            "make another"
+            "make another, or restore a snapshot"
+        )
+
+
+def check_left(step: int, total: int) -> None:
+    """Raises ValueError unless there are steps left to be made."""
+    if step >= total:
+        raise ValueError(
+            f"the snapshot is of step {step}, and this run ends after {total} steps: "
+            "make the Trainer with more epochs or steps"
         )
 
 

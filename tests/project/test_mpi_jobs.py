@@ -12,6 +12,7 @@ import conformance
 import laws
 import laws_pipelines
 import laws_resume
+import laws_snapshot
 import laws_spatial
 import laws_summa
 import laws_tensor
@@ -31,6 +32,7 @@ MARKED = {
     "tests/parallel/test_training_mpi.py": names(laws_training.LAWS),
     "tests/parallel/pipeline/test_pipelines_mpi.py": names(laws_pipelines.LAWS),
     "tests/parallel/model/test_optimizer_state_mpi.py": names(laws_resume.LAWS),
+    "tests/run/test_snapshot_mpi.py": names(laws_snapshot.LAWS),
     "tests/parallel/spatial/test_spatial_mpi.py": names(laws_spatial.LAWS),
     "tests/parallel/tensor/test_summa_mpi.py": names(laws_summa.LAWS),
     "tests/parallel/zero/test_zero_mpi.py": names([*laws_zero.LAWS, *laws_zero_reads.LAWS]),

@@ -89,6 +89,8 @@ class Comparison(NamedTuple):
 class Verified:
     """The strategy that runs a layout and a single rank side by side."""
 
+    position = None
+
     def __init__(
         self,
         layout: Strategy,
@@ -144,7 +146,7 @@ class Verified:
     def _take_over_optimizer(self) -> None:
         """Copies the state of the layout's optimizer, which may have been loaded too."""
         ours, theirs = self._models
-        entries = OptimizerEntries(self.optimizer, ours, self.entries.parts, self._comm)
+        entries = OptimizerEntries(self.optimizer, ours, self._comm)
         state = dict(entries.on_all_ranks())
         load(self.both[1].optimizer, theirs, state, self._comm)
         if self._update is not None:

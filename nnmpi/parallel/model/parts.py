@@ -60,7 +60,7 @@ class PartTable:
                 found.setdefault(part, Owner(rank, part))
         if whole(place.shape) in found:
             return [found[whole(place.shape)]]
-        _check_parts(place, [*found])
+        check_parts(place, [*found])
         return list(found.values())
 
     def copies(self, p: Parameter) -> dict[Part, set[int]]:
@@ -109,7 +109,8 @@ class PartTable:
         return tuple((start, stop) for start, stop in row[: len(self.places[i].shape)].tolist())
 
 
-def _check_parts(place: Place, parts: list[Part]) -> None:
+def check_parts(place: Place, parts: Sequence[Part]) -> None:
+    """Raises ValueError unless the parts make up the tensor, each number once."""
     size = sum(Place(place.path, place.shape, part).size for part in parts)
     overlap = any(
         all(max(a, c) < min(b, d) for (a, b), (c, d) in zip(one, other, strict=True))

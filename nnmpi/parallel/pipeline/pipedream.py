@@ -48,6 +48,8 @@ def check(config: Config, ranks: int) -> None:
 class PipeDream:
     """The strategy of a rank, which is one stage."""
 
+    position = None
+
     def __init__(self, config: Config, layout: Layout, spec: TrainSpec) -> None:
         _refuse_tied(spec)
         self.layout, self._spec, pp = layout, spec, layout.axis["pp"]

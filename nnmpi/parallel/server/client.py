@@ -33,7 +33,7 @@ from nnmpi.parallel.server.strategy import ServerStrategy
 from nnmpi.parallel.step.evaluation import evaluate
 from nnmpi.parallel.step.executor import Executor
 from nnmpi.parallel.step.ports import Stage
-from nnmpi.parallel.step.state import StepResult, StepState
+from nnmpi.parallel.step.state import Position, StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.stores.head import fill_unused
 from nnmpi.parallel.strategy import TrainSpec
@@ -95,11 +95,15 @@ class ServerClient(ServerStrategy):
         self._cut: Cut = split if self._synchronous else _non_empty(split)
         self._channel = RequestChannel(layout, self._store)
         self._batches: Batches | None = None
+        if self._next_steps:
+            self._is_at(self._next_steps[dp.rank])
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
         """What all workers do in an epoch, as this one learns of it from the servers."""
         self._check_batches(loader)
-        self._batches = self._batches or _endless(loader, start, self._cut)
+        if self._batches is None:
+            at = start if self.position is None else self.position.next
+            self._batches = _endless(loader, at, self._cut)
         try:
             yield from self._epoch(self._batches, loader, start)
         except Exception:  # after an error of one rank, `close` is not called
@@ -113,6 +117,8 @@ class ServerClient(ServerStrategy):
         reply = self._channel.ask(Request(Purpose.START))
         while reply.go:
             state, load = next(batches)
+            if not self._synchronous:
+                self._is_at(state.next(len(loader)))
             reply = self._push(load, state, len(loader), reply.stop)
             if reply.go:
                 yield from progress.results(reply.totals)
@@ -121,6 +127,10 @@ class ServerClient(ServerStrategy):
         if not self._synchronous:
             average_buffers(self.layout.axis["dp"], self._task.model)
         yield from progress.results(reply.totals, ended=True, stop=reply.stop)
+
+    def _is_at(self, state: StepState) -> None:
+        """Notes which step this worker makes next."""
+        self.position = Position(self.layout.axis["dp"].rank, self.layout.workers, state)
 
     def _push(self, load: Load, state: StepState, batches: int, stop: bool) -> Reply:
         """Computes a gradient and sends it; without samples, sends that there is none.

@@ -37,6 +37,8 @@ class ParameterServer(ServerStrategy):
         super().__init__(config, layout, spec)
         store, workers = self._store, range(layout.workers)
         self._table = ClockTable(layout.workers, self._bound)
+        if self._next_steps:
+            self._table.clocks = [state.step for state in self._next_steps]
         copies = not self._synchronous  # else an update comes only when all replies have arrived
         self._channels = [ReplyChannel(layout.all, w, store, copies) for w in workers]
         self._polled = cycle(self._channels)

@@ -16,11 +16,14 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries
 from nnmpi.parallel.server.exchange import wait_all
 from nnmpi.parallel.server.store import ServedStore, server_slices
+from nnmpi.parallel.step.state import Position
 from nnmpi.parallel.strategy import TrainSpec
 
 
 class ServerStrategy:
     """A rank's store and optimizer, and how it begins and ends."""
+
+    position: Position | None = None
 
     def __init__(self, config: Config, layout: Layout, spec: TrainSpec) -> None:
         self.layout, self._task, self._control = layout, spec.task, spec.control
@@ -28,6 +31,7 @@ class ServerStrategy:
         # how many steps a worker may be ahead of the slowest one; 0: they make each step together
         self._bound = {"bsp": 0, "ssp": config.staleness, "asp": math.inf}[config.sync]
         self._synchronous = self._bound == 0
+        self._next_steps = () if self._synchronous else spec.next_steps
         trained = [p for p in spec.task.model.parameters() if p.requires_grad]
         slices = server_slices(trained, layout.servers)
         own = slices[layout.all.rank - layout.workers] if layout.serves else slice(0, 0)

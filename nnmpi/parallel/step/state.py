@@ -17,6 +17,14 @@ class StepState(NamedTuple):
         return StepState(self.step + 1, self.epoch + 1, 0)
 
 
+class Position(NamedTuple):
+    """Where a worker is in its data, if each has a pace of its own: which step it makes next."""
+
+    worker: int
+    workers: int
+    next: StepState
+
+
 class StepResult(NamedTuple):
     """A step over `samples` samples: the sum of their losses, and what all ranks agreed on."""
 

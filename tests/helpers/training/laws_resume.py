@@ -70,9 +70,7 @@ def go(trainer: Trainer, at: StepState, steps: int) -> Saved:
 
 def everywhere(trainer: Trainer) -> State:
     """The state of the optimizer on all ranks, also after the end of a run."""
-    parts = trainer.strategy.entries.parts
-    entries = OptimizerEntries(trainer.optimizer, trainer.model, parts, trainer.comm)
-    return dict(entries.on_all_ranks())
+    return dict(OptimizerEntries(trainer.optimizer, trainer.model, trainer.comm).on_all_ranks())
 
 
 def go_on(comm: Comm, saved: Saved, steps: int, **options: Any) -> Saved:

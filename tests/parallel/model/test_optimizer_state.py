@@ -18,7 +18,6 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import current_pass
 from nnmpi.nn.place import Place
 from nnmpi.parallel.model.optimizer_entries import OptimizerEntries, load
-from nnmpi.parallel.model.parts import PartTable
 from nnmpi.parallel.step.state import StepState
 from nnmpi.run.report import NullReport
 
@@ -176,7 +175,7 @@ def test_parts_of_tensors(before: int, after: int) -> None:
         if comm.size > 1:
             with refused("part of the state of columns", "Trainer.optimizer_state_dict"):
                 adam.state_dict()
-        return dict(OptimizerEntries(adam, model, PartTable(model, comm), comm))
+        return dict(OptimizerEntries(adam, model, comm))
 
     state, *others = threads.run(before, save)
     assert not any(others)
@@ -189,7 +188,7 @@ def test_parts_of_tensors(before: int, after: int) -> None:
     def back(comm: Comm) -> dict[str, np.ndarray]:
         model, adam = cut_adam(comm, 1)
         load(adam, model, state, comm)
-        return dict(OptimizerEntries(adam, model, PartTable(model, comm), comm).on_all_ranks())
+        return dict(OptimizerEntries(adam, model, comm).on_all_ranks())
 
     for found in threads.run(after, back):
         for name in wanted:

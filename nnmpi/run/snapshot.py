@@ -1,0 +1,97 @@
+"""Snapshot: all that a rank needs to go on with a run, and which options may be others then."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.comm import Comm
+from nnmpi.config import Config, options
+from nnmpi.metrics import Sums
+from nnmpi.parallel import plan
+from nnmpi.parallel.model.pieces import gather_rows
+from nnmpi.parallel.model.snapshot import Owned
+from nnmpi.parallel.step.state import Position, StepState
+from nnmpi.quoting import quoted
+
+MAY_CHANGE = ("layout", "pipeline", "reduce", "sync", "equality")
+"""The groups of options that a run may go on with others of: how its ranks are arranged."""
+
+OF_A_RUN = ("model", "data", "batch_size", "optimizer", "momentum", "seed", "dtype")
+"""Options of which a snapshot goes on with the same only: the others are those of the Trainer."""
+
+
+class Snapshot(NamedTuple):
+    """Of one rank between two steps, and not changed by later ones.
+
+    config     the options of the run
+    ranks      how many there were
+    measured   what was measured to arrange them
+    state      how far training has come; as all counters, the same on all ranks
+    skipped    the steps that were left out, since a number was not finite
+    epoch      sums over the steps of the epoch so far
+    positions  of workers that have a pace of their own
+    owned      what this rank has of the model and the optimizer, as it is there
+    """
+
+    config: Config
+    ranks: int
+    measured: Mapping[str, Any]
+    state: StepState
+    skipped: int
+    epoch: Sums
+    positions: tuple[Position, ...]
+    owned: tuple[Owned, ...]
+
+    def fits(self, config: Config, ranks: int) -> bool:
+        """Whether ranks are arranged as they were, if the config is that of the same run."""
+        names = _names(MAY_CHANGE)
+        same = all(getattr(self.config, name) == getattr(config, name) for name in names)
+        return same and ranks == self.ranks
+
+
+def joined(snapshots: Sequence[Snapshot]) -> Snapshot:
+    """One with what several ranks had: for a rank that goes on for all of them."""
+    return snapshots[0]._replace(
+        positions=tuple(position for one in snapshots for position in one.positions),
+        owned=tuple(own for one in snapshots for own in one.owned),
+    )
+
+
+def changed(config: Config, changes: Mapping[str, Any], snapshot: Snapshot, ranks: int) -> Config:
+    """The config with these changes; raises ValueError if the run cannot go on so."""
+    names = _names(MAY_CHANGE)
+    for name in changes:
+        if name not in names:
+            raise ValueError(
+                f"{quoted(name)} cannot be changed in a run, only how ranks are arranged can: "
+                f"options of the groups {', '.join(MAY_CHANGE)}"
+            )
+    for name in OF_A_RUN:
+        old, new = getattr(snapshot.config, name), getattr(config, name)
+        if old != new:
+            raise ValueError(
+                f"the snapshot is of a run with {name} {old}, this one has {name} {new}: "
+                f"make the Trainer with Config({name}={old!r})"
+            )
+    found = replace(config, **changes)
+    plan.check(found, ranks)
+    return found
+
+
+def next_steps(comm: Comm, positions: Sequence[Position], workers: int) -> tuple[StepState, ...]:
+    """Of each worker, its next step; nothing unless all had a pace of their own, and are as many.
+
+    Every rank calls it. With another number of workers each has other parts of the batches.
+    """
+    own = [(x.worker, x.workers, *x.next) for x in positions]
+    rows = gather_rows(comm, np.array(own, np.int64).reshape(-1, 5)).tolist()
+    found = {worker: StepState(*state) for worker, of, *state in rows if of == workers}
+    if len(found) < workers:
+        return ()
+    return tuple(found[w] for w in range(workers))
+
+
+def _names(groups: Sequence[str]) -> set[str]:
+    return {option.name for option in options() if option.metadata["group"] in groups}

@@ -1,0 +1,345 @@
+"""A run that goes on from a snapshot in the same process, on threads."""
+
+import re
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import laws_snapshot
+import numpy as np
+import pytest
+from counted import Counted
+from datafiles import refused
+from laws_resume import OPTIMIZERS
+from laws_snapshot import (
+    COMMON,
+    LAYOUTS,
+    MIDDLE,
+    RING,
+    STEPS,
+    go_on,
+    near,
+    one_rank,
+    rows,
+    run,
+    same,
+    same_rules,
+    taken,
+    trainer_of,
+)
+from laws_training import OneRoot, clouds
+
+from nnmpi import Config, Trainer, nn
+from nnmpi.comm import Comm, OtherRankError, comm_self
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.metrics import Sums
+from nnmpi.parallel.server.client import ServerClient
+from nnmpi.run.report import NullReport
+from nnmpi.run.snapshot import Snapshot, joined
+
+ADAM = OPTIMIZERS[1]
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("law", laws_snapshot.LAWS, ids=lambda law: law.__name__)
+def test_law(law: Callable[[Comm], None], p: int) -> None:
+    threads.run(p, law)
+
+
+# ---- other numbers of ranks
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 3), (4, 1), (1, 4), (4, 3)])
+def test_any_ranks_that_have_all_of_it_go_on(before: int, after: int) -> None:
+    """Each new rank has what some of the old ones had, or nothing."""
+    wanted = one_rank(ADAM)
+    ways = rows(after)
+    for k, row in enumerate(row for row in rows(before) if same_rules(row, LAYOUTS[0])):
+        options = {**ADAM, **row.options}
+        found = threads.run(before, taken, options, row.snapshot_at)
+        next_way = ways[k % len(ways)]
+        way = next_way.options if same_rules(next_way, LAYOUTS[0]) else {}
+
+        def rank(
+            comm: Comm, found: list[Snapshot] = found, way: laws_snapshot.Options = way
+        ) -> None:
+            own = found[comm.rank :: comm.size] or [found[0]._replace(owned=(), positions=())]
+            near(go_on(comm, joined(own), {**ADAM, **way}), wanted)
+
+        threads.run(after, rank)
+
+
+@pytest.mark.parametrize("options", [{"allreduce": "shared"}, {**RING, "zero": 2}], ids=str)
+def test_nodes_that_share_memory(options: dict[str, Any]) -> None:
+    def rank(comm: Comm) -> None:
+        def act(trainer: Trainer) -> None:
+            trainer.rearrange(**{"zero": 0, **options})
+
+        near(run(comm, {**ADAM, "allreduce": "hierarchical"}, act), one_rank(ADAM))
+        near(run(comm, {**ADAM, **options}, Trainer.rearrange), one_rank(ADAM))
+
+    threads.run(4, rank, per_node=2)
+
+
+def test_what_was_measured_is_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the same ranks go on with the same sums, though `auto` may choose others the next time."""
+    ways = iter(["ring"] * 2 + ["doubling"] * 2)
+    monkeypatch.setattr(Comm, "fastest", lambda *_: next(ways))
+
+    def rank(comm: Comm) -> list[str]:
+        trainer = trainer_of(comm)
+        names = [trainer.arrangement.algorithm]
+        trainer.rearrange()
+        names.append(trainer.arrangement.algorithm)
+        trainer.rearrange(bucket_mb=1.0)
+        names.append(trainer.arrangement.algorithm)
+        trainer.close()
+        return names
+
+    for names in threads.run(2, rank, per_node=1):
+        assert names == ["ring", "ring", "doubling"]
+
+
+# ---- counters, and where in a run it is taken
+
+
+@pytest.mark.parametrize("at", range(1, STEPS + 1))
+def test_after_any_step(at: int) -> None:
+    """Also after the last one of an epoch, which is then evaluated, and of the run."""
+
+    def rank(comm: Comm) -> None:
+        options = {**ADAM, **RING}
+        wanted = run(comm, options)
+        same(run(comm, options, Trainer.rearrange, at), wanted)
+        same(go_on(comm, taken(comm, options, at), options), wanted, at)
+
+    threads.run(2, rank)
+
+
+def test_before_the_first_step_and_between_epochs() -> None:
+    class Watch(laws_snapshot.Watch):
+        def on_epoch(self, trainer: Trainer, event: dict[str, Any]) -> None:
+            super().on_epoch(trainer, event)
+            if event["steps"] < STEPS:
+                trainer.rearrange()
+
+    def rank(comm: Comm) -> None:
+        options = {**ADAM, **RING, "zero": 1}
+        watch = Watch(laws_snapshot.nothing, STEPS)
+        trainer = trainer_of(comm, watch, **options)
+        trainer.rearrange()
+        same(laws_snapshot.fitted(trainer, watch), run(comm, options))
+
+    threads.run(2, rank)
+
+
+def test_skipped_steps_are_counted_on() -> None:
+    class Anew:
+        def on_step(self, trainer: Trainer, event: dict[str, Any]) -> None:
+            trainer.rearrange()
+
+    def event(comm: Comm, *callbacks: object) -> dict[str, Any]:
+        config = Config(dtype="float64", epochs=3, batch_size=8, **RING)
+        return Trainer(config, OneRoot, clouds(), comm, callbacks=callbacks).fit(NullReport())
+
+    def rank(comm: Comm) -> None:
+        wanted, found = event(comm), event(comm, Anew())
+        assert found["skipped_steps"] == wanted["skipped_steps"] == 3
+        assert found["parameters_sha256"] == wanted["parameters_sha256"]
+
+    threads.run(2, rank)
+
+
+def test_later_training_does_not_change_a_snapshot() -> None:
+    def rank(comm: Comm) -> None:
+        trainer = trainer_of(comm, **ADAM, allreduce="shared")
+        snapshot = trainer.snapshot()
+        arrays = [a for x in snapshot.owned for a in (x.values, *x.sums.values())]
+        before = [array.copy() for array in arrays]
+        first = trainer.fit(NullReport())["parameters_sha256"]
+        for a, b in zip(arrays, before, strict=True):
+            np.testing.assert_array_equal(a, b)
+        trainer.restore(snapshot)  # also after the end of a run
+        assert trainer.fit(NullReport())["parameters_sha256"] == first
+
+    threads.run(2, rank)
+
+
+def test_frozen_parameters_and_ties(monkeypatch: pytest.MonkeyPatch) -> None:
+    def made() -> nn.Sequential:
+        one, two = nn.Linear(10, 10), nn.Linear(10, 10)
+        two.weight = one.weight
+        frozen = nn.Linear(10, 10)
+        frozen.requires_grad_(False)
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), one, nn.Tanh(), frozen, two)
+
+    monkeypatch.setattr(laws_snapshot, "build", made)
+
+    def rank(comm: Comm) -> None:
+        for zero in (0, 1, 3):
+            options = {**ADAM, **RING, "zero": zero}
+            wanted = run(comm, options)
+            same(go_on(comm, taken(comm, options), options), wanted, MIDDLE)
+
+    threads.run(2, rank)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_verify_goes_on(dtype: str) -> None:
+    def rank(comm: Comm) -> None:
+        options = {**ADAM, "verify": True, "allreduce": "ring", "dtype": dtype}
+        assert run(comm, options, Trainer.rearrange).done["event"] == "done"
+
+        def act(trainer: Trainer) -> None:
+            trainer.rearrange(verify=True, allreduce="ring", zero=1)
+
+        assert run(comm, {**ADAM, "dtype": dtype}, act).done["event"] == "done"
+
+    threads.run(2, rank)
+
+
+def test_a_trace_is_of_all_sessions(tmp_path: Any) -> None:
+    def rank(comm: Comm) -> None:
+        def act(trainer: Trainer) -> None:
+            trainer.rearrange(zero=1, allreduce="ring")
+
+        done = run(comm, {**ADAM, "trace": str(tmp_path / "trace.json")}, act).done
+        assert done["event"] == "done"
+
+    threads.run(2, rank)
+
+
+# ---- servers
+
+
+def test_no_worker_computes_a_batch_twice_or_leaves_one_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A slow worker and a fast one, that are at different batches when an epoch ends."""
+    pushed: dict[int, list[int]] = {0: [], 1: []}
+    push = ServerClient._push
+
+    def noted(self: ServerClient, load: Any, state: Any, *rest: Any) -> Any:
+        pushed[self.layout.all.rank].append(state.step)
+        return push(self, load, state, *rest)
+
+    monkeypatch.setattr(ServerClient, "_push", noted)
+    ahead = []
+
+    class Anew:
+        def on_epoch(self, trainer: Trainer, event: dict[str, Any]) -> None:
+            if event["epoch"] < 6:
+                trainer.rearrange()
+                position = trainer.strategy.position
+                ahead.append(0 if position is None else position.next.step - trainer.step)
+
+    def rank(comm: Comm) -> None:
+        slow = {"sync": "ssp", "staleness": 2, "slow_rank": "1:4", "steps": None, "epochs": 6}
+        trainer_of(comm, Anew(), **{**ADAM, **slow}).fit(NullReport())
+
+    threads.run(3, rank)
+    for steps in pushed.values():
+        assert steps == list(range(len(steps)))
+    assert sum(map(len, pushed.values())) == 2 * 6 * 3
+    assert any(ahead)
+
+
+# ---- what was there before
+
+
+@pytest.mark.parametrize("row", rows(4), ids=lambda row: str(row.options))
+def test_the_old_session_is_given_back(
+    row: laws_snapshot.Row, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = Counted(monkeypatch)
+
+    def rank(comm: Comm) -> None:
+        def act(trainer: Trainer) -> None:
+            old = weakref.ref(trainer.model), weakref.ref(trainer.optimizer.parameters[0].store)
+            trainer.rearrange()
+            assert [one() for one in old] == [None, None]
+
+        run(comm, {**ADAM, **row.options}, act, row.snapshot_at)
+
+    threads.run(4, rank)
+    assert not counted.left
+
+
+# ---- refusals
+
+
+def fails(comm: Comm, words: str, act: Callable[[], object]) -> None:
+    with pytest.raises((ValueError, OtherRankError), match=re.escape(words)):
+        act()
+
+
+def test_what_cannot_be_is_refused_and_the_run_goes_on() -> None:
+    def rank(comm: Comm) -> None:
+        def act(trainer: Trainer) -> None:
+            fails(comm, "'lr' cannot be changed in a run", lambda: trainer.rearrange(lr=1.0))
+            fails(comm, "'no' cannot be changed in a run", lambda: trainer.rearrange(no=1))
+            fails(comm, "dp 7 does not fit", lambda: trainer.rearrange(dp=7))
+            fails(comm, "zero 5 is not one of", lambda: trainer.rearrange(zero=5))
+            different = lambda: trainer.rearrange(overlap=comm.rank == 0)  # noqa: E731
+            fails(comm, "rank 1 differs from rank 0 in overlap", different)
+            other = trainer.snapshot()._replace(config=Config(**{**COMMON, "seed": 3}))
+            fails(comm, "is of a run with", lambda: trainer.restore(other))
+
+        same(run(comm, ADAM, act), run(comm, ADAM))
+
+    threads.run(2, rank)
+
+
+def test_ranks_stay_as_they_are_if_a_session_cannot_be_opened() -> None:
+    def rank(comm: Comm) -> None:
+        def act(trainer: Trainer) -> None:
+            fails(
+                comm,
+                "has no 'no_such_thing'",
+                lambda: trainer.rearrange(allreduce="laws_snapshot:no_such_thing"),
+            )
+
+        same(run(comm, {**ADAM, **RING}, act), run(comm, {**ADAM, **RING}))
+
+    threads.run(2, rank)
+
+
+def test_snapshots_that_do_not_fit_are_refused_on_all_ranks() -> None:
+    def rank(comm: Comm) -> None:
+        options = {**ADAM, **RING, "zero": 1}
+        trainer = trainer_of(comm, **options)
+        start = trainer.snapshot()
+        lacks = start._replace(owned=() if comm.rank else start.owned)
+        fails(comm, "no rank has number", lambda: trainer.restore(lacks))
+        later = start._replace(state=start.state._replace(step=comm.rank))
+        fails(comm, "differs from rank 0 in the snapshot", lambda: trainer.restore(later))
+        trainer.restore(start)
+        assert trainer.fit(NullReport())["event"] == "done"
+
+    threads.run(2, rank)
+
+
+def test_a_run_that_is_over() -> None:
+    def rank(comm: Comm) -> None:
+        trainer = trainer_of(comm, **ADAM)
+        trainer.fit(NullReport())
+        with refused("the run is over: call snapshot in on_epoch"):
+            trainer.snapshot()
+        ended = taken(comm_self(), ADAM, STEPS)._replace(epoch=Sums())
+        trainer.restore(ended)
+        with refused(f"the snapshot is of step {STEPS}", f"ends after {STEPS} steps"):
+            trainer.fit(NullReport())
+        trainer.close()
+
+    threads.run(2, rank)
+
+
+@pytest.mark.parametrize("options", [{"servers": 1}], ids=str)
+def test_ranks_at_different_steps_wait_for_the_epoch(options: dict[str, Any]) -> None:
+    class Early:
+        def on_step(self, trainer: Trainer, event: dict[str, Any]) -> None:
+            for act in (trainer.snapshot, trainer.rearrange):
+                with refused("ranks make their steps at different times", "in on_epoch"):
+                    act()
+
+    threads.run(3, lambda comm: trainer_of(comm, Early(), **options).fit(NullReport()))

@@ -1,0 +1,14 @@
+"""A run that goes on from a snapshot, over MPI; test_mpi_jobs.py starts the ranks."""
+
+from collections.abc import Callable
+
+import laws_snapshot
+import pytest
+
+from nnmpi.comm import Comm, world
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("law", laws_snapshot.LAWS, ids=lambda law: law.__name__)
+def test_law(law: Callable[[Comm], None]) -> None:
+    law(world())
