@@ -224,7 +224,12 @@ class Config:
         "write what each rank does when to this file, as a Chrome/Perfetto trace",
         kind=str,
     )
-    dry_run: bool = _option("other", False, "print model, memory and steps without training")
+    dry_run: bool = _option(
+        "other", False, "print the layout, memory, messages and steps without training"
+    )
+    ranks: int | None = _option(
+        "other", None, "with --dry-run: as if there were so many ranks", least=1, kind=int
+    )
     quiet: bool = _option("other", False, "print only the result")
 
     def __post_init__(self) -> None:

@@ -18,10 +18,10 @@ from nnmpi.config import Config
 from nnmpi.config_file import from_toml
 from nnmpi.parallel.strategy import AgreedError, NotFiniteError
 from nnmpi.quoting import shown
-from nnmpi.run.dry_run import summary
+from nnmpi.run.dry_run import dry_run
 from nnmpi.run.files.outputs import check_differs, saved_since, version
 from nnmpi.run.flags import add_flags
-from nnmpi.run.report import Event, LostOutputError, Report
+from nnmpi.run.report import LostOutputError, Report, open_report
 from nnmpi.run.trainer import Trainer
 
 
@@ -77,8 +77,10 @@ def _main(arguments: Sequence[str], early: signals.Noted) -> int:
     except RuntimeError as error:  # MPI cannot be used
         return fail(error)
     try:
-        trainer = make_trainer(comm, arguments)
-        planned = summary(trainer) if trainer.config.dry_run else None
+        c = prepared(comm, arguments)
+        if c.dry_run:
+            return show(c, comm)
+        trainer = Trainer(c, comm=comm)
         report = trainer.report()
     except OtherRankError:
         return 0  # the other rank prints the error, and its exit status is that of the job
@@ -91,7 +93,7 @@ def _main(arguments: Sequence[str], early: signals.Noted) -> int:
     except KeyboardInterrupt:
         return interrupted(comm, " before the first step")
     try:
-        return run(trainer, report, early) if planned is None else show(trainer, report, planned)
+        return run(trainer, report, early)
     except LostOutputError as error:  # no message if the reader of a pipe has gone (`| head`)
         return 1 if isinstance(error.__cause__, BrokenPipeError) else fail(error)
     except OtherRankError:
@@ -102,8 +104,9 @@ def _main(arguments: Sequence[str], early: signals.Noted) -> int:
         cli.settle()
 
 
-def make_trainer(comm: Comm, arguments: Sequence[str]) -> Trainer:
-    """The Trainer of the arguments; an error on one rank is an error on all."""
+def prepared(comm: Comm, arguments: Sequence[str]) -> Config:
+    """The config of the arguments, with BLAS set as it says; an error on one rank is an error on
+    all."""
     error: Exception | None = None
     try:
         blas.tune()
@@ -115,7 +118,7 @@ def make_trainer(comm: Comm, arguments: Sequence[str]) -> Trainer:
     blas.default_threads(blas.cores(len(comm.node())))
     if c.reproducible:
         blas.one_thread()
-    return Trainer(c, comm=comm)
+    return c
 
 
 def run(trainer: Trainer, report: Report, early: signals.Noted) -> int:
@@ -157,11 +160,11 @@ def interrupted(comm: Comm, how: str) -> int:
     return 130
 
 
-def show(trainer: Trainer, report: Report, event: Event) -> int:
+def show(c: Config, comm: Comm) -> int:
     """Print the event of a dry run."""
-    with report:
+    event = dry_run(c, comm=comm)
+    with open_report(c, comm) as report:
         report.event(event)
-    trainer.close()
     return 0
 
 

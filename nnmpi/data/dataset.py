@@ -50,11 +50,24 @@ class Request(NamedTuple):
     seed: int
 
 
+class Size(NamedTuple):
+    """What is known of a data set without its files."""
+
+    shape: tuple[int, ...]  # of a sample
+    classes: int
+    train: int  # samples
+    test: int
+
+
 class Entry(NamedTuple):
-    """An entry of DATASETS: the function that loads it, and its form on the command line."""
+    """An entry of DATASETS: the function that loads it, and its form on the command line.
+
+    size: of a data set whose files may be missing
+    """
 
     load: Callable[[Request], Dataset]
     form: str
+    size: Size | None = None
 
 
 def hold_out(

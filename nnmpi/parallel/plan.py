@@ -2,7 +2,7 @@
 
 STRATEGIES  the first whose condition holds builds the run
 PARTS       what synchronous strategies consist of
-REFUSALS    what cannot be combined (refusals.py)
+REFUSALS    what cannot be combined: the rows of all features
 """
 
 from collections.abc import Callable
@@ -12,17 +12,23 @@ from typing import NamedTuple
 from nnmpi.config import Config
 from nnmpi.nn.store import FlatStore
 from nnmpi.parallel import refusals, server
+from nnmpi.parallel.checks import refusals as of_checks
 from nnmpi.parallel.checks import reproducible
 from nnmpi.parallel.checks.reference_update import ReferenceUpdate
 from nnmpi.parallel.checks.slow_ranks import delay_of, slowed
 from nnmpi.parallel.checks.verify import Verified
+from nnmpi.parallel.data import refusals as of_data
 from nnmpi.parallel.data.replicas import replicas
 from nnmpi.parallel.layout import Layout, mesh_of, server_count
 from nnmpi.parallel.pipeline import pipedream
+from nnmpi.parallel.pipeline import refusals as of_pipelines
 from nnmpi.parallel.pipeline.pipedream import PipeDream, is_pipedream
 from nnmpi.parallel.pipeline.synchronous import is_pipeline, pipeline
+from nnmpi.parallel.server import refusals as of_servers
 from nnmpi.parallel.strategy import Memory, Strategy, TrainSpec
 from nnmpi.parallel.synchronous import Parts, Synchronous
+from nnmpi.parallel.tensor import refusals as of_tensors
+from nnmpi.parallel.zero import refusals as of_zero
 
 PARTS: dict[str, Callable[[Config, Layout, TrainSpec], Parts]] = {
     "replicas": replicas,
@@ -30,6 +36,12 @@ PARTS: dict[str, Callable[[Config, Layout, TrainSpec], Parts]] = {
     "pipeline": pipeline,
 }
 """Data parallelism with gradients summed in buckets, or along one tree over slices; pipelines."""
+
+
+ROOMS = (of_checks, of_pipelines, of_servers, of_tensors, of_zero, of_data)
+
+REFUSALS = tuple(row for room in ROOMS for row in room.REFUSALS)
+NEEDS = tuple(row for room in (of_checks, of_pipelines, of_servers, of_data) for row in room.NEEDS)
 
 
 class Choice(NamedTuple):
@@ -74,7 +86,7 @@ STRATEGIES = (
 
 def check(config: Config, ranks: int) -> None:
     """Raises ValueError for what cannot be, before anything is made."""
-    refusals.check(config, ranks)
+    refusals.check(config, ranks, REFUSALS, NEEDS)
     if config.reproducible:
         reproducible.check(config, ranks)
     if is_pipedream(config):

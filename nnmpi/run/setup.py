@@ -66,7 +66,7 @@ def set_up(
 def _checked_device(config: Config, comm: Comm) -> Backend:
     if comm.rank == 0:  # which writes the files
         check_outputs(config)
-    plan.check(config, comm.size)
+    plan.check(config, config.ranks or comm.size)
     return backend.get(config.device)
 
 

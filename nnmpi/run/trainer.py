@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.comm import Comm, OtherRankError, has_launcher, job
+from nnmpi.comm import Comm, OtherRankError, job
 from nnmpi.config import Config
 from nnmpi.data import Dataset
 from nnmpi.metrics import Metric, Sums, mean
@@ -27,7 +27,7 @@ from nnmpi.run.callbacks import Callbacks, Told
 from nnmpi.run.diverged import DivergedError as DivergedError
 from nnmpi.run.diverged import check_finite
 from nnmpi.run.files import saving
-from nnmpi.run.report import Event, LostOutputError, NullReport, Report
+from nnmpi.run.report import Event, LostOutputError, Report, open_report
 from nnmpi.run.report.environment import environment
 from nnmpi.run.report.events import measured, start_event
 from nnmpi.run.report.pace import Pace
@@ -129,7 +129,7 @@ class Trainer:
         if not self._epoch_is_over:
             check_left(self.step, self.total_steps)
         check_trained(self.part, self.optimizer)
-        with all_or_none(self.comm, lambda: report or self._open_report()) as self._report:
+        with report or self.report() as self._report:
             try:
                 return self._fit()
             except BaseException as error:
@@ -140,12 +140,7 @@ class Trainer:
 
     def report(self) -> Report:
         """The report of this rank; every rank calls it, and all fail if a file cannot be opened."""
-        return all_or_none(self.comm, self._open_report)
-
-    def _open_report(self) -> Report:
-        if not self.is_first:
-            return NullReport()
-        return Report(self.config.log, self.config.quiet, launched=has_launcher())
+        return open_report(self.config, self.comm)
 
     def _fit(self) -> Event:
         self._pace = Pace()

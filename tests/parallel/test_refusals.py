@@ -8,7 +8,8 @@ from mpijob import ROOT
 
 from nnmpi import Config
 from nnmpi.parallel import plan
-from nnmpi.parallel.refusals import NEEDS, REFUSALS, Need, Refusal
+from nnmpi.parallel.plan import NEEDS, REFUSALS
+from nnmpi.parallel.refusals import Need, Refusal
 
 ASKED: dict[str, dict[str, Any]] = {
     "allreduce": {"allreduce": "ring"},
@@ -24,7 +25,8 @@ ASKED: dict[str, dict[str, Any]] = {
     "pipedream": {"schedule": "pipedream", "pp": 2},
     "progress": {"progress": "thread"},
     "one rank": {},
-    "ranks": {},
+    "ranks": {"ranks": 8},
+    "several ranks": {},
     "recompute": {"recompute": True},
     "reproducible": {"reproducible": True},
     "schedule": {"schedule": "gpipe"},
@@ -54,7 +56,9 @@ def test_what_cannot_be_combined_is_refused(row: Refusal) -> None:
 
 @pytest.mark.parametrize("row", NEEDS, ids=lambda row: row.option)
 def test_what_needs_another_option_is_refused_without_it(row: Need) -> None:
-    with refused(row.option, f"without {row.other}", row.reason, f"add --{row.other}"):
+    with refused(
+        row.option, f"without {row.other}", row.reason, f"add --{row.other.replace('_', '-')}"
+    ):
         plan.check(Config(**ASKED[row.option]), 2)
 
 

@@ -25,6 +25,7 @@ from nnmpi.parallel.arrangement.reduction import algorithm, progress
 from nnmpi.parallel.layout import mesh_of, server_count
 from nnmpi.parallel.stores.head import head_length
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
+from nnmpi.schedules import SCHEDULES
 
 MB = 1e6
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -87,6 +88,11 @@ def strategy_of(config: Config) -> str:
     if config.pp > 1 or config.recompute or config.schedule != plain.schedule:
         return "pipeline"
     return "replicas"
+
+
+def stages_of(config: Config) -> int:
+    """The stages of all ranks along pp."""
+    return config.pp * (config.virtual_stages if SCHEDULES[config.schedule].virtual else 1)
 
 
 def _places(mesh: Mesh) -> list[tuple[int, int]]:

@@ -188,6 +188,13 @@ def _refuse_few(trained: int, stages: int, notes: Sequence[str] = ()) -> None:
 # ---- a cut by hand
 
 
+def given_units(text: str, graph: Graph, stages: int) -> tuple[list[Unit], Cut]:
+    """The units of a cut that a user gives, and the cut."""
+    begins = parse_cut(text, graph, stages)
+    found = units(graph, begins)
+    return found, tuple(k for k, unit in enumerate(found) if unit.first in begins)
+
+
 def parse_cut(text: str, graph: Graph, stages: int) -> Cut:
     """The layers at which stages begin, as a user gives them; raises ValueError for no cut."""
     what, found = f"--cut {shown(text, 60)}", layers(graph)

@@ -13,6 +13,7 @@ from nnmpi.nn.graph import Graph
 from nnmpi.nn.segment import segment
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement import partition
+from nnmpi.parallel.arrangement.arrange import stages_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.division import Division, divided
 from nnmpi.parallel.arrangement.partition import Cut, Unit
@@ -25,11 +26,6 @@ from nnmpi.sim import pipeline as sim
 
 LONG = 256
 """Batches of an epoch that are simulated: more would change little."""
-
-
-def stages_of(config: Config) -> int:
-    """The stages of all ranks along pp."""
-    return config.pp * (config.virtual_stages if SCHEDULES[config.schedule].virtual else 1)
 
 
 class Stages(NamedTuple):
@@ -70,9 +66,7 @@ def _units(config: Config, graph: Graph, count: int) -> tuple[list[Unit], Cut | 
     """The units, and the cut if it is given: what is wrong with it is said before measuring."""
     if config.cut is None:
         return partition.units(graph), None
-    begins = partition.parse_cut(config.cut, graph, count)
-    found = partition.units(graph, begins)
-    return found, tuple(k for k, unit in enumerate(found) if unit.first in begins)
+    return partition.given_units(config.cut, graph, count)
 
 
 def _measured(

@@ -187,9 +187,9 @@ def _check_own(graph: Graph, node: Node, way: Way) -> None:
                 "which each rank would have a part of the gradient: cut it too, or make it a "
                 "parameter of a layer of its own"
             )
-    for along, e in ((way.input, node.inputs[0]), (way.output, node.outputs[0])):
+    for axis, e in ((way.input, node.inputs[0]), (way.output, node.outputs[0])):
         n = len(graph.edges[e].sample)
-        if not n or (isinstance(along, int) and not -n <= along < n):
-            raise ValueError(f"{what} cuts axis {along} of a sample, which has {n}")
+        if not n or (isinstance(axis, int) and not -n <= axis < n):
+            raise ValueError(f"{what} cuts axis {axis} of a sample, which has {n}")
     if way.input is None and way.output is ...:
         raise ValueError(f"{what} has output=..., the axis of the input, and input=None: give one")

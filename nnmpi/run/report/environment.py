@@ -9,7 +9,7 @@ import nnmpi
 from nnmpi import blas
 from nnmpi.comm import Comm, mpi_versions
 from nnmpi.config import Config
-from nnmpi.run.report.messages import Event
+from nnmpi.run.report.text import Event
 
 NAME_BYTES = 64  # of a host; longer names are cut
 

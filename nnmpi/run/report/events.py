@@ -4,7 +4,7 @@ import math
 from typing import TYPE_CHECKING
 
 from nnmpi.metrics import ACCURACY, Sums
-from nnmpi.run.report.messages import Event
+from nnmpi.run.report.text import Event
 
 if TYPE_CHECKING:
     from nnmpi.run.trainer import Trainer

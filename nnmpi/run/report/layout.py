@@ -6,7 +6,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.drawing import as_lines
 from nnmpi.parallel.arrangement.kinds import Kind, kinds, numbers_of
 from nnmpi.parallel.arrangement.traffic import Traffic
-from nnmpi.run.report.messages import Event, counted, size, table
+from nnmpi.run.report.text import Event, counted, size, table
 
 
 def layout_event(a: Arrangement) -> Event:
@@ -77,6 +77,12 @@ def _parts(e: Event) -> Iterator[str]:
         f"{e['model']} ({e['parameters']:,} parameters, {e['dtype']}, {e['optimizer']}) on "
         f"{', '.join(how)}\n{work}{notes}"
     )
+    if "steps" in e:
+        epochs, steps = counted(e["epochs"], "epoch"), counted(e["steps_per_epoch"], "step")
+        yield (
+            f"{e['data']}: {e['train_samples']:,} training samples, {e['test_samples']:,} test "
+            f"samples, {size(e['data_bytes'])}; {epochs} of {steps}\n{e['layers']}"
+        )
     yield f"bytes that a rank holds\n{table(list(_memory(e)))}"
     if e["ranks"] > 1:
         yield f"bytes and messages that a rank sends in a step\n{table(list(_sent(e)))}"

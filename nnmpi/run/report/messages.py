@@ -1,12 +1,11 @@
 """Events as text, for a terminal."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
 from nnmpi.quoting import printable
+from nnmpi.run.report import layout
+from nnmpi.run.report.text import Event, counted
 from nnmpi.sim.show import columns
-
-Event = dict[str, Any]
 
 
 def _start(e: Event) -> str:
@@ -45,11 +44,6 @@ def _layout(e: Event) -> Iterator[str]:
         yield "verified against one rank"
 
 
-def counted(n: int, what: str, plural: str = "s") -> str:
-    """The number with its noun."""
-    return f"{n:,} {what}{plural * (n != 1)}"
-
-
 def _progress(e: Event) -> str:
     return (
         f"step {e['step']:,} of {e['steps']:,}   loss {e['loss']:.4f}   "
@@ -70,68 +64,6 @@ def _measured(e: Event) -> Iterator[str]:
         yield f"accuracy {e['accuracy']:.2%}"
     for name, value in e.get("metrics", {}).items():
         yield f"{name} {value:.4g}"
-
-
-def _dry_run(e: Event) -> str:
-    names = ("parameters", "gradients", "optimizer", "activations", "data")
-    sizes = (e[f"{name.removesuffix('s')}_bytes"] for name in names)
-    memory = ", ".join(f"{name} {size(n)}" for name, n in zip(names, sizes, strict=True))
-    epochs, steps = counted(e["epochs"], "epoch"), counted(e["steps_per_epoch"], "step")
-    return (
-        f"{e['layers']}\n{_start(e)}\n{epochs} of {steps} of {e['batch_size']}\n{memory}"
-        f"{'; ' + e['counted'] if 'counted' in e else ''}{_sharding(e)}{_stages(e)}"
-    )
-
-
-def _stages(e: Event) -> str:
-    """A table of the stages of a pipeline, and its predicted bubble."""
-    if "stages" not in e:
-        return ""
-    head = ("stage", "rank", "layers", "time", "parameters", "activations of a micro-batch")
-    rows = [
-        (
-            str(s),
-            str(stage["rank"]),
-            str(stage["layers"]),
-            f"{stage['time']:.1%}",
-            size(stage["parameter_bytes"]),
-            size(stage["activation_bytes"]),
-        )
-        for s, stage in enumerate(e["stages"])
-    ]
-    lines = table([head, *rows])
-    peaks = ", ".join(size(nbytes) for nbytes in e["peak_activation_bytes"])
-    return (
-        f"\n\n{lines}\npredicted bubble {e['predicted_bubble']:.1%} of the time of computation; "
-        f"activations at most, by rank: {peaks}"
-    )
-
-
-def _sharding(e: Event) -> str:
-    """A table of sharded layers, and what they send."""
-    if "sharded_layers" not in e:
-        return ""
-    rows = [("layer", "kind", "sharded by", "weight", "channels of each rank", "messages")]
-    for layer in e["sharded_layers"]:
-        sizes, channels = (" ".join(map(str, layer[name])) for name in ("weight", "channels"))
-        names = layer["layer"], layer["kind"], layer["how"]
-        rows.append((*names, sizes or "none", channels or "all", layer["messages"] or "none"))
-    measured = e["tensor_bytes_in_messages"]
-    found = "" if measured is None else f", {size(measured)} measured in messages"
-    node = "; long sums go through memory that the ranks share" * e["through_memory"]
-    sent = f"each rank sends {size(e['tensor_bytes'])} in a step by formula{found}{node}"
-    return f"\n\n{table(rows, str.ljust)}\n{sent}"
-
-
-def table(rows: Sequence[Sequence[str]], align: Callable[[str, int], str] = str.rjust) -> str:
-    """Rows of cells as lines."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(map(align, row, widths)).rstrip() for row in rows)
-
-
-def size(nbytes: int) -> str:
-    """Bytes in a unit that suits them."""
-    return f"{nbytes / 1e6:,.1f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.1f} KB"
 
 
 def _verify(e: Event) -> str:
@@ -190,7 +122,7 @@ FORMATS: dict[str, Callable[[Event], str]] = {
     "verify": _verify,
     "progress": _progress,
     "epoch": _epoch,
-    "dry-run": _dry_run,
+    "dry-run": layout.as_text,
     "done": _result,
     "stopped": _result,
 }

@@ -4,7 +4,7 @@ import time
 
 from nnmpi.metrics import Mean, Stopwatch
 from nnmpi.parallel.step.state import StepResult
-from nnmpi.run.report.messages import Event
+from nnmpi.run.report.text import Event
 
 
 class Pace:

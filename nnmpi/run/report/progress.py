@@ -9,7 +9,7 @@ from typing import IO, Any, Protocol
 
 from tqdm import tqdm
 
-from nnmpi.run.report.messages import Event
+from nnmpi.run.report.text import Event
 
 SILENCE = 10.0
 """Seconds after which a line says how far training is."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 from nnmpi.quoting import shown
-from nnmpi.run.report.messages import Event, as_text
+from nnmpi.run.report.messages import as_text
 from nnmpi.run.report.progress import (
     FORWARDING,
     Bar,
@@ -17,6 +17,7 @@ from nnmpi.run.report.progress import (
     launcher_has_terminal,
     launcher_terminal,
 )
+from nnmpi.run.report.text import Event
 
 RESULTS = ("done", "stopped", "failed", "dry-run")
 """The events that are shown even if `quiet`."""

@@ -13,13 +13,14 @@ from laws_pipeline_models import BLOCKS, Residual, blocks, frozen, spoilt
 import nnmpi
 from nnmpi import Tensor, nn
 from nnmpi.nn.graph import Graph
+from nnmpi.nn.merging import order_of
 from nnmpi.nn.models import MODELS
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.segment import segment
-from nnmpi.nn.tracing import order_of, trace
+from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.division import divided
 from nnmpi.parallel.arrangement.partition import layers
-from nnmpi.parallel.model.boundary import boundary, resized, zeros
+from nnmpi.parallel.model.boundary import resized, zeros
 
 DIGITS = (1, 8, 8)
 WORDS = (cuts.LENGTH,)
@@ -89,7 +90,7 @@ def test_a_graph_knows_what_crosses(name: str) -> None:
     model.eval()
     for k in starts(graph)[1:]:
         found = parts(segment(model, graph, range(k))(*samples(3)))
-        known = boundary(graph, k)
+        known = tuple(graph.edges[e] for e in graph.crossing(k))
         assert [edge.shape(3) for edge in known] == [t.shape for t in found]
         assert [edge.dtype for edge in known] == [t.dtype.name for t in found]
         assert [edge.order for edge in known] == [order_of(t.data) for t in found]
@@ -133,12 +134,11 @@ def test_a_graph_knows_in_which_order_parameters_are_used(name: str) -> None:
 
 def test_a_boundary_of_which_a_rank_has_a_part() -> None:
     _, graph, _ = made("digits-cnn")
-    (whole,) = boundary(graph, 4)
     (e,) = graph.crossing(4)
-    (part,) = boundary(graph, 4, {e: (1, 16, 4, 4)})
+    whole = graph.edges[e]
+    part = resized(whole, (1, 16, 4, 4))
     assert (whole.sample, part.sample) == ((32, 4, 4), (16, 4, 4))
     assert part.shape(5) == (5, 16, 4, 4)
-    assert part == resized(whole, (1, 16, 4, 4))
 
 
 class Attached(nn.Module):
