@@ -15,13 +15,15 @@ from nnmpi.comm import Comm, Work
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Load
 from nnmpi.data.loader import Batch
-from nnmpi.parallel.model.boundary import Boundary
+from nnmpi.nn.graph import Axis, Edge
 from nnmpi.parallel.pipeline.channels import Channels
 from nnmpi.parallel.recorder import NO_RECORDER
 from nnmpi.parallel.step.evaluation import evaluate
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import Loss, Samples, Stage
 from nnmpi.schedules import Kind, Op, forward_program
+
+ROWS = Edge((Axis("batch", 1, True), Axis("features", 3)), "float64", (0, 1), True)
 
 
 def test_polls_of_a_stage_that_sends_nothing_move_what_arrives(
@@ -38,7 +40,7 @@ def test_polls_of_a_stage_that_sends_nothing_move_what_arrives(
     monkeypatch.setattr(Comm, "irecv", keep)
 
     def job(comm: Comm) -> bool:
-        channels = Channels([Boundary((3,), (0, 1), "float64")], [comm.rank], comm, NO_RECORDER)
+        channels = Channels([(ROWS,)], [comm.rank], comm, NO_RECORDER)
         if comm.rank == 0:
             comm.barrier()  # the other rank receives before it is sent anything
             comm.isend(np.ones((2, 3)), 1).wait()
@@ -78,7 +80,7 @@ def test_evaluation_does_not_run_ahead_of_a_slow_stage() -> None:
             yield Load(rows, [Batch(np.ones((2, 3)), np.zeros(2, int), rows[:2])] * 2, 4)
 
     def job(comm: Comm) -> float:
-        channels = Channels([Boundary((3,), (0, 1), "float64")], [comm.rank], comm, NO_RECORDER)
+        channels = Channels([(ROWS,)], [comm.rank], comm, NO_RECORDER)
         model = nn.Linear(3, 3).to("float64")
         source = channels.source(comm.rank, Samples(CPU))
         objective = Objective(nn.CrossEntropyLoss(reduction="sum"), {})

@@ -96,15 +96,15 @@ class NotNumber(nn.Module):
         return x * np.nan if self.training else x
 
 
-def mlp_with(*layers: nn.Module) -> Callable[[], nn.Module]:
+def mlp_with(*kinds: type[nn.Module]) -> Callable[[], nn.Module]:
     return lambda: nn.Sequential(
-        nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), *layers, nn.Linear(8, 3)
+        nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), *(kind() for kind in kinds), nn.Linear(8, 3)
     )
 
 
 NOT_FINITE = {
     "gradient": (
-        mlp_with(Root()),
+        mlp_with(Root),
         {"lr": 0.1, "cut": "2,4"},
         r"stage [01]: the squared norm of the gradient became nan at step 1 with learning rate "
         r"0\.1, .*; try a smaller --lr or ",
@@ -114,7 +114,7 @@ NOT_FINITE = {
         {"lr": 1e30, "cut": "2,3", "optimizer": "sgd"},
         r"stage \d: the .* became (nan|inf) at step \d with learning rate (1e\+30|9.*e\+29), ",
     ),
-    "loss": (mlp_with(NotNumber()), {"cut": "2,4"}, r"stage 2: the loss became nan at step 1 "),
+    "loss": (mlp_with(NotNumber), {"cut": "2,4"}, r"stage 2: the loss became nan at step 1 "),
 }
 
 
