@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi import data
-from nnmpi.comm import Comm
+from nnmpi.comm import Comm, OtherRankError
 from nnmpi.config import Config
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
@@ -103,9 +103,7 @@ def open_session(
     arrangement = _arranged(config, layout, graph, sharding, stages.division, known)
     part = own_stages(model, arrangement, comm.rank, stages.facts)
     trained = _trained(config, setup, arrangement, layout, model, part)
-    restored = Restored(snapshot.owned, part, config.dtype, comm) if snapshot else None
-    if restored:
-        restored.values_to_model()
+    restored = _restored(config, snapshot, layout, part) if snapshot else None
     twin = _twin(config, build, setup, arrangement, layout, model) if config.verify else None
     consistency.check_values(comm, model, part.held)
     steps = next_steps(comm, snapshot.positions, layout.workers) if snapshot else ()
@@ -157,6 +155,17 @@ def _trained(
     goal, sharding = setup.goal, arrangement.sharding
     objective = objectives.objective(goal.loss, goal.metrics, sharding, layout.axis["tp"])
     return Trained(Task(model, objective, setup.on), part, parameters, arrangement)
+
+
+def _restored(config: Config, snapshot: Snapshot, layout: Layout, part: ModelPart) -> Restored:
+    """What ranks had, of which parameters and buffers are in the model then."""
+    try:
+        found = Restored(snapshot.owned, part, config.dtype, layout.all)
+    except (ValueError, OtherRankError):
+        layout.free()
+        raise
+    found.values_to_model()
+    return found
 
 
 def _twin(

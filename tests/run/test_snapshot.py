@@ -290,7 +290,11 @@ def test_what_cannot_be_is_refused_and_the_run_goes_on() -> None:
     threads.run(2, rank)
 
 
-def test_ranks_stay_as_they_are_if_a_session_cannot_be_opened() -> None:
+def test_ranks_stay_as_they_are_if_a_session_cannot_be_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted = Counted(monkeypatch)
+
     def rank(comm: Comm) -> None:
         def act(trainer: Trainer) -> None:
             fails(
@@ -302,9 +306,14 @@ def test_ranks_stay_as_they_are_if_a_session_cannot_be_opened() -> None:
         same(run(comm, {**ADAM, **RING}, act), run(comm, {**ADAM, **RING}))
 
     threads.run(2, rank)
+    assert not counted.left
 
 
-def test_snapshots_that_do_not_fit_are_refused_on_all_ranks() -> None:
+def test_snapshots_that_do_not_fit_are_refused_on_all_ranks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted = Counted(monkeypatch)
+
     def rank(comm: Comm) -> None:
         options = {**ADAM, **RING, "zero": 1}
         trainer = trainer_of(comm, **options)
@@ -317,6 +326,7 @@ def test_snapshots_that_do_not_fit_are_refused_on_all_ranks() -> None:
         assert trainer.fit(NullReport())["event"] == "done"
 
     threads.run(2, rank)
+    assert not counted.left
 
 
 def test_a_run_that_is_over() -> None:
