@@ -95,10 +95,10 @@ def cuts(comm: Comm, model: Model, schedule: str) -> list[Options]:
 
 
 def cuts_cross_residual_connections(comm: Comm) -> None:
-    for model in MODELS.values():
+    for model in MODELS.values() if comm.size in (2, 3) else ():
         for m in (1, 5):
             wanted = run(comm_self(), model.build, micro_batches=m)
-            for schedule in SCHEDULES if comm.size in (2, 3) else ():
+            for schedule in SCHEDULES:
                 for layout in cuts(comm, model, schedule):
                     got = run(comm, model.build, micro_batches=m, **layout)
                     equals(comm, got, wanted)
@@ -135,9 +135,11 @@ def conv_net() -> nn.Module:
 
 
 def cuts_part_what_runs_as_one_op(comm: Comm) -> None:
+    if comm.size not in (2, 3, 4):
+        return
     wanted = run(comm_self(), conv_net, micro_batches=4)
     cuts = {2: ("1", "2", "4", "7"), 3: ("1,4", "2,7", "4,7"), 4: ("1,4,7",)}
-    for cut in cuts.get(comm.size, ()):
+    for cut in cuts[comm.size]:
         for schedule in ("1f1b", "zb-h1"):
             layout = {"pp": comm.size, "cut": cut, "schedule": schedule}
             equals(comm, run(comm, conv_net, micro_batches=4, **layout), wanted)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import laws_pipeline_cuts
 import laws_pipelines
 import pytest
 
@@ -9,6 +10,8 @@ from nnmpi.comm import Comm, world
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("law", laws_pipelines.LAWS, ids=lambda law: law.__name__)
+@pytest.mark.parametrize(
+    "law", [*laws_pipelines.LAWS, *laws_pipeline_cuts.LAWS], ids=lambda law: law.__name__
+)
 def test_law(law: Callable[[Comm], None]) -> None:
     law(world())
