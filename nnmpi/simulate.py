@@ -1,4 +1,4 @@
-"""The command `python -m nnmpi.simulate`: prices and draws plans, without MPI.
+"""The command `python -m nnmpi.simulate`: prices and draws plans and layouts, without MPI.
 
 Exit status: 0 success, 1 the output could not be written, 2 unusable arguments, 130 Ctrl-C.
 """
@@ -7,12 +7,14 @@ import argparse
 from collections.abc import Sequence
 
 from nnmpi import cli
+from nnmpi.run import layout_command
 from nnmpi.sim.commands import collective, gemm, pipeline, sync, trace
 
 COMMANDS = {
     "collective": collective,
     "pipeline": pipeline,
     "gemm": gemm,
+    "layout": layout_command,
     "sync": sync,
     "trace": trace,
 }

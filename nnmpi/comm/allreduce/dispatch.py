@@ -153,4 +153,9 @@ def _library_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def _reduction_key(row: Array) -> tuple[int, np.dtype[Any]]:
     """Lengths are powers of two, so that a few reductions serve all buffers."""
-    return 1 << max(row.size - 1, 1).bit_length(), row.dtype
+    return power_of_two(row.size), row.dtype
+
+
+def power_of_two(n: int) -> int:
+    """The smallest one that is at least n, and 2."""
+    return 1 << max(n - 1, 1).bit_length()

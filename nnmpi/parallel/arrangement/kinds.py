@@ -33,7 +33,7 @@ def kinds(a: Arrangement, batch: int) -> list[Kind]:
             kept, sent = activations(a, first, batch), traffic(a, first, batch)
         else:
             kept, sent = 0, Traffic(*[Sent()] * len(Traffic._fields))
-        one = Kind(ranks, stages, memory(a, first), kept, sent)
+        one = Kind(ranks, stages, memory(a, first, batch), kept, sent)
         same = found.get(one[1:])
         found[one[1:]] = one if same is None else same._replace(ranks=(*same.ranks, *ranks))
     return [kind._replace(ranks=tuple(sorted(kind.ranks))) for kind in found.values()]

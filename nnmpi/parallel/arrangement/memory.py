@@ -17,13 +17,17 @@ served           P s               P s, or a part       k of a part
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from nnmpi.collectives.step import cut
+from nnmpi.comm.allreduce.dispatch import power_of_two
 from nnmpi.comm.allreduce.node_memory import memory_of_sums
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.flat import Piece
-from nnmpi.parallel.arrangement.traffic import over
+from nnmpi.parallel.arrangement.program import measured_samples, micro_batches
+from nnmpi.parallel.arrangement.traffic import is_short, over, own_layers, sums_along_tp
 from nnmpi.schedules import highest, moves, owners_of
 
 SLOTS = 2
@@ -46,7 +50,7 @@ class Memory(NamedTuple):
     optimizer    running sums
     buffers      such as running statistics
     slots        memory in which values or gradients are for a while only
-    windows      shared memory of a node, beside parameters and gradients in it
+    windows      shared memory of a node, without the parameters and gradients in it
     """
 
     parameters: int
@@ -62,8 +66,8 @@ class Memory(NamedTuple):
         return sum(self)
 
 
-def memory(a: Arrangement, rank: int) -> Memory:
-    """What a rank holds between two steps."""
+def memory(a: Arrangement, rank: int, batch: int) -> Memory:
+    """What a rank holds between two steps over batches of so many samples."""
     part, s = a.part(rank), a.dtype.itemsize
     whole = sum(p.size for p in part.trained) * s
     others = _bytes_of(a, part.others, is_parameter=True)
@@ -76,7 +80,7 @@ def memory(a: Arrangement, rank: int) -> Memory:
         k * held.updated * s,
         buffers,
         held.slots,
-        held.windows,
+        held.windows + _windows_of_sums(a, rank, batch),
     )
 
 
@@ -121,10 +125,42 @@ def _node(a: Arrangement, rank: int, whole: int) -> _Held:
         lo, hi = start + cut(stop - start, p, r), start + cut(stop - start, p, r + 1)
         own += max(hi - max(lo, first), 0)
     n = part.spans[-1][1]
-    one = memory_of_sums(n, a.dtype, 1)
-    segment = memory_of_sums(n, a.dtype, 2) - one
-    windows = (one if is_first else segment) + n * s * is_first
-    return _Held(whole * is_first, whole * (1 + is_first), own, windows=windows)
+    windows = _window(n, a.dtype, is_first) + n * s * is_first
+    parameters, gradients = whole * is_first, whole * (1 + is_first)
+    return _Held(parameters, gradients, own, windows=windows - parameters - gradients)
+
+
+def _window(n: int, dtype: np.dtype[Any], is_first: bool) -> int:
+    """A rank's share of the memory for sums of n numbers; the node's first rank has the total."""
+    one = memory_of_sums(n, dtype, 1)
+    return one if is_first else memory_of_sums(n, dtype, 2) - one
+
+
+def _windows_of_sums(a: Arrangement, rank: int, batch: int) -> int:
+    """Memory through which a node sums what is elsewhere; it serves all sums of like lengths."""
+    found = set[tuple[tuple[int, ...], int]]()
+    if a.store in ("replica", "zero 1"):
+        for bucket in a.part(rank).buckets:
+            found.add((over(a, rank, bucket), bucket.stop - bucket.start))
+        found = {(group, n) for group, n in found if _is_through_memory(a, a.algorithm, group)}
+    tp = a.mesh.group(rank, "tp")
+    if _is_through_memory(a, a.sums_by(tp), tp):
+        sums = {*sums_along_tp(a, own_layers(a, rank), micro_batches(a, rank, batch))}
+        at = a.mesh.coordinates(rank)
+        if len(a.stages) > 1 and at["dp"] == at["pp"] == 0:  # has measured all of the model
+            samples = measured_samples(a.config, a.mesh.axes["dp"])
+            sums.update(sums_along_tp(a, a.sharding.layers, [samples]))
+        found.update((tp, n) for n in sums if not is_short(a, n))
+    by_length = {(group, power_of_two(n)) for group, n in found}
+    return sum(
+        _window(n, a.dtype, a.cluster.beside(group)[a.cluster.nodes[rank]][0] == rank)
+        for group, n in by_length
+    )
+
+
+def _is_through_memory(a: Arrangement, name: str, group: tuple[int, ...]) -> bool:
+    several = len(a.cluster.beside(group)) > 1
+    return len(group) > 1 and (name == "shared" or (name == "hierarchical" and several))
 
 
 def _zero(a: Arrangement, rank: int, whole: int) -> _Held:

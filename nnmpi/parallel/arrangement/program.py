@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from nnmpi.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.batch_split import BatchSplit, part_of
 from nnmpi.schedules import SCHEDULES, Op, one_stage, owners_of, program, slice_by_slice
@@ -28,3 +29,8 @@ def micro_batches(a: Arrangement, rank: int, batch: int) -> list[int]:
     at = a.mesh.coordinates(rank)["dp"]
     cut = BatchSplit(a.config.micro_batches, a.mesh.axes["dp"], at)
     return [len(part) for part in cut(rows)]
+
+
+def measured_samples(config: Config, dp: int) -> int:
+    """The samples on which the units of a model are measured: a micro-batch."""
+    return max(-(-config.batch_size // (config.micro_batches * dp)), 2)

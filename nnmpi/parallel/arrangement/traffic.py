@@ -10,7 +10,7 @@ MPI library sends in its own all-reduce is not known.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.flat import NOT_TIED, Bucket
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.slot_walk import gathered
+from nnmpi.parallel.tensor.sharding import ShardedLayer
 from nnmpi.parallel.tensor.sums import SHORT
 
 FLOAT64 = np.dtype(np.float64)
@@ -194,17 +195,31 @@ def _own_nodes(a: Arrangement, rank: int) -> Iterator[Node]:
 # ---- along tp, pp, and both
 
 
+def sums_along_tp(
+    a: Arrangement, layers: Iterable[ShardedLayer], micro: Sequence[int]
+) -> Iterator[int]:
+    """How many numbers each sum of a step adds up along tp."""
+    again = 2 if a.config.recompute else 1
+    for layer in layers:
+        for n in micro:
+            yield from [layer.summed * n] * again
+            yield layer.back * n
+
+
+def own_layers(a: Arrangement, rank: int) -> list[ShardedLayer]:
+    """The sharded layers in the stages of a rank."""
+    own = {k for s in a.part(rank).stages for k in a.stages[s]}
+    return [layer for layer in a.sharding.layers if layer.node in own]
+
+
 def _tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Sent:
     """Sums and gathers of sharded layers, and the table of a loss on sharded classes."""
-    group, total = a.mesh.group(rank, "tp"), Sent()
-    own = {k for s in a.part(rank).stages for k in a.stages[s]}
+    group, layers = a.mesh.group(rank, "tp"), own_layers(a, rank)
     again = 2 if a.config.recompute else 1
-    for layer in a.sharding.layers if len(group) > 1 else ():
-        if layer.node not in own:
-            continue
+    summed = (_summed(a, group, rank, n) for n in sums_along_tp(a, layers, micro))
+    total = sum(summed, Sent())
+    for layer in layers:
         for n in micro:
-            total += _summed(a, group, rank, layer.summed * n).times(again)
-            total += _summed(a, group, rank, layer.back * n)
             if layer.gathered:
                 numbers = layer.gathered * n
                 edges = [numbers * b // layer.bounds[-1] for b in layer.bounds]
@@ -224,9 +239,14 @@ def _tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Sent:
 
 def _summed(a: Arrangement, group: tuple[int, ...], rank: int, n: int) -> Sent:
     """A sum of activations: short ones by `doubling`, others through memory, or by a ring."""
-    if n * a.dtype.itemsize <= SHORT:
+    if is_short(a, n):
         return carried_out(ALGORITHMS["doubling"], group, rank, n, a.dtype)
     return all_reduced(a, a.sums_by(group), group, rank, n, a.dtype)
+
+
+def is_short(a: Arrangement, n: int) -> bool:
+    """Whether latency counts in a sum of so many activations."""
+    return n * a.dtype.itemsize <= SHORT
 
 
 def _pp(a: Arrangement, rank: int, micro: Sequence[int]) -> Sent:

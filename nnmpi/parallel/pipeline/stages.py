@@ -17,6 +17,7 @@ from nnmpi.parallel.arrangement.arrange import stages_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.division import Division, divided
 from nnmpi.parallel.arrangement.partition import Cut, Unit
+from nnmpi.parallel.arrangement.program import measured_samples
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.boundary import resized
 from nnmpi.parallel.model.model_part import ModelPart
@@ -82,12 +83,12 @@ def _measured(
 
     They are measured on the first rank, and on those that it divides channels with.
     """
-    samples = -(-config.batch_size // (config.micro_batches * layout.axis["dp"].size))
+    samples = measured_samples(config, layout.axis["dp"].size)
     rows = np.zeros((len(found), len(Cost._fields)))
 
     def measure() -> None:
         if layout.axis["dp"].rank == layout.axis["pp"].rank == 0:
-            x, tp = gather(max(samples, 2)), layout.axis["tp"]
+            x, tp = gather(samples), layout.axis["tp"]
             rows[:] = profile(model, graph, found, x, on, tp=tp, dtype=config.dtype)
 
     all_or_none(layout.all, measure)

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,8 @@ from pipelined import digits
 
 from nnmpi import Config, Tensor, Trainer
 from nnmpi.comm import Comm
+from nnmpi.comm.transport.base import Window
+from nnmpi.comm.transport.threads import ThreadTransport
 from nnmpi.nn.kept import kept, nbytes
 from nnmpi.nn.parameter import inverse
 from nnmpi.nn.store import FlatStore
@@ -20,32 +23,47 @@ from nnmpi.parallel.arrangement.memory import memory
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.traffic import Sent, Traffic, traffic
 from nnmpi.parallel.step.state import StepState
+from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.parallel.zero.store import ShardedStore
 
 Options = dict[str, Any]
 
 
 class Made(NamedTuple):
-    """The communicators that each rank has made."""
+    """The communicators and the shared memory that each rank has made."""
 
     by_thread: dict[int, list[Comm]]
+    windows: dict[int, dict[int, int]]
 
     @property
     def here(self) -> list[Comm]:
         return self.by_thread[threading.get_ident()]
 
+    @property
+    def window_bytes(self) -> int:
+        """Of this rank's windows that are not freed."""
+        return sum(self.windows.get(threading.get_ident(), {}).values())
+
 
 @contextmanager
 def communicators(monkeypatch: Any) -> Iterator[Made]:
-    """Within it all communicators are remembered."""
-    made, plain = Made({}), Comm.__init__
+    """Within it all communicators and windows are remembered."""
+    made, plain, plain_window = Made({}, {}), Comm.__init__, ThreadTransport.window
 
     def init(self: Comm, *args: Any, **named: Any) -> None:
         plain(self, *args, **named)
         made.by_thread.setdefault(threading.get_ident(), []).append(self)
 
+    def window(self: ThreadTransport, nbytes: int) -> Window:
+        own = made.windows.setdefault(threading.get_ident(), {})
+        number = next(numbers)
+        own[number] = nbytes
+        return plain_window(self, nbytes)._replace(free=lambda: own.pop(number))
+
+    numbers = count()
     with monkeypatch.context() as patched:
         patched.setattr(Comm, "__init__", init)
+        patched.setattr(ThreadTransport, "window", window)
         yield made
 
 
@@ -89,7 +107,7 @@ def holds_and_sends_what_is_said(comm: Comm, made: Made, options: Options) -> No
         for was, now in zip(before, after, strict=True)
     ]
     assert Traffic(*sent) == expected, f"rank {comm.rank} sends {Traffic(*sent)}, not {expected}"
-    _holds(trainer, comm)
+    _holds(trainer, comm, made)
     _keeps(trainer, comm)
     comm.barrier()
     steps.close()
@@ -102,8 +120,8 @@ def _complete(trainer: Trainer) -> None:
         store.wait()
 
 
-def _holds(trainer: Trainer, comm: Comm) -> None:
-    said = memory(trainer.arrangement, comm.rank)
+def _holds(trainer: Trainer, comm: Comm, made: Made) -> None:
+    said = memory(trainer.arrangement, comm.rank, 24)
     stores = {p.store for p in trainer.optimizer.parameters}
     (store,) = (s for s in stores if isinstance(s, FlatStore))
     held = {
@@ -117,6 +135,8 @@ def _holds(trainer: Trainer, comm: Comm) -> None:
             for _, b in stage.named_buffers()
         ),
     }
+    in_windows = store.parameter_bytes() + store.gradient_bytes()
+    held["windows"] = made.window_bytes - in_windows * isinstance(store, NodeStore)
     said_of = {name: getattr(said, name) for name in held}
     assert said_of == held, f"rank {comm.rank} holds {held}, not {said_of}"
 
