@@ -42,13 +42,6 @@ class NotFiniteError(ArithmeticError):
     """Ends a run from one rank, whose loss or gradient is NaN or infinite."""
 
 
-class Memory(NamedTuple):
-    """Bytes that a rank adds to those of its node."""
-
-    gradients: int
-    optimizer: int
-
-
 class Strategy(Protocol):
     """A layout at work; every rank of the job has one, and calls its methods in the same order."""
 

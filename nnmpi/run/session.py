@@ -22,12 +22,10 @@ from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrange import alone, arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.division import Division
 from nnmpi.parallel.discovery import discover
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.model_part import ModelPart
 from nnmpi.parallel.model.snapshot import Restored
-from nnmpi.parallel.pipeline.stages import measured_stages, own_stages
 from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepControl
 from nnmpi.parallel.step.ports import Task
@@ -93,17 +91,38 @@ def open_session(
     loss, dataset = setup.goal.loss, setup.dataset
     graph = all_or_none(comm, lambda: model_graph(config, model, dataset, loss))
     layout = Layout.of(config, comm)
-    whole = not objectives.takes_parts(loss, dataset)
+    try:
+        return _opened(config, build, setup, layout, hooks, snapshot, model, graph)
+    except (ValueError, OtherRankError):  # on all ranks
+        layout.free()
+        raise
+
+
+def _opened(
+    config: Config,
+    build: Build | None,
+    setup: Setup,
+    layout: Layout,
+    hooks: Hooks,
+    snapshot: Snapshot | None,
+    model: Module,
+    graph: Graph,
+) -> Session:
+    comm = layout.all
+    whole = not objectives.takes_parts(setup.goal.loss, setup.dataset)
     sharding = all_or_none(comm, lambda: builders.sharded(config, graph, whole))
     if config.tp > 1:
         all_or_none(comm, lambda: rebuild(model, graph, sharding, layout.axis["tp"]))
-    some, batches = partial(_some, setup), len(setup.train)
-    stages = measured_stages(config, layout, model, graph, some, setup.on, batches)
     known = snapshot.measured if snapshot and snapshot.fits(config, comm.size) else {}
-    arrangement = _arranged(config, layout, graph, sharding, stages.division, known)
-    part = own_stages(model, arrangement, comm.rank, stages.facts)
+    cut = replace(config, cut=known.get("cut", config.cut))
+    some, batches = partial(_some, setup), len(setup.train)
+    stages = plan.measured_stages(cut, layout, model, graph, some, setup.on, batches)
+    arrangement = _arranged(config, layout, graph, sharding, stages, known)
+    part = plan.own_stages(model, arrangement, comm.rank, stages.facts)
     trained = _trained(config, setup, arrangement, layout, model, part)
-    restored = _restored(config, snapshot, layout, part) if snapshot else None
+    restored = Restored(snapshot.owned, part, config.dtype, comm) if snapshot else None
+    if restored:
+        restored.values_to_model()
     twin = _twin(config, build, setup, arrangement, layout, model) if config.verify else None
     consistency.check_values(comm, model, part.held)
     steps = next_steps(comm, snapshot.positions, layout.workers) if snapshot else ()
@@ -123,20 +142,24 @@ def _arranged(
     layout: Layout,
     graph: Graph,
     sharding: Sharding,
-    division: Division,
+    stages: plan.Stages,
     known: Mapping[str, Any],
 ) -> Arrangement:
     """The arrangement, after what has to be measured for it and is not known."""
-    cluster = discover(layout.all)
-    first = all_or_none(layout.all, lambda: arrange(config, cluster, graph, sharding, division))
-    if not first.has_to_be_measured:
+    cluster, measured = discover(layout.all), dict(known)
+    if "cut" in stages.facts:
+        measured["cut"] = stages.facts["cut"]
+
+    def arranged() -> Arrangement:
+        return arrange(config, cluster, graph, sharding, stages.division, measured)
+
+    first = all_or_none(layout.all, arranged)
+    if not first.has_to_be_measured or "allreduce" in measured:
         return first
-    if known:
-        return arrange(config, cluster, graph, sharding, division, known)
     names = np.array([layout.axis["dp"].fastest(first.longest_sum)], "S32")
     layout.all.broadcast(names.view(np.uint8))
-    measured = {"allreduce": names[0].decode()}
-    return arrange(config, cluster, graph, sharding, division, measured)
+    measured["allreduce"] = names[0].decode()
+    return arranged()
 
 
 def _trained(
@@ -155,17 +178,6 @@ def _trained(
     goal, sharding = setup.goal, arrangement.sharding
     objective = objectives.objective(goal.loss, goal.metrics, sharding, layout.axis["tp"])
     return Trained(Task(model, objective, setup.on), part, parameters, arrangement)
-
-
-def _restored(config: Config, snapshot: Snapshot, layout: Layout, part: ModelPart) -> Restored:
-    """What ranks had, of which parameters and buffers are in the model then."""
-    try:
-        found = Restored(snapshot.owned, part, config.dtype, layout.all)
-    except (ValueError, OtherRankError):
-        layout.free()
-        raise
-    found.values_to_model()
-    return found
 
 
 def _twin(
@@ -211,7 +223,7 @@ def _strategy(
     beside = spec(*twin) if twin else None
     made = spec(*trained, recorder=hooks.recorder, twin=beside, next_steps=next_steps)
     try:
-        return plan.build(config, layout, made)
+        return plan.build(layout, made)
     except ValueError as error:  # on all ranks: only the first one raises it
         layout.all.agree(error)
         raise

@@ -29,11 +29,6 @@ from nnmpi.parallel.step.state import StepResult, StepState
 from nnmpi.parallel.strategy import TrainSpec
 
 
-def is_pipedream(config: Config) -> bool:
-    """Whether each batch is a step of its own in a pipeline that stays full."""
-    return config.schedule == "pipedream"
-
-
 def check(config: Config, ranks: int) -> None:
     """Raises ValueError where several ranks would have copies of a stage."""
     copies = mesh_of(config, ranks).axes["dp"]

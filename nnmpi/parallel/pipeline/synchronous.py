@@ -16,12 +16,6 @@ from nnmpi.parallel.synchronous import Evaluation, Parts
 from nnmpi.schedules import SCHEDULES, forward_program, program
 
 
-def is_pipeline(config: Config) -> bool:
-    """Whether a step has another program than that of one stage."""
-    plain = Config()
-    return config.pp > 1 or config.recompute or config.schedule != plain.schedule
-
-
 def pipeline(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
     """Every rank calls it."""
     pp, part = layout.axis["pp"], spec.part

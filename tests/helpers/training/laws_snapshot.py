@@ -69,14 +69,10 @@ LAYOUTS: list[Row] = [
     Row({"dp": 2, "pp": 2, "tp": 2, "cut": "5", **RING, "zero": 3}, (8,)),
 ]
 
-HAS_STAGES = False
-"""Whether pipelines and tensor parallelism are built from the graph: till then they cannot run."""
-
 
 def rows(p: int) -> list[Row]:
     """Those for p ranks."""
-    found = [row for row in LAYOUTS if p in row.ranks]
-    return [row for row in found if HAS_STAGES or not {"pp", "tp"} & {*row.options}]
+    return [row for row in LAYOUTS if p in row.ranks]
 
 
 class Ran(NamedTuple):

@@ -168,7 +168,7 @@ def test_a_slice_of_one_sample_has_no_variance_and_that_is_said_before_the_first
 
     class Noted(nn.BatchNorm1d):
         def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
-            begun.extend([1] * self.training)
+            begun.extend([1] * (self.training and bool(x.numpy().any())))  # no zeros of set-up
             return super().forward(x)
 
     def rank(comm: Comm) -> None:

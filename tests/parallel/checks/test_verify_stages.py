@@ -10,13 +10,17 @@ import pytest
 from elsewhere import keep, stage_of
 from runs import rows
 
+import nnmpi
 from nnmpi import Config, nn
 from nnmpi.backend import CPU
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Loader, Split, Standardiser
 from nnmpi.nn.state import assign
+from nnmpi.nn.tracing import trace
 from nnmpi.parallel import plan
+from nnmpi.parallel.arrangement.arrange import alone, arrange
+from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.checks.verify import BOUNDS, SUBJECTS, VerifyError
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries
@@ -48,7 +52,10 @@ class Staged:
         whole, self._shown = copy.deepcopy(spec.task.model), spec.task.model
         task = spec.task._replace(model=whole)
         part = ModelPart.whole(whole)
-        inner = spec._replace(task=task, part=part, parameters=[*whole.parameters()], twin=None)
+        one = alone(spec.arrangement)
+        inner = spec._replace(
+            task=task, part=part, parameters=[*whole.parameters()], arrangement=one, twin=None
+        )
         self._inner: Strategy = build(Layout.of_one_rank(), inner)
         held = stage_of(layout.all.rank, 0, 2)
         keep(self._shown, held)
@@ -88,10 +95,10 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs five steps on two stages; returns each rank's events and largest gradients."""
     chosen = plan._chosen
 
-    def staged(spoil: Spoil, config: Config, layout: Layout, spec: TrainSpec) -> Any:
-        if config.verify or layout.all.size == 1:
-            return chosen(config, layout, spec)
-        return Staged(layout, spec, partial(chosen, config), spoil)
+    def staged(spoil: Spoil, layout: Layout, spec: TrainSpec) -> Any:
+        if layout.all.size == 1:
+            return chosen(layout, spec)
+        return Staged(layout, spec, chosen, spoil)
 
     def rank(comm: Comm, dtype: str) -> list[tuple[dict[str, Any], list[float]]]:
         config = Config(verify=True, dtype=dtype, clip_norm=0.1, batch_size=14)
@@ -102,12 +109,15 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
             task = Task(model().to(dtype), nn.CrossEntropyLoss(reduction="sum"), CPU)
             make = partial(builders.optimizer, config)
             part, parameters = ModelPart.whole(task.model), [*task.model.parameters()]
-            return TrainSpec(task, part, (), parameters, make, control, events.append, twin=twin)
+            a = arrangement if twin else alone(arrangement)
+            return TrainSpec(task, part, parameters, a, make, control, events.append, twin=twin)
 
+        graph = trace(model(), lambda n: ((nnmpi.tensor(np.zeros((n, 6))),), {}), "float64")
+        arrangement = arrange(config, Cluster.on_paper(2), graph)
         twin = spec(None)
         split = Split(rows()[0].astype("float32"), rows()[1])
         loader = Loader(split, 14, standardiser=Standardiser.of(split), dtype=dtype)
-        strategy = plan.build(config, Layout.of(config, comm), spec(twin))
+        strategy = plan.build(Layout.of(config, comm), spec(twin))
         found = []
         for _ in strategy.steps(loader, StepState()):
             largest = [float(np.abs(p.grad).max()) for p in twin.task.model.parameters()]
