@@ -97,18 +97,35 @@ def test_there_are_commands_to_check():
 @pytest.mark.parametrize("command", SIMULATIONS)
 def test_simulations_are_understood(command, capsys):
     assert simulate.main(shlex.split(command)) == 0
-    words = {"collective": "ring", "pipeline": "rank 3", "gemm": "where 2-D wins", "sync": "asp"}
+    words = {
+        "collective": "ring",
+        "pipeline": "rank 3",
+        "gemm": "where 2-D wins",
+        "sync": "asp",
+        "layout": "tp 3",
+    }
     assert words[command.split()[0]] in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_what_a_page_links_to_exists(page):
-    """Files, and headings of the same page."""
-    text = re.sub(r"^```.*?^```", "", PAGES[page], flags=re.S | re.M)
-    headings = re.findall(r"^#+ (.*)$", text, re.M)
-    anchors = {"#" + re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in headings}
-    links = re.findall(r"\]\(([^)]+)\)", text)
-    folder = (ROOT / page).parent
-    assert [x for x in links if x not in anchors and not (folder / x).exists()] == []
+    """Files, and headings of this page and of others."""
+    text, folder = prose(page), (ROOT / page).parent
+    for link in re.findall(r"\]\(([^)]+)\)", text):
+        path, _, heading = link.partition("#")
+        found = (folder / path) if path else ROOT / page
+        assert found.exists(), link
+        assert not heading or heading in anchors(found.relative_to(ROOT).as_posix()), link
     named = re.findall(r"`((?:benchmarks|docs|scripts|tests|nnmpi)/[\w./-]+)`", text)
     assert [x for x in named if not (ROOT / x).exists()] == []
+
+
+def prose(page: str) -> str:
+    """A page without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", PAGES[page], flags=re.S | re.M)
+
+
+def anchors(page: str) -> set[str]:
+    """What leads to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", prose(page), re.M)
+    return {re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in headings}
