@@ -35,12 +35,18 @@ __all__ = [
 
 
 def load(
-    spec: str, *, data_dir: str | None = None, download: bool = False, seed: int = 0
+    spec: str,
+    *,
+    data_dir: str | None = None,
+    download: bool = False,
+    seed: int = 0,
+    ignore_index: int | None = None,
 ) -> Dataset:
     """Load the data set named by `--data`: NAME, NAME:ARGUMENT or FILE.npz.
 
     data_dir: the directory of data files, existing and downloaded; default: the user's cache
     seed: of the choice of test samples, and of synthetic data
+    ignore_index: the label in a file that counts for nothing
     """
     name, colon, argument = spec.partition(":")
     if name not in DATASETS and spec.endswith(".npz"):
@@ -52,7 +58,7 @@ def load(
     if bool(argument) != (entry.form != name) or (colon and not argument):
         raise ValueError(f"data set {quoted(spec)} is not of the form {entry.form}")
     directory = Path(os.path.expanduser(data_dir)) if data_dir else default_directory()
-    return entry.load(Request(argument, directory, download, seed))
+    return entry.load(Request(argument, directory, download, seed, ignore_index))
 
 
 def blank(spec: str, data_dir: str | None = None, seed: int = 0) -> Dataset:

@@ -42,12 +42,14 @@ class Request(NamedTuple):
 
     argument: what the user wrote after the name and a colon (a file, a shape), may be empty
     directory: of data files, existing and downloaded
+    ignore_index: the label that counts for nothing
     """
 
     argument: str
     directory: Path
     download: bool
     seed: int
+    ignore_index: int | None
 
 
 class Size(NamedTuple):

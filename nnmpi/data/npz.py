@@ -53,7 +53,7 @@ def npz(request: Request) -> Dataset:
             f"{shown(path)} has no array {' and no '.join(missing)}; save it with "
             "numpy.savez(file, x=..., y=...), and x_test=..., y_test=... if there are test data"
         )
-    return from_arrays(x, y, x_test, y_test, request.seed, shown(path.name))
+    return from_arrays(x, y, x_test, y_test, request.seed, shown(path.name), request.ignore_index)
 
 
 def _inputs(arrays: Mapping[str, np.ndarray], key: str, path: Path) -> Inputs | None:

@@ -40,7 +40,11 @@ def dataset(
         x_test, y_test = test or (None, None)
         return data.from_arrays(x, y, x_test, y_test, seed=config.seed, ignore_index=ignore_index)
     return data.load(
-        config.data, data_dir=config.data_dir, download=config.download, seed=config.seed
+        config.data,
+        data_dir=config.data_dir,
+        download=config.download,
+        seed=config.seed,
+        ignore_index=ignore_index,
     )
 
 

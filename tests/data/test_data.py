@@ -118,6 +118,14 @@ def test_targets_of_a_regression_are_kept_and_divided_at_random() -> None:
     assert (both.train.y != data.from_arrays(x, y, seed=1).train.y).any()
 
 
+def test_labels_in_a_file_that_are_ignored_are_no_classes(tmp_path: Path) -> None:
+    file = tmp_path / "words.npz"
+    np.savez(file, x=np.arange(6), y=np.array([0, 1, -100, 1, 0, -100]))
+    assert data.load(str(file), ignore_index=-100).classes == 2
+    with pytest.raises(ValueError, match="label -100"):
+        data.load(str(file))
+
+
 def test_labels_that_are_ignored_are_no_classes() -> None:
     y = np.array([0, 1, 255, 1, 0, 255])
     assert data.from_arrays(np.eye(6), y, ignore_index=255).classes == 2

@@ -1,6 +1,7 @@
 """Division: what each stage of a cut has, from a graph alone."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from nnmpi.nn.graph import Graph
@@ -25,6 +26,11 @@ class Division(NamedTuple):
 
     stages: tuple[StagePart, ...]
     pp: int
+
+    @property
+    def begins(self) -> list[int]:
+        """The layers at which the second and later stages begin."""
+        return list(accumulate(stage.layers for stage in self.stages[:-1]))
 
     def of_rank(self, rank: int) -> dict[int, StagePart]:
         """The stages of a rank, by number."""

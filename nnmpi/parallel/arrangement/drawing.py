@@ -58,7 +58,7 @@ def as_lines(a: Arrangement) -> Iterator[str]:
     """The drawing as text."""
     tp = min(a.mesh.axes["tp"], MOST)
     for block in blocks(a):
-        yield f"stage {block.stage} on ranks {numbers_of(block.ranks)}"
+        yield f"stage {block.stage} on {_ranks(block)}"
         names = [f"  {row.name} {row.kind}" for row in block.rows]
         width = max(map(len, names), default=0)
         if tp > 1 and block.rows:
@@ -67,6 +67,10 @@ def as_lines(a: Arrangement) -> Iterator[str]:
         for name, row in zip(names, block.rows, strict=True):
             bars = "  ".join(_bar(*part) for part in row.parts[:tp])
             yield f"{name.ljust(width)}  {bars}  {row.how}".rstrip()
+
+
+def _ranks(block: Block) -> str:
+    return f"rank{'s' * (len(block.ranks) > 1)} {numbers_of(block.ranks)}"
 
 
 def _bar(start: float, stop: float) -> str:
@@ -88,7 +92,7 @@ def as_svg(a: Arrangement, title: str) -> str:
     for block, top in zip(found, tops, strict=False):
         colour = STAGES[block.stage % len(STAGES)]
         parts.append(box(12, top, 5, heights[block.stage] - 14, colour))
-        where = f"stage {block.stage}: ranks {numbers_of(block.ranks)}"
+        where = f"stage {block.stage}: {_ranks(block)}"
         parts.append(text(26, top + 10, where, 14, weight="bold"))
         if tp > 1:
             for t in range(tp):

@@ -28,7 +28,7 @@ def layout_event(a: Arrangement) -> Event:
         "dtype": config.dtype,
         "optimizer": config.optimizer,
         "allreduce": a.algorithm if a.mesh.axes["dp"] > 1 else None,
-        "cut": [stage.nodes.start for stage in a.division.stages[1:]],
+        "cut": ",".join(map(str, a.division.begins)) or None,
         "notes": list(graph.notes),
         "kinds": [_figures(kind) for kind in kinds(a, config.batch_size)],
         "sharded_layers": [
