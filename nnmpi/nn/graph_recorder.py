@@ -71,6 +71,9 @@ class Traced(Tensor):
         return len(self.operand)
 
 
+Traced.__name__ = Tensor.__name__  # as messages to users call it
+
+
 _DATA: Any = vars(Tensor)["data"]
 
 

@@ -16,6 +16,7 @@ from nnmpi.parallel.checks.reference_update import ReferenceUpdate
 from nnmpi.parallel.checks.slow_ranks import delay_of, slowed
 from nnmpi.parallel.checks.verify import Verified
 from nnmpi.parallel.data import refusals as of_data
+from nnmpi.parallel.data.batch_size_check import check_micro_batches as check_micro_batches
 from nnmpi.parallel.data.replicas import replicas
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.pipeline import pipedream

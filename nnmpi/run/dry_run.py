@@ -10,6 +10,7 @@ from nnmpi.data import Dataset
 from nnmpi.data.inputs import arrays
 from nnmpi.metrics import Metric
 from nnmpi.nn import Module
+from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.discovery import discover
@@ -41,13 +42,16 @@ def dry_run(
     found = all_or_none(
         comm, lambda: arranged(config, build, setup.dataset, setup.goal.loss, cluster)
     )
+    model = builders.model(config, build)
+    if found.strategy in ("replicas", "pipeline"):
+        plan.check_micro_batches(model, setup.train, setup.steps, config.micro_batches)
     splits = setup.dataset.train, setup.dataset.test
     steps = len(setup.train)
     return {
         **layout_event(found),
         "event": "dry-run",
         "on_paper": on_paper,
-        "layers": repr(builders.model(config, build)),
+        "layers": repr(model),
         "data": setup.dataset.name,
         "train_samples": len(setup.dataset.train.y),
         "test_samples": len(setup.dataset.test.y),

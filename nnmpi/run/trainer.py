@@ -129,7 +129,7 @@ class Trainer:
         if not self._epoch_is_over:
             check_left(self.step, self.total_steps)
         check_trained(self.part, self.optimizer)
-        with report or self.report() as self._report:
+        with open_report(self.config, self.comm, report) as self._report:
             try:
                 return self._fit()
             except BaseException as error:

@@ -41,4 +41,7 @@ def test_the_core_to_read_first_is_as_long_as_the_page_says() -> None:
 
 def test_every_file_that_it_names_is_there() -> None:
     for name in re.findall(r"\b((?:[a-z_]+/)+[a-z_]+\.(?:py|md))\b", PAGE):
-        assert any((folder / name).exists() for folder in (ROOT, PACKAGE, PACKAGE / "comm")), name
+        assert any(
+            (folder / name).exists()
+            for folder in (ROOT, PACKAGE, PACKAGE / "comm", PACKAGE / "parallel")
+        ), name

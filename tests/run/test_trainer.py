@@ -257,6 +257,7 @@ def test_samples_per_second_leaves_out_the_first_step_and_evaluations(
                 trainer.evaluate()
 
     trainer = Trainer(Config(epochs=2, batch_size=14), Slow, rows(), callbacks=[Evaluates()])
+    trainer.model.calls = 0
     result = fit(trainer)
     assert result["steps"] == 8
     assert result["samples_per_second"] == 7.0

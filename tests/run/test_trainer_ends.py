@@ -95,10 +95,10 @@ def test_a_run_that_loses_its_output_saves_the_model(tmp_path: Path) -> None:
 
 
 class Breaks(nn.Linear):
-    """Works for two samples, with which a Trainer checks a model."""
+    """Works for a few samples, with which a Trainer records a model."""
 
     def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
-        if len(x) > 2:
+        if len(x) > 20:
             raise RuntimeError("broken")
         return super().forward(x)
 

@@ -1,4 +1,4 @@
-"""A Trainer on several ranks: downloads, the end of a run, what is freed and saved; dry runs."""
+"""A Trainer on several ranks: downloads, the end of a run, what is freed and saved."""
 
 import threading
 import time
@@ -16,7 +16,6 @@ from nnmpi.comm import AbortedError, Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Dataset
 from nnmpi.nn.store import FlatStore
-from nnmpi.run.dry_run import summary
 from nnmpi.run.files import saving
 from nnmpi.run.report import Event, LostOutputError, NullReport, Report
 from nnmpi.run.trainer import DivergedError
@@ -123,7 +122,8 @@ class Fails(nn.Linear):
     where = -1
 
     def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
-        self.calls = getattr(self, "calls", 0) + self.training
+        counts = self.training and x.numpy().any()  # not the zeros of set-up
+        self.calls = getattr(self, "calls", 0) + int(counts)
         if self.calls == 2 and self.where == 0:
             raise RuntimeError("broken")
         return super().forward(x)
@@ -255,59 +255,18 @@ def test_a_stop_during_evaluation_stops_all_ranks(options: dict[str, Any]) -> No
     assert set(threads.run(3, rank)) == {("stopped", 4, 1)}
 
 
-# ---- a dry run
-
-
-PARAMETERS = 4 * (6 * 8 + 8 + 8 * 3 + 3)
-CASES: list[tuple[int, dict[str, Any], float, float]] = [
-    (1, {}, 1, 2),
-    (3, {"allreduce": "shared"}, 4, 2),
-    (3, {"allreduce": "ring"}, 3, 6),
-    (1, {"reproducible": True}, 4, 2),
-    (2, {"reproducible": True, "slices": 4}, 4, 4),
-    (2, {"verify": True, "allreduce": "shared"}, 3 + 2, 2 + 2 * 2),
-    (4, {"sync": "asp", "servers": 2}, 2 + 1, 2),
-]
-
-
-@pytest.mark.parametrize(("ranks", "options", "gradients", "sums"), CASES, ids=str)
-def test_a_dry_run_counts_the_memory_of_a_node(
-    ranks: int, options: dict[str, Any], gradients: float, sums: float
-) -> None:
-    def rank(comm: Comm) -> Event:
-        return summary(Trainer(Config(**options), small, rows(), comm))
-
-    for event in threads.run(ranks, rank):
-        assert event["parameter_bytes"] == PARAMETERS
-        assert f"({ranks})" in event["counted"]
-        padding = (3 * 16 + 16 * 8) * 4  # at most: of three parameters, and of a head
-        for name, copies in (("gradient", gradients), ("optimizer", sums)):
-            least = copies * PARAMETERS
-            assert least <= event[f"{name}_bytes"] <= least + copies * padding, name
+NUMBERS = 6 * 8 + 8 + 8 * 3 + 3
 
 
 def test_gradient_bytes_of_a_reproducible_run() -> None:
     def rank(comm: Comm) -> tuple[int, int]:
         trainer = Trainer(Config(reproducible=True, slices=7, steps=1), small, rows(), comm)
         expected = trainer.strategy.optimizer.parameters[0].store.gradient_bytes()
-        return expected, trainer.fit(NullReport())["gradient_buffers"] * PARAMETERS
+        return expected, trainer.fit(NullReport())["gradient_buffers"] * NUMBERS * 4
 
     for p in (1, 2, 3, 7):
         for expected, used in threads.run(p, rank):
             assert expected == used
-
-
-def test_a_dry_run_with_one_sample_a_rank() -> None:
-    """BatchNorm needs two: of all ranks together in a run, and on one rank in a dry run."""
-
-    def normed() -> nn.Module:
-        return nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4))
-
-    def rank(comm: Comm) -> str:
-        trainer = Trainer(Config(batch_size=14, steps=2, micro_batches=2), normed, rows(), comm)
-        return str(summary(trainer)["event"])
-
-    assert threads.run(7, rank) == ["dry-run"] * 7
 
 
 def test_slices_need_reproducible() -> None:

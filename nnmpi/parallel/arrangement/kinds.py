@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 from itertools import pairwise
+from operator import add
 from typing import NamedTuple
 
 from nnmpi.parallel.arrangement.activations import activations
+from nnmpi.parallel.arrangement.arrange import alone
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.memory import Memory, memory
 from nnmpi.parallel.arrangement.traffic import Sent, Traffic, traffic
@@ -34,21 +36,35 @@ def kinds(a: Arrangement, batch: int) -> list[Kind]:
         else:
             kept, sent = 0, Traffic(*[Sent()] * len(Traffic._fields))
         one = Kind(ranks, stages, memory(a, first, batch), kept, sent)
+        one = _with_twin(a, one, batch) if a.config.verify else one
         same = found.get(one[1:])
         found[one[1:]] = one if same is None else same._replace(ranks=(*same.ranks, *ranks))
     return [kind._replace(ranks=tuple(sorted(kind.ranks))) for kind in found.values()]
 
 
+def _with_twin(a: Arrangement, kind: Kind, batch: int) -> Kind:
+    """With what each rank has of the model that --verify trains on one rank."""
+    one = alone(a)
+    both = map(add, kind.memory, memory(one, 0, batch))
+    kept = max(kind.activations, activations(one, 0, batch))  # one trains after the other
+    return kind._replace(memory=Memory(*both), activations=kept)
+
+
 def _alike(a: Arrangement) -> Iterator[tuple[int, ...]]:
-    """Ranks that differ along dp only; where a node shares memory, its first rank is apart."""
+    """Ranks that differ along dp only. The first ones on a node are apart, since they have the
+    memory that it shares, and so are those that measure the model."""
     groups: dict[tuple[int, ...], list[int]] = {}
+    seen = set[tuple[str, int, int, int]]()
     for r in range(a.mesh.size):
-        at = a.mesh.coordinates(r)
-        first = 0
-        if a.store == "node":
-            node = a.cluster.beside(a.mesh.group(r, "dp"))[a.cluster.nodes[r]]
-            first = int(node[0] != r)
-        groups.setdefault((at["pp"], at["tp"], first), []).append(r)
+        at, node = a.mesh.coordinates(r), a.cluster.nodes[r]
+        key = [at["pp"], at["tp"], int(at["dp"] == at["pp"] == 0)]
+        for axis, group in (
+            ("dp", (node, at["pp"], at["tp"])),
+            ("tp", (node, at["pp"], at["dp"])),
+        ):
+            key.append(int((axis, *group) in seen))
+            seen.add((axis, *group))
+        groups.setdefault(tuple(key), []).append(r)
     yield from (tuple(ranks) for ranks in groups.values())
     if a.servers:
         yield tuple(range(a.mesh.size, a.ranks))

@@ -6,12 +6,12 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.run.report.report import NullReport, Report
 
 
-def open_report(config: Config, comm: Comm) -> Report:
-    """The report of this rank; every rank calls it."""
+def open_report(config: Config, comm: Comm, given: Report | None = None) -> Report:
+    """The report of this rank, where none is given; every rank calls it."""
 
     def opened() -> Report:
         if comm.rank:
             return NullReport()
         return Report(config.log, config.quiet, launched=has_launcher())
 
-    return all_or_none(comm, opened)
+    return all_or_none(comm, lambda: given or opened())

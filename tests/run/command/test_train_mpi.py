@@ -266,7 +266,9 @@ def test_a_dry_run_is_printed_once() -> None:
     assert (completed.status, ours(completed.err)) == (0, []), completed
     (event,) = events(completed)
     assert event["event"] == "dry-run"
-    assert event["gradient_bytes"] == 4 * event["parameter_bytes"]
+    first, others = event["kinds"]  # memory of the node counts on its first rank
+    assert (first["ranks"], others["ranks"]) == ([0], [1, 2])
+    assert (first["parameters_bytes"], others["parameters_bytes"]) == (4 * event["parameters"], 0)
 
 
 def test_options_that_differ_are_a_one_line_error(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from runs import parameters_sha256
 import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.nn.models import iris_mlp
-from nnmpi.run.dry_run import summary
 from nnmpi.run.report import Report
 
 # ---- what it prints
@@ -79,29 +78,25 @@ def test_a_dry_run_prints_memory_and_steps(command: Command) -> None:
     (event,) = completed.events
     assert event["event"] == "dry-run"
     assert event["parameters"] == 4 * 50 + 50 + 50 * 3 + 3 == 403
-    assert event["parameter_bytes"] == event["gradient_bytes"] == 403 * 4
-    assert 2 * 403 * 4 <= event["optimizer_bytes"] <= 2 * (403 + 4 * 16) * 4  # flat, and aligned
+    (kind,) = event["kinds"]
+    assert kind["parameters_bytes"] == kind["gradients_bytes"] == 403 * 4
+    assert 2 * 403 * 4 <= kind["optimizer_bytes"] <= 2 * (403 + 4 * 16) * 4  # flat, and aligned
     assert event["data_bytes"] == 150 * (4 * 4 + 8)
     assert (event["steps"], event["steps_per_epoch"], event["epochs"]) == (300, 2, 150)
     assert "Linear(4, 50" in event["layers"]
-    assert 64 * 50 * 4 < event["activation_bytes"] < 100 * 64 * 50 * 4
-    other = command(*IRIS, "--dry-run", "--quiet", "--dtype=float64", "--optimizer=sgd").events[0]
-    assert other["parameter_bytes"] == 403 * 8
+    assert 64 * 50 * 4 < kind["activation_bytes"] < 100 * 64 * 50 * 4
+    more = "--dry-run", "--quiet", "--dtype=float64", "--optimizer=sgd"
+    (other,) = command(*IRIS, *more).events[0]["kinds"]
+    assert other["parameters_bytes"] == 403 * 8
     assert 403 * 8 <= other["optimizer_bytes"] <= (403 + 4 * 16) * 8
-    assert other["activation_bytes"] > 1.5 * event["activation_bytes"]
+    assert other["activation_bytes"] > 1.5 * kind["activation_bytes"]
 
 
-def test_a_dry_run_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither running statistics nor the result of a later run."""
-    plain, inspected = (Trainer(Config(steps=3, quiet=True)) for _ in range(2))
-    before = inspected.model.state_dict()
-    summary(inspected)
-    for name, array in inspected.model.state_dict().items():
-        np.testing.assert_array_equal(array, before[name], err_msg=name)
-    assert inspected.step == 0
-    assert not any(p.has_grad for p in inspected.model.parameters())
-    assert inspected.fit()["parameters_sha256"] == plain.fit()["parameters_sha256"]
-    assert len(capsys.readouterr().out.splitlines()) == 2
+def test_a_dry_run_of_ranks_that_are_not_there(command: Command) -> None:
+    completed = command(*IRIS, "--dry-run", "--ranks=6", "--dp=3", "--tp=2", "--zero=1")
+    (event,) = completed.events
+    assert (event["ranks"], event["layout"]) == (6, {"pp": 1, "dp": 3, "tp": 2})
+    assert [kind["ranks"] for kind in event["kinds"]] == [[0, 1], [2, 3, 4, 5]]
 
 
 # ---- files

@@ -14,6 +14,7 @@ import pytest
 from datafiles import refused
 
 from nnmpi.run.report import LostOutputError, Report, progress
+from nnmpi.run.report.layout import HELD
 
 START = {
     "event": "start",
@@ -64,16 +65,38 @@ VERIFY = {"event": "verify", "step": 1234, **DIFFERENCES, "replicas_equal": True
 DONE = EPOCH | {"event": "done", "seconds": 1.25, "epochs": 1, "layout": {"dp": 1}}
 FAILED = {"event": "failed", "error": "gone", "steps": 10}
 STOPPED = DONE | {"event": "stopped"}
-DRY = START | {
+NONE = {"bytes": 0, "messages": 0}
+KIND = {
+    **{f"{what}_bytes": 16 * 10**n for n, what in enumerate(HELD, 2)},
+    "sent": {"dp": {"bytes": 4000, "messages": 1200}, **dict.fromkeys(("tp", "pp", "model"), NONE)},
+}
+DRY = {
     "event": "dry-run",
+    "model": "mine",
+    "parameters": 1234,
+    "ranks": 4,
+    "nodes": 2,
+    "layout": {"pp": 1, "dp": 4, "tp": 1},
+    "servers": 0,
+    "zero": 1,
+    "schedule": None,
+    "batch_size": 64,
+    "micro_batches": 2,
+    "dtype": "float32",
+    "optimizer": "adam",
+    "allreduce": "ring",
+    "notes": ["Block is taken whole"],
+    "kinds": [{"ranks": [0, 2], **KIND}, {"ranks": [1, 3], **KIND}],
+    "sharded_layers": [],
+    "drawing": ["stage 0 on ranks 0-3"],
+    "data": "é\n\x1b[2J",
+    "train_samples": 1200,
+    "test_samples": 300,
+    "data_bytes": 16_000_000,
     "layers": "Sequential(\n  (0): Linear(4, 3, bias=True)\n)",
+    "steps": 21,
     "epochs": 3,
     "steps_per_epoch": 7,
-    "batch_size": 64,
-    **{
-        f"{what}_bytes": 16 * 10**size
-        for size, what in enumerate(("parameter", "gradient", "optimizer", "activation", "data"), 2)
-    },
 }
 EVENTS = [START, VERIFY, PROGRESS, EPOCH, DRY, STOPPED, FAILED, DONE]
 
@@ -130,10 +153,15 @@ SENTENCES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         (
             "(0): Linear(4, 3",
             "1,234 parameters",
-            "3 epochs of 7 steps of 64",
-            "on 4 ranks, all-reduce shared",
-            "parameters 1.6 KB, gradients 16.0 KB, optimizer 160.0 KB",
-            "activations 1.6 MB, data 16.0 MB",
+            "on 4 ranks on 2 nodes: dp 4, ZeRO 1, all-reduce ring",
+            "3 epochs of 7 steps",
+            "batches of 64 in 2 micro-batches",
+            "Block is taken whole",
+            "0, 2  ",
+            "1.6 KB",
+            "16.0 MB",
+            "4.0 KB in 1,200",
+            "stage 0 on ranks 0-3",
         ),
     ),
     "stopped": (STOPPED, ("stopped: accuracy 98.77%", "after 10 steps in 1.2 s")),
