@@ -41,19 +41,20 @@ def layout(row: Row) -> str:
 
 def memory(rows: Sequence[Row]) -> Cells:
     for row in rows:
-        parts = ("slot_bytes", "message_bytes", "activation_bytes", "peak_bytes")
+        parts = ("slot_bytes", "message_bytes", "activation_bytes", "predicted_activation_bytes")
         yield [
             *(layout(row), two(row["per_parameter"]), two(row["predicted_per_parameter"])),
             *(f"{row['ratio'] - 1:+.1%}", mb(row["bytes"]), *(mb(row[key]) for key in parts)),
-            mb(row["predicted_peak_bytes"]),
+            *(mb(row["peak_bytes"]), mb(row["predicted_peak_bytes"])),
         ]
 
 
 def sent(rows: Sequence[Row]) -> Cells:
     for row in rows:
-        units = [two(row["units"]), str(row["predicted_units"])] if "units" in row else ["", ""]
+        units = [two(row[key]) if key in row else "" for key in ("units", "predicted_units")]
         found = [f"{row[key] / 1e6:.2f}" for key in ("bytes", "predicted_bytes")]
-        yield [layout(row), *found, *units, f"{row['messages']:.0f}"]
+        messages = [f"{row[key]:.0f}" for key in ("messages", "predicted_messages")]
+        yield [layout(row), *found, *units, *messages]
 
 
 def seconds(rows: Sequence[Row]) -> Cells:
@@ -93,9 +94,12 @@ def products(rows: Sequence[Row]) -> Cells:
 
 
 TABLES: dict[str, tuple[tuple[str, ...], Callable[[Sequence[Row]], Cells]]] = {
-    "| MB of a rank | bytes each | formula | off by | held | slots | messages | activations | peak "
-    "| sum |": (("memory",), memory),
-    "| sent by a rank in a step | MB | formula | units | formula | messages |": (("bytes",), sent),
+    "| MB of a rank | bytes each | formula | off by | held | slots | messages | activations "
+    "| formula | peak | sum |": (("memory",), memory),
+    "| sent by a rank in a step | MB | formula | units | formula | messages | formula |": (
+        ("bytes",),
+        sent,
+    ),
     "| step | ranks | time | over dp | quartiles | goal |": (("time",), seconds),
     "| 2 ranks over 1 | step | ratio | quartiles | goal |": (("weak", "halo"), scaling),
     "| N x K x O | MB sent | formula | messages | peak MB | formula | 2 cores | ratio | 1 Gbit/s "

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
 from lib.jobs import Job, Task
 from lib.rounds import interleaved
 from lib.sharding import layers, run
-from lib.sharding import theory as theory
 from lib.sharding.cases import Case, models_of
 from lib.sharding.layers import LayerCase
 from lib.timing import Row
@@ -26,19 +25,20 @@ class Bench:
     small: bool
     timeout: float
     facts: Row
+    sizes: dict[str, int] = field(default_factory=dict)
 
     def case(self, model: str, ranks: int = 1, **layout: object) -> Case:
         """A run with `ranks` times the samples of the model."""
         batch = ranks * models_of(self.small)[model].samples
         return Case(model, batch, small=self.small)._replace(**layout)
 
-    def widths(self, case: Case) -> list[int]:
-        """The widths of its MLP."""
-        return theory.widths(models_of(self.small)[case.model].text)
-
     def parameters(self, case: Case) -> int:
-        """How many its model has."""
-        return theory.parameters_of_mlp(self.widths(case))
+        """How many its model has, counted once."""
+        name = case.model
+        if name not in self.sizes:
+            made = models_of(self.small)[name].build()
+            self.sizes[name] = sum(p.size for p in made.parameters())
+        return self.sizes[name]
 
     def time(self, cases: Sequence[AnyCase]) -> dict[AnyCase, list[float]]:
         """Seconds per step in interleaved rounds, by a job for each number of ranks."""

@@ -4,7 +4,8 @@
     memory CASE...   bytes that a rank holds, and the most in a step
     bytes CASE...    bytes and messages that a rank sends in a step, without shared memory
 
-The last two answer with one line of JSON, of rank 0: means over the ranks.
+The last two answer with one line of JSON, of rank 0: means over the ranks of what is measured, and
+of what the arrangement of the run says.
 """
 
 import gc
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from training import ONE_THREAD
 
+import nnmpi
 from lib import jobs
 from lib.jobs import Process
 from lib.sharding.cases import Case
@@ -27,6 +29,9 @@ from nnmpi.comm.allreduce.interpreter import Interpreter
 from nnmpi.comm.transport.base import Ledger, Window
 from nnmpi.comm.transport.mpi import MPITransport
 from nnmpi.nn.store import FlatStore
+from nnmpi.parallel.arrangement.activations import activations
+from nnmpi.parallel.arrangement.memory import memory
+from nnmpi.parallel.arrangement.traffic import traffic
 
 COUNTED = 2  # steps whose bytes are counted
 COMMAND = jobs.program(__name__)
@@ -46,6 +51,14 @@ class Memory(NamedTuple):
     peak: float  # the most in a step, and the windows
 
 
+class MemorySaid(NamedTuple):
+    """Bytes on one rank as its arrangement says."""
+
+    held: float  # parameters, gradients, running sums, and windows
+    slots: float
+    activations: float  # the most at a time in a step
+
+
 class Sent(NamedTuple):
     """What one rank sends in a step."""
 
@@ -61,10 +74,21 @@ def processes(ranks: int, folder: Path) -> list[Process]:
     return [jobs.mpirun(ranks, [*COMMAND, "serve", str(folder)], ONE_THREAD)]
 
 
-def ask(what: str, cases: Sequence[Case], timeout: float) -> list[list[float]]:
-    """The answer to a question about cases that have equal numbers of ranks."""
+def ask_memory(cases: Sequence[Case], timeout: float) -> list[tuple[Memory, MemorySaid]]:
+    """What a rank holds in cases that have equal numbers of ranks: measured, and said."""
+    found = _answers("memory", cases, timeout)
+    return [(Memory(*measured), MemorySaid(*said)) for measured, said in found]
+
+
+def ask_bytes(cases: Sequence[Case], timeout: float) -> list[tuple[Sent, Sent]]:
+    """What a rank sends in cases that have equal numbers of ranks: counted, and said."""
+    found = _answers("bytes", cases, timeout)
+    return [(Sent(*counted), Sent(*said)) for counted, said in found]
+
+
+def _answers(what: str, cases: Sequence[Case], timeout: float) -> list[list[list[float]]]:
     command = [*COMMAND, what, *(case.text for case in cases)]
-    found: list[list[float]] = jobs.answer(
+    found: list[list[list[float]]] = jobs.answer(
         jobs.mpirun(cases[0].ranks, command, ONE_THREAD), what, timeout
     )
     return found
@@ -92,7 +116,7 @@ def mean(figures: Sequence[float]) -> list[float]:
     return found
 
 
-def memory(text: str) -> Memory:
+def held(text: str) -> tuple[Memory, MemorySaid]:
     """The memory of a case. Tracing begins before its trainer is made."""
     with windows() as sizes:
         gc.collect()
@@ -120,8 +144,16 @@ def memory(text: str) -> Memory:
             kept,
             peak + shared,
         )
+        said = memory_said(trainer)
         trainer.close()
-    return Memory(*mean(found))
+    return Memory(*mean(found)), MemorySaid(*mean(said))
+
+
+def memory_said(trainer: nnmpi.Trainer) -> MemorySaid:
+    """What the arrangement of a trainer says that this rank holds."""
+    a, rank, batch = trainer.arrangement, trainer.comm.rank, trainer.config.batch_size
+    found = memory(a, rank, batch)
+    return MemorySaid(found.total - found.slots, found.slots, activations(a, rank, batch))
 
 
 def _store(store: object) -> FlatStore:
@@ -173,11 +205,17 @@ def _replaced(name: str, method: Callable[..., Any]) -> Iterator[None]:
         setattr(MPITransport, name, original)
 
 
-def sent(text: str) -> Sent:
+def sent(text: str) -> tuple[Sent, Sent]:
     """What a step of a case sends, by the ledgers of all communicators of this rank."""
     with no_shared_memory():
         trainer = Case.of(text).trainer()
-        return sent_by(trainer_steps(trainer))
+        return sent_by(trainer_steps(trainer)), Sent(*mean(sent_said(trainer)))
+
+
+def sent_said(trainer: nnmpi.Trainer) -> Sent:
+    """What the arrangement of a trainer says that this rank sends in a step, along all axes."""
+    found = traffic(trainer.arrangement, trainer.comm.rank, trainer.config.batch_size)
+    return Sent(sum(one.bytes for one in found), sum(one.messages for one in found))
 
 
 def sent_by(run: Callable[[int], object]) -> Sent:
@@ -199,7 +237,7 @@ def _counts(ledgers: Iterable[Ledger]) -> Sent:
     )
 
 
-ANSWERS: dict[str, Callable[[str], Any]] = {"memory": memory, "bytes": sent}
+ANSWERS: dict[str, Callable[[str], Any]] = {"memory": held, "bytes": sent}
 
 
 def main(what: str, *words: str) -> None:

@@ -8,14 +8,14 @@ from lib import jobs
 from lib.jobs import JobError
 from lib.rounds import ratio_of
 from lib.sharding import layers, run
-from lib.sharding import theory as theory
 from lib.sharding.bench import Bench
 from lib.sharding.cases import Case
 from lib.sharding.layers import LayerCase
-from lib.sharding.run import Memory, Sent
+from lib.sharding.run import Memory, MemorySaid, Sent
 from lib.timing import Row, ratio
 from nnmpi.sim import gemm
 
+NUMBER = 4  # bytes of a float32
 MEMORY_GOAL = 0.05  # how far from the formula
 BUCKET_MB = 16.0  # of the memory section: a layer of the model of 50 million parameters
 TIME_GOALS = {1: 1.05, 2: 1.05, 3: 1.5}  # over data parallelism, by stage of ZeRO
@@ -29,49 +29,47 @@ NETWORK_ROUNDS = 5
 
 
 def memory(b: Bench) -> list[Row]:
-    """Bytes held by a rank, and the most in a step, beside the formulas."""
-    [alone] = _memory(b, [b.case("50M", bucket_mb=BUCKET_MB)])
-    rows = [memory_row(b, *alone, alone[1])]
+    """Bytes held by a rank, and the most in a step, beside what its arrangement says."""
+    one = b.case("50M", bucket_mb=BUCKET_MB)
+    [(alone, said)] = run.ask_memory([one], b.timeout)
+    rows = [memory_row(b, one, alone, said, alone)]
     for d in (2,) if b.small else (2, 4):
         base = b.case("50M", d, dp=d, bucket_mb=BUCKET_MB)
         cases = [base._replace(zero=zero) for zero in range(4)]
         cases.append(base._replace(allreduce="shared", bucket_mb=None))
-        rows += [memory_row(b, case, found, alone[1]) for case, found in _memory(b, cases)]
+        answers = run.ask_memory(cases, b.timeout)
+        rows += [
+            memory_row(b, case, *both, alone) for case, both in zip(cases, answers, strict=True)
+        ]
     return rows
 
 
-def _memory(b: Bench, cases: Sequence[Case]) -> list[tuple[Case, Memory]]:
-    found = run.ask("memory", cases, b.timeout)
-    return [(case, Memory(*figures)) for case, figures in zip(cases, found, strict=True)]
-
-
-def memory_row(b: Bench, case: Case, found: Memory, alone: Memory) -> Row:
+def memory_row(b: Bench, case: Case, found: Memory, said: MemorySaid, alone: Memory) -> Row:
     """`alone` is a rank that trains without others on as many samples as each does here.
 
     `bytes` is what is traced between two steps, without slots and without buffers of messages,
-    which are counted apart. The activations of a step are those of `alone`.
+    which are counted apart. Measured activations are what a step of `alone` takes besides.
     """
     parameters = b.parameters(case)
-    expected = theory.held_per_parameter(case.zero, case.dp, case.allreduce == "shared")
-    activations = alone.peak - alone.between
     held = found.between - found.kept
-    peak = expected * parameters + found.slots + found.messages + activations
+    peak = sum(said) + found.messages
     return b.row(
         "memory",
         case,
         bytes=held,
-        predicted_bytes=expected * parameters,
-        ratio=held / (expected * parameters),
+        predicted_bytes=said.held,
+        ratio=held / said.held,
         against="formula",
         goal=MEMORY_GOAL,
         goal_of="distance of ratio from 1",
         per_parameter=held / parameters,
-        predicted_per_parameter=expected,
+        predicted_per_parameter=said.held / parameters,
         counted_bytes=found.parameters + found.gradients + found.state,
         window_bytes=found.windows,
         slot_bytes=found.slots,
         message_bytes=found.messages,
-        activation_bytes=activations,
+        activation_bytes=alone.peak - alone.between,
+        predicted_activation_bytes=said.activations,
         peak_bytes=found.peak,
         predicted_peak_bytes=peak,
         peak_ratio=found.peak / peak,
@@ -82,7 +80,7 @@ def memory_row(b: Bench, case: Case, found: Memory, alone: Memory) -> Row:
 
 
 def traffic(b: Bench) -> list[Row]:
-    """Bytes and messages that a rank sends in a step, beside the formulas."""
+    """Bytes and messages that a rank sends in a step, beside what its arrangement says."""
     stages = [
         b.case("deep", d, dp=d, zero=zero, micro_batches=m, bucket_mb=0.016 if b.small else 1.0)
         for d in (2, 4)
@@ -97,23 +95,22 @@ def traffic(b: Bench) -> list[Row]:
     rows = []
     for n in (2, 4):
         cases = [case for case in stages + others if case.ranks == n]
-        found = run.ask("bytes", cases, b.timeout)
-        rows += [bytes_row(b, case, *sent) for case, sent in zip(cases, found, strict=True)]
+        answers = run.ask_bytes(cases, b.timeout)
+        rows += [bytes_row(b, case, *both) for case, both in zip(cases, answers, strict=True)]
     return rows
 
 
-def bytes_row(b: Bench, case: Case, sent: float, messages: float) -> Row:
-    """What a rank sends, and for data parallelism in units too."""
-    widths, m = b.widths(case), case.micro_batches
-    unit = theory.unit_bytes(b.parameters(case) / case.tp, case.dp)
-    units = theory.units(case.zero, m)
-    expected = units * unit + theory.tensor_bytes(widths, case.batch // case.dp, case.tp)
-    if case.pp > 1:  # of the two ranks, one sends there and one back
-        expected += theory.pipeline_bytes(max(widths), case.batch) / case.pp
-    row = b.row("bytes", case, bytes=sent, messages=messages, predicted_bytes=expected)
-    row |= {"ratio": sent / expected, "against": "formula"}
+def bytes_row(b: Bench, case: Case, sent: Sent, said: Sent) -> Row:
+    """What a rank sends, and for data parallelism in units too.
+
+    A unit is a reduce-scatter or an all-gather of all parameters, over a ring.
+    """
+    row = b.row("bytes", case, bytes=sent.bytes, messages=sent.messages)
+    row |= {"predicted_bytes": said.bytes, "predicted_messages": said.messages}
+    row |= {"ratio": sent.bytes / said.bytes, "against": "formula"}
     if case.ranks == case.dp:
-        row |= {"units": sent / unit, "predicted_units": units}
+        unit = (case.dp - 1) / case.dp * b.parameters(case) * NUMBER
+        row |= {"units": sent.bytes / unit, "predicted_units": said.bytes / unit}
     return row
 
 
@@ -237,10 +234,10 @@ def product_figures(case: LayerCase, sent: Sent, peak: float) -> Row:
     """Bytes and memory of a rank, beside the cost model's."""
     g = gemm.Gemm(*case.sizes)
     plan = gemm.column_row(g, 4) if case.kind == PLANS[0] else gemm.summa_twice(g, 2, 2)
-    memory = theory.NUMBER * (2 * (plan.weight + plan.activations) + plan.panels)
+    memory = NUMBER * (2 * (plan.weight + plan.activations) + plan.panels)
     return {
         "bytes": sent.bytes,
-        "predicted_bytes": theory.NUMBER * gemm.received(plan),
+        "predicted_bytes": NUMBER * gemm.received(plan),
         "messages": sent.messages,
         "peak_bytes": peak,
         "predicted_peak_bytes": memory,

@@ -27,6 +27,7 @@ def _memory(rows: Sequence[Row]) -> str:
         *(WHOLE_MB("MB", "bytes"), WHOLE_MB("counted", "counted_bytes")),
         *(WHOLE_MB("slots", "slot_bytes"), WHOLE_MB("messages", "message_bytes")),
         WHOLE_MB("activations", "activation_bytes"),
+        WHOLE_MB("formula", "predicted_activation_bytes"),
         *(WHOLE_MB("peak", "peak_bytes"), WHOLE_MB("sum", "predicted_peak_bytes")),
         Column("ratio", "peak_ratio"),
     ]
@@ -37,8 +38,9 @@ def _memory(rows: Sequence[Row]) -> str:
 def _bytes(rows: Sequence[Row]) -> str:
     columns = [
         *(MB("MB", "bytes"), MB("formula", "predicted_bytes"), Column("ratio", "ratio", "{:.4f}")),
-        *(Column("units", "units", "{:.3f}"), Column("formula", "predicted_units", "{}")),
+        *(Column("units", "units", "{:.3f}"), Column("formula", "predicted_units", "{:.3f}")),
         Column("messages", "messages", "{:.0f}"),
+        Column("formula", "predicted_messages", "{:.0f}"),
     ]
     return table(f"sent by a rank in a step, {rows[0]['model']}", columns, rows)
 

@@ -11,18 +11,21 @@ import pytest
 from graph_models import SAMPLE, ResidualMLP
 
 import nnmpi
-from nnmpi import nn
+from nnmpi import Config, data, nn
 from nnmpi.autograd import Tensor
 from nnmpi.comm import thread_ranks
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.models import MODELS, mlp
 from nnmpi.nn.tracing import trace
+from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.arrangement.traffic import traffic
 from nnmpi.parallel.tensor import Way
 from nnmpi.parallel.tensor.parallelize import parallelize
 from nnmpi.parallel.tensor.rebuild import rebuild
 from nnmpi.parallel.tensor.rules import Cut
 from nnmpi.parallel.tensor.shard import shard
-from nnmpi.parallel.tensor.traffic import bytes_a_sample
+from nnmpi.run import objectives
+from nnmpi.run.on_paper import arranged
 
 
 def traced(model: nn.Module, *sample: int) -> Graph:
@@ -71,7 +74,10 @@ def test_the_plan_sends_the_least() -> None:
         "3,092 numbers a sample in all; 4,096 as row",
         "3,092 numbers a sample in all; 4,096 as column",
     ]
-    assert bytes_a_sample(graph, sharding, range(len(graph.nodes))) == 3092 * 4 / 2
+    separate = Cluster.on_paper(2, nodes=2)  # all sums are messages
+    config, criterion = Config(model="mlp:64-1024-1024-10", tp=2), objectives.criterion(None)
+    on_paper = arranged(config, None, data.blank("digits", None, 0), criterion, separate)
+    assert traffic(on_paper, 0, 3).tp.bytes == 3 * 3092 * 4 / 2
     assert plan(mlp(64, 300, 200, 10), 64) == "column row column"
 
 
