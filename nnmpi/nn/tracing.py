@@ -24,6 +24,7 @@ from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter, inverse
 from nnmpi.nn.passes import Pass, current_pass
 from nnmpi.nn.sequential import Sequential
+from nnmpi.nn.unchanged import unchanged
 
 
 def trace(
@@ -147,24 +148,7 @@ class Zeros:
 @contextmanager
 def _borrowed(model: Module, dtype: Any) -> Iterator[None]:
     """Parameters are zeros of this type, and buffers are copies; then all is as before."""
-    modules = list(dict.fromkeys(model.modules()))
-    modes = [m.training for m in modules]
-    parameters = [(p, p.store, p.index, p.has_grad) for p in model.parameters()]
-    buffers = [(m, name, getattr(m, name)) for m in modules for name in m._buffers]
-    try:
-        for p, *_ in parameters:
+    with unchanged(model):
+        for p in model.parameters():
             p.move(Zeros(p, np.dtype(dtype)), 0)
-        for m, name, array in buffers:
-            setattr(m, name, array.copy())
         yield
-    finally:
-        for p, store, index, has_grad in parameters:
-            if store is None:
-                p.discard()
-            else:
-                p.move(store, index)
-                p.has_grad = has_grad
-        for m, name, array in buffers:
-            setattr(m, name, array)
-        for m, mode in zip(modules, modes, strict=True):
-            object.__setattr__(m, "training", mode)

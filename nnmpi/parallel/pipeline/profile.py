@@ -27,6 +27,7 @@ from nnmpi.nn.graph import Graph
 from nnmpi.nn.passes import Pass
 from nnmpi.nn.seeding import seeded
 from nnmpi.nn.segment import segment
+from nnmpi.nn.unchanged import unchanged
 from nnmpi.parallel.arrangement.partition import Cut, Unit, bounds
 from nnmpi.parallel.pipeline.joined import Joined
 from nnmpi.parallel.step.ports import Tensors, forward, needing_gradients
@@ -127,30 +128,10 @@ _PASS = Pass(0, None, _Untracked())
 @contextmanager
 def _borrowed(module: Module, dtype: Any, on: Backend) -> Iterator[None]:
     """The module in training mode, with the type and on the backend of the run; then as before."""
-    inside = dict(module.named_modules())
-    modes = [(m, m.training) for m in inside.values()]
-    parameters = [(p, p.store, p.index, p.has_grad) for p in module.parameters()]
-    buffers = []
-    for path, array in module.named_buffers():
-        parent, _, name = path.rpartition(".")
-        buffers.append((inside[parent], name, array))
-    try:
-        for m, name, array in buffers:
-            setattr(m, name, array.copy())
+    with unchanged(module):
         module.to(dtype, on).train()
         module.zero_grad()
         yield
-    finally:
-        for p, store, index, has_grad in parameters:
-            if store is None:
-                p.discard()
-            else:
-                p.move(store, index)
-                p.has_grad = has_grad
-        for m, name, array in buffers:
-            setattr(m, name, array)
-        for m, training in modes:
-            m.training = training
 
 
 def _root(enters: Tensors, leaves: Any) -> Tensor:
