@@ -64,6 +64,8 @@ def _alike(a: Arrangement) -> Iterator[tuple[int, ...]]:
         ):
             key.append(int((axis, *group) in seen))
             seen.add((axis, *group))
+        if a.strategy == "reproducible":  # each has another place in the tree
+            key.append(r)
         groups.setdefault(tuple(key), []).append(r)
     yield from (tuple(ranks) for ranks in groups.values())
     if a.servers:

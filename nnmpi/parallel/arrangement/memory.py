@@ -138,6 +138,8 @@ def _window(n: int, dtype: np.dtype[Any], is_first: bool) -> int:
 
 def _windows_of_sums(a: Arrangement, rank: int, batch: int) -> int:
     """Memory through which a node sums what is elsewhere; it serves all sums of like lengths."""
+    if rank >= a.mesh.size:  # a server
+        return 0
     found = set[tuple[tuple[int, ...], int]]()
     if a.store in ("replica", "zero 1"):
         for bucket in a.part(rank).buckets:

@@ -16,7 +16,13 @@ from typing import NamedTuple
 import numpy as np
 
 from nnmpi.collectives import lookup
-from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, REDUCE_SCATTERS, among
+from nnmpi.collectives.algorithms import (
+    ALGORITHMS,
+    ALL_GATHERS,
+    BROADCASTS,
+    REDUCE_SCATTERS,
+    among,
+)
 from nnmpi.collectives.step import Algorithm, bounds
 from nnmpi.comm.allreduce.interpreter import make_plan
 from nnmpi.nn.graph import Node
@@ -26,8 +32,10 @@ from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.slot_walk import gathered
 from nnmpi.parallel.tensor.sharding import ShardedLayer
 from nnmpi.parallel.tensor.sums import SHORT
+from nnmpi.schedules import Action, moves, owners_of
 
 FLOAT64 = np.dtype(np.float64)
+NORMS = "BatchNorm1d", "BatchNorm2d"
 LOSS_NUMBERS = 4
 """Of a sample, that each rank tells the others for a loss on sharded classes."""
 
@@ -45,6 +53,10 @@ class Sent(NamedTuple):
     def times(self, n: int) -> "Sent":
         """So many of it."""
         return Sent(self.bytes * n, self.messages * n)
+
+
+WISH, REPORT = Sent(8, 1), Sent(16, 1)
+"""What stages of PipeDream tell each other of a batch, forward and back."""
 
 
 class Traffic(NamedTuple):
@@ -122,10 +134,23 @@ def _gradients(a: Arrangement, rank: int, group: tuple[int, ...], micro: int) ->
         for bucket in part.buckets:
             n, ranks = bucket.stop - bucket.start, over(a, rank, bucket)
             yield all_reduced(a, a.algorithm, ranks, rank, n, a.dtype)
+    if a.store == "slices":
+        yield from _along_the_tree(a, rank, group)
     if a.store.startswith("zero"):
         yield _doubled(group, rank, len(part.trained) + 2 + 3)  # head, squares, orders
         yield from _scattered(a, rank, group, micro)
         yield from _gathered(a, rank, micro)
+
+
+def _along_the_tree(a: Arrangement, rank: int, group: tuple[int, ...]) -> Iterator[Sent]:
+    """Gradients of slices, each with a row of moments; the first rank broadcasts the sum."""
+    plan = moves(owners_of(a.config.slices, len(group)), rank)
+    sends = sum(move.action is Action.SEND for move in plan)
+    spans = a.part(rank).spans
+    rows = (_moments(a, node, rank) for node in _own_nodes(a, rank) if node.kind in NORMS)
+    for n, dtype in ((spans[-1][1], a.dtype), (sum(rows), FLOAT64)):
+        yield Sent(n * dtype.itemsize, 1).times(sends)
+        yield carried_out(BROADCASTS["tree"], group, rank, n, dtype)
 
 
 def over(a: Arrangement, rank: int, bucket: Bucket) -> tuple[int, ...]:
@@ -173,18 +198,23 @@ def _gathered(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
 
 def _statistics(a: Arrangement, rank: int, group: tuple[int, ...]) -> Iterator[Sent]:
     """BatchNorm of a micro-batch: moments forward, and sums for the gradient of its input."""
-    p, tp = len(group), a.mesh.coordinates(rank)["tp"]
+    p = len(group)
     if p == 1 or a.strategy == "reproducible":
         return
     for node in _own_nodes(a, rank):
-        if node.kind not in ("BatchNorm1d", "BatchNorm2d"):
+        if node.kind not in NORMS:
             continue
-        channels = a.local_shape(node.outputs[0], 1, tp)[1]
-        row = 1 + 2 * channels
+        row = _moments(a, node, rank)
         yield carried_out(ALL_GATHERS["halving"], group, rank, p * row, FLOAT64, bounds(p * row, p))
         if a.graph.edges[node.inputs[0]].requires_grad:
             doubling = ALGORITHMS["doubling"]
-            yield carried_out(doubling, group, rank, 2 * channels, a.dtype)
+            yield carried_out(doubling, group, rank, row - 1, a.dtype)
+
+
+def _moments(a: Arrangement, node: Node, rank: int) -> int:
+    """The numbers of a row: samples, and two moments of each channel."""
+    tp = a.mesh.coordinates(rank)["tp"]
+    return 1 + 2 * a.local_shape(node.outputs[0], 1, tp)[1]
 
 
 def _own_nodes(a: Arrangement, rank: int) -> Iterator[Node]:
@@ -262,6 +292,8 @@ def _pp(a: Arrangement, rank: int, micro: Sequence[int]) -> Sent:
                 for e in a.crossing(s):
                     if a.graph.edges[e].requires_grad:
                         total += _message(a, e, n, tp)
+            if a.strategy == "pipedream":
+                total += WISH.times(s < last) + REPORT.times(s > 0)
     return total
 
 

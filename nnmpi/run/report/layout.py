@@ -8,6 +8,9 @@ from nnmpi.parallel.arrangement.kinds import Kind, kinds, numbers_of
 from nnmpi.parallel.arrangement.traffic import Traffic
 from nnmpi.run.report.text import Event, counted, size, table
 
+SUMMED = ("replicas", "pipeline")
+"""The strategies whose gradients an all-reduce sums."""
+
 
 def layout_event(a: Arrangement) -> Event:
     """The arrangement in figures; a step is over a whole batch."""
@@ -27,7 +30,9 @@ def layout_event(a: Arrangement) -> Event:
         "micro_batches": config.micro_batches,
         "dtype": config.dtype,
         "optimizer": config.optimizer,
-        "allreduce": a.algorithm if a.mesh.axes["dp"] > 1 else None,
+        "sync": config.sync,
+        "slices": config.slices if config.reproducible else None,
+        "allreduce": a.algorithm if a.mesh.axes["dp"] > 1 and a.strategy in SUMMED else None,
         "cut": ",".join(map(str, a.division.begins)) or None,
         "notes": list(graph.notes),
         "kinds": [_figures(kind) for kind in kinds(a, config.batch_size)],
@@ -67,7 +72,8 @@ def as_text(e: Event) -> str:
 def _parts(e: Event) -> Iterator[str]:
     axes = " x ".join(f"{axis} {n}" for axis, n in e["layout"].items() if n > 1) or "one rank"
     how = [f"{counted(e['ranks'], 'rank')} on {counted(e['nodes'], 'node')}: {axes}"]
-    how += [f"including {counted(e['servers'], 'server')}"] * bool(e["servers"])
+    how += [f"including {counted(e['servers'], 'server')}, {e['sync']}"] * bool(e["servers"])
+    how += [f"reproducible with {counted(e['slices'] or 0, 'slice')}"] * bool(e["slices"])
     how += [f"ZeRO {e['zero']}"] * bool(e["zero"])
     how += [f"pipeline {e['schedule']}"] * bool(e["schedule"])
     how += [f"all-reduce {e['allreduce']}"] * bool(e["allreduce"])
@@ -84,7 +90,9 @@ def _parts(e: Event) -> Iterator[str]:
             f"samples, {size(e['data_bytes'])}; {epochs} of {steps}\n{e['layers']}"
         )
     yield f"bytes that a rank holds\n{table(list(_memory(e)))}"
-    if e["ranks"] > 1:
+    if e["servers"]:
+        yield "what workers and servers send depends on who waits for whom, and is not counted"
+    elif e["ranks"] > 1:
         yield f"bytes and messages that a rank sends in a step\n{table(list(_sent(e)))}"
     if e["sharded_layers"]:
         yield table(list(_layers(e)), str.ljust)

@@ -2,7 +2,7 @@
 
 import pytest
 from conformance import FAMILIES, Row, rows
-from laws_arrangement import communicators, holds_and_sends_what_is_said
+from laws_arrangement import Options, communicators, holds_and_sends_what_is_said
 
 from nnmpi.comm import thread_ranks as threads
 
@@ -13,3 +13,17 @@ ROWS = [row for family in FAMILIES for row in rows(family) if row.options is not
 def test_a_run_holds_and_sends_what_is_said(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     with communicators(monkeypatch) as made:
         threads.run(row.ranks, holds_and_sends_what_is_said, made, row.options)
+
+
+OTHERS = {
+    "reproducible": (3, {"reproducible": True, "slices": 5}),
+    "reproducible cnn": (4, {"reproducible": True, "model": "digits-cnn"}),
+}
+
+
+@pytest.mark.parametrize(("ranks", "options"), OTHERS.values(), ids=OTHERS)
+def test_a_run_of_another_strategy_does_too(
+    ranks: int, options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with communicators(monkeypatch) as made:
+        threads.run(ranks, holds_and_sends_what_is_said, made, options)

@@ -78,6 +78,8 @@ DRY = {
     "nodes": 2,
     "layout": {"pp": 1, "dp": 4, "tp": 1},
     "servers": 0,
+    "sync": "bsp",
+    "slices": None,
     "zero": 1,
     "schedule": None,
     "batch_size": 64,
