@@ -67,6 +67,7 @@ FLAGS: dict[str, tuple[str, Any]] = {
     "log": ("c.jsonl", "c.jsonl"),
     "trace": ("d.json", "d.json"),
     "dry-run": ("", True),
+    "ranks": ("64", 64),
     "quiet": ("", True),
 }
 

@@ -73,12 +73,18 @@ def _alike(a: Arrangement) -> Iterator[tuple[int, ...]]:
 
 
 def numbers_of(ranks: tuple[int, ...]) -> str:
-    """Ranks in words: 0-3, 8, 10 to 1022 in steps of 4."""
+    """Ranks in words: 0-3, 8, 10; 10 to 1022 in steps of 4; 4-7, 12-15, 20-23, ... 252-255."""
     if len(ranks) > 2:
         step = ranks[1] - ranks[0]
-        if all(b - a == step for a, b in pairwise(ranks)):
-            last = f"-{ranks[-1]}" if step == 1 else f" to {ranks[-1]} in steps of {step}"
-            return f"{ranks[0]}{last}"
-    if len(ranks) > 8:
-        return f"{', '.join(map(str, ranks[:6]))}, ... {ranks[-1]}"
-    return ", ".join(map(str, ranks))
+        if step > 1 and all(b - a == step for a, b in pairwise(ranks)):
+            return f"{ranks[0]} to {ranks[-1]} in steps of {step}"
+    starts = [r for i, r in enumerate(ranks) if not i or ranks[i - 1] != r - 1]
+    ends = [r for i, r in enumerate(ranks, 1) if i == len(ranks) or ranks[i] != r + 1]
+    runs = [_run(a, b) for a, b in zip(starts, ends, strict=True)]
+    return ", ".join(runs if len(runs) <= 5 else [*runs[:3], f"... {runs[-1]}"])
+
+
+def _run(first: int, last: int) -> str:
+    if last < first + 2:
+        return ", ".join(map(str, range(first, last + 1)))
+    return f"{first}-{last}"
