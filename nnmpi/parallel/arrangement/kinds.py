@@ -13,9 +13,9 @@ from nnmpi.parallel.arrangement.traffic import Sent, Traffic, traffic
 
 
 class Kind(NamedTuple):
-    """Ranks with the same part of the model, and the figures of the first of them.
+    """Ranks of the same stages with the same figures, and those of the first of them.
 
-    Along dp the figures of others may differ by some numbers, where lengths are not divisible.
+    Figures of others may differ in the fourth digit, where lengths are not divisible.
     """
 
     ranks: tuple[int, ...]
@@ -37,9 +37,17 @@ def kinds(a: Arrangement, batch: int) -> list[Kind]:
             kept, sent = 0, Traffic(*[Sent()] * len(Traffic._fields))
         one = Kind(ranks, stages, memory(a, first, batch), kept, sent)
         one = _with_twin(a, one, batch) if a.config.verify else one
-        same = found.get(one[1:])
-        found[one[1:]] = one if same is None else same._replace(ranks=(*same.ranks, *ranks))
+        key = _figures(one)
+        same = found.get(key)
+        found[key] = one if same is None else same._replace(ranks=(*same.ranks, *ranks))
     return [kind._replace(ranks=tuple(sorted(kind.ranks))) for kind in found.values()]
+
+
+def _figures(kind: Kind) -> tuple[object, ...]:
+    """What ranks of one kind have in common: figures of three digits."""
+    sent = (n for there in kind.traffic for n in there)
+    numbers = *kind.memory, kind.activations, *sent
+    return (kind.stages, *(f"{n:.2e}" for n in numbers))
 
 
 def _with_twin(a: Arrangement, kind: Kind, batch: int) -> Kind:
