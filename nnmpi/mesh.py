@@ -6,6 +6,7 @@ Mesh({"pp": 2, "dp": 3})          dp ─►
                               ▼
 """
 
+import math
 from collections.abc import Mapping
 from typing import Self
 
@@ -49,6 +50,14 @@ class Mesh:
         """The position of a rank along each axis."""
         where = np.unravel_index(rank, self._grid.shape)
         return {axis: int(i) for axis, i in zip(self.axes, where, strict=True)}
+
+    def groups(self, *axes: str) -> list[tuple[int, ...]]:
+        """All groups of ranks along these axes, each once."""
+        rest = [i for i, axis in enumerate(self.axes) if axis not in axes]
+        along = [i for i, axis in enumerate(self.axes) if axis in axes]
+        length = math.prod(self._grid.shape[i] for i in along)
+        rows = self._grid.transpose(rest + along).reshape(-1, length)
+        return [tuple(row) for row in rows.tolist()]
 
     def group(self, rank: int, *axes: str) -> tuple[int, ...]:
         """The ranks that differ from this one along these axes only, itself included."""

@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return fail(f"cannot write {error.filename}: {error.strerror}", 1)
     except MemoryError as error:
-        return fail(f"out of memory: {error}; take fewer ranks", 2)
+        return fail(f"out of memory: {error}; take fewer ranks, or a smaller model or batch", 2)
     except KeyboardInterrupt:
         return fail("interrupted", 130)
     return print_output(text)

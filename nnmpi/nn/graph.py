@@ -194,21 +194,6 @@ class Graph(NamedTuple):
         """Why modules with children are taken whole."""
         return tuple(f"{n.name or 'the model'}: {n.note}" for n in self.nodes if n.note)
 
-    @property
-    def is_chain(self) -> bool:
-        """Whether it is layers one after the other, each of which takes what the last returned."""
-        edges = [*self.inputs, *(e for node in self.nodes for e in node.outputs)]
-        return (
-            all(node.layer and len(node.inputs) == len(node.outputs) == 1 for node in self.nodes)
-            and len(self.inputs) == 1
-            and all(node.inputs == (e,) for node, e in zip(self.nodes, edges, strict=False))
-            and self.outputs == (edges[-1],)
-        )
-
-    def producers(self) -> dict[int, int]:
-        """The node that makes each edge; inputs of the model are made by none."""
-        return {e: k for k, node in enumerate(self.nodes) for e in node.outputs}
-
     def users(self) -> dict[int, list[int]]:
         """The nodes that take each edge; the number of nodes stands for the end of the model."""
         found: dict[int, list[int]] = {e: [] for e in range(len(self.edges))}

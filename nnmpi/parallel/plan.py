@@ -35,7 +35,7 @@ from nnmpi.parallel.zero import refusals as of_zero
 ROOMS = (of_checks, of_pipelines, of_servers, of_tensors, of_zero, of_data)
 
 REFUSALS = tuple(row for room in ROOMS for row in room.REFUSALS)
-NEEDS = tuple(row for room in (of_checks, of_pipelines, of_servers, of_data) for row in room.NEEDS)
+NEEDS = tuple(row for room in ROOMS for row in room.NEEDS)
 
 
 Build = Callable[[Config, Layout, TrainSpec], Strategy]

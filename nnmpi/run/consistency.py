@@ -16,6 +16,7 @@ from nnmpi.config import Config, options
 from nnmpi.data import Dataset
 from nnmpi.data.inputs import parts
 from nnmpi.nn import Module
+from nnmpi.nn.graph import Graph
 from nnmpi.parallel.model.entries import first_difference
 from nnmpi.parallel.model.parts import PartTable, everything
 from nnmpi.parallel.step.state import StepState
@@ -29,6 +30,7 @@ MAY_DIFFER = ("data_dir", "save", "log", "quiet")
 OPTIONS = "start all ranks with the same options"
 DATA = "give all ranks the same samples in the same order"
 SNAPSHOT = "restore on all ranks what they had at one step"
+SAME_MODEL = "build the same model on all ranks"
 MODEL = "initialise all ranks from the same seed, or load the same file"
 
 
@@ -62,6 +64,14 @@ def check_model(comm: Comm, model: Module) -> None:
     shapes = repr([(place.path, place.shape) for place, _ in model.tensors()])
     what = "the names and shapes of parameters and buffers"
     _check(comm, [Item(what, _digest(shapes.encode()), MODEL)])
+
+
+def check_graph(comm: Comm, graph: Graph) -> None:
+    """Raises on all ranks if their models compute in another order. Every rank calls it."""
+    nodes = [(n.name, n.kind, n.inputs, n.outputs, n.variables) for n in graph.nodes]
+    edges = [(edge.axes, edge.dtype) for edge in graph.edges]
+    what = "what the model computes, layer by layer"
+    _check(comm, [Item(what, _digest(repr((nodes, edges)).encode()), SAME_MODEL)])
 
 
 def _check(comm: Comm, items: Sequence[Item]) -> None:

@@ -14,6 +14,7 @@ from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.discovery import discover
+from nnmpi.parallel.model.model_part import ModelPart
 from nnmpi.run import builders
 from nnmpi.run.on_paper import arranged
 from nnmpi.run.report import Event
@@ -39,10 +40,11 @@ def dry_run(
     setup = set_up(config, data, comm, loss, metrics)
     on_paper = config.ranks is not None
     cluster = Cluster.on_paper(config.ranks) if config.ranks else discover(comm)
-    found = all_or_none(
-        comm, lambda: arranged(config, build, setup.dataset, setup.goal.loss, cluster)
-    )
-    model = builders.model(config, build)
+    model = all_or_none(comm, lambda: builders.model(config, build))
+    loss = setup.goal.loss
+    found = all_or_none(comm, lambda: arranged(config, model, setup.dataset, loss, cluster))
+    if config.load:
+        all_or_none(comm, lambda: builders.initialise(config, ModelPart.whole(model), setup.on))
     if found.strategy in ("replicas", "pipeline"):
         plan.check_micro_batches(model, setup.train, setup.steps, config.micro_batches)
     splits = setup.dataset.train, setup.dataset.test

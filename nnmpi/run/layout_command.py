@@ -8,7 +8,7 @@ from nnmpi import data
 from nnmpi.config import Config, options
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.drawing import as_svg
-from nnmpi.run import objectives
+from nnmpi.run import builders, objectives
 from nnmpi.run.flags import add_flags
 from nnmpi.run.on_paper import arranged
 from nnmpi.run.report.layout import as_text, layout_event
@@ -16,6 +16,9 @@ from nnmpi.run.report.layout import as_text, layout_event
 HELP = "what each rank of a run holds and sends"
 
 GROUPS = ("model", "data", "training", "layout", "pipeline", "reduce", "sync", "equality")
+
+
+MOST_RANKS = 1 << 16
 
 
 def add_options(p: argparse.ArgumentParser) -> None:
@@ -34,16 +37,18 @@ def add_options(p: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> str:
     """The output of `layout`."""
+    if not 1 <= given.ranks <= MOST_RANKS:
+        raise ValueError(f"ranks {given.ranks} must be from 1 to {MOST_RANKS:,}")
     if not 1 <= given.nodes <= given.ranks:
         raise ValueError(
-            f"{given.ranks} ranks on {given.nodes} nodes: --ranks must be at least 1, "
-            "and --nodes from 1 to the number of ranks"
+            f"nodes {given.nodes} must be from 1 to {given.ranks}, the number of ranks"
         )
     known = {o.name for o in options() if o.metadata["group"] in GROUPS}
     config = Config(**{name: value for name, value in vars(given).items() if name in known})
     dataset = data.blank(config.data, config.data_dir, config.seed)
     cluster = Cluster.on_paper(given.ranks, given.nodes)
-    found = arranged(config, None, dataset, objectives.criterion(None), cluster)
+    model = builders.model(config, None)
+    found = arranged(config, model, dataset, objectives.criterion(None), cluster)
     event = layout_event(found)
     if given.svg:
         title = f"{config.model} on {given.ranks:,} ranks"

@@ -1,7 +1,5 @@
 """The arrangement of a run that is not built: for --dry-run, and `simulate layout`."""
 
-from collections.abc import Callable
-
 from nnmpi.config import Config
 from nnmpi.data import Dataset
 from nnmpi.nn import Module
@@ -20,7 +18,7 @@ UNMEASURED = {"allreduce": "ring"}
 
 def arranged(
     config: Config,
-    build: Callable[[], Module] | None,
+    model: Module,
     dataset: Dataset,
     loss: Criterion,
     cluster: Cluster,
@@ -29,7 +27,7 @@ def arranged(
     plan.check(config, cluster.size)
     plan.check_batch(config, len(dataset.train.y))
     objectives.check_labels(loss, dataset)
-    graph = model_graph(config, builders.model(config, build), dataset, loss)
+    graph = model_graph(config, model, dataset, loss)
     whole = not objectives.takes_parts(loss, dataset)
     sharding = builders.sharded(config, graph, whole)
     division = estimated_division(graph, stages_of(config), config.pp, config.cut)

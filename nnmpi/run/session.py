@@ -6,6 +6,7 @@ If one rank fails, all ranks fail.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi import data
-from nnmpi.comm import Comm, OtherRankError
+from nnmpi.comm import AbortedError, Comm, OtherRankError
 from nnmpi.config import Config
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
@@ -50,17 +51,13 @@ class Hooks(NamedTuple):
 
 
 class Session(NamedTuple):
-    """Made by every rank; `close` frees what the ranks share."""
+    """Made by every rank; closing the strategy frees what the ranks share."""
 
     arrangement: Arrangement
     layout: Layout
     task: Task
     part: ModelPart
     strategy: Strategy
-
-    def close(self) -> None:
-        """Every rank calls it; parameters move to memory of each rank."""
-        self.strategy.close()
 
 
 class Trained(NamedTuple):
@@ -90,11 +87,13 @@ def open_session(
     consistency.check_model(comm, model)
     loss, dataset = setup.goal.loss, setup.dataset
     graph = all_or_none(comm, lambda: model_graph(config, model, dataset, loss))
+    consistency.check_graph(comm, graph)
     layout = Layout.of(config, comm)
     try:
         return _opened(config, build, setup, layout, hooks, snapshot, model, graph)
     except (ValueError, OtherRankError):  # on all ranks
-        layout.free()
+        with suppress(AbortedError):  # of ranks as threads, others may have ended first
+            layout.free()
         raise
 
 

@@ -1,28 +1,22 @@
 """Trainer: epochs over a data set, evaluation, saving and events."""
 
-import gc
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
-from enum import Enum, auto
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from nnmpi.comm import Comm, OtherRankError, job
+from nnmpi.comm import Comm, job
 from nnmpi.config import Config
 from nnmpi.data import Dataset
 from nnmpi.metrics import Metric, Sums, mean
 from nnmpi.nn import Module
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.model.optimizer_entries import OptimizerEntries, load
-from nnmpi.parallel.model.snapshot import owned
 from nnmpi.parallel.step.executor import StepControl
-from nnmpi.parallel.step.state import StepResult, StepState
-from nnmpi.parallel.stores.local import stores_of
+from nnmpi.parallel.step.state import StepResult
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run import consistency
 from nnmpi.run.callbacks import Callbacks, Told
 from nnmpi.run.diverged import DivergedError as DivergedError
 from nnmpi.run.diverged import check_finite
@@ -31,22 +25,14 @@ from nnmpi.run.report import Event, LostOutputError, Report, open_report
 from nnmpi.run.report.environment import environment
 from nnmpi.run.report.events import measured, start_event
 from nnmpi.run.report.pace import Pace
-from nnmpi.run.session import Hooks, open_session
+from nnmpi.run.resumable import Phase, Resumable
+from nnmpi.run.session import Hooks
 from nnmpi.run.setup import NO_METRICS, set_up
-from nnmpi.run.snapshot import Snapshot, changed
 from nnmpi.run.trace import tracer
 from nnmpi.run.usage import check_left, check_together, check_trained, check_unused
 
 
-class Phase(Enum):
-    """What this rank does; an error in a later phase may leave the model half updated."""
-
-    BETWEEN_STEPS = auto()
-    COMPUTING = auto()
-    UPDATING = auto()
-
-
-class Trainer:
+class Trainer(Resumable):
     """One training run on all ranks of `comm`.
 
     `build` makes the model; `data` is a Dataset, (x, y) or (x, y, x_test, y_test), where x may be
@@ -72,31 +58,16 @@ class Trainer:
     ) -> None:
         if build is not None:
             config = replace(config, model=getattr(build, "__name__", type(build).__name__))
-        self.config, self.comm = config, job() if comm is None else comm
-        self.callbacks = all_or_none(self.comm, lambda: Callbacks.of(callbacks))
-        setup = set_up(config, data, self.comm, loss, metrics)
-        self._build, self._setup, self.dataset = build, setup, setup.dataset
-        self.standardiser, self.train, self.test = setup.standardiser, setup.train, setup.test
+        comm = job() if comm is None else comm
+        setup = set_up(config, data, comm, loss, metrics)
+        self.callbacks = all_or_none(comm, lambda: Callbacks.of(callbacks))
+        self.dataset, self.standardiser = setup.dataset, setup.standardiser
+        self.train, self.test = setup.train, setup.test
         self.total_steps, self.lr_factor = setup.steps, setup.lr_factor
-        self.state, self.skipped, self._sums = StepState(), 0, Sums()
-        self._first = 0  # the step that `fit` begins with
-        self._sessions = 0
-        self._steps: Generator[StepResult, None, None] | None = None
-        self.stopping = False  # all ranks have agreed to stop
-        self._stop_requested = False  # on this rank
-        self._phase, self._in_epoch, self._closed = Phase.BETWEEN_STEPS, False, True
-        self._tracer = tracer(config, self.comm)
-        self._open()
-
-    def _open(self, snapshot: Snapshot | None = None) -> None:
-        """Opens a session, in which the ranks are arranged as the config says."""
+        self._tracer = tracer(config, comm)
         control = StepControl(self._lr, lambda: self._stop_requested, self.total_steps)
         hooks = Hooks(control, self._on_event, self._tracer.recorder)
-        session = open_session(self.config, self._build, self._setup, self.comm, hooks, snapshot)
-        self.arrangement, self.task, self.part = session.arrangement, session.task, session.part
-        self.strategy, self.optimizer = session.strategy, session.strategy.optimizer
-        self.model, self.on = self.task.model, self.task.on
-        self._closed, self._sessions = False, self._sessions + 1
+        super().__init__(config, build, setup, comm, hooks)
 
     def _lr(self, step: int) -> float:
         """The learning rate of a step; strategies call it just before they update parameters."""
@@ -252,65 +223,6 @@ class Trainer:
         self.model.train(self._in_epoch)
         return sums
 
-    # ---- another session
-
-    def snapshot(self) -> Snapshot:
-        """What this rank needs to go on from here, in copies; every rank calls it, after the same
-        step or epoch. No message is sent."""
-        check_together("snapshot", self.arrangement, self._in_epoch, self._closed)
-        position = self.strategy.position
-        return Snapshot(
-            self.config,
-            self.comm.size,
-            self.arrangement.measured,
-            self.state,
-            self.skipped,
-            self._sums,
-            () if position is None else (position,),
-            owned(self.part, self.optimizer, whole=not self.strategy.layout.serves),
-        )
-
-    def restore(self, snapshot: Snapshot, **changes: Any) -> None:
-        """Go on from a snapshot, with ranks arranged by these options; every rank calls it.
-
-        Each rank has a snapshot of one step, of this Trainer or of another one with the same model,
-        data and optimizer. All that the ranks have now is given back first.
-        """
-        if self._closed:  # whatever has ended the run
-            self._in_epoch = self.stopping = self._stop_requested = False
-            self._phase = Phase.BETWEEN_STEPS
-        check_together("restore", self.arrangement, self._in_epoch, is_closed=False)
-        ranks = self.comm.size
-        config = all_or_none(self.comm, lambda: changed(self.config, changes, snapshot, ranks))
-        consistency.check_snapshot(self.comm, config, snapshot.state)
-        self._end_session()
-        self.config, self._first = config, snapshot.state.step
-        self.state, self.skipped, self._sums = snapshot.state, snapshot.skipped, snapshot.epoch
-        self._open(snapshot)
-
-    def rearrange(self, **changes: Any) -> None:
-        """Go on from here with these options; every rank calls it, after the same step or epoch.
-
-        If the ranks cannot be arranged so, they stay as they are.
-        """
-        snapshot, config = self.snapshot(), self.config
-        try:
-            self.restore(snapshot, **changes)
-        except (ValueError, OtherRankError):
-            if self._closed:
-                self.config = config
-                self._open(snapshot)
-            raise
-
-    def _end_session(self) -> None:
-        """Gives back what the ranks have of the model, the optimizer and each other."""
-        if self._steps is not None:
-            self._steps.close()
-        self.close()
-        for name in ("strategy", "optimizer", "task", "part", "model"):
-            vars(self).pop(name, None)
-        gc.collect()  # a parameter and its store know each other
-
     # ---- the end of a run
 
     def stop(self) -> None:
@@ -364,35 +276,6 @@ class Trainer:
                 self._write(self.config.save)
             except Exception as other:
                 error.add_note(f"and the trained model was not saved: {other}")
-
-    @contextmanager
-    def gathered_parameters(self) -> Iterator[None]:
-        """Within it every rank can read, write and run what it has of the model.
-
-        With ZeRO ranks along dp have parts of the parameters between steps. Here each gets all
-        of them, in memory of its own, as from PyTorch's `FSDP.summon_full_params`. So every rank
-        enters it, and leaves it before the next step; what is written, each rank writes alike.
-        Without ZeRO the parameters are there at all times, and it does nothing.
-        """
-        with ExitStack() as stack:
-            for store in stores_of(self.part.parameters):
-                stack.enter_context(store.gathered())
-            yield
-
-    def optimizer_state_dict(self) -> dict[str, np.ndarray]:
-        """`Optimizer.state_dict` of all ranks, whole, on the first rank; every rank calls it."""
-        check_together("optimizer_state_dict", self.arrangement, self._in_epoch, is_closed=False)
-        return dict(OptimizerEntries(self.optimizer, self.model, self.comm))
-
-    def load_optimizer_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Copies what this rank has from a whole state; every rank calls it, with all of it."""
-        load(self.optimizer, self.model, state, self.comm)
-
-    def close(self) -> None:
-        """Free what ranks share; every rank calls it. `fit` does so unless it fails on one rank."""
-        if not self._closed:
-            self._closed = True
-            self.strategy.close()
 
     def describe(self) -> Event:
         """The start event."""

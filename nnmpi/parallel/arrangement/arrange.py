@@ -63,7 +63,7 @@ def arrange(
         {},
         "",
         "",
-        tuple(progress(config, cluster, mesh.group(r, "dp"), r) for r in range(mesh.size)),
+        tuple(progress(config, cluster, mesh, r) for r in range(mesh.size)),
         measured,
     )
     return _with_buckets(found, {at: _part(found, *at) for at in _places(mesh)})

@@ -55,7 +55,7 @@ class Arrangement:
 
     division    the stages of the model
     parts       by the coordinates along pp and tp
-    store       where parameters and gradients of a rank are: one of STORES
+    store       where parameters and gradients of a rank are: as memory.py names them
     algorithm   the all-reduce of gradients
     progress    what moves messages in a backward pass, for each rank
     measured    what was measured before, as the log shows it
@@ -144,6 +144,3 @@ class Arrangement:
         A server changes them at any time, and with ZeRO reading them takes all ranks along dp.
         """
         return self.strategy != "server" and self.store not in ("zero 1", "zero 2", "zero 3")
-
-
-STORES = ("local", "node", "replica", "zero 1", "zero 2", "zero 3", "versions", "slices", "served")

@@ -33,11 +33,11 @@ class Cluster(NamedTuple):
 
     def beside(self, ranks: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
         """These ranks by the nodes that they are on."""
-        found: dict[int, tuple[int, ...]] = {}
+        found: dict[int, list[int]] = {}
         for r in ranks:
-            found[self.nodes[r]] = (*found.get(self.nodes[r], ()), r)
-        return found
+            found.setdefault(self.nodes[r], []).append(r)
+        return {node: tuple(there) for node, there in found.items()}
 
     def on_one_node(self, ranks: tuple[int, ...]) -> bool:
         """Whether these ranks share memory."""
-        return len(self.beside(ranks)) == 1
+        return len({self.nodes[r] for r in ranks}) == 1

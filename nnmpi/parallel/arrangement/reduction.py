@@ -46,7 +46,7 @@ def algorithm(
         return config.allreduce
     if tied or (config.allreduce == "auto" and config.zero > 1):
         return "ring"
-    groups = [mesh.group(r, "dp") for r in range(mesh.size)]
+    groups = mesh.groups("dp")
     if config.allreduce == "shared" or all(cluster.on_one_node(group) for group in groups):
         lack = "" if mesh.axes["dp"] == 1 else _lack(config, cluster, mesh, lengths)
         if not lack:
@@ -105,7 +105,7 @@ def _lack(config: Config, cluster: Cluster, mesh: Mesh, lengths: Mapping[int, in
     """What a node lacks for the parameters and sums of all groups along dp; "" if nothing."""
     dtype = np.dtype(config.dtype)
     needed: dict[int, int] = {}
-    for group in {mesh.group(r, "dp") for r in range(mesh.size)}:
+    for group in mesh.groups("dp"):
         n = lengths[group[0]]
         for node, ranks in cluster.beside(group).items():
             memory = memory_of_sums(n, dtype, len(ranks)) + n * dtype.itemsize
@@ -120,7 +120,7 @@ def _lack(config: Config, cluster: Cluster, mesh: Mesh, lengths: Mapping[int, in
     return ""
 
 
-def progress(config: Config, cluster: Cluster, group: tuple[int, ...], rank: int) -> str:
+def progress(config: Config, cluster: Cluster, mesh: Mesh, rank: int) -> str:
     """What moves messages during the backward pass: polls between layers, or a thread.
 
     A thread takes the interpreter's lock and a share of a core: without a core of its own, steps
@@ -134,6 +134,6 @@ def progress(config: Config, cluster: Cluster, group: tuple[int, ...], rank: int
         )
     if config.progress != "auto":
         return config.progress
-    apart = not cluster.on_one_node(group)
-    spare = cluster.spare_cores[rank] >= 2
-    return "thread" if cluster.any_thread and apart and spare else "poll"
+    if not cluster.any_thread or cluster.spare_cores[rank] < 2:
+        return "poll"
+    return "poll" if cluster.on_one_node(mesh.group(rank, "dp")) else "thread"

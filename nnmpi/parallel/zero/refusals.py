@@ -1,6 +1,6 @@
 """ZeRO: what cannot be combined with other options."""
 
-from nnmpi.parallel.refusals import NO_SERVERS, ONE, Refusal
+from nnmpi.parallel.refusals import NO_SERVERS, ONE, Need, Refusal
 
 REFUSALS = (
     Refusal("zero", "servers", "servers hold all parameters and optimizer state", NO_SERVERS),
@@ -13,3 +13,5 @@ REFUSALS = (
         "use --allreduce ring, or --zero 1",
     ),
 )
+
+NEEDS: tuple[Need, ...] = ()

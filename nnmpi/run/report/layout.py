@@ -1,6 +1,7 @@
 """An arrangement as an event, and as text: what ranks hold and send, and who has what."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.drawing import as_lines
@@ -27,7 +28,7 @@ def layout_event(a: Arrangement) -> Event:
         "zero": config.zero,
         "schedule": config.schedule if a.strategy in ("pipeline", "pipedream") else None,
         "batch_size": config.batch_size,
-        "micro_batches": config.micro_batches,
+        "micro_batches": min(config.micro_batches, config.batch_size),
         "dtype": config.dtype,
         "optimizer": config.optimizer,
         "sync": config.sync,
@@ -42,7 +43,7 @@ def layout_event(a: Arrangement) -> Event:
                 "kind": layer.kind,
                 "how": layer.how,
                 "weight": list(layer.sizes),
-                "channels": [b - a for a, b in zip(layer.bounds, layer.bounds[1:], strict=False)],
+                "channels": [stop - start for start, stop in pairwise(layer.bounds)],
                 "messages": layer.messages,
                 "why": layer.why,
             }

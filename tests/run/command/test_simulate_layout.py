@@ -1,0 +1,92 @@
+"""`simulate layout`: what ranks that are not there would hold and send, as text, JSON and SVG."""
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from datafiles import refused
+
+from nnmpi import Config, simulate
+from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.run.dry_run import dry_run
+from nnmpi.run.layout_command import MOST_RANKS
+from nnmpi.run.report import Event
+
+MANY = "--ranks 1024 --nodes 128 --dp 64 --tp 4 --pp 4 --zero 1 --model mnist-cnn --data mnist"
+
+
+def layout(text: str) -> str:
+    options = simulate.parser().parse_args(["layout", *text.split()])
+    return str(options.run(options))
+
+
+def test_many_ranks_are_told_by_kinds() -> None:
+    event = json.loads(layout(f"{MANY} --json"))
+    assert (event["ranks"], event["nodes"]) == (1024, 128)
+    assert sorted(r for kind in event["kinds"] for r in kind["ranks"]) == list(range(1024))
+    assert {tuple(kind["stages"]) for kind in event["kinds"]} == {(0,), (1,), (2,), (3,)}
+    held = {kind["parameters_bytes"] for kind in event["kinds"]}
+    assert max(held) < 4 * event["parameters"]
+
+
+def test_text_has_a_table_of_memory_of_messages_and_of_layers() -> None:
+    text = layout(MANY)
+    for words in (
+        "on 1,024 ranks on 128 nodes: pp 4 x dp 64 x tp 4, ZeRO 1",
+        "bytes that a rank holds",
+        "bytes and messages that a rank sends in a step",
+        "0 Conv2d  ###.........  ...###......  ......###...  .........###",
+    ):
+        assert words in text
+
+
+def test_a_picture_has_a_bar_for_each_part(tmp_path: Path) -> None:
+    file = tmp_path / "layout.svg"
+    layout(f"{MANY} --svg {file}")
+    texts = [e.text for e in ET.parse(file).iter() if e.tag.endswith("text")]
+    assert "stage 3: ranks 768-1023" in texts
+    assert texts.count("tp 3") == 4
+
+
+@pytest.mark.parametrize(
+    "options", ["--dp 3 --allreduce ring", "--pp 3 --cut 4,8", "--tp 3", "--dp 3 --zero 2"]
+)
+def test_ranks_that_are_there_get_the_same_answer(options: str) -> None:
+    words = options.split()
+    given = {name[2:]: value for name, value in zip(words[::2], words[1::2], strict=True)}
+    config = Config(**{n: int(v) if v.isdecimal() else v for n, v in given.items()})
+
+    def rank(comm: Comm) -> Event:
+        return dry_run(config, comm=comm)
+
+    on_paper = json.loads(layout(f"--ranks 3 {options} --json"))
+    for event in threads.run(3, rank):
+        assert json.loads(json.dumps(event["kinds"])) == on_paper["kinds"]
+        assert event["drawing"] == on_paper["drawing"]
+
+
+@pytest.mark.parametrize("options", ["--servers 2", "--sync asp", "--reproducible", "--verify"])
+def test_all_strategies_have_an_answer(options: str) -> None:
+    event = json.loads(layout(f"--ranks 4 {options} --json"))
+    assert sorted(r for kind in event["kinds"] for r in kind["ranks"]) == [0, 1, 2, 3]
+    assert layout(f"--ranks 4 {options}")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--ranks 0", ("ranks 0 must be from 1",)),
+        (f"--ranks {MOST_RANKS + 1}", ("must be from 1 to 65,536",)),
+        ("--ranks 3 --nodes 5", ("nodes 5 must be from 1 to 3",)),
+        ("--ranks 100 --dp 7", ("dp 7 does not fit 100 ranks",)),
+        ("--ranks 2 --device cuda", ("device cuda with 2 ranks",)),
+        ("--ranks 2 --data none.npz", ("none.npz is not a file",)),
+        ("--ranks 2 --model nothing", ("nothing",)),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_one_line(options: str, words: tuple[str, ...]) -> None:
+    with refused(*words):
+        layout(options)
