@@ -20,13 +20,14 @@ from nnmpi.nn.sequential import groups, only_runs_layers, steps_of
 STEPS = "its forward depends on the step or on which samples there are"
 READS = "its forward reads numbers of a tensor"
 MAKES = "its forward uses a tensor or an array that is no attribute of a module"
+WRITES = "its forward writes to a tensor in place"
 HOLDS = "it has a buffer of its own"
 
 
 class Traced(Tensor):
     """A tensor whose numbers `forward` of a module that is looked into does not read.
 
-    The pass under way is told when numbers or lengths are read.
+    The pass under way is told when numbers or lengths are read, and when it is written to.
     """
 
     __slots__ = ()
@@ -34,9 +35,7 @@ class Traced(Tensor):
     @property
     def data(self) -> Array:
         """The array."""
-        record = recording.get()
-        if isinstance(record, GraphRecorder):
-            record.read()
+        tell(READS)
         return self.operand
 
     @data.setter
@@ -69,6 +68,10 @@ class Traced(Tensor):
 
     def __len__(self) -> int:
         return len(self.operand)
+
+    def mark_written(self) -> None:
+        tell(WRITES)
+        super().mark_written()
 
 
 Traced.__name__ = Tensor.__name__  # as messages to users call it
@@ -114,8 +117,8 @@ class GraphRecorder:
         self._within: list[Module] = []
         self._unit: dict[int, None] | None = None  # the variables that a unit has used so far
 
-    def read(self, what: str = READS) -> None:
-        """Numbers of a tensor, or those of the pass, were read."""
+    def refuse(self, what: str) -> None:
+        """The forward of a module does this: it is taken whole, if it is looked into."""
         if self._unit is None and self._within:
             raise ConflictError(self._path(self._within[-1]), what)
 
@@ -276,6 +279,13 @@ class GraphRecorder:
 
     def _path(self, module: Module) -> str:
         return self._paths[id(module)]
+
+
+def tell(what: str) -> None:
+    """A `forward` does this, which a graph does not show: the pass under way is told."""
+    record = recording.get()
+    if isinstance(record, GraphRecorder):
+        record.refuse(what)
 
 
 def _settings(module: Module) -> dict[str, Any]:

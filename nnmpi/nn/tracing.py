@@ -18,7 +18,7 @@ from nnmpi.autograd.ops.norm import Moments
 from nnmpi.autograd.recording import recording
 from nnmpi.backend import Array
 from nnmpi.nn.graph import Graph, rebuilt
-from nnmpi.nn.graph_recorder import STEPS, ConflictError, GraphRecorder
+from nnmpi.nn.graph_recorder import STEPS, WRITES, ConflictError, GraphRecorder, tell
 from nnmpi.nn.merging import FEW, MORE, MOST, Passed, merged
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter, inverse
@@ -116,9 +116,8 @@ class _Watched(Pass):
     """A pass whose step and samples `forward` of a module that is looked into does not read."""
 
     def __getattribute__(self, name: str) -> Any:
-        record = recording.get()
-        if name in ("step", "samples") and isinstance(record, GraphRecorder):
-            record.read(STEPS)
+        if name in ("step", "samples"):
+            tell(STEPS)
         return super().__getattribute__(name)
 
 
@@ -142,7 +141,7 @@ class Zeros:
         pass
 
     def written(self, i: int) -> None:
-        pass
+        tell(WRITES)
 
 
 @contextmanager

@@ -1,0 +1,65 @@
+"""What a graph cannot show: the module with that `forward` is taken whole, and a note says why."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+
+import nnmpi
+from nnmpi import Tensor, nn
+from nnmpi.nn import graph_recorder as recorder
+from nnmpi.nn.graph import Graph
+from nnmpi.nn.tracing import trace
+
+Between: TypeAlias = Callable[[Any, Tensor], Tensor]
+
+
+class Two(nn.Module):
+    """Two layers, and something between them."""
+
+    def __init__(self, between: Between) -> None:
+        self.first, self.last, self.between = nn.Linear(3, 3), nn.Linear(3, 3), between
+        self.scale = nn.Parameter(np.ones(3))
+        self.scale.requires_grad = False
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.last(self.between(self, self.first(x)))
+        return y
+
+
+def traced(model: nn.Module) -> Graph:
+    return trace(model, lambda n: ((nnmpi.tensor(np.zeros((n, 3))),), {}), "float64")
+
+
+def writes(model: Two, y: Tensor) -> Tensor:
+    mask = (y > 0).astype("float64")
+    mask[:, :2] = 0.0
+    return y * mask
+
+
+def adds_in_place(model: Two, y: Tensor) -> Tensor:
+    mask = (y > 0).astype("float64")
+    mask += 1
+    return y * mask
+
+
+def writes_to_a_parameter(model: Two, y: Tensor) -> Tensor:
+    model.scale[:2] = 0.0
+    return y * model.scale
+
+
+NOTES: dict[Between, str] = {
+    writes: recorder.WRITES,
+    adds_in_place: recorder.WRITES,
+    writes_to_a_parameter: recorder.WRITES,
+}
+
+
+@pytest.mark.parametrize("between", NOTES)
+def test_a_module_is_taken_whole(between: Between) -> None:
+    """It alone: what is around it is looked into."""
+    graph = traced(nn.Sequential(nn.Linear(3, 3), Two(between)))
+    assert [node.name for node in graph.nodes] == ["0", "1"]
+    assert graph.notes == (f"1: {NOTES[between]}",)
