@@ -21,6 +21,7 @@ STEPS = "its forward depends on the step or on which samples there are"
 READS = "its forward reads numbers of a tensor"
 MAKES = "its forward uses a tensor or an array that is no attribute of a module"
 WRITES = "its forward writes to a tensor in place"
+NO_GRAD = "its forward uses no_grad"
 HOLDS = "it has a buffer of its own"
 
 
@@ -121,6 +122,10 @@ class GraphRecorder:
         """The forward of a module does this: it is taken whole, if it is looked into."""
         if self._unit is None and self._within:
             raise ConflictError(self._path(self._within[-1]), what)
+
+    def enter_no_grad(self) -> None:
+        """Called before no_grad (see `nnmpi.autograd.recording`)."""
+        self.refuse(NO_GRAD)
 
     def measure(self, tensor: Tensor) -> None:
         """Lengths of a tensor were read."""

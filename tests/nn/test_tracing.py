@@ -50,10 +50,24 @@ def writes_to_a_parameter(model: Two, y: Tensor) -> Tensor:
     return y * model.scale
 
 
+def reads_without_gradients(model: Two, y: Tensor) -> Tensor:
+    with nnmpi.no_grad():
+        is_large = float(abs(y).max()) > 1
+    return y * 2 if is_large else y
+
+
+def runs_without_gradients(model: Two, y: Tensor) -> Tensor:
+    with nnmpi.no_grad():
+        z: Tensor = model.last(y)
+    return y * z
+
+
 NOTES: dict[Between, str] = {
     writes: recorder.WRITES,
     adds_in_place: recorder.WRITES,
     writes_to_a_parameter: recorder.WRITES,
+    reads_without_gradients: recorder.NO_GRAD,
+    runs_without_gradients: recorder.NO_GRAD,
 }
 
 
