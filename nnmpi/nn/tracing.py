@@ -73,6 +73,7 @@ def _pass(
     arguments = rebuilt((args, named), recorder._argument)
     modules = {id(m): m for m in model.modules()}.values()
     token, before = recording.set(recorder), current_pass.set(_Watched(0, None, UNTRACKED))
+    own = {m: vars(m)["forward"] for m in modules if "forward" in vars(m)}
     for m in modules:
         object.__setattr__(m, "forward", partial(recorder.forward, m, m.forward))
         _forget_steps(m)
@@ -83,6 +84,7 @@ def _pass(
     finally:
         for m in modules:
             object.__delattr__(m, "forward")
+            vars(m).update({"forward": own[m]} if m in own else {})
             _forget_steps(m)
         recording.reset(token)
         current_pass.reset(before)

@@ -62,6 +62,10 @@ def runs_without_gradients(model: Two, y: Tensor) -> Tensor:
     return y * z
 
 
+def doubles(model: Two, y: Tensor) -> Tensor:
+    return y * 2
+
+
 NOTES: dict[Between, str] = {
     writes: recorder.WRITES,
     adds_in_place: recorder.WRITES,
@@ -77,3 +81,19 @@ def test_a_module_is_taken_whole(between: Between) -> None:
     graph = traced(nn.Sequential(nn.Linear(3, 3), Two(between)))
     assert [node.name for node in graph.nodes] == ["0", "1"]
     assert graph.notes == (f"1: {NOTES[between]}",)
+
+
+def test_a_forward_set_on_an_instance_is_called_and_kept() -> None:
+    model = nn.Sequential(Two(doubles), nn.Linear(3, 3))
+    own, called = model[0].forward, list[int]()
+
+    def forward(x: Tensor) -> Any:
+        called.append(len(x))
+        return own(x)
+
+    object.__setattr__(model[0], "forward", forward)
+    graph = traced(model)
+    assert [node.name for node in graph.nodes] == ["0.first", "multiply", "0.last", "1"]
+    assert called == [2, 3, 6]
+    assert vars(model[0])["forward"] is forward
+    assert "forward" not in vars(model[1])
