@@ -1,7 +1,7 @@
 """What a graph cannot show: the module with that `forward` is taken whole, and a note says why."""
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pytest
@@ -97,3 +97,30 @@ def test_a_forward_set_on_an_instance_is_called_and_kept() -> None:
     assert called == [2, 3, 6]
     assert vars(model[0])["forward"] is forward
     assert "forward" not in vars(model[1])
+
+
+class Pair(NamedTuple):
+    left: Tensor
+    right: Tensor
+
+
+class Adds(nn.Module):
+    def __init__(self) -> None:
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, pair: Pair) -> Tensor:
+        return pair.left + self.layer(pair.right)
+
+
+def test_a_named_tuple_is_an_argument() -> None:
+    adds = Adds()
+
+    def between(model: Two, y: Tensor) -> Any:
+        return model.adds(Pair(y, y * 2))
+
+    model = Two(between)
+    model.adds = adds
+    graph = traced(model)
+    assert [n.name for n in graph.nodes] == ["first", "multiply", "adds.layer", "add", "last"]
+    (call, _) = graph.calls
+    assert type(call.arguments[0][0]) is Pair
