@@ -125,7 +125,7 @@ def _common(a: Any, b: Any, within: str) -> Any:
     elif isinstance(a, Mapping):
         if a.keys() == b.keys():
             return {key: _common(a[key], b[key], within) for key in a}
-    elif a is b or (not backend.is_array(a) and a == b):
+    elif a is b or (not backend.is_array(a) and (a == b or (a != a and b != b))):  # two NaNs
         return a
     elif isinstance(a, int) and a * MORE == b * FEW:
         return Samples(a // FEW)
