@@ -22,6 +22,7 @@ READS = "its forward reads numbers of a tensor"
 MAKES = "its forward uses a tensor or an array that is no attribute of a module"
 WRITES = "its forward writes to a tensor in place"
 NO_GRAD = "its forward uses no_grad"
+DETACHES = "its forward detaches a tensor"
 HOLDS = "it has a buffer of its own"
 
 
@@ -69,6 +70,10 @@ class Traced(Tensor):
 
     def __len__(self) -> int:
         return len(self.operand)
+
+    def detach(self) -> Tensor:
+        tell(DETACHES)
+        return super().detach()
 
     def mark_written(self) -> None:
         tell(WRITES)

@@ -62,6 +62,14 @@ def runs_without_gradients(model: Two, y: Tensor) -> Tensor:
     return y * z
 
 
+def detaches(model: Two, y: Tensor) -> Tensor:
+    return y * y.detach()
+
+
+def reads_detached(model: Two, y: Tensor) -> Tensor:
+    return y * 2 if y.detach().numpy().any() else y
+
+
 def doubles(model: Two, y: Tensor) -> Tensor:
     return y * 2
 
@@ -72,6 +80,8 @@ NOTES: dict[Between, str] = {
     writes_to_a_parameter: recorder.WRITES,
     reads_without_gradients: recorder.NO_GRAD,
     runs_without_gradients: recorder.NO_GRAD,
+    detaches: recorder.DETACHES,
+    reads_detached: recorder.DETACHES,
 }
 
 
