@@ -23,6 +23,7 @@ MAKES = "its forward uses a tensor or an array that is no attribute of a module"
 WRITES = "its forward writes to a tensor in place"
 NO_GRAD = "its forward uses no_grad"
 DETACHES = "its forward detaches a tensor"
+CHANGES = "its forward changes attributes"
 HOLDS = "it has a buffer of its own"
 
 
@@ -175,8 +176,10 @@ class GraphRecorder:
             self.found.sequences.add(path)
             result = self._in_sequence(list(module), *args, **named)
         else:
-            start = len(self.found.nodes)
+            start, before = len(self.found.nodes), _plain(module)
             result = forward(*args, **named)
+            if before | _plain(module) != before:
+                self.refuse(CHANGES)
             rebuilt(result, self._argument)  # which it has made itself, if it is not in the graph
             self._call(path, range(start, len(self.found.nodes)), (args, named), result)
         self._within.pop()
@@ -300,7 +303,12 @@ def tell(what: str) -> None:
 
 def _settings(module: Module) -> dict[str, Any]:
     """The public attributes that are plain values."""
-    return {name: v for name, v in vars(module).items() if name[0] != "_" and _is_plain(v)}
+    return {name: v for name, v in _plain(module).items() if name[0] != "_"}
+
+
+def _plain(module: Module) -> dict[str, Any]:
+    """The attributes that are plain values."""
+    return {name: v for name, v in vars(module).items() if _is_plain(v)}
 
 
 def _is_plain(value: Any) -> bool:

@@ -70,6 +70,11 @@ def reads_detached(model: Two, y: Tensor) -> Tensor:
     return y * 2 if y.detach().numpy().any() else y
 
 
+def counts(model: Two, y: Tensor) -> Tensor:
+    model.calls += 1
+    return y if model.calls <= 3 else y * 2
+
+
 def doubles(model: Two, y: Tensor) -> Tensor:
     return y * 2
 
@@ -82,6 +87,7 @@ NOTES: dict[Between, str] = {
     runs_without_gradients: recorder.NO_GRAD,
     detaches: recorder.DETACHES,
     reads_detached: recorder.DETACHES,
+    counts: recorder.CHANGES,
 }
 
 
@@ -135,3 +141,11 @@ def test_a_named_tuple_is_an_argument() -> None:
 def test_an_argument_that_is_not_a_number() -> None:
     graph = traced(Two(lambda model, y: nnmpi.where(y > 1e9, float("nan"), y)))
     assert graph.notes == ()
+
+
+def test_attributes_are_as_they_were() -> None:
+    model = Two(counts)
+    before = [dict(vars(m)) for m in model.modules()]
+    traced(model)
+    assert [dict(vars(m)) for m in model.modules()] == before
+    assert model.calls == 0
