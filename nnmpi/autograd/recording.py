@@ -3,13 +3,23 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ContextDecorator
 from contextvars import ContextVar, Token
-from typing import Any, Self, TypeAlias
+from typing import Any, Protocol, Self
 
-OnOp: TypeAlias = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any], Any], None]
-"""Called with each op, its arguments, its options and its result."""
 
-recording: ContextVar[bool | OnOp] = ContextVar("nnmpi_recording", default=True)
-"""Whether ops record nodes; a function, which is called beside that, where a model is traced. A
+class Recorder(Protocol):
+    """Is told what a model does that is traced."""
+
+    def __call__(
+        self, op: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], y: Any
+    ) -> None:
+        """Called with each op, its arguments, its options and its result."""
+
+    def enter_no_grad(self) -> None:
+        """Called before no_grad, within which it is told nothing."""
+
+
+recording: ContextVar[bool | Recorder] = ContextVar("nnmpi_recording", default=True)
+"""Whether ops record nodes; a recorder, which is called beside that, where a model is traced. A
 context variable, since ranks may be threads."""
 
 
@@ -24,9 +34,12 @@ class no_grad(ContextDecorator):
         return cls()(function)
 
     def __init__(self) -> None:
-        self._tokens: list[Token[bool | OnOp]] = []
+        self._tokens: list[Token[bool | Recorder]] = []
 
     def __enter__(self) -> None:
+        record = recording.get()
+        if not isinstance(record, bool):
+            record.enter_no_grad()
         self._tokens.append(recording.set(False))
 
     def __exit__(self, *exc: object) -> None:

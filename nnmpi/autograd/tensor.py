@@ -59,7 +59,7 @@ def _in_place(op: Callable[..., Result]) -> Callable[[Tensor, Any], Tensor]:
         if self._needs_gradient(other) and not leaf:
             return apply(op, self, other)  # `loss += term`: the name is bound to a new tensor
         self._refuse_write(other)
-        new = op(self.data, constant(other, (self,), Tensor)).value
+        new = op(self.operand, constant(other, (self,), Tensor)).value
         if not np.can_cast(new.dtype, self.dtype, "same_kind"):
             raise TypeError(f"{new.dtype} results do not fit in place into a {self.dtype} tensor")
         self[...] = new

@@ -8,7 +8,7 @@
 Fusion, cuts, sharding, memory and traffic are functions of it: none of them runs the model.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -232,14 +232,17 @@ def leaves(tree: Any) -> Iterator[Any]:
         yield tree
 
 
+def of_kind(tree: Any, parts: Iterable[Any]) -> Any:
+    """A tuple, a named one or a list, as `tree` is one, of other parts."""
+    return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+
+
 def rebuilt(tree: Any, leaf: Callable[[Any], Any]) -> Any:
     """The same tuples, lists and dicts with `leaf(part)` in the place of each part."""
     if isinstance(tree, Value | Use | Samples):
         return leaf(tree)
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(rebuilt(part, leaf) for part in tree))
     if isinstance(tree, tuple | list):
-        return type(tree)(rebuilt(part, leaf) for part in tree)
+        return of_kind(tree, (rebuilt(part, leaf) for part in tree))
     if isinstance(tree, Mapping):
         return {key: rebuilt(part, leaf) for key, part in tree.items()}
     return leaf(tree)

@@ -20,13 +20,17 @@ from nnmpi.nn.sequential import groups, only_runs_layers, steps_of
 STEPS = "its forward depends on the step or on which samples there are"
 READS = "its forward reads numbers of a tensor"
 MAKES = "its forward uses a tensor or an array that is no attribute of a module"
+WRITES = "its forward writes to a tensor in place"
+NO_GRAD = "its forward uses no_grad"
+DETACHES = "its forward detaches a tensor"
+CHANGES = "its forward changes attributes"
 HOLDS = "it has a buffer of its own"
 
 
 class Traced(Tensor):
     """A tensor whose numbers `forward` of a module that is looked into does not read.
 
-    The pass under way is told when numbers or lengths are read.
+    The pass under way is told when numbers or lengths are read, and when it is written to.
     """
 
     __slots__ = ()
@@ -34,9 +38,7 @@ class Traced(Tensor):
     @property
     def data(self) -> Array:
         """The array."""
-        record = recording.get()
-        if isinstance(record, GraphRecorder):
-            record.read()
+        tell(READS)
         return self.operand
 
     @data.setter
@@ -69,6 +71,14 @@ class Traced(Tensor):
 
     def __len__(self) -> int:
         return len(self.operand)
+
+    def detach(self) -> Tensor:
+        tell(DETACHES)
+        return super().detach()
+
+    def mark_written(self) -> None:
+        tell(WRITES)
+        super().mark_written()
 
 
 Traced.__name__ = Tensor.__name__  # as messages to users call it
@@ -114,10 +124,14 @@ class GraphRecorder:
         self._within: list[Module] = []
         self._unit: dict[int, None] | None = None  # the variables that a unit has used so far
 
-    def read(self, what: str = READS) -> None:
-        """Numbers of a tensor, or those of the pass, were read."""
+    def refuse(self, what: str) -> None:
+        """The forward of a module does this: it is taken whole, if it is looked into."""
         if self._unit is None and self._within:
             raise ConflictError(self._path(self._within[-1]), what)
+
+    def enter_no_grad(self) -> None:
+        """Called before no_grad (see `nnmpi.autograd.recording`)."""
+        self.refuse(NO_GRAD)
 
     def measure(self, tensor: Tensor) -> None:
         """Lengths of a tensor were read."""
@@ -162,8 +176,10 @@ class GraphRecorder:
             self.found.sequences.add(path)
             result = self._in_sequence(list(module), *args, **named)
         else:
-            start = len(self.found.nodes)
+            start, before = len(self.found.nodes), _plain(module)
             result = forward(*args, **named)
+            if before | _plain(module) != before:
+                self.refuse(CHANGES)
             rebuilt(result, self._argument)  # which it has made itself, if it is not in the graph
             self._call(path, range(start, len(self.found.nodes)), (args, named), result)
         self._within.pop()
@@ -278,9 +294,21 @@ class GraphRecorder:
         return self._paths[id(module)]
 
 
+def tell(what: str) -> None:
+    """A `forward` does this, which a graph does not show: the pass under way is told."""
+    record = recording.get()
+    if isinstance(record, GraphRecorder):
+        record.refuse(what)
+
+
 def _settings(module: Module) -> dict[str, Any]:
     """The public attributes that are plain values."""
-    return {name: v for name, v in vars(module).items() if name[0] != "_" and _is_plain(v)}
+    return {name: v for name, v in _plain(module).items() if name[0] != "_"}
+
+
+def _plain(module: Module) -> dict[str, Any]:
+    """The attributes that are plain values."""
+    return {name: v for name, v in vars(module).items() if _is_plain(v)}
 
 
 def _is_plain(value: Any) -> bool:

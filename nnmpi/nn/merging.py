@@ -20,6 +20,7 @@ from nnmpi.nn.graph import (
     Value,
     Variable,
     leaves,
+    of_kind,
 )
 from nnmpi.nn.graph_recorder import ConflictError, Found
 from nnmpi.nn.kept import memory_of
@@ -120,11 +121,11 @@ def _common(a: Any, b: Any, within: str) -> Any:
         pass
     elif isinstance(a, tuple | list):
         if len(a) == len(b):
-            return type(a)(_common(x, y, within) for x, y in zip(a, b, strict=True))
+            return of_kind(a, (_common(x, y, within) for x, y in zip(a, b, strict=True)))
     elif isinstance(a, Mapping):
         if a.keys() == b.keys():
             return {key: _common(a[key], b[key], within) for key in a}
-    elif a is b or (not backend.is_array(a) and a == b):
+    elif a is b or (not backend.is_array(a) and (a == b or (a != a and b != b))):  # two NaNs
         return a
     elif isinstance(a, int) and a * MORE == b * FEW:
         return Samples(a // FEW)

@@ -18,7 +18,7 @@ from nnmpi.autograd.ops.norm import Moments
 from nnmpi.autograd.recording import recording
 from nnmpi.backend import Array
 from nnmpi.nn.graph import Graph, rebuilt
-from nnmpi.nn.graph_recorder import STEPS, ConflictError, GraphRecorder
+from nnmpi.nn.graph_recorder import STEPS, WRITES, ConflictError, GraphRecorder, tell
 from nnmpi.nn.merging import FEW, MORE, MOST, Passed, merged
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter, inverse
@@ -73,6 +73,7 @@ def _pass(
     arguments = rebuilt((args, named), recorder._argument)
     modules = {id(m): m for m in model.modules()}.values()
     token, before = recording.set(recorder), current_pass.set(_Watched(0, None, UNTRACKED))
+    own = {m: vars(m)["forward"] for m in modules if "forward" in vars(m)}
     for m in modules:
         object.__setattr__(m, "forward", partial(recorder.forward, m, m.forward))
         _forget_steps(m)
@@ -83,6 +84,7 @@ def _pass(
     finally:
         for m in modules:
             object.__delattr__(m, "forward")
+            vars(m).update({"forward": own[m]} if m in own else {})
             _forget_steps(m)
         recording.reset(token)
         current_pass.reset(before)
@@ -116,9 +118,8 @@ class _Watched(Pass):
     """A pass whose step and samples `forward` of a module that is looked into does not read."""
 
     def __getattribute__(self, name: str) -> Any:
-        record = recording.get()
-        if name in ("step", "samples") and isinstance(record, GraphRecorder):
-            record.read(STEPS)
+        if name in ("step", "samples"):
+            tell(STEPS)
         return super().__getattribute__(name)
 
 
@@ -142,7 +143,7 @@ class Zeros:
         pass
 
     def written(self, i: int) -> None:
-        pass
+        tell(WRITES)
 
 
 @contextmanager

@@ -3,14 +3,17 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from nnmpi.nn.module import Module
+from nnmpi.nn.module import REGISTRIES, Module
 
 
 @contextmanager
 def unchanged(module: Module) -> Iterator[None]:
-    """Within it buffers are copies, and parameters may move: then all is as before, modes too."""
+    """Within it buffers are copies, and parameters may move: then all is as before.
+
+    So are modes and other attributes, but for what is inside these.
+    """
     modules = list(dict.fromkeys(module.modules()))
-    modes = [m.training for m in modules]
+    attributes = [vars(m) | {name: dict(vars(m)[name]) for name in REGISTRIES} for m in modules]
     parameters = [(p, p.store, p.index, p.has_grad) for p in module.parameters()]
     buffers = [(m, name, getattr(m, name)) for m in modules for name in m._buffers]
     try:
@@ -24,7 +27,6 @@ def unchanged(module: Module) -> Iterator[None]:
             else:
                 p.move(store, index)
                 p.has_grad = has_grad
-        for m, name, array in buffers:
-            setattr(m, name, array)
-        for m, mode in zip(modules, modes, strict=True):
-            object.__setattr__(m, "training", mode)
+        for m, before in zip(modules, attributes, strict=True):
+            vars(m).clear()
+            vars(m).update(before)
