@@ -118,7 +118,8 @@ def _opened(
     stages = plan.measured_stages(cut, layout, model, graph, some, setup.on, batches)
     arrangement = _arranged(config, layout, graph, sharding, stages, known)
     part = plan.own_stages(model, arrangement, comm.rank, stages.facts)
-    trained = _trained(config, setup, arrangement, layout, model, part)
+    all_or_none(comm, lambda: builders.initialise(config, part, setup.on))
+    trained = _trained(setup, arrangement, layout, model, part)
     restored = Restored(snapshot.owned, part, config.dtype, comm) if snapshot else None
     if restored:
         restored.values_to_model()
@@ -162,15 +163,13 @@ def _arranged(
 
 
 def _trained(
-    config: Config,
     setup: Setup,
     arrangement: Arrangement,
     layout: Layout,
     model: Module,
     part: ModelPart,
 ) -> Trained:
-    """A model whose weights are drawn or loaded, as far as they are here."""
-    all_or_none(layout.all, lambda: builders.initialise(config, part, setup.on))
+    """A model, and what of it is trained here."""
     named = dict(model.named_parameters())
     here = arrangement.part(layout.all.rank).trained
     parameters = [named[arrangement.graph.variables[p.variable].path] for p in here]
@@ -191,7 +190,7 @@ def _twin(
     other = all_or_none(layout.all, lambda: _another(config, build, model))
     one = all_or_none(layout.all, lambda: alone(arrangement))
     all_or_none(layout.all, lambda: builders.initialise(config, ModelPart.whole(other), setup.on))
-    return _trained(config, setup, one, Layout.of_one_rank(), other, ModelPart.whole(other))
+    return _trained(setup, one, Layout.of_one_rank(), other, ModelPart.whole(other))
 
 
 def _another(config: Config, build: Build | None, model: Module) -> Module:

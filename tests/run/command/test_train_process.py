@@ -41,7 +41,7 @@ class Stuck(nn.Linear):
         super().__init__(4, 3)
 
     def forward(self, x):
-        if self.training:
+        if self.training and x.numpy().any():  # not the zeros of set-up
             Path("training").touch()
             time.sleep(600)
         return super().forward(x)
