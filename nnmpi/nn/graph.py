@@ -110,7 +110,7 @@ class Node(NamedTuple):
     """A layer, a module that is taken whole, or an op between them.
 
     name       the path of the module, or the name of the op
-    layer      the class of the module; None of an op
+    layer      the class of the module, Module if it has a forward of its own; None of an op
     settings   of the module: its public attributes that are numbers, text, or tuples of these
     arguments  positional and named ones, in which tensors are Value and Use
     outputs    the edges of its results

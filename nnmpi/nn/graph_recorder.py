@@ -166,15 +166,16 @@ class GraphRecorder:
 
     def forward(self, module: Module, forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
         """Stands for the `forward` of a module."""
-        if self._unit is not None or (only_runs_layers(module) and not len(module)):
+        in_sequence = only_runs_layers(module) and _is_of_class(module, forward)
+        if self._unit is not None or (in_sequence and not module._modules):
             return forward(*args, **named)
         path = self._path(module)
         if not module._modules or module._buffers or path in self._whole:
             return self._layer(module, path, forward, args, named)
         self._within.append(module)
-        if only_runs_layers(module):  # which would run some of them as one op
+        if in_sequence:  # which would run some of them as one op
             self.found.sequences.add(path)
-            result = self._in_sequence(list(module), *args, **named)
+            result = self._in_sequence([*module._modules.values()], *args, **named)
         else:
             start, before = len(self.found.nodes), _plain(module)
             result = forward(*args, **named)
@@ -242,7 +243,8 @@ class GraphRecorder:
         used, self._unit = tuple(self._unit), None
         self._keep(result, (args, named), 1)
         within = self._path(self._within[-1]) if self._within else ""
-        kind, settings, note = type(module), _settings(module), self._whole.get(path, "")
+        kind = type(module) if _is_of_class(module, forward) else Module
+        settings, note = _settings(module), self._whole.get(path, "")
         if module._modules and module._buffers:
             note = note or HOLDS
         node = Node(path, kind, settings, None, arguments, (), None, within, used, note)
@@ -299,6 +301,11 @@ def tell(what: str) -> None:
     record = recording.get()
     if isinstance(record, GraphRecorder):
         record.refuse(what)
+
+
+def _is_of_class(module: Module, forward: Callable[..., Any]) -> bool:
+    """Whether `forward` is that of the class, and not one that was set on the instance."""
+    return getattr(forward, "__func__", None) is type(module).forward
 
 
 def _settings(module: Module) -> dict[str, Any]:

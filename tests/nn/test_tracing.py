@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 import nnmpi
-from nnmpi import Tensor, nn
+from nnmpi import Config, Tensor, nn
+from nnmpi.comm import Comm, thread_ranks
 from nnmpi.nn import graph_recorder as recorder
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.tracing import trace
+from nnmpi.run.trainer import Trainer
 
 Between: TypeAlias = Callable[[Any, Tensor], Tensor]
 
@@ -127,6 +129,33 @@ class Adds(nn.Module):
     def forward(self, pair: Pair) -> Tensor:
         y: Tensor = pair.left + self.layer(pair.right)
         return y
+
+
+def times(forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda x: forward(x) * 2
+
+
+def model_of_blocks() -> nn.Module:
+    own = nn.Linear(3, 3), nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    for module in own:
+        object.__setattr__(module, "forward", times(module.forward))
+    blocks = (Two(between) for between in (writes, runs_without_gradients, detaches, counts))
+    return nn.Sequential(*own, *blocks, nn.Linear(3, 2))
+
+
+@pytest.mark.parametrize("layout", [{"pp": 2}, {"tp": 2}])
+def test_what_is_taken_whole_trains_as_on_one_rank(layout: dict[str, int]) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((24, 3)), rng.integers(0, 2, 24)
+
+    def train(comm: Comm, layout: dict[str, int]) -> tuple[float, float]:
+        config = Config(batch_size=8, steps=6, dtype="float64", quiet=True, **layout)  # type: ignore[arg-type]
+        result = Trainer(config, model_of_blocks, (x, y, x, y), comm).fit()
+        return result["loss"], result["test_loss"]
+
+    (one,) = thread_ranks.run(1, train, {})
+    for found in thread_ranks.run(2, train, layout):
+        assert np.allclose(found, one, rtol=1e-12)
 
 
 def test_a_named_tuple_is_an_argument() -> None:
