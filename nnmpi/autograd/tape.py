@@ -113,7 +113,8 @@ def backward(
     computes the others. Of several tensors each gets its gradient, if one reaches it; none of them
     lies under another.
     """
-    ends = _ends(until)
+    several = until if isinstance(until, Sequence) else () if until is None else (until,)
+    ends = tuple(dict.fromkeys(several))
     path = None if until is None else _path(root, ends)
     if path is not None and not isinstance(until, Sequence):
         _check_reached(root, path, ends[0])
@@ -247,13 +248,6 @@ def _pass_on(
         else:
             grads[parent] = vjps[k](g, None)
             heappush(visits, (-above.made, parent, above, above.needs))
-
-
-def _ends(until: Variable | Sequence[Variable] | None) -> tuple[Variable, ...]:
-    """Each of these tensors once."""
-    if until is None:
-        return ()
-    return tuple(dict.fromkeys(until)) if isinstance(until, Sequence) else (until,)
 
 
 def _path(root: Variable, ends: Sequence[Variable]) -> set[Variable]:

@@ -224,13 +224,6 @@ class Comm:
         with self._calls.collective(self._calls.log("free_memory")):
             return self._dispatch.topology().node.free_memory()
 
-    def fastest(self, nbytes: int) -> str:
-        """The all-reduce that `auto` takes for so many bytes; the first call measures, collective.
-
-        It is the same on all ranks.
-        """
-        return self._chosen(nbytes)
-
     def agree(self, error: BaseException | None) -> None:
         """Raises on all ranks if one of them passes an error; collective.
 
@@ -271,7 +264,7 @@ class Comm:
 
     def _all_reduce(self, array: Array, algorithm: str, starts: bool) -> tuple[Steps, Call]:
         row = flat(array, "all_reduce")
-        name = self._chosen(row.nbytes) if algorithm == "auto" else algorithm
+        name = self.fastest(row.nbytes) if algorithm == "auto" else algorithm
         if name not in ALL_REDUCES and not user_code.is_named(name):
             raise unknown(algorithm, "all_reduce", ("auto", *NAMES, "package.module:NAME"))
         lacks_setup = name in NEED_SETUP and self._dispatch.lacks_setup(name, row)
@@ -291,17 +284,15 @@ class Comm:
         steps = self._calls.compared(steps, call, before=compare)
         return steps if array.flags.carray else put_back(steps, row, array), call
 
-    def _chosen(self, nbytes: int) -> str:
-        """The fastest algorithm for so many bytes, the same on all ranks."""
-        if self.size == 1:
-            return "ring"
-        if self._choice is None:
+    def fastest(self, nbytes: int) -> str:
+        """The all-reduce that `auto` takes, the same on all ranks; the first call measures it."""
+        if self._choice is None and self.size > 1:
             with self._calls.collective(self._calls.log("all_reduce", "auto")):
                 transport = self._transport.duplicate(Ledger(self.size))
                 trial = Comm(transport, f"{self.name}/trial", self._progress)
             self._choice = autotune.measure_choice(trial)
             trial.free()
-        return self._choice.name(nbytes)
+        return self._choice.name(nbytes) if self._choice else "ring"
 
     def _half(
         self, half: Half, array: Array, algorithm: str, parts: Sequence[int] | None, starts: bool

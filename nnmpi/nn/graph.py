@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi.nn.module import Module
+from nnmpi.nn.parameter import Parameter
 
 
 class Samples(NamedTuple):
@@ -246,3 +247,21 @@ def rebuilt(tree: Any, leaf: Callable[[Any], Any]) -> Any:
     if isinstance(tree, Mapping):
         return {key: rebuilt(part, leaf) for key, part in tree.items()}
     return leaf(tree)
+
+
+def variables_of(model: Module) -> tuple[list[Variable], dict[int, int]]:
+    """The entries of the state dict, and the number of each tensor by its id."""
+    found: dict[int, tuple[Any, list[str], tuple[int, ...]]] = {}
+    for place, tensor in model.tensors():
+        found.setdefault(id(tensor), (tensor, [], place.shape))[1].append(place.path)
+    variables = [
+        Variable(
+            tuple(names),
+            tuple(shape),
+            str(tensor.dtype),
+            isinstance(tensor, Parameter),
+            isinstance(tensor, Parameter) and tensor.requires_grad,
+        )
+        for tensor, names, shape in found.values()
+    ]
+    return variables, {key: k for k, key in enumerate(found)}

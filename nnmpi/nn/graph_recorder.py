@@ -11,7 +11,7 @@ from nnmpi import backend
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
 from nnmpi.backend import Array
-from nnmpi.nn.graph import Call, Kept, Node, Use, Value, Variable, leaves, rebuilt
+from nnmpi.nn.graph import Call, Kept, Node, Use, Value, leaves, rebuilt, variables_of
 from nnmpi.nn.kept import kept, memory_of, nbytes
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
@@ -322,21 +322,3 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, bool | int | float | str)
-
-
-def variables_of(model: Module) -> tuple[list[Variable], dict[int, int]]:
-    """The entries of the state dict, and the number of each tensor by its id."""
-    found: dict[int, tuple[Any, list[str], tuple[int, ...]]] = {}
-    for place, tensor in model.tensors():
-        found.setdefault(id(tensor), (tensor, [], place.shape))[1].append(place.path)
-    variables = [
-        Variable(
-            tuple(names),
-            tuple(shape),
-            str(tensor.dtype),
-            isinstance(tensor, Parameter),
-            isinstance(tensor, Parameter) and tensor.requires_grad,
-        )
-        for tensor, names, shape in found.values()
-    ]
-    return variables, {key: k for k, key in enumerate(found)}
