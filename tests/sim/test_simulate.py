@@ -327,7 +327,11 @@ def test_the_library_checks_its_arguments_too() -> None:
 @pytest.mark.parametrize(
     ("error", "status", "line"),
     [
-        (MemoryError("8 TiB"), 2, "nnmpi.simulate: out of memory: 8 TiB; take fewer ranks\n"),
+        (
+            MemoryError("8 TiB"),
+            2,
+            "nnmpi.simulate: out of memory: 8 TiB; take fewer ranks, or a smaller model or batch\n",
+        ),
         (KeyboardInterrupt(), 130, "nnmpi.simulate: interrupted\n"),
     ],
 )
@@ -397,6 +401,8 @@ def test_the_simulator_imports_plans_and_nothing_else() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and node.module == "nnmpi":
                 assert {a.name for a in node.names} <= {"cli", "user_code"}, path
+            elif path.name == "simulate.py" and getattr(node, "module", None) == "nnmpi.run":
+                assert [a.name for a in node.names] == ["layout_command"]
             elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nnmpi"):
                 assert ".".join((node.module or "").split(".")[:2]) in rooms, path
             if isinstance(node, ast.Import):
