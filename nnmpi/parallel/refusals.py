@@ -1,6 +1,6 @@
 """Options that cannot be combined, each pair with the reason: rows of one table.
 
-Each feature has rows in its own room; `plan.py` puts them together. The command line reads the
+Each feature has rows in its own folder; `plan.py` puts them together. The command line reads the
 table before anything is made; the tests try every row; docs/parallel.md shows it to users.
 """
 

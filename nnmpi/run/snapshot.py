@@ -28,7 +28,7 @@ class Snapshot(NamedTuple):
     config     the options of the run
     ranks      how many there were
     measured   what was measured to arrange them
-    state      how far training has come; as all counters, the same on all ranks
+    state      how far training has come; like all counters, the same on all ranks
     skipped    the steps that were left out, since a number was not finite
     epoch      sums over the steps of the epoch so far
     positions  of workers that have a pace of their own

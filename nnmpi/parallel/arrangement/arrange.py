@@ -163,9 +163,8 @@ def _bucketed(a: Arrangement, part: Part) -> Part:
     if a.store in ("served", "versions", "slices") or not spans:
         return part._replace(head=head)
     mb = config.bucket_mb
-    if mb is None:  # within a node a bucket of its own costs more than it hides
-        groups = (a.mesh.group(r, "dp") for r in range(a.mesh.size))
-        near = a.algorithm == "shared" and all(map(a.cluster.on_one_node, groups))
+    if mb is None:  # on one node, to cut into buckets costs more time than overlap saves
+        near = a.algorithm == "shared" and all(map(a.cluster.on_one_node, a.mesh.groups("dp")))
         mb = float("inf") if near else 1.0
     numbers = mb * MB / a.dtype.itemsize
     if a.store in ("zero 2", "zero 3"):

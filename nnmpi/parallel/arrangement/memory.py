@@ -27,11 +27,9 @@ from nnmpi.comm.allreduce.node_memory import memory_of_sums
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.flat import Piece
 from nnmpi.parallel.arrangement.program import measured_samples, micro_batches
+from nnmpi.parallel.arrangement.slot_walk import SLOTS
 from nnmpi.parallel.arrangement.traffic import is_short, over, own_layers, sums_along_tp
 from nnmpi.schedules import highest, moves, owners_of
-
-SLOTS = 2
-"""Of ZeRO: for the gradients, and for the parameters, of two buckets."""
 
 RUNNING_SUMS: dict[str, Callable[[float], int]] = {
     "sgd": lambda momentum: int(momentum > 0),

@@ -33,13 +33,17 @@ def algorithm(
 ) -> str:
     """The all-reduce of gradients; `lengths` is the length of each rank's flat buffer.
 
-    `auto` follows a rule, so that the same layout gives the same bits: shared memory on one node;
-    hierarchical where some nodes have several ranks; else MEASURED. With ZeRO it is a ring, but for
-    stage 1 on one node. It is the same in all groups of ranks along dp, since several groups may
-    sum copies of one parameter; nothing is measured where tp ranks do, and none is taken whose
-    order of additions differs between them. Memory that the ranks of one stage share cannot hold
-    sums over several: a ring does them. Nor can it where a node has too little: a ring, or what is
-    measured, does them.
+    `auto` follows a rule, so that the same layout gives the same bits:
+
+        a parameter is in several stages, or ZeRO 2 or 3      ring
+        all ranks along dp on one node, with enough memory    shared
+        ZeRO 1, or tp over nodes that differ                  ring
+        some nodes have several ranks, with enough memory     hierarchical
+        tp                                                    ring
+        else                                                  MEASURED
+
+    All groups of ranks along dp take the same one, since several groups may sum copies of one
+    parameter, which must get the same bits.
     """
     _refuse(config, cluster, mesh, tied)
     if config.allreduce not in ("auto", "shared"):

@@ -16,6 +16,8 @@ from nnmpi.parallel.arrangement.program import ops
 from nnmpi.schedules import Kind
 
 SLOTS = 2
+"""Of ZeRO: for the gradients, and for the parameters, of two buckets."""
+
 NONE = -1
 FORWARD, BACKWARD = 1, -1
 

@@ -30,7 +30,7 @@ class Owned(NamedTuple):
 
     place    the part; its path is the first name of the tensor
     layout   the axes in the order of memory
-    values   copies on the host, as all arrays
+    values   copies on the host, like all arrays here
     steps    how often it was updated
     sums     the running sums of the optimizer, by name; none of what is not trained
     """
@@ -53,7 +53,8 @@ def owned(part: ModelPart, optimizer: Optimizer, whole: bool = True) -> tuple[Ow
     """Copies of what this rank owns, between two steps; no message is sent.
 
     That is what its optimizer updates. Of frozen parameters and of buffers, all that is here, if
-    `whole`: those of a parameter server are old.
+    Without `whole`, as on a parameter server, tensors that it does not update are left out: its
+    copies are old.
     """
     numbers = {p: j for j, p in enumerate(optimizer.parameters)}
     found: list[Owned] = []

@@ -7,7 +7,8 @@ The states that can be reached are found on the way forward; the least that is s
 each of them, on the way back. So the plan is exact: no other one sends less. Of plans that send
 equally much it is the one whose choices are listed first.
 
-Of nodes with more than `MOST` states, as many parallel branches have, only these are looked at.
+A node may have more than `MOST` states, for instance after many parallel branches: then only the
+cheapest ones are looked at, and another plan might send less.
 """
 
 from collections import Counter

@@ -17,11 +17,10 @@ import numpy as np
 from nnmpi.backend import Array
 from nnmpi.comm import Comm
 from nnmpi.nn.store import FlatStore
+from nnmpi.parallel.arrangement.slot_walk import SLOTS
 from nnmpi.parallel.stores.local import Stretch, Sum
 from nnmpi.parallel.zero.shards import Part, Shards
 from nnmpi.parallel.zero.whole import GATHER
-
-SLOTS = 2
 
 
 class InFlight(NamedTuple):
