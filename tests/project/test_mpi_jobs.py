@@ -10,6 +10,7 @@ from pathlib import Path
 
 import conformance
 import laws
+import laws_pipeline_cuts
 import laws_pipelines
 import laws_resume
 import laws_snapshot
@@ -30,7 +31,9 @@ def names(laws: Iterable[Callable[..., None]]) -> list[str]:
 MARKED = {
     "tests/comm/test_comm_mpi.py": names(laws.LAWS),
     "tests/parallel/test_training_mpi.py": names(laws_training.LAWS),
-    "tests/parallel/pipeline/test_pipelines_mpi.py": names(laws_pipelines.LAWS),
+    "tests/parallel/pipeline/test_pipelines_mpi.py": names(
+        [*laws_pipelines.LAWS, *laws_pipeline_cuts.LAWS]
+    ),
     "tests/parallel/model/test_optimizer_state_mpi.py": names(laws_resume.LAWS),
     "tests/run/test_snapshot_mpi.py": names(laws_snapshot.LAWS),
     "tests/parallel/spatial/test_spatial_mpi.py": names(laws_spatial.LAWS),

@@ -118,7 +118,7 @@ def pipelines_beside_each_other_cross_them_too(comm: Comm) -> None:
             equals(comm, run(comm, model.build, micro_batches=5, **layout), wanted)
 
 
-def verify_finds_no_difference(comm: Comm) -> None:
+def verify_finds_no_difference_across_cuts(comm: Comm) -> None:
     for model in MODELS.values() if comm.size in (2, 3) else ():
         layout = {"pp": comm.size, "cut": model.cuts[comm.size]}
         got = run(comm, model.build, micro_batches=3, verify=True, steps=6, **layout)
@@ -200,7 +200,7 @@ def later_stages_take_integers(comm: Comm) -> None:
 LAWS: list[Callable[[Comm], None]] = [
     cuts_cross_residual_connections,
     pipelines_beside_each_other_cross_them_too,
-    verify_finds_no_difference,
+    verify_finds_no_difference_across_cuts,
     cuts_part_what_runs_as_one_op,
     later_stages_take_integers,
 ]
