@@ -19,6 +19,8 @@ LABELS = 24
 def activations(a: Arrangement, rank: int, batch: int) -> int:
     """The most that a rank keeps at a time in a step over a batch of so many samples."""
     sizes = micro_batches(a, rank, batch)
+    if a.strategy == "pipedream":  # as many batches are on their way as there are stages
+        sizes *= len(a.stages)
     now = most = 0.0
     recomputed = a.config.recompute
     for op in ops(a, rank, len(sizes)):

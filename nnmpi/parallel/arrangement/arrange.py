@@ -121,10 +121,8 @@ def _piece(a: Arrangement, v: int, tp: int) -> Piece:
     if cut is None:
         return Piece(v, variable.shape, variable.size)
     bounds, axis = cut
-    shape, widest = (
-        list(variable.shape),
-        max(b - a for a, b in pairwise(bounds)),
-    )
+    widest = max(stop - start for start, stop in pairwise(bounds))
+    shape = list(variable.shape)
     shape[axis] = bounds[tp + 1] - bounds[tp]
     return Piece(v, tuple(shape), variable.size // variable.shape[axis] * widest)
 

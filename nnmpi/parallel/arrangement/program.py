@@ -9,10 +9,13 @@ from nnmpi.schedules import SCHEDULES, Op, one_stage, owners_of, program, slice_
 
 
 def ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
-    """The program of a rank for a step of so many micro-batches."""
+    """The program of a rank for a step of so many micro-batches; of PipeDream, for so many steps.
+
+    PipeDream carries out the same, one op at a time (`schedules/stream.py`).
+    """
     if a.strategy == "reproducible":
         return slice_by_slice(micro)
-    if a.strategy != "pipeline":
+    if a.strategy not in ("pipeline", "pipedream"):
         return one_stage(micro)
     pp, at = a.mesh.axes["pp"], a.mesh.coordinates(rank)["pp"]
     schedule = SCHEDULES[a.config.schedule]

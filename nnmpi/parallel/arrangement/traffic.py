@@ -9,7 +9,6 @@ Counted are messages between ranks. Through memory that a node shares nothing is
 MPI library sends in its own all-reduce is not known.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -308,11 +307,3 @@ def _model(a: Arrangement, rank: int) -> Sent:
     if len(group) == 1 or a.strategy == "pipedream":
         return Sent()
     return _doubled(group, rank, 4 + len(a.tied))
-
-
-def counted(found: Sequence[Traffic]) -> Counter[str]:
-    """The bytes of all ranks, by axis."""
-    total: Counter[str] = Counter()
-    for one in found:
-        total.update({axis: sent.bytes for axis, sent in one._asdict().items()})
-    return total

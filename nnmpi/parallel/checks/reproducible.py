@@ -23,6 +23,7 @@ samples multiplied.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from nnmpi.comm import Comm, comm_self
 from nnmpi.config import Config
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.arrangement.batch_split import part_of
+from nnmpi.parallel.arrangement.program import ops
 from nnmpi.parallel.data.batch_size_check import check_parts
 from nnmpi.parallel.data.batch_stats import like, packed, unpacked
 from nnmpi.parallel.layout import Layout
@@ -42,7 +44,7 @@ from nnmpi.parallel.stores.head import LOSS, STOP, USED, fill_unused, head_lengt
 from nnmpi.parallel.stores.slices import SliceStore
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.parallel.synchronous import Evaluation, Parts
-from nnmpi.schedules import Action, Move, highest, moves, owners_of, slice_by_slice
+from nnmpi.schedules import Action, Move, highest, moves, owners_of
 
 
 def reproducible(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
@@ -59,7 +61,7 @@ def reproducible(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
         TreeSync(store, dp, stats, plan, spec.recorder),
         stats,
         lambda rows: [part_of(rows, V, v) for v in own],
-        slice_by_slice,
+        partial(ops, spec.arrangement, layout.all.rank),
         Evaluation(lambda rows: [rows], comm_self()),  # sums over parts depend on their number
         lambda loader: check_parts(
             spec.task.model,

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 from nnmpi.comm import Comm, NoRoomError
@@ -10,6 +11,7 @@ from nnmpi.nn.passes import LOCAL
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.batch_split import BatchSplit
 from nnmpi.parallel.arrangement.flat import NOT_TIED
+from nnmpi.parallel.arrangement.program import ops
 from nnmpi.parallel.data.batch_size_check import check_micro_batches
 from nnmpi.parallel.data.batch_stats import Synced
 from nnmpi.parallel.data.gradient_sync import BucketedSync
@@ -23,7 +25,6 @@ from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.parallel.synchronous import Evaluation, Parts
 from nnmpi.parallel.zero.store import STAGES, ShardedStore
 from nnmpi.parallel.zero.sync import ShardedSync
-from nnmpi.schedules import one_stage
 
 
 def replicas(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
@@ -44,7 +45,7 @@ def replicas(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
         summed.sync,
         Synced(stats[0], spec.recorder) if stats else LOCAL,
         BatchSplit(config.micro_batches, p, r),
-        one_stage,
+        partial(ops, arrangement, layout.all.rank),
         Evaluation(BatchSplit(1, p, r), dp),
         lambda loader: check_micro_batches(
             spec.task.model, loader, spec.control.steps, config.micro_batches

@@ -1,6 +1,7 @@
 """The parts of a pipeline whose ranks make every step together: stages, channels, programs.
 
-Sums over dp, the store of a stage's parameters and the update are those of data parallelism.
+Sums over dp, the store of a stage's parameters, the update and the program (which is that of the
+arrangement) are those of data parallelism.
 """
 
 from functools import cache
@@ -13,7 +14,7 @@ from nnmpi.parallel.pipeline.channels import Channels
 from nnmpi.parallel.step.ports import Loss, Samples, Stage
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.parallel.synchronous import Evaluation, Parts
-from nnmpi.schedules import SCHEDULES, forward_program, program
+from nnmpi.schedules import forward_program
 
 
 def pipeline(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
@@ -22,10 +23,8 @@ def pipeline(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
     parts = replicas(config, layout, spec)
     channels = Channels(spec.part.boundaries, list(part.stages), pp, spec.recorder)
     virtual = part.stage_count // pp.size
-    schedule, rank = SCHEDULES[config.schedule], pp.rank
     return parts._replace(
         stages=with_ports(spec, channels),
-        program=lambda m: program(schedule, pp.size, m, virtual, rank, config.recompute),
         evaluation=evaluation(config, layout, virtual),
         describe={
             **parts.describe,

@@ -90,28 +90,41 @@ def sent_along(trainer: Trainer, made: list[Comm]) -> Traffic:
 
 def holds_and_sends_what_is_said(comm: Comm, made: Made, options: Options) -> None:
     """Memory and messages of a step exactly, activations within 5%."""
+    trainer, steps = sends_what_is_said(comm, made, options)
+    _holds(trainer, comm, made)
+    _keeps(trainer, comm)
+    comm.barrier()
+    steps.close()
+    trainer.close()
+
+
+def only_sends_what_is_said(comm: Comm, made: Made, options: Options) -> None:
+    """Messages of a step exactly; what a rank holds differs from step to step."""
+    trainer, steps = sends_what_is_said(comm, made, options)
+    comm.barrier()
+    list(steps)
+    trainer.close()
+
+
+def sends_what_is_said(comm: Comm, made: Made, options: Options) -> tuple[Trainer, Any]:
+    """After some steps; returns the Trainer, and the steps that are left."""
     plain: Options = {"dtype": "float64", "epochs": 1, "batch_size": 24}
     others = {name: value for name, value in options.items() if name != "build"}
     trainer = Trainer(Config(**plain | others), options.get("build"), digits(), comm)
     a, steps = trainer.arrangement, trainer.strategy.steps(trainer.train, StepState())
     trainer.model.train()
     before = after = Traffic(*[Sent()] * 4)
-    for k in range(3):  # the first step has what the next ones need no more
+    for _ in range(3):  # the first step has what the next ones need no more
         next(steps)
         _complete(trainer)
         before, after = after, sent_along(trainer, made.here)
-        assert k or before
     expected = traffic(a, comm.rank, 24)
     sent = [
         Sent(now.bytes - was.bytes, now.messages - was.messages)
         for was, now in zip(before, after, strict=True)
     ]
     assert Traffic(*sent) == expected, f"rank {comm.rank} sends {Traffic(*sent)}, not {expected}"
-    _holds(trainer, comm, made)
-    _keeps(trainer, comm)
-    comm.barrier()
-    steps.close()
-    trainer.close()
+    return trainer, steps
 
 
 def _complete(trainer: Trainer) -> None:

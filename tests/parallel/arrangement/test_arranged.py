@@ -2,7 +2,12 @@
 
 import pytest
 from conformance import FAMILIES, Row, rows
-from laws_arrangement import Options, communicators, holds_and_sends_what_is_said
+from laws_arrangement import (
+    Options,
+    communicators,
+    holds_and_sends_what_is_said,
+    only_sends_what_is_said,
+)
 
 from nnmpi.comm import thread_ranks as threads
 
@@ -27,3 +32,9 @@ def test_a_run_of_another_strategy_does_too(
 ) -> None:
     with communicators(monkeypatch) as made:
         threads.run(ranks, holds_and_sends_what_is_said, made, options)
+
+
+def test_stages_of_pipedream_send_what_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"pp": 2, "schedule": "pipedream"}
+    with communicators(monkeypatch) as made:
+        threads.run(2, only_sends_what_is_said, made, options)

@@ -1,0 +1,101 @@
+"""What `arrange` decides by rules, for clusters that are on paper."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from datafiles import refused
+
+import nnmpi
+from nnmpi import Config, nn
+from nnmpi.nn.graph import Graph
+from nnmpi.nn.tracing import trace
+from nnmpi.parallel.arrangement.activations import activations, of_stage
+from nnmpi.parallel.arrangement.arrange import arrange
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.arrangement.estimate import estimated_division
+from nnmpi.parallel.tensor.shard import shard
+
+
+def traced() -> Graph:
+    layers = nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)
+    model = nn.Sequential(*layers)
+    return trace(model, lambda n: ((nnmpi.tensor(np.zeros((n, 6))),), {}), "float64")
+
+
+GRAPH = traced()
+
+
+def arranged(ranks: int, nodes: int = 1, free: int | None = None, **options: Any) -> Arrangement:
+    config, cluster = Config(**options), Cluster.on_paper(ranks, nodes)
+    if free is not None:
+        cluster = cluster._replace(free_memory=(free,) * ranks)
+    division = estimated_division(GRAPH, config.pp, config.pp, config.cut)
+    return arrange(config, cluster, GRAPH, shard(GRAPH, config.tp), division)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "options", "algorithm", "store"),
+    [
+        (1, 1, {}, "shared", "local"),
+        (4, 1, {}, "shared", "node"),
+        (4, 2, {}, "hierarchical", "replica"),
+        (4, 4, {}, "auto", "replica"),
+        (4, 1, {"zero": 1}, "shared", "node"),
+        (4, 2, {"zero": 1}, "ring", "zero 1"),
+        (4, 1, {"zero": 2}, "ring", "zero 2"),
+        (4, 4, {"zero": 3}, "ring", "zero 3"),
+        (4, 1, {"tp": 2}, "shared", "node"),
+        (8, 8, {"tp": 2}, "ring", "replica"),
+        (6, 2, {"tp": 2}, "ring", "replica"),  # nodes cut the ranks of the two unlike
+        (4, 1, {"free": 1000}, "auto", "replica"),
+        (4, 2, {"free": 1000}, "auto", "replica"),
+        (4, 1, {"free": 1000, "zero": 1}, "ring", "zero 1"),
+        (4, 1, {"free": 1000, "tp": 2}, "ring", "replica"),
+        (4, 1, {"allreduce": "tree"}, "tree", "replica"),
+        (4, 1, {"reproducible": True}, "shared", "slices"),
+        (4, 1, {"servers": 1}, "shared", "served"),
+    ],
+)
+def test_the_all_reduce_of_auto(
+    ranks: int, nodes: int, options: dict[str, Any], algorithm: str, store: str
+) -> None:
+    found = arranged(ranks, nodes, **options)
+    assert (found.algorithm, found.store) == (algorithm, store)
+    assert found.has_to_be_measured == (algorithm == "auto")
+
+
+def test_what_was_measured_enters_as_a_value() -> None:
+    first = arranged(4, 4)
+    again = arrange(first.config, first.cluster, GRAPH, measured={"allreduce": "halving"})
+    assert (again.algorithm, again.has_to_be_measured) == ("halving", False)
+
+
+def test_shared_memory_that_is_asked_for_has_to_be_there() -> None:
+    with refused("allreduce shared", "1,000 are free"):
+        arranged(4, free=1000, allreduce="shared")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "spare", "any_thread", "progress"),
+    [(2, 2, True, "thread"), (2, 1, True, "poll"), (2, 2, False, "poll"), (1, 2, True, "poll")],
+)
+def test_a_thread_needs_cores_and_another_node(
+    nodes: int, spare: int, any_thread: bool, progress: str
+) -> None:
+    cluster = Cluster.on_paper(2, nodes)._replace(spare_cores=(spare,) * 2, any_thread=any_thread)
+    assert arrange(Config(), cluster, GRAPH).progress == (progress,) * 2
+
+
+def test_one_bucket_on_a_node_and_several_between_nodes() -> None:
+    options: dict[str, Any] = {"bucket_mb": 1e-4, "dtype": "float64"}
+    assert len(arranged(2).part(0).buckets) == 1
+    assert len(arranged(2, 2, **options).part(0).buckets) > 1
+
+
+def test_a_stage_of_pipedream_keeps_as_many_batches_as_there_are_stages_from_it_on() -> None:
+    found = arranged(3, pp=3, schedule="pipedream")
+    for rank in range(3):
+        one = of_stage(found, rank, 64, rank)
+        assert activations(found, rank, 64) == pytest.approx((3 - rank) * one, abs=1)
