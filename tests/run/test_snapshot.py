@@ -1,6 +1,5 @@
 """A run that goes on from a snapshot in the same process, on threads."""
 
-import re
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -9,10 +8,8 @@ import laws_snapshot
 import numpy as np
 import pytest
 from counted import Counted
-from datafiles import refused
 from laws_resume import OPTIMIZERS
 from laws_snapshot import (
-    COMMON,
     LAYOUTS,
     MIDDLE,
     RING,
@@ -30,9 +27,8 @@ from laws_snapshot import (
 from laws_training import OneRoot, clouds
 
 from nnmpi import Config, Trainer, nn
-from nnmpi.comm import Comm, OtherRankError, comm_self
+from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.metrics import Sums
 from nnmpi.parallel.server.client import ServerClient
 from nnmpi.run.report import NullReport
 from nnmpi.run.snapshot import Snapshot, joined
@@ -98,6 +94,25 @@ def test_what_was_measured_is_not_measured_again(monkeypatch: pytest.MonkeyPatch
 
     for names in threads.run(2, rank, per_node=1):
         assert names == ["ring", "ring", "doubling"]
+
+
+def test_the_cut_that_was_measured_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another profile would give other stages, and so other sums."""
+    monkeypatch.setattr("nnmpi.parallel.pipeline.stages.best_cut", lambda *_: next(cuts))
+
+    def rank(comm: Comm) -> list[str]:
+        trainer = trainer_of(comm, pp=2)
+        found = [trainer.part.facts["cut"]]
+        trainer.rearrange()
+        found.append(trainer.part.facts["cut"])
+        trainer.rearrange(micro_batches=3)
+        found.append(trainer.part.facts["cut"])
+        trainer.close()
+        return found
+
+    cuts = iter([(2,)] * 2 + [(3,)] * 2)
+    for first, again, another in threads.run(2, rank):
+        assert first == again != another
 
 
 # ---- counters, and where in a run it is taken
@@ -263,93 +278,3 @@ def test_the_old_session_is_given_back(
 
     threads.run(4, rank)
     assert not counted.left
-
-
-# ---- refusals
-
-
-def fails(comm: Comm, words: str, act: Callable[[], object]) -> None:
-    with pytest.raises((ValueError, OtherRankError), match=re.escape(words)):
-        act()
-
-
-def test_what_cannot_be_is_refused_and_the_run_goes_on() -> None:
-    def rank(comm: Comm) -> None:
-        def act(trainer: Trainer) -> None:
-            fails(comm, "'lr' cannot be changed in a run", lambda: trainer.rearrange(lr=1.0))
-            fails(comm, "'no' cannot be changed in a run", lambda: trainer.rearrange(no=1))
-            fails(comm, "dp 7 does not fit", lambda: trainer.rearrange(dp=7))
-            fails(comm, "zero 5 is not one of", lambda: trainer.rearrange(zero=5))
-            different = lambda: trainer.rearrange(overlap=comm.rank == 0)  # noqa: E731
-            fails(comm, "rank 1 differs from rank 0 in overlap", different)
-            other = trainer.snapshot()._replace(config=Config(**{**COMMON, "seed": 3}))
-            fails(comm, "is of a run with", lambda: trainer.restore(other))
-
-        same(run(comm, ADAM, act), run(comm, ADAM))
-
-    threads.run(2, rank)
-
-
-def test_ranks_stay_as_they_are_if_a_session_cannot_be_opened(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    counted = Counted(monkeypatch)
-
-    def rank(comm: Comm) -> None:
-        def act(trainer: Trainer) -> None:
-            fails(
-                comm,
-                "has no 'no_such_thing'",
-                lambda: trainer.rearrange(allreduce="laws_snapshot:no_such_thing"),
-            )
-
-        same(run(comm, {**ADAM, **RING}, act), run(comm, {**ADAM, **RING}))
-
-    threads.run(2, rank)
-    assert not counted.left
-
-
-def test_snapshots_that_do_not_fit_are_refused_on_all_ranks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    counted = Counted(monkeypatch)
-
-    def rank(comm: Comm) -> None:
-        options = {**ADAM, **RING, "zero": 1}
-        trainer = trainer_of(comm, **options)
-        start = trainer.snapshot()
-        lacks = start._replace(owned=() if comm.rank else start.owned)
-        fails(comm, "no rank has number", lambda: trainer.restore(lacks))
-        later = start._replace(state=start.state._replace(step=comm.rank))
-        fails(comm, "differs from rank 0 in the snapshot", lambda: trainer.restore(later))
-        trainer.restore(start)
-        assert trainer.fit(NullReport())["event"] == "done"
-
-    threads.run(2, rank)
-    assert not counted.left
-
-
-def test_a_run_that_is_over() -> None:
-    def rank(comm: Comm) -> None:
-        trainer = trainer_of(comm, **ADAM)
-        trainer.fit(NullReport())
-        with refused("the run is over: call snapshot in on_epoch"):
-            trainer.snapshot()
-        ended = taken(comm_self(), ADAM, STEPS)._replace(epoch=Sums())
-        trainer.restore(ended)
-        with refused(f"the snapshot is of step {STEPS}", f"ends after {STEPS} steps"):
-            trainer.fit(NullReport())
-        trainer.close()
-
-    threads.run(2, rank)
-
-
-@pytest.mark.parametrize("options", [{"servers": 1}], ids=str)
-def test_ranks_at_different_steps_wait_for_the_epoch(options: dict[str, Any]) -> None:
-    class Early:
-        def on_step(self, trainer: Trainer, event: dict[str, Any]) -> None:
-            for act in (trainer.snapshot, trainer.rearrange):
-                with refused("ranks make their steps at different times", "in on_epoch"):
-                    act()
-
-    threads.run(3, lambda comm: trainer_of(comm, Early(), **options).fit(NullReport()))

@@ -1,0 +1,121 @@
+"""Snapshots that do not fit, layouts that cannot be opened, and runs that are over."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from counted import Counted
+from datafiles import refused
+from laws_resume import OPTIMIZERS
+from laws_snapshot import COMMON, RING, STEPS, run, same, taken, trainer_of
+
+from nnmpi import Config, Trainer
+from nnmpi.comm import Comm, OtherRankError, comm_self
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.metrics import Sums
+from nnmpi.run.report import NullReport
+
+ADAM = OPTIMIZERS[1]
+
+
+def fails(comm: Comm, words: str, act: Callable[[], object]) -> None:
+    with pytest.raises((ValueError, OtherRankError), match=re.escape(words)):
+        act()
+
+
+def test_what_cannot_be_is_refused_and_the_run_goes_on() -> None:
+    def rank(comm: Comm) -> None:
+        def act(trainer: Trainer) -> None:
+            fails(comm, "'lr' cannot be changed in a run", lambda: trainer.rearrange(lr=1.0))
+            fails(comm, "'no' cannot be changed in a run", lambda: trainer.rearrange(no=1))
+            fails(comm, "dp 7 does not fit", lambda: trainer.rearrange(dp=7))
+            fails(comm, "zero 5 is not one of", lambda: trainer.rearrange(zero=5))
+            different = lambda: trainer.rearrange(overlap=comm.rank == 0)  # noqa: E731
+            fails(comm, "rank 1 differs from rank 0 in overlap", different)
+            other = trainer.snapshot()._replace(config=Config(**{**COMMON, "seed": 3}))
+            fails(comm, "is of a run with", lambda: trainer.restore(other))
+
+        same(run(comm, ADAM, act), run(comm, ADAM))
+
+    threads.run(2, rank)
+
+
+def test_ranks_stay_as_they_are_if_a_session_cannot_be_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted = Counted(monkeypatch)
+
+    def rank(comm: Comm) -> None:
+        def act(trainer: Trainer) -> None:
+            fails(
+                comm,
+                "has no 'no_such_thing'",
+                lambda: trainer.rearrange(allreduce="laws_snapshot:no_such_thing"),
+            )
+
+        same(run(comm, {**ADAM, **RING}, act), run(comm, {**ADAM, **RING}))
+
+    threads.run(2, rank)
+    assert not counted.left
+
+
+def test_snapshots_that_do_not_fit_are_refused_on_all_ranks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted = Counted(monkeypatch)
+
+    def rank(comm: Comm) -> None:
+        options = {**ADAM, **RING, "zero": 1}
+        trainer = trainer_of(comm, **options)
+        start = trainer.snapshot()
+        lacks = start._replace(owned=() if comm.rank else start.owned)
+        fails(comm, "no rank has number", lambda: trainer.restore(lacks))
+        later = start._replace(state=start.state._replace(step=comm.rank))
+        fails(comm, "differs from rank 0 in the snapshot", lambda: trainer.restore(later))
+        trainer.restore(start)
+        assert trainer.fit(NullReport())["event"] == "done"
+
+    threads.run(2, rank)
+    assert not counted.left
+
+
+def test_a_run_that_is_over() -> None:
+    def rank(comm: Comm) -> None:
+        trainer = trainer_of(comm, **ADAM)
+        trainer.fit(NullReport())
+        with refused("the run is over: call snapshot in on_epoch"):
+            trainer.snapshot()
+        ended = taken(comm_self(), ADAM, STEPS)._replace(epoch=Sums())
+        trainer.restore(ended)
+        with refused(f"the snapshot is of step {STEPS}", f"ends after {STEPS} steps"):
+            trainer.fit(NullReport())
+        trainer.close()
+
+    threads.run(2, rank)
+
+
+@pytest.mark.parametrize("options", [{"servers": 1}], ids=str)
+def test_ranks_at_different_steps_wait_for_the_epoch(options: dict[str, Any]) -> None:
+    class Early:
+        def on_step(self, trainer: Trainer, event: dict[str, Any]) -> None:
+            for act in (trainer.snapshot, trainer.rearrange):
+                with refused("ranks make their steps at different times", "in on_epoch"):
+                    act()
+
+    threads.run(3, lambda comm: trainer_of(comm, Early(), **options).fit(NullReport()))
+
+
+def test_after_a_restore_that_failed_another_one_goes_on() -> None:
+    def rank(comm: Comm) -> None:
+        trainer = trainer_of(comm, **ADAM, **RING)
+        start = trainer.snapshot()
+        fails(comm, "there is no layer 77", lambda: trainer.restore(start, pp=2, cut="77"))
+        assert (trainer.config.pp, trainer.config.cut) == (1, None)
+        for act in (trainer.optimizer_state_dict, trainer.gathered_parameters().__enter__):
+            with pytest.raises(AttributeError, match=r"its last restore failed: restore a snap"):
+                act()
+        trainer.restore(start)
+        assert trainer.fit(NullReport())["event"] == "done"
+
+    threads.run(2, rank)
