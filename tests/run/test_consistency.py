@@ -29,6 +29,11 @@ def shifted() -> nn.Module:
     return model
 
 
+def with_tanh() -> nn.Module:
+    model = small()
+    return nn.Sequential(*(nn.Tanh() if isinstance(m, nn.ReLU) else m for m in model))
+
+
 class Tracking(nn.Module):
     def __init__(self, start: float) -> None:
         self.net = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))
@@ -50,6 +55,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "test": ({"data": changed(2, (5, 2))}, "the test samples"),
     "parameters": ({"build": shifted}, "the initial values of 1.bias; initialise all ranks"),
     "layers": ({"build": lambda: mlp(6, 9, 3)}, "the names and shapes of parameters and buffers"),
+    "computation": ({"build": with_tanh}, "what the model computes, layer by layer; build the"),
     "buffers": ({"build": lambda: Tracking(1)}, "the initial values of net.1.running_mean"),
 }
 
