@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchfiles import BENCHMARKS, Import
-from commands import MODULES, Command, Completed
-from ends_job import pytest_runtest_logreport as pytest_runtest_logreport
+from helpers.benchfiles import BENCHMARKS, Import
+from helpers.commands import MODULES, Command, Completed
+from helpers.ends_job import pytest_runtest_logreport as pytest_runtest_logreport
 
 import nnmpi
 from nnmpi import blas, train

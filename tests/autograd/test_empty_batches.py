@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device import DEVICE
+from helpers.device import DEVICE
 
 import nnmpi
 from nnmpi import nn

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device import DEVICE, waits
-from opcases import ELEMENTWISE
-from opcases_all import CASES, each, evaluated, is_leaf, single, weights
-from opcases_conv import CONVOLUTIONS
-from opcases_layers import LAYERS
-from opcases_logic import LOGIC
-from opcases_losses import LOSSES
-from opcases_shapes import SHAPES
-from oracle import needs_torch, pytorch
+from helpers.device import DEVICE, waits
+from helpers.ops.opcases import ELEMENTWISE
+from helpers.ops.opcases_all import CASES, each, evaluated, is_leaf, single, weights
+from helpers.ops.opcases_conv import CONVOLUTIONS
+from helpers.ops.opcases_layers import LAYERS
+from helpers.ops.opcases_logic import LOGIC
+from helpers.ops.opcases_losses import LOSSES
+from helpers.ops.opcases_shapes import SHAPES
+from helpers.ops.oracle import needs_torch, pytorch
 
 from nnmpi import backend
 from nnmpi.autograd import Tensor, ops

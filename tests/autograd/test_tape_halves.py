@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from opcases_all import CASES, evaluated, single, weights
+from helpers.ops.opcases_all import CASES, evaluated, single, weights
 
 import nnmpi
 from nnmpi import nn

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device import DEVICE, waits
-from oracle import needs_torch, pytorch
+from helpers.device import DEVICE, waits
+from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
 from nnmpi import backend

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import needs_torch, pytorch
+from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
 from nnmpi import nn

@@ -4,7 +4,7 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
-import strictarray
+from helpers import strictarray
 
 from nnmpi import backend
 from nnmpi.backend import CPU, Backend

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from datafiles import refused
+from helpers.datafiles import refused
 
 import nnmpi
 from nnmpi import config, optim, schedules, train

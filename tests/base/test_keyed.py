@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from device import DEVICE, waits
+from helpers.device import DEVICE, waits
 
 from nnmpi import keyed
 from nnmpi.backend import to_host

@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from benchfiles import Import
-from mpijob import run as mpirun
+from helpers.benchfiles import Import
+from helpers.mpijob import run as mpirun
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 SCRIPT = str(BENCHMARKS / "collectives.py")

@@ -9,8 +9,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from benchfiles import BENCHMARKS, Import
-from mpijob import environment, launcher
+from helpers.benchfiles import BENCHMARKS, Import
+from helpers.mpijob import environment, launcher
 
 from nnmpi.parallel.pipeline.profile import Cost
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchfiles import BENCHMARKS, Import
-from mpijob import environment, launcher, run
+from helpers.benchfiles import BENCHMARKS, Import
+from helpers.mpijob import environment, launcher, run
 
 SCRIPT = str(BENCHMARKS / "scaling.py")
 TINY = ("--cases", "W1", "--rounds", "2", "--seconds", "0.01")

@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from benchfiles import BENCHMARKS, Import
-from mpijob import environment, launcher
+from helpers.benchfiles import BENCHMARKS, Import
+from helpers.mpijob import environment, launcher
 
 # The cluster is the machine's: a test that starts one disturbs those of scripts/cluster.
 WITHOUT_CLUSTER = f"""

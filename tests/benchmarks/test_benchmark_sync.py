@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from benchfiles import BENCHMARKS, Import
-from mpijob import run as mpirun
+from helpers.benchfiles import BENCHMARKS, Import
+from helpers.mpijob import run as mpirun
 
 SCRIPT = str(BENCHMARKS / "sync.py")
 TINY = ("--steps", "12", "--repeats", "1", "--base", "20", "--batch", "6")

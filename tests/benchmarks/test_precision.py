@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from benchfiles import Import
+from helpers.benchfiles import Import
 
 
 @pytest.mark.parametrize("algorithm", ["winograd2", "winograd4"])

@@ -1,7 +1,7 @@
 """benchmarks/lib/timing.py: warnings of a busy machine, and how far figures can be trusted."""
 
 import pytest
-from benchfiles import Import
+from helpers.benchfiles import Import
 
 
 def test_a_busy_machine_is_warned_of(module: Import, capsys: pytest.CaptureFixture[str]) -> None:

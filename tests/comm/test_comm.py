@@ -3,11 +3,9 @@
 import threading
 from collections.abc import Callable
 
-import brought
-import laws
-import laws_sums
 import numpy as np
 import pytest
+from helpers.comm import brought, laws, laws_sums
 
 from nnmpi.comm import Comm, MessageLengthError, thread_ranks
 from nnmpi.comm.allreduce import autotune

@@ -2,9 +2,9 @@
 
 import time
 
-import laws_memory
 import numpy as np
 import pytest
+from helpers.comm import laws_memory
 
 from nnmpi.comm import Comm, MismatchError, comm_self, thread_ranks
 from nnmpi.comm.call_log import Call

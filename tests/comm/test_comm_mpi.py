@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-import laws
 import numpy as np
 import pytest
+from helpers.comm import laws
 
 from nnmpi.comm import Comm, world
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from mpijob import Ended, run
+from helpers.mpijob import Ended, run
 
 BAD = Path(__file__).parents[1] / "helpers" / "badjobs.py"
 TIMEOUT = "3"  # seconds: ranks may start at different times on a busy machine

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from textwrap import dedent
 
-from mpijob import ROOT
+from helpers.mpijob import ROOT
 
 
 def test_a_forked_process_is_no_rank_of_the_job(tmp_path: Path) -> None:

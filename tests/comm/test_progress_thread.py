@@ -6,10 +6,9 @@ import time
 from collections.abc import Iterator
 from contextvars import ContextVar
 
-import brought
-import laws_background
 import numpy as np
 import pytest
+from helpers.comm import brought, laws_background
 
 from nnmpi.comm import AbortedError, Comm, MismatchError, comm_self, thread_ranks
 from nnmpi.comm.progress.work import Progress, Work

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from datafiles import four, refused, write_cifar, write_mnist
+from helpers.datafiles import four, refused, write_cifar, write_mnist
 
 from nnmpi import data
 from nnmpi.data import DATASETS, Loader, Standardiser, from_arrays, hold_out

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from datafiles import four, idx_bytes, images, records, refused, write_mnist
+from helpers.datafiles import four, idx_bytes, images, records, refused, write_mnist
 
 from nnmpi import data
 from nnmpi.data import cifar, files, mnist

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from datafiles import (
+from helpers.datafiles import (
     STEMS,
     four,
     idx_bytes,

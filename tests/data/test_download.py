@@ -11,7 +11,7 @@ from threading import Thread
 from typing import NamedTuple
 
 import pytest
-from datafiles import refused
+from helpers.datafiles import refused
 
 from nnmpi import data
 from nnmpi.data import mnist

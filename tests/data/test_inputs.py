@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from datafiles import refused
+from helpers.datafiles import refused
 
 from nnmpi import data
 from nnmpi.data import Fields, Loader, Split, Standardiser, from_arrays

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from mpijob import run
+from helpers.mpijob import run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SHOWN = {

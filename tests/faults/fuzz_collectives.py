@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import mpijob
 import numpy as np
 from fuzzing import GOOD, Fault, Outcome
+from helpers import mpijob
 
 from nnmpi.collectives import algorithms
 from nnmpi.comm import Comm, Work, world

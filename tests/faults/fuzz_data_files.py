@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
-from datafiles import four, idx_bytes, tar_up, write_cifar, write_mnist
 from fuzzing import Fault, Outcome, damaged, refused
+from helpers.datafiles import four, idx_bytes, tar_up, write_cifar, write_mnist
 
 from nnmpi import data
 from nnmpi.data import Dataset, cifar, mnist

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 from uuid import uuid4
 
-import mpijob
 import numpy as np
 from fuzzing import GOOD, Fault, Outcome
+from helpers import mpijob
 from victim import HOW
 
 import nnmpi

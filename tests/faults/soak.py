@@ -10,7 +10,7 @@ from resource import RUSAGE_SELF, getrusage
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "helpers"), str(Path(__file__).parent)]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)]
 
 from fuzzers import FUZZERS  # noqa: E402
 from fuzzing import Fault, tried  # noqa: E402

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from commands import Command
-from datafiles import refused
+from helpers.commands import Command
+from helpers.datafiles import refused
 
 from nnmpi import Config
 from nnmpi.comm.stderr import print_error

@@ -8,8 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import strictarray
-
+from helpers import strictarray
 from nnmpi import backend
 from nnmpi.backend import Backend
 

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import strictarray
-from oracle import needs_torch, pytorch
+from helpers import strictarray
+from helpers.ops.oracle import needs_torch, pytorch
 
 from nnmpi import backend
 from nnmpi.autograd import Tensor, apply

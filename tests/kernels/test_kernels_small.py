@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-import strictarray
+from helpers import strictarray
 
 from nnmpi.kernels import epilogue, steps
 from nnmpi.kernels.pool import max_pool2d

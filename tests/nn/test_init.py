@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import strictarray
-from datafiles import refused
+from helpers import strictarray
+from helpers.datafiles import refused
 
 import nnmpi
 from nnmpi import keyed, nn

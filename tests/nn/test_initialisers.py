@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import strictarray
-from datafiles import refused
-from oracle import needs_torch, pytorch
+from helpers import strictarray
+from helpers.datafiles import refused
+from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
 from nnmpi import keyed, nn, optim

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from datafiles import refused
+from helpers.datafiles import refused
 
 import nnmpi
 from nnmpi import nn

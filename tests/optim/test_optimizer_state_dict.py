@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from datafiles import refused
+from helpers.datafiles import refused
 
 import nnmpi
 from nnmpi import nn, optim

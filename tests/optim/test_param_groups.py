@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from datafiles import refused
-from oracle import needs_torch, pytorch
+from helpers.datafiles import refused
+from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
 from nnmpi import nn, optim

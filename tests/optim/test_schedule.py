@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from datafiles import refused
+from helpers.datafiles import refused
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.optim import schedule

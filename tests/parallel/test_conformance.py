@@ -1,7 +1,7 @@
 """The table of conformance on ranks that are threads."""
 
 import pytest
-from conformance import FAMILIES, Row, rows
+from helpers.training.conformance import FAMILIES, Row, rows
 
 from nnmpi.comm import thread_ranks as threads
 

@@ -1,7 +1,7 @@
 """The table of conformance over MPI; test_mpi_jobs.py starts the ranks."""
 
 import pytest
-from conformance import FAMILIES, family_trains_as_one_rank
+from helpers.training.conformance import FAMILIES, family_trains_as_one_rank
 
 from nnmpi.comm import world
 

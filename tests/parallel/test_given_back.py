@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from counted import Counted
-from datafiles import refused
-from served import IRIS, clouds
+from helpers.comm.counted import Counted
+from helpers.datafiles import refused
+from helpers.training.served import IRIS, clouds
 
 import nnmpi
 from nnmpi import Config, Trainer, nn

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-import laws_goals as laws
 import pytest
+from helpers.training import laws_goals as laws
 
 from nnmpi.comm import thread_ranks as threads
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from datafiles import refused
+from helpers.datafiles import refused
 
 import nnmpi
 from nnmpi import Config, nn

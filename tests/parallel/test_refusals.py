@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from datafiles import refused
-from mpijob import ROOT
+from helpers.datafiles import refused
+from helpers.mpijob import ROOT
 
 from nnmpi import Config
 from nnmpi.parallel import plan

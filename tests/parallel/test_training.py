@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-import laws_training
 import pytest
+from helpers.training import laws_training
 
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from mpijob import ROOT
+from helpers.mpijob import ROOT
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 PACKAGE = ROOT / "nnmpi"

@@ -7,7 +7,7 @@ from collections import namedtuple
 from pathlib import Path
 
 import pytest
-from mpijob import environment
+from helpers.mpijob import environment
 
 from nnmpi import blas, doctor
 from nnmpi.doctor import Done, Finding

@@ -8,20 +8,21 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import conformance
-import laws
-import laws_pipeline_cuts
-import laws_pipelines
-import laws_resume
-import laws_snapshot
-import laws_spatial
-import laws_summa
-import laws_tensor
-import laws_training
-import laws_zero
-import laws_zero_reads
 import pytest
-from mpijob import ROOT, run
+from helpers.comm import laws
+from helpers.mpijob import ROOT, run
+from helpers.tensor import laws_summa, laws_tensor
+from helpers.training import (
+    conformance,
+    laws_pipeline_cuts,
+    laws_pipelines,
+    laws_resume,
+    laws_snapshot,
+    laws_spatial,
+    laws_training,
+    laws_zero,
+    laws_zero_reads,
+)
 
 
 def names(laws: Iterable[Callable[..., None]]) -> list[str]:
@@ -73,8 +74,8 @@ def test_over_mpich(ranks: int, marked: str) -> None:
 def test_a_test_that_fails_on_one_rank_ends_the_job(tmp_path: Path) -> None:
     """Else the other ranks would wait for it in their next collective."""
     (tmp_path / "test_one.py").write_text(ONE_FAILS)
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "helpers")])
-    ended = run(3, *PYTEST, "-p", "ends_job", str(tmp_path), env={"PYTHONPATH": path})
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    ended = run(3, *PYTEST, "-p", "helpers.ends_job", str(tmp_path), env={"PYTHONPATH": path})
     assert ended.status not in (0, None), ended
     assert "this rank is 1" in ended.err
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from mpijob import run
+from helpers.mpijob import run
 
 from nnmpi import simulate, train
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mpijob import ROOT, environment, launcher
+from helpers.mpijob import ROOT, environment, launcher
 
 LOCAL = ROOT / "scripts" / "slurm" / "local"
 PROGRAMS = ("munged", "munge", "slurmctld", "slurmd", "sbatch", "sinfo")

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from elsewhere import keep, stage_of
-from runs import rows, small
+from helpers.runs import rows, small
+from helpers.tensor.elsewhere import keep, stage_of
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, OtherRankError

@@ -4,12 +4,12 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import laws_snapshot
 import numpy as np
 import pytest
-from counted import Counted
-from laws_resume import OPTIMIZERS
-from laws_snapshot import (
+from helpers.comm.counted import Counted
+from helpers.training import laws_snapshot
+from helpers.training.laws_resume import OPTIMIZERS
+from helpers.training.laws_snapshot import (
     LAYOUTS,
     MIDDLE,
     RING,
@@ -24,7 +24,7 @@ from laws_snapshot import (
     taken,
     trainer_of,
 )
-from laws_training import OneRoot, clouds
+from helpers.training.laws_training import OneRoot, clouds
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm

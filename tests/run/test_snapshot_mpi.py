@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-import laws_snapshot
 import pytest
+from helpers.training import laws_snapshot
 
 from nnmpi.comm import Comm, world
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from counted import Counted
-from datafiles import refused
-from laws_resume import OPTIMIZERS
-from laws_snapshot import COMMON, RING, STEPS, run, same, taken, trainer_of
+from helpers.comm.counted import Counted
+from helpers.datafiles import refused
+from helpers.training.laws_resume import OPTIMIZERS
+from helpers.training.laws_snapshot import COMMON, RING, STEPS, run, same, taken, trainer_of
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, OtherRankError, comm_self
@@ -51,7 +51,7 @@ def test_ranks_stay_as_they_are_if_a_session_cannot_be_opened(
             fails(
                 comm,
                 "has no 'no_such_thing'",
-                lambda: trainer.rearrange(allreduce="laws_snapshot:no_such_thing"),
+                lambda: trainer.rearrange(allreduce="helpers.training.laws_snapshot:no_such_thing"),
             )
 
         same(run(comm, {**ADAM, **RING}, act), run(comm, {**ADAM, **RING}))

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from datafiles import refused
-from runs import fit, rows, small
+from helpers.datafiles import refused
+from helpers.runs import fit, rows, small
 
 import nnmpi
 from nnmpi import Config, Trainer, nn

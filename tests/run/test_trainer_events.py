@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from laws_training import Listens
-from runs import rows, small
+from helpers.runs import rows, small
+from helpers.training.laws_training import Listens
 
 import nnmpi
 from nnmpi import Config, Trainer, blas, nn, optim

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from datafiles import refused
-from runs import rows, small
+from helpers.datafiles import refused
+from helpers.runs import rows, small
 
 import nnmpi
 from nnmpi import Config, Trainer, nn

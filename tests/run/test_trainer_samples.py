@@ -6,10 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import Command
-from datafiles import refused
-from laws_goals import GOALS, NEXT, WORDS, Joined, X, of_each_word, of_several, of_words
-from runs import equal, fit, small
+from helpers.commands import Command
+from helpers.datafiles import refused
+from helpers.runs import equal, fit, small
+from helpers.training.laws_goals import (
+    GOALS,
+    NEXT,
+    WORDS,
+    Joined,
+    X,
+    of_each_word,
+    of_several,
+    of_words,
+)
 
 import nnmpi
 from nnmpi import Config, Trainer, nn

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Completed
+from helpers.commands import Completed
 
 from nnmpi import simulate
 from nnmpi.collectives.algorithms import ALGORITHMS

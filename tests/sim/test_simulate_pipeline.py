@@ -7,7 +7,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from commands import Completed
+from helpers.commands import Completed
 
 from nnmpi import simulate
 from nnmpi.schedules import SCHEDULES

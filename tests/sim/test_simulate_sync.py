@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Completed
+from helpers.commands import Completed
 
 from nnmpi import simulate
 from nnmpi.schedules.delay import Delay

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Completed
+from helpers.commands import Completed
 
 from nnmpi import simulate
 from nnmpi.sim import collective, sweep

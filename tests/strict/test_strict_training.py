@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from device import DEVICE, waits
+from helpers.device import DEVICE, waits
 
 import nnmpi
 from nnmpi import backend, nn, optim

@@ -5,13 +5,15 @@ Each runs on all ranks at once. `test_comm.py` runs them on threads, `test_comm_
 
 from collections.abc import Callable
 
-import laws_agree
-import laws_background
-import laws_halves
-import laws_memory
-import laws_refusals
-import laws_sums
-import laws_works
+from helpers.comm import (
+    laws_agree,
+    laws_background,
+    laws_halves,
+    laws_memory,
+    laws_refusals,
+    laws_sums,
+    laws_works,
+)
 
 from nnmpi.comm import Comm
 

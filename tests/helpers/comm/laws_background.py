@@ -1,11 +1,8 @@
 """Laws of works that a progress thread moves, beside the rank's own thread."""
 
-import laws_halves
-import laws_memory
-import laws_sums
-import laws_works
 import numpy as np
-from brought import part, total
+from helpers.comm import laws_halves, laws_memory, laws_sums, laws_works
+from helpers.comm.brought import part, total
 
 from nnmpi.comm import Comm
 from nnmpi.comm.allreduce.dispatch import NAMES

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise, product
 
 import numpy as np
-from brought import Array, by_hand, part, rough, total
+from helpers.comm.brought import Array, by_hand, part, rough, total
 
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.collectives.step import bounds

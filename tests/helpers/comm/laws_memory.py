@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
-from brought import Array, gathered, part, total
+from helpers.comm.brought import Array, gathered, part, total
 
 from nnmpi.comm import Comm
 from nnmpi.comm.progress.work import Work

@@ -1,7 +1,7 @@
 """Laws of single collectives: their sums, their bits, their bytes, their arrays."""
 
 import numpy as np
-from brought import Array, by_hand, gathered, lengths, part, rough, total
+from helpers.comm.brought import Array, by_hand, gathered, lengths, part, rough, total
 
 from nnmpi.collectives import algorithms
 from nnmpi.collectives.algorithms import ALGORITHMS, levels

@@ -5,7 +5,7 @@ from functools import partial
 from itertools import product
 
 import numpy as np
-from brought import Array, part, total
+from helpers.comm.brought import Array, part, total
 
 from nnmpi.comm import Comm
 from nnmpi.comm.allreduce.dispatch import NAMES

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from opcases import ELEMENTWISE
-from opcases_conv import CONVOLUTIONS
-from opcases_layers import LAYERS
-from opcases_logic import LOGIC
-from opcases_losses import LOSSES
-from opcases_shapes import SHAPES
+from helpers.ops.opcases import ELEMENTWISE
+from helpers.ops.opcases_conv import CONVOLUTIONS
+from helpers.ops.opcases_layers import LAYERS
+from helpers.ops.opcases_logic import LOGIC
+from helpers.ops.opcases_losses import LOSSES
+from helpers.ops.opcases_shapes import SHAPES
 
 from nnmpi.autograd import Tensor
 

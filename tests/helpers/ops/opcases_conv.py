@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
-from opcases import Case, label
-from opcases_layers import channels_last
+from helpers.ops.opcases import Case, label
+from helpers.ops.opcases_layers import channels_last
 
 from nnmpi.autograd.ops import conv, pool
 

@@ -4,7 +4,7 @@ from itertools import cycle, product
 from typing import Any
 
 import numpy as np
-from opcases import Case, Draw, Op, label
+from helpers.ops.opcases import Case, Draw, Op, label
 
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.ops import conv, embedding, norm, pool, softmax

@@ -4,7 +4,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from opcases import Case, Oracle, label
+from helpers.ops.opcases import Case, Oracle, label
 
 from nnmpi.autograd.ops import logic
 

@@ -4,7 +4,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from opcases import Case, Draw, Op
+from helpers.ops.opcases import Case, Draw, Op
 
 from nnmpi import backend
 from nnmpi.autograd import apply

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from laws_training import same_on_all
-from pipelined import (
+from helpers.training.laws_training import same_on_all
+from helpers.training.pipelined import (
     CNN,
     MLP,
     Options,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from graph_models import GRAPH_MODELS, SAMPLE
+from helpers.training.graph_models import GRAPH_MODELS, SAMPLE
 
 import nnmpi
 from nnmpi import nn, optim

@@ -9,12 +9,10 @@ from functools import partial
 from itertools import product
 from typing import NamedTuple
 
-import laws_conv
-import laws_goals
-import laws_spatial
-import laws_summa
-from graph_models import GRAPH_MODELS
-from pipelined import CNN, MLP, MODELS, Options, equals, reference, run
+from helpers.tensor import laws_summa
+from helpers.training import laws_conv, laws_goals, laws_spatial
+from helpers.training.graph_models import GRAPH_MODELS
+from helpers.training.pipelined import CNN, MLP, MODELS, Options, equals, reference, run
 
 from nnmpi.comm import Comm
 from nnmpi.config import ORDERS

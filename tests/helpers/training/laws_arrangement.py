@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from pipelined import digits
+from helpers.training.pipelined import digits
 
 from nnmpi import Config, Tensor, Trainer
 from nnmpi.comm import Comm

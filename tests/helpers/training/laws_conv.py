@@ -2,7 +2,7 @@
 
 import functools
 
-from pipelined import Options, Ran, equals, run
+from helpers.training.pipelined import Options, Ran, equals, run
 
 from nnmpi import nn
 from nnmpi.comm import Comm, comm_self

@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from pipelined import Ran, contents, digits, equals, is_same, run
+from helpers.training.pipelined import Ran, contents, digits, equals, is_same, run
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, comm_self

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from pipelined import RECOMPUTED, SCHEDULES, Options, equals, is_same, run
+from helpers.training.pipelined import RECOMPUTED, SCHEDULES, Options, equals, is_same, run
 
 import nnmpi
 from nnmpi import data, nn

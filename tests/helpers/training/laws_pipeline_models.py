@@ -4,8 +4,8 @@ import functools
 from collections.abc import Callable
 
 import numpy as np
-from laws_training import distance
-from pipelined import BOUND, SCHEDULES, Options, equals, is_same, layouts, run
+from helpers.training.laws_training import distance
+from helpers.training.pipelined import BOUND, SCHEDULES, Options, equals, is_same, layouts, run
 
 import nnmpi
 from nnmpi import nn

@@ -8,11 +8,11 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import laws_pipeline_models as models
 import numpy as np
 import pytest
-from laws_training import same_on_all
-from pipelined import (
+from helpers.training import laws_pipeline_models as models
+from helpers.training.laws_training import same_on_all
+from helpers.training.pipelined import (
     CNN,
     MICRO_BATCHES,
     MLP,

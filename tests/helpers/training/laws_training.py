@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from runs import parameters_sha256
+from helpers.runs import parameters_sha256
 
 import nnmpi
 from nnmpi import Config, Trainer, nn

@@ -10,13 +10,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import laws_pipeline_models as models
-import laws_training as plain
 import numpy as np
 import pytest
-from laws_pipelines import StopsAt
-from laws_training import same_on_all
-from pipelined import (
+from helpers.training import laws_pipeline_models as models
+from helpers.training import laws_training as plain
+from helpers.training.laws_pipelines import StopsAt
+from helpers.training.laws_training import same_on_all
+from helpers.training.pipelined import (
     CNN,
     MLP,
     MODELS,

@@ -7,11 +7,11 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import laws_training as plain
 import numpy as np
 import pytest
-from laws_zero import RING, STAGES, each
-from pipelined import MLP, digits, equals, run
+from helpers.training import laws_training as plain
+from helpers.training.laws_zero import RING, STAGES, each
+from helpers.training.pipelined import MLP, digits, equals, run
 
 import nnmpi
 from nnmpi import Config, Trainer, nn

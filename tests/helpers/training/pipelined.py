@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pytest
-from laws_training import distance, same_on_all
+from helpers.training.laws_training import distance, same_on_all
 
 from nnmpi import Config, Trainer, data, nn
 from nnmpi.comm import Comm, comm_self

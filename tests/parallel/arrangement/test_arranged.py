@@ -1,8 +1,8 @@
 """The arrangement of the rows of the table of conformance, beside what the built runs do."""
 
 import pytest
-from conformance import FAMILIES, Row, rows
-from laws_arrangement import (
+from helpers.training.conformance import FAMILIES, Row, rows
+from helpers.training.laws_arrangement import (
     Options,
     communicators,
     holds_and_sends_what_is_said,

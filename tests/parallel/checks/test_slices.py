@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from datafiles import refused
-from slice_runs import RUNS, Trained, trained
+from helpers.datafiles import refused
+from helpers.slice_runs import RUNS, Trained, trained
 
 import nnmpi
 from nnmpi import Config, Trainer, nn

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 import pytest
-from datafiles import refused
+from helpers.datafiles import refused
 
 from nnmpi import Config, Trainer, blas
 from nnmpi.comm import Comm

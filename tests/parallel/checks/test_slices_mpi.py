@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from mpijob import ROOT, run
-from slice_runs import RUNS, trained
+from helpers.mpijob import ROOT, run
+from helpers.slice_runs import RUNS, trained
 
 from nnmpi.comm import comm_self
 

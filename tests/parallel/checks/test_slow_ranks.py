@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from served import Noted, clouds, fit
+from helpers.training.served import Noted, clouds, fit
 
 from nnmpi import Config, nn
 from nnmpi.comm import Comm

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import IRIS, Command
-from runs import rows, small
+from helpers.commands import IRIS, Command
+from helpers.runs import rows, small
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, OtherRankError

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from elsewhere import keep, stage_of
-from runs import rows
+from helpers.runs import rows
+from helpers.tensor.elsewhere import keep, stage_of
 
 import nnmpi
 from nnmpi import Config, nn

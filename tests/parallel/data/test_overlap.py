@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from served import Noted, clouds
+from helpers.training.served import Noted, clouds
 
 import nnmpi
 from nnmpi import Config, Trainer

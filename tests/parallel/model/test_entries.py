@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from datafiles import refused
-from elsewhere import keep, stage_of
+from helpers.datafiles import refused
+from helpers.tensor.elsewhere import keep, stage_of
 
 import nnmpi
 from nnmpi import nn

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-import laws_resume
 import numpy as np
 import pytest
-from datafiles import refused
-from laws_resume import go, go_on, near, one_rank, start, trainer_of
+from helpers.datafiles import refused
+from helpers.training import laws_resume
+from helpers.training.laws_resume import go, go_on, near, one_rank, start, trainer_of
 
 import nnmpi
 from nnmpi import nn, optim

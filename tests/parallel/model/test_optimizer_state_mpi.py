@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-import laws_resume
 import pytest
+from helpers.training import laws_resume
 
 from nnmpi.comm import Comm, world
 

@@ -5,7 +5,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from datafiles import refused
+from helpers.datafiles import refused
 
 import nnmpi
 from nnmpi import nn

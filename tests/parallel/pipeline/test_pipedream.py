@@ -1,8 +1,8 @@
 """PipeDream: N ranks are one process that simulates the same delayed updates."""
 
 import pytest
-from delayed_updates import CUTS, MLP, Noted, check, options
-from laws_pipeline_cuts import MODELS
+from helpers.training.delayed_updates import CUTS, MLP, Noted, check, options
+from helpers.training.laws_pipeline_cuts import MODELS
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
@@ -38,7 +38,11 @@ def test_delayed_updates_cross_residual_connections(p: int, vertical: bool) -> N
     ]
     layers = {"1": 1, "5": 8, **dict(blocks)}
     cut = MODELS["residual mlp"].cuts[p]
-    model = {"model": "laws_pipeline_cuts:residual_mlp", "cut": cut, "vertical_sync": vertical}
+    model = {
+        "model": "helpers.training.laws_pipeline_cuts:residual_mlp",
+        "cut": cut,
+        "vertical_sync": vertical,
+    }
     config = Config(**options(MLP, p, epochs=2) | model)
     check(
         config,

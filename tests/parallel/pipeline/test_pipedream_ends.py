@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from counted import Counted
-from datafiles import refused
-from delayed_updates import MLP, Noted, check, options, train
-from served import clouds
+from helpers.comm.counted import Counted
+from helpers.datafiles import refused
+from helpers.training.delayed_updates import MLP, Noted, check, options, train
+from helpers.training.served import clouds
 
 import nnmpi
 from nnmpi import Config, Trainer, nn

@@ -2,7 +2,7 @@
 
 import json
 
-from mpijob import run
+from helpers.mpijob import run
 
 COMMAND = ("-m", "nnmpi.train", "--data", "digits", "--model", "mlp:64-48-40-32-10")
 PIPELINE = ("--pp", "3", "--schedule", "pipedream", "--cut", "3,5")

@@ -3,10 +3,10 @@
 import os
 from typing import Any
 
-import faulty
-import pipelined
 import pytest
-from mpijob import ROOT, Ended, run
+from helpers import faulty
+from helpers.mpijob import ROOT, Ended, run
+from helpers.training import pipelined
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
@@ -15,6 +15,8 @@ from nnmpi.run.report import NullReport
 
 LIMIT = 100.0  # seconds: far more than any of these jobs takes, and none of them is meant to hang
 THREE = {"pp": 3, "cut": "3,5", "micro_batches": 4, "batch_size": 24, "epochs": 1}
+
+COMMAND = "-m", "nnmpi.train", "--model", "helpers.faulty:build", "--data", "digits", "--quiet"
 
 
 # ---- ranks that are threads
@@ -47,11 +49,10 @@ def test_a_thread_that_ends_ends_all(how: str, where: str, schedule: str) -> Non
 
 def job(how: str, where: str) -> Ended:
     """The command on three ranks, of which rank 1 fails in its second step."""
-    command = ("-m", "nnmpi.train", "--model", "faulty:build", "--data", "digits", "--quiet")
     cut = ("--pp", "3", "--cut", "3,5", "--micro-batches", "4", "--steps", "5")
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "helpers")])
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     env = {"PYTHONPATH": path, "NNMPI_TEST_FAULT": f"{how} {where}"}
-    ended = run(3, *command, *cut, timeout=LIMIT, env=env)
+    ended = run(3, *COMMAND, *cut, timeout=LIMIT, env=env)
     assert ended.status is not None, f"{how} {where} hangs\n{ended.err}"
     assert ended.status != 0
     assert ended.out == ""
@@ -72,9 +73,8 @@ def test_a_rank_that_ends_ends_the_job_by_name(how: str, where: str) -> None:
 
 def test_a_model_without_fault_ends_well() -> None:
     """So that the faults are what ends the jobs."""
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "helpers")])
-    command = ("-m", "nnmpi.train", "--model", "faulty:build", "--data", "digits", "--quiet")
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     cut = ("--pp", "3", "--cut", "3,5", "--micro-batches", "4", "--steps", "1")
     env = {"PYTHONPATH": path, "NNMPI_TEST_FAULT": "raises forward"}
-    ended = run(3, *command, *cut, timeout=LIMIT, env=env)
+    ended = run(3, *COMMAND, *cut, timeout=LIMIT, env=env)
     assert ended.status == 0, ended

@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 import numpy as np
 import pytest
-from mpijob import ROOT, run
+from helpers.mpijob import ROOT, run
 
 import nnmpi
 from nnmpi import Config, Trainer

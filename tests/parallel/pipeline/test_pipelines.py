@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-import laws_pipelines
 import pytest
-from laws_pipeline_cuts import LAWS as CUTS
-from laws_pipeline_models import Block
-from laws_pipelines import LAWS
-from pipelined import MODELS, SCHEDULES, digits
+from helpers.training import laws_pipelines
+from helpers.training.laws_pipeline_cuts import LAWS as CUTS
+from helpers.training.laws_pipeline_models import Block
+from helpers.training.laws_pipelines import LAWS
+from helpers.training.pipelined import MODELS, SCHEDULES, digits
 
 import nnmpi
 from nnmpi import Config, Tensor, Trainer, nn

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 
-import laws_pipeline_cuts
-import laws_pipelines
 import pytest
+from helpers.training import laws_pipeline_cuts, laws_pipelines
 
 from nnmpi.comm import Comm, world
 

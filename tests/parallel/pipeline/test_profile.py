@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from datafiles import refused
-from device import DEVICE
+from helpers.datafiles import refused
+from helpers.device import DEVICE
 
 import nnmpi
 from nnmpi import nn

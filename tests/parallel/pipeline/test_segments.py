@@ -5,10 +5,10 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-import laws_pipeline_cuts as cuts
 import numpy as np
 import pytest
-from laws_pipeline_models import BLOCKS, Residual, blocks, frozen, spoilt
+from helpers.training import laws_pipeline_cuts as cuts
+from helpers.training.laws_pipeline_models import BLOCKS, Residual, blocks, frozen, spoilt
 
 import nnmpi
 from nnmpi import Tensor, nn

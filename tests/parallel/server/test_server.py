@@ -4,7 +4,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from served import DIGITS, IRIS, check_ranks_agree, clouds, fit, pushes, run, run_paced
+from helpers.training.served import (
+    DIGITS,
+    IRIS,
+    check_ranks_agree,
+    clouds,
+    fit,
+    pushes,
+    run,
+    run_paced,
+)
 
 import nnmpi
 from nnmpi import Config, Trainer, nn

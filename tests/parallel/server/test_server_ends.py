@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from laws_training import Lost, nothing_moves
-from laws_training import clouds as few
-from served import IRIS, Ended, check_ranks_agree, clouds, fit
+from helpers.training.laws_training import Lost, nothing_moves
+from helpers.training.laws_training import clouds as few
+from helpers.training.served import IRIS, Ended, check_ranks_agree, clouds, fit
 
 import nnmpi
 from nnmpi import Config, Trainer, nn, optim

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from mpijob import run
+from helpers.mpijob import run
 
 LIMIT = 200.0  # seconds, far more than any of these jobs takes
 COMMAND = ("-m", "nnmpi.train", "--data", "digits", "--model", "mlp:64-32-10")

@@ -5,9 +5,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from counted import Counted
-from datafiles import refused
-from served import DIGITS, IRIS, Noted, check_ranks_agree, clouds, fit, run, run_paced
+from helpers.comm.counted import Counted
+from helpers.datafiles import refused
+from helpers.training.served import (
+    DIGITS,
+    IRIS,
+    Noted,
+    check_ranks_agree,
+    clouds,
+    fit,
+    run,
+    run_paced,
+)
 
 import nnmpi
 from nnmpi import Config, Trainer, nn

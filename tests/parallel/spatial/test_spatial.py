@@ -5,9 +5,9 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import laws_spatial
 import numpy as np
 import pytest
+from helpers.training import laws_spatial
 
 from nnmpi import backend, nn
 from nnmpi.autograd import Tensor

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-import laws_spatial
 import pytest
+from helpers.training import laws_spatial
 
 from nnmpi.comm import Comm, world
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-import laws_summa
 import numpy as np
 import pytest
+from helpers.tensor import laws_summa
 
 import nnmpi
 from nnmpi import nn

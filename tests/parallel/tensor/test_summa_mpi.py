@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-import laws_summa
 import pytest
+from helpers.tensor import laws_summa
 
 from nnmpi.comm import Comm, world
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from laws_tensor import LAWS
+from helpers.tensor.laws_tensor import LAWS
 
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads

@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import laws_tensor_graphs as laws
 import numpy as np
 import pytest
-from graph_models import SAMPLE, ResidualMLP
+from helpers.tensor import laws_tensor_graphs as laws
+from helpers.training.graph_models import SAMPLE, ResidualMLP
 
 import nnmpi
 from nnmpi import Config, data, nn

@@ -2,9 +2,9 @@
 
 import re
 
-import laws_tensor_layers as laws
 import numpy as np
 import pytest
+from helpers.tensor import laws_tensor_layers as laws
 
 from nnmpi import nn
 from nnmpi.comm import thread_ranks

@@ -2,9 +2,9 @@
 
 import re
 
-import laws_tensor_loss as laws
 import numpy as np
 import pytest
+from helpers.tensor import laws_tensor_loss as laws
 
 from nnmpi.autograd import Tensor
 from nnmpi.comm import thread_ranks

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import laws_tensor
-import laws_tensor_graphs
-import laws_tensor_layers
-import laws_tensor_loss
-import laws_tensor_ops
 import pytest
+from helpers.tensor import (
+    laws_tensor,
+    laws_tensor_graphs,
+    laws_tensor_layers,
+    laws_tensor_loss,
+    laws_tensor_ops,
+)
 
 from nnmpi.comm import Comm, world
 

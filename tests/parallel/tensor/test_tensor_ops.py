@@ -1,8 +1,8 @@
 """Ops between ranks that hold parts of one model."""
 
-import laws_tensor_ops
 import numpy as np
 import pytest
+from helpers.tensor import laws_tensor_ops
 
 from nnmpi.autograd import Tensor
 from nnmpi.comm import thread_ranks

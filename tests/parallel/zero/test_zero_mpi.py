@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 
-import laws_zero
-import laws_zero_reads
 import pytest
+from helpers.training import laws_zero, laws_zero_reads
 
 from nnmpi.comm import Comm, world
 

@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from mpijob import run
+from helpers.mpijob import run
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm

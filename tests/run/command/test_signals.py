@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import IRIS, Command
-from mpijob import environment
+from helpers.commands import IRIS, Command
+from helpers.mpijob import environment
 
 import nnmpi
 from nnmpi import signals

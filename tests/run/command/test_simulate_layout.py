@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from datafiles import refused
+from helpers.datafiles import refused
 
 from nnmpi import Config, simulate
 from nnmpi.comm import Comm

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import IRIS, LONG, Command
+from helpers.commands import IRIS, LONG, Command
 
 WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     # arguments

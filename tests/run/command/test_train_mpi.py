@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mpijob import Ended, descendants, environment, kill, launcher, run
-from terminals import seen, terminal
+from helpers.mpijob import Ended, descendants, environment, kill, launcher, run
+from helpers.terminals import seen, terminal
 
 import nnmpi
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import parameters_sha256
-from terminals import seen, terminal
+from helpers.runs import parameters_sha256
+from helpers.terminals import seen, terminal
 
 import nnmpi
 from nnmpi import train

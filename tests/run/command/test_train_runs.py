@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import IRIS, Command
-from runs import parameters_sha256
+from helpers.commands import IRIS, Command
+from helpers.runs import parameters_sha256
 
 import nnmpi
 from nnmpi import Config, Trainer, nn

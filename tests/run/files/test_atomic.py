@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import IRIS, Command
-from datafiles import refused
-from mpijob import environment
+from helpers.commands import IRIS, Command
+from helpers.datafiles import refused
+from helpers.mpijob import environment
 
 import nnmpi
 from nnmpi.run.files import atomic

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import IRIS, Command
-from datafiles import refused
-from runs import rows
+from helpers.commands import IRIS, Command
+from helpers.datafiles import refused
+from helpers.runs import rows
 from safetensors.numpy import load_file, save_file
 
 import nnmpi

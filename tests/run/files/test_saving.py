@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import strictarray
-from datafiles import refused
-from elsewhere import keep, stage_of
+from helpers import strictarray
+from helpers.datafiles import refused
+from helpers.tensor.elsewhere import keep, stage_of
 from safetensors.numpy import load_file, save_file
 
 import nnmpi

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from datafiles import refused
-from runs import rows, small
+from helpers.datafiles import refused
+from helpers.runs import rows, small
 
 import nnmpi
 from nnmpi import Config, Trainer

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from datafiles import refused
+from helpers.datafiles import refused
 
 from nnmpi.run.report import LostOutputError, Report, progress
 from nnmpi.run.report.layout import HELD

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import fit
+from helpers.runs import fit
 
 from nnmpi import Config, Trainer, simulate
 from nnmpi.comm import Comm
