@@ -4,7 +4,7 @@ import operator
 
 import numpy as np
 import pytest
-from helpers import strictarray
+import strictarray
 
 import nnmpi
 from nnmpi.autograd import Tensor, apply

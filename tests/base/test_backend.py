@@ -4,7 +4,7 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers import strictarray
+import strictarray
 
 from nnmpi import backend
 from nnmpi.backend import CPU, Backend

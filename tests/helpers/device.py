@@ -8,7 +8,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from helpers import strictarray
+import strictarray
+
 from nnmpi import backend
 from nnmpi.backend import Backend
 

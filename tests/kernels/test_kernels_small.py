@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from helpers import strictarray
+import strictarray
 
 from nnmpi.kernels import epilogue, steps
 from nnmpi.kernels.pool import max_pool2d

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import strictarray
+import strictarray
 from helpers.datafiles import refused
 
 import nnmpi

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import strictarray
+import strictarray
 from helpers.datafiles import refused
 from helpers.ops.oracle import needs_torch, pytorch
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import strictarray as xp
+import strictarray as xp
 
 from nnmpi import backend
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import strictarray as xp
-from helpers.strictarray._functions import SIGNATURES, UFUNCS, parse
+import strictarray as xp
+from strictarray._functions import SIGNATURES, UFUNCS, parse
 
 from nnmpi import backend, keyed
 

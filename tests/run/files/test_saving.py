@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import strictarray
+import strictarray
 from helpers.datafiles import refused
 from helpers.tensor.elsewhere import keep, stage_of
 from safetensors.numpy import load_file, save_file

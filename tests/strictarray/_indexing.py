@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from helpers.strictarray._values import Held, raw, refusal
+from strictarray._values import Held, raw, refusal
 
 
 class Index(NamedTuple):

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from helpers.strictarray._counting import note
-from helpers.strictarray._indexing import Index
-from helpers.strictarray._values import Held, is_scalar, operand, raw
+from strictarray._counting import note
+from strictarray._indexing import Index
+from strictarray._values import Held, is_scalar, operand, raw
 
 
 class Flags(NamedTuple):

@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from helpers.strictarray._array import allowed, call, ndarray, wrap
-from helpers.strictarray._counting import note
-from helpers.strictarray._indexing import Index
-from helpers.strictarray._values import is_scalar, operand, raw, refusal, words
+from strictarray._array import allowed, call, ndarray, wrap
+from strictarray._counting import note
+from strictarray._indexing import Index
+from strictarray._values import is_scalar, operand, raw, refusal, words
 
 ARRAY_OPTIONS = frozenset({"out", "where", "weights"})
 

@@ -1,6 +1,6 @@
 """A strict stand-in for CuPy, so that the code for the GPU is tested where there is none.
 
-    from helpers import strictarray as xp
+    import strictarray as xp
 
 Every array wraps a NumPy array. Code that runs here should run on CuPy 14: the
 stand-in refuses what CuPy refuses, and counts the operations that make the host
@@ -25,9 +25,9 @@ In a few places it is stricter than CuPy, which allows what is slow or wrong:
     empty, empty_like                 are full of NaN
 """
 
-from helpers.strictarray import _functions
-from helpers.strictarray._array import ndarray
-from helpers.strictarray._counting import Count, counting, synchronisations
+from strictarray import _functions
+from strictarray._array import ndarray
+from strictarray._counting import Count, counting, synchronisations
 
 __all__ = ["Count", "counting", "ndarray", "synchronisations"]
 
