@@ -13,7 +13,7 @@ from nnmpi.autograd.ops.gelu import gelu_form
 from nnmpi.autograd.ops.reduce import Axis
 from nnmpi.autograd.tensor import Tensor, apply
 from nnmpi.backend import CPU, Backend
-from nnmpi.kernels.result import Result
+from nnmpi.kernels import Result
 
 
 def tensor(

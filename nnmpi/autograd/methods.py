@@ -15,7 +15,7 @@ import numpy as np
 from nnmpi.autograd.arguments import axis_of, keeps_axes, one_of
 from nnmpi.autograd.ops import reduce
 from nnmpi.autograd.ops.shape import axis_within
-from nnmpi.kernels.result import Result
+from nnmpi.kernels import Result
 
 if TYPE_CHECKING:
     from nnmpi.autograd.tensor import Tensor

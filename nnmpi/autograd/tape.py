@@ -15,8 +15,7 @@ from itertools import count
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.kernels.progress_hook import progress_hook
-from nnmpi.kernels.result import Prepare, Vjp
+from nnmpi.kernels import Prepare, Vjp, progress_hook
 
 tick = count(1).__next__
 """Numbers operations and in-place writes in the order in which they happen."""

@@ -15,7 +15,7 @@ from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape
 from nnmpi.autograd.recording import recording
 from nnmpi.autograd.tape import Memory, Node, OnLeaf, Rest
 from nnmpi.backend import Array
-from nnmpi.kernels.result import Result, Vjp
+from nnmpi.kernels import Result, Vjp
 
 
 def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:

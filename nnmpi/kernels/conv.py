@@ -12,12 +12,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from nnmpi.backend import Array, of, xp_of
-from nnmpi.kernels import epilogue
+from nnmpi.kernels import Result, column_sum, epilogue, progress_hook
 from nnmpi.kernels.depthwise import Depthwise
 from nnmpi.kernels.im2col import Im2col
-from nnmpi.kernels.progress_hook import progress_hook
-from nnmpi.kernels.result import Result
-from nnmpi.kernels.sums import column_sum
 from nnmpi.kernels.window import Window, Windows
 from nnmpi.kernels.winograd import Winograd, grid
 

@@ -9,11 +9,8 @@ The method is that of the convolution which takes images of y's shape to images 
 from collections.abc import Sequence
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.kernels import epilogue
+from nnmpi.kernels import Result, column_sum, epilogue, progress_hook
 from nnmpi.kernels.conv import Shape, Shared, chunks_of, method_of
-from nnmpi.kernels.progress_hook import progress_hook
-from nnmpi.kernels.result import Result
-from nnmpi.kernels.sums import column_sum
 
 
 def conv_transpose2d(

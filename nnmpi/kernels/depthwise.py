@@ -9,8 +9,8 @@ are repeated over a row of outputs, since operations on single pixels are slow.
 from collections.abc import Iterator
 
 from nnmpi.backend import Array
+from nnmpi.kernels import column_sum
 from nnmpi.kernels.im2col import Im2col
-from nnmpi.kernels.sums import column_sum
 from nnmpi.kernels.window import Windows
 
 

@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi.backend import Array, of, xp_of
-from nnmpi.kernels import epilogue
-from nnmpi.kernels.result import Result
+from nnmpi.kernels import Result, epilogue
 from nnmpi.kernels.window import Window, Windows
 
 _2X2 = (Window(2, 2), Window(2, 2))

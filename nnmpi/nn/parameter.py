@@ -12,7 +12,7 @@ from nnmpi import backend, keyed
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.tape import Memory
 from nnmpi.backend import CPU, Array, Backend
-from nnmpi.kernels.result import Vjp
+from nnmpi.kernels import Vjp
 from nnmpi.nn.place import Place
 from nnmpi.nn.seeding import Construction, construction, next_construction
 from nnmpi.nn.single_store import SingleStore, Store

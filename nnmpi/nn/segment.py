@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from nnmpi.autograd import apply
-from nnmpi.kernels.progress_hook import progress_hook
+from nnmpi.kernels import progress_hook
 from nnmpi.nn.graph import Call, Graph, Samples, Use, Value, leaves, rebuilt
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeGuard
 
 from nnmpi.autograd import Tensor
-from nnmpi.kernels.progress_hook import progress_hook
+from nnmpi.kernels import progress_hook
 from nnmpi.nn.containers import Numbered
 from nnmpi.nn.layers.activations import ReLU
 from nnmpi.nn.layers.basic import Linear

@@ -8,7 +8,7 @@ import pytest
 
 import nnmpi
 from nnmpi.autograd import Tensor, apply
-from nnmpi.kernels.result import Result
+from nnmpi.kernels import Result
 
 
 def leaf(*values: float) -> Tensor:

@@ -12,7 +12,7 @@ from helpers.ops.opcases_all import CASES, evaluated, single, weights
 import nnmpi
 from nnmpi import nn
 from nnmpi.autograd import Tensor, apply, no_grad
-from nnmpi.kernels.result import Result
+from nnmpi.kernels import Result
 from nnmpi.nn.models import MODELS, mlp
 from nnmpi.nn.passes import Pass, current_pass
 

@@ -11,7 +11,7 @@ from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.check import directional_error
 from nnmpi.autograd.ops import conv, linear, pool
 from nnmpi.backend import Backend, to_host
-from nnmpi.kernels.result import Result
+from nnmpi.kernels import Result
 
 FLOATS = ("float32", "float64")
 DEVICE = Backend("cuda", strictarray)

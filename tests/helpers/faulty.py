@@ -15,7 +15,7 @@ import numpy as np
 import nnmpi
 from nnmpi import nn
 from nnmpi.autograd.tensor import apply
-from nnmpi.kernels.result import Result
+from nnmpi.kernels import Result
 from nnmpi.nn.passes import current_pass
 
 STEP = 1  # counted from 0

@@ -9,10 +9,10 @@ import pytest
 
 from nnmpi import backend
 from nnmpi.autograd.ops import conv
+from nnmpi.kernels import Result
 from nnmpi.kernels.conv import Shape, method_of
 from nnmpi.kernels.depthwise import Depthwise
 from nnmpi.kernels.im2col import Im2col
-from nnmpi.kernels.result import Result
 from nnmpi.kernels.window import Window, windows
 
 N = 5

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import strictarray
 
-from nnmpi.kernels import epilogue, steps
+from nnmpi.kernels import column_sum, epilogue, steps
 from nnmpi.kernels.pool import max_pool2d
-from nnmpi.kernels.sums import column_sum
 from nnmpi.kernels.window import Window
 
 # ---- pooling: where the gradient goes

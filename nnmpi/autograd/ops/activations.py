@@ -2,7 +2,7 @@
 
 from nnmpi.autograd.ops.elementwise import sigmoid
 from nnmpi.backend import Array
-from nnmpi.kernels.result import Result
+from nnmpi.kernels import Result
 
 
 def silu(a: Array) -> Result:

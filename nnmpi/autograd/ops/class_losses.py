@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.kernels.result import Result
-from nnmpi.kernels.sums import column_sum
+from nnmpi.kernels import Result, column_sum
 
 IGNORED = -100
 """PyTorch's default of `ignore_index`."""

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from nnmpi.backend import Array
-from nnmpi.kernels import conv
+from nnmpi.kernels import Result, conv
 from nnmpi.kernels import conv_transpose as transposed
-from nnmpi.kernels.result import Result
 from nnmpi.kernels.window import Size, Windows, pair, windows
 
 

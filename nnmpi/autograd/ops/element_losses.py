@@ -3,7 +3,7 @@
 import numpy as np
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.kernels.result import Result
+from nnmpi.kernels import Result
 
 LEAST_LOG = -100.0
 """A log of a probability is not less, as in PyTorch: else one sample makes the loss infinite."""

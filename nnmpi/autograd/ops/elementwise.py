@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.kernels.result import Result
+from nnmpi.kernels import Result
 
 
 def unbroadcast(g: Array, like: Array) -> Array:

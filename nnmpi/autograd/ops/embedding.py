@@ -1,7 +1,7 @@
 """Rows of a matrix by their numbers."""
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.kernels.result import Result
+from nnmpi.kernels import Result
 
 
 def embedding(w: Array, *, index: Array, padding: int | None = None) -> Result:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.kernels.result import Result
+from nnmpi.kernels import Result
 
 # log(erfc(z)) + z^2 - log(t) with t = 1 / (1 + z/2), as a Chebyshev series in 2t - 1:
 # interpolated at 64 nodes in 60-digit arithmetic. 28 terms give float64, 14 give float32.

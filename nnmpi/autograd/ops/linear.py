@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from math import prod
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.kernels.result import Result
-from nnmpi.kernels.sums import column_sum
+from nnmpi.kernels import Result, column_sum
 
 
 def matmul(a: Array, b: Array) -> Result:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from nnmpi.autograd.ops.elementwise import broadcasting
 from nnmpi.autograd.ops.reduce import Axis, check_not_empty, existing
 from nnmpi.backend import Array, xp_of
-from nnmpi.kernels.result import Result
+from nnmpi.kernels import Result
 
 
 def _comparison(name: str) -> Callable[[Array, Array], Result]:

@@ -6,8 +6,7 @@ from math import prod
 from typing import NamedTuple
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.kernels.result import Result
-from nnmpi.kernels.sums import column_sum
+from nnmpi.kernels import Result, column_sum
 
 
 class Moments(NamedTuple):
@@ -115,6 +114,7 @@ def batch_norm(
     def prepare(g: Array, needs: Sequence[bool]) -> _Sums:
         rows = _rows(g)
         own = column_sum(rows), column_sum(rows * xhat)
+        # an all-reduce, so only in the half of the backward pass that computes the gradient of x
         whole = total(xp_of(g).concatenate(own)) if n and needs[0] else None
         return _Sums(rows, *own, whole)
 

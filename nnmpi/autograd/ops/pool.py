@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from nnmpi.backend import Array
-from nnmpi.kernels import pool
-from nnmpi.kernels.result import Result
+from nnmpi.kernels import Result, pool
 from nnmpi.kernels.window import Size, Window, Windows, windows
 
 ONE_ROW = Window(1)

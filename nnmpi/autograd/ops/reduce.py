@@ -4,7 +4,7 @@ from math import prod as product
 from typing import Any
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.kernels.result import Result
+from nnmpi.kernels import Result
 
 Axis = int | tuple[int, ...] | None
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from nnmpi.autograd.ops.elementwise import unbroadcast
 from nnmpi.backend import Array, xp_of
-from nnmpi.kernels.result import Result
+from nnmpi.kernels import Result
 
 
 def axis_within(axis: int, ndim: int) -> int:

@@ -2,8 +2,7 @@
 
 from nnmpi.autograd.ops.shape import axis_within
 from nnmpi.backend import Array, xp_of
-from nnmpi.kernels.result import Result
-from nnmpi.kernels.sums import column_sum
+from nnmpi.kernels import Result, column_sum
 
 REDUCTIONS = ("mean", "sum", "none")
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.functional import as_tensor
 from nnmpi.autograd.ops import pool
-from nnmpi.kernels.result import Result
+from nnmpi.kernels import Result
 from nnmpi.kernels.window import Size, pair
 from nnmpi.nn.layers.sizes import each_axis
 from nnmpi.nn.module import Module

@@ -18,7 +18,7 @@ import numpy as np
 from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm
 from nnmpi.data import Batch, Load
-from nnmpi.kernels.progress_hook import set_progress_hook
+from nnmpi.kernels import set_progress_hook
 from nnmpi.nn.passes import Pass
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.pipeline.channels import Channels

@@ -21,7 +21,7 @@ from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm, Work
 from nnmpi.data import Load
 from nnmpi.data.inputs import parts
-from nnmpi.kernels.result import Vjp
+from nnmpi.kernels import Vjp
 from nnmpi.nn.graph import Edge
 from nnmpi.nn.parameter import inverse
 from nnmpi.parallel.model.boundary import Boundary

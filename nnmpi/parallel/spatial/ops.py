@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from nnmpi.backend import Array, of, xp_of
-from nnmpi.kernels import conv
-from nnmpi.kernels.result import Result
+from nnmpi.kernels import Result, conv
 from nnmpi.kernels.window import Windows
 from nnmpi.parallel.spatial.bands import Bands
 from nnmpi.parallel.spatial.halo import Halo

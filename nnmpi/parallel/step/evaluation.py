@@ -10,7 +10,7 @@ from nnmpi.autograd import Tensor, no_grad
 from nnmpi.autograd.functional import tensor
 from nnmpi.data import Load
 from nnmpi.data.inputs import each, parts
-from nnmpi.kernels.progress_hook import set_progress_hook
+from nnmpi.kernels import set_progress_hook
 from nnmpi.nn.passes import Pass
 from nnmpi.parallel.step.executor import Program
 from nnmpi.parallel.step.objective import Objective

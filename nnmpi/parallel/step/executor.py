@@ -27,7 +27,7 @@ import numpy as np
 
 from nnmpi.autograd import Tensor, no_grad
 from nnmpi.data import Load
-from nnmpi.kernels.progress_hook import progress_hook
+from nnmpi.kernels import progress_hook
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats, Pass
 from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder

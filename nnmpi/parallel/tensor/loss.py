@@ -17,8 +17,7 @@ from nnmpi.autograd.functional import as_tensor
 from nnmpi.autograd.ops.class_losses import IGNORED, Labels, Smoothing, gradient
 from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
-from nnmpi.kernels.result import Result
-from nnmpi.kernels.sums import column_sum
+from nnmpi.kernels import Result, column_sum
 from nnmpi.nn.losses.classes import CrossEntropyLoss
 from nnmpi.parallel.tensor.parts import own
 from nnmpi.parallel.tensor.sums import Bounds, all_gather

@@ -13,7 +13,7 @@ scatter     own part along an axis      all-gather        whole channels become 
 from nnmpi.autograd import Tensor, apply
 from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
-from nnmpi.kernels.result import Result
+from nnmpi.kernels import Result
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.tensor.sums import Bounds, all_gather, all_reduce, memory_order, own_part
 

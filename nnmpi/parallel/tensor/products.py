@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from nnmpi.autograd.ops import linear
 from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
-from nnmpi.kernels.result import Result, Vjp
-from nnmpi.kernels.sums import column_sum
+from nnmpi.kernels import Result, Vjp, column_sum
 from nnmpi.parallel.tensor.sums import all_reduce
 
 Convolution = Callable[..., Result]

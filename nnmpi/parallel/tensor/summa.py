@@ -29,8 +29,7 @@ from nnmpi.autograd.functional import as_tensor
 from nnmpi.backend import Array
 from nnmpi.collectives.step import bounds, cut
 from nnmpi.comm import Comm, Work
-from nnmpi.kernels.result import Result
-from nnmpi.kernels.sums import column_sum
+from nnmpi.kernels import Result, column_sum
 from nnmpi.nn import Linear, Module, init
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place

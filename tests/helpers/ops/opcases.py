@@ -14,7 +14,7 @@ import numpy as np
 
 from nnmpi.autograd import apply
 from nnmpi.autograd.ops import activations, elementwise, gelu, shape
-from nnmpi.kernels.result import Result
+from nnmpi.kernels import Result
 
 Op = Callable[..., Result]
 Oracle = Callable[..., Any]

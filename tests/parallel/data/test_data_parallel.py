@@ -16,7 +16,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.allreduce.dispatch import NAMES
 from nnmpi.comm.transport.threads import ThreadTransport
 from nnmpi.config import ALLREDUCES
-from nnmpi.kernels.progress_hook import set_progress_hook
+from nnmpi.kernels import set_progress_hook
 from nnmpi.mesh import Mesh
 from nnmpi.nn.models import digits_cnn, mlp
 from nnmpi.parallel.arrangement.batch_split import BatchSplit
