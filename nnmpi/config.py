@@ -230,6 +230,7 @@ class Config:
     ranks: int | None = _option(
         "other", None, "with --dry-run: as if there were so many ranks", least=1, kind=int
     )
+    json: bool = _option("other", False, "print events as JSON, one object a line, not as text")
     quiet: bool = _option("other", False, "print only the result")
 
     def __post_init__(self) -> None:

@@ -27,14 +27,14 @@ if blas.core() != "unknown":
 def command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Command]:
-    """Runs the command in a new directory with the files that `write_files` makes."""
+    """Runs the command with --json, in a new directory with the files that `write_files` makes."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     write_files(tmp_path)
 
     def run(*arguments: str) -> Completed:
         try:
-            status: object = train.main(arguments)
+            status: object = train.main(("--json", *arguments))
         except SystemExit as exit:
             status = exit.code
         return Completed(status, *capsys.readouterr())

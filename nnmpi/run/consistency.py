@@ -24,7 +24,7 @@ from nnmpi.parallel.step.state import StepState
 MAX_BYTES = 16 << 20
 """How much of an array is compared: of a larger one, every k-th row."""
 
-MAY_DIFFER = ("data_dir", "save", "log", "quiet")
+MAY_DIFFER = ("data_dir", "save", "log", "json", "quiet")
 """Options that may differ between ranks: where files are, and what is written."""
 
 OPTIONS = "start all ranks with the same options"

@@ -68,6 +68,7 @@ FLAGS: dict[str, tuple[str, Any]] = {
     "trace": ("d.json", "d.json"),
     "dry-run": ("", True),
     "ranks": ("64", 64),
+    "json": ("", True),
     "quiet": ("", True),
 }
 

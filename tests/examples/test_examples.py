@@ -8,8 +8,8 @@ from helpers.mpijob import run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SHOWN = {
-    "own_model": r'"event": "done".*"accuracy": 0\.9\d*',
-    "own_data": r'"event": "done".*"accuracy": (0\.9|1\.0)',
+    "own_model": r"done: accuracy 9\d\.\d\d%",
+    "own_data": r"done: accuracy (9\d|100)\.\d\d%",
     "own_loop": r"epoch 3   loss \S+   accuracy 9\d\.\d\d%",
     "compare_strategies": r"data parallel: loss (0\.\d{4})\d*, .*\n.*pipeline: loss \1",
     "own_algorithm": r"sum 3, sent 8000 bytes\n9 ranks, 1 MB: 1\.00 of the time of tree",

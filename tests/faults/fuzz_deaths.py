@@ -46,7 +46,7 @@ def died(
     """The outcome of a run of `size` ranks of which one dies after so many seconds."""
     path, mark = folder / "m.safetensors", uuid4().hex
     nnmpi.save(iris_mlp().state_dict(), path)
-    arguments = ("--model", "iris-mlp", "--data", "iris", "--save", str(path), *run)
+    arguments = ("--json", "--model", "iris-mlp", "--data", "iris", "--save", str(path), *run)
     program = Path(__file__).with_name("victim.py")
     env = {"NNMPI_TIMEOUT": str(TIMEOUT), "NNMPI_TEST_MARK": mark}
     what = f"{size} ranks, {' '.join(run)}: rank {victim} {how} after {seconds:.3f} s"

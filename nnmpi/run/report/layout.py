@@ -66,7 +66,7 @@ def _figures(kind: Kind) -> Event:
 
 
 def as_text(e: Event) -> str:
-    """The event for a terminal."""
+    """The event as text."""
     return "\n\n".join(filter(None, _parts(e)))
 
 

@@ -1,4 +1,4 @@
-"""Events as text, for a terminal."""
+"""Events as text."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -125,6 +125,7 @@ FORMATS: dict[str, Callable[[Event], str]] = {
     "dry-run": layout.as_text,
     "done": _result,
     "stopped": _result,
+    "failed": lambda e: "",  # whoever catches the error prints it on stderr
 }
 """The text of each kind of event; of other kinds, keys and values are shown."""
 

@@ -12,6 +12,6 @@ def open_report(config: Config, comm: Comm, given: Report | None = None) -> Repo
     def opened() -> Report:
         if comm.rank:
             return NullReport()
-        return Report(config.log, config.quiet, launched=has_launcher())
+        return Report(config.log, config.quiet, launched=has_launcher(), as_json=config.json)
 
     return all_or_none(comm, lambda: given or opened())

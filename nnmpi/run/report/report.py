@@ -1,4 +1,4 @@
-"""Report: shows the events of a run as text on a terminal, and as JSON in pipes and in the log."""
+"""Report: shows the events of a run as text or as JSON, and writes them to the log."""
 
 import json
 import math
@@ -30,10 +30,10 @@ class LostOutputError(Exception):
 class Report:
     """Shows events, which are flat dictionaries with the key "event".
 
-    A terminal gets lines of text above a progress bar; any other output gets a JSON object a line,
-    and so does the file `log`. `quiet` leaves only the result. A rank that was `launched` draws the
-    bar on the terminal of its launcher. After an error of one of the two outputs only the other is
-    written.
+    Standard output gets lines of text, below which a terminal has a progress bar; or, `as_json`, a
+    JSON object a line, as the file `log` does. `quiet` leaves only the result. A rank that was
+    `launched` draws the bar on the terminal of its launcher. After an error of one of the two
+    outputs only the other is written.
     """
 
     def __init__(
@@ -42,13 +42,13 @@ class Report:
         quiet: bool = False,
         stdout: IO[str] | None = None,
         launched: bool = False,
+        as_json: bool = False,
     ) -> None:
         self.stdout: IO[str] | None = stdout or sys.stdout
-        self.quiet = quiet
-        self.on_terminal = bool(self.stdout and self.stdout.isatty())
-        if self.on_terminal and launched:
-            self.on_terminal = launcher_has_terminal()
-        shows_bar = self.on_terminal and not quiet
+        self.quiet, self.as_json = quiet, as_json
+        shows_bar = bool(self.stdout and self.stdout.isatty()) and not quiet and not as_json
+        if shows_bar and launched:
+            shows_bar = launcher_has_terminal()
         self._launcher = launcher_terminal() if shows_bar and launched else None
         terminal = self._launcher if launched else self.stdout
         self._progress: Progress = Lines(self.event)
@@ -72,10 +72,10 @@ class Report:
         line, kind = json.dumps(_finite(event), allow_nan=False), event["event"]
         if self._log:
             self._write(line, self._log)
-        if self.on_terminal and kind == "failed":  # the command prints the error on stderr
-            return
         if self.stdout and (not self.quiet or kind in RESULTS):
-            self._write(as_text(event) if self.on_terminal else line, self.stdout)
+            text = line if self.as_json else as_text(event)
+            if text:
+                self._write(text, self.stdout)
 
     def _write(self, text: str, file: IO[str]) -> None:
         """Write a line and flush it, so that readers see it at once, and a full disk is noticed."""

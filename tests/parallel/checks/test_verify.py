@@ -57,7 +57,7 @@ def test_no_subject_passes_that_is_not_within_the_bound(subject: str) -> None:
 
 def test_lines_have_null_for_what_is_no_number() -> None:
     out = io.StringIO()
-    with Report(stdout=out) as report:
+    with Report(stdout=out, as_json=True) as report:
         report.event({"event": "verify", "a": math.nan, "b": {"c": [math.inf, 1.5]}})
     expected = {"event": "verify", "a": None, "b": {"c": [None, 1.5]}}
     assert json.loads(out.getvalue(), parse_constant=pytest.fail) == expected

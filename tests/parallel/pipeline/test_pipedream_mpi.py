@@ -4,7 +4,7 @@ import json
 
 from helpers.mpijob import run
 
-COMMAND = ("-m", "nnmpi.train", "--data", "digits", "--model", "mlp:64-48-40-32-10")
+COMMAND = ("-m", "nnmpi.train", "--json", "--data", "digits", "--model", "mlp:64-48-40-32-10")
 PIPELINE = ("--pp", "3", "--schedule", "pipedream", "--cut", "3,5")
 
 

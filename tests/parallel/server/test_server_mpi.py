@@ -7,7 +7,7 @@ import pytest
 from helpers.mpijob import run
 
 LIMIT = 200.0  # seconds, far more than any of these jobs takes
-COMMAND = ("-m", "nnmpi.train", "--data", "digits", "--model", "mlp:64-32-10")
+COMMAND = ("-m", "nnmpi.train", "--json", "--data", "digits", "--model", "mlp:64-32-10")
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 def command(*arguments: str) -> dict[str, Any]:
     """The last line of a run."""
     run = subprocess.run(
-        [sys.executable, "-m", "nnmpi.train", *arguments],
+        [sys.executable, "-m", "nnmpi.train", "--json", *arguments],
         env=os.environ | ONE_THREAD,
         capture_output=True,
         text=True,

@@ -15,7 +15,7 @@ import nnmpi
 from nnmpi import signals
 from nnmpi.run.files import atomic
 
-TRAIN = ("-m", "nnmpi.train", *IRIS, "--epochs", "2", "--save", "m")
+TRAIN = ("-m", "nnmpi.train", "--json", *IRIS, "--epochs", "2", "--save", "m")
 
 COMMANDS = [
     (["-m", "--lr", "1"], ["python", "-m", "nnmpi.train", "--lr", "1"], True),

@@ -19,6 +19,7 @@ from helpers.terminals import seen, terminal
 import nnmpi
 
 TRAIN = ("-m", "nnmpi.train")
+JSON = (*TRAIN, "--json")
 SMALL = ("--model", "iris-mlp", "--data", "iris", "--batch-size", "50", "--epochs", "3")
 MPICH = os.environ.get("NNMPI_TEST_MPICH", "")
 MPIS = [
@@ -44,7 +45,7 @@ def ours(text: str) -> list[str]:
 def test_all_ranks_train_and_the_first_prints(python: str, tmp_path: Path) -> None:
     log, saved = tmp_path / "run.jsonl", tmp_path / "m.safetensors"
     whole = ("--dtype", "float64", "--log", str(log), "--save", str(saved))
-    completed = run(3, *TRAIN, *SMALL, *whole, python=python)
+    completed = run(3, *JSON, *SMALL, *whole, python=python)
     assert completed.status == 0, completed
     assert [e["event"] for e in events(completed)] == ["start", "epoch", "epoch", "epoch", "done"]
     assert log.read_text() == completed.out
@@ -54,7 +55,7 @@ def test_all_ranks_train_and_the_first_prints(python: str, tmp_path: Path) -> No
     assert wanted <= done.keys()
     alone = tmp_path / "one.safetensors"
     plain = subprocess.run(
-        [python, *TRAIN, *SMALL, "--dtype", "float64", "--save", alone, "--quiet"],
+        [python, *JSON, *SMALL, "--dtype", "float64", "--save", alone, "--quiet"],
         env=environment({}),
         capture_output=True,
         text=True,
@@ -238,7 +239,7 @@ def of_package(folder: Path, ranks: int, name: str, *more: str) -> Ended:
         "from nnmpi.train import main\n"
         "sys.exit(main())\n"
     )
-    model = ("--data", "iris", "--model", f"models_of_ranks:{name}", "--epochs", "2")
+    model = ("--json", "--data", "iris", "--model", f"models_of_ranks:{name}", "--epochs", "2")
     return run(ranks, script, *model, *more)
 
 
@@ -262,7 +263,7 @@ def test_a_model_that_cannot_be_saved_is_a_one_line_error(tmp_path: Path) -> Non
 
 
 def test_a_dry_run_is_printed_once() -> None:
-    completed = run(3, *TRAIN, *SMALL, "--dry-run")
+    completed = run(3, *JSON, *SMALL, "--dry-run")
     assert (completed.status, ours(completed.err)) == (0, []), completed
     (event,) = events(completed)
     assert event["event"] == "dry-run"
@@ -295,7 +296,7 @@ def job(tmp_path: Path) -> Any:
     saved = tmp_path / "m.safetensors"
     more = ("--epochs", "100000", "--log", str(log), "--save", str(saved))
     job = subprocess.Popen(
-        [*launcher(sys.executable), "-n", "3", sys.executable, *TRAIN, *SMALL, *more],
+        [*launcher(sys.executable), "-n", "3", sys.executable, *JSON, *SMALL, *more],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -353,7 +354,7 @@ def test_a_rank_that_is_interrupted_twice_ends_the_job(job: Any) -> None:
 
 def test_sigusr1_after_the_end_is_ignored_by_all_ranks() -> None:
     with subprocess.Popen(
-        [*launcher(sys.executable), "-n", "2", sys.executable, *TRAIN, *SMALL, "--quiet"],
+        [*launcher(sys.executable), "-n", "2", sys.executable, *JSON, *SMALL, "--quiet"],
         stdout=subprocess.PIPE,
         text=True,
         env=environment({}),

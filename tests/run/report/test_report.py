@@ -1,4 +1,4 @@
-"""Reports: text on a terminal, JSON in pipes and in the log."""
+"""Reports: text, JSON where it is asked for and in the log, and progress."""
 
 import io
 import json
@@ -124,8 +124,9 @@ def shown(stdout: io.StringIO, *events: dict[str, Any], **options: Any) -> str:
     return stdout.getvalue()
 
 
-def test_a_pipe_gets_one_json_object_a_line() -> None:
-    text = shown(io.StringIO(), *EVENTS)
+@pytest.mark.parametrize("stdout", [io.StringIO, Terminal])
+def test_json_is_one_object_a_line(stdout: Any) -> None:
+    text = shown(stdout(), *EVENTS, as_json=True)
     assert [json.loads(line) for line in text.splitlines()] == EVENTS
     assert text.endswith("}\n")
     assert text.replace("\n", "").isascii()
@@ -185,9 +186,10 @@ SENTENCES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", SENTENCES.values(), ids=SENTENCES)
-def test_a_terminal_gets_text(case: Any) -> None:
+def test_an_event_as_text(case: Any) -> None:
     event, words = case
-    text = shown(Terminal(), event)
+    text = shown(io.StringIO(), event)
+    assert text == shown(Terminal(), event)
     assert [word for word in words if word not in text] == [], text
     assert "{" not in text
     assert "event" not in text
@@ -218,7 +220,7 @@ LAYOUTS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", LAYOUTS.values(), ids=LAYOUTS)
-def test_a_terminal_gets_the_layout(case: Any) -> None:
+def test_the_layout_as_text(case: Any) -> None:
     event, line = case
     assert line in shown(Terminal(), event).splitlines()
 
@@ -228,12 +230,12 @@ def test_results_that_are_empty_are_left_out() -> None:
     assert len(shown(Terminal(), DONE | {"staleness": {"0": {}}}).splitlines()) == 1
 
 
-def test_a_terminal_does_not_get_the_failed_event(tmp_path: Path) -> None:
+def test_text_does_not_tell_of_the_failed_event(tmp_path: Path) -> None:
     """Whoever catches the error prints it on stderr."""
     log = tmp_path / "log"
-    assert shown(Terminal(), FAILED, log=str(log)) == ""
+    assert shown(io.StringIO(), FAILED, log=str(log)) == ""
     assert json.loads(log.read_text()) == FAILED
-    assert json.loads(shown(io.StringIO(), FAILED, quiet=True)) == FAILED
+    assert json.loads(shown(io.StringIO(), FAILED, quiet=True, as_json=True)) == FAILED
 
 
 def test_without_a_note_there_is_no_empty_line() -> None:
@@ -242,14 +244,15 @@ def test_without_a_note_there_is_no_empty_line() -> None:
     assert all(text.splitlines())
 
 
-@pytest.mark.parametrize("stdout", [io.StringIO, Terminal])
-def test_quiet_shows_only_results(stdout: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("as_json", [False, True])
+def test_quiet_shows_only_results(as_json: bool, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    text = shown(stdout(), START, EPOCH, DONE, quiet=True, log=str(log))
-    assert text == shown(stdout(), DONE)
-    assert len(log.read_text().splitlines()) == 3
-    for result in (STOPPED, DRY):
-        assert shown(stdout(), START, result, quiet=True) == shown(stdout(), result)
+    for result in (DONE, STOPPED, DRY):
+        alone = shown(io.StringIO(), result, as_json=as_json)
+        events = (START, EPOCH, result)
+        text = shown(io.StringIO(), *events, quiet=True, as_json=as_json, log=str(log))
+        assert text == alone
+        assert len(log.read_text().splitlines()) == 3
 
 
 # ---- the log
@@ -259,7 +262,7 @@ def test_quiet_shows_only_results(stdout: Any, tmp_path: Path) -> None:
 def test_the_log_is_json_whatever_is_shown(stdout: Any, tmp_path: Path) -> None:
     log = tmp_path / "log"
     shown(stdout(), *EVENTS, log=str(log))
-    assert log.read_text() == shown(io.StringIO(), *EVENTS)
+    assert log.read_text() == shown(io.StringIO(), *EVENTS, as_json=True)
 
 
 def test_a_line_is_in_the_log_before_the_next_event(tmp_path: Path) -> None:
@@ -290,13 +293,13 @@ def test_a_log_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
 def test_a_log_has_the_lines_of_one_run(tmp_path: Path) -> None:
     """A second run at the same time is refused, a later one starts it anew."""
     log = tmp_path / "log"
-    event = {"event": "start"}
-    with Report(str(log), quiet=True, stdout=io.StringIO()) as report:
+    event = {"event": "failed"}
+    with Report(str(log), stdout=io.StringIO()) as report:
         report.event(event)
         with refused(f"cannot write log {log}: another run writes to it; name another file"):
             Report(str(log))
         report.event(event)
-    assert log.read_text() == '{"event": "start"}\n' * 2
+    assert log.read_text() == '{"event": "failed"}\n' * 2
     with Report(str(log), quiet=True):
         assert log.read_text() == ""
 
@@ -327,7 +330,7 @@ def test_after_an_error_only_the_other_output_is_written(
     log, stdout = tmp_path / "log", io.StringIO() if lost == "log" else Full()
     if lost == "log":
         monkeypatch.setattr("nnmpi.run.report.report.open", lambda *_, **__: Full(), raising=False)
-    with Report(str(log), stdout=stdout) as report:
+    with Report(str(log), stdout=stdout, as_json=True) as report:
         with pytest.raises(LostOutputError):
             report.event(START)
         report.event(FAILED)
@@ -414,7 +417,7 @@ def test_without_a_terminal_a_line_comes_after_ten_silent_seconds(
 ) -> None:
     monkeypatch.setattr("sys.stdout", None)
     log, out = tmp_path / "log", stdout()
-    with Report(str(log), stdout=out) as report:
+    with Report(str(log), stdout=out, as_json=True) as report:
         for step, now in enumerate((3, 9.9, 10, 11, 19, 20, 29), 1):  # a line after 10 and after 20
             clock.now = 100 + now
             report.progress(step, 8, 0.5, 4321.9)
