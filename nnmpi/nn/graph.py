@@ -8,9 +8,10 @@
 Fusion, cuts, sharding, memory and traffic are functions of it: none of them runs the model.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -18,8 +19,23 @@ from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 
 
-class Samples(NamedTuple):
-    """So many times the number of samples; in a shape, for instance."""
+@dataclass(frozen=True)
+class Value:
+    """Stands for a tensor in arguments and results: the number of its edge."""
+
+    edge: int
+
+
+@dataclass(frozen=True)
+class Use:
+    """Stands for a parameter or a buffer in arguments: its number in `Graph.variables`."""
+
+    variable: int
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Stands for so many times the number of samples; in a shape, for instance."""
 
     times: int
 
@@ -27,7 +43,6 @@ class Samples(NamedTuple):
 class Axis(NamedTuple):
     """An axis of a tensor; its length is `size`, times the number of samples if `of_samples`."""
 
-    name: str  # batch, length, rows, columns, channels, features, heads, classes; or "" if unknown
     size: int
     of_samples: bool = False
 
@@ -95,41 +110,30 @@ class Variable(NamedTuple):
         return prod(self.shape)
 
 
-class Value(NamedTuple):
-    """An argument that is a tensor of the graph: the number of its edge."""
-
-    edge: int
-
-
-class Use(NamedTuple):
-    """An argument that is a parameter or a buffer: its number in `Graph.variables`."""
-
-    variable: int
+Arguments: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
+"""Positional and named arguments, in which tensors are Value and Use."""
 
 
 class Node(NamedTuple):
     """A layer, a module that is taken whole, or an op between them.
 
     name       the path of the module, or the name of the op
-    layer      the class of the module, Module if it has a forward of its own; None of an op
-    settings   of the module: its public attributes that are numbers, text, or tuples of these
-    arguments  positional and named ones, in which tensors are Value and Use
-    outputs    the edges of its results
     result     what it returns, in which tensors are Value
     within     the path of the module whose forward calls it
     variables  of the module, or those that an op takes: numbers, in the order of their first use
+    layer      the class of the module, Module if it has a forward of its own; None of an op
+    settings   of the module: its public attributes that are numbers, text, or tuples of these
     note       why a module with children is taken whole
     """
 
     name: str
-    layer: type[Module] | None
-    settings: Mapping[str, Any]
-    op: Callable[..., Any] | None
-    arguments: tuple[tuple[Any, ...], Mapping[str, Any]]
-    outputs: tuple[int, ...]
+    arguments: Arguments
     result: Any
     within: str
     variables: tuple[int, ...]
+    layer: type[Module] | None = None
+    settings: Mapping[str, Any] = {}
+    op: Callable[..., Any] | None = None
     note: str = ""
 
     @property
@@ -140,34 +144,55 @@ class Node(NamedTuple):
     @property
     def inputs(self) -> tuple[int, ...]:
         """The edges among its arguments, each once, in their order."""
-        return tuple(dict.fromkeys(v.edge for v in leaves(self.arguments) if type(v) is Value))
+        return edges_of(self.arguments)
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """The edges of its results."""
+        return edges_of(self.result)
 
 
 class Kept(NamedTuple):
-    """Bytes that nodes first to stop - 1 keep for the backward pass, besides their edges.
+    """Bytes that nodes keep for the backward pass, besides their edges.
 
-    They are so many, and so many for each sample. Several nodes are layers that run as one op.
+    Several nodes are layers that run as one op.
     """
 
-    first: int
-    stop: int
+    nodes: range
     constant: float
     per_sample: float
 
+    def bytes(self, samples: int) -> float:
+        """The bytes for so many samples."""
+        return self.constant + self.per_sample * samples
+
 
 class Call(NamedTuple):
-    """A module that is looked into, as it was called: its path, and the nodes that it ran."""
+    """A module or an op, as it is called: the nodes that it runs, and the path of a module."""
 
-    path: str
     nodes: range
-    arguments: tuple[tuple[Any, ...], Mapping[str, Any]]
+    path: str | None
+    op: Callable[..., Any] | None
+    arguments: Arguments
     result: Any
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """The edges among its arguments."""
+        return edges_of(self.arguments)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a module that takes one tensor and returns one."""
+        args, named = self.arguments
+        takes_one = len(args) == 1 and type(args[0]) is Value and not named
+        return self.op is None and takes_one and type(self.result) is Value
 
 
 class Graph(NamedTuple):
     """Nodes in the order in which they run.
 
-    inputs     what the model is called with, in which tensors are Value
+    arguments  what the model is called with
     outputs    the edges that it returns
     order      trained parameters in the order of their use: gradients become final in the reverse
     calls      of modules with several nodes, but for Sequentials that only run their layers
@@ -180,8 +205,7 @@ class Graph(NamedTuple):
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
     variables: tuple[Variable, ...]
-    inputs: tuple[int, ...]
-    arguments: tuple[tuple[Any, ...], Mapping[str, Any]]
+    arguments: Arguments
     outputs: tuple[int, ...]
     order: tuple[int, ...]
     calls: tuple[Call, ...]
@@ -189,6 +213,11 @@ class Graph(NamedTuple):
     shapes: frozenset[int]
     kept: tuple[Kept, ...]
     loss: Kept
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """The edges that the model is called with."""
+        return edges_of(self.arguments)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -219,34 +248,29 @@ class Graph(NamedTuple):
         return [*(v for v in there if v not in {*used}), *used]
 
 
-def leaves(tree: Any) -> Iterator[Any]:
-    """What nested tuples, lists and dicts hold; Value, Use and Samples are leaves."""
-    if isinstance(tree, Value | Use | Samples):
-        yield tree
-    elif isinstance(tree, tuple | list):
-        for part in tree:
-            yield from leaves(part)
-    elif isinstance(tree, Mapping):
-        for part in tree.values():
-            yield from leaves(part)
-    else:
-        yield tree
+def mapped(leaf: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """Nested tuples, lists and dicts with `leaf(part)` in the place of each part.
 
-
-def of_kind(tree: Any, parts: Iterable[Any]) -> Any:
-    """A tuple, a named one or a list, as `tree` is one, of other parts."""
-    return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
-
-
-def rebuilt(tree: Any, leaf: Callable[[Any], Any]) -> Any:
-    """The same tuples, lists and dicts with `leaf(part)` in the place of each part."""
-    if isinstance(tree, Value | Use | Samples):
-        return leaf(tree)
+    If `others`, which are nested as `tree` is, are given, it is `leaf(part, *parts of these)`.
+    """
     if isinstance(tree, tuple | list):
-        return of_kind(tree, (rebuilt(part, leaf) for part in tree))
+        parts = (mapped(leaf, *inside) for inside in zip(tree, *others, strict=True))
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
     if isinstance(tree, Mapping):
-        return {key: rebuilt(part, leaf) for key, part in tree.items()}
-    return leaf(tree)
+        return {key: mapped(leaf, tree[key], *(other[key] for other in others)) for key in tree}
+    return leaf(tree, *others)
+
+
+def leaves(tree: Any) -> list[Any]:
+    """What nested tuples, lists and dicts hold."""
+    found: list[Any] = []
+    mapped(found.append, tree)
+    return found
+
+
+def edges_of(tree: Any) -> tuple[int, ...]:
+    """The edges in nested tuples, lists and dicts, each once."""
+    return tuple(dict.fromkeys(v.edge for v in leaves(tree) if type(v) is Value))
 
 
 def variables_of(model: Module) -> tuple[list[Variable], dict[int, int]]:

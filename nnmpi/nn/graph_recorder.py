@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from nnmpi import backend
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
 from nnmpi.backend import Array
-from nnmpi.nn.graph import Call, Kept, Node, Use, Value, leaves, rebuilt, variables_of
+from nnmpi.nn.graph import Arguments, Call, Node, Use, Value, leaves, mapped, variables_of
 from nnmpi.nn.kept import kept, memory_of, nbytes
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
@@ -87,20 +87,6 @@ Traced.__name__ = Tensor.__name__  # as messages to users call it
 _DATA: Any = vars(Tensor)["data"]
 
 
-class Found(NamedTuple):
-    """What one pass has found."""
-
-    nodes: list[Node]
-    tensors: list[Tensor]  # by the number of the edge
-    outputs: Any
-    order: list[int]
-    calls: list[Call]
-    sequences: set[str]
-    shapes: set[int]
-    kept: list[Kept]  # its bytes are those of the samples of the pass
-    loss: float = 0  # bytes
-
-
 class ConflictError(Exception):
     """A module has to be taken whole: its path, and why."""
 
@@ -112,22 +98,40 @@ class GraphRecorder:
     """Records the layers and ops of one pass.
 
     `whole` are the modules to take whole, by path, with the reasons.
+
+    tensors  of the pass, by the number of the edge
+    kept     the bytes that nodes keep, each alone and those that run as one op
+    loss     the bytes that the loss keeps
     """
 
     def __init__(self, model: Module, whole: Mapping[str, str]) -> None:
-        self.model, self._whole = model, whole
+        self._whole = whole
         self._paths = {id(m): path for path, m in reversed([*model.named_modules()])}
         self.variables, self._numbers = variables_of(model)
         self._known = {id(value): value for m in model.modules() for value in vars(m).values()}
-        self.found = Found([], [], None, [], [], set(), set(), [])
+        self.nodes, self.tensors, self.order = list[Node](), list[Tensor](), list[int]()
+        self.calls, self.sequences, self.shapes = list[Call](), set[str](), set[int]()
+        self.kept, self.loss = list[tuple[range, int]](), 0
         self._edges: dict[int, int] = {}
-        self._within: list[Module] = []
+        self._within: list[str] = []  # the paths of the modules that are looked into
         self._unit: dict[int, None] | None = None  # the variables that a unit has used so far
+
+    def run(
+        self, model: Module, inputs: Arguments, n: int, loss: Callable[[Any, int], Tensor] | None
+    ) -> None:
+        """Calls the model with n samples, and the loss with its outputs."""
+        args, named = mapped(lambda x: self._edge(x) if isinstance(x, Tensor) else x, inputs)
+        self.arguments = self._templates((args, named))
+        self.returned = model(*args, **named)
+        self.outputs = self._templates(self.returned)
+        if loss is not None:
+            self._unit = {}
+            self.loss = _besides(loss(self.returned, n), self.returned)
 
     def refuse(self, what: str) -> None:
         """The forward of a module does this: it is taken whole, if it is looked into."""
         if self._unit is None and self._within:
-            raise ConflictError(self._path(self._within[-1]), what)
+            raise ConflictError(self._within[-1], what)
 
     def enter_no_grad(self) -> None:
         """Called before no_grad (see `nnmpi.autograd.recording`)."""
@@ -136,14 +140,7 @@ class GraphRecorder:
     def measure(self, tensor: Tensor) -> None:
         """Lengths of a tensor were read."""
         if self._unit is None and id(tensor) in self._edges:
-            self.found.shapes.add(self._edges[id(tensor)])
-
-    def enter(self, tensor: Tensor) -> Tensor:
-        """A tensor that comes from outside, as an edge."""
-        traced = Traced(tensor.operand, tensor.requires_grad)
-        self._edges[id(traced)] = len(self.found.tensors)
-        self.found.tensors.append(traced)
-        return traced
+            self.shapes.add(self._edges[id(tensor)])
 
     def __call__(
         self, op: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], y: Tensor
@@ -151,38 +148,36 @@ class GraphRecorder:
         """Called with each op (see `nnmpi.autograd.recording`)."""
         used = [self._numbers[id(a)] for a in args if id(a) in self._numbers]
         if y.requires_grad:
-            self.found.order.extend(v for v in used if self.variables[v].is_trained)
+            self.order.extend(v for v in used if self.variables[v].is_trained)
         if self._unit is not None:
             self._unit.update(dict.fromkeys(used))
             for a in args:
                 if isinstance(a, Tensor) and a.node is None and not isinstance(a, Traced):
                     self._refuse_outside(a)
             return
-        arguments = rebuilt((tuple(args), dict(options)), self._argument)
-        y.__class__ = Traced
-        self._keep(y, args, 1)
-        name, within = getattr(op, "__name__", "op"), self._path(self._within[-1])
-        self._add(Node(name, None, {}, op, arguments, (), None, within, tuple(used)), y)
+        arguments = self._templates((tuple(args), dict(options)))
+        name = getattr(op, "__name__", "op")
+        self._add(Node(name, arguments, None, self._within[-1], tuple(used), op=op), args, y)
 
     def forward(self, module: Module, forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
         """Stands for the `forward` of a module."""
         in_sequence = only_runs_layers(module) and _is_of_class(module, forward)
         if self._unit is not None or (in_sequence and not module._modules):
             return forward(*args, **named)
-        path = self._path(module)
+        path = self._paths[id(module)]
         if not module._modules or module._buffers or path in self._whole:
             return self._layer(module, path, forward, args, named)
-        self._within.append(module)
+        self._within.append(path)
         if in_sequence:  # which would run some of them as one op
-            self.found.sequences.add(path)
+            self.sequences.add(path)
             result = self._in_sequence([*module._modules.values()], *args, **named)
         else:
-            start, before = len(self.found.nodes), _plain(module)
+            start, before = len(self.nodes), _plain(module)
             result = forward(*args, **named)
             if before | _plain(module) != before:
                 self.refuse(CHANGES)
-            rebuilt(result, self._argument)  # which it has made itself, if it is not in the graph
-            self._call(path, range(start, len(self.found.nodes)), (args, named), result)
+            self._templates(result)  # which it has made itself, if it is not in the graph
+            self._call(path, range(start, len(self.nodes)), (args, named), result)
         self._within.pop()
         return result
 
@@ -190,8 +185,8 @@ class GraphRecorder:
         """Keeps the call of a module, unless it is given or returns what is not in the graph."""
         if nodes:
             with suppress(ConflictError, ValueError):
-                templates = (rebuilt(tree, self._argument) for tree in (arguments, result))
-                self.found.calls.append(Call(path, nodes, *templates))
+                given, returned = self._templates(arguments), self._templates(result)
+                self.calls.append(Call(nodes, path, None, given, returned))
 
     def _in_sequence(self, layers: list[Module], *args: Any, **named: Any) -> Any:
         """The layers one by one; what those keep that would run as one op is found beside it."""
@@ -200,32 +195,11 @@ class GraphRecorder:
             for layer in group:
                 args, named = (layer(*args, **named),), {}
             if len(group) > 1:
-                self._unit = {}
+                self._unit, stop = {}, len(self.nodes)
                 (step,) = steps_of(list(group))
-                self._keep(step(*before), before, len(group), done=True)
+                self.kept.append((range(stop - len(group), stop), _besides(step(*before), before)))
                 self._unit = None
         return args[0]
-
-    def _keep(self, result: Any, arguments: Any, count: int, done: bool = False) -> None:
-        """Notes what a result keeps besides its arguments and itself.
-
-        It is that of so many nodes: of the last ones if they are `done`, else of the next one.
-        """
-        results = [t for t in leaves(result) if isinstance(t, Tensor) and t.requires_grad]
-        given = [t for t in leaves(arguments) if isinstance(t, Tensor)]
-        memory = kept(results, given)
-        for t in (*results, *given):
-            memory.pop(id(memory_of(t.operand)), None)
-        stop = len(self.found.nodes) + (not done)
-        self.found.kept.append(Kept(stop - count, stop, 0, nbytes(memory.values())))
-
-    def close(self, outputs: Any, loss: Callable[[Any], Tensor] | None) -> Found:
-        """What was found, with the model's outputs and what a loss of them keeps."""
-        if loss is not None:
-            self._unit = {}
-            self._keep(loss(outputs), outputs, 0)
-            return self.found._replace(outputs=outputs, loss=self.found.kept.pop().per_sample)
-        return self.found._replace(outputs=outputs)
 
     def _layer(
         self,
@@ -235,43 +209,41 @@ class GraphRecorder:
         args: tuple[Any, ...],
         named: dict[str, Any],
     ) -> Any:
-        arguments = rebuilt((args, named), self._argument)
+        arguments = self._templates((args, named))
         self._unit = dict.fromkeys(
             self._numbers[id(t)] for _, t in module.tensors() if id(t) in self._numbers
         )
         result = forward(*args, **named)
         used, self._unit = tuple(self._unit), None
-        self._keep(result, (args, named), 1)
-        within = self._path(self._within[-1]) if self._within else ""
+        within = self._within[-1] if self._within else ""
         kind = type(module) if _is_of_class(module, forward) else Module
-        settings, note = _settings(module), self._whole.get(path, "")
-        if module._modules and module._buffers:
-            note = note or HOLDS
-        node = Node(path, kind, settings, None, arguments, (), None, within, used, note)
-        return self._add(node, result)
+        settings = {name: value for name, value in _plain(module).items() if name[0] != "_"}
+        note = self._whole.get(path, HOLDS if module._modules and module._buffers else "")
+        node = Node(path, arguments, None, within, used, kind, settings, None, note)
+        return self._add(node, (args, named), result)
 
-    def _add(self, node: Node, result: Any) -> Any:
-        """Adds a node with its results, each of which becomes an edge."""
-        outputs: list[int] = []
-
-        def edge(part: Any) -> Any:
-            if not isinstance(part, Tensor):
-                return part
-            if id(part) in self._edges or isinstance(part, Parameter):  # returned as it was given
-                part = Tensor(part.operand, part.requires_grad)
-            part.__class__ = Traced
-            outputs.append(len(self.found.tensors))
-            self._edges[id(part)] = outputs[-1]
-            self.found.tensors.append(part)
-            return part
-
-        returned = rebuilt(result, edge)
-        template = rebuilt(returned, self._argument)
-        self.found.nodes.append(node._replace(outputs=tuple(outputs), result=template))
+    def _add(self, node: Node, arguments: Any, result: Any) -> Any:
+        """Adds a node with its results, each of which becomes an edge, and with what it keeps."""
+        one = range(len(self.nodes), len(self.nodes) + 1)
+        self.kept.append((one, _besides(result, arguments)))
+        returned = mapped(lambda t: self._edge(t) if isinstance(t, Tensor) else t, result)
+        self.nodes.append(node._replace(result=self._templates(returned)))
         return returned
 
-    def _argument(self, value: Any) -> Any:
-        """An argument as the graph has it."""
+    def _edge(self, t: Tensor) -> Tensor:
+        """A tensor as a new edge: itself, or another one if it is known already."""
+        if id(t) in self._edges or isinstance(t, Parameter):
+            t = Tensor(t.operand, t.requires_grad)
+        t.__class__ = Traced
+        self._edges[id(t)] = len(self.tensors)
+        self.tensors.append(t)
+        return t
+
+    def _templates(self, tree: Any) -> Any:
+        """Arguments or results as the graph has them."""
+        return mapped(self._template, tree)
+
+    def _template(self, value: Any) -> Any:
         if id(value) in self._edges:
             return Value(self._edges[id(value)])
         if id(value) in self._numbers:
@@ -279,8 +251,8 @@ class GraphRecorder:
         if isinstance(value, Tensor):
             self._refuse_outside(value)
         is_array = isinstance(value, Tensor) or backend.is_array(value)
-        if is_array and id(value) not in self._known and self._within:
-            raise ConflictError(self._path(self._within[-1]), MAKES)
+        if is_array and id(value) not in self._known:
+            self.refuse(MAKES)
         return value
 
     def _refuse_outside(self, t: Tensor) -> None:
@@ -291,9 +263,6 @@ class GraphRecorder:
                 "of its parameters, so it would be neither trained nor saved: make it an attribute "
                 "of a module, as nn.Parameter"
             )
-
-    def _path(self, module: Module) -> str:
-        return self._paths[id(module)]
 
 
 def tell(what: str) -> None:
@@ -308,11 +277,6 @@ def _is_of_class(module: Module, forward: Callable[..., Any]) -> bool:
     return getattr(forward, "__func__", None) is type(module).forward
 
 
-def _settings(module: Module) -> dict[str, Any]:
-    """The public attributes that are plain values."""
-    return {name: v for name, v in _plain(module).items() if name[0] != "_"}
-
-
 def _plain(module: Module) -> dict[str, Any]:
     """The attributes that are plain values."""
     return {name: v for name, v in vars(module).items() if _is_plain(v)}
@@ -322,3 +286,13 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, bool | int | float | str)
+
+
+def _besides(result: Any, arguments: Any) -> int:
+    """The bytes that a result keeps for its backward pass besides its arguments and itself."""
+    results = [t for t in leaves(result) if isinstance(t, Tensor) and t.requires_grad]
+    given = [t for t in leaves(arguments) if isinstance(t, Tensor)]
+    memory = kept(results, given)
+    for t in (*results, *given):
+        memory.pop(id(memory_of(t.operand)), None)
+    return nbytes(memory.values())

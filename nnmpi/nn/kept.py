@@ -4,9 +4,10 @@ A node holds its parents, and the vjps what they close over; both are walked, an
 memory counts once.
 """
 
+import gc
 from collections.abc import Collection, Iterable, Iterator
 from functools import partial
-from types import FunctionType, MethodType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 from nnmpi import backend
@@ -47,7 +48,7 @@ def kept(results: Iterable[Tensor], until: Collection[Tensor] = ()) -> dict[int,
 
 
 def nbytes(arrays: Iterable[Array]) -> int:
-    """Their bytes."""
+    """The bytes of all arrays."""
     return sum(int(array.nbytes) for array in arrays)
 
 
@@ -57,42 +58,20 @@ def _add(found: dict[int, Array], array: Array) -> None:
 
 
 def _arrays(things: Iterable[Any], seen: set[int]) -> Iterator[Array]:
-    """The arrays that these hold: closures, bound methods, containers, and attributes."""
+    """The arrays that these hold: closures, bound methods, containers, and objects of kernels."""
     for thing in things:
-        if thing is None or isinstance(thing, int | float | str | bool | type) or id(thing) in seen:
+        if id(thing) in seen:
             continue
         seen.add(id(thing))
         if backend.is_array(thing):
             yield thing
         elif isinstance(thing, Tensor):
             yield thing.operand
-        else:
-            yield from _arrays(_inside(thing), seen)
+        elif isinstance(thing, FunctionType):  # not its globals
+            yield from _arrays([thing.__closure__, thing.__defaults__, thing.__kwdefaults__], seen)
+        elif isinstance(thing, HOLDERS) or type(thing).__module__.startswith("nnmpi.kernels"):
+            yield from _arrays(gc.get_referents(thing), seen)
 
 
-def _inside(thing: Any) -> Iterable[Any]:
-    """What a function, a container or an object of nnmpi holds."""
-    if isinstance(thing, FunctionType):
-        return [
-            *_contents(thing),
-            *(thing.__defaults__ or ()),
-            *(thing.__kwdefaults__ or {}).values(),
-        ]
-    if isinstance(thing, MethodType):
-        return [thing.__self__]
-    if isinstance(thing, partial):
-        return [thing.func, *thing.args, *thing.keywords.values()]
-    if isinstance(thing, tuple | list | set):
-        return thing
-    if isinstance(thing, dict):
-        return thing.values()
-    of_kernels = type(thing).__module__.startswith("nnmpi.kernels")
-    return list(vars(thing).values()) if of_kernels else ()
-
-
-def _contents(function: FunctionType) -> Iterator[Any]:
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # not filled yet
-            continue
+HOLDERS = (CellType, MethodType, partial, tuple, list, set, dict)
+"""What holds all that Python's garbage collector finds in it."""

@@ -2,12 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from nnmpi import backend
-from nnmpi.autograd import Tensor
 from nnmpi.backend import Array
-from nnmpi.nn.dimensions import named
 from nnmpi.nn.graph import (
     Axis,
     Call,
@@ -16,13 +14,10 @@ from nnmpi.nn.graph import (
     Kept,
     Node,
     Samples,
-    Use,
-    Value,
-    Variable,
-    leaves,
-    of_kind,
+    edges_of,
+    mapped,
 )
-from nnmpi.nn.graph_recorder import ConflictError, Found
+from nnmpi.nn.graph_recorder import ConflictError, GraphRecorder
 from nnmpi.nn.kept import memory_of
 
 FEW, MORE, MOST = 2, 3, 6
@@ -31,69 +26,65 @@ FEW, MORE, MOST = 2, 3, 6
 DIFFERS = "its forward does not do the same for any number of samples, in training and evaluation"
 
 
-class Passed(NamedTuple):
-    """What a pass has found, what the model was called with, and its variables."""
-
-    found: Found
-    arguments: Any
-    variables: list[Variable]
-
-
-def merged(few: Passed, more: Passed, most: Passed, whole: Mapping[str, str]) -> Graph:
+def merged(
+    few: GraphRecorder, more: GraphRecorder, most: GraphRecorder, whole: Mapping[str, str]
+) -> Graph:
     """One graph; raises ConflictError where the passes differ in more than lengths.
 
     `whole` are the modules that are taken whole already.
     """
-    a, b, arguments = few.found, more.found, few.arguments
-    if _calls(a.nodes, "") != _calls(b.nodes, ""):
-        raise ConflictError(_differing(a.nodes, b.nodes), DIFFERS)
-    nodes = []
-    for one, other in zip(a.nodes, b.nodes, strict=True):
-        both = _common(one.arguments, other.arguments, one.within)
-        nodes.append(one._replace(arguments=both))
-    inputs = tuple(v.edge for v in leaves(arguments) if type(v) is Value)
-    outputs = tuple(v.edge for v in leaves(a.outputs) if type(v) is Value)
-    memory = tuple(_affine(x, y) for x, y in zip(b.kept, most.found.kept, strict=True))
-    return named(
-        Graph(
-            tuple(nodes),
-            tuple(_edges(a, b, whole)),
-            tuple(few.variables),
-            inputs,
-            arguments,
-            outputs,
-            tuple(dict.fromkeys(a.order)),
-            tuple(_common_calls(a.calls, b.calls)),
-            frozenset(a.sequences),
-            frozenset(a.shapes | b.shapes),
-            memory,
-            _affine(Kept(0, 0, 0, b.loss), Kept(0, 0, 0, most.found.loss)),
-        )
+    if _calls(few.nodes, "") != _calls(more.nodes, ""):
+        raise ConflictError(_differing(few.nodes, more.nodes), DIFFERS)
+    nodes = (
+        one._replace(arguments=_common(one.arguments, other.arguments, one.within))
+        for one, other in zip(few.nodes, more.nodes, strict=True)
+    )
+    kept = zip(more.kept, most.kept, strict=True)
+    return Graph(
+        tuple(nodes),
+        tuple(_edges(few, more, whole)),
+        tuple(few.variables),
+        few.arguments,
+        edges_of(few.outputs),
+        tuple(dict.fromkeys(few.order)),
+        tuple(_common_calls(few.calls, more.calls)),
+        frozenset(few.sequences),
+        frozenset(few.shapes | more.shapes),
+        tuple(_affine(at, x, y) for (at, x), (_, y) in kept),
+        _affine(range(0), more.loss, most.loss),
     )
 
 
-def _edges(a: Found, b: Found, whole: Mapping[str, str]) -> Iterator[Edge]:
-    within = {e: node.within for node in a.nodes for e in node.outputs}
-    owners: dict[int, int] = {}
-    for e, (x, y) in enumerate(zip(a.tensors, b.tensors, strict=True)):
-        if not _is_one(x, y) and within.get(e, "") not in whole:
-            raise ConflictError(within.get(e, ""), DIFFERS)
-        yield _edge(x, y, owners.setdefault(id(memory_of(y.operand)), e))
-
-
-def _affine(more: Kept, most: Kept) -> Kept:
+def _affine(nodes: range, more: int, most: int) -> Kept:
     """What is kept for any number of samples, from what is kept for two of them."""
-    slope = (most.per_sample - more.per_sample) / (MOST - MORE)
-    return more._replace(constant=more.per_sample - slope * MORE, per_sample=slope)
+    slope = (most - more) / (MOST - MORE)
+    return Kept(nodes, more - slope * MORE, slope)
 
 
-def _common_calls(a: Sequence[Call], b: Sequence[Call]) -> Iterator[Call]:
-    others = {(call.path, call.nodes): call for call in b}
-    for call in a:
-        other = others.get((call.path, call.nodes))
-        if other is not None:
+def _edges(few: GraphRecorder, more: GraphRecorder, whole: Mapping[str, str]) -> Iterator[Edge]:
+    """The edges, each in the memory of another one or in its own."""
+    within = {e: node.within for node in few.nodes for e in node.outputs}
+    owners: dict[int, int] = {}
+    for e, (x, y) in enumerate(zip(few.tensors, more.tensors, strict=True)):
+        lengths, path = [*zip(x.shape, y.shape, strict=False)], within.get(e, "")
+        fits = all(n == m or n * MORE == m * FEW for n, m in lengths)
+        if not (fits and x.dtype == y.dtype and x.ndim == y.ndim) and path not in whole:
+            raise ConflictError(path, DIFFERS)
+        yield Edge(
+            tuple(Axis(n) if n == m else Axis(n // FEW, True) for n, m in lengths),
+            y.dtype.name,
+            order_of(y.operand),
+            x.requires_grad or y.requires_grad,
+            owners.setdefault(id(memory_of(y.operand)), e),
+        )
+
+
+def _common_calls(few: Sequence[Call], more: Sequence[Call]) -> Iterator[Call]:
+    others = {(call.path, call.nodes): call.arguments for call in more}
+    for call in few:
+        if (call.path, call.nodes) in others:
             with suppress(ConflictError):
-                arguments = _common(call.arguments, other.arguments, call.path)
+                arguments = _common(call.arguments, others[call.path, call.nodes], "")
                 yield call._replace(arguments=arguments)
 
 
@@ -104,49 +95,27 @@ def _calls(nodes: Sequence[Node], path: str) -> list[tuple[Any, ...]]:
     return [(node.name, node.layer, node.within) for node in inside]
 
 
-def _differing(a: Sequence[Node], b: Sequence[Node]) -> str:
+def _differing(few: Sequence[Node], more: Sequence[Node]) -> str:
     """The path of the innermost module that does not make the same calls in both."""
-    words = [node.within.split(".") for node in (*a, *b)]
+    words = [node.within.split(".") for node in (*few, *more)]
     paths = {".".join(row[:n]) for row in words for n in range(len(row) + 1)}
-    differ = (path for path in paths if _calls(a, path) != _calls(b, path))
+    differ = (path for path in paths if _calls(few, path) != _calls(more, path))
     return max(differ, key=lambda path: (path.count(".") + bool(path), path))
 
 
-def _common(a: Any, b: Any, within: str) -> Any:
+def _common(few: Any, more: Any, within: str) -> Any:
     """What stands for both; whole numbers in the ratio of the samples become Samples."""
-    if isinstance(a, Value | Use):
-        if a == b:
+
+    def both(a: Any, b: Any) -> Any:
+        if a is b or (not backend.is_array(a) and (a == b or (a != a and b != b))):  # two NaNs
             return a
-    elif type(a) is not type(b):
-        pass
-    elif isinstance(a, tuple | list):
-        if len(a) == len(b):
-            return of_kind(a, (_common(x, y, within) for x, y in zip(a, b, strict=True)))
-    elif isinstance(a, Mapping):
-        if a.keys() == b.keys():
-            return {key: _common(a[key], b[key], within) for key in a}
-    elif a is b or (not backend.is_array(a) and (a == b or (a != a and b != b))):  # two NaNs
-        return a
-    elif isinstance(a, int) and a * MORE == b * FEW:
-        return Samples(a // FEW)
-    raise ConflictError(within, DIFFERS)
+        if isinstance(a, int) and a * MORE == b * FEW:
+            return Samples(a // FEW)
+        raise ConflictError(within, DIFFERS)
 
-
-def _is_one(few: Tensor, more: Tensor) -> bool:
-    """Whether they are one tensor for two numbers of samples."""
-    lengths = zip(few.shape, more.shape, strict=False)
-    fits = all(n == m or n * MORE == m * FEW for n, m in lengths)
-    return few.dtype == more.dtype and few.ndim == more.ndim and fits
-
-
-def _edge(few: Tensor, more: Tensor, memory: int) -> Edge:
-    """An edge, whose axes have no names yet, in the memory of another one or in its own."""
-    y = few.operand
-    axes = tuple(
-        Axis("", n, False) if n == m else Axis("", n // FEW, True)
-        for n, m in zip(few.shape, more.shape, strict=False)
-    )
-    return Edge(axes, y.dtype.name, order_of(y), few.requires_grad or more.requires_grad, memory)
+    if mapped(type, few) != mapped(type, more):
+        raise ConflictError(within, DIFFERS)
+    return mapped(both, few, more)
 
 
 def order_of(array: Array) -> tuple[int, ...]:

@@ -35,7 +35,15 @@ class Local:
         return sums
 
 
+class Untracked(Local):
+    """BatchStats of a pass that leaves the running statistics as they are."""
+
+    def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
+        return local
+
+
 LOCAL: BatchStats = Local()
+UNTRACKED: BatchStats = Untracked()
 
 
 class Pass(NamedTuple):

@@ -5,41 +5,16 @@ runs      modules that lie in it as they are; ops of a module that is cut, as th
 returns   the edges that cross out of it; the last one, the outputs of the model
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from nnmpi.autograd import apply
 from nnmpi.kernels import progress_hook
-from nnmpi.nn.graph import Call, Graph, Samples, Use, Value, leaves, rebuilt
+from nnmpi.nn.graph import Arguments, Call, Graph, Samples, Use, Value, edges_of, mapped
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.sequential import Sequential
-
-
-class Piece(NamedTuple):
-    """A module or an op of a segment, and the nodes that it stands for.
-
-    module   its path; None of an op
-    """
-
-    nodes: range
-    module: str | None
-    op: Callable[..., Any] | None
-    arguments: tuple[tuple[Any, ...], Mapping[str, Any]]
-    result: Any
-
-    @property
-    def inputs(self) -> list[int]:
-        """The edges among its arguments."""
-        return edges_of(self.arguments)
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it is a module that takes one tensor and returns one."""
-        args, named = self.arguments
-        takes_one = len(args) == 1 and type(args[0]) is Value and not named
-        return self.op is None and takes_one and type(self.result) is Value
 
 
 def segment(model: Module, graph: Graph, nodes: range, holds: Iterable[int] = ()) -> Module:
@@ -49,14 +24,14 @@ def segment(model: Module, graph: Graph, nodes: range, holds: Iterable[int] = ()
     the variables `holds`, whether it uses them or not. They keep their paths in the model. A chain
     of layers is a Sequential, which runs some of them as one op.
     """
-    modules, runs = dict(model.named_modules()), chains(graph, pieces(graph, nodes, graph.calls))
+    modules, runs = dict(model.named_modules()), chains(graph, nodes, graph.calls)
     called = [_called(run, modules) for run in runs]
     first, last, made = runs[0][0], runs[-1][-1], called[0]
-    is_alone = len(runs) == 1 and list(_returns(graph, nodes)) == edges_of(last.result)
+    is_alone = len(runs) == 1 and _returns(graph, nodes) == edges_of(last.result)
     if not (is_alone and first.is_plain and _takes(graph, nodes) == first.arguments):
         made = Segment(graph, nodes, runs, called, modules)
     assert isinstance(made, Module)
-    ops = (k for run in runs for piece in run if piece.op for k in piece.nodes)
+    ops = (k for run in runs for call in run if call.op for k in call.nodes)
     used = [v for k in ops for v in graph.nodes[k].variables]
     for v in dict.fromkeys([*used, *holds]):
         owner, name = _owner(graph, v, modules)
@@ -65,29 +40,35 @@ def segment(model: Module, graph: Graph, nodes: range, holds: Iterable[int] = ()
     return made
 
 
-def edges_of(tree: Any) -> list[int]:
-    """The edges in nested tuples, lists and dicts, each once."""
-    return list(dict.fromkeys(v.edge for v in leaves(tree) if type(v) is Value))
+def chains(graph: Graph, nodes: range, modules: Sequence[Call] = ()) -> list[list[Call]]:
+    """What computes these nodes: calls of modules that lie in them, and single nodes.
 
-
-def pieces(graph: Graph, nodes: range, calls: Sequence[Call] = ()) -> list[Piece]:
-    """What computes these nodes: modules that lie in them, by these calls, and single nodes."""
-    found, k = list[Piece](), nodes.start
-    users = graph.users()
-    inside = [call for call in calls if call.nodes.stop <= nodes.stop]
+    Each call of a chain takes what the one before returned, and nobody else does. An op, or a
+    module that takes or returns more than one tensor, is alone.
+    """
+    runs, users, k = list[list[Call]](), graph.users(), nodes.start
+    inside = [call for call in modules if call.nodes.stop <= nodes.stop]
     inside = [call for call in inside if _is_closed(graph, call, users)]
     while k < nodes.stop:
-        here = [call for call in inside if call.nodes.start == k]
-        if here:
-            call = max(here, key=lambda call: call.nodes.stop)
-            found.append(Piece(call.nodes, call.path, None, call.arguments, call.result))
+        node = graph.nodes[k]
+        path = node.name if node.layer else None
+        one = Call(range(k, k + 1), path, node.op, node.arguments, node.result)
+        here = (call for call in inside if call.nodes.start == k)
+        call = max(here, key=lambda call: call.nodes.stop, default=one)
+        before = runs[-1][-1] if runs else None
+        follows = (
+            before is not None
+            and before.is_plain
+            and call.is_plain
+            and call.inputs == edges_of(before.result)
+            and all(user in call.nodes for user in users[call.inputs[0]])
+        )
+        if follows:
+            runs[-1].append(call)
         else:
-            node = graph.nodes[k]
-            module = node.name if node.layer else None
-            one = range(k, k + 1)
-            found.append(Piece(one, module, node.op, node.arguments, node.result))
-        k = found[-1].nodes.stop
-    return found
+            runs.append([call])
+        k = call.nodes.stop
+    return runs
 
 
 def _is_closed(graph: Graph, call: Call, users: Mapping[int, Sequence[int]]) -> bool:
@@ -98,29 +79,7 @@ def _is_closed(graph: Graph, call: Call, users: Mapping[int, Sequence[int]]) -> 
     return needed - made <= {*edges_of(call.arguments)} and outside <= {*edges_of(call.result)}
 
 
-def chains(graph: Graph, found: Sequence[Piece]) -> list[list[Piece]]:
-    """Runs of modules of which each takes what the one before returned, and nobody else does.
-
-    An op, or a module that takes or returns more than one tensor, is alone.
-    """
-    runs, users = list[list[Piece]](), graph.users()
-    for piece in found:
-        before = runs[-1][-1] if runs else None
-        follows = (
-            before is not None
-            and before.is_plain
-            and piece.is_plain
-            and piece.inputs == edges_of(before.result)
-            and all(k in piece.nodes for k in users[piece.inputs[0]])
-        )
-        if follows:
-            runs[-1].append(piece)
-        else:
-            runs.append([piece])
-    return runs
-
-
-def _takes(graph: Graph, nodes: range) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+def _takes(graph: Graph, nodes: range) -> Arguments:
     """The arguments of the segment, in which tensors are Value."""
     if nodes.start == 0:
         return graph.arguments
@@ -132,11 +91,11 @@ def _returns(graph: Graph, nodes: range) -> tuple[int, ...]:
     return graph.outputs if is_last else graph.crossing(nodes.stop)
 
 
-def _called(run: Sequence[Piece], modules: Mapping[str, Module]) -> Callable[..., Any]:
+def _called(run: Sequence[Call], modules: Mapping[str, Module]) -> Callable[..., Any]:
     """What computes a chain: a Sequential, a module with other arguments, or an op."""
     if run[0].op is not None:
         return partial(apply, run[0].op)
-    found = [modules[piece.module] for piece in run if piece.module is not None]
+    found = [modules[call.path] for call in run if call.path is not None]
     return Sequential(*found) if run[0].is_plain else found[0]
 
 
@@ -153,7 +112,7 @@ class _Step(NamedTuple):
     """
 
     call: Callable[..., Any]
-    arguments: tuple[tuple[Any, ...], Mapping[str, Any]]
+    arguments: Arguments
     result: Any
     done: tuple[int, ...]
 
@@ -165,7 +124,7 @@ class Segment(Module):
         self,
         graph: Graph,
         nodes: range,
-        runs: list[list[Piece]],
+        runs: list[list[Call]],
         called: list[Callable[..., Any]],
         modules: Mapping[str, Module],
     ) -> None:
@@ -196,7 +155,7 @@ class Segment(Module):
 
     def forward(self, *args: Any, **named: Any) -> Any:
         """The tensor that it returns, or a tuple of them."""
-        values = dict(_matched(self._arguments, (args, named)))
+        values = _matched({}, self._arguments, (args, named))
         samples = next((values[e].shape[k] // size for e, k, size in self._counted), 0)
 
         def there(part: Any) -> Any:
@@ -208,8 +167,8 @@ class Segment(Module):
 
         progress = progress_hook.get()
         for call, arguments, result, done in self._steps:
-            ordered, by_name = rebuilt(arguments, there)
-            values.update(_matched(result, call(*ordered, **by_name)))
+            ordered, by_name = mapped(there, arguments)
+            _matched(values, result, call(*ordered, **by_name))
             for e in done:
                 del values[e]
             progress()
@@ -217,15 +176,12 @@ class Segment(Module):
         return found if len(found) != 1 else found[0]
 
 
-def _matched(template: Any, given: Any) -> Iterator[tuple[int, Any]]:
-    """Each edge in nested tuples, lists and dicts, and what is given in its place."""
-    if type(template) is Value:
-        yield template.edge, given
-    elif isinstance(template, Use | Samples):
-        return
-    elif isinstance(template, Mapping):
-        for key, part in template.items():
-            yield from _matched(part, given[key])
-    elif isinstance(template, tuple | list):
-        for part, inside in zip(template, given, strict=True):
-            yield from _matched(part, inside)
+def _matched(values: dict[int, Any], template: Any, given: Any) -> dict[int, Any]:
+    """Adds, for each edge in nested tuples, lists and dicts, what is given in its place."""
+
+    def match(part: Any, value: Any) -> None:
+        if type(part) is Value:
+            values[part.edge] = value
+
+    mapped(match, template, given)
+    return values

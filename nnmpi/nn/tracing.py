@@ -6,30 +6,28 @@ differs, or a `forward` reads numbers of a tensor, on which its control flow may
 with that `forward` is taken whole, and a note says why.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from nnmpi.autograd import Tensor
-from nnmpi.autograd.ops.norm import Moments
 from nnmpi.autograd.recording import recording
-from nnmpi.backend import Array
-from nnmpi.nn.graph import Graph, rebuilt
+from nnmpi.nn.graph import Arguments, Graph
 from nnmpi.nn.graph_recorder import STEPS, WRITES, ConflictError, GraphRecorder, tell
-from nnmpi.nn.merging import FEW, MORE, MOST, Passed, merged
+from nnmpi.nn.merging import FEW, MORE, MOST, merged
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter, inverse
-from nnmpi.nn.passes import Pass, current_pass
+from nnmpi.nn.passes import UNTRACKED, Pass, current_pass
 from nnmpi.nn.sequential import Sequential
+from nnmpi.nn.single_store import SingleStore
 from nnmpi.nn.unchanged import unchanged
 
 
 def trace(
     model: Module,
-    zeros: Callable[[int], tuple[tuple[Any, ...], Mapping[str, Any]]],
+    zeros: Callable[[int], Arguments],
     dtype: Any,
     check: Callable[[Any], object] = lambda outputs: None,
     loss: Callable[[Any, int], Tensor] | None = None,
@@ -43,75 +41,41 @@ def trace(
     whole: dict[str, str] = {}
     while True:
         try:
-            with _borrowed(model, dtype):
-                few = _pass(model, zeros(FEW), whole, False, check)
-                more, most = (
-                    _pass(model, zeros(n), whole, True, check=None, loss=_with(loss, n))
-                    for n in (MORE, MOST)
-                )
+            few = _pass(model, zeros, FEW, dtype, whole)
+            check(few.returned)
+            more = _pass(model, zeros, MORE, dtype, whole, training=True, loss=loss)
+            most = _pass(model, zeros, MOST, dtype, whole, training=True, loss=loss)
             return merged(few, more, most, whole)
         except ConflictError as found:
             whole[found.path] = found.note
 
 
-def _with(loss: Callable[[Any, int], Tensor] | None, n: int) -> Callable[[Any], Tensor] | None:
-    return None if loss is None else lambda outputs: loss(outputs, n)
-
-
 def _pass(
     model: Module,
-    inputs: tuple[tuple[Any, ...], Mapping[str, Any]],
+    zeros: Callable[[int], Arguments],
+    n: int,
+    dtype: Any,
     whole: Mapping[str, str],
-    training: bool,
-    check: Callable[[Any], object] | None = None,
-    loss: Callable[[Any], Tensor] | None = None,
-) -> Passed:
-    """One pass over the model."""
-    model.train(training)
-    recorder = GraphRecorder(model, whole)
-    args, named = rebuilt(inputs, lambda x: recorder.enter(x) if isinstance(x, Tensor) else x)
-    arguments = rebuilt((args, named), recorder._argument)
-    modules = {id(m): m for m in model.modules()}.values()
-    token, before = recording.set(recorder), current_pass.set(_Watched(0, None, UNTRACKED))
-    own = {m: vars(m)["forward"] for m in modules if "forward" in vars(m)}
-    for m in modules:
-        object.__setattr__(m, "forward", partial(recorder.forward, m, m.forward))
-        _forget_steps(m)
-    try:
-        with np.errstate(all="ignore"):
-            outputs = model(*args, **named)
-            found = recorder.close(outputs, loss)
-    finally:
-        for m in modules:
-            object.__delattr__(m, "forward")
-            vars(m).update({"forward": own[m]} if m in own else {})
-            _forget_steps(m)
-        recording.reset(token)
-        current_pass.reset(before)
-    if check is not None:
-        check(outputs)
-    return Passed(
-        found._replace(outputs=rebuilt(outputs, recorder._argument)), arguments, recorder.variables
-    )
-
-
-def _forget_steps(module: Module) -> None:
-    """A Sequential keeps the `forward` of its layers: it looks them up again."""
-    if isinstance(module, Sequential):
-        object.__setattr__(module, "_steps", None)
-
-
-class _Untracked:
-    """BatchStats that leave the running statistics as they are."""
-
-    def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        return local
-
-    def sum(self, sums: Array) -> Array:
-        return sums
-
-
-UNTRACKED = _Untracked()
+    training: bool = False,
+    loss: Callable[[Any, int], Tensor] | None = None,
+) -> GraphRecorder:
+    """What one pass over the model does with n samples."""
+    with unchanged(model), np.errstate(all="ignore"):
+        for p in model.parameters():
+            p.move(Zeros(p, np.dtype(dtype)), 0)
+        model.train(training)
+        recorder = GraphRecorder(model, whole)
+        for m in {id(m): m for m in model.modules()}.values():
+            object.__setattr__(m, "forward", partial(recorder.forward, m, m.forward))
+            if isinstance(m, Sequential):  # it keeps the `forward` of its layers
+                object.__setattr__(m, "_steps", None)
+        tokens = recording.set(recorder), current_pass.set(_Watched(0, None, UNTRACKED))
+        try:
+            recorder.run(model, zeros(n), n, loss)
+        finally:
+            recording.reset(tokens[0])
+            current_pass.reset(tokens[1])
+    return recorder
 
 
 class _Watched(Pass):
@@ -123,33 +87,13 @@ class _Watched(Pass):
         return super().__getattribute__(name)
 
 
-class Zeros:
+class Zeros(SingleStore):
     """The store of a parameter that is not drawn. The system gives memory only to what is written,
     and zeros are read."""
 
-    rotates = False
-
     def __init__(self, p: Parameter, dtype: np.dtype[Any]) -> None:
         memory = np.zeros([p.shape[k] for k in p.layout], dtype)
-        self._zeros, self.dtype = memory.transpose(inverse(p.layout)), dtype
-
-    def value(self, i: int) -> Array:
-        return self._zeros
-
-    def slot(self, i: int) -> Array:
-        return self._zeros
-
-    def refresh(self, i: int, made: int) -> None:
-        pass
+        super().__init__(memory.transpose(inverse(p.layout)))
 
     def written(self, i: int) -> None:
         tell(WRITES)
-
-
-@contextmanager
-def _borrowed(model: Module, dtype: Any) -> Iterator[None]:
-    """Parameters are zeros of this type, and buffers are copies; then all is as before."""
-    with unchanged(model):
-        for p in model.parameters():
-            p.move(Zeros(p, np.dtype(dtype)), 0)
-        yield

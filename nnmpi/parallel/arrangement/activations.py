@@ -42,11 +42,10 @@ def of_stage(a: Arrangement, stage: int, samples: int, rank: int) -> float:
     graph, tp = a.graph, a.mesh.coordinates(rank)["tp"]
     edges, besides = set[int](), 0.0
     for kept in run_together(a, a.stages[stage]):
-        own = range(kept.first, kept.stop)
-        inside = {e for k in own for e in graph.nodes[k].outputs}
-        last = set(graph.nodes[kept.stop - 1].outputs)
+        inside = {e for k in kept.nodes for e in graph.nodes[k].outputs}
+        last = set(graph.nodes[kept.nodes[-1]].outputs)
         if any(graph.edges[e].requires_grad for e in last):
-            edges |= {e for k in own for e in graph.nodes[k].inputs} - inside | last
+            edges |= {e for k in kept.nodes for e in graph.nodes[k].inputs} - inside | last
             besides += _besides(a, kept, samples, tp)
     if stage == len(a.stages) - 1:
         besides += _of_loss(a, samples, tp)
@@ -60,17 +59,18 @@ def _besides(a: Arrangement, kept: Kept, samples: int, tp: int) -> float:
     Products keep what they have made of their input; what runs with them keeps masks of the output.
     A product that gathers its output keeps its own part of it, too.
     """
-    first, last = a.graph.nodes[kept.first], a.graph.nodes[kept.stop - 1]
-    alone = next(one for one in a.graph.kept if one[:2] == (kept.first, kept.first + 1))
-    before = _bytes_kept(alone, samples)
-    behind = _bytes_kept(kept, samples) - before
-    layer = a.sharding.layer_of(kept.first)
+    k = kept.nodes[0]
+    first, last = a.graph.nodes[k], a.graph.nodes[kept.nodes[-1]]
+    alone = next(one for one in a.graph.kept if one.nodes == range(k, k + 1))
+    before = alone.bytes(samples)
+    behind = kept.bytes(samples) - before
+    layer = a.sharding.layer_of(k)
     share, own = _share(a, last.outputs[0], tp), 0.0
     if layer is not None and layer.gathers:
         share = (layer.bounds[tp + 1] - layer.bounds[tp]) / layer.bounds[-1]
         own = share * _bytes_of(a, last.outputs[0], samples, tp)
     if first.kind == "Conv2d" and layer is not None and layer.how == "row":
-        before = _of_sum(a, kept.first, before, samples, tp)
+        before = _of_sum(a, k, before, samples, tp)
     elif first.inputs:
         before *= _share(a, first.inputs[0], tp)
     return before + behind * share + own
@@ -105,15 +105,11 @@ def _algorithm(a: Arrangement, channels: int) -> str:
 
 def _of_loss(a: Arrangement, samples: int, tp: int) -> float:
     """What the loss keeps; on sharded classes its part, and what all ranks have told each other."""
-    kept = _bytes_kept(a.graph.loss, samples)
+    kept = a.graph.loss.bytes(samples)
     if a.sharding.output is None:
         return kept
     told = LOSS_NUMBERS * a.mesh.axes["tp"] * max(a.dtype.itemsize, 4) + LABELS
     return kept * _share(a, a.graph.outputs[0], tp) + told * samples
-
-
-def _bytes_kept(kept: Kept, samples: int) -> float:
-    return kept.constant + kept.per_sample * samples
 
 
 def entering(a: Arrangement, stage: int, samples: int, rank: int) -> float:
@@ -129,18 +125,16 @@ def run_together(a: Arrangement, nodes: range) -> Iterator[Kept]:
     A convolution of some input channels is summed before what follows it.
     """
     widest: dict[int, Kept] = {}
-    for kept in a.graph.kept:
-        inside = nodes.start <= kept.first and kept.stop <= nodes.stop
-        layer = a.sharding.layer_of(kept.first)
+    for kept in sorted(a.graph.kept, key=lambda kept: len(kept.nodes)):
+        first, layer = kept.nodes[0], a.sharding.layer_of(kept.nodes[0])
         is_sum = layer is not None and layer.how == "row" and layer.kind != "Linear"
-        if inside and (
-            kept.first not in widest or (kept.stop > widest[kept.first].stop and not is_sum)
-        ):
-            widest[kept.first] = kept
+        is_inside = nodes.start <= first and kept.nodes.stop <= nodes.stop
+        if is_inside and not (is_sum and len(kept.nodes) > 1):
+            widest[first] = kept
     k = nodes.start
     while k < nodes.stop:
         yield widest[k]
-        k = widest[k].stop
+        k = widest[k].nodes.stop
 
 
 def _bytes_of(a: Arrangement, e: int, samples: int, tp: int) -> int:

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from nnmpi.nn.graph import Graph
-from nnmpi.nn.segment import chains, pieces
+from nnmpi.nn.segment import chains
 from nnmpi.nn.sequential import fused
 from nnmpi.quoting import shown
 
@@ -57,8 +57,8 @@ class Unit(NamedTuple):
 def units(graph: Graph, begins: Sequence[int] = ()) -> list[Unit]:
     """The units of a graph; one begins with each of the layers `begins`, whatever it runs with."""
     starts, first = {0, *begins}, 0
-    for run in chains(graph, pieces(graph, range(len(graph.nodes)))):
-        nodes = (graph.nodes[piece.nodes.start] for piece in run)
+    for run in chains(graph, range(len(graph.nodes))):
+        nodes = (graph.nodes[call.nodes.start] for call in run)
         for size in fused([node.layer for node in nodes if node.layer]):
             starts.add(first)
             first += size

@@ -6,7 +6,7 @@ running statistics and counters of passes stay.
 """
 
 import tracemalloc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
@@ -17,14 +17,13 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.functional import tensor
-from nnmpi.autograd.ops.norm import Moments
 from nnmpi.backend import Array, Backend
 from nnmpi.comm import Comm, comm_self
 from nnmpi.data import Inputs
 from nnmpi.data.inputs import arrays, each, parts
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
-from nnmpi.nn.passes import Pass
+from nnmpi.nn.passes import UNTRACKED, Pass
 from nnmpi.nn.seeding import seeded
 from nnmpi.nn.segment import segment
 from nnmpi.nn.unchanged import unchanged
@@ -112,17 +111,7 @@ def profile(
     return costs
 
 
-class _Untracked:
-    """BatchStats that leave the running statistics as they are."""
-
-    def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        return local
-
-    def sum(self, sums: Array) -> Array:
-        return sums
-
-
-_PASS = Pass(0, None, _Untracked())
+_PASS = Pass(0, None, UNTRACKED)
 
 
 @contextmanager

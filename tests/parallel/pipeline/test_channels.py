@@ -23,7 +23,7 @@ from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import Loss, Samples, Stage
 from nnmpi.schedules import Kind, Op, forward_program
 
-ROWS = Edge((Axis("batch", 1, True), Axis("features", 3)), "float64", (0, 1), True, 0)
+ROWS = Edge((Axis(1, True), Axis(3)), "float64", (0, 1), True, 0)
 
 
 def test_polls_of_a_stage_that_sends_nothing_move_what_arrives(
