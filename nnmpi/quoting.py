@@ -4,7 +4,6 @@ An escape code in a file name or a TOML value would otherwise reach the terminal
 """
 
 MOST = 300  # characters of one text
-MOST_BITS = 14_000  # of an integer: Python itself refuses to print more than 4,300 digits
 
 
 def printable(text: str) -> str:
@@ -23,8 +22,6 @@ def quoted(value: object) -> str:
         return repr(_cut(value, MOST))
     if isinstance(value, list | dict):
         return f"of type {type(value).__name__}"
-    if isinstance(value, int) and value.bit_length() > MOST_BITS:
-        return f"of {value.bit_length():,} bits"
     return shown(repr(value))
 
 

@@ -6,14 +6,11 @@ from typing import Any
 
 from nnmpi.quoting import quoted, shown
 
-MOST_PARTS = 100  # of a name with dots: importing one takes as many nested calls
-
 
 def is_named(spec: str) -> bool:
     """Whether a text has the form package.module:NAME."""
     module, _, name = spec.partition(":")
-    parts = module.split(".")
-    return len(parts) < MOST_PARTS and all(part.isidentifier() for part in (*parts, name))
+    return all(part.isidentifier() for part in (*module.split("."), name))
 
 
 def imported(spec: str, what: str) -> Any:

@@ -1,15 +1,16 @@
 """Ranks as processes: the communicator of all that a launcher has started."""
 
 import atexit
+import faulthandler
 import functools
-import math
 import os
+import signal
+import threading
 
 import numpy as np
 
 from nnmpi.comm.call_log import Call, CallLog, call_site
 from nnmpi.comm.communicator import Comm
-from nnmpi.comm.debug.deadline import Tell, nobody, start_process, within
 from nnmpi.comm.debug.exit_hooks import ExitHooks
 from nnmpi.comm.debug.watchdog import Watchdog
 from nnmpi.comm.progress.work import Progress
@@ -19,9 +20,6 @@ from nnmpi.comm.transport.base import OtherRankError
 
 RANKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")
 """Where launchers say how many ranks they have started."""
-
-OWN_RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
-"""Where launchers say which of them this is."""
 
 LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "MPI_LOCALNRANKS")
 """One of these is set for a rank that mpirun, mpiexec or srun has started."""
@@ -49,16 +47,20 @@ def _made() -> list[Comm]:
 
 def _make(guard: bool) -> Comm:
     settings, error = _settings()
-    tell = _deadlines(settings.timeout) if guard and has_launcher() else nobody
+    limited = guard and has_launcher() and settings.timeout < threading.TIMEOUT_MAX
+    if limited:  # MPI_Init keeps the interpreter's lock, so a thread in C has to see to it
+        faulthandler.dump_traceback_later(settings.timeout, exit=True, file=2)
     try:
-        with within(tell, "MPI_Init"):
-            from nnmpi.comm.transport import mpi
+        from nnmpi.comm.transport import mpi
     except (ImportError, RuntimeError) as failure:  # no mpi4py, or no library behind it
         if launched() > 1:
             raise RuntimeError(
                 f"{launched()} ranks were started, but MPI cannot be used here: {failure}"
             ) from failure
         return _alone(comm_self(), error)
+    finally:
+        if limited:
+            faulthandler.cancel_dump_traceback_later()
     _, size = mpi.rank_and_size()
     if size == 1 < launched():
         raise RuntimeError(
@@ -68,7 +70,7 @@ def _make(guard: bool) -> Comm:
     if size == 1:
         return _alone(Comm(mpi.MPITransport.world()), error)
     progress = Progress(CallLog(settings))
-    return _guarded(progress, error, tell) if guard else _joined(progress, error)
+    return _guarded(progress, error) if guard else _joined(progress, error)
 
 
 def _settings() -> tuple[DebugSettings, ValueError | None]:
@@ -102,18 +104,8 @@ def _joined(progress: Progress, error: ValueError | None) -> Comm:
     return Comm(transport, progress=progress)
 
 
-def _deadlines(timeout: float) -> Tell:
-    """For the start and the end, where no thread of this rank can see to NNMPI_TIMEOUT."""
-    if math.isinf(timeout):
-        return nobody
-    rank = next((os.environ[name] for name in OWN_RANK if name in os.environ), "0")
-    # Where several ranks wait for one, the first prints its line and the launcher ends the others.
-    patience = 0.5 + 0.25 * min(int(rank), 8)
-    return start_process(f"rank {rank}", patience, timeout)
-
-
-def _guarded(progress: Progress, error: ValueError | None, tell: Tell) -> Comm:
-    """The same, with exception hooks and a watchdog."""
+def _guarded(progress: Progress, error: ValueError | None) -> Comm:
+    """The Comm of several ranks, with exception hooks and a watchdog."""
     from nnmpi.comm.transport import mpi
 
     rank, size = mpi.rank_and_size()
@@ -123,9 +115,16 @@ def _guarded(progress: Progress, error: ValueError | None, tell: Tell) -> Comm:
         comm = _joined(progress, error)
         if comm.any_thread:
             watchdog.connect(mpi.MPIChannel())
-    atexit.register(tell, "MPI_Finalize")  # comes after what is registered next
+    atexit.register(_limit_finalize, progress.log.settings.timeout)  # after what comes next
     mpi.before_finalize(watchdog.leave)
     return comm
+
+
+def _limit_finalize(timeout: float) -> None:
+    """Lets a signal end this process if it lasts for longer: Python has ended when MPI does."""
+    if timeout < threading.TIMEOUT_MAX and hasattr(signal, "SIGALRM"):
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, timeout)
 
 
 def mpi_versions() -> dict[str, str]:

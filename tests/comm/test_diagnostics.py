@@ -12,10 +12,8 @@ import pytest
 
 from nnmpi.comm import AbortedError, Comm, MismatchError
 from nnmpi.comm.call_log import Call, CallLog
-from nnmpi.comm.debug import watchdog
 from nnmpi.comm.debug.compare import decode, difference, encode, name_ranks
-from nnmpi.comm.debug.report import report
-from nnmpi.comm.debug.watchdog import Left
+from nnmpi.comm.debug.watchdog import Left, report
 from nnmpi.comm.progress.work import Progress
 from nnmpi.comm.settings import DebugSettings
 from nnmpi.comm.thread_ranks import run
@@ -202,26 +200,6 @@ def test_a_message_that_is_never_sent_is_named(monkeypatch: pytest.MonkeyPatch) 
         run(3, f)
     come.set()
     assert "\nrank 2 computes or sleeps" in str(caught.value)
-
-
-def test_a_long_wait_is_printed_once(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """With default settings; the ranks go on."""
-    monkeypatch.delenv("NNMPI_TIMEOUT", raising=False)
-    monkeypatch.setattr(watchdog, "LONG_WAIT", 0.5)
-
-    def f(comm: Comm) -> None:
-        for _ in range(2):
-            if comm.rank == 1:
-                time.sleep(1.5)
-            comm.barrier()
-
-    run(2, f)
-    (line,) = capfd.readouterr().err.splitlines()
-    assert re.match(r"rank 0 has waited for \d s in barrier \(call 1 of Comm world, ", line)
-    assert "NNMPI_DEBUG=collectives" in line
-    assert "NNMPI_TIMEOUT=seconds" in line
 
 
 def test_a_slow_rank_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

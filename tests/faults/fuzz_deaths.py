@@ -74,7 +74,7 @@ def _is_named(text: str, rank: int, size: int) -> bool:
     waiting = {int(number) for number in re.findall(r"rank (\d+) has waited", text)}
     rest = {*range(size)} - waiting
     named = bool(re.search(rf"\brank {rank}\b|@\d+,{rank}\]", text))
-    return named or rest == {rank} or "in MPI_Init" in text
+    return named or rest == {rank} or "Timeout (" in text
 
 
 def is_lost(path: Path, out: str) -> bool:

@@ -11,41 +11,32 @@ would do so without a word, and without noticing that a rank waits for one that 
 """
 
 import json
+import math
+import os
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from nnmpi.comm.call_log import Call
 from nnmpi.comm.debug.compare import name_ranks
-from nnmpi.comm.debug.report import report
 from nnmpi.comm.progress.work import Progress
 from nnmpi.comm.stderr import print_error
+
+if TYPE_CHECKING:  # an import starts MPI
+    from nnmpi.comm.transport.mpi import MPIChannel
 
 TICK = 0.25  # seconds between two looks
 LONG_WAIT = 60.0  # seconds, after which a rank prints once what it waits in
 TIME_TO_REPORT = 1.0  # seconds from the first report to the end of the job
 TIME_TO_END = 0.25  # seconds that a rank waits at its end before it tells the others
 IN_FLIGHT = 0.5  # seconds for which a message from a rank that has left may be under way
+FRAMES = 8  # of a stack, the innermost
 
 REPORT, LEFT = b"r", b"l"
 END = Call("world", 0, "end", "", None, 0, -1, "", 0)  # what a rank waits in at its end
-
-
-class Channel(Protocol):
-    """Messages between watchdogs, which match no others."""
-
-    @property
-    def peers(self) -> Sequence[int]:
-        """The other ranks."""
-
-    def send(self, message: bytes, to: int) -> None: ...
-
-    def receive(self) -> tuple[int, bytes] | None:
-        """Who sent a message that has arrived, and the message."""
-
-    def ibarrier(self) -> Callable[[], bool]:
-        """Starts a barrier, and returns its test."""
 
 
 class Left(NamedTuple):
@@ -71,14 +62,14 @@ class Watchdog:
 
     def __init__(self, rank: int, progress: Progress, abort: Callable[[int], None]) -> None:
         self._rank, self._progress, self._abort = rank, progress, abort
-        self._channel: Channel | None = None
+        self._channel: MPIChannel | None = None
         self._main, self._ended = threading.get_ident(), threading.Event()
         self._left: dict[int, Left] = {}
         self._warned = self._reported = False
         self._thread = threading.Thread(target=self._run, name="nnmpi watchdog", daemon=True)
         self._thread.start()
 
-    def connect(self, channel: Channel) -> None:
+    def connect(self, channel: "MPIChannel") -> None:
         """From here on it tells the other ranks' watchdogs, and waits for them at the end."""
         self._channel = channel
 
@@ -96,14 +87,19 @@ class Watchdog:
     def _look(self) -> None:
         self._receive()
         waiting = self._progress.waiting()
-        if waiting is not None:
-            call, seconds = waiting
-            self._check_for_ranks_that_left(call, seconds)
-            if seconds > self._progress.log.settings.timeout:
-                self._time_out(f"in {call}", call)
-            elif seconds > LONG_WAIT and not self._warned:
-                self._warned = True
-                warn(self._rank, call, seconds)
+        if waiting is None:
+            return
+        call, seconds = waiting
+        self._check_for_ranks_that_left(call, seconds)
+        if seconds > self._progress.log.settings.timeout:
+            self._time_out(f"in {call}", call)
+        elif seconds > LONG_WAIT and not self._warned:
+            self._warned = True
+            print_error(
+                f"rank {self._rank} has waited for {seconds:.0f} s in {call}; if ranks hang here, "
+                "NNMPI_DEBUG=collectives names those that call something else, and "
+                "NNMPI_TIMEOUT=seconds ends the job with a report of every rank"
+            )
 
     def _receive(self) -> None:
         while self._channel is not None and (message := self._channel.receive()) is not None:
@@ -145,7 +141,7 @@ class Watchdog:
                 )
                 self._abort(1)
 
-    def _wait_for_all(self, channel: Channel) -> None:
+    def _wait_for_all(self, channel: "MPIChannel") -> None:
         """Waits at the end of this rank, without using the core that others may need."""
         started, sent, pause = time.monotonic(), False, 0.001
         all_here = channel.ibarrier()
@@ -179,52 +175,54 @@ class Watchdog:
                 self._channel.send(message, r)
 
 
-def warn(rank: int, call: Call, seconds: float) -> None:
-    """Tells, whatever the settings, that a rank waits for long, and how to find out why."""
-    print_error(
-        f"rank {rank} has waited for {seconds:.0f} s in {call}; if ranks hang here, "
-        "NNMPI_DEBUG=collectives names those that call something else, and NNMPI_TIMEOUT=seconds "
-        "ends the job with a report of every rank"
-    )
-
-
 def join(
-    threads: Sequence[threading.Thread],
-    ranks: Sequence[Progress],
-    abort: Callable[[str], None],
+    threads: Sequence[threading.Thread], ranks: Sequence[Progress], abort: Callable[[str], None]
 ) -> None:
     """Waits for ranks that are threads. If one waits for too long, all end, with a report of each.
 
     A thread cannot be stopped: one that computes for ever is left behind.
     """
-    timeout = ranks[0].log.settings.timeout
-    tick = min(TICK, timeout / 4)
-    until, warned = None, set[int]()
-    while any(t.is_alive() for t in threads) and (until is None or time.monotonic() < until):
+    timeout, until = ranks[0].log.settings.timeout, math.inf
+    while any(thread.is_alive() for thread in threads) and time.monotonic() < until:
         for thread in threads:
-            thread.join(tick)
+            thread.join(min(TICK, timeout / 4))
         for r, waiting in enumerate(progress.waiting() for progress in ranks):
-            if waiting is not None and waiting[1] > LONG_WAIT and r not in warned:
-                warned.add(r)
-                warn(r, *waiting)
-        text = "" if until else _overdue(threads, ranks, timeout)
-        if text:
-            abort(text)
-            until = time.monotonic() + TIME_TO_REPORT
+            if until == math.inf and waiting is not None and waiting[1] > timeout:
+                first = f"rank {r} has waited for longer than NNMPI_TIMEOUT={timeout:g} s in "
+                pairs = enumerate(zip(ranks, threads, strict=True))
+                reports = [report(i, p, t.ident or 0, waiting[0]) for i, (p, t) in pairs]
+                abort("\n".join([f"{first}{waiting[0]}", *reports]))
+                until = time.monotonic() + TIME_TO_REPORT
 
 
-def _overdue(threads: Sequence[threading.Thread], ranks: Sequence[Progress], timeout: float) -> str:
-    """The report, if a rank has waited for too long."""
-    for r, progress in enumerate(ranks):
-        waiting = progress.waiting()
-        if waiting is not None and waiting[1] > timeout:
-            call = waiting[0]
-            first = f"rank {r} has waited for longer than NNMPI_TIMEOUT={timeout:g} s in {call}"
-            reports = (
-                report(i, ranks[i], thread.ident or 0, call)
-                if thread.is_alive()
-                else f"rank {i} has left"
-                for i, thread in enumerate(threads)
+def report(rank: int, progress: Progress, thread: int, late: Call | None = None) -> str:
+    """What the rank waits in, its last calls and the stack of its thread.
+
+    `late` is the call of another rank that timed out: the report tells whether it misses this one.
+    Called from another thread than the rank's own.
+    """
+    log, waiting = progress.log, progress.waiting()
+    does = "computes or sleeps: it waits for no other rank"
+    if waiting is not None:
+        does = f"has waited for {waiting[1]:.1f} s in {waiting[0]}"
+    lines = [f"rank {rank} {does}"]
+    if late is not None and late.number > 0 and late.comm in log.counters:
+        made = log.counters[late.comm].calls
+        if made < late.number:
+            lines.append(
+                f"  missing: it has made {made} of {late.number} calls of Comm {late.comm}"
             )
-            return "\n".join([first, *reports])
-    return ""
+    incomplete = [w.call for w in tuple(progress.works) if not waiting or w.call != waiting[0]]
+    for title, calls in (("started, not complete", incomplete), ("last calls", [*log.calls])):
+        lines += [f"  {title}:", *(f"    {c}" for c in calls)] if calls else []
+    frames = stack(thread)
+    lines += ["  stack:", *(f"  {line}" for line in frames.splitlines())] if frames else []
+    return "\n".join(lines)
+
+
+def stack(thread: int) -> str:
+    """Where a thread is, without the frames of this package."""
+    frame = sys._current_frames().get(thread)
+    here = os.path.dirname(os.path.dirname(__file__))
+    frames = [f for f in traceback.extract_stack(frame) if not f.filename.startswith(here)]
+    return "".join(traceback.format_list(frames[-FRAMES:])) if frame else ""
