@@ -1,4 +1,4 @@
-"""Runs the tests that are marked for MPI, as jobs of 1, 2, 3, 4 and 8 ranks.
+"""Runs the tests that are marked for MPI, in jobs of 1, 2, 3, 4 and 8 ranks.
 
 By hand: mpirun -n 4 python -m pytest --only-mpi tests/comm/test_comm_mpi.py
 """
@@ -29,46 +29,75 @@ def names(laws: Iterable[Callable[..., None]]) -> list[str]:
     return [f"test_law[{law.__name__}]" for law in laws]
 
 
+COMM = "tests/comm/test_comm_mpi.py"
+TABLE = "tests/parallel/test_conformance_mpi.py"
+TRAINING = "tests/parallel/test_training_mpi.py"
+ZERO = "tests/parallel/zero/test_zero_mpi.py"
+RESUME = "tests/parallel/model/test_optimizer_state_mpi.py"
+PIPELINES = "tests/parallel/pipeline/test_pipelines_mpi.py"
+TENSOR = "tests/parallel/tensor/test_tensor_mpi.py"
+SUMMA = "tests/parallel/tensor/test_summa_mpi.py"
+SPATIAL = "tests/parallel/spatial/test_spatial_mpi.py"
+SNAPSHOT = "tests/run/test_snapshot_mpi.py"
+
 MARKED = {
-    "tests/comm/test_comm_mpi.py": names(laws.LAWS),
-    "tests/parallel/test_training_mpi.py": names(laws_training.LAWS),
-    "tests/parallel/pipeline/test_pipelines_mpi.py": names(
-        [*laws_pipelines.LAWS, *laws_pipeline_cuts.LAWS]
-    ),
-    "tests/parallel/model/test_optimizer_state_mpi.py": names(laws_resume.LAWS),
-    "tests/run/test_snapshot_mpi.py": names(laws_snapshot.LAWS),
-    "tests/parallel/spatial/test_spatial_mpi.py": names(laws_spatial.LAWS),
-    "tests/parallel/tensor/test_summa_mpi.py": names(laws_summa.LAWS),
-    "tests/parallel/zero/test_zero_mpi.py": names([*laws_zero.LAWS, *laws_zero_reads.LAWS]),
-    "tests/parallel/tensor/test_tensor_mpi.py": names(laws_tensor.LAWS),
-    "tests/parallel/test_conformance_mpi.py": [f"test_family[{f}]" for f in conformance.FAMILIES],
+    COMM: names(laws.LAWS),
+    TABLE: [f"test_family[{family}]" for family in conformance.FAMILIES],
+    TRAINING: names(laws_training.LAWS),
+    ZERO: names([*laws_zero.LAWS, *laws_zero_reads.LAWS]),
+    RESUME: names(laws_resume.LAWS),
+    PIPELINES: names([*laws_pipelines.LAWS, *laws_pipeline_cuts.LAWS]),
+    TENSOR: names(laws_tensor.LAWS),
+    SUMMA: names(laws_summa.LAWS),
+    SPATIAL: names(laws_spatial.LAWS),
+    SNAPSHOT: names(laws_snapshot.LAWS),
 }
 """The tests of each file, all of which have to pass on every rank."""
 
-OF_EACH_MPI = [
-    f"tests/{name}_mpi.py"
-    for name in ("comm/test_comm", "parallel/test_training", "parallel/test_conformance")
+JOBS = [
+    *((ranks, [COMM]) for ranks in (1, 2, 3, 4, 8)),
+    *((ranks, [TABLE]) for ranks in (2, 4, 8)),
+    (2, [TRAINING, ZERO, RESUME]),
+    (3, [PIPELINES, TENSOR]),
+    (3, [SUMMA, SPATIAL, SNAPSHOT]),
 ]
-"""What runs on another MPI too: all that is sent, and a step of every strategy."""
+"""Ranks and files: Comm on any number of ranks, and a step of every strategy on a power of two.
+On threads all laws hold on more numbers; here it counts that the ranks are processes."""
+
+JOBS_OF_MPICH = [(2, [COMM, TABLE]), (3, [COMM])]
 
 SECONDS = 400  # for a job of 8 ranks on 2 cores that others use too
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--color=no", "--only-mpi")
 MPICH = os.environ.get("NNMPI_TEST_MPICH", "")  # the Python of an environment with MPICH
 
 
+def label(part: object) -> str:
+    """Of a number of ranks, or of files."""
+    files = part if isinstance(part, list) else []
+    return " ".join(Path(f).stem.removeprefix("test_") for f in files) or f"{part} ranks"
+
+
 @pytest.mark.timeout(SECONDS + 20)
-@pytest.mark.parametrize("marked", MARKED)
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
-def test_over_the_mpi_of_this_environment(ranks: int, marked: str) -> None:
-    passes(ranks, marked)
+@pytest.mark.parametrize(("ranks", "files"), JOBS, ids=label)
+def test_over_the_mpi_of_this_environment(ranks: int, files: list[str]) -> None:
+    passes(ranks, files)
 
 
 @pytest.mark.skipif(not MPICH, reason="NNMPI_TEST_MPICH names no Python with MPICH")
 @pytest.mark.timeout(SECONDS + 20)
-@pytest.mark.parametrize("marked", OF_EACH_MPI)
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_over_mpich(ranks: int, marked: str) -> None:
-    passes(ranks, marked, python=MPICH)
+@pytest.mark.parametrize(("ranks", "files"), JOBS_OF_MPICH, ids=label)
+def test_over_mpich(ranks: int, files: list[str]) -> None:
+    passes(ranks, files, python=MPICH)
+
+
+def test_every_file_that_is_marked_is_in_a_job() -> None:
+    found = {file for _, files in JOBS for file in files}
+    assert found == {*MARKED}
+    assert found == {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests").rglob("*_mpi.py")
+        if "pytest.mark.mpi\n" in path.read_text()
+    }
 
 
 def test_a_test_that_fails_on_one_rank_ends_the_job(tmp_path: Path) -> None:
@@ -95,9 +124,11 @@ def test_next():
 """
 
 
-def passes(ranks: int, marked: str, python: str = sys.executable) -> None:
+def passes(ranks: int, files: list[str], python: str = sys.executable) -> None:
     """Every rank passes every test, none is left out but those for more ranks."""
-    ended = run(ranks, *PYTEST, "-rA", str(ROOT / marked), timeout=SECONDS, python=python)
+    paths = [ROOT / file for file in files]
+    ended = run(ranks, *PYTEST, "-rA", *paths, timeout=SECONDS, python=python)
     assert ended.status == 0, f"{ended.out[-3000:]}\n{ended.err[-3000:]}"
-    for test in MARKED[marked]:
-        assert ended.out.count(f"PASSED {marked}::{test}") == ranks
+    for file in files:
+        for test in MARKED[file]:
+            assert ended.out.count(f"PASSED {file}::{test}") == ranks, (file, test)
