@@ -32,6 +32,8 @@ ALL = Channels(0, 1, 1)
 class Linear(Module):
     """y = x @ weight.T + bias; weight (out_features, in_features)."""
 
+    op = staticmethod(linear.linear)
+
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
         check_sizes("Linear", 0, in_features=in_features, out_features=out_features)
         self.in_features, self.out_features = in_features, out_features
@@ -40,7 +42,11 @@ class Linear(Module):
 
     def forward(self, x: Tensor, relu: bool = False) -> Tensor:
         """x (..., in_features); `relu` applies ReLU in the same op."""
-        return apply(linear.linear, x, self.weight, self.bias, relu=relu)
+        return apply(self.op, x, self.weight, self.bias, relu=relu)
+
+    def options(self) -> dict[str, Any]:
+        """The options of the op, but for what is fused."""
+        return {}
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"

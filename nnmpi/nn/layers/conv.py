@@ -91,6 +91,8 @@ class Conv2d(_Convolution):
     Sizes are one number, or a tuple for rows and columns. `padding` may be "same" or "valid".
     """
 
+    op = staticmethod(conv.conv2d)
+
     def __init__(
         self,
         in_channels: int,
@@ -116,10 +118,10 @@ class Conv2d(_Convolution):
     def forward(self, x: Tensor, relu: bool = False, pool: bool = False) -> Tensor:
         """`relu` and `pool` apply ReLU and a 2x2 max-pool in the same op."""
         options = self.options()
-        return apply(conv.conv2d, x, self.weight, self.bias, relu=relu, pool=pool, **options)
+        return apply(self.op, x, self.weight, self.bias, relu=relu, pool=pool, **options)
 
     def options(self) -> dict[str, Any]:
-        """The options of the op."""
+        """The options of the op, but for what is fused."""
         return {
             "stride": self.stride,
             "padding": self.padding,
@@ -135,6 +137,8 @@ class Conv1d(_Convolution):
 
     `padding` may be "same" or "valid".
     """
+
+    op = staticmethod(conv.conv1d)
 
     def __init__(
         self,
@@ -152,10 +156,10 @@ class Conv1d(_Convolution):
         self._draw(out_channels, in_channels, bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return apply(conv.conv1d, x, self.weight, self.bias, **self.options())
+        return apply(self.op, x, self.weight, self.bias, **self.options())
 
     def options(self) -> dict[str, Any]:
-        """The options of the op."""
+        """The options of the op, but for what is fused."""
         return {
             "stride": self.stride[0],
             "padding": self.padding if isinstance(self.padding, str) else self.padding[0],

@@ -8,10 +8,12 @@ are PyTorch's, with the whole sizes; each rank draws, saves and updates its part
 a Comm of one rank they are the ordinary layers.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from nnmpi.autograd import Tensor, apply
 from nnmpi.comm import Comm
+from nnmpi.kernels import Result
 from nnmpi.nn import Embedding, Linear, Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.tensor import ops, products
@@ -30,35 +32,73 @@ class Sharded(Module):
         return f"{super().extra_repr()}, rank {self.comm.rank} of {self.comm.size}"
 
 
-class Column(Sharded):
-    """Weight and bias are those of some outputs."""
+class Product(Sharded):
+    """The base of sharded products, whose weight is (outputs, inputs, ...)."""
 
     bias: Parameter | None
+    _take: Callable[..., None]
+    op: ClassVar[Callable[..., Result]]  # the ordinary layer's
+    options: Callable[[], dict[str, Any]]  # of the op
+    axis: ClassVar[int]  # the axis of channels in input and output
 
-    def _take(self) -> None:
-        """Keep this rank's part of the parameters."""
-        self.weight = part_of(self.weight, 0, self.bounds, self.comm)
-        self.bias = part_of(self.bias, 0, self.bounds, self.comm)
+    def _applied(self, sharded: Callable[..., Result], *x: Tensor, **fused: bool) -> Tensor:
+        options = {"of": self.op, "comm": self.comm, "axis": self.axis, **self.options(), **fused}
+        return apply(sharded, *x, self.weight, self.bias, **options)
 
 
-class Row(Sharded):
-    """The weight is that of some inputs; the bias is whole."""
+class Column(Product):
+    """A product of which each rank computes some outputs, from an input that is whole on all ranks.
 
-    bias: Parameter | None
+    The output is sharded, with `bounds`; with `gather_output` it is whole.
+    """
 
-    def _take(self) -> None:
+    gather_output: bool
+
+    def _take(self, comm: Comm, gather_output: bool = False) -> None:
+        """Keep this rank's part of weight and bias."""
+        self.comm, self.gather_output = comm, gather_output
+        n = self.weight.shape[0]
+        self.bounds = divided(n, comm.size, f"{type(self).__name__} with {n} outputs")
+        self.weight = part_of(self.weight, 0, self.bounds, comm)
+        self.bias = part_of(self.bias, 0, self.bounds, comm)
+
+    def forward(self, *x: Any, **fused: Any) -> Tensor:
+        """`fused`: what the op does too, such as `relu`."""
+        y = self._applied(products.column, *x, **fused)
+        return ops.gather(y, self.comm, self.bounds, self.axis) if self.gather_output else y
+
+
+class Row(Product):
+    """A product of which each rank has some inputs, with `bounds`; the output is whole.
+
+    The bias is a copy on each rank, and is added after the sum.
+    """
+
+    def _take(self, comm: Comm, bounds: Bounds | None = None) -> None:
         """Keep this rank's part of the weight."""
-        self.weight = part_of(self.weight, 1, self.bounds, self.comm)
+        name, n = type(self).__name__, self.weight.shape[1]
+        self.comm = comm
+        self.bounds = bounds or divided(n, comm.size, f"{name} with {n} inputs")
+        if len(self.bounds) != comm.size + 1 or (self.bounds[0], self.bounds[-1]) != (0, n):
+            raise ValueError(
+                f"{name}: bounds {bounds} for {n} channels on {comm.size} ranks: they must be "
+                f"{comm.size + 1} numbers from 0 to {n}"
+            )
+        self.weight = part_of(self.weight, 1, self.bounds, comm)
+
+    def forward(self, *x: Any, **fused: Any) -> Tensor:
+        """`fused`: what the op does too, such as `relu`."""
+        return self._applied(products.row, *x, **fused)
 
 
 class ColumnLinear(Column, Linear):
     """Linear of which each rank computes some outputs: weight (some of out_features, in_features).
 
-    The input is whole on all ranks. The output is sharded, with `bounds`; with `gather_output`
-    it is whole.
+    See `Column` for input and output.
     """
 
     fuses_as = Linear
+    axis = -1
 
     def __init__(
         self,
@@ -70,24 +110,17 @@ class ColumnLinear(Column, Linear):
         gather_output: bool = False,
     ) -> None:
         super().__init__(in_features, out_features, bias)
-        self.comm, self.gather_output = comm, gather_output
-        self.bounds = divided(out_features, comm.size, f"ColumnLinear with {out_features} outputs")
-        self._take()
-
-    def forward(self, x: Tensor, relu: bool = False) -> Tensor:
-        """x (..., in_features); `relu` applies ReLU in the same op."""
-        y = apply(products.column_linear, x, self.weight, self.bias, comm=self.comm, relu=relu)
-        return ops.gather(y, self.comm, self.bounds, -1) if self.gather_output else y
+        self._take(comm, gather_output)
 
 
 class RowLinear(Row, Linear):
     """Linear of which each rank has some inputs: weight (out_features, some of in_features).
 
-    The input is sharded, with `bounds`; the output is whole. The bias is a copy on each rank, and
-    is added after the sum.
+    See `Row` for input and output.
     """
 
     fuses_as = Linear
+    axis = -1
 
     def __init__(
         self,
@@ -99,16 +132,7 @@ class RowLinear(Row, Linear):
         bounds: Bounds | None = None,
     ) -> None:
         super().__init__(in_features, out_features, bias)
-        self.comm = comm
-        self.bounds = bounds or divided(
-            in_features, comm.size, f"RowLinear with {in_features} inputs"
-        )
-        check_bounds(self.bounds, in_features, comm, "RowLinear")
-        self._take()
-
-    def forward(self, x: Tensor, relu: bool = False) -> Tensor:
-        """x (..., some of in_features); `relu` applies ReLU in the same op."""
-        return apply(products.row_linear, x, self.weight, self.bias, comm=self.comm, relu=relu)
+        self._take(comm, bounds)
 
 
 class ShardedEmbedding(Sharded, Embedding):
@@ -120,11 +144,7 @@ class ShardedEmbedding(Sharded, Embedding):
         super().__init__(num_embeddings, embedding_dim, padding_idx)
         self.comm = comm
         self.bounds = divided(num_embeddings, comm.size, f"Embedding with {num_embeddings} rows")
-        self._take()
-
-    def _take(self) -> None:
-        """Keep this rank's part of the parameters."""
-        self.weight = part_of(self.weight, 0, self.bounds, self.comm)
+        self.weight = part_of(self.weight, 0, self.bounds, comm)
 
     def forward(self, index: Any) -> Tensor:
         """Integers of any shape, as an array or a tensor."""
@@ -135,13 +155,4 @@ class ShardedEmbedding(Sharded, Embedding):
             start=own(self.bounds, self.comm)[0],
             padding=self.padding_idx,
             comm=self.comm,
-        )
-
-
-def check_bounds(bounds: Bounds, channels: int, comm: Comm, layer: str) -> None:
-    """Raises ValueError unless the bounds cut so many channels into a part for each rank."""
-    if len(bounds) != comm.size + 1 or (bounds[0], bounds[-1]) != (0, channels):
-        raise ValueError(
-            f"{layer}: bounds {bounds} for {channels} channels on {comm.size} ranks: they must be "
-            f"{comm.size + 1} numbers from 0 to {channels}"
         )

@@ -4,111 +4,79 @@
 column      whole    some outputs       no message       all-reduce
 row         sharded  some inputs        all-reduce       no message
 
-All-reduces work in the memory of the array that they sum, which nothing else uses.
+All-reduces work in the memory of the array that they sum, which nothing else uses. `of` is
+`linear`, whose channels are the last `axis`, or `conv1d` or `conv2d`, where they are axis 1 and the
+last in memory.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from nnmpi.autograd.ops import linear
 from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
-from nnmpi.kernels import Result, Vjp, column_sum
+from nnmpi.kernels import Result, column_sum
 from nnmpi.parallel.tensor.sums import all_reduce
 
-Convolution = Callable[..., Result]
-"""`conv1d` or `conv2d` of `autograd/ops/conv.py`."""
+Op = Callable[..., Result]
 
 
-def column_linear(x: Array, w: Array, b: Array | None, *, comm: Comm, relu: bool) -> Result:
-    """Some columns of x @ w.T + b, then ReLU if `relu`: w and b are those of these columns."""
-    return _column(linear.linear(x, w, b, relu=relu), comm)
-
-
-def column_conv(
-    x: Array, w: Array, b: Array | None, *, convolution: Convolution, comm: Comm, **options: Any
+def column(
+    x: Array, w: Array, b: Array | None, *, of: Op, comm: Comm, axis: int, **options: Any
 ) -> Result:
-    """Some output channels of a convolution, with its options."""
-    return _column(convolution(x, w, b, **options), comm, _channels_last(x))
-
-
-def _column(result: Result, comm: Comm, order: Sequence[int] | None = None) -> Result:
-    """The result of an op whose first argument all ranks have whole: gradients are summed.
-
-    `order` is that of their memory, as in `all_reduce`.
-    """
+    """Some outputs of an op: w and b are those of these outputs, x is whole on all ranks."""
+    result = of(x, w, b, **options)
     of_x, *others = result.vjps
-    return result._replace(vjps=(_summed(of_x, comm, order), *others))
 
-
-def _summed(vjp: Vjp, comm: Comm, order: Sequence[int] | None) -> Vjp:
-    def total(g: Any, out: Array | None) -> Array:
-        dx = vjp(g, None)
-        all_reduce(dx, comm, order)
+    def summed(g: Any, out: Array | None) -> Array:
+        dx = of_x(g, None)
+        all_reduce(dx, comm, _memory_order(dx, axis))
         return dx
 
-    return total
+    return result._replace(vjps=(summed, *others))
 
 
-def row_linear(x: Array, w: Array, b: Array | None, *, comm: Comm, relu: bool) -> Result:
-    """x @ w.T + b of some columns of x and w, summed over the ranks, then ReLU if `relu`."""
-    result = linear.linear(x, w, None)
-    y = result.value
-    all_reduce(y, comm)
-    if b is not None:
-        y += b
-    if not relu:
-        return result
-    xp_of(y).maximum(y, 0, out=y)
-    plain = result.prepare
-    assert plain is not None
-
-    def prepare(g: Array, needs: Sequence[bool]) -> Any:
-        return plain(g * (y > 0), needs)
-
-    return result._replace(prepare=prepare)
-
-
-def _channels_last(array: Array) -> tuple[int, ...]:
-    """The memory order of images (N, C, H, W) and of sequences (N, C, L) in convolutions."""
-    return (0, *range(2, array.ndim), 1)
-
-
-class _Shared(NamedTuple):
-    """What the gradients of a convolution and of its bias are computed from."""
-
-    g: Array
-    of_conv: Any
-
-
-def row_conv(
-    x: Array, w: Array, b: Array | None, *, convolution: Convolution, comm: Comm, **options: Any
+def row(
+    x: Array,
+    w: Array,
+    b: Array | None,
+    *,
+    of: Op,
+    comm: Comm,
+    axis: int,
+    relu: bool = False,
+    **options: Any,
 ) -> Result:
-    """A convolution of some input channels, summed over the ranks, + b."""
-    result = convolution(x, w, None, **options)
-    y = result.value
-    all_reduce(y, comm, _channels_last(y))
-    if b is not None:
-        y += b.reshape(-1, *[1] * (y.ndim - 2))
+    """An op on some inputs, summed over the ranks, + b, then ReLU if `relu`."""
+    result, xp = of(x, w, None, **options), xp_of(x)
+    y, plain = result.value, result.prepare
     of_x, of_w, _ = result.vjps
-    plain = result.prepare
     assert plain is not None
+    all_reduce(y, comm, _memory_order(y, axis))
+    if b is not None:
+        channels_last = xp.moveaxis(y, axis, -1)
+        channels_last += b
+    if relu:
+        xp.maximum(y, 0, out=y)
 
-    def prepare(g: Array, needs: Sequence[bool]) -> _Shared:
-        return _Shared(g, plain(g, (*needs[:2], False)) if True in needs[:2] else None)
+    def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Any]:
+        """The gradient before ReLU, and what the vjps of x and w share."""
+        if relu:
+            g = g * (y > 0)
+        return g, plain(g, (*needs[:2], False)) if True in needs[:2] else None
 
-    def of_b(shared: _Shared, out: Array | None) -> Array:
-        return column_sum(shared.g.transpose(_channels_last(y)).reshape(-1, len(w)))
+    def of_b(shared: tuple[Array, Any], out: Array | None) -> Array:
+        return column_sum(xp.moveaxis(shared[0], axis, -1).reshape(-1, len(w)), out)
 
     return Result(
         y,
-        (
-            lambda shared, out: of_x(shared.of_conv, out),
-            lambda shared, out: of_w(shared.of_conv, out),
-            of_b,
-        ),
+        (lambda shared, out: of_x(shared[1], out), lambda shared, out: of_w(shared[1], out), of_b),
         prepare,
     )
+
+
+def _memory_order(array: Array, axis: int) -> tuple[int, ...] | None:
+    """The order of the axes in memory, as `all_reduce` takes it."""
+    return None if axis == -1 else (0, *range(2, array.ndim), 1)
 
 
 def sharded_lookup(
