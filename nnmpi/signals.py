@@ -1,12 +1,9 @@
-"""SIGUSR1 and Ctrl-C of the training command, from its first line to the end of the process.
+"""SIGUSR1 and Ctrl-C of the training command, until the end of the process.
 
-    Python starts            the system's default: SIGUSR1 ends the process
-    this package is imported SIGUSR1 is noted (`note_early`)
-    the Trainer is made      both stop the run after the current step
-    the run is over          both are ignored: MPI_Finalize may take a while
-
-`python -m nnmpi.train` imports the package before the first line of `nnmpi.train`, which takes 0.3
-seconds. So the package calls `note_early` first of all, which does nothing for anybody else.
+Python starts            the system's default: SIGUSR1 ends the process
+the command starts       SIGUSR1 is noted, Ctrl-C ends the run
+the Trainer is made      both stop the run after the current step
+the run is over          both are ignored: MPI_Finalize may take a while
 """
 
 import signal
@@ -20,42 +17,6 @@ Handler = Callable[[int, FrameType | None], Any] | int | None
 
 STOPS = ("SIGUSR1", "SIGINT")
 """The signals that stop a run."""
-
-
-class Noted:
-    """A signal handler that notes that the signal came."""
-
-    def __init__(self) -> None:
-        self.came = False
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.came = True
-
-
-def note_early() -> None:
-    """If `python -m nnmpi.train` is about to run, notes SIGUSR1 from now on, and Ctrl-C ends the
-    process without a traceback of what was being imported.
-    """
-    if is_command(sys.argv, sys.orig_argv):
-        handle("SIGUSR1", Noted())
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            handle("SIGINT", signal.SIG_DFL)
-
-
-def is_command(argv: list[str], given: list[str]) -> bool:
-    """Whether Python imports the package for `-m nnmpi.train`.
-
-    argv    ["-m", ...] while Python looks for the module, and the arguments of the module
-    given   [python, its options, "-m", "nnmpi.train", the arguments of the module]
-    """
-    return argv[:1] == ["-m"] and given[-len(argv)].removeprefix("-m") == "nnmpi.train"
-
-
-def early() -> Noted:
-    """The handler that notes SIGUSR1 since the first line; a new one if nobody has asked for it."""
-    number = getattr(signal, "SIGUSR1", None)
-    found = signal.getsignal(number) if number else None
-    return found if isinstance(found, Noted) else Noted()
 
 
 def handle(name: str, handler: Handler) -> None:
@@ -81,9 +42,9 @@ def ignore() -> None:
 def restored() -> Iterator[None]:
     """After the block, the handlers are those of before."""
     known = [name for name in STOPS if hasattr(signal, name)]
-    before = [(name, signal.getsignal(getattr(signal, name))) for name in known]
+    before = {name: signal.getsignal(getattr(signal, name)) for name in known}
     try:
         yield
     finally:
-        for name, handler in before:
+        for name, handler in before.items():
             handle(name, handler)

@@ -6,6 +6,7 @@ Exit status: 0 trained, 1 failed, 2 unusable arguments, 130 stopped by Ctrl-C or
 import argparse
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
@@ -56,10 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def command(arguments: Sequence[str]) -> int:
-    """The same, but the signals that stop a run are ignored afterwards: it is over."""
-    early = signals.early()
-    signals.handle("SIGUSR1", early)  # mpirun sends it to all ranks
-    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_DFL):
+    """`main` of a process that ends with it: the signals that stop a run are ignored afterwards."""
+    early = threading.Event()
+    signals.handle("SIGUSR1", lambda *_: early.set())  # mpirun sends it to all ranks
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signals.handle("SIGINT", interrupt)
     try:
         return _main(arguments, early)
@@ -67,7 +68,7 @@ def command(arguments: Sequence[str]) -> int:
         signals.ignore()
 
 
-def _main(arguments: Sequence[str], early: signals.Noted) -> int:
+def _main(arguments: Sequence[str], early: threading.Event) -> int:
     try:
         comm = job()
     except OtherRankError:
@@ -79,7 +80,9 @@ def _main(arguments: Sequence[str], early: signals.Noted) -> int:
     try:
         c = prepared(comm, arguments)
         if c.dry_run:
-            return show(c, comm)
+            with open_report(c, comm) as report:
+                report.event(dry_run(c, comm=comm))
+            return 0
         trainer = Trainer(c, comm=comm)
         report = trainer.report()
     except OtherRankError:
@@ -121,7 +124,7 @@ def prepared(comm: Comm, arguments: Sequence[str]) -> Config:
     return c
 
 
-def run(trainer: Trainer, report: Report, early: signals.Noted) -> int:
+def run(trainer: Trainer, report: Report, early: threading.Event) -> int:
     """Train; SIGUSR1 and Ctrl-C stop the run after the current step, a second Ctrl-C at once."""
     before = version(trainer.config.save)
 
@@ -134,7 +137,7 @@ def run(trainer: Trainer, report: Report, early: signals.Noted) -> int:
 
     signals.handle("SIGINT", stop_or_interrupt)
     signals.handle("SIGUSR1", stop)
-    if early.came:
+    if early.is_set():
         trainer.stop()
     try:
         result = trainer.fit(report)
@@ -158,14 +161,6 @@ def interrupted(comm: Comm, how: str) -> int:
     if comm.size > 1:
         raise KeyboardInterrupt
     return 130
-
-
-def show(c: Config, comm: Comm) -> int:
-    """Print the event of a dry run."""
-    event = dry_run(c, comm=comm)
-    with open_report(c, comm) as report:
-        report.event(event)
-    return 0
 
 
 def failed(trainer: Trainer, error: Exception) -> int:

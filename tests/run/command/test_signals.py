@@ -1,4 +1,4 @@
-"""SIGUSR1 and Ctrl-C: from the first line of the command to the end of the process."""
+"""SIGUSR1 and Ctrl-C at the end of the command."""
 
 import os
 import signal
@@ -12,61 +12,9 @@ from helpers.commands import IRIS, Command
 from helpers.mpijob import environment
 
 import nnmpi
-from nnmpi import signals
 from nnmpi.run.files import atomic
 
 TRAIN = ("-m", "nnmpi.train", "--json", *IRIS, "--epochs", "2", "--save", "m")
-
-COMMANDS = [
-    (["-m", "--lr", "1"], ["python", "-m", "nnmpi.train", "--lr", "1"], True),
-    (["-m"], ["python", "-X", "importtime", "-m", "nnmpi.train"], True),
-    (["-m"], ["python", "-mnnmpi.train"], True),
-    (["-m", "nnmpi.train"], ["python", "-m", "nnmpi.simulate", "nnmpi.train"], False),
-    (["-c", "-m", "nnmpi.train"], ["python", "-c", "import nnmpi", "-m", "nnmpi.train"], False),
-    (["job.py"], ["python", "job.py"], False),
-    ([""], ["python"], False),
-]
-
-
-@pytest.mark.parametrize(("argv", "given", "expected"), COMMANDS)
-def test_only_the_command_notes_signals_at_import(
-    argv: list[str], given: list[str], expected: bool
-) -> None:
-    assert signals.is_command(argv, given) is expected
-
-
-@pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGUSR1, 130), (signal.SIGINT, -signal.SIGINT)], ids=str
-)
-def test_a_signal_while_modules_are_imported(number: int, status: int, tmp_path: Path) -> None:
-    """The interpreter tells what it imports; SIGINT, which a background process may ignore, is
-    made to act.
-    """
-    code = (
-        "import os, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "os.execv(sys.executable, sys.argv[1:])"
-    )
-    command = (sys.executable, "-X", "importtime", *TRAIN)
-    with (
-        (tmp_path / "out").open("wb") as out,
-        subprocess.Popen(
-            [sys.executable, "-c", code, *command],
-            cwd=tmp_path,
-            env=environment({}),
-            stdout=out,
-            stderr=subprocess.PIPE,
-        ) as process,
-    ):
-        assert process.stderr is not None
-        for line in process.stderr:
-            if b" numpy." in line:
-                process.send_signal(number)
-                break
-        rest = process.stderr.read()
-    assert process.returncode == status, rest[-1000:]
-    assert b"Traceback" not in rest
-    assert (tmp_path / "m").exists() == (b'"stopped"' in (tmp_path / "out").read_bytes())
-    assert (tmp_path / "m").exists() == (number == signal.SIGUSR1)
 
 
 def test_sigusr1_after_the_end_is_ignored(tmp_path: Path) -> None:
