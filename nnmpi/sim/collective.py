@@ -7,14 +7,12 @@ from numpy.typing import NDArray
 
 from nnmpi import user_code
 from nnmpi.collectives import algorithms, lookup, verify
-from nnmpi.collectives.price import Link, Network, price
+from nnmpi.collectives.price import Network, price
 from nnmpi.collectives.step import Algorithm, Ranks, Step
 from nnmpi.collectives.verify import Claim
 from nnmpi.sim import textbook
-from nnmpi.sim.formula import Cost, evaluate, letters
-
-MAX_RANKS = 10_000_000
-MAX_VALUE = 1e30  # of bytes and of seconds, so that no product of them overflows
+from nnmpi.sim.network import check_count, check_number
+from nnmpi.sim.textbook import Formulas, evaluate, letters, on_paper
 
 
 def _exchange(t: int, r: Ranks, p: Ranks) -> Step:
@@ -32,7 +30,7 @@ class Operation(NamedTuple):
 
     claim: Claim
     algorithms: dict[str, Algorithm]
-    costs: dict[str, Cost]
+    costs: dict[str, Formulas]
 
 
 OPERATIONS = {
@@ -53,16 +51,20 @@ class Spread(NamedTuple):
     mean: float
     most: float
 
+    @classmethod
+    def of(cls, ranks: NDArray[np.float64] | NDArray[np.int_]) -> "Spread":
+        """The spread of the figures of all ranks."""
+        return cls(ranks.min().item(), ranks.mean().item(), ranks.max().item())
+
 
 class Figure(NamedTuple):
-    """A formula and its value; `why` is the reason where it is a difference."""
+    """A formula and its value."""
 
     formula: str
     seconds: float
-    why: str = ""
 
 
-class Outcome(NamedTuple):
+class CollectiveCost(NamedTuple):
     """The simulated cost of one plan, beside what its formulas give."""
 
     operation: str
@@ -75,9 +77,9 @@ class Outcome(NamedTuple):
     sent: Spread  # bytes
     messages: Spread
     proved: range | None  # numbers of ranks for which an algorithm of the user's was proved
-    textbook: Figure | None
-    plan: Figure | None
-    differences: tuple[Figure, ...]
+    textbook: Figure | None = None
+    plan: Figure | None = None
+    differences: tuple[tuple[Figure, str], ...] = ()  # and why
 
 
 def plan(operation: str, name: str, network: Network) -> Algorithm:
@@ -106,74 +108,35 @@ def names(operation: str, algorithm: str) -> list[str]:
     return chosen
 
 
-def network(
-    alpha: float,
-    beta: float,
-    gamma: float = 0.0,
-    per_node: int | None = None,
-    inner_alpha: float | None = None,
-    inner_beta: float | None = None,
-) -> Network:
-    """A network of one level, or of two where the link inside a node is given."""
-    for name, value in (("alpha", alpha), ("beta", beta), ("gamma", gamma)):
-        _check_value(name, value)
-    if per_node is None and inner_alpha is None and inner_beta is None:
-        return Network(Link(alpha, beta), gamma)
-    if per_node is None or inner_alpha is None or inner_beta is None:
-        raise ValueError(
-            f"two levels need per-node, inner-alpha and inner-beta, got {per_node}, "
-            f"{inner_alpha} and {inner_beta}: give the missing ones or leave out all three"
-        )
-    _check_value("inner-alpha", inner_alpha)
-    _check_value("inner-beta", inner_beta)
-    _check_count("per-node", per_node)
-    return Network(Link(alpha, beta), gamma, Link(inner_alpha, inner_beta), per_node)
-
-
-def simulate(operation: str, algorithm: str, ranks: int, nbytes: float, on: Network) -> Outcome:
+def simulate(
+    operation: str, algorithm: str, ranks: int, nbytes: float, on: Network
+) -> CollectiveCost:
     """Price one plan; raises ValueError for numbers out of range."""
-    _check_count("ranks", ranks)
-    _check_value("bytes", nbytes)
+    check_count("ranks", ranks)
+    check_number("bytes", nbytes)
     paid = price(plan(operation, algorithm, on), ranks, nbytes, on)
-    cost = _cost(operation, algorithm, on)
-    values = letters(ranks, nbytes, on, 2 if on.inner is None else on.per_node)
-
-    def figure(formula: str, why: str = "") -> Figure:
-        return Figure(formula, evaluate(formula, values), why)
-
-    return Outcome(
-        operation=operation,
-        algorithm=algorithm,
-        ranks=ranks,
-        nbytes=nbytes,
-        network=on,
-        seconds=paid.seconds,
-        rounds=paid.rounds,
-        sent=_spread(paid.sent),
-        messages=_spread(paid.messages),
+    found = CollectiveCost(
+        operation,
+        algorithm,
+        ranks,
+        nbytes,
+        on,
+        paid.seconds,
+        paid.rounds,
+        Spread.of(paid.sent),
+        Spread.of(paid.messages),
         proved=lookup.MANY if user_code.is_named(algorithm) else None,
-        textbook=figure(cost.textbook) if cost and cost.textbook else None,
-        plan=figure(cost.plan) if cost else None,
-        differences=tuple(figure(*d) for d in cost.differences) if cost else (),
     )
+    formulas = OPERATIONS[operation].costs.get(algorithm)
+    if formulas is None or (on.inner is not None and algorithm != "hierarchical"):
+        return found  # on two levels only the plan that follows the nodes has formulas
+    values = letters(ranks, nbytes, on)
 
+    def figure(formula: str) -> Figure:
+        return Figure(on_paper(formula), evaluate(formula, values))
 
-def _cost(operation: str, algorithm: str, on: Network) -> Cost | None:
-    """The formulas; on two levels only the plan that follows the nodes has one."""
-    if on.inner is not None and algorithm != "hierarchical":
-        return None
-    return OPERATIONS[operation].costs.get(algorithm)
-
-
-def _spread(a: NDArray[np.float64] | NDArray[np.int_]) -> Spread:
-    return Spread(a.min().item(), a.mean().item(), a.max().item())
-
-
-def _check_value(name: str, value: float) -> None:
-    if not 0 <= value <= MAX_VALUE:
-        raise ValueError(f"{name} {value} must be a number from 0 to {MAX_VALUE:g}")
-
-
-def _check_count(name: str, value: int) -> None:
-    if not 1 <= value <= MAX_RANKS:
-        raise ValueError(f"{name} {value} must be from 1 to {MAX_RANKS}")
+    return found._replace(
+        textbook=figure(formulas.textbook) if formulas.textbook else None,
+        plan=figure(formulas.plan),
+        differences=tuple((figure(f), why) for f, why in formulas.differences.items()),
+    )

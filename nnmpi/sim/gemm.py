@@ -22,8 +22,7 @@ is much smaller than the other: they receive less than both of these from p = 4 
 whichever is larger, and less than column + row from about p = 4.5 (K+O)O / (NK) on.
 """
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from math import isqrt
 from typing import NamedTuple
 
@@ -52,40 +51,58 @@ class Machine(NamedTuple):
     panel: int = PANEL
 
 
-class Kind(NamedTuple):
+class Collective(NamedTuple):
     """A collective, and how often the numbers of a buffer pass through a ring for it."""
 
     algorithm: Algorithm
     passes: int
 
 
-ALL_GATHER = Kind(ALL_GATHERS["ring"], 1)
-REDUCE_SCATTER = Kind(REDUCE_SCATTERS["ring"], 1)
-ALL_REDUCE = Kind(ALGORITHMS["ring"], 2)
+ALL_GATHER = Collective(ALL_GATHERS["ring"], 1)
+REDUCE_SCATTER = Collective(REDUCE_SCATTERS["ring"], 1)
+ALL_REDUCE = Collective(ALGORITHMS["ring"], 2)
 
 
-class Move(NamedTuple):
-    """A collective that all rows, or all columns, of a q x r grid carry out at once."""
+class Transfer(NamedTuple):
+    """A collective that all lines of a grid carry out at once, `times` times.
 
-    kind: Kind
+    ranks, stride: how many ranks a line has, and how far their numbers are apart: 1 in a row
+    """
+
+    collective: Collective
     numbers: float  # in the buffer of a rank
-    along_rows: bool = True
+    ranks: int
+    stride: int = 1
     times: int = 1
 
+    @property
+    def messages(self) -> int:
+        """What a rank receives, in messages."""
+        return self.times * self.collective.passes * (self.ranks - 1)
 
-class Plan(NamedTuple):
-    """What every rank of a q x r grid does and has, in numbers; 1-D is a grid of one row."""
+    @property
+    def received(self) -> float:
+        """What a rank receives, in numbers."""
+        return self.times * self.collective.passes * self.numbers * (self.ranks - 1) / self.ranks
 
-    q: int
-    r: int
-    moves: tuple[Move, ...]
+
+class ProductPlan(NamedTuple):
+    """What every rank does and has, in numbers; ranks are numbered row by row of their grid."""
+
+    ranks: int
+    transfers: tuple[Transfer, ...]
     operations: float
     weight: float
     activations: float
     panels: float = 0
 
+    @property
+    def received(self) -> float:
+        """What a rank receives, in numbers, on average over the ranks."""
+        return sum(transfer.received for transfer in self.transfers)
 
-class Cost(NamedTuple):
+
+class ProductCost(NamedTuple):
     """What a plan costs a rank, on average: seconds, messages, bytes."""
 
     communication: float
@@ -107,28 +124,28 @@ class Cost(NamedTuple):
         return 2 * (self.weight + self.activations) + self.panels
 
 
-def column(g: Gemm, p: int) -> Plan:
+def column(g: Gemm, p: int) -> ProductPlan:
     """Each rank has some rows of w, and computes these columns of y, which are then gathered."""
     N, K, O = g
-    moves = (Move(ALL_GATHER, N * O), Move(ALL_REDUCE, N * K))
-    return Plan(1, p, moves, 6 * N * K * O / p, O * K / p, N * K + N * O)
+    transfers = (Transfer(ALL_GATHER, N * O, p), Transfer(ALL_REDUCE, N * K, p))
+    return ProductPlan(p, transfers, 6 * N * K * O / p, O * K / p, N * K + N * O)
 
 
-def row(g: Gemm, p: int) -> Plan:
+def row(g: Gemm, p: int) -> ProductPlan:
     """Each rank has some columns of w, and takes these columns of x; their products are summed."""
     N, K, O = g
-    moves = (Move(ALL_REDUCE, N * O), Move(ALL_GATHER, N * K))
-    return Plan(1, p, moves, 6 * N * K * O / p, O * K / p, N * K + N * O)
+    transfers = (Transfer(ALL_REDUCE, N * O, p), Transfer(ALL_GATHER, N * K, p))
+    return ProductPlan(p, transfers, 6 * N * K * O / p, O * K / p, N * K + N * O)
 
 
-def column_row(g: Gemm, p: int) -> Plan:
+def column_row(g: Gemm, p: int) -> ProductPlan:
     """Two layers, K -> O -> K: what is between them stays sharded."""
     N, K, O = g
-    moves = (Move(ALL_REDUCE, N * K, times=2),)
-    return Plan(1, p, moves, 12 * N * K * O / p, 2 * O * K / p, 2 * N * K + N * O / p)
+    transfers = (Transfer(ALL_REDUCE, N * K, p, times=2),)
+    return ProductPlan(p, transfers, 12 * N * K * O / p, 2 * O * K / p, 2 * N * K + N * O / p)
 
 
-def summa(g: Gemm, q: int, r: int, panel: int = PANEL) -> Plan:
+def summa(g: Gemm, q: int, r: int, panel: int = PANEL) -> ProductPlan:
     """One layer on a q x r grid.
 
     Of x and of w, two messages and a gathered panel are in memory at once, and for each message
@@ -137,22 +154,22 @@ def summa(g: Gemm, q: int, r: int, panel: int = PANEL) -> Plan:
     N, K, O = g
     n = -(-K // panel)
     x, w = N * K / q / n, O * K / r / n
-    moves = (
-        Move(ALL_GATHER, x, times=2 * n),
-        Move(REDUCE_SCATTER, x, times=n),
-        Move(ALL_GATHER, w, False, times=2 * n),
-        Move(REDUCE_SCATTER, w, False, times=n),
+    transfers = (
+        Transfer(ALL_GATHER, x, r, times=2 * n),
+        Transfer(REDUCE_SCATTER, x, r, times=n),
+        Transfer(ALL_GATHER, w, q, stride=r, times=2 * n),
+        Transfer(REDUCE_SCATTER, w, q, stride=r, times=n),
     )
     p, panels = q * r, 3 * (x + w) + 2 * (x / r + w / q)
-    return Plan(q, r, moves, 6 * N * K * O / p, O * K / p, (N * K + N * O) / p, panels)
+    return ProductPlan(p, transfers, 6 * N * K * O / p, O * K / p, (N * K + N * O) / p, panels)
 
 
-def summa_twice(g: Gemm, q: int, r: int, panel: int = PANEL) -> Plan:
+def summa_twice(g: Gemm, q: int, r: int, panel: int = PANEL) -> ProductPlan:
     """Two layers, K -> O -> K, on a q x r grid."""
     N, K, O = g
     first, second = summa(g, q, r, panel), summa(Gemm(N, O, K), q, r, panel)
     return first._replace(
-        moves=first.moves + second.moves,
+        transfers=first.transfers + second.transfers,
         operations=2 * first.operations,
         weight=2 * first.weight,
         activations=(2 * N * K + N * O) / (q * r),
@@ -164,8 +181,8 @@ class Family(NamedTuple):
     """The plans of one piece of a model: those of a line of p ranks, and that of a q x r grid."""
 
     about: str
-    lines: dict[str, Callable[[Gemm, int], Plan]]
-    grid: Callable[[Gemm, int, int, int], Plan]
+    lines: dict[str, Callable[[Gemm, int], ProductPlan]]
+    grid: Callable[[Gemm, int, int, int], ProductPlan]
 
 
 FAMILIES = {
@@ -175,7 +192,9 @@ FAMILIES = {
 """By the number of layers."""
 
 
-def plans(family: Family, g: Gemm, grids: list[tuple[int, int]], panel: int) -> dict[str, Plan]:
+def plans(
+    family: Family, g: Gemm, grids: list[tuple[int, int]], panel: int
+) -> dict[str, ProductPlan]:
     """The plans of a family by name, for grids of one number of ranks."""
     p = grids[0][0] * grids[0][1]
     lines = {name: make(g, p) for name, make in family.lines.items()}
@@ -188,34 +207,21 @@ def grids_of(p: int) -> list[tuple[int, int]]:
     return [(q, p // q) for q in sorted({*low, *(p // q for q in low)})]
 
 
-def received(plan: Plan) -> float:
-    """Numbers that a rank receives, on average over the ranks."""
-    return sum(
-        m.times * m.kind.passes * m.numbers * (ranks - 1) / ranks for m, ranks in _along(plan)
-    )
-
-
-def cost(plan: Plan, on: Machine) -> Cost:
+def cost(plan: ProductPlan, on: Machine) -> ProductCost:
     """The cost of a plan on a machine."""
-    p, size = plan.q * plan.r, on.itemsize
-    seconds = 0.0
-    for m, ranks in _along(plan):  # ranks are numbered row by row
-        algorithm = in_lines(m.kind.algorithm, ranks, 1 if m.along_rows else plan.r)
-        seconds += m.times * price(algorithm, p, m.numbers * size, on.network).seconds
-    return Cost(
+    size, seconds = on.itemsize, 0.0
+    for t in plan.transfers:
+        algorithm = in_lines(t.collective.algorithm, t.ranks, t.stride)
+        seconds += t.times * price(algorithm, plan.ranks, t.numbers * size, on.network).seconds
+    return ProductCost(
         communication=seconds,
         computation=plan.operations / on.flops,
-        messages=sum(m.times * m.kind.passes * (ranks - 1) for m, ranks in _along(plan)),
-        received=received(plan) * size,
+        messages=sum(t.messages for t in plan.transfers),
+        received=plan.received * size,
         weight=plan.weight * size,
         activations=plan.activations * size,
         panels=plan.panels * size,
     )
-
-
-def _along(plan: Plan) -> Iterator[tuple[Move, int]]:
-    """Each move, and how many ranks take part in it together."""
-    return ((m, plan.r if m.along_rows else plan.q) for m in plan.moves)
 
 
 def in_lines(a: Algorithm, m: int, stride: int) -> Algorithm:
@@ -242,10 +248,8 @@ def turning_point(family: Family, g: Gemm) -> int | None:
     It is compared with 1-D and with the grids 1 x p and p x 1.
     """
     for p in (1 << k for k in range(2, MOST_RANKS.bit_length())):
-        of_grid = partial(family.grid, g)
-        flat = [make(g, p) for make in family.lines.values()]
-        flat += [of_grid(1, p, g.inner), of_grid(p, 1, g.inner)]
-        grids = [of_grid(q, r, g.inner) for q, r in grids_of(p)[1:-1]]
-        if min(map(received, grids)) < min(map(received, flat)):
+        grids = [family.grid(g, q, r, g.inner) for q, r in grids_of(p)]
+        flat = [make(g, p) for make in family.lines.values()] + [grids[0], grids[-1]]
+        if min(x.received for x in grids[1:-1]) < min(x.received for x in flat):
             return p
     return None

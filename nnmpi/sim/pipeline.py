@@ -73,7 +73,6 @@ def simulate(
     programs: Sequence[Sequence[Op]],
     costs: Costs,
     activation: Sequence[float] | None = None,
-    title: str = "",
     inputs: Sequence[float] | None = None,
 ) -> Simulation:
     """Run the programs of all ranks; raises ScheduleError if they deadlock.
@@ -90,7 +89,7 @@ def simulate(
     for span in spans:
         busy[span.rank] += span.end - span.start
     return Simulation(
-        timeline=Timeline(spans, ranks, title),
+        timeline=Timeline(spans, ranks),
         makespan=max((span.end for span in spans), default=0),
         busy=busy,
         live=[peak_live(ops) for ops in programs],

@@ -5,11 +5,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nnmpi import cli
 from nnmpi.collectives.price import Network
 from nnmpi.sim import collective
-from nnmpi.sim.collective import Outcome
-from nnmpi.sim.show import amount, columns, duration, network
+from nnmpi.sim.collective import CollectiveCost
+from nnmpi.sim.network import as_text
+from nnmpi.sim.show import amount, columns, duration
 
 MOST_RANKS = 4096  # a simulation of more takes too long for a table
 LINES = {
@@ -25,12 +25,19 @@ LINES = {
 """Colour and style of an algorithm's line; ring and p2p cost the same on one level."""
 
 
+BY = ("bytes", "ranks")
+
+
 class Sweep(NamedTuple):
-    """What is varied, its values, and for each value the outcome of each algorithm."""
+    """What is varied, and for each of its values the cost of each algorithm."""
 
     by: str  # of BY
-    values: list[float]
-    rows: list[list[Outcome]]
+    rows: list[list[CollectiveCost]]
+
+    @property
+    def values(self) -> list[float]:
+        """The numbers of bytes or of ranks."""
+        return [row[0].ranks if self.by == "ranks" else row[0].nbytes for row in self.rows]
 
     def text(self, value: float) -> str:
         """A value with its unit."""
@@ -41,22 +48,22 @@ class Sweep(NamedTuple):
         """What is not varied."""
         last = self.rows[-1][0]
         fixed = amount(last.nbytes) if self.by == "ranks" else f"{last.ranks:,} ranks"
-        return f"{last.operation}: {fixed}\n{network(last.network)}"
-
-
-BY = ("bytes", "ranks")
+        return f"{last.operation}: {fixed}\n{as_text(last.network)}"
 
 
 def sweep(
     by: str, operation: str, names: Sequence[str], most_ranks: int, nbytes: float, on: Network
 ) -> Sweep:
     """Simulates algorithms over numbers of bytes or of ranks, up to those given."""
-    values = _ranks(most_ranks) if by == "ranks" else _sizes(nbytes)
-    points = [(int(v), nbytes) if by == "ranks" else (most_ranks, v) for v in values]
-    rows = [
-        [collective.simulate(operation, name, p, size, on) for name in names] for p, size in points
-    ]
-    return Sweep(by, values, rows)
+    points: list[tuple[int, float]] = (
+        [(p, nbytes) for p in _ranks(most_ranks)]
+        if by == "ranks"
+        else [(most_ranks, size) for size in _sizes(nbytes)]
+    )
+    return Sweep(
+        by,
+        [[collective.simulate(operation, name, p, m, on) for name in names] for p, m in points],
+    )
 
 
 def _sizes(nbytes: float) -> list[float]:
@@ -65,20 +72,20 @@ def _sizes(nbytes: float) -> list[float]:
     return [*(size for size in decades if size < nbytes), nbytes]
 
 
-def _ranks(most: int) -> list[float]:
+def _ranks(most: int) -> list[int]:
     """2, 3, 4, 6, 8, 12, ... up to so many ranks."""
     if not 2 <= most <= MOST_RANKS:
         raise ValueError(f"--sweep ranks needs --ranks from 2 to {MOST_RANKS}, got {most}")
     powers = {n * 2**k for n in (2, 3) for k in range(12)}
-    return [*(float(p) for p in sorted(powers) if p < most), float(most)]
+    return [*(p for p in sorted(powers) if p < most), most]
 
 
 def table(s: Sweep) -> str:
     """A row for each value, a column for each algorithm; * marks the fastest."""
-    lines = [["", *(f"{o.algorithm} " for o in s.rows[0])]]
+    lines = [["", *(f"{c.algorithm} " for c in s.rows[0])]]
     for value, row in zip(s.values, s.rows, strict=True):
-        best = min(o.seconds for o in row)
-        cells = [f"{duration(o.seconds)}{'*' if o.seconds == best else ' '}" for o in row]
+        best = min(c.seconds for c in row)
+        cells = [f"{duration(c.seconds)}{'*' if c.seconds == best else ' '}" for c in row]
         lines.append([s.text(value), *cells])
     return f"{s.heading}\n{columns(lines)}{_fastest(s)}"
 
@@ -87,7 +94,7 @@ def _fastest(s: Sweep) -> str:
     """Which algorithm is the fastest up to which size; with ranks it changes back and forth."""
     if s.by == "ranks" or len(s.rows[0]) == 1:
         return ""
-    best = [min(row, key=lambda o: o.seconds).algorithm for row in s.rows]
+    best = [min(row, key=lambda c: c.seconds).algorithm for row in s.rows]
     runs = groupby(zip(best, s.values, strict=True), key=lambda pair: pair[0])
     ends = [(name, [value for _, value in run][-1]) for name, run in runs]
     return "\n\nfastest: " + ", ".join(f"{name} up to {s.text(v)}" for name, v in ends)
@@ -101,12 +108,6 @@ def records(s: Sweep) -> list[dict[str, Any]]:
         for row in s.rows
         for o in row
     ]
-
-
-def check_picture(path: Path) -> None:
-    """Raises ValueError if no picture can be written to this file."""
-    if problem := cli.picture_problem(path):
-        raise ValueError(f"{problem}, or leave out --plot")
 
 
 def plot(s: Sweep, path: Path) -> None:

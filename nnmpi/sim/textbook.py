@@ -2,10 +2,71 @@
 
 Textbooks leave out additions and numbers of ranks that are not a power of two. What our plans pay
 for these, and where another way was chosen, is a list of differences: textbook plus differences is
-the cost of the plan, to the last digit. `formula.py` explains the letters.
+the cost of the plan, to the last digit. Formulas are Python's arithmetic over these letters:
+
+p  ranks                  M  bytes in the buffer     m  M/p, a rank's share of it
+a  alpha, a message       b  beta, a byte            g  gamma, adding a byte
+L  log p, rounded up      k  log p, rounded down     f  1 if p is no power of two, else 0
+S  the chunks, of p, in the largest messages of a halving: d + min(d, e) for d = 1, 2, ... 2^(k-1),
+   where e = p - 2^k ranks have to sit out
+n  nodes                  h  log2 of the ranks in a full node, rounded up
+a_in and b_in  alpha and beta of the link inside a node, a' and b' on paper
 """
 
-from nnmpi.sim.formula import Cost, Difference
+from collections.abc import Mapping
+from math import log2
+from typing import NamedTuple
+
+from nnmpi.collectives.algorithms import levels
+from nnmpi.collectives.price import Network
+
+
+class Formulas(NamedTuple):
+    """plan = textbook + differences, where there is a textbook formula.
+
+    differences: what a plan costs beyond the textbook (or less, if negative), and why
+    """
+
+    textbook: str | None
+    plan: str
+    differences: Mapping[str, str] = {}
+
+
+def letters(p: int, nbytes: float, network: Network) -> dict[str, float]:
+    """The value of each letter; without an inner link, nodes have two ranks and the outer one."""
+    k = p.bit_length() - 1
+    e = p - (1 << k)
+    inner, per_node = (network.inner, network.per_node) if network.inner else (network.link, 2)
+    return {
+        "p": p,
+        "M": nbytes,
+        "m": nbytes / p,
+        "a": network.link.alpha,
+        "b": network.link.beta,
+        "g": network.gamma,
+        "log_p": log2(p),
+        "L": levels(p),
+        "k": k,
+        "f": int(e > 0),
+        "S": sum(d + min(d, e) for d in (1 << i for i in range(k))),
+        "n": -(-p // per_node),
+        "h": levels(min(p, per_node)),
+        "a_in": inner.alpha,
+        "b_in": inner.beta,
+    }
+
+
+def evaluate(formula: str, values: Mapping[str, float]) -> float:
+    """The value of a formula, which is a literal of this file."""
+    return float(eval(formula, {}, values))
+
+
+def on_paper(formula: str) -> str:
+    """A formula with its factors side by side: `2(p-1)a + (p-1)/p M(2b+g)`."""
+    for code, paper in ((" * ", " "), ("*", ""), ("log_p", "log p"), ("_in", "'")):
+        formula = formula.replace(code, paper)
+    return formula
+
 
 _ADDITIONS = "additions, which textbooks leave out"
 _SERVER = "the server answers one rank at a time, and each message pays its alpha"
@@ -14,98 +75,91 @@ _FOLD_ROUNDS = "ranks that are not a power of two fold first and unfold last"
 _FOLD_BYTES = "folding moves whole buffers"
 _UNEVEN = "after folding some ranks answer for two chunks"
 
-_RING_PLAN = "2(p-1)a + (p-1)/p M(2b+g)"
-_RING_ADDITIONS = Difference("(p-1)/p Mg", _ADDITIONS)
-_SERVER_ADDITIONS = Difference("(p-1)Mg", _ADDITIONS)
-_HALVING_ADDITIONS = Difference("(f + S/p)Mg", _ADDITIONS)
+_RING_PLAN = "2*(p-1)*a + (p-1)/p * M*(2*b+g)"
+_RING_ADDITIONS = {"(p-1)/p * M*g": _ADDITIONS}
+_SERVER_ADDITIONS = {"(p-1)*M*g": _ADDITIONS}
+_TREE_ADDITIONS = {"L*M*g": _ADDITIONS}
+_HALVING_ADDITIONS = {"(f + S/p)*M*g": _ADDITIONS}
 
 ALL_REDUCE = {
-    "ring": Cost("2(p-1)a + 2(p-1)/p Mb", _RING_PLAN, (_RING_ADDITIONS,)),
-    "tree": Cost(
-        "2a log p + 2 log p Mb",
-        "2La + LM(2b+g)",
-        (Difference("2(L - log p)(a + Mb)", _LEVELS), Difference("LMg", _ADDITIONS)),
+    "ring": Formulas("2*(p-1)*a + 2*(p-1)/p * M*b", _RING_PLAN, _RING_ADDITIONS),
+    "tree": Formulas(
+        "2*a * log_p + 2 * log_p * M*b",
+        "2*L*a + L*M*(2*b+g)",
+        {"2*(L - log_p)*(a + M*b)": _LEVELS} | _TREE_ADDITIONS,
     ),
-    "ps": Cost(
-        "2a + 2(p-1)Mb",
-        "2(p-1)a + (p-1)M(2b+g)",
-        (Difference("2(p-2)a", _SERVER), _SERVER_ADDITIONS),
+    "ps": Formulas(
+        "2*a + 2*(p-1)*M*b",
+        "2*(p-1)*a + (p-1)*M*(2*b+g)",
+        {"2*(p-2)*a": _SERVER} | _SERVER_ADDITIONS,
     ),
-    "p2p": Cost(
-        "(p-1)(a + Mb)",
+    "p2p": Formulas(
+        "(p-1)*(a + M*b)",
         _RING_PLAN,
-        (
-            Difference("(p-1)a", "sums have to be gathered again"),
-            Difference("(p-1)(2/p - 1)Mb", "chunks travel twice instead of whole buffers once"),
-            _RING_ADDITIONS,
-        ),
+        {
+            "(p-1)*a": "sums have to be gathered again",
+            "(p-1)*(2/p - 1)*M*b": "chunks travel twice instead of whole buffers once",
+            **_RING_ADDITIONS,
+        },
     ),
-    "doubling": Cost(
-        "a log p + log p Mb",
-        "(k+2f)(a + Mb) + (k+f)Mg",
-        (
-            Difference("(k + 2f - log p)(a + Mb)", _FOLD_ROUNDS),
-            Difference("(k+f)Mg", _ADDITIONS),
-        ),
+    "doubling": Formulas(
+        "a * log_p + log_p * M*b",
+        "(k+2*f)*(a + M*b) + (k+f)*M*g",
+        {"(k + 2*f - log_p)*(a + M*b)": _FOLD_ROUNDS, "(k+f)*M*g": _ADDITIONS},
     ),
-    "halving": Cost(
-        "2a log p + 2(p-1)/p Mb",
-        "2(k+f)a + (f + S/p)M(2b+g)",
-        (
-            Difference("2(k + f - log p)a", _FOLD_ROUNDS),
-            Difference("2fMb", _FOLD_BYTES),
-            Difference("2(S-p+1)/p Mb", _UNEVEN),
-            _HALVING_ADDITIONS,
-        ),
+    "halving": Formulas(
+        "2*a * log_p + 2*(p-1)/p * M*b",
+        "2*(k+f)*a + (f + S/p)*M*(2*b+g)",
+        {
+            "2*(k + f - log_p)*a": _FOLD_ROUNDS,
+            "2*f*M*b": _FOLD_BYTES,
+            "2*(S-p+1)/p * M*b": _UNEVEN,
+            **_HALVING_ADDITIONS,
+        },
     ),
-    "hierarchical": Cost(None, "2ha' + hM(2b'+g) + 2(n-1)a + (n-1)/n M(2b+g)"),
-    "p2p-whole": Cost("(p-1)(a + Mb)", "(p-1)(a + Mb + Mg)", (_SERVER_ADDITIONS,)),
+    "hierarchical": Formulas(None, "2*h*a_in + h*M*(2*b_in+g) + 2*(n-1)*a + (n-1)/n * M*(2*b+g)"),
+    "p2p-whole": Formulas("(p-1)*(a + M*b)", "(p-1)*(a + M*b + M*g)", _SERVER_ADDITIONS),
 }
 
-_SCATTER = Cost("(p-1)a + (p-1)/p Mb", "(p-1)a + (p-1)/p M(b+g)", (_RING_ADDITIONS,))
-_HALVES = (
-    Difference("(k + 2f - log p)a", _FOLD_ROUNDS),
-    Difference("f(p+1)/p Mb", _FOLD_BYTES),
-    Difference("(S-p+1)/p Mb", _UNEVEN),
-)
+_SCATTER = Formulas("(p-1)*a + (p-1)/p * M*b", "(p-1)*a + (p-1)/p * M*(b+g)", _RING_ADDITIONS)
+_HALVES = {
+    "(k + 2*f - log_p)*a": _FOLD_ROUNDS,
+    "f*(p+1)/p * M*b": _FOLD_BYTES,
+    "(S-p+1)/p * M*b": _UNEVEN,
+}
 
 REDUCE_SCATTER = {
     "ring": _SCATTER,
     "p2p": _SCATTER,
-    "halving": Cost(
-        "a log p + (p-1)/p Mb",
-        "(k+2f)a + (f + (S+f)/p)Mb + (f + S/p)Mg",
-        (*_HALVES, _HALVING_ADDITIONS),
+    "halving": Formulas(
+        "a * log_p + (p-1)/p * M*b",
+        "(k+2*f)*a + (f + (S+f)/p)*M*b + (f + S/p)*M*g",
+        _HALVES | _HALVING_ADDITIONS,
     ),
 }
 
-_GATHER_TEXTBOOK = "a log p + (p-1)mb"
-_GATHER = Cost(
+_GATHER_TEXTBOOK = "a * log_p + (p-1)*m*b"
+_GATHER = Formulas(
     _GATHER_TEXTBOOK,
-    "(p-1)a + (p-1)mb",
-    (Difference("(p - 1 - log p)a", "a message from each other rank; halving takes log p rounds"),),
+    "(p-1)*a + (p-1)*m*b",
+    {"(p - 1 - log_p)*a": "a message from each other rank; halving takes log p rounds"},
 )
 
 ALL_GATHER = {
     "ring": _GATHER,
     "p2p": _GATHER,
-    "halving": Cost(_GATHER_TEXTBOOK, "(k+2f)a + (f + (S+f)/p)Mb", _HALVES),
+    "halving": Formulas(_GATHER_TEXTBOOK, "(k+2*f)*a + (f + (S+f)/p)*M*b", _HALVES),
 }
 
+_TREE_TEXTBOOK, _TREE_LEVELS = "a * log_p + log_p * M*b", {"(L - log_p)*(a + M*b)": _LEVELS}
+_SERVER_TEXTBOOK, _SERVER_TURNS = "a + (p-1)*M*b", {"(p-2)*a": _SERVER}
+
 BROADCAST = {
-    "tree": Cost("a log p + log p Mb", "La + LMb", (Difference("(L - log p)(a + Mb)", _LEVELS),)),
-    "ps": Cost("a + (p-1)Mb", "(p-1)a + (p-1)Mb", (Difference("(p-2)a", _SERVER),)),
+    "tree": Formulas(_TREE_TEXTBOOK, "L*a + L*M*b", _TREE_LEVELS),
+    "ps": Formulas(_SERVER_TEXTBOOK, "(p-1)*a + (p-1)*M*b", _SERVER_TURNS),
 }
 
 REDUCE = {
-    "tree": Cost(
-        "a log p + log p Mb",
-        "La + LM(b+g)",
-        (Difference("(L - log p)(a + Mb)", _LEVELS), Difference("LMg", _ADDITIONS)),
-    ),
-    "ps": Cost(
-        "a + (p-1)Mb",
-        "(p-1)a + (p-1)M(b+g)",
-        (Difference("(p-2)a", _SERVER), _SERVER_ADDITIONS),
-    ),
+    "tree": Formulas(_TREE_TEXTBOOK, "L*a + L*M*(b+g)", _TREE_LEVELS | _TREE_ADDITIONS),
+    "ps": Formulas(_SERVER_TEXTBOOK, "(p-1)*a + (p-1)*M*(b+g)", _SERVER_TURNS | _SERVER_ADDITIONS),
 }

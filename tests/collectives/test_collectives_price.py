@@ -20,7 +20,7 @@ from nnmpi.collectives.algorithms import (
 from nnmpi.collectives.price import Link, Network, price
 from nnmpi.collectives.step import Algorithm, Step
 from nnmpi.sim.collective import OPERATIONS, PRICED, simulate
-from nnmpi.sim.formula import Cost, evaluate, letters
+from nnmpi.sim.textbook import Formulas, evaluate, letters, on_paper
 
 SIZES = (*range(1, 18), 31, 32, 33, 64, 100)
 LINK = Link(5e-6, 1e-10)
@@ -30,7 +30,7 @@ COSTS = {
     for name, cost in o.costs.items()
 }
 each_cost = pytest.mark.parametrize("case", COSTS.values(), ids=COSTS)
-Case = tuple[Algorithm, Cost]
+Case = tuple[Algorithm, Formulas]
 
 
 def close(a: float, b: float) -> bool:
@@ -70,9 +70,9 @@ def test_the_textbook_and_the_stated_differences_make_our_formula(case: Case, p:
     for on in (Network(LINK, 3e-11), Network(Link(1.0, 0.0)), Network(Link(0.0, 1.0), 0.5)):
         x = letters(p, 1e6, on)
         if cost.textbook is None:
-            assert cost.differences == ()
+            assert not cost.differences
             continue
-        stated = sum(evaluate(d.formula, x) for d in cost.differences)
+        stated = sum(evaluate(formula, x) for formula in cost.differences)
         assert isclose(evaluate(cost.textbook, x) + stated, evaluate(cost.plan, x), rel_tol=1e-9)
 
 
@@ -126,34 +126,33 @@ def test_textbook_formulas_are_those_of_the_literature() -> None:
 def formulas() -> list[str]:
     costs = [cost for _, cost in COSTS.values()]
     texts = [c.plan for c in costs] + [c.textbook for c in costs if c.textbook]
-    return list(dict.fromkeys(texts + [d.formula for c in costs for d in c.differences]))
+    return list(dict.fromkeys(texts + [formula for c in costs for formula in c.differences]))
 
 
 @pytest.mark.parametrize("formula", formulas())
 def test_formulas_hold_letters_digits_and_arithmetic_only(formula: str) -> None:
     """The letters have values, and nothing is left of the text without them."""
-    known = letters(6, 19.0, Network(Link(3.0, 7.0), 11.0, Link(13.0, 17.0), 4), 4)
     rest = formula
-    for letter in sorted(known, key=len, reverse=True):
+    for letter in sorted(letters(6, 19.0, Network(LINK)), key=len, reverse=True):
         rest = rest.replace(letter, "")
-    assert set(rest) <= set("0123456789+-/() ")
+    assert set(rest) <= set("0123456789+-*/() ")
+    assert not set("*_") & set(on_paper(formula))
 
 
-def test_formulas_mean_what_they_say() -> None:
-    """Factors side by side are multiplied, and a fraction ends before the next factor."""
-    x = {"p": 6.0, "M": 19.0, "a": 3.0, "a'": 13.0, "b": 7.0, "log p": 2.5, "k": 2.0}
-    for formula, value in {
-        "a": 3,
-        "2a": 6,
-        "Mb": 133,
-        "2ka'": 52,
-        "2a log p + 2 log p Mb": 2 * 3 * 2.5 + 2 * 2.5 * 19 * 7,
-        "(p-1)/p M(2b+a)": 5 / 6 * 19 * 17,
-        "(p - 1 - log p)a": 7.5,
-        "(2/p - 1)(a + Mb)": (2 / 6 - 1) * 136,
-        "(k + 2/p)Mb - a": (2 + 2 / 6) * 133 - 3,
-    }.items():
-        assert isclose(evaluate(formula, x), value, rel_tol=1e-12), formula
+@pytest.mark.parametrize(
+    ("formula", "paper", "value"),
+    [
+        ("2*h*a_in", "2ha'", 2 * 1 * 13),
+        ("2*a * log_p + 2 * log_p * M*b", "2a log p + 2 log p Mb", 2 * 2 * 3 + 2 * 2 * 20 * 7),
+        ("(p-1)/p * M*(2*b+g)", "(p-1)/p M(2b+g)", 3 / 4 * 20 * 25),
+        ("(2/p - 1)*(a + M*b)", "(2/p - 1)(a + Mb)", -0.5 * (3 + 140)),
+    ],
+)
+def test_formulas_are_shown_as_on_paper(formula: str, paper: str, value: float) -> None:
+    """On paper factors stand side by side, and a fraction ends before the next factor."""
+    on = Network(Link(3.0, 7.0), 11.0, Link(13.0, 17.0), 2)
+    assert on_paper(formula) == paper
+    assert evaluate(formula, letters(4, 20.0, on)) == value
 
 
 # ---- bytes and messages

@@ -13,7 +13,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.tensor import ops, summa
 from nnmpi.parallel.tensor.layers import ColumnLinear, RowLinear
 from nnmpi.sim import gemm
-from nnmpi.sim.gemm import FAMILIES, Gemm, Machine, Plan
+from nnmpi.sim.gemm import FAMILIES, Gemm, Machine, ProductPlan
 
 FLAT = Network(Link(1e-6, 1e-9))
 SIZE = Gemm(48, 60, 72)  # more than 8192 bytes each, which all-reduces send by doubling
@@ -39,13 +39,13 @@ PANEL = 20
         ),
     ],
 )
-def test_numbers_received(plan: Plan, numbers: float) -> None:
-    assert gemm.received(plan) == pytest.approx(numbers)
+def test_numbers_received(plan: ProductPlan, numbers: float) -> None:
+    assert plan.received == pytest.approx(numbers)
     machine = Machine(FLAT, 1e9, 4)
     assert gemm.cost(plan, machine).received == pytest.approx(4 * numbers)
 
 
-def every_plan(p: int) -> list[Plan]:
+def every_plan(p: int) -> list[ProductPlan]:
     grids = gemm.grids_of(p)
     return [x for f in FAMILIES.values() for x in gemm.plans(f, SIZE, grids, PANEL).values()]
 
@@ -153,7 +153,7 @@ def run_summa(q: int, r: int, layers: int) -> Run:
     return run
 
 
-CASES: dict[str, tuple[int, Run, Plan]] = {
+CASES: dict[str, tuple[int, Run, ProductPlan]] = {
     "column": (3, run_column, gemm.column(SIZE, 3)),
     "row": (3, run_row, gemm.row(SIZE, 3)),
     "column + row": (3, run_column_row, gemm.column_row(SIZE, 3)),
@@ -169,7 +169,7 @@ CASES: dict[str, tuple[int, Run, Plan]] = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_layers_send_what_their_plan_says(case: tuple[int, Run, Plan]) -> None:
+def test_layers_send_what_their_plan_says(case: tuple[int, Run, ProductPlan]) -> None:
     """Without shared memory to sum in, as on several nodes: all-reduces go by rings."""
     p, run, plan = case
 

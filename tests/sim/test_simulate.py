@@ -19,8 +19,8 @@ from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.price import Link, Network
 from nnmpi.collectives.verify import ALL_GATHER, PlanError
 from nnmpi.sim import collective, show
-from nnmpi.sim.collective import OPERATIONS, Outcome
-from nnmpi.sim.commands.collective import size
+from nnmpi.sim.collective import OPERATIONS, CollectiveCost
+from nnmpi.sim.commands.collective import record, size
 from nnmpi.sim.draw import LEGEND, MAX_RANKS, draw
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,7 +91,7 @@ def test_json_is_the_record_of_each_outcome(simulator: Any, operation: str) -> N
     on = Network(Link(5e-6, 1e-10), 1e-11)
     for row, name in zip(rows, OPERATIONS[operation].algorithms, strict=True):
         o = collective.simulate(operation, name, 6, 1e6, on)
-        assert row == show.record(o)
+        assert row == record(o)
         assert (row["operation"], row["algorithm"]) == (operation, name)
         assert (row["ranks"], row["bytes"], row["rounds"]) == (6, 1e6, o.rounds)
         assert row["seconds"] == o.seconds > 0
@@ -338,7 +338,7 @@ def test_the_library_checks_its_arguments_too() -> None:
 def test_the_exit_status_when_a_simulation_is_interrupted(
     simulator: Any, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: int, line: str
 ) -> None:
-    def fails(*_: object) -> Outcome:
+    def fails(*_: object) -> CollectiveCost:
         raise error
 
     monkeypatch.setattr(collective, "simulate", fails)
@@ -452,7 +452,9 @@ def test_the_table_of_the_page() -> None:
 
 def test_the_page_gives_the_reason_of_each_difference() -> None:
     text = " ".join(PAGE.split())
-    reasons = {d.why for o in OPERATIONS.values() for c in o.costs.values() for d in c.differences}
+    reasons = {
+        why for o in OPERATIONS.values() for c in o.costs.values() for why in c.differences.values()
+    }
     assert len(reasons) > 5
     assert [why for why in reasons if why not in text] == []
 

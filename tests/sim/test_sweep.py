@@ -10,9 +10,10 @@ import pytest
 from helpers.commands import Completed
 
 from nnmpi import simulate
+from nnmpi.collectives.price import Link, Network
 from nnmpi.sim import collective, sweep
 
-NETWORK = collective.network(5e-6, 1e-10)
+NETWORK = Network(Link(5e-6, 1e-10))
 
 
 @pytest.fixture

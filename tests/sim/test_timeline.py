@@ -14,7 +14,8 @@ NAMESPACE = "{http://www.w3.org/2000/svg}"
 
 
 def of(name: str, p: int = 4, m: int = 8, v: int = 1, title: str = "") -> Timeline:
-    return simulate(programs(SCHEDULES[name], p, m, v), Costs.uniform(p, v), title=title).timeline
+    result = simulate(programs(SCHEDULES[name], p, m, v), Costs.uniform(p, v))
+    return result.timeline._replace(title=title)
 
 
 TRACE = Timeline(

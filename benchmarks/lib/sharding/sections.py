@@ -237,7 +237,7 @@ def product_figures(case: LayerCase, sent: Sent, peak: float) -> Row:
     memory = NUMBER * (2 * (plan.weight + plan.activations) + plan.panels)
     return {
         "bytes": sent.bytes,
-        "predicted_bytes": NUMBER * gemm.received(plan),
+        "predicted_bytes": NUMBER * plan.received,
         "messages": sent.messages,
         "peak_bytes": peak,
         "predicted_peak_bytes": memory,

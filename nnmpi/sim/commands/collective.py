@@ -3,16 +3,22 @@
 import argparse
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from nnmpi import cli
 from nnmpi.collectives.price import Network
 from nnmpi.collectives.verify import PlanError
-from nnmpi.sim import collective, show, sweep
-from nnmpi.sim.collective import OPERATIONS
-from nnmpi.sim.commands import network_options
+from nnmpi.sim import collective, sweep
+from nnmpi.sim import network as net
+from nnmpi.sim.collective import OPERATIONS, CollectiveCost, Spread
 from nnmpi.sim.draw import LEGEND, draw
+from nnmpi.sim.show import amount, columns, duration, plural
 
 HELP = "all-reduce and its relatives"
+
+ROUNDING = 1e-12  # relative to the time: smaller differences are not shown
 
 UNITS: dict[str, int] = {"": 1, "b": 1} | {
     f"{prefix}{i}b": base**power
@@ -51,7 +57,7 @@ def add_options(c: argparse.ArgumentParser) -> None:
         metavar="M",
         help="size of the buffer: 100e6, 64KB, 1GiB",
     )
-    network_options.add_options(c)
+    net.add_options(c)
     output = c.add_argument_group("output")
     output.add_argument("--draw", action="store_true", help="show the rounds of one algorithm")
     output.add_argument(
@@ -70,29 +76,29 @@ def run(options: argparse.Namespace) -> str:
     names = collective.names(options.operation, options.algorithm)
     if options.draw and len(names) > 1:
         raise ValueError(f"--draw shows one algorithm; add --algorithm {'|'.join(names)}")
-    network = network_options.network(options)
+    network = net.network(options)
     if options.plot and not options.sweep:
         raise ValueError("--plot shows a sweep; add --sweep bytes or --sweep ranks")
     if options.sweep:
         return _swept(options, names, network)
     several = len(names) > 1 or options.algorithm == "all"
     drawn = _drawing(options, network) if options.draw else ""
-    outcomes = [
+    found = [
         collective.simulate(options.operation, name, options.ranks, options.bytes, network)
         for name in names
     ]
     if options.json:
-        records = [show.record(o) for o in outcomes]
+        records = [record(c) for c in found]
         return json.dumps(records if several else records[0], indent=2)
-    return show.table(outcomes) if several else show.report(outcomes[0]) + drawn
+    return table(found) if several else report(found[0]) + drawn
 
 
 def _swept(options: argparse.Namespace, names: list[str], network: Network) -> str:
     """The output of a sweep."""
     if options.draw:
         raise ValueError("--draw shows one number of ranks; leave out --sweep")
-    if options.plot:
-        sweep.check_picture(options.plot)
+    if options.plot and (problem := cli.picture_problem(options.plot)):
+        raise ValueError(f"{problem}, or leave out --plot")
     found = sweep.sweep(
         options.sweep, options.operation, names, options.ranks, options.bytes, network
     )
@@ -114,3 +120,71 @@ def _drawing(options: argparse.Namespace, network: Network) -> str:
     except ValueError as error:
         raise ValueError(f"{error}, or leave out --draw") from None
     return f"\n\n{picture}\n\n{LEGEND}"
+
+
+def report(c: CollectiveCost) -> str:
+    """The cost of one plan, with its formulas."""
+    lines = [
+        _heading(f"{c.operation} by {c.algorithm}", c),
+        f"time      {duration(c.seconds)}",
+        f"rounds    {c.rounds:,}",
+        f"sent      {_spread(c.sent, amount)}",
+        f"messages  {_spread(c.messages, _count)}",
+    ]
+    if c.proved:
+        lines.append(f"proved    for {c.proved.start} to {c.proved.stop - 1} ranks")
+    if c.textbook:
+        lines.append(f"textbook  {c.textbook.formula} = {duration(c.textbook.seconds)}")
+    if c.plan:
+        lines.append(f"our plan  {c.plan.formula} = {duration(c.plan.seconds)}")
+    for (formula, seconds), why in c.differences:
+        if abs(seconds) > ROUNDING * c.seconds:
+            sign = "-" if seconds < 0 else "+"
+            lines.append(f"          {sign}{duration(abs(seconds))}  {formula}: {why}")
+    return "\n".join(lines)
+
+
+def _heading(what: str, c: CollectiveCost) -> str:
+    """The operation, the size and the network."""
+    return f"{what}: {plural(c.ranks, 'rank')}, {amount(c.nbytes)}\n{net.as_text(c.network)}"
+
+
+def _count(x: float) -> str:
+    return f"{x:,.4g}" if x < 1000 else f"{x:,.0f}"
+
+
+def _spread(s: Spread, show: Callable[[float], str]) -> str:
+    if s.least == s.most:
+        return f"{show(s.most)} by each rank"
+    return f"{show(s.most)} at most, {show(s.mean)} on average, {show(s.least)} at least"
+
+
+def table(found: list[CollectiveCost]) -> str:
+    """Several plans of one operation, side by side."""
+    best = min(c.seconds for c in found)
+    rows = [["algorithm", "time", "to fastest", "rounds", "sent at most", "messages", "textbook"]]
+    for c in found:
+        ratio = f"{c.seconds / best:.2f}" if best else "-" if c.seconds else "1.00"
+        textbook = duration(c.textbook.seconds) if c.textbook else "-"
+        sent, messages = amount(c.sent.most), _count(c.messages.most)
+        cells = [duration(c.seconds), ratio, f"{c.rounds:,}", sent, messages, textbook]
+        rows.append([c.algorithm, *cells])
+    return f"{_heading(found[0].operation, found[0])}\n{columns(rows)}"
+
+
+def record(c: CollectiveCost) -> dict[str, Any]:
+    """The cost as a JSON object."""
+    return {
+        "operation": c.operation,
+        "algorithm": c.algorithm,
+        "ranks": c.ranks,
+        "bytes": c.nbytes,
+        **net.record(c.network),
+        "seconds": c.seconds,
+        "rounds": c.rounds,
+        "sent": c.sent._asdict(),
+        "messages": c.messages._asdict(),
+        "textbook": c.textbook and c.textbook._asdict(),
+        "plan": c.plan and c.plan._asdict(),
+        "differences": [{**figure._asdict(), "why": why} for figure, why in c.differences],
+    }

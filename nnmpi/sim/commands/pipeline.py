@@ -3,14 +3,33 @@
 import argparse
 import json
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from nnmpi.schedules import SCHEDULES
-from nnmpi.sim import pipeline_report as show
+from nnmpi.schedules import SCHEDULES, programs
+from nnmpi.sim.pipeline import Costs, Simulation, simulate
+from nnmpi.sim.show import columns
 from nnmpi.sim.svg import svg
+from nnmpi.sim.timeline import draw
 
 HELP = "schedules of a pipeline"
 
+MIN_VALUE, MAX_VALUE = 1e-30, 1e30  # of times, so that no sum or ratio of them overflows
+MAX_PASSES = 100_000  # forward passes of all stages: a simulation takes a few seconds
 CUT = 1.5  # a picture of several schedules ends where the second longest does, if that is so much
+
+
+class Simulated(NamedTuple):
+    """One schedule: what the simulation gives, and the bubble of its formula, if that holds."""
+
+    name: str
+    stages: int  # of a rank
+    result: Simulation
+    formula: float | None
+
+    @property
+    def label(self) -> str:
+        """The name, with the stages of a rank if it has several."""
+        return f"{self.name}, {self.stages} stages a rank" if self.stages > 1 else self.name
 
 
 def add_options(p: argparse.ArgumentParser) -> None:
@@ -45,29 +64,123 @@ def run(options: argparse.Namespace) -> str:
     if options.schedule and options.virtual_stages is not None:
         schedule = SCHEDULES[options.schedule]
         schedule.check(options.stages, options.micro_batches, options.virtual_stages)
-    q = show.Question(
-        options.stages,
-        options.micro_batches,
-        options.virtual_stages,
-        options.forward,
-        options.backward,
-        options.send,
-        options.recompute,
-    )
     for name in names:
-        show.check(name, q)
-    answers = [show.answer(name, q) for name in names]
+        _check(name, options)
+    found = [_simulated(name, options) for name in names]
     if options.svg:
-        options.svg.write_text(picture(answers, q), encoding="utf-8")
+        options.svg.write_text(_picture(found, options), encoding="utf-8")
     if options.json:
-        records = [show.record(a, q) for a in answers]
+        records = [_record(s, options) for s in found]
         return json.dumps(records if options.compare else records[0], indent=2)
-    return show.table(answers, q) if options.compare else show.report(answers[0], q)
+    return _table(found, options) if options.compare else _report(found[0], options)
 
 
-def picture(answers: list[show.Answer], q: show.Question) -> str:
+def _stages_of(name: str, o: argparse.Namespace) -> int:
+    """The stages a rank has under a schedule."""
+    if not SCHEDULES[name].virtual:
+        return 1
+    return 2 if o.virtual_stages is None else int(o.virtual_stages)
+
+
+def _check(name: str, o: argparse.Namespace) -> None:
+    """Raises ValueError for numbers out of range of a schedule or of a simulation."""
+    v = _stages_of(name, o)
+    SCHEDULES[name].check(o.stages, o.micro_batches, v)
+    for what, value in (("forward", o.forward), ("backward", o.backward), ("send", o.send)):
+        if value and not MIN_VALUE <= value <= MAX_VALUE:
+            raise ValueError(
+                f"{what} {value} must be 0, or a number from {MIN_VALUE:g} to {MAX_VALUE:g}"
+            )
+    if not o.forward + o.backward:
+        raise ValueError("forward and backward are both 0: give one of them a time")
+    passes = o.stages * v * max(o.micro_batches, o.stages)  # fewer do not fill the pipeline
+    if passes > MAX_PASSES:
+        raise ValueError(
+            f"{o.stages * v} stages and {o.micro_batches} micro-batches, counted as at least one a "
+            f"rank, are {passes} forward passes, more than {MAX_PASSES}: take fewer"
+        )
+
+
+def _simulated(name: str, o: argparse.Namespace) -> Simulated:
+    """Simulate one schedule, whose numbers have been checked."""
+    schedule, v, p, m = SCHEDULES[name], _stages_of(name, o), o.stages, o.micro_batches
+    result = simulate(
+        programs(schedule, p, m, v, o.recompute), Costs.uniform(p, v, o.forward, o.backward, o.send)
+    )
+    bubble = schedule.bubble(p, m, v)
+    return Simulated(name, v, result, None if bubble is None else float(bubble))
+
+
+def _heading(what: str, o: argparse.Namespace) -> str:
+    ranks = "1 rank" if o.stages == 1 else f"{o.stages} ranks"
+    micro = "1 micro-batch" if o.micro_batches == 1 else f"{o.micro_batches} micro-batches"
+    again = ", recomputed" if o.recompute else ""
+    times = f"forward {o.forward:g}, backward {o.backward:g}, send {o.send:g}"
+    return f"{what}: {ranks}, {micro}\n{times}{again}"
+
+
+def _picture(found: list[Simulated], o: argparse.Namespace) -> str:
     """All timelines in one SVG document, on one scale."""
-    timelines = [a.result.timeline for a in answers]
+    timelines = [
+        s.result.timeline._replace(
+            title=f"{s.label}: {SCHEDULES[s.name].about}; bubble {s.result.bubble:.1%}"
+        )
+        for s in found
+    ]
     ends = sorted(timeline.end for timeline in timelines)
     until = ends[-2] if len(ends) > 1 and ends[-1] > CUT * ends[-2] else None
-    return svg(timelines, show.heading("pipeline", q).replace("\n", "; "), until)
+    return svg(timelines, _heading("pipeline", o).replace("\n", "; "), until)
+
+
+def _report(s: Simulated, o: argparse.Namespace) -> str:
+    """One schedule: its figures, its ranks, its timeline."""
+    schedule, result = SCHEDULES[s.name], s.result
+    value = f"holds {schedule.holds}" if s.formula is None else f"= {s.formula:.4g}"
+    figures = [
+        _heading(s.label, o),
+        f"time      {result.makespan:.6g}",
+        f"bubble    {result.bubble:.4g} of the time of computation",
+        f"formula   {schedule.formula} {value}",
+    ]
+    rows = [["rank", "busy", "idle", "micro-batches held", "activations held"]]
+    for r, busy in enumerate(result.busy):
+        idle = result.makespan - busy
+        rows.append([f"{r}", f"{busy:.6g}", f"{idle:.6g}", f"{result.live[r]}",
+                     f"{result.memory[r]:.4g}"])  # fmt: skip
+    return "\n\n".join(["\n".join(figures), columns(rows), draw([result.timeline])])
+
+
+def _table(found: list[Simulated], o: argparse.Namespace) -> str:
+    """Several schedules side by side; what ranks hold is that of the rank with most."""
+    rows = [["schedule", "time", "bubble", "formula", "", "micro-batches held", "activations held"]]
+    for s in found:
+        rows.append([
+            s.label,
+            f"{s.result.makespan:.6g}",
+            f"{s.result.bubble:.4g}",
+            "-" if s.formula is None else f"{s.formula:.4g}",
+            SCHEDULES[s.name].formula,
+            f"{max(s.result.live)}",
+            f"{max(s.result.memory):.4g}",
+        ])  # fmt: skip
+    return f"{_heading('pipelines', o)}\n{columns(rows)}"
+
+
+def _record(s: Simulated, o: argparse.Namespace) -> dict[str, Any]:
+    """One schedule as a JSON object."""
+    return {
+        "schedule": s.name,
+        "ranks": o.stages,
+        "micro_batches": o.micro_batches,
+        "virtual_stages": s.stages,
+        "forward": o.forward,
+        "backward": o.backward,
+        "send": o.send,
+        "recompute": o.recompute,
+        "time": s.result.makespan,
+        "bubble": s.result.bubble,
+        "formula": {"formula": SCHEDULES[s.name].formula, "bubble": s.formula},
+        "busy": s.result.busy,
+        "micro_batches_held": s.result.live,
+        "activations_held": s.result.memory,
+    }

@@ -1,0 +1,80 @@
+"""The network of a simulation: its options, the numbers it may have, and how it is shown."""
+
+import argparse
+from typing import Any
+
+from nnmpi.collectives.price import Link, Network
+
+MAX_RANKS = 10_000_000
+MAX_VALUE = 1e30  # of bytes and of seconds, so that no product of them overflows
+
+
+def add_options(p: argparse.ArgumentParser) -> None:
+    """Add the options of a network, in a group of their own."""
+    network = p.add_argument_group("network")
+    network.add_argument(
+        "--alpha", type=float, default=5e-6, help="seconds per message (default 5e-6)"
+    )
+    network.add_argument(
+        "--beta", type=float, default=1e-10, help="seconds per byte (default 1e-10)"
+    )
+    network.add_argument(
+        "--gamma", type=float, default=0.0, help="seconds to add a byte (default 0)"
+    )
+    network.add_argument(
+        "--per-node", type=int, metavar="Q", help="ranks in a node, for a network of two levels"
+    )
+    network.add_argument("--inner-alpha", type=float, metavar="ALPHA", help="alpha inside a node")
+    network.add_argument("--inner-beta", type=float, metavar="BETA", help="beta inside a node")
+
+
+def network(options: argparse.Namespace) -> Network:
+    """A network of one level, or of two where the link inside a node is given."""
+    alpha, beta, gamma = options.alpha, options.beta, options.gamma
+    for name, value in (("alpha", alpha), ("beta", beta), ("gamma", gamma)):
+        check_number(name, value)
+    per_node, *inner = options.per_node, options.inner_alpha, options.inner_beta
+    if per_node is None and inner == [None, None]:
+        return Network(Link(alpha, beta), gamma)
+    if None in (per_node, *inner):
+        raise ValueError(
+            f"two levels need per-node, inner-alpha and inner-beta, got {per_node}, "
+            f"{inner[0]} and {inner[1]}: give the missing ones or leave out all three"
+        )
+    check_number("inner-alpha", inner[0])
+    check_number("inner-beta", inner[1])
+    check_count("per-node", per_node)
+    return Network(Link(alpha, beta), gamma, Link(*inner), per_node)
+
+
+def check_number(name: str, value: float, least: float = 0) -> None:
+    """Raises ValueError if a number of the command line is out of range."""
+    if not least <= value <= MAX_VALUE:
+        raise ValueError(f"{name} {value} must be a number from {least:g} to {MAX_VALUE:g}")
+
+
+def check_count(name: str, value: int, most: int = MAX_RANKS) -> None:
+    """Raises ValueError if a whole number of the command line is out of range."""
+    if not 1 <= value <= most:
+        raise ValueError(f"{name} {value} must be from 1 to {most}")
+
+
+def as_text(n: Network) -> str:
+    """The numbers of a network."""
+    text = f"alpha {n.link.alpha:g} s, beta {n.link.beta:g} s/B, gamma {n.gamma:g} s/B"
+    if n.inner is None:
+        return text
+    inner = f"alpha {n.inner.alpha:g} s, beta {n.inner.beta:g} s/B"
+    return f"{text}; in nodes of {n.per_node:,}: {inner}"
+
+
+def record(n: Network) -> dict[str, Any]:
+    """The numbers of a network as entries of a JSON object."""
+    return {
+        "alpha": n.link.alpha,
+        "beta": n.link.beta,
+        "gamma": n.gamma,
+        "per_node": n.per_node if n.inner else None,
+        "inner_alpha": n.inner.alpha if n.inner else None,
+        "inner_beta": n.inner.beta if n.inner else None,
+    }
