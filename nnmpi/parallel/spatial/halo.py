@@ -27,7 +27,7 @@ from nnmpi.kernels.window import Window
 from nnmpi.parallel.spatial.rows import Rows, row_bounds
 
 
-class Piece(NamedTuple):
+class Strip(NamedTuple):
     """The rows start to stop - 1 of the image, to or from a rank."""
 
     rank: int
@@ -47,29 +47,29 @@ class Halo(NamedTuple):
     own: tuple[int, int]
     needed: tuple[int, int]
     inside: tuple[int, int]
-    sends: tuple[Piece, ...]
-    receives: tuple[Piece, ...]
+    sends: tuple[Strip, ...]
+    receives: tuple[Strip, ...]
 
     @classmethod
     def of(cls, name: str, rows: Rows, window: Window) -> Self:
-        """Of outputs that are cut by `row_bounds`; `name` is the layer's, for messages."""
+        """The halo of outputs that are cut by `row_bounds`; `name` is the layer's, for messages."""
         comm, height, had = rows.comm, rows.shape[2], rows.bounds
         outputs = row_bounds(window.outputs(height), comm.size, f"{name}: the output")
         needed = [window.inputs(*outputs[r : r + 2]) for r in range(comm.size)]
         inside = [_within(span, 0, height) for span in needed]
         me = comm.rank
-        sends, receives = list[Piece](), list[Piece]()
+        sends, receives = list[Strip](), list[Strip]()
         for r in range(comm.size):
             if r != me:
-                sends.append(Piece(r, *_within(inside[r], *had[me : me + 2])))
-                receives.append(Piece(r, *_within(inside[me], *had[r : r + 2])))
+                sends.append(Strip(r, *_within(inside[r], *had[me : me + 2])))
+                receives.append(Strip(r, *_within(inside[me], *had[r : r + 2])))
         return cls(
             comm,
             rows.own,
             needed[me],
             inside[me],
-            tuple(piece for piece in sends if piece.start < piece.stop),
-            tuple(piece for piece in receives if piece.start < piece.stop),
+            tuple(strip for strip in sends if strip.start < strip.stop),
+            tuple(strip for strip in receives if strip.start < strip.stop),
         )
 
     @property
@@ -112,8 +112,8 @@ class Halo(NamedTuple):
         return dx
 
     def _start(
-        self, x: Array, first: int, sends: Sequence[Piece], receives: Sequence[Piece]
-    ) -> tuple[list[Work], list[tuple[Piece, Array]]]:
+        self, x: Array, first: int, sends: Sequence[Strip], receives: Sequence[Strip]
+    ) -> tuple[list[Work], list[tuple[Strip, Array]]]:
         """Starts to send rows of x, whose first is row `first`, and to receive others.
 
         All are posted before any is waited for. Rows of a single image are sent from where they

@@ -5,12 +5,12 @@ dx <--Halo.give_back-- d <--its vjp-- g
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from nnmpi.backend import Array, of, xp_of
 from nnmpi.kernels import Result, conv
+from nnmpi.kernels.bands import Bands
 from nnmpi.kernels.window import Windows
-from nnmpi.parallel.spatial.bands import Bands
 from nnmpi.parallel.spatial.halo import Halo
 
 
@@ -41,24 +41,24 @@ def conv2d(x: Array, w: Array, b: Array | None, *, halo: Halo, shape: conv.Shape
     return Result(y, (vjp_rows, vjp_w, vjp_b), prepare_bands)
 
 
-class Pool(NamedTuple):
-    """A pooling kernel, and what padding is to it."""
-
-    kernel: Callable[[Array, Windows], Result]
-    padding: float
-
-
-def pool2d(x: Array, *, pool: Pool, windows: Windows, halo: Halo) -> Result:
-    """This rank's rows of the pooling."""
+def pool2d(
+    x: Array,
+    *,
+    kernel: Callable[[Array, Windows], Result],
+    padding: float,
+    windows: Windows,
+    halo: Halo,
+) -> Result:
+    """This rank's rows of the pooling by a kernel; `padding` is the number around the image."""
     xl, columns, xp = x.transpose(0, 2, 3, 1), windows[1], xp_of(x)
     n, _, W, C = xl.shape
     within = slice(columns.before, columns.before + W)
     if halo.is_local and not columns.before:
         rows = xl[:, halo.needed[0] - halo.own[0] :][:, : halo.height]
     else:
-        rows = xp.full((n, halo.height, columns.padded(W), C), pool.padding, x.dtype)
+        rows = xp.full((n, halo.height, columns.padded(W), C), padding, x.dtype)
         halo.fetch(xl, rows[:, :, within])
-    inner = pool.kernel(rows.transpose(0, 3, 1, 2), _without_padding(windows))
+    inner = kernel(rows.transpose(0, 3, 1, 2), _without_padding(windows))
 
     def vjp(g: Array, out: Array | None) -> Array:
         d = inner.vjps[0](g, None).transpose(0, 2, 3, 1)
@@ -68,6 +68,6 @@ def pool2d(x: Array, *, pool: Pool, windows: Windows, halo: Halo) -> Result:
 
 
 def _without_padding(windows: Windows) -> Windows:
-    """The same of images in which the padding is."""
+    """The windows of images that contain their padding."""
     rows, columns = (window._replace(before=0, after=0) for window in windows)
     return rows, columns

@@ -15,25 +15,9 @@ from math import prod
 from types import EllipsisType
 from typing import Any, NamedTuple
 
+from nnmpi import nn
 from nnmpi.autograd.ops import activations, elementwise, gelu, logic, shape
 from nnmpi.kernels.window import pair
-from nnmpi.nn import (
-    AdaptiveAvgPool2d,
-    AvgPool1d,
-    AvgPool2d,
-    BatchNorm1d,
-    BatchNorm2d,
-    Conv1d,
-    Conv2d,
-    Dropout,
-    Embedding,
-    Flatten,
-    GroupNorm,
-    Linear,
-    MaxPool1d,
-    MaxPool2d,
-    Module,
-)
 from nnmpi.nn.layers.activations import ELEMENTWISE
 from nnmpi.parallel.tensor.sums import Bounds
 
@@ -116,7 +100,7 @@ class Way(NamedTuple):
         return self.how != "channels" or bool(self.parameters or self.sizes)
 
 
-class Rows(NamedTuple):
+class RowsRule(NamedTuple):
     """How a layer takes images of which each rank has some rows; weights are copies.
 
     needs    what of other ranks: "halo", rows beyond those here; "statistics"; "gather", all rows
@@ -130,7 +114,7 @@ class Rule(NamedTuple):
     """The ways of a layer to be divided by channels, the preferred one first; and by rows."""
 
     ways: tuple[Way, ...] = ()
-    rows: Rows | None = None
+    rows: RowsRule | None = None
 
 
 WHOLE = Way()
@@ -202,22 +186,22 @@ _GROUPS = Way(
 )
 _GROUP_NORM = Way(0, 0, {"weight": 0, "bias": 0}, ("channels",), behind=_groups_of_norm)
 
-RULES: Mapping[type[Module], Rule] = {
-    Linear: Rule(_product(-1)),
-    Embedding: Rule((Way(parameters={"weight": 0}),)),
-    Conv1d: Rule(_product(0, _has_one_group)),
-    Conv2d: Rule((*_product(0, _has_one_group), _GROUPS), Rows("halo")),
-    BatchNorm1d: Rule((_BATCH_NORM,)),
-    BatchNorm2d: Rule((_BATCH_NORM,), Rows("statistics")),
-    GroupNorm: Rule((_GROUP_NORM,)),
-    Dropout: Rule((Way(..., ..., sizes=("part",)),)),
-    Flatten: Rule((Way(0, 0, fits=_joins_all_axes, behind=_flattened),), Rows("gather")),
-    MaxPool1d: Rule((BY_CHANNEL,)),
-    AvgPool1d: Rule((BY_CHANNEL,)),
-    MaxPool2d: Rule((BY_CHANNEL,), Rows("halo", _has_whole_windows)),
-    AvgPool2d: Rule((BY_CHANNEL,), Rows("halo", _has_whole_windows)),
-    AdaptiveAvgPool2d: Rule((BY_CHANNEL,)),
-    **dict.fromkeys(ELEMENTWISE, Rule((KEPT,), Rows())),
+RULES: Mapping[type[nn.Module], Rule] = {
+    nn.Linear: Rule(_product(-1)),
+    nn.Embedding: Rule((Way(parameters={"weight": 0}),)),
+    nn.Conv1d: Rule(_product(0, _has_one_group)),
+    nn.Conv2d: Rule((*_product(0, _has_one_group), _GROUPS), RowsRule("halo")),
+    nn.BatchNorm1d: Rule((_BATCH_NORM,)),
+    nn.BatchNorm2d: Rule((_BATCH_NORM,), RowsRule("statistics")),
+    nn.GroupNorm: Rule((_GROUP_NORM,)),
+    nn.Dropout: Rule((Way(..., ..., sizes=("part",)),)),
+    nn.Flatten: Rule((Way(0, 0, fits=_joins_all_axes, behind=_flattened),), RowsRule("gather")),
+    nn.MaxPool1d: Rule((BY_CHANNEL,)),
+    nn.AvgPool1d: Rule((BY_CHANNEL,)),
+    nn.MaxPool2d: Rule((BY_CHANNEL,), RowsRule("halo", _has_whole_windows)),
+    nn.AvgPool2d: Rule((BY_CHANNEL,), RowsRule("halo", _has_whole_windows)),
+    nn.AdaptiveAvgPool2d: Rule((BY_CHANNEL,)),
+    **dict.fromkeys(ELEMENTWISE, Rule((KEPT,), RowsRule())),
 }
 """By the class of the layer itself: a subclass may have another `forward`."""
 
@@ -237,7 +221,7 @@ OPS: frozenset[Callable[..., Any]] = frozenset(
 """Ops that treat each number alone: inputs that are cut alike give an output that is, too."""
 
 
-def ways(layer: type[Module]) -> tuple[Way, ...]:
+def ways(layer: type[nn.Module]) -> tuple[Way, ...]:
     """The ways of a layer: of the table, or `sharding` of its class.
 
     A class that has another `forward` than the one with the attribute has none.

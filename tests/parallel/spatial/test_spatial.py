@@ -12,10 +12,10 @@ from helpers.training import laws_spatial
 from nnmpi import backend, nn
 from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm, thread_ranks
+from nnmpi.kernels.bands import Bands
 from nnmpi.kernels.window import Window
 from nnmpi.nn.sequential import groups
 from nnmpi.parallel import spatial
-from nnmpi.parallel.spatial.bands import Bands
 from nnmpi.parallel.spatial.halo import Halo
 from nnmpi.parallel.spatial.rows import Rows
 

@@ -45,7 +45,7 @@ class Bands(NamedTuple):
 
     @classmethod
     def of(cls, conv: Window, pool: bool, n: int, rows: int, row_bytes: int, budget: int) -> Self:
-        """Of n samples of so many rows, in bands of about `budget` bytes.
+        """How n samples of so many rows are given, in bands of about `budget` bytes.
 
         The kernel needs `row_bytes` for a row of output. Samples of few bands are given as they
         are.
@@ -87,7 +87,7 @@ class Bands(NamedTuple):
         return zeros
 
     def samples(self, tall: Array, rows: int) -> Array:
-        """Of rows of input (rows, W, C), the first of each sample: a view (N, rows, W, C)."""
+        """The first rows of each sample in rows of input (rows, W, C): a view (N, rows, W, C)."""
         return _stacked(tall, self.n, self.sample, rows)
 
     def images(self, tall: Array) -> Array:
