@@ -84,7 +84,7 @@ def _main(arguments: Sequence[str], early: threading.Event) -> int:
                 report.event(dry_run(c, comm=comm))
             return 0
         trainer = Trainer(c, comm=comm)
-        report = trainer.report()
+        report = open_report(c, comm)
     except OtherRankError:
         return 0  # the other rank prints the error, and its exit status is that of the job
     except ValueError as error:

@@ -18,7 +18,7 @@ from nnmpi.parallel.model.model_part import ModelPart
 from nnmpi.run import builders
 from nnmpi.run.on_paper import arranged
 from nnmpi.run.report import Event
-from nnmpi.run.report.layout import layout_event
+from nnmpi.run.report.events import layout_event
 from nnmpi.run.setup import NO_METRICS, set_up
 
 

@@ -11,7 +11,8 @@ from nnmpi.parallel.arrangement.drawing import as_svg
 from nnmpi.run import builders, objectives
 from nnmpi.run.flags import add_flags
 from nnmpi.run.on_paper import arranged
-from nnmpi.run.report.layout import as_text, layout_event
+from nnmpi.run.report.events import layout_event
+from nnmpi.run.report.messages import as_text
 
 HELP = "what each rank of a run holds and sends"
 

@@ -1,5 +1,6 @@
 """Trainer: epochs over a data set, evaluation, saving and events."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -11,7 +12,7 @@ import numpy as np
 from nnmpi.comm import Comm, job
 from nnmpi.config import Config
 from nnmpi.data import Dataset
-from nnmpi.metrics import Metric, Sums, mean
+from nnmpi.metrics import ACCURACY, Metric, Sums, mean
 from nnmpi.nn import Module
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.step.executor import StepControl
@@ -22,8 +23,7 @@ from nnmpi.run.diverged import DivergedError as DivergedError
 from nnmpi.run.diverged import check_finite
 from nnmpi.run.files import saving
 from nnmpi.run.report import Event, LostOutputError, Report, open_report
-from nnmpi.run.report.environment import environment
-from nnmpi.run.report.events import measured, start_event
+from nnmpi.run.report.events import environment
 from nnmpi.run.report.pace import Pace
 from nnmpi.run.resumable import Phase, Resumable
 from nnmpi.run.session import Hooks
@@ -108,10 +108,6 @@ class Trainer(Resumable):
                 with suppress(LostOutputError):
                     self._report.event({"event": "failed", "error": reason, "steps": self.step})
                 raise
-
-    def report(self) -> Report:
-        """The report of this rank; every rank calls it, and all fail if a file cannot be opened."""
-        return open_report(self.config, self.comm)
 
     def _fit(self) -> Event:
         self._pace = Pace()
@@ -279,12 +275,38 @@ class Trainer(Resumable):
 
     def describe(self) -> Event:
         """The start event."""
-        return start_event(self)
+        d, c = self.dataset, self.config
+        slowed = {"slow_rank": c.slow_rank, "jitter": c.jitter}
+        return {
+            "event": "start",
+            "model": c.model,
+            "parameters": sum(math.prod(p.place.shape) for p in self.model.parameters()),
+            "data": d.name,
+            "train_samples": len(d.train.y),
+            "test_samples": len(d.test.y),
+            "note": d.note,
+            "steps": self.total_steps,
+            "batch_size": c.batch_size,
+            "dtype": c.dtype,
+            "device": self.on.name,
+            "seed": c.seed,
+            "ranks": self.comm.size,
+            "sync": c.sync,
+            **({"tp": c.tp} if c.tp > 1 else {}),
+            **{name: value for name, value in slowed.items() if value},
+            **self.strategy.describe(),
+        }
 
     def _metrics(self, train: Sums, test: Sums) -> Event:
+        """Losses and metrics of an epoch: the accuracy beside the loss, others under a key."""
+        means = test.means
+        accuracy = {ACCURACY: means.pop(ACCURACY)} if ACCURACY in means else {}
         return {
             "steps": self.step,
-            **measured(train, test),
+            "loss": train.mean_loss,
+            "test_loss": test.mean_loss,
+            **accuracy,
+            **({"metrics": means} if means else {}),
             "samples_per_second": self._pace.rate,
             "skipped_steps": self.skipped,
         }

@@ -16,7 +16,7 @@ from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.config import EPOCHS, LEAST_STEPS
 from nnmpi.parallel.step.state import StepResult, StepState
-from nnmpi.run.report import environment
+from nnmpi.run.report import events
 from nnmpi.run.report.pace import Pace
 from nnmpi.run.setup import total_steps
 
@@ -116,8 +116,8 @@ def test_the_start_tells_options_versions_blas_and_hosts(monkeypatch: pytest.Mon
     assert start["blas"] == {"kernels": blas.core(), "threads": blas.threads()}
     assert start["hosts"] == {platform.node(): [0]}
     name = iter(["west", "é" * 70, "west"])
-    monkeypatch.setattr(environment.platform, "node", lambda: next(name))
-    found = threads.run(3, environment.hosts)
+    monkeypatch.setattr(events.platform, "node", lambda: next(name))
+    found = threads.run(3, events.hosts)
     assert all(sorted(map(len, f.values())) == [1, 2] for f in found)
     assert all("west" in f for f in found)
 

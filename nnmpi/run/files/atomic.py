@@ -37,7 +37,8 @@ def replaced(path: Path, mode: str) -> Iterator[IO[Any]]:
         part = target.with_name(f"{_name(target)}{_host()}-{uuid4().hex}.part")
         try:
             with part.open(mode) as file:
-                if not _is_locked_in(file):
+                lock(file, wait=True)
+                if not part.exists():  # another writer took it for stale before
                     continue
                 with suppress(OSError):  # no file is replaced: permissions are those of the umask
                     part.chmod(stat.S_IMODE(target.stat().st_mode))
@@ -49,12 +50,6 @@ def replaced(path: Path, mode: str) -> Iterator[IO[Any]]:
         finally:
             with suppress(OSError):
                 part.unlink()
-
-
-def _is_locked_in(file: IO[Any]) -> bool:
-    """Locks a part; another writer may have taken it for stale before, and removed it."""
-    _lock(file, wait=True)
-    return os.path.exists(file.name)
 
 
 def _target(path: Path) -> Path:
@@ -81,16 +76,21 @@ def _remove_stale(target: Path) -> None:
         with suppress(OSError), part.open("r+b") as file:
             age = time.time() - os.fstat(file.fileno()).st_mtime
             from_here = part.name.startswith(_name(target) + _host())
-            if (from_here or age > ELSEWHERE) and _lock(file, wait=False):
+            if (from_here or age > ELSEWHERE) and lock(file):
                 part.unlink()
 
 
-def _lock(file: IO[Any], wait: bool) -> bool:
-    """Whether this open file has the lock now; False where the file system has no locks."""
+def lock(file: IO[Any], wait: bool = False) -> bool:
+    """Locks an open file until it is closed; False where the file system has no locks.
+
+    Raises BlockingIOError if another process has the lock, or waits for it.
+    """
     try:
         import fcntl
 
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        raise
     except (ImportError, OSError):  # not on Windows
         return False
     return True

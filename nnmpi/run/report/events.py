@@ -1,43 +1,101 @@
-"""What the events of a run say of it."""
+"""What events say of an arrangement, and of what a run depends on."""
 
-import math
-from typing import TYPE_CHECKING
+import platform
+from dataclasses import asdict
+from itertools import pairwise
 
-from nnmpi.metrics import ACCURACY, Sums
-from nnmpi.run.report.text import Event
+import numpy as np
 
-if TYPE_CHECKING:
-    from nnmpi.run.trainer import Trainer
+import nnmpi
+from nnmpi import blas
+from nnmpi.comm import Comm, mpi_versions
+from nnmpi.config import Config
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.drawing import as_lines
+from nnmpi.parallel.arrangement.kinds import Kind, kinds
+from nnmpi.run.report.messages import Event
+
+NAME_BYTES = 64  # of a host; longer names are cut
+
+SUMMED = ("replicas", "pipeline")
+"""The strategies whose gradients an all-reduce sums."""
 
 
-def start_event(trainer: "Trainer") -> Event:
-    """The first event."""
-    d, c = trainer.dataset, trainer.config
-    slowed = {"slow_rank": c.slow_rank, "jitter": c.jitter}
+def layout_event(a: Arrangement) -> Event:
+    """The arrangement in figures; a step is over a whole batch."""
+    config, graph = a.config, a.graph
     return {
-        "event": "start",
-        "model": c.model,
-        "parameters": sum(math.prod(p.place.shape) for p in trainer.model.parameters()),
-        "data": d.name,
-        "train_samples": len(d.train.y),
-        "test_samples": len(d.test.y),
-        "note": d.note,
-        "steps": trainer.total_steps,
-        "batch_size": c.batch_size,
-        "dtype": c.dtype,
-        "device": trainer.on.name,
-        "seed": c.seed,
-        "ranks": trainer.comm.size,
-        "sync": c.sync,
-        **({"tp": c.tp} if c.tp > 1 else {}),
-        **{name: value for name, value in slowed.items() if value},
-        **trainer.strategy.describe(),
+        "event": "layout",
+        "model": config.model,
+        "parameters": sum(v.size for v in graph.variables if v.is_parameter),
+        "ranks": a.ranks,
+        "nodes": len({*a.cluster.nodes}),
+        "layout": a.mesh.axes,
+        "servers": a.servers,
+        "strategy": a.strategy,
+        "zero": config.zero,
+        "schedule": config.schedule if a.strategy in ("pipeline", "pipedream") else None,
+        "batch_size": config.batch_size,
+        "micro_batches": min(config.micro_batches, config.batch_size),
+        "dtype": config.dtype,
+        "optimizer": config.optimizer,
+        "sync": config.sync,
+        "slices": config.slices if config.reproducible else None,
+        "allreduce": a.algorithm if a.mesh.axes["dp"] > 1 and a.strategy in SUMMED else None,
+        "cut": ",".join(map(str, a.division.begins)) or None,
+        "notes": list(graph.notes),
+        "kinds": [_figures(kind) for kind in kinds(a, config.batch_size)],
+        "sharded_layers": [
+            {
+                "layer": layer.path,
+                "kind": layer.kind,
+                "how": layer.how,
+                "weight": list(layer.sizes),
+                "channels": [stop - start for start, stop in pairwise(layer.bounds)],
+                "messages": layer.messages,
+                "why": layer.why,
+            }
+            for layer in a.sharding.layers
+        ],
+        "drawing": list(as_lines(a)),
     }
 
 
-def measured(train: Sums, test: Sums) -> Event:
-    """Losses and metrics of an epoch; the accuracy is beside the loss, others are under a key."""
-    means = test.means
-    accuracy = {ACCURACY: means.pop(ACCURACY)} if ACCURACY in means else {}
-    others = {"metrics": means} if means else {}
-    return {"loss": train.mean_loss, "test_loss": test.mean_loss, **accuracy, **others}
+def _figures(kind: Kind) -> Event:
+    """The figures of a kind of rank."""
+    sent = {axis: there._asdict() for axis, there in kind.traffic._asdict().items()}
+    return {
+        "ranks": list(kind.ranks),
+        "stages": list(kind.stages),
+        **{f"{name}_bytes": value for name, value in kind.memory._asdict().items()},
+        "activation_bytes": kind.activations,
+        "sent": sent,
+    }
+
+
+def environment(config: Config, comm: Comm) -> Event:
+    """Options, versions, BLAS of the first rank, and hosts: what a run depends on besides data and
+    model. Every rank calls it."""
+    return {
+        "options": asdict(config),
+        "versions": {
+            "nnmpi": nnmpi.__version__,
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            **mpi_versions(),
+        },
+        "blas": {"kernels": blas.core(), "threads": blas.threads()},
+        "hosts": hosts(comm),
+    }
+
+
+def hosts(comm: Comm) -> dict[str, list[int]]:
+    """The ranks of each host; every rank calls it."""
+    rows = np.zeros((comm.size, NAME_BYTES), np.uint8)
+    name = platform.node().encode()[:NAME_BYTES]
+    rows[comm.rank, : len(name)] = np.frombuffer(name, np.uint8)
+    comm.all_gather(rows)
+    found: dict[str, list[int]] = {}
+    for rank, row in enumerate(rows):
+        found.setdefault(row.tobytes().rstrip(b"\0").decode(errors="replace"), []).append(rank)
+    return found

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nnmpi.run.report.text import Event
+from nnmpi.run.report.messages import Event
 
 REMEDY = "name a file that --log has written"
 

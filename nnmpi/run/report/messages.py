@@ -1,11 +1,19 @@
-"""Events as text."""
+"""Events as text: one function for each kind."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
+from nnmpi.parallel.arrangement.kinds import numbers_of
+from nnmpi.parallel.arrangement.traffic import Traffic
 from nnmpi.quoting import printable
-from nnmpi.run.report import layout
-from nnmpi.run.report.text import Event, counted
 from nnmpi.sim.show import columns
+
+Event = dict[str, Any]
+
+HELD = (
+    "parameters", "gradients", "optimizer", "buffers", "slots", "windows", "activation",
+)  # fmt: skip
+"""What a rank holds, in the order of the columns; with _bytes, a key of the event."""
 
 
 def _start(e: Event) -> str:
@@ -117,12 +125,95 @@ def _staleness(workers: Mapping[str, Mapping[str, int]]) -> str:
     return f"mean staleness {mean:.1f}, maximum {max(s for s, _ in rows)}"
 
 
+def _arranged(e: Event) -> str:
+    """What ranks hold and send, and who has what."""
+    return "\n\n".join(filter(None, _parts(e)))
+
+
+def _parts(e: Event) -> Iterator[str]:
+    axes = " x ".join(f"{axis} {n}" for axis, n in e["layout"].items() if n > 1) or "one rank"
+    how = [f"{counted(e['ranks'], 'rank')} on {counted(e['nodes'], 'node')}: {axes}"]
+    how += [f"including {counted(e['servers'], 'server')}, {e['sync']}"] * bool(e["servers"])
+    how += [f"reproducible with {counted(e['slices'] or 0, 'slice')}"] * bool(e["slices"])
+    how += [f"ZeRO {e['zero']}"] * bool(e["zero"])
+    how += [f"pipeline {e['schedule']}"] * bool(e["schedule"])
+    how += [f"all-reduce {e['allreduce']}"] * bool(e["allreduce"])
+    work = f"batches of {e['batch_size']:,} in {counted(e['micro_batches'], 'micro-batch', 'es')}"
+    notes = "".join(f"\n{note}" for note in e["notes"])
+    yield (
+        f"{e['model']} ({e['parameters']:,} parameters, {e['dtype']}, {e['optimizer']}) on "
+        f"{', '.join(how)}\n{work}{notes}"
+    )
+    if "steps" in e:
+        epochs, steps = counted(e["epochs"], "epoch"), counted(e["steps_per_epoch"], "step")
+        yield (
+            f"{e['data']}: {e['train_samples']:,} training samples, {e['test_samples']:,} test "
+            f"samples, {size(e['data_bytes'])}; {epochs} of {steps}\n{e['layers']}"
+        )
+    yield f"bytes that a rank holds\n{table(list(_memory(e)))}"
+    if e["servers"]:
+        yield "what workers and servers send depends on who waits for whom, and is not counted"
+    elif e["ranks"] > 1:
+        yield f"bytes and messages that a rank sends in a step\n{table(list(_sent(e)))}"
+    if e["sharded_layers"]:
+        yield table(list(_layers(e)), str.ljust)
+    yield "\n".join(e["drawing"])
+
+
+def _memory(e: Event) -> Iterator[tuple[str, ...]]:
+    yield "ranks", *(name if name != "activation" else "activations" for name in HELD), "in all"
+    for kind in e["kinds"]:
+        held = [kind[f"{name}_bytes"] for name in HELD]
+        cells = (size(nbytes) if nbytes else "-" for nbytes in held)
+        yield numbers_of(tuple(kind["ranks"])), *cells, size(sum(held))
+
+
+def _sent(e: Event) -> Iterator[tuple[str, ...]]:
+    axes = [x for x in Traffic._fields if any(kind["sent"][x]["messages"] for kind in e["kinds"])]
+    yield "ranks", *(f"along {axis}" for axis in axes)
+    for kind in e["kinds"]:
+        sent = (kind["sent"][axis] for axis in axes)
+        cells = (f"{size(s['bytes'])} in {s['messages']:,}" for s in sent)
+        yield numbers_of(tuple(kind["ranks"])), *cells
+
+
+def _layers(e: Event) -> Iterator[tuple[str, ...]]:
+    yield "layer", "kind", "sharded by", "weight", "channels of each rank", "messages", "why"
+    for layer in e["sharded_layers"]:
+        yield (
+            layer["layer"],
+            layer["kind"],
+            layer["how"],
+            " ".join(map(str, layer["weight"])) or "none",
+            " ".join(map(str, layer["channels"])) or "all",
+            layer["messages"] or "none",
+            layer["why"],
+        )
+
+
+def counted(n: int, what: str, plural: str = "s") -> str:
+    """The number with its noun."""
+    return f"{n:,} {what}{plural * (n != 1)}"
+
+
+def table(rows: Sequence[Sequence[str]], align: Callable[[str, int], str] = str.rjust) -> str:
+    """Rows of cells as lines."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(align, row, widths)).rstrip() for row in rows)
+
+
+def size(nbytes: int) -> str:
+    """Bytes in a unit that suits them."""
+    return f"{nbytes / 1e6:,.1f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.1f} KB"
+
+
 FORMATS: dict[str, Callable[[Event], str]] = {
     "start": _start,
     "verify": _verify,
     "progress": _progress,
     "epoch": _epoch,
-    "dry-run": layout.as_text,
+    "dry-run": _arranged,
+    "layout": _arranged,
     "done": _result,
     "stopped": _result,
     "failed": lambda e: "",  # whoever catches the error prints it on stderr

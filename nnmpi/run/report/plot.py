@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nnmpi import cli
 from nnmpi.run.report.log_file import RunLog, read_logs
-from nnmpi.run.report.text import Event
+from nnmpi.run.report.messages import Event
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,23 +4,23 @@ import json
 import math
 import os
 import sys
+import time
 from contextlib import suppress
 from typing import IO, Any
 
+from nnmpi.comm import Comm, has_launcher
+from nnmpi.config import Config
+from nnmpi.parallel.agreement import all_or_none
 from nnmpi.quoting import shown
-from nnmpi.run.report.messages import as_text
-from nnmpi.run.report.progress import (
-    FORWARDING,
-    Bar,
-    Lines,
-    Progress,
-    launcher_has_terminal,
-    launcher_terminal,
-)
-from nnmpi.run.report.text import Event
+from nnmpi.run.files.atomic import lock
+from nnmpi.run.report.messages import Event, as_text
+from nnmpi.run.report.progress import FORWARDING, Bar, launcher_terminal
 
 RESULTS = ("done", "stopped", "failed", "dry-run")
 """The events that are shown even if `quiet`."""
+
+SILENCE = 10.0
+"""Seconds after which an event says how far training is, where there is no bar."""
 
 
 class LostOutputError(Exception):
@@ -46,14 +46,13 @@ class Report:
     ) -> None:
         self.stdout: IO[str] | None = stdout or sys.stdout
         self.quiet, self.as_json = quiet, as_json
-        shows_bar = bool(self.stdout and self.stdout.isatty()) and not quiet and not as_json
-        if shows_bar and launched:
-            shows_bar = launcher_has_terminal()
+        shows_bar = self.stdout is not None and self.stdout.isatty() and not (quiet or as_json)
         self._launcher = launcher_terminal() if shows_bar and launched else None
         terminal = self._launcher if launched else self.stdout
-        self._progress: Progress = Lines(self.event)
+        self._bar: Bar | None = None
         if shows_bar and terminal is not None:
-            self._progress = Bar(terminal, FORWARDING if launched else 0)
+            self._bar = Bar(terminal, FORWARDING if launched else 0)
+        self._last_line = time.monotonic()
         self._log = _opened(log) if log else None
 
     def __enter__(self) -> "Report":
@@ -69,17 +68,19 @@ class Report:
 
     def event(self, event: Event) -> None:
         """Show an event, and write it to the log."""
-        line, kind = json.dumps(_finite(event), allow_nan=False), event["event"]
+        line = json.dumps(_finite(event), allow_nan=False)
         if self._log:
             self._write(line, self._log)
-        if self.stdout and (not self.quiet or kind in RESULTS):
+        if self.stdout and (not self.quiet or event["event"] in RESULTS):
             text = line if self.as_json else as_text(event)
             if text:
                 self._write(text, self.stdout)
 
     def _write(self, text: str, file: IO[str]) -> None:
         """Write a line and flush it, so that readers see it at once, and a full disk is noticed."""
-        self._progress.before_line()
+        self._last_line = time.monotonic()
+        if self._bar:
+            self._bar.before_line()
         try:
             file.write(text + "\n")
             file.flush()
@@ -95,11 +96,16 @@ class Report:
 
     def progress(self, step: int, total: int, loss: float, samples_per_second: float) -> None:
         """Show that a step was made: on a terminal in a bar, elsewhere now and then in a line."""
-        self._progress.show(step, total, loss, samples_per_second)
+        if self._bar:
+            self._bar.show(step, total, loss)
+        elif time.monotonic() - self._last_line >= SILENCE:
+            facts = {"step": step, "steps": total, "loss": loss}
+            self.event({"event": "progress", **facts, "samples_per_second": samples_per_second})
 
     def end_progress(self) -> None:
         """Remove the progress bar."""
-        self._progress.end()
+        if self._bar:
+            self._bar.end()
 
 
 class NullReport(Report):
@@ -110,6 +116,18 @@ class NullReport(Report):
 
     def event(self, event: Event) -> None:
         """Does nothing."""
+
+
+def open_report(config: Config, comm: Comm, given: Report | None = None) -> Report:
+    """The report that was given, else that of this rank: the first one tells. Every rank calls it,
+    and all fail if the log cannot be opened."""
+
+    def opened() -> Report:
+        if given or comm.rank:
+            return given or NullReport()
+        return Report(config.log, config.quiet, launched=has_launcher(), as_json=config.json)
+
+    return all_or_none(comm, opened)
 
 
 def _finite(value: Any) -> Any:
@@ -127,7 +145,7 @@ def _opened(log: str) -> IO[str]:
         file = open(log, "a", encoding="utf-8")  # noqa: SIM115
         if os.path.isfile(log):
             try:
-                _lock(file)
+                lock(file)
                 file.truncate(0)
             except BaseException:
                 file.close()
@@ -137,15 +155,3 @@ def _opened(log: str) -> IO[str]:
         reason = "another run writes to it" if is_used else error.strerror
         raise ValueError(f"cannot write log {shown(log)}: {reason}; name another file") from None
     return file
-
-
-def _lock(file: IO[str]) -> None:
-    """Locks a file until it is closed; raises BlockingIOError if another has locked it."""
-    try:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise
-    except (ImportError, OSError):  # not on Windows, nor on every file system
-        pass

@@ -57,7 +57,7 @@ def test_a_save_removes_the_part_of_a_killed_writer_but_not_of_a_living_one(tmp_
 def test_a_part_that_is_removed_before_it_is_locked_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock, removed = atomic._lock, []
+    lock, removed = atomic.lock, []
 
     def late(file: object, wait: bool) -> bool:
         if not removed:
@@ -65,7 +65,7 @@ def test_a_part_that_is_removed_before_it_is_locked_is_made_again(
             removed[0].unlink()
         return lock(file, wait)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(atomic, "_lock", late)
+    monkeypatch.setattr(atomic, "lock", late)
     nnmpi.save(STATE, tmp_path / "m")
     assert len(removed) == 1
     assert os.listdir(tmp_path) == ["m"]

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from helpers.datafiles import refused
 
-from nnmpi.run.report import LostOutputError, Report, progress
-from nnmpi.run.report.layout import HELD
+from nnmpi.run.report import LostOutputError, Report, progress, report
+from nnmpi.run.report.messages import HELD
 
 START = {
     "event": "start",
@@ -351,7 +351,7 @@ def test_a_closed_stdout_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 class Clock(SimpleNamespace):
-    """The time of nnmpi.run.report.progress, which passes on demand."""
+    """The time of nnmpi.run.report, which passes on demand."""
 
     now = 100.0
 
@@ -362,7 +362,8 @@ class Clock(SimpleNamespace):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(progress, "time", clock)
+    for module in (progress, report):
+        monkeypatch.setattr(module, "time", clock)
     return clock
 
 
@@ -403,10 +404,10 @@ def test_a_bar_on_the_terminal_of_a_launcher_waits_until_a_line_has_arrived(cloc
     terminal = io.StringIO()
     bar = progress.Bar(terminal, pause=0.2)
     bar.before_line()
-    bar.show(1, 8, 0.5, 1000.0)
+    bar.show(1, 8, 0.5)
     assert terminal.getvalue() == ""
     clock.now += 0.3
-    bar.show(2, 8, 0.5, 1000.0)
+    bar.show(2, 8, 0.5)
     assert "2/8" in terminal.getvalue()
     bar.end()
 
@@ -448,7 +449,6 @@ def test_quiet_shows_no_progress(
 def test_a_terminal_that_may_not_be_written_to_gets_lines(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nnmpi.run.report.report.launcher_has_terminal", lambda: True)
     monkeypatch.setattr("nnmpi.run.report.report.launcher_terminal", lambda: None)
     stdout = Terminal()
     with Report(stdout=stdout, launched=True) as report:
@@ -468,11 +468,11 @@ def test_a_run_goes_on_where_the_terminal_is_gone(clock: Clock) -> None:
 
     terminal = Hangs()
     bar = progress.Bar(terminal)
-    bar.show(1, 8, 0.5, 1000.0)
+    bar.show(1, 8, 0.5)
     assert "1/8" in terminal.getvalue()
     terminal.gone = True
     time.sleep(0.12)
     for step in (2, 3):
-        bar.show(step, 8, 0.5, 1000.0)
+        bar.show(step, 8, 0.5)
     bar.before_line()
     bar.end()
