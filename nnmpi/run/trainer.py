@@ -28,7 +28,7 @@ from nnmpi.run.report.pace import Pace
 from nnmpi.run.resumable import Phase, Resumable
 from nnmpi.run.session import Hooks
 from nnmpi.run.setup import NO_METRICS, set_up
-from nnmpi.run.trace import tracer
+from nnmpi.run.trace import Tracer
 from nnmpi.run.usage import check_left, check_together, check_trained, check_unused
 
 
@@ -64,7 +64,7 @@ class Trainer(Resumable):
         self.dataset, self.standardiser = setup.dataset, setup.standardiser
         self.train, self.test = setup.train, setup.test
         self.total_steps, self.lr_factor = setup.steps, setup.lr_factor
-        self._tracer = tracer(config, comm)
+        self._tracer = Tracer(config, comm)
         control = StepControl(self._lr, lambda: self._stop_requested, self.total_steps)
         hooks = Hooks(control, self._on_event, self._tracer.recorder)
         super().__init__(config, build, setup, comm, hooks)

@@ -87,7 +87,7 @@ class Recording:
         return 1 + int(updates.max(initial=-1)) if self._full else NO_LIMIT
 
     def events(self, limit: int) -> np.ndarray:
-        """Those of steps below, in the order of their ends; no wait without its operation."""
+        """The events of steps below, in the order of their ends; no wait without its operation."""
         events = self._events[: self._used]
         events = events[events["step"] < limit]
         operations = np.flatnonzero(~which(events, *WAITS))

@@ -1,15 +1,29 @@
-"""The seconds that each rank computed, communicated and waited."""
+"""The seconds that each rank computed, communicated and waited; the bubble of a pipeline.
 
-from collections.abc import Sequence
-from itertools import chain
+The bubble is idle time over the time that ranks compute, measured and simulated. Both count from
+the first forward to the last backward pass of a step, over all ranks of a pipeline:
+
+    bubble = (ranks * makespan - computing) / computing
+
+Where steps overlap (pipedream), an epoch is counted as one step, and its updates as computing.
+
+The simulation runs the programs of the schedule with the mean time that each stage took for each
+kind of pass, and the median time of the messages whose receivers were waiting already.
+"""
+
+from collections import defaultdict
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.config import Config
+from nnmpi.mesh import Mesh
 from nnmpi.run.trace.recording import EVALUATION, KINDS, WAITS, which
-from nnmpi.run.trace.waits import Traced
+from nnmpi.schedules import SCHEDULES, programs
+from nnmpi.sim.pipeline import Costs, StageTimes, simulate
 
-COMPUTE = ("F", "B", "I", "W", "RECOMPUTE", "UPDATE")
+PASSES = ("F", "B", "I", "W", "RECOMPUTE")
+COMPUTE = (*PASSES, "UPDATE")
 MESSAGES = tuple(kind for kind in KINDS if kind not in (*COMPUTE, *WAITS, "evaluate"))
 
 
@@ -22,28 +36,101 @@ class Seconds(NamedTuple):
     other: float  # such as gathering batches
 
 
-def seconds(t: Traced) -> Seconds:
-    """Of a rank that has recorded a step."""
-    events = t.events
-    in_steps = np.flatnonzero(events["step"] >= 0)
+class Bubble(NamedTuple):
+    """Idle time over computing time."""
+
+    measured: float
+    simulated: float
+
+
+def facts(table: np.ndarray) -> dict[str, Any]:
+    """What the last event says: steps, and the seconds of each rank that has recorded one."""
+    in_steps = table[table["step"] != EVALUATION]
+    seconds_of = {
+        str(r): seconds(table[table["rank"] == r]) for r in np.unique(in_steps["rank"]).tolist()
+    }
+    rows = {
+        r: {name: round(x, 6) for name, x in s._asdict().items()} for r, s in seconds_of.items()
+    }
+    return {"steps": len(np.unique(in_steps["step"])), "ranks": rows}
+
+
+def seconds(rows: np.ndarray) -> Seconds:
+    """The seconds of a rank that has recorded a step, from its rows of the table."""
+    in_steps = np.flatnonzero(rows["step"] != EVALUATION)
     first, last = in_steps[[0, -1]]
-    span = events["ended"][last] - events["began"][in_steps].min()
-    evaluations = events[first:last][which(events[first:last], "evaluate")]
-    waits = which(events, *WAITS) & (events["step"] >= 0)
-    computing = t.net[which(events, *COMPUTE)].sum()
-    waiting = (t.arrived - events["began"])[waits].sum()
-    communicating = (events["ended"] - t.arrived)[waits].sum()
-    communicating += t.net[which(events, *MESSAGES)].sum()
+    span = rows["ended"][last] - rows["began"][in_steps].min()
+    between = rows[first:last]
+    evaluations = between[which(between, "evaluate")]
+    waits = rows[which(rows, *WAITS) & (rows["step"] != EVALUATION)]
+    computing = rows["net"][which(rows, *COMPUTE)].sum()
+    waiting = (waits["arrived"] - waits["began"]).sum()
+    communicating = (waits["ended"] - waits["arrived"]).sum()
+    communicating += rows["net"][which(rows, *MESSAGES)].sum()
     other = span - (evaluations["ended"] - evaluations["began"]).sum()
     other -= computing + communicating + waiting
     return Seconds(*map(float, (computing, communicating, waiting, other)))
 
 
-def facts(found: Sequence[Traced]) -> dict[str, Any]:
-    """What the last event says: of each rank that has recorded something."""
-    ranks = {str(r): seconds(t) for r, t in enumerate(found) if (t.events["step"] >= 0).any()}
-    rows = {
-        rank: {name: round(x, 6) for name, x in of._asdict().items()} for rank, of in ranks.items()
-    }
-    steps = {*chain(*(np.unique(t.events["step"]).tolist() for t in found))} - {EVALUATION}
-    return {"steps": len(steps), "ranks": rows}
+def bubble(table: np.ndarray, mesh: Mesh, config: Config) -> Bubble | None:
+    """The bubble of all pipelines; None without a pipeline, or if no step was recorded."""
+    p = mesh.axes["pp"]
+    if p == 1:
+        return None
+    measured, simulated = np.zeros(2), np.zeros(2)  # idle and computing
+    for ranks in mesh.groups("pp"):
+        rows = table[np.isin(table["rank"], ranks)]
+        send = _message(rows)
+        alike = defaultdict(list)  # steps by their number of micro-batches
+        for step in _steps(rows, SCHEDULES[config.schedule].update_each):
+            alike[1 + int(step["micro"].max())].append(step)
+        for m, steps in alike.items():
+            for step in steps:
+                makespan = step["ended"].max() - step["began"].min()
+                measured += _idle_and_computing(p, makespan, step["net"].sum())
+            simulated += len(steps) * _simulated(config, p, m, np.concatenate(steps), send)
+    if not measured.any():
+        return None
+    return Bubble(*(float(idle / computing) for idle, computing in (measured, simulated)))
+
+
+def _idle_and_computing(p: int, makespan: float, computing: float) -> np.ndarray:
+    return np.array([p * makespan - computing, computing])
+
+
+def _steps(rows: np.ndarray, overlap: bool) -> list[np.ndarray]:
+    """What the ranks of a pipeline compute in each step, or in each epoch if steps overlap."""
+    number = rows["step"]
+    if overlap:  # an evaluation comes after each epoch
+        of_ranks = [rows[rows["rank"] == r] for r in np.unique(rows["rank"])]
+        number = np.concatenate([np.cumsum(which(own, "evaluate")) for own in of_ranks])
+    chosen = which(rows, *(COMPUTE if overlap else PASSES))
+    order = np.flatnonzero(chosen)[np.argsort(number[chosen], kind="stable")]
+    first = np.flatnonzero(np.diff(number[order])) + 1
+    return np.split(rows[order], first) if len(order) else []
+
+
+def _message(rows: np.ndarray) -> float:
+    """The median time of messages whose receivers were already waiting."""
+    early = rows[(rows["sent"] >= 0) & (rows["arrived"] > rows["began"])]
+    return float(np.median(early["ended"] - early["arrived"])) if len(early) else 0.0
+
+
+def _simulated(config: Config, p: int, m: int, rows: np.ndarray, send: float) -> np.ndarray:
+    """A step that takes the mean time of these for each kind of pass."""
+
+    def mean(*kinds: str, stage: int | None = None) -> float:
+        nets = rows["net"][which(rows, *kinds) & (stage is None or rows["stage"] == stage)]
+        return float(nets.mean()) if nets.size else 0.0
+
+    stages = 1 + int(rows["stage"].max())
+    times = [
+        StageTimes(
+            mean("F", "RECOMPUTE", stage=s),
+            *(mean(kind, stage=s) for kind in ("B", "I", "W")),
+        )
+        for s in range(stages)
+    ]
+    plan = programs(SCHEDULES[config.schedule], p, m, stages // p, config.recompute)
+    result = simulate(plan, Costs(times, send, mean("UPDATE")))
+    return _idle_and_computing(p, result.makespan, sum(result.busy))

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -13,12 +13,10 @@ from nnmpi.mesh import Mesh
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.trace.bubble import bubble
 from nnmpi.run.trace.chrome import write
-from nnmpi.run.trace.clock import offsets
-from nnmpi.run.trace.gather import gather
+from nnmpi.run.trace.gather import gather, offsets
 from nnmpi.run.trace.recording import CAPACITY, Recording
-from nnmpi.run.trace.summary import facts
+from nnmpi.run.trace.summary import bubble, facts
 from nnmpi.run.trace.waits import traced
 
 
@@ -26,35 +24,11 @@ class TraceNotWrittenError(AgreedError):
     """The file of --trace could not be written; all ranks know it."""
 
 
-class Tracer(Protocol):
-    """Records a run, and says at its end what was recorded."""
+class Tracer:
+    """Records a run if the config asks for it, and says at its end what was recorded.
 
-    @property
-    def recorder(self) -> Recorder:
-        """Takes what strategies do."""
-
-    def evaluation(self) -> AbstractContextManager[None]:
-        """Around an evaluation, which is no part of a step."""
-
-    def outcome(self, mesh: Mesh) -> dict[str, Any]:
-        """Writes the file; returns what the last event says of it. Every rank calls it."""
-
-
-class NoTrace:
-    """Without --trace."""
-
-    def __init__(self) -> None:
-        self.recorder = NO_RECORDER
-
-    def evaluation(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def outcome(self, mesh: Mesh) -> dict[str, Any]:
-        return {}
-
-
-class Trace:
-    """Every rank makes one; the clocks of ranks are compared then."""
+    Every rank makes one; the clocks of ranks are compared then.
+    """
 
     def __init__(
         self,
@@ -64,12 +38,22 @@ class Trace:
         capacity: int = CAPACITY,
     ) -> None:
         self._config, self._comm = config, comm
-        recording = Recording(now, capacity)
-        self._recording, self.recorder = recording, recording
-        self.evaluation = recording.evaluation
-        self._offsets = offsets(comm, now)
+        self._recording = Recording(now, capacity) if config.trace else None
+        self._offsets = offsets(comm, now) if config.trace else np.zeros(comm.size)
+
+    @property
+    def recorder(self) -> Recorder:
+        """Takes what strategies do."""
+        return self._recording or NO_RECORDER
+
+    def evaluation(self) -> AbstractContextManager[None]:
+        """Around an evaluation, which is no part of a step."""
+        return self._recording.evaluation() if self._recording else nullcontext()
 
     def outcome(self, mesh: Mesh) -> dict[str, Any]:
+        """Writes the file; returns what the last event says of it. Every rank calls it."""
+        if self._recording is None:
+            return {}
         gathered = gather(self._comm, self._recording, self._offsets)
         return all_or_none(self._comm, lambda: self._written(gathered, mesh))
 
@@ -78,19 +62,14 @@ class Trace:
         path = self._config.trace
         if not gathered or path is None:
             return {}
-        found = traced(gathered, mesh)
-        idle = bubble(found, mesh, self._config)
-        known = {"file": path, **facts(found), **({"bubble": idle._asdict()} if idle else {})}
+        table = traced(gathered, mesh)
+        idle = bubble(table, mesh, self._config)
+        known = {"file": path, **facts(table), **({"bubble": idle._asdict()} if idle else {})}
         try:
-            write(path, found, mesh, known)
+            write(path, table, mesh, len(gathered), known)
         except OSError as error:
             raise TraceNotWrittenError(
                 f"cannot write trace {path}: {error.strerror or error}; the run itself is "
                 "complete: name another file"
             ) from None
         return {"trace": known}
-
-
-def tracer(config: Config, comm: Comm) -> Tracer:
-    """The one that the config asks for; every rank calls it."""
-    return Trace(config, comm) if config.trace else NoTrace()

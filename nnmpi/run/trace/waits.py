@@ -1,19 +1,19 @@
-"""What a rank waits for, divided: until the other side was there, and from then on.
+"""One table of the events of all ranks, in which each wait is divided.
 
     receiver    began ├─── waiting ───┤── communicating ──┤ ended
     sender                            └ SEND started              a message
     others                            └ the last one came         a sum, an agreement, a barrier
 
-A sum that runs during a backward pass counts from where a rank waits for it.
+A sum that runs during a backward pass counts from where a rank waits for it. Seconds, the bubble
+and the file are sums over rows of this table, and lists of them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from nnmpi.mesh import Mesh
-from nnmpi.run.trace.recording import WAITS, which
+from nnmpi.run.trace.recording import EVENT, WAITS, which
 
 MESSAGES = {"wait F": ("SEND_F", -1), "wait B": ("SEND_B", +1)}
 """Of a wait for a message: the operation that sends it, and how many stages away that is."""
@@ -30,39 +30,35 @@ COLLECTIVES: Mapping[str, tuple[str, ...]] = {
 MEET = tuple(wait for wait in WAITS if wait != "gather")
 """Waits for others to come. A gather began before, on all ranks: what is waited for is messages."""
 
-
-class Traced(NamedTuple):
-    """The events of a rank, and what follows from those of all ranks."""
-
-    events: np.ndarray
-    net: np.ndarray  # seconds, without the waits within an operation
-    arrived: np.ndarray  # of a wait: when the other side was there
-    sent: np.ndarray  # of a wait for a message: the event of its sender, or -1
-    sender: np.ndarray  # and the rank, or -1
-
-
-def traced(gathered: Sequence[np.ndarray], mesh: Mesh) -> list[Traced]:
-    """`gathered` are the events of each rank, on one clock."""
-    found = [
-        Traced(
-            events,
-            net(events),
-            np.where(which(events, *MEET), events["ended"], events["began"]),
-            np.full(len(events), -1),
-            np.full(len(events), -1),
-        )
-        for events in gathered
+TRACED = np.dtype(
+    [
+        *((name, EVENT[name]) for name in EVENT.names or ()),
+        ("rank", "i4"),
+        ("net", "f8"),  # seconds, without the waits within an operation
+        ("arrived", "f8"),  # of a wait: when the other side was there
+        ("sent", "i8"),  # of a wait for a message: the row of its SEND, or -1
     ]
-    for ranks in groups(mesh, "pp", "tp"):
-        for wait, (send, away) in MESSAGES.items():
-            _match(found, ranks, wait, send, away)
+)
+
+
+def traced(gathered: Sequence[np.ndarray], mesh: Mesh) -> np.ndarray:
+    """The table, rank by rank; `gathered` are the events of each rank, on one clock."""
+    events = np.concatenate(gathered)
+    table = np.empty(len(events), TRACED)
+    for name in EVENT.names or ():
+        table[name] = events[name]
+    table["rank"] = np.repeat(np.arange(len(gathered)), [len(own) for own in gathered])
+    table["net"] = _net(events)
+    table["arrived"] = np.where(which(events, *MEET), events["ended"], events["began"])
+    table["sent"] = -1
+    for wait, (send, away) in MESSAGES.items():
+        _match(table, _group_of(len(gathered), mesh, "pp", "tp"), wait, send, away)
     for kind, axes in COLLECTIVES.items():
-        for ranks in groups(mesh, *axes):
-            _meet([found[r] for r in ranks], kind)
-    return found
+        _meet(table, _group_of(len(gathered), mesh, *axes), kind)
+    return table
 
 
-def net(events: np.ndarray) -> np.ndarray:
+def _net(events: np.ndarray) -> np.ndarray:
     """The seconds of each event without the waits within it: those end before it does."""
     seconds: np.ndarray = events["ended"] - events["began"]
     inside = which(events, *WAITS)
@@ -72,51 +68,50 @@ def net(events: np.ndarray) -> np.ndarray:
     return seconds
 
 
-def groups(mesh: Mesh, *axes: str) -> Iterable[tuple[int, ...]]:
-    """The groups of ranks that differ along these axes."""
-    return sorted({mesh.group(rank, *axes) for rank in range(mesh.size)})
+def _group_of(ranks: int, mesh: Mesh, *axes: str) -> np.ndarray:
+    """The first rank of the group along these axes, for each rank; servers are alone."""
+    first = np.arange(ranks)
+    for group in mesh.groups(*axes):
+        first[list(group)] = group[0]
+    return first
 
 
-def _match(found: Sequence[Traced], ranks: Sequence[int], wait: str, send: str, away: int) -> None:
+def _match(table: np.ndarray, pipeline: np.ndarray, wait: str, send: str, away: int) -> None:
     """Finds the send that each wait for a message was for.
 
     None that seems to have begun after the wait had ended: the clocks of hosts drift.
     """
-    sends: dict[tuple[int, ...], tuple[int, int]] = {
-        key: (rank, i) for rank in ranks for i, key in _keys(found[rank].events, send, 0)
-    }
-    for rank in ranks:
-        own = found[rank]
-        for i, key in _keys(own.events, wait, away):
-            sender, j = sends.get(key, (rank, i))
-            sent_at = found[sender].events["began"][j]
-            if key in sends and sent_at <= own.events["ended"][i]:
-                own.sender[i], own.sent[i] = sender, j
-                own.arrived[i] = max(sent_at, own.events["began"][i])
+
+    def keyed(kind: str, away: int) -> Iterator[tuple[tuple[int, ...], int]]:
+        """Pipeline, step, micro-batch and stage of the sender, and the row."""
+        at = np.flatnonzero(which(table, kind) & (table["step"] >= 0))
+        rows = table[at]
+        stages = rows["stage"] + np.int64(away)
+        columns = pipeline[rows["rank"]], rows["step"], rows["micro"], stages
+        return zip(zip(*(c.tolist() for c in columns), strict=True), at.tolist(), strict=True)
+
+    sends = dict(keyed(send, 0))
+    for key, i in keyed(wait, away):
+        j = sends.get(key, -1)
+        if j >= 0 and table["began"][j] <= table["ended"][i]:
+            table["sent"][i] = j
+            table["arrived"][i] = max(table["began"][j], table["began"][i])
 
 
-def _keys(events: np.ndarray, kind: str, away: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Of the events of a kind: their numbers, and (step, micro-batch, stage of the sender)."""
-    at = np.flatnonzero(which(events, kind) & (events["step"] >= 0))
-    rows = events[at]
-    columns = rows["step"], rows["micro"], rows["stage"] + np.int64(away)
-    return zip(at.tolist(), zip(*(c.tolist() for c in columns), strict=True), strict=True)
-
-
-def _meet(group: Sequence[Traced], kind: str) -> None:
+def _meet(table: np.ndarray, group: np.ndarray, kind: str) -> None:
     """The k-th wait of this kind in a step is one operation of all ranks of a group."""
-    at = [np.flatnonzero(which(t.events, kind) & (t.events["step"] >= 0)) for t in group]
-    keys = [_numbered(t.events["step"][i]) for t, i in zip(group, at, strict=True)]
-    _, index = np.unique(np.concatenate(keys), return_inverse=True)
-    began = np.concatenate([t.events["began"][i] for t, i in zip(group, at, strict=True)])
-    last = np.full(len(began), -np.inf)
-    np.maximum.at(last, index, began)
-    ends = np.cumsum([len(i) for i in at])[:-1]
-    for t, i, when in zip(group, at, np.split(last[index], ends), strict=True):
-        t.arrived[i] = np.minimum(when, t.events["ended"][i])
+    at = np.flatnonzero(which(table, kind) & (table["step"] >= 0))
+    waits = table[at]
+    steps = _pairs(waits["rank"], waits["step"])  # they do not decrease
+    k = np.arange(len(at)) - np.searchsorted(steps, steps)
+    _, step = np.unique(_pairs(group[waits["rank"]], waits["step"]), return_inverse=True)
+    _, operation = np.unique(_pairs(step, k), return_inverse=True)
+    last = np.full(len(at), -np.inf)
+    np.maximum.at(last, operation, waits["began"])
+    table["arrived"][at] = np.minimum(last[operation], waits["ended"])
 
 
-def _numbered(steps: np.ndarray) -> np.ndarray:
-    """Keys from steps, which do not decrease: the step, and how many of it came before."""
-    first = np.searchsorted(steps, steps)
-    return steps.astype(np.int64) << 32 | (np.arange(len(steps)) - first)
+def _pairs(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """A number for each pair of numbers below 2^31."""
+    pairs: np.ndarray = a.astype(np.int64) << 32 | b
+    return pairs

@@ -15,7 +15,7 @@ from nnmpi.mesh import Mesh
 from nnmpi.run.report import Event
 from nnmpi.run.report.messages import as_text
 from nnmpi.run.trace.summary import Seconds
-from nnmpi.run.trace.tracing import Trace
+from nnmpi.run.trace.tracing import Tracer
 from nnmpi.schedules import SCHEDULES, programs
 from nnmpi.sim.trace_file import TraceFile
 
@@ -198,7 +198,7 @@ def test_steps_that_were_not_recorded_are_refused(
 def test_a_trace_has_the_steps_that_all_ranks_have_recorded(tmp_path: Path) -> None:
     def run(comm: Comm) -> dict[str, Any]:
         config = Config(trace=str(tmp_path / "t.json"))
-        t = Trace(config, comm, capacity=(12, 7)[comm.rank])
+        t = Tracer(config, comm, capacity=(12, 7)[comm.rank])
         for step in range(5):
             t.recorder.begin(step)
             for name in ("F", "B", "UPDATE"):

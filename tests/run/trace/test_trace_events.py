@@ -9,13 +9,11 @@ from nnmpi import Config
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.mesh import Mesh
-from nnmpi.run.trace.bubble import bubble
 from nnmpi.run.trace.chrome import write
-from nnmpi.run.trace.clock import offsets
-from nnmpi.run.trace.gather import gather
+from nnmpi.run.trace.gather import gather, offsets
 from nnmpi.run.trace.recording import EVENT, Recording
-from nnmpi.run.trace.summary import Seconds, facts, seconds
-from nnmpi.run.trace.waits import Traced, traced
+from nnmpi.run.trace.summary import Seconds, bubble, facts, seconds
+from nnmpi.run.trace.waits import traced
 from nnmpi.sim.trace_file import TraceFile
 
 ONE, TWO = Mesh({"dp": 1, "pp": 1, "tp": 1}), Mesh({"dp": 1, "pp": 2, "tp": 1})
@@ -52,8 +50,8 @@ class Rank:
 # ---- seconds
 
 
-def of(found: Traced) -> Seconds:
-    return Seconds(*(round(x, 9) for x in seconds(found)))
+def of(table: np.ndarray, rank: int = 0) -> Seconds:
+    return Seconds(*(round(x, 9) for x in seconds(table[table["rank"] == rank])))
 
 
 def test_a_wait_is_divided_when_the_message_was_sent() -> None:
@@ -61,9 +59,9 @@ def test_a_wait_is_divided_when_the_message_was_sent() -> None:
     early = Rank().add("wait F", 1, 6, 0, 1).add("F", 1, 9, 0, 1)
     late = Rank().add("wait F", 5, 6, 0, 1).add("F", 5, 9, 0, 1)
     found = traced([sender.events, early.events], TWO)
-    assert of(found[0]) == Seconds(4, 1, 0, 0)
-    assert of(found[1]) == Seconds(3, 2, 3, 0)
-    assert of(traced([sender.events, late.events], TWO)[1]) == Seconds(3, 1, 0, 0)
+    assert of(found) == Seconds(4, 1, 0, 0)
+    assert of(found, 1) == Seconds(3, 2, 3, 0)
+    assert of(traced([sender.events, late.events], TWO), 1) == Seconds(3, 1, 0, 0)
 
 
 def test_a_wait_that_ended_before_the_send_was_not_for_it() -> None:
@@ -71,8 +69,8 @@ def test_a_wait_that_ended_before_the_send_was_not_for_it() -> None:
     sender = Rank().add("F", 0, 4, 0).add("SEND_F", 4, 5, 0)
     receiver = Rank().add("wait F", 1, 2, 0, 1).add("wait F", 2, 6, 0, 1).add("F", 1, 9, 0, 1)
     found = traced([sender.events, receiver.events], TWO)
-    assert found[1].sent.tolist() == [-1, 1, -1]
-    assert of(found[1]) == Seconds(3, 2, 3, 0)
+    assert found["sent"].tolist() == [-1, -1, -1, 1, -1]
+    assert of(found, 1) == Seconds(3, 2, 3, 0)
 
 
 def test_messages_are_told_apart_by_step_direction_and_micro_batch() -> None:
@@ -86,15 +84,16 @@ def test_messages_are_told_apart_by_step_direction_and_micro_batch() -> None:
         second.add("SEND_B", at + 4, at + 5, 0, 1)
         first.add("wait B", at + 3, at + 5, 0).add("B", at + 3, at + 6, 0)
     found = traced([first.events, second.events], TWO)
-    assert of(found[0]) == Seconds(2 * 1, 2 * (2 + 1), 2 * 1, 2 + 4)
-    assert of(found[1]) == Seconds(0, 2 * (1 + 1 + 1), 2 * 1, 5 + 2)
+    assert of(found) == Seconds(2 * 1, 2 * (2 + 1), 2 * 1, 2 + 4)
+    assert of(found, 1) == Seconds(0, 2 * (1 + 1 + 1), 2 * 1, 5 + 2)
 
 
 def test_a_sum_waits_for_the_last_rank_of_its_group() -> None:
     mesh = Mesh({"dp": 2, "pp": 2, "tp": 1})
     came = [1, 3, 4, 2]  # ranks 0 and 2 sum, and so do 1 and 3
     ranks = [Rank().add("sums", t, 5).add("UPDATE", 0, 6).events for t in came]
-    found = [of(t) for t in traced(ranks, mesh)]
+    table = traced(ranks, mesh)
+    found = [of(table, rank) for rank in range(4)]
     assert [f.waiting for f in found] == [3, 0, 0, 1]
     assert [f.communicating for f in found] == [1, 2, 1, 2]
     assert [f.computing for f in found] == [2, 4, 5, 3]
@@ -104,7 +103,8 @@ def test_a_sum_of_channels_waits_along_tp_and_a_gather_for_messages_alone() -> N
     mesh = Mesh({"dp": 2, "pp": 1, "tp": 2})
     came = [1, 3, 4, 2]  # ranks 0 and 1 have parts of one model, and so have 2 and 3
     ranks = [Rank().add("gather", 0, 1).add("tensor", t, 5).add("F", 0, 6).events for t in came]
-    found = [of(t) for t in traced(ranks, mesh)]
+    table = traced(ranks, mesh)
+    found = [of(table, rank) for rank in range(4)]
     assert [f.waiting for f in found] == [2, 0, 0, 2]
     assert [f.communicating for f in found] == [3, 3, 2, 2]
 
@@ -116,9 +116,9 @@ def test_evaluation_is_no_part_of_the_steps() -> None:
         rank.clock.time = 7
     rank.recording.begin(1)
     rank.add("F", 8, 9).add("UPDATE", 9, 10)
-    (found,) = traced([rank.events], ONE)
+    found = traced([rank.events], ONE)
     assert of(found) == Seconds(4, 0, 0, 1)
-    assert facts([found])["steps"] == 2
+    assert facts(found)["steps"] == 2
 
 
 def test_an_evaluation_before_the_first_step_is_not_counted() -> None:
@@ -127,7 +127,7 @@ def test_an_evaluation_before_the_first_step_is_not_counted() -> None:
         rank.clock.time = 50
     rank.recording.begin(0)
     rank.add("F", 50, 51).add("UPDATE", 51, 52)
-    assert of(traced([rank.events], ONE)[0]) == Seconds(2, 0, 0, 0)
+    assert of(traced([rank.events], ONE)) == Seconds(2, 0, 0, 0)
 
 
 # ---- bubble
@@ -196,7 +196,7 @@ def test_the_reader_draws_what_was_written(tmp_path: Path) -> None:
     first = Rank().add("F", 0, 2, 0).add("SEND_F", 2, 2.5, 0).add("UPDATE", 2.5, 3)
     second = Rank().add("wait F", 0.5, 4, 0, 1).add("F", 0, 5, 0, 1).add("UPDATE", 5, 6)
     path = tmp_path / "t.json"
-    write(str(path), traced([first.events, second.events], TWO), TWO, {})
+    write(str(path), traced([first.events, second.events], TWO), TWO, 2, {})
     timeline = TraceFile.read(path).timeline(0)
     spans = [(s.rank, s.kind, s.micro, s.start / 1e3, s.end / 1e3) for s in timeline.spans]
     assert spans == [
@@ -215,6 +215,6 @@ def test_a_file_that_cannot_be_completed_leaves_the_old_one(tmp_path: Path) -> N
     path = tmp_path / "t.json"
     path.write_text("old")
     with pytest.raises(TypeError):
-        write(str(path), [], ONE, {"no JSON": object()})
+        write(str(path), traced([Rank().events], ONE), ONE, 1, {"no JSON": object()})
     assert path.read_text() == "old"
     assert [*tmp_path.iterdir()] == [path]
