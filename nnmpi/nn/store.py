@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,55 +14,66 @@ ALIGN = 16
 """Each parameter starts at a multiple of this many elements: a cache line of float32."""
 
 
+class Shard(NamedTuple):
+    """Elements start to stop - 1 of a flat buffer, which this rank updates.
+
+    They begin at `at` in a buffer that has its shards only, one behind the other.
+    """
+
+    start: int
+    stop: int
+    at: int
+
+    @property
+    def packed(self) -> slice:
+        """Where it is in a buffer that has shards only."""
+        return slice(self.at, self.at + self.stop - self.start)
+
+
 class FlatStore:
     """Two flat buffers, `flat` and `flat_grad`; each parameter is a view into both.
 
-    Parameter i is at `spans[i]`, including its padding, which is always zero. Subclasses may
-    reserve a `head` of some elements before the first parameter, provide the `memory` of the two
-    buffers, or keep only some stretches of them: then they call `lay_out` and `move_in`.
+    Parameter i is at `spans[i]`, including its padding, which is always zero. `reserved` elements
+    are before the first parameter. Subclasses that share memory, or keep only their `shards` of
+    it, have another `allocate`.
     """
 
     rotates = False
 
     def __init__(
-        self,
-        parameters: Sequence[Parameter],
-        dtype: Any,
-        on: Backend,
-        head: int = 0,
-        memory: tuple[Array, Array] | None = None,
+        self, parameters: Sequence[Parameter], dtype: Any, on: Backend, reserved: int = 0
     ) -> None:
-        self.lay_out(parameters, dtype, on, head)
-        n = length(self.parameters, head)
-        self.flat, self.flat_grad = memory or (on.xp.zeros(n, dtype), on.xp.zeros(n, dtype))
-        self.values = self.views(self.flat)
-        self.slots = self.views(self.flat_grad)
-        self.move_in()
-
-    def lay_out(self, parameters: Sequence[Parameter], dtype: Any, on: Backend, head: int) -> None:
-        """Decides where each parameter is in a flat buffer."""
         self.parameters, self.dtype, self.on = tuple(parameters), np.dtype(dtype), on
-        self.head, self.spans = head, spans(self.parameters, head)
-
-    def move_in(self) -> None:
-        """The parameters leave their stores for this one."""
+        self.spans = spans(self.parameters, reserved)
+        self.length = length(self.parameters, reserved)
+        self.shards = shards_of([(0, self.length)])
+        self.allocate()
         for i, p in enumerate(self.parameters):
             if not p.is_drawn:
                 p.draw(self.dtype, self.on)
             self.take(i, p)
             p.move(self, i)
 
+    def allocate(self) -> None:
+        """Takes the memory of values and gradients."""
+        self.allocate_values()
+        self.allocate_gradients()
+
+    def allocate_values(self) -> None:
+        """Takes the memory of values."""
+        self.flat = self.on.xp.zeros(self.length, self.dtype)
+        self.values = self.views(self.flat)
+
+    def allocate_gradients(self) -> None:
+        """Takes the memory of gradients."""
+        self.flat_grad = self.on.xp.zeros(self.length, self.dtype)
+        self.slots = self.views(self.flat_grad)
+
     def take(self, i: int, p: Parameter) -> None:
         """Copies the values of p and its gradient, if any, from the store that it is in."""
         self.values[i][...] = self.on.asarray(p.data)
         if p.grad is not None:
             self.slots[i][...] = self.on.asarray(p.grad)
-
-    def drop_gradients(self) -> None:
-        """Gives back the memory of gradients, before all parameters move to another store."""
-        for p in self.parameters:
-            p.grad = None
-        self.flat_grad, self.slots = self.on.xp.zeros(0, self.dtype), []
 
     def value(self, i: int) -> Array:
         """The values of parameter i."""
@@ -72,16 +83,18 @@ class FlatStore:
         """The memory of the gradient of parameter i."""
         return self.slots[i]
 
-    def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array]]:
-        """(values, gradients) of the parts of `flat[start:end]` that this rank's optimizer updates.
+    def owned(self, start: int, end: int) -> Iterator[tuple[Shard, Array, Array]]:
+        """(shard, values, gradients) of what this rank updates of elements start to end - 1."""
+        for shard in within(self.shards, start, end):
+            yield shard, self.shard_values(shard), self.shard_gradient(shard)
 
-        Here that is all of it.
-        """
-        yield self.flat[start:end], self.flat_grad[start:end]
+    def shard_values(self, shard: Shard) -> Array:
+        """The values in a shard."""
+        return self.flat[shard.start : shard.stop]
 
-    def own_stretches(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """(start, stop) of each pair that `owned` yields."""
-        yield start, end
+    def shard_gradient(self, shard: Shard) -> Array:
+        """The gradients in a shard."""
+        return self.flat_grad[shard.start : shard.stop]
 
     def refresh(self, i: int, made: int) -> None:
         """The values of parameter i are in their place at all times."""
@@ -128,23 +141,40 @@ class FlatStore:
         return memory.transpose(inverse(p.layout))
 
 
-def spans(parameters: Sequence[Parameter], head: int = 0) -> list[tuple[int, int]]:
-    """(start, end) of each parameter: one after the other, behind the head."""
-    return spans_of([p.room for p in parameters], head)
+def shards_of(stretches: Iterable[tuple[int, int]]) -> list[Shard]:
+    """The shards of these stretches, (start, stop), in their order."""
+    found, at = [], 0
+    for start, stop in stretches:
+        found.append(Shard(start, stop, at))
+        at += stop - start
+    return found
 
 
-def spans_of(rooms: Iterable[int], head: int = 0) -> list[tuple[int, int]]:
+def within(shards: Iterable[Shard], start: int, end: int) -> Iterator[Shard]:
+    """What elements start to end - 1 have of the shards."""
+    for a, b, at in shards:
+        lo, hi = max(a, start), min(b, end)
+        if lo < hi:
+            yield Shard(lo, hi, at + lo - a)
+
+
+def spans(parameters: Sequence[Parameter], reserved: int = 0) -> list[tuple[int, int]]:
+    """(start, end) of each parameter: one after the other, behind what is reserved."""
+    return spans_of([p.room for p in parameters], reserved)
+
+
+def spans_of(rooms: Iterable[int], reserved: int = 0) -> list[tuple[int, int]]:
     """(start, end) of stretches with room for so many elements each."""
-    found, end = [], _padded(head)
+    found, end = [], _padded(reserved)
     for room in rooms:
         start, end = end, end + _padded(room)
         found.append((start, end))
     return found
 
 
-def length(parameters: Sequence[Parameter], head: int = 0) -> int:
+def length(parameters: Sequence[Parameter], reserved: int = 0) -> int:
     """The length of a flat buffer with these parameters."""
-    return max((end for _, end in spans(parameters, head)), default=_padded(head))
+    return max((end for _, end in spans(parameters, reserved)), default=_padded(reserved))
 
 
 def _padded(n: int) -> int:

@@ -121,7 +121,7 @@ class Optimizer:
         written = tape.tick()
         for i, j, store, start, end, group in self._ranges:
             t, at = self.steps[i] + 1, self.offsets[i]
-            for values, grads in store.owned(start, end):
+            for _, values, grads in store.owned(start, end):
                 n = len(values)
                 own = {name: s[at : at + n] for name, s in zip(self.sums, self.state, strict=True)}
                 self._update(Operands(values, grads, own, t), self.param_groups[group])
@@ -267,7 +267,4 @@ def non_negative(name: str, value: float) -> float:
 def _own_stretches(p: Parameter) -> list[states.Stretch]:
     assert isinstance(p.store, FlatStore)
     start, end = p.store.spans[p.index]
-    stretches = [(lo - start, hi - start) for lo, hi in p.store.own_stretches(start, end)]
-    owned = p.store.owned(start, end)
-    assert [hi - lo for lo, hi in stretches] == [len(values) for values, _ in owned]
-    return stretches
+    return [(shard.start - start, shard.stop - start) for shard, *_ in p.store.owned(start, end)]

@@ -15,7 +15,7 @@ from nnmpi.mesh import Mesh
 from nnmpi.nn.store import spans
 from nnmpi.parallel.arrangement.batch_split import BatchSplit
 from nnmpi.parallel.arrangement.flat import cut_buckets
-from nnmpi.parallel.data.gradient_sync import BucketedSync
+from nnmpi.parallel.data.gradient_sync import BucketedSync, in_place, nothing_to_sum
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries, first_difference
 from nnmpi.parallel.model.parts import PartTable
@@ -25,10 +25,9 @@ from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import Loss, Samples, Stage
 from nnmpi.parallel.step.state import StepResult, StepState
 from nnmpi.parallel.step.update import Update
-from nnmpi.parallel.stores.head import head_length
-from nnmpi.parallel.stores.local import Bucket, LocalStore
+from nnmpi.parallel.stores.buckets import Buckets, CommBucket
+from nnmpi.parallel.stores.local import LocalStore, scalar_count
 from nnmpi.parallel.stores.node import NodeStore
-from nnmpi.parallel.stores.replica import ReplicaStore
 from nnmpi.schedules import Kind, Op, one_stage
 
 ROWS, MICRO = 13, 3
@@ -94,16 +93,19 @@ def load(step: int, split: BatchSplit, spoilt: int | None = None) -> Load:
     return Load(rows, [Batch(x[part], y[part], part) for part in split(rows)], len(rows))
 
 
-def store_of(
-    parameters: list[nn.Parameter], dp: Comm, kind: str
-) -> tuple[LocalStore, list[Bucket]]:
-    head = head_length(parameters)
-    buckets = [Bucket(b.start, b.stop, dp) for b in cut_buckets(spans(parameters, head), 0)]
-    if dp.size == 1:
-        return LocalStore(parameters, "float64", CPU, head), buckets
-    if kind == "shared":
-        return NodeStore(parameters, "float64", head, dp, buckets), buckets
-    return ReplicaStore(parameters, "float64", head, buckets, kind), buckets
+def store_and_sync(
+    parameters: list[nn.Parameter], dp: Comm, kind: str, users: list[frozenset[int]] | None = None
+) -> tuple[LocalStore, BucketedSync]:
+    scalars = scalar_count(parameters)
+    where = spans(parameters, scalars)
+    cut = [CommBucket(b.start, b.stop, dp) for b in cut_buckets(where, 0)]
+    buckets = Buckets(where, cut, users or [frozenset([0])] * len(parameters))
+    if dp.size > 1 and kind == "shared":
+        node = NodeStore(parameters, "float64", scalars, dp, buckets)
+        return node, BucketedSync(node, buckets, node.start, overlap=True)
+    store = LocalStore(parameters, "float64", CPU, scalars)
+    start = in_place(store, buckets, kind) if dp.size > 1 else nothing_to_sum
+    return store, BucketedSync(store, buckets, start, overlap=True)
 
 
 class Ran(NamedTuple):
@@ -128,12 +130,12 @@ def train(
     stage.module.to("float64")
     parameters = [*stage.module.parameters()]
     held = {p.place.path for p in parameters}.__contains__
-    store, buckets = store_of(parameters, dp, kind)
+    store, sync = store_and_sync(parameters, dp, kind)
     counts = PartTable(whole, layout.model, held).counts
     state, results = StepState(), list[StepResult]()
     executor = Executor(
         {0: stage},
-        BucketedSync(store, buckets, overlap=True),
+        sync,
         Update(store, optim.Adam(parameters), 0.05, lambda step: 0.01, layout, counts),
         lambda: comm.rank == comm.size - 1 and state.step == stop_at,
     )
@@ -245,7 +247,8 @@ def tied(cut: bool, comm: Comm) -> tuple[dict[str, np.ndarray], list[float]]:
     whole[3].weight = whole[0].weight
     whole.to("float64")
     parameters = [whole[0].bias, whole[2].weight, whole[2].bias, whole[3].bias, whole[0].weight]
-    store, buckets = store_of(parameters, comm, "ring")
+    users = [frozenset(s) for s in ([0], [0], [0], [1], [0, 1])] if cut else None
+    store, sync = store_and_sync(parameters, comm, "ring", users)
     samples, loss, wire = Samples(CPU), Loss(nn.CrossEntropyLoss(reduction="sum")), Handed()
     split = BatchSplit(MICRO, comm.size, comm.rank)
     layout = Layout.on(Mesh({"dp": comm.size, "pp": 1, "tp": 1}), comm)
@@ -253,7 +256,7 @@ def tied(cut: bool, comm: Comm) -> tuple[dict[str, np.ndarray], list[float]]:
         {0: Stage(whole[:3], samples, wire), 1: Stage(whole[3:], wire, loss)}
         if cut
         else {0: Stage(whole, samples, loss)},
-        BucketedSync(store, buckets, overlap=True),
+        sync,
         Update(store, optim.SGD(parameters, 0.1), 0.5, lambda step: 0.1, layout, lambda p: True),
         lambda: False,
         two_stages if cut else one_stage,

@@ -23,7 +23,7 @@ from nnmpi.parallel.arrangement.flat import (
 from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.arrangement.reduction import algorithm, progress
 from nnmpi.parallel.layout import mesh_of, server_count
-from nnmpi.parallel.stores.head import head_length
+from nnmpi.parallel.stores.local import scalar_count
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 from nnmpi.schedules import SCHEDULES
 
@@ -128,7 +128,7 @@ def _piece(a: Arrangement, v: int, tp: int) -> Piece:
 
 
 def _with_buckets(a: Arrangement, parts: Mapping[tuple[int, int], Part]) -> Arrangement:
-    """The same with an algorithm, the kind of store, heads and buckets."""
+    """The same with an algorithm, the kind of store, scalars and buckets."""
     lengths = {}
     for r in range(a.mesh.size):
         at = a.mesh.coordinates(r)
@@ -156,10 +156,11 @@ def _store(a: Arrangement, name: str) -> str:
 
 def _bucketed(a: Arrangement, part: Part) -> Part:
     config, zero = a.config, a.store.startswith("zero")
-    head = 0 if zero or a.store in ("served", "versions") else head_length(part.trained)
-    spans = spans_of([p.room for p in part.trained], head)
+    summed_last = zero or a.store in ("served", "versions")
+    scalars = 0 if summed_last else scalar_count(part.trained)
+    spans = spans_of([p.room for p in part.trained], scalars)
     if a.store in ("served", "versions", "slices") or not spans:
-        return part._replace(head=head)
+        return part._replace(scalars=scalars)
     mb = config.bucket_mb
     if mb is None:  # on one node, to cut into buckets costs more time than overlap saves
         near = a.algorithm == "shared" and all(map(a.cluster.on_one_node, a.mesh.groups("dp")))
@@ -172,4 +173,4 @@ def _bucketed(a: Arrangement, part: Part) -> Part:
         paths = {t.path for t in a.tied}
         own = [a.graph.variables[p.variable].path for p in part.trained]
         buckets = cut_buckets(spans, numbers, [i for i, p in enumerate(own) if p in paths])
-    return part._replace(head=head, buckets=tuple(Bucket(*b) for b in buckets))
+    return part._replace(scalars=scalars, buckets=tuple(Bucket(*b) for b in buckets))

@@ -32,7 +32,7 @@ class Part(NamedTuple):
     trained   parameters in the flat buffer, in its order
     users     the stages of the rank that use each of these
     others    frozen parameters and buffers
-    head      numbers in front of the gradients: loss, stop, and one a parameter
+    scalars   numbers in front of the gradients: loss, stop, and one a parameter
     buckets   of gradients, in the order in which they are summed
     """
 
@@ -40,13 +40,13 @@ class Part(NamedTuple):
     trained: tuple[Piece, ...]
     users: tuple[frozenset[int], ...]
     others: tuple[Piece, ...]
-    head: int
+    scalars: int
     buckets: tuple[Bucket, ...]
 
     @property
     def spans(self) -> list[tuple[int, int]]:
         """(start, end) of each trained parameter in the flat buffer."""
-        return spans_of([piece.room for piece in self.trained], self.head)
+        return spans_of([piece.room for piece in self.trained], self.scalars)
 
 
 @dataclass(frozen=True)

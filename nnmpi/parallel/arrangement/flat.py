@@ -2,7 +2,7 @@
 
 The last layers' gradients are final first, so buckets are cut from the end of the buffer:
 
-    gradients   [ head | conv1 | conv2 | fc1 | fc2 ]
+    gradients   [ scalars | conv1 | conv2 | fc1 | fc2 ]
                   ◄────bucket 2────► ◄─ 1 ─► ◄ 0 ►     summed in the order 0, 1, 2 on every rank
 """
 

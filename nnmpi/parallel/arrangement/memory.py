@@ -1,18 +1,18 @@
 """What a rank holds, in bytes, by formula.
 
 P   numbers of the trained parameters that are here       s   bytes of a number
-L   length of the flat buffer, with head and padding      k   running sums of the optimizer
+L   length of the flat buffer, with scalars and padding    k   running sums of the optimizer
 d   ranks along dp
 
                  parameters        gradients            optimizer       slots       windows
-local, replica   P s               P s                  k (L - head) s
+local, replica   P s               P s                  k (L - scalars) s
 node             P s, first rank   P s, twice on the    k L s / d                   sums, and
                  of a node         first rank                                       parameters
 zero 1           L s               L s                  k L s / d
 zero 2           L s               L s / d              k L s / d       gradients
 zero 3           L s / d           L s / d              k L s / d       both
 versions         P s               P s                  k L s           older versions
-slices           P s               P s a buffer         k (L - head) s
+slices           P s               P s a buffer         k (L - scalars) s
 served           P s               P s, or a part       k of a part
 """
 
@@ -103,7 +103,7 @@ def _bytes_of(a: Arrangement, pieces: tuple[Piece, ...], is_parameter: bool) -> 
 
 
 def _numbers(a: Arrangement, rank: int) -> int:
-    """The length of the flat buffer without its head."""
+    """The length of the flat buffer without its scalars."""
     spans = a.part(rank).spans
     return spans[-1][1] - spans[0][0] if spans else 0
 

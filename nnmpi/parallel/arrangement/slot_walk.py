@@ -4,7 +4,7 @@
     backward    use 2            | use 1   gather 0 | use 0        1 was still there
     slot        0       1          1       0          0
 
-The store carries it out (`parallel/zero/weight_slots.py`), and `gathered` counts it on paper.
+The store carries it out (`parallel/zero/parameters.py`), and `gathered` counts it on paper.
 """
 
 from collections import Counter

@@ -136,7 +136,7 @@ def _gradients(a: Arrangement, rank: int, group: tuple[int, ...], micro: int) ->
     if a.store == "slices":
         yield from _along_the_tree(a, rank, group)
     if a.store.startswith("zero"):
-        yield _doubled(group, rank, len(part.trained) + 2 + 3)  # head, squares, orders
+        yield _doubled(group, rank, len(part.trained) + 2 + 3)  # scalars, squares, orders
         yield from _scattered(a, rank, group, micro)
         yield from _gathered(a, rank, micro)
 

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from nnmpi.autograd.ops.norm import Moments, joined
-from nnmpi.backend import Array
+from nnmpi.backend import CPU, Array
 from nnmpi.comm import Comm, comm_self
 from nnmpi.config import Config
 from nnmpi.nn.parameter import Parameter
@@ -39,9 +39,9 @@ from nnmpi.parallel.data.batch_size_check import check_parts
 from nnmpi.parallel.data.batch_stats import like, packed, unpacked
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
+from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.step.ports import Stage
-from nnmpi.parallel.stores.head import LOSS, STOP, USED, fill_unused, head_length, used
-from nnmpi.parallel.stores.slices import SliceStore
+from nnmpi.parallel.stores.local import LOSS, STOP, LocalStore, fill_unused, scalar_count
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.parallel.synchronous import Evaluation, Parts
 from nnmpi.schedules import Action, Move, highest, moves, owners_of
@@ -52,8 +52,7 @@ def reproducible(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
     dp, V, parameters = layout.axis["dp"], config.slices, spec.parameters
     owners = owners_of(V, dp.size)
     own, plan = [v for v in range(V) if owners[v] == dp.rank], moves(owners, dp.rank)
-    dtype, head = parameters[0].data.dtype, head_length(parameters)
-    store, stats = SliceStore(parameters, dtype, head, most=highest(plan)), Deferred()
+    store, stats = SliceStore(parameters, parameters[0].data.dtype, highest(plan)), Deferred()
     return Parts(
         {0: Stage.whole(spec.task)},
         store,
@@ -114,7 +113,46 @@ class Deferred:
         return np.split(row, ends)[:-1]
 
 
-class TreeSync:
+class SliceStore(LocalStore):
+    """A stack of gradient buffers for partial sums of slices, of which `flat_grad` is the top.
+
+    At the end of a step that is the sum over all slices. Buffers are kept for the next step; `most`
+    is the height that the stack will reach.
+    """
+
+    def __init__(self, parameters: Sequence[Parameter], dtype: Any, most: int) -> None:
+        super().__init__(parameters, dtype, CPU, scalar_count(parameters))
+        self.buffers = [(self.flat_grad, self.slots)]
+        self._height, self._most = 0, most
+
+    def gradient_bytes(self) -> int:
+        """The memory of all buffers of a step, also before the first one."""
+        return super().gradient_bytes() * self._most
+
+    def clear(self) -> None:
+        """Empties the stack."""
+        self._height = 0
+
+    def push(self) -> None:
+        """Adds a buffer whose content is undefined."""
+        if self._height == len(self.buffers):
+            fresh = np.zeros_like(self.flat_grad)
+            self.buffers.append((fresh, self.views(fresh)))
+        self._show(self._height + 1)
+
+    def pop(self) -> Array:
+        """Removes the top buffer and returns it: its content holds until the next `push`."""
+        top = self.flat_grad
+        self._show(self._height - 1)
+        return top
+
+    def _show(self, height: int) -> None:
+        self._height = height
+        if height:
+            self.flat_grad, self.slots = self.buffers[height - 1]
+
+
+class TreeSync(GradientSync):
     """The GradientSync that sums along the tree; a row of moments goes with each gradient."""
 
     def __init__(
@@ -137,28 +175,19 @@ class TreeSync:
 
     def begin(self, step: int) -> None:
         """Starts a step: makes room for the first slice."""
-        self._store.begin()
+        self._store.clear()
         self._rows.clear()
         self._moves = iter(self._plan)
         self._until_leaf()
-
-    def backward(self, stage: int) -> bool:
-        return False
 
     def reduce(self, loss: Any, stop: bool) -> None:
         """The gradient of a slice is complete."""
         store = self._store
         fill_unused(store.parameters)
-        head = store.head_values
-        head[LOSS], head[STOP], head[USED:] = loss, stop, used(store.parameters, head)
+        store.scalars[LOSS], store.scalars[STOP] = loss, stop
+        store.note_used()
         self._rows.append(self._stats.row())
         self._until_leaf()
-
-    def ready(self, p: Parameter) -> None:
-        """Not used: a gradient is summed together with all others of its slice."""
-
-    def poll(self) -> None:
-        """Not used: no message is under way during a backward pass."""
 
     def finish(self) -> None:
         """Broadcasts the sum from the root of the tree."""
@@ -179,7 +208,7 @@ class TreeSync:
 
     def _leaf(self, _: int) -> None:
         self._store.push()
-        self._store.clear()
+        self._store.begin()
         self._stats.begin()
 
     def _receive(self, source: int) -> None:

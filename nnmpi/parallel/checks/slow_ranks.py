@@ -5,12 +5,11 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from nnmpi.autograd.ops.norm import Moments
 from nnmpi.backend import Array
 from nnmpi.config import Config
-from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import BatchStats
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.schedules.delay import Delay
@@ -31,7 +30,7 @@ class Clock:
         return time.thread_time() - self._began - self._excluded
 
     def exclude(self, f: Callable[P, T]) -> Callable[P, T]:
-        """The same function, whose time does not count."""
+        """A function that does the same, and whose time does not count."""
 
         def g(*arguments: P.args, **named: P.kwargs) -> T:
             before = time.thread_time()
@@ -55,32 +54,18 @@ def delay_of(config: Config, rank: int, ranks: int) -> Delay:
     return Delay.of(config.slow_rank, config.jitter, config.seed, rank, ranks)
 
 
-class SlowSync:
+class SlowSync(GradientSync):
     """A GradientSync that sleeps before it finishes."""
 
     def __init__(self, sync: GradientSync, clock: Clock, delay: Delay) -> None:
         self._sync, self._clock, self._delay = sync, clock, delay
-        self._backward = clock.exclude(sync.backward)
-        self._reduce = clock.exclude(sync.reduce)
-        self._ready = clock.exclude(sync.ready)
-        self._poll = clock.exclude(sync.poll)
+        for name in ("begin_pass", "reduce", "ready", "poll"):
+            setattr(self, name, clock.exclude(getattr(sync, name)))
 
     def begin(self, step: int) -> None:
         self._sync.begin(step)
         self._step = step
         self._clock.begin()
-
-    def backward(self, stage: int) -> bool:
-        return self._backward(stage)
-
-    def reduce(self, loss: Any, stop: bool) -> None:
-        self._reduce(loss, stop)
-
-    def ready(self, p: Parameter) -> None:
-        self._ready(p)
-
-    def poll(self) -> None:
-        self._poll()
 
     def finish(self) -> None:
         wait(self._delay, self._step, self._clock.seconds())
@@ -97,7 +82,7 @@ class TimedStats(NamedTuple):
 def slowed(
     config: Config, rank: int, ranks: int, sync: GradientSync, stats: BatchStats
 ) -> tuple[GradientSync, BatchStats]:
-    """The same, but of a rank that is slowed down if the config says so."""
+    """Wraps the sync and the statistics of a rank that is slowed down by the config."""
     if config.slow_rank is None and config.jitter is None:
         return sync, stats
     clock = Clock()

@@ -1,58 +1,93 @@
-"""BucketedSync: the GradientSync of data parallelism; sums run during the backward pass."""
+"""Syncs of data parallelism: gradients are summed over dp, bucket by bucket, in backward passes."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
+from nnmpi.collectives.algorithms import REDUCE_SCATTERS
+from nnmpi.comm import Comm
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
-from nnmpi.parallel.stores.head import LOSS, STOP, USED, fill_unused, used
-from nnmpi.parallel.stores.local import Bucket, LocalStore, Sum
+from nnmpi.parallel.step.executor import GradientSync
+from nnmpi.parallel.stores.buckets import COMPLETE, Buckets, Sum
+from nnmpi.parallel.stores.local import LOSS, STOP, USED, LocalStore, fill_unused
+from nnmpi.parallel.zero.gradients import ShardedGradientStore
+
+StartSum: TypeAlias = Callable[[int], Sum]
+"""Starts the sum of a bucket, by its number."""
 
 
-class BucketedSync:
+def nothing_to_sum(b: int) -> Sum:
+    """On one rank all sums are complete."""
+    return COMPLETE
+
+
+def in_place(
+    store: LocalStore, buckets: Buckets, algorithm: str, scattered: Comm | None = None
+) -> StartSum:
+    """Sums replace the gradients in their buffer.
+
+    Of buckets that are summed over the Comm `scattered`, each rank gets its shard only, if the
+    algorithm has halves. Others are summed whole.
+    """
+
+    def start(b: int) -> Sum:
+        start, stop, comm = buckets[b]
+        array = store.flat_grad[start:stop]
+        if is_scattered(comm, algorithm, scattered):
+            return comm.start_reduce_scatter(array, algorithm)
+        return comm.start(array, algorithm)
+
+    return start
+
+
+def is_scattered(comm: Comm, algorithm: str, scattered: Comm | None) -> bool:
+    """Whether a sum over a Comm leaves its shard to each rank."""
+    return comm is scattered and algorithm in REDUCE_SCATTERS
+
+
+class BucketedSync(GradientSync):
     """The sum of a bucket starts when it is complete, in one order on every rank.
 
-    The loss, the stop flag and which parameters were used are in the head of the store, which most
-    stores send with the last bucket. Without `overlap` all sums wait for the end of the backward
-    pass, and those over dp for each other. Sums over other stages too (one parameter each) wait for
-    nothing: the ranks of two stages start them in different orders.
+    The loss, the stop flag and which parameters were used are in the scalars of the store, which
+    most stores send with the first bucket of the buffer, the last one that is summed. Without
+    `overlap` all sums wait for the end of the backward pass, and those over dp for each other. Sums
+    over other stages too (one parameter each) wait for nothing: the ranks of two stages start them
+    in different orders.
     """
 
     def __init__(
         self,
         store: LocalStore,
-        buckets: Sequence[Bucket],
+        buckets: Buckets,
+        start: StartSum,
         overlap: bool,
         recorder: Recorder = NO_RECORDER,
     ) -> None:
-        self._store, self._buckets, self._overlap = store, buckets, overlap
-        self._recorder = recorder
-        self._bucket = {
-            p: next(b for b, bucket in enumerate(buckets) if start >= bucket.start)
-            for p, (start, _) in zip(store.parameters, store.spans, strict=True)
-        }
-        self._members = [
-            [p for p, own in self._bucket.items() if own == b] for b in range(len(buckets))
-        ]
+        self._store, self._buckets, self._start = store, buckets, start
+        self._overlap, self._recorder = overlap, recorder
+        self._members = [[store.parameters[i] for i in members] for members in buckets.members]
+        self._uses = [sum(len(buckets.users[i]) for i in own) for own in buckets.members]
 
     def begin(self, step: int) -> None:
         self._store.begin()
-        self._left = [len(members) for members in self._members]
-        self._next = 0
+        self._due, self._left = [*range(len(self._buckets))], [*self._uses]
         self._works: list[Sum] = []
+        self._is_last = False
 
-    def backward(self, stage: int) -> bool:
-        return False
+    def begin_pass(self, stage: int, is_last: bool) -> None:
+        self._is_last = is_last
 
     def reduce(self, loss: Any, stop: bool) -> None:
-        head = self._store.head_values
-        head[LOSS], head[STOP] = loss, stop
+        scalars = self._store.scalars
+        scalars[LOSS], scalars[STOP] = loss, stop
 
     def ready(self, p: Parameter) -> None:
-        self._left[self._bucket[p]] -= 1
+        if not self._is_last:
+            return
+        self._left[self._buckets.of[p.index]] -= 1
         if self._overlap:
-            while self._next < len(self._left) and not self._left[self._next]:
-                self._start()
+            while self._due and not self._left[self._due[-1]]:
+                self._start_next()
 
     def poll(self) -> None:
         if self._works:
@@ -60,20 +95,84 @@ class BucketedSync:
 
     def finish(self) -> None:
         """Starts what is left, unused parameters included, and waits for all sums."""
-        began, dp = self._recorder.now(), self._buckets[-1].comm
-        while self._next < len(self._left):
-            self._start()
-            if not self._overlap and self._buckets[self._next - 1].comm is dp:
+        began, dp = self._recorder.now(), self._buckets[0].comm
+        while self._due:
+            b = self._due[-1]
+            self._start_next()
+            if not self._overlap and self._buckets[b].comm is dp:
                 self._works[-1].wait()
         for work in self._works:
             work.wait()
-        self._store.summed()
+        self._store.show_sums()
         self._recorder.add("sums", began)
 
-    def _start(self) -> None:
-        store, b = self._store, self._next
+    def _start_next(self) -> None:
+        b = self._due.pop()
         fill_unused(self._members[b])
-        if b == len(self._buckets) - 1:
-            store.head_values[USED:] = used(store.parameters, store.head_values)
-        self._works.append(store.start(self._buckets[b]))
-        self._next += 1
+        if not b:
+            self._store.note_used()
+        self._works.append(self._start(b))
+
+
+class ScatteredSync(GradientSync):
+    """The sync of ZeRO 2 and 3: gradients leave in each backward pass.
+
+    The buckets of a stage start in one order on every rank, the last ones first, as soon as the
+    pass is done with all their parameters; those with parameters that it does not use, at its end.
+    Without `overlap` each sum is complete before the backward pass goes on.
+    """
+
+    def __init__(
+        self, store: ShardedGradientStore, overlap: bool, recorder: Recorder = NO_RECORDER
+    ) -> None:
+        self._store, self._buckets = store, store.buckets
+        self._overlap, self._recorder = overlap, recorder
+        self._due: list[int] = []
+
+    def begin(self, step: int) -> None:
+        self._store.begin()
+        self._store.scalars[USED:] = 0
+
+    def begin_pass(self, stage: int, is_last: bool) -> None:
+        self._end_pass()
+        buckets = self._buckets
+        self._due = [b for b in range(len(buckets)) if stage in buckets.stages[b]]
+        self._left = {
+            b: sum(stage in buckets.users[i] for i in buckets.members[b]) for b in self._due
+        }
+
+    def reduce(self, loss: Any, stop: bool) -> None:
+        scalars = self._store.scalars
+        scalars[LOSS], scalars[STOP] = loss, stop
+
+    def ready(self, p: Parameter) -> None:
+        self._left[self._buckets.of[p.index]] -= 1
+        while self._due and not self._left[self._due[-1]]:
+            self._start_next()
+
+    def poll(self) -> None:
+        self._store.poll()
+
+    def finish(self) -> None:
+        began = self._recorder.now()
+        self._end_pass()
+        self._store.show_sums()
+        self._recorder.add("sums", began)
+
+    def _end_pass(self) -> None:
+        """Starts the buckets with parameters that the backward pass has not used."""
+        while self._due:
+            self._start_next()
+
+    def _start_next(self) -> None:
+        """Starts the sum of a bucket; the next backward pass writes other gradients."""
+        store, b = self._store, self._due.pop()
+        members = [store.parameters[i] for i in self._buckets.members[b]]
+        fill_unused(members)
+        for p in members:
+            if p.has_grad:
+                store.scalars[USED + p.index] = 1
+            p.has_grad = False
+        work = store.start(b)
+        if not self._overlap:
+            work.wait()

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
+from nnmpi.backend import CPU
 from nnmpi.comm import Comm, NoRoomError
 from nnmpi.config import Config
 from nnmpi.nn.passes import LOCAL
@@ -14,17 +15,28 @@ from nnmpi.parallel.arrangement.flat import NOT_TIED
 from nnmpi.parallel.arrangement.program import ops
 from nnmpi.parallel.data.batch_size_check import check_micro_batches
 from nnmpi.parallel.data.batch_stats import Synced
-from nnmpi.parallel.data.gradient_sync import BucketedSync
+from nnmpi.parallel.data.gradient_sync import (
+    BucketedSync,
+    ScatteredSync,
+    StartSum,
+    in_place,
+    is_scattered,
+    nothing_to_sum,
+)
 from nnmpi.parallel.layout import Layout, duplicate
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.step.ports import Stage
-from nnmpi.parallel.stores.local import Bucket, LocalStore
+from nnmpi.parallel.stores.buckets import Buckets, CommBucket, set_up
+from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.stores.node import NodeStore
-from nnmpi.parallel.stores.replica import ReplicaStore
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.parallel.synchronous import Evaluation, Parts
-from nnmpi.parallel.zero.store import STAGES, ShardedStore
-from nnmpi.parallel.zero.sync import ShardedSync
+from nnmpi.parallel.zero.gradients import ShardedGradientStore
+from nnmpi.parallel.zero.parameters import ShardedParameterStore
+from nnmpi.parallel.zero.store import ShardedStore
+
+SHARDED = {"zero 2": ShardedGradientStore, "zero 3": ShardedParameterStore}
+"""The stores whose gradients are scattered, as arrangements name them."""
 
 
 def replicas(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
@@ -34,7 +46,7 @@ def replicas(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
     progress = arrangement.progress[layout.all.rank]
     tied = _tied(layout, spec)
     try:
-        summed = _summed(layout, spec, tied)
+        summed = _store_and_sync(layout, spec, tied)
     except NoRoomError as error:  # on all ranks alike
         raise ValueError(f"allreduce {arrangement.algorithm}: {error}") from None
     stats = [duplicate(dp)] if p > 1 else []
@@ -83,37 +95,37 @@ class Summed(NamedTuple):
     comms: Sequence[Comm] = ()
 
 
-def _summed(layout: Layout, spec: TrainSpec, tied: Mapping[int, Comm]) -> Summed:
+def _store_and_sync(layout: Layout, spec: TrainSpec, tied: Mapping[int, Comm]) -> Summed:
     """Moves the parameters to the store of the arrangement."""
-    a, dp, on, recorder = spec.arrangement, layout.axis["dp"], spec.task.on, spec.recorder
-    part, parameters = a.part(layout.all.rank), spec.parameters
-    overlap, dtype = a.config.overlap, a.dtype
-    buckets = [
-        Bucket(start, stop, dp if i == NOT_TIED else tied[i]) for start, stop, i in part.buckets
+    a, dp, on = spec.arrangement, layout.axis["dp"], spec.task.on
+    part, parameters, algorithm = a.part(layout.all.rank), spec.parameters, a.algorithm
+    with_comms = [
+        CommBucket(start, stop, dp if i == NOT_TIED else tied[i]) for start, stop, i in part.buckets
     ]
+    buckets = Buckets(part.spans, with_comms, part.users)
     store: LocalStore
+    start: StartSum
+    comms: list[Comm] = []
     match a.store:
         case "local":
-            store = LocalStore(parameters, dtype, on, part.head)
+            store, start = LocalStore(parameters, a.dtype, on, part.scalars), nothing_to_sum
         case "node":
-            store = NodeStore(parameters, dtype, part.head, dp, buckets)
+            store = node = NodeStore(parameters, a.dtype, part.scalars, dp, buckets)
+            start = node.start
         case "replica":
-            store = ReplicaStore(parameters, dtype, part.head, buckets, a.algorithm)
+            set_up(buckets, a.dtype, algorithm)
+            store = LocalStore(parameters, a.dtype, CPU, part.scalars)
+            start = in_place(store, buckets, algorithm)
+        case "zero 1":
+            comms = [duplicate(dp)]
+            set_up(
+                [b for b in buckets if not is_scattered(b.comm, algorithm, dp)], a.dtype, algorithm
+            )
+            store = ShardedStore(parameters, a.dtype, buckets, dp, comms[0])
+            start = in_place(store, buckets, algorithm, scattered=dp)
         case _:
-            return _sharded(layout, spec, buckets)
-    return Summed(store, BucketedSync(store, buckets, overlap, recorder))
-
-
-def _sharded(layout: Layout, spec: TrainSpec, buckets: Sequence[Bucket]) -> Summed:
-    """The same with ZeRO."""
-    a, dp, recorder = spec.arrangement, layout.axis["dp"], spec.recorder
-    users, gathers = a.part(layout.all.rank).users, duplicate(dp)
-    zero, overlap = a.config.zero, a.config.overlap
-    store = ShardedStore(
-        spec.parameters, a.dtype, buckets, users, dp, gathers, a.algorithm, STAGES[zero]
-    )
-    if zero == 1:
-        sync: GradientSync = BucketedSync(store, buckets, overlap, recorder)
-    else:
-        sync = ShardedSync(store, overlap, recorder)
-    return Summed(store, sync, [gathers])
+            comms = [duplicate(dp)]
+            sharded = SHARDED[a.store](parameters, a.dtype, buckets, dp, comms[0], algorithm)
+            return Summed(sharded, ScatteredSync(sharded, a.config.overlap, spec.recorder), comms)
+    sync = BucketedSync(store, buckets, start, a.config.overlap, spec.recorder)
+    return Summed(store, sync, comms)

@@ -81,7 +81,7 @@ def _stretches(place: Place, optimizer: Optimizer, j: int) -> Iterator[Owned]:
     assert isinstance(p.store, FlatStore)
     values = p.store.owned(*p.store.spans[p.index])
     rows = {name: optimizer.row(k, j) for k, name in enumerate(optimizer.sums)}
-    for (lo, stop), (array, _) in zip(optimizer.stretches[j], values, strict=True):
+    for (lo, stop), (_, array, _) in zip(optimizer.stretches[j], values, strict=True):
         hi = min(stop, p.size)
         if lo < hi:
             own = np.array(backend.to_host(array[: hi - lo]))

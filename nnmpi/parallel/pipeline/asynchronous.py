@@ -28,7 +28,7 @@ from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepControl, refuse
 from nnmpi.parallel.step.ports import Stage, Tensors, forward, needing_gradients
 from nnmpi.parallel.step.state import StepResult, StepState
-from nnmpi.parallel.stores.head import fill_unused
+from nnmpi.parallel.stores.local import fill_unused
 from nnmpi.parallel.strategy import NotFiniteError
 from nnmpi.schedules import Kind, Op, stream
 

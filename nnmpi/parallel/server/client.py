@@ -20,7 +20,6 @@ from nnmpi.data import Load, Loader
 from nnmpi.data.loader import Cut
 from nnmpi.metrics import Sums
 from nnmpi.nn import Module
-from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.parallel.arrangement.batch_split import BatchSplit
 from nnmpi.parallel.checks.slow_ranks import slowed
@@ -31,17 +30,17 @@ from nnmpi.parallel.server.exchange import Purpose, Reply, Request, RequestChann
 from nnmpi.parallel.server.store import ServedStore
 from nnmpi.parallel.server.strategy import ServerStrategy
 from nnmpi.parallel.step.evaluation import evaluate
-from nnmpi.parallel.step.executor import Executor
+from nnmpi.parallel.step.executor import Executor, GradientSync
 from nnmpi.parallel.step.ports import Stage
 from nnmpi.parallel.step.state import Position, StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
-from nnmpi.parallel.stores.head import fill_unused
+from nnmpi.parallel.stores.local import fill_unused
 from nnmpi.parallel.strategy import TrainSpec
 
 Batches: TypeAlias = Generator[tuple[StepState, Load], None, None]
 
 
-class LocalGradient:
+class LocalGradient(GradientSync):
     """The GradientSync and the Updater of a worker: a step leaves its own gradient in the store."""
 
     def __init__(self, store: ServedStore) -> None:
@@ -50,17 +49,8 @@ class LocalGradient:
     def begin(self, step: int) -> None:
         self._store.begin()
 
-    def backward(self, stage: int) -> bool:
-        return False
-
     def reduce(self, loss: Any, stop: bool) -> None:
         self._loss, self._stop = loss, stop
-
-    def ready(self, p: Parameter) -> None:
-        pass
-
-    def poll(self) -> None:
-        pass
 
     def finish(self) -> None:
         fill_unused(self._store.parameters)

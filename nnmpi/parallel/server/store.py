@@ -1,12 +1,12 @@
 """ServedStore: the parameters of a rank where servers update them, a slice each."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from nnmpi.backend import CPU, Array
 from nnmpi.collectives.step import cut
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.store import FlatStore, length
-from nnmpi.parallel.stores.local import LocalStore, Stretch
+from nnmpi.nn.store import FlatStore, Shard, length, shards_of
+from nnmpi.parallel.stores.local import LocalStore
 
 
 def server_slices(parameters: Sequence[Parameter], servers: int) -> list[slice]:
@@ -23,18 +23,11 @@ class ServedStore(LocalStore):
 
     def __init__(self, parameters: Sequence[Parameter], own: slice) -> None:
         super().__init__(parameters, parameters[0].data.dtype, CPU)
-        self.own = own
+        self.own, self.shards = own, shards_of([(own.start, own.stop)])
         self.gradient = self.flat_grad[own]
 
-    def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array]]:
-        first = self.own.start
-        for lo, hi in self.own_stretches(start, end):
-            yield self.flat[lo:hi], self.gradient[lo - first : hi - first]
-
-    def own_stretches(self, start: int, end: int) -> Iterator[Stretch]:
-        lo, hi = max(start, self.own.start), min(end, self.own.stop)
-        if lo < hi:
-            yield lo, hi
+    def shard_gradient(self, shard: Shard) -> Array:
+        return self.gradient[shard.packed]
 
     def gradient_bytes(self) -> int:
         """The whole gradient of a worker, or the gradient of a server's slice."""

@@ -17,7 +17,6 @@ What differs between strategies is given to it:
     messages   what starts sends and receives          (pipeline/channels.py)
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
@@ -45,27 +44,24 @@ from nnmpi.parallel.step.update import Outcome
 from nnmpi.schedules import MESSAGES, Kind, Op, one_stage
 
 
-class GradientSync(Protocol):
-    """How gradients are summed over dp while the backward passes run."""
+class GradientSync:
+    """How gradients are summed while the backward passes run; this one sums nothing."""
 
     def begin(self, step: int) -> None:
         """Starts a step: no parameter has a gradient."""
 
-    def backward(self, stage: int) -> bool:
-        """A backward pass over the parameters of a stage begins; whether its gradients leave.
+    def begin_pass(self, stage: int, is_last: bool) -> None:
+        """A backward pass over the parameters of a stage begins; in the last one of a step they get
+        their gradients for good."""
 
-        Then `ready` is called for each parameter in each pass. Else only in the last pass that
-        uses it, after `reduce`.
-        """
+    def ready(self, p: Parameter) -> None:
+        """The backward pass is done with p."""
 
     def reduce(self, loss: Any, stop: bool) -> None:
-        """All losses are known, and gradients become final from here on.
+        """All losses are known.
 
         `loss` is summed over the ranks, `stop` is agreed on.
         """
-
-    def ready(self, p: Parameter) -> None:
-        """The gradient of p is final."""
 
     def poll(self) -> None:
         """Called often during a step: messages progress."""
@@ -151,9 +147,7 @@ class Executor:
         self._program, self._batch_stats, self._recorder = program, batch_stats, recorder
         self._messages = messages
         self._progress = sync.poll if messages is NO_MESSAGES else self._poll
-        uses = Counter(p for stage in stages.values() for p in stage.module.parameters())
-        self._parameters = {*uses}
-        self._tied = {p: n for p, n in uses.items() if n > 1}  # used by n stages of this rank
+        self._parameters = {p for stage in stages.values() for p in stage.module.parameters()}
         self._plans: dict[int, StepPlan] = {}
         do: dict[Kind, Do] = {
             Kind.F: self._forward,
@@ -177,7 +171,7 @@ class Executor:
         micro_batches = len(load.micro)
         if micro_batches not in self._plans:
             self._plans[micro_batches] = StepPlan.of(self._program(micro_batches), self._do)
-        self._plan, self._uses_left = self._plans[micro_batches], dict(self._tied)
+        self._plan = self._plans[micro_batches]
         for stage in self._stages.values():
             stage.begin(load)
         self._sync.begin(state.step)
@@ -239,11 +233,9 @@ class Executor:
     def _parameter_gradients(self, op: Op, live: Live, compute: Callable[..., object]) -> None:
         self._leaves = {*live.leaves}
         is_last = self._reducing and self._plan.last_backward[op.stage] == op.micro
-        on_leaf = self._final if is_last else None
-        if self._sync.backward(op.stage):
-            on_leaf = self._ready
+        self._sync.begin_pass(op.stage, is_last)
         if live.root.requires_grad:  # else the first stage has used none of its parameters
-            compute(on_leaf=on_leaf)
+            compute(on_leaf=self._ready)
 
     def _end(self, op: Op) -> None:
         """The micro-batch is not needed any more."""
@@ -254,15 +246,6 @@ class Executor:
         loss = sum(stage.sink.loss() for stage in self._stages.values())
         self._sync.reduce(loss, self._stop())
         self._reducing = True
-
-    def _final(self, leaf: Tensor) -> None:
-        """The last backward pass of a stage is done with this leaf; others may use it too."""
-        if isinstance(leaf, Parameter) and leaf in self._parameters:
-            left = self._uses_left[leaf] = self._uses_left.get(leaf, 1) - 1
-            if not left:
-                self._sync.ready(leaf)
-        elif leaf not in self._leaves:
-            refuse(leaf)
 
     def _ready(self, leaf: Tensor) -> None:
         """A backward pass is done with this leaf."""

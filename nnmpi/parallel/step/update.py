@@ -21,8 +21,7 @@ from nnmpi.optim import Optimizer
 from nnmpi.optim.clip import clip_factor
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
-from nnmpi.parallel.stores.head import LOSS, STOP, USED
-from nnmpi.parallel.stores.local import LocalStore, Stretch
+from nnmpi.parallel.stores.local import LOSS, STOP, USED, LocalStore, Stretch
 
 
 class StepSums(NamedTuple):
@@ -114,13 +113,13 @@ class Update:
     def _sums(self) -> StepSums:
         """The sums over dp; also marks the parameters that got a gradient on any rank."""
         store = self._store
-        *head, squares = backend.to_host(store.sums(self._counted)).tolist()
-        for p, times in zip(store.parameters, head[USED:], strict=True):
+        *scalars, squares = backend.to_host(store.totals(self._counted)).tolist()
+        for p, times in zip(store.parameters, scalars[USED:], strict=True):
             p.has_grad = times > 0
-        finite = math.isfinite(head[LOSS]) and math.isfinite(squares)
-        loss = head[LOSS] if self._counts_loss else 0.0
+        finite = math.isfinite(scalars[LOSS]) and math.isfinite(squares)
+        loss = scalars[LOSS] if self._counts_loss else 0.0
         used = tuple(float(p.has_grad) for p in self._tied)
-        return StepSums(loss, head[STOP], float(not finite), squares, used)
+        return StepSums(loss, scalars[STOP], float(not finite), squares, used)
 
     def _clip(self, norm: float) -> None:
         """As `optim.clip_grad_norm`, by the norm over all ranks."""
@@ -128,7 +127,7 @@ class Update:
             return
         factor = clip_factor(norm, self._clip_norm)
         store = self._store
-        for _, gradient in store.owned(store.spans[0][0], store.spans[-1][1]):
+        for *_, gradient in store.owned(store.spans[0][0], store.spans[-1][1]):
             gradient *= factor
 
 

@@ -5,14 +5,17 @@ rank 1   flat_grad  [ a1 | b1 ]──┴──► [ a | b ] ─────► [
                                        0   1            0   1      summed and updated by rank
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from nnmpi.backend import CPU, Array
 from nnmpi.comm import Comm, NoRoomError
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.store import FlatStore, length
-from nnmpi.parallel.stores.local import Bucket, LocalStore, Stretch, Sum, squares
+from nnmpi.nn.store import FlatStore, shards_of
+from nnmpi.parallel.stores.buckets import Buckets, Sum
+from nnmpi.parallel.stores.local import LocalStore, Stretch
 
 
 class NodeStore(LocalStore):
@@ -22,58 +25,52 @@ class NodeStore(LocalStore):
         self,
         parameters: Sequence[Parameter],
         dtype: Any,
-        head: int,
+        scalars: int,
         comm: Comm,
-        buckets: Sequence[Bucket],
+        buckets: Buckets,
     ) -> None:
-        n = length(parameters, head)
-        self._window = comm.shared(n, dtype)
+        self._comm, self._buckets, self._first_node = comm, buckets, 0 in comm.node()
+        self._is_first_of_node = comm.node()[0] == comm.rank
+        super().__init__(parameters, dtype, CPU, scalars)
+        self._parameters.barrier()
+
+    def allocate(self) -> None:
+        self._window = self._comm.shared(self.length, self.dtype)
         try:
-            self._parameters = comm.node_memory(n, dtype)
+            self._parameters = self._comm.node_memory(self.length, self.dtype)
         except NoRoomError:
             self._window.free()
             raise
-        own = sorted((self._window.own(b.start, b.stop) for b in buckets), key=lambda s: s.start)
-        self._own = [(s.start, s.stop) for s in own]
-        self._comm, self._first_node = comm, 0 in comm.node()
-        self._is_first_of_node = comm.node()[0] == comm.rank
-        memory = self._parameters.array, self._window.mine
-        super().__init__(parameters, dtype, CPU, head, memory)
-        self._mine = self.flat_grad, self.slots
+        own = (self._window.own(start, stop) for start, stop, _ in self._buckets)
+        self.shards = shards_of(sorted((s.start, s.stop) for s in own))
+        self._mine = self._window.mine, self.views(self._window.mine)
         self._total = self._window.total, self.views(self._window.total)
-        self._parameters.barrier()
-
-    def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array]]:
-        for lo, hi in self.own_stretches(start, end):
-            yield self.flat[lo:hi], self.flat_grad[lo:hi]
-
-    def own_stretches(self, start: int, end: int) -> Iterator[Stretch]:
-        for a, b in self._own:
-            lo, hi = max(a, start), min(b, end)
-            if lo < hi:
-                yield lo, hi
+        self.flat, (self.flat_grad, self.slots) = self._parameters.array, self._mine
+        self.values = self.views(self.flat)
 
     def parameter_bytes(self) -> int:
         return super().parameter_bytes() * self._is_first_of_node
 
     def gradient_bytes(self) -> int:
-        """Its own gradients, and the sums of the node."""
+        """The memory of this rank's gradients, and on the first rank that of the node's sums."""
         return super().gradient_bytes() * (1 + self._is_first_of_node)
 
     def begin(self) -> None:
         self.flat_grad, self.slots = self._mine
         super().begin()
 
-    def start(self, bucket: Bucket) -> Sum:
-        return self._window.start(bucket.start, bucket.stop)
+    def start(self, b: int) -> Sum:
+        """Starts the sum of a bucket."""
+        start, stop, _ = self._buckets[b]
+        return self._window.start(start, stop)
 
-    def summed(self) -> None:
+    def show_sums(self) -> None:
         self.flat_grad, self.slots = self._total
 
-    def squares(self, stretches: Sequence[Stretch]) -> Array:
+    def squares(self, counted: Sequence[Stretch]) -> Array:
         """Each rank adds up what it owns; only the first node counts, since all hold the same."""
-        parts = [squares(g) for lo, hi in stretches for _, g in self.owned(lo, hi)]
-        total = CPU.xp.array([sum(parts) if self._first_node else 0], "float64")
+        own = super().squares(counted) if self._first_node else 0
+        total = np.array([own], "float64")
         self._comm.all_reduce(total, "doubling")
         return total[0]
 

@@ -1,8 +1,7 @@
 """Data parallelism in parts: shares, buckets, the rules behind auto, and programs as values."""
 
 import itertools
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -22,8 +21,8 @@ from nnmpi.nn.models import digits_cnn, mlp
 from nnmpi.parallel.arrangement.batch_split import BatchSplit
 from nnmpi.parallel.arrangement.flat import cut_buckets
 from nnmpi.parallel.data.gradient_sync import BucketedSync
-from nnmpi.parallel.stores.head import head_length
-from nnmpi.parallel.stores.local import BLOCK, Bucket, Complete, LocalStore, squares
+from nnmpi.parallel.stores.buckets import COMPLETE, Buckets, CommBucket, Sum
+from nnmpi.parallel.stores.local import BLOCK, LocalStore, scalar_count, squares
 from nnmpi.run.report import Event, NullReport
 from nnmpi.schedules import one_stage
 
@@ -72,24 +71,27 @@ def test_a_mesh() -> None:
 COMM = threads.comm_self()
 
 
-def buckets_of(spans: Sequence[tuple[int, int]], numbers: float) -> list[Bucket]:
-    return [Bucket(b.start, b.stop, COMM) for b in cut_buckets(spans, numbers)]
+class Recorded(NamedTuple):
+    """A store, the sync of its gradients, and the numbers of the sums that were started."""
+
+    store: LocalStore
+    sync: BucketedSync
+    started: list[int]
 
 
-class Recorded(LocalStore):
-    """Records the sums that are started."""
+def recorded(parameters: list[nn.Parameter], numbers: float, overlap: bool = True) -> Recorded:
+    store = LocalStore(parameters, "float32", CPU, scalar_count(parameters))
+    cut = [CommBucket(b.start, b.stop, COMM) for b in cut_buckets(store.spans, numbers)]
+    buckets, started = Buckets(store.spans, cut, [frozenset([0])] * len(parameters)), list[int]()
 
-    started: list[Bucket]
+    def start(b: int) -> Sum:
+        started.append(b)
+        return COMPLETE
 
-    def start(self, bucket: Bucket) -> Complete:
-        self.started.append(bucket)
-        return Complete()
-
-
-def recorded(parameters: list[nn.Parameter]) -> Recorded:
-    store = Recorded(parameters, "float32", CPU, head_length(parameters))
-    store.started = []
-    return store
+    sync = BucketedSync(store, buckets, start, overlap)
+    sync.begin(0)
+    sync.begin_pass(0, is_last=True)
+    return Recorded(store, sync, started)
 
 
 def test_buckets_are_summed_in_one_order_whatever_is_final_first() -> None:
@@ -98,30 +100,25 @@ def test_buckets_are_summed_in_one_order_whatever_is_final_first() -> None:
     for order in itertools.permutations(range(len(parameters)), len(parameters)):
         if order[0] not in (0, 3, 5):  # half of them will do
             continue
-        store = recorded(parameters)
-        buckets = buckets_of(store.spans, 1)
-        sync = BucketedSync(store, buckets, overlap=True)
-        sync.begin(0)
-        done: set[int] = set()
+        _, sync, started = recorded(parameters, 1)
+        done, wanted = set[int](), [*reversed(range(len(parameters)))]
         for i in order:
             sync.ready(parameters[i])
             done.add(i)
             waited_for = max({*range(len(parameters))} - done, default=-1)
-            assert store.started == buckets[: len(parameters) - 1 - waited_for]
+            assert started == wanted[: len(parameters) - 1 - waited_for]
         sync.finish()
-        assert store.started == buckets
+        assert started == wanted
 
 
 def test_what_has_no_gradient_is_summed_as_zeros_at_the_end() -> None:
     parameters = [*mlp(4, 5, 3).parameters()]
-    store = recorded(parameters)
+    store, sync, started = recorded(parameters, np.inf)
     store.flat_grad[...] = np.nan
-    sync = BucketedSync(store, buckets_of(store.spans, np.inf), overlap=True)
-    sync.begin(0)
     for p in parameters[:3]:
         p.grad = np.ones(p.shape, "float32")
         sync.ready(p)
-    assert not store.started
+    assert not started
     sync.finish()
     assert parameters[3].slot.tolist() == [0.0] * 3
     assert store.flat_grad[2:6].tolist() == [1, 1, 1, 0]
@@ -129,14 +126,21 @@ def test_what_has_no_gradient_is_summed_as_zeros_at_the_end() -> None:
 
 def test_without_overlap_no_sum_starts_before_the_end() -> None:
     parameters = [*mlp(4, 5, 3).parameters()]
-    store = recorded(parameters)
-    sync = BucketedSync(store, buckets_of(store.spans, 1), overlap=False)
-    sync.begin(0)
+    _, sync, started = recorded(parameters, 1, overlap=False)
     for p in parameters:
         sync.ready(p)
-    assert not store.started
+    assert not started
     sync.finish()
-    assert len(store.started) == 4
+    assert len(started) == 4
+
+
+def test_only_the_last_backward_pass_makes_gradients_final() -> None:
+    parameters = [*mlp(4, 5, 3).parameters()]
+    _, sync, started = recorded(parameters, 1)
+    sync.begin_pass(0, is_last=False)
+    for p in parameters:
+        sync.ready(p)
+    assert not started
 
 
 def test_parameters_are_laid_out_as_they_are_used() -> None:

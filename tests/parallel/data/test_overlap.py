@@ -15,8 +15,7 @@ from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.progress.work import Work
-from nnmpi.parallel.stores.node import NodeStore
-from nnmpi.parallel.stores.replica import ReplicaStore
+from nnmpi.parallel.data.gradient_sync import BucketedSync
 from nnmpi.run.report import NullReport
 
 LAYERS = {"data": "iris", "model": "mlp:4-8-8-3", "bucket_mb": 1e-6}  # a bucket a parameter
@@ -33,8 +32,7 @@ class Log:
         self._letters: dict[int, list[str]] = defaultdict(list)
         self._note(patch, nnmpi.Tensor, "backward", "[", "]")
         self._note(patch, Work, "poll", "p")
-        for store in (ReplicaStore, NodeStore):
-            self._note(patch, store, "start", "s")
+        self._note(patch, BucketedSync, "_start_next", "s")
 
     def fit(self, comm: Comm, config: Config) -> str:
         """What this rank does in a run."""

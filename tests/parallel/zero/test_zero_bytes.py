@@ -57,8 +57,8 @@ def held(comm: Comm, zero: int) -> Bytes:
     n = sum(p.size for p in store.parameters)
     state = sum(array.nbytes for array in t.optimizer.state)
     total = store.parameter_bytes() + store.gradient_bytes() + state
-    buckets = store.shards.buckets if isinstance(store, ShardedStore) else []
-    longest = max((stop - start for start, stop, _ in buckets), default=0)
+    buckets = store.buckets if isinstance(store, ShardedStore) else []
+    longest = max((bucket.stop - bucket.start for bucket in buckets), default=0)
     found = Bytes(n, total, store.slot_bytes(), 4 * longest)
     t.close()
     return found
@@ -104,7 +104,7 @@ class Sent(NamedTuple):
     gathered: int
     unit: float
     bucket: list[float]  # its share of each bucket
-    head: int
+    scalars: int
 
 
 def sent(comm: Comm, zero: int, micro_batches: int) -> Sent:
@@ -120,12 +120,12 @@ def sent(comm: Comm, zero: int, micro_batches: int) -> Sent:
     store.wait()
     after = sum(dp.ledger.sent_bytes), sum(gathers.ledger.sent_bytes)
     steps.close()
-    lengths = [bucket.stop - bucket.start for bucket in store.shards.buckets]
+    lengths = [bucket.stop - bucket.start for bucket in store.buckets]
     share = [4 * n * (comm.size - 1) / comm.size for n in lengths]
     scattered, gathered = (b - a for a, b in zip(before, after, strict=True))
     rounds = int(np.ceil(np.log2(comm.size))) + 2
     t.close()
-    return Sent(scattered, gathered, sum(share), share, rounds * 8 * len(store.head_values) + 64)
+    return Sent(scattered, gathered, sum(share), share, rounds * 8 * len(store.scalars) + 64)
 
 
 @pytest.mark.parametrize("m", [1, 3])
@@ -136,7 +136,9 @@ def test_stages_1_and_2_send_two_units_or_one_more_a_micro_batch(d: int, m: int)
             slack = 64 * len(found.bucket)  # parts of a bucket differ by one number
             assert found.gathered == pytest.approx(found.unit, abs=slack)
             assert (
-                0 <= found.scattered - sums * found.unit + m * slack <= found.head + 2 * m * slack
+                0
+                <= found.scattered - sums * found.unit + m * slack
+                <= found.scalars + 2 * m * slack
             )
 
 
@@ -151,5 +153,5 @@ def test_stage_3_sends_three_units_a_micro_batch_but_for_what_is_still_there(
         last, first = sum(found.bucket[-2:]), sum(found.bucket[:2])
         expected = 2 * m * found.unit - m * last - (m - 1) * first
         assert found.gathered == pytest.approx(expected, abs=2 * slack)
-        assert 0 <= found.scattered - m * found.unit + slack <= found.head + 2 * slack
+        assert 0 <= found.scattered - m * found.unit + slack <= found.scalars + 2 * slack
         assert found.gathered + found.scattered < 3 * m * found.unit

@@ -8,9 +8,8 @@ import pytest
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.nn.store import spans
-from nnmpi.parallel.stores.local import Bucket
-from nnmpi.parallel.zero.shards import Shards
+from nnmpi.nn.store import spans, within
+from nnmpi.parallel.stores.buckets import Buckets, CommBucket
 from nnmpi.parallel.zero.store import ShardedStore
 
 COMM = threads.comm_self()
@@ -29,22 +28,22 @@ def layers(n: int) -> list[nn.Linear]:
 def test_the_parts_of_all_ranks_make_up_every_bucket(d: int) -> None:
     parameters = [*nn.Sequential(*layers(3)).parameters()]
 
-    def parts(comm: Comm) -> list[tuple[int, int, int]]:
+    def parts(comm: Comm) -> list[tuple[int, int]]:
         edges = [(64, 96), (16, 64), (0, 16)]
-        buckets = [Bucket(start, stop, comm) for start, stop in edges]
-        shards = Shards(spans(parameters), buckets, [frozenset[int]()] * len(parameters))
-        assert shards.bucket_of == [0, 1, 1, 1, 2, 2]
-        assert [*shards.within(0, 96)] == [part for part in shards.parts if part[0] < part[1]]
-        assert shards.size == sum(stop - start for start, stop, _ in shards.parts)
+        given = [CommBucket(start, stop, comm) for start, stop in edges]
+        buckets = Buckets(spans(parameters), given, [frozenset[int]()] * len(parameters))
+        shards = buckets.shards()
+        assert buckets.of == [0, 1, 1, 1, 2, 2]
+        assert [*within(shards, 0, 96)] == [part for part in shards if part[0] < part[1]]
         at = 0
-        for start, stop, where in shards.parts:
+        for start, stop, where in shards:
             assert where == at
             at += stop - start
-        inner = [part[:2] for part in shards.within(20, 70)]
+        inner = [part[:2] for part in within(shards, 20, 70)]
         assert all(20 <= start < stop <= 70 for start, stop in inner)
-        return [*shards.within(20, 70)]
+        return inner
 
-    covered = sorted(part[:2] for rank in threads.run(d, parts) for part in rank)
+    covered = sorted(part for rank in threads.run(d, parts) for part in rank)
     assert covered[0][0] == 20
     assert covered[-1][1] == 70
     assert all(a[1] == b[0] for a, b in itertools.pairwise(covered))

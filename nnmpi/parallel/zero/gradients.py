@@ -1,0 +1,157 @@
+"""ShardedGradientStore: ZeRO 2, slots for the gradients of a bucket, until they are summed.
+
+    first contribution    a slot is taken
+    start                 the backward pass is done with the bucket: its reduce-scatter starts
+    complete              this rank's shard is added to `flat_grad`, and the slot is free again
+
+That happens once for each micro-batch. Two slots are enough where buckets are done in their order:
+one fills while the other is sent. Shards are added in the order in which sums were started, so that
+the same layout gives the same bits.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.backend import Array
+from nnmpi.comm import Comm
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.store import Shard
+from nnmpi.parallel.arrangement.slot_walk import SLOTS
+from nnmpi.parallel.stores.buckets import Buckets, Sum
+from nnmpi.parallel.stores.local import Stretch
+from nnmpi.parallel.zero.store import GATHER, ShardedStore
+
+
+class ScatteredSum(NamedTuple):
+    """A reduce-scatter of a bucket that has been started."""
+
+    bucket: int
+    slot: Array
+    work: Sum
+
+
+class ShardedGradientStore(ShardedStore):
+    """`flat_grad` has the sums over ranks and micro-batches of this rank's shards, packed."""
+
+    def __init__(
+        self,
+        parameters: Sequence[Parameter],
+        dtype: Any,
+        buckets: Buckets,
+        dp: Comm,
+        gathers: Comm,
+        algorithm: str,
+    ) -> None:
+        self._algorithm = algorithm
+        super().__init__(parameters, dtype, buckets, dp, gathers)
+
+    def allocate_gradients(self) -> None:
+        self.flat_grad = np.zeros(self.shards[-1].packed.stop, self.dtype)
+        self._longest = max(bucket.stop - bucket.start for bucket in self.buckets)
+        self._count, self.slots = SLOTS, []
+        self._free = [np.zeros(self._longest, self.dtype) for _ in range(SLOTS)]
+        self._open: dict[int, Array] = {}
+        self._in_flight = deque[ScatteredSum]()
+        self._has_sum = set[int]()
+        self._views: dict[tuple[int, int], dict[int, Array]] = {}
+        self._padding = [self._padding_of(b) for b in range(len(self.buckets))]
+
+    def shard_gradient(self, shard: Shard) -> Array:
+        return self.flat_grad[shard.packed]
+
+    def begin(self) -> None:
+        assert not self._in_flight
+        super().begin()
+        self._free.extend(self._open.values())
+        self._open.clear()
+        self._has_sum.clear()
+
+    def own_slot(self, i: int) -> Array:
+        b = self.buckets.of[i]
+        slot = self._open.get(b)
+        if slot is None:
+            slot = self._take_slot(b)
+        return self._views[id(slot), b][i]
+
+    def start(self, b: int) -> Sum:
+        """The gradients of a bucket are final: starts to sum them."""
+        slot = self._open.pop(b)
+        start, stop, _ = self.buckets[b]
+        work = self.dp.start_reduce_scatter(slot[: stop - start], self._algorithm)
+        self._in_flight.append(ScatteredSum(b, slot, work))
+        return work
+
+    def poll(self) -> None:
+        super().poll()
+        while self._in_flight and self._in_flight[0].work.poll():
+            self._add()
+
+    def wait(self) -> None:
+        while self._in_flight:
+            self._wait_for_first()
+        super().wait()
+
+    def whole_gradient(self, i: int) -> Array:
+        b = self.buckets.of[i]
+        start, stop, _ = self.buckets[b]
+        shard, array = self.shards[b], np.zeros(stop - start, self.dtype)
+        array[shard.start - start : shard.stop - start] = self.shard_gradient(shard)
+        self.dp.all_gather(array, GATHER)
+        return self.view(array, self.parameters[i], self.spans[i][0] - start)
+
+    def gradient_bytes(self) -> int:
+        return int(self.flat_grad.nbytes)
+
+    def slot_bytes(self) -> int:
+        return int(self._count * self._longest * self.dtype.itemsize)
+
+    def _take_slot(self, b: int) -> Array:
+        """A slot for bucket b, whose padding is zero."""
+        while not self._free and self._in_flight and self._count >= SLOTS:
+            self._wait_for_first()
+        if not self._free:
+            self._free.append(np.zeros(self._longest, self.dtype))
+            self._count += 1
+        slot = self._open[b] = self._free.pop()
+        if (id(slot), b) not in self._views:
+            self._views[id(slot), b] = self.bucket_views(slot, b)
+        for lo, hi in self._padding[b]:
+            slot[lo:hi] = 0
+        return slot
+
+    def bucket_views(self, memory: Array, b: int) -> dict[int, Array]:
+        """A view for each parameter of bucket b, which is at the start of this memory."""
+        origin = self.buckets[b].start
+        return {
+            i: self.view(memory, self.parameters[i], self.spans[i][0] - origin)
+            for i in self.buckets.members[b]
+        }
+
+    def _wait_for_first(self) -> None:
+        self._in_flight[0].work.wait()
+        self._add()
+
+    def _add(self) -> None:
+        """Adds the shard of the oldest sum, which is complete."""
+        b, slot, _ = self._in_flight.popleft()
+        shard, origin = self.shards[b], self.buckets[b].start
+        new, own = slot[shard.start - origin : shard.stop - origin], self.shard_gradient(shard)
+        if b in self._has_sum:
+            own += new
+        else:
+            own[...] = new
+            self._has_sum.add(b)
+        self._free.append(slot)
+
+    def _padding_of(self, b: int) -> list[Stretch]:
+        """Where in a slot no parameter of bucket b is."""
+        origin, found = self.buckets[b].start, list[Stretch]()
+        for i in self.buckets.members[b]:
+            start, end = self.spans[i]
+            lo, hi = start + self.parameters[i].size - origin, end - origin
+            if lo < hi:
+                found.append((lo, hi))
+        return found
