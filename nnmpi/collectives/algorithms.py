@@ -173,14 +173,19 @@ doubling = then(fold, folded(Algorithm(levels, chunk_per_rank, _doubles)))
 
 
 # Two levels: ranks q k to q k + q - 1 form a node, and the first of them is its leader.
-def within(a: Algorithm, q: int) -> Algorithm:
-    """Algorithm a within each node of q ranks (the last may be smaller); a has to accept any p."""
+def within(a: Algorithm, q: int, stride: int = 1) -> Algorithm:
+    """Algorithm a within each line of q ranks, whose numbers differ by `stride`.
+
+    Where the last line is shorter, a has to accept any p.
+    """
 
     def at(t: int, r: Ranks, p: int) -> Step:
-        first = r - r % q
-        s = a.at(t, r % q, np.minimum(q, p - first))
+        index = r // stride % q
+        first = r - index * stride
+        s = a.at(t, index, q if p % (q * stride) == 0 else np.minimum(q, p - first))
         return s._replace(
-            to=only(s.to >= 0, s.to + first), source=only(s.source >= 0, s.source + first)
+            to=only(s.to >= 0, first + s.to * stride),
+            source=only(s.source >= 0, first + s.source * stride),
         )
 
     return Algorithm(lambda p: a.rounds(min(q, p)), lambda p: a.chunks(min(q, p)), at)

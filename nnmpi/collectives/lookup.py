@@ -26,7 +26,9 @@ def find(name: str) -> Algorithm:
 def proven(
     name: str, sizes: Iterable[int], claim: Claim = ALL_REDUCE, operation: str = "all-reduce"
 ) -> Algorithm:
-    """The same; raises PlanError unless it does what the claim says on each number of ranks.
+    """The algorithm of a name, proved to do what the claim says on each number of ranks.
+
+    Raises PlanError if it does not.
 
     One rank comes last: other numbers show mistakes better, such as a plan that branches.
     """

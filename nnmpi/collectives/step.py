@@ -89,7 +89,7 @@ def per_rank(step: Step, p: int) -> list[Step]:
 
 
 def reverse(a: Algorithm) -> Algorithm:
-    """The same messages in the opposite direction, last round first."""
+    """Algorithm a with its messages in the opposite direction, last round first."""
 
     def at(t: int, r: Ranks, p: Ranks) -> Step:
         s = a.at(a.rounds(p) - 1 - t, r, p)

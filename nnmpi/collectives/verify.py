@@ -6,7 +6,7 @@ the same summation tree up to commuting operands: the condition under which floa
 all ranks identical bits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -54,7 +54,7 @@ def broadcast_from(root: int) -> Claim:
 REDUCE, BROADCAST = reduce_to(0), broadcast_from(0)
 
 
-class _Sums:
+class _Expressions:
     """Numbered expressions: 0 to p - 1 are the contributions of the ranks, the rest are sums."""
 
     def __init__(self, p: int) -> None:
@@ -67,6 +67,10 @@ class _Sums:
             self._known[pair] = len(self.contributors)
             self.contributors.append(self.contributors[a] | self.contributors[b])
         return self._known[pair]
+
+    def held(self, have: list[list[int | None]]) -> list[list[int]]:
+        """The contributors of each expression, one bit per rank."""
+        return [[0 if x is None else self.contributors[x] for x in row] for row in have]
 
     def common(self, a: int, b: int) -> set[int]:
         """The ranks whose contribution is in both a and b."""
@@ -87,9 +91,22 @@ def verify(algorithm: Algorithm, p: int, claim: Claim = ALL_REDUCE) -> None:
     - No rank sends or adds to a chunk that it does not hold, and no contribution counts twice.
     - All ranks end with what the claim says, each chunk from one and the same summation tree.
     """
+    for _ in rounds(algorithm, p, claim):
+        pass
+
+
+def rounds(
+    algorithm: Algorithm, p: int, claim: Claim
+) -> Iterator[tuple[list[Step], list[list[int]]]]:
+    """The steps of all ranks in each round, and the contributors of each chunk that they then hold.
+
+    Contributors are one bit per rank. The start comes first, without steps; `verify` says what
+    raises PlanError.
+    """
     chunks, starts = algorithm.chunks(p), claim.starts(p)
-    sums = _Sums(p)
+    sums = _Expressions(p)
     have = [[r if starts(r, c) else None for c in range(chunks)] for r in range(p)]
+    yield [], sums.held(have)
     for t, step in enumerate(algorithm.steps(np.arange(p), p)):
         rows = per_rank(step, p)
         _check_bounds(t, rows, chunks)
@@ -99,6 +116,7 @@ def verify(algorithm: Algorithm, p: int, claim: Claim = ALL_REDUCE) -> None:
             if s.source >= 0:
                 for c in range(*s.recv):
                     have[r][c] = _receive(t, r, c, s, before, sums)
+        yield rows, sums.held(have)
     _check_end(have, claim.ends(p), sums)
 
 
@@ -149,7 +167,9 @@ def _expected(s: Step) -> str:
     return f"chunks {_span(s.recv)} from rank {s.source}" if s.source >= 0 else "nothing"
 
 
-def _receive(t: int, r: int, c: int, s: Step, before: list[list[int | None]], sums: _Sums) -> int:
+def _receive(
+    t: int, r: int, c: int, s: Step, before: list[list[int | None]], sums: _Expressions
+) -> int:
     """The expression of chunk c at rank r after the round."""
     theirs, mine = before[s.source][c], before[r][c]
     if theirs is None:
@@ -165,7 +185,7 @@ def _receive(t: int, r: int, c: int, s: Step, before: list[list[int | None]], su
     return sums.add(theirs, mine)
 
 
-def _check_end(have: list[list[int | None]], ends: Contributors, sums: _Sums) -> None:
+def _check_end(have: list[list[int | None]], ends: Contributors, sums: _Expressions) -> None:
     """All ranks hold what the claim says, and each chunk has one summation tree."""
     first: dict[int, tuple[int, int]] = {}  # chunk -> (rank, its expression)
     for r, row in enumerate(have):

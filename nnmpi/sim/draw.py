@@ -4,10 +4,10 @@ The upper line of a row shows the messages, the lower one what each rank holds a
 chunk, how many ranks' contributions it contains.
 """
 
-import numpy as np
+from itertools import pairwise
 
-from nnmpi.collectives.step import Algorithm, Step, per_rank
-from nnmpi.collectives.verify import ALL_REDUCE, Claim, verify
+from nnmpi.collectives.step import Algorithm, Step
+from nnmpi.collectives.verify import ALL_REDUCE, Claim, rounds
 
 MAX_RANKS = 16  # one column each
 DIGITS = ".123456789abcdefg"  # the number of contributions in a chunk
@@ -16,33 +16,19 @@ LEGEND = """\
 all  the whole buffer     -  nothing
 Below, what each rank then holds: the number of contributions in each chunk (a is 10)."""
 
-Row = list[str]
-
 
 def draw(algorithm: Algorithm, p: int, claim: Claim = ALL_REDUCE) -> str:
     """Draw the plan for p ranks; raises PlanError if it does not satisfy the claim."""
     if not 1 <= p <= MAX_RANKS:
         raise ValueError(f"a drawing has room for 1 to {MAX_RANKS} ranks, got {p}")
-    verify(algorithm, p, claim)
-    chunks, starts = algorithm.chunks(p), claim.starts(p)
-    have = [[1 << r if starts(r, c) else 0 for c in range(chunks)] for r in range(p)]
-    rows = [["round", *(f"rank {r}" for r in range(p))], ["start", *_held(have)]]
-    plan = list(algorithm.steps(np.arange(p), p))
-    for t, step in enumerate(plan):
-        steps = per_rank(step, p)
-        have = [_after(have, r, s) for r, s in enumerate(steps)]
+    chunks = algorithm.chunks(p)
+    (_, start), *plan = rounds(algorithm, p, claim)
+    rows = [["round", *(f"rank {r}" for r in range(p))], ["start", *_held(start)]]
+    for t, (steps, have) in enumerate(plan):
         rows += [[f"{t}", *(_cell(s, chunks) for s in steps)], ["", *_held(have)]]
-    boundaries = [t for t in range(1, len(plan)) if plan[t - 1].reduce and not plan[t].reduce]
+    reduces = [steps[0].reduce for steps, _ in plan]
+    boundaries = [t for t, (before, now) in enumerate(pairwise(reduces), 1) if before and not now]
     return _table(rows, [2 + 2 * t for t in boundaries])
-
-
-def _after(have: list[list[int]], r: int, s: Step) -> list[int]:
-    """The contributions in each chunk of rank r after its step: one bit per rank."""
-    mine = list(have[r])
-    if s.source >= 0:
-        for c in range(*s.recv):
-            mine[c] = have[s.source][c] | (mine[c] if s.reduce else 0)
-    return mine
 
 
 def _held(have: list[list[int]]) -> list[str]:
@@ -62,7 +48,7 @@ def _span(range_: tuple[int, int], chunks: int) -> str:
     return f"{lo}" if hi == lo + 1 else f"{lo}-{hi - 1}"
 
 
-def _table(rows: list[Row], boundaries: list[int]) -> str:
+def _table(rows: list[list[str]], boundaries: list[int]) -> str:
     """Align the columns; insert a rule before the rows at which reduction ends."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

@@ -26,9 +26,9 @@ from collections.abc import Callable
 from math import isqrt
 from typing import NamedTuple
 
-from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, REDUCE_SCATTERS
+from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, REDUCE_SCATTERS, within
 from nnmpi.collectives.price import Network, price
-from nnmpi.collectives.step import Algorithm, Ranks, Step, only
+from nnmpi.collectives.step import Algorithm
 
 PANEL = 512
 """Columns of K in a panel, as in SummaLinear."""
@@ -211,7 +211,7 @@ def cost(plan: ProductPlan, on: Machine) -> ProductCost:
     """The cost of a plan on a machine."""
     size, seconds = on.itemsize, 0.0
     for t in plan.transfers:
-        algorithm = in_lines(t.collective.algorithm, t.ranks, t.stride)
+        algorithm = within(t.collective.algorithm, t.ranks, t.stride)
         seconds += t.times * price(algorithm, plan.ranks, t.numbers * size, on.network).seconds
     return ProductCost(
         communication=seconds,
@@ -222,21 +222,6 @@ def cost(plan: ProductPlan, on: Machine) -> ProductCost:
         activations=plan.activations * size,
         panels=plan.panels * size,
     )
-
-
-def in_lines(a: Algorithm, m: int, stride: int) -> Algorithm:
-    """Algorithm a within lines of m ranks, whose numbers differ by `stride`."""
-
-    def at(t: int, rank: Ranks, p: Ranks) -> Step:
-        index = rank // stride % m
-        first = rank - index * stride
-        s = a.at(t, index, m)
-        return s._replace(
-            to=only(s.to >= 0, first + s.to * stride),
-            source=only(s.source >= 0, first + s.source * stride),
-        )
-
-    return Algorithm(lambda p: a.rounds(m), lambda p: a.chunks(m), at)
 
 
 MOST_RANKS = 1 << 20

@@ -66,7 +66,7 @@ KINDS = {
 
 
 def style(kind: str) -> Style:
-    """Of any kind: others than those of the table are grey."""
+    """How any kind is drawn: others than those of the table are grey."""
     return KINDS.get(kind, Style(kind, kind[:1] or "?", "#c4c8cf"))
 
 

@@ -35,7 +35,7 @@ MODES = {
 }
 
 
-class Answer(NamedTuple):
+class Simulated(NamedTuple):
     """One mode: what the simulation gives, and what theory allows over BSP."""
 
     name: str
@@ -47,6 +47,12 @@ class Answer(NamedTuple):
     def end(self) -> float:
         """When the last gradient is there."""
         return self.done[-1].end
+
+    @property
+    def staleness(self) -> tuple[float, int]:
+        """Mean and maximum; BSP applies the gradients of a step as one sum: none is stale."""
+        found = [0 if self.name == "bsp" else g.staleness for g in self.done]
+        return sum(found) / len(found), max(found)
 
 
 def add_options(p: argparse.ArgumentParser) -> None:
@@ -83,18 +89,24 @@ def run(options: argparse.Namespace) -> str:
         raise ValueError(f"--staleness {staleness} must be at least 0")
     delays = [Delay.of(options.slow_rank, options.jitter, options.seed, w, p) for w in range(p)]
     # BSP is what the others are compared with
-    answers = [_answer(name, staleness, delays, steps) for name in MODES]
-    shown = [a for a in answers if options.sync in (None, a.name)]
-    timelines = [synchrony.timeline(a.done, p, a.title) for a in shown]
+    found = [_simulated(name, staleness, delays, steps) for name in MODES]
+    shown = [s for s in found if options.sync in (None, s.name)]
+    slow = [f"--slow-rank {options.slow_rank}"] * bool(options.slow_rank)
+    slow += [f"--jitter {options.jitter}"] * bool(options.jitter)
+    who = " and ".join(slow) or "all alike"
+    heading = f"{p} worker{'s' * (p > 1)}, {p * steps} gradients; {who}; a usual step takes 1"
+    timelines = [synchrony.timeline(s.done, p, s.title) for s in shown]
     if options.svg:
-        options.svg.write_text(svg(timelines, _heading(options)), encoding="utf-8")
+        options.svg.write_text(svg(timelines, heading), encoding="utf-8")
     if options.json:
-        return json.dumps([_record(a, answers[0]) for a in shown], indent=2)
-    drawn = draw(timelines) if max(a.end for a in shown) <= WIDTH else _no_room(steps)
-    return f"{_heading(options)}\n{_table(shown, answers[0])}\n\n{drawn}"
+        return json.dumps([_record(s, found[0]) for s in shown], indent=2)
+    drawn = f"A drawing of {steps} steps has no room as text: take fewer --steps, or --svg FILE."
+    if max(s.end for s in shown) <= WIDTH:
+        drawn = draw(timelines)
+    return f"{heading}\n{_table(shown, found[0], p)}\n\n{drawn}"
 
 
-def _answer(name: str, staleness: int, delays: Sequence[Delay], steps: int) -> Answer:
+def _simulated(name: str, staleness: int, delays: Sequence[Delay], steps: int) -> Simulated:
     mode, p = MODES[name], len(delays)
     done = synchrony.simulate(
         mode.bound(staleness), lambda w, step: delays[w].factor(step), p, p * steps
@@ -102,48 +114,28 @@ def _answer(name: str, staleness: int, delays: Sequence[Delay], steps: int) -> A
     ahead = f"{staleness} step{'s' * (staleness != 1)}"
     label = f"{name} {staleness}" if "{}" in mode.about else name
     title = f"{label}: {mode.about.format(ahead)}"
-    return Answer(name, title, done, synchrony.bsp_time(delays) / mode.time(delays))
+    return Simulated(name, title, done, synchrony.bsp_time(delays) / mode.time(delays))
 
 
-def _heading(options: argparse.Namespace) -> str:
-    slow = [f"--slow-rank {options.slow_rank}"] * bool(options.slow_rank)
-    slow += [f"--jitter {options.jitter}"] * bool(options.jitter)
-    who = " and ".join(slow) or "all alike"
-    p, steps = options.workers, options.steps
-    return f"{p} worker{'s' * (p > 1)}, {p * steps} gradients; {who}; a usual step takes 1"
-
-
-def _staleness(a: Answer) -> tuple[float, int]:
-    """Mean and maximum; BSP applies the gradients of a step as one sum, so that none is stale."""
-    if a.name == "bsp":
-        return 0.0, 0
-    found = [g.staleness for g in a.done]
-    return sum(found) / len(found), max(found)
-
-
-def _table(shown: Sequence[Answer], bsp: Answer) -> str:
+def _table(shown: Sequence[Simulated], bsp: Simulated, p: int) -> str:
     rows = [["", "time", "speed over bsp", "in theory", "waiting", "mean staleness", "largest"]]
-    for a in shown:
-        mean, most = _staleness(a)
-        share = synchrony.waited(a.done, 1 + max(g.worker for g in bsp.done))
-        speeds = f"{bsp.end / a.end:.2f}", f"{a.limit:.2f}"
-        label = a.title.split(":")[0]
-        rows.append([label, f"{a.end:.4g}", *speeds, f"{share:.0%}", f"{mean:.1f}", str(most)])
+    for s in shown:
+        mean, most = s.staleness
+        speeds = f"{bsp.end / s.end:.2f}", f"{s.limit:.2f}"
+        waited = f"{synchrony.waited(s.done, p):.0%}"
+        label = s.title.split(":")[0]
+        rows.append([label, f"{s.end:.4g}", *speeds, waited, f"{mean:.1f}", str(most)])
     return columns(rows)
 
 
-def _record(a: Answer, bsp: Answer) -> dict[str, Any]:
-    mean, most = _staleness(a)
+def _record(s: Simulated, bsp: Simulated) -> dict[str, Any]:
+    mean, most = s.staleness
     return {
-        "sync": a.name,
-        "time": a.end,
-        "speed_over_bsp": bsp.end / a.end,
-        "speed_over_bsp_in_theory": a.limit,
+        "sync": s.name,
+        "time": s.end,
+        "speed_over_bsp": bsp.end / s.end,
+        "speed_over_bsp_in_theory": s.limit,
         "mean_staleness": mean,
         "largest_staleness": most,
-        "steps": [g._asdict() for g in a.done],
+        "steps": [g._asdict() for g in s.done],
     }
-
-
-def _no_room(steps: int) -> str:
-    return f"A drawing of {steps} steps has no room as text: take fewer --steps, or --svg FILE."
