@@ -1,154 +1,100 @@
-"""The methods of tensors that come in families, and those that are made of other methods.
+"""The methods of tensors that come in families, made from ops.
 
 Where a method takes an axis, it takes NumPy's names (axis, keepdims) and PyTorch's (dim, keepdim).
+`apply` is `tensor.apply`, from arrays to tensors of type T.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from itertools import accumulate, pairwise
-from math import prod
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
 from nnmpi.autograd.arguments import axis_of, keeps_axes, one_of
-from nnmpi.autograd.ops import reduce
-from nnmpi.autograd.ops.shape import axis_within
+from nnmpi.autograd.ops.reduce import Axis
 from nnmpi.kernels import Result
 
-if TYPE_CHECKING:
-    from nnmpi.autograd.tensor import Tensor
-
+T = TypeVar("T")
 Op = Callable[..., Result]
-Method = Callable[..., "Tensor"]
+Apply = Callable[..., T]
+Method = Callable[..., T]
 
 
-def _named(method: Method, op: Op) -> Method:
+def _named(method: Method[T], op: Op) -> Method[T]:
     """The method under the name of the op, which Python's messages about arguments show."""
     method.__name__, method.__doc__ = op.__name__, op.__doc__
     method.__qualname__ = f"Tensor.{op.__name__}"
     return method
 
 
-def binary(op: Op) -> tuple[Method, Method]:
+def binary(apply: Apply[T], op: Op) -> tuple[Method[T], Method[T]]:
     """An operator and its reflection."""
 
-    def straight(self: Tensor, other: Any) -> Tensor:
-        return self.apply(op, self, other)
+    def straight(self: T, other: Any) -> T:
+        return apply(op, self, other)
 
-    def reflected(self: Tensor, other: Any) -> Tensor:
-        return self.apply(op, other, self)
+    def reflected(self: T, other: Any) -> T:
+        return apply(op, other, self)
 
     return straight, reflected
 
 
-def comparison(op: Op) -> Method:
-    """A comparison; None is left to Python, which compares identities."""
+def in_place(apply: Apply[T], op: Op) -> Method[T]:
+    """An operator that writes into its left operand."""
 
-    def method(self: Tensor, other: Any) -> Tensor:
-        return NotImplemented if other is None else self.apply(op, self, other)
+    def method(self: Any, other: Any) -> T:
+        leaf = self.requires_grad and self.node is None
+        if self.loses_gradient(other) and not leaf:
+            return apply(op, self, other)  # `loss += term`: the name is bound to a new tensor
+        new = op(self.operand, self.to_write(other)).value
+        if not np.can_cast(new.dtype, self.dtype, "same_kind"):
+            raise TypeError(f"{new.dtype} results do not fit in place into a {self.dtype} tensor")
+        self[...] = new
+        written: T = self
+        return written
 
     return method
 
 
-def reduction(op: Op) -> Method:
+def comparison(apply: Apply[T], op: Op) -> Method[T]:
+    """A comparison; None is left to Python, which compares identities."""
+
+    def method(self: T, other: Any) -> T:
+        return NotImplemented if other is None else apply(op, self, other)
+
+    return method
+
+
+def reduction(apply: Apply[T], op: Op) -> Method[T]:
     """t.sum(), t.sum(1), t.sum(axis=(0, 2), keepdims=True), t.sum(dim=1, keepdim=True)."""
 
     def method(
-        self: Tensor,
-        axis: reduce.Axis = None,
+        self: T,
+        axis: Axis = None,
         keepdims: bool | None = None,
         *,
-        dim: reduce.Axis = None,
+        dim: Axis = None,
         keepdim: bool | None = None,
-    ) -> Tensor:
-        return self.apply(op, self, axis=axis_of(axis, dim), keepdims=keeps_axes(keepdims, keepdim))
+    ) -> T:
+        return apply(op, self, axis=axis_of(axis, dim), keepdims=keeps_axes(keepdims, keepdim))
 
     return _named(method, op)
 
 
-def spread(op: Op) -> Method:
+def spread(apply: Apply[T], op: Op) -> Method[T]:
     """t.var(), t.var(1), t.var(1, ddof=1), t.var(dim=1, correction=1)."""
 
     def method(
-        self: Tensor,
-        axis: reduce.Axis = None,
+        self: T,
+        axis: Axis = None,
         *,
         ddof: float | None = None,
         keepdims: bool | None = None,
-        dim: reduce.Axis = None,
+        dim: Axis = None,
         correction: float | None = None,
         keepdim: bool | None = None,
-    ) -> Tensor:
+    ) -> T:
         less = one_of("ddof", ddof, "correction", correction)
-        return self.apply(
-            op,
-            self,
-            axis=axis_of(axis, dim),
-            ddof=0 if less is None else less,
-            keepdims=keeps_axes(keepdims, keepdim),
-        )
+        options = {"axis": axis_of(axis, dim), "keepdims": keeps_axes(keepdims, keepdim)}
+        return apply(op, self, ddof=0 if less is None else less, **options)
 
     return _named(method, op)
-
-
-def cumsum(self: Tensor, axis: int | None = None, *, dim: int | None = None) -> Tensor:
-    """The sums of the elements up to each place along `axis`; without one, of all in C order."""
-    along = axis_of(axis, dim)
-    t, k = (self.reshape(-1), 0) if along is None else (self, along)
-    return self.apply(reduce.cumsum, t, axis=k)
-
-
-def flatten(self: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    """The axes from start_dim to end_dim as one; all of them by default."""
-    if self.ndim == 0:
-        return self.reshape(1)
-    first, last = axis_within(start_dim, self.ndim), axis_within(end_dim, self.ndim)
-    if first > last:
-        raise ValueError(
-            f"flatten: start_dim={start_dim} comes after end_dim={end_dim} in an input of shape "
-            f"{self.shape}"
-        )
-    shape = self.shape
-    return self.reshape(*shape[:first], prod(shape[first : last + 1]), *shape[last + 1 :])
-
-
-def squeeze(self: Tensor, axis: reduce.Axis = None, *, dim: reduce.Axis = None) -> Tensor:
-    """Without the axes of length 1: all of these, or those in `axis` that have it."""
-    given = axis_of(axis, dim)
-    axes = given if isinstance(given, tuple) else range(self.ndim) if given is None else (given,)
-    within = {axis_within(k, self.ndim) for k in axes} if self.ndim else set()
-    kept = (n for k, n in enumerate(self.shape) if n != 1 or k not in within)
-    return self.reshape(tuple(kept))
-
-
-def unsqueeze(self: Tensor, axis: int | None = None, *, dim: int | None = None) -> Tensor:
-    """With a new axis of length 1 at this place."""
-    place = axis_of(axis, dim)
-    if place is None:
-        raise TypeError("unsqueeze: needs the place of the new axis, as in t.unsqueeze(0)")
-    k = axis_within(place, self.ndim + 1)
-    return self.reshape(*self.shape[:k], 1, *self.shape[k:])
-
-
-def split(
-    self: Tensor, sizes: int | Sequence[int], axis: int | None = None, *, dim: int | None = None
-) -> tuple[Tensor, ...]:
-    """Views of these lengths along `axis`, the first by default; a number is each one's length.
-
-    The last may be shorter then. NumPy's split takes the number of parts, or where to cut.
-    """
-    along = axis_of(axis, dim)
-    k = axis_within(0 if along is None else along, self.ndim)
-    n = self.shape[k]
-    if not isinstance(sizes, int | np.integer):
-        lengths = [*map(int, sizes)]
-        if sum(lengths) != n or min(lengths, default=0) < 0:
-            raise ValueError(f"split: lengths {lengths} do not add up to {n}, that of axis {k}")
-        ends = [*accumulate(lengths, initial=0)]
-    else:
-        if sizes < 0 or (sizes == 0 and n):
-            raise ValueError(f"split: a length of {sizes} is too small; give at least 1")
-        ends = [*range(0, n, sizes), n] if n else [0, 0]
-    return tuple(self[(slice(None),) * k + (slice(i, j),)] for i, j in pairwise(ends))

@@ -1,6 +1,6 @@
 """The tape: how each result was made, and the walk back through it.
 
-    Node(parents, needs, vjps, prepare)       how one tensor was made
+    TapeNode(parents, needs, vjps, prepare)   how one tensor was made
     backward(root, seed, on_leaf, until)      the gradient of every leaf under root
 
 There is no global list of operations: the tape is the nodes that hang from the
@@ -12,7 +12,7 @@ a leaf is final when as many contributions have arrived as nodes use it.
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Prepare, Vjp, progress_hook
@@ -21,33 +21,12 @@ tick = count(1).__next__
 """Numbers operations and in-place writes in the order in which they happen."""
 
 
-class Variable(Protocol):
-    """What the tape needs to know of a tensor."""
-
-    requires_grad: bool
-    node: "Node | None"
-    memory: "Memory"
-
-    @property
-    def data(self) -> Array:
-        """The array itself."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The length of each axis."""
-
-    @property
-    def dtype(self) -> Any:
-        """The element type; a gradient has it too."""
-
-    def receive(self, vjp: Vjp, g: Any) -> None:
-        """Add `vjp(g, out)` to this leaf's gradient."""
-
-    def refresh(self, made: int) -> None:
-        """Before the vjps of the node number `made` run: the values are where it has seen them."""
+AnyTensor: TypeAlias = Any
+"""A Tensor, which is made with this file. The tape asks for `data`, `requires_grad`, `node`,
+`storage`, and calls `receive` and `refresh`."""
 
 
-class Memory:
+class Storage:
     """When the memory of a tensor was last written in place; its views share this object."""
 
     __slots__ = ("written",)
@@ -56,7 +35,7 @@ class Memory:
         self.written = 0
 
 
-class Node(NamedTuple):
+class TapeNode(NamedTuple):
     """How a tensor was made: a parent (or None for a constant) beside each vjp."""
 
     parents: Sequence[Any]
@@ -66,17 +45,17 @@ class Node(NamedTuple):
     made: int
 
 
-USED = Node((), [], (), None, 0)
+USED = TapeNode((), [], (), None, 0)
 """Takes the place of a node once a backward pass has used it."""
 
-Visit: TypeAlias = tuple[int, Any, Node, Sequence[bool]]
+Visit: TypeAlias = tuple[int, Any, TapeNode, Sequence[bool]]
 """(-made, tensor, its node, which parents to go to); a heap of these gives the latest first."""
 
 OnLeaf: TypeAlias = Callable[[Any], None]
 """Called with each leaf whose gradient is final."""
 
 
-def seed(root: Variable, gradient: Array | None) -> Array:
+def seed(root: AnyTensor, gradient: Array | None) -> Array:
     """The gradient that a backward pass starts from: the one given, or 1 for a scalar root."""
     if not root.requires_grad:
         raise RuntimeError("backward: nothing under this tensor requires a gradient")
@@ -97,11 +76,11 @@ def seed(root: Variable, gradient: Array | None) -> Array:
 
 
 def backward(
-    root: Variable,
+    root: AnyTensor,
     seed: Array,
     on_leaf: OnLeaf | None = None,
     retain_graph: bool = False,
-    until: Variable | Sequence[Variable] | None = None,
+    until: AnyTensor | Sequence[AnyTensor] | None = None,
 ) -> "Rest | None":
     """Add to every leaf under root the gradient of sum(root * seed).
 
@@ -145,7 +124,7 @@ class Rest:
     __slots__ = ("_grads", "_retain_graph", "_visits")
 
     def __init__(
-        self, visits: list[Visit], grads: dict[Variable, Array], retain_graph: bool
+        self, visits: list[Visit], grads: dict[AnyTensor, Array], retain_graph: bool
     ) -> None:
         self._visits: list[Visit] | None = visits
         self._grads, self._retain_graph = grads, retain_graph
@@ -162,7 +141,7 @@ class Rest:
 
 
 def _walk(
-    visits: list[Visit], grads: dict[Variable, Any], on_leaf: OnLeaf | None, retain_graph: bool
+    visits: list[Visit], grads: dict[AnyTensor, Any], on_leaf: OnLeaf | None, retain_graph: bool
 ) -> None:
     """Visit these tensors, whose gradients are complete, and all tensors under them."""
     contributed = None if on_leaf is None else _counting(visits, on_leaf)
@@ -178,9 +157,9 @@ def _walk(
 
 def _walk_path(
     visits: list[Visit],
-    grads: dict[Variable, Any],
-    ends: set[Variable],
-    path: set[Variable],
+    grads: dict[AnyTensor, Any],
+    ends: set[AnyTensor],
+    path: set[AnyTensor],
     retain_graph: bool,
 ) -> Rest:
     """Visit the tensors of the path alone, and keep for later the gradients of the others.
@@ -189,7 +168,7 @@ def _walk_path(
     it is visited, and its contributions arrive in the order of an undivided pass.
     """
     rest: list[Visit] = []
-    kept: dict[Variable, Array] = {}
+    kept: dict[AnyTensor, Array] = {}
     progress = progress_hook.get()
     while visits:
         made, tensor, node, needs = heappop(visits)
@@ -214,13 +193,13 @@ def _pass_on(
     visit: Visit,
     g: Any,
     visits: list[Visit],
-    grads: dict[Variable, Any],
+    grads: dict[AnyTensor, Any],
     contributed: OnLeaf | None,
 ) -> None:
     """Add to the gradients of a tensor's parents, from its own gradient g."""
     _, tensor, node, needs = visit
     parents, _, vjps, prepare, made = node
-    if tensor.memory.written > made:
+    if tensor.storage.written > made:
         _refuse_written(tensor)
     if g.dtype != tensor.dtype:
         g = g.astype(tensor.dtype)
@@ -231,7 +210,7 @@ def _pass_on(
         g = prepare(g, needs)
     for k in range(len(parents) - 1, -1, -1):  # weights come last: theirs are final early so
         parent = parents[k]
-        if parent is not None and parent.memory.written > made:
+        if parent is not None and parent.storage.written > made:
             _refuse_written(parent)
         if not needs[k]:
             continue
@@ -249,8 +228,8 @@ def _pass_on(
             heappush(visits, (-above.made, parent, above, above.needs))
 
 
-def _path(root: Variable, ends: Sequence[Variable]) -> set[Variable]:
-    """Those of `ends` that a gradient reaches, and the tensors under root computed from them."""
+def _path(root: AnyTensor, ends: Sequence[AnyTensor]) -> set[AnyTensor]:
+    """The tensors of `ends` that a gradient reaches, and those under root computed from them."""
     inner, seen, stack, last = [], {root}, [root], {*ends}
     while stack:
         tensor = stack.pop()
@@ -270,7 +249,7 @@ def _path(root: Variable, ends: Sequence[Variable]) -> set[Variable]:
     return path
 
 
-def _check_reached(root: Variable, path: set[Variable], until: Variable) -> None:
+def _check_reached(root: AnyTensor, path: set[AnyTensor], until: AnyTensor) -> None:
     """Raises ValueError if the gradient of root does not reach this tensor."""
     if root not in path or not until.requires_grad:
         raise ValueError(
@@ -284,7 +263,7 @@ def _counting(visits: list[Visit], on_leaf: OnLeaf) -> OnLeaf:
     """What to call at each contribution to a leaf; the last one of each leaf calls on_leaf."""
     uses = _leaf_uses(visits)
 
-    def contributed(leaf: Variable) -> None:
+    def contributed(leaf: AnyTensor) -> None:
         uses[leaf] -= 1
         if not uses[leaf]:
             on_leaf(leaf)
@@ -292,10 +271,10 @@ def _counting(visits: list[Visit], on_leaf: OnLeaf) -> OnLeaf:
     return contributed
 
 
-def _leaf_uses(visits: list[Visit]) -> dict[Variable, int]:
+def _leaf_uses(visits: list[Visit]) -> dict[AnyTensor, int]:
     """How many contributions each leaf under these tensors will get."""
-    uses: dict[Variable, int] = {}
-    seen: set[Variable] = set()
+    uses: dict[AnyTensor, int] = {}
+    seen: set[AnyTensor] = set()
     stack = [(node, needs) for _, _, node, needs in visits]
     while stack:
         node, needs = stack.pop()
@@ -319,7 +298,7 @@ def _refuse_used() -> NoReturn:
     )
 
 
-def _refuse_written(tensor: Variable) -> NoReturn:
+def _refuse_written(tensor: AnyTensor) -> NoReturn:
     raise RuntimeError(
         f"backward: a tensor of shape {tensor.shape} was written in place after the forward pass "
         "had used it, so the gradient would be wrong; run the forward pass again after the write, "

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from nnmpi import backend
-from nnmpi.autograd import absent, methods, numpy_calls, tape
-from nnmpi.autograd.arguments import constant, flat, index_of
+from nnmpi.autograd import methods, replacements, tape
+from nnmpi.autograd.arguments import axis_of, constant, flat, index_of
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape
 from nnmpi.autograd.recording import recording
-from nnmpi.autograd.tape import Memory, Node, OnLeaf, Rest
+from nnmpi.autograd.tape import OnLeaf, Rest, Storage, TapeNode
 from nnmpi.backend import Array
 from nnmpi.kernels import Result, Vjp
 
@@ -45,27 +45,10 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
     if record:
         if True in needs and result.vjps:
             y.requires_grad = True
-            y.node = Node(parents, needs, result.vjps, result.prepare, tape.tick())
+            y.node = TapeNode(parents, needs, result.vjps, result.prepare, tape.tick())
         if record is not True:
             record(op, args, options, y)
     return y
-
-
-def _in_place(op: Callable[..., Result]) -> Callable[[Tensor, Any], Tensor]:
-    """An operator that writes into its left operand."""
-
-    def method(self: Tensor, other: Any) -> Tensor:
-        leaf = self.requires_grad and self.node is None
-        if self._needs_gradient(other) and not leaf:
-            return apply(op, self, other)  # `loss += term`: the name is bound to a new tensor
-        self._refuse_write(other)
-        new = op(self.operand, constant(other, (self,), Tensor)).value
-        if not np.can_cast(new.dtype, self.dtype, "same_kind"):
-            raise TypeError(f"{new.dtype} results do not fit in place into a {self.dtype} tensor")
-        self[...] = new
-        return self
-
-    return method
 
 
 class Tensor:
@@ -75,9 +58,8 @@ class Tensor:
     requires a gradient accumulates it in `grad`, which is None until one arrives.
     """
 
-    apply = staticmethod(apply)  # what the functions of `methods` call
     __array_ufunc__ = None  # so that ndarray + Tensor calls Tensor.__radd__
-    __slots__ = ("__weakref__", "data", "grad", "memory", "node", "requires_grad")
+    __slots__ = ("__weakref__", "data", "grad", "node", "requires_grad", "storage")
 
     def __init__(self, data: Array, requires_grad: bool = False) -> None:
         """Keep an array of any backend without a copy; `nnmpi.tensor` copies and converts."""
@@ -89,9 +71,9 @@ class Tensor:
             raise ValueError(f"only floating-point tensors have gradients, this is {data.dtype}")
         self.data = data
         self.grad: Array | None = None
-        self.node: Node | None = None
+        self.node: TapeNode | None = None
         self.requires_grad = requires_grad
-        self.memory = Memory()
+        self.storage = Storage()
 
     @property
     def operand(self) -> Array:
@@ -139,15 +121,15 @@ class Tensor:
         return int(self.item())
 
     def __index__(self) -> int:
-        """Its only element as an index of a list, if it is an integer."""
+        """The only element as an index of a list, if it is an integer."""
         return operator.index(self.item())
 
     def item(self) -> Any:
-        """Its only element as a Python number; waits for the device."""
+        """The only element as a Python number; waits for the device."""
         return backend.to_host(self.data).item()
 
     def numpy(self) -> np.ndarray:
-        """Its values as a NumPy array, which shares memory on the CPU."""
+        """The values as a NumPy array, which shares memory on the CPU."""
         return backend.to_host(self.data)
 
     def detach(self) -> Tensor:
@@ -159,17 +141,17 @@ class Tensor:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """The values, for np.asarray(tensor); refused where a gradient would be lost."""
         if self.requires_grad and recording.get():
-            raise TypeError(numpy_calls.refusal("numpy.asarray"))
+            raise TypeError(replacements.refusal("numpy.asarray"))
         return np.array(self.numpy(), dtype, copy=copy)
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
         """NumPy's function of the values; refused where a gradient would be lost."""
-        return numpy_calls.evaluate(function, args, options, Tensor)
+        return replacements.evaluate(function, args, options, Tensor)
 
     if not TYPE_CHECKING:  # so that type checkers still know which attributes there are
 
         def __getattr__(self, name: str) -> NoReturn:
-            raise AttributeError(absent.message(name), name=name, obj=self)
+            raise AttributeError(replacements.no_attribute(name), name=name, obj=self)
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec else repr(self)
@@ -209,47 +191,49 @@ class Tensor:
 
     def lend(self, view: Tensor) -> None:
         """`view` lies in the memory of this tensor."""
-        view.memory = self.memory
+        view.storage = self.storage
 
     # ---- writing in place
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self._refuse_write(value)
-        given = constant(value, (self,), Tensor)
-        self.operand[index_of(index, Tensor)] = given
+        self.operand[index_of(index, Tensor)] = self.to_write(value)
         self.mark_written()
 
-    def _refuse_write(self, value: Any) -> None:
-        """Writes are not recorded, so neither the tensor nor the value may need a gradient."""
-        if self._needs_gradient(value):
+    def to_write(self, value: Any) -> Any:
+        """The array or number to write; refused if this tensor or the value needs a gradient.
+
+        Writes are not recorded.
+        """
+        if self.loses_gradient(value):
             raise RuntimeError(
                 f"writing in place to a tensor of shape {self.shape}, where this tensor or the "
                 "value needs a gradient, would make it wrong; make a new tensor, or write under "
                 "nnmpi.no_grad()"
             )
+        return constant(value, (self,), Tensor)
 
-    def _needs_gradient(self, value: Any) -> bool:
+    def loses_gradient(self, value: Any) -> bool:
         """Whether operations are recorded and this tensor or the value requires a gradient."""
         either = self.requires_grad or (isinstance(value, Tensor) and value.requires_grad)
         return either and bool(recording.get())
 
     def mark_written(self) -> None:
         """Record a write: graphs that have used these values can no longer be differentiated."""
-        self.memory.written = tape.tick()
+        self.storage.written = tape.tick()
 
-    __iadd__ = _in_place(elementwise.add)
-    __isub__ = _in_place(elementwise.subtract)
-    __imul__ = _in_place(elementwise.multiply)
-    __itruediv__ = _in_place(elementwise.divide)
+    __iadd__ = methods.in_place(apply, elementwise.add)
+    __isub__ = methods.in_place(apply, elementwise.subtract)
+    __imul__ = methods.in_place(apply, elementwise.multiply)
+    __itruediv__ = methods.in_place(apply, elementwise.divide)
 
     # ---- arithmetic
 
-    __add__, __radd__ = methods.binary(elementwise.add)
-    __sub__, __rsub__ = methods.binary(elementwise.subtract)
-    __mul__, __rmul__ = methods.binary(elementwise.multiply)
-    __truediv__, __rtruediv__ = methods.binary(elementwise.divide)
-    __pow__, __rpow__ = methods.binary(elementwise.power)
-    __matmul__, __rmatmul__ = methods.binary(linear.matmul)
+    __add__, __radd__ = methods.binary(apply, elementwise.add)
+    __sub__, __rsub__ = methods.binary(apply, elementwise.subtract)
+    __mul__, __rmul__ = methods.binary(apply, elementwise.multiply)
+    __truediv__, __rtruediv__ = methods.binary(apply, elementwise.divide)
+    __pow__, __rpow__ = methods.binary(apply, elementwise.power)
+    __matmul__, __rmatmul__ = methods.binary(apply, linear.matmul)
 
     def __neg__(self) -> Tensor:
         return apply(elementwise.negative, self)
@@ -259,15 +243,15 @@ class Tensor:
 
     # ---- comparisons, and logic of masks: without gradients
 
-    __eq__ = methods.comparison(logic.equal)  # type: ignore[assignment]
-    __ne__ = methods.comparison(logic.not_equal)  # type: ignore[assignment]
-    __lt__ = methods.comparison(logic.less)
-    __le__ = methods.comparison(logic.less_equal)
-    __gt__ = methods.comparison(logic.greater)
-    __ge__ = methods.comparison(logic.greater_equal)
-    __and__, __rand__ = methods.binary(logic.bitwise_and)
-    __or__, __ror__ = methods.binary(logic.bitwise_or)
-    __xor__, __rxor__ = methods.binary(logic.bitwise_xor)
+    __eq__ = methods.comparison(apply, logic.equal)  # type: ignore[arg-type]
+    __ne__ = methods.comparison(apply, logic.not_equal)  # type: ignore[arg-type]
+    __lt__ = methods.comparison(apply, logic.less)
+    __le__ = methods.comparison(apply, logic.less_equal)
+    __gt__ = methods.comparison(apply, logic.greater)
+    __ge__ = methods.comparison(apply, logic.greater_equal)
+    __and__, __rand__ = methods.binary(apply, logic.bitwise_and)
+    __or__, __ror__ = methods.binary(apply, logic.bitwise_or)
+    __xor__, __rxor__ = methods.binary(apply, logic.bitwise_xor)
     __hash__ = object.__hash__
 
     def __invert__(self) -> Tensor:
@@ -278,25 +262,47 @@ class Tensor:
     def __getitem__(self, index: Any) -> Tensor:
         return apply(shape.getitem, self, index=index_of(index, Tensor))
 
-    sum = methods.reduction(reduce.sum)
-    mean = methods.reduction(reduce.mean)
-    var = methods.spread(reduce.var)
-    std = methods.spread(reduce.std)
-    max = methods.reduction(reduce.max)
-    min = methods.reduction(reduce.min)
-    prod = methods.reduction(reduce.prod)
-    any = methods.reduction(logic.any)
-    all = methods.reduction(logic.all)
-    argmax = methods.reduction(logic.argmax)
-    cumsum = methods.cumsum
-    flatten = methods.flatten
-    squeeze = methods.squeeze
-    unsqueeze = methods.unsqueeze
-    split = methods.split
+    sum = methods.reduction(apply, reduce.sum)
+    mean = methods.reduction(apply, reduce.mean)
+    var = methods.spread(apply, reduce.var)
+    std = methods.spread(apply, reduce.std)
+    max = methods.reduction(apply, reduce.max)
+    min = methods.reduction(apply, reduce.min)
+    prod = methods.reduction(apply, reduce.prod)
+    any = methods.reduction(apply, logic.any)
+    all = methods.reduction(apply, logic.all)
+    argmax = methods.reduction(apply, logic.argmax)
+
+    def cumsum(self, axis: int | None = None, *, dim: int | None = None) -> Tensor:
+        """The sums of the elements up to each place along `axis`; without one, in C order."""
+        k = axis_of(axis, dim)
+        t = self.reshape(-1) if k is None else self
+        return apply(reduce.cumsum, t, axis=k or 0)
 
     def reshape(self, *sizes: int | tuple[int, ...]) -> Tensor:
-        """The same elements in another shape: `t.reshape(2, -1)` or `t.reshape((2, -1))`."""
+        """A tensor of the same elements in another shape: t.reshape(2, -1), t.reshape((2, -1))."""
         return apply(shape.reshape, self, shape=flat(sizes))
+
+    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+        """A tensor with the axes from start_dim to end_dim as one; all of them by default."""
+        return self.reshape(shape.flattened(self.shape, start_dim, end_dim))
+
+    def squeeze(self, axis: reduce.Axis = None, *, dim: reduce.Axis = None) -> Tensor:
+        """A tensor without the axes of length 1: all of these, or those in `axis` that have it."""
+        return self.reshape(shape.squeezed(self.shape, axis_of(axis, dim)))
+
+    def unsqueeze(self, axis: int | None = None, *, dim: int | None = None) -> Tensor:
+        """A tensor with a new axis of length 1 at this place."""
+        return self.reshape(shape.unsqueezed(self.shape, axis_of(axis, dim)))
+
+    def split(
+        self, sizes: int | Sequence[int], axis: int | None = None, *, dim: int | None = None
+    ) -> tuple[Tensor, ...]:
+        """Views of these lengths along `axis`, the first by default; a number is each one's length.
+
+        The last may be shorter then. NumPy's split takes the number of parts, or where to cut.
+        """
+        return tuple(self[index] for index in shape.split(self.shape, sizes, axis_of(axis, dim)))
 
     def transpose(self, *axes: int | tuple[int, ...]) -> Tensor:
         """The axes in another order, reversed by default."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from nnmpi import backend, keyed
 from nnmpi.autograd import Tensor
-from nnmpi.autograd.tape import Memory
+from nnmpi.autograd.tape import Storage
 from nnmpi.backend import CPU, Array, Backend
 from nnmpi.kernels import Vjp
 from nnmpi.nn.place import Place
@@ -115,7 +115,7 @@ class Parameter(Tensor):
         return p
 
     def _declare(self, place: Place, init: Init | None, layout: tuple[int, ...] | None) -> None:
-        self.node, self.memory, self.requires_grad = None, Memory(), True
+        self.node, self.storage, self.requires_grad = None, Storage(), True
         place.check()
         self._place, self._shape, self.init = place, place.local_shape, init
         self.layout = tuple(range(len(self._shape))) if layout is None else layout

@@ -128,7 +128,7 @@ class Optimizer:
                 at += n
             self.steps[i:j] = [t] * (j - i)
             for p in self.parameters[i:j]:
-                p.memory.written = written
+                p.storage.written = written
 
     # ---- state
 

@@ -1,5 +1,7 @@
-"""Ops that rearrange elements."""
+"""Ops that rearrange elements, and the shapes that methods made of `reshape` and `getitem` give."""
 
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
 
@@ -8,6 +10,8 @@ import numpy as np
 from nnmpi.autograd.ops.elementwise import unbroadcast
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result
+
+Shape = tuple[int, ...]
 
 
 def axis_within(axis: int, ndim: int) -> int:
@@ -18,7 +22,7 @@ def axis_within(axis: int, ndim: int) -> int:
 
 
 def reshape(a: Array, *, shape: tuple[int, ...]) -> Result:
-    """The same elements in C order in another shape, one length of which may be -1."""
+    """The elements of `a` in C order in another shape, one length of which may be -1."""
     try:
         y = a.reshape(shape if a.size else _empty_shape(a.shape, shape))
     except ValueError:
@@ -40,6 +44,49 @@ def _empty_shape(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
     if new.count(-1) != 1 or known == 0 or left % known:
         return new
     return tuple(left // known if n == -1 else n for n in new)
+
+
+def flattened(shape: Shape, start: int, end: int) -> Shape:
+    """The shape with the axes from start to end as one."""
+    if not shape:
+        return (1,)
+    first, last = axis_within(start, len(shape)), axis_within(end, len(shape))
+    if first > last:
+        raise ValueError(
+            f"flatten: start_dim={start} comes after end_dim={end} in an input of shape {shape}"
+        )
+    return (*shape[:first], prod(shape[first : last + 1]), *shape[last + 1 :])
+
+
+def squeezed(shape: Shape, axis: int | Shape | None) -> Shape:
+    """The shape without the axes of length 1: all of these, or those in `axis` that have it."""
+    axes = axis if isinstance(axis, tuple) else range(len(shape)) if axis is None else (axis,)
+    within = {axis_within(k, len(shape)) for k in axes} if shape else set()
+    return tuple(n for k, n in enumerate(shape) if n != 1 or k not in within)
+
+
+def unsqueezed(shape: Shape, axis: int | None) -> Shape:
+    """The shape with a new axis of length 1 at this place."""
+    if axis is None:
+        raise TypeError("unsqueeze: needs the place of the new axis, as in t.unsqueeze(0)")
+    k = axis_within(axis, len(shape) + 1)
+    return (*shape[:k], 1, *shape[k:])
+
+
+def split(shape: Shape, sizes: int | Sequence[int], axis: int | None) -> Iterator[Any]:
+    """The indices of the parts of these lengths along an axis; of one number, of so long parts."""
+    k = axis_within(axis or 0, len(shape))
+    n = shape[k]
+    if not isinstance(sizes, int | np.integer):
+        lengths = [*map(int, sizes)]
+        if sum(lengths) != n or min(lengths, default=0) < 0:
+            raise ValueError(f"split: lengths {lengths} do not add up to {n}, that of axis {k}")
+        ends = [*accumulate(lengths, initial=0)]
+    else:
+        if sizes < 0 or (sizes == 0 and n):
+            raise ValueError(f"split: a length of {sizes} is too small; give at least 1")
+        ends = [*range(0, n, sizes), n] if n else [0, 0]
+    return ((slice(None),) * k + (slice(i, j),) for i, j in pairwise(ends))
 
 
 def transpose(a: Array, *, axes: tuple[int, ...] | None = None) -> Result:

@@ -66,13 +66,13 @@ class VersionStore(LocalStore):
 
         For the tape, no memory was written that a backward pass needs.
         """
-        written = [p.memory.written for p in self.parameters]
+        written = [p.storage.written for p in self.parameters]
         self._advance()
         try:
             yield
         finally:
             for p, before in zip(self.parameters, written, strict=True):
-                p.memory.written = before
+                p.storage.written = before
 
     def _advance(self) -> None:
         current = self._weights[self.newest]

@@ -73,10 +73,10 @@ def evaluate(
 def _forward(stage: Stage, output: Output, load: Load, micro: int, step: int) -> None:
     x, now = stage.source.take(micro), Pass(step, load.micro[micro].samples)
     y = forward(stage.module, x, now)
-    memory = {id(t.memory) for _, t in parts(x)}  # which may be used again before y is sent
+    memory = {id(t.storage) for _, t in parts(x)}  # which may be used again before y is sent
 
     def apart(t: Tensor) -> Tensor:
-        return tensor(t, on=backend.of(t.data)) if id(t.memory) in memory else t
+        return tensor(t, on=backend.of(t.data)) if id(t.storage) in memory else t
 
     output.put(micro, output.root(micro, each(apart, y)))
     stage.source.done(micro)
