@@ -9,7 +9,7 @@ from nnmpi import backend
 from nnmpi.autograd.arguments import array_on, axis_of
 from nnmpi.autograd.ops import activations, elementwise, shape
 from nnmpi.autograd.ops import softmax as softmax_op
-from nnmpi.autograd.ops.gelu import gelu_form
+from nnmpi.autograd.ops.activations import gelu_form
 from nnmpi.autograd.ops.reduce import Axis
 from nnmpi.autograd.tensor import Tensor, apply
 from nnmpi.backend import CPU, Backend

@@ -56,10 +56,10 @@ class Window(NamedTuple):
 
 
 Windows = tuple[Window, Window]
-"""Of the rows and of the columns of an image."""
+"""The windows along the rows and along the columns of an image."""
 
 
-def windows(kernel: Size, stride: Size, padding: Size | str, dilation: Size = 1) -> Windows:
+def windows(kernel: Size, stride: Size, padding: Size | str = 0, dilation: Size = 1) -> Windows:
     """The windows of a kernel; `padding` is "same", "valid", or so much on both sides.
 
     "same" gives as many outputs as inputs; of an odd number, one more is behind the last input.

@@ -53,7 +53,7 @@ class Smoothing(NamedTuple):
 
     @classmethod
     def of(cls, share: float, weight: Array, classes: slice = slice(None)) -> "Smoothing | None":
-        """Of the weights of all classes; None if nothing is spread."""
+        """The smoothing by the weights of all classes; None if nothing is spread."""
         spread = weight * (share / len(weight))
         return cls(share, spread[classes], spread.sum()) if share else None
 

@@ -5,6 +5,8 @@ Every op of this folder is a function from arrays to a `Result`: a value, called
 Python number, which has no gradient.
 """
 
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -89,33 +91,30 @@ def power(a: Array, b: Array) -> Result:
     return Result(y, (lambda g, out: unbroadcast(g * b * a ** (b - (b != 0)), a), vjp_b))
 
 
-def _share(wins: Array, ties: Array, dtype: Any) -> Array:
-    """1 where an argument wins, 1/2 where both are equal."""
-    return wins.astype(dtype) + ties.astype(dtype) * 0.5
+def _extreme(name: str, a: Array, b: Array, wins: Callable[[Any, Any], Array]) -> Result:
+    y = broadcasting(name, a, b)
+
+    def share(u: Array, v: Array) -> Array:
+        """1 where u is taken, 1/2 where both are equal, 0 elsewhere."""
+        return wins(u, v).astype(y.dtype) + (a == b).astype(y.dtype) * 0.5
+
+    return Result(
+        y,
+        (
+            lambda g, out: unbroadcast(g * share(a, b), a),
+            lambda g, out: unbroadcast(g * share(b, a), b),
+        ),
+    )
 
 
 def maximum(a: Array, b: Array) -> Result:
     """The larger of a and b; equal elements share the gradient, as in PyTorch."""
-    y = broadcasting("maximum", a, b)
-    return Result(
-        y,
-        (
-            lambda g, out: unbroadcast(g * _share(a > b, a == b, y.dtype), a),
-            lambda g, out: unbroadcast(g * _share(b > a, a == b, y.dtype), b),
-        ),
-    )
+    return _extreme("maximum", a, b, operator.gt)
 
 
 def minimum(a: Array, b: Array) -> Result:
     """The smaller of a and b; equal elements share the gradient."""
-    y = broadcasting("minimum", a, b)
-    return Result(
-        y,
-        (
-            lambda g, out: unbroadcast(g * _share(a < b, a == b, y.dtype), a),
-            lambda g, out: unbroadcast(g * _share(b < a, a == b, y.dtype), b),
-        ),
-    )
+    return _extreme("minimum", a, b, operator.lt)
 
 
 def where(chosen: Array, a: Array, b: Array) -> Result:

@@ -1,4 +1,4 @@
-"""Matrix products."""
+"""Matrix products, and rows of a matrix by their numbers."""
 
 from collections.abc import Sequence
 from math import prod
@@ -69,3 +69,17 @@ def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result
         ),
         prepare,
     )
+
+
+def embedding(w: Array, *, index: Array, padding: int | None = None) -> Result:
+    """w[index]; row `padding` of w gets no gradient."""
+    xp, kept = xp_of(w), index.copy()  # the backward pass reads it again
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        dw = xp.zeros(w.shape, g.dtype)
+        xp.add.at(dw, kept, g)
+        if padding is not None:
+            dw[padding] = 0
+        return dw
+
+    return Result(w[kept], (vjp,))

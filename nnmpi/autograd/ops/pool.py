@@ -1,13 +1,11 @@
 """Pooling of images (N, C, H, W), channels last in memory, and of sequences (N, C, L)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from nnmpi.backend import Array
 from nnmpi.kernels import Result, pool
 from nnmpi.kernels.window import Size, Window, Windows, windows
-
-ONE_ROW = Window(1)
-"""Sequences are pooled as images of one row."""
 
 
 def check_window(name: str, shape: Sequence[int], w: Sequence[Window]) -> None:
@@ -36,88 +34,52 @@ def check_window(name: str, shape: Sequence[int], w: Sequence[Window]) -> None:
         )
 
 
-def _windows(
-    name: str, x: Array, kernel: Size, stride: Size, padding: Size, dilation: Size, ceil_mode: bool
-) -> Windows:
-    w = windows(kernel, stride, padding, dilation)
-    if ceil_mode and x.ndim == 4:
-        w = w[0].ceiled(x.shape[2]), w[1].ceiled(x.shape[3])
+def _pooled(
+    name: str,
+    kernel: Callable[[Array, Windows], Result],
+    x: Array,
+    axes: int,
+    ceil_mode: bool,
+    sizes: Mapping[str, Size],
+) -> Result:
+    """x pooled along its last 1 or 2 axes; sequences (N, C, L) are images of one row."""
+    w: Sequence[Window] = windows(**sizes)[-axes:]
+    if ceil_mode and x.ndim == 2 + axes:
+        w = [window.ceiled(size) for window, size in zip(w, x.shape[2:], strict=True)]
     check_window(name, x.shape, w)
-    return w
+    if axes == 2:
+        return kernel(x, (w[0], w[1]))
+    result = kernel(x[:, :, None], (Window(1), w[0]))
+    (vjp,) = result.vjps
+    return Result(result.value[:, :, 0], (lambda g, out: vjp(g[:, :, None], None)[:, :, 0],))
 
 
-def _window(
-    name: str, x: Array, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool
-) -> Windows:
-    w = Window(kernel, stride, padding, padding, dilation)
-    if ceil_mode and x.ndim == 3:
-        w = w.ceiled(x.shape[2])
-    check_window(name, x.shape, (w,))
-    return ONE_ROW, w
+def max_pool2d(x: Array, *, ceil_mode: bool = False, **sizes: Size) -> Result:
+    """The maximum of each window; its sizes are those of `windows`."""
+    return _pooled("max_pool2d", pool.max_pool2d, x, 2, ceil_mode, sizes)
 
 
-def _of_one_row(r: Result) -> Result:
-    """The op on (N, C, L), from that on (N, C, 1, L)."""
-    (vjp,) = r.vjps
-    return Result(r.value[:, :, 0], (lambda g, out: vjp(g[:, :, None], None)[:, :, 0],))
-
-
-def max_pool2d(
-    x: Array,
-    *,
-    kernel: Size,
-    stride: Size,
-    padding: Size = 0,
-    dilation: Size = 1,
-    ceil_mode: bool = False,
-) -> Result:
-    """The maximum of each window."""
-    w = _windows("max_pool2d", x, kernel, stride, padding, dilation, ceil_mode)
-    return pool.max_pool2d(x, w)
-
-
-def max_pool1d(
-    x: Array,
-    *,
-    kernel: int,
-    stride: int,
-    padding: int = 0,
-    dilation: int = 1,
-    ceil_mode: bool = False,
-) -> Result:
+def max_pool1d(x: Array, *, ceil_mode: bool = False, **sizes: Size) -> Result:
     """The maximum of each window of sequences (N, C, L)."""
-    w = _window("max_pool1d", x, kernel, stride, padding, dilation, ceil_mode)
-    return _of_one_row(pool.max_pool2d(x[:, :, None], w))
+    return _pooled("max_pool1d", pool.max_pool2d, x, 1, ceil_mode, sizes)
 
 
 def avg_pool2d(
-    x: Array,
-    *,
-    kernel: Size,
-    stride: Size,
-    padding: Size = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
+    x: Array, *, ceil_mode: bool = False, count_include_pad: bool = True, **sizes: Size
 ) -> Result:
     """The mean of each window, with the zeros of the padding or without them."""
     _check_floats("avg_pool2d", x)
-    w = _windows("avg_pool2d", x, kernel, stride, padding, 1, ceil_mode)
-    return pool.avg_pool2d(x, w, count_include_pad)
+    kernel = partial(pool.avg_pool2d, count_include_pad=count_include_pad)
+    return _pooled("avg_pool2d", kernel, x, 2, ceil_mode, sizes)
 
 
 def avg_pool1d(
-    x: Array,
-    *,
-    kernel: int,
-    stride: int,
-    padding: int = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
+    x: Array, *, ceil_mode: bool = False, count_include_pad: bool = True, **sizes: Size
 ) -> Result:
     """The mean of each window of sequences (N, C, L), with the zeros of the padding or without."""
     _check_floats("avg_pool1d", x)
-    w = _window("avg_pool1d", x, kernel, stride, padding, 1, ceil_mode)
-    return _of_one_row(pool.avg_pool2d(x[:, :, None], w, count_include_pad))
+    kernel = partial(pool.avg_pool2d, count_include_pad=count_include_pad)
+    return _pooled("avg_pool1d", kernel, x, 1, ceil_mode, sizes)
 
 
 def adaptive_avg_pool2d(x: Array, *, size: tuple[int | None, int | None]) -> Result:

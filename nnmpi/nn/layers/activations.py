@@ -1,7 +1,7 @@
 """Activations as modules."""
 
 from nnmpi.autograd import Tensor, functional
-from nnmpi.autograd.ops.gelu import gelu_form
+from nnmpi.autograd.ops.activations import gelu_form
 from nnmpi.nn.module import Module
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from nnmpi import backend, keyed
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.functional import as_tensor
-from nnmpi.autograd.ops import elementwise, embedding, linear
+from nnmpi.autograd.ops import elementwise, linear
 from nnmpi.autograd.ops.shape import axis_within
 from nnmpi.backend import Array
 from nnmpi.nn import init
@@ -73,7 +73,7 @@ class Embedding(Module):
     def forward(self, index: Any) -> Tensor:
         """Integers of any shape, as an array or a tensor."""
         index = self.checked(index)
-        return apply(embedding.embedding, self.weight, index=index, padding=self.padding_idx)
+        return apply(linear.embedding, self.weight, index=index, padding=self.padding_idx)
 
     def checked(self, index: Any) -> Array:
         """The integers as an array where the weight is; raises ValueError if a row is missing."""

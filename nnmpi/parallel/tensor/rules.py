@@ -16,7 +16,7 @@ from types import EllipsisType
 from typing import Any, NamedTuple
 
 from nnmpi import nn
-from nnmpi.autograd.ops import activations, elementwise, gelu, logic, shape
+from nnmpi.autograd.ops import activations, elementwise, logic, shape
 from nnmpi.kernels.window import pair
 from nnmpi.nn.layers.activations import ELEMENTWISE
 from nnmpi.parallel.tensor.sums import Bounds
@@ -212,10 +212,10 @@ OPS: frozenset[Callable[..., Any]] = frozenset(
         *(elementwise.negative, elementwise.exp, elementwise.log, elementwise.sqrt),
         *(elementwise.absolute, elementwise.sin, elementwise.cos, elementwise.tanh),
         *(elementwise.sigmoid, elementwise.relu, elementwise.clip, elementwise.astype),
-        *(activations.silu, activations.leaky_relu, gelu.gelu, gelu.gelu_tanh, shape.copy),
+        *(activations.silu, activations.leaky_relu, activations.gelu, activations.gelu_tanh),
         *(logic.equal, logic.not_equal, logic.less, logic.less_equal, logic.greater),
         *(logic.greater_equal, logic.bitwise_and, logic.bitwise_or, logic.bitwise_xor),
-        logic.invert,
+        *(logic.invert, shape.copy),
     }
 )
 """Ops that treat each number alone: inputs that are cut alike give an output that is, too."""

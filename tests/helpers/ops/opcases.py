@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi.autograd import apply
-from nnmpi.autograd.ops import activations, elementwise, gelu, shape
+from nnmpi.autograd.ops import activations, elementwise, shape
 from nnmpi.kernels import Result
 
 Op = Callable[..., Result]
@@ -78,9 +78,9 @@ UNARY: dict[str, tuple[Op, Oracle]] = {
     "tanh": (elementwise.tanh, lambda t, a: t.tanh(a)),
     "sigmoid": (elementwise.sigmoid, lambda t, a: t.sigmoid(a)),
     "relu": (elementwise.relu, lambda t, a: t.relu(a)),
-    "gelu": (gelu.gelu, lambda t, a: t.nn.functional.gelu(a)),
+    "gelu": (activations.gelu, lambda t, a: t.nn.functional.gelu(a)),
     "gelu_tanh": (
-        gelu.gelu_tanh,
+        activations.gelu_tanh,
         lambda t, a: t.nn.functional.gelu(a, approximate="tanh"),
     ),
     "silu": (activations.silu, lambda t, a: t.nn.functional.silu(a)),
