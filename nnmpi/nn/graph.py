@@ -8,7 +8,7 @@
 Fusion, cuts, sharding, memory and traffic are functions of it: none of them runs the model.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
@@ -239,13 +239,6 @@ class Graph(NamedTuple):
         before = {*self.inputs, *(e for node in self.nodes[:k] for e in node.outputs)}
         needed = [e for node in self.nodes[k:] for e in node.inputs]
         return tuple(e for e in dict.fromkeys([*needed, *self.outputs]) if e in before)
-
-    def trained(self, nodes: Sequence[int] | range) -> list[int]:
-        """The trained parameters of these nodes: those in no use first, then in order of use."""
-        own = dict.fromkeys(v for k in nodes for v in self.nodes[k].variables)
-        there = [v for v in sorted(own) if self.variables[v].is_trained]
-        used = [v for v in self.order if v in own]
-        return [*(v for v in there if v not in {*used}), *used]
 
 
 def mapped(leaf: Callable[..., Any], tree: Any, *others: Any) -> Any:

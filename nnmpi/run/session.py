@@ -171,7 +171,7 @@ def _trained(
 ) -> Trained:
     """A model, and what of it is trained here."""
     named = dict(model.named_parameters())
-    here = arrangement.part(layout.all.rank).trained
+    here = arrangement.held(layout.all.rank).trained
     parameters = [named[arrangement.graph.variables[p.variable].path] for p in here]
     goal, sharding = setup.goal, arrangement.sharding
     objective = objectives.objective(goal.loss, goal.metrics, sharding, layout.axis["tp"])

@@ -2,26 +2,24 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, islice, pairwise, product
 from types import MappingProxyType
 from typing import Any
 
 from nnmpi.config import Config
-from nnmpi.mesh import Mesh
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.store import spans_of
-from nnmpi.parallel.arrangement.arrangement import Arrangement, Part
+from nnmpi.parallel.arrangement.arrangement import Arrangement, Held
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division, divided
 from nnmpi.parallel.arrangement.flat import (
-    Bucket,
-    Piece,
+    HeldVariable,
     cut_buckets,
-    cut_units,
     gathered_together,
+    users_of,
 )
 from nnmpi.parallel.arrangement.partition import units
-from nnmpi.parallel.arrangement.reduction import algorithm, progress
+from nnmpi.parallel.arrangement.reduction import MEASURED, algorithm, progress
 from nnmpi.parallel.layout import mesh_of, server_count
 from nnmpi.parallel.stores.local import scalar_count
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
@@ -51,6 +49,17 @@ def arrange(
     """
     mesh = mesh_of(config, cluster.size)
     division = division or divided(graph, units(graph), (), 1)
+    places = product(range(mesh.axes["pp"]), range(mesh.axes["tp"]))
+    holdings = {at: _held(config, graph, sharding, division, *at) for at in places}
+    lengths = {}
+    for r in range(mesh.size):
+        at = mesh.coordinates(r)
+        rooms = [held.room for held in holdings[at["pp"], at["tp"]].trained]
+        lengths[r] = spans_of(rooms, scalar_count(rooms))[-1][1] if rooms else 0
+    tied = division.tied(graph)
+    name = algorithm(config, cluster, mesh, tied, lengths)
+    name = measured.get("allreduce", name) if name == MEASURED else name
+    strategy = strategy_of(config)
     found = Arrangement(
         config,
         cluster,
@@ -59,18 +68,19 @@ def arrange(
         division,
         mesh,
         server_count(config),
-        strategy_of(config),
-        {},
-        "",
-        "",
+        strategy,
+        holdings,
+        _store(config, strategy, mesh.axes["dp"], name, is_tied=bool(tied)),
+        name,
         tuple(progress(config, cluster, mesh, r) for r in range(mesh.size)),
         measured,
     )
-    return _with_buckets(found, {at: _part(found, *at) for at in _places(mesh)})
+    bucketed = {at: _bucketed(found, held) for at, held in holdings.items()}
+    return replace(found, holdings=MappingProxyType(bucketed))
 
 
 def alone(arrangement: Arrangement) -> Arrangement:
-    """The same on one rank, for --verify."""
+    """The arrangement of the same model on one rank, for --verify."""
     options = {"slow_rank": None, "jitter": None, "verify": False, **ONE_RANK}
     config = replace(arrangement.config, **options)
     return arrange(config, Cluster.on_paper(1), arrangement.graph)
@@ -95,82 +105,61 @@ def stages_of(config: Config) -> int:
     return config.pp * (config.virtual_stages if SCHEDULES[config.schedule].virtual else 1)
 
 
-def _places(mesh: Mesh) -> list[tuple[int, int]]:
-    return [(pp, tp) for pp in range(mesh.axes["pp"]) for tp in range(mesh.axes["tp"])]
-
-
-def _part(a: Arrangement, pp: int, tp: int) -> Part:
+def _held(
+    config: Config, graph: Graph, sharding: Sharding, division: Division, pp: int, tp: int
+) -> Held:
     """What ranks with these coordinates have; without buckets."""
-    graph, own = a.graph, a.division.of_rank(pp)
-    held = sorted({v for stage in own.values() for v in stage.variables})
-    trained = a.division.trained(graph, pp)
-    pieces = [_piece(a, v, tp) for v in trained]
-    users = [frozenset(s for s, stage in own.items() if v in stage.variables) for v in trained]
-    others = tuple(_piece(a, v, tp) for v in held if v not in {*trained})
-    if a.config.zero > 1:  # what one layer uses is gathered together
-        found = gathered_together(graph, pieces, users)
-        numbered = {piece.variable: k for k, piece in enumerate(pieces)}
-        pieces = [piece for unit in found for piece in unit.pieces]
-        users = [users[numbered[piece.variable]] for piece in pieces]
-    return Part(tuple(own), tuple(pieces), tuple(users), others, 0, ())
+    own, trained = division.of_rank(pp), division.trained(graph, pp)
+    others = sorted({v for stage in own.values() for v in stage.variables} - {*trained})
+
+    def held(v: int) -> HeldVariable:
+        variable, cut = graph.variables[v], sharding.cut_of(v)
+        users = frozenset(s for s, stage in own.items() if v in stage.variables)
+        if cut is None:
+            return HeldVariable(v, variable.shape, variable.size, users)
+        bounds, axis = cut
+        widest = max(stop - start for start, stop in pairwise(bounds))
+        shape = list(variable.shape)
+        shape[axis] = bounds[tp + 1] - bounds[tp]
+        return HeldVariable(v, tuple(shape), variable.size // variable.shape[axis] * widest, users)
+
+    first = tuple(map(held, trained))
+    if config.zero > 1:  # what one layer uses is gathered together
+        first = tuple(chain.from_iterable(gathered_together(graph, first)))
+    return Held(tuple(own), first, tuple(map(held, others)))
 
 
-def _piece(a: Arrangement, v: int, tp: int) -> Piece:
-    """What a rank along tp has of a variable."""
-    variable, cut = a.graph.variables[v], a.sharding.cut_of(v)
-    if cut is None:
-        return Piece(v, variable.shape, variable.size)
-    bounds, axis = cut
-    widest = max(stop - start for start, stop in pairwise(bounds))
-    shape = list(variable.shape)
-    shape[axis] = bounds[tp + 1] - bounds[tp]
-    return Piece(v, tuple(shape), variable.size // variable.shape[axis] * widest)
-
-
-def _with_buckets(a: Arrangement, parts: Mapping[tuple[int, int], Part]) -> Arrangement:
-    """The same with an algorithm, the kind of store, scalars and buckets."""
-    lengths = {}
-    for r in range(a.mesh.size):
-        at = a.mesh.coordinates(r)
-        trained = parts[at["pp"], at["tp"]].trained
-        lengths[r] = spans_of([p.room for p in trained], len(trained) + 2)[-1][1] if trained else 0
-    name = algorithm(a.config, a.cluster, a.mesh, a.tied, lengths)
-    name = a.measured.get("allreduce", name) if name == "auto" else name
-    whole = replace(a, algorithm=name, store=_store(a, name))
-    cut = {at: _bucketed(whole, part) for at, part in parts.items()}
-    return replace(whole, parts=MappingProxyType(cut))
-
-
-def _store(a: Arrangement, name: str) -> str:
-    """Where parameters and gradients are."""
+def _store(config: Config, strategy: str, dp: int, name: str, is_tied: bool) -> str:
+    """Where parameters and gradients are; `name` is that of the all-reduce."""
     fixed = {"server": "served", "reproducible": "slices", "pipedream": "versions"}
-    if a.strategy in fixed:
-        return fixed[a.strategy]
-    dp = a.mesh.axes["dp"]
-    if a.config.zero and dp > 1 and name != "shared":
-        return f"zero {a.config.zero}"
-    if dp == 1 and not a.tied:
+    if strategy in fixed:
+        return fixed[strategy]
+    if config.zero and dp > 1 and name != "shared":
+        return f"zero {config.zero}"
+    if dp == 1 and not is_tied:
         return "local"
     return "node" if name == "shared" else "replica"
 
 
-def _bucketed(a: Arrangement, part: Part) -> Part:
-    config, zero = a.config, a.store.startswith("zero")
-    summed_last = zero or a.store in ("served", "versions")
-    scalars = 0 if summed_last else scalar_count(part.trained)
-    spans = spans_of([p.room for p in part.trained], scalars)
-    if a.store in ("served", "versions", "slices") or not spans:
-        return part._replace(scalars=scalars)
+def _bucketed(a: Arrangement, held: Held) -> Held:
+    """What ranks have, with the scalars and the buckets of the gradients."""
+    config = a.config
+    summed_last = a.store.startswith("zero") or a.store in ("served", "versions")
+    held = held._replace(scalars=0 if summed_last else scalar_count(held.trained))
+    if a.store in ("served", "versions", "slices") or not held.trained:
+        return held
     mb = config.bucket_mb
     if mb is None:  # on one node, to cut into buckets costs more time than overlap saves
         near = a.algorithm == "shared" and all(map(a.cluster.on_one_node, a.mesh.groups("dp")))
         mb = float("inf") if near else 1.0
     numbers = mb * MB / a.dtype.itemsize
     if a.store in ("zero 2", "zero 3"):
-        found = gathered_together(a.graph, part.trained, part.users)
-        buckets = cut_units(found, numbers)
+        groups, spans = gathered_together(a.graph, held.trained), iter(held.spans)
+        inside = [[*islice(spans, len(group))] for group in groups]
+        bounds = [(there[0][0], there[-1][1]) for there in inside]
+        buckets = cut_buckets(bounds, numbers, users=[*map(users_of, groups)])
     else:
-        paths = {t.path for t in a.tied}
-        own = [a.graph.variables[p.variable].path for p in part.trained]
-        buckets = cut_buckets(spans, numbers, [i for i, p in enumerate(own) if p in paths])
-    return part._replace(scalars=scalars, buckets=tuple(Bucket(*b) for b in buckets))
+        tied, paths = a.tied, [a.graph.variables[one.variable].path for one in held.trained]
+        alone_in_one = [i for i, path in enumerate(paths) if path in tied]
+        buckets = cut_buckets(held.spans, numbers, alone_in_one)
+    return held._replace(buckets=tuple(buckets))

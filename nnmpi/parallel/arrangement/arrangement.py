@@ -20,33 +20,36 @@ from nnmpi.nn.graph import Graph
 from nnmpi.nn.store import spans_of
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division
-from nnmpi.parallel.arrangement.flat import Bucket, Piece
-from nnmpi.parallel.arrangement.reduction import MEASURED, Tied
+from nnmpi.parallel.arrangement.flat import Bucket, HeldVariable
+from nnmpi.parallel.arrangement.reduction import MEASURED
 from nnmpi.parallel.tensor.sharding import Sharding
 
 
-class Part(NamedTuple):
+class Held(NamedTuple):
     """What ranks have of the model that have these coordinates along pp and tp.
 
     stages    their numbers
     trained   parameters in the flat buffer, in its order
-    users     the stages of the rank that use each of these
     others    frozen parameters and buffers
     scalars   numbers in front of the gradients: loss, stop, and one a parameter
     buckets   of gradients, in the order in which they are summed
     """
 
     stages: tuple[int, ...]
-    trained: tuple[Piece, ...]
-    users: tuple[frozenset[int], ...]
-    others: tuple[Piece, ...]
-    scalars: int
-    buckets: tuple[Bucket, ...]
+    trained: tuple[HeldVariable, ...]
+    others: tuple[HeldVariable, ...]
+    scalars: int = 0
+    buckets: tuple[Bucket, ...] = ()
 
     @property
     def spans(self) -> list[tuple[int, int]]:
         """(start, end) of each trained parameter in the flat buffer."""
-        return spans_of([piece.room for piece in self.trained], self.scalars)
+        return spans_of([held.room for held in self.trained], self.scalars)
+
+    def inside(self, bucket: Bucket) -> list[HeldVariable]:
+        """The trained parameters in a bucket."""
+        pairs = zip(self.trained, self.spans, strict=True)
+        return [held for held, (start, _) in pairs if bucket.start <= start < bucket.stop]
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class Arrangement:
     """Made by `arrange`, and read by all that prices, draws or builds it.
 
     division    the stages of the model
-    parts       by the coordinates along pp and tp
+    holdings    what ranks have, by the coordinates along pp and tp
     store       where parameters and gradients of a rank are: as memory.py names them
     algorithm   the all-reduce of gradients
     progress    what moves messages in a backward pass, for each rank
@@ -69,7 +72,7 @@ class Arrangement:
     mesh: Mesh
     servers: int
     strategy: str
-    parts: Mapping[tuple[int, int], Part]
+    holdings: Mapping[tuple[int, int], Held]
     store: str
     algorithm: str
     progress: tuple[str, ...]
@@ -91,15 +94,14 @@ class Arrangement:
         return [stage.nodes for stage in self.division.stages]
 
     @property
-    def tied(self) -> tuple[Tied, ...]:
-        """Trained parameters of several stages, with their ranks along pp."""
-        found = self.division.tied(self.graph)
-        return tuple(Tied(self.graph.variables[v].path, ranks) for v, ranks in found.items())
+    def tied(self) -> dict[str, tuple[int, ...]]:
+        """The paths of trained parameters of several stages, with their ranks along pp."""
+        return self.division.tied(self.graph)
 
-    def part(self, rank: int) -> Part:
+    def held(self, rank: int) -> Held:
         """What a rank has of the model; servers have what workers have."""
         at = self.mesh.coordinates(min(rank, self.mesh.size - 1))
-        return self.parts[at["pp"], at["tp"]]
+        return self.holdings[at["pp"], at["tp"]]
 
     def crossing(self, stage: int) -> tuple[int, ...]:
         """The edges that stages from this one on need of those before."""
@@ -129,7 +131,7 @@ class Arrangement:
     @property
     def longest_sum(self) -> int:
         """The bytes of the largest bucket of any rank."""
-        buckets = (bucket for part in self.parts.values() for bucket in part.buckets)
+        buckets = (bucket for held in self.holdings.values() for bucket in held.buckets)
         return max(b.stop - b.start for b in buckets) * self.dtype.itemsize
 
     @property

@@ -44,20 +44,20 @@ class Division(NamedTuple):
                 found.setdefault(v, set()).add(stage.rank)
         return {v: tuple(sorted(ranks)) for v, ranks in found.items()}
 
-    def tied(self, graph: Graph) -> dict[int, tuple[int, ...]]:
-        """The trained parameters that several ranks have, and these ranks."""
-        shared = sorted((v, ranks) for v, ranks in self.ranks().items() if len(ranks) > 1)
-        return {v: ranks for v, ranks in shared if graph.variables[v].is_trained}
+    def tied(self, graph: Graph) -> dict[str, tuple[int, ...]]:
+        """The paths of the trained parameters that several ranks have, and these ranks."""
+        found = sorted(self.ranks().items())
+        several = ((graph.variables[v], ranks) for v, ranks in found if len(ranks) > 1)
+        return {variable.path: ranks for variable, ranks in several if variable.is_trained}
 
     def trained(self, graph: Graph, rank: int) -> list[int]:
         """The trained parameters of a rank: those in no use first, then in the order of their use.
 
         Gradients become final in the reverse order.
         """
-        own = self.of_rank(rank).values()
-        used = graph.trained([k for stage in own for k in stage.nodes])
-        there = {v for stage in own for v in stage.variables if graph.variables[v].is_trained}
-        return [*sorted(there - {*used}), *used]
+        own = {v for stage in self.of_rank(rank).values() for v in stage.variables}
+        used = [v for v in graph.order if v in own]
+        return [*(v for v in sorted(own - {*used}) if graph.variables[v].is_trained), *used]
 
 
 def divided(graph: Graph, units: Sequence[Unit], cut: Cut, pp: int) -> Division:

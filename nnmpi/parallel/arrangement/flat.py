@@ -11,22 +11,23 @@ from math import prod
 from typing import NamedTuple
 
 from nnmpi.nn.graph import Graph
-from nnmpi.nn.store import spans_of
 
 NOT_TIED = -1
 
 
-class Piece(NamedTuple):
-    """What a rank has of a parameter.
+class HeldVariable(NamedTuple):
+    """What a rank has of a parameter or a buffer.
 
     variable   its number in the graph
-    shape      of the part that is here
-    room       what the flat buffer reserves, in elements: those of the largest part on any rank
+    shape      of what is here
+    room       what the flat buffer reserves, in elements: the most that any rank has of it
+    users      the stages of the rank that use it
     """
 
     variable: int
     shape: tuple[int, ...]
     room: int
+    users: frozenset[int]
 
     @property
     def size(self) -> int:
@@ -47,76 +48,46 @@ class Bucket(NamedTuple):
 
 
 def cut_buckets(
-    spans: Sequence[tuple[int, int]], numbers: float, tied: Collection[int] = ()
+    spans: Sequence[tuple[int, int]],
+    numbers: float,
+    tied: Collection[int] = (),
+    users: Sequence[frozenset[int]] = (),
 ) -> list[Bucket]:
-    """Buckets of at least so many numbers, the last ones first; no parameter is cut in two.
+    """Buckets of at least so many numbers, the last ones first; no span is cut in two.
 
-    `tied` are the parameters, by their place, that other stages have too: each is a bucket alone.
+    The spans are of parameters, or of units of parameters that are gathered together. Those at the
+    indices `tied`, which other stages have too, are buckets alone. If `users` are given, the stages
+    that use each span, what is in one bucket has the same ones.
     """
-    found: list[Bucket] = []
-    end = spans[-1][1]
-    for i, (start, stop) in reversed([*enumerate(spans)]):
-        if i in tied:
-            if stop < end:
-                found.append(Bucket(stop, end))
-            found.append(Bucket(start, stop, i))
-            end = start
-        elif end - start >= numbers:
-            found.append(Bucket(start, end))
-            end = start
-    if found and end == spans[0][0] and found[-1].tied == NOT_TIED:
-        end = found.pop().stop
-    return [*found, Bucket(0, end)]
-
-
-class Unit(NamedTuple):
-    """Parameters that are gathered together, and the stages of this rank that use them.
-
-    An op uses parameters of one layer, so what it needs is there when their bucket is.
-    """
-
-    pieces: tuple[Piece, ...]
-    stages: frozenset[int]
+    edges = [(i if i in tied else NOT_TIED, users[i] if users else None) for i in range(len(spans))]
+    found, end = list[Bucket](), len(spans)
+    for i in reversed(range(len(spans))):
+        start, stop = spans[i][0], spans[end - 1][1]
+        if i == 0 or edges[i - 1] != edges[i] or stop - start >= numbers:
+            found.append(Bucket(start, stop, edges[i][0]))
+            end = i
+    if found[-1].tied == NOT_TIED:  # the scalars are in the bucket behind them
+        return [*found[:-1], found[-1]._replace(start=0)]
+    return [*found, Bucket(0, spans[0][0])]
 
 
 def gathered_together(
-    graph: Graph, pieces: Sequence[Piece], users: Sequence[frozenset[int]]
-) -> list[Unit]:
-    """All pieces; parameters of one module are in one unit, and one of several modules joins these.
-
-    `users` are the stages of this rank that use each piece.
-    """
-    group = {k: [k] for k in range(len(pieces))}
-    modules: dict[str, list[int]] = {}
-    for k, piece in enumerate(pieces):
-        for name in graph.variables[piece.variable].names:
-            modules.setdefault(name.rpartition(".")[0], []).append(k)
-    for first, *others in modules.values():
-        for other in others:
-            _join(group, first, other)
-    found = []
-    for members in {id(members): members for members in group.values()}.values():
-        own = sorted(members)
-        using = frozenset[int]().union(*(users[k] for k in own))
-        found.append(Unit(tuple(pieces[k] for k in own), using))
-    return found
+    graph: Graph, variables: Sequence[HeldVariable]
+) -> list[tuple[HeldVariable, ...]]:
+    """Units of parameters: those of one module are in one unit, and one of several modules joins
+    these. An op uses parameters of one module, so what it needs is there when their bucket is."""
+    units: list[tuple[set[str], list[int]]] = []
+    for k, held in enumerate(variables):
+        modules = {name.rpartition(".")[0] for name in graph.variables[held.variable].names}
+        members = [k]
+        for unit in [unit for unit in units if unit[0] & modules]:
+            units.remove(unit)
+            modules, members = modules | unit[0], members + unit[1]
+        units.append((modules, members))
+    in_order = sorted(sorted(members) for _, members in units)
+    return [tuple(variables[k] for k in members) for members in in_order]
 
 
-def cut_units(found: Sequence[Unit], numbers: float) -> list[Bucket]:
-    """Buckets of at least so many numbers, or up to the edge of a stage; the last ones first."""
-    sizes = [spans_of([p.room for p in unit.pieces])[-1][1] for unit in found]
-    starts = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
-    buckets, end = list[Bucket](), len(found)
-    for i in reversed(range(len(found))):
-        is_edge = i == 0 or found[i - 1].stages != found[i].stages
-        if is_edge or starts[end] - starts[i] >= numbers:
-            buckets.append(Bucket(starts[i], starts[end]))
-            end = i
-    return buckets
-
-
-def _join(group: dict[int, list[int]], a: int, b: int) -> None:
-    one, other = group[a], group[b]
-    if one is not other:
-        one.extend(other)
-        group.update(dict.fromkeys(other, one))
+def users_of(variables: Collection[HeldVariable]) -> frozenset[int]:
+    """The stages of the rank that use any of these."""
+    return frozenset[int]().union(*(held.users for held in variables))

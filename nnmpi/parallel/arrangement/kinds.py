@@ -30,7 +30,7 @@ def kinds(a: Arrangement, batch: int) -> list[Kind]:
     found: dict[tuple[object, ...], Kind] = {}
     for ranks in _alike(a):
         first = ranks[0]
-        stages = a.part(first).stages if first < a.mesh.size else ()
+        stages = a.held(first).stages if first < a.mesh.size else ()
         if first < a.mesh.size:
             kept, sent = activations(a, first, batch), traffic(a, first, batch)
         else:

@@ -25,7 +25,6 @@ from nnmpi.collectives.step import cut
 from nnmpi.comm.allreduce.dispatch import power_of_two
 from nnmpi.comm.allreduce.node_memory import memory_of_sums
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.flat import Piece
 from nnmpi.parallel.arrangement.program import measured_samples, micro_batches
 from nnmpi.parallel.arrangement.slot_walk import SLOTS
 from nnmpi.parallel.arrangement.traffic import is_short, over, own_layers, sums_along_tp
@@ -54,9 +53,9 @@ class Memory(NamedTuple):
     parameters: int
     gradients: int
     optimizer: int
-    buffers: int
-    slots: int
-    windows: int
+    buffers: int = 0
+    slots: int = 0
+    windows: int = 0
 
     @property
     def total(self) -> int:
@@ -66,66 +65,49 @@ class Memory(NamedTuple):
 
 def memory(a: Arrangement, rank: int, batch: int) -> Memory:
     """What a rank holds between two steps over batches of so many samples."""
-    part, s = a.part(rank), a.dtype.itemsize
-    whole = sum(p.size for p in part.trained) * s
-    others = _bytes_of(a, part.others, is_parameter=True)
-    buffers = _bytes_of(a, part.others, is_parameter=False)
-    held = _FORMULAS[a.store](a, rank, whole)
-    k = RUNNING_SUMS[a.config.optimizer](a.config.momentum)
-    return Memory(
-        held.parameters + others,
-        held.gradients,
-        k * held.updated * s,
-        buffers,
-        held.slots,
-        held.windows + _windows_of_sums(a, rank, batch),
+    sizes, s = {True: 0, False: 0}, a.dtype.itemsize
+    for held in a.held(rank).others:
+        variable = a.graph.variables[held.variable]
+        width = s if variable.dtype.startswith("float") else 8
+        sizes[variable.is_parameter] += held.size * width
+    whole = sum(held.size for held in a.held(rank).trained) * s
+    of_trained = _FORMULAS[a.store](a, rank, whole)
+    return of_trained._replace(
+        parameters=of_trained.parameters + sizes[True],
+        buffers=sizes[False],
+        windows=of_trained.windows + _windows_of_sums(a, rank, batch),
     )
 
 
-class _Held(NamedTuple):
-    """Of trained parameters: bytes, and how many numbers the optimizer updates."""
-
-    parameters: int
-    gradients: int
-    updated: int
-    slots: int = 0
-    windows: int = 0
-
-
-def _bytes_of(a: Arrangement, pieces: tuple[Piece, ...], is_parameter: bool) -> int:
-    variables = a.graph.variables
-    return sum(
-        p.size * (s if variables[p.variable].dtype.startswith("float") else 8)
-        for p in pieces
-        if variables[p.variable].is_parameter == is_parameter
-        for s in [a.dtype.itemsize]
-    )
+def _running_sums(a: Arrangement, n: int) -> int:
+    """The bytes of the optimizer for n numbers that it updates."""
+    return RUNNING_SUMS[a.config.optimizer](a.config.momentum) * n * a.dtype.itemsize
 
 
 def _numbers(a: Arrangement, rank: int) -> int:
     """The length of the flat buffer without its scalars."""
-    spans = a.part(rank).spans
+    spans = a.held(rank).spans
     return spans[-1][1] - spans[0][0] if spans else 0
 
 
-def _whole(a: Arrangement, rank: int, whole: int) -> _Held:
-    return _Held(whole, whole, _numbers(a, rank))
+def _whole(a: Arrangement, rank: int, whole: int) -> Memory:
+    return Memory(whole, whole, _running_sums(a, _numbers(a, rank)))
 
 
-def _node(a: Arrangement, rank: int, whole: int) -> _Held:
+def _node(a: Arrangement, rank: int, whole: int) -> Memory:
     """Each rank updates its slice of each bucket; the node's first rank has what all share."""
-    part, s, group = a.part(rank), a.dtype.itemsize, a.mesh.group(rank, "dp")
+    held, s, group = a.held(rank), a.dtype.itemsize, a.mesh.group(rank, "dp")
     node = a.cluster.beside(group)[a.cluster.nodes[rank]]
     is_first, p, r = node[0] == rank, len(node), node.index(rank)
-    first = part.spans[0][0]
+    (first, _), (_, n) = held.spans[0], held.spans[-1]
     own = 0
-    for start, stop, _ in part.buckets:
+    for start, stop, _ in held.buckets:
         lo, hi = start + cut(stop - start, p, r), start + cut(stop - start, p, r + 1)
         own += max(hi - max(lo, first), 0)
-    n = part.spans[-1][1]
     windows = _window(n, a.dtype, is_first) + n * s * is_first
     parameters, gradients = whole * is_first, whole * (1 + is_first)
-    return _Held(parameters, gradients, own, windows=windows - parameters - gradients)
+    rest = windows - parameters - gradients
+    return Memory(parameters, gradients, _running_sums(a, own), windows=rest)
 
 
 def _window(n: int, dtype: np.dtype[Any], is_first: bool) -> int:
@@ -140,7 +122,7 @@ def _windows_of_sums(a: Arrangement, rank: int, batch: int) -> int:
         return 0
     found = set[tuple[tuple[int, ...], int]]()
     if a.store in ("replica", "zero 1"):
-        for bucket in a.part(rank).buckets:
+        for bucket in a.held(rank).buckets:
             found.add((over(a, rank, bucket), bucket.stop - bucket.start))
         found = {(group, n) for group, n in found if _is_through_memory(a, a.algorithm, group)}
     tp = a.mesh.group(rank, "tp")
@@ -163,47 +145,47 @@ def _is_through_memory(a: Arrangement, name: str, group: tuple[int, ...]) -> boo
     return len(group) > 1 and (name == "shared" or (name == "hierarchical" and several))
 
 
-def _zero(a: Arrangement, rank: int, whole: int) -> _Held:
-    part, s, zero = a.part(rank), a.dtype.itemsize, a.config.zero
+def _zero(a: Arrangement, rank: int, whole: int) -> Memory:
+    held, s = a.held(rank), a.dtype.itemsize
     own, lengths = 0, []
-    for bucket in part.buckets:
+    for bucket in held.buckets:
         ranks = over(a, rank, bucket)
         n, p, r = bucket.stop - bucket.start, len(ranks), ranks.index(rank)
         own += cut(n, p, r + 1) - cut(n, p, r)
         lengths.append(n)
-    flat, longest = part.spans[-1][1] * s, max(lengths) * s
-    kept = own * s
-    gradients = SLOTS * longest
+    flat, kept, sums = held.spans[-1][1] * s, own * s, _running_sums(a, own)
+    gradients = SLOTS * max(lengths) * s
     ordered = lengths[::-1]  # in the order of memory
     weights = sum(max(ordered[i::SLOTS]) for i in range(min(SLOTS, len(ordered)))) * s
     return {
-        1: _Held(flat, flat, own),
-        2: _Held(flat, kept, own, gradients),
-        3: _Held(kept, kept, own, gradients + weights),
-    }[zero]
+        1: Memory(flat, flat, sums),
+        2: Memory(flat, kept, sums, slots=gradients),
+        3: Memory(kept, kept, sums, slots=gradients + weights),
+    }[a.config.zero]
 
 
-def _versions(a: Arrangement, rank: int, whole: int) -> _Held:
+def _versions(a: Arrangement, rank: int, whole: int) -> Memory:
     """Stage s of p has as many versions as micro-batches in flight: p - s."""
     older = a.mesh.axes["pp"] - a.mesh.coordinates(rank)["pp"] - 1
-    return _Held(whole, whole, _numbers(a, rank), older * _numbers(a, rank) * a.dtype.itemsize)
+    n = _numbers(a, rank)
+    return Memory(whole, whole, _running_sums(a, n), slots=older * n * a.dtype.itemsize)
 
 
-def _slices(a: Arrangement, rank: int, whole: int) -> _Held:
+def _slices(a: Arrangement, rank: int, whole: int) -> Memory:
     plan = moves(owners_of(a.config.slices, a.mesh.size), rank)
-    return _Held(whole, whole * highest(plan), _numbers(a, rank))
+    return Memory(whole, whole * highest(plan), _running_sums(a, _numbers(a, rank)))
 
 
-def _served(a: Arrangement, rank: int, whole: int) -> _Held:
+def _served(a: Arrangement, rank: int, whole: int) -> Memory:
     n = _numbers(a, rank)
     if rank < a.mesh.size:
-        return _Held(whole, whole, 0)
+        return Memory(whole, whole, 0)
     k = rank - a.mesh.size
     own = cut(n, a.servers, k + 1) - cut(n, a.servers, k)
-    return _Held(whole, own * a.dtype.itemsize, own)
+    return Memory(whole, own * a.dtype.itemsize, _running_sums(a, own))
 
 
-_FORMULAS: dict[str, Callable[[Arrangement, int, int], _Held]] = {
+_FORMULAS: dict[str, Callable[[Arrangement, int, int], Memory]] = {
     "local": _whole,
     "replica": _whole,
     "node": _node,

@@ -1,7 +1,6 @@
 """How gradients are summed over dp: the rules of `auto`."""
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -17,21 +16,16 @@ MEASURED = "auto"
 """The algorithm where the fastest has to be measured first."""
 
 
-class Tied(NamedTuple):
-    """A parameter of several stages, and their ranks along pp."""
-
-    path: str
-    ranks: tuple[int, ...]
-
-
 def algorithm(
     config: Config,
     cluster: Cluster,
     mesh: Mesh,
-    tied: Sequence[Tied],
+    tied: Mapping[str, tuple[int, ...]],
     lengths: Mapping[int, int],
 ) -> str:
     """The all-reduce of gradients; `lengths` is the length of each rank's flat buffer.
+
+    `tied` are the parameters of several stages, by path, with their ranks along pp.
 
     `auto` follows a rule, so that the same layout gives the same bits:
 
@@ -67,18 +61,21 @@ def algorithm(
     return "ring" if config.tp > 1 else MEASURED
 
 
-def _refuse(config: Config, cluster: Cluster, mesh: Mesh, tied: Sequence[Tied]) -> None:
-    if tied and config.allreduce == "shared":
-        raise ValueError(
-            f"allreduce shared sums over the ranks of one stage, and {tied[0].path} is in "
-            f"stages on ranks {', '.join(map(str, tied[0].ranks))} along pp; use --allreduce ring"
-        )
-    if tied and config.zero > 1:
-        raise ValueError(
-            f"zero {config.zero} keeps each gradient on the ranks of one stage, and "
-            f"{tied[0].path} is in stages on ranks {', '.join(map(str, tied[0].ranks))} along pp; "
-            "use --zero 1, or a --cut that keeps it in one stage"
-        )
+def _refuse(
+    config: Config, cluster: Cluster, mesh: Mesh, tied: Mapping[str, tuple[int, ...]]
+) -> None:
+    for path, ranks in tied.items():
+        where = f"{path} is in stages on ranks {', '.join(map(str, ranks))} along pp"
+        if config.allreduce == "shared":
+            raise ValueError(
+                f"allreduce shared sums over the ranks of one stage, and {where}; use --allreduce "
+                "ring"
+            )
+        if config.zero > 1:
+            raise ValueError(
+                f"zero {config.zero} keeps each gradient on the ranks of one stage, and {where}; "
+                "use --zero 1, or a --cut that keeps it in one stage"
+            )
     if config.allreduce in BY_NODES and is_cut_unlike(cluster, mesh):
         raise ValueError(
             f"allreduce {config.allreduce} adds up node by node, and the nodes cut the ranks "

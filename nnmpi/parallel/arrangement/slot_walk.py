@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from nnmpi.nn.graph import Graph
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.flat import users_of
 from nnmpi.parallel.arrangement.program import ops
 from nnmpi.schedules import Kind
 
@@ -65,20 +66,11 @@ class SlotWalk:
 
 
 def gathered(a: Arrangement, rank: int, micro: int) -> Counter[int]:
-    """How often a rank gathers each bucket in a step, by the start of the bucket."""
-    part = a.part(rank)
-    buckets = sorted(bucket[:2] for bucket in part.buckets)
-    of = {
-        piece.variable: next(b for b, (_, stop) in enumerate(buckets) if start < stop)
-        for piece, (start, _) in zip(part.trained, part.spans, strict=True)
-    }
-    stages = [
-        frozenset[int]().union(
-            *(u for u, p in zip(part.users, part.trained, strict=True) if of[p.variable] == b)
-        )
-        for b in range(len(buckets))
-    ]
-    walk = SlotWalk(stages)
+    """How often a rank gathers each bucket in a step, by its place in the order of memory."""
+    held = a.held(rank)
+    inside = [held.inside(bucket) for bucket in sorted(held.buckets)]
+    of = {one.variable: b for b, members in enumerate(inside) for one in members}
+    walk = SlotWalk([*map(users_of, inside)])
     found: Counter[int] = Counter()
     for _ in range(2):  # the first step of a run begins with empty slots
         found.clear()
@@ -89,7 +81,7 @@ def gathered(a: Arrangement, rank: int, micro: int) -> Counter[int]:
             elif op.kind in (Kind.B, Kind.I, Kind.W):
                 found.update(b for use in uses[::-1] for b in walk.use(use, BACKWARD))
         found.update(walk.updated())
-    return Counter({buckets[b][0]: times for b, times in found.items()})
+    return found
 
 
 def _uses(graph: Graph, nodes: range, of: dict[int, int]) -> list[int]:

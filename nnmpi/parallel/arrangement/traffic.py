@@ -26,7 +26,7 @@ from nnmpi.collectives.step import Algorithm, bounds
 from nnmpi.comm.allreduce.interpreter import make_plan
 from nnmpi.nn.graph import Node
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.flat import NOT_TIED, Bucket
+from nnmpi.parallel.arrangement.flat import NOT_TIED, Bucket, users_of
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.slot_walk import gathered
 from nnmpi.parallel.tensor.sharding import ShardedLayer
@@ -70,7 +70,8 @@ class Traffic(NamedTuple):
 def traffic(a: Arrangement, rank: int, batch: int) -> Traffic:
     """What a rank that computes sends in a step over a batch of so many samples."""
     micro = micro_batches(a, rank, batch)
-    return Traffic(_dp(a, rank, micro), _tp(a, rank, micro), _pp(a, rank, micro), _model(a, rank))
+    along = (axis(a, rank, micro) for axis in (_dp, _tp, _pp, _model))
+    return Traffic(*(sum(sent, Sent()) for sent in along))
 
 
 # ---- collectives
@@ -119,33 +120,28 @@ def _doubled(group: Sequence[int], rank: int, n: int) -> Sent:
 # ---- along dp
 
 
-def _dp(a: Arrangement, rank: int, micro: Sequence[int]) -> Sent:
-    group = a.mesh.group(rank, "dp")
-    gradients = sum(_gradients(a, rank, group, len(micro)), Sent())
-    return gradients + sum(_statistics(a, rank, group), Sent()).times(len(micro))
-
-
-def _gradients(a: Arrangement, rank: int, group: tuple[int, ...], micro: int) -> Iterator[Sent]:
-    part = a.part(rank)
+def _dp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
+    held, group = a.held(rank), a.mesh.group(rank, "dp")
     if a.store == "node":
         yield _doubled(group, rank, 1)  # the squares
     if a.store in ("node", "replica"):
-        for bucket in part.buckets:
+        for bucket in held.buckets:
             n, ranks = bucket.stop - bucket.start, over(a, rank, bucket)
             yield all_reduced(a, a.algorithm, ranks, rank, n, a.dtype)
     if a.store == "slices":
         yield from _along_the_tree(a, rank, group)
     if a.store.startswith("zero"):
-        yield _doubled(group, rank, len(part.trained) + 2 + 3)  # scalars, squares, orders
-        yield from _scattered(a, rank, group, micro)
-        yield from _gathered(a, rank, micro)
+        yield _doubled(group, rank, len(held.trained) + 2 + 3)  # scalars, squares, orders
+        yield from _scattered_and_gathered(a, rank, group, len(micro))
+    for sent in _statistics(a, rank, group):
+        yield sent.times(len(micro))
 
 
 def _along_the_tree(a: Arrangement, rank: int, group: tuple[int, ...]) -> Iterator[Sent]:
     """Gradients of slices, each with a row of moments; the first rank broadcasts the sum."""
     plan = moves(owners_of(a.config.slices, len(group)), rank)
     sends = sum(move.action is Action.SEND for move in plan)
-    spans = a.part(rank).spans
+    spans = a.held(rank).spans
     rows = (_moments(a, node, rank) for node in _own_nodes(a, rank) if node.kind in NORMS)
     for n, dtype in ((spans[-1][1], a.dtype), (sum(rows), FLOAT64)):
         yield Sent(n * dtype.itemsize, 1).times(sends)
@@ -156,43 +152,27 @@ def over(a: Arrangement, rank: int, bucket: Bucket) -> tuple[int, ...]:
     """The ranks that sum a bucket."""
     if bucket.tied == NOT_TIED:
         return a.mesh.group(rank, "dp")
-    path = a.graph.variables[a.part(rank).trained[bucket.tied].variable].path
-    stages = next(tied.ranks for tied in a.tied if tied.path == path)
+    stages = a.division.ranks()[a.held(rank).trained[bucket.tied].variable]
     ranks = a.mesh.group(rank, "dp", "pp")
     return tuple(r for r in ranks if a.mesh.coordinates(r)["pp"] in stages)
 
 
-def _scattered(a: Arrangement, rank: int, group: tuple[int, ...], micro: int) -> Iterator[Sent]:
-    """Sums of gradients; those of stages 2 and 3 in each backward pass of each stage."""
-    part = a.part(rank)
-    for bucket in part.buckets:
+def _scattered_and_gathered(
+    a: Arrangement, rank: int, group: tuple[int, ...], micro: int
+) -> Iterator[Sent]:
+    """Gradients, in stages 2 and 3 after each backward pass of each stage; and parameters once
+    after the update, or in stage 3 whenever their bucket is used."""
+    held = a.held(rank)
+    uses = gathered(a, rank, micro) if a.store == "zero 3" else {}
+    for k, bucket in enumerate(sorted(held.buckets)):
         n, ranks = bucket.stop - bucket.start, over(a, rank, bucket)
         if ranks == group and a.algorithm in REDUCE_SCATTERS:
             once = carried_out(REDUCE_SCATTERS[a.algorithm], ranks, rank, n, a.dtype)
         else:
             once = all_reduced(a, a.algorithm, ranks, rank, n, a.dtype)
-        yield once.times(1 if a.store == "zero 1" else micro * len(_stages_of(a, rank, bucket)))
-
-
-def _stages_of(a: Arrangement, rank: int, bucket: Bucket) -> frozenset[int]:
-    """The stages of a rank that use a bucket."""
-    part = a.part(rank)
-    there = (
-        users
-        for (start, _), users in zip(part.spans, part.users, strict=True)
-        if bucket.start <= start < bucket.stop
-    )
-    return frozenset[int]().union(*there)
-
-
-def _gathered(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
-    """Parameters: once after the update, or with stage 3 whenever their bucket is used."""
-    ring, part = ALL_GATHERS["ring"], a.part(rank)
-    times = gathered(a, rank, micro) if a.store == "zero 3" else None
-    for bucket in part.buckets:
-        ranks = over(a, rank, bucket)
-        once = carried_out(ring, ranks, rank, bucket.stop - bucket.start, a.dtype)
-        yield once.times(1 if times is None else times[bucket.start])
+        yield once.times(1 if a.store == "zero 1" else micro * len(users_of(held.inside(bucket))))
+        parameters = carried_out(ALL_GATHERS["ring"], ranks, rank, n, a.dtype)
+        yield parameters.times(uses[k] if a.store == "zero 3" else 1)
 
 
 def _statistics(a: Arrangement, rank: int, group: tuple[int, ...]) -> Iterator[Sent]:
@@ -217,7 +197,7 @@ def _moments(a: Arrangement, node: Node, rank: int) -> int:
 
 
 def _own_nodes(a: Arrangement, rank: int) -> Iterator[Node]:
-    for s in a.part(rank).stages:
+    for s in a.held(rank).stages:
         yield from (a.graph.nodes[k] for k in a.stages[s])
 
 
@@ -228,42 +208,37 @@ def sums_along_tp(
     a: Arrangement, layers: Iterable[ShardedLayer], micro: Sequence[int]
 ) -> Iterator[int]:
     """How many numbers each sum of a step adds up along tp."""
-    again = 2 if a.config.recompute else 1
     for layer in layers:
-        for n in micro:
-            yield from [layer.summed * n] * again
-            yield layer.back * n
+        yield from (layer.summed * n for n in _forward(a, micro))
+        yield from (layer.back * n for n in micro)
+
+
+def _forward(a: Arrangement, micro: Sequence[int]) -> list[int]:
+    """The samples of each forward pass; one that is computed again is there twice."""
+    return [*micro] * (2 if a.config.recompute else 1)
 
 
 def own_layers(a: Arrangement, rank: int) -> list[ShardedLayer]:
     """The sharded layers in the stages of a rank."""
-    own = {k for s in a.part(rank).stages for k in a.stages[s]}
+    own = {k for s in a.held(rank).stages for k in a.stages[s]}
     return [layer for layer in a.sharding.layers if layer.node in own]
 
 
-def _tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Sent:
+def _tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
     """Sums and gathers of sharded layers, and the table of a loss on sharded classes."""
-    group, layers = a.mesh.group(rank, "tp"), own_layers(a, rank)
-    again = 2 if a.config.recompute else 1
-    summed = (_summed(a, group, rank, n) for n in sums_along_tp(a, layers, micro))
-    total = sum(summed, Sent())
+    group, layers, ring = a.mesh.group(rank, "tp"), own_layers(a, rank), ALL_GATHERS["ring"]
+    for n in sums_along_tp(a, layers, micro):
+        yield _summed(a, group, rank, n)
     for layer in layers:
-        for n in micro:
-            if layer.gathered:
-                numbers = layer.gathered * n
-                edges = [numbers * b // layer.bounds[-1] for b in layer.bounds]
-                ring = ALL_GATHERS["ring"]
-                total += carried_out(ring, group, rank, numbers, a.dtype, edges).times(again)
-    if (
-        len(group) > 1
-        and a.sharding.output is not None
-        and len(a.stages) - 1 in a.part(rank).stages
-    ):
-        for n in micro:
+        for n in _forward(a, micro) if layer.gathered else ():
+            numbers = layer.gathered * n
+            edges = [numbers * b // layer.bounds[-1] for b in layer.bounds]
+            yield carried_out(ring, group, rank, numbers, a.dtype, edges)
+    has_loss = len(a.stages) - 1 in a.held(rank).stages
+    if len(group) > 1 and a.sharding.output is not None and has_loss:
+        for n in _forward(a, micro):
             numbers, dtype = LOSS_NUMBERS * len(group) * n, np.promote_types(a.dtype, np.float32)
-            once = carried_out(ALL_GATHERS["ring"], group, rank, numbers, dtype)
-            total += once.times(again)
-    return total
+            yield carried_out(ring, group, rank, numbers, dtype)
 
 
 def _summed(a: Arrangement, group: tuple[int, ...], rank: int, n: int) -> Sent:
@@ -278,22 +253,16 @@ def is_short(a: Arrangement, n: int) -> bool:
     return n * a.dtype.itemsize <= SHORT
 
 
-def _pp(a: Arrangement, rank: int, micro: Sequence[int]) -> Sent:
+def _pp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
     """Activations to the next stage, and their gradients to the one before."""
-    total, last = Sent(), len(a.stages) - 1
-    tp = a.mesh.coordinates(rank)["tp"]
-    for s in a.part(rank).stages:
+    tp, last = a.mesh.coordinates(rank)["tp"], len(a.stages) - 1
+    for s in a.held(rank).stages:
+        ahead = a.crossing(s + 1) if s < last else ()
+        back = [e for e in a.crossing(s) if a.graph.edges[e].requires_grad] if s > 0 else []
         for n in micro:
-            if s < last:
-                for e in a.crossing(s + 1):
-                    total += _message(a, e, n, tp)
-            if s > 0:
-                for e in a.crossing(s):
-                    if a.graph.edges[e].requires_grad:
-                        total += _message(a, e, n, tp)
+            yield from (_message(a, e, n, tp) for e in (*ahead, *back))
             if a.strategy == "pipedream":
-                total += WISH.times(s < last) + REPORT.times(s > 0)
-    return total
+                yield WISH.times(s < last) + REPORT.times(s > 0)
 
 
 def _message(a: Arrangement, e: int, samples: int, tp: int) -> Sent:
@@ -301,9 +270,8 @@ def _message(a: Arrangement, e: int, samples: int, tp: int) -> Sent:
     return Sent(numbers * np.dtype(a.graph.edges[e].dtype).itemsize, 1)
 
 
-def _model(a: Arrangement, rank: int) -> Sent:
+def _model(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
     """Loss, stop, not finite, squares, and one number a tied parameter."""
     group = a.mesh.group(rank, "pp", "tp")
-    if len(group) == 1 or a.strategy == "pipedream":
-        return Sent()
-    return _doubled(group, rank, 4 + len(a.tied))
+    if len(group) > 1 and a.strategy != "pipedream":
+        yield _doubled(group, rank, 4 + len(a.tied))

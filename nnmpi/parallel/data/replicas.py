@@ -98,23 +98,23 @@ class Summed(NamedTuple):
 def _store_and_sync(layout: Layout, spec: TrainSpec, tied: Mapping[int, Comm]) -> Summed:
     """Moves the parameters to the store of the arrangement."""
     a, dp, on = spec.arrangement, layout.axis["dp"], spec.task.on
-    part, parameters, algorithm = a.part(layout.all.rank), spec.parameters, a.algorithm
+    held, parameters, algorithm = a.held(layout.all.rank), spec.parameters, a.algorithm
     with_comms = [
-        CommBucket(start, stop, dp if i == NOT_TIED else tied[i]) for start, stop, i in part.buckets
+        CommBucket(start, stop, dp if i == NOT_TIED else tied[i]) for start, stop, i in held.buckets
     ]
-    buckets = Buckets(part.spans, with_comms, part.users)
+    buckets = Buckets(held.spans, with_comms, [one.users for one in held.trained])
     store: LocalStore
     start: StartSum
     comms: list[Comm] = []
     match a.store:
         case "local":
-            store, start = LocalStore(parameters, a.dtype, on, part.scalars), nothing_to_sum
+            store, start = LocalStore(parameters, a.dtype, on, held.scalars), nothing_to_sum
         case "node":
-            store = node = NodeStore(parameters, a.dtype, part.scalars, dp, buckets)
+            store = node = NodeStore(parameters, a.dtype, held.scalars, dp, buckets)
             start = node.start
         case "replica":
             set_up(buckets, a.dtype, algorithm)
-            store = LocalStore(parameters, a.dtype, CPU, part.scalars)
+            store = LocalStore(parameters, a.dtype, CPU, held.scalars)
             start = in_place(store, buckets, algorithm)
         case "zero 1":
             comms = [duplicate(dp)]

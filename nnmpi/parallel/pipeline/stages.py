@@ -130,7 +130,7 @@ def own_stages(
         stages,
         len(division.stages),
         held.__contains__,
-        [(parameters[tied.path], tied.ranks) for tied in arrangement.tied],
+        [(parameters[path], ranks) for path, ranks in arrangement.tied.items()],
         facts,
         [
             tuple(resized(graph.edges[e], arrangement.local_shape(e, 1, at["tp"])) for e in s.takes)

@@ -8,7 +8,7 @@ import nnmpi
 from nnmpi import nn
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.tracing import trace
-from nnmpi.parallel.arrangement.flat import Piece, cut_buckets, cut_units, gathered_together
+from nnmpi.parallel.arrangement.flat import HeldVariable, cut_buckets, gathered_together, users_of
 
 # ---- buckets
 
@@ -45,19 +45,19 @@ def graph_of(model: nn.Module) -> Graph:
     return trace(model, zeros, "float32")
 
 
-def pieces(graph: Graph) -> list[Piece]:
-    """Those of all trained parameters, in the order of the state dict."""
+def trained(graph: Graph, users: list[frozenset[int]] | None = None) -> list[HeldVariable]:
+    """All trained parameters, in the order of the state dict."""
+    found = [(v, variable) for v, variable in enumerate(graph.variables) if variable.is_trained]
+    users = users or [frozenset({0})] * len(found)
     return [
-        Piece(v, variable.shape, variable.size)
-        for v, variable in enumerate(graph.variables)
-        if variable.is_trained
+        HeldVariable(v, variable.shape, variable.size, using)
+        for (v, variable), using in zip(found, users, strict=True)
     ]
 
 
-def names(graph: Graph, users: list[frozenset[int]] | None = None) -> list[list[str]]:
-    there = pieces(graph)
-    found = gathered_together(graph, there, users or [frozenset({0})] * len(there))
-    return [[graph.variables[p.variable].path for p in unit.pieces] for unit in found]
+def names(graph: Graph) -> list[list[str]]:
+    found = gathered_together(graph, trained(graph))
+    return [[graph.variables[held.variable].path for held in unit] for unit in found]
 
 
 def test_a_unit_is_a_layer_or_layers_that_share_a_weight() -> None:
@@ -81,17 +81,18 @@ def test_buckets_of_units_are_cut_from_the_end_and_between_stages() -> None:
     """Each layer takes 32 numbers: 16, and 4 padded to 16."""
     graph = graph_of(nn.Sequential(*layers(4)))
     users = [frozenset({0})] * 4 + [frozenset({3})] * 4
-    found = gathered_together(graph, pieces(graph), users)
-    assert [unit.stages for unit in found] == [{0}, {0}, {3}, {3}]
-    assert [b[:2] for b in cut_units(found, 1)] == [(96, 128), (64, 96), (32, 64), (0, 32)]
-    assert [b[:2] for b in cut_units(found, 1e9)] == [(64, 128), (0, 64)]
+    stages = [users_of(unit) for unit in gathered_together(graph, trained(graph, users))]
+    assert stages == [{0}, {0}, {3}, {3}]
+    spans = [(0, 32), (32, 64), (64, 96), (96, 128)]
+    assert [b[:2] for b in cut_buckets(spans, 1, users=stages)] == spans[::-1]
+    assert [b[:2] for b in cut_buckets(spans, 1e9, users=stages)] == [(64, 128), (0, 64)]
 
 
 def test_a_unit_of_two_stages_is_a_bucket_of_its_own() -> None:
     a, b, c, d = layers(4)
     c.weight = b.weight
     graph = graph_of(nn.Sequential(a, b, c, d))
-    users = [{0}, {0}, {0, 1}, {0}, {1}, {1}, {1}]
-    found = gathered_together(graph, pieces(graph), [frozenset(u) for u in users])
-    assert [unit.stages for unit in found] == [{0}, {0, 1}, {1}]
-    assert len(cut_units(found, 1e9)) == 3
+    users = [frozenset(u) for u in ({0}, {0}, {0, 1}, {0}, {1}, {1}, {1})]
+    stages = [users_of(unit) for unit in gathered_together(graph, trained(graph, users))]
+    assert stages == [{0}, {0, 1}, {1}]
+    assert len(cut_buckets([(0, 32), (32, 80), (80, 112)], 1e9, users=stages)) == 3

@@ -170,7 +170,7 @@ def test_a_division_knows_shared_weights_and_refuses_shared_buffers() -> None:
     model = nn.Sequential(shared, norm, nn.Tanh(), shared, norm, nn.Linear(3, 3))
     graph = graph_of(model, 3)
     found = units(graph)
-    weights = [k for k, v in enumerate(graph.variables) if v.path.startswith("0.")]
+    weights = [v.path for v in graph.variables if v.path.startswith("0.")]
     with refused("1 (BatchNorm1d) is used in stages 0 and 1", "a --cut that"):
         divided(graph, found, (3,), 2)
     assert divided(graph, found, (5,), 2).tied(graph) == {}
