@@ -101,7 +101,7 @@ class Variable(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Its first name in the whole model."""
+        """The first name, in the whole model."""
         return self.names[0]
 
     @property
@@ -196,7 +196,6 @@ class Graph(NamedTuple):
     outputs    the edges that it returns
     order      trained parameters in the order of their use: gradients become final in the reverse
     calls      of modules with several nodes, but for Sequentials that only run their layers
-    sequences  the paths of the Sequentials, which may run some of their layers as one op
     shapes     the edges whose shape a `forward` reads, so that it has to be the whole one
     kept       of each node, and of neighbours that run as one op
     loss       what the loss keeps besides the outputs
@@ -209,7 +208,6 @@ class Graph(NamedTuple):
     outputs: tuple[int, ...]
     order: tuple[int, ...]
     calls: tuple[Call, ...]
-    sequences: frozenset[str]
     shapes: frozenset[int]
     kept: tuple[Kept, ...]
     loss: Kept

@@ -110,7 +110,7 @@ class GraphRecorder:
         self.variables, self._numbers = variables_of(model)
         self._known = {id(value): value for m in model.modules() for value in vars(m).values()}
         self.nodes, self.tensors, self.order = list[Node](), list[Tensor](), list[int]()
-        self.calls, self.sequences, self.shapes = list[Call](), set[str](), set[int]()
+        self.calls, self.shapes = list[Call](), set[int]()
         self.kept, self.loss = list[tuple[range, int]](), 0
         self._edges: dict[int, int] = {}
         self._within: list[str] = []  # the paths of the modules that are looked into
@@ -169,7 +169,6 @@ class GraphRecorder:
             return self._layer(module, path, forward, args, named)
         self._within.append(path)
         if in_sequence:  # which would run some of them as one op
-            self.sequences.add(path)
             result = self._in_sequence([*module._modules.values()], *args, **named)
         else:
             start, before = len(self.nodes), _plain(module)

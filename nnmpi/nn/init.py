@@ -26,7 +26,7 @@ _ROW = np.zeros(1, np.int64)
 
 @dataclass(frozen=True)
 class constant:  # noqa: N801 (used like a function)
-    """The same value everywhere."""
+    """One value everywhere."""
 
     value: float
 
@@ -36,12 +36,13 @@ class constant:  # noqa: N801 (used like a function)
 
 @dataclass(frozen=True)
 class uniform:  # noqa: N801
-    """Uniform on (-bound, bound)."""
+    """Uniform on (mean - bound, mean + bound)."""
 
     bound: float
+    mean: float = 0.0
 
     def __call__(self, key: Key, index: np.ndarray) -> np.ndarray:
-        return np.asarray((2 * keyed.uniform(key, index, _ROW) - 1) * self.bound)
+        return np.asarray((2 * keyed.uniform(key, index, _ROW) - 1) * self.bound + self.mean)
 
 
 @dataclass(frozen=True)
@@ -73,19 +74,8 @@ class truncated:  # noqa: N801
 
 
 @dataclass(frozen=True)
-class shifted:  # noqa: N801
-    """The values of another one, and a number."""
-
-    init: Init
-    by: float
-
-    def __call__(self, key: Key, index: np.ndarray) -> np.ndarray:
-        return self.init(key, index) + self.by
-
-
-@dataclass(frozen=True)
 class zero_within:  # noqa: N801
-    """The values of another one, but 0 for the indices `start` to `stop` - 1."""
+    """The values of another function, but 0 for the indices `start` to `stop` - 1."""
 
     init: Init
     start: int
@@ -108,7 +98,7 @@ T = TypeVar("T", bound=Tensor)
 
 def uniform_(tensor: T, a: float = 0.0, b: float = 1.0) -> T:
     """Uniform on (a, b)."""
-    return _fill("uniform_", tensor, shifted(uniform((b - a) / 2), (a + b) / 2))
+    return _fill("uniform_", tensor, uniform((b - a) / 2, (a + b) / 2))
 
 
 def normal_(tensor: T, mean: float = 0.0, std: float = 1.0) -> T:
@@ -131,7 +121,7 @@ def trunc_normal_(
 
 
 def constant_(tensor: T, val: float) -> T:
-    """The same value everywhere."""
+    """One value everywhere."""
     return _fill("constant_", tensor, constant(float(val)))
 
 
@@ -207,7 +197,7 @@ def fans(name: str, tensor: Tensor) -> tuple[int, int]:
 
 
 def _kaiming(name: str, tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
-    """The standard deviation of both."""
+    """The standard deviation of `kaiming_uniform_` and `kaiming_normal_`."""
     if mode not in ("fan_in", "fan_out"):
         raise ValueError(f"{name}: mode {mode!r} is none of fan_in, fan_out")
     fan = fans(name, tensor)[mode == "fan_out"]

@@ -48,7 +48,6 @@ def merged(
         edges_of(few.outputs),
         tuple(dict.fromkeys(few.order)),
         tuple(_common_calls(few.calls, more.calls)),
-        frozenset(few.sequences),
         frozenset(few.shapes | more.shapes),
         tuple(_affine(at, x, y) for (at, x), (_, y) in kept),
         _affine(range(0), more.loss, most.loss),

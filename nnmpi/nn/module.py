@@ -181,7 +181,7 @@ class Module:
 
     @property
     def path(self) -> str:
-        """Its name in the root: "" for the root itself, "2.norm" for a part of a part."""
+        """The name in the root: "" for the root itself, "2.norm" for a part of a part."""
         names = [m._name for m in self._upwards() if m._parent is not None]
         return ".".join(reversed(names))
 
@@ -198,7 +198,7 @@ class Module:
 
     @property
     def _number(self) -> int:
-        """Of a layer that stands alone, the number of modules constructed before it.
+        """The number of modules constructed before a layer that stands alone.
 
         So layers that stand alone have different weights, as layers of a model have by their paths.
         It is 0 for a module with parts, for a part, and after `seed` was set.

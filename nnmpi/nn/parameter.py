@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,33 +17,11 @@ from nnmpi.nn.place import Place
 from nnmpi.nn.seeding import Construction, construction, next_construction
 from nnmpi.nn.single_store import SingleStore, Store
 
+if TYPE_CHECKING:
+    from nnmpi.nn.module import Module
+
 Init = Callable[[keyed.Key, np.ndarray], np.ndarray]
 """`init(key, index)`: initial values, float64, of the elements with these C-order indices."""
-
-
-class Kind(NamedTuple):
-    """The type and the backend of an array."""
-
-    dtype: np.dtype[Any]
-    on: Backend
-
-
-class Parent(Protocol):
-    """The module that a parameter is an attribute of."""
-
-    seed: int
-
-    @property
-    def _number(self) -> int:
-        """What else initial values depend on, unless it is 0."""
-
-    @property
-    def path(self) -> str:
-        """Its name in the whole model."""
-
-    @property
-    def root(self) -> Parent:
-        """The whole model."""
 
 
 def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
@@ -69,7 +47,7 @@ class Parameter(Tensor):
                   rank, so that buffers of ranks with parts of unequal sizes are equal
     has_grad      whether `grad` is not None
     seed          what its values were drawn from; None if they were given, loaded or trained
-    kind          the type and the backend of values that are drawn for no store
+    drawn_as      the type and the backend of values that are drawn for no store
     construction  what values depend on that `nn.init` draws for a parameter without a module
     """
 
@@ -79,10 +57,10 @@ class Parameter(Tensor):
         "_place",
         "_shape",
         "construction",
+        "drawn_as",
         "has_grad",
         "index",
         "init",
-        "kind",
         "layout",
         "room",
         "seed",
@@ -120,11 +98,11 @@ class Parameter(Tensor):
         self._place, self._shape, self.init = place, place.local_shape, init
         self.layout = tuple(range(len(self._shape))) if layout is None else layout
         self.room = place.size
-        self._parent: Parent | None = None
+        self._parent: Module | None = None
         self._name, self.index, self.has_grad = "", 0, False
         self.seed: int | None = None
         self.store: Store | None = None
-        self.kind = Kind(np.dtype(np.float32), CPU)
+        self.drawn_as: tuple[Any, Backend] = np.dtype(np.float32), CPU
         self.construction: Construction | None = None
 
     def __getstate__(self) -> tuple[Any, ...]:
@@ -151,7 +129,7 @@ class Parameter(Tensor):
 
     @property
     def place(self) -> Place:
-        """Its path in the whole model, its whole shape and the part that is here."""
+        """The path in the whole model, the whole shape and the part that is here."""
         prefix = self._parent.path if self._parent is not None else ""
         return self._place._replace(path=f"{prefix}.{self._name}" if prefix else self._name)
 
@@ -183,9 +161,8 @@ class Parameter(Tensor):
         """
         self.seed, values = self._initial()
         memory = values.transpose(self.layout)
-        array = (on or self.kind.on).asarray(
-            np.asarray(memory, dtype or self.kind.dtype, order="C")
-        )
+        own_dtype, own_backend = self.drawn_as
+        array = (on or own_backend).asarray(np.asarray(memory, dtype or own_dtype, order="C"))
         self.move(SingleStore(array.transpose(inverse(self.layout))), 0)
 
     def _initial(self) -> tuple[int, np.ndarray]:
@@ -209,7 +186,7 @@ class Parameter(Tensor):
             self.construction = next_construction()
         if isinstance(store, SingleStore) and not self.has_grad:
             values = store.value(self.index)
-            self.kind = Kind(values.dtype, backend.of(values))
+            self.drawn_as = values.dtype, backend.of(values)
             self.discard()
         elif store is not None:
             seed, initial = self._initial()
@@ -229,7 +206,7 @@ class Parameter(Tensor):
 
     @property
     def operand(self) -> Array:
-        """Its values, in the memory of its store, which may rotate."""
+        """The values, in the memory of the store, which may rotate."""
         store = self.store
         if store is None:
             store = self._drawn_store()
@@ -237,7 +214,7 @@ class Parameter(Tensor):
 
     @property
     def data(self) -> Array:
-        """Its values, in the memory of its store; a copy where that rotates."""
+        """The values, in the memory of the store; a copy where that rotates."""
         values = self.operand
         return values.copy(order="K") if self._drawn_store().rotates else values
 
@@ -253,7 +230,7 @@ class Parameter(Tensor):
 
     @property
     def grad(self) -> Array | None:
-        """Its gradient, or None if none has arrived since it was last cleared."""
+        """The gradient, or None if none has arrived since it was last cleared."""
         return self.slot if self.has_grad else None
 
     @grad.setter
@@ -278,14 +255,14 @@ class Parameter(Tensor):
 
     @property
     def slot(self) -> Array:
-        """The memory of its gradient, whatever it holds while `has_grad` is False."""
+        """The memory of the gradient, whatever it holds while `has_grad` is False."""
         store = self.store
         if store is None:
             store = self._drawn_store()
         return store.slot(self.index)
 
     def _drawn_store(self) -> Store:
-        """Its store, after the values were drawn if it has none."""
+        """The store, after the values were drawn if there is none."""
         if self.store is None:
             self.draw()
             assert self.store is not None
@@ -296,7 +273,7 @@ class Parameter(Tensor):
         self._drawn_store().written(self.index)
 
     def refresh(self, made: int) -> None:
-        """Its values are where they were when the node number `made` was made."""
+        """Brings the values to where they were when the node number `made` was made."""
         store = self.store
         if store is not None and store.rotates:
             store.refresh(self.index, made)

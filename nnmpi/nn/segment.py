@@ -7,7 +7,7 @@ returns   the edges that cross out of it; the last one, the outputs of the model
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from nnmpi.autograd import apply
 from nnmpi.kernels import progress_hook
@@ -105,18 +105,6 @@ def _owner(graph: Graph, variable: int, modules: Mapping[str, Module]) -> tuple[
     return modules[path], name
 
 
-class _Step(NamedTuple):
-    """A call: its arguments and its result, as the graph has them.
-
-    done    edges that nothing needs after it
-    """
-
-    call: Callable[..., Any]
-    arguments: Arguments
-    result: Any
-    done: tuple[int, ...]
-
-
 class Segment(Module):
     """Runs some nodes of a graph one after the other."""
 
@@ -143,8 +131,8 @@ class Segment(Module):
         self._owners = {v: _owner(graph, v, modules) for v in used}
         last = {e: i for i, run in enumerate(runs) for e in run[0].inputs}
         kept = {*self._returned}
-        self._steps = [
-            _Step(
+        self._steps = [  # the last ones are the edges that nothing needs behind it
+            (
                 call,
                 run[0].arguments,
                 run[-1].result,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, TypeGuard
 
 from nnmpi.autograd import Tensor
 from nnmpi.kernels import progress_hook
@@ -16,13 +16,6 @@ from nnmpi.nn.module import Module
 Step = Callable[[Tensor], Tensor]
 
 
-class Steps(NamedTuple):
-    """The functions of a Sequential; the first takes what the Sequential is called with."""
-
-    first: Callable[..., Tensor]
-    others: list[Step]
-
-
 class Sequential(Numbered):
     """Layers one after the other; the first may take several inputs.
 
@@ -30,7 +23,8 @@ class Sequential(Numbered):
     separate layers.
     """
 
-    _steps: Steps | None = None
+    _steps: tuple[Callable[..., Tensor], list[Step]] | None = None
+    """The functions to call: the first takes what the Sequential is called with."""
 
     def __init__(self, *layers: Module) -> None:
         super().__init__(layers)
@@ -49,13 +43,13 @@ class Sequential(Numbered):
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
         steps = self._steps
         if steps is None:
-            functions = [*steps_of(list(self))] or [_unchanged]
-            steps = Steps(functions[0], functions[1:])
+            first, *others = [*steps_of(list(self))] or [_unchanged]
+            steps = first, others
             object.__setattr__(self, "_steps", steps)
         progress = progress_hook.get()
-        x = steps.first(*inputs, **named)
+        x = steps[0](*inputs, **named)
         progress()
-        for step in steps.others:
+        for step in steps[1]:
             x = step(x)
             progress()
         return x

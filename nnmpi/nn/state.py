@@ -1,7 +1,7 @@
 """State dicts and buffers: check what is given, and copy it into a model."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,15 +10,6 @@ from nnmpi.autograd import Tensor
 from nnmpi.backend import Array
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
-
-
-class Described(Protocol):
-    """An array, or what is known of it without its numbers."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def dtype(self) -> np.dtype[Any]: ...
 
 
 def fitting(
@@ -59,13 +50,13 @@ def load_into(
 
 def check_state(
     names: Iterable[str],
-    values: Mapping[str, Described],
+    values: Mapping[str, Any],
     places: Sequence[Place],
     owner: str = "model",
 ) -> None:
     """Raises ValueError unless the names are those of the places, and the values have their shapes.
 
-    `values` has those of the names that are known.
+    `values` has those of the names that are known, or what else has a shape and a dtype.
     """
     problems = []
     for path, shape, *_ in places:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from nnmpi.kernels.window import pair
-from nnmpi.nn import Conv2d, MaxPool2d, ReLU
+from nnmpi.nn import MaxPool2d
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.parallel.tensor.choices import (
     Choice,
@@ -253,12 +253,8 @@ def _gathered(graph: Graph, k: int) -> int:
 
     The choice counts them before it, so that it does not depend on what is fused.
     """
-    node, behind = graph.nodes[k], list(graph.nodes[k + 1 : k + 3])
-    if node.layer is Conv2d and node.within in graph.sequences:
-        if behind and behind[0].layer is ReLU and behind[0].within == node.within:
-            behind.pop(0)
-        if behind and behind[0].within == node.within and _is_2x2(behind[0]):
-            node = behind[0]
+    last = max(kept.nodes[-1] for kept in graph.kept if kept.nodes[0] == k)
+    node = graph.nodes[last if _is_2x2(graph.nodes[last]) else k]
     return graph.edges[node.outputs[0]].numbers
 
 
