@@ -7,6 +7,7 @@ REFUSALS    what cannot be combined: the rows of all features
 """
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 from nnmpi.config import Config
 from nnmpi.parallel import refusals, server
@@ -15,20 +16,18 @@ from nnmpi.parallel.checks import reproducible
 from nnmpi.parallel.checks.reference_update import ReferenceUpdate
 from nnmpi.parallel.checks.slow_ranks import delay_of, slowed
 from nnmpi.parallel.checks.verify import Verified
+from nnmpi.parallel.composed import Parts, synchronous
 from nnmpi.parallel.data import refusals as of_data
 from nnmpi.parallel.data.batch_size_check import check_micro_batches as check_micro_batches
 from nnmpi.parallel.data.replicas import replicas
 from nnmpi.parallel.layout import Layout, mesh_of
-from nnmpi.parallel.pipeline import pipedream
 from nnmpi.parallel.pipeline import refusals as of_pipelines
-from nnmpi.parallel.pipeline.pipedream import PipeDream
+from nnmpi.parallel.pipeline import strategies as pipelines
 from nnmpi.parallel.pipeline.stages import Stages as Stages
 from nnmpi.parallel.pipeline.stages import measured_stages as measured_stages
 from nnmpi.parallel.pipeline.stages import own_stages as own_stages
-from nnmpi.parallel.pipeline.synchronous import pipeline
 from nnmpi.parallel.server import refusals as of_servers
 from nnmpi.parallel.strategy import Strategy, TrainSpec
-from nnmpi.parallel.synchronous import Parts, Synchronous
 from nnmpi.parallel.tensor import refusals as of_tensors
 from nnmpi.parallel.zero import refusals as of_zero
 
@@ -38,26 +37,27 @@ REFUSALS = tuple(row for room in ROOMS for row in room.REFUSALS)
 NEEDS = tuple(row for room in ROOMS for row in room.NEEDS)
 
 
-Build = Callable[[Config, Layout, TrainSpec], Strategy]
+Build: TypeAlias = Callable[[Layout, TrainSpec], Strategy]
 
 
-def _synchronous(make: Callable[[Config, Layout, TrainSpec], Parts]) -> Build:
-    def build(config: Config, layout: Layout, spec: TrainSpec) -> Strategy:
-        parts = make(config, layout, spec)
-        dp = layout.axis["dp"]
-        sync, stats = slowed(config, dp.rank, dp.size, parts.sync, parts.batch_stats)
-        parts = parts._replace(sync=sync, batch_stats=stats)
-        return Synchronous(parts, layout, spec, config.clip_norm)
+def _together(make: Callable[[Layout, TrainSpec], Parts]) -> Build:
+    """Strategies whose ranks make every step together, at the pace of the slowest one."""
+
+    def build(layout: Layout, spec: TrainSpec) -> Strategy:
+        parts, dp = make(layout, spec), layout.axis["dp"]
+        config, sync = spec.arrangement.config, parts.sync
+        sync, stats = slowed(config, dp.rank, dp.size, sync, parts.batch_stats)
+        return synchronous(parts._replace(sync=sync, batch_stats=stats), layout, spec)
 
     return build
 
 
 STRATEGIES: dict[str, Build] = {
     "server": server.make,
-    "reproducible": _synchronous(reproducible.reproducible),
-    "pipedream": PipeDream,
-    "pipeline": _synchronous(pipeline),
-    "replicas": _synchronous(replicas),
+    "reproducible": _together(reproducible.reproducible),
+    "pipedream": pipelines.pipedream,
+    "pipeline": _together(pipelines.pipeline),
+    "replicas": _together(replicas),
 }
 """By the names that arrangements give them."""
 
@@ -68,7 +68,7 @@ def check(config: Config, ranks: int) -> None:
     if config.reproducible:
         reproducible.check(config, ranks)
     if config.schedule == "pipedream":
-        pipedream.check(config, ranks)
+        pipelines.check(config, ranks)
     server.check(config, ranks)
     delay_of(config, 0, mesh_of(config, ranks).size)
 
@@ -85,8 +85,7 @@ def build(layout: Layout, spec: TrainSpec) -> Strategy:
 
 
 def _chosen(layout: Layout, spec: TrainSpec) -> Strategy:
-    a = spec.arrangement
-    return STRATEGIES[a.strategy](a.config, layout, spec)
+    return STRATEGIES[spec.arrangement.strategy](layout, spec)
 
 
 def _verified(layout: Layout, spec: TrainSpec) -> Strategy:

@@ -19,10 +19,9 @@ from nnmpi.parallel.data.gradient_sync import BucketedSync, in_place, nothing_to
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries, first_difference
 from nnmpi.parallel.model.parts import PartTable
-from nnmpi.parallel.step.evaluation import evaluate
 from nnmpi.parallel.step.executor import Executor
 from nnmpi.parallel.step.objective import Objective
-from nnmpi.parallel.step.ports import Loss, Samples, Stage
+from nnmpi.parallel.step.ports import Loss, Samples, Sink, Source, Stage
 from nnmpi.parallel.step.state import StepResult, StepState
 from nnmpi.parallel.step.update import Update
 from nnmpi.parallel.stores.buckets import Buckets, CommBucket
@@ -33,7 +32,7 @@ from nnmpi.schedules import Kind, Op, one_stage
 ROWS, MICRO = 13, 3
 
 
-class Wire:
+class Wire(Source, Sink):
     """Activations to the next rank, and their gradients back; as source and as sink."""
 
     def __init__(self, comm: Comm, peer: int, width: int) -> None:
@@ -54,9 +53,6 @@ class Wire:
         assert x.grad is not None
         self._comm.isend(x.grad, self._peer).wait()
 
-    def done(self, micro: int) -> None:
-        pass
-
     def root(self, micro: int, y: nnmpi.Tensor) -> nnmpi.Tensor:
         return y
 
@@ -66,8 +62,8 @@ class Wire:
     def seed(self, micro: int, root: nnmpi.Tensor) -> np.ndarray:
         return self._receive(micro)
 
-    def loss(self) -> float:
-        return 0.0
+    def evaluate(self, micro: int, y: nnmpi.Tensor) -> None:
+        self.put(micro, y)
 
 
 def model() -> nn.Sequential:
@@ -76,9 +72,12 @@ def model() -> nn.Sequential:
     return made
 
 
-def half(whole: nn.Sequential, pp: Comm) -> Stage:
+OBJECTIVE = Objective(nn.CrossEntropyLoss(reduction="sum"), {})
+
+
+def half(whole: nn.Sequential, pp: Comm, loss: Loss) -> Stage:
     """The stage of this rank: everything on one rank, a half on each of two."""
-    samples, loss = Samples(CPU), Loss(nn.CrossEntropyLoss(reduction="sum"))
+    samples = Samples(CPU)
     if pp.size == 1:
         return Stage(whole, samples, loss)
     wire = Wire(pp, 1 - pp.rank, 6)
@@ -126,7 +125,8 @@ def train(
 ) -> Ran:
     layout = Layout.on(Mesh(axes), comm)
     dp, pp, whole = layout.axis["dp"], layout.axis["pp"], model()
-    stage = half(whole, pp)
+    loss = Loss(OBJECTIVE)
+    stage = half(whole, pp, loss)
     stage.module.to("float64")
     parameters = [*stage.module.parameters()]
     held = {p.place.path for p in parameters}.__contains__
@@ -136,7 +136,7 @@ def train(
     executor = Executor(
         {0: stage},
         sync,
-        Update(store, optim.Adam(parameters), 0.05, lambda step: 0.01, layout, counts),
+        Update(store, optim.Adam(parameters), 0.05, lambda step: 0.01, layout, counts).apply,
         lambda: comm.rank == comm.size - 1 and state.step == stop_at,
     )
     split = BatchSplit(MICRO, dp.size, dp.rank)
@@ -147,8 +147,8 @@ def train(
     found = {entry.place.path: entry.value for entry in entries.on_all_ranks()}
     difference = first_difference(comm, whole, entries.parts)
     whole.eval()
-    objective = Objective(nn.CrossEntropyLoss(reduction="sum"), {})
-    test = evaluate(objective, {0: stage}, loader().loads(0, BatchSplit(1, dp.size, dp.rank)), 4)
+    executor.evaluate(loader().loads(0, BatchSplit(1, dp.size, dp.rank)), 4)
+    test = loss.row
     if not layout.counts_loss:
         test[:] = 0
     comm.all_reduce(test, "ring")
@@ -199,7 +199,7 @@ def test_all_ranks_agree_to_stop(axes: dict[str, int]) -> None:
 # ---- several stages on one rank
 
 
-class Handed:
+class Handed(Source, Sink):
     """A wire within one rank."""
 
     def __init__(self) -> None:
@@ -216,9 +216,6 @@ class Handed:
         assert x.grad is not None
         self._back[micro] = x.grad
 
-    def done(self, micro: int) -> None:
-        pass
-
     def root(self, micro: int, y: nnmpi.Tensor) -> nnmpi.Tensor:
         return y
 
@@ -227,9 +224,6 @@ class Handed:
 
     def seed(self, micro: int, root: nnmpi.Tensor) -> np.ndarray:
         return self._back.pop(micro)
-
-    def loss(self) -> float:
-        return 0.0
 
 
 def two_stages(micro_batches: int) -> list[Op]:
@@ -249,7 +243,7 @@ def tied(cut: bool, comm: Comm) -> tuple[dict[str, np.ndarray], list[float]]:
     parameters = [whole[0].bias, whole[2].weight, whole[2].bias, whole[3].bias, whole[0].weight]
     users = [frozenset(s) for s in ([0], [0], [0], [1], [0, 1])] if cut else None
     store, sync = store_and_sync(parameters, comm, "ring", users)
-    samples, loss, wire = Samples(CPU), Loss(nn.CrossEntropyLoss(reduction="sum")), Handed()
+    samples, loss, wire = Samples(CPU), Loss(OBJECTIVE), Handed()
     split = BatchSplit(MICRO, comm.size, comm.rank)
     layout = Layout.on(Mesh({"dp": comm.size, "pp": 1, "tp": 1}), comm)
     executor = Executor(
@@ -257,7 +251,9 @@ def tied(cut: bool, comm: Comm) -> tuple[dict[str, np.ndarray], list[float]]:
         if cut
         else {0: Stage(whole, samples, loss)},
         sync,
-        Update(store, optim.SGD(parameters, 0.1), 0.5, lambda step: 0.1, layout, lambda p: True),
+        Update(
+            store, optim.SGD(parameters, 0.1), 0.5, lambda step: 0.1, layout, lambda p: True
+        ).apply,
         lambda: False,
         two_stages if cut else one_stage,
     )

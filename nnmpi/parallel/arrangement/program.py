@@ -5,7 +5,15 @@ import numpy as np
 from nnmpi.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.batch_split import BatchSplit, part_of
-from nnmpi.schedules import SCHEDULES, Op, one_stage, owners_of, program, slice_by_slice
+from nnmpi.schedules import (
+    SCHEDULES,
+    Op,
+    forward_program,
+    one_stage,
+    owners_of,
+    program,
+    slice_by_slice,
+)
 
 
 def ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
@@ -20,6 +28,12 @@ def ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
     pp, at = a.mesh.axes["pp"], a.mesh.coordinates(rank)["pp"]
     schedule = SCHEDULES[a.config.schedule]
     return program(schedule, pp, micro, len(a.stages) // pp, at, a.config.recompute)
+
+
+def forward_ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
+    """The program of a rank for the evaluation of a batch in so many micro-batches."""
+    pp, at = a.mesh.axes["pp"], a.mesh.coordinates(rank)["pp"]
+    return forward_program(pp, micro, len(a.stages) // pp, at)
 
 
 def micro_batches(a: Arrangement, rank: int, batch: int) -> list[int]:

@@ -23,7 +23,6 @@ samples multiplied.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,35 +33,28 @@ from nnmpi.comm import Comm, comm_self
 from nnmpi.config import Config
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.arrangement.batch_split import part_of
-from nnmpi.parallel.arrangement.program import ops
+from nnmpi.parallel.composed import Evaluation, Parts
 from nnmpi.parallel.data.batch_size_check import check_parts
 from nnmpi.parallel.data.batch_stats import like, packed, unpacked
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.executor import GradientSync
-from nnmpi.parallel.step.ports import Stage
 from nnmpi.parallel.stores.local import LOSS, STOP, LocalStore, fill_unused, scalar_count
 from nnmpi.parallel.strategy import TrainSpec
-from nnmpi.parallel.synchronous import Evaluation, Parts
 from nnmpi.schedules import Action, Move, highest, moves, owners_of
 
 
-def reproducible(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
+def reproducible(layout: Layout, spec: TrainSpec) -> Parts:
     """The parts of reproducible training; every rank calls it."""
-    dp, V, parameters = layout.axis["dp"], config.slices, spec.parameters
+    dp, V, parameters = layout.axis["dp"], spec.arrangement.config.slices, spec.parameters
     owners = owners_of(V, dp.size)
     own, plan = [v for v in range(V) if owners[v] == dp.rank], moves(owners, dp.rank)
     store, stats = SliceStore(parameters, parameters[0].data.dtype, highest(plan)), Deferred()
     return Parts(
-        {0: Stage.whole(spec.task)},
-        store,
-        spec.optimizer(parameters),
-        TreeSync(store, dp, stats, plan, spec.recorder),
-        stats,
-        lambda rows: [part_of(rows, V, v) for v in own],
-        partial(ops, spec.arrangement, layout.all.rank),
-        Evaluation(lambda rows: [rows], comm_self()),  # sums over parts depend on their number
-        lambda loader: check_parts(
+        store=store,
+        cut=lambda rows: [part_of(rows, V, v) for v in own],
+        evaluation=Evaluation(lambda rows: [rows], comm_self()),  # bits depend on the parts
+        check=lambda loader: check_parts(
             spec.task.model,
             loader,
             spec.control.steps,
@@ -70,9 +62,10 @@ def reproducible(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
             f"{V} slice{'s' * (V != 1)}",
             "other --slices or another --batch-size",
         ),
-        {"reproducible": True, "slices": V},
-        lambda: {"gradient_buffers": len(store.buffers)},
-        (),
+        describe={"reproducible": True, "slices": V},
+        sync=TreeSync(store, dp, stats, plan, spec.recorder),
+        batch_stats=stats,
+        outcome=lambda: {"gradient_buffers": len(store.buffers)},
     )
 
 

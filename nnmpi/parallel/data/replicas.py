@@ -2,17 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
 from typing import Any, NamedTuple
 
 from nnmpi.backend import CPU
 from nnmpi.comm import Comm, NoRoomError
-from nnmpi.config import Config
 from nnmpi.nn.passes import LOCAL
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.batch_split import BatchSplit
 from nnmpi.parallel.arrangement.flat import NOT_TIED
-from nnmpi.parallel.arrangement.program import ops
+from nnmpi.parallel.composed import Evaluation, Parts
 from nnmpi.parallel.data.batch_size_check import check_micro_batches
 from nnmpi.parallel.data.batch_stats import Synced
 from nnmpi.parallel.data.gradient_sync import (
@@ -25,12 +23,10 @@ from nnmpi.parallel.data.gradient_sync import (
 )
 from nnmpi.parallel.layout import Layout, duplicate
 from nnmpi.parallel.step.executor import GradientSync
-from nnmpi.parallel.step.ports import Stage
 from nnmpi.parallel.stores.buckets import Buckets, CommBucket, set_up
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.parallel.strategy import TrainSpec
-from nnmpi.parallel.synchronous import Evaluation, Parts
 from nnmpi.parallel.zero.gradients import ShardedGradientStore
 from nnmpi.parallel.zero.parameters import ShardedParameterStore
 from nnmpi.parallel.zero.store import ShardedStore
@@ -39,10 +35,10 @@ SHARDED = {"zero 2": ShardedGradientStore, "zero 3": ShardedParameterStore}
 """The stores whose gradients are scattered, as arrangements name them."""
 
 
-def replicas(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
+def replicas(layout: Layout, spec: TrainSpec) -> Parts:
     """The parts of data parallelism; every rank calls it."""
     dp, arrangement = layout.axis["dp"], spec.arrangement
-    p, r = dp.size, dp.rank
+    p, r, config = dp.size, dp.rank, arrangement.config
     progress = arrangement.progress[layout.all.rank]
     tied = _tied(layout, spec)
     try:
@@ -51,21 +47,17 @@ def replicas(config: Config, layout: Layout, spec: TrainSpec) -> Parts:
         raise ValueError(f"allreduce {arrangement.algorithm}: {error}") from None
     stats = [duplicate(dp)] if p > 1 else []
     return Parts(
-        {0: Stage.whole(spec.task)},
-        summed.store,
-        spec.optimizer(summed.store.parameters),
-        summed.sync,
-        Synced(stats[0], spec.recorder) if stats else LOCAL,
-        BatchSplit(config.micro_batches, p, r),
-        partial(ops, arrangement, layout.all.rank),
-        Evaluation(BatchSplit(1, p, r), dp),
-        lambda loader: check_micro_batches(
+        store=summed.store,
+        cut=BatchSplit(config.micro_batches, p, r),
+        evaluation=Evaluation(BatchSplit(1, p, r), dp),
+        check=lambda loader: check_micro_batches(
             spec.task.model, loader, spec.control.steps, config.micro_batches
         ),
-        _facts(arrangement, progress) if p > 1 else {},
-        dict,
-        [*stats, *tied.values(), *summed.comms],
-        dp.progress_thread if progress == "thread" else nullcontext,
+        describe=_facts(arrangement, progress) if p > 1 else {},
+        sync=summed.sync,
+        batch_stats=Synced(stats[0], spec.recorder) if stats else LOCAL,
+        comms=[*stats, *tied.values(), *summed.comms],
+        progress=dp.progress_thread if progress == "thread" else nullcontext,
     )
 
 

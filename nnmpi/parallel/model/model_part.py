@@ -1,13 +1,17 @@
 """ModelPart: what this rank has of a model."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 from nnmpi.data.loader import Fields
 from nnmpi.nn import Module
+from nnmpi.nn.graph import Edge
 from nnmpi.nn.parameter import Parameter
-from nnmpi.parallel.model.boundary import Boundary
 from nnmpi.parallel.model.parts import everything
+
+Boundary: TypeAlias = tuple[Edge, ...]
+"""The tensors that cross between two stages, in the order in which they are sent. Gradients of
+those that require one come back."""
 
 
 class ModelPart(NamedTuple):

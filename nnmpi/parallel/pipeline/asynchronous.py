@@ -1,33 +1,31 @@
-"""AsynchronousStage: one stage of PipeDream, whose pipeline stays full from batch to batch.
+"""AsynchronousExecutor: one stage of PipeDream, whose pipeline stays full from batch to batch.
 
     stage 0 of 3   F0 F1 F2 B0 UPDATE0 F3 B1 UPDATE1 F4 ...
     stage 2 of 3   F0 B0 UPDATE0 F1 B1 UPDATE1 F2 ...
 
-A batch is one micro-batch and one step: it has a learning rate, a number and an UPDATE of its own.
-So there is no step with a beginning and an end that an `Executor` could run: several are under way.
-The pipeline is empty at the end of an epoch, or when all stages know that one of them wants to
-stop: what the first stage has started by then is completed.
+A batch is one micro-batch and one step: it has a learning rate, a number and an UPDATE of its own,
+and several are under way. The pipeline is empty at the end of an epoch, or when all stages know
+that one of them wants to stop: what the first stage has started by then is completed.
 """
 
 import math
-from collections.abc import Generator, Iterator, Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.autograd import Tensor
-from nnmpi.comm import Comm
+from nnmpi.comm import Comm, Work
 from nnmpi.data import Batch, Load
-from nnmpi.kernels import set_progress_hook
-from nnmpi.nn.passes import Pass
 from nnmpi.optim import Optimizer
-from nnmpi.parallel.pipeline.channels import Channels
-from nnmpi.parallel.pipeline.signals import Report, Signals
+from nnmpi.parallel.model.model_part import Boundary
 from nnmpi.parallel.pipeline.versions import VersionStore
-from nnmpi.parallel.recorder import Recorder
-from nnmpi.parallel.step.executor import StepControl, refuse
-from nnmpi.parallel.step.ports import Stage, Tensors, forward, needing_gradients
+from nnmpi.parallel.recorder import Do, Recorder
+from nnmpi.parallel.step.channels import Channels
+from nnmpi.parallel.step.executor import NO_SYNC, Executor, Program, StepControl, StepPlan
+from nnmpi.parallel.step.ports import Stage
 from nnmpi.parallel.step.state import StepResult, StepState
+from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.stores.local import fill_unused
 from nnmpi.parallel.strategy import NotFiniteError
 from nnmpi.schedules import Kind, Op, stream
@@ -36,8 +34,8 @@ from nnmpi.schedules import Kind, Op, stream
 class InFlight(Sequence[Batch]):
     """The batches of an epoch, of which those are in memory that a stage has begun and not done."""
 
-    def __init__(self, loads: Iterator[Load], count: int) -> None:
-        self._loads, self._count = loads, count
+    def __init__(self, loads: Iterable[Load], count: int) -> None:
+        self._loads, self._count = iter(loads), count
         self._begun, self._in_memory = 0, dict[int, Load]()
 
     def __len__(self) -> int:
@@ -62,28 +60,138 @@ class InFlight(Sequence[Batch]):
         return self._in_memory[i]
 
 
-class AsynchronousStage:
-    """Runs epochs; with `vertical` all stages use the version that the first one had."""
+class Report(NamedTuple):
+    """What the last stage knows of a micro-batch."""
+
+    loss: float
+    stop: bool  # whether some stage wants to end the run
+
+
+WISH, REPORT = 1, 2
+"""Signals beside the arrays of a micro-batch: how many numbers they have, and their tags."""
+
+
+class SignalChannels(Channels):
+    """Channels that bring signals too; each rank of `comm` is a stage.
+
+        stage s     wish     F ──────────────────► F     stage s + 1
+                    report   B ◄────────────────── B
+
+    A wish to stop rides forward, so the last stage knows who wants to stop when it computes the
+    loss. Both come back in the report, before the gradient, so all stages learn the same from the
+    same micro-batch.
+    """
+
+    def __init__(self, boundaries: Sequence[Boundary], comm: Comm, recorder: Recorder) -> None:
+        super().__init__(boundaries, [comm.rank], comm, recorder)
+        self._comm, self._recorder = comm, recorder
+        self._signals: dict[int, deque[tuple[Work, np.ndarray]]] = {WISH: deque(), REPORT: deque()}
+
+    def start(self, op: Op) -> None:
+        """The receive of a signal starts before that of an array."""
+        if op.kind in (Kind.RECV_F, Kind.RECV_B):
+            signal = WISH if op.kind is Kind.RECV_F else REPORT
+            array = np.empty(signal)
+            work = self._comm.irecv(array, op.peer, self._tag(signal))
+            self._signals[signal].append((work, array))
+        super().start(op)
+
+    def wish(self, own: bool, micro: int) -> bool:
+        """Whether this stage or one before it wants to stop; in the forward pass."""
+        rank = self._comm.rank
+        before = rank > 0 and self._next(WISH, micro)[0] > 0
+        wish = own or before
+        if rank < self._comm.size - 1:
+            self._send(rank + 1, [wish])
+        return wish
+
+    def report(self, own: Report | None, micro: int) -> Report:
+        """What the last stage knows, which gives it as `own`; in the backward pass."""
+        found = own
+        if found is None:
+            loss, stop = self._next(REPORT, micro)
+            found = Report(loss, stop > 0)
+        if self._comm.rank > 0:
+            self._send(self._comm.rank - 1, found)
+        return found
+
+    def _tag(self, signal: int) -> int:
+        return 2 * self._comm.size + signal  # behind those of the arrays
+
+    def _next(self, signal: int, micro: int) -> list[float]:
+        """Waits for the next one."""
+        work, array = self._signals[signal].popleft()
+        began = self._recorder.now()
+        work.wait()
+        self._recorder.add("signal", began, micro, self._comm.rank)
+        numbers: list[float] = array.tolist()
+        return numbers
+
+    def _send(self, peer: int, signal: Sequence[float]) -> None:
+        work = self._comm.isend(np.array(signal, float), peer, self._tag(len(signal)))
+        self.sends.add(work)
+
+
+class AsynchronousExecutor(Executor):
+    """Runs epochs of one stage; with `vertical` all stages use the version that the first one had.
+
+    Parameters are in a VersionStore.
+    """
 
     def __init__(
         self,
         stage: Stage,
         pp: Comm,
-        channels: Channels,
+        channels: SignalChannels,
         store: VersionStore,
         optimizer: Optimizer,
         control: StepControl,
         recorder: Recorder,
+        evaluation: Program,
         vertical: bool,
     ) -> None:
-        self._stage, self._store, self._optimizer = stage, store, optimizer
-        self._number, self._stages = pp.rank, pp.size
-        self._channels, self._signals = channels, Signals(pp, channels.sends, recorder)
-        self._control, self._recorder, self._vertical = control, recorder, vertical
-        self._parameters = {*stage.module.parameters()}
-        self._is_empty = True
+        super().__init__(
+            {pp.rank: stage},
+            NO_SYNC,
+            self._next_version,
+            control.stop,
+            messages=channels,
+            recorder=recorder,
+            evaluation=evaluation,
+        )
+        self._stage, self._number, self._count = stage, pp.rank, pp.size
+        self._channels, self._store, self._optimizer = channels, store, optimizer
+        self._control, self._vertical, self._is_empty = control, vertical, True
 
-    def check_empty(self) -> None:
+    def steps(
+        self, loads: Iterable[Load], start: StepState, batches: int
+    ) -> Generator[StepResult, None, None]:
+        """The steps from `start` to the end of an epoch of so many batches, or of the run."""
+        self._check_empty()
+        count = min(batches - start.batch, self._control.steps - start.step)
+        self._last, self._first_step, self._stops = count - 1, start.step, False
+        self._batches = InFlight(loads, count)
+        self._plan = StepPlan.of([], {})
+        self._live, self._reports = {}, dict[int, Report]()
+        self._begin(self._batches.load(0))
+        for micro in range(min(self._count, count) if self._vertical else 0):
+            self._store.keep(micro, self._store.newest)
+        ops = stream(self._count, self._number, lambda: self._last)
+        state, micro = start, 0
+        while micro <= self._last:
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                self._carry_out(self._to_update(ops), self._progress, self._recorder)
+            state, load = state.next(batches), self._batches.load(micro)
+            self._batches.done(micro)
+            self._is_empty = self._count == 1 or micro == self._last
+            yield StepResult(state, len(load.rows), load.divisor, *self._outcome)
+            micro += 1
+
+    def evaluate(self, loads: Generator[Load, None, None], step: int) -> None:
+        self._check_empty()
+        super().evaluate(loads, step)
+
+    def _check_empty(self) -> None:
         """Raises ValueError if an epoch was left while batches were under way between stages."""
         if not self._is_empty:
             raise ValueError(
@@ -91,113 +199,57 @@ class AsynchronousStage:
                 "take all steps of an epoch, or end the run"
             )
 
-    def epoch(
-        self, loads: Iterator[Load], start: StepState, batches: int
-    ) -> Generator[StepResult, None, None]:
-        """The steps from `start` to the end of an epoch of so many batches, or of the run."""
-        self.check_empty()
-        count = min(batches - start.batch, self._control.steps - start.step)
-        self._last, self._first_step, self._stops = count - 1, start.step, False
-        self._in_flight = InFlight(loads, count)
-        self._live: dict[int, tuple[Tensors, Tensor]] = {}  # input and root
-        self._reports: dict[int, Report] = {}
-        self._stage.begin(self._in_flight.load(0))
-        for micro in range(min(self._stages, count) if self._vertical else 0):
-            self._store.keep(micro, self._store.newest)
-        ops = stream(self._stages, self._number, lambda: self._last)
-        state, micro = start, 0
-        while micro <= self._last:
-            with (
-                np.errstate(over="ignore", invalid="ignore", divide="ignore"),
-                set_progress_hook(self._channels.poll),
-            ):
-                self._run_to_update(ops)
-            state, load = state.next(batches), self._in_flight.load(micro)
-            report, stop = self._reports.pop(micro), self._stops and micro == self._last
-            self._in_flight.done(micro)
-            self._is_empty = self._stages == 1 or micro == self._last
-            yield StepResult(state, len(load.rows), load.divisor, report.loss, stop, True)
-            micro += 1
-
-    def _run_to_update(self, ops: Iterator[Op]) -> None:
+    def _to_update(self, ops: Iterator[Op]) -> Iterator[tuple[Do, Op]]:
         """The ops up to the next UPDATE."""
         for op in ops:
-            self._recorder.begin(self._first_step + op.micro)
-            began = self._recorder.now()
-            match op.kind:
-                case Kind.F:
-                    self._forward(op.micro)
-                case Kind.B:
-                    self._backward(op.micro)
-                case Kind.UPDATE:
-                    self._update(op.micro)
-                case _:
-                    self._signals.start(op)
-                    self._channels.start(op)
-            self._recorder.add(op.kind.value, began, op.micro, op.stage)
+            self._step = self._first_step + op.micro
+            self._recorder.begin(self._step)
+            yield self._do[op.kind], op
             if op.kind is Kind.UPDATE:
                 return
 
-    def _forward(self, micro: int) -> None:
-        stage, store = self._stage, self._store
-        wish = self._signals.wish(self._control.stop(), micro)
-        load = self._in_flight.load(micro)
-        stage.begin(load)
+    def _forward(self, op: Op) -> None:
+        micro, store = op.micro, self._store
+        wish = self._channels.wish(self._control.stop(), micro)
+        self._begin(self._batches.load(micro))
         if not self._vertical:
             store.keep(micro, store.newest)
-        x = stage.source.take(micro)
         with store.version_of(micro):
-            now = Pass(self._first_step + micro, load.rows)
-            root = stage.sink.root(micro, forward(stage.module, x, now))
-        stage.sink.put(micro, root)
-        self._live[micro] = x, root
-        if self._number == self._stages - 1:
-            loss = float(stage.sink.loss())
-            self._check_finite("loss", loss, micro)
+            super()._forward(op)
+        if self._number == self._count - 1:
+            loss = float(self._stage.sink.loss())
+            self._check_finite("loss", loss)
             self._reports[micro] = Report(loss, wish)
 
-    def _backward(self, micro: int) -> None:
-        stage = self._stage
-        report = self._signals.report(self._reports.get(micro), micro)
+    def _backward(self, op: Op) -> None:
+        micro = op.micro
+        report = self._channels.report(self._reports.get(micro), micro)
         self._reports[micro] = report
         if report.stop and not self._stops:  # the first stage has started on so many
-            self._stops, self._last = True, min(self._last, micro + self._stages - 1)
-        x, root = self._live.pop(micro)
+            self._stops, self._last = True, min(self._last, micro + self._count - 1)
         self._store.begin()
-
-        known = {*self._parameters, *needing_gradients(x)}
-
-        def check(leaf: Tensor) -> None:
-            if leaf not in known:
-                refuse(leaf)
-
-        seed = stage.sink.seed(micro, root)
-        if root.requires_grad:  # else the first stage has used none of its parameters
-            root.backward(seed, on_leaf=check)
-        stage.source.give_back(micro, x)
-        stage.done(micro)
+        super()._backward(op)
         self._store.release(micro)
 
-    def _update(self, micro: int) -> None:
-        """The next version of the weights, by the gradient of one micro-batch."""
-        store, optimizer = self._store, self._optimizer
+    def _next_version(self, step: int) -> Outcome:
+        """Makes the next version of the weights, by the gradient of one micro-batch."""
+        store, micro = self._store, step - self._first_step
         fill_unused(store.parameters)
         squares = float(store.squares([(0, len(store.flat_grad))]))
-        self._check_finite("squared norm of the gradient", squares, micro)
-        optimizer.lr = self._control.lr(self._first_step + micro)
+        self._check_finite("squared norm of the gradient", squares)
+        self._optimizer.lr = self._control.lr(step)
         with store.next_version():
-            optimizer.step()
-        following = micro + self._stages  # the first stage starts on it after this update
+            self._optimizer.step()
+        following = micro + self._count  # the first stage starts on it after this update
         if self._vertical and following <= self._last:
             store.keep(following, store.newest)
+        return Outcome(self._reports.pop(micro).loss, self._stops and micro == self._last, True)
 
-    def _check_finite(self, what: str, value: float, micro: int) -> None:
+    def _check_finite(self, what: str, value: float) -> None:
         """Raises NotFiniteError: other stages go on, so none of them could skip this step too."""
         if not math.isfinite(value):
-            step = self._first_step + micro
-            lr = self._control.lr(step)
             raise NotFiniteError(
-                f"stage {self._number}: the {what} became {value} at step {step + 1} with learning "
-                f"rate {lr:g}, and pipedream cannot skip a step; try a smaller --lr or "
-                "--lr-schedule warmup:100"
+                f"stage {self._number}: the {what} became {value} at step {self._step + 1} with "
+                f"learning rate {self._control.lr(self._step):g}, and pipedream cannot skip a "
+                "step; try a smaller --lr or --lr-schedule warmup:100"
             )

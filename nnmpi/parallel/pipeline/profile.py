@@ -28,8 +28,7 @@ from nnmpi.nn.seeding import seeded
 from nnmpi.nn.segment import segment
 from nnmpi.nn.unchanged import unchanged
 from nnmpi.parallel.arrangement.partition import Cut, Unit, bounds
-from nnmpi.parallel.pipeline.joined import Joined
-from nnmpi.parallel.step.ports import Tensors, forward, needing_gradients
+from nnmpi.parallel.step.ports import Joined, Tensors, forward, needing_gradients
 
 LIMIT = 0.5
 """Seconds after which the passes of a unit are not repeated."""

@@ -9,7 +9,7 @@ from nnmpi.backend import Array, Backend
 from nnmpi.config import Config
 from nnmpi.data import Inputs
 from nnmpi.nn import Module
-from nnmpi.nn.graph import Graph
+from nnmpi.nn.graph import Edge, Graph
 from nnmpi.nn.segment import segment
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement import partition
@@ -19,7 +19,6 @@ from nnmpi.parallel.arrangement.division import Division, divided
 from nnmpi.parallel.arrangement.partition import Cut, Unit
 from nnmpi.parallel.arrangement.program import measured_samples
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.model.boundary import resized
 from nnmpi.parallel.model.model_part import ModelPart
 from nnmpi.parallel.pipeline.profile import Cost, profile, stage_costs
 from nnmpi.schedules import SCHEDULES, programs
@@ -185,6 +184,12 @@ def _simulated(config: Config, stages: Sequence[Cost], batches: int) -> sim.Simu
     )
     whole, inputs = zip(*((c.activation_bytes, c.input_bytes) for c in stages), strict=True)
     return sim.simulate(plan, sim.Costs(times), whole, inputs=inputs)
+
+
+def resized(edge: Edge, lengths: Sequence[int]) -> Edge:
+    """The edge with axes of these lengths: of one sample, along the axis of samples."""
+    axes = zip(edge.axes, lengths, strict=True)
+    return edge._replace(axes=tuple(axis._replace(size=n) for axis, n in axes))
 
 
 class OnAnotherRank:

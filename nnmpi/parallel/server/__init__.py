@@ -17,10 +17,9 @@ from nnmpi.parallel.server.server import ParameterServer
 from nnmpi.parallel.strategy import Strategy, TrainSpec
 
 
-def make(config: Config, layout: Layout, spec: TrainSpec) -> Strategy:
+def make(layout: Layout, spec: TrainSpec) -> Strategy:
     """The strategy of this rank; every rank calls it."""
-    kind = ParameterServer if layout.serves else ServerClient
-    return kind(config, layout, spec)
+    return ParameterServer(layout, spec) if layout.serves else ServerClient(layout, spec)
 
 
 def check(config: Config, ranks: int) -> None:

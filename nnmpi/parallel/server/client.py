@@ -15,7 +15,6 @@ import numpy as np
 
 from nnmpi.backend import Array
 from nnmpi.comm import Comm
-from nnmpi.config import Config
 from nnmpi.data import Load, Loader
 from nnmpi.data.loader import Cut
 from nnmpi.metrics import Sums
@@ -29,9 +28,8 @@ from nnmpi.parallel.server.clocks import EpochProgress
 from nnmpi.parallel.server.exchange import Purpose, Reply, Request, RequestChannel
 from nnmpi.parallel.server.store import ServedStore
 from nnmpi.parallel.server.strategy import ServerStrategy
-from nnmpi.parallel.step.evaluation import evaluate
+from nnmpi.parallel.step.channels import Channels, Ports
 from nnmpi.parallel.step.executor import Executor, GradientSync
-from nnmpi.parallel.step.ports import Stage
 from nnmpi.parallel.step.state import Position, StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.stores.local import fill_unused
@@ -63,8 +61,9 @@ class LocalGradient(GradientSync):
 class ServerClient(ServerStrategy):
     """The strategy of a worker."""
 
-    def __init__(self, config: Config, layout: Layout, spec: TrainSpec) -> None:
-        super().__init__(config, layout, spec)
+    def __init__(self, layout: Layout, spec: TrainSpec) -> None:
+        super().__init__(layout, spec)
+        config = spec.arrangement.config
         dp = layout.axis["dp"]
         gradient = LocalGradient(self._store)
         self._recorder = spec.recorder
@@ -72,11 +71,13 @@ class ServerClient(ServerStrategy):
             Synced(dp, spec.recorder) if self._synchronous and dp.size > 1 else LOCAL
         )
         sync, stats = slowed(config, dp.rank, dp.size, gradient, stats)
-        self._stages = {0: Stage.whole(spec.task)}
+        channels = Channels((), spec.part.stages, layout.axis["pp"], spec.recorder)
+        ports = Ports.of(spec.task, spec.part, channels)
+        self._loss = ports.loss
         self._executor = Executor(
-            self._stages,
+            ports.stages,
             sync,
-            gradient,
+            gradient.apply,
             spec.control.stop,
             batch_stats=stats,
             recorder=spec.recorder,
@@ -143,7 +144,9 @@ class ServerClient(ServerStrategy):
     def evaluate(self, loader: Loader, step: int) -> Sums:
         dp = self.layout.axis["dp"]
         loads = loader.loads(0, BatchSplit(1, dp.size, dp.rank))
-        return self._sum(evaluate(self._task.objective, self._stages, loads, step))
+        self._loss.row = self._task.objective.nothing()
+        self._executor.evaluate(loads, step)
+        return self._sum(self._loss.row)
 
     def close(self) -> None:
         if self._batches is not None:

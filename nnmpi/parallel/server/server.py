@@ -18,7 +18,6 @@ from itertools import cycle
 import numpy as np
 
 from nnmpi.backend import Array
-from nnmpi.config import Config
 from nnmpi.data import Loader
 from nnmpi.metrics import Sums
 from nnmpi.optim.clip import clip_factor
@@ -33,8 +32,9 @@ from nnmpi.parallel.strategy import TrainSpec
 class ParameterServer(ServerStrategy):
     """The strategy of a server: it serves requests until the workers have ended the epoch."""
 
-    def __init__(self, config: Config, layout: Layout, spec: TrainSpec) -> None:
-        super().__init__(config, layout, spec)
+    def __init__(self, layout: Layout, spec: TrainSpec) -> None:
+        super().__init__(layout, spec)
+        config = spec.arrangement.config
         store, workers = self._store, range(layout.workers)
         self._table = ClockTable(layout.workers, self._bound)
         if self._next_steps:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.config import Config
 from nnmpi.data import Loader
 from nnmpi.metrics import Sums
 from nnmpi.parallel.arrangement.batch_split import BatchSplit
@@ -25,7 +24,8 @@ class ServerStrategy:
 
     position: Position | None = None
 
-    def __init__(self, config: Config, layout: Layout, spec: TrainSpec) -> None:
+    def __init__(self, layout: Layout, spec: TrainSpec) -> None:
+        config = spec.arrangement.config
         self.layout, self._task, self._control = layout, spec.task, spec.control
         self._micro_batches = config.micro_batches
         # how many steps a worker may be ahead of the slowest one; 0: they make each step together

@@ -14,34 +14,30 @@ What differs between strategies is given to it:
     sync       how gradients are summed over dp        (data/gradient_sync.py and others)
     update     what is done with the sums              (update.py)
     program    which operations a step consists of     (schedules/)
-    messages   what starts sends and receives          (pipeline/channels.py)
+    messages   what starts sends and receives          (channels.py)
 """
 
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from functools import partial
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import closing, nullcontext
+from functools import cache, partial
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
+from nnmpi import backend
 from nnmpi.autograd import Tensor, no_grad
+from nnmpi.autograd.functional import tensor
 from nnmpi.data import Load
+from nnmpi.data.inputs import each, parts
 from nnmpi.kernels import progress_hook
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats, Pass
 from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder
-from nnmpi.parallel.step.ports import (
-    NO_MESSAGES,
-    Messages,
-    Stage,
-    Tensors,
-    forward,
-    needing_gradients,
-)
+from nnmpi.parallel.step.ports import Messages, Stage, Tensors, forward, needing_gradients
 from nnmpi.parallel.step.recompute import Kept
 from nnmpi.parallel.step.state import StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
-from nnmpi.schedules import MESSAGES, Kind, Op, one_stage
+from nnmpi.schedules import MESSAGES, Kind, Op, forward_only, one_stage
 
 
 class GradientSync:
@@ -70,10 +66,7 @@ class GradientSync:
         """Waits until all sums are complete."""
 
 
-class Updater(Protocol):
-    """What is done with the sums (see `Update`)."""
-
-    def apply(self, step: int) -> Outcome: ...
+NO_SYNC = GradientSync()
 
 
 class StepControl(NamedTuple):
@@ -87,6 +80,9 @@ class StepControl(NamedTuple):
 Program: TypeAlias = Callable[[int], list[Op]]
 """The operations of a step of so many micro-batches."""
 
+Apply: TypeAlias = Callable[[int], Outcome]
+"""What is done with the sums at the end of a step of this number (see `Update.apply`)."""
+
 
 def refuse(leaf: Tensor) -> NoReturn:
     """A gradient has arrived at a tensor that is no parameter of the model."""
@@ -95,10 +91,6 @@ def refuse(leaf: Tensor) -> NoReturn:
         "its parameters, so it would be neither trained nor saved: make it an attribute of a "
         "module, as nn.Parameter"
     )
-
-
-_NO_UPDATE = Outcome(0.0, False, False)
-"""Of a program without UPDATE."""
 
 
 class StepPlan(NamedTuple):
@@ -136,19 +128,19 @@ class Executor:
         self,
         stages: Mapping[int, Stage],
         sync: GradientSync,
-        update: Updater,
+        update: Apply,
         stop: Callable[[], bool],
         program: Program = one_stage,
         batch_stats: BatchStats = LOCAL,
-        messages: Messages = NO_MESSAGES,
+        messages: Messages | None = None,
         recorder: Recorder = NO_RECORDER,
+        evaluation: Program = forward_only,
     ) -> None:
-        self._stages, self._sync, self._updater, self._stop = stages, sync, update, stop
-        self._program, self._batch_stats, self._recorder = program, batch_stats, recorder
-        self._messages = messages
-        self._progress = sync.poll if messages is NO_MESSAGES else self._poll
+        self._stages, self._sync, self._apply, self._stop = stages, sync, update, stop
+        self._batch_stats, self._recorder = batch_stats, recorder
+        self._messages = messages = messages or Messages()
+        self._progress = self._poll if messages.is_needed else sync.poll
         self._parameters = {p for stage in stages.values() for p in stage.module.parameters()}
-        self._plans: dict[int, StepPlan] = {}
         do: dict[Kind, Do] = {
             Kind.F: self._forward,
             Kind.B: self._backward,
@@ -160,29 +152,59 @@ class Executor:
             **dict.fromkeys(MESSAGES, messages.start),
         }
         self._do = {kind: recorder.recorded(kind.value, f) for kind, f in do.items()}
+        self._plan_of = cache(lambda m: StepPlan.of(program(m), self._do))
+        do_evaluation = {**do, Kind.F: self._evaluate}
+        self._evaluation_of = cache(lambda m: StepPlan.of(evaluation(m), do_evaluation))
+
+    def steps(
+        self, loads: Iterable[Load], start: StepState, batches: int
+    ) -> Generator[StepResult, None, None]:
+        """A step for each batch from `start` on, of an epoch of so many."""
+        state = start
+        for load in loads:
+            result = self.run(load, state, batches)
+            state = result.state
+            yield result
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def run(self, load: Load, state: StepState, batches: int) -> StepResult:
         """One step, of an epoch of so many batches."""
-        self._load, self._step = load, state.step
+        self._step = state.step
         self._recorder.begin(state.step)
         self._live: dict[tuple[int, int], Live] = {}
-        self._reducing, self._outcome = False, _NO_UPDATE
-        micro_batches = len(load.micro)
-        if micro_batches not in self._plans:
-            self._plans[micro_batches] = StepPlan.of(self._program(micro_batches), self._do)
-        self._plan = self._plans[micro_batches]
+        self._plan = self._plan_of(len(load.micro))
+        self._begin(load)
+        self._sync.begin(state.step)
+        self._carry_out(self._plan.calls, self._progress, self._recorder)
+        return StepResult(state.next(batches), len(load.rows), load.divisor, *self._outcome)
+
+    @no_grad()
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")
+    def evaluate(self, loads: Generator[Load, None, None], step: int) -> None:
+        """Forward passes over batches; the sink of the last stage adds up what it is given."""
+        self._step = step
+        with closing(loads):
+            for load in loads:
+                self._begin(load)
+                calls = self._evaluation_of(len(load.micro)).calls
+                self._carry_out(calls, self._messages.poll, NO_RECORDER)
+                self._messages.finish()  # else a fast stage would compute ahead of a slow one
+
+    def _begin(self, load: Load) -> None:
+        self._load = load
         for stage in self._stages.values():
             stage.begin(load)
-        self._sync.begin(state.step)
-        tokens = progress_hook.set(self._progress), current_recorder.set(self._recorder)
+
+    def _carry_out(
+        self, calls: Iterable[tuple[Do, Op]], poll: Callable[[], None], recorder: Recorder
+    ) -> None:
+        tokens = progress_hook.set(poll), current_recorder.set(recorder)
         try:
-            for do, op in self._plan.calls:
+            for do, op in calls:
                 do(op)
         finally:
             progress_hook.reset(tokens[0])
             current_recorder.reset(tokens[1])
-        return StepResult(state.next(batches), len(load.rows), load.divisor, *self._outcome)
 
     def _poll(self) -> None:
         self._messages.poll()
@@ -232,7 +254,7 @@ class Executor:
 
     def _parameter_gradients(self, op: Op, live: Live, compute: Callable[..., object]) -> None:
         self._leaves = {*live.leaves}
-        is_last = self._reducing and self._plan.last_backward[op.stage] == op.micro
+        is_last = self._plan.last_backward.get(op.stage) == op.micro
         self._sync.begin_pass(op.stage, is_last)
         if live.root.requires_grad:  # else the first stage has used none of its parameters
             compute(on_leaf=self._ready)
@@ -242,10 +264,21 @@ class Executor:
         del self._live[op.stage, op.micro]
         self._stages[op.stage].done(op.micro)
 
+    def _evaluate(self, op: Op) -> None:
+        stage, samples = self._stages[op.stage], self._load.micro[op.micro].samples
+        x = stage.source.take(op.micro)
+        y = forward(stage.module, x, Pass(self._step, samples))
+        memory = {id(t.storage) for _, t in parts(x)}  # which may be used again before y is sent
+
+        def apart(t: Tensor) -> Tensor:
+            return tensor(t, on=backend.of(t.data)) if id(t.storage) in memory else t
+
+        stage.sink.evaluate(op.micro, each(apart, y))
+        stage.source.done(op.micro)
+
     def _reduce(self, op: Op) -> None:
         loss = sum(stage.sink.loss() for stage in self._stages.values())
         self._sync.reduce(loss, self._stop())
-        self._reducing = True
 
     def _ready(self, leaf: Tensor) -> None:
         """A backward pass is done with this leaf."""
@@ -256,4 +289,4 @@ class Executor:
 
     def _update(self, op: Op) -> None:
         self._sync.finish()
-        self._outcome = self._updater.apply(self._step)
+        self._outcome = self._apply(self._step)

@@ -58,17 +58,13 @@ class Objective:
         metrics: Mapping[str, Metric],
         whole: Callable[[Tensor], np.ndarray] = Tensor.numpy,
     ) -> None:
-        self._loss, self._metrics, self._whole = loss, dict(metrics), whole
+        self.loss, self._metrics, self._whole = loss, dict(metrics), whole
         self._counts_correct = isinstance(loss, ClassLoss) and ACCURACY not in metrics
         self._names = (*[ACCURACY] * self._counts_correct, *metrics)
 
-    def __call__(self, scores: Tensor, labels: Any, /) -> Tensor:
-        """The sum of the losses."""
-        return self._loss(scores, labels)
-
     def divisor(self, labels: Any) -> float:
         """What the sum of the losses of these labels is divided by."""
-        return self._loss.divisor(labels)
+        return self.loss.divisor(labels)
 
     def nothing(self) -> np.ndarray:
         """The row of no samples."""
@@ -81,11 +77,11 @@ class Objective:
         """
         row = [0.0, self.divisor(labels), len(labels)]
         if self._counts_correct:
-            assert isinstance(self._loss, ClassLoss)
-            row[0], *correct = self._loss.evaluate(scores, labels)
+            assert isinstance(self.loss, ClassLoss)
+            row[0], *correct = self.loss.evaluate(scores, labels)
             row += correct
         else:
-            row[0] = self(scores, labels).item()
+            row[0] = self.loss(scores, labels).item()
         whole = self._whole(scores) if self._metrics else None
         for name, metric in self._metrics.items():
             row += _share(name, metric(whole, labels)) if len(labels) else Share()

@@ -1,19 +1,20 @@
 """Stages of a model and their ports: where the input of a stage comes from, where its output goes.
 
 Samples ──► stage ──► Loss        a model that is not cut
-Samples ──► stage ──► Metrics     the same in evaluation (evaluation.py)
-Inlet   ──► stage ──► Outlet      a stage of a pipeline (pipeline/channels.py)
+Inlet   ──► stage ──► Outlet      a stage of a pipeline (channels.py)
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from nnmpi import backend
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.functional import as_tensor, tensor
+from nnmpi.autograd.recording import recording
+from nnmpi.autograd.tape import Node, tick
 from nnmpi.backend import Array, Backend
 from nnmpi.data import Inputs, Load
 from nnmpi.data.inputs import Structure, each, parts
@@ -60,56 +61,84 @@ def called(module: Module, x: Tensors) -> Any:
     return module(*x) if isinstance(x, tuple) else module(x)
 
 
-class Source(Protocol):
-    """Where the input of a stage comes from."""
+class Joined(Tensor):
+    """Several tensors as one number that nobody reads: the one root of a backward pass.
+
+    That gives each part the gradient set by `seed`.
+    """
+
+    __slots__ = ("_gradients", "parts")
+
+    def __init__(self, parts: Sequence[Tensor]) -> None:
+        super().__init__(np.zeros(()))
+        self.parts = parts
+        self._gradients: Sequence[Any] = ()
+        needs = [t.requires_grad for t in parts]
+        if True in needs and recording.get():
+            vjps = tuple(partial(self._gradient, k) for k in range(len(parts)))
+            self.requires_grad = True
+            self.node = Node(parts, needs, vjps, None, tick())
+
+    def seed(self, gradients: Sequence[Array | None]) -> Array:
+        """What a backward pass starts from; gradients of parts that require none are not read."""
+        self._gradients = gradients
+        return np.zeros(())
+
+    def _gradient(self, k: int, g: Any, out: Array | None) -> Any:
+        return self._gradients[k]
+
+
+class Port:
+    """Where a stage meets what is around it."""
 
     def begin(self, load: Load) -> None:
         """Starts a step."""
+        self._load = load
+
+    def done(self, micro: int) -> None:
+        """The micro-batch is not needed any more: its memory may be used again."""
+
+
+class Source(Port):
+    """Where the input of a stage comes from."""
 
     def take(self, micro: int) -> Tensors:
         """The input of a micro-batch."""
+        raise NotImplementedError
 
     def give_back(self, micro: int, x: Any) -> None:
         """x, which `take` has returned, has its gradients, if it requires any."""
 
-    def done(self, micro: int) -> None:
-        """The micro-batch is not needed any more: its memory may be used again."""
 
-
-class Output(Protocol):
-    """Where the output of a stage goes in a forward pass."""
-
-    def begin(self, load: Load) -> None:
-        """Starts a step."""
+class Sink(Port):
+    """Where the output of a stage goes."""
 
     def root(self, micro: int, y: Any) -> Tensor:
         """The tensor that a backward pass starts from: y itself, or the loss of y."""
+        raise NotImplementedError
 
     def put(self, micro: int, root: Tensor) -> None:
         """Takes it, once for each micro-batch."""
-
-
-class Sink(Output, Protocol):
-    """The same in training."""
+        raise NotImplementedError
 
     def seed(self, micro: int, root: Tensor) -> Array:
         """The gradient of the tensor that a backward pass starts from."""
-
-    def done(self, micro: int) -> None:
-        """The micro-batch is not needed any more: its memory may be used again."""
+        raise NotImplementedError
 
     def loss(self) -> Any:
         """The sum of the losses since it was last asked for."""
+        return 0.0
+
+    def evaluate(self, micro: int, y: Any) -> None:
+        """Takes the output of a forward pass that no backward pass follows."""
+        raise NotImplementedError
 
 
-class Samples:
+class Samples(Source):
     """The source of the first stage: the samples of a micro-batch."""
 
     def __init__(self, on: Backend) -> None:
         self._on = on
-
-    def begin(self, load: Load) -> None:
-        self._load = load
 
     def take(self, micro: int) -> Tensors:
         x = self._load.micro[micro].x
@@ -117,18 +146,13 @@ class Samples:
             return as_tensor(x, self._on)
         return each(partial(as_tensor, on=self._on), x)
 
-    def give_back(self, micro: int, x: Any) -> None:
-        pass
 
-    def done(self, micro: int) -> None:
-        pass
-
-
-class Loss:
+class Loss(Sink):
     """The sink of the last stage: the loss beside the labels, as a mean over the whole batch."""
 
-    def __init__(self, loss: Callable[[Tensor, Any], Tensor]) -> None:
-        self._loss_of = loss
+    def __init__(self, objective: Objective) -> None:
+        self._objective, self._loss_of = objective, objective.loss
+        self.row = objective.nothing()  # of what was evaluated (see Objective)
 
     def begin(self, load: Load) -> None:
         self._load, self._sum = load, 0.0
@@ -144,12 +168,12 @@ class Loss:
         divisor = self._load.divisor
         return xp.full(root.shape, 1 / divisor if divisor else 0.0, root.dtype)
 
-    def done(self, micro: int) -> None:
-        pass
-
     def loss(self) -> Any:
         total, self._sum = self._sum, 0.0
         return total
+
+    def evaluate(self, micro: int, y: Tensor) -> None:
+        self.row += self._objective.evaluate(y, self._load.micro[micro].y)
 
 
 class Stage(NamedTuple):
@@ -158,11 +182,6 @@ class Stage(NamedTuple):
     module: Module
     source: Source
     sink: Sink
-
-    @classmethod
-    def whole(cls, task: Task) -> "Stage":
-        """A model that is not cut."""
-        return cls(task.model, Samples(task.on), Loss(task.objective))
 
     def begin(self, load: Load) -> None:
         """Starts a step."""
@@ -175,30 +194,17 @@ class Stage(NamedTuple):
         self.sink.done(micro)
 
 
-class Messages(Protocol):
-    """The messages between the stages of a pipeline."""
+class Messages:
+    """The messages between the stages of a pipeline; of a model that is not cut, none."""
+
+    is_needed = False
 
     def start(self, op: Op) -> None:
         """Starts the send or the receive of an operation."""
+        raise AssertionError(f"there is no channel for {op}")
 
     def poll(self) -> None:
         """Called often during computations: messages progress."""
 
     def finish(self) -> None:
         """Waits until all sends are complete."""
-
-
-class NoMessages:
-    """Of a model that is not cut."""
-
-    def start(self, op: Op) -> None:
-        raise AssertionError(f"there is no channel for {op}")
-
-    def poll(self) -> None:
-        pass
-
-    def finish(self) -> None:
-        pass
-
-
-NO_MESSAGES: Messages = NoMessages()

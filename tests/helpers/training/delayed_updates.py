@@ -109,7 +109,7 @@ def simulated(
                 w.data = versions[max(0, i - delay[path])][path]
                 w.grad = None
             scores = trainer.task.forward(batch.x, Pass(step, batch.samples))
-            loss = trainer.task.objective(scores, batch.y) / len(batch.y)
+            loss = trainer.task.objective.loss(scores, batch.y) / len(batch.y)
             loss.backward()
             for path, w in parameters.items():
                 w.data = versions[-1][path]

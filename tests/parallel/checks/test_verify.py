@@ -17,9 +17,9 @@ from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.optim import Adam
 from nnmpi.parallel.checks.verify import Comparison, Difference, VerifyError, difference, largest
+from nnmpi.parallel.composed import Composed
 from nnmpi.parallel.step.state import StepResult
 from nnmpi.parallel.stores.local import LocalStore
-from nnmpi.parallel.synchronous import Synchronous
 from nnmpi.run.report import NullReport, Report
 from nnmpi.run.trainer import DivergedError
 
@@ -186,9 +186,9 @@ def test_in_float32_steps_are_compared_one_by_one() -> None:
 
 def test_in_float64_each_step_is_measured_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loss of a thousandth of the first one, off by 1e-9 of itself, is off by too much."""
-    steps = Synchronous.steps
+    steps = Composed.steps
 
-    def shrunk(strategy: Synchronous, *arguments: Any) -> Iterator[StepResult]:
+    def shrunk(strategy: Composed, *arguments: Any) -> Iterator[StepResult]:
         off = 1 + 1e-9 * (strategy.layout.all.size > 1)
         for done in steps(strategy, *arguments):
             yield done if done.state.step == 1 else done._replace(loss=1e-3 * off * done.samples)
@@ -198,7 +198,7 @@ def test_in_float64_each_step_is_measured_by_itself(monkeypatch: pytest.MonkeyPa
             NullReport()
         )
 
-    monkeypatch.setattr(Synchronous, "steps", shrunk)
+    monkeypatch.setattr(Composed, "steps", shrunk)
     with pytest.raises(VerifyError, match=r"step 2: loss .* by 1e-09 relative"):
         threads.run(2, run)
 

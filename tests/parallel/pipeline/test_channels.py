@@ -16,11 +16,13 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Load
 from nnmpi.data.loader import Batch
 from nnmpi.nn.graph import Axis, Edge
-from nnmpi.parallel.pipeline.channels import Channels
+from nnmpi.parallel.model.model_part import ModelPart
 from nnmpi.parallel.recorder import NO_RECORDER
-from nnmpi.parallel.step.evaluation import evaluate
+from nnmpi.parallel.step.channels import Channels, Ports
+from nnmpi.parallel.step.executor import NO_SYNC, Executor
 from nnmpi.parallel.step.objective import Objective
-from nnmpi.parallel.step.ports import Loss, Samples, Stage
+from nnmpi.parallel.step.ports import Samples, Task
+from nnmpi.parallel.step.update import Outcome
 from nnmpi.schedules import Kind, Op, forward_program
 
 ROWS = Edge((Axis(1, True), Axis(3)), "float64", (0, 1), True, 0)
@@ -60,6 +62,10 @@ def test_polls_of_a_stage_that_sends_nothing_move_what_arrives(
     assert all(threads.run(2, job))
 
 
+def no_update(step: int) -> Outcome:
+    raise AssertionError
+
+
 def test_evaluation_does_not_run_ahead_of_a_slow_stage() -> None:
     """Of the batches that the second stage has not received, the first one has made one."""
     begun: list[int] = []  # by the first stage
@@ -82,13 +88,15 @@ def test_evaluation_does_not_run_ahead_of_a_slow_stage() -> None:
     def job(comm: Comm) -> float:
         channels = Channels([(ROWS,)], [comm.rank], comm, NO_RECORDER)
         model = nn.Linear(3, 3).to("float64")
-        source = channels.source(comm.rank, Samples(CPU))
         objective = Objective(nn.CrossEntropyLoss(reduction="sum"), {})
-        sink = channels.sink(comm.rank, Loss(objective))
-        stages = {comm.rank: Stage(model, source, sink)}
+        part = ModelPart(model, {comm.rank: model}, 2, lambda path: True)
+        ports = Ports.of(Task(model, objective, CPU), part, channels)
         program = partial(forward_program, 2, v=1, rank=comm.rank)
-        row = evaluate(objective, stages, loads(comm.rank), 0, program, channels)
-        return objective.sums(row).samples
+        executor = Executor(
+            ports.stages, NO_SYNC, no_update, bool, evaluation=program, messages=channels
+        )
+        executor.evaluate(loads(comm.rank), 0)
+        return objective.sums(ports.loss.row).samples
 
     assert threads.run(2, job) == [0, 36]
     assert seen[0] <= 1

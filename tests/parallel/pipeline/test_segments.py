@@ -20,7 +20,8 @@ from nnmpi.nn.segment import segment
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.division import divided
 from nnmpi.parallel.arrangement.partition import layers
-from nnmpi.parallel.model.boundary import resized, zeros
+from nnmpi.parallel.pipeline.stages import resized
+from nnmpi.parallel.step.channels import Pool
 
 DIGITS = (1, 8, 8)
 WORDS = (cuts.LENGTH,)
@@ -95,8 +96,9 @@ def test_a_graph_knows_what_crosses(name: str) -> None:
         assert [edge.dtype for edge in known] == [t.dtype.name for t in found]
         assert [edge.order for edge in known] == [order_of(t.data) for t in found]
         for edge in known:
-            assert zeros(edge, 3).shape == edge.shape(3)
-            assert order_of(zeros(edge, 3)) == edge.order
+            buffer = Pool(edge).take(3).array
+            assert buffer.shape == edge.shape(3)
+            assert order_of(buffer) == edge.order
         if name != "skipped in training":
             wanted = [edge.requires_grad for edge in known]
             model.train()

@@ -1,0 +1,311 @@
+"""Channels: activations to the next stage and their gradients back, as ports of the two stages.
+
+    stage s     Outlet   SEND_F ── activation ──► RECV_F   Inlet   stage s + 1
+                         RECV_B ◄── gradient ──── SEND_B
+
+Both ends know the shapes of the tensors that cross and the order of their axes in memory
+(`Boundary`), so an array is sent as it lies in memory, and received into a buffer of the same
+order. Each is a message. Messages of a boundary and a direction have a tag of their own and arrive
+in the order in which they were sent: that of the boundary, and of micro-batches.
+"""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from nnmpi.autograd import Tensor
+from nnmpi.comm import Comm, Work
+from nnmpi.data.inputs import parts
+from nnmpi.kernels import Vjp
+from nnmpi.nn.graph import Edge
+from nnmpi.nn.parameter import inverse
+from nnmpi.parallel.model.model_part import Boundary, ModelPart
+from nnmpi.parallel.recorder import Recorder
+from nnmpi.parallel.step.ports import (
+    Loss,
+    Messages,
+    Port,
+    Samples,
+    Sink,
+    Source,
+    Stage,
+    Task,
+    Tensors,
+)
+from nnmpi.schedules import Kind, Op
+
+PAUSE = 5e-4
+"""A poll takes some microseconds, and computations ask for one several times a millisecond."""
+
+
+class Pool:
+    """Buffers for arrays of an edge, which are used again."""
+
+    def __init__(self, edge: Edge) -> None:
+        self.edge, self.free = edge, list[np.ndarray]()
+        self._inverse = inverse(edge.order)
+
+    def take(self, samples: int) -> "Buffer":
+        """A buffer for so many samples."""
+        shape = self.edge.shape(samples)
+        n = math.prod(shape)
+        memory = self.free.pop() if self.free else np.empty(0, self.edge.dtype)
+        if len(memory) < n:
+            memory = np.empty(n, self.edge.dtype)
+        there = memory[:n].reshape([shape[k] for k in self.edge.order])
+        return Buffer(self, memory, there, there.transpose(self._inverse))
+
+
+class Buffer(NamedTuple):
+    """Memory of a pool, what of it is used in C order, and the same with the axes of the model."""
+
+    pool: Pool
+    memory: np.ndarray
+    there: np.ndarray
+    array: np.ndarray
+
+    def give_back(self) -> None:
+        """Nobody uses the buffer any more."""
+        self.pool.free.append(self.memory)
+
+
+class Received(Tensor):
+    """An activation from another stage; `take` finds a buffer for its gradient, to be sent back."""
+
+    __slots__ = ("_buffer", "_take")
+
+    def __init__(self, data: np.ndarray, take: Callable[[], Buffer]) -> None:
+        super().__init__(data, requires_grad=True)
+        self._take = take
+        self._buffer: Buffer | None = None
+
+    def receive(self, vjp: Vjp, g: Any) -> None:
+        if self._buffer is not None:
+            self._buffer.array[...] += vjp(g, None)
+            return
+        self._buffer = self._take()
+        slot = self.grad = self._buffer.array
+        new = vjp(g, slot)
+        if new is not slot:
+            slot[...] = new
+
+    def gradient(self) -> Buffer:
+        """The gradient: zeros if the stage has not used the tensor."""
+        if self._buffer is None:
+            self._buffer = self._take()
+            self._buffer.array[...] = 0
+        return self._buffer
+
+
+class Sends:
+    """The sends of a rank that are under way."""
+
+    def __init__(self) -> None:
+        self._works: deque[tuple[Work, Buffer | None]] = deque()
+
+    def add(self, work: Work, buffer: Buffer | None = None) -> None:
+        """A send that was started; its buffer is given back when it is complete."""
+        while self._works and self._works[0][0].done:
+            self._end()
+        self._works.append((work, buffer))
+
+    def poll(self) -> bool:
+        """Moves all messages, if one of them is a send."""
+        return bool(self._works) and not self._works[0][0].poll()
+
+    def finish(self) -> None:
+        """Waits for all sends."""
+        while self._works:
+            self._works[0][0].wait()
+            self._end()
+
+    def _end(self) -> None:
+        _, buffer = self._works.popleft()
+        if buffer is not None:
+            buffer.give_back()
+
+
+class End(Port):
+    """One end of a boundary: what a stage receives there, and what it sends.
+
+    `away` is -1 at the end of the stage behind the boundary, and 1 at that of the one before it.
+    """
+
+    def __init__(
+        self,
+        stage: int,
+        away: int,
+        boundary: Boundary,
+        comm: Comm,
+        sends: Sends,
+        recorder: Recorder,
+    ) -> None:
+        forward = 2 * min(stage, stage + away)  # the tag of activations
+        tags = (forward, forward + 1)
+        self._receive_tag, self._send_tag = tags if away < 0 else reversed(tags)
+        self._comm, self._peer, self.stage = comm, (stage + away) % comm.size, stage
+        self._sends, self._recorder = sends, recorder
+        self._pools = [*map(Pool, boundary)]
+        self._receives = [pool for pool in self._pools if away < 0 or pool.edge.requires_grad]
+        self._arriving: dict[int, list[tuple[Work, Buffer]]] = {}
+        self._used: dict[int, list[Buffer]] = {}
+        self._outgoing: dict[int, list[tuple[Edge, np.ndarray, Buffer | None]]] = {}
+
+    def receive(self, micro: int) -> None:
+        """Starts to receive."""
+        buffers = [pool.take(self._samples(micro)) for pool in self._receives]
+        self._arriving[micro] = [
+            (self._comm.irecv(buffer.there, self._peer, self._receive_tag), buffer)
+            for buffer in buffers
+        ]
+
+    def send(self, micro: int) -> None:
+        """Starts to send what there is, as it lies in memory."""
+        for edge, array, buffer in self._outgoing.pop(micro):
+            work = self._comm.isend(array.transpose(edge.order), self._peer, self._send_tag)
+            self._sends.add(work, buffer)
+
+    def under_way(self) -> Work | None:
+        """One of the receives that are not complete yet, if any."""
+        works = (work for row in self._arriving.values() for work, _ in row)
+        return next((work for work in works if not work.done), None)
+
+    def done(self, micro: int) -> None:
+        """What was received for a micro-batch is not needed any more."""
+        for buffer in self._used.pop(micro):
+            buffer.give_back()
+
+    def _samples(self, micro: int) -> int:
+        """How many samples a micro-batch has here."""
+        return len(self._load.micro[micro].samples)
+
+    def _arrived(self, micro: int, name: str) -> list[np.ndarray]:
+        """Waits for what was sent; it stays until `done`."""
+        arriving = self._arriving.pop(micro)
+        began = self._recorder.now()
+        for work, _ in arriving:
+            work.wait()
+        self._recorder.add(name, began, micro, self.stage)
+        self._used[micro] = [buffer for _, buffer in arriving]
+        return [buffer.array for _, buffer in arriving]
+
+
+class Inlet(End, Source):
+    """The source of a stage that is not the first."""
+
+    def take(self, micro: int) -> Tensors:
+        samples = self._samples(micro)
+        found = tuple(
+            Received(array, partial(pool.take, samples))
+            if pool.edge.requires_grad
+            else Tensor(array)
+            for array, pool in zip(self._arrived(micro, "wait F"), self._pools, strict=True)
+        )
+        return found if len(found) != 1 else found[0]
+
+    def give_back(self, micro: int, x: Any) -> None:
+        back = [t.gradient() for _, t in parts(x) if isinstance(t, Received)]
+        self._outgoing[micro] = [(buffer.pool.edge, buffer.array, buffer) for buffer in back]
+
+
+class Outlet(End, Sink):
+    """The sink of a stage that is not the last."""
+
+    def root(self, micro: int, y: Any) -> Tensor:
+        root: Tensor = Joined(y) if isinstance(y, tuple) else y
+        return root
+
+    def put(self, micro: int, root: Tensor) -> None:
+        outputs = root.parts if isinstance(root, Joined) else (root,)
+        self._outgoing[micro] = []
+        for t, pool in zip(outputs, self._pools, strict=True):
+            self._check(pool.edge, self._samples(micro), t.data)
+            # a gradient that comes back tells that the memory has been sent
+            array = t.data if self._receives else t.data.copy(order="K")
+            self._outgoing[micro].append((pool.edge, array, None))
+
+    def evaluate(self, micro: int, y: Any) -> None:
+        self.put(micro, self.root(micro, y))
+
+    def seed(self, micro: int, root: Tensor) -> np.ndarray:
+        arrived = iter(self._arrived(micro, "wait B"))
+        if not isinstance(root, Joined):
+            return next(arrived, np.zeros(()))
+        back = [next(arrived) if pool.edge.requires_grad else None for pool in self._pools]
+        start: np.ndarray = root.seed(back)
+        return start
+
+    def _check(self, edge: Edge, samples: int, array: np.ndarray) -> None:
+        """Raises ValueError for an array that the other end has no buffer for."""
+        wanted = edge.shape(samples)
+        if array.shape != wanted or array.dtype != edge.dtype:
+            raise ValueError(
+                f"stage {self.stage} returns {array.dtype} of shape {array.shape}, and "
+                f"{edge.dtype} of shape {wanted} in evaluation mode: both must be the same in "
+                "training"
+            )
+
+
+class Channels(Messages):
+    """The messages of a rank: the ends of all boundaries of its stages."""
+
+    def __init__(
+        self, boundaries: Sequence[Boundary], stages: Iterable[int], comm: Comm, recorder: Recorder
+    ) -> None:
+        self.sends, self._next_poll = Sends(), 0.0
+        self.finish = self.sends.finish  # type: ignore[method-assign]
+        self.inlets = {
+            s: Inlet(s, -1, boundaries[s - 1], comm, self.sends, recorder) for s in stages if s > 0
+        }
+        self.outlets = {
+            s: Outlet(s, 1, boundaries[s], comm, self.sends, recorder)
+            for s in stages
+            if s < len(boundaries)
+        }
+        ends: list[End] = [*self.inlets.values(), *self.outlets.values()]
+        self._ends = sorted(ends, key=lambda end: end.stage)
+        self.is_needed = bool(ends)
+
+    def poll(self) -> None:
+        """Moves all messages, as polling one does; not more often than every PAUSE seconds."""
+        now = time.perf_counter()
+        if now < self._next_poll:
+            return
+        self._next_poll = now + PAUSE
+        if self.sends.poll():
+            return
+        for end in self._ends:
+            work = end.under_way()
+            if work is not None:
+                work.poll()
+                return
+
+    def start(self, op: Op) -> None:
+        ends = self.inlets if op.kind in (Kind.RECV_F, Kind.SEND_B) else self.outlets
+        end = ends[op.stage]
+        if op.kind in (Kind.RECV_F, Kind.RECV_B):
+            end.receive(op.micro)
+        else:
+            end.send(op.micro)
+
+
+class Ports(NamedTuple):
+    """The stages of a rank, between samples, channels and the loss."""
+
+    stages: dict[int, Stage]
+    channels: Channels
+    loss: Loss
+
+    @classmethod
+    def of(cls, task: Task, part: ModelPart, channels: Channels) -> Self:
+        samples, loss = Samples(task.on), Loss(task.objective)
+        stages = {
+            s: Stage(module, channels.inlets.get(s, samples), channels.outlets.get(s, loss))
+            for s, module in part.stages.items()
+        }
+        return cls(stages, channels, loss)

@@ -1,0 +1,61 @@
+"""Print the files and functions of nnmpi that a training step enters, by first calls.
+
+    python scripts/step_path.py 2 --model digits-cnn --data digits --pp 2
+
+The arguments are the number of ranks, which are threads, and those of nnmpi.train. It follows the
+first rank in its third step.
+"""
+
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import nnmpi
+from nnmpi import Config, Trainer, train
+from nnmpi.comm import Comm, thread_ranks
+
+PACKAGE = f"{Path(nnmpi.__file__).parent}/"
+
+Calls = dict[tuple[str, str], int]
+"""How often each function was called, by (file, function), in the order of first calls."""
+
+
+def calls_of_a_step(comm: Comm, config: Config) -> Calls:
+    """The calls of functions of nnmpi in the third step of this rank."""
+    calls: Calls = defaultdict(int)
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        path = frame.f_code.co_filename
+        if event == "call" and path.startswith(PACKAGE):
+            calls[path.removeprefix(PACKAGE), frame.f_code.co_name] += 1
+
+    trainer = Trainer(config, comm=comm)
+    steps = trainer.strategy.steps(trainer.train, trainer.state)
+    next(steps)
+    next(steps)
+    sys.setprofile(note)
+    next(steps)
+    sys.setprofile(None)
+    comm.barrier()  # a rank that has left would be missed
+    return calls
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print a line for each file."""
+    ranks, *options = arguments
+    calls, *_ = thread_ranks.run(int(ranks), calls_of_a_step, train.config(options))
+    files = defaultdict[str, list[str]](list)
+    for (path, name), count in calls.items():
+        files[path].append(f"{name} x{count}" if count > 1 else name)
+    for path, names in files.items():
+        print(f"{path:40} {', '.join(names)}")
+    print(f"{len(files)} files, {len(calls)} functions, {sum(calls.values())} calls")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
