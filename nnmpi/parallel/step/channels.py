@@ -27,6 +27,7 @@ from nnmpi.nn.parameter import inverse
 from nnmpi.parallel.model.model_part import Boundary, ModelPart
 from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.ports import (
+    Joined,
     Loss,
     Messages,
     Port,
