@@ -14,7 +14,7 @@ from nnmpi import backend
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.functional import as_tensor, tensor
 from nnmpi.autograd.recording import recording
-from nnmpi.autograd.tape import Node, tick
+from nnmpi.autograd.tape import TapeNode, tick
 from nnmpi.backend import Array, Backend
 from nnmpi.data import Inputs, Load
 from nnmpi.data.inputs import Structure, each, parts
@@ -77,7 +77,7 @@ class Joined(Tensor):
         if True in needs and recording.get():
             vjps = tuple(partial(self._gradient, k) for k in range(len(parts)))
             self.requires_grad = True
-            self.node = Node(parts, needs, vjps, None, tick())
+            self.node = TapeNode(parts, needs, vjps, None, tick())
 
     def seed(self, gradients: Sequence[Array | None]) -> Array:
         """What a backward pass starts from; gradients of parts that require none are not read."""
