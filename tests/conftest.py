@@ -3,6 +3,7 @@
 import importlib
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,37 @@ from nnmpi.nn.models import iris_mlp
 blas.tune()
 if blas.core() != "unknown":
     os.environ.setdefault("OPENBLAS_CORETYPE", blas.core())
+
+SAMPLED = "sample(every): of the cases of a test, one in so many runs; with --all each does"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="no samples: every case of every test")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", SAMPLED)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--all"):
+        return
+    cases: Counter[str] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("sample")
+        if mark is None:
+            continue
+        test, every = item.nodeid.partition("[")[0], mark.kwargs["every"]
+        if cases[test] % every:
+            reason = f"one case in {every} runs; scripts/test --all runs each"
+            item.add_marker(pytest.mark.skip(reason=reason))
+        cases[test] += 1
+
+
+@pytest.fixture
+def is_sample(request: pytest.FixtureRequest) -> bool:
+    """Whether a test that draws its own cases is to draw few of them: not with --all."""
+    return not request.config.getoption("--all")
 
 
 @pytest.fixture

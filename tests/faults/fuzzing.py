@@ -38,12 +38,12 @@ GOOD = Outcome(None, "")
 class Fuzzer(NamedTuple):
     """A case makes its input from the generator, in a folder of its own.
 
-    sample: how many cases the tests try
+    cases: how many the tests try, or a sample of them
     limit: seconds for one case
     """
 
     case: Callable[[np.random.Generator, Path], Outcome]
-    sample: int
+    cases: int
     limit: float
 
 

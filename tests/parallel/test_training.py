@@ -1,26 +1,44 @@
-"""The laws of training on ranks that are threads."""
+"""The laws of training on ranks that are threads; how ranks of several nodes train."""
 
 from collections.abc import Callable
 
 import pytest
 from helpers.training import laws_training
+from helpers.training.conformance import rows
+from helpers.training.pipelined import run
+from helpers.training.unusual_models import Unused, frozen, spoilt
 
-from nnmpi.comm import Comm
+from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 
 
-@pytest.mark.parametrize("p", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("p", [1, 2, 3, 4])
 @pytest.mark.parametrize("law", laws_training.LAWS, ids=lambda law: law.__name__)
 def test_law(law: Callable[[Comm], None], p: int) -> None:
     threads.run(p, law)
 
 
-@pytest.mark.parametrize(("p", "per_node"), [(2, 1), (3, 2), (4, 2), (5, 3)])
-def test_laws_across_nodes(p: int, per_node: int) -> None:
+@pytest.mark.parametrize(("p", "per_node"), [(2, 1), (3, 2), (4, 2), (8, 3)])
+def test_nodes_train_as_one_rank(p: int, per_node: int) -> None:
     """Ranks of a node share its copy of the parameters; nodes send."""
-    for law in (
-        laws_training.every_sum_trains_as_one_rank,
-        laws_training.every_optimizer_trains_as_one_rank,
-        laws_training.verify_finds_no_difference,
+    for row in rows("data parallel"):
+        if row.ranks == p:
+            threads.run(p, row.trains_as_one_rank, per_node=per_node)
+    if p < 8:
+        threads.run(p, laws_training.verify_finds_no_difference, per_node=per_node)
+
+
+def test_unused_and_frozen_parameters_stay() -> None:
+    for build, names in (
+        (Unused, ("idle.weight", "spare.bias", "fixed.weight")),
+        (frozen, ("1.weight", "3.bias", "7.weight")),
     ):
-        threads.run(p, law, per_node=per_node)
+        trained = run(comm_self(), build, weight_decay=0.1).state
+        fresh = build().to("float64").state_dict()
+        for name in names:
+            assert (trained[name] == fresh[name]).all()
+
+
+def test_a_step_that_is_not_finite_is_left_out() -> None:
+    """One sample spoils one step of each epoch."""
+    assert run(comm_self(), spoilt).done["skipped_steps"] == 2

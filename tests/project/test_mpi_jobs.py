@@ -21,7 +21,6 @@ from helpers.training import (
     laws_spatial,
     laws_training,
     laws_zero,
-    laws_zero_reads,
 )
 
 
@@ -44,7 +43,7 @@ MARKED = {
     COMM: names(laws.LAWS),
     TABLE: [f"test_family[{family}]" for family in conformance.FAMILIES],
     TRAINING: names(laws_training.LAWS),
-    ZERO: names([*laws_zero.LAWS, *laws_zero_reads.LAWS]),
+    ZERO: names(laws_zero.LAWS),
     RESUME: names(laws_resume.LAWS),
     PIPELINES: names([*laws_pipelines.LAWS, *laws_pipeline_cuts.LAWS]),
     TENSOR: names(laws_tensor.LAWS),

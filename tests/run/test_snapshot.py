@@ -24,7 +24,8 @@ from helpers.training.laws_snapshot import (
     taken,
     trainer_of,
 )
-from helpers.training.laws_training import OneRoot, clouds
+from helpers.training.pipelined import digits
+from helpers.training.unusual_models import spoilt
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
@@ -155,7 +156,7 @@ def test_skipped_steps_are_counted_on() -> None:
 
     def event(comm: Comm, *callbacks: object) -> dict[str, Any]:
         config = Config(dtype="float64", epochs=3, batch_size=8, **RING)
-        return Trainer(config, OneRoot, clouds(), comm, callbacks=callbacks).fit(NullReport())
+        return Trainer(config, spoilt, digits(), comm, callbacks=callbacks).fit(NullReport())
 
     def rank(comm: Comm) -> None:
         wanted, found = event(comm), event(comm, Anew())

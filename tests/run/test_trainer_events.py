@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.runs import rows, small
-from helpers.training.laws_training import Listens
+from helpers.training.pipelined import Heard
 
 import nnmpi
 from nnmpi import Config, Trainer, blas, nn, optim
@@ -24,7 +24,7 @@ OPTIONS: dict[str, Any] = {"epochs": 2, "batch_size": 14, "dtype": "float64", "l
 
 
 def events_of(comm: Comm, **options: Any) -> list[dict[str, Any]]:
-    heard = Listens()
+    heard = Heard()
     Trainer(Config(**{**OPTIONS, **options}), small, rows(), comm).fit(heard)
     return heard.events
 
@@ -46,7 +46,7 @@ def test_an_epoch_has_the_mean_norm_of_its_gradients_before_clipping() -> None:
         found.append(float(optim.clip_grad_norm(clone.parameters(), 0.1)))
         opt.lr = 0.05 * trainer.lr_factor(step)
         opt.step()
-    heard = Listens()
+    heard = Heard()
     trainer.fit(heard)
     first, second = (e for e in heard.events if e["event"] == "epoch")
     assert first["mean_gradient_norm"] == pytest.approx(np.mean(found[:4]), rel=1e-10)

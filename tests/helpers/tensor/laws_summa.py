@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from helpers.training.laws_training import same_on_all
+from helpers.training.pipelined import same_on_all
 
 import nnmpi
 from nnmpi import nn, optim

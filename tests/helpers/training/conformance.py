@@ -10,12 +10,25 @@ from itertools import product
 from typing import NamedTuple
 
 from helpers.tensor import laws_summa
+from helpers.tensor.laws_tensor import UNEVEN
 from helpers.training import laws_conv, laws_goals, laws_spatial
 from helpers.training.graph_models import GRAPH_MODELS
-from helpers.training.pipelined import CNN, MLP, MODELS, Options, equals, reference, run
+from helpers.training.pipelined import (
+    CNN,
+    MLP,
+    MODELS,
+    RECOMPUTED,
+    SCHEDULES,
+    Options,
+    case_for,
+    equals,
+    reference,
+    run,
+)
+from helpers.training.unusual_models import UNUSUAL_MODELS
 
 from nnmpi.comm import Comm
-from nnmpi.config import ORDERS
+from nnmpi.config import ALLREDUCES, ORDERS
 
 OPTIMIZERS: dict[str, Options] = {
     "sgd": {"optimizer": "sgd", "momentum": 0.9, "lr": 0.02},
@@ -23,6 +36,17 @@ OPTIMIZERS: dict[str, Options] = {
     "adamw": {"optimizer": "adamw", "weight_decay": 0.01},
     "rmsprop": {"optimizer": "rmsprop", "weight_decay": 0.01},
 }
+
+SPLITS: dict[str, Options] = {
+    "mlp in micro-batches": {**MLP, "micro_batches": 3},
+    "digits-cnn in micro-batches of one sample": {**CNN, "micro_batches": 24},
+    "mlp in batches of one sample": {**MLP, "batch_size": 1, "steps": 10},
+    "digits-cnn in batches of two samples": {**CNN, "batch_size": 2, "steps": 10},
+}
+"""Ranks along dp have no samples in some of them."""
+
+_OF_ONE_SAMPLE = SPLITS["digits-cnn in micro-batches of one sample"]
+SUMS = ("shared", "ring")
 
 
 class Row(NamedTuple):
@@ -38,8 +62,12 @@ class Row(NamedTuple):
 
 
 def _row(name: str, layout: Options, case: Options) -> Row:
-    row = _of_layout(name, layout, partial(_as_one_rank, layout, case))
-    return row._replace(options=case | layout)
+    return _trained(name, layout, case)._replace(options=case | layout)
+
+
+def _trained(name: str, layout: Options, case: Options) -> Row:
+    """A row whose arrangement is that of another one."""
+    return _of_layout(name, layout, partial(_as_one_rank, layout, case))
 
 
 def _of_layout(name: str, layout: Options, law: Callable[[Comm], None]) -> Row:
@@ -55,17 +83,54 @@ def _as_one_rank(layout: Options, case: Options, comm: Comm) -> None:
 def _data_parallel() -> Iterator[Row]:
     for dp, (name, case), allreduce in product((2, 3, 4), MODELS.items(), ("shared", "ring")):
         yield _row(name, {"dp": dp, "allreduce": allreduce}, case)
+    for dp, allreduce in product((2, 3, 4, 8), ALLREDUCES):
+        layout = {"dp": dp, "allreduce": allreduce, "bucket_mb": 0.001}
+        yield _trained("digits-cnn", layout, {**CNN, "clip_norm": 0.3})
+    for dp, allreduce in product((2, 3), ("shared", "ring")):
+        layout = {"dp": dp, "allreduce": allreduce}
+        for name, optimizer in OPTIMIZERS.items():
+            yield _trained(f"digits-cnn {name}", layout, {**CNN, **optimizer, "clip_norm": 0.3})
+        for name, case in SPLITS.items():
+            yield _trained(name, layout, case)
 
 
 def _pipelines() -> Iterator[Row]:
     for pp, (name, case) in product((2, 3, 4), MODELS.items()):
         yield _row(name, {"pp": pp}, {**case, "micro_batches": 3})
+    layouts: dict[tuple[int, int], tuple[int, ...]] = {
+        (1, 2): (1, 2, 4, 5),
+        **dict.fromkeys([(1, 3), (1, 4), (2, 2)], (2, 5)),
+        (1, 8): (5,),
+        (2, 4): (4,),
+    }
+    for (dp, pp), counts in layouts.items():
+        for (name, case), schedule, m in product(MODELS.items(), SCHEDULES, counts):
+            layout = {"dp": dp, "pp": pp, "schedule": schedule}
+            of_schedule = {**case_for(schedule, case, pp), "micro_batches": m}
+            yield _trained(f"{name} in {m} micro-batches", layout, of_schedule)
+    for axes in ({"pp": 2}, {"pp": 3}, *({"dp": 2, "pp": 2, "allreduce": a} for a in SUMS)):
+        for name, optimizer in OPTIMIZERS.items():
+            case = {**CNN, **optimizer, "clip_norm": 0.3, "micro_batches": 3}
+            yield _trained(f"digits-cnn {name}", axes, case)
+    for dp, schedule in product((1, 2), ("gpipe", "interleaved", "zb-h1")):
+        layout = {"dp": dp, "pp": 2, "schedule": schedule}
+        yield _trained("digits-cnn in micro-batches of one sample", layout, _OF_ONE_SAMPLE)
 
 
 def _tensor_parallel() -> Iterator[Row]:
-    for tp, (name, case) in product((2, 3, 4), MODELS.items()):
+    cases: dict[str, Options] = {
+        "mlp sgd": UNEVEN,
+        "digits-cnn adam": {**CNN, "optimizer": "adam", "weight_decay": 0.01, "clip_norm": 0.3},
+        "digits-cnn adamw": {**CNN, "optimizer": "adamw", "weight_decay": 0.01},
+    }
+    for tp, (name, case) in product((2, 3, 4), cases.items()):
         yield _row(name, {"tp": tp}, case)
         yield _row(f"{name} in micro-batches", {"tp": tp}, {**case, "micro_batches": 3})
+    for axes, (name, case) in product(({"dp": 2}, {"pp": 2}), cases.items()):
+        yield _trained(f"{name} in micro-batches", {**axes, "tp": 2}, {**case, "micro_batches": 3})
+    for schedule, pp in product(("gpipe", "1f1b", "interleaved", "zb-h1"), (2, 4)):
+        case = {**case_for(schedule, UNEVEN, pp), "micro_batches": 4}
+        yield _trained("mlp", {"pp": pp, "tp": 2, "schedule": schedule}, case)
 
 
 def _zero() -> Iterator[Row]:
@@ -75,6 +140,22 @@ def _zero() -> Iterator[Row]:
     for zero, dp in product((1, 2, 3), (2, 3, 4)):
         layout = {"dp": dp, "zero": zero, "bucket_mb": 0.01}
         yield _row("mlp in micro-batches", layout, {**MLP, "micro_batches": 3})
+    ways = (("ring", 1e-6), ("ring", None), ("p2p", 0.02), ("halving", 0.02))
+    for zero, dp, (allreduce, mb) in product((1, 2, 3), (2, 3, 4), ways):
+        layout = {"dp": dp, "zero": zero, "allreduce": allreduce, "bucket_mb": mb}
+        yield _trained("digits-cnn", layout, CNN)
+        yield _trained("mlp", layout, MLP)
+    for dp, allreduce in product((3, 4), ("auto", "shared", "tree", "mpi", "hierarchical")):
+        yield _trained("mlp", {"dp": dp, "zero": 1, "allreduce": allreduce}, MLP)
+    for zero, dp, (name, case) in product((1, 2, 3), (2, 3), SPLITS.items()):
+        layout = {"dp": dp, "zero": zero, "allreduce": "ring", "bucket_mb": 0.005}
+        yield _trained(name, layout, case)
+    for zero, schedule in product((1, 2, 3), SCHEDULES):
+        layout = {"dp": 2, "pp": 2, "zero": zero, "bucket_mb": 0.005, "schedule": schedule}
+        yield _trained("digits-cnn in micro-batches of one sample", layout, _OF_ONE_SAMPLE)
+        for recompute in {False, schedule in RECOMPUTED}:
+            case = {**CNN, "micro_batches": 3}
+            yield _trained("digits-cnn", {**layout, "recompute": recompute}, case)
 
 
 def _three_axes() -> Iterator[Row]:
@@ -111,6 +192,21 @@ def _graphs() -> Iterator[Row]:
         yield _row(name, others, {"build": build, **same})
 
 
+def _unusual() -> Iterator[Row]:
+    """Shared weights, unused and frozen parameters, a gradient that is no number."""
+    sums: list[Options] = [{"allreduce": allreduce, "bucket_mb": 1e-6} for allreduce in SUMS]
+    sums += ({**sums[1], "zero": zero} for zero in (1, 2, 3))
+    for (name, build), how, dp, m in product(UNUSUAL_MODELS.items(), sums, (2, 3), (1, 2)):
+        case = {"build": build, "micro_batches": m, "weight_decay": 0.1}
+        yield _trained(f"{name} in {m} micro-batches", {"dp": dp, **how}, case)
+    for name, axes in product(("frozen", "spoilt"), ({"dp": 2, "pp": 2}, {"pp": 3})):
+        case = {"build": UNUSUAL_MODELS[name], "micro_batches": 3, "weight_decay": 0.1}
+        for schedule in SCHEDULES:
+            yield _trained(name, {**axes, "schedule": schedule}, case)
+        for zero in (1, 2, 3) if "dp" in axes else ():
+            yield _trained(name, {**axes, **sums[1], "zero": zero}, case)
+
+
 def _samples() -> Iterator[Row]:
     """Indices, labels of positions, several inputs."""
     layouts: list[Options] = [
@@ -141,6 +237,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
     "three axes": _three_axes,
     "convolutions": _convolutions,
     "graphs": _graphs,
+    "unusual models": _unusual,
     "samples of any kind": _samples,
     "layers of the library": _layers,
 }

@@ -1,30 +1,14 @@
-"""Laws of pipelines of unusual models: layers that are skipped, frozen or not finite."""
+"""Laws of pipelines of unusual models: layers that are skipped, or used several times."""
 
 import functools
 from collections.abc import Callable
 
-import numpy as np
-from helpers.training.laws_training import distance
-from helpers.training.pipelined import BOUND, SCHEDULES, Options, equals, is_same, layouts, run
+from helpers.training.pipelined import BOUND, Options, distance, equals, is_same, run
+from helpers.training.unusual_models import Residual
 
 import nnmpi
 from nnmpi import nn
 from nnmpi.comm import Comm, comm_self
-from nnmpi.nn.models import mlp
-from nnmpi.nn.passes import current_pass
-
-
-class Residual(nn.Module):
-    """No Sequential, with a skip connection."""
-
-    def __init__(self) -> None:
-        self.first, self.norm = nn.Linear(64, 30, bias=False), nn.BatchNorm1d(30)
-        self.drop, self.last = nn.Dropout(0.3), nn.Linear(30, 10)
-
-    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
-        y = nnmpi.tanh(self.norm(self.first(x.reshape(len(x), 64))))
-        scores: nnmpi.Tensor = self.last(self.drop(y) + y)
-        return scores
 
 
 def any_model_recomputes_in_one_stage(comm: Comm) -> None:
@@ -80,57 +64,5 @@ def outputs_in_any_memory_are_sent(comm: Comm) -> None:
         wanted = run(comm_self(), build, micro_batches=4)
         for schedule in ("gpipe", "zb-h1"):
             got = run(comm, build, micro_batches=4, **layout, schedule=schedule)
-            assert distance({**got.state}, {**wanted.state}) < BOUND, name
+            assert distance(got.state, wanted.state) < BOUND, name
             equals(comm, got, wanted)
-
-
-def frozen() -> nn.Sequential:
-    """Its first layers are not trained, nor is one in the middle."""
-    widths = (64, 30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10)
-    model = mlp(*widths)
-    for k in (1, 3, 7):
-        for p in model[k].parameters():
-            p.requires_grad = False
-    return model
-
-
-def frozen_layers_stay(comm: Comm) -> None:
-    wanted = run(comm_self(), frozen, micro_batches=2, weight_decay=0.1)
-    for schedule in ("1f1b", "zb-h1"):
-        for layout in layouts(comm):
-            got = run(comm, frozen, micro_batches=2, weight_decay=0.1, **layout, schedule=schedule)
-            equals(comm, got, wanted)
-            fresh = frozen().to("float64").state_dict()
-            assert (got.state["3.weight"] == fresh["3.weight"]).all()
-
-
-SPOILT = 50  # a row of the training samples; there are fewer for testing
-
-
-class OneRoot(nn.Module):
-    """One sample has a finite output, and a gradient that is no number."""
-
-    def __init__(self) -> None:
-        self.scale = nn.Parameter(np.ones(1, np.float32))
-
-    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
-        now = current_pass.get()
-        rows = np.zeros(len(x)) if now is None or now.samples is None else now.samples
-        far = np.where(rows == SPOILT, 0, 1)[:, None].astype(x.dtype)
-        return x + nnmpi.sqrt(nnmpi.tensor(far) * nnmpi.absolute(self.scale))
-
-
-def spoilt() -> nn.Sequential:
-    wide = [layer for k in range(8) for layer in (nn.Linear(20, 20), nn.Tanh())]
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 20), *wide, OneRoot(), nn.Linear(20, 10))
-
-
-def a_step_that_is_not_finite_is_left_out_by_all(comm: Comm) -> None:
-    """One sample of one stage spoils one step of each epoch."""
-    wanted = run(comm_self(), spoilt, micro_batches=3)
-    assert wanted.done["skipped_steps"] == 2
-    for schedule in SCHEDULES:
-        for layout in layouts(comm):
-            if layout["pp"] * 2 <= 8:
-                got = run(comm, spoilt, micro_batches=3, **layout, schedule=schedule)
-                equals(comm, got, wanted)

@@ -10,7 +10,7 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
-from helpers.training.laws_training import BOUND, distance
+from helpers.training.pipelined import BOUND, distance
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, comm_self

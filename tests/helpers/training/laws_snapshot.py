@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from helpers.training.laws_resume import OPTIMIZERS, build
-from helpers.training.laws_training import BOUND, distance, same_on_all
+from helpers.training.pipelined import BOUND, distance, same_on_all
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, comm_self

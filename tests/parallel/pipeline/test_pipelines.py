@@ -3,11 +3,10 @@
 from collections.abc import Callable
 
 import pytest
-from helpers.training import laws_pipelines
 from helpers.training.laws_pipeline_cuts import LAWS as CUTS
 from helpers.training.laws_pipeline_models import Block
 from helpers.training.laws_pipelines import LAWS
-from helpers.training.pipelined import MODELS, SCHEDULES, digits
+from helpers.training.pipelined import digits
 
 import nnmpi
 from nnmpi import Config, Tensor, Trainer, nn
@@ -17,14 +16,7 @@ from nnmpi.run.report import NullReport
 
 
 @pytest.mark.parametrize("p", [1, 2, 3, 4])
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_schedule_trains_as_one_rank(schedule: str, model: str, p: int) -> None:
-    threads.run(p, laws_pipelines.schedule_trains_as_one_rank, schedule, MODELS[model])
-
-
-@pytest.mark.parametrize("p", [1, 2, 3, 4])
-@pytest.mark.parametrize("law", [*LAWS[1:], *CUTS], ids=lambda law: law.__name__)
+@pytest.mark.parametrize("law", [*LAWS, *CUTS], ids=lambda law: law.__name__)
 def test_law(law: Callable[[Comm], None], p: int) -> None:
     threads.run(p, law)
 

@@ -3,14 +3,12 @@
 from collections.abc import Callable
 
 import pytest
-from helpers.training import laws_zero, laws_zero_reads
+from helpers.training import laws_zero
 
 from nnmpi.comm import Comm, world
 
-LAWS = [*laws_zero.LAWS, *laws_zero_reads.LAWS]
-
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
+@pytest.mark.parametrize("law", laws_zero.LAWS, ids=lambda law: law.__name__)
 def test_law(law: Callable[[Comm], None]) -> None:
     law(world())
