@@ -34,7 +34,7 @@ class Use:
 
 
 @dataclass(frozen=True)
-class Samples:
+class SampleCount:
     """Stands for so many times the number of samples; in a shape, for instance."""
 
     times: int

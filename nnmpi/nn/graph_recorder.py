@@ -27,7 +27,7 @@ CHANGES = "its forward changes attributes"
 HOLDS = "it has a buffer of its own"
 
 
-class Traced(Tensor):
+class TracedTensor(Tensor):
     """A tensor whose numbers `forward` of a module that is looked into does not read.
 
     The pass under way is told when numbers or lengths are read, and when it is written to.
@@ -81,7 +81,7 @@ class Traced(Tensor):
         super().mark_written()
 
 
-Traced.__name__ = Tensor.__name__  # as messages to users call it
+TracedTensor.__name__ = Tensor.__name__  # as messages to users call it
 
 
 _DATA: Any = vars(Tensor)["data"]
@@ -152,7 +152,7 @@ class GraphRecorder:
         if self._unit is not None:
             self._unit.update(dict.fromkeys(used))
             for a in args:
-                if isinstance(a, Tensor) and a.node is None and not isinstance(a, Traced):
+                if isinstance(a, Tensor) and a.node is None and not isinstance(a, TracedTensor):
                     self._refuse_outside(a)
             return
         arguments = self._templates((tuple(args), dict(options)))
@@ -233,7 +233,7 @@ class GraphRecorder:
         """A tensor as a new edge: itself, or another one if it is known already."""
         if id(t) in self._edges or isinstance(t, Parameter):
             t = Tensor(t.operand, t.requires_grad)
-        t.__class__ = Traced
+        t.__class__ = TracedTensor
         self._edges[id(t)] = len(self.tensors)
         self.tensors.append(t)
         return t

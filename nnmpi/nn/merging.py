@@ -13,7 +13,7 @@ from nnmpi.nn.graph import (
     Graph,
     Kept,
     Node,
-    Samples,
+    SampleCount,
     edges_of,
     mapped,
 )
@@ -103,13 +103,13 @@ def _differing(few: Sequence[Node], more: Sequence[Node]) -> str:
 
 
 def _common(few: Any, more: Any, within: str) -> Any:
-    """What stands for both; whole numbers in the ratio of the samples become Samples."""
+    """What stands for both; whole numbers in the ratio of the samples become SampleCount."""
 
     def both(a: Any, b: Any) -> Any:
         if a is b or (not backend.is_array(a) and (a == b or (a != a and b != b))):  # two NaNs
             return a
         if isinstance(a, int) and a * MORE == b * FEW:
-            return Samples(a // FEW)
+            return SampleCount(a // FEW)
         raise ConflictError(within, DIFFERS)
 
     if mapped(type, few) != mapped(type, more):

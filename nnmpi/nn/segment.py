@@ -11,7 +11,7 @@ from typing import Any
 
 from nnmpi.autograd import apply
 from nnmpi.kernels import progress_hook
-from nnmpi.nn.graph import Arguments, Call, Graph, Samples, Use, Value, edges_of, mapped
+from nnmpi.nn.graph import Arguments, Call, Graph, SampleCount, Use, Value, edges_of, mapped
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.sequential import Sequential
@@ -151,7 +151,7 @@ class Segment(Module):
                 return values[part.edge]
             if type(part) is Use:
                 return getattr(*self._owners[part.variable])
-            return part.times * samples if type(part) is Samples else part
+            return part.times * samples if type(part) is SampleCount else part
 
         progress = progress_hook.get()
         for call, arguments, result, done in self._steps:

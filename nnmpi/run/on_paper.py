@@ -7,7 +7,7 @@ from nnmpi.parallel import plan
 from nnmpi.parallel.arrangement.arrange import arrange, stages_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.estimate import estimated_division
+from nnmpi.parallel.arrangement.division import estimated_division
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.run import builders, objectives
 from nnmpi.run.model_graph import model_graph

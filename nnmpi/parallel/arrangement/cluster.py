@@ -32,7 +32,7 @@ class Cluster(NamedTuple):
         return len(self.nodes)
 
     def beside(self, ranks: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
-        """These ranks by the nodes that they are on."""
+        """The given ranks by the nodes that they are on."""
         found: dict[int, list[int]] = {}
         for r in ranks:
             found.setdefault(self.nodes[r], []).append(r)

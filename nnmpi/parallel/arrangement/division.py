@@ -1,11 +1,16 @@
-"""Division: what each stage of a cut has, from a graph alone."""
+"""Division: what each stage of a cut has, from a graph alone.
+
+On paper a cut is found by how much arithmetic layers take, without measuring them.
+"""
 
 from collections.abc import Sequence
 from itertools import accumulate
+from math import prod
 from typing import NamedTuple
 
-from nnmpi.nn.graph import Graph
-from nnmpi.parallel.arrangement.partition import Cut, Unit, bounds, home_of_unused
+from nnmpi.nn.graph import Graph, Node
+from nnmpi.parallel.arrangement import partition
+from nnmpi.parallel.arrangement.partition import Cut, Unit, bounds
 
 
 class StagePart(NamedTuple):
@@ -65,15 +70,14 @@ def divided(graph: Graph, units: Sequence[Unit], cut: Cut, pp: int) -> Division:
 
     Running statistics would be updated in another order than on one rank, or in two copies.
     """
-    homes, stages, buffers = home_of_unused(graph), list[StagePart](), dict[int, int]()
+    stages, buffers = list[StagePart](), dict[int, int]()
     for s, (a, b) in enumerate(bounds(cut, len(units))):
         nodes = range(units[a].nodes.start, units[b - 1].nodes.stop)
-        used = {v for k in nodes for v in graph.nodes[k].variables}
-        used |= {v for v, k in homes.items() if k in nodes}
+        used = sorted({v for unit in units[a:b] for v in unit.variables})
         takes = graph.crossing(nodes.start) if s else graph.inputs
         layers = sum(len(unit.layers) for unit in units[a:b])
-        stages.append(StagePart(s % pp, nodes, layers, takes, tuple(sorted(used))))
-        for v in sorted(used):
+        stages.append(StagePart(s % pp, nodes, layers, takes, tuple(used)))
+        for v in used:
             if not graph.variables[v].is_parameter and buffers.setdefault(v, s) != s:
                 raise _in_two_stages(graph, nodes, v, (buffers[v], s))
     return Division(tuple(stages), pp)
@@ -89,3 +93,36 @@ def _in_two_stages(
         "cannot be in both: use a layer of its own in each place, or a --cut that keeps them in "
         "one stage"
     )
+
+
+# ---- the cut of a division on paper
+
+
+def estimated_division(graph: Graph, count: int, pp: int, given: str | None = None) -> Division:
+    """The stages of a cut that is given, or of one whose stages compute about equally much."""
+    units, chosen = partition.given_units(given, graph, count)
+    if chosen is None:
+        work = [sum(_work(graph, graph.nodes[k]) for k in unit.nodes) for unit in units]
+        memory = [_memory(graph, unit) for unit in units]
+        trained = [unit.is_trained for unit in units]
+        chosen = partition.cut(work, count, trained, memory, graph.notes) if count > 1 else ()
+    return divided(graph, units, chosen, pp)
+
+
+def _work(graph: Graph, node: Node) -> int:
+    """Multiplications and additions for a sample, forward: a matrix of weights is used once for
+    each position of the output, other numbers once."""
+    numbers = sum(graph.edges[e].numbers for e in node.outputs)
+    matrices = [graph.variables[v].shape for v in node.variables]
+    wide = [shape for shape in matrices if len(shape) > 1]
+    if node.kind == "Embedding" or not wide:
+        return numbers
+    return sum(prod(shape) * numbers // shape[0] for shape in wide)
+
+
+def _memory(graph: Graph, unit: Unit) -> int:
+    """Bytes of parameters, and of the edges of a sample."""
+    variables = {v for k in unit.nodes for v in graph.nodes[k].variables}
+    edges = (e for k in unit.nodes for e in graph.nodes[k].outputs)
+    parameters = sum(4 * graph.variables[v].size for v in variables)
+    return parameters + sum(graph.edges[e].nbytes for e in edges)

@@ -14,36 +14,35 @@ MOST = 8  # ranks along tp that are drawn
 STAGES = ("#3b6fb6", "#d9822b", "#4f9d69", "#9c5fb0", "#c0504d", "#5aa5b8")
 
 
-class Row(NamedTuple):
+class DrawnLayer(NamedTuple):
     """A layer: the part of its parameters that each rank along tp has, from 0 to 1."""
 
-    number: int
     name: str
     kind: str
     how: str
     parts: tuple[tuple[float, float], ...]
 
 
-class Block(NamedTuple):
+class DrawnStage(NamedTuple):
     """A stage: the ranks that have it, and its layers."""
 
     stage: int
     ranks: tuple[int, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[DrawnLayer, ...]
 
 
-def blocks(a: Arrangement) -> list[Block]:
+def blocks(a: Arrangement) -> list[DrawnStage]:
     """The stages, with the layers that have parameters."""
     found = []
     for s, nodes in enumerate(a.stages):
         pp = s % a.mesh.axes["pp"]
         ranks = tuple(r for r in range(a.mesh.size) if a.mesh.coordinates(r)["pp"] == pp)
         rows = tuple(_row(a, k) for k in nodes if a.graph.nodes[k].variables)
-        found.append(Block(s, ranks, rows))
+        found.append(DrawnStage(s, ranks, rows))
     return found
 
 
-def _row(a: Arrangement, k: int) -> Row:
+def _row(a: Arrangement, k: int) -> DrawnLayer:
     node, tp = a.graph.nodes[k], a.mesh.axes["tp"]
     cuts = [a.sharding.cut_of(v) for v in node.variables]
     bounds = next((cut.bounds for cut in cuts if cut is not None), None)
@@ -51,7 +50,7 @@ def _row(a: Arrangement, k: int) -> Row:
     if bounds is not None:
         parts = tuple((bounds[t] / bounds[-1], bounds[t + 1] / bounds[-1]) for t in range(tp))
     layer = a.sharding.layer_of(k)
-    return Row(k, node.name, node.kind, layer.how if layer else "", parts)
+    return DrawnLayer(node.name, node.kind, layer.how if layer else "", parts)
 
 
 def as_lines(a: Arrangement) -> Iterator[str]:
@@ -69,7 +68,7 @@ def as_lines(a: Arrangement) -> Iterator[str]:
             yield f"{name.ljust(width)}  {bars}  {row.how}".rstrip()
 
 
-def _ranks(block: Block) -> str:
+def _ranks(block: DrawnStage) -> str:
     return f"rank{'s' * (len(block.ranks) > 1)} {numbers_of(block.ranks)}"
 
 
@@ -104,7 +103,7 @@ def as_svg(a: Arrangement, title: str) -> str:
     return page(width, tops[-1] + 8, parts)
 
 
-def _drawn(row: Row, y: float, tp: int, colour: str) -> Iterator[str]:
+def _drawn(row: DrawnLayer, y: float, tp: int, colour: str) -> Iterator[str]:
     yield text(26, y + ROW / 2, f"{row.name}  {row.kind}"[:32], 13, INK)
     for t, (start, stop) in enumerate(row.parts[:tp]):
         x = LEFT + t * (CELL + 14)

@@ -9,10 +9,10 @@ from nnmpi.parallel.arrangement.activations import activations
 from nnmpi.parallel.arrangement.arrange import alone
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.memory import Memory, memory
-from nnmpi.parallel.arrangement.traffic import Sent, Traffic, traffic
+from nnmpi.parallel.arrangement.traffic import Traffic, traffic
 
 
-class Kind(NamedTuple):
+class AlikeRanks(NamedTuple):
     """Ranks of the same stages with the same figures, and those of the first of them.
 
     Figures of others may differ in the fourth digit, where lengths are not divisible.
@@ -25,37 +25,31 @@ class Kind(NamedTuple):
     traffic: Traffic
 
 
-def kinds(a: Arrangement, batch: int) -> list[Kind]:
+def kinds(a: Arrangement, batch: int) -> list[AlikeRanks]:
     """All ranks by kinds, in steps over batches of so many samples."""
-    found: dict[tuple[object, ...], Kind] = {}
+    found: dict[tuple[object, ...], AlikeRanks] = {}
     for ranks in _alike(a):
-        first = ranks[0]
-        stages = a.held(first).stages if first < a.mesh.size else ()
-        if first < a.mesh.size:
-            kept, sent = activations(a, first, batch), traffic(a, first, batch)
-        else:
-            kept, sent = 0, Traffic(*[Sent()] * len(Traffic._fields))
-        one = Kind(ranks, stages, memory(a, first, batch), kept, sent)
-        one = _with_twin(a, one, batch) if a.config.verify else one
-        key = _figures(one)
-        same = found.get(key)
-        found[key] = one if same is None else same._replace(ranks=(*same.ranks, *ranks))
-    return [kind._replace(ranks=tuple(sorted(kind.ranks))) for kind in found.values()]
+        one = _figures(a, ranks, batch)
+        sent = (n for there in one.traffic for n in there)
+        numbers = *one.memory, one.activations, *sent
+        key = (one.stages, *(f"{n:.2e}" for n in numbers))
+        same = found.setdefault(key, one)
+        if same is not one:
+            found[key] = same._replace(ranks=tuple(sorted((*same.ranks, *ranks))))
+    return list(found.values())
 
 
-def _figures(kind: Kind) -> tuple[object, ...]:
-    """What ranks of one kind have in common: figures of three digits."""
-    sent = (n for there in kind.traffic for n in there)
-    numbers = *kind.memory, kind.activations, *sent
-    return (kind.stages, *(f"{n:.2e}" for n in numbers))
-
-
-def _with_twin(a: Arrangement, kind: Kind, batch: int) -> Kind:
-    """With what each rank has of the model that --verify trains on one rank."""
-    one = alone(a)
-    both = map(add, kind.memory, memory(one, 0, batch))
-    kept = max(kind.activations, activations(one, 0, batch))  # one trains after the other
-    return kind._replace(memory=Memory(*both), activations=kept)
+def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> AlikeRanks:
+    """The figures of the first of these ranks; with --verify each of them has a whole model too."""
+    first, one = ranks[0], alone(a) if a.config.verify else None
+    held = memory(a, first, batch)
+    if first >= a.mesh.size:  # servers compute no stage
+        return AlikeRanks(ranks, (), held, 0, Traffic())
+    kept = activations(a, first, batch)
+    if one is not None:
+        held = Memory(*map(add, held, memory(one, 0, batch)))
+        kept = max(kept, activations(one, 0, batch))  # one trains after the other
+    return AlikeRanks(ranks, a.held(first).stages, held, kept, traffic(a, first, batch))
 
 
 def _alike(a: Arrangement) -> Iterator[tuple[int, ...]]:

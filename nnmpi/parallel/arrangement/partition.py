@@ -36,6 +36,7 @@ class Unit(NamedTuple):
     nodes       of the graph: its layers, and the ops behind them
     layers      the class of each layer
     path        of the first layer in the whole model
+    variables   that its nodes use, and those beside them that no node uses
     is_trained  whether it has a parameter that is trained
     """
 
@@ -43,6 +44,7 @@ class Unit(NamedTuple):
     nodes: range
     layers: tuple[str, ...]
     path: str
+    variables: frozenset[int]
     is_trained: bool
 
     @property
@@ -77,7 +79,7 @@ def _places(graph: Graph) -> list[int]:
 
 def _units(graph: Graph, starts: Sequence[int]) -> list[Unit]:
     """The units that begin with these layers."""
-    places, homes = _places(graph), home_of_unused(graph)
+    places, homes = _places(graph), _home_of_unused(graph)
     found = []
     for first, end in pairwise([*starts, max(len(places), 1)]):
         begin = places[first] if first else 0  # ops before the first layer are with it
@@ -92,13 +94,14 @@ def _units(graph: Graph, starts: Sequence[int]) -> list[Unit]:
                 nodes,
                 tuple(node.kind for node in named),
                 named[0].name if named else "",
+                frozenset(own),
                 any(graph.variables[v].is_trained for v in own),
             )
         )
     return found
 
 
-def home_of_unused(graph: Graph) -> dict[int, int]:
+def _home_of_unused(graph: Graph) -> dict[int, int]:
     """The node that each variable is with that none uses: that of the variable before it."""
     users = {v: k for k, node in reversed([*enumerate(graph.nodes)]) for v in node.variables}
     homes, last = {}, 0
@@ -188,8 +191,10 @@ def _refuse_few(trained: int, stages: int, notes: Sequence[str] = ()) -> None:
 # ---- a cut by hand
 
 
-def given_units(text: str, graph: Graph, stages: int) -> tuple[list[Unit], Cut]:
-    """The units of a cut that a user gives, and the cut."""
+def given_units(text: str | None, graph: Graph, stages: int) -> tuple[list[Unit], Cut | None]:
+    """The units of a cut that a user gives, and the cut; None if none is given."""
+    if text is None:
+        return units(graph), None
     begins = parse_cut(text, graph, stages)
     found = units(graph, begins)
     return found, tuple(k for k, unit in enumerate(found) if unit.first in begins)

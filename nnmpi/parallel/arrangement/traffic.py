@@ -61,10 +61,10 @@ WISH, REPORT = Sent(8, 1), Sent(16, 1)
 class Traffic(NamedTuple):
     """What a rank sends along each axis in a step."""
 
-    dp: Sent
-    tp: Sent
-    pp: Sent
-    model: Sent
+    dp: Sent = Sent()
+    tp: Sent = Sent()
+    pp: Sent = Sent()
+    model: Sent = Sent()
 
 
 def traffic(a: Arrangement, rank: int, batch: int) -> Traffic:

@@ -51,7 +51,8 @@ def measured_stages(
     The first rank measures the units, by which the model is cut unless the cut is given.
     """
     count = stages_of(config)
-    found, given = all_or_none(layout.all, lambda: _units(config, graph, count))
+    # what is wrong with a cut that is given is said before measuring
+    found, given = all_or_none(layout.all, lambda: partition.given_units(config.cut, graph, count))
     if count == 1:
         return Stages(divided(graph, found, (), 1), {})
     costs = _measured(config, layout, model, graph, found, gather, on)
@@ -60,13 +61,6 @@ def measured_stages(
     )
     division = all_or_none(layout.all, lambda: divided(graph, found, chosen, config.pp))
     return Stages(division, _facts(config, found, chosen, division, costs, batches))
-
-
-def _units(config: Config, graph: Graph, count: int) -> tuple[list[Unit], Cut | None]:
-    """The units, and the cut if it is given: what is wrong with it is said before measuring."""
-    if config.cut is None:
-        return partition.units(graph), None
-    return partition.given_units(config.cut, graph, count)
 
 
 def _measured(

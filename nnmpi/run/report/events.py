@@ -12,7 +12,7 @@ from nnmpi.comm import Comm, mpi_versions
 from nnmpi.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.drawing import as_lines
-from nnmpi.parallel.arrangement.kinds import Kind, kinds
+from nnmpi.parallel.arrangement.kinds import AlikeRanks, kinds
 from nnmpi.run.report.messages import Event
 
 NAME_BYTES = 64  # of a host; longer names are cut
@@ -61,7 +61,7 @@ def layout_event(a: Arrangement) -> Event:
     }
 
 
-def _figures(kind: Kind) -> Event:
+def _figures(kind: AlikeRanks) -> Event:
     """The figures of a kind of rank."""
     sent = {axis: there._asdict() for axis, there in kind.traffic._asdict().items()}
     return {

@@ -14,7 +14,7 @@ from nnmpi.parallel.arrangement.activations import activations, of_stage
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.estimate import estimated_division
+from nnmpi.parallel.arrangement.division import estimated_division
 from nnmpi.parallel.tensor.shard import shard
 
 
