@@ -1,22 +1,45 @@
-"""The last collectives and messages of a rank, and the one it waits in: what diagnostics print."""
+"""The last collectives and messages of a rank, and the one it waits in: what diagnostics print.
 
+NNMPI_DEBUG and NNMPI_TIMEOUT say how closely ranks are watched.
+"""
+
+import math
 import os
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
-
-from nnmpi.comm.settings import DebugSettings
 
 KEPT = 20  # calls
 PACKAGE = "nnmpi.comm"  # whose frames are not the caller's
 
 
-class Call(NamedTuple):
+class DebugSettings(NamedTuple):
+    """What the environment asks for."""
+
+    compare: bool = False  # whether the ranks compare their calls before each collective
+    timeout: float = math.inf  # seconds that a rank may wait in one call
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Self:
+        """From NNMPI_DEBUG=collectives and NNMPI_TIMEOUT=seconds."""
+        debug, limit = environment.get("NNMPI_DEBUG", ""), environment.get("NNMPI_TIMEOUT", "")
+        if debug not in ("", "collectives"):
+            raise ValueError(f"NNMPI_DEBUG is {debug!r}: set it to 'collectives' or not at all")
+        try:
+            timeout = float(limit or math.inf)
+        except ValueError:
+            timeout = math.nan
+        if not timeout > 0:
+            raise ValueError(f"NNMPI_TIMEOUT is {limit!r}: set it to seconds above 0 or not at all")
+        return cls(debug == "collectives", timeout)
+
+
+class LoggedCall(NamedTuple):
     """One collective or message, as one rank called it."""
 
     comm: str
@@ -68,11 +91,11 @@ class CallLog:
 
     def __init__(self, settings: DebugSettings | None = None) -> None:
         self.settings = settings or DebugSettings()
-        self.calls: deque[Call] = deque(maxlen=KEPT)
+        self.calls: deque[LoggedCall] = deque(maxlen=KEPT)
         self.counters: dict[str, CallCounter] = {}
-        self._waits: tuple[Call, float] | None = None
+        self._waits: tuple[LoggedCall, float] | None = None
 
-    def enter(self, call: Call) -> None:
+    def enter(self, call: LoggedCall) -> None:
         """From here on other ranks may hold this one up."""
         self._waits = (call, time.monotonic())
 
@@ -81,7 +104,7 @@ class CallLog:
         self._waits = None
 
     @contextmanager
-    def during(self, call: Call) -> Iterator[None]:
+    def during(self, call: LoggedCall) -> Iterator[None]:
         """Enters the call, and leaves it at the end."""
         self.enter(call)
         try:
@@ -93,12 +116,12 @@ class CallLog:
         """The counter of a communicator; kept after that is freed, since others may wait in it."""
         return self.counters.setdefault(comm, CallCounter(members))
 
-    def participants(self, call: Call) -> tuple[int, ...]:
+    def participants(self, call: LoggedCall) -> tuple[int, ...]:
         """The ranks of the whole job that a collective needs, or the other rank of a message."""
         members = self.counters[call.comm].members if call.comm in self.counters else ()
         return members if call.number >= 0 else (members[call.root],)
 
-    def waiting(self) -> tuple[Call, float] | None:
+    def waiting(self) -> tuple[LoggedCall, float] | None:
         """The call that this rank is in, and for how many seconds."""
         waits = self._waits
         return None if waits is None else (waits[0], time.monotonic() - waits[1])

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
-from nnmpi.comm.call_log import Call, call_site
+from nnmpi.comm.call_log import LoggedCall, call_site
 from nnmpi.comm.debug.compare import CallComparison
-from nnmpi.comm.freed import Freed
 from nnmpi.comm.progress.steps import Steps
 from nnmpi.comm.progress.work import Progress, Work
 from nnmpi.comm.transport.base import Transport
@@ -29,11 +28,11 @@ class Calls:
         dtype: Any = None,
         root: int = -1,
         compare: bool = True,
-    ) -> Call:
+    ) -> LoggedCall:
         """Logs a collective, and compares it with those of the other ranks, before it begins."""
         counter = self._counter
         counter.calls += 1
-        call = Call(
+        call = LoggedCall(
             self.comm, counter.calls, operation, algorithm, dtype, count, root, *call_site()
         )
         self._log.calls.append(call)
@@ -41,26 +40,26 @@ class Calls:
             self.comparison.compare(call)
         return call
 
-    def compared(self, steps: Steps, call: Call, before: bool) -> Steps:
+    def compared(self, steps: Steps, call: LoggedCall, before: bool) -> Steps:
         """Compares as the first steps of a call that may not wait, unless it was done before."""
         if before or self.comparison is None:
             return steps
         return self.comparison.before(steps, call)
 
-    def finish(self, steps: Steps, call: Call) -> None:
+    def finish(self, steps: Steps, call: LoggedCall) -> None:
         """Carries out a whole operation."""
         self.progress.finish(steps, call, self.transport)
 
-    def start(self, steps: Steps, call: Call) -> Work:
+    def start(self, steps: Steps, call: LoggedCall) -> Work:
         """Starts an operation."""
         return Work(steps, self.transport, self.progress, call)
 
-    def barrier(self, call: Call) -> None:
+    def barrier(self, call: LoggedCall) -> None:
         """Returns when all ranks have come."""
         self.finish(iter([[self.transport.ibarrier()]]), call)
 
     @contextmanager
-    def collective(self, call: Call) -> Iterator[None]:
+    def collective(self, call: LoggedCall) -> Iterator[None]:
         """Around blocking calls of MPI that all ranks make; a barrier goes before.
 
         The barrier moves this rank's other operations, which a blocking call does not.
@@ -76,3 +75,19 @@ class Calls:
         self.transport.free()
         freed: Any = Freed(f"Comm {self.comm}")
         self._counter = freed
+
+
+class Freed:
+    """What takes the place of something that was freed: raises on every use.
+
+    MPI would end the process with an error of its own, or without one where memory is gone, and
+    ranks that are threads would notice nothing.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise RuntimeError(f"{self._what} was freed, and cannot be used any more: make a new one")
+
+    __getattr__ = __getitem__ = __setitem__ = __len__ = __array__ = _refuse

@@ -9,25 +9,41 @@ from typing import Any
 import numpy as np
 
 from nnmpi import user_code
-from nnmpi.collectives import algorithms
 from nnmpi.collectives.step import Algorithm, cut, rooted
-from nnmpi.comm import agree
 from nnmpi.comm.allreduce import autotune
 from nnmpi.comm.allreduce.dispatch import NAMES, NEED_SETUP, AllReduceDispatch
 from nnmpi.comm.allreduce.interpreter import Interpreter
-from nnmpi.comm.arguments import checked_tag, named, unknown
-from nnmpi.comm.arrays import Array, as_integers, check_array, flat, put_back
-from nnmpi.comm.call_log import Call, CallLog, call_site
-from nnmpi.comm.calls import Calls
-from nnmpi.comm.freed import Freed
-from nnmpi.comm.parts import ALL_GATHER, REDUCE_SCATTER, Half, bounds_of, parts_text
+from nnmpi.comm.arguments import (
+    FAMILIES,
+    Array,
+    as_integers,
+    bounds_of,
+    check_array,
+    checked_rank,
+    checked_size,
+    checked_tag,
+    flat,
+    parts_text,
+    put_back,
+    unknown,
+)
+from nnmpi.comm.call_log import CallLog, LoggedCall, call_site
+from nnmpi.comm.calls import Calls, Freed
 from nnmpi.comm.progress.helper_thread import progress_thread
 from nnmpi.comm.progress.steps import Steps
 from nnmpi.comm.progress.work import Progress, Work
-from nnmpi.comm.shared_memory import NodeMemory, SharedBuffer, checked_size
-from nnmpi.comm.transport.base import TAGS, AbortedError, Ledger, NoRoomError, Transport, pieces
+from nnmpi.comm.shared_memory import NodeMemory, SharedBuffer
+from nnmpi.comm.transport.base import (
+    TAGS,
+    AbortedError,
+    Ledger,
+    NoRoomError,
+    OtherRankError,
+    Transport,
+    pieces,
+)
 
-ALL_REDUCES = frozenset(NAMES)
+LONGEST_ERROR = 500  # bytes of an error's message that other ranks get
 
 
 class Comm:
@@ -49,7 +65,7 @@ class Comm:
         self._receiver = transport.receiver()
         self._interpreter = Interpreter(self._transport)
         self._dispatch = AllReduceDispatch(self._transport, self._interpreter)
-        self._choice: autotune.Choice | None = None
+        self._choice: autotune.Fastest | None = None
         self._splits = 0
         self._calls = Calls(name, self._transport, self._progress)
 
@@ -85,10 +101,8 @@ class Comm:
         """
         check_array(array, "reduce_scatter")
         if not array.flags.c_contiguous:
-            raise ValueError(
-                "reduce_scatter takes an array in C order: copy with ascontiguousarray"
-            )
-        self._calls.finish(*self._half(REDUCE_SCATTER, array, algorithm, parts, starts=False))
+            raise ValueError("reduce_scatter takes an array in C order: use ascontiguousarray")
+        self._calls.finish(*self._steps("reduce_scatter", algorithm, array, parts, starts=False))
         bounds = bounds_of(parts, array.size, self.size, "reduce_scatter")
         return np.asarray(array).reshape(-1)[bounds[self.rank] : bounds[self.rank + 1]]
 
@@ -99,7 +113,9 @@ class Comm:
 
         The array must not be touched until then.
         """
-        return self._calls.start(*self._half(REDUCE_SCATTER, array, algorithm, parts, starts=True))
+        return self._calls.start(
+            *self._steps("reduce_scatter", algorithm, array, parts, starts=True)
+        )
 
     def all_gather(
         self, array: Array, algorithm: str = "ring", parts: Sequence[int] | None = None
@@ -108,27 +124,25 @@ class Comm:
 
         `parts` are as in `reduce_scatter`.
         """
-        self._calls.finish(*self._half(ALL_GATHER, array, algorithm, parts, starts=False))
+        self._calls.finish(*self._steps("all_gather", algorithm, array, parts, starts=False))
 
     def start_all_gather(
         self, array: Array, algorithm: str = "ring", parts: Sequence[int] | None = None
     ) -> Work:
         """Starts an all-gather. The array must not be touched until the work is complete."""
-        return self._calls.start(*self._half(ALL_GATHER, array, algorithm, parts, starts=True))
+        return self._calls.start(*self._steps("all_gather", algorithm, array, parts, starts=True))
 
     def broadcast(self, array: Array, root: int = 0, algorithm: str = "tree") -> None:
         """Replaces the array on every rank by that of `root`."""
-        root = self._rank(root)
-        plan = rooted(named(algorithms.BROADCASTS, algorithm, "broadcast"), root)
-        self._in_place("broadcast", algorithm, plan, array, root, moves_only=True)
+        root = checked_rank(root, self.size)
+        self._calls.finish(*self._steps("broadcast", algorithm, array, root=root))
 
     def reduce(self, array: Array, root: int = 0, algorithm: str = "tree") -> None:
         """Replaces the array on `root` by its sum over the ranks; the others' arrays are kept."""
-        root = self._rank(root)
-        plan = rooted(named(algorithms.REDUCES, algorithm, "reduce"), root)
+        root = checked_rank(root, self.size)
         flat(array, "reduce")
         own = array if self.rank == root else np.array(array)
-        self._in_place("reduce", algorithm, plan, own, root)
+        self._calls.finish(*self._steps("reduce", algorithm, own, root=root))
 
     def chunk(self, n: int) -> slice:
         """Which of n elements are this rank's in `reduce_scatter` and `all_gather`."""
@@ -141,9 +155,8 @@ class Comm:
         """
         if not isinstance(algorithm, Algorithm):
             raise TypeError(f"carry_out takes an Algorithm, not {type(algorithm).__name__}")
-        rounds, chunks = algorithm.rounds(self.size), algorithm.chunks(self.size)
-        name = f"{rounds} rounds, {chunks} chunks"
-        self._in_place("carry_out", name, algorithm, array)
+        name = f"{algorithm.rounds(self.size)} rounds, {algorithm.chunks(self.size)} chunks"
+        self._calls.finish(*self._steps("carry_out", name, array, plan=algorithm))
 
     def barrier(self) -> None:
         """Returns when every rank has called it."""
@@ -151,11 +164,11 @@ class Comm:
 
     def isend(self, array: Array, to: int, tag: int = 0) -> Work:
         """Starts to send. The array must not change until the work is complete."""
-        to, tag = self._rank(to), checked_tag(tag)
+        to, tag = checked_rank(to, self.size), checked_tag(tag)
         check_array(array, "isend")
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         post = partial(self._p2p.isend, to=to, tag=tag)
-        call = Call(self.name, -1, "isend", "", array.dtype, array.size, to, *call_site(1))
+        call = LoggedCall(self.name, -1, "isend", "", array.dtype, array.size, to, *call_site(1))
         with self._progress.lock:
             posted = [post(part) for part in pieces(data, self._p2p.message_limit)]
             return self._calls.start(iter([posted]), call)
@@ -165,10 +178,10 @@ class Comm:
 
         Where the array that is sent has more or fewer bytes, the work raises MessageLengthError.
         """
-        source, tag = self._rank(source), checked_tag(tag)
+        source, tag = checked_rank(source, self.size), checked_tag(tag)
         row = flat(array, "irecv")
         post = partial(self._receiver.irecv, source=source, tag=tag)
-        call = Call(self.name, -1, "irecv", "", row.dtype, row.size, source, *call_site(1))
+        call = LoggedCall(self.name, -1, "irecv", "", row.dtype, row.size, source, *call_site(1))
         with self._progress.lock:
             posted = [post(part) for part in pieces(row.view(np.uint8), self._p2p.message_limit)]
             steps = put_back(iter([posted]), row, array)
@@ -188,8 +201,7 @@ class Comm:
 
     def split(self, color: int | None, key: int | None = None) -> "Comm | None":
         """A Comm of the ranks with one color, in the order of their keys; None for color None."""
-        color = None if color is None else operator.index(color)
-        if color is not None and color < 0:
+        if color is not None and operator.index(color) < 0:
             raise ValueError(f"color {color} is below 0: use 0 or more, or None to stay out")
         with self._calls.collective(self._calls.log("split")):
             part = self._p2p.split(color, self.rank if key is None else key)
@@ -229,28 +241,22 @@ class Comm:
 
         The first rank with an error raises that, and all others OtherRankError with its message.
         """
-        mine = agree.encode(error)
-        lengths = np.zeros(self.size, np.int64)
-        lengths[self.rank] = len(mine)
-        self._in_place(
-            "agree", "halving", algorithms.ALL_GATHERS["halving"], lengths, moves_only=True
-        )
-        failed = np.flatnonzero(lengths)
+        text = "" if error is None else str(error).strip() or type(error).__name__
+        texts = np.zeros(self.size, f"S{LONGEST_ERROR}")
+        texts[self.rank] = text.encode(errors="replace")
+        try:
+            self._calls.finish(*self._steps("agree", "halving", texts.view(np.uint8)))
+        except AbortedError as aborted:  # by a rank that has all texts already, and has raised
+            raise error or aborted from None
+        failed = np.flatnonzero(texts != b"")
         if failed.size:
-            first = int(failed[0])
-            text = np.resize(np.frombuffer(mine, np.uint8), lengths[first])
-            try:
-                self.broadcast(text, first)
-            except AbortedError:  # a rank that has the text may end the job before the others do
-                if self.rank != first:
-                    raise
-            raise agree.error_of(self.rank, first, error, text.tobytes())
+            first = failed[0]
+            if first == self.rank and error is not None:
+                raise error
+            raise OtherRankError(f"rank {first}: {texts[first].decode(errors='ignore')}") from error
 
     def free(self) -> None:
-        """Frees what MPI holds for this Comm; collective. What uses it afterwards raises.
-
-        Needed where communicators are made by the hundred: MPI has a limit.
-        """
+        """Frees what MPI, which has a limit, holds for this Comm; collective. Later uses raise."""
         self._calls.barrier(self._calls.log("free"))
         self._dispatch.free()
         self._calls.free()
@@ -262,10 +268,10 @@ class Comm:
         """Ends all ranks of the job, with a message."""
         self._transport.abort(message)
 
-    def _all_reduce(self, array: Array, algorithm: str, starts: bool) -> tuple[Steps, Call]:
+    def _all_reduce(self, array: Array, algorithm: str, starts: bool) -> tuple[Steps, LoggedCall]:
         row = flat(array, "all_reduce")
         name = self.fastest(row.nbytes) if algorithm == "auto" else algorithm
-        if name not in ALL_REDUCES and not user_code.is_named(name):
+        if name not in NAMES and not user_code.is_named(name):
             raise unknown(algorithm, "all_reduce", ("auto", *NAMES, "package.module:NAME"))
         lacks_setup = name in NEED_SETUP and self._dispatch.lacks_setup(name, row)
         compare = not starts or lacks_setup
@@ -294,37 +300,29 @@ class Comm:
             trial.free()
         return self._choice.name(nbytes) if self._choice else "ring"
 
-    def _half(
-        self, half: Half, array: Array, algorithm: str, parts: Sequence[int] | None, starts: bool
-    ) -> tuple[Steps, Call]:
-        plan = named(half.algorithms, algorithm, half.operation)
-        row = flat(array, half.operation)
-        bounds = bounds_of(parts, row.size, self.size, half.operation)
-        how = algorithm if parts is None else f"{algorithm}, {parts_text(parts)}"
-        call = self._calls.log(half.operation, how, row.size, row.dtype, compare=not starts)
-        data = as_integers(row) if half.moves_only else row
-        blocks = not starts and self._progress.idle
-        steps = self._interpreter.steps(plan, data, call.number % TAGS, blocks, bounds=bounds)
-        steps = self._calls.compared(steps, call, before=not starts)
-        return put_back(steps, row, array), call
-
-    def _in_place(
+    def _steps(
         self,
         operation: str,
         name: str,
-        plan: Algorithm,
         array: Array,
+        parts: Sequence[int] | None = None,
+        starts: bool = False,
         root: int = -1,
-        moves_only: bool = False,
-    ) -> None:
-        row = flat(array, operation)
-        call = self._calls.log(operation, name, row.size, row.dtype, root)
+        plan: Algorithm | None = None,
+    ) -> tuple[Steps, LoggedCall]:
+        """An operation by one of the algorithms of its family, or by another plan."""
+        algorithms, moves_only = FAMILIES[operation]
+        plan = plan or algorithms.get(name)
+        if plan is None:
+            raise unknown(name, operation, tuple(algorithms))
+        row, bounds = flat(array, operation), None
+        if parts is not None:
+            bounds = bounds_of(parts, row.size, self.size, operation)
+            name = f"{name}, {parts_text(parts)}"
+        call = self._calls.log(operation, name, row.size, row.dtype, root, compare=not starts)
         data = as_integers(row) if moves_only else row
-        steps = self._interpreter.steps(plan, data, call.number % TAGS, self._progress.idle)
-        self._calls.finish(put_back(steps, row, array), call)
-
-    def _rank(self, rank: int) -> int:
-        rank = operator.index(rank)
-        if not 0 <= rank < self.size:
-            raise ValueError(f"there is no rank {rank} of {self.size}: use 0 to {self.size - 1}")
-        return rank
+        blocks = not starts and self._progress.idle
+        plan = plan if root < 0 else rooted(plan, root)
+        steps = self._interpreter.steps(plan, data, call.number % TAGS, blocks, bounds=bounds)
+        steps = self._calls.compared(steps, call, before=not starts)
+        return put_back(steps, row, array), call

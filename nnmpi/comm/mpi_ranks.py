@@ -9,12 +9,11 @@ import threading
 
 import numpy as np
 
-from nnmpi.comm.call_log import Call, CallLog, call_site
+from nnmpi.comm.call_log import CallLog, DebugSettings, LoggedCall, call_site
 from nnmpi.comm.communicator import Comm
 from nnmpi.comm.debug.exit_hooks import ExitHooks
 from nnmpi.comm.debug.watchdog import Watchdog
 from nnmpi.comm.progress.work import Progress
-from nnmpi.comm.settings import DebugSettings
 from nnmpi.comm.thread_ranks import comm_self
 from nnmpi.comm.transport.base import OtherRankError
 
@@ -111,7 +110,7 @@ def _guarded(progress: Progress, error: ValueError | None) -> Comm:
     rank, size = mpi.rank_and_size()
     ExitHooks(rank, size, mpi.abort_job).install()
     watchdog = Watchdog(rank, progress, mpi.abort_job)
-    with progress.log.during(Call("world", 0, "world", "", None, 0, -1, *call_site())):
+    with progress.log.during(LoggedCall("world", 0, "world", "", None, 0, -1, *call_site())):
         comm = _joined(progress, error)
         if comm.any_thread:
             watchdog.connect(mpi.MPIChannel())

@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 
 from nnmpi.comm.allreduce.node_memory import SharedReduction
-from nnmpi.comm.arrays import Array, check_dtype
-from nnmpi.comm.call_log import Call
-from nnmpi.comm.calls import Calls
-from nnmpi.comm.freed import Freed
+from nnmpi.comm.arguments import Array
+from nnmpi.comm.call_log import LoggedCall
+from nnmpi.comm.calls import Calls, Freed
 from nnmpi.comm.progress.steps import Steps
 from nnmpi.comm.progress.work import Work
 from nnmpi.comm.transport.base import TAGS
@@ -51,7 +50,7 @@ class SharedBuffer:
         self._reduction = self.mine = self.total = freed
         free()
 
-    def _steps(self, start: int, stop: int | None, starts: bool) -> tuple[Steps, Call]:
+    def _steps(self, start: int, stop: int | None, starts: bool) -> tuple[Steps, LoggedCall]:
         lo, hi = self._range(start, stop)
         calls, dtype = self._calls, self._reduction.dtype
         first = -1 if hi - lo == self._n else lo
@@ -100,12 +99,3 @@ class NodeMemory:
         self._window = self.array = freed
         free()
         self._calls.free()
-
-
-def checked_size(n: int, dtype: Any, call: str) -> tuple[int, np.dtype[Any]]:
-    """A length and a type, if memory can hold such numbers."""
-    n, dtype = operator.index(n), np.dtype(dtype)
-    if n < 0:
-        raise ValueError(f"{call} cannot hold {n} numbers: use 0 or more")
-    check_dtype(dtype, call)
-    return n, dtype

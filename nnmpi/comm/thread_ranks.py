@@ -6,11 +6,10 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from nnmpi.comm.call_log import CallLog
+from nnmpi.comm.call_log import CallLog, DebugSettings
 from nnmpi.comm.communicator import Comm
 from nnmpi.comm.debug import watchdog
 from nnmpi.comm.progress.work import Progress
-from nnmpi.comm.settings import DebugSettings
 from nnmpi.comm.transport.base import AbortedError, OtherRankError
 from nnmpi.comm.transport.threads import Hub, ThreadTransport
 
@@ -52,7 +51,7 @@ def run(
     watchdog.join(threads, ranks, hub.abort)
     # first the ranks that failed themselves, then those that end because of them
     secondary = (AbortedError, OtherRankError)
-    for error in sorted(errors.values(), key=lambda e: isinstance(e, secondary)):
+    for _, error in sorted(errors.items(), key=lambda e: (isinstance(e[1], secondary), e[0])):
         raise error
     return [results[rank] for rank in range(size)]
 

@@ -154,7 +154,7 @@ def test_a_message_of_another_length_in_a_collective_ends_all(more: int) -> None
 
 
 def test_auto_chooses_the_same_on_all_ranks() -> None:
-    def choose(comm: Comm) -> autotune.Choice:
+    def choose(comm: Comm) -> autotune.Fastest:
         return autotune.measure_choice(comm)
 
     choices = thread_ranks.run(3, choose)
@@ -171,7 +171,7 @@ def test_what_auto_measures_is_not_on_the_ledger() -> None:
 
 
 def test_a_choice_goes_by_the_nearest_size_that_was_timed() -> None:
-    choice = autotune.Choice(("a", "b", "c"))
+    choice = autotune.Fastest(("a", "b", "c"))
     assert [choice.name(n) for n in autotune.SIZES[:4]] == ["a", "b", "c", "c"]
     assert [choice.name(n) for n in (0, 1, 511, 512, 2047, 2048)] == ["a", "a", "a", "b", "b", "c"]
     assert choice.name(1 << 40) == "c"

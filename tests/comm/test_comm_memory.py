@@ -7,8 +7,8 @@ import pytest
 from helpers.comm import laws_memory
 
 from nnmpi.comm import Comm, MismatchError, comm_self, thread_ranks
-from nnmpi.comm.call_log import Call
-from nnmpi.comm.transport.base import Window
+from nnmpi.comm.call_log import LoggedCall
+from nnmpi.comm.transport.base import SharedWindow
 from nnmpi.comm.transport.threads import ThreadTransport
 
 
@@ -72,7 +72,7 @@ def test_only_the_first_rank_of_a_node_holds_the_bytes(monkeypatch: pytest.Monke
 def test_memory_is_zero_for_the_first_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     window = ThreadTransport.window
 
-    def slow(self: ThreadTransport, nbytes: int) -> Window:
+    def slow(self: ThreadTransport, nbytes: int) -> SharedWindow:
         made = window(self, nbytes)
         if self.rank == 0:
             made.segments[0][:] = 7
@@ -141,5 +141,5 @@ def test_different_calls_on_node_memory_are_a_mismatch(monkeypatch: pytest.Monke
 
 def test_the_text_of_a_call_names_the_first_element() -> None:
     dtype = np.dtype("float32")
-    call = Call("world", 3, "shared.all_reduce", "", dtype, 2000, 1000, "/else/where.py", 7)
+    call = LoggedCall("world", 3, "shared.all_reduce", "", dtype, 2000, 1000, "/else/where.py", 7)
     assert call.text == "shared.all_reduce of 2,000 float32 from element 1000"

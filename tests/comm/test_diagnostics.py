@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from nnmpi.comm import AbortedError, Comm, MismatchError
-from nnmpi.comm.call_log import Call, CallLog
+from nnmpi.comm.call_log import CallLog, DebugSettings, LoggedCall
 from nnmpi.comm.debug.compare import decode, difference, encode, name_ranks
 from nnmpi.comm.debug.watchdog import Left, report
 from nnmpi.comm.progress.work import Progress
-from nnmpi.comm.settings import DebugSettings
 from nnmpi.comm.thread_ranks import run
 
 
@@ -236,9 +235,11 @@ def test_unusable_settings_are_refused(name: str, value: str) -> None:
         DebugSettings.of({name: value})
 
 
-def call(number: int = 4, operation: str = "all_reduce", root: int = -1, line: int = 7) -> Call:
+def call(
+    number: int = 4, operation: str = "all_reduce", root: int = -1, line: int = 7
+) -> LoggedCall:
     dtype = np.dtype("float32")
-    return Call("world", number, operation, "ring", dtype, 1000, root, "/else/where.py", line)
+    return LoggedCall("world", number, operation, "ring", dtype, 1000, root, "/else/where.py", line)
 
 
 def test_the_text_of_a_call() -> None:

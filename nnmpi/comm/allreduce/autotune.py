@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, Self
 import numpy as np
 
 from nnmpi.comm.allreduce.dispatch import NAMES
-from nnmpi.comm.arrays import Array
+from nnmpi.comm.arguments import Array
 from nnmpi.comm.transport.base import NoRoomError
 
 SIZES = tuple(256 << 2 * k for k in range(9))  # bytes, to 16 MiB
@@ -29,7 +29,7 @@ class Timed(Protocol):
     def barrier(self) -> None: ...
 
 
-class Choice(NamedTuple):
+class Fastest(NamedTuple):
     """The fastest algorithm at each of the first of SIZES, by name."""
 
     names: tuple[str, ...]
@@ -44,7 +44,7 @@ class Choice(NamedTuple):
         return self.names[min(max(nearest, 0), len(self.names) - 1)]
 
 
-def measure_choice(trial: Timed) -> Choice:
+def measure_choice(trial: Timed) -> Fastest:
     """Times all algorithms on a Comm made for it; collective, with the same result on all ranks."""
     names, fastest = list(NAMES), []
     for nbytes in SIZES:
@@ -60,7 +60,7 @@ def measure_choice(trial: Timed) -> Choice:
             break
         if nbytes >= LARGE:
             names = [name for name in names if seconds[name] < 2 * seconds[fastest[-1]]]
-    return Choice(tuple(fastest))
+    return Fastest(tuple(fastest))
 
 
 def medians(comm: Timed, calls: Sequence[Callable[[], object]]) -> list[float]:

@@ -11,7 +11,7 @@ from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.step import Algorithm
 from nnmpi.comm.allreduce.interpreter import Interpreter
 from nnmpi.comm.allreduce.node_memory import NodeTopology, SharedReduction
-from nnmpi.comm.arrays import Array, accumulator
+from nnmpi.comm.arguments import Array, accumulator
 from nnmpi.comm.progress.steps import InOrder, Steps
 from nnmpi.comm.transport.base import Transport
 
@@ -121,8 +121,9 @@ class AllReduceDispatch:
         sums = row if dtype is row.dtype else row.astype(dtype)
         blocks = sums.nbytes > SHORT
         if blocks:
-            yield [transport.start_vote(starts)]
-            blocks = not transport.votes[0]
+            starting = np.array([starts], np.int32)
+            yield transport.start_all_reduce(starting)
+            blocks = not starting[0]
         if blocks:
             transport.all_reduce(sums)
         else:

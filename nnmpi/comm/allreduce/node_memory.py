@@ -16,7 +16,7 @@ import numpy as np
 from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, among
 from nnmpi.collectives.step import Algorithm, cut
 from nnmpi.comm.allreduce.interpreter import Interpreter
-from nnmpi.comm.arrays import Array, accumulator
+from nnmpi.comm.arguments import Array, accumulator
 from nnmpi.comm.progress.steps import InOrder, Steps
 from nnmpi.comm.transport.base import Ledger, NoRoomError, Request, Transport
 

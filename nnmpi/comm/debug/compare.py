@@ -11,7 +11,7 @@ import numpy as np
 
 from nnmpi.collectives.algorithms import ALL_GATHERS
 from nnmpi.comm.allreduce.interpreter import Interpreter
-from nnmpi.comm.call_log import Call
+from nnmpi.comm.call_log import LoggedCall
 from nnmpi.comm.progress.steps import InOrder, Steps
 from nnmpi.comm.progress.work import Progress
 from nnmpi.comm.transport.base import TAGS, Ledger, Transport
@@ -37,22 +37,22 @@ class CallComparison:
         """Frees the transport; collective."""
         self._transport.free()
 
-    def compare(self, call: Call) -> None:
+    def compare(self, call: LoggedCall) -> None:
         """Returns if all ranks make this call; else raises the same MismatchError on all of them.
 
         The line that calls may differ between ranks: there are programs in which that is right.
         """
         self._progress.finish(self._steps(call, self._progress.idle), call, self._transport)
 
-    def before(self, steps: Steps, call: Call) -> Steps:
+    def before(self, steps: Steps, call: LoggedCall) -> Steps:
         """Compares as the first steps of the call itself, for a call that may not wait."""
         yield from self._steps(call, False)
         yield from steps
 
-    def _steps(self, call: Call, blocks: bool) -> Steps:
+    def _steps(self, call: LoggedCall, blocks: bool) -> Steps:
         return self._in_order.add(self._compare(call, blocks))
 
-    def _compare(self, call: Call, blocks: bool) -> Steps:
+    def _compare(self, call: LoggedCall, blocks: bool) -> Steps:
         rows = np.zeros((self._transport.size, NBYTES), np.uint8)
         mine = encode(call)
         rows[self._transport.rank, : len(mine)] = np.frombuffer(mine, np.uint8)
@@ -63,18 +63,18 @@ class CallComparison:
             raise MismatchError(difference(calls))
 
 
-def encode(call: Call) -> bytes:
+def encode(call: LoggedCall) -> bytes:
     """The call for another rank, in at most NBYTES bytes."""
     file = call.file.encode("ascii", "replace").decode()
     short = call._replace(comm=call.comm[-LONGEST_NAME:], file=file[-LONGEST_FILE:])
     return json.dumps(short, default=str).encode()
 
 
-def decode(data: bytes) -> Call:
-    return Call(*json.loads(data.rstrip(b"\0")))
+def decode(data: bytes) -> LoggedCall:
+    return LoggedCall(*json.loads(data.rstrip(b"\0")))
 
 
-def difference(calls: list[Call]) -> str:
+def difference(calls: list[LoggedCall]) -> str:
     """Which ranks call what, the smaller groups first."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for r, call in enumerate(calls):
@@ -98,5 +98,5 @@ def name_ranks(ranks: Iterable[int]) -> str:
     return f"ranks {', '.join(others)} and {last}" if others else f"rank {last}"
 
 
-def _compared(call: Call) -> tuple[object, ...]:
-    return call[: Call._fields.index("file")]
+def _compared(call: LoggedCall) -> tuple[object, ...]:
+    return call[: LoggedCall._fields.index("file")]

@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from nnmpi.comm.call_log import Call
+from nnmpi.comm.call_log import LoggedCall
 from nnmpi.comm.debug.compare import name_ranks
 from nnmpi.comm.progress.work import Progress
 from nnmpi.comm.stderr import print_error
@@ -36,7 +36,7 @@ IN_FLIGHT = 0.5  # seconds for which a message from a rank that has left may be 
 FRAMES = 8  # of a stack, the innermost
 
 REPORT, LEFT = b"r", b"l"
-END = Call("world", 0, "end", "", None, 0, -1, "", 0)  # what a rank waits in at its end
+END = LoggedCall("world", 0, "end", "", None, 0, -1, "", 0)  # what a rank waits in at its end
 
 
 class Left(NamedTuple):
@@ -47,7 +47,7 @@ class Left(NamedTuple):
     last: str
     received: float  # when
 
-    def joins(self, call: Call) -> bool:
+    def joins(self, call: LoggedCall) -> bool:
         """Whether it has done its part of a collective; not known of a message."""
         if call.number < 0 or [call.comm, call.number] in self.incomplete:
             return False
@@ -108,9 +108,9 @@ class Watchdog:
                 calls, incomplete, last = json.loads(data[1:])
                 self._left[source] = Left(calls, incomplete, last, time.monotonic())
             else:
-                self._report(Call(*json.loads(data[1:])))
+                self._report(LoggedCall(*json.loads(data[1:])))
 
-    def _time_out(self, what: str, call: Call) -> None:
+    def _time_out(self, what: str, call: LoggedCall) -> None:
         timeout = self._progress.log.settings.timeout
         print_error(
             f"rank {self._rank} has waited for longer than NNMPI_TIMEOUT={timeout:g} s {what}; "
@@ -121,7 +121,7 @@ class Watchdog:
         time.sleep(TIME_TO_REPORT)
         self._abort(1)
 
-    def _report(self, late: Call | None) -> None:
+    def _report(self, late: LoggedCall | None) -> None:
         if not self._reported:
             self._reported = True
             if self._ended.is_set():
@@ -129,7 +129,7 @@ class Watchdog:
             else:
                 print_error(report(self._rank, self._progress, self._main, late))
 
-    def _check_for_ranks_that_left(self, call: Call, seconds: float) -> None:
+    def _check_for_ranks_that_left(self, call: LoggedCall, seconds: float) -> None:
         """Ends the job if this rank waits for one that has left."""
         participants = self._progress.log.participants(call)
         for r, left in self._left.items():
@@ -195,7 +195,7 @@ def join(
                 until = time.monotonic() + TIME_TO_REPORT
 
 
-def report(rank: int, progress: Progress, thread: int, late: Call | None = None) -> str:
+def report(rank: int, progress: Progress, thread: int, late: LoggedCall | None = None) -> str:
     """What the rank waits in, its last calls and the stack of its thread.
 
     `late` is the call of another rank that timed out: the report tells whether it misses this one.

@@ -25,36 +25,27 @@ def progress_thread(progress: Progress, pause: float) -> Iterator[None]:
     """
     if not 0 <= pause <= LONGEST_PAUSE:
         raise ValueError(f"a pause of {pause} s between two polls: use 0 to {LONGEST_PAUSE:g}")
-    helper = _Helper(progress, pause)
-    with progress.notify(helper.wake):
+    wake, ended = threading.Event(), threading.Event()
+
+    def run() -> None:
+        """Polls while there are operations, and sleeps until the next one starts."""
+        while not ended.is_set():
+            wake.clear()
+            if progress.works:
+                progress.poll_from_helper()
+                time.sleep(pause)
+            elif not ended.is_set():
+                wake.wait()
+
+    with progress.notify(wake):
         thread = threading.Thread(
-            target=copy_context().run, args=(helper.run,), name="nnmpi helper", daemon=True
+            target=copy_context().run, args=(run,), name="nnmpi helper", daemon=True
         )
         thread.start()
         try:
             yield
         finally:
-            helper.end()
+            ended.set()
+            wake.set()
             thread.join()
     progress.raise_error()
-
-
-class _Helper:
-    """Polls while there are operations, and sleeps until the next one starts."""
-
-    def __init__(self, progress: Progress, pause: float) -> None:
-        self._progress, self._pause = progress, pause
-        self.wake, self._ended = threading.Event(), False
-
-    def run(self) -> None:
-        while not self._ended:
-            self.wake.clear()
-            if self._progress.works:
-                self._progress.poll_from_helper()
-                time.sleep(self._pause)
-            elif not self._ended:
-                self.wake.wait()
-
-    def end(self) -> None:
-        self._ended = True
-        self.wake.set()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from nnmpi.comm.call_log import Call, CallLog
+from nnmpi.comm.call_log import CallLog, LoggedCall
 from nnmpi.comm.progress.steps import NOT_YET, Steps
 from nnmpi.comm.transport.base import Receiver, Request, Transport
 
@@ -34,7 +34,7 @@ class Progress:
     def idle(self) -> bool:
         return not self.works
 
-    def finish(self, steps: Steps, call: Call, transport: Transport) -> None:
+    def finish(self, steps: Steps, call: LoggedCall, transport: Transport) -> None:
         """Carries out a whole operation."""
         if self._error is not None:
             self.raise_error()
@@ -103,7 +103,7 @@ class Progress:
         for work in tuple(self.works):
             work.advance()
 
-    def waiting(self) -> tuple[Call, float] | None:
+    def waiting(self) -> tuple[LoggedCall, float] | None:
         """What this rank waits for, and for how many seconds: a call, or a work that it polls."""
         now = time.monotonic()
         polled = [w for w in tuple(self.works) if w.last_poll > now - RECENT]
@@ -120,7 +120,7 @@ class Work:
     """
 
     def __init__(
-        self, steps: Steps, transport: Transport | Receiver, progress: Progress, call: Call
+        self, steps: Steps, transport: Transport | Receiver, progress: Progress, call: LoggedCall
     ) -> None:
         self.call = call
         self._steps, self._transport, self._progress = steps, transport, progress

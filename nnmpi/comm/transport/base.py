@@ -47,7 +47,7 @@ class Ledger:
         self.received_messages, self.received_bytes = [0] * self.size, [0] * self.size
 
 
-class Window(NamedTuple):
+class SharedWindow(NamedTuple):
     """Memory that all ranks of a node can write: one segment a rank."""
 
     segments: list[Bytes]
@@ -75,7 +75,6 @@ class Transport(Protocol):
     message_limit: int
     any_thread: bool  # whether several threads may use it (MPI_THREAD_MULTIPLE)
     ledger: Ledger
-    votes: NDArray[np.int32]
     members: Sequence[int]  # each rank's number in the whole job
 
     def isend(self, data: Bytes, to: int, tag: int) -> Request: ...
@@ -102,9 +101,6 @@ class Transport(Protocol):
 
     def start_all_reduce(self, array: NDArray[Any]) -> list[Request]: ...
 
-    def start_vote(self, yes: bool) -> Request:
-        """Starts to count in `votes[0]` the ranks that vote yes; one vote at a time."""
-
     def duplicate(self, ledger: Ledger | None = None) -> Self:
         """The same ranks, with messages that cannot match those of this transport.
 
@@ -123,7 +119,7 @@ class Transport(Protocol):
     def free_memory(self) -> int:
         """How many bytes of shared memory are free on this node."""
 
-    def window(self, nbytes: int) -> Window:
+    def window(self, nbytes: int) -> SharedWindow:
         """Allocates a segment of so many bytes on this rank; collective, within one node."""
 
     def abort(self, message: str) -> None:

@@ -25,7 +25,7 @@ import mpi4py
 from mpi4py import MPI
 
 from nnmpi.comm.stderr import flush_output, print_error
-from nnmpi.comm.transport.base import Bytes, Ledger, MessageLengthError, Window, pieces
+from nnmpi.comm.transport.base import Bytes, Ledger, MessageLengthError, SharedWindow, pieces
 
 MESSAGE_LIMIT = 1 << 30  # bytes; counts are 32-bit numbers in the MPI that is installed most
 
@@ -43,8 +43,6 @@ class MPITransport:
         self.members: Sequence[int] = comm.Get_group().Translate_ranks(range(self.size), world)
         # looked up once: a small message takes about as long as four calls of Python functions
         self._isend, self._irecv, self._sendrecv = comm.Isend, comm.Irecv, comm.Sendrecv
-        self.votes = np.zeros(1, np.int32)
-        self._votes_buffer = [self.votes, 1, MPI.INT]
         self.wait, self.test = MPI.Request.Waitall, MPI.Request.Testall
 
     @classmethod
@@ -94,10 +92,6 @@ class MPITransport:
         for piece in self._pieces(array):
             self._comm.Allreduce(MPI.IN_PLACE, piece, _sum(array))
 
-    def start_vote(self, yes: bool) -> MPI.Request:
-        self.votes[0] = yes
-        return self._comm.Iallreduce(MPI.IN_PLACE, self._votes_buffer)
-
     def start_all_reduce(self, array: NDArray[Any]) -> list[MPI.Request]:
         op = _sum(array)
         return [self._comm.Iallreduce(MPI.IN_PLACE, piece, op) for piece in self._pieces(array)]
@@ -129,7 +123,7 @@ class MPITransport:
             return 1 << 62
         return disk.f_bavail * disk.f_frsize
 
-    def window(self, nbytes: int) -> Window:
+    def window(self, nbytes: int) -> SharedWindow:
         window = MPI.Win.Allocate_shared(nbytes, 1, comm=self._comm)
         memories: list[Any] = [window.Shared_query(r)[0] for r in range(self.size)]
         segments = [np.frombuffer(memory, np.uint8) for memory in memories]
@@ -139,7 +133,7 @@ class MPITransport:
             window.Unlock_all()
             window.Free()
 
-        return Window(segments, window.Sync, free)
+        return SharedWindow(segments, window.Sync, free)
 
     def abort(self, message: str) -> None:
         flush_output()

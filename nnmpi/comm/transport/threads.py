@@ -8,15 +8,16 @@ in a circle, or writes to what is being sent, fails here as it would there.
 import threading
 import time
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nnmpi.comm.transport.base import AbortedError, Bytes, Ledger, MessageLengthError, Window
+from nnmpi.comm.transport.base import AbortedError, Bytes, Ledger, MessageLengthError, SharedWindow
 
 Key = tuple[Hashable, int, int, int]  # channel, source, to, tag
+Taker = Callable[[list[Any]], object]  # takes the values of all ranks, in the order of the ranks
 FAILED_TESTS = 30  # in a row, after which a rank lets other threads run
 
 
@@ -37,35 +38,13 @@ class Rendezvous:
 
     error = None
 
-    def __init__(self, size: int, what: str) -> None:
-        self.values: dict[int, Any] = {}
-        self.size, self.what = size, what
-
-    @property
-    def done(self) -> bool:
-        return len(self.values) == self.size
+    def __init__(self, what: str) -> None:
+        self.what, self.done = what, False
+        self.brought: dict[int, Any] = {}
+        self.takers: list[Taker] = []
 
 
-class Sum:
-    """A rendezvous of arrays; their sum is put in `into` once all ranks have come."""
-
-    error = None
-
-    def __init__(self, rendezvous: Rendezvous, into: NDArray[Any]) -> None:
-        self.what, self._rendezvous, self._into = "a sum over all ranks", rendezvous, into
-        self._added = False
-
-    @property
-    def done(self) -> bool:
-        if self._rendezvous.done and not self._added:
-            self._into[...] = self._rendezvous.values[0]
-            for rank in range(1, self._rendezvous.size):
-                np.add(self._into, self._rendezvous.values[rank], out=self._into)
-            self._added = True
-        return self._added
-
-
-Posted = Transfer | Rendezvous | Sum
+Posted = Transfer | Rendezvous
 
 
 class Hub:
@@ -101,14 +80,21 @@ class Hub:
             transfer.done = other.done = True
             self._changed.notify_all()
 
-    def join(self, channel: Hashable, number: int, rank: int, size: int, value: Any) -> Rendezvous:
+    def join(
+        self, channel: Hashable, number: int, rank: int, size: int, value: Any, take: Taker
+    ) -> Rendezvous:
         """Brings this rank's value to the collective of that number on a channel."""
         with self._changed:
             self._check()
-            what = f"a call of all {size} ranks"
-            found = self._rendezvous.setdefault((channel, number), Rendezvous(size, what))
-            found.values[rank] = value
-            if found.done:
+            found = self._rendezvous.setdefault(
+                (channel, number), Rendezvous(f"a call of all {size} ranks")
+            )
+            found.brought[rank] = value
+            found.takers.append(take)
+            if len(found.brought) == size:
+                for taker in found.takers:
+                    taker([found.brought[r] for r in range(size)])
+                found.done = True
                 del self._rendezvous[channel, number]
                 self._changed.notify_all()
             return found
@@ -177,7 +163,6 @@ class ThreadTransport:
         self.ledger = Ledger(self.size)
         self.members = ranks
         self._hub, self._channel = hub, channel
-        self.votes = np.zeros(1, np.int32)
         self._collectives = self._failed_tests = 0
 
     def isend(self, data: Bytes, to: int, tag: int) -> Transfer:
@@ -216,7 +201,7 @@ class ThreadTransport:
         return done
 
     def ibarrier(self) -> Rendezvous:
-        return self._join(None)
+        return self._join(None, len)
 
     def barrier(self) -> None:
         self.wait([self.ibarrier()])
@@ -224,12 +209,13 @@ class ThreadTransport:
     def all_reduce(self, array: NDArray[Any]) -> None:
         self.wait(self.start_all_reduce(array))
 
-    def start_all_reduce(self, array: NDArray[Any]) -> list[Sum]:
-        return [Sum(self._join(array.copy()), array)]
+    def start_all_reduce(self, array: NDArray[Any]) -> list[Rendezvous]:
+        def add(values: list[NDArray[Any]]) -> None:
+            array[...] = values[0]
+            for value in values[1:]:
+                np.add(array, value, out=array)
 
-    def start_vote(self, yes: bool) -> Sum:
-        self.votes[0] = yes
-        return self.start_all_reduce(self.votes)[0]
+        return [self._join(array.copy(), add)]
 
     def duplicate(self, ledger: Ledger | None = None) -> Self:
         self._collectives += 1
@@ -258,20 +244,20 @@ class ThreadTransport:
     def free_memory(self) -> int:
         return self._hub.free_memory
 
-    def window(self, nbytes: int) -> Window:
+    def window(self, nbytes: int) -> SharedWindow:
         segments = self._gather(np.zeros(nbytes, np.uint8))
-        return Window(segments, sync=lambda: None, free=lambda: None)
+        return SharedWindow(segments, sync=lambda: None, free=lambda: None)
 
     def abort(self, message: str) -> None:
         self._hub.abort(message)
         raise AbortedError(message)
 
-    def _join(self, value: Any) -> Rendezvous:
+    def _join(self, value: Any, take: Taker) -> Rendezvous:
         self._collectives += 1
-        return self._hub.join(self._channel, self._collectives, self.rank, self.size, value)
+        return self._hub.join(self._channel, self._collectives, self.rank, self.size, value, take)
 
     def _gather(self, value: Any) -> list[Any]:
         """Every rank's value, in the order of the ranks."""
-        rendezvous = self._join(value)
-        self.wait([rendezvous])
-        return [rendezvous.values[r] for r in range(self.size)]
+        values: list[Any] = []
+        self.wait([self._join(value, values.extend)])
+        return values

@@ -9,7 +9,7 @@ from helpers.comm.brought import Array, by_hand, part, rough, total
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.collectives.step import bounds
 from nnmpi.comm import Comm
-from nnmpi.comm.arrays import accumulator
+from nnmpi.comm.arguments import accumulator
 from nnmpi.comm.progress.work import Work
 
 Parts = tuple[int, ...] | None

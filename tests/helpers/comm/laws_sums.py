@@ -8,7 +8,7 @@ from nnmpi.collectives.algorithms import ALGORITHMS, levels
 from nnmpi.collectives.step import cut
 from nnmpi.comm import Comm
 from nnmpi.comm.allreduce.dispatch import NAMES
-from nnmpi.comm.arrays import accumulator
+from nnmpi.comm.arguments import accumulator
 
 TYPES = ["float64", "float32", "float16", "int8", "int64", "uint16", "complex64", "bool"]
 
