@@ -8,32 +8,20 @@ A callback is an object with any of them. Every rank calls it with an event of t
 for times and rates, so that all ranks decide alike. An exception in it ends the run on all ranks.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable
 
-from nnmpi.run.report import Event
-
-Told = Callable[[Any, Event], object]
+OCCASIONS = ("on_step", "on_epoch", "on_end")
 
 
-class Callbacks(NamedTuple):
-    """The functions for each occasion, in the order of the objects that have them."""
-
-    on_step: tuple[Told, ...]
-    on_epoch: tuple[Told, ...]
-    on_end: tuple[Told, ...]
-
-    @classmethod
-    def of(cls, objects: Iterable[object]) -> "Callbacks":
-        """Raises ValueError for an object that has none of them."""
-        if not isinstance(objects, Iterable):
-            raise ValueError(f"callbacks is a {type(objects).__name__}: give a list of callbacks")
-        objects = list(objects)
-        for one in objects:
-            if isinstance(one, type) or not any(hasattr(one, name) for name in cls._fields):
-                raise ValueError(
-                    f"callback {one!r:.60} is no object with one of the methods "
-                    f"{', '.join(cls._fields)}, each of which takes (trainer, event)"
-                )
-        found = (tuple(getattr(o, f) for o in objects if hasattr(o, f)) for f in cls._fields)
-        return cls(*found)
+def check_callbacks(objects: Iterable[object]) -> list[object]:
+    """The callbacks; raises ValueError for an object that has none of the methods."""
+    if not isinstance(objects, Iterable):
+        raise ValueError(f"callbacks is a {type(objects).__name__}: give a list of callbacks")
+    found = list(objects)
+    for one in found:
+        if isinstance(one, type) or not any(hasattr(one, name) for name in OCCASIONS):
+            raise ValueError(
+                f"callback {one!r:.60} is no object with one of the methods "
+                f"{', '.join(OCCASIONS)}, each of which takes (trainer, event)"
+            )
+    return found

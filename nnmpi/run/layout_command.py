@@ -9,8 +9,8 @@ from nnmpi.config import Config, options
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.drawing import as_svg
 from nnmpi.run import builders, objectives
+from nnmpi.run.dry_run import arranged
 from nnmpi.run.flags import add_flags
-from nnmpi.run.on_paper import arranged
 from nnmpi.run.report.events import layout_event
 from nnmpi.run.report.messages import as_text
 

@@ -40,8 +40,9 @@ def criterion(loss: Any) -> Criterion:
     return SumOfMean(loss)
 
 
-def check_metrics(metrics: Mapping[str, Metric]) -> Mapping[str, Metric]:
-    """The metrics; raises ValueError unless they are functions by name."""
+def checked(loss: Any, metrics: Mapping[str, Metric]) -> Criterion:
+    """The criterion; raises ValueError unless it is a loss, and metrics are functions by name."""
+    found = criterion(loss)
     if not isinstance(metrics, Mapping):
         raise ValueError(
             f"metrics is a {type(metrics).__name__}: give a dict of functions by name, such as "
@@ -53,7 +54,7 @@ def check_metrics(metrics: Mapping[str, Metric]) -> Mapping[str, Metric]:
                 f"metric {name} is {metric!r:.60}: give a function of scores and labels that "
                 "returns a sum over the samples and their number"
             )
-    return metrics
+    return found
 
 
 def ignored_label(loss: Criterion) -> int | None:

@@ -1,7 +1,7 @@
 """Resumable: training in a session that can be closed, and opened anew from a Snapshot."""
 
 import gc
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from enum import Enum, auto
 from typing import Any, NoReturn
@@ -9,25 +9,22 @@ from typing import Any, NoReturn
 import numpy as np
 
 from nnmpi.comm import Comm, OtherRankError
-from nnmpi.config import Config
 from nnmpi.metrics import Sums
-from nnmpi.nn import Module
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.optimizer_entries import OptimizerEntries, load
 from nnmpi.parallel.model.snapshot import owned
 from nnmpi.parallel.step.state import StepResult, StepState
 from nnmpi.parallel.stores.local import stores_of
 from nnmpi.run import consistency
-from nnmpi.run.session import Hooks, open_session
+from nnmpi.run.session import Hooks, Session
 from nnmpi.run.setup import Setup
 from nnmpi.run.snapshot import Snapshot, changed
-from nnmpi.run.usage import check_together
 
 OF_A_SESSION = ("strategy", "optimizer", "task", "part", "model")
 """Attributes that are gone when a session has ended."""
 
 
-class Phase(Enum):
+class StepPhase(Enum):
     """What this rank does; an error in a later phase may leave the model half updated."""
 
     BETWEEN_STEPS = auto()
@@ -38,30 +35,21 @@ class Phase(Enum):
 class Resumable:
     """The session of a Trainer, and what it has to know to go on in another one."""
 
-    def __init__(
-        self,
-        config: Config,
-        build: Callable[[], Module] | None,
-        setup: Setup,
-        comm: Comm,
-        hooks: Hooks,
-    ) -> None:
-        self.config, self.comm = config, comm
-        self._build, self._setup, self._hooks = build, setup, hooks
+    def __init__(self, setup: Setup, comm: Comm, hooks: Hooks) -> None:
+        self.config, self.comm = setup.config, comm
+        self._setup, self._hooks = setup, hooks
         self.state, self.skipped, self._sums = StepState(), 0, Sums()
         self._first = 0  # the step that `fit` begins with
         self._sessions = 0
         self._steps: Generator[StepResult, None, None] | None = None
         self.stopping = False  # all ranks have agreed to stop
         self._stop_requested = False  # on this rank
-        self._phase, self._in_epoch, self._closed = Phase.BETWEEN_STEPS, False, True
+        self._phase, self._in_epoch, self._closed = StepPhase.BETWEEN_STEPS, False, True
         self._open()
 
     def _open(self, snapshot: Snapshot | None = None) -> None:
         """Opens a session, in which the ranks are arranged as the config says."""
-        session = open_session(
-            self.config, self._build, self._setup, self.comm, self._hooks, snapshot
-        )
+        session = Session(self.config, self._setup, self.comm, self._hooks, snapshot)
         self.arrangement, self.task, self.part = session.arrangement, session.task, session.part
         self.strategy, self.optimizer = session.strategy, session.strategy.optimizer
         self.model, self.on = self.task.model, self.task.on
@@ -70,7 +58,7 @@ class Resumable:
     def snapshot(self) -> Snapshot:
         """What this rank needs to go on from here, in copies; every rank calls it, after the same
         step or epoch. No message is sent."""
-        check_together("snapshot", self.arrangement, self._in_epoch, self._closed)
+        self._check_together("snapshot", self._closed)
         position = self.strategy.position
         return Snapshot(
             self.config,
@@ -91,8 +79,8 @@ class Resumable:
         """
         if self._closed:  # whatever has ended the run
             self._in_epoch = self.stopping = self._stop_requested = False
-            self._phase = Phase.BETWEEN_STEPS
-        check_together("restore", self.arrangement, self._in_epoch, is_closed=False)
+            self._phase = StepPhase.BETWEEN_STEPS
+        self._check_together("restore")
         ranks = self.comm.size
         config = all_or_none(self.comm, lambda: changed(self.config, changes, snapshot, ranks))
         consistency.check_snapshot(self.comm, config, snapshot.state)
@@ -144,7 +132,7 @@ class Resumable:
 
     def optimizer_state_dict(self) -> dict[str, np.ndarray]:
         """`Optimizer.state_dict` of all ranks, whole, on the first rank; every rank calls it."""
-        check_together("optimizer_state_dict", self.arrangement, self._in_epoch, is_closed=False)
+        self._check_together("optimizer_state_dict")
         return dict(OptimizerEntries(self.optimizer, self.model, self.comm))
 
     def load_optimizer_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -156,6 +144,14 @@ class Resumable:
         if not self._closed:
             self._closed = True
             self.strategy.close()
+
+    def _check_together(self, what: str, is_over: bool = False) -> None:
+        """Raises ValueError unless all ranks can do it now, between the same two steps."""
+        if is_over:
+            instead = ", or set Config.save" if what == "save" else ""
+            raise ValueError(f"the run is over: call {what} in on_epoch{instead}")
+        if self._in_epoch and not self.arrangement.steps_together:
+            raise ValueError(f"ranks make their steps at different times: call {what} in on_epoch")
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in OF_A_SESSION:

@@ -1,6 +1,7 @@
 """Reads options and data on each rank; if one rank fails, all ranks fail."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -19,26 +20,19 @@ from nnmpi.parallel.step.objective import Criterion
 from nnmpi.run import builders, consistency, objectives
 from nnmpi.run.files import loading
 from nnmpi.run.files.outputs import check_outputs
-from nnmpi.run.objectives import check_metrics
-
-Build = Callable[[], Module]
 
 NO_METRICS: Mapping[str, Metric] = MappingProxyType({})
 """Losses of classes have the accuracy without being asked for it."""
 
 
-class Goal(NamedTuple):
-    """What is trained and measured, before it is known how the scores are spread over ranks."""
-
-    loss: Criterion
-    metrics: Mapping[str, Metric]
-
-
 class Setup(NamedTuple):
     """What a run starts from, however its ranks are arranged; the same on every rank."""
 
+    config: Config
+    build: Callable[[], Module] | None  # makes the model, if the config does not name it
     on: Backend
-    goal: Goal
+    loss: Criterion
+    metrics: Mapping[str, Metric]
     dataset: Dataset
     standardiser: Standardiser
     train: Loader
@@ -49,18 +43,39 @@ class Setup(NamedTuple):
 
 def set_up(
     config: Config,
-    given: Dataset | tuple[Any, ...] | None,
+    build: Callable[[], Module] | None,
+    data: Dataset | tuple[Any, ...] | None,
     comm: Comm,
     loss: Any = None,
     metrics: Mapping[str, Metric] = NO_METRICS,
 ) -> Setup:
     """Checks the config and loads the data. Every rank calls it."""
+    if build is not None:
+        config = replace(config, model=getattr(build, "__name__", type(build).__name__))
     on = all_or_none(comm, lambda: _checked_device(config, comm))
-    goal = all_or_none(comm, lambda: Goal(objectives.criterion(loss), check_metrics(metrics)))
-    dataset = _load_data(config, given, comm, goal.loss)
+    criterion = all_or_none(comm, lambda: objectives.checked(loss, metrics))
+    dataset = _load_data(config, data, comm, criterion)
     consistency.check_inputs(comm, config, dataset)
-    standardiser = all_or_none(comm, lambda: _standardiser(config, dataset, comm))
-    return all_or_none(comm, lambda: _setup(config, on, goal, dataset, standardiser))
+
+    def rest() -> Setup:
+        objectives.check_labels(criterion, dataset)
+        plan.check_batch(config, len(dataset.train.y))
+        standardiser = _standardiser(config, dataset, comm)
+        loader = partial(
+            Loader,
+            batch_size=config.batch_size,
+            standardiser=standardiser,
+            dtype=config.dtype,
+            seed=config.seed,
+            divisor=criterion.divisor,
+        )
+        train, test = loader(dataset.train, shuffle=True), loader(dataset.test, shuffle=False)
+        steps = total_steps(config, len(train))
+        factor = schedule.parse(config.lr_schedule, steps)
+        goal, loaders = (criterion, metrics), (train, test)
+        return Setup(config, build, on, *goal, dataset, standardiser, *loaders, steps, factor)
+
+    return all_or_none(comm, rest)
 
 
 def _checked_device(config: Config, comm: Comm) -> Backend:
@@ -89,7 +104,7 @@ def total_steps(config: Config, batches: int) -> int:
 
 
 def _standardiser(config: Config, dataset: Dataset, comm: Comm) -> Standardiser:
-    """That of the file of --load if it has one, else that of the training samples."""
+    """The standardiser of the file of --load if it has one, else of the training samples."""
     if not config.load:
         return Standardiser.of(dataset.train)
     if comm.rank == comm.node()[0]:  # the file is read whole once per node
@@ -101,22 +116,3 @@ def _standardiser(config: Config, dataset: Dataset, comm: Comm) -> Standardiser:
         return Standardiser.from_metadata(metadata).shaped_for(dataset.train.x)
     except ValueError as error:
         raise ValueError(f"--load {config.load} and data {dataset.name}: {error}") from None
-
-
-def _setup(
-    config: Config, on: Backend, goal: Goal, dataset: Dataset, standardiser: Standardiser
-) -> Setup:
-    objectives.check_labels(goal.loss, dataset)
-    plan.check_batch(config, len(dataset.train.y))
-    loader = partial(
-        Loader,
-        batch_size=config.batch_size,
-        standardiser=standardiser,
-        dtype=config.dtype,
-        seed=config.seed,
-        divisor=goal.loss.divisor,
-    )
-    train, test = loader(dataset.train, shuffle=True), loader(dataset.test, shuffle=False)
-    steps = total_steps(config, len(train))
-    factor = schedule.parse(config.lr_schedule, steps)
-    return Setup(on, goal, dataset, standardiser, train, test, steps, factor)

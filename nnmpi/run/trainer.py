@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,18 +17,19 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.step.executor import StepControl
 from nnmpi.parallel.step.state import StepResult
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.callbacks import Callbacks, Told
-from nnmpi.run.diverged import DivergedError as DivergedError
-from nnmpi.run.diverged import check_finite
+from nnmpi.run.callbacks import check_callbacks
 from nnmpi.run.files import saving
 from nnmpi.run.report import Event, LostOutputError, Report, open_report
-from nnmpi.run.report.events import environment
+from nnmpi.run.report.events import environment, start_event
 from nnmpi.run.report.pace import Pace
-from nnmpi.run.resumable import Phase, Resumable
+from nnmpi.run.resumable import Resumable, StepPhase
 from nnmpi.run.session import Hooks
 from nnmpi.run.setup import NO_METRICS, set_up
 from nnmpi.run.trace import Tracer
-from nnmpi.run.usage import check_left, check_together, check_trained, check_unused
+
+
+class DivergedError(AgreedError):
+    """The loss is NaN or infinite."""
 
 
 class Trainer(Resumable):
@@ -56,22 +56,20 @@ class Trainer(Resumable):
         metrics: Mapping[str, Metric] = NO_METRICS,
         callbacks: Sequence[object] = (),
     ) -> None:
-        if build is not None:
-            config = replace(config, model=getattr(build, "__name__", type(build).__name__))
         comm = job() if comm is None else comm
-        setup = set_up(config, data, comm, loss, metrics)
-        self.callbacks = all_or_none(comm, lambda: Callbacks.of(callbacks))
+        setup = set_up(config, build, data, comm, loss, metrics)
+        self.callbacks = all_or_none(comm, lambda: check_callbacks(callbacks))
         self.dataset, self.standardiser = setup.dataset, setup.standardiser
         self.train, self.test = setup.train, setup.test
         self.total_steps, self.lr_factor = setup.steps, setup.lr_factor
-        self._tracer = Tracer(config, comm)
+        self._tracer = Tracer(setup.config, comm)
         control = StepControl(self._lr, lambda: self._stop_requested, self.total_steps)
         hooks = Hooks(control, self._on_event, self._tracer.recorder)
-        super().__init__(config, build, setup, comm, hooks)
+        super().__init__(setup, comm, hooks)
 
     def _lr(self, step: int) -> float:
         """The learning rate of a step; strategies call it just before they update parameters."""
-        self._phase = Phase.UPDATING
+        self._phase = StepPhase.UPDATING
         return self.config.lr * self.lr_factor(step)
 
     @property
@@ -96,10 +94,7 @@ class Trainer(Resumable):
 
     def fit(self, report: Report | None = None) -> Event:
         """Train, evaluate after each epoch, and save; returns the last event."""
-        check_unused(self.step, self._first, self.total_steps, self._closed)
-        if not self._epoch_is_over:
-            check_left(self.step, self.total_steps)
-        check_trained(self.part, self.optimizer)
+        self._check_ready()
         with open_report(self.config, self.comm, report) as self._report:
             try:
                 return self._fit()
@@ -108,6 +103,26 @@ class Trainer(Resumable):
                 with suppress(LostOutputError):
                     self._report.event({"event": "failed", "error": reason, "steps": self.step})
                 raise
+
+    def _check_ready(self) -> None:
+        """Raises ValueError unless there is a run to make, of what the optimizer has."""
+        made, total = self.step, self.total_steps
+        if made > self._first or self._closed:
+            closed = " and is closed" if self._closed else ""
+            raise ValueError(
+                f"a Trainer runs once, and this one has made {made} of its {total} steps{closed}; "
+                "make another, or restore a snapshot"
+            )
+        if made >= total and not self._epoch_is_over:
+            raise ValueError(
+                f"the snapshot is of step {made}, and this run ends after {total} steps: "
+                "make the Trainer with more epochs or steps"
+            )
+        if {p for p in self.part.parameters if p.requires_grad} != {*self.optimizer.parameters}:
+            raise ValueError(
+                "requires_grad of a parameter was changed after this Trainer was made; "
+                "change it in `build`"
+            )
 
     def _fit(self) -> Event:
         self._pace = Pace()
@@ -138,7 +153,7 @@ class Trainer(Resumable):
             **self._tracer.outcome(self.strategy.layout.mesh),
         }
         self._report.event(result)
-        self._tell(self.callbacks.on_end, result)
+        self._tell("on_end", result)
         return result
 
     def _epochs(self) -> Event:
@@ -146,12 +161,12 @@ class Trainer(Resumable):
         while True:
             train, test = self._epoch(), self.evaluate()
             epoch = self.state.epoch + (self.state.batch > 0)
-            check_finite("test loss", test.mean_loss, self.step, self.last_lr, self.config)
+            self._check_finite("test loss", test.mean_loss, self.step)
             metrics = self._metrics(train, test)
             pace = {"lr": self.last_lr, **self._pace.of_epoch()}
             event = {"event": "epoch", "epoch": epoch, **metrics, **pace}
             self._report.event(event)
-            self._tell(self.callbacks.on_epoch, event)
+            self._tell("on_epoch", event)
             self._agree_to_stop()
             if self._is_over:
                 break
@@ -178,32 +193,45 @@ class Trainer(Resumable):
         """Steps until the end of the epoch, of the run or of the session."""
         self.model.train()
         with closing(self.strategy.steps(self.train, self.state)) as self._steps:
-            self._phase = Phase.COMPUTING
+            self._phase = StepPhase.COMPUTING
             for result in self._steps:
-                self._phase = Phase.BETWEEN_STEPS
+                self._phase = StepPhase.BETWEEN_STEPS
                 loss = self._note(result)
                 self._pace.lap(result)
                 rate = self._pace.epoch_rate
                 self._report.progress(self.step, self.total_steps, loss, rate)
                 event = {"event": "step", "step": self.step, "loss": loss}
-                self._tell(self.callbacks.on_step, event)
+                self._tell("on_step", event)
                 if self._is_over:
                     break
-                self._phase = Phase.COMPUTING
-        self._phase = Phase.BETWEEN_STEPS
+                self._phase = StepPhase.COMPUTING
+        self._phase = StepPhase.BETWEEN_STEPS
 
     def _note(self, result: StepResult) -> float:
         """Updates the state of the run from a step's result; returns the loss of a sample."""
         loss = mean(result.loss, result.divisor)
-        check_finite("loss", loss, self.step + 1, self.last_lr, self.config)
+        self._check_finite("loss", loss, self.step + 1)
         self.state, self.stopping = result.state, self.stopping or result.stop
         self.skipped += not result.updated
         self._sums = self._sums.plus(result.loss, result.divisor, result.samples)
         return loss
 
-    def _tell(self, callbacks: Sequence[Told], event: Event) -> None:
-        for callback in callbacks:
-            callback(self, dict(event))
+    def _check_finite(self, what: str, value: float, step: int) -> None:
+        """Raises DivergedError if a loss is NaN or infinite."""
+        if not math.isfinite(value):
+            c, lr = self.config, self.last_lr
+            grown = lr > c.lr  # the schedule raised it
+            remedy = "another --lr-schedule" if grown else f"--lr {c.lr / 10:g}"
+            saved = "; nothing was saved" if c.save else ""
+            raise DivergedError(
+                f"the {what} became {value} at step {step} with learning rate {lr:g}; "
+                f"try {remedy}, --clip-norm 1 or --lr-schedule warmup:100{saved}"
+            )
+
+    def _tell(self, occasion: str, event: Event) -> None:
+        for callback in self.callbacks:
+            if hasattr(callback, occasion):
+                getattr(callback, occasion)(self, dict(event))
         self._pace.resume()
 
     def evaluate(self) -> Sums:
@@ -212,7 +240,7 @@ class Trainer(Resumable):
         The model is left in evaluation mode; within an epoch it trains on, and is not.
         """
         alone = self.comm.size == 1
-        check_together("evaluate", self.arrangement, self._in_epoch, self._closed and not alone)
+        self._check_together("evaluate", self._closed and not alone)
         self.model.eval()
         with self._tracer.evaluation():
             sums = self.strategy.evaluate(self.test, self.step)
@@ -247,7 +275,7 @@ class Trainer(Resumable):
 
     def save(self, path: str | None) -> None:
         """Write the model; every rank calls it, after the same step or epoch, the first writes."""
-        check_together("save", self.arrangement, self._in_epoch, self._closed)
+        self._check_together("save", self._closed)
         all_or_none(self.comm, partial(self._write, path))
 
     def _write(self, path: str | None) -> None:
@@ -262,9 +290,9 @@ class Trainer(Resumable):
         if self._closed:
             return
         if self.comm.size == 1:
-            whole = self._phase is not Phase.UPDATING
+            whole = self._phase is not StepPhase.UPDATING
         else:
-            between = self._phase is Phase.BETWEEN_STEPS
+            between = self._phase is StepPhase.BETWEEN_STEPS
             readable = between and self.arrangement.is_whole_between_steps
             whole = readable and self.strategy.entries.writer_has_all
         if self.step and self.is_first and whole:
@@ -275,27 +303,7 @@ class Trainer(Resumable):
 
     def describe(self) -> Event:
         """The start event."""
-        d, c = self.dataset, self.config
-        slowed = {"slow_rank": c.slow_rank, "jitter": c.jitter}
-        return {
-            "event": "start",
-            "model": c.model,
-            "parameters": sum(math.prod(p.place.shape) for p in self.model.parameters()),
-            "data": d.name,
-            "train_samples": len(d.train.y),
-            "test_samples": len(d.test.y),
-            "note": d.note,
-            "steps": self.total_steps,
-            "batch_size": c.batch_size,
-            "dtype": c.dtype,
-            "device": self.on.name,
-            "seed": c.seed,
-            "ranks": self.comm.size,
-            "sync": c.sync,
-            **({"tp": c.tp} if c.tp > 1 else {}),
-            **{name: value for name, value in slowed.items() if value},
-            **self.strategy.describe(),
-        }
+        return start_event(self._setup, self.config, self.comm.size, self.model, self.strategy)
 
     def _metrics(self, train: Sums, test: Sums) -> Event:
         """Losses and metrics of an epoch: the accuracy beside the loss, others under a key."""

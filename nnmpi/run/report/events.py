@@ -1,5 +1,6 @@
-"""What events say of an arrangement, and of what a run depends on."""
+"""What events say of an arrangement, of the start of a run, and of what it depends on."""
 
+import math
 import platform
 from dataclasses import asdict
 from itertools import pairwise
@@ -10,10 +11,13 @@ import nnmpi
 from nnmpi import blas
 from nnmpi.comm import Comm, mpi_versions
 from nnmpi.config import Config
+from nnmpi.nn import Module
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.drawing import as_lines
 from nnmpi.parallel.arrangement.kinds import AlikeRanks, kinds
+from nnmpi.parallel.strategy import Strategy
 from nnmpi.run.report.messages import Event
+from nnmpi.run.setup import Setup
 
 NAME_BYTES = 64  # of a host; longer names are cut
 
@@ -70,6 +74,32 @@ def _figures(kind: AlikeRanks) -> Event:
         **{f"{name}_bytes": value for name, value in kind.memory._asdict().items()},
         "activation_bytes": kind.activations,
         "sent": sent,
+    }
+
+
+def start_event(
+    setup: Setup, config: Config, ranks: int, model: Module, strategy: Strategy
+) -> Event:
+    """The first event of a run."""
+    d, slowed = setup.dataset, {"slow_rank": config.slow_rank, "jitter": config.jitter}
+    return {
+        "event": "start",
+        "model": config.model,
+        "parameters": sum(math.prod(p.place.shape) for p in model.parameters()),
+        "data": d.name,
+        "train_samples": len(d.train.y),
+        "test_samples": len(d.test.y),
+        "note": d.note,
+        "steps": setup.steps,
+        "batch_size": config.batch_size,
+        "dtype": config.dtype,
+        "device": setup.on.name,
+        "seed": config.seed,
+        "ranks": ranks,
+        "sync": config.sync,
+        **({"tp": config.tp} if config.tp > 1 else {}),
+        **{name: value for name, value in slowed.items() if value},
+        **strategy.describe(),
     }
 
 

@@ -25,7 +25,7 @@ from nnmpi.parallel.tensor.rebuild import rebuild
 from nnmpi.parallel.tensor.rules import Cut
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.run import objectives
-from nnmpi.run.on_paper import arranged
+from nnmpi.run.dry_run import arranged
 
 
 def traced(model: nn.Module, *sample: int) -> Graph:
