@@ -168,7 +168,7 @@ def random_trainer(
 
 def trainer_steps(trainer: Any) -> Steps:
     """Steps of an nnmpi.Trainer, epoch after epoch."""
-    from nnmpi.parallel.step.state import StepState
+    from nnmpi.parallel.step.executor import StepState
 
     trainer.model.train()
 

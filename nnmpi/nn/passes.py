@@ -1,6 +1,6 @@
 """Pass: what the layers of a model depend on in a forward pass besides their input."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import NamedTuple, Protocol
 
@@ -40,6 +40,30 @@ class Untracked(Local):
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         return local
+
+
+class KeptStats:
+    """BatchStats of a forward pass that runs twice: the second one gets the moments of the first.
+
+    Then nothing is asked for or tracked again.
+    """
+
+    def __init__(self, inner: BatchStats) -> None:
+        self._inner, self._kept = inner, list[Moments]()
+        self._again: Iterator[Moments] | None = None
+
+    def again(self) -> None:
+        """The second pass begins."""
+        self._again = iter(self._kept)
+
+    def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
+        if self._again is not None:
+            return next(self._again)
+        self._kept.append(self._inner.moments(local, track))
+        return self._kept[-1]
+
+    def sum(self, sums: Array) -> Array:
+        return self._inner.sum(sums)
 
 
 LOCAL: BatchStats = Local()

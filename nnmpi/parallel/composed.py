@@ -16,9 +16,8 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries
 from nnmpi.parallel.model.parts import PartTable
 from nnmpi.parallel.step.channels import Channels, Ports
-from nnmpi.parallel.step.executor import NO_SYNC, Executor, GradientSync
+from nnmpi.parallel.step.executor import NO_SYNC, Executor, GradientSync, StepResult, StepState
 from nnmpi.parallel.step.ports import Loss
-from nnmpi.parallel.step.state import StepResult, StepState
 from nnmpi.parallel.step.update import Update
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import TrainSpec

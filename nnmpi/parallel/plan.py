@@ -1,8 +1,5 @@
 """From an arrangement to what each rank runs: the one place that knows every strategy.
 
-STRATEGIES  what builds each
-REFUSALS    what cannot be combined: the rows of all features
-
 `run/` takes all of it from here.
 """
 
@@ -11,31 +8,19 @@ from typing import TypeAlias
 
 from nnmpi.config import Config
 from nnmpi.parallel import refusals, server
-from nnmpi.parallel.checks import refusals as of_checks
 from nnmpi.parallel.checks import reproducible
 from nnmpi.parallel.checks.reference_update import ReferenceUpdate
 from nnmpi.parallel.checks.slow_ranks import delay_of, slowed
 from nnmpi.parallel.checks.verify import Verified
 from nnmpi.parallel.composed import Parts, synchronous
-from nnmpi.parallel.data import refusals as of_data
 from nnmpi.parallel.data.batch_size_check import check_micro_batches as check_micro_batches
 from nnmpi.parallel.data.replicas import replicas
 from nnmpi.parallel.layout import Layout, mesh_of
-from nnmpi.parallel.pipeline import refusals as of_pipelines
 from nnmpi.parallel.pipeline import strategies as pipelines
 from nnmpi.parallel.pipeline.stages import Stages as Stages
 from nnmpi.parallel.pipeline.stages import measured_stages as measured_stages
 from nnmpi.parallel.pipeline.stages import own_stages as own_stages
-from nnmpi.parallel.server import refusals as of_servers
 from nnmpi.parallel.strategy import Strategy, TrainSpec
-from nnmpi.parallel.tensor import refusals as of_tensors
-from nnmpi.parallel.zero import refusals as of_zero
-
-ROOMS = (of_checks, of_pipelines, of_servers, of_tensors, of_zero, of_data)
-
-REFUSALS = tuple(row for room in ROOMS for row in room.REFUSALS)
-NEEDS = tuple(row for room in ROOMS for row in room.NEEDS)
-
 
 Build: TypeAlias = Callable[[Layout, TrainSpec], Strategy]
 
@@ -64,7 +49,7 @@ STRATEGIES: dict[str, Build] = {
 
 def check(config: Config, ranks: int) -> None:
     """Raises ValueError for what cannot be, before anything is made."""
-    refusals.check(config, ranks, REFUSALS, NEEDS)
+    refusals.check(config, ranks)
     if config.reproducible:
         reproducible.check(config, ranks)
     if config.schedule == "pipedream":

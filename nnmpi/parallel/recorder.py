@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from nnmpi.schedules import Op
 
@@ -11,42 +11,29 @@ Do: TypeAlias = Callable[[Op], None]
 """Carries out an operation of a step."""
 
 
-class Recorder(Protocol):
+class Recorder:
     """Takes events: what was done, since when, and for which micro-batch of which stage.
 
-    A wait within an operation is added before that operation, since it ends first.
+    A wait within an operation is added before that operation, since it ends first. This one keeps
+    nothing; `run/trace/recording.py` has the one that does.
     """
+
+    now: Callable[[], float] = staticmethod(time.perf_counter)
+    """The time, in seconds."""
 
     def begin(self, step: int) -> None:
         """The events from here on are of this step."""
-
-    def now(self) -> float:
-        """The time, in seconds."""
 
     def add(self, name: str, began: float, micro: int = -1, stage: int = -1) -> None:
         """An event that ends now."""
 
     def recorded(self, name: str, do: Do) -> Do:
-        """The same, and an event at its end."""
-
-
-class NoRecorder:
-    """Keeps nothing."""
-
-    now = staticmethod(time.perf_counter)
-
-    def begin(self, step: int) -> None:
-        pass
-
-    def add(self, name: str, began: float, micro: int = -1, stage: int = -1) -> None:
-        pass
-
-    def recorded(self, name: str, do: Do) -> Do:
+        """A function that does the same, and adds an event at its end."""
         return do
 
 
-NO_RECORDER: Recorder = NoRecorder()
+NO_RECORDER = Recorder()
 
 current_recorder: ContextVar[Recorder] = ContextVar("nnmpi_recorder", default=NO_RECORDER)
-"""That of the step under way, for what waits inside a layer or a store. A context variable, since
-ranks may be threads."""
+"""The recorder of the step under way, for what waits inside a layer or a store. A context variable,
+since ranks may be threads."""

@@ -1,10 +1,10 @@
 """Options that cannot be combined, each pair with the reason: rows of one table.
 
-Each feature has rows in its own folder; `plan.py` puts them together. The command line reads the
-table before anything is made; the tests try every row; docs/parallel.md shows it to users.
+The command line reads the table before anything is made; the tests try every row; docs/parallel.md
+shows it to users.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
@@ -14,7 +14,9 @@ from nnmpi.quoting import shown
 
 NO_SERVERS = "leave it out, or use --sync bsp --servers 0"
 WHOLE_MODEL = "every rank that computes has the whole model and its activations"
-ONE = "leave one of the two out"
+WHOLE_SLICE = "one rank computes a slice, forward and back, before the next one"
+TWO = "start it with mpirun -n 2, or leave verify out"
+OWN_SUM = "only ranks that sum gradients themselves use it"
 SLOWING = "slowing works on ranks of data parallelism"
 
 
@@ -24,7 +26,7 @@ class Refusal(NamedTuple):
     option: str
     beside: str
     reason: str
-    remedy: str
+    remedy: str = "leave one of the two out"
 
 
 class Need(NamedTuple):
@@ -35,13 +37,81 @@ class Need(NamedTuple):
     reason: str
 
 
-def check(config: Config, ranks: int, refusals: Sequence[Refusal], needs: Sequence[Need]) -> None:
+REFUSALS = (
+    # checks
+    Refusal("reproducible", "micro_batches", "slices are micro-batches already"),
+    Refusal("reproducible", "servers", "every rank updates its own copy of the parameters"),
+    Refusal("reproducible", "allreduce", "gradients are summed along the tree over slices"),
+    Refusal("reproducible", "bucket_mb", "the gradient of a slice is summed as a whole"),
+    Refusal("reproducible", "overlap", "a slice is summed after its backward pass"),
+    Refusal("reproducible", "progress", "a slice is summed after its backward pass"),
+    Refusal("reproducible", "device", "the bits are promised on the CPU only"),
+    Refusal("verify", "one rank", "there is nothing to compare it with", TWO),
+    Refusal("verify", "servers", "it compares copies that ranks update themselves", NO_SERVERS),
+    Refusal("reproducible", "pp", WHOLE_SLICE),
+    Refusal("reproducible", "schedule", WHOLE_SLICE),
+    Refusal("reproducible", "recompute", WHOLE_SLICE),
+    Refusal("reproducible", "tp", "the tree adds up slices, not parts of a matrix product"),
+    Refusal("reproducible", "zero", "every rank updates its own copy of the parameters"),
+    # pipelines
+    Refusal("pipedream", "micro_batches", "a batch is one micro-batch and one step"),
+    Refusal("pipedream", "recompute", "activations of few batches are kept, p at most"),
+    Refusal("pipedream", "clip_norm", "no stage waits for the norm over all of them"),
+    Refusal("pipedream", "verify", "it is not meant to equal one rank"),
+    Refusal("pipedream", "slow_rank", SLOWING),
+    Refusal("pipedream", "jitter", SLOWING),
+    Refusal("pipedream", "tp", "ranks of a stage would take messages in different orders"),
+    Refusal("pipedream", "zero", "each stage is on one rank, which has all of its state"),
+    Refusal("pp", "servers", WHOLE_MODEL, NO_SERVERS),
+    Refusal("pp", "slow_rank", SLOWING),
+    Refusal("pp", "jitter", SLOWING),
+    Refusal("schedule", "servers", WHOLE_MODEL, NO_SERVERS),
+    Refusal("recompute", "servers", WHOLE_MODEL, NO_SERVERS),
+    # parameter servers
+    Refusal("allreduce", "servers", OWN_SUM, NO_SERVERS),
+    Refusal("bucket_mb", "servers", OWN_SUM, NO_SERVERS),
+    Refusal("overlap", "servers", OWN_SUM, NO_SERVERS),
+    Refusal("progress", "servers", OWN_SUM, NO_SERVERS),
+    # tensor parallelism
+    Refusal("tp", "servers", WHOLE_MODEL, NO_SERVERS),
+    Refusal("tp", "slow_rank", SLOWING),
+    Refusal("tp", "jitter", SLOWING),
+    # ZeRO
+    Refusal("zero", "servers", "servers hold all parameters and optimizer state", NO_SERVERS),
+    Refusal("zero", "slow_rank", "slowing works on ranks with whole copies"),
+    Refusal("zero", "jitter", "slowing works on ranks with whole copies"),
+    Refusal(
+        "zero 2 or 3",
+        "allreduce without halves",
+        "gradients are scattered to ranks that keep a part each: only ring, p2p and halving can",
+        "use --allreduce ring, or --zero 1",
+    ),
+    # data parallelism
+    Refusal(
+        "device",
+        "several ranks",
+        "gradients are summed on the host",
+        "use one rank or --device cpu",
+    ),
+)
+
+NEEDS = (
+    Need("slices", "reproducible", "a batch is cut into slices for that alone"),
+    Need("virtual_stages", "schedule interleaved", "in other schedules a rank has one stage"),
+    Need("cut", "pp", "the model is cut between the ranks along pp"),
+    Need("vertical_sync", "schedule pipedream", "others never have several versions of weights"),
+    Need("staleness", "sync ssp", "bsp allows no staleness, asp any"),
+    Need("ranks", "dry_run", "a run has the ranks that mpirun starts"),
+)
+
+
+def check(config: Config, ranks: int) -> None:
     """Raises ValueError for the first row that the config and the number of ranks meet."""
-    for option, beside, reason, remedy in refusals:
+    for option, beside, reason, remedy in REFUSALS:
         first, second = _asked(option, config, ranks), _asked(beside, config, ranks)
         if first and second:
             raise ValueError(f"{first} with {second}: {reason}; {remedy}")
-    for option, other, reason in needs:
+    for option, other, reason in NEEDS:
         name, _, value = other.partition(" ")
         met = str(getattr(config, name)) == value if value else _asked(name, config, ranks)
         if _asked(option, config, ranks) and not met:

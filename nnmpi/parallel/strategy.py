@@ -12,9 +12,8 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries
 from nnmpi.parallel.model.model_part import ModelPart
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
-from nnmpi.parallel.step.executor import StepControl
+from nnmpi.parallel.step.executor import Position, StepControl, StepResult, StepState
 from nnmpi.parallel.step.ports import Task
-from nnmpi.parallel.step.state import Position, StepResult, StepState
 
 OnEvent: TypeAlias = Callable[[dict[str, Any]], None]
 

@@ -19,7 +19,7 @@ from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
 from nnmpi.parallel.model.entries import first_difference
 from nnmpi.parallel.model.parts import PartTable, everything
-from nnmpi.parallel.step.state import StepState
+from nnmpi.parallel.step.executor import StepState
 
 MAX_BYTES = 16 << 20
 """How much of an array is compared: of a larger one, every k-th row."""

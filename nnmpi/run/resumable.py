@@ -13,7 +13,7 @@ from nnmpi.metrics import Sums
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.optimizer_entries import OptimizerEntries, load
 from nnmpi.parallel.model.snapshot import owned
-from nnmpi.parallel.step.state import StepResult, StepState
+from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.stores.local import stores_of
 from nnmpi.run import consistency
 from nnmpi.run.session import Hooks, Session

@@ -12,7 +12,7 @@ from nnmpi.metrics import Sums
 from nnmpi.parallel import plan
 from nnmpi.parallel.model.pieces import gather_rows
 from nnmpi.parallel.model.snapshot import Owned
-from nnmpi.parallel.step.state import Position, StepState
+from nnmpi.parallel.step.executor import Position, StepState
 from nnmpi.quoting import quoted
 
 MAY_CHANGE = ("layout", "pipeline", "reduce", "sync", "equality")

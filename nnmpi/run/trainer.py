@@ -14,8 +14,7 @@ from nnmpi.data import Dataset
 from nnmpi.metrics import ACCURACY, Metric, Sums, mean
 from nnmpi.nn import Module
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.step.executor import StepControl
-from nnmpi.parallel.step.state import StepResult
+from nnmpi.parallel.step.executor import StepControl, StepResult
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.callbacks import check_callbacks
 from nnmpi.run.files import saving

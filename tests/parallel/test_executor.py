@@ -19,10 +19,9 @@ from nnmpi.parallel.data.gradient_sync import BucketedSync, in_place, nothing_to
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries, first_difference
 from nnmpi.parallel.model.parts import PartTable
-from nnmpi.parallel.step.executor import Executor
+from nnmpi.parallel.step.executor import Executor, StepResult, StepState
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import Loss, Samples, Sink, Source, Stage
-from nnmpi.parallel.step.state import StepResult, StepState
 from nnmpi.parallel.step.update import Update
 from nnmpi.parallel.stores.buckets import Buckets, CommBucket
 from nnmpi.parallel.stores.local import LocalStore, scalar_count

@@ -11,7 +11,7 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.mesh import Mesh
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.step.state import StepState
+from nnmpi.parallel.step.executor import StepState
 from nnmpi.run.report import NullReport
 
 

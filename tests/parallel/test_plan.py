@@ -8,7 +8,7 @@ from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel import plan
-from nnmpi.parallel.step.state import StepState
+from nnmpi.parallel.step.executor import StepState
 
 STRATEGIES: dict[str, dict[str, Any]] = {
     "replicas": {"allreduce": "ring"},

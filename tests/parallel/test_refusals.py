@@ -8,8 +8,7 @@ from helpers.mpijob import ROOT
 
 from nnmpi import Config
 from nnmpi.parallel import plan
-from nnmpi.parallel.plan import NEEDS, REFUSALS
-from nnmpi.parallel.refusals import Need, Refusal
+from nnmpi.parallel.refusals import NEEDS, REFUSALS, Need, Refusal
 
 ASKED: dict[str, dict[str, Any]] = {
     "allreduce": {"allreduce": "ring"},

@@ -15,7 +15,7 @@ from nnmpi import Config, Trainer, blas, nn, optim
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.config import EPOCHS, LEAST_STEPS
-from nnmpi.parallel.step.state import StepResult, StepState
+from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.run.report import events
 from nnmpi.run.report.pace import Pace
 from nnmpi.run.setup import total_steps

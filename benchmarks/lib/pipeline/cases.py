@@ -18,7 +18,7 @@ from nnmpi.config import Config
 from nnmpi.nn import models
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.tracing import trace
-from nnmpi.parallel.step.state import StepState
+from nnmpi.parallel.step.executor import StepState
 
 BATCHES = 4  # which are made once and used in turn
 PIPEDREAM_STEPS = 4

@@ -14,7 +14,7 @@ from lib.sync.model import Case, Mode
 from nnmpi import data, nn
 from nnmpi.comm import Comm
 from nnmpi.data import Dataset, Loader
-from nnmpi.parallel.step.state import StepResult, StepState
+from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.strategy import Strategy
 from nnmpi.run.report import NullReport
 

@@ -22,9 +22,16 @@ from nnmpi.parallel.model.model_part import Boundary
 from nnmpi.parallel.pipeline.versions import VersionStore
 from nnmpi.parallel.recorder import Do, Recorder
 from nnmpi.parallel.step.channels import Channels
-from nnmpi.parallel.step.executor import NO_SYNC, Executor, Program, StepControl, StepPlan
+from nnmpi.parallel.step.executor import (
+    NO_SYNC,
+    Executor,
+    Program,
+    StepControl,
+    StepPlan,
+    StepResult,
+    StepState,
+)
 from nnmpi.parallel.step.ports import Stage
-from nnmpi.parallel.step.state import StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.stores.local import fill_unused
 from nnmpi.parallel.strategy import NotFiniteError

@@ -29,8 +29,7 @@ from nnmpi.parallel.server.exchange import Purpose, Reply, Request, RequestChann
 from nnmpi.parallel.server.store import ServedStore
 from nnmpi.parallel.server.strategy import ServerStrategy
 from nnmpi.parallel.step.channels import Channels, Ports
-from nnmpi.parallel.step.executor import Executor, GradientSync
-from nnmpi.parallel.step.state import Position, StepResult, StepState
+from nnmpi.parallel.step.executor import Executor, GradientSync, Position, StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.stores.local import fill_unused
 from nnmpi.parallel.strategy import TrainSpec

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from nnmpi.parallel.step.state import StepResult, StepState
+from nnmpi.parallel.step.executor import StepResult, StepState
 
 
 class Totals(NamedTuple):

@@ -25,7 +25,7 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.server.clocks import ClockTable, EpochProgress
 from nnmpi.parallel.server.exchange import Purpose, Reply, ReplyChannel, poll_until
 from nnmpi.parallel.server.strategy import ServerStrategy
-from nnmpi.parallel.step.state import StepResult, StepState
+from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.strategy import TrainSpec
 
 

@@ -15,7 +15,7 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries
 from nnmpi.parallel.server.exchange import wait_all
 from nnmpi.parallel.server.store import ServedStore, server_slices
-from nnmpi.parallel.step.state import Position
+from nnmpi.parallel.step.executor import Position
 from nnmpi.parallel.strategy import TrainSpec
 
 

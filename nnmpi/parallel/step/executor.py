@@ -31,11 +31,9 @@ from nnmpi.data import Load
 from nnmpi.data.inputs import each, parts
 from nnmpi.kernels import progress_hook
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.passes import LOCAL, BatchStats, Pass
+from nnmpi.nn.passes import LOCAL, BatchStats, KeptStats, Pass
 from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder
 from nnmpi.parallel.step.ports import Messages, Stage, Tensors, forward, needing_gradients
-from nnmpi.parallel.step.recompute import Kept
-from nnmpi.parallel.step.state import StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.schedules import MESSAGES, Kind, Op, forward_only, one_stage
 
@@ -67,6 +65,43 @@ class GradientSync:
 
 
 NO_SYNC = GradientSync()
+
+
+class StepState(NamedTuple):
+    """How far training has come before a step: the one counter that steps depend on.
+
+    A checkpoint records it besides the entries of stores and optimizers.
+    """
+
+    step: int = 0  # steps made so far
+    epoch: int = 0
+    batch: int = 0  # within the epoch
+
+    def next(self, batches: int) -> "StepState":
+        """After the step, in an epoch of so many batches."""
+        if self.batch + 1 < batches:
+            return StepState(self.step + 1, self.epoch, self.batch + 1)
+        return StepState(self.step + 1, self.epoch + 1, 0)
+
+
+class Position(NamedTuple):
+    """Where a worker is in its data, if each has a pace of its own: which step it makes next."""
+
+    worker: int
+    workers: int
+    next: StepState
+
+
+class StepResult(NamedTuple):
+    """A step over `samples` samples: the sum of their losses, and what all ranks agreed on."""
+
+    state: StepState  # after the step
+    samples: int
+    divisor: float  # what the mean of the losses divides their sum by
+    loss: float
+    stop: bool  # whether some rank wants to end the run
+    updated: bool  # False if a number was not finite, and parameters were left as they are
+    gradient_norm: float | None = None  # before clipping; None where no rank knows all of it
 
 
 class StepControl(NamedTuple):
@@ -213,20 +248,21 @@ class Executor:
     def _forward(self, op: Op) -> None:
         stage, stats = self._stages[op.stage], self._batch_stats
         x, recomputed = stage.source.take(op.micro), (op.stage, op.micro) in self._plan.recomputed
-        live = self._live[op.stage, op.micro] = Live(x, Kept(stats) if recomputed else stats)
+        live = self._live[op.stage, op.micro] = Live(x, KeptStats(stats) if recomputed else stats)
         with no_grad() if recomputed else nullcontext():
-            root = self._root(stage, live, op.micro, live.stats)
+            root = self._root(stage, live, op.micro)
         if not recomputed:
             live.root = root
         stage.sink.put(op.micro, root)
 
     def _recompute(self, op: Op) -> None:
         live = self._live[op.stage, op.micro]
-        assert isinstance(live.stats, Kept)
-        live.root = self._root(self._stages[op.stage], live, op.micro, live.stats.replayed())
+        assert isinstance(live.stats, KeptStats)
+        live.stats.again()
+        live.root = self._root(self._stages[op.stage], live, op.micro)
 
-    def _root(self, stage: Stage, live: Live, micro: int, stats: BatchStats) -> Tensor:
-        now = Pass(self._step, self._load.micro[micro].samples, stats)
+    def _root(self, stage: Stage, live: Live, micro: int) -> Tensor:
+        now = Pass(self._step, self._load.micro[micro].samples, live.stats)
         return stage.sink.root(micro, forward(stage.module, live.input, now))
 
     def _backward(self, op: Op) -> None:

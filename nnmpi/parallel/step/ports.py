@@ -12,11 +12,11 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.autograd import Tensor
-from nnmpi.autograd.functional import as_tensor, tensor
+from nnmpi.autograd.functional import as_tensor
 from nnmpi.autograd.recording import recording
 from nnmpi.autograd.tape import TapeNode, tick
 from nnmpi.backend import Array, Backend
-from nnmpi.data import Inputs, Load
+from nnmpi.data import Load
 from nnmpi.data.inputs import Structure, each, parts
 from nnmpi.nn import Module
 from nnmpi.nn.passes import Pass, current_pass
@@ -34,31 +34,21 @@ class Task(NamedTuple):
     objective: Objective
     on: Backend
 
-    def forward(self, x: Inputs, now: Pass) -> Tensor:
-        """The scores of samples."""
-        scores: Tensor = forward(self.model, each(partial(tensor, on=self.on), x), now)
-        return scores
-
 
 def forward(module: Module, x: Tensors, now: Pass) -> Any:
     """The output of a module, with randomness keyed by the step and by each sample."""
     token = current_pass.set(now)
     try:
-        return module(x) if isinstance(x, Tensor) else called(module, x)
+        if isinstance(x, dict):
+            return module(**x)
+        return module(*x) if isinstance(x, tuple) else module(x)
     finally:
         current_pass.reset(token)
 
 
 def needing_gradients(x: Tensors) -> tuple[Tensor, ...]:
-    """Those of the tensors that require a gradient."""
+    """The tensors that require a gradient."""
     return tuple(t for _, t in parts(x) if t.requires_grad)
-
-
-def called(module: Module, x: Tensors) -> Any:
-    """The module called with its inputs: module(x), module(*x) or module(**x)."""
-    if isinstance(x, dict):
-        return module(**x)
-    return module(*x) if isinstance(x, tuple) else module(x)
 
 
 class Joined(Tensor):

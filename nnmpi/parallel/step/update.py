@@ -10,28 +10,17 @@ Where a model is spread over ranks of other axes, one more all-reduce sums what 
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
 from nnmpi import backend
-from nnmpi.comm import Comm
 from nnmpi.nn.parameter import Parameter
 from nnmpi.optim import Optimizer
 from nnmpi.optim.clip import clip_factor
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.stores.local import LOSS, STOP, USED, LocalStore, Stretch
-
-
-class StepSums(NamedTuple):
-    """The sums of a step that decide what is done."""
-
-    loss: float
-    stop: float
-    not_finite: float
-    squares: float  # of the gradient
-    used: tuple[float, ...] = ()  # of each tied parameter: on how many ranks it got a gradient
 
 
 class Outcome(NamedTuple):
@@ -41,29 +30,6 @@ class Outcome(NamedTuple):
     stop: bool
     updated: bool
     gradient_norm: float | None = None  # before clipping
-
-
-Agree: TypeAlias = Callable[[StepSums], StepSums]
-
-
-def complete(sums: StepSums) -> StepSums:
-    """Where dp is the only axis, the sums over it are complete."""
-    return sums
-
-
-class SumOver:
-    """Adds up the sums of the ranks that hold one model, in one all-reduce in float64."""
-
-    def __init__(self, comm: Comm, recorder: Recorder) -> None:
-        self._comm, self._recorder = comm, recorder
-
-    def __call__(self, sums: StepSums) -> StepSums:
-        row = np.array([*sums[:-1], *sums.used])
-        began = self._recorder.now()
-        self._comm.all_reduce(row, "doubling")
-        self._recorder.add("agree", began)
-        loss, stop, not_finite, squares, *used = row.tolist()
-        return StepSums(loss, stop, not_finite, squares, tuple(used))
 
 
 class Update:
@@ -87,20 +53,17 @@ class Update:
         self._store, self._optimizer = store, optimizer
         self._clip_norm, self._lr = clip_norm, lr
         self._counted = list(_counted(store, counts))
-        self._counts_loss = layout.counts_loss
-        spread = layout.model.size > 1
-        self._agree: Agree = SumOver(layout.model, recorder) if spread else complete
-        self._tied, self._own = tied, {*store.parameters}
+        self._model, self._counts_loss = layout.model, layout.counts_loss
         self._recorder = recorder
+        self._tied, self._own = tied, {*store.parameters}
 
     def apply(self, step: int) -> Outcome:
         """One optimizer step, if all sums are finite; the only place that waits for a device."""
         store = self._store
-        sums = self._agree(self._sums())
-        for p, times in zip(self._tied, sums.used, strict=True):
+        loss, stop, not_finite, squares, *used = self._agreed(self._sums())
+        for p, times in zip(self._tied, used, strict=True):
             p.has_grad = p in self._own and times > 0
-        updated = not sums.not_finite
-        norm = sums.squares**0.5
+        updated, norm = not not_finite, squares**0.5
         if updated:
             self._clip(norm)
             self._optimizer.lr = self._lr(step)
@@ -108,18 +71,34 @@ class Update:
         began = self._recorder.now()
         store.settle()
         self._recorder.add("settle", began)
-        return Outcome(sums.loss, sums.stop > 0, updated, norm)
+        return Outcome(loss, stop > 0, updated, norm)
 
-    def _sums(self) -> StepSums:
-        """The sums over dp; also marks the parameters that got a gradient on any rank."""
+    def _sums(self) -> list[float]:
+        """The sums over dp that decide what is done; marks parameters with a gradient on any rank.
+
+        loss | stop | whether something is not finite | squares of the gradient | use of each that
+        is tied
+        """
         store = self._store
         *scalars, squares = backend.to_host(store.totals(self._counted)).tolist()
         for p, times in zip(store.parameters, scalars[USED:], strict=True):
             p.has_grad = times > 0
         finite = math.isfinite(scalars[LOSS]) and math.isfinite(squares)
         loss = scalars[LOSS] if self._counts_loss else 0.0
-        used = tuple(float(p.has_grad) for p in self._tied)
-        return StepSums(loss, scalars[STOP], float(not finite), squares, used)
+        return [loss, scalars[STOP], not finite, squares, *(p.has_grad for p in self._tied)]
+
+    def _agreed(self, sums: list[float]) -> list[float]:
+        """The sums over all ranks that hold one model; they are complete where dp is the only axis.
+
+        One all-reduce in float64 adds up those of the ranks along other axes.
+        """
+        if self._model.size == 1:
+            return sums
+        row, began = np.array(sums, float), self._recorder.now()
+        self._model.all_reduce(row, "doubling")
+        self._recorder.add("agree", began)
+        whole: list[float] = row.tolist()
+        return whole
 
     def _clip(self, norm: float) -> None:
         """As `optim.clip_grad_norm`, by the norm over all ranks."""

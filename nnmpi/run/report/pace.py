@@ -3,7 +3,7 @@
 import time
 
 from nnmpi.metrics import mean
-from nnmpi.parallel.step.state import StepResult
+from nnmpi.parallel.step.executor import StepResult
 from nnmpi.run.report.messages import Event
 
 

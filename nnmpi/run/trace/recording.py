@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from nnmpi.parallel.recorder import Do
+from nnmpi.parallel.recorder import Do, Recorder
 from nnmpi.schedules import Kind, Op
 
 CAPACITY = 200_000  # events of a rank: about 5 MB
@@ -46,7 +46,7 @@ def which(events: np.ndarray, *kinds: str) -> np.ndarray:
     return np.isin(events["kind"], [CODES[kind] for kind in kinds])
 
 
-class Recording:
+class Recording(Recorder):
     """Keeps the first events of a run, up to its capacity."""
 
     def __init__(self, now: Callable[[], float], capacity: int = CAPACITY) -> None:

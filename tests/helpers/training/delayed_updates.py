@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi import Config, Trainer
+from nnmpi import Config, Trainer, tensor
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.passes import Pass
 from nnmpi.parallel.pipeline.versions import VersionStore
+from nnmpi.parallel.step.ports import forward
 from nnmpi.run.report import NullReport
 
 CUTS = {
@@ -108,7 +109,7 @@ def simulated(
             for path, w in parameters.items():
                 w.data = versions[max(0, i - delay[path])][path]
                 w.grad = None
-            scores = trainer.task.forward(batch.x, Pass(step, batch.samples))
+            scores = forward(model, tensor(batch.x), Pass(step, batch.samples))
             loss = trainer.task.objective.loss(scores, batch.y) / len(batch.y)
             loss.backward()
             for path, w in parameters.items():

@@ -22,7 +22,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.memory import memory
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.traffic import Sent, Traffic, traffic
-from nnmpi.parallel.step.state import StepState
+from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.parallel.zero.store import ShardedStore
 

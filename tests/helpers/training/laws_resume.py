@@ -16,7 +16,7 @@ from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, comm_self
 from nnmpi.nn.state import assign
 from nnmpi.parallel.model.optimizer_entries import OptimizerEntries
-from nnmpi.parallel.step.state import StepState
+from nnmpi.parallel.step.executor import StepState
 
 State = dict[str, np.ndarray]
 HALF = 3  # steps: with batches of 30 out of 72, in the second epoch

@@ -25,9 +25,8 @@ from nnmpi.parallel.checks.verify import BOUNDS, SUBJECTS, VerifyError
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries
 from nnmpi.parallel.model.model_part import ModelPart
-from nnmpi.parallel.step.executor import StepControl
+from nnmpi.parallel.step.executor import StepControl, StepResult, StepState
 from nnmpi.parallel.step.ports import Task
-from nnmpi.parallel.step.state import StepResult, StepState
 from nnmpi.parallel.strategy import Strategy, TrainSpec
 from nnmpi.run import builders
 

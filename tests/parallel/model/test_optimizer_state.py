@@ -18,7 +18,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import current_pass
 from nnmpi.nn.place import Place
 from nnmpi.parallel.model.optimizer_entries import OptimizerEntries, load
-from nnmpi.parallel.step.state import StepState
+from nnmpi.parallel.step.executor import StepState
 from nnmpi.run.report import NullReport
 
 

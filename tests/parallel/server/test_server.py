@@ -21,7 +21,7 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import mlp
 from nnmpi.nn.passes import current_pass
-from nnmpi.parallel.step.state import StepState
+from nnmpi.parallel.step.executor import StepState
 
 # ---- synchronous
 

@@ -7,7 +7,7 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.server.client import average_buffers
 from nnmpi.parallel.server.clocks import ClockTable, EpochProgress, Totals
-from nnmpi.parallel.step.state import StepResult, StepState
+from nnmpi.parallel.step.executor import StepResult, StepState
 
 
 def push(table: ClockTable, *workers: int) -> dict[int, bool]:

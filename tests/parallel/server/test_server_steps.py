@@ -25,8 +25,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Load
 from nnmpi.nn.models import mlp
 from nnmpi.optim import Optimizer
-from nnmpi.parallel.step.executor import Executor
-from nnmpi.parallel.step.state import StepResult, StepState
+from nnmpi.parallel.step.executor import Executor, StepResult, StepState
 
 # ---- learning rates
 
