@@ -266,17 +266,14 @@ def edges_of(tree: Any) -> tuple[int, ...]:
 
 def variables_of(model: Module) -> tuple[list[Variable], dict[int, int]]:
     """The entries of the state dict, and the number of each tensor by its id."""
-    found: dict[int, tuple[Any, list[str], tuple[int, ...]]] = {}
+    found: dict[int, Variable] = {}
     for place, tensor in model.tensors():
-        found.setdefault(id(tensor), (tensor, [], place.shape))[1].append(place.path)
-    variables = [
-        Variable(
-            tuple(names),
-            tuple(shape),
+        other = found.get(id(tensor))
+        found[id(tensor)] = Variable(
+            (*(other.names if other else ()), place.path),
+            place.shape,
             str(tensor.dtype),
             isinstance(tensor, Parameter),
             isinstance(tensor, Parameter) and tensor.requires_grad,
         )
-        for tensor, names, shape in found.values()
-    ]
-    return variables, {key: k for k, key in enumerate(found)}
+    return list(found.values()), {key: k for k, key in enumerate(found)}

@@ -175,17 +175,13 @@ class GraphRecorder:
             result = forward(*args, **named)
             if before | _plain(module) != before:
                 self.refuse(CHANGES)
-            self._templates(result)  # which it has made itself, if it is not in the graph
-            self._call(path, range(start, len(self.nodes)), (args, named), result)
+            returned = self._templates(result)  # raises if the module has made it itself
+            nodes = range(start, len(self.nodes))
+            with suppress(ConflictError, ValueError):  # if it is given what is not in the graph
+                given = self._templates((args, named))
+                self.calls += [Call(nodes, path, None, given, returned)] if nodes else []
         self._within.pop()
         return result
-
-    def _call(self, path: str, nodes: range, arguments: Any, result: Any) -> None:
-        """Keeps the call of a module, unless it is given or returns what is not in the graph."""
-        if nodes:
-            with suppress(ConflictError, ValueError):
-                given, returned = self._templates(arguments), self._templates(result)
-                self.calls.append(Call(nodes, path, None, given, returned))
 
     def _in_sequence(self, layers: list[Module], *args: Any, **named: Any) -> Any:
         """The layers one by one; what those keep that would run as one op is found beside it."""

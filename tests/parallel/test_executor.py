@@ -13,8 +13,8 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Batch, Load, Loader, Split, Standardiser
 from nnmpi.mesh import Mesh
 from nnmpi.nn.store import spans
-from nnmpi.parallel.arrangement.batch_split import BatchSplit
 from nnmpi.parallel.arrangement.flat import cut_buckets
+from nnmpi.parallel.arrangement.program import BatchSplit
 from nnmpi.parallel.data.gradient_sync import BucketedSync, in_place, nothing_to_sum
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries, first_difference

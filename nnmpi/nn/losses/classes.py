@@ -26,7 +26,13 @@ class ClassLoss(Loss):
         self, weight: Any = None, *, ignore_index: int = IGNORED, reduction: str = "mean"
     ) -> None:
         super().__init__(reduction=reduction)
-        self.weight = _class_weight(type(self).__name__, weight)
+        name = type(self).__name__
+        self.weight = weights(name, "weight", weight)
+        if self.weight is not None and self.weight.ndim != 1:
+            raise ValueError(
+                f"{name}: weight of shape {self.weight.shape}: it has one number a class, (C,); "
+                f"predictions go into the call of the loss, {name}()(scores, labels)"
+            )
         self.ignore_index = ignore_index
 
     def divisor(self, target: Any) -> float:
@@ -153,14 +159,3 @@ class NLLLoss(ClassLoss):
             ignore_index=self.ignore_index,
             reduction=self.reduction,
         )
-
-
-def _class_weight(name: str, weight: Any) -> np.ndarray | None:
-    """The weights of classes on the host; raises ValueError for what is none."""
-    found = weights(name, "weight", weight)
-    if found is not None and found.ndim != 1:
-        raise ValueError(
-            f"{name}: weight of shape {found.shape}: it has one number a class, (C,); predictions "
-            f"go into the call of the loss, {name}()(scores, labels)"
-        )
-    return found

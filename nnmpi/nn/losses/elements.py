@@ -15,7 +15,12 @@ from nnmpi.nn.losses.base import Loss, weights
 
 
 class ElementLoss(Loss):
-    """A loss of each number of the prediction and of the target, which has the same shape."""
+    """A loss of each number of the prediction and of the target, which has the same shape.
+
+    weight: broadcast to the losses, each of which it multiplies
+    """
+
+    weight: np.ndarray | None = None
 
     def forward(self, prediction: Any, target: Any) -> Tensor:
         prediction = as_tensor(prediction)
@@ -26,6 +31,8 @@ class ElementLoss(Loss):
                 f"target of {target.shape}: give both one shape; y[:, None] adds an axis"
             )
         losses = self.losses(prediction, target)
+        if self.weight is not None:
+            losses = losses * _fitting(self.weight, losses)
         if self.reduction == "none":
             return losses
         # the mean of nothing is 0, as in the other losses
@@ -67,10 +74,7 @@ class SmoothL1Loss(ElementLoss):
 
 
 class BCELoss(ElementLoss):
-    """-(y log(p) + (1 - y) log(1 - p)) of probabilities p; a log is at least -100.
-
-    weight: broadcast to the losses, each of which it multiplies
-    """
+    """-(y log(p) + (1 - y) log(1 - p)) of probabilities p; a log is at least -100."""
 
     def __init__(self, weight: Any = None, *, reduction: str = "mean") -> None:
         super().__init__(reduction=reduction)
@@ -83,14 +87,13 @@ class BCELoss(ElementLoss):
                 f"BCELoss: predictions from {p.min():g} to {p.max():g} are no probabilities, which "
                 "are 0 to 1: put a Sigmoid before it, or use BCEWithLogitsLoss"
             )
-        losses: Tensor = apply(element_losses.bce, prediction, target)
-        return _weighted(losses, self.weight)
+        return apply(element_losses.bce, prediction, target)
 
 
 class BCEWithLogitsLoss(ElementLoss):
     """BCELoss of sigmoid(prediction), without overflow.
 
-    weight: as in BCELoss; pos_weight: broadcast to the targets, multiplies the part of y log(p)
+    pos_weight: broadcast to the targets, multiplies the part of y log(p)
     """
 
     def __init__(
@@ -102,9 +105,7 @@ class BCEWithLogitsLoss(ElementLoss):
 
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
         positive = 1.0 if self.pos_weight is None else _fitting(self.pos_weight, prediction)
-        op = element_losses.bce_with_logits
-        losses: Tensor = apply(op, prediction, target, pos_weight=positive)
-        return _weighted(losses, self.weight)
+        return apply(element_losses.bce_with_logits, prediction, target, pos_weight=positive)
 
 
 def _like(prediction: Tensor, target: Any) -> Tensor:
@@ -112,10 +113,6 @@ def _like(prediction: Tensor, target: Any) -> Tensor:
     if not isinstance(target, Tensor):
         return Tensor(array_on(backend.of(prediction.data), target, prediction.dtype))
     return target if target.dtype == prediction.dtype else target.astype(prediction.dtype)
-
-
-def _weighted(losses: Tensor, weight: np.ndarray | None) -> Tensor:
-    return losses if weight is None else losses * _fitting(weight, losses)
 
 
 def _fitting(weight: np.ndarray, like: Tensor) -> Array:

@@ -50,7 +50,7 @@ def of_stage(a: Arrangement, stage: int, samples: int, rank: int) -> float:
     if stage == len(a.stages) - 1:
         besides += _of_loss(a, samples, tp)
     memories = {graph.edges[e].memory for e in edges}
-    return sum(_bytes_of(a, e, samples, tp) for e in memories) + besides
+    return sum(a.local_bytes(e, samples, tp) for e in memories) + besides
 
 
 def _besides(a: Arrangement, kept: Kept, samples: int, tp: int) -> float:
@@ -68,7 +68,7 @@ def _besides(a: Arrangement, kept: Kept, samples: int, tp: int) -> float:
     share, own = _share(a, last.outputs[0], tp), 0.0
     if layer is not None and layer.gathers:
         share = (layer.bounds[tp + 1] - layer.bounds[tp]) / layer.bounds[-1]
-        own = share * _bytes_of(a, last.outputs[0], samples, tp)
+        own = share * a.local_bytes(last.outputs[0], samples, tp)
     if first.kind == "Conv2d" and layer is not None and layer.how == "row":
         before = _of_sum(a, k, before, samples, tp)
     elif first.inputs:
@@ -116,7 +116,7 @@ def entering(a: Arrangement, stage: int, samples: int, rank: int) -> float:
     """What comes into a stage: what is left of a micro-batch that is computed again."""
     tp = a.mesh.coordinates(rank)["tp"]
     edges = a.crossing(stage) if stage else a.graph.inputs
-    return sum(_bytes_of(a, e, samples, tp) for e in edges)
+    return sum(a.local_bytes(e, samples, tp) for e in edges)
 
 
 def run_together(a: Arrangement, nodes: range) -> Iterator[Kept]:
@@ -135,11 +135,6 @@ def run_together(a: Arrangement, nodes: range) -> Iterator[Kept]:
     while k < nodes.stop:
         yield widest[k]
         k = widest[k].nodes.stop
-
-
-def _bytes_of(a: Arrangement, e: int, samples: int, tp: int) -> int:
-    numbers = int(np.prod(a.local_shape(e, samples, tp)))
-    return numbers * np.dtype(a.graph.edges[e].dtype).itemsize
 
 
 def _share(a: Arrangement, e: int, tp: int) -> float:

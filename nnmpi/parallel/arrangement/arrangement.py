@@ -10,6 +10,7 @@ Ranks that differ along dp only have the same part of the model.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,6 +115,11 @@ class Arrangement:
             axis = state.axis + 1 if state.axis >= 0 else len(shape) + state.axis
             shape[axis] = state.bounds[tp + 1] - state.bounds[tp]
         return tuple(shape)
+
+    def local_bytes(self, e: int, samples: int, tp: int) -> int:
+        """The bytes of an edge on a rank along tp, for so many samples."""
+        numbers = prod(self.local_shape(e, samples, tp))
+        return numbers * np.dtype(self.graph.edges[e].dtype).itemsize
 
     def sums_by(self, group: tuple[int, ...]) -> str:
         """How ranks along tp sum long activations."""

@@ -1,10 +1,15 @@
-"""What a rank does in a step: the ops of its program, and the samples of its micro-batches."""
+"""What a rank does in a step: the ops of its program, and the rows of its micro-batches.
+
+Batches are cut by their length alone.
+"""
+
+from dataclasses import dataclass
 
 import numpy as np
 
+from nnmpi.collectives.step import cut
 from nnmpi.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.batch_split import BatchSplit, part_of
 from nnmpi.schedules import (
     SCHEDULES,
     Op,
@@ -14,6 +19,29 @@ from nnmpi.schedules import (
     program,
     slice_by_slice,
 )
+
+
+@dataclass(frozen=True)
+class BatchSplit:
+    """Cuts a batch into micro-batches, and each of these over ranks; keeps this rank's parts.
+
+    7 rows, 2 micro-batches, 3 ranks     0 1 2 | 3 4 5 6      rank 0  0 | 3
+                                                              rank 1  1 | 4
+                                                              rank 2  2 | 5 6
+    """
+
+    micro_batches: int
+    ranks: int
+    rank: int
+
+    def __call__(self, rows: np.ndarray) -> list[np.ndarray]:
+        parts = min(self.micro_batches, len(rows))  # none is empty
+        return [part_of(part_of(rows, parts, m), self.ranks, self.rank) for m in range(parts)]
+
+
+def part_of(rows: np.ndarray, parts: int, i: int) -> np.ndarray:
+    """Part i of so many, as equal as they can be."""
+    return rows[cut(len(rows), parts, i) : cut(len(rows), parts, i + 1)]
 
 
 def ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
@@ -44,8 +72,8 @@ def micro_batches(a: Arrangement, rank: int, batch: int) -> list[int]:
         own = (v for v, owner in enumerate(owners) if owner == rank)
         return [len(part_of(rows, a.config.slices, v)) for v in own]
     at = a.mesh.coordinates(rank)["dp"]
-    cut = BatchSplit(a.config.micro_batches, a.mesh.axes["dp"], at)
-    return [len(part) for part in cut(rows)]
+    split = BatchSplit(a.config.micro_batches, a.mesh.axes["dp"], at)
+    return [len(part) for part in split(rows)]
 
 
 def measured_samples(config: Config, dp: int) -> int:

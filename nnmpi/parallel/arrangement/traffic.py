@@ -260,14 +260,9 @@ def _pp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
         ahead = a.crossing(s + 1) if s < last else ()
         back = [e for e in a.crossing(s) if a.graph.edges[e].requires_grad] if s > 0 else []
         for n in micro:
-            yield from (_message(a, e, n, tp) for e in (*ahead, *back))
+            yield from (Sent(a.local_bytes(e, n, tp), 1) for e in (*ahead, *back))
             if a.strategy == "pipedream":
                 yield WISH.times(s < last) + REPORT.times(s > 0)
-
-
-def _message(a: Arrangement, e: int, samples: int, tp: int) -> Sent:
-    numbers = int(np.prod(a.local_shape(e, samples, tp)))
-    return Sent(numbers * np.dtype(a.graph.edges[e].dtype).itemsize, 1)
 
 
 def _model(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:

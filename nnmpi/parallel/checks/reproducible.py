@@ -32,7 +32,7 @@ from nnmpi.backend import CPU, Array
 from nnmpi.comm import Comm, comm_self
 from nnmpi.config import Config
 from nnmpi.nn.parameter import Parameter
-from nnmpi.parallel.arrangement.batch_split import part_of
+from nnmpi.parallel.arrangement.program import part_of
 from nnmpi.parallel.composed import Evaluation, Parts
 from nnmpi.parallel.data.batch_size_check import check_parts
 from nnmpi.parallel.data.batch_stats import like, packed, unpacked

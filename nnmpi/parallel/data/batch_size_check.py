@@ -12,7 +12,7 @@ from nnmpi.data import Loader
 from nnmpi.data.loader import Cut
 from nnmpi.nn import Module
 from nnmpi.nn.layers.norm import over_rows
-from nnmpi.parallel.arrangement.batch_split import BatchSplit
+from nnmpi.parallel.arrangement.program import BatchSplit
 from nnmpi.parallel.strategy import AgreedError
 
 

@@ -8,8 +8,8 @@ from nnmpi.backend import CPU
 from nnmpi.comm import Comm, NoRoomError
 from nnmpi.nn.passes import LOCAL
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.batch_split import BatchSplit
 from nnmpi.parallel.arrangement.flat import NOT_TIED
+from nnmpi.parallel.arrangement.program import BatchSplit
 from nnmpi.parallel.composed import Evaluation, Parts
 from nnmpi.parallel.data.batch_size_check import check_micro_batches
 from nnmpi.parallel.data.batch_stats import Synced

@@ -20,7 +20,7 @@ from nnmpi.data.loader import Cut
 from nnmpi.metrics import Sums
 from nnmpi.nn import Module
 from nnmpi.nn.passes import LOCAL, BatchStats
-from nnmpi.parallel.arrangement.batch_split import BatchSplit
+from nnmpi.parallel.arrangement.program import BatchSplit
 from nnmpi.parallel.checks.slow_ranks import slowed
 from nnmpi.parallel.data.batch_stats import Synced
 from nnmpi.parallel.layout import Layout

@@ -18,8 +18,8 @@ from nnmpi.config import ALLREDUCES
 from nnmpi.kernels import set_progress_hook
 from nnmpi.mesh import Mesh
 from nnmpi.nn.models import digits_cnn, mlp
-from nnmpi.parallel.arrangement.batch_split import BatchSplit
 from nnmpi.parallel.arrangement.flat import cut_buckets
+from nnmpi.parallel.arrangement.program import BatchSplit
 from nnmpi.parallel.data.gradient_sync import BucketedSync
 from nnmpi.parallel.stores.buckets import COMPLETE, Buckets, CommBucket, Sum
 from nnmpi.parallel.stores.local import BLOCK, LocalStore, scalar_count, squares
