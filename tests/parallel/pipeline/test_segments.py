@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.training import laws_pipeline_cuts as cuts
-from helpers.training.laws_pipeline_models import BLOCKS, Residual, blocks, frozen, spoilt
+from helpers.training.laws_pipeline_models import BLOCKS, blocks
+from helpers.training.unusual_models import Residual, frozen, spoilt
 
 import nnmpi
 from nnmpi import Tensor, nn
