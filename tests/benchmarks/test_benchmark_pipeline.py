@@ -32,13 +32,13 @@ def command(*flags: str) -> subprocess.CompletedProcess[str]:
 
 def bench(module: Import, name: str = "mlp") -> Any:
     """A Bench without jobs; all square layers of its model cost the same, and others nothing."""
-    cases, model = module("lib.pipeline.cases"), module("lib.pipeline.model")
-    found = cases.models_of(True)[name]
+    runs, model = module("lib.runs"), module("lib.pipeline.model")
+    found = runs.PIPELINE[name][True]
     free, layer = Cost(0, 0, 0, 0, 0, 0), Cost(1, 1, 1, 10, 100, 100)
     squares = len(model.Profiled.of(found, []).units) - 3
     profiled = model.Profiled.of(found, [free, free, *[layer] * squares, free])
     make = module("lib.pipeline.bench").Bench
-    return make({}, [4], 3, 0.1, True, 60, {"cores": 2}, {name: profiled})
+    return make(3, 0.1, True, 60, {"cores": 2}, [4], {name: profiled})
 
 
 def test_speedups_are_medians_beside_the_ideal_ones(module: Import) -> None:
@@ -70,14 +70,13 @@ def test_a_schedule_is_compared_in_measurement_and_simulation(module: Import) ->
     assert second["of_predicted"] == pytest.approx(1.5 / 1.2)
 
 
-def test_what_a_pipeline_sends_follows_from_the_cut(module: Import) -> None:
+def test_a_slow_network_is_beside_the_time_of_the_bytes_alone(module: Import) -> None:
     sections, b = module("lib.pipeline.sections"), bench(module, "wide")
     pipeline, parallel = sections._wide(b)
     assert (pipeline.ranks, parallel.ranks, pipeline.cut) == (2, 2, "5")
-    rows = sections.network_rows(b, (pipeline, parallel), ([1.0, 2.0], [4.0, 6.0]))
+    sent = [4096, 75000]
+    rows = sections.network_rows(b, (pipeline, parallel), ([1.0, 2.0], [4.0, 6.0]), sent)
     assert (rows[0]["ratio"], rows[0]["against"]) == (3.5, "data parallelism")
-    parameters = 8 * 64 + 64 + 2 * (64 * 64 + 64) + 64 * 10 + 10
-    sent = [2 * 8 * 64 * 4, 2 * parameters * 4]
     assert [row["wire_seconds"] for row in rows] == [4 * n / 1e9 for n in sent]
 
 
@@ -89,7 +88,7 @@ def test_a_cluster_that_does_not_start_is_reported(
     def refuse(*words: object) -> None:
         raise sections.JobError("network namespaces need root")
 
-    monkeypatch.setattr(sections, "_cluster", refuse)
+    monkeypatch.setattr(module("lib.jobs"), "cluster", refuse)
     assert sections.network(bench(module, "wide")) == []
     assert "need root" in capsys.readouterr().out
 
@@ -101,9 +100,9 @@ def test_recompute_formula(module: Import) -> None:
 
 
 def test_a_case_is_the_same_on_a_rank(module: Import) -> None:
-    cases = module("lib.pipeline.cases")
-    case = cases.Case("mlp", 4, 64, 2, schedule="zb-h1", cut="3", small=True)
-    assert cases.Case.of(case.text) == case
+    runs = module("lib.runs")
+    case = runs.Case("pipeline", "mlp", 64, 4, pp=2, schedule="zb-h1", cut="3", small=True)
+    assert runs.Case.of(case.text) == case
 
 
 @pytest.mark.parametrize(
@@ -157,7 +156,12 @@ def test_every_section_has_rows_and_the_plot_is_written(tmp_path: Path) -> None:
     assert found("recompute", "micro_batches", "recompute") == [
         *((4, False), (4, True), (8, False), (8, True))
     ]
-    for counted, formula in found("bytes", "bytes", "predicted_bytes"):
+    parameters = 8 * 64 + 64 + 2 * (64 * 64 + 64) + 64 * 10 + 10
+    formulas = 2 * 8 * 64 * 4, 2 * parameters * 4  # activations and their gradients; a ring
+    for (counted, said), formula in zip(
+        found("bytes", "bytes", "predicted_bytes"), formulas, strict=True
+    ):
+        assert counted == said
         assert formula <= counted < formula + 1000  # and a few numbers that ranks agree on
     if HAS_MATPLOTLIB:
         assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")

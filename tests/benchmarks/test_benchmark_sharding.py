@@ -43,10 +43,10 @@ def test_memory_is_beside_the_formula_and_the_peak_beside_its_parts(module: Impo
     b, sections = bench(module), module("lib.sharding.sections")
     case = b.case("50M", 2, dp=2, zero=1)
     n = b.parameters(case)
-    run = module("lib.sharding.run")
-    alone = run.Memory(4 * n, 4 * n, 8 * n, 0, 0, 0, 16 * n + 10, 0, 16 * n + 40)
-    found = run.Memory(4 * n, 4 * n, 4 * n, 100, 60, 0, 12.6 * n + 150, 150, 12.6 * n + 190)
-    row = sections.memory_row(b, case, found, run.MemorySaid(12 * n, 90, 20), alone)
+    ranks = module("lib.ranks")
+    alone = ranks.Memory(4 * n, 4 * n, 8 * n, 0, 0, 0, 16 * n + 10, 0, 16 * n + 40)
+    found = ranks.Memory(4 * n, 4 * n, 4 * n, 100, 60, 0, 12.6 * n + 150, 150, 12.6 * n + 190)
+    row = sections.memory_row(b, case, found, ranks.MemorySaid(12 * n, 90, 20), alone)
     assert row["ratio"] == pytest.approx(1.05)
     assert (row["predicted_bytes"], row["predicted_per_parameter"]) == (12 * n, 12)
     assert (row["activation_bytes"], row["predicted_activation_bytes"]) == (30, 20)
@@ -56,7 +56,7 @@ def test_memory_is_beside_the_formula_and_the_peak_beside_its_parts(module: Impo
 
 def test_bytes_are_beside_the_formula(module: Import) -> None:
     b, sections = bench(module), module("lib.sharding.sections")
-    sent = module("lib.sharding.run").Sent
+    sent = module("lib.ranks").Sent
     case = b.case("mlp", 2, dp=2, zero=3, micro_batches=4)
     unit = b.parameters(case) * 4 / 2
     row = sections.bytes_row(b, case, sent(12.5 * unit, 7), sent(12 * unit, 6))
@@ -80,9 +80,9 @@ def test_ratios_are_medians_over_rounds(module: Import, monkeypatch: pytest.Monk
 
 
 def test_a_case_is_the_same_on_a_rank(module: Import) -> None:
-    cases, layers = module("lib.sharding.cases"), module("lib.sharding.layers")
-    case = cases.Case("mlp", 64, dp=2, zero=3, bucket_mb=16.0, small=True)
-    assert cases.Case.of(case.text) == case
+    runs, layers = module("lib.runs"), module("lib.sharding.layers")
+    case = runs.Case("sharding", "mlp", 64, dp=2, zero=3, bucket_mb=16.0, small=True)
+    assert runs.Case.of(case.text) == case
     image = layers.LayerCase("image", (64, 32), 2)
     assert layers.LayerCase.of(image.text) == image
 
@@ -150,6 +150,6 @@ def test_a_cluster_that_does_not_start_is_reported(
     def refuse(*words: object) -> None:
         raise sections.JobError("network namespaces need root")
 
-    monkeypatch.setattr(sections.jobs, "cluster", refuse)
+    monkeypatch.setattr(module("lib.jobs"), "cluster", refuse)
     assert sections.over_network(bench(module), []) == []
     assert "need root" in capsys.readouterr().out

@@ -1,10 +1,10 @@
 """What benchmarks/pipeline.py expects: from the measured costs of layers, and from formulas."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
-from lib.pipeline.cases import Model, graph_of
+from lib.ranks import graph_of
+from lib.runs import Model
 from nnmpi.parallel.arrangement import partition
 from nnmpi.parallel.arrangement.partition import Cut, Unit
 from nnmpi.parallel.pipeline.profile import Cost, stage_costs
@@ -37,7 +37,7 @@ class Profiled(NamedTuple):
         return best_cut(self.units, self.costs, stages)
 
     def cut_text(self, stages: int) -> str | None:
-        """The same as --cut takes it."""
+        """The cut as --cut takes it."""
         return partition.as_text(self.cut(stages), self.units) if stages > 1 else None
 
     def shares(self, stages: int) -> list[float]:
@@ -58,13 +58,13 @@ class Profiled(NamedTuple):
         return simulate(plan, Costs(times), [cost.activation_bytes for cost in stages])
 
     def speedup(self, schedule: str, ranks: int, micro_batches: int) -> float:
-        """Of a pipeline over one rank, as simulated."""
+        """The speed of a pipeline over that of one rank, as simulated."""
         one = self.simulated("1f1b", 1, micro_batches).makespan
         return one / self.simulated(schedule, ranks, micro_batches).makespan
 
 
 def ideal_speedup(p: int, m: int) -> float:
-    """Of p equal stages over one rank: p m / (m + p - 1)."""
+    """The speed of p equal stages over that of one rank: p m / (m + p - 1)."""
     return p * m / (m + p - 1)
 
 
@@ -74,16 +74,3 @@ def recompute_speed(m: int) -> float:
     A backward pass takes as long as two forward passes.
     """
     return 3 / (3 + (m - 1) / m)
-
-
-class Bytes(NamedTuple):
-    """Bytes that both of two ranks send in a step."""
-
-    pipeline: int  # activations there, their gradients back
-    data_parallel: int  # 2 (p-1)/p of the gradients from each of p = 2 ranks
-
-
-def bytes_of_mlp(widths: Sequence[int], first: int, batch: int, itemsize: int = 4) -> Bytes:
-    """Of an MLP whose second stage begins with Linear number `first`, counted from 0."""
-    parameters = sum(k * o + o for k, o in pairwise(widths))
-    return Bytes(2 * batch * widths[first] * itemsize, 2 * parameters * itemsize)

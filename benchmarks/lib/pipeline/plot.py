@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from lib import panels
 from lib.panels import Panel, bars, title
 from lib.timing import Row
 
@@ -60,8 +59,3 @@ PANELS = (
     Panel("schedules", lambda row: "goal" in row, _pairs),
     Panel("memory", lambda row: True, _memory),
 )
-
-
-def draw(rows: Sequence[Row], path: str) -> None:
-    """The panels of the sections that were run."""
-    panels.draw(rows, path, PANELS, "2 ranks")

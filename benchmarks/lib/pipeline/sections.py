@@ -1,17 +1,15 @@
 """The sections of benchmarks/pipeline.py: each measures, and gives one row per measurement."""
 
-import json
 import statistics
 from collections.abc import Callable, Sequence
 
-from lib import jobs
+from lib import ranks
 from lib.jobs import JobError
 from lib.pipeline import model as theory
-from lib.pipeline import run as ranks
 from lib.pipeline.bench import Bench, Times
-from lib.pipeline.cases import PIPEDREAM_STEPS, Case
-from lib.pipeline.model import Bytes, Profiled
+from lib.pipeline.model import Profiled
 from lib.rounds import ratio_of
+from lib.runs import Case
 from lib.timing import Row, ratio
 from nnmpi.schedules import SCHEDULES
 
@@ -112,7 +110,7 @@ def pair_rows(b: Bench, base: Case, case: Case, times: Times) -> list[Row]:
 def _schedule_row(b: Bench, case: Case, times: Times, one: Case | None) -> Row:
     """A schedule beside its simulation; beside one rank, the bubble too."""
     found, m = times[case], case.micro_batches
-    drained = PIPEDREAM_STEPS if case.schedule == "pipedream" else 1  # steps in one program
+    drained = case.least_steps  # in one program
     expected = b.profiled("mlp").simulated(case.schedule, 2, m * drained)
     row = b.row("schedules", case, seconds=statistics.median(found))
     row |= {"rounds": len(found), "predicted_seconds": expected.makespan / drained}
@@ -134,7 +132,7 @@ def memory(b: Bench) -> list[Row]:
     """Activations of the first stage, under 1f1b and gpipe."""
     cases = [b.pipeline("mlp", 16, name) for name in ("gpipe", "1f1b")]
     rows = []
-    for case, peak in zip(cases, _peaks(b, cases), strict=True):
+    for case, peak in zip(cases, b.ask("peak", cases), strict=True):
         expected = b.profiled("mlp").simulated(case.schedule, 2, 16).memory[0]
         rows.append(b.row("memory", case, bytes=peak, predicted_bytes=round(expected)))
     gpipe, other = rows
@@ -143,18 +141,12 @@ def memory(b: Bench) -> list[Row]:
     return rows
 
 
-def _peaks(b: Bench, cases: Sequence[Case]) -> list[int]:
-    """The peak memory of a step of each case, on the first rank."""
-    texts = [case.text for case in cases]
-    return list(ranks.ask(cases[0].ranks, ["memory", *texts], b.timeout))
-
-
 def recompute(b: Bench) -> list[Row]:
     """One rank that keeps what backward passes need, or computes it again."""
     kept = [b.one("mlp", m)._replace(schedule="gpipe") for m in (4, 8)]
     pairs = [(case, case._replace(recompute=True)) for case in kept]
     cases = [case for pair in pairs for case in pair]
-    times, peaks = b.time(cases), dict(zip(cases, _peaks(b, cases), strict=True))
+    times, peaks = b.time(cases), dict(zip(cases, b.ask("peak", cases), strict=True))
     rows = []
     for base, case in pairs:
         first, second = (_recompute_row(b, c, times, peaks[c]) for c in (base, case))
@@ -185,63 +177,53 @@ def _recompute_row(b: Bench, case: Case, times: Times, peak: int) -> Row:
 
 def _wide(b: Bench) -> tuple[Case, Case]:
     """A pipeline and data parallelism, on the same batch of a model with large gradients."""
-    samples = b.model("wide").samples
-    cut = b.profiled("wide").cut_text(2)
-    case = Case("wide", 4, samples, small=b.small)
-    return case._replace(pp=2, cut=cut), case._replace(dp=2, micro_batches=1)
+    case = b.one("wide", 1)._replace(micro_batches=4)
+    pipeline = case._replace(pp=2, cut=b.profiled("wide").cut_text(2))
+    return pipeline, case._replace(dp=2, micro_batches=1)
 
 
-def _formula(b: Bench, case: Case) -> Bytes:
-    """What both send, if the first is cut as this one."""
-    widths = [int(word) for word in b.model("wide").text.removeprefix("mlp:").split("-")]
-    layer = int(case.cut or 0)  # Flatten is layer 0, and each Linear has a ReLU behind it
-    return theory.bytes_of_mlp(widths, (layer - 1) // 2, case.batch)
+def _sent(b: Bench) -> list[tuple[int, int]]:
+    """What all ranks send in a step of each: counted, and as the arrangement of the run says."""
+    cases = [case._replace(allreduce="ring") for case in _wide(b)]
+    found = b.ask("bytes", cases)
+    return [(round(2 * counted[0]), round(2 * said[0])) for counted, said in found]
 
 
 def traffic(b: Bench) -> list[Row]:
-    """Bytes that a step sends, counted."""
-    cases = _wide(b)
-    formula = _formula(b, cases[0])
-    counted = ranks.ask(2, ["bytes", *(case.text for case in cases)], b.timeout)
+    """Bytes that a step sends."""
+    sent = _sent(b)
     rows = [
-        b.row("bytes", case, bytes=found, predicted_bytes=expected)
-        for case, found, expected in zip(cases, counted, formula, strict=True)
+        b.row("bytes", case, bytes=counted, predicted_bytes=said)
+        for case, (counted, said) in zip(_wide(b), sent, strict=True)
     ]
-    rows[0] |= {"ratio": counted[0] / counted[1], "against": "data parallelism"}
-    rows[0]["predicted_ratio"] = formula.pipeline / formula.data_parallel
+    rows[0] |= {"ratio": sent[0][0] / sent[1][0], "against": "data parallelism"}
+    rows[0]["predicted_ratio"] = sent[0][1] / sent[1][1]
     rows[1] |= {"algorithm": "ring"}
     return rows
 
 
 def network(b: Bench) -> list[Row]:
-    """The same two on the emulated cluster; no rows where there is none, and why."""
-    cases = _wide(b)
+    """The two on the emulated cluster; no rows where there is none, and why."""
+    words = [str(b.rounds), str(b.seconds), *(case.text for case in _wide(b))]
     try:
-        _cluster(b, "up", "--hosts", "2", "--rate", f"{RATE / 1e6:g}mbit")
+        limit = max(b.timeout, 10 * b.rounds)
+        times = ranks.over_network(ranks.__name__, 2, RATE, words, limit)
     except JobError as error:
         print(f"\nnetwork: left out, since there is no emulated cluster: {error}")
         return []
-    try:
-        question = ["network", str(b.rounds), str(b.seconds), *(case.text for case in cases)]
-        command = ["run", "-n", "2", "--", *ranks.COMMAND, *question]
-        times = json.loads(_cluster(b, *command).splitlines()[-1])
-    finally:
-        _cluster(b, "down")
-    return network_rows(b, cases, times)
+    return network_rows(b, _wide(b), times, [said for _, said in _sent(b)])
 
 
-def network_rows(b: Bench, cases: tuple[Case, Case], times: Sequence[Sequence[float]]) -> list[Row]:
+def network_rows(
+    b: Bench, cases: Sequence[Case], times: Sequence[Sequence[float]], sent: Sequence[int]
+) -> list[Row]:
     """Beside the time that the bytes take one way, half of them each way at once."""
     rows = []
-    for case, found, both in zip(cases, times, _formula(b, cases[0]), strict=True):
+    for case, found, both in zip(cases, times, sent, strict=True):
         row = b.row("network", case, seconds=statistics.median(found), rounds=len(found))
         rows.append(row | {"bits_per_second": RATE, "wire_seconds": 8 * both / 2 / RATE})
     rows[0] |= ratio_of(ratio(times[1], times[0]), "data parallelism")
     return rows
-
-
-def _cluster(b: Bench, *words: str) -> str:
-    return jobs.cluster(words, max(b.timeout, 10 * b.rounds))
 
 
 SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {

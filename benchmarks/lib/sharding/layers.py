@@ -1,35 +1,27 @@
 """The ranks of benchmarks/sharding.py that use library layers: images cut by rows, and products.
 
-    serve FOLDER              time tasks, as jobs.py says
-    count CASE...             bytes and messages that a rank sends in a step, and its memory
-    rounds N SECONDS CASE...  seconds per step, in N interleaved rounds
-
-All but `serve` answer with one line of JSON, of rank 0.
+serve FOLDER              time tasks, as jobs.py says
+rounds N SECONDS CASE...  seconds per step, in N interleaved rounds
+count CASE...             bytes and messages that a rank sends in a step, and its memory
 """
 
 import gc
 import json
 import tracemalloc
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable
+from typing import NamedTuple, Self
 
 import numpy as np
-from training import ONE_THREAD
 
 import nnmpi
-from lib import jobs
-from lib.jobs import Process
-from lib.pipeline.run import seconds_in_rounds
-from lib.sharding.run import Sent, mean, no_shared_memory, sent_by
+from lib import ranks
+from lib.ranks import Sent, mean, no_shared_memory, peak_of_step, sent_by
 from lib.workloads import CLASSES, Steps
 from nnmpi import blas, nn, optim
 from nnmpi.comm import Comm, comm_self, world
 from nnmpi.parallel import spatial
 from nnmpi.parallel.tensor.layers import ColumnLinear, RowLinear
 from nnmpi.parallel.tensor.summa import Grid, SummaLinear
-
-COMMAND = jobs.program(__name__)
 
 
 class LayerCase(NamedTuple):
@@ -42,6 +34,7 @@ class LayerCase(NamedTuple):
     sizes: tuple[int, ...]
     ranks: int
     batch: int = 1  # which a job asks for
+    least_steps: int = 1
 
     @property
     def text(self) -> str:
@@ -149,29 +142,6 @@ KINDS: dict[str, Callable[..., Callable[[], object]]] = {
 """An ordinary model on one rank; the layers of spatial/ on one rank, on all, and on half an image;
 two products in one dimension and in two."""
 
-# ---- in the process of the benchmark
-
-
-def processes(ranks: int, folder: Path) -> list[Process]:
-    """Ranks that wait for tasks."""
-    return [jobs.mpirun(ranks, [*COMMAND, "serve", str(folder)], ONE_THREAD)]
-
-
-def count(cases: Sequence[LayerCase], timeout: float) -> list[Counted]:
-    """What is counted of cases that have equal numbers of ranks."""
-    command = [*COMMAND, "count", *(case.text for case in cases)]
-    found = jobs.answer(jobs.mpirun(cases[0].ranks, command, ONE_THREAD), "count", timeout)
-    return [Counted(Sent(*sent), peak) for sent, peak in found]
-
-
-# ---- on the ranks
-
-
-def serve(folder: str) -> None:
-    """Times tasks until the pipe is closed."""
-    comm = world()
-    jobs.serve(Path(folder), comm.rank, comm.barrier, lambda case, batch: LayerCase.of(case).steps)
-
 
 def counted(text: str) -> Counted:
     """Memory is traced from before parameters and inputs are made."""
@@ -179,25 +149,11 @@ def counted(text: str) -> Counted:
         gc.collect()
         tracemalloc.start()
         run = LayerCase.of(text).steps
-        run(2)
-        tracemalloc.reset_peak()
-        run(1)
-        peak = tracemalloc.get_traced_memory()[1]
+        peak = peak_of_step(run)
         tracemalloc.stop()
         return Counted(sent_by(run), *mean([peak]))
 
 
-def main(what: str, *words: str) -> None:
+def main(*words: str) -> None:
     """Serve tasks, or answer one question."""
-    if what == "serve":
-        serve(*words)
-        return
-    found: Any
-    if what == "count":
-        found = [counted(text) for text in words]
-    else:
-        rounds, seconds, *texts = words
-        runs = [LayerCase.of(text).steps for text in texts]
-        found = seconds_in_rounds(world(), runs, int(rounds), float(seconds))
-    if world().rank == 0:
-        print(json.dumps(found), flush=True)
+    ranks.answer({"count": counted}, lambda case, _: LayerCase.of(case).steps, *words)

@@ -8,11 +8,6 @@ from lib.panels import BLUE, Panel, bars, title
 from lib.timing import Row
 
 
-def draw(rows: Sequence[Row], path: str) -> None:
-    """The panels of the sections that were run."""
-    panels.draw(rows, path, PANELS, "1 to 8 ranks")
-
-
 def _names(axes: Any, rows: Sequence[Row]) -> None:
     words = [
         f"{row['layout'].replace(', ring', '')}, m {row['micro_batches']}".replace(", m 1", "")

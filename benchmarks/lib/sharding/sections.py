@@ -1,17 +1,16 @@
 """The sections of benchmarks/sharding.py: each measures, and gives one row per measurement."""
 
-import json
 import statistics
 from collections.abc import Callable, Sequence
 
-from lib import jobs
+from lib import ranks
 from lib.jobs import JobError
+from lib.ranks import Memory, MemorySaid, Sent
 from lib.rounds import ratio_of
-from lib.sharding import layers, run
-from lib.sharding.bench import Bench
-from lib.sharding.cases import Case
-from lib.sharding.layers import LayerCase
-from lib.sharding.run import Memory, MemorySaid, Sent
+from lib.runs import Case
+from lib.sharding import layers
+from lib.sharding.bench import Bench, name_of
+from lib.sharding.layers import Counted, LayerCase
 from lib.timing import Row, ratio
 from nnmpi.sim import gemm
 
@@ -31,17 +30,22 @@ NETWORK_ROUNDS = 5
 def memory(b: Bench) -> list[Row]:
     """Bytes held by a rank, and the most in a step, beside what its arrangement says."""
     one = b.case("50M", bucket_mb=BUCKET_MB)
-    [(alone, said)] = run.ask_memory([one], b.timeout)
+    [(alone, said)] = _held(b, [one])
     rows = [memory_row(b, one, alone, said, alone)]
     for d in (2,) if b.small else (2, 4):
         base = b.case("50M", d, dp=d, bucket_mb=BUCKET_MB)
         cases = [base._replace(zero=zero) for zero in range(4)]
         cases.append(base._replace(allreduce="shared", bucket_mb=None))
-        answers = run.ask_memory(cases, b.timeout)
+        answers = _held(b, cases)
         rows += [
             memory_row(b, case, *both, alone) for case, both in zip(cases, answers, strict=True)
         ]
     return rows
+
+
+def _held(b: Bench, cases: Sequence[Case]) -> list[tuple[Memory, MemorySaid]]:
+    """What a rank holds in cases that have equal numbers of ranks: measured, and said."""
+    return [(Memory(*found), MemorySaid(*said)) for found, said in b.ask("memory", cases)]
 
 
 def memory_row(b: Bench, case: Case, found: Memory, said: MemorySaid, alone: Memory) -> Row:
@@ -95,8 +99,8 @@ def traffic(b: Bench) -> list[Row]:
     rows = []
     for n in (2, 4):
         cases = [case for case in stages + others if case.ranks == n]
-        answers = run.ask_bytes(cases, b.timeout)
-        rows += [bytes_row(b, case, *both) for case, both in zip(cases, answers, strict=True)]
+        for case, (sent, said) in zip(cases, b.ask("bytes", cases), strict=True):
+            rows.append(bytes_row(b, case, Sent(*sent), Sent(*said)))
     return rows
 
 
@@ -151,7 +155,7 @@ def over(b: Bench, base: Case, cases: Sequence[Case]) -> list[Row]:
     rows = [_timed(b.row("time", base), times[base])]
     for case in cases:
         row = _timed(b.row("time", case), times[case])
-        row |= ratio_of(ratio(times[case], times[base]), base.name)
+        row |= ratio_of(ratio(times[case], times[base]), name_of(base))
         if case.ranks == case.dp and case.zero:
             row["goal"] = TIME_GOALS[case.zero]
         rows.append(row)
@@ -190,9 +194,10 @@ def halo(b: Bench) -> list[Row]:
         LayerCase("image", sizes, 2),
         LayerCase("half an image", sizes, 2),
     )
-    times = b.time([whole, one, two, apart])
-    counts = dict(zip((one, whole), layers.count([one, whole], b.timeout), strict=True))
-    [counts[two]] = layers.count([two], b.timeout)
+    times = b.time([whole, one, two, apart], layers.__name__)
+    counts = dict(
+        zip((one, whole, two), _counted(b, [one, whole]) + _counted(b, [two]), strict=True)
+    )
     rows = []
     for case in (one, whole, two, apart):
         row = _timed(b.layer_row("halo", case), times[case])
@@ -212,8 +217,8 @@ def halo(b: Bench) -> list[Row]:
 def summa(b: Bench) -> list[Row]:
     """Two layers as column and row, and on a 2 x 2 grid; here and on the emulated cluster."""
     cases = [LayerCase(kind, sizes, 4) for sizes in _products(b) for kind in PLANS]
-    counts = layers.count(cases, b.timeout)
-    times = b.time(cases)
+    counts = _counted(b, cases)
+    times = b.time(cases, layers.__name__)
     rows = []
     for case, counted in zip(cases, counts, strict=True):
         row = _timed(b.layer_row("summa", case), times[case])
@@ -228,6 +233,12 @@ def summa(b: Bench) -> list[Row]:
             rows[i + 1] |= {"network_ratio": spread.median}
             rows[i + 1] |= {"network_ratio_low": spread.low, "network_ratio_high": spread.high}
     return rows
+
+
+def _counted(b: Bench, cases: Sequence[LayerCase]) -> list[Counted]:
+    """What is counted of cases that have equal numbers of ranks."""
+    found = b.ask("count", cases, layers.__name__)
+    return [Counted(Sent(*sent), peak) for sent, peak in found]
 
 
 def product_figures(case: LayerCase, sent: Sent, peak: float) -> Row:
@@ -252,19 +263,13 @@ def _products(b: Bench) -> list[tuple[int, int, int]]:
 
 def over_network(b: Bench, cases: Sequence[LayerCase]) -> list[list[float]]:
     """Seconds per step of each case in rounds, one rank a host; none without a cluster, and why."""
-    command = [*layers.COMMAND, "rounds", str(min(b.rounds, NETWORK_ROUNDS))]
-    command += [str(b.seconds), *(case.text for case in cases)]
+    rounds = min(b.rounds, NETWORK_ROUNDS)
+    words = [str(rounds), str(b.seconds), *(case.text for case in cases)]
     try:
-        jobs.cluster(["up", "--hosts", "4", "--rate", f"{RATE / 1e6:g}mbit"], b.timeout)
-        try:
-            out = jobs.cluster(["run", "-n", "4", "--", *command], b.timeout)
-        finally:
-            jobs.cluster(["down"], b.timeout)
+        return ranks.over_network(layers.__name__, 4, RATE, words, b.timeout)
     except JobError as error:
         print(f"\nsumma: no times over the emulated cluster: {error}")
         return []
-    found: list[list[float]] = json.loads(out.splitlines()[-1])
-    return found
 
 
 SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {
