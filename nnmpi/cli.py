@@ -1,12 +1,14 @@
-"""Shared by the commands of nnmpi: one-line errors, and a stdout that may be closed."""
+"""Shared by the commands of nnmpi: flags, one-line errors, and a stdout that may be closed."""
 
 import argparse
 import os
 import sys
+from collections.abc import Collection
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
+from nnmpi.config import kind_of, options
 from nnmpi.quoting import shown
 
 MOST, MOST_OF_WORD = 4000, 400  # characters of a line on stderr, and of a word in it
@@ -33,6 +35,31 @@ class Parser(argparse.ArgumentParser):
     def _near(self, word: str) -> list[str]:
         option = word.partition("=")[0]
         return get_close_matches(option, self._option_string_actions, 1, 0.7) * (option[:2] == "--")
+
+
+def add_flags(p: argparse.ArgumentParser, groups: Collection[str] = ()) -> None:
+    """Adds a flag for each option, by groups: of these groups, or of all."""
+    made: dict[str, Any] = {}
+    for o in options():
+        m = o.metadata
+        if groups and m["group"] not in groups:
+            continue
+        if m["group"] not in made:
+            made[m["group"]] = p.add_argument_group(m["group"])
+        flags = [f"--{n.replace('_', '-')}" for n in (o.name, m["alias"]) if n is not None]
+        is_shown = o.default is not None and o.default is not False and "default" not in m["help"]
+        text = m["help"] + (f" (default {o.default})" if is_shown else "")
+        text = text.replace("%", "%%")
+        if kind_of(o) is bool:
+            action = argparse.BooleanOptionalAction
+            made[m["group"]].add_argument(*flags, action=action, help=text)
+            continue
+        choices = None if m["custom"] else m["choices"] or None
+        listed = choices and not any("," in str(choice) for choice in choices)
+        metavar = None if listed else o.name.split("_")[-1].upper()
+        made[m["group"]].add_argument(
+            *flags, type=kind_of(o), choices=choices, metavar=metavar, help=text
+        )
 
 
 def fail(program: str, message: object, status: int) -> int:

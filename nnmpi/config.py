@@ -10,7 +10,7 @@ import sys
 from dataclasses import Field, dataclass, field, fields
 from itertools import permutations
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, get_args
 
 from nnmpi import user_code
 from nnmpi.backend import DEVICES
@@ -39,7 +39,6 @@ def _option(
     default: Any,
     text: str,
     choices: tuple[Any, ...] = (),
-    kind: type | None = None,
     least: int | None = None,
     alias: str | None = None,
     custom: bool = False,
@@ -49,8 +48,7 @@ def _option(
     `least` is the smallest value, `alias` a second name. With `custom`, package.module:NAME is a
     choice too.
     """
-    kind = kind or type(default)
-    metadata = {"group": group, "kind": kind, "help": text, "choices": choices, "custom": custom}
+    metadata = {"group": group, "help": text, "choices": choices, "custom": custom}
     return field(default=default, metadata={**metadata, "least": least, "alias": alias})
 
 
@@ -70,16 +68,15 @@ class Config:
         "iris, digits, mnist, fashion-mnist, cifar10, FILE.npz "
         "or synthetic:1x28x28:10:12800 (shape, classes, samples)",
     )
-    data_dir: str | None = _option("data", None, "directory of the data set's files", kind=str)
+    data_dir: str | None = _option("data", None, "directory of the data set's files")
     download: bool = _option("data", False, "download missing files of the data set")
     epochs: int | None = _option(
         "training",
         None,
         f"passes over the training data; default: {EPOCHS}, or as many as make {LEAST_STEPS} steps",
         least=1,
-        kind=int,
     )
-    steps: int | None = _option("training", None, "stop after this many steps", least=1, kind=int)
+    steps: int | None = _option("training", None, "stop after this many steps", least=1)
     batch_size: int = _option("training", 64, "samples in a batch, over all ranks", least=1)
     lr: float = _option("training", 3e-3, "learning rate")
     optimizer: str = _option("training", "adam", "update rule", OPTIMIZERS)
@@ -93,7 +90,7 @@ class Config:
         "constant, cosine, step:EVERY[:FACTOR], or warmup:STEPS+ followed by one of these",
     )
     clip_norm: float | None = _option(
-        "training", None, "scale the gradient down to this norm if it is larger", kind=float
+        "training", None, "scale the gradient down to this norm if it is larger"
     )
     seed: int = _option(
         "training", 0, "seed of weights, batch order, dropout and held-out data", least=0
@@ -111,7 +108,6 @@ class Config:
         None,
         "data-parallel groups of ranks, which share each batch; default: as many as there are",
         least=1,
-        kind=int,
     )
     pp: int = _option(
         "layout", 1, "pipeline-parallel ranks: each has some layers of the model", least=1
@@ -147,7 +143,6 @@ class Config:
         "pipeline",
         None,
         "layers at which the second and later stages begin, such as 3,7; default: measured",
-        kind=str,
     )
     recompute: bool = _option(
         "pipeline",
@@ -167,10 +162,7 @@ class Config:
         custom=True,
     )
     bucket_mb: float | None = _option(
-        "reduce",
-        None,
-        "gradients in one all-reduce, in MB; default: 1, or all of them on one node",
-        kind=float,
+        "reduce", None, "gradients in one all-reduce, in MB; default: 1, or all of them on one node"
     )
     overlap: bool = _option(
         "reduce", True, "start all-reduces during the backward pass, not after it"
@@ -199,10 +191,10 @@ class Config:
         least=0,
     )
     slow_rank: str | None = _option(
-        "sync", None, "R:FACTOR[,R:FACTOR]: slow these ranks down, for experiments", kind=str
+        "sync", None, "R:FACTOR[,R:FACTOR]: slow these ranks down, for experiments"
     )
     jitter: str | None = _option(
-        "sync", None, "P:FACTOR: slow each rank down in a random fraction P of its steps", kind=str
+        "sync", None, "P:FACTOR: slow each rank down in a random fraction P of its steps"
     )
     verify: bool = _option("equality", False, "also train on one rank, and compare after each step")
     reproducible: bool = _option(
@@ -215,20 +207,17 @@ class Config:
         alias="shards",
         least=1,
     )
-    save: str | None = _option("files", None, "write the trained model (safetensors)", kind=str)
-    load: str | None = _option("files", None, "start from a saved model (safetensors)", kind=str)
-    log: str | None = _option("files", None, "write events to this file, one JSON a line", kind=str)
+    save: str | None = _option("files", None, "write the trained model (safetensors)")
+    load: str | None = _option("files", None, "start from a saved model (safetensors)")
+    log: str | None = _option("files", None, "write events to this file, one JSON a line")
     trace: str | None = _option(
-        "files",
-        None,
-        "write what each rank does when to this file, as a Chrome/Perfetto trace",
-        kind=str,
+        "files", None, "write what each rank does when to this file, as a Chrome/Perfetto trace"
     )
     dry_run: bool = _option(
         "other", False, "print the layout, memory, messages and steps without training"
     )
     ranks: int | None = _option(
-        "other", None, "with --dry-run: as if there were so many ranks", least=1, kind=int
+        "other", None, "with --dry-run: as if there were so many ranks", least=1
     )
     json: bool = _option("other", False, "print events as JSON, one object a line, not as text")
     quiet: bool = _option("other", False, "print only the result")
@@ -253,7 +242,8 @@ class Config:
 
     def _check(self, option: "Field[Any]") -> None:
         """Checks type, choices and the smallest value; converts NumPy's numbers to Python's."""
-        value, kind = getattr(self, option.name), option.metadata["kind"]
+        value: Any = getattr(self, option.name)
+        kind = kind_of(option)
         if isinstance(value, _NUMBERS.get(kind, ())) and not isinstance(value, bool):
             try:
                 object.__setattr__(self, option.name, kind(value))
@@ -267,7 +257,7 @@ class Config:
             check_text(option.name, value)
         choices = option.metadata["choices"]
         custom = option.metadata["custom"]
-        if choices and value not in choices and not (custom and user_code.is_named(value)):
+        if choices and value not in choices and not (custom and user_code.is_named(str(value))):
             known = ", ".join([*map(str, choices), *["package.module:NAME"] * custom])
             raise ValueError(f"{option.name} {quoted(value)} is not one of {known}")
         value, least = getattr(self, option.name), option.metadata["least"]
@@ -280,6 +270,12 @@ class Config:
 def options() -> "tuple[Field[Any], ...]":
     """All options, in the order of --help."""
     return fields(Config)
+
+
+def kind_of(option: "Field[Any]") -> type:
+    """The type of an option: int for int and for int | None."""
+    kinds: tuple[type, ...] = get_args(option.type) or (option.type,)
+    return kinds[0]
 
 
 def check_text(name: str, value: str) -> None:

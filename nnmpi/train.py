@@ -21,7 +21,6 @@ from nnmpi.parallel.strategy import AgreedError, NotFiniteError
 from nnmpi.quoting import shown
 from nnmpi.run.dry_run import dry_run
 from nnmpi.run.files.outputs import check_differs, saved_since, version
-from nnmpi.run.flags import add_flags
 from nnmpi.run.report import LostOutputError, Report, open_report
 from nnmpi.run.trainer import Trainer
 
@@ -35,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
         argument_default=argparse.SUPPRESS,
     )
     p.add_argument("--config", metavar="FILE.toml", help="a file of options; flags override it")
-    add_flags(p)
+    cli.add_flags(p)
     return p
 
 
@@ -44,9 +43,8 @@ def config(arguments: Sequence[str]) -> Config:
     given = vars(parser().parse_args(arguments))
     path = given.pop("config", None)
     c = replace(Config() if path is None else from_toml(path), **given)
-    check_differs("save", c.save, {"config": path})
-    check_differs("log", c.log, {"config": path})
-    check_differs("trace", c.trace, {"config": path})
+    for option in ("save", "log", "trace"):
+        check_differs(option, getattr(c, option), {"config": path})
     return c
 
 

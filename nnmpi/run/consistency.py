@@ -5,7 +5,6 @@ Ranks that differ would deadlock, or train to wrong results without an error.
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,18 +26,15 @@ MAX_BYTES = 16 << 20
 MAY_DIFFER = ("data_dir", "save", "log", "json", "quiet")
 """Options that may differ between ranks: where files are, and what is written."""
 
-OPTIONS = "start all ranks with the same options"
 DATA = "give all ranks the same samples in the same order"
-SNAPSHOT = "restore on all ranks what they had at one step"
-SAME_MODEL = "build the same model on all ranks"
 MODEL = "initialise all ranks from the same seed, or load the same file"
 
 
 class Item(NamedTuple):
-    """Something that must be the same on all ranks."""
+    """Something that must be the same on all ranks, as far as its repr tells."""
 
     what: str
-    digest: int
+    content: Any
     remedy: str
 
 
@@ -55,15 +51,15 @@ def check_snapshot(comm: Comm, config: Config, state: StepState) -> None:
 
     Every rank calls it before anything else that communicates depends on them.
     """
-    what, digest = f"the snapshot (of step {state.step})", _digest(repr(state).encode())
-    _check(comm, [*_option_items(config), Item(what, digest, SNAPSHOT)])
+    what = f"the snapshot (of step {state.step})"
+    item = Item(what, state, "restore on all ranks what they had at one step")
+    _check(comm, [*_option_items(config), item])
 
 
 def check_model(comm: Comm, model: Module) -> None:
     """Raises on all ranks if the names and shapes of the model differ. Every rank calls it."""
-    shapes = repr([(place.path, place.shape) for place, _ in model.tensors()])
-    what = "the names and shapes of parameters and buffers"
-    _check(comm, [Item(what, _digest(shapes.encode()), MODEL)])
+    shapes = [(place.path, place.shape) for place, _ in model.tensors()]
+    _check(comm, [Item("the names and shapes of parameters and buffers", shapes, MODEL)])
 
 
 def check_graph(comm: Comm, graph: Graph) -> None:
@@ -71,12 +67,12 @@ def check_graph(comm: Comm, graph: Graph) -> None:
     nodes = [(n.name, n.kind, n.inputs, n.outputs, n.variables) for n in graph.nodes]
     edges = [(edge.axes, edge.dtype) for edge in graph.edges]
     what = "what the model computes, layer by layer"
-    _check(comm, [Item(what, _digest(repr((nodes, edges)).encode()), SAME_MODEL)])
+    _check(comm, [Item(what, (nodes, edges), "build the same model on all ranks")])
 
 
 def _check(comm: Comm, items: Sequence[Item]) -> None:
     rows = np.zeros((comm.size, len(items)), np.uint64)
-    rows[comm.rank] = [item.digest for item in items]
+    rows[comm.rank] = [_digest(repr(item.content).encode()) for item in items]
     comm.all_gather(rows)
     different = np.flatnonzero(rows[comm.rank] != rows[0])
     error: ValueError | None = None
@@ -105,7 +101,8 @@ def _option_items(config: Config) -> Iterator[Item]:
     for option in options():
         if option.name not in MAY_DIFFER:
             value = getattr(config, option.name)
-            yield Item(f"{option.name} ({value!r:.60})", _digest(repr(value).encode()), OPTIONS)
+            remedy = "start all ranks with the same options"
+            yield Item(f"{option.name} ({value!r:.60})", value, remedy)
 
 
 def _items(config: Config, d: Dataset) -> Iterator[Item]:
@@ -113,20 +110,17 @@ def _items(config: Config, d: Dataset) -> Iterator[Item]:
     for name, split in (("training", d.train), ("test", d.test)):
         n = len(split.y)
         yield Item(f"the number of {name} samples ({n:,})", n, DATA)
-        yield Item(f"the labels of the {name} samples", _digest(*_content(split.y)), DATA)
-        inputs = [(part.encode(), *_content(array)) for part, array in parts(split.x)]
-        yield Item(f"the {name} samples", _digest(*chain(*inputs)), DATA)
+        yield Item(f"the labels of the {name} samples", _described(split.y), DATA)
+        inputs = [(part, _described(array)) for part, array in parts(split.x)]
+        yield Item(f"the {name} samples", inputs, DATA)
 
 
-def _content(array: Any) -> tuple[bytes, bytes]:
-    """Shape and type, and the bytes to compare."""
+def _described(array: Any) -> tuple[Any, ...]:
+    """Shape, type, and a digest of the rows to compare."""
     k = -(-array.nbytes // MAX_BYTES) or 1
     rows = np.ascontiguousarray(backend.to_host(array[::k] if array.ndim else array))
-    return f"{array.shape} {array.dtype}".encode(), rows.tobytes()
+    return array.shape, str(array.dtype), _digest(rows.tobytes())
 
 
-def _digest(*parts: bytes) -> int:
-    digest = hashlib.blake2b(digest_size=8)
-    for part in parts:
-        digest.update(part)
-    return int.from_bytes(digest.digest(), "big")
+def _digest(content: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big")

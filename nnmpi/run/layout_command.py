@@ -4,13 +4,12 @@ import argparse
 import json
 from pathlib import Path
 
-from nnmpi import data
+from nnmpi import cli, data
 from nnmpi.config import Config, options
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.drawing import as_svg
 from nnmpi.run import builders, objectives
 from nnmpi.run.dry_run import arranged
-from nnmpi.run.flags import add_flags
 from nnmpi.run.report.events import layout_event
 from nnmpi.run.report.messages import as_text
 
@@ -30,7 +29,7 @@ def add_options(p: argparse.ArgumentParser) -> None:
     cluster.add_argument(
         "--nodes", type=int, default=1, help="that the ranks are spread over (default 1)"
     )
-    add_flags(p, GROUPS)
+    cli.add_flags(p, GROUPS)
     output = p.add_argument_group("output")
     output.add_argument("--svg", type=Path, metavar="FILE", default=None, help="write a picture")
     output.add_argument("--json", action="store_true", default=False, help="print JSON")

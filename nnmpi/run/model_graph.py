@@ -19,10 +19,6 @@ from nnmpi.quoting import shown
 from nnmpi.run import objectives
 
 
-class MisfitError(ValueError):
-    """The model does not return scores of the loss."""
-
-
 def model_graph(config: Config, model: Module, dataset: Dataset, loss: Criterion) -> Graph:
     """The graph of the model; raises ValueError if model, data and loss do not fit."""
     what = f"model {shown(config.model)} and data {shown(dataset.name)} do not fit"
@@ -35,12 +31,7 @@ def model_graph(config: Config, model: Module, dataset: Dataset, loss: Criterion
         return given if isinstance(given, tuple) else (given,), {}
 
     def check(y: Any) -> None:
-        if not isinstance(y, Tensor):
-            raise MisfitError(f"{what}: the model must return a tensor, not a {type(y).__name__}")
-        try:
-            objectives.check_scores(loss, dataset)(y, what)
-        except ValueError as error:
-            raise MisfitError(str(error)) from None
+        objectives.check_scores(loss, dataset, y, what)
 
     def lost(y: Tensor, n: int) -> Tensor:
         return loss(y, np.resize(dataset.train.y, (n, *dataset.train.y.shape[1:])))
@@ -48,7 +39,7 @@ def model_graph(config: Config, model: Module, dataset: Dataset, loss: Criterion
     try:
         _check_call(model, x)
         graph = trace(model, arguments, config.dtype, check, lost)
-    except MisfitError:
+    except objectives.MisfitError:
         raise
     except ValueError as error:
         raise ValueError(f"{what}: samples are {_shapes(x)}; {error}") from None

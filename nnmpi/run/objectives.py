@@ -1,8 +1,7 @@
 """The loss and the metrics of a Trainer, and whether data and model fit them."""
 
 import copy
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,10 @@ from nnmpi.nn.losses.classes import ClassLoss
 from nnmpi.parallel.step.objective import Criterion, Objective, SumOfMean
 from nnmpi.parallel.tensor.loss import ShardedCrossEntropyLoss
 from nnmpi.parallel.tensor.sharding import Sharding
+
+
+class MisfitError(ValueError):
+    """The model does not return scores of the loss."""
 
 
 def criterion(loss: Any) -> Criterion:
@@ -96,22 +99,34 @@ def objective(
     return Objective(sharded, metrics, sharded.whole)
 
 
-def check_scores(loss: Criterion, data: Dataset) -> Callable[[Tensor, str], None]:
-    """What raises ValueError unless scores of two samples fit the labels."""
+def check_scores(loss: Criterion, data: Dataset, scores: Any, what: str) -> None:
+    """Raises MisfitError unless what a model returned for two samples fits the labels."""
+    if not isinstance(scores, Tensor):
+        name = type(scores).__name__
+        raise MisfitError(f"{what}: the model must return a tensor, not a {name}")
     if isinstance(loss, ClassLoss):
-        return partial(_check_classes, loss, data)
-    return partial(_check_targets, loss, np.repeat(data.train.y[:1], 2, axis=0))
+        _check_classes(loss, data, scores.shape[1:], what)
+        return
+    targets = np.repeat(data.train.y[:1], 2, axis=0)
+    try:
+        with np.errstate(all="ignore"):
+            loss(scores, targets)
+    except ValueError as error:
+        raise MisfitError(
+            f"{what}: the loss refuses scores of shape {scores.shape} and targets of "
+            f"{targets.shape}: {error}"
+        ) from error
 
 
-def _check_classes(loss: ClassLoss, data: Dataset, scores: Tensor, what: str) -> None:
-    y, shape = data.train.y, scores.shape[1:]
+def _check_classes(loss: ClassLoss, data: Dataset, shape: tuple[int, ...], what: str) -> None:
+    y = data.train.y
     if not shape or shape[1:] != y.shape[1:] or shape[0] < data.classes:
-        raise ValueError(
+        raise MisfitError(
             f"{what}: the model returns scores of shape {shape} for a sample, "
             f"and there are {data.classes} classes{_of_positions(y, shape)}"
         )
     if loss.weight is not None and len(loss.weight) != shape[0]:
-        raise ValueError(
+        raise MisfitError(
             f"{what}: the model returns scores of {shape[0]} classes, and the loss has weights "
             f"of {len(loss.weight)}"
         )
@@ -121,24 +136,9 @@ def _of_positions(y: np.ndarray, shape: tuple[int, ...]) -> str:
     """What else a message says of labels of positions and scores of this shape that do not fit."""
     if y.ndim == 1:
         return ""
-    if y.ndim == 2 and shape == y.shape[1:] and _is_one_hot(y):
+    bits = ((y == 0) | (y == 1)).all()
+    if y.ndim == 2 and shape == y.shape[1:] and bits and (y.sum(axis=1) == 1).all():
         return "; the labels look one-hot: give y.argmax(1)"
     where = "x".join(map(str, y.shape[1:]))
     order = ", classes first: transpose them" if shape[:-1] == y.shape[1:] else ""
     return f" and a label for each of {where} positions: they must be (classes, {where}){order}"
-
-
-def _is_one_hot(y: np.ndarray) -> bool:
-    """Whether each row is one 1 among zeros."""
-    return bool(((y == 0) | (y == 1)).all() and (y.sum(axis=1) == 1).all())
-
-
-def _check_targets(loss: Criterion, targets: np.ndarray, scores: Tensor, what: str) -> None:
-    try:
-        with np.errstate(all="ignore"):
-            loss(scores, targets)
-    except ValueError as error:
-        raise ValueError(
-            f"{what}: the loss refuses scores of shape {scores.shape} and targets of "
-            f"{targets.shape}: {error}"
-        ) from error

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from fuzzing import Outcome, command
 
-from nnmpi.config import options
+from nnmpi.config import kind_of, options
 
 NUMBERS = ("0", "1", "2", "3", "-1", "0.5", "1e-300", "1e308", "nan", "inf", "1e999", "")
 LARGE = ("64", "1000000", str(2**31), str(2**63 - 1), str(2**63), str(2**64), "9" * 5000)
@@ -43,11 +43,11 @@ def case(rng: np.random.Generator, folder: Path) -> Outcome:
 
 def _argument(rng: np.random.Generator, option: "Field[Any]") -> str:
     flag = f"--{option.name.replace('_', '-')}"
-    if option.metadata["kind"] is bool:
+    if kind_of(option) is bool:
         return _one(rng, (flag, f"--no-{flag[2:]}", f"{flag}=1"))
     choices = tuple(map(str, option.metadata["choices"]))
     values = (*choices, *choices, *NUMBERS, *LARGE, *WORDS) if choices else NUMBERS + LARGE
-    if option.metadata["kind"] is str and not choices:
+    if kind_of(option) is str and not choices:
         values = WORDS + WORDS + NUMBERS
     return f"{flag}={_one(rng, FREE.get(option.name, values))}"
 
