@@ -59,7 +59,10 @@ class Buckets:
     ) -> None:
         self.users, self._all = users, sorted(buckets, key=lambda bucket: bucket[:2])
         numbers = range(len(buckets))
-        self.of = [next(b for b in numbers if start < self._all[b].stop) for start, _ in spans]
+        last = len(buckets) - 1  # an empty parameter may begin where it ends
+        self.of = [
+            next((b for b in numbers if start < self._all[b].stop), last) for start, _ in spans
+        ]
         self.members = [[i for i, own in enumerate(self.of) if own == b] for b in numbers]
         self.stages = [frozenset[int]().union(*(users[i] for i in own)) for own in self.members]
 
