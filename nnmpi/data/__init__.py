@@ -6,32 +6,19 @@ from pathlib import Path
 import numpy as np
 
 from nnmpi.data import cifar, embedded, mnist, npz, synthetic
-from nnmpi.data.arrays import from_arrays
-from nnmpi.data.dataset import Dataset, Entry, Request, Size, Split, hold_out
+from nnmpi.data.arrays import from_arrays as from_arrays
+from nnmpi.data.dataset import Dataset as Dataset
+from nnmpi.data.dataset import DatasetEntry, DatasetRequest, DatasetSize
+from nnmpi.data.dataset import Split as Split
+from nnmpi.data.dataset import hold_out as hold_out
 from nnmpi.data.download import default_directory
-from nnmpi.data.inputs import Inputs
-from nnmpi.data.loader import Batch, Fields, Load, Loader
-from nnmpi.data.standardise import Standardiser
+from nnmpi.data.inputs import Inputs as Inputs
+from nnmpi.data.loader import Batch as Batch
+from nnmpi.data.loader import Fields as Fields
+from nnmpi.data.loader import Load as Load
+from nnmpi.data.loader import Loader as Loader
+from nnmpi.data.standardise import Standardiser as Standardiser
 from nnmpi.quoting import quoted
-
-__all__ = [
-    "DATASETS",
-    "Batch",
-    "Dataset",
-    "Entry",
-    "Fields",
-    "Inputs",
-    "Load",
-    "Loader",
-    "Request",
-    "Size",
-    "Split",
-    "Standardiser",
-    "blank",
-    "from_arrays",
-    "hold_out",
-    "load",
-]
 
 
 def load(
@@ -58,7 +45,7 @@ def load(
     if bool(argument) != (entry.form != name) or (colon and not argument):
         raise ValueError(f"data set {quoted(spec)} is not of the form {entry.form}")
     directory = Path(os.path.expanduser(data_dir)) if data_dir else default_directory()
-    return entry.load(Request(argument, directory, download, seed, ignore_index))
+    return entry.load(DatasetRequest(argument, directory, download, seed, ignore_index))
 
 
 def blank(spec: str, data_dir: str | None = None, seed: int = 0) -> Dataset:
@@ -76,13 +63,15 @@ def blank(spec: str, data_dir: str | None = None, seed: int = 0) -> Dataset:
 
 
 DATASETS = {
-    "iris": Entry(embedded.iris, "iris"),
-    "digits": Entry(embedded.digits, "digits"),
-    "mnist": Entry(mnist.mnist, "mnist", Size((1, 28, 28), 10, 60_000, 10_000)),
-    "fashion-mnist": Entry(
-        mnist.fashion_mnist, "fashion-mnist", Size((1, 28, 28), 10, 60_000, 10_000)
+    "iris": DatasetEntry(embedded.iris, "iris"),
+    "digits": DatasetEntry(embedded.digits, "digits"),
+    "mnist": DatasetEntry(mnist.mnist, "mnist", DatasetSize((1, 28, 28), 10, 60_000, 10_000)),
+    "fashion-mnist": DatasetEntry(
+        mnist.fashion_mnist, "fashion-mnist", DatasetSize((1, 28, 28), 10, 60_000, 10_000)
     ),
-    "cifar10": Entry(cifar.cifar10, "cifar10", Size((3, 32, 32), 10, 50_000, 10_000)),
-    "synthetic": Entry(synthetic.synthetic, "synthetic:1x28x28:10:12800 (shape, classes, samples)"),
-    "npz": Entry(npz.npz, "FILE.npz"),
+    "cifar10": DatasetEntry(cifar.cifar10, "cifar10", DatasetSize((3, 32, 32), 10, 50_000, 10_000)),
+    "synthetic": DatasetEntry(
+        synthetic.synthetic, "synthetic:1x28x28:10:12800 (shape, classes, samples)"
+    ),
+    "npz": DatasetEntry(npz.npz, "FILE.npz"),
 }

@@ -59,11 +59,7 @@ def _notes(train: Split, test: Split, labels: np.ndarray, is_held_out: bool) -> 
 def _split(x: Any, y: Any, name: str, suffix: str, ignore_index: int | None) -> Split:
     """A split of these arrays; raises ValueError if they are unusable."""
     samples = _inputs(x, f"{name}: x{suffix}")
-    targets = _array(y, f"{name}: y{suffix}")
-    if targets.dtype.kind == "f":
-        labels = _numbers(targets, f"{name}: y{suffix}")
-    else:
-        labels = _labels(targets, f"{name}: y{suffix}", ignore_index)
+    labels = _targets(_array(y, f"{name}: y{suffix}"), f"{name}: y{suffix}", ignore_index)
     for part, array in parts(samples):
         if len(array) != len(labels):
             raise ValueError(
@@ -127,10 +123,14 @@ def _check_finite(rows: np.ndarray, what: str) -> None:
         )
 
 
-def _labels(y: np.ndarray, what: str, ignore_index: int | None) -> np.ndarray:
-    """y as int64, of samples or of their positions, and not negative."""
+def _targets(y: np.ndarray, what: str, ignore_index: int | None) -> np.ndarray:
+    """y as int64 that are not negative, or as finite floats, of samples or of their positions."""
     if y.ndim == 0:
         raise ValueError(f"{what} is one number; give one or more for each row, (N, ...)")
+    if y.dtype.kind == "f":
+        numbers = y.astype(np.float64 if y.dtype.itemsize > 4 else np.float32, copy=False)
+        _check_finite(numbers, what)
+        return numbers
     if y.dtype.kind not in "iu" and y.size:
         raise ValueError(f"{what} holds {y.dtype}; labels must be integers: y.astype('int64')")
     labels = y.astype("int64", copy=False)
@@ -143,40 +143,19 @@ def _labels(y: np.ndarray, what: str, ignore_index: int | None) -> np.ndarray:
     return labels
 
 
-def _numbers(y: np.ndarray, what: str) -> np.ndarray:
-    """Targets of a regression as finite float32 or float64, with an axis of samples."""
-    if y.ndim == 0:
-        raise ValueError(f"{what} is one number; give one or more for each row, (N, ...)")
-    wide = y.astype(np.float64 if y.dtype.itemsize > 4 else np.float32, copy=False)
-    _check_finite(wide, what)
-    return wide
-
-
 def _check_same_kind(train: Split, test: Split, name: str) -> None:
     """Training and test samples have the same shape and type, and so have their targets."""
-    if train.y.dtype.kind != test.y.dtype.kind or train.y.shape[1:] != test.y.shape[1:]:
-        raise ValueError(
-            f"{name}: y is {train.y.dtype} of shape {train.y.shape} and y_test is {test.y.dtype} "
-            f"of shape {test.y.shape}; give both in the same form"
-        )
     tests = dict(parts(test.x))
     if tests.keys() != dict(parts(train.x)).keys():
         raise ValueError(
             f"{name}: x is {described(train.x)} and x_test {described(test.x)}; give both in the "
             "same form"
         )
-    for part, x in parts(train.x):
-        _check_same_samples(x, tests[part], part, name)
-
-
-def _check_same_samples(x: np.ndarray, test: np.ndarray, part: str, name: str) -> None:
-    if x.shape[1:] != test.shape[1:]:
-        raise ValueError(
-            f"{name}: a sample of x{part} has shape {x.shape[1:]} and one of x_test{part} "
-            f"{test.shape[1:]}; they must be the same"
-        )
-    if x.dtype != test.dtype:
-        raise ValueError(
-            f"{name}: x{part} is {x.dtype} and x_test{part} is {test.dtype}; "
-            "give both in the same type and scale"
-        )
+    pairs = [(f"x{part}", f"x_test{part}", x, tests[part]) for part, x in parts(train.x)]
+    for given, other, a, b in (*pairs, ("y", "y_test", train.y, test.y)):
+        if a.dtype.kind != b.dtype.kind or a.shape[1:] != b.shape[1:]:
+            raise ValueError(
+                f"{name}: a sample of {given} is {a.dtype} of shape {a.shape[1:]} and one of "
+                f"{other} {b.dtype} of shape {b.shape[1:]}; give both in the same type, shape and "
+                "scale"
+            )

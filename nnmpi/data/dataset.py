@@ -37,7 +37,7 @@ class Dataset(NamedTuple):
     note: str
 
 
-class Request(NamedTuple):
+class DatasetRequest(NamedTuple):
     """The arguments of the function that loads a data set.
 
     argument: what the user wrote after the name and a colon (a file, a shape), may be empty
@@ -52,7 +52,7 @@ class Request(NamedTuple):
     ignore_index: int | None
 
 
-class Size(NamedTuple):
+class DatasetSize(NamedTuple):
     """What is known of a data set without its files."""
 
     shape: tuple[int, ...]  # of a sample
@@ -61,15 +61,15 @@ class Size(NamedTuple):
     test: int
 
 
-class Entry(NamedTuple):
+class DatasetEntry(NamedTuple):
     """An entry of DATASETS: the function that loads it, and its form on the command line.
 
     size: of a data set whose files may be missing
     """
 
-    load: Callable[[Request], Dataset]
+    load: Callable[[DatasetRequest], Dataset]
     form: str
-    size: Size | None = None
+    size: DatasetSize | None = None
 
 
 def hold_out(

@@ -10,8 +10,7 @@ from hashlib import sha256
 from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
-from urllib.request import Request as HttpRequest
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 from uuid import uuid4
 
 from nnmpi.quoting import shown
@@ -20,23 +19,14 @@ CHUNK = 1 << 20
 TIMEOUT = 30.0  # seconds without a byte
 
 
-class File(NamedTuple):
-    """The name and the SHA-256 of a file."""
+class Mirrors(NamedTuple):
+    """Where the files of a data set are: URLs that end in /, preferred one first; and their sums.
 
-    name: str
-    sha256: str
-
-
-class Source(NamedTuple):
-    """The files of a data set, and the URLs (ending in /) that offer them, preferred one first."""
+    sums: a line a file, its name and its SHA-256
+    """
 
     urls: tuple[str, ...]
-    files: tuple[File, ...]
-
-    @classmethod
-    def of(cls, *urls: str, sums: str) -> "Source":
-        """A source whose `sums` has a line per file: its name and its SHA-256."""
-        return cls(urls, tuple(File(*line.split()) for line in sums.strip().splitlines()))
+    sums: str
 
 
 def default_directory() -> Path:
@@ -45,8 +35,8 @@ def default_directory() -> Path:
     return Path(cache if os.path.isabs(cache) else os.path.expanduser("~/.cache")) / "nnmpi"
 
 
-def fetch(source: Source, directory: Path) -> None:
-    """Download the files of the source that are not in the directory."""
+def fetch(name: str, directory: Path) -> None:
+    """Download the files of a data set that are not in the directory."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -54,69 +44,73 @@ def fetch(source: Source, directory: Path) -> None:
             f"cannot make the directory {shown(directory)}: {shown(error)}; "
             "name another with --data-dir"
         ) from error
-    for file in source.files:
-        if not (directory / file.name).exists():
-            _fetch(source.urls, file, directory)
+    urls, sums = MIRRORS[name]
+    for line in sums.strip().splitlines():
+        file, expected = line.split()
+        if not (directory / file).exists():
+            _fetch(urls, file, expected, directory)
 
 
-def _fetch(urls: tuple[str, ...], file: File, directory: Path) -> None:
+def _fetch(urls: tuple[str, ...], file: str, expected: str, directory: Path) -> None:
     """Download one file from the first URL that offers it intact."""
-    part = directory / f".{file.name}.{uuid4().hex}.part"
+    part = directory / f".{file}.{uuid4().hex}.part"
     failures = []
     for url in urls:
         try:
-            _save(url + file.name, file, part)
-            os.replace(part, directory / file.name)
+            _save(url + file, expected, part)
+            os.replace(part, directory / file)
             return
         except (OSError, HTTPException, ValueError) as error:
             reason = " ".join(str(error).split()) or type(error).__name__
-            failures.append(f"{url}{file.name}: {reason}")
+            failures.append(f"{url}{file}: {reason}")
         finally:
             part.unlink(missing_ok=True)
     raise ValueError(
-        f"could not download {file.name} ({'; '.join(failures)}); check the network, "
+        f"could not download {file} ({'; '.join(failures)}); check the network, "
         "or fetch it by other means and say where it is with --data-dir"
     )
 
 
-def _save(url: str, file: File, part: Path) -> None:
+def _save(url: str, expected: str, part: Path) -> None:
     """Write the content of a URL to `part`; raises ValueError if its SHA-256 is wrong."""
     digest, size = sha256(), 0
-    request = HttpRequest(url, headers={"User-Agent": "nnmpi"})
+    request = Request(url, headers={"User-Agent": "nnmpi"})
     with part.open("xb") as out, urlopen(request, timeout=TIMEOUT) as reply:
         while chunk := reply.read(CHUNK):
             digest.update(chunk)
             size += len(chunk)
             out.write(chunk)
-    if digest.hexdigest() != file.sha256:
+    if digest.hexdigest() != expected:
         raise ValueError(
-            f"got {size:,} bytes with SHA-256 {digest.hexdigest()}, expected {file.sha256}"
+            f"got {size:,} bytes with SHA-256 {digest.hexdigest()}, expected {expected}"
         )
 
 
-SOURCES = {
-    "mnist": Source.of(
-        "https://ossci-datasets.s3.amazonaws.com/mnist/",
-        "https://storage.googleapis.com/cvdf-datasets/mnist/",
-        sums="""
+MIRRORS = {
+    "mnist": Mirrors(
+        (
+            "https://ossci-datasets.s3.amazonaws.com/mnist/",
+            "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        ),
+        """
 train-images-idx3-ubyte.gz 440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609
 train-labels-idx1-ubyte.gz 3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c
 t10k-images-idx3-ubyte.gz 8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6
 t10k-labels-idx1-ubyte.gz f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6
 """,
     ),
-    "fashion-mnist": Source.of(
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-        sums="""
+    "fashion-mnist": Mirrors(
+        ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
+        """
 train-images-idx3-ubyte.gz 3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84
 train-labels-idx1-ubyte.gz a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845
 t10k-images-idx3-ubyte.gz 346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073
 t10k-labels-idx1-ubyte.gz 67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5
 """,
     ),
-    "cifar10": Source.of(
-        "https://www.cs.toronto.edu/~kriz/",
-        sums="""
+    "cifar10": Mirrors(
+        ("https://www.cs.toronto.edu/~kriz/",),
+        """
 cifar-10-binary.tar.gz c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd
 """,
     ),

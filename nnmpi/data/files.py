@@ -13,7 +13,6 @@ import tarfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
@@ -39,19 +38,16 @@ class RefusedError(ValueError):
 
 
 @contextmanager
-def reading(path: Path, fault: str = "is damaged", remedy: str = REMEDY) -> Iterator[None]:
+def reading(file: object, remedy: str = REMEDY) -> Iterator[None]:
     """Raises RefusedError if the file is damaged or cannot be read."""
     try:
         yield
     except RefusedError:
         raise
-    except DAMAGE as error:
-        reason = f"{shown(path)} {fault}: {_one_line(error)}; {remedy}"
-    except (OSError, RuntimeError) as error:  # RuntimeError: a zip archive with a password
-        reason = f"{shown(path)} cannot be read: {_one_line(error)}; {remedy}"
-    else:
-        return
-    raise RefusedError(reason)
+    except (OSError, RuntimeError, *DAMAGE) as error:  # RuntimeError: an archive with a password
+        fault = "is damaged" if isinstance(error, DAMAGE) else "cannot be read"
+        reason = shown(" ".join(str(error).split())) or type(error).__name__
+        raise RefusedError(f"{shown(file)} {fault}: {reason}; {remedy}") from None
 
 
 class Bounded:
@@ -69,24 +65,28 @@ class Bounded:
 
 
 def read_array(
-    stream: Any, path: Path, shape: Sequence[int], dtype: np.dtype[Any] = BYTES
-) -> tuple[np.ndarray, int]:
-    """An array from the next bytes of a stream, and how many of its bytes were there.
+    stream: Any, file: object, shape: Sequence[int], most: float, dtype: np.dtype[Any] = BYTES
+) -> np.ndarray:
+    """The array that a header has announced: the rest of a stream of at most `most` bytes.
 
-    They are read in chunks: the decompressor keeps a copy of what it is asked for.
+    It is read in chunks: the decompressor keeps a copy of what it is asked for.
     """
     count = math.prod(shape) * dtype.itemsize
-    check_room(path, shape, count)
+    takes = f"but its shape {tuple(shape)} takes {count:,}"
+    if count > most:
+        raise ValueError(f"it is truncated: it cannot hold more than {most:,} bytes, {takes}")
+    check_room(file, shape, count)
     array = np.empty(shape, dtype)
     row = array.reshape(-1).view("uint8") if count else np.empty(0, "uint8")
     done = 0
-    while done < count:
-        part = stream.read(min(CHUNK, count - done))
-        if not part:
-            break
+    while part := stream.read(min(CHUNK, count - done)):
         row[done : done + len(part)] = np.frombuffer(part, "uint8")
         done += len(part)
-    return array, done
+    if done < count:
+        raise EOFError(f"it is truncated: {done:,} bytes, {takes}")
+    if stream.read(1):  # reading to the end compares the checksum
+        raise ValueError(f"it has bytes after its end, {takes}")
+    return array
 
 
 def check_room(what: object, shape: Sequence[int], count: int) -> None:
@@ -100,20 +100,14 @@ def check_room(what: object, shape: Sequence[int], count: int) -> None:
         )
 
 
-def check_ratio(path: Path, shape: Sequence[int], count: int, packed: int) -> None:
-    """Raises RefusedError if `packed` bytes of deflate cannot stand for `count` bytes."""
-    if count > packed * DEFLATE:
-        raise RefusedError(
-            f"{shown(path)} is truncated: {packed:,} compressed bytes cannot hold {count:,}, "
-            f"which its shape {tuple(shape)} takes; {REMEDY}"
-        )
+def check_labels(y: np.ndarray, classes: int) -> None:
+    """Raises ValueError unless all labels are below `classes`."""
+    if y.max() >= classes:
+        row = int(np.argmax(y >= classes))
+        raise ValueError(f"it has label {y[row]} in row {row:,}, expected 0 to {classes - 1}")
 
 
 def memory_size() -> int:
     """The bytes of memory that this process may take: of the machine, or of its control group."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min(machine, memory_limit(SYSTEM) or machine)
-
-
-def _one_line(error: Exception) -> str:
-    return shown(" ".join(str(error).split())) or type(error).__name__

@@ -36,7 +36,7 @@ def parts(x: Structure[T]) -> list[tuple[str, T]]:
 
 
 def like(x: Structure[Any], values: Sequence[T]) -> Structure[T]:
-    """These values, one for each input, in the structure of x."""
+    """The structure of x with these values, one for each input."""
     if isinstance(x, dict):
         return dict(zip(x, values, strict=True))
     return tuple(values) if isinstance(x, tuple) else values[0]
@@ -77,7 +77,7 @@ def is_index(array: np.ndarray) -> bool:
 
 
 def take(x: Inputs, rows: np.ndarray) -> Inputs:
-    """These rows of each input, in new arrays."""
+    """The inputs of these rows, in new arrays."""
     if isinstance(x, np.ndarray):
         return x.take(rows, axis=0)
     return each(lambda array: array.take(rows, axis=0), x)

@@ -77,14 +77,15 @@ class Loader:
         prefetch: int = 2,
         divisor: Callable[[np.ndarray], float] = len,
     ) -> None:
-        _check(split, batch_size, standardiser, dtype)
+        _check(split, batch_size, dtype)
         x = each(np.ascontiguousarray, split.x)
         self.split = Split(x, np.ascontiguousarray(split.y))
-        self.batch_size, self.standardiser, self.divisor = batch_size, standardiser, divisor
+        self.standardiser = standardiser.shaped_for(x)
+        self.batch_size, self.divisor = batch_size, divisor
         self.dtype, self.seed, self.shuffle = np.dtype(dtype), seed, shuffle
         copied = sum(array.size for array in arrays(x) if not is_index(array))
         small = copied * self.dtype.itemsize <= SMALL
-        self._ready = standardiser.apply(x, self.dtype) if small else None
+        self._ready = self.standardiser.apply(x, self.dtype) if small else None
         self.prefetch = 0 if small else prefetch
 
     def __len__(self) -> int:
@@ -126,7 +127,7 @@ class Loader:
         return Load(rows, micro, self.divisor(self.split.y.take(rows, axis=0)))
 
 
-def _check(split: Split, batch_size: int, standardiser: Standardiser, dtype: str) -> None:
+def _check(split: Split, batch_size: int, dtype: str) -> None:
     """Raises ValueError for arguments that are unusable or do not fit together."""
     for samples in map(len, arrays(split.x)):
         if samples != len(split.y) or not samples:
@@ -138,4 +139,3 @@ def _check(split: Split, batch_size: int, standardiser: Standardiser, dtype: str
         raise ValueError(f"batch size {batch_size} must be at least 1")
     if dtype not in DTYPES:
         raise ValueError(f"dtype {dtype!r} of batches is not one of {', '.join(DTYPES)}")
-    standardiser.check(split.x)

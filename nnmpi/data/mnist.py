@@ -1,28 +1,42 @@
-"""MNIST and Fashion-MNIST: four IDX files in one directory, with the same names in both sets."""
+"""MNIST and Fashion-MNIST: four IDX files in one directory, with the same names in both sets.
 
+The IDX format is a magic number, the shape, then bytes; gzipped or not:
+
+    0  0  8  d  | side 0 | ... | side d-1 | bytes
+    \\_________/   big-endian 32-bit each
+    magic: 8 = unsigned bytes, d = number of dimensions (3 for images, 1 for labels)
+"""
+
+import gzip
+import math
 from pathlib import Path
+from typing import Any
 
-from nnmpi.data import download, idx
-from nnmpi.data.dataset import Dataset, Request, Split
-from nnmpi.data.files import REMEDY
+import numpy as np
+
+from nnmpi.data import download
+from nnmpi.data.dataset import Dataset, DatasetRequest, Split
+from nnmpi.data.files import DEFLATE, REMEDY, check_labels, read_array, reading
 from nnmpi.quoting import shown
 
 CLASSES = 10
 TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
 TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+GZIP = b"\x1f\x8b"
+KINDS = {2049: "labels", 2051: "images"}
 
 
-def mnist(request: Request) -> Dataset:
+def mnist(request: DatasetRequest) -> Dataset:
     """Handwritten digits of 28 x 28 pixels: 60,000 for training and 10,000 for testing."""
     return _load("mnist", "MNIST/raw", request)
 
 
-def fashion_mnist(request: Request) -> Dataset:
+def fashion_mnist(request: DatasetRequest) -> Dataset:
     """Articles of clothing, in the shape and number of MNIST."""
     return _load("fashion-mnist", "FashionMNIST/raw", request)
 
 
-def _load(name: str, torchvision: str, request: Request) -> Dataset:
+def _load(name: str, torchvision: str, request: DatasetRequest) -> Dataset:
     """The four files from the first directory that has all of them, else the divided test pair.
 
     Files of several directories are never combined: those of MNIST and Fashion-MNIST have the same
@@ -33,7 +47,7 @@ def _load(name: str, torchvision: str, request: Request) -> Dataset:
     found = [_find(directory) for directory in directories]
     complete = [files for files in found if files.keys() >= {*TRAIN, *TEST}]
     if not complete and request.download:
-        download.fetch(download.SOURCES[name], own)
+        download.fetch(name, own)
         complete = [_find(own)]
     if complete:
         return _four(name, complete[0])
@@ -50,15 +64,14 @@ def _load(name: str, torchvision: str, request: Request) -> Dataset:
 
 
 def _find(directory: Path) -> dict[str, Path]:
-    """The files among the four that are in a directory."""
-    paths = {stem: (directory / stem, directory / f"{stem}.gz") for stem in (*TRAIN, *TEST)}
-    hits = {stem: [path for path in pair if path.is_file()] for stem, pair in paths.items()}
-    return {stem: pair[0] for stem, pair in hits.items() if pair}
+    """The files among the four that are in a directory; one without .gz comes first."""
+    stems = [(stem, stem + suffix) for suffix in (".gz", "") for stem in (*TRAIN, *TEST)]
+    return {stem: directory / name for stem, name in stems if (directory / name).is_file()}
 
 
 def _four(name: str, files: dict[str, Path]) -> Dataset:
-    x, y = idx.read_pair(files[TRAIN[0]], files[TRAIN[1]], CLASSES)
-    x_test, y_test = idx.read_pair(files[TEST[0]], files[TEST[1]], CLASSES)
+    x, y = _read_pair(files, TRAIN)
+    x_test, y_test = _read_pair(files, TEST)
     if x.shape[1:] != x_test.shape[1:]:
         raise ValueError(
             f"{name}: {shown(files[TRAIN[0]])} has images of {x.shape[2:]} pixels and "
@@ -69,7 +82,7 @@ def _four(name: str, files: dict[str, Path]) -> Dataset:
 
 def _divided(name: str, files: dict[str, Path]) -> Dataset:
     """The t10k pair only: its first four fifths for training, the rest for testing."""
-    x, y = idx.read_pair(files[TEST[0]], files[TEST[1]], CLASSES)
+    x, y = _read_pair(files, TEST)
     if len(y) < 2:
         raise ValueError(f"{shown(files[TEST[0]])} has {len(y)} image, too few to divide; {REMEDY}")
     n = max(len(y) * 4 // 5, 1)
@@ -78,3 +91,44 @@ def _divided(name: str, files: dict[str, Path]) -> Dataset:
         f"training, last {len(y) - n:,} for testing"
     )
     return Dataset(name, Split(x[:n], y[:n]), Split(x[n:], y[n:]), CLASSES, note)
+
+
+def _read_pair(files: dict[str, Path], stems: tuple[str, str]) -> tuple[np.ndarray, np.ndarray]:
+    """Images (N, 1, H, W) and their labels; raises ValueError unless they fit together."""
+    images, labels = (files[stem] for stem in stems)
+    x, y = read_idx(images, 3), read_idx(labels, 1)
+    if len(x) != len(y):
+        raise ValueError(
+            f"{shown(images)} has {len(x):,} images but {shown(labels)} has {len(y):,} labels; "
+            "replace them with files that belong together, or run again with --download"
+        )
+    with reading(labels):
+        check_labels(y, CLASSES)
+    return x[:, None], y.astype("int64")
+
+
+def read_idx(path: Path, ndim: int) -> np.ndarray:
+    """The uint8 array of `ndim` dimensions in an IDX file, gzip or not."""
+    with reading(path), path.open("rb") as file:
+        most = path.stat().st_size
+        packed = file.read(len(GZIP)) == GZIP
+        file.seek(0)
+        if not packed:
+            return _array(file, path, ndim, most)
+        with gzip.open(file) as stream:
+            return _array(stream, path, ndim, most * DEFLATE)
+
+
+def _array(stream: Any, path: Path, ndim: int, most: int) -> np.ndarray:
+    header = stream.read(4 * (1 + ndim))
+    expected, magic = 0x0800 + ndim, int.from_bytes(header[:4], "big")
+    if len(header) < 4 * (1 + ndim) or magic != expected:
+        found = KINDS.get(magic, "neither images nor labels")
+        raise ValueError(
+            f"it begins with {len(header):,} bytes and magic number {magic} ({found}), expected "
+            f"{expected} ({KINDS[expected]})"
+        )
+    shape = tuple(int(n) for n in np.frombuffer(header, ">u4", ndim, 4))
+    if not math.prod(shape):
+        raise ValueError(f"it is empty: its shape is {shape}")
+    return read_array(stream, path, shape, most)

@@ -4,38 +4,25 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, cast
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo, is_zipfile
 
 import numpy as np
 from numpy.lib import format as npy
 
 from nnmpi.data.arrays import from_arrays
-from nnmpi.data.dataset import Dataset, Request
-from nnmpi.data.files import (
-    DEFLATE,
-    Bounded,
-    check_room,
-    read_array,
-    reading,
-)
+from nnmpi.data.dataset import Dataset, DatasetRequest
+from nnmpi.data.files import DEFLATE, Bounded, read_array, reading
 from nnmpi.data.inputs import Inputs
 from nnmpi.quoting import shown
 
 SAMPLES, LABELS = ("x", "x_test"), ("y", "y_test")
 REMEDY = "write it again with numpy.savez(file, x=..., y=...), plain numbers only"
 RATIOS = {ZIP_STORED: 1, ZIP_DEFLATED: DEFLATE}  # bytes that one byte in the file stands for
+HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
-class Header(NamedTuple):
-    """What the first bytes of an .npy file announce."""
-
-    shape: tuple[int, ...]
-    is_fortran: bool
-    dtype: np.dtype[Any]
-
-
-def npz(request: Request) -> Dataset:
+def npz(request: DatasetRequest) -> Dataset:
     """The arrays x and y of a file, and x_test and y_test if it has them.
 
     Several inputs are x.0, x.1, ... for a model that is called as model(*x), or x.NAME, ... for
@@ -80,7 +67,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     """The arrays of the file that have one of our names."""
     if not path.is_file():
         raise ValueError(f"{shown(path)} is not a file; give the path of an .npz file to --data")
-    with reading(path, "cannot be read as an .npz file", REMEDY):
+    with reading(path, REMEDY):
         if not is_zipfile(path):
             raise ValueError(f"its {path.stat().st_size:,} bytes are not a zip archive")
         with ZipFile(path) as archive:
@@ -91,42 +78,17 @@ def _read(path: Path) -> dict[str, np.ndarray]:
 
 
 def _array(archive: ZipFile, member: ZipInfo, path: Path) -> np.ndarray:
-    """An array of the archive: the bytes that its header announces, if the archive has as many."""
-    with archive.open(member) as stream:
-        header = _header(stream)
-        count = math.prod(header.shape) * header.dtype.itemsize
-        body = member.file_size - stream.tell()
-        if count != body:
-            raise ValueError(
-                f"{member.filename} announces {header.shape} of {header.dtype}, {count:,} bytes, "
-                f"but {body:,} bytes follow"
-            )
-        check_room(f"{path}: {member.filename}", header.shape, count)
-        ratio = RATIOS.get(member.compress_type)
-        if ratio is not None and count > member.compress_size * ratio:
-            raise ValueError(
-                f"{member.compress_size:,} compressed bytes of {member.filename} cannot hold "
-                f"{count:,}"
-            )
-        shape = header.shape[::-1] if header.is_fortran else header.shape
-        array, there = read_array(stream, path, shape, header.dtype)
-        if there < count or stream.read(1):  # reading on compares the checksum
-            raise EOFError(f"{member.filename} has {there:,} of {count:,} bytes")
-        return array.T if header.is_fortran else array
-
-
-def _header(stream: IO[bytes]) -> Header:
-    """The header of an .npy file. Version 3 is for names of columns that are not Latin."""
-    bounded = cast("IO[bytes]", Bounded(stream))
-    version = npy.read_magic(bounded)
-    if version == (1, 0):
-        header = Header(*npy.read_array_header_1_0(bounded))
-    elif version == (2, 0):
-        header = Header(*npy.read_array_header_2_0(bounded))
-    else:
-        raise ValueError(f"an array in it has version {version} of the format, not 1 or 2")
-    if header.dtype.hasobject:
-        raise ValueError("an array in it holds Python objects")
-    if min(header.shape, default=0) < 0:
-        raise ValueError(f"an array in it has the shape {header.shape}")
-    return header
+    """An array of the archive. Version 3 of the format is for names of columns, not Latin."""
+    name = f"{path}: {member.filename}"
+    with reading(name, REMEDY), archive.open(member) as stream:
+        bounded = cast("IO[bytes]", Bounded(stream))
+        version = npy.read_magic(bounded)
+        if version not in HEADERS:
+            raise ValueError(f"it has version {version} of the format, not 1 or 2")
+        shape, is_fortran, dtype = HEADERS[version](bounded)
+        if dtype.hasobject:
+            raise ValueError("it holds Python objects")
+        most = member.compress_size * RATIOS.get(member.compress_type, math.inf)
+        if is_fortran:
+            return read_array(stream, name, shape[::-1], most, dtype).T
+        return read_array(stream, name, shape, most, dtype)

@@ -34,7 +34,7 @@ class Standardiser(NamedTuple):
 
     @classmethod
     def _of_pairs(cls, like_these: Structure[Any], pairs: Sequence["Pair"]) -> "Standardiser":
-        """That of inputs with these means and standard deviations."""
+        """The standardiser of inputs with these means and standard deviations."""
         return cls(*(like(like_these, column) for column in zip(*pairs, strict=True)))
 
     @classmethod
@@ -63,13 +63,11 @@ class Standardiser(NamedTuple):
         return {"mean": json.dumps(_to_json(self.mean)), "std": json.dumps(_to_json(self.std))}
 
     def shaped_for(self, x: Inputs) -> "Standardiser":
-        """The same for samples like these, whatever axes of length 1 there are."""
-        return self._of_pairs(x, [_shaped(*row) for row in aligned(x, self.mean, self.std)])
+        """A standardiser for samples like these, whatever axes of length 1 there are.
 
-    def check(self, x: Inputs) -> None:
-        """Raises ValueError unless it has the shape that samples like these need."""
-        for array, mean in aligned(x, self.mean):
-            _check_shape(array, mean)
+        Raises ValueError unless it is for such samples.
+        """
+        return self._of_pairs(x, [_shaped(*row) for row in aligned(x, self.mean, self.std)])
 
     def apply(self, x: Inputs, dtype: Any = "float32") -> Inputs:
         """(x - mean) / std in a new array; indices as they are.
@@ -109,10 +107,22 @@ def _standardised(x: Any, mean: np.ndarray | None, std: Any, dtype: Any) -> np.n
 
 
 def _shaped(x: np.ndarray, mean: np.ndarray | None, std: Any) -> Pair:
-    """The pair in the shape for x; raises ValueError if it is not for such samples."""
-    if mean is None or is_index(x):
-        _check_kind(x, mean)
+    """The pair in the shape for x; raises ValueError if it is not for such samples.
+
+    Indices have no mean, and all other samples have one.
+    """
+    if mean is None:
+        if not is_index(x):
+            raise ValueError(
+                f"the model was trained on indices, and the samples are {x.dtype}; give "
+                "x.astype('int64')"
+            )
         return None, None
+    if is_index(x):
+        raise ValueError(
+            f"mean and std are for numbers, and the samples are {x.dtype}, which are indices; give "
+            "features as x.astype('float32')"
+        )
     shape = _shape(x)
     if mean.size != math.prod(shape):
         what = "channels" if x.ndim > 2 else "features"
@@ -121,29 +131,6 @@ def _shaped(x: np.ndarray, mean: np.ndarray | None, std: Any) -> Pair:
             f"{math.prod(shape)} {what}; take samples like those that the model was trained on"
         )
     return mean.reshape(shape), std.reshape(shape)
-
-
-def _check_kind(x: np.ndarray, mean: np.ndarray | None) -> None:
-    """Indices have no mean, and all other samples have one."""
-    if is_index(x) and mean is not None:
-        raise ValueError(
-            f"mean and std are for numbers, and the samples are {x.dtype}, which are indices; give "
-            "features as x.astype('float32')"
-        )
-    if mean is None and not is_index(x):
-        raise ValueError(
-            f"the model was trained on indices, and the samples are {x.dtype}; give "
-            "x.astype('int64')"
-        )
-
-
-def _check_shape(x: np.ndarray, mean: np.ndarray | None) -> None:
-    _check_kind(x, mean)
-    if mean is not None and mean.shape != _shape(x):
-        raise ValueError(
-            f"the standardiser has shape {mean.shape}, the samples need {_shape(x)}; "
-            "make it with Standardiser.of(training split)"
-        )
 
 
 def _to_json(found: Structure[np.ndarray | None]) -> Any:
@@ -173,7 +160,7 @@ def _read(mean: Any, std: Any) -> Pair:
 
 
 def _shape(x: np.ndarray) -> tuple[int, ...]:
-    """That of the mean of samples: one number per channel, or feature of a table."""
+    """The shape of the mean of samples: one number per channel, or feature of a table."""
     return x.shape[1:2] + (1,) * (x.ndim - 2)
 
 

@@ -6,7 +6,7 @@ import re
 import numpy as np
 
 from nnmpi import keyed
-from nnmpi.data.dataset import Dataset, Request, Split
+from nnmpi.data.dataset import Dataset, DatasetRequest, Split
 from nnmpi.data.files import check_room
 from nnmpi.quoting import shown
 
@@ -15,7 +15,7 @@ EXAMPLE = "synthetic:1x28x28:10:12800 or synthetic:784:10:1000"
 AMPLITUDE = 2.0  # noise is uniform in (-2, 2); prototypes have standard deviation 1
 
 
-def synthetic(request: Request) -> Dataset:
+def synthetic(request: DatasetRequest) -> Dataset:
     """SAMPLES samples for training, and a fifth as many (at least one) for testing.
 
     Sample i belongs to class i mod CLASSES. It depends on the seed, the shape and i only, so

@@ -15,7 +15,7 @@ from helpers.datafiles import refused
 
 from nnmpi import data
 from nnmpi.data import mnist
-from nnmpi.data.download import SOURCES, File, Source, default_directory, fetch
+from nnmpi.data.download import MIRRORS, Mirrors, default_directory, fetch
 
 CONTENT = b"some bytes " * 300_000
 
@@ -63,15 +63,20 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         thread.join()
 
 
-def source_of(*bases: str, content: bytes = CONTENT, name: str = "a.bin") -> Source:
-    return Source(bases, (File(name, sha256(content).hexdigest()),))
+def fetch_from(*bases: str, folder: Path) -> None:
+    """Fetches a.bin from the first of these that has it."""
+    MIRRORS["test"] = Mirrors(bases, f"a.bin {sha256(CONTENT).hexdigest()}")
+    try:
+        fetch("test", folder)
+    finally:
+        del MIRRORS["test"]
 
 
 def test_a_good_file_is_kept_and_not_fetched_again(server: Server, tmp_path: Path) -> None:
     server.answers["/a.bin"] = Answer(CONTENT)
     folder = tmp_path / "deep" / "down"
     for _ in range(2):
-        fetch(source_of(server.base), folder)
+        fetch_from(server.base, folder=folder)
     assert server.asked == ["/a.bin"]
     assert [path.name for path in folder.iterdir()] == ["a.bin"]
     assert (folder / "a.bin").read_bytes() == CONTENT
@@ -95,14 +100,14 @@ def test_a_bad_response_leaves_no_file(
     if answer is not None:
         server.answers["/a.bin"] = answer
     with refused(f"{server.base}a.bin", "check the network", "--data-dir", *words):
-        fetch(source_of(server.base), tmp_path)
+        fetch_from(server.base, folder=tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_the_second_url_is_tried(server: Server, tmp_path: Path) -> None:
     server.answers["/good/a.bin"] = Answer(CONTENT)
     server.answers["/bad/a.bin"] = Answer(b"damaged")
-    fetch(source_of(f"{server.base}bad/", f"{server.base}good/"), tmp_path)
+    fetch_from(f"{server.base}bad/", f"{server.base}good/", folder=tmp_path)
     assert server.asked == ["/bad/a.bin", "/good/a.bin"]
     assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
 
@@ -113,29 +118,29 @@ def test_no_network(tmp_path: Path) -> None:
         unused.bind(("127.0.0.1", 0))
         base = f"http://127.0.0.1:{unused.getsockname()[1]}/"
         with refused(f"{base}a.bin", "refused", "check the network"):
-            fetch(source_of(base), tmp_path)
+            fetch_from(base, folder=tmp_path)
     with refused("could not download", "unknown url type"):
-        fetch(source_of("nothing:"), tmp_path)
+        fetch_from("nothing:", folder=tmp_path)
 
 
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         with refused(str(folder), "--data-dir"):
-            fetch(source_of("http://127.0.0.1/"), folder)
+            fetch_from("http://127.0.0.1/", folder=folder)
 
 
 def test_load_downloads_what_is_missing(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = []
+    sums = []
     for stem in (*mnist.TRAIN, *mnist.TEST):
         sides = (3, 2, 2) if "images" in stem else (3,)
         header = bytes((0, 0, 8, len(sides))) + b"".join(n.to_bytes(4, "big") for n in sides)
         packed = gzip.compress(header + bytes(12 if "images" in stem else 3))
         server.answers[f"/{stem}.gz"] = Answer(packed)
-        files.append(File(f"{stem}.gz", sha256(packed).hexdigest()))
-    monkeypatch.setitem(SOURCES, "mnist", Source((server.base,), tuple(files)))
+        sums.append(f"{stem}.gz {sha256(packed).hexdigest()}")
+    monkeypatch.setitem(MIRRORS, "mnist", Mirrors((server.base,), "\n".join(sums)))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for _ in range(2):
         dataset = data.load("mnist", download=True)
@@ -150,8 +155,8 @@ def test_a_bad_archive_is_refused(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.answers["/cifar-10-binary.tar.gz"] = Answer(b"no archive")
-    fake = source_of(server.base, content=b"no archive", name="cifar-10-binary.tar.gz")
-    monkeypatch.setitem(SOURCES, "cifar10", fake)
+    sums = f"cifar-10-binary.tar.gz {sha256(b'no archive').hexdigest()}"
+    monkeypatch.setitem(MIRRORS, "cifar10", Mirrors((server.base,), sums))
     with refused("cifar-10-binary.tar.gz is damaged"):
         data.load("cifar10", data_dir=str(tmp_path), download=True)
 
@@ -167,11 +172,10 @@ def test_the_default_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         assert default_directory() == expected
 
 
-@pytest.mark.parametrize("name", SOURCES)
-def test_sources_are_complete(name: str) -> None:
-    source = SOURCES[name]
-    assert all(url.startswith("http") and url.endswith("/") for url in source.urls)
-    for file in source.files:
-        assert len(file.sha256) == 64
-        assert set(file.sha256) <= set(string.hexdigits.lower())
-    assert len({file.sha256 for file in source.files}) == len(source.files)
+@pytest.mark.parametrize("name", MIRRORS)
+def test_mirrors_are_complete(name: str) -> None:
+    urls, sums = MIRRORS[name]
+    assert all(url.startswith("http") and url.endswith("/") for url in urls)
+    found = [line.split()[1] for line in sums.strip().splitlines()]
+    assert all(len(digest) == 64 and set(digest) <= set(string.hexdigits) for digest in found)
+    assert len({*found}) == len(found)

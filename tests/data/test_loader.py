@@ -282,7 +282,7 @@ def test_bad_options_are_refused() -> None:
         (split, 8, {"dtype": "bfloat16"}, "'bfloat16'"),
         (empty, 8, {}, "0 samples"),
         (Split(split.x, split.y[:7]), 8, {}, "53 samples and 7 labels"),
-        (pictures(), 8, {}, r"has shape \(6,\), the samples need \(3, 1, 1\)"),
+        (pictures(), 8, {}, "for 6 channels or features, and the samples have 3 channels"),
     ):
         with pytest.raises(ValueError, match=words) as caught:
             Loader(part, size, standardiser=standardiser, **options)  # type: ignore[arg-type]
