@@ -12,7 +12,7 @@ from helpers.training.pipelined import digits
 
 from nnmpi import Config, Tensor, Trainer
 from nnmpi.comm import Comm
-from nnmpi.comm.transport.base import Window
+from nnmpi.comm.transport.base import SharedWindow
 from nnmpi.comm.transport.threads import ThreadTransport
 from nnmpi.nn.kept import kept, nbytes
 from nnmpi.nn.parameter import inverse
@@ -54,7 +54,7 @@ def communicators(monkeypatch: Any) -> Iterator[Made]:
         plain(self, *args, **named)
         made.by_thread.setdefault(threading.get_ident(), []).append(self)
 
-    def window(self: ThreadTransport, nbytes: int) -> Window:
+    def window(self: ThreadTransport, nbytes: int) -> SharedWindow:
         own = made.windows.setdefault(threading.get_ident(), {})
         number = next(numbers)
         own[number] = nbytes
