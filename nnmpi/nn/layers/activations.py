@@ -76,17 +76,11 @@ class Softmax(Module):
         return f"dim={self.dim}"
 
 
-class LogSoftmax(Module):
+class LogSoftmax(Softmax):
     """log(softmax(x)) over `dim`."""
-
-    def __init__(self, dim: int = -1) -> None:
-        self.dim = dim
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.log_softmax(x, self.dim)
-
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"
 
 
 class Identity(Module):

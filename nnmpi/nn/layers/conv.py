@@ -1,11 +1,13 @@
 """Layers of convolution: of images, of sequences, and transposed."""
 
+from collections.abc import Callable
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.ops import conv
 from nnmpi.autograd.recording import recording
+from nnmpi.kernels import Result
 from nnmpi.kernels.conv import CONVOLUTIONS
 from nnmpi.kernels.window import Size
 from nnmpi.nn import init
@@ -19,49 +21,51 @@ PADDINGS = ("same", "valid")
 class _Convolution(Module):
     """What convolutions share: their sizes, one for each axis, and weight and bias.
 
-    The weight is (first, second / groups, *kernel_size) in memory (*kernel_size, second, first).
+    The weight is (out, in / groups, *kernel_size) in memory (*kernel_size, in / groups, out); of a
+    transposed convolution, in and out change places.
     """
 
-    padding: tuple[int, ...] | str
-    weight: Parameter
-    bias: Parameter | None
+    axes: ClassVar[int]
+    op: ClassVar[Callable[..., Result]]
+    is_transposed = False
 
-    def _take_sizes(
+    def __init__(
         self,
-        axes: int,
-        channels: tuple[int, int],
+        in_channels: int,
+        out_channels: int,
         kernel_size: Size,
-        stride: Size,
-        dilation: Size,
-        groups: int,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
+        groups: int = 1,
+        bias: bool = True,
     ) -> None:
-        """All sizes but the padding, checked, one for each axis."""
         name = type(self).__name__
-        self.in_channels, self.out_channels = channels
-        check_sizes(name, 0, in_channels=channels[0], out_channels=channels[1])
+        check_sizes(name, 0, in_channels=in_channels, out_channels=out_channels)
         check_sizes(name, 1, groups=groups)
-        if channels[0] % groups or channels[1] % groups:
+        if in_channels % groups or out_channels % groups:
             raise ValueError(
-                f"{name}: {channels[0]} input and {channels[1]} output channels cannot be divided "
+                f"{name}: {in_channels} input and {out_channels} output channels cannot be divided "
                 f"into {groups} groups: let groups divide both"
             )
-        self.groups = groups
-        self.kernel_size = each_axis(name, axes, 1, kernel_size=kernel_size)
-        self.stride = each_axis(name, axes, 1, stride=stride)
-        self.dilation = each_axis(name, axes, 1, dilation=dilation)
-
-    def _draw(self, first: int, second: int, bias: bool) -> None:
-        """Weight and bias, within PyTorch's bounds."""
-        shape = (first, second // self.groups, *self.kernel_size)
-        fan = init.fan_in(prod(shape[1:]))
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        self.kernel_size = each_axis(name, self.axes, 1, kernel_size=kernel_size)
+        self.stride = each_axis(name, self.axes, 1, stride=stride)
+        self.dilation = each_axis(name, self.axes, 1, dilation=dilation)
+        self.padding = self._checked_padding(padding)
+        first, second = out_channels, in_channels
+        if self.is_transposed:
+            first, second = second, first
+        shape = (first, second // groups, *self.kernel_size)
+        fan = init.fan_in(prod(shape[1:]))  # within PyTorch's bounds
         self.weight = Parameter.drawn(shape, fan, (*range(2, len(shape)), 1, 0))
-        self.bias = Parameter.drawn((self.out_channels,), fan) if bias else None
+        self.bias = Parameter.drawn((out_channels,), fan) if bias else None
 
     def _checked_padding(self, padding: Size | str) -> tuple[int, ...] | str:
         """The padding, one size for each axis or its name."""
         name = type(self).__name__
-        if not isinstance(padding, str):
-            return each_axis(name, len(self.kernel_size), 0, padding=padding)
+        if not isinstance(padding, str) or self.is_transposed:
+            return each_axis(name, self.axes, 0, padding=padding)  # type: ignore[arg-type]
         if padding not in PADDINGS:
             raise ValueError(f"{name}: padding {padding!r} is none of {', '.join(PADDINGS)}")
         if padding == "same" and max(self.stride) > 1:
@@ -70,6 +74,20 @@ class _Convolution(Module):
                 "padding as numbers"
             )
         return padding
+
+    def forward(self, x: Tensor) -> Tensor:
+        return apply(self.op, x, self.weight, self.bias, **self.options())
+
+    def options(self) -> dict[str, Any]:
+        """The options of the op, but for what is fused; along one axis a size is a number."""
+        sizes: dict[str, Any] = {
+            "stride": self.stride,
+            "padding": self.padding,
+            "dilation": self.dilation,
+        }
+        if self.axes == 1:
+            sizes = {k: v if isinstance(v, str) else v[0] for k, v in sizes.items()}
+        return {**sizes, "groups": self.groups, "keep": bool(recording.get())}
 
     def extra_repr(self) -> str:
         shown = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
@@ -91,7 +109,7 @@ class Conv2d(_Convolution):
     Sizes are one number, or a tuple for rows and columns. `padding` may be "same" or "valid".
     """
 
-    op = staticmethod(conv.conv2d)
+    axes, op = 2, staticmethod(conv.conv2d)
 
     def __init__(
         self,
@@ -110,10 +128,9 @@ class Conv2d(_Convolution):
             raise ValueError(
                 f"Conv2d: algorithm {algorithm!r} is none of {', '.join(CONVOLUTIONS)}"
             )
-        self._take_sizes(2, (in_channels, out_channels), kernel_size, stride, dilation, groups)
-        self.padding = self._checked_padding(padding)
+        channels = in_channels, out_channels
+        super().__init__(*channels, kernel_size, stride, padding, dilation, groups, bias)
         self.algorithm = algorithm
-        self._draw(out_channels, in_channels, bias)
 
     def forward(self, x: Tensor, relu: bool = False, pool: bool = False) -> Tensor:
         """`relu` and `pool` apply ReLU and a 2x2 max-pool in the same op."""
@@ -121,15 +138,7 @@ class Conv2d(_Convolution):
         return apply(self.op, x, self.weight, self.bias, relu=relu, pool=pool, **options)
 
     def options(self) -> dict[str, Any]:
-        """The options of the op, but for what is fused."""
-        return {
-            "stride": self.stride,
-            "padding": self.padding,
-            "dilation": self.dilation,
-            "groups": self.groups,
-            "algorithm": self.algorithm,
-            "keep": bool(recording.get()),
-        }
+        return super().options() | {"algorithm": self.algorithm}
 
 
 class Conv1d(_Convolution):
@@ -138,35 +147,7 @@ class Conv1d(_Convolution):
     `padding` may be "same" or "valid".
     """
 
-    op = staticmethod(conv.conv1d)
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Size,
-        stride: Size = 1,
-        padding: Size | str = 0,
-        dilation: Size = 1,
-        groups: int = 1,
-        bias: bool = True,
-    ) -> None:
-        self._take_sizes(1, (in_channels, out_channels), kernel_size, stride, dilation, groups)
-        self.padding = self._checked_padding(padding)
-        self._draw(out_channels, in_channels, bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return apply(self.op, x, self.weight, self.bias, **self.options())
-
-    def options(self) -> dict[str, Any]:
-        """The options of the op, but for what is fused."""
-        return {
-            "stride": self.stride[0],
-            "padding": self.padding if isinstance(self.padding, str) else self.padding[0],
-            "dilation": self.dilation[0],
-            "groups": self.groups,
-            "keep": bool(recording.get()),
-        }
+    axes, op = 1, staticmethod(conv.conv1d)
 
 
 class ConvTranspose2d(_Convolution):
@@ -176,6 +157,8 @@ class ConvTranspose2d(_Convolution):
     has `output_padding` more rows and columns, which tells apart the sizes of image that a stride
     makes equal.
     """
+
+    axes, op, is_transposed = 2, staticmethod(conv.conv_transpose2d), True
 
     def __init__(
         self,
@@ -189,8 +172,8 @@ class ConvTranspose2d(_Convolution):
         bias: bool = True,
         dilation: Size = 1,
     ) -> None:
-        self._take_sizes(2, (in_channels, out_channels), kernel_size, stride, dilation, groups)
-        self.padding = each_axis("ConvTranspose2d", 2, 0, padding=padding)
+        channels = in_channels, out_channels
+        super().__init__(*channels, kernel_size, stride, padding, dilation, groups, bias)
         self.output_padding = each_axis("ConvTranspose2d", 2, 0, output_padding=output_padding)
         sizes = zip(self.output_padding, self.stride, self.dilation, strict=True)
         if any(extra >= max(s, d) for extra, s, d in sizes):
@@ -198,17 +181,8 @@ class ConvTranspose2d(_Convolution):
                 f"ConvTranspose2d: output_padding={output_padding} must be less than the stride "
                 f"{self.stride} or the dilation {self.dilation}"
             )
-        self._draw(in_channels, out_channels, bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return apply(
-            conv.conv_transpose2d,
-            x,
-            self.weight,
-            self.bias,
-            stride=self.stride,
-            padding=self.padding,
-            output_padding=self.output_padding,
-            groups=self.groups,
-            dilation=self.dilation,
-        )
+    def options(self) -> dict[str, Any]:
+        options = super().options() | {"output_padding": self.output_padding}
+        del options["keep"]  # it keeps nothing but its arguments
+        return options

@@ -1,6 +1,6 @@
 """Layers of pooling: windows of one size, or so many parts of an image."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from nnmpi.autograd import Tensor, apply
@@ -100,8 +100,14 @@ class MaxPool2d(_MaxPool):
     @property
     def is_2x2(self) -> bool:
         """Whether the windows are 2x2, side by side: a convolution before it can do that too."""
-        sizes = pair(self.kernel_size), pair(self.stride), pair(self.padding), pair(self.dilation)
-        return sizes == ((2, 2), (2, 2), (0, 0), (1, 1)) and not self.ceil_mode
+        return has_2x2_windows(vars(self))
+
+
+def has_2x2_windows(settings: Mapping[str, Any]) -> bool:
+    """Whether a MaxPool2d with these attributes has windows of 2x2, side by side."""
+    names = ("kernel_size", "stride", "padding", "dilation")
+    sizes = [pair(settings[name]) for name in names]
+    return sizes == [(2, 2), (2, 2), (0, 0), (1, 1)] and not settings["ceil_mode"]
 
 
 class AvgPool2d(_AvgPool):

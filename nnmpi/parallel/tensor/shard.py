@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from nnmpi.kernels.window import pair
 from nnmpi.nn import MaxPool2d
 from nnmpi.nn.graph import Graph, Node
+from nnmpi.nn.layers.pooling import has_2x2_windows
 from nnmpi.parallel.tensor.choices import (
     Choice,
     Cost,
@@ -254,15 +254,7 @@ def _gathered(graph: Graph, k: int) -> int:
     The choice counts them before it, so that it does not depend on what is fused.
     """
     last = max(kept.nodes[-1] for kept in graph.kept if kept.nodes[0] == k)
-    node = graph.nodes[last if _is_2x2(graph.nodes[last]) else k]
+    pool = graph.nodes[last]
+    is_fused = pool.layer is MaxPool2d and has_2x2_windows(pool.settings)
+    node = pool if is_fused else graph.nodes[k]
     return graph.edges[node.outputs[0]].numbers
-
-
-def _is_2x2(node: Node) -> bool:
-    """Whether it is the pooling that a convolution can do too (see `MaxPool2d.is_2x2`)."""
-    names = ("kernel_size", "stride", "padding", "dilation")
-    return (
-        node.layer is MaxPool2d
-        and [pair(node.settings[name]) for name in names] == [(2, 2), (2, 2), (0, 0), (1, 1)]
-        and not node.settings["ceil_mode"]
-    )
