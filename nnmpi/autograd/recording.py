@@ -6,7 +6,7 @@ from contextvars import ContextVar, Token
 from typing import Any, Protocol, Self
 
 
-class Recorder(Protocol):
+class OpRecorder(Protocol):
     """Is told what a model does that is traced."""
 
     def __call__(
@@ -18,7 +18,7 @@ class Recorder(Protocol):
         """Called before no_grad, within which it is told nothing."""
 
 
-recording: ContextVar[bool | Recorder] = ContextVar("nnmpi_recording", default=True)
+recording: ContextVar[bool | OpRecorder] = ContextVar("nnmpi_recording", default=True)
 """Whether ops record nodes; a recorder, which is called beside that, where a model is traced. A
 context variable, since ranks may be threads."""
 
@@ -34,7 +34,7 @@ class no_grad(ContextDecorator):
         return cls()(function)
 
     def __init__(self) -> None:
-        self._tokens: list[Token[bool | Recorder]] = []
+        self._tokens: list[Token[bool | OpRecorder]] = []
 
     def __enter__(self) -> None:
         record = recording.get()

@@ -143,7 +143,7 @@ def chunks_of(N: int, chunk: int) -> list[slice]:
 
 
 def _epilogue(
-    z: Array, y: Array, rows: epilogue.Rows, pool: bool, covers: tuple[int, int]
+    z: Array, y: Array, rows: epilogue.RowConstants, pool: bool, covers: tuple[int, int]
 ) -> epilogue.Masks | None:
     """From a chunk's raw outputs z to y (n, h, w, O): pool, crop what tiles add, bias, ReLU."""
     n, h, w, O = y.shape

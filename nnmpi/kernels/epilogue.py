@@ -41,21 +41,21 @@ def unpool_windows(g: Array, masks: Masks, dz: Array) -> None:
     xp.subtract(gr, dz[:, 0], out=dz[:, 1])
 
 
-class Rows(NamedTuple):
+class RowConstants(NamedTuple):
     """A bias and the zeros of ReLU, each repeated over a row of the image (w * O), or None."""
 
     bias: Array | None
     zero: Array | None
 
 
-def rows(b: Array | None, relu: bool, w: int, like: Array) -> Rows:
+def rows(b: Array | None, relu: bool, w: int, like: Array) -> RowConstants:
     """The arrays for `bias_relu`: whole rows, since operations on single pixels are slow."""
     xp = xp_of(like)
-    size = w * like.shape[-1]
-    return Rows(None if b is None else xp.tile(b, w), xp.zeros(size, like.dtype) if relu else None)
+    zero = xp.zeros(w * like.shape[-1], like.dtype) if relu else None
+    return RowConstants(None if b is None else xp.tile(b, w), zero)
 
 
-def bias_relu(y: Array, r: Rows) -> None:
+def bias_relu(y: Array, r: RowConstants) -> None:
     """y (n, H, W, O) += b, then max(y, 0): in place."""
     lines = y.reshape(y.shape[0] * y.shape[1], -1)
     if r.bias is not None:

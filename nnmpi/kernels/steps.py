@@ -16,7 +16,7 @@ from nnmpi.backend import Array, of, xp_of
 _CHUNK_BYTES = 1 << 17  # of one array; the five of Adam then fit a second-level cache
 
 
-class Adam(NamedTuple):
+class AdamStep(NamedTuple):
     """What one Adam step depends on; `decoupled` is AdamW's weight decay."""
 
     lr: float
@@ -28,7 +28,7 @@ class Adam(NamedTuple):
     t: int
 
 
-class Sgd(NamedTuple):
+class SgdStep(NamedTuple):
     """What one step of stochastic gradient descent depends on."""
 
     lr: float
@@ -37,7 +37,7 @@ class Sgd(NamedTuple):
     nesterov: bool
 
 
-class RmsProp(NamedTuple):
+class RmsPropStep(NamedTuple):
     """What one step of RMSprop depends on."""
 
     lr: float
@@ -61,7 +61,7 @@ def _chunks(*arrays: Array, scratches: int = 1) -> Iterator[tuple[Array, ...]]:
         yield (*[a[i : i + size] for a in arrays], *[t[:n] for t in scratch])
 
 
-def adam(p: Array, g: Array, M: Array, V: Array, c: Adam, largest: Array | None = None) -> None:
+def adam(p: Array, g: Array, M: Array, V: Array, c: AdamStep, largest: Array | None = None) -> None:
     """One step of Adam or AdamW on p; M and V are the scaled sums above.
 
     With `largest`, the largest V so far takes its place (AMSGrad).
@@ -88,7 +88,7 @@ def adam(p: Array, g: Array, M: Array, V: Array, c: Adam, largest: Array | None 
         P -= t
 
 
-def sgd(p: Array, g: Array, velocity: Array | None, c: Sgd) -> None:
+def sgd(p: Array, g: Array, velocity: Array | None, c: SgdStep) -> None:
     """One step of SGD on p; without momentum `velocity` is not touched, and may be None."""
     xp = xp_of(p)
     for P, G, v, t in _chunks(p, g, velocity if c.momentum else p):
@@ -106,7 +106,7 @@ def sgd(p: Array, g: Array, velocity: Array | None, c: Sgd) -> None:
 
 
 def rmsprop(
-    p: Array, g: Array, squares: Array, velocity: Array | None, mean: Array | None, c: RmsProp
+    p: Array, g: Array, squares: Array, velocity: Array | None, mean: Array | None, c: RmsPropStep
 ) -> None:
     """One step of RMSprop on p; without momentum `velocity` is not touched, and may be None.
 

@@ -57,7 +57,7 @@ def transform(m: int, dtype: str) -> Transform:
     return Transform(B2, (G2 / scale**2).astype(dtype), A2)
 
 
-class Grid(NamedTuple):
+class Tiling(NamedTuple):
     """How m x m tiles cover the outputs of an image of H x W pixels padded by p."""
 
     m: int
@@ -68,12 +68,12 @@ class Grid(NamedTuple):
     tw: int
 
 
-def grid(m: int, H: int, W: int, p: int, pool: bool) -> Grid:
+def grid(m: int, H: int, W: int, p: int, pool: bool) -> Tiling:
     """The grid of an image; with pooling, a last odd row or column of outputs is left out."""
     h, w = H + 2 * p - 2, W + 2 * p - 2
     if pool:
         h, w = h // 2 * 2, w // 2 * 2
-    return Grid(m, H, W, p, -(-h // m), -(-w // m))
+    return Tiling(m, H, W, p, -(-h // m), -(-w // m))
 
 
 def planes(k: int, *shape: int, dtype: np.dtype) -> np.ndarray:
@@ -82,7 +82,7 @@ def planes(k: int, *shape: int, dtype: np.dtype) -> np.ndarray:
     return np.empty((k, size + _PLANE_PAD), dtype)[:, :size]
 
 
-class Phase(NamedTuple):
+class TilePhase(NamedTuple):
     """The pixels (a + m*i, b + m*j) of a padded image: their places in x and in P[a, b]."""
 
     a: int
@@ -92,7 +92,7 @@ class Phase(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def phases(q: Grid) -> tuple[Phase, ...]:
+def phases(q: Tiling) -> tuple[TilePhase, ...]:
     """All m*m phases of the grid."""
 
     def span(a: int, size: int, tiles: int) -> tuple[slice, slice]:
@@ -104,19 +104,19 @@ def phases(q: Grid) -> tuple[Phase, ...]:
     rows = [span(a, q.H, q.th) for a in range(q.m)]
     columns = [span(b, q.W, q.tw) for b in range(q.m)]
     return tuple(
-        Phase(a, b, (rows[a][0], columns[b][0]), (rows[a][1], columns[b][1]))
+        TilePhase(a, b, (rows[a][0], columns[b][0]), (rows[a][1], columns[b][1]))
         for a in range(q.m)
         for b in range(q.m)
     )
 
 
-def split_phases(x: np.ndarray, P: np.ndarray, q: Grid) -> None:
+def split_phases(x: np.ndarray, P: np.ndarray, q: Tiling) -> None:
     """x (n, H, W, C) into P (m, m, n, th+1, tw+1, C), whose border is zero already."""
     for a, b, (rows, columns), (i, j) in phases(q):
         P[a, b][:, i, j] = x[:, rows, columns]
 
 
-def merge_phases(P: np.ndarray, x: np.ndarray, q: Grid) -> None:
+def merge_phases(P: np.ndarray, x: np.ndarray, q: Tiling) -> None:
     """The inverse: a pixel of x is in exactly one place of P, or outside of all tiles: then 0."""
     x[:, q.m * (q.th + 1) - q.p :] = 0
     x[:, :, q.m * (q.tw + 1) - q.p :] = 0
@@ -124,7 +124,7 @@ def merge_phases(P: np.ndarray, x: np.ndarray, q: Grid) -> None:
         x[:, rows, columns] = P[a, b][:, i, j]
 
 
-def gather_tiles(P: np.ndarray, D: np.ndarray, q: Grid) -> None:
+def gather_tiles(P: np.ndarray, D: np.ndarray, q: Tiling) -> None:
     """D (t, t, n, th, tw, C) from P: pixel (a, b) of tile i is in phase a % m, at i + a // m."""
     m, th, tw = q.m, q.th, q.tw
     for a in range(m + 2):
@@ -133,7 +133,7 @@ def gather_tiles(P: np.ndarray, D: np.ndarray, q: Grid) -> None:
             D[a, b] = P[a % m, b % m][:, i : i + th, j : j + tw]
 
 
-def scatter_tiles(D: np.ndarray, P: np.ndarray, q: Grid) -> None:
+def scatter_tiles(D: np.ndarray, P: np.ndarray, q: Tiling) -> None:
     """P = the sum of all tiles of D, each at the place `gather_tiles` reads it from."""
     m, th, tw = q.m, q.th, q.tw
     P[:, :, :, th:] = 0
@@ -154,7 +154,7 @@ class Winograd:
     `pool` is set, and of shape (n, th, m, tw, m, O), image order, when not.
     """
 
-    def __init__(self, x: np.ndarray, w: np.ndarray, q: Grid, pool: bool, chunk: int) -> None:
+    def __init__(self, x: np.ndarray, w: np.ndarray, q: Tiling, pool: bool, chunk: int) -> None:
         """x (N, H, W, C) in any strides, w (3, 3, C, O) contiguous."""
         self.x, self.w, self.q, self.pool = x, w, q, pool
         self.f = transform(q.m, x.dtype.name)

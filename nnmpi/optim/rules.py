@@ -40,7 +40,7 @@ class SGD(Optimizer):
 
     def _update(self, x: Operands, group: Group) -> None:
         velocity = x.sum_for("momentum", group, "momentum_buffer")
-        c = steps.Sgd(group["lr"], group["momentum"], group["weight_decay"], group["nesterov"])
+        c = steps.SgdStep(group["lr"], group["momentum"], group["weight_decay"], group["nesterov"])
         steps.sgd(x.values, x.grads, velocity, c)
 
 
@@ -99,7 +99,7 @@ class Adam(Optimizer):
 
     def _update(self, x: Operands, group: Group) -> None:
         (beta1, beta2), decay = group["betas"], group["weight_decay"]
-        c = steps.Adam(group["lr"], beta1, beta2, group["eps"], decay, self.decoupled, x.t)
+        c = steps.AdamStep(group["lr"], beta1, beta2, group["eps"], decay, self.decoupled, x.t)
         M, V = x.sums["gradient_sum"], x.sums["squared_gradient_sum"]
         largest = x.sum_for("amsgrad", group, "largest_squared_gradient_sum")
         steps.adam(x.values, x.grads, M, V, c, largest)
@@ -165,7 +165,7 @@ class RMSprop(Optimizer):
     def _update(self, x: Operands, group: Group) -> None:
         velocity = x.sum_for("momentum", group, "momentum_buffer")
         mean = x.sum_for("centered", group, "grad_avg")
-        c = steps.RmsProp(
+        c = steps.RmsPropStep(
             group["lr"], group["alpha"], group["eps"], group["weight_decay"], group["momentum"]
         )
         steps.rmsprop(x.values, x.grads, x.sums["square_avg"], velocity, mean, c)

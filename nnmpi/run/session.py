@@ -30,7 +30,7 @@ from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepControl
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.strategy import OnEvent, Strategy, TrainSpec
-from nnmpi.parallel.tensor.rebuild import rebuild
+from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.run import builders, consistency, objectives
 from nnmpi.run.model_graph import model_graph

@@ -122,7 +122,7 @@ def test_column_sum_is_the_sum_over_rows(dtype, rows):
 
 PIECE = steps._CHUNK_BYTES // 8
 ADAMS = [
-    steps.Adam(1e-2, *betas, eps, decay, decoupled, 0)
+    steps.AdamStep(1e-2, *betas, eps, decay, decoupled, 0)
     for betas, eps, (decay, decoupled) in product(
         ((0.9, 0.999), (0.0, 0.5), (0.8, 0.0)),
         (1e-8, 1e-2),
@@ -130,12 +130,12 @@ ADAMS = [
     )
 ]
 SGDS = [
-    steps.Sgd(1e-2, momentum, decay, nesterov)
+    steps.SgdStep(1e-2, momentum, decay, nesterov)
     for momentum, decay, nesterov in product((0.0, 0.9), (0.0, 0.1), (False, True))
     if momentum or not nesterov
 ]
 RMSPROPS = [
-    steps.RmsProp(1e-2, alpha, 1e-4, decay, momentum)
+    steps.RmsPropStep(1e-2, alpha, 1e-4, decay, momentum)
     for alpha, decay, momentum in product((0.99, 0.5), (0.0, 0.1), (0.0, 0.9))
 ]
 
@@ -255,9 +255,9 @@ def test_steps_on_a_device_are_the_same_and_wait_for_nothing():
         for t, g in enumerate(gs, 1):
             with strictarray.counting() as count:
                 for (p, M, V), grad in ((host, g), (device, strictarray.asarray(g))):
-                    if isinstance(c, steps.Adam):
+                    if isinstance(c, steps.AdamStep):
                         steps.adam(p, grad, M, V, c._replace(t=t))
-                    elif isinstance(c, steps.Sgd):
+                    elif isinstance(c, steps.SgdStep):
                         steps.sgd(p, grad, M, c)
                     else:
                         steps.rmsprop(p, grad, M, V, None, c)
@@ -271,7 +271,7 @@ def test_a_step_allocates_a_scratch_and_no_more(c, dtype):
     p, g, M, V = (np.ones(1 << 20, dtype) for _ in range(4))
 
     def step(t):
-        if isinstance(c, steps.Adam):
+        if isinstance(c, steps.AdamStep):
             steps.adam(p, g, M, V, c._replace(t=t))
         else:
             steps.sgd(p, g, M, c)

@@ -7,7 +7,7 @@ from nnmpi import nn
 from nnmpi.autograd import Tensor
 from nnmpi.backend import CPU
 from nnmpi.nn import init
-from nnmpi.nn.layers.basic import Channels
+from nnmpi.nn.layers.basic import ChannelRange
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import Pass, current_pass
 from nnmpi.nn.place import Place
@@ -28,7 +28,7 @@ def test_dropout_of_some_channels_has_the_mask_of_all(
     for start, stop in ((0, 1), (1, 4), (4, 6)):
         own = [slice(None)] * x.ndim
         own[axis + 1 if axis >= 0 else axis] = slice(start * repeat, stop * repeat)
-        layer = nn.Dropout(0.5, part=Channels(start, stop, 6), axis=axis)
+        layer = nn.Dropout(0.5, part=ChannelRange(start, stop, 6), axis=axis)
         part = layer(Tensor(x[tuple(own)])).data
         np.testing.assert_array_equal(part, whole[tuple(own)])
     current_pass.reset(token)

@@ -17,7 +17,7 @@ class Moments(NamedTuple):
     m2: Array
 
 
-class _Sums(NamedTuple):
+class _GradientSums(NamedTuple):
     """A gradient as rows (M, C), and its sums over rows: of g, and of g * xhat.
 
     `whole` (2 C,): both sums over all samples of the statistics, those of other ranks included;
@@ -111,14 +111,14 @@ def batch_norm(
     r = 1 / xp_of(x).sqrt(var + eps)
     xhat = (_rows(x) - mean) * r
 
-    def prepare(g: Array, needs: Sequence[bool]) -> _Sums:
+    def prepare(g: Array, needs: Sequence[bool]) -> _GradientSums:
         rows = _rows(g)
         own = column_sum(rows), column_sum(rows * xhat)
         # an all-reduce, so only in the half of the backward pass that computes the gradient of x
         whole = total(xp_of(g).concatenate(own)) if n and needs[0] else None
-        return _Sums(rows, *own, whole)
+        return _GradientSums(rows, *own, whole)
 
-    def vjp_x(s: _Sums, out: Array | None) -> Array:
+    def vjp_x(s: _GradientSums, out: Array | None) -> Array:
         d = s.g
         if s.whole is not None:
             C = len(s.total)

@@ -18,15 +18,15 @@ from nnmpi.nn.parameter import Init, Parameter
 from nnmpi.nn.passes import current_pass
 
 
-class Channels(NamedTuple):
-    """Channels `start` to `stop` - 1 of `total`."""
+class ChannelRange(NamedTuple):
+    """ChannelRange `start` to `stop` - 1 of `total`."""
 
     start: int
     stop: int
     total: int
 
 
-ALL = Channels(0, 1, 1)
+ALL = ChannelRange(0, 1, 1)
 
 
 class Linear(Module):
@@ -121,7 +121,7 @@ class Dropout(Module):
     `part`: the input has channels `start` to `stop` - 1 of so many, along `axis` of a sample.
     """
 
-    def __init__(self, p: float = 0.5, *, part: Channels = ALL, axis: int = 0) -> None:
+    def __init__(self, p: float = 0.5, *, part: ChannelRange = ALL, axis: int = 0) -> None:
         if not 0 <= p < 1:
             raise ValueError(f"Dropout: p={p} must be at least 0 and less than 1")
         self.p, self.part, self.axis = float(p), part, axis

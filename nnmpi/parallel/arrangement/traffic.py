@@ -29,8 +29,8 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.flat import NOT_TIED, Bucket, users_of
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.slot_walk import gathered
+from nnmpi.parallel.tensor.ops import SHORT
 from nnmpi.parallel.tensor.sharding import ShardedLayer
-from nnmpi.parallel.tensor.sums import SHORT
 from nnmpi.schedules import Action, moves, owners_of
 
 FLOAT64 = np.dtype(np.float64)

@@ -5,7 +5,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from nnmpi.autograd import Tensor
-from nnmpi.collectives.step import cut
+from nnmpi.collectives.step import bounds
 from nnmpi.comm import Comm
 from nnmpi.parallel.tensor import ops
 
@@ -55,7 +55,7 @@ def row_bounds(height: int, size: int, image: str = "an image") -> tuple[int, ..
             f"{height} or fewer, or put a SpatialFlatten, a SpatialMean or gather_rows before the "
             "layer that makes it so small"
         )
-    return tuple(cut(height, size, r) for r in range(size + 1))
+    return bounds(height, size)
 
 
 def scatter_rows(x: Tensor, comm: Comm) -> Tensor:

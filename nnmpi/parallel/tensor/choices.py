@@ -5,12 +5,12 @@ from types import EllipsisType
 from typing import Any, NamedTuple
 
 from nnmpi.nn.graph import Edge, Graph, Node, Use, Value
+from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.parallel.tensor.parts import divided
-from nnmpi.parallel.tensor.rules import KEPT, OPS, RULES, WHOLE, Cut, Part, Way, ways
-from nnmpi.parallel.tensor.sums import Bounds
+from nnmpi.parallel.tensor.rules import KEPT, OPS, RULES, WHOLE, Cut, CutInput, Way, ways
 
 
-class Cost(NamedTuple):
+class PlanCost(NamedTuple):
     """What a plan costs; the first number decides.
 
     copied  parameters that every rank has, though their layer could be divided
@@ -20,12 +20,12 @@ class Cost(NamedTuple):
     copied: int = 0
     sent: int = 0
 
-    def plus(self, other: "Cost") -> "Cost":
+    def plus(self, other: "PlanCost") -> "PlanCost":
         """The cost of both."""
-        return Cost(self.copied + other.copied, self.sent + other.sent)
+        return PlanCost(self.copied + other.copied, self.sent + other.sent)
 
 
-class Choice(NamedTuple):
+class NodeChoice(NamedTuple):
     """One way of a node, with what follows from it.
 
     bounds     the channels of each rank
@@ -35,7 +35,7 @@ class Choice(NamedTuple):
     """
 
     way: Way
-    cost: Cost
+    cost: PlanCost
     bounds: Bounds = ()
     gathers: bool = False
     output: Cut | None = None
@@ -43,20 +43,25 @@ class Choice(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Its name, for messages."""
+        """The name of the choice, for messages."""
         return "gathered " * self.gathers + self.way.how
 
 
 def choices(
     graph: Graph, k: int, states: Sequence[Cut | None], ranks: int, is_shared: bool
-) -> Iterator[Choice]:
+) -> Iterator[NodeChoice]:
     """The choices for node k if its inputs are cut so, the preferred one first.
 
     `is_shared`: another node uses its parameters too, so that it may have to be a copy.
     """
     node = graph.nodes[k]
+    uncut = tuple((v, None) for v in node.variables)
     if node.layer is None:
-        yield from _of_op(graph, node, states)
+        axes = {len(graph.edges[e].axes) for e in (*node.inputs, *node.outputs)}
+        if not any(states):
+            yield NodeChoice(WHOLE, PlanCost(), variables=uncut)
+        elif len(set(states)) == len(axes) == 1 and keeps_cut(graph, node):
+            yield NodeChoice(KEPT, PlanCost(), output=states[0], variables=uncut)
         return
     found = possible(graph, node)
     for way in found:
@@ -64,9 +69,7 @@ def choices(
     needs_division = any(way.input is None for way in found)
     if not any(states) and (is_shared or not needs_division):
         size = sum(graph.variables[v].size for v in node.variables)
-        yield Choice(
-            WHOLE, Cost(size * needs_division), variables=tuple((v, None) for v in node.variables)
-        )
+        yield NodeChoice(WHOLE, PlanCost(size * needs_division), variables=uncut)
 
 
 def possible(graph: Graph, node: Node) -> list[Way]:
@@ -96,17 +99,9 @@ def _is_number(graph: Graph, argument: Any) -> bool:
     return bool(getattr(argument, "size", 1) == 1)
 
 
-def _of_op(graph: Graph, node: Node, states: Sequence[Cut | None]) -> Iterator[Choice]:
-    variables = tuple((v, None) for v in node.variables)
-    if not any(states):
-        yield Choice(WHOLE, Cost(), variables=variables)
-        return
-    axes = {len(graph.edges[e].axes) for e in (*node.inputs, *node.outputs)}
-    if len(set(states)) == len(axes) == 1 and keeps_cut(graph, node):
-        yield Choice(KEPT, Cost(), output=states[0], variables=variables)
-
-
-def _divided(graph: Graph, node: Node, way: Way, state: Cut | None, ranks: int) -> Iterator[Choice]:
+def _divided(
+    graph: Graph, node: Node, way: Way, state: Cut | None, ranks: int
+) -> Iterator[NodeChoice]:
     """The choices of one way of a layer: with its output as it is, and gathered."""
     x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
     if way.input is None:
@@ -117,20 +112,20 @@ def _divided(graph: Graph, node: Node, way: Way, state: Cut | None, ranks: int) 
     else:
         if state is None or _axis(way.input, x, state.axis) != state.axis:
             return
-        behind = way.behind(node.settings, Part(x.sample, state.bounds))
+        behind = way.behind(node.settings, CutInput(x.sample, state.bounds))
         if behind is None:
             return
         bounds = behind
     variables = _cuts(graph, node, way, bounds)
     summed = y.numbers * way.sums_output + x.numbers * (way.sums_gradient and x.requires_grad)
     if way.output is None:
-        yield Choice(way, Cost(0, 2 * summed), bounds, variables=variables)
+        yield NodeChoice(way, PlanCost(0, 2 * summed), bounds, variables=variables)
         return
     output = Cut(bounds, _axis(way.output, y, -1 if state is None else state.axis))
     if y.sample[output.axis] == bounds[-1]:
-        yield Choice(way, Cost(0, 2 * summed), bounds, False, output, variables)
+        yield NodeChoice(way, PlanCost(0, 2 * summed), bounds, False, output, variables)
     if way.input is None:
-        yield Choice(way, Cost(0, 2 * summed + y.numbers), bounds, True, None, variables)
+        yield NodeChoice(way, PlanCost(0, 2 * summed + y.numbers), bounds, True, None, variables)
 
 
 def channels(graph: Graph, node: Node, way: Way) -> int:

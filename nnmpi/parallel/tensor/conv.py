@@ -5,7 +5,7 @@ from typing import Any
 from nnmpi.comm import Comm
 from nnmpi.kernels.window import Size
 from nnmpi.nn import Conv1d, Conv2d
-from nnmpi.parallel.tensor.layers import Column, Product, Row
+from nnmpi.parallel.tensor.layers import ColumnSharded, Product, RowSharded
 
 
 class _Convolution(Product):
@@ -37,22 +37,22 @@ class _Convolution(Product):
         self._take(comm, **part)
 
 
-class ColumnConv2d(_Convolution, Column, Conv2d):
-    """Conv2d of which each rank computes some output channels: see `Column`."""
+class ColumnConv2d(_Convolution, ColumnSharded, Conv2d):
+    """Conv2d of which each rank computes some output channels: see `ColumnSharded`."""
 
     fuses_as = Conv2d
 
 
-class RowConv2d(_Convolution, Row, Conv2d):
-    """Conv2d of which each rank has some input channels: see `Row`.
+class RowConv2d(_Convolution, RowSharded, Conv2d):
+    """Conv2d of which each rank has some input channels: see `RowSharded`.
 
     ReLU and pooling come after the sum over ranks, so they are not fused.
     """
 
 
-class ColumnConv1d(_Convolution, Column, Conv1d):
-    """Conv1d of which each rank computes some output channels: see `Column`."""
+class ColumnConv1d(_Convolution, ColumnSharded, Conv1d):
+    """Conv1d of which each rank computes some output channels: see `ColumnSharded`."""
 
 
-class RowConv1d(_Convolution, Row, Conv1d):
-    """Conv1d of which each rank has some input channels: see `Row`."""
+class RowConv1d(_Convolution, RowSharded, Conv1d):
+    """Conv1d of which each rank has some input channels: see `RowSharded`."""

@@ -17,8 +17,8 @@ from nnmpi.kernels import Result
 from nnmpi.nn import Embedding, Linear, Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.tensor import ops, products
+from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.parallel.tensor.parts import divided, own, part_of
-from nnmpi.parallel.tensor.sums import Bounds
 
 
 class Sharded(Module):
@@ -46,7 +46,7 @@ class Product(Sharded):
         return apply(sharded, *x, self.weight, self.bias, **options)
 
 
-class Column(Product):
+class ColumnSharded(Product):
     """A product of which each rank computes some outputs, from an input that is whole on all ranks.
 
     The output is sharded, with `bounds`; with `gather_output` it is whole.
@@ -68,7 +68,7 @@ class Column(Product):
         return ops.gather(y, self.comm, self.bounds, self.axis) if self.gather_output else y
 
 
-class Row(Product):
+class RowSharded(Product):
     """A product of which each rank has some inputs, with `bounds`; the output is whole.
 
     The bias is a copy on each rank, and is added after the sum.
@@ -91,10 +91,10 @@ class Row(Product):
         return self._applied(products.row, *x, **fused)
 
 
-class ColumnLinear(Column, Linear):
+class ColumnLinear(ColumnSharded, Linear):
     """Linear of which each rank computes some outputs: weight (some of out_features, in_features).
 
-    See `Column` for input and output.
+    See `ColumnSharded` for input and output.
     """
 
     fuses_as = Linear
@@ -113,10 +113,10 @@ class ColumnLinear(Column, Linear):
         self._take(comm, gather_output)
 
 
-class RowLinear(Row, Linear):
+class RowLinear(RowSharded, Linear):
     """Linear of which each rank has some inputs: weight (out_features, some of in_features).
 
-    See `Row` for input and output.
+    See `RowSharded` for input and output.
     """
 
     fuses_as = Linear

@@ -19,8 +19,8 @@ from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
 from nnmpi.kernels import Result, column_sum
 from nnmpi.nn.losses.classes import CrossEntropyLoss
+from nnmpi.parallel.tensor.ops import Bounds, all_gather
 from nnmpi.parallel.tensor.parts import own
-from nnmpi.parallel.tensor.sums import Bounds, all_gather
 
 
 class ShardedCrossEntropyLoss(CrossEntropyLoss):
@@ -65,8 +65,8 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
 
     def whole(self, scores: Tensor) -> np.ndarray:
         """The logits of all classes, on every rank and on the host."""
-        repeat = scores.shape[1] // (self.bounds[self.comm.rank + 1] - self.bounds[self.comm.rank])
-        bounds = tuple(b * repeat for b in self.bounds)
+        start, stop = own(self.bounds, self.comm)
+        bounds = tuple(b * (scores.shape[1] // (stop - start)) for b in self.bounds)
         return backend.to_host(all_gather(scores.data, self.comm, bounds, 1))
 
     def _softmax(self, logits: Tensor, labels: Any) -> "_Softmax":
@@ -151,16 +151,11 @@ class _Softmax(NamedTuple):
         return losses.astype(self.exponentials.dtype)
 
     def gradient(self, g: Array) -> Array:
-        """That of this rank's logits (classes, N), from that of each loss."""
-        p = self.probabilities()
-        return gradient(p, self.chosen, self.samples, self.labels, self.smoothing, g)
-
-    def probabilities(self) -> Array:
-        """The softmax of this rank's classes (classes, N)."""
+        """The gradient of this rank's logits (classes, N), from that of each loss."""
         xp, (top, total) = xp_of(self.table), self._sum()
         factor = xp.exp(self.table[self.rank, 0] - top) / total
         p: Array = self.exponentials * factor.astype(self.exponentials.dtype)
-        return p
+        return gradient(p, self.chosen, self.samples, self.labels, self.smoothing, g)
 
     def predicted(self) -> Array:
         """The class with the largest logit, the first of equal ones, of each sample."""

@@ -1,5 +1,10 @@
-"""parallelize(model, comm, x): the layers of a model become sharded ones, under their names."""
+"""parallelize(model, comm, x): the layers of a model become sharded ones, under their names.
 
+Its last step alone, for a graph that is divided already, is rebuild(model, graph, sharding, comm).
+"""
+
+from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -7,11 +12,34 @@ import numpy as np
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.functional import as_tensor
 from nnmpi.comm import Comm
-from nnmpi.nn import Module
+from nnmpi.nn import Conv1d, Conv2d, Dropout, Embedding, GroupNorm, Linear, Module
+from nnmpi.nn.graph import Graph
+from nnmpi.nn.layers.basic import ALL, ChannelRange
+from nnmpi.nn.place import Place, whole
 from nnmpi.nn.tracing import trace
-from nnmpi.parallel.tensor.rebuild import rebuild, refuse_parts
+from nnmpi.parallel.tensor import ops
+from nnmpi.parallel.tensor.conv import ColumnConv1d, ColumnConv2d, RowConv1d, RowConv2d
+from nnmpi.parallel.tensor.layers import (
+    ColumnLinear,
+    RowLinear,
+    Sharded,
+    ShardedEmbedding,
+)
+from nnmpi.parallel.tensor.parts import copy_of, own, part_of
+from nnmpi.parallel.tensor.rules import Cut, Way
 from nnmpi.parallel.tensor.shard import shard
-from nnmpi.parallel.tensor.sharding import Sharding
+from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
+
+FORMS: Mapping[tuple[type[Module], str], type[Sharded]] = {
+    (Linear, "column"): ColumnLinear,
+    (Linear, "row"): RowLinear,
+    (Conv1d, "column"): ColumnConv1d,
+    (Conv1d, "row"): RowConv1d,
+    (Conv2d, "column"): ColumnConv2d,
+    (Conv2d, "row"): RowConv2d,
+    (Embedding, "rows"): ShardedEmbedding,
+}
+"""Layers whose sums are part of their own ops."""
 
 
 def parallelize(model: Module, comm: Comm, x: Any, *, whole_output: bool = False) -> Sharding:
@@ -36,3 +64,105 @@ def parallelize(model: Module, comm: Comm, x: Any, *, whole_output: bool = False
     sharding = shard(graph, comm.size, whole_output)
     rebuild(model, graph, sharding, comm)
     return sharding
+
+
+def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None:
+    """Makes the layers of the model, whose graph it is, this rank's parts, under their names.
+
+    Every rank calls it on an equal model. Weights that are not drawn yet are drawn for this rank's
+    part alone; others are cut. The model is left as it was if something is wrong with it.
+    """
+    if comm.size != sharding.ranks:
+        raise ValueError(
+            f"the model was divided for {sharding.ranks} ranks, and there are {comm.size}: call "
+            "shard(graph, comm.size)"
+        )
+    refuse_parts(model)
+    modules = dict(model.named_modules())
+    new: dict[int, Module] = {}
+    for at in sharding.layers:
+        layer = modules[at.path]
+        if at.how == "copy" or id(layer) in new:
+            continue
+        if layer is model:
+            raise ValueError(
+                f"the model is one {at.kind}, in whose place nothing can be put: make it "
+                "nn.Sequential(layer)"
+            )
+        cut = sharding.edges[graph.nodes[at.node].inputs[0]]
+        new[id(layer)] = _part(layer, at, cut, comm)
+    for module in [*dict.fromkeys(modules.values())]:
+        for name, child in [*module._modules.items()]:
+            if id(child) in new:
+                setattr(module, name, new[id(child)])
+    _tie(model, graph)
+
+
+def refuse_parts(model: Module) -> None:
+    """Raises ValueError for a layer that is a part already."""
+    for path, layer in model.named_modules():
+        is_part = isinstance(layer, Sharded) or any(
+            place.part != whole(place.shape) for place, _ in layer.tensors()
+        )
+        if isinstance(layer, Dropout):
+            is_part = layer.part != ALL
+        if isinstance(layer, GroupNorm):
+            is_part = layer.channels != layer.num_channels
+        if is_part and not layer._modules:
+            raise ValueError(f"layer {path} ({layer!r}) is sharded already: shard a model once")
+
+
+def _part(layer: Module, at: ShardedLayer, cut: Cut | None, comm: Comm) -> Any:
+    """What takes the place of a layer."""
+    new: Any = copy(layer)
+    start, stop = own(at.bounds, comm)
+    if isinstance(layer, Dropout) and cut is not None:
+        new.part, new.axis = ChannelRange(start, stop, at.bounds[-1]), cut.axis
+        return new
+    for name in at.way.sizes:
+        setattr(new, name, getattr(layer, name) * (stop - start) // at.bounds[-1])
+    for name, p in layer._parameters.items():
+        axis = at.way.parameters.get(name)
+        setattr(new, name, copy_of(p) if axis is None else part_of(p, axis, at.bounds, comm))
+    for name in layer._buffers.keys() & at.way.parameters:
+        value = getattr(layer, name)
+        here = list(whole(value.shape))
+        here[at.way.parameters[name]] = start, stop
+        place = Place("", value.shape, tuple(here))
+        new.register_buffer(name, value[place.slices].copy(), place)
+    if at.how == "channels":
+        return new
+    bases = (_Exchanging, type(layer))
+    new.__class__ = FORMS.get((type(layer), at.how)) or type(f"Sharded{at.kind}", bases, {})
+    new.comm, new.bounds, new.gather_output, new.way = comm, at.bounds, at.gathers, at.way
+    return new
+
+
+class _Exchanging(Sharded):
+    """The base of the sharded form of somebody's own layer: its `forward`, between two sums."""
+
+    way: Way
+    gather_output: bool
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.way.sums_gradient:
+            x = ops.copy(x, self.comm)
+        y: Tensor = super().forward(x)
+        if self.way.sums_output:
+            y = ops.reduce(y, self.comm)
+        if not self.gather_output:
+            return y
+        assert isinstance(self.way.output, int)
+        axis = self.way.output + (self.way.output >= 0)  # of the tensor, whose first is of samples
+        return ops.gather(y, self.comm, self.bounds, axis)
+
+
+def _tie(model: Module, graph: Graph) -> None:
+    """Lets the names of a parameter stand for one again."""
+    modules = dict(model.named_modules())
+    for variable in graph.variables:
+        places = [path.rpartition(".") for path in variable.names if variable.is_parameter]
+        for owner, _, name in places[1:]:
+            first = getattr(modules[places[0][0]], places[0][2])
+            if getattr(modules[owner], name) is not first:
+                setattr(modules[owner], name, first)

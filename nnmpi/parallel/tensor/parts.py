@@ -4,12 +4,12 @@ from itertools import pairwise
 from typing import TypeVar
 
 from nnmpi import backend
-from nnmpi.collectives.step import cut
+from nnmpi.collectives.step import bounds
 from nnmpi.comm import Comm, comm_self
 from nnmpi.nn.parameter import Parameter, inverse
 from nnmpi.nn.place import whole
 from nnmpi.nn.single_store import SingleStore
-from nnmpi.parallel.tensor.sums import Bounds
+from nnmpi.parallel.tensor.ops import Bounds
 
 
 def divided(channels: int, ranks: int, what: str) -> Bounds:
@@ -20,7 +20,7 @@ def divided(channels: int, ranks: int, what: str) -> Bounds:
             f"{what}: {some} cannot be divided among {ranks} ranks, of which each needs one: "
             f"use at most {channels} ranks, or a wider layer"
         )
-    return tuple(cut(channels, ranks, r) for r in range(ranks + 1))
+    return bounds(channels, ranks)
 
 
 def own(bounds: Bounds, comm: Comm) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from typing import Any
 from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
 from nnmpi.kernels import Result, column_sum
-from nnmpi.parallel.tensor.sums import all_reduce
+from nnmpi.parallel.tensor.ops import all_reduce
 
 Op = Callable[..., Result]
 

@@ -19,7 +19,7 @@ from nnmpi import nn
 from nnmpi.autograd.ops import activations, elementwise, logic, shape
 from nnmpi.kernels.window import pair
 from nnmpi.nn.layers.activations import ELEMENTWISE
-from nnmpi.parallel.tensor.sums import Bounds
+from nnmpi.parallel.tensor.ops import Bounds
 
 Settings = Mapping[str, Any]
 """The plain attributes of a layer."""
@@ -37,7 +37,7 @@ class Cut(NamedTuple):
     axis: int
 
 
-class Part(NamedTuple):
+class CutInput(NamedTuple):
     """The input of a layer, of which each rank has the channels within the bounds.
 
     sample  the shape of the whole input, for one sample
@@ -52,7 +52,7 @@ def always(settings: Settings) -> bool:
     return True
 
 
-def same(settings: Settings, part: Part) -> Bounds | None:
+def same(settings: Settings, part: CutInput) -> Bounds | None:
     """The bounds of an output that has the channels of the input."""
     return part.bounds
 
@@ -73,11 +73,11 @@ class Way(NamedTuple):
     parameters: Mapping[str, int] = NONE
     sizes: tuple[str, ...] = ()
     fits: Callable[[Settings], bool] = always
-    behind: Callable[[Settings, Part], Bounds | None] = same
+    behind: Callable[[Settings, CutInput], Bounds | None] = same
 
     @property
     def how(self) -> str:
-        """Its name."""
+        """The name of the way."""
         if self.input is not None:
             return "row" if self.output is None else "channels"
         if self.output is not None:
@@ -143,7 +143,7 @@ def _has_groups(settings: Settings) -> bool:
     return not _has_one_group(settings)
 
 
-def _groups_of_convolution(settings: Settings, part: Part) -> Bounds | None:
+def _groups_of_convolution(settings: Settings, part: CutInput) -> Bounds | None:
     """The bounds of the outputs; None if a group would be on two ranks."""
     groups = settings["groups"]
     ins, outs = settings["in_channels"] // groups, settings["out_channels"] // groups
@@ -152,7 +152,7 @@ def _groups_of_convolution(settings: Settings, part: Part) -> Bounds | None:
     )
 
 
-def _groups_of_norm(settings: Settings, part: Part) -> Bounds | None:
+def _groups_of_norm(settings: Settings, part: CutInput) -> Bounds | None:
     """None if a group would be on two ranks, or if the sample is features, of (N, C)."""
     size = settings["num_channels"] // settings["num_groups"]
     fits = len(part.sample) > 1 and not any(b % size for b in part.bounds)
@@ -163,7 +163,7 @@ def _joins_all_axes(settings: Settings) -> bool:
     return (settings["start_dim"], settings["end_dim"]) == (1, -1)
 
 
-def _flattened(settings: Settings, part: Part) -> Bounds | None:
+def _flattened(settings: Settings, part: CutInput) -> Bounds | None:
     """Each channel becomes several features in a row."""
     return tuple(b * prod(part.sample[1:]) for b in part.bounds)
 

@@ -1,7 +1,7 @@
 """shard(graph, ranks): how a model is divided among ranks so that they send the least.
 
-    state    what is known before a node runs: where each edge is cut that a later node takes
-    move     a choice for the node, from a state to the next one
+    state        what is known before a node runs: where each edge is cut that a later node takes
+    transition   a choice for the node, from a state to the next one
 
 The states that can be reached are found on the way forward; the least that is still to be sent from
 each of them, on the way back. So the plan is exact: no other one sends less. Of plans that send
@@ -12,16 +12,16 @@ cheapest ones are looked at, and another plan might send less.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from nnmpi.nn import MaxPool2d
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.nn.layers.pooling import has_2x2_windows
 from nnmpi.parallel.tensor.choices import (
-    Choice,
-    Cost,
+    NodeChoice,
+    PlanCost,
     channels,
     choices,
     keeps_cut,
@@ -44,20 +44,13 @@ State = frozenset[tuple[Slot, Any]]
 START: State = frozenset()
 
 
-class Move(NamedTuple):
-    """A choice for a node, from one state to another."""
+class Transition(NamedTuple):
+    """A choice for a node, from one state to another; and what the best plan with it costs."""
 
     before: State
-    choice: Choice
+    choice: NodeChoice
     after: State
-
-
-class Plan(NamedTuple):
-    """The moves of one node, and what is sent before each state and behind it, at the least."""
-
-    moves: list[Move]
-    before: Mapping[State, Cost]
-    behind: Mapping[State, Cost]
+    total: PlanCost
 
 
 def shard(graph: Graph, ranks: int, whole_output: bool = False) -> Sharding:
@@ -67,19 +60,19 @@ def shard(graph: Graph, ranks: int, whole_output: bool = False) -> Sharding:
     stay cut. Raises ValueError if a layer has fewer channels than there are ranks.
     """
     search = _Search(graph, ranks, whole_output)
-    plans = search.plans()
+    transitions = search.transitions()
     edges: list[Cut | None] = [None] * len(graph.edges)
     variables: list[Cut | None] = [None] * len(graph.variables)
     layers, state = [], START
-    for k, plan in enumerate(plans):
-        move = min((m for m in plan.moves if m.before == state), key=partial(_total, plan))
-        state, choice = move.after, move.choice
+    for k, found in enumerate(transitions):
+        taken = min((t for t in found if t.before == state), key=attrgetter("total"))
+        state, choice = taken.after, taken.choice
         for e in graph.nodes[k].outputs:
             edges[e] = choice.output
         for v, cut in choice.variables:
             variables[v] = cut
         if _is_told(graph, graph.nodes[k], choice):
-            layers.append(_layer(graph, k, choice, search.why(k, plan, move)))
+            layers.append(_layer(graph, k, choice, search.why(k, found, taken)))
     cuts = [edges[e] for e in graph.outputs]
     output = None if cuts[0] is None else cuts[0].bounds
     return Sharding(ranks, tuple(layers), tuple(edges), tuple(variables), output)
@@ -105,7 +98,7 @@ class _Search:
         self.needed = self._needed()
 
     def _needed(self) -> list[str]:
-        """Of each edge, what needs it whole; nothing if all that take it may take it cut."""
+        """What needs each edge whole; nothing if all that take it may take it cut."""
         graph = self.graph
         found = ["its shape is read" * (e in graph.shapes) for e in range(len(graph.edges))]
         for e in graph.outputs:
@@ -123,36 +116,41 @@ class _Search:
                 found[e] = found[e] or needed
         return found
 
-    def plans(self) -> list[Plan]:
-        """The moves of each node; raises ValueError if they do not lead to the end."""
-        reached: dict[State, Cost] = {START: Cost()}
-        found = []
+    def transitions(self) -> list[list[Transition]]:
+        """The transitions of each node that lead to the end; raises ValueError if there are none.
+
+        Their totals are what was sent up to them, at the least, on the way forward, and the whole
+        on the way back.
+        """
+        reached = {START: PlanCost()}
+        found: list[list[Transition]] = []
         for k in range(len(self.graph.nodes)):
-            before, moves, reached = reached, [], {}
-            known: dict[tuple[Cut | None, ...], list[Choice]] = {}
-            for state, cost in before.items():
+            found.append([])
+            least: dict[State, PlanCost] = {}
+            known: dict[tuple[Cut | None, ...], list[NodeChoice]] = {}
+            for state, cost in reached.items():
                 for choice, after in self._next(k, dict(state), known):
                     total = cost.plus(choice.cost)
-                    moves.append(Move(state, choice, after))
-                    reached[after] = min(total, reached.get(after, total))
-            reached = _cheapest(reached)
-            found.append((moves, before))
-        behind = {state: Cost() for state in reached if self._may_end(state)}
+                    found[k].append(Transition(state, choice, after, total))
+                    least[after] = min(total, least.get(after, total))
+            reached = _cheapest(least)
+        behind = {state: PlanCost() for state in reached if self._may_end(state)}
         if not behind:
             self._refuse()
-        plans = []
-        for moves, before in reversed(found):
-            plan = Plan([m for m in moves if m.after in behind], before, behind)
-            plans.append(plan)
-            behind = {}
-            for move in plan.moves:
-                rest = move.choice.cost.plus(plan.behind[move.after])
-                behind[move.before] = min(rest, behind.get(move.before, rest))
-        return plans[::-1]
+        for k, before_k in reversed([*enumerate(found)]):
+            found[k], least = [], {}
+            for t in before_k:
+                if t.after in behind:
+                    rest = behind[t.after]
+                    found[k].append(t._replace(total=t.total.plus(rest)))
+                    cost = t.choice.cost.plus(rest)
+                    least[t.before] = min(cost, least.get(t.before, cost))
+            behind = least
+        return found
 
     def _next(
-        self, k: int, known: dict[Slot, Any], found: dict[tuple[Cut | None, ...], list[Choice]]
-    ) -> Iterator[tuple[Choice, State]]:
+        self, k: int, known: dict[Slot, Any], found: dict[tuple[Cut | None, ...], list[NodeChoice]]
+    ) -> Iterator[tuple[NodeChoice, State]]:
         """The choices for node k in a state, and the states behind them; `found` keeps choices."""
         node = self.graph.nodes[k]
         cuts = tuple(known.get(("edge", e)) for e in node.inputs)
@@ -178,22 +176,18 @@ class _Search:
         """Whether the output is whole, or cut along the axis of the classes."""
         return all(cut.axis == 0 for (what, _), cut in state if what == "edge")
 
-    def why(self, k: int, plan: Plan, move: Move) -> str:
+    def why(self, k: int, found: list[Transition], taken: Transition) -> str:
         """What is sent in all, and what it would be if node k went the next best way."""
-        node, chosen, choice = self.graph.nodes[k], _total(plan, move), move.choice
+        node, choice, total = self.graph.nodes[k], taken.choice, taken.total
         if choice.cost.copied:
             return "its parameters are used in another way too"
         if choice.way.how == "copy":
             has_ways = bool(possible(self.graph, node))
             return "its input is whole" if has_ways else "no rule says how to divide it"
-        others = [
-            (_total(plan, other), other.choice.words)
-            for other in plan.moves
-            if other.choice.words != choice.words
-        ]
-        cost, words = min(others, default=(chosen, ""))
-        if words and cost.copied == chosen.copied:
-            return f"{chosen.sent:,} numbers a sample in all; {cost.sent:,} as {words}"
+        others = [(t.total, t.choice.words) for t in found if t.choice.words != choice.words]
+        cost, words = min(others, default=(total, ""))
+        if words and cost.copied == total.copied:
+            return f"{total.sent:,} numbers a sample in all; {cost.sent:,} as {words}"
         needed = self.needed[node.outputs[0]]
         return f"gathered: {needed}" if choice.gathers and needed else "no other way"
 
@@ -207,7 +201,7 @@ class _Search:
         raise ValueError(f"no way was found to divide the model among {self.ranks} ranks")
 
 
-def _cheapest(reached: dict[State, Cost]) -> dict[State, Cost]:
+def _cheapest(reached: dict[State, PlanCost]) -> dict[State, PlanCost]:
     """Not more states than `MOST`."""
     if len(reached) <= MOST:
         return reached
@@ -219,12 +213,7 @@ def _cheapest(reached: dict[State, Cost]) -> dict[State, Cost]:
 # ---- what is said of a layer
 
 
-def _total(plan: Plan, move: Move) -> Cost:
-    """What the best plan with this move costs."""
-    return plan.before[move.before].plus(move.choice.cost).plus(plan.behind[move.after])
-
-
-def _is_told(graph: Graph, node: Node, choice: Choice) -> bool:
+def _is_told(graph: Graph, node: Node, choice: NodeChoice) -> bool:
     """Whether a layer has parameters, or each rank a part of it."""
     if choice.way.how == "copy":
         return node.layer is not None and any(
@@ -233,7 +222,7 @@ def _is_told(graph: Graph, node: Node, choice: Choice) -> bool:
     return choice.way.rebuilds
 
 
-def _layer(graph: Graph, k: int, choice: Choice, why: str) -> ShardedLayer:
+def _layer(graph: Graph, k: int, choice: NodeChoice, why: str) -> ShardedLayer:
     node, way = graph.nodes[k], choice.way
     weight = named(graph, node).get("weight")
     sizes = () if weight is None else graph.variables[weight].shape

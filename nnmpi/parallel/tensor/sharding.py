@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
+from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.parallel.tensor.rules import WHOLE, Cut, Way
-from nnmpi.parallel.tensor.sums import Bounds
 
 
 class ShardedLayer(NamedTuple):

@@ -34,7 +34,7 @@ from nnmpi.nn import Linear, Module, init
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 from nnmpi.parallel.tensor import ops
-from nnmpi.parallel.tensor.sums import Bounds, all_reduce
+from nnmpi.parallel.tensor.ops import Bounds, all_reduce
 
 PANEL = 512
 """Columns in a panel: more need more memory, fewer make the products less efficient."""

@@ -20,8 +20,7 @@ from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.traffic import traffic
 from nnmpi.parallel.tensor import Way
-from nnmpi.parallel.tensor.parallelize import parallelize
-from nnmpi.parallel.tensor.rebuild import rebuild
+from nnmpi.parallel.tensor.parallelize import parallelize, rebuild
 from nnmpi.parallel.tensor.rules import Cut
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.run import objectives
