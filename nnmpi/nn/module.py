@@ -15,7 +15,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, Pass, current_pass
 from nnmpi.nn.place import Place
 from nnmpi.nn.seeding import Construction, next_construction, refuse_late_seed
-from nnmpi.nn.state import LoadedKeys, buffer_array, check_buffer, host_copy, load_into
+from nnmpi.nn.state import LoadedKeys, buffer_array, check_buffer, load_into, on_host
 from nnmpi.nn.store import FlatStore
 
 REGISTRIES = ("_parameters", "_buffers", "_modules")
@@ -306,7 +306,7 @@ class Module:
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of all parameters and buffers on the host, with PyTorch's names and shapes."""
-        return {place.path: host_copy(value) for place, value in self.tensors()}
+        return {p.path: np.array(on_host(value), order="C") for p, value in self.tensors()}
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> LoadedKeys:
         """Copy a state into the model, if all names and shapes fit.

@@ -17,7 +17,7 @@ def fitting(
 ) -> dict[str, np.ndarray]:
     """The arrays of a state on the host; raises ValueError unless names and shapes fit."""
     paths = (place.path for place in places)
-    values = {path: _on_host(state[path]) for path in paths if path in state}
+    values = {path: on_host(state[path]) for path in paths if path in state}
     check_state(state, values, places, owner)
     return values
 
@@ -104,13 +104,7 @@ def assign(target: Any, value: np.ndarray) -> None:
         target.mark_written()
 
 
-def host_copy(value: Parameter | Array) -> np.ndarray:
-    """A copy of the values on the host, in C order."""
-    array = value.data if isinstance(value, Parameter) else value
-    return np.array(backend.to_host(array), order="C")
-
-
-def _on_host(value: Any) -> np.ndarray:
+def on_host(value: Any) -> np.ndarray:
     """An entry of a state (a tensor, an array of any backend, numbers) as a NumPy array."""
     value = value.data if isinstance(value, Tensor) else value
     return backend.to_host(value) if backend.is_array(value) else np.asarray(value)

@@ -115,8 +115,7 @@ def _of_loss(a: Arrangement, samples: int, tp: int) -> float:
 def entering(a: Arrangement, stage: int, samples: int, rank: int) -> float:
     """What comes into a stage: what is left of a micro-batch that is computed again."""
     tp = a.mesh.coordinates(rank)["tp"]
-    edges = a.crossing(stage) if stage else a.graph.inputs
-    return sum(a.local_bytes(e, samples, tp) for e in edges)
+    return sum(a.local_bytes(e, samples, tp) for e in a.crossing(stage))
 
 
 def run_together(a: Arrangement, nodes: range) -> Iterator[Kept]:

@@ -28,10 +28,11 @@ from nnmpi.schedules import SCHEDULES
 MB = 1e6
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
-_OF_RANKS = ("dp", "pp", "tp", "zero", "schedule", "virtual_stages", "cut", "recompute")
-
-ONE_RANK: dict[str, Any] = {name: getattr(Config(), name) for name in _OF_RANKS}
-"""Options of a layout, as they are on one rank."""
+OF_RANKS = (
+    *("dp", "pp", "tp", "zero", "schedule", "virtual_stages", "cut", "recompute"),
+    *("slow_rank", "jitter", "verify"),
+)
+"""Options that one rank has no use for."""
 
 
 def arrange(
@@ -81,7 +82,8 @@ def arrange(
 
 def alone(arrangement: Arrangement) -> Arrangement:
     """The arrangement of the same model on one rank, for --verify."""
-    options = {"slow_rank": None, "jitter": None, "verify": False, **ONE_RANK}
+    plain = Config()
+    options = {name: getattr(plain, name) for name in OF_RANKS}
     config = replace(arrangement.config, **options)
     return arrange(config, Cluster.on_paper(1), arrangement.graph)
 

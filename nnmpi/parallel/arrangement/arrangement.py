@@ -105,7 +105,7 @@ class Arrangement:
         return self.holdings[at["pp"], at["tp"]]
 
     def crossing(self, stage: int) -> tuple[int, ...]:
-        """The edges that stages from this one on need of those before."""
+        """The edges that stages from this one on need of those before, or of the inputs."""
         return self.division.stages[stage].takes
 
     def local_shape(self, e: int, samples: int, tp: int) -> tuple[int, ...]:

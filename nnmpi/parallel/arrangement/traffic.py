@@ -105,11 +105,8 @@ def all_reduced(
         return carried_out(among(ALGORITHMS["ring"], lambda p: first), group, rank, n, dtype)
     if name == "shared":
         return Sent()
-    return carried_out(_named(name, len(group)), group, rank, n, dtype)
-
-
-def _named(name: str, p: int) -> Algorithm:
-    return ALGORITHMS[name] if name in ALGORITHMS else lookup.proven(name, [p])
+    algorithm = ALGORITHMS.get(name) or lookup.proven(name, [len(group)])
+    return carried_out(algorithm, group, rank, n, dtype)
 
 
 def _doubled(group: Sequence[int], rank: int, n: int) -> Sent:

@@ -159,8 +159,7 @@ def _keeps(trainer: Trainer, comm: Comm) -> None:
     a, tp = trainer.arrangement, trainer.arrangement.mesh.coordinates(comm.rank)["tp"]
     n = micro_batches(a, comm.rank, 24)[0]
     for s, stage in trainer.part.stages.items():
-        edges = a.crossing(s) if s else a.graph.inputs
-        x = [zeros(a, e, n, tp) for e in edges]
+        x = [zeros(a, e, n, tp) for e in a.crossing(s)]
         with trainer.gathered_parameters():
             y = stage(*x)
             if s == len(a.stages) - 1:
