@@ -229,7 +229,7 @@ def held(text: str) -> tuple[Memory, MemorySaid]:
         found = Memory(
             store.parameter_bytes(),
             store.gradient_bytes(),
-            sum(a.nbytes for a in trainer.optimizer.state),
+            sum(a.nbytes for a in trainer.optimizer.state.values()),
             store.slot_bytes(),
             _message_buffers() - before,
             shared,

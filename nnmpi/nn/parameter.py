@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +24,7 @@ Init = Callable[[keyed.Key, np.ndarray], np.ndarray]
 """`init(key, index)`: initial values, float64, of the elements with these C-order indices."""
 
 
-def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
+def inverse(order: Sequence[int]) -> tuple[int, ...]:
     """The inverse permutation of axes."""
     return tuple(sorted(range(len(order)), key=order.__getitem__))
 
@@ -33,6 +33,11 @@ def memory_order(p: Parameter, values: Array) -> Array:
     """Values of the shape of p in one row, in the order in which p has them in memory."""
     row: Array = values.transpose(p.layout).reshape(-1)
     return row
+
+
+def in_shape(row: Array, shape: Sequence[int], layout: Sequence[int]) -> Array:
+    """A view of this shape of values in one row, whose axes are in memory in the order `layout`."""
+    return row.reshape([shape[k] for k in layout]).transpose(inverse(layout))
 
 
 class Parameter(Tensor):

@@ -8,7 +8,7 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.backend import Array, Backend
-from nnmpi.nn.parameter import Parameter, inverse
+from nnmpi.nn.parameter import Parameter, in_shape, memory_order
 
 ALIGN = 16
 """Each parameter starts at a multiple of this many elements: a cache line of float32."""
@@ -96,6 +96,14 @@ class FlatStore:
         """The gradients in a shard."""
         return self.flat_grad[shard.start : shard.stop]
 
+    def readable(self, i: int) -> list[tuple[int, int]]:
+        """The stretches of parameter i, in the order of its memory, that this rank reads alone."""
+        return [(0, self.parameters[i].size)]
+
+    def numbers(self, i: int, lo: int, hi: int) -> Array:
+        """Values lo to hi - 1 of parameter i, in the order of its memory, which are readable."""
+        return memory_order(self.parameters[i], self.value(i))[lo:hi]
+
     def refresh(self, i: int, made: int) -> None:
         """The values of parameter i are in their place at all times."""
 
@@ -137,8 +145,7 @@ class FlatStore:
     @staticmethod
     def view(flat: Array, p: Parameter, start: int) -> Array:
         """A view of the shape of p; the order of the axes in memory is `p.layout`."""
-        memory = flat[start : start + p.size].reshape([p.shape[k] for k in p.layout])
-        return memory.transpose(inverse(p.layout))
+        return in_shape(flat[start : start + p.size], p.shape, p.layout)
 
 
 def shards_of(stretches: Iterable[tuple[int, int]]) -> list[Shard]:

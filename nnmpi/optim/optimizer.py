@@ -10,7 +10,7 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.autograd import tape
 from nnmpi.backend import Array
-from nnmpi.nn.parameter import Parameter, memory_order
+from nnmpi.nn.parameter import Parameter, in_shape, memory_order
 from nnmpi.nn.place import Place
 from nnmpi.nn.store import FlatStore, flatten
 from nnmpi.optim import state as states
@@ -86,12 +86,13 @@ class Optimizer:
         self.sums = (*dict.fromkeys(n for g in self.param_groups for n in self._sums(g)),)
         flatten(self.parameters)
         self.steps = [0] * len(self.parameters)
-        self.stretches = self._own_stretches()
-        self.offsets = list(accumulate((states.length(s) for s in self.stretches), initial=0))
+        self._stretches = [_own_stretches(p) for p in self.parameters]
+        lengths = (sum(stop - start for start, stop in own) for own in self._stretches)
+        self.offsets = list(accumulate(lengths, initial=0))
         self._ranges: list[FlatRange] = []
         self._ranges_of: list[tuple[bool, Any]] = []
         like = self._store()
-        self.state = [like.on.xp.zeros(self.offsets[-1], like.dtype) for _ in self.sums]
+        self.state = {n: like.on.xp.zeros(self.offsets[-1], like.dtype) for n in self.sums}
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the stores, which the first step of a copy creates again."""
@@ -123,7 +124,7 @@ class Optimizer:
             t, at = self.steps[i] + 1, self.offsets[i]
             for _, values, grads in store.owned(start, end):
                 n = len(values)
-                own = {name: s[at : at + n] for name, s in zip(self.sums, self.state, strict=True)}
+                own = {name: s[at : at + n] for name, s in self.state.items()}
                 self._update(Operands(values, grads, own, t), self.param_groups[group])
                 at += n
             self.steps[i:j] = [t] * (j - i)
@@ -140,20 +141,17 @@ class Optimizer:
         """
         places = [p.place for p in self.parameters]
         states.check_paths(places)
-        for p, place, stretches in zip(self.parameters, places, self.stretches, strict=True):
-            if place.local_shape != place.shape or (
-                self.sums and not states.covers(stretches, p.size)
-            ):
+        found: dict[str, np.ndarray] = {}
+        for i, (p, place) in enumerate(zip(self.parameters, places, strict=True)):
+            here = sum(hi - lo for lo, hi, _ in self.own_stretches(i))
+            if place.local_shape != place.shape or (self.sums and here < p.size):
                 raise ValueError(
                     f"this rank has only a part of the state of {place.path}, as one of several "
                     "ranks: call Trainer.optimizer_state_dict() on all of them"
                 )
-        found: dict[str, np.ndarray] = {}
-        for i, (p, place) in enumerate(zip(self.parameters, places, strict=True)):
-            for k, name in enumerate(self.sums):
-                found[states.name_of(place, name)] = states.shaped(
-                    self.row(k, i), p.shape, p.layout
-                )
+            for name in self.sums:
+                values = in_shape(self.row(name, i), p.shape, p.layout)
+                found[states.name_of(place, name)] = np.array(values, order="C")
             found[states.name_of(place, states.STEP)] = np.array(self.steps[i])
         return found
 
@@ -171,34 +169,45 @@ class Optimizer:
         self.steps = [int(state[states.name_of(place, states.STEP)]) for place in places]
         self._ranges_of = []  # ranges depend on these counts
         for i, place in enumerate(places):
-            for k, name in enumerate(self.sums):
-                self.put(k, i, state[states.name_of(place, name)][place.slices])
+            for name in self.sums:
+                self.put(name, i, state[states.name_of(place, name)][place.slices])
 
-    def put(self, k: int, i: int, values: np.ndarray) -> None:
-        """Copies running sum k of parameter i from an array of the shape of the parameter."""
-        own = states.own(memory_order(self.parameters[i], values), self.stretches[i])
-        sums = self.state[k]
-        sums[self.offsets[i] : self.offsets[i + 1]] = backend.of(sums).asarray(own, sums.dtype)
+    def own_stretches(self, i: int) -> Iterator[tuple[int, int, int]]:
+        """(lo, hi, at): this rank updates numbers lo to hi - 1 of parameter i, in the order of its
+        memory; in each running sum they begin at `at`.
 
-    def row(self, k: int, i: int) -> np.ndarray:
-        """Running sum k of parameter i on the host, in the order of its memory.
+            parameter      [ a b c d e f g | padding ]
+            own stretches    (1, 3)  (5, 7)
+            running sum    [ b c f g padding ]            of one parameter after the other
+        """
+        at = self.offsets[i]
+        for lo, stop in self._stretches[i]:
+            hi = min(stop, self.parameters[i].size)
+            if lo < hi:
+                yield lo, hi, at
+            at += stop - lo
+
+    def put(self, name: str, i: int, values: np.ndarray) -> None:
+        """Copies a running sum of parameter i from an array of the shape of the parameter."""
+        sums, row = self.state[name], memory_order(self.parameters[i], values)
+        for lo, hi, at in self.own_stretches(i):
+            sums[at : at + hi - lo] = backend.of(sums).asarray(row[lo:hi], sums.dtype)
+
+    def row(self, name: str, i: int) -> np.ndarray:
+        """A running sum of parameter i on the host, in the order of its memory.
 
         It is 0 where other ranks update the parameter.
         """
         self._convert_sums()
-        own = backend.to_host(self.state[k][self.offsets[i] : self.offsets[i + 1]])
-        return states.row(own, self.stretches[i], self.parameters[i].size)
-
-    def _own_stretches(self) -> list[list[states.Stretch]]:
-        """What this rank updates of each parameter, as stretches of its memory with padding.
-
-        A running sum consists of these stretches.
-        """
-        return [_own_stretches(p) for p in self.parameters]
+        sums = self.state[name]
+        found = np.zeros(self.parameters[i].size, str(sums.dtype))
+        for lo, hi, at in self.own_stretches(i):
+            found[lo:hi] = backend.to_host(sums[at : at + hi - lo])
+        return found
 
     def _check_stretches(self) -> None:
         """Refuses a store in which this rank updates another part of the parameters than before."""
-        if self.sums and self.stretches != self._own_stretches():
+        if self.sums and self._stretches != [_own_stretches(p) for p in self.parameters]:
             raise ValueError(
                 "this optimizer has running sums for a part of the parameters only, as one of "
                 "several ranks; create another optimizer over model.parameters()"
@@ -225,7 +234,7 @@ class Optimizer:
     def _convert_state(self) -> None:
         """Move the running sums to the type and the device of the parameters."""
         like = self._store()
-        self.state = [like.on.asarray(s, like.dtype) for s in self.state]
+        self.state = {name: like.on.asarray(s, like.dtype) for name, s in self.state.items()}
 
     def _store(self) -> FlatStore:
         """The store of the first parameter: all have one type and one device."""
@@ -264,7 +273,8 @@ def non_negative(name: str, value: float) -> float:
     return value
 
 
-def _own_stretches(p: Parameter) -> list[states.Stretch]:
+def _own_stretches(p: Parameter) -> list[tuple[int, int]]:
+    """(start, stop) of what this rank updates of p in the order of its memory, with padding."""
     assert isinstance(p.store, FlatStore)
     start, end = p.store.spans[p.index]
     return [(shard.start - start, shard.stop - start) for shard, *_ in p.store.owned(start, end)]

@@ -92,7 +92,7 @@ class Adam(Optimizer):
             if new == old:
                 continue
             self._check(group)
-            for name, sums in zip(self.sums, self.state, strict=True):
+            for name, sums in self.state.items():
                 i = 0 if name == "gradient_sum" else 1
                 sums[self.offsets[start] : self.offsets[end]] *= (1 - old[i]) / (1 - new[i])
             self._betas[k] = new

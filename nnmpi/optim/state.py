@@ -1,24 +1,12 @@
-"""The state of an optimizer by name: running sums in the shapes of parameters, and step counts.
-
-A row is a parameter in the order of its memory. Of a row, a rank has the stretches that it updates,
-one behind the other:
-
-    row        [ a b c d e f g | padding ]
-    stretches    (1, 3)  (5, 8)
-    own        [ b c f g 0 ]
-"""
+"""The state of an optimizer by name: running sums in the shapes of parameters, and step counts."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from nnmpi.nn.parameter import inverse
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import fitting
-
-Stretch: TypeAlias = tuple[int, int]
-"""(start, stop) in a row."""
 
 STEP = "step"
 
@@ -63,40 +51,3 @@ def checked(
         if not (count >= 0 and count == count // 1):
             raise ValueError(f"{name} is {count}: a number of steps is a whole number, 0 or more")
     return values
-
-
-def length(stretches: Iterable[Stretch]) -> int:
-    """The number of elements of all stretches."""
-    return sum(stop - start for start, stop in stretches)
-
-
-def covers(stretches: Iterable[Stretch], size: int) -> bool:
-    """Whether they are all of a row, whose padding begins at `size`."""
-    return length((min(start, size), min(stop, size)) for start, stop in stretches) == size
-
-
-def row(own: np.ndarray, stretches: Iterable[Stretch], size: int) -> np.ndarray:
-    """A row without padding, zero outside the stretches."""
-    found, at = np.zeros(size, own.dtype), 0
-    for start, stop in stretches:
-        there = found[start:stop]
-        there[...] = own[at : at + len(there)]
-        at += stop - start
-    return found
-
-
-def own(row: np.ndarray, stretches: Iterable[Stretch]) -> np.ndarray:
-    """The stretches of a row, with zeros for padding."""
-    stretches = list(stretches)
-    found, at = np.zeros(length(stretches), row.dtype), 0
-    for start, stop in stretches:
-        there = row[start:stop]
-        found[at : at + len(there)] = there
-        at += stop - start
-    return found
-
-
-def shaped(row: np.ndarray, shape: Sequence[int], layout: tuple[int, ...]) -> np.ndarray:
-    """A row as an array of this shape, whose axes are in memory in the order `layout`."""
-    memory = row.reshape([shape[k] for k in layout])
-    return np.array(memory.transpose(inverse(layout)), order="C")

@@ -61,7 +61,7 @@ class Composed:
         spec: TrainSpec,
     ) -> None:
         self.layout, self.optimizer = layout, optimizer
-        self.entries = Entries(spec.task.model, layout.all, spec.part.held)
+        self.entries = Entries.of_model(spec.task.model, layout.all, spec.part.held)
         self._parts, self._executor, self._loss = parts, executor, loss
         self._fields, self._objective = spec.part.fields, spec.task.objective
 
@@ -107,7 +107,7 @@ def synchronous(parts: Parts, layout: Layout, spec: TrainSpec) -> Composed:
         a.config.clip_norm,
         control.lr,
         layout,
-        PartTable(spec.task.model, layout.model, part.held).counts,
+        PartTable.of_model(spec.task.model, layout.model, part.held).counts,
         [p for p, _ in part.tied],
         spec.recorder,
     )

@@ -11,7 +11,7 @@ import numpy as np
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.metrics import Sums
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.model.optimizer_entries import OptimizerEntries, load
+from nnmpi.parallel.model.entries import Entries, load_state
 from nnmpi.parallel.model.snapshot import owned
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.stores.local import stores_of
@@ -133,11 +133,12 @@ class Resumable:
     def optimizer_state_dict(self) -> dict[str, np.ndarray]:
         """`Optimizer.state_dict` of all ranks, whole, on the first rank; every rank calls it."""
         self._check_together("optimizer_state_dict")
-        return dict(OptimizerEntries(self.optimizer, self.model, self.comm))
+        entries = Entries.of_optimizer(self.optimizer, self.model, self.comm)
+        return {entry.place.path: entry.value for entry in entries}
 
     def load_optimizer_state_dict(self, state: Mapping[str, Any]) -> None:
         """Copies what this rank has from a whole state; every rank calls it, with all of it."""
-        load(self.optimizer, self.model, state, self.comm)
+        load_state(self.optimizer, self.model, state, self.comm)
 
     def close(self) -> None:
         """Free what ranks share; every rank calls it. `fit` does so unless it fails on one rank."""

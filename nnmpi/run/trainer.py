@@ -293,7 +293,7 @@ class Trainer(Resumable):
         else:
             between = self._phase is StepPhase.BETWEEN_STEPS
             readable = between and self.arrangement.is_whole_between_steps
-            whole = readable and self.strategy.entries.writer_has_all
+            whole = readable and self.strategy.entries.parts.writer_has_all
         if self.step and self.is_first and whole:
             try:
                 self._write(self.config.save)

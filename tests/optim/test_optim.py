@@ -161,7 +161,7 @@ def test_an_optimizer_follows_a_model_to_another_type(rule: str, torch: Any) -> 
     for t in range(STEPS):
         twins.step(t)
     twins.compare()
-    assert {s.dtype.name for s in twins.optimizers[0].state} == {"float64"}
+    assert {s.dtype.name for s in twins.optimizers[0].state.values()} == {"float64"}
 
 
 def test_real_training_is_pytorchs(torch: Any) -> None:
@@ -238,7 +238,7 @@ def test_a_model_lives_in_one_flat_store() -> None:
         trained(opt, m, t)
         assert all(np.shares_memory(p.grad, store.flat_grad) for p in m.parameters())
         assert {p.store for p in m.parameters()} == {store}
-    for flat in (store.flat, store.flat_grad, *opt.state):
+    for flat in (store.flat, store.flat_grad, *opt.state.values()):
         assert flat[inside].any()
         assert not flat[~inside].any()
 

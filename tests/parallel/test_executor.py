@@ -130,7 +130,7 @@ def train(
     parameters = [*stage.module.parameters()]
     held = {p.place.path for p in parameters}.__contains__
     store, sync = store_and_sync(parameters, dp, kind)
-    counts = PartTable(whole, layout.model, held).counts
+    counts = PartTable.of_model(whole, layout.model, held).counts
     state, results = StepState(), list[StepResult]()
     executor = Executor(
         {0: stage},
@@ -142,9 +142,9 @@ def train(
     for step in range(4):
         results.append(executor.run(load(step, split, spoilt), state, batches=10))
         state = results[-1].state
-    entries = Entries(whole, comm, held)
+    entries = Entries.of_model(whole, comm, held)
     found = {entry.place.path: entry.value for entry in entries.on_all_ranks()}
-    difference = first_difference(comm, whole, entries.parts)
+    difference = first_difference(entries.parts)
     whole.eval()
     executor.evaluate(loader().loads(0, BatchSplit(1, dp.size, dp.rank)), 4)
     test = loss.row

@@ -29,8 +29,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import assign
 from nnmpi.parallel.checks.reference_update import ReferenceUpdate, summed_gradient
-from nnmpi.parallel.model.entries import first_difference
-from nnmpi.parallel.model.optimizer_entries import OptimizerEntries, load
+from nnmpi.parallel.model.entries import Entries, first_difference, load_state
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.stores.local import values_of
 from nnmpi.parallel.strategy import AgreedError, OnEvent, Strategy
@@ -146,9 +145,9 @@ class Verified:
     def _take_over_optimizer(self) -> None:
         """Copies the state of the layout's optimizer, which may have been loaded too."""
         ours, theirs = self._models
-        entries = OptimizerEntries(self.optimizer, ours, self._comm)
-        state = dict(entries.on_all_ranks())
-        load(self.both[1].optimizer, theirs, state, self._comm)
+        entries = Entries.of_optimizer(self.optimizer, ours, self._comm)
+        state = {entry.place.path: entry.value for entry in entries.on_all_ranks()}
+        load_state(self.both[1].optimizer, theirs, state, self._comm)
         if self._update is not None:
             self._update.load(state)
 
@@ -218,7 +217,7 @@ class Verified:
         """The same for all ranks."""
         rows = np.empty((self._comm.size, len(SUBJECTS) * 3 + 3))
         finite = math.isfinite(done.loss) or math.isfinite(expected.loss)
-        unequal = first_difference(self._comm, self._models[0], self.entries.parts) is not None
+        unequal = first_difference(self.entries.parts) is not None
         facts = [done.updated != expected.updated, finite, unequal]
         rows[self._comm.rank] = [*(x for d in found.values() for x in d), *facts]
         self._comm.all_gather(rows)

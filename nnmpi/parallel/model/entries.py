@@ -1,24 +1,32 @@
-"""Entries: the whole tensors of a model, wherever its parts are, one at a time.
+"""Entries: the whole tensors of a model or of an optimizer, wherever they are, one at a time.
 
 Files, the digest and --verify read a model through them alone. All ranks go through the entries
-together; each whole tensor is put together on the rank that writes, from one owner of each part:
+together; each whole tensor is put together on the rank that writes, from one rank for each stretch:
 
     rank 0 (writer)   part of a   ◄── receive ──┐      yields a, then b, ...
     rank 1            part of a   ─── send ─────┘      yields nothing
+
+An optimizer knows which stretches of the running sums are here. So its entries can be read after
+the end of a run, too.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from nnmpi import backend
 from nnmpi.comm import Comm
 from nnmpi.nn import Module
-from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.place import Place, whole
-from nnmpi.parallel.model.parts import Owner, PartTable, everything
+from nnmpi.nn.parameter import Parameter, memory_order
+from nnmpi.nn.place import Place
+from nnmpi.nn.store import FlatStore
+from nnmpi.optim import Optimizer
+from nnmpi.optim import state as states
+from nnmpi.parallel.agreement import all_or_none
+from nnmpi.parallel.model.parts import WRITER, Holding, PartTable, Read, everything
 from nnmpi.parallel.stores.local import values_of
 
 
@@ -30,52 +38,84 @@ class Entry(NamedTuple):
     in_digest: bool  # a parameter, under the first of its names
 
 
+class Item(NamedTuple):
+    """An entry before it is read.
+
+    i      the tensor of the table whose holdings it has
+    read   of a number of steps, which all ranks know, None
+    """
+
+    place: Place
+    i: int
+    dtype: np.dtype[Any]
+    read: Read | None
+    in_digest: bool = False
+
+
 class Entries:
-    """The entries of `model`, of which each rank of `comm` has some parts. Every rank makes it."""
+    """Entries in the order of a state dict. Every rank makes it, and iterates to the end."""
 
-    def __init__(
-        self,
-        model: Module,
-        comm: Comm,
-        held: Callable[[str], bool] = everything,
-        writer: int = 0,
-    ) -> None:
-        self._model, self._comm, self._writer = model, comm, writer
-        self.parts = parts = PartTable(model, comm, held)
-        self._owners = [parts.owners(i, writer) for i in range(len(parts.places))]
-        self._is_whole = [parts.is_whole(i) for i in range(len(parts.places))]
+    def __init__(self, parts: PartTable, items: Sequence[Item]) -> None:
+        parts.check()
+        self.parts, self._items = parts, items
 
-    @property
-    def writer_has_all(self) -> bool:
-        """Whether the writer yields every entry without a message."""
-        return all(owner.rank == self._writer for owners in self._owners for owner in owners)
+    @classmethod
+    def of_model(cls, model: Module, comm: Comm, held: Callable[[str], bool] = everything) -> Self:
+        """The parameters and buffers, of which each rank of `comm` has some (see PartTable)."""
+        parts = PartTable.of_model(model, comm, held)
+        both = list(zip(parts.tensors, parts.held, strict=True))
+        here = (t for (_, t), is_held in both if is_held and isinstance(t, Parameter))
+        like = next(here, None)  # each rank has some parameters, and all of a model have one type
+        items, seen = list[Item](), set[int]()
+        for i, ((place, tensor), is_held) in enumerate(both):
+            is_parameter = isinstance(tensor, Parameter)
+            typed = tensor if like is None or is_held or not is_parameter else like
+            dtype = np.dtype(str(typed.dtype))
+            first = is_parameter and id(tensor) not in seen
+            items.append(Item(place, i, dtype, partial(_numbers, tensor), first))
+            seen.add(id(tensor))
+        return cls(parts, items)
+
+    @classmethod
+    def of_optimizer(cls, optimizer: Optimizer, model: Module, comm: Comm) -> Self:
+        """The state of an optimizer, by the paths of the parameters of all ranks."""
+        parameters = trained(model)
+        states.check_paths([p.place for p in parameters])
+        local = {p: j for j, p in enumerate(optimizer.parameters)}
+        own = [
+            Holding(i, comm.rank, optimizer.steps[local[p]], lo, hi, p.place.part)
+            for i, p in enumerate(parameters)
+            if p in local
+            for lo, hi, _ in optimizer.own_stretches(local[p])
+        ]
+
+        def read(name: str, p: Parameter, one: Holding) -> np.ndarray:
+            return optimizer.row(name, local[p])[one.lo : one.hi]
+
+        items = list[Item]()
+        for i, p in enumerate(parameters):
+            *sums, count = states.state_places([p.place], optimizer.sums)
+            for name, place in zip(optimizer.sums, sums, strict=True):
+                dtype = np.dtype(str(optimizer.state[name].dtype))
+                items.append(Item(place, i, dtype, partial(read, name, p)))
+            items.append(Item(count, i, np.dtype(int), None))
+        return cls(PartTable(comm, [(p.place, p) for p in parameters], own), items)
 
     def __iter__(self) -> Iterator[Entry]:
-        """Every entry in the order of the state dict, on the writer; nothing on other ranks.
-
-        Every rank iterates to the end.
-        """
-        for i, (place, tensor, in_digest) in enumerate(self._tensors()):
-            value = self._gather(i, place, tensor)
-            if value is not None:
-                yield Entry(place, value, in_digest)
+        """Every entry on the writer; nothing on other ranks."""
+        for item, value in self._values(self.parts.on_writer):
+            if value is not None and self.parts.comm.rank == WRITER:
+                yield Entry(item.place, value, item.in_digest)
 
     def on_all_ranks(self) -> Iterator[Entry]:
-        """Every entry on every rank: its own where all ranks have the whole tensor, else the
-        writer's."""
-        for i, (place, tensor, in_digest) in enumerate(self._tensors()):
-            if self._is_whole[i]:
-                value = _host(tensor)
-            else:
-                found = self._gather(i, place, tensor)
-                value = np.empty(place.shape, self._dtype(i, tensor)) if found is None else found
-                self._comm.broadcast(value, self._writer)
-            yield Entry(place, value, in_digest)
+        """Every entry on every rank."""
+        for item, value in self._values(self.parts.on_all_ranks):
+            assert value is not None
+            yield Entry(item.place, value, item.in_digest)
 
     def index(self) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
         """(path, type, whole shape) of every entry."""
-        tensors = enumerate(self._model.tensors())
-        return [(place.path, self._dtype(i, t), place.shape) for i, (place, t) in tensors]
+        return [(item.place.path, item.dtype, item.place.shape) for item in self._items]
 
     def sha256(self) -> str:
         """One hash of all parameters, whole and in the order of the state dict, on every rank."""
@@ -84,68 +124,63 @@ class Entries:
             if entry.in_digest:
                 digest.update(entry.value.tobytes())
         found = np.frombuffer(digest.digest(), np.uint8).copy()
-        self._comm.broadcast(found, self._writer)
+        self.parts.comm.broadcast(found, WRITER)
         return found.tobytes().hex()
 
-    def _tensors(self) -> Iterator[tuple[Place, Any, bool]]:
-        seen: set[int] = set()
-        for place, tensor in self._model.tensors():
-            yield place, tensor, isinstance(tensor, Parameter) and id(tensor) not in seen
-            seen.add(id(tensor))
-
-    def _gather(self, i: int, place: Place, tensor: Any) -> np.ndarray | None:
-        """The whole tensor on the writer, from one owner of each part."""
-        comm, owners, me = self._comm, self._owners[i], self._comm.rank
-        if self.parts.held[i] and isinstance(tensor, Parameter):
-            tensor = values_of(tensor)  # on all ranks that have it: to read it may be collective
-        if owners == [Owner(me, whole(place.shape))] and me == self._writer:
-            return _host(tensor)
-        if me != self._writer:
-            if any(owner.rank == me for owner in owners):
-                comm.isend(_host(tensor), self._writer).wait()
-            return None
-        value = np.empty(place.shape, self._dtype(i, tensor))
-        for rank, part in owners:
-            there = place._replace(part=part)
-            if rank == me:
-                value[there.slices] = _host(tensor)
+    def _values(
+        self, whole: Callable[[int, np.dtype[Any], Read], np.ndarray | None]
+    ) -> Iterator[tuple[Item, np.ndarray | None]]:
+        """Each entry, as `whole` puts it together."""
+        for item in self._items:
+            if item.read is None:
+                yield item, np.array(self.parts.steps[item.i])
             else:
-                received = np.empty(there.local_shape, value.dtype)
-                comm.irecv(received, rank).wait()
-                value[there.slices] = received
-        return value
-
-    def _dtype(self, i: int, tensor: Any) -> np.dtype[Any]:
-        """The type of entry i; of a parameter that other ranks hold, that of one that is here.
-
-        All parameters of a model have one type, and each rank holds some of them.
-        """
-        if isinstance(tensor, Parameter) and not self.parts.held[i]:
-            tensor = next(p for p in self._model.parameters() if self.parts.has(p))
-        return np.dtype(str(tensor.dtype))
+                yield item, whole(item.i, item.dtype, item.read)
 
 
-def first_difference(comm: Comm, model: Module, parts: PartTable) -> tuple[str, int] | None:
+def _numbers(tensor: Any, one: Holding) -> np.ndarray:
+    """The numbers of a holding of this rank, on the host."""
+    if not isinstance(tensor, Parameter):
+        row = tensor.reshape(-1)[one.lo : one.hi]
+    elif isinstance(tensor.store, FlatStore):
+        row = tensor.store.numbers(tensor.index, one.lo, one.hi)
+    else:
+        row = memory_order(tensor, tensor.data)[one.lo : one.hi]
+    return backend.to_host(row)
+
+
+def trained(model: Module) -> list[Parameter]:
+    """The parameters of all ranks that optimizers update."""
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def load_state(optimizer: Optimizer, model: Module, state: Mapping[str, Any], comm: Comm) -> None:
+    """Copy what this rank has from a whole state, if it fits the whole model on all ranks.
+
+    Every rank calls it, with all of the state.
+    """
+    places = [p.place for p in trained(model)]
+    values = all_or_none(comm, lambda: states.checked(state, places, optimizer.sums))
+    optimizer.take(values, [p.place for p in optimizer.parameters])
+
+
+def first_difference(parts: PartTable) -> tuple[str, int] | None:
     """The first tensor whose part here differs from that of the first rank with a copy of it.
 
     Every rank calls it; all have the same names and shapes.
     """
-    tensors = list(model.tensors())
-    rows = np.zeros((comm.size, len(tensors)), np.uint64)
-    for i, (_, tensor) in enumerate(tensors):
-        rows[comm.rank, i] = _digest(_host(tensor)) if parts.held[i] else 0
+    comm, held = parts.comm, parts.held
+    rows = np.zeros((comm.size, len(held)), np.uint64)
+    for i, (_, tensor) in enumerate(parts.tensors):
+        if held[i]:
+            array = values_of(tensor) if isinstance(tensor, Parameter) else tensor
+            data = np.asarray(backend.to_host(array), order="C").tobytes()
+            digest = hashlib.blake2b(data, digest_size=8).digest()
+            rows[comm.rank, i] = int.from_bytes(digest, "big")
     comm.all_gather(rows)
-    for i, (place, _) in enumerate(tensors):
-        first = parts.first_copy(i)
-        if rows[first, i] != rows[comm.rank, i]:
-            return place.path, first
+    for i, (place, _) in enumerate(parts.tensors):
+        if held[i]:
+            first = parts.first_copy(i)
+            if rows[first, i] != rows[comm.rank, i]:
+                return place.path, first
     return None
-
-
-def _host(tensor: Any) -> np.ndarray:
-    array = values_of(tensor) if isinstance(tensor, Parameter) else tensor
-    return np.asarray(backend.to_host(array), order="C")
-
-
-def _digest(array: np.ndarray) -> int:
-    return int.from_bytes(hashlib.blake2b(array.tobytes(), digest_size=8).digest(), "big")

@@ -1,31 +1,57 @@
-"""PartTable: which rank has which part of each tensor of a model, from the places of all ranks."""
+"""PartTable: what each rank has of the tensors of a model, and whole tensors, one at a time.
 
-from collections.abc import Callable, Sequence
+A tensor of a model is in parts along tp, and a part is in several memories along dp. Of a part, in
+the order of its memory, a rank has some stretches:
+
+    part 0    rank 0  [ ####.... ]   rank 1  [ ....#### ]     ZeRO, or the memory of a node
+    part 1    rank 2  [ ######## ]   rank 3  [ ######## ]     copies: the first rank sends
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from nnmpi.comm import Comm
 from nnmpi.nn import Module
-from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.parameter import Parameter, in_shape
 from nnmpi.nn.place import Part, Place, whole
+from nnmpi.nn.store import FlatStore
+
+WRITER = 0
+"""The rank on which tensors are put together."""
+
+Tensors: TypeAlias = Sequence[tuple[Place, Any]]
+"""Parameters and buffers with their places."""
 
 
-class Owner(NamedTuple):
-    """A rank that has a part of a tensor."""
+class Holding(NamedTuple):
+    """Numbers lo to hi - 1 of a part of tensor i, in the order of its memory, which a rank has.
 
+    steps   how often the tensor was updated there
+    """
+
+    i: int
     rank: int
+    steps: int
+    lo: int
+    hi: int
     part: Part
 
 
+Read: TypeAlias = Callable[[Holding], np.ndarray]
+"""What has the numbers of a holding of this rank."""
+
+
 def everything(path: str) -> bool:
-    """Of a rank that has a part of every tensor."""
+    """Whether a rank has a part of a tensor, if it has one of all."""
     return True
 
 
-def which_held(tensors: Sequence[tuple[Place, object]], held: Callable[[str], bool]) -> list[bool]:
-    """Of each of `Module.tensors()`, whether this rank has a part of it.
+def which_held(tensors: Tensors, held: Callable[[str], bool]) -> list[bool]:
+    """Whether this rank has a part of each of `Module.tensors()`.
 
     A tensor under several names is held if one of them is.
     """
@@ -34,89 +60,174 @@ def which_held(tensors: Sequence[tuple[Place, object]], held: Callable[[str], bo
 
 
 class PartTable:
-    """The parts of the ranks of `comm`. Every rank makes it.
+    """What the ranks of `comm` have of these tensors. Every rank makes it, from its own holdings.
 
-    `held` tells by its path in the state dict whether this rank has a part of a tensor: a pipeline
-    stage has the tensors of its own layers only, and the numbers of others are never read.
+    steps   how often each tensor was updated
     """
 
-    def __init__(self, model: Module, comm: Comm, held: Callable[[str], bool] = everything) -> None:
-        tensors = list(model.tensors())
-        self._comm, self.places = comm, [place for place, _ in tensors]
+    def __init__(self, comm: Comm, tensors: Tensors, own: Iterable[Holding]) -> None:
+        self.comm, self.tensors = comm, tensors
         self._index = {id(tensor): i for i, (_, tensor) in reversed([*enumerate(tensors)])}
-        self.held = which_held(tensors, held)
-        self._table = self._gather()
+        found: dict[int, list[Holding]] = defaultdict(list)
+        for one in _gather(comm, list(own), [len(place.shape) for place, _ in tensors]):
+            found[one.i].append(one)
+        self._found = [found[i] for i in range(len(tensors))]
+        self._sources: list[list[Holding]] = []
+        self.steps = [max((one.steps for one in there), default=0) for there in self._found]
 
-    def owners(self, i: int, first: int = 0) -> list[Owner]:
-        """One owner of each part of tensor i; rank `first` before lower ranks, if it has the part.
+    @classmethod
+    def of_model(
+        cls, model: Module, comm: Comm, held: Callable[[str], bool] = everything
+    ) -> "PartTable":
+        """What ranks have of the parameters and buffers of a model, and can read alone.
 
-        Raises ValueError unless the parts make up the tensor, each number once.
+        `held` tells by its path in the state dict whether this rank has a part of a tensor: a
+        pipeline stage has the tensors of its own layers only, and no number of others is read.
         """
-        place = self.places[i]
-        found: dict[Part, Owner] = {}
-        for rank in (first, *range(self._comm.size)):
-            part = self._part(rank, i)
-            if part is not None:
-                found.setdefault(part, Owner(rank, part))
-        if whole(place.shape) in found:
-            return [found[whole(place.shape)]]
-        check_parts(place, [*found])
-        return list(found.values())
+        tensors = list(model.tensors())
+        own = [
+            Holding(i, comm.rank, 0, lo, hi, place.part)
+            for i, is_held in enumerate(which_held(tensors, held))
+            for place, tensor in tensors[i : i + is_held]
+            for lo, hi in _readable(place, tensor)
+        ]
+        return cls(comm, tensors, own)
 
-    def copies(self, p: Parameter) -> dict[Part, set[int]]:
-        """The ranks that have each part of p; parts are those of `owners`."""
-        i = self._index[id(p)]
-        ranks = range(self._comm.size)
-        return {
-            owner.part: {rank for rank in ranks if self._part(rank, i) == owner.part}
-            for owner in self.owners(i)
-        }
+    def check(self) -> None:
+        """Raises ValueError, on all ranks, unless these have all of the tensors."""
+        both = zip(self.tensors, self._found, strict=True)
+        self._sources = [_cover(place, found) for (place, _), found in both]
 
-    def is_whole(self, i: int) -> bool:
-        """Whether every rank has the whole tensor i."""
-        shape = self.places[i].shape
-        return all(self._part(rank, i) == whole(shape) for rank in range(self._comm.size))
+    @property
+    def writer_has_all(self) -> bool:
+        """Whether the writer has every tensor without a message."""
+        return all(one.rank == WRITER for sources in self._sources for one in sources)
 
-    def first_copy(self, i: int) -> int:
-        """The lowest rank that has the same part of tensor i as this rank."""
-        own = self._part(self._comm.rank, i)
-        return next(rank for rank in range(self._comm.size) if self._part(rank, i) == own)
+    @property
+    def held(self) -> list[bool]:
+        """Whether this rank has a part of each tensor."""
+        return [self._part(i) is not None for i in range(len(self.tensors))]
 
     def has(self, p: Parameter) -> bool:
         """Whether this rank has a part of p."""
-        return self.held[self._index[id(p)]]
+        return self._part(self._index[id(p)]) is not None
+
+    def first_copy(self, i: int) -> int:
+        """The lowest rank that has the same part of tensor i as this rank, which has one."""
+        own = self._part(i)
+        return next(one.rank for one in self._found[i] if one.part == own)
 
     def counts(self, p: Parameter) -> bool:
         """Whether this rank counts p in a sum over the ranks: the first rank with a copy does."""
-        return self.first_copy(self._index[id(p)]) == self._comm.rank
+        return self.first_copy(self._index[id(p)]) == self.comm.rank
 
-    def _gather(self) -> np.ndarray:
-        """(ranks, tensors, axes, 2): the part of each tensor that each rank has; -1 where none."""
-        axes = max((len(place.shape) for place in self.places), default=0)
-        table = np.full((self._comm.size, len(self.places), max(axes, 1), 2), -1)
-        for row, place, held in zip(table[self._comm.rank], self.places, self.held, strict=True):
-            if held:
-                row[...] = 0
-                row[: len(place.part)] = np.reshape(place.part, (-1, 2))
-        self._comm.all_gather(table)
-        return table
-
-    def _part(self, rank: int, i: int) -> Part | None:
-        """The part of a rank; None if it has none."""
-        row = self._table[rank, i]
-        if row[0, 0] < 0:
+    def on_writer(self, i: int, dtype: np.dtype[Any], read: Read) -> np.ndarray | None:
+        """Tensor i on the writer, in C order; None on other ranks. Every rank calls it."""
+        comm, sources, (place, tensor) = self.comm, self._sources[i], self.tensors[i]
+        if comm.rank != WRITER:
+            for one in sources:
+                if one.rank == comm.rank:
+                    comm.isend(np.ascontiguousarray(read(one)), WRITER).wait()
             return None
-        return tuple((start, stop) for start, stop in row[: len(self.places[i].shape)].tolist())
+        value = np.empty(place.shape, dtype)
+        rows = dict[Part, np.ndarray]()
+        for one in sources:
+            there = place._replace(part=one.part)
+            row = rows.setdefault(one.part, np.empty(there.size, dtype))
+            if one.rank == WRITER:
+                row[one.lo : one.hi] = read(one)
+            else:
+                comm.irecv(row[one.lo : one.hi], one.rank).wait()
+        for part, row in rows.items():
+            there = place._replace(part=part)
+            value[there.slices] = in_shape(row, there.local_shape, layout_of(tensor))
+        return value
+
+    def on_all_ranks(self, i: int, dtype: np.dtype[Any], read: Read) -> np.ndarray:
+        """Tensor i on every rank: its own where all ranks have it whole, else the writer's."""
+        place, tensor = self.tensors[i]
+        copies = [one for one in self._found[i] if one.part == whole(place.shape)]
+        if len(copies) == self.comm.size and all(one.hi - one.lo == tensor.size for one in copies):
+            row = np.asarray(read(copies[self.comm.rank]), dtype)
+            return np.array(in_shape(row, place.shape, layout_of(tensor)), order="C")
+        value = self.on_writer(i, dtype, read)
+        value = np.empty(place.shape, dtype) if value is None else value
+        self.comm.broadcast(value, WRITER)
+        return value
+
+    def _part(self, i: int) -> Part | None:
+        """The part of tensor i that this rank has, if any."""
+        own = (one.part for one in self._found[i] if one.rank == self.comm.rank)
+        return next(own, None)
 
 
-def check_parts(place: Place, parts: Sequence[Part]) -> None:
+def layout_of(tensor: Any) -> tuple[int, ...]:
+    """The axes of a parameter or a buffer in the order of memory."""
+    return tensor.layout if isinstance(tensor, Parameter) else tuple(range(tensor.ndim))
+
+
+def _readable(place: Place, tensor: Any) -> list[tuple[int, int]]:
+    """The stretches of a part that this rank can read alone; at least one, which may be empty."""
+    if isinstance(tensor, Parameter) and isinstance(tensor.store, FlatStore):
+        return tensor.store.readable(tensor.index)
+    return [(0, place.size)]
+
+
+def _gather(comm: Comm, own: Sequence[Holding], axes: Sequence[int]) -> Iterable[Holding]:
+    """The holdings of all ranks, in the order of ranks, of tensors with so many axes."""
+    rows = np.zeros((len(own), 5 + 2 * max(axes, default=0)), np.int64)
+    for row, (*numbers, part) in zip(rows, own, strict=True):
+        row[:5] = numbers
+        row[5 : 5 + 2 * len(part)] = np.ravel(part)
+    for i, rank, steps, lo, hi, *bounds in gather_rows(comm, rows).tolist():
+        n = 2 * axes[i]
+        part = tuple(zip(bounds[:n:2], bounds[1:n:2], strict=True))
+        yield Holding(i, rank, steps, lo, hi, part)
+
+
+def gather_rows(comm: Comm, own: np.ndarray) -> np.ndarray:
+    """The rows of all ranks, in the order of ranks; each rank has some of the same width."""
+    counts = np.zeros(comm.size, np.int64)
+    counts[comm.rank] = len(own)
+    comm.all_gather(counts)
+    width = own.shape[1]
+    rows = np.zeros((counts.sum(), width), own.dtype)
+    first = counts[: comm.rank].sum()
+    rows[first : first + len(own)] = own
+    comm.all_gather(rows, parts=[width * n for n in counts.tolist()])
+    return rows
+
+
+def _cover(place: Place, found: Sequence[Holding]) -> list[Holding]:
+    """Holdings that make up the tensor, each number once; from the first rank that has it."""
+    parts = list(dict.fromkeys(one.part for one in found))
+    if whole(place.shape) in parts:
+        parts = [whole(place.shape)]
+    _check_parts(place, parts)
+    sources = []
+    for part in parts:
+        there = [one for one in found if one.part == part]
+        at, size = 0, place._replace(part=part).size
+        while at < size:
+            one = next((one for one in there if one.lo <= at < one.hi), None)
+            if one is None:
+                raise ValueError(
+                    f"{place.path}: no rank has number {at} of the {size} of its part {part}; give "
+                    "the ranks all that the ranks had that it was taken from"
+                )
+            sources.append(one._replace(lo=at))
+            at = one.hi
+    return sources
+
+
+def _check_parts(place: Place, parts: Sequence[Part]) -> None:
     """Raises ValueError unless the parts make up the tensor, each number once."""
-    size = sum(Place(place.path, place.shape, part).size for part in parts)
+    size = sum(place._replace(part=part).size for part in parts)
     overlap = any(
         all(max(a, c) < min(b, d) for (a, b), (c, d) in zip(one, other, strict=True))
         for one, other in combinations(parts, 2)
     )
-    if overlap or size != Place.of_whole(place.path, place.shape).size:
+    if overlap or size != place._replace(part=whole(place.shape)).size:
         raise ValueError(
             f"{place.path}: the parts {parts} that ranks have do not make up its shape "
             f"{place.shape}, each number once"

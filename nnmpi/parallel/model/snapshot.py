@@ -8,6 +8,7 @@ No rank has more than one whole tensor at a time beside what it trains.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +22,7 @@ from nnmpi.nn.store import FlatStore
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.model_part import ModelPart
-from nnmpi.parallel.model.parts import which_held
-from nnmpi.parallel.model.pieces import Own, Piece, PieceTable
+from nnmpi.parallel.model.parts import Holding, PartTable, layout_of, which_held
 
 
 class Owned(NamedTuple):
@@ -43,16 +43,11 @@ class Owned(NamedTuple):
     steps: int
     sums: Mapping[str, np.ndarray]
 
-    def within(self, piece: Piece, name: str | None) -> np.ndarray:
-        """A piece of the values, or of the sum of this name."""
-        array = self.values if name is None else self.sums[name]
-        return array[piece.lo - self.lo : piece.hi - self.lo]
-
 
 def owned(part: ModelPart, optimizer: Optimizer, whole: bool = True) -> tuple[Owned, ...]:
     """Copies of what this rank owns, between two steps; no message is sent.
 
-    That is what its optimizer updates. Of frozen parameters and of buffers, all that is here, if
+    That is what its optimizer updates; and of frozen parameters and of buffers, all that is here.
     Without `whole`, as on a parameter server, tensors that it does not update are left out: its
     copies are old.
     """
@@ -60,9 +55,9 @@ def owned(part: ModelPart, optimizer: Optimizer, whole: bool = True) -> tuple[Ow
     found: list[Owned] = []
     for place, tensor, is_held in _tensors(part):
         if isinstance(tensor, Parameter) and tensor in numbers:
-            found += _stretches(place, optimizer, numbers[tensor])
+            found += _updated(place, optimizer, numbers[tensor])
         elif whole and is_held:
-            found.append(_all_of(place, tensor))
+            found.append(_not_trained(place, tensor))
     return tuple(found)
 
 
@@ -75,27 +70,22 @@ def _tensors(part: ModelPart) -> Iterator[tuple[Place, Any, bool]]:
             yield place, tensor, is_held
 
 
-def _stretches(place: Place, optimizer: Optimizer, j: int) -> Iterator[Owned]:
-    """What this rank updates of parameter j, without padding."""
+def _updated(place: Place, optimizer: Optimizer, j: int) -> Iterator[Owned]:
+    """What this rank updates of parameter j."""
     p = optimizer.parameters[j]
     assert isinstance(p.store, FlatStore)
-    values = p.store.owned(*p.store.spans[p.index])
-    rows = {name: optimizer.row(k, j) for k, name in enumerate(optimizer.sums)}
-    for (lo, stop), (_, array, _) in zip(optimizer.stretches[j], values, strict=True):
-        hi = min(stop, p.size)
-        if lo < hi:
-            own = np.array(backend.to_host(array[: hi - lo]))
-            sums = {name: row[lo:hi].copy() for name, row in rows.items()}
-            yield Owned(place, p.layout, lo, hi, own, optimizer.steps[j], sums)
+    rows = {name: optimizer.row(name, j) for name in optimizer.sums}
+    for lo, hi, _ in optimizer.own_stretches(j):
+        own = np.array(backend.to_host(p.store.numbers(p.index, lo, hi)))
+        sums = {name: row[lo:hi].copy() for name, row in rows.items()}
+        yield Owned(place, p.layout, lo, hi, own, optimizer.steps[j], sums)
 
 
-def _all_of(place: Place, tensor: Any) -> Owned:
-    """A tensor that is not trained."""
-    if isinstance(tensor, Parameter):
-        layout, row = tensor.layout, memory_order(tensor, tensor.data)
-    else:
-        layout, row = tuple(range(tensor.ndim)), tensor.reshape(-1)
-    return Owned(place, layout, 0, place.size, np.array(backend.to_host(row)), 0, {})
+def _not_trained(place: Place, tensor: Any) -> Owned:
+    is_parameter = isinstance(tensor, Parameter)
+    row = memory_order(tensor, tensor.data) if is_parameter else tensor.reshape(-1)
+    values = np.array(backend.to_host(row))
+    return Owned(place, layout_of(tensor), 0, place.size, values, 0, {})
 
 
 class Restored:
@@ -106,27 +96,27 @@ class Restored:
     """
 
     def __init__(self, owned: Sequence[Owned], part: ModelPart, dtype: str, comm: Comm) -> None:
-        self._part, self._dtype, self._comm = part, np.dtype(dtype), comm
-        self._tensors = list(_tensors(part))
-        self._number = {place.path: i for i, (place, *_) in enumerate(self._tensors)}
-        self._owned: list[list[Owned]] = [[] for _ in self._tensors]
+        self._dtype, found = np.dtype(dtype), list(_tensors(part))
+        self._tensors = [(place, tensor) for place, tensor, _ in found]
+        self._held = [is_held for *_, is_held in found]
+        self._owned: list[list[Owned]] = [[] for _ in found]
         all_or_none(comm, lambda: self._sort(owned))
-        places = [place for place, *_ in self._tensors]
         own = [
-            Own(i, one.steps, Piece(one.place.part, one.lo, one.hi))
-            for i, found in enumerate(self._owned)
-            for one in found
+            Holding(i, comm.rank, one.steps, one.lo, one.hi, one.place.part)
+            for i, there in enumerate(self._owned)
+            for one in there
         ]
-        self._table = PieceTable(comm, places, own)
+        self._table = PartTable(comm, self._tensors, own)
+        self._table.check()
 
     def values_to_model(self) -> None:
         """Copies parameters and buffers. Every rank calls it, before parameters are in a store that
         ranks share."""
-        for i, (place, tensor, is_held) in enumerate(self._tensors):
+        for i, (place, tensor) in enumerate(self._tensors):
             is_parameter = isinstance(tensor, Parameter)
             dtype = self._dtype if is_parameter else np.dtype(str(tensor.dtype))
-            value = self._whole(i, None, dtype)
-            if is_held:
+            value = self._table.on_all_ranks(i, dtype, partial(self._numbers, None))
+            if self._held[i]:
                 assign(tensor, value[place.slices])
                 if is_parameter:
                     tensor.seed = None  # no longer the values that were drawn
@@ -134,39 +124,36 @@ class Restored:
     def sums_to_optimizer(self, optimizer: Optimizer) -> None:
         """Copies running sums, and how often each parameter was updated. Every rank calls it."""
         numbers = {p: j for j, p in enumerate(optimizer.parameters)}
-        for i, (place, tensor, _) in enumerate(self._tensors):
+        for i, (place, tensor) in enumerate(self._tensors):
             if not isinstance(tensor, Parameter) or not tensor.requires_grad:
                 continue
-            for k, name in enumerate(optimizer.sums):
-                value = self._whole(i, name, self._dtype)
+            for name in optimizer.sums:
+                value = self._table.on_all_ranks(i, self._dtype, partial(self._numbers, name))
                 if tensor in numbers:
-                    optimizer.put(k, numbers[tensor], value[place.slices])
+                    optimizer.put(name, numbers[tensor], value[place.slices])
             if tensor in numbers:
                 optimizer.steps[numbers[tensor]] = self._table.steps[i]
 
-    def _whole(self, i: int, name: str | None, dtype: np.dtype[Any]) -> np.ndarray:
-        """The values of tensor i, or its sum of this name, on every rank."""
-        return self._table.on_all_ranks(i, dtype, self._layout(i), lambda p: self._own(i, p, name))
-
-    def _layout(self, i: int) -> tuple[int, ...]:
-        _, tensor, _ = self._tensors[i]
-        return tensor.layout if isinstance(tensor, Parameter) else tuple(range(tensor.ndim))
-
-    def _own(self, i: int, piece: Piece, name: str | None) -> np.ndarray:
-        part, lo, hi = piece
+    def _numbers(self, name: str | None, held: Holding) -> np.ndarray:
+        """The values of a holding of this rank, or its sum of this name."""
+        i, _, _, lo, hi, part = held
         there = (x for x in self._owned[i] if x.place.part == part and x.lo <= lo and hi <= x.hi)
-        return next(there).within(piece, name)
+        one = next(there)
+        array = one.values if name is None else one.sums[name]
+        return array[lo - one.lo : hi - one.lo]
 
     def _sort(self, owned: Sequence[Owned]) -> None:
         """By tensor; raises ValueError for what does not fit the model."""
+        numbers = {place.path: i for i, (place, _) in enumerate(self._tensors)}
         for one in owned:
-            i = self._number.get(one.place.path)
+            i = numbers.get(one.place.path)
             if i is None:
                 raise ValueError(f"{one.place.path} of the snapshot is not part of this model")
-            shape = self._tensors[i][0].shape
-            if one.place.shape != shape or one.layout != self._layout(i):
+            place, tensor = self._tensors[i]
+            if one.place.shape != place.shape or one.layout != layout_of(tensor):
                 raise ValueError(
                     f"{one.place.path} has shape {one.place.shape} and order of memory "
-                    f"{one.layout} in the snapshot, the model needs {shape} and {self._layout(i)}"
+                    f"{one.layout} in the snapshot, the model needs {place.shape} and "
+                    f"{layout_of(tensor)}"
                 )
             self._owned[i].append(one)

@@ -37,7 +37,7 @@ class ServerStrategy:
         own = slices[layout.all.rank - layout.workers] if layout.serves else slice(0, 0)
         self._store = ServedStore(trained, own)
         self.optimizer = spec.optimizer(self._store.parameters)
-        self.entries = Entries(spec.task.model, layout.all)
+        self.entries = Entries.of_model(spec.task.model, layout.all)
         self._staleness: dict[str, Any] = {}
 
     def describe(self) -> dict[str, Any]:

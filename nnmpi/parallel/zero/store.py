@@ -94,6 +94,18 @@ class ShardedStore(LocalStore):
             self._progress()
         return self.values[i]
 
+    def readable(self, i: int) -> list[tuple[int, int]]:
+        start, size = self.spans[i][0], self.parameters[i].size
+        own = within(self.shards, start, start + size)
+        return [(shard.start - start, shard.stop - start) for shard in own] or [(0, 0)]
+
+    def numbers(self, i: int, lo: int, hi: int) -> Array:
+        if self._whole:
+            return super().numbers(i, lo, hi)
+        start = self.spans[i][0]
+        (shard,) = within(self.shards, start + lo, start + hi)
+        return self.shard_values(shard)
+
     @contextmanager
     def reading(self) -> Iterator[None]:
         before, self._is_reading = self._is_reading, True

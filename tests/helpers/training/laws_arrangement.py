@@ -140,7 +140,7 @@ def _holds(trainer: Trainer, comm: Comm, made: Made) -> None:
     held = {
         "parameters": store.parameter_bytes(),
         "gradients": store.gradient_bytes(),
-        "optimizer": sum(a.nbytes for a in trainer.optimizer.state),
+        "optimizer": sum(a.nbytes for a in trainer.optimizer.state.values()),
         "slots": store.slot_bytes(),
         "buffers": sum(
             np.asarray(b).nbytes

@@ -15,7 +15,7 @@ from helpers.training.pipelined import BOUND, distance
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, comm_self
 from nnmpi.nn.state import assign
-from nnmpi.parallel.model.optimizer_entries import OptimizerEntries
+from nnmpi.parallel.model.entries import Entries
 from nnmpi.parallel.step.executor import StepState
 
 State = dict[str, np.ndarray]
@@ -70,7 +70,8 @@ def go(trainer: Trainer, at: StepState, steps: int) -> Saved:
 
 def everywhere(trainer: Trainer) -> State:
     """The state of the optimizer on all ranks, also after the end of a run."""
-    return dict(OptimizerEntries(trainer.optimizer, trainer.model, trainer.comm).on_all_ranks())
+    entries = Entries.of_optimizer(trainer.optimizer, trainer.model, trainer.comm)
+    return {e.place.path: e.value for e in entries.on_all_ranks()}
 
 
 def go_on(comm: Comm, saved: Saved, steps: int, **options: Any) -> Saved:

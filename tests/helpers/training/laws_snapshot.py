@@ -15,7 +15,7 @@ from helpers.training.pipelined import BOUND, distance, same_on_all
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, comm_self
-from nnmpi.parallel.model.optimizer_entries import OptimizerEntries
+from nnmpi.parallel.model.entries import Entries
 from nnmpi.run.report import Event, NullReport
 from nnmpi.run.snapshot import Snapshot
 
@@ -108,8 +108,8 @@ class Watch:
         if not trainer.arrangement.steps_together and event["steps"] == self.at:
             self.act(trainer)
         self.model = {e.place.path: e.value.copy() for e in trainer.strategy.entries}
-        entries = OptimizerEntries(trainer.optimizer, trainer.model, trainer.comm)
-        self.optimizer = dict(entries.on_all_ranks())
+        entries = Entries.of_optimizer(trainer.optimizer, trainer.model, trainer.comm)
+        self.optimizer = {e.place.path: e.value for e in entries.on_all_ranks()}
 
 
 def trainer_of(comm: Comm, *callbacks: object, **options: Any) -> Trainer:

@@ -59,7 +59,7 @@ class Staged:
         held = stage_of(layout.all.rank, 0, 2)
         keep(self._shown, held)
         self.layout, self._spoil = layout, spoil
-        self.entries = Entries(self._shown, layout.all, held)
+        self.entries = Entries.of_model(self._shown, layout.all, held)
         has = self.entries.parts.has
         self.optimizer = spec.optimizer([p for p in self._shown.parameters() if has(p)])
 

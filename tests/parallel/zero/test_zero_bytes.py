@@ -55,7 +55,7 @@ def held(comm: Comm, zero: int) -> Bytes:
         pass
     store = store_of(t)
     n = sum(p.size for p in store.parameters)
-    state = sum(array.nbytes for array in t.optimizer.state)
+    state = sum(array.nbytes for array in t.optimizer.state.values())
     total = store.parameter_bytes() + store.gradient_bytes() + state
     buckets = store.buckets if isinstance(store, ShardedStore) else []
     longest = max((bucket.stop - bucket.start for bucket in buckets), default=0)
@@ -82,7 +82,7 @@ def test_memory_that_a_node_shares_counts_once() -> None:
 
     def held_by(t: Trainer) -> Bytes:
         store = store_of(t)
-        state = sum(array.nbytes for array in t.optimizer.state)
+        state = sum(array.nbytes for array in t.optimizer.state.values())
         total = store.parameter_bytes() + store.gradient_bytes() + state
         found = Bytes(sum(p.size for p in store.parameters), total, store.slot_bytes(), 0)
         t.close()
