@@ -39,5 +39,5 @@ class ModelPart(NamedTuple):
 
     @property
     def parameters(self) -> list[Parameter]:
-        """Those of the stages of this rank, each once."""
+        """The parameters of the stages of this rank, each once."""
         return list(dict.fromkeys(p for m in self.stages.values() for p in m.parameters()))
