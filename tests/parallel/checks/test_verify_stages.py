@@ -26,6 +26,7 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries
 from nnmpi.parallel.model.model_part import ModelPart
 from nnmpi.parallel.step.executor import StepControl, StepResult, StepState
+from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.strategy import Strategy, TrainSpec
 from nnmpi.run import builders
@@ -105,7 +106,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
         control = StepControl(lambda step: 0.01, lambda: False, 5)
 
         def spec(twin: TrainSpec | None) -> TrainSpec:
-            task = Task(model().to(dtype), nn.CrossEntropyLoss(reduction="sum"), CPU)
+            task = Task(model().to(dtype), Objective(nn.CrossEntropyLoss(reduction="sum"), {}), CPU)
             make = partial(builders.optimizer, config)
             part, parameters = ModelPart.whole(task.model), [*task.model.parameters()]
             a = arrangement if twin else alone(arrangement)
