@@ -15,8 +15,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place, whole
 from nnmpi.nn.state import assign, check_state
 from nnmpi.parallel.model.parts import everything, which_held
-from nnmpi.run.files.digest import KEY, said_and_found
-from nnmpi.run.files.saving import PARAMETERS, Info
+from nnmpi.run.files.saving import BLANK, FILE, PARAMETERS, Info, file_sha256, place_of
 
 Arrays = dict[str, np.ndarray]
 
@@ -53,21 +52,26 @@ def check_digest(path: str | os.PathLike[str]) -> None:
     Files of other programs have no digest. The whole file is read, in pieces.
     """
     metadata = read_metadata(path)
-    if KEY not in metadata:
+    if FILE not in metadata:
         if PARAMETERS in metadata:  # written only beside the other, whose name has changed
             raise ValueError(
                 f"cannot load {path}: it is damaged, or was changed after it was saved: its "
-                f"metadata have {PARAMETERS} and no {KEY}; take an intact copy, or, if you changed "
-                "it, remove both from its metadata"
+                f"metadata have {PARAMETERS} and no {FILE}; take an intact copy, or, if you "
+                "changed it, remove both from its metadata"
             )
         return
     with _refused(path), open(path, "rb") as file:
-        said, found = said_and_found(file)
+        length = int.from_bytes(file.read(8), "little")
+        file.seek(0)
+        header = file.read(8 + length)
+        place = place_of(header, FILE)
+        said = header[place : place + len(BLANK)].decode() if place > 0 else "not a digest"
+        found = file_sha256(file, place) if place > 0 else ""
     if said != found:
         raise ValueError(
             f"cannot load {path}: it is damaged, or was changed after it was saved: its SHA-256 is "
             f"{found:.12}..., and its metadata say {said:.12}...; take an intact copy, or, if you "
-            f"changed it, remove {KEY} from its metadata"
+            f"changed it, remove {FILE} from its metadata"
         )
 
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -16,7 +17,6 @@ from nnmpi.parallel.model.entries import Entries
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.files.atomic import NotSavedError as NotSavedError
 from nnmpi.run.files.atomic import check_target, replaced
-from nnmpi.run.files.digest import BLANK, KEY, file_sha256
 
 TYPES = {
     "float64": "F64",
@@ -37,6 +37,12 @@ TYPES = {
 
 PARAMETERS = "parameters_sha256"
 """In the metadata of a run's model: the digest of its parameters, as in the last event."""
+
+FILE = "file_sha256"
+"""In the metadata: the digest of the whole file, header and tensors, with zeros in its place."""
+
+BLANK = "0" * 64
+BLOCK = 1 << 20  # bytes that are read at once
 
 
 class ModelNotSavedError(AgreedError, NotSavedError):
@@ -141,7 +147,7 @@ def write(
     """
     path = Path(path)
     check_target(path)
-    blank = dict.fromkeys((*digests, KEY), BLANK)
+    blank = dict.fromkeys((*digests, FILE), BLANK)
     header, starts = _header(path, index, {**metadata, **blank})
     try:
         with replaced(path, "x+b") as file:
@@ -151,18 +157,31 @@ def write(
                 little = array.astype(array.dtype.newbyteorder("<"), copy=False)
                 file.write(little.tobytes())
             for key, digest in digests.items():
-                _fill_in(file, _place(header, key), digest())
-            place = _place(header, KEY)
+                _fill_in(file, place_of(header, key), digest())
+            place = place_of(header, FILE)
             _fill_in(file, place, file_sha256(file, place))
     except OSError as error:
         reason = error.strerror or error
         raise NotSavedError(f"cannot save {path}: {reason}; name another place") from None
 
 
-def _place(header: bytes, key: str) -> int:
-    """Where the text of a key of the metadata starts."""
-    before = f'"{key}":"'.encode()
-    return header.index(before) + len(before)
+def place_of(header: bytes, key: str) -> int:
+    """Where the digest of a key of the metadata starts; -1 if there is none.
+
+    It cannot be within another text, where quotes are escaped.
+    """
+    found = re.search(rb'"%b"\s*:\s*"[0-9a-f]{64}"' % key.encode(), header)
+    return found.end() - 1 - len(BLANK) if found else -1
+
+
+def file_sha256(file: IO[bytes], place: int) -> str:
+    """The digest of an open file, in which it has a place of its own."""
+    file.seek(0)
+    digest = hashlib.sha256(file.read(place) + BLANK.encode())
+    file.seek(place + len(BLANK))
+    while block := file.read(BLOCK):
+        digest.update(block)
+    return digest.hexdigest()
 
 
 def _fill_in(file: IO[bytes], place: int, text: str) -> None:

@@ -16,8 +16,7 @@ from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.run.files import loading
-from nnmpi.run.files.digest import KEY
-from nnmpi.run.files.saving import PARAMETERS
+from nnmpi.run.files.saving import FILE, PARAMETERS
 from nnmpi.run.report import NullReport
 
 WAYS: dict[str, tuple[int, dict[str, Any]]] = {
@@ -46,7 +45,7 @@ def test_every_layout_writes_the_digest_of_its_last_event(way: Any, tmp_path: Pa
     digests = threads.run(ranks, rank)
     state, metadata = nnmpi.load(path, with_metadata=True)
     assert {metadata[PARAMETERS]} == {*digests}
-    assert {*metadata} == {PARAMETERS, KEY, "mean", "std", "model", "data"}
+    assert {*metadata} == {PARAMETERS, FILE, "mean", "std", "model", "data"}
     assert load_file(path).keys() == state.keys()
 
 
@@ -55,14 +54,14 @@ def test_a_flipped_bit_is_refused_wherever_it_is(tmp_path: Path) -> None:
     path = tmp_path / "m"
     nnmpi.save(nn.Linear(3, 2).state_dict(), path, {"mean": "[1.5]"})
     whole = path.read_bytes()
-    name = whole.index(KEY.encode())
-    for place in (p for p in range(len(whole)) if not name <= p < name + len(KEY)):
+    name = whole.index(FILE.encode())
+    for place in (p for p in range(len(whole)) if not name <= p < name + len(FILE)):
         damaged = bytearray(whole)
         damaged[place] ^= 1 << place % 8
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match="cannot load"):
             nnmpi.load(path)
-    with refused(f"cannot load {path}: it is damaged", f"remove {KEY} from its metadata"):
+    with refused(f"cannot load {path}: it is damaged", f"remove {FILE} from its metadata"):
         nnmpi.load(path)
 
 
@@ -70,7 +69,7 @@ def test_a_run_whose_digest_has_lost_its_name_is_refused(tmp_path: Path) -> None
     path = tmp_path / "m"
     Trainer(Config(steps=1, save=str(path)), build, rows()).fit(NullReport())
     whole = path.read_bytes()
-    for place in range(whole.index(KEY.encode()), whole.index(KEY.encode()) + len(KEY)):
+    for place in range(whole.index(FILE.encode()), whole.index(FILE.encode()) + len(FILE)):
         damaged = bytearray(whole)
         damaged[place] ^= 1
         path.write_bytes(damaged)
@@ -97,7 +96,7 @@ def test_metadata_may_be_saved_again_without_the_digests_of_another_state(tmp_pa
     path, plain = tmp_path / "m", tmp_path / "plain"
     nnmpi.save({"a": np.ones(2)}, path, {PARAMETERS: "of another", "é": '"file_sha256":"'})
     state, metadata = nnmpi.load(path, with_metadata=True)
-    assert {key: text for key, text in metadata.items() if key != KEY} == {"é": '"file_sha256":"'}
+    assert {key: text for key, text in metadata.items() if key != FILE} == {"é": '"file_sha256":"'}
     nnmpi.save({"a": np.zeros(2)}, path, metadata)
     assert nnmpi.load(path)["a"].tolist() == [0, 0]
     with pytest.raises(TypeError, match="metadata 'epoch' is of type int; give strings only"):
