@@ -28,7 +28,7 @@ SCHEDULES = ("1f1b", "naive", "gpipe", "interleaved", "zb-h1", "pipedream")
 SYNCS = ("bsp", "ssp", "asp")
 ORDERS = tuple(",".join(axes) for axes in permutations(("tp", "dp", "pp")))
 EPOCHS, LEAST_STEPS = 10, 300
-"""Of a run that names no number of epochs: so many, or more where batches are few."""
+"""A run that names no number of epochs has so many, or more where batches are few."""
 LARGEST = 2**63 - 1  # integer; larger ones fit no counter
 LONGEST = 4096  # characters of a text, as of a path
 _NUMBERS: dict[type, type] = {int: Integral, float: Real}  # accepted types: NumPy's too

@@ -29,13 +29,13 @@ def dataset(
     if isinstance(given, Dataset):
         return given
     if given is not None:
-        if not isinstance(given, tuple | list):
+        is_tuple = isinstance(given, tuple | list)
+        if not is_tuple or len(given) not in (2, 4):
+            what = f"{len(given)} arrays" if is_tuple else f"type {type(given).__name__}"
             raise ValueError(
-                f"data has type {type(given).__name__}; give (x, y) or (x, y, x_test, y_test), "
-                "or name a data set in Config"
+                f"data has {what}; give (x, y) or (x, y, x_test, y_test), or name a data set in "
+                "Config"
             )
-        if len(given) not in (2, 4):
-            raise ValueError(f"data has {len(given)} arrays; give (x, y) or (x, y, x_test, y_test)")
         x, y, *test = given
         x_test, y_test = test or (None, None)
         return data.from_arrays(x, y, x_test, y_test, seed=config.seed, ignore_index=ignore_index)

@@ -72,8 +72,9 @@ def set_up(
         train, test = loader(dataset.train, shuffle=True), loader(dataset.test, shuffle=False)
         steps = total_steps(config, len(train))
         factor = schedule.parse(config.lr_schedule, steps)
-        goal, loaders = (criterion, metrics), (train, test)
-        return Setup(config, build, on, *goal, dataset, standardiser, *loaders, steps, factor)
+        return Setup(
+            config, build, on, criterion, metrics, dataset, standardiser, train, test, steps, factor
+        )
 
     return all_or_none(comm, rest)
 

@@ -23,7 +23,7 @@ OF_A_RUN = ("model", "data", "batch_size", "optimizer", "momentum", "seed", "dty
 
 
 class Snapshot(NamedTuple):
-    """Of one rank between two steps, and not changed by later ones.
+    """What one rank has between two steps, in copies that later steps do not change.
 
     config     the options of the run
     ranks      how many there were
@@ -81,7 +81,7 @@ def changed(config: Config, changes: Mapping[str, Any], snapshot: Snapshot, rank
 
 
 def next_steps(comm: Comm, positions: Sequence[Position], workers: int) -> tuple[StepState, ...]:
-    """Of each worker, its next step; nothing unless all had a pace of their own, and are as many.
+    """The next step of each worker; nothing unless all had a pace of their own, and are as many.
 
     Every rank calls it. With another number of workers each has other parts of the batches.
     """

@@ -71,13 +71,13 @@ class Trainer(Resumable):
         self._phase = StepPhase.UPDATING
         return self.config.lr * self.lr_factor(step)
 
+    def _on_event(self, event: Event) -> None:
+        self._report.event(event)
+
     @property
     def last_lr(self) -> float:
         """The learning rate of the last step."""
         return self.config.lr * self.lr_factor(max(self.step - 1, 0))
-
-    def _on_event(self, event: Event) -> None:
-        self._report.event(event)
 
     @property
     def step(self) -> int:
@@ -278,7 +278,8 @@ class Trainer(Resumable):
         all_or_none(self.comm, partial(self._write, path))
 
     def _write(self, path: str | None) -> None:
-        about = saving.metadata(self.config, self.dataset, self.standardiser)
+        known = {"model": self.config.model, "data": self.dataset.name}
+        about = {**known, **self.standardiser.metadata()}
         saving.write_entries(path if self.is_first else None, self.strategy.entries, about)
 
     def _rescue(self, error: Exception) -> None:

@@ -11,8 +11,6 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.config import Config
-from nnmpi.data import Dataset, Standardiser
 from nnmpi.parallel.model.entries import Entries
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.files.atomic import NotSavedError as NotSavedError
@@ -100,11 +98,6 @@ def _check_flat(state: Any, path: str | os.PathLike[str]) -> None:
                 f"cannot save {path}: {name!r} is a {type(value).__name__}, not an array; "
                 f"a file has one state: write nnmpi.save({instead}, path)"
             )
-
-
-def metadata(config: Config, dataset: Dataset, standardiser: Standardiser) -> dict[str, str]:
-    """What a file says of the run that trained the model."""
-    return {"model": config.model, "data": dataset.name, **standardiser.metadata()}
 
 
 def write_entries(path: str | None, entries: Entries, metadata: Mapping[str, str]) -> None:

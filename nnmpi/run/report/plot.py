@@ -1,11 +1,12 @@
 """Pictures of training: loss and accuracy of one or several runs, from their logs."""
 
+import json
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from nnmpi import cli
-from nnmpi.run.report.log_file import RunLog, read_logs
 from nnmpi.run.report.messages import Event
 
 if TYPE_CHECKING:
@@ -17,7 +18,17 @@ AXES = {"epochs": "epoch", "steps": "steps", "seconds": "seconds"}
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")
 MARKED = 30  # points at most; of more, only the line is drawn
 
+REMEDY = "name a file that --log has written"
+
 File: TypeAlias = str | os.PathLike[str]
+
+
+class RunLog(NamedTuple):
+    """A run: its name, its first event, and those of its epochs."""
+
+    name: str
+    start: Event
+    epochs: list[Event]
 
 
 def plot(logs: File | Sequence[File], x: str = "epochs", out: File = "training.png") -> None:
@@ -133,3 +144,41 @@ def _plain(text: str) -> str:
 
 def _others(x: str, run: RunLog) -> str:
     return " or ".join(name for name, key in AXES.items() if key in run.epochs[0] and name != x)
+
+
+def read_logs(paths: Sequence[File]) -> list[RunLog]:
+    """The runs, each named after its file; after its path where two files have one name."""
+    files = [Path(path) for path in paths]
+    stems = [file.stem for file in files]
+    return [
+        read_log(file, file.stem if stems.count(file.stem) == 1 else str(file.with_suffix("")))
+        for file in files
+    ]
+
+
+def read_log(file: Path, name: str) -> RunLog:
+    """The run of a log; its last line may be cut off, as that of a run that was killed."""
+    try:
+        *lines, _ = file.read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise ValueError(f"cannot read log {file}: {error.strerror}; {REMEDY}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{file} is not a log: it is not text; {REMEDY}") from None
+    events = [_event(file, i, line) for i, line in enumerate(lines, 1)]
+    if not events or events[0]["event"] != "start":
+        raise ValueError(f"{file} is not a log: it has no start event in line 1; {REMEDY}")
+    epochs = [e for e in events if e["event"] == "epoch"]
+    if not epochs:
+        last = events[-1]["event"]
+        raise ValueError(f"log {file} has no epoch yet: its last event is {last!r:.20}")
+    return RunLog(name, events[0], epochs)
+
+
+def _event(file: Path, number: int, line: str) -> Event:
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        event = None
+    if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+        raise ValueError(f"{file} is not a log: line {number} is no event in JSON; {REMEDY}")
+    return event

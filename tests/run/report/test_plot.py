@@ -14,7 +14,7 @@ from helpers.runs import rows, small
 
 import nnmpi
 from nnmpi import Config, Trainer
-from nnmpi.run.report.log_file import read_log, read_logs
+from nnmpi.run.report.plot import read_log, read_logs
 
 ROOT = Path(__file__).resolve().parents[3]
 needs_matplotlib = pytest.mark.skipif(
@@ -163,8 +163,6 @@ WRONG: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     "empty": ("", {}, ("no start event",)),
     "no start": (epochs(), {}, ("no start event in line 1",)),
     "no epochs": ([START, {"event": "failed"}], {}, ("log has no epoch", "'failed'")),
-    "no model": ([{"event": "start"}, *epochs()], {}, ("log is not a log: its events lack",)),
-    "words": ([START, *epochs(loss="low")], {}, ("log is not a log: its events lack",)),
     "no log": (None, {}, ("no log is given",)),
     "suffix": ([START, *epochs()], {"out": "p.doc"}, ("cannot write p.doc", ".png, .svg or .pdf")),
     "no suffix": ([START, *epochs()], {"out": "p"}, ("cannot write p: ", ".png")),
