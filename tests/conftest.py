@@ -3,7 +3,6 @@
 import importlib
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +22,7 @@ blas.tune()
 if blas.core() != "unknown":
     os.environ.setdefault("OPENBLAS_CORETYPE", blas.core())
 
-SAMPLED = "sample(every): of the cases of a test, one in so many runs; with --all each does"
+LONG = "long: runs with --all only"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,22 +30,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", SAMPLED)
+    config.addinivalue_line("markers", LONG)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--all"):
-        return
-    cases: Counter[str] = Counter()
-    for item in items:
-        mark = item.get_closest_marker("sample")
-        if mark is None:
-            continue
-        test, every = item.nodeid.partition("[")[0], mark.kwargs["every"]
-        if cases[test] % every:
-            reason = f"one case in {every} runs; scripts/test --all runs each"
-            item.add_marker(pytest.mark.skip(reason=reason))
-        cases[test] += 1
+    if not config.getoption("--all"):
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(pytest.mark.skip(reason="it is long: scripts/test --all runs it"))
 
 
 @pytest.fixture

@@ -84,6 +84,7 @@ def test_the_plot_is_written(tmp_path: Path) -> None:
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 @needs("torch")
 def test_gloo_is_timed_beside_the_others() -> None:
     ended = run(2, SCRIPT, *TINY, "--compare", "gloo", "--algorithms", "ring")

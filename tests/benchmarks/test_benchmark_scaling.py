@@ -221,6 +221,7 @@ def test_each_subject_has_a_colour(module: Import) -> None:
     assert list(colors.values()) == [*plot.COLORS, *plot.COLORS[:2], plot.GREY]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)  # seven jobs that import PyTorch or nnmpi
 @pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
 def test_every_subject_has_rows_and_the_plot_is_written(tmp_path: Path) -> None:

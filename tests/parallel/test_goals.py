@@ -1,35 +1,9 @@
-"""A loss, targets and metrics of the user's own: every layout trains as one rank."""
-
-from typing import Any
+"""A loss, targets and metrics of the user's own, beside what the table of conformance says."""
 
 import pytest
 from helpers.training import laws_goals as laws
 
 from nnmpi.comm import thread_ranks as threads
-
-THREE = {"micro_batches": 3}
-LAYOUTS: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
-    "dp 2": (2, {}, {}),
-    "dp 3, micro-batches": (3, {}, THREE),
-    "zero 2": (2, {"zero": 2}, {}),
-    "zero 3": (3, {"zero": 3}, THREE),
-    "pp 2": (2, {"pp": 2, "schedule": "1f1b", "cut": "2"}, THREE),
-    "dp 2, pp 2": (4, {"pp": 2, "schedule": "zb-h1", "cut": "2"}, THREE),
-    "tp 2": (2, {"tp": 2}, {}),
-    "dp 2, tp 2": (4, {"tp": 2}, THREE),
-    "pp 2, tp 2": (4, {"tp": 2, "pp": 2, "cut": "3", "recompute": True}, THREE),
-    "server": (3, {"sync": "bsp", "servers": 1}, {}),
-    "verify": (2, {"verify": True}, {}),
-}
-
-
-@pytest.mark.parametrize("goal", laws.GOALS)
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_layout_trains_as_one_rank(layout, goal):
-    ranks, options, same = LAYOUTS[layout]
-    if "tp" in options and not laws.GOALS[goal].shards:
-        pytest.skip("tp does not know its layers")
-    threads.run(ranks, laws.trains_as_one_rank, goal, options, same)
 
 
 @pytest.mark.parametrize("goal", laws.GOALS)

@@ -208,18 +208,29 @@ def _unusual() -> Iterator[Row]:
 
 
 def _samples() -> Iterator[Row]:
-    """Indices, labels of positions, several inputs."""
-    layouts: list[Options] = [
-        *({"dp": dp, "allreduce": how} for dp, how in product((2, 3), ("shared", "ring"))),
-        *({"dp": 2, "zero": zero, "bucket_mb": 0.001} for zero in (1, 2, 3)),
-        *({"pp": 2}, {"dp": 2, "pp": 2, "schedule": "zb-h1"}, {"tp": 2}, {"dp": 2, "tp": 2}),
+    """Losses, targets and metrics of the user's own; indices, positions, several inputs."""
+    three = {"micro_batches": 3}
+    layouts: list[tuple[Options, Options]] = [
+        *(
+            ({"dp": dp, "allreduce": how}, {})
+            for dp, how in ((2, "shared"), (2, "ring"), (3, "ring"))
+        ),
+        *(({"dp": 2, "zero": zero, "bucket_mb": 0.001}, {}) for zero in (1, 2, 3)),
+        ({"dp": 3}, three),
+        ({"dp": 3, "zero": 3}, three),
+        ({"pp": 2, "cut": "2"}, three),
+        ({"dp": 2, "pp": 2, "cut": "2", "schedule": "zb-h1"}, three),
+        ({"tp": 2}, {}),
+        ({"dp": 2, "tp": 2}, three),
+        ({"pp": 2, "tp": 2, "cut": "3", "recompute": True}, three),
+        ({"dp": 2, "verify": True}, {}),
+        ({"sync": "bsp", "servers": 1}, {}),
     ]
-    goals = ("embedding", "positions", "words", "a tuple", "a dict")
-    for layout, goal in product(layouts, goals):
-        if laws_goals.GOALS[goal].shards or "tp" not in layout:
-            same = {"micro_batches": 3} if "pp" in layout else {}
-            law = partial(laws_goals.trains_as_one_rank, goal=goal, layout=layout, same=same)
-            yield _of_layout(goal, layout, law)
+    for (layout, same), (name, goal) in product(layouts, laws_goals.GOALS.items()):
+        if goal.shards or "tp" not in layout:
+            law = partial(laws_goals.trains_as_one_rank, goal=name, layout=layout, same=same)
+            row = _of_layout(name + " in micro-batches" * bool(same), layout, law)
+            yield row._replace(ranks=3) if "servers" in layout else row
 
 
 def _layers() -> Iterator[Row]:

@@ -145,7 +145,6 @@ def train(comm: Comm, goal: str, **options: Any) -> Trained:
     config = Config(
         **{"dtype": "float64", "batch_size": BATCH, "epochs": 2, "lr": 0.02, "seed": 1, **options}
     )
-    trainer = Trainer(config, lambda: net(outputs), (x, y), comm, loss=loss(), metrics=metrics)
     found: list[dict[str, np.ndarray]] = []
 
     class Keep:
@@ -153,7 +152,8 @@ def train(comm: Comm, goal: str, **options: Any) -> Trained:
             entries = trainer.strategy.entries.on_all_ranks()
             found.append({entry.place.path: np.array(entry.value) for entry in entries})
 
-    trainer.callbacks = trainer.callbacks.of([Keep()])
+    own = {"loss": loss(), "metrics": metrics, "callbacks": [Keep()]}
+    trainer = Trainer(config, lambda: net(outputs), (x, y), comm, **own)
     event = trainer.fit(NullReport())
     return Trained(event, found[-1])
 
