@@ -40,7 +40,7 @@ from nnmpi.parallel.arrangement.activations import activations
 from nnmpi.parallel.arrangement.memory import memory
 from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.arrangement.traffic import traffic
-from nnmpi.parallel.pipeline.profile import Cost, profile
+from nnmpi.parallel.pipeline.profile import UnitCost, profile
 
 REPEATS = 20  # passes of a unit, of which the least time counts
 COUNTED = 2  # steps whose bytes are counted
@@ -176,7 +176,7 @@ def mean(figures: Sequence[float]) -> list[float]:
     return found
 
 
-def costs_of(text: str) -> list[Cost]:
+def costs_of(text: str) -> list[UnitCost]:
     """The cost of each unit of a model, in one micro-batch."""
     blas.tune()
     model = Case.of(text).built

@@ -17,7 +17,6 @@ from nnmpi.parallel.data.batch_size_check import check_micro_batches as check_mi
 from nnmpi.parallel.data.replicas import replicas
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.pipeline import strategies as pipelines
-from nnmpi.parallel.pipeline.stages import Stages as Stages
 from nnmpi.parallel.pipeline.stages import measured_stages as measured_stages
 from nnmpi.parallel.pipeline.stages import own_stages as own_stages
 from nnmpi.parallel.strategy import Strategy, TrainSpec

@@ -12,7 +12,7 @@ import pytest
 from helpers.benchfiles import BENCHMARKS, Import
 from helpers.mpijob import environment, launcher
 
-from nnmpi.parallel.pipeline.profile import Cost
+from nnmpi.parallel.pipeline.profile import UnitCost
 
 SCRIPT = str(BENCHMARKS / "pipeline.py")
 HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
@@ -34,7 +34,7 @@ def bench(module: Import, name: str = "mlp") -> Any:
     """A Bench without jobs; all square layers of its model cost the same, and others nothing."""
     runs, model = module("lib.runs"), module("lib.pipeline.model")
     found = runs.PIPELINE[name][True]
-    free, layer = Cost(0, 0, 0, 0, 0, 0), Cost(1, 1, 1, 10, 100, 100)
+    free, layer = UnitCost(0, 0, 0, 0, 0, 0), UnitCost(1, 1, 1, 10, 100, 100)
     squares = len(model.Profiled.of(found, []).units) - 3
     profiled = model.Profiled.of(found, [free, free, *[layer] * squares, free])
     make = module("lib.pipeline.bench").Bench

@@ -8,7 +8,7 @@ from lib.pipeline import model as theory
 from lib.pipeline.model import Profiled
 from lib.runs import PIPELINE, Case, Model
 from lib.timing import Row
-from nnmpi.parallel.pipeline.profile import Cost
+from nnmpi.parallel.pipeline.profile import UnitCost
 
 Times = Mapping[Case, Sequence[float]]
 """Seconds per step in each round."""
@@ -28,7 +28,7 @@ class Bench(study.Bench):
         """The profile of a model, of one micro-batch, measured once by a process of its own."""
         if name not in self.profiles:
             [costs] = self.ask("profile", [self.one(name, 1)])
-            self.profiles[name] = Profiled.of(self.model(name), [Cost(*row) for row in costs])
+            self.profiles[name] = Profiled.of(self.model(name), [UnitCost(*row) for row in costs])
         return self.profiles[name]
 
     def one(self, name: str, m: int) -> Case:

@@ -7,7 +7,7 @@ from lib.ranks import graph_of
 from lib.runs import Model
 from nnmpi.parallel.arrangement import partition
 from nnmpi.parallel.arrangement.partition import Cut, Unit
-from nnmpi.parallel.pipeline.profile import Cost, stage_costs
+from nnmpi.parallel.pipeline.profile import UnitCost, stage_costs
 from nnmpi.parallel.pipeline.stages import best_cut
 from nnmpi.schedules import SCHEDULES, programs
 from nnmpi.sim.pipeline import Costs, Simulation, StageTimes, simulate
@@ -24,10 +24,10 @@ class Profiled(NamedTuple):
     """A model, and the measured cost of each unit in one micro-batch."""
 
     units: Sequence[Unit]
-    costs: Sequence[Cost]
+    costs: Sequence[UnitCost]
 
     @classmethod
-    def of(cls, model: Model, costs: Sequence[Cost]) -> "Profiled":
+    def of(cls, model: Model, costs: Sequence[UnitCost]) -> "Profiled":
         return cls(partition.units(graph_of(model)[1]), costs)
 
     def cut(self, stages: int) -> Cut:

@@ -6,8 +6,7 @@ running statistics and counters of passes stay.
 """
 
 import tracemalloc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -34,8 +33,8 @@ LIMIT = 0.5
 """Seconds after which the passes of a unit are not repeated."""
 
 
-class Cost(NamedTuple):
-    """Of a unit or a stage in one micro-batch: numbers alone, to be sent as a row of float64.
+class UnitCost(NamedTuple):
+    """What a unit or a stage costs in one micro-batch: numbers, to be sent as a row of float64.
 
     forward           seconds of its forward pass
     input_gradient    seconds of the gradient of its input; 0 where that needs none
@@ -55,23 +54,23 @@ class Cost(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Of all three passes."""
+        """The time of all three passes."""
         return self.forward + self.input_gradient + self.weight_gradient
 
 
-def stage_costs(costs: Sequence[Cost], cut: Cut) -> list[Cost]:
+def stage_costs(costs: Sequence[UnitCost], cut: Cut) -> list[UnitCost]:
     """The cost of each stage: the sums over its units.
 
     Stage 0 needs no gradient of its input: that of its other units is part of its weight gradient.
     """
-    return [_stage_cost(costs[a:b], a == 0) for a, b in bounds(cut, len(costs))]
-
-
-def _stage_cost(costs: Sequence[Cost], is_first: bool) -> Cost:
-    first = costs[0].input_bytes
-    f, i, w, parameters, activations, _ = (sum(column) for column in zip(*costs, strict=True))
-    i, w = (0.0, i + w) if is_first else (i, w)
-    return Cost(f, i, w, parameters, activations + first, first)
+    found = list[UnitCost]()
+    for a, b in bounds(cut, len(costs)):
+        f, i, w, parameters, activations, _ = map(sum, zip(*costs[a:b], strict=True))
+        if not a:
+            i, w = 0, i + w
+        first = costs[a].input_bytes
+        found.append(UnitCost(f, i, w, parameters, activations + first, first))
+    return found
 
 
 def profile(
@@ -83,7 +82,7 @@ def profile(
     repeats: int = 5,
     tp: Comm | None = None,
     dtype: Any = None,
-) -> list[Cost]:
+) -> list[UnitCost]:
     """The cost of each unit of a model for a micro-batch x.
 
     `dtype` is that of the parameters, by default that of x.
@@ -93,33 +92,26 @@ def profile(
     Each time is the least of so many repeats, after a warm-up. The sums agree with a pass through
     the whole model if freed memory stays in the process (`blas.tune`), as it does in a run.
     """
-    costs, tp, dtype = list[Cost](), tp or comm_self(), dtype or arrays(x)[0].dtype
+    costs, tp, dtype = list[UnitCost](), tp or comm_self(), dtype or arrays(x)[0].dtype
     enters: Tensors = each(partial(tensor, on=on), x)
     for unit in units:
         with seeded(0):  # so that this module is not counted among those constructed
             module = segment(model, graph, unit.nodes)
-        with _borrowed(module, dtype, on), np.errstate(all="ignore"):
+        with unchanged(module), np.errstate(all="ignore"):
+            module.to(dtype, on).train()
+            module.zero_grad()
             leaves = _outputs(unit, module, enters)
             ahead, back, weights = _fastest(module, enters, on, repeats, tp)
             parameters = sum(p.data.nbytes for p in module.parameters())
             added = _bytes_added(module, enters, tp)
         weights = weights if unit.is_trained else 0.0
         arriving = sum(t.data.nbytes for _, t in parts(enters))
-        costs.append(Cost(ahead, back, weights, parameters, added, arriving))
+        costs.append(UnitCost(ahead, back, weights, parameters, added, arriving))
         enters = leaves
     return costs
 
 
 _PASS = Pass(0, None, UNTRACKED)
-
-
-@contextmanager
-def _borrowed(module: Module, dtype: Any, on: Backend) -> Iterator[None]:
-    """The module in training mode, with the type and on the backend of the run; then as before."""
-    with unchanged(module):
-        module.to(dtype, on).train()
-        module.zero_grad()
-        yield
 
 
 def _root(enters: Tensors, leaves: Any) -> Tensor:
@@ -160,20 +152,17 @@ def _fastest(
 
     Gradients are not cleared between them: in a step, all micro-batches but one add to them.
     """
-    start = perf_counter()
+    start, late = perf_counter(), np.zeros(1, np.int64)
     _passes(module, x, on)
     found = [_passes(module, x, on)]
-    while len(found) < repeats and not _any(tp, perf_counter() - start > LIMIT):
+    while len(found) < repeats:
+        late[0] = perf_counter() - start > LIMIT
+        tp.all_reduce(late, "doubling")  # all ranks make the same number of passes
+        if late[0]:
+            break
         found.append(_passes(module, x, on))
     ahead, back, weights = (min(times) for times in zip(*found, strict=True))
     return ahead, back, weights
-
-
-def _any(comm: Comm, late: bool) -> bool:
-    """Whether it is so on any rank: all make the same number of passes."""
-    found = np.array([late], np.int64)
-    comm.all_reduce(found, "doubling")
-    return bool(found[0])
 
 
 def _passes(module: Module, enters: Tensors, on: Backend) -> tuple[float, float, float]:

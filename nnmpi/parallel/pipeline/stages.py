@@ -1,11 +1,11 @@
 """Which layers this rank has: the cut of a model into stages, and what is left of other stages."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
-from nnmpi.backend import Array, Backend
+from nnmpi.backend import Backend
 from nnmpi.config import Config
 from nnmpi.data import Inputs
 from nnmpi.nn import Module
@@ -20,19 +20,12 @@ from nnmpi.parallel.arrangement.partition import Cut, Unit
 from nnmpi.parallel.arrangement.program import measured_samples
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.model_part import ModelPart
-from nnmpi.parallel.pipeline.profile import Cost, profile, stage_costs
+from nnmpi.parallel.pipeline.profile import UnitCost, profile, stage_costs
 from nnmpi.schedules import SCHEDULES, programs
 from nnmpi.sim import pipeline as sim
 
 LONG = 256
 """Batches of an epoch that are simulated: more would change little."""
-
-
-class Stages(NamedTuple):
-    """How a model is cut into stages, and what the start event says of it."""
-
-    division: Division
-    facts: Mapping[str, Any]
 
 
 def measured_stages(
@@ -43,8 +36,8 @@ def measured_stages(
     gather: Callable[[int], Inputs],
     on: Backend,
     batches: int,
-) -> Stages:
-    """The stages of a model, as its graph allows; every rank calls it.
+) -> tuple[Division, Mapping[str, Any]]:
+    """The stages of a model, and what the start event says of them; every rank calls it.
 
     `gather(n)` returns n samples; an epoch has so many batches.
 
@@ -54,13 +47,15 @@ def measured_stages(
     # what is wrong with a cut that is given is said before measuring
     found, given = all_or_none(layout.all, lambda: partition.given_units(config.cut, graph, count))
     if count == 1:
-        return Stages(divided(graph, found, (), 1), {})
+        return divided(graph, found, (), 1), {}
     costs = _measured(config, layout, model, graph, found, gather, on)
-    chosen = all_or_none(
-        layout.all, lambda: best_cut(found, costs, count, graph.notes) if given is None else given
-    )
-    division = all_or_none(layout.all, lambda: divided(graph, found, chosen, config.pp))
-    return Stages(division, _facts(config, found, chosen, division, costs, batches))
+
+    def cut() -> tuple[Division, Mapping[str, Any]]:
+        chosen = best_cut(found, costs, count, graph.notes) if given is None else given
+        division = divided(graph, found, chosen, config.pp)
+        return division, _facts(config, found, chosen, division, costs, batches)
+
+    return all_or_none(layout.all, cut)
 
 
 def _measured(
@@ -71,13 +66,13 @@ def _measured(
     found: Sequence[Unit],
     gather: Callable[[int], Inputs],
     on: Backend,
-) -> list[Cost]:
+) -> list[UnitCost]:
     """The costs of the units on a micro-batch, the same on all ranks.
 
     They are measured on the first rank, and on those that it divides channels with.
     """
     samples = measured_samples(config, layout.axis["dp"].size)
-    rows = np.zeros((len(found), len(Cost._fields)))
+    rows = np.zeros((len(found), len(UnitCost._fields)))
 
     def measure() -> None:
         if layout.axis["dp"].rank == layout.axis["pp"].rank == 0:
@@ -86,11 +81,11 @@ def _measured(
 
     all_or_none(layout.all, measure)
     layout.all.broadcast(rows)
-    return [Cost(*row) for row in rows.tolist()]
+    return [UnitCost(*row) for row in rows.tolist()]
 
 
 def best_cut(
-    found: Sequence[Unit], costs: Sequence[Cost], count: int, notes: Sequence[str] = ()
+    found: Sequence[Unit], costs: Sequence[UnitCost], count: int, notes: Sequence[str] = ()
 ) -> Cut:
     """The cut of units with these costs whose slowest stage is fastest (see `partition.cut`)."""
     return partition.cut(
@@ -137,13 +132,22 @@ def _facts(
     found: Sequence[Unit],
     cut: Cut,
     division: Division,
-    costs: Sequence[Cost],
+    costs: Sequence[UnitCost],
     batches: int,
 ) -> dict[str, Any]:
     """What the start event says of the cut, and what the simulator predicts for it."""
-    stages = stage_costs(costs, cut)
-    seconds = [cost.seconds for cost in stages]
-    simulated = _simulated(config, stages, batches)
+    stages, schedule = stage_costs(costs, cut), SCHEDULES[config.schedule]
+    seconds = sum(cost.seconds for cost in stages)
+    # from an empty pipeline to an empty one: a step, or an epoch of steps that follow each other
+    steps = min(batches, LONG) if schedule.update_each else 1
+    micro_batches = min(config.micro_batches, config.batch_size) * steps  # none is empty
+    virtual = len(stages) // config.pp
+    simulated = sim.simulate(
+        programs(schedule, config.pp, micro_batches, virtual, config.recompute),
+        sim.Costs([sim.StageTimes(f, i + w, i, w) for f, i, w, *_ in stages]),  # no messages
+        [cost.activation_bytes for cost in stages],
+        inputs=[cost.input_bytes for cost in stages],
+    )
     return {
         "cut": partition.as_text(cut, found),
         "predicted_bubble": round(simulated.bubble, 4),
@@ -151,7 +155,7 @@ def _facts(
             {
                 "rank": part.rank,
                 "layers": part.layers,
-                "time": round(cost.seconds / sum(seconds), 4),
+                "time": round(cost.seconds / seconds, 4),
                 "parameter_bytes": int(cost.parameter_bytes),
                 "activation_bytes": int(cost.activation_bytes),
             }
@@ -159,25 +163,6 @@ def _facts(
         ],
         "peak_activation_bytes": [round(nbytes) for nbytes in simulated.memory],
     }
-
-
-def _simulated(config: Config, stages: Sequence[Cost], batches: int) -> sim.Simulation:
-    """From an empty pipeline to an empty one: a step, or an epoch of steps that follow each other.
-
-    Messages cost nothing.
-    """
-    times = [sim.StageTimes(f, i + w, i, w) for f, i, w, *_ in stages]
-    schedule = SCHEDULES[config.schedule]
-    micro_batches = min(config.micro_batches, config.batch_size)  # none is empty
-    plan = programs(
-        schedule,
-        config.pp,
-        min(batches, LONG) if schedule.update_each else micro_batches,
-        len(stages) // config.pp,
-        config.recompute,
-    )
-    whole, inputs = zip(*((c.activation_bytes, c.input_bytes) for c in stages), strict=True)
-    return sim.simulate(plan, sim.Costs(times), whole, inputs=inputs)
 
 
 def resized(edge: Edge, lengths: Sequence[int]) -> Edge:
@@ -192,25 +177,9 @@ class OnAnotherRank:
     def __init__(self, path: str, rank: int) -> None:
         self._where = f"{path} is in a stage of rank {rank} along pp, and not here"
 
-    def value(self, i: int) -> Array:
-        self._refuse()
-
-    def slot(self, i: int) -> Array:
-        self._refuse()
-
-    def refresh(self, i: int, made: int) -> None:
-        self._refuse()
-
-    def written(self, i: int) -> None:
-        self._refuse()
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        self._refuse()
-
-    @property
-    def rotates(self) -> bool:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
+    def _refuse(self, *arguments: int) -> NoReturn:
         raise ValueError(f"{self._where}: read it there, or from a file of --save")
+
+    value = slot = refresh = written = _refuse
+    dtype: Any = property(_refuse)
+    rotates: Any = property(_refuse)

@@ -19,7 +19,7 @@ from nnmpi.nn.seeding import construction, seeded
 from nnmpi.nn.store import FlatStore
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.partition import units
-from nnmpi.parallel.pipeline.profile import Cost, profile, stage_costs
+from nnmpi.parallel.pipeline.profile import UnitCost, profile, stage_costs
 
 N = 6
 
@@ -74,7 +74,7 @@ def graph_of(model: nn.Module, x: np.ndarray) -> Graph:
     )
 
 
-def profiled(model: nn.Module, x: np.ndarray, on: Backend, repeats: int = 5) -> list[Cost]:
+def profiled(model: nn.Module, x: np.ndarray, on: Backend, repeats: int = 5) -> list[UnitCost]:
     graph = graph_of(model, x)
     return profile(model, graph, units(graph), x, on, repeats)
 
@@ -160,12 +160,12 @@ def test_bytes_of_a_unit() -> None:
 def test_costs_are_rows_of_numbers() -> None:
     costs = profiled(fresh("nested"), batch("nested"), CPU)
     rows = np.array(costs, np.float64)
-    assert [Cost(*row) for row in rows.tolist()] == costs
+    assert [UnitCost(*row) for row in rows.tolist()] == costs
     assert [c.seconds for c in costs] == pytest.approx(rows[:, :3].sum(axis=1))
 
 
 def test_the_cost_of_a_stage() -> None:
-    costs = [Cost(1, 0, 2, 10, 20, 5), Cost(3, 4, 5, 30, 40, 6), Cost(1, 2, 0, 0, 7, 8)]
+    costs = [UnitCost(1, 0, 2, 10, 20, 5), UnitCost(3, 4, 5, 30, 40, 6), UnitCost(1, 2, 0, 0, 7, 8)]
     first, last = stage_costs(costs, (2,))
     assert first == (4, 0, 11, 40, 65, 5)
     assert last == (1, 2, 0, 0, 15, 8)
