@@ -7,14 +7,11 @@ all ranks identical bits.
 """
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
 from nnmpi.collectives.step import Algorithm, Step, per_rank
-
-Holds: TypeAlias = Callable[[int, int], bool]  # (rank, chunk)
-Contributors: TypeAlias = Callable[[int, int], set[int] | None]  # (rank, chunk); None: anything
 
 
 class PlanError(ValueError):
@@ -22,33 +19,33 @@ class PlanError(ValueError):
 
 
 class Claim(NamedTuple):
-    """The specification of a collective: what ranks hold at the start, and must hold at the end."""
+    """The specification of a collective: what each rank holds of each chunk.
 
-    starts: Callable[[int], Holds]
-    ends: Callable[[int], Contributors]
+    starts(rank, chunk)   whether it has its own contribution at the start
+    ends(rank, chunk, p)  whose contributions it must have at the end; None: anything
+    """
+
+    starts: Callable[[int, int], bool]
+    ends: Callable[[int, int, int], set[int] | None]
 
 
-def _all_ranks(p: int) -> Contributors:
-    return lambda r, c: set(range(p))
+def _all(rank: int, chunk: int) -> bool:
+    return True
 
 
-ALL_REDUCE = Claim(lambda p: lambda r, c: True, _all_ranks)
-REDUCE_SCATTER = Claim(
-    lambda p: lambda r, c: True, lambda p: lambda r, c: set(range(p)) if r == c else None
-)
-ALL_GATHER = Claim(lambda p: lambda r, c: r == c, lambda p: lambda r, c: {c})
+ALL_REDUCE = Claim(_all, lambda r, c, p: set(range(p)))
+REDUCE_SCATTER = Claim(_all, lambda r, c, p: set(range(p)) if r == c else None)
+ALL_GATHER = Claim(lambda r, c: r == c, lambda r, c, p: {c})
 
 
 def reduce_to(root: int) -> Claim:
     """The sum over all ranks at one rank; the buffers of the others are undefined."""
-    return Claim(
-        lambda p: lambda r, c: True, lambda p: lambda r, c: set(range(p)) if r == root else None
-    )
+    return Claim(_all, lambda r, c, p: set(range(p)) if r == root else None)
 
 
 def broadcast_from(root: int) -> Claim:
     """The buffer of one rank at all ranks."""
-    return Claim(lambda p: lambda r, c: r == root, lambda p: lambda r, c: {root})
+    return Claim(lambda r, c: r == root, lambda r, c, p: {root})
 
 
 REDUCE, BROADCAST = reduce_to(0), broadcast_from(0)
@@ -103,9 +100,9 @@ def rounds(
     Contributors are one bit per rank. The start comes first, without steps; `verify` says what
     raises PlanError.
     """
-    chunks, starts = algorithm.chunks(p), claim.starts(p)
+    chunks = algorithm.chunks(p)
     sums = _Expressions(p)
-    have = [[r if starts(r, c) else None for c in range(chunks)] for r in range(p)]
+    have = [[r if claim.starts(r, c) else None for c in range(chunks)] for r in range(p)]
     yield [], sums.held(have)
     for t, step in enumerate(algorithm.steps(np.arange(p), p)):
         rows = per_rank(step, p)
@@ -117,7 +114,7 @@ def rounds(
                 for c in range(*s.recv):
                     have[r][c] = _receive(t, r, c, s, before, sums)
         yield rows, sums.held(have)
-    _check_end(have, claim.ends(p), sums)
+    _check_end(have, claim, sums)
 
 
 def _check_bounds(t: int, rows: list[Step], chunks: int) -> None:
@@ -185,12 +182,12 @@ def _receive(
     return sums.add(theirs, mine)
 
 
-def _check_end(have: list[list[int | None]], ends: Contributors, sums: _Expressions) -> None:
+def _check_end(have: list[list[int | None]], claim: Claim, sums: _Expressions) -> None:
     """All ranks hold what the claim says, and each chunk has one summation tree."""
     first: dict[int, tuple[int, int]] = {}  # chunk -> (rank, its expression)
     for r, row in enumerate(have):
         for c, held in enumerate(row):
-            wanted = ends(r, c)
+            wanted = claim.ends(r, c, len(have))
             if wanted is None:
                 continue
             got = set() if held is None else ranks(sums.contributors[held])

@@ -63,7 +63,7 @@ REDUCE_SCATTER = Collective(REDUCE_SCATTERS["ring"], 1)
 ALL_REDUCE = Collective(ALGORITHMS["ring"], 2)
 
 
-class Transfer(NamedTuple):
+class GridCollective(NamedTuple):
     """A collective that all lines of a grid carry out at once, `times` times.
 
     ranks, stride: how many ranks a line has, and how far their numbers are apart: 1 in a row
@@ -90,7 +90,7 @@ class ProductPlan(NamedTuple):
     """What every rank does and has, in numbers; ranks are numbered row by row of their grid."""
 
     ranks: int
-    transfers: tuple[Transfer, ...]
+    collectives: tuple[GridCollective, ...]
     operations: float
     weight: float
     activations: float
@@ -99,7 +99,7 @@ class ProductPlan(NamedTuple):
     @property
     def received(self) -> float:
         """What a rank receives, in numbers, on average over the ranks."""
-        return sum(transfer.received for transfer in self.transfers)
+        return sum(c.received for c in self.collectives)
 
 
 class ProductCost(NamedTuple):
@@ -127,22 +127,22 @@ class ProductCost(NamedTuple):
 def column(g: Gemm, p: int) -> ProductPlan:
     """Each rank has some rows of w, and computes these columns of y, which are then gathered."""
     N, K, O = g
-    transfers = (Transfer(ALL_GATHER, N * O, p), Transfer(ALL_REDUCE, N * K, p))
-    return ProductPlan(p, transfers, 6 * N * K * O / p, O * K / p, N * K + N * O)
+    collectives = (GridCollective(ALL_GATHER, N * O, p), GridCollective(ALL_REDUCE, N * K, p))
+    return ProductPlan(p, collectives, 6 * N * K * O / p, O * K / p, N * K + N * O)
 
 
 def row(g: Gemm, p: int) -> ProductPlan:
     """Each rank has some columns of w, and takes these columns of x; their products are summed."""
     N, K, O = g
-    transfers = (Transfer(ALL_REDUCE, N * O, p), Transfer(ALL_GATHER, N * K, p))
-    return ProductPlan(p, transfers, 6 * N * K * O / p, O * K / p, N * K + N * O)
+    collectives = (GridCollective(ALL_REDUCE, N * O, p), GridCollective(ALL_GATHER, N * K, p))
+    return ProductPlan(p, collectives, 6 * N * K * O / p, O * K / p, N * K + N * O)
 
 
 def column_row(g: Gemm, p: int) -> ProductPlan:
     """Two layers, K -> O -> K: what is between them stays sharded."""
     N, K, O = g
-    transfers = (Transfer(ALL_REDUCE, N * K, p, times=2),)
-    return ProductPlan(p, transfers, 12 * N * K * O / p, 2 * O * K / p, 2 * N * K + N * O / p)
+    collectives = (GridCollective(ALL_REDUCE, N * K, p, times=2),)
+    return ProductPlan(p, collectives, 12 * N * K * O / p, 2 * O * K / p, 2 * N * K + N * O / p)
 
 
 def summa(g: Gemm, q: int, r: int, panel: int = PANEL) -> ProductPlan:
@@ -154,14 +154,14 @@ def summa(g: Gemm, q: int, r: int, panel: int = PANEL) -> ProductPlan:
     N, K, O = g
     n = -(-K // panel)
     x, w = N * K / q / n, O * K / r / n
-    transfers = (
-        Transfer(ALL_GATHER, x, r, times=2 * n),
-        Transfer(REDUCE_SCATTER, x, r, times=n),
-        Transfer(ALL_GATHER, w, q, stride=r, times=2 * n),
-        Transfer(REDUCE_SCATTER, w, q, stride=r, times=n),
+    collectives = (
+        GridCollective(ALL_GATHER, x, r, times=2 * n),
+        GridCollective(REDUCE_SCATTER, x, r, times=n),
+        GridCollective(ALL_GATHER, w, q, stride=r, times=2 * n),
+        GridCollective(REDUCE_SCATTER, w, q, stride=r, times=n),
     )
     p, panels = q * r, 3 * (x + w) + 2 * (x / r + w / q)
-    return ProductPlan(p, transfers, 6 * N * K * O / p, O * K / p, (N * K + N * O) / p, panels)
+    return ProductPlan(p, collectives, 6 * N * K * O / p, O * K / p, (N * K + N * O) / p, panels)
 
 
 def summa_twice(g: Gemm, q: int, r: int, panel: int = PANEL) -> ProductPlan:
@@ -169,7 +169,7 @@ def summa_twice(g: Gemm, q: int, r: int, panel: int = PANEL) -> ProductPlan:
     N, K, O = g
     first, second = summa(g, q, r, panel), summa(Gemm(N, O, K), q, r, panel)
     return first._replace(
-        transfers=first.transfers + second.transfers,
+        collectives=first.collectives + second.collectives,
         operations=2 * first.operations,
         weight=2 * first.weight,
         activations=(2 * N * K + N * O) / (q * r),
@@ -177,7 +177,7 @@ def summa_twice(g: Gemm, q: int, r: int, panel: int = PANEL) -> ProductPlan:
     )
 
 
-class Family(NamedTuple):
+class PlanFamily(NamedTuple):
     """The plans of one piece of a model: those of a line of p ranks, and that of a q x r grid."""
 
     about: str
@@ -186,14 +186,14 @@ class Family(NamedTuple):
 
 
 FAMILIES = {
-    1: Family("one layer, K -> O", {"column": column, "row": row}, summa),
-    2: Family("two layers, K -> O -> K", {"column + row": column_row}, summa_twice),
+    1: PlanFamily("one layer, K -> O", {"column": column, "row": row}, summa),
+    2: PlanFamily("two layers, K -> O -> K", {"column + row": column_row}, summa_twice),
 }
 """By the number of layers."""
 
 
 def plans(
-    family: Family, g: Gemm, grids: list[tuple[int, int]], panel: int
+    family: PlanFamily, g: Gemm, grids: list[tuple[int, int]], panel: int
 ) -> dict[str, ProductPlan]:
     """The plans of a family by name, for grids of one number of ranks."""
     p = grids[0][0] * grids[0][1]
@@ -210,13 +210,13 @@ def grids_of(p: int) -> list[tuple[int, int]]:
 def cost(plan: ProductPlan, on: Machine) -> ProductCost:
     """The cost of a plan on a machine."""
     size, seconds = on.itemsize, 0.0
-    for t in plan.transfers:
+    for t in plan.collectives:
         algorithm = within(t.collective.algorithm, t.ranks, t.stride)
         seconds += t.times * price(algorithm, plan.ranks, t.numbers * size, on.network).seconds
     return ProductCost(
         communication=seconds,
         computation=plan.operations / on.flops,
-        messages=sum(t.messages for t in plan.transfers),
+        messages=sum(t.messages for t in plan.collectives),
         received=plan.received * size,
         weight=plan.weight * size,
         activations=plan.activations * size,
@@ -227,7 +227,7 @@ def cost(plan: ProductPlan, on: Machine) -> ProductCost:
 MOST_RANKS = 1 << 20
 
 
-def turning_point(family: Family, g: Gemm) -> int | None:
+def turning_point(family: PlanFamily, g: Gemm) -> int | None:
     """The least power of two of ranks for which some grid of two dimensions receives least.
 
     It is compared with 1-D and with the grids 1 x p and p x 1.

@@ -230,7 +230,7 @@ def test_a_rank_cannot_send_or_add_to_what_it_does_not_hold() -> None:
 
 
 THREE = Claim(  # ranks 0 and 1 end with the sum of 0, 1 and 2; rank 3 only stores a copy
-    lambda p: lambda r, c: r < 3, lambda p: lambda r, c: {0, 1, 2} if r < 2 else None
+    lambda r, c: r < 3, lambda r, c, p: {0, 1, 2} if r < 2 else None
 )
 LATER = [  # store 0 at rank 3; 0 + 1 at rank 0; then + 2
     messages((0, 3, 0), **PUT),
@@ -361,6 +361,6 @@ def test_a_sequence_has_chunks_that_fit_both_parts() -> None:
     ],
 )
 def test_the_end_is_compared_with_the_claim(ends: set[int], message: str) -> None:
-    claim = Claim(lambda p: lambda r, c: True, lambda p: lambda r, c: ends if r == 0 else None)
+    claim = Claim(lambda r, c: True, lambda r, c, p: ends if r == 0 else None)
     with pytest.raises(PlanError, match=message):
         verify(planned([messages((1, 0, 0), **ADD)], 1), 4, claim)

@@ -2,7 +2,7 @@
 
 One process a rank, in order. Operations are complete events, with the waits within them: a part
 of category "wait", then one of category "communicate". An arrow leads from a send to the end of the
-wait for it. `nnmpi.sim.trace_file` reads the file.
+wait for it. `nnmpi.sim.commands.trace` reads the file.
 """
 
 import json

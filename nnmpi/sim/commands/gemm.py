@@ -8,7 +8,7 @@ from typing import Any
 
 from nnmpi.sim import gemm
 from nnmpi.sim import network as net
-from nnmpi.sim.gemm import FAMILIES, Family, Gemm, Machine, ProductCost
+from nnmpi.sim.gemm import FAMILIES, Gemm, Machine, PlanFamily, ProductCost
 from nnmpi.sim.show import amount, columns, duration, plural
 
 HELP = "matrix products on ranks"
@@ -116,7 +116,7 @@ def _heading(g: Gemm, ranks: int, m: Machine) -> str:
     )
 
 
-def _table(family: Family, costs: Mapping[str, ProductCost]) -> str:
+def _table(family: PlanFamily, costs: Mapping[str, ProductCost]) -> str:
     """The layouts side by side."""
     fastest = min(c.seconds for c in costs.values())
     rows = [
@@ -138,7 +138,7 @@ def _table(family: Family, costs: Mapping[str, ProductCost]) -> str:
     return columns(rows)
 
 
-def _verdict(family: Family, costs: Mapping[str, ProductCost], point: int | None) -> list[str]:
+def _verdict(family: PlanFamily, costs: Mapping[str, ProductCost], point: int | None) -> list[str]:
     """Which layouts are best, and from how many ranks on a grid of two dimensions is."""
     best = {
         "fastest": min(costs, key=lambda name: costs[name].seconds),

@@ -18,7 +18,7 @@ MAX_PASSES = 100_000  # forward passes of all stages: a simulation takes a few s
 CUT = 1.5  # a picture of several schedules ends where the second longest does, if that is so much
 
 
-class Simulated(NamedTuple):
+class SimulatedSchedule(NamedTuple):
     """One schedule: what the simulation gives, and the bubble of its formula, if that holds."""
 
     name: str
@@ -101,14 +101,14 @@ def _check(name: str, o: argparse.Namespace) -> None:
         )
 
 
-def _simulated(name: str, o: argparse.Namespace) -> Simulated:
+def _simulated(name: str, o: argparse.Namespace) -> SimulatedSchedule:
     """Simulate one schedule, whose numbers have been checked."""
     schedule, v, p, m = SCHEDULES[name], _stages_of(name, o), o.stages, o.micro_batches
     result = simulate(
         programs(schedule, p, m, v, o.recompute), Costs.uniform(p, v, o.forward, o.backward, o.send)
     )
     bubble = schedule.bubble(p, m, v)
-    return Simulated(name, v, result, None if bubble is None else float(bubble))
+    return SimulatedSchedule(name, v, result, None if bubble is None else float(bubble))
 
 
 def _heading(what: str, o: argparse.Namespace) -> str:
@@ -119,7 +119,7 @@ def _heading(what: str, o: argparse.Namespace) -> str:
     return f"{what}: {ranks}, {micro}\n{times}{again}"
 
 
-def _picture(found: list[Simulated], o: argparse.Namespace) -> str:
+def _picture(found: list[SimulatedSchedule], o: argparse.Namespace) -> str:
     """All timelines in one SVG document, on one scale."""
     timelines = [
         s.result.timeline._replace(
@@ -132,7 +132,7 @@ def _picture(found: list[Simulated], o: argparse.Namespace) -> str:
     return svg(timelines, _heading("pipeline", o).replace("\n", "; "), until)
 
 
-def _report(s: Simulated, o: argparse.Namespace) -> str:
+def _report(s: SimulatedSchedule, o: argparse.Namespace) -> str:
     """One schedule: its figures, its ranks, its timeline."""
     schedule, result = SCHEDULES[s.name], s.result
     value = f"holds {schedule.holds}" if s.formula is None else f"= {s.formula:.4g}"
@@ -150,7 +150,7 @@ def _report(s: Simulated, o: argparse.Namespace) -> str:
     return "\n\n".join(["\n".join(figures), columns(rows), draw([result.timeline])])
 
 
-def _table(found: list[Simulated], o: argparse.Namespace) -> str:
+def _table(found: list[SimulatedSchedule], o: argparse.Namespace) -> str:
     """Several schedules side by side; what ranks hold is that of the rank with most."""
     rows = [["schedule", "time", "bubble", "formula", "", "micro-batches held", "activations held"]]
     for s in found:
@@ -166,7 +166,7 @@ def _table(found: list[Simulated], o: argparse.Namespace) -> str:
     return f"{_heading('pipelines', o)}\n{columns(rows)}"
 
 
-def _record(s: Simulated, o: argparse.Namespace) -> dict[str, Any]:
+def _record(s: SimulatedSchedule, o: argparse.Namespace) -> dict[str, Any]:
     """One schedule as a JSON object."""
     return {
         "schedule": s.name,

@@ -35,7 +35,7 @@ MODES = {
 }
 
 
-class Simulated(NamedTuple):
+class SimulatedMode(NamedTuple):
     """One mode: what the simulation gives, and what theory allows over BSP."""
 
     name: str
@@ -106,7 +106,7 @@ def run(options: argparse.Namespace) -> str:
     return f"{heading}\n{_table(shown, found[0], p)}\n\n{drawn}"
 
 
-def _simulated(name: str, staleness: int, delays: Sequence[Delay], steps: int) -> Simulated:
+def _simulated(name: str, staleness: int, delays: Sequence[Delay], steps: int) -> SimulatedMode:
     mode, p = MODES[name], len(delays)
     done = synchrony.simulate(
         mode.bound(staleness), lambda w, step: delays[w].factor(step), p, p * steps
@@ -114,10 +114,10 @@ def _simulated(name: str, staleness: int, delays: Sequence[Delay], steps: int) -
     ahead = f"{staleness} step{'s' * (staleness != 1)}"
     label = f"{name} {staleness}" if "{}" in mode.about else name
     title = f"{label}: {mode.about.format(ahead)}"
-    return Simulated(name, title, done, synchrony.bsp_time(delays) / mode.time(delays))
+    return SimulatedMode(name, title, done, synchrony.bsp_time(delays) / mode.time(delays))
 
 
-def _table(shown: Sequence[Simulated], bsp: Simulated, p: int) -> str:
+def _table(shown: Sequence[SimulatedMode], bsp: SimulatedMode, p: int) -> str:
     rows = [["", "time", "speed over bsp", "in theory", "waiting", "mean staleness", "largest"]]
     for s in shown:
         mean, most = s.staleness
@@ -128,7 +128,7 @@ def _table(shown: Sequence[Simulated], bsp: Simulated, p: int) -> str:
     return columns(rows)
 
 
-def _record(s: Simulated, bsp: Simulated) -> dict[str, Any]:
+def _record(s: SimulatedMode, bsp: SimulatedMode) -> dict[str, Any]:
     mean, most = s.staleness
     return {
         "sync": s.name,

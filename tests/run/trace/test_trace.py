@@ -17,7 +17,7 @@ from nnmpi.run.report.messages import as_text
 from nnmpi.run.trace.summary import Seconds
 from nnmpi.run.trace.tracing import Tracer
 from nnmpi.schedules import SCHEDULES, programs
-from nnmpi.sim.trace_file import TraceFile
+from nnmpi.sim.commands.trace import TraceFile
 
 MODEL = "mlp:64-32-32-32-10"
 

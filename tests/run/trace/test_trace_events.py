@@ -14,7 +14,7 @@ from nnmpi.run.trace.gather import gather, offsets
 from nnmpi.run.trace.recording import EVENT, Recording
 from nnmpi.run.trace.summary import Seconds, bubble, facts, seconds
 from nnmpi.run.trace.waits import traced
-from nnmpi.sim.trace_file import TraceFile
+from nnmpi.sim.commands.trace import TraceFile
 
 ONE, TWO = Mesh({"dp": 1, "pp": 1, "tp": 1}), Mesh({"dp": 1, "pp": 2, "tp": 1})
 
