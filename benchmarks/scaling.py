@@ -27,10 +27,10 @@ from typing import NamedTuple
 from lib import jobs, timing
 from lib.flags import Parser
 from lib.jobs import Job, Task
+from lib.rounds import interleaved
 from lib.scaling.subjects import BASELINE, NO_REDUCTION, Subject, processes, subjects_of
 from lib.timing import Row, Spread
 from lib.workloads import MODELS, WORKLOADS
-from training import ONE_THREAD
 
 from nnmpi import blas
 
@@ -67,18 +67,12 @@ def entries_of(case: str, subjects: Sequence[Subject]) -> list[Entry]:
 
 def run(case: str, jobs_of: Mapping[Subject, Job], rounds: int, seconds: float) -> Times:
     """Time all entries of a case in interleaved rounds, after a warm-up that sets their length."""
-    entries = entries_of(case, list(jobs_of))
-    tasks = {}
-    for entry in entries:
-        job = jobs_of[entry.subject]
-        job.run(Task(case, entry.per_rank, 2))
-        one = job.run(Task(case, entry.per_rank, 2))
-        tasks[entry] = Task(case, entry.per_rank, max(1, round(seconds / one)))
-    times: dict[Entry, list[float]] = {entry: [] for entry in entries}
-    for _ in range(rounds):
-        for entry, task in tasks.items():
-            times[entry].append(jobs_of[entry.subject].run(task))
-    return times
+    firsts = {
+        entry: (jobs_of[entry.subject], Task(case, entry.per_rank, 1))
+        for entry in entries_of(case, list(jobs_of))
+    }
+    samples = interleaved(firsts, rounds, seconds)
+    return {entry: [sample.wall for sample in found] for entry, found in samples.items()}
 
 
 def speedup(times: Times, a: Entry, b: Entry, key: str) -> Row:
@@ -183,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def measure(a: argparse.Namespace) -> None:
     """Start the jobs, time all cases, print and write the results."""
     has_torch = importlib.util.find_spec("torch") is not None
-    os.environ.update(ONE_THREAD)
+    os.environ.update(jobs.ONE_THREAD)
     blas.tune()
     facts = timing.machine()
     timing.warn_if_busy(facts)

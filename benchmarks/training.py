@@ -12,28 +12,17 @@ of two that ran back to back, in processor time of the computing thread.
 
 import argparse
 import importlib.util
-import json
 import os
-import subprocess
-import sys
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
-from lib import timing, workloads
-from lib.timing import Row, Sample, Step
+from lib import jobs, timing
+from lib.jobs import Job, Task
+from lib.libraries import SUBJECTS, processes
+from lib.rounds import interleaved
+from lib.timing import Row, Sample
 from lib.workloads import WORKLOADS
-
-KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1)}
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-
-SUBJECTS: dict[str, dict[str, str]] = {
-    "nnmpi": {},
-    "nnmpi F(4x4)": {},
-    "T": {},
-    "T*": {},
-    "T+": KEPT_MEMORY,
-}
-"""The subjects, and the environment variables of their processes."""
 
 TARGETS = {
     "W1": {"T": 0.52, "T*": 0.80},
@@ -45,78 +34,14 @@ TARGETS = {
 """Our targets for nnmpi's time over PyTorch's."""
 
 
-def make_step(subject: str, case: str, device: str) -> Step:
-    """The training step of one subject."""
-    w = WORKLOADS[case]
-    if subject.startswith("nnmpi"):
-        algorithm = "winograd4" if "F(4x4)" in subject else "auto"
-        return workloads.nnmpi_step(w, algorithm, device)
-    return workloads.torch_step(w, best=subject != "T", device=device)
-
-
-def serve(subject: str, device: str, seconds: float) -> None:
-    """The main loop of a worker: for each case read from stdin, time one round and print it."""
-    steps: dict[str, tuple[Step, int]] = {}
-    for line in sys.stdin:
-        case = line.strip()
-        if case not in steps:
-            step = _synchronised(make_step(subject, case, device), device)
-            steps[case] = step, timing.calls_for(step, seconds)
-        step, calls = steps[case]
-        step()
-        print(json.dumps(timing.measure(step, calls)), flush=True)
-
-
-def _synchronised(step: Step, device: str) -> Step:
-    """On a GPU, wait for the loss at the end of a step."""
-    return step if device == "cpu" else lambda: step().item()
-
-
-class Worker:
-    """A process that times one subject on request."""
-
-    def __init__(self, subject: str, device: str, seconds: float) -> None:
-        command = [sys.executable, __file__, "--serve", subject]
-        self.process = subprocess.Popen(
-            [*command, "--device", device, "--seconds", str(seconds)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **ONE_THREAD, **SUBJECTS[subject]},
-        )
-
-    def __enter__(self) -> "Worker":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait(timeout=60)
-
-    def round(self, case: str) -> Sample:
-        """Time one round of a case."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(f"{case}\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"the worker {self.process.args!r} ended during {case}")
-        return Sample(*json.loads(line))
-
-
-def run(case: str, workers: dict[str, Worker], rounds: int) -> dict[str, list[Sample]]:
-    """Time all subjects on one case in interleaved rounds; the first one is a warm-up."""
-    wanted = {
-        s: w for s, w in workers.items() if "F(4x4)" not in s or len(WORKLOADS[case].channels) > 3
+def run(case: str, jobs_of: dict[str, Job], rounds: int, seconds: float) -> dict[str, list[Sample]]:
+    """Time all subjects on one case in interleaved rounds."""
+    firsts = {
+        subject: (job, Task(case, WORKLOADS[case].shape[0], 1))
+        for subject, job in jobs_of.items()
+        if "F(4x4)" not in subject or len(WORKLOADS[case].channels) > 3
     }
-    table: dict[str, list[Sample]] = {s: [] for s in wanted}
-    for i in range(rounds + 1):
-        for subject, worker in wanted.items():
-            sample = worker.round(case)
-            if i:
-                table[subject].append(sample)
-    return table
+    return interleaved(firsts, rounds, seconds)
 
 
 def rows_of(case: str, table: dict[str, list[Sample]], about: Row) -> list[Row]:
@@ -178,11 +103,7 @@ def main() -> None:
     p.add_argument("--seconds", type=float, default=0.2, help="per subject and round")
     p.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     p.add_argument("--json", help="write one row per measurement")
-    p.add_argument("--serve", help=argparse.SUPPRESS)
     a = p.parse_args()
-    if a.serve:
-        serve(a.serve, a.device, a.seconds)
-        return
     cases = a.cases.split(",")
     for unknown in set(cases) - set(WORKLOADS):
         p.error(f"{unknown} is not a case; there are {', '.join(WORKLOADS)}")
@@ -192,16 +113,23 @@ def main() -> None:
     subjects = [s for s in SUBJECTS if has_torch or s.startswith("nnmpi")]
     if a.device == "cuda":
         subjects = [s for s in subjects if s not in ("nnmpi F(4x4)", "T+")]
-    os.environ.update(ONE_THREAD)
+    jobs.run("training.py", lambda: measure(a, subjects, cases, has_torch))
+
+
+def measure(a: argparse.Namespace, subjects: list[str], cases: list[str], has_torch: bool) -> None:
+    """Start the jobs, run the cases, print and write the results."""
+    os.environ.update(jobs.ONE_THREAD)
     tune()
     about: dict[str, Any] = {**timing.machine(), "device": a.device}
     timing.warn_if_busy(about)
     print(", ".join(f"{key} {value}" for key, value in about.items()))
     rows: list[Row] = []
     with ExitStack() as stack:
-        workers = {s: stack.enter_context(Worker(s, a.device, a.seconds)) for s in subjects}
+        jobs_of = {
+            s: stack.enter_context(Job(s, 1, partial(processes, s, a.device))) for s in subjects
+        }
         for case in cases:
-            rows += rows_of(case, run(case, workers, a.rounds), about)
+            rows += rows_of(case, run(case, jobs_of, a.rounds, a.seconds), about)
     show(rows)
     if a.device == "cpu":
         import precision  # not above: PyTorch's processes import nothing of nnmpi

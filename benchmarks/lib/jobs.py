@@ -3,7 +3,7 @@
     this process                                   rank r of a job
     Job.run(task) ──── folder/r, a pipe ─────────► serve: times the task
          ▲                                               │
-         └──────────── folder/answer ◄──────── seconds (rank 0), or an error (any rank)
+         └──────────── folder/answer ◄──────── a Sample (rank 0), or an error (any rank)
 
 A rank that waits inside MPI spins and takes the processor from the job that is timed. A rank that
 reads from a pipe sleeps, and ends when the other end of the pipe closes, however that process
@@ -24,9 +24,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from lib.timing import Sample
+
 ANSWER = "answer"
 BENCHMARKS = Path(__file__).parents[1]
 CLUSTER = BENCHMARKS.parent / "scripts" / "cluster"
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 GRACE = 5.0  # seconds between asking a process to end and killing it
 
 
@@ -121,13 +124,17 @@ class Job:
 
     def run(self, task: Task) -> float:
         """Run a task; returns seconds per step."""
+        return self.sample(task).wall
+
+    def sample(self, task: Task) -> Sample:
+        """Run a task; returns what a step takes on rank 0."""
         line = json.dumps(task).encode() + b"\n"
         for pipe in self._ranks:
             os.write(pipe, line)
         answer = json.loads(self._line())
         if isinstance(answer, str):
             raise JobError(f"{self.name}: {answer}")
-        return float(answer)
+        return Sample(*answer)
 
     def _line(self) -> bytes:
         """The next answer; raises JobError if the job ends or times out."""
@@ -172,8 +179,8 @@ def program(module: str) -> list[str]:
     return [sys.executable, str(BENCHMARKS / "rank.py"), module]
 
 
-def mpirun(ranks: int, command: Sequence[str], env: dict[str, str]) -> Process:
-    """Ranks under the mpirun of this Python, else the first on PATH.
+def mpirun(ranks: int, command: Sequence[str]) -> Process:
+    """Ranks of one thread under the mpirun of this Python, else the first on PATH.
 
     Ranks are not bound to cores, since the processes that they are compared with are not.
     """
@@ -187,7 +194,7 @@ def mpirun(ranks: int, command: Sequence[str], env: dict[str, str]) -> Process:
         # more ranks than cores
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     }
-    return Process([found, "--bind-to", "none", "-n", str(ranks), *command], open_mpi | env)
+    return Process([found, "--bind-to", "none", "-n", str(ranks), *command], open_mpi | ONE_THREAD)
 
 
 def answer(process: Process, name: str, timeout: float) -> Any:
@@ -246,13 +253,13 @@ def serve(
     with open(folder / str(rank)) as tasks, open(folder / ANSWER, "w") as answers:
         for line in tasks:
             try:
-                seconds = _timed(Task(*json.loads(line)), made, barrier, steps)
+                sample = _timed(Task(*json.loads(line)), made, barrier, steps)
             except Exception as error:
                 message = " ".join(f"rank {rank}: {type(error).__name__}: {error}".split())
                 print(json.dumps(message[:1000]), file=answers, flush=True)
                 raise
             if rank == 0:
-                print(seconds, file=answers, flush=True)
+                print(json.dumps(sample), file=answers, flush=True)
     pid.unlink(missing_ok=True)
 
 
@@ -261,13 +268,14 @@ def _timed(
     made: dict[tuple[str, int], Callable[[int], object]],
     barrier: Callable[[], object],
     steps: Callable[[str, int], Callable[[int], object]],
-) -> float:
-    """Seconds per step, from barrier to barrier."""
+) -> Sample:
+    """What a step takes, from barrier to barrier."""
     key = task.case, task.batch
     run = made[key] = made.get(key) or steps(*key)
     run(1)  # warms the cache up
     barrier()
-    start = time.perf_counter()
+    cpu, wall = time.thread_time(), time.perf_counter()
     run(task.steps)
     barrier()
-    return (time.perf_counter() - start) / task.steps
+    taken = time.thread_time() - cpu, time.perf_counter() - wall
+    return Sample(*(seconds / task.steps for seconds in taken))

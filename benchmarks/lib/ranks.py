@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from training import ONE_THREAD
 
 import nnmpi
 from lib import jobs
@@ -90,12 +89,12 @@ def graph_of(model: Model) -> tuple[nn.Module, Graph]:
 
 def processes(module: str, ranks: int, folder: Path) -> list[Process]:
     """Ranks that wait for tasks."""
-    return [jobs.mpirun(ranks, [*jobs.program(module), "serve", str(folder)], ONE_THREAD)]
+    return [jobs.mpirun(ranks, [*jobs.program(module), "serve", str(folder)])]
 
 
 def ask(module: str, ranks: int, question: Sequence[str], timeout: float) -> Any:
     """The answer of ranks that are started for it; raises JobError if they fail."""
-    process = jobs.mpirun(ranks, [*jobs.program(module), *question], ONE_THREAD)
+    process = jobs.mpirun(ranks, [*jobs.program(module), *question])
     return jobs.answer(process, question[0], timeout)
 
 

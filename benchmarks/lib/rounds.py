@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from lib.jobs import Job, Task
-from lib.timing import Row, Spread
+from lib.timing import Row, Sample, Spread
 
 Key = TypeVar("Key")
 
@@ -21,8 +21,8 @@ def ratio_of(spread: Spread, against: str) -> Row:
 
 def interleaved(
     firsts: Mapping[Key, tuple[Job, Task]], rounds: int, seconds: float
-) -> dict[Key, list[float]]:
-    """Seconds per step of each case in each round: A B C A B C ...
+) -> dict[Key, list[Sample]]:
+    """What a step of each case takes in each round: A B C A B C ...
 
     The first tasks warm up. Timed ones have as many steps as take about `seconds`, a multiple of
     the steps of the first.
@@ -32,8 +32,8 @@ def interleaved(
         job.run(first)
         times = seconds / job.run(first) / first.steps
         tasks[key] = job, first._replace(steps=first.steps * max(1, round(times)))
-    found: dict[Key, list[float]] = {key: [] for key in tasks}
+    found: dict[Key, list[Sample]] = {key: [] for key in tasks}
     for _ in range(rounds):
         for key, (job, task) in tasks.items():
-            found[key].append(job.run(task))
+            found[key].append(job.sample(task))
     return found

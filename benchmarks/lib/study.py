@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from training import ONE_THREAD
-
 from lib import jobs, panels, ranks, timing
 from lib.flags import Parser
 from lib.jobs import Job, Task
@@ -63,7 +61,8 @@ class Bench:
                 for n in sorted({case.ranks for case in cases})
             }
             firsts = {c: (of[c.ranks], Task(c.text, c.batch, c.least_steps)) for c in cases}
-            return interleaved(firsts, self.rounds, self.seconds)
+            found = interleaved(firsts, self.rounds, self.seconds)
+            return {case: [sample.wall for sample in samples] for case, samples in found.items()}
 
     def ask(self, what: str, cases: Sequence[Timed], module: str = ranks.__name__) -> list[Any]:
         """An answer for each case, from ranks that are started for it; raises JobError."""
@@ -115,7 +114,7 @@ class Study(NamedTuple):
         jobs.run(self.script, lambda: self._measure(a))
 
     def _measure(self, a: argparse.Namespace) -> None:
-        os.environ.update(ONE_THREAD)
+        os.environ.update(jobs.ONE_THREAD)
         blas.tune()
         facts = timing.machine()
         timing.warn_if_busy(facts)

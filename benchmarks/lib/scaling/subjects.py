@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from training import ONE_THREAD
-
 from lib import jobs, workloads
 from lib.jobs import Process
 from lib.workloads import Reduction
@@ -60,11 +58,11 @@ def processes(subject: Subject, folder: Path) -> list[Process]:
     """The processes of a subject: one mpirun, or PyTorch's processes, which connect to one port."""
     command = [*jobs.program(__name__), subject.library, subject.option, str(folder)]
     if subject.library == "nnmpi":
-        return [jobs.mpirun(subject.ranks, command, ONE_THREAD)]
+        return [jobs.mpirun(subject.ranks, command)]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
-    env |= {"WORLD_SIZE": str(subject.ranks), **ONE_THREAD}
+    env |= {"WORLD_SIZE": str(subject.ranks), **jobs.ONE_THREAD}
     return [Process(command, {**env, "RANK": str(rank)}) for rank in range(subject.ranks)]
 
 
