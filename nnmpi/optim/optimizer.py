@@ -31,6 +31,11 @@ class FlatRange(NamedTuple):
     end: int
     group: int  # its number
 
+    def follows(self, before: "FlatRange") -> bool:
+        """Whether one update can move both."""
+        end = before.j, before.store, before.end, before.group
+        return end == (self.i, self.store, self.start, self.group)
+
 
 class Operands(NamedTuple):
     """What one update reads and writes: values, gradients, running sums, the number of the step."""
@@ -114,7 +119,7 @@ class Optimizer:
         if self._ranges_of != self._dependencies():
             flatten(self.parameters)  # copied parameters are not in a flat store
             self._check_stretches()
-            self._ranges, self._ranges_of = list(self._find_ranges()), self._dependencies()
+            self._ranges, self._ranges_of = self._find_ranges(), self._dependencies()
             self._convert_state()
             for p in self.parameters:
                 p.seed = None if p.has_grad else p.seed  # no longer the values that were drawn
@@ -242,28 +247,20 @@ class Optimizer:
         assert isinstance(store, FlatStore)
         return store
 
-    def _find_ranges(self) -> Iterator[FlatRange]:
+    def _find_ranges(self) -> list[FlatRange]:
         """The longest ranges of parameters that have a gradient."""
-        found: FlatRange | None = None
+        found: list[FlatRange] = []
         for i, p in enumerate(self.parameters):
             if not p.has_grad:
                 continue
-            store = p.store
-            assert isinstance(store, FlatStore)
-            start, end = store.spans[p.index]
-            if (
-                found is not None
-                and (found.j, found.store, found.end) == (i, store, start)
-                and self.steps[found.i] == self.steps[i]
-                and found.group == self._groups[i]
-            ):
-                found = found._replace(j=i + 1, end=end)
-                continue
-            if found is not None:
-                yield found
-            found = FlatRange(i, i + 1, store, start, end, self._groups[i])
-        if found is not None:
-            yield found
+            assert isinstance(p.store, FlatStore)
+            start, end = p.store.spans[p.index]
+            one = FlatRange(i, i + 1, p.store, start, end, self._groups[i])
+            if found and one.follows(found[-1]) and self.steps[i] == self.steps[i - 1]:
+                found[-1] = found[-1]._replace(j=one.j, end=one.end)
+            else:
+                found.append(one)
+        return found
 
 
 def non_negative(name: str, value: float) -> float:

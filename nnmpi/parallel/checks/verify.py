@@ -214,7 +214,7 @@ class Verified:
     def _gather(
         self, found: dict[str, Difference], done: StepResult, expected: StepResult
     ) -> Comparison:
-        """The same for all ranks."""
+        """What all ranks have found, from what this one has."""
         rows = np.empty((self._comm.size, len(SUBJECTS) * 3 + 3))
         finite = math.isfinite(done.loss) or math.isfinite(expected.loss)
         unequal = first_difference(self.entries.parts) is not None

@@ -41,7 +41,7 @@ def check_parts(
 
 
 def check_micro_batches(model: Module, loader: Loader, batches: float, parts: int) -> None:
-    """The same where all ranks share the statistics of a micro-batch, one of `parts` of a batch."""
+    """Checks batches whose micro-batches, so many `parts` of each, have statistics of all ranks."""
     check_parts(
         model,
         loader,

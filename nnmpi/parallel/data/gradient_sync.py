@@ -4,21 +4,20 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
-from nnmpi.comm import Comm
+from nnmpi.comm import Comm, Work
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.executor import GradientSync
-from nnmpi.parallel.stores.buckets import COMPLETE, Buckets, Sum
+from nnmpi.parallel.stores.buckets import Buckets
 from nnmpi.parallel.stores.local import LOSS, STOP, USED, LocalStore, fill_unused
 from nnmpi.parallel.zero.gradients import ShardedGradientStore
 
-StartSum: TypeAlias = Callable[[int], Sum]
-"""Starts the sum of a bucket, by its number."""
+StartSum: TypeAlias = Callable[[int], Work | None]
+"""Starts the sum of a bucket, by its number; None if it is complete."""
 
 
-def nothing_to_sum(b: int) -> Sum:
+def nothing_to_sum(b: int) -> None:
     """On one rank all sums are complete."""
-    return COMPLETE
 
 
 def in_place(
@@ -30,7 +29,7 @@ def in_place(
     algorithm has halves. Others are summed whole.
     """
 
-    def start(b: int) -> Sum:
+    def start(b: int) -> Work:
         start, stop, comm = buckets[b]
         array = store.flat_grad[start:stop]
         if is_scattered(comm, algorithm, scattered):
@@ -71,7 +70,7 @@ class BucketedSync(GradientSync):
     def begin(self, step: int) -> None:
         self._store.begin()
         self._due, self._left = [*range(len(self._buckets))], [*self._uses]
-        self._works: list[Sum] = []
+        self._works: list[Work] = []
         self._is_last = False
 
     def begin_pass(self, stage: int, is_last: bool) -> None:
@@ -97,21 +96,23 @@ class BucketedSync(GradientSync):
         """Starts what is left, unused parameters included, and waits for all sums."""
         began, dp = self._recorder.now(), self._buckets[0].comm
         while self._due:
-            b = self._due[-1]
-            self._start_next()
-            if not self._overlap and self._buckets[b].comm is dp:
-                self._works[-1].wait()
+            b, work = self._due[-1], self._start_next()
+            if work is not None and not self._overlap and self._buckets[b].comm is dp:
+                work.wait()
         for work in self._works:
             work.wait()
         self._store.show_sums()
         self._recorder.add("sums", began)
 
-    def _start_next(self) -> None:
+    def _start_next(self) -> Work | None:
         b = self._due.pop()
         fill_unused(self._members[b])
         if not b:
             self._store.note_used()
-        self._works.append(self._start(b))
+        work = self._start(b)
+        if work is not None:
+            self._works.append(work)
+        return work
 
 
 class ScatteredSync(GradientSync):

@@ -1,13 +1,12 @@
 """Data parallelism: each rank computes its part of a batch, and gradients are summed over dp."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 from nnmpi.backend import CPU
 from nnmpi.comm import Comm, NoRoomError
 from nnmpi.nn.passes import LOCAL
-from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.flat import NOT_TIED
 from nnmpi.parallel.arrangement.program import BatchSplit
 from nnmpi.parallel.composed import Evaluation, Parts
@@ -42,30 +41,26 @@ def replicas(layout: Layout, spec: TrainSpec) -> Parts:
     progress = arrangement.progress[layout.all.rank]
     tied = _tied(layout, spec)
     try:
-        summed = _store_and_sync(layout, spec, tied)
+        store, sync, comms = _store_and_sync(layout, spec, tied)
     except NoRoomError as error:  # on all ranks alike
         raise ValueError(f"allreduce {arrangement.algorithm}: {error}") from None
     stats = [duplicate(dp)] if p > 1 else []
+    facts: dict[str, Any] = {"allreduce": arrangement.algorithm, "progress": progress}
+    if config.zero:
+        facts["zero"] = config.zero
     return Parts(
-        store=summed.store,
+        store=store,
         cut=BatchSplit(config.micro_batches, p, r),
         evaluation=Evaluation(BatchSplit(1, p, r), dp),
         check=lambda loader: check_micro_batches(
             spec.task.model, loader, spec.control.steps, config.micro_batches
         ),
-        describe=_facts(arrangement, progress) if p > 1 else {},
-        sync=summed.sync,
+        describe=facts if p > 1 else {},
+        sync=sync,
         batch_stats=Synced(stats[0], spec.recorder) if stats else LOCAL,
-        comms=[*stats, *tied.values(), *summed.comms],
+        comms=[*stats, *tied.values(), *comms],
         progress=dp.progress_thread if progress == "thread" else nullcontext,
     )
-
-
-def _facts(arrangement: Arrangement, progress: str) -> dict[str, Any]:
-    """What the start event says of it."""
-    zero = arrangement.config.zero
-    facts = {"allreduce": arrangement.algorithm, "progress": progress}
-    return facts | ({"zero": zero} if zero else {})
 
 
 def _tied(layout: Layout, spec: TrainSpec) -> dict[int, Comm]:
@@ -79,16 +74,11 @@ def _tied(layout: Layout, spec: TrainSpec) -> dict[int, Comm]:
     return found
 
 
-class Summed(NamedTuple):
-    """Where parameters and gradients are, what sums the gradients, and Comms made for it."""
-
-    store: LocalStore
-    sync: GradientSync
-    comms: Sequence[Comm] = ()
-
-
-def _store_and_sync(layout: Layout, spec: TrainSpec, tied: Mapping[int, Comm]) -> Summed:
-    """Moves the parameters to the store of the arrangement."""
+def _store_and_sync(
+    layout: Layout, spec: TrainSpec, tied: Mapping[int, Comm]
+) -> tuple[LocalStore, GradientSync, list[Comm]]:
+    """The store of the arrangement, to which the parameters move, what sums their gradients, and
+    Comms made for it."""
     a, dp, on = spec.arrangement, layout.axis["dp"], spec.task.on
     held, parameters, algorithm = a.held(layout.all.rank), spec.parameters, a.algorithm
     with_comms = [
@@ -118,6 +108,5 @@ def _store_and_sync(layout: Layout, spec: TrainSpec, tied: Mapping[int, Comm]) -
         case _:
             comms = [duplicate(dp)]
             sharded = SHARDED[a.store](parameters, a.dtype, buckets, dp, comms[0], algorithm)
-            return Summed(sharded, ScatteredSync(sharded, a.config.overlap, spec.recorder), comms)
-    sync = BucketedSync(store, buckets, start, a.config.overlap, spec.recorder)
-    return Summed(store, sync, comms)
+            return sharded, ScatteredSync(sharded, a.config.overlap, spec.recorder), comms
+    return store, BucketedSync(store, buckets, start, a.config.overlap, spec.recorder), comms

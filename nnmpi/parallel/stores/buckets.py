@@ -7,7 +7,7 @@ packed    [ ## | ### | ## ]                                  on each rank
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from nnmpi.backend import CPU
 from nnmpi.comm import Comm
@@ -20,26 +20,6 @@ class CommBucket(NamedTuple):
     start: int
     stop: int
     comm: Comm
-
-
-class Sum(Protocol):
-    """A sum that has been started."""
-
-    def poll(self) -> bool: ...
-    def wait(self) -> None: ...
-
-
-class Complete:
-    """The sum over one rank."""
-
-    def poll(self) -> bool:
-        return True
-
-    def wait(self) -> None:
-        pass
-
-
-COMPLETE = Complete()
 
 
 class Buckets:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from nnmpi.backend import CPU, Array
-from nnmpi.comm import Comm, NoRoomError
+from nnmpi.comm import Comm, NoRoomError, Work
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore, shards_of
-from nnmpi.parallel.stores.buckets import Buckets, Sum
+from nnmpi.parallel.stores.buckets import Buckets
 from nnmpi.parallel.stores.local import LocalStore, Stretch
 
 
@@ -59,7 +59,7 @@ class NodeStore(LocalStore):
         self.flat_grad, self.slots = self._mine
         super().begin()
 
-    def start(self, b: int) -> Sum:
+    def start(self, b: int) -> Work:
         """Starts the sum of a bucket."""
         start, stop, _ = self._buckets[b]
         return self._window.start(start, stop)

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi.backend import Array
-from nnmpi.comm import Comm
+from nnmpi.comm import Comm, Work
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import Shard
 from nnmpi.parallel.arrangement.slot_walk import SLOTS
-from nnmpi.parallel.stores.buckets import Buckets, Sum
+from nnmpi.parallel.stores.buckets import Buckets
 from nnmpi.parallel.stores.local import Stretch
 from nnmpi.parallel.zero.store import GATHER, ShardedStore
 
@@ -30,7 +30,7 @@ class ScatteredSum(NamedTuple):
 
     bucket: int
     slot: Array
-    work: Sum
+    work: Work
 
 
 class ShardedGradientStore(ShardedStore):
@@ -76,7 +76,7 @@ class ShardedGradientStore(ShardedStore):
             slot = self._take_slot(b)
         return self._views[id(slot), b][i]
 
-    def start(self, b: int) -> Sum:
+    def start(self, b: int) -> Work:
         """The gradients of a bucket are final: starts to sum them."""
         slot = self._open.pop(b)
         start, stop, _ = self.buckets[b]

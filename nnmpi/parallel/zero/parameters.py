@@ -8,11 +8,11 @@ an array that a vjp keeps is right whenever the bucket is there, and the tape se
 import numpy as np
 
 from nnmpi.backend import Array
+from nnmpi.comm import Work
 from nnmpi.nn.parameter import Parameter, memory_order
 from nnmpi.nn.store import Shard, within
 from nnmpi.parallel.arrangement.slot_walk import BACKWARD, FORWARD, NONE, SLOTS, SlotWalk
 from nnmpi.parallel.recorder import current_recorder
-from nnmpi.parallel.stores.buckets import COMPLETE, Sum
 from nnmpi.parallel.zero.gradients import ShardedGradientStore
 from nnmpi.parallel.zero.store import GATHER
 
@@ -33,8 +33,7 @@ class ShardedParameterStore(ShardedGradientStore):
         views = [self.bucket_views(bucket, b) for b, bucket in enumerate(self._weights)]
         self.values = [views[b][i] for i, b in enumerate(self.buckets.of)]
         self._walk = SlotWalk(self.buckets.stages)
-        self._arriving: list[Sum] = [COMPLETE] * len(longest)
-        self._newest: Sum = COMPLETE
+        self._arriving: dict[int, Work] = {}  # by slot, the newest last
         self._node, self._bucket_of_node = 0, NONE
 
     def shard_values(self, shard: Shard) -> Array:
@@ -75,11 +74,12 @@ class ShardedParameterStore(ShardedGradientStore):
         return super().slot_bytes() + sum(slot.nbytes for slot in self._weight_slots)
 
     def _progress(self) -> None:
-        self._newest.poll()
+        if self._arriving:
+            next(reversed(self._arriving.values())).poll()  # which moves the others too
 
     def wait(self) -> None:
         super().wait()
-        for work in self._arriving:
+        for work in self._arriving.values():
             work.wait()
 
     def _bring(self, b: int, towards: int) -> None:
@@ -87,26 +87,25 @@ class ShardedParameterStore(ShardedGradientStore):
         due = self._walk.use(b, towards)
         if b in due:
             self._start(b)
-        work = self._arriving[b % SLOTS]
-        if work is not COMPLETE:
+        work = self._arriving.pop(b % SLOTS, None)
+        if work is not None:
             recorder = current_recorder.get()
             began = recorder.now()
             work.wait()
             recorder.add("gather", began)
-            self._arriving[b % SLOTS] = COMPLETE
         for other in due:
             if other != b:
                 self._start(other)
 
     def _start(self, b: int) -> None:
         """Starts to gather bucket b, when its slot is free."""
-        self._arriving[b % SLOTS].wait()
+        before = self._arriving.pop(b % SLOTS, None)
+        if before is not None:
+            before.wait()
         shard, origin = self.shards[b], self.buckets[b].start
         self._weights[b][shard.start - origin : shard.stop - origin] = self.shard_values(shard)
         self.order = (31 * self.order + b + 1) % ORDERS
-        self._newest = self._arriving[b % SLOTS] = self.gathers.start_all_gather(
-            self._weights[b], GATHER
-        )
+        self._arriving[b % SLOTS] = self.gathers.start_all_gather(self._weights[b], GATHER)
 
     def _keep(self, i: int, values: Array) -> None:
         """Copies this rank's shards of parameter i from its values, flat in the order of memory."""

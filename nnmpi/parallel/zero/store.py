@@ -25,11 +25,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from nnmpi.backend import CPU, Array
-from nnmpi.comm import Comm
+from nnmpi.comm import Comm, Work
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore, within
 from nnmpi.parallel.recorder import current_recorder
-from nnmpi.parallel.stores.buckets import Buckets, Sum
+from nnmpi.parallel.stores.buckets import Buckets
 from nnmpi.parallel.stores.local import LocalStore, Stretch, scalar_count, squares, stores_of
 
 AT_ONCE = 4  # gathers
@@ -73,7 +73,7 @@ class ShardedStore(LocalStore):
         self._others = [b for b in numbers if self.buckets[b].comm is not self.dp]
         self._place = {b: k for k, b in enumerate(self._order)}
         self._started = len(self._order)
-        self._works: dict[int, Sum] = {}
+        self._works: dict[int, Work] = {}
         self._is_complete = True
 
     # ---- values
@@ -172,7 +172,7 @@ class ShardedStore(LocalStore):
         self._works[b] = self._gather(b, self.gathers)
         self._started += 1
 
-    def _gather(self, b: int, comm: Comm) -> Sum:
+    def _gather(self, b: int, comm: Comm) -> Work:
         start, stop, _ = self.buckets[b]
         return comm.start_all_gather(self.flat[start:stop], GATHER)
 

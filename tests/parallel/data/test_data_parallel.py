@@ -21,7 +21,7 @@ from nnmpi.nn.models import digits_cnn, mlp
 from nnmpi.parallel.arrangement.flat import cut_buckets
 from nnmpi.parallel.arrangement.program import BatchSplit
 from nnmpi.parallel.data.gradient_sync import BucketedSync
-from nnmpi.parallel.stores.buckets import COMPLETE, Buckets, CommBucket, Sum
+from nnmpi.parallel.stores.buckets import Buckets, CommBucket
 from nnmpi.parallel.stores.local import BLOCK, LocalStore, scalar_count, squares
 from nnmpi.run.report import Event, NullReport
 from nnmpi.schedules import one_stage
@@ -84,11 +84,7 @@ def recorded(parameters: list[nn.Parameter], numbers: float, overlap: bool = Tru
     cut = [CommBucket(b.start, b.stop, COMM) for b in cut_buckets(store.spans, numbers)]
     buckets, started = Buckets(store.spans, cut, [frozenset([0])] * len(parameters)), list[int]()
 
-    def start(b: int) -> Sum:
-        started.append(b)
-        return COMPLETE
-
-    sync = BucketedSync(store, buckets, start, overlap)
+    sync = BucketedSync(store, buckets, started.append, overlap)
     sync.begin(0)
     sync.begin_pass(0, is_last=True)
     return Recorded(store, sync, started)
