@@ -10,7 +10,7 @@ from nnmpi.nn.parameter import Parameter
 class Numbered(Module):
     """The base of ModuleList and Sequential: layers under the names "0", "1", ..."""
 
-    def __init__(self, layers: Iterable[Module]) -> None:
+    def __init__(self, layers: Iterable[Module] = ()) -> None:
         self.extend(layers)
 
     def append(self, layer: Module) -> Self:
@@ -50,9 +50,6 @@ class Numbered(Module):
 
 class ModuleList(Numbered):
     """A list of layers that is part of the model, for another module's `forward` to run."""
-
-    def __init__(self, layers: Iterable[Module] = ()) -> None:
-        super().__init__(layers)
 
     def _slice(self, layers: list[Module]) -> Module:
         return ModuleList(layers)

@@ -68,21 +68,11 @@ def only_runs_layers(module: Module) -> TypeGuard[Sequential]:
     return isinstance(module, Sequential) and type(module).forward is Sequential.forward
 
 
-def flattened(model: Sequential, prefix: str = "") -> Iterator[tuple[str, Module]]:
-    """(path, layer) of each layer, with the layers of nested Sequentials in their place."""
-    for name, layer in model._modules.items():
-        if only_runs_layers(layer):
-            yield from flattened(layer, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", layer
-
-
-def put(model: Module, path: str, layer: Module) -> None:
-    """Make a layer the one under a path of `flattened`."""
-    *above, name = path.split(".")
-    for part in above:
-        model = model._modules[part]
-    setattr(model, name, layer)
+def forget_steps(model: Module) -> None:
+    """Lets the Sequentials of a model look up again how to run their layers, which have changed."""
+    for m in model.modules():
+        if isinstance(m, Sequential):
+            object.__setattr__(m, "_steps", None)
 
 
 FUSED = (

@@ -20,7 +20,7 @@ from nnmpi.nn.merging import FEW, MORE, MOST, merged
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter, inverse
 from nnmpi.nn.passes import UNTRACKED, Pass, current_pass
-from nnmpi.nn.sequential import Sequential
+from nnmpi.nn.sequential import forget_steps
 from nnmpi.nn.single_store import SingleStore
 from nnmpi.nn.unchanged import unchanged
 
@@ -67,8 +67,7 @@ def _pass(
         recorder = GraphRecorder(model, whole)
         for m in {id(m): m for m in model.modules()}.values():
             object.__setattr__(m, "forward", partial(recorder.forward, m, m.forward))
-            if isinstance(m, Sequential):  # it keeps the `forward` of its layers
-                object.__setattr__(m, "_steps", None)
+        forget_steps(model)
         tokens = recording.set(recorder), current_pass.set(_Watched(0, None, UNTRACKED))
         try:
             recorder.run(model, zeros(n), n, loss)

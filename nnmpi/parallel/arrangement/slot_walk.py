@@ -10,7 +10,6 @@ The store carries it out (`parallel/zero/parameters.py`), and `gathered` counts 
 from collections import Counter
 from collections.abc import Sequence
 
-from nnmpi.nn.graph import Graph
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.flat import users_of
 from nnmpi.parallel.arrangement.program import ops
@@ -75,15 +74,11 @@ def gathered(a: Arrangement, rank: int, micro: int) -> Counter[int]:
     for _ in range(2):  # the first step of a run begins with empty slots
         found.clear()
         for op in ops(a, rank, micro):
-            uses = _uses(a.graph, a.stages[op.stage], of) if op.stage >= 0 else []
+            nodes = a.stages[op.stage] if op.stage >= 0 else range(0)
+            uses = [of[v] for k in nodes for v in a.graph.nodes[k].variables if v in of]
             if op.kind in (Kind.F, Kind.RECOMPUTE):
                 found.update(b for use in uses for b in walk.use(use, FORWARD))
             elif op.kind in (Kind.B, Kind.I, Kind.W):
                 found.update(b for use in uses[::-1] for b in walk.use(use, BACKWARD))
         found.update(walk.updated())
     return found
-
-
-def _uses(graph: Graph, nodes: range, of: dict[int, int]) -> list[int]:
-    """The buckets that a forward pass over these nodes uses, in order."""
-    return [of[v] for k in nodes for v in graph.nodes[k].variables if v in of]

@@ -5,7 +5,7 @@ from typing import Any
 
 from nnmpi import nn
 from nnmpi.comm import Comm
-from nnmpi.nn.sequential import flattened, only_runs_layers, put
+from nnmpi.nn.sequential import forget_steps, only_runs_layers
 from nnmpi.parallel.spatial import layers
 from nnmpi.parallel.tensor.rules import RULES
 
@@ -30,16 +30,18 @@ def parallelize(model: nn.Sequential, comm: Comm) -> nn.Sequential:
             f"parallelize: {type(model).__name__} is no nn.Sequential, so the order of its layers "
             "is not known; build it from the layers of nnmpi.parallel.spatial"
         )
-    for path, layer in list(_cut(model)):
+    for layer in list(_cut(model)):
         if type(layer) in SPATIAL:  # once, if it is in two places
             layer.__class__, layer.comm = SPATIAL[type(layer)], comm
-        put(model, path, layer)  # so that the Sequential around it forgets how it ran it
+    forget_steps(model)
     return model
 
 
-def _cut(model: nn.Sequential) -> Iterator[tuple[str, Any]]:
-    """(path, layer) of the layers to change; raises ValueError for one that needs whole images."""
-    for path, layer in flattened(model):
+def _cut(model: nn.Sequential) -> Iterator[Any]:
+    """The layers to change; raises ValueError for one that needs whole images."""
+    for path, layer in model.named_modules():
+        if only_runs_layers(layer):
+            continue
         rows = RULES[type(layer)].rows if type(layer) in RULES else None
         if rows is None and not isinstance(layer, layers.SpatialMean):
             raise ValueError(
@@ -54,6 +56,6 @@ def _cut(model: nn.Sequential) -> Iterator[tuple[str, Any]]:
                 "the layer behind a Flatten or a SpatialMean"
             )
         if rows is not None and rows.needs:
-            yield path, layer
+            yield layer
         if rows is None or rows.needs == "gather":
             return

@@ -102,9 +102,6 @@ class ShardedGradientStore(ShardedStore):
         self.dp.all_gather(array, GATHER)
         return self.view(array, self.parameters[i], self.spans[i][0] - start)
 
-    def gradient_bytes(self) -> int:
-        return int(self.flat_grad.nbytes)
-
     def slot_bytes(self) -> int:
         return int(self._count * self._longest * self.dtype.itemsize)
 

@@ -67,9 +67,6 @@ class ShardedParameterStore(ShardedGradientStore):
         for b in self._walk.updated():
             self._start(b)
 
-    def parameter_bytes(self) -> int:
-        return int(self.flat.nbytes)
-
     def slot_bytes(self) -> int:
         return super().slot_bytes() + sum(slot.nbytes for slot in self._weight_slots)
 

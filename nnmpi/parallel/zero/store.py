@@ -106,6 +106,12 @@ class ShardedStore(LocalStore):
         (shard,) = within(self.shards, start + lo, start + hi)
         return self.shard_values(shard)
 
+    def parameter_bytes(self) -> int:
+        return int(self.flat.nbytes)
+
+    def gradient_bytes(self) -> int:
+        return int(self.flat_grad.nbytes)
+
     @contextmanager
     def reading(self) -> Iterator[None]:
         before, self._is_reading = self._is_reading, True
