@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, NoReturn
 
 from nnmpi.comm.call_log import LoggedCall, call_site
@@ -18,7 +19,7 @@ class Calls:
         self.comm, self.transport, self.progress = comm, transport, progress
         self._log = log = progress.log
         self._counter = log.counter(comm, transport.members)
-        self.comparison = CallComparison(transport, progress) if log.settings.compare else None
+        self.comparison = CallComparison(transport) if log.settings.compare else None
 
     def log(
         self,
@@ -37,14 +38,14 @@ class Calls:
         )
         self._log.calls.append(call)
         if compare and self.comparison is not None:
-            self.comparison.compare(call)
+            self.finish(self.comparison.steps(call, self.progress.idle), call)
         return call
 
     def compared(self, steps: Steps, call: LoggedCall, before: bool) -> Steps:
         """Compares as the first steps of a call that may not wait, unless it was done before."""
         if before or self.comparison is None:
             return steps
-        return self.comparison.before(steps, call)
+        return chain(self.comparison.steps(call, blocks=False), steps)
 
     def finish(self, steps: Steps, call: LoggedCall) -> None:
         """Carries out a whole operation."""

@@ -29,7 +29,6 @@ from nnmpi.comm.arguments import (
 )
 from nnmpi.comm.call_log import CallLog, LoggedCall, call_site
 from nnmpi.comm.calls import Calls, Freed
-from nnmpi.comm.progress.helper_thread import progress_thread
 from nnmpi.comm.progress.steps import Steps
 from nnmpi.comm.progress.work import Progress, Work
 from nnmpi.comm.shared_memory import NodeMemory, SharedBuffer
@@ -197,7 +196,7 @@ class Comm:
                 "MPI was not started with THREAD_MULTIPLE, so no other thread can progress works: "
                 "use --progress poll"
             )
-        return progress_thread(self._progress, pause)
+        return self._progress.thread(pause)
 
     def split(self, color: int | None, key: int | None = None) -> "Comm | None":
         """A Comm of the ranks with one color, in the order of their keys; None for color None."""

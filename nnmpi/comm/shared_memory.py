@@ -24,7 +24,7 @@ class SharedBuffer:
     """
 
     def __init__(self, reduction: SharedReduction, n: int, calls: Calls) -> None:
-        self.mine, self.total = reduction.mine(n), reduction.total(n)
+        self.mine, self.total = reduction.mine, reduction.total
         self._reduction, self._n, self._calls = reduction, n, calls
 
     def all_reduce(self, start: int = 0, stop: int | None = None) -> None:

@@ -53,9 +53,9 @@ def test_a_pause_out_of_range_is_refused(pause: float) -> None:
 
 def test_it_does_not_poll_while_there_are_no_works(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
-    poll = Progress.poll_from_helper
+    poll = Progress._poll_in_thread
     monkeypatch.setattr(
-        Progress, "poll_from_helper", lambda self: (asked.append(self.idle), poll(self))
+        Progress, "_poll_in_thread", lambda self: (asked.append(self.idle), poll(self))
     )
 
     def law(comm: Comm) -> None:

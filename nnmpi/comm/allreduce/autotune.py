@@ -35,7 +35,7 @@ class Fastest(NamedTuple):
     names: tuple[str, ...]
 
     def without(self, name: str) -> Self:
-        """The same where an algorithm cannot be used: `halving` takes its place."""
+        """A choice without an algorithm that cannot be used: `halving` takes its place."""
         return type(self)(tuple("halving" if n == name else n for n in self.names))
 
     def name(self, nbytes: int) -> str:

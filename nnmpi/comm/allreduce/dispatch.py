@@ -10,7 +10,7 @@ from nnmpi.collectives import lookup
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.step import Algorithm
 from nnmpi.comm.allreduce.interpreter import Interpreter
-from nnmpi.comm.allreduce.node_memory import NodeTopology, SharedReduction
+from nnmpi.comm.allreduce.node_memory import NodeTopology, SharedReduction, memory_of_sums
 from nnmpi.comm.arguments import Array, accumulator
 from nnmpi.comm.progress.steps import InOrder, Steps
 from nnmpi.comm.transport.base import Transport
@@ -78,8 +78,10 @@ class AllReduceDispatch:
 
     def reduction(self, n: int, dtype: Any) -> SharedReduction:
         """Shared memory for sums of n numbers; collective."""
-        self.topology().check_memory_for_sums(n, dtype)
-        return SharedReduction(self.topology(), self._interpreter, n, dtype)
+        topology = self.topology()
+        needed = memory_of_sums(n, np.dtype(dtype), topology.node.size)
+        topology.check_memory(needed, "a sum through shared memory", "take another algorithm")
+        return SharedReduction(topology, self._interpreter, n, dtype)
 
     def node_transport(self, nbytes: int) -> Transport:
         """A transport of the node's ranks, where so many bytes can be shared; collective."""

@@ -115,44 +115,6 @@ def _round(rounded: NDArray[np.bool_], range_: Range, bounds: Bounds) -> tuple[s
     return tuple(slice(bounds[c], bounds[c + 1]) for c in due)
 
 
-def carry_out(
-    plan: Plan,
-    array: Array,
-    sums: Array,
-    scratch: Array,
-    transport: Transport,
-    tag: int,
-    blocks: bool,
-) -> Steps:
-    """Makes the moves; yields the requests that have to be complete before the next one.
-
-    `array`, `sums` and `scratch` are flat; `sums` is `array` itself unless the plan sums in another
-    type. In a round both messages are posted at once. What arrives is added when both are complete,
-    since a rank may be sending what it adds to. `blocks` allows blocking calls, which take less
-    time than others.
-    """
-    separate = plan.sums_dtype is not plan.dtype
-    raw, raw_scratch = array.view(np.uint8), scratch.view(np.uint8)
-    raw_sums = sums.view(np.uint8) if separate else raw
-    for to, out, source, into, reduce, add, round_first, single in plan.moves:
-        if separate:
-            _copy(round_first, sums, array)
-        held, target = (raw_sums, raw_scratch) if reduce else (raw, raw)
-        if blocks and single:
-            transport.exchange(
-                held[out[0]] if out else None, to, target[into[0]] if into else None, source, tag
-            )
-        else:
-            requests = [transport.irecv(target[part], source, tag) for part in into]
-            requests += [transport.isend(held[part], to, tag) for part in out]
-            yield requests
-        if add is not None:
-            there = sums[add[0]]
-            np.add(there, scratch[add[1]], there)
-    if separate:
-        _copy(plan.round, sums, array)
-
-
 def _copy(parts: tuple[slice, ...], sums: Array, array: Array) -> None:
     for part in parts:
         array[part] = sums[part]
@@ -175,23 +137,40 @@ class Interpreter:
         sums: Array | None = None,
         bounds: Bounds | None = None,
     ) -> Steps:
-        """The moves of this rank for a flat buffer; `sums` is memory for sums in a wider type.
+        """Makes the moves of this rank for a flat buffer; yields the requests that they wait for.
 
-        Without bounds, the lengths of chunks differ by at most one.
+        `blocks` allows blocking calls, which take less time than others. `sums` is memory for sums
+        in a wider type. Without bounds, the lengths of chunks differ by at most one.
+
+        In a round both messages are posted at once. What arrives is added when both are complete,
+        since a rank may be sending what it adds to.
         """
-        key = (algorithm, row.size if bounds is None else bounds, row.dtype)
-        plan = self._plans.get(key)
-        if plan is None:
-            if len(self._plans) == MOST_PLANS:
-                self._plans.clear()  # the caller makes new algorithms, or new lengths, without end
-            plan = self._plans[key] = self._plan(*key)
+        plan = self._plan(algorithm, row.size if bounds is None else bounds, row.dtype)
+        separate = plan.sums_dtype is not plan.dtype
         if sums is None:
-            sums = row if plan.sums_dtype is plan.dtype else row.astype(plan.sums_dtype)
+            sums = row.astype(plan.sums_dtype) if separate else row
         free = self._free[plan.sums_dtype]
         scratch = free.pop() if free else _EMPTY
         if scratch.size < plan.scratch:  # the smaller one is not needed any more
             scratch = np.empty(plan.scratch, plan.sums_dtype)
-        yield from carry_out(plan, row, sums, scratch, self._transport, tag, blocks)
+        transport, raw, raw_scratch = self._transport, row.view(np.uint8), scratch.view(np.uint8)
+        raw_sums = sums.view(np.uint8) if separate else raw
+        for to, out, source, into, reduce, add, round_first, single in plan.moves:
+            if separate:
+                _copy(round_first, sums, row)
+            held, target = (raw_sums, raw_scratch) if reduce else (raw, raw)
+            if blocks and single:
+                send, receive = held[out[0]] if out else None, target[into[0]] if into else None
+                transport.exchange(send, to, receive, source, tag)
+            else:
+                requests = [transport.irecv(target[part], source, tag) for part in into]
+                requests += [transport.isend(held[part], to, tag) for part in out]
+                yield requests
+            if add is not None:
+                there = sums[add[0]]
+                np.add(there, scratch[add[1]], there)
+        if separate:
+            _copy(plan.round, sums, row)
         free.append(scratch)
 
     def finish(self, algorithm: Algorithm, row: Array) -> None:
@@ -204,9 +183,16 @@ class Interpreter:
         self._transport.free()
 
     def _plan(self, algorithm: Algorithm, cuts: int | Bounds, dtype: np.dtype[Any]) -> Plan:
-        t = self._transport
-        at = even_bounds(cuts, algorithm.chunks(t.size)) if isinstance(cuts, int) else cuts
-        return make_plan(algorithm, t.rank, t.size, at, dtype, t.message_limit)
+        """The moves of this rank; made once for each algorithm, cut and type."""
+        plan = self._plans.get((algorithm, cuts, dtype))
+        if plan is None:
+            if len(self._plans) == MOST_PLANS:
+                self._plans.clear()  # the caller makes new algorithms, or new lengths, without end
+            t = self._transport
+            at = even_bounds(cuts, algorithm.chunks(t.size)) if isinstance(cuts, int) else cuts
+            plan = make_plan(algorithm, t.rank, t.size, at, dtype, t.message_limit)
+            self._plans[algorithm, cuts, dtype] = plan
+        return plan
 
 
 _EMPTY: Array = np.empty(0)

@@ -48,11 +48,6 @@ class NodeTopology(NamedTuple):
         leaders = tuple(np.flatnonzero(first).tolist())
         return cls(node, ranks, among(ALGORITHMS["ring"], lambda p: leaders), control)
 
-    def check_memory_for_sums(self, n: int, dtype: Any) -> None:
-        """`check_memory` for the segments behind sums of n numbers."""
-        needed = memory_of_sums(n, np.dtype(dtype), self.node.size)
-        self.check_memory(needed, "a sum through shared memory", "take another algorithm")
-
     def check_memory(self, needed: int, what: str, remedy: str) -> None:
         """Raises NoRoomError, on all ranks, where a node has too little: to run out kills the job.
 
@@ -74,7 +69,10 @@ class NodeTopology(NamedTuple):
 
 
 class SharedReduction:
-    """Shared memory for sums over the ranks of a node, and over nodes where there are several."""
+    """Shared memory for sums over the ranks of a node, and over nodes where there are several.
+
+    `mine` is what this rank adds, and `total` the sum, one memory for all ranks of the node.
+    """
 
     def __init__(self, topology: NodeTopology, interpreter: Interpreter, n: int, dtype: Any):
         self.dtype: np.dtype[Any] = np.dtype(dtype)
@@ -90,26 +88,15 @@ class SharedReduction:
         self._segments = [
             s[: n * self.dtype.itemsize].view(self.dtype) for s in self._window.segments
         ]
+        self.mine: Array = self._segments[self._node.rank]
         self._window.segments[self._node.rank][...] = 0  # takes the memory now, while there is room
         self._node.barrier()  # from here on others may write to the total
         first = self._window.segments[0]
-        self._total = first[own : own + n * self.dtype.itemsize].view(self.dtype)
+        self.total: Array = first[own : own + n * self.dtype.itemsize].view(self.dtype)
         sums_bytes = n * self._sums_dtype.itemsize
         self._sums = (
-            first[2 * own : 2 * own + sums_bytes].view(self._sums_dtype)
-            if separate
-            else self._total
+            first[2 * own : 2 * own + sums_bytes].view(self._sums_dtype) if separate else self.total
         )
-
-    def mine(self, n: int) -> Array:
-        """The first n elements of what this rank adds."""
-        segment: Array = self._segments[self._node.rank]
-        return segment[:n]
-
-    def total(self, n: int) -> Array:
-        """The first n elements of the sum, one memory for all ranks of the node."""
-        total: Array = self._total
-        return total[:n]
 
     def slice(self, start: int, stop: int) -> slice:
         """Which of the elements start to stop - 1 this rank adds up."""
@@ -139,12 +126,12 @@ class SharedReduction:
         self._window.sync()
         if self._between is not None:
             if self._node.rank == 0:
-                total, sums = self._total[start:stop], self._sums[start:stop]
+                total, sums = self.total[start:stop], self._sums[start:stop]
                 yield from self._interpreter.steps(self._between, total, tag, blocks, sums)
             yield self._barrier(blocks)
             self._window.sync()
         if array is not None:
-            array[...] = self._total[:stop]
+            array[...] = self.total[:stop]
 
     def free(self) -> None:
         """Frees the memory; collective. `mine` and `total` are invalid afterwards."""
@@ -173,8 +160,8 @@ class SharedReduction:
                 out[...] = first[i:j]
             for segment in rest[1:]:
                 np.add(out, segment[i:j], out=out)
-        if self._sums is not self._total and self._between is None:
-            self._total[lo:hi] = self._sums[lo:hi]
+        if self._sums is not self.total and self._between is None:
+            self.total[lo:hi] = self._sums[lo:hi]
 
 
 def _sizes(n: int, dtype: np.dtype[Any], p: int) -> tuple[int, int, int]:

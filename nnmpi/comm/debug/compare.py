@@ -13,7 +13,6 @@ from nnmpi.collectives.algorithms import ALL_GATHERS
 from nnmpi.comm.allreduce.interpreter import Interpreter
 from nnmpi.comm.call_log import LoggedCall
 from nnmpi.comm.progress.steps import InOrder, Steps
-from nnmpi.comm.progress.work import Progress
 from nnmpi.comm.transport.base import TAGS, Ledger, Transport
 
 NBYTES = 400  # of an encoded call
@@ -27,9 +26,8 @@ class MismatchError(RuntimeError):
 class CallComparison:
     """Compares the calls of one communicator's ranks, on a transport of its own."""
 
-    def __init__(self, transport: Transport, progress: Progress) -> None:
+    def __init__(self, transport: Transport) -> None:
         self._transport = transport.duplicate(Ledger(transport.size))
-        self._progress = progress
         self._interpreter = Interpreter(self._transport)
         self._in_order = InOrder()
 
@@ -37,22 +35,14 @@ class CallComparison:
         """Frees the transport; collective."""
         self._transport.free()
 
-    def compare(self, call: LoggedCall) -> None:
-        """Returns if all ranks make this call; else raises the same MismatchError on all of them.
+    def steps(self, call: LoggedCall, blocks: bool) -> Steps:
+        """Completes if all ranks make this call; else raises the same MismatchError on all of them.
 
         The line that calls may differ between ranks: there are programs in which that is right.
         """
-        self._progress.finish(self._steps(call, self._progress.idle), call, self._transport)
-
-    def before(self, steps: Steps, call: LoggedCall) -> Steps:
-        """Compares as the first steps of the call itself, for a call that may not wait."""
-        yield from self._steps(call, False)
-        yield from steps
+        return self._in_order.add(self._steps(call, blocks))
 
     def _steps(self, call: LoggedCall, blocks: bool) -> Steps:
-        return self._in_order.add(self._compare(call, blocks))
-
-    def _compare(self, call: LoggedCall, blocks: bool) -> Steps:
         rows = np.zeros((self._transport.size, NBYTES), np.uint8)
         mine = encode(call)
         rows[self._transport.rank, : len(mine)] = np.frombuffer(mine, np.uint8)

@@ -24,7 +24,7 @@ class InOrder:
         self._started = self._completed = 0
 
     def add(self, steps: Steps) -> Steps:
-        """The same steps, in order behind all that were added before."""
+        """The steps, behind all that were added before."""
         number = self._started
         self._started += 1
         while self._completed != number:

@@ -1,15 +1,24 @@
-"""Works: operations that were started, and the progress engine that moves all of them forward."""
+"""Works: operations that were started, and the progress engine that moves all of them forward.
+
+A thread may do so while the rank computes (`Progress.thread`):
+
+rank     start ──── computes ──── start ──── computes ──── wait
+                │                    │                       ▲
+helper          └─ poll · poll · poll · poll · poll · poll ──┘   a pause between two
+"""
 
 import math
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 
 from nnmpi.comm.call_log import CallLog, LoggedCall
 from nnmpi.comm.progress.steps import NOT_YET, Steps
 from nnmpi.comm.transport.base import Receiver, Request, Transport
 
+LONGEST_PAUSE = 1.0  # seconds between two polls; the end of the context may have to wait that long
 RECENT = 1.0  # seconds: a rank that polled a work within them is waiting for it
 
 
@@ -66,17 +75,6 @@ class Progress:
         finally:
             self.lock.release()
 
-    def poll_from_helper(self) -> None:
-        """The same from another thread; an error is kept for the rank's own thread."""
-        if not self.lock.acquire(blocking=False):
-            return
-        try:
-            self._advance_all()
-        except BaseException as error:
-            self._error = self._error or error
-        finally:
-            self.lock.release()
-
     def raise_error(self) -> None:
         """Raises the error of a helper thread, if there was one."""
         if self._error is not None:
@@ -91,13 +89,49 @@ class Progress:
                 self._error = None
 
     @contextmanager
-    def notify(self, wake: threading.Event) -> Iterator[None]:
-        """Sets the event whenever a work starts inside the context."""
-        self._wakes.append(wake)
+    def thread(self, pause: float) -> Iterator[None]:
+        """Runs a thread that polls every `pause` seconds, and sleeps while there are no works.
+
+        An error in it is raised where the rank next polls, waits or calls a collective, and at the
+        end of the context at the latest.
+        """
+        if not 0 <= pause <= LONGEST_PAUSE:
+            raise ValueError(f"a pause of {pause} s between two polls: use 0 to {LONGEST_PAUSE:g}")
+        wake, ended = threading.Event(), threading.Event()
+
+        def run() -> None:
+            while not ended.is_set():
+                wake.clear()
+                if self.works:
+                    self._poll_in_thread()
+                    time.sleep(pause)
+                elif not ended.is_set():
+                    wake.wait()
+
+        helper = threading.Thread(
+            target=copy_context().run, args=(run,), name="nnmpi helper", daemon=True
+        )
+        self._wakes.append(wake)  # set whenever a work starts
+        helper.start()
         try:
             yield
         finally:
+            ended.set()
+            wake.set()
+            helper.join()
             self._wakes.remove(wake)
+        self.raise_error()
+
+    def _poll_in_thread(self) -> None:
+        """Moves every work; an error is kept for the rank's own thread."""
+        if not self.lock.acquire(blocking=False):
+            return
+        try:
+            self._advance_all()
+        except BaseException as error:
+            self._error = self._error or error
+        finally:
+            self.lock.release()
 
     def _advance_all(self) -> None:
         for work in tuple(self.works):

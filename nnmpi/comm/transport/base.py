@@ -102,7 +102,7 @@ class Transport(Protocol):
     def start_all_reduce(self, array: NDArray[Any]) -> list[Request]: ...
 
     def duplicate(self, ledger: Ledger | None = None) -> Self:
-        """The same ranks, with messages that cannot match those of this transport.
+        """Another transport of these ranks, whose messages cannot match those of this one.
 
         They are counted in the same ledger, unless another is given.
         """
