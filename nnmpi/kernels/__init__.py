@@ -1,7 +1,6 @@
 """Kernels: what is computed on arrays; and what all of them use."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -46,16 +45,6 @@ MPI moves no messages while a rank computes. Whoever has some in flight sets the
 between the layers of a Sequential, and in backward passes between nodes and between the chunks of
 a kernel: every few milliseconds. A context variable, since ranks may be threads.
 """
-
-
-@contextmanager
-def set_progress_hook(f: Callable[[], object]) -> Iterator[None]:
-    """Within it, computations call f between chunks of work."""
-    token = progress_hook.set(f)
-    try:
-        yield
-    finally:
-        progress_hook.reset(token)
 
 
 _CACHED = 1 << 14  # the longest vector of ones that is cached

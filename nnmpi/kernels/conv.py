@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from nnmpi.backend import Array, of, xp_of
-from nnmpi.kernels import Result, column_sum, epilogue, progress_hook
+from nnmpi.kernels import Result, Vjp, column_sum, epilogue, progress_hook
 from nnmpi.kernels.depthwise import Depthwise
 from nnmpi.kernels.im2col import Im2col
 from nnmpi.kernels.window import Window, Windows
@@ -119,6 +119,12 @@ def conv2d(x: Array, w: Array, b: Array | None, f: Shape) -> Result:
         method.release()
         return Shared(dx, dw, db)
 
+    return Result(y.transpose(0, 3, 1, 2), vjps_of(method), prepare)
+
+
+def vjps_of(method: Winograd | Im2col) -> tuple[Vjp, Vjp, Vjp]:
+    """The vjps of x, w and b from `Shared`."""
+
     def vjp_w(shared: Shared, out: Array | None) -> Array:
         ol = None if out is None else out.transpose(2, 3, 1, 0)
         if ol is not None and ol.flags.c_contiguous:
@@ -126,14 +132,10 @@ def conv2d(x: Array, w: Array, b: Array | None, f: Shape) -> Result:
             return out
         return method.finish_dw(shared.dw, None).transpose(3, 2, 0, 1)
 
-    return Result(
-        y.transpose(0, 3, 1, 2),
-        (
-            lambda shared, out: shared.dx.transpose(0, 3, 1, 2),
-            vjp_w,
-            lambda shared, out: shared.db,
-        ),
-        prepare,
+    return (
+        lambda shared, out: shared.dx.transpose(0, 3, 1, 2),
+        vjp_w,
+        lambda shared, out: shared.db,
     )
 
 

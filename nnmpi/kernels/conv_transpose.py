@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result, column_sum, epilogue, progress_hook
-from nnmpi.kernels.conv import Shape, Shared, chunks_of, method_of
+from nnmpi.kernels.conv import Shape, Shared, chunks_of, method_of, vjps_of
 
 
 def conv_transpose2d(
@@ -54,19 +54,4 @@ def conv_transpose2d(
                 db += column_sum(xp.ascontiguousarray(gl[s]).reshape(-1, O))
         return Shared(dx, dw, db)
 
-    def vjp_w(shared: Shared, out: Array | None) -> Array:
-        dw = shared.dw.transpose(3, 2, 0, 1)
-        if out is None:
-            return dw
-        out[...] = dw
-        return out
-
-    return Result(
-        y.transpose(0, 3, 1, 2),
-        (
-            lambda shared, out: shared.dx.transpose(0, 3, 1, 2),
-            vjp_w,
-            lambda shared, out: shared.db,
-        ),
-        prepare,
-    )
+    return Result(y.transpose(0, 3, 1, 2), vjps_of(method), prepare)

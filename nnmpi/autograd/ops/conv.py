@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from nnmpi.autograd.ops.linear import check_dtype
 from nnmpi.backend import Array
 from nnmpi.kernels import Result, conv
 from nnmpi.kernels import conv_transpose as transposed
@@ -132,10 +133,7 @@ def _check_input(
             f"the input must be (N, {channels}, {axes})"
             f"{'; x[:, None] adds the axis of channels' if grey else ''}"
         )
-    if dtype != w.dtype:
-        raise ValueError(
-            f"{name}: {dtype} input for {w.dtype} weights: write x.astype('{w.dtype}')"
-        )
+    check_dtype(name, dtype, w)
 
 
 def _padding(f: Windows) -> str:

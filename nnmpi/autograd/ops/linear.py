@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result, column_sum
@@ -35,6 +36,14 @@ def matmul(a: Array, b: Array) -> Result:
     )
 
 
+def check_dtype(name: str, dtype: Any, w: Array) -> None:
+    """Raises ValueError unless an input of this type has that of the weight."""
+    if dtype != w.dtype:
+        raise ValueError(
+            f"{name}: {dtype} input for {w.dtype} weights: write x.astype('{w.dtype}')"
+        )
+
+
 def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result:
     """x (..., K) @ w (O, K).T + b (O), then ReLU if `relu`: one pass over the result."""
     if x.ndim == 0 or x.shape[-1] != w.shape[1]:
@@ -42,10 +51,7 @@ def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result
             f"linear: input of shape {x.shape} for a weight of shape {w.shape}: "
             f"the last axis must be {w.shape[1]}"
         )
-    if x.dtype != w.dtype:
-        raise ValueError(
-            f"linear: {x.dtype} input for {w.dtype} weights: write x.astype('{w.dtype}')"
-        )
+    check_dtype("linear", x.dtype, w)
     xp = xp_of(x)
     rows = x if x.ndim == 2 else x.reshape(prod(x.shape[:-1]), x.shape[-1])
     y = xp.dot(rows, w.T)

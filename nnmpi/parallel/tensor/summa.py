@@ -26,6 +26,7 @@ import numpy as np
 
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.functional import as_tensor
+from nnmpi.autograd.ops.linear import check_dtype
 from nnmpi.backend import Array
 from nnmpi.collectives.step import bounds, cut
 from nnmpi.comm import Comm, Work
@@ -152,7 +153,7 @@ def one_behind(items: Iterator[T]) -> Iterator[T]:
 
 
 def gathered(panels: Sequence[Panel], *blocks: tuple[Side, Array]) -> Iterator[tuple[Array, ...]]:
-    """Of each panel, what all ranks of a side have of it, for each block and its side.
+    """The matrices of each panel, of all ranks of a side, for each block and its side.
 
     Neither this nor `add_up` holds a matrix that it has handed over: maps, unlike loops, do not.
     """
@@ -263,21 +264,9 @@ class SummaLinear(Module):
                 f"{mine.stop - 1} of {self.in_features}: the last axis must be "
                 f"{mine.stop - mine.start}; scatter_blocks gives each rank its block"
             )
-        if x.dtype != self.weight.dtype:
-            raise ValueError(
-                f"SummaLinear: {x.dtype} input for {self.weight.dtype} weights: "
-                f"write x.astype('{self.weight.dtype}')"
-            )
-        return apply(
-            summa_linear,
-            x,
-            self.weight,
-            self.bias,
-            across=self.across,
-            down=self.down,
-            panels=self.panels,
-            relu=relu,
-        )
+        check_dtype("SummaLinear", x.dtype, self.weight)
+        sides = {"across": self.across, "down": self.down, "panels": self.panels}
+        return apply(summa_linear, x, self.weight, self.bias, **sides, relu=relu)
 
     def extra_repr(self) -> str:
         q, r = self.grid.column.size, self.grid.row.size

@@ -15,7 +15,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.allreduce.dispatch import NAMES
 from nnmpi.comm.transport.threads import ThreadTransport
 from nnmpi.config import ALLREDUCES
-from nnmpi.kernels import set_progress_hook
+from nnmpi.kernels import progress_hook
 from nnmpi.mesh import Mesh
 from nnmpi.nn.models import digits_cnn, mlp
 from nnmpi.parallel.arrangement.flat import cut_buckets
@@ -167,8 +167,9 @@ def test_a_backward_pass_calls_the_progress_hook() -> None:
     x = nnmpi.tensor(np.random.default_rng(0).standard_normal((600, 1, 8, 8)).astype("float32"))
     calls: list[int] = []
     loss = model(x).sum()
-    with set_progress_hook(lambda: calls.append(1)):
-        loss.backward()
+    token = progress_hook.set(lambda: calls.append(1))
+    loss.backward()
+    progress_hook.reset(token)
     nodes = len(calls)
     model(x[:1]).sum().backward()
     assert len(calls) == nodes
@@ -180,8 +181,9 @@ def test_the_gradient_of_a_weight_is_final_before_that_of_the_input_is_computed(
     model, order = mlp(4, 5, 3), []
     names = {id(p): name for name, p in model.named_parameters()}
     loss = model(nnmpi.tensor(np.ones((2, 4), "float32"))).sum()
-    with set_progress_hook(lambda: order.append("node")):
-        loss.backward(on_leaf=lambda p: order.append(names[id(p)]))
+    token = progress_hook.set(lambda: order.append("node"))
+    loss.backward(on_leaf=lambda p: order.append(names[id(p)]))
+    progress_hook.reset(token)
     assert order.index("3.weight") < order.index("node", order.index("3.bias"))
 
 
