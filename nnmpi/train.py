@@ -17,6 +17,7 @@ from nnmpi import blas, cli, signals
 from nnmpi.comm import Comm, OtherRankError, job
 from nnmpi.config import Config
 from nnmpi.config_file import from_toml
+from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.strategy import AgreedError, NotFiniteError
 from nnmpi.quoting import shown
 from nnmpi.run.dry_run import dry_run
@@ -62,7 +63,12 @@ def command(arguments: Sequence[str]) -> int:
         signals.handle("SIGINT", interrupt)
     try:
         return _main(arguments, early)
+    except OtherRankError:
+        return 0  # the other rank prints the error, and its exit status is that of the job
+    except LostOutputError as error:  # no message if the reader of a pipe has gone (`| head`)
+        return 1 if isinstance(error.__cause__, BrokenPipeError) else fail(error)
     finally:
+        cli.settle()
         signals.ignore()
 
 
@@ -70,7 +76,7 @@ def _main(arguments: Sequence[str], early: threading.Event) -> int:
     try:
         comm = job()
     except OtherRankError:
-        return 0
+        raise
     except ValueError as error:  # NNMPI_TIMEOUT or NNMPI_DEBUG
         return fail(error, 2)
     except RuntimeError as error:  # MPI cannot be used
@@ -83,8 +89,6 @@ def _main(arguments: Sequence[str], early: threading.Event) -> int:
             return 0
         trainer = Trainer(c, comm=comm)
         report = open_report(c, comm)
-    except OtherRankError:
-        return 0  # the other rank prints the error, and its exit status is that of the job
     except ValueError as error:
         return fail(error, 2)
     except OSError as error:
@@ -95,27 +99,20 @@ def _main(arguments: Sequence[str], early: threading.Event) -> int:
         return interrupted(comm, " before the first step")
     try:
         return run(trainer, report, early)
-    except LostOutputError as error:  # no message if the reader of a pipe has gone (`| head`)
-        return 1 if isinstance(error.__cause__, BrokenPipeError) else fail(error)
-    except OtherRankError:
-        return 0
     except (AgreedError, NotFiniteError, ValueError, MemoryError) as error:
         return failed(trainer, error)
-    finally:
-        cli.settle()
 
 
 def prepared(comm: Comm, arguments: Sequence[str]) -> Config:
     """The config of the arguments, with BLAS set as it says; an error on one rank is an error on
     all."""
-    error: Exception | None = None
-    try:
+
+    def read() -> Config:
         blas.tune()
         with redirect_stdout(sys.stdout if comm.rank == 0 else StringIO()):  # --help prints once
-            c = config(arguments)
-    except ValueError as caught:
-        error = caught
-    comm.agree(error)
+            return config(arguments)
+
+    c = all_or_none(comm, read)
     blas.default_threads(blas.cores(len(comm.node())))
     if c.reproducible:
         blas.one_thread()
