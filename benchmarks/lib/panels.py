@@ -26,15 +26,25 @@ def draw(rows: Sequence[Row], path: str, panels: Sequence[Panel], ranks: str) ->
     figure = Figure(figsize=(1 + 5.2 * max(len(parts), 1), 5.8), layout="constrained")
     if rows:
         where = f"{ranks}, one thread each, {rows[0]['cores']} cores, {rows[0]['cpu']}"
-        figure.suptitle(where, x=0.01, ha="left", size=12, color=INK)
+        heading(figure, where)
     for i, (panel, found) in enumerate(parts):
         axes = figure.add_subplot(1, len(parts), i + 1)
         panel.draw(axes, found)
-        axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.spines[:].set_visible(False)
-        axes.tick_params(length=0, labelsize=12)
+        style(axes)
     figure.savefig(path, dpi=120)
+
+
+def heading(figure: Any, text: str) -> None:
+    """What all panels have in common."""
+    figure.suptitle(text, x=0.01, ha="left", size=12, color=INK)
+
+
+def style(axes: Any, grid: str = "y") -> None:
+    """A light grid, and neither frame nor ticks."""
+    axes.grid(axis=grid, color="#e4e4e4", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(which="both", length=0, labelsize=12)
 
 
 def title(axes: Any, text: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from lib import panels
 from lib.collectives.timing import REFERENCE
 from lib.timing import Row, size_name
 
@@ -47,30 +48,25 @@ def draw(rows: Sequence[Row], lines: Sequence[str], where: str, path: str) -> No
     beside = APART in measured
     figure = Figure(figsize=(13.3, 7.0), layout="constrained")
     widths = (5, 5, 2.6) if beside else (1, 1)
-    panels = figure.subplots(1, 2 + beside, width_ratios=widths, squeeze=False)[0]
-    figure.suptitle(
-        f"{where}. Bands hold half of the rounds; dashed: predicted from alpha and beta",
-        x=0.01,
-        ha="left",
-        size=12,
-        color="#555555",
-    )
+    left, right, *others = figure.subplots(1, 2 + beside, width_ratios=widths, squeeze=False)[0]
+    note = "Bands hold half of the rounds; dashed: predicted from alpha and beta"
+    panels.heading(figure, f"{where}. {note}")
     for name in shown:
         of_name = [row for row in sums if row["algorithm"] == name]
-        _line(panels[0], of_name, "seconds")
-        _line(panels[1], of_name, "ratio")
-        _predicted(panels[0], of_name)
+        _line(left, of_name, "seconds")
+        _line(right, of_name, "ratio")
+        _predicted(left, of_name)
     for network in (row for row in rows if row["case"] == "network"):
-        _link(panels[0], network, sums)
-    _axes(panels[0], sums, "Time of an all-reduce")
-    _seconds(panels[0])
-    _axes(panels[1], sums, f"Time over that of {REFERENCE}")
-    _ratios(panels[1])
+        _link(left, network, sums)
+    _axes(left, sums, "Time of an all-reduce")
+    _seconds(left)
+    _axes(right, sums, f"Time over that of {REFERENCE}")
+    _ratios(right)
     if beside:
-        _line(panels[2], [row for row in sums if row["algorithm"] == APART], "ratio")
-        _axes(panels[2], sums, f"The same of {APART}", 3)
-        _ratios(panels[2])
-    handles, names = panels[0].get_legend_handles_labels()
+        _line(others[0], [row for row in sums if row["algorithm"] == APART], "ratio")
+        _axes(others[0], sums, f"The same of {APART}", 3)
+        _ratios(others[0])
+    handles, names = left.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower left", ncols=7, frameon=False, fontsize=13)
     figure.savefig(path, dpi=130)
 
@@ -123,11 +119,8 @@ def _axes(axes: Any, rows: Sequence[Row], title: str, ticks: int = MAX_TICKS) ->
     axes.set(xscale="log", yscale="log")
     axes.set_xticks(some, [size_name(n) for n in some])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.tick_params(which="both", length=0, labelsize=12)
-    axes.grid(color="#e4e4e4", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[:].set_visible(False)
-    axes.set_title(title, loc="left", size=14, weight="bold")
+    panels.style(axes, "both")
+    panels.title(axes, title)
 
 
 def _seconds(axes: Any) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import cycle
 from typing import Any
 
+from lib import panels
 from lib.timing import Row
 
 COLORS = ("#0072b2", "#d55e00", "#56b4e9", "#cc79a7", "#009e73", "#b8860b")
@@ -22,18 +23,13 @@ def draw(rows: Sequence[Row], path: str) -> None:
     cases = list(dict.fromkeys(row["case"] for row in rows))
     colors = _colors([row for row in rows if row["subject"] != APART])
     figure = Figure(figsize=(2 + 5.7 * len(cases), 6.6), layout="constrained")
-    panels = figure.subplots(1, len(cases), squeeze=False)[0]
+    all_axes = figure.subplots(1, len(cases), squeeze=False)[0]
     first = rows[0]
     where = f"{first['cpu']}, {first['cores']} cores, one thread per rank"
-    figure.suptitle(
-        f"{where}. On several ranks PyTorch is DistributedDataParallel. White: times one rank",
-        x=0.01,
-        ha="left",
-        size=12,
-        color="#555555",
-    )
+    note = "On several ranks PyTorch is DistributedDataParallel. White: times one rank"
+    panels.heading(figure, f"{where}. {note}")
     line = None
-    for axes, case in zip(panels, cases, strict=True):
+    for axes, case in zip(all_axes, cases, strict=True):
         line = _panel(axes, [row for row in rows if row["case"] == case], colors) or line
     handles: list[Any] = [Patch(color=color) for color in colors.values()]
     names = list(colors)
@@ -57,13 +53,10 @@ def _panel(axes: Any, rows: Sequence[Row], colors: dict[str, str]) -> Any:
         line = axes.hlines(height, *ends, color="black", linewidth=2, linestyle="--", zorder=5)
     axes.set_ylim(0, 1.22 * max(row["samples_per_second"] for row in rows))
     axes.set_xticks(range(len(ORDER)), [_group(bars, scaling) for scaling in ORDER])
-    axes.tick_params(length=0, labelsize=12)
     axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[:].set_visible(False)
+    panels.style(axes)
     case, model = rows[0]["case"], rows[0]["model"]
-    axes.set_title(f"{case}, {model}: samples per second", loc="left", size=14, weight="bold")
+    panels.title(axes, f"{case}, {model}: samples per second")
     return line
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from lib import panels
 from lib.timing import Row
 
 COLORS = {
@@ -26,7 +27,7 @@ def draw(rows: Sequence[Row], path: str) -> None:
     first = rows[0]
     where = f"{first['ranks'] - 1} workers and a server on {first['cores']} cores, {first['cpu']}"
     spread = f"medians of {first['repeats']} runs, thin lines from least to most"
-    figure.suptitle(f"{where}; {spread}", x=0.01, ha="left", size=12, color="#555555")
+    panels.heading(figure, f"{where}; {spread}")
     _ratios(above, rows)
     _staleness(left, rows)
     _accuracies(right, rows)
@@ -87,11 +88,8 @@ def _groups(axes: Any, rows: Sequence[Row], title: str, described: bool = True) 
     cases = {row["case"]: row["straggler"] for row in rows}
     names = [f"{case}: {text}" if described else case for case, text in cases.items()]
     axes.set_xticks(range(len(cases)), names, size=12)
-    axes.tick_params(length=0, labelsize=12)
-    axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[:].set_visible(False)
-    axes.set_title(title, loc="left", size=14, weight="bold")
+    panels.style(axes)
+    panels.title(axes, title)
 
 
 def _places(rows: Sequence[Row]) -> list[tuple[Row, float, float]]:
