@@ -11,9 +11,9 @@ from pathlib import Path
 from uuid import uuid4
 
 import numpy as np
+from failing_rank import HOW
 from fuzzing import GOOD, Fault, Outcome
 from helpers import mpijob
-from victim import HOW
 
 import nnmpi
 from nnmpi.nn.models import iris_mlp
@@ -41,17 +41,17 @@ def case(rng: np.random.Generator, folder: Path) -> Outcome:
 
 
 def died(
-    how: str, size: int, victim: int, seconds: float, run: tuple[str, ...], folder: Path
+    how: str, size: int, rank: int, seconds: float, run: tuple[str, ...], folder: Path
 ) -> Outcome:
     """The outcome of a run of `size` ranks of which one dies after so many seconds."""
     path, mark = folder / "m.safetensors", uuid4().hex
     nnmpi.save(iris_mlp().state_dict(), path)
     arguments = ("--json", "--model", "iris-mlp", "--data", "iris", "--save", str(path), *run)
-    program = Path(__file__).with_name("victim.py")
+    program = Path(__file__).with_name("failing_rank.py")
     env = {"NNMPI_TIMEOUT": str(TIMEOUT), "NNMPI_TEST_MARK": mark}
-    what = f"{size} ranks, {' '.join(run)}: rank {victim} {how} after {seconds:.3f} s"
+    what = f"{size} ranks, {' '.join(run)}: rank {rank} {how} after {seconds:.3f} s"
     ended = mpijob.run(
-        *(size, program, how, f"{seconds:.3f}", str(victim), *arguments), timeout=LIMIT, env=env
+        *(size, program, how, f"{seconds:.3f}", str(rank), *arguments), timeout=LIMIT, env=env
     )
     left = _left(mark)
     text = f"{what}; status {ended.status}; {ended.err[-3000:]}"
@@ -60,7 +60,7 @@ def died(
     if is_lost(path, ended.out):
         return Outcome(Fault.LOST, text)
     is_over = '"event": "done"' in ended.out  # it may die when it has nothing left to do
-    if not is_over and (ended.status == 0 or not _is_named(ended.err, victim, size)):
+    if not is_over and (ended.status == 0 or not _is_named(ended.err, rank, size)):
         return Outcome(Fault.UNNAMED, text)
     return GOOD
 

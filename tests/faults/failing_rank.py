@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 
-class VictimError(Exception):
+class FailingRankError(Exception):
     """Not a RuntimeError, by which mpi4py says that MPI cannot be used."""
 
 
@@ -20,7 +20,7 @@ def stopped() -> None:
 
 
 def raises() -> NoReturn:
-    raise VictimError("the victim fails")
+    raise FailingRankError("this rank fails")
 
 
 def leaves() -> NoReturn:
@@ -40,9 +40,9 @@ HOW: dict[str, Callable[[], None]] = {
 }
 
 if __name__ == "__main__":
-    how, seconds, victim = sys.argv[1:4]
+    how, seconds, failing = sys.argv[1:4]
     rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMI_RANK")
-    if rank == victim:
+    if rank == failing:
         signal.signal(signal.SIGALRM, lambda *_: HOW[how]())
         signal.setitimer(signal.ITIMER_REAL, float(seconds))
     from nnmpi import train
