@@ -244,8 +244,10 @@ def mapped(leaf: Callable[..., Any], tree: Any, *others: Any) -> Any:
 
     If `others`, which are nested as `tree` is, are given, it is `leaf(part, *parts of these)`.
     """
+    if isinstance(tree, Value | Use | SampleCount):  # first, since a Segment asks in each step
+        return leaf(tree, *others)
     if isinstance(tree, tuple | list):
-        parts = (mapped(leaf, *inside) for inside in zip(tree, *others, strict=True))
+        parts = [mapped(leaf, *inside) for inside in zip(tree, *others, strict=True)]
         return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
     if isinstance(tree, Mapping):
         return {key: mapped(leaf, tree[key], *(other[key] for other in others)) for key in tree}

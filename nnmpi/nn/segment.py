@@ -154,8 +154,9 @@ class Segment(Module):
             return part.times * samples if type(part) is SampleCount else part
 
         progress = progress_hook.get()
-        for call, arguments, result, done in self._steps:
-            ordered, by_name = mapped(there, arguments)
+        for call, (positional, keywords), result, done in self._steps:
+            ordered = [mapped(there, part) for part in positional]
+            by_name = {name: mapped(there, part) for name, part in keywords.items()}
             _matched(values, result, call(*ordered, **by_name))
             for e in done:
                 del values[e]
@@ -166,6 +167,10 @@ class Segment(Module):
 
 def _matched(values: dict[int, Any], template: Any, given: Any) -> dict[int, Any]:
     """Adds, for each edge in nested tuples, lists and dicts, what is given in its place."""
+
+    if type(template) is Value:  # the result of most calls
+        values[template.edge] = given
+        return values
 
     def match(part: Any, value: Any) -> None:
         if type(part) is Value:
