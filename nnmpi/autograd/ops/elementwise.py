@@ -73,8 +73,7 @@ def divide(a: Array, b: Array) -> Result:
     """a / b."""
     y = broadcasting("divide", a, b)
     return Result(
-        y,
-        (lambda g, out: unbroadcast(g / b, a), lambda g, out: unbroadcast(-g * y / b, b)),
+        y, (lambda g, out: unbroadcast(g / b, a), lambda g, out: unbroadcast(-g * y / b, b))
     )
 
 

@@ -37,8 +37,7 @@ def mean(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
     y = a.mean(axis=axis, keepdims=keepdims)
     share = y.size / a.size if a.size else 0.0
     return Result(
-        y,
-        (lambda g, out: xp.broadcast_to(_with_axes(g, a, axis, keepdims) * share, a.shape),),
+        y, (lambda g, out: xp.broadcast_to(_with_axes(g, a, axis, keepdims) * share, a.shape),)
     )
 
 
@@ -55,8 +54,7 @@ def var(a: Array, *, axis: Axis = None, ddof: float = 0, keepdims: bool = False)
     axis = existing(axis, a)
     d, total, divisor = _squares(a, axis, ddof, keepdims)
     return Result(
-        total / divisor,
-        (lambda g, out: d * (_with_axes(g, a, axis, keepdims) * 2 / divisor),),
+        total / divisor, (lambda g, out: d * (_with_axes(g, a, axis, keepdims) * 2 / divisor),)
     )
 
 

@@ -91,4 +91,4 @@ class Identity(Module):
 
 
 ELEMENTWISE = (ReLU, GELU, LeakyReLU, SiLU, Sigmoid, Tanh, Identity)
-"""Those that treat each number alone: a rank with a part of the numbers computes its part."""
+"""Layers that treat each number alone: a rank with a part of the numbers computes its part."""

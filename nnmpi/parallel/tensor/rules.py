@@ -153,7 +153,7 @@ def _groups_of_convolution(settings: Settings, part: CutInput) -> Bounds | None:
 
 
 def _groups_of_norm(settings: Settings, part: CutInput) -> Bounds | None:
-    """None if a group would be on two ranks, or if the sample is features, of (N, C)."""
+    """The bounds; None if a group would be on two ranks, or the sample is features, of (N, C)."""
     size = settings["num_channels"] // settings["num_groups"]
     fits = len(part.sample) > 1 and not any(b % size for b in part.bounds)
     return part.bounds if fits else None
