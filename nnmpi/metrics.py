@@ -27,7 +27,7 @@ class Sums(NamedTuple):
     metrics: Mapping[str, Share] = MappingProxyType({})
 
     def plus(self, loss: float, divisor: float, samples: int) -> "Sums":
-        """With the samples of one more step."""
+        """The sums with the samples of one more step."""
         return self._replace(
             loss=self.loss + loss, divisor=self.divisor + divisor, samples=self.samples + samples
         )

@@ -34,10 +34,10 @@ TYPES = {
 """The name in the file format of each NumPy type."""
 
 PARAMETERS = "parameters_sha256"
-"""In the metadata of a run's model: the digest of its parameters, as in the last event."""
+"""The metadata of a run's model have the digest of its parameters, as in the last event."""
 
 FILE = "file_sha256"
-"""In the metadata: the digest of the whole file, header and tensors, with zeros in its place."""
+"""The metadata have the digest of the file, header and tensors, with zeros in its own place."""
 
 BLANK = "0" * 64
 BLOCK = 1 << 20  # bytes that are read at once

@@ -67,7 +67,7 @@ def plot(logs: File | Sequence[File], x: str = "epochs", out: File = "training.p
 
 
 def _style(axes: "Axes", x: str) -> None:
-    """As large as a slide needs."""
+    """Texts and lines are as large as a slide needs."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set_xlabel("epoch" if x == "epochs" else x, size=15)
@@ -101,7 +101,7 @@ def _draw_loss(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
 
 
 def _draw_accuracy(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
-    """On held-out samples; the legend has the last value."""
+    """The accuracy is that on held-out samples; the legend has the last value."""
     for i, run in enumerate(runs):
         last = _value(run.epochs[-1], "accuracy")
         label = f"{_plain(run.name) if len(runs) > 1 else 'last'}: {last:.2f}%"
@@ -112,7 +112,7 @@ def _draw_accuracy(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
 
 
 def _legend(axes: "Axes", corner: str, several: bool) -> None:
-    """In a corner that one run leaves free; several, with names of any length, have it below."""
+    """One run leaves a corner free; several, with names of any length, have the legend below."""
     place: dict[str, Any] = {"loc": corner}
     if several:
         place = {"loc": "upper left", "bbox_to_anchor": (0, -0.14)}
