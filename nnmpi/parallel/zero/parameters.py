@@ -12,9 +12,8 @@ from nnmpi.comm import Work
 from nnmpi.nn.parameter import Parameter, memory_order
 from nnmpi.nn.store import Shard, within
 from nnmpi.parallel.arrangement.slot_walk import BACKWARD, FORWARD, NONE, SLOTS, SlotWalk
-from nnmpi.parallel.recorder import current_recorder
 from nnmpi.parallel.zero.gradients import ShardedGradientStore
-from nnmpi.parallel.zero.store import GATHER
+from nnmpi.parallel.zero.store import GATHER, wait_for_gather
 
 ORDERS = 1_000_003  # checksums of orders; the sum of their squares over many ranks is exact
 
@@ -86,10 +85,7 @@ class ShardedParameterStore(ShardedGradientStore):
             self._start(b)
         work = self._arriving.pop(b % SLOTS, None)
         if work is not None:
-            recorder = current_recorder.get()
-            began = recorder.now()
-            work.wait()
-            recorder.add("gather", began)
+            wait_for_gather(work)
         for other in due:
             if other != b:
                 self._start(other)

@@ -168,10 +168,7 @@ class ShardedStore(LocalStore):
             self._start_next()
         work = self._works.pop(b, None)
         if work is not None:
-            recorder = current_recorder.get()
-            began = recorder.now()
-            work.wait()
-            recorder.add("gather", began)
+            wait_for_gather(work)
 
     def _start_next(self) -> None:
         b = self._order[self._started]
@@ -257,3 +254,11 @@ class ShardedStore(LocalStore):
             f"{self.parameters[i].place.path}: after a step the gradient is in parts on "
             f"{self.dp.size} ranks; all of them get it by store.whole_gradient({i})"
         )
+
+
+def wait_for_gather(work: Work) -> None:
+    """Waits for a gather, and notes how long."""
+    recorder = current_recorder.get()
+    began = recorder.now()
+    work.wait()
+    recorder.add("gather", began)
