@@ -1,6 +1,7 @@
 """Batches of a split: the order of rows, gathering and standardising."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
@@ -54,6 +55,29 @@ class Load(NamedTuple):
 
 Cut = Callable[[np.ndarray], Sequence[np.ndarray]]
 """Maps the rows of a global batch to the rows of each micro-batch that this rank computes."""
+
+
+@dataclass(frozen=True)
+class BatchSplit:
+    """Cuts a batch into micro-batches, and each of these over ranks; keeps this rank's parts.
+
+    7 rows, 2 micro-batches, 3 ranks     0 1 2 | 3 4 5 6      rank 0  0 | 3
+                                                              rank 1  1 | 4
+                                                              rank 2  2 | 5 6
+    """
+
+    micro_batches: int
+    ranks: int
+    rank: int
+
+    def __call__(self, rows: np.ndarray) -> list[np.ndarray]:
+        parts = min(self.micro_batches, len(rows))  # none is empty
+        return [part_of(part_of(rows, parts, m), self.ranks, self.rank) for m in range(parts)]
+
+
+def part_of(rows: np.ndarray, parts: int, i: int) -> np.ndarray:
+    """Part i of so many, as equal as they can be."""
+    return rows[len(rows) * i // parts : len(rows) * (i + 1) // parts]
 
 
 class Loader:

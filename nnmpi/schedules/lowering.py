@@ -33,22 +33,10 @@ def programs(
     return lower(schedule.compute(p, m, v), schedule.update_each, recompute)
 
 
-def program(
-    schedule: Schedule, p: int, m: int, v: int, rank: int, recompute: bool = False
-) -> list[Op]:
-    """The program of one rank."""
-    return programs(schedule, p, m, v, recompute)[rank]
-
-
 def forward_programs(p: int, m: int, v: int = 1) -> list[list[Op]]:
     """Evaluation: the forward passes alone, in the order of the interleaved schedule."""
     compute = [[op for op in ops if op.kind is Kind.F] for ops in interleaved(p, m, v)]
     return [list(_with_messages(ops, p, p * v)) for ops in compute]
-
-
-def forward_program(p: int, m: int, v: int, rank: int) -> list[Op]:
-    """Evaluation on one rank."""
-    return forward_programs(p, m, v)[rank]
 
 
 def lower(

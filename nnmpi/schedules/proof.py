@@ -39,7 +39,7 @@ class ScheduleError(ValueError):
     """Programs that cannot be carried out, or are not complete."""
 
 
-class Size(NamedTuple):
+class PipelineSize(NamedTuple):
     """The numbers of a pipeline; `backward` is False in evaluation."""
 
     ranks: int
@@ -56,7 +56,7 @@ class Size(NamedTuple):
         return 0 <= boundary(message) < self.stages - 1
 
 
-def prove(programs: Sequence[Sequence[Op]], size: Size) -> None:
+def prove(programs: Sequence[Sequence[Op]], size: PipelineSize) -> None:
     """Raises ScheduleError unless the programs are complete and run to their end."""
     if len(programs) != size.ranks:
         raise ScheduleError(f"there are {len(programs)} programs for {size.ranks} ranks")
@@ -81,7 +81,7 @@ def _name(op: Op) -> str:
 # ---- each rank
 
 
-def _check_rank(r: int, ops: Sequence[Op], size: Size) -> None:
+def _check_rank(r: int, ops: Sequence[Op], size: PipelineSize) -> None:
     """Every op may run where it stands, as far as this rank knows, and none is missing."""
     have: Have = {(s, i): set() for s in size.of_rank(r) for i in range(size.micro_batches)}
     step: set[Kind] = set()  # REDUCE and UPDATE of all micro-batches together
@@ -95,7 +95,7 @@ def _check_rank(r: int, ops: Sequence[Op], size: Size) -> None:
             raise ScheduleError(f"rank {r} has no {_name(Op(kind, i, s))}")
 
 
-def _fault(op: Op, have: Have, size: Size) -> str:
+def _fault(op: Op, have: Have, size: PipelineSize) -> str:
     """Why an op of one micro-batch cannot run, if so."""
     kinds = have.get((op.stage, op.micro))
     if kinds is None:
@@ -110,7 +110,7 @@ def _fault(op: Op, have: Have, size: Size) -> str:
     return _fault_of_message(op, size) if op.peer >= 0 else ""
 
 
-def _fault_of_message(op: Op, size: Size) -> str:
+def _fault_of_message(op: Op, size: PipelineSize) -> str:
     """Why a message reaches no stage, if so."""
     if not size.crosses(op):
         return "there is no stage on the other side"
@@ -120,7 +120,7 @@ def _fault_of_message(op: Op, size: Size) -> str:
     return ""
 
 
-def _fault_of_step(op: Op, have: Have, step: set[Kind], size: Size) -> str:
+def _fault_of_step(op: Op, have: Have, step: set[Kind], size: PipelineSize) -> str:
     """Why REDUCE or UPDATE cannot run, if so."""
     if op.kind in step:
         return "it has run before"
@@ -137,7 +137,7 @@ def _fault_of_step(op: Op, have: Have, step: set[Kind], size: Size) -> str:
     return ""
 
 
-def _missing(kinds: set[Kind], step: set[Kind], size: Size) -> Iterator[Kind]:
+def _missing(kinds: set[Kind], step: set[Kind], size: PipelineSize) -> Iterator[Kind]:
     """What a micro-batch of a stage lacks at the end."""
     if F not in kinds:
         yield F
@@ -151,7 +151,7 @@ def _missing(kinds: set[Kind], step: set[Kind], size: Size) -> Iterator[Kind]:
 # ---- all ranks
 
 
-def _check_together(programs: Sequence[Sequence[Op]], size: Size) -> None:
+def _check_together(programs: Sequence[Sequence[Op]], size: PipelineSize) -> None:
     """Runs all programs, each as far as its messages are there."""
     sent: dict[Channel, list[int]] = defaultdict(list)  # micro-batches, in order
     posted: dict[Channel, dict[int, int]] = defaultdict(dict)  # micro-batch: which receive

@@ -24,14 +24,14 @@ class Action(Enum):
     SEND = "SEND"  # pop, and send to another rank
 
 
-class Move(NamedTuple):
+class TreeMove(NamedTuple):
     """One action, and its slice (LEAF) or peer rank (RECEIVE, SEND)."""
 
     action: Action
     other: int = -1
 
 
-def moves(owners: Sequence[int], rank: int) -> list[Move]:
+def moves(owners: Sequence[int], rank: int) -> list[TreeMove]:
     """The moves of a rank for the sum over slices, where slice i is on rank owners[i].
 
     A sum is on the rank of its first slice. At most ceil(log2 slices) + 1 are on a stack at a time:
@@ -50,25 +50,25 @@ def owners_of(slices: int, ranks: int) -> list[int]:
     return [r for r in range(ranks) for _ in range(edges[r], edges[r + 1])]
 
 
-def highest(plan: Sequence[Move]) -> int:
+def highest(plan: Sequence[TreeMove]) -> int:
     """The largest number of gradients on the stack of a rank."""
     grows = (Action.LEAF, Action.RECEIVE)
     return max(1, *accumulate(1 if move.action in grows else -1 for move in plan))
 
 
-def _below(owners: Sequence[int], rank: int, a: int, b: int) -> Iterator[Move]:
+def _below(owners: Sequence[int], rank: int, a: int, b: int) -> Iterator[TreeMove]:
     """The moves for the sum over slices a to b - 1."""
     if b - a == 1:
         if owners[a] == rank:
-            yield Move(Action.LEAF, a)
+            yield TreeMove(Action.LEAF, a)
         return
     m = (a + b) // 2
     yield from _below(owners, rank, a, m)
     yield from _below(owners, rank, m, b)
     left, right = owners[a], owners[m]
     if right == rank != left:
-        yield Move(Action.SEND, left)
+        yield TreeMove(Action.SEND, left)
     if left == rank != right:
-        yield Move(Action.RECEIVE, right)
+        yield TreeMove(Action.RECEIVE, right)
     if left == rank:
-        yield Move(Action.ADD)
+        yield TreeMove(Action.ADD)

@@ -8,13 +8,12 @@ from nnmpi.schedules import (
     SCHEDULES,
     Kind,
     Op,
+    PipelineSize,
     ScheduleError,
-    Size,
     boundary,
     forward_programs,
     lower,
     peak_live,
-    program,
     programs,
     prove,
     stream,
@@ -45,7 +44,7 @@ def test_every_program_is_proved_and_holds_as_many_micro_batches_as_stated(
 ) -> None:
     for m in MICRO_BATCHES:
         ranks = programs(SCHEDULES[name], p, m, v)
-        prove(ranks, Size(p, p * v, m))
+        prove(ranks, PipelineSize(p, p * v, m))
         assert [peak_live(ops) for ops in ranks] == SCHEDULES[name].live(p, m, v), m
 
 
@@ -54,7 +53,7 @@ def test_every_program_is_proved_and_holds_as_many_micro_batches_as_stated(
 def test_programs_that_recompute_are_proved(name: str, v: int, m: int) -> None:
     for p in RANKS:
         ranks = programs(SCHEDULES[name], p, m, v, recompute=True)
-        prove(ranks, Size(p, p * v, m))
+        prove(ranks, PipelineSize(p, p * v, m))
         plain = [[op for op in ops if op.kind is not Kind.RECOMPUTE] for ops in ranks]
         assert plain == programs(SCHEDULES[name], p, m, v)
 
@@ -64,7 +63,7 @@ def test_evaluation_is_proved(v: int) -> None:
     for p in RANKS:
         for m in (1, 2, 5, 8, 13, 32):
             ranks = forward_programs(p, m, v)
-            prove(ranks, Size(p, p * v, m, backward=False))
+            prove(ranks, PipelineSize(p, p * v, m, backward=False))
             kinds = {op.kind for ops in ranks for op in ops}
             assert kinds <= {Kind.F, Kind.RECV_F, Kind.SEND_F}
 
@@ -115,8 +114,8 @@ def test_a_program_has_messages_one_reduce_and_one_update() -> None:
 
 
 def test_one_rank_alone_sends_nothing_but_between_its_own_stages() -> None:
-    assert text(program(SCHEDULES["1f1b"], 1, 2, 1, 0)) == "F0 B0 F1 REDUCE B1 UPDATE"
-    ops = program(SCHEDULES["interleaved"], 1, 1, 2, 0)
+    assert text(programs(SCHEDULES["1f1b"], 1, 2, 1)[0]) == "F0 B0 F1 REDUCE B1 UPDATE"
+    ops = programs(SCHEDULES["interleaved"], 1, 1, 2)[0]
     assert text(ops) == "RECV_F0 F0 SEND_F0 F0 RECV_B0 REDUCE B0 SEND_B0 B0 UPDATE"
     assert {op.peer for op in ops if op.kind in SENDS + RECEIVES} == {0}
 
@@ -145,19 +144,19 @@ def test_the_boundary_of_a_message() -> None:
 
 
 def test_reduce_comes_before_the_first_gradient_that_becomes_final() -> None:
-    ops = program(SCHEDULES["zb-h1"], 3, 4, 1, 2)
+    ops = programs(SCHEDULES["zb-h1"], 3, 4, 1)[2]
     assert text(ops).endswith("W1 W2 REDUCE W3 UPDATE")
-    ops = program(SCHEDULES["interleaved"], 2, 2, 2, 1)
+    ops = programs(SCHEDULES["interleaved"], 2, 2, 2)[1]
     at = [str(op) for op in ops].index("REDUCE")
     assert (str(ops[at + 1]), ops[at + 1].stage) == ("B1", 3)  # before those of stage 1
 
 
 def test_recompute_spares_the_micro_batch_that_is_still_there() -> None:
-    gpipe = text(program(SCHEDULES["gpipe"], 2, 3, 1, 0, recompute=True))
+    gpipe = text(programs(SCHEDULES["gpipe"], 2, 3, 1, recompute=True)[0])
     assert "RECOMPUTE2" not in gpipe
     assert "REDUCE RECOMPUTE0 B0" in gpipe
     assert gpipe.count("RECOMPUTE") == 2
-    last = program(SCHEDULES["1f1b"], 2, 3, 1, 1, recompute=True)
+    last = programs(SCHEDULES["1f1b"], 2, 3, 1, recompute=True)[1]
     assert Kind.RECOMPUTE not in {op.kind for op in last}
 
 
@@ -165,7 +164,7 @@ def test_recompute_spares_the_micro_batch_that_is_still_there() -> None:
 
 
 def test_pipedream_updates_after_every_micro_batch_and_never_reduces() -> None:
-    ops = program(SCHEDULES["pipedream"], 2, 2, 1, 1)
+    ops = programs(SCHEDULES["pipedream"], 2, 2, 1)[1]
     assert text(ops) == (
         "RECV_F0 F0 RECV_F1 B0 SEND_B0 UPDATE0 F1 B1 SEND_B1 UPDATE1"
     )  # the gradient leaves before the update
@@ -201,11 +200,11 @@ def test_a_stream_may_end_behind_what_its_first_stage_has_started(p: int) -> Non
                 done.append(op)
                 if op == Op(Kind.B, decided, r):
                     last[0] = decided + p - 1
-            wanted = program(SCHEDULES["pipedream"], p, decided + p, 1, r)
+            wanted = programs(SCHEDULES["pipedream"], p, decided + p, 1)[r]
             assert done == wanted or r == 0
             assert computation(done) == computation(wanted)
             ranks.append(done)
-        prove(ranks, Size(p, p, decided + p))
+        prove(ranks, PipelineSize(p, p, decided + p))
 
 
 # ---- broken programs
@@ -318,21 +317,21 @@ BROKEN: dict[str, tuple[Callable[[Programs], None], str]] = {
 @pytest.mark.parametrize(("spoil", "message"), BROKEN.values(), ids=BROKEN)
 def test_broken_programs_are_rejected(spoil: Callable[[Programs], None], message: str) -> None:
     ranks = programs(SCHEDULES["1f1b"], 3, 4)
-    prove(ranks, Size(3, 3, 4))
+    prove(ranks, PipelineSize(3, 3, 4))
     spoil(ranks)
     with pytest.raises(ScheduleError, match=message):
-        prove(ranks, Size(3, 3, 4))
+        prove(ranks, PipelineSize(3, 3, 4))
 
 
 def test_ranks_that_wait_for_each_other_are_a_deadlock() -> None:
     """Rank 0 wants gradients of micro-batch 1 first, rank 1 its activation of 1 after B0."""
     compute = SCHEDULES["1f1b"].compute(2, 2, 1)
     compute[0] = [Op(Kind.F, 0), Op(Kind.B, 0), Op(Kind.F, 1), Op(Kind.B, 1)]
-    prove(lower(compute), Size(2, 2, 2))  # slower, but no deadlock
+    prove(lower(compute), PipelineSize(2, 2, 2))  # slower, but no deadlock
     compute[1] = [Op(k, i, 1) for k in (Kind.F, Kind.B) for i in (0, 1)]
     message = "deadlock: rank 0 cannot run B0 of stage 0, rank 1 cannot run F1 of stage 1: no mess"
     with pytest.raises(ScheduleError, match=message):
-        prove(lower(compute), Size(2, 2, 2))
+        prove(lower(compute), PipelineSize(2, 2, 2))
 
 
 def test_gradients_sent_in_another_order_than_received() -> None:
@@ -340,17 +339,17 @@ def test_gradients_sent_in_another_order_than_received() -> None:
     compute[1] = [Op(k, i, 1) for k in (Kind.F, Kind.B) for i in (0, 1)]
     message = "rank 0 cannot run B1 of stage 0: its message is received as number 1 .*batch 0"
     with pytest.raises(ScheduleError, match=message):
-        prove(lower(compute), Size(2, 2, 2))
+        prove(lower(compute), PipelineSize(2, 2, 2))
 
 
 def test_half_a_backward_pass_is_not_enough() -> None:
     compute = SCHEDULES["zb-h1"].compute(1, 2, 1)
     ops = [op for op in lower(compute)[0] if str(op) != "W0"]
     with pytest.raises(ScheduleError, match="rank 0 cannot run UPDATE: W0 of stage 0 has not run"):
-        prove([ops], Size(1, 1, 2))
+        prove([ops], PipelineSize(1, 1, 2))
     both = lower([[*compute[0][:-1], Op(Kind.B, 0), compute[0][-1]]])
     with pytest.raises(ScheduleError, match="rank 0 cannot run B0 of stage 0: I0 has run before"):
-        prove(both, Size(1, 1, 2))
+        prove(both, PipelineSize(1, 1, 2))
 
 
 # ---- numbers that make no pipeline

@@ -31,8 +31,8 @@ from nnmpi.autograd.ops.norm import Moments, joined
 from nnmpi.backend import CPU, Array
 from nnmpi.comm import Comm, comm_self
 from nnmpi.config import Config
+from nnmpi.data.loader import part_of
 from nnmpi.nn.parameter import Parameter
-from nnmpi.parallel.arrangement.program import part_of
 from nnmpi.parallel.composed import Evaluation, Parts
 from nnmpi.parallel.data.batch_size_check import check_parts
 from nnmpi.parallel.data.batch_stats import like, packed, unpacked
@@ -41,7 +41,7 @@ from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.stores.local import LOSS, STOP, LocalStore, fill_unused, scalar_count
 from nnmpi.parallel.strategy import TrainSpec
-from nnmpi.schedules import Action, Move, highest, moves, owners_of
+from nnmpi.schedules import Action, TreeMove, highest, moves, owners_of
 
 
 def reproducible(layout: Layout, spec: TrainSpec) -> Parts:
@@ -153,7 +153,7 @@ class TreeSync(GradientSync):
         store: SliceStore,
         comm: Comm,
         stats: Deferred,
-        plan: Sequence[Move],
+        plan: Sequence[TreeMove],
         recorder: Recorder = NO_RECORDER,
     ) -> None:
         self._store, self._comm, self._stats, self._plan = store, comm, stats, plan

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from nnmpi.data import Loader
-from nnmpi.data.loader import Cut
+from nnmpi.data.loader import BatchSplit, Cut
 from nnmpi.nn import Module
 from nnmpi.nn.layers.norm import over_rows
-from nnmpi.parallel.arrangement.program import BatchSplit
 from nnmpi.parallel.strategy import AgreedError
 
 

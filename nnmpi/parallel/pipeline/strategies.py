@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from nnmpi.config import Config
-from nnmpi.parallel.arrangement.program import BatchSplit, forward_ops
+from nnmpi.data.loader import BatchSplit
+from nnmpi.parallel.arrangement.program import forward_ops
 from nnmpi.parallel.composed import Composed, Evaluation, Parts
 from nnmpi.parallel.data.batch_size_check import check_micro_batches
 from nnmpi.parallel.data.replicas import replicas

@@ -13,14 +13,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nnmpi.backend import Array
 from nnmpi.comm import Comm
 from nnmpi.data import Load, Loader
-from nnmpi.data.loader import Cut
+from nnmpi.data.loader import BatchSplit, Cut
 from nnmpi.metrics import Sums
 from nnmpi.nn import Module
 from nnmpi.nn.passes import LOCAL, BatchStats
-from nnmpi.parallel.arrangement.program import BatchSplit
 from nnmpi.parallel.checks.slow_ranks import slowed
 from nnmpi.parallel.data.batch_stats import Synced
 from nnmpi.parallel.layout import Layout
@@ -38,7 +36,7 @@ Batches: TypeAlias = Generator[tuple[StepState, Load], None, None]
 
 
 class LocalGradient(GradientSync):
-    """The GradientSync and the Updater of a worker: a step leaves its own gradient in the store."""
+    """The GradientSync and the update of a worker: a step leaves its own gradient in the store."""
 
     def __init__(self, store: ServedStore) -> None:
         self._store = store
@@ -133,7 +131,9 @@ class ServerClient(ServerStrategy):
             loss = self._executor.run(load, state, batches).loss
         else:
             self._store.begin()
-        squares = 0.0 if self._synchronous else _squares(self._store.flat_grad)
+        with np.errstate(over="ignore", invalid="ignore"):
+            gradient = self._store.flat_grad
+            squares = 0.0 if self._synchronous else float(np.dot(gradient, gradient))
         stop = stop or self._control.stop()
         began = self._recorder.now()
         reply = self._channel.ask(Request(Purpose.PUSH, samples, divisor, loss, stop, squares))
@@ -166,11 +166,6 @@ def _endless(loader: Loader, start: StepState, cut: Cut) -> Batches:
 def _non_empty(cut: Cut) -> Cut:
     """Only the parts with samples: a worker by itself can compute nothing on the others."""
     return lambda rows: [part for part in cut(rows) if len(part)]
-
-
-def _squares(gradient: Array) -> float:
-    with np.errstate(over="ignore", invalid="ignore"):
-        return float(np.dot(gradient, gradient))
 
 
 def average_buffers(comm: Comm, model: Module) -> None:

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from operator import add, sub
 from typing import NamedTuple
 
 from nnmpi.parallel.step.executor import StepResult, StepState
@@ -56,14 +57,7 @@ class ClockTable:
 
     def pushed(self, w: int, samples: float, divisor: float, loss: float, stop: bool) -> None:
         """Worker w has pushed a gradient, and waits to go on."""
-        now = self.totals
-        self.totals = Totals(
-            now.pushes + 1,
-            now.samples + samples,
-            now.divisor + divisor,
-            now.loss + loss,
-            now.skipped,
-        )
+        self.totals = Totals(*map(add, self.totals, (1, samples, divisor, loss, 0)))
         self.clocks[w] += 1
         self.stop = self.stop or stop
         self._ending = self._ending or self.stop or not math.isfinite(self.totals.loss)
@@ -111,15 +105,13 @@ class EpochProgress:
 
         At the end of an epoch, a step that lacks pushes counts as well.
         """
-        before, state = self._totals, self._state
+        new, state = Totals(*map(sub, now, self._totals)), self._state
         whole, rest = divmod(int(now.pushes), self._workers)
         self._totals, self._state = now, self._after(whole + (ended and rest > 0))
-        skipped = int(now.skipped - before.skipped)
-        for _ in range(skipped - 1):
+        for _ in range(int(new.skipped) - 1):
             yield StepResult(state, 0, 0.0, 0.0, False, False)
-        samples, loss = int(now.samples - before.samples), now.loss - before.loss
-        divisor = now.divisor - before.divisor
-        yield StepResult(self._state, samples, divisor, loss, stop, skipped == 0)
+        samples = int(new.samples)
+        yield StepResult(self._state, samples, new.divisor, new.loss, stop, new.skipped == 0)
 
     def _after(self, steps: int) -> StepState:
         epochs, batch = divmod(self._start.batch + steps, self._batches)

@@ -129,7 +129,7 @@ class ParameterServer(ServerStrategy):
         return True
 
     def evaluate(self, loader: Loader, step: int) -> Sums:
-        """Its parameters are old outside of its slice: workers evaluate."""
+        """Workers evaluate: parameters of this rank are old outside of its slice."""
         return self._sum(self._task.objective.nothing())
 
     def close(self) -> None:

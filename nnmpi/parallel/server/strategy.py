@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from nnmpi.data import Loader
+from nnmpi.data.loader import BatchSplit
 from nnmpi.metrics import Sums
-from nnmpi.parallel.arrangement.program import BatchSplit
 from nnmpi.parallel.data.batch_size_check import check_micro_batches, check_parts
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries

@@ -15,7 +15,7 @@ from nnmpi import data as datasets
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.run.report import NullReport
-from nnmpi.schedules import Action, Kind, Move, moves, slice_by_slice
+from nnmpi.schedules import Action, Kind, TreeMove, moves, slice_by_slice
 
 # ---- the tree, on paper
 
@@ -43,7 +43,7 @@ def carried_out(slices: int, ranks: int) -> tuple[list[list[str]], list[int]]:
     return stacks, most
 
 
-def go(r: int, left: list[list[Move]], stacks: list[list[str]]) -> bool:
+def go(r: int, left: list[list[TreeMove]], stacks: list[list[str]]) -> bool:
     """Rank r's next move, with that of the rank which it meets; not what another one starts."""
     action, other = left[r][0]
     if action is Action.LEAF:
@@ -51,7 +51,7 @@ def go(r: int, left: list[list[Move]], stacks: list[list[str]]) -> bool:
     elif action is Action.ADD:
         right = stacks[r].pop()
         stacks[r].append(f"({stacks[r].pop()}+{right})")
-    elif left[other][:1] == [Move(Action.RECEIVE, r)] and action is Action.SEND:
+    elif left[other][:1] == [TreeMove(Action.RECEIVE, r)] and action is Action.SEND:
         stacks[other].append(stacks[r].pop())
         left[other].pop(0)
     else:

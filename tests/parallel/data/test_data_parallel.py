@@ -15,11 +15,11 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.allreduce.dispatch import NAMES
 from nnmpi.comm.transport.threads import ThreadTransport
 from nnmpi.config import ALLREDUCES
+from nnmpi.data.loader import BatchSplit
 from nnmpi.kernels import progress_hook
 from nnmpi.mesh import Mesh
 from nnmpi.nn.models import digits_cnn, mlp
 from nnmpi.parallel.arrangement.flat import cut_buckets
-from nnmpi.parallel.arrangement.program import BatchSplit
 from nnmpi.parallel.data.gradient_sync import BucketedSync
 from nnmpi.parallel.stores.buckets import Buckets, CommBucket
 from nnmpi.parallel.stores.local import BLOCK, LocalStore, scalar_count, squares

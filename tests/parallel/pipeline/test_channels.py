@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Generator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from nnmpi.parallel.step.executor import NO_SYNC, Executor
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import Samples, Task
 from nnmpi.parallel.step.update import Outcome
-from nnmpi.schedules import Kind, Op, forward_program
+from nnmpi.schedules import Kind, Op, forward_programs
 
 ROWS = Edge((Axis(1, True), Axis(3)), "float64", (0, 1), True, 0)
 
@@ -86,14 +85,21 @@ def test_evaluation_does_not_run_ahead_of_a_slow_stage() -> None:
             yield Load(rows, [Batch(np.ones((2, 3)), np.zeros(2, int), rows[:2])] * 2, 4)
 
     def job(comm: Comm) -> float:
+        def program(micro_batches: int) -> list[Op]:
+            return forward_programs(2, micro_batches)[comm.rank]
+
         channels = Channels([(ROWS,)], [comm.rank], comm, NO_RECORDER)
         model = nn.Linear(3, 3).to("float64")
         objective = Objective(nn.CrossEntropyLoss(reduction="sum"), {})
         part = ModelPart(model, {comm.rank: model}, 2, lambda path: True)
         ports = Ports.of(Task(model, objective, CPU), part, channels)
-        program = partial(forward_program, 2, v=1, rank=comm.rank)
         executor = Executor(
-            ports.stages, NO_SYNC, no_update, bool, evaluation=program, messages=channels
+            ports.stages,
+            NO_SYNC,
+            no_update,
+            bool,
+            evaluation=lambda m: forward_programs(2, m)[comm.rank],
+            messages=channels,
         )
         executor.evaluate(loads(comm.rank), 0)
         return objective.sums(ports.loss.row).samples
