@@ -17,7 +17,7 @@ from nnmpi.parallel.model.entries import Entries
 from nnmpi.parallel.model.parts import PartTable
 from nnmpi.parallel.step.channels import Channels, Ports
 from nnmpi.parallel.step.executor import NO_SYNC, Executor, GradientSync, StepResult, StepState
-from nnmpi.parallel.step.ports import Loss
+from nnmpi.parallel.step.ports import LossSink
 from nnmpi.parallel.step.update import Update
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
@@ -55,7 +55,7 @@ class Composed:
         self,
         parts: Parts,
         executor: Executor,
-        loss: Loss,
+        loss: LossSink,
         optimizer: Optimizer,
         layout: Layout,
         spec: TrainSpec,

@@ -78,7 +78,7 @@ def mesh_of(config: Config, ranks: int) -> Mesh:
 
 
 def duplicate(comm: Comm) -> Comm:
-    """The same ranks, with messages that do not meet those of `comm`; every rank calls it."""
+    """A Comm of these ranks whose messages do not meet those of `comm`; every rank calls it."""
     copy = comm.split(0)
     assert copy is not None
     return copy

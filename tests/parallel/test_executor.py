@@ -21,7 +21,7 @@ from nnmpi.parallel.model.entries import Entries, first_difference
 from nnmpi.parallel.model.parts import PartTable
 from nnmpi.parallel.step.executor import Executor, StepResult, StepState
 from nnmpi.parallel.step.objective import Objective
-from nnmpi.parallel.step.ports import Loss, Samples, Sink, Source, Stage
+from nnmpi.parallel.step.ports import LossSink, Samples, Sink, Source, Stage
 from nnmpi.parallel.step.update import Update
 from nnmpi.parallel.stores.buckets import Buckets, CommBucket
 from nnmpi.parallel.stores.local import LocalStore, scalar_count
@@ -74,7 +74,7 @@ def model() -> nn.Sequential:
 OBJECTIVE = Objective(nn.CrossEntropyLoss(reduction="sum"), {})
 
 
-def half(whole: nn.Sequential, pp: Comm, loss: Loss) -> Stage:
+def half(whole: nn.Sequential, pp: Comm, loss: LossSink) -> Stage:
     """The stage of this rank: everything on one rank, a half on each of two."""
     samples = Samples(CPU)
     if pp.size == 1:
@@ -124,7 +124,7 @@ def train(
 ) -> Ran:
     layout = Layout.on(Mesh(axes), comm)
     dp, pp, whole = layout.axis["dp"], layout.axis["pp"], model()
-    loss = Loss(OBJECTIVE)
+    loss = LossSink(OBJECTIVE)
     stage = half(whole, pp, loss)
     stage.module.to("float64")
     parameters = [*stage.module.parameters()]
@@ -242,7 +242,7 @@ def tied(cut: bool, comm: Comm) -> tuple[dict[str, np.ndarray], list[float]]:
     parameters = [whole[0].bias, whole[2].weight, whole[2].bias, whole[3].bias, whole[0].weight]
     users = [frozenset(s) for s in ([0], [0], [0], [1], [0, 1])] if cut else None
     store, sync = store_and_sync(parameters, comm, "ring", users)
-    samples, loss, wire = Samples(CPU), Loss(OBJECTIVE), Handed()
+    samples, loss, wire = Samples(CPU), LossSink(OBJECTIVE), Handed()
     split = BatchSplit(MICRO, comm.size, comm.rank)
     layout = Layout.on(Mesh({"dp": comm.size, "pp": 1, "tp": 1}), comm)
     executor = Executor(

@@ -67,7 +67,7 @@ class InFlight(Sequence[Batch]):
         return self._in_memory[i]
 
 
-class Report(NamedTuple):
+class StageReport(NamedTuple):
     """What the last stage knows of a micro-batch."""
 
     loss: float
@@ -112,12 +112,12 @@ class SignalChannels(Channels):
             self._send(rank + 1, [wish])
         return wish
 
-    def report(self, own: Report | None, micro: int) -> Report:
+    def report(self, own: StageReport | None, micro: int) -> StageReport:
         """What the last stage knows, which gives it as `own`; in the backward pass."""
         found = own
         if found is None:
             loss, stop = self._next(REPORT, micro)
-            found = Report(loss, stop > 0)
+            found = StageReport(loss, stop > 0)
         if self._comm.rank > 0:
             self._send(self._comm.rank - 1, found)
         return found
@@ -179,7 +179,7 @@ class AsynchronousExecutor(Executor):
         self._last, self._first_step, self._stops = count - 1, start.step, False
         self._batches = InFlight(loads, count)
         self._plan = StepPlan.of([], {})
-        self._live, self._reports = {}, dict[int, Report]()
+        self._live, self._reports = {}, dict[int, StageReport]()
         self._begin(self._batches.load(0))
         for micro in range(min(self._count, count) if self._vertical else 0):
             self._store.keep(micro, self._store.newest)
@@ -226,7 +226,7 @@ class AsynchronousExecutor(Executor):
         if self._number == self._count - 1:
             loss = float(self._stage.sink.loss())
             self._check_finite("loss", loss)
-            self._reports[micro] = Report(loss, wish)
+            self._reports[micro] = StageReport(loss, wish)
 
     def _backward(self, op: Op) -> None:
         micro = op.micro

@@ -28,7 +28,7 @@ from nnmpi.parallel.model.model_part import Boundary, ModelPart
 from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.ports import (
     Joined,
-    Loss,
+    LossSink,
     Messages,
     Port,
     Samples,
@@ -300,11 +300,11 @@ class Ports(NamedTuple):
 
     stages: dict[int, Stage]
     channels: Channels
-    loss: Loss
+    loss: LossSink
 
     @classmethod
     def of(cls, task: Task, part: ModelPart, channels: Channels) -> Self:
-        samples, loss = Samples(task.on), Loss(task.objective)
+        samples, loss = Samples(task.on), LossSink(task.objective)
         stages = {
             s: Stage(module, channels.inlets.get(s, samples), channels.outlets.get(s, loss))
             for s, module in part.stages.items()

@@ -1,6 +1,6 @@
 """Stages of a model and their ports: where the input of a stage comes from, where its output goes.
 
-Samples ──► stage ──► Loss        a model that is not cut
+Samples ──► stage ──► LossSink    a model that is not cut
 Inlet   ──► stage ──► Outlet      a stage of a pipeline (channels.py)
 """
 
@@ -137,7 +137,7 @@ class Samples(Source):
         return each(partial(as_tensor, on=self._on), x)
 
 
-class Loss(Sink):
+class LossSink(Sink):
     """The sink of the last stage: the loss beside the labels, as a mean over the whole batch."""
 
     def __init__(self, objective: Objective) -> None:

@@ -98,7 +98,7 @@ def test_evaluation_does_not_run_ahead_of_a_slow_stage() -> None:
             NO_SYNC,
             no_update,
             bool,
-            evaluation=lambda m: forward_programs(2, m)[comm.rank],
+            evaluation=program,
             messages=channels,
         )
         executor.evaluate(loads(comm.rank), 0)
