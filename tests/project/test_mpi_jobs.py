@@ -65,7 +65,7 @@ On threads all laws hold on more numbers; here it counts that the ranks are proc
 
 JOBS_OF_MPICH = [(2, [COMM, TABLE]), (3, [COMM])]
 
-SECONDS = 400  # for a job of 8 ranks on 2 cores that others use too
+SECONDS = 600  # for a job of 8 ranks on 2 cores that others use too
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--color=no", "--only-mpi")
 MPICH = os.environ.get("NNMPI_TEST_MPICH", "")  # the Python of an environment with MPICH
 

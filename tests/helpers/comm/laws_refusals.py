@@ -36,6 +36,14 @@ def messages_of_another_length_are_refused(comm: Comm) -> None:
         assert x.tolist() == [1, 1, 1, 1]
 
 
+def parts_of_another_length_are_refused(comm: Comm) -> None:
+    """Whether they are more or less than the array."""
+    for n in (2 * comm.size - 1, 2 * comm.size + 1):
+        for call in (comm.reduce_scatter, comm.all_gather):
+            with pytest.raises(ValueError, match=f"sum to {2 * comm.size}, but the array has {n} "):
+                call(np.ones(n), "ring", [2] * comm.size)
+
+
 USES: dict[str, Callable[[Comm], Any]] = {
     "all_reduce": lambda c: c.all_reduce(np.ones(2)),
     "start": lambda c: c.start(np.ones(2), "ring"),
@@ -95,5 +103,6 @@ def what_was_freed_raises(comm: Comm) -> None:
 
 LAWS: list[Callable[[Comm], None]] = [
     messages_of_another_length_are_refused,
+    parts_of_another_length_are_refused,
     what_was_freed_raises,
 ]

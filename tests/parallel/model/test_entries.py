@@ -225,7 +225,9 @@ def test_a_part_of_each_rank_is_counted_by_all() -> None:
 
 
 @pytest.mark.parametrize(
-    "parts", [[(0, 2), (3, 4)], [(0, 3), (2, 4)], [(0, 2), (0, 2)]], ids=["gap", "overlap", "half"]
+    "parts",
+    [[(0, 2), (3, 4)], [(0, 3), (2, 4)], [(0, 2), (1, 3)], [(0, 2), (0, 2)]],
+    ids=["gap", "overlap", "gap and overlap", "half"],
 )
 def test_parts_that_do_not_make_up_a_tensor_are_refused(parts: list[tuple[int, int]]) -> None:
     def rank(comm: Comm) -> None:
