@@ -7,7 +7,7 @@ from nnmpi.comm.mpi_ranks import job as job
 from nnmpi.comm.mpi_ranks import launched as launched
 from nnmpi.comm.mpi_ranks import mpi_versions as mpi_versions
 from nnmpi.comm.mpi_ranks import world as world
-from nnmpi.comm.progress.work import Work as Work
+from nnmpi.comm.progress import Work as Work
 from nnmpi.comm.thread_ranks import comm_self as comm_self
 from nnmpi.comm.transport.base import AbortedError as AbortedError
 from nnmpi.comm.transport.base import MessageLengthError as MessageLengthError

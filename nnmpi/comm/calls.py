@@ -7,8 +7,7 @@ from typing import Any, NoReturn
 
 from nnmpi.comm.call_log import LoggedCall, call_site
 from nnmpi.comm.debug.compare import CallComparison
-from nnmpi.comm.progress.steps import Steps
-from nnmpi.comm.progress.work import Progress, Work
+from nnmpi.comm.progress import Progress, Steps, Work
 from nnmpi.comm.transport.base import Transport
 
 

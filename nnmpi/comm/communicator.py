@@ -29,8 +29,7 @@ from nnmpi.comm.arguments import (
 )
 from nnmpi.comm.call_log import CallLog, LoggedCall, call_site
 from nnmpi.comm.calls import Calls, Freed
-from nnmpi.comm.progress.steps import Steps
-from nnmpi.comm.progress.work import Progress, Work
+from nnmpi.comm.progress import Progress, Steps, Work
 from nnmpi.comm.shared_memory import NodeMemory, SharedBuffer
 from nnmpi.comm.transport.base import (
     TAGS,

@@ -13,7 +13,7 @@ from nnmpi.comm.call_log import CallLog, DebugSettings, LoggedCall, call_site
 from nnmpi.comm.communicator import Comm
 from nnmpi.comm.debug.exit_hooks import ExitHooks
 from nnmpi.comm.debug.watchdog import Watchdog
-from nnmpi.comm.progress.work import Progress
+from nnmpi.comm.progress import Progress
 from nnmpi.comm.thread_ranks import comm_self
 from nnmpi.comm.transport.base import OtherRankError
 

@@ -9,8 +9,7 @@ from nnmpi.comm.allreduce.node_memory import SharedReduction
 from nnmpi.comm.arguments import Array
 from nnmpi.comm.call_log import LoggedCall
 from nnmpi.comm.calls import Calls, Freed
-from nnmpi.comm.progress.steps import Steps
-from nnmpi.comm.progress.work import Work
+from nnmpi.comm.progress import Steps, Work
 from nnmpi.comm.transport.base import TAGS
 
 

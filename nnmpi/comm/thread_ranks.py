@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from nnmpi.comm.call_log import CallLog, DebugSettings
 from nnmpi.comm.communicator import Comm
 from nnmpi.comm.debug import watchdog
-from nnmpi.comm.progress.work import Progress
+from nnmpi.comm.progress import Progress
 from nnmpi.comm.transport.base import AbortedError, OtherRankError
 from nnmpi.comm.transport.threads import Hub, ThreadTransport
 

@@ -19,7 +19,7 @@ from nnmpi.parallel.step.channels import Channels, Ports
 from nnmpi.parallel.step.executor import NO_SYNC, Executor, GradientSync, StepResult, StepState
 from nnmpi.parallel.step.ports import LossSink
 from nnmpi.parallel.step.update import Update
-from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.stores import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
 
 

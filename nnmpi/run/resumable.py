@@ -14,7 +14,7 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.entries import Entries, load_state
 from nnmpi.parallel.model.snapshot import owned
 from nnmpi.parallel.step.executor import StepResult, StepState
-from nnmpi.parallel.stores.local import stores_of
+from nnmpi.parallel.stores import stores_of
 from nnmpi.run import consistency
 from nnmpi.run.session import Hooks, Session
 from nnmpi.run.setup import Setup

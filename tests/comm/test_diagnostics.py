@@ -14,7 +14,7 @@ from nnmpi.comm import AbortedError, Comm, MismatchError
 from nnmpi.comm.call_log import CallLog, DebugSettings, LoggedCall
 from nnmpi.comm.debug.compare import decode, difference, encode, name_ranks
 from nnmpi.comm.debug.watchdog import Left, report
-from nnmpi.comm.progress.work import Progress
+from nnmpi.comm.progress import Progress
 from nnmpi.comm.thread_ranks import run
 
 

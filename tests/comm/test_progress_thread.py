@@ -11,7 +11,7 @@ import pytest
 from helpers.comm import brought, laws_background
 
 from nnmpi.comm import AbortedError, Comm, MismatchError, comm_self, thread_ranks
-from nnmpi.comm.progress.work import Progress, Work
+from nnmpi.comm.progress import Progress, Work
 from nnmpi.comm.transport.threads import DeadlockError, ThreadTransport
 
 VARIABLE = ContextVar("VARIABLE", default="")

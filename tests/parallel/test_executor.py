@@ -23,9 +23,7 @@ from nnmpi.parallel.step.executor import Executor, StepResult, StepState
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import LossSink, Samples, Sink, Source, Stage
 from nnmpi.parallel.step.update import Update
-from nnmpi.parallel.stores.buckets import Buckets, CommBucket
-from nnmpi.parallel.stores.local import LocalStore, scalar_count
-from nnmpi.parallel.stores.node import NodeStore
+from nnmpi.parallel.stores import Buckets, CommBucket, LocalStore, NodeStore, scalar_count
 from nnmpi.schedules import Kind, Op, one_stage
 
 ROWS, MICRO = 13, 3

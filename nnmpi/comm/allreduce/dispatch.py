@@ -12,7 +12,7 @@ from nnmpi.collectives.step import Algorithm
 from nnmpi.comm.allreduce.interpreter import Interpreter
 from nnmpi.comm.allreduce.node_memory import NodeTopology, SharedReduction, memory_of_sums
 from nnmpi.comm.arguments import Array, accumulator
-from nnmpi.comm.progress.steps import InOrder, Steps
+from nnmpi.comm.progress import InOrder, Steps
 from nnmpi.comm.transport.base import Transport
 
 # (flat buffer, tag, starts, blocks) -> steps

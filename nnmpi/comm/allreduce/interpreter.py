@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from nnmpi.collectives.step import Algorithm, Range, Step
 from nnmpi.collectives.step import bounds as even_bounds
 from nnmpi.comm.arguments import Array, accumulator
-from nnmpi.comm.progress.steps import Steps
+from nnmpi.comm.progress import Steps
 from nnmpi.comm.transport.base import Transport
 
 Bounds: TypeAlias = tuple[int, ...]

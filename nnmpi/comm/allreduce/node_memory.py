@@ -17,7 +17,7 @@ from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, among
 from nnmpi.collectives.step import Algorithm, cut
 from nnmpi.comm.allreduce.interpreter import Interpreter
 from nnmpi.comm.arguments import Array, accumulator
-from nnmpi.comm.progress.steps import InOrder, Steps
+from nnmpi.comm.progress import InOrder, Steps
 from nnmpi.comm.transport.base import Ledger, NoRoomError, Request, Transport
 
 BLOCK = 1 << 19  # bytes added at a time: the partial sum stays in the second-level cache

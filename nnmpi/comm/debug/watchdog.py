@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nnmpi.comm.call_log import LoggedCall
 from nnmpi.comm.debug.compare import name_ranks
-from nnmpi.comm.progress.work import Progress
+from nnmpi.comm.progress import Progress
 from nnmpi.comm.stderr import print_error
 
 if TYPE_CHECKING:  # an import starts MPI

@@ -21,7 +21,7 @@ from nnmpi.parallel.arrangement.flat import (
 from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.arrangement.reduction import MEASURED, algorithm, progress
 from nnmpi.parallel.layout import mesh_of, server_count
-from nnmpi.parallel.stores.local import scalar_count
+from nnmpi.parallel.stores import scalar_count
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 from nnmpi.schedules import SCHEDULES
 

@@ -13,7 +13,7 @@ from nnmpi import backend
 from nnmpi.backend import Array
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore
-from nnmpi.parallel.stores.local import LocalStore, values_of
+from nnmpi.parallel.stores import LocalStore, values_of
 from nnmpi.parallel.strategy import TrainSpec
 
 

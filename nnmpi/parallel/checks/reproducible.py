@@ -39,7 +39,7 @@ from nnmpi.parallel.data.batch_stats import like, packed, unpacked
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.executor import GradientSync
-from nnmpi.parallel.stores.local import LOSS, STOP, LocalStore, fill_unused, scalar_count
+from nnmpi.parallel.stores import LOSS, STOP, LocalStore, fill_unused, scalar_count
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.schedules import Action, TreeMove, highest, moves, owners_of
 

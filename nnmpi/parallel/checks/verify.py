@@ -31,7 +31,7 @@ from nnmpi.nn.state import assign
 from nnmpi.parallel.checks.reference_update import ReferenceUpdate, summed_gradient
 from nnmpi.parallel.model.entries import Entries, first_difference, load_state
 from nnmpi.parallel.step.executor import StepResult, StepState
-from nnmpi.parallel.stores.local import values_of
+from nnmpi.parallel.stores import values_of
 from nnmpi.parallel.strategy import AgreedError, OnEvent, Strategy
 
 SUBJECTS = ("loss", "gradients", "parameters", "buffers")

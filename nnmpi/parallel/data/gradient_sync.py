@@ -8,8 +8,7 @@ from nnmpi.comm import Comm, Work
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.executor import GradientSync
-from nnmpi.parallel.stores.buckets import Buckets
-from nnmpi.parallel.stores.local import LOSS, STOP, USED, LocalStore, fill_unused
+from nnmpi.parallel.stores import LOSS, STOP, USED, Buckets, LocalStore, fill_unused
 from nnmpi.parallel.zero.gradients import ShardedGradientStore
 
 StartSum: TypeAlias = Callable[[int], Work | None]

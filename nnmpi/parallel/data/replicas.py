@@ -22,9 +22,7 @@ from nnmpi.parallel.data.gradient_sync import (
 )
 from nnmpi.parallel.layout import Layout, duplicate
 from nnmpi.parallel.step.executor import GradientSync
-from nnmpi.parallel.stores.buckets import Buckets, CommBucket, set_up
-from nnmpi.parallel.stores.local import LocalStore
-from nnmpi.parallel.stores.node import NodeStore
+from nnmpi.parallel.stores import Buckets, CommBucket, LocalStore, NodeStore, set_up
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.parallel.zero.gradients import ShardedGradientStore
 from nnmpi.parallel.zero.parameters import ShardedParameterStore

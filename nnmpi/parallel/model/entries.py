@@ -27,7 +27,7 @@ from nnmpi.optim import Optimizer
 from nnmpi.optim import state as states
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.parts import WRITER, Holding, PartTable, Read, everything
-from nnmpi.parallel.stores.local import values_of
+from nnmpi.parallel.stores import values_of
 
 
 class Entry(NamedTuple):

@@ -33,7 +33,7 @@ from nnmpi.parallel.step.executor import (
 )
 from nnmpi.parallel.step.ports import Stage
 from nnmpi.parallel.step.update import Outcome
-from nnmpi.parallel.stores.local import fill_unused
+from nnmpi.parallel.stores import fill_unused
 from nnmpi.parallel.strategy import NotFiniteError
 from nnmpi.schedules import Kind, Op, stream
 

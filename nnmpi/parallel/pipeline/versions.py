@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from nnmpi.backend import Array, Backend
 from nnmpi.nn.parameter import Parameter
-from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.stores import LocalStore
 
 
 class Weights(NamedTuple):

@@ -29,7 +29,7 @@ from nnmpi.parallel.server.strategy import ServerStrategy
 from nnmpi.parallel.step.channels import Channels, Ports
 from nnmpi.parallel.step.executor import Executor, GradientSync, Position, StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
-from nnmpi.parallel.stores.local import fill_unused
+from nnmpi.parallel.stores import fill_unused
 from nnmpi.parallel.strategy import TrainSpec
 
 Batches: TypeAlias = Generator[tuple[StepState, Load], None, None]

@@ -6,7 +6,7 @@ from nnmpi.backend import CPU, Array
 from nnmpi.collectives.step import cut
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore, Shard, length, shards_of
-from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.stores import LocalStore
 
 
 def server_slices(parameters: Sequence[Parameter], servers: int) -> list[slice]:

@@ -20,7 +20,7 @@ from nnmpi.optim import Optimizer
 from nnmpi.optim.clip import clip_factor
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
-from nnmpi.parallel.stores.local import LOSS, STOP, USED, LocalStore, Stretch
+from nnmpi.parallel.stores import LOSS, STOP, USED, LocalStore, Stretch
 
 
 class Outcome(NamedTuple):

@@ -20,8 +20,7 @@ from nnmpi.comm import Comm, Work
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import Shard
 from nnmpi.parallel.arrangement.slot_walk import SLOTS
-from nnmpi.parallel.stores.buckets import Buckets
-from nnmpi.parallel.stores.local import Stretch
+from nnmpi.parallel.stores import Buckets, Stretch
 from nnmpi.parallel.zero.store import GATHER, ShardedStore
 
 

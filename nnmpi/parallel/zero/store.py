@@ -29,8 +29,7 @@ from nnmpi.comm import Comm, Work
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore, within
 from nnmpi.parallel.recorder import current_recorder
-from nnmpi.parallel.stores.buckets import Buckets
-from nnmpi.parallel.stores.local import LocalStore, Stretch, scalar_count, squares, stores_of
+from nnmpi.parallel.stores import Buckets, LocalStore, Stretch, scalar_count, squares, stores_of
 
 AT_ONCE = 4  # gathers
 GATHER = "ring"

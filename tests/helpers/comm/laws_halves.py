@@ -10,7 +10,7 @@ from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.collectives.step import bounds
 from nnmpi.comm import Comm
 from nnmpi.comm.arguments import accumulator
-from nnmpi.comm.progress.work import Work
+from nnmpi.comm.progress import Work
 
 Parts = tuple[int, ...] | None
 TYPES = ["float64", "float16", "int64", "complex64"]

@@ -6,7 +6,7 @@ import numpy as np
 from helpers.comm.brought import Array, gathered, part, total
 
 from nnmpi.comm import Comm
-from nnmpi.comm.progress.work import Work
+from nnmpi.comm.progress import Work
 from nnmpi.comm.shared_memory import SharedBuffer
 
 DTYPES = ("float32", "float16", "int64")

@@ -9,7 +9,7 @@ from helpers.comm.brought import Array, part, total
 
 from nnmpi.comm import Comm
 from nnmpi.comm.allreduce.dispatch import NAMES
-from nnmpi.comm.progress.work import Work
+from nnmpi.comm.progress import Work
 
 
 def works_complete_in_any_order(comm: Comm) -> None:

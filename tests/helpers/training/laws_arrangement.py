@@ -23,7 +23,7 @@ from nnmpi.parallel.arrangement.memory import memory
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.traffic import Sent, Traffic, traffic
 from nnmpi.parallel.step.executor import StepState
-from nnmpi.parallel.stores.node import NodeStore
+from nnmpi.parallel.stores import NodeStore
 from nnmpi.parallel.zero.store import ShardedStore
 
 Options = dict[str, Any]

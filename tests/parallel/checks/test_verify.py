@@ -19,7 +19,7 @@ from nnmpi.optim import Adam
 from nnmpi.parallel.checks.verify import Comparison, Difference, VerifyError, difference, largest
 from nnmpi.parallel.composed import Composed
 from nnmpi.parallel.step.executor import StepResult
-from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.stores import LocalStore
 from nnmpi.run.report import NullReport, Report
 from nnmpi.run.trainer import DivergedError
 

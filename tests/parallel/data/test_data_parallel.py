@@ -21,8 +21,7 @@ from nnmpi.mesh import Mesh
 from nnmpi.nn.models import digits_cnn, mlp
 from nnmpi.parallel.arrangement.flat import cut_buckets
 from nnmpi.parallel.data.gradient_sync import BucketedSync
-from nnmpi.parallel.stores.buckets import Buckets, CommBucket
-from nnmpi.parallel.stores.local import BLOCK, LocalStore, scalar_count, squares
+from nnmpi.parallel.stores import BLOCK, Buckets, CommBucket, LocalStore, scalar_count, squares
 from nnmpi.run.report import Event, NullReport
 from nnmpi.schedules import one_stage
 

@@ -14,7 +14,7 @@ import nnmpi
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.comm.progress.work import Work
+from nnmpi.comm.progress import Work
 from nnmpi.parallel.data.gradient_sync import BucketedSync
 from nnmpi.run.report import NullReport
 

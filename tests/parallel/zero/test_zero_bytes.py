@@ -8,7 +8,7 @@ import pytest
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.stores import LocalStore
 from nnmpi.parallel.zero.store import ShardedStore
 
 LAYERS = 9

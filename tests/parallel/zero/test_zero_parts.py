@@ -9,7 +9,7 @@ from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.store import spans, within
-from nnmpi.parallel.stores.buckets import Buckets, CommBucket
+from nnmpi.parallel.stores import Buckets, CommBucket
 from nnmpi.parallel.zero.store import ShardedStore
 
 COMM = threads.comm_self()

@@ -1,6 +1,7 @@
 """Works: operations that were started, and the progress engine that moves all of them forward.
 
-A thread may do so while the rank computes (`Progress.thread`):
+An operation is a generator: it yields the requests that its next step needs. A thread may move
+operations forward while the rank computes (`Progress.thread`):
 
 rank     start ──── computes ──── start ──── computes ──── wait
                 │                    │                       ▲
@@ -10,16 +11,45 @@ helper          └─ poll · poll · poll · poll · poll · poll ──┘   
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
+from typing import TypeAlias
 
 from nnmpi.comm.call_log import CallLog, LoggedCall
-from nnmpi.comm.progress.steps import NOT_YET, Steps
 from nnmpi.comm.transport.base import Receiver, Request, Transport
+
+Steps: TypeAlias = Iterator[list[Request] | None]
+
+NOT_YET = None
+"""In place of requests: another operation of this rank has to be complete first."""
 
 LONGEST_PAUSE = 1.0  # seconds between two polls; the end of the context may have to wait that long
 RECENT = 1.0  # seconds: a rank that polled a work within them is waiting for it
+
+
+def then(steps: Steps, f: Callable[[], None]) -> Steps:
+    """The steps, and after the last of them a call of f."""
+    yield from steps
+    f()
+
+
+class InOrder:
+    """Operations that use one resource: each begins when those started before it are complete."""
+
+    def __init__(self) -> None:
+        self._started = self._completed = 0
+
+    def add(self, steps: Steps) -> Steps:
+        """The steps, behind all that were added before."""
+        number = self._started
+        self._started += 1
+        while self._completed != number:
+            yield NOT_YET
+        try:
+            yield from steps
+        finally:
+            self._completed += 1
 
 
 class Progress:

@@ -1,1 +1,0 @@
-"""Operations that are not complete, and what moves them forward."""

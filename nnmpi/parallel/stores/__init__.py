@@ -1,1 +1,0 @@
-"""Where parameters and gradients live."""
