@@ -106,7 +106,7 @@ class Variable(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Its number of elements."""
+        """The number of elements."""
         return prod(self.shape)
 
 

@@ -30,7 +30,7 @@ DATA = "give all ranks the same samples in the same order"
 MODEL = "initialise all ranks from the same seed, or load the same file"
 
 
-class Item(NamedTuple):
+class SharedValue(NamedTuple):
     """Something that must be the same on all ranks, as far as its repr tells."""
 
     what: str
@@ -52,14 +52,14 @@ def check_snapshot(comm: Comm, config: Config, state: StepState) -> None:
     Every rank calls it before anything else that communicates depends on them.
     """
     what = f"the snapshot (of step {state.step})"
-    item = Item(what, state, "restore on all ranks what they had at one step")
+    item = SharedValue(what, state, "restore on all ranks what they had at one step")
     _check(comm, [*_option_items(config), item])
 
 
 def check_model(comm: Comm, model: Module) -> None:
     """Raises on all ranks if the names and shapes of the model differ. Every rank calls it."""
     shapes = [(place.path, place.shape) for place, _ in model.tensors()]
-    _check(comm, [Item("the names and shapes of parameters and buffers", shapes, MODEL)])
+    _check(comm, [SharedValue("the names and shapes of parameters and buffers", shapes, MODEL)])
 
 
 def check_graph(comm: Comm, graph: Graph) -> None:
@@ -67,10 +67,10 @@ def check_graph(comm: Comm, graph: Graph) -> None:
     nodes = [(n.name, n.kind, n.inputs, n.outputs, n.variables) for n in graph.nodes]
     edges = [(edge.axes, edge.dtype) for edge in graph.edges]
     what = "what the model computes, layer by layer"
-    _check(comm, [Item(what, (nodes, edges), "build the same model on all ranks")])
+    _check(comm, [SharedValue(what, (nodes, edges), "build the same model on all ranks")])
 
 
-def _check(comm: Comm, items: Sequence[Item]) -> None:
+def _check(comm: Comm, items: Sequence[SharedValue]) -> None:
     rows = np.zeros((comm.size, len(items)), np.uint64)
     rows[comm.rank] = [_digest(repr(item.content).encode()) for item in items]
     comm.all_gather(rows)
@@ -97,22 +97,22 @@ def check_values(comm: Comm, model: Module, held: Callable[[str], bool] = everyt
     comm.agree(error)
 
 
-def _option_items(config: Config) -> Iterator[Item]:
+def _option_items(config: Config) -> Iterator[SharedValue]:
     for option in options():
         if option.name not in MAY_DIFFER:
             value = getattr(config, option.name)
             remedy = "start all ranks with the same options"
-            yield Item(f"{option.name} ({value!r:.60})", value, remedy)
+            yield SharedValue(f"{option.name} ({value!r:.60})", value, remedy)
 
 
-def _items(config: Config, d: Dataset) -> Iterator[Item]:
+def _items(config: Config, d: Dataset) -> Iterator[SharedValue]:
     yield from _option_items(config)
     for name, split in (("training", d.train), ("test", d.test)):
         n = len(split.y)
-        yield Item(f"the number of {name} samples ({n:,})", n, DATA)
-        yield Item(f"the labels of the {name} samples", _described(split.y), DATA)
+        yield SharedValue(f"the number of {name} samples ({n:,})", n, DATA)
+        yield SharedValue(f"the labels of the {name} samples", _described(split.y), DATA)
         inputs = [(part, _described(array)) for part, array in parts(split.x)]
-        yield Item(f"the {name} samples", inputs, DATA)
+        yield SharedValue(f"the {name} samples", inputs, DATA)
 
 
 def _described(array: Any) -> tuple[Any, ...]:

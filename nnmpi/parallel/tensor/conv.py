@@ -8,7 +8,7 @@ from nnmpi.nn import Conv1d, Conv2d
 from nnmpi.parallel.tensor.layers import ColumnSharded, Product, RowSharded
 
 
-class _Convolution(Product):
+class _ShardedConvolution(Product):
     """A convolution with the arguments of the ordinary one, without groups, and a Comm.
 
     `part`: `gather_output` of a column, `bounds` of a row.
@@ -37,22 +37,22 @@ class _Convolution(Product):
         self._take(comm, **part)
 
 
-class ColumnConv2d(_Convolution, ColumnSharded, Conv2d):
+class ColumnConv2d(_ShardedConvolution, ColumnSharded, Conv2d):
     """Conv2d of which each rank computes some output channels: see `ColumnSharded`."""
 
     fuses_as = Conv2d
 
 
-class RowConv2d(_Convolution, RowSharded, Conv2d):
+class RowConv2d(_ShardedConvolution, RowSharded, Conv2d):
     """Conv2d of which each rank has some input channels: see `RowSharded`.
 
     ReLU and pooling come after the sum over ranks, so they are not fused.
     """
 
 
-class ColumnConv1d(_Convolution, ColumnSharded, Conv1d):
+class ColumnConv1d(_ShardedConvolution, ColumnSharded, Conv1d):
     """Conv1d of which each rank computes some output channels: see `ColumnSharded`."""
 
 
-class RowConv1d(_Convolution, RowSharded, Conv1d):
+class RowConv1d(_ShardedConvolution, RowSharded, Conv1d):
     """Conv1d of which each rank has some input channels: see `RowSharded`."""
