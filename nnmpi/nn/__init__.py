@@ -22,8 +22,15 @@ from nnmpi.nn.layers.pooling import (
     MaxPool1d,
     MaxPool2d,
 )
-from nnmpi.nn.losses.classes import CrossEntropyLoss, NLLLoss
-from nnmpi.nn.losses.elements import BCELoss, BCEWithLogitsLoss, L1Loss, MSELoss, SmoothL1Loss
+from nnmpi.nn.losses import (
+    BCELoss,
+    BCEWithLogitsLoss,
+    CrossEntropyLoss,
+    L1Loss,
+    MSELoss,
+    NLLLoss,
+    SmoothL1Loss,
+)
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.sequential import Sequential

@@ -11,8 +11,7 @@ from nnmpi.comm import Comm
 from nnmpi.data import Dataset
 from nnmpi.metrics import Metric
 from nnmpi.nn import CrossEntropyLoss
-from nnmpi.nn.losses.base import Loss
-from nnmpi.nn.losses.classes import ClassLoss
+from nnmpi.nn.losses import ClassLoss, Loss
 from nnmpi.parallel.step.objective import Criterion, Objective, SumOfMean
 from nnmpi.parallel.tensor.loss import ShardedCrossEntropyLoss
 from nnmpi.parallel.tensor.sharding import Sharding

@@ -11,7 +11,7 @@ from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
 from nnmpi import nn
-from nnmpi.nn.losses.classes import ClassLoss
+from nnmpi.nn.losses import ClassLoss
 
 WEIGHT = np.array([0.5, 2.0, 0.25, 1.5])
 RNG = np.random.default_rng(0)

@@ -25,7 +25,7 @@ from nnmpi.nn.graph import Graph
 from nnmpi.nn.passes import UNTRACKED, Pass
 from nnmpi.nn.seeding import seeded
 from nnmpi.nn.segment import segment
-from nnmpi.nn.unchanged import unchanged
+from nnmpi.nn.tracing import unchanged
 from nnmpi.parallel.arrangement.partition import Cut, Unit, bounds
 from nnmpi.parallel.step.ports import Joined, Tensors, forward, needing_gradients
 

@@ -8,7 +8,7 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.autograd import Tensor
 from nnmpi.metrics import ACCURACY, Metric, Share, Sums
-from nnmpi.nn.losses.classes import ClassLoss
+from nnmpi.nn.losses import ClassLoss
 
 
 class Criterion(Protocol):

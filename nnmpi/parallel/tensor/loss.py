@@ -18,7 +18,7 @@ from nnmpi.autograd.ops.class_losses import IGNORED, Labels, Smoothing, gradient
 from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
 from nnmpi.kernels import Result, column_sum
-from nnmpi.nn.losses.classes import CrossEntropyLoss
+from nnmpi.nn.losses import CrossEntropyLoss
 from nnmpi.parallel.tensor.ops import Bounds, all_gather
 from nnmpi.parallel.tensor.parts import own
 

@@ -1,0 +1,322 @@
+"""Losses: modules from predictions and targets to a scalar.
+
+`divisor(target)` is what the mean divides the sum by. Where samples are on several ranks, each sums
+the losses of its own, and divides by the divisor of all.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from nnmpi import backend
+from nnmpi.autograd import Tensor, apply
+from nnmpi.autograd.arguments import array_on
+from nnmpi.autograd.functional import absolute, as_tensor
+from nnmpi.autograd.ops import class_losses, element_losses, softmax
+from nnmpi.autograd.ops.class_losses import IGNORED
+from nnmpi.backend import Array
+from nnmpi.nn.module import Module
+
+
+class Loss(Module):
+    """The base of the losses: how the losses of the samples are reduced to one."""
+
+    def __init__(self, *, reduction: str = "mean") -> None:
+        if reduction not in softmax.REDUCTIONS:
+            raise ValueError(f"reduction {reduction!r} is none of {', '.join(softmax.REDUCTIONS)}")
+        self.reduction = reduction
+
+    def __call__(self, *args: Any) -> Tensor:
+        """Unlike a module's, it is not counted as a forward pass: nothing in a loss is random."""
+        loss: Tensor = self.forward(*args)
+        return loss
+
+    def divisor(self, target: Any) -> float:
+        """What the mean divides the sum by: the numbers of the target."""
+        return float(as_tensor(target).size)
+
+
+def weights(name: str, what: str, weight: Any) -> np.ndarray | None:
+    """Weights on the host; raises ValueError for what is none."""
+    if weight is None:
+        return None
+    if isinstance(weight, str):
+        raise ValueError(f"{name}: {what} {weight!r}: write {name}(reduction={weight!r})")
+    found = backend.to_host(array_of(weight))
+    if found.dtype.kind not in "biuf" or not np.isfinite(found).all():
+        raise ValueError(f"{name}: {what} {weight!r:.60} holds other than finite numbers")
+    return found.astype("float64")
+
+
+def array_of(value: Any) -> Array:
+    """The array of a tensor, an array, or nested lists of numbers."""
+    value = value.data if isinstance(value, Tensor) else value
+    return value if backend.is_array(value) else np.asarray(value)
+
+
+# ---- losses of classes: scores (N, C, ...), and integer labels (N, ...)
+
+
+class ClassLoss(Loss):
+    """Scores (N, C, ...) and integer labels (N, ...); those equal to `ignore_index` do not count.
+
+    weight: (C,), how much a label of each class counts; the mean divides by the sum of that
+    """
+
+    log_of_scores = "x"  # how a user writes the log-probabilities of scores x
+
+    def __init__(
+        self, weight: Any = None, *, ignore_index: int = IGNORED, reduction: str = "mean"
+    ) -> None:
+        super().__init__(reduction=reduction)
+        name = type(self).__name__
+        self.weight = weights(name, "weight", weight)
+        if self.weight is not None and self.weight.ndim != 1:
+            raise ValueError(
+                f"{name}: weight of shape {self.weight.shape}: it has one number a class, (C,); "
+                f"predictions go into the call of the loss, {name}()(scores, labels)"
+            )
+        self.ignore_index = ignore_index
+
+    def divisor(self, target: Any) -> float:
+        """The sum of the weights of the labels that are not ignored."""
+        labels = backend.to_host(array_of(target))
+        kept = labels != self.ignore_index
+        if self.weight is None:
+            return float(np.count_nonzero(kept))
+        return float(self.weight[labels[kept]].sum())
+
+    def evaluate(self, scores: Any, labels: Any) -> tuple[float, int, int]:
+        """The loss, how many labels have the largest score (the first of equal ones), of how many.
+
+        Labels that are ignored are not among them.
+        """
+        scores = as_tensor(scores)
+        labels, may_ignore = self.checked(scores.shape, labels)
+        host = backend.to_host(labels)
+        kept = host != self.ignore_index
+        correct = (scores.numpy().argmax(1) == host) & kept
+        loss = self.of_checked(scores, labels, may_ignore)
+        return loss.item(), int(correct.sum()), int(kept.sum())
+
+    def forward(self, scores: Any, labels: Any) -> Tensor:
+        scores = as_tensor(scores)
+        return self.of_checked(scores, *self.checked(scores.shape, labels))
+
+    def of_checked(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
+        """The loss of labels that fit."""
+        raise NotImplementedError
+
+    def checked(self, shape: tuple[int, ...], labels: Any) -> tuple[Array, bool]:
+        """The labels of scores of this shape as an array, and whether some may be ignored.
+
+        Raises ValueError unless they fit. Their values are checked only on the host, without a
+        wait for a device.
+        """
+        name, labels = type(self).__name__, array_of(labels)
+        if labels.dtype.kind == "f" and labels.shape == shape:
+            raise ValueError(
+                f"{name}: it takes labels, and {labels.dtype} targets in the shape of the scores, "
+                f"{shape}, are probabilities: write -(y * {self.log_of_scores}).sum(1).mean()"
+            )
+        if (
+            len(shape) < 2
+            or labels.shape != (shape[0], *shape[2:])
+            or labels.dtype.kind not in "iu"
+        ):
+            raise ValueError(
+                f"{name}: scores of shape {shape} with {labels.dtype} labels of shape "
+                f"{tuple(labels.shape)}; it takes (N, C) and N integers, "
+                "or (N, C, ...) and integers (N, ...)"
+            )
+        classes = shape[1]
+        if self.weight is not None and len(self.weight) != classes:
+            raise ValueError(
+                f"{name}: weights of {len(self.weight)} classes, and scores of {classes}: "
+                "give a weight for each class"
+            )
+        if not isinstance(labels, np.ndarray):
+            return labels, True
+        # as unsigned a negative label is huge, so one comparison finds both kinds of mistake
+        if not labels.size or labels.astype(np.uint64).max() < classes:
+            return labels, 0 <= self.ignore_index < classes
+        kept = labels[labels != self.ignore_index]
+        if kept.astype(np.uint64).max(initial=0) >= classes:
+            raise ValueError(
+                f"{name}: labels from {kept.min()} to {kept.max()} for {classes} classes: they "
+                f"must be 0 to {classes - 1}, or {self.ignore_index}, which is ignored"
+            )
+        return labels, True
+
+    def weight_like(self, scores: Tensor) -> Array | None:
+        """The weights in the type of the scores, on their backend."""
+        if self.weight is None:
+            return None
+        return array_on(backend.of(scores.data), self.weight, scores.dtype)
+
+
+class CrossEntropyLoss(ClassLoss):
+    """-log(softmax(logits))[label]: logits (N, C, ...), integer labels (N, ...).
+
+    label_smoothing: this part of each label is spread over all classes alike
+    """
+
+    log_of_scores = "nnmpi.log_softmax(x, 1)"
+
+    def __init__(
+        self,
+        weight: Any = None,
+        *,
+        ignore_index: int = IGNORED,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__(weight, ignore_index=ignore_index, reduction=reduction)
+        if not 0 <= label_smoothing <= 1:
+            raise ValueError(f"label_smoothing={label_smoothing!r} must be from 0 to 1")
+        self.label_smoothing = label_smoothing
+
+    def of_checked(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
+        if not may_ignore and self.weight is None and not self.label_smoothing and scores.ndim == 2:
+            return apply(softmax.cross_entropy, scores, labels, reduction=self.reduction)
+        return apply(
+            class_losses.weighted_cross_entropy,
+            scores,
+            labels,
+            weight=self.weight_like(scores),
+            ignore_index=self.ignore_index,
+            smoothing=self.label_smoothing,
+            reduction=self.reduction,
+        )
+
+
+class NLLLoss(ClassLoss):
+    """-logp[label]: log-probabilities (N, C, ...), integer labels (N, ...)."""
+
+    def of_checked(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
+        return apply(
+            class_losses.nll,
+            scores,
+            labels,
+            weight=self.weight_like(scores),
+            ignore_index=self.ignore_index,
+            reduction=self.reduction,
+        )
+
+
+# ---- losses of single numbers: the prediction and the target have the same shape
+
+
+class ElementLoss(Loss):
+    """A loss of each number of the prediction and of the target, which has the same shape.
+
+    weight: broadcast to the losses, each of which it multiplies
+    """
+
+    weight: np.ndarray | None = None
+
+    def forward(self, prediction: Any, target: Any) -> Tensor:
+        prediction = as_tensor(prediction)
+        target = _like(prediction, target)
+        if target.shape != prediction.shape:
+            raise ValueError(
+                f"{type(self).__name__}: prediction of shape {prediction.shape}, "
+                f"target of {target.shape}: give both one shape; y[:, None] adds an axis"
+            )
+        losses = self.losses(prediction, target)
+        if self.weight is not None:
+            losses = losses * _fitting(self.weight, losses)
+        if self.reduction == "none":
+            return losses
+        # the mean of nothing is 0, as in the other losses
+        total: Tensor = losses.mean() if self.reduction == "mean" and losses.size else losses.sum()
+        return total
+
+    def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """The loss of each number."""
+        raise NotImplementedError
+
+
+class MSELoss(ElementLoss):
+    """(prediction - target) ** 2."""
+
+    def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
+        d: Tensor = prediction - target
+        return d * d
+
+
+class L1Loss(ElementLoss):
+    """|prediction - target|."""
+
+    def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
+        return absolute(prediction - target)
+
+
+class SmoothL1Loss(ElementLoss):
+    """d**2 / (2 beta) where |d| < beta, |d| - beta / 2 elsewhere; d = prediction - target."""
+
+    def __init__(self, *, reduction: str = "mean", beta: float = 1.0) -> None:
+        super().__init__(reduction=reduction)
+        if not 0 <= beta < math.inf:
+            raise ValueError(f"SmoothL1Loss: beta={beta!r} must be a number of at least 0")
+        self.beta = beta
+
+    def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
+        d: Tensor = prediction - target
+        return apply(element_losses.smooth_l1, d, beta=self.beta) if self.beta else absolute(d)
+
+
+class BCELoss(ElementLoss):
+    """-(y log(p) + (1 - y) log(1 - p)) of probabilities p; a log is at least -100."""
+
+    def __init__(self, weight: Any = None, *, reduction: str = "mean") -> None:
+        super().__init__(reduction=reduction)
+        self.weight = weights(type(self).__name__, "weight", weight)
+
+    def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
+        p = prediction.data
+        if isinstance(p, np.ndarray) and p.size and (p.min() < 0 or p.max() > 1):
+            raise ValueError(
+                f"BCELoss: predictions from {p.min():g} to {p.max():g} are no probabilities, which "
+                "are 0 to 1: put a Sigmoid before it, or use BCEWithLogitsLoss"
+            )
+        return apply(element_losses.bce, prediction, target)
+
+
+class BCEWithLogitsLoss(ElementLoss):
+    """BCELoss of sigmoid(prediction), without overflow.
+
+    pos_weight: broadcast to the targets, multiplies the part of y log(p)
+    """
+
+    def __init__(
+        self, weight: Any = None, *, reduction: str = "mean", pos_weight: Any = None
+    ) -> None:
+        super().__init__(reduction=reduction)
+        self.weight = weights(type(self).__name__, "weight", weight)
+        self.pos_weight = weights(type(self).__name__, "pos_weight", pos_weight)
+
+    def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
+        positive = 1.0 if self.pos_weight is None else _fitting(self.pos_weight, prediction)
+        return apply(element_losses.bce_with_logits, prediction, target, pos_weight=positive)
+
+
+def _like(prediction: Tensor, target: Any) -> Tensor:
+    """The target in the prediction's type, so that the gradient is of that type too."""
+    if not isinstance(target, Tensor):
+        return Tensor(array_on(backend.of(prediction.data), target, prediction.dtype))
+    return target if target.dtype == prediction.dtype else target.astype(prediction.dtype)
+
+
+def _fitting(weight: np.ndarray, like: Tensor) -> Array:
+    """The weights as an array like a tensor; raises ValueError unless they broadcast to it."""
+    try:
+        fits = np.broadcast_shapes(weight.shape, like.shape) == like.shape
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"weights of shape {weight.shape} do not broadcast to a prediction of {like.shape}"
+        )
+    return array_on(backend.of(like.data), weight, like.dtype)

@@ -1,1 +1,0 @@
-"""Losses: modules from predictions and targets to a scalar."""
