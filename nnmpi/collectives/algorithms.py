@@ -5,6 +5,7 @@ c  chunk        v  index among a power of two of ranks
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from nnmpi.collectives.step import (
     Step,
     only,
     reverse,
-    rooted,
     then,
     transpose,
 )
@@ -209,6 +209,12 @@ def among(a: Algorithm, members: Callable[[int], Sequence[int]]) -> Algorithm:
     return Algorithm(lambda p: a.rounds(len(members(p))), lambda p: a.chunks(len(members(p))), at)
 
 
+@cache
+def rooted(a: Algorithm, root: int) -> Algorithm:
+    """The plan with ranks rotated so that `root` has the role of rank 0; for uncut buffers only."""
+    return among(a, lambda p: [*range(root, p), *range(root)])
+
+
 def hierarchical(q: int) -> Algorithm:
     """A tree to the leader of each node, a ring among the leaders, and the tree back."""
     up = within(tree, q)
@@ -240,14 +246,3 @@ ALL_GATHERS = {
 # To rank 0, and from rank 0; `rooted` gives them another root.
 REDUCES = {"tree": tree, "ps": server}
 BROADCASTS = {"tree": transpose(tree), "ps": transpose(server)}
-
-__all__ = [
-    "ALGORITHMS",
-    "ALL_GATHERS",
-    "BROADCASTS",
-    "REDUCES",
-    "REDUCE_SCATTERS",
-    "hierarchical",
-    "levels",
-    "rooted",
-]

@@ -6,7 +6,6 @@ one rank (to execute the plan) or `arange(p)` (to verify, price or draw it).
 """
 
 from collections.abc import Callable, Iterator
-from functools import cache
 from math import lcm
 from typing import Any, NamedTuple, TypeAlias
 
@@ -125,17 +124,3 @@ def then(a: Algorithm, b: Algorithm) -> Algorithm:
         return s._replace(send=(s.send[0] * k, s.send[1] * k), recv=(s.recv[0] * k, s.recv[1] * k))
 
     return Algorithm(lambda p: a.rounds(p) + b.rounds(p), chunks, at)
-
-
-@cache
-def rooted(a: Algorithm, root: int) -> Algorithm:
-    """The plan with ranks rotated so that `root` has the role of rank 0; for uncut buffers only."""
-
-    def at(t: int, r: Ranks, p: int) -> Step:
-        s = a.at(t, (r - root) % p, p)
-        to, source = np.asarray(s.to), np.asarray(s.source)
-        return s._replace(
-            to=only(to >= 0, (to + root) % p), source=only(source >= 0, (source + root) % p)
-        )
-
-    return Algorithm(a.rounds, a.chunks, at)

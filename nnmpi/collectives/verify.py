@@ -6,12 +6,14 @@ the same summation tree up to commuting operands: the condition under which floa
 all ranks identical bits.
 """
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Set
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from nnmpi.collectives.step import Algorithm, Step, per_rank
+
+Contributors: TypeAlias = frozenset[int]
 
 
 class PlanError(ValueError):
@@ -55,7 +57,7 @@ class _Expressions:
     """Numbered expressions: 0 to p - 1 are the contributions of the ranks, the rest are sums."""
 
     def __init__(self, p: int) -> None:
-        self.contributors = [1 << r for r in range(p)]  # of each expression, one bit per rank
+        self.contributors = [frozenset({r}) for r in range(p)]  # of each expression
         self._known: dict[tuple[int, int], int] = {}
 
     def add(self, a: int, b: int) -> int:
@@ -65,18 +67,9 @@ class _Expressions:
             self.contributors.append(self.contributors[a] | self.contributors[b])
         return self._known[pair]
 
-    def held(self, have: list[list[int | None]]) -> list[list[int]]:
-        """The contributors of each expression, one bit per rank."""
-        return [[0 if x is None else self.contributors[x] for x in row] for row in have]
-
-    def common(self, a: int, b: int) -> set[int]:
-        """The ranks whose contribution is in both a and b."""
-        return ranks(self.contributors[a] & self.contributors[b])
-
-
-def ranks(bits: int) -> set[int]:
-    """The ranks whose bits are set."""
-    return {r for r in range(bits.bit_length()) if bits >> r & 1}
+    def held(self, have: list[list[int | None]]) -> list[list[Contributors]]:
+        """The contributors of each expression."""
+        return [[frozenset() if x is None else self.contributors[x] for x in row] for row in have]
 
 
 def verify(algorithm: Algorithm, p: int, claim: Claim = ALL_REDUCE) -> None:
@@ -94,11 +87,10 @@ def verify(algorithm: Algorithm, p: int, claim: Claim = ALL_REDUCE) -> None:
 
 def rounds(
     algorithm: Algorithm, p: int, claim: Claim
-) -> Iterator[tuple[list[Step], list[list[int]]]]:
+) -> Iterator[tuple[list[Step], list[list[Contributors]]]]:
     """The steps of all ranks in each round, and the contributors of each chunk that they then hold.
 
-    Contributors are one bit per rank. The start comes first, without steps; `verify` says what
-    raises PlanError.
+    The start comes first, without steps; `verify` says what raises PlanError.
     """
     chunks = algorithm.chunks(p)
     sums = _Expressions(p)
@@ -175,7 +167,7 @@ def _receive(
         return theirs
     if mine is None:
         raise PlanError(f"round {t}: rank {r} adds to chunk {c}, which it does not have")
-    if twice := sums.common(theirs, mine):
+    if twice := sums.contributors[theirs] & sums.contributors[mine]:
         raise PlanError(
             f"round {t}: rank {r} adds the contribution of rank {min(twice)} to chunk {c} twice"
         )
@@ -190,7 +182,7 @@ def _check_end(have: list[list[int | None]], claim: Claim, sums: _Expressions) -
             wanted = claim.ends(r, c, len(have))
             if wanted is None:
                 continue
-            got = set() if held is None else ranks(sums.contributors[held])
+            got = frozenset() if held is None else sums.contributors[held]
             if held is None or got != wanted:
                 raise PlanError(f"at the end: rank {r}, chunk {c}: {_difference(got, wanted)}")
             other, theirs = first.setdefault(c, (r, held))
@@ -200,7 +192,7 @@ def _check_end(have: list[list[int | None]], claim: Claim, sums: _Expressions) -
                 )
 
 
-def _difference(got: set[int], wanted: set[int]) -> str:
+def _difference(got: Contributors, wanted: Set[int]) -> str:
     """`the contribution of rank 3 is missing`, or `... is not part of the result`."""
     wrong, what = (wanted - got, "missing") if wanted - got else (got - wanted, "not wanted")
     if len(wrong) == 1:

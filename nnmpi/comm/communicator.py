@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from nnmpi import user_code
-from nnmpi.collectives.step import Algorithm, cut, rooted
+from nnmpi.collectives.algorithms import rooted
+from nnmpi.collectives.step import Algorithm, cut
 from nnmpi.comm.allreduce import autotune
 from nnmpi.comm.allreduce.dispatch import NAMES, NEED_SETUP, AllReduceDispatch
 from nnmpi.comm.allreduce.interpreter import Interpreter

@@ -105,14 +105,11 @@ class Schedule(NamedTuple):
 
     bubble(p, m, v)   idle time over the time of computation, where F, I and W cost the same, B is
                       I + W, and messages cost nothing; None: there is no formula for these numbers
-    live(p, m, v)     how many micro-batches each rank holds at most, counted for each of its stages
-                      from F to B, or to W
     """
 
     about: str
     compute: Compute
     bubble: Callable[[int, int, int], Fraction | None]
-    live: Callable[[int, int, int], list[int]]
     formula: str  # of the bubble, as on paper
     holds: str = ""  # where it does
     virtual: bool = False  # may have several stages a rank
@@ -130,61 +127,29 @@ class Schedule(NamedTuple):
             )
 
 
-def _one_in_flight(p: int, m: int, v: int) -> list[int]:
-    return [1] * p
-
-
-def _all_in_flight(p: int, m: int, v: int) -> list[int]:
-    return [m] * p
-
-
-def _as_deep_as_the_rest(p: int, m: int, v: int) -> list[int]:
-    return [min(p - r, m) for r in range(p)]
-
-
-def _as_deep_as_all(p: int, m: int, v: int) -> list[int]:
-    return [min(p, m)] * p
-
-
-def _live_interleaved(p: int, m: int, v: int) -> list[int]:
-    """The first 2(p-1-r) + (v-1)p + 1 forward passes, less those of absent micro-batches."""
-
-    def rank(r: int) -> int:
-        passes = 2 * (p - 1 - r) + (v - 1) * p + 1
-        whole = min(passes, m // p * p * v)  # of groups of p micro-batches
-        stages, rest = divmod(passes - whole, p)
-        return whole + min(stages * (m % p) + min(rest, m % p), v * (m % p))
-
-    return [rank(r) for r in range(p)]
-
-
 SCHEDULES: dict[str, Schedule] = {
     "naive": Schedule(
         about="one micro-batch at a time",
         compute=naive,
         bubble=lambda p, m, v: Fraction(p - 1),
-        live=_one_in_flight,
         formula="p-1",
     ),
     "gpipe": Schedule(
         about="all forward passes, then all backward passes",
         compute=gpipe,
         bubble=lambda p, m, v: Fraction(p - 1, m),
-        live=_all_in_flight,
         formula="(p-1)/m",
     ),
     "1f1b": Schedule(
         about="one forward, one backward: as fast as gpipe, in less memory",
         compute=one_f_one_b,
         bubble=lambda p, m, v: Fraction(p - 1, m),
-        live=_as_deep_as_the_rest,
         formula="(p-1)/m",
     ),
     "interleaved": Schedule(
         about="1f1b over several smaller stages a rank: less idle time, more messages",
         compute=interleaved,
         bubble=lambda p, m, v: Fraction(p - 1, v * m) if m % p == 0 else None,
-        live=_live_interleaved,
         formula="(p-1)/(V m)",
         holds="where p divides m",
         virtual=True,
@@ -193,7 +158,6 @@ SCHEDULES: dict[str, Schedule] = {
         about="1f1b with gradients of weights computed where a rank would be idle",
         compute=zb_h1,
         bubble=lambda p, m, v: Fraction(p - 1, 3 * m) if m >= p else None,
-        live=_as_deep_as_all,
         formula="(p-1)/(3m)",
         holds="where m >= p",
     ),
@@ -201,7 +165,6 @@ SCHEDULES: dict[str, Schedule] = {
         about="1f1b without a flush: each micro-batch is a step, on weights that are older",
         compute=one_f_one_b,
         bubble=lambda p, m, v: Fraction(p - 1, m),
-        live=_as_deep_as_the_rest,
         formula="(p-1)/m",
         update_each=True,
     ),

@@ -7,11 +7,11 @@ that can run can still run later, so if all ops have run in one order, dependenc
 and no timing leads to a deadlock. Otherwise the error names an op and its rank.
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from nnmpi.schedules.lowering import RECEIVES, boundary
+from nnmpi.schedules.lowering import RECEIVES, boundary, message
 from nnmpi.schedules.op import Kind, Op
 
 F, B, I, W = Kind.F, Kind.B, Kind.I, Kind.W
@@ -32,7 +32,8 @@ NEEDS: dict[Kind, tuple[tuple[Kind, ...], ...]] = {
 EXCLUDES = {B: (B, I), I: (B, I), RECOMPUTE: (RECOMPUTE, B, I)}
 
 Have: TypeAlias = dict[tuple[int, int], set[Kind]]  # (stage, micro): what has run
-Channel: TypeAlias = tuple[bool, int]  # forward or not, the stage before the boundary
+Channel: TypeAlias = tuple[bool, int]
+"""Whether messages go forward, and the stage before the boundary that they cross."""
 
 
 class ScheduleError(ValueError):
@@ -62,16 +63,8 @@ def prove(programs: Sequence[Sequence[Op]], size: PipelineSize) -> None:
         raise ScheduleError(f"there are {len(programs)} programs for {size.ranks} ranks")
     for r, ops in enumerate(programs):
         _check_rank(r, ops, size)
-    _check_together(programs, size)
-
-
-def peak_live(ops: Sequence[Op]) -> int:
-    """How many micro-batches a rank holds at most, from F to B or W, counted for each stage."""
-    live = most = 0
-    for op in ops:
-        live += (op.kind is F) - (op.kind is B or op.kind is W)
-        most = max(most, live)
-    return most
+    for _ in in_order(programs, size.stages):
+        pass
 
 
 def _name(op: Op) -> str:
@@ -151,44 +144,43 @@ def _missing(kinds: set[Kind], step: set[Kind], size: PipelineSize) -> Iterator[
 # ---- all ranks
 
 
-def _check_together(programs: Sequence[Sequence[Op]], size: PipelineSize) -> None:
-    """Runs all programs, each as far as its messages are there."""
+def channel(message: Op) -> Channel:
+    """The channel of a message, which delivers in the order of sends."""
+    return message.kind in (SEND_F, RECV_F), boundary(message)
+
+
+def in_order(programs: Sequence[Sequence[Op]], stages: int) -> Iterator[tuple[int, Op]]:
+    """Each op with its rank, in an order in which they can run: messages are there when needed."""
     sent: dict[Channel, list[int]] = defaultdict(list)  # micro-batches, in order
     posted: dict[Channel, dict[int, int]] = defaultdict(dict)  # micro-batch: which receive
-    left = [list(reversed(ops)) for ops in programs]
+    left = [deque(ops) for ops in programs]
 
     def arrived(r: int, op: Op) -> bool:
         """Whether the message is there that the op needs."""
-        if op.kind not in RECEIVES:
+        receive = message(op, RECEIVES, len(programs), stages)
+        if receive is None:
             return True
-        receive = Op(RECEIVES[op.kind][0], op.micro, op.stage)
-        if not size.crosses(receive):
-            return True
-        channel = (receive.kind is RECV_F, boundary(receive))
-        n = posted[channel][op.micro]
-        if n >= len(sent[channel]):
-            return False
-        if sent[channel][n] != op.micro:
+        sends, n = sent[channel(receive)], posted[channel(receive)][op.micro]
+        if n < len(sends) and sends[n] != op.micro:
             raise ScheduleError(
                 f"rank {r} cannot run {_name(op)}: its message is received as number {n + 1} of "
-                f"its boundary and direction, which is sent for micro-batch {sent[channel][n]}"
+                f"its boundary and direction, which is sent for micro-batch {sends[n]}"
             )
-        return True
-
-    def run(op: Op) -> None:
-        if op.kind in (SEND_F, SEND_B):
-            sent[op.kind is SEND_F, boundary(op)].append(op.micro)
-        elif op.kind in (RECV_F, RECV_B):
-            receives = posted[op.kind is RECV_F, boundary(op)]
-            receives[op.micro] = len(receives)
+        return n < len(sends)
 
     moved = True
     while moved:
         moved = False
         for r, ops in enumerate(left):
-            while ops and arrived(r, ops[-1]):
-                run(ops.pop())
+            while ops and arrived(r, ops[0]):
+                op = ops.popleft()
+                if op.kind in (SEND_F, SEND_B):
+                    sent[channel(op)].append(op.micro)
+                elif op.kind in (RECV_F, RECV_B):
+                    receives = posted[channel(op)]
+                    receives[op.micro] = len(receives)
+                yield r, op
                 moved = True
-    stuck = [f"rank {r} cannot run {_name(ops[-1])}" for r, ops in enumerate(left) if ops]
+    stuck = [f"rank {r} cannot run {_name(ops[0])}" for r, ops in enumerate(left) if ops]
     if stuck:
         raise ScheduleError(f"deadlock: {', '.join(stuck)}: no message arrives")

@@ -7,7 +7,7 @@ chunk, how many ranks' contributions it contains.
 from itertools import pairwise
 
 from nnmpi.collectives.step import Algorithm, Step
-from nnmpi.collectives.verify import ALL_REDUCE, Claim, rounds
+from nnmpi.collectives.verify import ALL_REDUCE, Claim, Contributors, rounds
 
 MAX_RANKS = 16  # one column each
 DIGITS = ".123456789abcdefg"  # the number of contributions in a chunk
@@ -31,8 +31,8 @@ def draw(algorithm: Algorithm, p: int, claim: Claim = ALL_REDUCE) -> str:
     return _table(rows, [2 + 2 * t for t in boundaries])
 
 
-def _held(have: list[list[int]]) -> list[str]:
-    return ["".join(DIGITS[bits.bit_count()] for bits in row) for row in have]
+def _held(have: list[list[Contributors]]) -> list[str]:
+    return ["".join(DIGITS[len(ranks)] for ranks in row) for row in have]
 
 
 def _cell(s: Step, chunks: int) -> str:

@@ -6,12 +6,10 @@ rank it takes no time. The unit of time is the caller's.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from nnmpi.schedules import Kind, Op, ScheduleError, boundary, peak_live
+from nnmpi.schedules import RECEIVES, Kind, Op, channel, in_order, message
 from nnmpi.sim.timeline import Span, Timeline
-
-Message: TypeAlias = tuple[bool, int, int]  # forward or not, boundary, micro-batch
 
 
 class StageTimes(NamedTuple):
@@ -85,6 +83,7 @@ def simulate(
     spans = tuple(_run(programs, costs))
     ranks, stages = len(programs), len(costs.stages)
     sizes = [ranks / stages] * stages if activation is None else activation
+    one_each = [1] * stages
     busy: list[float] = [0] * ranks
     for span in spans:
         busy[span.rank] += span.end - span.start
@@ -92,51 +91,28 @@ def simulate(
         timeline=Timeline(spans, ranks),
         makespan=max((span.end for span in spans), default=0),
         busy=busy,
-        live=[peak_live(ops) for ops in programs],
-        memory=[_peak_memory(ops, sizes, inputs or [0] * stages) for ops in programs],
+        live=[int(_peak(ops, one_each, one_each)) for ops in programs],
+        memory=[_peak(ops, sizes, inputs or [0] * stages) for ops in programs],
     )
 
 
 def _run(programs: Sequence[Sequence[Op]], costs: Costs) -> Iterator[Span]:
     """What ranks compute, each op as early as the program and messages let it."""
-    last = len(costs.stages) - 1
-    clocks: list[float] = [0] * len(programs)
-    arrivals: dict[Message, float] = {}
-    left = [list(reversed(ops)) for ops in programs]
-    moved = True
-    while moved:
-        moved = False
-        for r, ops in enumerate(left):
-            while ops:
-                op = ops[-1]
-                message = _awaited(op, last)
-                if message and message not in arrivals:
-                    break
-                ops.pop()
-                moved = True
-                start = max(clocks[r], arrivals[message]) if message else clocks[r]
-                end = start + costs.of(op)
-                if end > start or op.kind is Kind.UPDATE:
-                    yield Span(r, op.kind.value, op.micro, op.stage, start, end)
-                clocks[r] = max(clocks[r], end)
-                if op.kind in (Kind.SEND_F, Kind.SEND_B):
-                    arrival = clocks[r] + (costs.send if op.peer != r else 0)
-                    arrivals[op.kind is Kind.SEND_F, boundary(op), op.micro] = arrival
-    for r, ops in enumerate(left):
-        if ops:
-            raise ScheduleError(f"deadlock: rank {r} cannot run {ops[-1]} of stage {ops[-1].stage}")
+    ranks, stages = len(programs), len(costs.stages)
+    clocks: list[float] = [0] * ranks
+    arrivals: dict[tuple[tuple[bool, int], int], float] = {}  # by channel and micro-batch
+    for r, op in in_order(programs, stages):
+        awaited = message(op, RECEIVES, ranks, stages)
+        start = max(clocks[r], arrivals[channel(awaited), op.micro]) if awaited else clocks[r]
+        end = start + costs.of(op)
+        if end > start or op.kind is Kind.UPDATE:
+            yield Span(r, op.kind.value, op.micro, op.stage, start, end)
+        clocks[r] = end
+        if op.kind in (Kind.SEND_F, Kind.SEND_B):
+            arrivals[channel(op), op.micro] = end + (costs.send if op.peer != r else 0)
 
 
-def _awaited(op: Op, last: int) -> Message | None:
-    """The message that an op cannot run without."""
-    if op.kind is Kind.F and op.stage > 0:
-        return True, op.stage - 1, op.micro
-    if op.kind in (Kind.B, Kind.I) and op.stage < last:
-        return False, op.stage, op.micro
-    return None
-
-
-def _peak_memory(ops: Sequence[Op], activation: Sequence[float], inputs: Sequence[float]) -> float:
+def _peak(ops: Sequence[Op], activation: Sequence[float], inputs: Sequence[float]) -> float:
     """The most activations held: from F to B or W, before a RECOMPUTE only the input."""
     again = {(op.micro, op.stage) for op in ops if op.kind is Kind.RECOMPUTE}
     held = most = 0.0

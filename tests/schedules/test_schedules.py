@@ -13,7 +13,6 @@ from nnmpi.schedules import (
     boundary,
     forward_programs,
     lower,
-    peak_live,
     programs,
     prove,
     stream,
@@ -39,13 +38,9 @@ def text(ops: list[Op]) -> str:
 
 @pytest.mark.parametrize("p", RANKS)
 @pytest.mark.parametrize(("name", "v"), CASES)
-def test_every_program_is_proved_and_holds_as_many_micro_batches_as_stated(
-    name: str, v: int, p: int
-) -> None:
+def test_every_program_is_proved(name: str, v: int, p: int) -> None:
     for m in MICRO_BATCHES:
-        ranks = programs(SCHEDULES[name], p, m, v)
-        prove(ranks, PipelineSize(p, p * v, m))
-        assert [peak_live(ops) for ops in ranks] == SCHEDULES[name].live(p, m, v), m
+        prove(programs(SCHEDULES[name], p, m, v), PipelineSize(p, p * v, m))
 
 
 @pytest.mark.parametrize("m", [1, 2, 3, 5, 8, 13])

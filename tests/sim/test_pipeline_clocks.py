@@ -1,5 +1,6 @@
 """Simulated pipelines: bubbles equal their formulas, memory, costs of stages and messages."""
 
+from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise
 
@@ -116,6 +117,36 @@ def test_uniform_costs_are_of_a_rank() -> None:
 
 
 # ---- memory
+
+
+def live_interleaved(p: int, m: int, v: int) -> list[int]:
+    """The first 2(p-1-r) + (v-1)p + 1 forward passes, less those of absent micro-batches."""
+
+    def rank(r: int) -> int:
+        passes = 2 * (p - 1 - r) + (v - 1) * p + 1
+        whole = min(passes, m // p * p * v)  # of groups of p micro-batches
+        stages, rest = divmod(passes - whole, p)
+        return whole + min(stages * (m % p) + min(rest, m % p), v * (m % p))
+
+    return [rank(r) for r in range(p)]
+
+
+LIVE: dict[str, Callable[[int, int, int], list[int]]] = {
+    "naive": lambda p, m, v: [1] * p,
+    "gpipe": lambda p, m, v: [m] * p,
+    "1f1b": lambda p, m, v: [min(p - r, m) for r in range(p)],
+    "interleaved": live_interleaved,
+    "zb-h1": lambda p, m, v: [min(p, m)] * p,
+    "pipedream": lambda p, m, v: [min(p - r, m) for r in range(p)],
+}
+"""From p, m and v to the most micro-batches that each rank holds, as the literature says."""
+
+
+@pytest.mark.parametrize("p", RANKS)
+@pytest.mark.parametrize(("name", "v"), CASES)
+def test_ranks_hold_as_many_micro_batches_as_the_literature_says(name: str, v: int, p: int) -> None:
+    for m in MICRO_BATCHES:
+        assert run(name, p, m, v).live == LIVE[name](p, m, v), m
 
 
 @pytest.mark.parametrize(("name", "memory"), [
