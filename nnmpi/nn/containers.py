@@ -1,14 +1,17 @@
 """Lists and dictionaries of modules and parameters that are part of a model."""
 
-from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Self
 
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 
 
-class Numbered(Module):
-    """The base of ModuleList and Sequential: layers under the names "0", "1", ..."""
+class ModuleList(Module):
+    """A list of layers that is part of the model, under the names "0", "1", ...
+
+    Another module's `forward` runs them; a Sequential is one that runs them itself.
+    """
 
     def __init__(self, layers: Iterable[Module] = ()) -> None:
         self.extend(layers)
@@ -45,18 +48,13 @@ class Numbered(Module):
         setattr(self, list(self._modules)[index], layer)
 
     def _slice(self, layers: list[Module]) -> Module:
-        raise TypeError(f"{type(self).__name__} does not define _slice")
-
-
-class ModuleList(Numbered):
-    """A list of layers that is part of the model, for another module's `forward` to run."""
-
-    def _slice(self, layers: list[Module]) -> Module:
         return ModuleList(layers)
 
 
-class ModuleDict(Module):
+class ModuleDict(Module, MutableMapping[str, Module]):
     """A dictionary of modules that is part of the model, in the order of their insertion."""
+
+    __eq__, __hash__ = Module.__eq__, Module.__hash__  # those of a module, not of a dictionary
 
     def __init__(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] = ()) -> None:
         self.update(modules)
@@ -72,11 +70,6 @@ class ModuleDict(Module):
             raise ValueError(f"ModuleDict: the key {key!r} {why}; choose another one")
         setattr(self, key, module)
 
-    def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
-        """Add modules, or replace those of the same keys."""
-        for key, module in modules.items() if isinstance(modules, Mapping) else modules:
-            self[key] = module
-
     def __getitem__(self, key: str) -> Module:
         return self._modules[key]
 
@@ -85,32 +78,11 @@ class ModuleDict(Module):
             raise KeyError(key)
         delattr(self, key)
 
-    def pop(self, key: str) -> Module:
-        """Remove a module, and return it."""
-        module = self[key]
-        del self[key]
-        return module
-
     def __len__(self) -> int:
         return len(self._modules)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._modules)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._modules
-
-    def keys(self) -> KeysView[str]:
-        """The keys."""
-        return self._modules.keys()
-
-    def values(self) -> ValuesView[Module]:
-        """The modules."""
-        return self._modules.values()
-
-    def items(self) -> ItemsView[str, Module]:
-        """(key, module) of each."""
-        return self._modules.items()
 
 
 class ParameterList(Module):

@@ -47,23 +47,12 @@ class uniform:  # noqa: N801
 
 @dataclass(frozen=True)
 class normal:  # noqa: N801
-    """Normal around a mean."""
+    """Normal around a mean, drawn again until it is within [low, high]."""
 
     std: float
     mean: float = 0.0
-
-    def __call__(self, key: Key, index: np.ndarray) -> np.ndarray:
-        return np.asarray(keyed.normal(key, index, _ROW) * self.std + self.mean)
-
-
-@dataclass(frozen=True)
-class truncated:  # noqa: N801
-    """Normal, drawn again until it is within [low, high]."""
-
-    std: float
-    mean: float
-    low: float
-    high: float
+    low: float = -math.inf
+    high: float = math.inf
 
     def __call__(self, key: Key, index: np.ndarray) -> np.ndarray:
         values, left, row = np.zeros(index.shape), np.ones(index.shape, bool), _ROW
@@ -117,7 +106,7 @@ def trunc_normal_(
             f"trunc_normal_: [{a}, {b}] has {max(share, 0):.2g} of the normal distribution with "
             f"mean {mean} and standard deviation {std}; give an interval with at least 0.01 of it"
         )
-    return _fill("trunc_normal_", tensor, truncated(std, mean, a, b))
+    return _fill("trunc_normal_", tensor, normal(std, mean, a, b))
 
 
 def constant_(tensor: T, val: float) -> T:

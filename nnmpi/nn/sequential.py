@@ -6,7 +6,7 @@ from typing import Any, TypeGuard
 
 from nnmpi.autograd import Tensor
 from nnmpi.kernels import progress_hook
-from nnmpi.nn.containers import Numbered
+from nnmpi.nn.containers import ModuleList
 from nnmpi.nn.layers.activations import ReLU
 from nnmpi.nn.layers.basic import Linear
 from nnmpi.nn.layers.conv import Conv2d
@@ -16,7 +16,7 @@ from nnmpi.nn.module import Module
 Step = Callable[[Tensor], Tensor]
 
 
-class Sequential(Numbered):
+class Sequential(ModuleList):
     """Layers one after the other; the first may take several inputs.
 
     Some neighbours run as one op (`FUSED`), with the values and gradients of the
@@ -43,7 +43,7 @@ class Sequential(Numbered):
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
         steps = self._steps
         if steps is None:
-            first, *others = [*steps_of(list(self))] or [_unchanged]
+            first, *others = [*steps_of(list(self))] or [lambda x: x]
             steps = first, others
             object.__setattr__(self, "_steps", steps)
         progress = progress_hook.get()
@@ -56,11 +56,6 @@ class Sequential(Numbered):
 
     def _slice(self, layers: list[Module]) -> Module:
         return Sequential(*layers)
-
-
-def _unchanged(x: Tensor) -> Tensor:
-    """What a Sequential without layers does."""
-    return x
 
 
 def only_runs_layers(module: Module) -> TypeGuard[Sequential]:

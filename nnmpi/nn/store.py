@@ -44,8 +44,8 @@ class FlatStore:
         self, parameters: Sequence[Parameter], dtype: Any, on: Backend, reserved: int = 0
     ) -> None:
         self.parameters, self.dtype, self.on = tuple(parameters), np.dtype(dtype), on
-        self.spans = spans(self.parameters, reserved)
-        self.length = length(self.parameters, reserved)
+        self.spans = spans_of([p.room for p in self.parameters], reserved)
+        self.length = max((end for _, end in self.spans), default=_padded(reserved))
         self.shards = shards_of([(0, self.length)])
         self.allocate()
         for i, p in enumerate(self.parameters):
@@ -165,23 +165,13 @@ def within(shards: Iterable[Shard], start: int, end: int) -> Iterator[Shard]:
             yield Shard(lo, hi, at + lo - a)
 
 
-def spans(parameters: Sequence[Parameter], reserved: int = 0) -> list[tuple[int, int]]:
-    """(start, end) of each parameter: one after the other, behind what is reserved."""
-    return spans_of([p.room for p in parameters], reserved)
-
-
 def spans_of(rooms: Iterable[int], reserved: int = 0) -> list[tuple[int, int]]:
-    """(start, end) of stretches with room for so many elements each."""
+    """(start, end) of stretches with room for so many elements each, behind what is reserved."""
     found, end = [], _padded(reserved)
     for room in rooms:
         start, end = end, end + _padded(room)
         found.append((start, end))
     return found
-
-
-def length(parameters: Sequence[Parameter], reserved: int = 0) -> int:
-    """The length of a flat buffer with these parameters."""
-    return max((end for _, end in spans(parameters, reserved)), default=_padded(reserved))
 
 
 def _padded(n: int) -> int:

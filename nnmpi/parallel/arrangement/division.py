@@ -27,10 +27,9 @@ class StagePart(NamedTuple):
 
 
 class Division(NamedTuple):
-    """The stages in their order, on so many ranks along pp."""
+    """The stages in their order."""
 
     stages: tuple[StagePart, ...]
-    pp: int
 
     @property
     def begins(self) -> list[int]:
@@ -66,7 +65,7 @@ class Division(NamedTuple):
 
 
 def divided(graph: Graph, units: Sequence[Unit], cut: Cut, pp: int) -> Division:
-    """The stages of a cut; raises ValueError if a buffer would be in two of them.
+    """The stages of a cut over pp ranks; raises ValueError if a buffer would be in two of them.
 
     Running statistics would be updated in another order than on one rank, or in two copies.
     """
@@ -79,20 +78,13 @@ def divided(graph: Graph, units: Sequence[Unit], cut: Cut, pp: int) -> Division:
         stages.append(StagePart(s % pp, nodes, layers, takes, tuple(used)))
         for v in used:
             if not graph.variables[v].is_parameter and buffers.setdefault(v, s) != s:
-                raise _in_two_stages(graph, nodes, v, (buffers[v], s))
-    return Division(tuple(stages), pp)
-
-
-def _in_two_stages(
-    graph: Graph, nodes: range, variable: int, stages: tuple[int, int]
-) -> ValueError:
-    """The error for a buffer of two stages, of which the second has these nodes."""
-    node = next(graph.nodes[k] for k in nodes if variable in graph.nodes[k].variables)
-    return ValueError(
-        f"{node.name} ({node.kind}) is used in stages {stages[0]} and {stages[1]}, and its buffers "
-        "cannot be in both: use a layer of its own in each place, or a --cut that keeps them in "
-        "one stage"
-    )
+                node = next(graph.nodes[k] for k in nodes if v in graph.nodes[k].variables)
+                raise ValueError(
+                    f"{node.name} ({node.kind}) is used in stages {buffers[v]} and {s}, and its "
+                    "buffers cannot be in both: use a layer of its own in each place, or a --cut "
+                    "that keeps them in one stage"
+                )
+    return Division(tuple(stages))
 
 
 # ---- the cut of a division on paper

@@ -70,8 +70,7 @@ def memory(a: Arrangement, rank: int, batch: int) -> Memory:
         variable = a.graph.variables[held.variable]
         width = s if variable.dtype.startswith("float") else 8
         sizes[variable.is_parameter] += held.size * width
-    whole = sum(held.size for held in a.held(rank).trained) * s
-    of_trained = _FORMULAS[a.store](a, rank, whole)
+    of_trained = _of_trained(a, rank)
     return of_trained._replace(
         parameters=of_trained.parameters + sizes[True],
         buffers=sizes[False],
@@ -84,14 +83,23 @@ def _running_sums(a: Arrangement, n: int) -> int:
     return RUNNING_SUMS[a.config.optimizer](a.config.momentum) * n * a.dtype.itemsize
 
 
-def _numbers(a: Arrangement, rank: int) -> int:
-    """The length of the flat buffer without its scalars."""
-    spans = a.held(rank).spans
-    return spans[-1][1] - spans[0][0] if spans else 0
-
-
-def _whole(a: Arrangement, rank: int, whole: int) -> Memory:
-    return Memory(whole, whole, _running_sums(a, _numbers(a, rank)))
+def _of_trained(a: Arrangement, rank: int) -> Memory:
+    """What a rank holds for parameters that are trained."""
+    held, s = a.held(rank), a.dtype.itemsize
+    whole = sum(one.size for one in held.trained) * s
+    n = held.spans[-1][1] - held.spans[0][0] if held.trained else 0  # without scalars
+    if a.store == "node":
+        return _node(a, rank, whole)
+    if a.store.startswith("zero"):
+        return _zero(a, rank)
+    if a.store == "served":
+        return _served(a, rank, whole, n)
+    gradients, older = whole, 0
+    if a.store == "slices":
+        gradients *= highest(moves(owners_of(a.config.slices, a.mesh.size), rank))
+    if a.store == "versions":  # stage s of p has one for each micro-batch in flight: p - s
+        older = a.mesh.axes["pp"] - a.mesh.coordinates(rank)["pp"] - 1
+    return Memory(whole, gradients, _running_sums(a, n), slots=older * n * s)
 
 
 def _node(a: Arrangement, rank: int, whole: int) -> Memory:
@@ -145,7 +153,7 @@ def _is_through_memory(a: Arrangement, name: str, group: tuple[int, ...]) -> boo
     return len(group) > 1 and (name == "shared" or (name == "hierarchical" and several))
 
 
-def _zero(a: Arrangement, rank: int, whole: int) -> Memory:
+def _zero(a: Arrangement, rank: int) -> Memory:
     held, s = a.held(rank), a.dtype.itemsize
     own, lengths = 0, []
     for bucket in held.buckets:
@@ -164,35 +172,9 @@ def _zero(a: Arrangement, rank: int, whole: int) -> Memory:
     }[a.config.zero]
 
 
-def _versions(a: Arrangement, rank: int, whole: int) -> Memory:
-    """Stage s of p has as many versions as micro-batches in flight: p - s."""
-    older = a.mesh.axes["pp"] - a.mesh.coordinates(rank)["pp"] - 1
-    n = _numbers(a, rank)
-    return Memory(whole, whole, _running_sums(a, n), slots=older * n * a.dtype.itemsize)
-
-
-def _slices(a: Arrangement, rank: int, whole: int) -> Memory:
-    plan = moves(owners_of(a.config.slices, a.mesh.size), rank)
-    return Memory(whole, whole * highest(plan), _running_sums(a, _numbers(a, rank)))
-
-
-def _served(a: Arrangement, rank: int, whole: int) -> Memory:
-    n = _numbers(a, rank)
+def _served(a: Arrangement, rank: int, whole: int, n: int) -> Memory:
     if rank < a.mesh.size:
         return Memory(whole, whole, 0)
     k = rank - a.mesh.size
     own = cut(n, a.servers, k + 1) - cut(n, a.servers, k)
     return Memory(whole, own * a.dtype.itemsize, _running_sums(a, own))
-
-
-_FORMULAS: dict[str, Callable[[Arrangement, int, int], Memory]] = {
-    "local": _whole,
-    "replica": _whole,
-    "node": _node,
-    "zero 1": _zero,
-    "zero 2": _zero,
-    "zero 3": _zero,
-    "versions": _versions,
-    "slices": _slices,
-    "served": _served,
-}

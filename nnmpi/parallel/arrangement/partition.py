@@ -47,11 +47,6 @@ class Unit(NamedTuple):
     variables: frozenset[int]
     is_trained: bool
 
-    @property
-    def end(self) -> int:
-        """The number of the layer behind its last one."""
-        return self.first + len(self.layers)
-
     def __str__(self) -> str:
         return " + ".join(self.layers)
 
@@ -204,7 +199,12 @@ def parse_cut(text: str, graph: Graph, stages: int) -> Cut:
     """The layers at which stages begin, as a user gives them; raises ValueError for no cut."""
     what, found = f"--cut {shown(text, 60)}", layers(graph)
     _refuse_few(sum(layer.is_trained for layer in found), stages, graph.notes)
-    numbers = _numbers(text, what)
+    words = [word.strip() for word in text.split(",")] if text.strip() else []
+    if not all(re.fullmatch("[0-9]{1,9}", word) for word in words):
+        raise ValueError(
+            f"{what}: give the numbers of the layers where stages 1, 2, ... begin, as in 3,7"
+        )
+    numbers = tuple(map(int, words))
     if len(numbers) != stages - 1:
         raise ValueError(
             f"{what}: {len(numbers)} number{'s' * (len(numbers) != 1)} for {stages} "
@@ -220,25 +220,11 @@ def parse_cut(text: str, graph: Graph, stages: int) -> Cut:
             raise ValueError(
                 f"{what}: there is no layer {b}: the model has {len(found)}, numbered from 0"
             )
-    _refuse_untrained(tuple(numbers), found, what)
-    return tuple(numbers)
-
-
-def _numbers(text: str, what: str) -> list[int]:
-    words = [word.strip() for word in text.split(",")] if text.strip() else []
-    if not all(re.fullmatch("[0-9]{1,9}", word) for word in words):
-        raise ValueError(
-            f"{what}: give the numbers of the layers where stages 1, 2, ... begin, as in 3,7"
-        )
-    return [int(word) for word in words]
-
-
-def _refuse_untrained(cut: Cut, units: Sequence[Unit], what: str) -> None:
-    """Raises ValueError unless every stage has a trained parameter."""
-    for s, (a, b) in enumerate(bounds(cut, len(units))):
-        if not any(unit.is_trained for unit in units[a:b]):
+    for s, (a, b) in enumerate(bounds(numbers, len(found))):
+        if not any(layer.is_trained for layer in found[a:b]):
             raise ValueError(
-                f"{what}: stage {s} from layer {units[a].first} up to {units[b - 1].end - 1} "
-                f"({', '.join(map(str, units[a:b]))}) has no trained parameter, and every stage "
+                f"{what}: stage {s} from layer {a} up to {b - 1} "
+                f"({', '.join(map(str, found[a:b]))}) has no trained parameter, and every stage "
                 "needs one"
             )
+    return numbers

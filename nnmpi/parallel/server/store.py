@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from nnmpi.backend import CPU, Array
 from nnmpi.collectives.step import cut
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.store import FlatStore, Shard, length, shards_of
+from nnmpi.nn.store import FlatStore, Shard, shards_of, spans_of
 from nnmpi.parallel.stores import LocalStore
 
 
 def server_slices(parameters: Sequence[Parameter], servers: int) -> list[slice]:
     """The part of a flat buffer that each server updates."""
-    n = length(parameters)
+    n = spans_of([p.room for p in parameters])[-1][1]
     return [slice(cut(n, servers, k), cut(n, servers, k + 1)) for k in range(servers)]
 
 
