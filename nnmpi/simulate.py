@@ -7,14 +7,14 @@ import argparse
 from collections.abc import Sequence
 
 from nnmpi import cli
-from nnmpi.run import layout_command
+from nnmpi.run import dry_run
 from nnmpi.sim.commands import collective, gemm, pipeline, sync, trace
 
 COMMANDS = {
     "collective": collective,
     "pipeline": pipeline,
     "gemm": gemm,
-    "layout": layout_command,
+    "layout": dry_run,
     "sync": sync,
     "trace": trace,
 }

@@ -1,11 +1,18 @@
-"""What each kind of rank holds and sends, without training: --dry-run, and `simulate layout`."""
+"""What each kind of rank holds and sends, without training: --dry-run, and `simulate layout`.
 
+The second is a subcommand, with `add_options` and `run`.
+"""
+
+import argparse
+import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+from nnmpi import cli
 from nnmpi.comm import Comm
-from nnmpi.config import Config
-from nnmpi.data import Dataset
+from nnmpi.config import Config, options
+from nnmpi.data import Dataset, blank
 from nnmpi.data.inputs import arrays
 from nnmpi.metrics import Metric
 from nnmpi.nn import Module
@@ -15,14 +22,24 @@ from nnmpi.parallel.arrangement.arrange import arrange, stages_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import estimated_division
+from nnmpi.parallel.arrangement.drawing import as_svg
 from nnmpi.parallel.discovery import discover
 from nnmpi.parallel.model.model_part import ModelPart
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.run import builders, objectives
-from nnmpi.run.model_graph import model_graph
 from nnmpi.run.report import Event
 from nnmpi.run.report.events import layout_event
+from nnmpi.run.report.messages import as_text
 from nnmpi.run.setup import NO_METRICS, set_up
+
+UNMEASURED = {"allreduce": "ring"}
+"""What stands for the fastest all-reduce where nothing is measured."""
+
+HELP = "what each rank of a run holds and sends"
+
+GROUPS = ("model", "data", "training", "layout", "pipeline", "reduce", "sync", "equality")
+
+MOST_RANKS = 1 << 16
 
 
 def dry_run(
@@ -64,10 +81,6 @@ def dry_run(
     }
 
 
-UNMEASURED = {"allreduce": "ring"}
-"""What stands for the fastest all-reduce where nothing is measured."""
-
-
 def arranged(
     config: Config, model: Module, dataset: Dataset, loss: Criterion, cluster: Cluster
 ) -> Arrangement:
@@ -75,8 +88,43 @@ def arranged(
     plan.check(config, cluster.size)
     plan.check_batch(config, len(dataset.train.y))
     objectives.check_labels(loss, dataset)
-    graph = model_graph(config, model, dataset, loss)
+    graph = objectives.model_graph(config, model, dataset, loss)
     whole = not objectives.takes_parts(loss, dataset)
     sharding = builders.sharded(config, graph, whole)
     division = estimated_division(graph, stages_of(config), config.pp, config.cut)
     return arrange(config, cluster, graph, sharding, division, UNMEASURED)
+
+
+def add_options(p: argparse.ArgumentParser) -> None:
+    """The options of the subcommand: those of nnmpi.train that say what ranks hold and send."""
+    p.argument_default = argparse.SUPPRESS  # Config knows the defaults
+    cluster = p.add_argument_group("cluster")
+    cluster.add_argument("--ranks", type=int, required=True, metavar="N")
+    cluster.add_argument(
+        "--nodes", type=int, default=1, help="that the ranks are spread over (default 1)"
+    )
+    cli.add_flags(p, GROUPS)
+    output = p.add_argument_group("output")
+    output.add_argument("--svg", type=Path, metavar="FILE", default=None, help="write a picture")
+    output.add_argument("--json", action="store_true", default=False, help="print JSON")
+
+
+def run(given: argparse.Namespace) -> str:
+    """The output of `layout`."""
+    if not 1 <= given.ranks <= MOST_RANKS:
+        raise ValueError(f"ranks {given.ranks} must be from 1 to {MOST_RANKS:,}")
+    if not 1 <= given.nodes <= given.ranks:
+        raise ValueError(
+            f"nodes {given.nodes} must be from 1 to {given.ranks}, the number of ranks"
+        )
+    known = {o.name for o in options() if o.metadata["group"] in GROUPS}
+    config = Config(**{name: value for name, value in vars(given).items() if name in known})
+    dataset = blank(config.data, config.data_dir, config.seed)
+    cluster = Cluster.on_paper(given.ranks, given.nodes)
+    model = builders.model(config, None)
+    found = arranged(config, model, dataset, objectives.criterion(None), cluster)
+    event = layout_event(found)
+    if given.svg:
+        title = f"{config.model} on {given.ranks:,} ranks"
+        given.svg.write_text(as_svg(found, title), encoding="utf-8")
+    return json.dumps(event, indent=2) if given.json else as_text(event)

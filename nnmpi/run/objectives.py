@@ -2,19 +2,27 @@
 
 import copy
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any
 
 import numpy as np
 
 from nnmpi.autograd import Tensor
+from nnmpi.autograd.functional import tensor
 from nnmpi.comm import Comm
-from nnmpi.data import Dataset
+from nnmpi.config import Config
+from nnmpi.data import Dataset, Inputs
+from nnmpi.data.inputs import arrays, each, is_index, parts, zeros
 from nnmpi.metrics import Metric
-from nnmpi.nn import CrossEntropyLoss
+from nnmpi.nn import CrossEntropyLoss, Module
+from nnmpi.nn.graph import Graph
 from nnmpi.nn.losses import ClassLoss, Loss
+from nnmpi.nn.sequential import only_runs_layers
+from nnmpi.nn.tracing import trace
 from nnmpi.parallel.step.objective import Criterion, Objective, SumOfMean
 from nnmpi.parallel.tensor.loss import ShardedCrossEntropyLoss
 from nnmpi.parallel.tensor.sharding import Sharding
+from nnmpi.quoting import shown
 
 
 class MisfitError(ValueError):
@@ -141,3 +149,53 @@ def _of_positions(y: np.ndarray, shape: tuple[int, ...]) -> str:
     where = "x".join(map(str, y.shape[1:]))
     order = ", classes first: transpose them" if shape[:-1] == y.shape[1:] else ""
     return f" and a label for each of {where} positions: they must be (classes, {where}){order}"
+
+
+def model_graph(config: Config, model: Module, dataset: Dataset, loss: Criterion) -> Graph:
+    """The graph of the model; raises ValueError if model, data and loss do not fit."""
+    what = f"model {shown(config.model)} and data {shown(dataset.name)} do not fit"
+    x = dataset.train.x
+
+    def arguments(n: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        given = each(tensor, zeros(x, n, config.dtype))
+        if isinstance(given, dict):
+            return (), given
+        return given if isinstance(given, tuple) else (given,), {}
+
+    def check(y: Any) -> None:
+        check_scores(loss, dataset, y, what)
+
+    def lost(y: Tensor, n: int) -> Tensor:
+        return loss(y, np.resize(dataset.train.y, (n, *dataset.train.y.shape[1:])))
+
+    try:
+        _check_call(model, x)
+        graph = trace(model, arguments, config.dtype, check, lost)
+    except MisfitError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"{what}: samples are {_shapes(x)}; {error}") from None
+    if not any(v.is_trained for v in graph.variables):
+        raise ValueError(f"model {config.model} has no parameter with requires_grad")
+    return graph
+
+
+def _check_call(model: Module, x: Inputs) -> None:
+    """Raises ValueError unless the module that takes the samples takes as many arguments."""
+    while only_runs_layers(model) and len(model):
+        model = model[0]
+    given = dict.fromkeys(x, "") if isinstance(x, dict) else {}
+    try:
+        signature(model.forward).bind(*([] if given else arrays(x)), **given)
+    except TypeError as error:
+        raise ValueError(f"{type(model).__name__}.forward: {error}") from None
+
+
+def _shapes(x: Inputs) -> str:
+    """The shape of a sample of each input, and the type of indices, which explains most errors."""
+    found = []
+    for name, array in parts(x):
+        shape = "x".join(map(str, array.shape[1:])) or "() (x[:, None] has one feature)"
+        kind = f"indices ({array.dtype}) " if is_index(array) else ""
+        found.append(f"{kind}of shape {shape}{f' (x{name})' if name else ''}")
+    return ", ".join(found)

@@ -33,7 +33,6 @@ from nnmpi.parallel.strategy import OnEvent, Strategy, TrainSpec
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.run import builders, consistency, objectives
-from nnmpi.run.model_graph import model_graph
 from nnmpi.run.setup import Setup
 from nnmpi.run.snapshot import Snapshot, next_steps
 
@@ -69,7 +68,9 @@ class Session:
         self._setup, self._comm, self._hooks = setup, comm, hooks
         model = all_or_none(comm, lambda: builders.model(config, setup.build))
         consistency.check_model(comm, model)
-        graph = all_or_none(comm, lambda: model_graph(config, model, setup.dataset, setup.loss))
+        graph = all_or_none(
+            comm, lambda: objectives.model_graph(config, model, setup.dataset, setup.loss)
+        )
         consistency.check_graph(comm, graph)
         self._layout = Layout.of(config, comm)
         try:

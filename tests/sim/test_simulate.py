@@ -402,7 +402,7 @@ def test_the_simulator_imports_plans_and_nothing_else() -> None:
             if isinstance(node, ast.ImportFrom) and node.module == "nnmpi":
                 assert {a.name for a in node.names} <= {"cli", "user_code"}, path
             elif path.name == "simulate.py" and getattr(node, "module", None) == "nnmpi.run":
-                assert [a.name for a in node.names] == ["layout_command"]
+                assert [a.name for a in node.names] == ["dry_run"]
             elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nnmpi"):
                 assert ".".join((node.module or "").split(".")[:2]) in rooms, path
             if isinstance(node, ast.Import):

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import numpy as np
+
 from nnmpi import cli
 from nnmpi.run.report.messages import Event
 
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
 
 AXES = {"epochs": "epoch", "steps": "steps", "seconds": "seconds"}
 """What x may be, and its key in the event of an epoch."""
+
+DRAWN = ("epoch", "steps", "loss", "test_loss")
+"""What every event of an epoch says; logs may lack `seconds`, and runs the accuracy."""
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")
 MARKED = 30  # points at most; of more, only the line is drawn
@@ -24,11 +29,11 @@ File: TypeAlias = str | os.PathLike[str]
 
 
 class RunLog(NamedTuple):
-    """A run: its name, its first event, and those of its epochs."""
+    """A run: its name, its model and data, and by key the numbers of its epochs."""
 
     name: str
-    start: Event
-    epochs: list[Event]
+    task: str
+    epochs: dict[str, np.ndarray]
 
 
 def plot(logs: File | Sequence[File], x: str = "epochs", out: File = "training.png") -> None:
@@ -45,11 +50,12 @@ def plot(logs: File | Sequence[File], x: str = "epochs", out: File = "training.p
         raise ValueError(problem)
     runs = read_logs(paths)
     for run in runs:
-        if AXES[x] not in run.epochs[0]:
-            raise ValueError(f"log {run.name} has no {x}; draw it over {_others(x, run)}")
+        if AXES[x] not in run.epochs:
+            others = " or ".join(name for name, key in AXES.items() if key in run.epochs)
+            raise ValueError(f"log {run.name} has no {x}; draw it over {others}")
     from matplotlib.figure import Figure
 
-    measured = [run for run in runs if "accuracy" in run.epochs[-1]]
+    measured = [run for run in runs if "accuracy" in run.epochs]
     panels = 2 if measured else 1
     below = 0.3 * (len(runs) + 1) if len(runs) > 1 else 0  # inches of the legends
     figure = Figure(figsize=(1 + 6 * panels, 5.2 + below), layout="constrained")
@@ -59,7 +65,9 @@ def plot(logs: File | Sequence[File], x: str = "epochs", out: File = "training.p
         _draw_accuracy(axes, measured, AXES[x])
     for axes in (left, *right):
         _style(axes, x)
-    figure.suptitle(_title(runs), size=16, x=0.01, ha="left")
+    tasks = {run.task for run in runs}
+    title = _plain(tasks.pop()) if len(tasks) == 1 else f"{len(runs)} runs"
+    figure.suptitle(title, size=16, x=0.01, ha="left")
     try:
         figure.savefig(out, dpi=120)
     except OSError as error:
@@ -88,11 +96,11 @@ def _draw_loss(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
         _line(axes, run, key, "test_loss", i, linestyle="--", label="" if several else "test")
     if several:
         axes.plot([], [], linestyle="--", color="#777777", linewidth=2.2, label="test")
-    values = [_value(e, what) for run in runs for e in run.epochs for what in ("loss", "test_loss")]
-    known = [value for value in values if value == value]
-    if min(known, default=0) > 0:
+    values = np.concatenate([run.epochs[what] for run in runs for what in ("loss", "test_loss")])
+    known = values[~np.isnan(values)]
+    if known.size and known.min() > 0:
         axes.set_yscale("log")
-        is_wide = max(known) > 1e4 * min(known)  # as of a run that diverged: too wide for 2 and 5
+        is_wide = known.max() > 1e4 * known.min()  # as of one that diverged: too wide for 2 and 5
         axes.yaxis.set_major_locator(LogLocator(subs=(1,) if is_wide else (1, 2, 5)))
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.yaxis.set_minor_formatter(lambda value, _: "")
@@ -103,47 +111,32 @@ def _draw_loss(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
 def _draw_accuracy(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
     """The accuracy is that on held-out samples; the legend has the last value."""
     for i, run in enumerate(runs):
-        last = _value(run.epochs[-1], "accuracy")
-        label = f"{_plain(run.name) if len(runs) > 1 else 'last'}: {last:.2f}%"
+        last = run.epochs["accuracy"][-1]
+        label = f"{_plain(run.name) if len(runs) > 1 else 'last'}: {last:.2%}"
         _line(axes, run, key, "accuracy", i, label=label)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.4g}%")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
     axes.set_ylabel("test accuracy", size=15)
     _legend(axes, "lower right", len(runs) > 1)
 
 
 def _legend(axes: "Axes", corner: str, several: bool) -> None:
     """One run leaves a corner free; several, with names of any length, have the legend below."""
-    place: dict[str, Any] = {"loc": corner}
-    if several:
-        place = {"loc": "upper left", "bbox_to_anchor": (0, -0.14)}
-    axes.legend(fontsize=13, frameon=False, **place)
+    beside = (0, -0.14) if several else None
+    corner = "upper left" if several else corner
+    axes.legend(fontsize=13, frameon=False, loc=corner, bbox_to_anchor=beside)
 
 
 def _line(axes: "Axes", run: RunLog, key: str, what: str, i: int, **style: Any) -> None:
-    xs, ys = [e[key] for e in run.epochs], [_value(e, what) for e in run.epochs]
+    xs = run.epochs[key]
     marker = "o" if len(xs) <= MARKED else ""
-    axes.plot(xs, ys, color=COLOURS[i % len(COLOURS)], marker=marker, linewidth=2.2, **style)
-
-
-def _value(event: Event, what: str) -> float:
-    """NaN for null, which stands in the log for numbers that JSON lacks."""
-    value = event.get(what)
-    return float("nan") if value is None else value * (100 if what == "accuracy" else 1)
-
-
-def _title(runs: Sequence[RunLog]) -> str:
-    """What all runs have in common."""
-    tasks = {f"{run.start['model']} on {run.start['data']}" for run in runs}
-    return _plain(tasks.pop()) if len(tasks) == 1 else f"{len(runs)} runs"
+    axes.plot(
+        xs, run.epochs[what], color=COLOURS[i % len(COLOURS)], marker=marker, linewidth=2.2, **style
+    )
 
 
 def _plain(text: str) -> str:
     """A name as it is: to matplotlib, $ starts a formula, and _ a label that no legend shows."""
     return " " * text.startswith("_") + text.replace("$", r"\$")
-
-
-def _others(x: str, run: RunLog) -> str:
-    return " or ".join(name for name, key in AXES.items() if key in run.epochs[0] and name != x)
 
 
 def read_logs(paths: Sequence[File]) -> list[RunLog]:
@@ -171,7 +164,12 @@ def read_log(file: Path, name: str) -> RunLog:
     if not epochs:
         last = events[-1]["event"]
         raise ValueError(f"log {file} has no epoch yet: its last event is {last!r:.20}")
-    return RunLog(name, events[0], epochs)
+    drawn = {*DRAWN, *(epochs[0].keys() & {"seconds", "accuracy"})}
+    try:
+        numbers = {key: np.array([e[key] for e in epochs], float) for key in drawn}  # null is NaN
+        return RunLog(name, f"{events[0]['model']} on {events[0]['data']}", numbers)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{file} is not a log: its events lack {error}; {REMEDY}") from None
 
 
 def _event(file: Path, number: int, line: str) -> Event:

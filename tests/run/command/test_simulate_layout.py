@@ -10,8 +10,7 @@ from helpers.datafiles import refused
 from nnmpi import Config, simulate
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.run.dry_run import dry_run
-from nnmpi.run.layout_command import MOST_RANKS
+from nnmpi.run.dry_run import MOST_RANKS, dry_run
 from nnmpi.run.report import Event
 
 MANY = "--ranks 1024 --nodes 128 --dp 64 --tp 4 --pp 4 --zero 1 --model mnist-cnn --data mnist"

@@ -97,7 +97,7 @@ def test_the_log_of_a_run_is_drawn(
     assert drawn.legend(0) == ["training", "test"]
     assert drawn.legend(1) == [f"last: {done['accuracy']:.2%}"]
     assert drawn.line(0, 0)[-1] == (3, done["loss"])
-    assert drawn.line(1, 0)[-1] == (3, pytest.approx(100 * done["accuracy"]))
+    assert drawn.line(1, 0)[-1] == (3, pytest.approx(done["accuracy"]))
 
 
 @needs_matplotlib
@@ -149,7 +149,10 @@ def test_without_accuracies_only_losses_are_drawn(
 
 def test_a_log_whose_last_line_is_cut_off_is_read(tmp_path: Path) -> None:
     log = write(tmp_path / "log.jsonl", START, *epochs(), '{"event": "ep', end="")
-    assert read_log(log, "x").epochs == epochs()
+    found = read_log(log, "x").epochs
+    assert {key: numbers.tolist() for key, numbers in found.items()} == {
+        key: [e[key] for e in epochs()] for key in epochs()[0] if key != "event"
+    }
     assert [run.name for run in read_logs([log])] == ["log"]
 
 
@@ -167,6 +170,9 @@ WRONG: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     "suffix": ([START, *epochs()], {"out": "p.doc"}, ("cannot write p.doc", ".png, .svg or .pdf")),
     "no suffix": ([START, *epochs()], {"out": "p"}, ("cannot write p: ", ".png")),
     "x": ([START, *epochs()], {"x": "time"}, ("x 'time' is not one of epochs, steps, seconds",)),
+    "no model": ([{"event": "start"}, *epochs()], {}, ("log is not a log", "lacks 'model'")),
+    "no loss": ([START, *epochs(), {"event": "epoch"}], {}, ("log is not a log: its events lack",)),
+    "no numbers": ([START, *epochs(loss="low")], {}, ("log is not a log: ", "'low'")),
     "an older log": (
         [START, *({k: v for k, v in e.items() if k != "seconds"} for e in epochs())],
         {"x": "seconds"},

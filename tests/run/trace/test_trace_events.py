@@ -10,9 +10,9 @@ from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.mesh import Mesh
 from nnmpi.run.trace.chrome import write
-from nnmpi.run.trace.gather import gather, offsets
 from nnmpi.run.trace.recording import EVENT, Recording
 from nnmpi.run.trace.summary import Seconds, bubble, facts, seconds
+from nnmpi.run.trace.tracing import gather, offsets
 from nnmpi.run.trace.waits import traced
 from nnmpi.sim.commands.trace import TraceFile
 
