@@ -13,13 +13,14 @@ choice of kernels.
 
 import ctypes
 import os
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.cgroup import SYSTEM, CgroupFiles, cpu_quota, cpuset_size
+from nnmpi.cgroup import ROOT, cpu_quota, cpuset_size
 
 _AVX512 = {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512cd"}
 _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
@@ -65,25 +66,22 @@ def _openblas() -> ctypes.CDLL | None:
     """The OpenBLAS in NumPy's wheel, or None if NumPy uses another BLAS."""
     folder = Path(np.__file__).parent.parent / "numpy.libs"
     for path in sorted(folder.glob("libscipy_openblas*")):
-        try:
+        with suppress(OSError):
             return ctypes.CDLL(str(path))
-        except OSError:
-            continue
     return None
 
 
-def _function(*names: str) -> Any | None:
-    """The first of these functions that exists in OpenBLAS."""
-    library = _openblas()
-    for name in names:
-        if library is not None and hasattr(library, name):
-            return getattr(library, name)
+def _function(name: str) -> Any | None:
+    """A function of OpenBLAS by its name, to which NumPy's wheels add a prefix and a suffix."""
+    for full in (f"scipy_openblas_{name}64_", f"scipy_openblas_{name}", name):
+        if hasattr(_openblas(), full):
+            return getattr(_openblas(), full)
     return None
 
 
 def core() -> str:
     """The name of the kernels in use, or "unknown"."""
-    name = _function("scipy_openblas_get_corename64_", "scipy_openblas_get_corename")
+    name = _function("get_corename")
     if name is None:
         return "unknown"
     name.restype = ctypes.c_char_p
@@ -91,7 +89,7 @@ def core() -> str:
     return value.decode()
 
 
-def cores(ranks: int, files: CgroupFiles = SYSTEM) -> int:
+def cores(ranks: int, root: Path = ROOT) -> int:
     """The cores of each of `ranks` ranks on this node, at least 1.
 
     That is an equal share of the cores that control groups (a container, a job) and the affinity of
@@ -100,7 +98,7 @@ def cores(ranks: int, files: CgroupFiles = SYSTEM) -> int:
     """
     machine = os.cpu_count() or 1
     own, launcher = _affinity(0), _affinity(os.getppid())
-    limits = machine, cpuset_size(files), cpu_quota(files), len(launcher) or None
+    limits = machine, cpuset_size(root), cpu_quota(root), len(launcher) or None
     share = int(min(limit for limit in limits if limit is not None) / ranks)
     return max(1, min(share, len(own) or machine))
 
@@ -116,24 +114,19 @@ def _affinity(process: int) -> set[int]:
 def default_threads(n: int) -> None:
     """Let BLAS use n threads, unless the user has set the number."""
     if not any(os.environ.get(name) for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")):
-        _set_threads(n)
+        set_threads(n)
 
 
-def one_thread() -> None:
-    """Let BLAS use one thread, whatever the user has set: more would change the order of sums."""
-    _set_threads(1)
-
-
-def _set_threads(n: int) -> None:
-    function = _function("scipy_openblas_set_num_threads64_", "scipy_openblas_set_num_threads")
-    if function is not None:
+def set_threads(n: int) -> None:
+    """Let BLAS use n threads, whatever the user has set."""
+    if function := _function("set_num_threads"):
         function(ctypes.c_int(n))
 
 
 def threads() -> int:
     """The number of threads that BLAS uses; 1 if unknown."""
-    function = _function("scipy_openblas_get_num_threads64_", "scipy_openblas_get_num_threads")
-    return 1 if function is None else int(function())
+    function = _function("get_num_threads")
+    return int(function()) if function else 1
 
 
 def tune() -> None:

@@ -2,26 +2,18 @@
 
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+
+ROOT = Path("/")
+"""The root of the system's files; other folders are for tests."""
 
 
-class CgroupFiles(NamedTuple):
-    """Where the kernel shows control groups; other paths are for tests."""
-
-    membership: Path = Path("/proc/self/cgroup")
-    mount: Path = Path("/sys/fs/cgroup")
-
-
-SYSTEM = CgroupFiles()
-
-
-def cpu_quota(files: CgroupFiles) -> float | None:
+def cpu_quota(root: Path = ROOT) -> float | None:
     """The CPU time per time that this process may use (1.5: one and a half cores), if limited.
 
     cpu.max of version 2, cpu.cfs_quota_us over cpu.cfs_period_us of version 1.
     """
     quotas = []
-    for folder in _folders(files, "cpu"):
+    for folder in _folders(root, "cpu"):
         words = _read(folder / "cpu.max").split() or [
             *_read(folder / "cpu.cfs_quota_us").split(),
             *_read(folder / "cpu.cfs_period_us").split(),
@@ -31,38 +23,38 @@ def cpu_quota(files: CgroupFiles) -> float | None:
     return min(quotas, default=None)
 
 
-def cpuset_size(files: CgroupFiles) -> int | None:
+def cpuset_size(root: Path = ROOT) -> int | None:
     """The number of CPUs that this process may be scheduled on, if control groups limit them."""
     names = "cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"
     sizes = [
         sum(_length(part) for part in cpus.split(","))
-        for folder in _folders(files, "cpuset")
+        for folder in _folders(root, "cpuset")
         if (cpus := next(filter(None, (_read(folder / name) for name in names)), ""))
     ]
     return min(filter(None, sizes), default=None)
 
 
-def memory_limit(files: CgroupFiles) -> int | None:
+def memory_limit(root: Path = ROOT) -> int | None:
     """The bytes of memory that this process may take, if control groups limit them.
 
     memory.max of version 2, memory.limit_in_bytes of version 1, which is huge without a limit.
     """
     names = "memory.max", "memory.limit_in_bytes"
-    words = (_read(folder / name) for folder in _folders(files, "memory") for name in names)
+    words = (_read(folder / name) for folder in _folders(root, "memory") for name in names)
     return min((int(word) for word in words if word.isdecimal()), default=None)
 
 
-def _folders(files: CgroupFiles, controller: str) -> Iterator[Path]:
+def _folders(root: Path, controller: str) -> Iterator[Path]:
     """The folders of this process's group and of all groups around it.
 
     A line of the membership file is `number:controllers:path`; version 2 names no controllers.
     Inside a container the mount may begin at the container's own group, so the path need not exist.
     """
-    for line in _read(files.membership).splitlines():
+    for line in _read(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if not controllers or controller in controllers.split(","):
-            base = files.mount / controller if controllers else files.mount
+            base = root / "sys/fs/cgroup" / (controller if controllers else "")
             group = PurePosixPath(path.lstrip("/"))
             yield from (base / part for part in (group, *group.parents))
 

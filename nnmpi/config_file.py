@@ -24,19 +24,15 @@ def from_toml(path: str) -> Config:
     if len(content) > LONGEST:
         raise ValueError(f"{file} is longer than {LONGEST:,} bytes; name a file of options")
     try:
-        return Config(**_by_name(_parsed(content)))
+        return Config(**_by_name(tomllib.loads(content.decode())))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file}: it is not TOML: {shown(error)}") from None
+    except RecursionError:
+        raise ValueError(
+            f"{file}: lists or tables in it are nested too deeply; no option has any"
+        ) from None
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
-
-
-def _parsed(content: bytes) -> dict[str, Any]:
-    """The table of a TOML file."""
-    try:
-        return tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"it is not TOML: {shown(error)}") from None
-    except RecursionError:
-        raise ValueError("lists or tables in it are nested too deeply; no option has any") from None
 
 
 def _by_name(table: dict[str, Any]) -> dict[str, Any]:

@@ -53,14 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return fail(f"out of memory: {error}; take fewer ranks, or a smaller model or batch", 2)
     except KeyboardInterrupt:
         return fail("interrupted", 130)
-    return print_output(text)
-
-
-def print_output(text: str) -> int:
-    """Print the text; a reader that closed the pipe early (`| head`) gets no message."""
     try:
         print(text, flush=True)
-    except BrokenPipeError:
+    except BrokenPipeError:  # the reader has closed it early (`| head`)
         return 1
     except OSError as error:
         return fail(f"cannot write output: {error.strerror}", 1)

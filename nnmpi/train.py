@@ -115,7 +115,7 @@ def prepared(comm: Comm, arguments: Sequence[str]) -> Config:
     c = all_or_none(comm, read)
     blas.default_threads(blas.cores(len(comm.node())))
     if c.reproducible:
-        blas.one_thread()
+        blas.set_threads(1)  # more would change the order of sums
     return c
 
 

@@ -18,7 +18,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from nnmpi.cgroup import SYSTEM, memory_limit
+from nnmpi.cgroup import memory_limit
 from nnmpi.quoting import shown
 
 REMEDY = "delete it and run again with --download, or put a good copy in its place"
@@ -110,4 +110,4 @@ def check_labels(y: np.ndarray, classes: int) -> None:
 def memory_size() -> int:
     """The bytes of memory that this process may take: of the machine, or of its control group."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(machine, memory_limit(SYSTEM) or machine)
+    return min(machine, memory_limit() or machine)

@@ -43,7 +43,16 @@ def check_inputs(comm: Comm, config: Config, dataset: Dataset) -> None:
 
     Every rank calls it before anything else that communicates depends on them.
     """
-    _check(comm, list(_items(config, dataset)))
+    items = [*_option_items(config)]
+    for name, split in (("training", dataset.train), ("test", dataset.test)):
+        n = len(split.y)
+        inputs = [(part, _described(array)) for part, array in parts(split.x)]
+        items += [
+            SharedValue(f"the number of {name} samples ({n:,})", n, DATA),
+            SharedValue(f"the labels of the {name} samples", _described(split.y), DATA),
+            SharedValue(f"the {name} samples", inputs, DATA),
+        ]
+    _check(comm, items)
 
 
 def check_snapshot(comm: Comm, config: Config, state: StepState) -> None:
@@ -56,18 +65,20 @@ def check_snapshot(comm: Comm, config: Config, state: StepState) -> None:
     _check(comm, [*_option_items(config), item])
 
 
-def check_model(comm: Comm, model: Module) -> None:
-    """Raises on all ranks if the names and shapes of the model differ. Every rank calls it."""
+def check_model(comm: Comm, model: Module, graph: Graph) -> None:
+    """Raises on all ranks if their models have other tensors, or compute in another order.
+
+    Every rank calls it.
+    """
     shapes = [(place.path, place.shape) for place, _ in model.tensors()]
-    _check(comm, [SharedValue("the names and shapes of parameters and buffers", shapes, MODEL)])
-
-
-def check_graph(comm: Comm, graph: Graph) -> None:
-    """Raises on all ranks if their models compute in another order. Every rank calls it."""
     nodes = [(n.name, n.kind, n.inputs, n.outputs, n.variables) for n in graph.nodes]
     edges = [(edge.axes, edge.dtype) for edge in graph.edges]
     what = "what the model computes, layer by layer"
-    _check(comm, [SharedValue(what, (nodes, edges), "build the same model on all ranks")])
+    items = [
+        SharedValue("the names and shapes of parameters and buffers", shapes, MODEL),
+        SharedValue(what, (nodes, edges), "build the same model on all ranks"),
+    ]
+    _check(comm, items)
 
 
 def _check(comm: Comm, items: Sequence[SharedValue]) -> None:
@@ -103,16 +114,6 @@ def _option_items(config: Config) -> Iterator[SharedValue]:
             value = getattr(config, option.name)
             remedy = "start all ranks with the same options"
             yield SharedValue(f"{option.name} ({value!r:.60})", value, remedy)
-
-
-def _items(config: Config, d: Dataset) -> Iterator[SharedValue]:
-    yield from _option_items(config)
-    for name, split in (("training", d.train), ("test", d.test)):
-        n = len(split.y)
-        yield SharedValue(f"the number of {name} samples ({n:,})", n, DATA)
-        yield SharedValue(f"the labels of the {name} samples", _described(split.y), DATA)
-        inputs = [(part, _described(array)) for part, array in parts(split.x)]
-        yield SharedValue(f"the {name} samples", inputs, DATA)
 
 
 def _described(array: Any) -> tuple[Any, ...]:

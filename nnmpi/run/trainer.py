@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -162,14 +161,16 @@ class Trainer(Resumable):
             epoch = self.state.epoch + (self.state.batch > 0)
             self._check_finite("test loss", test.mean_loss, self.step)
             metrics = self._metrics(train, test)
-            pace = {"lr": self.last_lr, **self._pace.of_epoch()}
-            event = {"event": "epoch", "epoch": epoch, **metrics, **pace}
+            of_epoch = {"lr": self.last_lr, **self._pace.of_epoch()}
+            event = {"event": "epoch", "epoch": epoch, **metrics, **of_epoch}
             self._report.event(event)
             self._tell("on_epoch", event)
-            self._agree_to_stop()
+            # requests may have come after the last step had agreed
+            requests = np.array([float(self._stop_requested)])
+            self.comm.all_reduce(requests, "doubling")
+            self.stopping = self.stopping or bool(requests[0])
             if self._is_over:
-                break
-        return {**metrics, "epochs": epoch}
+                return {**metrics, "epochs": epoch}
 
     def _epoch(self) -> Sums:
         """Steps until the end of the epoch or of the run, in one session or several."""
@@ -197,10 +198,8 @@ class Trainer(Resumable):
                 self._phase = StepPhase.BETWEEN_STEPS
                 loss = self._note(result)
                 self._pace.lap(result)
-                rate = self._pace.epoch_rate
-                self._report.progress(self.step, self.total_steps, loss, rate)
-                event = {"event": "step", "step": self.step, "loss": loss}
-                self._tell("on_step", event)
+                self._report.progress(self.step, self.total_steps, loss, self._pace.epoch_rate)
+                self._tell("on_step", {"event": "step", "step": self.step, "loss": loss})
                 if self._is_over:
                     break
                 self._phase = StepPhase.COMPUTING
@@ -219,8 +218,7 @@ class Trainer(Resumable):
         """Raises DivergedError if a loss is NaN or infinite."""
         if not math.isfinite(value):
             c, lr = self.config, self.last_lr
-            grown = lr > c.lr  # the schedule raised it
-            remedy = "another --lr-schedule" if grown else f"--lr {c.lr / 10:g}"
+            remedy = f"--lr {c.lr / 10:g}" if lr <= c.lr else "another --lr-schedule"
             saved = "; nothing was saved" if c.save else ""
             raise DivergedError(
                 f"the {what} became {value} at step {step} with learning rate {lr:g}; "
@@ -238,8 +236,7 @@ class Trainer(Resumable):
 
         The model is left in evaluation mode; within an epoch it trains on, and is not.
         """
-        alone = self.comm.size == 1
-        self._check_together("evaluate", self._closed and not alone)
+        self._check_together("evaluate", self._closed and self.comm.size > 1)
         self.model.eval()
         with self._tracer.evaluation():
             sums = self.strategy.evaluate(self.test, self.step)
@@ -252,12 +249,6 @@ class Trainer(Resumable):
         """Stop after the current step; several ranks agree on it in that step or the next."""
         self._stop_requested = True
         self.stopping = self.stopping or self.comm.size == 1
-
-    def _agree_to_stop(self) -> None:
-        """Between epochs, agree on requests that came after the last step had agreed."""
-        requests = np.array([float(self._stop_requested)])
-        self.comm.all_reduce(requests, "doubling")
-        self.stopping = self.stopping or bool(requests[0])
 
     @property
     def _is_over(self) -> bool:
@@ -275,11 +266,11 @@ class Trainer(Resumable):
     def save(self, path: str | None) -> None:
         """Write the model; every rank calls it, after the same step or epoch, the first writes."""
         self._check_together("save", self._closed)
-        all_or_none(self.comm, partial(self._write, path))
+        all_or_none(self.comm, lambda: self._write(path))
 
     def _write(self, path: str | None) -> None:
-        known = {"model": self.config.model, "data": self.dataset.name}
-        about = {**known, **self.standardiser.metadata()}
+        names = {"model": self.config.model, "data": self.dataset.name}
+        about = {**names, **self.standardiser.metadata()}
         saving.write_entries(path if self.is_first else None, self.strategy.entries, about)
 
     def _rescue(self, error: Exception) -> None:
@@ -292,9 +283,11 @@ class Trainer(Resumable):
         if self.comm.size == 1:
             whole = self._phase is not StepPhase.UPDATING
         else:
-            between = self._phase is StepPhase.BETWEEN_STEPS
-            readable = between and self.arrangement.is_whole_between_steps
-            whole = readable and self.strategy.entries.parts.writer_has_all
+            whole = (
+                self._phase is StepPhase.BETWEEN_STEPS
+                and self.arrangement.is_whole_between_steps
+                and self.strategy.entries.parts.writer_has_all
+            )
         if self.step and self.is_first and whole:
             try:
                 self._write(self.config.save)

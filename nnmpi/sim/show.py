@@ -1,5 +1,10 @@
 """Numbers and tables as text."""
 
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+Align: TypeAlias = Callable[[str, int], str]
+
 
 def duration(seconds: float) -> str:
     """Seconds with three digits and a unit."""
@@ -21,14 +26,15 @@ def _three(x: float) -> str:
     return f"{x:,.0f}" if abs(x) >= 999.5 else f"{x:.3g}"
 
 
-def columns(rows: list[list[str]]) -> str:
-    """Rows of cells as lines: the first cell is to the left of its column, others to the right."""
+def columns(
+    rows: Sequence[Sequence[str]], first: Align = str.ljust, others: Align = str.rjust
+) -> str:
+    """Rows of cells as lines; the first cell and the others are at these sides of their columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
-    )
+    lines = ([first(head, widths[0]), *map(others, cells, widths[1:])] for head, *cells in rows)
+    return "\n".join("  ".join(line).rstrip() for line in lines)
 
 
-def plural(n: int, what: str) -> str:
+def plural(n: int, what: str, ending: str = "s") -> str:
     """`1 rank`, `1,024 ranks`."""
-    return f"1 {what}" if n == 1 else f"{n:,} {what}s"
+    return f"{n:,} {what}{ending * (n != 1)}"

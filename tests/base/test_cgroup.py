@@ -6,19 +6,20 @@ from pathlib import Path
 import pytest
 
 from nnmpi import blas
-from nnmpi.cgroup import CgroupFiles, cpu_quota, cpuset_size, memory_limit
+from nnmpi.cgroup import cpu_quota, cpuset_size, memory_limit
 
 V1 = "5:cpuset:/job\n4:cpu,cpuacct:/job\n1:name=systemd:/\n"
 
 
-def cgroup(folder: Path, membership: str, contents: dict[str, str]) -> CgroupFiles:
+def cgroup(folder: Path, membership: str, contents: dict[str, str]) -> Path:
     """Files as the kernel shows them."""
     for name, content in contents.items():
-        path = folder / "mount" / name
+        path = folder / "sys/fs/cgroup" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content + "\n")
-    (folder / "membership").write_text(membership)
-    return CgroupFiles(folder / "membership", folder / "mount")
+    (folder / "proc/self").mkdir(parents=True)
+    (folder / "proc/self/cgroup").write_text(membership)
+    return folder
 
 
 LIMITS: dict[str, tuple[str, dict[str, str], float | None, int | None]] = {
@@ -78,8 +79,7 @@ def test_limits_are_read_from_both_versions(
 
 
 def test_a_system_without_control_groups_has_no_limits(tmp_path: Path) -> None:
-    files = CgroupFiles(tmp_path / "membership", tmp_path / "mount")
-    assert (cpu_quota(files), cpuset_size(files)) == (None, None)
+    assert (cpu_quota(tmp_path), cpuset_size(tmp_path)) == (None, None)
 
 
 @pytest.mark.parametrize(

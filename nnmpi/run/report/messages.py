@@ -1,12 +1,12 @@
 """Events as text: one function for each kind."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from nnmpi.parallel.arrangement.kinds import numbers_of
 from nnmpi.parallel.arrangement.traffic import Traffic
 from nnmpi.quoting import printable
-from nnmpi.sim.show import columns
+from nnmpi.sim.show import columns, plural
 
 Event = dict[str, Any]
 
@@ -27,24 +27,24 @@ def _start(e: Event) -> str:
 
 def _layout(e: Event) -> Iterator[str]:
     """The ranks, and how they are used."""
-    yield counted(e["ranks"], "rank")
+    yield plural(e["ranks"], "rank")
     if e.get("servers"):
-        yield f"including {counted(e['servers'], 'server')}"
+        yield f"including {plural(e['servers'], 'server')}"
         bound = f" with staleness {e['steps_ahead']}" if e["sync"] == "ssp" else ""
         yield f"{e['sync']}{bound}"
     if "schedule" in e:
         yield f"pipeline {e['schedule']}"
-        yield counted(e["micro_batches"], "micro-batch", "es")
+        yield plural(e["micro_batches"], "micro-batch", "es")
         if "cut" in e:
             yield f"cut at {e['cut']}"
     if "tp" in e:
-        yield f"layers cut over {counted(e['tp'], 'rank')}"
+        yield f"layers cut over {plural(e['tp'], 'rank')}"
     if "allreduce" in e:
         yield f"all-reduce {e['allreduce']}"
     if "zero" in e:
         yield f"ZeRO {e['zero']}"
     if e.get("reproducible"):
-        yield f"reproducible with {counted(e['slices'], 'slice')}"
+        yield f"reproducible with {plural(e['slices'], 'slice')}"
     for name in ("slow_rank", "jitter"):
         if name in e:
             yield f"{name.replace('_', ' ')} {e[name]}"
@@ -91,7 +91,7 @@ def _result(e: Event) -> str:
     lines = [
         f"{e['event']}: {', '.join([*_measured(e), ''])}loss {e['loss']:.4f} after {e['steps']:,} "
         f"steps in {e['seconds']:.1f} s, {e['samples_per_second']:,.0f} samples/s",
-        f"{counted(skipped, 'step')} skipped: loss or gradient not finite" if skipped else "",
+        f"{plural(skipped, 'step')} skipped: loss or gradient not finite" if skipped else "",
         _staleness(e.get("staleness", {})),
     ]
     if "largest_differences" in e:
@@ -116,7 +116,7 @@ def _trace(e: Event, steps: int) -> str:
     return "\n".join(lines)
 
 
-def _staleness(workers: Mapping[str, Mapping[str, int]]) -> str:
+def _staleness(workers: dict[str, dict[str, int]]) -> str:
     """Mean and maximum over all gradients, from {worker: {staleness: how often}}."""
     rows = [(int(s), times) for counts in workers.values() for s, times in counts.items()]
     if not rows:
@@ -132,31 +132,32 @@ def _arranged(e: Event) -> str:
 
 def _parts(e: Event) -> Iterator[str]:
     axes = " x ".join(f"{axis} {n}" for axis, n in e["layout"].items() if n > 1) or "one rank"
-    how = [f"{counted(e['ranks'], 'rank')} on {counted(e['nodes'], 'node')}: {axes}"]
-    how += [f"including {counted(e['servers'], 'server')}, {e['sync']}"] * bool(e["servers"])
-    how += [f"reproducible with {counted(e['slices'] or 0, 'slice')}"] * bool(e["slices"])
+    how = [f"{plural(e['ranks'], 'rank')} on {plural(e['nodes'], 'node')}: {axes}"]
+    how += [f"including {plural(e['servers'], 'server')}, {e['sync']}"] * bool(e["servers"])
+    how += [f"reproducible with {plural(e['slices'] or 0, 'slice')}"] * bool(e["slices"])
     how += [f"ZeRO {e['zero']}"] * bool(e["zero"])
     how += [f"pipeline {e['schedule']}"] * bool(e["schedule"])
     how += [f"all-reduce {e['allreduce']}"] * bool(e["allreduce"])
-    work = f"batches of {e['batch_size']:,} in {counted(e['micro_batches'], 'micro-batch', 'es')}"
+    work = f"batches of {e['batch_size']:,} in {plural(e['micro_batches'], 'micro-batch', 'es')}"
     notes = "".join(f"\n{note}" for note in e["notes"])
     yield (
         f"{e['model']} ({e['parameters']:,} parameters, {e['dtype']}, {e['optimizer']}) on "
         f"{', '.join(how)}\n{work}{notes}"
     )
     if "steps" in e:
-        epochs, steps = counted(e["epochs"], "epoch"), counted(e["steps_per_epoch"], "step")
+        epochs, steps = plural(e["epochs"], "epoch"), plural(e["steps_per_epoch"], "step")
         yield (
             f"{e['data']}: {e['train_samples']:,} training samples, {e['test_samples']:,} test "
             f"samples, {size(e['data_bytes'])}; {epochs} of {steps}\n{e['layers']}"
         )
-    yield f"bytes that a rank holds\n{table(list(_memory(e)))}"
+    yield f"bytes that a rank holds\n{columns(list(_memory(e)), str.rjust)}"
     if e["servers"]:
         yield "what workers and servers send depends on who waits for whom, and is not counted"
     elif e["ranks"] > 1:
-        yield f"bytes and messages that a rank sends in a step\n{table(list(_sent(e)))}"
+        sent = columns(list(_sent(e)), str.rjust)
+        yield f"bytes and messages that a rank sends in a step\n{sent}"
     if e["sharded_layers"]:
-        yield table(list(_layers(e)), str.ljust)
+        yield columns(list(_layers(e)), str.ljust, str.ljust)
     yield "\n".join(e["drawing"])
 
 
@@ -189,17 +190,6 @@ def _layers(e: Event) -> Iterator[tuple[str, ...]]:
             layer["messages"] or "none",
             layer["why"],
         )
-
-
-def counted(n: int, what: str, plural: str = "s") -> str:
-    """The number with its noun."""
-    return f"{n:,} {what}{plural * (n != 1)}"
-
-
-def table(rows: Sequence[Sequence[str]], align: Callable[[str, int], str] = str.rjust) -> str:
-    """Rows of cells as lines."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(map(align, row, widths)).rstrip() for row in rows)
 
 
 def size(nbytes: int) -> str:

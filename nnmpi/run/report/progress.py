@@ -26,23 +26,14 @@ class Bar:
         """A step was made."""
         if time.monotonic() < self._resume:
             return
+        how: dict[str, Any] = {"unit": "step", "leave": False, "dynamic_ncols": True}
         try:
-            self._draw(step, total, loss)
+            if self._bar is None:
+                self._bar = tqdm(initial=step, total=total, file=self._terminal, **how)
+            self._bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
+            self._bar.update(step - self._bar.n)
         except OSError:
             self._resume = math.inf
-
-    def _draw(self, step: int, total: int, loss: float) -> None:
-        if self._bar is None:
-            self._bar = tqdm(
-                initial=step,
-                total=total,
-                unit="step",
-                leave=False,
-                dynamic_ncols=True,
-                file=self._terminal,
-            )
-        self._bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
-        self._bar.update(step - self._bar.n)
 
     def before_line(self) -> None:
         """A line is about to be written."""

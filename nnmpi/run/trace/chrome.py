@@ -17,19 +17,6 @@ from nnmpi.mesh import Mesh
 from nnmpi.run.files.atomic import replaced
 from nnmpi.run.trace.recording import KINDS, WAITS
 
-LABELS = {
-    "wait F": "receive F",
-    "wait B": "receive B",
-    "signal": "signal",
-    "sums": "sum gradients",
-    "agree": "agree",
-    "statistics": "sum statistics",
-    "settle": "barrier",
-    "tensor": "sum channels",
-    "gather": "gather parameters",
-}
-"""What a wait is called once the other side is there."""
-
 
 def write(path: str, table: np.ndarray, mesh: Mesh, ranks: int, facts: Mapping[str, Any]) -> None:
     """Writes the events of all ranks, or leaves an old file; raises OSError."""
@@ -84,7 +71,7 @@ def _operation(row: np.void, began: int, arrived: int, ended: int) -> Iterator[d
     args = {key: int(row[key]) for key in ("micro", "stage", "step") if row[key] >= 0}
     parts = [(kind, kind, began, ended)]
     if kind in WAITS:
-        parts = [("wait", kind, began, arrived), ("communicate", LABELS[kind], arrived, ended)]
+        parts = [("wait", kind, began, arrived), ("communicate", WAITS[kind], arrived, ended)]
         parts = [part for part in parts if part[2] < part[3]]
     for category, label, begin, end in parts:
         name = f"{label}{args.get('micro', '')}"

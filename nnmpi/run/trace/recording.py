@@ -26,14 +26,21 @@ EVENT = np.dtype(
     ]
 )
 
-WAITS = (
-    *("wait F", "wait B", "signal", "sums", "agree", "statistics", "settle"),
-    *("tensor", "gather"),
-)
-"""Within an operation, a rank waits for others: an activation, a gradient, what stages of pipedream
-tell each other besides; the sums of gradients, the agreement on a step, the sums of BatchNorm; that
-all have updated parameters that they share; the sums of sharded layers; parameters that are
-gathered."""
+WAITS = {
+    "wait F": "receive F",
+    "wait B": "receive B",
+    "signal": "signal",
+    "sums": "sum gradients",
+    "agree": "agree",
+    "statistics": "sum statistics",
+    "settle": "barrier",
+    "tensor": "sum channels",
+    "gather": "gather parameters",
+}
+"""Within an operation, a rank waits for others, and then for what follows once they are there: an
+activation, a gradient, what stages of pipedream tell each other besides; the sums of gradients, the
+agreement on a step, the sums of BatchNorm; that all have updated parameters that they share; the
+sums of sharded layers; parameters that are gathered."""
 
 KINDS = (*(kind.value for kind in Kind), *WAITS, "exchange", "evaluate")
 """What is recorded; `exchange` is that of a gradient for parameters with a server."""

@@ -36,13 +36,6 @@ class Seconds(NamedTuple):
     other: float  # such as gathering batches
 
 
-class Bubble(NamedTuple):
-    """Idle time over computing time."""
-
-    measured: float
-    simulated: float
-
-
 def facts(table: np.ndarray) -> dict[str, Any]:
     """What the last event says: steps, and the seconds of each rank that has recorded one."""
     in_steps = table[table["step"] != EVALUATION]
@@ -72,11 +65,11 @@ def seconds(rows: np.ndarray) -> Seconds:
     return Seconds(*map(float, (computing, communicating, waiting, other)))
 
 
-def bubble(table: np.ndarray, mesh: Mesh, config: Config) -> Bubble | None:
-    """The bubble of all pipelines; None without a pipeline, or if no step was recorded."""
+def bubble(table: np.ndarray, mesh: Mesh, config: Config) -> dict[str, dict[str, float]]:
+    """The bubble of all pipelines for the last event, if there is one and a step was recorded."""
     p = mesh.axes["pp"]
     if p == 1:
-        return None
+        return {}
     measured, simulated = np.zeros(2), np.zeros(2)  # idle and computing
     for ranks in mesh.groups("pp"):
         rows = table[np.isin(table["rank"], ranks)]
@@ -90,8 +83,9 @@ def bubble(table: np.ndarray, mesh: Mesh, config: Config) -> Bubble | None:
                 measured += _idle_and_computing(p, makespan, step["net"].sum())
             simulated += len(steps) * _simulated(config, p, m, np.concatenate(steps), send)
     if not measured.any():
-        return None
-    return Bubble(*(float(idle / computing) for idle, computing in (measured, simulated)))
+        return {}
+    sums = {"measured": measured, "simulated": simulated}
+    return {"bubble": {name: float(idle / busy) for name, (idle, busy) in sums.items()}}
 
 
 def _idle_and_computing(p: int, makespan: float, computing: float) -> np.ndarray:

@@ -70,8 +70,7 @@ class Tracer:
         if not gathered or path is None:
             return {}
         table = traced(gathered, mesh)
-        idle = bubble(table, mesh, self._config)
-        known = {"file": path, **facts(table), **({"bubble": idle._asdict()} if idle else {})}
+        known = {"file": path, **facts(table), **bubble(table, mesh, self._config)}
         try:
             write(path, table, mesh, len(gathered), known)
         except OSError as error:

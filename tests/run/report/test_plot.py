@@ -170,7 +170,7 @@ WRONG: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     "suffix": ([START, *epochs()], {"out": "p.doc"}, ("cannot write p.doc", ".png, .svg or .pdf")),
     "no suffix": ([START, *epochs()], {"out": "p"}, ("cannot write p: ", ".png")),
     "x": ([START, *epochs()], {"x": "time"}, ("x 'time' is not one of epochs, steps, seconds",)),
-    "no model": ([{"event": "start"}, *epochs()], {}, ("log is not a log", "lacks 'model'")),
+    "no model": ([{"event": "start"}, *epochs()], {}, ("log is not a log", "lack 'model'")),
     "no loss": ([START, *epochs(), {"event": "epoch"}], {}, ("log is not a log: its events lack",)),
     "no numbers": ([START, *epochs(loss="low")], {}, ("log is not a log: ", "'low'")),
     "an older log": (
