@@ -14,7 +14,7 @@ from nnmpi.data import Batch, Load, Loader, Split, Standardiser
 from nnmpi.data.loader import BatchSplit
 from nnmpi.mesh import Mesh
 from nnmpi.nn.store import spans
-from nnmpi.parallel.arrangement.flat import cut_buckets
+from nnmpi.parallel.arrangement.arrange import cut_buckets
 from nnmpi.parallel.data.gradient_sync import BucketedSync, in_place, nothing_to_sum
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries, first_difference

@@ -1,23 +1,28 @@
-"""arrange: from options, cluster and graph to an arrangement. It communicates with nobody."""
+"""arrange: from options, cluster and graph to an arrangement. It communicates with nobody.
 
-from collections.abc import Mapping
+The last layers' gradients are final first, so buckets are cut from the end of the flat buffer:
+
+    gradients   [ scalars | conv1 | conv2 | fc1 | fc2 ]
+                  ◄────bucket 2────► ◄─ 1 ─► ◄ 0 ►     summed in the order 0, 1, 2 on every rank
+"""
+
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice, pairwise, product
-from types import MappingProxyType
 from typing import Any
 
 from nnmpi.config import Config
 from nnmpi.nn.graph import Graph
-from nnmpi.nn.store import spans_of
-from nnmpi.parallel.arrangement.arrangement import Arrangement, Held
-from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.division import Division, divided
-from nnmpi.parallel.arrangement.flat import (
+from nnmpi.parallel.arrangement.arrangement import (
+    NOT_TIED,
+    Arrangement,
+    Bucket,
+    Held,
     HeldVariable,
-    cut_buckets,
-    gathered_together,
     users_of,
 )
+from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.arrangement.division import Division, divided
 from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.arrangement.reduction import MEASURED, algorithm, progress
 from nnmpi.parallel.layout import mesh_of, server_count
@@ -26,7 +31,6 @@ from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 from nnmpi.schedules import SCHEDULES
 
 MB = 1e6
-NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 OF_RANKS = (
     *("dp", "pp", "tp", "zero", "schedule", "virtual_stages", "cut", "recompute"),
@@ -41,7 +45,7 @@ def arrange(
     graph: Graph,
     sharding: Sharding = UNSHARDED,
     division: Division | None = None,
-    measured: Mapping[str, Any] = NOTHING,
+    measured: Mapping[str, Any] | None = None,
 ) -> Arrangement:
     """The arrangement of a config; raises ValueError for what cannot be.
 
@@ -55,10 +59,11 @@ def arrange(
     lengths = {}
     for r in range(mesh.size):
         at = mesh.coordinates(r)
-        rooms = [held.room for held in holdings[at["pp"], at["tp"]].trained]
-        lengths[r] = spans_of(rooms, scalar_count(rooms))[-1][1] if rooms else 0
+        held = holdings[at["pp"], at["tp"]]
+        lengths[r] = held.spans[-1][1] if held.trained else 0
     tied = division.tied(graph)
     name = algorithm(config, cluster, mesh, tied, lengths)
+    measured = measured or {}
     name = measured.get("allreduce", name) if name == MEASURED else name
     strategy = strategy_of(config)
     found = Arrangement(
@@ -76,8 +81,7 @@ def arrange(
         tuple(progress(config, cluster, mesh, r) for r in range(mesh.size)),
         measured,
     )
-    bucketed = {at: _bucketed(found, held) for at, held in holdings.items()}
-    return replace(found, holdings=MappingProxyType(bucketed))
+    return replace(found, holdings={at: _bucketed(found, held) for at, held in holdings.items()})
 
 
 def alone(arrangement: Arrangement) -> Arrangement:
@@ -128,7 +132,7 @@ def _held(
     first = tuple(map(held, trained))
     if config.zero > 1:  # what one layer uses is gathered together
         first = tuple(chain.from_iterable(gathered_together(graph, first)))
-    return Held(tuple(own), first, tuple(map(held, others)))
+    return Held(tuple(own), first, tuple(map(held, others)), scalar_count(first))
 
 
 def _store(config: Config, strategy: str, dp: int, name: str, is_tied: bool) -> str:
@@ -144,10 +148,10 @@ def _store(config: Config, strategy: str, dp: int, name: str, is_tied: bool) -> 
 
 
 def _bucketed(a: Arrangement, held: Held) -> Held:
-    """What ranks have, with the scalars and the buckets of the gradients."""
+    """What ranks have, with the buckets of the gradients; scalars that are summed last go."""
     config = a.config
-    summed_last = a.store.startswith("zero") or a.store in ("served", "versions")
-    held = held._replace(scalars=0 if summed_last else scalar_count(held.trained))
+    if a.store.startswith("zero") or a.store in ("served", "versions"):
+        held = held._replace(scalars=0)
     if a.store in ("served", "versions", "slices") or not held.trained:
         return held
     mb = config.bucket_mb
@@ -165,3 +169,44 @@ def _bucketed(a: Arrangement, held: Held) -> Held:
         alone_in_one = [i for i, path in enumerate(paths) if path in tied]
         buckets = cut_buckets(held.spans, numbers, alone_in_one)
     return held._replace(buckets=tuple(buckets))
+
+
+def cut_buckets(
+    spans: Sequence[tuple[int, int]],
+    numbers: float,
+    tied: Collection[int] = (),
+    users: Sequence[frozenset[int]] = (),
+) -> list[Bucket]:
+    """Buckets of at least so many numbers, the last ones first; no span is cut in two.
+
+    The spans are of parameters, or of units of parameters that are gathered together. Those at the
+    indices `tied`, which other stages have too, are buckets alone. If `users` are given, the stages
+    that use each span, what is in one bucket has the same ones.
+    """
+    edges = [(i if i in tied else NOT_TIED, users[i] if users else None) for i in range(len(spans))]
+    found, end = list[Bucket](), len(spans)
+    for i in reversed(range(len(spans))):
+        start, stop = spans[i][0], spans[end - 1][1]
+        if i == 0 or edges[i - 1] != edges[i] or stop - start >= numbers:
+            found.append(Bucket(start, stop, edges[i][0]))
+            end = i
+    if found[-1].tied == NOT_TIED:  # the scalars are in the bucket behind them
+        return [*found[:-1], found[-1]._replace(start=0)]
+    return [*found, Bucket(0, spans[0][0])]
+
+
+def gathered_together(
+    graph: Graph, variables: Sequence[HeldVariable]
+) -> list[tuple[HeldVariable, ...]]:
+    """Units of parameters: those of one module are in one unit, and one of several modules joins
+    these. An op uses parameters of one module, so what it needs is there when their bucket is."""
+    units: list[tuple[set[str], list[int]]] = []
+    for k, held in enumerate(variables):
+        modules = {name.rpartition(".")[0] for name in graph.variables[held.variable].names}
+        members = [k]
+        for unit in [unit for unit in units if unit[0] & modules]:
+            units.remove(unit)
+            modules, members = modules | unit[0], members + unit[1]
+        units.append((modules, members))
+    in_order = sorted(sorted(members) for _, members in units)
+    return [tuple(variables[k] for k in members) for members in in_order]

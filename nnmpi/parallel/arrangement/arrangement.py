@@ -8,7 +8,7 @@
 Ranks that differ along dp only have the same part of the model.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
@@ -21,9 +21,42 @@ from nnmpi.nn.graph import Graph
 from nnmpi.nn.store import spans_of
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division
-from nnmpi.parallel.arrangement.flat import Bucket, HeldVariable
 from nnmpi.parallel.arrangement.reduction import MEASURED
 from nnmpi.parallel.tensor.sharding import Sharding
+
+NOT_TIED = -1
+
+
+class HeldVariable(NamedTuple):
+    """What a rank has of a parameter or a buffer.
+
+    variable   its number in the graph
+    shape      of what is here
+    room       what the flat buffer reserves, in elements: the most that any rank has of it
+    users      the stages of the rank that use it
+    """
+
+    variable: int
+    shape: tuple[int, ...]
+    room: int
+    users: frozenset[int]
+
+    @property
+    def size(self) -> int:
+        """The number of elements that are here."""
+        return prod(self.shape)
+
+
+class Bucket(NamedTuple):
+    """A stretch of gradients that is summed in one operation.
+
+    tied   the place in the buffer of the only parameter in it, if stages of other ranks have that
+           too: it is summed over the ranks of all of them
+    """
+
+    start: int
+    stop: int
+    tied: int = NOT_TIED
 
 
 class Held(NamedTuple):
@@ -152,3 +185,8 @@ class Arrangement:
         A server changes them at any time, and with ZeRO reading them takes all ranks along dp.
         """
         return self.strategy != "server" and self.store not in ("zero 1", "zero 2", "zero 3")
+
+
+def users_of(variables: Collection[HeldVariable]) -> frozenset[int]:
+    """The stages of the rank that use any of these."""
+    return frozenset[int]().union(*(held.users for held in variables))

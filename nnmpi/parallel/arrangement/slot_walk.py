@@ -10,8 +10,7 @@ The store carries it out (`parallel/zero/parameters.py`), and `gathered` counts 
 from collections import Counter
 from collections.abc import Sequence
 
-from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.flat import users_of
+from nnmpi.parallel.arrangement.arrangement import Arrangement, users_of
 from nnmpi.parallel.arrangement.program import ops
 from nnmpi.schedules import Kind
 

@@ -25,8 +25,7 @@ from nnmpi.collectives.algorithms import (
 from nnmpi.collectives.step import Algorithm, bounds
 from nnmpi.comm.allreduce.interpreter import make_plan
 from nnmpi.nn.graph import Node
-from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.flat import NOT_TIED, Bucket, users_of
+from nnmpi.parallel.arrangement.arrangement import NOT_TIED, Arrangement, Bucket, users_of
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.slot_walk import gathered
 from nnmpi.parallel.tensor.ops import SHORT

@@ -8,7 +8,7 @@ from nnmpi.backend import CPU
 from nnmpi.comm import Comm, NoRoomError
 from nnmpi.data.loader import BatchSplit
 from nnmpi.nn.passes import LOCAL
-from nnmpi.parallel.arrangement.flat import NOT_TIED
+from nnmpi.parallel.arrangement.arrangement import NOT_TIED
 from nnmpi.parallel.composed import Evaluation, Parts
 from nnmpi.parallel.data.batch_size_check import check_micro_batches
 from nnmpi.parallel.data.batch_stats import Synced

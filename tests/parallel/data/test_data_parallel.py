@@ -19,7 +19,7 @@ from nnmpi.data.loader import BatchSplit
 from nnmpi.kernels import progress_hook
 from nnmpi.mesh import Mesh
 from nnmpi.nn.models import digits_cnn, mlp
-from nnmpi.parallel.arrangement.flat import cut_buckets
+from nnmpi.parallel.arrangement.arrange import cut_buckets
 from nnmpi.parallel.data.gradient_sync import BucketedSync
 from nnmpi.parallel.stores import BLOCK, Buckets, CommBucket, LocalStore, scalar_count, squares
 from nnmpi.run.report import Event, NullReport
