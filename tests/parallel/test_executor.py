@@ -13,7 +13,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Batch, Load, Loader, Split, Standardiser
 from nnmpi.data.loader import BatchSplit
 from nnmpi.mesh import Mesh
-from nnmpi.nn.store import spans
+from nnmpi.nn.store import spans_of
 from nnmpi.parallel.arrangement.arrange import cut_buckets
 from nnmpi.parallel.data.gradient_sync import BucketedSync, in_place, nothing_to_sum
 from nnmpi.parallel.layout import Layout
@@ -93,7 +93,7 @@ def store_and_sync(
     parameters: list[nn.Parameter], dp: Comm, kind: str, users: list[frozenset[int]] | None = None
 ) -> tuple[LocalStore, BucketedSync]:
     scalars = scalar_count(parameters)
-    where = spans(parameters, scalars)
+    where = spans_of([p.room for p in parameters], scalars)
     cut = [CommBucket(b.start, b.stop, dp) for b in cut_buckets(where, 0)]
     buckets = Buckets(where, cut, users or [frozenset([0])] * len(parameters))
     if dp.size > 1 and kind == "shared":
