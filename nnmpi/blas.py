@@ -13,10 +13,11 @@ choice of kernels.
 
 import ctypes
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -26,39 +27,22 @@ _AVX512 = {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512cd"}
 _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
 
 
-class Cpu(NamedTuple):
-    """The first processor in /proc/cpuinfo."""
-
-    vendor: str
-    family: int
-    name: str
-    flags: frozenset[str]
-
-
-def cpu(cpuinfo: str | None = None) -> Cpu:
-    """The processor of this machine; all fields are empty where there is no /proc/cpuinfo."""
+def cpu(cpuinfo: str | None = None) -> dict[str, str]:
+    """What /proc/cpuinfo says of the first processor; nothing where there is no such file."""
     if cpuinfo is None:
         path = Path("/proc/cpuinfo")
         cpuinfo = path.read_text(errors="replace") if path.exists() else ""
-    fields: dict[str, str] = {}
-    for line in cpuinfo.split("\n\n")[0].splitlines():
-        key, _, value = line.partition(":")
-        fields[key.strip()] = value.strip()
-    family = fields.get("cpu family", "0")
-    return Cpu(
-        fields.get("vendor_id", ""),
-        int(family) if family.isdigit() else 0,
-        fields.get("model name", ""),
-        frozenset(fields.get("flags", "").split()),
-    )
+    lines = (line.partition(":") for line in cpuinfo.split("\n\n")[0].splitlines())
+    return {key.strip(): value.strip() for key, _, value in lines}
 
 
-def better_core(c: Cpu) -> str | None:
+def better_core(processor: Mapping[str, str]) -> str | None:
     """The kernels to use on this processor, or None if OpenBLAS chooses well."""
-    if c.vendor != "AuthenticAMD" or not c.flags >= _AVX512:
+    flags = {*processor.get("flags", "").split()}
+    if processor.get("vendor_id") != "AuthenticAMD" or not flags >= _AVX512:
         return None
     # Zen 4 executes 512-bit instructions in two halves; the blocking of 256-bit kernels suits it.
-    return "Haswell" if c.family == 25 else "SkylakeX"
+    return "Haswell" if processor.get("cpu family") == "25" else "SkylakeX"
 
 
 @lru_cache(maxsize=1)

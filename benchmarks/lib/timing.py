@@ -103,8 +103,8 @@ def machine() -> Row:
     from nnmpi import blas
 
     return {
-        "cpu": blas.cpu().name or platform.processor(),
-        "cpu_family": blas.cpu().family,
+        "cpu": blas.cpu().get("model name") or platform.processor(),
+        "cpu_family": int(blas.cpu().get("cpu family", 0)),
         "cores": os.cpu_count(),
         "blas_core": blas.core(),
         "numpy": np.__version__,

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import TypeAlias
 
@@ -26,6 +27,10 @@ class Recorder:
 
     def add(self, name: str, began: float, micro: int = -1, stage: int = -1) -> None:
         """An event that ends now."""
+
+    def evaluation(self) -> AbstractContextManager[None]:
+        """What happens in the context is no part of a step."""
+        return nullcontext()
 
     def recorded(self, name: str, do: Do) -> Do:
         """A function that does the same, and adds an event at its end."""

@@ -113,9 +113,12 @@ class Session:
         cut."""
         config, setup, comm, layout = self._config, self._setup, self._comm, self._layout
         cut = replace(config, cut=known.get("cut", config.cut))
-        batches = len(setup.train)
+
+        def samples(n: int) -> Inputs:
+            return setup.train.gather(np.arange(min(n, len(setup.dataset.train.y)))).x
+
         division, facts = plan.measured_stages(
-            cut, layout, model, graph, self._samples, setup.on, batches
+            cut, layout, model, graph, samples, setup.on, len(setup.train)
         )
         cluster, measured = discover(comm), dict(known)
         if "cut" in facts:
@@ -128,11 +131,6 @@ class Session:
         comm.broadcast(names.view(np.uint8))
         measured["allreduce"] = names[0].decode()
         return arranged(), facts
-
-    def _samples(self, n: int) -> Inputs:
-        """Some training samples."""
-        train = self._setup.train
-        return train.gather(np.arange(min(n, len(self._setup.dataset.train.y)))).x
 
     def _spec(self, part: ModelPart, arrangement: Arrangement, layout: Layout) -> TrainSpec:
         """A model, and what of it is trained here."""
@@ -155,20 +153,19 @@ class Session:
         )
 
     def _twin(self, model: Module) -> TrainSpec:
-        """What --verify trains on one rank beside the model."""
-        config, comm = self._config, self._comm
-        other = all_or_none(comm, lambda: self._another(model))
-        one = all_or_none(comm, lambda: alone(self.arrangement))
-        part = ModelPart.whole(other)
-        all_or_none(comm, lambda: builders.initialise(config, part, self._setup.on))
-        return self._spec(part, one, Layout.of_one_rank())
+        """What --verify trains on one rank beside the model, of which it has nothing."""
+        config = self._config
 
-    def _another(self, model: Module) -> Module:
-        """A second model, which has nothing of the first one."""
-        other = builders.model(self._config, self._setup.build)
-        if {*other.parameters()} & {*model.parameters()}:
-            raise ValueError(
-                f"model {self._config.model}: build returns the same object twice, and verify "
-                "trains two models side by side; let build make a new one each time"
-            )
-        return other
+        def another() -> ModelPart:
+            other = builders.model(config, self._setup.build)
+            if {*other.parameters()} & {*model.parameters()}:
+                raise ValueError(
+                    f"model {config.model}: build returns the same object twice, and verify "
+                    "trains two models side by side; let build make a new one each time"
+                )
+            part = ModelPart.whole(other)
+            builders.initialise(config, part, self._setup.on)
+            return part
+
+        one = all_or_none(self._comm, lambda: alone(self.arrangement))
+        return self._spec(all_or_none(self._comm, another), one, Layout.of_one_rank())

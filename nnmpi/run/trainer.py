@@ -238,7 +238,7 @@ class Trainer(Resumable):
         """
         self._check_together("evaluate", self._closed and self.comm.size > 1)
         self.model.eval()
-        with self._tracer.evaluation():
+        with self._tracer.recorder.evaluation():
             sums = self.strategy.evaluate(self.test, self.step)
         self.model.train(self._in_epoch)
         return sums
@@ -261,7 +261,7 @@ class Trainer(Resumable):
             if wanted[0]:
                 self.save(self.config.save)
         except saving.NotSavedError as error:
-            raise saving.ModelNotSavedError(str(error)) from None
+            raise AgreedError(str(error)) from None
 
     def save(self, path: str | None) -> None:
         """Write the model; every rank calls it, after the same step or epoch, the first writes."""

@@ -12,7 +12,6 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from nnmpi.parallel.model.entries import Entries
-from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.files.atomic import NotSavedError as NotSavedError
 from nnmpi.run.files.atomic import check_target, replaced
 
@@ -41,10 +40,6 @@ FILE = "file_sha256"
 
 BLANK = "0" * 64
 BLOCK = 1 << 20  # bytes that are read at once
-
-
-class ModelNotSavedError(AgreedError, NotSavedError):
-    """The trained model could not be written; all ranks know it."""
 
 
 class Info(NamedTuple):

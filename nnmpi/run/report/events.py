@@ -121,11 +121,10 @@ def environment(config: Config, comm: Comm) -> Event:
 
 def hosts(comm: Comm) -> dict[str, list[int]]:
     """The ranks of each host; every rank calls it."""
-    rows = np.zeros((comm.size, NAME_BYTES), np.uint8)
-    name = platform.node().encode()[:NAME_BYTES]
-    rows[comm.rank, : len(name)] = np.frombuffer(name, np.uint8)
-    comm.all_gather(rows)
+    names = np.zeros((comm.size, 1), f"S{NAME_BYTES}")
+    names[comm.rank] = platform.node().encode()
+    comm.all_gather(names.view(np.uint8))
     found: dict[str, list[int]] = {}
-    for rank, row in enumerate(rows):
-        found.setdefault(row.tobytes().rstrip(b"\0").decode(errors="replace"), []).append(rank)
+    for rank, name in enumerate(names[:, 0].tolist()):
+        found.setdefault(name.decode(errors="replace"), []).append(rank)
     return found

@@ -81,7 +81,6 @@ class Recording(Recorder):
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """What happens in the context is no part of a step."""
         self._step, began = EVALUATION, self.now()
         yield
         self.add("evaluate", began)

@@ -8,7 +8,6 @@ rank r            t ─┘                   of the fastest round trip; the erro
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from nnmpi.comm import Comm
 from nnmpi.config import Config
 from nnmpi.mesh import Mesh
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.recorder import NO_RECORDER, Recorder
+from nnmpi.parallel.recorder import NO_RECORDER
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.trace.chrome import write
 from nnmpi.run.trace.recording import CAPACITY, EVENT, Recording
@@ -25,10 +24,6 @@ from nnmpi.run.trace.summary import bubble, facts
 from nnmpi.run.trace.waits import traced
 
 ROUNDS = 20
-
-
-class TraceNotWrittenError(AgreedError):
-    """The file of --trace could not be written; all ranks know it."""
 
 
 class Tracer:
@@ -45,23 +40,14 @@ class Tracer:
         capacity: int = CAPACITY,
     ) -> None:
         self._config, self._comm = config, comm
-        self._recording = Recording(now, capacity) if config.trace else None
+        self.recorder = Recording(now, capacity) if config.trace else NO_RECORDER
         self._offsets = offsets(comm, now) if config.trace else np.zeros(comm.size)
-
-    @property
-    def recorder(self) -> Recorder:
-        """Takes what strategies do."""
-        return self._recording or NO_RECORDER
-
-    def evaluation(self) -> AbstractContextManager[None]:
-        """Around an evaluation, which is no part of a step."""
-        return self._recording.evaluation() if self._recording else nullcontext()
 
     def outcome(self, mesh: Mesh) -> dict[str, Any]:
         """Writes the file; returns what the last event says of it. Every rank calls it."""
-        if self._recording is None:
+        if not isinstance(self.recorder, Recording):
             return {}
-        gathered = gather(self._comm, self._recording, self._offsets)
+        gathered = gather(self._comm, self.recorder, self._offsets)
         return all_or_none(self._comm, lambda: self._written(gathered, mesh))
 
     def _written(self, gathered: Sequence[np.ndarray], mesh: Mesh) -> dict[str, Any]:
@@ -74,7 +60,7 @@ class Tracer:
         try:
             write(path, table, mesh, len(gathered), known)
         except OSError as error:
-            raise TraceNotWrittenError(
+            raise AgreedError(
                 f"cannot write trace {path}: {error.strerror or error}; the run itself is "
                 "complete: name another file"
             ) from None
