@@ -27,7 +27,7 @@ from lib.rounds import ratio_of
 from lib.timing import Row, Spread, size_name
 
 from nnmpi import blas, user_code
-from nnmpi.collectives import lookup
+from nnmpi.collectives import verify
 from nnmpi.collectives.price import Network
 from nnmpi.comm import Comm, world
 from nnmpi.comm.transport.mpi import MPI  # initialises MPI
@@ -65,7 +65,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         p.error(f"{unknown!r} is not an algorithm; there are {', '.join(NAMES)}, and yours")
     try:
         for name in own:
-            lookup.proven(name, lookup.MANY)
+            verify.proven(name, verify.MANY)
         a.sizes = sorted({timing.size(words) for words in a.sizes.split(",")})
     except ValueError as error:
         p.error(str(error))

@@ -36,21 +36,15 @@ class Network(NamedTuple):
 
     def seconds(self, source: Ranks, to: Ranks, nbytes: Floats) -> Floats:
         """The time of each message of one round."""
-        outside = self.link.alpha + self._sharing(source, to) * nbytes * self.link.beta
         if self.inner is None:
-            return np.asarray(outside)
-        inside = self.inner.alpha + nbytes * self.inner.beta
-        return np.where(source // self.per_node == to // self.per_node, inside, outside)
-
-    def _sharing(self, source: Ranks, to: Ranks) -> Ranks:
-        """The number of messages on the busier of the two links that each message crosses."""
-        if self.inner is None:
-            return 1
+            return np.asarray(self.link.alpha + nbytes * self.link.beta)
         a, b = source // self.per_node, to // self.per_node
         nodes = 1 + max(a.max(initial=0), b.max(initial=0))
         out = np.bincount(a[a != b], minlength=nodes)
         into = np.bincount(b[a != b], minlength=nodes)
-        return np.maximum(out[a], into[b])
+        sharing = np.maximum(out[a], into[b])  # messages on the busier of the two links of each
+        outside = self.link.alpha + sharing * nbytes * self.link.beta
+        return np.where(a == b, self.inner.alpha + nbytes * self.inner.beta, outside)
 
 
 class Price(NamedTuple):

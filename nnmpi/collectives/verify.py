@@ -6,12 +6,16 @@ the same summation tree up to commuting operands: the condition under which floa
 all ranks identical bits.
 """
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from nnmpi import user_code
+from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.step import Algorithm, Step, per_rank
+
+MANY = range(1, 18)  # numbers of ranks for which an algorithm is proved before it is shown
 
 Contributors: TypeAlias = frozenset[int]
 
@@ -117,12 +121,11 @@ def _check_bounds(t: int, rows: list[Step], chunks: int) -> None:
             ("sends", "to", s.to, s.send),
             ("waits for", "from", s.source, s.recv),
         ):
-            bad_peer, in_range = peer >= p or peer == r, 0 <= lo < hi <= chunks
-            if bad_peer or (peer >= 0 and not in_range):
+            wrong = "" if peer < 0 or 0 <= lo < hi <= chunks else f"but there are {chunks} chunks"
+            if peer >= p or peer == r:
+                wrong = f"not another of {p} ranks"
+            if wrong:
                 message = f"{does} chunks {_span((lo, hi))} {way} rank {peer}"
-                wrong = (
-                    f"not another of {p} ranks" if bad_peer else f"but there are {chunks} chunks"
-                )
                 raise PlanError(f"round {t}: rank {r} {message}, {wrong}")
 
 
@@ -198,3 +201,39 @@ def _difference(got: Contributors, wanted: Set[int]) -> str:
     if len(wrong) == 1:
         return f"the contribution of rank {min(wrong)} is {what}"
     return f"the contributions of ranks {', '.join(map(str, sorted(wrong)))} are {what}"
+
+
+# ---- algorithms by name: those of nnmpi, and yours as package.module:NAME
+
+
+def find(name: str) -> Algorithm:
+    """The algorithm of a name of ALGORITHMS, or that `package.module:NAME` names."""
+    if not user_code.is_named(name):
+        return ALGORITHMS[name]
+    found = user_code.imported(name, "algorithm")
+    if not isinstance(found, Algorithm):
+        raise ValueError(
+            f"algorithm {name!r} is of type {type(found).__name__}; it must be an Algorithm "
+            "(rounds, chunks, at) of nnmpi.collectives"
+        )
+    return found
+
+
+def proven(
+    name: str, sizes: Iterable[int], claim: Claim = ALL_REDUCE, operation: str = "all-reduce"
+) -> Algorithm:
+    """The algorithm of a name, proved to do what the claim says on each number of ranks.
+
+    Raises PlanError if it does not.
+
+    One rank comes last: other numbers show mistakes better, such as a plan that branches.
+    """
+    algorithm = find(name)
+    for p in sorted(sizes, key=lambda p: (p == 1, p)):
+        try:
+            verify(algorithm, p, claim)
+        except PlanError as error:
+            raise PlanError(
+                f"algorithm {name!r} is no {operation} of {p} rank{'s' * (p > 1)}: {error}"
+            ) from None
+    return algorithm

@@ -8,7 +8,7 @@ import numpy as np
 from nnmpi.data import cifar, embedded, mnist, npz, synthetic
 from nnmpi.data.arrays import from_arrays as from_arrays
 from nnmpi.data.dataset import Dataset as Dataset
-from nnmpi.data.dataset import DatasetEntry, DatasetRequest, DatasetSize
+from nnmpi.data.dataset import DatasetEntry, DatasetRequest
 from nnmpi.data.dataset import Split as Split
 from nnmpi.data.dataset import hold_out as hold_out
 from nnmpi.data.download import default_directory
@@ -62,14 +62,14 @@ def blank(spec: str, data_dir: str | None = None, seed: int = 0) -> Dataset:
     return Dataset(spec, training, testing, classes, "")
 
 
+MNIST_SIZE = (1, 28, 28), 10, 60_000, 10_000
+
 DATASETS = {
     "iris": DatasetEntry(embedded.iris, "iris"),
     "digits": DatasetEntry(embedded.digits, "digits"),
-    "mnist": DatasetEntry(mnist.mnist, "mnist", DatasetSize((1, 28, 28), 10, 60_000, 10_000)),
-    "fashion-mnist": DatasetEntry(
-        mnist.fashion_mnist, "fashion-mnist", DatasetSize((1, 28, 28), 10, 60_000, 10_000)
-    ),
-    "cifar10": DatasetEntry(cifar.cifar10, "cifar10", DatasetSize((3, 32, 32), 10, 50_000, 10_000)),
+    "mnist": DatasetEntry(mnist.mnist, "mnist", MNIST_SIZE),
+    "fashion-mnist": DatasetEntry(mnist.fashion_mnist, "fashion-mnist", MNIST_SIZE),
+    "cifar10": DatasetEntry(cifar.cifar10, "cifar10", ((3, 32, 32), 10, 50_000, 10_000)),
     "synthetic": DatasetEntry(
         synthetic.synthetic, "synthetic:1x28x28:10:12800 (shape, classes, samples)"
     ),

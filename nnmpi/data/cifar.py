@@ -34,16 +34,19 @@ def cifar10(request: DatasetRequest) -> Dataset:
         download.fetch("cifar10", own)
         archive = own / ARCHIVE
     if folder is not None:
-        return _dataset({name: _read_file(folder / name) for name in (*TRAIN, TEST)})
-    if archive is not None:
-        return _dataset(_read_archive(archive))
-    best = min(folders, key=lambda f: len(_missing(f)))
-    looked = ", ".join(shown(place) for place in (*folders, *archives))
-    raise ValueError(
-        f"cifar10: {', '.join(_missing(best))} not found, nor the archive (looked for {looked}; "
-        "the binary version is needed, not the Python one); give their directory with "
-        "--data-dir DIR, or fetch them with --download"
-    )
+        content = {name: _read_file(folder / name) for name in (*TRAIN, TEST)}
+    elif archive is not None:
+        content = _read_archive(archive)
+    else:
+        best = min(folders, key=lambda f: len(_missing(f)))
+        looked = ", ".join(shown(place) for place in (*folders, *archives))
+        raise ValueError(
+            f"cifar10: {', '.join(_missing(best))} not found, nor the archive (looked for "
+            f"{looked}; the binary version is needed, not the Python one); give their directory "
+            "with --data-dir DIR, or fetch them with --download"
+        )
+    train = _split([content[name] for name in TRAIN])
+    return Dataset("cifar10", train, _split([content[TEST]]), CLASSES, "")
 
 
 def _missing(folder: Path) -> list[str]:
@@ -93,11 +96,6 @@ def _records(stream: Any, path: Path, size: int, most: int) -> np.ndarray:
     return records
 
 
-def _dataset(content: dict[str, np.ndarray]) -> Dataset:
-    train = _split([content[name] for name in TRAIN])
-    return Dataset("cifar10", train, _split([content[TEST]]), CLASSES, "")
-
-
-def _split(parts: list[np.ndarray]) -> Split:
-    x = np.concatenate([part[:, 1:] for part in parts]).reshape(-1, 3, 32, 32)
-    return Split(x, np.concatenate([part[:, 0] for part in parts]).astype("int64"))
+def _split(files: list[np.ndarray]) -> Split:
+    x = np.concatenate([records[:, 1:] for records in files]).reshape(-1, 3, 32, 32)
+    return Split(x, np.concatenate([records[:, 0] for records in files]).astype("int64"))

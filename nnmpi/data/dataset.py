@@ -52,30 +52,20 @@ class DatasetRequest(NamedTuple):
     ignore_index: int | None
 
 
-class DatasetSize(NamedTuple):
-    """What is known of a data set without its files."""
-
-    shape: tuple[int, ...]  # of a sample
-    classes: int
-    train: int  # samples
-    test: int
-
-
 class DatasetEntry(NamedTuple):
     """An entry of DATASETS: the function that loads it, and its form on the command line.
 
-    size: of a data set whose files may be missing
+    size: of a data set whose files may be missing: the shape of a sample, the number of classes,
+        and the numbers of samples for training and for testing
     """
 
     load: Callable[[DatasetRequest], Dataset]
     form: str
-    size: DatasetSize | None = None
+    size: tuple[tuple[int, ...], int, int, int] | None = None
 
 
-def hold_out(
-    x: Inputs, y: np.ndarray, seed: int, name: str, fraction: float = 0.2
-) -> tuple[Split, Split]:
-    """Training and test splits; a pseudo-random `fraction` of each class is for testing.
+def hold_out(x: Inputs, y: np.ndarray, seed: int, name: str) -> tuple[Split, Split]:
+    """Training and test splits; a pseudo-random fifth of each class is for testing.
 
     Rows are shuffled, then sorted by class, if they have one. Of these n rows, t are taken at even
     distances: row k is taken if (k + 1) t / n passes an integer. So exactly t rows are taken, and
@@ -86,7 +76,7 @@ def hold_out(
         raise ValueError(
             f"{name}: cannot hold out test data from {n} sample; give at least 2, or test data"
         )
-    t = min(max(round(n * fraction), 1), n - 1)
+    t = min(max(round(n * 0.2), 1), n - 1)
     order = keyed.permutation(keyed.key(seed, "hold-out", name), n)
     labels = y.ndim == 1 and y.dtype.kind in "iu"
     by_class = order[np.argsort(y[order], kind="stable")] if labels else order

@@ -1,17 +1,22 @@
-"""Batches of a split: the order of rows, gathering and standardising."""
+"""Batches of a split: the order of rows, gathering and standardising, in advance by a thread."""
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from queue import SimpleQueue
+from threading import Event, Semaphore, Thread
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from nnmpi import keyed
 from nnmpi.data.dataset import Split
 from nnmpi.data.inputs import Inputs, arrays, each, is_index, take
-from nnmpi.data.prefetch import prefetch
 from nnmpi.data.standardise import Standardiser
+
+T = TypeVar("T")
 
 DTYPES = ("float16", "float32", "float64")
 SMALL = 16 << 20  # bytes up to which a standardised copy of the whole split is kept
@@ -125,13 +130,12 @@ class Loader:
 
     def gather(self, rows: np.ndarray, want: Fields = X_AND_Y) -> Batch:
         """The batch of these rows, in new arrays."""
-        x = self._standardised(rows if want.x else rows[:0])
-        return Batch(x, self.split.y.take(rows if want.y else rows[:0], axis=0), rows)
-
-    def _standardised(self, rows: np.ndarray) -> Inputs:
+        wanted = rows if want.x else rows[:0]
         if self._ready is not None:
-            return take(self._ready, rows)
-        return self.standardiser.apply(take(self.split.x, rows), self.dtype)
+            x = take(self._ready, wanted)
+        else:
+            x = self.standardiser.apply(take(self.split.x, wanted), self.dtype)
+        return Batch(x, self.split.y.take(rows if want.y else rows[:0], axis=0), rows)
 
     def epoch(self, epoch: int) -> Generator[Batch, None, None]:
         """The batches of an epoch; to stop early, close the generator or drop it."""
@@ -163,3 +167,57 @@ def _check(split: Split, batch_size: int, dtype: str) -> None:
         raise ValueError(f"batch size {batch_size} must be at least 1")
     if dtype not in DTYPES:
         raise ValueError(f"dtype {dtype!r} of batches is not one of {', '.join(DTYPES)}")
+
+
+# ---- computing the next items in a background thread
+
+
+class _End(NamedTuple):
+    """The last entry of the queue, with the error that ended the items if there is one."""
+
+    error: BaseException | None
+
+
+def prefetch(items: Iterable[T], depth: int) -> Generator[T, None, None]:
+    """Yield the items, of which a thread computes up to `depth` in advance.
+
+    An error in the thread is raised here, after the items computed before it. When the consumer
+    stops early, by `break` or by an error, the thread finishes the item in progress and is joined.
+    It is a daemon: the interpreter does not wait for it at exit, as it would for a pool's.
+    """
+    queue: SimpleQueue[T | _End] = SimpleQueue()
+    free, stop = Semaphore(depth - 1), Event()
+    thread = Thread(
+        target=copy_context().run,
+        args=(_compute, items, queue, free, stop),
+        name="nnmpi-prefetch",
+        daemon=True,
+    )
+    thread.start()
+    try:
+        while not isinstance(item := queue.get(), _End):
+            free.release()
+            yield item
+        if item.error is not None:
+            raise item.error
+    finally:
+        if not sys.is_finalizing():  # at exit the thread is suspended for good
+            stop.set()
+            free.release()
+            thread.join()
+
+
+def _compute(
+    items: Iterable[T], queue: SimpleQueue[T | _End], free: Semaphore, stop: Event
+) -> None:
+    """Put items on the queue, at most as many as are free, until they end or `stop` is set."""
+    error: BaseException | None = None
+    try:
+        for item in items:
+            queue.put(item)
+            free.acquire()
+            if stop.is_set():
+                break
+    except BaseException as caught:  # of any kind: the consumer must not wait for ever
+        error = caught
+    queue.put(_End(error))

@@ -110,25 +110,19 @@ def _read_pair(files: dict[str, Path], stems: tuple[str, str]) -> tuple[np.ndarr
 def read_idx(path: Path, ndim: int) -> np.ndarray:
     """The uint8 array of `ndim` dimensions in an IDX file, gzip or not."""
     with reading(path), path.open("rb") as file:
-        most = path.stat().st_size
-        packed = file.read(len(GZIP)) == GZIP
+        is_packed = file.read(len(GZIP)) == GZIP
         file.seek(0)
-        if not packed:
-            return _array(file, path, ndim, most)
-        with gzip.open(file) as stream:
-            return _array(stream, path, ndim, most * DEFLATE)
-
-
-def _array(stream: Any, path: Path, ndim: int, most: int) -> np.ndarray:
-    header = stream.read(4 * (1 + ndim))
-    expected, magic = 0x0800 + ndim, int.from_bytes(header[:4], "big")
-    if len(header) < 4 * (1 + ndim) or magic != expected:
-        found = KINDS.get(magic, "neither images nor labels")
-        raise ValueError(
-            f"it begins with {len(header):,} bytes and magic number {magic} ({found}), expected "
-            f"{expected} ({KINDS[expected]})"
-        )
-    shape = tuple(int(n) for n in np.frombuffer(header, ">u4", ndim, 4))
-    if not math.prod(shape):
-        raise ValueError(f"it is empty: its shape is {shape}")
-    return read_array(stream, path, shape, most)
+        stream: Any = gzip.GzipFile(fileobj=file) if is_packed else file
+        header = stream.read(4 * (1 + ndim))
+        expected, magic = 0x0800 + ndim, int.from_bytes(header[:4], "big")
+        if len(header) < 4 * (1 + ndim) or magic != expected:
+            found = KINDS.get(magic, "neither images nor labels")
+            raise ValueError(
+                f"it begins with {len(header):,} bytes and magic number {magic} ({found}), "
+                f"expected {expected} ({KINDS[expected]})"
+            )
+        shape = tuple(int(n) for n in np.frombuffer(header, ">u4", ndim, 4))
+        if not math.prod(shape):
+            raise ValueError(f"it is empty: its shape is {shape}")
+        most = path.stat().st_size * (DEFLATE if is_packed else 1)
+        return read_array(stream, path, shape, most)

@@ -59,10 +59,6 @@ def _inputs(arrays: Mapping[str, np.ndarray], key: str, path: Path) -> Inputs | 
     return tuple(found[i] for i in numbers) if is_tuple else found
 
 
-def _is_ours(key: str) -> bool:
-    return key in (*SAMPLES, *LABELS) or key.partition(".")[0] in SAMPLES
-
-
 def _read(path: Path) -> dict[str, np.ndarray]:
     """The arrays of the file that have one of our names."""
     if not path.is_file():
@@ -73,8 +69,8 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         with ZipFile(path) as archive:
             files = [name for name in archive.namelist() if name.endswith(".npy")]
             keys = [name.removesuffix(".npy") for name in dict.fromkeys(files)]
-            there = {key: archive.getinfo(f"{key}.npy") for key in keys if _is_ours(key)}
-            return {key: _array(archive, member, path) for key, member in there.items()}
+            ours = [key for key in keys if key in LABELS or key.partition(".")[0] in SAMPLES]
+            return {key: _array(archive, archive.getinfo(f"{key}.npy"), path) for key in ours}
 
 
 def _array(archive: ZipFile, member: ZipInfo, path: Path) -> np.ndarray:

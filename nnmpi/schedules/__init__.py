@@ -6,6 +6,7 @@ from nnmpi.schedules.lowering import forward_programs as forward_programs
 from nnmpi.schedules.lowering import lower as lower
 from nnmpi.schedules.lowering import message as message
 from nnmpi.schedules.lowering import programs as programs
+from nnmpi.schedules.lowering import stream as stream
 from nnmpi.schedules.op import MESSAGES as MESSAGES
 from nnmpi.schedules.op import Kind as Kind
 from nnmpi.schedules.op import Op as Op
@@ -24,4 +25,3 @@ from nnmpi.schedules.reduction_tree import TreeMove as TreeMove
 from nnmpi.schedules.reduction_tree import highest as highest
 from nnmpi.schedules.reduction_tree import moves as moves
 from nnmpi.schedules.reduction_tree import owners_of as owners_of
-from nnmpi.schedules.stream import stream as stream

@@ -41,37 +41,31 @@ class Delay(NamedTuple):
 def _slow(text: str, ranks: int) -> dict[int, float]:
     factors: dict[int, float] = {}
     for words in text.split(","):
-        rank, factor = _two(
-            words, f"slow_rank {quoted(words)}: write it as RANK:FACTOR, such as 2:3"
-        )
+        named, rank, factor = _pair("slow_rank", words, "RANK:FACTOR, such as 2:3")
         if rank not in range(ranks):
-            raise ValueError(
-                f"slow_rank {quoted(words)}: the ranks that compute are 0 to {ranks - 1}"
-            )
+            raise ValueError(f"{named}: the ranks that compute are 0 to {ranks - 1}")
         if rank in factors:
             raise ValueError(
                 f"slow_rank {quoted(text)}: rank {rank:g} is named twice; keep one of them"
             )
-        factors[int(rank)] = _factor("slow_rank", words, factor)
+        factors[int(rank)] = factor
     return factors
 
 
 def _jitter(words: str) -> tuple[float, float]:
-    share, factor = _two(words, f"jitter {quoted(words)}: write it as SHARE:FACTOR, such as 0.1:5")
+    named, share, factor = _pair("jitter", words, "SHARE:FACTOR, such as 0.1:5")
     if not 0 <= share <= 1:
-        raise ValueError(f"jitter {quoted(words)}: a share of the steps is between 0 and 1")
-    return share, _factor("jitter", words, factor)
+        raise ValueError(f"{named}: a share of the steps is between 0 and 1")
+    return share, factor
 
 
-def _factor(name: str, words: str, factor: float) -> float:
-    if not 1 <= factor <= 1000:
-        raise ValueError(f"{name} {quoted(words)}: the factor must be between 1 and 1000")
-    return factor
-
-
-def _two(words: str, complaint: str) -> tuple[float, float]:
+def _pair(option: str, words: str, form: str) -> tuple[str, float, float]:
+    """The option as it was given, for messages, and the two numbers of NUMBER:FACTOR."""
+    named = f"{option} {quoted(words)}"
     try:
-        first, second = map(float, words.split(":"))
+        first, factor = map(float, words.split(":"))
     except ValueError:
-        raise ValueError(complaint) from None
-    return first, second
+        raise ValueError(f"{named}: write it as {form}") from None
+    if not 1 <= factor <= 1000:
+        raise ValueError(f"{named}: the factor must be between 1 and 1000")
+    return named, first, factor

@@ -46,8 +46,7 @@ def moves(owners: Sequence[int], rank: int) -> list[TreeMove]:
 
 def owners_of(slices: int, ranks: int) -> list[int]:
     """The rank of each slice: as many slices on each, as equally as they can be."""
-    edges = [slices * r // ranks for r in range(ranks + 1)]
-    return [r for r in range(ranks) for _ in range(edges[r], edges[r + 1])]
+    return [r for r in range(ranks) for _ in range(slices * r // ranks, slices * (r + 1) // ranks)]
 
 
 def highest(plan: Sequence[TreeMove]) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnmpi import user_code
-from nnmpi.collectives import algorithms, lookup, verify
+from nnmpi.collectives import algorithms, verify
 from nnmpi.collectives.price import Network, price
 from nnmpi.collectives.step import Algorithm, Ranks, Step
 from nnmpi.collectives.verify import Claim
@@ -88,7 +88,7 @@ def plan(operation: str, name: str, network: Network) -> Algorithm:
     An algorithm of the user's is proved first.
     """
     if user_code.is_named(name):
-        return lookup.proven(name, lookup.MANY, OPERATIONS[operation].claim, operation)
+        return verify.proven(name, verify.MANY, OPERATIONS[operation].claim, operation)
     if name == "hierarchical" and network.inner is not None:
         return algorithms.hierarchical(network.per_node)
     return OPERATIONS[operation].algorithms[name]
@@ -125,7 +125,7 @@ def simulate(
         paid.rounds,
         Spread.of(paid.sent),
         Spread.of(paid.messages),
-        proved=lookup.MANY if user_code.is_named(algorithm) else None,
+        proved=verify.MANY if user_code.is_named(algorithm) else None,
     )
     formulas = OPERATIONS[operation].costs.get(algorithm)
     if formulas is None or (on.inner is not None and algorithm != "hierarchical"):

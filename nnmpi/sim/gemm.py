@@ -51,16 +51,8 @@ class Machine(NamedTuple):
     panel: int = PANEL
 
 
-class Collective(NamedTuple):
-    """A collective, and how often the numbers of a buffer pass through a ring for it."""
-
-    algorithm: Algorithm
-    passes: int
-
-
-ALL_GATHER = Collective(ALL_GATHERS["ring"], 1)
-REDUCE_SCATTER = Collective(REDUCE_SCATTERS["ring"], 1)
-ALL_REDUCE = Collective(ALGORITHMS["ring"], 2)
+ALL_GATHER, REDUCE_SCATTER = ALL_GATHERS["ring"], REDUCE_SCATTERS["ring"]
+ALL_REDUCE = ALGORITHMS["ring"]
 
 
 class GridCollective(NamedTuple):
@@ -69,7 +61,7 @@ class GridCollective(NamedTuple):
     ranks, stride: how many ranks a line has, and how far their numbers are apart: 1 in a row
     """
 
-    collective: Collective
+    algorithm: Algorithm
     numbers: float  # in the buffer of a rank
     ranks: int
     stride: int = 1
@@ -77,13 +69,14 @@ class GridCollective(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """What a rank receives, in messages."""
-        return self.times * self.collective.passes * (self.ranks - 1)
+        """What a rank receives, in messages: one a round."""
+        return self.times * self.algorithm.rounds(self.ranks)
 
     @property
     def received(self) -> float:
         """What a rank receives, in numbers."""
-        return self.times * self.collective.passes * self.numbers * (self.ranks - 1) / self.ranks
+        passes = 2 if self.algorithm is ALL_REDUCE else 1  # of the numbers through the ring
+        return self.times * passes * self.numbers * (self.ranks - 1) / self.ranks
 
 
 class ProductPlan(NamedTuple):
@@ -211,7 +204,7 @@ def cost(plan: ProductPlan, on: Machine) -> ProductCost:
     """The cost of a plan on a machine."""
     size, seconds = on.itemsize, 0.0
     for t in plan.collectives:
-        algorithm = within(t.collective.algorithm, t.ranks, t.stride)
+        algorithm = within(t.algorithm, t.ranks, t.stride)
         seconds += t.times * price(algorithm, plan.ranks, t.numbers * size, on.network).seconds
     return ProductCost(
         communication=seconds,

@@ -14,7 +14,7 @@ import pytest
 import nnmpi
 from nnmpi import keyed
 from nnmpi.data import Batch, Fields, Loader, Split, Standardiser
-from nnmpi.data.prefetch import prefetch
+from nnmpi.data.loader import prefetch
 
 ROOT = Path(nnmpi.__file__).parents[1]
 
@@ -212,7 +212,7 @@ def test_the_interpreter_can_end_in_the_middle_of_an_epoch() -> None:
     """Also while the thread waits for an item that never comes."""
     program = (
         "import time\n"
-        "from nnmpi.data.prefetch import prefetch\n"
+        "from nnmpi.data.loader import prefetch\n"
         "def source():\n"
         "    yield 0\n"
         "    time.sleep(1e6)\n"

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from nnmpi import Config, simulate
-from nnmpi.collectives import lookup
-from nnmpi.collectives.verify import PlanError, verify
+from nnmpi.collectives.verify import MANY, PlanError, proven, verify
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 
@@ -103,7 +102,7 @@ def test_what_cannot_be_used_is_refused_on_all_ranks(name: str, says: str) -> No
 
 def test_a_plan_that_branches_and_also_fails_on_one_rank_gets_the_hint() -> None:
     with pytest.raises(ValueError, match=re.escape("write only(condition, peer)")):
-        lookup.proven("others:BRANCHES_ALWAYS", lookup.MANY)
+        proven("others:BRANCHES_ALWAYS", MANY)
 
 
 def test_errors_of_the_algorithm_itself_are_not_explained_away() -> None:

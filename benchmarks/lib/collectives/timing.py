@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from lib import network_fit
 from lib.timing import Spread, ratio, size_name
 from nnmpi import user_code
-from nnmpi.collectives import lookup
+from nnmpi.collectives import verify
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.price import Network, price
 from nnmpi.comm import Comm
@@ -208,7 +208,7 @@ def predict(plans: Sequence[str], p: int, nbytes: int, network: Network | None) 
     """Predicted seconds by algorithm; empty without a network."""
     if network is None:
         return {}
-    return {name: price(lookup.find(name), p, nbytes, network).seconds for name in plans}
+    return {name: price(verify.find(name), p, nbytes, network).seconds for name in plans}
 
 
 def start_gloo(raw: MPI.Intracomm) -> Callable[[Floats], Callable[[], object]]:

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nnmpi.collectives import lookup
+from nnmpi.collectives import verify
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.step import Algorithm
 from nnmpi.comm.allreduce.interpreter import Interpreter
@@ -104,7 +104,7 @@ class AllReduceDispatch:
         if name in ALGORITHMS:
             return ALGORITHMS[name]
         if name not in self._custom:
-            self._custom[name] = lookup.proven(name, [self._transport.size])
+            self._custom[name] = verify.proven(name, [self._transport.size])
         return self._custom[name]
 
     def _by_library(self, row: Array, tag: int, starts: bool, blocks: bool) -> Steps:

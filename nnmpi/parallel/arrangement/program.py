@@ -19,7 +19,7 @@ from nnmpi.schedules import (
 def ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
     """The program of a rank for a step of so many micro-batches; of PipeDream, for so many steps.
 
-    PipeDream carries out the same, one op at a time (`schedules/stream.py`).
+    PipeDream carries out the same, one op at a time (`stream` in `schedules/lowering.py`).
     """
     if a.strategy == "reproducible":
         return slice_by_slice(micro)

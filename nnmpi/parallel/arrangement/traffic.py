@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nnmpi.collectives import lookup
+from nnmpi.collectives import verify
 from nnmpi.collectives.algorithms import (
     ALGORITHMS,
     ALL_GATHERS,
@@ -104,7 +104,7 @@ def all_reduced(
         return carried_out(among(ALGORITHMS["ring"], lambda p: first), group, rank, n, dtype)
     if name == "shared":
         return Sent()
-    algorithm = ALGORITHMS.get(name) or lookup.proven(name, [len(group)])
+    algorithm = ALGORITHMS.get(name) or verify.proven(name, [len(group)])
     return carried_out(algorithm, group, rank, n, dtype)
 
 

@@ -8,7 +8,8 @@ The forward and the backward pass of a batch use one version of the weights of a
 stashing), from which other batches may have moved on (`versions.py`): p-1-s updates on stage s of
 p. With vertical sync all stages use the version that the first one used, p-1 updates behind.
 
-    Harlap et al. 2018, Narayanan et al. 2019; the order of ops is `schedules/stream.py`.
+    Harlap et al. 2018, Narayanan et al. 2019; the order of ops is
+    that of `stream` in `schedules/lowering.py`.
 """
 
 from functools import partial
