@@ -218,7 +218,11 @@ class ElementLoss(Loss):
 
     def forward(self, prediction: Any, target: Any) -> Tensor:
         prediction = as_tensor(prediction)
-        target = _like(prediction, target)
+        # in the prediction's type, so that the gradient is of that type too
+        if not isinstance(target, Tensor):
+            target = Tensor(array_on(backend.of(prediction.data), target, prediction.dtype))
+        elif target.dtype != prediction.dtype:
+            target = target.astype(prediction.dtype)
         if target.shape != prediction.shape:
             raise ValueError(
                 f"{type(self).__name__}: prediction of shape {prediction.shape}, "
@@ -300,13 +304,6 @@ class BCEWithLogitsLoss(ElementLoss):
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
         positive = 1.0 if self.pos_weight is None else _fitting(self.pos_weight, prediction)
         return apply(element_losses.bce_with_logits, prediction, target, pos_weight=positive)
-
-
-def _like(prediction: Tensor, target: Any) -> Tensor:
-    """The target in the prediction's type, so that the gradient is of that type too."""
-    if not isinstance(target, Tensor):
-        return Tensor(array_on(backend.of(prediction.data), target, prediction.dtype))
-    return target if target.dtype == prediction.dtype else target.astype(prediction.dtype)
 
 
 def _fitting(weight: np.ndarray, like: Tensor) -> Array:

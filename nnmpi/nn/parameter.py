@@ -212,10 +212,7 @@ class Parameter(Tensor):
     @property
     def operand(self) -> Array:
         """The values, in the memory of the store, which may rotate."""
-        store = self.store
-        if store is None:
-            store = self._drawn_store()
-        return store.value(self.index)
+        return (self.store or self._drawn_store()).value(self.index)
 
     @property
     def data(self) -> Array:
@@ -261,10 +258,7 @@ class Parameter(Tensor):
     @property
     def slot(self) -> Array:
         """The memory of the gradient, whatever it holds while `has_grad` is False."""
-        store = self.store
-        if store is None:
-            store = self._drawn_store()
-        return store.slot(self.index)
+        return (self.store or self._drawn_store()).slot(self.index)
 
     def _drawn_store(self) -> Store:
         """The store, after the values were drawn if there is none."""

@@ -82,11 +82,8 @@ def numbers_of(ranks: tuple[int, ...]) -> str:
             return f"{ranks[0]} to {ranks[-1]} in steps of {step}"
     starts = [r for i, r in enumerate(ranks) if not i or ranks[i - 1] != r - 1]
     ends = [r for i, r in enumerate(ranks, 1) if i == len(ranks) or ranks[i] != r + 1]
-    runs = [_run(a, b) for a, b in zip(starts, ends, strict=True)]
+    runs = [
+        f"{a}-{b}" if b > a + 1 else ", ".join(map(str, range(a, b + 1)))
+        for a, b in zip(starts, ends, strict=True)
+    ]
     return ", ".join(runs if len(runs) <= 5 else [*runs[:3], f"... {runs[-1]}"])
-
-
-def _run(first: int, last: int) -> str:
-    if last < first + 2:
-        return ", ".join(map(str, range(first, last + 1)))
-    return f"{first}-{last}"

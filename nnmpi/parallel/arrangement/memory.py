@@ -16,7 +16,6 @@ slices           P s               P s a buffer         k (L - scalars) s
 served           P s               P s, or a part       k of a part
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,14 +28,6 @@ from nnmpi.parallel.arrangement.program import measured_samples, micro_batches
 from nnmpi.parallel.arrangement.slot_walk import SLOTS
 from nnmpi.parallel.arrangement.traffic import is_short, over, own_layers, sums_along_tp
 from nnmpi.schedules import highest, moves, owners_of
-
-RUNNING_SUMS: dict[str, Callable[[float], int]] = {
-    "sgd": lambda momentum: int(momentum > 0),
-    "adam": lambda momentum: 2,
-    "adamw": lambda momentum: 2,
-    "rmsprop": lambda momentum: 1,
-}
-"""How many numbers an optimizer keeps for a parameter."""
 
 
 class Memory(NamedTuple):
@@ -80,7 +71,9 @@ def memory(a: Arrangement, rank: int, batch: int) -> Memory:
 
 def _running_sums(a: Arrangement, n: int) -> int:
     """The bytes of the optimizer for n numbers that it updates."""
-    return RUNNING_SUMS[a.config.optimizer](a.config.momentum) * n * a.dtype.itemsize
+    of_sgd = int(a.config.momentum > 0)
+    sums = {"sgd": of_sgd, "adam": 2, "adamw": 2, "rmsprop": 1}[a.config.optimizer]
+    return sums * n * a.dtype.itemsize
 
 
 def _of_trained(a: Arrangement, rank: int) -> Memory:

@@ -224,7 +224,8 @@ def _tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
     """Sums and gathers of sharded layers, and the table of a loss on sharded classes."""
     group, layers, ring = a.mesh.group(rank, "tp"), own_layers(a, rank), ALL_GATHERS["ring"]
     for n in sums_along_tp(a, layers, micro):
-        yield _summed(a, group, rank, n)
+        name = "doubling" if is_short(a, n) else a.sums_by(group)
+        yield all_reduced(a, name, group, rank, n, a.dtype)
     for layer in layers:
         for n in _forward(a, micro) if layer.gathered else ():
             numbers = layer.gathered * n
@@ -235,13 +236,6 @@ def _tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
         for n in _forward(a, micro):
             numbers, dtype = LOSS_NUMBERS * len(group) * n, np.promote_types(a.dtype, np.float32)
             yield carried_out(ring, group, rank, numbers, dtype)
-
-
-def _summed(a: Arrangement, group: tuple[int, ...], rank: int, n: int) -> Sent:
-    """A sum of activations: short ones by `doubling`, others through memory, or by a ring."""
-    if is_short(a, n):
-        return carried_out(ALGORITHMS["doubling"], group, rank, n, a.dtype)
-    return all_reduced(a, a.sums_by(group), group, rank, n, a.dtype)
 
 
 def is_short(a: Arrangement, n: int) -> bool:
