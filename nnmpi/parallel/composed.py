@@ -17,7 +17,6 @@ from nnmpi.parallel.model.entries import Entries
 from nnmpi.parallel.model.parts import PartTable
 from nnmpi.parallel.step.channels import Channels, Ports
 from nnmpi.parallel.step.executor import NO_SYNC, Executor, GradientSync, StepResult, StepState
-from nnmpi.parallel.step.ports import LossSink
 from nnmpi.parallel.step.update import Update
 from nnmpi.parallel.stores import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
@@ -55,14 +54,13 @@ class Composed:
         self,
         parts: Parts,
         executor: Executor,
-        loss: LossSink,
         optimizer: Optimizer,
         layout: Layout,
         spec: TrainSpec,
     ) -> None:
         self.layout, self.optimizer = layout, optimizer
         self.entries = Entries.of_model(spec.task.model, layout.all, spec.part.held)
-        self._parts, self._executor, self._loss = parts, executor, loss
+        self._parts, self._executor = parts, executor
         self._fields, self._objective = spec.part.fields, spec.task.objective
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
@@ -73,11 +71,10 @@ class Composed:
             yield from self._executor.steps(loads, start, len(loader))
 
     def evaluate(self, loader: Loader, step: int) -> Sums:
-        how, loss = self._parts.evaluation, self._loss
-        loss.row = self._objective.nothing()
+        how = self._parts.evaluation
         with self._parts.store.reading():
-            self._executor.evaluate(loader.loads(0, how.cut, want=self._fields), step)
-        found = loss.row * how.counts
+            found = self._executor.evaluate(loader.loads(0, how.cut, want=self._fields), step)
+        found *= how.counts
         how.comm.all_reduce(found, "doubling")
         return self._objective.sums(found)
 
@@ -99,7 +96,6 @@ def synchronous(parts: Parts, layout: Layout, spec: TrainSpec) -> Composed:
     """The strategy of ranks that make every step together."""
     a, control, part, rank = spec.arrangement, spec.control, spec.part, layout.all.rank
     channels = Channels(part.boundaries, part.stages, layout.axis["pp"], spec.recorder)
-    ports = Ports.of(spec.task, part, channels)
     optimizer = spec.optimizer(parts.store.parameters)
     update = Update(
         parts.store,
@@ -112,14 +108,13 @@ def synchronous(parts: Parts, layout: Layout, spec: TrainSpec) -> Composed:
         spec.recorder,
     )
     executor = Executor(
-        ports.stages,
+        Ports.of(spec.task, part, channels),
         parts.sync,
         update.apply,
         control.stop,
         partial(ops, a, rank),
-        parts.batch_stats,
-        channels,
-        spec.recorder,
         partial(forward_ops, a, rank),
+        parts.batch_stats,
+        spec.recorder,
     )
-    return Composed(parts, executor, ports.loss, optimizer, layout, spec)
+    return Composed(parts, executor, optimizer, layout, spec)

@@ -10,8 +10,6 @@ from nnmpi.schedules.lowering import stream as stream
 from nnmpi.schedules.op import MESSAGES as MESSAGES
 from nnmpi.schedules.op import Kind as Kind
 from nnmpi.schedules.op import Op as Op
-from nnmpi.schedules.op import forward_only as forward_only
-from nnmpi.schedules.op import one_stage as one_stage
 from nnmpi.schedules.op import slice_by_slice as slice_by_slice
 from nnmpi.schedules.pipeline import SCHEDULES as SCHEDULES
 from nnmpi.schedules.pipeline import Schedule as Schedule

@@ -3,9 +3,9 @@
 F   forward pass of a micro-batch        REDUCE   gradients are summed as they become final
 B   its backward pass: gradients add up  UPDATE   the sums are complete: parameters are updated
 
-    one_stage(3)       F0 B0 F1 B1 F2 REDUCE B2 UPDATE
-    slice_by_slice(2)  F0 B0 REDUCE F1 B1 REDUCE UPDATE
-    forward_only(2)    F0 F1
+    1f1b on one rank    F0 B0 F1 B1 F2 REDUCE B2 UPDATE
+    slice_by_slice(2)   F0 B0 REDUCE F1 B1 REDUCE UPDATE
+    evaluation          F0 F1
 
 Pipelines (`pipeline.py`) may divide B into I and W, compute F twice, and send messages:
 
@@ -50,18 +50,7 @@ class Op(NamedTuple):
         return self.kind.value + (str(self.micro) if self.micro >= 0 else "")
 
 
-def one_stage(micro_batches: int) -> list[Op]:
-    """Forward and back, one micro-batch after the other: at most one is held at a time."""
-    ops = [Op(kind, m) for m in range(micro_batches) for kind in (Kind.F, Kind.B)]
-    return [*ops[:-1], Op(Kind.REDUCE), ops[-1], Op(Kind.UPDATE)]
-
-
 def slice_by_slice(slices: int) -> list[Op]:
     """The gradient of each slice is summed by itself, after its backward pass."""
     each = ((Op(Kind.F, m), Op(Kind.B, m), Op(Kind.REDUCE)) for m in range(slices))
     return [*chain.from_iterable(each), Op(Kind.UPDATE)]
-
-
-def forward_only(micro_batches: int) -> list[Op]:
-    """Evaluation."""
-    return [Op(Kind.F, m) for m in range(micro_batches)]

@@ -8,7 +8,7 @@ import pytest
 import nnmpi
 from nnmpi import nn, optim
 from nnmpi.backend import CPU
-from nnmpi.comm import Comm
+from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Batch, Load, Loader, Split, Standardiser
 from nnmpi.data.loader import BatchSplit
@@ -19,12 +19,14 @@ from nnmpi.parallel.data.gradient_sync import BucketedSync, in_place, nothing_to
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries, first_difference
 from nnmpi.parallel.model.parts import PartTable
+from nnmpi.parallel.recorder import NO_RECORDER
+from nnmpi.parallel.step.channels import Channels, Ports
 from nnmpi.parallel.step.executor import Executor, StepResult, StepState
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import LossSink, Samples, Sink, Source, Stage
 from nnmpi.parallel.step.update import Update
 from nnmpi.parallel.stores import Buckets, CommBucket, LocalStore, NodeStore, scalar_count
-from nnmpi.schedules import Kind, Op, one_stage
+from nnmpi.schedules import SCHEDULES, Kind, Op, forward_programs, programs
 
 ROWS, MICRO = 13, 3
 
@@ -69,6 +71,7 @@ def model() -> nn.Sequential:
     return made
 
 
+NO_CHANNELS = Channels((), (), comm_self(), NO_RECORDER)
 OBJECTIVE = Objective(nn.CrossEntropyLoss(reduction="sum"), {})
 
 
@@ -104,6 +107,11 @@ def store_and_sync(
     return store, BucketedSync(store, buckets, start, overlap=True)
 
 
+def one_stage(micro_batches: int) -> list[Op]:
+    """The program of a model that is not cut."""
+    return programs(SCHEDULES["1f1b"], 1, micro_batches)[0]
+
+
 class Ran(NamedTuple):
     """What a run of four steps has come to."""
 
@@ -131,10 +139,12 @@ def train(
     counts = PartTable.of_model(whole, layout.model, held).counts
     state, results = StepState(), list[StepResult]()
     executor = Executor(
-        {0: stage},
+        Ports({0: stage}, NO_CHANNELS, loss),
         sync,
         Update(store, optim.Adam(parameters), 0.05, lambda step: 0.01, layout, counts).apply,
         lambda: comm.rank == comm.size - 1 and state.step == stop_at,
+        one_stage,
+        lambda micro_batches: forward_programs(1, micro_batches)[0],
     )
     split = BatchSplit(MICRO, dp.size, dp.rank)
     for step in range(4):
@@ -144,8 +154,7 @@ def train(
     found = {entry.place.path: entry.value for entry in entries.on_all_ranks()}
     difference = first_difference(entries.parts)
     whole.eval()
-    executor.evaluate(loader().loads(0, BatchSplit(1, dp.size, dp.rank)), 4)
-    test = loss.row
+    test = executor.evaluate(loader().loads(0, BatchSplit(1, dp.size, dp.rank)), 4)
     if not layout.counts_loss:
         test[:] = 0
     comm.all_reduce(test, "ring")
@@ -243,16 +252,16 @@ def tied(cut: bool, comm: Comm) -> tuple[dict[str, np.ndarray], list[float]]:
     samples, loss, wire = Samples(CPU), LossSink(OBJECTIVE), Handed()
     split = BatchSplit(MICRO, comm.size, comm.rank)
     layout = Layout.on(Mesh({"dp": comm.size, "pp": 1, "tp": 1}), comm)
+    stages = {0: Stage(whole[:3], samples, wire), 1: Stage(whole[3:], wire, loss)}
     executor = Executor(
-        {0: Stage(whole[:3], samples, wire), 1: Stage(whole[3:], wire, loss)}
-        if cut
-        else {0: Stage(whole, samples, loss)},
+        Ports(stages if cut else {0: Stage(whole, samples, loss)}, NO_CHANNELS, loss),
         sync,
         Update(
             store, optim.SGD(parameters, 0.1), 0.5, lambda step: 0.1, layout, lambda p: True
         ).apply,
         lambda: False,
         two_stages if cut else one_stage,
+        one_stage,
     )
     state, losses = StepState(), list[float]()
     for step in range(3):

@@ -9,7 +9,6 @@ from nnmpi.schedules import (
     SCHEDULES,
     Op,
     forward_programs,
-    one_stage,
     owners_of,
     programs,
     slice_by_slice,
@@ -23,8 +22,6 @@ def ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
     """
     if a.strategy == "reproducible":
         return slice_by_slice(micro)
-    if a.strategy not in ("pipeline", "pipedream"):
-        return one_stage(micro)
     pp, at = a.mesh.axes["pp"], a.mesh.coordinates(rank)["pp"]
     schedule = SCHEDULES[a.config.schedule]
     return programs(schedule, pp, micro, len(a.stages) // pp, a.config.recompute)[at]

@@ -11,6 +11,7 @@ that one of them wants to stop: what the first stage has started by then is comp
 import math
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,23 +19,22 @@ import numpy as np
 from nnmpi.comm import Comm, Work
 from nnmpi.data import Batch, Load
 from nnmpi.optim import Optimizer
+from nnmpi.parallel.arrangement.program import forward_ops, ops
+from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.model_part import Boundary
 from nnmpi.parallel.pipeline.versions import VersionStore
 from nnmpi.parallel.recorder import Do, Recorder
-from nnmpi.parallel.step.channels import Channels
+from nnmpi.parallel.step.channels import Channels, Ports
 from nnmpi.parallel.step.executor import (
     NO_SYNC,
     Executor,
-    Program,
-    StepControl,
     StepPlan,
     StepResult,
     StepState,
 )
-from nnmpi.parallel.step.ports import Stage
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.stores import fill_unused
-from nnmpi.parallel.strategy import NotFiniteError
+from nnmpi.parallel.strategy import NotFiniteError, TrainSpec
 from nnmpi.schedules import Kind, Op, stream
 
 
@@ -140,35 +140,32 @@ class SignalChannels(Channels):
 
 
 class AsynchronousExecutor(Executor):
-    """Runs epochs of one stage; with `vertical` all stages use the version that the first one had.
+    """Runs epochs of one stage; with --vertical-sync all use the version that the first one had.
 
     Parameters are in a VersionStore.
     """
 
     def __init__(
         self,
-        stage: Stage,
-        pp: Comm,
-        channels: SignalChannels,
+        layout: Layout,
+        spec: TrainSpec,
         store: VersionStore,
         optimizer: Optimizer,
-        control: StepControl,
-        recorder: Recorder,
-        evaluation: Program,
-        vertical: bool,
     ) -> None:
+        pp, a, rank = layout.axis["pp"], spec.arrangement, layout.all.rank
+        self._signals = SignalChannels(spec.part.boundaries, pp, spec.recorder)
         super().__init__(
-            {pp.rank: stage},
+            Ports.of(spec.task, spec.part, self._signals),
             NO_SYNC,
             self._next_version,
-            control.stop,
-            messages=channels,
-            recorder=recorder,
-            evaluation=evaluation,
+            spec.control.stop,
+            partial(ops, a, rank),
+            partial(forward_ops, a, rank),
+            recorder=spec.recorder,
         )
-        self._stage, self._number, self._count = stage, pp.rank, pp.size
-        self._channels, self._store, self._optimizer = channels, store, optimizer
-        self._control, self._vertical, self._is_empty = control, vertical, True
+        self._number, self._count = pp.rank, pp.size
+        self._store, self._optimizer, self._control = store, optimizer, spec.control
+        self._vertical, self._is_empty = a.config.vertical_sync, True
 
     def steps(
         self, loads: Iterable[Load], start: StepState, batches: int
@@ -194,9 +191,9 @@ class AsynchronousExecutor(Executor):
             yield StepResult(state, len(load.rows), load.divisor, *self._outcome)
             micro += 1
 
-    def evaluate(self, loads: Generator[Load, None, None], step: int) -> None:
+    def evaluate(self, loads: Generator[Load, None, None], step: int) -> np.ndarray:
         self._check_empty()
-        super().evaluate(loads, step)
+        return super().evaluate(loads, step)
 
     def _check_empty(self) -> None:
         """Raises ValueError if an epoch was left while batches were under way between stages."""
@@ -217,20 +214,20 @@ class AsynchronousExecutor(Executor):
 
     def _forward(self, op: Op) -> None:
         micro, store = op.micro, self._store
-        wish = self._channels.wish(self._control.stop(), micro)
+        wish = self._signals.wish(self._control.stop(), micro)
         self._begin(self._batches.load(micro))
         if not self._vertical:
             store.keep(micro, store.newest)
         with store.version_of(micro):
             super()._forward(op)
         if self._number == self._count - 1:
-            loss = float(self._stage.sink.loss())
+            loss = float(self._loss.loss())
             self._check_finite("loss", loss)
             self._reports[micro] = StageReport(loss, wish)
 
     def _backward(self, op: Op) -> None:
         micro = op.micro
-        report = self._channels.report(self._reports.get(micro), micro)
+        report = self._signals.report(self._reports.get(micro), micro)
         self._reports[micro] = report
         if report.stop and not self._stops:  # the first stage has started on so many
             self._stops, self._last = True, min(self._last, micro + self._count - 1)

@@ -12,21 +12,18 @@ p. With vertical sync all stages use the version that the first one used, p-1 up
     that of `stream` in `schedules/lowering.py`.
 """
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from nnmpi.config import Config
 from nnmpi.data.loader import BatchSplit
-from nnmpi.parallel.arrangement.program import forward_ops
 from nnmpi.parallel.composed import Composed, Evaluation, Parts
 from nnmpi.parallel.data.batch_size_check import check_micro_batches
 from nnmpi.parallel.data.replicas import replicas
 from nnmpi.parallel.layout import Layout, mesh_of
-from nnmpi.parallel.pipeline.asynchronous import AsynchronousExecutor, SignalChannels
+from nnmpi.parallel.pipeline.asynchronous import AsynchronousExecutor
 from nnmpi.parallel.pipeline.versions import VersionStore
-from nnmpi.parallel.step.channels import Ports
 from nnmpi.parallel.strategy import TrainSpec
 
 
@@ -61,22 +58,10 @@ def evaluation(config: Config, layout: Layout) -> Evaluation:
 def pipedream(layout: Layout, spec: TrainSpec) -> Composed:
     """The strategy of PipeDream, where each rank is one stage; every rank calls it."""
     _refuse_tied(spec)
-    a, part, control, pp = spec.arrangement, spec.part, spec.control, layout.axis["pp"]
+    config, control = spec.arrangement.config, spec.control
     store = VersionStore(spec.parameters, spec.parameters[0].data.dtype, spec.task.on)
     optimizer = spec.optimizer(spec.parameters)
-    channels = SignalChannels(part.boundaries, pp, spec.recorder)
-    ports = Ports.of(spec.task, part, channels)
-    executor = AsynchronousExecutor(
-        ports.stages[pp.rank],
-        pp,
-        channels,
-        store,
-        optimizer,
-        control,
-        spec.recorder,
-        partial(forward_ops, a, layout.all.rank),
-        a.config.vertical_sync,
-    )
+    executor = AsynchronousExecutor(layout, spec, store, optimizer)
 
     def most_versions() -> dict[str, Any]:
         """The most versions of weights that a rank had at a time."""
@@ -88,17 +73,17 @@ def pipedream(layout: Layout, spec: TrainSpec) -> Composed:
     parts = Parts(
         store,
         BatchSplit(1, 1, 0),
-        evaluation(a.config, layout),
+        evaluation(config, layout),
         lambda loader: check_micro_batches(spec.task.model, loader, control.steps, 1),
         {
             "schedule": "pipedream",
             "micro_batches": 1,
-            **part.facts,
-            "vertical_sync": a.config.vertical_sync,
+            **spec.part.facts,
+            "vertical_sync": config.vertical_sync,
         },
         outcome=most_versions,
     )
-    return Composed(parts, executor, ports.loss, optimizer, layout, spec)
+    return Composed(parts, executor, optimizer, layout, spec)
 
 
 def _refuse_tied(spec: TrainSpec) -> None:

@@ -9,6 +9,7 @@ slow worker's parts are seen.
 
 from collections.abc import Generator
 from contextlib import closing
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,6 +20,7 @@ from nnmpi.data.loader import BatchSplit, Cut
 from nnmpi.metrics import Sums
 from nnmpi.nn import Module
 from nnmpi.nn.passes import LOCAL, BatchStats
+from nnmpi.parallel.arrangement.program import forward_ops, ops
 from nnmpi.parallel.checks.slow_ranks import slowed
 from nnmpi.parallel.data.batch_stats import Synced
 from nnmpi.parallel.layout import Layout
@@ -69,15 +71,16 @@ class ServerClient(ServerStrategy):
         )
         sync, stats = slowed(config, dp.rank, dp.size, gradient, stats)
         channels = Channels((), spec.part.stages, layout.axis["pp"], spec.recorder)
-        ports = Ports.of(spec.task, spec.part, channels)
-        self._loss = ports.loss
+        a, rank = spec.arrangement, layout.all.rank
         self._executor = Executor(
-            ports.stages,
+            Ports.of(spec.task, spec.part, channels),
             sync,
             gradient.apply,
             spec.control.stop,
-            batch_stats=stats,
-            recorder=spec.recorder,
+            partial(ops, a, rank),
+            partial(forward_ops, a, rank),
+            stats,
+            spec.recorder,
         )
         split = BatchSplit(config.micro_batches, dp.size, dp.rank)
         self._cut: Cut = split if self._synchronous else _non_empty(split)
@@ -143,9 +146,7 @@ class ServerClient(ServerStrategy):
     def evaluate(self, loader: Loader, step: int) -> Sums:
         dp = self.layout.axis["dp"]
         loads = loader.loads(0, BatchSplit(1, dp.size, dp.rank))
-        self._loss.row = self._task.objective.nothing()
-        self._executor.evaluate(loads, step)
-        return self._sum(self._loss.row)
+        return self._sum(self._executor.evaluate(loads, step))
 
     def close(self) -> None:
         if self._batches is not None:

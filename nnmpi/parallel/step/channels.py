@@ -29,7 +29,6 @@ from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.ports import (
     Joined,
     LossSink,
-    Messages,
     Port,
     Samples,
     Sink,
@@ -252,14 +251,13 @@ class Outlet(End, Sink):
             )
 
 
-class Channels(Messages):
-    """The messages of a rank: the ends of all boundaries of its stages."""
+class Channels:
+    """The messages of a rank: the ends of all boundaries of its stages, if there are any."""
 
     def __init__(
         self, boundaries: Sequence[Boundary], stages: Iterable[int], comm: Comm, recorder: Recorder
     ) -> None:
         self.sends, self._next_poll = Sends(), 0.0
-        self.finish = self.sends.finish  # type: ignore[method-assign]
         self.inlets = {
             s: Inlet(s, -1, boundaries[s - 1], comm, self.sends, recorder) for s in stages if s > 0
         }
@@ -287,6 +285,7 @@ class Channels(Messages):
                 return
 
     def start(self, op: Op) -> None:
+        """Starts the send or the receive of an operation."""
         ends = self.inlets if op.kind in (Kind.RECV_F, Kind.SEND_B) else self.outlets
         end = ends[op.stage]
         if op.kind in (Kind.RECV_F, Kind.RECV_B):

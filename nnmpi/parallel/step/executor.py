@@ -10,11 +10,12 @@
 
 What differs between strategies is given to it:
 
-    stages     parts of the model, each with a source for its input and a sink for its output
+    ports      stages of the model, each with a source for its input and a sink for its output, and
+               what starts sends and receives  (channels.py)
     sync       how gradients are summed over dp        (data/gradient_sync.py and others)
     update     what is done with the sums              (update.py)
     program    which operations a step consists of     (schedules/)
-    messages   what starts sends and receives          (channels.py)
+    evaluation   the same of an evaluation
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -33,9 +34,10 @@ from nnmpi.kernels import progress_hook
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats, KeptStats, Pass
 from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder
-from nnmpi.parallel.step.ports import Messages, Stage, Tensors, forward, needing_gradients
+from nnmpi.parallel.step.channels import Ports
+from nnmpi.parallel.step.ports import Stage, Tensors, forward, needing_gradients
 from nnmpi.parallel.step.update import Outcome
-from nnmpi.schedules import MESSAGES, Kind, Op, forward_only, one_stage
+from nnmpi.schedules import MESSAGES, Kind, Op
 
 
 class GradientSync:
@@ -161,21 +163,20 @@ class Executor:
 
     def __init__(
         self,
-        stages: Mapping[int, Stage],
+        ports: Ports,
         sync: GradientSync,
         update: Apply,
         stop: Callable[[], bool],
-        program: Program = one_stage,
+        program: Program,
+        evaluation: Program,
         batch_stats: BatchStats = LOCAL,
-        messages: Messages | None = None,
         recorder: Recorder = NO_RECORDER,
-        evaluation: Program = forward_only,
     ) -> None:
-        self._stages, self._sync, self._apply, self._stop = stages, sync, update, stop
+        self._stages, self._channels, self._loss = ports
+        self._sync, self._apply, self._stop = sync, update, stop
         self._batch_stats, self._recorder = batch_stats, recorder
-        self._messages = messages = messages or Messages()
-        self._progress = self._poll if messages.is_needed else sync.poll
-        self._parameters = {p for stage in stages.values() for p in stage.module.parameters()}
+        self._progress = self._poll if self._channels.is_needed else sync.poll
+        self._parameters = {p for stage in self._stages.values() for p in stage.module.parameters()}
         do: dict[Kind, Do] = {
             Kind.F: self._forward,
             Kind.B: self._backward,
@@ -184,12 +185,14 @@ class Executor:
             Kind.RECOMPUTE: self._recompute,
             Kind.REDUCE: self._reduce,
             Kind.UPDATE: self._update,
-            **dict.fromkeys(MESSAGES, messages.start),
+            **dict.fromkeys(MESSAGES, self._channels.start),
         }
         self._do = {kind: recorder.recorded(kind.value, f) for kind, f in do.items()}
         self._plan_of = cache(lambda m: StepPlan.of(program(m), self._do))
         do_evaluation = {**do, Kind.F: self._evaluate}
-        self._evaluation_of = cache(lambda m: StepPlan.of(evaluation(m), do_evaluation))
+        self._evaluation_of = cache(
+            lambda m: [(do_evaluation[op.kind], op) for op in evaluation(m)]
+        )
 
     def steps(
         self, loads: Iterable[Load], start: StepState, batches: int
@@ -215,15 +218,16 @@ class Executor:
 
     @no_grad()
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
-    def evaluate(self, loads: Generator[Load, None, None], step: int) -> None:
-        """Forward passes over batches; the sink of the last stage adds up what it is given."""
-        self._step = step
+    def evaluate(self, loads: Generator[Load, None, None], step: int) -> np.ndarray:
+        """Forward passes over batches; the row of their outputs on the rank of the last stage."""
+        self._step, row = step, self._loss.new_row()
         with closing(loads):
             for load in loads:
                 self._begin(load)
-                calls = self._evaluation_of(len(load.micro)).calls
-                self._carry_out(calls, self._messages.poll, NO_RECORDER)
-                self._messages.finish()  # else a fast stage would compute ahead of a slow one
+                calls = self._evaluation_of(len(load.micro))
+                self._carry_out(calls, self._channels.poll, NO_RECORDER)
+                self._channels.sends.finish()  # else a fast stage computes ahead of a slow one
+        return row
 
     def _begin(self, load: Load) -> None:
         self._load = load
@@ -242,7 +246,7 @@ class Executor:
             current_recorder.reset(tokens[1])
 
     def _poll(self) -> None:
-        self._messages.poll()
+        self._channels.poll()
         self._sync.poll()
 
     def _forward(self, op: Op) -> None:
@@ -313,8 +317,7 @@ class Executor:
         stage.source.done(op.micro)
 
     def _reduce(self, op: Op) -> None:
-        loss = sum(stage.sink.loss() for stage in self._stages.values())
-        self._sync.reduce(loss, self._stop())
+        self._sync.reduce(self._loss.loss(), self._stop())
 
     def _ready(self, leaf: Tensor) -> None:
         """A backward pass is done with this leaf."""

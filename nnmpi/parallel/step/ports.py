@@ -21,7 +21,6 @@ from nnmpi.data.inputs import Structure, each, parts
 from nnmpi.nn import Module
 from nnmpi.nn.passes import Pass, current_pass
 from nnmpi.parallel.step.objective import Objective
-from nnmpi.schedules import Op
 
 Tensors: TypeAlias = Structure[Tensor]
 """The input of a stage: a tensor, or a tuple or dict of tensors (see `nnmpi.data.inputs`)."""
@@ -115,10 +114,6 @@ class Sink(Port):
         """The gradient of the tensor that a backward pass starts from."""
         raise NotImplementedError
 
-    def loss(self) -> Any:
-        """The sum of the losses since it was last asked for."""
-        return 0.0
-
     def evaluate(self, micro: int, y: Any) -> None:
         """Takes the output of a forward pass that no backward pass follows."""
         raise NotImplementedError
@@ -142,7 +137,7 @@ class LossSink(Sink):
 
     def __init__(self, objective: Objective) -> None:
         self._objective, self._loss_of = objective, objective.loss
-        self.row = objective.nothing()  # of what was evaluated (see Objective)
+        self._sum: Any = 0.0
 
     def begin(self, load: Load) -> None:
         self._load, self._sum = load, 0.0
@@ -159,11 +154,17 @@ class LossSink(Sink):
         return xp.full(root.shape, 1 / divisor if divisor else 0.0, root.dtype)
 
     def loss(self) -> Any:
+        """The sum of the losses since it was last asked for; 0 of a rank without the last stage."""
         total, self._sum = self._sum, 0.0
         return total
 
+    def new_row(self) -> np.ndarray:
+        """Starts an evaluation: the row (see Objective) to which outputs add from here on."""
+        self._row = self._objective.nothing()
+        return self._row
+
     def evaluate(self, micro: int, y: Tensor) -> None:
-        self.row += self._objective.evaluate(y, self._load.micro[micro].y)
+        self._row += self._objective.evaluate(y, self._load.micro[micro].y)
 
 
 class Stage(NamedTuple):
@@ -182,19 +183,3 @@ class Stage(NamedTuple):
         """The micro-batch is not needed any more."""
         self.source.done(micro)
         self.sink.done(micro)
-
-
-class Messages:
-    """The messages between the stages of a pipeline; of a model that is not cut, none."""
-
-    is_needed = False
-
-    def start(self, op: Op) -> None:
-        """Starts the send or the receive of an operation."""
-        raise AssertionError(f"there is no channel for {op}")
-
-    def poll(self) -> None:
-        """Called often during computations: messages progress."""
-
-    def finish(self) -> None:
-        """Waits until all sends are complete."""

@@ -23,7 +23,7 @@ from nnmpi.parallel.arrangement.arrange import cut_buckets
 from nnmpi.parallel.data.gradient_sync import BucketedSync
 from nnmpi.parallel.stores import BLOCK, Buckets, CommBucket, LocalStore, scalar_count, squares
 from nnmpi.run.report import Event, NullReport
-from nnmpi.schedules import one_stage
+from nnmpi.schedules import SCHEDULES, programs
 
 
 def test_the_names_of_the_command_are_those_of_comm() -> None:
@@ -49,8 +49,11 @@ def test_parts_make_up_the_batch(n: int, ranks: int, micro_batches: int) -> None
 
 
 def test_a_step_as_a_program() -> None:
-    assert " ".join(map(str, one_stage(1))) == "F0 REDUCE B0 UPDATE"
-    assert " ".join(map(str, one_stage(3))) == "F0 B0 F1 B1 F2 REDUCE B2 UPDATE"
+    def program(micro_batches: int) -> str:
+        return " ".join(map(str, *programs(SCHEDULES["1f1b"], 1, micro_batches)))
+
+    assert program(1) == "F0 REDUCE B0 UPDATE"
+    assert program(3) == "F0 B0 F1 B1 F2 REDUCE B2 UPDATE"
 
 
 def test_a_mesh() -> None:

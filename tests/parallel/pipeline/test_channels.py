@@ -94,15 +94,14 @@ def test_evaluation_does_not_run_ahead_of_a_slow_stage() -> None:
         part = ModelPart(model, {comm.rank: model}, 2, lambda path: True)
         ports = Ports.of(Task(model, objective, CPU), part, channels)
         executor = Executor(
-            ports.stages,
+            ports,
             NO_SYNC,
             no_update,
             bool,
-            evaluation=program,
-            messages=channels,
+            program,
+            program,
         )
-        executor.evaluate(loads(comm.rank), 0)
-        return objective.sums(ports.loss.row).samples
+        return objective.sums(executor.evaluate(loads(comm.rank), 0)).samples
 
     assert threads.run(2, job) == [0, 36]
     assert seen[0] <= 1
