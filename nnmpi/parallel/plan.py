@@ -65,19 +65,12 @@ def check_batch(config: Config, samples: int) -> None:
 
 def build(layout: Layout, spec: TrainSpec) -> Strategy:
     """The strategy of the arrangement. Every rank calls it; what fails, fails on all."""
-    return _verified(layout, spec) if spec.arrangement.config.verify else _chosen(layout, spec)
-
-
-def _chosen(layout: Layout, spec: TrainSpec) -> Strategy:
-    return STRATEGIES[spec.arrangement.strategy](layout, spec)
-
-
-def _verified(layout: Layout, spec: TrainSpec) -> Strategy:
-    """The strategy without --verify, and beside it the same on one rank."""
-    assert spec.twin is not None
-    both = _chosen(layout, spec), _chosen(Layout.of_one_rank(), spec.twin)
-    models = spec.task.model, spec.twin.task.model
-    parts = both[0].entries.parts
-    held = [p for p in spec.parameters if parts.has(p)]
+    strategy = STRATEGIES[spec.arrangement.strategy](layout, spec)
+    if spec.twin is None:
+        return strategy
+    # --verify: beside it the same on one rank
+    single = build(Layout.of_one_rank(), spec.twin)
+    held = [p for p in spec.parameters if strategy.entries.parts.has(p)]
     update = None if spec.arrangement.dtype == "float64" else ReferenceUpdate(spec, held)
-    return Verified(*both, models, update, spec.on_event)
+    models = spec.task.model, spec.twin.task.model
+    return Verified(strategy, single, models, update, spec.on_event)

@@ -5,7 +5,8 @@
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple, ParamSpec, TypeVar
+from contextlib import ContextDecorator
+from typing import NamedTuple
 
 from nnmpi.autograd.ops.norm import Moments
 from nnmpi.backend import Array
@@ -14,39 +15,26 @@ from nnmpi.nn.passes import BatchStats
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.schedules.delay import Delay
 
-P = ParamSpec("P")
-T = TypeVar("T")
 
+class Clock(ContextDecorator):
+    """The processor time of this rank's computation in a step.
 
-class Clock:
-    """The processor time of this rank's computation in a step, without its communication."""
+    The time within it, as in communication that it decorates, does not count.
+    """
 
     def begin(self) -> None:
         """Starts a step."""
-        self._began, self._excluded = time.thread_time(), 0.0
+        self._began = time.thread_time()
 
     def seconds(self) -> float:
-        """The time since then."""
-        return time.thread_time() - self._began - self._excluded
+        """The time since then that counts."""
+        return time.thread_time() - self._began
 
-    def exclude(self, f: Callable[P, T]) -> Callable[P, T]:
-        """A function that does the same, and whose time does not count."""
+    def __enter__(self) -> None:
+        self._entered = time.thread_time()
 
-        def g(*arguments: P.args, **named: P.kwargs) -> T:
-            before = time.thread_time()
-            try:
-                return f(*arguments, **named)
-            finally:
-                self._excluded += time.thread_time() - before
-
-        return g
-
-
-def wait(delay: Delay, step: int, computed: float) -> None:
-    """Sleeps, after a step in which this rank has computed for so many seconds."""
-    longer = delay.factor(step) - 1
-    if longer > 0:
-        time.sleep(longer * computed)
+    def __exit__(self, *error: object) -> None:
+        self._began += time.thread_time() - self._entered
 
 
 def delay_of(config: Config, rank: int, ranks: int) -> Delay:
@@ -60,7 +48,7 @@ class SlowSync(GradientSync):
     def __init__(self, sync: GradientSync, clock: Clock, delay: Delay) -> None:
         self._sync, self._clock, self._delay = sync, clock, delay
         for name in ("begin_pass", "reduce", "ready", "poll"):
-            setattr(self, name, clock.exclude(getattr(sync, name)))
+            setattr(self, name, clock(getattr(sync, name)))
 
     def begin(self, step: int) -> None:
         self._sync.begin(step)
@@ -68,7 +56,9 @@ class SlowSync(GradientSync):
         self._clock.begin()
 
     def finish(self) -> None:
-        wait(self._delay, self._step, self._clock.seconds())
+        longer = self._delay.factor(self._step) - 1
+        if longer > 0:
+            time.sleep(longer * self._clock.seconds())
         self._sync.finish()
 
 
@@ -86,5 +76,5 @@ def slowed(
     if config.slow_rank is None and config.jitter is None:
         return sync, stats
     clock = Clock()
-    timed = TimedStats(clock.exclude(stats.moments), clock.exclude(stats.sum))
+    timed = TimedStats(clock(stats.moments), clock(stats.sum))
     return SlowSync(sync, clock, delay_of(config, rank, ranks)), timed

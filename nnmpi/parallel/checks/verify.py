@@ -54,10 +54,6 @@ class Difference(NamedTuple):
     relative: float = 0.0
     ulp: float = 0.0
 
-    def or_larger(self, other: "Difference") -> "Difference":
-        """The larger of each; a NaN is larger than any number."""
-        return Difference(*np.maximum(self, other).tolist())
-
 
 class Comparison(NamedTuple):
     """What all ranks have found in a step."""
@@ -125,7 +121,7 @@ class Verified:
     def _check(self, done: StepResult, expected: StepResult) -> None:
         found = self._gather(self._compare(done, expected), done, expected)
         for subject, one in found.largest.items():
-            self._largest[subject] = self._largest[subject].or_larger(one)
+            self._largest[subject] = largest([self._largest[subject], one])
         step, facts = done.state.step, {**_flat(found.largest), "replicas_equal": found.equal}
         self._on_event({"event": "verify", "step": step, **facts})
         reason = found.reason(BOUNDS[self._dtype.name])
@@ -264,11 +260,8 @@ def _scale(b: np.ndarray) -> float:
 
 
 def largest(differences: Iterable[Difference]) -> Difference:
-    """The largest of each measure."""
-    found = Difference()
-    for one in differences:
-        found = found.or_larger(one)
-    return found
+    """The largest of each measure; a NaN is larger than any number."""
+    return Difference(*np.max([Difference(), *differences], axis=0).tolist())
 
 
 def _gradient(p: Parameter) -> np.ndarray:

@@ -100,10 +100,10 @@ def profile(
         with unchanged(module), np.errstate(all="ignore"):
             module.to(dtype, on).train()
             module.zero_grad()
-            leaves = _outputs(unit, module, enters)
-            ahead, back, weights = _fastest(module, enters, on, repeats, tp)
+            leaves, times = _fastest(unit, module, enters, on, repeats, tp)
             parameters = sum(p.data.nbytes for p in module.parameters())
             added = _bytes_added(module, enters, tp)
+        ahead, back, weights = times
         weights = weights if unit.is_trained else 0.0
         arriving = sum(t.data.nbytes for _, t in parts(enters))
         costs.append(UnitCost(ahead, back, weights, parameters, added, arriving))
@@ -128,76 +128,57 @@ def _ones(root: Tensor) -> Array:
     return backend.xp_of(root.data).ones_like(root.data)
 
 
-def _outputs(unit: Unit, module: Module, enters: Tensors) -> Tensors:
-    """The input of the next unit; it requires gradients if a unit before it is trained."""
-    for t in needing_gradients(enters):
-        t.grad = None
-    y = forward(module, enters, _PASS)
-    root = _root(enters, y)
-    if root.requires_grad:
-        root.backward(_ones(root))
-    needing = needing_gradients(enters)
+def _fastest(
+    unit: Unit, module: Module, x: Tensors, on: Backend, repeats: int, tp: Comm
+) -> tuple[Tensors, list[float]]:
+    """The input of the next unit, and the least of each time over the repeats.
+
+    That input requires gradients if a unit before it is trained. Gradients are not cleared between
+    repeats: in a step, all micro-batches but one add to them.
+    """
+    start, late = perf_counter(), np.zeros(1, np.int64)
+    y, _ = _passes(module, x, on)
+    needing = needing_gradients(x)
     if isinstance(y, Tensor) and needing and all(t.grad is None for t in needing):
         raise ValueError(
             f"layer {unit.path} ({unit}): no gradient flows from its output to its input, so no "
             "layer before it would be trained; compute the output without detach() and no_grad"
         )
-    return each(lambda t: Tensor(t.data, t.requires_grad), y)
-
-
-def _fastest(
-    module: Module, x: Tensors, on: Backend, repeats: int, tp: Comm
-) -> tuple[float, float, float]:
-    """The least of each time over the repeats.
-
-    Gradients are not cleared between them: in a step, all micro-batches but one add to them.
-    """
-    start, late = perf_counter(), np.zeros(1, np.int64)
-    _passes(module, x, on)
-    found = [_passes(module, x, on)]
+    leaves = each(lambda t: Tensor(t.data, t.requires_grad), y)
+    found = [_passes(module, x, on)[1]]
     while len(found) < repeats:
         late[0] = perf_counter() - start > LIMIT
         tp.all_reduce(late, "doubling")  # all ranks make the same number of passes
         if late[0]:
             break
-        found.append(_passes(module, x, on))
-    ahead, back, weights = (min(times) for times in zip(*found, strict=True))
-    return ahead, back, weights
+        found.append(_passes(module, x, on)[1])
+    return leaves, [min(times) for times in zip(*found, strict=True)]
 
 
-def _passes(module: Module, enters: Tensors, on: Backend) -> tuple[float, float, float]:
-    """Seconds of the forward pass, of the gradients of its input and of those of parameters."""
+def _passes(module: Module, enters: Tensors, on: Backend) -> tuple[Any, tuple[float, ...]]:
+    """The output; seconds of its forward pass, of the gradients of its input and of parameters."""
     inputs = needing_gradients(enters)
     for t in inputs:
         t.grad = None
-    clock = _Clock(on)
+    began = _now(on)
     y = forward(module, enters, _PASS)
-    ahead, root = clock.lap(), _root(enters, y)
+    ahead, root = _now(on) - began, _root(enters, y)
     if not root.requires_grad:
-        return ahead, 0.0, 0.0
+        return y, (ahead, 0.0, 0.0)
     seed = _ones(root)
-    clock.lap()
+    began = _now(on)
     rest = root.backward(seed, until=inputs or None)
-    back = clock.lap()
+    middle = _now(on)
     if rest is None:
-        return ahead, 0.0, back
+        return y, (ahead, 0.0, middle - began)
     rest.finish()
-    return ahead, back, clock.lap()
+    return y, (ahead, middle - began, _now(on) - middle)
 
 
-class _Clock:
-    """Seconds between calls, with the device waited for."""
-
-    def __init__(self, on: Backend) -> None:
-        self._on, self._last = on, 0.0
-        self.lap()
-
-    def lap(self) -> float:
-        """Seconds since the last call."""
-        backend.to_host(self._on.xp.zeros(1))
-        now = perf_counter()
-        passed, self._last = now - self._last, now
-        return passed
+def _now(on: Backend) -> float:
+    """The time in seconds, after waiting for the device."""
+    backend.to_host(on.xp.zeros(1))
+    return perf_counter()
 
 
 def _bytes_added(module: Module, x: Tensors, tp: Comm) -> int:

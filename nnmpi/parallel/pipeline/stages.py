@@ -48,7 +48,17 @@ def measured_stages(
     found, given = all_or_none(layout.all, lambda: partition.given_units(config.cut, graph, count))
     if count == 1:
         return divided(graph, found, (), 1), {}
-    costs = _measured(config, layout, model, graph, found, gather, on)
+    rows = np.zeros((len(found), len(UnitCost._fields)))
+
+    def measure() -> None:  # on the first rank, and on those that it divides channels with
+        if layout.axis["dp"].rank == layout.axis["pp"].rank == 0:
+            x = gather(measured_samples(config, layout.axis["dp"].size))
+            tp = layout.axis["tp"]
+            rows[:] = profile(model, graph, found, x, on, tp=tp, dtype=config.dtype)
+
+    all_or_none(layout.all, measure)
+    layout.all.broadcast(rows)
+    costs = [UnitCost(*row) for row in rows.tolist()]
 
     def cut() -> tuple[Division, Mapping[str, Any]]:
         chosen = best_cut(found, costs, count, graph.notes) if given is None else given
@@ -56,32 +66,6 @@ def measured_stages(
         return division, _facts(config, found, chosen, division, costs, batches)
 
     return all_or_none(layout.all, cut)
-
-
-def _measured(
-    config: Config,
-    layout: Layout,
-    model: Module,
-    graph: Graph,
-    found: Sequence[Unit],
-    gather: Callable[[int], Inputs],
-    on: Backend,
-) -> list[UnitCost]:
-    """The costs of the units on a micro-batch, the same on all ranks.
-
-    They are measured on the first rank, and on those that it divides channels with.
-    """
-    samples = measured_samples(config, layout.axis["dp"].size)
-    rows = np.zeros((len(found), len(UnitCost._fields)))
-
-    def measure() -> None:
-        if layout.axis["dp"].rank == layout.axis["pp"].rank == 0:
-            x, tp = gather(samples), layout.axis["tp"]
-            rows[:] = profile(model, graph, found, x, on, tp=tp, dtype=config.dtype)
-
-    all_or_none(layout.all, measure)
-    layout.all.broadcast(rows)
-    return [UnitCost(*row) for row in rows.tolist()]
 
 
 def best_cut(

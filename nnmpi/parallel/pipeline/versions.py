@@ -67,27 +67,23 @@ class VersionStore(LocalStore):
         For the tape, no memory was written that a backward pass needs.
         """
         written = [p.storage.written for p in self.parameters]
-        self._advance()
+        current = self._weights[self.newest]
+        if self.newest not in self._used.values():
+            following = self._weights.pop(self.newest)
+        elif self._free:
+            following = self._free.pop()
+            following.flat[...] = current.flat
+        else:
+            flat = current.flat.copy()
+            following = Weights(flat, self.views(flat))
+        self.newest += 1
+        self._weights[self.newest] = following
+        self.flat, self.values = following
         try:
             yield
         finally:
             for p, before in zip(self.parameters, written, strict=True):
                 p.storage.written = before
-
-    def _advance(self) -> None:
-        current = self._weights[self.newest]
-        if self.newest in self._used.values():
-            following = self._free.pop() if self._free else self._made()
-            following.flat[...] = current.flat
-        else:
-            following = self._weights.pop(self.newest)
-        self.newest += 1
-        self._weights[self.newest] = following
-        self.flat, self.values = following
-
-    def _made(self) -> Weights:
-        flat = self.flat.copy()
-        return Weights(flat, self.views(flat))
 
     def close(self) -> None:
         """Gives back the memory of all versions but the newest."""

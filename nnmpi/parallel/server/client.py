@@ -26,12 +26,11 @@ from nnmpi.parallel.data.batch_stats import Synced
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.server.clocks import EpochProgress
 from nnmpi.parallel.server.exchange import Purpose, Reply, Request, RequestChannel
-from nnmpi.parallel.server.store import ServedStore
 from nnmpi.parallel.server.strategy import ServerStrategy
 from nnmpi.parallel.step.channels import Channels, Ports
 from nnmpi.parallel.step.executor import Executor, GradientSync, Position, StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
-from nnmpi.parallel.stores import fill_unused
+from nnmpi.parallel.stores import LocalStore, fill_unused
 from nnmpi.parallel.strategy import TrainSpec
 
 Batches: TypeAlias = Generator[tuple[StepState, Load], None, None]
@@ -40,7 +39,7 @@ Batches: TypeAlias = Generator[tuple[StepState, Load], None, None]
 class LocalGradient(GradientSync):
     """The GradientSync and the update of a worker: a step leaves its own gradient in the store."""
 
-    def __init__(self, store: ServedStore) -> None:
+    def __init__(self, store: LocalStore) -> None:
         self._store = store
 
     def begin(self, step: int) -> None:
@@ -84,7 +83,7 @@ class ServerClient(ServerStrategy):
         )
         split = BatchSplit(config.micro_batches, dp.size, dp.rank)
         self._cut: Cut = split if self._synchronous else _non_empty(split)
-        self._channel = RequestChannel(layout, self._store)
+        self._channel = RequestChannel(layout, self._store, self._slices)
         self._batches: Batches | None = None
         if self._next_steps:
             self._is_at(self._next_steps[dp.rank])

@@ -8,7 +8,7 @@ worker                                                         server
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from nnmpi.backend import Array
 from nnmpi.comm import Comm, Work
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.server.clocks import Totals
-from nnmpi.parallel.server.store import ServedStore, server_slices
+from nnmpi.parallel.stores import LocalStore
 
 REQUEST, REPLY, GRADIENT, PARAMETERS = range(4)  # tags
 POLLS, PAUSE = 20, 5e-5  # polls before the first pause, and seconds of a pause
@@ -69,12 +69,15 @@ def wait_all(works: Iterable[Work]) -> None:
 
 
 class RequestChannel:
-    """A worker's end: sends requests to all servers, and receives their replies."""
+    """A worker's end: sends requests to all servers, and receives their replies.
 
-    def __init__(self, layout: Layout, store: ServedStore) -> None:
+    Each server updates one of the slices of the parameters.
+    """
+
+    def __init__(self, layout: Layout, store: LocalStore, slices: Sequence[slice]) -> None:
         self._comm, self._store = layout.all, store
         self._servers = range(layout.workers, layout.all.size)
-        self._slices = server_slices(store.parameters, layout.servers)
+        self._slices = slices
         self._request = np.zeros(len(Request._fields) + len(store.parameters))
         self._replies = np.zeros((layout.servers, 2 + len(Totals._fields)))
 
@@ -102,13 +105,15 @@ class ReplyChannel:
     updated while a reply is on its way.
     """
 
-    def __init__(self, comm: Comm, worker: int, store: ServedStore, copies: bool) -> None:
+    def __init__(
+        self, comm: Comm, worker: int, store: LocalStore, own: slice, copies: bool
+    ) -> None:
         self._comm, self._worker = comm, worker
         self._head = np.zeros(len(Request._fields) + len(store.parameters))
         self._reply = np.zeros(2 + len(Totals._fields))
-        self._parameters = store.flat[store.own]
+        self._parameters = store.flat[own]
         self._sent = np.zeros_like(self._parameters) if copies else self._parameters
-        self.gradient = np.zeros_like(store.gradient)  # of the server's slice
+        self.gradient = np.zeros_like(self._parameters)  # of the server's slice
         self._receiving: list[Work] = []  # the head of a request, then its gradient
         self._delivered = False  # whether `arrived` has returned True for it
         self._sending: list[Work] = []

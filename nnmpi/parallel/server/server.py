@@ -40,7 +40,7 @@ class ParameterServer(ServerStrategy):
         if self._next_steps:
             self._table.clocks = [state.step for state in self._next_steps]
         copies = not self._synchronous  # else an update comes only when all replies have arrived
-        self._channels = [ReplyChannel(layout.all, w, store, copies) for w in workers]
+        self._channels = [ReplyChannel(layout.all, w, store, store.own, copies) for w in workers]
         self._polled = cycle(self._channels)
         self._total = np.zeros_like(store.gradient)
         self._clip_norm = config.clip_norm

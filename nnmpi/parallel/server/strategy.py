@@ -3,20 +3,49 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from nnmpi.backend import CPU, Array
+from nnmpi.collectives.step import cut
 from nnmpi.data import Loader
 from nnmpi.data.loader import BatchSplit
 from nnmpi.metrics import Sums
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.store import FlatStore, Shard, shards_of, spans_of
 from nnmpi.parallel.data.batch_size_check import check_micro_batches, check_parts
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries
 from nnmpi.parallel.server.exchange import wait_all
-from nnmpi.parallel.server.store import ServedStore, server_slices
 from nnmpi.parallel.step.executor import Position
+from nnmpi.parallel.stores import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
+
+
+class ServedStore(LocalStore):
+    """Whole buffers, of which the optimizer updates `own`: a server's slice; for a worker, nothing.
+
+    `gradient` is the gradient of that slice for the next step.
+    """
+
+    def __init__(self, parameters: Sequence[Parameter], own: slice) -> None:
+        super().__init__(parameters, parameters[0].data.dtype, CPU)
+        self.own, self.shards = own, shards_of([(own.start, own.stop)])
+        self.gradient = self.flat_grad[own]
+
+    def shard_gradient(self, shard: Shard) -> Array:
+        return self.gradient[shard.packed]
+
+    def gradient_bytes(self) -> int:
+        """The whole gradient of a worker, or the gradient of a server's slice."""
+        return self.gradient.nbytes or super().gradient_bytes()
+
+    def close(self) -> None:
+        """Parameters move to a store of which any optimizer updates all."""
+        self.begin()
+        FlatStore(self.parameters, self.flat.dtype, CPU)
 
 
 class ServerStrategy:
@@ -33,8 +62,10 @@ class ServerStrategy:
         self._synchronous = self._bound == 0
         self._next_steps = () if self._synchronous else spec.next_steps
         trained = [p for p in spec.task.model.parameters() if p.requires_grad]
-        slices = server_slices(trained, layout.servers)
-        own = slices[layout.all.rank - layout.workers] if layout.serves else slice(0, 0)
+        n = spans_of([p.room for p in trained])[-1][1]
+        ends = [cut(n, layout.servers, k) for k in range(layout.servers + 1)]
+        self._slices = [slice(*both) for both in pairwise(ends)]  # that servers update
+        own = self._slices[layout.all.rank - layout.workers] if layout.serves else slice(0, 0)
         self._store = ServedStore(trained, own)
         self.optimizer = spec.optimizer(self._store.parameters)
         self.entries = Entries.of_model(spec.task.model, layout.all)

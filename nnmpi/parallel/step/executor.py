@@ -21,7 +21,7 @@ What differs between strategies is given to it:
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing, nullcontext
 from functools import cache, partial
-from typing import Any, NamedTuple, NoReturn, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -117,18 +117,6 @@ class StepControl(NamedTuple):
 Program: TypeAlias = Callable[[int], list[Op]]
 """The operations of a step of so many micro-batches."""
 
-Apply: TypeAlias = Callable[[int], Outcome]
-"""What is done with the sums at the end of a step of this number (see `Update.apply`)."""
-
-
-def refuse(leaf: Tensor) -> NoReturn:
-    """A gradient has arrived at a tensor that is no parameter of the model."""
-    raise ValueError(
-        f"the model uses a tensor of shape {leaf.shape} that requires a gradient and is none of "
-        "its parameters, so it would be neither trained nor saved: make it an attribute of a "
-        "module, as nn.Parameter"
-    )
-
 
 class StepPlan(NamedTuple):
     """The program of a step, and what follows from it."""
@@ -165,7 +153,7 @@ class Executor:
         self,
         ports: Ports,
         sync: GradientSync,
-        update: Apply,
+        update: Callable[[int], Outcome],
         stop: Callable[[], bool],
         program: Program,
         evaluation: Program,
@@ -324,7 +312,11 @@ class Executor:
         if isinstance(leaf, Parameter) and leaf in self._parameters:
             self._sync.ready(leaf)
         elif leaf not in self._leaves:
-            refuse(leaf)
+            raise ValueError(
+                f"the model uses a tensor of shape {leaf.shape} that requires a gradient and is "
+                "none of its parameters, so it would be neither trained nor saved: make it an "
+                "attribute of a module, as nn.Parameter"
+            )
 
     def _update(self, op: Op) -> None:
         self._sync.finish()

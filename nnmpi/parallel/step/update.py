@@ -65,7 +65,10 @@ class Update:
             p.has_grad = p in self._own and times > 0
         updated, norm = not not_finite, squares**0.5
         if updated:
-            self._clip(norm)
+            if self._clip_norm is not None:  # as `optim.clip_grad_norm`, over all ranks
+                factor = clip_factor(norm, self._clip_norm)
+                for *_, gradient in store.owned(store.spans[0][0], store.spans[-1][1]):
+                    gradient *= factor
             self._optimizer.lr = self._lr(step)
             self._optimizer.step()
         began = self._recorder.now()
@@ -99,15 +102,6 @@ class Update:
         self._recorder.add("agree", began)
         whole: list[float] = row.tolist()
         return whole
-
-    def _clip(self, norm: float) -> None:
-        """As `optim.clip_grad_norm`, by the norm over all ranks."""
-        if self._clip_norm is None:
-            return
-        factor = clip_factor(norm, self._clip_norm)
-        store = self._store
-        for *_, gradient in store.owned(store.spans[0][0], store.spans[-1][1]):
-            gradient *= factor
 
 
 def _counted(store: LocalStore, counts: Callable[[Parameter], bool]) -> Iterator[Stretch]:
