@@ -70,7 +70,7 @@ class Optimizer:
 
     lr = Option()
 
-    def __init__(self, parameters: Parameters, options: Mapping[str, Any]) -> None:
+    def __init__(self, parameters: Parameters, **options: Any) -> None:
         self.param_groups = grouped(parameters, options)
         self.parameters = [p for group in self.param_groups for p in group["params"]]
         if not self.parameters:

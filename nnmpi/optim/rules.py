@@ -21,13 +21,9 @@ class SGD(Optimizer):
         weight_decay: float = 0.0,
         nesterov: bool = False,
     ) -> None:
-        options = {
-            "lr": lr,
-            "momentum": momentum,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-        }
-        super().__init__(parameters, options)
+        super().__init__(
+            parameters, lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov
+        )
 
     def _check(self, group: Group) -> None:
         if group["nesterov"] and not group["momentum"]:
@@ -63,14 +59,9 @@ class Adam(Optimizer):
         weight_decay: float = 0.0,
         amsgrad: bool = False,
     ) -> None:
-        options = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "amsgrad": amsgrad,
-        }
-        super().__init__(parameters, options)
+        super().__init__(
+            parameters, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad
+        )
         self._betas = [tuple(group["betas"]) for group in self.param_groups]
 
     def _check(self, group: Group) -> None:
@@ -140,15 +131,15 @@ class RMSprop(Optimizer):
         momentum: float = 0.0,
         centered: bool = False,
     ) -> None:
-        options = {
-            "lr": lr,
-            "alpha": alpha,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "centered": centered,
-        }
-        super().__init__(parameters, options)
+        super().__init__(
+            parameters,
+            lr=lr,
+            alpha=alpha,
+            eps=eps,
+            weight_decay=weight_decay,
+            momentum=momentum,
+            centered=centered,
+        )
 
     def _check(self, group: Group) -> None:
         if not 0 <= group["alpha"] <= 1:
