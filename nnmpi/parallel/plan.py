@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable
-from typing import TypeAlias
+from functools import partial
 
 from nnmpi.config import Config
 from nnmpi.parallel import refusals, server
@@ -21,27 +21,23 @@ from nnmpi.parallel.pipeline.stages import measured_stages as measured_stages
 from nnmpi.parallel.pipeline.stages import own_stages as own_stages
 from nnmpi.parallel.strategy import Strategy, TrainSpec
 
-Build: TypeAlias = Callable[[Layout, TrainSpec], Strategy]
+
+def _together(
+    make: Callable[[Layout, TrainSpec], Parts], layout: Layout, spec: TrainSpec
+) -> Strategy:
+    """The strategy of ranks that make every step together, at the pace of the slowest one."""
+    parts, dp = make(layout, spec), layout.axis["dp"]
+    config = spec.arrangement.config
+    sync, stats = slowed(config, dp.rank, dp.size, parts.sync, parts.batch_stats)
+    return synchronous(parts._replace(sync=sync, batch_stats=stats), layout, spec)
 
 
-def _together(make: Callable[[Layout, TrainSpec], Parts]) -> Build:
-    """Strategies whose ranks make every step together, at the pace of the slowest one."""
-
-    def build(layout: Layout, spec: TrainSpec) -> Strategy:
-        parts, dp = make(layout, spec), layout.axis["dp"]
-        config, sync = spec.arrangement.config, parts.sync
-        sync, stats = slowed(config, dp.rank, dp.size, sync, parts.batch_stats)
-        return synchronous(parts._replace(sync=sync, batch_stats=stats), layout, spec)
-
-    return build
-
-
-STRATEGIES: dict[str, Build] = {
+STRATEGIES: dict[str, Callable[[Layout, TrainSpec], Strategy]] = {
     "server": server.make,
-    "reproducible": _together(reproducible.reproducible),
+    "reproducible": partial(_together, reproducible.reproducible),
     "pipedream": pipelines.pipedream,
-    "pipeline": _together(pipelines.pipeline),
-    "replicas": _together(replicas),
+    "pipeline": partial(_together, pipelines.pipeline),
+    "replicas": partial(_together, replicas),
 }
 """By the names that arrangements give them."""
 

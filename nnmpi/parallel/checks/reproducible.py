@@ -159,12 +159,6 @@ class TreeSync(GradientSync):
         self._store, self._comm, self._stats, self._plan = store, comm, stats, plan
         self._recorder = recorder
         self._rows: list[np.ndarray] = []
-        self._do: dict[Action, Callable[[int], None]] = {
-            Action.LEAF: self._leaf,
-            Action.RECEIVE: self._receive,
-            Action.ADD: self._add,
-            Action.SEND: self._send,
-        }
 
     def begin(self, step: int) -> None:
         """Starts a step: makes room for the first slice."""
@@ -194,30 +188,25 @@ class TreeSync(GradientSync):
 
     def _until_leaf(self) -> None:
         """All moves up to the next slice of this rank, or to the end."""
-        for move in self._moves:
-            self._do[move.action](move.other)
-            if move.action is Action.LEAF:
-                return
-
-    def _leaf(self, _: int) -> None:
-        self._store.push()
-        self._store.begin()
-        self._stats.begin()
-
-    def _receive(self, source: int) -> None:
-        self._make_room()
-        for array in (self._store.flat_grad, self._rows[-1]):
-            self._comm.irecv(array, source).wait()
-
-    def _add(self, _: int) -> None:
-        top = self._store.pop()
-        self._store.flat_grad += top
-        row = self._rows.pop()
-        self._stats.join(self._rows[-1], row)
-
-    def _send(self, to: int) -> None:
-        for array in (self._store.pop(), self._rows.pop()):
-            self._comm.isend(array, to).wait()
+        store, rows = self._store, self._rows
+        for action, other in self._moves:
+            match action:
+                case Action.LEAF:
+                    store.push()
+                    store.begin()
+                    self._stats.begin()
+                    return
+                case Action.RECEIVE:
+                    self._make_room()
+                    for array in (store.flat_grad, rows[-1]):
+                        self._comm.irecv(array, other).wait()
+                case Action.ADD:
+                    top, row = store.pop(), rows.pop()
+                    store.flat_grad += top
+                    self._stats.join(rows[-1], row)
+                case Action.SEND:
+                    for array in (store.pop(), rows.pop()):
+                        self._comm.isend(array, other).wait()
 
     def _make_room(self) -> None:
         self._store.push()

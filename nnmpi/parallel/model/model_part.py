@@ -19,8 +19,7 @@ class ModelPart(NamedTuple):
 
     model: Module  # the whole tree of modules; only parameters of own stages have values
     stages: Mapping[int, Module]  # by number
-    stage_count: int  # on all ranks
-    held: Callable[[str], bool]  # whether this rank has a tensor, by its path
+    held: Callable[[str], bool] = everything  # whether this rank has a tensor, by its path
     tied: Sequence[tuple[Parameter, tuple[int, ...]]] = ()
     """Parameters that stages of several ranks use, on all ranks in one order: each with its ranks
     along pp."""
@@ -30,12 +29,12 @@ class ModelPart(NamedTuple):
     @classmethod
     def whole(cls, model: Module) -> Self:
         """A model that is not cut."""
-        return cls(model, {0: model}, 1, everything)
+        return cls(model, {0: model})
 
     @property
     def fields(self) -> Fields:
         """What of a batch the stages of this rank need."""
-        return Fields(x=0 in self.stages, y=self.stage_count - 1 in self.stages)
+        return Fields(x=0 in self.stages, y=len(self.boundaries) in self.stages)
 
     @property
     def parameters(self) -> list[Parameter]:

@@ -100,7 +100,6 @@ def own_stages(
     return ModelPart(
         model,
         stages,
-        len(division.stages),
         held.__contains__,
         [(parameters[path], ranks) for path, ranks in arrangement.tied.items()],
         facts,

@@ -57,16 +57,15 @@ class Pool:
         memory = self.free.pop() if self.free else np.empty(0, self.edge.dtype)
         if len(memory) < n:
             memory = np.empty(n, self.edge.dtype)
-        there = memory[:n].reshape([shape[k] for k in self.edge.order])
-        return Buffer(self, memory, there, there.transpose(self._inverse))
+        used = memory[:n].reshape([shape[k] for k in self.edge.order])
+        return Buffer(self, memory, used.transpose(self._inverse))
 
 
 class Buffer(NamedTuple):
-    """Memory of a pool, what of it is used in C order, and the same with the axes of the model."""
+    """Memory of a pool, and what of it is used, with the axes of the model."""
 
     pool: Pool
     memory: np.ndarray
-    there: np.ndarray
     array: np.ndarray
 
     def give_back(self) -> None:
@@ -158,11 +157,12 @@ class End(Port):
 
     def receive(self, micro: int) -> None:
         """Starts to receive."""
-        buffers = [pool.take(self._samples(micro)) for pool in self._receives]
-        self._arriving[micro] = [
-            (self._comm.irecv(buffer.there, self._peer, self._receive_tag), buffer)
-            for buffer in buffers
-        ]
+        self._arriving[micro] = []
+        for pool in self._receives:
+            buffer = pool.take(self._samples(micro))
+            array = buffer.array.transpose(pool.edge.order)
+            work = self._comm.irecv(array, self._peer, self._receive_tag)
+            self._arriving[micro].append((work, buffer))
 
     def send(self, micro: int) -> None:
         """Starts to send what there is, as it lies in memory."""

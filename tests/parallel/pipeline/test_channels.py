@@ -91,7 +91,7 @@ def test_evaluation_does_not_run_ahead_of_a_slow_stage() -> None:
         channels = Channels([(ROWS,)], [comm.rank], comm, NO_RECORDER)
         model = nn.Linear(3, 3).to("float64")
         objective = Objective(nn.CrossEntropyLoss(reduction="sum"), {})
-        part = ModelPart(model, {comm.rank: model}, 2, lambda path: True)
+        part = ModelPart(model, {comm.rank: model}, boundaries=[(ROWS,)])
         ports = Ports.of(Task(model, objective, CPU), part, channels)
         executor = Executor(
             ports,
