@@ -30,8 +30,7 @@ class Layout(NamedTuple):
     @classmethod
     def of(cls, config: Config, comm: Comm) -> Self:
         """The layout that the config asks for; every rank calls it."""
-        servers = server_count(config)
-        return cls.on(mesh_of(config, comm.size), comm, servers)
+        return cls.on(mesh_of(config, comm.size), comm, server_count(config))
 
     @classmethod
     def on(cls, mesh: Mesh, comm: Comm, servers: int = 0) -> Self:
@@ -39,7 +38,8 @@ class Layout(NamedTuple):
         groups = [("dp",), ("pp",), ("tp",), ("pp", "tp")]
         *along, model = (_group(mesh, comm, *axes) for axes in groups)
         axis = {axes[0]: group for axes, group in zip(groups, along, strict=False)}
-        return cls(mesh, servers, comm, axis, model, _server_group(mesh, servers, comm))
+        among = comm.split(0 if comm.rank >= mesh.size else None) if servers > 1 else None
+        return cls(mesh, servers, comm, axis, model, among or comm_self())
 
     @classmethod
     def of_one_rank(cls) -> Self:
@@ -95,9 +95,3 @@ def _group(mesh: Mesh, comm: Comm, *axes: str) -> Comm:
         return comm_self()
     color = mesh.group(comm.rank, *axes)[0] if comm.rank < mesh.size else None
     return comm.split(color) or comm_self()
-
-
-def _server_group(mesh: Mesh, servers: int, comm: Comm) -> Comm:
-    if servers < 2:
-        return comm_self()
-    return comm.split(0 if comm.rank >= mesh.size else None) or comm_self()

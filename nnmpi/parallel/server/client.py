@@ -128,7 +128,7 @@ class ServerClient(ServerStrategy):
         `stop` is what the servers have replied: whether one knows of a rank that wants to stop.
         """
         samples, loss = sum(len(batch.samples) for batch in load.micro), 0.0
-        divisor = sum(self._task.objective.divisor(batch.y) for batch in load.micro)
+        divisor = sum(self._task.objective.loss.divisor(batch.y) for batch in load.micro)
         if load.micro:
             loss = self._executor.run(load, state, batches).loss
         else:

@@ -18,6 +18,7 @@ from nnmpi.nn.store import FlatStore, Shard, shards_of, spans_of
 from nnmpi.parallel.data.batch_size_check import check_micro_batches, check_parts
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries
+from nnmpi.parallel.model.parts import gather_rows
 from nnmpi.parallel.server.exchange import wait_all
 from nnmpi.parallel.step.executor import Position
 from nnmpi.parallel.stores import LocalStore
@@ -69,7 +70,7 @@ class ServerStrategy:
         self._store = ServedStore(trained, own)
         self.optimizer = spec.optimizer(self._store.parameters)
         self.entries = Entries.of_model(spec.task.model, layout.all)
-        self._staleness: dict[str, Any] = {}
+        self._staleness: dict[str, dict[str, int]] = {}
 
     def describe(self) -> dict[str, Any]:
         ahead = None if self._bound == math.inf else int(self._bound)
@@ -106,18 +107,9 @@ class ServerStrategy:
         self._store.close()
         for _, buffer in self._task.model.named_buffers():
             comm.broadcast(buffer)
-        self._staleness = _broadcast(staleness, self.layout)
+        table = staleness if comm.rank == self.layout.workers else ()
+        own = [(w, *row) for w, counts in enumerate(table) for row in sorted(counts.items())]
+        self._staleness = {str(w): {} for w in range(self.layout.workers)}
+        for w, s, n in gather_rows(comm, np.array(own, np.int64).reshape(-1, 3)).tolist():
+            self._staleness[str(w)][str(s)] = n
         self.layout.free()
-
-
-def _broadcast(staleness: Sequence[Counter[int]], layout: Layout) -> dict[str, dict[str, int]]:
-    """{worker: {staleness: how often}} of the first server, on every rank."""
-    first = layout.workers
-    width = np.array([1 + max((s for counts in staleness for s in counts), default=0)])
-    layout.all.broadcast(width, first)
-    table = np.zeros((layout.workers, width[0]), np.int64)
-    for row, counts in zip(table, staleness, strict=False):
-        row[:] = [counts[s] for s in range(width[0])]
-    layout.all.broadcast(table, first)
-    rows = enumerate(table.tolist())
-    return {str(w): {str(s): n for s, n in enumerate(row) if n} for w, row in rows}

@@ -62,10 +62,6 @@ class Objective:
         self._counts_correct = isinstance(loss, ClassLoss) and ACCURACY not in metrics
         self._names = (*[ACCURACY] * self._counts_correct, *metrics)
 
-    def divisor(self, labels: Any) -> float:
-        """What the sum of the losses of these labels is divided by."""
-        return self.loss.divisor(labels)
-
     def nothing(self) -> np.ndarray:
         """The row of no samples."""
         return np.zeros(3 + 2 * len(self._names))
@@ -75,7 +71,7 @@ class Objective:
 
         loss | divisor | samples | sum and count of each metric
         """
-        row = [0.0, self.divisor(labels), len(labels)]
+        row = [0.0, self.loss.divisor(labels), len(labels)]
         if self._counts_correct:
             assert isinstance(self.loss, ClassLoss)
             row[0], *correct = self.loss.evaluate(scores, labels)
