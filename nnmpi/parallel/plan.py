@@ -9,9 +9,8 @@ from functools import partial
 from nnmpi.config import Config
 from nnmpi.parallel import refusals, server
 from nnmpi.parallel.checks import reproducible
-from nnmpi.parallel.checks.reference_update import ReferenceUpdate
 from nnmpi.parallel.checks.slow_ranks import delay_of, slowed
-from nnmpi.parallel.checks.verify import Verified
+from nnmpi.parallel.checks.verify import ReferenceUpdate, Verified
 from nnmpi.parallel.composed import Parts, synchronous
 from nnmpi.parallel.data.batch_size_check import check_micro_batches as check_micro_batches
 from nnmpi.parallel.data.replicas import replicas

@@ -15,24 +15,25 @@ which an optimizer on one rank makes of the layout's own gradients (`ReferenceUp
 """
 
 import math
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.backend import to_host
+from nnmpi import backend
+from nnmpi.backend import Array, to_host
 from nnmpi.data import Loader
 from nnmpi.metrics import Sums
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import assign
-from nnmpi.parallel.checks.reference_update import ReferenceUpdate, summed_gradient
+from nnmpi.nn.store import FlatStore
 from nnmpi.parallel.model.entries import Entries, first_difference, load_state
 from nnmpi.parallel.step.executor import StepResult, StepState
-from nnmpi.parallel.stores import values_of
-from nnmpi.parallel.strategy import AgreedError, OnEvent, Strategy
+from nnmpi.parallel.stores import LocalStore, values_of
+from nnmpi.parallel.strategy import AgreedError, OnEvent, Strategy, TrainSpec
 
 SUBJECTS = ("loss", "gradients", "parameters", "buffers")
 
@@ -41,6 +42,48 @@ BOUNDS = {
     "float32": {"loss": 1e-4, "gradients": 2e-2, "parameters": 1e-6, "buffers": 1e-4},
 }
 """The largest relative difference that is accepted, by the type of the parameters."""
+
+
+class ReferenceUpdate:
+    """A copy of the parameters of a layout, with an optimizer of its own and all its state.
+
+    From equal parameters and equal gradients one formula gives the same numbers, whichever rank
+    updates which part of them. `parameters` are those of which this rank holds a part; their
+    gradients are clipped already.
+    """
+
+    def __init__(self, spec: TrainSpec, parameters: Sequence[Parameter]) -> None:
+        self._layout, self._lr = parameters, spec.control.lr
+        self._own = [Parameter(values_of(p)) for p in parameters]
+        first = self._own[0].data
+        FlatStore(self._own, first.dtype, backend.of(first))
+        self.optimizer = spec.optimizer(self._own)
+
+    def follow(self, step: int, updated: bool) -> Iterator[tuple[Array, Array]]:
+        """Pairs to compare after a step of the layout: its parameters, and what they should be."""
+        for own, p in zip(self._own, self._layout, strict=True):
+            own.grad = summed_gradient(p) if p.has_grad else None
+        if updated:
+            self.optimizer.lr = self._lr(step)
+            self.optimizer.step()
+        for own, p in zip(self._own, self._layout, strict=True):
+            yield values_of(p), own.data
+
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        """Takes over the state of the layout's optimizer."""
+        self.optimizer.take(state, [p.place for p in self._layout])
+
+    def take_over(self) -> None:
+        """Copies the layout's parameters."""
+        for own, p in zip(self._own, self._layout, strict=True):
+            own.data = values_of(p)
+
+
+def summed_gradient(p: Parameter) -> Array:
+    """The gradient of p after a step; the ranks of dp call it for all parameters in one order."""
+    if isinstance(p.store, LocalStore):
+        return p.store.whole_gradient(p.index)
+    return p.slot
 
 
 class VerifyError(AgreedError):

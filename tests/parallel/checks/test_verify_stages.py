@@ -93,7 +93,7 @@ def nothing(rank: int, shown: nn.Module) -> None:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs five steps on two stages; returns each rank's events and largest gradients."""
-    chosen = plan._chosen
+    chosen = plan.STRATEGIES["replicas"]
 
     def staged(spoil: Spoil, layout: Layout, spec: TrainSpec) -> Any:
         if layout.all.size == 1:
@@ -126,7 +126,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
         return found
 
     def start(dtype: str, spoil: Spoil = nothing) -> Any:
-        monkeypatch.setattr(plan, "_chosen", partial(staged, spoil))
+        monkeypatch.setitem(plan.STRATEGIES, "replicas", partial(staged, spoil))
         return threads.run(2, rank, dtype)
 
     return start
