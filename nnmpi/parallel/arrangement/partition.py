@@ -55,28 +55,13 @@ def units(graph: Graph, begins: Sequence[int] = ()) -> list[Unit]:
     """The units of a graph; one begins with each of the layers `begins`, whatever it runs with."""
     starts, first = {0, *begins}, 0
     for run in chains(graph, range(len(graph.nodes))):
-        nodes = (graph.nodes[call.nodes.start] for call in run)
-        for size in fused([node.layer for node in nodes if node.layer]):
+        firsts = (graph.nodes[call.nodes.start].layer for call in run)
+        for size in fused([layer for layer in firsts if layer]):
             starts.add(first)
             first += size
-    return _units(graph, sorted(starts))
-
-
-def layers(graph: Graph) -> list[Unit]:
-    """The layers of a graph, each as a unit."""
-    return _units(graph, range(max(len(_places(graph)), 1)))
-
-
-def _places(graph: Graph) -> list[int]:
-    """The node of each layer."""
-    return [k for k, node in enumerate(graph.nodes) if node.layer]
-
-
-def _units(graph: Graph, starts: Sequence[int]) -> list[Unit]:
-    """The units that begin with these layers."""
     places, homes = _places(graph), _home_of_unused(graph)
     found = []
-    for first, end in pairwise([*starts, max(len(places), 1)]):
+    for first, end in pairwise([*sorted(starts), max(len(places), 1)]):
         begin = places[first] if first else 0  # ops before the first layer are with it
         nodes = range(begin, places[end] if end < len(places) else len(graph.nodes))
         own = {v for k in nodes for v in graph.nodes[k].variables}
@@ -94,6 +79,16 @@ def _units(graph: Graph, starts: Sequence[int]) -> list[Unit]:
             )
         )
     return found
+
+
+def layers(graph: Graph) -> list[Unit]:
+    """The layers of a graph, each as a unit."""
+    return units(graph, range(len(_places(graph))))
+
+
+def _places(graph: Graph) -> list[int]:
+    """The node of each layer."""
+    return [k for k, node in enumerate(graph.nodes) if node.layer]
 
 
 def _home_of_unused(graph: Graph) -> dict[int, int]:
