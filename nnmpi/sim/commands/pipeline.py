@@ -61,11 +61,6 @@ def run(options: argparse.Namespace) -> str:
     if bool(options.schedule) == options.compare:
         raise ValueError("give one of --schedule and --compare")
     names = list(SCHEDULES) if options.compare else [options.schedule]
-    if options.schedule and options.virtual_stages is not None:
-        schedule = SCHEDULES[options.schedule]
-        schedule.check(options.stages, options.micro_batches, options.virtual_stages)
-    for name in names:
-        _check(name, options)
     found = [_simulated(name, options) for name in names]
     if options.svg:
         options.svg.write_text(_picture(found, options), encoding="utf-8")
@@ -76,16 +71,14 @@ def run(options: argparse.Namespace) -> str:
 
 
 def _stages_of(name: str, o: argparse.Namespace) -> int:
-    """The stages a rank has under a schedule."""
-    if not SCHEDULES[name].virtual:
-        return 1
-    return 2 if o.virtual_stages is None else int(o.virtual_stages)
+    """The stages a rank has under a schedule; a comparison gives several to those that may."""
+    if o.virtual_stages is None or (o.compare and not SCHEDULES[name].virtual):
+        return 2 if SCHEDULES[name].virtual else 1
+    return int(o.virtual_stages)
 
 
-def _check(name: str, o: argparse.Namespace) -> None:
-    """Raises ValueError for numbers out of range of a schedule or of a simulation."""
-    v = _stages_of(name, o)
-    SCHEDULES[name].check(o.stages, o.micro_batches, v)
+def _check(o: argparse.Namespace, v: int) -> None:
+    """Raises ValueError for numbers out of range of a simulation, with v stages a rank."""
     for what, value in (("forward", o.forward), ("backward", o.backward), ("send", o.send)):
         if value and not MIN_VALUE <= value <= MAX_VALUE:
             raise ValueError(
@@ -102,8 +95,10 @@ def _check(name: str, o: argparse.Namespace) -> None:
 
 
 def _simulated(name: str, o: argparse.Namespace) -> SimulatedSchedule:
-    """Simulate one schedule, whose numbers have been checked."""
+    """Simulate one schedule; raises ValueError for numbers out of range."""
     schedule, v, p, m = SCHEDULES[name], _stages_of(name, o), o.stages, o.micro_batches
+    schedule.check(p, m, v)
+    _check(o, v)
     result = simulate(
         programs(schedule, p, m, v, o.recompute), Costs.uniform(p, v, o.forward, o.backward, o.send)
     )
