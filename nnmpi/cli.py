@@ -27,14 +27,12 @@ class Parser(argparse.ArgumentParser):
         """
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            near = [n for word in unknown for n in self._near(word)]
+            options = [word.partition("=")[0] for word in unknown if word.startswith("--")]
+            known = self._option_string_actions
+            near = [n for option in options for n in get_close_matches(option, known, 1, 0.7)]
             hint = f"; did you mean {' and '.join(near)}?" if near else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return found, unknown
-
-    def _near(self, word: str) -> list[str]:
-        option = word.partition("=")[0]
-        return get_close_matches(option, self._option_string_actions, 1, 0.7) * (option[:2] == "--")
 
 
 def add_flags(p: argparse.ArgumentParser, groups: Collection[str] = ()) -> None:

@@ -42,11 +42,6 @@ class Sums(NamedTuple):
         """Each metric."""
         return {name: mean(*share) for name, share in self.metrics.items()}
 
-    @property
-    def accuracy(self) -> float:
-        """The fraction of samples that were classified correctly."""
-        return self.means[ACCURACY]
-
 
 def mean(total: float, count: float) -> float:
     """The quotient; 0 of nothing, such as labels that are all ignored."""

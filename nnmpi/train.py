@@ -123,15 +123,12 @@ def run(trainer: Trainer, report: Report, early: threading.Event) -> int:
     """Train; SIGUSR1 and Ctrl-C stop the run after the current step, a second Ctrl-C at once."""
     before = version(trainer.config.save)
 
-    def stop(*_: object) -> None:
-        trainer.stop()
-
     def stop_or_interrupt(*_: object) -> None:
         trainer.stop()
         signals.handle("SIGINT", interrupt)
 
     signals.handle("SIGINT", stop_or_interrupt)
-    signals.handle("SIGUSR1", stop)
+    signals.handle("SIGUSR1", lambda *_: trainer.stop())
     if early.is_set():
         trainer.stop()
     try:

@@ -50,14 +50,24 @@ def dataset(
 
 def model(config: Config, build: Callable[[], Module] | None) -> Module:
     """The model, whose weights are not drawn yet."""
+    what = f"model {shown(config.model)}"
     make = builder(config.model) if build is None else build  # may import what makes modules
+    if isinstance(make, Module):
+        raise ValueError(f"{what} is an nn.Module; give the function or class that makes it")
     with seeded(config.seed):
-        made = _built(config, make)
+        try:
+            made = make()
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise  # from inside `make`: the user needs its traceback
+            raise ValueError(f"{what} cannot be called without arguments: {error}") from None
+    if not isinstance(made, Module):
+        raise ValueError(f"{what} must return an nn.Module, not {shown(repr(made), 60)}")
     try:
         refuse_untracked(made)
         made.seed = config.seed
     except ValueError as error:
-        raise ValueError(f"model {shown(config.model)}: {error}") from None
+        raise ValueError(f"{what}: {error}") from None
     for m in made.modules():
         if isinstance(m, Conv2d) and config.convolution != "auto":
             m.algorithm = config.convolution
@@ -81,22 +91,6 @@ def initialise(config: Config, part: ModelPart, on: Backend) -> None:
     part.model.convert_buffers(config.dtype, on)
     if config.load:
         loading.load_into(config.load, part.model, part.held)
-
-
-def _built(config: Config, build: Callable[[], Module]) -> Module:
-    """The model that `build` returns."""
-    what = f"model {shown(config.model)}"
-    if isinstance(build, Module):
-        raise ValueError(f"{what} is an nn.Module; give the function or class that makes it")
-    try:
-        made = build()
-    except TypeError as error:
-        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
-            raise  # from inside `build`: the user needs its traceback
-        raise ValueError(f"{what} cannot be called without arguments: {error}") from None
-    if not isinstance(made, Module):
-        raise ValueError(f"{what} must return an nn.Module, not {shown(repr(made), 60)}")
-    return made
 
 
 def builder(spec: str) -> Callable[[], Module]:

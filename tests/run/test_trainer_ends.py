@@ -40,7 +40,7 @@ def test_stop_ends_the_run_after_the_current_step(after: int, tmp_path: Path) ->
         trainer.stop()
     result = trainer.fit(Stops(stdout=io.StringIO()))
     assert (result["event"], result["steps"], result["epochs"]) == ("stopped", max(after, 1), 1)
-    assert result["accuracy"] == trainer.evaluate().accuracy
+    assert result["accuracy"] == trainer.evaluate().means["accuracy"]
     saved = nnmpi.load(path)
     for name, array in trainer.model.state_dict().items():
         np.testing.assert_array_equal(saved[name], array, err_msg=name)

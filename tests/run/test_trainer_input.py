@@ -141,7 +141,7 @@ def test_a_loaded_model_equals_the_saved_one(tmp_path: Path) -> None:
     second = Trainer(Config(load=path, seed=8), digits_cnn, images())
     equal(first.model, second.model)
     found = second.evaluate()
-    assert (found.mean_loss, found.accuracy) == (result["test_loss"], result["accuracy"])
+    assert (found.mean_loss, found.means["accuracy"]) == (result["test_loss"], result["accuracy"])
 
 
 def _raises() -> nn.Module:

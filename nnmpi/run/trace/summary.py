@@ -39,12 +39,10 @@ class Seconds(NamedTuple):
 def facts(table: np.ndarray) -> dict[str, Any]:
     """What the last event says: steps, and the seconds of each rank that has recorded one."""
     in_steps = table[table["step"] != EVALUATION]
-    seconds_of = {
-        str(r): seconds(table[table["rank"] == r]) for r in np.unique(in_steps["rank"]).tolist()
-    }
-    rows = {
-        r: {name: round(x, 6) for name, x in s._asdict().items()} for r, s in seconds_of.items()
-    }
+    rows = {}
+    for rank in np.unique(in_steps["rank"]).tolist():
+        spent = seconds(table[table["rank"] == rank])._asdict()
+        rows[str(rank)] = {name: round(x, 6) for name, x in spent.items()}
     return {"steps": len(np.unique(in_steps["step"])), "ranks": rows}
 
 
