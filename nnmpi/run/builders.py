@@ -8,7 +8,7 @@ from nnmpi import data, user_code
 from nnmpi.backend import Backend
 from nnmpi.config import Config
 from nnmpi.data import Dataset
-from nnmpi.nn import Conv2d, Module
+from nnmpi.nn import Conv2d, CrossEntropyLoss, Module
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.layers.norm import refuse_untracked
 from nnmpi.nn.models import MODELS, mlp
@@ -16,6 +16,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.seeding import seeded
 from nnmpi.optim import OPTIMIZERS, SGD, Optimizer
 from nnmpi.parallel.model.model_part import ModelPart
+from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 from nnmpi.quoting import quoted, shown
@@ -74,12 +75,16 @@ def model(config: Config, build: Callable[[], Module] | None) -> Module:
     return made
 
 
-def sharded(config: Config, graph: Graph, whole_output: bool) -> Sharding:
-    """How the layers of the model are divided among the ranks along tp."""
+def sharded(config: Config, graph: Graph, loss: Criterion, dataset: Dataset) -> Sharding:
+    """How the layers of the model are divided among the ranks along tp.
+
+    Logits may be spread over ranks only if the loss can be computed from its parts.
+    """
     if config.tp == 1:
         return UNSHARDED
+    takes_parts = type(loss) is CrossEntropyLoss and dataset.train.y.ndim == 1
     try:
-        return shard(graph, config.tp, whole_output)
+        return shard(graph, config.tp, not takes_parts)
     except ValueError as error:
         raise ValueError(f"model {config.model} with tp {config.tp}: {error}") from None
 

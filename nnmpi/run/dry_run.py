@@ -89,8 +89,7 @@ def arranged(
     plan.check_batch(config, len(dataset.train.y))
     objectives.check_labels(loss, dataset)
     graph = objectives.model_graph(config, model, dataset, loss)
-    whole = not objectives.takes_parts(loss, dataset)
-    sharding = builders.sharded(config, graph, whole)
+    sharding = builders.sharded(config, graph, loss, dataset)
     division = estimated_division(graph, stages_of(config), config.pp, config.cut)
     return arrange(config, cluster, graph, sharding, division, UNMEASURED)
 

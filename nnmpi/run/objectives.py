@@ -83,11 +83,6 @@ def check_labels(loss: Criterion, data: Dataset) -> None:
         )
 
 
-def takes_parts(loss: Criterion, data: Dataset) -> bool:
-    """Whether it can be computed from logits that are spread over ranks."""
-    return type(loss) is CrossEntropyLoss and data.train.y.ndim == 1
-
-
 def objective(
     loss: Criterion, metrics: Mapping[str, Metric], sharding: Sharding, tp: Comm
 ) -> Objective:

@@ -81,8 +81,9 @@ class Session:
 
     def _open(self, model: Module, graph: Graph, snapshot: Snapshot | None) -> None:
         config, setup, comm, layout = self._config, self._setup, self._comm, self._layout
-        whole = not objectives.takes_parts(setup.loss, setup.dataset)
-        sharding = all_or_none(comm, lambda: builders.sharded(config, graph, whole))
+        sharding = all_or_none(
+            comm, lambda: builders.sharded(config, graph, setup.loss, setup.dataset)
+        )
         if config.tp > 1:
             all_or_none(comm, lambda: rebuild(model, graph, sharding, layout.axis["tp"]))
         known = snapshot.measured if snapshot and snapshot.fits(config, comm.size) else {}

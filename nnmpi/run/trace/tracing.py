@@ -73,13 +73,15 @@ def offsets(comm: Comm, now: Callable[[], float]) -> np.ndarray:
     Clocks of several hosts have any start. They also drift, by up to some microseconds a second,
     which is not corrected.
     """
-    found = np.zeros(comm.size)
+    found, message = np.zeros(comm.size), np.zeros(1)
     if comm.rank == 0:
         for other in range(1, comm.size):
             found[other] = min(_asked(comm, other, now) for _ in range(ROUNDS))[1]
-    else:
-        for _ in range(ROUNDS):
-            _answer(comm, now)
+        return found
+    for _ in range(ROUNDS):
+        comm.irecv(message, 0).wait()
+        message[0] = now()
+        comm.isend(message, 0).wait()
     return found
 
 
@@ -90,13 +92,6 @@ def _asked(comm: Comm, other: int, now: Callable[[], float]) -> tuple[float, flo
     comm.irecv(theirs, other).wait()
     ended = now()
     return ended - began, theirs[0] - (began + ended) / 2
-
-
-def _answer(comm: Comm, now: Callable[[], float]) -> None:
-    message = np.zeros(1)
-    comm.irecv(message, 0).wait()
-    message[0] = now()
-    comm.isend(message, 0).wait()
 
 
 def gather(comm: Comm, recording: Recording, offsets: np.ndarray) -> list[np.ndarray]:
