@@ -7,11 +7,8 @@ from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 
 
-class ModuleList(Module):
-    """A list of layers that is part of the model, under the names "0", "1", ...
-
-    Another module's `forward` runs them; a Sequential is one that runs them itself.
-    """
+class NumberedLayers(Module):
+    """The base of ModuleList and Sequential: layers under the names "0", "1", ..."""
 
     def __init__(self, layers: Iterable[Module] = ()) -> None:
         self.extend(layers)
@@ -46,6 +43,13 @@ class ModuleList(Module):
 
     def __setitem__(self, index: int, layer: Module) -> None:
         setattr(self, list(self._modules)[index], layer)
+
+    def _slice(self, layers: list[Module]) -> Module:
+        raise NotImplementedError
+
+
+class ModuleList(NumberedLayers):
+    """A list of layers that is part of the model, for another module's `forward` to run."""
 
     def _slice(self, layers: list[Module]) -> Module:
         return ModuleList(layers)

@@ -6,7 +6,7 @@ from typing import Any, TypeGuard
 
 from nnmpi.autograd import Tensor
 from nnmpi.kernels import progress_hook
-from nnmpi.nn.containers import ModuleList
+from nnmpi.nn.containers import NumberedLayers
 from nnmpi.nn.layers.activations import ReLU
 from nnmpi.nn.layers.basic import Linear
 from nnmpi.nn.layers.conv import Conv2d
@@ -16,7 +16,7 @@ from nnmpi.nn.module import Module
 Step = Callable[[Tensor], Tensor]
 
 
-class Sequential(ModuleList):
+class Sequential(NumberedLayers):
     """Layers one after the other; the first may take several inputs.
 
     Some neighbours run as one op (`FUSED`), with the values and gradients of the

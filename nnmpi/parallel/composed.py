@@ -61,6 +61,7 @@ class Composed:
         self.layout, self.optimizer = layout, optimizer
         self.entries = Entries.of_model(spec.task.model, layout.all, spec.part.held)
         self._parts, self._executor = parts, executor
+        self._outcome: dict[str, Any] = {}
         self._fields, self._objective = spec.part.fields, spec.task.objective
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:

@@ -65,20 +65,18 @@ def check_snapshot(comm: Comm, config: Config, state: StepState) -> None:
     _check(comm, [*_option_items(config), item])
 
 
-def check_model(comm: Comm, model: Module, graph: Graph) -> None:
-    """Raises on all ranks if their models have other tensors, or compute in another order.
-
-    Every rank calls it.
-    """
+def check_model(comm: Comm, model: Module) -> None:
+    """Raises on all ranks if the names and shapes of the model differ. Every rank calls it."""
     shapes = [(place.path, place.shape) for place, _ in model.tensors()]
+    _check(comm, [SharedValue("the names and shapes of parameters and buffers", shapes, MODEL)])
+
+
+def check_graph(comm: Comm, graph: Graph) -> None:
+    """Raises on all ranks if their models compute in another order. Every rank calls it."""
     nodes = [(n.name, n.kind, n.inputs, n.outputs, n.variables) for n in graph.nodes]
     edges = [(edge.axes, edge.dtype) for edge in graph.edges]
     what = "what the model computes, layer by layer"
-    items = [
-        SharedValue("the names and shapes of parameters and buffers", shapes, MODEL),
-        SharedValue(what, (nodes, edges), "build the same model on all ranks"),
-    ]
-    _check(comm, items)
+    _check(comm, [SharedValue(what, (nodes, edges), "build the same model on all ranks")])
 
 
 def _check(comm: Comm, items: Sequence[SharedValue]) -> None:

@@ -67,10 +67,11 @@ class Session:
         self._config = replace(config, load=None) if snapshot else config
         self._setup, self._comm, self._hooks = setup, comm, hooks
         model = all_or_none(comm, lambda: builders.model(config, setup.build))
+        consistency.check_model(comm, model)
         graph = all_or_none(
             comm, lambda: objectives.model_graph(config, model, setup.dataset, setup.loss)
         )
-        consistency.check_model(comm, model, graph)
+        consistency.check_graph(comm, graph)
         self._layout = Layout.of(config, comm)
         try:
             self._open(model, graph, snapshot)

@@ -19,7 +19,7 @@ from nnmpi.nn.passes import current_pass
 
 
 class ChannelRange(NamedTuple):
-    """ChannelRange `start` to `stop` - 1 of `total`."""
+    """Channels `start` to `stop` - 1 of `total`."""
 
     start: int
     stop: int

@@ -6,7 +6,7 @@ ends on rank 0 and is broadcast; every rank updates a copy of the parameters. So
 on where it was computed:
 
     seed of each slice        1 / samples of the whole batch
-    loss, gradients           along the tree; the loss is in the head of the gradients
+    loss, gradients           along the tree; the loss is in the scalars of the gradients
     BatchNorm                 by a slice's own samples; running statistics by the moments of all
                               slices, joined along the tree in float64, once a step
     norm for clipping         of the whole sum, on every rank

@@ -47,8 +47,9 @@ class SlowSync(GradientSync):
 
     def __init__(self, sync: GradientSync, clock: Clock, delay: Delay) -> None:
         self._sync, self._clock, self._delay = sync, clock, delay
-        for name in ("begin_pass", "reduce", "ready", "poll"):
-            setattr(self, name, clock(getattr(sync, name)))
+        self.every_pass = sync.every_pass
+        self.begin_pass, self.reduce = clock(sync.begin_pass), clock(sync.reduce)  # type: ignore
+        self.ready, self.poll = clock(sync.ready), clock(sync.poll)  # type: ignore
 
     def begin(self, step: int) -> None:
         self._sync.begin(step)

@@ -70,18 +70,12 @@ class BucketedSync(GradientSync):
         self._store.begin()
         self._due, self._left = [*range(len(self._buckets))], [*self._uses]
         self._works: list[Work] = []
-        self._is_last = False
-
-    def begin_pass(self, stage: int, is_last: bool) -> None:
-        self._is_last = is_last
 
     def reduce(self, loss: Any, stop: bool) -> None:
         scalars = self._store.scalars
         scalars[LOSS], scalars[STOP] = loss, stop
 
     def ready(self, p: Parameter) -> None:
-        if not self._is_last:
-            return
         self._left[self._buckets.of[p.index]] -= 1
         if self._overlap:
             while self._due and not self._left[self._due[-1]]:
@@ -122,6 +116,8 @@ class ScatteredSync(GradientSync):
     Without `overlap` each sum is complete before the backward pass goes on.
     """
 
+    every_pass = True
+
     def __init__(
         self, store: ShardedGradientStore, overlap: bool, recorder: Recorder = NO_RECORDER
     ) -> None:
@@ -133,7 +129,7 @@ class ScatteredSync(GradientSync):
         self._store.begin()
         self._store.scalars[USED:] = 0
 
-    def begin_pass(self, stage: int, is_last: bool) -> None:
+    def begin_pass(self, stage: int) -> None:
         self._end_pass()
         buckets = self._buckets
         self._due = [b for b in range(len(buckets)) if stage in buckets.stages[b]]

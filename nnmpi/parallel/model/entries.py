@@ -42,7 +42,7 @@ class Item(NamedTuple):
     """An entry before it is read.
 
     i      the tensor of the table whose holdings it has
-    read   of a number of steps, which all ranks know, None
+    read   reads a holding of this rank; None for a number of steps, which all ranks know
     """
 
     place: Place

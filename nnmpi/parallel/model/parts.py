@@ -146,12 +146,18 @@ class PartTable:
     def on_all_ranks(self, i: int, dtype: np.dtype[Any], read: Read) -> np.ndarray:
         """Tensor i on every rank: its own where all ranks have it whole, else the writer's."""
         place, tensor = self.tensors[i]
-        copies = [one for one in self._found[i] if one.part == whole(place.shape)]
-        if len(copies) == self.comm.size and all(one.hi - one.lo == tensor.size for one in copies):
-            row = np.asarray(read(copies[self.comm.rank]), dtype)
+        entire = place._replace(part=whole(place.shape))
+        copies = [one for one in self._found[i] if one.part == entire.part]
+        wholes = {one.rank: one for one in copies if one.hi - one.lo == entire.size}
+        if len(wholes) == self.comm.size:
+            row = np.asarray(read(wholes[self.comm.rank]), dtype)
             return np.array(in_shape(row, place.shape, layout_of(tensor)), order="C")
+        return self.from_writer(i, dtype, read)
+
+    def from_writer(self, i: int, dtype: np.dtype[Any], read: Read) -> np.ndarray:
+        """Tensor i on every rank, as the writer puts it together."""
         value = self.on_writer(i, dtype, read)
-        value = np.empty(place.shape, dtype) if value is None else value
+        value = np.empty(self.tensors[i][0].shape, dtype) if value is None else value
         self.comm.broadcast(value, WRITER)
         return value
 

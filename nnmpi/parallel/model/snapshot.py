@@ -115,7 +115,7 @@ class Restored:
         for i, (place, tensor) in enumerate(self._tensors):
             is_parameter = isinstance(tensor, Parameter)
             dtype = self._dtype if is_parameter else np.dtype(str(tensor.dtype))
-            value = self._table.on_all_ranks(i, dtype, partial(self._numbers, None))
+            value = self._table.from_writer(i, dtype, partial(self._numbers, None))
             if self._held[i]:
                 assign(tensor, value[place.slices])
                 if is_parameter:
@@ -128,7 +128,7 @@ class Restored:
             if not isinstance(tensor, Parameter) or not tensor.requires_grad:
                 continue
             for name in optimizer.sums:
-                value = self._table.on_all_ranks(i, self._dtype, partial(self._numbers, name))
+                value = self._table.from_writer(i, self._dtype, partial(self._numbers, name))
                 if tensor in numbers:
                     optimizer.put(name, numbers[tensor], value[place.slices])
             if tensor in numbers:

@@ -43,12 +43,14 @@ from nnmpi.schedules import MESSAGES, Kind, Op
 class GradientSync:
     """How gradients are summed while the backward passes run; this one sums nothing."""
 
+    every_pass = False
+    """Whether `ready` is called in every backward pass; else in the last one of each stage."""
+
     def begin(self, step: int) -> None:
         """Starts a step: no parameter has a gradient."""
 
-    def begin_pass(self, stage: int, is_last: bool) -> None:
-        """A backward pass over the parameters of a stage begins; in the last one of a step they get
-        their gradients for good."""
+    def begin_pass(self, stage: int) -> None:
+        """A backward pass over the parameters of a stage begins."""
 
     def ready(self, p: Parameter) -> None:
         """The backward pass is done with p."""
@@ -282,10 +284,11 @@ class Executor:
 
     def _parameter_gradients(self, op: Op, live: Live, compute: Callable[..., object]) -> None:
         self._leaves = {*live.leaves}
-        is_last = self._plan.last_backward.get(op.stage) == op.micro
-        self._sync.begin_pass(op.stage, is_last)
+        # each one is the last where steps overlap, and the plan of a step is empty (PipeDream)
+        is_last = self._plan.last_backward.get(op.stage, op.micro) == op.micro
+        self._sync.begin_pass(op.stage)
         if live.root.requires_grad:  # else the first stage has used none of its parameters
-            compute(on_leaf=self._ready)
+            compute(on_leaf=self._ready if is_last or self._sync.every_pass else None)
 
     def _end(self, op: Op) -> None:
         """The micro-batch is not needed any more."""

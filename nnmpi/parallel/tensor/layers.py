@@ -41,9 +41,10 @@ class Product(Sharded):
     options: Callable[[], dict[str, Any]]  # of the op
     axis: ClassVar[int]  # the axis of channels in input and output
 
-    def _applied(self, sharded: Callable[..., Result], *x: Tensor, **fused: bool) -> Tensor:
-        options = {"of": self.op, "comm": self.comm, "axis": self.axis, **self.options(), **fused}
-        return apply(sharded, *x, self.weight, self.bias, **options)
+    def _applied(self, sharded: Callable[..., Result], x: Any, **fused: bool) -> Tensor:
+        options = {"of": self.op, "comm": self.comm, "axis": self.axis, **self.options()}
+        options |= {name: True for name, is_wanted in fused.items() if is_wanted}
+        return apply(sharded, x, self.weight, self.bias, **options)
 
 
 class ColumnSharded(Product):
@@ -62,9 +63,9 @@ class ColumnSharded(Product):
         self.weight = part_of(self.weight, 0, self.bounds, comm)
         self.bias = part_of(self.bias, 0, self.bounds, comm)
 
-    def forward(self, *x: Any, **fused: Any) -> Tensor:
-        """`fused`: what the op does too, such as `relu`."""
-        y = self._applied(products.column, *x, **fused)
+    def forward(self, x: Any, relu: bool = False, pool: bool = False) -> Tensor:
+        """`relu` and, for images, `pool` are done in the same op."""
+        y = self._applied(products.column, x, relu=relu, pool=pool)
         return ops.gather(y, self.comm, self.bounds, self.axis) if self.gather_output else y
 
 
@@ -86,9 +87,11 @@ class RowSharded(Product):
             )
         self.weight = part_of(self.weight, 1, self.bounds, comm)
 
-    def forward(self, *x: Any, **fused: Any) -> Tensor:
-        """`fused`: what the op does too, such as `relu`."""
-        return self._applied(products.row, *x, **fused)
+    def forward(self, x: Any, relu: bool = False, pool: bool = False) -> Tensor:
+        """`relu` applies ReLU to the sum over ranks."""
+        if pool:
+            raise ValueError(f"{type(self).__name__}: pooling comes after the sum over ranks")
+        return self._applied(products.row, x, relu=relu)
 
 
 class ColumnLinear(ColumnSharded, Linear):

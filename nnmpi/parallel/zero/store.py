@@ -102,8 +102,8 @@ class ShardedStore(LocalStore):
         if self._whole:
             return super().numbers(i, lo, hi)
         start = self.spans[i][0]
-        (shard,) = within(self.shards, start + lo, start + hi)
-        return self.shard_values(shard)
+        own = [*within(self.shards, start + lo, start + hi)]
+        return self.shard_values(*own) if own else self.flat[:0]
 
     def parameter_bytes(self) -> int:
         return int(self.flat.nbytes)
