@@ -40,6 +40,7 @@ def _by_name(table: dict[str, Any]) -> dict[str, Any]:
     names = {o.name: o.name for o in options()}
     names |= {o.metadata["alias"]: o.name for o in options() if o.metadata["alias"]}
     found: dict[str, Any] = {}
+    spelt: dict[str, str] = {}
     for key, value in _flat(table):
         name = names.get(key.replace("-", "_"))
         if name is None:
@@ -47,8 +48,9 @@ def _by_name(table: dict[str, Any]) -> dict[str, Any]:
             hint = f"; did you mean {near[0]}?" if near else ""
             raise ValueError(f"{shown(key)} is not an option{hint}")
         if name in found:
-            raise ValueError(f"{name} is given twice; keep one of them")
-        found[name] = value
+            both = f" as {spelt[name]} and as {key}" if spelt[name] != key else ""
+            raise ValueError(f"{name} is given twice{both}; keep one of them")
+        found[name], spelt[name] = value, key
     return found
 
 

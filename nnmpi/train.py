@@ -6,7 +6,6 @@ Exit status: 0 trained, 1 failed, 2 unusable arguments, 130 stopped by Ctrl-C or
 import argparse
 import signal
 import sys
-import threading
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
@@ -57,8 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def command(arguments: Sequence[str]) -> int:
     """`main` of a process that ends with it: the signals that stop a run are ignored afterwards."""
-    early = threading.Event()
-    signals.handle("SIGUSR1", lambda *_: early.set())  # mpirun sends it to all ranks
+    early: list[int] = []  # signals before the first step; an Event may not be set in a handler
+    signals.handle("SIGUSR1", lambda number, _: early.append(number))  # mpirun sends it to all
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signals.handle("SIGINT", interrupt)
     try:
@@ -72,10 +71,10 @@ def command(arguments: Sequence[str]) -> int:
         signals.ignore()
 
 
-def _main(arguments: Sequence[str], early: threading.Event) -> int:
+def _main(arguments: Sequence[str], early: Sequence[int]) -> int:
     try:
         comm = job()
-    except OtherRankError:
+    except OtherRankError:  # a RuntimeError too
         raise
     except ValueError as error:  # NNMPI_TIMEOUT or NNMPI_DEBUG
         return fail(error, 2)
@@ -84,8 +83,9 @@ def _main(arguments: Sequence[str], early: threading.Event) -> int:
     try:
         c = prepared(comm, arguments)
         if c.dry_run:
-            with open_report(c, comm) as report:
-                report.event(dry_run(c, comm=comm))
+            event = dry_run(c, comm=comm)
+            with open_report(c, comm) as report:  # which empties the log: no sooner than this
+                report.event(event)
             return 0
         trainer = Trainer(c, comm=comm)
         report = open_report(c, comm)
@@ -119,7 +119,7 @@ def prepared(comm: Comm, arguments: Sequence[str]) -> Config:
     return c
 
 
-def run(trainer: Trainer, report: Report, early: threading.Event) -> int:
+def run(trainer: Trainer, report: Report, early: Sequence[int]) -> int:
     """Train; SIGUSR1 and Ctrl-C stop the run after the current step, a second Ctrl-C at once."""
     before = version(trainer.config.save)
 
@@ -129,7 +129,7 @@ def run(trainer: Trainer, report: Report, early: threading.Event) -> int:
 
     signals.handle("SIGINT", stop_or_interrupt)
     signals.handle("SIGUSR1", lambda *_: trainer.stop())
-    if early.is_set():
+    if early:
         trainer.stop()
     try:
         result = trainer.fit(report)

@@ -246,7 +246,9 @@ class Comm:
         try:
             self._calls.finish(*self._steps("agree", "halving", texts.view(np.uint8)))
         except AbortedError as aborted:  # by a rank that has all texts already, and has raised
-            raise error or aborted from None
+            if error is not None:
+                raise error  # noqa: B904
+            raise aborted from None
         failed = np.flatnonzero(texts != b"")
         if failed.size:
             first = failed[0]

@@ -237,14 +237,17 @@ BAD_FILES: dict[str, tuple[str, tuple[str, ...]]] = {
     "empty": ('log = ""', ("log is empty",)),
     "broken": ("lr = [", ("is not TOML",)),
     "twice": ("lr = 1\nlr = 2", ("is not TOML",)),
-    "twice, in two tables": ("seed = 1\n[training]\nseed = 2", ("seed is given twice; keep one",)),
+    "twice, in two tables": (
+        "seed = 1\n[training]\nseed = 2",
+        ("seed is given twice; keep one",),
+    ),
     "twice, in two spellings": (
         "data-dir = '.'\ndata_dir = '.'",
-        ("data_dir is given twice; keep one",),
+        ("data_dir is given twice as data-dir and as data_dir; keep one",),
     ),
     "twice, by an alias": (
         "slices = 4\nshards = 5",
-        ("slices is given twice; keep one",),
+        ("slices is given twice as slices and as shards; keep one",),
     ),
 }
 

@@ -81,6 +81,8 @@ class Report:
         self._last_line = time.monotonic()
         if self._bar:
             self._bar.before_line()
+        encoding = getattr(file, "encoding", None) or "utf-8"  # which may lack letters of a name
+        text = text.encode(encoding, "backslashreplace").decode(encoding)
         try:
             file.write(text + "\n")
             file.flush()

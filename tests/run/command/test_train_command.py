@@ -152,3 +152,13 @@ def test_an_unusable_environment_is_a_one_line_error(
 def test_a_log_may_have_the_name_of_a_data_set(command: Command) -> None:
     for _ in range(2):
         assert command(*IRIS, "--steps", "1", "--log", "iris").status == 0
+
+
+def test_a_refused_dry_run_leaves_the_log_as_it_was(command: Command) -> None:
+    before = Path("own.npz").read_bytes()
+    for log, more in (("own.npz", ()), ("old.jsonl", ("--dp", "3"))):
+        Path("old.jsonl").write_text("lines of a run")
+        model = ("--model", "mlp:4-8-3", "--data", "own.npz")
+        assert command("--dry-run", *model, "--log", log, *more).status == 2
+    assert Path("own.npz").read_bytes() == before
+    assert Path("old.jsonl").read_text() == "lines of a run"

@@ -476,3 +476,11 @@ def test_a_run_goes_on_where_the_terminal_is_gone(clock: Clock) -> None:
         bar.show(step, 8, 0.5)
     bar.before_line()
     bar.end()
+
+
+def test_a_name_that_stdout_cannot_show_is_escaped() -> None:
+    stdout = io.TextIOWrapper(io.BytesIO(), "ascii")
+    with Report(stdout=stdout) as report:
+        report.event(START | {"data": "ümlaut.npz"})
+    stdout.seek(0)
+    assert r"\xfcmlaut.npz" in stdout.read()
