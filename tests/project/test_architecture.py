@@ -27,7 +27,7 @@ def test_every_folder_is_in_the_table_with_its_size() -> None:
 
 
 def test_the_core_to_read_first_is_as_long_as_the_page_says() -> None:
-    said, text = re.findall(r"read first are ([\d,]+) lines[^:]*: (.*?)\n```", PAGE, re.S)[0]
+    said, text = re.findall(r"read first are\s+([\d,]+) lines[^:]*: (.*?)\n\n", PAGE, re.S)[0]
     folder, found = "", []
     for name in re.findall(r"`([\w/.]+)`", text):
         if name.endswith("/"):
@@ -35,8 +35,8 @@ def test_the_core_to_read_first_is_as_long_as_the_page_says() -> None:
             continue
         path = PACKAGE / (name if name.endswith(".py") else f"{folder}{name}.py")
         found.append(path)
-    assert near(said, sum(map(lines, found)))
-    assert len(found) == len({*found}) > 20
+    assert near(said, sum(map(lines, found))) and sum(map(lines, found)) <= 3500
+    assert len(found) == len({*found}) > 15
 
 
 def test_every_file_that_it_names_is_there() -> None:
