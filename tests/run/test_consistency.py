@@ -55,6 +55,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "test": ({"data": changed(2, (5, 2))}, "the test samples"),
     "parameters": ({"build": shifted}, "the initial values of 1.bias; initialise all ranks"),
     "layers": ({"build": lambda: mlp(6, 9, 3)}, "the names and shapes of parameters and buffers"),
+    "shapes": ({"build": lambda: mlp(5, 8, 3)}, "the names and shapes of parameters and buffers"),
     "computation": ({"build": with_tanh}, "what the model computes, layer by layer; build the"),
     "buffers": ({"build": lambda: Tracking(1)}, "the initial values of net.1.running_mean"),
 }

@@ -66,6 +66,51 @@ def test_any_ranks_that_have_all_of_it_go_on(before: int, after: int) -> None:
         threads.run(after, rank)
 
 
+PP2 = {"pp": 2, "cut": "5"}
+DP2_PP2 = {"dp": 2, **PP2, **RING}
+
+
+@pytest.mark.parametrize(
+    ("before", "groups", "after"),
+    [
+        (DP2_PP2, [(0, 1), (2, 3)], PP2),
+        (DP2_PP2, [(0, 1), (2, 3)], RING),
+        (RING, [(0, 1), ()], RING),
+    ],
+    ids=str,
+)
+def test_a_rank_may_bring_several_copies(
+    before: dict[str, Any], groups: list[tuple[int, ...]], after: dict[str, Any]
+) -> None:
+    """And others none, though there are as many copies as ranks."""
+    found = threads.run(sum(map(len, groups)), taken, {**ADAM, **before})
+
+    def rank(comm: Comm) -> None:
+        own = [found[i] for i in groups[comm.rank]]
+        snapshot = joined(own) if own else found[0]._replace(owned=(), positions=())
+        near(go_on(comm, snapshot, {**ADAM, **after}), one_rank(ADAM))
+
+    threads.run(2, rank)
+
+
+def test_of_copies_that_differ_all_ranks_get_that_of_the_first() -> None:
+    """As the running statistics of workers differ that each went at its own pace."""
+    name = "1.running_mean"
+
+    def rank(comm: Comm) -> list[float]:
+        snapshot = taken(comm, {**ADAM, **RING})
+        (copy,) = (one.values for one in snapshot.owned if one.place.path == name)
+        copy += comm.rank
+        trainer = trainer_of(comm, **ADAM, **RING)
+        trainer.restore(snapshot)
+        restored: list[float] = trainer.model.state_dict()[name].tolist()
+        trainer.close()
+        return restored if comm.rank else copy.tolist()
+
+    wanted, found = threads.run(2, rank)
+    assert found == wanted
+
+
 @pytest.mark.parametrize("options", [{"allreduce": "shared"}, {**RING, "zero": 2}], ids=str)
 def test_nodes_that_share_memory(options: dict[str, Any]) -> None:
     def rank(comm: Comm) -> None:
