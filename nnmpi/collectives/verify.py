@@ -6,8 +6,8 @@ the same summation tree up to commuting operands: the condition under which floa
 all ranks identical bits.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Set
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,6 @@ from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.step import Algorithm, Step, per_rank
 
 MANY = range(1, 18)  # numbers of ranks for which an algorithm is proved before it is shown
-
-Contributors: TypeAlias = frozenset[int]
 
 
 class PlanError(ValueError):
@@ -57,11 +55,11 @@ def broadcast_from(root: int) -> Claim:
 REDUCE, BROADCAST = reduce_to(0), broadcast_from(0)
 
 
-class _Expressions:
+class Expressions:
     """Numbered expressions: 0 to p - 1 are the contributions of the ranks, the rest are sums."""
 
     def __init__(self, p: int) -> None:
-        self.contributors = [frozenset({r}) for r in range(p)]  # of each expression
+        self.contributors = [1 << r for r in range(p)]  # of each expression, one bit per rank
         self._known: dict[tuple[int, int], int] = {}
 
     def add(self, a: int, b: int) -> int:
@@ -71,9 +69,10 @@ class _Expressions:
             self.contributors.append(self.contributors[a] | self.contributors[b])
         return self._known[pair]
 
-    def held(self, have: list[list[int | None]]) -> list[list[Contributors]]:
-        """The contributors of each expression."""
-        return [[frozenset() if x is None else self.contributors[x] for x in row] for row in have]
+
+def _ranks(bits: int) -> set[int]:
+    """The ranks whose bits are set."""
+    return {r for r in range(bits.bit_length()) if bits >> r & 1}
 
 
 def verify(algorithm: Algorithm, p: int, claim: Claim = ALL_REDUCE) -> None:
@@ -85,31 +84,30 @@ def verify(algorithm: Algorithm, p: int, claim: Claim = ALL_REDUCE) -> None:
     - No rank sends or adds to a chunk that it does not hold, and no contribution counts twice.
     - All ranks end with what the claim says, each chunk from one and the same summation tree.
     """
-    for _ in rounds(algorithm, p, claim):
+    for _ in rounds(algorithm, p, claim, Expressions(p)):
         pass
 
 
 def rounds(
-    algorithm: Algorithm, p: int, claim: Claim
-) -> Iterator[tuple[list[Step], list[list[Contributors]]]]:
-    """The steps of all ranks in each round, and the contributors of each chunk that they then hold.
+    algorithm: Algorithm, p: int, claim: Claim, sums: Expressions
+) -> Iterator[tuple[list[Step], list[list[int | None]]]]:
+    """The steps of all ranks in each round, and the expressions that they then hold, by chunk.
 
     The start comes first, without steps; `verify` says what raises PlanError.
     """
     chunks = algorithm.chunks(p)
-    sums = _Expressions(p)
     have = [[r if claim.starts(r, c) else None for c in range(chunks)] for r in range(p)]
-    yield [], sums.held(have)
+    yield [], have
     for t, step in enumerate(algorithm.steps(np.arange(p), p)):
         rows = per_rank(step, p)
         _check_bounds(t, rows, chunks)
         _check_matching(t, rows)
-        before = [list(row) for row in have]
+        before, have = have, [list(row) for row in have]
         for r, s in enumerate(rows):
             if s.source >= 0:
                 for c in range(*s.recv):
                     have[r][c] = _receive(t, r, c, s, before, sums)
-        yield rows, sums.held(have)
+        yield rows, have
     _check_end(have, claim, sums)
 
 
@@ -160,7 +158,7 @@ def _expected(s: Step) -> str:
 
 
 def _receive(
-    t: int, r: int, c: int, s: Step, before: list[list[int | None]], sums: _Expressions
+    t: int, r: int, c: int, s: Step, before: list[list[int | None]], sums: Expressions
 ) -> int:
     """The expression of chunk c at rank r after the round."""
     theirs, mine = before[s.source][c], before[r][c]
@@ -170,14 +168,14 @@ def _receive(
         return theirs
     if mine is None:
         raise PlanError(f"round {t}: rank {r} adds to chunk {c}, which it does not have")
-    if twice := sums.contributors[theirs] & sums.contributors[mine]:
+    if twice := _ranks(sums.contributors[theirs] & sums.contributors[mine]):
         raise PlanError(
             f"round {t}: rank {r} adds the contribution of rank {min(twice)} to chunk {c} twice"
         )
     return sums.add(theirs, mine)
 
 
-def _check_end(have: list[list[int | None]], claim: Claim, sums: _Expressions) -> None:
+def _check_end(have: list[list[int | None]], claim: Claim, sums: Expressions) -> None:
     """All ranks hold what the claim says, and each chunk has one summation tree."""
     first: dict[int, tuple[int, int]] = {}  # chunk -> (rank, its expression)
     for r, row in enumerate(have):
@@ -185,7 +183,7 @@ def _check_end(have: list[list[int | None]], claim: Claim, sums: _Expressions) -
             wanted = claim.ends(r, c, len(have))
             if wanted is None:
                 continue
-            got = frozenset() if held is None else sums.contributors[held]
+            got = set() if held is None else _ranks(sums.contributors[held])
             if held is None or got != wanted:
                 raise PlanError(f"at the end: rank {r}, chunk {c}: {_difference(got, wanted)}")
             other, theirs = first.setdefault(c, (r, held))
@@ -195,7 +193,7 @@ def _check_end(have: list[list[int | None]], claim: Claim, sums: _Expressions) -
                 )
 
 
-def _difference(got: Contributors, wanted: Set[int]) -> str:
+def _difference(got: set[int], wanted: set[int]) -> str:
     """`the contribution of rank 3 is missing`, or `... is not part of the result`."""
     wrong, what = (wanted - got, "missing") if wanted - got else (got - wanted, "not wanted")
     if len(wrong) == 1:

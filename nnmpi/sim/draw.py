@@ -7,7 +7,7 @@ chunk, how many ranks' contributions it contains.
 from itertools import pairwise
 
 from nnmpi.collectives.step import Algorithm, Step
-from nnmpi.collectives.verify import ALL_REDUCE, Claim, Contributors, rounds
+from nnmpi.collectives.verify import ALL_REDUCE, Claim, Expressions, rounds
 
 MAX_RANKS = 16  # one column each
 DIGITS = ".123456789abcdefg"  # the number of contributions in a chunk
@@ -21,18 +21,19 @@ def draw(algorithm: Algorithm, p: int, claim: Claim = ALL_REDUCE) -> str:
     """Draw the plan for p ranks; raises PlanError if it does not satisfy the claim."""
     if not 1 <= p <= MAX_RANKS:
         raise ValueError(f"a drawing has room for 1 to {MAX_RANKS} ranks, got {p}")
-    chunks = algorithm.chunks(p)
-    (_, start), *plan = rounds(algorithm, p, claim)
-    rows = [["round", *(f"rank {r}" for r in range(p))], ["start", *_held(start)]]
+    chunks, sums = algorithm.chunks(p), Expressions(p)
+    (_, start), *plan = rounds(algorithm, p, claim, sums)
+    rows = [["round", *(f"rank {r}" for r in range(p))], ["start", *_held(start, sums)]]
     for t, (steps, have) in enumerate(plan):
-        rows += [[f"{t}", *(_cell(s, chunks) for s in steps)], ["", *_held(have)]]
+        rows += [[f"{t}", *(_cell(s, chunks) for s in steps)], ["", *_held(have, sums)]]
     reduces = [steps[0].reduce for steps, _ in plan]
     boundaries = [t for t, (before, now) in enumerate(pairwise(reduces), 1) if before and not now]
     return _table(rows, [2 + 2 * t for t in boundaries])
 
 
-def _held(have: list[list[Contributors]]) -> list[str]:
-    return ["".join(DIGITS[len(ranks)] for ranks in row) for row in have]
+def _held(have: list[list[int | None]], sums: Expressions) -> list[str]:
+    counts = [bits.bit_count() for bits in sums.contributors]
+    return ["".join(DIGITS[0 if x is None else counts[x]] for x in row) for row in have]
 
 
 def _cell(s: Step, chunks: int) -> str:
