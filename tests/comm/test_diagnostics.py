@@ -12,6 +12,7 @@ import pytest
 
 from nnmpi.comm import AbortedError, Comm, MismatchError
 from nnmpi.comm.call_log import CallLog, DebugSettings, LoggedCall
+from nnmpi.comm.debug import watchdog
 from nnmpi.comm.debug.compare import decode, difference, encode, name_ranks
 from nnmpi.comm.debug.watchdog import Left, report
 from nnmpi.comm.progress import Progress
@@ -199,6 +200,26 @@ def test_a_message_that_is_never_sent_is_named(monkeypatch: pytest.MonkeyPatch) 
         run(3, f)
     come.set()
     assert "\nrank 2 computes or sleeps" in str(caught.value)
+
+
+def test_a_rank_that_has_left_and_a_long_wait_are_reported(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NNMPI_TIMEOUT", "1")
+    monkeypatch.setattr(watchdog, "LONG_WAIT", 0.2)
+    come = threading.Event()
+
+    def f(comm: Comm) -> None:
+        if comm.rank == 0:
+            comm.irecv(ones(), 1).wait()
+        if comm.rank == 2:
+            come.wait()
+
+    with pytest.raises(AbortedError, match="\nrank 1 has left") as caught:
+        run(3, f)
+    come.set()
+    assert str(caught.value).count("computes or sleeps") == 1
+    assert capfd.readouterr().err.count(" s in irecv of 10 float32 from rank 1 (") == 1
 
 
 def test_a_slow_rank_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,11 +95,7 @@ class Watchdog:
             self._time_out(f"in {call}", call)
         elif seconds > LONG_WAIT and not self._warned:
             self._warned = True
-            print_error(
-                f"rank {self._rank} has waited for {seconds:.0f} s in {call}; if ranks hang here, "
-                "NNMPI_DEBUG=collectives names those that call something else, and "
-                "NNMPI_TIMEOUT=seconds ends the job with a report of every rank"
-            )
+            warn(self._rank, call, seconds)
 
     def _receive(self) -> None:
         while self._channel is not None and (message := self._channel.receive()) is not None:
@@ -175,6 +171,15 @@ class Watchdog:
                 self._channel.send(message, r)
 
 
+def warn(rank: int, call: LoggedCall, seconds: float) -> None:
+    """Prints what a rank has waited in for long, and how to find out why."""
+    print_error(
+        f"rank {rank} has waited for {seconds:.0f} s in {call}; if ranks hang here, "
+        "NNMPI_DEBUG=collectives names those that call something else, and NNMPI_TIMEOUT=seconds "
+        "ends the job with a report of every rank"
+    )
+
+
 def join(
     threads: Sequence[threading.Thread], ranks: Sequence[Progress], abort: Callable[[str], None]
 ) -> None:
@@ -182,15 +187,22 @@ def join(
 
     A thread cannot be stopped: one that computes for ever is left behind.
     """
-    timeout, until = ranks[0].log.settings.timeout, math.inf
+    timeout, until, warned = ranks[0].log.settings.timeout, math.inf, set[int]()
     while any(thread.is_alive() for thread in threads) and time.monotonic() < until:
         for thread in threads:
             thread.join(min(TICK, timeout / 4))
         for r, waiting in enumerate(progress.waiting() for progress in ranks):
+            if waiting is not None and waiting[1] > LONG_WAIT and r not in warned:
+                warned.add(r)
+                warn(r, *waiting)
             if until == math.inf and waiting is not None and waiting[1] > timeout:
                 first = f"rank {r} has waited for longer than NNMPI_TIMEOUT={timeout:g} s in "
-                pairs = enumerate(zip(ranks, threads, strict=True))
-                reports = [report(i, p, t.ident or 0, waiting[0]) for i, (p, t) in pairs]
+                reports = [
+                    report(i, ranks[i], thread.ident or 0, waiting[0])
+                    if thread.is_alive()
+                    else f"rank {i} has left"
+                    for i, thread in enumerate(threads)
+                ]
                 abort("\n".join([f"{first}{waiting[0]}", *reports]))
                 until = time.monotonic() + TIME_TO_REPORT
 
