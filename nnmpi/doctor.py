@@ -169,8 +169,12 @@ def main(arguments: list[str] | None = None) -> int:
                 problems += 1
                 print(f"{'':{width}}  -> {found.problem}", flush=True)
         print(f"{problems} problem{'s' * (problems != 1)} found" if problems else "all is well")
-    except OSError:  # nobody reads it (`| head`)
+    except BrokenPipeError:  # nobody reads it (`| head`)
         return 1
+    except OSError as error:
+        return cli.fail("nnmpi.doctor", error, 1)
+    except KeyboardInterrupt:
+        return cli.fail("nnmpi.doctor", "interrupted", 130)
     finally:
         cli.settle()
     return int(problems > 0)

@@ -12,7 +12,7 @@ from numpy.lib import format as npy
 
 from nnmpi.data.arrays import from_arrays
 from nnmpi.data.dataset import Dataset, DatasetRequest
-from nnmpi.data.files import DEFLATE, Bounded, read_array, reading
+from nnmpi.data.files import DEFLATE, Bounded, RefusedError, read_array, reading
 from nnmpi.data.inputs import Inputs
 from nnmpi.quoting import shown
 
@@ -65,7 +65,8 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         raise ValueError(f"{shown(path)} is not a file; give the path of an .npz file to --data")
     with reading(path, REMEDY):
         if not is_zipfile(path):
-            raise ValueError(f"its {path.stat().st_size:,} bytes are not a zip archive")
+            size = f"its {path.stat().st_size:,} bytes are not a zip archive"
+            raise RefusedError(f"{shown(path)} cannot be read as an .npz file: {size}; {REMEDY}")
         with ZipFile(path) as archive:
             files = [name for name in archive.namelist() if name.endswith(".npy")]
             keys = [name.removesuffix(".npy") for name in dict.fromkeys(files)]
@@ -84,7 +85,8 @@ def _array(archive: ZipFile, member: ZipInfo, path: Path) -> np.ndarray:
         shape, is_fortran, dtype = HEADERS[version](bounded)
         if dtype.hasobject:
             raise ValueError("it holds Python objects")
-        most = member.compress_size * RATIOS.get(member.compress_type, math.inf)
+        ratio = RATIOS.get(member.compress_type, math.inf)
+        most = min(member.file_size, member.compress_size * ratio)
         if is_fortran:
             return read_array(stream, name, shape[::-1], most, dtype).T
         return read_array(stream, name, shape, most, dtype)

@@ -174,10 +174,13 @@ def test_bad_npz_files_are_refused(tmp_path: Path) -> None:
     good = bytearray(whole.getvalue())
     damaged = good.copy()
     damaged[120:130] = b"0123456789"
-    for content in (b"", b"text", good[:200], damaged):
+    for content in (b"", b"text", good[:200]):
         path.write_bytes(bytes(content))
-        with refused(str(path), "is damaged"):
+        with refused(str(path), "cannot be read as an .npz file", "not a zip archive"):
             data.load(str(path))
+    path.write_bytes(bytes(damaged))
+    with refused(str(path), "is damaged"):
+        data.load(str(path))
 
 
 X, Y = np.zeros((4, 3)), np.arange(4)

@@ -57,6 +57,18 @@ def entry(name: str, size: int, kind: bytes = tarfile.REGTYPE) -> tarfile.TarInf
     return info
 
 
+def short_npz(compression: int) -> Callable[[Path], str]:
+    """An archive with x.npy: the header of a large array, and nothing behind it."""
+
+    def write(folder: Path) -> str:
+        path = folder / "short.npz"
+        with zipfile.ZipFile(path, "w", compression) as zipped:
+            zipped.writestr("x.npy", npy_header((10**6, 8)))
+        return str(path)
+
+    return write
+
+
 def npz_file(head: bytes) -> Callable[[Path], str]:
     """An archive with x.npy: these bytes, then zeros."""
 
@@ -119,6 +131,8 @@ CASES: dict[str, tuple[Callable[[Path], str], tuple[str, ...]]] = {
         npz_file(b"\x93NUMPY\x02\x00" + struct.pack("<I", BOMB)),
         ("bomb.npz", f"{BOMB:,} bytes of names"),
     ),
+    "a shape in LZMA": (short_npz(zipfile.ZIP_LZMA), ("short.npz", "cannot hold more than 128")),
+    "a shape in BZIP2": (short_npz(zipfile.ZIP_BZIP2), ("short.npz", "cannot hold more than 128")),
     "a shape of npy": (npz_file(npy_header((10**9, 10**9))), ("bomb.npz", f"{8 * 10**18:,}")),
 }
 

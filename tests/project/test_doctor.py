@@ -81,11 +81,24 @@ def test_what_a_process_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor._try(sleeps) == (124, "no answer within 0.2 seconds")
 
 
-def test_a_closed_pipe_leaves_no_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("error", "status", "says"),
+    [
+        (BrokenPipeError(), 1, ""),
+        (OSError(28, "No space left on device"), 1, "[Errno 28] No space left on device"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_what_ends_the_command_leaves_no_traceback(
+    error: BaseException,
+    status: int,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def closed() -> Finding:
-        raise BrokenPipeError
+    def fails() -> Finding:
+        raise error
 
-    monkeypatch.setattr(doctor, "CHECKS", {"one": closed})
-    assert (doctor.main([]), capsys.readouterr().err) == (1, "")
+    monkeypatch.setattr(doctor, "CHECKS", {"one": fails})
+    line = f"nnmpi.doctor: {says}\n" if says else ""
+    assert (doctor.main([]), capsys.readouterr().err) == (status, line)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 AXES = {"epochs": "epoch", "steps": "steps", "seconds": "seconds"}
 """What x may be, and its key in the event of an epoch."""
 
-DRAWN = ("epoch", "steps", "loss", "test_loss")
-"""What every event of an epoch says; logs may lack `seconds`, and runs the accuracy."""
+DRAWN, MAY_LACK = ("epoch", "steps", "loss", "test_loss"), ("seconds", "accuracy")
+"""What every event of an epoch says, and what older logs and some runs lack."""
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")
 MARKED = 30  # points at most; of more, only the line is drawn
@@ -164,12 +164,16 @@ def read_log(file: Path, name: str) -> RunLog:
     if not epochs:
         last = events[-1]["event"]
         raise ValueError(f"log {file} has no epoch yet: its last event is {last!r:.20}")
-    drawn = {*DRAWN, *(epochs[0].keys() & {"seconds", "accuracy"})}
+    drawn = [*DRAWN, *(key for key in MAY_LACK if key in epochs[-1])]
     try:
-        numbers = {key: np.array([e[key] for e in epochs], float) for key in drawn}  # null is NaN
+        rows = [{**dict.fromkeys(MAY_LACK), **e} for e in epochs]  # null and None are NaN
+        numbers = {key: np.fromiter((row[key] for row in rows), float) for key in drawn}
         return RunLog(name, f"{events[0]['model']} on {events[0]['data']}", numbers)
-    except (KeyError, TypeError, ValueError) as error:
+    except KeyError as error:
         raise ValueError(f"{file} is not a log: its events lack {error}; {REMEDY}") from None
+    except (OverflowError, TypeError, ValueError) as error:
+        wrong = f"its events have no numbers where numbers are drawn ({error})"
+        raise ValueError(f"{file} is not a log: {wrong}; {REMEDY}") from None
 
 
 def _event(file: Path, number: int, line: str) -> Event:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import runpy
 import subprocess
 import sys
@@ -147,6 +148,14 @@ def test_without_accuracies_only_losses_are_drawn(
     assert drawn.axes[0].get_yscale() == "linear"
 
 
+def test_an_epoch_may_lack_the_accuracy(tmp_path: Path) -> None:
+    events = epochs()
+    del events[0]["accuracy"]
+    accuracy = read_log(write(tmp_path / "log", START, *events), "x").epochs["accuracy"].tolist()
+    assert math.isnan(accuracy[0])
+    assert accuracy[1:] == [e["accuracy"] for e in events[1:]]
+
+
 def test_a_log_whose_last_line_is_cut_off_is_read(tmp_path: Path) -> None:
     log = write(tmp_path / "log.jsonl", START, *epochs(), '{"event": "ep', end="")
     found = read_log(log, "x").epochs
@@ -173,6 +182,12 @@ WRONG: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     "no model": ([{"event": "start"}, *epochs()], {}, ("log is not a log", "lack 'model'")),
     "no loss": ([START, *epochs(), {"event": "epoch"}], {}, ("log is not a log: its events lack",)),
     "no numbers": ([START, *epochs(loss="low")], {}, ("log is not a log: ", "'low'")),
+    "a number beyond floats": (
+        [START, *epochs(loss=10**400)],
+        {},
+        ("log is not a log: its events have no numbers where numbers are drawn",),
+    ),
+    "a list": ([START, *epochs(loss=[1, 2])], {}, ("log is not a log: ", "no numbers where")),
     "an older log": (
         [START, *({k: v for k, v in e.items() if k != "seconds"} for e in epochs())],
         {"x": "seconds"},
