@@ -56,7 +56,10 @@ def _openblas() -> ctypes.CDLL | None:
 
 
 def _function(name: str) -> Any | None:
-    """A function of OpenBLAS by its name, to which NumPy's wheels add a prefix and a suffix."""
+    """A function of OpenBLAS by its name, to which NumPy's wheels add a prefix and a suffix.
+
+    They leave the names of `gotoblas_dynamic_init` and `gotoblas_dynamic_quit` as they are.
+    """
     for full in (f"scipy_openblas_{name}64_", f"scipy_openblas_{name}", name):
         if hasattr(_openblas(), full):
             return getattr(_openblas(), full)

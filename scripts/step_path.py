@@ -47,7 +47,9 @@ def calls_of_a_step(comm: Comm, config: Config) -> Calls:
 
 def main(arguments: Sequence[str]) -> None:
     """Print a line for each file."""
-    ranks, *options = arguments
+    ranks, *options = arguments or [""]
+    if not ranks.isdecimal() or int(ranks) < 1:
+        raise SystemExit("usage: python scripts/step_path.py RANKS [options of nnmpi.train]")
     calls, *_ = thread_ranks.run(int(ranks), calls_of_a_step, train.config(options))
     files = defaultdict[str, list[str]](list)
     for (path, name), count in calls.items():
