@@ -251,6 +251,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
     "momentum": (lambda ps: optim.SGD(ps, 0.1, momentum=-0.5), ("momentum -0.5",)),
     "nesterov": (lambda ps: optim.SGD(ps, 0.1, nesterov=True), ("nesterov", "momentum")),
     "decay": (lambda ps: optim.AdamW(ps, weight_decay=-1), ("weight_decay -1",)),
+    "decay of rmsprop": (lambda ps: optim.RMSprop(ps, weight_decay=-1), ("weight_decay -1",)),
     "betas": (lambda ps: optim.Adam(ps, betas=(0.9, 1.0)), ("(0.9, 1.0)", "less than 1")),
     "eps": (lambda ps: optim.Adam(ps, eps=0.0), ("eps 0", "above 0")),
     "alpha": (lambda ps: optim.RMSprop(ps, alpha=1.5), ("alpha 1.5", "at most 1")),
