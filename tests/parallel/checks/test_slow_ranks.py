@@ -3,6 +3,8 @@
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from nnmpi.parallel.checks import slow_ranks
 from nnmpi.parallel.checks.slow_ranks import Clock, delay_of
 from nnmpi.parallel.data.batch_stats import Synced
 from nnmpi.parallel.data.gradient_sync import BucketedSync
+from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.schedules.delay import Delay
 
 
@@ -106,6 +109,36 @@ def test_the_time_of_what_ranks_do_together_does_not_count(monkeypatch: pytest.M
     assert clock.seconds() == 3.0
     clock.begin()
     assert clock.seconds() == 0.0
+
+
+class NotedSync(GradientSync):
+    """Notes what is called, and has other attributes than the base."""
+
+    def __init__(self) -> None:
+        self.called: list[str] = []
+        for name in PUBLIC:
+            is_method = callable(getattr(GradientSync, name))
+            setattr(self, name, partial(self._note, name) if is_method else object())
+
+    def _note(self, name: str, *arguments: object) -> None:
+        self.called.append(name)
+
+
+PUBLIC = [name for name in vars(GradientSync) if not name.startswith("_")]
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_slow_sync_has_all_that_its_sync_has(name: str) -> None:
+    sync = NotedSync()
+    slow = slow_ranks.SlowSync(sync, Clock(), delay())
+    slow.begin(0)
+    sync.called.clear()
+    member = getattr(GradientSync, name)
+    if callable(member):
+        getattr(slow, name)(*[0] * (len(signature(member).parameters) - 1))
+        assert sync.called == [name]
+    else:
+        assert getattr(slow, name) is getattr(sync, name)
 
 
 # ---- in a run

@@ -2,8 +2,9 @@
 
 import re
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,8 @@ from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.progress import Work
-from nnmpi.parallel.data.gradient_sync import BucketedSync
+from nnmpi.parallel.data.gradient_sync import BucketedSync, ScatteredSync
+from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.run.report import NullReport
 
 LAYERS = {"data": "iris", "model": "mlp:4-8-8-3", "bucket_mb": 1e-6}  # a bucket a parameter
@@ -76,6 +78,42 @@ def test_without_overlap_sums_begin_when_all_gradients_are_there(
     log = Log(monkeypatch)
     config = Config(**LAYERS, steps=2, micro_batches=2, allreduce=allreduce, overlap=False)
     assert threads.run(2, log.fit, config) == ["[][]ssssss" * 2] * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "sync", "passes"),
+    [
+        ({}, BucketedSync, 1),
+        ({"overlap": False}, BucketedSync, 1),
+        ({"pp": 2, "schedule": "interleaved"}, BucketedSync, 1),
+        ({"pp": 2, "schedule": "zb-h1"}, BucketedSync, 1),
+        ({"zero": 2}, ScatteredSync, 4),
+    ],
+    ids=str,
+)
+def test_a_sync_is_told_of_parameters_in_the_passes_that_it_needs(
+    options: dict[str, Any],
+    sync: type[GradientSync],
+    passes: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of gradients that leave in each pass, in each of four; else in the last one of a stage."""
+    told: Counter[tuple[int, str]] = Counter()
+    ready = sync.ready
+
+    def noted(self: GradientSync, p: nnmpi.nn.Parameter) -> None:
+        told[threading.get_ident(), p.place.path] += 1
+        ready(self, p)
+
+    def rank(comm: Comm) -> None:
+        mlp = Config(data="iris", model="mlp:4-8-8-8-3", steps=1, micro_batches=4)
+        config = replace(mlp, allreduce="ring", dp=2, **options)
+        Trainer(config, comm=comm).fit(NullReport())
+
+    monkeypatch.setattr(sync, "ready", noted)
+    threads.run(2 * options.get("pp", 1), rank)
+    assert len(told) == 2 * 8
+    assert {*told.values()} == {passes}
 
 
 @pytest.mark.parametrize("progress", ["poll", "thread"])

@@ -1,12 +1,16 @@
 """PipeDream: N ranks are one process that simulates the same delayed updates."""
 
+import numpy as np
 import pytest
+from helpers.runs import rows
 from helpers.training.delayed_updates import CUTS, MLP, Noted, check, options
 from helpers.training.laws_pipeline_cuts import MODELS
 
-from nnmpi import Config, Trainer
+import nnmpi
+from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.run.report import NullReport
 
 OPTIMIZERS = {"sgd": {"optimizer": "sgd", "lr": 0.05}, "adam": {"optimizer": "adam", "lr": 2e-3}}
 
@@ -73,3 +77,26 @@ def test_one_rank_trains_as_without_a_pipeline(model: str, dtype: str) -> None:
     config = options(model, 1, epochs=2) | {"dtype": dtype}
     plain = {name: value for name, value in config.items() if name != "schedule"}
     assert threads.run(1, rank, Config(**config)) == threads.run(1, rank, Config(**plain))
+
+
+def test_a_tensor_that_is_no_parameter_and_needs_a_gradient_is_an_error() -> None:
+    """Also if the model makes it in a step only, not when it is traced."""
+
+    class Shifts(nn.Linear):
+        shift: nnmpi.Tensor | None = None
+
+        def forward(self, x: nnmpi.Tensor, relu: bool = False) -> nnmpi.Tensor:
+            y = super().forward(x)
+            return y if self.shift is None else y + self.shift
+
+    def build() -> nn.Module:
+        return nn.Sequential(Shifts(6, 6), nn.Linear(6, 3))
+
+    def rank(comm: Comm) -> None:
+        config = Config(schedule="pipedream", pp=2, cut="1", micro_batches=1, steps=2)
+        trainer = Trainer(config, build, rows(), comm)
+        trainer.model[0].shift = nnmpi.tensor(np.ones(6, "float32"), requires_grad=True)
+        trainer.fit(NullReport())
+
+    with pytest.raises(ValueError, match=r"shape \(6,\) .* neither trained nor saved"):
+        threads.run(2, rank)

@@ -9,6 +9,7 @@ from helpers.tensor import laws_tensor_layers as laws
 from nnmpi import nn
 from nnmpi.comm import thread_ranks
 from nnmpi.nn.models import MODELS
+from nnmpi.parallel.tensor.conv import RowConv2d
 from nnmpi.parallel.tensor.layers import RowLinear
 from nnmpi.parallel.tensor.parallelize import parallelize
 
@@ -98,6 +99,17 @@ def test_bounds_that_do_not_fit_are_refused():
     def refuses(comm):
         with pytest.raises(ValueError, match=r"bounds \(0, 3\) for 4 channels on 2 ranks"):
             RowLinear(4, 3, comm, bounds=(0, 3))
+
+    thread_ranks.run(2, refuses)
+
+
+def test_a_sum_over_ranks_is_not_pooled():
+    """Pooling parts of the sum would give other numbers."""
+
+    def refuses(comm):
+        layer = RowConv2d(4, 3, 3, comm)
+        with pytest.raises(ValueError, match="RowConv2d: pooling comes after the sum over ranks"):
+            layer(np.zeros((2, 2, 5, 5), "float32"), pool=True)
 
     thread_ranks.run(2, refuses)
 

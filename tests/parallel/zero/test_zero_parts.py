@@ -11,6 +11,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.store import spans_of, within
 from nnmpi.parallel.stores import Buckets, CommBucket
 from nnmpi.parallel.zero.store import ShardedStore
+from nnmpi.run.report import NullReport
 
 COMM = threads.comm_self()
 RNG = np.random.default_rng(0)
@@ -79,3 +80,21 @@ def test_the_gradient_of_a_step_is_whole_where_all_ranks_ask_for_it(zero: int) -
         assert found.keys() == expected.keys()
         for name, g in found.items():
             np.testing.assert_allclose(g, expected[name], rtol=1e-10, atol=1e-14)
+
+
+# ---- a parameter without numbers
+
+
+class Empty(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(8, 3)
+        self.nothing = nn.Parameter(np.zeros(0))
+
+
+@pytest.mark.parametrize("zero", [1, 3])
+def test_a_parameter_without_numbers_is_on_all_ranks(zero: int) -> None:
+    def rank(comm: Comm) -> object:
+        config = Config(batch_size=20, steps=3, allreduce="ring", zero=zero, verify=True)
+        return Trainer(config, Empty, DATA, comm).fit(NullReport())["event"]
+
+    assert threads.run(2, rank) == ["done"] * 2
