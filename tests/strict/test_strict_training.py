@@ -13,7 +13,7 @@ from nnmpi import backend, nn, optim
 from nnmpi.backend import CPU, Backend
 from nnmpi.comm import comm_self
 from nnmpi.nn.models import MODELS, mlp
-from nnmpi.parallel import plan
+from nnmpi.parallel import refusals
 from nnmpi.run.report import NullReport
 
 STEPS = 4
@@ -172,7 +172,7 @@ def test_a_trainer_on_a_device_agrees_with_numpy(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Evaluation, saving and the digest included; --verify, which one rank has no use for, too."""
-    monkeypatch.setattr(plan, "REFUSALS", ())
+    monkeypatch.setattr(refusals, "REFUSALS", ())
     rng = np.random.default_rng(0)
     data = rng.standard_normal((40, 4)), np.arange(40) % 3
 

@@ -88,7 +88,7 @@ def recorded(parameters: list[nn.Parameter], numbers: float, overlap: bool = Tru
 
     sync = BucketedSync(store, buckets, started.append, overlap)
     sync.begin(0)
-    sync.begin_pass(0, is_last=True)
+    sync.begin_pass(0)
     return Recorded(store, sync, started)
 
 
@@ -130,15 +130,6 @@ def test_without_overlap_no_sum_starts_before_the_end() -> None:
     assert not started
     sync.finish()
     assert len(started) == 4
-
-
-def test_only_the_last_backward_pass_makes_gradients_final() -> None:
-    parameters = [*mlp(4, 5, 3).parameters()]
-    _, sync, started = recorded(parameters, 1)
-    sync.begin_pass(0, is_last=False)
-    for p in parameters:
-        sync.ready(p)
-    assert not started
 
 
 def test_parameters_are_laid_out_as_they_are_used() -> None:
