@@ -9,14 +9,14 @@ could be hidden, is small compared with a step.
 """
 
 import sys
-import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from lib import timing, workloads
+from lib.ranks import seconds_per_step
 from lib.timing import Row
-from lib.workloads import MODELS, WORKLOADS, Reduction, Steps
+from lib.workloads import MODELS, WORKLOADS, Reduction
 
 from nnmpi import blas
 from nnmpi.comm import Comm, world
@@ -68,26 +68,14 @@ def measure(comm: Comm, case: str, algorithm: str, rounds: int, seconds: float) 
     made = {name: workloads.nnmpi_steps(case, per_rank, r) for name, r in modes.items()}
     for run in made.values():
         run(2)
-    one = _timed(comm, made["no overlap"], 2)
+    one = seconds_per_step(comm, made["no overlap"], 2)
     steps = max(1, round(seconds / one))
     times, order = np.zeros((rounds, len(made))), np.random.default_rng(0)  # the same on all ranks
     for i in range(rounds):
         for j in order.permutation(len(made)).tolist():
             run = made[MODES[j]]
-            run(1)  # warms the cache up
-            times[i, j] = _timed(comm, run, steps)
+            times[i, j] = seconds_per_step(comm, run, steps)
     return Overlap(times)
-
-
-def _timed(comm: Comm, run: Steps, steps: int) -> float:
-    """Seconds per step between two barriers, measured on rank 0."""
-    comm.barrier()
-    start = time.perf_counter()
-    run(steps)
-    comm.barrier()
-    taken = np.array([(time.perf_counter() - start) / steps])
-    comm.broadcast(taken)
-    return float(taken[0])
 
 
 def rows_of(case: str, found: Overlap, algorithm: str, ranks: int, facts: Row) -> list[Row]:

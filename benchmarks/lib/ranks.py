@@ -147,15 +147,15 @@ def seconds_in_rounds(
     comm: Comm, runs: Sequence[Steps], rounds: int, seconds: float
 ) -> list[list[float]]:
     """Seconds per step of each, of about `seconds` in each round."""
-    lengths = [max(1, round(seconds / _timed(comm, run, 1))) for run in runs]
+    lengths = [max(1, round(seconds / seconds_per_step(comm, run, 1))) for run in runs]
     times: list[list[float]] = [[] for _ in runs]
     for _ in range(rounds):
         for run, length, found in zip(runs, lengths, times, strict=True):
-            found.append(_timed(comm, run, length))
+            found.append(seconds_per_step(comm, run, length))
     return times
 
 
-def _timed(comm: Comm, run: Steps, steps: int) -> float:
+def seconds_per_step(comm: Comm, run: Steps, steps: int) -> float:
     """Seconds per step after a warm-up, measured on rank 0; the same on all ranks."""
     run(1)
     comm.barrier()

@@ -30,7 +30,7 @@ class Evaluation(NamedTuple):
     counts: bool = True  # of ranks with the same sums, one counts them
 
 
-class Parts(NamedTuple):
+class StrategyParts(NamedTuple):
     """In what strategies differ; `sync` and `batch_stats` are those of steps made together."""
 
     store: LocalStore
@@ -52,7 +52,7 @@ class Composed:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: StrategyParts,
         executor: Executor,
         optimizer: Optimizer,
         layout: Layout,
@@ -93,7 +93,7 @@ class Composed:
         self.layout.free()
 
 
-def synchronous(parts: Parts, layout: Layout, spec: TrainSpec) -> Composed:
+def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> Composed:
     """The strategy of ranks that make every step together."""
     a, control, part, rank = spec.arrangement, spec.control, spec.part, layout.all.rank
     channels = Channels(part.boundaries, part.stages, layout.axis["pp"], spec.recorder)

@@ -11,7 +11,7 @@ from nnmpi.parallel import refusals, server
 from nnmpi.parallel.checks import reproducible
 from nnmpi.parallel.checks.slow_ranks import delay_of, slowed
 from nnmpi.parallel.checks.verify import ReferenceUpdate, Verified
-from nnmpi.parallel.composed import Parts, synchronous
+from nnmpi.parallel.composed import StrategyParts, synchronous
 from nnmpi.parallel.data.batch_size_check import check_micro_batches as check_micro_batches
 from nnmpi.parallel.data.replicas import replicas
 from nnmpi.parallel.layout import Layout, mesh_of
@@ -22,7 +22,7 @@ from nnmpi.parallel.strategy import Strategy, TrainSpec
 
 
 def _together(
-    make: Callable[[Layout, TrainSpec], Parts], layout: Layout, spec: TrainSpec
+    make: Callable[[Layout, TrainSpec], StrategyParts], layout: Layout, spec: TrainSpec
 ) -> Strategy:
     """The strategy of ranks that make every step together, at the pace of the slowest one."""
     parts, dp = make(layout, spec), layout.axis["dp"]

@@ -121,6 +121,10 @@ class LocalStore(FlatStore):
         for p in self.parameters:
             p.grad = None
 
+    def note_loss(self, loss: Any, stop: bool) -> None:
+        """Writes into the scalars the loss of this rank, and whether it wants to stop."""
+        self.scalars[LOSS], self.scalars[STOP] = loss, stop
+
     def note_used(self) -> None:
         """Writes into the scalars which parameters have a gradient."""
         scalars = self.scalars

@@ -33,24 +33,24 @@ from nnmpi.comm import Comm, comm_self
 from nnmpi.config import Config
 from nnmpi.data.loader import part_of
 from nnmpi.nn.parameter import Parameter
-from nnmpi.parallel.composed import Evaluation, Parts
+from nnmpi.parallel.composed import Evaluation, StrategyParts
 from nnmpi.parallel.data.batch_size_check import check_parts
 from nnmpi.parallel.data.batch_stats import like, packed, unpacked
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.executor import GradientSync
-from nnmpi.parallel.stores import LOSS, STOP, LocalStore, fill_unused, scalar_count
+from nnmpi.parallel.stores import LocalStore, fill_unused, scalar_count
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.schedules import Action, TreeMove, highest, moves, owners_of
 
 
-def reproducible(layout: Layout, spec: TrainSpec) -> Parts:
+def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:
     """The parts of reproducible training; every rank calls it."""
     dp, V, parameters = layout.axis["dp"], spec.arrangement.config.slices, spec.parameters
     owners = owners_of(V, dp.size)
     own, plan = [v for v in range(V) if owners[v] == dp.rank], moves(owners, dp.rank)
     store, stats = SliceStore(parameters, parameters[0].data.dtype, highest(plan)), Deferred()
-    return Parts(
+    return StrategyParts(
         store=store,
         cut=lambda rows: [part_of(rows, V, v) for v in own],
         evaluation=Evaluation(lambda rows: [rows], comm_self()),  # bits depend on the parts
@@ -171,7 +171,7 @@ class TreeSync(GradientSync):
         """The gradient of a slice is complete."""
         store = self._store
         fill_unused(store.parameters)
-        store.scalars[LOSS], store.scalars[STOP] = loss, stop
+        store.note_loss(loss, stop)
         store.note_used()
         self._rows.append(self._stats.row())
         self._until_leaf()

@@ -8,7 +8,7 @@ from nnmpi.comm import Comm, Work
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.executor import GradientSync
-from nnmpi.parallel.stores import LOSS, STOP, USED, Buckets, LocalStore, fill_unused
+from nnmpi.parallel.stores import USED, Buckets, LocalStore, fill_unused
 from nnmpi.parallel.zero.gradients import ShardedGradientStore
 
 StartSum: TypeAlias = Callable[[int], Work | None]
@@ -72,8 +72,7 @@ class BucketedSync(GradientSync):
         self._works: list[Work] = []
 
     def reduce(self, loss: Any, stop: bool) -> None:
-        scalars = self._store.scalars
-        scalars[LOSS], scalars[STOP] = loss, stop
+        self._store.note_loss(loss, stop)
 
     def ready(self, p: Parameter) -> None:
         self._left[self._buckets.of[p.index]] -= 1
@@ -138,8 +137,7 @@ class ScatteredSync(GradientSync):
         }
 
     def reduce(self, loss: Any, stop: bool) -> None:
-        scalars = self._store.scalars
-        scalars[LOSS], scalars[STOP] = loss, stop
+        self._store.note_loss(loss, stop)
 
     def ready(self, p: Parameter) -> None:
         self._left[self._buckets.of[p.index]] -= 1

@@ -9,7 +9,7 @@ from nnmpi.comm import Comm, NoRoomError
 from nnmpi.data.loader import BatchSplit
 from nnmpi.nn.passes import LOCAL
 from nnmpi.parallel.arrangement.arrangement import NOT_TIED
-from nnmpi.parallel.composed import Evaluation, Parts
+from nnmpi.parallel.composed import Evaluation, StrategyParts
 from nnmpi.parallel.data.batch_size_check import check_micro_batches
 from nnmpi.parallel.data.batch_stats import Synced
 from nnmpi.parallel.data.gradient_sync import (
@@ -32,7 +32,7 @@ SHARDED = {"zero 2": ShardedGradientStore, "zero 3": ShardedParameterStore}
 """The stores whose gradients are scattered, as arrangements name them."""
 
 
-def replicas(layout: Layout, spec: TrainSpec) -> Parts:
+def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
     """The parts of data parallelism; every rank calls it."""
     dp, arrangement = layout.axis["dp"], spec.arrangement
     p, r, config = dp.size, dp.rank, arrangement.config
@@ -46,7 +46,7 @@ def replicas(layout: Layout, spec: TrainSpec) -> Parts:
     facts: dict[str, Any] = {"allreduce": arrangement.algorithm, "progress": progress}
     if config.zero:
         facts["zero"] = config.zero
-    return Parts(
+    return StrategyParts(
         store=store,
         cut=BatchSplit(config.micro_batches, p, r),
         evaluation=Evaluation(BatchSplit(1, p, r), dp),

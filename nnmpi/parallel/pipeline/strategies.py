@@ -18,7 +18,7 @@ import numpy as np
 
 from nnmpi.config import Config
 from nnmpi.data.loader import BatchSplit
-from nnmpi.parallel.composed import Composed, Evaluation, Parts
+from nnmpi.parallel.composed import Composed, Evaluation, StrategyParts
 from nnmpi.parallel.data.batch_size_check import check_micro_batches
 from nnmpi.parallel.data.replicas import replicas
 from nnmpi.parallel.layout import Layout, mesh_of
@@ -38,7 +38,7 @@ def check(config: Config, ranks: int) -> None:
         )
 
 
-def pipeline(layout: Layout, spec: TrainSpec) -> Parts:
+def pipeline(layout: Layout, spec: TrainSpec) -> StrategyParts:
     """The parts of a pipeline whose ranks make every step together; every rank calls it."""
     config, parts = spec.arrangement.config, replicas(layout, spec)
     described = {"schedule": config.schedule, "micro_batches": config.micro_batches}
@@ -70,7 +70,7 @@ def pipedream(layout: Layout, spec: TrainSpec) -> Composed:
         layout.all.all_gather(buffers)
         return {"weight_versions": int(buffers.max())}
 
-    parts = Parts(
+    parts = StrategyParts(
         store,
         BatchSplit(1, 1, 0),
         evaluation(config, layout),
