@@ -4,11 +4,15 @@ Exit status: 0 success, 1 the output could not be written, 2 unusable arguments,
 """
 
 import argparse
+import json
 from collections.abc import Sequence
+from functools import partial
 
 from nnmpi import cli
 from nnmpi.run import dry_run
 from nnmpi.sim.commands import collective, gemm, pipeline, sync, trace
+
+fail = partial(cli.fail, "nnmpi.simulate")
 
 COMMANDS = {
     "collective": collective,
@@ -20,13 +24,8 @@ COMMANDS = {
 }
 
 
-def fail(message: object, status: int) -> int:
-    """Print the reason on stderr and return the exit status."""
-    return cli.fail("nnmpi.simulate", message, status)
-
-
 def parser() -> argparse.ArgumentParser:
-    """The command line: one subcommand per kind of plan."""
+    """The command line: one subcommand per kind of plan; its `run` returns text, or JSON values."""
     p = cli.Parser(
         prog="python -m nnmpi.simulate",
         description="Price and draw plans, without MPI.",
@@ -44,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     try:
         options = parser().parse_args(arguments)
-        text = options.run(options)
+        output = options.run(options)
     except ValueError as error:
         return fail(error, 2)
     except OSError as error:
@@ -54,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return fail("interrupted", 130)
     try:
-        print(text, flush=True)
+        print(output if isinstance(output, str) else json.dumps(output, indent=2), flush=True)
     except BrokenPipeError:  # the reader has closed it early (`| head`)
         return 1
     except OSError as error:

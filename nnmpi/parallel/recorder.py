@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import TypeAlias
 
-from nnmpi.schedules import Op
+from nnmpi.schedules.op import Op
 
 Do: TypeAlias = Callable[[Op], None]
 """Carries out an operation of a step."""

@@ -4,7 +4,6 @@ The second is a subcommand, with `add_options` and `run`.
 """
 
 import argparse
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -108,7 +107,7 @@ def add_options(p: argparse.ArgumentParser) -> None:
     output.add_argument("--json", action="store_true", default=False, help="print JSON")
 
 
-def run(given: argparse.Namespace) -> str:
+def run(given: argparse.Namespace) -> Any:
     """The output of `layout`."""
     if not 1 <= given.ranks <= MOST_RANKS:
         raise ValueError(f"ranks {given.ranks} must be from 1 to {MOST_RANKS:,}")
@@ -126,4 +125,4 @@ def run(given: argparse.Namespace) -> str:
     if given.svg:
         title = f"{config.model} on {given.ranks:,} ranks"
         given.svg.write_text(as_svg(found, title), encoding="utf-8")
-    return json.dumps(event, indent=2) if given.json else as_text(event)
+    return event if given.json else as_text(event)

@@ -9,7 +9,7 @@ its output, SEND_B sends that of its input. There is one tag for each boundary a
 sends and receives must be in the same order there, which `proof.py` proves.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from nnmpi.schedules.op import Kind, Op
 from nnmpi.schedules.pipeline import Schedule, interleaved
@@ -28,9 +28,16 @@ def boundary(message: Op) -> int:
 def programs(
     schedule: Schedule, p: int, m: int, v: int = 1, recompute: bool = False
 ) -> list[list[Op]]:
-    """The program of each rank; raises ValueError for numbers that make no pipeline."""
+    """The program of each rank; raises ValueError for numbers that make no pipeline.
+
+    recompute   a backward pass computes its forward pass again, unless that came just before
+    """
     schedule.check(p, m, v)
-    return lower(schedule.compute(p, m, v), schedule.update_each, recompute)
+    if schedule.update_each:
+        ranks = [list(stream(p, stage, lambda: m - 1)) for stage in range(p)]
+    else:
+        ranks = lower(schedule.compute(p, m, v))
+    return [list(_with_recompute(ops)) for ops in ranks] if recompute else ranks
 
 
 def forward_programs(p: int, m: int, v: int = 1) -> list[list[Op]]:
@@ -39,22 +46,11 @@ def forward_programs(p: int, m: int, v: int = 1) -> list[list[Op]]:
     return [list(_with_messages(ops, p, p * v)) for ops in compute]
 
 
-def lower(
-    compute: Sequence[Sequence[Op]], update_each: bool = False, recompute: bool = False
-) -> list[list[Op]]:
-    """The programs of all ranks.
-
-    update_each   UPDATE after each backward pass and no REDUCE, instead of both once
-    recompute     a backward pass computes its forward pass again, unless that came just before
-    """
+def lower(compute: Sequence[Sequence[Op]]) -> list[list[Op]]:
+    """The programs of all ranks, with one update for all micro-batches."""
     stages = 1 + max(op.stage for ops in compute for op in ops)
-
-    def rank(ops: Sequence[Op]) -> Iterable[Op]:
-        out = list(_with_messages(ops, len(compute), stages))
-        out = list(_with_each_update(out) if update_each else _with_update(out))
-        return _with_recompute(out) if recompute else out
-
-    return [list(rank(ops)) for ops in compute]
+    ranks = [list(_with_messages(ops, len(compute), stages)) for ops in compute]
+    return [list(_with_update(ops)) for ops in ranks]
 
 
 def _with_messages(ops: Sequence[Op], ranks: int, stages: int) -> Iterator[Op]:
@@ -90,14 +86,6 @@ def _with_update(ops: list[Op]) -> Iterator[Op]:
     yield Op(Kind.UPDATE)
 
 
-def _with_each_update(ops: list[Op]) -> Iterator[Op]:
-    """An UPDATE for each micro-batch, once the gradient of the input is on its way."""
-    for op in ops:
-        yield op
-        if op.kind is (Kind.SEND_B if op.stage else Kind.B):
-            yield Op(Kind.UPDATE, op.micro, op.stage)
-
-
 def _with_recompute(ops: list[Op]) -> Iterator[Op]:
     """RECOMPUTE right before each backward pass, unless its F is the computation just before it."""
     before = None
@@ -120,8 +108,9 @@ def stream(p: int, stage: int, last: Callable[[], int]) -> Iterator[Op]:
     An epoch may have any number of micro-batches, and its end may move closer while it runs. So the
     next op is found from the numbers of passes so far, and nothing else is kept.
 
-    With a fixed end it is the program of the schedule pipedream. The end may move in a backward
-    pass of micro-batch i to i + p - 1 or later: nothing behind that has been started by then.
+    With a fixed end it is 1F1B with an UPDATE for each micro-batch, once the gradient of the input
+    is on its way. The end may move in a backward pass of micro-batch i to i + p - 1 or later:
+    nothing behind that has been started by then.
     """
     posted = {Kind.RECV_F: 0, Kind.RECV_B: 0}  # receives so far
     forward = backward = 0

@@ -9,27 +9,20 @@ and no timing leads to a deadlock. Otherwise the error names an op and its rank.
 
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
-from nnmpi.schedules.lowering import RECEIVES, boundary, message
+from nnmpi.schedules.lowering import RECEIVES, SENDS, boundary, message
 from nnmpi.schedules.op import Kind, Op
 
 F, B, I, W = Kind.F, Kind.B, Kind.I, Kind.W
 RECV_F, SEND_F, RECV_B, SEND_B = Kind.RECV_F, Kind.SEND_F, Kind.RECV_B, Kind.SEND_B
 RECOMPUTE, REDUCE, UPDATE = Kind.RECOMPUTE, Kind.REDUCE, Kind.UPDATE
 
-# of an op: what has to run before it (one of each row), and what must not
-NEEDS: dict[Kind, tuple[tuple[Kind, ...], ...]] = {
-    F: ((RECV_F,),),
-    B: ((F,), (RECV_B,)),
-    I: ((F,), (RECV_B,)),
-    W: ((I,),),
-    RECOMPUTE: ((F,),),
-    SEND_F: ((F,),),
-    SEND_B: ((B, I),),
-    UPDATE: ((B, W),),  # of one micro-batch
-}
+# of an op: what has to run before it (one of these) besides its receive, and what must not
+NEEDS = {B: (F,), I: (F,), W: (I,), RECOMPUTE: (F,), SEND_F: (F,), SEND_B: (B, I), UPDATE: (B, W)}
 EXCLUDES = {B: (B, I), I: (B, I), RECOMPUTE: (RECOMPUTE, B, I)}
+MESSAGE_OF = {kind: (op, table) for table in (RECEIVES, SENDS) for op, (kind, _) in table.items()}
+"""Of a kind of message: a pass that it belongs to, and the table that has it."""
 
 Have: TypeAlias = dict[tuple[int, int], set[Kind]]  # (stage, micro): what has run
 Channel: TypeAlias = tuple[bool, int]
@@ -40,30 +33,19 @@ class ScheduleError(ValueError):
     """Programs that cannot be carried out, or are not complete."""
 
 
-class PipelineSize(NamedTuple):
-    """The numbers of a pipeline; `backward` is False in evaluation."""
+def prove(
+    programs: Sequence[Sequence[Op]], stages: int, micro_batches: int, backward: bool = True
+) -> None:
+    """Raises ScheduleError unless the programs are complete and run to their end.
 
-    ranks: int
-    stages: int  # of all ranks together
-    micro_batches: int
-    backward: bool = True
-
-    def of_rank(self, r: int) -> range:
-        """The stages of a rank."""
-        return range(r, self.stages, self.ranks)
-
-    def crosses(self, message: Op) -> bool:
-        """Whether there are stages on both sides of its boundary."""
-        return 0 <= boundary(message) < self.stages - 1
-
-
-def prove(programs: Sequence[Sequence[Op]], size: PipelineSize) -> None:
-    """Raises ScheduleError unless the programs are complete and run to their end."""
-    if len(programs) != size.ranks:
-        raise ScheduleError(f"there are {len(programs)} programs for {size.ranks} ranks")
+    stages     of all ranks together
+    backward   False: the programs are those of an evaluation
+    """
     for r, ops in enumerate(programs):
-        _check_rank(r, ops, size)
-    for _ in in_order(programs, size.stages):
+        own = range(r, stages, len(programs))
+        have: Have = {(s, i): set() for s in own for i in range(micro_batches)}
+        _check_rank(r, ops, have, len(programs), stages, UPDATE if backward else F)
+    for _ in in_order(programs, stages):
         pass
 
 
@@ -74,71 +56,63 @@ def _name(op: Op) -> str:
 # ---- each rank
 
 
-def _check_rank(r: int, ops: Sequence[Op], size: PipelineSize) -> None:
-    """Every op may run where it stands, as far as this rank knows, and none is missing."""
-    have: Have = {(s, i): set() for s in size.of_rank(r) for i in range(size.micro_batches)}
+def _check_rank(r: int, ops: Sequence[Op], have: Have, ranks: int, stages: int, last: Kind) -> None:
+    """Every op may run where it stands, as far as this rank knows, and all passes have their last.
+
+    An UPDATE needs backward passes, and those need forward passes: so none of them is missing.
+    """
     step: set[Kind] = set()  # REDUCE and UPDATE of all micro-batches together
     for op in ops:
-        fault = _fault_of_step(op, have, step, size) if op.micro < 0 else _fault(op, have, size)
+        if op.micro < 0:
+            fault = _fault_of_step(op, have, step, stages)
+        else:
+            fault = _fault(op, have, ranks, stages)
         if fault:
             raise ScheduleError(f"rank {r} cannot run {_name(op)}: {fault}")
         (step if op.micro < 0 else have[op.stage, op.micro]).add(op.kind)
     for (s, i), kinds in have.items():
-        for kind in _missing(kinds, step, size):
-            raise ScheduleError(f"rank {r} has no {_name(Op(kind, i, s))}")
+        if last not in step | kinds:
+            raise ScheduleError(f"rank {r} has no {_name(Op(last, i, s))}")
 
 
-def _fault(op: Op, have: Have, size: PipelineSize) -> str:
+def _fault(op: Op, have: Have, ranks: int, stages: int) -> str:
     """Why an op of one micro-batch cannot run, if so."""
     kinds = have.get((op.stage, op.micro))
     if kinds is None:
         return "it has no such stage, or there is no such micro-batch"
     if before := kinds.intersection(EXCLUDES.get(op.kind, (op.kind,))):
         return f"{Op(before.pop(), op.micro)} has run before it"
-    for needed in NEEDS.get(op.kind, ()):
-        message = Op(needed[0], op.micro, op.stage)
-        wanted = size.crosses(message) if needed[0] in (RECV_F, RECV_B) else True
-        if wanted and kinds.isdisjoint(needed):
-            return f"{message} has not run before it"
-    return _fault_of_message(op, size) if op.peer >= 0 else ""
-
-
-def _fault_of_message(op: Op, size: PipelineSize) -> str:
-    """Why a message reaches no stage, if so."""
-    if not size.crosses(op):
-        return "there is no stage on the other side"
-    other = boundary(op) if op.kind in (RECV_F, SEND_B) else boundary(op) + 1
-    if op.peer != other % size.ranks:
-        return f"stage {other} is on rank {other % size.ranks}, not on rank {op.peer}"
+    received = message(op, RECEIVES, ranks, stages)
+    for needed in (NEEDS.get(op.kind), (received.kind,) if received else None):
+        if needed and kinds.isdisjoint(needed):
+            return f"{Op(needed[0], op.micro)} has not run before it"
+    if op.kind in MESSAGE_OF:
+        sent_for, table = MESSAGE_OF[op.kind]
+        wanted = message(op._replace(kind=sent_for), table, ranks, stages)
+        if wanted is None:
+            return "there is no stage on the other side"
+        if wanted.peer != op.peer:
+            return f"the stage on the other side is on rank {wanted.peer}, not on rank {op.peer}"
     return ""
 
 
-def _fault_of_step(op: Op, have: Have, step: set[Kind], size: PipelineSize) -> str:
+def _fault_of_step(op: Op, have: Have, step: set[Kind], stages: int) -> str:
     """Why REDUCE or UPDATE cannot run, if so."""
     if op.kind in step:
         return "it has run before"
-    if op.kind is UPDATE and REDUCE not in step:
-        return "REDUCE has not run before it"
     left = [at for at, kinds in have.items() if kinds.isdisjoint((B, W))]
-    if op.kind is UPDATE and left:
-        return f"{_name(Op(W if I in have[left[0]] else B, left[0][1], left[0][0]))} has not run"
-    final = {s for s, _ in have} - {s for s, _ in left}
-    if op.kind is REDUCE and final:
+    if op.kind is UPDATE:
+        if REDUCE not in step:
+            return "REDUCE has not run before it"
+        if left:
+            stage, micro = left[0]
+            return f"{_name(Op(W if I in have[left[0]] else B, micro, stage))} has not run"
+        return ""
+    if final := {s for s, _ in have} - {s for s, _ in left}:
         return f"the gradients of stage {min(final)} are final already"
-    if op.kind is REDUCE and any(F not in k for (s, _), k in have.items() if s == size.stages - 1):
+    if any(F not in kinds for (s, _), kinds in have.items() if s == stages - 1):
         return "losses are missing"
     return ""
-
-
-def _missing(kinds: set[Kind], step: set[Kind], size: PipelineSize) -> Iterator[Kind]:
-    """What a micro-batch of a stage lacks at the end."""
-    if F not in kinds:
-        yield F
-    if size.backward:
-        if kinds.isdisjoint((B, W)):
-            yield W if I in kinds else B
-        if UPDATE not in step | kinds:
-            yield UPDATE
 
 
 # ---- all ranks

@@ -8,7 +8,9 @@ rank it takes no time. The unit of time is the caller's.
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from nnmpi.schedules import RECEIVES, Kind, Op, channel, in_order, message
+from nnmpi.schedules.lowering import RECEIVES, message
+from nnmpi.schedules.op import Kind, Op
+from nnmpi.schedules.proof import channel, in_order
 from nnmpi.sim.timeline import Span, Timeline
 
 

@@ -26,7 +26,9 @@ from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import LossSink, Samples, Sink, Source, Stage
 from nnmpi.parallel.step.update import Update
 from nnmpi.parallel.stores import Buckets, CommBucket, LocalStore, NodeStore, scalar_count
-from nnmpi.schedules import SCHEDULES, Kind, Op, forward_programs, programs
+from nnmpi.schedules.lowering import forward_programs, programs
+from nnmpi.schedules.op import Kind, Op
+from nnmpi.schedules.pipeline import SCHEDULES
 
 ROWS, MICRO = 13, 3
 

@@ -6,7 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from nnmpi.schedules import SCHEDULES, Kind, Op, ScheduleError, lower, programs
+from nnmpi.schedules.lowering import lower, programs
+from nnmpi.schedules.op import Kind, Op
+from nnmpi.schedules.pipeline import SCHEDULES
+from nnmpi.schedules.proof import ScheduleError
 from nnmpi.sim.pipeline import Costs, Simulation, StageTimes, simulate
 
 RANKS, MICRO_BATCHES = range(1, 9), range(1, 33)

@@ -10,7 +10,7 @@ import pytest
 from helpers.commands import Completed
 
 from nnmpi import simulate
-from nnmpi.schedules import SCHEDULES
+from nnmpi.schedules.pipeline import SCHEDULES
 
 SIZE = "--stages 4 --micro-batches 8"
 

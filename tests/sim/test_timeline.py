@@ -5,7 +5,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from nnmpi.schedules import SCHEDULES, programs
+from nnmpi.schedules.lowering import programs
+from nnmpi.schedules.pipeline import SCHEDULES
 from nnmpi.sim.pipeline import Costs, simulate
 from nnmpi.sim.svg import svg
 from nnmpi.sim.timeline import Span, Timeline, draw

@@ -9,7 +9,8 @@ from nnmpi.parallel.arrangement import partition
 from nnmpi.parallel.arrangement.partition import Cut, Unit
 from nnmpi.parallel.pipeline.profile import UnitCost, stage_costs
 from nnmpi.parallel.pipeline.stages import best_cut
-from nnmpi.schedules import SCHEDULES, programs
+from nnmpi.schedules.lowering import programs
+from nnmpi.schedules.pipeline import SCHEDULES
 from nnmpi.sim.pipeline import Costs, Simulation, StageTimes, simulate
 
 VIRTUAL = 2  # stages of a rank under `interleaved`, as the trainer has by default

@@ -11,7 +11,7 @@ from lib.pipeline.model import Profiled
 from lib.rounds import ratio_of
 from lib.runs import Case
 from lib.timing import Row, ratio
-from nnmpi.schedules import SCHEDULES
+from nnmpi.schedules.pipeline import SCHEDULES
 
 RATE = 1e9  # bits per second of each link, each way
 GOALS = {4: 0.95, 8: 0.94, 16: 0.92}

@@ -10,7 +10,7 @@ from nnmpi.nn.graph import Kept
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.program import micro_batches, ops
 from nnmpi.parallel.arrangement.traffic import LOSS_NUMBERS
-from nnmpi.schedules import Kind
+from nnmpi.schedules.op import Kind
 
 LABELS = 24
 """Bytes of a label, of its place among the classes of a rank, and of the number of its sample."""

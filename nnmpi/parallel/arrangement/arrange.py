@@ -28,7 +28,7 @@ from nnmpi.parallel.arrangement.reduction import MEASURED, algorithm, progress
 from nnmpi.parallel.layout import mesh_of, server_count
 from nnmpi.parallel.stores import scalar_count
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
-from nnmpi.schedules import SCHEDULES
+from nnmpi.schedules.pipeline import SCHEDULES
 
 MB = 1e6
 

@@ -27,7 +27,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.program import measured_samples, micro_batches
 from nnmpi.parallel.arrangement.slot_walk import SLOTS
 from nnmpi.parallel.arrangement.traffic import is_short, over, own_layers, sums_along_tp
-from nnmpi.schedules import highest, moves, owners_of
+from nnmpi.schedules.reduction_tree import highest, moves, owners_of
 
 
 class Memory(NamedTuple):

@@ -5,14 +5,10 @@ import numpy as np
 from nnmpi.config import Config
 from nnmpi.data.loader import BatchSplit, part_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.schedules import (
-    SCHEDULES,
-    Op,
-    forward_programs,
-    owners_of,
-    programs,
-    slice_by_slice,
-)
+from nnmpi.schedules.lowering import forward_programs, programs
+from nnmpi.schedules.op import Op, slice_by_slice
+from nnmpi.schedules.pipeline import SCHEDULES
+from nnmpi.schedules.reduction_tree import owners_of
 
 
 def ops(a: Arrangement, rank: int, micro: int) -> list[Op]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement, users_of
 from nnmpi.parallel.arrangement.program import ops
-from nnmpi.schedules import Kind
+from nnmpi.schedules.op import Kind
 
 SLOTS = 2
 """Of ZeRO: for the gradients, and for the parameters, of two buckets."""

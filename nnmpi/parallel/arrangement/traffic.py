@@ -30,7 +30,7 @@ from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.slot_walk import gathered
 from nnmpi.parallel.tensor.ops import SHORT
 from nnmpi.parallel.tensor.sharding import ShardedLayer
-from nnmpi.schedules import Action, moves, owners_of
+from nnmpi.schedules.reduction_tree import Action, moves, owners_of
 
 FLOAT64 = np.dtype(np.float64)
 NORMS = "BatchNorm1d", "BatchNorm2d"

@@ -41,7 +41,7 @@ from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.stores import LocalStore, fill_unused, scalar_count
 from nnmpi.parallel.strategy import TrainSpec
-from nnmpi.schedules import Action, TreeMove, highest, moves, owners_of
+from nnmpi.schedules.reduction_tree import Action, TreeMove, highest, moves, owners_of
 
 
 def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:

@@ -35,7 +35,8 @@ from nnmpi.parallel.step.executor import (
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.stores import fill_unused
 from nnmpi.parallel.strategy import NotFiniteError, TrainSpec
-from nnmpi.schedules import Kind, Op, stream
+from nnmpi.schedules.lowering import stream
+from nnmpi.schedules.op import Kind, Op
 
 
 class InFlight(Sequence[Batch]):

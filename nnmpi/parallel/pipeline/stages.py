@@ -21,7 +21,8 @@ from nnmpi.parallel.arrangement.program import measured_samples
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.model_part import ModelPart
 from nnmpi.parallel.pipeline.profile import UnitCost, profile, stage_costs
-from nnmpi.schedules import SCHEDULES, programs
+from nnmpi.schedules.lowering import programs
+from nnmpi.schedules.pipeline import SCHEDULES
 from nnmpi.sim import pipeline as sim
 
 LONG = 256

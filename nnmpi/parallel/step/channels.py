@@ -37,7 +37,7 @@ from nnmpi.parallel.step.ports import (
     Task,
     Tensors,
 )
-from nnmpi.schedules import Kind, Op
+from nnmpi.schedules.op import Kind, Op
 
 PAUSE = 5e-4
 """A poll takes some microseconds, and computations ask for one several times a millisecond."""

@@ -37,7 +37,7 @@ from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder
 from nnmpi.parallel.step.channels import Ports
 from nnmpi.parallel.step.ports import Stage, Tensors, forward, needing_gradients
 from nnmpi.parallel.step.update import Outcome
-from nnmpi.schedules import MESSAGES, Kind, Op
+from nnmpi.schedules.op import MESSAGES, Kind, Op
 
 
 class GradientSync:

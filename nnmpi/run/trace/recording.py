@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from nnmpi.parallel.recorder import Do, Recorder
-from nnmpi.schedules import Kind, Op
+from nnmpi.schedules.op import Kind, Op
 
 CAPACITY = 200_000  # events of a rank: about 5 MB
 

@@ -19,7 +19,8 @@ import numpy as np
 from nnmpi.config import Config
 from nnmpi.mesh import Mesh
 from nnmpi.run.trace.recording import EVALUATION, KINDS, WAITS, which
-from nnmpi.schedules import SCHEDULES, programs
+from nnmpi.schedules.lowering import programs
+from nnmpi.schedules.pipeline import SCHEDULES
 from nnmpi.sim.pipeline import Costs, StageTimes, simulate
 
 PASSES = ("F", "B", "I", "W", "RECOMPUTE")

@@ -1,7 +1,6 @@
 """The subcommand `collective` of `python -m nnmpi.simulate`: one plan, all of them, or a sweep."""
 
 import argparse
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -69,7 +68,7 @@ def add_options(c: argparse.ArgumentParser) -> None:
     output.add_argument("--json", action="store_true", help="print JSON")
 
 
-def run(options: argparse.Namespace) -> str:
+def run(options: argparse.Namespace) -> Any:
     """The output of `collective`."""
     if options.draw and options.json:
         raise ValueError("--draw and --json exclude each other; leave out one of them")
@@ -89,11 +88,11 @@ def run(options: argparse.Namespace) -> str:
     ]
     if options.json:
         records = [record(c) for c in found]
-        return json.dumps(records if several else records[0], indent=2)
+        return records if several else records[0]
     return table(found) if several else report(found[0]) + drawn
 
 
-def _swept(options: argparse.Namespace, names: list[str], network: Network) -> str:
+def _swept(options: argparse.Namespace, names: list[str], network: Network) -> Any:
     """The output of a sweep."""
     if options.draw:
         raise ValueError("--draw shows one number of ranks; leave out --sweep")
@@ -104,7 +103,7 @@ def _swept(options: argparse.Namespace, names: list[str], network: Network) -> s
     )
     if options.plot:
         sweep.plot(found, options.plot)
-    return json.dumps(sweep.records(found), indent=2) if options.json else sweep.table(found)
+    return sweep.records(found) if options.json else sweep.table(found)
 
 
 def _drawing(options: argparse.Namespace, network: Network) -> str:

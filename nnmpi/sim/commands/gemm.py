@@ -1,7 +1,6 @@
 """The subcommand `gemm` of `python -m nnmpi.simulate`: its options, and its output."""
 
 import argparse
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -44,7 +43,7 @@ def add_options(p: argparse.ArgumentParser) -> None:
     output.add_argument("--json", action="store_true", help="print JSON")
 
 
-def run(options: argparse.Namespace) -> str:
+def run(options: argparse.Namespace) -> Any:
     """The output of `gemm`."""
     g = Gemm(options.rows, options.inner, options.columns)
     grids, machine = _checked(g, options)
@@ -72,7 +71,7 @@ def run(options: argparse.Namespace) -> str:
             for name, c in costs.items()
         ]
         parts.append("\n".join([_table(family, costs), *_verdict(family, costs, point)]))
-    return json.dumps(records, indent=2) if options.json else "\n\n".join(parts)
+    return records if options.json else "\n\n".join(parts)
 
 
 def _checked(g: Gemm, options: argparse.Namespace) -> tuple[list[tuple[int, int]], Machine]:

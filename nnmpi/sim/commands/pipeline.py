@@ -1,11 +1,11 @@
 """The subcommand `pipeline` of `python -m nnmpi.simulate`: its options, and its output."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nnmpi.schedules import SCHEDULES, programs
+from nnmpi.schedules.lowering import programs
+from nnmpi.schedules.pipeline import SCHEDULES
 from nnmpi.sim.pipeline import Costs, Simulation, simulate
 from nnmpi.sim.show import columns
 from nnmpi.sim.svg import svg
@@ -56,7 +56,7 @@ def add_options(p: argparse.ArgumentParser) -> None:
     output.add_argument("--json", action="store_true", help="print JSON")
 
 
-def run(options: argparse.Namespace) -> str:
+def run(options: argparse.Namespace) -> Any:
     """The output of `pipeline`."""
     if bool(options.schedule) == options.compare:
         raise ValueError("give one of --schedule and --compare")
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> str:
         options.svg.write_text(_picture(found, options), encoding="utf-8")
     if options.json:
         records = [_record(s, options) for s in found]
-        return json.dumps(records if options.compare else records[0], indent=2)
+        return records if options.compare else records[0]
     return _table(found, options) if options.compare else _report(found[0], options)
 
 

@@ -1,7 +1,6 @@
 """The subcommand `sync` of `python -m nnmpi.simulate`: BSP, SSP and ASP with slow workers."""
 
 import argparse
-import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -71,7 +70,7 @@ def add_options(p: argparse.ArgumentParser) -> None:
     output.add_argument("--json", action="store_true", help="print JSON")
 
 
-def run(options: argparse.Namespace) -> str:
+def run(options: argparse.Namespace) -> Any:
     """The output of `sync`."""
     p, steps = options.workers, options.steps
     if p < 1 or steps < 1 or p * steps > MOST:
@@ -99,7 +98,7 @@ def run(options: argparse.Namespace) -> str:
     if options.svg:
         options.svg.write_text(svg(timelines, heading), encoding="utf-8")
     if options.json:
-        return json.dumps([_record(s, found[0]) for s in shown], indent=2)
+        return [_record(s, found[0]) for s in shown]
     drawn = f"A drawing of {steps} steps has no room as text: take fewer --steps, or --svg FILE."
     if max(s.end for s in shown) <= WIDTH:
         drawn = draw(timelines)

@@ -15,7 +15,8 @@ from nnmpi import data as datasets
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.run.report import NullReport
-from nnmpi.schedules import Action, Kind, TreeMove, moves, slice_by_slice
+from nnmpi.schedules.op import Kind, slice_by_slice
+from nnmpi.schedules.reduction_tree import Action, TreeMove, moves
 
 # ---- the tree, on paper
 

@@ -23,7 +23,8 @@ from nnmpi.parallel.arrangement.arrange import cut_buckets
 from nnmpi.parallel.data.gradient_sync import BucketedSync
 from nnmpi.parallel.stores import BLOCK, Buckets, CommBucket, LocalStore, scalar_count, squares
 from nnmpi.run.report import Event, NullReport
-from nnmpi.schedules import SCHEDULES, programs
+from nnmpi.schedules.lowering import programs
+from nnmpi.schedules.pipeline import SCHEDULES
 
 
 def test_the_names_of_the_command_are_those_of_comm() -> None:

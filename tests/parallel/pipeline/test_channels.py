@@ -22,7 +22,8 @@ from nnmpi.parallel.step.executor import NO_SYNC, Executor
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import Samples, Task
 from nnmpi.parallel.step.update import Outcome
-from nnmpi.schedules import Kind, Op, forward_programs
+from nnmpi.schedules.lowering import forward_programs
+from nnmpi.schedules.op import Kind, Op
 
 ROWS = Edge((Axis(1, True), Axis(3)), "float64", (0, 1), True, 0)
 

@@ -16,7 +16,8 @@ from nnmpi.run.report import Event
 from nnmpi.run.report.messages import as_text
 from nnmpi.run.trace.summary import Seconds
 from nnmpi.run.trace.tracing import Tracer
-from nnmpi.schedules import SCHEDULES, programs
+from nnmpi.schedules.lowering import programs
+from nnmpi.schedules.pipeline import SCHEDULES
 from nnmpi.sim.commands.trace import TraceFile
 
 MODEL = "mlp:64-32-32-32-10"
