@@ -7,85 +7,45 @@ The import changes nothing in the process. `nnmpi.blas.tune()` makes training fa
 machines; the command `nnmpi.train` calls it at its start.
 """
 
-from nnmpi import blas, collectives, nn, optim
-from nnmpi.autograd import Tensor, no_grad
-from nnmpi.autograd.functional import (
-    absolute,
-    broadcast_to,
-    clip,
-    concatenate,
-    cos,
-    exp,
-    expand_dims,
-    flatten,
-    gelu,
-    leaky_relu,
-    log,
-    log_softmax,
-    maximum,
-    minimum,
-    relu,
-    sigmoid,
-    silu,
-    sin,
-    softmax,
-    split,
-    sqrt,
-    squeeze,
-    stack,
-    swapaxes,
-    tanh,
-    tensor,
-    unsqueeze,
-    where,
-)
-from nnmpi.config import Config
-from nnmpi.nn.seeding import seeded
-from nnmpi.run.files.loading import load
-from nnmpi.run.files.saving import save
-from nnmpi.run.report.plot import plot
-from nnmpi.run.trainer import Trainer
+from nnmpi import blas as blas
+from nnmpi import collectives as collectives
+from nnmpi import nn as nn
+from nnmpi import optim as optim
+from nnmpi.autograd import Tensor as Tensor
+from nnmpi.autograd import no_grad as no_grad
+from nnmpi.autograd.functional import absolute as absolute
+from nnmpi.autograd.functional import broadcast_to as broadcast_to
+from nnmpi.autograd.functional import clip as clip
+from nnmpi.autograd.functional import concatenate as concatenate
+from nnmpi.autograd.functional import cos as cos
+from nnmpi.autograd.functional import exp as exp
+from nnmpi.autograd.functional import expand_dims as expand_dims
+from nnmpi.autograd.functional import flatten as flatten
+from nnmpi.autograd.functional import gelu as gelu
+from nnmpi.autograd.functional import leaky_relu as leaky_relu
+from nnmpi.autograd.functional import log as log
+from nnmpi.autograd.functional import log_softmax as log_softmax
+from nnmpi.autograd.functional import maximum as maximum
+from nnmpi.autograd.functional import minimum as minimum
+from nnmpi.autograd.functional import relu as relu
+from nnmpi.autograd.functional import sigmoid as sigmoid
+from nnmpi.autograd.functional import silu as silu
+from nnmpi.autograd.functional import sin as sin
+from nnmpi.autograd.functional import softmax as softmax
+from nnmpi.autograd.functional import split as split
+from nnmpi.autograd.functional import sqrt as sqrt
+from nnmpi.autograd.functional import squeeze as squeeze
+from nnmpi.autograd.functional import stack as stack
+from nnmpi.autograd.functional import swapaxes as swapaxes
+from nnmpi.autograd.functional import tanh as tanh
+from nnmpi.autograd.functional import tensor as tensor
+from nnmpi.autograd.functional import unsqueeze as unsqueeze
+from nnmpi.autograd.functional import where as where
+from nnmpi.config import Config as Config
+from nnmpi.nn.seeding import seeded as seeded
+from nnmpi.run.files.loading import load as load
+from nnmpi.run.files.saving import save as save
+from nnmpi.run.report.plot import plot as plot
+from nnmpi.run.trainer import Trainer as Trainer
 
 __version__ = "0.1.0"
-__all__ = [
-    "Config",
-    "Tensor",
-    "Trainer",
-    "absolute",
-    "blas",
-    "broadcast_to",
-    "clip",
-    "collectives",
-    "concatenate",
-    "cos",
-    "exp",
-    "expand_dims",
-    "flatten",
-    "gelu",
-    "leaky_relu",
-    "load",
-    "log",
-    "log_softmax",
-    "maximum",
-    "minimum",
-    "nn",
-    "no_grad",
-    "optim",
-    "plot",
-    "relu",
-    "save",
-    "seeded",
-    "sigmoid",
-    "silu",
-    "sin",
-    "softmax",
-    "split",
-    "sqrt",
-    "squeeze",
-    "stack",
-    "swapaxes",
-    "tanh",
-    "tensor",
-    "unsqueeze",
-    "where",
-]
