@@ -7,10 +7,12 @@ text, the choices and the bounds of both.
 import math
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import Field, dataclass, field, fields
+from functools import partial
 from itertools import permutations
 from numbers import Integral, Real
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from nnmpi import user_code
 from nnmpi.backend import DEVICES
@@ -34,237 +36,203 @@ LONGEST = 4096  # characters of a text, as of a path
 _NUMBERS: dict[type, type] = {int: Integral, float: Real}  # accepted types: NumPy's too
 
 
+class Range(NamedTuple):
+    """Numbers that an option may have, in words and as a function."""
+
+    words: str
+    has: Callable[[float], bool]
+
+
+FROM_0 = Range("a number of at least 0", lambda x: 0 <= x < math.inf)
+FROM_1 = Range("a number of at least 1", lambda x: 1 <= x < math.inf)
+ABOVE_0 = Range("a number above 0", lambda x: 0 < x < math.inf)
+FROM_0_BELOW_1 = Range("a number of at least 0 and less than 1", lambda x: 0 <= x < 1)
+
+
 def _option(
     group: str,
     default: Any,
     text: str,
+    within: Range | None = None,
     choices: tuple[Any, ...] = (),
-    least: int | None = None,
     alias: str | None = None,
     custom: bool = False,
 ) -> Any:
     """A field with its metadata.
 
-    `least` is the smallest value, `alias` a second name. With `custom`, package.module:NAME is a
-    choice too.
+    `alias` is a second name. With `custom`, package.module:NAME is a choice too.
     """
     metadata = {"group": group, "help": text, "choices": choices, "custom": custom}
-    return field(default=default, metadata={**metadata, "least": least, "alias": alias})
+    return field(default=default, metadata={**metadata, "within": within, "alias": alias})
+
+
+GROUPS = (
+    *("model", "data", "training", "layout", "pipeline"),
+    *("reduce", "sync", "equality", "files", "other"),
+)
+_model, _data, _training, _layout, _pipeline, _reduce, _sync, _equality, _files, _other = (
+    partial(_option, group) for group in GROUPS
+)
 
 
 @dataclass(frozen=True)
 class Config:
     """The options of a run; raises ValueError for a value that is out of range."""
 
-    model: str = _option(
-        "model",
+    model: str = _model(
         "digits-cnn",
         "iris-mlp, digits-cnn, mnist-cnn, cifar-cnn, "
         "mlp:784-1024-10 (flattens images) or package.module:function",
     )
-    data: str = _option(
-        "data",
+    data: str = _data(
         "digits",
         "iris, digits, mnist, fashion-mnist, cifar10, FILE.npz "
         "or synthetic:1x28x28:10:12800 (shape, classes, samples)",
     )
-    data_dir: str | None = _option("data", None, "directory of the data set's files")
-    download: bool = _option("data", False, "download missing files of the data set")
-    epochs: int | None = _option(
-        "training",
+    data_dir: str | None = _data(None, "directory of the data set's files")
+    download: bool = _data(False, "download missing files of the data set")
+    epochs: int | None = _training(
         None,
         f"passes over the training data; default: {EPOCHS}, or as many as make {LEAST_STEPS} steps",
-        least=1,
+        FROM_1,
     )
-    steps: int | None = _option("training", None, "stop after this many steps", least=1)
-    batch_size: int = _option("training", 64, "samples in a batch, over all ranks", least=1)
-    lr: float = _option("training", 3e-3, "learning rate")
-    optimizer: str = _option("training", "adam", "update rule", OPTIMIZERS)
-    momentum: float = _option("training", 0.9, "momentum of sgd; 0 for none")
-    weight_decay: float = _option(
-        "training", 0.0, "weight decay: decoupled in adamw, an L2 penalty in the others"
+    steps: int | None = _training(None, "stop after this many steps", FROM_1)
+    batch_size: int = _training(64, "samples in a batch, over all ranks", FROM_1)
+    lr: float = _training(3e-3, "learning rate", ABOVE_0)
+    optimizer: str = _training("adam", "update rule", choices=OPTIMIZERS)
+    momentum: float = _training(0.9, "momentum of sgd; 0 for none", FROM_0_BELOW_1)
+    weight_decay: float = _training(
+        0.0, "weight decay: decoupled in adamw, an L2 penalty in the others", FROM_0
     )
-    lr_schedule: str = _option(
-        "training",
-        "cosine",
-        "constant, cosine, step:EVERY[:FACTOR], or warmup:STEPS+ followed by one of these",
+    lr_schedule: str = _training(
+        "cosine", "constant, cosine, step:EVERY[:FACTOR], or warmup:STEPS+ followed by one of these"
     )
-    clip_norm: float | None = _option(
-        "training", None, "scale the gradient down to this norm if it is larger"
+    clip_norm: float | None = _training(
+        None, "scale the gradient down to this norm if it is larger", ABOVE_0
     )
-    seed: int = _option(
-        "training", 0, "seed of weights, batch order, dropout and held-out data", least=0
-    )
-    dtype: str = _option("training", "float32", "type of parameters and samples", DTYPES)
-    device: str = _option("training", "cpu", "where to compute", DEVICES)
-    convolution: str = _option(
-        "training",
+    seed: int = _training(0, "seed of weights, batch order, dropout and held-out data", FROM_0)
+    dtype: str = _training("float32", "type of parameters and samples", choices=DTYPES)
+    device: str = _training("cpu", "where to compute", choices=DEVICES)
+    convolution: str = _training(
         "auto",
         "algorithm of 3x3 convolutions; winograd4 is faster and less accurate",
-        CONVOLUTIONS,
+        choices=CONVOLUTIONS,
     )
-    dp: int | None = _option(
-        "layout",
+    dp: int | None = _layout(
         None,
         "data-parallel groups of ranks, which share each batch; default: as many as there are",
-        least=1,
+        FROM_1,
     )
-    pp: int = _option(
-        "layout", 1, "pipeline-parallel ranks: each has some layers of the model", least=1
-    )
-    tp: int = _option(
-        "layout", 1, "tensor-parallel ranks: each has some channels of every layer", least=1
-    )
-    order: str = _option(
-        "layout",
+    pp: int = _layout(1, "pipeline-parallel ranks: each has some layers of the model", FROM_1)
+    tp: int = _layout(1, "tensor-parallel ranks: each has some channels of every layer", FROM_1)
+    order: str = _layout(
         "tp,dp,pp",
         "tp, dp and pp from the fastest axis to the slowest: ranks along the first one are "
         "consecutive, and so mostly on one node",
-        ORDERS,
+        choices=ORDERS,
     )
-    zero: int = _option(
-        "layout",
+    zero: int = _layout(
         0,
         "what ranks along dp have a part of only: optimizer state (1), gradients too (2), "
         "parameters too (3)",
-        (0, 1, 2, 3),
+        choices=(0, 1, 2, 3),
     )
-    micro_batches: int = _option(
-        "pipeline",
-        1,
-        "parts of a batch, computed one after the other; their gradients are accumulated",
-        least=1,
+    micro_batches: int = _pipeline(
+        1, "parts of a batch, computed one after the other; their gradients are accumulated", FROM_1
     )
-    schedule: str = _option("pipeline", "1f1b", "order of forward and backward passes", SCHEDULES)
-    virtual_stages: int = _option(
-        "pipeline", 2, "stages on each rank, with --schedule interleaved", least=1
+    schedule: str = _pipeline("1f1b", "order of forward and backward passes", choices=SCHEDULES)
+    virtual_stages: int = _pipeline(2, "stages on each rank, with --schedule interleaved", FROM_1)
+    cut: str | None = _pipeline(
+        None, "layers at which the second and later stages begin, such as 3,7; default: measured"
     )
-    cut: str | None = _option(
-        "pipeline",
-        None,
-        "layers at which the second and later stages begin, such as 3,7; default: measured",
-    )
-    recompute: bool = _option(
-        "pipeline",
+    recompute: bool = _pipeline(
         False,
         "keep the input of a stage only, and run its forward pass again for the backward pass",
     )
-    vertical_sync: bool = _option(
-        "pipeline",
+    vertical_sync: bool = _pipeline(
         False,
         "with --schedule pipedream: all stages use the version of the weights that the first had",
     )
-    allreduce: str = _option(
-        "reduce",
+    allreduce: str = _reduce(
         "auto",
         f"all-reduce algorithm for the gradients: {', '.join(ALLREDUCES)} or package.module:NAME",
-        ALLREDUCES,
+        choices=ALLREDUCES,
         custom=True,
     )
-    bucket_mb: float | None = _option(
-        "reduce", None, "gradients in one all-reduce, in MB; default: 1, or all of them on one node"
+    bucket_mb: float | None = _reduce(
+        None, "gradients in one all-reduce, in MB; default: 1, or all of them on one node", ABOVE_0
     )
-    overlap: bool = _option(
-        "reduce", True, "start all-reduces during the backward pass, not after it"
-    )
-    progress: str = _option(
-        "reduce",
+    overlap: bool = _reduce(True, "start all-reduces during the backward pass, not after it")
+    progress: str = _reduce(
         "auto",
         "what advances messages during the backward pass: polling between layers, or a thread; "
         "auto: a thread if cores are idle",
-        PROGRESS,
+        choices=PROGRESS,
     )
-    sync: str = _option(
-        "sync",
+    sync: str = _sync(
         "bsp",
         "which ranks a step waits for: all (bsp), those more than --staleness steps behind (ssp), "
         "none (asp)",
-        SYNCS,
+        choices=SYNCS,
     )
-    staleness: int = _option(
-        "sync", 0, "steps that a rank may be ahead of the slowest with ssp", least=0
-    )
-    servers: int = _option(
-        "sync",
+    staleness: int = _sync(0, "steps that a rank may be ahead of the slowest with ssp", FROM_0)
+    servers: int = _sync(
         0,
         "ranks that are parameter servers, the last ones; default: 1 for ssp and asp, 0 for bsp",
-        least=0,
+        FROM_0,
     )
-    slow_rank: str | None = _option(
-        "sync", None, "R:FACTOR[,R:FACTOR]: slow these ranks down, for experiments"
+    slow_rank: str | None = _sync(
+        None, "R:FACTOR[,R:FACTOR]: slow these ranks down, for experiments"
     )
-    jitter: str | None = _option(
-        "sync", None, "P:FACTOR: slow each rank down in a random fraction P of its steps"
+    jitter: str | None = _sync(
+        None, "P:FACTOR: slow each rank down in a random fraction P of its steps"
     )
-    verify: bool = _option("equality", False, "also train on one rank, and compare after each step")
-    reproducible: bool = _option(
-        "equality", False, "the same bits on any number of ranks up to --slices"
+    verify: bool = _equality(False, "also train on one rank, and compare after each step")
+    reproducible: bool = _equality(False, "the same bits on any number of ranks up to --slices")
+    slices: int = _equality(
+        8, "parts of a batch that --reproducible computes one by one", FROM_1, alias="shards"
     )
-    slices: int = _option(
-        "equality",
-        8,
-        "parts of a batch that --reproducible computes one by one",
-        alias="shards",
-        least=1,
+    save: str | None = _files(None, "write the trained model (safetensors)")
+    load: str | None = _files(None, "start from a saved model (safetensors)")
+    log: str | None = _files(None, "write events to this file, one JSON a line")
+    trace: str | None = _files(
+        None, "write what each rank does when to this file, as a Chrome/Perfetto trace"
     )
-    save: str | None = _option("files", None, "write the trained model (safetensors)")
-    load: str | None = _option("files", None, "start from a saved model (safetensors)")
-    log: str | None = _option("files", None, "write events to this file, one JSON a line")
-    trace: str | None = _option(
-        "files", None, "write what each rank does when to this file, as a Chrome/Perfetto trace"
-    )
-    dry_run: bool = _option(
-        "other", False, "print the layout, memory, messages and steps without training"
-    )
-    ranks: int | None = _option(
-        "other", None, "with --dry-run: as if there were so many ranks", least=1
-    )
-    json: bool = _option("other", False, "print events as JSON, one object a line, not as text")
-    quiet: bool = _option("other", False, "print only the result")
+    dry_run: bool = _other(False, "print the layout, memory, messages and steps without training")
+    ranks: int | None = _other(None, "with --dry-run: as if there were so many ranks", FROM_1)
+    json: bool = _other(False, "print events as JSON, one object a line, not as text")
+    quiet: bool = _other(False, "print only the result")
 
     def __post_init__(self) -> None:
         for option in options():
             self._check(option)
-        if self.bucket_mb is not None and not 0 < self.bucket_mb < math.inf:
-            raise ValueError(
-                f"bucket_mb {self.bucket_mb} must be a number above 0; 1 suits most networks"
-            )
-        if not 0 < self.lr < math.inf:
-            raise ValueError(f"lr {self.lr} must be a number above 0; 0.003 suits adam")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum {self.momentum} must be at least 0 and less than 1")
-        if not 0 <= self.weight_decay < math.inf:
-            raise ValueError(f"weight_decay {self.weight_decay} must be a number and at least 0")
-        if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
-            raise ValueError(
-                f"clip_norm {self.clip_norm} must be a number above 0; leave it out for none"
-            )
 
     def _check(self, option: "Field[Any]") -> None:
-        """Checks type, choices and the smallest value; converts NumPy's numbers to Python's."""
-        value: Any = getattr(self, option.name)
-        kind = kind_of(option)
+        """Checks type, choices and range; converts NumPy's numbers to Python's."""
+        name, value, m = option.name, getattr(self, option.name), option.metadata
+        kind, known = kind_of(option), m["choices"]
+        if value is None and option.default is None:
+            return
         if isinstance(value, _NUMBERS.get(kind, ())) and not isinstance(value, bool):
             try:
-                object.__setattr__(self, option.name, kind(value))
+                value = kind(value)
             except OverflowError:
                 raise ValueError(
-                    f"{option.name} is larger than {sys.float_info.max:g}, the largest float"
+                    f"{name} is larger than {sys.float_info.max:g}, the largest float"
                 ) from None
-        elif not (value is None and option.default is None) and type(value) is not kind:
-            raise ValueError(f"{option.name} {quoted(value)} is not of type {kind.__name__}")
-        if isinstance(value, str):
-            check_text(option.name, value)
-        choices = option.metadata["choices"]
-        custom = option.metadata["custom"]
-        if choices and value not in choices and not (custom and user_code.is_named(str(value))):
-            known = ", ".join([*map(str, choices), *["package.module:NAME"] * custom])
-            raise ValueError(f"{option.name} {quoted(value)} is not one of {known}")
-        value, least = getattr(self, option.name), option.metadata["least"]
-        if None not in (value, least) and value < least:
-            raise ValueError(f"{option.name} {quoted(value)} must be at least {least}")
-        if kind is int and value is not None and value > LARGEST:
-            raise ValueError(f"{option.name} {quoted(value)} must be at most {LARGEST}")
+            object.__setattr__(self, name, value)
+        elif type(value) is not kind:
+            raise ValueError(f"{name} {quoted(value)} is not of type {kind.__name__}")
+        if kind is str:
+            check_text(name, value)
+        if known and value not in known and not (m["custom"] and user_code.is_named(value)):
+            names = ", ".join([*map(str, known), *["package.module:NAME"] * m["custom"]])
+            raise ValueError(f"{name} {quoted(value)} is not one of {names}")
+        if m["within"] and not m["within"].has(value):
+            remedy = "leave it out" if option.default is None else f"default: {option.default}"
+            raise ValueError(f"{name} {quoted(value)} must be {m['within'].words}; {remedy}")
+        if kind is int and value > LARGEST:
+            raise ValueError(f"{name} {quoted(value)} must be at most {LARGEST}")
 
 
 def options() -> "tuple[Field[Any], ...]":
