@@ -1,17 +1,21 @@
-"""Shared by the commands of nnmpi: flags, one-line errors, and a stdout that may be closed."""
+"""Shared by the commands of nnmpi: options from flags and files, and errors of one line."""
 
 import argparse
 import os
 import sys
-from collections.abc import Collection
+import tomllib
+from collections.abc import Callable, Iterable
+from dataclasses import Field
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
-from nnmpi.config import kind_of, options
+from nnmpi.config import GROUPS, Config, check_text, kind_of, options
 from nnmpi.quoting import shown
 
 MOST, MOST_OF_WORD = 4000, 400  # characters of a line on stderr, and of a word in it
+LONGEST_FILE = 1_000_000  # bytes of a file of options
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,29 +39,94 @@ class Parser(argparse.ArgumentParser):
         return found, unknown
 
 
-def add_flags(p: argparse.ArgumentParser, groups: Collection[str] = ()) -> None:
-    """Adds a flag for each option, by groups: of these groups, or of all."""
-    made: dict[str, Any] = {}
-    for o in options():
-        m = o.metadata
-        if groups and m["group"] not in groups:
-            continue
-        if m["group"] not in made:
-            made[m["group"]] = p.add_argument_group(m["group"])
-        flags = [f"--{n.replace('_', '-')}" for n in (o.name, m["alias"]) if n is not None]
-        is_shown = o.default is not None and o.default is not False and "default" not in m["help"]
-        text = m["help"] + (f" (default {o.default})" if is_shown else "")
-        text = text.replace("%", "%%")
-        if kind_of(o) is bool:
-            action = argparse.BooleanOptionalAction
-            made[m["group"]].add_argument(*flags, action=action, help=text)
-            continue
-        choices = None if m["custom"] else m["choices"] or None
-        listed = choices and not any("," in str(choice) for choice in choices)
-        metavar = None if listed else o.name.split("_")[-1].upper()
-        made[m["group"]].add_argument(
-            *flags, type=kind_of(o), choices=choices, metavar=metavar, help=text
-        )
+def add_flags(p: argparse.ArgumentParser, groups: Iterable[str] = GROUPS) -> None:
+    """Adds a flag for each option of these groups."""
+    for group in groups:
+        made = p.add_argument_group(group)
+        for option in options():
+            if option.metadata["group"] == group:
+                _add_flag(made, option)
+
+
+def _add_flag(p: Any, o: "Field[Any]") -> None:
+    m = o.metadata
+    flags = [f"--{n.replace('_', '-')}" for n in (o.name, m["alias"]) if n is not None]
+    is_shown = o.default is not None and o.default is not False and "default" not in m["help"]
+    text = m["help"] + (f" (default {o.default})" if is_shown else "")
+    text = text.replace("%", "%%")
+    if kind_of(o) is bool:
+        p.add_argument(*flags, action=argparse.BooleanOptionalAction, help=text)
+        return
+    choices = None if m["custom"] else m["choices"] or None
+    listed = choices and not any("," in str(choice) for choice in choices)
+    metavar = None if listed else o.name.split("_")[-1].upper()
+    p.add_argument(*flags, type=kind_of(o), choices=choices, metavar=metavar, help=text)
+
+
+def from_toml(path: str) -> Config:
+    """The Config of a TOML file; its tables, if it has any, are the groups of options."""
+    check_text("config", path)
+    file = f"config {shown(path)}"
+    try:
+        with open(path, "rb") as stream:
+            content = stream.read(LONGEST_FILE + 1)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ValueError(f"{file}: {reason}; name a TOML file that can be read") from None
+    if len(content) > LONGEST_FILE:
+        raise ValueError(f"{file} is longer than {LONGEST_FILE:,} bytes; name a file of options")
+    try:
+        return Config(**_by_name(tomllib.loads(content.decode())))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file}: it is not TOML: {shown(error)}") from None
+    except RecursionError:
+        raise ValueError(
+            f"{file}: lists or tables in it are nested too deeply; no option has any"
+        ) from None
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+
+
+def _by_name(table: dict[str, Any]) -> dict[str, Any]:
+    """The values of a TOML table by the names of the fields."""
+    names = {o.name: o.name for o in options()}
+    names |= {o.metadata["alias"]: o.name for o in options() if o.metadata["alias"]}
+    found: dict[str, Any] = {}
+    spelt: dict[str, str] = {}
+    tables = (  # one named after a group holds options, and another key is one
+        value.items() if key in GROUPS and isinstance(value, dict) else [(key, value)]
+        for key, value in table.items()
+    )
+    for key, value in chain.from_iterable(tables):
+        name = names.get(key.replace("-", "_"))
+        if name is None:
+            near = get_close_matches(key.replace("-", "_"), names, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ValueError(f"{shown(key)} is not an option{hint}")
+        if name in found:
+            both = f" as {spelt[name]} and as {key}" if spelt[name] != key else ""
+            raise ValueError(f"{name} is given twice{both}; keep one of them")
+        found[name], spelt[name] = value, key
+    return found
+
+
+def run(program: str, command: Callable[[], int]) -> int:
+    """The exit status of a command without MPI; what ends it early becomes a line on stderr."""
+    try:
+        return command()
+    except ValueError as error:
+        return fail(program, error, 2)
+    except BrokenPipeError:  # the reader has closed it early (`| head`)
+        return 1
+    except OSError as error:
+        return fail(program, f"cannot write {error.filename or 'output'}: {error.strerror}", 1)
+    except MemoryError as error:
+        what = f"out of memory: {error}; take fewer ranks, or a smaller model or batch"
+        return fail(program, what, 2)
+    except KeyboardInterrupt:
+        return fail(program, "interrupted", 130)
+    finally:
+        settle()
 
 
 def fail(program: str, message: object, status: int) -> int:

@@ -155,13 +155,11 @@ def _try(command: list[str]) -> tuple[int, str]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs all checks and prints each as soon as it is known; returns the exit status."""
-    parser = cli.Parser(prog="python -m nnmpi.doctor", description=(__doc__ or "").split("\n")[0])
-    try:
-        parser.parse_args(arguments)
-    except ValueError as error:
-        return cli.fail("nnmpi.doctor", error, 2)
-    width, problems = max(map(len, CHECKS)), 0
-    try:
+
+    def command() -> int:
+        description = (__doc__ or "").partition("\n")[0]
+        cli.Parser(prog="python -m nnmpi.doctor", description=description).parse_args(arguments)
+        width, problems = max(map(len, CHECKS)), 0
         for name, check in CHECKS.items():
             found = check()
             print(f"{name.ljust(width)}  {found.text}", flush=True)
@@ -169,15 +167,9 @@ def main(arguments: list[str] | None = None) -> int:
                 problems += 1
                 print(f"{'':{width}}  -> {found.problem}", flush=True)
         print(f"{problems} problem{'s' * (problems != 1)} found" if problems else "all is well")
-    except BrokenPipeError:  # nobody reads it (`| head`)
-        return 1
-    except OSError as error:
-        return cli.fail("nnmpi.doctor", error, 1)
-    except KeyboardInterrupt:
-        return cli.fail("nnmpi.doctor", "interrupted", 130)
-    finally:
-        cli.settle()
-    return int(problems > 0)
+        return int(problems > 0)
+
+    return cli.run("nnmpi.doctor", command)
 
 
 if __name__ == "__main__":

@@ -41,26 +41,14 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    try:
+
+    def command() -> int:
         options = parser().parse_args(arguments)
         output = options.run(options)
-    except ValueError as error:
-        return fail(error, 2)
-    except OSError as error:
-        return fail(f"cannot write {error.filename}: {error.strerror}", 1)
-    except MemoryError as error:
-        return fail(f"out of memory: {error}; take fewer ranks, or a smaller model or batch", 2)
-    except KeyboardInterrupt:
-        return fail("interrupted", 130)
-    try:
         print(output if isinstance(output, str) else json.dumps(output, indent=2), flush=True)
-    except BrokenPipeError:  # the reader has closed it early (`| head`)
-        return 1
-    except OSError as error:
-        return fail(f"cannot write output: {error.strerror}", 1)
-    finally:
-        cli.settle()
-    return 0
+        return 0
+
+    return cli.run("nnmpi.simulate", command)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from typing import NoReturn
 from nnmpi import blas, cli, signals
 from nnmpi.comm import Comm, OtherRankError, job
 from nnmpi.config import Config
-from nnmpi.config_file import from_toml
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.strategy import AgreedError, NotFiniteError
 from nnmpi.quoting import shown
@@ -42,7 +41,7 @@ def config(arguments: Sequence[str]) -> Config:
     """The Config of the arguments."""
     given = vars(parser().parse_args(arguments))
     path = given.pop("config", None)
-    c = replace(Config() if path is None else from_toml(path), **given)
+    c = replace(Config() if path is None else cli.from_toml(path), **given)
     for option in ("save", "log", "trace"):
         check_differs(option, getattr(c, option), {"config": path})
     return c

@@ -11,8 +11,8 @@ from helpers.datafiles import refused
 
 import nnmpi
 from nnmpi import config, optim, schedules, train
+from nnmpi.cli import from_toml
 from nnmpi.config import Config, options
-from nnmpi.config_file import from_toml
 from nnmpi.data import Loader, Split, Standardiser
 from nnmpi.kernels.conv import CONVOLUTIONS
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 from fuzzing import Outcome, damaged, refused
 
+from nnmpi.cli import from_toml
 from nnmpi.config import options
-from nnmpi.config_file import from_toml
 
 GOOD_FILE = """# a run
 model = "iris-mlp"

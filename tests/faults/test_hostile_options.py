@@ -6,9 +6,9 @@ import pytest
 from helpers.commands import Command
 from helpers.datafiles import refused
 
+from nnmpi.cli import from_toml
 from nnmpi.comm.stderr import print_error
 from nnmpi.config import options
-from nnmpi.config_file import from_toml
 from nnmpi.quoting import quoted, shown
 from nnmpi.run.report.messages import as_text
 

@@ -85,7 +85,7 @@ def test_what_a_process_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     ("error", "status", "says"),
     [
         (BrokenPipeError(), 1, ""),
-        (OSError(28, "No space left on device"), 1, "[Errno 28] No space left on device"),
+        (OSError(28, "No space left on device"), 1, "cannot write output: No space left on device"),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
