@@ -1,24 +1,46 @@
-"""Resumable: training in a session that can be closed, and opened anew from a Snapshot."""
+"""Resumable: training on ranks that are arranged in one way, which can be closed and opened anew.
+
+    Setup ─► graph ─► arrangement ─► Comms, model, stores, strategy ◄─► Snapshot
+
+What is made fails on all ranks if it fails on one.
+"""
 
 import gc
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from enum import Enum, auto
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
 
-from nnmpi.comm import Comm, OtherRankError
+from nnmpi.comm import AbortedError, Comm, OtherRankError
+from nnmpi.config import Config
+from nnmpi.data import Inputs
 from nnmpi.metrics import Sums
+from nnmpi.nn import Module
+from nnmpi.nn.graph import Graph
+from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none
+from nnmpi.parallel.arrangement.arrange import alone, arrange
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.discovery import discover
+from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries, load_state
-from nnmpi.parallel.model.snapshot import owned
-from nnmpi.parallel.step.executor import StepResult, StepState
+from nnmpi.parallel.model.model_part import ModelPart
+from nnmpi.parallel.model.snapshot import Restored, owned
+from nnmpi.parallel.step.executor import StepControl, StepResult, StepState
+from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.stores import stores_of
-from nnmpi.run import consistency
-from nnmpi.run.session import Hooks, Session
+from nnmpi.parallel.strategy import TrainSpec
+from nnmpi.parallel.tensor.parallelize import rebuild
+from nnmpi.parallel.tensor.sharding import Sharding
+from nnmpi.run import builders, consistency, objectives
+from nnmpi.run.report import Report
 from nnmpi.run.setup import Setup
-from nnmpi.run.snapshot import Snapshot, changed
+from nnmpi.run.snapshot import Snapshot, changed, next_steps
+from nnmpi.run.trace import Tracer
 
 OF_A_SESSION = ("strategy", "optimizer", "task", "part", "model")
 """Attributes that are gone when a session has ended."""
@@ -35,9 +57,12 @@ class StepPhase(Enum):
 class Resumable:
     """The session of a Trainer, and what it has to know to go on in another one."""
 
-    def __init__(self, setup: Setup, comm: Comm, hooks: Hooks) -> None:
-        self.config, self.comm = setup.config, comm
-        self._setup, self._hooks = setup, hooks
+    _report: Report  # of a run that has begun
+
+    def __init__(self, setup: Setup, comm: Comm) -> None:
+        self.config, self.comm, self._setup = setup.config, comm, setup
+        self.total_steps, self.lr_factor = setup.steps, setup.lr_factor
+        self._tracer = Tracer(setup.config, comm)
         self.state, self.skipped, self._sums = StepState(), 0, Sums()
         self._first = 0  # the step that `fit` begins with
         self._sessions = 0
@@ -48,12 +73,133 @@ class Resumable:
         self._open()
 
     def _open(self, snapshot: Snapshot | None = None) -> None:
-        """Opens a session, in which the ranks are arranged as the config says."""
-        session = Session(self.config, self._setup, self.comm, self._hooks, snapshot)
-        self.arrangement, self.task, self.part = session.arrangement, session.task, session.part
-        self.strategy, self.optimizer = session.strategy, session.strategy.optimizer
-        self.model, self.on = self.task.model, self.task.on
+        """Opens a session, in which the ranks are arranged as the config says; every rank calls it.
+
+        With a snapshot, of each rank, all is as it was then.
+        """
+        setup, comm = self._setup, self.comm
+        config = replace(self.config, load=None) if snapshot else self.config
+        model = all_or_none(comm, lambda: builders.model(config, setup.build))
+        consistency.check_model(comm, model)
+        graph = all_or_none(
+            comm, lambda: objectives.model_graph(config, model, setup.dataset, setup.loss)
+        )
+        consistency.check_graph(comm, graph)
+        layout = Layout.of(config, comm)
+        try:
+            self._open_on(layout, config, model, graph, snapshot)
+        except (ValueError, OtherRankError):  # on all ranks
+            with suppress(AbortedError):  # of ranks as threads, others may have ended first
+                layout.free()
+            raise
         self._closed, self._sessions = False, self._sessions + 1
+
+    def _open_on(
+        self,
+        layout: Layout,
+        config: Config,
+        model: Module,
+        graph: Graph,
+        snapshot: Snapshot | None,
+    ) -> None:
+        setup, comm = self._setup, self.comm
+        sharding = all_or_none(
+            comm, lambda: builders.sharded(config, graph, setup.loss, setup.dataset)
+        )
+        if config.tp > 1:
+            all_or_none(comm, lambda: rebuild(model, graph, sharding, layout.axis["tp"]))
+        known = snapshot.measured if snapshot and snapshot.fits(config, comm.size) else {}
+        arrangement, facts = self._arranged(layout, model, graph, sharding, known)
+        part = plan.own_stages(model, arrangement, comm.rank, facts)
+        all_or_none(comm, lambda: builders.initialise(config, part, setup.on))
+        spec = self._spec(part, arrangement, layout)
+        restored = Restored(snapshot.owned, part, config.dtype, comm) if snapshot else None
+        if restored:
+            restored.values_to_model()
+        twin = self._twin(config, model, arrangement) if config.verify else None
+        consistency.check_values(comm, model, part.held)
+        steps = next_steps(comm, snapshot.positions, layout.workers) if snapshot else ()
+        spec = spec._replace(recorder=self._tracer.recorder, twin=twin, next_steps=steps)
+        try:
+            strategy = plan.build(layout, spec)
+        except ValueError as error:  # on all ranks: only the first one raises it
+            comm.agree(error)
+            raise
+        if restored:
+            restored.sums_to_optimizer(strategy.optimizer)
+        self.arrangement, self.part = arrangement, part
+        self.task, self.model = spec.task, spec.task.model
+        self.strategy, self.optimizer = strategy, strategy.optimizer
+
+    def _arranged(
+        self,
+        layout: Layout,
+        model: Module,
+        graph: Graph,
+        sharding: Sharding,
+        known: Mapping[str, Any],
+    ) -> tuple[Arrangement, Mapping[str, Any]]:
+        """The arrangement, after what has to be measured for it and is not known, and facts of its
+        cut."""
+        config, setup, comm = self.config, self._setup, self.comm
+        cut = replace(config, cut=known.get("cut", config.cut))
+
+        def samples(n: int) -> Inputs:
+            return setup.train.gather(np.arange(min(n, len(setup.dataset.train.y)))).x
+
+        division, facts = plan.measured_stages(
+            cut, layout, model, graph, samples, setup.on, len(setup.train)
+        )
+        cluster, measured = discover(comm), dict(known)
+        if "cut" in facts:
+            measured["cut"] = facts["cut"]
+        arranged = partial(arrange, config, cluster, graph, sharding, division, measured)
+        first = all_or_none(comm, arranged)
+        if not first.has_to_be_measured or "allreduce" in measured:
+            return first, facts
+        names = np.array([layout.axis["dp"].fastest(first.longest_sum)], "S32")
+        comm.broadcast(names.view(np.uint8))
+        measured["allreduce"] = names[0].decode()
+        return arranged(), facts
+
+    def _spec(self, part: ModelPart, arrangement: Arrangement, layout: Layout) -> TrainSpec:
+        """A model, and what of it is trained here."""
+        setup, named = self._setup, dict(part.model.named_parameters())
+        objective = objectives.objective(
+            setup.loss, setup.metrics, arrangement.sharding, layout.axis["tp"]
+        )
+        here = arrangement.held(layout.all.rank).trained
+        return TrainSpec(
+            Task(part.model, objective, setup.on),
+            part,
+            [named[arrangement.graph.variables[p.variable].path] for p in here],
+            arrangement,
+            partial(builders.optimizer, self.config),
+            StepControl(self._lr, lambda: self._stop_requested, self.total_steps),
+            lambda event: self._report.event(event),  # noqa: PLW0108 - there is no report yet
+        )
+
+    def _twin(self, config: Config, model: Module, arrangement: Arrangement) -> TrainSpec:
+        """What --verify trains on one rank beside the model, of which it has nothing."""
+
+        def another() -> ModelPart:
+            other = builders.model(config, self._setup.build)
+            if {*other.parameters()} & {*model.parameters()}:
+                raise ValueError(
+                    f"model {config.model}: build returns the same object twice, and verify "
+                    "trains two models side by side; let build make a new one each time"
+                )
+            part = ModelPart.whole(other)
+            builders.initialise(config, part, self._setup.on)
+            return part
+
+        one = all_or_none(self.comm, lambda: alone(arrangement))
+        return self._spec(all_or_none(self.comm, another), one, Layout.of_one_rank())
+
+    def _lr(self, step: int) -> float:
+        """The learning rate of a step; strategies call it just before they update parameters."""
+        self._phase = StepPhase.UPDATING
+        return self.config.lr * self.lr_factor(step)
 
     def snapshot(self) -> Snapshot:
         """What this rank needs to go on from here, in copies; every rank calls it, after the same

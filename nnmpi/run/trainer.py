@@ -13,7 +13,7 @@ from nnmpi.data import Dataset
 from nnmpi.metrics import ACCURACY, Metric, Sums, mean
 from nnmpi.nn import Module
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.step.executor import StepControl, StepResult
+from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.callbacks import check_callbacks
 from nnmpi.run.files import saving
@@ -21,9 +21,7 @@ from nnmpi.run.report import Event, LostOutputError, Report, open_report
 from nnmpi.run.report.events import environment, start_event
 from nnmpi.run.report.pace import Pace
 from nnmpi.run.resumable import Resumable, StepPhase
-from nnmpi.run.session import Hooks
 from nnmpi.run.setup import NO_METRICS, set_up
-from nnmpi.run.trace import Tracer
 
 
 class DivergedError(AgreedError):
@@ -59,19 +57,7 @@ class Trainer(Resumable):
         self.callbacks = all_or_none(comm, lambda: check_callbacks(callbacks))
         self.dataset, self.standardiser = setup.dataset, setup.standardiser
         self.train, self.test = setup.train, setup.test
-        self.total_steps, self.lr_factor = setup.steps, setup.lr_factor
-        self._tracer = Tracer(setup.config, comm)
-        control = StepControl(self._lr, lambda: self._stop_requested, self.total_steps)
-        hooks = Hooks(control, self._on_event, self._tracer.recorder)
-        super().__init__(setup, comm, hooks)
-
-    def _lr(self, step: int) -> float:
-        """The learning rate of a step; strategies call it just before they update parameters."""
-        self._phase = StepPhase.UPDATING
-        return self.config.lr * self.lr_factor(step)
-
-    def _on_event(self, event: Event) -> None:
-        self._report.event(event)
+        super().__init__(setup, comm)
 
     @property
     def last_lr(self) -> float:
