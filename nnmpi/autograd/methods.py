@@ -26,16 +26,18 @@ def _named(method: Method[T], op: Op) -> Method[T]:
     return method
 
 
+def operator(apply: Apply[T], op: Op) -> Method[T]:
+    """An operator; None is left to Python, which compares identities, and refuses arithmetic."""
+
+    def method(self: T, other: Any) -> T:
+        return NotImplemented if other is None else apply(op, self, other)
+
+    return method
+
+
 def binary(apply: Apply[T], op: Op) -> tuple[Method[T], Method[T]]:
     """An operator and its reflection."""
-
-    def straight(self: T, other: Any) -> T:
-        return apply(op, self, other)
-
-    def reflected(self: T, other: Any) -> T:
-        return apply(op, other, self)
-
-    return straight, reflected
+    return operator(apply, op), lambda self, other: apply(op, other, self)
 
 
 def in_place(apply: Apply[T], op: Op) -> Method[T]:
@@ -51,15 +53,6 @@ def in_place(apply: Apply[T], op: Op) -> Method[T]:
         self[...] = new
         written: T = self
         return written
-
-    return method
-
-
-def comparison(apply: Apply[T], op: Op) -> Method[T]:
-    """A comparison; None is left to Python, which compares identities."""
-
-    def method(self: T, other: Any) -> T:
-        return NotImplemented if other is None else apply(op, self, other)
 
     return method
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -59,7 +60,10 @@ class Tensor:
     """
 
     __array_ufunc__ = None  # so that ndarray + Tensor calls Tensor.__radd__
-    __slots__ = ("__weakref__", "data", "grad", "node", "requires_grad", "storage")
+    __slots__ = ("__weakref__", "grad", "node", "operand", "requires_grad", "storage")
+
+    operand: Array
+    """The array that an op takes; unlike `data`, it may be valid until the next op only."""
 
     def __init__(self, data: Array, requires_grad: bool = False) -> None:
         """Keep an array of any backend without a copy; `nnmpi.tensor` copies and converts."""
@@ -69,40 +73,44 @@ class Tensor:
             )
         if requires_grad and data.dtype.kind != "f":
             raise ValueError(f"only floating-point tensors have gradients, this is {data.dtype}")
-        self.data = data
+        self.operand = data
         self.grad: Array | None = None
         self.node: TapeNode | None = None
         self.requires_grad = requires_grad
         self.storage = Storage()
 
     @property
-    def operand(self) -> Array:
-        """The array that an op takes; unlike `data`, it may be valid until the next op only."""
-        return self.data
+    def data(self) -> Array:
+        """The array."""
+        return self.operand
+
+    @data.setter
+    def data(self, value: Array) -> None:
+        self.operand = value
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The length of each axis."""
-        return tuple(self.data.shape)
+        return tuple(self.operand.shape)
 
     @property
     def ndim(self) -> int:
         """The number of axes."""
-        return int(self.data.ndim)
+        return int(self.operand.ndim)
 
     @property
     def size(self) -> int:
         """The number of elements."""
-        return int(self.data.size)
+        return prod(self.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The element type."""
-        dtype: np.dtype[Any] = self.data.dtype
+        dtype: np.dtype[Any] = self.operand.dtype
         return dtype
 
     def __len__(self) -> int:
-        return len(self.data)
+        return len(self.operand)
 
     def __iter__(self) -> Iterator[Tensor]:
         return (self[i] for i in range(len(self)))
@@ -243,12 +251,12 @@ class Tensor:
 
     # ---- comparisons, and logic of masks: without gradients
 
-    __eq__ = methods.comparison(apply, logic.equal)  # type: ignore[arg-type]
-    __ne__ = methods.comparison(apply, logic.not_equal)  # type: ignore[arg-type]
-    __lt__ = methods.comparison(apply, logic.less)
-    __le__ = methods.comparison(apply, logic.less_equal)
-    __gt__ = methods.comparison(apply, logic.greater)
-    __ge__ = methods.comparison(apply, logic.greater_equal)
+    __eq__ = methods.operator(apply, logic.equal)  # type: ignore[arg-type]
+    __ne__ = methods.operator(apply, logic.not_equal)  # type: ignore[arg-type]
+    __lt__ = methods.operator(apply, logic.less)
+    __le__ = methods.operator(apply, logic.less_equal)
+    __gt__ = methods.operator(apply, logic.greater)
+    __ge__ = methods.operator(apply, logic.greater_equal)
     __and__, __rand__ = methods.binary(apply, logic.bitwise_and)
     __or__, __ror__ = methods.binary(apply, logic.bitwise_or)
     __xor__, __rxor__ = methods.binary(apply, logic.bitwise_xor)

@@ -1,77 +1,40 @@
 """Layers, losses and models, under the names and shapes of PyTorch."""
 
-from nnmpi.nn.containers import ModuleDict, ModuleList, ParameterList
-from nnmpi.nn.layers.activations import (
-    GELU,
-    Identity,
-    LeakyReLU,
-    LogSoftmax,
-    ReLU,
-    Sigmoid,
-    SiLU,
-    Softmax,
-    Tanh,
-)
-from nnmpi.nn.layers.basic import Dropout, Embedding, Flatten, Linear
-from nnmpi.nn.layers.conv import Conv1d, Conv2d, ConvTranspose2d
-from nnmpi.nn.layers.norm import BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm
-from nnmpi.nn.layers.pooling import (
-    AdaptiveAvgPool2d,
-    AvgPool1d,
-    AvgPool2d,
-    MaxPool1d,
-    MaxPool2d,
-)
-from nnmpi.nn.losses import (
-    BCELoss,
-    BCEWithLogitsLoss,
-    CrossEntropyLoss,
-    L1Loss,
-    MSELoss,
-    NLLLoss,
-    SmoothL1Loss,
-)
-from nnmpi.nn.module import Module
-from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.sequential import Sequential
-
-__all__ = [
-    "GELU",
-    "AdaptiveAvgPool2d",
-    "AvgPool1d",
-    "AvgPool2d",
-    "BCELoss",
-    "BCEWithLogitsLoss",
-    "BatchNorm1d",
-    "BatchNorm2d",
-    "Conv1d",
-    "Conv2d",
-    "ConvTranspose2d",
-    "CrossEntropyLoss",
-    "Dropout",
-    "Embedding",
-    "Flatten",
-    "GroupNorm",
-    "Identity",
-    "L1Loss",
-    "LayerNorm",
-    "LeakyReLU",
-    "Linear",
-    "LogSoftmax",
-    "MSELoss",
-    "MaxPool1d",
-    "MaxPool2d",
-    "Module",
-    "ModuleDict",
-    "ModuleList",
-    "NLLLoss",
-    "Parameter",
-    "ParameterList",
-    "ReLU",
-    "Sequential",
-    "SiLU",
-    "Sigmoid",
-    "SmoothL1Loss",
-    "Softmax",
-    "Tanh",
-]
+from nnmpi.nn.containers import ModuleDict as ModuleDict
+from nnmpi.nn.containers import ModuleList as ModuleList
+from nnmpi.nn.containers import ParameterList as ParameterList
+from nnmpi.nn.layers.activations import GELU as GELU
+from nnmpi.nn.layers.activations import Identity as Identity
+from nnmpi.nn.layers.activations import LeakyReLU as LeakyReLU
+from nnmpi.nn.layers.activations import LogSoftmax as LogSoftmax
+from nnmpi.nn.layers.activations import ReLU as ReLU
+from nnmpi.nn.layers.activations import Sigmoid as Sigmoid
+from nnmpi.nn.layers.activations import SiLU as SiLU
+from nnmpi.nn.layers.activations import Softmax as Softmax
+from nnmpi.nn.layers.activations import Tanh as Tanh
+from nnmpi.nn.layers.basic import Dropout as Dropout
+from nnmpi.nn.layers.basic import Embedding as Embedding
+from nnmpi.nn.layers.basic import Flatten as Flatten
+from nnmpi.nn.layers.basic import Linear as Linear
+from nnmpi.nn.layers.conv import Conv1d as Conv1d
+from nnmpi.nn.layers.conv import Conv2d as Conv2d
+from nnmpi.nn.layers.conv import ConvTranspose2d as ConvTranspose2d
+from nnmpi.nn.layers.norm import BatchNorm1d as BatchNorm1d
+from nnmpi.nn.layers.norm import BatchNorm2d as BatchNorm2d
+from nnmpi.nn.layers.norm import GroupNorm as GroupNorm
+from nnmpi.nn.layers.norm import LayerNorm as LayerNorm
+from nnmpi.nn.layers.pooling import AdaptiveAvgPool2d as AdaptiveAvgPool2d
+from nnmpi.nn.layers.pooling import AvgPool1d as AvgPool1d
+from nnmpi.nn.layers.pooling import AvgPool2d as AvgPool2d
+from nnmpi.nn.layers.pooling import MaxPool1d as MaxPool1d
+from nnmpi.nn.layers.pooling import MaxPool2d as MaxPool2d
+from nnmpi.nn.losses import BCELoss as BCELoss
+from nnmpi.nn.losses import BCEWithLogitsLoss as BCEWithLogitsLoss
+from nnmpi.nn.losses import CrossEntropyLoss as CrossEntropyLoss
+from nnmpi.nn.losses import L1Loss as L1Loss
+from nnmpi.nn.losses import MSELoss as MSELoss
+from nnmpi.nn.losses import NLLLoss as NLLLoss
+from nnmpi.nn.losses import SmoothL1Loss as SmoothL1Loss
+from nnmpi.nn.module import Module as Module
+from nnmpi.nn.parameter import Parameter as Parameter
+from nnmpi.nn.sequential import Sequential as Sequential

@@ -2,10 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from math import prod
 from typing import Any
-
-import numpy as np
 
 from nnmpi import backend
 from nnmpi.autograd import Tensor
@@ -43,34 +40,14 @@ class TracedTensor(Tensor):
 
     @data.setter
     def data(self, value: Array) -> None:
-        _DATA.__set__(self, value)
-
-    @property
-    def operand(self) -> Array:
-        return _DATA.__get__(self)
+        self.operand = value
 
     @property
     def shape(self) -> tuple[int, ...]:
         record = recording.get()
         if isinstance(record, GraphRecorder):
             record.measure(self)
-        return tuple(self.operand.shape)
-
-    @property
-    def ndim(self) -> int:
-        return int(self.operand.ndim)
-
-    @property
-    def size(self) -> int:
-        return prod(self.shape)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        dtype: np.dtype[Any] = self.operand.dtype
-        return dtype
-
-    def __len__(self) -> int:
-        return len(self.operand)
+        return super().shape
 
     def detach(self) -> Tensor:
         tell(DETACHES)
@@ -82,9 +59,6 @@ class TracedTensor(Tensor):
 
 
 TracedTensor.__name__ = Tensor.__name__  # as messages to users call it
-
-
-_DATA: Any = vars(Tensor)["data"]
 
 
 class ConflictError(Exception):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -147,11 +146,6 @@ class Parameter(Tensor):
     def ndim(self) -> int:
         """The number of axes."""
         return len(self._shape)
-
-    @property
-    def size(self) -> int:
-        """The number of elements of the part that is here."""
-        return math.prod(self._shape)
 
     @property
     def is_drawn(self) -> bool:

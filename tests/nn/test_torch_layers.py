@@ -271,7 +271,8 @@ def positional(make: Any) -> list[str]:
     return [p.name for p in parameters if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
 
 
-NAMES = [name for name in nn.__all__ if name not in ("Module", "ModuleList", "Parameter")]
+CLASSES = {name for name, found in vars(nn).items() if isinstance(found, type)}
+NAMES = sorted(CLASSES - {"Module", "ModuleList", "Parameter"})
 
 
 @pytest.mark.parametrize("name", NAMES)

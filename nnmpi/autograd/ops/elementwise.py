@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.kernels import Result
+from nnmpi.kernels import Result, Vjp
+
+Gradient = Callable[[Array], Array]
 
 
 def unbroadcast(g: Array, like: Array) -> Array:
@@ -45,49 +47,43 @@ def broadcasting(name: str, a: Array, b: Array) -> Array:
         raise
 
 
+def _vjps(a: Array, b: Array, da: Gradient, db: Gradient) -> tuple[Vjp, Vjp]:
+    """The vjps of an op of a and b, from what it makes of a gradient before it is unbroadcast."""
+    return lambda g, out: unbroadcast(da(g), a), lambda g, out: unbroadcast(db(g), b)
+
+
 def add(a: Array, b: Array) -> Result:
     """a + b."""
-    return Result(
-        broadcasting("add", a, b),
-        (lambda g, out: unbroadcast(g, a), lambda g, out: unbroadcast(g, b)),
-    )
+    return Result(broadcasting("add", a, b), _vjps(a, b, lambda g: g, lambda g: g))
 
 
 def subtract(a: Array, b: Array) -> Result:
     """a - b."""
-    return Result(
-        broadcasting("subtract", a, b),
-        (lambda g, out: unbroadcast(g, a), lambda g, out: unbroadcast(-g, b)),
-    )
+    return Result(broadcasting("subtract", a, b), _vjps(a, b, lambda g: g, lambda g: -g))
 
 
 def multiply(a: Array, b: Array) -> Result:
     """a * b."""
-    return Result(
-        broadcasting("multiply", a, b),
-        (lambda g, out: unbroadcast(g * b, a), lambda g, out: unbroadcast(g * a, b)),
-    )
+    return Result(broadcasting("multiply", a, b), _vjps(a, b, lambda g: g * b, lambda g: g * a))
 
 
 def divide(a: Array, b: Array) -> Result:
     """a / b."""
     y = broadcasting("divide", a, b)
-    return Result(
-        y, (lambda g, out: unbroadcast(g / b, a), lambda g, out: unbroadcast(-g * y / b, b))
-    )
+    return Result(y, _vjps(a, b, lambda g: g / b, lambda g: -g * y / b))
 
 
 def power(a: Array, b: Array) -> Result:
     """a ** b; the gradient of a is 0 where b is 0, that of b is 0 where a is 0 and b >= 0."""
     y = broadcasting("power", a, b)
 
-    def vjp_b(g: Array, out: Array | None) -> Array:
+    def db(g: Array) -> Array:
         xp = xp_of(y)
         base = xp.ones_like(y) * a
         flat = (base == 0) & (b >= 0)
-        return unbroadcast(g * y * xp.log(base + flat), b)
+        return g * y * xp.log(base + flat)
 
-    return Result(y, (lambda g, out: unbroadcast(g * b * a ** (b - (b != 0)), a), vjp_b))
+    return Result(y, _vjps(a, b, lambda g: g * b * a ** (b - (b != 0)), db))
 
 
 def _extreme(name: str, a: Array, b: Array, wins: Callable[[Any, Any], Array]) -> Result:
@@ -97,13 +93,7 @@ def _extreme(name: str, a: Array, b: Array, wins: Callable[[Any, Any], Array]) -
         """1 where u is taken, 1/2 where both are equal, 0 elsewhere."""
         return wins(u, v).astype(y.dtype) + (a == b).astype(y.dtype) * 0.5
 
-    return Result(
-        y,
-        (
-            lambda g, out: unbroadcast(g * share(a, b), a),
-            lambda g, out: unbroadcast(g * share(b, a), b),
-        ),
-    )
+    return Result(y, _vjps(a, b, lambda g: g * share(a, b), lambda g: g * share(b, a)))
 
 
 def maximum(a: Array, b: Array) -> Result:
@@ -121,14 +111,8 @@ def where(chosen: Array, a: Array, b: Array) -> Result:
     xp = xp_of(chosen)
     _check_broadcast("where", chosen, a)
     _check_broadcast("where", chosen, b)
-    return Result(
-        xp.where(chosen, a, b),
-        (
-            lambda g, out: xp.zeros(chosen.shape, g.dtype),
-            lambda g, out: unbroadcast(g * (chosen != 0), a),
-            lambda g, out: unbroadcast(g * (chosen == 0), b),
-        ),
-    )
+    vjps = _vjps(a, b, lambda g: g * (chosen != 0), lambda g: g * (chosen == 0))
+    return Result(xp.where(chosen, a, b), (lambda g, out: xp.zeros(chosen.shape, g.dtype), *vjps))
 
 
 def negative(a: Array) -> Result:
