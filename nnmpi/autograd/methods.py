@@ -26,6 +26,11 @@ def _named(method: Method[T], op: Op) -> Method[T]:
     return method
 
 
+def unary(apply: Apply[T], op: Op) -> Method[T]:
+    """An operator of one operand."""
+    return lambda self: apply(op, self)
+
+
 def operator(apply: Apply[T], op: Op) -> Method[T]:
     """An operator; None is left to Python, which compares identities, and refuses arithmetic."""
 

@@ -242,12 +242,8 @@ class Tensor:
     __truediv__, __rtruediv__ = methods.binary(apply, elementwise.divide)
     __pow__, __rpow__ = methods.binary(apply, elementwise.power)
     __matmul__, __rmatmul__ = methods.binary(apply, linear.matmul)
-
-    def __neg__(self) -> Tensor:
-        return apply(elementwise.negative, self)
-
-    def __abs__(self) -> Tensor:
-        return apply(elementwise.absolute, self)
+    __neg__ = methods.unary(apply, elementwise.negative)
+    __abs__ = methods.unary(apply, elementwise.absolute)
 
     # ---- comparisons, and logic of masks: without gradients
 
@@ -260,10 +256,8 @@ class Tensor:
     __and__, __rand__ = methods.binary(apply, logic.bitwise_and)
     __or__, __ror__ = methods.binary(apply, logic.bitwise_or)
     __xor__, __rxor__ = methods.binary(apply, logic.bitwise_xor)
+    __invert__ = methods.unary(apply, logic.invert)
     __hash__ = object.__hash__
-
-    def __invert__(self) -> Tensor:
-        return apply(logic.invert, self)
 
     # ---- the methods of an ndarray
 
