@@ -1,5 +1,6 @@
 """Spatial parallelism: images cut by rows over ranks, for samples too large for one rank."""
 
+from nnmpi.parallel.spatial.halo import gather_rows, row_bounds, scatter_rows
 from nnmpi.parallel.spatial.layers import (
     SpatialAvgPool2d,
     SpatialBatchNorm2d,
@@ -7,9 +8,8 @@ from nnmpi.parallel.spatial.layers import (
     SpatialFlatten,
     SpatialMaxPool2d,
     SpatialMean,
+    parallelize,
 )
-from nnmpi.parallel.spatial.parallelize import parallelize
-from nnmpi.parallel.spatial.rows import gather_rows, row_bounds, scatter_rows
 
 __all__ = [
     "SpatialAvgPool2d",

@@ -1,4 +1,4 @@
-"""Rules: what of each layer may be divided among ranks; one table, read by every pass.
+"""Rules: what of each layer may be divided among ranks; one table.
 
     input   output   a rank has                       then ranks sum
     whole   cut      some outputs         column      the gradient of the input
@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 from nnmpi import nn
 from nnmpi.autograd.ops import activations, elementwise, logic, shape
-from nnmpi.kernels.window import pair
 from nnmpi.nn.layers.activations import ELEMENTWISE
 from nnmpi.parallel.tensor.ops import Bounds
 
@@ -100,23 +99,6 @@ class Way(NamedTuple):
         return self.how != "channels" or bool(self.parameters or self.sizes)
 
 
-class RowsRule(NamedTuple):
-    """How a layer takes images of which each rank has some rows; weights are copies.
-
-    needs    what of other ranks: "halo", rows beyond those here; "statistics"; "gather", all rows
-    """
-
-    needs: str = ""
-    fits: Callable[[Settings], bool] = always
-
-
-class Rule(NamedTuple):
-    """The ways of a layer to be divided by channels, the preferred one first; and by rows."""
-
-    ways: tuple[Way, ...] = ()
-    rows: RowsRule | None = None
-
-
 WHOLE = Way()
 """Every rank computes all of it."""
 
@@ -168,11 +150,7 @@ def _flattened(settings: Settings, part: CutInput) -> Bounds | None:
     return tuple(b * prod(part.sample[1:]) for b in part.bounds)
 
 
-def _has_whole_windows(settings: Settings) -> bool:
-    """Whether each window at the edge is like one inside, with zeros or -inf around the image."""
-    excludes = not settings.get("count_include_pad", True) and pair(settings["padding"]) != (0, 0)
-    return not settings["ceil_mode"] and not excludes
-
+POOLINGS = (nn.MaxPool1d, nn.AvgPool1d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 
 _STATISTICS = {"weight": 0, "bias": 0, "running_mean": 0, "running_var": 0}
 _BATCH_NORM = Way(0, 0, _STATISTICS, ("channels",))
@@ -186,24 +164,21 @@ _GROUPS = Way(
 )
 _GROUP_NORM = Way(0, 0, {"weight": 0, "bias": 0}, ("channels",), behind=_groups_of_norm)
 
-RULES: Mapping[type[nn.Module], Rule] = {
-    nn.Linear: Rule(_product(-1)),
-    nn.Embedding: Rule((Way(parameters={"weight": 0}),)),
-    nn.Conv1d: Rule(_product(0, _has_one_group)),
-    nn.Conv2d: Rule((*_product(0, _has_one_group), _GROUPS), RowsRule("halo")),
-    nn.BatchNorm1d: Rule((_BATCH_NORM,)),
-    nn.BatchNorm2d: Rule((_BATCH_NORM,), RowsRule("statistics")),
-    nn.GroupNorm: Rule((_GROUP_NORM,)),
-    nn.Dropout: Rule((Way(..., ..., sizes=("part",)),)),
-    nn.Flatten: Rule((Way(0, 0, fits=_joins_all_axes, behind=_flattened),), RowsRule("gather")),
-    nn.MaxPool1d: Rule((BY_CHANNEL,)),
-    nn.AvgPool1d: Rule((BY_CHANNEL,)),
-    nn.MaxPool2d: Rule((BY_CHANNEL,), RowsRule("halo", _has_whole_windows)),
-    nn.AvgPool2d: Rule((BY_CHANNEL,), RowsRule("halo", _has_whole_windows)),
-    nn.AdaptiveAvgPool2d: Rule((BY_CHANNEL,)),
-    **dict.fromkeys(ELEMENTWISE, Rule((KEPT,), RowsRule())),
+RULES: Mapping[type[nn.Module], tuple[Way, ...]] = {
+    nn.Linear: _product(-1),
+    nn.Embedding: (Way(parameters={"weight": 0}),),
+    nn.Conv1d: _product(0, _has_one_group),
+    nn.Conv2d: (*_product(0, _has_one_group), _GROUPS),
+    nn.BatchNorm1d: (_BATCH_NORM,),
+    nn.BatchNorm2d: (_BATCH_NORM,),
+    nn.GroupNorm: (_GROUP_NORM,),
+    nn.Dropout: (Way(..., ..., sizes=("part",)),),
+    nn.Flatten: (Way(0, 0, fits=_joins_all_axes, behind=_flattened),),
+    **dict.fromkeys(POOLINGS, (BY_CHANNEL,)),
+    **dict.fromkeys(ELEMENTWISE, (KEPT,)),
 }
-"""By the class of the layer itself: a subclass may have another `forward`."""
+"""The ways of each layer, the preferred one first, by its class itself: a subclass may have another
+`forward`."""
 
 OPS: frozenset[Callable[..., Any]] = frozenset(
     {
@@ -227,7 +202,7 @@ def ways(layer: type[nn.Module]) -> tuple[Way, ...]:
     A class that has another `forward` than the one with the attribute has none.
     """
     if layer in RULES:
-        return RULES[layer].ways
+        return RULES[layer]
     for kind in layer.__mro__:
         if "sharding" in vars(kind):
             return _checked(kind, vars(kind)["sharding"])

@@ -16,8 +16,7 @@ from nnmpi.kernels.bands import Bands
 from nnmpi.kernels.window import Window
 from nnmpi.nn.sequential import groups
 from nnmpi.parallel import spatial
-from nnmpi.parallel.spatial.halo import Halo
-from nnmpi.parallel.spatial.rows import Rows
+from nnmpi.parallel.spatial.halo import Halo, Rows
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
