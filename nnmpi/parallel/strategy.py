@@ -10,7 +10,7 @@ from nnmpi.optim import Optimizer
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries
-from nnmpi.parallel.model.model_part import ModelPart
+from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.executor import Position, StepControl, StepResult, StepState
 from nnmpi.parallel.step.ports import Task

@@ -23,7 +23,7 @@ from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import estimated_division
 from nnmpi.parallel.arrangement.drawing import as_svg
 from nnmpi.parallel.discovery import discover
-from nnmpi.parallel.model.model_part import ModelPart
+from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.run import builders, objectives
 from nnmpi.run.report import Event

@@ -5,10 +5,9 @@ from itertools import pairwise
 from operator import add
 from typing import NamedTuple
 
-from nnmpi.parallel.arrangement.activations import activations
 from nnmpi.parallel.arrangement.arrange import alone
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.memory import Memory, memory
+from nnmpi.parallel.arrangement.memory import Memory, activations, memory
 from nnmpi.parallel.arrangement.traffic import Traffic, traffic
 
 

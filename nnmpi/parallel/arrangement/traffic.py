@@ -26,8 +26,7 @@ from nnmpi.collectives.step import Algorithm, bounds
 from nnmpi.comm.allreduce.interpreter import make_plan
 from nnmpi.nn.graph import Node
 from nnmpi.parallel.arrangement.arrangement import NOT_TIED, Arrangement, Bucket, users_of
-from nnmpi.parallel.arrangement.program import micro_batches
-from nnmpi.parallel.arrangement.slot_walk import gathered
+from nnmpi.parallel.arrangement.program import gathered, micro_batches
 from nnmpi.parallel.tensor.ops import SHORT
 from nnmpi.parallel.tensor.sharding import ShardedLayer
 from nnmpi.schedules.reduction_tree import Action, moves, owners_of

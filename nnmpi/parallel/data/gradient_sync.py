@@ -9,7 +9,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.stores import USED, Buckets, LocalStore, fill_unused
-from nnmpi.parallel.zero.gradients import ShardedGradientStore
+from nnmpi.parallel.zero.slots import ShardedGradientStore
 
 StartSum: TypeAlias = Callable[[int], Work | None]
 """Starts the sum of a bucket, by its number; None if it is complete."""

@@ -24,8 +24,7 @@ from nnmpi.parallel.layout import Layout, duplicate
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.stores import Buckets, CommBucket, LocalStore, NodeStore, set_up
 from nnmpi.parallel.strategy import TrainSpec
-from nnmpi.parallel.zero.gradients import ShardedGradientStore
-from nnmpi.parallel.zero.parameters import ShardedParameterStore
+from nnmpi.parallel.zero.slots import ShardedGradientStore, ShardedParameterStore
 from nnmpi.parallel.zero.store import ShardedStore
 
 SHARDED = {"zero 2": ShardedGradientStore, "zero 3": ShardedParameterStore}

@@ -1,4 +1,4 @@
-"""PartTable: what each rank has of the tensors of a model, and whole tensors, one at a time.
+"""What ranks have of a model: ModelPart, its stages here; PartTable, the parts of its tensors.
 
 A tensor of a model is in parts along tp, and a part is in several memories along dp. Of a part, in
 the order of its memory, a rank has some stretches:
@@ -8,14 +8,16 @@ the order of its memory, a rank has some stretches:
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
 from nnmpi.comm import Comm
+from nnmpi.data.loader import Fields
 from nnmpi.nn import Module
+from nnmpi.nn.graph import Edge
 from nnmpi.nn.parameter import Parameter, in_shape
 from nnmpi.nn.place import Part, Place, whole
 from nnmpi.nn.store import FlatStore
@@ -57,6 +59,39 @@ def which_held(tensors: Tensors, held: Callable[[str], bool]) -> list[bool]:
     """
     ids = {id(tensor) for place, tensor in tensors if held(place.path)}
     return [id(tensor) in ids for _, tensor in tensors]
+
+
+Boundary: TypeAlias = tuple[Edge, ...]
+"""The tensors that cross between two stages, in the order in which they are sent. Gradients of
+those that require one come back."""
+
+
+class ModelPart(NamedTuple):
+    """The stages of this rank; of a model that is not cut, one stage is all of it."""
+
+    model: Module  # the whole tree of modules; only parameters of own stages have values
+    stages: Mapping[int, Module]  # by number
+    held: Callable[[str], bool] = everything  # whether this rank has a tensor, by its path
+    tied: Sequence[tuple[Parameter, tuple[int, ...]]] = ()
+    """Parameters that stages of several ranks use, on all ranks in one order: each with its ranks
+    along pp."""
+    facts: Mapping[str, Any] = {}  # what the start event says of the cut
+    boundaries: Sequence[Boundary] = ()  # between the stages of all ranks
+
+    @classmethod
+    def whole(cls, model: Module) -> Self:
+        """A model that is not cut."""
+        return cls(model, {0: model})
+
+    @property
+    def fields(self) -> Fields:
+        """What of a batch the stages of this rank need."""
+        return Fields(x=0 in self.stages, y=len(self.boundaries) in self.stages)
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """The parameters of the stages of this rank, each once."""
+        return list(dict.fromkeys(p for m in self.stages.values() for p in m.parameters()))
 
 
 class PartTable:

@@ -21,8 +21,7 @@ from nnmpi.nn.state import assign
 from nnmpi.nn.store import FlatStore
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.model.model_part import ModelPart
-from nnmpi.parallel.model.parts import Holding, PartTable, layout_of, which_held
+from nnmpi.parallel.model.parts import Holding, ModelPart, PartTable, layout_of, which_held
 
 
 class Owned(NamedTuple):

@@ -21,7 +21,7 @@ from nnmpi.data import Batch, Load
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.arrangement.program import forward_ops, ops
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.model.model_part import Boundary
+from nnmpi.parallel.model.parts import Boundary
 from nnmpi.parallel.pipeline.versions import VersionStore
 from nnmpi.parallel.recorder import Do, Recorder
 from nnmpi.parallel.step.channels import Channels, Ports

@@ -19,7 +19,7 @@ from nnmpi.parallel.arrangement.division import Division, divided
 from nnmpi.parallel.arrangement.partition import Cut, Unit
 from nnmpi.parallel.arrangement.program import measured_samples
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.model.model_part import ModelPart
+from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.pipeline.profile import UnitCost, profile, stage_costs
 from nnmpi.schedules.lowering import programs
 from nnmpi.schedules.pipeline import SCHEDULES

@@ -24,9 +24,8 @@ from nnmpi.parallel.arrangement.program import forward_ops, ops
 from nnmpi.parallel.checks.slow_ranks import slowed
 from nnmpi.parallel.data.batch_stats import Synced
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.server.clocks import EpochProgress
 from nnmpi.parallel.server.exchange import Purpose, Reply, Request, RequestChannel
-from nnmpi.parallel.server.strategy import ServerStrategy
+from nnmpi.parallel.server.strategy import EpochProgress, ServerStrategy
 from nnmpi.parallel.step.channels import Channels, Ports
 from nnmpi.parallel.step.executor import Executor, GradientSync, Position, StepResult, StepState
 from nnmpi.parallel.step.update import Outcome

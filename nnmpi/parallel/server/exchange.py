@@ -17,7 +17,6 @@ import numpy as np
 from nnmpi.backend import Array
 from nnmpi.comm import Comm, Work
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.server.clocks import Totals
 from nnmpi.parallel.stores import LocalStore
 
 REQUEST, REPLY, GRADIENT, PARAMETERS = range(4)  # tags
@@ -41,6 +40,16 @@ class Request(NamedTuple):
     loss: float = 0  # summed over the samples
     stop: float = 0  # whether some rank wants to end the run
     squares: float = 0  # of the whole gradient, summed
+
+
+class Totals(NamedTuple):
+    """Sums over all workers since an epoch began."""
+
+    pushes: float = 0
+    samples: float = 0
+    divisor: float = 0  # of the loss
+    loss: float = 0
+    skipped: float = 0  # updates left out because a number was not finite
 
 
 class Reply(NamedTuple):

@@ -12,8 +12,10 @@ bound 1      worker 0   push 0 ─ push 1 ─ waits ───────── 
 """
 
 import math
-from collections.abc import Generator
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator
 from itertools import cycle
+from operator import add
 
 import numpy as np
 
@@ -22,11 +24,81 @@ from nnmpi.data import Loader
 from nnmpi.metrics import Sums
 from nnmpi.optim.clip import clip_factor
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.server.clocks import ClockTable, EpochProgress
-from nnmpi.parallel.server.exchange import Purpose, Reply, ReplyChannel, poll_until
-from nnmpi.parallel.server.strategy import ServerStrategy
+from nnmpi.parallel.server.exchange import Purpose, Reply, ReplyChannel, Totals, poll_until
+from nnmpi.parallel.server.strategy import EpochProgress, ServerStrategy
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.strategy import TrainSpec
+
+
+class ClockTable:
+    """Clocks and counts; it knows neither messages nor parameters.
+
+    clocks[w]     pushes of worker w so far, in all epochs
+    version       optimizer steps so far
+    staleness[w]  {s: how often s optimizer steps lay between a pull and the push computed from it}
+    bound         how many pushes a worker may be ahead of the slowest one before it has to wait
+    """
+
+    def __init__(self, workers: int, bound: float) -> None:
+        self.clocks, self._bound = [0] * workers, bound
+        self.version, self._pulled = 0, [0] * workers
+        self.staleness: list[Counter[int]] = [Counter() for _ in range(workers)]
+
+    def begin(self, step: int, pushes: int) -> None:
+        """Starts an epoch at this step, of so many pushes; each worker may make one of them."""
+        workers = range(len(self.clocks))
+        self._step, self._budget, self._granted = step, pushes, len(workers)
+        self.totals, self.stop, self._ending = Totals(), False, False
+        self._active = set(workers)
+        self._waiting = dict[int, bool]()  # workers that wait for a reply: True if granted
+
+    @property
+    def step(self) -> int:
+        """The step that the last push belongs to: N pushes of N workers count as one."""
+        return self._step + int(self.totals.pushes - 1) // len(self.clocks)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all workers have ended the epoch."""
+        return not self._active
+
+    def started(self, w: int) -> None:
+        """Worker w waits to begin the epoch."""
+        self._waiting[w] = True
+
+    def pushed(self, w: int, samples: float, divisor: float, loss: float, stop: bool) -> None:
+        """Worker w has pushed a gradient, and waits to go on."""
+        self.totals = Totals(*map(add, self.totals, (1, samples, divisor, loss, 0)))
+        self.clocks[w] += 1
+        self.stop = self.stop or stop
+        self._ending = self._ending or self.stop or not math.isfinite(self.totals.loss)
+        self._waiting[w] = False
+
+    def applied(self, workers: Iterable[int], updated: bool | None) -> None:
+        """The pushes of these workers were used: False if skipped, None if they had no samples."""
+        for w in workers:
+            self.staleness[w][self.version - self._pulled[w]] += 1
+        self.version += updated is True
+        self.totals = self.totals._replace(skipped=self.totals.skipped + (updated is False))
+
+    def ended(self, w: int, stop: bool) -> None:
+        """Worker w has ended the epoch: no other waits for it any more."""
+        self._active.discard(w)
+        self.stop = self.stop or stop
+
+    def released(self) -> Iterator[tuple[int, bool]]:
+        """Workers that wait and are not too far ahead, and whether each is to push again."""
+        slowest = min((self.clocks[w] for w in self._active), default=0)
+        for w in [w for w in self._waiting if self.clocks[w] - slowest <= self._bound]:
+            self._pulled[w] = self.version
+            yield w, self._waiting.pop(w) or self._grant()
+
+    def _grant(self) -> bool:
+        """Takes one of the pushes that are left in the epoch, if there is one."""
+        if self._ending or self._granted >= self._budget:
+            return False
+        self._granted += 1
+        return True
 
 
 class ParameterServer(ServerStrategy):

@@ -2,8 +2,9 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from operator import sub
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ from nnmpi.parallel.data.batch_size_check import check_micro_batches, check_part
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries
 from nnmpi.parallel.model.parts import gather_rows
-from nnmpi.parallel.server.exchange import wait_all
-from nnmpi.parallel.step.executor import Position
+from nnmpi.parallel.server.exchange import Totals, wait_all
+from nnmpi.parallel.step.executor import Position, StepResult, StepState
 from nnmpi.parallel.stores import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
 
@@ -113,3 +114,31 @@ class ServerStrategy:
         for w, s, n in gather_rows(comm, np.array(own, np.int64).reshape(-1, 3)).tolist():
             self._staleness[str(w)][str(s)] = n
         self.layout.free()
+
+
+class EpochProgress:
+    """Turns totals into results of steps, which add up to the totals.
+
+    N pushes of N workers count as one step, whichever workers made them.
+    """
+
+    def __init__(self, start: StepState, batches: int, workers: int) -> None:
+        self._start, self._batches, self._workers = start, batches, workers
+        self._totals, self._state = Totals(), start
+
+    def results(self, now: Totals, ended: bool = False, stop: bool = False) -> Iterator[StepResult]:
+        """What is new since the last call: one result, more of them if updates were skipped.
+
+        At the end of an epoch, a step that lacks pushes counts as well.
+        """
+        new, state = Totals(*map(sub, now, self._totals)), self._state
+        whole, rest = divmod(int(now.pushes), self._workers)
+        self._totals, self._state = now, self._after(whole + (ended and rest > 0))
+        for _ in range(int(new.skipped) - 1):
+            yield StepResult(state, 0, 0.0, 0.0, False, False)
+        samples = int(new.samples)
+        yield StepResult(self._state, samples, new.divisor, new.loss, stop, new.skipped == 0)
+
+    def _after(self, steps: int) -> StepState:
+        epochs, batch = divmod(self._start.batch + steps, self._batches)
+        return StepState(self._start.step + steps, self._start.epoch + epochs, batch)

@@ -24,7 +24,7 @@ from nnmpi.data.inputs import parts
 from nnmpi.kernels import Vjp
 from nnmpi.nn.graph import Edge
 from nnmpi.nn.parameter import inverse
-from nnmpi.parallel.model.model_part import Boundary, ModelPart
+from nnmpi.parallel.model.parts import Boundary, ModelPart
 from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.ports import (
     Joined,

@@ -5,8 +5,7 @@ from types import EllipsisType
 from typing import Any, NamedTuple
 
 from nnmpi.nn.graph import Edge, Graph, Node, Use, Value
-from nnmpi.parallel.tensor.ops import Bounds
-from nnmpi.parallel.tensor.parts import divided
+from nnmpi.parallel.tensor.ops import Bounds, divided
 from nnmpi.parallel.tensor.rules import KEPT, OPS, RULES, WHOLE, Cut, CutInput, Way, ways
 
 

@@ -19,8 +19,7 @@ from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
 from nnmpi.kernels import Result, column_sum
 from nnmpi.nn.losses import CrossEntropyLoss
-from nnmpi.parallel.tensor.ops import Bounds, all_gather
-from nnmpi.parallel.tensor.parts import own
+from nnmpi.parallel.tensor.ops import Bounds, all_gather, own
 
 
 class ShardedCrossEntropyLoss(CrossEntropyLoss):

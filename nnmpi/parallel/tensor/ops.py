@@ -1,4 +1,4 @@
-"""The four ops between ranks that hold parts of one model, and the collectives they are made of.
+"""Parts of tensors along an axis of channels, and the four ops between ranks that hold them.
 
             forward                     backward
 copy        x                           all-reduce        x goes into a sharded layer
@@ -13,12 +13,16 @@ scatter     own part along an axis      all-gather        whole channels become 
 from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
+from typing import TypeVar
 
 from nnmpi.autograd import Tensor, apply
 from nnmpi.backend import Array, xp_of
-from nnmpi.comm import Comm, NoRoomError
+from nnmpi.collectives.step import bounds
+from nnmpi.comm import Comm, NoRoomError, comm_self
 from nnmpi.kernels import Result
 from nnmpi.nn.parameter import Parameter, inverse
+from nnmpi.nn.place import whole
+from nnmpi.nn.single_store import SingleStore
 from nnmpi.parallel.recorder import current_recorder
 
 SHORT = 8192
@@ -29,6 +33,59 @@ Bounds = tuple[int, ...]
 
 CHANNELS_LAST = (0, 2, 3, 1)
 """Memory order of images (N, C, H, W)."""
+
+
+# ---- parts
+
+
+def divided(channels: int, ranks: int, what: str) -> Bounds:
+    """Bounds of nearly equal parts; raises ValueError if a rank would have no channel."""
+    if channels < ranks:
+        some = f"{channels} channel{'s' * (channels != 1)}"
+        raise ValueError(
+            f"{what}: {some} cannot be divided among {ranks} ranks, of which each needs one: "
+            f"use at most {channels} ranks, or a wider layer"
+        )
+    return bounds(channels, ranks)
+
+
+def own(bounds: Bounds, comm: Comm) -> tuple[int, int]:
+    """This rank's channels: the first, and the one behind the last."""
+    return bounds[comm.rank], bounds[comm.rank + 1]
+
+
+P = TypeVar("P", Parameter, Parameter | None)
+
+
+def part_of(p: P, axis: int, bounds: Bounds, comm: Comm) -> P:
+    """A parameter that is this rank's part of a whole one along an axis; None of None.
+
+    Values that are not drawn yet will be drawn for this part alone; others are copied.
+    """
+    if p is None:
+        return p
+    place = p.place
+    part = list(whole(place.shape))
+    part[axis] = own(bounds, comm)
+    place = place._replace(part=tuple(part))
+    new = Parameter.drawn(place, p.init, p.layout)
+    new.requires_grad = p.requires_grad
+    widest = max(stop - start for start, stop in pairwise(bounds))
+    new.room = place.size // max(new.shape[axis], 1) * widest
+    if p.is_drawn:
+        values = p.data[place.slices]
+        memory = xp_of(values).array(values.transpose(p.layout), order="C")
+        new.move(SingleStore(memory.transpose(inverse(p.layout))), 0)
+        new.seed = p.seed
+    return new
+
+
+def copy_of(p: P) -> P:
+    """A parameter with the same values, or with those that will be drawn; None of None."""
+    return p if p is None else part_of(p, 0, (0, p.place.shape[0]), comm_self())
+
+
+# ---- collectives
 
 
 def all_reduce(array: Array, comm: Comm, order: Sequence[int] | None = None) -> None:
@@ -55,11 +112,11 @@ def all_reduce(array: Array, comm: Comm, order: Sequence[int] | None = None) -> 
 def all_gather(part: Array, comm: Comm, bounds: Bounds, axis: int) -> Array:
     """The parts of all ranks side by side along an axis, in the default order of memory."""
     xp = xp_of(part)
-    own = xp.moveaxis(part, axis, 0)
-    rest = prod(own.shape[1:])
+    mine = xp.moveaxis(part, axis, 0)
+    rest = prod(mine.shape[1:])
     lengths = [(stop - start) * rest for start, stop in pairwise(bounds)]
-    buffer = xp.empty((bounds[-1], *own.shape[1:]), part.dtype)
-    buffer[bounds[comm.rank] : bounds[comm.rank + 1]] = own
+    buffer = xp.empty((bounds[-1], *mine.shape[1:]), part.dtype)
+    buffer[slice(*own(bounds, comm))] = mine
     recorder = current_recorder.get()
     began = recorder.now()
     comm.all_gather(buffer, parts=lengths)
@@ -71,8 +128,7 @@ def all_gather(part: Array, comm: Comm, bounds: Bounds, axis: int) -> Array:
 
 def own_part(array: Array, comm: Comm, bounds: Bounds, axis: int) -> Array:
     """This rank's part of an array along an axis: a view."""
-    start, stop = bounds[comm.rank], bounds[comm.rank + 1]
-    return array[(slice(None),) * (axis % array.ndim) + (slice(start, stop),)]
+    return array[(slice(None),) * (axis % array.ndim) + (slice(*own(bounds, comm)),)]
 
 
 def memory_order(ndim: int) -> tuple[int, ...]:

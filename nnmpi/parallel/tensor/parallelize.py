@@ -20,7 +20,7 @@ from nnmpi.nn.tracing import trace
 from nnmpi.parallel.tensor import ops
 from nnmpi.parallel.tensor.conv import ColumnConv1d, ColumnConv2d, RowConv1d, RowConv2d
 from nnmpi.parallel.tensor.layers import ColumnLinear, RowLinear, Sharded, ShardedEmbedding
-from nnmpi.parallel.tensor.parts import copy_of, own, part_of
+from nnmpi.parallel.tensor.ops import copy_of, own, part_of
 from nnmpi.parallel.tensor.rules import Cut, Way
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding

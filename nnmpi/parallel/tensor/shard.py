@@ -28,7 +28,7 @@ from nnmpi.parallel.tensor.choices import (
     named,
     possible,
 )
-from nnmpi.parallel.tensor.parts import divided
+from nnmpi.parallel.tensor.ops import divided
 from nnmpi.parallel.tensor.rules import Cut
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
 

@@ -17,9 +17,8 @@ from nnmpi.comm.transport.threads import ThreadTransport
 from nnmpi.nn.kept import kept, nbytes
 from nnmpi.nn.parameter import inverse
 from nnmpi.nn.store import FlatStore
-from nnmpi.parallel.arrangement.activations import of_stage
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.memory import memory
+from nnmpi.parallel.arrangement.memory import memory, of_stage
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.traffic import Sent, Traffic, traffic
 from nnmpi.parallel.step.executor import StepState

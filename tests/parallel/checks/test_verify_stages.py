@@ -24,7 +24,7 @@ from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.checks.verify import BOUNDS, SUBJECTS, VerifyError
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries
-from nnmpi.parallel.model.model_part import ModelPart
+from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.step.executor import StepControl, StepResult, StepState
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import Task

@@ -15,7 +15,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Load
 from nnmpi.data.loader import Batch
 from nnmpi.nn.graph import Axis, Edge
-from nnmpi.parallel.model.model_part import ModelPart
+from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.recorder import NO_RECORDER
 from nnmpi.parallel.step.channels import Channels, Ports
 from nnmpi.parallel.step.executor import NO_SYNC, Executor

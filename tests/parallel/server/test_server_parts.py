@@ -6,7 +6,9 @@ from nnmpi import nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.server.client import average_buffers
-from nnmpi.parallel.server.clocks import ClockTable, EpochProgress, Totals
+from nnmpi.parallel.server.exchange import Totals
+from nnmpi.parallel.server.server import ClockTable
+from nnmpi.parallel.server.strategy import EpochProgress
 from nnmpi.parallel.step.executor import StepResult, StepState
 
 
