@@ -23,6 +23,7 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.backend import CPU, Array, Backend
+from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.comm import Comm, NoRoomError, Work
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore, Shard, shards_of
@@ -57,10 +58,11 @@ class Buckets:
     rank 1    [ ..##         | ...###          | ..##     ]
     packed    [ ## | ### | ## ]                                  on each rank
 
-    of        the bucket of each parameter
-    members   the parameters of each bucket
-    users     the stages of this rank that use each parameter
-    stages    the stages of this rank that use each bucket
+    of         the bucket of each parameter
+    members    the parameters of each bucket
+    users      the stages of this rank that use each parameter
+    stages     the stages of this rank that use each bucket
+    algorithm  the all-reduce that sums them
     """
 
     def __init__(
@@ -68,7 +70,9 @@ class Buckets:
         spans: Sequence[tuple[int, int]],
         buckets: Sequence[CommBucket],
         users: Sequence[frozenset[int]],
+        algorithm: str,
     ) -> None:
+        self.algorithm = algorithm
         self.users, self._all = users, sorted(buckets, key=lambda bucket: bucket[:2])
         numbers = range(len(buckets))
         last = len(buckets) - 1  # an empty parameter may begin where it ends
@@ -92,23 +96,32 @@ class Buckets:
         own = ((start, (over or comm).chunk(stop - start)) for start, stop, comm in self._all)
         return shards_of((start + chunk.start, start + chunk.stop) for start, chunk in own)
 
+    def set_up(self, dtype: Any) -> None:
+        """Comm chooses its ways and takes its memory now, or finds no room.
 
-def set_up(buckets: Iterable[CommBucket], dtype: Any, algorithm: str) -> None:
-    """Comm chooses its ways and takes its memory now, or finds no room.
+        The longest first, in an order that all ranks of all comms share.
+        """
+        for b in sorted(self._all, key=lambda b: (b.start - b.stop, b.comm.name)):
+            if b.comm.size > 1 and self.algorithm not in REDUCE_SCATTERS:  # which take no memory
+                b.comm.all_reduce(CPU.xp.zeros(b.stop - b.start, dtype), self.algorithm)
 
-    The longest first, in an order that all ranks of all comms share.
-    """
-    for b in sorted(buckets, key=lambda b: (b.start - b.stop, b.comm.name)):
-        b.comm.all_reduce(CPU.xp.zeros(b.stop - b.start, dtype), algorithm)
+
+NO_BUCKETS = Buckets((), (), (), "")
+"""Gradients are not summed in buckets."""
 
 
 class LocalStore(FlatStore):
     """A whole copy on this rank; `scalars` of its gradient buffer are summed with the gradients."""
 
     def __init__(
-        self, parameters: Sequence[Parameter], dtype: Any, on: Backend, scalars: int = 0
+        self,
+        parameters: Sequence[Parameter],
+        dtype: Any,
+        on: Backend,
+        scalars: int = 0,
+        buckets: Buckets = NO_BUCKETS,
     ) -> None:
-        self._scalars = scalars
+        self._scalars, self.buckets = scalars, buckets
         super().__init__(parameters, dtype, on, scalars)
 
     @property
@@ -130,6 +143,13 @@ class LocalStore(FlatStore):
         scalars = self.scalars
         flags = np.array([p.has_grad for p in self.parameters], scalars.dtype)
         scalars[USED:] = backend.of(scalars).asarray(flags)
+
+    def start(self, b: int) -> Work | None:
+        """Starts the sum of a bucket, in its place; None on one rank, where it is complete."""
+        start, stop, comm = self.buckets[b]
+        if comm.size == 1:
+            return None
+        return comm.start(self.flat_grad[start:stop], self.buckets.algorithm)
 
     def show_sums(self) -> None:
         """All sums are complete: from here on `flat_grad` holds them."""
@@ -211,9 +231,9 @@ class NodeStore(LocalStore):
         comm: Comm,
         buckets: Buckets,
     ) -> None:
-        self._comm, self._buckets, self._first_node = comm, buckets, 0 in comm.node()
+        self._comm, self._first_node = comm, 0 in comm.node()
         self._is_first_of_node = comm.node()[0] == comm.rank
-        super().__init__(parameters, dtype, CPU, scalars)
+        super().__init__(parameters, dtype, CPU, scalars, buckets)
         self._parameters.barrier()
 
     def allocate(self) -> None:
@@ -223,7 +243,7 @@ class NodeStore(LocalStore):
         except NoRoomError:
             self._window.free()
             raise
-        own = (self._window.own(start, stop) for start, stop, _ in self._buckets)
+        own = (self._window.own(start, stop) for start, stop, _ in self.buckets)
         self.shards = shards_of(sorted((s.start, s.stop) for s in own))
         self._mine = self._window.mine, self.views(self._window.mine)
         self._total = self._window.total, self.views(self._window.total)
@@ -242,8 +262,7 @@ class NodeStore(LocalStore):
         super().begin()
 
     def start(self, b: int) -> Work:
-        """Starts the sum of a bucket."""
-        start, stop, _ = self._buckets[b]
+        start, stop, _ = self.buckets[b]
         return self._window.start(start, stop)
 
     def show_sums(self) -> None:

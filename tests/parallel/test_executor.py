@@ -15,7 +15,7 @@ from nnmpi.data.loader import BatchSplit
 from nnmpi.mesh import Mesh
 from nnmpi.nn.store import spans_of
 from nnmpi.parallel.arrangement.arrange import cut_buckets
-from nnmpi.parallel.data.gradient_sync import BucketedSync, in_place, nothing_to_sum
+from nnmpi.parallel.data.gradient_sync import BucketedSync
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries, first_difference
 from nnmpi.parallel.model.parts import PartTable
@@ -100,13 +100,12 @@ def store_and_sync(
     scalars = scalar_count(parameters)
     where = spans_of([p.room for p in parameters], scalars)
     cut = [CommBucket(b.start, b.stop, dp) for b in cut_buckets(where, 0)]
-    buckets = Buckets(where, cut, users or [frozenset([0])] * len(parameters))
+    buckets = Buckets(where, cut, users or [frozenset([0])] * len(parameters), kind)
     if dp.size > 1 and kind == "shared":
         node = NodeStore(parameters, "float64", scalars, dp, buckets)
-        return node, BucketedSync(node, buckets, node.start, overlap=True)
-    store = LocalStore(parameters, "float64", CPU, scalars)
-    start = in_place(store, buckets, kind) if dp.size > 1 else nothing_to_sum
-    return store, BucketedSync(store, buckets, start, overlap=True)
+        return node, BucketedSync(node, overlap=True)
+    store = LocalStore(parameters, "float64", CPU, scalars, buckets)
+    return store, BucketedSync(store, overlap=True)
 
 
 def one_stage(micro_batches: int) -> list[Op]:

@@ -1,46 +1,13 @@
 """Syncs of data parallelism: gradients are summed over dp, bucket by bucket, in backward passes."""
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
-from nnmpi.collectives.algorithms import REDUCE_SCATTERS
-from nnmpi.comm import Comm, Work
+from nnmpi.comm import Work
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.executor import GradientSync
-from nnmpi.parallel.stores import USED, Buckets, LocalStore, fill_unused
+from nnmpi.parallel.stores import USED, LocalStore, fill_unused
 from nnmpi.parallel.zero.slots import ShardedGradientStore
-
-StartSum: TypeAlias = Callable[[int], Work | None]
-"""Starts the sum of a bucket, by its number; None if it is complete."""
-
-
-def nothing_to_sum(b: int) -> None:
-    """On one rank all sums are complete."""
-
-
-def in_place(
-    store: LocalStore, buckets: Buckets, algorithm: str, scattered: Comm | None = None
-) -> StartSum:
-    """Sums replace the gradients in their buffer.
-
-    Of buckets that are summed over the Comm `scattered`, each rank gets its shard only, if the
-    algorithm has halves. Others are summed whole.
-    """
-
-    def start(b: int) -> Work:
-        start, stop, comm = buckets[b]
-        array = store.flat_grad[start:stop]
-        if is_scattered(comm, algorithm, scattered):
-            return comm.start_reduce_scatter(array, algorithm)
-        return comm.start(array, algorithm)
-
-    return start
-
-
-def is_scattered(comm: Comm, algorithm: str, scattered: Comm | None) -> bool:
-    """Whether a sum over a Comm leaves its shard to each rank."""
-    return comm is scattered and algorithm in REDUCE_SCATTERS
 
 
 class BucketedSync(GradientSync):
@@ -53,23 +20,19 @@ class BucketedSync(GradientSync):
     in different orders.
     """
 
-    def __init__(
-        self,
-        store: LocalStore,
-        buckets: Buckets,
-        start: StartSum,
-        overlap: bool,
-        recorder: Recorder = NO_RECORDER,
-    ) -> None:
-        self._store, self._buckets, self._start = store, buckets, start
+    def __init__(self, store: LocalStore, overlap: bool, recorder: Recorder = NO_RECORDER) -> None:
+        self._store, self._buckets = store, store.buckets
         self._overlap, self._recorder = overlap, recorder
-        self._members = [[store.parameters[i] for i in members] for members in buckets.members]
-        self._uses = [sum(len(buckets.users[i]) for i in own) for own in buckets.members]
+        self._members = [[store.parameters[i] for i in own] for own in self._buckets.members]
+        self._uses = [
+            sum(len(self._buckets.users[i]) for i in own) for own in self._buckets.members
+        ]
+        self._works: list[Work] = []
 
     def begin(self, step: int) -> None:
         self._store.begin()
         self._due, self._left = [*range(len(self._buckets))], [*self._uses]
-        self._works: list[Work] = []
+        self._works.clear()
 
     def reduce(self, loss: Any, stop: bool) -> None:
         self._store.note_loss(loss, stop)
@@ -101,13 +64,13 @@ class BucketedSync(GradientSync):
         fill_unused(self._members[b])
         if not b:
             self._store.note_used()
-        work = self._start(b)
+        work = self._store.start(b)
         if work is not None:
             self._works.append(work)
         return work
 
 
-class ScatteredSync(GradientSync):
+class ScatteredSync(BucketedSync):
     """The sync of ZeRO 2 and 3: gradients leave in each backward pass.
 
     The buckets of a stage start in one order on every rank, the last ones first, as soon as the
@@ -116,57 +79,37 @@ class ScatteredSync(GradientSync):
     """
 
     every_pass = True
+    _store: ShardedGradientStore
 
     def __init__(
         self, store: ShardedGradientStore, overlap: bool, recorder: Recorder = NO_RECORDER
     ) -> None:
-        self._store, self._buckets = store, store.buckets
-        self._overlap, self._recorder = overlap, recorder
-        self._due: list[int] = []
+        super().__init__(store, True, recorder)
+        self._waits = not overlap
 
     def begin(self, step: int) -> None:
         self._store.begin()
         self._store.scalars[USED:] = 0
+        self._due = []
 
     def begin_pass(self, stage: int) -> None:
-        self._end_pass()
-        buckets = self._buckets
-        self._due = [b for b in range(len(buckets)) if stage in buckets.stages[b]]
-        self._left = {
-            b: sum(stage in buckets.users[i] for i in buckets.members[b]) for b in self._due
-        }
-
-    def reduce(self, loss: Any, stop: bool) -> None:
-        self._store.note_loss(loss, stop)
-
-    def ready(self, p: Parameter) -> None:
-        self._left[self._buckets.of[p.index]] -= 1
-        while self._due and not self._left[self._due[-1]]:
+        while self._due:  # with parameters that the pass before has not used
             self._start_next()
+        self._due = [b for b, stages in enumerate(self._buckets.stages) if stage in stages]
+        users, members = self._buckets.users, self._buckets.members
+        self._left = [sum(stage in users[i] for i in own) for own in members]
 
     def poll(self) -> None:
         self._store.poll()
 
-    def finish(self) -> None:
-        began = self._recorder.now()
-        self._end_pass()
-        self._store.show_sums()
-        self._recorder.add("sums", began)
-
-    def _end_pass(self) -> None:
-        """Starts the buckets with parameters that the backward pass has not used."""
-        while self._due:
-            self._start_next()
-
     def _start_next(self) -> None:
         """Starts the sum of a bucket; the next backward pass writes other gradients."""
         store, b = self._store, self._due.pop()
-        members = [store.parameters[i] for i in self._buckets.members[b]]
-        fill_unused(members)
-        for p in members:
+        fill_unused(self._members[b])
+        for p in self._members[b]:
             if p.has_grad:
                 store.scalars[USED + p.index] = 1
             p.has_grad = False
         work = store.start(b)
-        if not self._overlap:
+        if self._waits:
             work.wait()

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
-from nnmpi.backend import CPU
 from nnmpi.comm import Comm, NoRoomError
 from nnmpi.data.loader import BatchSplit
 from nnmpi.nn.passes import LOCAL
@@ -12,22 +11,15 @@ from nnmpi.parallel.arrangement.arrangement import NOT_TIED
 from nnmpi.parallel.composed import Evaluation, StrategyParts
 from nnmpi.parallel.data.batch_size_check import check_micro_batches
 from nnmpi.parallel.data.batch_stats import Synced
-from nnmpi.parallel.data.gradient_sync import (
-    BucketedSync,
-    ScatteredSync,
-    StartSum,
-    in_place,
-    is_scattered,
-    nothing_to_sum,
-)
+from nnmpi.parallel.data.gradient_sync import BucketedSync, ScatteredSync
 from nnmpi.parallel.layout import Layout, duplicate
 from nnmpi.parallel.step.executor import GradientSync
-from nnmpi.parallel.stores import Buckets, CommBucket, LocalStore, NodeStore, set_up
+from nnmpi.parallel.stores import Buckets, CommBucket, LocalStore, NodeStore
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.parallel.zero.slots import ShardedGradientStore, ShardedParameterStore
 from nnmpi.parallel.zero.store import ShardedStore
 
-SHARDED = {"zero 2": ShardedGradientStore, "zero 3": ShardedParameterStore}
+SCATTERED = {"zero 2": ShardedGradientStore, "zero 3": ShardedParameterStore}
 """The stores whose gradients are scattered, as arrangements name them."""
 
 
@@ -77,33 +69,22 @@ def _store_and_sync(
     """The store of the arrangement, to which the parameters move, what sums their gradients, and
     Comms made for it."""
     a, dp, on = spec.arrangement, layout.axis["dp"], spec.task.on
-    held, parameters, algorithm = a.held(layout.all.rank), spec.parameters, a.algorithm
+    held, parameters = a.held(layout.all.rank), spec.parameters
     with_comms = [
         CommBucket(start, stop, dp if i == NOT_TIED else tied[i]) for start, stop, i in held.buckets
     ]
-    buckets = Buckets(held.spans, with_comms, [one.users for one in held.trained])
-    store: LocalStore
-    start: StartSum
-    comms: list[Comm] = []
-    match a.store:
-        case "local":
-            store, start = LocalStore(parameters, a.dtype, on, held.scalars), nothing_to_sum
-        case "node":
-            store = node = NodeStore(parameters, a.dtype, held.scalars, dp, buckets)
-            start = node.start
-        case "replica":
-            set_up(buckets, a.dtype, algorithm)
-            store = LocalStore(parameters, a.dtype, CPU, held.scalars)
-            start = in_place(store, buckets, algorithm)
-        case "zero 1":
-            comms = [duplicate(dp)]
-            set_up(
-                [b for b in buckets if not is_scattered(b.comm, algorithm, dp)], a.dtype, algorithm
-            )
-            store = ShardedStore(parameters, a.dtype, buckets, dp, comms[0])
-            start = in_place(store, buckets, algorithm, scattered=dp)
-        case _:
-            comms = [duplicate(dp)]
-            sharded = SHARDED[a.store](parameters, a.dtype, buckets, dp, comms[0], algorithm)
-            return sharded, ScatteredSync(sharded, a.config.overlap, spec.recorder), comms
-    return store, BucketedSync(store, buckets, start, a.config.overlap, spec.recorder), comms
+    buckets = Buckets(held.spans, with_comms, [one.users for one in held.trained], a.algorithm)
+    options = a.config.overlap, spec.recorder
+    if a.store == "node":
+        node = NodeStore(parameters, a.dtype, held.scalars, dp, buckets)
+        return node, BucketedSync(node, *options), []
+    buckets.set_up(a.dtype)
+    if a.store in ("local", "replica"):
+        store = LocalStore(parameters, a.dtype, on, held.scalars, buckets)
+        return store, BucketedSync(store, *options), []
+    gathers = duplicate(dp)
+    if a.store == "zero 1":
+        sharded = ShardedStore(parameters, a.dtype, buckets, dp, gathers)
+        return sharded, BucketedSync(sharded, *options), [gathers]
+    scattered = SCATTERED[a.store](parameters, a.dtype, buckets, dp, gathers)
+    return scattered, ScatteredSync(scattered, *options), [gathers]

@@ -17,17 +17,16 @@ a node.
 """
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from nnmpi.backend import Array
-from nnmpi.comm import Comm, Work
+from nnmpi.comm import Work
 from nnmpi.nn.parameter import Parameter, memory_order
 from nnmpi.nn.store import Shard, within
 from nnmpi.parallel.arrangement.program import BACKWARD, FORWARD, NONE, SLOTS, SlotWalk
-from nnmpi.parallel.stores import Buckets, Stretch
+from nnmpi.parallel.stores import Stretch
 from nnmpi.parallel.zero.store import GATHER, ShardedStore, wait_for_gather
 
 ORDERS = 1_000_003  # checksums of orders; the sum of their squares over many ranks is exact
@@ -43,18 +42,6 @@ class ScatteredSum(NamedTuple):
 
 class ShardedGradientStore(ShardedStore):
     """`flat_grad` has the sums over ranks and micro-batches of this rank's shards, packed."""
-
-    def __init__(
-        self,
-        parameters: Sequence[Parameter],
-        dtype: Any,
-        buckets: Buckets,
-        dp: Comm,
-        gathers: Comm,
-        algorithm: str,
-    ) -> None:
-        self._algorithm = algorithm
-        super().__init__(parameters, dtype, buckets, dp, gathers)
 
     def allocate_gradients(self) -> None:
         self.flat_grad = np.zeros(self.shards[-1].packed.stop, self.dtype)
@@ -88,7 +75,7 @@ class ShardedGradientStore(ShardedStore):
         """The gradients of a bucket are final: starts to sum them."""
         slot = self._open.pop(b)
         start, stop, _ = self.buckets[b]
-        work = self.dp.start_reduce_scatter(slot[: stop - start], self._algorithm)
+        work = self.dp.start_reduce_scatter(slot[: stop - start], self.buckets.algorithm)
         self._in_flight.append(ScatteredSum(b, slot, work))
         return work
 

@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from nnmpi.backend import CPU, Array
+from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.comm import Comm, Work
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore, within
@@ -57,12 +58,12 @@ class ShardedStore(LocalStore):
         for store in stores_of(parameters):
             if {*store.parameters} <= {*parameters}:  # no gradients while values move
                 store.flat_grad, store.slots = store.on.xp.zeros(0, store.dtype), []
-        self.buckets, self.dp, self.gathers = buckets, dp, gathers
+        self.dp, self.gathers = dp, gathers
         # a bucket of several stages is counted in shards of its own, once in each stage
         self._counted = buckets.shards(dp)
         self._own_scalars = np.zeros(scalar_count(parameters))
         self._is_reading, self._has_sums, self._whole = False, False, list[Array]()
-        super().__init__(parameters, dtype, CPU)
+        super().__init__(parameters, dtype, CPU, buckets=buckets)
 
     def allocate(self) -> None:
         self.shards = self.buckets.shards()
@@ -184,6 +185,13 @@ class ShardedStore(LocalStore):
         if self._has_sums:
             self._refuse_gradient(i)
         return self.own_slot(i)
+
+    def start(self, b: int) -> Work | None:
+        """Starts the sum of a bucket; each rank of dp gets its shard only, if there are halves."""
+        (start, stop, comm), algorithm = self.buckets[b], self.buckets.algorithm
+        if comm is self.dp and algorithm in REDUCE_SCATTERS:
+            return comm.start_reduce_scatter(self.flat_grad[start:stop], algorithm)
+        return super().start(b)
 
     def own_slot(self, i: int) -> Array:
         """The memory of this rank's gradient of parameter i."""

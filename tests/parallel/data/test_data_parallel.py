@@ -19,6 +19,7 @@ from nnmpi.data.loader import BatchSplit
 from nnmpi.kernels import progress_hook
 from nnmpi.mesh import Mesh
 from nnmpi.nn.models import digits_cnn, mlp
+from nnmpi.nn.store import spans_of
 from nnmpi.parallel.arrangement.arrange import cut_buckets
 from nnmpi.parallel.data.gradient_sync import BucketedSync
 from nnmpi.parallel.stores import BLOCK, Buckets, CommBucket, LocalStore, scalar_count, squares
@@ -83,11 +84,17 @@ class Recorded(NamedTuple):
 
 
 def recorded(parameters: list[nn.Parameter], numbers: float, overlap: bool = True) -> Recorded:
-    store = LocalStore(parameters, "float32", CPU, scalar_count(parameters))
-    cut = [CommBucket(b.start, b.stop, COMM) for b in cut_buckets(store.spans, numbers)]
-    buckets, started = Buckets(store.spans, cut, [frozenset([0])] * len(parameters)), list[int]()
+    scalars, started = scalar_count(parameters), list[int]()
+    spans = spans_of([p.room for p in parameters], scalars)
+    cut = [CommBucket(b.start, b.stop, COMM) for b in cut_buckets(spans, numbers)]
+    buckets = Buckets(spans, cut, [frozenset([0])] * len(parameters), "ring")
 
-    sync = BucketedSync(store, buckets, started.append, overlap)
+    class Noted(LocalStore):
+        def start(self, b: int) -> None:
+            started.append(b)
+
+    store = Noted(parameters, "float32", CPU, scalars, buckets)
+    sync = BucketedSync(store, overlap)
     sync.begin(0)
     sync.begin_pass(0)
     return Recorded(store, sync, started)
