@@ -10,6 +10,7 @@ a leaf is final when as many contributions have arrived as nodes use it.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, NamedTuple, NoReturn, TypeAlias
@@ -104,8 +105,8 @@ def backward(
     if root.node is USED:
         _refuse_used()
     visits: list[Visit] = [(-root.node.made, root, root.node, root.node.needs)]
-    if path is None:
-        _walk(visits, {root: seed}, on_leaf, retain_graph)
+    if path is None:  # nothing is computed before the rest
+        Rest(visits, {root: seed}, retain_graph).finish(on_leaf)
         return None
     rest = _walk_path(visits, {root: seed.copy(order="K")}, {*ends}, path, retain_graph)
     for end in ends:
@@ -114,6 +115,7 @@ def backward(
     return rest
 
 
+@dataclass(slots=True)
 class Rest:
     """The second half of a backward pass: all that was not needed for the gradient of `until`.
 
@@ -121,38 +123,27 @@ class Rest:
     the gradients of their results.
     """
 
-    __slots__ = ("_grads", "_retain_graph", "_visits")
-
-    def __init__(
-        self, visits: list[Visit], grads: dict[AnyTensor, Array], retain_graph: bool
-    ) -> None:
-        self._visits: list[Visit] | None = visits
-        self._grads, self._retain_graph = grads, retain_graph
+    _visits: list[Visit] | None
+    _grads: dict[AnyTensor, Any]
+    _retain_graph: bool
 
     def finish(self, on_leaf: OnLeaf | None = None) -> None:
         """Add its gradient to every leaf but `until`: the bits of an undivided pass.
 
         `on_leaf(leaf)` is called once per leaf, as soon as its gradient is final.
         """
-        visits, self._visits = self._visits, None
+        visits, grads, self._visits = self._visits, self._grads, None
         if visits is None:
             raise RuntimeError("finish: this backward pass is finished already; call it once")
-        _walk(visits, self._grads, on_leaf, self._retain_graph)
-
-
-def _walk(
-    visits: list[Visit], grads: dict[AnyTensor, Any], on_leaf: OnLeaf | None, retain_graph: bool
-) -> None:
-    """Visit these tensors, whose gradients are complete, and all tensors under them."""
-    contributed = None if on_leaf is None else _counting(visits, on_leaf)
-    progress = progress_hook.get()
-    while visits:
-        visit = heappop(visits)
-        tensor = visit[1]
-        _pass_on(visit, grads.pop(tensor), visits, grads, contributed)
-        progress()
-        if not retain_graph:
-            tensor.node = USED
+        contributed = None if on_leaf is None else _counting(visits, on_leaf)
+        progress = progress_hook.get()
+        while visits:
+            visit = heappop(visits)
+            tensor = visit[1]
+            _pass_on(visit, grads.pop(tensor), visits, grads, contributed)
+            progress()
+            if not self._retain_graph:
+                tensor.node = USED
 
 
 def _walk_path(
@@ -260,31 +251,25 @@ def _check_reached(root: AnyTensor, path: set[AnyTensor], until: AnyTensor) -> N
 
 
 def _counting(visits: list[Visit], on_leaf: OnLeaf) -> OnLeaf:
-    """What to call at each contribution to a leaf; the last one of each leaf calls on_leaf."""
-    uses = _leaf_uses(visits)
-
-    def contributed(leaf: AnyTensor) -> None:
-        uses[leaf] -= 1
-        if not uses[leaf]:
-            on_leaf(leaf)
-
-    return contributed
-
-
-def _leaf_uses(visits: list[Visit]) -> dict[AnyTensor, int]:
-    """How many contributions each leaf under these tensors will get."""
-    uses: dict[AnyTensor, int] = {}
+    """What to call at each contribution to a leaf under these tensors; the last calls on_leaf."""
+    left: dict[AnyTensor, int] = {}
     seen: set[AnyTensor] = set()
     stack = [(node, needs) for _, _, node, needs in visits]
     while stack:
         node, needs = stack.pop()
         for parent, need in zip(node.parents, needs, strict=True):
             if need and parent.node is None:
-                uses[parent] = uses.get(parent, 0) + 1
+                left[parent] = left.get(parent, 0) + 1
             elif need and parent not in seen:
                 seen.add(parent)
                 stack.append((parent.node, parent.node.needs))
-    return uses
+
+    def contributed(leaf: AnyTensor) -> None:
+        left[leaf] -= 1
+        if not left[leaf]:
+            on_leaf(leaf)
+
+    return contributed
 
 
 def _same(g: Array, out: Array | None) -> Array:

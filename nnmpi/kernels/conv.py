@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from nnmpi.backend import Array, of, xp_of
 from nnmpi.kernels import Result, Vjp, column_sum, epilogue, progress_hook
-from nnmpi.kernels.depthwise import Depthwise
-from nnmpi.kernels.im2col import Im2col
+from nnmpi.kernels.im2col import Depthwise, Im2col
 from nnmpi.kernels.window import Window, Windows
 from nnmpi.kernels.winograd import Winograd, grid
 
@@ -89,7 +88,7 @@ def conv2d(x: Array, w: Array, b: Array | None, f: Shape) -> Result:
     N, O = len(x), len(w)
     h, v = f.outputs(*x.shape[2:])
     y = xp_of(x).empty((N, h, v, O), x.dtype)
-    chunks = chunks_of(N, chunk)
+    chunks = _chunks_of(N, chunk)
     rows = epilogue.rows(b, f.relu, v, y)
     masks = []
     progress = progress_hook.get()
@@ -119,10 +118,58 @@ def conv2d(x: Array, w: Array, b: Array | None, f: Shape) -> Result:
         method.release()
         return Shared(dx, dw, db)
 
-    return Result(y.transpose(0, 3, 1, 2), vjps_of(method), prepare)
+    return Result(y.transpose(0, 3, 1, 2), _vjps_of(method), prepare)
 
 
-def vjps_of(method: Winograd | Im2col) -> tuple[Vjp, Vjp, Vjp]:
+def conv_transpose2d(
+    x: Array, w: Array, b: Array | None, f: Shape, size: tuple[int, int]
+) -> Result:
+    """x (N, C, h, w) and w (C, O / groups, kh, kw) to y (N, O, *size), channels last in memory.
+
+    What a convolution does on its way back, done forwards. f is that convolution, from images of
+    `size` to those of x, by im2col.
+
+        y <--method.backward-- x        + bias              the gradient of a convolution's input
+        dx <--method.forward-- g        dw <--method.backward-- x, g
+    """
+    xp, xl = xp_of(x), x.transpose(0, 2, 3, 1)
+    wl = xp.ascontiguousarray(w.transpose(2, 3, 1, 0))
+    N, O = len(x), w.shape[1] * f.groups
+    y = xp.empty((N, *size, O), x.dtype)
+    method, chunk = method_of(y, wl, f)
+    chunks = _chunks_of(N, chunk)
+    rows = epilogue.rows(b, False, size[1], y)
+    progress = progress_hook.get()
+    for s in chunks:
+        progress()
+        dz, view = method.cotangent(s.stop - s.start)
+        view[...] = xl[s]
+        method.backward(s, dz, y, None)
+        epilogue.bias_relu(y[s], rows)
+
+    def prepare(g: Array, needs: Sequence[bool]) -> Shared:
+        gl = g.transpose(0, 2, 3, 1)
+        inner, _ = method_of(gl, wl, f)
+        dx = xp.empty(xl.shape, x.dtype) if needs[0] else None
+        dw = inner.new_dw() if needs[1] else None
+        db = xp.zeros(O, x.dtype) if needs[2] else None
+        progress = progress_hook.get()
+        for s in chunks:
+            progress()
+            if dx is not None:
+                dx[s] = inner.forward(s)
+            if dw is not None:
+                dz, view = inner.cotangent(s.stop - s.start)
+                view[...] = xl[s]
+                inner.backward(s, dz, None, dw)
+            if db is not None:
+                db += column_sum(xp.ascontiguousarray(gl[s]).reshape(-1, O))
+        return Shared(dx, dw, db)
+
+    return Result(y.transpose(0, 3, 1, 2), _vjps_of(method), prepare)
+
+
+def _vjps_of(method: Winograd | Im2col) -> tuple[Vjp, Vjp, Vjp]:
     """The vjps of x, w and b from `Shared`."""
 
     def vjp_w(shared: Shared, out: Array | None) -> Array:
@@ -139,7 +186,7 @@ def vjps_of(method: Winograd | Im2col) -> tuple[Vjp, Vjp, Vjp]:
     )
 
 
-def chunks_of(N: int, chunk: int) -> list[slice]:
+def _chunks_of(N: int, chunk: int) -> list[slice]:
     """N images in chunks."""
     return [slice(i, min(i + chunk, N)) for i in range(0, N, chunk)]
 

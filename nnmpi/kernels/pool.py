@@ -1,6 +1,6 @@
 """Pooling with any window, as the running maximum or sum of shifted views, channels last."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -11,19 +11,13 @@ from nnmpi.kernels.window import Window, Windows
 _2X2 = (Window(2, 2), Window(2, 2))
 
 
-class _Padded(NamedTuple):
-    """Images (N, H, W, C) with padding.
+def _padded(
+    xp: Any, shape: tuple[int, ...], value: float, dtype: Any, w: Windows
+) -> tuple[Array, list[Array]]:
+    """Images (N, H, W, C) of this value, and views (N, h, w, C) into them and their padding.
 
-    inside  the view of the images alone
-    views   for each element of the window, its number in all of them: views (N, h, w, C)
+    There is one for each element of the window: its number in all windows.
     """
-
-    inside: Array
-    views: list[Array]
-
-
-def _padded(xp: Any, shape: tuple[int, ...], value: float, dtype: Any, w: Windows) -> _Padded:
-    """Images (N, H, W, C) of this value."""
     (n, H, W, C), (rows, columns) = shape, w
     whole = xp.full((n, rows.padded(H), columns.padded(W), C), value, dtype)
     down, right = rows.stride * rows.outputs(H), columns.stride * columns.outputs(W)
@@ -33,7 +27,7 @@ def _padded(xp: Any, shape: tuple[int, ...], value: float, dtype: Any, w: Window
         for j in range(0, columns.span, columns.dilation)
     ]
     inside = whole[:, rows.before : rows.before + H, columns.before : columns.before + W]
-    return _Padded(inside, views)
+    return inside, views
 
 
 def max_pool2d(x: Array, windows: Windows) -> Result:

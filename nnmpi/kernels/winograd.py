@@ -16,7 +16,6 @@ a power of two apart share a cache set.
 """
 
 from functools import lru_cache
-from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -76,52 +75,38 @@ def grid(m: int, H: int, W: int, p: int, pool: bool) -> Tiling:
     return Tiling(m, H, W, p, -(-h // m), -(-w // m))
 
 
-def planes(k: int, *shape: int, dtype: np.dtype) -> np.ndarray:
-    """An uninitialised (k, prod(shape)) matrix with padding between its rows."""
-    size = prod(shape)
-    return np.empty((k, size + _PLANE_PAD), dtype)[:, :size]
-
-
-class TilePhase(NamedTuple):
-    """The pixels (a + m*i, b + m*j) of a padded image: their places in x and in P[a, b]."""
-
-    a: int
-    b: int
-    pixels: tuple[slice, slice]
-    tiles: tuple[slice, slice]
-
-
 @lru_cache(maxsize=64)
-def phases(q: Tiling) -> tuple[TilePhase, ...]:
-    """All m*m phases of the grid."""
+def phases(m: int, p: int, size: int, tiles: int) -> list[tuple[slice, slice]]:
+    """For each a, the pixels m*i + a along an axis of padded images: where in x and in P[a].
 
-    def span(a: int, size: int, tiles: int) -> tuple[slice, slice]:
-        first = max(0, -(-(q.p - a) // q.m))
-        r = q.m * first + a - q.p
-        count = max(0, min(tiles + 1 - first, -(-(size - r) // q.m)))
-        return slice(r, r + q.m * count, q.m) if count else slice(0, 0), slice(first, first + count)
-
-    rows = [span(a, q.H, q.th) for a in range(q.m)]
-    columns = [span(b, q.W, q.tw) for b in range(q.m)]
-    return tuple(
-        TilePhase(a, b, (rows[a][0], columns[b][0]), (rows[a][1], columns[b][1]))
-        for a in range(q.m)
-        for b in range(q.m)
-    )
+    The axis has `size` pixels without the padding p, and so many tiles.
+    """
+    found = []
+    for a in range(m):
+        first = max(0, -(-(p - a) // m))
+        r = m * first + a - p
+        count = max(0, min(tiles + 1 - first, -(-(size - r) // m)))
+        pixels = slice(r, r + m * count, m) if count else slice(0, 0)
+        found.append((pixels, slice(first, first + count)))
+    return found
 
 
 def split_phases(x: np.ndarray, P: np.ndarray, q: Tiling) -> None:
     """x (n, H, W, C) into P (m, m, n, th+1, tw+1, C), whose border is zero already."""
-    for a, b, (rows, columns), (i, j) in phases(q):
-        P[a, b][:, i, j] = x[:, rows, columns]
+    columns = phases(q.m, q.p, q.W, q.tw)
+    for a, (down, i) in enumerate(phases(q.m, q.p, q.H, q.th)):
+        for b, (right, j) in enumerate(columns):
+            P[a, b][:, i, j] = x[:, down, right]
 
 
 def merge_phases(P: np.ndarray, x: np.ndarray, q: Tiling) -> None:
     """The inverse: a pixel of x is in exactly one place of P, or outside of all tiles: then 0."""
     x[:, q.m * (q.th + 1) - q.p :] = 0
     x[:, :, q.m * (q.tw + 1) - q.p :] = 0
-    for a, b, (rows, columns), (i, j) in phases(q):
-        x[:, rows, columns] = P[a, b][:, i, j]
+    columns = phases(q.m, q.p, q.W, q.tw)
+    for a, (down, i) in enumerate(phases(q.m, q.p, q.H, q.th)):
+        for b, (right, j) in enumerate(columns):
+            x[:, down, right] = P[a, b][:, i, j]
 
 
 def gather_tiles(P: np.ndarray, D: np.ndarray, q: Tiling) -> None:
@@ -183,7 +168,9 @@ class Winograd:
         self.U = self.w[:0]
 
     def _tiles(self, k: int, n: int, channels: int) -> np.ndarray:
-        return planes(k, n, self.q.th, self.q.tw, channels, dtype=self.x.dtype)
+        """An uninitialised matrix (k, T * channels) with padding between its rows."""
+        size = n * self.q.th * self.q.tw * channels
+        return np.empty((k, size + _PLANE_PAD), self.x.dtype)[:, :size]
 
     def _shaped(self, X: np.ndarray, n: int) -> np.ndarray:
         """(k*k, T*c) as (k, k, n, th, tw, c)."""

@@ -13,8 +13,8 @@ from nnmpi import backend
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.arguments import array_on
 from nnmpi.autograd.functional import absolute, as_tensor
-from nnmpi.autograd.ops import class_losses, element_losses, softmax
-from nnmpi.autograd.ops.class_losses import IGNORED
+from nnmpi.autograd.ops import losses as ops
+from nnmpi.autograd.ops import softmax
 from nnmpi.backend import Array
 from nnmpi.nn.module import Module
 
@@ -67,7 +67,7 @@ class ClassLoss(Loss):
     log_of_scores = "x"  # how a user writes the log-probabilities of scores x
 
     def __init__(
-        self, weight: Any = None, *, ignore_index: int = IGNORED, reduction: str = "mean"
+        self, weight: Any = None, *, ignore_index: int = ops.IGNORED, reduction: str = "mean"
     ) -> None:
         super().__init__(reduction=reduction)
         name = type(self).__name__
@@ -168,7 +168,7 @@ class CrossEntropyLoss(ClassLoss):
         self,
         weight: Any = None,
         *,
-        ignore_index: int = IGNORED,
+        ignore_index: int = ops.IGNORED,
         reduction: str = "mean",
         label_smoothing: float = 0.0,
     ) -> None:
@@ -181,7 +181,7 @@ class CrossEntropyLoss(ClassLoss):
         if not may_ignore and self.weight is None and not self.label_smoothing and scores.ndim == 2:
             return apply(softmax.cross_entropy, scores, labels, reduction=self.reduction)
         return apply(
-            class_losses.weighted_cross_entropy,
+            ops.weighted_cross_entropy,
             scores,
             labels,
             weight=self.weight_like(scores),
@@ -196,7 +196,7 @@ class NLLLoss(ClassLoss):
 
     def of_checked(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
         return apply(
-            class_losses.nll,
+            ops.nll,
             scores,
             labels,
             weight=self.weight_like(scores),
@@ -268,7 +268,7 @@ class SmoothL1Loss(ElementLoss):
 
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
         d: Tensor = prediction - target
-        return apply(element_losses.smooth_l1, d, beta=self.beta) if self.beta else absolute(d)
+        return apply(ops.smooth_l1, d, beta=self.beta) if self.beta else absolute(d)
 
 
 class BCELoss(ElementLoss):
@@ -285,7 +285,7 @@ class BCELoss(ElementLoss):
                 f"BCELoss: predictions from {p.min():g} to {p.max():g} are no probabilities, which "
                 "are 0 to 1: put a Sigmoid before it, or use BCEWithLogitsLoss"
             )
-        return apply(element_losses.bce, prediction, target)
+        return apply(ops.bce, prediction, target)
 
 
 class BCEWithLogitsLoss(ElementLoss):
@@ -303,7 +303,7 @@ class BCEWithLogitsLoss(ElementLoss):
 
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
         positive = 1.0 if self.pos_weight is None else _fitting(self.pos_weight, prediction)
-        return apply(element_losses.bce_with_logits, prediction, target, pos_weight=positive)
+        return apply(ops.bce_with_logits, prediction, target, pos_weight=positive)
 
 
 def _fitting(weight: np.ndarray, like: Tensor) -> Array:

@@ -15,7 +15,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, Pass, current_pass
 from nnmpi.nn.place import Place
 from nnmpi.nn.seeding import Construction, next_construction, refuse_late_seed
-from nnmpi.nn.state import LoadedKeys, buffer_array, check_buffer, load_into, on_host
+from nnmpi.nn.state import LoadedKeys, buffer_array, load_into, on_host
 from nnmpi.nn.store import FlatStore
 
 REGISTRIES = ("_parameters", "_buffers", "_modules")
@@ -104,8 +104,6 @@ class Module:
         `place` (with any path) is needed if the array is a part of a larger one.
         """
         array = buffer_array(f"{type(self).__name__}.{name}", value)
-        if place is not None:
-            check_buffer(f"{type(self).__name__}.{name}", array, place)
         self._buffers[name] = place
         object.__setattr__(self, name, array)
 

@@ -98,7 +98,6 @@ class Parameter(Tensor):
 
     def _declare(self, place: Place, init: Init | None, layout: tuple[int, ...] | None) -> None:
         self.node, self.storage, self.requires_grad = None, Storage(), True
-        place.check()
         self._place, self._shape, self.init = place, place.local_shape, init
         self.layout = tuple(range(len(self._shape))) if layout is None else layout
         self.room = place.size

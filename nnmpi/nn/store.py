@@ -9,6 +9,7 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.backend import Array, Backend
 from nnmpi.nn.parameter import Parameter, in_shape, memory_order
+from nnmpi.nn.single_store import Store
 
 ALIGN = 16
 """Each parameter starts at a multiple of this many elements: a cache line of float32."""
@@ -30,15 +31,13 @@ class Shard(NamedTuple):
         return slice(self.at, self.at + self.stop - self.start)
 
 
-class FlatStore:
+class FlatStore(Store):
     """Two flat buffers, `flat` and `flat_grad`; each parameter is a view into both.
 
     Parameter i is at `spans[i]`, including its padding, which is always zero. `reserved` elements
     are before the first parameter. Subclasses that share memory, or keep only their `shards` of
     it, have another `allocate`.
     """
-
-    rotates = False
 
     def __init__(
         self, parameters: Sequence[Parameter], dtype: Any, on: Backend, reserved: int = 0
@@ -104,12 +103,6 @@ class FlatStore:
         """Values lo to hi - 1 of parameter i, in the order of its memory, which are readable."""
         return memory_order(self.parameters[i], self.value(i))[lo:hi]
 
-    def refresh(self, i: int, made: int) -> None:
-        """The values of parameter i are in their place at all times."""
-
-    def written(self, i: int) -> None:
-        """What was written there is in place."""
-
     def reading(self) -> AbstractContextManager[None]:
         """Within it all ranks that have parts of the values read the same parameters in one order.
 
@@ -138,9 +131,8 @@ class FlatStore:
 
     def views(self, flat: Array) -> list[Array]:
         """A view for each parameter into a buffer with the layout of `flat`."""
-        starts = (start for start, _ in self.spans)
-        pairs = zip(self.parameters, starts, strict=True)
-        return [self.view(flat, p, start) for p, start in pairs]
+        pairs = zip(self.parameters, self.spans, strict=True)
+        return [self.view(flat, p, start) for p, (start, _) in pairs]
 
     @staticmethod
     def view(flat: Array, p: Parameter, start: int) -> Array:

@@ -284,11 +284,11 @@ SMALL = {
         "3x9 .* kernel and a 2x2 pool",
     ),
     "a small window": (
-        lambda: apply(pool.max_pool2d, leaf(1, 1, 2, 2), kernel=3, stride=1),
+        lambda: apply(pool.max_pool, leaf(1, 1, 2, 2), kernel=3, stride=1),
         r"\(1, 1, 2, 2\) for a 3x3 window",
     ),
     "too much padding": (
-        lambda: apply(pool.avg_pool2d, leaf(1, 1, 4, 4), kernel=2, stride=1, padding=2),
+        lambda: apply(pool.avg_pool, leaf(1, 1, 4, 4), kernel=2, stride=1, padding=2),
         "padding 2 is more than half the window 2",
     ),
 }

@@ -13,7 +13,7 @@ from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.check import directional_error
 from nnmpi.autograd.ops import conv as ops
 from nnmpi.autograd.ops import elementwise
-from nnmpi.autograd.ops.pool import max_pool2d
+from nnmpi.autograd.ops.pool import max_pool
 from nnmpi.kernels import conv
 from nnmpi.kernels.window import Window, windows
 from nnmpi.kernels.winograd import Winograd
@@ -221,7 +221,7 @@ def test_a_fused_pool_is_the_pool_apart(algorithm, size, relu, chunks):
     args = [Tensor(a, requires_grad=True) for a in (q.x, q.w, q.b)]
     y = apply(ops.conv2d, *args, padding=1, algorithm=algorithm)
     y = apply(elementwise.relu, y) if relu else y
-    y = apply(max_pool2d, y, kernel=2, stride=2)
+    y = apply(max_pool, y, kernel=2, stride=2)
     y.backward(q.g)
     assert relative_error(solve(q, f), [y.data, *(a.grad for a in args)]) < 1e-12
 

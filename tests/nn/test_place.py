@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from helpers.datafiles import refused
 
 from nnmpi import nn
 from nnmpi.nn.init import normal
@@ -63,14 +62,3 @@ def test_a_tied_parameter_has_both_its_names() -> None:
 def test_a_number_has_one_index() -> None:
     place = Place.of_whole("x", ())
     assert (place.part, place.local_shape, place.indices().tolist()) == ((), (), [0])
-
-
-@pytest.mark.parametrize("part", [((4, 9),), ((-1, 2),), ((3, 2),), (), ((0, 6), (0, 1))], ids=str)
-def test_a_part_outside_of_the_tensor_is_refused(part: tuple[tuple[int, int], ...]) -> None:
-    with refused("does not lie within a tensor of shape (6,)"):
-        Parameter.drawn(Place("", (6,), part), normal(1.0))
-
-
-def test_a_buffer_has_the_shape_of_its_part() -> None:
-    with refused("scale: the buffer has shape (3,), and its place the part (2,)"):
-        nn.Module().register_buffer("scale", np.ones(3), Place("", (6,), ((1, 3),)))

@@ -6,7 +6,6 @@ from typing import Any
 from nnmpi.autograd.ops.linear import check_dtype
 from nnmpi.backend import Array
 from nnmpi.kernels import Result, conv
-from nnmpi.kernels import conv_transpose as transposed
 from nnmpi.kernels.window import Size, Windows, pair, windows
 
 
@@ -119,7 +118,7 @@ def conv_transpose2d(
         for window, extra in zip(back, pair(output_padding), strict=True)
     )
     shape = conv.Shape((rows, columns), groups, algorithm="im2col")
-    return transposed.conv_transpose2d(x, w, b, shape, (sizes[0], sizes[1]))
+    return conv.conv_transpose2d(x, w, b, shape, (sizes[0], sizes[1]))
 
 
 def _check_input(

@@ -54,32 +54,23 @@ def _pooled(
     return Result(result.value[:, :, 0], (lambda g, out: vjp(g[:, :, None], None)[:, :, 0],))
 
 
-def max_pool2d(x: Array, *, ceil_mode: bool = False, **sizes: Size) -> Result:
-    """The maximum of each window; its sizes are those of `windows`."""
-    return _pooled("max_pool2d", pool.max_pool2d, x, 2, ceil_mode, sizes)
+def max_pool(x: Array, *, axes: int = 2, ceil_mode: bool = False, **sizes: Size) -> Result:
+    """The maximum of each window along so many axes; its sizes are those of `windows`."""
+    return _pooled(f"max_pool{axes}d", pool.max_pool2d, x, axes, ceil_mode, sizes)
 
 
-def max_pool1d(x: Array, *, ceil_mode: bool = False, **sizes: Size) -> Result:
-    """The maximum of each window of sequences (N, C, L)."""
-    return _pooled("max_pool1d", pool.max_pool2d, x, 1, ceil_mode, sizes)
-
-
-def avg_pool2d(
-    x: Array, *, ceil_mode: bool = False, count_include_pad: bool = True, **sizes: Size
+def avg_pool(
+    x: Array,
+    *,
+    axes: int = 2,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    **sizes: Size,
 ) -> Result:
     """The mean of each window, with the zeros of the padding or without them."""
-    _check_floats("avg_pool2d", x)
-    kernel = partial(pool.avg_pool2d, count_include_pad=count_include_pad)
-    return _pooled("avg_pool2d", kernel, x, 2, ceil_mode, sizes)
-
-
-def avg_pool1d(
-    x: Array, *, ceil_mode: bool = False, count_include_pad: bool = True, **sizes: Size
-) -> Result:
-    """The mean of each window of sequences (N, C, L), with the zeros of the padding or without."""
-    _check_floats("avg_pool1d", x)
-    kernel = partial(pool.avg_pool2d, count_include_pad=count_include_pad)
-    return _pooled("avg_pool1d", kernel, x, 1, ceil_mode, sizes)
+    name, kernel = f"avg_pool{axes}d", partial(pool.avg_pool2d, count_include_pad=count_include_pad)
+    _check_floats(name, x)
+    return _pooled(name, kernel, x, axes, ceil_mode, sizes)
 
 
 def adaptive_avg_pool2d(x: Array, *, size: tuple[int | None, int | None]) -> Result:

@@ -31,8 +31,8 @@ class _Pool(Module):
         return found[0] if self.axes == 1 else next(iter(size.values()))
 
     def _pooled(self, x: Tensor, **options: Any) -> Tensor:
-        sizes = {"kernel": self.kernel_size, "stride": self.stride, "padding": self.padding}
-        return apply(self.op, as_tensor(x), **sizes, ceil_mode=self.ceil_mode, **options)
+        options |= {"kernel": self.kernel_size, "stride": self.stride, "padding": self.padding}
+        return apply(self.op, as_tensor(x), axes=self.axes, ceil_mode=self.ceil_mode, **options)
 
     def extra_repr(self) -> str:
         ceil_mode = ", ceil_mode=True" if self.ceil_mode else ""
@@ -40,6 +40,8 @@ class _Pool(Module):
 
 
 class _MaxPool(_Pool):
+    op = staticmethod(pool.max_pool)
+
     def __init__(
         self,
         kernel_size: Size,
@@ -57,6 +59,8 @@ class _MaxPool(_Pool):
 
 
 class _AvgPool(_Pool):
+    op = staticmethod(pool.avg_pool)
+
     def __init__(
         self,
         kernel_size: Size,
@@ -79,13 +83,13 @@ class _AvgPool(_Pool):
 class MaxPool1d(_MaxPool):
     """The maximum of each window of sequences (N, C, L); options as in MaxPool2d."""
 
-    axes, op = 1, staticmethod(pool.max_pool1d)
+    axes = 1
 
 
 class AvgPool1d(_AvgPool):
     """The mean of each window of sequences (N, C, L); options as in AvgPool2d."""
 
-    axes, op = 1, staticmethod(pool.avg_pool1d)
+    axes = 1
 
 
 class MaxPool2d(_MaxPool):
@@ -95,7 +99,7 @@ class MaxPool2d(_MaxPool):
     behind.
     """
 
-    axes, op = 2, staticmethod(pool.max_pool2d)
+    axes = 2
 
     @property
     def is_2x2(self) -> bool:
@@ -117,7 +121,7 @@ class AvgPool2d(_AvgPool):
     MaxPool2d.
     """
 
-    axes, op = 2, staticmethod(pool.avg_pool2d)
+    axes = 2
 
 
 class AdaptiveAvgPool2d(Module):

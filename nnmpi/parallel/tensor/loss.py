@@ -14,7 +14,7 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.functional import as_tensor
-from nnmpi.autograd.ops.class_losses import IGNORED, Labels, Smoothing, gradient
+from nnmpi.autograd.ops.losses import IGNORED, Labels, Smoothing, gradient
 from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
 from nnmpi.kernels import Result, column_sum

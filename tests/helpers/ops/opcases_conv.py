@@ -113,7 +113,7 @@ def _pools() -> dict[str, Case]:
         for dilation in (1, (1, 2)):
             named = {**options, "dilation": dilation}
             cases[f"max_pool2d {n} {label(named)}"] = Case(
-                pool.max_pool2d,
+                pool.max_pool,
                 (x,),
                 lambda t, x, **o: oracle(t, x, name="max_pool2d", **o),
                 named,
@@ -121,7 +121,7 @@ def _pools() -> dict[str, Case]:
         for counts in (True, False):
             named = {**options, "count_include_pad": counts}
             cases[f"avg_pool2d {n} {label(named)}"] = Case(
-                pool.avg_pool2d,
+                pool.avg_pool,
                 (x,),
                 lambda t, x, **o: oracle(t, x, name="avg_pool2d", **o),
                 named,
@@ -129,13 +129,14 @@ def _pools() -> dict[str, Case]:
     for window, ceil_mode in product(((3, 2, 1), (2, 3, 0), (4, 1, 2)), (False, True)):
         kernel, stride, padding = window
         options = {"kernel": kernel, "stride": stride, "padding": padding, "ceil_mode": ceil_mode}
-        for name, more in (("max_pool1d", {"dilation": 2}), ("avg_pool1d", {})):
+        for op, more in ((pool.max_pool, {"dilation": 2}), (pool.avg_pool, {})):
+            name = f"{op.__name__}1d"
             named = options | more
             cases[f"{name} {label(named)}"] = Case(
-                getattr(pool, name),
+                op,
                 ((2, 3, 9),),
-                lambda t, x, name=name, **o: oracle(t, x, name=name, **o),
-                named,
+                lambda t, x, axes, name=name, **o: oracle(t, x, name=name, **o),
+                {**named, "axes": 1},
             )
     for size in ((1, 1), (4, 3), (3, 5), (8, None), (None, 1), (11, 2)):
         cases[f"adaptive_avg_pool2d {size}"] = Case(

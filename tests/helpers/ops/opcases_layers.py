@@ -155,11 +155,11 @@ def _pools() -> dict[str, Case]:
         x = channels_last(2, 3, h, w) if last else (2, 3, h, w)
         options = {"kernel": k, "stride": s, "padding": p}
         name = f"{h}x{w} {label(options)}{' channels last' if last else ''}"
-        for op in (pool.max_pool2d, pool.avg_pool2d):
-            cases[f"{op.__name__} {name}"] = Case(
+        for op in (pool.max_pool, pool.avg_pool):
+            cases[f"{op.__name__}2d {name}"] = Case(
                 op,
                 (x,),
-                lambda t, x, kernel, stride, padding, name=op.__name__: getattr(
+                lambda t, x, kernel, stride, padding, name=f"{op.__name__}2d": getattr(
                     t.nn.functional, name
                 )(x, kernel, stride, padding),
                 options,

@@ -8,7 +8,7 @@ from helpers.ops.opcases import Case, Draw, Op
 
 from nnmpi import backend
 from nnmpi.autograd import apply
-from nnmpi.autograd.ops import class_losses, element_losses, softmax
+from nnmpi.autograd.ops import losses, softmax
 
 LABELS = np.array([2, 0, 0, 3, 1])
 SOME = np.array([2, -100, 0, 3, -100])
@@ -47,10 +47,10 @@ def _of_classes() -> dict[str, Case]:
         options = {"reduction": reduction, "ignore_index": 3 if of == "one ignored" else -100}
         name = f"{reduction} of {of}{'' if weight is None else ', weighted'}"
         options |= {} if weight is None else {"weight": weight}
-        cases[f"nll {name}"] = Case(class_losses.nll, args, _oracle("nll_loss"), options)
+        cases[f"nll {name}"] = Case(losses.nll, args, _oracle("nll_loss"), options)
         for smoothing in (0.0, 0.3):
             cases[f"weighted_cross_entropy {name}, smoothing {smoothing}"] = Case(
-                class_losses.weighted_cross_entropy,
+                losses.weighted_cross_entropy,
                 args,
                 _oracle("cross_entropy"),
                 options | {"smoothing": smoothing},
@@ -81,11 +81,11 @@ def _of_elements() -> dict[str, Case]:
         return apply(op, p, backend.of(p.data).asarray(known, p.dtype))
 
     huge = np.array([1e4, -1e4, 800.0, 0.0])
-    op = element_losses.bce_with_logits
+    op = losses.bce_with_logits
     cases = {
-        "bce": Case(element_losses.bce, (_between(0.01, 0.99, *sizes), targets), bce),
+        "bce": Case(losses.bce, (_between(0.01, 0.99, *sizes), targets), bce),
         "bce of certain predictions": Case(
-            element_losses.bce,
+            losses.bce,
             (certain,),
             lambda t, p: bce(t, p, t.as_tensor(known).double()),
             run=of_known,
@@ -100,7 +100,7 @@ def _of_elements() -> dict[str, Case]:
     for beta, d in product((1.0, 0.3), ((5, 6), np.array([-0.3, 0.3, 1.0, -1.0, 0.0]))):
         kind = "" if isinstance(d, tuple) else " at its kinks"
         cases[f"smooth_l1 {beta}{kind}"] = Case(
-            element_losses.smooth_l1, (d,), smooth, {"beta": beta}, smooth=not kind
+            losses.smooth_l1, (d,), smooth, {"beta": beta}, smooth=not kind
         )
     return cases
 

@@ -1,4 +1,6 @@
-"""Losses of classes, with weights, ignored labels and smoothing.
+"""Losses of classes, with weights, ignored labels and smoothing; losses of single numbers.
+
+Of classes:
 
     scores  (N, C, ...)
     labels  (N, ...)
@@ -153,3 +155,52 @@ def _kept(losses: Array, target: Labels, shape: tuple[int, ...], dtype: Any) -> 
     """0 where a label is ignored, whatever its scores are; in the shape of the labels."""
     xp = xp_of(losses)
     return xp.where(target.kept, losses, xp.zeros_like(losses)).astype(dtype).reshape(shape)
+
+
+# ---- losses of single numbers, before they are reduced
+
+LEAST_LOG = -100.0
+"""A log of a probability is not less, as in PyTorch: else one sample makes the loss infinite."""
+
+LEAST_VARIANCE = float(np.float32(1e-12))
+"""p (1 - p), by which a gradient is divided, is not less, as in PyTorch."""
+
+
+def bce(p: Array, y: Array) -> Result:
+    """-(y log(p) + (1 - y) log(1 - p)) of probabilities p."""
+    xp, least = xp_of(p), max(LEAST_VARIANCE, float(np.finfo(p.dtype).tiny))
+    with np.errstate(divide="ignore"):
+        log_p = xp.maximum(xp.log(p), LEAST_LOG)
+        log_q = xp.maximum(xp.log1p(-p), LEAST_LOG)
+    return Result(
+        (y - 1) * log_q - y * log_p,
+        (
+            lambda g, out: g * (p - y) / xp.maximum(p * (1 - p), least),
+            lambda g, out: g * (log_q - log_p),
+        ),
+    )
+
+
+def bce_with_logits(z: Array, y: Array, *, pos_weight: Array | float = 1.0) -> Result:
+    """-(w y log(p) + (1 - y) log(1 - p)), p = sigmoid(z), from e**-|z|: no overflow."""
+    xp = xp_of(z)
+    e = xp.exp(-xp.absolute(z))
+    minus_log_p = xp.log1p(e) + xp.maximum(-z, 0.0)
+    positive = pos_weight * y
+
+    def vjp_z(g: Array, out: Array | None) -> Array:
+        p = xp.where(z >= 0, xp.ones_like(e), e) / (1 + e)
+        return g * ((positive + 1 - y) * p - positive)
+
+    return Result(
+        (1 - y) * z + (positive + 1 - y) * minus_log_p,
+        (vjp_z, lambda g, out: g * ((pos_weight - 1.0) * minus_log_p - z)),
+    )
+
+
+def smooth_l1(d: Array, *, beta: float) -> Result:
+    """d**2 / (2 beta) where |d| < beta, |d| - beta / 2 elsewhere."""
+    xp = xp_of(d)
+    size = xp.absolute(d)
+    y = xp.where(size < beta, d * d * (0.5 / beta), size - 0.5 * beta)
+    return Result(y, (lambda g, out: g * xp.clip(d / beta, -1.0, 1.0),))
