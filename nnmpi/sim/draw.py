@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from nnmpi.collectives.step import Algorithm, Step
 from nnmpi.collectives.verify import ALL_REDUCE, Claim, Expressions, rounds
+from nnmpi.sim.show import columns
 
 MAX_RANKS = 16  # one column each
 DIGITS = ".123456789abcdefg"  # the number of contributions in a chunk
@@ -51,9 +52,8 @@ def _span(range_: tuple[int, int], chunks: int) -> str:
 
 def _table(rows: list[list[str]], boundaries: list[int]) -> str:
     """Align the columns; insert a rule before the rows at which reduction ends."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    rule = "-- from here on, what arrives replaces a chunk --"
+    lines = columns(rows, str.ljust, str.ljust).split("\n")
+    rule = "-- from here on, what arrives replaces a chunk --".ljust(max(map(len, lines)), "-")
     for i in reversed(boundaries):
-        lines.insert(i, rule.ljust(sum(widths) + 2 * len(widths) - 2, "-"))
+        lines.insert(i, rule)
     return "\n".join(lines)

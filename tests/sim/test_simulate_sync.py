@@ -12,7 +12,7 @@ from helpers.commands import Completed
 
 from nnmpi import simulate
 from nnmpi.schedules.delay import Delay
-from nnmpi.sim import synchrony
+from nnmpi.sim.commands import sync as synchrony
 
 INF = math.inf
 

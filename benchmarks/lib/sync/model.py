@@ -11,7 +11,7 @@ In units of a worker's step, for p workers:
 from typing import NamedTuple
 
 from nnmpi.schedules.delay import Delay
-from nnmpi.sim.synchrony import simulate
+from nnmpi.sim.commands.sync import simulate
 
 
 class Case(NamedTuple):

@@ -1,22 +1,95 @@
-"""The subcommand `sync` of `python -m nnmpi.simulate`: BSP, SSP and ASP with slow workers."""
+"""The subcommand `sync` of `python -m nnmpi.simulate`: BSP, SSP and ASP with slow workers.
+
+Workers and a parameter server on paper: who computes when, and how stale gradients are. Only steps
+take time; messages and the server take none. A worker pulls parameters, computes a gradient, pushes
+it, and may begin its next step unless it is more than `bound` steps ahead of the slowest one: 0 is
+BSP, S is SSP with staleness S, infinity is ASP.
+"""
 
 import argparse
+import heapq
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from nnmpi.schedules.delay import Delay
-from nnmpi.sim import synchrony
 from nnmpi.sim.show import columns
 from nnmpi.sim.svg import svg
-from nnmpi.sim.synchrony import Gradient
-from nnmpi.sim.timeline import WIDTH, draw
+from nnmpi.sim.timeline import WIDTH, Span, Timeline, draw
 
 HELP = "bsp, ssp and asp with slow workers"
 
 STALENESS = 3  # of ssp, if none is given
 MOST = 100_000  # gradients: a simulation takes a few seconds
+
+
+class Gradient(NamedTuple):
+    """A step of a worker, from when it pulled until it pushed.
+
+    staleness: gradients of others that the server has applied in between
+    """
+
+    worker: int
+    step: int
+    start: float
+    end: float
+    staleness: int
+
+
+def simulate(
+    bound: float, duration: Callable[[int, int], float], p: int, gradients: int
+) -> list[Gradient]:
+    """An epoch of p workers in the order of their pushes; a step takes duration(worker, step)."""
+    clocks, pulled, began, waiting = [0] * p, [0] * p, [0.0] * p, set[int]()
+    busy, left = [(duration(w, 0), w) for w in range(p)], gradients - p
+    heapq.heapify(busy)
+    done: list[Gradient] = []
+    while busy:
+        now, pushing = heapq.heappop(busy)
+        start, stale = began[pushing], len(done) - pulled[pushing]
+        done.append(Gradient(pushing, clocks[pushing], start, now, stale))
+        clocks[pushing] += 1
+        waiting.add(pushing)
+        for w in sorted(waiting):
+            if left and clocks[w] - min(clocks) <= bound:
+                waiting.remove(w)
+                left, pulled[w], began[w] = left - 1, len(done), now
+                heapq.heappush(busy, (now + duration(w, clocks[w]), w))
+    return done
+
+
+# ---- theory: the time in which the workers compute one gradient each, over a long run
+
+
+def bsp_time(delays: Sequence[Delay]) -> float:
+    """The mean of the slowest worker's step.
+
+    A worker's step takes `always` with probability 1 - share, else always * jitter. The chance
+    that all take at most x is a product, and jumps only at these values of x.
+    """
+    points = sorted({d.always * f for d in delays for f in (1.0, d.jitter)})
+    below = [math.prod(_at_most(d, x) for d in delays) for x in points]
+    return points[-1] - sum((b - a) * c for (a, b), c in zip(pairwise(points), below, strict=False))
+
+
+def _at_most(d: Delay, x: float) -> float:
+    """The probability that a step takes at most x."""
+    return (1 - d.share) * (d.always <= x) + d.share * (d.always * d.jitter <= x)
+
+
+def ssp_time(delays: Sequence[Delay]) -> float:
+    """What no bound can beat: all have the pace of the worker that is slowest on average."""
+    return max(d.mean for d in delays)
+
+
+def asp_time(delays: Sequence[Delay]) -> float:
+    """Each worker has its own pace."""
+    return len(delays) / sum(1 / d.mean for d in delays)
+
+
+# ---- the command
 
 
 class Mode(NamedTuple):
@@ -28,9 +101,9 @@ class Mode(NamedTuple):
 
 
 MODES = {
-    "bsp": Mode(lambda s: 0, synchrony.bsp_time, "all wait for all in each step"),
-    "ssp": Mode(lambda s: s, synchrony.ssp_time, "a worker may be {} ahead"),
-    "asp": Mode(lambda s: math.inf, synchrony.asp_time, "nobody waits"),
+    "bsp": Mode(lambda s: 0, bsp_time, "all wait for all in each step"),
+    "ssp": Mode(lambda s: s, ssp_time, "a worker may be {} ahead"),
+    "asp": Mode(lambda s: math.inf, asp_time, "nobody waits"),
 }
 
 
@@ -46,6 +119,11 @@ class SimulatedMode(NamedTuple):
     def end(self) -> float:
         """When the last gradient is there."""
         return self.done[-1].end
+
+    def timeline(self, p: int) -> Timeline:
+        """The steps as spans; between them a worker waits."""
+        spans = (Span(g.worker, "STEP", g.step, g.worker, g.start, g.end) for g in self.done)
+        return Timeline(tuple(spans), p, self.title)
 
     @property
     def staleness(self) -> tuple[float, int]:
@@ -94,7 +172,7 @@ def run(options: argparse.Namespace) -> Any:
     slow += [f"--jitter {options.jitter}"] * bool(options.jitter)
     who = " and ".join(slow) or "all alike"
     heading = f"{p} worker{'s' * (p > 1)}, {p * steps} gradients; {who}; a usual step takes 1"
-    timelines = [synchrony.timeline(s.done, p, s.title) for s in shown]
+    timelines = [s.timeline(p) for s in shown]
     if options.svg:
         options.svg.write_text(svg(timelines, heading), encoding="utf-8")
     if options.json:
@@ -107,13 +185,11 @@ def run(options: argparse.Namespace) -> Any:
 
 def _simulated(name: str, staleness: int, delays: Sequence[Delay], steps: int) -> SimulatedMode:
     mode, p = MODES[name], len(delays)
-    done = synchrony.simulate(
-        mode.bound(staleness), lambda w, step: delays[w].factor(step), p, p * steps
-    )
+    done = simulate(mode.bound(staleness), lambda w, step: delays[w].factor(step), p, p * steps)
     ahead = f"{staleness} step{'s' * (staleness != 1)}"
     label = f"{name} {staleness}" if "{}" in mode.about else name
     title = f"{label}: {mode.about.format(ahead)}"
-    return SimulatedMode(name, title, done, synchrony.bsp_time(delays) / mode.time(delays))
+    return SimulatedMode(name, title, done, bsp_time(delays) / mode.time(delays))
 
 
 def _table(shown: Sequence[SimulatedMode], bsp: SimulatedMode, p: int) -> str:
@@ -121,7 +197,7 @@ def _table(shown: Sequence[SimulatedMode], bsp: SimulatedMode, p: int) -> str:
     for s in shown:
         mean, most = s.staleness
         speeds = f"{bsp.end / s.end:.2f}", f"{s.limit:.2f}"
-        waited = f"{synchrony.waited(s.done, p):.0%}"
+        waited = f"{1 - sum(g.end - g.start for g in s.done) / (p * s.end):.0%}"
         label = s.title.split(":")[0]
         rows.append([label, f"{s.end:.4g}", *speeds, waited, f"{mean:.1f}", str(most)])
     return columns(rows)
