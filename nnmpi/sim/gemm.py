@@ -23,7 +23,6 @@ whichever is larger, and less than column + row from about p = 4.5 (K+O)O / (NK)
 """
 
 from collections.abc import Callable
-from math import isqrt
 from typing import NamedTuple
 
 from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, REDUCE_SCATTERS, within
@@ -196,8 +195,7 @@ def plans(
 
 def grids_of(p: int) -> list[tuple[int, int]]:
     """All (q, r) with q r = p."""
-    low = [q for q in range(1, isqrt(p) + 1) if p % q == 0]
-    return [(q, p // q) for q in sorted({*low, *(p // q for q in low)})]
+    return [(q, p // q) for q in range(1, p + 1) if p % q == 0]
 
 
 def cost(plan: ProductPlan, on: Machine) -> ProductCost:
@@ -225,8 +223,9 @@ def turning_point(family: PlanFamily, g: Gemm) -> int | None:
 
     It is compared with 1-D and with the grids 1 x p and p x 1.
     """
-    for p in (1 << k for k in range(2, MOST_RANKS.bit_length())):
-        grids = [family.grid(g, q, r, g.inner) for q, r in grids_of(p)]
+    for k in range(2, MOST_RANKS.bit_length()):
+        p = 1 << k
+        grids = [family.grid(g, 1 << i, p >> i, g.inner) for i in range(k + 1)]
         flat = [make(g, p) for make in family.lines.values()] + [grids[0], grids[-1]]
         if min(x.received for x in grids[1:-1]) < min(x.received for x in flat):
             return p

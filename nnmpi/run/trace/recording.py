@@ -58,18 +58,16 @@ class Recording(Recorder):
 
     def __init__(self, now: Callable[[], float], capacity: int = CAPACITY) -> None:
         self.now = now
-        self._events, self._used, self._full = np.empty(capacity, EVENT), 0, False
+        self._events, self._used = np.empty(capacity, EVENT), 0
         self._step = EVALUATION
 
     def begin(self, step: int) -> None:
         self._step = step
 
     def add(self, name: str, began: float, micro: int = -1, stage: int = -1) -> None:
-        if self._used == len(self._events):
-            self._full = True
-            return
-        self._events[self._used] = CODES[name], stage, micro, self._step, began, self.now()
-        self._used += 1
+        if self._used < len(self._events):
+            self._events[self._used] = CODES[name], stage, micro, self._step, began, self.now()
+            self._used += 1
 
     def recorded(self, name: str, do: Do) -> Do:
         def recorded(op: Op) -> None:
@@ -90,7 +88,8 @@ class Recording(Recorder):
         """The steps below are complete: those up to the last one that ended with an UPDATE."""
         events = self._events[: self._used]
         updates = events["step"][which(events, "UPDATE")]
-        return 1 + int(updates.max(initial=-1)) if self._full else NO_LIMIT
+        is_full = self._used == len(self._events)  # and events may be missing
+        return 1 + int(updates.max(initial=-1)) if is_full else NO_LIMIT
 
     def events(self, limit: int) -> np.ndarray:
         """The events of steps below, in the order of their ends; no wait without its operation."""
