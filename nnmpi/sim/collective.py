@@ -11,7 +11,7 @@ from nnmpi.collectives.price import Network, price
 from nnmpi.collectives.step import Algorithm, Ranks, Step
 from nnmpi.collectives.verify import Claim
 from nnmpi.sim import textbook
-from nnmpi.sim.network import check_count, check_number
+from nnmpi.sim.network import Record, check_count, check_number, record
 from nnmpi.sim.textbook import Formulas, evaluate, letters, on_paper
 
 
@@ -44,44 +44,6 @@ OPERATIONS = {
 }
 
 
-class Spread(NamedTuple):
-    """The minimum, mean and maximum of one figure over all ranks."""
-
-    least: float
-    mean: float
-    most: float
-
-    @classmethod
-    def of(cls, ranks: NDArray[np.float64] | NDArray[np.int_]) -> "Spread":
-        """The spread of the figures of all ranks."""
-        return cls(ranks.min().item(), ranks.mean().item(), ranks.max().item())
-
-
-class Figure(NamedTuple):
-    """A formula and its value."""
-
-    formula: str
-    seconds: float
-
-
-class CollectiveCost(NamedTuple):
-    """The simulated cost of one plan, beside what its formulas give."""
-
-    operation: str
-    algorithm: str
-    ranks: int
-    nbytes: float
-    network: Network
-    seconds: float
-    rounds: int
-    sent: Spread  # bytes
-    messages: Spread
-    proved: range | None  # numbers of ranks for which an algorithm of the user's was proved
-    textbook: Figure | None = None
-    plan: Figure | None = None
-    differences: tuple[tuple[Figure, str], ...] = ()  # and why
-
-
 def plan(operation: str, name: str, network: Network) -> Algorithm:
     """The plan of that name; `hierarchical` follows the nodes of the network.
 
@@ -108,35 +70,42 @@ def names(operation: str, algorithm: str) -> list[str]:
     return chosen
 
 
-def simulate(
-    operation: str, algorithm: str, ranks: int, nbytes: float, on: Network
-) -> CollectiveCost:
-    """Price one plan; raises ValueError for numbers out of range."""
+def simulate(operation: str, algorithm: str, ranks: int, nbytes: float, on: Network) -> Record:
+    """Price one plan; raises ValueError for numbers out of range.
+
+    The record has the cost and, beside it, what the formulas of the plan give. On two levels only
+    the plan that follows the nodes has formulas.
+    """
     check_count("ranks", ranks)
     check_number("bytes", nbytes)
     paid = price(plan(operation, algorithm, on), ranks, nbytes, on)
-    found = CollectiveCost(
-        operation,
-        algorithm,
-        ranks,
-        nbytes,
-        on,
-        paid.seconds,
-        paid.rounds,
-        Spread.of(paid.sent),
-        Spread.of(paid.messages),
-        proved=verify.MANY if user_code.is_named(algorithm) else None,
-    )
+    cost = {
+        "operation": operation,
+        "algorithm": algorithm,
+        "ranks": ranks,
+        "bytes": nbytes,
+        **record(on),
+        "seconds": paid.seconds,
+        "rounds": paid.rounds,
+        "sent": _spread(paid.sent),
+        "messages": _spread(paid.messages),
+    }
     formulas = OPERATIONS[operation].costs.get(algorithm)
     if formulas is None or (on.inner is not None and algorithm != "hierarchical"):
-        return found  # on two levels only the plan that follows the nodes has formulas
+        return {**cost, "textbook": None, "plan": None, "differences": []}
     values = letters(ranks, nbytes, on)
 
-    def figure(formula: str) -> Figure:
-        return Figure(on_paper(formula), evaluate(formula, values))
+    def figure(formula: str) -> Record:
+        return {"formula": on_paper(formula), "seconds": evaluate(formula, values)}
 
-    return found._replace(
-        textbook=figure(formulas.textbook) if formulas.textbook else None,
-        plan=figure(formulas.plan),
-        differences=tuple((figure(f), why) for f, why in formulas.differences.items()),
-    )
+    return {
+        **cost,
+        "textbook": figure(formulas.textbook) if formulas.textbook else None,
+        "plan": figure(formulas.plan),
+        "differences": [{**figure(f), "why": why} for f, why in formulas.differences.items()],
+    }
+
+
+def _spread(ranks: NDArray[np.float64] | NDArray[np.int_]) -> Record:
+    """The minimum, mean and maximum of one figure over all ranks."""
+    return {"least": ranks.min().item(), "mean": ranks.mean().item(), "most": ranks.max().item()}

@@ -28,6 +28,7 @@ from typing import NamedTuple
 from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, REDUCE_SCATTERS, within
 from nnmpi.collectives.price import Network, price
 from nnmpi.collectives.step import Algorithm
+from nnmpi.sim.network import Record
 
 PANEL = 512
 """Columns of K in a panel, as in SummaLinear."""
@@ -92,28 +93,6 @@ class ProductPlan(NamedTuple):
     def received(self) -> float:
         """What a rank receives, in numbers, on average over the ranks."""
         return sum(c.received for c in self.collectives)
-
-
-class ProductCost(NamedTuple):
-    """What a plan costs a rank, on average: seconds, messages, bytes."""
-
-    communication: float
-    computation: float
-    messages: int
-    received: float
-    weight: float
-    activations: float
-    panels: float
-
-    @property
-    def seconds(self) -> float:
-        """Without overlap of communication and computation."""
-        return self.communication + self.computation
-
-    @property
-    def memory(self) -> float:
-        """Weights and activations, the gradients of both, and panels."""
-        return 2 * (self.weight + self.activations) + self.panels
 
 
 def column(g: Gemm, p: int) -> ProductPlan:
@@ -198,21 +177,26 @@ def grids_of(p: int) -> list[tuple[int, int]]:
     return [(q, p // q) for q in range(1, p + 1) if p % q == 0]
 
 
-def cost(plan: ProductPlan, on: Machine) -> ProductCost:
-    """The cost of a plan on a machine."""
-    size, seconds = on.itemsize, 0.0
+def cost(plan: ProductPlan, on: Machine) -> Record:
+    """What a plan costs a rank of a machine, on average: seconds, messages, bytes."""
+    size, communication = on.itemsize, 0.0
     for t in plan.collectives:
         algorithm = within(t.algorithm, t.ranks, t.stride)
-        seconds += t.times * price(algorithm, plan.ranks, t.numbers * size, on.network).seconds
-    return ProductCost(
-        communication=seconds,
-        computation=plan.operations / on.flops,
-        messages=sum(t.messages for t in plan.collectives),
-        received=plan.received * size,
-        weight=plan.weight * size,
-        activations=plan.activations * size,
-        panels=plan.panels * size,
-    )
+        paid = price(algorithm, plan.ranks, t.numbers * size, on.network)
+        communication += t.times * paid.seconds
+    computation = plan.operations / on.flops
+    weight, activations, panels = plan.weight * size, plan.activations * size, plan.panels * size
+    return {
+        "seconds": communication + computation,  # without overlap
+        "communication": communication,
+        "computation": computation,
+        "messages": sum(t.messages for t in plan.collectives),
+        "received": plan.received * size,
+        "weight": weight,
+        "activations": activations,
+        "panels": panels,
+        "memory": 2 * (weight + activations) + panels,  # with the gradients of both
+    }
 
 
 MOST_RANKS = 1 << 20

@@ -1,9 +1,12 @@
 """The network of a simulation: its options, the numbers it may have, and how it is shown."""
 
 import argparse
-from typing import Any
+from typing import Any, TypeAlias
 
 from nnmpi.collectives.price import Link, Network
+
+Record: TypeAlias = dict[str, Any]
+"""What a simulation has found, as a JSON object; the text of a command is made from it."""
 
 MAX_RANKS = 10_000_000
 MAX_VALUE = 1e30  # of bytes and of seconds, so that no product of them overflows
@@ -59,17 +62,17 @@ def check_count(name: str, value: int, most: int = MAX_RANKS) -> None:
         raise ValueError(f"{name} {value} must be from 1 to {most}")
 
 
-def as_text(n: Network) -> str:
-    """The numbers of a network."""
-    text = f"alpha {n.link.alpha:g} s, beta {n.link.beta:g} s/B, gamma {n.gamma:g} s/B"
-    if n.inner is None:
+def as_text(r: Record) -> str:
+    """The numbers of a network, from a record that has them."""
+    text = f"alpha {r['alpha']:g} s, beta {r['beta']:g} s/B, gamma {r['gamma']:g} s/B"
+    if r["per_node"] is None:
         return text
-    inner = f"alpha {n.inner.alpha:g} s, beta {n.inner.beta:g} s/B"
-    return f"{text}; in nodes of {n.per_node:,}: {inner}"
+    inner = f"alpha {r['inner_alpha']:g} s, beta {r['inner_beta']:g} s/B"
+    return f"{text}; in nodes of {r['per_node']:,}: {inner}"
 
 
-def record(n: Network) -> dict[str, Any]:
-    """The numbers of a network as entries of a JSON object."""
+def record(n: Network) -> Record:
+    """The numbers of a network as entries of a record."""
     return {
         "alpha": n.link.alpha,
         "beta": n.link.beta,

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nnmpi.collectives.price import Network
 from nnmpi.sim import collective
-from nnmpi.sim.collective import CollectiveCost
-from nnmpi.sim.network import as_text
+from nnmpi.sim.network import Record, as_text
 from nnmpi.sim.show import amount, columns, duration
 
 MOST_RANKS = 4096  # a simulation of more takes too long for a table
@@ -32,12 +32,12 @@ class Sweep(NamedTuple):
     """What is varied, and for each of its values the cost of each algorithm."""
 
     by: str  # of BY
-    rows: list[list[CollectiveCost]]
+    rows: list[list[Record]]
 
     @property
     def values(self) -> list[float]:
         """The numbers of bytes or of ranks."""
-        return [row[0].ranks if self.by == "ranks" else row[0].nbytes for row in self.rows]
+        return [row[0][self.by] for row in self.rows]
 
     def text(self, value: float) -> str:
         """A value with its unit."""
@@ -47,8 +47,8 @@ class Sweep(NamedTuple):
     def heading(self) -> str:
         """What is not varied."""
         last = self.rows[-1][0]
-        fixed = amount(last.nbytes) if self.by == "ranks" else f"{last.ranks:,} ranks"
-        return f"{last.operation}: {fixed}\n{as_text(last.network)}"
+        fixed = amount(last["bytes"]) if self.by == "ranks" else f"{last['ranks']:,} ranks"
+        return f"{last['operation']}: {fixed}\n{as_text(last)}"
 
 
 def sweep(
@@ -82,10 +82,10 @@ def _ranks(most: int) -> list[int]:
 
 def table(s: Sweep) -> str:
     """A row for each value, a column for each algorithm; * marks the fastest."""
-    lines = [["", *(f"{c.algorithm} " for c in s.rows[0])]]
+    lines = [["", *(f"{c['algorithm']} " for c in s.rows[0])]]
     for value, row in zip(s.values, s.rows, strict=True):
-        best = min(c.seconds for c in row)
-        cells = [f"{duration(c.seconds)}{'*' if c.seconds == best else ' '}" for c in row]
+        times = [c["seconds"] for c in row]
+        cells = [f"{duration(x)}{'*' if x == min(times) else ' '}" for x in times]
         lines.append([s.text(value), *cells])
     return f"{s.heading}\n{columns(lines)}{_fastest(s)}"
 
@@ -94,20 +94,16 @@ def _fastest(s: Sweep) -> str:
     """Which algorithm is the fastest up to which size; with ranks it changes back and forth."""
     if s.by == "ranks" or len(s.rows[0]) == 1:
         return ""
-    best = [min(row, key=lambda c: c.seconds).algorithm for row in s.rows]
+    best = [min(row, key=itemgetter("seconds"))["algorithm"] for row in s.rows]
     runs = groupby(zip(best, s.values, strict=True), key=lambda pair: pair[0])
     ends = [(name, [value for _, value in run][-1]) for name, run in runs]
     return "\n\nfastest: " + ", ".join(f"{name} up to {s.text(v)}" for name, v in ends)
 
 
-def records(s: Sweep) -> list[dict[str, Any]]:
+def records(s: Sweep) -> list[Record]:
     """One flat object for each time."""
-    return [
-        {"operation": o.operation, "algorithm": o.algorithm, "ranks": o.ranks}
-        | {"bytes": o.nbytes, "seconds": o.seconds}
-        for row in s.rows
-        for o in row
-    ]
+    keys = ("operation", "algorithm", "ranks", "bytes", "seconds")
+    return [{key: c[key] for key in keys} for row in s.rows for c in row]
 
 
 def plot(s: Sweep, path: Path) -> None:
@@ -116,10 +112,10 @@ def plot(s: Sweep, path: Path) -> None:
 
     figure = Figure(figsize=(10, 5.6), layout="constrained")
     axes = figure.subplots()
-    for of_one in sorted(zip(*s.rows, strict=True), key=lambda line: -line[-1].seconds):
-        name = of_one[0].algorithm
+    for of_one in sorted(zip(*s.rows, strict=True), key=lambda line: -line[-1]["seconds"]):
+        name = of_one[0]["algorithm"]
         colour, style = LINES.get(name, ("black", "-"))
-        times = [o.seconds for o in of_one]
+        times = [c["seconds"] for c in of_one]
         axes.plot(s.values, times, style, color=colour, linewidth=2.2, label=name)
     axes.set(xscale="log", yscale="log")
     axes.set_xticks(s.values[::2], [s.text(v) for v in s.values[::2]])

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nnmpi import cli
+from nnmpi import cli, user_code
+from nnmpi.collectives import verify
 from nnmpi.collectives.price import Network
 from nnmpi.collectives.verify import PlanError
 from nnmpi.sim import collective, sweep
 from nnmpi.sim import network as net
-from nnmpi.sim.collective import OPERATIONS, CollectiveCost, Spread
+from nnmpi.sim.collective import OPERATIONS
 from nnmpi.sim.draw import LEGEND, draw
+from nnmpi.sim.network import Record
 from nnmpi.sim.show import amount, columns, duration, plural
 
 HELP = "all-reduce and its relatives"
@@ -87,8 +89,7 @@ def run(options: argparse.Namespace) -> Any:
         for name in names
     ]
     if options.json:
-        records = [record(c) for c in found]
-        return records if several else records[0]
+        return found if several else found[0]
     return table(found) if several else report(found[0]) + drawn
 
 
@@ -121,69 +122,58 @@ def _drawing(options: argparse.Namespace, network: Network) -> str:
     return f"\n\n{picture}\n\n{LEGEND}"
 
 
-def report(c: CollectiveCost) -> str:
+def report(c: Record) -> str:
     """The cost of one plan, with its formulas."""
     lines = [
-        _heading(f"{c.operation} by {c.algorithm}", c),
-        f"time      {duration(c.seconds)}",
-        f"rounds    {c.rounds:,}",
-        f"sent      {_spread(c.sent, amount)}",
-        f"messages  {_spread(c.messages, _count)}",
+        _heading(f"{c['operation']} by {c['algorithm']}", c),
+        f"time      {duration(c['seconds'])}",
+        f"rounds    {c['rounds']:,}",
+        f"sent      {_spread(c['sent'], amount)}",
+        f"messages  {_spread(c['messages'], _count)}",
     ]
-    if c.proved:
-        lines.append(f"proved    for {c.proved.start} to {c.proved.stop - 1} ranks")
-    if c.textbook:
-        lines.append(f"textbook  {c.textbook.formula} = {duration(c.textbook.seconds)}")
-    if c.plan:
-        lines.append(f"our plan  {c.plan.formula} = {duration(c.plan.seconds)}")
-    for (formula, seconds), why in c.differences:
-        if abs(seconds) > ROUNDING * c.seconds:
-            sign = "-" if seconds < 0 else "+"
-            lines.append(f"          {sign}{duration(abs(seconds))}  {formula}: {why}")
+    if user_code.is_named(c["algorithm"]):
+        lines.append(f"proved    for {verify.MANY.start} to {verify.MANY.stop - 1} ranks")
+    for name, figure in (("textbook", c["textbook"]), ("our plan", c["plan"])):
+        if figure:
+            lines.append(f"{name}  {figure['formula']} = {duration(figure['seconds'])}")
+    for difference in c["differences"]:
+        seconds = difference["seconds"]
+        if abs(seconds) > ROUNDING * c["seconds"]:
+            sign = f"{'-' if seconds < 0 else '+'}{duration(abs(seconds))}"
+            lines.append(f"          {sign}  {difference['formula']}: {difference['why']}")
     return "\n".join(lines)
 
 
-def _heading(what: str, c: CollectiveCost) -> str:
+def _heading(what: str, c: Record) -> str:
     """The operation, the size and the network."""
-    return f"{what}: {plural(c.ranks, 'rank')}, {amount(c.nbytes)}\n{net.as_text(c.network)}"
+    return f"{what}: {plural(c['ranks'], 'rank')}, {amount(c['bytes'])}\n{net.as_text(c)}"
 
 
 def _count(x: float) -> str:
     return f"{x:,.4g}" if x < 1000 else f"{x:,.0f}"
 
 
-def _spread(s: Spread, show: Callable[[float], str]) -> str:
-    if s.least == s.most:
-        return f"{show(s.most)} by each rank"
-    return f"{show(s.most)} at most, {show(s.mean)} on average, {show(s.least)} at least"
+def _spread(s: Record, show: Callable[[float], str]) -> str:
+    if s["least"] == s["most"]:
+        return f"{show(s['most'])} by each rank"
+    return f"{show(s['most'])} at most, {show(s['mean'])} on average, {show(s['least'])} at least"
 
 
-def table(found: list[CollectiveCost]) -> str:
+def table(found: list[Record]) -> str:
     """Several plans of one operation, side by side."""
-    best = min(c.seconds for c in found)
+    best = min(c["seconds"] for c in found)
     rows = [["algorithm", "time", "to fastest", "rounds", "sent at most", "messages", "textbook"]]
     for c in found:
-        ratio = f"{c.seconds / best:.2f}" if best else "-" if c.seconds else "1.00"
-        textbook = duration(c.textbook.seconds) if c.textbook else "-"
-        sent, messages = amount(c.sent.most), _count(c.messages.most)
-        cells = [duration(c.seconds), ratio, f"{c.rounds:,}", sent, messages, textbook]
-        rows.append([c.algorithm, *cells])
-    return f"{_heading(found[0].operation, found[0])}\n{columns(rows)}"
-
-
-def record(c: CollectiveCost) -> dict[str, Any]:
-    """The cost as a JSON object."""
-    return {
-        "operation": c.operation,
-        "algorithm": c.algorithm,
-        "ranks": c.ranks,
-        "bytes": c.nbytes,
-        **net.record(c.network),
-        "seconds": c.seconds,
-        "rounds": c.rounds,
-        "sent": c.sent._asdict(),
-        "messages": c.messages._asdict(),
-        "textbook": c.textbook and c.textbook._asdict(),
-        "plan": c.plan and c.plan._asdict(),
-        "differences": [{**figure._asdict(), "why": why} for figure, why in c.differences],
-    }
+        seconds, textbook = c["seconds"], c["textbook"]
+        rows.append(
+            [
+                c["algorithm"],
+                duration(seconds),
+                f"{seconds / best:.2f}" if best else "-" if seconds else "1.00",
+                f"{c['rounds']:,}",
+                amount(c["sent"]["most"]),
+                _count(c["messages"]["most"]),
+                duration(textbook["seconds"]) if textbook else "-",
+            ]
+        )
+    return f"{_heading(found[0]['operation'], found[0])}\n{columns(rows)}"

@@ -2,12 +2,13 @@
 
 import argparse
 import re
-from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any
 
 from nnmpi.sim import gemm
 from nnmpi.sim import network as net
-from nnmpi.sim.gemm import FAMILIES, Gemm, Machine, PlanFamily, ProductCost
+from nnmpi.sim.gemm import FAMILIES, Gemm, Machine, PlanFamily
+from nnmpi.sim.network import Record
 from nnmpi.sim.show import amount, columns, duration, plural
 
 HELP = "matrix products on ranks"
@@ -47,13 +48,11 @@ def run(options: argparse.Namespace) -> Any:
     """The output of `gemm`."""
     g = Gemm(options.rows, options.inner, options.columns)
     grids, machine = _checked(g, options)
-    records: list[dict[str, Any]] = []
-    parts = [_heading(g, options.ranks, machine)]
+    records: list[Record] = []
+    parts = []
     for layers, family in FAMILIES.items():
-        plans = gemm.plans(family, g, grids, machine.panel)
-        costs = {name: gemm.cost(plan, machine) for name, plan in plans.items()}
         point = gemm.turning_point(family, g)
-        records += [
+        found = [
             {
                 "layers": layers,
                 "layout": name,
@@ -63,15 +62,14 @@ def run(options: argparse.Namespace) -> Any:
                 "flops": machine.flops,
                 "panel": machine.panel,
                 **net.record(machine.network),
-                "seconds": c.seconds,
-                **c._asdict(),
-                "memory": c.memory,
+                **gemm.cost(plan, machine),
                 "two_dimensions_receive_least_from_ranks": point,
             }
-            for name, c in costs.items()
+            for name, plan in gemm.plans(family, g, grids, machine.panel).items()
         ]
-        parts.append("\n".join([_table(family, costs), *_verdict(family, costs, point)]))
-    return records if options.json else "\n\n".join(parts)
+        records += found
+        parts.append("\n".join([_table(family, found), *_verdict(family, found)]))
+    return records if options.json else "\n\n".join([_heading(records[0]), *parts])
 
 
 def _checked(g: Gemm, options: argparse.Namespace) -> tuple[list[tuple[int, int]], Machine]:
@@ -106,44 +104,41 @@ def _grid(options: argparse.Namespace) -> tuple[int, int]:
     return q, r
 
 
-def _heading(g: Gemm, ranks: int, m: Machine) -> str:
-    N, K, O = g
+def _heading(r: Record) -> str:
     return (
-        f"gemm: N = {N:,}, K = {K:,}, O = {O:,}, with both gradients: {plural(ranks, 'rank')}, "
-        f"{m.itemsize} bytes a number\n"
-        f"{net.as_text(m.network)}, {m.flops:g} flop/s"
+        f"gemm: N = {r['rows']:,}, K = {r['inner']:,}, O = {r['columns']:,}, with both gradients: "
+        f"{plural(r['ranks'], 'rank')}, {r['dtype_bytes']} bytes a number\n"
+        f"{net.as_text(r)}, {r['flops']:g} flop/s"
     )
 
 
-def _table(family: PlanFamily, costs: Mapping[str, ProductCost]) -> str:
+def _table(family: PlanFamily, found: list[Record]) -> str:
     """The layouts side by side."""
-    fastest = min(c.seconds for c in costs.values())
+    fastest = min(r["seconds"] for r in found)
     rows = [
         [family.about, "time", "to fastest", "communication", "received", "messages",
          "weight", "activations", "memory"]
     ]  # fmt: skip
     rows += [
         [
-            name,
-            duration(c.seconds),
-            f"{c.seconds / fastest:.2f}",
-            f"{c.communication / c.seconds:.0%}",
-            amount(c.received),
-            f"{c.messages:,}",
-            *(amount(n) for n in (c.weight, c.activations, c.memory)),
+            r["layout"],
+            duration(r["seconds"]),
+            f"{r['seconds'] / fastest:.2f}",
+            f"{r['communication'] / r['seconds']:.0%}",
+            amount(r["received"]),
+            f"{r['messages']:,}",
+            *(amount(r[name]) for name in ("weight", "activations", "memory")),
         ]
-        for name, c in costs.items()
+        for r in found
     ]
     return columns(rows)
 
 
-def _verdict(family: PlanFamily, costs: Mapping[str, ProductCost], point: int | None) -> list[str]:
+def _verdict(family: PlanFamily, found: list[Record]) -> list[str]:
     """Which layouts are best, and from how many ranks on a grid of two dimensions is."""
-    best = {
-        "fastest": min(costs, key=lambda name: costs[name].seconds),
-        "least received": min(costs, key=lambda name: costs[name].received),
-        "least memory": min(costs, key=lambda name: costs[name].memory),
-    }
+    goals = {"fastest": "seconds", "least received": "received", "least memory": "memory"}
+    best = [f"{what}: {min(found, key=itemgetter(key))['layout']}" for what, key in goals.items()]
+    point = found[0]["two_dimensions_receive_least_from_ranks"]
     others = ", ".join([*family.lines, "1xP", "Px1"])
     where = (
         f"from {point:,} ranks on (powers of two)"
@@ -151,6 +146,6 @@ def _verdict(family: PlanFamily, costs: Mapping[str, ProductCost], point: int | 
         else f"not up to {gemm.MOST_RANKS:,} ranks"
     )
     return [
-        "; ".join(f"{what}: {name}" for what, name in best.items()),
+        "; ".join(best),
         f"where 2-D wins: {where}, a grid of two dimensions receives less than {others}",
     ]
