@@ -1,7 +1,10 @@
-"""Numbers and tables as text."""
+"""What simulations find, and numbers and tables as text."""
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+Record: TypeAlias = dict[str, Any]
+"""What a simulation has found, as a JSON object; the text of a command is made from it."""
 
 Align: TypeAlias = Callable[[str, int], str]
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from nnmpi.collectives.price import Network
 from nnmpi.sim import collective
-from nnmpi.sim.network import Record, as_text
-from nnmpi.sim.show import amount, columns, duration
+from nnmpi.sim.network import as_text
+from nnmpi.sim.show import Record, amount, columns, duration
 
 MOST_RANKS = 4096  # a simulation of more takes too long for a table
 LINES = {

@@ -22,7 +22,7 @@ from nnmpi.sim import collective, show
 from nnmpi.sim.collective import OPERATIONS
 from nnmpi.sim.commands.collective import size
 from nnmpi.sim.draw import LEGEND, MAX_RANKS, draw
-from nnmpi.sim.network import Record
+from nnmpi.sim.show import Record
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "collectives.md").read_text(encoding="utf-8")

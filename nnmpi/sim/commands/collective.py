@@ -14,8 +14,7 @@ from nnmpi.sim import collective, sweep
 from nnmpi.sim import network as net
 from nnmpi.sim.collective import OPERATIONS
 from nnmpi.sim.draw import LEGEND, draw
-from nnmpi.sim.network import Record
-from nnmpi.sim.show import amount, columns, duration, plural
+from nnmpi.sim.show import Record, amount, columns, duration, plural
 
 HELP = "all-reduce and its relatives"
 

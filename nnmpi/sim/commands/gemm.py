@@ -8,8 +8,7 @@ from typing import Any
 from nnmpi.sim import gemm
 from nnmpi.sim import network as net
 from nnmpi.sim.gemm import FAMILIES, Gemm, Machine, PlanFamily
-from nnmpi.sim.network import Record
-from nnmpi.sim.show import amount, columns, duration, plural
+from nnmpi.sim.show import Record, amount, columns, duration, plural
 
 HELP = "matrix products on ranks"
 

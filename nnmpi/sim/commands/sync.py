@@ -9,13 +9,13 @@ BSP, S is SSP with staleness S, infinity is ASP.
 import argparse
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from nnmpi.schedules.delay import Delay
-from nnmpi.sim.show import columns
+from nnmpi.sim.show import Record, columns, plural
 from nnmpi.sim.svg import svg
 from nnmpi.sim.timeline import WIDTH, Span, Timeline, draw
 
@@ -107,31 +107,6 @@ MODES = {
 }
 
 
-class SimulatedMode(NamedTuple):
-    """One mode: what the simulation gives, and what theory allows over BSP."""
-
-    name: str
-    title: str
-    done: list[Gradient]
-    limit: float
-
-    @property
-    def end(self) -> float:
-        """When the last gradient is there."""
-        return self.done[-1].end
-
-    def timeline(self, p: int) -> Timeline:
-        """The steps as spans; between them a worker waits."""
-        spans = (Span(g.worker, "STEP", g.step, g.worker, g.start, g.end) for g in self.done)
-        return Timeline(tuple(spans), p, self.title)
-
-    @property
-    def staleness(self) -> tuple[float, int]:
-        """Mean and maximum; BSP applies the gradients of a step as one sum: none is stale."""
-        found = [0 if self.name == "bsp" else g.staleness for g in self.done]
-        return sum(found) / len(found), max(found)
-
-
 def add_options(p: argparse.ArgumentParser) -> None:
     """The options of the subcommand."""
     run = p.add_argument_group("run")
@@ -165,52 +140,72 @@ def run(options: argparse.Namespace) -> Any:
     if staleness < 0:
         raise ValueError(f"--staleness {staleness} must be at least 0")
     delays = [Delay.of(options.slow_rank, options.jitter, options.seed, w, p) for w in range(p)]
-    # BSP is what the others are compared with
-    found = [_simulated(name, staleness, delays, steps) for name in MODES]
-    shown = [s for s in found if options.sync in (None, s.name)]
+    found = [
+        (record, timeline)
+        for record, timeline in _simulated(staleness, delays, steps)
+        if options.sync in (None, record["sync"])
+    ]
+    records, timelines = [record for record, _ in found], [timeline for _, timeline in found]
     slow = [f"--slow-rank {options.slow_rank}"] * bool(options.slow_rank)
     slow += [f"--jitter {options.jitter}"] * bool(options.jitter)
     who = " and ".join(slow) or "all alike"
     heading = f"{p} worker{'s' * (p > 1)}, {p * steps} gradients; {who}; a usual step takes 1"
-    timelines = [s.timeline(p) for s in shown]
     if options.svg:
         options.svg.write_text(svg(timelines, heading), encoding="utf-8")
     if options.json:
-        return [_record(s, found[0]) for s in shown]
+        return records
     drawn = f"A drawing of {steps} steps has no room as text: take fewer --steps, or --svg FILE."
-    if max(s.end for s in shown) <= WIDTH:
+    if max(timeline.end for timeline in timelines) <= WIDTH:
         drawn = draw(timelines)
-    return f"{heading}\n{_table(shown, found[0], p)}\n\n{drawn}"
+    return f"{heading}\n{_table(records, timelines)}\n\n{drawn}"
 
 
-def _simulated(name: str, staleness: int, delays: Sequence[Delay], steps: int) -> SimulatedMode:
-    mode, p = MODES[name], len(delays)
-    done = simulate(mode.bound(staleness), lambda w, step: delays[w].factor(step), p, p * steps)
-    ahead = f"{staleness} step{'s' * (staleness != 1)}"
-    label = f"{name} {staleness}" if "{}" in mode.about else name
-    title = f"{label}: {mode.about.format(ahead)}"
-    return SimulatedMode(name, title, done, bsp_time(delays) / mode.time(delays))
+def _simulated(
+    staleness: int, delays: Sequence[Delay], steps: int
+) -> Iterator[tuple[Record, Timeline]]:
+    """What each mode gives, and its steps as spans, between which a worker waits.
+
+    BSP comes first: the others are compared with it.
+    """
+    p, bsp = len(delays), 0.0
+
+    def duration(worker: int, step: int) -> float:
+        return delays[worker].factor(step)
+
+    for name, mode in MODES.items():
+        done = simulate(mode.bound(staleness), duration, p, p * steps)
+        end = done[-1].end
+        bsp = bsp or end
+        # BSP applies the gradients of a step as one sum: none is stale
+        stale = [0 if name == "bsp" else g.staleness for g in done]
+        record = {
+            "sync": name,
+            "time": end,
+            "speed_over_bsp": bsp / end,
+            "speed_over_bsp_in_theory": bsp_time(delays) / mode.time(delays),
+            "mean_staleness": sum(stale) / len(stale),
+            "largest_staleness": max(stale),
+            "steps": [g._asdict() for g in done],
+        }
+        label = f"{name} {staleness}" if "{}" in mode.about else name
+        title = f"{label}: {mode.about.format(plural(staleness, 'step'))}"
+        spans = tuple(Span(g.worker, "STEP", g.step, g.worker, g.start, g.end) for g in done)
+        yield record, Timeline(spans, p, title)
 
 
-def _table(shown: Sequence[SimulatedMode], bsp: SimulatedMode, p: int) -> str:
+def _table(records: Sequence[Record], timelines: Sequence[Timeline]) -> str:
     rows = [["", "time", "speed over bsp", "in theory", "waiting", "mean staleness", "largest"]]
-    for s in shown:
-        mean, most = s.staleness
-        speeds = f"{bsp.end / s.end:.2f}", f"{s.limit:.2f}"
-        waited = f"{1 - sum(g.end - g.start for g in s.done) / (p * s.end):.0%}"
-        label = s.title.split(":")[0]
-        rows.append([label, f"{s.end:.4g}", *speeds, waited, f"{mean:.1f}", str(most)])
+    for r, timeline in zip(records, timelines, strict=True):
+        busy = sum(span.end - span.start for span in timeline.spans)
+        rows.append(
+            [
+                timeline.title.split(":")[0],
+                f"{r['time']:.4g}",
+                f"{r['speed_over_bsp']:.2f}",
+                f"{r['speed_over_bsp_in_theory']:.2f}",
+                f"{1 - busy / (timeline.ranks * r['time']):.0%}",
+                f"{r['mean_staleness']:.1f}",
+                f"{r['largest_staleness']}",
+            ]
+        )
     return columns(rows)
-
-
-def _record(s: SimulatedMode, bsp: SimulatedMode) -> dict[str, Any]:
-    mean, most = s.staleness
-    return {
-        "sync": s.name,
-        "time": s.end,
-        "speed_over_bsp": bsp.end / s.end,
-        "speed_over_bsp_in_theory": s.limit,
-        "mean_staleness": mean,
-        "largest_staleness": most,
-        "steps": [g._asdict() for g in s.done],
-    }
