@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
 
 from nnmpi.collectives.price import Network
 from nnmpi.sim import collective
@@ -24,46 +23,32 @@ LINES = {
 }
 """Colour and style of an algorithm's line; ring and p2p cost the same on one level."""
 
-
 BY = ("bytes", "ranks")
-
-
-class Sweep(NamedTuple):
-    """What is varied, and for each of its values the cost of each algorithm."""
-
-    by: str  # of BY
-    rows: list[list[Record]]
-
-    @property
-    def values(self) -> list[float]:
-        """The numbers of bytes or of ranks."""
-        return [row[0][self.by] for row in self.rows]
-
-    def text(self, value: float) -> str:
-        """A value with its unit."""
-        return f"{value:,.0f} ranks" if self.by == "ranks" else amount(value)
-
-    @property
-    def heading(self) -> str:
-        """What is not varied."""
-        last = self.rows[-1][0]
-        fixed = amount(last["bytes"]) if self.by == "ranks" else f"{last['ranks']:,} ranks"
-        return f"{last['operation']}: {fixed}\n{as_text(last)}"
+"""What is varied: a key of the records."""
 
 
 def sweep(
     by: str, operation: str, names: Sequence[str], most_ranks: int, nbytes: float, on: Network
-) -> Sweep:
-    """Simulates algorithms over numbers of bytes or of ranks, up to those given."""
-    points: list[tuple[int, float]] = (
-        [(p, nbytes) for p in _ranks(most_ranks)]
-        if by == "ranks"
-        else [(most_ranks, size) for size in _sizes(nbytes)]
-    )
-    return Sweep(
-        by,
-        [[collective.simulate(operation, name, p, m, on) for name in names] for p, m in points],
-    )
+) -> list[list[Record]]:
+    """The costs of all algorithms for each number of bytes or of ranks, up to those given."""
+    ranks = _ranks(most_ranks) if by == "ranks" else [most_ranks]
+    sizes = _sizes(nbytes) if by == "bytes" else [nbytes]
+    return [
+        [collective.simulate(operation, name, p, m, on) for name in names]
+        for p in ranks
+        for m in sizes
+    ]
+
+
+def _text(by: str, r: Record) -> str:
+    """The number of bytes or of ranks of a record, with its unit."""
+    return f"{r['ranks']:,} ranks" if by == "ranks" else amount(r["bytes"])
+
+
+def _heading(by: str, r: Record) -> str:
+    """What is not varied."""
+    fixed = _text("ranks" if by == "bytes" else "bytes", r)
+    return f"{r['operation']}: {fixed}\n{as_text(r)}"
 
 
 def _sizes(nbytes: float) -> list[float]:
@@ -80,50 +65,50 @@ def _ranks(most: int) -> list[int]:
     return [*(p for p in sorted(powers) if p < most), most]
 
 
-def table(s: Sweep) -> str:
+def table(by: str, rows: list[list[Record]]) -> str:
     """A row for each value, a column for each algorithm; * marks the fastest."""
-    lines = [["", *(f"{c['algorithm']} " for c in s.rows[0])]]
-    for value, row in zip(s.values, s.rows, strict=True):
+    lines = [["", *(f"{c['algorithm']} " for c in rows[0])]]
+    for row in rows:
         times = [c["seconds"] for c in row]
         cells = [f"{duration(x)}{'*' if x == min(times) else ' '}" for x in times]
-        lines.append([s.text(value), *cells])
-    return f"{s.heading}\n{columns(lines)}{_fastest(s)}"
+        lines.append([_text(by, row[0]), *cells])
+    return f"{_heading(by, rows[0][0])}\n{columns(lines)}{_fastest(by, rows)}"
 
 
-def _fastest(s: Sweep) -> str:
+def _fastest(by: str, rows: list[list[Record]]) -> str:
     """Which algorithm is the fastest up to which size; with ranks it changes back and forth."""
-    if s.by == "ranks" or len(s.rows[0]) == 1:
+    if by == "ranks" or len(rows[0]) == 1:
         return ""
-    best = [min(row, key=itemgetter("seconds"))["algorithm"] for row in s.rows]
-    runs = groupby(zip(best, s.values, strict=True), key=lambda pair: pair[0])
-    ends = [(name, [value for _, value in run][-1]) for name, run in runs]
-    return "\n\nfastest: " + ", ".join(f"{name} up to {s.text(v)}" for name, v in ends)
+    best = [min(row, key=itemgetter("seconds")) for row in rows]
+    ends = [[*run][-1] for _, run in groupby(best, key=itemgetter("algorithm"))]
+    return "\n\nfastest: " + ", ".join(f"{c['algorithm']} up to {_text(by, c)}" for c in ends)
 
 
-def records(s: Sweep) -> list[Record]:
+def records(rows: list[list[Record]]) -> list[Record]:
     """One flat object for each time."""
     keys = ("operation", "algorithm", "ranks", "bytes", "seconds")
-    return [{key: c[key] for key in keys} for row in s.rows for c in row]
+    return [{key: c[key] for key in keys} for row in rows for c in row]
 
 
-def plot(s: Sweep, path: Path) -> None:
+def plot(by: str, rows: list[list[Record]], path: Path) -> None:
     """Times over what is varied, both logarithmic; the legend has the order of the lines."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 5.6), layout="constrained")
     axes = figure.subplots()
-    for of_one in sorted(zip(*s.rows, strict=True), key=lambda line: -line[-1]["seconds"]):
+    values = [row[0][by] for row in rows]
+    for of_one in sorted(zip(*rows, strict=True), key=lambda line: -line[-1]["seconds"]):
         name = of_one[0]["algorithm"]
         colour, style = LINES.get(name, ("black", "-"))
         times = [c["seconds"] for c in of_one]
-        axes.plot(s.values, times, style, color=colour, linewidth=2.2, label=name)
+        axes.plot(values, times, style, color=colour, linewidth=2.2, label=name)
     axes.set(xscale="log", yscale="log")
-    axes.set_xticks(s.values[::2], [s.text(v) for v in s.values[::2]])
+    axes.set_xticks(values[::2], [_text(by, row[0]) for row in rows[::2]])
     axes.set_ylabel("seconds, simulated", size=13)
     axes.minorticks_off()
     axes.tick_params(labelsize=12)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_title(s.heading, loc="left", size=13)
+    axes.set_title(_heading(by, rows[0][0]), loc="left", size=13)
     figure.legend(loc="outside right center", fontsize=13, frameon=False)
     figure.savefig(path, dpi=150)

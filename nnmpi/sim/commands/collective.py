@@ -102,8 +102,8 @@ def _swept(options: argparse.Namespace, names: list[str], network: Network) -> A
         options.sweep, options.operation, names, options.ranks, options.bytes, network
     )
     if options.plot:
-        sweep.plot(found, options.plot)
-    return sweep.records(found) if options.json else sweep.table(found)
+        sweep.plot(options.sweep, found, options.plot)
+    return sweep.records(found) if options.json else sweep.table(options.sweep, found)
 
 
 def _drawing(options: argparse.Namespace, network: Network) -> str:
