@@ -9,16 +9,16 @@ from functools import partial
 from nnmpi.config import Config
 from nnmpi.parallel import refusals, server
 from nnmpi.parallel.checks import reproducible
+from nnmpi.parallel.checks.reproducible import check_batch as check_batch
 from nnmpi.parallel.checks.slow_ranks import delay_of, slowed
 from nnmpi.parallel.checks.verify import ReferenceUpdate, Verified
-from nnmpi.parallel.composed import StrategyParts, synchronous
 from nnmpi.parallel.data.batch_size_check import check_micro_batches as check_micro_batches
 from nnmpi.parallel.data.replicas import replicas
 from nnmpi.parallel.layout import Layout, mesh_of
-from nnmpi.parallel.pipeline import strategies as pipelines
+from nnmpi.parallel.pipeline import pipedream
 from nnmpi.parallel.pipeline.stages import measured_stages as measured_stages
 from nnmpi.parallel.pipeline.stages import own_stages as own_stages
-from nnmpi.parallel.strategy import Strategy, TrainSpec
+from nnmpi.parallel.strategy import Strategy, StrategyParts, TrainSpec, synchronous
 
 
 def _together(
@@ -34,8 +34,8 @@ def _together(
 STRATEGIES: dict[str, Callable[[Layout, TrainSpec], Strategy]] = {
     "server": server.make,
     "reproducible": partial(_together, reproducible.reproducible),
-    "pipedream": pipelines.pipedream,
-    "pipeline": partial(_together, pipelines.pipeline),
+    "pipedream": pipedream.pipedream,
+    "pipeline": partial(_together, replicas),
     "replicas": partial(_together, replicas),
 }
 """By the names that arrangements give them."""
@@ -44,18 +44,10 @@ STRATEGIES: dict[str, Callable[[Layout, TrainSpec], Strategy]] = {
 def check(config: Config, ranks: int) -> None:
     """Raises ValueError for what cannot be, before anything is made."""
     refusals.check(config, ranks)
-    if config.reproducible:
-        reproducible.check(config, ranks)
-    if config.schedule == "pipedream":
-        pipelines.check(config, ranks)
+    reproducible.check(config, ranks)
     server.check(config, ranks)
+    pipedream.check(config, ranks)
     delay_of(config, 0, mesh_of(config, ranks).size)
-
-
-def check_batch(config: Config, samples: int) -> None:
-    """Raises ValueError for batches that cannot be cut as the config says."""
-    if config.reproducible:
-        reproducible.check_batch(config, samples)
 
 
 def build(layout: Layout, spec: TrainSpec) -> Strategy:

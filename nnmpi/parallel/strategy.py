@@ -1,19 +1,38 @@
-"""Strategy: what the trainer knows of a way of being parallel."""
+"""Strategy: what the trainer knows of a way of being parallel; Composed: that of ranks that all
+compute, from parts that differ."""
 
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from functools import partial
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
+from nnmpi.comm import Comm
+from nnmpi.config import Config
 from nnmpi.data import Loader
+from nnmpi.data.loader import BatchSplit, Cut
 from nnmpi.metrics import Sums
 from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.program import forward_ops, ops
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries
-from nnmpi.parallel.model.parts import ModelPart
+from nnmpi.parallel.model.parts import ModelPart, PartTable
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
-from nnmpi.parallel.step.executor import Position, StepControl, StepResult, StepState
+from nnmpi.parallel.step.channels import Channels, Ports
+from nnmpi.parallel.step.executor import (
+    NO_SYNC,
+    Executor,
+    GradientSync,
+    Position,
+    StepControl,
+    StepResult,
+    StepState,
+)
 from nnmpi.parallel.step.ports import Task
+from nnmpi.parallel.step.update import Outcome, Update
+from nnmpi.parallel.stores import LocalStore
 
 OnEvent: TypeAlias = Callable[[dict[str, Any]], None]
 
@@ -66,3 +85,124 @@ class Strategy(Protocol):
 
     def close(self) -> None:
         """Frees what ranks share; parameters move to memory of each rank. Every rank calls it."""
+
+
+# ---- ranks that all compute
+
+
+class Evaluation(NamedTuple):
+    """Which samples of a test batch this rank evaluates, and the ranks that add up their sums."""
+
+    cut: Cut
+    comm: Comm
+    counts: bool = True  # of ranks with the same sums, one counts them
+
+    @classmethod
+    def of_stages(cls, config: Config, layout: Layout) -> Self:
+        """Forward passes of a pipeline over a test batch, cut as a training batch is."""
+        dp = layout.axis["dp"]
+        cut = BatchSplit(config.micro_batches, dp.size, dp.rank)
+        return cls(cut, layout.all, layout.counts_loss)
+
+
+class StrategyParts(NamedTuple):
+    """In what strategies differ; `sync` and `batch_stats` are those of steps made together."""
+
+    store: LocalStore
+    cut: Cut  # of a training batch, into the micro-batches that this rank computes
+    evaluation: Evaluation
+    check: Callable[[Loader], None]  # refuses batches that cannot be cut
+    describe: Mapping[str, Any]
+    sync: GradientSync = NO_SYNC
+    batch_stats: BatchStats = LOCAL
+    outcome: Callable[[], dict[str, Any]] = dict  # called by every rank, before the store is closed
+    comms: Sequence[Comm] = ()  # made for these parts
+    progress: Callable[[], AbstractContextManager[None]] = nullcontext  # around the steps
+
+
+class Composed:
+    """Every rank runs an executor on its part of each batch."""
+
+    position = None
+
+    def __init__(
+        self,
+        parts: StrategyParts,
+        executor: Executor,
+        optimizer: Optimizer,
+        layout: Layout,
+        spec: TrainSpec,
+    ) -> None:
+        self.layout, self.optimizer = layout, optimizer
+        self.entries = Entries.of_model(spec.task.model, layout.all, spec.part.held)
+        self._parts, self._executor = parts, executor
+        self._outcome: dict[str, Any] = {}
+        self._fields, self._objective = spec.part.fields, spec.task.objective
+
+    def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
+        parts = self._parts
+        parts.check(loader)
+        loads = loader.loads(start.epoch, parts.cut, start.batch, self._fields)
+        with parts.progress(), closing(loads):
+            yield from self._executor.steps(loads, start, len(loader))
+
+    def evaluate(self, loader: Loader, step: int) -> Sums:
+        how = self._parts.evaluation
+        with self._parts.store.reading():
+            found = self._executor.evaluate(loader.loads(0, how.cut, want=self._fields), step)
+        found *= how.counts
+        how.comm.all_reduce(found, "doubling")
+        return self._objective.sums(found)
+
+    def describe(self) -> dict[str, Any]:
+        return dict(self._parts.describe)
+
+    def outcome(self) -> dict[str, Any]:
+        return self._outcome
+
+    def close(self) -> None:
+        self._outcome = self._parts.outcome()
+        self._parts.store.close()
+        for comm in self._parts.comms:
+            comm.free()
+        self.layout.free()
+
+
+def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> Composed:
+    """The strategy of ranks that make every step together."""
+    part = spec.part
+    optimizer = spec.optimizer(parts.store.parameters)
+    update = Update(
+        parts.store,
+        optimizer,
+        spec.arrangement.config.clip_norm,
+        spec.control.lr,
+        layout,
+        PartTable.of_model(spec.task.model, layout.model, part.held).counts,
+        [p for p, _ in part.tied],
+        spec.recorder,
+    )
+    executor = executor_of(layout, spec, parts.sync, update.apply, parts.batch_stats)
+    return Composed(parts, executor, optimizer, layout, spec)
+
+
+def executor_of(
+    layout: Layout,
+    spec: TrainSpec,
+    sync: GradientSync,
+    update: Callable[[int], Outcome],
+    batch_stats: BatchStats,
+) -> Executor:
+    """What carries out the programs of the arrangement on this rank."""
+    a, part, rank = spec.arrangement, spec.part, layout.all.rank
+    channels = Channels(part.boundaries, part.stages, layout.axis["pp"], spec.recorder)
+    return Executor(
+        Ports.of(spec.task, part, channels),
+        sync,
+        update,
+        spec.control.stop,
+        partial(ops, a, rank),
+        partial(forward_ops, a, rank),
+        batch_stats,
+        spec.recorder,
+    )

@@ -17,8 +17,7 @@ from nnmpi.nn.seeding import seeded
 from nnmpi.optim import OPTIMIZERS, SGD, Optimizer
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.step.objective import Criterion
-from nnmpi.parallel.tensor.shard import shard
-from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
+from nnmpi.parallel.tensor.shard import UNSHARDED, Sharding, shard
 from nnmpi.quoting import quoted, shown
 from nnmpi.run.files import loading
 

@@ -35,7 +35,7 @@ from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.stores import stores_of
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.parallel.tensor.parallelize import rebuild
-from nnmpi.parallel.tensor.sharding import Sharding
+from nnmpi.parallel.tensor.shard import Sharding
 from nnmpi.run import builders, consistency, objectives
 from nnmpi.run.report import Report
 from nnmpi.run.setup import Setup

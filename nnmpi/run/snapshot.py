@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from nnmpi.comm import Comm
 from nnmpi.config import Config, options
 from nnmpi.metrics import Sums
 from nnmpi.parallel import plan
-from nnmpi.parallel.model.parts import gather_rows
+from nnmpi.parallel.model.parts import gather_objects
 from nnmpi.parallel.model.snapshot import Owned
 from nnmpi.parallel.step.executor import Position, StepState
 from nnmpi.quoting import quoted
@@ -84,9 +83,8 @@ def next_steps(comm: Comm, positions: Sequence[Position], workers: int) -> tuple
 
     Every rank calls it. With another number of workers each has other parts of the batches.
     """
-    own = [(x.worker, x.workers, *x.next) for x in positions]
-    rows = gather_rows(comm, np.array(own, np.int64).reshape(-1, 5)).tolist()
-    found = {worker: StepState(*state) for worker, of, *state in rows if of == workers}
+    of_all = chain.from_iterable(gather_objects(comm, positions))
+    found = {one.worker: one.next for one in of_all if one.workers == workers}
     if len(found) < workers:
         return ()
     return tuple(found[w] for w in range(workers))

@@ -27,7 +27,7 @@ from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.arrangement.reduction import MEASURED, algorithm, progress
 from nnmpi.parallel.layout import mesh_of, server_count
 from nnmpi.parallel.stores import scalar_count
-from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
+from nnmpi.parallel.tensor.shard import UNSHARDED, Sharding
 from nnmpi.schedules.pipeline import SCHEDULES
 
 MB = 1e6
@@ -119,7 +119,7 @@ def _held(
     others = sorted({v for stage in own.values() for v in stage.variables} - {*trained})
 
     def held(v: int) -> HeldVariable:
-        variable, cut = graph.variables[v], sharding.cut_of(v)
+        variable, cut = graph.variables[v], sharding.variables.get(v)
         users = frozenset(s for s, stage in own.items() if v in stage.variables)
         if cut is None:
             return HeldVariable(v, variable.shape, variable.size, users)

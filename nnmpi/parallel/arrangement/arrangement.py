@@ -22,7 +22,7 @@ from nnmpi.nn.store import spans_of
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division
 from nnmpi.parallel.arrangement.reduction import MEASURED
-from nnmpi.parallel.tensor.sharding import Sharding
+from nnmpi.parallel.tensor.shard import Sharding
 
 NOT_TIED = -1
 
@@ -143,7 +143,7 @@ class Arrangement:
 
     def local_shape(self, e: int, samples: int, tp: int) -> tuple[int, ...]:
         """The shape of an edge on a rank along tp, for so many samples."""
-        shape, state = list(self.graph.edges[e].shape(samples)), self.sharding.state_of(e)
+        shape, state = list(self.graph.edges[e].shape(samples)), self.sharding.edges.get(e)
         if state is not None:
             axis = state.axis + 1 if state.axis >= 0 else len(shape) + state.axis
             shape[axis] = state.bounds[tp + 1] - state.bounds[tp]

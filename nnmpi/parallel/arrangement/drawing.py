@@ -44,7 +44,7 @@ def blocks(a: Arrangement) -> list[DrawnStage]:
 
 def _row(a: Arrangement, k: int) -> DrawnLayer:
     node, tp = a.graph.nodes[k], a.mesh.axes["tp"]
-    cuts = [a.sharding.cut_of(v) for v in node.variables]
+    cuts = [a.sharding.variables.get(v) for v in node.variables]
     bounds = next((cut.bounds for cut in cuts if cut is not None), None)
     parts = ((0.0, 1.0),) * tp
     if bounds is not None:

@@ -28,7 +28,7 @@ from nnmpi.nn.graph import Node
 from nnmpi.parallel.arrangement.arrangement import NOT_TIED, Arrangement, Bucket, users_of
 from nnmpi.parallel.arrangement.program import gathered, micro_batches
 from nnmpi.parallel.tensor.ops import SHORT
-from nnmpi.parallel.tensor.sharding import ShardedLayer
+from nnmpi.parallel.tensor.shard import ShardedLayer
 from nnmpi.schedules.reduction_tree import Action, moves, owners_of
 
 FLOAT64 = np.dtype(np.float64)

@@ -33,14 +33,13 @@ from nnmpi.comm import Comm, comm_self
 from nnmpi.config import Config
 from nnmpi.data.loader import part_of
 from nnmpi.nn.parameter import Parameter
-from nnmpi.parallel.composed import Evaluation, StrategyParts
 from nnmpi.parallel.data.batch_size_check import check_parts
 from nnmpi.parallel.data.batch_stats import like, packed, unpacked
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.stores import LocalStore, fill_unused, scalar_count
-from nnmpi.parallel.strategy import TrainSpec
+from nnmpi.parallel.strategy import Evaluation, StrategyParts, TrainSpec
 from nnmpi.schedules.reduction_tree import Action, TreeMove, highest, moves, owners_of
 
 
@@ -216,7 +215,7 @@ class TreeSync(GradientSync):
 def check(config: Config, ranks: int) -> None:
     """Refuses more ranks than slices."""
     V = config.slices
-    if ranks > V:
+    if config.reproducible and ranks > V:
         raise ValueError(
             f"reproducible with {V} slice{'s' * (V != 1)} on {ranks} ranks: each rank needs one; "
             f"use --slices {ranks}, which gives other bits, or at most {V} rank{'s' * (V != 1)}"
@@ -226,7 +225,7 @@ def check(config: Config, ranks: int) -> None:
 def check_batch(config: Config, samples: int) -> None:
     """Refuses more slices than the largest batch of so many samples has."""
     V, largest = config.slices, min(config.batch_size, samples)
-    if largest < V:
+    if config.reproducible and largest < V:
         raise ValueError(
             f"reproducible with {V} slices of batches of {largest}: a slice has at least one "
             f"sample; use --slices {largest} or fewer, which gives other bits"

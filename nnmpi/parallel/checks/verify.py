@@ -53,7 +53,7 @@ class ReferenceUpdate:
     """
 
     def __init__(self, spec: TrainSpec, parameters: Sequence[Parameter]) -> None:
-        self._layout, self._lr = parameters, spec.control.lr
+        self.layout, self._lr = parameters, spec.control.lr
         self._own = [Parameter(values_of(p)) for p in parameters]
         first = self._own[0].data
         FlatStore(self._own, first.dtype, backend.of(first))
@@ -61,21 +61,17 @@ class ReferenceUpdate:
 
     def follow(self, step: int, updated: bool) -> Iterator[tuple[Array, Array]]:
         """Pairs to compare after a step of the layout: its parameters, and what they should be."""
-        for own, p in zip(self._own, self._layout, strict=True):
+        for own, p in zip(self._own, self.layout, strict=True):
             own.grad = summed_gradient(p) if p.has_grad else None
         if updated:
             self.optimizer.lr = self._lr(step)
             self.optimizer.step()
-        for own, p in zip(self._own, self._layout, strict=True):
+        for own, p in zip(self._own, self.layout, strict=True):
             yield values_of(p), own.data
-
-    def load(self, state: Mapping[str, np.ndarray]) -> None:
-        """Takes over the state of the layout's optimizer."""
-        self.optimizer.take(state, [p.place for p in self._layout])
 
     def take_over(self) -> None:
         """Copies the layout's parameters."""
-        for own, p in zip(self._own, self._layout, strict=True):
+        for own, p in zip(self._own, self.layout, strict=True):
             own.data = values_of(p)
 
 
@@ -138,10 +134,7 @@ class Verified:
         on_event: OnEvent,
     ) -> None:
         self.layout, self.optimizer, self.entries = layout.layout, layout.optimizer, layout.entries
-        self.both = layout, single
-        own = () if update is None else (update.optimizer,)
-        self.optimizers = layout.optimizer, single.optimizer, *own
-        self._inner, self._models, self._update = layout, models, update
+        self._both, self._models, self._update = (layout, single), models, update
         self._comm, self._on_event, self._started = layout.layout.all, on_event, False
         self._dtype = to_host(next(models[1].parameters()).data).dtype
         self._largest = dict.fromkeys(SUBJECTS, Difference())
@@ -155,7 +148,7 @@ class Verified:
             self._take_over()
             self._take_over_optimizer()
             self._started = True
-        ours, theirs = (s.steps(loader, start) for s in self.both)
+        ours, theirs = (s.steps(loader, start) for s in self._both)
         with closing(ours), closing(theirs):
             for done, expected in zip(ours, theirs, strict=True):
                 self._check(done, expected)
@@ -186,9 +179,9 @@ class Verified:
         ours, theirs = self._models
         entries = Entries.of_optimizer(self.optimizer, ours, self._comm)
         state = {entry.place.path: entry.value for entry in entries.on_all_ranks()}
-        load_state(self.both[1].optimizer, theirs, state, self._comm)
+        load_state(self._both[1].optimizer, theirs, state, self._comm)
         if self._update is not None:
-            self._update.load(state)
+            self._update.optimizer.take(state, [p.place for p in self._update.layout])
 
     def _compare(self, done: StepResult, expected: StepResult) -> dict[str, Difference]:
         """The differences on this rank."""
@@ -266,16 +259,16 @@ class Verified:
         return Comparison(by_subject, not unequal, bool(one_skipped), not finite)
 
     def evaluate(self, loader: Loader, step: int) -> Sums:
-        return self._inner.evaluate(loader, step)
+        return self._both[0].evaluate(loader, step)
 
     def describe(self) -> dict[str, Any]:
-        return {**self._inner.describe(), "verify": True}
+        return {**self._both[0].describe(), "verify": True}
 
     def outcome(self) -> dict[str, Any]:
-        return {**self._inner.outcome(), "largest_differences": _flat(self._largest)}
+        return {**self._both[0].outcome(), "largest_differences": _flat(self._largest)}
 
     def close(self) -> None:
-        for strategy in self.both:
+        for strategy in self._both:
             strategy.close()
 
 

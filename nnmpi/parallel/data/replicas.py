@@ -8,14 +8,13 @@ from nnmpi.comm import Comm, NoRoomError
 from nnmpi.data.loader import BatchSplit
 from nnmpi.nn.passes import LOCAL
 from nnmpi.parallel.arrangement.arrangement import NOT_TIED
-from nnmpi.parallel.composed import Evaluation, StrategyParts
 from nnmpi.parallel.data.batch_size_check import check_micro_batches
 from nnmpi.parallel.data.batch_stats import Synced
 from nnmpi.parallel.data.gradient_sync import BucketedSync, ScatteredSync
 from nnmpi.parallel.layout import Layout, duplicate
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.stores import Buckets, CommBucket, LocalStore, NodeStore
-from nnmpi.parallel.strategy import TrainSpec
+from nnmpi.parallel.strategy import Evaluation, StrategyParts, TrainSpec
 from nnmpi.parallel.zero.slots import ShardedGradientStore, ShardedParameterStore
 from nnmpi.parallel.zero.store import ShardedStore
 
@@ -24,7 +23,7 @@ SCATTERED = {"zero 2": ShardedGradientStore, "zero 3": ShardedParameterStore}
 
 
 def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
-    """The parts of data parallelism; every rank calls it."""
+    """The parts of data parallelism, between the stages of a pipeline too; every rank calls it."""
     dp, arrangement = layout.axis["dp"], spec.arrangement
     p, r, config = dp.size, dp.rank, arrangement.config
     progress = arrangement.progress[layout.all.rank]
@@ -37,14 +36,19 @@ def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
     facts: dict[str, Any] = {"allreduce": arrangement.algorithm, "progress": progress}
     if config.zero:
         facts["zero"] = config.zero
+    described, evaluation = facts if p > 1 else {}, Evaluation(BatchSplit(1, p, r), dp)
+    if arrangement.strategy == "pipeline":
+        described["schedule"], described["micro_batches"] = config.schedule, config.micro_batches
+        described |= spec.part.facts
+        evaluation = Evaluation.of_stages(config, layout)
     return StrategyParts(
         store=store,
         cut=BatchSplit(config.micro_batches, p, r),
-        evaluation=Evaluation(BatchSplit(1, p, r), dp),
+        evaluation=evaluation,
         check=lambda loader: check_micro_batches(
             spec.task.model, loader, spec.control.steps, config.micro_batches
         ),
-        describe=facts if p > 1 else {},
+        describe=described,
         sync=sync,
         batch_stats=Synced(stats[0], spec.recorder) if stats else LOCAL,
         comms=[*stats, *tied.values(), *comms],

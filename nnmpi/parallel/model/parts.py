@@ -7,9 +7,10 @@ the order of its memory, a rank has some stretches:
     part 1    rank 2  [ ######## ]   rank 3  [ ######## ]     copies: the first rank sends
 """
 
+import pickle
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -104,7 +105,7 @@ class PartTable:
         self.comm, self.tensors = comm, tensors
         self._index = {id(tensor): i for i, (_, tensor) in reversed([*enumerate(tensors)])}
         found: dict[int, list[Holding]] = defaultdict(list)
-        for one in _gather(comm, list(own), [len(place.shape) for place, _ in tensors]):
+        for one in chain.from_iterable(gather_objects(comm, list(own))):
             found[one.i].append(one)
         self._found = [found[i] for i in range(len(tensors))]
         self._sources: list[list[Holding]] = []
@@ -214,29 +215,17 @@ def _readable(place: Place, tensor: Any) -> list[tuple[int, int]]:
     return [(0, place.size)]
 
 
-def _gather(comm: Comm, own: Sequence[Holding], axes: Sequence[int]) -> Iterable[Holding]:
-    """The holdings of all ranks, in the order of ranks, of tensors with so many axes."""
-    rows = np.zeros((len(own), 5 + 2 * max(axes, default=0)), np.int64)
-    for row, (*numbers, part) in zip(rows, own, strict=True):
-        row[:5] = numbers
-        row[5 : 5 + 2 * len(part)] = np.ravel(part)
-    for i, rank, steps, lo, hi, *bounds in gather_rows(comm, rows).tolist():
-        n = 2 * axes[i]
-        part = tuple(zip(bounds[:n:2], bounds[1:n:2], strict=True))
-        yield Holding(i, rank, steps, lo, hi, part)
-
-
-def gather_rows(comm: Comm, own: np.ndarray) -> np.ndarray:
-    """The rows of all ranks, in the order of ranks; each rank has some of the same width."""
+def gather_objects(comm: Comm, own: Any) -> list[Any]:
+    """What each rank gives, in the order of ranks; every rank calls it."""
+    data = np.frombuffer(pickle.dumps(own), np.uint8)
     counts = np.zeros(comm.size, np.int64)
-    counts[comm.rank] = len(own)
+    counts[comm.rank] = len(data)
     comm.all_gather(counts)
-    width = own.shape[1]
-    rows = np.zeros((counts.sum(), width), own.dtype)
-    first = counts[: comm.rank].sum()
-    rows[first : first + len(own)] = own
-    comm.all_gather(rows, parts=[width * n for n in counts.tolist()])
-    return rows
+    ends = np.cumsum(counts)
+    rows = np.zeros(ends[-1], np.uint8)
+    rows[ends[comm.rank] - len(data) : ends[comm.rank]] = data
+    comm.all_gather(rows, parts=counts.tolist())
+    return [pickle.loads(row.tobytes()) for row in np.split(rows, ends[:-1])]
 
 
 def _cover(place: Place, found: Sequence[Holding]) -> list[Holding]:

@@ -114,18 +114,18 @@ def profile(
 _PASS = Pass(0, None, UNTRACKED)
 
 
-def _root(enters: Tensors, leaves: Any) -> Tensor:
-    """What a backward pass starts from: the output, or those of the outputs that are new."""
+def _root(enters: Tensors, leaves: Any) -> tuple[Tensor, Array]:
+    """What a backward pass starts from: the output, or those of the outputs that are new; and ones
+    of its shape."""
+
+    def ones(t: Tensor) -> Array:
+        return backend.xp_of(t.data).ones_like(t.data)
+
     if isinstance(leaves, Tensor):
-        return leaves
+        return leaves, ones(leaves)
     there = {id(t) for _, t in parts(enters)}
-    return Joined([t for _, t in parts(leaves) if id(t) not in there])
-
-
-def _ones(root: Tensor) -> Array:
-    if isinstance(root, Joined):
-        return root.seed([backend.xp_of(t.data).ones_like(t.data) for t in root.parts])
-    return backend.xp_of(root.data).ones_like(root.data)
+    root = Joined([t for _, t in parts(leaves) if id(t) not in there])
+    return root, root.seed([ones(t) for t in root.parts])
 
 
 def _fastest(
@@ -162,10 +162,9 @@ def _passes(module: Module, enters: Tensors, on: Backend) -> tuple[Any, tuple[fl
         t.grad = None
     began = _now(on)
     y = forward(module, enters, _PASS)
-    ahead, root = _now(on) - began, _root(enters, y)
+    ahead, (root, seed) = _now(on) - began, _root(enters, y)
     if not root.requires_grad:
         return y, (ahead, 0.0, 0.0)
-    seed = _ones(root)
     began = _now(on)
     rest = root.backward(seed, until=inputs or None)
     middle = _now(on)

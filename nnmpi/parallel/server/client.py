@@ -9,7 +9,6 @@ slow worker's parts are seen.
 
 from collections.abc import Generator
 from contextlib import closing
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,17 +19,15 @@ from nnmpi.data.loader import BatchSplit, Cut
 from nnmpi.metrics import Sums
 from nnmpi.nn import Module
 from nnmpi.nn.passes import LOCAL, BatchStats
-from nnmpi.parallel.arrangement.program import forward_ops, ops
 from nnmpi.parallel.checks.slow_ranks import slowed
 from nnmpi.parallel.data.batch_stats import Synced
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.server.exchange import Purpose, Reply, Request, RequestChannel
 from nnmpi.parallel.server.strategy import EpochProgress, ServerStrategy
-from nnmpi.parallel.step.channels import Channels, Ports
-from nnmpi.parallel.step.executor import Executor, GradientSync, Position, StepResult, StepState
+from nnmpi.parallel.step.executor import GradientSync, Position, StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.stores import LocalStore, fill_unused
-from nnmpi.parallel.strategy import TrainSpec
+from nnmpi.parallel.strategy import TrainSpec, executor_of
 
 Batches: TypeAlias = Generator[tuple[StepState, Load], None, None]
 
@@ -68,18 +65,7 @@ class ServerClient(ServerStrategy):
             Synced(dp, spec.recorder) if self._synchronous and dp.size > 1 else LOCAL
         )
         sync, stats = slowed(config, dp.rank, dp.size, gradient, stats)
-        channels = Channels((), spec.part.stages, layout.axis["pp"], spec.recorder)
-        a, rank = spec.arrangement, layout.all.rank
-        self._executor = Executor(
-            Ports.of(spec.task, spec.part, channels),
-            sync,
-            gradient.apply,
-            spec.control.stop,
-            partial(ops, a, rank),
-            partial(forward_ops, a, rank),
-            stats,
-            spec.recorder,
-        )
+        self._executor = executor_of(layout, spec, sync, gradient.apply, stats)
         split = BatchSplit(config.micro_batches, dp.size, dp.rank)
         self._cut: Cut = split if self._synchronous else _non_empty(split)
         self._channel = RequestChannel(layout, self._store, self._slices)

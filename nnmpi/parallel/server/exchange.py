@@ -123,8 +123,9 @@ class ReplyChannel:
         self._parameters = store.flat[own]
         self._sent = np.zeros_like(self._parameters) if copies else self._parameters
         self.gradient = np.zeros_like(self._parameters)  # of the server's slice
-        self._receiving: list[Work] = []  # the head of a request, then its gradient
-        self._delivered = False  # whether `arrived` has returned True for it
+        self._receiving: list[
+            Work
+        ] = []  # the head of a request, then its gradient, until both came
         self._sending: list[Work] = []
 
     @property
@@ -140,20 +141,20 @@ class ReplyChannel:
     def listen(self) -> None:
         """Starts to receive a request."""
         self._receiving = [self._comm.irecv(self._head, self._worker, REQUEST)]
-        self._delivered = False
 
     def poll(self) -> None:
         """All messages of this rank progress."""
-        self._receiving[-1].poll()
+        if self._receiving:
+            self._receiving[-1].poll()
 
     def arrived(self) -> bool:
         """Whether a request has arrived, its gradient included; true once for each request."""
         works = self._receiving
         if len(works) == 1 and works[0].done and self.request.purpose == Purpose.PUSH:
             works.append(self._comm.irecv(self.gradient, self._worker, GRADIENT))
-        if self._delivered or not works[-1].done:
+        if not works or not works[-1].done:
             return False
-        self._delivered = True
+        works.clear()
         return True
 
     def reply(self, reply: Reply) -> None:

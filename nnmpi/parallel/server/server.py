@@ -13,7 +13,7 @@ bound 1      worker 0   push 0 ─ push 1 ─ waits ───────── 
 
 import math
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import cycle
 from operator import add
 
@@ -114,9 +114,7 @@ class ParameterServer(ServerStrategy):
         copies = not self._synchronous  # else an update comes only when all replies have arrived
         self._channels = [ReplyChannel(layout.all, w, store, store.own, copies) for w in workers]
         self._polled = cycle(self._channels)
-        self._total = np.zeros_like(store.gradient)
         self._clip_norm = config.clip_norm
-        self._on_push = self._update_with_sum if self._synchronous else self._update_with
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
         """Serves for an epoch; yields at its end what all workers have done."""
@@ -157,31 +155,29 @@ class ParameterServer(ServerStrategy):
             table.ended(w, request.stop > 0)
         else:
             table.pushed(w, request.samples, request.divisor, request.loss, request.stop > 0)
-            self._on_push(w)
+            if not self._synchronous:
+                self._update([w])
+            elif table.totals.pushes % len(self._channels) == 0:
+                self._update(range(len(self._channels)))
 
-    def _update_with(self, w: int) -> None:
-        """One update for each push."""
-        channel, request, updated = self._channels[w], self._channels[w].request, None
-        if request.samples:
-            updated = self._step(channel.gradient, channel.used, request.loss, request.squares)
-        self._table.applied([w], updated)
-
-    def _update_with_sum(self, w: int) -> None:
-        """One update for the pushes of all workers: their sum, in the order of ranks."""
-        channels, table, total = self._channels, self._table, self._total
-        if table.totals.pushes % len(channels):
-            return
-        total[:] = channels[0].gradient
+    def _update(self, workers: Sequence[int]) -> None:
+        """One update for the pushes of these workers: their sum, in the order of ranks."""
+        channels = [self._channels[w] for w in workers]
+        requests, gradient = [channel.request for channel in channels], channels[0].gradient
         for channel in channels[1:]:
-            total += channel.gradient
-        for channel in channels:
-            channel.flush()  # returns at once: each worker has pushed since the last reply
-        loss = sum(channel.request.loss for channel in channels)
-        used = np.sum([channel.used for channel in channels], axis=0)
-        squares = np.array([float(np.dot(total, total))])
-        self.layout.server_group.all_reduce(squares, "doubling")
-        updated = self._step(total, used, loss, float(squares[0]))
-        table.applied(range(len(channels)), updated)
+            gradient += channel.gradient
+        squares = np.array([requests[0].squares])
+        if self._synchronous:
+            for channel in channels:
+                channel.flush()  # returns at once: each worker has pushed since the last reply
+            squares[0] = float(np.dot(gradient, gradient))
+            self.layout.server_group.all_reduce(squares, "doubling")
+        updated = None
+        if any(request.samples for request in requests):
+            used = np.sum([channel.used for channel in channels], axis=0)
+            loss = sum(request.loss for request in requests)
+            updated = self._step(gradient, used, loss, float(squares[0]))
+        self._table.applied(workers, updated)
 
     def _step(self, gradient: Array, used: Array, loss: float, squares: float) -> bool:
         """One optimizer step on this server's slice if all is finite; returns whether it was made.

@@ -19,7 +19,7 @@ from nnmpi.nn.store import FlatStore, Shard, shards_of, spans_of
 from nnmpi.parallel.data.batch_size_check import check_micro_batches, check_parts
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries
-from nnmpi.parallel.model.parts import gather_rows
+from nnmpi.parallel.model.parts import gather_objects
 from nnmpi.parallel.server.exchange import Totals, wait_all
 from nnmpi.parallel.step.executor import Position, StepResult, StepState
 from nnmpi.parallel.stores import LocalStore
@@ -108,11 +108,11 @@ class ServerStrategy:
         self._store.close()
         for _, buffer in self._task.model.named_buffers():
             comm.broadcast(buffer)
-        table = staleness if comm.rank == self.layout.workers else ()
-        own = [(w, *row) for w, counts in enumerate(table) for row in sorted(counts.items())]
-        self._staleness = {str(w): {} for w in range(self.layout.workers)}
-        for w, s, n in gather_rows(comm, np.array(own, np.int64).reshape(-1, 3)).tolist():
-            self._staleness[str(w)][str(s)] = n
+        of_first = gather_objects(comm, staleness)[self.layout.workers]
+        self._staleness = {
+            str(w): {str(s): n for s, n in sorted(counts.items())}
+            for w, counts in enumerate(of_first)
+        }
         self.layout.free()
 
 

@@ -22,8 +22,7 @@ from nnmpi.parallel.tensor.conv import ColumnConv1d, ColumnConv2d, RowConv1d, Ro
 from nnmpi.parallel.tensor.layers import ColumnLinear, RowLinear, Sharded, ShardedEmbedding
 from nnmpi.parallel.tensor.ops import copy_of, own, part_of
 from nnmpi.parallel.tensor.rules import Cut, Way
-from nnmpi.parallel.tensor.shard import shard
-from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
+from nnmpi.parallel.tensor.shard import ShardedLayer, Sharding, shard
 
 FORMS: Mapping[tuple[type[Module], str], type[Sharded]] = {
     (Linear, "column"): ColumnLinear,
@@ -84,7 +83,7 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
                 f"the model is one {at.kind}, in whose place nothing can be put: make it "
                 "nn.Sequential(layer)"
             )
-        cut = sharding.edges[graph.nodes[at.node].inputs[0]]
+        cut = sharding.edges.get(graph.nodes[at.node].inputs[0])
         new[id(layer)] = _part(layer, at, cut, comm)
     for module in [*dict.fromkeys(modules.values())]:
         for name, child in [*module._modules.items()]:

@@ -12,7 +12,7 @@ cheapest ones are looked at, and another plan might send less.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -28,9 +28,77 @@ from nnmpi.parallel.tensor.choices import (
     named,
     possible,
 )
-from nnmpi.parallel.tensor.ops import divided
-from nnmpi.parallel.tensor.rules import Cut
-from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
+from nnmpi.parallel.tensor.ops import Bounds, divided
+from nnmpi.parallel.tensor.rules import WHOLE, Cut, Way
+
+
+class ShardedLayer(NamedTuple):
+    """One use of a layer that has parameters, or of which each rank has a part.
+
+    node      its number in the graph
+    how       "column", "row", "rows" (of an embedding), "channels", or "copy"
+    sizes     of the whole weight
+    bounds    the channels of each rank: outputs of a column, inputs of a row; empty for a copy
+    gathers   whether a column gathers its output
+    summed    numbers of a sample that ranks add up on the way forward
+    back      numbers of the gradient of the input that they add up on the way back
+    gathered  numbers that they gather on the way forward
+    why       what the model sends in all, and what it would send if this layer went another way
+    """
+
+    node: int
+    path: str
+    kind: str
+    way: Way = WHOLE
+    sizes: tuple[int, ...] = ()
+    bounds: Bounds = ()
+    gathers: bool = False
+    summed: int = 0
+    back: int = 0
+    gathered: int = 0
+    why: str = ""
+
+    @property
+    def how(self) -> str:
+        """The name of its way."""
+        return self.way.how
+
+    @property
+    def messages(self) -> str:
+        """What ranks send for it."""
+        said = (
+            (self.summed, "all-reduce of the output"),
+            (self.back, "all-reduce of the gradient of the input"),
+            (self.gathers, "all-gather of the output"),
+        )
+        return ", ".join(words for there, words in said if there)
+
+
+class Sharding(NamedTuple):
+    """What of a graph is divided, and how.
+
+    layers     in the order in which they run
+    edges      where edges are cut, by number; others are whole on every rank
+    variables  where parameters and buffers are cut
+    output     the bounds of the channels of the output; None if it is whole
+    """
+
+    ranks: int
+    layers: tuple[ShardedLayer, ...]
+    edges: Mapping[int, Cut]
+    variables: Mapping[int, Cut]
+    output: Bounds | None
+
+    def layer_of(self, node: int) -> ShardedLayer | None:
+        """What is said of a node, if it is divided or has parameters."""
+        return next((layer for layer in self.layers if layer.node == node), None)
+
+
+UNSHARDED = Sharding(1, (), {}, {}, None)
+"""Every rank has the whole model."""
+
+
+# ---- the search
 
 MOST = 200
 """States at most: the cheapest, and the one with the least cut edges."""
@@ -61,21 +129,18 @@ def shard(graph: Graph, ranks: int, whole_output: bool = False) -> Sharding:
     """
     search = _Search(graph, ranks, whole_output)
     transitions = search.transitions()
-    edges: list[Cut | None] = [None] * len(graph.edges)
-    variables: list[Cut | None] = [None] * len(graph.variables)
+    edges, variables = dict[int, Cut](), dict[int, Cut]()
     layers, state = [], START
     for k, found in enumerate(transitions):
         taken = min((t for t in found if t.before == state), key=attrgetter("total"))
         state, choice = taken.after, taken.choice
-        for e in graph.nodes[k].outputs:
-            edges[e] = choice.output
-        for v, cut in choice.variables:
-            variables[v] = cut
+        if choice.output is not None:
+            edges |= dict.fromkeys(graph.nodes[k].outputs, choice.output)
+        variables |= {v: cut for v, cut in choice.variables if cut is not None}
         if _is_told(graph, graph.nodes[k], choice):
             layers.append(_layer(graph, k, choice, search.why(k, found, taken)))
-    cuts = [edges[e] for e in graph.outputs]
-    output = None if cuts[0] is None else cuts[0].bounds
-    return Sharding(ranks, tuple(layers), tuple(edges), tuple(variables), output)
+    cut = edges.get(graph.outputs[0])
+    return Sharding(ranks, tuple(layers), edges, variables, cut.bounds if cut else None)
 
 
 class _Search:

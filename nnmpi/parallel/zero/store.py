@@ -18,6 +18,7 @@ in a step, in an evaluation, in `reading`. A rank that reads alone, between step
 would wait for ranks that may wait for it. In `gathered` each has all.
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -68,11 +69,7 @@ class ShardedStore(LocalStore):
     def allocate(self) -> None:
         self.shards = self.buckets.shards()
         super().allocate()
-        numbers = range(len(self.buckets))
-        self._order = [b for b in numbers if self.buckets[b].comm is self.dp]
-        self._others = [b for b in numbers if self.buckets[b].comm is not self.dp]
-        self._place = {b: k for k, b in enumerate(self._order)}
-        self._started = len(self._order)
+        self._due = deque[int]()  # buckets that are to be gathered next
         self._works: dict[int, Work] = {}
         self._is_complete = True
 
@@ -147,9 +144,12 @@ class ShardedStore(LocalStore):
 
     def gather(self) -> None:
         """All ranks have updated their shards: the values of the others come."""
-        for b in self._others:  # first, since the next sum on their Comms may start before a use
-            self._works[b] = self._gather(b, self.buckets[b].comm)
-        self._started, self._is_complete = 0, False
+        for b, (_, _, comm) in enumerate(self.buckets):
+            if comm is self.dp:
+                self._due.append(b)
+            else:  # at once, since the next sum on its Comm may start before a use
+                self._works[b] = self._gather(b, comm)
+        self._is_complete = False
         self._progress()
 
     def _progress(self) -> None:
@@ -159,21 +159,20 @@ class ShardedStore(LocalStore):
             if not work.poll():
                 break
             del self._works[b]
-        while self._started < len(self._order) and len(self._works) < AT_ONCE:
+        while self._due and len(self._works) < AT_ONCE:
             self._start_next()
         self._is_complete = not self._works
 
     def _wait_for(self, b: int) -> None:
-        while self._started <= self._place.get(b, -1):
+        while b in self._due:
             self._start_next()
         work = self._works.pop(b, None)
         if work is not None:
             wait_for_gather(work)
 
     def _start_next(self) -> None:
-        b = self._order[self._started]
+        b = self._due.popleft()
         self._works[b] = self._gather(b, self.gathers)
-        self._started += 1
 
     def _gather(self, b: int, comm: Comm) -> Work:
         start, stop, _ = self.buckets[b]

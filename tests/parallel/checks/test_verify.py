@@ -17,9 +17,9 @@ from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.optim import Adam
 from nnmpi.parallel.checks.verify import Comparison, Difference, VerifyError, difference, largest
-from nnmpi.parallel.composed import Composed
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.stores import LocalStore
+from nnmpi.parallel.strategy import Composed
 from nnmpi.run.report import NullReport, Report
 from nnmpi.run.trainer import DivergedError
 

@@ -1,4 +1,4 @@
-"""AsynchronousExecutor: one stage of PipeDream, whose pipeline stays full from batch to batch.
+"""PipeDream: the pipeline stays full from batch to batch; each batch is a step on older weights.
 
     stage 0 of 3   F0 F1 F2 B0 UPDATE0 F3 B1 UPDATE1 F4 ...
     stage 2 of 3   F0 B0 UPDATE0 F1 B1 UPDATE1 F2 ...
@@ -6,6 +6,13 @@
 A batch is one micro-batch and one step: it has a learning rate, a number and an UPDATE of its own,
 and several are under way. The pipeline is empty at the end of an epoch, or when all stages know
 that one of them wants to stop: what the first stage has started by then is completed.
+
+The forward and the backward pass of a batch use one version of the weights of a stage (weight
+stashing), from which other batches may have moved on (`versions.py`): p-1-s updates on stage s of
+p. With vertical sync all stages use the version that the first one used, p-1 updates behind.
+
+    Harlap et al. 2018, Narayanan et al. 2019; the order of ops is
+    that of `stream` in `schedules/lowering.py`.
 """
 
 import math
@@ -17,10 +24,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi.comm import Comm, Work
+from nnmpi.config import Config
 from nnmpi.data import Batch, Load
+from nnmpi.data.loader import BatchSplit
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.arrangement.program import forward_ops, ops
-from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.data.batch_size_check import check_micro_batches
+from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.model.parts import Boundary
 from nnmpi.parallel.pipeline.versions import VersionStore
 from nnmpi.parallel.recorder import Do, Recorder
@@ -34,9 +44,51 @@ from nnmpi.parallel.step.executor import (
 )
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.stores import fill_unused
-from nnmpi.parallel.strategy import NotFiniteError, TrainSpec
+from nnmpi.parallel.strategy import Composed, Evaluation, NotFiniteError, StrategyParts, TrainSpec
 from nnmpi.schedules.lowering import stream
 from nnmpi.schedules.op import Kind, Op
+
+
+def check(config: Config, ranks: int) -> None:
+    """Raises ValueError where several ranks would have copies of a stage of PipeDream."""
+    copies = mesh_of(config, ranks).axes["dp"]
+    if config.schedule == "pipedream" and copies > 1:
+        raise ValueError(
+            f"schedule pipedream with dp {copies}: {ranks} ranks in pipelines of {config.pp} make "
+            f"{copies} copies of each stage, whose gradients would have to be summed before each "
+            f"update; use --pp {ranks}, or --schedule 1f1b"
+        )
+
+
+def pipedream(layout: Layout, spec: TrainSpec) -> Composed:
+    """The strategy of PipeDream, where each rank is one stage; every rank calls it."""
+    for p, ranks in spec.part.tied:  # on all ranks
+        raise ValueError(
+            f"schedule pipedream updates each stage by itself, and {p.place.path} is in stages on "
+            f"ranks {', '.join(map(str, ranks))} along pp; use another --cut, or --schedule 1f1b"
+        )
+    config, control = spec.arrangement.config, spec.control
+    vertical = config.vertical_sync
+    store = VersionStore(spec.parameters, spec.parameters[0].data.dtype, spec.task.on)
+    optimizer = spec.optimizer(spec.parameters)
+    executor = AsynchronousExecutor(layout, spec, store, optimizer)
+
+    def most_versions() -> dict[str, Any]:
+        """The most versions of weights that a rank had at a time."""
+        buffers = np.zeros(layout.all.size, np.int64)
+        buffers[layout.all.rank] = store.buffers
+        layout.all.all_gather(buffers)
+        return {"weight_versions": int(buffers.max())}
+
+    parts = StrategyParts(
+        store,
+        BatchSplit(1, 1, 0),
+        Evaluation.of_stages(config, layout),
+        lambda loader: check_micro_batches(spec.task.model, loader, control.steps, 1),
+        {"schedule": "pipedream", "micro_batches": 1, **spec.part.facts, "vertical_sync": vertical},
+        outcome=most_versions,
+    )
+    return Composed(parts, executor, optimizer, layout, spec)
 
 
 class InFlight(Sequence[Batch]):
@@ -147,11 +199,7 @@ class AsynchronousExecutor(Executor):
     """
 
     def __init__(
-        self,
-        layout: Layout,
-        spec: TrainSpec,
-        store: VersionStore,
-        optimizer: Optimizer,
+        self, layout: Layout, spec: TrainSpec, store: VersionStore, optimizer: Optimizer
     ) -> None:
         pp, a, rank = layout.axis["pp"], spec.arrangement, layout.all.rank
         self._signals = SignalChannels(spec.part.boundaries, pp, spec.recorder)
