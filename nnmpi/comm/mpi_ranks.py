@@ -5,13 +5,14 @@ import faulthandler
 import functools
 import os
 import signal
+import sys
 import threading
 
 import numpy as np
 
 from nnmpi.comm.call_log import CallLog, DebugSettings, LoggedCall, call_site
 from nnmpi.comm.communicator import Comm
-from nnmpi.comm.debug.exit_hooks import ExitHooks
+from nnmpi.comm.debug import exit_hooks
 from nnmpi.comm.debug.watchdog import Watchdog
 from nnmpi.comm.progress import Progress
 from nnmpi.comm.thread_ranks import comm_self
@@ -108,7 +109,7 @@ def _guarded(progress: Progress, error: ValueError | None) -> Comm:
     from nnmpi.comm.transport import mpi
 
     rank, size = mpi.rank_and_size()
-    ExitHooks(rank, size, mpi.abort_job).install()
+    exit_hooks.install(rank, size, mpi.abort_job)
     watchdog = Watchdog(rank, progress, mpi.abort_job)
     with progress.log.during(LoggedCall("world", 0, "world", "", None, 0, -1, *call_site())):
         comm = _joined(progress, error)
@@ -128,13 +129,8 @@ def _limit_finalize(timeout: float) -> None:
 
 def mpi_versions() -> dict[str, str]:
     """The names and versions of MPI and mpi4py; empty where this process has not started MPI."""
-    if not _made():
-        return {}
-    try:
-        from nnmpi.comm.transport import mpi
-    except (ImportError, RuntimeError):  # as in _make
-        return {}
-    return mpi.versions()
+    mpi = sys.modules.get("nnmpi.comm.transport.mpi")
+    return mpi.versions() if mpi else {}
 
 
 def launched() -> int:

@@ -18,7 +18,6 @@ from nnmpi.data.standardise import Standardiser
 
 T = TypeVar("T")
 
-DTYPES = ("float16", "float32", "float64")
 SMALL = 16 << 20  # bytes up to which a standardised copy of the whole split is kept
 
 
@@ -106,7 +105,12 @@ class Loader:
         prefetch: int = 2,
         divisor: Callable[[np.ndarray], float] = len,
     ) -> None:
-        _check(split, batch_size, dtype)
+        for samples in map(len, arrays(split.x)):
+            if samples != len(split.y) or not samples:
+                raise ValueError(
+                    f"the split has {samples:,} samples and {len(split.y):,} labels; "
+                    "it needs as many labels as samples, and at least one"
+                )
         x = each(np.ascontiguousarray, split.x)
         self.split = Split(x, np.ascontiguousarray(split.y))
         self.standardiser = standardiser.shaped_for(x)
@@ -153,20 +157,6 @@ class Loader:
     def _load(self, rows: np.ndarray, parts: Sequence[np.ndarray], want: Fields) -> Load:
         micro = [self.gather(part, want) for part in parts]
         return Load(rows, micro, self.divisor(self.split.y.take(rows, axis=0)))
-
-
-def _check(split: Split, batch_size: int, dtype: str) -> None:
-    """Raises ValueError for arguments that are unusable or do not fit together."""
-    for samples in map(len, arrays(split.x)):
-        if samples != len(split.y) or not samples:
-            raise ValueError(
-                f"the split has {samples:,} samples and {len(split.y):,} labels; "
-                "it needs as many labels as samples, and at least one"
-            )
-    if batch_size < 1:
-        raise ValueError(f"batch size {batch_size} must be at least 1")
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype {dtype!r} of batches is not one of {', '.join(DTYPES)}")
 
 
 # ---- computing the next items in a background thread

@@ -5,7 +5,7 @@ Ranks that differ would deadlock, or train to wrong results without an error.
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -30,12 +30,8 @@ DATA = "give all ranks the same samples in the same order"
 MODEL = "initialise all ranks from the same seed, or load the same file"
 
 
-class SharedValue(NamedTuple):
-    """Something that must be the same on all ranks, as far as its repr tells."""
-
-    what: str
-    content: Any
-    remedy: str
+Item: TypeAlias = tuple[str, Any, str]
+"""What must be the same on all ranks: its name, its value as far as the repr tells, the remedy."""
 
 
 def check_inputs(comm: Comm, config: Config, dataset: Dataset) -> None:
@@ -48,9 +44,9 @@ def check_inputs(comm: Comm, config: Config, dataset: Dataset) -> None:
         n = len(split.y)
         inputs = [(part, _described(array)) for part, array in parts(split.x)]
         items += [
-            SharedValue(f"the number of {name} samples ({n:,})", n, DATA),
-            SharedValue(f"the labels of the {name} samples", _described(split.y), DATA),
-            SharedValue(f"the {name} samples", inputs, DATA),
+            (f"the number of {name} samples ({n:,})", n, DATA),
+            (f"the labels of the {name} samples", _described(split.y), DATA),
+            (f"the {name} samples", inputs, DATA),
         ]
     _check(comm, items)
 
@@ -61,14 +57,14 @@ def check_snapshot(comm: Comm, config: Config, state: StepState) -> None:
     Every rank calls it before anything else that communicates depends on them.
     """
     what = f"the snapshot (of step {state.step})"
-    item = SharedValue(what, state, "restore on all ranks what they had at one step")
+    item = (what, state, "restore on all ranks what they had at one step")
     _check(comm, [*_option_items(config), item])
 
 
 def check_model(comm: Comm, model: Module) -> None:
     """Raises on all ranks if the names and shapes of the model differ. Every rank calls it."""
     shapes = [(place.path, place.shape) for place, _ in model.tensors()]
-    _check(comm, [SharedValue("the names and shapes of parameters and buffers", shapes, MODEL)])
+    _check(comm, [("the names and shapes of parameters and buffers", shapes, MODEL)])
 
 
 def check_graph(comm: Comm, graph: Graph) -> None:
@@ -76,18 +72,18 @@ def check_graph(comm: Comm, graph: Graph) -> None:
     nodes = [(n.name, n.kind, n.inputs, n.outputs, n.variables) for n in graph.nodes]
     edges = [(edge.axes, edge.dtype) for edge in graph.edges]
     what = "what the model computes, layer by layer"
-    _check(comm, [SharedValue(what, (nodes, edges), "build the same model on all ranks")])
+    _check(comm, [(what, (nodes, edges), "build the same model on all ranks")])
 
 
-def _check(comm: Comm, items: Sequence[SharedValue]) -> None:
+def _check(comm: Comm, items: Sequence[Item]) -> None:
     rows = np.zeros((comm.size, len(items)), np.uint64)
-    rows[comm.rank] = [_digest(repr(item.content).encode()) for item in items]
+    rows[comm.rank] = [_digest(repr(value).encode()) for _, value, _ in items]
     comm.all_gather(rows)
     different = np.flatnonzero(rows[comm.rank] != rows[0])
     error: ValueError | None = None
     if different.size:
-        item = items[different[0]]
-        error = ValueError(f"rank {comm.rank} differs from rank 0 in {item.what}; {item.remedy}")
+        what, _, remedy = items[different[0]]
+        error = ValueError(f"rank {comm.rank} differs from rank 0 in {what}; {remedy}")
     comm.agree(error)
 
 
@@ -106,12 +102,12 @@ def check_values(comm: Comm, model: Module, held: Callable[[str], bool] = everyt
     comm.agree(error)
 
 
-def _option_items(config: Config) -> Iterator[SharedValue]:
+def _option_items(config: Config) -> Iterator[Item]:
     for option in options():
         if option.name not in MAY_DIFFER:
             value = getattr(config, option.name)
             remedy = "start all ranks with the same options"
-            yield SharedValue(f"{option.name} ({value!r:.60})", value, remedy)
+            yield (f"{option.name} ({value!r:.60})", value, remedy)
 
 
 def _described(array: Any) -> tuple[Any, ...]:
