@@ -1,18 +1,23 @@
 """The command `python -m nnmpi.train`.
 
 Exit status: 0 trained, 1 failed, 2 unusable arguments, 130 stopped by Ctrl-C or SIGUSR1.
+
+Python starts            the system's default: SIGUSR1 ends the process
+the command starts       SIGUSR1 is noted, Ctrl-C ends the run
+the Trainer is made      both stop the run after the current step
+the run is over          both are ignored: MPI_Finalize may take a while
 """
 
 import argparse
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from io import StringIO
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from nnmpi import blas, cli, signals
+from nnmpi import blas, cli
 from nnmpi.comm import Comm, OtherRankError, job
 from nnmpi.config import Config
 from nnmpi.parallel.agreement import all_or_none
@@ -22,6 +27,9 @@ from nnmpi.run.dry_run import dry_run
 from nnmpi.run.files.outputs import check_differs, saved_since, version
 from nnmpi.run.report import LostOutputError, Report, open_report
 from nnmpi.run.trainer import Trainer
+
+STOPS = (signal.SIGUSR1, signal.SIGINT)
+"""The signals that stop a run."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -49,16 +57,16 @@ def config(arguments: Sequence[str]) -> Config:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; afterwards signals are handled as before."""
-    with signals.restored():
+    with restored_handlers():
         return command(sys.argv[1:] if arguments is None else arguments)
 
 
 def command(arguments: Sequence[str]) -> int:
     """`main` of a process that ends with it: the signals that stop a run are ignored afterwards."""
     early: list[int] = []  # signals before the first step; an Event may not be set in a handler
-    signals.handle("SIGUSR1", lambda number, _: early.append(number))  # mpirun sends it to all
+    handle(signal.SIGUSR1, lambda number, _: early.append(number))  # mpirun sends it to all
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signals.handle("SIGINT", interrupt)
+        handle(signal.SIGINT, interrupt)
     try:
         return _main(arguments, early)
     except OtherRankError:
@@ -67,7 +75,7 @@ def command(arguments: Sequence[str]) -> int:
         return 1 if isinstance(error.__cause__, BrokenPipeError) else fail(error)
     finally:
         cli.settle()
-        signals.ignore()
+        ignore_stops()
 
 
 def _main(arguments: Sequence[str], early: Sequence[int]) -> int:
@@ -124,10 +132,10 @@ def run(trainer: Trainer, report: Report, early: Sequence[int]) -> int:
 
     def stop_or_interrupt(*_: object) -> None:
         trainer.stop()
-        signals.handle("SIGINT", interrupt)
+        handle(signal.SIGINT, interrupt)
 
-    signals.handle("SIGINT", stop_or_interrupt)
-    signals.handle("SIGUSR1", lambda *_: trainer.stop())
+    handle(signal.SIGINT, stop_or_interrupt)
+    handle(signal.SIGUSR1, lambda *_: trainer.stop())
     if early:
         trainer.stop()
     try:
@@ -139,7 +147,7 @@ def run(trainer: Trainer, report: Report, early: Sequence[int]) -> int:
 
 def interrupt(*_: object) -> NoReturn:
     """Ctrl-C ends the run; once more ends the process, whatever it does."""
-    signals.handle("SIGINT", signal.SIG_DFL)
+    handle(signal.SIGINT, signal.SIG_DFL)
     raise KeyboardInterrupt
 
 
@@ -164,6 +172,33 @@ def failed(trainer: Trainer, error: Exception) -> int:
     if trainer.comm.size > 1:
         trainer.comm.abort(str(error))
     return fail(error, status)
+
+
+def handle(number: signal.Signals, handler: Callable[..., Any] | int | None) -> None:
+    """Installs a handler of a signal; only the main thread can."""
+    with suppress(ValueError):  # another thread
+        signal.signal(number, handler)
+
+
+def ignore_stops() -> None:
+    """Ignores what stops a run. Until this thread has done so, it holds such signals back: Python
+    complains of one that comes while its handler is removed.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    for number in STOPS:
+        handle(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def restored_handlers() -> Iterator[None]:
+    """After the block, the handlers of what stops a run are those of before."""
+    before = [(number, signal.getsignal(number)) for number in STOPS]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            handle(number, handler)
 
 
 def fail(message: object, status: int = 1) -> int:

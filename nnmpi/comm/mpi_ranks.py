@@ -122,7 +122,7 @@ def _guarded(progress: Progress, error: ValueError | None) -> Comm:
 
 def _limit_finalize(timeout: float) -> None:
     """Lets a signal end this process if it lasts for longer: Python has ended when MPI does."""
-    if timeout < threading.TIMEOUT_MAX and hasattr(signal, "SIGALRM"):
+    if timeout < threading.TIMEOUT_MAX:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, timeout)
 

@@ -6,6 +6,7 @@ The writer holds a lock on the part until it has replaced the file; the system r
 a process that is killed. The next writer of the same name removes the parts that nobody has locked.
 """
 
+import fcntl
 import hashlib
 import os
 import platform
@@ -86,12 +87,10 @@ def lock(file: IO[Any], wait: bool = False) -> bool:
     Raises BlockingIOError if another process has the lock, or waits for it.
     """
     try:
-        import fcntl
-
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         raise
-    except (ImportError, OSError):  # not on Windows
+    except OSError:
         return False
     return True
 
