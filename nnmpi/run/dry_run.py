@@ -25,11 +25,11 @@ from nnmpi.parallel.arrangement.drawing import as_svg
 from nnmpi.parallel.discovery import discover
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.step.objective import Criterion
-from nnmpi.run import builders, objectives
+from nnmpi.run import objectives
 from nnmpi.run.report import Event
 from nnmpi.run.report.events import layout_event
 from nnmpi.run.report.messages import as_text
-from nnmpi.run.setup import NO_METRICS, set_up
+from nnmpi.run.setup import NO_METRICS, build_model, initialise, set_up, sharding_of
 
 UNMEASURED = {"allreduce": "ring"}
 """What stands for the fastest all-reduce where nothing is measured."""
@@ -57,10 +57,10 @@ def dry_run(
     setup = set_up(config, build, data, comm, loss, metrics)
     config, dataset = setup.config, setup.dataset
     cluster = Cluster.on_paper(config.ranks) if config.ranks else discover(comm)
-    model = all_or_none(comm, lambda: builders.model(config, build))
+    model = all_or_none(comm, lambda: build_model(config, build))
     found = all_or_none(comm, lambda: arranged(config, model, dataset, setup.loss, cluster))
     if config.load:
-        all_or_none(comm, lambda: builders.initialise(config, ModelPart.whole(model), setup.on))
+        all_or_none(comm, lambda: initialise(config, ModelPart.whole(model), setup.on))
     if found.strategy in ("replicas", "pipeline"):
         plan.check_micro_batches(model, setup.train, setup.steps, config.micro_batches)
     splits = dataset.train, dataset.test
@@ -88,7 +88,7 @@ def arranged(
     plan.check_batch(config, len(dataset.train.y))
     objectives.check_labels(loss, dataset)
     graph = objectives.model_graph(config, model, dataset, loss)
-    sharding = builders.sharded(config, graph, loss, dataset)
+    sharding = sharding_of(config, graph, loss, dataset)
     division = estimated_division(graph, stages_of(config), config.pp, config.cut)
     return arrange(config, cluster, graph, sharding, division, UNMEASURED)
 
@@ -119,7 +119,7 @@ def run(given: argparse.Namespace) -> Any:
     config = Config(**{name: value for name, value in vars(given).items() if name in known})
     dataset = blank(config.data, config.data_dir, config.seed)
     cluster = Cluster.on_paper(given.ranks, given.nodes)
-    model = builders.model(config, None)
+    model = build_model(config, None)
     found = arranged(config, model, dataset, objectives.criterion(None), cluster)
     event = layout_event(found)
     if given.svg:

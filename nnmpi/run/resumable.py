@@ -36,9 +36,9 @@ from nnmpi.parallel.stores import stores_of
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import Sharding
-from nnmpi.run import builders, consistency, objectives
+from nnmpi.run import consistency, objectives
 from nnmpi.run.report import Report
-from nnmpi.run.setup import Setup
+from nnmpi.run.setup import Setup, build_model, initialise, make_optimizer, sharding_of
 from nnmpi.run.snapshot import Snapshot, changed, next_steps
 from nnmpi.run.trace import Tracer
 
@@ -79,7 +79,7 @@ class Resumable:
         """
         setup, comm = self._setup, self.comm
         config = replace(self.config, load=None) if snapshot else self.config
-        model = all_or_none(comm, lambda: builders.model(config, setup.build))
+        model = all_or_none(comm, lambda: build_model(config, setup.build))
         consistency.check_model(comm, model)
         graph = all_or_none(
             comm, lambda: objectives.model_graph(config, model, setup.dataset, setup.loss)
@@ -103,15 +103,13 @@ class Resumable:
         snapshot: Snapshot | None,
     ) -> None:
         setup, comm = self._setup, self.comm
-        sharding = all_or_none(
-            comm, lambda: builders.sharded(config, graph, setup.loss, setup.dataset)
-        )
+        sharding = all_or_none(comm, lambda: sharding_of(config, graph, setup.loss, setup.dataset))
         if config.tp > 1:
             all_or_none(comm, lambda: rebuild(model, graph, sharding, layout.axis["tp"]))
         known = snapshot.measured if snapshot and snapshot.fits(config, comm.size) else {}
         arrangement, facts = self._arranged(layout, model, graph, sharding, known)
         part = plan.own_stages(model, arrangement, comm.rank, facts)
-        all_or_none(comm, lambda: builders.initialise(config, part, setup.on))
+        all_or_none(comm, lambda: initialise(config, part, setup.on))
         spec = self._spec(part, arrangement, layout)
         restored = Restored(snapshot.owned, part, config.dtype, comm) if snapshot else None
         if restored:
@@ -174,7 +172,7 @@ class Resumable:
             part,
             [named[arrangement.graph.variables[p.variable].path] for p in here],
             arrangement,
-            partial(builders.optimizer, self.config),
+            partial(make_optimizer, self.config),
             StepControl(self._lr, lambda: self._stop_requested, self.total_steps),
             lambda event: self._report.event(event),  # noqa: PLW0108 - there is no report yet
         )
@@ -183,14 +181,14 @@ class Resumable:
         """What --verify trains on one rank beside the model, of which it has nothing."""
 
         def another() -> ModelPart:
-            other = builders.model(config, self._setup.build)
+            other = build_model(config, self._setup.build)
             if {*other.parameters()} & {*model.parameters()}:
                 raise ValueError(
                     f"model {config.model}: build returns the same object twice, and verify "
                     "trains two models side by side; let build make a new one each time"
                 )
             part = ModelPart.whole(other)
-            builders.initialise(config, part, self._setup.on)
+            initialise(config, part, self._setup.on)
             return part
 
         one = all_or_none(self.comm, lambda: alone(arrangement))

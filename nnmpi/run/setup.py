@@ -1,23 +1,35 @@
-"""Reads options and data on each rank; if one rank fails, all ranks fail."""
+"""Reads options and data on each rank, and makes what they name: data set, model, optimizer.
 
-from collections.abc import Callable, Mapping
+What does not fit raises a ValueError of one line; if one rank fails, all ranks fail.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from nnmpi import backend
+from nnmpi import backend, data, user_code
 from nnmpi.backend import Backend
 from nnmpi.comm import Comm
 from nnmpi.config import EPOCHS, LEAST_STEPS, Config
 from nnmpi.data import Dataset, Loader, Standardiser
 from nnmpi.metrics import Metric
-from nnmpi.nn import Module
-from nnmpi.optim import schedule
+from nnmpi.nn import Conv2d, CrossEntropyLoss, Module
+from nnmpi.nn.graph import Graph
+from nnmpi.nn.layers.norm import refuse_untracked
+from nnmpi.nn.models import MODELS, mlp
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.seeding import seeded
+from nnmpi.optim import OPTIMIZERS, SGD, Optimizer, schedule
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none
+from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.step.objective import Criterion
-from nnmpi.run import builders, consistency, objectives
+from nnmpi.parallel.tensor.shard import UNSHARDED, Sharding, shard
+from nnmpi.quoting import quoted, shown
+from nnmpi.run import consistency, objectives
 from nnmpi.run.files import loading
 from nnmpi.run.files.outputs import check_outputs
 
@@ -90,10 +102,36 @@ def _load_data(
     config: Config, given: Dataset | tuple[Any, ...] | None, comm: Comm, loss: Criterion
 ) -> Dataset:
     """The data set; the first rank downloads files before the other ranks look for them."""
-    load = partial(builders.dataset, config, given, objectives.ignored_label(loss))
+    load = partial(_dataset, config, given, objectives.ignored_label(loss))
     is_first = config.download and comm.rank == 0
     downloaded = all_or_none(comm, lambda: load() if is_first else None)
     return all_or_none(comm, lambda: downloaded or load())
+
+
+def _dataset(
+    config: Config, given: Dataset | tuple[Any, ...] | None, ignore_index: int | None
+) -> Dataset:
+    """The data set that was given, whole or as arrays, or else the one that the config names."""
+    if isinstance(given, Dataset):
+        return given
+    if given is not None:
+        is_tuple = isinstance(given, tuple | list)
+        if not is_tuple or len(given) not in (2, 4):
+            what = f"{len(given)} arrays" if is_tuple else f"type {type(given).__name__}"
+            raise ValueError(
+                f"data has {what}; give (x, y) or (x, y, x_test, y_test), or name a data set in "
+                "Config"
+            )
+        x, y, *test = given
+        x_test, y_test = test or (None, None)
+        return data.from_arrays(x, y, x_test, y_test, seed=config.seed, ignore_index=ignore_index)
+    return data.load(
+        config.data,
+        data_dir=config.data_dir,
+        download=config.download,
+        seed=config.seed,
+        ignore_index=ignore_index,
+    )
 
 
 def total_steps(config: Config, batches: int) -> int:
@@ -117,3 +155,80 @@ def _standardiser(config: Config, dataset: Dataset, comm: Comm) -> Standardiser:
         return Standardiser.from_metadata(metadata).shaped_for(dataset.train.x)
     except ValueError as error:
         raise ValueError(f"--load {config.load} and data {dataset.name}: {error}") from None
+
+
+def build_model(config: Config, build: Callable[[], Module] | None) -> Module:
+    """The model, whose weights are not drawn yet."""
+    what = f"model {shown(config.model)}"
+    make = _builder(config.model) if build is None else build  # may import what makes modules
+    if isinstance(make, Module):
+        raise ValueError(f"{what} is an nn.Module; give the function or class that makes it")
+    with seeded(config.seed):
+        try:
+            made = make()
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise  # from inside `make`: the user needs its traceback
+            raise ValueError(f"{what} cannot be called without arguments: {error}") from None
+    if not isinstance(made, Module):
+        raise ValueError(f"{what} must return an nn.Module, not {shown(repr(made), 60)}")
+    try:
+        refuse_untracked(made)
+        made.seed = config.seed
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from None
+    for m in made.modules():
+        if isinstance(m, Conv2d) and config.convolution != "auto":
+            m.algorithm = config.convolution
+    return made
+
+
+def sharding_of(config: Config, graph: Graph, loss: Criterion, dataset: Dataset) -> Sharding:
+    """How the layers of the model are divided among the ranks along tp.
+
+    Logits may be spread over ranks only if the loss can be computed from its parts.
+    """
+    if config.tp == 1:
+        return UNSHARDED
+    takes_parts = type(loss) is CrossEntropyLoss and dataset.train.y.ndim == 1
+    try:
+        return shard(graph, config.tp, not takes_parts)
+    except ValueError as error:
+        raise ValueError(f"model {config.model} with tp {config.tp}: {error}") from None
+
+
+def initialise(config: Config, part: ModelPart, on: Backend) -> None:
+    """Draws the weights that this rank has, from the seed, or loads them from --load."""
+    for stage in part.stages.values():
+        stage.to(config.dtype, on)
+    part.model.convert_buffers(config.dtype, on)
+    if config.load:
+        loading.load_into(config.load, part.model, part.held)
+
+
+def _builder(spec: str) -> Callable[[], Module]:
+    """The function that makes the model of `--model`."""
+    if spec in MODELS:
+        return MODELS[spec]
+    name, colon, argument = spec.partition(":")
+    if name == "mlp" and colon:
+        widths = argument.split("-")
+        if len(widths) < 2 or not all(re.fullmatch("0*[1-9][0-9]{0,8}", w) for w in widths):
+            raise ValueError(
+                f"model {quoted(spec)}: give an mlp as mlp:784-1024-10, with two widths or more "
+                "from 1 on and below 10^9"
+            )
+        return lambda: mlp(*map(int, widths))
+    if not user_code.is_named(spec):
+        known = ", ".join([*MODELS, "mlp:784-1024-10", "package.module:function"])
+        raise ValueError(f"model {quoted(spec)} is unknown; choose one of {known}")
+    function: Callable[[], Module] = user_code.imported(spec, "model")
+    return function
+
+
+def make_optimizer(config: Config, trained: Sequence[Parameter]) -> Optimizer:
+    """The optimizer of the config for these parameters."""
+    lr, decay = config.lr, config.weight_decay
+    if config.optimizer == "sgd":
+        return SGD(trained, lr, momentum=config.momentum, weight_decay=decay)
+    return OPTIMIZERS[config.optimizer](trained, lr, weight_decay=decay)
