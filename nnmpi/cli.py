@@ -43,9 +43,8 @@ def add_flags(p: argparse.ArgumentParser, groups: Iterable[str] = GROUPS) -> Non
     """Adds a flag for each option of these groups."""
     for group in groups:
         made = p.add_argument_group(group)
-        for option in options():
-            if option.metadata["group"] == group:
-                _add_flag(made, option)
+        for option in options((group,)):
+            _add_flag(made, option)
 
 
 def _add_flag(p: Any, o: "Field[Any]") -> None:

@@ -7,7 +7,7 @@ text, the choices and the bounds of both.
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import Field, dataclass, field, fields
 from functools import partial
 from itertools import permutations
@@ -235,9 +235,9 @@ class Config:
             raise ValueError(f"{name} {quoted(value)} must be at most {LARGEST}")
 
 
-def options() -> "tuple[Field[Any], ...]":
-    """All options, in the order of --help."""
-    return fields(Config)
+def options(groups: Collection[str] = GROUPS) -> "tuple[Field[Any], ...]":
+    """The options of these groups, in the order of --help."""
+    return tuple(option for option in fields(Config) if option.metadata["group"] in groups)
 
 
 def kind_of(option: "Field[Any]") -> type:

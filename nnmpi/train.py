@@ -26,6 +26,7 @@ from nnmpi.quoting import shown
 from nnmpi.run.dry_run import dry_run
 from nnmpi.run.files.outputs import check_differs, saved_since, version
 from nnmpi.run.report import LostOutputError, Report, open_report
+from nnmpi.run.setup import set_up
 from nnmpi.run.trainer import Trainer
 
 STOPS = (signal.SIGUSR1, signal.SIGINT)
@@ -90,7 +91,7 @@ def _main(arguments: Sequence[str], early: Sequence[int]) -> int:
     try:
         c = prepared(comm, arguments)
         if c.dry_run:
-            event = dry_run(c, comm=comm)
+            event = dry_run(set_up(c, None, None, comm), comm)
             with open_report(c, comm) as report:  # which empties the log: no sooner than this
                 report.event(event)
             return 0

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from queue import SimpleQueue
 from threading import Event, Semaphore, Thread
@@ -177,12 +178,21 @@ def prefetch(items: Iterable[T], depth: int) -> Generator[T, None, None]:
     """
     queue: SimpleQueue[T | _End] = SimpleQueue()
     free, stop = Semaphore(depth - 1), Event()
-    thread = Thread(
-        target=copy_context().run,
-        args=(_compute, items, queue, free, stop),
-        name="nnmpi-prefetch",
-        daemon=True,
-    )
+
+    def compute() -> None:
+        error: BaseException | None = None
+        try:
+            for item in items:
+                queue.put(item)
+                free.acquire()
+                if stop.is_set():
+                    break
+        except BaseException as caught:  # of any kind: the consumer must not wait for ever
+            error = caught
+        queue.put(_End(error))
+
+    target = partial(copy_context().run, compute)
+    thread = Thread(target=target, name="nnmpi-prefetch", daemon=True)
     thread.start()
     try:
         while not isinstance(item := queue.get(), _End):
@@ -195,19 +205,3 @@ def prefetch(items: Iterable[T], depth: int) -> Generator[T, None, None]:
             stop.set()
             free.release()
             thread.join()
-
-
-def _compute(
-    items: Iterable[T], queue: SimpleQueue[T | _End], free: Semaphore, stop: Event
-) -> None:
-    """Put items on the queue, at most as many as are free, until they end or `stop` is set."""
-    error: BaseException | None = None
-    try:
-        for item in items:
-            queue.put(item)
-            free.acquire()
-            if stop.is_set():
-                break
-    except BaseException as caught:  # of any kind: the consumer must not wait for ever
-        error = caught
-    queue.put(_End(error))

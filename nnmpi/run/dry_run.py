@@ -4,7 +4,6 @@ The second is a subcommand, with `add_options` and `run`.
 """
 
 import argparse
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from nnmpi.comm import Comm
 from nnmpi.config import Config, options
 from nnmpi.data import Dataset, blank
 from nnmpi.data.inputs import arrays
-from nnmpi.metrics import Metric
 from nnmpi.nn import Module
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none
@@ -29,7 +27,7 @@ from nnmpi.run import objectives
 from nnmpi.run.report import Event
 from nnmpi.run.report.events import layout_event
 from nnmpi.run.report.messages import as_text
-from nnmpi.run.setup import NO_METRICS, build_model, initialise, set_up, sharding_of
+from nnmpi.run.setup import Setup, build_model, initialise, sharding_of
 
 UNMEASURED = {"allreduce": "ring"}
 """What stands for the fastest all-reduce where nothing is measured."""
@@ -41,23 +39,14 @@ GROUPS = ("model", "data", "training", "layout", "pipeline", "reduce", "sync", "
 MOST_RANKS = 1 << 16
 
 
-def dry_run(
-    config: Config,
-    build: Callable[[], Module] | None = None,
-    data: Dataset | tuple[Any, ...] | None = None,
-    *,
-    comm: Comm,
-    loss: Any = None,
-    metrics: Mapping[str, Metric] = NO_METRICS,
-) -> Event:
-    """The dry-run event, with the arguments of a Trainer; every rank calls it.
+def dry_run(setup: Setup, comm: Comm) -> Event:
+    """The dry-run event, of the ranks of `comm`, or of as many as `config.ranks` says.
 
-    It is of the ranks of `comm`, or of as many as `config.ranks` says.
+    Every rank calls it.
     """
-    setup = set_up(config, build, data, comm, loss, metrics)
     config, dataset = setup.config, setup.dataset
     cluster = Cluster.on_paper(config.ranks) if config.ranks else discover(comm)
-    model = all_or_none(comm, lambda: build_model(config, build))
+    model = all_or_none(comm, lambda: build_model(config, setup.build))
     found = all_or_none(comm, lambda: arranged(config, model, dataset, setup.loss, cluster))
     if config.load:
         all_or_none(comm, lambda: initialise(config, ModelPart.whole(model), setup.on))
@@ -115,7 +104,7 @@ def run(given: argparse.Namespace) -> Any:
         raise ValueError(
             f"nodes {given.nodes} must be from 1 to {given.ranks}, the number of ranks"
         )
-    known = {o.name for o in options() if o.metadata["group"] in GROUPS}
+    known = {option.name for option in options(GROUPS)}
     config = Config(**{name: value for name, value in vars(given).items() if name in known})
     dataset = blank(config.data, config.data_dir, config.seed)
     cluster = Cluster.on_paper(given.ranks, given.nodes)

@@ -45,7 +45,7 @@ class Snapshot(NamedTuple):
 
     def fits(self, config: Config, ranks: int) -> bool:
         """Whether ranks are arranged as they were, if the config is that of the same run."""
-        names = _changeable()
+        names = [option.name for option in options(MAY_CHANGE)]
         same = all(getattr(self.config, name) == getattr(config, name) for name in names)
         return same and ranks == self.ranks
 
@@ -61,7 +61,7 @@ def joined(snapshots: Sequence[Snapshot]) -> Snapshot:
 def changed(config: Config, changes: Mapping[str, Any], snapshot: Snapshot, ranks: int) -> Config:
     """The config with these changes; raises ValueError if the run cannot go on so."""
     for name in changes:
-        if name not in _changeable():
+        if name not in {option.name for option in options(MAY_CHANGE)}:
             raise ValueError(
                 f"{quoted(name)} cannot be changed in a run, only how ranks are arranged can: "
                 f"options of the groups {', '.join(MAY_CHANGE)}"
@@ -88,7 +88,3 @@ def next_steps(comm: Comm, positions: Sequence[Position], workers: int) -> tuple
     if len(found) < workers:
         return ()
     return tuple(found[w] for w in range(workers))
-
-
-def _changeable() -> set[str]:
-    return {option.name for option in options() if option.metadata["group"] in MAY_CHANGE}

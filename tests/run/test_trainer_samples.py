@@ -27,6 +27,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Standardiser
 from nnmpi.data.inputs import Inputs, each, parts
 from nnmpi.run.dry_run import dry_run
+from nnmpi.run.setup import set_up
 
 Y = NEXT[:, 0] % 4
 SEVERAL = {"tuple": (WORDS, X), "dict": {"table": X, "words": WORDS}}
@@ -156,7 +157,7 @@ def test_a_dry_run_of_any_samples(name: str) -> None:
 
     def rank(comm: Comm, options: dict[str, Any]) -> Any:
         config, build = Config(batch_size=6, **options), partial(goal.net, goal.outputs)
-        return dry_run(config, build, (goal.x, goal.y), comm=comm, loss=goal.loss())
+        return dry_run(set_up(config, build, (goal.x, goal.y), comm, goal.loss()), comm)
 
     arrays = [array for _, array in parts(goal.x)]
     size = sum(array.size * (4 if array.dtype.kind == "f" else 8) for array in (*arrays, goal.y))

@@ -12,6 +12,7 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.run.dry_run import MOST_RANKS, dry_run
 from nnmpi.run.report import Event
+from nnmpi.run.setup import set_up
 
 MANY = "--ranks 1024 --nodes 128 --dp 64 --tp 4 --pp 4 --zero 1 --model mnist-cnn --data mnist"
 
@@ -58,7 +59,7 @@ def test_ranks_that_are_there_get_the_same_answer(options: str) -> None:
     config = Config(**{n: int(v) if v.isdecimal() else v for n, v in given.items()})
 
     def rank(comm: Comm) -> Event:
-        return dry_run(config, comm=comm)
+        return dry_run(set_up(config, None, None, comm), comm)
 
     on_paper = json.loads(layout(f"--ranks 3 {options} --json"))
     for event in threads.run(3, rank):
