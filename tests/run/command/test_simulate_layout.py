@@ -19,7 +19,8 @@ MANY = "--ranks 1024 --nodes 128 --dp 64 --tp 4 --pp 4 --zero 1 --model mnist-cn
 
 def layout(text: str) -> str:
     options = simulate.parser().parse_args(["layout", *text.split()])
-    return str(options.run(options))
+    output = options.run(options)
+    return output if isinstance(output, str) else json.dumps(output)
 
 
 def test_many_ranks_are_told_by_kinds() -> None:
