@@ -4,17 +4,11 @@ A few MB of compressed zeros are GBs. So no file is decompressed as a whole: the
 then the array that it announces, if that fits into memory and into so small a file.
 """
 
-import gzip
-import lzma
 import math
 import os
-import struct
-import tarfile
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -25,12 +19,6 @@ REMEDY = "delete it and run again with --download, or put a good copy in its pla
 BYTES = np.dtype("uint8")
 CHUNK = 1 << 20
 DEFLATE = 1032  # bytes that one byte of deflate stands for, at most
-DAMAGE = (
-    *(gzip.BadGzipFile, BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error),
-    *(EOFError, ValueError, LookupError, TypeError, SyntaxError, ArithmeticError),
-    *(NotImplementedError, RecursionError),
-)
-"""What gzip, zipfile, tarfile and numpy.lib.format raise for damaged files."""
 
 
 class RefusedError(ValueError):
@@ -42,10 +30,11 @@ def reading(file: object, remedy: str = REMEDY) -> Iterator[None]:
     """Raises RefusedError if the file is damaged or cannot be read."""
     try:
         yield
-    except RefusedError:
+    except (RefusedError, MemoryError):
         raise
-    except (OSError, RuntimeError, *DAMAGE) as error:  # RuntimeError: an archive with a password
-        fault = "is damaged" if isinstance(error, DAMAGE) else "cannot be read"
+    except Exception as error:  # decoders raise all kinds of errors for damaged files
+        is_whole = getattr(error, "errno", None) or type(error) is RuntimeError  # has a password
+        fault = "cannot be read" if is_whole else "is damaged"
         reason = shown(" ".join(str(error).split())) or type(error).__name__
         raise RefusedError(f"{shown(file)} {fault}: {reason}; {remedy}") from None
 

@@ -46,14 +46,13 @@ class Standardiser(NamedTuple):
                 "standardise samples as in the training of the model"
             )
         try:
-            mean, std = (_from_json(json.loads(metadata[key])) for key in ("mean", "std"))
-            pairs = [_read(*row) for row in aligned(mean, std)]
+            mean, std = (json.loads(metadata[key]) for key in ("mean", "std"))
+            return cls._of_pairs(mean, [_read(*row) for row in aligned(mean, std)])
         except (ValueError, TypeError, RecursionError):
             raise ValueError(
                 f"mean {metadata['mean']:.60} and std {metadata['std']:.60} in the metadata are "
                 "not JSON lists of numbers, as many of each, with every std above 0"
             ) from None
-        return cls._of_pairs(mean, pairs)
 
     def metadata(self) -> dict[str, str]:
         """Mean and standard deviation as JSON lists, with all digits and in their shapes.
@@ -136,16 +135,6 @@ def _shaped(x: np.ndarray, mean: np.ndarray | None, std: Any) -> Pair:
 def _to_json(found: Structure[np.ndarray | None]) -> Any:
     lists = [(name[1:], None if a is None else a.tolist()) for name, a in parts(found)]
     return dict(lists) if isinstance(found, tuple | dict) else lists[0][1]
-
-
-def _from_json(found: Any) -> Structure[Any]:
-    """What `_to_json` was given, as lists."""
-    if not isinstance(found, dict):
-        return found
-    if not found:
-        raise ValueError
-    is_tuple = [*found] == [str(i) for i in range(len(found))]
-    return tuple(found.values()) if is_tuple else found
 
 
 def _read(mean: Any, std: Any) -> Pair:

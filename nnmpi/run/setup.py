@@ -10,11 +10,11 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from nnmpi import backend, data, user_code
+from nnmpi import backend, user_code
 from nnmpi.backend import Backend
 from nnmpi.comm import Comm
 from nnmpi.config import EPOCHS, LEAST_STEPS, Config
-from nnmpi.data import Dataset, Loader, Standardiser
+from nnmpi.data import Dataset, Loader, Standardiser, from_arrays, load
 from nnmpi.metrics import Metric
 from nnmpi.nn import Conv2d, CrossEntropyLoss, Module
 from nnmpi.nn.graph import Graph
@@ -64,9 +64,14 @@ def set_up(
     """Checks the config and loads the data. Every rank calls it."""
     if build is not None:
         config = replace(config, model=getattr(build, "__name__", type(build).__name__))
-    on = all_or_none(comm, lambda: _checked_device(config, comm))
-    criterion = all_or_none(comm, lambda: objectives.checked(loss, metrics))
-    dataset = _load_data(config, data, comm, criterion)
+    is_first = config.download and comm.rank == 0  # the others then look for what it has fetched
+
+    def checked() -> tuple[Backend, Criterion, Dataset | None]:
+        on, criterion = _checked_device(config, comm), objectives.checked(loss, metrics)
+        return on, criterion, _dataset(config, data, criterion) if is_first else None
+
+    on, criterion, downloaded = all_or_none(comm, checked)
+    dataset = all_or_none(comm, lambda: downloaded or _dataset(config, data, criterion))
     consistency.check_inputs(comm, config, dataset)
 
     def rest() -> Setup:
@@ -98,20 +103,9 @@ def _checked_device(config: Config, comm: Comm) -> Backend:
     return backend.get(config.device)
 
 
-def _load_data(
-    config: Config, given: Dataset | tuple[Any, ...] | None, comm: Comm, loss: Criterion
-) -> Dataset:
-    """The data set; the first rank downloads files before the other ranks look for them."""
-    load = partial(_dataset, config, given, objectives.ignored_label(loss))
-    is_first = config.download and comm.rank == 0
-    downloaded = all_or_none(comm, lambda: load() if is_first else None)
-    return all_or_none(comm, lambda: downloaded or load())
-
-
-def _dataset(
-    config: Config, given: Dataset | tuple[Any, ...] | None, ignore_index: int | None
-) -> Dataset:
+def _dataset(config: Config, given: Dataset | tuple[Any, ...] | None, loss: Criterion) -> Dataset:
     """The data set that was given, whole or as arrays, or else the one that the config names."""
+    ignored = objectives.ignored_label(loss)
     if isinstance(given, Dataset):
         return given
     if given is not None:
@@ -124,13 +118,13 @@ def _dataset(
             )
         x, y, *test = given
         x_test, y_test = test or (None, None)
-        return data.from_arrays(x, y, x_test, y_test, seed=config.seed, ignore_index=ignore_index)
-    return data.load(
+        return from_arrays(x, y, x_test, y_test, seed=config.seed, ignore_index=ignored)
+    return load(
         config.data,
         data_dir=config.data_dir,
         download=config.download,
         seed=config.seed,
-        ignore_index=ignore_index,
+        ignore_index=ignored,
     )
 
 

@@ -28,8 +28,8 @@ class DeadlockError(AbortedError):
 class Transfer:
     """A send or a receive that was posted."""
 
-    def __init__(self, data: Bytes, what: str) -> None:
-        self.data, self.what, self.done = data, what, False
+    def __init__(self, data: Bytes, sends: bool, what: str) -> None:
+        self.data, self.sends, self.what, self.done = data, sends, what, False
         self.error: MessageLengthError | None = None  # raised where it is waited for
 
 
@@ -56,22 +56,21 @@ class Hub:
         self._failure: AbortedError | None = None
         self._running = set(range(size))
         self._waiting: dict[int, Sequence[Posted]] = {}
-        self._sends: dict[Key, deque[Transfer]] = {}
-        self._recvs: dict[Key, deque[Transfer]] = {}
+        self._posted: dict[Key, deque[Transfer]] = {}  # all of a key send, or all receive
         self._rendezvous: dict[tuple[Hashable, int], Rendezvous] = {}
 
-    def post(self, transfer: Transfer, key: Key, sends: bool) -> None:
+    def post(self, transfer: Transfer, key: Key) -> None:
         """Copies the message if the other side was posted before, else queues the transfer."""
         with self._changed:
             self._check()
-            mine, theirs = (self._sends, self._recvs) if sends else (self._recvs, self._sends)
-            if key not in theirs:
-                mine.setdefault(key, deque()).append(transfer)
+            queue = self._posted.setdefault(key, deque())
+            if not queue or queue[0].sends == transfer.sends:
+                queue.append(transfer)
                 return
-            other = theirs[key].popleft()
-            if not theirs[key]:
-                del theirs[key]  # tags and channels do not end
-            source, into = (transfer, other) if sends else (other, transfer)
+            other = queue.popleft()
+            if not queue:
+                del self._posted[key]  # tags and channels do not end
+            source, into = (transfer, other) if transfer.sends else (other, transfer)
             expected, got = into.data.size, source.data.size
             if got == expected:
                 into.data[...] = source.data
@@ -168,15 +167,15 @@ class ThreadTransport:
     def isend(self, data: Bytes, to: int, tag: int) -> Transfer:
         self.ledger.sent_messages[to] += 1
         self.ledger.sent_bytes[to] += data.size
-        transfer = Transfer(data, f"a send of {data.size} bytes to rank {to}")
-        self._hub.post(transfer, (self._channel, self.rank, to, tag), sends=True)
+        transfer = Transfer(data, True, f"a send of {data.size} bytes to rank {to}")
+        self._hub.post(transfer, (self._channel, self.rank, to, tag))
         return transfer
 
     def irecv(self, data: Bytes, source: int, tag: int) -> Transfer:
         self.ledger.received_messages[source] += 1
         self.ledger.received_bytes[source] += data.size
-        transfer = Transfer(data, f"a receive of {data.size} bytes from rank {source}")
-        self._hub.post(transfer, (self._channel, source, self.rank, tag), sends=False)
+        transfer = Transfer(data, False, f"a receive of {data.size} bytes from rank {source}")
+        self._hub.post(transfer, (self._channel, source, self.rank, tag))
         return transfer
 
     def receiver(self) -> Self:
