@@ -10,11 +10,12 @@ import pytest
 from helpers.datafiles import refused
 
 import nnmpi
-from nnmpi import config, optim, schedules, train
+from nnmpi import config, optim, train
 from nnmpi.cli import from_toml
 from nnmpi.config import Config, options
 from nnmpi.data import Loader, Split, Standardiser
 from nnmpi.kernels.conv import CONVOLUTIONS
+from nnmpi.schedules import pipeline
 
 GROUPS = {
     *("model", "data", "training", "layout", "pipeline", "reduce", "sync", "equality"),
@@ -277,7 +278,7 @@ def test_the_flags_are_the_options() -> None:
 
 
 def test_the_schedules_of_the_option_are_those_that_exist() -> None:
-    assert {*config.SCHEDULES} == {*schedules.SCHEDULES}
+    assert {*config.SCHEDULES} == {*pipeline.SCHEDULES}
 
 
 @pytest.mark.parametrize("flag", FLAGS)
