@@ -28,7 +28,8 @@ def test_dropout_of_some_channels_has_the_mask_of_all(
     for start, stop in ((0, 1), (1, 4), (4, 6)):
         own = [slice(None)] * x.ndim
         own[axis + 1 if axis >= 0 else axis] = slice(start * repeat, stop * repeat)
-        layer = nn.Dropout(0.5, part=ChannelRange(start, stop, 6), axis=axis)
+        layer = nn.Dropout(0.5)
+        layer.part, layer.axis = ChannelRange(start, stop, 6), axis
         part = layer(Tensor(x[tuple(own)])).data
         np.testing.assert_array_equal(part, whole[tuple(own)])
     current_pass.reset(token)
@@ -37,7 +38,11 @@ def test_dropout_of_some_channels_has_the_mask_of_all(
 
 def test_batch_norm_of_some_channels() -> None:
     x = np.random.default_rng(0).standard_normal((8, 5, 3, 3)).astype(np.float32)
-    whole, part = nn.BatchNorm2d(5), nn.BatchNorm2d(5, part=(1, 4))
+    whole, part, place = nn.BatchNorm2d(5), nn.BatchNorm2d(3), Place("", (5,), ((1, 4),))
+    part.weight = Parameter.drawn(place, init.constant(1.0))
+    part.bias = Parameter.drawn(place, init.constant(0.0))
+    part.register_buffer("running_mean", np.zeros(3, np.float32), place)
+    part.register_buffer("running_var", np.ones(3, np.float32), place)
     found, wanted = part(Tensor(x[:, 1:4])).data, whole(Tensor(x)).data[:, 1:4]
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(part.running_var, whole.running_var[1:4], rtol=1e-6)

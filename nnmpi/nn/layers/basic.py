@@ -118,13 +118,13 @@ class Dropout(Module):
     index of the sample, so it is the same in every layout of ranks. A layer that
     is used twice in one pass has the same mask twice; make two layers instead.
 
-    `part`: the input has channels `start` to `stop` - 1 of so many, along `axis` of a sample.
+    part, axis: the channels that the input has, along this axis of a sample
     """
 
-    def __init__(self, p: float = 0.5, *, part: ChannelRange = ALL, axis: int = 0) -> None:
+    def __init__(self, p: float = 0.5) -> None:
         if not 0 <= p < 1:
             raise ValueError(f"Dropout: p={p} must be at least 0 and less than 1")
-        self.p, self.part, self.axis = float(p), part, axis
+        self.p, self.part, self.axis = float(p), ALL, 0
 
     def forward(self, x: Tensor) -> Tensor:
         x = as_tensor(x)

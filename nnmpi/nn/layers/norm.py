@@ -14,7 +14,15 @@ from nnmpi.nn.layers.sizes import check_sizes
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats, current_pass
-from nnmpi.nn.place import Place
+
+
+def _scale_and_shift(
+    shape: tuple[int, ...], scales: bool, shifts: bool
+) -> tuple[Parameter | None, Parameter | None]:
+    """A weight of ones and a bias of zeros, or None."""
+    drawn = Parameter.drawn
+    weight = drawn(shape, init.constant(1.0)) if scales else None
+    return weight, drawn(shape, init.constant(0.0)) if shifts else None
 
 
 class _BatchNorm(Module):
@@ -24,8 +32,6 @@ class _BatchNorm(Module):
     `BatchStats`), and updates the running statistics: by the share `momentum` of what is new, or
     if it is None to the mean over all batches. Evaluation uses the running statistics; without
     `track_running_stats` there are none, and it uses those of the batch.
-
-    `part`: only channels `start` to `stop` - 1 of `num_features` are here.
     """
 
     shapes: ClassVar[dict[int, str]]  # what is taken, by the number of axes
@@ -37,20 +43,15 @@ class _BatchNorm(Module):
         momentum: float | None = 0.1,
         affine: bool = True,
         track_running_stats: bool = True,
-        *,
-        part: tuple[int, int] | None = None,
     ) -> None:
         self.num_features, self.eps = num_features, float(eps)
+        self.channels = num_features  # that are here
         self.momentum = None if momentum is None else float(momentum)
         self.track_running_stats = track_running_stats
-        one, zero = init.constant(1.0), init.constant(0.0)
-        place = Place("", (num_features,), (part or (0, num_features),))
-        self.channels = place.size
-        self.weight = Parameter.drawn(place, one) if affine else None
-        self.bias = Parameter.drawn(place, zero) if affine else None
+        self.weight, self.bias = _scale_and_shift((num_features,), affine, affine)
         if track_running_stats:
-            self.register_buffer("running_mean", np.zeros(place.local_shape, np.float32), place)
-            self.register_buffer("running_var", np.ones(place.local_shape, np.float32), place)
+            self.register_buffer("running_mean", np.zeros(num_features, np.float32))
+            self.register_buffer("running_var", np.ones(num_features, np.float32))
             self.register_buffer("num_batches_tracked", np.zeros((), np.int64))
 
     running_mean: backend.Array
@@ -148,19 +149,10 @@ def refuse_untracked(model: Module) -> None:
 
 
 class GroupNorm(Module):
-    """Normalises each sample over each group of channels, then scales and shifts each channel.
-
-    `part`: only channels `start` to `stop` - 1 of `num_channels` are here, in whole groups.
-    """
+    """Normalises each sample over each group of channels, then scales and shifts each channel."""
 
     def __init__(
-        self,
-        num_groups: int,
-        num_channels: int,
-        eps: float = 1e-5,
-        affine: bool = True,
-        *,
-        part: tuple[int, int] | None = None,
+        self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True
     ) -> None:
         check_sizes("GroupNorm", 1, num_groups=num_groups, num_channels=num_channels)
         if num_channels % num_groups:
@@ -169,10 +161,8 @@ class GroupNorm(Module):
                 "groups; num_groups must divide num_channels"
             )
         self.num_groups, self.num_channels, self.eps = num_groups, num_channels, float(eps)
-        place = Place("", (num_channels,), (part or (0, num_channels),))
-        self.channels = place.size
-        self.weight = Parameter.drawn(place, init.constant(1.0)) if affine else None
-        self.bias = Parameter.drawn(place, init.constant(0.0)) if affine else None
+        self.channels = num_channels  # that are here, in whole groups
+        self.weight, self.bias = _scale_and_shift((num_channels,), affine, affine)
 
     def forward(self, x: Tensor) -> Tensor:
         x = as_tensor(x)
@@ -202,9 +192,7 @@ class LayerNorm(Module):
         shape = normalized_shape if isinstance(normalized_shape, Sequence) else [normalized_shape]
         self.normalized_shape, self.eps = tuple(int(n) for n in shape), float(eps)
         scales, shifts = elementwise_affine, elementwise_affine and bias
-        of = self.normalized_shape
-        self.weight = Parameter.drawn(of, init.constant(1.0)) if scales else None
-        self.bias = Parameter.drawn(of, init.constant(0.0)) if shifts else None
+        self.weight, self.bias = _scale_and_shift(self.normalized_shape, scales, shifts)
 
     def forward(self, x: Tensor) -> Tensor:
         x, k = as_tensor(x), len(self.normalized_shape)
