@@ -42,15 +42,6 @@ class Gemm(NamedTuple):
     columns: int
 
 
-class Machine(NamedTuple):
-    """What times and bytes depend on."""
-
-    network: Network
-    flops: float  # floating-point operations that a rank does in a second
-    itemsize: int  # bytes of a number
-    panel: int = PANEL
-
-
 ALL_GATHER, REDUCE_SCATTER = ALL_GATHERS["ring"], REDUCE_SCATTERS["ring"]
 ALL_REDUCE = ALGORITHMS["ring"]
 
@@ -177,14 +168,17 @@ def grids_of(p: int) -> list[tuple[int, int]]:
     return [(q, p // q) for q in range(1, p + 1) if p % q == 0]
 
 
-def cost(plan: ProductPlan, on: Machine) -> Record:
-    """What a plan costs a rank of a machine, on average: seconds, messages, bytes."""
-    size, communication = on.itemsize, 0.0
+def cost(plan: ProductPlan, on: Network, flops: float, size: int) -> Record:
+    """What a plan costs a rank, on average: seconds, messages, bytes.
+
+    A rank does so many floating-point operations in a second; `size` are the bytes of a number.
+    """
+    communication = 0.0
     for t in plan.collectives:
         algorithm = within(t.algorithm, t.ranks, t.stride)
-        paid = price(algorithm, plan.ranks, t.numbers * size, on.network)
+        paid = price(algorithm, plan.ranks, t.numbers * size, on)
         communication += t.times * paid.seconds
-    computation = plan.operations / on.flops
+    computation = plan.operations / flops
     weight, activations, panels = plan.weight * size, plan.activations * size, plan.panels * size
     return {
         "seconds": communication + computation,  # without overlap

@@ -13,7 +13,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.tensor import ops, summa
 from nnmpi.parallel.tensor.layers import ColumnLinear, RowLinear
 from nnmpi.sim import gemm
-from nnmpi.sim.gemm import FAMILIES, Gemm, Machine, ProductPlan
+from nnmpi.sim.gemm import FAMILIES, Gemm, ProductPlan
 
 FLAT = Network(Link(1e-6, 1e-9))
 SIZE = Gemm(48, 60, 72)  # more than 8192 bytes each, which all-reduces send by doubling
@@ -41,8 +41,7 @@ PANEL = 20
 )
 def test_numbers_received(plan: ProductPlan, numbers: float) -> None:
     assert plan.received == pytest.approx(numbers)
-    machine = Machine(FLAT, 1e9, 4)
-    assert gemm.cost(plan, machine)["received"] == pytest.approx(4 * numbers)
+    assert gemm.cost(plan, FLAT, 1e9, 4)["received"] == pytest.approx(4 * numbers)
 
 
 def every_plan(p: int) -> list[ProductPlan]:
@@ -53,7 +52,7 @@ def every_plan(p: int) -> list[ProductPlan]:
 @pytest.mark.parametrize("p", [1, 2, 6, 12])
 def test_on_one_level_the_time_is_that_of_all_messages_and_bytes(p: int) -> None:
     for plan in every_plan(p):
-        c = gemm.cost(plan, Machine(FLAT, 1e9, 4))
+        c = gemm.cost(plan, FLAT, 1e9, 4)
         assert c["communication"] == pytest.approx(1e-6 * c["messages"] + 1e-9 * c["received"])
         layers = 2 if plan.operations > 6 * N * K * O / p else 1
         assert c["computation"] == pytest.approx(layers * 3 * 2 * N * K * O / p / 1e9)
@@ -61,17 +60,16 @@ def test_on_one_level_the_time_is_that_of_all_messages_and_bytes(p: int) -> None
 
 def test_rows_of_a_grid_stay_in_their_node_and_its_columns_share_its_link() -> None:
     nodes = Network(Link(1e-6, 1e-9), 0.0, Link(1e-8, 1e-12), per_node=3)
-    c = gemm.cost(gemm.summa(SIZE, 2, 3), Machine(nodes, 1e9, 4))
+    c = gemm.cost(gemm.summa(SIZE, 2, 3), nodes, 1e9, 4)
     inside = 3 * (2 * 1e-8 + 4 * N * K / 2 * 2 / 3 * 1e-12)
     outside = 3 * (1e-6 + 3 * 4 * O * K / 3 * 1 / 2 * 1e-9)
     assert c["communication"] == pytest.approx(inside + outside)
 
 
 def test_memory() -> None:
-    machine = Machine(FLAT, 1e9, 4)
-    one = gemm.cost(gemm.column(SIZE, 6), machine)
-    grid = gemm.cost(gemm.summa(SIZE, 2, 3, PANEL), machine)
-    two = gemm.cost(gemm.summa_twice(SIZE, 2, 3, PANEL), machine)
+    one = gemm.cost(gemm.column(SIZE, 6), FLAT, 1e9, 4)
+    grid = gemm.cost(gemm.summa(SIZE, 2, 3, PANEL), FLAT, 1e9, 4)
+    two = gemm.cost(gemm.summa_twice(SIZE, 2, 3, PANEL), FLAT, 1e9, 4)
     assert one["weight"] == grid["weight"] == two["weight"] / 2 == 4 * K * O / 6
     assert one["activations"] == 4 * (N * K + N * O)
     assert grid["activations"] == one["activations"] / 6
@@ -181,7 +179,7 @@ def test_layers_send_what_their_plan_says(case: tuple[int, Run, ProductPlan]) ->
         )
 
     messages, nbytes = zip(*threads.run(p, counted, free_memory=0), strict=True)
-    c = gemm.cost(plan, Machine(FLAT, 1e9, 4))
+    c = gemm.cost(plan, FLAT, 1e9, 4)
     assert sum(messages) / p == c["messages"]
     assert sum(nbytes) / p == pytest.approx(c["received"])
 

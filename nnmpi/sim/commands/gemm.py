@@ -7,7 +7,7 @@ from typing import Any
 
 from nnmpi.sim import gemm
 from nnmpi.sim import network as net
-from nnmpi.sim.gemm import FAMILIES, Gemm, Machine, PlanFamily
+from nnmpi.sim.gemm import FAMILIES, Gemm, PlanFamily
 from nnmpi.sim.show import Record, amount, columns, duration, plural
 
 HELP = "matrix products on ranks"
@@ -46,7 +46,7 @@ def add_options(p: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Any:
     """The output of `gemm`."""
     g = Gemm(options.rows, options.inner, options.columns)
-    grids, machine = _checked(g, options)
+    grids, network = _grids(g, options), net.network(options)
     records: list[Record] = []
     parts = []
     for layers, family in FAMILIES.items():
@@ -57,22 +57,22 @@ def run(options: argparse.Namespace) -> Any:
                 "layout": name,
                 **g._asdict(),
                 "ranks": options.ranks,
-                "dtype_bytes": machine.itemsize,
-                "flops": machine.flops,
-                "panel": machine.panel,
-                **net.record(machine.network),
-                **gemm.cost(plan, machine),
+                "dtype_bytes": options.dtype_bytes,
+                "flops": options.flops,
+                "panel": options.panel,
+                **net.record(network),
+                **gemm.cost(plan, network, options.flops, options.dtype_bytes),
                 "two_dimensions_receive_least_from_ranks": point,
             }
-            for name, plan in gemm.plans(family, g, grids, machine.panel).items()
+            for name, plan in gemm.plans(family, g, grids, options.panel).items()
         ]
         records += found
         parts.append("\n".join([_table(family, found), *_verdict(family, found)]))
     return records if options.json else "\n\n".join([_heading(records[0]), *parts])
 
 
-def _checked(g: Gemm, options: argparse.Namespace) -> tuple[list[tuple[int, int]], Machine]:
-    """Grids and machine of the options; raises ValueError for numbers out of range."""
+def _grids(g: Gemm, options: argparse.Namespace) -> list[tuple[int, int]]:
+    """The grids of the options; raises ValueError for numbers out of range."""
     for name, size in g._asdict().items():
         net.check_count(name, size, MAX_SIZE)
     net.check_count("ranks", options.ranks, MAX_RANKS)
@@ -84,13 +84,8 @@ def _checked(g: Gemm, options: argparse.Namespace) -> tuple[list[tuple[int, int]
             "ranks, of which each needs one: take fewer ranks"
         )
     net.check_number("flops", options.flops, 1)
-    grids = gemm.grids_of(options.ranks) if options.grid is None else [_grid(options)]
-    network = net.network(options)
-    return grids, Machine(network, options.flops, options.dtype_bytes, options.panel)
-
-
-def _grid(options: argparse.Namespace) -> tuple[int, int]:
-    """The two sides of --grid."""
+    if options.grid is None:
+        return gemm.grids_of(options.ranks)
     sides = re.fullmatch(r"(\d{1,9})x(\d{1,9})", options.grid)
     if sides is None:
         raise ValueError(f"grid {options.grid!r} must be two numbers, as in 2x3")
@@ -100,7 +95,7 @@ def _grid(options: argparse.Namespace) -> tuple[int, int]:
             f"grid {options.grid} has {q * r} ranks, not {options.ranks}: take two numbers of "
             f"which {options.ranks} is the product"
         )
-    return q, r
+    return [(q, r)]
 
 
 def _heading(r: Record) -> str:
