@@ -1,4 +1,4 @@
-"""Report: shows the events of a run as text or as JSON, and writes them to the log."""
+"""Report: shows the events of a run as text or as JSON, writes them to the log, and draws a bar."""
 
 import json
 import math
@@ -8,19 +8,24 @@ import time
 from contextlib import suppress
 from typing import IO, Any
 
+from tqdm import tqdm
+
 from nnmpi.comm import Comm, has_launcher
 from nnmpi.config import Config
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.quoting import shown
 from nnmpi.run.files.atomic import lock
 from nnmpi.run.report.messages import Event, as_text
-from nnmpi.run.report.progress import FORWARDING, Bar, launcher_terminal
 
 RESULTS = ("done", "stopped", "failed", "dry-run")
 """The events that are shown even if `quiet`."""
 
 SILENCE = 10.0
 """Seconds after which an event says how far training is, where there is no bar."""
+
+
+FORWARDING = 0.2
+"""Seconds in which a launcher forwards a line to its terminal."""
 
 
 class LostOutputError(Exception):
@@ -130,6 +135,63 @@ def open_report(config: Config, comm: Comm, given: Report | None = None) -> Repo
         return Report(config.log, config.quiet, launched=has_launcher(), as_json=config.json)
 
     return all_or_none(comm, opened)
+
+
+# ---- the bar that shows progress within an epoch
+
+
+class Bar:
+    """A bar at the bottom of a terminal; for `pause` seconds after a line it stays away.
+
+    Where the terminal is gone there is no bar, and the run goes on.
+    """
+
+    def __init__(self, terminal: IO[str], pause: float = 0) -> None:
+        self._terminal, self._pause, self._resume = terminal, pause, 0.0
+        self._bar: tqdm[Any] | None = None
+
+    def show(self, step: int, total: int, loss: float) -> None:
+        """A step was made."""
+        if time.monotonic() < self._resume:
+            return
+        how: dict[str, Any] = {"unit": "step", "leave": False, "dynamic_ncols": True}
+        try:
+            if self._bar is None:
+                self._bar = tqdm(initial=step, total=total, file=self._terminal, **how)
+            self._bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
+            self._bar.update(step - self._bar.n)
+        except OSError:
+            self._resume = math.inf
+
+    def before_line(self) -> None:
+        """A line is about to be written."""
+        self._resume = max(self._resume, time.monotonic() + self._pause)
+        if self._bar is not None:
+            with suppress(OSError):
+                self._bar.clear()
+
+    def end(self) -> None:
+        """Leaves nothing behind."""
+        if self._bar is not None:
+            with suppress(OSError):
+                self._bar.close()
+            self._bar = None
+
+
+def launcher_terminal() -> IO[str] | None:
+    """The launcher's terminal; None if it writes elsewhere, or this rank may not write to it.
+
+    Ranks have terminals of their own even if the launcher writes to a pipe. It forwards whole lines
+    only, so a bar has to be drawn past it.
+    """
+    stdout = f"/proc/{os.getppid()}/fd/1"
+    with suppress(OSError):  # not Linux, or a launcher of another user
+        if os.readlink(stdout).startswith(("/dev/pts/", "/dev/tty")):
+            return open(os.open(stdout, os.O_WRONLY | os.O_NOCTTY), "w")
+    return None
+
+
+# ---- files and numbers
 
 
 def _finite(value: Any) -> Any:

@@ -24,10 +24,8 @@ def write(path: str, table: np.ndarray, mesh: Mesh, ranks: int, facts: Mapping[s
         file.write('{"displayTimeUnit": "ms",\n"otherData": ')
         json.dump(facts, file)
         file.write(',\n"traceEvents": [\n')
-        separator = ""
-        for event in _events(table, mesh, ranks):
-            file.write(separator + json.dumps(event, separators=(",", ":")))
-            separator = ",\n"
+        for i, event in enumerate(_events(table, mesh, ranks)):
+            file.write(",\n" * (i > 0) + json.dumps(event, separators=(",", ":")))
         file.write("\n]}\n")
 
 

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from helpers.datafiles import refused
 
-from nnmpi.run.report import LostOutputError, Report, progress, report
+from nnmpi.run.report import LostOutputError, Report, report
 from nnmpi.run.report.messages import HELD
+from nnmpi.run.report.report import Bar
 
 START = {
     "event": "start",
@@ -362,8 +363,7 @@ class Clock(SimpleNamespace):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (progress, report):
-        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(report, "time", clock)
     return clock
 
 
@@ -402,7 +402,7 @@ def test_the_rate_of_a_new_bar_is_that_of_its_own_steps() -> None:
 def test_a_bar_on_the_terminal_of_a_launcher_waits_until_a_line_has_arrived(clock: Clock) -> None:
     """Or the launcher would write the line behind the bar."""
     terminal = io.StringIO()
-    bar = progress.Bar(terminal, pause=0.2)
+    bar = Bar(terminal, pause=0.2)
     bar.before_line()
     bar.show(1, 8, 0.5)
     assert terminal.getvalue() == ""
@@ -467,7 +467,7 @@ def test_a_run_goes_on_where_the_terminal_is_gone(clock: Clock) -> None:
             return super().write(text)
 
     terminal = Hangs()
-    bar = progress.Bar(terminal)
+    bar = Bar(terminal)
     bar.show(1, 8, 0.5)
     assert "1/8" in terminal.getvalue()
     terminal.gone = True
