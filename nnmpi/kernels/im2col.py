@@ -101,19 +101,12 @@ class Im2col:
         z = z.reshape(self.f, self.f, n, *self.covers, -1)
         return z if self.f > 1 else z[0, 0]
 
-    def _product(self, a: Array, b: Array, like: tuple[int, int]) -> Array:
-        """a @ b in memory of this shape, with the groups of columns side by side."""
-        if self.groups == 1:
-            return a @ b
-        z = self.xp.empty(like, self.x.dtype)
-        self.xp.matmul(a, b, out=self._grouped(z))
-        return z
-
     def forward(self, s: slice) -> Array:
         """The outputs of images x[s], without bias."""
         columns, n = self._columns(s), len(self.x[s])
         w = self.w.reshape(-1, self.w.shape[3])
-        z = self._product(columns, self._grouped(w), (columns.shape[-2], w.shape[1]))
+        z = self.xp.empty((columns.shape[-2], w.shape[1]), self.x.dtype)
+        self.xp.matmul(columns, self._grouped(w), out=self._grouped(z))
         return self._outputs(z, n)
 
     def cotangent(self, n: int) -> tuple[Array, Array]:

@@ -85,10 +85,6 @@ def _join(a: Moments, b: Moments) -> Moments:
     return Moments(n, a.mean + d * (b.n / n), a.m2 + b.m2 + d * d * (a.n * b.n / n))
 
 
-def _identity(sums: Array) -> Array:
-    return sums
-
-
 def batch_norm(
     x: Array,
     w: Array | None,
@@ -98,7 +94,7 @@ def batch_norm(
     var: Array,
     n: int,
     eps: float,
-    total: Callable[[Array], Array] = _identity,
+    total: Callable[[Array], Array] = lambda sums: sums,
 ) -> Result:
     """(x - mean) / sqrt(var + eps) * w + b, channel by channel.
 

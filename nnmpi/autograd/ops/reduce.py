@@ -9,12 +9,16 @@ from nnmpi.kernels import Result
 Axis = int | tuple[int, ...] | None
 
 
-def _with_axes(g: Array, a: Array, axis: Axis, keepdims: bool) -> Array:
-    """g with the axes that a reduction of `a` has removed, at length 1."""
-    if keepdims or axis is None:
-        return g if keepdims else g.reshape((1,) * a.ndim)
-    axes = {k % a.ndim for k in (axis if isinstance(axis, tuple) else (axis,))}
-    return g.reshape(tuple(1 if k in axes else n for k, n in enumerate(a.shape)))
+def _axes(axis: Axis, a: Array) -> list[int]:
+    """The axes that are reduced, counted from 0."""
+    given = range(a.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    return [k % a.ndim for k in given]
+
+
+def _kept(a: Array, axis: Axis) -> tuple[int, ...]:
+    """The shape of `a` with the axes that are reduced at length 1."""
+    axes = _axes(axis, a)
+    return tuple(1 if k in axes else n for k, n in enumerate(a.shape))
 
 
 def existing(axis: Any, a: Array) -> Any:
@@ -27,7 +31,7 @@ def sum(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
     xp, axis = xp_of(a), existing(axis, a)
     return Result(
         a.sum(axis=axis, keepdims=keepdims),
-        (lambda g, out: xp.broadcast_to(_with_axes(g, a, axis, keepdims), a.shape),),
+        (lambda g, out: xp.broadcast_to(g.reshape(_kept(a, axis)), a.shape),),
     )
 
 
@@ -36,9 +40,7 @@ def mean(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
     xp, axis = xp_of(a), existing(axis, a)
     y = a.mean(axis=axis, keepdims=keepdims)
     share = y.size / a.size if a.size else 0.0
-    return Result(
-        y, (lambda g, out: xp.broadcast_to(_with_axes(g, a, axis, keepdims) * share, a.shape),)
-    )
+    return Result(y, (lambda g, out: xp.broadcast_to(g.reshape(_kept(a, axis)) * share, a.shape),))
 
 
 def _squares(a: Array, axis: Axis, ddof: float, keepdims: bool) -> tuple[Array, Array, float]:
@@ -53,9 +55,7 @@ def var(a: Array, *, axis: Axis = None, ddof: float = 0, keepdims: bool = False)
     """The variance over `axis`; the divisor is n - ddof."""
     axis = existing(axis, a)
     d, total, divisor = _squares(a, axis, ddof, keepdims)
-    return Result(
-        total / divisor, (lambda g, out: d * (_with_axes(g, a, axis, keepdims) * 2 / divisor),)
-    )
+    return Result(total / divisor, (lambda g, out: d * (g.reshape(_kept(a, axis)) * 2 / divisor),))
 
 
 def std(a: Array, *, axis: Axis = None, ddof: float = 0, keepdims: bool = False) -> Result:
@@ -66,7 +66,7 @@ def std(a: Array, *, axis: Axis = None, ddof: float = 0, keepdims: bool = False)
 
     def vjp(g: Array, out: Array | None) -> Array:
         per_element = xp.where(y == 0, 0, g / xp.where(y == 0, 1, y))
-        return d * (_with_axes(per_element, a, axis, keepdims) / divisor)
+        return d * (per_element.reshape(_kept(a, axis)) / divisor)
 
     return Result(y, (vjp,))
 
@@ -79,15 +79,14 @@ def prod(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
     def vjp(g: Array, out: Array | None) -> Array:
         rows, back = _as_rows(a, axis)
         others = _before(rows) * xp.flip(_before(xp.flip(rows, axis=1)), axis=1)
-        return back(others) * _with_axes(g, a, axis, keepdims)
+        return back(others) * g.reshape(_kept(a, axis))
 
     return Result(y, (vjp,))
 
 
 def _as_rows(a: Array, axis: Axis) -> tuple[Array, Any]:
     """a as a matrix, whose rows run over `axis`, and a function from such a matrix to a's shape."""
-    axes = range(a.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-    reduced = [k % a.ndim for k in axes]
+    reduced = _axes(axis, a)
     order = [k for k in range(a.ndim) if k not in reduced] + reduced
     there = a.transpose(order)
     length = product(a.shape[k] for k in reduced)
@@ -122,18 +121,15 @@ def _extreme(name: str, a: Array, axis: Axis, keepdims: bool) -> Result:
     y = getattr(xp, name)(a, axis=axis, keepdims=keepdims)
 
     def vjp(g: Array, out: Array | None) -> Array:
-        hit = (a == _with_axes(y, a, axis, keepdims)).astype(a.dtype)
-        return hit * (_with_axes(g, a, axis, keepdims) / hit.sum(axis=axis, keepdims=True))
+        hit = (a == y.reshape(_kept(a, axis))).astype(a.dtype)
+        return hit * (g.reshape(_kept(a, axis)) / hit.sum(axis=axis, keepdims=True))
 
     return Result(y, (vjp,))
 
 
 def check_not_empty(name: str, a: Array, axis: Axis) -> None:
     """Refuses to take one of no elements."""
-    if a.size:
-        return
-    axes = range(a.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-    if 0 in [a.shape[k] for k in axes]:
+    if not a.size and 0 in [a.shape[k] for k in _axes(axis, a)]:
         raise ValueError(f"{name}: shape {a.shape} has no element over axis {axis}")
 
 
