@@ -1,7 +1,10 @@
-"""What may fail on one rank only: all ranks go on, or none."""
+"""What ranks tell each other: any objects, and whether all go on after what may fail on one."""
 
+import pickle
 from collections.abc import Callable
 from typing import TypeVar
+
+import numpy as np
 
 from nnmpi.comm import Comm
 
@@ -17,3 +20,16 @@ def all_or_none(comm: Comm, f: Callable[[], T]) -> T:
         error = caught
     comm.agree(error)
     return result
+
+
+def gather_objects(comm: Comm, own: T) -> list[T]:
+    """What each rank gives, in the order of ranks; every rank calls it."""
+    data = np.frombuffer(pickle.dumps(own), np.uint8)
+    counts = np.zeros(comm.size, np.int64)
+    counts[comm.rank] = len(data)
+    comm.all_gather(counts)
+    ends = np.cumsum(counts)
+    rows = np.zeros(ends[-1], np.uint8)
+    rows[ends[comm.rank] - len(data) : ends[comm.rank]] = data
+    comm.all_gather(rows, parts=counts.tolist())
+    return [pickle.loads(row.tobytes()) for row in np.split(rows, ends[:-1])]

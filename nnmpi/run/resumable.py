@@ -22,7 +22,7 @@ from nnmpi.metrics import Sums
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
 from nnmpi.parallel import plan
-from nnmpi.parallel.agreement import all_or_none
+from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.arrange import alone, arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.discovery import discover
@@ -155,9 +155,9 @@ class Resumable:
         first = all_or_none(comm, arranged)
         if not first.has_to_be_measured or "allreduce" in measured:
             return first, facts
-        names = np.array([layout.axis["dp"].fastest(first.longest_sum)], "S32")
-        comm.broadcast(names.view(np.uint8))
-        measured["allreduce"] = names[0].decode()
+        measured["allreduce"] = gather_objects(comm, layout.axis["dp"].fastest(first.longest_sum))[
+            0
+        ]
         return arranged(), facts
 
     def _spec(self, part: ModelPart, arrangement: Arrangement, layout: Layout) -> TrainSpec:

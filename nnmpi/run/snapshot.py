@@ -9,7 +9,7 @@ from nnmpi.comm import Comm
 from nnmpi.config import Config, options
 from nnmpi.metrics import Sums
 from nnmpi.parallel import plan
-from nnmpi.parallel.model.parts import gather_objects
+from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.model.snapshot import Owned
 from nnmpi.parallel.step.executor import Position, StepState
 from nnmpi.quoting import quoted

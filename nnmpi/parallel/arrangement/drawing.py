@@ -23,22 +23,14 @@ class DrawnLayer(NamedTuple):
     parts: tuple[tuple[float, float], ...]
 
 
-class DrawnStage(NamedTuple):
-    """A stage: the ranks that have it, and its layers."""
-
-    stage: int
-    ranks: tuple[int, ...]
-    rows: tuple[DrawnLayer, ...]
-
-
-def blocks(a: Arrangement) -> list[DrawnStage]:
-    """The stages, with the layers that have parameters."""
+def blocks(a: Arrangement) -> list[tuple[str, list[DrawnLayer]]]:
+    """The ranks of each stage, and its layers that have parameters."""
     found = []
     for s, nodes in enumerate(a.stages):
         pp = s % a.mesh.axes["pp"]
         ranks = tuple(r for r in range(a.mesh.size) if a.mesh.coordinates(r)["pp"] == pp)
-        rows = tuple(_row(a, k) for k in nodes if a.graph.nodes[k].variables)
-        found.append(DrawnStage(s, ranks, rows))
+        rows = [_row(a, k) for k in nodes if a.graph.nodes[k].variables]
+        found.append((f"rank{'s' * (len(ranks) > 1)} {numbers_of(ranks)}", rows))
     return found
 
 
@@ -56,20 +48,16 @@ def _row(a: Arrangement, k: int) -> DrawnLayer:
 def as_lines(a: Arrangement) -> Iterator[str]:
     """The drawing as text."""
     tp = min(a.mesh.axes["tp"], MOST)
-    for block in blocks(a):
-        yield f"stage {block.stage} on {_ranks(block)}"
-        names = [f"  {row.name} {row.kind}" for row in block.rows]
+    for stage, (ranks, rows) in enumerate(blocks(a)):
+        yield f"stage {stage} on {ranks}"
+        names = [f"  {row.name} {row.kind}" for row in rows]
         width = max(map(len, names), default=0)
-        if tp > 1 and block.rows:
+        if tp > 1 and rows:
             head = "  ".join(f"tp {t}".ljust(BAR) for t in range(tp))
             yield f"{' ' * width}  {head}".rstrip()
-        for name, row in zip(names, block.rows, strict=True):
+        for name, row in zip(names, rows, strict=True):
             bars = "  ".join(_bar(*part) for part in row.parts[:tp])
             yield f"{name.ljust(width)}  {bars}  {row.how}".rstrip()
-
-
-def _ranks(block: DrawnStage) -> str:
-    return f"rank{'s' * (len(block.ranks) > 1)} {numbers_of(block.ranks)}"
 
 
 def _bar(start: float, stop: float) -> str:
@@ -85,19 +73,16 @@ ROW, GAP, TOP, LEFT, CELL = 22, 4, 64, 250, 110  # pixels
 def as_svg(a: Arrangement, title: str) -> str:
     """The drawing as an SVG document: a column a rank of one copy, in the colour of its stage."""
     found, tp = blocks(a), min(a.mesh.axes["tp"], MOST)
-    heights = [34 + len(block.rows) * (ROW + GAP) + 14 for block in found]
+    heights = [34 + len(rows) * (ROW + GAP) + 14 for _, rows in found]
     tops = list(accumulate(heights, initial=TOP))
     parts = [text(16, 26, title, 18, weight="bold")]
-    for block, top in zip(found, tops, strict=False):
-        colour = STAGES[block.stage % len(STAGES)]
-        parts.append(box(12, top, 5, heights[block.stage] - 14, colour))
-        where = f"stage {block.stage}: {_ranks(block)}"
-        parts.append(text(26, top + 10, where, 14, weight="bold"))
-        if tp > 1:
-            for t in range(tp):
-                x = LEFT + t * (CELL + 14)
-                parts.append(text(x, top + 10, f"tp {t}", 12, QUIET))
-        for i, row in enumerate(block.rows):
+    for stage, (ranks, rows) in enumerate(found):
+        top, colour = tops[stage], STAGES[stage % len(STAGES)]
+        parts.append(box(12, top, 5, heights[stage] - 14, colour))
+        parts.append(text(26, top + 10, f"stage {stage}: {ranks}", 14, weight="bold"))
+        for t in range(tp if tp > 1 else 0):
+            parts.append(text(LEFT + t * (CELL + 14), top + 10, f"tp {t}", 12, QUIET))
+        for i, row in enumerate(rows):
             parts += _drawn(row, top + 26 + i * (ROW + GAP), tp, colour)
     width = LEFT + tp * (CELL + 14) + 140
     return page(width, tops[-1] + 8, parts)

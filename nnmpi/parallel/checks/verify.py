@@ -30,6 +30,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import assign
 from nnmpi.nn.store import FlatStore
+from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.model.entries import Entries, first_difference, load_state
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.stores import LocalStore, values_of
@@ -247,16 +248,14 @@ class Verified:
         self, found: dict[str, Difference], done: StepResult, expected: StepResult
     ) -> Comparison:
         """What all ranks have found, from what this one has."""
-        rows = np.empty((self._comm.size, len(SUBJECTS) * 3 + 3))
         finite = math.isfinite(done.loss) or math.isfinite(expected.loss)
         unequal = first_difference(self.entries.parts) is not None
-        facts = [done.updated != expected.updated, finite, unequal]
-        rows[self._comm.rank] = [*(x for d in found.values() for x in d), *facts]
-        self._comm.all_gather(rows)
-        *worst, one_skipped, finite, unequal = rows.max(axis=0).tolist()
-        agreed = [Difference(*worst[i : i + 3]) for i in range(0, len(worst), 3)]
-        by_subject = dict(zip(SUBJECTS, agreed, strict=True))
-        return Comparison(by_subject, not unequal, bool(one_skipped), not finite)
+        own = found, done.updated != expected.updated, finite, unequal
+        by_rank, one_skipped, is_finite, unequals = zip(
+            *gather_objects(self._comm, own), strict=True
+        )
+        worst = {subject: largest(there[subject] for there in by_rank) for subject in SUBJECTS}
+        return Comparison(worst, not any(unequals), any(one_skipped), not any(is_finite))
 
     def evaluate(self, loader: Loader, step: int) -> Sums:
         return self._both[0].evaluate(loader, step)

@@ -25,7 +25,7 @@ from nnmpi.nn.place import Place
 from nnmpi.nn.store import FlatStore
 from nnmpi.optim import Optimizer
 from nnmpi.optim import state as states
-from nnmpi.parallel.agreement import all_or_none
+from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.model.parts import WRITER, Holding, PartTable, Read, everything
 from nnmpi.parallel.stores import values_of
 
@@ -103,15 +103,13 @@ class Entries:
 
     def __iter__(self) -> Iterator[Entry]:
         """Every entry on the writer; nothing on other ranks."""
-        for item, value in self._values(self.parts.on_writer):
-            if value is not None and self.parts.comm.rank == WRITER:
-                yield Entry(item.place, value, item.in_digest)
+        for entry in self._read(self.parts.on_writer):
+            if self.parts.comm.rank == WRITER:
+                yield entry
 
     def on_all_ranks(self) -> Iterator[Entry]:
         """Every entry on every rank."""
-        for item, value in self._values(self.parts.on_all_ranks):
-            assert value is not None
-            yield Entry(item.place, value, item.in_digest)
+        return self._read(self.parts.on_all_ranks)
 
     def index(self) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
         """(path, type, whole shape) of every entry."""
@@ -123,19 +121,13 @@ class Entries:
         for entry in self:
             if entry.in_digest:
                 digest.update(entry.value.tobytes())
-        found = np.frombuffer(digest.digest(), np.uint8).copy()
-        self.parts.comm.broadcast(found, WRITER)
-        return found.tobytes().hex()
+        return gather_objects(self.parts.comm, digest.hexdigest())[WRITER]
 
-    def _values(
-        self, whole: Callable[[int, np.dtype[Any], Read], np.ndarray | None]
-    ) -> Iterator[tuple[Item, np.ndarray | None]]:
+    def _read(self, whole: Callable[[int, np.dtype[Any], Read], Any]) -> Iterator[Entry]:
         """Each entry, as `whole` puts it together."""
-        for item in self._items:
-            if item.read is None:
-                yield item, np.array(self.parts.steps[item.i])
-            else:
-                yield item, whole(item.i, item.dtype, item.read)
+        for place, i, dtype, read, in_digest in self._items:
+            value = np.array(self.parts.steps[i]) if read is None else whole(i, dtype, read)
+            yield Entry(place, value, in_digest)
 
 
 def _numbers(tensor: Any, one: Holding) -> np.ndarray:
@@ -169,18 +161,15 @@ def first_difference(parts: PartTable) -> tuple[str, int] | None:
 
     Every rank calls it; all have the same names and shapes.
     """
-    comm, held = parts.comm, parts.held
-    rows = np.zeros((comm.size, len(held)), np.uint64)
-    for i, (_, tensor) in enumerate(parts.tensors):
-        if held[i]:
+    own = dict[int, bytes]()
+    for i, ((_, tensor), is_held) in enumerate(zip(parts.tensors, parts.held, strict=True)):
+        if is_held:
             array = values_of(tensor) if isinstance(tensor, Parameter) else tensor
             data = np.asarray(backend.to_host(array), order="C").tobytes()
-            digest = hashlib.blake2b(data, digest_size=8).digest()
-            rows[comm.rank, i] = int.from_bytes(digest, "big")
-    comm.all_gather(rows)
-    for i, (place, _) in enumerate(parts.tensors):
-        if held[i]:
-            first = parts.first_copy(i)
-            if rows[first, i] != rows[comm.rank, i]:
-                return place.path, first
+            own[i] = hashlib.blake2b(data, digest_size=8).digest()
+    of_all = gather_objects(parts.comm, own)
+    for i, digest in own.items():
+        first = parts.first_copy(i)
+        if of_all[first][i] != digest:
+            return parts.tensors[i][0].path, first
     return None

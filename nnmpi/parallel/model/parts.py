@@ -7,7 +7,6 @@ the order of its memory, a rank has some stretches:
     part 1    rank 2  [ ######## ]   rank 3  [ ######## ]     copies: the first rank sends
 """
 
-import pickle
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, combinations
@@ -22,6 +21,7 @@ from nnmpi.nn.graph import Edge
 from nnmpi.nn.parameter import Parameter, in_shape
 from nnmpi.nn.place import Part, Place, whole
 from nnmpi.nn.store import FlatStore
+from nnmpi.parallel.agreement import gather_objects
 
 WRITER = 0
 """The rank on which tensors are put together."""
@@ -213,19 +213,6 @@ def _readable(place: Place, tensor: Any) -> list[tuple[int, int]]:
     if isinstance(tensor, Parameter) and isinstance(tensor.store, FlatStore):
         return tensor.store.readable(tensor.index)
     return [(0, place.size)]
-
-
-def gather_objects(comm: Comm, own: Any) -> list[Any]:
-    """What each rank gives, in the order of ranks; every rank calls it."""
-    data = np.frombuffer(pickle.dumps(own), np.uint8)
-    counts = np.zeros(comm.size, np.int64)
-    counts[comm.rank] = len(data)
-    comm.all_gather(counts)
-    ends = np.cumsum(counts)
-    rows = np.zeros(ends[-1], np.uint8)
-    rows[ends[comm.rank] - len(data) : ends[comm.rank]] = data
-    comm.all_gather(rows, parts=counts.tolist())
-    return [pickle.loads(row.tobytes()) for row in np.split(rows, ends[:-1])]
 
 
 def _cover(place: Place, found: Sequence[Holding]) -> list[Holding]:

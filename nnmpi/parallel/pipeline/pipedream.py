@@ -28,6 +28,7 @@ from nnmpi.config import Config
 from nnmpi.data import Batch, Load
 from nnmpi.data.loader import BatchSplit
 from nnmpi.optim import Optimizer
+from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.program import forward_ops, ops
 from nnmpi.parallel.data.batch_size_check import check_micro_batches
 from nnmpi.parallel.layout import Layout, mesh_of
@@ -72,21 +73,13 @@ def pipedream(layout: Layout, spec: TrainSpec) -> Composed:
     store = VersionStore(spec.parameters, spec.parameters[0].data.dtype, spec.task.on)
     optimizer = spec.optimizer(spec.parameters)
     executor = AsynchronousExecutor(layout, spec, store, optimizer)
-
-    def most_versions() -> dict[str, Any]:
-        """The most versions of weights that a rank had at a time."""
-        buffers = np.zeros(layout.all.size, np.int64)
-        buffers[layout.all.rank] = store.buffers
-        layout.all.all_gather(buffers)
-        return {"weight_versions": int(buffers.max())}
-
     parts = StrategyParts(
         store,
         BatchSplit(1, 1, 0),
         Evaluation.of_stages(config, layout),
         lambda loader: check_micro_batches(spec.task.model, loader, control.steps, 1),
         {"schedule": "pipedream", "micro_batches": 1, **spec.part.facts, "vertical_sync": vertical},
-        outcome=most_versions,
+        outcome=lambda: {"weight_versions": max(gather_objects(layout.all, store.buffers))},
     )
     return Composed(parts, executor, optimizer, layout, spec)
 

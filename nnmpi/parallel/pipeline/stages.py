@@ -3,15 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-import numpy as np
-
 from nnmpi.backend import Backend
 from nnmpi.config import Config
 from nnmpi.data import Inputs
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Edge, Graph
 from nnmpi.nn.segment import segment
-from nnmpi.parallel.agreement import all_or_none
+from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement import partition
 from nnmpi.parallel.arrangement.arrange import stages_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -49,17 +47,14 @@ def measured_stages(
     found, given = all_or_none(layout.all, lambda: partition.given_units(config.cut, graph, count))
     if count == 1:
         return divided(graph, found, (), 1), {}
-    rows = np.zeros((len(found), len(UnitCost._fields)))
 
-    def measure() -> None:  # on the first rank, and on those that it divides channels with
-        if layout.axis["dp"].rank == layout.axis["pp"].rank == 0:
-            x = gather(measured_samples(config, layout.axis["dp"].size))
-            tp = layout.axis["tp"]
-            rows[:] = profile(model, graph, found, x, on, tp=tp, dtype=config.dtype)
+    def measure() -> list[UnitCost]:  # on the first rank, and on those it divides channels with
+        if layout.axis["dp"].rank or layout.axis["pp"].rank:
+            return []
+        x, tp = gather(measured_samples(config, layout.axis["dp"].size)), layout.axis["tp"]
+        return profile(model, graph, found, x, on, tp=tp, dtype=config.dtype)
 
-    all_or_none(layout.all, measure)
-    layout.all.broadcast(rows)
-    costs = [UnitCost(*row) for row in rows.tolist()]
+    costs = gather_objects(layout.all, all_or_none(layout.all, measure))[0]
 
     def cut() -> tuple[Division, Mapping[str, Any]]:
         chosen = best_cut(found, costs, count, graph.notes) if given is None else given

@@ -16,10 +16,10 @@ from nnmpi.data.loader import BatchSplit
 from nnmpi.metrics import Sums
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore, Shard, shards_of, spans_of
+from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.data.batch_size_check import check_micro_batches, check_parts
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries
-from nnmpi.parallel.model.parts import gather_objects
 from nnmpi.parallel.server.exchange import Totals, wait_all
 from nnmpi.parallel.step.executor import Position, StepResult, StepState
 from nnmpi.parallel.stores import LocalStore

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from nnmpi.nn.graph import Edge, Graph, Node, Use, Value
 from nnmpi.parallel.tensor.ops import Bounds, divided
-from nnmpi.parallel.tensor.rules import KEPT, OPS, RULES, WHOLE, Cut, CutInput, Way, ways
+from nnmpi.parallel.tensor.rules import KEPT, OPS, RULES, WHOLE, Cut, Way, ways
 
 
 class PlanCost(NamedTuple):
@@ -111,7 +111,7 @@ def _divided(
     else:
         if state is None or _axis(way.input, x, state.axis) != state.axis:
             return
-        behind = way.behind(node.settings, CutInput(x.sample, state.bounds))
+        behind = way.behind(node.settings, x.sample, state.bounds)
         if behind is None:
             return
         bounds = behind

@@ -36,24 +36,14 @@ class Cut(NamedTuple):
     axis: int
 
 
-class CutInput(NamedTuple):
-    """The input of a layer, of which each rank has the channels within the bounds.
-
-    sample  the shape of the whole input, for one sample
-    """
-
-    sample: tuple[int, ...]
-    bounds: Bounds
-
-
 def always(settings: Settings) -> bool:
     """Whatever the settings are."""
     return True
 
 
-def same(settings: Settings, part: CutInput) -> Bounds | None:
+def same(settings: Settings, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
     """The bounds of an output that has the channels of the input."""
-    return part.bounds
+    return bounds
 
 
 class Way(NamedTuple):
@@ -64,7 +54,8 @@ class Way(NamedTuple):
     parameters  the axis along which each parameter or buffer is cut, by name; others are whole
     sizes       attributes that count channels, of which a part has its share
     fits        whether a layer with these settings can be divided so
-    behind      the bounds of the output; None if a part does not have all that it needs
+    behind      the bounds of the output, from the shape of a whole sample of the input and the
+                bounds of its channels; None if a part does not have all that it needs
     """
 
     input: int | EllipsisType | None = None
@@ -72,7 +63,7 @@ class Way(NamedTuple):
     parameters: Mapping[str, int] = NONE
     sizes: tuple[str, ...] = ()
     fits: Callable[[Settings], bool] = always
-    behind: Callable[[Settings, CutInput], Bounds | None] = same
+    behind: Callable[[Settings, tuple[int, ...], Bounds], Bounds | None] = same
 
     @property
     def how(self) -> str:
@@ -125,29 +116,29 @@ def _has_groups(settings: Settings) -> bool:
     return not _has_one_group(settings)
 
 
-def _groups_of_convolution(settings: Settings, part: CutInput) -> Bounds | None:
+def _groups_of_convolution(
+    settings: Settings, sample: tuple[int, ...], bounds: Bounds
+) -> Bounds | None:
     """The bounds of the outputs; None if a group would be on two ranks."""
     groups = settings["groups"]
     ins, outs = settings["in_channels"] // groups, settings["out_channels"] // groups
-    return (
-        None if any(b % ins for b in part.bounds) else tuple(b // ins * outs for b in part.bounds)
-    )
+    return None if any(b % ins for b in bounds) else tuple(b // ins * outs for b in bounds)
 
 
-def _groups_of_norm(settings: Settings, part: CutInput) -> Bounds | None:
+def _groups_of_norm(settings: Settings, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
     """The bounds; None if a group would be on two ranks, or the sample is features, of (N, C)."""
     size = settings["num_channels"] // settings["num_groups"]
-    fits = len(part.sample) > 1 and not any(b % size for b in part.bounds)
-    return part.bounds if fits else None
+    fits = len(sample) > 1 and not any(b % size for b in bounds)
+    return bounds if fits else None
 
 
 def _joins_all_axes(settings: Settings) -> bool:
     return (settings["start_dim"], settings["end_dim"]) == (1, -1)
 
 
-def _flattened(settings: Settings, part: CutInput) -> Bounds | None:
+def _flattened(settings: Settings, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
     """Each channel becomes several features in a row."""
-    return tuple(b * prod(part.sample[1:]) for b in part.bounds)
+    return tuple(b * prod(sample[1:]) for b in bounds)
 
 
 POOLINGS = (nn.MaxPool1d, nn.AvgPool1d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)

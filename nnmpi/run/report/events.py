@@ -12,6 +12,7 @@ from nnmpi import blas
 from nnmpi.comm import Comm, mpi_versions
 from nnmpi.config import Config
 from nnmpi.nn import Module
+from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.drawing import as_lines
 from nnmpi.parallel.arrangement.kinds import AlikeRanks, kinds
@@ -19,7 +20,6 @@ from nnmpi.parallel.strategy import Strategy
 from nnmpi.run.report.messages import Event
 from nnmpi.run.setup import Setup
 
-NAME_BYTES = 64  # of a host; longer names are cut
 
 SUMMED = ("replicas", "pipeline")
 """The strategies whose gradients an all-reduce sums."""
@@ -121,10 +121,7 @@ def environment(config: Config, comm: Comm) -> Event:
 
 def hosts(comm: Comm) -> dict[str, list[int]]:
     """The ranks of each host; every rank calls it."""
-    names = np.zeros((comm.size, 1), f"S{NAME_BYTES}")
-    names[comm.rank] = platform.node().encode()
-    comm.all_gather(names.view(np.uint8))
     found: dict[str, list[int]] = {}
-    for rank, name in enumerate(names[:, 0].tolist()):
-        found.setdefault(name.decode(errors="replace"), []).append(rank)
+    for rank, name in enumerate(gather_objects(comm, platform.node())):
+        found.setdefault(name, []).append(rank)
     return found
