@@ -20,7 +20,6 @@ from nnmpi.parallel.strategy import Strategy
 from nnmpi.run.report.messages import Event
 from nnmpi.run.setup import Setup
 
-
 SUMMED = ("replicas", "pipeline")
 """The strategies whose gradients an all-reduce sums."""
 
