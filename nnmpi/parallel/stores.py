@@ -216,7 +216,7 @@ def values_of(p: Parameter) -> Array:
 
 
 class NodeStore(LocalStore):
-    """All buckets are summed over the ranks of `comm`, through a window that its nodes share.
+    """All buckets are summed over the ranks of one Comm, through a window that its nodes share.
 
     rank 0   flat_grad  [ a0 | b0 ]──┐    total            flat
     rank 1   flat_grad  [ a1 | b1 ]──┴──► [ a | b ] ─────► [ A | B ]
@@ -224,15 +224,10 @@ class NodeStore(LocalStore):
     """
 
     def __init__(
-        self,
-        parameters: Sequence[Parameter],
-        dtype: Any,
-        scalars: int,
-        comm: Comm,
-        buckets: Buckets,
+        self, parameters: Sequence[Parameter], dtype: Any, scalars: int, buckets: Buckets
     ) -> None:
-        self._comm, self._first_node = comm, 0 in comm.node()
-        self._is_first_of_node = comm.node()[0] == comm.rank
+        self._comm = comm = buckets[0].comm
+        self._first_node, self._is_first_of_node = 0 in comm.node(), comm.node()[0] == comm.rank
         super().__init__(parameters, dtype, CPU, scalars, buckets)
         self._parameters.barrier()
 

@@ -80,7 +80,7 @@ def _store_and_sync(
     buckets = Buckets(held.spans, with_comms, [one.users for one in held.trained], a.algorithm)
     options = a.config.overlap, spec.recorder
     if a.store == "node":
-        node = NodeStore(parameters, a.dtype, held.scalars, dp, buckets)
+        node = NodeStore(parameters, a.dtype, held.scalars, buckets)
         return node, BucketedSync(node, *options), []
     buckets.set_up(a.dtype)
     if a.store in ("local", "replica"):

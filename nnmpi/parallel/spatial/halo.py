@@ -124,20 +124,11 @@ class Halo(NamedTuple):
         outputs = row_bounds(window.outputs(height), comm.size, f"{name}: the output")
         needed = [window.inputs(*outputs[r : r + 2]) for r in range(comm.size)]
         inside = [_within(span, 0, height) for span in needed]
-        me = comm.rank
-        sends, receives = list[Strip](), list[Strip]()
-        for r in range(comm.size):
-            if r != me:
-                sends.append(Strip(r, *_within(inside[r], *had[me : me + 2])))
-                receives.append(Strip(r, *_within(inside[me], *had[r : r + 2])))
-        return cls(
-            comm,
-            rows.own,
-            needed[me],
-            inside[me],
-            tuple(strip for strip in sends if strip.start < strip.stop),
-            tuple(strip for strip in receives if strip.start < strip.stop),
-        )
+        me, others = comm.rank, [r for r in range(comm.size) if r != comm.rank]
+        sends = (Strip(r, *_within(inside[r], *rows.own)) for r in others)
+        receives = (Strip(r, *_within(inside[me], *had[r : r + 2])) for r in others)
+        moved = (tuple(p for p in strips if p.start < p.stop) for strips in (sends, receives))
+        return cls(comm, rows.own, needed[me], inside[me], *moved)
 
     @property
     def height(self) -> int:

@@ -103,48 +103,34 @@ class RowSharded(Product):
         return self._applied(row, x, relu=relu)
 
 
-class ColumnLinear(ColumnSharded, Linear):
+class _ShardedLinear(Product):
+    """Linear with a Comm. `part`: `gather_output` of a column, `bounds` of a row."""
+
+    axis = -1
+
+    def __init__(
+        self, in_features: int, out_features: int, comm: Comm, bias: bool = True, **part: Any
+    ) -> None:
+        super().__init__(in_features, out_features, bias)  # type: ignore[call-arg]  # of Linear
+        self._take(comm, **part)
+
+
+class ColumnLinear(_ShardedLinear, ColumnSharded, Linear):
     """Linear of which each rank computes some outputs: weight (some of out_features, in_features).
 
     See `ColumnSharded` for input and output.
     """
 
     fuses_as = Linear
-    axis = -1
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        comm: Comm,
-        bias: bool = True,
-        *,
-        gather_output: bool = False,
-    ) -> None:
-        super().__init__(in_features, out_features, bias)
-        self._take(comm, gather_output)
 
 
-class RowLinear(RowSharded, Linear):
+class RowLinear(_ShardedLinear, RowSharded, Linear):
     """Linear of which each rank has some inputs: weight (out_features, some of in_features).
 
     See `RowSharded` for input and output.
     """
 
     fuses_as = Linear
-    axis = -1
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        comm: Comm,
-        bias: bool = True,
-        *,
-        bounds: Bounds | None = None,
-    ) -> None:
-        super().__init__(in_features, out_features, bias)
-        self._take(comm, bounds)
 
 
 class ShardedEmbedding(Sharded, Embedding):

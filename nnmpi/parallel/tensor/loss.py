@@ -14,7 +14,7 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.functional import as_tensor
-from nnmpi.autograd.ops.losses import IGNORED, Labels, Smoothing, gradient
+from nnmpi.autograd.ops.losses import Labels, Smoothing, gradient
 from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
 from nnmpi.kernels import Result, column_sum
@@ -26,22 +26,13 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
     """-log(softmax(logits))[label]: logits (N, this rank's classes), integer labels (N,).
 
     Labels are the same on all ranks, and so are the loss and the number of correct predictions.
-    `weight` is that of all classes.
+    `weight` is that of all classes, and `options` are those of CrossEntropyLoss.
     """
 
     def __init__(
-        self,
-        comm: Comm,
-        bounds: Bounds | None,
-        weight: Any = None,
-        *,
-        ignore_index: int = IGNORED,
-        reduction: str = "mean",
-        label_smoothing: float = 0.0,
+        self, comm: Comm, bounds: Bounds | None, weight: Any = None, **options: Any
     ) -> None:
-        super().__init__(
-            weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
-        )
+        super().__init__(weight, **options)
         if bounds is None or len(bounds) != comm.size + 1:
             raise ValueError(
                 f"ShardedCrossEntropyLoss: bounds {bounds} on {comm.size} ranks: they must be "
