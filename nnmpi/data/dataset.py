@@ -1,13 +1,14 @@
-"""The types of data sets: samples with labels, in a training and a test split."""
+"""Data sets: samples with labels, in a training and a test split; and data sets from arrays."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nnmpi import keyed
-from nnmpi.data.inputs import Inputs, each
+from nnmpi.data.inputs import Inputs, described, each, is_index, like, parts
+from nnmpi.quoting import quoted
 
 
 class Split(NamedTuple):
@@ -85,3 +86,154 @@ def hold_out(x: Inputs, y: np.ndarray, seed: int, name: str) -> tuple[Split, Spl
     taken[by_class] = (k + 1) * t // n > k * t // n
     train, test = (each(lambda array, rows=rows: array[rows], x) for rows in (~taken, taken))
     return Split(train, y[~taken]), Split(test, y[taken])
+
+
+def from_arrays(
+    x: Any,
+    y: Any,
+    x_test: Any = None,
+    y_test: Any = None,
+    seed: int = 0,
+    name: str = "arrays",
+    ignore_index: int | None = None,
+) -> Dataset:
+    """A data set from arrays in memory; without test arrays a fifth of the rows is held out.
+
+    x: (N, ...), or a tuple or a dict of such arrays, with which the model is called: integers are
+        indices and become int64, but uint8 is kept; floats and booleans become float32
+    y: integers from 0, or `ignore_index`, of samples (N,) or of their positions (N, ...); or the
+        targets of a regression, (N, ...) of floats
+    """
+    everything = _split(x, y, name, "", ignore_index)
+    if (x_test is None) != (y_test is None):
+        given, missing = ("x_test", "y_test") if y_test is None else ("y_test", "x_test")
+        raise ValueError(f"{name}: {given} is given but {missing} is not; give both or neither")
+    if x_test is None:
+        train, test = hold_out(*everything, seed, name)
+    else:
+        train, test = everything, _split(x_test, y_test, name, "_test", ignore_index)
+        _check_same_kind(train, test, name)
+    labels = np.concatenate((train.y, test.y))
+    is_regression = labels.dtype.kind == "f"
+    labels = labels[:0] if is_regression else labels[labels != ignore_index]
+    classes = 0 if is_regression else int(labels.max(initial=0)) + 1
+    note = "; ".join(_notes(train, test, labels, x_test is None))
+    return Dataset(name, train, test, classes, note)
+
+
+def _notes(train: Split, test: Split, labels: np.ndarray, is_held_out: bool) -> Iterator[str]:
+    """What a user should know of the data."""
+    if is_held_out:
+        yield f"{len(train.y):,} rows for training, {len(test.y):,} held out for testing"
+    if labels.size and labels.min() > 0:
+        lowest, classes = labels.min(), labels.max() + 1
+        yield f"no label is 0 (they run from {lowest}), so {classes} classes are counted"
+    indices = [f"x{name}" for name, array in parts(train.x) if is_index(array)]
+    if indices:
+        what = ", ".join(indices)
+        yield f"integers are indices, not standardised ({what}); give features as floats"
+
+
+def _split(x: Any, y: Any, name: str, suffix: str, ignore_index: int | None) -> Split:
+    """A split of these arrays; raises ValueError if they are unusable."""
+    samples = _inputs(x, f"{name}: x{suffix}")
+    labels = _targets(_array(y, f"{name}: y{suffix}"), f"{name}: y{suffix}", ignore_index)
+    for part, array in parts(samples):
+        if len(array) != len(labels):
+            raise ValueError(
+                f"{name}: x{suffix}{part} has {len(array):,} rows and y{suffix} {len(labels):,} "
+                "labels; each row needs one label"
+            )
+    if not len(labels):
+        raise ValueError(f"{name}: x{suffix} and y{suffix} are empty; give at least one sample")
+    return Split(samples, labels)
+
+
+def _array(value: Any, what: str) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError) as error:
+        kind = f"{type(value).__module__}.{type(value).__name__}"
+        raise ValueError(
+            f"{what} is a {kind} that NumPy cannot read; give a rectangular NumPy array"
+        ) from error
+
+
+def _inputs(x: Any, what: str) -> Inputs:
+    """x as an array; a tuple and a dict as one of arrays, with the names of arguments."""
+    if isinstance(x, tuple | dict) and not x:
+        raise ValueError(f"{what} is {described(x)} of 0 arrays; give at least one")
+    for name in x if isinstance(x, dict) else ():
+        if not (isinstance(name, str) and name.isidentifier()):
+            raise ValueError(
+                f"{what} has an input named {quoted(name)}; the model is called as model(**x), "
+                "so give the name of an argument"
+            )
+    found = [_samples(_array(part, what + name), what + name) for name, part in parts(x)]
+    return like(x, found)
+
+
+def _samples(x: np.ndarray, what: str) -> np.ndarray:
+    """x as uint8, int64 or finite float32, with an axis of samples."""
+    if x.dtype.kind not in "biuf":
+        raise ValueError(f"{what} holds {x.dtype}; samples must be real numbers")
+    if x.ndim == 0:
+        raise ValueError(f"{what} is one number; it must be (N, features) or another (N, ...)")
+    if x.size == 0 and len(x):
+        raise ValueError(f"{what} has shape {x.shape}: samples without features; give at least one")
+    if x.dtype == np.uint8:
+        return x
+    if is_index(x):
+        return x.astype("int64", copy=False)
+    with np.errstate(over="ignore"):
+        floats = x.astype("float32", copy=False)
+    _check_finite(floats, what)
+    return floats
+
+
+def _check_finite(rows: np.ndarray, what: str) -> None:
+    finite = np.isfinite(rows)
+    if not finite.all():
+        bad = ~finite.reshape(len(rows), -1).all(axis=1)
+        raise ValueError(
+            f"{what}: {np.count_nonzero(bad):,} of {len(rows):,} rows hold NaN or values outside "
+            f"{rows.dtype}, the first is row {int(bad.argmax())}; remove or repair them"
+        )
+
+
+def _targets(y: np.ndarray, what: str, ignore_index: int | None) -> np.ndarray:
+    """y as int64 that are not negative, or as finite floats, of samples or of their positions."""
+    if y.ndim == 0:
+        raise ValueError(f"{what} is one number; give one or more for each row, (N, ...)")
+    if y.dtype.kind == "f":
+        numbers = y.astype(np.float64 if y.dtype.itemsize > 4 else np.float32, copy=False)
+        _check_finite(numbers, what)
+        return numbers
+    if y.dtype.kind not in "iu" and y.size:
+        raise ValueError(f"{what} holds {y.dtype}; labels must be integers: y.astype('int64')")
+    labels = y.astype("int64", copy=False)
+    counted = labels[labels != ignore_index]
+    if counted.size and counted.min() < 0:
+        raise ValueError(
+            f"{what} has a label {counted.min()}; classes are counted from 0, and targets of a "
+            "regression are floating-point numbers: y.astype('float32')"
+        )
+    return labels
+
+
+def _check_same_kind(train: Split, test: Split, name: str) -> None:
+    """Training and test samples have the same shape and type, and so have their targets."""
+    tests = dict(parts(test.x))
+    if tests.keys() != dict(parts(train.x)).keys():
+        raise ValueError(
+            f"{name}: x is {described(train.x)} and x_test {described(test.x)}; give both in the "
+            "same form"
+        )
+    pairs = [(f"x{part}", f"x_test{part}", x, tests[part]) for part, x in parts(train.x)]
+    for given, other, a, b in (*pairs, ("y", "y_test", train.y, test.y)):
+        if a.dtype.kind != b.dtype.kind or a.shape[1:] != b.shape[1:]:
+            raise ValueError(
+                f"{name}: a sample of {given} is {a.dtype} of shape {a.shape[1:]} and one of "
+                f"{other} {b.dtype} of shape {b.shape[1:]}; give both in the same type, shape and "
+                "scale"
+            )

@@ -10,8 +10,7 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo, is_zipfile
 import numpy as np
 from numpy.lib import format as npy
 
-from nnmpi.data.arrays import from_arrays
-from nnmpi.data.dataset import Dataset, DatasetRequest
+from nnmpi.data.dataset import Dataset, DatasetRequest, from_arrays
 from nnmpi.data.files import DEFLATE, Bounded, RefusedError, read_array, reading
 from nnmpi.data.inputs import Inputs
 from nnmpi.quoting import shown

@@ -1,7 +1,17 @@
-"""Trainer: epochs over a data set, evaluation, saving and events."""
+"""Trainer: epochs over a data set, evaluation, saving and events.
+
+Callbacks are what a user does between the steps and the epochs:
+
+    on_step(trainer, event)     after each step, once its loss is known
+    on_epoch(trainer, event)    after each epoch and its evaluation
+    on_end(trainer, event)      after the run; ranks share nothing any more
+
+A callback is an object with any of them. Every rank calls it with an event of the same values, but
+for times and rates, so that all ranks decide alike. An exception in it ends the run on all ranks.
+"""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any
 
@@ -15,13 +25,14 @@ from nnmpi.nn import Module
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.callbacks import check_callbacks
 from nnmpi.run.files import saving
 from nnmpi.run.report import Event, LostOutputError, Report, open_report
 from nnmpi.run.report.events import environment, start_event
 from nnmpi.run.report.pace import Pace
 from nnmpi.run.resumable import Resumable, StepPhase
 from nnmpi.run.setup import NO_METRICS, set_up
+
+OCCASIONS = ("on_step", "on_epoch", "on_end")
 
 
 class DivergedError(AgreedError):
@@ -38,7 +49,7 @@ class Trainer(Resumable):
     loss: of nnmpi.nn, or a function of scores and labels that returns the mean over the samples
     metrics: by name, functions of scores and labels, as NumPy arrays, that return a sum over the
         samples and what to divide it by; losses of classes have the accuracy without it
-    callbacks: objects with any of on_step, on_epoch, on_end (see nnmpi.run.callbacks)
+    callbacks: objects with any of on_step, on_epoch, on_end (see nnmpi.run.trainer)
     """
 
     def __init__(
@@ -54,7 +65,7 @@ class Trainer(Resumable):
     ) -> None:
         comm = job() if comm is None else comm
         setup = set_up(config, build, data, comm, loss, metrics)
-        self.callbacks = all_or_none(comm, lambda: check_callbacks(callbacks))
+        self.callbacks = all_or_none(comm, lambda: _checked_callbacks(callbacks))
         self.dataset, self.standardiser = setup.dataset, setup.standardiser
         self.train, self.test = setup.train, setup.test
         super().__init__(setup, comm)
@@ -297,3 +308,17 @@ class Trainer(Resumable):
             "samples_per_second": self._pace.rate,
             "skipped_steps": self.skipped,
         }
+
+
+def _checked_callbacks(objects: Iterable[object]) -> list[object]:
+    """The callbacks; raises ValueError for an object that has none of the methods."""
+    if not isinstance(objects, Iterable):
+        raise ValueError(f"callbacks is a {type(objects).__name__}: give a list of callbacks")
+    found = list(objects)
+    for one in found:
+        if isinstance(one, type) or not any(hasattr(one, name) for name in OCCASIONS):
+            raise ValueError(
+                f"callback {one!r:.60} is no object with one of the methods "
+                f"{', '.join(OCCASIONS)}, each of which takes (trainer, event)"
+            )
+    return found

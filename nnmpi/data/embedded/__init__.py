@@ -8,8 +8,7 @@ from io import BytesIO
 
 import numpy as np
 
-from nnmpi.data.arrays import from_arrays
-from nnmpi.data.dataset import Dataset, DatasetRequest
+from nnmpi.data.dataset import Dataset, DatasetRequest, from_arrays
 
 
 def iris(request: DatasetRequest) -> Dataset:
