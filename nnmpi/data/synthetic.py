@@ -32,20 +32,14 @@ def synthetic(request: DatasetRequest) -> Dataset:
 
 def parse(argument: str) -> tuple[tuple[int, ...], int, int]:
     """Parse `1x28x28:10:12800` into (shape, classes, samples)."""
-    form = re.fullmatch(r"(N|NxNxN):(N):(N)".replace("N", r"\d{1,18}"), argument, re.ASCII)
+    number = r"0*[1-9]\d{0,17}"
+    form = re.fullmatch(r"(N|NxNxN):(N):(N)".replace("N", number), argument, re.ASCII)
     if form is None:
         raise ValueError(
             f"synthetic:{shown(argument)} is not of the form {FORM}, where SHAPE is a number of "
-            f"features or CxHxW, and numbers have at most 18 digits, as in {EXAMPLE}"
+            f"features or CxHxW, and numbers are above 0 with at most 18 digits, as in {EXAMPLE}"
         )
-    shape = tuple(int(side) for side in form[1].split("x"))
-    classes, samples = int(form[2]), int(form[3])
-    if min(*shape, classes, samples) < 1:
-        raise ValueError(
-            f"synthetic:{shown(argument)} contains a zero; sides, classes and samples must be at "
-            "least 1"
-        )
-    return shape, classes, samples
+    return tuple(int(side) for side in form[1].split("x")), int(form[2]), int(form[3])
 
 
 def _draw(features: int, classes: int, total: int, seed: int) -> np.ndarray:
