@@ -1,11 +1,10 @@
 """The simulation of a pipeline: the programs that ranks run, with a clock for each rank.
 
-A forward pass takes `forward` of its stage, a backward pass `backward`, or `input_gradient` (I) and
-`weight_gradient` (W). A message takes `send` and occupies neither rank; between two stages of one
-rank it takes no time. The unit of time is the caller's.
+A message takes `send` and occupies neither rank; between two stages of one rank it takes no time.
+The unit of time is the caller's.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nnmpi.schedules.lowering import RECEIVES, message
@@ -14,19 +13,16 @@ from nnmpi.schedules.proof import channel, in_order
 from nnmpi.sim.timeline import Span, Timeline
 
 
-class StageTimes(NamedTuple):
-    """How long a stage takes for one micro-batch."""
-
-    forward: float = 1
-    backward: float = 2
-    input_gradient: float = 1
-    weight_gradient: float = 1
+def stage_times(forward: float, input_gradient: float, weight_gradient: float) -> dict[Kind, float]:
+    """How long each pass of a stage takes for one micro-batch: B takes as long as I and W."""
+    i, w = input_gradient, weight_gradient
+    return {Kind.F: forward, Kind.RECOMPUTE: forward, Kind.B: i + w, Kind.I: i, Kind.W: w}
 
 
 class Costs(NamedTuple):
-    """How long everything takes; `stages` has an entry for each stage of the whole pipeline."""
+    """How long everything takes: each kind of pass of each stage of the whole pipeline."""
 
-    stages: Sequence[StageTimes]
+    stages: Sequence[Mapping[Kind, float]]
     send: float = 0
     update: float = 0
 
@@ -36,21 +32,11 @@ class Costs(NamedTuple):
     ) -> "Costs":
         """All stages alike: forward and backward are of a rank, which has v of them."""
         half = backward / 2 / v
-        return cls([StageTimes(forward / v, backward / v, half, half)] * (p * v), send)
+        return cls([stage_times(forward / v, half, half)] * (p * v), send)
 
     def of(self, op: Op) -> float:
         """How long an op occupies its rank."""
-        cost = TIMES.get(op.kind)
-        return cost(self.stages[op.stage]) if cost else self.update * (op.kind is Kind.UPDATE)
-
-
-TIMES: dict[Kind, Callable[[StageTimes], float]] = {
-    Kind.F: lambda stage: stage.forward,
-    Kind.RECOMPUTE: lambda stage: stage.forward,
-    Kind.B: lambda stage: stage.backward,
-    Kind.I: lambda stage: stage.input_gradient,
-    Kind.W: lambda stage: stage.weight_gradient,
-}
+        return self.update if op.kind is Kind.UPDATE else self.stages[op.stage].get(op.kind, 0)
 
 
 class Simulation(NamedTuple):

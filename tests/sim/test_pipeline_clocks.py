@@ -10,11 +10,11 @@ from nnmpi.schedules.lowering import lower, programs
 from nnmpi.schedules.op import Kind, Op
 from nnmpi.schedules.pipeline import SCHEDULES
 from nnmpi.schedules.proof import ScheduleError
-from nnmpi.sim.pipeline import Costs, Simulation, StageTimes, simulate
+from nnmpi.sim.pipeline import Costs, Simulation, simulate, stage_times
 
 RANKS, MICRO_BATCHES = range(1, 9), range(1, 33)
 CASES = [(name, v) for name, s in SCHEDULES.items() for v in ((1, 2, 3) if s.virtual else (1,))]
-EQUAL = StageTimes(1, 2, 1, 1)  # F = I = W, in integers: exact
+EQUAL = stage_times(1, 1, 1)  # F = I = W, in integers: exact
 
 
 def run(name: str, p: int, m: int, v: int = 1, costs: Costs | None = None) -> Simulation:
@@ -69,7 +69,7 @@ def test_naive_keeps_all_ranks_but_one_idle_at_any_time(p: int) -> None:
 @pytest.mark.parametrize("p", RANKS)
 def test_with_an_empty_first_input_gradient_zb_h1_takes_as_long(p: int) -> None:
     """Rank 0 computes 2 units of 3 and idles more; 1F1B gains one unit only."""
-    costs = Costs([EQUAL._replace(backward=1, input_gradient=0), *[EQUAL] * (p - 1)])
+    costs = Costs([stage_times(1, 0, 1), *[EQUAL] * (p - 1)])
     for m in (p, p + 1, 2 * p, 32):
         zb, plain = run("zb-h1", p, m, 1, costs), run("1f1b", p, m, 1, costs)
         if p > 1:
@@ -89,7 +89,7 @@ def test_recompute_costs_what_except_last_checkpointing_costs(m: int) -> None:
 
 
 def test_the_slowest_stage_sets_the_pace() -> None:
-    costs = Costs([StageTimes(1, 2), StageTimes(3, 6), StageTimes(1, 2)])
+    costs = Costs([stage_times(1, 1, 1), stage_times(3, 3, 3), stage_times(1, 1, 1)])
     result = run("1f1b", 3, 10, 1, costs)
     assert result.busy == [30, 90, 30]
     assert result.makespan == 1 + 90 + 2  # the first stage starts, and ends
@@ -116,7 +116,7 @@ def test_updates_take_time_where_they_have_one() -> None:
 
 def test_uniform_costs_are_of_a_rank() -> None:
     costs = Costs.uniform(2, 4, forward=2, backward=4, send=1)
-    assert costs == Costs([StageTimes(0.5, 1, 0.5, 0.5)] * 8, send=1)
+    assert costs == Costs([stage_times(0.5, 0.5, 0.5)] * 8, send=1)
 
 
 # ---- memory

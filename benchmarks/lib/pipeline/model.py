@@ -11,7 +11,7 @@ from nnmpi.parallel.pipeline.profile import UnitCost, stage_costs
 from nnmpi.parallel.pipeline.stages import best_cut
 from nnmpi.schedules.lowering import programs
 from nnmpi.schedules.pipeline import SCHEDULES
-from nnmpi.sim.pipeline import Costs, Simulation, StageTimes, simulate
+from nnmpi.sim.pipeline import Costs, Simulation, simulate, stage_times
 
 VIRTUAL = 2  # stages of a rank under `interleaved`, as the trainer has by default
 
@@ -52,7 +52,7 @@ class Profiled(NamedTuple):
         """A step without its update, if messages took no time."""
         count = stages_of(schedule, ranks)
         stages = stage_costs(self.costs, self.cut(count))
-        times = [StageTimes(f, i + w, i, w) for f, i, w, *_ in stages]
+        times = [stage_times(f, i, w) for f, i, w, *_ in stages]
         plan = programs(
             SCHEDULES[schedule], ranks, micro_batches, count // ranks, recompute=recompute
         )

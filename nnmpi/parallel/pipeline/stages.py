@@ -123,7 +123,7 @@ def _facts(
     virtual = len(stages) // config.pp
     simulated = sim.simulate(
         programs(schedule, config.pp, micro_batches, virtual, config.recompute),
-        sim.Costs([sim.StageTimes(f, i + w, i, w) for f, i, w, *_ in stages]),  # no messages
+        sim.Costs([sim.stage_times(f, i, w) for f, i, w, *_ in stages]),  # no messages
         [cost.activation_bytes for cost in stages],
         inputs=[cost.input_bytes for cost in stages],
     )

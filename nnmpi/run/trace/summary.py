@@ -20,8 +20,9 @@ from nnmpi.config import Config
 from nnmpi.mesh import Mesh
 from nnmpi.run.trace.recording import EVALUATION, KINDS, WAITS, which
 from nnmpi.schedules.lowering import programs
+from nnmpi.schedules.op import Kind
 from nnmpi.schedules.pipeline import SCHEDULES
-from nnmpi.sim.pipeline import Costs, StageTimes, simulate
+from nnmpi.sim.pipeline import Costs, simulate
 
 PASSES = ("F", "B", "I", "W", "RECOMPUTE")
 COMPUTE = (*PASSES, "UPDATE")
@@ -118,10 +119,8 @@ def _simulated(config: Config, p: int, m: int, rows: np.ndarray, send: float) ->
 
     stages = 1 + int(rows["stage"].max())
     times = [
-        StageTimes(
-            mean("F", "RECOMPUTE", stage=s),
-            *(mean(kind, stage=s) for kind in ("B", "I", "W")),
-        )
+        dict.fromkeys((Kind.F, Kind.RECOMPUTE), mean("F", "RECOMPUTE", stage=s))
+        | {kind: mean(kind.value, stage=s) for kind in (Kind.B, Kind.I, Kind.W)}
         for s in range(stages)
     ]
     plan = programs(SCHEDULES[config.schedule], p, m, stages // p, config.recompute)
