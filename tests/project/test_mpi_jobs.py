@@ -55,7 +55,7 @@ MARKED = {
 
 JOBS = [
     *((ranks, [COMM]) for ranks in (1, 2, 3, 4, 8)),
-    *((ranks, [TABLE]) for ranks in (2, 4, 8)),
+    *((ranks, [TABLE]) for ranks in conformance.RANKS_OVER_MPI),
     (2, [TRAINING, ZERO, RESUME]),
     (3, [PIPELINES, TENSOR]),
     (3, [SUMMA, SPATIAL, SNAPSHOT]),

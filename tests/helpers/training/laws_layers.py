@@ -1,10 +1,10 @@
 """What layers outside of the models of the command line have to keep, on any number of ranks."""
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
+from helpers.once import once
 from helpers.training.pipelined import Ran, contents, digits, equals, is_same, run
 
 from nnmpi import Config, Trainer, nn
@@ -35,7 +35,7 @@ LAYOUTS: dict[int, list[dict[str, Any]]] = {
 """By the number of ranks; 100 samples in batches of 24 leave 4, which are cut unevenly."""
 
 
-@cache
+@once
 def reference(**options: Any) -> Ran:
     return run(comm_self(), images, **options)
 

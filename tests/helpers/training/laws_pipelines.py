@@ -33,7 +33,7 @@ def the_order_of_micro_batches_gives_the_bits_of_one_rank(comm: Comm) -> None:
             fits = without_clipping(case_for(schedule, case, comm.size))
             m = 1 if schedule == "gpipe" else 5
             got = run(comm, **fits, pp=comm.size, schedule=schedule, micro_batches=m)
-            is_same(got, reference(**fits, micro_batches=m))
+            is_same(got, reference(comm, **fits, micro_batches=m))
 
 
 def parameters_of_other_stages_say_where_they_are(comm: Comm) -> None:

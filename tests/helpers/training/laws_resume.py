@@ -4,12 +4,12 @@ Each runs on all ranks at once. `test_optimizer_state.py` runs them on threads,
 `test_optimizer_state_mpi.py` over MPI.
 """
 
-import functools
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
+from helpers.once import once
 from helpers.training.pipelined import BOUND, distance
 
 from nnmpi import Config, Trainer, nn
@@ -91,7 +91,7 @@ def start(comm: Comm, steps: int, **options: Any) -> Saved:
     return go(trainer_of(comm, **options), StepState(), steps)
 
 
-@functools.cache
+@once
 def undisturbed(steps: int, options: tuple[tuple[str, Any], ...]) -> Saved:
     """On one rank, once a process."""
     return start(comm_self(), steps, **dict(options))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.training.laws_training import RING
-from helpers.training.pipelined import BOUND, MLP, Options, digits, distance, equals, run
+from helpers.training.pipelined import BOUND, MLP, Options, digits, distance, equals, reference, run
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
@@ -172,7 +172,7 @@ def an_operation_on_two_layers_is_refused(comm: Comm) -> None:
     """Since there is memory for one of them at a time."""
     if comm.size == 1:
         return
-    wanted = run(comm_self(), Mixed)
+    wanted = reference(comm, build=Mixed)
     equals(comm, run(comm, Mixed, zero=2, **RING), wanted)
     equals(comm, run(comm, Mixed, zero=3, allreduce="ring", bucket_mb=None), wanted)
     with pytest.raises(ValueError, match=r"one operation uses .*bias and a parameter of another"):
@@ -195,7 +195,7 @@ class Constant(nn.Module):
 
 def values_stay_as_they_were_read(comm: Comm) -> None:
     """Those of one parameter when another one is read, in a forward pass and between steps."""
-    wanted = run(comm_self(), Constant)
+    wanted = reference(comm, build=Constant)
     for zero in STAGES:
         equals(comm, run(comm, Constant, zero=zero, allreduce="ring", bucket_mb=1e-6), wanted)
     wanted_sums = _read_and_copied(comm_self())

@@ -1,11 +1,11 @@
 """Runs on a few digits in any layout, and what they are compared with."""
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from helpers.once import by_first, once
 
 from nnmpi import Config, Trainer, data, nn
 from nnmpi.comm import Comm, comm_self
@@ -34,7 +34,7 @@ LAYOUTS = {1: [(1, 1)], 2: [(1, 2)], 3: [(1, 3)], 4: [(1, 4), (2, 2)]}
 Options = dict[str, Any]
 
 
-@functools.cache
+@once
 def digits() -> Dataset:
     """A few of them."""
     whole = data.load("digits")
@@ -86,14 +86,14 @@ def run(
     return Ran(heard.events, heard.losses, contents(trainer))
 
 
-@functools.cache
+@once
 def one_rank(options: tuple[tuple[str, Any], ...]) -> Ran:
     """The same on one rank, once a process."""
     return run(comm_self(), **dict(options))
 
 
-def reference(**options: Any) -> Ran:
-    return one_rank(tuple(sorted(options.items())))
+def reference(comm: Comm, **options: Any) -> Ran:
+    return by_first(comm, lambda: one_rank(tuple(sorted(options.items()))))
 
 
 def distance(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> float:

@@ -1,0 +1,38 @@
+"""What several tests or ranks need, made once."""
+
+import functools
+import pickle
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+
+from nnmpi.comm import Comm, launched
+
+Made = TypeVar("Made")
+
+
+def once(make: Callable[..., Made]) -> Callable[..., Made]:
+    """As functools.cache; of ranks that are threads one makes it, and the others wait for that."""
+    cached, lock = functools.cache(make), threading.RLock()
+
+    @functools.wraps(make)
+    def get(*args: object, **kwargs: object) -> Made:
+        with lock:
+            return cached(*args, **kwargs)
+
+    return get
+
+
+def by_first(comm: Comm, make: Callable[[], Made]) -> Made:
+    """What ranks compare with. Of processes the first one makes it, and the others get a copy."""
+    if launched() == 1:
+        return make()
+    found = pickle.dumps(make()) if comm.rank == 0 else b""
+    size = np.array([len(found)])
+    comm.broadcast(size)
+    data = np.frombuffer(found.ljust(size[0]), np.uint8).copy()
+    comm.broadcast(data)
+    made: Made = pickle.loads(data.tobytes())
+    return made
