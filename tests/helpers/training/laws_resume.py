@@ -110,12 +110,15 @@ def layouts(p: int) -> list[dict[str, Any]]:
         {"allreduce": "ring", "zero": 1, "bucket_mb": 0.001},
         {"allreduce": "ring", "zero": 3},
     ]
-    if 1 < p <= 4:
-        found += [{"pp": p}, {"tp": p}]
+    if 1 < p <= 4:  # a cut that is measured may be another one the next time, and so may bits
+        found += [{"pp": p, "cut": ",".join(("3", "6", "9")[: p - 1])}, {"tp": p}]
     if p == 4:
-        found += [{"dp": 2, "pp": 2}, {"dp": 2, "tp": 2, "allreduce": "ring", "zero": 2}]
+        found += [
+            {"dp": 2, "pp": 2, "cut": "6"},
+            {"dp": 2, "tp": 2, "allreduce": "ring", "zero": 2},
+        ]
     if p == 8:
-        three = {"dp": 2, "pp": 2, "tp": 2}
+        three = {"dp": 2, "pp": 2, "tp": 2, "cut": "6"}
         found += [three, {**three, "allreduce": "ring", "zero": 3}]
     return found
 
