@@ -42,6 +42,7 @@ from nnmpi.autograd.functional import tensor as tensor
 from nnmpi.autograd.functional import unsqueeze as unsqueeze
 from nnmpi.autograd.functional import where as where
 from nnmpi.config import Config as Config
+from nnmpi.nn.random import random as random
 from nnmpi.nn.seeding import seeded as seeded
 from nnmpi.run.files.loading import load as load
 from nnmpi.run.files.saving import save as save

@@ -189,6 +189,12 @@ class Config:
     )
     verify: bool = _equality(False, "also train on one rank, and compare after each step")
     reproducible: bool = _equality(False, "the same bits on any number of ranks up to --slices")
+    check_copies: int = _equality(
+        1000,
+        "steps after which ranks compare their copies of parameters and buffers, as at the end of "
+        "a run; 0: never",
+        FROM_0,
+    )
     slices: int = _equality(
         8, "parts of a batch that --reproducible computes one by one", FROM_1, alias="shards"
     )

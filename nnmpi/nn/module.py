@@ -8,21 +8,24 @@ from typing import Any, Self
 import numpy as np
 
 from nnmpi import backend
-from nnmpi.autograd import Tensor
 from nnmpi.backend import CPU, Array, Backend
 from nnmpi.nn import refusals
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.passes import LOCAL, Pass, current_pass
+from nnmpi.nn.passes import (
+    LOCAL,
+    UNTRACKED,
+    Pass,
+    combined_buffers,
+    current_pass,
+)
 from nnmpi.nn.place import Place
-from nnmpi.nn.seeding import Construction, next_construction, refuse_late_seed
-from nnmpi.nn.state import LoadedKeys, buffer_array, load_into, on_host
+from nnmpi.nn.registries import Registries
+from nnmpi.nn.seeding import Construction, refuse_late_seed
+from nnmpi.nn.state import LoadedKeys, load_into, on_host
 from nnmpi.nn.store import FlatStore
 
-REGISTRIES = ("_parameters", "_buffers", "_modules")
-"""The dictionaries of the parameters, buffers and modules of a module, in order of assignment."""
 
-
-class Module:
+class Module(Registries):
     """A layer or a whole model: subclass it, assign parameters and modules, define `forward`.
 
     All weights and dropout masks of a model are drawn from the `seed` of its root and the path in
@@ -32,105 +35,10 @@ class Module:
     """
 
     training: bool = True
-
-    def __new__(cls, *args: Any, **options: Any) -> Module:
-        """Create the registries before __init__, so that subclasses need no super().__init__()."""
-        self = super().__new__(cls)
-        for registry in REGISTRIES:
-            object.__setattr__(self, registry, {})
-        object.__setattr__(self, "_parent", None)
-        object.__setattr__(self, "_name", "")
-        object.__setattr__(self, "_construction", next_construction())
-        object.__setattr__(self, "passes", 0)
-        return self
+    _modules: dict[str, Module]
 
     def __init__(self) -> None:
         """Take no argument: options that no subclass declares are refused."""
-
-    _parameters: dict[str, Parameter]
-    _buffers: dict[str, Place | None]  # by name; None where the whole array is here
-    _modules: dict[str, Module]
-    _parent: Module | None
-    _name: str
-    _construction: Construction
-    passes: int
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        registry = self._registry(name, value)
-        for other in (self._parameters, self._buffers, self._modules):
-            if other is not registry:
-                other.pop(name, None)
-        if registry is self._buffers:
-            value = buffer_array(f"{type(self).__name__}.{name}", value)
-        elif registry is not None:
-            registry[name] = value  # a replacement keeps the position of what was there
-        if isinstance(value, Parameter | Module):
-            parent = value._parent
-            if parent is None or vars(parent).get(value._name) is not value:
-                self._adopt(name, value)
-        object.__setattr__(self, name, value)
-
-    def _adopt(self, name: str, part: Parameter | Module) -> None:
-        """Become the parent of a part: it has its path from here."""
-        object.__setattr__(part, "_parent", self)
-        object.__setattr__(part, "_name", name)
-
-    def _registry(self, name: str, value: Any) -> dict[str, Any] | None:
-        """The registry for an attribute, or None; raises ValueError if the tree would be wrong."""
-        if isinstance(value, Parameter):
-            return self._parameters
-        owner = type(self).__name__
-        if isinstance(value, Module):
-            if self in value.modules() or value in self._upwards():
-                raise refusals.inside_itself(owner, name, value)
-            return self._modules
-        if isinstance(value, list | tuple | dict):
-            inside = value.values() if isinstance(value, dict) else value
-            if any(isinstance(part, Module | Parameter) for part in inside):
-                raise refusals.in_a_container(owner, name, value)
-        for registry, kind in ((self._parameters, "Parameter"), (self._modules, "Module")):
-            if name in registry and value is not None:
-                raise refusals.replaced(owner, name, kind, value)
-        return self._buffers if name in self._buffers and value is not None else None
-
-    def __delattr__(self, name: str) -> None:
-        object.__delattr__(self, name)
-        for registry in (self._parameters, self._buffers, self._modules):
-            registry.pop(name, None)
-
-    def register_buffer(self, name: str, value: Array | Tensor, place: Place | None = None) -> None:
-        """Add an array that is saved with the model but not trained.
-
-        `place` (with any path) is needed if the array is a part of a larger one.
-        """
-        array = buffer_array(f"{type(self).__name__}.{name}", value)
-        self._buffers[name] = place
-        object.__setattr__(self, name, array)
-
-    # ---- copies and pickles
-
-    def __copy__(self) -> Module:
-        """A module with registries of its own and the same parts, which keep their parent."""
-        twin: Module = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__ | {r: dict(self.__dict__[r]) for r in REGISTRIES})
-        return twin
-
-    def __getstate__(self) -> dict[str, Any]:
-        """The parts without the parent, so that a copy of a part is not one of the whole model."""
-        own = [name for name, part in self._parts() if (part._parent, part._name) == (self, name)]
-        return self.__dict__ | {"_parent": None, "_name": "", "_own": own}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Adopt the parts again: those that were its own, and those that have no other parent."""
-        own = state.pop("_own")
-        self.__dict__.update(state)
-        for name, part in self._parts():
-            if name in own or part._parent is None:
-                self._adopt(name, part)
-
-    def _parts(self) -> Iterator[tuple[str, Parameter | Module]]:
-        yield from self._parameters.items()
-        yield from self._modules.items()
 
     # ---- running
 
@@ -143,6 +51,9 @@ class Module:
         if now is not None:
             if self.training and not now.counted:
                 current_pass.set(now._replace(counted=True))
+            if self._combine and self.training and now.batch_stats is not UNTRACKED:
+                with combined_buffers(self, self._combine, now):
+                    return self.forward(*args, **options)
             return self.forward(*args, **options)
         token = current_pass.set(Pass(self.passes, None, LOCAL, self.training))
         try:
@@ -170,6 +81,9 @@ class Module:
         while m is not None:
             yield m
             m = m._parent
+
+    def _is_inside(self, other: Module) -> bool:
+        return self in other.modules() or other in self._upwards()
 
     @property
     def root(self) -> Module:

@@ -1,13 +1,18 @@
 """Pass: what the layers of a model depend on in a forward pass besides their input."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import numpy as np
 
+from nnmpi import backend
 from nnmpi.autograd.ops.norm import Moments
 from nnmpi.backend import Array
+
+T = TypeVar("T")
 
 
 class BatchStats(Protocol):
@@ -49,18 +54,22 @@ class KeptStats:
     """
 
     def __init__(self, inner: BatchStats) -> None:
-        self._inner, self._kept = inner, list[Moments]()
-        self._again: Iterator[Moments] | None = None
+        self._inner, self._kept = inner, list[Any]()
+        self._again: Iterator[Any] | None = None
 
     def again(self) -> None:
         """The second pass begins."""
         self._again = iter(self._kept)
 
+    def keep(self, make: Callable[[], T]) -> T:
+        """What `make` returns; in the second pass what it has returned in the first one."""
+        found: T = make() if self._again is None else next(self._again)
+        if self._again is None:
+            self._kept.append(found)
+        return found
+
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        if self._again is not None:
-            return next(self._again)
-        self._kept.append(self._inner.moments(local, track))
-        return self._kept[-1]
+        return self.keep(lambda: self._inner.moments(local, track))
 
     def sum(self, sums: Array) -> Array:
         return self._inner.sum(sums)
@@ -82,6 +91,54 @@ class Pass(NamedTuple):
     samples: np.ndarray | None = None
     batch_stats: BatchStats = LOCAL
     counted: bool = True
+
+
+Combine = Literal["mean", "sum"]
+"""How the parts of a batch change a buffer (see `Module.register_buffer`).
+
+mean  to the mean of what the parts make of it, weighted by their samples
+sum   by the sum of the changes that the parts make
+"""
+
+
+def checked_combine(how: Combine) -> Combine:
+    """The word, if it is one of them."""
+    if how not in get_args(Combine):
+        raise ValueError(f"combine {how!r} is none of {', '.join(get_args(Combine))}")
+    return how
+
+
+@contextmanager
+def combined_buffers(module: object, combine: Mapping[str, Combine], now: Pass) -> Iterator[None]:
+    """Around a `forward` that changes buffers, for some samples of a batch: after it they are as
+    all of its samples make them. A second pass finds them as the first one did, and leaves them.
+
+    `forward` gets copies, since the tape may keep them.
+    """
+    stats, n = now.batch_stats, 1 if now.samples is None else len(now.samples)
+    arrays = {name: getattr(module, name) for name in combine}
+    before = {name: array.copy() for name, array in arrays.items()}
+    if isinstance(stats, KeptStats):
+        before = stats.keep(partial(dict, before))
+    for name, array in before.items():
+        object.__setattr__(module, name, array.copy())
+    try:
+        yield
+    finally:
+        after = {name: getattr(module, name) for name in combine}
+        for name, array in arrays.items():
+            object.__setattr__(module, name, array)
+    for name, how in combine.items():
+        array, sums = arrays[name], how == "sum"
+        xp = backend.xp_of(array)
+        row = xp.asarray(after[name] - before[name] if sums else after[name], "float64").reshape(-1)
+
+        def track(found: Moments, array: Array = array, sums: bool = sums) -> None:
+            new = found.mean.reshape(array.shape)
+            new = array + new * found.n if sums else new
+            array[...] = new if array.dtype.kind == "f" else backend.xp_of(new).rint(new)
+
+        stats.moments(Moments(n, row / max(n, 1) if sums else row, xp.zeros_like(row)), track)
 
 
 current_pass: ContextVar[Pass | None] = ContextVar("nnmpi_pass", default=None)

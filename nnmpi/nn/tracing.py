@@ -31,9 +31,10 @@ from nnmpi.nn.graph import (
 )
 from nnmpi.nn.graph_recorder import STEPS, WRITES, ConflictError, GraphRecorder, tell
 from nnmpi.nn.kept import memory_of
-from nnmpi.nn.module import REGISTRIES, Module
+from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter, inverse
 from nnmpi.nn.passes import UNTRACKED, Pass, current_pass
+from nnmpi.nn.registries import REGISTRIES
 from nnmpi.nn.sequential import forget_steps
 from nnmpi.nn.single_store import SingleStore
 

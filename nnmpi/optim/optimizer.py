@@ -114,8 +114,8 @@ class Optimizer:
             elif p.has_grad:
                 p.slot[...] = 0
 
-    def step(self) -> None:
-        """Update all parameters that have a gradient."""
+    def step(self, lr_factor: float = 1.0) -> None:
+        """Update all parameters that have a gradient; a schedule's factor multiplies each rate."""
         if self._ranges_of != self._dependencies():
             flatten(self.parameters)  # copied parameters are not in a flat store
             self._check_stretches()
@@ -125,12 +125,13 @@ class Optimizer:
                 p.seed = None if p.has_grad else p.seed  # no longer the values that were drawn
         self._convert_sums()
         written = tape.tick()
+        groups = [{**group, "lr": group["lr"] * lr_factor} for group in self.param_groups]
         for i, j, store, start, end, group in self._ranges:
             t, at = self.steps[i] + 1, self.offsets[i]
             for _, values, grads in store.owned(start, end):
                 n = len(values)
                 own = {name: s[at : at + n] for name, s in self.state.items()}
-                self._update(Operands(values, grads, own, t), self.param_groups[group])
+                self._update(Operands(values, grads, own, t), groups[group])
                 at += n
             self.steps[i:j] = [t] * (j - i)
             for p in self.parameters[i:j]:

@@ -1,6 +1,7 @@
 """Strategy: what the trainer knows of a way of being parallel; Composed: that of ranks that all
 compute, from parts that differ."""
 
+import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
@@ -30,7 +31,7 @@ from nnmpi.parallel.step.executor import (
     StepResult,
     StepState,
 )
-from nnmpi.parallel.step.ports import Task
+from nnmpi.parallel.step.ports import CHECKED_STEPS, Task
 from nnmpi.parallel.step.update import Outcome, Update
 from nnmpi.parallel.stores import LocalStore
 
@@ -176,7 +177,7 @@ def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> Compos
         parts.store,
         optimizer,
         spec.arrangement.config.clip_norm,
-        spec.control.lr,
+        spec.control.lr_factor,
         layout,
         PartTable.of_model(spec.task.model, layout.model, part.held).counts,
         [p for p, _ in part.tied],
@@ -200,9 +201,10 @@ def executor_of(
         Ports.of(spec.task, part, channels),
         sync,
         update,
-        spec.control.stop,
+        spec.control.requests,
         partial(ops, a, rank),
         partial(forward_ops, a, rank),
         batch_stats,
         spec.recorder,
+        math.inf if a.config.verify else CHECKED_STEPS,
     )

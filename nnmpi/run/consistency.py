@@ -16,9 +16,11 @@ from nnmpi.data import Dataset
 from nnmpi.data.inputs import parts
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
+from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.model.entries import first_difference
 from nnmpi.parallel.model.parts import PartTable, everything
 from nnmpi.parallel.step.executor import StepState
+from nnmpi.parallel.strategy import AgreedError
 
 MAX_BYTES = 16 << 20
 """How much of an array is compared: of a larger one, every k-th row."""
@@ -71,8 +73,13 @@ def check_graph(comm: Comm, graph: Graph) -> None:
     """Raises on all ranks if their models compute in another order. Every rank calls it."""
     nodes = [(n.name, n.kind, n.inputs, n.outputs, n.variables) for n in graph.nodes]
     edges = [(edge.axes, edge.dtype) for edge in graph.edges]
-    what = "what the model computes, layer by layer"
-    _check(comm, [(what, (nodes, edges), "build the same model on all ranks")])
+    trained = [(v.path, v.is_trained) for v in graph.variables if v.is_parameter]
+    same = "build the same model on all ranks"
+    items = [
+        ("what the model computes, layer by layer", (nodes, edges), same),
+        ("which parameters have requires_grad", trained, same),
+    ]
+    _check(comm, items)
 
 
 def _check(comm: Comm, items: Sequence[Item]) -> None:
@@ -100,6 +107,18 @@ def check_values(comm: Comm, model: Module, held: Callable[[str], bool] = everyt
             f"rank {comm.rank} differs from rank {other} in the initial values of {path}; {MODEL}"
         )
     comm.agree(error)
+
+
+def check_copies(parts: PartTable, step: int) -> None:
+    """Raises AgreedError, on all ranks, if copies have become different. Every rank calls it."""
+    for rank, found in enumerate(gather_objects(parts.comm, first_difference(parts))):
+        if found is not None:
+            path, other = found
+            raise AgreedError(
+                f"after step {step} ranks {other} and {rank} differ in {path}, of which both have "
+                "a copy: change parameters and buffers alike on all ranks; if no code of yours "
+                "changes them, memory may be damaged"
+            )
 
 
 def _option_items(config: Config) -> Iterator[Item]:

@@ -32,17 +32,18 @@ from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.model.snapshot import Restored, owned
 from nnmpi.parallel.step.executor import StepControl, StepResult, StepState
 from nnmpi.parallel.step.ports import Task
-from nnmpi.parallel.stores import stores_of
+from nnmpi.parallel.stores import Requests, stores_of
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import Sharding
-from nnmpi.run import consistency, objectives
+from nnmpi.run import consistency, objectives, probe
 from nnmpi.run.report import Report
+from nnmpi.run.settings import Changes, Settings
 from nnmpi.run.setup import Setup, build_model, initialise, make_optimizer, sharding_of
 from nnmpi.run.snapshot import Snapshot, changed, next_steps
 from nnmpi.run.trace import Tracer
 
-OF_A_SESSION = ("strategy", "optimizer", "task", "part", "model")
+OF_A_SESSION = ("strategy", "optimizer", "settings", "task", "part", "model")
 """Attributes that are gone when a session has ended."""
 
 
@@ -116,6 +117,11 @@ class Resumable:
             restored.values_to_model()
         twin = self._twin(config, model, arrangement) if config.verify else None
         consistency.check_values(comm, model, part.held)
+        self.warning = ""
+        if probe.is_needed(arrangement, spec.task):
+            batch = setup.train.gather(np.arange(min(probe.SAMPLES, len(setup.dataset.train.y))))
+            found = all_or_none(comm, lambda: probe.probe(part, spec.task, arrangement, batch))
+            self.warning = next(filter(None, gather_objects(comm, found)), "")
         steps = next_steps(comm, snapshot.positions, layout.workers) if snapshot else ()
         spec = spec._replace(recorder=self._tracer.recorder, twin=twin, next_steps=steps)
         try:
@@ -128,6 +134,8 @@ class Resumable:
         self.arrangement, self.part = arrangement, part
         self.task, self.model = spec.task, spec.task.model
         self.strategy, self.optimizer = strategy, strategy.optimizer
+        changes = snapshot.changes if snapshot else Changes()
+        self.settings = Settings(part, strategy.optimizer, changes)
 
     def _arranged(
         self,
@@ -173,7 +181,7 @@ class Resumable:
             [named[arrangement.graph.variables[p.variable].path] for p in here],
             arrangement,
             partial(make_optimizer, self.config),
-            StepControl(self._lr, lambda: self._stop_requested, self.total_steps),
+            StepControl(self._scheduled, self._requests, self.total_steps),
             lambda event: self._report.event(event),  # noqa: PLW0108 - there is no report yet
         )
 
@@ -194,10 +202,13 @@ class Resumable:
         one = all_or_none(self.comm, lambda: alone(arrangement))
         return self._spec(all_or_none(self.comm, another), one, Layout.of_one_rank())
 
-    def _lr(self, step: int) -> float:
-        """The learning rate of a step; strategies call it just before they update parameters."""
+    def _scheduled(self, step: int) -> float:
+        """What multiplies the learning rates; strategies call it just before they update."""
         self._phase = StepPhase.UPDATING
-        return self.config.lr * self.lr_factor(step)
+        return self.lr_factor(step)
+
+    def _requests(self) -> Requests:
+        return Requests(self._stop_requested, self.settings.have_changed)
 
     def snapshot(self) -> Snapshot:
         """What this rank needs to go on from here, in copies; every rank calls it, after the same
@@ -212,6 +223,7 @@ class Resumable:
             self.skipped,
             self._sums,
             () if position is None else (position,),
+            self.settings.changes,
             owned(self.part, self.optimizer, whole=not self.strategy.layout.serves),
         )
 

@@ -13,6 +13,7 @@ from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.model.snapshot import Owned
 from nnmpi.parallel.step.executor import Position, StepState
 from nnmpi.quoting import quoted
+from nnmpi.run.settings import Changes
 
 MAY_CHANGE = ("layout", "pipeline", "reduce", "sync", "equality")
 """The groups of options that a run may go on with others of: how its ranks are arranged."""
@@ -31,6 +32,7 @@ class Snapshot(NamedTuple):
     skipped    the steps that were left out, since a number was not finite
     epoch      sums over the steps of the epoch so far
     positions  of workers that have a pace of their own
+    changes    what callbacks have changed
     owned      what this rank has of the model and the optimizer, as it is there
     """
 
@@ -41,6 +43,7 @@ class Snapshot(NamedTuple):
     skipped: int
     epoch: Sums
     positions: tuple[Position, ...]
+    changes: Changes
     owned: tuple[Owned, ...]
 
     def fits(self, config: Config, ranks: int) -> bool:

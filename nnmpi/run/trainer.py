@@ -1,17 +1,7 @@
-"""Trainer: epochs over a data set, evaluation, saving and events.
-
-Callbacks are what a user does between the steps and the epochs:
-
-    on_step(trainer, event)     after each step, once its loss is known
-    on_epoch(trainer, event)    after each epoch and its evaluation
-    on_end(trainer, event)      after the run; ranks share nothing any more
-
-A callback is an object with any of them. Every rank calls it with an event of the same values, but
-for times and rates, so that all ranks decide alike. An exception in it ends the run on all ranks.
-"""
+"""Trainer: epochs over a data set, evaluation, saving and events."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any
 
@@ -25,14 +15,14 @@ from nnmpi.nn import Module
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
+from nnmpi.run import consistency
+from nnmpi.run.callbacks import check_callbacks
 from nnmpi.run.files import saving
 from nnmpi.run.report import Event, LostOutputError, Report, open_report
 from nnmpi.run.report.events import environment, start_event
 from nnmpi.run.report.pace import Pace
 from nnmpi.run.resumable import Resumable, StepPhase
 from nnmpi.run.setup import NO_METRICS, set_up
-
-OCCASIONS = ("on_step", "on_epoch", "on_end")
 
 
 class DivergedError(AgreedError):
@@ -49,7 +39,7 @@ class Trainer(Resumable):
     loss: of nnmpi.nn, or a function of scores and labels that returns the mean over the samples
     metrics: by name, functions of scores and labels, as NumPy arrays, that return a sum over the
         samples and what to divide it by; losses of classes have the accuracy without it
-    callbacks: objects with any of on_step, on_epoch, on_end (see nnmpi.run.trainer)
+    callbacks: objects with any of on_step, on_epoch, on_end (see nnmpi.run.callbacks)
     """
 
     def __init__(
@@ -65,15 +55,16 @@ class Trainer(Resumable):
     ) -> None:
         comm = job() if comm is None else comm
         setup = set_up(config, build, data, comm, loss, metrics)
-        self.callbacks = all_or_none(comm, lambda: _checked_callbacks(callbacks))
+        self.callbacks = all_or_none(comm, lambda: check_callbacks(callbacks))
         self.dataset, self.standardiser = setup.dataset, setup.standardiser
         self.train, self.test = setup.train, setup.test
         super().__init__(setup, comm)
 
     @property
     def last_lr(self) -> float:
-        """The learning rate of the last step."""
-        return self.config.lr * self.lr_factor(max(self.step - 1, 0))
+        """The learning rate of the last step, in the first group of the optimizer."""
+        rate: float = self.optimizer.param_groups[0]["lr"]
+        return rate * self.lr_factor(max(self.step - 1, 0))
 
     @property
     def step(self) -> int:
@@ -131,6 +122,8 @@ class Trainer(Resumable):
             self._rescue(error)
             raise
         try:
+            if self.config.check_copies:
+                self._check_copies()
             self._save_on_all_ranks()
             digest = self.strategy.entries.sha256()
         except Exception:  # on all ranks, but Ctrl-C may be on one that cannot close alone
@@ -189,6 +182,8 @@ class Trainer(Resumable):
     def _make_steps(self) -> None:
         """Steps until the end of the epoch, of the run or of the session."""
         self.model.train()
+        if not self.arrangement.steps_together:
+            self.settings.compare(self.comm)
         with closing(self.strategy.steps(self.train, self.state)) as self._steps:
             self._phase = StepPhase.COMPUTING
             for result in self._steps:
@@ -205,11 +200,20 @@ class Trainer(Resumable):
     def _note(self, result: StepResult) -> float:
         """Updates the state of the run from a step's result; returns the loss of a sample."""
         loss = mean(result.loss, result.divisor)
+        if result.compare:
+            self.settings.compare(self.comm)
         self._check_finite("loss", loss, self.step + 1)
         self.state, self.stopping = result.state, self.stopping or result.stop
         self.skipped += not result.updated
         self._sums = self._sums.plus(result.loss, result.divisor, result.samples)
+        if self.config.check_copies and self.step % self.config.check_copies == 0:
+            self._check_copies()
         return loss
+
+    def _check_copies(self) -> None:
+        """Raises AgreedError, on all ranks, if their copies of a tensor have become different."""
+        if self.comm.size > 1 and self.arrangement.steps_together:
+            consistency.check_copies(self.strategy.entries.parts, self.step)
 
     def _check_finite(self, what: str, value: float, step: int) -> None:
         """Raises DivergedError if a loss is NaN or infinite."""
@@ -293,7 +297,8 @@ class Trainer(Resumable):
 
     def describe(self) -> Event:
         """The start event."""
-        return start_event(self._setup, self.config, self.comm.size, self.model, self.strategy)
+        event = start_event(self._setup, self.config, self.comm.size, self.model, self.strategy)
+        return {**event, "warning": self.warning} if self.warning else event
 
     def _metrics(self, train: Sums, test: Sums) -> Event:
         """Losses and metrics of an epoch: the accuracy beside the loss, others under a key."""
@@ -308,17 +313,3 @@ class Trainer(Resumable):
             "samples_per_second": self._pace.rate,
             "skipped_steps": self.skipped,
         }
-
-
-def _checked_callbacks(objects: Iterable[object]) -> list[object]:
-    """The callbacks; raises ValueError for an object that has none of the methods."""
-    if not isinstance(objects, Iterable):
-        raise ValueError(f"callbacks is a {type(objects).__name__}: give a list of callbacks")
-    found = list(objects)
-    for one in found:
-        if isinstance(one, type) or not any(hasattr(one, name) for name in OCCASIONS):
-            raise ValueError(
-                f"callback {one!r:.60} is no object with one of the methods "
-                f"{', '.join(OCCASIONS)}, each of which takes (trainer, event)"
-            )
-    return found

@@ -168,7 +168,7 @@ def test_the_learning_rate_is_set_at_each_step(monkeypatch: pytest.MonkeyPatch) 
     rates = []
     step = trainer.optimizer.step
     monkeypatch.setattr(
-        trainer.optimizer, "step", lambda: (rates.append(trainer.optimizer.lr), step())
+        trainer.optimizer, "step", lambda f: (rates.append(trainer.optimizer.lr * f), step(f))
     )
     fit(trainer)
     assert rates == [0.25, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25]

@@ -54,7 +54,7 @@ class ReferenceUpdate:
     """
 
     def __init__(self, spec: TrainSpec, parameters: Sequence[Parameter]) -> None:
-        self.layout, self._lr = parameters, spec.control.lr
+        self.layout, self._lr_factor = parameters, spec.control.lr_factor
         self._own = [Parameter(values_of(p)) for p in parameters]
         first = self._own[0].data
         FlatStore(self._own, first.dtype, backend.of(first))
@@ -65,8 +65,7 @@ class ReferenceUpdate:
         for own, p in zip(self._own, self.layout, strict=True):
             own.grad = summed_gradient(p) if p.has_grad else None
         if updated:
-            self.optimizer.lr = self._lr(step)
-            self.optimizer.step()
+            self.optimizer.step(self._lr_factor(step))
         for own, p in zip(self._own, self.layout, strict=True):
             yield values_of(p), own.data
 
@@ -148,12 +147,14 @@ class Verified:
         if not self._started:  # parameters may have been loaded since both were made
             self._take_over()
             self._take_over_optimizer()
+            self._take_over_settings()
             self._started = True
         ours, theirs = (s.steps(loader, start) for s in self._both)
         with closing(ours), closing(theirs):
             for done, expected in zip(ours, theirs, strict=True):
                 self._check(done, expected)
                 yield done
+                self._take_over_settings()
 
     def _check(self, done: StepResult, expected: StepResult) -> None:
         found = self._gather(self._compare(done, expected), done, expected)
@@ -183,6 +184,16 @@ class Verified:
         load_state(self._both[1].optimizer, theirs, state, self._comm)
         if self._update is not None:
             self._update.optimizer.take(state, [p.place for p in self._update.layout])
+
+    def _take_over_settings(self) -> None:
+        """Copies what callbacks may have changed: options of groups, and which parameters train."""
+        own = () if self._update is None else (self._update.optimizer,)
+        for other in (self._both[1].optimizer, *own):
+            for group, mine in zip(other.param_groups, self.optimizer.param_groups, strict=True):
+                group |= {**mine, "params": group["params"]}
+        both = zip(*(model.parameters() for model in self._models), strict=True)
+        for mine, single in both:
+            single.requires_grad = mine.requires_grad
 
     def _compare(self, done: StepResult, expected: StepResult) -> dict[str, Difference]:
         """The differences on this rank."""

@@ -26,7 +26,7 @@ from nnmpi.nn.store import FlatStore
 from nnmpi.optim import Optimizer
 from nnmpi.optim import state as states
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.model.parts import WRITER, Holding, PartTable, Read, everything
+from nnmpi.parallel.model.parts import WRITER, Holding, PartTable, Read, Tensors, everything
 from nnmpi.parallel.stores import values_of
 
 
@@ -72,7 +72,7 @@ class Entries:
             typed = tensor if like is None or is_held or not is_parameter else like
             dtype = np.dtype(str(typed.dtype))
             first = is_parameter and id(tensor) not in seen
-            items.append(Item(place, i, dtype, partial(_numbers, tensor), first))
+            items.append(Item(place, i, dtype, partial(_numbers, parts.tensors), first))
             seen.add(id(tensor))
         return cls(parts, items)
 
@@ -125,13 +125,15 @@ class Entries:
 
     def _read(self, whole: Callable[[int, np.dtype[Any], Read], Any]) -> Iterator[Entry]:
         """Each entry, as `whole` puts it together."""
+        self.parts.refresh()
         for place, i, dtype, read, in_digest in self._items:
             value = np.array(self.parts.steps[i]) if read is None else whole(i, dtype, read)
             yield Entry(place, value, in_digest)
 
 
-def _numbers(tensor: Any, one: Holding) -> np.ndarray:
+def _numbers(tensors: Tensors, one: Holding) -> np.ndarray:
     """The numbers of a holding of this rank, on the host."""
+    _, tensor = tensors[one.i]
     if not isinstance(tensor, Parameter):
         row = tensor.reshape(-1)[one.lo : one.hi]
     elif isinstance(tensor.store, FlatStore):
@@ -161,6 +163,7 @@ def first_difference(parts: PartTable) -> tuple[str, int] | None:
 
     Every rank calls it; all have the same names and shapes.
     """
+    parts.refresh()
     own = dict[int, bytes]()
     for i, ((_, tensor), is_held) in enumerate(zip(parts.tensors, parts.held, strict=True)):
         if is_held:

@@ -102,7 +102,8 @@ class PartTable:
     """
 
     def __init__(self, comm: Comm, tensors: Tensors, own: Iterable[Holding]) -> None:
-        self.comm, self.tensors = comm, tensors
+        self.comm, self.tensors = comm, [*tensors]
+        self._model: Module | None = None
         self._index = {id(tensor): i for i, (_, tensor) in reversed([*enumerate(tensors)])}
         found: dict[int, list[Holding]] = defaultdict(list)
         for one in chain.from_iterable(gather_objects(comm, list(own))):
@@ -127,7 +128,14 @@ class PartTable:
             for place, tensor in tensors[i : i + is_held]
             for lo, hi in _readable(place, tensor)
         ]
-        return cls(comm, tensors, own)
+        table = cls(comm, tensors, own)
+        table._model = model
+        return table
+
+    def refresh(self) -> None:
+        """Finds the tensors of the model again: a module may have assigned another array."""
+        if self._model is not None:
+            self.tensors[:] = self._model.tensors()
 
     def check(self) -> None:
         """Raises ValueError, on all ranks, unless these have all of the tensors."""

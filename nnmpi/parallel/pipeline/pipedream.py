@@ -200,7 +200,7 @@ class AsynchronousExecutor(Executor):
             Ports.of(spec.task, spec.part, self._signals),
             NO_SYNC,
             self._next_version,
-            spec.control.stop,
+            spec.control.requests,
             partial(ops, a, rank),
             partial(forward_ops, a, rank),
             recorder=spec.recorder,
@@ -256,7 +256,7 @@ class AsynchronousExecutor(Executor):
 
     def _forward(self, op: Op) -> None:
         micro, store = op.micro, self._store
-        wish = self._signals.wish(self._control.stop(), micro)
+        wish = self._signals.wish(self._control.requests().stop, micro)
         self._begin(self._batches.load(micro))
         if not self._vertical:
             store.keep(micro, store.newest)
@@ -283,9 +283,8 @@ class AsynchronousExecutor(Executor):
         fill_unused(store.parameters)
         squares = float(store.squares([(0, len(store.flat_grad))]))
         self._check_finite("squared norm of the gradient", squares)
-        self._optimizer.lr = self._control.lr(step)
         with store.next_version():
-            self._optimizer.step()
+            self._optimizer.step(self._control.lr_factor(step))
         following = micro + self._count  # the first stage starts on it after this update
         if self._vertical and following <= self._last:
             store.keep(following, store.newest)
@@ -294,8 +293,9 @@ class AsynchronousExecutor(Executor):
     def _check_finite(self, what: str, value: float) -> None:
         """Raises NotFiniteError: other stages go on, so none of them could skip this step too."""
         if not math.isfinite(value):
+            rate = self._optimizer.param_groups[0]["lr"] * self._control.lr_factor(self._step)
             raise NotFiniteError(
                 f"stage {self._number}: the {what} became {value} at step {self._step + 1} with "
-                f"learning rate {self._control.lr(self._step):g}, and pipedream cannot skip a "
-                "step; try a smaller --lr or --lr-schedule warmup:100"
+                f"learning rate {rate:g}, and pipedream cannot skip a step; try a smaller --lr or "
+                "--lr-schedule warmup:100"
             )

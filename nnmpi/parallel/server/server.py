@@ -142,7 +142,9 @@ class ParameterServer(ServerStrategy):
         for w in arrived:
             self._handle(w)
         for w, go in table.released() if arrived else ():
-            stop = table.stop or self._control.stop()  # the worker sends it to the other servers
+            stop = (
+                table.stop or self._control.requests().stop
+            )  # the worker sends it to the other servers
             self._channels[w].reply(Reply(go, stop, table.totals))
             self._channels[w].listen()
         return bool(arrived)
@@ -192,8 +194,7 @@ class ParameterServer(ServerStrategy):
         for p, times in zip(self._store.parameters, used.tolist(), strict=True):
             p.has_grad = times > 0
         self._store.gradient = gradient
-        self.optimizer.lr = self._control.lr(self._table.step)
-        self.optimizer.step()
+        self.optimizer.step(self._control.lr_factor(self._table.step))
         return True
 
     def evaluate(self, loader: Loader, step: int) -> Sums:

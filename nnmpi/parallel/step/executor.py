@@ -35,8 +35,9 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats, KeptStats, Pass
 from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder
 from nnmpi.parallel.step.channels import Ports
-from nnmpi.parallel.step.ports import Stage, Tensors, forward, needing_gradients
+from nnmpi.parallel.step.ports import CHECKED_STEPS, Live, Stage, forward
 from nnmpi.parallel.step.update import Outcome
+from nnmpi.parallel.stores import Requests
 from nnmpi.schedules.op import MESSAGES, Kind, Op
 
 
@@ -55,11 +56,8 @@ class GradientSync:
     def ready(self, p: Parameter) -> None:
         """The backward pass is done with p."""
 
-    def reduce(self, loss: Any, stop: bool) -> None:
-        """All losses are known.
-
-        `loss` is summed over the ranks, `stop` is agreed on.
-        """
+    def reduce(self, loss: Any, requests: Requests) -> None:
+        """All losses are known: `loss` and `requests` are summed over the ranks."""
 
     def poll(self) -> None:
         """Called often during a step: messages progress."""
@@ -106,13 +104,14 @@ class StepResult(NamedTuple):
     stop: bool  # whether some rank wants to end the run
     updated: bool  # False if a number was not finite, and parameters were left as they are
     gradient_norm: float | None = None  # before clipping; None where no rank knows all of it
+    compare: bool = False  # whether settings have changed on some rank
 
 
 class StepControl(NamedTuple):
     """What the trainer asks of the steps of a run."""
 
-    lr: Callable[[int], float]  # the learning rate of a step
-    stop: Callable[[], bool]  # whether to end the run after this step
+    lr_factor: Callable[[int], float]  # what multiplies the learning rates in a step
+    requests: Callable[[], Requests]  # what this rank asks of all ranks after a step
     steps: int  # in the whole run
 
 
@@ -136,18 +135,6 @@ class StepPlan(NamedTuple):
         )
 
 
-class Live:
-    """A micro-batch in a stage, between its forward and its backward pass."""
-
-    __slots__ = ("finish", "input", "leaves", "root", "stats")
-
-    def __init__(self, x: Tensors, stats: BatchStats) -> None:
-        self.input, self.stats = x, stats
-        self.leaves = needing_gradients(x)
-        self.root: Tensor  # what the backward pass starts from
-        self.finish: Callable[..., object]  # W, after I
-
-
 class Executor:
     """Carries out steps; it holds no counter and knows no other rank."""
 
@@ -156,14 +143,16 @@ class Executor:
         ports: Ports,
         sync: GradientSync,
         update: Callable[[int], Outcome],
-        stop: Callable[[], bool],
+        requests: Callable[[], Requests],
         program: Program,
         evaluation: Program,
         batch_stats: BatchStats = LOCAL,
         recorder: Recorder = NO_RECORDER,
+        checked_steps: float = CHECKED_STEPS,
     ) -> None:
+        self._checked_steps, self._checked_until = checked_steps, 0.0
         self._stages, self._channels, self._loss = ports
-        self._sync, self._apply, self._stop = sync, update, stop
+        self._sync, self._apply, self._requests = sync, update, requests
         self._batch_stats, self._recorder = batch_stats, recorder
         self._progress = self._poll if self._channels.is_needed else sync.poll
         self._parameters = {p for stage in self._stages.values() for p in stage.module.parameters()}
@@ -188,7 +177,7 @@ class Executor:
         self, loads: Iterable[Load], start: StepState, batches: int
     ) -> Generator[StepResult, None, None]:
         """A step for each batch from `start` on, of an epoch of so many."""
-        state = start
+        state, self._checked_until = start, start.step + self._checked_steps
         for load in loads:
             result = self.run(load, state, batches)
             state = result.state
@@ -247,6 +236,8 @@ class Executor:
             root = self._root(stage, live, op.micro)
         if not recomputed:
             live.root = root
+        elif self._step < self._checked_until:
+            live.note(root)
         stage.sink.put(op.micro, root)
 
     def _recompute(self, op: Op) -> None:
@@ -254,6 +245,7 @@ class Executor:
         assert isinstance(live.stats, KeptStats)
         live.stats.again()
         live.root = self._root(self._stages[op.stage], live, op.micro)
+        live.compare(op.stage)
 
     def _root(self, stage: Stage, live: Live, micro: int) -> Tensor:
         now = Pass(self._step, self._load.micro[micro].samples, live.stats)
@@ -308,7 +300,7 @@ class Executor:
         stage.source.done(op.micro)
 
     def _reduce(self, op: Op) -> None:
-        self._sync.reduce(self._loss.loss(), self._stop())
+        self._sync.reduce(self._loss.loss(), self._requests())
 
     def _ready(self, leaf: Tensor) -> None:
         """A backward pass is done with this leaf."""

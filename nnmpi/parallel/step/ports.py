@@ -4,8 +4,9 @@ Samples ──► stage ──► LossSink    a model that is not cut
 Inlet   ──► stage ──► Outlet      a stage of a pipeline (channels.py)
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from hashlib import blake2b
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,7 +20,7 @@ from nnmpi.backend import Array, Backend
 from nnmpi.data import Load
 from nnmpi.data.inputs import Structure, each, parts
 from nnmpi.nn import Module
-from nnmpi.nn.passes import Pass, current_pass
+from nnmpi.nn.passes import BatchStats, Pass, current_pass
 from nnmpi.parallel.step.objective import Objective
 
 Tensors: TypeAlias = Structure[Tensor]
@@ -75,6 +76,10 @@ class Joined(Tensor):
 
     def _gradient(self, k: int, g: Any, out: Array | None) -> Any:
         return self._gradients[k]
+
+
+CHECKED_STEPS = 3
+"""In so many steps at the start of an epoch, outputs that are computed again are compared."""
 
 
 class Port:
@@ -183,3 +188,36 @@ class Stage(NamedTuple):
         """The micro-batch is not needed any more."""
         self.source.done(micro)
         self.sink.done(micro)
+
+
+class Live:
+    """A micro-batch in a stage, between its forward and its backward pass."""
+
+    __slots__ = ("_digest", "finish", "input", "leaves", "root", "stats")
+
+    def __init__(self, x: Tensors, stats: BatchStats) -> None:
+        self.input, self.stats, self._digest = x, stats, b""
+        self.leaves = needing_gradients(x)
+        self.root: Tensor  # what the backward pass starts from
+        self.finish: Callable[..., object]  # W, after I
+
+    def note(self, root: Tensor) -> None:
+        """This is the output of the forward pass, which will run again."""
+        self._digest = _digest(root)
+
+    def compare(self, stage: int) -> None:
+        """Raises ValueError if the root is another output than the one that was noted."""
+        if self._digest and self._digest != _digest(self.root):
+            raise ValueError(
+                f"stage {stage}: computed again from the same input, it gives another output, so "
+                "gradients would be wrong: draw numbers in `forward` with nnmpi.random(self, "
+                "shape), and change no attribute in it but buffers that say how parts of a batch "
+                "combine; or go without --recompute"
+            )
+
+
+def _digest(root: Tensor) -> bytes:
+    """A hash of the output of a stage, or of its loss."""
+    parts = root.parts if isinstance(root, Joined) else (root,)
+    arrays = (np.ascontiguousarray(backend.to_host(t.data)) for t in parts)
+    return b"".join(blake2b(array.tobytes(), digest_size=8).digest() for array in arrays)

@@ -1,10 +1,10 @@
 """Update: ranks agree on the sums of a step, clip the gradient, and update the parameters they own.
 
-    agree   loss, stop, and the squared norm of the gradient; is all of it finite?
+    agree   loss, requests, and the squared norm of the gradient; is all of it finite?
     clip    by the norm over all parameters, each number counted once
     apply   the optimizer's step, or none if a number was not finite
 
-The store brings the sums over dp: loss and stop flag have come with the gradients, or come now.
+The store brings the sums over dp: loss and requests have come with the gradients, or come now.
 Where a model is spread over ranks of other axes, one more all-reduce sums what these have.
 """
 
@@ -20,7 +20,7 @@ from nnmpi.optim import Optimizer
 from nnmpi.optim.clip import clip_factor
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
-from nnmpi.parallel.stores import LOSS, STOP, USED, LocalStore, Stretch
+from nnmpi.parallel.stores import COMPARE, LOSS, STOP, USED, LocalStore, Stretch
 
 
 class Outcome(NamedTuple):
@@ -30,6 +30,7 @@ class Outcome(NamedTuple):
     stop: bool
     updated: bool
     gradient_norm: float | None = None  # before clipping
+    compare: bool = False
 
 
 class Update:
@@ -44,14 +45,14 @@ class Update:
         store: LocalStore,
         optimizer: Optimizer,
         clip_norm: float | None,
-        lr: Callable[[int], float],
+        lr_factor: Callable[[int], float],
         layout: Layout,
         counts: Callable[[Parameter], bool],
         tied: Sequence[Parameter] = (),
         recorder: Recorder = NO_RECORDER,
     ) -> None:
         self._store, self._optimizer = store, optimizer
-        self._clip_norm, self._lr = clip_norm, lr
+        self._clip_norm, self._lr_factor = clip_norm, lr_factor
         self._counted = list(_counted(store, counts))
         self._model, self._counts_loss = layout.model, layout.counts_loss
         self._recorder = recorder
@@ -60,7 +61,7 @@ class Update:
     def apply(self, step: int) -> Outcome:
         """One optimizer step, if all sums are finite; the only place that waits for a device."""
         store = self._store
-        loss, stop, not_finite, squares, *used = self._agreed(self._sums())
+        loss, stop, compare, not_finite, squares, *used = self._agreed(self._sums())
         for p, times in zip(self._tied, used, strict=True):
             p.has_grad = p in self._own and times > 0
         updated, norm = not not_finite, squares**0.5
@@ -69,18 +70,17 @@ class Update:
                 factor = clip_factor(norm, self._clip_norm)
                 for *_, gradient in store.owned(store.spans[0][0], store.spans[-1][1]):
                     gradient *= factor
-            self._optimizer.lr = self._lr(step)
-            self._optimizer.step()
+            self._optimizer.step(self._lr_factor(step))
         began = self._recorder.now()
         store.settle()
         self._recorder.add("settle", began)
-        return Outcome(loss, stop > 0, updated, norm)
+        return Outcome(loss, stop > 0, updated, norm, compare > 0)
 
     def _sums(self) -> list[float]:
         """The sums over dp that decide what is done; marks parameters with a gradient on any rank.
 
-        loss | stop | whether something is not finite | squares of the gradient | use of each that
-        is tied
+        loss | stop | compare | whether something is not finite | squares of the gradient | use of
+        each that is tied
         """
         store = self._store
         *scalars, squares = backend.to_host(store.totals(self._counted)).tolist()
@@ -88,7 +88,8 @@ class Update:
             p.has_grad = times > 0
         finite = math.isfinite(scalars[LOSS]) and math.isfinite(squares)
         loss = scalars[LOSS] if self._counts_loss else 0.0
-        return [loss, scalars[STOP], not finite, squares, *(p.has_grad for p in self._tied)]
+        used = (p.has_grad for p in self._tied)
+        return [loss, scalars[STOP], scalars[COMPARE], not finite, squares, *used]
 
     def _agreed(self, sums: list[float]) -> list[float]:
         """The sums over all ranks that hold one model; they are complete where dp is the only axis.

@@ -18,10 +18,11 @@ HELD = (
 
 def _start(e: Event) -> str:
     note = f"\n{e['note']}" if e["note"] else ""
+    warning = f"\nwarning: {e['warning']}" if "warning" in e else ""
     return (
         f"{e['model']} ({e['parameters']:,} parameters) on {e['data']}: "
         f"{e['train_samples']:,} training samples, {e['test_samples']:,} test samples, "
-        f"{e['steps']:,} steps\non {', '.join(_layout(e))}{note}"
+        f"{e['steps']:,} steps\non {', '.join(_layout(e))}{note}{warning}"
     )
 
 

@@ -236,9 +236,9 @@ def test_a_wrong_update_is_found_in_float32_too(
 ) -> None:
     step = Adam.step
 
-    def wrong(adam: Adam) -> None:
-        adam.lr *= 1.001 if isinstance(adam.parameters[0].store, LocalStore) else 1
-        step(adam)
+    def wrong(adam: Adam, lr_factor: float = 1.0) -> None:
+        is_of_layout = isinstance(adam.parameters[0].store, LocalStore)
+        step(adam, lr_factor * (1.001 if is_of_layout else 1))
 
     monkeypatch.setattr(Adam, "step", wrong)
 

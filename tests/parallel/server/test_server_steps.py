@@ -38,9 +38,9 @@ def test_the_learning_rate_follows_the_pushes_of_all_workers(
     rates: list[float] = []
     step = Optimizer.step
 
-    def noted(optimizer: Optimizer) -> None:
-        rates.append(optimizer.lr)
-        step(optimizer)
+    def noted(optimizer: Optimizer, lr_factor: float) -> None:
+        rates.append(optimizer.lr * lr_factor)
+        step(optimizer, lr_factor)
 
     monkeypatch.setattr(Optimizer, "step", noted)
     ahead = staleness or 10

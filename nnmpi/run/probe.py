@@ -1,0 +1,188 @@
+"""Probe: a few samples pass through the model whole and in two halves, before it is trained.
+
+Ranks and micro-batches cut a batch. The layers and losses of nnmpi are made for it; modules and
+losses of the user's own may not be. What trains in another way when batches are cut is refused, or
+said where it cannot be told from what is meant:
+
+    a buffer that `forward` changes     refused unless it says how parts of a batch combine
+    a loss that is no mean              refused
+    a sample that depends on others     a warning that names the module
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi import backend
+from nnmpi.autograd import Tensor, no_grad
+from nnmpi.autograd.functional import as_tensor
+from nnmpi.data import Batch, Inputs
+from nnmpi.data.inputs import each
+from nnmpi.nn import Module
+from nnmpi.nn.graph import Edge, leaves
+from nnmpi.nn.passes import UNTRACKED, KeptStats, Pass
+from nnmpi.nn.tracing import unchanged
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.model.parts import ModelPart
+from nnmpi.parallel.step.objective import SumOfMean
+from nnmpi.parallel.step.ports import Task, forward
+
+SAMPLES = 4
+
+
+class Output(NamedTuple):
+    """What a module of the user's own, or a stage, returns in one pass."""
+
+    what: str
+    arrays: list[np.ndarray]
+
+
+def is_needed(arrangement: Arrangement, task: Task) -> bool:
+    """Whether batches are cut, and something of the user's own computes with them; the same on all
+    ranks."""
+    a = arrangement
+    cuts = _runs_on_parts(a) or a.config.micro_batches > 1 or a.config.recompute
+    return cuts and (isinstance(task.objective.loss, SumOfMean) or any(own_modules(task.model)))
+
+
+def _runs_on_parts(a: Arrangement) -> bool:
+    """Whether ranks, or slices, have parts of a micro-batch."""
+    return a.mesh.axes["dp"] > 1 or (a.config.reproducible and a.config.slices > 1)
+
+
+def own_modules(model: Module) -> Iterator[tuple[str, Module]]:
+    """The modules of the user's own, by path."""
+    for path, m in model.named_modules():
+        if type(m).__module__.partition(".")[0] != "nnmpi":
+            yield path, m
+
+
+def probe(part: ModelPart, task: Task, arrangement: Arrangement, batch: Batch) -> str:
+    """A warning, or nothing; raises ValueError for what cannot be trained so.
+
+    Ranks along tp call it together. The model is left as it was.
+    """
+    n, found, loss = len(batch.y) // 2 * 2, "", task.objective.loss
+    twice = arrangement.config.recompute or _runs_on_parts(arrangement)
+    for number, stage in part.stages.items() if n else ():
+        inputs = _inputs(batch.x, part.boundaries[number - 1] if number else (), n)
+        for training in (False, True):
+            with no_grad(), unchanged(part.model), np.errstate(all="ignore"):
+                part.model.train(training)
+                outputs, stats = _listen(part.model), KeptStats(UNTRACKED)
+                buffers = [array.copy() for _, array in _unknown_buffers(part.model)]
+                passes = []
+                for lo, hi in ((0, n), (0, n // 2), (n // 2, n)):
+                    outputs.clear()
+                    x = each(partial(as_tensor, on=task.on), inputs(lo, hi))
+                    y = forward(stage, x, Pass(0, np.arange(lo, hi), stats))
+                    passes.append([*outputs, Output(f"stage {number}", _arrays(y))])
+                    if training and twice and hi - lo == n:
+                        _check_buffers(part.model, buffers)
+                    stats.again()
+                found = found or _difference(*passes)
+        if number == len(part.boundaries) and isinstance(loss, SumOfMean):
+            _check_loss(loss, passes[0][-1].arrays[0], batch.y[:n])
+    return found
+
+
+def _inputs(x: Inputs, edges: Sequence[Edge], n: int) -> Callable[[int, int], Inputs]:
+    """What gives some of n samples: of a batch, or of activations like those of another stage."""
+    if not edges:
+        return lambda lo, hi: each(lambda array: array[lo:hi], x)
+    rng = np.random.default_rng(0)
+    made = [rng.standard_normal(e.shape(n)) * (e.dtype[0] in "fb") for e in edges]
+
+    def rows(edge: Edge, array: np.ndarray, lo: int, hi: int) -> np.ndarray:
+        ends = (slice(a.size * lo, a.size * hi) if a.of_samples else slice(None) for a in edge.axes)
+        return array[(*ends,)].astype(edge.dtype)
+
+    def some(lo: int, hi: int) -> Inputs:
+        found = tuple(rows(e, array, lo, hi) for e, array in zip(edges, made, strict=True))
+        return found if len(found) > 1 else found[0]
+
+    return some
+
+
+def _listen(model: Module) -> list[Output]:
+    """A list to which each module of the user's own adds what it returns."""
+    found: list[Output] = []
+
+    def noted(what: str, inner: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        result = inner(*args, **named)
+        found.append(Output(what, _arrays(result)))
+        return result
+
+    for path, m in own_modules(model):
+        what = f"{path or 'the model'} ({type(m).__name__})"
+        object.__setattr__(m, "forward", partial(noted, what, m.forward))
+    return found
+
+
+def _arrays(result: Any) -> list[np.ndarray]:
+    return [backend.to_host(t.data) for t in leaves(result) if isinstance(t, Tensor)]
+
+
+def _unknown_buffers(model: Module) -> list[tuple[str, np.ndarray]]:
+    """The buffers of the user's own modules of which it is not known how parts combine."""
+    return [
+        (f"{path}.{name}" if path else name, backend.to_host(getattr(m, name)))
+        for path, m in own_modules(model)
+        for name in m._buffers
+        if name not in m._combine
+    ]
+
+
+def _check_buffers(model: Module, before: Sequence[np.ndarray]) -> None:
+    """Raises ValueError if `forward` has changed a buffer that does not say how parts combine."""
+    for (name, now), old in zip(_unknown_buffers(model), before, strict=True):
+        if not np.array_equal(now, old, equal_nan=now.dtype.kind == "f"):
+            raise ValueError(
+                f"{name}: `forward` changes this buffer, and a batch is cut or computed twice: say "
+                "how parts of a batch change it, register_buffer(..., combine='mean') or 'sum'"
+            )
+
+
+def _difference(*passes: Sequence[Output]) -> str:
+    """A warning that names the first module whose outputs of halves differ from those of all."""
+    for whole, *halves in zip(*passes, strict=False):
+        for array, *parts in zip(whole.arrays, *(half.arrays for half in halves), strict=False):
+            if not _agree(array, parts):
+                return (
+                    f"{whole.what}: the output for a sample depends on the other samples of its "
+                    "batch, or on numbers drawn in it, so training depends on how ranks and "
+                    "micro-batches cut a batch; see what differs with --verify"
+                )
+    return ""
+
+
+def _agree(whole: np.ndarray, halves: Sequence[np.ndarray]) -> bool:
+    """Whether outputs agree up to rounding; what has no row for each sample is not compared."""
+    if not whole.ndim or any(half.shape[:1] == whole.shape[:1] for half in halves):
+        return True
+    joined = np.concatenate(halves)
+    if joined.shape != whole.shape:
+        return False
+    a, b = joined.astype(float), whole.astype(float)
+    bound = 0.1 if whole.dtype.itemsize == 2 else 1e-3  # of float16 and bfloat16, and of float32
+    scale = np.abs(b[np.isfinite(b)]).max(initial=0)
+    return bool(np.allclose(a, b, rtol=0, atol=bound * scale, equal_nan=True))
+
+
+def _check_loss(loss: SumOfMean, scores: np.ndarray, y: np.ndarray) -> None:
+    """Raises ValueError if the loss of a batch is not the mean of the losses of its halves."""
+    half = len(y) // 2
+    with no_grad():
+        whole, first, second = (
+            loss(Tensor(scores[part]), y[part]).item() / len(y[part])
+            for part in (slice(None), slice(half), slice(half, None))
+        )
+    mean = (first + second) / 2
+    if abs(whole - mean) > 1e-3 * max(abs(whole), abs(mean)):
+        raise ValueError(
+            f"the loss of {len(y)} samples is {whole:.4g}, and the mean of the losses of their "
+            f"halves {mean:.4g}: return the mean over the samples, so that it does not depend on "
+            "how ranks and micro-batches cut a batch (divide a sum by len(labels))"
+        )

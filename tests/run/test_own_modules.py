@@ -1,0 +1,315 @@
+"""Modules and losses of the user's own, where ranks and micro-batches cut a batch."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.runs import rows
+
+import nnmpi
+from nnmpi import Config, Tensor, Trainer, nn
+from nnmpi.comm import Comm, OtherRankError, comm_self
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.nn import Module
+from nnmpi.run.report import Event, NullReport
+
+Options = dict[str, Any]
+
+LAYOUTS: dict[str, tuple[int, Options]] = {
+    "ring": (3, {"allreduce": "ring"}),
+    "shared": (2, {"allreduce": "shared"}),
+    "zero 3": (2, {"zero": 3}),
+    "pipeline": (2, {"pp": 2, "micro_batches": 2}),
+    "recomputed": (4, {"dp": 2, "pp": 2, "micro_batches": 3, "recompute": True}),
+    "slices": (2, {"reproducible": True, "slices": 2}),
+    "tp": (2, {"tp": 2}),
+}
+
+
+class Noise(Module):
+    """Adds noise in training, drawn as nnmpi offers it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return x
+        uniform = nnmpi.random(self, x.shape, name="uniform", like=x)
+        return x + nnmpi.random(self, x.shape, normal=True, like=x) + uniform
+
+
+class OwnNoise(Module):
+    """Adds noise from a generator of its own."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.rng.random(x.shape) if self.training else x
+
+
+class Centred(Module):
+    """Subtracts the mean of the batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(axis=0)
+
+
+class Scaled(Module):
+    """Divides by a running mean of absolute values, and counts samples."""
+
+    def __init__(self, combine: Any = "mean", assigns: bool = False) -> None:
+        self.register_buffer("scale", np.ones(6), combine=combine)
+        self.register_buffer("count", np.zeros((), np.int64), combine=combine and "sum")
+        self.register_buffer("offset", np.full(6, 0.5))  # never changed
+        self._assigns = assigns
+
+    scale: Any
+    count: Any
+    offset: Any
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = (x - self.offset) / self.scale.copy()  # which the tape keeps
+        if self.training and len(x):
+            mean = np.abs(x.numpy()).mean(axis=0)
+            if self._assigns:
+                self.scale = 0.9 * self.scale + 0.1 * mean
+            else:
+                self.scale *= 0.9
+                self.scale += 0.1 * mean
+            self.count += len(x)
+        return y
+
+
+def with_own(own: Callable[[], Module]) -> Callable[[], Module]:
+    """In a pipeline of two stages the module is in the first one, which computes twice."""
+    return lambda: nn.Sequential(
+        nn.Linear(6, 6), own(), nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)
+    )
+
+
+def trainer_of(comm: Comm, build: Callable[[], Module], **options: Any) -> Trainer:
+    loss = options.pop("loss", None)
+    config = Config(**{"dtype": "float64", "epochs": 2, "batch_size": 26, "seed": 3, **options})
+    return Trainer(config, build, rows(), comm, loss=loss)
+
+
+def trained(
+    ranks: int, build: Callable[[], Module], **options: Any
+) -> tuple[Event, dict[str, np.ndarray]]:
+    """The result, and the buffers on the first rank, which has the first stage."""
+
+    def job(comm: Comm) -> tuple[Event, dict[str, np.ndarray]]:
+        trainer = trainer_of(comm, build, **options)
+        result = trainer.fit(NullReport())
+        return result, dict(trainer.model.named_buffers())
+
+    return threads.run(ranks, job)[0]
+
+
+def same_as_one_rank(layout: str, build: Callable[[], Module]) -> None:
+    ranks, options = LAYOUTS[layout]
+    alone = {"micro_batches": options.get("micro_batches", 1)}
+    if "slices" in options:
+        alone = {"reproducible": True, "slices": options["slices"]}
+    (wanted, buffers), (found, others) = (
+        trained(1, build, **alone),
+        trained(ranks, build, **options),
+    )
+    for name in ("loss", "test_loss"):
+        assert found[name] == pytest.approx(wanted[name], rel=1e-9)
+    for name, array in buffers.items():
+        np.testing.assert_allclose(others[name], array, rtol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_numbers_of_nnmpi_random_are_the_same_in_every_layout(layout: str) -> None:
+    same_as_one_rank(layout, with_own(Noise))
+    assert trained(1, with_own(Noise))[0]["loss"] != trained(1, with_own(Module_))[0]["loss"]
+
+
+class Module_(Module):  # noqa: N801 - one that does nothing
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+@pytest.mark.parametrize("assigns", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_buffers_that_say_how_parts_combine_are_those_of_one_rank(
+    layout: str, assigns: bool
+) -> None:
+    same_as_one_rank(layout, with_own(lambda: Scaled("mean", assigns)))
+
+
+def test_a_buffer_counts_every_sample_once() -> None:
+    ranks, options = LAYOUTS["recomputed"]
+    _, buffers = trained(ranks, with_own(Scaled), **options)
+    assert buffers["1.count"] == 2 * len(rows()[1]) * 0.8
+    assert not np.array_equal(buffers["1.scale"], np.ones(6))
+
+
+@pytest.mark.parametrize("options", [{}, {"pp": 2, "recompute": True}], ids=str)
+def test_a_buffer_that_does_not_say_so_is_refused(options: Options) -> None:
+    build = with_own(lambda: Scaled(None))
+    trained(1, build)  # as in PyTorch
+    with pytest.raises(ValueError, match=r"1.scale: `forward` changes this buffer, .* combine="):
+        trained(2, build, **options)
+
+
+@pytest.mark.parametrize("layout", ["one rank", "ring", "pipeline"])
+def test_a_buffer_that_was_assigned_anew_is_saved(layout: str, tmp_path: Path) -> None:
+    ranks, options = LAYOUTS.get(layout, (1, {}))
+    combine, path = "mean" if layout == "ring" else None, str(tmp_path / "model.safetensors")
+    _, buffers = trained(
+        ranks, with_own(lambda: Scaled(combine, assigns=True)), save=path, **options
+    )
+    assert not np.array_equal(buffers["1.scale"], np.ones(6))
+    np.testing.assert_array_equal(nnmpi.load(path)["1.scale"], buffers["1.scale"])
+
+
+def test_register_buffer_refuses_another_way_to_combine() -> None:
+    with pytest.raises(ValueError, match="combine 'median' is none of mean, sum"):
+        Module().register_buffer("b", np.zeros(2), combine="median")  # type: ignore[arg-type]
+
+
+def test_other_outputs_of_a_recompute_are_found() -> None:
+    ranks, options = LAYOUTS["recomputed"]
+    expected = "stage 0: computed again from the same input, it gives another output"
+    with pytest.raises((ValueError, OtherRankError), match=expected):
+        trained(ranks, with_own(OwnNoise), cut="2", **options)
+
+
+def test_with_verify_a_recompute_is_compared_in_every_step() -> None:
+    class Late(OwnNoise):
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls = getattr(self, "calls", 0) + 1
+            return super().forward(x) if self.calls > 50 else x
+
+    build, options = (
+        with_own(Late),
+        {**LAYOUTS["recomputed"][1], "cut": "2", "epochs": 1, "batch_size": 6},
+    )
+    trained(4, build, **options)
+    with pytest.raises((ValueError, OtherRankError), match="gives another output"):
+        trained(4, build, verify=True, **options)
+
+
+@pytest.mark.parametrize("own", [Centred, OwnNoise], ids=lambda own: own.__name__)
+@pytest.mark.parametrize(
+    "options", [{}, {"micro_batches": 2}, {"pp": 2, "cut": "1"}, {"tp": 2}], ids=str
+)
+def test_a_module_that_mixes_samples_is_named(own: Any, options: Options) -> None:
+    def job(comm: Comm) -> str:
+        return trainer_of(comm, with_own(own), **{"micro_batches": 2, **options}).warning
+
+    ranks = 2
+    for found in threads.run(ranks, job):
+        assert f"({own.__name__}): the output for a sample depends on the other samples" in found
+
+
+def test_the_warning_is_in_the_start_event() -> None:
+    (found,) = threads.run(
+        1, lambda c: trainer_of(c, with_own(Centred), micro_batches=2).describe()
+    )
+    assert found["warning"].startswith("1 (Centred): the output for a sample depends on")
+    assert "--verify" in found["warning"]
+
+
+class Plain(Module):
+    """Nothing in it depends on how a batch is cut."""
+
+    def __init__(self) -> None:
+        self.inside = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.3))
+        self.noise = Noise()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nnmpi.tanh(self.noise(self.inside(x))).reshape(-1, 4, 2).transpose(0, 2, 1)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_module_that_keeps_samples_apart_gets_no_warning(layout: str) -> None:
+    def job(comm: Comm) -> str:
+        build = lambda: nn.Sequential(Plain(), nn.Flatten(), nn.Linear(8, 3))  # noqa: E731
+        return trainer_of(comm, build, **LAYOUTS[layout][1]).warning
+
+    assert set(threads.run(LAYOUTS[layout][0], job)) == {""}
+
+
+def mean_loss(scores: Tensor, labels: Any) -> Tensor:
+    return nn.CrossEntropyLoss()(scores, labels)
+
+
+def sum_loss(scores: Tensor, labels: Any) -> Tensor:
+    return nn.CrossEntropyLoss(reduction="sum")(scores, labels)
+
+
+def plain() -> Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "tp"])
+def test_a_loss_that_is_a_sum_is_refused_where_batches_are_cut(layout: str) -> None:
+    ranks, options = LAYOUTS[layout]
+    trained(ranks, plain, loss=mean_loss, **options)
+    with pytest.raises((ValueError, OtherRankError), match="return the mean over the samples"):
+        trained(ranks, plain, loss=sum_loss, **options)
+
+
+def test_a_loss_that_is_a_sum_is_as_it_is_where_no_batch_is_cut() -> None:
+    assert np.isfinite(trained(1, plain, loss=sum_loss)[0]["loss"])
+
+
+def test_the_probe_leaves_the_model_as_it_was() -> None:
+    def digest(**options: Any) -> str:
+        result, _ = trained(
+            1, with_own(lambda: nn.Sequential(Plain(), nn.Flatten(), nn.Linear(8, 6))), **options
+        )
+        found: str = result["parameters_sha256"]
+        return found
+
+    assert digest() == digest(recompute=True)
+
+
+# ---- nnmpi.random
+
+
+def test_random_numbers_have_a_shape_a_type_and_a_distribution() -> None:
+    m = nn.Module()
+    found = nnmpi.random(m, (2000, 3))
+    assert (found.shape, found.dtype) == ((2000, 3), np.float32)
+    assert 0 < found.min() < 0.01 < 0.49 < found.mean() < 0.51
+    like = nnmpi.tensor(np.zeros(1))
+    normal = nnmpi.random(m, (2000, 3), normal=True, like=like)
+    assert normal.dtype == np.float64
+    assert abs(normal.mean()) < 0.05 < 0.95 < normal.std() < 1.05
+    assert not np.array_equal(found, nnmpi.random(m, (2000, 3), name="other"))
+    np.testing.assert_array_equal(found, nnmpi.random(m, (2000, 3)))
+
+
+def test_random_numbers_change_with_step_seed_and_path() -> None:
+    def drawn(steps: int, seed: int, path: str) -> Any:
+        class Kept(Noise):
+            def forward(self, x: Tensor) -> Tensor:
+                found.append(nnmpi.random(self, x.shape))
+                return x
+
+        found: list[Any] = []
+        model = nn.Sequential(nn.Sequential(Kept()) if path else Kept())
+        model.seed = seed
+        for _ in range(steps):
+            model(nnmpi.tensor(np.zeros((4, 2))))
+        return found[-1]
+
+    first = drawn(1, 0, "")
+    np.testing.assert_array_equal(first, drawn(1, 0, ""))
+    for other in (drawn(2, 0, ""), drawn(1, 1, ""), drawn(1, 0, "inside")):
+        assert not np.isclose(first, other).any()
+
+
+def test_the_first_axis_is_that_of_the_samples() -> None:
+    class Wrong(Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + nnmpi.random(self, (1, 6), like=x)
+
+    with pytest.raises(ValueError, match=r"shape \(1, 6\) in a batch of 26: the first axis"):
+        trainer_of(comm_self(), with_own(Wrong)).fit(NullReport())

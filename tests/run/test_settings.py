@@ -1,0 +1,206 @@
+"""Settings that callbacks change in a run: the rate and other options, and requires_grad."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from helpers.runs import rows, small
+
+from nnmpi import Config, Trainer
+from nnmpi.comm import Comm, OtherRankError
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.nn import Module
+from nnmpi.parallel.strategy import AgreedError
+from nnmpi.run.report import Event, NullReport
+from nnmpi.run.snapshot import Snapshot
+
+LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "ring": (2, {"allreduce": "ring"}),
+    "shared": (3, {"allreduce": "shared"}),
+    "zero 1": (2, {"zero": 1}),
+    "zero 2": (2, {"zero": 2}),
+    "zero 3": (3, {"zero": 3}),
+    "tp": (2, {"tp": 2}),
+    "pipeline": (2, {"pp": 2, "micro_batches": 2}),
+    "3D": (8, {"dp": 2, "tp": 2, "pp": 2, "allreduce": "ring"}),
+    "slices": (2, {"reproducible": True, "slices": 4}),
+    "verify": (2, {"verify": True}),
+}
+SERVERS: tuple[int, dict[str, Any]] = (3, {"sync": "bsp", "servers": 1})
+
+
+class Change:
+    """Calls a function after the first step or epoch, on one rank or on all."""
+
+    def __init__(
+        self, change: Callable[[Trainer], object], occasion: str = "step", rank: int | None = None
+    ) -> None:
+        self._change, self._rank = change, rank
+        setattr(self, f"on_{occasion}", self._heard)
+
+    def _heard(self, trainer: Trainer, event: Event) -> None:
+        if event[event["event"]] == 1 and self._rank in (None, trainer.comm.rank):
+            self._change(trainer)
+
+
+def set_rate(trainer: Trainer) -> None:
+    trainer.optimizer.lr = 0.3
+
+
+def set_rate_of_group(trainer: Trainer) -> None:
+    trainer.optimizer.param_groups[0]["lr"] = 0.3
+
+
+def set_decay(trainer: Trainer) -> None:
+    trainer.optimizer.param_groups[0]["weight_decay"] = 0.5
+
+
+def freeze(trainer: Trainer) -> None:
+    next(trainer.model.parameters()).requires_grad = False
+
+
+def freeze_last(trainer: Trainer) -> None:
+    [*trainer.model.parameters()][-1].requires_grad = False
+
+
+CHANGES = [set_rate, set_rate_of_group, set_decay, freeze]
+
+
+def trainer_of(comm: Comm, *callbacks: object, **options: Any) -> Trainer:
+    config = Config(
+        **{"epochs": 3, "batch_size": 28, "lr": 0.01, "lr_schedule": "step:3:0.5", **options},
+        dtype="float64",
+    )
+    return Trainer(config, small, rows(), comm, callbacks=callbacks)
+
+
+def losses(ranks: int, options: Any, *callbacks: Callable[[], object]) -> list[float]:
+    """Of each epoch, for training and test samples."""
+
+    class Heard:
+        def on_epoch(self, trainer: Trainer, event: Event) -> None:
+            found.extend((event["loss"], event["test_loss"]))
+
+    found: list[float] = []
+
+    def job(comm: Comm) -> None:
+        heard = [Heard()] if comm.rank == 0 else []
+        trainer_of(comm, *(make() for make in callbacks), *heard, **options).fit(NullReport())
+
+    threads.run(ranks, job)
+    return found
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_change_after_a_step_trains_as_on_one_rank(layout: str, change: Any) -> None:
+    wanted = losses(1, {}, lambda: Change(change))
+    assert wanted != losses(1, {})
+    assert losses(*LAYOUTS[layout], lambda: Change(change)) == pytest.approx(wanted, rel=1e-10)
+
+
+@pytest.mark.parametrize("change", CHANGES[:3], ids=lambda change: change.__name__)
+def test_a_change_after_an_epoch_reaches_servers(change: Any) -> None:
+    wanted = losses(1, {}, lambda: Change(change, "epoch"))
+    assert wanted != losses(1, {})
+    assert losses(*SERVERS, lambda: Change(change, "epoch")) == pytest.approx(wanted, rel=1e-10)
+
+
+def spoil(trainer: Trainer) -> None:
+    next(trainer.model.parameters()).data[:1] += 1
+
+
+@pytest.mark.parametrize("check_copies", [1, 4, 1000])
+@pytest.mark.parametrize("layout", ["ring", "slices", "3D"])
+def test_copies_that_differ_end_the_run(layout: str, check_copies: int, tmp_path: Any) -> None:
+    """Rank 1 changes a weight after the first of 6 steps."""
+    ranks, options = LAYOUTS[layout]
+    path, at = tmp_path / "model.safetensors", min(max(check_copies, 2), 6)
+
+    def job(comm: Comm) -> None:
+        more = {"check_copies": check_copies, "save": str(path)}
+        trainer = trainer_of(comm, Change(spoil, rank=1), **more, **options)
+        wanted = f"after step {at} ranks .* and .* differ in 1.weight"
+        with pytest.raises(AgreedError, match=wanted):
+            trainer.fit(NullReport())
+
+    threads.run(ranks, job)
+    assert not path.exists()
+
+
+def test_copies_are_not_compared_with_check_copies_0() -> None:
+    ranks, options = LAYOUTS["ring"]
+    spoilt = lambda: Change(spoil, rank=1)  # noqa: E731
+    assert losses(ranks, {**options, "check_copies": 0}, spoilt)
+
+
+def test_the_schedule_multiplies_the_rate_of_each_group() -> None:
+    rates: list[float] = []
+
+    class Noted:
+        def on_step(self, trainer: Trainer, event: Event) -> None:
+            rates.append(trainer.last_lr)
+
+    threads.run(1, lambda c: trainer_of(c, Change(set_rate), Noted()).fit(NullReport()))
+    assert rates == [0.3, 0.3, 0.3, 0.15, 0.15, 0.15]
+
+
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "verify"])  # finds it too
+@pytest.mark.parametrize("change", [set_rate, freeze_last], ids=lambda change: change.__name__)
+def test_a_change_on_one_rank_ends_the_run(layout: str, change: Any) -> None:
+    ranks, options = LAYOUTS[layout]
+    if layout == "pipeline" and change is freeze_last:  # one rank alone has the last layer
+        change = set_rate
+    what = "lr of group 0 of the optimizer" if change is set_rate else "requires_grad of 3.bias"
+
+    def job(comm: Comm) -> None:
+        with pytest.raises(AgreedError, match=f"ranks .* differ in {what}: set it alike on all"):
+            trainer_of(comm, Change(change, rank=ranks - 1), **options).fit(NullReport())
+
+    threads.run(ranks, job)
+
+
+def test_servers_compare_settings_at_the_start_of_an_epoch() -> None:
+    def job(comm: Comm) -> None:
+        trainer = trainer_of(comm, Change(set_rate, "epoch", rank=2), **SERVERS[1])
+        with pytest.raises(AgreedError, match="ranks 0, 1 and 2 differ in lr of group 0"):
+            trainer.fit(NullReport())
+
+    threads.run(SERVERS[0], job)
+
+
+def test_ranks_with_other_frozen_layers_are_refused_at_the_start() -> None:
+    def job(comm: Comm) -> None:
+        def build() -> Module:
+            model = small()
+            next(model.parameters()).requires_grad = comm.rank != 1
+            return model
+
+        expected = "rank 1 differs from rank 0 in which parameters have requires_grad"
+        with pytest.raises((ValueError, OtherRankError), match=expected):
+            Trainer(Config(), build, rows(), comm)
+
+    threads.run(2, job)
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_settings_go_on_in_another_layout(change: Any) -> None:
+    def rearranged(trainer: Trainer) -> None:
+        change(trainer)
+        trainer.rearrange(zero=1)
+
+    wanted = losses(1, {}, lambda: Change(change))
+    found = losses(2, {}, lambda: Change(rearranged))
+    assert found == pytest.approx(wanted, rel=1e-10)
+
+
+def test_a_snapshot_tells_what_has_changed() -> None:
+    found: list[Snapshot] = []
+
+    def noted(trainer: Trainer) -> None:
+        set_rate(trainer)
+        freeze(trainer)
+        found.append(trainer.snapshot())
+
+    threads.run(1, lambda comm: trainer_of(comm, Change(noted)).fit(NullReport()))
+    assert found[0].changes == (({"lr": 0.3},), ("1.weight",))
