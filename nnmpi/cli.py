@@ -153,4 +153,4 @@ def picture_problem(path: str | os.PathLike[str]) -> str:
     kinds = Figure().canvas.get_supported_filetypes()
     if Path(path).suffix[1:].lower() in kinds:
         return ""
-    return f"matplotlib cannot write {path}: use .png, .svg or .pdf"
+    return f"matplotlib cannot write {shown(path)}: use .png, .svg or .pdf"

@@ -48,14 +48,15 @@ def _timeline(timeline: Timeline, y: float, scale: float, end: float) -> Iterato
     """The heading and rows of one timeline."""
     if timeline.title:
         yield text(16, y + 24, timeline.title, 16, weight="bold")
-    if timeline.end > end:
-        more = f"goes on until {timeline.end:g} \u2192"
+    last = timeline.end
+    if last > end:
+        more = f"goes on until {last:g} \u2192"
         yield text(MARGIN + end * scale, y + 24, more, 14, QUIET, "end")
     y += HEADING if timeline.title else 0
     for r in range(timeline.ranks):
         top = y + r * (ROW + GAP)
         yield text(MARGIN - 10, top + ROW / 2, f"rank {r}", 14, anchor="end")
-        yield box(MARGIN, top, min(timeline.end, end) * scale, ROW, IDLE)
+        yield box(MARGIN, top, min(last, end) * scale, ROW, IDLE)
     for span in sorted(timeline.spans, key=lambda span: span.start == span.end):
         if span.start < end or span.end <= end:
             shown = span._replace(end=min(span.end, end))

@@ -113,7 +113,8 @@ def _scale(timelines: Sequence[Timeline], columns: int) -> float:
 
 def _rows(timeline: Timeline, scale: float, cell: Callable[[Span, int], str]) -> list[str]:
     """The characters of each rank."""
-    rows = [[IDLE] * round(timeline.end * scale) for _ in range(timeline.ranks)]
+    width = round(timeline.end * scale)
+    rows = [[IDLE] * width for _ in range(timeline.ranks)]
     for span in timeline.spans:
         a, b = round(span.start * scale), round(span.end * scale)
         rows[span.rank][a:b] = cell(span, b - a)

@@ -4,6 +4,7 @@ import fuzz_collectives
 import fuzz_command_line
 import fuzz_data_files
 import fuzz_deaths
+import fuzz_pictures
 import fuzz_saved_models
 import fuzz_toml
 from fuzzing import Fuzzer
@@ -12,6 +13,8 @@ FUZZERS: dict[str, Fuzzer] = {
     "command-line": Fuzzer(fuzz_command_line.case, 60, 30),
     "toml": Fuzzer(fuzz_toml.case, 400, 10),
     "data-files": Fuzzer(fuzz_data_files.case, 200, 10),
+    "traces": Fuzzer(fuzz_pictures.trace_case, 200, 10),
+    "logs": Fuzzer(fuzz_pictures.log_case, 40, 20),
     "saved-models": Fuzzer(fuzz_saved_models.case, 20, 20),
     "collectives": Fuzzer(fuzz_collectives.case, 8, 60),
     "collectives-mpi": Fuzzer(fuzz_collectives.mpi_case, 1, 120),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from nnmpi import cli
+from nnmpi.quoting import shown
 from nnmpi.run.report.messages import Event
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ DRAWN, MAY_LACK = ("epoch", "steps", "loss", "test_loss"), ("seconds", "accuracy
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")
 MARKED = 30  # points at most; of more, only the line is drawn
+LARGEST = 1e100  # number that is drawn; one beyond leaves a gap, as one that is infinite
+LONGEST_LOG = 100_000_000  # bytes: some 300,000 epochs
+LONGEST_NAME = 100  # characters
 
 REMEDY = "name a file that --log has written"
 
@@ -52,7 +56,7 @@ def plot(logs: File | Sequence[File], x: str = "epochs", out: File = "training.p
     for run in runs:
         if AXES[x] not in run.epochs:
             others = " or ".join(name for name, key in AXES.items() if key in run.epochs)
-            raise ValueError(f"log {run.name} has no {x}; draw it over {others}")
+            raise ValueError(f"log {shown(run.name)} has no {x}; draw it over {others}")
     from matplotlib.figure import Figure
 
     measured = [run for run in runs if "accuracy" in run.epochs]
@@ -71,7 +75,9 @@ def plot(logs: File | Sequence[File], x: str = "epochs", out: File = "training.p
     try:
         figure.savefig(out, dpi=120)
     except OSError as error:
-        raise ValueError(f"cannot write {out}: {error.strerror}; name another file") from None
+        raise ValueError(
+            f"cannot write {shown(out)}: {error.strerror}; name another file"
+        ) from None
 
 
 def _style(axes: "Axes", x: str) -> None:
@@ -135,8 +141,11 @@ def _line(axes: "Axes", run: RunLog, key: str, what: str, i: int, **style: Any) 
 
 
 def _plain(text: str) -> str:
-    """A name as it is: to matplotlib, $ starts a formula, and _ a label that no legend shows."""
-    return " " * text.startswith("_") + text.replace("$", r"\$")
+    """A name as it is: to matplotlib, $ starts a formula, and _ a label that no legend shows.
+
+    It is cut where it is long; a character that does not print is shown as its escape.
+    """
+    return " " * text.startswith("_") + shown(text, LONGEST_NAME).replace("$", r"\$")
 
 
 def read_logs(paths: Sequence[File]) -> list[RunLog]:
@@ -151,36 +160,42 @@ def read_logs(paths: Sequence[File]) -> list[RunLog]:
 
 def read_log(file: Path, name: str) -> RunLog:
     """The run of a log; its last line may be cut off, as that of a run that was killed."""
+    path = shown(file)
     try:
-        *lines, _ = file.read_text(encoding="utf-8").split("\n")
+        with file.open("rb") as stream:
+            content = stream.read(LONGEST_LOG + 1)
+        if len(content) > LONGEST_LOG:
+            raise ValueError(f"log {path} is longer than {LONGEST_LOG:,} bytes; {REMEDY}")
+        *lines, _ = content.decode().split("\n")
     except OSError as error:
-        raise ValueError(f"cannot read log {file}: {error.strerror}; {REMEDY}") from None
+        raise ValueError(f"cannot read log {path}: {error.strerror}; {REMEDY}") from None
     except UnicodeDecodeError:
-        raise ValueError(f"{file} is not a log: it is not text; {REMEDY}") from None
-    events = [_event(file, i, line) for i, line in enumerate(lines, 1)]
+        raise ValueError(f"{path} is not a log: it is not text; {REMEDY}") from None
+    events = [_event(path, i, line) for i, line in enumerate(lines, 1)]
     if not events or events[0]["event"] != "start":
-        raise ValueError(f"{file} is not a log: it has no start event in line 1; {REMEDY}")
+        raise ValueError(f"{path} is not a log: it has no start event in line 1; {REMEDY}")
     epochs = [e for e in events if e["event"] == "epoch"]
     if not epochs:
         last = events[-1]["event"]
-        raise ValueError(f"log {file} has no epoch yet: its last event is {last!r:.20}")
+        raise ValueError(f"log {path} has no epoch yet: its last event is {last!r:.20}")
     drawn = [*DRAWN, *(key for key in MAY_LACK if key in epochs[-1])]
     try:
         rows = [{**dict.fromkeys(MAY_LACK), **e} for e in epochs]  # null and None are NaN
         numbers = {key: np.fromiter((row[key] for row in rows), float) for key in drawn}
-        return RunLog(name, f"{events[0]['model']} on {events[0]['data']}", numbers)
+        drawable = {key: np.where(abs(a) <= LARGEST, a, np.nan) for key, a in numbers.items()}
+        return RunLog(name, f"{events[0]['model']} on {events[0]['data']}", drawable)
     except KeyError as error:
-        raise ValueError(f"{file} is not a log: its events lack {error}; {REMEDY}") from None
+        raise ValueError(f"{path} is not a log: its events lack {error}; {REMEDY}") from None
     except (OverflowError, TypeError, ValueError) as error:
-        wrong = f"its events have no numbers where numbers are drawn ({error})"
-        raise ValueError(f"{file} is not a log: {wrong}; {REMEDY}") from None
+        wrong = f"its events have no numbers where numbers are drawn ({shown(error)})"
+        raise ValueError(f"{path} is not a log: {wrong}; {REMEDY}") from None
 
 
-def _event(file: Path, number: int, line: str) -> Event:
+def _event(path: str, number: int, line: str) -> Event:
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
         event = None
     if not isinstance(event, dict) or not isinstance(event.get("event"), str):
-        raise ValueError(f"{file} is not a log: line {number} is no event in JSON; {REMEDY}")
+        raise ValueError(f"{path} is not a log: line {number} is no event in JSON; {REMEDY}")
     return event

@@ -7,10 +7,10 @@ import argparse
 import json
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
-from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nnmpi.quoting import shown
 from nnmpi.sim.svg import svg
 from nnmpi.sim.timeline import Span, Timeline, draw
 
@@ -21,6 +21,11 @@ DRAWN_AS = dict.fromkeys(("SEND_F", "SEND_B", "RECV_F", "RECV_B", "exchange"), "
 
 INSIDE = ("wait", "communicate")
 """Categories of what lies within an operation."""
+
+LONGEST_FILE = 500_000_000  # bytes: a few million events
+LONGEST_KIND = 40  # characters of a category
+LARGEST = 1 << 31  # above each step, micro-batch and stage
+LATEST = 1e15  # microseconds: 30 years
 
 
 def add_options(p: argparse.ArgumentParser) -> None:
@@ -54,22 +59,31 @@ class TraceFile(NamedTuple):
 
     @classmethod
     def read(cls, path: Path) -> "TraceFile":
-        """Raises ValueError for another file."""
+        """Raises ValueError for another file, and for one that is too long to be read."""
+        name = shown(path)
         try:
-            events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+            with path.open("rb") as file:
+                content = file.read(LONGEST_FILE + 1)
+        except OSError as error:
+            raise ValueError(f"cannot read {name}: {error.strerror}; name another file") from None
+        if len(content) > LONGEST_FILE:
+            raise ValueError(
+                f"{name} is longer than {LONGEST_FILE:,} bytes; trace fewer steps or fewer ranks"
+            )
+        try:
+            events = json.loads(content.decode())["traceEvents"]
             steps = defaultdict[int, list[Span]](list)
             for event in events:
                 if event["ph"] == "X" and "step" in event["args"]:
-                    steps[int(event["args"]["step"])].append(_event(event, len(events)))
-        except OSError as error:
-            raise ValueError(f"cannot read {path}: {error.strerror}; name another file") from None
+                    step = _below(LARGEST, event["args"]["step"], "step")
+                    steps[step].append(_event(event, len(events)))
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise ValueError(
-                f"{path} is not a trace of nnmpi ({type(error).__name__}: {error}); name a file "
-                "of python -m nnmpi.train --trace"
+                f"{name} is not a trace of nnmpi ({type(error).__name__}: {shown(error)}); name a "
+                "file of python -m nnmpi.train --trace"
             ) from None
         if not steps:
-            raise ValueError(f"{path} has no complete step; trace a longer run")
+            raise ValueError(f"{name} has no complete step; trace a longer run")
         ranks = 1 + max(span.rank for spans in steps.values() for span in spans)
         return cls(path, dict(steps), ranks)
 
@@ -86,29 +100,48 @@ class TraceFile(NamedTuple):
 
         Raises ValueError for steps that were not recorded.
         """
-        steps = sorted(step for step in self.steps if first <= step < first + count)
-        if len(steps) < count:
-            missing = steps[-1] + 1 if first in self.steps else first
+        wanted = range(first, first + count)
+        missing = next((step for step in wanted if step not in self.steps), None)
+        if missing is not None:
             raise ValueError(
-                f"{self.path} has no step {missing}: choose one of {min(self.steps)} to "
+                f"{shown(self.path)} has no step {missing}: choose one of {min(self.steps)} to "
                 f"{max(self.steps)}"
             )
-        events, spans = [e for step in steps for e in self.steps[step]], list[Span]()
-        start = min(e.start for e in events)
-        for rank in range(self.ranks):
-            spans += _flat([e for e in events if e.rank == rank], start)
+        of_ranks: list[list[Span]] = [[] for _ in range(self.ranks)]
+        for step in wanted:
+            for event in self.steps[step]:
+                of_ranks[event.rank].append(event)
+        start = min(event.start for step in wanted for event in self.steps[step])
+        spans = tuple(span for events in of_ranks for span in _flat(events, start))
         what = f"step {first}" if count == 1 else f"{count} steps from step {first}"
-        return Timeline(tuple(spans), self.ranks, f"{what} of {self.path.name}", "ms")
+        return Timeline(spans, self.ranks, f"{what} of {shown(self.path.name)}", "ms")
 
 
-def _event(event: dict[str, Any], most: int) -> Span:
-    """A complete event; raises KeyError, TypeError or ValueError if it is not one of nnmpi."""
-    args, rank = event["args"], int(event["pid"])
+def _event(event: dict[str, Any], ranks: int) -> Span:
+    """A complete event, with times in whole nanoseconds.
+
+    Raises KeyError, TypeError, ValueError or OverflowError if it is not one of nnmpi.
+    """
+    args, kind = event["args"], str(event["cat"])
+    rank, stage = (
+        _below(ranks, event["pid"], "rank"),
+        _below(LARGEST, args.get("stage", 0), "stage"),
+    )
+    micro = _below(LARGEST, args["micro"], "micro-batch") if "micro" in args else -1
     start, duration = float(event["ts"]), float(event["dur"])
-    if not 0 <= rank < most or not isfinite(start) or not 0 <= duration < float("inf"):
-        raise ValueError(f"an event of rank {rank} from {start} for {duration}")
-    micro, stage = int(args.get("micro", -1)), int(args.get("stage", 0))
-    return Span(rank, str(event["cat"]), micro, stage, start, start + duration)
+    if not (abs(start) < LATEST and 0 <= duration < LATEST):
+        raise ValueError(f"an event from {start:g} for {duration:g} microseconds")
+    if not kind.isprintable() or len(kind) > LONGEST_KIND:
+        raise ValueError(f"the category {kind!r:.60} of {len(kind):,} characters")
+    return Span(rank, kind, micro, stage, round(start, 3), round(start + duration, 3))
+
+
+def _below(end: int, value: Any, what: str) -> int:
+    """A number from 0 to end - 1; raises ValueError for another one."""
+    number = int(value)
+    if not 0 <= number < end:
+        raise ValueError(f"{what} {shown(number, 30)} is not from 0 to {end - 1}")
+    return number
 
 
 def _flat(events: Sequence[Span], start: float) -> Iterator[Span]:

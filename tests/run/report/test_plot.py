@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from helpers.datafiles import refused
@@ -146,6 +147,42 @@ def test_without_accuracies_only_losses_are_drawn(
     nnmpi.plot(write(tmp_path / "log", START, *events), out=tmp_path / "p.svg")
     assert len(drawn.axes) == 1
     assert drawn.axes[0].get_yscale() == "linear"
+
+
+@needs_matplotlib
+def test_hostile_texts_reach_no_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    drawn, picture = Drawn(monkeypatch), tmp_path / "p.svg"
+    start = {**START, "model": "\x1b[31m\0\ud800-->", "data": "d" * 10**4}
+    logs = [write(tmp_path / name, start, *epochs()) for name in ("\x1b.jsonl", "\udcff.jsonl")]
+    nnmpi.plot(logs, out=picture)
+    assert drawn.title.startswith(r"\x1b[31m\x00\ud800--> on ddd")
+    assert len(drawn.title) < 200
+    assert drawn.legend(0) == [r"\x1b", r"\udcff", "test"]
+    content = picture.read_text()
+    assert all(line.isprintable() for line in content.split("\n"))
+    ElementTree.fromstring(content)
+    assert not recwarn.list
+
+
+@needs_matplotlib
+@pytest.mark.parametrize("number", [1.7e308, -1e308, math.inf])
+@pytest.mark.parametrize("key", ["loss", "accuracy", "steps"])
+def test_what_no_axis_can_show_is_a_gap(
+    key: str, number: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn, events = Drawn(monkeypatch), epochs()
+    events[1][key] = number
+    nnmpi.plot(write(tmp_path / "log", START, *events), "steps", tmp_path / "p.png")
+    line = drawn.line(1, 0) if key == "accuracy" else drawn.line(0, 0)
+    assert [math.isnan(x + y) for x, y in line] == [False, True, False]
+
+
+def test_a_log_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nnmpi.run.report.plot.LONGEST_LOG", 1000)
+    with refused("log /dev/zero is longer than 1,000 bytes"):
+        read_logs(["/dev/zero"])
 
 
 def test_an_epoch_may_lack_the_accuracy(tmp_path: Path) -> None:

@@ -167,6 +167,14 @@ NO_TRACES = {
     "so many ranks": complete_event(pid=10**9),
     "no rank": complete_event(pid=-1),
     "an endless rank": complete_event(pid=float("inf")),
+    "a late start": complete_event(ts=1e308),
+    "a stage beyond floats": complete_event(args={"step": 0, "stage": 10**400}),
+    "a stage below 0": complete_event(args={"step": 0, "stage": -(10**5)}),
+    "digits of a micro-batch": complete_event(args={"step": 0, "micro": 10**4200}),
+    "a step below 0": complete_event(args={"step": -1}),
+    "escape codes": complete_event(cat="\x1b[31m"),
+    "no text": complete_event(cat="\ud800"),
+    "a long name": complete_event(cat="F" * 10**5),
 }
 
 
@@ -179,21 +187,59 @@ def test_a_file_that_is_no_trace_is_one_line(
     assert simulate.main(["trace", str(path)]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"nnmpi.simulate: {path} ")
-    assert len(error.splitlines()) == 1
+    assert error.removesuffix("\n").isprintable()
+    assert len(error) < 500
+
+
+def test_a_trace_without_end_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("nnmpi.sim.commands.trace.LONGEST_FILE", 1000)
+    assert simulate.main(["trace", "/dev/zero"]) == 2
+    assert "/dev/zero is longer than 1,000 bytes" in capsys.readouterr().err
+
+
+def test_the_name_of_a_file_is_drawn_without_control_characters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, picture = tmp_path / "a\x1b[31m\udcff.json", tmp_path / "p.svg"
+    path.write_text(complete_event())
+    assert simulate.main(["trace", str(path), "--svg", str(picture)]) == 0
+    for text in (capsys.readouterr().out, picture.read_text()):
+        assert r"a\x1b[31m\udcff.json" in text
+        assert all(line.isprintable() for line in text.split("\n"))
+
+
+def test_times_below_a_nanosecond_are_drawn_as_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where a drawing gave such a time room, its scale would be beyond floats."""
+    path = tmp_path / "t.json"
+    path.write_text(complete_event(dur=1e-305))
+    assert simulate.main(["trace", str(path), "--svg", str(tmp_path / "p.svg")]) == 0
+    assert capsys.readouterr().out.endswith("0 ms\n")
 
 
 def test_steps_that_were_not_recorded_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = str(tmp_path / "t.json")
-    Path(path).write_text(complete_event())
+    events = [json.loads(complete_event(args={"step": i}))["traceEvents"][0] for i in (0, 2)]
+    Path(path).write_text(json.dumps({"traceEvents": events}))
     assert simulate.main(["trace", path]) == 0
-    for wrong in (["--steps", f"{10**9}"], ["--step", "-1", "--steps", "9"], ["--svg", path]):
+    wrongs = (
+        ["--steps", f"{10**9}"],
+        ["--step", "-1", "--steps", "9"],
+        ["--svg", path],
+        ["--step", "0", "--steps", "3"],
+    )
+    for wrong in wrongs:
         assert simulate.main(["trace", path, *wrong]) == 2
     errors = capsys.readouterr().err.splitlines()
-    assert "has no step 1: choose one of 0 to 0" in errors[0]
-    assert "has no step -1: choose one of 0 to 0" in errors[1]
+    assert "has no step 3: choose one of 0 to 2" in errors[0]
+    assert "has no step -1: choose one of 0 to 2" in errors[1]
     assert "is the trace itself" in errors[2]
+    assert "has no step 1: choose one of 0 to 2" in errors[3]
 
 
 def test_a_trace_has_the_steps_that_all_ranks_have_recorded(tmp_path: Path) -> None:
