@@ -13,9 +13,9 @@ from nnmpi.run.report import NullReport
 
 RUNS: dict[str, dict[str, Any]] = {
     # 120 samples: batches of 50, 50 and 20
-    "iris": {"model": "iris-mlp", "data": "iris", "batch_size": 50, "clip_norm": 0.5, "steps": 50},
+    "iris": {"model": "iris-mlp", "data": "iris", "batch_size": 50, "clip_norm": 0.5, "steps": 9},
     # BatchNorm, Dropout, and 1437 samples: the last batch has 29
-    "digits": {"batch_size": 64, "clip_norm": 2.0, "steps": 50},
+    "digits": {"batch_size": 64, "clip_norm": 2.0, "steps": 24},
     # 1437 samples: the last batch has 7, so that some slices have one sample and some have none
     "few": {"batch_size": 130, "steps": 12},
 }

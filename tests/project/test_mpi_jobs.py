@@ -54,7 +54,7 @@ MARKED = {
 """The tests of each file, all of which have to pass on every rank."""
 
 JOBS = [
-    *((ranks, [COMM]) for ranks in (1, 2, 3, 4, 8)),
+    *((ranks, [COMM]) for ranks in (1, 2, 3, 4)),
     *((ranks, [TABLE]) for ranks in conformance.RANKS_OVER_MPI),
     (2, [TRAINING, ZERO, RESUME]),
     (3, [PIPELINES, TENSOR]),
@@ -63,7 +63,8 @@ JOBS = [
 """Ranks and files: Comm on any number of ranks, and a step of every strategy on a power of two.
 On threads all laws hold on more numbers; here it counts that the ranks are processes."""
 
-JOBS_OF_MPICH = [(2, [COMM, TABLE]), (3, [COMM])]
+LONG_JOB = pytest.param(8, [COMM], marks=pytest.mark.long)
+JOBS_OF_MPICH = [(2, [TABLE]), (3, [COMM])]
 
 SECONDS = 600  # for a job of 8 ranks on 2 cores that others use too
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--color=no", "--only-mpi")
@@ -77,7 +78,7 @@ def label(part: object) -> str:
 
 
 @pytest.mark.timeout(SECONDS + 20)
-@pytest.mark.parametrize(("ranks", "files"), JOBS, ids=label)
+@pytest.mark.parametrize(("ranks", "files"), [*JOBS, LONG_JOB], ids=label)
 def test_over_the_mpi_of_this_environment(ranks: int, files: list[str]) -> None:
     passes(ranks, files)
 

@@ -187,10 +187,10 @@ STEPS: dict[str, dict[str, Any]] = {
     ],
 )
 def test_memory_does_not_grow_with_the_steps(how: str) -> None:
-    """A kept activation of each step would be 250 times 4 KB."""
+    """A kept activation of each step would be 60 times 4 KB."""
 
     def rank(comm: Comm) -> int:
-        options = {**BASE, **STEPS[how], "pp": 2, "steps": 300}
+        options = {**BASE, **STEPS[how], "pp": 2, "steps": 120}
         trainer = Trainer(Config(**options), lambda: mlp(64, *[96] * 3, 10), data(3600), comm)
         report = Measures(lambda: tracemalloc.get_traced_memory()[0])
         trainer.fit(report)
@@ -215,7 +215,7 @@ def test_a_prediction_has_no_more_micro_batches_than_a_batch_has_samples() -> No
 
 
 def test_memory_of_ranks_does_not_grow_with_the_steps(tmp_path: Path) -> None:
-    """Of processes: a kept activation of each step would be 250 times 0.5 MB."""
+    """Of processes: a kept activation of each step would be 90 times 0.5 MB."""
     script = tmp_path / "job.py"
     script.write_text(RESIDENT)
     path = os.pathsep.join([str(ROOT), *sys.path])  # with this file's folder and the helpers
@@ -237,7 +237,7 @@ def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
 
-config = Config(pp=2, batch_size=24, micro_batches=2, steps=300, cut="5", quiet=True)
+config = Config(pp=2, batch_size=24, micro_batches=2, steps=150, cut="5", quiet=True)
 report = Measures(resident)
 Trainer(config, lambda: mlp(64, 8, 5000, 8, 10), data(7200), world()).fit(report)
 print("growth", report.growth, flush=True)

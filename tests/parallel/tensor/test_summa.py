@@ -22,7 +22,7 @@ from nnmpi.parallel.tensor.summa import (
 )
 
 
-@pytest.mark.parametrize("p", [1, 2, 3, 4, 6, 8])
+@pytest.mark.parametrize("p", [1, 2, 4, 6])  # 3 as processes of MPI
 @pytest.mark.parametrize("law", laws_summa.LAWS, ids=lambda law: law.__name__)
 def test_law(law: Callable[[Comm], None], p: int) -> None:
     threads.run(p, law)
