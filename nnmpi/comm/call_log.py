@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 KEPT = 20  # calls
+START = 300.0  # seconds in which all ranks start, unless NNMPI_TIMEOUT says otherwise
 PACKAGE = "nnmpi.comm"  # whose frames are not the caller's
 
 
@@ -23,6 +24,7 @@ class DebugSettings(NamedTuple):
 
     compare: bool = False  # whether the ranks compare their calls before each collective
     timeout: float = math.inf  # seconds that a rank may wait in one call
+    start: float = START  # and for all ranks to start
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Self:
@@ -36,7 +38,7 @@ class DebugSettings(NamedTuple):
             timeout = math.nan
         if not timeout > 0:
             raise ValueError(f"NNMPI_TIMEOUT is {limit!r}: set it to seconds above 0 or not at all")
-        return cls(debug == "collectives", timeout)
+        return cls(debug == "collectives", timeout, timeout if limit else START)
 
 
 class LoggedCall(NamedTuple):

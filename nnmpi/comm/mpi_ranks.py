@@ -1,8 +1,8 @@
 """Ranks as processes: the communicator of all that a launcher has started."""
 
 import atexit
-import faulthandler
 import functools
+import math
 import os
 import signal
 import sys
@@ -13,6 +13,7 @@ import numpy as np
 from nnmpi.comm.call_log import CallLog, DebugSettings, LoggedCall, call_site
 from nnmpi.comm.communicator import Comm
 from nnmpi.comm.debug import exit_hooks
+from nnmpi.comm.debug.start_limit import limited_start
 from nnmpi.comm.debug.watchdog import Watchdog
 from nnmpi.comm.progress import Progress
 from nnmpi.comm.thread_ranks import comm_self
@@ -30,8 +31,9 @@ def world(guard: bool = True) -> Comm:
 
     Made once a process: the first call starts MPI. With `guard`, which has to be the same on all
     ranks, exception hooks and a thread see to it that no rank waits for ever: an exception on one
-    ends the job, and so does a rank that leaves while others wait for it, and NNMPI_TIMEOUT. The
-    first call decides; without `guard` it leaves the process as it is.
+    ends the job, and so does a rank that leaves while others wait for it, and NNMPI_TIMEOUT, which
+    is 5 minutes for the start if it is not set. The first call decides; without `guard` it leaves
+    the process as it is.
     """
     made = _made()
     if not made:
@@ -47,20 +49,15 @@ def _made() -> list[Comm]:
 
 def _make(guard: bool) -> Comm:
     settings, error = _settings()
-    limited = guard and has_launcher() and settings.timeout < threading.TIMEOUT_MAX
-    if limited:  # MPI_Init keeps the interpreter's lock, so a thread in C has to see to it
-        faulthandler.dump_traceback_later(settings.timeout, exit=True, file=2)
     try:
-        from nnmpi.comm.transport import mpi
+        with limited_start(settings.start if guard and has_launcher() else math.inf):
+            from nnmpi.comm.transport import mpi
     except (ImportError, RuntimeError) as failure:  # no mpi4py, or no library behind it
         if launched() > 1:
             raise RuntimeError(
                 f"{launched()} ranks were started, but MPI cannot be used here: {failure}"
             ) from failure
         return _alone(comm_self(), error)
-    finally:
-        if limited:
-            faulthandler.cancel_dump_traceback_later()
     _, size = mpi.rank_and_size()
     if size == 1 < launched():
         raise RuntimeError(
@@ -93,7 +90,8 @@ def _joined(progress: Progress, error: ValueError | None) -> Comm:
     from nnmpi.comm.transport import mpi
 
     transport = mpi.MPITransport.world()
-    first = (*progress.log.settings, error is not None)
+    settings = progress.log.settings
+    first = (settings.compare, settings.timeout, error is not None)
     agreed = np.array(first if transport.rank == 0 else (0, 0, 0), float)
     transport.all_reduce(agreed)
     if agreed[2]:

@@ -238,7 +238,7 @@ def test_a_slow_rank_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({}, DebugSettings(False, math.inf)),
         ({"NNMPI_DEBUG": "", "NNMPI_TIMEOUT": ""}, DebugSettings(False, math.inf)),
-        ({"NNMPI_DEBUG": "collectives", "NNMPI_TIMEOUT": "2.5"}, DebugSettings(True, 2.5)),
+        ({"NNMPI_DEBUG": "collectives", "NNMPI_TIMEOUT": "2.5"}, DebugSettings(True, 2.5, 2.5)),
     ],
 )
 def test_settings_are_read_from_the_environment(

@@ -67,7 +67,8 @@ def test_a_rank_that_is_killed_ends_all() -> None:
     [
         ("sleeps", ("\nrank 1 computes or sleeps", "missing: it has made 1 of 2 calls of Comm wor",
          "time.sleep(100)")),
-        ("stopped", ("every rank reports, unless it is stopped, gone or in a long call",)),
+        ("stopped", ("every rank reports, unless it is stopped, gone or in a long call "
+         "outside Python; stopped here: rank 1:",)),
         ("waits_elsewhere", ("in all_reduce of 10 float32 by ring (call 1 of Comm world/1.0, ",)),
     ],
 )  # fmt: skip
@@ -92,14 +93,21 @@ def test_a_rank_that_is_polled_for_and_never_arrives_is_named() -> None:
     assert "missing: it has made 0 of 1 calls of Comm world" in ended.err
 
 
-def test_a_rank_that_never_joins_the_world_is_not_waited_for() -> None:
-    ended = job("never_comes", NNMPI_TIMEOUT=TIMEOUT)
+@pytest.mark.parametrize(
+    ("name", "env"), [("never_comes", {"NNMPI_TIMEOUT": TIMEOUT}), ("late_never_comes", {})]
+)
+def test_a_rank_that_never_joins_the_world_is_not_waited_for(
+    name: str, env: dict[str, str]
+) -> None:
+    ended = job(name, **env)
     assert ended.status != 0
     assert f"rank 0 has waited for longer than NNMPI_TIMEOUT={TIMEOUT} s in world " in ended.err
 
 
 STOPPED = {
-    "stopped_before_mpi": "Timeout (0:00:03)!\nThread ",
+    "stopped_before_mpi": "rank 0 has waited for longer than NNMPI_TIMEOUT=3 s in MPI_Init, for "
+    "all ranks to start; stopped here: rank 1\n",
+    "late_stopped_before_mpi": "all ranks to start; stopped here: rank 1\n",
     "stopped_before_its_end": "rank 0 has waited for longer than NNMPI_TIMEOUT=3 s at its end for "
     "rank 1; ",
     "stopped_in_finalize": "" if "NNMPI_TEST_MPICH" in os.environ else "signal 14 (Alarm clock)",
@@ -107,9 +115,13 @@ STOPPED = {
 
 
 def test_a_rank_that_is_stopped_at_the_start_or_the_end_is_not_waited_for() -> None:
-    """Three jobs at once, which mostly wait."""
+    """Four jobs at once, which mostly wait."""
+
+    def start(name: str) -> Ended:
+        return job(name) if name.startswith("late_") else job(name, NNMPI_TIMEOUT=TIMEOUT)
+
     with ThreadPoolExecutor() as pool:
-        jobs = pool.map(lambda name: job(name, NNMPI_TIMEOUT=TIMEOUT), STOPPED)
+        jobs = pool.map(start, STOPPED)
     for ended, text in zip(jobs, STOPPED.values(), strict=True):
         assert ended.status != 0
         assert text in ended.err

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.comm import Comm, world
+from nnmpi.comm import Comm, call_log, world
 from nnmpi.comm.debug import watchdog
 
 
@@ -200,6 +200,9 @@ if __name__ == "__main__":
         sys.excepthook = lambda kind, error, trace: print("the user's own", error, file=sys.stderr)
         sys.argv[1] = "raises"
     is_second = "1" in (os.environ.get("OMPI_COMM_WORLD_RANK"), os.environ.get("PMI_RANK"))
+    if sys.argv[1].startswith("late"):
+        call_log.START = 3.0  # with default settings otherwise
+        sys.argv[1] = sys.argv[1].removeprefix("late_")
     if sys.argv[1] == "stopped_before_mpi" and is_second:
         os.kill(os.getpid(), signal.SIGSTOP)
     if sys.argv[1] == "stopped_in_finalize" and is_second:

@@ -1,8 +1,9 @@
 """A thread beside each rank that ends the job where ranks would wait for ever.
 
 warning  a rank has waited for a minute: it prints what it waits in, once
-report   a rank has waited for longer than NNMPI_TIMEOUT, in a call or at its end: it prints what it
-         does, and asks the other ranks to print the same; then it ends the job
+report   a rank has waited for longer than NNMPI_TIMEOUT, in a call or at its end (or for the start,
+         by default 5 minutes): it prints what it does, and asks the other ranks to print the same;
+         then it ends the job
 left     a rank has come to its end; another that waits for it in a collective, or for its message,
          ends the job
 
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nnmpi.comm.call_log import LoggedCall
 from nnmpi.comm.debug.compare import name_ranks
+from nnmpi.comm.debug.start_limit import stopped_ranks
 from nnmpi.comm.progress import Progress
 from nnmpi.comm.stderr import print_error
 
@@ -87,8 +89,10 @@ class Watchdog:
             return
         call, seconds = waiting
         self._check_for_ranks_that_left(call, seconds)
-        if seconds > self._progress.log.settings.timeout:
-            self._time_out(f"in {call}", call)
+        settings = self._progress.log.settings
+        limit = settings.start if call.operation == "world" else settings.timeout
+        if seconds > limit:
+            self._time_out(f"in {call}", call, limit)
         elif seconds > LONG_WAIT and not self._warned:
             self._warned = True
             warn(self._rank, call, seconds)
@@ -102,11 +106,11 @@ class Watchdog:
             else:
                 self._report(LoggedCall(*json.loads(data[1:])))
 
-    def _time_out(self, what: str, call: LoggedCall) -> None:
-        timeout = self._progress.log.settings.timeout
+    def _time_out(self, what: str, call: LoggedCall, limit: float) -> None:
         print_error(
-            f"rank {self._rank} has waited for longer than NNMPI_TIMEOUT={timeout:g} s {what}; "
-            "every rank reports, unless it is stopped, gone or in a long call outside Python:"
+            f"rank {self._rank} has waited for longer than NNMPI_TIMEOUT={limit:g} s {what}; "
+            "every rank reports, unless it is stopped, gone or in a long call outside Python"
+            f"{stopped_ranks(os.getppid())}:"
         )
         self._report(None)
         self._send_all(REPORT, call)
@@ -142,10 +146,11 @@ class Watchdog:
             if not sent and time.monotonic() - started > TIME_TO_END:
                 sent = True
                 self._tell_that_it_left()
-            if time.monotonic() - started > self._progress.log.settings.timeout:
+            limit = self._progress.log.settings.timeout
+            if time.monotonic() - started > limit:
                 missing = [r for r in channel.peers if r not in self._left]
                 whom = name_ranks(missing) if missing else "another rank"
-                self._time_out(f"at its end for {whom}", END)
+                self._time_out(f"at its end for {whom}", END, limit)
             time.sleep(pause)
             pause = min(2 * pause, 0.01)
         self._receive()  # MPI wants no message to be left
