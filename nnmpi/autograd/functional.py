@@ -1,13 +1,14 @@
 """Differentiable functions of tensors, under their names in NumPy and PyTorch."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nnmpi import backend
-from nnmpi.autograd.arguments import array_on, axis_of
-from nnmpi.autograd.ops import activations, elementwise, shape
+from nnmpi.autograd.arguments import array_on, axis_of, flat
+from nnmpi.autograd.ops import activations, elementwise, logic, resample, shape
+from nnmpi.autograd.ops import einsum as einsum_op
 from nnmpi.autograd.ops import softmax as softmax_op
 from nnmpi.autograd.ops.activations import gelu_form
 from nnmpi.autograd.ops.reduce import Axis
@@ -175,3 +176,104 @@ def swapaxes(t: Tensor, a: int, b: int) -> Tensor:
     i, j = shape.axis_within(a, t.ndim), shape.axis_within(b, t.ndim)
     order[i], order[j] = j, i
     return t.transpose(*order)
+
+
+def cumsum(t: Any, axis: int | None = None, *, dim: int | None = None) -> Tensor:
+    """The sums of the elements up to each place along `axis`; without one, in C order."""
+    return _tensors(t)[0].cumsum(axis, dim=dim)
+
+
+class Ordered(NamedTuple):
+    """Elements of a tensor in some order along an axis, and where they are in it."""
+
+    values: Tensor
+    indices: Tensor
+
+
+def sort(
+    t: Any,
+    axis: int | None = None,
+    descending: bool = False,
+    *,
+    dim: int | None = None,
+    stable: bool = True,
+) -> Ordered:
+    """The elements in ascending order along `axis`, the last by default; equal ones in theirs."""
+    return _ordered(t, _axis(axis, dim, -1), descending, None)
+
+
+def topk(
+    t: Any,
+    k: int,
+    axis: int | None = None,
+    largest: bool = True,
+    sorted: bool = True,
+    *,
+    dim: int | None = None,
+) -> Ordered:
+    """The k largest or smallest elements along `axis`, the last by default, in order."""
+    return _ordered(t, _axis(axis, dim, -1), largest, k)
+
+
+def _ordered(t: Any, axis: int, descending: bool, k: int | None) -> Ordered:
+    (t,) = _tensors(t)
+    rows = t if t.ndim else t.reshape(1)
+    at = shape.axis_within(axis, rows.ndim)
+    n = rows.shape[at]
+    if k is not None and not 0 <= k <= n:
+        raise ValueError(f"topk: k={k} of the {n} elements along axis {axis} of shape {t.shape}")
+    order = apply(logic.argsort, rows, axis=at, descending=descending)
+    if k is not None:
+        order = order[(slice(None),) * at + (slice(k),)]
+    values = apply(shape.take_along_axis, rows, order, axis=at)
+    return Ordered(values, order) if t.ndim else Ordered(values.reshape(()), order.reshape(()))
+
+
+def pad(t: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
+    """t with more elements at the ends: pad is (before, after) of the last axis, then of the one
+    before it, and so on; less than 0 cuts off.
+
+    `mode`: "constant", or the elements that t has: "reflect", "replicate", "circular".
+    """
+    (t,), widths = _tensors(t), [*map(int, pad)]
+    if len(widths) % 2 or len(widths) > 2 * t.ndim:
+        raise ValueError(
+            f"pad: {tuple(widths)} for a tensor of {t.ndim} axes: give two numbers for each axis, "
+            "from the last one on"
+        )
+    if mode != "constant" and value is not None:
+        raise ValueError(f"pad: value={value} with mode {mode!r}, which takes elements of t")
+    ends = [(0, 0)] * (t.ndim - len(widths) // 2)
+    ends += reversed([*zip(widths[::2], widths[1::2], strict=True)])
+    return apply(resample.pad, t, widths=ends, mode=mode, value=0 if value is None else value)
+
+
+def einsum(equation: str, *tensors: Any) -> Tensor:
+    """The sum of products that letters tell, as in einsum("bij,bjk->bik", a, b)."""
+    given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
+    if not isinstance(equation, str):
+        raise TypeError('einsum: write the letters first, as in einsum("ij,jk->ik", a, b)')
+    return apply(einsum_op.einsum, *_at_least_one("einsum", given), equation=equation)
+
+
+def zeros(*sizes: Any, dtype: Any = None, requires_grad: bool = False, on: Backend = CPU) -> Tensor:
+    """A tensor of zeros: zeros(2, 3) or zeros((2, 3))."""
+    return Tensor(on.xp.zeros(flat(sizes), dtype or np.float32), requires_grad)
+
+
+def ones(*sizes: Any, dtype: Any = None, requires_grad: bool = False, on: Backend = CPU) -> Tensor:
+    """A tensor of ones: ones(2, 3) or ones((2, 3))."""
+    return Tensor(on.xp.ones(flat(sizes), dtype or np.float32), requires_grad)
+
+
+def full(
+    size: int | Sequence[int],
+    fill_value: Any,
+    *,
+    dtype: Any = None,
+    requires_grad: bool = False,
+    on: Backend = CPU,
+) -> Tensor:
+    """A tensor of this size and value, in the type that `tensor` gives the value."""
+    value = tensor(fill_value, dtype)
+    return Tensor(on.xp.full(flat((size,)), value.item(), value.dtype), requires_grad)

@@ -55,6 +55,20 @@ def max_pool2d(x: Array, windows: Windows) -> Result:
     return Result(y.transpose(0, 3, 1, 2), (vjp,))
 
 
+def max_pool2d_indices(x: Array, windows: Windows) -> Array:
+    """Where the maximum of each window of x (N, C, H, W) is: row * W + column, the first one."""
+    y, xl = (a.transpose(0, 2, 3, 1) for a in (max_pool2d(x, windows).value, x))
+    xp, (H, W) = xp_of(x), x.shape[2:]
+    inside, views = _padded(xp, xl.shape, 0, x.dtype, windows)
+    inside[...] = xl
+    pixels, places = _padded(xp, (1, H, W, 1), -1, "int64", windows)
+    pixels[...] = xp.arange(H * W).reshape(1, H, W, 1)
+    found = xp.zeros(y.shape, "int64")
+    for view, place in zip(reversed(views), reversed(places), strict=True):
+        found = xp.where((view == y) & (place >= 0), place, found)
+    return found.transpose(0, 3, 1, 2)
+
+
 def _max_pool_2x2(x: Array) -> Result:
     """2x2 windows with stride 2 of x (N, H, W, C): the same kernel as in a fused convolution."""
     xp = xp_of(x)

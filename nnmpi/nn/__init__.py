@@ -1,18 +1,23 @@
 """Layers, losses and models, under the names and shapes of PyTorch."""
 
+from nnmpi.nn import utils as utils
 from nnmpi.nn.containers import ModuleDict as ModuleDict
 from nnmpi.nn.containers import ModuleList as ModuleList
 from nnmpi.nn.containers import ParameterList as ParameterList
+from nnmpi.nn.layers.activations import ELU as ELU
 from nnmpi.nn.layers.activations import GELU as GELU
 from nnmpi.nn.layers.activations import Identity as Identity
 from nnmpi.nn.layers.activations import LeakyReLU as LeakyReLU
 from nnmpi.nn.layers.activations import LogSoftmax as LogSoftmax
+from nnmpi.nn.layers.activations import PReLU as PReLU
 from nnmpi.nn.layers.activations import ReLU as ReLU
 from nnmpi.nn.layers.activations import Sigmoid as Sigmoid
 from nnmpi.nn.layers.activations import SiLU as SiLU
 from nnmpi.nn.layers.activations import Softmax as Softmax
+from nnmpi.nn.layers.activations import Softplus as Softplus
 from nnmpi.nn.layers.activations import Tanh as Tanh
 from nnmpi.nn.layers.basic import Dropout as Dropout
+from nnmpi.nn.layers.basic import Dropout2d as Dropout2d
 from nnmpi.nn.layers.basic import Embedding as Embedding
 from nnmpi.nn.layers.basic import Flatten as Flatten
 from nnmpi.nn.layers.basic import Linear as Linear
@@ -22,15 +27,18 @@ from nnmpi.nn.layers.conv import ConvTranspose2d as ConvTranspose2d
 from nnmpi.nn.layers.norm import BatchNorm1d as BatchNorm1d
 from nnmpi.nn.layers.norm import BatchNorm2d as BatchNorm2d
 from nnmpi.nn.layers.norm import GroupNorm as GroupNorm
+from nnmpi.nn.layers.norm import InstanceNorm2d as InstanceNorm2d
 from nnmpi.nn.layers.norm import LayerNorm as LayerNorm
 from nnmpi.nn.layers.pooling import AdaptiveAvgPool2d as AdaptiveAvgPool2d
 from nnmpi.nn.layers.pooling import AvgPool1d as AvgPool1d
 from nnmpi.nn.layers.pooling import AvgPool2d as AvgPool2d
 from nnmpi.nn.layers.pooling import MaxPool1d as MaxPool1d
 from nnmpi.nn.layers.pooling import MaxPool2d as MaxPool2d
+from nnmpi.nn.layers.upsample import Upsample as Upsample
 from nnmpi.nn.losses import BCELoss as BCELoss
 from nnmpi.nn.losses import BCEWithLogitsLoss as BCEWithLogitsLoss
 from nnmpi.nn.losses import CrossEntropyLoss as CrossEntropyLoss
+from nnmpi.nn.losses import HuberLoss as HuberLoss
 from nnmpi.nn.losses import L1Loss as L1Loss
 from nnmpi.nn.losses import MSELoss as MSELoss
 from nnmpi.nn.losses import NLLLoss as NLLLoss

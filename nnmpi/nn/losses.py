@@ -16,11 +16,15 @@ from nnmpi.autograd.functional import absolute, as_tensor
 from nnmpi.autograd.ops import losses as ops
 from nnmpi.autograd.ops import softmax
 from nnmpi.backend import Array
+from nnmpi.nn import refusals
 from nnmpi.nn.module import Module
 
 
 class Loss(Module):
     """The base of the losses: how the losses of the samples are reduced to one."""
+
+    register_forward_hook = refusals.hook("Loss.register_forward_hook")
+    register_forward_pre_hook = refusals.hook("Loss.register_forward_pre_hook")
 
     def __init__(self, *, reduction: str = "mean") -> None:
         if reduction not in softmax.REDUCTIONS:
@@ -269,6 +273,18 @@ class SmoothL1Loss(ElementLoss):
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
         d: Tensor = prediction - target
         return apply(ops.smooth_l1, d, beta=self.beta) if self.beta else absolute(d)
+
+
+class HuberLoss(SmoothL1Loss):
+    """d**2 / 2 where |d| < delta, delta (|d| - delta / 2) elsewhere; d = prediction - target."""
+
+    def __init__(self, *, reduction: str = "mean", delta: float = 1.0) -> None:
+        if not 0 < delta < math.inf:
+            raise ValueError(f"HuberLoss: delta={delta!r} must be a number above 0")
+        super().__init__(reduction=reduction, beta=delta)
+
+    def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
+        return super().losses(prediction, target) * self.beta
 
 
 class BCELoss(ElementLoss):

@@ -10,6 +10,7 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.backend import CPU, Array, Backend
 from nnmpi.nn import refusals
+from nnmpi.nn.hooks import Hooked
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import (
     LOCAL,
@@ -25,7 +26,7 @@ from nnmpi.nn.state import LoadedKeys, load_into, on_host
 from nnmpi.nn.store import FlatStore
 
 
-class Module(Registries):
+class Module(Hooked, Registries):
     """A layer or a whole model: subclass it, assign parameters and modules, define `forward`.
 
     All weights and dropout masks of a model are drawn from the `seed` of its root and the path in
@@ -47,17 +48,17 @@ class Module(Registries):
         raise TypeError(f"{type(self).__name__} does not define forward")
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        now = current_pass.get()
+        now, forward = current_pass.get(), self.forward_with_hooks if self.hooks else self.forward
         if now is not None:
             if self.training and not now.counted:
                 current_pass.set(now._replace(counted=True))
             if self._combine and self.training and now.batch_stats is not UNTRACKED:
                 with combined_buffers(self, self._combine, now):
-                    return self.forward(*args, **options)
-            return self.forward(*args, **options)
+                    return forward(*args, **options)
+            return forward(*args, **options)
         token = current_pass.set(Pass(self.passes, None, LOCAL, self.training))
         try:
-            return self.forward(*args, **options)
+            return forward(*args, **options)
         finally:
             if self.training or current_pass.get().counted:  # type: ignore[union-attr]
                 object.__setattr__(self, "passes", self.passes + 1)
@@ -227,10 +228,6 @@ class Module(Registries):
         names need not fit: what the state does not have keeps its values.
         """
         return load_into(list(self.tensors()), state, strict)
-
-    register_forward_hook = refusals.hook("Module.register_forward_hook")
-    register_forward_pre_hook = refusals.hook("Module.register_forward_pre_hook")
-    register_full_backward_hook = refusals.hook("Module.register_full_backward_hook")
 
     def __repr__(self) -> str:
         lines = [f"({name}): {m!r}".replace("\n", "\n  ") for name, m in self._modules.items()]

@@ -47,8 +47,8 @@ def hook(name: str) -> Callable[..., NoReturn]:
 
     def method(self: Any, *args: Any, **options: Any) -> NoReturn:
         raise NotImplementedError(
-            f"{name}: nnmpi has no hooks; write what it would do into forward, or around the call "
-            '(docs/library.md, "What stays out")'
+            f"{name}: nnmpi has forward hooks of modules, and no others; write what it would do "
+            'into forward, or around the call (docs/library.md, "What stays out")'
         )
 
     return method

@@ -80,9 +80,10 @@ FUSED = (
 
 
 def groups(layers: Sequence[Module]) -> Iterator[Sequence[Module]]:
-    """The layers in groups: those that run as one op together (`FUSED`), each other one alone."""
+    """The layers in groups: those that run as one op together (`FUSED`), each other one alone,
+    and so one that has hooks."""
     i = 0
-    for taken in fused([type(layer) for layer in layers]):
+    for taken in fused([Module if layer.hooks else type(layer) for layer in layers]):
         yield layers[i : i + taken]
         i += taken
 
@@ -110,7 +111,9 @@ def steps_of(layers: list[Module]) -> Iterator[Step]:
         forward: Callable[..., Tensor] = layer.forward
         if isinstance(rest[0], ReLU):
             forward = partial(forward, relu=True)
-        yield _pooled(forward, rest[-1]) if isinstance(rest[-1], MaxPool2d) else forward
+        if isinstance(rest[-1], MaxPool2d):
+            forward = _pooled(forward, rest[-1])
+        yield _unless_hooked(forward, layer, rest)
 
 
 def _pooled(forward: Callable[..., Tensor], pool: Any) -> Step:
@@ -122,5 +125,18 @@ def _pooled(forward: Callable[..., Tensor], pool: Any) -> Step:
             return fused(x)
         y: Tensor = pool(forward(x))
         return y
+
+    return step
+
+
+def _unless_hooked(fused: Step, layer: Module, rest: Sequence[Module]) -> Step:
+    """Layers as one op, if none of them has hooks at the time of the call."""
+
+    def step(x: Tensor) -> Tensor:
+        if not (layer.hooks or rest[0].hooks or rest[-1].hooks):
+            return fused(x)
+        for one in (layer, *rest):
+            x = one(x)
+        return x
 
     return step

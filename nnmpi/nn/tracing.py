@@ -85,7 +85,8 @@ def _pass(
         model.train(training)
         recorder = GraphRecorder(model, whole)
         for m in {id(m): m for m in model.modules()}.values():
-            object.__setattr__(m, "forward", partial(recorder.forward, m, m.forward))
+            for name in ("forward", "forward_with_hooks"):
+                object.__setattr__(m, name, partial(recorder.forward, m, getattr(m, name)))
         forget_steps(model)
         tokens = recording.set(recorder), current_pass.set(_Watched(0, None, UNTRACKED))
         try:

@@ -1,6 +1,7 @@
 """Optimizers on flat buffers, learning-rate schedules and gradient clipping."""
 
-from nnmpi.optim.clip import clip_grad_norm
+from nnmpi.nn.utils import clip_grad_norm_ as clip_grad_norm
+from nnmpi.optim import lr_scheduler
 from nnmpi.optim.optimizer import Optimizer
 from nnmpi.optim.rules import OPTIMIZERS, SGD, Adam, AdamW, RMSprop
 from nnmpi.optim.schedule import constant, cosine, step_decay, warm_up
@@ -15,6 +16,7 @@ __all__ = [
     "clip_grad_norm",
     "constant",
     "cosine",
+    "lr_scheduler",
     "step_decay",
     "warm_up",
 ]

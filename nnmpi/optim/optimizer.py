@@ -71,33 +71,46 @@ class Optimizer:
     lr = Option()
 
     def __init__(self, parameters: Parameters, **options: Any) -> None:
-        self.param_groups = grouped(parameters, options)
-        self.parameters = [p for group in self.param_groups for p in group["params"]]
-        if not self.parameters:
+        self.defaults = options
+        self._take_groups(grouped(parameters, options))
+
+    def _take_groups(self, groups: list[Group]) -> None:
+        """Have these groups, with sums of 0; a bad one is refused, and changes nothing."""
+        parameters = [p for group in groups for p in group["params"]]
+        if not parameters:
             raise ValueError("an optimizer needs at least one parameter; this list is empty")
-        if len({id(p) for p in self.parameters}) < len(self.parameters):
+        if len({id(p) for p in parameters}) < len(parameters):
             raise ValueError("a parameter is in this optimizer's list twice: give each once")
-        for i, p in enumerate(self.parameters):
+        for i, p in enumerate(parameters):
             if not isinstance(p, Parameter):
                 raise ValueError(
                     f"an optimizer needs nn.Parameter objects, as from model.parameters(); "
                     f"number {i} of this list is a {type(p).__name__}"
                 )
-        for group in self.param_groups:
+        for group in groups:
             non_negative("lr", group["lr"])
             self._check(group)
-        numbered = enumerate(self.param_groups)
-        self._groups = [number for number, group in numbered for _ in group["params"]]
-        self.sums = (*dict.fromkeys(n for g in self.param_groups for n in self._sums(g)),)
-        flatten(self.parameters)
-        self.steps = [0] * len(self.parameters)
-        self._stretches = [_own_stretches(p) for p in self.parameters]
+        flatten(parameters)
+        self.param_groups, self.parameters = groups, parameters
+        self._groups = [number for number, group in enumerate(groups) for _ in group["params"]]
+        self.sums = (*dict.fromkeys(n for g in groups for n in self._sums(g)),)
+        self.steps = [0] * len(parameters)
+        self._stretches = [_own_stretches(p) for p in parameters]
         lengths = (sum(stop - start for start, stop in own) for own in self._stretches)
         self.offsets = list(accumulate(lengths, initial=0))
         self._ranges: list[FlatRange] = []
         self._ranges_of: list[tuple[bool, Any]] = []
         like = self._store()
         self.state = {n: like.on.xp.zeros(self.offsets[-1], like.dtype) for n in self.sums}
+
+    def add_param_group(self, group: Mapping[str, Any]) -> None:
+        """Update more parameters from now on, as in add_param_group({"params": ..., "lr": 0.1})."""
+        self._convert_sums()
+        state, steps, n = self.state, self.steps, self.offsets[-1]
+        self._take_groups([*self.param_groups, *grouped([group], self.defaults)])
+        self.steps[: len(steps)] = steps
+        for name, sums in state.items():
+            self.state[name][:n] = self._store().on.asarray(sums, self.state[name].dtype)
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the stores, which the first step of a copy creates again."""

@@ -62,7 +62,10 @@ class Adam(Optimizer):
         super().__init__(
             parameters, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad
         )
-        self._betas = [tuple(group["betas"]) for group in self.param_groups]
+
+    def _take_groups(self, groups: list[Group]) -> None:
+        super()._take_groups(groups)
+        self._betas = [tuple(group["betas"]) for group in groups]
 
     def _check(self, group: Group) -> None:
         if not all(0 <= b < 1 for b in group["betas"]):

@@ -16,6 +16,7 @@ from helpers.ops.opcases_conv import CONVOLUTIONS
 from helpers.ops.opcases_layers import LAYERS
 from helpers.ops.opcases_logic import LOGIC
 from helpers.ops.opcases_losses import LOSSES
+from helpers.ops.opcases_ported import PORTED
 from helpers.ops.opcases_shapes import SHAPES
 from helpers.ops.oracle import needs_torch, pytorch
 
@@ -69,7 +70,8 @@ def test_each_op_is_in_the_table():
 
 
 def test_no_case_hides_another():
-    assert len(CASES) == sum(map(len, (ELEMENTWISE, SHAPES, LAYERS, CONVOLUTIONS, LOSSES, LOGIC)))
+    tables = ELEMENTWISE, SHAPES, LAYERS, CONVOLUTIONS, LOSSES, LOGIC, PORTED
+    assert len(CASES) == sum(map(len, tables))
 
 
 @pytest.mark.parametrize("name", SMOOTH)

@@ -1,9 +1,9 @@
-"""Activations with an op of their own: SiLU, the leaky ReLU, and GELU with its error function."""
+"""Activations with an op of their own, and the error function of GELU."""
 
 import math
 from collections.abc import Callable
 
-from nnmpi.autograd.ops.elementwise import sigmoid
+from nnmpi.autograd.ops.elementwise import sigmoid, unbroadcast
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result
 
@@ -20,6 +20,43 @@ def leaky_relu(a: Array, *, slope: float) -> Result:
     positive = (a > 0).astype(a.dtype)
     factor = positive + (1 - positive) * slope
     return Result(a * factor, (lambda g, out: g * factor,))
+
+
+def prelu(a: Array, w: Array) -> Result:
+    """a where it is positive, w * a elsewhere; w (C,) is of the channels of a (N, C, ...)."""
+    if len(w) != 1 and (a.ndim < 2 or a.shape[1] != len(w)):
+        raise ValueError(
+            f"prelu: input of shape {a.shape} for a weight of {len(w)}: the input must be "
+            f"(N, {len(w)}, ...), or the weight one number"
+        )
+    positive, slopes = (a > 0).astype(a.dtype), w.reshape((-1,) + (1,) * max(a.ndim - 2, 0))
+    rest = 1 - positive
+    factor = positive + rest * slopes
+    return Result(
+        a * factor,
+        (
+            lambda g, out: g * factor,
+            lambda g, out: unbroadcast(g * a * rest, slopes).reshape(w.shape),
+        ),
+    )
+
+
+def elu(a: Array, *, alpha: float) -> Result:
+    """a where it is positive, alpha * (e**a - 1) elsewhere; the gradient at 0 is alpha."""
+    xp = xp_of(a)
+    low, positive = xp.minimum(a, 0), (a > 0).astype(a.dtype)
+    return Result(
+        xp.maximum(a, 0) + alpha * xp.expm1(low),
+        (lambda g, out: g * (positive + (1 - positive) * (alpha * xp.exp(low))),),
+    )
+
+
+def softplus(a: Array, *, beta: float, threshold: float) -> Result:
+    """log(1 + e**(beta a)) / beta, without overflow; a itself where beta a > threshold >= 0."""
+    xp, z = xp_of(a), a * beta
+    curved = (z <= threshold).astype(a.dtype)
+    y = xp.maximum(z, 0) + xp.log1p(xp.exp(-xp.absolute(z))) * curved
+    return Result(y / beta, (lambda g, out: g * (1 - curved * (1 - sigmoid(z).value)),))
 
 
 # log(erfc(z)) + z^2 - log(t) with t = 1 / (1 + z/2), as a Chebyshev series in 2t - 1:

@@ -1,9 +1,10 @@
 """Convolution of images (N, C, H, W), channels last in memory, and of sequences (N, C, L)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from nnmpi.autograd.ops.linear import check_dtype
+from nnmpi.autograd.ops.resample import pad
 from nnmpi.backend import Array
 from nnmpi.kernels import Result, conv
 from nnmpi.kernels.window import Size, Windows, pair, windows
@@ -63,6 +64,33 @@ def conv1d(
     return _on_one_row(
         conv.conv2d(x[:, :, None], w[:, :, None], b, conv.Shape(along, groups, keep=keep))
     )
+
+
+def after_padding(
+    op: Callable[..., Result],
+    x: Array,
+    w: Array,
+    b: Array | None,
+    *,
+    padding_mode: str,
+    padding: Any,
+    dilation: Any,
+    groups: int,
+    **options: Any,
+) -> Result:
+    """`conv1d` or `conv2d` of x that is padded with its own elements first."""
+    is_row = w.ndim == 3
+    axes = "L" if is_row else "H, W"
+    _check_input(op.__name__, x.shape, x.dtype, w, w.shape[1] * groups, axes)
+    if is_row:
+        around = windows((1, w.shape[2]), 1, _along(padding), (1, dilation))
+    else:
+        around = windows(w.shape[2:], 1, padding, dilation)
+    ends = [(0, 0), (0, 0), *((window.before, window.after) for window in around[is_row:])]
+    padded = pad(x, widths=ends, mode=padding_mode)
+    result = op(padded.value, w, b, dilation=dilation, groups=groups, **options)
+    (back,), (of_x, *others) = padded.vjps, result.vjps
+    return result._replace(vjps=(lambda shared, out: back(of_x(shared, None), None), *others))
 
 
 def _along(padding: int | str) -> Size | str:

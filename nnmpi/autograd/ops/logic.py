@@ -68,6 +68,15 @@ def all(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
     return Result(xp_of(a).all(a, axis=existing(axis, a), keepdims=keepdims), ())
 
 
+def argsort(a: Array, *, axis: int, descending: bool = False) -> Result:
+    """The places of the elements in ascending order, equal ones and NaNs (last) in theirs."""
+    xp, n = xp_of(a), a.shape[axis]
+    if not descending:
+        return Result(xp.argsort(a, axis=axis, kind="stable"), ())
+    order = xp.argsort(xp.flip(a, axis=axis), axis=axis, kind="stable")
+    return Result(n - 1 - xp.flip(order, axis=axis), ())
+
+
 def argmax(a: Array, *, axis: int | None = None, keepdims: bool = False) -> Result:
     """The index of the largest element over `axis`, the first of equal ones."""
     check_not_empty("argmax", a, axis)

@@ -50,13 +50,22 @@ def _pooled(
     if axes == 2:
         return kernel(x, (w[0], w[1]))
     result = kernel(x[:, :, None], (Window(1), w[0]))
-    (vjp,) = result.vjps
-    return Result(result.value[:, :, 0], (lambda g, out: vjp(g[:, :, None], None)[:, :, 0],))
+    vjps = (lambda g, out, vjp=v: vjp(g[:, :, None], None)[:, :, 0] for v in result.vjps)
+    return Result(result.value[:, :, 0], tuple(vjps))
 
 
 def max_pool(x: Array, *, axes: int = 2, ceil_mode: bool = False, **sizes: Size) -> Result:
     """The maximum of each window along so many axes; its sizes are those of `windows`."""
     return _pooled(f"max_pool{axes}d", pool.max_pool2d, x, axes, ceil_mode, sizes)
+
+
+def max_pool_indices(x: Array, *, axes: int = 2, ceil_mode: bool = False, **sizes: Size) -> Result:
+    """The place of the maximum of each window in its image, row * W + column, or sequence."""
+    return _pooled(f"max_pool{axes}d", _indices, x, axes, ceil_mode, sizes)
+
+
+def _indices(x: Array, w: Windows) -> Result:
+    return Result(pool.max_pool2d_indices(x, w), ())
 
 
 def avg_pool(

@@ -145,6 +145,18 @@ def _copied(index: Any) -> Any:
     return index.copy() if hasattr(index, "copy") else index
 
 
+def take_along_axis(a: Array, index: Array, *, axis: int) -> Result:
+    """The elements of `a` at these places along an axis, none of which comes twice."""
+    xp = xp_of(a)
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        d = xp.zeros(a.shape, g.dtype)
+        xp.put_along_axis(d, index, g, axis=axis)
+        return d
+
+    return Result(xp.take_along_axis(a, index, axis=axis), (vjp, vjp))
+
+
 def copy(a: Array) -> Result:
     """A copy."""
     return Result(a.copy(), (lambda g, out: g,))

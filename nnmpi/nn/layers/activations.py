@@ -1,12 +1,22 @@
-"""Activations as modules."""
+"""Activations as modules.
 
-from nnmpi.autograd import Tensor, functional
+Those with `inplace` take it as in PyTorch, and write nothing in place.
+"""
+
+from nnmpi.autograd import Tensor, apply, functional
+from nnmpi.autograd.ops import activations
 from nnmpi.autograd.ops.activations import gelu_form
+from nnmpi.nn.init import constant
+from nnmpi.nn.layers.sizes import check_sizes
 from nnmpi.nn.module import Module
+from nnmpi.nn.parameter import Parameter
 
 
 class ReLU(Module):
     """max(x, 0)."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        self.inplace = inplace
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.relu(x)
@@ -32,8 +42,8 @@ class GELU(Module):
 class LeakyReLU(Module):
     """x where it is positive, negative_slope * x elsewhere."""
 
-    def __init__(self, negative_slope: float = 0.01) -> None:
-        self.negative_slope = float(negative_slope)
+    def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
+        self.negative_slope, self.inplace = float(negative_slope), inplace
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.leaky_relu(x, self.negative_slope)
@@ -42,8 +52,57 @@ class LeakyReLU(Module):
         return f"negative_slope={self.negative_slope}"
 
 
+class PReLU(Module):
+    """x where it is positive, weight * x elsewhere: one weight, or one of each channel."""
+
+    def __init__(self, num_parameters: int = 1, init: float = 0.25) -> None:
+        check_sizes("PReLU", 1, num_parameters=num_parameters)
+        self.num_parameters = num_parameters
+        self.weight = Parameter.drawn((num_parameters,), constant(float(init)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return apply(activations.prelu, functional.as_tensor(x), self.weight)
+
+    def extra_repr(self) -> str:
+        return f"num_parameters={self.num_parameters}"
+
+
+class ELU(Module):
+    """x where it is positive, alpha * (exp(x) - 1) elsewhere."""
+
+    def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
+        self.alpha, self.inplace = float(alpha), inplace
+
+    def forward(self, x: Tensor) -> Tensor:
+        return apply(activations.elu, functional.as_tensor(x), alpha=self.alpha)
+
+    def extra_repr(self) -> str:
+        return f"alpha={self.alpha}"
+
+
+class Softplus(Module):
+    """log(1 + exp(beta * x)) / beta; x itself where beta * x is above the threshold."""
+
+    def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
+        if not (beta > 0 and threshold >= 0):
+            raise ValueError(
+                f"Softplus: beta={beta} must be above 0, and threshold={threshold} at least 0"
+            )
+        self.beta, self.threshold = float(beta), float(threshold)
+
+    def forward(self, x: Tensor) -> Tensor:
+        options = {"beta": self.beta, "threshold": self.threshold}
+        return apply(activations.softplus, functional.as_tensor(x), **options)
+
+    def extra_repr(self) -> str:
+        return f"beta={self.beta}, threshold={self.threshold}"
+
+
 class SiLU(Module):
     """x * sigmoid(x)."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        self.inplace = inplace
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.silu(x)
@@ -90,5 +149,5 @@ class Identity(Module):
         return functional.as_tensor(x)
 
 
-ELEMENTWISE = (ReLU, GELU, LeakyReLU, SiLU, Sigmoid, Tanh, Identity)
+ELEMENTWISE = (ReLU, GELU, LeakyReLU, ELU, Softplus, SiLU, Sigmoid, Tanh, Identity)
 """Layers that treat each number alone: a rank with a part of the numbers computes its part."""

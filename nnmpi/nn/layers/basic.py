@@ -118,13 +118,15 @@ class Dropout(Module):
     index of the sample, so it is the same in every layout of ranks. A layer that
     is used twice in one pass has the same mask twice; make two layers instead.
 
+    `inplace` is taken as in PyTorch, and nothing is written in place.
+
     part, axis: the channels that the input has, along this axis of a sample
     """
 
-    def __init__(self, p: float = 0.5) -> None:
+    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         if not 0 <= p < 1:
-            raise ValueError(f"Dropout: p={p} must be at least 0 and less than 1")
-        self.p, self.part, self.axis = float(p), ALL, 0
+            raise ValueError(f"{type(self).__name__}: p={p} must be at least 0 and less than 1")
+        self.p, self.inplace, self.part, self.axis = float(p), inplace, ALL, 0
 
     def forward(self, x: Tensor) -> Tensor:
         x = as_tensor(x)
@@ -136,16 +138,22 @@ class Dropout(Module):
             return y
         if now.samples is not None and len(now.samples) != x.shape[0]:
             raise ValueError(
-                f"Dropout {self.path}: input of shape {x.shape} in a batch of {len(now.samples)}: "
+                f"{type(self).__name__} {self.path}: input of shape {x.shape} in a batch of "
+                f"{len(now.samples)}: "
                 "the first axis must be that of the samples"
             )
         on = backend.of(x.data)
         key = keyed.key(self.root.seed, "dropout", now.step, self.path)
         rows = on.xp.arange(x.shape[0]) if now.samples is None else on.asarray(now.samples)
-        index = self._indices(x.shape[1:], on.xp)
+        drawn = self.drawn(x.shape)
+        index = self._indices(drawn[1:], on.xp)
         kept = keyed.bits(key, index[None], rows[:, None]) >= int(self.p * 2**32)
-        mask = kept.reshape(x.shape).astype(x.dtype) * (1 / (1 - self.p))
+        mask = kept.reshape(drawn).astype(x.dtype) * (1 / (1 - self.p))
         return apply(elementwise.multiply, x, mask)
+
+    def drawn(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the mask of an input of this shape."""
+        return shape
 
     def _indices(self, shape: tuple[int, ...], xp: Any) -> Array:
         """The C-order index in the whole sample of each element of a sample of this shape.
@@ -166,6 +174,15 @@ class Dropout(Module):
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
+
+
+class Dropout2d(Dropout):
+    """Dropout of whole channels of images (N, C, H, W): all pixels of one become 0, or none."""
+
+    def drawn(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        if len(shape) != 4:
+            raise ValueError(f"Dropout2d: input of shape {shape}; it must be images (N, C, H, W)")
+        return (*shape[:2], 1, 1)
 
 
 class Flatten(Module):

@@ -1,11 +1,13 @@
 """Layers of convolution: of images, of sequences, and transposed."""
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Any, ClassVar
 
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.ops import conv
+from nnmpi.autograd.ops.resample import PAD_MODES
 from nnmpi.autograd.recording import recording
 from nnmpi.kernels import Result
 from nnmpi.kernels.conv import CONVOLUTIONS
@@ -39,6 +41,7 @@ class _Convolution(Module):
         dilation: Size = 1,
         groups: int = 1,
         bias: bool = True,
+        padding_mode: str = "zeros",
     ) -> None:
         name = type(self).__name__
         check_sizes(name, 0, in_channels=in_channels, out_channels=out_channels)
@@ -52,7 +55,12 @@ class _Convolution(Module):
         self.kernel_size = each_axis(name, self.axes, 1, kernel_size=kernel_size)
         self.stride = each_axis(name, self.axes, 1, stride=stride)
         self.dilation = each_axis(name, self.axes, 1, dilation=dilation)
-        self.padding = self._checked_padding(padding)
+        self.padding, self.padding_mode = self._checked_padding(padding), padding_mode
+        modes = ("zeros",) if self.is_transposed else ("zeros", *PAD_MODES)
+        if padding_mode not in modes:
+            raise ValueError(f"{name}: padding_mode={padding_mode!r} is none of {', '.join(modes)}")
+        if padding_mode != "zeros":
+            vars(self)["op"] = partial(conv.after_padding, self.op)
         first, second = out_channels, in_channels
         if self.is_transposed:
             first, second = second, first
@@ -87,6 +95,8 @@ class _Convolution(Module):
         }
         if self.axes == 1:
             sizes = {k: v if isinstance(v, str) else v[0] for k, v in sizes.items()}
+        if self.padding_mode != "zeros":
+            sizes["padding_mode"] = self.padding_mode
         return {**sizes, "groups": self.groups, "keep": bool(recording.get())}
 
     def extra_repr(self) -> str:
@@ -99,14 +109,15 @@ class _Convolution(Module):
         return shown + (", bias=False" if self.bias is None else "")
 
 
-_USUAL = {"padding": 0, "output_padding": 0, "dilation": 1, "groups": 1}
+_USUAL = {"padding": 0, "padding_mode": "zeros", "output_padding": 0, "dilation": 1, "groups": 1}
 """Options that are shown where they have other values."""
 
 
 class Conv2d(_Convolution):
     """Convolution of images (N, C, H, W); weight (out, in / groups, kh, kw).
 
-    Sizes are one number, or a tuple for rows and columns. `padding` may be "same" or "valid".
+    Sizes are one number, or a tuple for rows and columns. `padding` may be "same" or "valid", and
+    `padding_mode` "reflect", "replicate" or "circular": with the image's own pixels.
     """
 
     axes, op = 2, staticmethod(conv.conv2d)
@@ -121,6 +132,7 @@ class Conv2d(_Convolution):
         dilation: Size = 1,
         groups: int = 1,
         bias: bool = True,
+        padding_mode: str = "zeros",
         *,
         algorithm: str = "auto",
     ) -> None:
@@ -128,8 +140,8 @@ class Conv2d(_Convolution):
             raise ValueError(
                 f"Conv2d: algorithm {algorithm!r} is none of {', '.join(CONVOLUTIONS)}"
             )
-        channels = in_channels, out_channels
-        super().__init__(*channels, kernel_size, stride, padding, dilation, groups, bias)
+        sizes = in_channels, out_channels, kernel_size, stride, padding, dilation
+        super().__init__(*sizes, groups, bias, padding_mode)
         self.algorithm = algorithm
 
     def forward(self, x: Tensor, relu: bool = False, pool: bool = False) -> Tensor:
@@ -144,7 +156,7 @@ class Conv2d(_Convolution):
 class Conv1d(_Convolution):
     """Convolution of sequences (N, C, L); weight (out, in / groups, k).
 
-    `padding` may be "same" or "valid".
+    `padding` may be "same" or "valid"; `padding_mode` as in Conv2d.
     """
 
     axes, op = 1, staticmethod(conv.conv1d)
@@ -171,12 +183,13 @@ class ConvTranspose2d(_Convolution):
         groups: int = 1,
         bias: bool = True,
         dilation: Size = 1,
+        padding_mode: str = "zeros",
     ) -> None:
-        channels = in_channels, out_channels
-        super().__init__(*channels, kernel_size, stride, padding, dilation, groups, bias)
+        sizes = in_channels, out_channels, kernel_size, stride, padding, dilation
+        super().__init__(*sizes, groups, bias, padding_mode)
         self.output_padding = each_axis("ConvTranspose2d", 2, 0, output_padding=output_padding)
-        sizes = zip(self.output_padding, self.stride, self.dilation, strict=True)
-        if any(extra >= max(s, d) for extra, s, d in sizes):
+        limits = zip(self.output_padding, self.stride, self.dilation, strict=True)
+        if any(extra >= max(s, d) for extra, s, d in limits):
             raise ValueError(
                 f"ConvTranspose2d: output_padding={output_padding} must be less than the stride "
                 f"{self.stride} or the dilation {self.dilation}"

@@ -179,6 +179,41 @@ class GroupNorm(Module):
         return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={affine}"
 
 
+class InstanceNorm2d(GroupNorm):
+    """Normalises each channel of each image (N, C, H, W), then scales and shifts it if `affine`.
+
+    There are no running statistics, so that `momentum` changes nothing.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = False,
+        track_running_stats: bool = False,
+    ) -> None:
+        if track_running_stats:
+            raise ValueError(
+                "InstanceNorm2d: track_running_stats=True would use other statistics in "
+                "evaluation than in training: leave it out, or use BatchNorm2d"
+            )
+        super().__init__(num_features, num_features, eps, affine)
+        self.num_features, self.momentum = num_features, momentum
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = as_tensor(x)
+        if x.ndim != 4 or (self.training and x.shape[2] * x.shape[3] == 1):
+            raise ValueError(
+                f"InstanceNorm2d: input of shape {x.shape}; it must be (N, C, H, W), and in "
+                "training of more than one pixel, which has no variance"
+            )
+        return super().forward(x)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_features}, eps={self.eps}, affine={self.weight is not None}"
+
+
 class LayerNorm(Module):
     """Normalises each sample to mean 0, variance 1 over its last axes, then scales and shifts."""
 

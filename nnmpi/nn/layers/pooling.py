@@ -30,9 +30,9 @@ class _Pool(Module):
         found = each_axis(type(self).__name__, self.axes, least, **size)
         return found[0] if self.axes == 1 else next(iter(size.values()))
 
-    def _pooled(self, x: Tensor, **options: Any) -> Tensor:
+    def _pooled(self, op: Callable[..., Result], x: Tensor, **options: Any) -> Tensor:
         options |= {"kernel": self.kernel_size, "stride": self.stride, "padding": self.padding}
-        return apply(self.op, as_tensor(x), axes=self.axes, ceil_mode=self.ceil_mode, **options)
+        return apply(op, as_tensor(x), axes=self.axes, ceil_mode=self.ceil_mode, **options)
 
     def extra_repr(self) -> str:
         ceil_mode = ", ceil_mode=True" if self.ceil_mode else ""
@@ -48,14 +48,18 @@ class _MaxPool(_Pool):
         stride: Size | None = None,
         padding: Size = 0,
         dilation: Size = 1,
-        *,
+        return_indices: bool = False,
         ceil_mode: bool = False,
     ) -> None:
         super().__init__(kernel_size, stride, padding, ceil_mode)
-        self.dilation = self._size(1, dilation=dilation)
+        self.dilation, self.return_indices = self._size(1, dilation=dilation), return_indices
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self._pooled(x, dilation=self.dilation)
+    def forward(self, x: Tensor) -> Any:
+        """The maxima; with `return_indices` also where they are in their image or sequence."""
+        y = self._pooled(self.op, x, dilation=self.dilation)
+        if not self.return_indices:
+            return y
+        return y, self._pooled(pool.max_pool_indices, x, dilation=self.dilation)
 
 
 class _AvgPool(_Pool):
@@ -73,7 +77,7 @@ class _AvgPool(_Pool):
         self.count_include_pad = count_include_pad
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._pooled(x, count_include_pad=self.count_include_pad)
+        return self._pooled(self.op, x, count_include_pad=self.count_include_pad)
 
     def extra_repr(self) -> str:
         counts = "" if self.count_include_pad else ", count_include_pad=False"
@@ -108,10 +112,11 @@ class MaxPool2d(_MaxPool):
 
 
 def has_2x2_windows(settings: Mapping[str, Any]) -> bool:
-    """Whether a MaxPool2d with these attributes has windows of 2x2, side by side."""
+    """Whether a MaxPool2d with these attributes is of windows of 2x2, side by side, alone."""
     names = ("kernel_size", "stride", "padding", "dilation")
     sizes = [pair(settings[name]) for name in names]
-    return sizes == [(2, 2), (2, 2), (0, 0), (1, 1)] and not settings["ceil_mode"]
+    plain = not (settings["ceil_mode"] or settings["return_indices"])
+    return sizes == [(2, 2), (2, 2), (0, 0), (1, 1)] and plain
 
 
 class AvgPool2d(_AvgPool):

@@ -22,7 +22,7 @@ import numpy as np
 from nnmpi.backend import Array
 from nnmpi.data import Loader
 from nnmpi.metrics import Sums
-from nnmpi.optim.clip import clip_factor
+from nnmpi.nn.utils import clip_factor
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.server.exchange import Purpose, Reply, ReplyChannel, Totals, poll_until
 from nnmpi.parallel.server.strategy import EpochProgress, ServerStrategy

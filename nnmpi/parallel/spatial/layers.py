@@ -49,6 +49,11 @@ class SpatialConv2d(Spatial, nn.Conv2d):
 
     fuses_as = nn.Conv2d
 
+    def __init__(self, *arguments: Any, padding_mode: str = "zeros", **options: Any) -> None:
+        if padding_mode != "zeros":
+            raise ValueError(f"SpatialConv2d: padding_mode={padding_mode!r}: it pads with zeros")
+        super().__init__(*arguments, **options)
+
     def forward(self, x: Tensor, relu: bool = False, pool: bool = False) -> Tensor:
         x = as_tensor(x)
         both = windows(self.kernel_size, self.stride, self.padding, self.dilation)
@@ -178,7 +183,7 @@ def _taking_rows(model: nn.Sequential) -> Iterator[Any]:
         if isinstance(layer, SpatialMean):
             return
         what = f"parallelize: layer {path} is {layer!r}"
-        if type(layer) not in (*SPATIAL, *ELEMENTWISE):
+        if type(layer) not in (*SPATIAL, *ELEMENTWISE, nn.Dropout2d):
             raise ValueError(
                 f"{what}, which cannot take rows of images; put it behind a Flatten or a "
                 "SpatialMean, or build the model from the layers of nnmpi.parallel.spatial and "
@@ -194,10 +199,12 @@ def _check_windows(what: str, layer: nn.Module) -> None:
     """Raises ValueError if a window at the edge is unlike one inside, with padding around."""
     options = vars(layer)
     excludes = not options.get("count_include_pad", True) and pair(options["padding"]) != (0, 0)
-    if options.get("ceil_mode", False) or excludes:
+    others = options.get("ceil_mode", False) or options.get("return_indices", False) or excludes
+    if others or options.get("padding_mode", "zeros") != "zeros":
         raise ValueError(
-            f"{what}: rows of images are pooled with ceil_mode=False and count_include_pad=True "
-            "only; leave these options out, or put the layer behind a Flatten or a SpatialMean"
+            f"{what}: layers of rows of images have ceil_mode=False, count_include_pad=True, "
+            "return_indices=False and padding_mode='zeros' only; leave these options out, or put "
+            "the layer behind a Flatten or a SpatialMean"
         )
 
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.utils import clip_factor
 from nnmpi.optim import Optimizer
-from nnmpi.optim.clip import clip_factor
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.stores import COMPARE, LOSS, STOP, USED, LocalStore, Stretch

@@ -141,6 +141,11 @@ def _flattened(settings: Settings, sample: tuple[int, ...], bounds: Bounds) -> B
     return tuple(b * prod(sample[1:]) for b in bounds)
 
 
+def _has_many_slopes(settings: Settings) -> bool:
+    """Whether each channel has its own slope; of one for all, ranks would have parts of a sum."""
+    return bool(settings["num_parameters"] > 1)
+
+
 POOLINGS = (nn.MaxPool1d, nn.AvgPool1d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 
 _STATISTICS = {"weight": 0, "bias": 0, "running_mean": 0, "running_var": 0}
@@ -163,9 +168,12 @@ RULES: Mapping[type[nn.Module], tuple[Way, ...]] = {
     nn.BatchNorm1d: (_BATCH_NORM,),
     nn.BatchNorm2d: (_BATCH_NORM,),
     nn.GroupNorm: (_GROUP_NORM,),
+    nn.InstanceNorm2d: (_GROUP_NORM,),
+    nn.PReLU: (Way(0, 0, {"weight": 0}, ("num_parameters",), _has_many_slopes),),
     nn.Dropout: (Way(..., ..., sizes=("part",)),),
+    nn.Dropout2d: (Way(0, 0, sizes=("part",)),),
     nn.Flatten: (Way(0, 0, fits=_joins_all_axes, behind=_flattened),),
-    **dict.fromkeys(POOLINGS, (BY_CHANNEL,)),
+    **dict.fromkeys((*POOLINGS, nn.Upsample), (BY_CHANNEL,)),
     **dict.fromkeys(ELEMENTWISE, (KEPT,)),
 }
 """The ways of each layer, the preferred one first, by its class itself: a subclass may have another
@@ -179,6 +187,7 @@ OPS: frozenset[Callable[..., Any]] = frozenset(
         *(elementwise.absolute, elementwise.sin, elementwise.cos, elementwise.tanh),
         *(elementwise.sigmoid, elementwise.relu, elementwise.clip, elementwise.astype),
         *(activations.silu, activations.leaky_relu, activations.gelu, activations.gelu_tanh),
+        *(activations.elu, activations.softplus),
         *(logic.equal, logic.not_equal, logic.less, logic.less_equal, logic.greater),
         *(logic.greater_equal, logic.bitwise_and, logic.bitwise_or, logic.bitwise_xor),
         *(logic.invert, shape.copy),

@@ -9,11 +9,12 @@ from helpers.ops.opcases_conv import CONVOLUTIONS
 from helpers.ops.opcases_layers import LAYERS
 from helpers.ops.opcases_logic import LOGIC
 from helpers.ops.opcases_losses import LOSSES
+from helpers.ops.opcases_ported import PORTED
 from helpers.ops.opcases_shapes import SHAPES
 
 from nnmpi.autograd import Tensor
 
-CASES = ELEMENTWISE | SHAPES | LAYERS | CONVOLUTIONS | LOSSES | LOGIC
+CASES = ELEMENTWISE | SHAPES | LAYERS | CONVOLUTIONS | LOSSES | LOGIC | PORTED
 
 
 def is_leaf(array: Any) -> bool:

@@ -1,0 +1,124 @@
+"""Ops that make a tensor longer or shorter along some axes: padding, and larger images."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nnmpi.backend import Array, xp_of
+from nnmpi.kernels import Result
+from nnmpi.kernels.taps import Tap, gather, scatter
+
+Widths = Sequence[tuple[int, int]]
+"""(before, after) along each axis; less than 0 cuts off."""
+
+_LAST = (0, 2, 3, 1)
+
+
+def _in_memory(a: Array, back: bool = False) -> Array:
+    """Images (N, C, H, W) as (N, H, W, C), as they lie in memory, or back; others as they are."""
+    return a if a.ndim != 4 else a.transpose((0, 3, 1, 2) if back else _LAST)
+
+
+def pad(a: Array, *, widths: Widths, mode: str = "constant", value: Any = 0) -> Result:
+    """`a` made longer: by a value, or by its own elements as `PAD_MODES` says."""
+    if a.ndim == 4:
+        widths = [widths[k] for k in _LAST]
+    x = _in_memory(a)
+    shape = [n + before + after for n, (before, after) in zip(x.shape, widths, strict=True)]
+    if min(shape, default=1) < 0:
+        raise ValueError(f"pad: an input of shape {a.shape} is too small for what is cut off it")
+    if mode != "constant":
+        steps = [
+            (axis, [Tap(_index(mode, n, *width))], n)
+            for axis, (n, width) in enumerate(zip(x.shape, widths, strict=True))
+            if any(width)
+        ]
+        return _along(a, steps)
+    ends = [*zip(x.shape, widths, strict=True)]
+    inside = tuple(slice(max(b, 0), max(b, 0) + n + min(b, 0) + min(c, 0)) for n, (b, c) in ends)
+    taken = tuple(slice(max(-b, 0), n - max(-c, 0)) for n, (b, c) in ends)
+    y = xp_of(a).full(tuple(shape), value, a.dtype)
+    y[inside] = x[taken]
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        d = xp_of(g).zeros(x.shape, g.dtype)
+        d[taken] = _in_memory(g)[inside]
+        return _in_memory(d, back=True)
+
+    return Result(_in_memory(y, back=True), (vjp,))
+
+
+PAD_MODES = {"reflect": -1, "replicate": None, "circular": 0}
+"""Ways to pad with the elements at the ends, and how much longer than an axis the padding may be:
+mirrored without the last one, the last one repeated, those from the other end."""
+
+
+def _index(mode: str, n: int, before: int, after: int) -> np.ndarray:
+    """The element of an axis of length n at each place of the padded one."""
+    if mode not in PAD_MODES:
+        raise ValueError(f"pad: mode {mode!r} is none of constant, {', '.join(PAD_MODES)}")
+    more = PAD_MODES[mode]
+    if not n or (more is not None and max(before, after) > n + more):
+        raise ValueError(
+            f"pad: an axis of length {n} cannot be padded by ({before}, {after}) with mode "
+            f"{mode!r}; make the padding smaller, or use another mode"
+        )
+    places = np.arange(-before, n + after)
+    if mode == "reflect":
+        return np.asarray(n - 1 - np.abs(n - 1 - np.abs(places)))
+    if mode == "replicate":
+        return np.clip(places, 0, n - 1)
+    first, stop = max(-before, 0), n - max(-after, 0)  # what is cut off is not repeated
+    return first + (places - first) % max(stop - first, 1)
+
+
+def _along(a: Array, steps: Sequence[tuple[int, Sequence[Tap], int]]) -> Result:
+    """`a` taken along some axes, as it lies in memory: (axis, taps, its length) each."""
+    y = _in_memory(a)
+    for axis, taps, _ in steps:
+        y = gather(y, axis, taps)
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        d = _in_memory(g)
+        for axis, taps, n in reversed(steps):
+            d = scatter(d, axis, taps, n)
+        return _in_memory(d, back=True)
+
+    return Result(_in_memory(y, back=True), (vjp,))
+
+
+def upsample2d(
+    x: Array,
+    *,
+    size: Sequence[int] | None,
+    scales: Sequence[float] | None,
+    mode: str,
+    align_corners: bool = False,
+) -> Result:
+    """Images (N, C, H, W) in a size, or so many times as large: nearest pixels or bilinearly."""
+    lengths = x.shape[2:]
+    if size is None:
+        size = [int(n * s) for n, s in zip(lengths, scales or (), strict=False)]
+    if x.ndim != 4 or x.dtype.kind != "f" or 0 in (*lengths, *size):
+        raise ValueError(
+            f"upsample2d: {x.dtype} input of shape {x.shape} to {'x'.join(map(str, size))}: the "
+            "input must be floats (N, C, H, W), and H and W before and after at least 1"
+        )
+    kind: Any = np.promote_types(x.dtype, np.float32).type
+    steps = []
+    for k, (n, out) in enumerate(zip(lengths, size, strict=True)):
+        ratio = kind(n / out if scales is None else 1 / scales[k])
+        places = np.arange(out, dtype=kind)
+        if mode == "nearest":
+            taps = [Tap(np.minimum((places * ratio).astype(np.int64), n - 1))]
+        else:
+            if align_corners:
+                at = places * kind((n - 1) / max(out - 1, 1))
+            else:
+                at = np.maximum((places + kind(0.5)) * ratio - kind(0.5), 0)
+            low = np.minimum(at.astype(np.int64), n - 1)
+            share = at - low
+            taps = [Tap(low, 1 - share), Tap(np.minimum(low + 1, n - 1), share)]
+        steps.append((1 + k, taps, n))
+    return _along(x, steps)

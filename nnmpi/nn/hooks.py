@@ -1,0 +1,78 @@
+"""Hooks: functions that are called before or after the forward pass of a module.
+
+They belong to the module: what runs neighbours as one op, records a graph or divides layers among
+ranks takes a module that has some as it is, hooks included.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
+
+from nnmpi.nn import refusals
+
+
+class Hook(NamedTuple):
+    """A function of (module, args), then the keyword arguments if `with_kwargs`, then the output
+    if it is called after the forward pass."""
+
+    function: Callable[..., Any]
+    is_before: bool
+    with_kwargs: bool
+
+
+class HookHandle:
+    """Takes a hook off its module: by `remove()`, or at the end of a `with`."""
+
+    def __init__(self, module: "Hooked", hook: Hook) -> None:
+        self._module, self._hook = module, hook
+
+    def remove(self) -> None:
+        """Take the hook off; once it is, nothing happens."""
+        kept = tuple(hook for hook in self._module.hooks if hook is not self._hook)
+        object.__setattr__(self._module, "hooks", kept)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.remove()
+
+
+class Hooked:
+    """The base of modules: registers hooks, and calls them around `forward`."""
+
+    hooks: tuple[Hook, ...] = ()
+    forward: Callable[..., Any]
+
+    def register_forward_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> HookHandle:
+        """Call hook(module, args, output) after each forward pass; it may return another output."""
+        return self._register(Hook(hook, False, with_kwargs), prepend)
+
+    def register_forward_pre_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> HookHandle:
+        """Call hook(module, args) before each forward pass; it may return other arguments."""
+        return self._register(Hook(hook, True, with_kwargs), prepend)
+
+    register_full_backward_hook = refusals.hook("Module.register_full_backward_hook")
+
+    def _register(self, hook: Hook, prepend: bool) -> HookHandle:
+        hooks = (hook, *self.hooks) if prepend else (*self.hooks, hook)
+        object.__setattr__(self, "hooks", hooks)
+        return HookHandle(self, hook)
+
+    def forward_with_hooks(self, *args: Any, **options: Any) -> Any:
+        """`forward` between its hooks."""
+        hooks = self.hooks
+        for function, _, with_kwargs in (hook for hook in hooks if hook.is_before):
+            new = function(self, args, options) if with_kwargs else function(self, args)
+            if new is not None and with_kwargs:
+                args, options = new
+            elif new is not None:
+                args = new if isinstance(new, tuple) else (new,)
+        y = self.forward(*args, **options)
+        for function, _, with_kwargs in (hook for hook in hooks if not hook.is_before):
+            new = function(self, args, options, y) if with_kwargs else function(self, args, y)
+            y = y if new is None else new
+        return y

@@ -1,0 +1,47 @@
+"""PyTorch's `nn.utils`: gradient clipping by the norm over all parameters."""
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from nnmpi import backend
+from nnmpi.backend import Array
+from nnmpi.nn.parameter import Parameter
+
+
+def clip_factor(norm: float, max_norm: float) -> float:
+    """The factor that makes the norm of gradients at most `max_norm`."""
+    return min(max_norm / (norm + 1e-6), 1.0)
+
+
+def clip_grad_norm_(
+    parameters: Parameter | Iterable[Parameter],
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+) -> Array:
+    """Scale all gradients so that their total norm is at most `max_norm`; return the norm before.
+
+    The norm is that of the order `norm_type`, which may be inf. It stays on the device, as a 0-d
+    array, so the host does not wait for it, unless `error_if_nonfinite`.
+    """
+    if max_norm <= 0 or not norm_type > 0:
+        raise ValueError(f"max_norm {max_norm} and norm_type {norm_type} must be above 0")
+    given = [parameters] if isinstance(parameters, Parameter) else parameters
+    grads = [p.grad for p in given if p.grad is not None]
+    if not grads:
+        raise ValueError("clip_grad_norm_: no parameter has a gradient; call it after backward")
+    xp = backend.xp_of(grads[0])
+    if norm_type == 2:
+        norm = xp.sqrt(sum((g * g).sum() for g in grads))
+    elif math.isinf(norm_type):
+        norm = xp.stack([xp.absolute(g).max() for g in grads if g.size]).max()
+    else:
+        norm = sum((xp.absolute(g) ** norm_type).sum() for g in grads) ** (1 / norm_type)
+    if error_if_nonfinite and not np.isfinite(backend.to_host(norm)):
+        raise RuntimeError(f"clip_grad_norm_: the norm of the gradients is {norm}, no number")
+    factor = xp.minimum(max_norm / (norm + 1e-6), 1.0)
+    for g in grads:
+        g *= factor
+    return norm
