@@ -38,6 +38,8 @@ def twin(t: Any, m: nn.Module) -> Any:
         return make(m.num_features, *options)
     if isinstance(m, nn.LayerNorm):
         return make(m.normalized_shape, m.eps, m.weight is not None, m.bias is not None)
+    if isinstance(m, nn.InstanceNorm2d):
+        return make(m.num_features, m.eps, m.momentum, m.weight is not None)
     if isinstance(m, nn.GroupNorm):
         return make(m.num_groups, m.num_channels, m.eps, m.weight is not None)
     if isinstance(m, nn.Embedding):
@@ -50,13 +52,26 @@ def twin(t: Any, m: nn.Module) -> Any:
         return make(m.approximate)
     if isinstance(m, nn.Flatten):
         return make(m.start_dim, m.end_dim)
-    return make(m.dim) if isinstance(m, nn.Softmax | nn.LogSoftmax) else make()
+    for kind, names in ATTRIBUTES.items():
+        if isinstance(m, kind):
+            return make(*(getattr(m, name) for name in names))
+    return make()
+
+
+ATTRIBUTES: dict[type[nn.Module], tuple[str, ...]] = {
+    nn.Softmax: ("dim",),
+    nn.ELU: ("alpha",),
+    nn.Softplus: ("beta", "threshold"),
+    nn.PReLU: ("num_parameters",),
+    nn.Upsample: ("size", "scale_factor", "mode", "align_corners"),
+}
+"""What a layer is made with, in its order."""
 
 
 def options_of(m: nn.Module) -> dict[str, Any]:
     """Those of a convolution or a pool, which keeps them under the names of its arguments."""
     names = ("kernel_size", "stride", "padding", "output_padding", "dilation", "groups")
-    names += ("ceil_mode", "count_include_pad", "output_size")
+    names += ("ceil_mode", "count_include_pad", "output_size", "padding_mode")
     return {name: getattr(m, name) for name in names if hasattr(m, name)}
 
 
@@ -193,6 +208,37 @@ CASES: dict[str, Case] = {
     "Sigmoid": (nn.Sigmoid, (4, 5)),
     "Tanh": (nn.Tanh, (4, 5)),
     "LogSoftmax": (lambda: nn.LogSoftmax(1), (4, 5, 6)),
+    "ReLU, in place": (lambda: S(nn.Linear(5, 4), nn.ReLU(inplace=True)), (4, 5)),
+    "activations, in place": (
+        lambda: S(nn.LeakyReLU(0.1, True), nn.SiLU(True), nn.ELU(0.5, True), nn.Dropout(0.5, True)),
+        (4, 5),
+    ),
+    "ELU": (lambda: nn.ELU(0.7), (4, 5)),
+    "Softplus": (lambda: nn.Softplus(2, 1), (4, 5)),
+    "PReLU": (nn.PReLU, (4, 5)),
+    "PReLU, each channel": (lambda: S(nn.Conv2d(2, 4, 3), nn.PReLU(4)), (3, 2, 6, 5)),
+    "InstanceNorm2d": (lambda: nn.InstanceNorm2d(4), (3, 4, 5, 6)),
+    "InstanceNorm2d, affine": (lambda: nn.InstanceNorm2d(4, 1e-3, affine=True), (3, 4, 5, 6)),
+    "Upsample": (lambda: nn.Upsample(scale_factor=2), (2, 3, 4, 5)),
+    "Upsample, a size": (lambda: nn.Upsample((7, 3)), (2, 3, 4, 5)),
+    "Upsample, bilinear": (lambda: nn.Upsample(scale_factor=1.5, mode="bilinear"), (2, 3, 4, 5)),
+    "Upsample, corners": (
+        lambda: S(nn.Conv2d(3, 4, 3), nn.Upsample(9, mode="bilinear", align_corners=True)),
+        (2, 3, 6, 5),
+    ),
+    "Conv2d, reflect": (
+        lambda: S(nn.Conv2d(3, 4, 3, 2, 1, padding_mode="reflect"), nn.ReLU(), nn.MaxPool2d(2)),
+        (2, 3, 9, 8),
+    ),
+    "Conv2d, circular": (
+        lambda: nn.Conv2d(4, 6, (3, 4), padding="same", groups=2, padding_mode="circular"),
+        (2, 4, 6, 5),
+    ),
+    "Conv1d, replicate": (
+        lambda: nn.Conv1d(4, 6, 3, padding=4, dilation=2, padding_mode="replicate"),
+        (3, 4, 9),
+    ),
+    "Dropout2d": (lambda: S(nn.Dropout2d(0.3), nn.Conv2d(3, 2, 2)), (2, 3, 4, 5)),
     "Flatten": (lambda: S(nn.Conv2d(3, 4, 3), nn.Flatten()), (2, 3, 5, 4)),
     "Flatten, from 2": (lambda: S(nn.Conv2d(3, 4, 3), nn.Flatten(2)), (2, 3, 5, 4)),
     "Flatten, 0 to -2": (lambda: S(nn.Conv2d(3, 4, 3), nn.Flatten(0, -2)), (2, 3, 5, 4)),
@@ -283,7 +329,6 @@ def test_arguments_by_position_are_in_the_order_of_pytorch(name: str, torch: Any
 
 def test_an_argument_that_is_elsewhere_in_pytorch_is_refused_by_position() -> None:
     for call in (
-        lambda: nn.MaxPool2d(2, 2, 0, 1, True),  # return_indices
         lambda: nn.MSELoss("sum"),
         lambda: nnmpi.tensor([1.0, 2.0]).var(0, False),  # PyTorch: without Bessel's correction
     ):

@@ -104,6 +104,12 @@ def permuted(t, dims):
     return t.transpose(tuple(dims)) if t.ndim else t.copy()
 
 
+def padded(t, pad, mode="constant", value=None):
+    if mode == "constant" and isinstance(value, complex):
+        raise NotSupportedError("complex numbers")
+    return nnmpi.pad(t, pad, mode, value)
+
+
 def joined(tensors, dim=0):
     if len({t.ndim for t in tensors}) > 1:
         raise NotSupportedError("an empty tensor of one axis among others")
@@ -247,6 +253,40 @@ def group_norm(x, num_groups, weight=None, bias=None, eps=1e-5):
     return forwarded(layer("GroupNorm", num_groups, x.shape[1], eps, weights=weights, **options), x)
 
 
+def prelu(x, weight):
+    return forwarded(layer("PReLU", weight.size, weights={"weight": weight}), x)
+
+
+def instance_norm(
+    x,
+    running_mean=None,
+    running_var=None,
+    weight=None,
+    bias=None,
+    use_input_stats=True,
+    momentum=0.1,
+    eps=1e-5,
+    cudnn_enabled=True,
+):
+    if x.ndim != 4 or running_mean is not None or not use_input_stats or eps < 0:
+        raise NotSupportedError(f"{x.ndim} axes, running statistics, or a negative eps")
+    if (weight is None) != (bias is None):
+        raise NotSupportedError("a weight without a bias, or the reverse")
+    options = {"affine": weight is not None, "weights": {"weight": weight, "bias": bias}}
+    return forwarded(layer("InstanceNorm2d", x.shape[1], eps, momentum, **options), x)
+
+
+def upsampled(mode: str | None = None, corners: bool | None = None) -> Callable[..., Any]:
+    def larger_image(x, size=None, scale_factor=None, mode=mode, align_corners=corners, **options):
+        if options.pop("antialias", False):
+            raise NotSupportedError("antialias")
+        pair = lambda n: tuple(n) if isinstance(n, list) else n  # noqa: E731
+        given = pair(size), pair(scale_factor), mode, align_corners
+        return forwarded(made("Upsample", *given, **options), x)
+
+    return larger_image
+
+
 def embedding(weight, index, padding_idx=None, **options):
     if options.keys() - {"max_norm"} or options.get("max_norm") is not None:
         raise NotSupportedError(str(options))
@@ -255,7 +295,7 @@ def embedding(weight, index, padding_idx=None, **options):
 
 
 def activation(kind: str) -> Callable[..., Any]:
-    def activated(x, *args, inplace=False, **options):
+    def activated(x, *args, **options):
         return forwarded(made(kind, *args, **options), x)
 
     return activated
@@ -270,6 +310,11 @@ def loss(kind: str, *names: str) -> Callable[..., Any]:
         return forwarded(module, prediction, target)
 
     return evaluated
+
+
+def created(options: dict[str, Any]) -> dict[str, Any]:
+    """Options of a function that makes a tensor, but for the device."""
+    return {k: v for k, v in options.items() if k != "device"}
 
 
 AVERAGES = {"ceil_mode": False, "count_include_pad": True, "divisor_override": None}
@@ -306,16 +351,18 @@ CALLS: dict[str, Callable[..., Any]] = {
     "clamp_min": clamp,
     "clone": lambda t: t.copy(),
     "cos": nnmpi.cos,
-    "cumsum": lambda t, dim: t.cumsum(dim=dim),
+    "cumsum": lambda t, dim: nnmpi.cumsum(t, dim=dim),
     "div": lambda a, b: a / b,
     "dot": lambda a, b: a @ b,
     "double": lambda t: t.astype("float64"),
+    "einsum": lambda tensors, equation: nnmpi.einsum(equation, *tensors),
     "eq": lambda a, b: a == b,
     "exp": nnmpi.exp,
     "expand": expand,
     "expand_as": lambda t, other: nnmpi.broadcast_to(t, other.shape),
     "flatten": lambda t, start_dim=0, end_dim=-1: t.flatten(start_dim, end_dim),
     "float": lambda t: t.astype("float32"),
+    "full": lambda size, value, **options: nnmpi.full(size, value, **created(options)),
     "ge": lambda a, b: a >= b,
     "gt": lambda a, b: a > b,
     "index_select": index_select,
@@ -347,9 +394,13 @@ CALLS: dict[str, Callable[..., Any]] = {
     "nn.functional.conv2d": convolution("Conv2d"),
     "nn.functional.conv_transpose2d": transposed,
     "nn.functional.cross_entropy": loss("CrossEntropyLoss", "weight"),
+    "nn.functional.elu": activation("ELU"),
     "nn.functional.embedding": embedding,
     "nn.functional.gelu": lambda t, approximate="none": nnmpi.gelu(t, approximate=approximate),
     "nn.functional.group_norm": group_norm,
+    "nn.functional.huber_loss": loss("HuberLoss"),
+    "nn.functional.instance_norm": instance_norm,
+    "nn.functional.interpolate": upsampled(),
     "nn.functional.l1_loss": loss("L1Loss"),
     "nn.functional.layer_norm": layer_norm,
     "nn.functional.leaky_relu": activation("LeakyReLU"),
@@ -358,9 +409,15 @@ CALLS: dict[str, Callable[..., Any]] = {
     "nn.functional.max_pool2d": pool("MaxPool2d", MAXIMA),
     "nn.functional.mse_loss": loss("MSELoss"),
     "nn.functional.nll_loss": loss("NLLLoss", "weight"),
-    "nn.functional.relu": nnmpi.relu,
+    "nn.functional.pad": padded,
+    "nn.functional.prelu": prelu,
+    "nn.functional.relu": activation("ReLU"),
     "nn.functional.silu": activation("SiLU"),
     "nn.functional.smooth_l1_loss": loss("SmoothL1Loss"),
+    "nn.functional.softplus": activation("Softplus"),
+    "nn.functional.upsample_bilinear": upsampled("bilinear", corners=True),
+    "nn.functional.upsample_nearest": upsampled("nearest"),
+    "ones": lambda size, **options: nnmpi.ones(size, **created(options)),
     "permute": permuted,
     "pow": lambda a, b: a**b,
     "prod": over("prod"),
@@ -372,6 +429,9 @@ CALLS: dict[str, Callable[..., Any]] = {
     "sigmoid": nnmpi.sigmoid,
     "sin": nnmpi.sin,
     "softmax": lambda t, dim: nnmpi.softmax(t, dim=dim),
+    "sort": lambda t, dim=-1, descending=False, stable=False: nnmpi.sort(
+        t, descending=descending, dim=dim
+    ),
     "split": lambda t, sizes, dim=0: t.split(sizes, dim=dim),
     "split_with_sizes": lambda t, sizes, dim=0: t.split(sizes, dim=dim),
     "sqrt": nnmpi.sqrt,
@@ -383,6 +443,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "sum": over("sum"),
     "t": lambda t: t.T,
     "tanh": nnmpi.tanh,
+    "topk": lambda t, k, dim=-1, **options: nnmpi.topk(t, k, dim=dim, **options),
     "transpose": swapped,
     "true_divide": lambda a, b: a / b,
     "unsafe_split": lambda t, sizes, dim=0: t.split(sizes, dim=dim),
@@ -391,6 +452,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "view": lambda t, shape: t.reshape(tuple(shape)),
     "view_as": lambda t, other: t.reshape(other.shape),
     "where": lambda t, condition, other: nnmpi.where(condition, t, other),
+    "zeros": lambda size, **options: nnmpi.zeros(size, **created(options)),
 }
 """The counterpart of each operator of PyTorch; arguments are PyTorch's."""
 

@@ -24,12 +24,13 @@ def leaky_relu(a: Array, *, slope: float) -> Result:
 
 def prelu(a: Array, w: Array) -> Result:
     """a where it is positive, w * a elsewhere; w (C,) is of the channels of a (N, C, ...)."""
-    if len(w) != 1 and (a.ndim < 2 or a.shape[1] != len(w)):
+    if w.size != 1 and (a.ndim < 2 or a.shape[1] != w.size):
         raise ValueError(
-            f"prelu: input of shape {a.shape} for a weight of {len(w)}: the input must be "
-            f"(N, {len(w)}, ...), or the weight one number"
+            f"prelu: input of shape {a.shape} for a weight of {w.size}: the input must be "
+            f"(N, {w.size}, ...), or the weight one number"
         )
-    positive, slopes = (a > 0).astype(a.dtype), w.reshape((-1,) + (1,) * max(a.ndim - 2, 0))
+    slopes = w.reshape(((-1,) + (1,) * (a.ndim - 2))[: a.ndim])
+    positive = (a > 0).astype(a.dtype)
     rest = 1 - positive
     factor = positive + rest * slopes
     return Result(
@@ -52,11 +53,13 @@ def elu(a: Array, *, alpha: float) -> Result:
 
 
 def softplus(a: Array, *, beta: float, threshold: float) -> Result:
-    """log(1 + e**(beta a)) / beta, without overflow; a itself where beta a > threshold >= 0."""
+    """log(1 + e**(beta a)) / beta, without overflow; a itself where beta a > threshold."""
     xp, z = xp_of(a), a * beta
-    curved = (z <= threshold).astype(a.dtype)
-    y = xp.maximum(z, 0) + xp.log1p(xp.exp(-xp.absolute(z))) * curved
-    return Result(y / beta, (lambda g, out: g * (1 - curved * (1 - sigmoid(z).value)),))
+    y = xp.maximum(z, 0) + xp.log1p(xp.exp(-xp.absolute(z)))
+    return Result(
+        xp.where(z > threshold, a, y / beta),
+        (lambda g, out: g * xp.where(z > threshold, xp.ones_like(z), sigmoid(z).value),),
+    )
 
 
 # log(erfc(z)) + z^2 - log(t) with t = 1 / (1 + z/2), as a Chebyshev series in 2t - 1:

@@ -95,6 +95,7 @@ def upsample2d(
     scales: Sequence[float] | None,
     mode: str,
     align_corners: bool = False,
+    recompute_scale_factor: bool = False,
 ) -> Result:
     """Images (N, C, H, W) in a size, or so many times as large: nearest pixels or bilinearly."""
     lengths = x.shape[2:]
@@ -108,10 +109,11 @@ def upsample2d(
     kind: Any = np.promote_types(x.dtype, np.float32).type
     steps = []
     for k, (n, out) in enumerate(zip(lengths, size, strict=True)):
-        ratio = kind(n / out if scales is None else 1 / scales[k])
+        ratio = kind(n / out if scales is None or recompute_scale_factor else 1 / scales[k])
         places = np.arange(out, dtype=kind)
-        if mode == "nearest":
-            taps = [Tap(np.minimum((places * ratio).astype(np.int64), n - 1))]
+        if mode.startswith("nearest"):
+            start = kind(0.5 if mode == "nearest-exact" else 0)
+            taps = [Tap(np.minimum(((places + start) * ratio).astype(np.int64), n - 1))]
         else:
             if align_corners:
                 at = places * kind((n - 1) / max(out - 1, 1))

@@ -9,13 +9,15 @@ from nnmpi.autograd.ops.resample import upsample2d
 from nnmpi.kernels.window import Size
 from nnmpi.nn.module import Module
 
-MODES = ("nearest", "bilinear")
+MODES = ("nearest", "nearest-exact", "bilinear")
 
 
 class Upsample(Module):
     """Images (N, C, H, W) in another size, or `scale_factor` times as large.
 
-    `mode`: "nearest", or "bilinear" between pixels; then `align_corners` keeps the corners.
+    `mode`: "nearest", "nearest-exact", or "bilinear" between pixels; with `align_corners` those at
+    the corners keep their values. Of a scale, pixels are as far apart as it says, or with
+    `recompute_scale_factor` as the sizes are.
     """
 
     def __init__(
@@ -24,8 +26,9 @@ class Upsample(Module):
         scale_factor: float | Sequence[float] | None = None,
         mode: str = "nearest",
         align_corners: bool | None = None,
+        recompute_scale_factor: bool | None = None,
     ) -> None:
-        if mode not in MODES or (mode == "nearest" and align_corners is not None):
+        if mode not in MODES or (mode != "bilinear" and align_corners is not None):
             raise ValueError(
                 f"Upsample: mode={mode!r}, align_corners={align_corners}: mode is one of "
                 f"{', '.join(MODES)}, and only bilinear has align_corners"
@@ -40,10 +43,18 @@ class Upsample(Module):
         self.size: Any = None if size is None else both
         self.scale_factor: Any = both if size is None else None
         self.mode, self.align_corners = mode, align_corners
+        self.recompute_scale_factor = recompute_scale_factor
 
     def forward(self, x: Tensor) -> Tensor:
-        options = {"size": self.size, "scales": self.scale_factor, "mode": self.mode}
-        return apply(upsample2d, as_tensor(x), **options, align_corners=bool(self.align_corners))
+        return apply(
+            upsample2d,
+            as_tensor(x),
+            size=self.size,
+            scales=self.scale_factor,
+            mode=self.mode,
+            align_corners=bool(self.align_corners),
+            recompute_scale_factor=bool(self.recompute_scale_factor),
+        )
 
     def extra_repr(self) -> str:
         which = "size" if self.size else "scale_factor"

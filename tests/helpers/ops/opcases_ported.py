@@ -25,7 +25,7 @@ def _activations() -> dict[str, Case]:
             {"alpha": alpha},
             smooth=not kind,
         )
-    for (beta, threshold), a in product(((1.0, 20.0), (2.5, 1.0), (0.1, 0.0)), ((4, 5), KINKS)):
+    for (beta, threshold), a in product(((1.0, 20.0), (2.5, 1.0), (-0.5, -2.0)), ((4, 5), KINKS)):
         cases[f"softplus {beta} {threshold} {label(np.shape(a))}"] = Case(
             activations.softplus,
             (a,),

@@ -1,0 +1,142 @@
+"""Forward hooks: PyTorch's order and results; a module that has some runs alone."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.ops.oracle import needs_torch, pytorch
+
+import nnmpi
+from nnmpi import nn
+from nnmpi.nn.segment import segment
+from nnmpi.nn.tracing import trace
+
+X = np.random.default_rng(0).standard_normal((2, 2, 6, 6)).astype("float32")
+
+
+def fused() -> nn.Sequential:
+    """Layers of which each run of three, two and two is one op."""
+    return nn.Sequential(
+        *(nn.Conv2d(2, 3, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(3, 2, 2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 4), nn.ReLU()),
+    )
+
+
+def register(model: Any, told: list[str]) -> list[Any]:
+    """Hooks of both kinds that change what goes in and out, and tell their names."""
+
+    def after(name: str, change: Callable[[Any], Any]) -> Callable[..., Any]:
+        return lambda m, args, y: (told.append(f"{name} {len(args)}"), change(y))[1]
+
+    def before(name: str, change: Callable[[Any], Any]) -> Callable[..., Any]:
+        return lambda m, args: (told.append(f"{name} {len(args)}"), change(args[0]))[1]
+
+    def with_names(m: Any, args: Any, options: Any, y: Any) -> None:
+        told.append(f"named {len(args)} {sorted(options)}")
+
+    return [
+        model.register_forward_hook(after("first", lambda y: y * 2)),
+        model.register_forward_hook(after("second", lambda y: None)),
+        model.register_forward_hook(after("zeroth", lambda y: y + 1), prepend=True),
+        model.register_forward_hook(with_names, with_kwargs=True),
+        model.register_forward_pre_hook(before("pre", lambda x: (x - 1,))),
+        model.register_forward_pre_hook(before("bare", lambda x: x * 3)),
+        model.register_forward_pre_hook(lambda m, args, options: (args, options), with_kwargs=True),
+    ]
+
+
+@needs_torch
+def test_hooks_run_in_the_order_of_pytorch_with_its_results() -> None:
+    torch = pytorch()
+    x, told = X[0, 0], ([], [])
+    ours, theirs = nn.Tanh(), torch.nn.Tanh()
+    handles = [register(m, names) for m, names in zip((ours, theirs), told, strict=True)]
+    inputs = [nnmpi.tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)]
+    results = [m(x) for m, x in zip((ours, theirs), inputs, strict=True)]
+    for y in results:
+        (y * y).sum().backward()
+    np.testing.assert_allclose(results[0].numpy(), results[1].detach().numpy(), atol=1e-6)
+    np.testing.assert_allclose(inputs[0].grad, inputs[1].grad, atol=1e-5)
+    assert (
+        told[0] == told[1] == ["pre 1", "bare 1", "zeroth 1", "first 1", "second 1", "named 1 []"]
+    )
+    for mine, other in zip(*handles, strict=True):
+        mine.remove()
+        mine.remove()
+        other.remove()
+        np.testing.assert_allclose(ours(x).numpy(), theirs(torch.tensor(x)).numpy(), atol=1e-6)
+    assert told[0] == told[1]
+    assert ours.hooks == ()
+
+
+def test_a_handle_is_a_context() -> None:
+    model, sizes = nn.Linear(6, 2), []
+    with model.register_forward_hook(lambda m, args, y: sizes.append(y.shape)):
+        model(X)
+    model(X)
+    assert sizes == [(2, 2, 6, 2)]
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("k", range(8))
+def test_a_hook_is_not_lost_where_layers_run_as_one_op(k: int, late: bool) -> None:
+    """Also if the Sequential has run before, and while it is part of another module."""
+    model, seen = fused(), []
+    plain = [nnmpi.tensor(X)]
+    for layer in model:
+        plain.append(layer(plain[-1]))
+    if late:
+        model(plain[0])
+    handle = model[k].register_forward_hook(lambda m, args, y: seen.append((args[0], y)))
+    y = nn.Sequential(model)(plain[0])
+    np.testing.assert_allclose(y.numpy(), plain[-1].numpy(), rtol=1e-5, atol=1e-6)
+    ((x, y),) = seen
+    np.testing.assert_allclose(x.numpy(), plain[k].numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(y.numpy(), plain[k + 1].numpy(), rtol=1e-5, atol=1e-6)
+    handle.remove()
+    model(plain[0])
+    assert len(seen) == 1
+
+
+def test_a_segment_runs_the_hooks_of_its_modules_once() -> None:
+    """Those of a block and of a layer, registered before the graph is recorded or behind it."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+
+        def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+            return x + self.b(nnmpi.relu(self.a(x)))
+
+    model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), Block(), Block(), nn.Linear(6, 2))
+    for layer in (model[1], model[2], model[3].a):
+        layer.register_forward_hook(lambda m, args, y: y * 2)
+    model[4].register_forward_pre_hook(lambda m, args: args[0] + 1)
+    graph = trace(model, lambda n: ((nnmpi.zeros(n, 6),), {}), "float32")
+    assert any("hooks" in note for note in graph.notes)
+    assert model[1].hooks
+    model[3].b.register_forward_hook(lambda m, args, y: y * 3)
+    x = nnmpi.tensor(X[0, 0])
+    for cut in range(1, len(graph.nodes)):
+        front, back = (
+            segment(model, graph, nodes) for nodes in (range(cut), range(cut, len(graph.nodes)))
+        )
+        between = front(x)
+        y = back(*(between if isinstance(between, tuple) else (between,)))
+        np.testing.assert_array_equal(y.numpy(), model(x).numpy())
+
+
+def test_a_copy_has_hooks_of_its_own() -> None:
+    model = nn.Tanh()
+    handle = model.register_forward_hook(lambda m, args, y: y * 2)
+    twin = copy.deepcopy(model)
+    handle.remove()
+    np.testing.assert_array_equal(twin(X).numpy(), 2 * model(X).numpy())
+
+
+@pytest.mark.parametrize("name", ["register_forward_hook", "register_forward_pre_hook"])
+def test_a_loss_has_no_hooks(name: str) -> None:
+    with pytest.raises(NotImplementedError, match=f"Loss.{name}"):
+        getattr(nn.MSELoss(), name)(lambda *args: None)
