@@ -10,6 +10,7 @@ from helpers.datafiles import refused
 import nnmpi
 from nnmpi import nn
 from nnmpi.backend import Backend
+from nnmpi.nn.layers.basic import ChannelRange
 from nnmpi.nn.passes import Pass, current_pass
 
 SHAPE = (3, 4)  # of one sample
@@ -83,6 +84,23 @@ def test_the_gradient_passes_where_the_number_did() -> None:
     y.backward(np.full((4, 5), 7.0))
     np.testing.assert_array_equal(x.grad, y.numpy() / 2 * 7)
     assert 0 < np.count_nonzero(x.grad) < 20
+
+
+def test_whole_channels_become_zero() -> None:
+    """As the same samples do in any batch, and as a part of the channels does."""
+    layer, x = nn.Dropout2d(0.4), np.full((50, 40, 3, 2), 3.0)
+    token = current_pass.set(Pass(2, np.arange(7, 57)))
+    try:
+        y = layer(nnmpi.tensor(x)).numpy()
+        part = nn.Dropout2d(0.4, part=ChannelRange(10, 25, 40))
+        np.testing.assert_array_equal(part(nnmpi.tensor(x[:, :15])).numpy(), y[:, 10:25])
+        current_pass.set(Pass(2, np.array([30, 9])))
+        np.testing.assert_array_equal(layer(nnmpi.tensor(x[:2])).numpy(), y[[23, 2]])
+    finally:
+        current_pass.reset(token)
+    kept = y[:, :, 0, 0] != 0
+    assert abs(kept.mean() - 0.6) < 5 * np.sqrt(0.24 / kept.size)
+    np.testing.assert_array_equal(y, np.broadcast_to(kept[:, :, None, None] * (3 / 0.6), y.shape))
 
 
 def test_evaluation_is_the_identity() -> None:

@@ -267,6 +267,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
     ),
     "no gradients": (lambda ps: optim.clip_grad_norm(ps, 1.0), ("after backward",)),
     "norm": (lambda ps: optim.clip_grad_norm(ps, 0.0), ("max_norm 0.0", "above 0")),
+    "order of a norm": (lambda ps: nn.utils.clip_grad_norm_(ps, 1.0, -1), ("norm_type -1",)),
 }
 
 
@@ -319,18 +320,28 @@ def test_an_option_needs_the_sum_that_the_optimizer_was_created_with(
 
 
 @pytest.mark.parametrize("wrong", [None, np.inf, np.nan])
-@pytest.mark.parametrize("max_norm", [0.5, 1e9])
-def test_clipping_is_pytorchs(max_norm: float, wrong: float | None, torch: Any) -> None:
+@pytest.mark.parametrize(("max_norm", "order"), [(0.5, 2), (1e9, 2.0), (0.1, np.inf), (0.5, 3)])
+def test_clipping_is_pytorchs(
+    max_norm: float, order: float, wrong: float | None, torch: Any
+) -> None:
     twins = Twins(torch, "sgd", model())
     twins.step(0, lambda t, i: i != 2)  # one without a gradient
     if wrong is not None:
         twins.mine[1].grad[0] = twins.theirs[1].grad[0] = wrong
     with np.errstate(invalid="ignore"):  # inf * 0
-        norm = optim.clip_grad_norm(twins.mine, max_norm)
-    expected = torch.nn.utils.clip_grad_norm_(twins.theirs, max_norm)
+        norm = nn.utils.clip_grad_norm_(twins.mine, max_norm, order)
+    expected = torch.nn.utils.clip_grad_norm_(twins.theirs, max_norm, order)
     np.testing.assert_allclose(norm, float(expected), rtol=1e-13)
     assert norm.shape == ()
     assert twins.mine[2].grad is None
     for p, q in zip(twins.mine, twins.theirs, strict=True):
         if q.grad is not None:
             np.testing.assert_allclose(p.grad, q.grad.numpy(), rtol=1e-13)
+
+
+def test_clipping_by_a_norm_that_is_no_number_may_be_refused() -> None:
+    p = nn.Parameter(np.ones(2))
+    p.grad = np.array([np.inf, 1.0])
+    with pytest.raises(RuntimeError, match="is inf, no number"):
+        nn.utils.clip_grad_norm_(p, 1.0, error_if_nonfinite=True)
+    assert p.grad.tolist() == [np.inf, 1.0]

@@ -205,3 +205,53 @@ def test_gradients_of_zeros_still_move_what_has_momentum() -> None:
 def test_bad_groups_give_one_line(groups: Any, words: tuple[str, ...]) -> None:
     with refused(*words):
         optim.SGD(groups(list(model().parameters())), lr=0.1)
+
+
+ADDED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "sgd": ("SGD", {"lr": 0.1, "momentum": 0.9}, {"lr": 0.01}),
+    "sgd, momentum of the new one": ("SGD", {"lr": 0.1}, {"momentum": 0.9}),
+    "adam": ("Adam", {"lr": 0.02}, {"betas": (0.5, 0.9), "amsgrad": True}),
+    "rmsprop": ("RMSprop", {}, {"centered": True}),
+}
+
+
+@needs_torch
+@pytest.mark.parametrize("case", ADDED)
+def test_a_group_that_is_added_later_is_pytorchs(case: str) -> None:
+    """Sums and step counts of the others go on; betas that changed just before count too."""
+    torch, (name, options, group) = pytorch(), ADDED[case]
+    mine = list(model().parameters())
+    theirs = [torch.nn.Parameter(torch.tensor(p.data)) for p in mine]
+    ours, other = (
+        getattr(library, name)(parameters[:3], **options)
+        for library, parameters in ((optim, mine), (torch.optim, theirs))
+    )
+    rng = np.random.default_rng(0)
+    for t in range(12):
+        if t == 4:
+            for opt, parameters in ((ours, mine), (other, theirs)):
+                if "betas" in opt.param_groups[0]:
+                    opt.param_groups[0]["betas"] = (0.7, 0.95)
+                opt.add_param_group({"params": parameters[3:], **group})
+        for p, q in zip(mine, theirs, strict=True):
+            p.grad = rng.standard_normal(p.shape)
+            q.grad = torch.tensor(np.ascontiguousarray(p.grad))
+        ours.step()
+        other.step()
+        for p, q in zip(mine, theirs, strict=True):
+            np.testing.assert_allclose(p.data, q.detach().numpy(), rtol=1e-10, atol=1e-12)
+    assert ours.steps == [12] * 3 + [8] * 3
+
+
+def test_a_group_that_is_refused_changes_nothing() -> None:
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    opt = optim.SGD(first.parameters(), lr=0.1)
+    for group, words in (
+        ({"params": first.parameters()}, ("twice",)),
+        ({"params": second.parameters(), "lr": -1}, ("lr -1",)),
+        ({"params": second.parameters(), "beta": 1}, ("'beta'",)),
+    ):
+        with refused(*words):
+            opt.add_param_group(group)
+        assert len(opt.param_groups) == 1
+        assert len(opt.parameters) == 2

@@ -145,17 +145,17 @@ def _orders() -> dict[str, Case]:
     ):
         kind = "" if callable(x) else " of equals"
         cases[f"max_pool2d_indices {label(options)}{kind}"] = Case(
-            pool.max_pool2d_indices,
+            pool.max_pool_indices,
             (x,),
             lambda t, x, **o: places(t, x, name="max_pool2d", **o),
             options,
             has_gradient=False,
         )
     cases["max_pool1d_indices"] = Case(
-        pool.max_pool1d_indices,
+        pool.max_pool_indices,
         ((2, 3, 9),),
-        lambda t, x, **o: places(t, x, name="max_pool1d", **o),
-        {"kernel": 3, "stride": 2, "padding": 1},
+        lambda t, x, axes, **o: places(t, x, name="max_pool1d", **o),
+        {"axes": 1, "kernel": 3, "stride": 2, "padding": 1},
         has_gradient=False,
     )
     return cases

@@ -155,6 +155,29 @@ CASES: dict[str, Case] = {
         (3, 2, 8, 8),
         "column,gathers column,gathers",
     ),
+    "ported layers": Case(
+        lambda: nn.Sequential(
+            *(nn.Conv2d(2, 5, 3, padding=1, padding_mode="reflect"), nn.ReLU(inplace=True)),
+            *(nn.MaxPool2d(2), nn.PReLU(5), nn.InstanceNorm2d(5, affine=True), nn.Dropout2d(0.4)),
+            *(nn.Upsample(scale_factor=2), nn.ELU(), nn.Softplus()),
+            *(nn.Conv2d(5, 4, 3, padding="same", padding_mode="circular"), nn.PReLU()),
+        ),
+        (3, 2, 8, 8),
+        "column channels channels channels row copy",
+    ),
+    "padded sequences": Case(
+        lambda: nn.Sequential(
+            *(nn.Conv1d(3, 5, 3, padding=2, padding_mode="circular"), nn.PReLU(5)),
+            *(nn.Conv1d(5, 4, 3, padding=1, padding_mode="replicate"), nn.PReLU()),
+        ),
+        (3, 3, 9),
+        "column channels row copy",
+    ),
+    "one slope of all features": Case(
+        lambda: nn.Sequential(nn.Linear(6, 7), nn.PReLU(), nn.Linear(7, 5)),
+        (4, 6),
+        "column,gathers copy column",
+    ),
     "tuples and dilation": Case(
         lambda: nn.Sequential(
             nn.Conv2d(2, 5, (3, 2), (2, 1), padding=(1, 0), dilation=(1, 2)),

@@ -1,0 +1,93 @@
+"""Functions that make, pad, sort and combine tensors, under PyTorch's names."""
+
+import numpy as np
+import pytest
+import strictarray
+from helpers.datafiles import refused
+
+import nnmpi
+from nnmpi.backend import Backend
+
+DEVICE = Backend("cuda", strictarray)
+
+
+def test_tensors_of_one_value() -> None:
+    assert nnmpi.zeros(2, 3).shape == nnmpi.ones((2, 3)).shape == nnmpi.full([2, 3], 1).shape
+    assert nnmpi.zeros().shape == nnmpi.zeros(()).shape == ()
+    assert nnmpi.full(2, 7).numpy().tolist() == [7, 7]
+    types = (1, "int64"), (1.5, "float32"), (True, "bool"), (np.float64(2), "float64")
+    assert nnmpi.zeros(1).dtype == nnmpi.ones(1).dtype == "float32"
+    for value, dtype in types:
+        assert nnmpi.full((2,), value).dtype == dtype
+        assert nnmpi.full((2,), value, dtype="float16").dtype == "float16"
+    leaf = nnmpi.ones(2, dtype="float64", requires_grad=True)
+    (leaf * 3).sum().backward()
+    assert leaf.grad.tolist() == [3, 3]
+    for make in (nnmpi.zeros, nnmpi.ones):
+        assert type(make(2, on=DEVICE).data) is strictarray.ndarray
+    assert type(nnmpi.full(2, 1.0, on=DEVICE).data) is strictarray.ndarray
+
+
+def test_sorting_keeps_ties_in_their_order_and_numbers_alone_are_sorted_too() -> None:
+    values, indices = nnmpi.sort([3.0, 1.0, 3.0, 2.0], descending=True)
+    assert (values.numpy().tolist(), indices.numpy().tolist()) == ([3, 3, 2, 1], [0, 2, 3, 1])
+    assert nnmpi.sort(np.arange(6).reshape(2, 3), dim=0).indices.shape == (2, 3)
+    alone = nnmpi.sort(nnmpi.tensor(5.0))
+    assert (alone.values.item(), alone.indices.item()) == (5.0, 0)
+    t = nnmpi.tensor([[1.0, 5.0, 3.0]], requires_grad=True)
+    top = nnmpi.topk(t, 2)
+    top.values.backward(np.array([[10.0, 20.0]]))
+    assert t.grad.tolist() == [[0, 10, 20]]
+    assert nnmpi.topk(t, 2, largest=False).indices.numpy().tolist() == [[0, 2]]
+    assert nnmpi.topk(t, 0).values.shape == (1, 0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_types_stay(dtype: str) -> None:
+    t = nnmpi.tensor(np.linspace(-2, 2, 32).reshape(1, 2, 4, 4).astype(dtype), requires_grad=True)
+    layers = [nnmpi.nn.ELU(), nnmpi.nn.Softplus(), nnmpi.nn.Dropout2d(), nnmpi.nn.Upsample(5)]
+    layers += [nnmpi.nn.Upsample(5, mode="bilinear"), nnmpi.nn.InstanceNorm2d(2)]
+    results = [layer(t) for layer in layers]
+    results += [nnmpi.pad(t, (1, 1), "reflect"), nnmpi.pad(t, (1, -1), value=2.5)]
+    results += [nnmpi.einsum("nchw,nchw->nc", t, t), nnmpi.sort(t).values, nnmpi.cumsum(t, dim=1)]
+    for y in results:
+        assert y.dtype == dtype
+        t.grad = None
+        y.sum().backward()
+        assert t.grad.dtype == dtype
+
+
+def test_wrong_arguments_give_one_line() -> None:
+    t = nnmpi.zeros(2, 3)
+    calls = {
+        lambda: nnmpi.topk(t, 4): ("k=4 of the 3 elements", "(2, 3)"),
+        lambda: nnmpi.pad(t, (1, 2, 3)): ("(1, 2, 3)", "two numbers for each axis"),
+        lambda: nnmpi.pad(t, (0, 0, 0, 0, 1, 1)): ("2 axes",),
+        lambda: nnmpi.pad(t, (3, 0), "reflect"): ("length 3", "(3, 0)", "'reflect'"),
+        lambda: nnmpi.pad(t, (1, 1), "mirror"): ("'mirror'", "reflect, replicate, circular"),
+        lambda: nnmpi.pad(t, (-2, -2)): ("(2, 3)", "too small"),
+        lambda: nnmpi.pad(t, (1, 1), "circular", 3.0): ("value=3.0", "'circular'"),
+        lambda: nnmpi.einsum("ij,jk->ik", t, t): ("does not fit", "(2, 3), (2, 3)"),
+        lambda: nnmpi.einsum("ij,jk->ik", t): ("'ij,jk->ik'", "a term for each tensor"),
+        lambda: nnmpi.einsum("ijk->i", t): ("a letter for each axis",),
+        lambda: nnmpi.einsum("i1->i", t): ("must be letters",),
+        lambda: nnmpi.einsum("ij->k", t): ("before it too",),
+        lambda: nnmpi.einsum("ij->ii", t): ("each letter of the output once",),
+        lambda: nnmpi.nn.Softplus(0): ("beta=0",),
+        lambda: nnmpi.nn.PReLU(4)(t): ("weight of 4", "(2, 3)"),
+        lambda: nnmpi.nn.Dropout2d()(t): ("Dropout2d", "(2, 3)"),
+        lambda: nnmpi.nn.HuberLoss(delta=0): ("delta=0",),
+        lambda: nnmpi.nn.InstanceNorm2d(3, track_running_stats=True): ("BatchNorm2d",),
+        lambda: nnmpi.nn.InstanceNorm2d(3)(nnmpi.zeros(2, 3, 1, 1)): ("more than one pixel",),
+        nnmpi.nn.Upsample: ("give one of the two",),
+        lambda: nnmpi.nn.Upsample(2, 2): ("give one of the two",),
+        lambda: nnmpi.nn.Upsample(2, mode="area"): ("'area'", "bilinear"),
+        lambda: nnmpi.nn.Upsample(2)(t): ("upsample2d", "(2, 3)"),
+        lambda: nnmpi.nn.Conv2d(1, 1, 3, padding_mode="same"): ("padding_mode='same'", "circular"),
+        lambda: nnmpi.nn.ConvTranspose2d(1, 1, 3, padding_mode="reflect"): ("none of zeros",),
+    }
+    for call, words in calls.items():
+        with refused(*words):
+            call()
+    with pytest.raises(TypeError, match="write the letters first"):
+        nnmpi.einsum(t, "ij->i")
