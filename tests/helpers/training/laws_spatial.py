@@ -191,6 +191,7 @@ def cnn(rows: int) -> nn.Sequential:
     return nn.Sequential(
         *(nn.Conv2d(2, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6), nn.ReLU()),
         nn.Sequential(nn.MaxPool2d(3, 2, 1), nn.Conv2d(6, 5, 5, padding=2), nn.Tanh()),
+        *(nn.Dropout2d(0.2), nn.ELU(0.5), nn.Softplus(2)),
         *(nn.Conv2d(5, 4, 3, stride=2, padding=1), nn.ReLU(), nn.AvgPool2d(2)),
         *(nn.Flatten(), nn.Dropout(0.2), nn.Linear(12 * rows, 3)),
     )

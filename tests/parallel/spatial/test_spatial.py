@@ -141,8 +141,18 @@ def test_a_window_larger_than_the_image_is_refused_as_on_one_rank() -> None:
         (nn.Sequential(nn.MaxPool2d(2, ceil_mode=True)), r"layer 0 is MaxPool2d.*ceil_mode=False"),
         (
             nn.Sequential(nn.ReLU(), nn.AvgPool2d(3, 1, 1, count_include_pad=False)),
-            r"layer 1 is AvgPool2d.*count_include_pad=True only",
+            r"layer 1 is AvgPool2d.*count_include_pad=True",
         ),
+        (
+            nn.Sequential(nn.MaxPool2d(2, return_indices=True)),
+            r"layer 0 is MaxPool2d.*return_indices=False",
+        ),
+        (
+            nn.Sequential(nn.Conv2d(1, 1, 3, padding=1, padding_mode="reflect")),
+            r"layer 0 is Conv2d.*padding_mode='zeros' only",
+        ),
+        (nn.Sequential(nn.PReLU()), r"layer 0 is PReLU"),
+        (nn.Sequential(nn.Upsample(scale_factor=2)), r"layer 0 is Upsample"),
         (nn.Sequential(nn.AdaptiveAvgPool2d(1)), r"layer 0 is AdaptiveAvgPool2d"),
     ],
 )
@@ -151,6 +161,11 @@ def test_models_that_cannot_take_rows_are_refused_unchanged(model: Any, match: s
     with pytest.raises(ValueError, match=match):
         spatial.parallelize(model, thread_ranks.comm_self())
     assert repr(model) == before
+
+
+def test_a_spatial_convolution_pads_with_zeros() -> None:
+    with pytest.raises(ValueError, match="padding_mode='circular': it pads with zeros"):
+        spatial.SpatialConv2d(1, 1, 3, padding_mode="circular", comm=thread_ranks.comm_self())
 
 
 def test_parallelize_keeps_names_parameters_and_modes() -> None:
