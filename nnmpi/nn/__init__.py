@@ -4,6 +4,12 @@ from nnmpi.nn import utils as utils
 from nnmpi.nn.containers import ModuleDict as ModuleDict
 from nnmpi.nn.containers import ModuleList as ModuleList
 from nnmpi.nn.containers import ParameterList as ParameterList
+from nnmpi.nn.element_losses import BCELoss as BCELoss
+from nnmpi.nn.element_losses import BCEWithLogitsLoss as BCEWithLogitsLoss
+from nnmpi.nn.element_losses import HuberLoss as HuberLoss
+from nnmpi.nn.element_losses import L1Loss as L1Loss
+from nnmpi.nn.element_losses import MSELoss as MSELoss
+from nnmpi.nn.element_losses import SmoothL1Loss as SmoothL1Loss
 from nnmpi.nn.layers.activations import ELU as ELU
 from nnmpi.nn.layers.activations import GELU as GELU
 from nnmpi.nn.layers.activations import Identity as Identity
@@ -35,14 +41,8 @@ from nnmpi.nn.layers.pooling import AvgPool2d as AvgPool2d
 from nnmpi.nn.layers.pooling import MaxPool1d as MaxPool1d
 from nnmpi.nn.layers.pooling import MaxPool2d as MaxPool2d
 from nnmpi.nn.layers.upsample import Upsample as Upsample
-from nnmpi.nn.losses import BCELoss as BCELoss
-from nnmpi.nn.losses import BCEWithLogitsLoss as BCEWithLogitsLoss
 from nnmpi.nn.losses import CrossEntropyLoss as CrossEntropyLoss
-from nnmpi.nn.losses import HuberLoss as HuberLoss
-from nnmpi.nn.losses import L1Loss as L1Loss
-from nnmpi.nn.losses import MSELoss as MSELoss
 from nnmpi.nn.losses import NLLLoss as NLLLoss
-from nnmpi.nn.losses import SmoothL1Loss as SmoothL1Loss
 from nnmpi.nn.module import Module as Module
 from nnmpi.nn.parameter import Parameter as Parameter
 from nnmpi.nn.sequential import Sequential as Sequential

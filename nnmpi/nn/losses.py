@@ -4,7 +4,6 @@
 the losses of its own, and divides by the divisor of all.
 """
 
-import math
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.arguments import array_on
-from nnmpi.autograd.functional import absolute, as_tensor
+from nnmpi.autograd.functional import as_tensor
 from nnmpi.autograd.ops import losses as ops
 from nnmpi.autograd.ops import softmax
 from nnmpi.backend import Array
@@ -207,129 +206,3 @@ class NLLLoss(ClassLoss):
             ignore_index=self.ignore_index,
             reduction=self.reduction,
         )
-
-
-# ---- losses of single numbers: the prediction and the target have the same shape
-
-
-class ElementLoss(Loss):
-    """A loss of each number of the prediction and of the target, which has the same shape.
-
-    weight: broadcast to the losses, each of which it multiplies
-    """
-
-    weight: np.ndarray | None = None
-
-    def forward(self, prediction: Any, target: Any) -> Tensor:
-        prediction = as_tensor(prediction)
-        # in the prediction's type, so that the gradient is of that type too
-        if not isinstance(target, Tensor):
-            target = Tensor(array_on(backend.of(prediction.data), target, prediction.dtype))
-        elif target.dtype != prediction.dtype:
-            target = target.astype(prediction.dtype)
-        if target.shape != prediction.shape:
-            raise ValueError(
-                f"{type(self).__name__}: prediction of shape {prediction.shape}, "
-                f"target of {target.shape}: give both one shape; y[:, None] adds an axis"
-            )
-        losses = self.losses(prediction, target)
-        if self.weight is not None:
-            losses = losses * _fitting(self.weight, losses)
-        if self.reduction == "none":
-            return losses
-        # the mean of nothing is 0, as in the other losses
-        total: Tensor = losses.mean() if self.reduction == "mean" and losses.size else losses.sum()
-        return total
-
-    def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """The loss of each number."""
-        raise NotImplementedError
-
-
-class MSELoss(ElementLoss):
-    """(prediction - target) ** 2."""
-
-    def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
-        d: Tensor = prediction - target
-        return d * d
-
-
-class L1Loss(ElementLoss):
-    """|prediction - target|."""
-
-    def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
-        return absolute(prediction - target)
-
-
-class SmoothL1Loss(ElementLoss):
-    """d**2 / (2 beta) where |d| < beta, |d| - beta / 2 elsewhere; d = prediction - target."""
-
-    def __init__(self, *, reduction: str = "mean", beta: float = 1.0) -> None:
-        super().__init__(reduction=reduction)
-        if not 0 <= beta < math.inf:
-            raise ValueError(f"SmoothL1Loss: beta={beta!r} must be a number of at least 0")
-        self.beta = beta
-
-    def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
-        d: Tensor = prediction - target
-        return apply(ops.smooth_l1, d, beta=self.beta) if self.beta else absolute(d)
-
-
-class HuberLoss(SmoothL1Loss):
-    """d**2 / 2 where |d| < delta, delta (|d| - delta / 2) elsewhere; d = prediction - target."""
-
-    def __init__(self, *, reduction: str = "mean", delta: float = 1.0) -> None:
-        if not 0 < delta < math.inf:
-            raise ValueError(f"HuberLoss: delta={delta!r} must be a number above 0")
-        super().__init__(reduction=reduction, beta=delta)
-
-    def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
-        return super().losses(prediction, target) * self.beta
-
-
-class BCELoss(ElementLoss):
-    """-(y log(p) + (1 - y) log(1 - p)) of probabilities p; a log is at least -100."""
-
-    def __init__(self, weight: Any = None, *, reduction: str = "mean") -> None:
-        super().__init__(reduction=reduction)
-        self.weight = weights(type(self).__name__, "weight", weight)
-
-    def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
-        p = prediction.data
-        if isinstance(p, np.ndarray) and p.size and (p.min() < 0 or p.max() > 1):
-            raise ValueError(
-                f"BCELoss: predictions from {p.min():g} to {p.max():g} are no probabilities, which "
-                "are 0 to 1: put a Sigmoid before it, or use BCEWithLogitsLoss"
-            )
-        return apply(ops.bce, prediction, target)
-
-
-class BCEWithLogitsLoss(ElementLoss):
-    """BCELoss of sigmoid(prediction), without overflow.
-
-    pos_weight: broadcast to the targets, multiplies the part of y log(p)
-    """
-
-    def __init__(
-        self, weight: Any = None, *, reduction: str = "mean", pos_weight: Any = None
-    ) -> None:
-        super().__init__(reduction=reduction)
-        self.weight = weights(type(self).__name__, "weight", weight)
-        self.pos_weight = weights(type(self).__name__, "pos_weight", pos_weight)
-
-    def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
-        positive = 1.0 if self.pos_weight is None else _fitting(self.pos_weight, prediction)
-        return apply(ops.bce_with_logits, prediction, target, pos_weight=positive)
-
-
-def _fitting(weight: np.ndarray, like: Tensor) -> Array:
-    """The weights as an array like a tensor; raises ValueError unless they broadcast to it."""
-    try:
-        fits = np.broadcast_shapes(weight.shape, like.shape) == like.shape
-    except ValueError:
-        fits = False
-    if not fits:
-        raise ValueError(
-            f"weights of shape {weight.shape} do not broadcast to a prediction of {like.shape}"
-        )
-    return array_on(backend.of(like.data), weight, like.dtype)

@@ -112,7 +112,7 @@ LOSING: dict[str, tuple[Callable[..., Any], str]] = {
     "where": (lambda t, c: np.where(c.numpy() > 1, t, 0), "nnmpi.where"),
     "clip": (lambda t, c: np.clip(t, 0, 1), "nnmpi.clip"),
     "dot": (lambda t, c: np.dot(c, t.T), "operator @"),
-    "einsum": (lambda t, c: np.einsum("ij,ij", t, c), "operator @"),
+    "einsum": (lambda t, c: np.einsum("ij,ij", t, c), "nnmpi.einsum"),
     "vstack": (lambda t, c: np.vstack([t, c]), "nnmpi.concatenate"),
     "sum": (lambda t, c: np.sum(t), "t.sum()"),
     "mean": (lambda t, c: np.mean(t, axis=0), "t.mean()"),

@@ -139,19 +139,18 @@ class Dropout(Module):
         if now.samples is not None and len(now.samples) != x.shape[0]:
             raise ValueError(
                 f"{type(self).__name__} {self.path}: input of shape {x.shape} in a batch of "
-                f"{len(now.samples)}: "
-                "the first axis must be that of the samples"
+                f"{len(now.samples)}: the first axis must be that of the samples"
             )
         on = backend.of(x.data)
         key = keyed.key(self.root.seed, "dropout", now.step, self.path)
         rows = on.xp.arange(x.shape[0]) if now.samples is None else on.asarray(now.samples)
-        drawn = self.drawn(x.shape)
-        index = self._indices(drawn[1:], on.xp)
+        shape = self.mask_shape(x.shape)
+        index = self._indices(shape[1:], on.xp)
         kept = keyed.bits(key, index[None], rows[:, None]) >= int(self.p * 2**32)
-        mask = kept.reshape(drawn).astype(x.dtype) * (1 / (1 - self.p))
+        mask = kept.reshape(shape).astype(x.dtype) * (1 / (1 - self.p))
         return apply(elementwise.multiply, x, mask)
 
-    def drawn(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def mask_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of the mask of an input of this shape."""
         return shape
 
@@ -179,7 +178,7 @@ class Dropout(Module):
 class Dropout2d(Dropout):
     """Dropout of whole channels of images (N, C, H, W): all pixels of one become 0, or none."""
 
-    def drawn(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def mask_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         if len(shape) != 4:
             raise ValueError(f"Dropout2d: input of shape {shape}; it must be images (N, C, H, W)")
         return (*shape[:2], 1, 1)
