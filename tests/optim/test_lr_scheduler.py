@@ -45,13 +45,8 @@ def test_rates_are_pytorchs(case: str) -> None:
 
 
 def test_what_is_left_out_names_what_to_write() -> None:
-    for name, words in {
-        "ReduceLROnPlateau": ("group['lr'] *= 0.1",),
-        "OneCycleLR": ("warm_up", "cosine"),
-        "NoSuchLR": ("NoSuchLR", "LambdaLR"),
-    }.items():
-        with pytest.raises(AttributeError) as error:
+    for name in ("ReduceLROnPlateau", "OneCycleLR"):
+        with pytest.raises(AttributeError, match=rf"no {name}: write LambdaLR\(optimizer, f\)"):
             getattr(optim.lr_scheduler, name)
-        assert all(word in str(error.value) for word in words)
     with refused("2 functions for 1 groups"):
         optim.lr_scheduler.LambdaLR(optim.SGD(nn.Linear(2, 2).parameters()), [abs, abs])
