@@ -140,7 +140,7 @@ class GraphRecorder:
         if self._unit is not None or (in_sequence and not module._modules):
             return forward(*args, **named)
         path = self._paths[id(module)]
-        if not module._modules or module._buffers or module.hooks or path in self._whole:
+        if not module._modules or module._buffers or module._hooks or path in self._whole:
             return self._layer(module, path, forward, args, named)
         self._within.append(path)
         if in_sequence:  # which would run some of them as one op
@@ -188,7 +188,7 @@ class GraphRecorder:
         within = self._within[-1] if self._within else ""
         kind = type(module) if _is_of_class(module, forward) else Module
         settings = {name: value for name, value in _plain(module).items() if name[0] != "_"}
-        reason = HOOKS if module.hooks else HOLDS if module._modules and module._buffers else ""
+        reason = HOOKS if module._hooks else HOLDS if module._modules and module._buffers else ""
         note = self._whole.get(path, reason)
         node = Node(path, arguments, None, within, used, kind, settings, None, note)
         return self._add(node, (args, named), result)

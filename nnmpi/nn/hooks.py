@@ -27,8 +27,8 @@ class HookHandle:
 
     def remove(self) -> None:
         """Take the hook off; once it is, nothing happens."""
-        kept = tuple(hook for hook in self._module.hooks if hook is not self._hook)
-        object.__setattr__(self._module, "hooks", kept)
+        kept = tuple(hook for hook in self._module._hooks if hook is not self._hook)
+        object.__setattr__(self._module, "_hooks", kept)
 
     def __enter__(self) -> Self:
         return self
@@ -40,7 +40,7 @@ class HookHandle:
 class Hooked:
     """The base of modules: registers hooks, and calls them around `forward`."""
 
-    hooks: tuple[Hook, ...] = ()
+    _hooks: tuple[Hook, ...]
     forward: Callable[..., Any]
 
     def register_forward_hook(
@@ -58,13 +58,13 @@ class Hooked:
     register_full_backward_hook = refusals.hook("Module.register_full_backward_hook")
 
     def _register(self, hook: Hook, prepend: bool) -> HookHandle:
-        hooks = (hook, *self.hooks) if prepend else (*self.hooks, hook)
-        object.__setattr__(self, "hooks", hooks)
+        hooks = (hook, *self._hooks) if prepend else (*self._hooks, hook)
+        object.__setattr__(self, "_hooks", hooks)
         return HookHandle(self, hook)
 
     def forward_with_hooks(self, *args: Any, **options: Any) -> Any:
         """`forward` between its hooks."""
-        hooks = self.hooks
+        hooks = self._hooks
         for function, _, with_kwargs in (hook for hook in hooks if hook.is_before):
             new = function(self, args, options) if with_kwargs else function(self, args)
             if new is not None and with_kwargs:

@@ -48,7 +48,7 @@ class Module(Hooked, Registries):
         raise TypeError(f"{type(self).__name__} does not define forward")
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        now, forward = current_pass.get(), self.forward_with_hooks if self.hooks else self.forward
+        now, forward = current_pass.get(), self.forward_with_hooks if self._hooks else self.forward
         if now is not None:
             if self.training and not now.counted:
                 current_pass.set(now._replace(counted=True))

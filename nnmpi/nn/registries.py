@@ -36,6 +36,7 @@ class Registries:
         object.__setattr__(self, "_name", "")
         object.__setattr__(self, "_construction", next_construction())
         object.__setattr__(self, "passes", 0)
+        object.__setattr__(self, "_hooks", ())
         return self
 
     _parameters: dict[str, Parameter]

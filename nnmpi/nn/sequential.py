@@ -83,7 +83,7 @@ def groups(layers: Sequence[Module]) -> Iterator[Sequence[Module]]:
     """The layers in groups: those that run as one op together (`FUSED`), each other one alone,
     and so one that has hooks."""
     i = 0
-    for taken in fused([Module if layer.hooks else type(layer) for layer in layers]):
+    for taken in fused([Module if layer._hooks else type(layer) for layer in layers]):
         yield layers[i : i + taken]
         i += taken
 
@@ -131,9 +131,10 @@ def _pooled(forward: Callable[..., Tensor], pool: Any) -> Step:
 
 def _unless_hooked(fused: Step, layer: Module, rest: Sequence[Module]) -> Step:
     """Layers as one op, if none of them has hooks at the time of the call."""
+    second, last = rest[0], rest[-1]
 
     def step(x: Tensor) -> Tensor:
-        if not (layer.hooks or rest[0].hooks or rest[-1].hooks):
+        if not (layer._hooks or second._hooks or last._hooks):
             return fused(x)
         for one in (layer, *rest):
             x = one(x)

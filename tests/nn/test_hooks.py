@@ -68,7 +68,7 @@ def test_hooks_run_in_the_order_of_pytorch_with_its_results() -> None:
         other.remove()
         np.testing.assert_allclose(ours(x).numpy(), theirs(torch.tensor(x)).numpy(), atol=1e-6)
     assert told[0] == told[1]
-    assert ours.hooks == ()
+    assert ours._hooks == ()
 
 
 def test_a_handle_is_a_context() -> None:
@@ -116,7 +116,7 @@ def test_a_segment_runs_the_hooks_of_its_modules_once() -> None:
     model[4].register_forward_pre_hook(lambda m, args: args[0] + 1)
     graph = trace(model, lambda n: ((nnmpi.zeros(n, 6),), {}), "float32")
     assert any("hooks" in note for note in graph.notes)
-    assert model[1].hooks
+    assert model[1]._hooks
     model[3].b.register_forward_hook(lambda m, args, y: y * 3)
     x = nnmpi.tensor(X[0, 0])
     for cut in range(1, len(graph.nodes)):
