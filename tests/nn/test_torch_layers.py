@@ -344,3 +344,18 @@ def test_the_target_of_a_squared_error_has_a_gradient_too(torch: Any) -> None:
     torch.nn.MSELoss()(*theirs).backward()
     for a, b in zip(ours, theirs, strict=True):
         close(a.grad, b.grad, "gradient")
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_pools_return_where_the_maxima_are(fused: bool, torch: Any) -> None:
+    """Also behind a convolution, with which a 2x2 window would run as one op."""
+    before = (nn.Conv2d(2, 3, 3), nn.ReLU()) if fused else (nn.Identity(),)
+    ours, theirs = pair(torch, lambda: S(*before))
+    x = np.random.default_rng(0).standard_normal((2, 2, 9, 8))
+    y, places = S(*ours, nn.MaxPool2d(2, return_indices=True))(nnmpi.tensor(x))
+    z, expected = torch.nn.MaxPool2d(2, return_indices=True)(theirs(torch.tensor(x)))
+    close(y, z, "maxima")
+    np.testing.assert_array_equal(places.numpy(), expected.numpy())
+    assert places.dtype == "int64"
+    assert y.requires_grad == fused
+    assert not places.requires_grad
