@@ -66,6 +66,7 @@ def test_wrong_arguments_give_one_line() -> None:
         lambda: nnmpi.pad(t, (3, 0), "reflect"): ("length 3", "(3, 0)", "'reflect'"),
         lambda: nnmpi.pad(t, (1, 1), "mirror"): ("'mirror'", "reflect, replicate, circular"),
         lambda: nnmpi.pad(t, (-2, -2)): ("(2, 3)", "too small"),
+        lambda: nnmpi.pad(t, (5, -4)): ("(2, 3)", "too small"),
         lambda: nnmpi.pad(t, (1, 1), "circular", 3.0): ("value=3.0", "'circular'"),
         lambda: nnmpi.einsum("ij,jk->ik", t, t): ("does not fit", "(2, 3), (2, 3)"),
         lambda: nnmpi.einsum("ij,jk->ik", t): ("'ij,jk->ik'", "a term for each tensor"),

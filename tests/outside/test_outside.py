@@ -27,7 +27,7 @@ def test_operators(is_sample: bool) -> None:
     import operators
 
     report = operators.run(limit=4 if is_sample else None)
-    all_agree(report, at_least=800 if is_sample else 4200)
+    all_agree(report, at_least=800 if is_sample else 6000)
 
 
 def test_modules(is_sample: bool) -> None:

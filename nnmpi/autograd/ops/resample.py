@@ -25,20 +25,15 @@ def pad(a: Array, *, widths: Widths, mode: str = "constant", value: Any = 0) -> 
     if a.ndim == 4:
         widths = [widths[k] for k in _LAST]
     x = _in_memory(a)
-    shape = [n + before + after for n, (before, after) in zip(x.shape, widths, strict=True)]
-    if min(shape, default=1) < 0:
+    ends = [(n, before, after) for n, (before, after) in zip(x.shape, widths, strict=True)]
+    taken = tuple(slice(max(-b, 0), n - max(-c, 0)) for n, b, c in ends)
+    if any(part.stop < part.start for part in taken):
         raise ValueError(f"pad: an input of shape {a.shape} is too small for what is cut off it")
     if mode != "constant":
-        steps = [
-            (axis, [Tap(_index(mode, n, *width))], n)
-            for axis, (n, width) in enumerate(zip(x.shape, widths, strict=True))
-            if any(width)
-        ]
-        return _along(a, steps)
-    ends = [*zip(x.shape, widths, strict=True)]
-    inside = tuple(slice(max(b, 0), max(b, 0) + n + min(b, 0) + min(c, 0)) for n, (b, c) in ends)
-    taken = tuple(slice(max(-b, 0), n - max(-c, 0)) for n, (b, c) in ends)
-    y = xp_of(a).full(tuple(shape), value, a.dtype)
+        steps = [(k, [Tap(_index(mode, *end))], end[0]) for k, end in enumerate(ends)]
+        return _along(a, [step for step, end in zip(steps, ends, strict=True) if any(end[1:])])
+    inside = tuple(slice(max(b, 0), n + b + c - max(c, 0)) for n, b, c in ends)
+    y = xp_of(a).full(tuple(n + b + c for n, b, c in ends), value, a.dtype)
     y[inside] = x[taken]
 
     def vjp(g: Array, out: Array | None) -> Array:

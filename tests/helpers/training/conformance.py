@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from helpers.tensor import laws_summa
 from helpers.tensor.laws_tensor import UNEVEN
-from helpers.training import laws_conv, laws_goals, laws_spatial
+from helpers.training import laws_conv, laws_goals, laws_ported, laws_spatial
 from helpers.training.graph_models import GRAPH_MODELS
 from helpers.training.pipelined import (
     CNN,
@@ -240,6 +240,13 @@ def _samples() -> Iterator[Row]:
             yield row._replace(ranks=3) if "servers" in layout else row
 
 
+def _ported() -> Iterator[Row]:
+    """Layers, functions and hooks of models from elsewhere."""
+    for layout, name in product(laws_ported.LAYOUTS, laws_ported.MODELS):
+        law = partial(laws_ported.model_trains_as_on_one_rank, name, layout)
+        yield _of_layout(name, layout, law)
+
+
 def _layers() -> Iterator[Row]:
     for n in (2, 3):
         yield Row(f"spatial={n} cnn", n, laws_spatial.training_equals_one_rank)
@@ -257,6 +264,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
     "graphs": _graphs,
     "unusual models": _unusual,
     "samples of any kind": _samples,
+    "models from elsewhere": _ported,
     "layers of the library": _layers,
 }
 
