@@ -53,9 +53,9 @@ def _runs_on_parts(a: Arrangement) -> bool:
 
 
 def own_modules(model: Module) -> Iterator[tuple[str, Module]]:
-    """The modules of the user's own, by path."""
+    """The modules of the user's own, and those with hooks, by path."""
     for path, m in model.named_modules():
-        if type(m).__module__.partition(".")[0] != "nnmpi":
+        if m._hooks or type(m).__module__.partition(".")[0] != "nnmpi":
             yield path, m
 
 
@@ -117,7 +117,8 @@ def _listen(model: Module) -> list[Output]:
 
     for path, m in own_modules(model):
         what = f"{path or 'the model'} ({type(m).__name__})"
-        object.__setattr__(m, "forward", partial(noted, what, m.forward))
+        name = "forward_with_hooks" if m._hooks else "forward"
+        object.__setattr__(m, name, partial(noted, what, getattr(m, name)))
     return found
 
 

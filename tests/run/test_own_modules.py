@@ -194,6 +194,16 @@ def test_with_verify_a_recompute_is_compared_in_every_step() -> None:
         trained(4, build, verify=True, **options)
 
 
+def test_a_hook_that_mixes_samples_is_named() -> None:
+    def build() -> nn.Sequential:
+        model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+        model[1].register_forward_hook(lambda m, args, y: y - y.mean(0))
+        return model
+
+    for found in threads.run(2, lambda comm: trainer_of(comm, build, micro_batches=2).warning):
+        assert "1 (Tanh): the output for a sample depends on the other samples" in found
+
+
 @pytest.mark.parametrize("own", [Centred, OwnNoise], ids=lambda own: own.__name__)
 @pytest.mark.parametrize(
     "options", [{}, {"micro_batches": 2}, {"pp": 2, "cut": "1"}, {"tp": 2}], ids=str
