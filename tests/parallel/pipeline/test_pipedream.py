@@ -16,17 +16,17 @@ OPTIMIZERS = {"sgd": {"optimizer": "sgd", "lr": 0.05}, "adam": {"optimizer": "ad
 
 
 @pytest.mark.parametrize("vertical", [False, True], ids=["stashing", "vertical"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("p", [1, 2, 3, 4])
 @pytest.mark.parametrize("model", CUTS)
 def test_ranks_train_as_one_process_with_delayed_updates(
-    model: str, p: int, optimizer: str, vertical: bool
+    model: str, p: int, vertical: bool
 ) -> None:
-    """Two epochs and a part of a third one; the learning rate changes from step to step."""
-    steps = {"epochs": 3, "steps": 24, "lr_schedule": "step:5:0.8"}
-    config = options(model, p, **OPTIMIZERS[optimizer], **steps, vertical_sync=vertical)
+    """An epoch and a part of the next one; the learning rate changes from step to step."""
+    optimizer = OPTIMIZERS["adam" if (p + vertical + (model == MLP)) % 2 else "sgd"]
+    steps = {"epochs": 2, "steps": 14, "lr_schedule": "step:5:0.8"}
+    config = options(model, p, **optimizer, **steps, vertical_sync=vertical)
     for rank, found in enumerate(check(Config(**config), p)):
-        assert (found.result["steps"], found.result["epochs"]) == (24, 3)
+        assert (found.result["steps"], found.result["epochs"]) == (14, 2)
         assert found.buffers == (p if vertical else p - rank)
         assert found.result["weight_versions"] == p
 

@@ -1,6 +1,7 @@
 """A rank of a pipeline that raises, leaves or is killed ends the job, with its number."""
 
 import os
+from itertools import product
 from typing import Any
 
 import pytest
@@ -59,8 +60,14 @@ def job(how: str, where: str) -> Ended:
     return ended
 
 
-@pytest.mark.parametrize("where", ["forward", "backward", "wait"])
-@pytest.mark.parametrize("how", faulty.HOW)
+ENDS = [
+    pytest.param(how, where, marks=() if where == "wait" or how == "killed" else pytest.mark.long)
+    for how, where in product(faulty.HOW, ("forward", "backward", "wait"))
+]
+"""Threads that raise or leave in a pass are tested above."""
+
+
+@pytest.mark.parametrize(("how", "where"), ENDS)
 def test_a_rank_that_ends_ends_the_job_by_name(how: str, where: str) -> None:
     ended = job(how, where)
     if how == "raises":
