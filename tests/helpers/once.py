@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
+import nnmpi
 from nnmpi.comm import Comm, launched
 
 Made = TypeVar("Made")
@@ -19,7 +20,7 @@ def once(make: Callable[..., Made]) -> Callable[..., Made]:
 
     @functools.wraps(make)
     def get(*args: object, **kwargs: object) -> Made:
-        with lock:
+        with lock, nnmpi.seeded(0):  # so the modules of all ranks stay equally numbered
             return cached(*args, **kwargs)
 
     return get
@@ -29,7 +30,8 @@ def by_first(comm: Comm, make: Callable[[], Made]) -> Made:
     """What ranks compare with. Of processes the first one makes it, and the others get a copy."""
     if launched() == 1:
         return make()
-    found = pickle.dumps(make()) if comm.rank == 0 else b""
+    with nnmpi.seeded(0):
+        found = pickle.dumps(make()) if comm.rank == 0 else b""
     size = np.array([len(found)])
     comm.broadcast(size)
     data = np.frombuffer(found.ljust(size[0]), np.uint8).copy()

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.datafiles import refused
+from nnmpi.optim.clip import clip_factor
 
 import nnmpi
 from nnmpi import nn, optim
@@ -317,6 +318,15 @@ def test_an_option_needs_the_sum_that_the_optimizer_was_created_with(
     assert set(opt.steps) == {1}
     group[option] = usual
     trained(opt, m)
+
+
+@pytest.mark.parametrize("max_norm", [1.0, 4.0, 5.0, 6.0])
+def test_the_factor_of_a_step_is_that_of_clip_grad_norm(max_norm: float) -> None:
+    p = nn.Parameter(np.zeros(2))
+    p.grad = np.array([3.0, 4.0])
+    optim.clip_grad_norm([p], max_norm)
+    np.testing.assert_allclose(p.grad, np.array([3.0, 4.0]) * clip_factor(5.0, max_norm))
+    np.testing.assert_allclose(np.linalg.norm(p.grad), min(max_norm, 5), rtol=1e-6)
 
 
 @pytest.mark.parametrize("wrong", [None, np.inf, np.nan])
