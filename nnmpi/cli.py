@@ -4,15 +4,16 @@ import argparse
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import Field
 from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
+from nnmpi import user_code
 from nnmpi.config import GROUPS, Config, check_text, kind_of, options
-from nnmpi.quoting import shown
+from nnmpi.quoting import quoted, shown
 
 MOST, MOST_OF_WORD = 4000, 400  # characters of a line on stderr, and of a word in it
 LONGEST_FILE = 1_000_000  # bytes of a file of options
@@ -84,6 +85,17 @@ def from_toml(path: str) -> Config:
         ) from None
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
+
+
+def refuse_code(path: str, of_file: Config, given: Container[str]) -> None:
+    """Raises ValueError if a file of options names code, in an option that no flag has given."""
+    for option in options():
+        name, value = option.name, getattr(of_file, option.name)
+        if option.metadata["custom"] and name not in given and user_code.is_named(value):
+            raise ValueError(
+                f"config {shown(path)}: {name} {quoted(value)} would import and run the code of "
+                f"{shown(value.partition(':')[0])}; add --allow-code if you trust this file"
+            )
 
 
 def _by_name(table: dict[str, Any]) -> dict[str, Any]:

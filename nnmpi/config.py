@@ -60,7 +60,7 @@ def _option(
 ) -> Any:
     """A field with its metadata.
 
-    `alias` is a second name. With `custom`, package.module:NAME is a choice too.
+    `alias` is a second name. With `custom`, package.module:NAME is a choice too, which is imported.
     """
     metadata = {"group": group, "help": text, "choices": choices, "custom": custom}
     return field(default=default, metadata={**metadata, "within": within, "alias": alias})
@@ -83,6 +83,7 @@ class Config:
         "digits-cnn",
         "iris-mlp, digits-cnn, mnist-cnn, cifar-cnn, "
         "mlp:784-1024-10 (flattens images) or package.module:function",
+        custom=True,
     )
     data: str = _data(
         "digits",

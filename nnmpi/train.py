@@ -42,6 +42,8 @@ def parser() -> argparse.ArgumentParser:
         argument_default=argparse.SUPPRESS,
     )
     p.add_argument("--config", metavar="FILE.toml", help="a file of options; flags override it")
+    code = "import the package.module:NAME that the file of --config names"
+    p.add_argument("--allow-code", action="store_true", default=False, help=code)
     cli.add_flags(p)
     return p
 
@@ -49,8 +51,11 @@ def parser() -> argparse.ArgumentParser:
 def config(arguments: Sequence[str]) -> Config:
     """The Config of the arguments."""
     given = vars(parser().parse_args(arguments))
-    path = given.pop("config", None)
-    c = replace(Config() if path is None else cli.from_toml(path), **given)
+    path, is_trusted = given.pop("config", None), given.pop("allow_code")
+    of_file = Config() if path is None else cli.from_toml(path)
+    if not is_trusted:
+        cli.refuse_code(path, of_file, given)
+    c = replace(of_file, **given)
     for option in ("save", "log", "trace"):
         check_differs(option, getattr(c, option), {"config": path})
     return c

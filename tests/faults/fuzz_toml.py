@@ -1,12 +1,13 @@
-"""TOML files of options with damaged text and with values of any type."""
+"""TOML files of options with damaged text, with values of any type, and with code."""
 
 from pathlib import Path
 
 import numpy as np
-from fuzzing import Outcome, damaged, refused
+from fuzzing import Fault, Outcome, damaged, refused
 
-from nnmpi.cli import from_toml
+from nnmpi import train
 from nnmpi.config import options
+from nnmpi.user_code import is_named
 
 GOOD_FILE = """# a run
 model = "iris-mlp"
@@ -17,6 +18,7 @@ batch-size = 16
 lr = 1e-2
 lr_schedule = "warmup:5+cosine"
 [reduce]
+allreduce = "ring"
 bucket_mb = 0.5
 overlap = false
 [files]
@@ -34,11 +36,15 @@ VALUES = (
         '"' + "m" * 9999,
     ),
 )
+CODE = ("os:abort", "a.b.c:f", "__main__:x", "\u00e9:f", "os:abort:x", "os.:abort", ":f", "mlp:f")
 
 
 def case(rng: np.random.Generator, folder: Path) -> Outcome:
     content = GOOD_FILE.encode()
-    if rng.random() < 0.6:
+    if rng.random() < 0.2:
+        code = CODE[rng.integers(len(CODE))].encode()
+        content = content.replace((b"iris-mlp", b"ring")[rng.integers(2)], code)
+    elif rng.random() < 0.6:
         content = damaged(rng, content)
     lines = content.split(b"\n")
     names = [o.name for o in options()] + [o.metadata["group"] for o in options()]
@@ -47,4 +53,7 @@ def case(rng: np.random.Generator, folder: Path) -> Outcome:
         lines.insert(int(rng.integers(len(lines) + 1)), f"{name} = {value}".encode())
     path = folder / "run.toml"
     path.write_bytes(b"\n".join(lines))
-    return refused(lambda: from_toml(str(path)), "run.toml")[1]
+    found, outcome = refused(lambda: train.config([f"--config={path}"]), "run.toml")
+    if found and (is_named(found.model) or is_named(found.allreduce)):
+        return Outcome(Fault.WRONG, "a file named code that would be imported")
+    return outcome

@@ -4,6 +4,7 @@ import fuzz_collectives
 import fuzz_command_line
 import fuzz_data_files
 import fuzz_deaths
+import fuzz_outputs
 import fuzz_pictures
 import fuzz_saved_models
 import fuzz_toml
@@ -13,6 +14,7 @@ FUZZERS: dict[str, Fuzzer] = {
     "command-line": Fuzzer(fuzz_command_line.case, 60, 30),
     "toml": Fuzzer(fuzz_toml.case, 400, 10),
     "data-files": Fuzzer(fuzz_data_files.case, 200, 10),
+    "outputs": Fuzzer(fuzz_outputs.case, 60, 10),
     "traces": Fuzzer(fuzz_pictures.trace_case, 200, 10),
     "logs": Fuzzer(fuzz_pictures.log_case, 40, 20),
     "saved-models": Fuzzer(fuzz_saved_models.case, 20, 20),

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import IO, Any
 from uuid import uuid4
 
+from nnmpi.run.files.links import refuse_planted
+
 ELSEWHERE = 3600.0
 """Seconds after which an unlocked part of another host is stale: some locks end at the host."""
 
@@ -54,7 +56,8 @@ def replaced(path: Path, mode: str) -> Iterator[IO[Any]]:
 
 
 def _target(path: Path) -> Path:
-    """The file that a link leads to; any other path as it is."""
+    """The file that a link leads to; any other path as it is. Raises OSError for a planted link."""
+    refuse_planted(path)
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
@@ -99,7 +102,10 @@ def check_target(path: str | os.PathLike[str], what: str = "save") -> None:
     """Raises NotSavedError if no file can be written at `path`; called before a run trains."""
     path = Path(path)
     check_not_read_only(path, what)
-    target = _target(path)
+    try:
+        target = _target(path)
+    except OSError as error:
+        raise NotSavedError(f"cannot {what} {path}: {error.strerror}; name another file") from None
     if not target.parent.is_dir():
         raise NotSavedError(
             f"cannot {what} {path}: there is no directory {target.parent}; make it first"

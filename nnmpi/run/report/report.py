@@ -1,5 +1,6 @@
 """Report: shows the events of a run as text or as JSON, writes them to the log, and draws a bar."""
 
+import errno
 import json
 import math
 import os
@@ -15,6 +16,7 @@ from nnmpi.config import Config
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.quoting import shown
 from nnmpi.run.files.atomic import lock
+from nnmpi.run.files.links import refuse_planted
 from nnmpi.run.report.messages import Event, as_text
 
 RESULTS = ("done", "stopped", "failed", "dry-run")
@@ -26,6 +28,15 @@ SILENCE = 10.0
 
 FORWARDING = 0.2
 """Seconds in which a launcher forwards a line to its terminal."""
+
+
+FIRST = b'{"event": '
+"""How every log begins."""
+
+REASONS = {
+    errno.EAGAIN: "another run writes to it",
+    errno.ENXIO: "it is a pipe that nobody reads",
+}
 
 
 class LostOutputError(Exception):
@@ -204,18 +215,34 @@ def _finite(value: Any) -> Any:
 
 
 def _opened(log: str) -> IO[str]:
-    """The log, emptied, unless another run writes to it: each would overwrite the other's lines."""
+    """The log, emptied if it is one, and if no other run writes to it."""
+
+    def at_once(path: str, flags: int) -> int:
+        """A pipe that nobody reads is an error, ENXIO; without the flag, open would wait."""
+        file = os.open(path, flags | os.O_NONBLOCK, 0o666)
+        os.set_blocking(file, True)
+        return file
+
     try:
-        file = open(log, "a", encoding="utf-8")  # noqa: SIM115
+        refuse_planted(log)
+        file = open(log, "a", encoding="utf-8", opener=at_once)  # noqa: SIM115
         if os.path.isfile(log):
             try:
                 lock(file)
+                _refuse_other_files(log)
                 file.truncate(0)
             except BaseException:
                 file.close()
                 raise
     except OSError as error:
-        is_used = isinstance(error, BlockingIOError)
-        reason = "another run writes to it" if is_used else error.strerror
+        reason = REASONS.get(error.errno or 0, error.strerror)
         raise ValueError(f"cannot write log {shown(log)}: {reason}; name another file") from None
     return file
+
+
+def _refuse_other_files(log: str) -> None:
+    """Raises OSError for a file that has something and does not begin as a log does."""
+    with open(log, "rb") as old:
+        head = old.read(len(FIRST))
+    if head != FIRST[: len(head)]:
+        raise OSError(errno.EEXIST, "it is there already, and is no log of nnmpi")

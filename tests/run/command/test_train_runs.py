@@ -56,7 +56,8 @@ def test_equal_commands_give_equal_parameters(command: Command) -> None:
 
 def test_the_command_gives_the_result_of_a_trainer(command: Command) -> None:
     Path("run.toml").write_text('model = "own_package.models:make"\n[training]\nepochs = 5\nlr=0.1')
-    completed = command("--config", "run.toml", "--data", "own.npz", "--epochs", "2", "--seed", "4")
+    flags = ("--allow-code", "--data", "own.npz", "--epochs", "2", "--seed", "4")
+    completed = command("--config", "run.toml", *flags)
     assert (completed.status, completed.err) == (0, "")
     own = np.load("own.npz")
     data = nnmpi.data.from_arrays(own["x"], own["y"], seed=4, name="own.npz")

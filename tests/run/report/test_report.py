@@ -268,7 +268,7 @@ def test_the_log_is_json_whatever_is_shown(stdout: Any, tmp_path: Path) -> None:
 
 def test_a_line_is_in_the_log_before_the_next_event(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    log.write_text("an older run\n")
+    log.write_text(json.dumps(START) + "\n")
     with Report(str(log), stdout=io.StringIO()) as report:
         for i, event in enumerate(EVENTS, 1):
             report.event(event)
