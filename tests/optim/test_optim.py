@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.datafiles import refused
-from nnmpi.optim.clip import clip_factor
 
 import nnmpi
 from nnmpi import nn, optim
+from nnmpi.nn.utils import clip_factor
 
 NO_TORCH = "PyTorch is not installed: NNMPI_WITH_TORCH=1 scripts/test installs it"
 STEPS = 20
