@@ -12,6 +12,7 @@ from typing import IO, Any
 from tqdm import tqdm
 
 from nnmpi.comm import Comm, has_launcher
+from nnmpi.comm.stderr import print_error
 from nnmpi.config import Config
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.quoting import shown
@@ -49,7 +50,8 @@ class Report:
     Standard output gets lines of text, below which a terminal has a progress bar; or, `as_json`, a
     JSON object a line, as the file `log` does. `quiet` leaves only the result. A rank that was
     `launched` draws the bar on the terminal of its launcher. After an error of one of the two
-    outputs only the other is written.
+    outputs only the other is written. An error of the log is raised at the end of the run, which
+    can still save its model.
     """
 
     def __init__(
@@ -70,17 +72,20 @@ class Report:
             self._bar = Bar(terminal, FORWARDING if launched else 0)
         self._last_line = time.monotonic()
         self._log = _opened(log) if log else None
+        self._lost: LostOutputError | None = None  # the log
 
     def __enter__(self) -> "Report":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.end_progress()
         if self._log:
             self._log.close()
         if self._launcher:
             with suppress(OSError):  # the terminal is gone
                 self._launcher.close()
+        if self._lost and kind is None:
+            raise self._lost
 
     def event(self, event: Event) -> None:
         """Show an event, and write it to the log."""
@@ -104,13 +109,14 @@ class Report:
             file.flush()
         except OSError as error:
             name = getattr(file, "name", "output")
-            if file is self._log:
-                self._log = None
-                with suppress(OSError):
-                    file.close()
-            else:
+            lost = LostOutputError(f"cannot write {name}: {error.strerror}")
+            if file is not self._log:
                 self.stdout = None
-            raise LostOutputError(f"cannot write {name}: {error.strerror}") from error
+                raise lost from error
+            lost.__cause__, self._log, self._lost = error, None, lost
+            with suppress(OSError):
+                file.close()
+            print_error(f"{lost}; the run goes on without its log, and fails at its end")
 
     def progress(self, step: int, total: int, loss: float, samples_per_second: float) -> None:
         """Show that a step was made: on a terminal in a bar, elsewhere now and then in a line."""

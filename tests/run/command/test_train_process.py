@@ -269,19 +269,27 @@ def test_a_closed_stdout_is_ignored(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "log").read_text().splitlines()[-1])["event"] == "done"
 
 
-@pytest.mark.parametrize("target", ["stdout", "log"])
-def test_a_full_disk_is_a_one_line_error(tmp_path: Path, target: str) -> None:
+def test_a_full_disk_is_a_one_line_error(tmp_path: Path) -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("this system has no /dev/full")
     with open("/dev/full", "wb") as full:
-        if target == "stdout":
-            completed, name = run(tmp_path, *IRIS, stdout=full), "<stdout>"
-        else:
-            completed, name = run(tmp_path, *IRIS, "--log", "/dev/full"), "/dev/full"
-            failed = json.loads(completed.stdout)
-            assert (failed["event"], failed["steps"]) == ("failed", 0)
+        completed = run(tmp_path, *IRIS, stdout=full)
     assert completed.returncode == 1
-    assert completed.stderr == f"nnmpi.train: cannot write {name}: No space left on device\n"
+    assert completed.stderr == "nnmpi.train: cannot write <stdout>: No space left on device\n"
+
+
+def test_a_run_saves_its_model_although_the_disk_of_its_log_is_full(tmp_path: Path) -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("this system has no /dev/full")
+    completed = run(tmp_path, *IRIS, "--log", "/dev/full", "--save", "m.safetensors")
+    done = json.loads(completed.stdout.splitlines()[-1])
+    model = iris_mlp()
+    model.load_state_dict(nnmpi.load(tmp_path / "m.safetensors"))
+    assert (done["event"], done["parameters_sha256"]) == ("done", parameters_sha256(model))
+    reason = "cannot write /dev/full: No space left on device"
+    once, last = completed.stderr.splitlines()
+    assert once == f"{reason}; the run goes on without its log, and fails at its end"
+    assert (completed.returncode, last) == (1, f"nnmpi.train: {reason}")
 
 
 def test_a_full_disk_leaves_the_old_model(tmp_path: Path) -> None:

@@ -305,14 +305,34 @@ def test_a_log_has_the_lines_of_one_run(tmp_path: Path) -> None:
         assert log.read_text() == ""
 
 
-def test_a_full_disk_is_a_lost_output() -> None:
+def test_a_log_on_a_full_disk_is_said_once_and_raised_at_the_end(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("this system has no /dev/full")
     stdout = io.StringIO()
     full = pytest.raises(LostOutputError, match=r"\Acannot write /dev/full: No space left on dev")
-    with full, Report("/dev/full", stdout=stdout) as report:
+    with full, Report("/dev/full", stdout=stdout, as_json=True) as report:
         report.event(START)
-    assert stdout.getvalue() == ""
+        report.event(FAILED)
+    assert [*map(json.loads, stdout.getvalue().splitlines())] == [START, FAILED]
+    assert capfd.readouterr().err == (
+        "cannot write /dev/full: No space left on device; the run goes on without its log, and "
+        "fails at its end\n"
+    )
+
+
+def test_a_log_on_a_full_disk_hides_no_other_error() -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("this system has no /dev/full")
+
+    def run() -> None:
+        with Report("/dev/full", stdout=io.StringIO()) as report:
+            report.event(START)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run()
 
 
 def test_the_message_of_a_lost_output_names_the_file(tmp_path: Path) -> None:
@@ -324,19 +344,13 @@ def test_the_message_of_a_lost_output_names_the_file(tmp_path: Path) -> None:
     assert json.loads(log.read_text()) == START
 
 
-@pytest.mark.parametrize("lost", ["log", "stdout"])
-def test_after_an_error_only_the_other_output_is_written(
-    lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log, stdout = tmp_path / "log", io.StringIO() if lost == "log" else Full()
-    if lost == "log":
-        monkeypatch.setattr("nnmpi.run.report.report.open", lambda *_, **__: Full(), raising=False)
-    with Report(str(log), stdout=stdout, as_json=True) as report:
+def test_after_an_error_of_standard_output_the_log_is_written(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with Report(str(log), stdout=Full(), as_json=True) as report:
         with pytest.raises(LostOutputError):
             report.event(START)
         report.event(FAILED)
-    text = stdout.getvalue() if lost == "log" else log.read_text()
-    assert json.loads(text.splitlines()[-1]) == FAILED
+    assert json.loads(log.read_text().splitlines()[-1]) == FAILED
 
 
 def test_a_closed_stdout_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
