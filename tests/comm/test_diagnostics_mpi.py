@@ -20,7 +20,7 @@ def job(name: str, ranks: int = 2, **env: str) -> Ended:
     return ended
 
 
-@pytest.mark.parametrize("name", ["clean", "finalize", "keeps_exit", "unguarded"])
+@pytest.mark.parametrize("name", ["clean", "finalize", "keeps_exit", "unguarded", "finds_no_room"])
 def test_a_job_without_faults_is_left_alone(name: str) -> None:
     ended = job(name, ranks=3, NNMPI_TIMEOUT="20")
     assert (ended.status, ended.err) == (0, "")
@@ -34,6 +34,7 @@ def test_a_job_without_faults_is_left_alone(name: str) -> None:
         ("hooked", "the user's own no such thing\nrank 1 of 2: ValueError"),
         ("interrupted", "rank 1 of 2: interrupted"),
         ("aborts", "rank 1: this goes nowhere"),
+        ("lacks_memory", "rank 0: cannot get 4,000 bytes of shared memory ("),
         ("leaves_before_it_sends", "rank 0 waits for rank 1 in irecv of 10 float32 from rank 1"),
         ("leaves_before_it_is_through", "rank 1 has left after all_reduce of 10 float32 by ring"),
         ("polled_when_it_has_left", "rank 0 waits for rank 1 in all_reduce of 10 float32 by ring"),

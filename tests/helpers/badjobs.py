@@ -1,11 +1,16 @@
 """Mistakes of ranks, one function each: mpirun -n N python tests/helpers/badjobs.py NAME."""
 
 import atexit
+import mmap
 import os
+import platform
+import re
 import signal
 import sys
 import threading
 import time
+from tempfile import TemporaryFile
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -46,6 +51,34 @@ def keeps_exit(comm: Comm) -> None:
     """No mistake: sys.exit is Python's own."""
     assert type(sys.exit) is type(len)
     comm.all_reduce(ones(), "ring")
+
+
+def finds_no_room(comm: Comm) -> None:
+    """No mistake: behind the end of a file there is no memory, from Linux 5.14 on."""
+    from nnmpi.comm.transport import mpi
+
+    with TemporaryFile() as file:
+        file.truncate(2 * mmap.PAGESIZE)
+        segment = np.frombuffer(mmap.mmap(file.fileno(), 0), np.uint8)
+        assert mpi.has_room(segment[5:])
+        file.truncate(mmap.PAGESIZE)
+        version = [*map(int, re.findall(r"\d+", platform.release())[:2])]
+        assert mpi.has_room(segment) == (sys.platform != "linux" or version < [5, 14])
+        assert mpi.has_room(segment[:5])
+    comm.barrier()
+
+
+def lacks_memory(comm: Comm) -> None:
+    """MPI cannot make a window on rank 0, and the others wait for it."""
+    from nnmpi.comm.transport import mpi
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise mpi.MPI.Exception(mpi.MPI.ERR_INTERN)
+
+    if comm.rank == 0:
+        names = {name: getattr(mpi.MPI, name) for name in dir(mpi.MPI)}
+        mpi.MPI = SimpleNamespace(**{**names, "Win": SimpleNamespace(Allocate_shared=fail)})
+    comm.node_memory(1000, "float32")
 
 
 def raises(comm: Comm) -> None:

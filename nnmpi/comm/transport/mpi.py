@@ -1,10 +1,14 @@
 """MPI: the only file that names mpi4py."""
 
 import atexit
+import ctypes
+import errno
+import mmap
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,9 +128,14 @@ class MPITransport:
         return disk.f_bavail * disk.f_frsize
 
     def window(self, nbytes: int) -> SharedWindow:
-        window = MPI.Win.Allocate_shared(nbytes, 1, comm=self._comm)
+        try:
+            window = MPI.Win.Allocate_shared(nbytes, 1, comm=self._comm)
+        except MPI.Exception as error:  # on some ranks only: the others wait for them
+            self._abort_without_room(nbytes, f" ({error})")
         memories: list[Any] = [window.Shared_query(r)[0] for r in range(self.size)]
         segments = [np.frombuffer(memory, np.uint8) for memory in memories]
+        if not has_room(segments[self.rank]):
+            self._abort_without_room(nbytes)
         window.Lock_all()
 
         def free() -> None:
@@ -135,10 +144,32 @@ class MPITransport:
 
         return SharedWindow(segments, window.Sync, free)
 
+    def _abort_without_room(self, nbytes: int, reason: str = "") -> NoReturn:
+        self.abort(
+            f"cannot get {nbytes:,} bytes of shared memory{reason}: {self.free_memory():,} are "
+            "free in /dev/shm, which has filled meanwhile; free some, or enlarge it (docker run "
+            "--shm-size)"
+        )
+        raise AssertionError
+
     def abort(self, message: str) -> None:
         flush_output()
         print_error(f"rank {MPI.COMM_WORLD.Get_rank()}: {message}")
         abort_job(1)
+
+
+def has_room(segment: Bytes) -> bool:
+    """Whether there is memory behind a segment, which is taken now: to write to it where there is
+    none ends the process by SIGBUS. Where the system cannot tell, True.
+    """
+    if sys.platform != "linux" or not segment.size:
+        return True
+    populate_write = 23  # of Linux from 5.14 on
+    address = segment.__array_interface__["data"][0]
+    skew = address % mmap.PAGESIZE
+    start, nbytes = ctypes.c_void_p(address - skew), ctypes.c_size_t(segment.size + skew)
+    failed = ctypes.CDLL(None, use_errno=True).madvise(start, nbytes, populate_write)
+    return not failed or ctypes.get_errno() not in (errno.EFAULT, errno.ENOMEM)
 
 
 class Receive:
