@@ -46,6 +46,7 @@ FLAGS: dict[str, tuple[str, Any]] = {
     "verify": ("", True),
     "reproducible": ("", True),
     "slices": ("4", 4),
+    "check-copies": ("7", 7),
     "model": ("mlp:4-3", "mlp:4-3"),
     "data": ("iris", "iris"),
     "data-dir": ("some/where", "some/where"),

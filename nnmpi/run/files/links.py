@@ -16,7 +16,7 @@ def refuse_planted(path: str | os.PathLike[str]) -> None:
     Systems follow a link of the folder's owner or of one's own there, if they look at all
     (protected_symlinks); here one in the place of the file itself is never followed.
     """
-    at, left, links = Path(), [*reversed(Path.cwd().joinpath(path).parts)], 0
+    at, left, links = Path(), [*reversed(Path(path).parts)], 0
     while left and links < MOST:
         step = at / left.pop()
         if not os.path.islink(step):
