@@ -41,13 +41,20 @@ class SharedBuffer:
         """Which of these elements this rank adds up: the ranks of its node divide them."""
         return self._reduction.slice(*self._range(start, stop))
 
-    def free(self) -> None:
-        """Frees the memory; collective. Views of `mine` and `total` are invalid afterwards."""
-        free = self._reduction.free
-        self._calls.barrier(self._calls.log("shared.free"))
-        freed: Any = Freed(f"a shared buffer of Comm {self._calls.comm}")
+    def free(self, check: bool = True) -> None:
+        """Frees the memory; collective.
+
+        Raises BufferError on all ranks where arrays of one of them still view `mine` or `total`:
+        these stay valid, and the memory is not freed. Without `check` they become invalid, and to
+        use one ends the process.
+        """
+        what, free = f"a shared buffer of Comm {self._calls.comm}", self._reduction.free
+        call, is_viewed = self._calls.log("shared.free"), self._reduction.is_viewed
+        freed: Any = Freed(what)
         self._reduction = self.mine = self.total = freed
-        free()
+        with self._calls.collective(call):
+            _check_unviewed(self._calls, check and is_viewed(), what)
+            free()
 
     def _steps(self, start: int, stop: int | None, starts: bool) -> tuple[Steps, LoggedCall]:
         lo, hi = self._range(start, stop)
@@ -90,11 +97,24 @@ class NodeMemory:
         self._calls.barrier(self._calls.log("node_memory.barrier"))
         self._window.sync()
 
-    def free(self) -> None:
-        """Frees the memory; collective within the node. Views of `array` are invalid afterwards."""
-        free = self._window.free
-        self._calls.barrier(self._calls.log("node_memory.free"))
-        freed: Any = Freed(f"the memory {self._calls.comm}")
+    def free(self, check: bool = True) -> None:
+        """Frees the memory; collective within the node. Arrays that view it are as in a buffer."""
+        what, free = f"the memory {self._calls.comm}", self._window.free
+        call, is_viewed = self._calls.log("node_memory.free"), self._window.is_viewed
+        freed: Any = Freed(what)
         self._window = self.array = freed
-        free()
+        with self._calls.collective(call):
+            _check_unviewed(self._calls, check and is_viewed(), what)
+            free()
         self._calls.free()
+
+
+def _check_unviewed(calls: Calls, is_viewed: bool, what: str) -> None:
+    """Raises BufferError, on all ranks, if arrays of one still view the memory."""
+    viewed = np.array([is_viewed], np.int64)
+    calls.transport.all_reduce(viewed)
+    if viewed[0]:
+        raise BufferError(
+            f"{what} is not freed: on {viewed[0]} of {calls.transport.size} ranks arrays still "
+            "view it; delete them before free(), or copy them"
+        )

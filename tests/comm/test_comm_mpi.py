@@ -1,6 +1,7 @@
 """The laws of communicators over MPI; test_mpi_jobs.py starts the ranks."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,3 +31,29 @@ def test_the_memory_of_a_node_is_one() -> None:
     world().barrier()
     np.testing.assert_array_equal(buffer.total, 7)
     buffer.free()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("name", ["mine", "total", "array"])
+def test_memory_that_arrays_view_is_not_freed(name: str) -> None:
+    comm = world()
+    memory: Any = comm.node_memory(8, "float32") if name == "array" else comm.shared(8, "float32")
+    kept = getattr(memory, name)[3:] if comm.rank == 1 else None
+    with pytest.raises(BufferError, match=rf"is not freed: on 1 of {comm.size} ranks arrays still"):
+        memory.free()
+    if kept is not None:
+        kept[...] = 3.0  # it is there
+    with pytest.raises(RuntimeError, match="was freed, and cannot be used any more"):
+        memory.free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_memory_is_freed_when_its_arrays_are_gone() -> None:
+    buffer, memory = world().shared(8, "float32"), world().node_memory(8, "float32")
+    circle: list[Any] = [buffer.mine[3:], buffer.total, memory.array]  # which only gc finds
+    circle.append(circle)
+    buffer.start(2, 5).wait()
+    buffer.all_reduce()
+    del circle
+    buffer.free()
+    memory.free()

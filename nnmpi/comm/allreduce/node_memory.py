@@ -133,6 +133,11 @@ class SharedReduction:
         if array is not None:
             array[...] = self.total[:stop]
 
+    def is_viewed(self) -> bool:
+        """Forgets `mine` and `total`; returns whether arrays of others still view the memory."""
+        del self._segments, self.mine, self.total, self._sums
+        return self._window.is_viewed()
+
     def free(self) -> None:
         """Frees the memory; collective. `mine` and `total` are invalid afterwards."""
         self._segments = []

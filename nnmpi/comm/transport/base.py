@@ -53,6 +53,7 @@ class SharedWindow(NamedTuple):
     segments: list[Bytes]
     sync: Callable[[], None]  # makes writes visible; call it on each side of a barrier
     free: Callable[[], None]  # collective
+    is_viewed: Callable[[], bool]  # forgets the segments; whether anybody else still has arrays
 
 
 class Receiver(Protocol):

@@ -3,10 +3,12 @@
 import atexit
 import ctypes
 import errno
+import gc
 import mmap
 import os
 import sys
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Self
 
@@ -142,7 +144,14 @@ class MPITransport:
             window.Unlock_all()
             window.Free()
 
-        return SharedWindow(segments, window.Sync, free)
+        def is_viewed() -> bool:
+            views = [weakref.ref(segment) for segment in segments]
+            segments.clear()
+            if any(view() is not None for view in views):
+                gc.collect()  # some may only wait for it
+            return any(view() is not None for view in views)
+
+        return SharedWindow(segments, window.Sync, free, is_viewed)
 
     def _abort_without_room(self, nbytes: int, reason: str = "") -> NoReturn:
         self.abort(

@@ -245,7 +245,8 @@ class ThreadTransport:
 
     def window(self, nbytes: int) -> SharedWindow:
         segments = self._gather(np.zeros(nbytes, np.uint8))
-        return SharedWindow(segments, sync=lambda: None, free=lambda: None)
+        # arrays that view it stay valid
+        return SharedWindow(segments, lambda: None, free=lambda: None, is_viewed=lambda: False)
 
     def abort(self, message: str) -> None:
         self._hub.abort(message)

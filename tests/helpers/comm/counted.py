@@ -43,8 +43,8 @@ class Counted:
     def _note_frees(self, patch: pytest.MonkeyPatch, kind: type) -> None:
         free = kind.free  # type: ignore[attr-defined]
 
-        def noted(one: object) -> None:
-            free(one)
+        def noted(one: object, **named: Any) -> None:
+            free(one, **named)
             self._freed[one] += 1
 
         patch.setattr(kind, "free", noted)
