@@ -201,6 +201,11 @@ class Config:
     )
     save: str | None = _files(None, "write the trained model (safetensors)")
     load: str | None = _files(None, "start from a saved model (safetensors)")
+    load_partial: bool = _files(
+        False,
+        "with --load: take the tensors whose names and shapes fit, and list the others, which keep "
+        "their initial values",
+    )
     log: str | None = _files(None, "write events to this file, one JSON a line")
     trace: str | None = _files(
         None, "write what each rank does when to this file, as a Chrome/Perfetto trace"

@@ -40,7 +40,11 @@ def load_into(
     if not strict:
         state = {name: value for name, value in state.items() if name in known}
         targets = [(place, target) for place, target in targets if place.path in state]
-    values = fitting(state, [place for place, _ in targets])
+    try:
+        values = fitting(state, [place for place, _ in targets])
+    except ValueError as error:
+        remedy = "" if strict else "; strict=False is for names: leave these out of the state"
+        raise ValueError(f"{error}{remedy}") from None
     for place, target in targets:
         assign(target, values[place.path][place.slices])
         if isinstance(target, Parameter):

@@ -101,6 +101,7 @@ NEEDS = (
     Need("cut", "pp", "the model is cut between the ranks along pp"),
     Need("vertical_sync", "schedule pipedream", "others never have several versions of weights"),
     Need("staleness", "sync ssp", "bsp allows no staleness, asp any"),
+    Need("load_partial", "load", "it says what of that file has to fit"),
     Need("ranks", "dry_run", "a run has the ranks that mpirun starts"),
 )
 

@@ -37,6 +37,7 @@ from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import Sharding
 from nnmpi.run import consistency, objectives, probe
+from nnmpi.run.files.loading import Loaded
 from nnmpi.run.report import Report
 from nnmpi.run.settings import Changes, Settings
 from nnmpi.run.setup import Setup, build_model, initialise, make_optimizer, sharding_of
@@ -65,6 +66,7 @@ class Resumable:
         self.total_steps, self.lr_factor = setup.steps, setup.lr_factor
         self._tracer = Tracer(setup.config, comm)
         self.state, self.skipped, self._sums = StepState(), 0, Sums()
+        self.loaded: Loaded | None = None  # of the file of --load
         self._first = 0  # the step that `fit` begins with
         self._sessions = 0
         self._steps: Generator[StepResult, None, None] | None = None
@@ -110,7 +112,8 @@ class Resumable:
         known = snapshot.measured if snapshot and snapshot.fits(config, comm.size) else {}
         arrangement, facts = self._arranged(layout, model, graph, sharding, known)
         part = plan.own_stages(model, arrangement, comm.rank, facts)
-        all_or_none(comm, lambda: initialise(config, part, setup.on))
+        loaded = all_or_none(comm, lambda: initialise(config, part, setup.on))
+        self.loaded = loaded or self.loaded
         spec = self._spec(part, arrangement, layout)
         restored = Restored(snapshot.owned, part, config.dtype, comm) if snapshot else None
         if restored:

@@ -191,13 +191,14 @@ def sharding_of(config: Config, graph: Graph, loss: Criterion, dataset: Dataset)
         raise ValueError(f"model {config.model} with tp {config.tp}: {error}") from None
 
 
-def initialise(config: Config, part: ModelPart, on: Backend) -> None:
+def initialise(config: Config, part: ModelPart, on: Backend) -> loading.Loaded | None:
     """Draws the weights that this rank has, from the seed, or loads them from --load."""
     for stage in part.stages.values():
         stage.to(config.dtype, on)
     part.model.convert_buffers(config.dtype, on)
-    if config.load:
-        loading.load_into(config.load, part.model, part.held)
+    if not config.load:
+        return None
+    return loading.load_into(config.load, part.model, part.held, config.load_partial)
 
 
 def _builder(spec: str) -> Callable[[], Module]:

@@ -298,6 +298,8 @@ class Trainer(Resumable):
     def describe(self) -> Event:
         """The start event."""
         event = start_event(self._setup, self.config, self.comm.size, self.model, self.strategy)
+        if self.loaded and self.config.load_partial:
+            event["loaded"] = self.loaded._asdict()
         return {**event, "warning": self.warning} if self.warning else event
 
     def _metrics(self, train: Sums, test: Sums) -> Event:

@@ -1,10 +1,10 @@
 """State dictionaries from safetensors files, those of PyTorch included."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -18,6 +18,31 @@ from nnmpi.parallel.model.parts import everything, which_held
 from nnmpi.run.files.saving import BLANK, FILE, PARAMETERS, Info, file_sha256, place_of
 
 Arrays = dict[str, np.ndarray]
+
+
+class Loaded(NamedTuple):
+    """What a model has taken from a file, and what does not fit: names in the file or the model.
+
+    other_shapes   the shapes in the file and in the model
+    """
+
+    file: str
+    loaded: list[str]
+    missing: list[str]
+    other_shapes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]]
+    left_over: list[str]
+
+    @classmethod
+    def of(cls, file: str, infos: Mapping[str, Info], places: Sequence[Place]) -> "Loaded":
+        here = {place.path: place.shape for place in places}
+        both = {name: (infos[name].shape, here[name]) for name in here if name in infos}
+        return cls(
+            file,
+            [name for name, (theirs, ours) in both.items() if theirs == ours],
+            [name for name in here if name not in infos],
+            {name: shapes for name, shapes in both.items() if shapes[0] != shapes[1]},
+            [name for name in infos if name not in here],
+        )
 
 
 @overload
@@ -76,23 +101,32 @@ def check_digest(path: str | os.PathLike[str]) -> None:
 
 
 def load_into(
-    path: str | os.PathLike[str], model: Module, held: Callable[[str], bool] = everything
-) -> None:
+    path: str | os.PathLike[str],
+    model: Module,
+    held: Callable[[str], bool] = everything,
+    partial: bool = False,
+) -> Loaded:
     """Copy the tensors of a file that this rank holds into a model, one at a time.
 
-    All names, shapes and types are checked first, as `load` and `load_state_dict` do. Then only
-    what is here is read: of a tensor of which this rank has a part, that part.
+    All names, shapes and types are checked first, as `load` and `load_state_dict` do; with
+    `partial`, names and shapes need not fit. Then only what is here is read: of a tensor of which
+    this rank has a part, that part.
     """
     tensors = list(model.tensors())
-    both = zip(tensors, which_held(tensors, held), strict=True)
-    here = [(place, target) for (place, target), is_held in both if is_held and place.size]
-    values = _parts(path, [place for place, _ in tensors], [place for place, _ in here])
-    for value, (place, target) in zip(values, here, strict=True):
+    loaded = _checked(path, [place for place, _ in tensors], partial)
+    both, fits = zip(tensors, which_held(tensors, held), strict=True), {*loaded.loaded}
+    here = [
+        (place, target)
+        for (place, target), is_held in both
+        if is_held and place.size and place.path in fits
+    ]
+    for value, (place, target) in zip(_parts(path, here), here, strict=True):
         if isinstance(target, Parameter):
             _check_finite(f"--load {path}: {place.path}", value, target.dtype)
         assign(target, value)
         if isinstance(target, Parameter):
             target.seed = None
+    return loaded
 
 
 def _check_finite(what: str, value: np.ndarray, dtype: Any) -> None:
@@ -106,18 +140,30 @@ def _check_finite(what: str, value: np.ndarray, dtype: Any) -> None:
         raise ValueError(f"{what} has the number {wrong}, which {why}; load another file")
 
 
-def _parts(
-    path: str | os.PathLike[str], places: Sequence[Place], here: Iterable[Place]
-) -> Iterator[np.ndarray]:
-    """Checks a file against all places, and reads the parts that are here."""
+def _checked(path: str | os.PathLike[str], places: Sequence[Place], partial: bool) -> Loaded:
+    """What fits; raises ValueError unless all does or, with `partial`, some."""
     with _refused(path), safe_open(path, framework="numpy") as file:
         names = file.keys()  # the file itself cannot be iterated over
         infos = {name: _info(file, name) for name in names}
-        try:
-            check_state(infos, infos, places)
-        except ValueError as error:
-            raise ValueError(f"--load {path}: {error}") from None
-        for place in here:
+    loaded = Loaded.of(str(path), infos, places)
+    if partial and loaded.loaded:
+        infos = {name: infos[name] for name in loaded.loaded}
+        places = [place for place in places if place.path in infos]
+    try:
+        check_state(infos, infos, places)
+    except ValueError as error:
+        what = "" if loaded.loaded else "nothing of it fits the model: "
+        remedy = "; --load-partial takes what fits" if loaded.loaded and not partial else ""
+        raise ValueError(f"--load {path}: {what}{error}{remedy}") from None
+    return loaded
+
+
+def _parts(
+    path: str | os.PathLike[str], here: Iterable[tuple[Place, object]]
+) -> Iterator[np.ndarray]:
+    """Reads the parts that are here."""
+    with _refused(path), safe_open(path, framework="numpy") as file:
+        for place, _ in here:
             yield _part(file, place)
 
 

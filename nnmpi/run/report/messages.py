@@ -17,13 +17,30 @@ HELD = (
 
 
 def _start(e: Event) -> str:
-    note = f"\n{e['note']}" if e["note"] else ""
-    warning = f"\nwarning: {e['warning']}" if "warning" in e else ""
-    return (
+    lines = [
         f"{e['model']} ({e['parameters']:,} parameters) on {e['data']}: "
         f"{e['train_samples']:,} training samples, {e['test_samples']:,} test samples, "
-        f"{e['steps']:,} steps\non {', '.join(_layout(e))}{note}{warning}"
-    )
+        f"{e['steps']:,} steps",
+        f"on {', '.join(_layout(e))}",
+        e["note"] or "",
+        *(_loaded(e["loaded"]) if "loaded" in e else ()),
+        f"warning: {e['warning']}" if "warning" in e else "",
+    ]
+    return "\n".join(filter(None, lines))
+
+
+def _loaded(e: Event) -> Iterator[str]:
+    """What a model has of a file, and what not."""
+    shapes = [f"{name} {a} there, {b} here" for name, (a, b) in e["other_shapes"].items()]
+    n = len(e["loaded"]) + len(e["missing"]) + len(shapes)
+    yield f"of {e['file']}, {len(e['loaded'])} of the {plural(n, 'tensor')} of the model were loaded"
+    for what, names in (
+        ("not in the file, so with initial values", e["missing"]),
+        ("of another shape, so with initial values", shapes),
+        ("left over in the file", e["left_over"]),
+    ):
+        more = f" and {len(names) - 8} more" if names[8:] else ""
+        yield from [f"  {what}: {', '.join(names[:8])}{more}"] * bool(names)
 
 
 def _layout(e: Event) -> Iterator[str]:
