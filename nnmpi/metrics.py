@@ -4,18 +4,30 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
-Metric: TypeAlias = Callable[[Any, Any], tuple[float, float]]
-"""`metric(scores, labels)`, of NumPy arrays: a sum over samples, and what to divide it by."""
+import numpy as np
+
+Metric: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
+"""`metric(scores, labels)`, of NumPy arrays: a sum over samples, and what to divide it by.
+
+Both are numbers or arrays of one shape, such as a confusion matrix.
+"""
 
 ACCURACY = "accuracy"
 """The name of the metric that every loss of classes has."""
 
 
 class Share(NamedTuple):
-    """A sum over samples, and what to divide it by."""
+    """A sum over samples, and what to divide it by: numbers or arrays of one shape."""
 
-    total: float = 0.0
-    of: float = 0.0
+    total: Any = 0.0
+    of: Any = 0.0
+
+    @property
+    def mean(self) -> Any:
+        """The quotient, a number or an array; 0 of nothing."""
+        if np.ndim(self.total) == 0:
+            return mean(self.total, self.of)
+        return np.divide(self.total, self.of, out=np.zeros_like(self.total), where=self.of != 0)
 
 
 class Sums(NamedTuple):
@@ -38,9 +50,9 @@ class Sums(NamedTuple):
         return mean(self.loss, self.divisor)
 
     @property
-    def means(self) -> dict[str, float]:
-        """Each metric."""
-        return {name: mean(*share) for name, share in self.metrics.items()}
+    def means(self) -> dict[str, Any]:
+        """Each metric, a number or an array."""
+        return {name: share.mean for name, share in self.metrics.items()}
 
 
 def mean(total: float, count: float) -> float:

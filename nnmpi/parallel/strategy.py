@@ -151,9 +151,10 @@ class Composed:
         how = self._parts.evaluation
         with self._parts.store.reading():
             found = self._executor.evaluate(loader.loads(0, how.cut, want=self._fields), step)
-        found *= how.counts
-        how.comm.all_reduce(found, "doubling")
-        return self._objective.sums(found)
+        found = [sums * how.counts for sums in found]
+        return self._objective.sums(
+            found, how.comm, lambda row: how.comm.all_reduce(row, "doubling")
+        )
 
     def describe(self) -> dict[str, Any]:
         return dict(self._parts.describe)

@@ -304,8 +304,9 @@ class Trainer(Resumable):
 
     def _metrics(self, train: Sums, test: Sums) -> Event:
         """Losses and metrics of an epoch: the accuracy beside the loss, others under a key."""
-        means = test.means
-        accuracy = {ACCURACY: means.pop(ACCURACY)} if ACCURACY in means else {}
+        means = {name: np.asarray(value).tolist() for name, value in test.means.items()}
+        is_number = isinstance(means.get(ACCURACY), float)
+        accuracy = {ACCURACY: means.pop(ACCURACY)} if is_number else {}
         return {
             "steps": self.step,
             "loss": train.mean_loss,

@@ -43,6 +43,7 @@ from nnmpi.parallel.step.executor import (
     StepResult,
     StepState,
 )
+from nnmpi.parallel.step.objective import Row
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.stores import fill_unused
 from nnmpi.parallel.strategy import Composed, Evaluation, NotFiniteError, StrategyParts, TrainSpec
@@ -233,7 +234,7 @@ class AsynchronousExecutor(Executor):
             yield StepResult(state, len(load.rows), load.divisor, *self._outcome)
             micro += 1
 
-    def evaluate(self, loads: Generator[Load, None, None], step: int) -> np.ndarray:
+    def evaluate(self, loads: Generator[Load, None, None], step: int) -> Row:
         self._check_empty()
         return super().evaluate(loads, step)
 

@@ -7,8 +7,6 @@ from itertools import pairwise
 from operator import sub
 from typing import Any
 
-import numpy as np
-
 from nnmpi.backend import CPU, Array
 from nnmpi.collectives.step import cut
 from nnmpi.data import Loader
@@ -22,6 +20,7 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries
 from nnmpi.parallel.server.exchange import Totals, wait_all
 from nnmpi.parallel.step.executor import Position, StepResult, StepState
+from nnmpi.parallel.step.objective import Row
 from nnmpi.parallel.stores import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
 
@@ -96,10 +95,12 @@ class ServerStrategy:
             "fewer workers, another --batch-size or --sync bsp",
         )
 
-    def _sum(self, found: np.ndarray) -> Sums:
+    def _sum(self, found: Row) -> Sums:
         """The sum over all ranks; those that wait leave their core to those that evaluate."""
-        wait_all([self.layout.all.start(found, "doubling")])
-        return self._task.objective.sums(found)
+        comm = self.layout.all
+        return self._task.objective.sums(
+            found, comm, lambda row: wait_all([comm.start(row, "doubling")])
+        )
 
     def _close(self, staleness: Sequence[Counter[int]]) -> None:
         """All ranks get the model of the first worker, and the staleness of the first server."""

@@ -35,6 +35,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats, KeptStats, Pass
 from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder
 from nnmpi.parallel.step.channels import Ports
+from nnmpi.parallel.step.objective import Row
 from nnmpi.parallel.step.ports import CHECKED_STEPS, Live, Stage, forward
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.stores import Requests
@@ -197,7 +198,7 @@ class Executor:
 
     @no_grad()
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
-    def evaluate(self, loads: Generator[Load, None, None], step: int) -> np.ndarray:
+    def evaluate(self, loads: Generator[Load, None, None], step: int) -> Row:
         """Forward passes over batches; the row of their outputs on the rank of the last stage."""
         self._step, row = step, self._loss.new_row()
         with closing(loads):

@@ -1,14 +1,23 @@
 """Objective: the loss that is trained, as a sum over samples, and the metrics of evaluation."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from nnmpi import backend
 from nnmpi.autograd import Tensor
+from nnmpi.comm import Comm
 from nnmpi.metrics import ACCURACY, Metric, Share, Sums
 from nnmpi.nn.losses import ClassLoss
+from nnmpi.parallel.agreement import gather_objects
+
+Row: TypeAlias = list[np.ndarray]
+"""Sums over samples (see Objective.evaluate)."""
+
+NOTHING = np.zeros(())
+"""What adds to an array of any shape."""
 
 
 class Criterion(Protocol):
@@ -62,41 +71,71 @@ class Objective:
         self._counts_correct = isinstance(loss, ClassLoss) and ACCURACY not in metrics
         self._names = (*[ACCURACY] * self._counts_correct, *metrics)
 
-    def nothing(self) -> np.ndarray:
-        """The row of no samples."""
-        return np.zeros(3 + 2 * len(self._names))
+    def nothing(self) -> Row:
+        """The row of no samples; the shape of a metric is not known yet."""
+        return [np.zeros(3), *[NOTHING] * len(self._names)]
 
-    def evaluate(self, scores: Tensor, labels: np.ndarray) -> np.ndarray:
+    def evaluate(self, scores: Tensor, labels: np.ndarray) -> Row:
         """The row of these samples, which adds up over samples and ranks.
 
-        loss | divisor | samples | sum and count of each metric
+        [loss, divisor, samples] | sum and count of each metric, stacked
         """
-        row = [0.0, self.loss.divisor(labels), len(labels)]
+        row = self.nothing()
         if self._counts_correct:
             assert isinstance(self.loss, ClassLoss)
-            row[0], *correct = self.loss.evaluate(scores, labels)
-            row += correct
+            loss, *correct = self.loss.evaluate(scores, labels)
+            row[1] = np.array(correct)
         else:
-            row[0] = self.loss(scores, labels).item()
-        whole = self._whole(scores) if self._metrics else None
-        for name, metric in self._metrics.items():
-            row += _share(name, metric(whole, labels)) if len(labels) else Share()
-        return np.array(row)
+            loss = self.loss(scores, labels).item()
+        row[0] = np.array([loss, self.loss.divisor(labels), len(labels)])
+        if self._metrics and len(labels):
+            whole = self._whole(scores)
+            found = [_share(name, m(whole, labels)) for name, m in self._metrics.items()]
+            row[len(row) - len(found) :] = found
+        return row
 
-    def sums(self, row: np.ndarray) -> Sums:
-        """What a row says."""
-        loss, divisor, samples, *rest = row.tolist()
-        shares = map(Share, rest[::2], rest[1::2])
-        return Sums(loss, divisor, int(samples), dict(zip(self._names, shares, strict=True)))
+    def sums(self, row: Row, comm: Comm, all_reduce: Callable[[np.ndarray], object]) -> Sums:
+        """What the rows of all ranks say together; every rank calls it.
+
+        Ranks that have evaluated nothing do not know the shapes of metrics.
+        """
+        shapes: list[tuple[int, ...]] = [(3,), *[(2,)] * self._counts_correct]
+        if self._metrics:
+            shapes = self._shapes(gather_objects(comm, [sums.shape for sums in row]))
+        parts = map(np.broadcast_to, row, shapes)
+        flat = np.concatenate([part.ravel() for part in parts])
+        all_reduce(flat)
+        ends = np.cumsum([math.prod(shape) for shape in shapes])[:-1]
+        (loss, divisor, samples), *rest = map(np.reshape, np.split(flat, ends), shapes)
+        shares = (Share(*(x.tolist() if x.ndim == 1 else x)) for x in rest)
+        named = dict(zip(self._names, shares, strict=True))
+        return Sums(float(loss), float(divisor), int(samples), named)
+
+    def plus(self, a: Row, b: Row) -> Row:
+        """The row of the samples of both; raises ValueError if a metric has changed its shape."""
+        self._shapes([[sums.shape for sums in row] for row in (a, b)])
+        return [x + y for x, y in zip(a, b, strict=True)]
+
+    def _shapes(self, rows: Sequence[Sequence[tuple[int, ...]]]) -> list[tuple[int, ...]]:
+        """The shapes that rows have in common; raises ValueError if a metric has several."""
+        shapes = [{*found} - {()} or {(2,)} for found in zip(*rows, strict=True)]
+        for name, found in zip(("loss", *self._names), shapes, strict=True):
+            if len(found) > 1:
+                both = " and ".join(str(shape[1:]) for shape in sorted(found))
+                raise ValueError(
+                    f"metric {name} returned sums of the shapes {both}: return one shape, whatever "
+                    "samples it gets"
+                )
+        return [found.pop() for found in shapes]
 
 
-def _share(name: str, found: Any) -> Share:
+def _share(name: str, found: Any) -> np.ndarray:
     """What a metric returned; raises ValueError unless it is a sum and a count."""
     try:
-        total, count = map(float, found)
+        total, count = (np.asarray(x, float) for x in found)
+        return np.stack([total, np.broadcast_to(count, total.shape)])
     except (TypeError, ValueError):
         raise ValueError(
             f"metric {name} returned {found!r:.60}: return a sum over the samples and what to "
-            "divide it by, such as (errors.sum(), len(labels))"
+            "divide it by, such as (errors.sum(), len(labels)); both may be arrays of one shape"
         ) from None
-    return Share(total, count)

@@ -21,7 +21,7 @@ from nnmpi.data import Load
 from nnmpi.data.inputs import Structure, each, parts
 from nnmpi.nn import Module
 from nnmpi.nn.passes import BatchStats, Pass, current_pass
-from nnmpi.parallel.step.objective import Objective
+from nnmpi.parallel.step.objective import Objective, Row
 
 Tensors: TypeAlias = Structure[Tensor]
 """The input of a stage: a tensor, or a tuple or dict of tensors (see `nnmpi.data.inputs`)."""
@@ -163,13 +163,14 @@ class LossSink(Sink):
         total, self._sum = self._sum, 0.0
         return total
 
-    def new_row(self) -> np.ndarray:
+    def new_row(self) -> Row:
         """Starts an evaluation: the row (see Objective) to which outputs add from here on."""
         self._row = self._objective.nothing()
         return self._row
 
     def evaluate(self, micro: int, y: Tensor) -> None:
-        self._row += self._objective.evaluate(y, self._load.micro[micro].y)
+        found = self._objective.evaluate(y, self._load.micro[micro].y)
+        self._row[:] = self._objective.plus(self._row, found)
 
 
 class Stage(NamedTuple):

@@ -152,7 +152,7 @@ def _checked(path: str | os.PathLike[str], places: Sequence[Place], partial: boo
     try:
         check_state(infos, infos, places)
     except ValueError as error:
-        what = "" if loaded.loaded else "nothing of it fits the model: "
+        what = "" if loaded.loaded or not partial else "nothing of it fits the model: "
         remedy = "; --load-partial takes what fits" if loaded.loaded and not partial else ""
         raise ValueError(f"--load {path}: {what}{error}{remedy}") from None
     return loaded

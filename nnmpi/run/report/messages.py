@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from nnmpi.parallel.arrangement.kinds import numbers_of
 from nnmpi.parallel.arrangement.traffic import Traffic
 from nnmpi.quoting import printable
@@ -33,7 +35,7 @@ def _loaded(e: Event) -> Iterator[str]:
     """What a model has of a file, and what not."""
     shapes = [f"{name} {a} there, {b} here" for name, (a, b) in e["other_shapes"].items()]
     n = len(e["loaded"]) + len(e["missing"]) + len(shapes)
-    yield f"of {e['file']}, {len(e['loaded'])} of the {plural(n, 'tensor')} of the model were loaded"
+    yield f"{len(e['loaded'])} of the {plural(n, 'tensor')} of the model are from {e['file']}"
     for what, names in (
         ("not in the file, so with initial values", e["missing"]),
         ("of another shape, so with initial values", shapes),
@@ -89,7 +91,8 @@ def _measured(e: Event) -> Iterator[str]:
     if "accuracy" in e:
         yield f"accuracy {e['accuracy']:.2%}"
     for name, value in e.get("metrics", {}).items():
-        yield f"{name} {value:.4g}"
+        is_array = isinstance(value, list)
+        yield f"{name} {'x'.join(map(str, np.shape(value))) if is_array else f'{value:.4g}'}"
 
 
 def _verify(e: Event) -> str:

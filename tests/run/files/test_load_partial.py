@@ -51,7 +51,7 @@ def test_what_fits_is_taken_and_the_rest_drawn(saved: str) -> None:
         "left_over": ["old.bias"],
     }
     text = as_text(trainer.describe())
-    assert f"of {saved}, 2 of the 6 tensors of the model were loaded" in text
+    assert f"2 of the 6 tensors of the model are from {saved}" in text
     assert "  not in the file, so with initial values: 4.weight, 4.bias\n" in text
     assert "of another shape, so with initial values: 3.weight (3, 8) there, (5, 8) here" in text
     assert text.endswith("  left over in the file: old.bias")

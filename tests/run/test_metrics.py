@@ -1,0 +1,87 @@
+"""Metrics that are arrays: they add up over batches and ranks, and are lists in events."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.runs import rows, small
+
+from nnmpi import Config, Trainer
+from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.run.report import Event, NullReport
+from nnmpi.run.report.messages import as_text
+
+
+def confusion(scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, int]:
+    """The share of samples of each class that the model takes for each class."""
+    matrix = np.zeros((3, 3))
+    np.add.at(matrix, (labels, scores.argmax(1)), 1)
+    return matrix, len(labels)
+
+
+def recall(scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of each class; there is no sample of a fourth one."""
+    of = np.bincount(labels, minlength=4)
+    return np.bincount(labels[scores.argmax(1) == labels], minlength=4), of
+
+
+METRICS = {"confusion": confusion, "recall": recall, "size": lambda s, y: (len(y), len(y))}
+
+LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "ring": (3, {"allreduce": "ring"}),
+    "a rank without samples": (8, {"batch_size": 5}),
+    "zero 3": (2, {"zero": 3}),
+    "tp": (2, {"tp": 2}),
+    "pipeline": (4, {"pp": 2, "micro_batches": 2}),
+    "servers": (3, {"sync": "bsp", "servers": 1}),
+    "verify": (2, {"verify": True}),
+}
+
+
+def run(ranks: int, metrics: Any = METRICS, **options: Any) -> tuple[Trainer, Event]:
+    def rank(comm: Comm) -> tuple[Trainer, Event]:
+        config = Config(**{"epochs": 2, "batch_size": 28, "dtype": "float64", **options})
+        trainer = Trainer(config, small, rows(), comm, metrics=metrics)
+        return trainer, trainer.fit(NullReport())
+
+    return threads.run(ranks, rank)[0]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_every_layout_adds_up_arrays(layout: tuple[int, dict[str, Any]]) -> None:
+    ranks, options = layout
+    small_batch = {"batch_size": options["batch_size"]} if "batch_size" in options else {}
+    (_, alone), (_, found) = run(1, **small_batch), run(ranks, **options)
+    assert found["metrics"] == alone["metrics"]
+    matrix = np.array(found["metrics"]["confusion"])
+    assert matrix.shape == (3, 3)
+    assert matrix.sum() == pytest.approx(1)
+    assert np.trace(matrix) == pytest.approx(found["accuracy"])
+    assert found["metrics"]["recall"][3] == 0
+    assert found["metrics"]["size"] == 1
+
+
+def test_events_have_lists_and_texts_shapes() -> None:
+    trainer, event = run(1)
+    assert json.loads(json.dumps(event))["metrics"] == event["metrics"]
+    assert "confusion 3x3, recall 4, size 1, loss" in as_text(event)
+    assert isinstance(trainer.evaluate().means["confusion"], np.ndarray)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_metric_has_one_shape(ranks: int) -> None:
+    def by_largest(scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, int]:
+        return np.bincount(labels), len(labels)
+
+    x, y = rows()
+    test = np.repeat(x[:1], 4, axis=0), np.array([0, 1, 1, 2])
+    config = Config(epochs=1, batch_size=2)
+
+    def rank(comm: Comm) -> Event:
+        data = (x, y, *test)
+        return Trainer(config, small, data, comm, metrics={"n": by_largest}).fit(NullReport())
+
+    with pytest.raises(ValueError, match=r"metric n returned sums of the shapes \(.,\) and \(.,\)"):
+        threads.run(ranks, rank)
