@@ -91,6 +91,11 @@ class Config:
         "or synthetic:1x28x28:10:12800 (shape, classes, samples)",
     )
     data_dir: str | None = _data(None, "directory of the data set's files")
+    standardise: str = _data(
+        "auto",
+        "mean and deviation by which samples become numbers around 0: auto (of the training data, "
+        "or of the file of --load), none, or MEAN,STD for all of them, as --standardise=0.13,0.31",
+    )
     download: bool = _data(False, "download missing files of the data set")
     epochs: int | None = _training(
         None,

@@ -33,6 +33,18 @@ class Standardiser(NamedTuple):
         return cls._of_pairs(split.x, [_statistics(x) for x in arrays(split.x)])
 
     @classmethod
+    def of_numbers(cls, x: Inputs, mean: float, std: float) -> "Standardiser":
+        """The same two numbers for each channel or feature of samples like these.
+
+        Raises ValueError unless both are finite float32, and std is above 0.
+        """
+        shapes = [None if is_index(one) else _shape(one) for one in arrays(x)]
+        pairs = [
+            (None, None) if s is None else _read(np.full(s, mean), np.full(s, std)) for s in shapes
+        ]
+        return cls._of_pairs(x, pairs)
+
+    @classmethod
     def _of_pairs(cls, like_these: Structure[Any], pairs: Sequence["Pair"]) -> "Standardiser":
         """The standardiser of inputs with these means and standard deviations."""
         return cls(*(like(like_these, column) for column in zip(*pairs, strict=True)))

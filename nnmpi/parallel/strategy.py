@@ -38,6 +38,10 @@ from nnmpi.parallel.stores import LocalStore
 OnEvent: TypeAlias = Callable[[dict[str, Any]], None]
 
 
+Named: TypeAlias = Sequence[tuple[str, Parameter]]
+"""Parameters with their paths in the whole model."""
+
+
 class TrainSpec(NamedTuple):
     """What is to be trained, before any of it is spread over ranks."""
 
@@ -45,12 +49,20 @@ class TrainSpec(NamedTuple):
     part: ModelPart  # what this rank has of it
     parameters: Sequence[Parameter]  # those that are trained, in the order of the flat buffer
     arrangement: Arrangement
-    optimizer: Callable[[Sequence[Parameter]], Optimizer]
+    make_optimizer: Callable[[Named], Optimizer]
     control: StepControl
     on_event: OnEvent
     recorder: Recorder = NO_RECORDER
     twin: "TrainSpec | None" = None  # the same with a model of its own: for --verify
     next_steps: Sequence[StepState] = ()  # of each worker, where each goes on at a pace of its own
+
+    def optimizer(
+        self, own: Sequence[Parameter], copied: Sequence[Parameter] | None = None
+    ) -> Optimizer:
+        """The optimizer of a rank's own parameters, which may be copies of others; every rank
+        calls it."""
+        paths = (p.place.path for p in copied or own)
+        return self.make_optimizer([*zip(paths, own, strict=True)])
 
 
 class AgreedError(ArithmeticError):

@@ -40,7 +40,7 @@ from nnmpi.run import consistency, objectives, probe
 from nnmpi.run.files.loading import Loaded
 from nnmpi.run.report import Report
 from nnmpi.run.settings import Changes, Settings
-from nnmpi.run.setup import Setup, build_model, initialise, make_optimizer, sharding_of
+from nnmpi.run.setup import Setup, build_model, initialise, sharding_of
 from nnmpi.run.snapshot import Snapshot, changed, next_steps
 from nnmpi.run.trace import Tracer
 
@@ -183,7 +183,7 @@ class Resumable:
             part,
             [named[arrangement.graph.variables[p.variable].path] for p in here],
             arrangement,
-            partial(make_optimizer, self.config),
+            setup.make_optimizer,
             StepControl(self._scheduled, self._requests, self.total_steps),
             lambda event: self._report.event(event),  # noqa: PLW0108 - there is no report yet
         )

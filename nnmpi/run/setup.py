@@ -4,7 +4,7 @@ What does not fit raises a ValueError of one line; if one rank fails, all ranks 
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -20,9 +20,8 @@ from nnmpi.nn import Conv2d, CrossEntropyLoss, Module
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.layers.norm import refuse_untracked
 from nnmpi.nn.models import MODELS, mlp
-from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.seeding import seeded
-from nnmpi.optim import OPTIMIZERS, SGD, Optimizer, schedule
+from nnmpi.optim import schedule
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.parts import ModelPart
@@ -32,13 +31,17 @@ from nnmpi.quoting import quoted, shown
 from nnmpi.run import consistency, objectives
 from nnmpi.run.files import loading
 from nnmpi.run.files.outputs import check_outputs
+from nnmpi.run.optimizers import MakeOptimizer, optimizer_of, schedule_of
 
 NO_METRICS: Mapping[str, Metric] = MappingProxyType({})
 """Losses of classes have the accuracy without being asked for it."""
 
 
 class Setup(NamedTuple):
-    """What a run starts from, however its ranks are arranged; the same on every rank."""
+    """What a run starts from, however its ranks are arranged; the same on every rank.
+
+    own: the names of functions that stand for options
+    """
 
     config: Config
     build: Callable[[], Module] | None  # makes the model, if the config does not name it
@@ -51,6 +54,8 @@ class Setup(NamedTuple):
     test: Loader
     steps: int
     lr_factor: schedule.Schedule
+    make_optimizer: MakeOptimizer
+    own: Mapping[str, str]
 
 
 def set_up(
@@ -60,10 +65,12 @@ def set_up(
     comm: Comm,
     loss: Any = None,
     metrics: Mapping[str, Metric] = NO_METRICS,
+    optimizer: MakeOptimizer | None = None,
+    own_schedule: schedule.Schedule | None = None,
 ) -> Setup:
     """Checks the config and loads the data. Every rank calls it."""
     if build is not None:
-        config = replace(config, model=getattr(build, "__name__", type(build).__name__))
+        config = replace(config, model=_name_of(build))
     is_first = config.download and comm.rank == 0  # the others then look for what it has fetched
 
     def checked() -> tuple[Backend, Criterion, Dataset | None]:
@@ -88,12 +95,26 @@ def set_up(
         )
         train, test = loader(dataset.train, shuffle=True), loader(dataset.test, shuffle=False)
         steps = total_steps(config, len(train))
-        factor = schedule.parse(config.lr_schedule, steps)
+        factor = schedule_of(config, own_schedule, steps)
+        make = optimizer_of(config, optimizer, comm)
+        both = {"optimizer": optimizer, "lr_schedule": own_schedule}
+        own = {name: _name_of(given) for name, given in both.items() if given is not None}
         return Setup(
-            config, build, on, criterion, metrics, dataset, standardiser, train, test, steps, factor
+            *(config, build, on, criterion, metrics, dataset, standardiser, train, test),
+            *(steps, factor, make, own),
         )
 
-    return all_or_none(comm, rest)
+    setup = all_or_none(comm, rest)
+    last = max(setup.steps - 1, 0)
+    factors = all_or_none(comm, lambda: [setup.lr_factor(t) for t in (0, last // 2, last)])
+    consistency.check_functions(comm, [*metrics], factors)
+    return setup
+
+
+def _name_of(function: object) -> str:
+    """The name of a function, or of the class of what is called as one."""
+    name: str = getattr(function, "__name__", type(function).__name__)
+    return name
 
 
 def _checked_device(config: Config, comm: Comm) -> Backend:
@@ -137,18 +158,34 @@ def total_steps(config: Config, batches: int) -> int:
 
 
 def _standardiser(config: Config, dataset: Dataset, comm: Comm) -> Standardiser:
-    """The standardiser of the file of --load if it has one, else of the training samples."""
+    """The standardiser that the config asks for; if `auto`, that of the file of --load if it has
+    one, else of the training samples."""
+    if config.load and comm.rank == comm.node()[0]:  # the file is read whole once per node
+        loading.check_digest(config.load)
+    if config.standardise != "auto":
+        return _of_numbers(config.standardise, dataset)
     if not config.load:
         return Standardiser.of(dataset.train)
-    if comm.rank == comm.node()[0]:  # the file is read whole once per node
-        loading.check_digest(config.load)
     metadata = loading.read_metadata(config.load)
     if not metadata.keys() & {"mean", "std"}:
         return Standardiser.of(dataset.train)
     try:
         return Standardiser.from_metadata(metadata).shaped_for(dataset.train.x)
     except ValueError as error:
-        raise ValueError(f"--load {config.load} and data {dataset.name}: {error}") from None
+        raise ValueError(
+            f"--load {config.load} and data {dataset.name}: {error}, or set --standardise"
+        ) from None
+
+
+def _of_numbers(spec: str, dataset: Dataset) -> Standardiser:
+    try:
+        mean, std = (0.0, 1.0) if spec == "none" else map(float, spec.split(","))
+        return Standardiser.of_numbers(dataset.train.x, mean, std)
+    except ValueError:
+        raise ValueError(
+            f"standardise {quoted(spec)} is none of auto, none, and MEAN,STD: two numbers such as "
+            "0.13,0.31, of which the second is above 0"
+        ) from None
 
 
 def build_model(config: Config, build: Callable[[], Module] | None) -> Module:
@@ -219,11 +256,3 @@ def _builder(spec: str) -> Callable[[], Module]:
         raise ValueError(f"model {quoted(spec)} is unknown; choose one of {known}")
     function: Callable[[], Module] = user_code.imported(spec, "model")
     return function
-
-
-def make_optimizer(config: Config, trained: Sequence[Parameter]) -> Optimizer:
-    """The optimizer of the config for these parameters."""
-    lr, decay = config.lr, config.weight_decay
-    if config.optimizer == "sgd":
-        return SGD(trained, lr, momentum=config.momentum, weight_decay=decay)
-    return OPTIMIZERS[config.optimizer](trained, lr, weight_decay=decay)

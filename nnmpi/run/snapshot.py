@@ -18,7 +18,10 @@ from nnmpi.run.settings import Changes
 MAY_CHANGE = ("layout", "pipeline", "reduce", "sync", "equality")
 """The groups of options that a run may go on with others of: how its ranks are arranged."""
 
-OF_A_RUN = ("model", "data", "batch_size", "optimizer", "momentum", "seed", "dtype")
+OF_A_RUN = (
+    *("model", "data", "standardise", "batch_size"),
+    *("optimizer", "momentum", "seed", "dtype"),
+)
 """Options of which a snapshot goes on with the same only: the others are those of the Trainer."""
 
 

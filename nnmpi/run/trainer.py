@@ -12,12 +12,14 @@ from nnmpi.config import Config
 from nnmpi.data import Dataset
 from nnmpi.metrics import ACCURACY, Metric, Sums, mean
 from nnmpi.nn import Module
+from nnmpi.optim.schedule import Schedule
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run import consistency
 from nnmpi.run.callbacks import check_callbacks
 from nnmpi.run.files import saving
+from nnmpi.run.optimizers import MakeOptimizer
 from nnmpi.run.report import Event, LostOutputError, Report, open_report
 from nnmpi.run.report.events import environment, start_event
 from nnmpi.run.report.pace import Pace
@@ -40,6 +42,9 @@ class Trainer(Resumable):
     metrics: by name, functions of scores and labels, as NumPy arrays, that return a sum over the
         samples and what to divide it by; losses of classes have the accuracy without it
     callbacks: objects with any of on_step, on_epoch, on_end (see nnmpi.run.callbacks)
+    optimizer: a function of a list of (path, parameter), those that a rank updates, that returns
+        an optimizer of them; all ranks make as many groups with the same options
+    schedule: a function of the step that returns a factor of the learning rates
     """
 
     def __init__(
@@ -52,9 +57,11 @@ class Trainer(Resumable):
         loss: Any = None,
         metrics: Mapping[str, Metric] = NO_METRICS,
         callbacks: Sequence[object] = (),
+        optimizer: MakeOptimizer | None = None,
+        schedule: Schedule | None = None,
     ) -> None:
         comm = job() if comm is None else comm
-        setup = set_up(config, build, data, comm, loss, metrics)
+        setup = set_up(config, build, data, comm, loss, metrics, optimizer, schedule)
         self.callbacks = all_or_none(comm, lambda: check_callbacks(callbacks))
         self.dataset, self.standardiser = setup.dataset, setup.standardiser
         self.train, self.test = setup.train, setup.test
@@ -219,7 +226,8 @@ class Trainer(Resumable):
         """Raises DivergedError if a loss is NaN or infinite."""
         if not math.isfinite(value):
             c, lr = self.config, self.last_lr
-            remedy = f"--lr {c.lr / 10:g}" if lr <= c.lr else "another --lr-schedule"
+            base = self.optimizer.param_groups[0]["lr"]
+            remedy = f"--lr {base / 10:g}" if lr <= base else "another --lr-schedule"
             saved = "; nothing was saved" if c.save else ""
             raise DivergedError(
                 f"the {what} became {value} at step {step} with learning rate {lr:g}; "

@@ -58,7 +58,12 @@ class ReferenceUpdate:
         self._own = [Parameter(values_of(p)) for p in parameters]
         first = self._own[0].data
         FlatStore(self._own, first.dtype, backend.of(first))
-        self.optimizer = spec.optimizer(self._own)
+        self.optimizer = spec.optimizer(self._own, parameters)
+
+    def take(self, state: Mapping[str, np.ndarray]) -> None:
+        """Copies the state of the layout's optimizer."""
+        places = {own: p.place for own, p in zip(self._own, self.layout, strict=True)}
+        self.optimizer.take(state, [places[own] for own in self.optimizer.parameters])
 
     def follow(self, step: int, updated: bool) -> Iterator[tuple[Array, Array]]:
         """Pairs to compare after a step of the layout: its parameters, and what they should be."""
@@ -183,7 +188,7 @@ class Verified:
         state = {entry.place.path: entry.value for entry in entries.on_all_ranks()}
         load_state(self._both[1].optimizer, theirs, state, self._comm)
         if self._update is not None:
-            self._update.optimizer.take(state, [p.place for p in self._update.layout])
+            self._update.take(state)
 
     def _take_over_settings(self) -> None:
         """Copies what callbacks may have changed: options of groups, and which parameters train."""

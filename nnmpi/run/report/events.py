@@ -98,6 +98,7 @@ def start_event(
         "sync": config.sync,
         **({"tp": config.tp} if config.tp > 1 else {}),
         **{name: value for name, value in slowed.items() if value},
+        **setup.own,
         **strategy.describe(),
     }
 

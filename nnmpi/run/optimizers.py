@@ -1,0 +1,86 @@
+"""The optimizer and the schedule of a run: those of the config, or functions of the user's."""
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeAlias
+
+from nnmpi.comm import Comm
+from nnmpi.config import Config
+from nnmpi.optim import OPTIMIZERS, SGD, Optimizer, schedule
+from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.strategy import Named
+
+MakeOptimizer: TypeAlias = Callable[[Named], Optimizer]
+
+
+def optimizer_of(config: Config, function: MakeOptimizer | None, comm: Comm) -> MakeOptimizer:
+    """What makes the optimizer of a rank, from the parameters that it updates and their paths."""
+    if function is None:
+        return partial(_of_config, config)
+    return partial(_agreed, _checked("optimizer", function), comm)
+
+
+def schedule_of(
+    config: Config, function: schedule.Schedule | None, steps: int
+) -> schedule.Schedule:
+    """The factor of the learning rates by step."""
+    if function is None:
+        return schedule.parse(config.lr_schedule, steps)
+    return partial(_factor, _checked("schedule", function))
+
+
+def _checked(name: str, function: Any) -> Any:
+    if not callable(function) or isinstance(function, type | Optimizer):
+        raise ValueError(f"{name} is {function!r:.60}: give a function (see docs/library.md)")
+    return function
+
+
+def _of_config(config: Config, named: Named) -> Optimizer:
+    trained, lr, decay = [p for _, p in named], config.lr, config.weight_decay
+    if config.optimizer == "sgd":
+        return SGD(trained, lr, momentum=config.momentum, weight_decay=decay)
+    return OPTIMIZERS[config.optimizer](trained, lr, weight_decay=decay)
+
+
+def _agreed(function: MakeOptimizer, comm: Comm, named: Named) -> Optimizer:
+    """The optimizer of a user's function; raises ValueError, on all ranks, unless it has all
+    parameters of each rank, in the same groups. Every rank calls it."""
+    problem, groups = "", []
+    try:
+        optimizer = function(list(named))
+        if not isinstance(optimizer, Optimizer):
+            raise ValueError(f"returned a {type(optimizer).__name__}: return one of nnmpi.optim")
+        lacks = {p for _, p in named} ^ {*optimizer.parameters}
+        if lacks:
+            path = next((path for path, p in named if p in lacks), "a parameter of another list")
+            raise ValueError(
+                f"must have all parameters that it gets and no others, and {path} is not in both; "
+                "to freeze one, set its requires_grad in `build`"
+            )
+        groups = [{**group, "params": ()} for group in optimizer.param_groups]
+    except ValueError as error:
+        problem = str(error)
+    found = gather_objects(comm, (problem, repr(groups)))
+    for rank, (text, theirs) in enumerate(found):
+        if text:
+            raise ValueError(f"optimizer of the Trainer: {text}")
+        if theirs != found[0][1]:
+            raise ValueError(
+                f"optimizer of the Trainer: rank {rank} has other groups than rank 0; return as "
+                "many with the same options on all ranks, empty ones where parameters are elsewhere"
+            )
+    return optimizer
+
+
+def _factor(function: Callable[[int], Any], step: int) -> float:
+    factor, found = function(step), math.nan
+    with suppress(TypeError, ValueError):
+        found = float(factor)
+    if not 0 <= found < math.inf:
+        raise ValueError(
+            f"schedule of the Trainer returned {factor!r:.60} for step {step}: return a number of "
+            "at least 0, which multiplies the learning rates"
+        )
+    return found

@@ -1,0 +1,178 @@
+"""An optimizer and a schedule that the user's functions make, in every layout."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.runs import rows, small
+
+from nnmpi import Config, Trainer, optim
+from nnmpi.comm import Comm, OtherRankError
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.optim import Optimizer
+from nnmpi.run.report import Event, NullReport
+
+LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "ring": (2, {"allreduce": "ring"}),
+    "shared": (3, {"allreduce": "shared"}),
+    "zero 1": (2, {"zero": 1}),
+    "zero 3": (3, {"zero": 3}),
+    "tp": (2, {"tp": 2}),
+    "pipeline": (2, {"pp": 2, "micro_batches": 2}),
+    "3D": (8, {"dp": 2, "tp": 2, "pp": 2, "allreduce": "ring"}),
+    "servers": (3, {"sync": "bsp", "servers": 1}),
+    "verify": (2, {"verify": True}),
+    "verify in float32": (2, {"verify": True, "dtype": "float32"}),
+}
+
+
+def grouped(named: Any) -> Optimizer:
+    """Biases first, without weight decay; the last weight has a rate of its own."""
+    head = [p for path, p in named if path == "3.weight"]
+    biases = [p for path, p in named if p.ndim == 1]
+    others = [p for path, p in named if p.ndim > 1 and path != "3.weight"]
+    groups = [
+        {"params": biases, "weight_decay": 0.0},
+        {"params": head, "lr": 0.03},
+        {"params": others},
+    ]
+    return optim.AdamW(groups, lr=0.01, weight_decay=0.3)
+
+
+def halved(step: int) -> float:
+    return 0.5 ** (step // 3)
+
+
+def trainer_of(comm: Comm, optimizer: Any = grouped, **options: Any) -> Trainer:
+    callbacks = options.pop("callbacks", ())
+    schedule = options.pop("schedule", halved)
+    config = Config(**{"epochs": 3, "batch_size": 28, "dtype": "float64", **options})
+    own = {"callbacks": callbacks, "optimizer": optimizer, "schedule": schedule}
+    return Trainer(config, small, rows(), comm, **own)
+
+
+def run(ranks: int, **options: Any) -> Event:
+    def rank(comm: Comm) -> Event:
+        return trainer_of(comm, **options).fit(NullReport())
+
+    return threads.run(ranks, rank)[0]
+
+
+@pytest.fixture(scope="module")
+def alone() -> Event:
+    return run(1)
+
+
+def test_it_is_the_loop_by_hand(alone: Event) -> None:
+    trainer = threads.run(1, trainer_of)[0]
+    model, loss_of = trainer.model, trainer.task.objective.loss
+    opt = grouped([*model.named_parameters()])
+    step = 0
+    for epoch in range(3):
+        for load in trainer.train.loads(epoch, lambda rows: [rows]):
+            (batch,) = load.micro
+            loss = loss_of(model(batch.x), batch.y) / len(batch.y)
+            opt.zero_grad()
+            loss.backward()
+            opt.step(halved(step))
+            step += 1
+    model.eval()
+    found = trainer.evaluate().mean_loss
+    assert found == pytest.approx(alone["test_loss"], rel=1e-9)
+    assert trainer.optimizer.param_groups[1]["lr"] == 0.03
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_every_layout_has_the_same_groups(layout: tuple[int, dict[str, Any]], alone: Event) -> None:
+    ranks, options = layout
+    found = run(ranks, **options)
+    rel = 1e-4 if "dtype" in options else 1e-9
+    for name in ("loss", "test_loss"):
+        assert found[name] == pytest.approx(alone[name], rel=rel)
+
+
+def test_layouts_change_in_a_run(alone: Event) -> None:
+    class Rearrange:
+        def on_epoch(self, trainer: Trainer, event: Event) -> None:
+            trainer.rearrange(**[{"pp": 2}, {"zero": 1}, {}][event["epoch"] - 1])
+
+    found = run(2, callbacks=[Rearrange()])
+    assert found["test_loss"] == pytest.approx(alone["test_loss"], rel=1e-9)
+
+
+def test_the_start_event_names_the_functions() -> None:
+    event = threads.run(1, lambda comm: trainer_of(comm).describe())[0]
+    assert (event["optimizer"], event["lr_schedule"]) == ("grouped", "halved")
+
+
+def missing(named: Any) -> Optimizer:
+    return optim.SGD([p for _, p in named[1:]])
+
+
+def by_rate(named: Any) -> Optimizer:
+    return optim.SGD([p for _, p in named], lr=0.1 if named[0][0] == "1.weight" else 0.2)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a model's": (
+        {"optimizer": optim.SGD(small().parameters())},
+        "optimizer is <nnmpi.optim.*: give a function",
+    ),
+    "a class": ({"optimizer": optim.SGD}, "optimizer is <class .*: give a function"),
+    "a list": ({"optimizer": lambda named: named}, "returned a list: return one of nnmpi.optim"),
+    "not all": ({"optimizer": missing}, "no others, and 1.weight is not in both"),
+    "a rate": ({"optimizer": by_rate, "pp": 2}, "rank 1 has other groups than rank 0"),
+    "no schedule": ({"schedule": 0.5}, "schedule is 0.5: give a function"),
+    "no factor": ({"schedule": lambda step: None}, "returned None for step 0: return a number"),
+    "negative": ({"schedule": lambda step: 4 - step}, "returned -1 for step 5"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_cannot_be_is_refused(ranks: int, case: tuple[dict[str, Any], str]) -> None:
+    options, words = case
+    if options.get("pp", 1) > ranks:
+        pytest.skip("of several ranks")
+    with pytest.raises(ValueError, match=rf"\A[^\n]*{words}[^\n]*\Z"):
+        run(ranks, **options)
+
+
+def on_two_ranks(**options: Callable[[Comm], Any]) -> list[str]:
+    """The errors of two ranks whose functions differ."""
+
+    def rank(comm: Comm) -> str:
+        with pytest.raises((ValueError, OtherRankError)) as caught:
+            trainer_of(comm, **{name: function(comm) for name, function in options.items()})
+        return str(caught.value)
+
+    return threads.run(2, rank)
+
+
+def test_an_optimizer_that_fails_on_one_rank_fails_on_all() -> None:
+    first, _ = on_two_ranks(optimizer=lambda comm: missing if comm.rank else grouped)
+    assert "1.weight is not in both" in first
+
+
+def test_schedules_that_differ_are_refused() -> None:
+    first, second = on_two_ranks(schedule=lambda comm: lambda step: 1.0 - 0.1 * step * comm.rank)
+    assert "rank 1 differs from rank 0 in the factors of the learning rate" in first + second
+
+
+def test_a_rate_may_be_searched() -> None:
+    """The learning-rate finder of docs/library.md."""
+    rates, losses = list[float](), list[float]()
+
+    class Find:
+        def on_step(self, trainer: Trainer, event: Event) -> None:
+            rates.append(trainer.last_lr)
+            losses.append(event["loss"])
+            if event["loss"] > 4 * min(losses):
+                trainer.stop()
+
+    result = run(
+        1, optimizer=None, lr=1e-4, schedule=lambda t: 1.5**t, epochs=60, callbacks=[Find()]
+    )
+    assert result["event"] == "stopped"
+    np.testing.assert_allclose(rates, 1e-4 * 1.5 ** np.arange(len(rates)))

@@ -1,0 +1,59 @@
+"""--standardise: by what samples are standardised, and what a saved model says of it."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.commands import IRIS, Command
+from helpers.datafiles import refused
+from helpers.runs import fit, images, rows, small
+
+import nnmpi
+from nnmpi import Config, Trainer, nn
+from nnmpi.data import Standardiser
+
+
+def flat() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+
+def samples(trainer: Trainer) -> Any:
+    return trainer.train.gather(np.arange(5)).x
+
+
+@pytest.mark.parametrize(("spec", "mean", "std"), [("none", 0, 1), ("-2,0.5", -2, 0.5)])
+def test_numbers_are_standardised_as_asked(spec: str, mean: float, std: float) -> None:
+    x, y = rows()
+    both = {"a": x.astype("float32"), "b": np.arange(140).reshape(70, 2)}
+    for data, build in (((x, y), small), (images(), flat)):
+        trainer = Trainer(Config(steps=1, standardise=spec), build, data)
+        raw = trainer.train.split.x[:5].astype("float32")
+        np.testing.assert_array_equal(samples(trainer), (raw - np.float32(mean)) / np.float32(std))
+    found = Standardiser.of_numbers(both, mean, std).apply(both)
+    np.testing.assert_array_equal(found["a"], (both["a"] - np.float32(mean)) / np.float32(std))
+    assert found["b"] is both["b"]
+
+
+def test_a_file_says_what_was_used(tmp_path: Path) -> None:
+    path = str(tmp_path / "m")
+    fit(Trainer(Config(steps=1, save=path, standardise="100,2"), small, rows()))
+    metadata = nnmpi.load(path, with_metadata=True)[1]
+    assert metadata["mean"] == "[100.0, 100.0, 100.0, 100.0, 100.0, 100.0]"
+    again = Trainer(Config(load=path), small, rows())
+    np.testing.assert_array_equal(again.standardiser.std, np.full(6, 2, "float32"))
+    other = Trainer(Config(load=path, standardise="none"), small, rows())
+    np.testing.assert_array_equal(other.standardiser.mean, np.zeros(6))
+
+
+@pytest.mark.parametrize("spec", ["all", "1", "1,2,3", "0,0", "0,-1", "nan,1", "0,inf", "0,1e-60"])
+def test_other_words_are_refused(spec: str) -> None:
+    with refused(f"standardise '{spec}' is none of auto, none, and MEAN,STD", "0.13,0.31"):
+        Trainer(Config(standardise=spec), small, rows())
+
+
+def test_the_command_takes_it(command: Command) -> None:
+    assert command(*IRIS, "--steps=1", "--standardise=-1,2").status == 0
+    found = command(*IRIS, "--steps=1", "--standardise=2")
+    assert found.status == 2
+    assert "standardise '2' is none of auto" in found.err
