@@ -116,7 +116,7 @@ def combined_buffers(module: object, combine: Mapping[str, Combine], now: Pass) 
     `forward` gets copies, since the tape may keep them.
     """
     stats, n = now.batch_stats, 1 if now.samples is None else len(now.samples)
-    arrays = {name: getattr(module, name) for name in combine}
+    arrays = {name: getattr(module, name) for name in combine if getattr(module, name) is not None}
     before = {name: array.copy() for name, array in arrays.items()}
     if isinstance(stats, KeptStats):
         before = stats.keep(partial(dict, before))
@@ -125,11 +125,17 @@ def combined_buffers(module: object, combine: Mapping[str, Combine], now: Pass) 
     try:
         yield
     finally:
-        after = {name: getattr(module, name) for name in combine}
+        after = {name: getattr(module, name) for name in arrays}
         for name, array in arrays.items():
             object.__setattr__(module, name, array)
-    for name, how in combine.items():
-        array, sums = arrays[name], how == "sum"
+    for name, array in arrays.items():
+        if np.shape(after[name]) != array.shape:
+            raise ValueError(
+                f"{name}: `forward` has changed the shape of this buffer from {array.shape} to "
+                f"{np.shape(after[name])}, so parts of a batch cannot be combined; keep a cache as "
+                "a plain attribute"
+            )
+        sums = combine[name] == "sum"
         xp = backend.xp_of(array)
         row = xp.asarray(after[name] - before[name] if sums else after[name], "float64").reshape(-1)
 

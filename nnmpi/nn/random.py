@@ -37,4 +37,6 @@ def random(
     key = keyed.key(module.root.seed, "random", now.step, module.path, name)
     draw = keyed.normal if normal else keyed.uniform
     found: Array = draw(key, columns[None], rows[:, None]).reshape(shape).astype(dtype)
+    if not normal:  # rounding to the type may have made a 1
+        found = on.xp.minimum(found, np.nextafter(dtype.type(1), dtype.type(0)))
     return found

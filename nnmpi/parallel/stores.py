@@ -10,10 +10,9 @@ stores of zero/      a copy on each rank,    this rank's, or the shards that it 
 
 In front of the gradients are scalars that are summed together with them, and so cost no message:
 
-    flat_grad   [ loss | stop | compare | used 0 | used 1 | ... | gradients ... ]
+    flat_grad   [ loss | stop | used 0 | used 1 | ... | gradients ... ]
 
-`stop` and `compare` count the ranks that request it (see Requests), and `used i` those on which
-parameter i got a gradient.
+`used i` counts the ranks on which parameter i got a gradient.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +28,7 @@ from nnmpi.comm import Comm, NoRoomError, Work
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore, Shard, shards_of
 
-LOSS, STOP, COMPARE, USED = 0, 1, 2, 3
+LOSS, STOP, USED = 0, 1, 2
 """Where the scalars are."""
 
 BLOCK = 8192  # numbers; OpenBLAS takes several threads for a dot product of more than 10,000
@@ -39,19 +38,8 @@ Stretch = tuple[int, int]
 
 
 def scalar_count(parameters: Sequence[object]) -> int:
-    """How many scalars there are: the loss, the requests, and one number a parameter."""
+    """How many scalars there are: the loss, the request to stop, and one number a parameter."""
     return USED + len(parameters)
-
-
-class Requests(NamedTuple):
-    """What a rank asks of all ranks at the end of a step.
-
-    stop     to end the run
-    compare  to compare settings that are the same on all ranks, since they have changed on this one
-    """
-
-    stop: bool = False
-    compare: bool = False
 
 
 class CommBucket(NamedTuple):
@@ -138,7 +126,7 @@ class LocalStore(FlatStore):
 
     @property
     def scalars(self) -> Array:
-        """Loss, requests and uses: of this rank, or, after a sum, of all ranks of dp."""
+        """Loss, stop flag and uses: of this rank, or, after a sum, of all ranks of dp."""
         return self.flat_grad[: self._scalars]
 
     def begin(self) -> None:
@@ -146,10 +134,9 @@ class LocalStore(FlatStore):
         for p in self.parameters:
             p.grad = None
 
-    def note_loss(self, loss: Any, requests: Requests) -> None:
-        """Writes into the scalars the loss of this rank, and what it requests."""
-        self.scalars[LOSS] = loss
-        self.scalars[STOP], self.scalars[COMPARE] = requests
+    def note_loss(self, loss: Any, stop: bool) -> None:
+        """Writes into the scalars the loss of this rank, and whether it wants to stop."""
+        self.scalars[LOSS], self.scalars[STOP] = loss, stop
 
     def note_used(self) -> None:
         """Writes into the scalars which parameters have a gradient."""

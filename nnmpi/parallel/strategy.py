@@ -214,7 +214,7 @@ def executor_of(
         Ports.of(spec.task, part, channels),
         sync,
         update,
-        spec.control.requests,
+        spec.control.stop,
         partial(ops, a, rank),
         partial(forward_ops, a, rank),
         batch_stats,

@@ -116,15 +116,19 @@ def check_values(comm: Comm, model: Module, held: Callable[[str], bool] = everyt
     comm.agree(error)
 
 
-def check_copies(parts: PartTable, step: int) -> None:
-    """Raises AgreedError, on all ranks, if copies have become different. Every rank calls it."""
-    for rank, found in enumerate(gather_objects(parts.comm, first_difference(parts))):
+def check_copies(parts: PartTable, step: int, buffers: bool) -> None:
+    """Raises AgreedError, on all ranks, if copies of parameters, or of buffers, are not equal.
+
+    Every rank calls it.
+    """
+    for rank, found in enumerate(gather_objects(parts.comm, first_difference(parts, buffers))):
         if found is not None:
             path, other = found
             raise AgreedError(
                 f"after step {step} ranks {other} and {rank} differ in {path}, of which both have "
-                "a copy: change parameters and buffers alike on all ranks; if no code of yours "
-                "changes them, memory may be damaged"
+                "a copy: change parameters alike on all ranks, and buffers too, or say how parts "
+                "of a batch change them (combine of register_buffer); if no code of yours changes "
+                "it, memory may be damaged"
             )
 
 

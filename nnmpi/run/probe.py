@@ -1,4 +1,4 @@
-"""Probe: a few samples pass through the model whole and in two halves, before it is trained.
+"""Probe: a few samples pass through the model whole and in two parts, before it is trained.
 
 Ranks and micro-batches cut a batch. The layers and losses of nnmpi are made for it; modules and
 losses of the user's own may not be. What trains in another way when batches are cut is refused, or
@@ -29,7 +29,11 @@ from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.step.objective import SumOfMean
 from nnmpi.parallel.step.ports import Task, forward
 
-SAMPLES = 4
+SAMPLES = 16
+
+
+class BufferChangeError(ValueError):
+    """`forward` changes a buffer of which it is not known how parts of a batch do."""
 
 
 class Output(NamedTuple):
@@ -43,8 +47,14 @@ def is_needed(arrangement: Arrangement, task: Task) -> bool:
     """Whether batches are cut, and something of the user's own computes with them; the same on all
     ranks."""
     a = arrangement
-    cuts = _runs_on_parts(a) or a.config.micro_batches > 1 or a.config.recompute
-    return cuts and (isinstance(task.objective.loss, SumOfMean) or any(own_modules(task.model)))
+    return (_cuts(a) or a.config.recompute) and (
+        isinstance(task.objective.loss, SumOfMean) or any(own_modules(task.model))
+    )
+
+
+def _cuts(a: Arrangement) -> bool:
+    """Whether batches are cut."""
+    return _runs_on_parts(a) or a.config.micro_batches > 1
 
 
 def _runs_on_parts(a: Arrangement) -> bool:
@@ -64,28 +74,54 @@ def probe(part: ModelPart, task: Task, arrangement: Arrangement, batch: Batch) -
 
     Ranks along tp call it together. The model is left as it was.
     """
-    n, found, loss = len(batch.y) // 2 * 2, "", task.objective.loss
-    twice = arrangement.config.recompute or _runs_on_parts(arrangement)
-    for number, stage in part.stages.items() if n else ():
-        inputs = _inputs(batch.x, part.boundaries[number - 1] if number else (), n)
-        for training in (False, True):
-            with no_grad(), unchanged(part.model), np.errstate(all="ignore"):
-                part.model.train(training)
-                outputs, stats = _listen(part.model), KeptStats(UNTRACKED)
-                buffers = [array.copy() for _, array in _unknown_buffers(part.model)]
-                passes = []
-                for lo, hi in ((0, n), (0, n // 2), (n // 2, n)):
-                    outputs.clear()
-                    x = each(partial(as_tensor, on=task.on), inputs(lo, hi))
-                    y = forward(stage, x, Pass(0, np.arange(lo, hi), stats))
-                    passes.append([*outputs, Output(f"stage {number}", _arrays(y))])
-                    if training and twice and hi - lo == n:
-                        _check_buffers(part.model, buffers)
-                    stats.again()
-                found = found or _difference(*passes)
-        if number == len(part.boundaries) and isinstance(loss, SumOfMean):
-            _check_loss(loss, passes[0][-1].arrays[0], batch.y[:n])
+    n, found = len(batch.y), ""
+    for number, stage in part.stages.items() if n > 1 else ():
+        edges = part.boundaries[number - 1] if number else ()
+        try:
+            passes = _passes(part, stage, task, arrangement, _inputs(batch.x, edges, n), n)
+            found = found or (_difference(passes, f"stage {number}") if _cuts(arrangement) else "")
+        except BufferChangeError:
+            raise
+        except Exception:
+            if not edges:
+                raise
+            continue  # a module may not take the activations that were made up for it
+        if number == len(part.boundaries) and _cuts(arrangement):
+            _check_loss(task.objective.loss, passes[-1][0][-1].arrays[0], batch.y)
     return found
+
+
+def _passes(
+    part: ModelPart,
+    stage: Module,
+    task: Task,
+    arrangement: Arrangement,
+    inputs: Callable[[int, int], Inputs],
+    n: int,
+) -> list[list[list[Output]]]:
+    """What is returned for all samples, for a quarter and for the rest; in both modes."""
+    twice, found = arrangement.config.recompute or _runs_on_parts(arrangement), []
+    for training in (False, True):
+        with no_grad(), unchanged(part.model), np.errstate(all="ignore"):
+            part.model.train(training)
+            outputs, stats = _listen(part.model), KeptStats(UNTRACKED)
+            buffers = [array.copy() for _, array in _unknown_buffers(part.model)]
+            passes = []
+            for lo, hi in ((0, n), (0, cut_of(n)), (cut_of(n), n)):
+                outputs.clear()
+                x = each(partial(as_tensor, on=task.on), inputs(lo, hi))
+                y = forward(stage, x, Pass(0, np.arange(lo, hi), stats))
+                passes.append([*outputs, Output("", _arrays(y))])
+                if twice and hi - lo == n:
+                    _check_buffers(part.model, buffers)
+                stats.again()
+            found.append(passes)
+    return found
+
+
+def cut_of(n: int) -> int:
+    """The number of samples in the first part of n: not half, so that weights of parts show."""
+    return max(n // 4, 1)
 
 
 def _inputs(x: Inputs, edges: Sequence[Edge], n: int) -> Callable[[int, int], Inputs]:
@@ -140,30 +176,38 @@ def _check_buffers(model: Module, before: Sequence[np.ndarray]) -> None:
     """Raises ValueError if `forward` has changed a buffer that does not say how parts combine."""
     for (name, now), old in zip(_unknown_buffers(model), before, strict=True):
         if not np.array_equal(now, old, equal_nan=now.dtype.kind == "f"):
-            raise ValueError(
+            raise BufferChangeError(
                 f"{name}: `forward` changes this buffer, and a batch is cut or computed twice: say "
                 "how parts of a batch change it, register_buffer(..., combine='mean') or 'sum'"
             )
 
 
-def _difference(*passes: Sequence[Output]) -> str:
-    """A warning that names the first module whose outputs of halves differ from those of all."""
-    for whole, *halves in zip(*passes, strict=False):
-        for array, *parts in zip(whole.arrays, *(half.arrays for half in halves), strict=False):
-            if not _agree(array, parts):
-                return (
-                    f"{whole.what}: the output for a sample depends on the other samples of its "
-                    "batch, or on numbers drawn in it, so training depends on how ranks and "
-                    "micro-batches cut a batch; see what differs with --verify"
-                )
+def _difference(modes: Sequence[Sequence[Sequence[Output]]], stage: str) -> str:
+    """A warning, with the first module to differ, if the output of a stage is another for parts."""
+    for passes in modes:
+        rows = [row for row in zip(*passes, strict=False) if len({x.what for x in row}) == 1]
+        differing = [row[0].what or stage for row in rows if not _equal(*row)]
+        if not _equal(*(outputs[-1] for outputs in passes)):
+            return (
+                f"{[*differing, stage][0]}: the output for a sample depends on the other samples "
+                "of its batch, or on numbers drawn in it, so training depends on how ranks and "
+                "micro-batches cut a batch; see what differs with --verify"
+            )
     return ""
 
 
-def _agree(whole: np.ndarray, halves: Sequence[np.ndarray]) -> bool:
+def _equal(whole: Output, *parts: Output) -> bool:
+    return all(
+        _agree(array, others)
+        for array, *others in zip(whole.arrays, *(p.arrays for p in parts), strict=False)
+    )
+
+
+def _agree(whole: np.ndarray, parts: Sequence[np.ndarray]) -> bool:
     """Whether outputs agree up to rounding; what has no row for each sample is not compared."""
-    if not whole.ndim or any(half.shape[:1] == whole.shape[:1] for half in halves):
+    if not whole.ndim or any(part.shape[:1] == whole.shape[:1] for part in parts):
         return True
-    joined = np.concatenate(halves)
+    joined = np.concatenate(parts)
     if joined.shape != whole.shape:
         return False
     a, b = joined.astype(float), whole.astype(float)
@@ -172,18 +216,21 @@ def _agree(whole: np.ndarray, halves: Sequence[np.ndarray]) -> bool:
     return bool(np.allclose(a, b, rtol=0, atol=bound * scale, equal_nan=True))
 
 
-def _check_loss(loss: SumOfMean, scores: np.ndarray, y: np.ndarray) -> None:
-    """Raises ValueError if the loss of a batch is not the mean of the losses of its halves."""
-    half = len(y) // 2
+def _check_loss(loss: Any, scores: np.ndarray, y: np.ndarray) -> None:
+    """Raises ValueError if the loss of a batch is not the mean of the losses of its parts."""
+    if not isinstance(loss, SumOfMean):
+        return
+    cut = cut_of(len(y))
     with no_grad():
-        whole, first, second = (
-            loss(Tensor(scores[part]), y[part]).item() / len(y[part])
-            for part in (slice(None), slice(half), slice(half, None))
+        whole, *sums = (
+            loss(Tensor(scores[part]), y[part]).item()
+            for part in (slice(None), slice(cut), slice(cut, None))
         )
-    mean = (first + second) / 2
-    if abs(whole - mean) > 1e-3 * max(abs(whole), abs(mean)):
+    scale = max(map(abs, (whole, *sums))) + 1e-4 * len(y) * float(np.abs(scores).max(initial=0))
+    if abs(whole - sum(sums)) > 1e-3 * scale:
         raise ValueError(
-            f"the loss of {len(y)} samples is {whole:.4g}, and the mean of the losses of their "
-            f"halves {mean:.4g}: return the mean over the samples, so that it does not depend on "
-            "how ranks and micro-batches cut a batch (divide a sum by len(labels))"
+            f"the loss of {len(y)} samples is {whole / len(y):.4g}, and the mean of the losses of "
+            f"its parts {sum(sums) / len(y):.4g}: return the mean over the samples, so that it "
+            "does not depend on how ranks and micro-batches cut a batch (divide a sum by "
+            "len(labels))"
         )

@@ -32,7 +32,7 @@ from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.model.snapshot import Restored, owned
 from nnmpi.parallel.step.executor import StepControl, StepResult, StepState
 from nnmpi.parallel.step.ports import Task
-from nnmpi.parallel.stores import Requests, stores_of
+from nnmpi.parallel.stores import stores_of
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import Sharding
@@ -122,8 +122,11 @@ class Resumable:
         consistency.check_values(comm, model, part.held)
         self.warning = ""
         if probe.is_needed(arrangement, spec.task):
-            batch = setup.train.gather(np.arange(min(probe.SAMPLES, len(setup.dataset.train.y))))
-            found = all_or_none(comm, lambda: probe.probe(part, spec.task, arrangement, batch))
+            rows = np.arange(min(probe.SAMPLES, len(setup.dataset.train.y)))
+            found = all_or_none(
+                comm,
+                lambda: probe.probe(part, spec.task, arrangement, setup.train.gather(rows)),
+            )
             self.warning = next(filter(None, gather_objects(comm, found)), "")
         steps = next_steps(comm, snapshot.positions, layout.workers) if snapshot else ()
         spec = spec._replace(recorder=self._tracer.recorder, twin=twin, next_steps=steps)
@@ -184,7 +187,7 @@ class Resumable:
             [named[arrangement.graph.variables[p.variable].path] for p in here],
             arrangement,
             setup.make_optimizer,
-            StepControl(self._scheduled, self._requests, self.total_steps),
+            StepControl(self._scheduled, lambda: self._stop_requested, self.total_steps),
             lambda event: self._report.event(event),  # noqa: PLW0108 - there is no report yet
         )
 
@@ -209,9 +212,6 @@ class Resumable:
         """What multiplies the learning rates; strategies call it just before they update."""
         self._phase = StepPhase.UPDATING
         return self.lr_factor(step)
-
-    def _requests(self) -> Requests:
-        return Requests(self._stop_requested, self.settings.have_changed)
 
     def snapshot(self) -> Snapshot:
         """What this rank needs to go on from here, in copies; every rank calls it, after the same

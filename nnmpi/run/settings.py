@@ -1,18 +1,23 @@
 """Settings: what a callback may change between two steps, alike on all ranks.
 
 These are the options of the optimizer's groups, such as the learning rate, and `requires_grad` of
-parameters. Ranks compare them when they have changed on one of them.
+parameters. Ranks compare them when an epoch begins, and after each step that a callback follows.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
 
 from nnmpi.comm import Comm
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.strategy import AgreedError
+
+PLAIN = (bool, int, float, str, tuple, type(None))
 
 
 class Changes(NamedTuple):
@@ -27,58 +32,74 @@ class Changes(NamedTuple):
 
 
 class Settings:
-    """The settings of this rank, and what they were when ranks compared them last."""
+    """The settings of this rank, in a run that goes on with some changes."""
 
     def __init__(self, part: ModelPart, optimizer: Optimizer, changes: Changes) -> None:
         self._parameters, self._held = dict(part.model.named_parameters()), part.held
         self._optimizer = optimizer
-        self._trained, self._options = self._now()
+        self._start = self._now()
         for path in changes.frozen:
             self._parameters[path].requires_grad = False
         for group, options in zip(optimizer.param_groups, changes.options, strict=False):
             group.update(options)
-        self._seen = self._now()
+        self._trained, _ = self._now()
+        self._seen, self._digest = self._start, 0  # what ranks have compared last
 
     def _now(self) -> tuple[list[bool], list[dict[str, Any]]]:
+        """requires_grad of each parameter, and the options of groups that are plain values."""
         trained = [p.requires_grad for p in self._parameters.values()]
-        return trained, [{**group, "params": ()} for group in self._optimizer.param_groups]
+        groups = self._optimizer.param_groups
+        return trained, [{k: v for k, v in g.items() if isinstance(v, PLAIN)} for g in groups]
 
     @property
-    def have_changed(self) -> bool:
-        """Whether they are others than those that ranks have compared."""
-        return self._now() != self._seen
+    def trains_others(self) -> bool:
+        """Whether other parameters require a gradient than when the run was set up."""
+        return self._now()[0] != self._trained
 
     @property
     def changes(self) -> Changes:
         """What is another than at the start."""
-        trained, options = self._now()
-        both = zip(self._parameters, self._trained, trained, strict=True)
+        (before, groups), (now, others) = self._start, self._now()
+        both = zip(self._parameters, before, now, strict=True)
         return Changes(
             tuple(
-                {name: value for name, value in now.items() if value != before[name]}
-                for now, before in zip(options, self._options, strict=True)
+                {name: value for name, value in b.items() if name not in a or value != a[name]}
+                for a, b in zip(groups, others, strict=False)
             ),
-            tuple(path for path, before, now in both if before and not now),
+            tuple(path for path, was_trained, is_trained in both if was_trained > is_trained),
         )
 
-    def compare(self, comm: Comm) -> None:
-        """Raises AgreedError, on all ranks, if ranks differ. Every rank calls it."""
-        self._seen = trained, options = self._now()
-        values: dict[str, Any] = {
-            f"requires_grad of {path}": is_trained
-            for path, is_trained in zip(self._parameters, trained, strict=True)
+    def compare(self, comm: Comm, when: str = "") -> None:
+        """Raises AgreedError, on all ranks, if ranks differ. Every rank calls it.
+
+        One small message tells whether they do. `when` they may change, the remedy says.
+        """
+        now = self._now()
+        if now != self._seen or not self._digest:
+            self._seen, self._digest = now, crc32(repr(now).encode()) or 1
+        digests = np.zeros(comm.size, np.uint32)
+        digests[comm.rank] = self._digest
+        comm.all_gather(digests)
+        if (digests == digests[0]).all():
+            return
+        values = {
+            f"requires_grad of {path}": repr(is_trained)
+            for path, is_trained in zip(self._parameters, now[0], strict=True)
             if self._held(path)
         }
-        for i, group in enumerate(options):
-            values |= {f"{name} of group {i} of the optimizer": group[name] for name in group}
+        for i, group in enumerate(now[1]):
+            for name, value in group.items():
+                values[f"{name} of group {i} of the optimizer"] = repr(value)
         ranks: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
         for rank, found in enumerate(gather_objects(comm, values)):
             for what, value in found.items():
-                ranks[what][repr(value)].append(rank)
+                ranks[what][value].append(rank)
         for what, sides in ranks.items():
             if len(sides) > 1:
                 differing = " and ".join(map(_listed, sides.values()))
-                raise AgreedError(f"ranks {differing} differ in {what}: set it alike on all")
+                raise AgreedError(
+                    f"ranks {differing} differ in {what}: set it alike on all ranks{when}"
+                )
 
 
 def _listed(ranks: Iterable[int]) -> str:

@@ -13,7 +13,7 @@ from nnmpi.data import Dataset
 from nnmpi.metrics import ACCURACY, Metric, Sums, mean
 from nnmpi.nn import Module
 from nnmpi.optim.schedule import Schedule
-from nnmpi.parallel.agreement import all_or_none
+from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run import consistency
@@ -63,13 +63,15 @@ class Trainer(Resumable):
         comm = job() if comm is None else comm
         setup = set_up(config, build, data, comm, loss, metrics, optimizer, schedule)
         self.callbacks = all_or_none(comm, lambda: check_callbacks(callbacks))
+        hears_steps = any(hasattr(one, "on_step") for one in self.callbacks)
+        self._hears_steps = any(gather_objects(comm, hears_steps))  # some rank does
         self.dataset, self.standardiser = setup.dataset, setup.standardiser
         self.train, self.test = setup.train, setup.test
         super().__init__(setup, comm)
 
     @property
     def last_lr(self) -> float:
-        """The learning rate of the last step, in the first group of the optimizer."""
+        """The learning rate of the first group, as the schedule has it in the last step."""
         rate: float = self.optimizer.param_groups[0]["lr"]
         return rate * self.lr_factor(max(self.step - 1, 0))
 
@@ -111,7 +113,7 @@ class Trainer(Resumable):
                 f"the snapshot is of step {made}, and this run ends after {total} steps: "
                 "make the Trainer with more epochs or steps"
             )
-        if {p for p in self.part.parameters if p.requires_grad} != {*self.optimizer.parameters}:
+        if self.settings.trains_others:
             raise ValueError(
                 "requires_grad of a parameter was changed after this Trainer was made; "
                 "change it in `build`"
@@ -129,9 +131,9 @@ class Trainer(Resumable):
             self._rescue(error)
             raise
         try:
-            if self.config.check_copies:
-                self._check_copies()
+            self._check_copies()
             self._save_on_all_ranks()
+            self._check_copies(buffers=True)  # after the model was saved: nothing is lost
             digest = self.strategy.entries.sha256()
         except Exception:  # on all ranks, but Ctrl-C may be on one that cannot close alone
             self.close()
@@ -189,8 +191,7 @@ class Trainer(Resumable):
     def _make_steps(self) -> None:
         """Steps until the end of the epoch, of the run or of the session."""
         self.model.train()
-        if not self.arrangement.steps_together:
-            self.settings.compare(self.comm)
+        self._compare_settings()
         with closing(self.strategy.steps(self.train, self.state)) as self._steps:
             self._phase = StepPhase.COMPUTING
             for result in self._steps:
@@ -199,6 +200,8 @@ class Trainer(Resumable):
                 self._pace.lap(result)
                 self._report.progress(self.step, self.total_steps, loss, self._pace.epoch_rate)
                 self._tell("on_step", {"event": "step", "step": self.step, "loss": loss})
+                if self._hears_steps and self.arrangement.steps_together:
+                    self._compare_settings()
                 if self._is_over:
                     break
                 self._phase = StepPhase.COMPUTING
@@ -207,8 +210,6 @@ class Trainer(Resumable):
     def _note(self, result: StepResult) -> float:
         """Updates the state of the run from a step's result; returns the loss of a sample."""
         loss = mean(result.loss, result.divisor)
-        if result.compare:
-            self.settings.compare(self.comm)
         self._check_finite("loss", loss, self.step + 1)
         self.state, self.stopping = result.state, self.stopping or result.stop
         self.skipped += not result.updated
@@ -217,10 +218,15 @@ class Trainer(Resumable):
             self._check_copies()
         return loss
 
-    def _check_copies(self) -> None:
-        """Raises AgreedError, on all ranks, if their copies of a tensor have become different."""
-        if self.comm.size > 1 and self.arrangement.steps_together:
-            consistency.check_copies(self.strategy.entries.parts, self.step)
+    def _compare_settings(self) -> None:
+        """Raises AgreedError, on all ranks, if a callback has changed something on some ranks."""
+        together = self.arrangement.steps_together
+        self.settings.compare(self.comm, "" if together else ", in on_epoch")
+
+    def _check_copies(self, buffers: bool = False) -> None:
+        """Raises AgreedError, on all ranks, if copies of parameters, or of buffers, differ."""
+        if self.config.check_copies and self.comm.size > 1 and self.arrangement.steps_together:
+            consistency.check_copies(self.strategy.entries.parts, self.step, buffers)
 
     def _check_finite(self, what: str, value: float, step: int) -> None:
         """Raises DivergedError if a loss is NaN or infinite."""

@@ -26,7 +26,7 @@ from nnmpi.parallel.step.executor import Executor, StepResult, StepState
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import LossSink, Samples, Sink, Source, Stage
 from nnmpi.parallel.step.update import Update
-from nnmpi.parallel.stores import Buckets, CommBucket, LocalStore, NodeStore, Requests, scalar_count
+from nnmpi.parallel.stores import Buckets, CommBucket, LocalStore, NodeStore, scalar_count
 from nnmpi.schedules.lowering import forward_programs, programs
 from nnmpi.schedules.op import Kind, Op
 from nnmpi.schedules.pipeline import SCHEDULES
@@ -144,7 +144,7 @@ def train(
         Ports({0: stage}, NO_CHANNELS, loss),
         sync,
         Update(store, optim.Adam(parameters), 0.05, lambda step: 0.2, layout, counts).apply,
-        lambda: Requests(stop=comm.rank == comm.size - 1 and state.step == stop_at),
+        lambda: comm.rank == comm.size - 1 and state.step == stop_at,
         one_stage,
         lambda micro_batches: forward_programs(1, micro_batches)[0],
     )
@@ -261,7 +261,7 @@ def tied(cut: bool, comm: Comm) -> tuple[dict[str, np.ndarray], list[float]]:
         Update(
             store, optim.SGD(parameters, 0.1), 0.5, lambda step: 1.0, layout, lambda p: True
         ).apply,
-        Requests,
+        lambda: False,
         two_stages if cut else one_stage,
         one_stage,
     )

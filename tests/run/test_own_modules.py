@@ -13,6 +13,7 @@ from nnmpi import Config, Tensor, Trainer, nn
 from nnmpi.comm import Comm, OtherRankError, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn import Module
+from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.report import Event, NullReport
 
 Options = dict[str, Any]
@@ -183,7 +184,7 @@ def test_with_verify_a_recompute_is_compared_in_every_step() -> None:
     class Late(OwnNoise):
         def forward(self, x: Tensor) -> Tensor:
             self.calls = getattr(self, "calls", 0) + 1
-            return super().forward(x) if self.calls > 50 else x
+            return super().forward(x) if self.calls > 45 else x
 
     build, options = (
         with_own(Late),
@@ -323,3 +324,128 @@ def test_the_first_axis_is_that_of_the_samples() -> None:
 
     with pytest.raises(ValueError, match=r"shape \(1, 6\) in a batch of 26: the first axis"):
         trainer_of(comm_self(), with_own(Wrong)).fit(NullReport())
+
+
+# ---- what is not to be refused
+
+
+class Siamese(Module):
+    """Joins two views of each sample in one batch; what it returns keeps samples apart."""
+
+    def __init__(self) -> None:
+        self.encoder = Doubled()
+
+    def forward(self, x: Tensor) -> Tensor:
+        both = self.encoder(nnmpi.concatenate([x, -x], 0))
+        return both[: len(x)] + both[len(x) :]
+
+
+class Doubled(Module):
+    def __init__(self) -> None:
+        self.inner = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nnmpi.tanh(self.inner(x))
+
+
+class Positive(Module):
+    """Takes no negative numbers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if (x.numpy() < 0).any():
+            raise ValueError("a negative number")
+        return x
+
+
+@pytest.mark.parametrize(
+    ("build", "options"),
+    [
+        (with_own(Siamese), {}),
+        (lambda: nn.Sequential(nn.Linear(6, 6), nn.ReLU(), Positive(), nn.Linear(6, 3)), {"pp": 2}),
+        (with_own(Centred), {"pp": 2, "recompute": True}),  # which no rank and no part cuts
+    ],
+    ids=["siamese", "positive", "not cut"],
+)
+def test_no_false_alarm(build: Callable[[], Module], options: Options) -> None:
+    def job(comm: Comm) -> str:
+        trainer = trainer_of(comm, build, **options)
+        trainer.fit(NullReport())
+        return trainer.warning
+
+    assert set(threads.run(2, job)) == {""}
+
+
+def test_a_loss_that_cancels_is_not_refused() -> None:
+    def halves(scores: Tensor, labels: Any) -> Tensor:
+        return (scores - scores.data).mean()
+
+    trained(2, plain, loss=halves)
+
+
+def test_a_mean_over_some_of_the_labels_is_refused() -> None:
+    def of_first_class(scores: Tensor, labels: Any) -> Tensor:
+        weight = (labels == 0).astype(float)[:, None] / max((labels == 0).sum(), 1)
+        return (scores * weight).sum()
+
+    with pytest.raises((ValueError, OtherRankError), match="return the mean over the samples"):
+        trained(2, plain, loss=of_first_class)
+
+
+class Lazy(Module):
+    """Registers a buffer in its first forward pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not hasattr(self, "table"):
+            self.register_buffer("table", np.eye(6))
+        return x
+
+
+def test_a_buffer_that_comes_later_shifts_no_other(tmp_path: Path) -> None:
+    path = str(tmp_path / "model.safetensors")
+
+    def job(comm: Comm) -> dict[str, np.ndarray]:
+        build = lambda: nn.Sequential(  # noqa: E731
+            nn.Linear(6, 6, bias=False), Lazy(), nn.Linear(6, 6, bias=False), nn.Linear(6, 3)
+        )
+        trainer = trainer_of(comm, build, save=path)
+        trainer.fit(NullReport())
+        return trainer.model.state_dict()
+
+    (wanted,) = threads.run(1, job)
+    saved = nnmpi.load(path)
+    for name in ("0.weight", "2.weight", "3.weight", "3.bias"):
+        np.testing.assert_array_equal(saved[name], wanted[name])
+
+
+def test_buffers_that_differ_end_a_run_after_its_model_is_saved(tmp_path: Path) -> None:
+    """The change begins after the probe."""
+
+    class LateCount(Scaled):
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls = getattr(self, "calls", 0) + 1
+            return super().forward(x) if self.calls > 20 else x
+
+    path = tmp_path / "model.safetensors"
+    with pytest.raises(AgreedError, match=r"differ in 1\.scale, of which both have a copy"):
+        trained(2, with_own(lambda: LateCount(None)), batch_size=4, save=str(path))
+    assert path.exists()
+
+
+def test_uniform_numbers_stay_below_1() -> None:
+    like = nnmpi.tensor(np.zeros(1, "float16"))
+    assert nnmpi.random(nn.Module(), (1000, 1000), like=like).max() < 1
+
+
+def test_a_combined_buffer_keeps_its_shape() -> None:
+    class Grows(Module):
+        def __init__(self) -> None:
+            self.register_buffer("cache", np.zeros(0), combine="mean")
+
+        cache: Any
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.cache = np.zeros(6)
+            return x
+
+    with pytest.raises((ValueError, OtherRankError), match="keep a cache as a plain attribute"):
+        trained(2, with_own(Grows))

@@ -194,6 +194,69 @@ def test_settings_go_on_in_another_layout(change: Any) -> None:
     assert found == pytest.approx(wanted, rel=1e-10)
 
 
+def test_a_rate_that_differs_is_found_after_a_rearrangement() -> None:
+    def rearranged(trainer: Trainer) -> None:
+        if trainer.comm.rank == 1:
+            set_rate(trainer)
+        trainer.rearrange(zero=1)
+
+    def job(comm: Comm) -> None:
+        trainer = trainer_of(comm, Change(rearranged))
+        with pytest.raises(AgreedError, match="ranks 0 and 1 differ in lr of group 0"):
+            trainer.fit(NullReport())
+
+    threads.run(2, job)
+
+
+def test_another_trainer_goes_on_with_what_was_frozen() -> None:
+    found: list[Snapshot] = []
+
+    def frozen(trainer: Trainer) -> None:
+        freeze(trainer)
+        found.append(trainer.snapshot())
+
+    class Heard:
+        def on_epoch(self, trainer: Trainer, event: Event) -> None:
+            losses.append((event["epoch"], event["loss"]))
+
+    losses: list[tuple[int, float]] = []
+    threads.run(
+        1, lambda comm: trainer_of(comm, Change(frozen, "epoch"), Heard()).fit(NullReport())
+    )
+
+    def go_on(comm: Comm) -> None:
+        trainer = trainer_of(comm, Heard())
+        trainer.restore(found[0])
+        trainer.fit(NullReport())
+        other = trainer_of(comm)
+        freeze(other)
+        with pytest.raises(ValueError, match="requires_grad of a parameter was changed"):
+            other.fit(NullReport())
+
+    wanted, losses = losses[1:], []
+    threads.run(1, go_on)
+    assert losses == wanted
+
+
+def test_options_that_are_added_to_a_group_go_on() -> None:
+    def added(trainer: Trainer) -> None:
+        trainer.optimizer.param_groups[0]["initial_lr"] = 0.5
+        trainer.rearrange(zero=1)
+        assert trainer.optimizer.param_groups[0]["initial_lr"] == 0.5
+
+    assert losses(2, {}, lambda: Change(added))
+
+
+def test_the_state_of_an_optimizer_has_what_was_frozen() -> None:
+    def taken(trainer: Trainer) -> None:
+        freeze(trainer)
+        state = trainer.optimizer_state_dict()
+        assert "1.weight.step" in state
+        trainer.load_optimizer_state_dict(state)
+
+    assert losses(1, {}, lambda: Change(taken))
+
+
 def test_a_snapshot_tells_what_has_changed() -> None:
     found: list[Snapshot] = []
 

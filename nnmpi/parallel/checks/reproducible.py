@@ -38,7 +38,7 @@ from nnmpi.parallel.data.batch_stats import like, packed, unpacked
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.executor import GradientSync
-from nnmpi.parallel.stores import LocalStore, Requests, fill_unused, scalar_count
+from nnmpi.parallel.stores import LocalStore, fill_unused, scalar_count
 from nnmpi.parallel.strategy import Evaluation, StrategyParts, TrainSpec
 from nnmpi.schedules.reduction_tree import Action, TreeMove, highest, moves, owners_of
 
@@ -166,11 +166,11 @@ class TreeSync(GradientSync):
         self._moves = iter(self._plan)
         self._until_leaf()
 
-    def reduce(self, loss: Any, requests: Requests) -> None:
+    def reduce(self, loss: Any, stop: bool) -> None:
         """The gradient of a slice is complete."""
         store = self._store
         fill_unused(store.parameters)
-        store.note_loss(loss, requests)
+        store.note_loss(loss, stop)
         store.note_used()
         self._rows.append(self._stats.row())
         self._until_leaf()

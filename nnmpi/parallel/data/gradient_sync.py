@@ -6,14 +6,14 @@ from nnmpi.comm import Work
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.executor import GradientSync
-from nnmpi.parallel.stores import USED, LocalStore, Requests, fill_unused
+from nnmpi.parallel.stores import USED, LocalStore, fill_unused
 from nnmpi.parallel.zero.slots import ShardedGradientStore
 
 
 class BucketedSync(GradientSync):
     """The sum of a bucket starts when it is complete, in one order on every rank.
 
-    The loss, the requests and which parameters were used are in the scalars of the store, which
+    The loss, the stop flag and which parameters were used are in the scalars of the store, which
     most stores send with the first bucket of the buffer, the last one that is summed. Without
     `overlap` all sums wait for the end of the backward pass, and those over dp for each other. Sums
     over other stages too (one parameter each) wait for nothing: the ranks of two stages start them
@@ -34,8 +34,8 @@ class BucketedSync(GradientSync):
         self._due, self._left = [*range(len(self._buckets))], [*self._uses]
         self._works.clear()
 
-    def reduce(self, loss: Any, requests: Requests) -> None:
-        self._store.note_loss(loss, requests)
+    def reduce(self, loss: Any, stop: bool) -> None:
+        self._store.note_loss(loss, stop)
 
     def ready(self, p: Parameter) -> None:
         self._left[self._buckets.of[p.index]] -= 1

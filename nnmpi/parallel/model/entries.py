@@ -79,7 +79,7 @@ class Entries:
     @classmethod
     def of_optimizer(cls, optimizer: Optimizer, model: Module, comm: Comm) -> Self:
         """The state of an optimizer, by the paths of the parameters of all ranks."""
-        parameters = trained(model)
+        parameters = trained(model, optimizer, comm)
         states.check_paths([p.place for p in parameters])
         local = {p: j for j, p in enumerate(optimizer.parameters)}
         own = [
@@ -143,9 +143,12 @@ def _numbers(tensors: Tensors, one: Holding) -> np.ndarray:
     return backend.to_host(row)
 
 
-def trained(model: Module) -> list[Parameter]:
-    """The parameters of all ranks that optimizers update."""
-    return [p for p in model.parameters() if p.requires_grad]
+def trained(model: Module, optimizer: Optimizer, comm: Comm) -> list[Parameter]:
+    """The parameters that the optimizers of all ranks have; every rank calls it."""
+    parameters, own = list(model.parameters()), {*optimizer.parameters}
+    here = {i for i, p in enumerate(parameters) if p in own}
+    of_all = set[int]().union(*gather_objects(comm, here))
+    return [parameters[i] for i in sorted(of_all)]
 
 
 def load_state(optimizer: Optimizer, model: Module, state: Mapping[str, Any], comm: Comm) -> None:
@@ -153,20 +156,20 @@ def load_state(optimizer: Optimizer, model: Module, state: Mapping[str, Any], co
 
     Every rank calls it, with all of the state.
     """
-    places = [p.place for p in trained(model)]
+    places = [p.place for p in trained(model, optimizer, comm)]
     values = all_or_none(comm, lambda: states.checked(state, places, optimizer.sums))
     optimizer.take(values, [p.place for p in optimizer.parameters])
 
 
-def first_difference(parts: PartTable) -> tuple[str, int] | None:
+def first_difference(parts: PartTable, buffers: bool | None = None) -> tuple[str, int] | None:
     """The first tensor whose part here differs from that of the first rank with a copy of it.
 
-    Every rank calls it; all have the same names and shapes.
+    Of parameters, of buffers, or of both. Every rank calls it; all have the same names and shapes.
     """
     parts.refresh()
     own = dict[int, bytes]()
     for i, ((_, tensor), is_held) in enumerate(zip(parts.tensors, parts.held, strict=True)):
-        if is_held:
+        if is_held and buffers in (None, not isinstance(tensor, Parameter)):
             array = values_of(tensor) if isinstance(tensor, Parameter) else tensor
             data = np.asarray(backend.to_host(array), order="C").tobytes()
             own[i] = hashlib.blake2b(data, digest_size=8).digest()

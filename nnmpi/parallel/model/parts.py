@@ -135,7 +135,8 @@ class PartTable:
     def refresh(self) -> None:
         """Finds the tensors of the model again: a module may have assigned another array."""
         if self._model is not None:
-            self.tensors[:] = self._model.tensors()
+            now = {place.path: (place, tensor) for place, tensor in self._model.tensors()}
+            self.tensors[:] = [now.get(row[0].path, row) for row in self.tensors]
 
     def check(self) -> None:
         """Raises ValueError, on all ranks, unless these have all of the tensors."""

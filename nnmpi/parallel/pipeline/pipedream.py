@@ -201,7 +201,7 @@ class AsynchronousExecutor(Executor):
             Ports.of(spec.task, spec.part, self._signals),
             NO_SYNC,
             self._next_version,
-            spec.control.requests,
+            spec.control.stop,
             partial(ops, a, rank),
             partial(forward_ops, a, rank),
             recorder=spec.recorder,
@@ -257,7 +257,7 @@ class AsynchronousExecutor(Executor):
 
     def _forward(self, op: Op) -> None:
         micro, store = op.micro, self._store
-        wish = self._signals.wish(self._control.requests().stop, micro)
+        wish = self._signals.wish(self._control.stop(), micro)
         self._begin(self._batches.load(micro))
         if not self._vertical:
             store.keep(micro, store.newest)

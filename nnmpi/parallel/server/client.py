@@ -26,7 +26,7 @@ from nnmpi.parallel.server.exchange import Purpose, Reply, Request, RequestChann
 from nnmpi.parallel.server.strategy import EpochProgress, ServerStrategy
 from nnmpi.parallel.step.executor import GradientSync, Position, StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
-from nnmpi.parallel.stores import LocalStore, Requests, fill_unused
+from nnmpi.parallel.stores import LocalStore, fill_unused
 from nnmpi.parallel.strategy import TrainSpec, executor_of
 
 Batches: TypeAlias = Generator[tuple[StepState, Load], None, None]
@@ -41,15 +41,15 @@ class LocalGradient(GradientSync):
     def begin(self, step: int) -> None:
         self._store.begin()
 
-    def reduce(self, loss: Any, requests: Requests) -> None:
-        self._loss, self._requests = loss, requests
+    def reduce(self, loss: Any, stop: bool) -> None:
+        self._loss, self._stop = loss, stop
 
     def finish(self) -> None:
         fill_unused(self._store.parameters)
 
     def apply(self, step: int) -> Outcome:
         """The loss of this worker's samples; the servers update the parameters."""
-        return Outcome(float(self._loss), self._requests.stop, True)
+        return Outcome(float(self._loss), self._stop, True)
 
 
 class ServerClient(ServerStrategy):
@@ -97,7 +97,7 @@ class ServerClient(ServerStrategy):
             reply = self._push(load, state, len(loader), reply.stop)
             if reply.go:
                 yield from progress.results(reply.totals)
-        stop = reply.stop or self._control.requests().stop
+        stop = reply.stop or self._control.stop()
         reply = self._channel.ask(Request(Purpose.DONE, stop=stop))
         if not self._synchronous:
             average_buffers(self.layout.axis["dp"], self._task.model)
@@ -121,7 +121,7 @@ class ServerClient(ServerStrategy):
         with np.errstate(over="ignore", invalid="ignore"):
             gradient = self._store.flat_grad
             squares = 0.0 if self._synchronous else float(np.dot(gradient, gradient))
-        stop = stop or self._control.requests().stop
+        stop = stop or self._control.stop()
         began = self._recorder.now()
         reply = self._channel.ask(Request(Purpose.PUSH, samples, divisor, loss, stop, squares))
         self._recorder.add("exchange", began)

@@ -142,9 +142,7 @@ class ParameterServer(ServerStrategy):
         for w in arrived:
             self._handle(w)
         for w, go in table.released() if arrived else ():
-            stop = (
-                table.stop or self._control.requests().stop
-            )  # the worker sends it to the other servers
+            stop = table.stop or self._control.stop()  # the worker sends it to the other servers
             self._channels[w].reply(Reply(go, stop, table.totals))
             self._channels[w].listen()
         return bool(arrived)

@@ -38,7 +38,6 @@ from nnmpi.parallel.step.channels import Ports
 from nnmpi.parallel.step.objective import Row
 from nnmpi.parallel.step.ports import CHECKED_STEPS, Live, Stage, forward
 from nnmpi.parallel.step.update import Outcome
-from nnmpi.parallel.stores import Requests
 from nnmpi.schedules.op import MESSAGES, Kind, Op
 
 
@@ -57,8 +56,8 @@ class GradientSync:
     def ready(self, p: Parameter) -> None:
         """The backward pass is done with p."""
 
-    def reduce(self, loss: Any, requests: Requests) -> None:
-        """All losses are known: `loss` and `requests` are summed over the ranks."""
+    def reduce(self, loss: Any, stop: bool) -> None:
+        """All losses are known: `loss` and `stop` are summed over the ranks."""
 
     def poll(self) -> None:
         """Called often during a step: messages progress."""
@@ -105,14 +104,13 @@ class StepResult(NamedTuple):
     stop: bool  # whether some rank wants to end the run
     updated: bool  # False if a number was not finite, and parameters were left as they are
     gradient_norm: float | None = None  # before clipping; None where no rank knows all of it
-    compare: bool = False  # whether settings have changed on some rank
 
 
 class StepControl(NamedTuple):
     """What the trainer asks of the steps of a run."""
 
     lr_factor: Callable[[int], float]  # what multiplies the learning rates in a step
-    requests: Callable[[], Requests]  # what this rank asks of all ranks after a step
+    stop: Callable[[], bool]  # whether to end the run after this step
     steps: int  # in the whole run
 
 
@@ -144,7 +142,7 @@ class Executor:
         ports: Ports,
         sync: GradientSync,
         update: Callable[[int], Outcome],
-        requests: Callable[[], Requests],
+        stop: Callable[[], bool],
         program: Program,
         evaluation: Program,
         batch_stats: BatchStats = LOCAL,
@@ -153,7 +151,7 @@ class Executor:
     ) -> None:
         self._checked_steps, self._checked_until = checked_steps, 0.0
         self._stages, self._channels, self._loss = ports
-        self._sync, self._apply, self._requests = sync, update, requests
+        self._sync, self._apply, self._stop = sync, update, stop
         self._batch_stats, self._recorder = batch_stats, recorder
         self._progress = self._poll if self._channels.is_needed else sync.poll
         self._parameters = {p for stage in self._stages.values() for p in stage.module.parameters()}
@@ -301,7 +299,7 @@ class Executor:
         stage.source.done(op.micro)
 
     def _reduce(self, op: Op) -> None:
-        self._sync.reduce(self._loss.loss(), self._requests())
+        self._sync.reduce(self._loss.loss(), self._stop())
 
     def _ready(self, leaf: Tensor) -> None:
         """A backward pass is done with this leaf."""

@@ -1,10 +1,10 @@
 """Update: ranks agree on the sums of a step, clip the gradient, and update the parameters they own.
 
-    agree   loss, requests, and the squared norm of the gradient; is all of it finite?
+    agree   loss, stop, and the squared norm of the gradient; is all of it finite?
     clip    by the norm over all parameters, each number counted once
     apply   the optimizer's step, or none if a number was not finite
 
-The store brings the sums over dp: loss and requests have come with the gradients, or come now.
+The store brings the sums over dp: loss and stop flag have come with the gradients, or come now.
 Where a model is spread over ranks of other axes, one more all-reduce sums what these have.
 """
 
@@ -20,7 +20,7 @@ from nnmpi.nn.utils import clip_factor
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
-from nnmpi.parallel.stores import COMPARE, LOSS, STOP, USED, LocalStore, Stretch
+from nnmpi.parallel.stores import LOSS, STOP, USED, LocalStore, Stretch
 
 
 class Outcome(NamedTuple):
@@ -30,7 +30,6 @@ class Outcome(NamedTuple):
     stop: bool
     updated: bool
     gradient_norm: float | None = None  # before clipping
-    compare: bool = False
 
 
 class Update:
@@ -61,7 +60,7 @@ class Update:
     def apply(self, step: int) -> Outcome:
         """One optimizer step, if all sums are finite; the only place that waits for a device."""
         store = self._store
-        loss, stop, compare, not_finite, squares, *used = self._agreed(self._sums())
+        loss, stop, not_finite, squares, *used = self._agreed(self._sums())
         for p, times in zip(self._tied, used, strict=True):
             p.has_grad = p in self._own and times > 0
         updated, norm = not not_finite, squares**0.5
@@ -74,13 +73,13 @@ class Update:
         began = self._recorder.now()
         store.settle()
         self._recorder.add("settle", began)
-        return Outcome(loss, stop > 0, updated, norm, compare > 0)
+        return Outcome(loss, stop > 0, updated, norm)
 
     def _sums(self) -> list[float]:
         """The sums over dp that decide what is done; marks parameters with a gradient on any rank.
 
-        loss | stop | compare | whether something is not finite | squares of the gradient | use of
-        each that is tied
+        loss | stop | whether something is not finite | squares of the gradient | use of each that
+        is tied
         """
         store = self._store
         *scalars, squares = backend.to_host(store.totals(self._counted)).tolist()
@@ -88,8 +87,7 @@ class Update:
             p.has_grad = times > 0
         finite = math.isfinite(scalars[LOSS]) and math.isfinite(squares)
         loss = scalars[LOSS] if self._counts_loss else 0.0
-        used = (p.has_grad for p in self._tied)
-        return [loss, scalars[STOP], scalars[COMPARE], not finite, squares, *used]
+        return [loss, scalars[STOP], not finite, squares, *(p.has_grad for p in self._tied)]
 
     def _agreed(self, sums: list[float]) -> list[float]:
         """The sums over all ranks that hold one model; they are complete where dp is the only axis.

@@ -28,7 +28,6 @@ from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.step.executor import StepControl, StepResult, StepState
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import Task
-from nnmpi.parallel.stores import Requests
 from nnmpi.parallel.strategy import Strategy, TrainSpec
 from nnmpi.run.setup import make_optimizer
 
@@ -104,7 +103,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     def rank(comm: Comm, dtype: str) -> list[tuple[dict[str, Any], list[float]]]:
         config = Config(verify=True, dtype=dtype, clip_norm=0.1, batch_size=14)
         events: list[Any] = []
-        control = StepControl(lambda step: 1.0, Requests, 5)
+        control = StepControl(lambda step: 1.0, lambda: False, 5)
 
         def spec(twin: TrainSpec | None) -> TrainSpec:
             task = Task(model().to(dtype), Objective(nn.CrossEntropyLoss(reduction="sum"), {}), CPU)
