@@ -20,6 +20,7 @@ PACKAGES = ("nnmpi", "numpy", "safetensors", "tqdm", "mpi4py")
 EXTRAS = ("matplotlib", "torch", "cupy-cuda12x", "ml_dtypes")
 SECONDS = 30  # for a process that tries something
 LEAST_SHARED = 64 << 20  # bytes
+FOUND = "nnmpi.doctor:"  # before what a process of ours prints: sitecustomize may print too
 
 
 class Finding(NamedTuple):
@@ -59,7 +60,7 @@ def mpi() -> Finding:
     return Finding(text)
 
 
-VERSION = "from nnmpi.comm.transport.mpi import versions; print(versions()['mpi'])"
+VERSION = f"from nnmpi.comm.transport.mpi import versions; print({FOUND!r}, versions()['mpi'])"
 
 
 def launcher() -> Finding:
@@ -84,14 +85,14 @@ def launcher() -> Finding:
     return Finding(f"{path}; two ranks found each other, and share memory")
 
 
-TWO_RANKS = """
+TWO_RANKS = f"""
 import numpy as np
 from nnmpi.comm import world
 comm = world()
 x = np.ones(1)
 comm.all_reduce(x, "ring")
 node = comm.node()
-if comm.rank == 0: print(int(x[0]), len(node))
+if comm.rank == 0: print({FOUND!r}, int(x[0]), len(node))
 """
 
 
@@ -116,10 +117,10 @@ def gpu() -> Finding:
     return Finding(text)
 
 
-DEVICES = """
+DEVICES = f"""
 from cupy.cuda import runtime
 names = [runtime.getDeviceProperties(i)["name"] for i in range(runtime.getDeviceCount())]
-print(b", ".join(names).decode())
+print({FOUND!r}, b", ".join(names).decode())
 """
 
 CHECKS: dict[str, Callable[[], Finding]] = {
@@ -138,13 +139,15 @@ def _try(command: list[str]) -> tuple[int, str]:
     That is the line of its error output that names an error, or else the first one.
     """
     try:
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=SECONDS)
+        done = subprocess.run(
+            command, check=False, capture_output=True, timeout=SECONDS, text=True, errors="replace"
+        )
     except subprocess.TimeoutExpired:
         return 124, f"no answer within {SECONDS} seconds"
     except OSError as error:
         return 127, str(error)
     if done.returncode == 0:
-        return 0, done.stdout.strip()
+        return 0, done.stdout.rpartition(FOUND)[2].strip().partition("\n")[0]
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     named = [line for line in lines if "Error" in line or "as root" in line]
     return done.returncode, (named or lines or [f"exit status {done.returncode}"])[0]

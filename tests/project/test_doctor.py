@@ -1,27 +1,39 @@
 """python -m nnmpi.doctor: what it finds here, and what it says of each problem."""
 
+import os
 import subprocess
 import sys
 from collections import namedtuple
 from pathlib import Path
 
 import pytest
-from helpers.mpijob import environment
+from helpers.mpijob import ROOT, environment
 
 from nnmpi import doctor
 from nnmpi.doctor import Finding
 
+NOISY = """
+import atexit, sys
+print("Error: 3 3", end=" ")
+print("hello", file=sys.stderr)
+atexit.register(print, "bye")
+"""
 
-def test_the_command_looks_at_everything_on_this_machine() -> None:
+
+@pytest.mark.parametrize("site", ["", NOISY], ids=["", "sitecustomize prints"])
+def test_the_command_looks_at_everything_on_this_machine(site: str, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(site)
     done = subprocess.run(
         [sys.executable, "-m", "nnmpi.doctor"],
         check=False,
         capture_output=True,
         text=True,
-        env=environment({}),
+        env=environment({"PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))}),
     )
-    assert done.stderr == ""
+    assert done.stderr == ("hello\n" if site else "")
     assert "two ranks found each other" in done.stdout
+    assert "Error" not in done.stdout.removeprefix("Error: 3 3 ")
+    done.stdout = done.stdout.removeprefix("Error: 3 3 ").removesuffix("bye\n")
     lines = [line for line in done.stdout.splitlines() if not line.startswith(" ")]
     assert [name for name in doctor.CHECKS if not any(x.startswith(name) for x in lines)] == []
     assert (lines[-1] == "all is well") == (done.returncode == 0) == ("-> " not in done.stdout)
