@@ -396,7 +396,7 @@ def test_a_full_disk_is_reported() -> None:
 
 
 def test_the_simulator_imports_plans_and_nothing_else() -> None:
-    rooms = {"nnmpi.collectives", "nnmpi.schedules", "nnmpi.sim"}
+    rooms = {"nnmpi.collectives", "nnmpi.schedules", "nnmpi.sim", "nnmpi.quoting"}
     files = [ROOT / "nnmpi" / "simulate.py", *(ROOT / "nnmpi" / "sim").rglob("*.py")]
     assert len(files) > 4
     for path in files:
