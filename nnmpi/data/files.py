@@ -30,8 +30,8 @@ def reading(file: object, remedy: str = REMEDY) -> Iterator[None]:
     """Raises RefusedError if the file is damaged or cannot be read."""
     try:
         yield
-    except (RefusedError, MemoryError):
-        raise
+    except (RefusedError, MemoryError, AttributeError, NameError, AssertionError):
+        raise  # the last three are mistakes of this code, not of the file
     except Exception as error:  # decoders raise all kinds of errors for damaged files
         is_whole = getattr(error, "errno", None) or type(error) is RuntimeError  # has a password
         fault = "cannot be read" if is_whole else "is damaged"

@@ -58,7 +58,7 @@ class Standardiser(NamedTuple):
                 "standardise samples as in the training of the model"
             )
         try:
-            mean, std = (json.loads(metadata[key]) for key in ("mean", "std"))
+            mean, std = (_from_json(json.loads(metadata[key])) for key in ("mean", "std"))
             return cls._of_pairs(mean, [_read(*row) for row in aligned(mean, std)])
         except (ValueError, TypeError, RecursionError):
             raise ValueError(
@@ -147,6 +147,12 @@ def _shaped(x: np.ndarray, mean: np.ndarray | None, std: Any) -> Pair:
 def _to_json(found: Structure[np.ndarray | None]) -> Any:
     lists = [(name[1:], None if a is None else a.tolist()) for name, a in parts(found)]
     return dict(lists) if isinstance(found, tuple | dict) else lists[0][1]
+
+
+def _from_json(found: Any) -> Any:
+    """What `_to_json` was given, as lists: an object with "0", "1" was a tuple."""
+    is_tuple = isinstance(found, dict) and [*found] == [str(i) for i in range(len(found))]
+    return tuple(found.values()) if is_tuple else found
 
 
 def _read(mean: Any, std: Any) -> Pair:

@@ -20,6 +20,7 @@ from helpers.datafiles import (
 
 from nnmpi import data
 from nnmpi.data import cifar, mnist
+from nnmpi.data.files import RefusedError, reading
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -210,3 +211,11 @@ def test_a_bad_cifar_archive_is_refused(tmp_path: Path) -> None:
         archive.write_bytes(content)
         with refused(str(archive), "--download"):
             data.load("cifar10", data_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize("error", [AttributeError, NameError, AssertionError, MemoryError])
+def test_what_is_not_the_fault_of_a_file_passes_through(error: type[Exception]) -> None:
+    with pytest.raises(RefusedError, match="x is damaged: header"), reading("x"):
+        raise ValueError("header")
+    with pytest.raises(error, match="own"), reading("x"):
+        raise error("own")

@@ -138,3 +138,13 @@ def test_labels_of_positions_have_any_axes() -> None:
         assert found.classes == y.max() + 1
         np.testing.assert_array_equal(np.concatenate((found.train.y, found.test.y)).shape, shape)
     assert from_arrays(TABLE, np.eye(N, dtype=int)).classes == 2  # the scores tell what is meant
+
+
+def test_a_tuple_of_inputs_is_a_tuple_again() -> None:
+    two = '{"0": [1.0], "1": [2.0]}'
+    found = Standardiser.from_metadata({"mean": two, "std": two})
+    assert type(found.mean) is type(found.std) is tuple
+    with refused("one array", "a tuple of 2 is expected"):
+        found.shaped_for(TABLE)
+    with refused("not JSON lists"):
+        Standardiser.from_metadata({"mean": "{}", "std": "{}"})
