@@ -7,6 +7,8 @@ The import changes nothing in the process. `nnmpi.blas.tune()` makes training fa
 machines; the command `nnmpi.train` calls it at its start.
 """
 
+from types import ModuleType as _ModuleType
+
 from nnmpi import blas as blas
 from nnmpi import collectives as collectives
 from nnmpi import nn as nn
@@ -58,3 +60,10 @@ from nnmpi.run.report.plot import plot as plot
 from nnmpi.run.trainer import Trainer as Trainer
 
 __version__ = "0.1.0"
+__all__ = [
+    name
+    for name, value in globals().items()
+    if not name.startswith("_")
+    and (not isinstance(value, _ModuleType) or name in ("blas", "collectives", "nn", "optim"))
+]
+"""The names above: an import binds submodules too, as `config`, which are not of the library."""

@@ -1,5 +1,8 @@
 """Layers, losses and models, under the names and shapes of PyTorch."""
 
+from types import ModuleType as _ModuleType
+
+from nnmpi.nn import init as init
 from nnmpi.nn import utils as utils
 from nnmpi.nn.containers import ModuleDict as ModuleDict
 from nnmpi.nn.containers import ModuleList as ModuleList
@@ -46,3 +49,11 @@ from nnmpi.nn.losses import NLLLoss as NLLLoss
 from nnmpi.nn.module import Module as Module
 from nnmpi.nn.parameter import Parameter as Parameter
 from nnmpi.nn.sequential import Sequential as Sequential
+
+__all__ = [
+    name
+    for name, value in globals().items()
+    if not name.startswith("_")
+    and (not isinstance(value, _ModuleType) or name in ("init", "utils"))
+]
+"""The names above: an import binds submodules too, as `module`, which are not of the library."""

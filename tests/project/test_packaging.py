@@ -185,3 +185,13 @@ def test_the_slurm_script_starts_one_rank_per_core_on_two_nodes(tmp_path):
     assert out.endswith("--save nnmpi-7.safetensors --model mnist-cnn\n")
     asked = re.findall(r"^#SBATCH (--\S+)$", script.read_text(), re.M)
     assert {"--nodes=2", "--cpus-per-task=1", "--signal=B:USR1@120"} <= {*asked}
+
+
+@pytest.mark.parametrize("package", ["nnmpi", "nnmpi.nn"])
+def test_a_star_import_binds_the_names_that_the_package_imports(package: str) -> None:
+    found: dict[str, object] = {}
+    exec(f"from {package} import *", found)
+    source = PACKAGE.joinpath(*package.split(".")[1:], "__init__.py").read_text()
+    imports = [node for node in ast.parse(source).body if isinstance(node, ast.ImportFrom)]
+    names = {alias.asname or alias.name for node in imports for alias in node.names}
+    assert found.keys() - {"__builtins__"} == names - {"_ModuleType"}
