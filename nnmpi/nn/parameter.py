@@ -92,6 +92,7 @@ class Parameter(Tensor):
         `where` is its shape, or a Place (with any path) if this rank owns a part of it.
         """
         place = where if isinstance(where, Place) else Place.of_whole("", where)
+        place.check()
         p = cls.__new__(cls)
         p._declare(place, init, layout)
         return p

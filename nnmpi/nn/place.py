@@ -43,6 +43,15 @@ class Place(NamedTuple):
         """The part as an index into the whole tensor."""
         return tuple(slice(start, stop) for start, stop in self.part)
 
+    def check(self) -> None:
+        """Raises ValueError unless the part lies within the tensor."""
+        inside = all(0 <= a <= b <= n for (a, b), n in zip(self.part, self.shape, strict=False))
+        if len(self.part) != len(self.shape) or not inside:
+            raise ValueError(
+                f"{self.path or 'place'}: the part {self.part} does not lie within a tensor of "
+                f"shape {self.shape}; give one (start, stop) for each axis, and sizes of at least 0"
+            )
+
     def indices(self) -> np.ndarray:
         """The C-order index in the whole tensor of each element of the part, in C order."""
         index = np.zeros((), np.int64)

@@ -13,7 +13,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import Combine, checked_combine
 from nnmpi.nn.place import Place
 from nnmpi.nn.seeding import Construction, next_construction
-from nnmpi.nn.state import buffer_array
+from nnmpi.nn.state import buffer_array, check_buffer
 
 REGISTRIES = ("_parameters", "_buffers", "_modules")
 """The dictionaries of the parameters, buffers and modules of a module, in order of assignment."""
@@ -107,7 +107,10 @@ class Registries:
         `place` (with any path) is needed if the array is a part of a larger one; `combine` if
         `forward` changes it: how parts of a batch do (see `nnmpi.nn.passes.Combine`).
         """
-        array = buffer_array(f"{type(self).__name__}.{name}", value)
+        where = f"{type(self).__name__}.{name}"
+        array = buffer_array(where, value)
+        if place is not None:
+            check_buffer(where, array, place)
         self._buffers[name] = place
         if combine:
             self._combine = {**self._combine, name: checked_combine(combine)}

@@ -90,6 +90,16 @@ def buffer_array(name: str, value: Any) -> Array:
     return array
 
 
+def check_buffer(name: str, array: Array, place: Place) -> None:
+    """Raises ValueError unless an array has the shape of the part that its place says."""
+    place._replace(path=name).check()
+    if place.local_shape != tuple(array.shape):
+        raise ValueError(
+            f"{name}: the buffer has shape {tuple(array.shape)}, and its place the part "
+            f"{place.local_shape}; give equal ones"
+        )
+
+
 def assign(target: Any, value: np.ndarray) -> None:
     """Copy a host array into a parameter or a buffer, on any backend."""
     array = target.operand if isinstance(target, Tensor) else target

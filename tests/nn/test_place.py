@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.datafiles import refused
 
 from nnmpi import nn
 from nnmpi.nn.init import normal
@@ -62,3 +63,25 @@ def test_a_tied_parameter_has_both_its_names() -> None:
 def test_a_number_has_one_index() -> None:
     place = Place.of_whole("x", ())
     assert (place.part, place.local_shape, place.indices().tolist()) == ((), (), [0])
+
+
+OUTSIDE = [((4, 9),), ((-1, 2),), ((3, 2),), (), ((0, 6), (0, 1))]
+
+
+@pytest.mark.parametrize("part", OUTSIDE, ids=str)
+def test_a_part_outside_of_the_tensor_is_refused(part: tuple[tuple[int, int], ...]) -> None:
+    place = Place("", (6,), part)
+    with refused("does not lie within a tensor of shape (6,)"):
+        Parameter.drawn(place, normal(1.0))
+    with refused("Module.scale: the part", "does not lie within a tensor of shape (6,)"):
+        nn.Module().register_buffer("scale", np.ones(3), place)
+
+
+def test_a_negative_size_is_refused() -> None:
+    with refused("shape (-2, 3)", "at least 0"):
+        Parameter.drawn((-2, 3), normal(1.0))
+
+
+def test_a_buffer_has_the_shape_of_its_part() -> None:
+    with refused("scale: the buffer has shape (3,), and its place the part (2,)"):
+        nn.Module().register_buffer("scale", np.ones(3), Place("", (6,), ((1, 3),)))

@@ -44,6 +44,7 @@ class _BatchNorm(Module):
         affine: bool = True,
         track_running_stats: bool = True,
     ) -> None:
+        check_sizes(type(self).__name__, 0, num_features=num_features)
         self.num_features, self.eps = num_features, float(eps)
         self.channels = num_features  # that are here
         self.momentum = None if momentum is None else float(momentum)
@@ -225,6 +226,8 @@ class LayerNorm(Module):
         bias: bool = True,
     ) -> None:
         shape = normalized_shape if isinstance(normalized_shape, Sequence) else [normalized_shape]
+        for n in shape:
+            check_sizes("LayerNorm", 0, normalized_shape=n)
         self.normalized_shape, self.eps = tuple(int(n) for n in shape), float(eps)
         scales, shifts = elementwise_affine, elementwise_affine and bias
         self.weight, self.bias = _scale_and_shift(self.normalized_shape, scales, shifts)

@@ -114,6 +114,11 @@ def _divided(
         behind = way.behind(node.settings, x.sample, state.bounds)
         if behind is None:
             return
+        if len(behind) != ranks + 1 or behind[0] != 0 or sorted(behind) != [*behind]:
+            raise ValueError(
+                f"layer {node.name} ({node.kind}): `behind` of its rule gives the bounds {behind}: "
+                f"give {ranks + 1} that rise from 0, for rank r those at r and r + 1"
+            )
         bounds = behind
     variables = _cuts(graph, node, way, bounds)
     summed = y.numbers * way.sums_output + x.numbers * (way.sums_gradient and x.requires_grad)

@@ -191,6 +191,12 @@ WRONG: dict[str, Any] = {
         Way(None, -1, {"w": 1, "b": 0, "t": 0}),
     ),
     "has output=..., the axis of the input, and input=None": (Way(None, ..., {"w": 1, "b": 0}),),
+    "`behind` of its rule gives the bounds (0, 9, 8): give 3 that rise from 0": (
+        Way(0, 0, {"w": 1, "b": 0}, behind=lambda settings, sample, bounds: (0, 9, 8)),
+    ),
+    "`behind` of its rule gives the bounds (0, 8): give 3": (
+        Way(0, 0, {"w": 1, "b": 0}, behind=lambda settings, sample, bounds: (0, 8)),
+    ),
     "Wrong.sharding is 'column': give a tuple of": "column",
 }
 
