@@ -143,6 +143,15 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
         ValueError,
         ("(2, 1)", "(2,)", "y[:, None]"),
     ),
+    **{
+        f"{name} over an axis that {shape} lacks": (
+            lambda shape=shape, axis=axis, name=name: getattr(nnmpi.zeros(shape), name)(axis),
+            IndexError,
+            (f"axis {axis} is out of bounds",),
+        )
+        for name in ("max", "min", "argmax")
+        for shape, axis in ((0, 1), ((3, 0), 5), ((3, 0), -3))
+    },
     "unsqueeze without a place": (lambda: t().unsqueeze(), TypeError, ("t.unsqueeze(0)",)),
 }
 

@@ -1,5 +1,6 @@
 """Reductions, and sums along an axis."""
 
+from collections.abc import Sequence
 from math import prod as product
 from typing import Any
 
@@ -9,10 +10,14 @@ from nnmpi.kernels import Result
 Axis = int | tuple[int, ...] | None
 
 
+def _given(axis: Axis, a: Array) -> Sequence[int]:
+    """The axes that are reduced, as they were given."""
+    return range(a.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+
+
 def _axes(axis: Axis, a: Array) -> list[int]:
     """The axes that are reduced, counted from 0."""
-    given = range(a.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-    return [k % a.ndim for k in given]
+    return [k % a.ndim for k in _given(axis, a)]
 
 
 def _kept(a: Array, axis: Axis) -> tuple[int, ...]:
@@ -128,8 +133,8 @@ def _extreme(name: str, a: Array, axis: Axis, keepdims: bool) -> Result:
 
 
 def check_not_empty(name: str, a: Array, axis: Axis) -> None:
-    """Refuses to take one of no elements."""
-    if not a.size and 0 in [a.shape[k] for k in _axes(axis, a)]:
+    """Refuses to take one of no elements; an axis that is missing is left to NumPy's error."""
+    if not a.size and 0 in [a.shape[k] for k in _given(axis, a) if -a.ndim <= k < a.ndim]:
         raise ValueError(f"{name}: shape {a.shape} has no element over axis {axis}")
 
 
