@@ -115,7 +115,7 @@ def backward(
     return rest
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Rest:
     """The second half of a backward pass: all that was not needed for the gradient of `until`.
 

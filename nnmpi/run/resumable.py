@@ -169,9 +169,8 @@ class Resumable:
         first = all_or_none(comm, arranged)
         if not first.has_to_be_measured or "allreduce" in measured:
             return first, facts
-        measured["allreduce"] = gather_objects(comm, layout.axis["dp"].fastest(first.longest_sum))[
-            0
-        ]
+        fastest = layout.axis["dp"].fastest(first.longest_sum)
+        measured["allreduce"], *_ = gather_objects(comm, fastest)  # that of rank 0
         return arranged(), facts
 
     def _spec(self, part: ModelPart, arrangement: Arrangement, layout: Layout) -> TrainSpec:

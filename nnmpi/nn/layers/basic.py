@@ -120,7 +120,7 @@ class Dropout(Module):
 
     `inplace` is taken as in PyTorch, and nothing is written in place.
 
-    part, axis: the channels that the input has, along this axis of a sample
+    Sharding sets `part` and `axis`: the channels that the input has, along this axis of a sample.
     """
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:

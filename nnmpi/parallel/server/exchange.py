@@ -123,9 +123,8 @@ class ReplyChannel:
         self._parameters = store.flat[own]
         self._sent = np.zeros_like(self._parameters) if copies else self._parameters
         self.gradient = np.zeros_like(self._parameters)  # of the server's slice
-        self._receiving: list[
-            Work
-        ] = []  # the head of a request, then its gradient, until both came
+        # the head of a request, then its gradient, until both came
+        self._receiving: list[Work] = []
         self._sending: list[Work] = []
 
     @property

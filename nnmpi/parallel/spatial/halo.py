@@ -17,7 +17,7 @@ neighbour or from several ranks, if parts are thinner than the window. There is 
 each pair of ranks and direction.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -125,10 +125,9 @@ class Halo(NamedTuple):
         needed = [window.inputs(*outputs[r : r + 2]) for r in range(comm.size)]
         inside = [_within(span, 0, height) for span in needed]
         me, others = comm.rank, [r for r in range(comm.size) if r != comm.rank]
-        sends = (Strip(r, *_within(inside[r], *rows.own)) for r in others)
-        receives = (Strip(r, *_within(inside[me], *had[r : r + 2])) for r in others)
-        moved = (tuple(p for p in strips if p.start < p.stop) for strips in (sends, receives))
-        return cls(comm, rows.own, needed[me], inside[me], *moved)
+        sends = _not_empty(Strip(r, *_within(inside[r], *rows.own)) for r in others)
+        receives = _not_empty(Strip(r, *_within(inside[me], *had[r : r + 2])) for r in others)
+        return cls(comm, rows.own, needed[me], inside[me], sends, receives)
 
     @property
     def height(self) -> int:
@@ -190,6 +189,10 @@ def _within(span: tuple[int, int], start: int, stop: int) -> tuple[int, int]:
     """The part of a span of rows between start and stop; of no rows if there is none."""
     a = min(max(span[0], start), stop)
     return a, max(a, min(span[1], stop))
+
+
+def _not_empty(strips: Iterable[Strip]) -> tuple[Strip, ...]:
+    return tuple(strip for strip in strips if strip.start < strip.stop)
 
 
 def _wait(works: Sequence[Work]) -> None:

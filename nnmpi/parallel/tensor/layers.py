@@ -163,14 +163,7 @@ Op = Callable[..., Result]
 
 
 def column(
-    x: Array,
-    w: Array,
-    b: Array | None,
-    *,
-    of: Op,
-    comm: Comm,
-    axis: int,
-    **options: Any,
+    x: Array, w: Array, b: Array | None, *, of: Op, comm: Comm, axis: int, **options: Any
 ) -> Result:
     """Some outputs of an op: w and b are those of these outputs, x is whole on all ranks."""
     result = of(x, w, b, **options)

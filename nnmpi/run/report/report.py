@@ -208,7 +208,7 @@ def launcher_terminal() -> IO[str] | None:
     return None
 
 
-# ---- files and numbers
+# ---- what is written, and where to
 
 
 def _finite(value: Any) -> Any:

@@ -24,8 +24,10 @@ def write(path: str, table: np.ndarray, mesh: Mesh, ranks: int, facts: Mapping[s
         file.write('{"displayTimeUnit": "ms",\n"otherData": ')
         json.dump(facts, file)
         file.write(',\n"traceEvents": [\n')
-        for i, event in enumerate(_events(table, mesh, ranks)):
-            file.write(",\n" * (i > 0) + json.dumps(event, separators=(",", ":")))
+        comma = ""
+        for event in _events(table, mesh, ranks):
+            file.write(comma + json.dumps(event, separators=(",", ":")))
+            comma = ",\n"
         file.write("\n]}\n")
 
 
