@@ -10,6 +10,9 @@ from nnmpi import keyed
 from nnmpi.data.inputs import Inputs, described, each, is_index, like, parts
 from nnmpi.quoting import quoted
 
+HELD_OUT = 1.2  # times the memory of the samples: a fifth of them is copied
+BLOCK = 1 << 16  # rows or elements that are copied or compared at a time
+
 
 class Split(NamedTuple):
     """Samples with their labels, or with the targets of a regression.
@@ -65,8 +68,12 @@ class DatasetEntry(NamedTuple):
     size: tuple[tuple[int, ...], int, int, int] | None = None
 
 
-def hold_out(x: Inputs, y: np.ndarray, seed: int, name: str) -> tuple[Split, Split]:
+def hold_out(
+    x: Inputs, y: np.ndarray, seed: int, name: str, own: bool = False
+) -> tuple[Split, Split]:
     """Training and test splits; a pseudo-random fifth of each class is for testing.
+
+    Arrays that are its `own` are overwritten, and become those for training.
 
     Rows are shuffled, then sorted by class, if they have one. Of these n rows, t are taken at even
     distances: row k is taken if (k + 1) t / n passes an integer. So exactly t rows are taken, and
@@ -84,8 +91,28 @@ def hold_out(x: Inputs, y: np.ndarray, seed: int, name: str) -> tuple[Split, Spl
     k = np.arange(n)
     taken = np.zeros(n, bool)
     taken[by_class] = (k + 1) * t // n > k * t // n
-    train, test = (each(lambda array, rows=rows: array[rows], x) for rows in (~taken, taken))
-    return Split(train, y[~taken]), Split(test, y[taken])
+    rest = (lambda array: _compressed(array, ~taken)) if own else (lambda array: array[~taken])
+    test = each(lambda array: array[taken], x), y[taken]
+    return Split(each(rest, x), rest(y)), Split(*test)
+
+
+def _compressed(array: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """The rows of an array that are kept, moved to its beginning."""
+    rows = np.flatnonzero(kept)
+    step = max(BLOCK * len(array) // max(array.size, 1), 1)
+    for start in range(0, len(rows), step):
+        part = rows[start : start + step]
+        array[start : start + len(part)] = array[part]
+    return array[: len(rows)]
+
+
+def kept_as(dtype: np.dtype[Any], is_label: bool) -> np.dtype[Any]:
+    """The type in which samples or labels of a type are kept; their own if they are no numbers."""
+    if is_label and dtype.kind == "f":
+        return np.dtype("float64" if dtype.itemsize > 4 else "float32")
+    if dtype.kind in "iu":
+        return dtype if dtype == np.uint8 and not is_label else np.dtype("int64")
+    return np.dtype("float32") if dtype.kind in "bf" and not is_label else dtype
 
 
 def from_arrays(
@@ -96,6 +123,7 @@ def from_arrays(
     seed: int = 0,
     name: str = "arrays",
     ignore_index: int | None = None,
+    own: bool = False,
 ) -> Dataset:
     """A data set from arrays in memory; without test arrays a fifth of the rows is held out.
 
@@ -103,13 +131,14 @@ def from_arrays(
         indices and become int64, but uint8 is kept; floats and booleans become float32
     y: integers from 0, or `ignore_index`, of samples (N,) or of their positions (N, ...); or the
         targets of a regression, (N, ...) of floats
+    own: whether the arrays may be overwritten, which saves memory
     """
     everything = _split(x, y, name, "", ignore_index)
     if (x_test is None) != (y_test is None):
         given, missing = ("x_test", "y_test") if y_test is None else ("y_test", "x_test")
         raise ValueError(f"{name}: {given} is given but {missing} is not; give both or neither")
     if x_test is None:
-        train, test = hold_out(*everything, seed, name)
+        train, test = hold_out(*everything, seed, name, own)
     else:
         train, test = everything, _split(x_test, y_test, name, "_test", ignore_index)
         _check_same_kind(train, test, name)
@@ -181,23 +210,24 @@ def _samples(x: np.ndarray, what: str) -> np.ndarray:
         raise ValueError(f"{what} is one number; it must be (N, features) or another (N, ...)")
     if x.size == 0 and len(x):
         raise ValueError(f"{what} has shape {x.shape}: samples without features; give at least one")
-    if x.dtype == np.uint8:
-        return x
-    if is_index(x):
-        return x.astype("int64", copy=False)
     with np.errstate(over="ignore"):
-        floats = x.astype("float32", copy=False)
-    _check_finite(floats, what)
-    return floats
+        kept = x.astype(kept_as(x.dtype, is_label=False), copy=False)
+    if kept.dtype.kind == "f":
+        _check_finite(kept, what)
+    return kept
 
 
 def _check_finite(rows: np.ndarray, what: str) -> None:
-    finite = np.isfinite(rows)
-    if not finite.all():
-        bad = ~finite.reshape(len(rows), -1).all(axis=1)
+    step = max(BLOCK * len(rows) // max(rows.size, 1), 1)
+    bad = [
+        start + np.flatnonzero(~np.isfinite(part).reshape(len(part), -1).all(axis=1))
+        for start in range(0, len(rows), step)
+        if not np.isfinite(part := rows[start : start + step]).all()
+    ]
+    if bad:
         raise ValueError(
-            f"{what}: {np.count_nonzero(bad):,} of {len(rows):,} rows hold NaN or values outside "
-            f"{rows.dtype}, the first is row {int(bad.argmax())}; remove or repair them"
+            f"{what}: {sum(map(len, bad)):,} of {len(rows):,} rows hold NaN or values outside "
+            f"{rows.dtype}, the first is row {int(bad[0][0])}; remove or repair them"
         )
 
 
@@ -206,7 +236,7 @@ def _targets(y: np.ndarray, what: str, ignore_index: int | None) -> np.ndarray:
     if y.ndim == 0:
         raise ValueError(f"{what} is one number; give one or more for each row, (N, ...)")
     if y.dtype.kind == "f":
-        numbers = y.astype(np.float64 if y.dtype.itemsize > 4 else np.float32, copy=False)
+        numbers = y.astype(kept_as(y.dtype, is_label=True), copy=False)
         _check_finite(numbers, what)
         return numbers
     if y.dtype.kind not in "iu" and y.size:

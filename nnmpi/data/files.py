@@ -54,37 +54,46 @@ class Bounded:
 
 
 def read_array(
-    stream: Any, file: object, shape: Sequence[int], most: float, dtype: np.dtype[Any] = BYTES
+    stream: Any,
+    file: object,
+    shape: Sequence[int],
+    most: float,
+    dtype: np.dtype[Any] = BYTES,
+    into: np.dtype[Any] | None = None,
 ) -> np.ndarray:
     """The array that a header has announced: the rest of a stream of at most `most` bytes.
 
-    It is read in chunks: the decompressor keeps a copy of what it is asked for.
+    It is read in chunks: the decompressor keeps a copy of what it is asked for, and a chunk is
+    converted at a time, to the type `into`.
     """
     count = math.prod(shape) * dtype.itemsize
     takes = f"but its shape {tuple(shape)} takes {count:,}"
     if count > most:
         raise ValueError(f"it is truncated: it cannot hold more than {most:,} bytes, {takes}")
-    check_room(file, shape, count)
-    array = np.empty(shape, dtype)
-    row = array.reshape(-1).view("uint8") if count else np.empty(0, "uint8")
-    done = 0
-    while part := stream.read(min(CHUNK, count - done)):
-        row[done : done + len(part)] = np.frombuffer(part, "uint8")
-        done += len(part)
-    if done < count:
-        raise EOFError(f"it is truncated: {done:,} bytes, {takes}")
+    sides = "x".join(map(str, shape))
+    check_room(file, f"an array of {sides},", math.prod(shape) * (into or dtype).itemsize)
+    array = np.empty(shape, into or dtype)
+    row, step = array.reshape(-1), max(CHUNK // dtype.itemsize, 1)
+    for start in range(0, row.size, step):
+        part = row[start : start + step]
+        data = stream.read(part.size * dtype.itemsize)
+        if len(data) < part.size * dtype.itemsize:
+            raise EOFError(
+                f"it is truncated: {start * dtype.itemsize + len(data):,} bytes, {takes}"
+            )
+        with np.errstate(over="ignore"):
+            part[...] = np.frombuffer(data, dtype)
     if stream.read(1):  # reading to the end compares the checksum
         raise ValueError(f"it has bytes after its end, {takes}")
     return array
 
 
-def check_room(what: object, shape: Sequence[int], count: int) -> None:
-    """Raises RefusedError if an array of `count` bytes is larger than the memory."""
+def check_room(what: object, announced: str, count: int) -> None:
+    """Raises RefusedError if arrays of `count` bytes are larger than the memory."""
     memory = memory_size()
     if count > memory:
-        sides = "x".join(map(str, shape))
         raise RefusedError(
-            f"{shown(what)} announces an array of {shown(sides)}, {count:,} bytes, but there are "
+            f"{shown(what)} announces {shown(announced)} {count:,} bytes, but there are "
             f"{memory:,} bytes of memory; check it, or take fewer samples"
         )
 

@@ -2,16 +2,17 @@
 
 import math
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, NamedTuple, cast
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo, is_zipfile
 
 import numpy as np
 from numpy.lib import format as npy
 
-from nnmpi.data.dataset import Dataset, DatasetRequest, from_arrays
-from nnmpi.data.files import DEFLATE, Bounded, RefusedError, read_array, reading
+from nnmpi.data.dataset import HELD_OUT, Dataset, DatasetRequest, from_arrays, kept_as
+from nnmpi.data.files import DEFLATE, Bounded, RefusedError, check_room, read_array, reading
 from nnmpi.data.inputs import Inputs
 from nnmpi.quoting import shown
 
@@ -39,7 +40,9 @@ def npz(request: DatasetRequest) -> Dataset:
             f"{shown(path)} has no array {' and no '.join(missing)}; save it with "
             "numpy.savez(file, x=..., y=...), and x_test=..., y_test=... if there are test data"
         )
-    return from_arrays(x, y, x_test, y_test, request.seed, shown(path.name), request.ignore_index)
+    return from_arrays(
+        x, y, x_test, y_test, request.seed, shown(path.name), request.ignore_index, own=True
+    )
 
 
 def _inputs(arrays: Mapping[str, np.ndarray], key: str, path: Path) -> Inputs | None:
@@ -70,22 +73,57 @@ def _read(path: Path) -> dict[str, np.ndarray]:
             files = [name for name in archive.namelist() if name.endswith(".npy")]
             keys = [name.removesuffix(".npy") for name in dict.fromkeys(files)]
             ours = [key for key in keys if key in LABELS or key.partition(".")[0] in SAMPLES]
-            return {key: _array(archive, archive.getinfo(f"{key}.npy"), path) for key in ours}
+            headers = {key: _header(archive, archive.getinfo(f"{key}.npy"), path) for key in ours}
+            has_test = any(key.startswith(SAMPLES[1]) for key in ours)
+            count = sum(header.kept for header in headers.values())
+            check_room(path, "arrays that need", count if has_test else int(count * HELD_OUT))
+            return {key: _array(archive, header) for key, header in headers.items()}
 
 
-def _array(archive: ZipFile, member: ZipInfo, path: Path) -> np.ndarray:
-    """An array of the archive. Version 3 of the format is for names of columns, not Latin."""
+class Header(NamedTuple):
+    """What the header of an array announces, and the type in which the array is kept."""
+
+    member: ZipInfo
+    name: str
+    length: int  # of the header
+    shape: tuple[int, ...]
+    is_fortran: bool
+    dtype: np.dtype[Any]
+    into: np.dtype[Any]
+
+    @property
+    def kept(self) -> int:
+        """The bytes of the array in memory."""
+        return math.prod(self.shape) * self.into.itemsize
+
+
+def _header(archive: ZipFile, member: ZipInfo, path: Path) -> Header:
+    """The header of an array. Version 3 of the format is for names of columns, not Latin."""
     name = f"{path}: {member.filename}"
-    with reading(name, REMEDY), archive.open(member) as stream:
+    with reading(name, REMEDY), archive.open(member) as stream, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the parser
         bounded = cast("IO[bytes]", Bounded(stream))
         version = npy.read_magic(bounded)
         if version not in HEADERS:
             raise ValueError(f"it has version {version} of the format, not 1 or 2")
-        shape, is_fortran, dtype = HEADERS[version](bounded)
-        if dtype.hasobject:
-            raise ValueError("it holds Python objects")
+        try:
+            shape, is_fortran, dtype = HEADERS[version](bounded)
+        except MemoryError:
+            raise ValueError("its header has too many brackets or operators") from None
+        if dtype.hasobject or not dtype.itemsize:
+            raise ValueError("it holds Python objects, or elements of 0 bytes")
+        length = stream.tell()
+    into = kept_as(dtype, is_label=member.filename.partition(".")[0] in LABELS)
+    return Header(member, name, length, shape, is_fortran, dtype, into)
+
+
+def _array(archive: ZipFile, header: Header) -> np.ndarray:
+    """An array of the archive, in the type in which it is kept."""
+    member, name, length, shape, is_fortran, dtype, into = header
+    with reading(name, REMEDY), archive.open(member) as stream:
+        stream.read(length)
         ratio = RATIOS.get(member.compress_type, math.inf)
         most = min(member.file_size, member.compress_size * ratio)
         if is_fortran:
-            return read_array(stream, name, shape[::-1], most, dtype).T
-        return read_array(stream, name, shape, most, dtype)
+            return read_array(stream, name, shape[::-1], most, dtype, into).T
+        return read_array(stream, name, shape, most, dtype, into)

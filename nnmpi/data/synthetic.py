@@ -23,7 +23,9 @@ def synthetic(request: DatasetRequest) -> Dataset:
     """
     shape, classes, samples = parse(request.argument)
     total = samples + max(samples // 5, 1)
-    check_room(f"synthetic:{request.argument}", (total, *shape), 4 * total * math.prod(shape))
+    sides = "x".join(map(str, (total, *shape)))
+    count = 4 * total * math.prod(shape)
+    check_room(f"synthetic:{request.argument}", f"an array of {sides},", count)
     x = _draw(math.prod(shape), classes, total, request.seed).reshape(total, *shape)
     y = np.arange(total) % classes
     train, test = Split(x[:samples], y[:samples]), Split(x[samples:], y[samples:])

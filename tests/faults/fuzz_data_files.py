@@ -31,14 +31,16 @@ class Damaged(NamedTuple):
     is_checked: bool
 
 
-def npz(method: int) -> Callable[[Path], bytes]:
+def npz(
+    method: int, changed: Callable[[bytes], bytes] = lambda member: member
+) -> Callable[[Path], bytes]:
     def content(_: Path) -> bytes:
         out = io.BytesIO()
         with zipfile.ZipFile(out, "w", method) as archive:
             for key, array in (("x", NOISE.reshape(20, 20)), ("y", np.arange(20) % 4)):
                 member = io.BytesIO()
                 np.save(member, array)
-                archive.writestr(f"{key}.npy", member.getvalue())
+                archive.writestr(f"{key}.npy", changed(member.getvalue()))
         return out.getvalue()
 
     return content
@@ -73,7 +75,12 @@ def case(rng: np.random.Generator, folder: Path) -> Outcome:
     if file.spec == "mnist":
         write_mnist(folder, four())
     content, whole = _good(i)
-    (folder / file.name).write_bytes(damaged(rng, content))
+    if file.name == "x.npz" and rng.integers(2):  # damage that no checksum finds
+        file = file._replace(is_checked=False)
+        make = npz(zipfile.ZIP_STORED, lambda member: damaged(rng, member))
+        (folder / file.name).write_bytes(make(folder))
+    else:
+        (folder / file.name).write_bytes(damaged(rng, content))
     names = (str(folder / file.name), "x.npz")
     found, outcome = refused(lambda: _load(file, folder), *names)
     if outcome.fault is None and found is not None and file.is_checked and found != whole:
