@@ -107,8 +107,8 @@ def _guarded(progress: Progress, error: ValueError | None) -> Comm:
     from nnmpi.comm.transport import mpi
 
     rank, size = mpi.rank_and_size()
-    exit_hooks.install(rank, size, mpi.abort_job)
     watchdog = Watchdog(rank, progress, mpi.abort_job)
+    exit_hooks.install(rank, size, mpi.abort_job, watchdog.failures)
     with progress.log.during(LoggedCall("world", 0, "world", "", None, 0, -1, *call_site())):
         comm = _joined(progress, error)
         if comm.any_thread:

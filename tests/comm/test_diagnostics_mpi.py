@@ -47,6 +47,29 @@ def test_a_rank_that_ends_ends_all(name: str, message: str) -> None:
     assert "interrupted" not in ended.err or "Traceback" not in ended.err
 
 
+def test_ranks_that_fail_together_print_one_traceback() -> None:
+    """Of the first rank, with the message last; it names the others."""
+    ended = job("all_raise", ranks=3)
+    assert ended.err.count("Traceback") == 1, ended.err
+    first = next(line for line in ended.err.splitlines() if "Traceback" in line)[:6]
+    own = [line for line in ended.err.splitlines() if line.startswith(f"{first} of 3: ")]
+    about = "".join(own[: own.index(f"{first} of 3: Traceback (most recent call last):")])
+    if first == "rank 2":
+        assert own[-1] == "rank 2 of 3: KeyError: 'another thing'"
+        assert "rank 0 failed too: ValueError: no such thing" in about
+    else:
+        assert own[-1] == f"{first} of 3: ValueError: no such thing"
+        assert "rank 2 failed too: KeyError: 'another thing'" in about
+        assert "ranks 0 and 1 failed alike:" in about
+
+
+def test_a_rank_that_hears_of_an_error_says_nothing() -> None:
+    ended = job("one_raises_for_all", ranks=3)
+    assert ended.err.count("Traceback") == 1
+    assert "rank 1 of 3: ValueError: no such thing" in ended.err
+    assert "OtherRankError" not in ended.err
+
+
 def test_a_rank_that_leaves_is_named_with_who_waits_for_it() -> None:
     ended = job("leaves", ranks=3)
     assert ended.status != 0

@@ -87,6 +87,17 @@ def raises(comm: Comm) -> None:
     comm.barrier()
 
 
+def all_raise(comm: Comm) -> None:
+    comm.barrier()
+    if comm.rank == 2:
+        raise KeyError("another thing")
+    raise ValueError("no such thing")
+
+
+def one_raises_for_all(comm: Comm) -> None:
+    comm.agree(ValueError("no such thing") if comm.rank == 1 else None)
+
+
 def raises_in_a_thread(comm: Comm) -> None:
     if comm.rank == 1:
         threading.Thread(target=lambda: ones().reshape(3)).start()

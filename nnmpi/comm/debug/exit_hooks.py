@@ -6,18 +6,30 @@ Left alone, a rank that fails waits in MPI_Finalize for the others, which wait f
 import os
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 
+from nnmpi.comm.debug.compare import name_ranks
 from nnmpi.comm.stderr import flush_output, print_error
+from nnmpi.comm.transport.base import OtherRankError
 
 INTERRUPTED = 130  # the exit status that shells give to Ctrl-C
+TIME_TO_BE_ENDED = 3.0  # seconds in which another rank, which prints its exception, ends this one
+
+MOST = 1000  # characters of a message that ranks compare
 
 
-def install(rank: int, size: int, abort: Callable[[int], None]) -> None:
+def install(
+    rank: int,
+    size: int,
+    abort: Callable[[int], None],
+    failures: Callable[[str], tuple[bool, Mapping[int, str]]] = lambda message: (True, {}),
+) -> None:
     """Replaces Python's exception hooks: they print the exception of this rank, and abort the job.
 
+    `failures` says whether this rank is the first that fails, and the messages of others that have.
     Hooks that the user has set are called first. A fork of the rank's process is no rank.
     """
     process = os.getpid()
@@ -37,8 +49,15 @@ def install(rank: int, size: int, abort: Callable[[int], None]) -> None:
             before(kind, error, trace)
         if is_rank and interrupted:
             end("interrupted", INTERRUPTED)
+        elif is_rank and own:
+            end(kind.__name__)
         elif is_rank:
-            end(kind.__name__ if own else _traceback(kind, error, trace))
+            message = traceback.format_exception_only(kind, error)[-1].rstrip()[:MOST]
+            follows = issubclass(kind, OtherRankError)
+            is_first, others = (False, {}) if follows else failures(message)
+            if not is_first:
+                time.sleep(TIME_TO_BE_ENDED)
+            end(_others(rank, message, others) + _traceback(kind, error, trace))
 
     def thread_hook(args: threading.ExceptHookArgs) -> None:
         ends = os.getpid() == process and not issubclass(args.exc_type, SystemExit)
@@ -50,6 +69,14 @@ def install(rank: int, size: int, abort: Callable[[int], None]) -> None:
             end(thread + (args.exc_type.__name__ if thread_own else trace))
 
     sys.excepthook, threading.excepthook = hook, thread_hook
+
+
+def _others(rank: int, message: str, others: Mapping[int, str]) -> str:
+    """Lines about other ranks that have failed, alike or not."""
+    alike = [r for r in others if others[r] == message]
+    lines = [f"{name_ranks(sorted([rank, *alike]))} failed alike:\n"] if alike else []
+    rest = (f"rank {r} failed too: {text}\n" for r, text in others.items() if r not in alike)
+    return "".join([*rest, *lines])
 
 
 def _traceback(

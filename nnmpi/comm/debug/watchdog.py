@@ -6,6 +6,7 @@ report   a rank has waited for longer than NNMPI_TIMEOUT, in a call or at its en
          then it ends the job
 left     a rank has come to its end; another that waits for it in a collective, or for its message,
          ends the job
+failed   an exception ends a rank; of several, the first one prints it
 
 Nothing is sent while all goes well, except that ranks wait for each other at the end: MPI_Finalize
 would do so without a word, and without noticing that a rank waits for one that has left.
@@ -37,7 +38,9 @@ TIME_TO_END = 0.25  # seconds that a rank waits at its end before it tells the o
 IN_FLIGHT = 0.5  # seconds for which a message from a rank that has left may be under way
 FRAMES = 8  # of a stack, the innermost
 
-REPORT, LEFT = b"r", b"l"
+TIME_TO_FAIL = 0.5  # seconds in which ranks that fail hear of each other
+
+REPORT, LEFT, FAILED = b"r", b"l", b"f"
 END = LoggedCall("world", 0, "end", "", None, 0, -1, "", 0)  # what a rank waits in at its end
 
 
@@ -67,6 +70,8 @@ class Watchdog:
         self.channel: MPIChannel | None = None  # to the other ranks, for which it then waits too
         self._main, self._ended = threading.get_ident(), threading.Event()
         self._left: dict[int, Left] = {}
+        self._failed: dict[int, tuple[str, bool]] = {}  # what ends ranks, and whether one is first
+        self._lock = threading.Lock()  # of the channel
         self._warned = self._reported = False
         self._thread = threading.Thread(target=self._run, name="nnmpi watchdog", daemon=True)
         self._thread.start()
@@ -75,6 +80,25 @@ class Watchdog:
         """Returns when all ranks have called it, unless a rank ends the job."""
         self._ended.set()
         self._thread.join()
+
+    def failures(self, message: str) -> tuple[bool, dict[int, str]]:
+        """Tells the other ranks what ends this one; returns whether it is the first of them, and
+        the messages of the others.
+
+        Of several that have not heard of each other in time, the one with the lowest number is.
+        """
+        if self.channel is None or self._ended.is_set():
+            return True, {}
+        self._receive()
+        is_first = not self._failed
+        self._send_all(FAILED, [message, is_first])
+        until = time.monotonic() + TIME_TO_FAIL
+        while time.monotonic() < until:
+            time.sleep(0.01)
+            self._receive()
+        others = {r: text for r, (text, _) in sorted(self._failed.items())}
+        first = [r for r, (_, first) in self._failed.items() if first]
+        return is_first and self._rank < min(first, default=self._rank + 1), others
 
     def _run(self) -> None:
         while not self._ended.wait(min(TICK, self._progress.log.settings.timeout / 4)):
@@ -98,13 +122,20 @@ class Watchdog:
             warn(self._rank, call, seconds)
 
     def _receive(self) -> None:
-        while self.channel is not None and (message := self.channel.receive()) is not None:
+        while (message := self._next()) is not None:
             source, data = message
-            if data[:1] == LEFT:
+            if data[:1] == FAILED:
+                text, is_first = json.loads(data[1:])
+                self._failed[source] = text, is_first
+            elif data[:1] == LEFT:
                 calls, incomplete, last = json.loads(data[1:])
                 self._left[source] = Left(calls, incomplete, last, time.monotonic())
             else:
                 self._report(LoggedCall(*json.loads(data[1:])))
+
+    def _next(self) -> tuple[int, bytes] | None:
+        with self._lock:
+            return None if self.channel is None else self.channel.receive()
 
     def _time_out(self, what: str, call: LoggedCall, limit: float) -> None:
         print_error(
@@ -168,8 +199,9 @@ class Watchdog:
     def _send_all(self, kind: bytes, values: object) -> None:
         if self.channel is not None:
             message = kind + json.dumps(values, default=str).encode()
-            for r in self.channel.peers:
-                self.channel.send(message, r)
+            with self._lock:
+                for r in self.channel.peers:
+                    self.channel.send(message, r)
 
 
 def warn(rank: int, call: LoggedCall, seconds: float) -> None:
