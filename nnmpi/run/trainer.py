@@ -42,8 +42,7 @@ class Trainer(Resumable):
     metrics: by name, functions of scores and labels, as NumPy arrays, that return a sum over the
         samples and what to divide it by; losses of classes have the accuracy without it
     callbacks: objects with any of on_step, on_epoch, on_end (see nnmpi.run.callbacks)
-    optimizer: a function of a list of (path, parameter), those that a rank updates, that returns
-        an optimizer of them; all ranks make as many groups with the same options
+    optimizer: a function of a list of (path, parameter) that returns their optimizer
     schedule: a function of the step that returns a factor of the learning rates
     """
 
@@ -231,10 +230,9 @@ class Trainer(Resumable):
     def _check_finite(self, what: str, value: float, step: int) -> None:
         """Raises DivergedError if a loss is NaN or infinite."""
         if not math.isfinite(value):
-            c, lr = self.config, self.last_lr
-            base = self.optimizer.param_groups[0]["lr"]
+            base, lr = self.optimizer.param_groups[0]["lr"], self.last_lr
             remedy = f"--lr {base / 10:g}" if lr <= base else "another --lr-schedule"
-            saved = "; nothing was saved" if c.save else ""
+            saved = "; nothing was saved" if self.config.save else ""
             raise DivergedError(
                 f"the {what} became {value} at step {step} with learning rate {lr:g}; "
                 f"try {remedy}, --clip-norm 1 or --lr-schedule warmup:100{saved}"
@@ -314,7 +312,7 @@ class Trainer(Resumable):
         event = start_event(self._setup, self.config, self.comm.size, self.model, self.strategy)
         if self.loaded and self.config.load_partial:
             event["loaded"] = self.loaded._asdict()
-        return {**event, "warning": self.warning} if self.warning else event
+        return event | ({"warning": self.warning} if self.warning else {})
 
     def _metrics(self, train: Sums, test: Sums) -> Event:
         """Losses and metrics of an epoch: the accuracy beside the loss, others under a key."""
