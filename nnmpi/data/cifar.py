@@ -46,7 +46,8 @@ def cifar10(request: DatasetRequest) -> Dataset:
             "with --data-dir DIR, or fetch them with --download"
         )
     train = _split([content[name] for name in TRAIN])
-    return Dataset("cifar10", train, _split([content[TEST]]), CLASSES, "")
+    note = download.unlike_published("cifar10", [archive] if archive and folder is None else [])
+    return Dataset("cifar10", train, _split([content[TEST]]), CLASSES, note)
 
 
 def _missing(folder: Path) -> list[str]:

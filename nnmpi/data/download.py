@@ -6,7 +6,9 @@ ranks, let one of them download first.
 """
 
 import os
-from hashlib import sha256
+import time
+from collections.abc import Iterable
+from hashlib import file_digest, sha256
 from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
@@ -17,12 +19,13 @@ from nnmpi.quoting import shown
 
 CHUNK = 1 << 20
 TIMEOUT = 30.0  # seconds without a byte
+LEAST_RATE = 20_000  # bytes per second of a download as a whole
 
 
 class Mirrors(NamedTuple):
     """Where the files of a data set are: URLs that end in /, preferred one first; and their sums.
 
-    sums: a line a file, its name and its SHA-256
+    sums: a line a file, its name, its size in bytes and its SHA-256
     """
 
     urls: tuple[str, ...]
@@ -45,19 +48,35 @@ def fetch(name: str, directory: Path) -> None:
             "name another with --data-dir"
         ) from error
     urls, sums = MIRRORS[name]
-    for line in sums.strip().splitlines():
-        file, expected = line.split()
+    for file, size, expected in _rows(sums):
         if not (directory / file).exists():
-            _fetch(urls, file, expected, directory)
+            _fetch(urls, file, int(size), expected, directory)
 
 
-def _fetch(urls: tuple[str, ...], file: str, expected: str, directory: Path) -> None:
+def unlike_published(name: str, files: Iterable[Path]) -> str:
+    """Which of these files have a name that is published, and another content; empty if none."""
+    sums = {file: expected for file, _, expected in _rows(MIRRORS[name].sums)}
+    others = [path for path in files if sums.get(path.name, "") not in ("", _sum(path))]
+    names = ", ".join(shown(path.name) for path in others)
+    return f"not of the published SHA-256: {names} in {shown(others[0].parent)}" if others else ""
+
+
+def _rows(sums: str) -> list[list[str]]:
+    return [line.split() for line in sums.strip().splitlines()]
+
+
+def _sum(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+def _fetch(urls: tuple[str, ...], file: str, size: int, expected: str, directory: Path) -> None:
     """Download one file from the first URL that offers it intact."""
     part = directory / f".{file}.{uuid4().hex}.part"
     failures = []
     for url in urls:
         try:
-            _save(url + file, expected, part)
+            _save(url + file, size, expected, part)
             os.replace(part, directory / file)
             return
         except (OSError, HTTPException, ValueError) as error:
@@ -71,18 +90,23 @@ def _fetch(urls: tuple[str, ...], file: str, expected: str, directory: Path) -> 
     )
 
 
-def _save(url: str, expected: str, part: Path) -> None:
-    """Write the content of a URL to `part`; raises ValueError if its SHA-256 is wrong."""
-    digest, size = sha256(), 0
+def _save(url: str, size: int, expected: str, part: Path) -> None:
+    """Write the content of a URL to `part`; raises ValueError or OSError if it is another one."""
+    digest, got = sha256(), 0
+    limit, began = TIMEOUT + size / LEAST_RATE, time.monotonic()
     request = Request(url, headers={"User-Agent": "nnmpi"})
     with part.open("xb") as out, urlopen(request, timeout=TIMEOUT) as reply:
-        while chunk := reply.read(CHUNK):
+        while chunk := reply.read1(CHUNK):  # what is there, however little
             digest.update(chunk)
-            size += len(chunk)
+            got += len(chunk)
+            if got > size:
+                raise ValueError(f"it has more than the {size:,} bytes that are expected")
+            if time.monotonic() - began > limit:
+                raise TimeoutError(f"{got:,} of {size:,} bytes in {limit:.0f} s")
             out.write(chunk)
     if digest.hexdigest() != expected:
         raise ValueError(
-            f"got {size:,} bytes with SHA-256 {digest.hexdigest()}, expected {expected}"
+            f"got {got:,} bytes with SHA-256 {digest.hexdigest()}, expected {expected}"
         )
 
 
@@ -93,25 +117,28 @@ MIRRORS = {
             "https://storage.googleapis.com/cvdf-datasets/mnist/",
         ),
         """
-train-images-idx3-ubyte.gz 440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609
-train-labels-idx1-ubyte.gz 3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c
-t10k-images-idx3-ubyte.gz 8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6
-t10k-labels-idx1-ubyte.gz f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6
+train-images-idx3-ubyte.gz 9912422 440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609
+train-labels-idx1-ubyte.gz 28881 3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c
+t10k-images-idx3-ubyte.gz 1648877 8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6
+t10k-labels-idx1-ubyte.gz 4542 f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6
 """,
     ),
     "fashion-mnist": Mirrors(
-        ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
+        (
+            "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",  # it has no https
+        ),
         """
-train-images-idx3-ubyte.gz 3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84
-train-labels-idx1-ubyte.gz a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845
-t10k-images-idx3-ubyte.gz 346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073
-t10k-labels-idx1-ubyte.gz 67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5
+train-images-idx3-ubyte.gz 26421880 3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84
+train-labels-idx1-ubyte.gz 29515 a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845
+t10k-images-idx3-ubyte.gz 4422102 346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073
+t10k-labels-idx1-ubyte.gz 5148 67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5
 """,
     ),
     "cifar10": Mirrors(
         ("https://www.cs.toronto.edu/~kriz/",),
         """
-cifar-10-binary.tar.gz c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd
+cifar-10-binary.tar.gz 170052171 c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd
 """,
     ),
 }

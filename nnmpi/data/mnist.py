@@ -49,11 +49,12 @@ def _load(name: str, torchvision: str, request: DatasetRequest) -> Dataset:
     if not complete and request.download:
         download.fetch(name, own)
         complete = [_find(own)]
-    if complete:
-        return _four(name, complete[0])
     pairs = [files for files in found if files.keys() == {*TEST}]
-    if pairs:
-        return _divided(name, pairs[0])
+    if complete or pairs:
+        files, read = (complete[0], _four) if complete else (pairs[0], _divided)
+        dataset = read(name, files)
+        notes = (dataset.note, download.unlike_published(name, files.values()))
+        return dataset._replace(note="; ".join(filter(None, notes)))
     best = max(found, key=len)
     missing = ", ".join(stem for stem in (*TRAIN, *TEST) if stem not in best)
     looked = ", ".join(map(shown, directories))

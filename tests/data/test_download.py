@@ -11,10 +11,10 @@ from threading import Thread
 from typing import NamedTuple
 
 import pytest
-from helpers.datafiles import refused
+from helpers.datafiles import four, refused, write_mnist
 
 from nnmpi import data
-from nnmpi.data import mnist
+from nnmpi.data import download, mnist
 from nnmpi.data.download import MIRRORS, Mirrors, default_directory, fetch
 
 CONTENT = b"some bytes " * 300_000
@@ -65,7 +65,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 def fetch_from(*bases: str, folder: Path) -> None:
     """Fetches a.bin from the first of these that has it."""
-    MIRRORS["test"] = Mirrors(bases, f"a.bin {sha256(CONTENT).hexdigest()}")
+    MIRRORS["test"] = Mirrors(bases, f"a.bin {len(CONTENT)} {sha256(CONTENT).hexdigest()}")
     try:
         fetch("test", folder)
     finally:
@@ -87,10 +87,13 @@ def test_a_good_file_is_kept_and_not_fetched_again(server: Server, tmp_path: Pat
     [
         (None, ("404", "Not Found")),
         (Answer(b"", 503), ("503",)),
-        (Answer(CONTENT[:-1] + b"!"), ("with SHA-256", sha256(CONTENT).hexdigest())),
+        (
+            Answer(CONTENT[:-1] + b"!"),
+            ("3,300,000 bytes with SHA-256", sha256(CONTENT).hexdigest()),
+        ),
         (Answer(CONTENT[:1000]), ("got 1,000 bytes",)),
         (Answer(CONTENT[:1000], length=len(CONTENT)), ("a.bin: ",)),
-        (Answer(CONTENT + b"more"), ("got 3,300,004 bytes",)),
+        (Answer(CONTENT + b"more"), ("it has more than the 3,300,000 bytes",)),
     ],
     ids=["404", "503", "wrong sum", "short", "cut off", "long"],
 )
@@ -102,6 +105,30 @@ def test_a_bad_response_leaves_no_file(
     with refused(f"{server.base}a.bin", "check the network", "--data-dir", *words):
         fetch_from(server.base, folder=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_download_that_takes_too_long_is_ended(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answers["/a.bin"] = Answer(CONTENT)
+    monkeypatch.setattr(download, "LEAST_RATE", -len(CONTENT) / 60)  # it is over before it begins
+    with refused("a.bin: ", "of 3,300,000 bytes in -30 s", "check the network"):
+        fetch_from(server.base, folder=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_that_are_not_the_published_ones_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_mnist(tmp_path, four(), ".gz")
+    rows = [f"{p.name} 1 {sha256(p.read_bytes()).hexdigest()}" for p in tmp_path.iterdir()]
+    monkeypatch.setitem(MIRRORS, "mnist", Mirrors((), "\n".join(rows)))
+    assert data.load("mnist", data_dir=str(tmp_path)).note == ""
+    changed = f"{mnist.TEST[1]}.gz"
+    others = [f"{changed} 1 {'0' * 64}", *(row for row in rows if not row.startswith(changed))]
+    monkeypatch.setitem(MIRRORS, "mnist", Mirrors((), "\n".join(others)))
+    note = data.load("mnist", data_dir=str(tmp_path)).note
+    assert note == f"not of the published SHA-256: {changed} in {tmp_path}"
 
 
 def test_the_second_url_is_tried(server: Server, tmp_path: Path) -> None:
@@ -139,7 +166,7 @@ def test_load_downloads_what_is_missing(
         header = bytes((0, 0, 8, len(sides))) + b"".join(n.to_bytes(4, "big") for n in sides)
         packed = gzip.compress(header + bytes(12 if "images" in stem else 3))
         server.answers[f"/{stem}.gz"] = Answer(packed)
-        sums.append(f"{stem}.gz {sha256(packed).hexdigest()}")
+        sums.append(f"{stem}.gz {len(packed)} {sha256(packed).hexdigest()}")
     monkeypatch.setitem(MIRRORS, "mnist", Mirrors((server.base,), "\n".join(sums)))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for _ in range(2):
@@ -155,7 +182,7 @@ def test_a_bad_archive_is_refused(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.answers["/cifar-10-binary.tar.gz"] = Answer(b"no archive")
-    sums = f"cifar-10-binary.tar.gz {sha256(b'no archive').hexdigest()}"
+    sums = f"cifar-10-binary.tar.gz 10 {sha256(b'no archive').hexdigest()}"
     monkeypatch.setitem(MIRRORS, "cifar10", Mirrors((server.base,), sums))
     with refused("cifar-10-binary.tar.gz is damaged"):
         data.load("cifar10", data_dir=str(tmp_path), download=True)
@@ -176,6 +203,8 @@ def test_the_default_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 def test_mirrors_are_complete(name: str) -> None:
     urls, sums = MIRRORS[name]
     assert all(url.startswith("http") and url.endswith("/") for url in urls)
-    found = [line.split()[1] for line in sums.strip().splitlines()]
+    assert urls[0].startswith("https://")
+    found = [line.split()[2] for line in sums.strip().splitlines()]
+    assert all(int(line.split()[1]) > 4000 for line in sums.strip().splitlines())
     assert all(len(digest) == 64 and set(digest) <= set(string.hexdigits) for digest in found)
     assert len({*found}) == len(found)
