@@ -129,8 +129,8 @@ class CallLog:
         return None if waits is None else (waits[0], time.monotonic() - waits[1])
 
 
-def call_site(depth: int = 3) -> tuple[str, int]:
-    """The file and line outside this package that called into it.
+def call_site(depth: int = 3, package: str = PACKAGE) -> tuple[str, int]:
+    """The file and line outside a package that called into it.
 
     `depth` frames up are known to be inside, which saves looking at them at every call.
     """
@@ -138,6 +138,6 @@ def call_site(depth: int = 3) -> tuple[str, int]:
         frame = sys._getframe(depth)
     except ValueError:  # called by the interpreter itself, as at its end
         frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(PACKAGE):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(package):
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import Any, NoReturn
 
-from nnmpi.comm.call_log import LoggedCall, call_site
+from nnmpi.comm.call_log import PACKAGE, LoggedCall, call_site
 from nnmpi.comm.debug.compare import CallComparison
 from nnmpi.comm.progress import Progress, Steps, Work
 from nnmpi.comm.transport.base import Transport
@@ -28,13 +28,15 @@ class Calls:
         dtype: Any = None,
         root: int = -1,
         compare: bool = True,
+        package: str = PACKAGE,
     ) -> LoggedCall:
-        """Logs a collective, and compares it with those of the other ranks, before it begins."""
-        counter = self._counter
+        """Logs a collective, and compares it with those of the other ranks, before it begins.
+
+        It is logged where `package` was called from.
+        """
+        counter, site = self._counter, call_site(package=package)
         counter.calls += 1
-        call = LoggedCall(
-            self.comm, counter.calls, operation, algorithm, dtype, count, root, *call_site()
-        )
+        call = LoggedCall(self.comm, counter.calls, operation, algorithm, dtype, count, root, *site)
         self._log.calls.append(call)
         if compare and self.comparison is not None:
             self.finish(self.comparison.steps(call, self.progress.idle), call)

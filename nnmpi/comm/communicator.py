@@ -31,6 +31,7 @@ from nnmpi.comm.arguments import (
 from nnmpi.comm.call_log import CallLog, LoggedCall, call_site
 from nnmpi.comm.calls import Calls, Freed
 from nnmpi.comm.progress import Progress, Steps, Work
+from nnmpi.comm.roll_call import roll_call
 from nnmpi.comm.shared_memory import NodeMemory, SharedBuffer
 from nnmpi.comm.transport.base import (
     TAGS,
@@ -58,6 +59,7 @@ class Comm:
         self, transport: Transport, name: str = "world", progress: Progress | None = None
     ) -> None:
         self.rank, self.size, self.name = transport.rank, transport.size, name
+        self.any_thread = transport.any_thread  # may call MPI; see `progress_thread`
         self._progress = progress or Progress(CallLog())
         # messages of the user and those of collectives must not match each other
         self._p2p, self._transport = transport, transport.duplicate()
@@ -66,12 +68,8 @@ class Comm:
         self._dispatch = AllReduceDispatch(self._transport, self._interpreter)
         self._choice: autotune.Fastest | None = None
         self._splits = 0
+        self.dropped: Any = None  # what ranks free together later (run/dropped.py)
         self._calls = Calls(name, self._transport, self._progress)
-
-    @property
-    def any_thread(self) -> bool:
-        """Whether several threads may call MPI (MPI_THREAD_MULTIPLE; see `progress_thread`)."""
-        return self._transport.any_thread
 
     @property
     def ledger(self) -> Ledger:
@@ -161,6 +159,11 @@ class Comm:
         """Returns when every rank has called it."""
         self._calls.barrier(self._calls.log("barrier"))
 
+    def meet(self, what: str) -> None:
+        """Returns when every rank has called it for the same; says on stderr whom it waits for."""
+        if self.size > 1:
+            roll_call(self._calls, self._p2p, what)
+
     def isend(self, array: Array, to: int, tag: int = 0) -> Work:
         """Starts to send. The array must not change until the work is complete."""
         to, tag = checked_rank(to, self.size), checked_tag(tag)
@@ -192,10 +195,8 @@ class Comm:
         It polls every `pause` seconds. Works need not be complete when the context ends.
         """
         if not self._transport.any_thread:
-            raise ValueError(
-                "MPI was not started with THREAD_MULTIPLE, so no other thread can progress works: "
-                "use --progress poll"
-            )
+            why = "MPI was not started with THREAD_MULTIPLE, so no other thread can progress works"
+            raise ValueError(f"{why}: use --progress poll")
         return self._progress.thread(pause)
 
     def split(self, color: int | None, key: int | None = None) -> "Comm | None":

@@ -163,6 +163,17 @@ def _notes(train: Split, test: Split, labels: np.ndarray, is_held_out: bool) -> 
         yield f"integers are indices, not standardised ({what}); give features as floats"
 
 
+def samples_like(x: Any, train: Split) -> Inputs:
+    """x as samples of the structure, type and shape of those of a split."""
+    found = _inputs(x, "x")
+    for name, array in parts(found):
+        if len(array) != len(parts(found)[0][1]):
+            rows = ", ".join(f"{len(other):,}" for _, other in parts(found))
+            raise ValueError(f"x{name}: the inputs have {rows} rows; give as many of each")
+    _check_same_kind(train, Split(found, train.y), "predict", "samples")
+    return found
+
+
 def _split(x: Any, y: Any, name: str, suffix: str, ignore_index: int | None) -> Split:
     """A split of these arrays; raises ValueError if they are unusable."""
     samples = _inputs(x, f"{name}: x{suffix}")
@@ -251,15 +262,15 @@ def _targets(y: np.ndarray, what: str, ignore_index: int | None) -> np.ndarray:
     return labels
 
 
-def _check_same_kind(train: Split, test: Split, name: str) -> None:
+def _check_same_kind(train: Split, test: Split, name: str, what: str = "x_test") -> None:
     """Training and test samples have the same shape and type, and so have their targets."""
     tests = dict(parts(test.x))
     if tests.keys() != dict(parts(train.x)).keys():
         raise ValueError(
-            f"{name}: x is {described(train.x)} and x_test {described(test.x)}; give both in the "
+            f"{name}: x is {described(train.x)} and {what} {described(test.x)}; give both in the "
             "same form"
         )
-    pairs = [(f"x{part}", f"x_test{part}", x, tests[part]) for part, x in parts(train.x)]
+    pairs = [(f"x{part}", f"{what}{part}", x, tests[part]) for part, x in parts(train.x)]
     for given, other, a, b in (*pairs, ("y", "y_test", train.y, test.y)):
         if a.dtype.kind != b.dtype.kind or a.shape[1:] != b.shape[1:]:
             raise ValueError(

@@ -1,7 +1,7 @@
 """FlatStore: all parameters in one flat buffer, all gradients in another of the same layout."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +38,9 @@ class FlatStore(Store):
     are before the first parameter. Subclasses that share memory, or keep only their `shards` of
     it, have another `allocate`.
     """
+
+    _rests = False
+    """Whether no step is to come, and this rank updates a part of the values only."""
 
     def __init__(
         self, parameters: Sequence[Parameter], dtype: Any, on: Backend, reserved: int = 0
@@ -84,6 +87,11 @@ class FlatStore(Store):
 
     def owned(self, start: int, end: int) -> Iterator[tuple[Shard, Array, Array]]:
         """(shard, values, gradients) of what this rank updates of elements start to end - 1."""
+        if self._rests:
+            raise ValueError(
+                "each rank updates a part of the parameters of this Trainer: call trainer.close() "
+                "before another optimizer updates them, or trainer.fit(epochs=N)"
+            )
         for shard in within(self.shards, start, end):
             yield shard, self.shard_values(shard), self.shard_gradient(shard)
 
@@ -116,6 +124,16 @@ class FlatStore(Store):
         Every rank that has parts of the values enters and leaves it, between steps.
         """
         return nullcontext()
+
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """`gathered`, between two runs, when no optimizer may update a part of the values."""
+        with self.gathered():
+            self._rests = self.shards != shards_of([(0, self.length)])
+            try:
+                yield
+            finally:
+                self._rests = False
 
     def parameter_bytes(self) -> int:
         """The memory of values; memory that a node shares counts on its first rank only."""

@@ -228,6 +228,7 @@ class NodeStore(LocalStore):
     ) -> None:
         self._comm = comm = buckets[0].comm
         self._first_node, self._is_first_of_node = 0 in comm.node(), comm.node()[0] == comm.rank
+        self._is_apart = False
         super().__init__(parameters, dtype, CPU, scalars, buckets)
         self._parameters.barrier()
 
@@ -253,8 +254,28 @@ class NodeStore(LocalStore):
         return super().gradient_bytes() * (1 + self._is_first_of_node)
 
     def begin(self) -> None:
+        if self._is_apart:
+            raise ValueError("leave trainer.gathered_parameters() before the next step")
         self.flat_grad, self.slots = self._mine
         super().begin()
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Within it each rank has a copy of its own; that of a node's first rank is kept."""
+        if self._is_apart:  # within another one
+            yield
+            return
+        shared, self._is_apart = self.flat, True
+        try:
+            self.flat = shared.copy()
+            self.values = self.views(self.flat)
+            self._parameters.barrier()
+            yield
+            if self._is_first_of_node:
+                shared[...] = self.flat
+            self._parameters.barrier()
+        finally:
+            self.flat, self.values, self._is_apart = shared, self.views(shared), False
 
     def start(self, b: int) -> Work:
         start, stop, _ = self.buckets[b]

@@ -11,7 +11,6 @@ from nnmpi.comm import Comm
 from nnmpi.config import Config
 from nnmpi.data import Loader
 from nnmpi.data.loader import BatchSplit, Cut
-from nnmpi.metrics import Sums
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.optim import Optimizer
@@ -31,6 +30,7 @@ from nnmpi.parallel.step.executor import (
     StepResult,
     StepState,
 )
+from nnmpi.parallel.step.objective import Outputs
 from nnmpi.parallel.step.ports import CHECKED_STEPS, Task
 from nnmpi.parallel.step.update import Outcome, Update
 from nnmpi.parallel.stores import LocalStore
@@ -87,14 +87,18 @@ class Strategy(Protocol):
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
         """The steps of an epoch from `start` on; close the generator to stop early."""
 
-    def evaluate(self, loader: Loader, step: int) -> Sums:
-        """Loss and metrics over a split, the same on all ranks, with the model as it is."""
+    def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
+        """Forward passes over a split, with the model as it is; `outputs` adds up those of all
+        ranks."""
 
     def describe(self) -> dict[str, Any]:
         """What the start event says of it."""
 
-    def outcome(self) -> dict[str, Any]:
-        """What the last event says of it."""
+    def finish(self) -> dict[str, Any]:
+        """Ends the epochs of a run: ranks that have copies of the model have the same ones.
+
+        Returns what the last event says of it. Every rank calls it; other epochs may follow.
+        """
 
     def close(self) -> None:
         """Frees what ranks share; parameters move to memory of each rank. Every rank calls it."""
@@ -128,7 +132,7 @@ class StrategyParts(NamedTuple):
     describe: Mapping[str, Any]
     sync: GradientSync = NO_SYNC
     batch_stats: BatchStats = LOCAL
-    outcome: Callable[[], dict[str, Any]] = dict  # called by every rank, before the store is closed
+    outcome: Callable[[], dict[str, Any]] = dict  # called by every rank, after the last step
     comms: Sequence[Comm] = ()  # made for these parts
     progress: Callable[[], AbstractContextManager[None]] = nullcontext  # around the steps
 
@@ -149,8 +153,7 @@ class Composed:
         self.layout, self.optimizer = layout, optimizer
         self.entries = Entries.of_model(spec.task.model, layout.all, spec.part.held)
         self._parts, self._executor = parts, executor
-        self._outcome: dict[str, Any] = {}
-        self._fields, self._objective = spec.part.fields, spec.task.objective
+        self._fields = spec.part.fields
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
         parts = self._parts
@@ -159,23 +162,22 @@ class Composed:
         with parts.progress(), closing(loads):
             yield from self._executor.steps(loads, start, len(loader))
 
-    def evaluate(self, loader: Loader, step: int) -> Sums:
+    def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
         how = self._parts.evaluation
+        loads = loader.loads(0, how.cut, want=self._fields)
         with self._parts.store.reading():
-            found = self._executor.evaluate(loader.loads(0, how.cut, want=self._fields), step)
-        found = [sums * how.counts for sums in found]
-        return self._objective.sums(
-            found, how.comm, lambda row: how.comm.all_reduce(row, "doubling")
-        )
+            self._executor.evaluate(loads, step, outputs)
+        if not how.counts:
+            outputs.clear()
+        outputs.add_up(how.comm, lambda row: how.comm.all_reduce(row, "doubling"))
 
     def describe(self) -> dict[str, Any]:
         return dict(self._parts.describe)
 
-    def outcome(self) -> dict[str, Any]:
-        return self._outcome
+    def finish(self) -> dict[str, Any]:
+        return self._parts.outcome()
 
     def close(self) -> None:
-        self._outcome = self._parts.outcome()
         self._parts.store.close()
         for comm in self._parts.comms:
             comm.free()

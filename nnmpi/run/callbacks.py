@@ -2,7 +2,7 @@
 
     on_step(trainer, event)     after each step, once its loss is known
     on_epoch(trainer, event)    after each epoch and its evaluation
-    on_end(trainer, event)      after the run; ranks share nothing any more
+    on_end(trainer, event)      after the run
 
 A callback is an object with any of them. Every rank calls it with an event of the same values, but
 for times and rates, so that all ranks decide alike. An exception in it ends the run on all ranks.

@@ -13,7 +13,7 @@ from nnmpi import backend
 from nnmpi.comm import Comm
 from nnmpi.config import Config, options
 from nnmpi.data import Dataset
-from nnmpi.data.inputs import parts
+from nnmpi.data.inputs import Inputs, arrays, parts
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
 from nnmpi.parallel.agreement import gather_objects
@@ -68,6 +68,12 @@ def check_snapshot(comm: Comm, config: Config, state: StepState) -> None:
     what = f"the snapshot (of step {state.step})"
     item = (what, state, "restore on all ranks what they had at one step")
     _check(comm, [*_option_items(config), item])
+
+
+def check_samples(comm: Comm, x: Inputs) -> None:
+    """Raises on all ranks if their samples differ. Every rank calls it."""
+    inputs = [(part, _described(array)) for part, array in parts(x)]
+    _check(comm, [(f"the samples ({len(arrays(x)[0]):,})", inputs, DATA)])
 
 
 def check_model(comm: Comm, model: Module) -> None:

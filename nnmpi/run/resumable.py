@@ -6,41 +6,38 @@ What is made fails on all ranks if it fails on one.
 """
 
 import gc
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+import weakref
+from collections.abc import Generator
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import numpy as np
 
 from nnmpi.comm import AbortedError, Comm, OtherRankError
 from nnmpi.config import Config
-from nnmpi.data import Inputs
 from nnmpi.metrics import Sums
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.arrangement.arrange import alone, arrange
+from nnmpi.parallel.arrangement.arrange import alone
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.discovery import discover
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.model.entries import Entries, load_state
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.model.snapshot import Restored, owned
 from nnmpi.parallel.step.executor import StepControl, StepResult, StepState
 from nnmpi.parallel.step.ports import Task
-from nnmpi.parallel.stores import stores_of
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.parallel.tensor.parallelize import rebuild
-from nnmpi.parallel.tensor.shard import Sharding
 from nnmpi.run import consistency, objectives, probe
+from nnmpi.run.dropped import close_dropped, watch
 from nnmpi.run.files.loading import Loaded
 from nnmpi.run.report import Report
 from nnmpi.run.settings import Changes, Settings
-from nnmpi.run.setup import Setup, build_model, initialise, sharding_of
+from nnmpi.run.setup import Setup, arranged, build_model, initialise, sharding_of
 from nnmpi.run.snapshot import Snapshot, changed, next_steps
 from nnmpi.run.trace import Tracer
 
@@ -67,12 +64,15 @@ class Resumable:
         self._tracer = Tracer(setup.config, comm)
         self.state, self.skipped, self._sums = StepState(), 0, Sums()
         self.loaded: Loaded | None = None  # of the file of --load
-        self._first = 0  # the step that `fit` begins with
+        self._first = self._runs = 0  # the step that `fit` begins with, and how often it did
         self._sessions = 0
         self._steps: Generator[StepResult, None, None] | None = None
         self.stopping = False  # all ranks have agreed to stop
         self._stop_requested = False  # on this rank
         self._phase, self._in_epoch, self._closed = StepPhase.BETWEEN_STEPS, False, True
+        self._resting = ExitStack()  # between two runs: each rank has all values of its part
+        self._rests = False
+        close_dropped(comm)
         self._open()
 
     def _open(self, snapshot: Snapshot | None = None) -> None:
@@ -109,8 +109,9 @@ class Resumable:
         sharding = all_or_none(comm, lambda: sharding_of(config, graph, setup.loss, setup.dataset))
         if config.tp > 1:
             all_or_none(comm, lambda: rebuild(model, graph, sharding, layout.axis["tp"]))
+            model.together = partial(layout.axis["tp"].meet, "trainer.model(x)")
         known = snapshot.measured if snapshot and snapshot.fits(config, comm.size) else {}
-        arrangement, facts = self._arranged(layout, model, graph, sharding, known)
+        arrangement, facts = arranged(self.config, setup, layout, model, graph, sharding, known)
         part = plan.own_stages(model, arrangement, comm.rank, facts)
         loaded = all_or_none(comm, lambda: initialise(config, part, setup.on))
         self.loaded = loaded or self.loaded
@@ -140,38 +141,9 @@ class Resumable:
         self.arrangement, self.part = arrangement, part
         self.task, self.model = spec.task, spec.task.model
         self.strategy, self.optimizer = strategy, strategy.optimizer
+        self._forget = watch(comm, self, strategy.close)
         changes = snapshot.changes if snapshot else Changes()
         self.settings = Settings(part, strategy.optimizer, changes)
-
-    def _arranged(
-        self,
-        layout: Layout,
-        model: Module,
-        graph: Graph,
-        sharding: Sharding,
-        known: Mapping[str, Any],
-    ) -> tuple[Arrangement, Mapping[str, Any]]:
-        """The arrangement, after what has to be measured for it and is not known, and facts of its
-        cut."""
-        config, setup, comm = self.config, self._setup, self.comm
-        cut = replace(config, cut=known.get("cut", config.cut))
-
-        def samples(n: int) -> Inputs:
-            return setup.train.gather(np.arange(min(n, len(setup.dataset.train.y)))).x
-
-        division, facts = plan.measured_stages(
-            cut, layout, model, graph, samples, setup.on, len(setup.train)
-        )
-        cluster, measured = discover(comm), dict(known)
-        if "cut" in facts:
-            measured["cut"] = facts["cut"]
-        arranged = partial(arrange, config, cluster, graph, sharding, division, measured)
-        first = all_or_none(comm, arranged)
-        if not first.has_to_be_measured or "allreduce" in measured:
-            return first, facts
-        fastest = layout.axis["dp"].fastest(first.longest_sum)
-        measured["allreduce"], *_ = gather_objects(comm, fastest)  # that of rank 0
-        return arranged(), facts
 
     def _spec(self, part: ModelPart, arrangement: Arrangement, layout: Layout) -> TrainSpec:
         """A model, and what of it is trained here."""
@@ -180,14 +152,19 @@ class Resumable:
             setup.loss, setup.metrics, arrangement.sharding, layout.axis["tp"]
         )
         here = arrangement.held(layout.all.rank).trained
+        me = weakref.proxy(self)  # a Trainer that the program drops is gone at once
         return TrainSpec(
             Task(part.model, objective, setup.on),
             part,
             [named[arrangement.graph.variables[p.variable].path] for p in here],
             arrangement,
             setup.make_optimizer,
-            StepControl(self._scheduled, lambda: self._stop_requested, self.total_steps),
-            lambda event: self._report.event(event),  # noqa: PLW0108 - there is no report yet
+            StepControl(
+                lambda step: me._scheduled(step),  # noqa: PLW0108 - as `me`, which may be gone
+                lambda: me._stop_requested,
+                lambda: me.total_steps,
+            ),
+            lambda event: me._report.event(event),  # noqa: PLW0108
         )
 
     def _twin(self, config: Config, model: Module, arrangement: Arrangement) -> TrainSpec:
@@ -239,6 +216,7 @@ class Resumable:
             self._in_epoch = self.stopping = self._stop_requested = False
             self._phase = StepPhase.BETWEEN_STEPS
         self._check_together("restore")
+        self.comm.meet("restore")
         ranks = self.comm.size
         config = all_or_none(self.comm, lambda: changed(self.config, changes, snapshot, ranks))
         consistency.check_snapshot(self.comm, config, snapshot.state)
@@ -274,41 +252,36 @@ class Resumable:
             vars(self).pop(name, None)
         gc.collect()  # a parameter and its store know each other
 
-    @contextmanager
-    def gathered_parameters(self) -> Iterator[None]:
-        """Within it every rank can read, write and run what it has of the model.
-
-        With ZeRO ranks along dp have parts of the parameters between steps. Here each gets all
-        of them, in memory of its own, as from PyTorch's `FSDP.summon_full_params`. So every rank
-        enters it, and leaves it before the next step; what is written, each rank writes alike.
-        Without ZeRO the parameters are there at all times, and it does nothing.
-        """
-        with ExitStack() as stack:
-            for store in stores_of(self.part.parameters):
-                stack.enter_context(store.gathered())
-            yield
-
-    def optimizer_state_dict(self) -> dict[str, np.ndarray]:
-        """`Optimizer.state_dict` of all ranks, whole, on the first rank; every rank calls it."""
-        self._check_together("optimizer_state_dict")
-        entries = Entries.of_optimizer(self.optimizer, self.model, self.comm)
-        return {entry.place.path: entry.value for entry in entries}
-
-    def load_optimizer_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Copies what this rank has from a whole state; every rank calls it, with all of it."""
-        load_state(self.optimizer, self.model, state, self.comm)
-
     def close(self) -> None:
-        """Free what ranks share; every rank calls it. `fit` does so unless it fails on one rank."""
+        """Free what ranks share; every rank calls it. The end of a `with` block does so, and `fit`
+        if it fails on all ranks."""
         if not self._closed:
+            self.comm.meet("close")
             self._closed = True
+            self._resting.close()
+            self._forget()
             self.strategy.close()
+            if self.model.together is not None:
+                self.model.together = _refuse
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:  # other ranks may know nothing of an exception
+            self.close()
+
+    def _meet(self, what: str) -> None:
+        """Waits for all ranks; raises ValueError unless all can do it now (see roll_call)."""
+        self._check_together(what, self._closed and self.comm.size > 1)
+        self.comm.meet(what)
 
     def _check_together(self, what: str, is_over: bool = False) -> None:
         """Raises ValueError unless all ranks can do it now, between the same two steps."""
         if is_over:
-            instead = ", or set Config.save" if what == "save" else ""
-            raise ValueError(f"the run is over: call {what} in on_epoch{instead}")
+            raise ValueError(
+                f"this Trainer is closed, by close() or since its run failed: call {what} before"
+            )
         if self._in_epoch and not self.arrangement.steps_together:
             raise ValueError(f"ranks make their steps at different times: call {what} in on_epoch")
 
@@ -318,3 +291,10 @@ class Resumable:
                 f"this Trainer has no {name} since its last restore failed: restore a snapshot"
             )
         raise AttributeError(f"{type(self).__name__} has no attribute {name}")
+
+
+def _refuse() -> NoReturn:
+    raise ValueError(
+        "this Trainer is closed, and each rank along tp has a part of the model: call predict or "
+        "save before, or load what was saved into a model of its own"
+    )

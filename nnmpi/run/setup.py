@@ -10,11 +10,13 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from nnmpi import backend, user_code
 from nnmpi.backend import Backend
 from nnmpi.comm import Comm
 from nnmpi.config import EPOCHS, LEAST_STEPS, Config
-from nnmpi.data import Dataset, Loader, Standardiser, from_arrays, load
+from nnmpi.data import Dataset, Inputs, Loader, Standardiser, from_arrays, load
 from nnmpi.metrics import Metric
 from nnmpi.nn import Conv2d, CrossEntropyLoss, Module
 from nnmpi.nn.graph import Graph
@@ -23,7 +25,11 @@ from nnmpi.nn.models import MODELS, mlp
 from nnmpi.nn.seeding import seeded
 from nnmpi.optim import schedule
 from nnmpi.parallel import plan
-from nnmpi.parallel.agreement import all_or_none
+from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.arrangement.arrange import arrange
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.discovery import discover
+from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.tensor.shard import UNSHARDED, Sharding, shard
@@ -54,6 +60,7 @@ class Setup(NamedTuple):
     test: Loader
     steps: int
     lr_factor: schedule.Schedule
+    schedule: Callable[[int], schedule.Schedule]  # of a run of so many steps
     make_optimizer: MakeOptimizer
     own: Mapping[str, str]
 
@@ -95,13 +102,13 @@ def set_up(
         )
         train, test = loader(dataset.train, shuffle=True), loader(dataset.test, shuffle=False)
         steps = total_steps(config, len(train))
-        factor = schedule_of(config, own_schedule, steps)
+        schedules = partial(schedule_of, config, own_schedule)
         make = optimizer_of(config, optimizer, comm)
         both = {"optimizer": optimizer, "lr_schedule": own_schedule}
         own = {name: _name_of(given) for name, given in both.items() if given is not None}
         return Setup(
             *(config, build, on, criterion, metrics, dataset, standardiser, train, test),
-            *(steps, factor, make, own),
+            *(steps, schedules(steps), schedules, make, own),
         )
 
     setup = all_or_none(comm, rest)
@@ -256,3 +263,36 @@ def _builder(spec: str) -> Callable[[], Module]:
         raise ValueError(f"model {quoted(spec)} is unknown; choose one of {known}")
     function: Callable[[], Module] = user_code.imported(spec, "model")
     return function
+
+
+def arranged(
+    config: Config,
+    setup: Setup,
+    layout: Layout,
+    model: Module,
+    graph: Graph,
+    sharding: Sharding,
+    known: Mapping[str, Any],
+) -> tuple[Arrangement, Mapping[str, Any]]:
+    """The arrangement, after what has to be measured for it and is not known, and facts of its cut.
+
+    Every rank calls it.
+    """
+    comm, cut = layout.all, replace(config, cut=known.get("cut", config.cut))
+
+    def samples(n: int) -> Inputs:
+        return setup.train.gather(np.arange(min(n, len(setup.dataset.train.y)))).x
+
+    division, facts = plan.measured_stages(
+        cut, layout, model, graph, samples, setup.on, len(setup.train)
+    )
+    cluster, measured = discover(comm), dict(known)
+    if "cut" in facts:
+        measured["cut"] = facts["cut"]
+    arrangement = partial(arrange, config, cluster, graph, sharding, division, measured)
+    first = all_or_none(comm, arrangement)
+    if not first.has_to_be_measured or "allreduce" in measured:
+        return first, facts
+    fastest = layout.axis["dp"].fastest(first.longest_sum)
+    measured["allreduce"] = gather_objects(comm, fastest)[0]
+    return arrangement(), facts

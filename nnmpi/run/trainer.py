@@ -14,16 +14,18 @@ from nnmpi.metrics import ACCURACY, Metric, Sums, mean
 from nnmpi.nn import Module
 from nnmpi.optim.schedule import Schedule
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.step.executor import StepResult
+from nnmpi.parallel.step.executor import StepResult, StepState
+from nnmpi.parallel.stores import stores_of
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run import consistency
+from nnmpi.run.between_steps import BetweenSteps
 from nnmpi.run.callbacks import check_callbacks
 from nnmpi.run.files import saving
 from nnmpi.run.optimizers import MakeOptimizer
 from nnmpi.run.report import Event, LostOutputError, Report, open_report
 from nnmpi.run.report.events import environment, start_event
 from nnmpi.run.report.pace import Pace
-from nnmpi.run.resumable import Resumable, StepPhase
+from nnmpi.run.resumable import StepPhase
 from nnmpi.run.setup import NO_METRICS, set_up
 
 
@@ -31,8 +33,8 @@ class DivergedError(AgreedError):
     """The loss is NaN or infinite."""
 
 
-class Trainer(Resumable):
-    """One training run on all ranks of `comm`.
+class Trainer(BetweenSteps):
+    """A model in training on all ranks of `comm`; it lives until `close`, or the end of a `with`.
 
     `build` makes the model; `data` is a Dataset, (x, y) or (x, y, x_test, y_test), where x may be
     a tuple or a dict of arrays (see nnmpi.data.from_arrays). Without them both are those of the
@@ -64,32 +66,19 @@ class Trainer(Resumable):
         self.callbacks = all_or_none(comm, lambda: check_callbacks(callbacks))
         hears_steps = any(hasattr(one, "on_step") for one in self.callbacks)
         self._hears_steps = any(gather_objects(comm, hears_steps))  # some rank does
-        self.dataset, self.standardiser = setup.dataset, setup.standardiser
-        self.train, self.test = setup.train, setup.test
         super().__init__(setup, comm)
-
-    @property
-    def last_lr(self) -> float:
-        """The learning rate of the first group, as the schedule has it in the last step."""
-        rate: float = self.optimizer.param_groups[0]["lr"]
-        return rate * self.lr_factor(max(self.step - 1, 0))
-
-    @property
-    def step(self) -> int:
-        """The number of steps made so far."""
-        return self.state.step
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this rank prints and saves."""
-        return self.comm.rank == 0
 
     # ---- training
 
-    def fit(self, report: Report | None = None) -> Event:
-        """Train, evaluate after each epoch, and save; returns the last event."""
-        self._check_ready()
-        with open_report(self.config, self.comm, report) as self._report:
+    def fit(self, report: Report | None = None, *, epochs: int | None = None) -> Event:
+        """Train, evaluate after each epoch, and save; returns the last event.
+
+        With `epochs` it makes so many more, from here on, over which the schedule of the learning
+        rate begins anew. Counts of steps and epochs go on.
+        """
+        self._check_ready(epochs)
+        self._begin(epochs)
+        with open_report(self.config, self.comm, report, self._runs > 1) as self._report:
             try:
                 return self._fit()
             except BaseException as error:
@@ -98,25 +87,45 @@ class Trainer(Resumable):
                     self._report.event({"event": "failed", "error": reason, "steps": self.step})
                 raise
 
-    def _check_ready(self) -> None:
+    def _check_ready(self, epochs: int | None) -> None:
         """Raises ValueError unless there is a run to make, of what the optimizer has."""
         made, total = self.step, self.total_steps
-        if made > self._first or self._closed:
-            closed = " and is closed" if self._closed else ""
+        if self._closed:
             raise ValueError(
-                f"a Trainer runs once, and this one has made {made} of its {total} steps{closed}; "
-                "make another, or restore a snapshot"
+                f"this Trainer has made {made} of its {total} steps and is closed, by close() or "
+                "since its run failed; make another, or restore a snapshot"
             )
-        if made >= total and not self._epoch_is_over:
+        if epochs is not None:
+            Config(epochs=epochs)
+        elif self._runs and made > self._first:
+            raise ValueError(
+                f"the run is over, after {made} of its {total} steps: fit(epochs=N) makes N more "
+                "epochs"
+            )
+        elif made >= total and not self._epoch_is_over:
             raise ValueError(
                 f"the snapshot is of step {made}, and this run ends after {total} steps: "
-                "make the Trainer with more epochs or steps"
+                "make the Trainer with more epochs or steps, or call fit(epochs=N)"
             )
-        if self.settings.trains_others:
+        if not made and self.settings.trains_others:
             raise ValueError(
                 "requires_grad of a parameter was changed after this Trainer was made; "
                 "change it in `build`"
             )
+
+    def _begin(self, epochs: int | None) -> None:
+        """All ranks begin a run: of so many epochs from the next one on, or what is left of it."""
+        self.comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
+        self._resting.close()
+        self._rests, self._runs = False, self._runs + 1
+        made = self._first = self.step
+        if epochs is None:
+            return
+        steps = epochs * len(self.train)
+        factor = self._setup.schedule(steps)
+        self.total_steps, self.lr_factor = made + steps, lambda t: factor(t - made)
+        self.state = StepState(made, self.state.epoch + (self.state.batch > 0), 0)
+        self._sums = Sums()
 
     def _fit(self) -> Event:
         self._pace = Pace()
@@ -134,28 +143,32 @@ class Trainer(Resumable):
             self._save_on_all_ranks()
             self._check_copies(buffers=True)  # after the model was saved: nothing is lost
             digest = self.strategy.entries.sha256()
+            outcome = self.strategy.finish()
         except Exception:  # on all ranks, but Ctrl-C may be on one that cannot close alone
             self.close()
             raise
-        self.close()
+        for store in stores_of(self.part.parameters):
+            self._resting.enter_context(store.at_rest())
+        self._rests = True
         result = {
             "event": "stopped" if self.stopping else "done",
             **metrics,
             "seconds": self._pace.seconds,
             "ranks": self.comm.size,
             "layout": self.strategy.layout.mesh.axes,
-            **self.strategy.outcome(),
+            **outcome,
             "parameters_sha256": digest,
             **self._tracer.outcome(self.strategy.layout.mesh),
         }
         self._report.event(result)
         self._tell("on_end", result)
+        self.stopping = self._stop_requested = False
         return result
 
     def _epochs(self) -> Event:
         """All epochs; returns the metrics of the last one."""
         while True:
-            train, test = self._epoch(), self.evaluate()
+            train, test = self._epoch(), self._tested()
             epoch = self.state.epoch + (self.state.batch > 0)
             self._check_finite("test loss", test.mean_loss, self.step)
             metrics = self._metrics(train, test)
@@ -244,20 +257,6 @@ class Trainer(Resumable):
                 getattr(callback, occasion)(self, dict(event))
         self._pace.resume()
 
-    def evaluate(self) -> Sums:
-        """Loss and metrics on the test split; every rank calls it, after the same step or epoch.
-
-        The model is left in evaluation mode; within an epoch it trains on, and is not.
-        """
-        self._check_together("evaluate", self._closed and self.comm.size > 1)
-        self.model.eval()
-        with self._tracer.recorder.evaluation():
-            sums = self.strategy.evaluate(self.test, self.step)
-        self.model.train(self._in_epoch)
-        return sums
-
-    # ---- the end of a run
-
     def stop(self) -> None:
         """Stop after the current step; several ranks agree on it in that step or the next."""
         self._stop_requested = True
@@ -272,19 +271,9 @@ class Trainer(Resumable):
         self.comm.broadcast(wanted)  # the first rank writes, whatever the others ask for
         try:
             if wanted[0]:
-                self.save(self.config.save)
+                self._save(self.config.save)
         except saving.NotSavedError as error:
             raise AgreedError(str(error)) from None
-
-    def save(self, path: str | None) -> None:
-        """Write the model; every rank calls it, after the same step or epoch, the first writes."""
-        self._check_together("save", self._closed)
-        all_or_none(self.comm, lambda: self._write(path))
-
-    def _write(self, path: str | None) -> None:
-        names = {"model": self.config.model, "data": self.dataset.name}
-        about = {**names, **self.standardiser.metadata()}
-        saving.write_entries(path if self.is_first else None, self.strategy.entries, about)
 
     def _rescue(self, error: Exception) -> None:
         """Saves the model after an error on this rank, if it is whole and no other rank changes it.
@@ -296,11 +285,7 @@ class Trainer(Resumable):
         if self.comm.size == 1:
             whole = self._phase is not StepPhase.UPDATING
         else:
-            whole = (
-                self._phase is StepPhase.BETWEEN_STEPS
-                and self.arrangement.is_whole_between_steps
-                and self.strategy.entries.parts.writer_has_all
-            )
+            whole = self._phase is StepPhase.BETWEEN_STEPS and self._first_has_all
         if self.step and self.is_first and whole:
             try:
                 self._write(self.config.save)
@@ -310,6 +295,7 @@ class Trainer(Resumable):
     def describe(self) -> Event:
         """The start event."""
         event = start_event(self._setup, self.config, self.comm.size, self.model, self.strategy)
+        event["steps"] = self.total_steps
         if self.loaded and self.config.load_partial:
             event["loaded"] = self.loaded._asdict()
         return event | ({"warning": self.warning} if self.warning else {})

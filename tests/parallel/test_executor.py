@@ -23,7 +23,7 @@ from nnmpi.parallel.model.parts import PartTable
 from nnmpi.parallel.recorder import NO_RECORDER
 from nnmpi.parallel.step.channels import Channels, Ports
 from nnmpi.parallel.step.executor import Executor, StepResult, StepState
-from nnmpi.parallel.step.objective import Objective
+from nnmpi.parallel.step.objective import Measured, Objective
 from nnmpi.parallel.step.ports import LossSink, Samples, Sink, Source, Stage
 from nnmpi.parallel.step.update import Update
 from nnmpi.parallel.stores import Buckets, CommBucket, LocalStore, NodeStore, scalar_count
@@ -156,10 +156,12 @@ def train(
     found = {entry.place.path: entry.value for entry in entries.on_all_ranks()}
     difference = first_difference(entries.parts)
     whole.eval()
-    test = executor.evaluate(loader().loads(0, BatchSplit(1, dp.size, dp.rank)), 4)
-    own = [sums * layout.counts_loss for sums in test]
-    sums = OBJECTIVE.sums(own, comm, lambda row: comm.all_reduce(row, "ring"))
-    return Ran(found, results, difference, sums)
+    row = Measured(OBJECTIVE)
+    executor.evaluate(loader().loads(0, BatchSplit(1, dp.size, dp.rank)), 4, row)
+    if not layout.counts_loss:
+        row.clear()
+    row.add_up(comm, lambda sums: comm.all_reduce(sums, "ring"))
+    return Ran(found, results, difference, row.sums)
 
 
 def loader() -> Loader:

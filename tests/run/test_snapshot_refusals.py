@@ -75,6 +75,7 @@ def test_snapshots_that_do_not_fit_are_refused_on_all_ranks(
         fails(comm, "differs from rank 0 in the snapshot", lambda: trainer.restore(later))
         trainer.restore(start)
         assert trainer.fit(NullReport())["event"] == "done"
+        trainer.close()
 
     threads.run(2, rank)
     assert not counted.left
@@ -84,7 +85,8 @@ def test_a_run_that_is_over() -> None:
     def rank(comm: Comm) -> None:
         trainer = trainer_of(comm, **ADAM)
         trainer.fit(NullReport())
-        with refused("the run is over: call snapshot in on_epoch"):
+        trainer.close()
+        with refused("this Trainer is closed, by close() or since its run failed: call snapshot"):
             trainer.snapshot()
         ended = taken(comm_self(), ADAM, STEPS)._replace(epoch=Sums())
         trainer.restore(ended)

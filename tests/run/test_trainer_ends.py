@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.datafiles import refused
 from helpers.runs import fit, rows, small
 
 import nnmpi
@@ -44,18 +43,6 @@ def test_stop_ends_the_run_after_the_current_step(after: int, tmp_path: Path) ->
     saved = nnmpi.load(path)
     for name, array in trainer.model.state_dict().items():
         np.testing.assert_array_equal(saved[name], array, err_msg=name)
-
-
-def test_a_trainer_runs_once() -> None:
-    trainer = Trainer(Config(steps=2), small, rows())
-    fit(trainer)
-    with refused("made 2 of its 2 steps", "make another"):
-        fit(trainer)
-    stopped = Trainer(Config(batch_size=14, epochs=2), small, rows())
-    stopped.stop()
-    fit(stopped)
-    with refused("made 1 of its 8 steps", "make another"):
-        fit(stopped)
 
 
 @pytest.mark.parametrize("weight", [np.nan, 1e38])

@@ -56,7 +56,7 @@ def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:
         check=lambda loader: check_parts(
             spec.task.model,
             loader,
-            spec.control.steps,
+            spec.control.steps(),
             [lambda rows: [part_of(rows, V, v) for v in range(V)]],
             f"{V} slice{'s' * (V != 1)}",
             "other --slices or another --batch-size",

@@ -24,7 +24,6 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.backend import Array, to_host
 from nnmpi.data import Loader
-from nnmpi.metrics import Sums
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
@@ -33,6 +32,7 @@ from nnmpi.nn.store import FlatStore
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.model.entries import Entries, first_difference, load_state
 from nnmpi.parallel.step.executor import StepResult, StepState
+from nnmpi.parallel.step.objective import Outputs
 from nnmpi.parallel.stores import LocalStore, values_of
 from nnmpi.parallel.strategy import AgreedError, OnEvent, Strategy, TrainSpec
 
@@ -273,14 +273,14 @@ class Verified:
         worst = {subject: largest(there[subject] for there in by_rank) for subject in SUBJECTS}
         return Comparison(worst, not any(unequals), any(one_skipped), not any(is_finite))
 
-    def evaluate(self, loader: Loader, step: int) -> Sums:
-        return self._both[0].evaluate(loader, step)
+    def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
+        self._both[0].evaluate(loader, step, outputs)
 
     def describe(self) -> dict[str, Any]:
         return {**self._both[0].describe(), "verify": True}
 
-    def outcome(self) -> dict[str, Any]:
-        return {**self._both[0].outcome(), "largest_differences": _flat(self._largest)}
+    def finish(self) -> dict[str, Any]:
+        return {**self._both[0].finish(), "largest_differences": _flat(self._largest)}
 
     def close(self) -> None:
         for strategy in self._both:

@@ -46,7 +46,7 @@ def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
         cut=BatchSplit(config.micro_batches, p, r),
         evaluation=evaluation,
         check=lambda loader: check_micro_batches(
-            spec.task.model, loader, spec.control.steps, config.micro_batches
+            spec.task.model, loader, spec.control.steps(), config.micro_batches
         ),
         describe=described,
         sync=sync,

@@ -43,7 +43,7 @@ from nnmpi.parallel.step.executor import (
     StepResult,
     StepState,
 )
-from nnmpi.parallel.step.objective import Row
+from nnmpi.parallel.step.objective import Outputs
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.stores import fill_unused
 from nnmpi.parallel.strategy import Composed, Evaluation, NotFiniteError, StrategyParts, TrainSpec
@@ -78,7 +78,7 @@ def pipedream(layout: Layout, spec: TrainSpec) -> Composed:
         store,
         BatchSplit(1, 1, 0),
         Evaluation.of_stages(config, layout),
-        lambda loader: check_micro_batches(spec.task.model, loader, control.steps, 1),
+        lambda loader: check_micro_batches(spec.task.model, loader, control.steps(), 1),
         {"schedule": "pipedream", "micro_batches": 1, **spec.part.facts, "vertical_sync": vertical},
         outcome=lambda: {"weight_versions": max(gather_objects(layout.all, store.buffers))},
     )
@@ -215,7 +215,7 @@ class AsynchronousExecutor(Executor):
     ) -> Generator[StepResult, None, None]:
         """The steps from `start` to the end of an epoch of so many batches, or of the run."""
         self._check_empty()
-        count = min(batches - start.batch, self._control.steps - start.step)
+        count = min(batches - start.batch, self._control.steps() - start.step)
         self._last, self._first_step, self._stops = count - 1, start.step, False
         self._batches = InFlight(loads, count)
         self._plan = StepPlan.of([], {})
@@ -234,9 +234,9 @@ class AsynchronousExecutor(Executor):
             yield StepResult(state, len(load.rows), load.divisor, *self._outcome)
             micro += 1
 
-    def evaluate(self, loads: Generator[Load, None, None], step: int) -> Row:
+    def evaluate(self, loads: Generator[Load, None, None], step: int, outputs: Outputs) -> None:
         self._check_empty()
-        return super().evaluate(loads, step)
+        super().evaluate(loads, step, outputs)
 
     def _check_empty(self) -> None:
         """Raises ValueError if an epoch was left while batches were under way between stages."""

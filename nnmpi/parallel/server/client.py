@@ -16,7 +16,6 @@ import numpy as np
 from nnmpi.comm import Comm
 from nnmpi.data import Load, Loader
 from nnmpi.data.loader import BatchSplit, Cut
-from nnmpi.metrics import Sums
 from nnmpi.nn import Module
 from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.parallel.checks.slow_ranks import slowed
@@ -25,6 +24,7 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.server.exchange import Purpose, Reply, Request, RequestChannel
 from nnmpi.parallel.server.strategy import EpochProgress, ServerStrategy
 from nnmpi.parallel.step.executor import GradientSync, Position, StepResult, StepState
+from nnmpi.parallel.step.objective import Outputs
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.stores import LocalStore, fill_unused
 from nnmpi.parallel.strategy import TrainSpec, executor_of
@@ -127,15 +127,25 @@ class ServerClient(ServerStrategy):
         self._recorder.add("exchange", began)
         return reply
 
-    def evaluate(self, loader: Loader, step: int) -> Sums:
+    def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
         dp = self.layout.axis["dp"]
         loads = loader.loads(0, BatchSplit(1, dp.size, dp.rank))
-        return self._sum(self._executor.evaluate(loads, step))
+        self._executor.evaluate(loads, step, outputs)
+        self._sum(outputs)
+
+    def finish(self) -> dict[str, Any]:
+        self._end_batches()
+        return super().finish()
 
     def close(self) -> None:
+        self._end_batches()
+        super().close()
+
+    def _end_batches(self) -> None:
+        """The next step begins them anew, where this worker is."""
         if self._batches is not None:
             self._batches.close()
-        self._close([])
+            self._batches = None
 
 
 def _endless(loader: Loader, start: StepState, cut: Cut) -> Batches:

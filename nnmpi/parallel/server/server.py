@@ -21,12 +21,12 @@ import numpy as np
 
 from nnmpi.backend import Array
 from nnmpi.data import Loader
-from nnmpi.metrics import Sums
 from nnmpi.nn.utils import clip_factor
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.server.exchange import Purpose, Reply, ReplyChannel, Totals, poll_until
 from nnmpi.parallel.server.strategy import EpochProgress, ServerStrategy
 from nnmpi.parallel.step.executor import StepResult, StepState
+from nnmpi.parallel.step.objective import Outputs
 from nnmpi.parallel.strategy import TrainSpec
 
 
@@ -109,6 +109,7 @@ class ParameterServer(ServerStrategy):
         config = spec.arrangement.config
         store, workers = self._store, range(layout.workers)
         self._table = ClockTable(layout.workers, self._bound)
+        self._staleness = self._table.staleness
         if self._next_steps:
             self._table.clocks = [state.step for state in self._next_steps]
         copies = not self._synchronous  # else an update comes only when all replies have arrived
@@ -120,7 +121,7 @@ class ParameterServer(ServerStrategy):
         """Serves for an epoch; yields at its end what all workers have done."""
         self._check_batches(loader)
         table, workers = self._table, self.layout.workers
-        steps = min(len(loader) - start.batch, self._control.steps - start.step)
+        steps = min(len(loader) - start.batch, self._control.steps() - start.step)
         table.begin(start.step, workers * steps)
         for channel in self._channels:
             channel.listen()
@@ -195,9 +196,6 @@ class ParameterServer(ServerStrategy):
         self.optimizer.step(self._control.lr_factor(self._table.step))
         return True
 
-    def evaluate(self, loader: Loader, step: int) -> Sums:
+    def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
         """Workers evaluate: parameters of this rank are old outside of its slice."""
-        return self._sum(self._task.objective.nothing())
-
-    def close(self) -> None:
-        self._close(self._table.staleness)
+        self._sum(outputs)

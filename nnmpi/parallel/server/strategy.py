@@ -11,7 +11,6 @@ from nnmpi.backend import CPU, Array
 from nnmpi.collectives.step import cut
 from nnmpi.data import Loader
 from nnmpi.data.loader import BatchSplit
-from nnmpi.metrics import Sums
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore, Shard, shards_of, spans_of
 from nnmpi.parallel.agreement import gather_objects
@@ -20,7 +19,7 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries
 from nnmpi.parallel.server.exchange import Totals, wait_all
 from nnmpi.parallel.step.executor import Position, StepResult, StepState
-from nnmpi.parallel.step.objective import Row
+from nnmpi.parallel.step.objective import Outputs
 from nnmpi.parallel.stores import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
 
@@ -70,19 +69,15 @@ class ServerStrategy:
         self._store = ServedStore(trained, own)
         self.optimizer = spec.optimizer(self._store.parameters)
         self.entries = Entries.of_model(spec.task.model, layout.all)
-        self._staleness: dict[str, dict[str, int]] = {}
+        self._staleness: Sequence[Counter[int]] = ()  # of each worker, on a server
 
     def describe(self) -> dict[str, Any]:
         ahead = None if self._bound == math.inf else int(self._bound)
         return {"servers": self.layout.servers, "steps_ahead": ahead}
 
-    def outcome(self) -> dict[str, Any]:
-        """{worker: {staleness of a gradient: how often}}, once the strategy is closed."""
-        return {"staleness": self._staleness}
-
     def _check_batches(self, loader: Loader) -> None:
         """Raises OneSampleError on all ranks if some part of a batch is too small for the model."""
-        workers, parts, steps = self.layout.workers, self._micro_batches, self._control.steps
+        workers, parts, steps = self.layout.workers, self._micro_batches, self._control.steps()
         if self._synchronous:
             check_micro_batches(self._task.model, loader, steps, parts)
             return
@@ -95,25 +90,29 @@ class ServerStrategy:
             "fewer workers, another --batch-size or --sync bsp",
         )
 
-    def _sum(self, found: Row) -> Sums:
+    def _sum(self, outputs: Outputs) -> None:
         """The sum over all ranks; those that wait leave their core to those that evaluate."""
         comm = self.layout.all
-        return self._task.objective.sums(
-            found, comm, lambda row: wait_all([comm.start(row, "doubling")])
-        )
+        outputs.add_up(comm, lambda row: wait_all([comm.start(row, "doubling")]))
 
-    def _close(self, staleness: Sequence[Counter[int]]) -> None:
-        """All ranks get the model of the first worker, and the staleness of the first server."""
+    def finish(self) -> dict[str, Any]:
+        """All ranks get the model of the first worker, and the staleness of the first server.
+
+        {worker: {staleness of a gradient: how often}}
+        """
         comm = self.layout.all
         comm.broadcast(self._store.flat)
-        self._store.close()
         for _, buffer in self._task.model.named_buffers():
             comm.broadcast(buffer)
-        of_first = gather_objects(comm, staleness)[self.layout.workers]
-        self._staleness = {
+        of_first = gather_objects(comm, self._staleness)[self.layout.workers]
+        staleness = {
             str(w): {str(s): n for s, n in sorted(counts.items())}
             for w, counts in enumerate(of_first)
         }
+        return {"staleness": staleness}
+
+    def close(self) -> None:
+        self._store.close()
         self.layout.free()
 
 

@@ -35,7 +35,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats, KeptStats, Pass
 from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder
 from nnmpi.parallel.step.channels import Ports
-from nnmpi.parallel.step.objective import Row
+from nnmpi.parallel.step.objective import Outputs
 from nnmpi.parallel.step.ports import CHECKED_STEPS, Live, Stage, forward
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.schedules.op import MESSAGES, Kind, Op
@@ -111,7 +111,7 @@ class StepControl(NamedTuple):
 
     lr_factor: Callable[[int], float]  # what multiplies the learning rates in a step
     stop: Callable[[], bool]  # whether to end the run after this step
-    steps: int  # in the whole run
+    steps: Callable[[], int]  # in the whole run
 
 
 Program: TypeAlias = Callable[[int], list[Op]]
@@ -196,16 +196,16 @@ class Executor:
 
     @no_grad()
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
-    def evaluate(self, loads: Generator[Load, None, None], step: int) -> Row:
-        """Forward passes over batches; the row of their outputs on the rank of the last stage."""
-        self._step, row = step, self._loss.new_row()
+    def evaluate(self, loads: Generator[Load, None, None], step: int, outputs: Outputs) -> None:
+        """Forward passes over batches; on the rank of the last stage `outputs` takes what they
+        give."""
+        self._step, self._loss.outputs = step, outputs
         with closing(loads):
             for load in loads:
                 self._begin(load)
                 calls = self._evaluation_of(len(load.micro))
                 self._carry_out(calls, self._channels.poll, NO_RECORDER)
                 self._channels.sends.finish()  # else a fast stage computes ahead of a slow one
-        return row
 
     def _begin(self, load: Load) -> None:
         self._load = load

@@ -1,4 +1,7 @@
-"""Objective: the loss that is trained, as a sum over samples, and the metrics of evaluation."""
+"""Objective: the loss that is trained, as a sum over samples, and the metrics of evaluation.
+
+Outputs: what an evaluation keeps of what the model returns.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +12,7 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm
+from nnmpi.data import Batch
 from nnmpi.metrics import ACCURACY, Metric, Share, Sums
 from nnmpi.nn.losses import ClassLoss
 from nnmpi.parallel.agreement import gather_objects
@@ -67,7 +71,7 @@ class Objective:
         metrics: Mapping[str, Metric],
         whole: Callable[[Tensor], np.ndarray] = Tensor.numpy,
     ) -> None:
-        self.loss, self._metrics, self._whole = loss, dict(metrics), whole
+        self.loss, self._metrics, self.whole = loss, dict(metrics), whole
         self._counts_correct = isinstance(loss, ClassLoss) and ACCURACY not in metrics
         self._names = (*[ACCURACY] * self._counts_correct, *metrics)
 
@@ -89,7 +93,7 @@ class Objective:
             loss = self.loss(scores, labels).item()
         row[0] = np.array([loss, self.loss.divisor(labels), len(labels)])
         if self._metrics and len(labels):
-            whole = self._whole(scores)
+            whole = self.whole(scores)
             found = [_share(name, m(whole, labels)) for name, m in self._metrics.items()]
             row[len(row) - len(found) :] = found
         return row
@@ -127,6 +131,58 @@ class Objective:
                     "samples it gets"
                 )
         return [found.pop() for found in shapes]
+
+
+AllReduce: TypeAlias = Callable[[np.ndarray], object]
+
+
+class Outputs(Protocol):
+    """What an evaluation keeps of outputs, which adds up over ranks."""
+
+    def add(self, scores: Tensor, batch: Batch) -> None:
+        """Takes the scores of a batch."""
+
+    def clear(self) -> None:
+        """Keeps nothing: another rank has the same."""
+
+    def add_up(self, comm: Comm, all_reduce: AllReduce) -> None:
+        """Adds up what the ranks keep; every rank calls it."""
+
+
+class Measured:
+    """The row of all outputs (see Objective), and in the end what it says."""
+
+    def __init__(self, objective: Objective) -> None:
+        self._objective, self.row, self.sums = objective, objective.nothing(), Sums()
+
+    def add(self, scores: Tensor, batch: Batch) -> None:
+        found = self._objective.evaluate(scores, batch.y)
+        self.row = self._objective.plus(self.row, found)
+
+    def clear(self) -> None:
+        self.row = self._objective.nothing()
+
+    def add_up(self, comm: Comm, all_reduce: AllReduce) -> None:
+        self.sums = self._objective.sums(self.row, comm, all_reduce)
+
+
+class Scores:
+    """The whole scores of every sample; zeros where another rank has them."""
+
+    def __init__(self, objective: Objective, n: int, shape: tuple[int, ...], dtype: Any) -> None:
+        self.array, self._n, self._objective = np.zeros(shape, dtype), n, objective
+
+    def add(self, scores: Tensor, batch: Batch) -> None:
+        found = backend.to_host(self._objective.whole(scores))
+        if len(batch.samples):
+            rows = self.array.reshape(self._n, -1)
+            rows[batch.samples] = found.reshape(len(batch.samples), -1)
+
+    def clear(self) -> None:
+        self.array[...] = 0
+
+    def add_up(self, comm: Comm, all_reduce: AllReduce) -> None:
+        all_reduce(self.array)
 
 
 def _share(name: str, found: Any) -> np.ndarray:

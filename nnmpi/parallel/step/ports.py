@@ -21,7 +21,7 @@ from nnmpi.data import Load
 from nnmpi.data.inputs import Structure, each, parts
 from nnmpi.nn import Module
 from nnmpi.nn.passes import BatchStats, Pass, current_pass
-from nnmpi.parallel.step.objective import Objective, Row
+from nnmpi.parallel.step.objective import Objective, Outputs
 
 Tensors: TypeAlias = Structure[Tensor]
 """The input of a stage: a tensor, or a tuple or dict of tensors (see `nnmpi.data.inputs`)."""
@@ -138,10 +138,15 @@ class Samples(Source):
 
 
 class LossSink(Sink):
-    """The sink of the last stage: the loss beside the labels, as a mean over the whole batch."""
+    """The sink of the last stage: the loss beside the labels, as a mean over the whole batch.
+
+    `outputs` takes what an evaluation gives.
+    """
+
+    outputs: Outputs
 
     def __init__(self, objective: Objective) -> None:
-        self._objective, self._loss_of = objective, objective.loss
+        self._loss_of = objective.loss
         self._sum: Any = 0.0
 
     def begin(self, load: Load) -> None:
@@ -163,14 +168,8 @@ class LossSink(Sink):
         total, self._sum = self._sum, 0.0
         return total
 
-    def new_row(self) -> Row:
-        """Starts an evaluation: the row (see Objective) to which outputs add from here on."""
-        self._row = self._objective.nothing()
-        return self._row
-
     def evaluate(self, micro: int, y: Tensor) -> None:
-        found = self._objective.evaluate(y, self._load.micro[micro].y)
-        self._row[:] = self._objective.plus(self._row, found)
+        self.outputs.add(y, self._load.micro[micro])
 
 
 class Stage(NamedTuple):

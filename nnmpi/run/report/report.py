@@ -61,6 +61,7 @@ class Report:
         stdout: IO[str] | None = None,
         launched: bool = False,
         as_json: bool = False,
+        appends: bool = False,
     ) -> None:
         self.stdout: IO[str] | None = stdout or sys.stdout
         self.quiet, self.as_json = quiet, as_json
@@ -71,7 +72,7 @@ class Report:
         if shows_bar and terminal is not None:
             self._bar = Bar(terminal, FORWARDING if launched else 0)
         self._last_line = time.monotonic()
-        self._log = _opened(log) if log else None
+        self._log = _opened(log, appends) if log else None
         self._lost: LostOutputError | None = None  # the log
 
     def __enter__(self) -> "Report":
@@ -142,14 +143,17 @@ class NullReport(Report):
         """Does nothing."""
 
 
-def open_report(config: Config, comm: Comm, given: Report | None = None) -> Report:
+def open_report(
+    config: Config, comm: Comm, given: Report | None = None, appends: bool = False
+) -> Report:
     """The report that was given, else that of this rank: the first one tells. Every rank calls it,
     and all fail if the log cannot be opened."""
 
     def opened() -> Report:
         if given or comm.rank:
             return given or NullReport()
-        return Report(config.log, config.quiet, launched=has_launcher(), as_json=config.json)
+        launched = has_launcher()
+        return Report(config.log, config.quiet, None, launched, config.json, appends)
 
     return all_or_none(comm, opened)
 
@@ -220,8 +224,8 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _opened(log: str) -> IO[str]:
-    """The log, emptied if it is one, and if no other run writes to it."""
+def _opened(log: str, appends: bool) -> IO[str]:
+    """The log, emptied if it is one and not to be continued, and if no other run writes to it."""
 
     def at_once(path: str, flags: int) -> int:
         """A pipe that nobody reads is an error, ENXIO; without the flag, open would wait."""
@@ -236,7 +240,8 @@ def _opened(log: str) -> IO[str]:
             try:
                 lock(file)
                 _refuse_other_files(log)
-                file.truncate(0)
+                if not appends:
+                    file.truncate(0)
             except BaseException:
                 file.close()
                 raise

@@ -138,6 +138,7 @@ def fitted(trainer: Trainer, watch: Watch) -> Ran:
     """The run of a Trainer that has this callback."""
     done = trainer.fit(NullReport())
     assert same_on_all(trainer.comm, done["parameters_sha256"])
+    trainer.close()
     return Ran(watch.steps, watch.epochs, done, watch.model, watch.optimizer)
 
 

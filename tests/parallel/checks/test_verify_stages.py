@@ -103,7 +103,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     def rank(comm: Comm, dtype: str) -> list[tuple[dict[str, Any], list[float]]]:
         config = Config(verify=True, dtype=dtype, clip_norm=0.1, batch_size=14)
         events: list[Any] = []
-        control = StepControl(lambda step: 1.0, lambda: False, 5)
+        control = StepControl(lambda step: 1.0, lambda: False, lambda: 5)
 
         def spec(twin: TrainSpec | None) -> TrainSpec:
             task = Task(model().to(dtype), Objective(nn.CrossEntropyLoss(reduction="sum"), {}), CPU)

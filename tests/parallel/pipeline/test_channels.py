@@ -19,7 +19,7 @@ from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.recorder import NO_RECORDER
 from nnmpi.parallel.step.channels import Channels, Ports
 from nnmpi.parallel.step.executor import NO_SYNC, Executor
-from nnmpi.parallel.step.objective import Objective
+from nnmpi.parallel.step.objective import Measured, Objective
 from nnmpi.parallel.step.ports import Samples, Task
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.schedules.lowering import forward_programs
@@ -102,8 +102,9 @@ def test_evaluation_does_not_run_ahead_of_a_slow_stage() -> None:
             program,
             program,
         )
-        _, _, samples = executor.evaluate(loads(comm.rank), 0)[0].tolist()
-        return samples
+        row = Measured(objective)
+        executor.evaluate(loads(comm.rank), 0, row)
+        return int(row.row[0][2])
 
     assert threads.run(2, job) == [0, 36]
     assert seen[0] <= 1

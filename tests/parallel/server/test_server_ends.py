@@ -102,6 +102,7 @@ def test_after_a_run_an_optimizer_updates_the_whole_model_on_every_rank() -> Non
         trainer = Trainer(Config(**IRIS, servers=1, steps=2), comm=comm)
         trainer.fit(NullReport())
         before = trainer.model.state_dict()
+        trainer.close()
         for p in trainer.model.parameters():
             assert p.grad is None
             p.grad = np.ones(p.shape, p.data.dtype)

@@ -1,0 +1,139 @@
+"""BetweenSteps: what users do with a model between two steps, and after the last one."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+
+from nnmpi.comm import Comm
+from nnmpi.data import Loader, Split, samples_like
+from nnmpi.data.inputs import arrays
+from nnmpi.metrics import Sums
+from nnmpi.parallel.agreement import all_or_none
+from nnmpi.parallel.model.entries import Entries, load_state
+from nnmpi.parallel.step.objective import Measured, Outputs, Scores
+from nnmpi.parallel.stores import stores_of
+from nnmpi.run import consistency
+from nnmpi.run.files import saving
+from nnmpi.run.resumable import Resumable
+from nnmpi.run.setup import Setup
+
+
+class BetweenSteps(Resumable):
+    """A session whose model is evaluated, saved, read and written."""
+
+    def __init__(self, setup: Setup, comm: Comm) -> None:
+        self.dataset, self.standardiser = setup.dataset, setup.standardiser
+        self.train, self.test = setup.train, setup.test
+        super().__init__(setup, comm)
+
+    @property
+    def last_lr(self) -> float:
+        """The learning rate of the first group, as the schedule has it in the last step."""
+        rate: float = self.optimizer.param_groups[0]["lr"]
+        return rate * self.lr_factor(max(self.step - 1, 0))
+
+    @property
+    def step(self) -> int:
+        """The number of steps made so far."""
+        return self.state.step
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank prints and saves."""
+        return self.comm.rank == 0
+
+    # ---- outputs of the model
+
+    def evaluate(self) -> Sums:
+        """Loss and metrics on the test split; every rank calls it, after the same step or epoch.
+
+        The model is left in evaluation mode; within an epoch it trains on, and is not.
+        """
+        self._meet("evaluate")
+        return self._tested()
+
+    def _tested(self) -> Sums:
+        measured = Measured(self.task.objective)
+        self._evaluate(self.test, measured)
+        return measured.sums
+
+    def predict(self, x: Any) -> Any:
+        """The scores of any number of samples, whole and on every rank; every rank calls it.
+
+        x is an array, or a tuple or dict of arrays, like those of training, and is standardised as
+        they were; of an iterator of such batches, scores come as an iterator.
+        """
+        if isinstance(x, Iterator):
+            return map(self.predict, x)
+        self._meet("predict")
+        given = all_or_none(self.comm, lambda: samples_like(x, self.dataset.train))
+        consistency.check_samples(self.comm, given)
+        graph, n, c = self.arrangement.graph, len(arrays(given)[0]), self.config
+        edge = graph.edges[graph.outputs[0]]
+        scores = Scores(self.task.objective, n, edge.shape(n), edge.dtype)
+        if n:
+            how: Any = {"standardiser": self.standardiser, "dtype": c.dtype, "shuffle": False}
+            self._evaluate(Loader(Split(given, np.zeros(n)), c.batch_size, **how), scores)
+        return scores.array
+
+    def _evaluate(self, loader: Loader, outputs: Outputs) -> None:
+        """Gives `outputs` those of all samples, in evaluation mode."""
+        self.model.eval()
+        with self._tracer.recorder.evaluation():
+            self.strategy.evaluate(loader, self.step, outputs)
+        self.model.train(self._in_epoch)
+
+    # ---- the model
+
+    def save(self, path: str | None) -> None:
+        """Write the model; every rank calls it, after the same step or epoch, the first writes.
+
+        Where the first rank has all of the model, it may call it alone.
+        """
+        self._check_together("save", self._closed and self.comm.size > 1)
+        if not self._first_has_all:
+            self.comm.meet("save")
+            self._save(path)
+        elif self.is_first:
+            self._write(path)
+
+    def _save(self, path: str | None) -> None:
+        all_or_none(self.comm, lambda: self._write(path))
+
+    @property
+    def _first_has_all(self) -> bool:
+        """Whether the first rank can write the model now without a message."""
+        whole = self.arrangement.is_whole_between_steps or self._rests
+        return whole and self.strategy.entries.parts.writer_has_all
+
+    def _write(self, path: str | None) -> None:
+        names = {"model": self.config.model, "data": self.dataset.name}
+        about = {**names, **self.standardiser.metadata()}
+        saving.write_entries(path if self.is_first else None, self.strategy.entries, about)
+
+    @contextmanager
+    def gathered_parameters(self) -> Iterator[None]:
+        """Within it every rank can read, write and run what it has of the model.
+
+        With ZeRO ranks along dp have parts of the parameters between steps. Here each gets all
+        of them, in memory of its own, as from PyTorch's `FSDP.summon_full_params`. So every rank
+        enters it, and leaves it before the next step; what is written, each rank writes alike.
+        Without ZeRO the parameters are there at all times, and it does nothing.
+        """
+        with ExitStack() as stack:
+            for store in stores_of(self.part.parameters):
+                stack.enter_context(store.gathered())
+            yield
+
+    def optimizer_state_dict(self) -> dict[str, np.ndarray]:
+        """`Optimizer.state_dict` of all ranks, whole, on the first rank; every rank calls it."""
+        self._check_together("optimizer_state_dict")
+        self.comm.meet("optimizer_state_dict")
+        entries = Entries.of_optimizer(self.optimizer, self.model, self.comm)
+        return {entry.place.path: entry.value for entry in entries}
+
+    def load_optimizer_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Copies what this rank has from a whole state; every rank calls it, with all of it."""
+        load_state(self.optimizer, self.model, state, self.comm)

@@ -1,0 +1,334 @@
+"""A Trainer between its first run and `close`: outputs, files, and further epochs."""
+
+import io
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.comm.counted import Counted
+from helpers.datafiles import refused
+from helpers.runs import fit, rows, small
+
+import nnmpi
+from nnmpi import Config, Trainer, nn
+from nnmpi.comm import Comm, comm_self, roll_call
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.data import Standardiser
+from nnmpi.run.report import Event, NullReport, Report
+
+LAYOUTS: list[tuple[int, dict[str, Any]]] = [
+    (1, {}),
+    (3, {"allreduce": "shared"}),
+    (2, {"zero": 1}),
+    (3, {"zero": 3}),
+    (2, {"pp": 2, "micro_batches": 3}),
+    (2, {"tp": 2}),
+    (4, {"dp": 2, "tp": 2, "zero": 2}),
+    (4, {"dp": 2, "pp": 2, "micro_batches": 2}),
+    (2, {"pp": 2, "schedule": "pipedream"}),
+    (2, {"reproducible": True, "slices": 4}),
+    (3, {"servers": 1}),
+    (2, {"verify": True}),
+]
+SHORT = {"batch_size": 14, "dtype": "float64", "lr_schedule": "constant"}
+
+
+@pytest.mark.parametrize(("ranks", "options"), [*LAYOUTS, (3, {"sync": "asp"})], ids=str)
+def test_after_a_run_a_model_is_tested_used_and_saved(
+    ranks: int, options: dict[str, Any], tmp_path: Path
+) -> None:
+    x, path = rows(33)[0] + 0.5, str(tmp_path / "m.safetensors")
+
+    def rank(comm: Comm) -> list[np.ndarray]:
+        with Trainer(Config(**SHORT, epochs=1, **options), small, rows(), comm) as trainer:
+            result = trainer.fit(NullReport())
+            assert trainer.evaluate().mean_loss == result["test_loss"]
+            found = [trainer.predict(x[:n]) for n in (33, 0, 1, 2)]
+            batches: Iterator[Any] = (x[i : i + 10] for i in range(0, 33, 10))
+            found.append(np.concatenate([*trainer.predict(batches)]))
+            assert not any(m.training for m in trainer.model.modules())
+            trainer.save(path)
+        return found
+
+    of_ranks = threads.run(ranks, rank)
+    state, about = nnmpi.load(path, with_metadata=True)
+    model = small().to("float64").eval()
+    model.load_state_dict(state)
+    wanted = model(Standardiser.from_metadata(about).apply(x.astype("float32"), "float64")).numpy()
+    for whole, *short, joined in of_ranks:
+        np.testing.assert_allclose(whole, wanted, rtol=1e-9)
+        np.testing.assert_array_equal(whole, of_ranks[0][0])
+        np.testing.assert_allclose(joined, wanted, rtol=1e-9)
+        for n, scores in zip((0, 1, 2), short, strict=True):
+            assert (scores.shape, scores.dtype) == ((n, 3), np.float64)
+            np.testing.assert_allclose(scores, wanted[:n], rtol=1e-9)
+
+
+@pytest.mark.parametrize(("ranks", "options"), LAYOUTS, ids=str)
+def test_more_epochs_are_those_of_one_longer_run(ranks: int, options: dict[str, Any]) -> None:
+    def rank(comm: Comm, *epochs: int) -> Event:
+        first, *more = epochs
+        trainer = Trainer(Config(**SHORT, epochs=first, **options), small, rows(), comm)
+        result = trainer.fit(NullReport())
+        for n in more:
+            trainer.predict(np.zeros((1, 6)))
+            result = trainer.fit(NullReport(), epochs=n)
+        return result
+
+    wanted, found = threads.run(ranks, rank, 3), threads.run(ranks, rank, 1, 2)
+    for event in found:
+        for name in ("parameters_sha256", "steps", "epochs", "test_loss"):
+            assert event[name] == wanted[0][name]
+
+
+def test_ranks_of_a_run_can_use_the_model_alone() -> None:
+    """With ZeRO too, where each has parts between steps."""
+
+    def rank(comm: Comm, **options: Any) -> list[np.ndarray]:
+        trainer = Trainer(Config(**SHORT, epochs=1, **options), small, rows(), comm)
+        trainer.fit(NullReport())
+        found = [trainer.model(np.ones((2, 6))).numpy()] if trainer.is_first else []
+        if comm.size > 1:
+            with refused("call trainer.close() before another optimizer updates them"):
+                trainer.optimizer.step()
+        with trainer.gathered_parameters():
+            trainer.model[-1].bias.data[...] += 1
+        trainer.fit(NullReport(), epochs=1)
+        return [*found, *([trainer.model(np.ones((2, 6))).numpy()] * trainer.is_first)]
+
+    (wanted,) = threads.run(1, rank)
+    for zero in (1, 3):
+        found, *_ = threads.run(3, lambda comm, zero=zero: rank(comm, zero=zero))
+        np.testing.assert_allclose(found, wanted, rtol=1e-7)
+
+
+def test_a_model_in_parts_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = Said(monkeypatch, "trainer.model(x)")
+
+    def rank(comm: Comm) -> None:
+        trainer = Trainer(Config(**SHORT, epochs=1, tp=2), small, rows(), comm)
+        trainer.fit(NullReport())
+        if comm.rank:
+            said.heard.wait()
+        trainer.model(np.ones((2, 6)))
+        trainer.close()
+        with refused("this Trainer is closed, and each rank along tp has a part of the model"):
+            trainer.model(np.ones((2, 6)))
+
+    threads.run(2, rank)
+    assert "rank 1 did not call trainer.model(x) yet" in said.lines[0]
+    assert "test_trainer_life.py:" in said.lines[0]
+
+
+def test_the_schedule_begins_anew_over_more_epochs(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    config = Config(batch_size=14, epochs=2, steps=7, lr_schedule="cosine", log=str(log))
+    trainer = Trainer(config, small, rows())
+    trainer.fit(Report(str(log), stdout=io.StringIO()))
+    trainer.fit(epochs=2)
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [e["event"] for e in events] == ["start", "epoch", "epoch", "done"] * 2
+    epochs = [e for e in events if e["event"] == "epoch"]
+    assert [e["epoch"] for e in epochs] == [1, 2, 3, 4]
+    assert [e["steps"] for e in epochs] == [4, 7, 11, 15]
+    rates = [0.003 * (1 + np.cos(np.pi * t / n)) / 2 for t, n in ((3, 7), (6, 7), (3, 8), (7, 8))]
+    assert [e["lr"] for e in epochs] == pytest.approx(rates)
+    assert (events[4]["steps"], trainer.step) == (15, 15)
+
+
+def test_a_run_that_is_over_needs_epochs() -> None:
+    trainer = Trainer(Config(steps=2, batch_size=14), small, rows())
+    fit(trainer)
+    with refused("the run is over, after 2 of its 2 steps: fit(epochs=N) makes N more epochs"):
+        fit(trainer)
+    with refused("epochs"):
+        trainer.fit(epochs=0)
+    trainer.stop()
+    assert trainer.fit(Report(stdout=io.StringIO()), epochs=3)["steps"] == 3
+    assert trainer.fit(Report(stdout=io.StringIO()), epochs=1)["event"] == "done"
+    trainer.close()
+    with refused("is closed, by close() or since its run failed; make another"):
+        trainer.fit(epochs=1)
+
+
+def test_what_cannot_be_after_the_end_says_why() -> None:
+    def rank(comm: Comm) -> None:
+        trainer = Trainer(Config(steps=1, pp=2), small, rows(), comm)
+        trainer.fit(NullReport())
+        with refused("is in a stage of rank"):
+            trainer.model(np.zeros((1, 6), "float32"))
+        trainer.close()
+        for name, call in (
+            ("evaluate", trainer.evaluate),
+            ("save", lambda: trainer.save("m")),
+            ("predict", lambda: trainer.predict(rows()[0])),
+        ):
+            with refused(
+                f"this Trainer is closed, by close() or since its run failed: call {name}"
+            ):
+                call()
+
+    threads.run(2, rank)
+
+
+# ---- samples
+
+
+class Two(nn.Module):
+    def __init__(self) -> None:
+        self.embed, self.out = nn.Embedding(9, 4), nn.Linear(3, 4)
+
+    def forward(self, words: Any, about: Any) -> nnmpi.Tensor:
+        both = self.embed(words) + self.out(about).unsqueeze(1)
+        return both.transpose(0, 2, 1)
+
+
+@pytest.mark.parametrize("names", [("words", "about"), ()], ids=["dict", "tuple"])
+def test_scores_of_several_inputs_and_of_positions(names: tuple[str, ...]) -> None:
+    rng = np.random.default_rng(0)
+    parts = rng.integers(0, 9, (30, 5)), rng.standard_normal((30, 3)).astype("float32")
+    x: Any = dict(zip(names, parts, strict=True)) if names else parts
+
+    def rank(comm: Comm) -> np.ndarray:
+        config = Config(steps=2, batch_size=8, pp=1)
+        trainer = Trainer(config, Two, (x, parts[0] % 4), comm)
+        trainer.fit(NullReport())
+        found: np.ndarray = trainer.predict(x)
+        given = trainer.standardiser.apply(x)
+        alone = trainer.model(**given) if names else trainer.model(*given)
+        np.testing.assert_allclose(found, alone.numpy(), rtol=1e-5, atol=1e-6)
+        return found
+
+    assert [found.shape for found in threads.run(3, rank)] == [(30, 4, 5)] * 3
+
+
+MISFITS: list[tuple[Any, str]] = [
+    (np.ones((4, 5)), "of shape (5,)"),
+    ((np.ones((4, 6)),), "a tuple of 1"),
+    (np.ones((4, 6), int), "int64"),
+    (np.full((4, 6), np.nan), "4 of 4 rows hold NaN"),
+    ([[1.0], [1.0, 2.0]], "rectangular"),
+]
+
+
+@pytest.mark.parametrize(("x", "words"), MISFITS, ids=range(len(MISFITS)))
+def test_samples_that_do_not_fit_are_refused_on_all_ranks(x: Any, words: str) -> None:
+    def rank(comm: Comm) -> None:
+        trainer = Trainer(Config(steps=1), small, rows(), comm)
+        with pytest.raises((ValueError, RuntimeError)) as error:
+            trainer.predict(x)
+        assert words in str(error.value)
+        assert trainer.predict(rows()[0]).shape == (70, 3)
+
+    threads.run(2, rank)
+
+
+def test_ranks_with_other_samples_are_refused() -> None:
+    def rank(comm: Comm) -> None:
+        trainer = Trainer(Config(steps=1), small, rows(), comm)
+        with pytest.raises(
+            (ValueError, RuntimeError), match="rank 1 differs from rank 0 in the sam"
+        ):
+            trainer.predict(rows(5 + comm.rank)[0])
+
+    threads.run(2, rank)
+
+
+# ---- calls of some ranks only
+
+
+class Said:
+    """What ranks say at once of those they wait for, in calls of this name."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, name: str) -> None:
+        self.lines, self.heard, self._name = list[str](), threading.Event(), name
+        patch.setattr(roll_call, "PATIENCE", 0.0)
+        patch.setattr(roll_call, "print_error", self.say)
+
+    def say(self, line: str) -> None:
+        if f"waits in {self._name} (" in line:
+            self.lines.append(line)
+            self.heard.set()
+
+
+@pytest.mark.parametrize("options", [{}, {"allreduce": "shared"}, {"servers": 1}], ids=str)
+def test_the_first_rank_saves_alone_where_it_has_all(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    path = str(tmp_path / "m.safetensors")
+
+    def rank(comm: Comm) -> None:
+        trainer = Trainer(Config(**SHORT, epochs=1, **options), small, rows(), comm)
+        trainer.fit(NullReport())
+        if trainer.is_first:
+            trainer.save(path)
+
+    threads.run(3, rank)
+    (one,) = threads.run(1, fit_alone)
+    for name, array in nnmpi.load(path).items():
+        np.testing.assert_allclose(array, one[name], rtol=1e-7)
+
+
+def fit_alone(comm: Comm) -> dict[str, Any]:
+    trainer = Trainer(Config(**SHORT, epochs=1), small, rows(), comm_self())
+    trainer.fit(NullReport())
+    return trainer.model.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("save", {"zero": 2}), ("evaluate", {}), ("predict", {}), ("optimizer_state_dict", {})],
+)
+def test_ranks_that_wait_say_for_whom_and_go_on(
+    name: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = Said(monkeypatch, name)
+    arguments = {"save": (str(tmp_path / "m"),), "predict": (rows()[0],)}.get(name, ())
+
+    def rank(comm: Comm) -> None:
+        trainer = Trainer(Config(steps=1, **options), small, rows(), comm)
+        if comm.rank == 1:
+            assert said.heard.wait(60)
+        getattr(trainer, name)(*arguments)
+
+    threads.run(3, rank)
+    (line,) = (line for line in said.lines if line.startswith("rank 0"))
+    assert "test_trainer_life.py:" in line
+    assert line.endswith(f" did not call {name} yet; all ranks must call it")
+    assert "rank 1 did" in line or "ranks 1 and 2 did" in line
+
+
+def test_ranks_that_call_different_things_are_refused() -> None:
+    def rank(comm: Comm) -> None:
+        trainer = Trainer(Config(steps=1), small, rows(), comm)
+        with refused("rank 0 has called evaluate, rank 1 has called fit(epochs=1)"):
+            trainer.fit(epochs=1) if comm.rank else trainer.evaluate()
+
+    threads.run(2, rank)
+
+
+# ---- what ranks share
+
+
+def test_trainers_that_all_ranks_have_dropped_are_closed_by_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted = Counted(monkeypatch)
+
+    def rank(comm: Comm) -> None:
+        kept = Trainer(Config(steps=1, allreduce="shared"), small, rows(), comm)
+        for zero in (0, 1, 3):
+            trainer = Trainer(Config(steps=1, zero=zero), small, rows(), comm)
+            trainer.fit(NullReport())
+            del trainer
+        trainer = Trainer(Config(steps=1), small, rows(), comm)
+        kept.fit(NullReport())
+        trainer.close()
+        kept.close()
+
+    threads.run(2, rank)
+    assert not counted.left
