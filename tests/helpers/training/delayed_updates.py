@@ -72,6 +72,7 @@ def train(comm: Comm, config: Config, stop: tuple[int, int] | None = None, *give
     trainer._epochs = then_gather  # type: ignore[method-assign]
     report = Noted(after)
     result = trainer.fit(report)
+    trainer.close()
     return Ended(result, report.losses, state, buffers[0])
 
 

@@ -27,8 +27,8 @@ class Ended(NamedTuple):
 
 
 def fit(comm: Comm, config: Config, *parts: Any) -> Ended:
-    trainer = Trainer(config, *parts, comm=comm)
-    return Ended(trainer.fit(NullReport()), trainer.model.state_dict())
+    with Trainer(config, *parts, comm=comm) as trainer:
+        return Ended(trainer.fit(NullReport()), trainer.model.state_dict())
 
 
 def run(ranks: int, **options: Any) -> list[Ended]:
