@@ -105,6 +105,8 @@ class Schedule(NamedTuple):
 
     bubble(p, m, v)   idle time over the time of computation, where F, I and W cost the same, B is
                       I + W, and messages cost nothing; None: there is no formula for these numbers
+    update_each       parameters are updated after each micro-batch, not each step: programs are of
+                      `lowering.stream`, which finds the order of `compute` one op at a time
     """
 
     about: str
@@ -113,7 +115,7 @@ class Schedule(NamedTuple):
     formula: str  # of the bubble, as on paper
     holds: str = ""  # where it does
     virtual: bool = False  # may have several stages a rank
-    update_each: bool = False  # parameters are updated after each micro-batch, not each step
+    update_each: bool = False
 
     def check(self, p: int, m: int, v: int) -> None:
         """Raises ValueError for numbers that make no pipeline."""
