@@ -46,6 +46,14 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
         ValueError,
         ("a str is not a state dictionary", "nnmpi.save(model.state_dict(), path)"),
     ),
+    **{
+        f"save to {path}": (
+            lambda path=path: nnmpi.save({"a": np.ones(2)}, path),
+            TypeError,
+            (f"the path is of type {type(path).__name__}", "nnmpi.save(model.state_dict(), path)"),
+        )
+        for path in (5, None, ["m"], b"m")
+    },
     "save a nested state": (
         lambda: saved({"model": nn.Linear(3, 2).state_dict()}),
         ValueError,
@@ -144,7 +152,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
         ("(2, 1)", "(2,)", "y[:, None]"),
     ),
     **{
-        f"{name} over an axis that {shape} lacks": (
+        f"{name} over axis {axis} of {shape}": (
             lambda shape=shape, axis=axis, name=name: getattr(nnmpi.zeros(shape), name)(axis),
             IndexError,
             (f"axis {axis} is out of bounds",),

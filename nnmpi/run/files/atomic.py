@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 from uuid import uuid4
 
+from nnmpi.quoting import shown
 from nnmpi.run.files.links import refuse_planted
 
 ELSEWHERE = 3600.0
@@ -100,35 +101,34 @@ def lock(file: IO[Any], wait: bool = False) -> bool:
 
 def check_target(path: str | os.PathLike[str], what: str = "save") -> None:
     """Raises NotSavedError if no file can be written at `path`; called before a run trains."""
-    path = Path(path)
+    path, cannot = Path(path), f"cannot {what} {shown(path)}"
     check_not_read_only(path, what)
     try:
         target = _target(path)
     except OSError as error:
-        raise NotSavedError(f"cannot {what} {path}: {error.strerror}; name another file") from None
+        raise NotSavedError(f"{cannot}: {error.strerror}; name another file") from None
     if not target.parent.is_dir():
         raise NotSavedError(
-            f"cannot {what} {path}: there is no directory {target.parent}; make it first"
+            f"{cannot}: there is no directory {shown(target.parent)}; make it first"
         )
     if path.is_dir():
-        raise NotSavedError(f"cannot {what} {path}: it is a directory; name a file in it")
+        raise NotSavedError(f"{cannot}: it is a directory; name a file in it")
     if path.exists() and not path.is_file():
-        raise NotSavedError(f"cannot {what} {path}: it is a device or a pipe; name a file")
+        raise NotSavedError(f"{cannot}: it is a device or a pipe; name a file")
     if not os.access(target.parent, os.W_OK):
         raise NotSavedError(
-            f"cannot {what} {path}: no permission to write in {target.parent}; name another place"
+            f"{cannot}: no permission to write in {shown(target.parent)}; name another place"
         )
 
 
 def check_not_read_only(path: str | os.PathLike[str], what: str) -> None:
     """Raises NotSavedError if `path` is a file that nobody may write, not even root."""
+    cannot = f"cannot {what} {shown(path)}"
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:  # the usual case
         return
     except OSError as error:
-        raise NotSavedError(f"cannot {what} {path}: {error.strerror}; name another place") from None
+        raise NotSavedError(f"{cannot}: {error.strerror}; name another place") from None
     if stat.S_ISREG(mode) and not (mode & 0o222 and os.access(path, os.W_OK)):
-        raise NotSavedError(
-            f"cannot {what} {path}: the file is read-only; chmod u+w it, or name another file"
-        )
+        raise NotSavedError(f"{cannot}: the file is read-only; chmod u+w it, or name another file")

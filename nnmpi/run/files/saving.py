@@ -60,7 +60,7 @@ def save(
 
     `metadata` may be that of another file; digests of it are replaced or left out.
     """
-    _check_flat(state, path)
+    _check_given(state, path)
     arrays = {name: np.asarray(a) for name, a in state.items()}
     kept = {key: text for key, text in (metadata or {}).items() if key != PARAMETERS}
     for key, text in kept.items():
@@ -73,21 +73,26 @@ def save(
     write(path, index, arrays.values(), kept, {})
 
 
-def _check_flat(state: Any, path: str | os.PathLike[str]) -> None:
-    """A file has names and arrays: neither modules nor states in states."""
+def _check_given(state: Any, path: Any) -> None:
+    """A file has names and arrays, and a path: neither modules nor states in states."""
     if not isinstance(state, Mapping):
         kind = type(state).__name__
         raise NotSavedError(
             f"cannot save {shown(path, 60)}: a {kind} is not a state dictionary; "
             "write nnmpi.save(model.state_dict(), path)"
         )
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(
+            f"save: the path is of type {type(path).__name__}; write "
+            "nnmpi.save(model.state_dict(), path)"
+        )
     for name, value in state.items():
         is_module = hasattr(value, "state_dict")
         if is_module or isinstance(value, Mapping):
             instead = "model.state_dict()" if is_module else f"state[{name!r}]"
             raise NotSavedError(
-                f"cannot save {path}: {name!r} is a {type(value).__name__}, not an array; "
-                f"a file has one state: write nnmpi.save({instead}, path)"
+                f"cannot save {shown(path)}: {name!r} is a {type(value).__name__}, not an "
+                f"array; a file has one state: write nnmpi.save({instead}, path)"
             )
 
 
@@ -145,8 +150,9 @@ def write(
             place = place_of(header, FILE)
             _fill_in(file, place, file_sha256(file, place))
     except OSError as error:
-        reason = error.strerror or error
-        raise NotSavedError(f"cannot save {path}: {reason}; name another place") from None
+        raise NotSavedError(
+            f"cannot save {shown(path)}: {error.strerror or error}; name another place"
+        ) from None
 
 
 def place_of(header: bytes, key: str) -> int:
@@ -182,7 +188,7 @@ def _header(
     for name, dtype, shape in sorted(index, key=lambda info: -info.dtype.itemsize):
         if dtype.name not in TYPES:
             raise NotSavedError(
-                f"cannot save {path}: {name} has type {dtype}; convert it to one of "
+                f"cannot save {shown(path)}: {name} has type {dtype}; convert it to one of "
                 f"{', '.join(TYPES)}"
             )
         start, end = end, end + math.prod(shape) * dtype.itemsize

@@ -77,7 +77,7 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "load half": ("--load half.safetensors", ("half.safetensors", "not a complete safetensors")),
     "load another": ("--load foreign.safetensors", ("foreign.safetensors", "not a complete")),
     "load too little": ("--load iris.safetensors", ("--load iris", "does not fit", "is missing")),
-    "two lines": ("--model a\nb --save c\n/d", ("cannot save c /d",)),
+    "two lines": ("--model a\nb --save c\n/d", (r"cannot save c\n/d",)),
 }
 
 

@@ -364,6 +364,13 @@ def test_saving_where_no_file_can_be_written_is_an_error(case: Any, tmp_path: Pa
     assert [(p, p.lstat().st_mode) for p in tmp_path.iterdir()] == before
 
 
+def test_a_message_shows_the_ends_of_a_long_path() -> None:
+    path = "no/" * 1000 + "m"
+    with refused("(3,001 characters)") as error:
+        nnmpi.save({}, path)
+    assert len(str(error.value)) < 800
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_directory_without_permission_is_an_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
