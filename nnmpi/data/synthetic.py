@@ -34,7 +34,7 @@ def synthetic(request: DatasetRequest) -> Dataset:
 
 def parse(argument: str) -> tuple[tuple[int, ...], int, int]:
     """Parse `1x28x28:10:12800` into (shape, classes, samples)."""
-    number = r"0*[1-9]\d{0,17}"
+    number = r"0{0,17}[1-9]\d{0,17}"
     form = re.fullmatch(r"(N|NxNxN):(N):(N)".replace("N", number), argument, re.ASCII)
     if form is None:
         raise ValueError(

@@ -251,9 +251,12 @@ def test_synthetic_data_can_be_learned_and_do_not_depend_on_the_number_of_sample
     np.testing.assert_array_equal(more.train.x[:400], dataset.train.x)
     assert not np.array_equal(data.load("synthetic:1x6x7:4:400", seed=1).train.x, dataset.train.x)
     assert data.load("synthetic:5:3:2").train.x.shape == (2, 5)
+    assert data.load(f"synthetic:005:3:{'0' * 17}2").train.x.shape == (2, 5)
 
 
-@pytest.mark.parametrize("form", ["1x28:10:5", "784:10", "a:b:c", "4:2:-1", "4:0:9", "0:2:9"])
+@pytest.mark.parametrize(
+    "form", ["1x28:10:5", "784:10", "a:b:c", "4:2:-1", "4:0:9", "0:2:9", f"4:2:{'0' * 18}9"]
+)
 def test_a_bad_synthetic_form_is_refused(form: str) -> None:
     with refused(f"synthetic:{form}", "CLASSES", "above 0"):
         data.load(f"synthetic:{form}")
