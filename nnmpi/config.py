@@ -43,8 +43,9 @@ class Range(NamedTuple):
     has: Callable[[float], bool]
 
 
-FROM_0 = Range("a number of at least 0", lambda x: 0 <= x < math.inf)
-FROM_1 = Range("a number of at least 1", lambda x: 1 <= x < math.inf)
+FROM_0 = Range("at least 0", lambda x: 0 <= x < math.inf)
+FROM_1 = Range("at least 1", lambda x: 1 <= x < math.inf)
+NUMBER_FROM_0 = FROM_0._replace(words="a number of at least 0")
 ABOVE_0 = Range("a number above 0", lambda x: 0 < x < math.inf)
 FROM_0_BELOW_1 = Range("a number of at least 0 and less than 1", lambda x: 0 <= x < 1)
 
@@ -66,13 +67,16 @@ def _option(
     return field(default=default, metadata={**metadata, "within": within, "alias": alias})
 
 
-GROUPS = (
-    *("model", "data", "training", "layout", "pipeline"),
-    *("reduce", "sync", "equality", "files", "other"),
-)
-_model, _data, _training, _layout, _pipeline, _reduce, _sync, _equality, _files, _other = (
-    partial(_option, group) for group in GROUPS
-)
+_model = partial(_option, "model")
+_data = partial(_option, "data")
+_training = partial(_option, "training")
+_layout = partial(_option, "layout")
+_pipeline = partial(_option, "pipeline")
+_reduce = partial(_option, "reduce")
+_sync = partial(_option, "sync")
+_equality = partial(_option, "equality")
+_files = partial(_option, "files")
+_other = partial(_option, "other")
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,7 @@ class Config:
     optimizer: str = _training("adam", "update rule", choices=OPTIMIZERS)
     momentum: float = _training(0.9, "momentum of sgd; 0 for none", FROM_0_BELOW_1)
     weight_decay: float = _training(
-        0.0, "weight decay: decoupled in adamw, an L2 penalty in the others", FROM_0
+        0.0, "weight decay: decoupled in adamw, an L2 penalty in the others", NUMBER_FROM_0
     )
     lr_schedule: str = _training(
         "cosine", "constant, cosine, step:EVERY[:FACTOR], or warmup:STEPS+ followed by one of these"
@@ -250,6 +254,10 @@ class Config:
             raise ValueError(f"{name} {quoted(value)} must be {m['within'].words}; {remedy}")
         if kind is int and value > LARGEST:
             raise ValueError(f"{name} {quoted(value)} must be at most {LARGEST}")
+
+
+GROUPS: tuple[str, ...] = tuple(dict.fromkeys(o.metadata["group"] for o in fields(Config)))
+"""The groups of options, in the order of --help."""
 
 
 def options(groups: Collection[str] = GROUPS) -> "tuple[Field[Any], ...]":

@@ -107,7 +107,7 @@ def wait_for(what: Callable[[], bool]) -> None:
 
 def test_unusable_arguments_have_status_2(tmp_path: Path) -> None:
     completed = run(tmp_path, "--epochs", "0")
-    words = "nnmpi.train: epochs 0 must be a number of at least 1; leave it out\n"
+    words = "nnmpi.train: epochs 0 must be at least 1; leave it out\n"
     assert (completed.returncode, completed.stdout, completed.stderr) == (2, "", words)
 
 
