@@ -50,7 +50,7 @@ def test_the_first_rank_downloads_before_the_others(
         config = Config(model="iris-mlp", data="iris", steps=1, download=download)
         Trainer(config, comm=comm).fit(NullReport())
 
-    monkeypatch.setattr("nnmpi.data.load", recorded)
+    monkeypatch.setattr("nnmpi.run.setup.load", recorded)
     threads.run(3, run)
     assert sorted(loaded) == [0, 1, 2]
     if download:
@@ -118,14 +118,14 @@ def test_only_the_first_rank_needs_a_report() -> None:
 
 
 class Fails(nn.Linear):
-    """Fails in its second step."""
+    """Fails in its fourth step."""
 
     where = -1
 
     def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
         counts = self.training and x.numpy().any()  # not the zeros of set-up
         self.calls = getattr(self, "calls", 0) + int(counts)
-        if self.calls == 2 and self.where == 0:
+        if self.calls == 4 and self.where == 0:  # the probe before training makes 3
             raise RuntimeError("broken")
         return super().forward(x)
 
@@ -180,8 +180,8 @@ def test_a_model_whose_update_failed_is_not_saved(
     trainer = Trainer(Config(batch_size=14, save=str(save)), small, rows(), comm_self())
     step = trainer.optimizer.step
 
-    def incomplete() -> None:
-        step()
+    def incomplete(lr_factor: float) -> None:
+        step(lr_factor)
         if trainer.step == 2:
             raise MemoryError("no room")
 
@@ -217,8 +217,8 @@ def test_a_stop_during_an_update(ranks: int, monkeypatch: pytest.MonkeyPatch) ->
         trainer = Trainer(Config(steps=steps, batch_size=7), small, rows(), comm)
         step = trainer.optimizer.step
 
-        def stops() -> None:
-            step()
+        def stops(lr_factor: float) -> None:
+            step(lr_factor)
             if trainer.step == 2 and comm.rank == comm.size - 1:
                 trainer.stop()
 
