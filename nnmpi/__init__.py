@@ -7,7 +7,7 @@ The import changes nothing in the process. `nnmpi.blas.tune()` makes training fa
 machines; the command `nnmpi.train` calls it at its start.
 """
 
-from types import ModuleType as _ModuleType
+import types as _types
 
 from nnmpi import blas as blas
 from nnmpi import collectives as collectives
@@ -64,6 +64,6 @@ __all__ = [
     name
     for name, value in globals().items()
     if not name.startswith("_")
-    and (not isinstance(value, _ModuleType) or name in ("blas", "collectives", "nn", "optim"))
+    and (not isinstance(value, _types.ModuleType) or name in ("blas", "collectives", "nn", "optim"))
 ]
 """The names above: an import binds submodules too, as `config`, which are not of the library."""

@@ -1,6 +1,6 @@
 """Layers, losses and models, under the names and shapes of PyTorch."""
 
-from types import ModuleType as _ModuleType
+import types as _types
 
 from nnmpi.nn import init as init
 from nnmpi.nn import utils as utils
@@ -54,6 +54,6 @@ __all__ = [
     name
     for name, value in globals().items()
     if not name.startswith("_")
-    and (not isinstance(value, _ModuleType) or name in ("init", "utils"))
+    and (not isinstance(value, _types.ModuleType) or name in ("init", "utils"))
 ]
 """The names above: an import binds submodules too, as `module`, which are not of the library."""
