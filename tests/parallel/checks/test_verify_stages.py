@@ -29,7 +29,7 @@ from nnmpi.parallel.step.executor import StepControl, StepResult, StepState
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.strategy import Strategy, TrainSpec
-from nnmpi.run.setup import make_optimizer
+from nnmpi.run.optimizers import optimizer_of
 
 Spoil = Callable[[int, nn.Module], None]
 """Changes the model of a rank after the second step."""
@@ -107,7 +107,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
 
         def spec(twin: TrainSpec | None) -> TrainSpec:
             task = Task(model().to(dtype), Objective(nn.CrossEntropyLoss(reduction="sum"), {}), CPU)
-            make = partial(make_optimizer, config)
+            make = optimizer_of(config, None, comm)
             part, parameters = ModelPart.whole(task.model), [*task.model.parameters()]
             a = arrangement if twin else alone(arrangement)
             return TrainSpec(task, part, parameters, a, make, control, events.append, twin=twin)
