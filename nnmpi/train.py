@@ -146,7 +146,6 @@ def run(trainer: Trainer, report: Report, early: Sequence[int]) -> int:
         trainer.stop()
     try:
         result = trainer.fit(report)
-        trainer.close()
     except KeyboardInterrupt:
         return interrupted(trainer.comm, f"; {saved_since(before, trainer.config.save)}")
     return 130 if result["event"] == "stopped" else 0

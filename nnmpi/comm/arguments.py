@@ -52,8 +52,8 @@ def checked_rank(rank: int, size: int) -> int:
 def checked_tag(tag: int) -> int:
     """The tag as an int; every MPI has so many."""
     tag = operator.index(tag)
-    if not 0 <= tag < TAGS:
-        raise ValueError(f"tag {tag} is out of range: use 0 to {TAGS - 1}")
+    if not 0 <= tag < TAGS - 1:  # the last one is that of roll calls
+        raise ValueError(f"tag {tag} is out of range: use 0 to {TAGS - 2}")
     return tag
 
 

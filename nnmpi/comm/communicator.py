@@ -61,8 +61,7 @@ class Comm:
         self.rank, self.size, self.name = transport.rank, transport.size, name
         self.any_thread = transport.any_thread  # may call MPI; see `progress_thread`
         self._progress = progress or Progress(CallLog())
-        # messages of the user and those of collectives must not match each other
-        self._p2p, self._transport = transport, transport.duplicate()
+        self._p2p, self._transport = transport, transport.duplicate()  # for messages, collectives
         self._receiver = transport.receiver()
         self._interpreter = Interpreter(self._transport)
         self._dispatch = AllReduceDispatch(self._transport, self._interpreter)
@@ -237,10 +236,7 @@ class Comm:
             return self._dispatch.topology().node.free_memory()
 
     def agree(self, error: BaseException | None) -> None:
-        """Raises on all ranks if one of them passes an error; collective.
-
-        The first rank with an error raises that, and all others OtherRankError with its message.
-        """
+        """Raises, collectively, if a rank has an error: there that, elsewhere OtherRankError."""
         text = "" if error is None else str(error).strip() or type(error).__name__
         texts = np.zeros(self.size, f"S{LONGEST_ERROR}")
         texts[self.rank] = text.encode(errors="replace")
@@ -256,6 +252,10 @@ class Comm:
             if first == self.rank and error is not None:
                 raise error
             raise OtherRankError(f"rank {first}: {texts[first].decode(errors='ignore')}") from error
+
+    def free_sums(self) -> None:
+        """Gives back the memory of all-reduces, which the next ones take again; collective."""
+        self._dispatch.free()
 
     def free(self) -> None:
         """Frees what MPI, which has a limit, holds for this Comm; collective. Later uses raise."""

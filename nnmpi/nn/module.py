@@ -36,7 +36,7 @@ class Module(Hooked, Registries):
     """
 
     training: bool = True
-    together: Callable[[], None] | None = None
+    _together: Callable[[], None] | None = None
     """Called before the user calls a model whose layers need other ranks."""
     _modules: dict[str, Module]
 
@@ -58,8 +58,8 @@ class Module(Hooked, Registries):
                 with combined_buffers(self, self._combine, now):
                     return forward(*args, **options)
             return forward(*args, **options)
-        if self.together is not None:
-            self.together()
+        if self._together is not None:
+            self._together()
         token = current_pass.set(Pass(self.passes, None, LOCAL, self.training))
         try:
             return forward(*args, **options)

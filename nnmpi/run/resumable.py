@@ -30,7 +30,7 @@ from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.model.snapshot import Restored, owned
 from nnmpi.parallel.step.executor import StepControl, StepResult, StepState
 from nnmpi.parallel.step.ports import Task
-from nnmpi.parallel.strategy import TrainSpec
+from nnmpi.parallel.strategy import Strategy, TrainSpec
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.run import consistency, objectives, probe
 from nnmpi.run.dropped import close_dropped, watch
@@ -66,6 +66,7 @@ class Resumable:
         self.loaded: Loaded | None = None  # of the file of --load
         self._first = self._runs = 0  # the step that `fit` begins with, and how often it did
         self._sessions = 0
+        self._scheduled_from = 0  # the step at which the schedule begins
         self._steps: Generator[StepResult, None, None] | None = None
         self.stopping = False  # all ranks have agreed to stop
         self._stop_requested = False  # on this rank
@@ -109,7 +110,7 @@ class Resumable:
         sharding = all_or_none(comm, lambda: sharding_of(config, graph, setup.loss, setup.dataset))
         if config.tp > 1:
             all_or_none(comm, lambda: rebuild(model, graph, sharding, layout.axis["tp"]))
-            model.together = partial(layout.axis["tp"].meet, "trainer.model(x)")
+            model._together = partial(layout.axis["tp"].meet, "trainer.model(x)")
         known = snapshot.measured if snapshot and snapshot.fits(config, comm.size) else {}
         arrangement, facts = arranged(self.config, setup, layout, model, graph, sharding, known)
         part = plan.own_stages(model, arrangement, comm.rank, facts)
@@ -129,6 +130,7 @@ class Resumable:
                 lambda: probe.probe(part, spec.task, arrangement, setup.train.gather(rows)),
             )
             self.warning = next(filter(None, gather_objects(comm, found)), "")
+            layout.axis["tp"].free_sums()  # of the layers of a few samples
         steps = next_steps(comm, snapshot.positions, layout.workers) if snapshot else ()
         spec = spec._replace(recorder=self._tracer.recorder, twin=twin, next_steps=steps)
         try:
@@ -141,9 +143,10 @@ class Resumable:
         self.arrangement, self.part = arrangement, part
         self.task, self.model = spec.task, spec.task.model
         self.strategy, self.optimizer = strategy, strategy.optimizer
-        self._forget = watch(comm, self, strategy.close)
         changes = snapshot.changes if snapshot else Changes()
         self.settings = Settings(part, strategy.optimizer, changes)
+        self._release = partial(_release, self._resting, strategy, self.model)
+        self._forget = watch(comm, self, self._release)
 
     def _spec(self, part: ModelPart, arrangement: Arrangement, layout: Layout) -> TrainSpec:
         """A model, and what of it is trained here."""
@@ -228,6 +231,9 @@ class Resumable:
             self.config = before
             raise
         self._first, self.state = snapshot.state.step, snapshot.state
+        if self._first < self._scheduled_from:  # a step of a run before the last fit(epochs=N)
+            self._scheduled_from = 0
+            self.total_steps, self.lr_factor = self._setup.steps, self._setup.lr_factor
         self.skipped, self._sums = snapshot.skipped, snapshot.epoch
 
     def rearrange(self, **changes: Any) -> None:
@@ -257,12 +263,9 @@ class Resumable:
         if it fails on all ranks."""
         if not self._closed:
             self.comm.meet("close")
-            self._closed = True
-            self._resting.close()
+            self._closed, self._rests = True, False
             self._forget()
-            self.strategy.close()
-            if self.model.together is not None:
-                self.model.together = _refuse
+            self._release()
 
     def __enter__(self) -> Self:
         return self
@@ -291,6 +294,14 @@ class Resumable:
                 f"this Trainer has no {name} since its last restore failed: restore a snapshot"
             )
         raise AttributeError(f"{type(self).__name__} has no attribute {name}")
+
+
+def _release(resting: ExitStack, strategy: Strategy, model: Module) -> None:
+    """Gives back what ranks share of a session; the model keeps what this rank has of it."""
+    resting.close()
+    strategy.close()
+    if model._together is not None:
+        model._together = _refuse
 
 
 def _refuse() -> NoReturn:

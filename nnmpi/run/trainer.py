@@ -116,14 +116,14 @@ class Trainer(BetweenSteps):
     def _begin(self, epochs: int | None) -> None:
         """All ranks begin a run: of so many epochs from the next one on, or what is left of it."""
         self.comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
+        made, steps = self.step, (epochs or 0) * len(self.train)
+        factor = self._setup.schedule(steps)
         self._resting.close()
-        self._rests, self._runs = False, self._runs + 1
-        made = self._first = self.step
+        self._rests, self._runs, self._first = False, self._runs + 1, made
         if epochs is None:
             return
-        steps = epochs * len(self.train)
-        factor = self._setup.schedule(steps)
-        self.total_steps, self.lr_factor = made + steps, lambda t: factor(t - made)
+        self._scheduled_from = made
+        self.total_steps, self.lr_factor = made + steps, lambda t: factor(max(t - made, 0))
         self.state = StepState(made, self.state.epoch + (self.state.batch > 0), 0)
         self._sums = Sums()
 
@@ -144,7 +144,7 @@ class Trainer(BetweenSteps):
             self._check_copies(buffers=True)  # after the model was saved: nothing is lost
             digest = self.strategy.entries.sha256()
             outcome = self.strategy.finish()
-        except Exception:  # on all ranks, but Ctrl-C may be on one that cannot close alone
+        except AgreedError:  # another may be of one rank, which cannot close alone
             self.close()
             raise
         for store in stores_of(self.part.parameters):
@@ -187,10 +187,12 @@ class Trainer(BetweenSteps):
         """Steps until the end of the epoch or of the run, in one session or several."""
         self._in_epoch, session = True, 0
         self._pace.start()
-        while session != self._sessions and not self._epoch_is_over:
-            session = self._sessions
-            self._make_steps()
-        self._in_epoch = False
+        try:
+            while session != self._sessions and not self._epoch_is_over:
+                session = self._sessions
+                self._make_steps()
+        finally:
+            self._in_epoch = False
         self._report.end_progress()
         sums, self._sums = self._sums, Sums()
         return sums

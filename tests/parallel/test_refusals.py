@@ -18,6 +18,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "clip_norm": {"clip_norm": 1.0},
     "device": {"device": "cuda"},
     "jitter": {"jitter": "0.5:2"},
+    "load_partial": {"load_partial": True},
     "micro_batches": {"micro_batches": 2},
     "overlap": {"overlap": False},
     "pp": {"pp": 2},

@@ -125,7 +125,8 @@ class Bench:
         """The implementation of this name, on `array` or on memory of its own."""
         if name == "window":
             shared = self.comm.shared(array.size, "float32")
-            return Implementation(shared.mine, shared.total, shared.all_reduce, shared.free)
+            free = partial(shared.free, check=False)  # nobody reads the views after it
+            return Implementation(shared.mine, shared.total, shared.all_reduce, free)
         if name == REFERENCE:
             return Implementation(array, array, partial(self.raw.Allreduce, MPI.IN_PLACE, array))
         if name == "gloo":

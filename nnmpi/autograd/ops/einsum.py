@@ -32,7 +32,8 @@ def einsum(*arrays: Array, equation: str) -> Result:
             there = {*output, *"".join(terms)}
             kept = [c for c, n in length.items() if c in there and n == sizes[c]]
             d = summed([output, *terms], "".join(kept), g, *others)
-            d = d.reshape([n if c in kept else 1 for c, n in length.items()])
+            lengths = dict(zip(kept, d.shape, strict=True))  # 1 where all other terms have it
+            d = d.reshape([lengths.get(c, 1) for c in length])
             d = xp.broadcast_to(d, tuple(length.values()))
             if len(length) == len(term):
                 return d

@@ -30,8 +30,10 @@ def pad(a: Array, *, widths: Widths, mode: str = "constant", value: Any = 0) -> 
     if any(part.stop < part.start for part in taken):
         raise ValueError(f"pad: an input of shape {a.shape} is too small for what is cut off it")
     if mode != "constant":
-        steps = [(k, [Tap(_index(mode, *end))], end[0]) for k, end in enumerate(ends)]
-        return _along(a, [step for step, end in zip(steps, ends, strict=True) if any(end[1:])])
+        if mode not in PAD_MODES:
+            raise ValueError(f"pad: mode {mode!r} is none of constant, {', '.join(PAD_MODES)}")
+        padded = [(k, end) for k, end in enumerate(ends) if any(end[1:])]
+        return _along(a, [(k, [Tap(_index(mode, *end))], end[0]) for k, end in padded])
     inside = tuple(slice(max(b, 0), n + b + c - max(c, 0)) for n, b, c in ends)
     y = xp_of(a).full(tuple(n + b + c for n, b, c in ends), value, a.dtype)
     y[inside] = x[taken]
@@ -51,8 +53,6 @@ mirrored without the last one, the last one repeated, those from the other end."
 
 def _index(mode: str, n: int, before: int, after: int) -> np.ndarray:
     """The element of an axis of length n at each place of the padded one."""
-    if mode not in PAD_MODES:
-        raise ValueError(f"pad: mode {mode!r} is none of constant, {', '.join(PAD_MODES)}")
     more = PAD_MODES[mode]
     if not n or (more is not None and max(before, after) > n + more):
         raise ValueError(

@@ -96,8 +96,9 @@ class Watchdog:
         while time.monotonic() < until:
             time.sleep(0.01)
             self._receive()
-        others = {r: text for r, (text, _) in sorted(self._failed.items())}
-        first = [r for r, (_, first) in self._failed.items() if first]
+        failed = dict(self._failed)  # the thread of the watchdog adds to it
+        others = {r: text for r, (text, _) in sorted(failed.items())}
+        first = [r for r, (_, first) in failed.items() if first]
         return is_first and self._rank < min(first, default=self._rank + 1), others
 
     def _run(self) -> None:

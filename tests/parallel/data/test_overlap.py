@@ -77,7 +77,8 @@ def test_without_overlap_sums_begin_when_all_gradients_are_there(
 ) -> None:
     log = Log(monkeypatch)
     config = Config(**LAYERS, steps=2, micro_batches=2, allreduce=allreduce, overlap=False)
-    assert threads.run(2, log.fit, config) == ["[][]ssssss" * 2] * 2
+    for ended in threads.run(2, log.fit, config):
+        assert ended.lstrip("p") == "[][]ssssss" * 2  # ranks meet before the first step
 
 
 @pytest.mark.parametrize(
