@@ -47,7 +47,7 @@ def _of_config(config: Config, named: Named) -> Optimizer:
 def _agreed(function: MakeOptimizer, comm: Comm, named: Named) -> Optimizer:
     """The optimizer of a user's function; raises ValueError, on all ranks, unless it has all
     parameters of each rank, in the same groups. Every rank calls it."""
-    problem, groups = "", []
+    problem, groups, cause = "", [], None
     try:
         optimizer = function(list(named))
         if not isinstance(optimizer, Optimizer):
@@ -60,12 +60,13 @@ def _agreed(function: MakeOptimizer, comm: Comm, named: Named) -> Optimizer:
                 "to freeze one, set its requires_grad in `build`"
             )
         groups = [{**group, "params": ()} for group in optimizer.param_groups]
-    except ValueError as error:
-        problem = str(error)
+    except Exception as error:  # of one rank, perhaps: all ranks raise
+        is_text, cause = isinstance(error, ValueError), error
+        problem = str(error) if is_text else f"raised {type(error).__name__}: {error}"
     found = gather_objects(comm, (problem, repr(groups)))
     for rank, (text, theirs) in enumerate(found):
         if text:
-            raise ValueError(f"optimizer of the Trainer: {text}")
+            raise ValueError(f"optimizer of the Trainer: {text}") from cause
         if theirs != found[0][1]:
             raise ValueError(
                 f"optimizer of the Trainer: rank {rank} has other groups than rank 0; return as "

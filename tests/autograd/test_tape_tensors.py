@@ -298,3 +298,18 @@ SMALL = {
 def test_other_errors_name_the_numbers(wrong, message):
     with pytest.raises(ValueError, match=message):
         wrong()
+
+
+def test_einsum_broadcasts_an_axis_of_length_1_by_its_letter() -> None:
+    rng = np.random.default_rng(0)
+    a = nnmpi.tensor(rng.random((2, 3)), requires_grad=True)
+    b = nnmpi.tensor(rng.random((2, 1)), requires_grad=True)
+    nnmpi.einsum("ij,ij->i", a, b).sum().backward()
+    np.testing.assert_allclose(a.grad, np.broadcast_to(b.data, (2, 3)))
+    np.testing.assert_allclose(b.grad, a.data.sum(1, keepdims=True))
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_an_empty_batch_is_padded(mode: str) -> None:
+    x = nnmpi.tensor(np.zeros((0, 3, 4, 4)))
+    assert nnmpi.pad(x, (1, 1, 2, 2), mode).shape == (0, 3, 8, 6)

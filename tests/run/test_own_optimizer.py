@@ -176,3 +176,17 @@ def test_a_rate_may_be_searched() -> None:
     )
     assert result["event"] == "stopped"
     np.testing.assert_allclose(rates, 1e-4 * 1.5 ** np.arange(len(rates)))
+
+
+def test_any_exception_on_one_rank_is_said_on_all() -> None:
+    def job(comm: Comm) -> None:
+        def fails(named: Any) -> Any:
+            if comm.rank == 1:
+                raise KeyError("missing")
+            return optim.SGD([p for _, p in named], 0.1)
+
+        expected = "optimizer of the Trainer: raised KeyError: 'missing'"
+        with pytest.raises((ValueError, OtherRankError), match=expected):
+            Trainer(Config(), small, rows(), comm, optimizer=fails)
+
+    threads.run(2, job)

@@ -43,7 +43,8 @@ def einsum(*arrays: Array, equation: str) -> Result:
 
         return vjp
 
-    return Result(summed(inputs, output, *arrays), tuple(map(vjp_of, range(len(arrays)))))
+    vjps = tuple(map(vjp_of, range(len(arrays))))
+    return Result(summed(inputs, output, *arrays), vjps, is_view=len(arrays) == 1)
 
 
 def _letters(equation: str, axes: Sequence[int]) -> tuple[list[str], str]:

@@ -80,7 +80,7 @@ def _along(a: Array, steps: Sequence[tuple[int, Sequence[Tap], int]]) -> Result:
             d = scatter(d, axis, taps, n)
         return _in_memory(d, back=True)
 
-    return Result(_in_memory(y, back=True), (vjp,))
+    return Result(_in_memory(y, back=True), (vjp,), is_view=not steps)
 
 
 def upsample2d(
