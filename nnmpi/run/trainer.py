@@ -107,7 +107,8 @@ class Trainer(BetweenSteps):
                 f"the snapshot is of step {made}, and this run ends after {total} steps: "
                 "make the Trainer with more epochs or steps, or call fit(epochs=N)"
             )
-        if not made and self.settings.trains_others:
+        now = {p for p in self.part.parameters if p.requires_grad}
+        if now - {*self.optimizer.parameters} or (not made and self.settings.trains_others):
             raise ValueError(
                 "requires_grad of a parameter was changed after this Trainer was made; "
                 "change it in `build`"

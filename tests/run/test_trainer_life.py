@@ -393,3 +393,16 @@ def test_an_exception_in_a_run_leaves_the_model_in_evaluation_mode_after_predict
         trainer.fit(NullReport())
     trainer.predict(x[:3])
     assert not trainer.model.training
+
+
+def test_a_parameter_that_the_optimizer_lacks_is_refused_in_a_second_run() -> None:
+    def build() -> nn.Module:
+        model = small()
+        next(model.parameters()).requires_grad = False
+        return model
+
+    trainer = Trainer(Config(epochs=1), build, rows(), comm_self())
+    trainer.fit(NullReport())
+    next(trainer.model.parameters()).requires_grad = True
+    with refused("requires_grad of a parameter was changed", "in `build`"):
+        trainer.fit(NullReport(), epochs=1)
