@@ -265,7 +265,7 @@ class Resumable:
             self.comm.meet("close")
             self._closed, self._rests = True, False
             self._forget()
-            self._release()
+            vars(self).pop("_release")()  # which has the model
 
     def __enter__(self) -> Self:
         return self

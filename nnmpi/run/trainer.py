@@ -139,15 +139,11 @@ class Trainer(BetweenSteps):
         except Exception as error:  # but not Ctrl-C, which may have interrupted an update
             self._rescue(error)
             raise
-        try:
-            self._check_copies()
-            self._save_on_all_ranks()
-            self._check_copies(buffers=True)  # after the model was saved: nothing is lost
-            digest = self.strategy.entries.sha256()
-            outcome = self.strategy.finish()
-        except AgreedError:  # another may be of one rank, which cannot close alone
-            self.close()
-            raise
+        self._check_copies()
+        self._save_on_all_ranks()
+        self._check_copies(buffers=True)  # after the model was saved: nothing is lost
+        digest = self.strategy.entries.sha256()
+        outcome = self.strategy.finish()
         for store in stores_of(self.part.parameters):
             self._resting.enter_context(store.at_rest())
         self._rests = True
