@@ -67,7 +67,6 @@ class Comm:
         self._dispatch = AllReduceDispatch(self._transport, self._interpreter)
         self._choice: autotune.Fastest | None = None
         self._splits = 0
-        self.dropped: Any = None  # what ranks free together later (run/dropped.py)
         self._calls = Calls(name, self._transport, self._progress)
 
     @property

@@ -116,5 +116,5 @@ def _check_unviewed(calls: Calls, is_viewed: bool, what: str) -> None:
     if viewed[0]:
         raise BufferError(
             f"{what} is not freed: on {viewed[0]} of {calls.transport.size} ranks arrays still "
-            "view it; delete them before free(), or copy them"
+            "view it, and it stays until the job ends; delete them before free(), or copy them"
         )

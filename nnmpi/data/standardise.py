@@ -34,7 +34,7 @@ class Standardiser(NamedTuple):
 
     @classmethod
     def of_numbers(cls, x: Inputs, mean: float, std: float) -> "Standardiser":
-        """The same two numbers for each channel or feature of samples like these.
+        """A standardiser of one mean and deviation for all channels or features of such samples.
 
         Raises ValueError unless both are finite float32, and std is above 0.
         """

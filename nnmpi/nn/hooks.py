@@ -26,7 +26,7 @@ class HookHandle:
         self._module, self._hook = module, hook
 
     def remove(self) -> None:
-        """Take the hook off; once it is, nothing happens."""
+        """Take the hook off; a second call does nothing."""
         kept = tuple(hook for hook in self._module._hooks if hook is not self._hook)
         object.__setattr__(self._module, "_hooks", kept)
 

@@ -80,16 +80,6 @@ class Module(Hooked, Registries):
 
     # ---- the tree
 
-    def _upwards(self) -> Iterator[Module]:
-        """This module and its ancestors, the root last."""
-        m: Module | None = self
-        while m is not None:
-            yield m
-            m = m._parent
-
-    def _is_inside(self, other: Module) -> bool:
-        return self in other.modules() or other in self._upwards()
-
     @property
     def root(self) -> Module:
         """The outermost module that this one is part of."""

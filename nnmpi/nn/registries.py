@@ -73,7 +73,7 @@ class Registries:
             return self._parameters
         owner = type(self).__name__
         if isinstance(value, Registries):
-            if self._is_inside(value):
+            if value._has(self) or value in self._upwards():
                 raise refusals.inside_itself(owner, name, value)
             return self._modules
         if isinstance(value, list | tuple | dict):
@@ -85,9 +85,16 @@ class Registries:
                 raise refusals.replaced(owner, name, kind, value)
         return self._buffers if name in self._buffers and value is not None else None
 
-    def _is_inside(self, other: Any) -> bool:
-        """Whether this module is another one, or a part of it, or the other way round."""
-        raise NotImplementedError
+    def _has(self, other: Registries) -> bool:
+        """Whether another module is this one, or below it."""
+        return other is self or any(m._has(other) for m in self._modules.values())
+
+    def _upwards(self) -> Iterator[Self]:
+        """This module and its ancestors, the root last."""
+        m: Self | None = self
+        while m is not None:
+            yield m
+            m = m._parent
 
     def __delattr__(self, name: str) -> None:
         object.__delattr__(self, name)

@@ -26,7 +26,7 @@ def clip_grad_norm_(
     The norm is that of the order `norm_type`, which may be inf. It stays on the device, as a 0-d
     array, so the host does not wait for it, unless `error_if_nonfinite`.
     """
-    if max_norm <= 0 or not norm_type > 0:
+    if not max_norm > 0 or not norm_type > 0:
         raise ValueError(f"max_norm {max_norm} and norm_type {norm_type} must be above 0")
     given = [parameters] if isinstance(parameters, Parameter) else parameters
     grads = [p.grad for p in given if p.grad is not None]
@@ -36,7 +36,7 @@ def clip_grad_norm_(
     if norm_type == 2:
         norm = xp.sqrt(sum((g * g).sum() for g in grads))
     elif math.isinf(norm_type):
-        norm = xp.stack([xp.absolute(g).max() for g in grads if g.size]).max()
+        norm = xp.stack([xp.absolute(g).max(initial=0) for g in grads]).max()
     else:
         norm = sum((xp.absolute(g) ** norm_type).sum() for g in grads) ** (1 / norm_type)
     if error_if_nonfinite and not np.isfinite(backend.to_host(norm)):

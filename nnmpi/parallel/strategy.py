@@ -30,7 +30,7 @@ from nnmpi.parallel.step.executor import (
     StepResult,
     StepState,
 )
-from nnmpi.parallel.step.objective import Outputs
+from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.ports import CHECKED_STEPS, Task
 from nnmpi.parallel.step.update import Outcome, Update
 from nnmpi.parallel.stores import LocalStore

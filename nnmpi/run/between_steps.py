@@ -12,7 +12,7 @@ from nnmpi.data.inputs import arrays
 from nnmpi.metrics import Sums
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.entries import Entries, load_state
-from nnmpi.parallel.step.objective import Measured, Outputs, Scores
+from nnmpi.parallel.step.outputs import Measured, Outputs, Scores
 from nnmpi.parallel.stores import stores_of
 from nnmpi.run import consistency
 from nnmpi.run.files import saving

@@ -12,11 +12,18 @@ from nnmpi.comm import Comm
 from nnmpi.parallel.agreement import gather_objects
 
 
-class Dropped:
-    """The sessions of one Comm, by their numbers, which are the same on all ranks."""
+class Sessions:
+    """The sessions of one Comm, by their numbers, which are the same on all ranks.
+
+    opened   how many there were
+    dropped  what closes those that this rank has no Trainer of any more
+    """
 
     def __init__(self) -> None:
-        self.opened, self.left = 0, dict[int, Callable[[], None]]()
+        self.opened, self.dropped = 0, dict[int, Callable[[], None]]()
+
+
+_of_comms: weakref.WeakKeyDictionary[Comm, Sessions] = weakref.WeakKeyDictionary()
 
 
 def watch(comm: Comm, owner: object, close: Callable[[], None]) -> Callable[[], object]:
@@ -26,16 +33,16 @@ def watch(comm: Comm, owner: object, close: Callable[[], None]) -> Callable[[], 
     """
     if comm.size == 1:  # which shares nothing
         return lambda: None
-    comm.dropped = found = comm.dropped or Dropped()
+    found = _of_comms.setdefault(comm, Sessions())
     found.opened += 1
-    end = weakref.finalize(owner, found.left.__setitem__, found.opened, close)
+    end = weakref.finalize(owner, found.dropped.__setitem__, found.opened, close)
     end.atexit = False
     return end.detach
 
 
 def close_dropped(comm: Comm) -> None:
     """Closes the sessions that all ranks have dropped. Every rank calls it."""
-    if comm.dropped:
-        left = comm.dropped.left
-        for number in sorted(set.intersection(*gather_objects(comm, {*left}))):
-            left.pop(number)()
+    if comm in _of_comms:
+        dropped = _of_comms[comm].dropped
+        for number in sorted(set.intersection(*gather_objects(comm, {*dropped}))):
+            dropped.pop(number)()

@@ -13,6 +13,16 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
+MPICH = os.environ.get("NNMPI_TEST_MPICH", "")
+MPIS = [
+    pytest.param(sys.executable, id="this MPI"),
+    pytest.param(
+        MPICH,
+        id="MPICH",
+        marks=pytest.mark.skipif(not MPICH, reason="NNMPI_TEST_MPICH names no Python with MPICH"),
+    ),
+]
+"""The Pythons of the MPI libraries that are here, as parameters of a test."""
 
 
 class Ended(NamedTuple):

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +11,20 @@ from nnmpi import data as datasets
 from nnmpi.data import Dataset
 from nnmpi.nn.models import mlp
 from nnmpi.run.report import Event, Report
+
+LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "ring": (2, {"allreduce": "ring"}),
+    "shared": (3, {"allreduce": "shared"}),
+    "zero 1": (2, {"zero": 1}),
+    "zero 2": (2, {"zero": 2}),
+    "zero 3": (3, {"zero": 3}),
+    "tp": (2, {"tp": 2}),
+    "pipeline": (2, {"pp": 2, "micro_batches": 2}),
+    "3D": (8, {"dp": 2, "tp": 2, "pp": 2, "allreduce": "ring"}),
+    "slices": (2, {"reproducible": True, "slices": 4}),
+    "verify": (2, {"verify": True}),
+}
+"""Ranks and options of every kind of layout, but for servers."""
 
 
 def rows(n: int = 70, features: int = 6, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:

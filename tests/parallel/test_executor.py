@@ -23,7 +23,8 @@ from nnmpi.parallel.model.parts import PartTable
 from nnmpi.parallel.recorder import NO_RECORDER
 from nnmpi.parallel.step.channels import Channels, Ports
 from nnmpi.parallel.step.executor import Executor, StepResult, StepState
-from nnmpi.parallel.step.objective import Measured, Objective
+from nnmpi.parallel.step.objective import Objective
+from nnmpi.parallel.step.outputs import Measured
 from nnmpi.parallel.step.ports import LossSink, Samples, Sink, Source, Stage
 from nnmpi.parallel.step.update import Update
 from nnmpi.parallel.stores import Buckets, CommBucket, LocalStore, NodeStore, scalar_count

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.runs import rows, small
+from helpers.runs import LAYOUTS, rows, small
 
 from nnmpi import Config, Trainer, optim
 from nnmpi.comm import Comm, OtherRankError
@@ -13,16 +13,9 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.optim import Optimizer
 from nnmpi.run.report import Event, NullReport
 
-LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
-    "ring": (2, {"allreduce": "ring"}),
-    "shared": (3, {"allreduce": "shared"}),
-    "zero 1": (2, {"zero": 1}),
-    "zero 3": (3, {"zero": 3}),
-    "tp": (2, {"tp": 2}),
-    "pipeline": (2, {"pp": 2, "micro_batches": 2}),
-    "3D": (8, {"dp": 2, "tp": 2, "pp": 2, "allreduce": "ring"}),
+OWN_LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
+    **LAYOUTS,
     "servers": (3, {"sync": "bsp", "servers": 1}),
-    "verify": (2, {"verify": True}),
     "verify in float32": (2, {"verify": True, "dtype": "float32"}),
 }
 
@@ -83,7 +76,7 @@ def test_it_is_the_loop_by_hand(alone: Event) -> None:
     assert trainer.optimizer.param_groups[1]["lr"] == 0.03
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("layout", OWN_LAYOUTS.values(), ids=OWN_LAYOUTS)
 def test_every_layout_has_the_same_groups(layout: tuple[int, dict[str, Any]], alone: Event) -> None:
     ranks, options = layout
     found = run(ranks, **options)

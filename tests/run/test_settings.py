@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from helpers.runs import rows, small
+from helpers.runs import LAYOUTS, rows, small
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, OtherRankError
@@ -14,18 +14,6 @@ from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.report import Event, NullReport
 from nnmpi.run.snapshot import Snapshot
 
-LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
-    "ring": (2, {"allreduce": "ring"}),
-    "shared": (3, {"allreduce": "shared"}),
-    "zero 1": (2, {"zero": 1}),
-    "zero 2": (2, {"zero": 2}),
-    "zero 3": (3, {"zero": 3}),
-    "tp": (2, {"tp": 2}),
-    "pipeline": (2, {"pp": 2, "micro_batches": 2}),
-    "3D": (8, {"dp": 2, "tp": 2, "pp": 2, "allreduce": "ring"}),
-    "slices": (2, {"reproducible": True, "slices": 4}),
-    "verify": (2, {"verify": True}),
-}
 SERVERS: tuple[int, dict[str, Any]] = (3, {"sync": "bsp", "servers": 1})
 
 

@@ -5,19 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.mpijob import Ended, run
+from helpers.mpijob import MPIS, Ended, run
 
 import nnmpi
 
-MPICH = os.environ.get("NNMPI_TEST_MPICH", "")
-MPIS = [
-    pytest.param(sys.executable, id="this MPI"),
-    pytest.param(
-        MPICH,
-        id="MPICH",
-        marks=pytest.mark.skipif(not MPICH, reason="NNMPI_TEST_MPICH names no Python with MPICH"),
-    ),
-]
 PROGRAM = """
 import sys
 import numpy as np

@@ -32,7 +32,7 @@ from nnmpi.nn.store import FlatStore
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.model.entries import Entries, first_difference, load_state
 from nnmpi.parallel.step.executor import StepResult, StepState
-from nnmpi.parallel.step.objective import Outputs
+from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.stores import LocalStore, values_of
 from nnmpi.parallel.strategy import AgreedError, OnEvent, Strategy, TrainSpec
 

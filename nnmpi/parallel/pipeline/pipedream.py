@@ -43,7 +43,7 @@ from nnmpi.parallel.step.executor import (
     StepResult,
     StepState,
 )
-from nnmpi.parallel.step.objective import Outputs
+from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.stores import fill_unused
 from nnmpi.parallel.strategy import Composed, Evaluation, NotFiniteError, StrategyParts, TrainSpec

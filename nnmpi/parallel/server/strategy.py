@@ -19,7 +19,7 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.entries import Entries
 from nnmpi.parallel.server.exchange import Totals, wait_all
 from nnmpi.parallel.step.executor import Position, StepResult, StepState
-from nnmpi.parallel.step.objective import Outputs
+from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.stores import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
 

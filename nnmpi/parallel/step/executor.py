@@ -35,7 +35,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats, KeptStats, Pass
 from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder
 from nnmpi.parallel.step.channels import Ports
-from nnmpi.parallel.step.objective import Outputs
+from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.ports import CHECKED_STEPS, Live, Stage, forward
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.schedules.op import MESSAGES, Kind, Op

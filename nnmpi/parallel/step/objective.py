@@ -1,7 +1,4 @@
-"""Objective: the loss that is trained, as a sum over samples, and the metrics of evaluation.
-
-Outputs: what an evaluation keeps of what the model returns.
-"""
+"""Objective: the loss that is trained, as a sum over samples, and the metrics of evaluation."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -12,10 +9,11 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm
-from nnmpi.data import Batch
 from nnmpi.metrics import ACCURACY, Metric, Share, Sums
 from nnmpi.nn.losses import ClassLoss
 from nnmpi.parallel.agreement import gather_objects
+
+AllReduce: TypeAlias = Callable[[np.ndarray], object]
 
 Row: TypeAlias = list[np.ndarray]
 """Sums over samples (see Objective.evaluate)."""
@@ -98,7 +96,7 @@ class Objective:
             row[len(row) - len(found) :] = found
         return row
 
-    def sums(self, row: Row, comm: Comm, all_reduce: Callable[[np.ndarray], object]) -> Sums:
+    def sums(self, row: Row, comm: Comm, all_reduce: AllReduce) -> Sums:
         """What the rows of all ranks say together; every rank calls it.
 
         Ranks that have evaluated nothing do not know the shapes of metrics.
@@ -131,58 +129,6 @@ class Objective:
                     "samples it gets"
                 )
         return [found.pop() for found in shapes]
-
-
-AllReduce: TypeAlias = Callable[[np.ndarray], object]
-
-
-class Outputs(Protocol):
-    """What an evaluation keeps of outputs, which adds up over ranks."""
-
-    def add(self, scores: Tensor, batch: Batch) -> None:
-        """Takes the scores of a batch."""
-
-    def clear(self) -> None:
-        """Keeps nothing: another rank has the same."""
-
-    def add_up(self, comm: Comm, all_reduce: AllReduce) -> None:
-        """Adds up what the ranks keep; every rank calls it."""
-
-
-class Measured:
-    """The row of all outputs (see Objective), and in the end what it says."""
-
-    def __init__(self, objective: Objective) -> None:
-        self._objective, self.row, self.sums = objective, objective.nothing(), Sums()
-
-    def add(self, scores: Tensor, batch: Batch) -> None:
-        found = self._objective.evaluate(scores, batch.y)
-        self.row = self._objective.plus(self.row, found)
-
-    def clear(self) -> None:
-        self.row = self._objective.nothing()
-
-    def add_up(self, comm: Comm, all_reduce: AllReduce) -> None:
-        self.sums = self._objective.sums(self.row, comm, all_reduce)
-
-
-class Scores:
-    """The whole scores of every sample; zeros where another rank has them."""
-
-    def __init__(self, objective: Objective, n: int, shape: tuple[int, ...], dtype: Any) -> None:
-        self.array, self._n, self._objective = np.zeros(shape, dtype), n, objective
-
-    def add(self, scores: Tensor, batch: Batch) -> None:
-        found = backend.to_host(self._objective.whole(scores))
-        if len(batch.samples):
-            rows = self.array.reshape(self._n, -1)
-            rows[batch.samples] = found.reshape(len(batch.samples), -1)
-
-    def clear(self) -> None:
-        self.array[...] = 0
-
-    def add_up(self, comm: Comm, all_reduce: AllReduce) -> None:
-        all_reduce(self.array)
 
 
 def _share(name: str, found: Any) -> np.ndarray:

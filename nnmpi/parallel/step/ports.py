@@ -21,7 +21,8 @@ from nnmpi.data import Load
 from nnmpi.data.inputs import Structure, each, parts
 from nnmpi.nn import Module
 from nnmpi.nn.passes import BatchStats, Pass, current_pass
-from nnmpi.parallel.step.objective import Objective, Outputs
+from nnmpi.parallel.step.objective import Objective
+from nnmpi.parallel.step.outputs import Outputs
 
 Tensors: TypeAlias = Structure[Tensor]
 """The input of a stage: a tensor, or a tuple or dict of tensors (see `nnmpi.data.inputs`)."""

@@ -19,7 +19,8 @@ from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.recorder import NO_RECORDER
 from nnmpi.parallel.step.channels import Channels, Ports
 from nnmpi.parallel.step.executor import NO_SYNC, Executor
-from nnmpi.parallel.step.objective import Measured, Objective
+from nnmpi.parallel.step.objective import Objective
+from nnmpi.parallel.step.outputs import Measured
 from nnmpi.parallel.step.ports import Samples, Task
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.schedules.lowering import forward_programs

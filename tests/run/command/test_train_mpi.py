@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.mpijob import Ended, descendants, environment, kill, launcher, run
+from helpers.mpijob import MPIS, Ended, descendants, environment, kill, launcher, run
 from helpers.terminals import seen, terminal
 
 import nnmpi
@@ -21,15 +21,6 @@ import nnmpi
 TRAIN = ("-m", "nnmpi.train")
 JSON = (*TRAIN, "--json")
 SMALL = ("--model", "iris-mlp", "--data", "iris", "--batch-size", "50", "--epochs", "3")
-MPICH = os.environ.get("NNMPI_TEST_MPICH", "")
-MPIS = [
-    pytest.param(sys.executable, id="this MPI"),
-    pytest.param(
-        MPICH,
-        id="MPICH",
-        marks=pytest.mark.skipif(not MPICH, reason="NNMPI_TEST_MPICH names no Python with MPICH"),
-    ),
-]
 
 
 def events(completed: Ended) -> list[dict[str, Any]]:
