@@ -102,6 +102,8 @@ def _header(archive: ZipFile, member: ZipInfo, path: Path) -> Header:
     name = f"{path}: {member.filename}"
     with reading(name, REMEDY), archive.open(member) as stream, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the parser
+        if member.compress_type not in RATIOS:  # others decompress 4 KB to hundreds of MB at once
+            raise ValueError("it is compressed in another way than deflate")
         bounded = cast("IO[bytes]", Bounded(stream))
         version = npy.read_magic(bounded)
         if version not in HEADERS:
@@ -122,8 +124,7 @@ def _array(archive: ZipFile, header: Header) -> np.ndarray:
     member, name, length, shape, is_fortran, dtype, into = header
     with reading(name, REMEDY), archive.open(member) as stream:
         stream.read(length)
-        ratio = RATIOS.get(member.compress_type, math.inf)
-        most = min(member.file_size, member.compress_size * ratio)
+        most = min(member.file_size, member.compress_size * RATIOS[member.compress_type])
         if is_fortran:
             return read_array(stream, name, shape[::-1], most, dtype, into).T
         return read_array(stream, name, shape, most, dtype, into)

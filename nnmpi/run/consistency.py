@@ -53,11 +53,9 @@ def check_inputs(comm: Comm, config: Config, dataset: Dataset) -> None:
     _check(comm, items)
 
 
-def check_functions(comm: Comm, metrics: Sequence[str], factors: Sequence[float]) -> None:
-    """Raises on all ranks if metrics have other names, or the schedule gives other factors."""
-    same = "give all ranks the same functions"
-    named, factor = f"the metrics ({metrics!r:.60})", "the factors of the learning rate"
-    _check(comm, [(named, metrics, same), (factor, factors, same)])
+def check_metrics(comm: Comm, metrics: Sequence[str]) -> None:
+    """Raises on all ranks if metrics have other names."""
+    _check(comm, [(f"the metrics ({metrics!r:.60})", metrics, "give all ranks the same functions")])
 
 
 def check_snapshot(comm: Comm, config: Config, state: StepState) -> None:

@@ -11,6 +11,7 @@ from nnmpi.config import Config
 from nnmpi.optim import OPTIMIZERS, SGD, Optimizer, schedule
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.strategy import Named
+from nnmpi.run.settings import plain
 
 MakeOptimizer: TypeAlias = Callable[[Named], Optimizer]
 
@@ -59,7 +60,7 @@ def _agreed(function: MakeOptimizer, comm: Comm, named: Named) -> Optimizer:
                 f"must have all parameters that it gets and no others, and {path} is not in both; "
                 "to freeze one, set its requires_grad in `build`"
             )
-        groups = [{**group, "params": ()} for group in optimizer.param_groups]
+        groups = [plain(group) for group in optimizer.param_groups]
     except Exception as error:  # of one rank, perhaps: all ranks raise
         is_text, cause = isinstance(error, ValueError), error
         problem = str(error) if is_text else f"raised {type(error).__name__}: {error}"

@@ -5,7 +5,7 @@ parameters. Ranks compare them when an epoch begins, and after each step that a 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -18,6 +18,11 @@ from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.strategy import AgreedError
 
 PLAIN = (bool, int, float, str, tuple, type(None))
+
+
+def plain(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a group of an optimizer that ranks can compare."""
+    return {name: value for name, value in group.items() if isinstance(value, PLAIN)}
 
 
 class Changes(NamedTuple):
@@ -43,13 +48,13 @@ class Settings:
         for group, options in zip(optimizer.param_groups, changes.options, strict=False):
             group.update(options)
         self._trained, _ = self._now()
-        self._seen, self._digest = self._start, 0  # what ranks have compared last
+        self._seen: Any = None  # what ranks have compared last
+        self._digest = 0
 
     def _now(self) -> tuple[list[bool], list[dict[str, Any]]]:
-        """requires_grad of each parameter, and the options of groups that are plain values."""
+        """requires_grad of each parameter, and the options of groups."""
         trained = [p.requires_grad for p in self._parameters.values()]
-        groups = self._optimizer.param_groups
-        return trained, [{k: v for k, v in g.items() if isinstance(v, PLAIN)} for g in groups]
+        return trained, [plain(group) for group in self._optimizer.param_groups]
 
     @property
     def trains_others(self) -> bool:
@@ -69,14 +74,16 @@ class Settings:
             tuple(path for path, was_trained, is_trained in both if was_trained > is_trained),
         )
 
-    def compare(self, comm: Comm, when: str = "") -> None:
+    def compare(self, comm: Comm, when: str = "", factors: Sequence[float] = ()) -> None:
         """Raises AgreedError, on all ranks, if ranks differ. Every rank calls it.
 
-        One small message tells whether they do. `when` they may change, the remedy says.
+        One small message tells whether they do. `when` they may change, the remedy says. `factors`
+        are those of a schedule of the user's, for the next steps.
         """
         now = self._now()
-        if now != self._seen or not self._digest:
-            self._seen, self._digest = now, crc32(repr(now).encode()) or 1
+        seen = (now, factors)
+        if seen != self._seen:
+            self._seen, self._digest = seen, crc32(repr(seen).encode())
         digests = np.zeros(comm.size, np.uint32)
         digests[comm.rank] = self._digest
         comm.all_gather(digests)
@@ -90,6 +97,8 @@ class Settings:
         for i, group in enumerate(now[1]):
             for name, value in group.items():
                 values[f"{name} of group {i} of the optimizer"] = repr(value)
+        if factors:
+            values["what the schedule returns"] = repr(factors)
         ranks: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
         for rank, found in enumerate(gather_objects(comm, values)):
             for what, value in found.items():

@@ -103,6 +103,7 @@ def set_up(
         train, test = loader(dataset.train, shuffle=True), loader(dataset.test, shuffle=False)
         steps = total_steps(config, len(train))
         schedules = partial(schedule_of, config, own_schedule)
+        schedules(steps)(0)  # raises ValueError for what is no factor
         make = optimizer_of(config, optimizer, comm)
         both = {"optimizer": optimizer, "lr_schedule": own_schedule}
         own = {name: _name_of(given) for name, given in both.items() if given is not None}
@@ -112,9 +113,7 @@ def set_up(
         )
 
     setup = all_or_none(comm, rest)
-    last = max(setup.steps - 1, 0)
-    factors = all_or_none(comm, lambda: [setup.lr_factor(t) for t in (0, last // 2, last)])
-    consistency.check_functions(comm, [*metrics], factors)
+    consistency.check_metrics(comm, [*metrics])
     return setup
 
 

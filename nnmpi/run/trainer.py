@@ -202,7 +202,7 @@ class Trainer(BetweenSteps):
     def _make_steps(self) -> None:
         """Steps until the end of the epoch, of the run or of the session."""
         self.model.train()
-        self._compare_settings()
+        self._compare_settings(self._own_factors())
         with closing(self.strategy.steps(self.train, self.state)) as self._steps:
             self._phase = StepPhase.COMPUTING
             for result in self._steps:
@@ -229,10 +229,17 @@ class Trainer(BetweenSteps):
             self._check_copies()
         return loss
 
-    def _compare_settings(self) -> None:
-        """Raises AgreedError, on all ranks, if a callback has changed something on some ranks."""
+    def _own_factors(self) -> list[float]:
+        """What a schedule of the user's returns until the end of the epoch."""
+        left = min(len(self.train) - self.state.batch, self.total_steps - self.step)
+        is_own = "lr_schedule" in self._setup.own
+        return [self.lr_factor(self.step + i) for i in range(left)] if is_own else []
+
+    def _compare_settings(self, factors: Sequence[float] = ()) -> None:
+        """Raises AgreedError, on all ranks, if a callback has changed something on some ranks, or
+        if a schedule returns other factors."""
         together = self.arrangement.steps_together
-        self.settings.compare(self.comm, "" if together else ", in on_epoch")
+        self.settings.compare(self.comm, "" if together else ", in on_epoch", factors)
 
     def _check_copies(self, buffers: bool = False) -> None:
         """Raises AgreedError, on all ranks, if copies of parameters, or of buffers, differ."""

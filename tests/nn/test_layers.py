@@ -221,6 +221,9 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: nn.MaxPool1d((2, 2)),
         ("MaxPool1d: kernel_size=(2, 2) must be an integer, at least 1",),
     ),
+    "half a pixel": (lambda: nn.Upsample(2.5), ("size=2.5 must be an integer or a tuple of 2",)),
+    "no size": (nn.Upsample, ("size=None, scale_factor=None: give one",)),
+    "a factor of 0": (lambda: nn.Upsample(scale_factor=(0, 1)), ("a number above 0",)),
     "parts": (lambda: nn.AdaptiveAvgPool2d((2, 0)), ("output_size", "at least 1")),
     "type of an image": (
         lambda: nn.Conv2d(1, 1, 1)(some(1, 1, 2, 2, dtype="float64")),

@@ -11,6 +11,7 @@ from nnmpi import Config, Trainer, optim
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.optim import Optimizer
+from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.report import Event, NullReport
 
 OWN_LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
@@ -148,9 +149,15 @@ def test_an_optimizer_that_fails_on_one_rank_fails_on_all() -> None:
     assert "1.weight is not in both" in first
 
 
-def test_schedules_that_differ_are_refused() -> None:
-    first, second = on_two_ranks(schedule=lambda comm: lambda step: 1.0 - 0.1 * step * comm.rank)
-    assert "rank 1 differs from rank 0 in the factors of the learning rate" in first + second
+@pytest.mark.parametrize("step", [1, 5])  # of the first epoch and of the last
+def test_schedules_that_differ_end_the_run(step: int) -> None:
+    def rank(comm: Comm) -> int:
+        trainer = trainer_of(comm, schedule=lambda t: 1.0 if t < step else 1.0 - 0.1 * comm.rank)
+        with pytest.raises(AgreedError, match="ranks 0 and 1 differ in what the schedule returns"):
+            trainer.fit(NullReport())
+        return trainer.step
+
+    assert threads.run(2, rank) == [2 * (step // 2)] * 2
 
 
 def test_a_rate_may_be_searched() -> None:

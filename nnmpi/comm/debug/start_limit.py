@@ -68,7 +68,9 @@ def stopped_ranks(launcher: int) -> str:
             state, parent, *_ = status.read_text().rpartition(")")[2].split()
             if state in "Tt" and int(parent) == launcher:
                 pairs = status.with_name("environ").read_text().split("\0")
-                found.append(_rank(dict(pair.partition("=")[::2] for pair in pairs)))
+                environment = dict(pair.partition("=")[::2] for pair in pairs)
+                if environment.keys() & {*RANK}:  # else it helps the launcher
+                    found.append(_rank(environment))
     return f"; stopped here: {name_ranks(sorted(found))}" if found else ""
 
 

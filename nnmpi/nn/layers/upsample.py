@@ -7,6 +7,7 @@ from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.functional import as_tensor
 from nnmpi.autograd.ops.resample import upsample2d
 from nnmpi.kernels.window import Size
+from nnmpi.nn.layers.sizes import each_axis
 from nnmpi.nn.module import Module
 
 MODES = ("nearest", "nearest-exact", "bilinear")
@@ -33,15 +34,16 @@ class Upsample(Module):
                 f"Upsample: mode={mode!r}, align_corners={align_corners}: mode is one of "
                 f"{', '.join(MODES)}, and only bilinear has align_corners"
             )
-        given: Any = scale_factor if size is None else size
-        both = tuple(given) if isinstance(given, Sequence) else (given, given)
-        if (size is None) == (scale_factor is None) or len(both) != 2 or min(both) <= 0:
+        given: Any = scale_factor
+        if given is not None and not isinstance(given, Sequence):
+            given = (given, given)
+        if (size is None) == (given is None) or (given and (len(given) != 2 or min(given) <= 0)):
             raise ValueError(
                 f"Upsample: size={size}, scale_factor={scale_factor}: give one of the two, as a "
                 "number above 0 or (rows, columns)"
             )
-        self.size: Any = None if size is None else both
-        self.scale_factor: Any = both if size is None else None
+        self.size: Any = None if size is None else each_axis("Upsample", 2, 1, size=size)
+        self.scale_factor: Any = None if given is None else tuple(given)
         self.mode, self.align_corners = mode, align_corners
         self.recompute_scale_factor = recompute_scale_factor
 

@@ -19,7 +19,7 @@ from typing import IO, Any
 from uuid import uuid4
 
 from nnmpi.quoting import shown
-from nnmpi.run.files.links import refuse_planted
+from nnmpi.run.files.links import followed
 
 ELSEWHERE = 3600.0
 """Seconds after which an unlocked part of another host is stale: some locks end at the host."""
@@ -35,7 +35,7 @@ def replaced(path: Path, mode: str) -> Iterator[IO[Any]]:
 
     A link is followed, and the new file has the permissions of the old one.
     """
-    target = _target(path)
+    target = followed(path)
     _remove_stale(target)
     while True:
         part = target.with_name(f"{_name(target)}{_host()}-{uuid4().hex}.part")
@@ -54,12 +54,6 @@ def replaced(path: Path, mode: str) -> Iterator[IO[Any]]:
         finally:
             with suppress(OSError):
                 part.unlink()
-
-
-def _target(path: Path) -> Path:
-    """The file that a link leads to; any other path as it is. Raises OSError for a planted link."""
-    refuse_planted(path)
-    return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def _name(target: Path) -> str:
@@ -104,7 +98,7 @@ def check_target(path: str | os.PathLike[str], what: str = "save") -> None:
     path, cannot = Path(path), f"cannot {what} {shown(path)}"
     check_not_read_only(path, what)
     try:
-        target = _target(path)
+        target = followed(path)
     except OSError as error:
         raise NotSavedError(f"{cannot}: {error.strerror}; name another file") from None
     if not target.parent.is_dir():

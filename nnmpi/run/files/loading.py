@@ -33,7 +33,13 @@ class Loaded(NamedTuple):
     left_over: list[str]
 
     @classmethod
-    def of(cls, file: str, infos: Mapping[str, Info], places: Sequence[Place]) -> "Loaded":
+    def of(
+        cls,
+        file: str,
+        names: Sequence[str],
+        infos: Mapping[str, Info],
+        places: Sequence[Place],
+    ) -> "Loaded":
         here = {place.path: place.shape for place in places}
         both = {name: (infos[name].shape, here[name]) for name in here if name in infos}
         return cls(
@@ -41,7 +47,7 @@ class Loaded(NamedTuple):
             [name for name, (theirs, ours) in both.items() if theirs == ours],
             [name for name in here if name not in infos],
             {name: shapes for name, shapes in both.items() if shapes[0] != shapes[1]},
-            [name for name in infos if name not in here],
+            [name for name in names if name not in here],
         )
 
 
@@ -144,8 +150,9 @@ def _checked(path: str | os.PathLike[str], places: Sequence[Place], partial: boo
     """What fits; raises ValueError unless all does or, with `partial`, some."""
     with _refused(path), safe_open(path, framework="numpy") as file:
         names = file.keys()  # the file itself cannot be iterated over
-        infos = {name: _info(file, name) for name in names}
-    loaded = Loaded.of(str(path), infos, places)
+        known = {place.path for place in places} if partial else {*names}
+        infos = {name: _info(file, name) for name in names if name in known}
+    loaded = Loaded.of(str(path), names, infos, places)
     if partial and loaded.loaded:
         infos = {name: infos[name] for name in loaded.loaded}
         places = [place for place in places if place.path in infos]

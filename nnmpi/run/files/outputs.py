@@ -1,7 +1,8 @@
 """Checks, before a run, of the files that it writes."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from nnmpi.config import Config
 from nnmpi.quoting import shown
@@ -25,6 +26,23 @@ def check_outputs(config: Config) -> None:
     others = {"data": data, "save": config.save, "load": config.load}
     check_differs("log", config.log, others)
     check_differs("trace", config.trace, {**others, "log": config.log})
+    _refuse_other_kinds(config.save, "save", "a model", lambda head: head[8:9] == b"{")
+    _refuse_other_kinds(config.trace, "write trace", "a trace", lambda head: head[:1] == b"{")
+
+
+def _refuse_other_kinds(
+    path: str | None, what: str, kind: str, fits: Callable[[bytes], bool]
+) -> None:
+    """Raises ValueError if the file is there and is something else: a name may be mistaken."""
+    if path and os.path.isfile(path):
+        head = b""
+        with suppress(OSError), open(path, "rb") as file:  # it may be replaced, if not read
+            head = file.read(9)
+        if head and not fits(head):
+            raise ValueError(
+                f"cannot {what} {shown(path)}: it is there already, and is not {kind}; remove it, "
+                "or name another file"
+            )
 
 
 def version(path: str | None) -> tuple[int, int] | None:

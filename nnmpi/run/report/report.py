@@ -17,7 +17,7 @@ from nnmpi.config import Config
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.quoting import shown
 from nnmpi.run.files.atomic import lock
-from nnmpi.run.files.links import refuse_planted
+from nnmpi.run.files.links import followed
 from nnmpi.run.report.messages import Event, as_text
 
 RESULTS = ("done", "stopped", "failed", "dry-run")
@@ -234,7 +234,7 @@ def _opened(log: str, appends: bool) -> IO[str]:
         return file
 
     try:
-        refuse_planted(log)
+        followed(log)  # refuses what others may have put there
         file = open(log, "a", encoding="utf-8", opener=at_once)  # noqa: SIM115
         if os.path.isfile(log):
             try:

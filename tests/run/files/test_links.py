@@ -77,6 +77,21 @@ def test_links_of_other_folders_are_followed(tmp_path: Path) -> None:
     assert (tmp_path / "m").is_file()
 
 
+@pytest.mark.parametrize("option", ["save", "trace"])
+def test_a_file_of_another_kind_is_not_replaced(
+    option: str, tmp_path: Path, command: Command
+) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text("import nnmpi")
+    completed = command(*RUN, f"--{option}", str(mine))
+    assert (completed.status, completed.out) == (2, "")
+    assert "it is there already, and is not a" in completed.err
+    assert mine.read_text() == "import nnmpi"
+    mine.write_text("")
+    assert command(*RUN, f"--{option}", str(mine)).status == 0
+    assert command(*RUN, f"--{option}", str(mine)).status == 0  # as often as one likes
+
+
 @pytest.mark.parametrize("option", OPTIONS)
 def test_links_in_a_circle_are_one_line(option: str, tmp_path: Path, command: Command) -> None:
     (tmp_path / "a").symlink_to("b")
