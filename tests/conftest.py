@@ -41,9 +41,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="it is long: scripts/test --all runs it"))
 
 
-def pytest_collection_finish() -> None:
-    """The garbage collector need not look at the tests themselves again: with them, each time that
-    all is collected takes half a second."""
+@pytest.fixture(autouse=True, scope="module")
+def _no_old_objects() -> None:
+    """The garbage collector does not look again at what is there before a file of tests.
+
+    A Trainer collects all garbage when it is rearranged: among the objects of thousands of tests
+    that would take half a second.
+    """
     gc.collect()
     gc.freeze()
 

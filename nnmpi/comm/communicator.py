@@ -68,6 +68,7 @@ class Comm:
         self._choice: autotune.Fastest | None = None
         self._splits = 0
         self._calls = Calls(name, self._transport, self._progress)
+        self.attributes: dict[str, Any] = {}  # of layers above, as MPI_Comm_set_attr keeps them
 
     @property
     def ledger(self) -> Ledger:

@@ -23,7 +23,8 @@ class Sessions:
         self.opened, self.dropped = 0, dict[int, Callable[[], None]]()
 
 
-_of_comms: weakref.WeakKeyDictionary[Comm, Sessions] = weakref.WeakKeyDictionary()
+SESSIONS = "nnmpi.run.sessions"
+"""The attribute of a Comm: what closes a session knows the Comm, so both are garbage together."""
 
 
 def watch(comm: Comm, owner: object, close: Callable[[], None]) -> Callable[[], object]:
@@ -33,7 +34,7 @@ def watch(comm: Comm, owner: object, close: Callable[[], None]) -> Callable[[], 
     """
     if comm.size == 1:  # which shares nothing
         return lambda: None
-    found = _of_comms.setdefault(comm, Sessions())
+    found: Sessions = comm.attributes.setdefault(SESSIONS, Sessions())
     found.opened += 1
     end = weakref.finalize(owner, found.dropped.__setitem__, found.opened, close)
     end.atexit = False
@@ -42,7 +43,7 @@ def watch(comm: Comm, owner: object, close: Callable[[], None]) -> Callable[[], 
 
 def close_dropped(comm: Comm) -> None:
     """Closes the sessions that all ranks have dropped. Every rank calls it."""
-    if comm in _of_comms:
-        dropped = _of_comms[comm].dropped
+    if SESSIONS in comm.attributes:
+        dropped = comm.attributes[SESSIONS].dropped
         for number in sorted(set.intersection(*gather_objects(comm, {*dropped}))):
             dropped.pop(number)()

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -334,6 +335,17 @@ def test_trainers_that_all_ranks_have_dropped_are_closed_by_the_next(
 
     threads.run(2, rank)
     assert not counted.left
+
+
+def test_trainers_that_are_dropped_are_garbage_with_their_communicator() -> None:
+    def rank(comm: Comm) -> weakref.ref[Comm]:
+        trainer = Trainer(Config(steps=1, allreduce="ring"), small, rows(), comm)
+        trainer.fit(NullReport())
+        return weakref.ref(comm)
+
+    comms = threads.run(2, rank)
+    gc.collect()
+    assert [one() for one in comms] == [None, None]
 
 
 @pytest.mark.parametrize("options", [{"zero": 1}, {"zero": 3}, {"allreduce": "shared"}], ids=str)
