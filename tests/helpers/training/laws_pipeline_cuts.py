@@ -19,7 +19,7 @@ from helpers.training.pipelined import (
 
 import nnmpi
 from nnmpi import data, nn
-from nnmpi.comm import Comm, comm_self
+from nnmpi.comm import Comm, comm_self, launched
 from nnmpi.data import Dataset
 
 
@@ -108,7 +108,8 @@ def cuts_cross_residual_connections(comm: Comm) -> None:
     for model in MODELS.values() if comm.size in (2, 3) else ():
         for m in (1, 5):
             wanted = reference(comm, build=model.build, micro_batches=m)
-            for schedule in SCHEDULES if m > 1 else ("1f1b", "interleaved"):
+            # over MPI some of what holds on threads: messages are the same
+            for schedule in SCHEDULES if m > 1 and launched() == 1 else ("1f1b", "interleaved"):
                 for layout in cuts(comm, model, schedule):
                     got = run(comm, model.build, micro_batches=m, **layout)
                     equals(comm, got, wanted)
