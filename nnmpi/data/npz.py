@@ -103,7 +103,7 @@ def _header(archive: ZipFile, member: ZipInfo, path: Path) -> Header:
     with reading(name, REMEDY), archive.open(member) as stream, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the parser
         if member.compress_type not in RATIOS:  # others decompress 4 KB to hundreds of MB at once
-            raise ValueError("it is compressed in another way than deflate")
+            raise RefusedError(f"{shown(name)} is not compressed by deflate; {REMEDY}")
         bounded = cast("IO[bytes]", Bounded(stream))
         version = npy.read_magic(bounded)
         if version not in HEADERS:

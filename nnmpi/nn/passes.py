@@ -63,10 +63,18 @@ class KeptStats:
 
     def keep(self, make: Callable[[], T]) -> T:
         """What `make` returns; in the second pass what it has returned in the first one."""
-        found: T = make() if self._again is None else next(self._again)
         if self._again is None:
+            found = make()
             self._kept.append(found)
-        return found
+            return found
+        try:
+            kept: T = next(self._again)
+            return kept
+        except StopIteration:
+            raise ValueError(
+                "forward asks for more batch statistics when it runs a second time on the same "
+                "samples, or on a part of them: let it call the same layers in every pass"
+            ) from None
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         return self.keep(lambda: self._inner.moments(local, track))

@@ -36,7 +36,8 @@ def clip_grad_norm_(
     if norm_type == 2:
         norm = xp.sqrt(sum((g * g).sum() for g in grads))
     elif math.isinf(norm_type):
-        norm = xp.stack([xp.absolute(g).max(initial=0) for g in grads]).max()
+        zero = xp.zeros((), grads[0].dtype)  # of gradients without numbers
+        norm = xp.stack([zero, *(xp.absolute(g).max() for g in grads if g.size)]).max()
     else:
         norm = sum((xp.absolute(g) ** norm_type).sum() for g in grads) ** (1 / norm_type)
     if error_if_nonfinite and not np.isfinite(backend.to_host(norm)):

@@ -31,7 +31,7 @@ class BetweenSteps(Resumable):
     @property
     def last_lr(self) -> float:
         """The learning rate of the first group, as the schedule has it in the last step."""
-        rate: float = self.optimizer.param_groups[0]["lr"]
+        rate = float(self.optimizer.param_groups[0]["lr"])
         return rate * self.lr_factor(max(self.step - 1, 0))
 
     @property

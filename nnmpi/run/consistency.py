@@ -53,9 +53,11 @@ def check_inputs(comm: Comm, config: Config, dataset: Dataset) -> None:
     _check(comm, items)
 
 
-def check_metrics(comm: Comm, metrics: Sequence[str]) -> None:
-    """Raises on all ranks if metrics have other names."""
-    _check(comm, [(f"the metrics ({metrics!r:.60})", metrics, "give all ranks the same functions")])
+def check_functions(comm: Comm, metrics: Sequence[str], own: Sequence[str]) -> None:
+    """Raises on all ranks if metrics have other names, or if functions stand for other options."""
+    same = "give all ranks the same functions"
+    given = f"the options that are functions ({own!r:.60})"
+    _check(comm, [(f"the metrics ({metrics!r:.60})", metrics, same), (given, own, same)])
 
 
 def check_snapshot(comm: Comm, config: Config, state: StepState) -> None:

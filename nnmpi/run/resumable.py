@@ -21,6 +21,7 @@ from nnmpi.config import Config
 from nnmpi.metrics import Sums
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
+from nnmpi.optim.schedule import Schedule
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.arrange import alone
@@ -60,13 +61,12 @@ class Resumable:
 
     def __init__(self, setup: Setup, comm: Comm) -> None:
         self.config, self.comm, self._setup = setup.config, comm, setup
-        self.total_steps, self.lr_factor = setup.steps, setup.lr_factor
+        self._set_run(None)
         self._tracer = Tracer(setup.config, comm)
         self.state, self.skipped, self._sums = StepState(), 0, Sums()
         self.loaded: Loaded | None = None  # of the file of --load
         self._first = self._runs = 0  # the step that `fit` begins with, and how often it did
         self._sessions = 0
-        self._scheduled_from = 0  # the step at which the schedule begins
         self._steps: Generator[StepResult, None, None] | None = None
         self.stopping = False  # all ranks have agreed to stop
         self._stop_requested = False  # on this rank
@@ -187,6 +187,15 @@ class Resumable:
         one = all_or_none(self.comm, lambda: alone(arrangement))
         return self._spec(all_or_none(self.comm, another), one, Layout.of_one_rank())
 
+    def _set_run(self, run: tuple[int, int] | None) -> None:
+        """The steps from which on and to which the schedule of the learning rate holds, as
+        fit(epochs=N) makes them; None: those of the options."""
+        self._run, (start, self.total_steps) = run, run or (0, self._setup.steps)
+        factor = self._setup.schedule(self.total_steps - start)
+        self.lr_factor: Schedule = factor
+        if start:
+            self.lr_factor = lambda step: factor(max(step - start, 0))
+
     def _scheduled(self, step: int) -> float:
         """What multiplies the learning rates; strategies call it just before they update."""
         self._phase = StepPhase.UPDATING
@@ -201,6 +210,7 @@ class Resumable:
             self.config,
             self.comm.size,
             self.arrangement.measured,
+            self._run,
             self.state,
             self.skipped,
             self._sums,
@@ -231,9 +241,7 @@ class Resumable:
             self.config = before
             raise
         self._first, self.state = snapshot.state.step, snapshot.state
-        if self._first < self._scheduled_from:  # a step of a run before the last fit(epochs=N)
-            self._scheduled_from = 0
-            self.total_steps, self.lr_factor = self._setup.steps, self._setup.lr_factor
+        self._set_run(snapshot.run)
         self.skipped, self._sums = snapshot.skipped, snapshot.epoch
 
     def rearrange(self, **changes: Any) -> None:
@@ -260,7 +268,7 @@ class Resumable:
 
     def close(self) -> None:
         """Free what ranks share; every rank calls it. The end of a `with` block does so, and `fit`
-        if it fails on all ranks."""
+        if it fails on all ranks before its last step."""
         if not self._closed:
             self.comm.meet("close")
             self._closed, self._rests = True, False

@@ -18,11 +18,20 @@ from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.strategy import AgreedError
 
 PLAIN = (bool, int, float, str, tuple, type(None))
+SCHEDULE = "what the schedule returns"
 
 
 def plain(group: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a group of an optimizer that ranks can compare."""
-    return {name: value for name, value in group.items() if isinstance(value, PLAIN)}
+    """The options of a group of an optimizer that ranks can compare, as numbers of Python."""
+    found = {name: _of_python(value) for name, value in group.items() if name != "params"}
+    return {name: value for name, value in found.items() if isinstance(value, PLAIN)}
+
+
+def _of_python(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(map(_of_python, value))
+    is_number = isinstance(value, np.generic | np.ndarray) and value.ndim == 0
+    return value.item() if is_number else value
 
 
 class Changes(NamedTuple):
@@ -41,7 +50,7 @@ class Settings:
 
     def __init__(self, part: ModelPart, optimizer: Optimizer, changes: Changes) -> None:
         self._parameters, self._held = dict(part.model.named_parameters()), part.held
-        self._optimizer = optimizer
+        self._optimizer, self._count = optimizer, len(optimizer.parameters)
         self._start = self._now()
         for path in changes.frozen:
             self._parameters[path].requires_grad = False
@@ -80,14 +89,19 @@ class Settings:
         One small message tells whether they do. `when` they may change, the remedy says. `factors`
         are those of a schedule of the user's, for the next steps.
         """
-        now = self._now()
-        seen = (now, factors)
+        now, added = self._now(), len(self._optimizer.parameters) - self._count
+        seen = (now, factors, added)
         if seen != self._seen:
             self._seen, self._digest = seen, crc32(repr(seen).encode())
         digests = np.zeros(comm.size, np.uint32)
         digests[comm.rank] = self._digest
         comm.all_gather(digests)
         if (digests == digests[0]).all():
+            if added and comm.size > 1:
+                raise AgreedError(
+                    "add_param_group has given the optimizer parameters of which ranks sum no "
+                    "gradients: make them in `build`"
+                )
             return
         values = {
             f"requires_grad of {path}": repr(is_trained)
@@ -97,8 +111,8 @@ class Settings:
         for i, group in enumerate(now[1]):
             for name, value in group.items():
                 values[f"{name} of group {i} of the optimizer"] = repr(value)
-        if factors:
-            values["what the schedule returns"] = repr(factors)
+        values[SCHEDULE] = repr(factors)
+        values["parameters that add_param_group has added"] = str(added)
         ranks: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
         for rank, found in enumerate(gather_objects(comm, values)):
             for what, value in found.items():
@@ -106,8 +120,10 @@ class Settings:
         for what, sides in ranks.items():
             if len(sides) > 1:
                 differing = " and ".join(map(_listed, sides.values()))
+                remedy = "return the same" if what == SCHEDULE else "set it alike"
+                where = "" if what == SCHEDULE else when
                 raise AgreedError(
-                    f"ranks {differing} differ in {what}: set it alike on all ranks{when}"
+                    f"ranks {differing} differ in {what}: {remedy} on all ranks{where}"
                 )
 
 

@@ -59,7 +59,6 @@ class Setup(NamedTuple):
     train: Loader
     test: Loader
     steps: int
-    lr_factor: schedule.Schedule
     schedule: Callable[[int], schedule.Schedule]  # of a run of so many steps
     make_optimizer: MakeOptimizer
     own: Mapping[str, str]
@@ -109,11 +108,11 @@ def set_up(
         own = {name: _name_of(given) for name, given in both.items() if given is not None}
         return Setup(
             *(config, build, on, criterion, metrics, dataset, standardiser, train, test),
-            *(steps, schedules(steps), schedules, make, own),
+            *(steps, schedules, make, own),
         )
 
     setup = all_or_none(comm, rest)
-    consistency.check_metrics(comm, [*metrics])
+    consistency.check_functions(comm, [*metrics], [*setup.own])
     return setup
 
 

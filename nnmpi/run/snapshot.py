@@ -31,6 +31,7 @@ class Snapshot(NamedTuple):
     config     the options of the run
     ranks      how many there were
     measured   what was measured to arrange them
+    run        its first step and the one after its last, if fit(epochs=N) makes it
     state      how far training has come; like all counters, the same on all ranks
     skipped    the steps that were left out, since a number was not finite
     epoch      sums over the steps of the epoch so far
@@ -42,6 +43,7 @@ class Snapshot(NamedTuple):
     config: Config
     ranks: int
     measured: Mapping[str, Any]
+    run: tuple[int, int] | None
     state: StepState
     skipped: int
     epoch: Sums

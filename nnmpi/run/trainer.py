@@ -86,6 +86,8 @@ class Trainer(BetweenSteps):
                 with suppress(LostOutputError):
                     self._report.event({"event": "failed", "error": reason, "steps": self.step})
                 raise
+            finally:
+                self.stopping = self._stop_requested = False
 
     def _check_ready(self, epochs: int | None) -> None:
         """Raises ValueError unless there is a run to make, of what the optimizer has."""
@@ -107,8 +109,10 @@ class Trainer(BetweenSteps):
                 f"the snapshot is of step {made}, and this run ends after {total} steps: "
                 "make the Trainer with more epochs or steps, or call fit(epochs=N)"
             )
-        now = {p for p in self.part.parameters if p.requires_grad}
-        if now - {*self.optimizer.parameters} or (not made and self.settings.trains_others):
+        # by paths, which all ranks have, also where the parameters are elsewhere
+        now = {path for path, p in self.model.named_parameters() if p.requires_grad}
+        trained = {v.path for v in self.arrangement.graph.variables if v.is_trained}
+        if now - trained or (not made and self.settings.trains_others):
             raise ValueError(
                 "requires_grad of a parameter was changed after this Trainer was made; "
                 "change it in `build`"
@@ -118,13 +122,11 @@ class Trainer(BetweenSteps):
         """All ranks begin a run: of so many epochs from the next one on, or what is left of it."""
         self.comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
         made, steps = self.step, (epochs or 0) * len(self.train)
-        factor = self._setup.schedule(steps)
         self._resting.close()
         self._rests, self._runs, self._first = False, self._runs + 1, made
         if epochs is None:
             return
-        self._scheduled_from = made
-        self.total_steps, self.lr_factor = made + steps, lambda t: factor(max(t - made, 0))
+        self._set_run((made, made + steps))
         self.state = StepState(made, self.state.epoch + (self.state.batch > 0), 0)
         self._sums = Sums()
 
@@ -159,7 +161,6 @@ class Trainer(BetweenSteps):
         }
         self._report.event(result)
         self._tell("on_end", result)
-        self.stopping = self._stop_requested = False
         return result
 
     def _epochs(self) -> Event:
@@ -202,7 +203,8 @@ class Trainer(BetweenSteps):
     def _make_steps(self) -> None:
         """Steps until the end of the epoch, of the run or of the session."""
         self.model.train()
-        self._compare_settings(self._own_factors())
+        own = self.comm.size > 1 and "lr_schedule" in self._setup.own
+        self._compare_settings(all_or_none(self.comm, self._factors_of_epoch) if own else ())
         with closing(self.strategy.steps(self.train, self.state)) as self._steps:
             self._phase = StepPhase.COMPUTING
             for result in self._steps:
@@ -229,11 +231,10 @@ class Trainer(BetweenSteps):
             self._check_copies()
         return loss
 
-    def _own_factors(self) -> list[float]:
-        """What a schedule of the user's returns until the end of the epoch."""
+    def _factors_of_epoch(self) -> list[float]:
+        """What the schedule returns until the end of the epoch."""
         left = min(len(self.train) - self.state.batch, self.total_steps - self.step)
-        is_own = "lr_schedule" in self._setup.own
-        return [self.lr_factor(self.step + i) for i in range(left)] if is_own else []
+        return [self.lr_factor(self.step + i) for i in range(left)]
 
     def _compare_settings(self, factors: Sequence[float] = ()) -> None:
         """Raises AgreedError, on all ranks, if a callback has changed something on some ranks, or
@@ -275,11 +276,18 @@ class Trainer(BetweenSteps):
     def _save_on_all_ranks(self) -> None:
         wanted = np.array([bool(self.config.save)])
         self.comm.broadcast(wanted)  # the first rank writes, whatever the others ask for
-        try:
-            if wanted[0]:
-                self._save(self.config.save)
-        except saving.NotSavedError as error:
-            raise AgreedError(str(error)) from None
+        problems: list[str] = []
+
+        def write() -> None:
+            try:
+                self._write(self.config.save)
+            except saving.NotSavedError as error:
+                problems.append(str(error))
+
+        if wanted[0]:
+            all_or_none(self.comm, write)
+            for problem in gather_objects(self.comm, problems)[0]:
+                raise AgreedError(problem)
 
     def _rescue(self, error: Exception) -> None:
         """Saves the model after an error on this rank, if it is whole and no other rank changes it.

@@ -309,6 +309,22 @@ def test_einsum_broadcasts_an_axis_of_length_1_by_its_letter() -> None:
     np.testing.assert_allclose(b.grad, a.data.sum(1, keepdims=True))
 
 
+def test_einsum_of_one_tensor_shares_its_memory_unless_it_sums() -> None:
+    a = nnmpi.tensor(np.ones((2, 3)), requires_grad=True)
+    h = a * 2
+    square = (h * h).sum()
+    rows = nnmpi.einsum("ij->i", h.detach())
+    rows += 1
+    square.backward()  # h is as it was
+    np.testing.assert_array_equal(a.grad, np.full((2, 3), 8.0))
+    h = a * 2
+    square = (h * h).sum()
+    turned = nnmpi.einsum("ij->ji", h.detach())
+    turned += 1
+    with pytest.raises(RuntimeError, match="written in place"):
+        square.backward()
+
+
 @pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
 def test_an_empty_batch_is_padded(mode: str) -> None:
     x = nnmpi.tensor(np.zeros((0, 3, 4, 4)))

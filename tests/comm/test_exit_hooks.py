@@ -25,6 +25,21 @@ def test_a_forked_process_is_no_rank_of_the_job(tmp_path: Path) -> None:
     assert "rank 1 of 4: ValueError: in the child" not in ended.stderr
 
 
+def test_an_exception_without_text_ends_the_job_too(tmp_path: Path) -> None:
+    ended = script(
+        tmp_path,
+        """
+        class Mute(Exception):
+            def __str__(self):
+                raise IndexError
+
+        raise Mute
+        """,
+    )
+    assert ended.returncode == 41
+    assert "Mute: <exception str() failed>" in ended.stderr
+
+
 def script(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     """Runs it as rank 1 of a job that aborts with status 41."""
     start = """

@@ -223,6 +223,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     ),
     "half a pixel": (lambda: nn.Upsample(2.5), ("size=2.5 must be an integer or a tuple of 2",)),
     "no size": (nn.Upsample, ("size=None, scale_factor=None: give one",)),
+    "no factor": (lambda: nn.Upsample(scale_factor=()), ("a number above 0",)),
+    "a factor of nan": (lambda: nn.Upsample(scale_factor=float("nan")), ("a number above 0",)),
     "a factor of 0": (lambda: nn.Upsample(scale_factor=(0, 1)), ("a number above 0",)),
     "parts": (lambda: nn.AdaptiveAvgPool2d((2, 0)), ("output_size", "at least 1")),
     "type of an image": (

@@ -375,6 +375,25 @@ def test_no_false_alarm(build: Callable[[], Module], options: Options) -> None:
     assert set(threads.run(2, job)) == {""}
 
 
+class ByBatch(nn.Module):
+    """Normalises small batches only."""
+
+    def __init__(self) -> None:
+        self.a, self.norm, self.b = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+
+    def forward(self, x: Any) -> Any:
+        h = self.a(x)
+        return self.b(self.norm(h) if len(x) < 16 else h)
+
+
+def test_layers_that_are_called_for_small_batches_only_are_refused() -> None:
+    def rank(comm: Comm) -> None:
+        with pytest.raises((ValueError, OtherRankError), match="call the same layers in every"):
+            Trainer(Config(batch_size=20), ByBatch, rows(), comm)
+
+    threads.run(2, rank)
+
+
 def test_a_loss_that_cancels_is_not_refused() -> None:
     def halves(scores: Tensor, labels: Any) -> Tensor:
         return (scores - scores.data).mean()

@@ -160,6 +160,40 @@ def test_schedules_that_differ_end_the_run(step: int) -> None:
     assert threads.run(2, rank) == [2 * (step // 2)] * 2
 
 
+@pytest.mark.parametrize("option", ["optimizer", "schedule"])
+def test_a_function_of_one_rank_alone_is_refused(option: str) -> None:
+    function = {"optimizer": grouped, "schedule": halved}[option]
+
+    def rank(comm: Comm) -> str:
+        own: Any = {option: function if comm.rank else None}
+        with pytest.raises((ValueError, OtherRankError)) as caught:
+            Trainer(Config(allreduce="shared"), small, rows(), comm, **own)
+        return str(caught.value)
+
+    for message in threads.run(2, rank):
+        assert "differs from rank 0 in the options that are functions" in message
+
+
+def test_options_in_arrays_are_compared_too() -> None:
+    def with_rate(comm: Comm) -> Any:
+        rate: Any = np.array(0.1 * (1 + comm.rank))
+        return lambda named: optim.SGD([{"params": [p for _, p in named], "lr": rate}])
+
+    first, second = on_two_ranks(optimizer=with_rate)
+    assert "rank 1 has other groups than rank 0" in first
+    assert "rank 1 has other groups than rank 0" in second
+
+
+def test_a_schedule_that_fails_later_on_one_rank_ends_all() -> None:
+    def rank(comm: Comm) -> int:
+        trainer = trainer_of(comm, schedule=lambda t: None if t > 2 and comm.rank else 1.0)
+        with pytest.raises((ValueError, OtherRankError), match="returned None for step 3"):
+            trainer.fit(NullReport())
+        return trainer.step
+
+    assert threads.run(2, rank) == [2, 2]
+
+
 def test_a_rate_may_be_searched() -> None:
     """The learning-rate finder of docs/library.md."""
     rates, losses = list[float](), list[float]()

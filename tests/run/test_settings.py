@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers.runs import LAYOUTS, rows, small
 
-from nnmpi import Config, Trainer
+from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn import Module
@@ -146,6 +147,29 @@ def test_a_change_on_one_rank_ends_the_run(layout: str, change: Any) -> None:
             trainer_of(comm, Change(change, rank=ranks - 1), **options).fit(NullReport())
 
     threads.run(ranks, job)
+
+
+def test_numbers_of_numpy_are_compared_too() -> None:
+    def set_array(trainer: Trainer) -> None:
+        trainer.optimizer.lr = np.array(0.01 * (1 + trainer.comm.rank))
+
+    def job(comm: Comm) -> None:
+        with pytest.raises(AgreedError, match="ranks 0 and 1 differ in lr of group 0"):
+            trainer_of(comm, Change(set_array), allreduce="shared").fit(NullReport())
+
+    threads.run(2, job)
+
+
+@pytest.mark.parametrize("one_alone", [False, True])
+def test_parameters_that_a_callback_adds_are_refused_on_several_ranks(one_alone: bool) -> None:
+    def add(trainer: Trainer) -> None:
+        trainer.optimizer.add_param_group({"params": [nn.Parameter(np.ones(2))]})
+
+    def job(comm: Comm) -> None:
+        with pytest.raises(AgreedError, match="add_param_group has"):
+            trainer_of(comm, Change(add, rank=1 if one_alone else None)).fit(NullReport())
+
+    threads.run(2, job)
 
 
 def test_servers_compare_settings_at_the_start_of_an_epoch() -> None:

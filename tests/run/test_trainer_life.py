@@ -21,6 +21,7 @@ from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, comm_self, roll_call
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Standardiser
+from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.report import Event, NullReport, Report
 
 LAYOUTS: list[tuple[int, dict[str, Any]]] = [
@@ -392,6 +393,70 @@ def test_an_older_snapshot_goes_on_with_its_own_schedule() -> None:
     trainer.restore(snapshots[0])
     trainer.fit(NullReport())
     assert rates == first
+
+
+def test_a_snapshot_of_a_second_run_goes_on_with_that_run() -> None:
+    """Also after a third one."""
+    config = Config(epochs=2, batch_size=28, lr=0.1, lr_schedule="cosine")
+
+    class Kept:
+        def on_step(self, trainer: Trainer, event: Event) -> None:
+            rates[event["step"]] = trainer.last_lr
+            snapshots.setdefault(event["step"], trainer.snapshot())
+
+    rates, snapshots = dict[int, float](), dict[int, Any]()
+    trainer = Trainer(config, small, rows(), comm_self(), callbacks=[Kept()])
+    trainer.fit(NullReport())
+    trainer.fit(NullReport(), epochs=2)
+    second = dict(rates)
+    trainer.fit(NullReport(), epochs=2)
+    trainer.restore(snapshots[5])
+    rates.clear()
+    assert trainer.fit(NullReport())["steps"] == 8
+    assert rates == {step: second[step] for step in (6, 7, 8)}
+
+
+@pytest.mark.parametrize("options", [{}, {"pp": 2, "micro_batches": 2}], ids=str)
+def test_a_run_that_could_not_save_goes_on_on_all_ranks(options: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    save = folder / "m.safetensors"
+
+    class Stops:
+        def on_step(self, trainer: Trainer, event: Event) -> None:
+            if event["step"] == 1 and trainer.is_first:
+                trainer.stop()
+                folder.rmdir()
+
+    def rank(comm: Comm) -> int:
+        config = Config(epochs=2, batch_size=28, save=str(save), **options)
+        trainer = Trainer(config, small, rows(), comm, callbacks=[Stops()])
+        with pytest.raises(AgreedError, match=r"\Acannot save"):
+            trainer.fit(NullReport())
+        comm.barrier()
+        folder.mkdir(exist_ok=True)
+        made = trainer.step
+        trainer.fit(NullReport(), epochs=2)
+        return trainer.step - made
+
+    assert threads.run(2, rank) == [4, 4]
+    assert save.is_file()
+
+
+def test_frozen_layers_of_one_stage_are_known_to_all_ranks() -> None:
+    def build() -> nn.Module:
+        model = small()
+        next(model.parameters()).requires_grad = False
+        return model
+
+    def rank(comm: Comm) -> None:
+        trainer = Trainer(Config(epochs=1, pp=2, micro_batches=2), build, rows(), comm)
+        trainer.fit(NullReport())
+        trainer.model.requires_grad_()
+        with refused("requires_grad of a parameter was changed"):
+            trainer.fit(NullReport(), epochs=1)
+
+    threads.run(2, rank)
 
 
 def test_an_exception_in_a_run_leaves_the_model_in_evaluation_mode_after_predict() -> None:

@@ -123,6 +123,19 @@ def test_a_step_waits_once_and_computes_what_numpy_does(name: str) -> None:
         assert error <= 1e-10 * np.abs(expected).max(), key
 
 
+@pytest.mark.parametrize("order", [1.5, 2.0, float("inf")])
+def test_norms_of_gradients_stay_on_the_device(order: float) -> None:
+    norms = []
+    for on in (CPU, DEVICE):
+        model = nn.Linear(3, 2).to(np.float64, on)
+        for p in model.parameters():
+            p.grad = on.asarray(np.arange(p.size, dtype=float).reshape(p.shape))
+        with waits([]):
+            norms.append(nn.utils.clip_grad_norm_(model.parameters(), 1.0, order))
+    here, there = map(backend.to_host, norms)
+    np.testing.assert_allclose(there, here, rtol=1e-14)
+
+
 def test_labels_on_the_host_cost_no_wait() -> None:
     for name in ("mlp", "words", "shapes"):
         run = train(TASKS[name], DEVICE, CPU)

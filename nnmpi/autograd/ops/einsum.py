@@ -44,7 +44,8 @@ def einsum(*arrays: Array, equation: str) -> Result:
         return vjp
 
     vjps = tuple(map(vjp_of, range(len(arrays))))
-    return Result(summed(inputs, output, *arrays), vjps, is_view=len(arrays) == 1)
+    is_view = len(arrays) == 1 and {*output} == {*inputs[0]}  # else numbers are summed
+    return Result(summed(inputs, output, *arrays), vjps, is_view=is_view)
 
 
 def _letters(equation: str, axes: Sequence[int]) -> tuple[list[str], str]:

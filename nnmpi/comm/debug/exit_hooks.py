@@ -52,7 +52,7 @@ def install(
         elif is_rank and own:
             end(kind.__name__)
         elif is_rank:
-            message = f"{kind.__name__}: {error}"[:MOST]
+            message = "".join(traceback.format_exception_only(kind, error)).rstrip()[:MOST]
             follows = issubclass(kind, OtherRankError)
             is_first, others = (False, {}) if follows else failures(message)
             if not is_first:

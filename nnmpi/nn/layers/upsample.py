@@ -1,5 +1,6 @@
 """Larger images."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,7 +38,8 @@ class Upsample(Module):
         given: Any = scale_factor
         if given is not None and not isinstance(given, Sequence):
             given = (given, given)
-        if (size is None) == (given is None) or (given and (len(given) != 2 or min(given) <= 0)):
+        is_factor = given is not None and len(given) == 2 and all(0 < f < math.inf for f in given)
+        if (size is None) == (given is None) or (size is None and not is_factor):
             raise ValueError(
                 f"Upsample: size={size}, scale_factor={scale_factor}: give one of the two, as a "
                 "number above 0 or (rows, columns)"
