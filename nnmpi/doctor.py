@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from nnmpi import blas, cli
+from nnmpi import blas, cli, native
 
 PACKAGES = ("nnmpi", "numpy", "safetensors", "tqdm", "mpi4py")
 EXTRAS = ("matplotlib", "torch", "cupy-cuda12x", "ml_dtypes")
@@ -47,9 +47,15 @@ def _version(name: str) -> str:
 
 
 def cores() -> Finding:
-    """Cores of the machine and of this process, and what NumPy multiplies matrices with."""
+    """Cores of the machine and of this process, and what computes on them."""
     kernels = f"OpenBLAS, {name}" if (name := blas.core()) != "unknown" else "not OpenBLAS"
-    return Finding(f"{os.cpu_count()}, {blas.cores(1)} for this process; BLAS: {kernels}")
+    compiled = {"none": "not built, NumPy computes"}.get(native.INSTRUCTIONS, native.INSTRUCTIONS)
+    if os.environ.get("NNMPI_NATIVE") == "0":
+        compiled = "off by NNMPI_NATIVE=0, NumPy computes"
+    return Finding(
+        f"{os.cpu_count()}, {blas.cores(1)} for this process; BLAS: {kernels}; "
+        f"compiled kernels: {compiled}"
+    )
 
 
 def mpi() -> Finding:

@@ -6,7 +6,7 @@
 # and then puts .venv/bin, with its python and mpirun, first on PATH.
 #
 # .venv/nnmpi-stamp describes its content: a checksum of the path and of the files with
-# the requirements, then the extras. It is "unfinished" during installation, so that an
+# the requirements and the compiled kernels, then the extras. It is "unfinished" during installation, so that an
 # interrupted installation is recognised and repeated.
 
 unset PYTHONHOME # it would override the location of the environment
@@ -69,7 +69,7 @@ _make_venv() {
 _venv_key() {
     local place requirements
     place=$(pwd -P | cksum)
-    requirements=$(cat setup.cfg pyproject.toml | cksum)
+    requirements=$(cat setup.cfg pyproject.toml setup.py nnmpi/native/*.[ch] | cksum)
     echo "${place%% *}-${requirements%% *}"
 }
 

@@ -12,6 +12,7 @@ only the two boolean masks are kept. Of equal elements the first wins, as in PyT
 from typing import NamedTuple
 
 from nnmpi.backend import Array, xp_of
+from nnmpi.kernels.table import kernel
 
 
 class Masks(NamedTuple):
@@ -24,20 +25,32 @@ class Masks(NamedTuple):
 def pool_windows(z: Array, y: Array) -> Masks:
     """y (S) = the maximum of z (2, 2, S); returns what `unpool_windows` needs."""
     xp = xp_of(z)
-    left = xp.greater_equal(z[:, 0], z[:, 1])
+    masks = Masks(xp.empty((2, *y.shape), bool), xp.empty(y.shape, bool))
+    pool_loop(z, y, *masks)
+    return masks
+
+
+@kernel
+def pool_loop(z: Array, y: Array, left: Array, upper: Array) -> None:
+    xp = xp_of(z)
+    xp.greater_equal(z[:, 0], z[:, 1], out=left)
     r = xp.maximum(z[:, 0], z[:, 1])
-    upper = xp.greater_equal(r[0], r[1])
+    xp.greater_equal(r[0], r[1], out=upper)
     xp.maximum(r[0], r[1], out=y)
-    return Masks(left, upper)
 
 
 def unpool_windows(g: Array, masks: Masks, dz: Array) -> None:
     """Write into dz (2, 2, S) the gradient g (S) at each window's largest element, 0 elsewhere."""
+    unpool_loop(g, *masks, dz)
+
+
+@kernel
+def unpool_loop(g: Array, left: Array, upper: Array, dz: Array) -> None:
     xp = xp_of(g)
-    gr = xp.empty(masks.left.shape, g.dtype)
-    xp.multiply(g, masks.upper, out=gr[0])
+    gr = xp.empty(left.shape, g.dtype)
+    xp.multiply(g, upper, out=gr[0])
     xp.subtract(g, gr[0], out=gr[1])
-    xp.multiply(gr, masks.left, out=dz[:, 0])
+    xp.multiply(gr, left, out=dz[:, 0])
     xp.subtract(gr, dz[:, 0], out=dz[:, 1])
 
 
@@ -57,15 +70,25 @@ def rows(b: Array | None, relu: bool, w: int, like: Array) -> RowConstants:
 
 def bias_relu(y: Array, r: RowConstants) -> None:
     """y (n, H, W, O) += b, then max(y, 0): in place."""
-    lines = y.reshape(y.shape[0] * y.shape[1], -1)
-    if r.bias is not None:
-        lines += r.bias
-    if r.zero is not None:
-        xp_of(y).maximum(lines, r.zero, out=lines)
+    bias_relu_loop(y.reshape(y.shape[0] * y.shape[1], -1), *r)
+
+
+@kernel
+def bias_relu_loop(lines: Array, bias: Array | None, zero: Array | None) -> None:
+    if bias is not None:
+        lines += bias
+    if zero is not None:
+        xp_of(lines).maximum(lines, zero, out=lines)
 
 
 def relu_gradient(g: Array, y: Array) -> Array:
     """g where the output y is positive, 0 elsewhere; contiguous like y."""
+    out = xp_of(y).empty(y.shape, y.dtype)
+    relu_gradient_loop(g, y, out)
+    return out
+
+
+@kernel
+def relu_gradient_loop(g: Array, y: Array, out: Array) -> None:
     xp = xp_of(y)
-    out = xp.empty(y.shape, y.dtype)
-    return xp.multiply(g, xp.greater(y, 0), out=out)
+    xp.multiply(g, xp.greater(y, 0), out=out)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from nnmpi.backend import Array, of, xp_of
+from nnmpi.kernels.table import kernel
 
 _CHUNK_BYTES = 1 << 17  # of one array; the five of Adam then fit a second-level cache
 
@@ -66,18 +67,38 @@ def adam(p: Array, g: Array, M: Array, V: Array, c: AdamStep, largest: Array | N
 
     With `largest`, the largest V so far takes its place (AMSGrad).
     """
-    xp = xp_of(p)
     k = ((1 - c.beta2) / (1 - c.beta2**c.t)) ** 0.5
     a, e = c.lr * (1 - c.beta1) / (1 - c.beta1**c.t) / k, c.eps / k
+    decay = 0.0 if c.decoupled else c.weight_decay
+    shrink = 1 - c.lr * c.weight_decay if c.decoupled else 1.0
+    adam_loop(p, g, M, V, largest, c.beta1, c.beta2, a, e, decay, shrink)
+
+
+@kernel
+def adam_loop(
+    p: Array,
+    g: Array,
+    M: Array,
+    V: Array,
+    largest: Array | None,
+    beta1: float,
+    beta2: float,
+    a: float,
+    e: float,
+    decay: float,
+    shrink: float,
+) -> None:
+    """p is multiplied by `shrink`, then decay * p is added to g."""
+    xp = xp_of(p)
     for P, G, m, v, top, t in _chunks(p, g, M, V, V if largest is None else largest):
-        if c.weight_decay and c.decoupled:
-            P *= 1 - c.lr * c.weight_decay
-        elif c.weight_decay:
-            G = _decayed(P, G, c.weight_decay, t)
-        m *= c.beta1
+        if shrink != 1:
+            P *= shrink
+        if decay:
+            G = _decayed(P, G, decay, t)
+        m *= beta1
         m += G
         xp.multiply(G, G, out=t)
-        v *= c.beta2
+        v *= beta2
         v += t
         if largest is not None:
             xp.maximum(top, v, out=top)
@@ -90,18 +111,36 @@ def adam(p: Array, g: Array, M: Array, V: Array, c: AdamStep, largest: Array | N
 
 def sgd(p: Array, g: Array, velocity: Array | None, c: SgdStep) -> None:
     """One step of SGD on p; without momentum `velocity` is not touched, and may be None."""
+    moving = velocity if c.momentum else None
+    rate = c.lr * (c.momentum if c.nesterov else 1)
+    direct = c.nesterov or not c.momentum
+    sgd_loop(p, g, moving, c.momentum, c.weight_decay, c.lr, rate, direct)
+
+
+@kernel
+def sgd_loop(
+    p: Array,
+    g: Array,
+    velocity: Array | None,
+    momentum: float,
+    decay: float,
+    lr: float,
+    rate: float,
+    direct: bool,
+) -> None:
+    """p -= lr g, if `direct`, and p -= rate velocity, if there is one."""
     xp = xp_of(p)
-    for P, G, v, t in _chunks(p, g, velocity if c.momentum else p):
-        if c.weight_decay:
-            G = _decayed(P, G, c.weight_decay, t)
-        if c.momentum:
-            v *= c.momentum
+    for P, G, v, t in _chunks(p, g, p if velocity is None else velocity):
+        if decay:
+            G = _decayed(P, G, decay, t)
+        if velocity is not None:
+            v *= momentum
             v += G
-        if c.nesterov or not c.momentum:
-            xp.multiply(G, c.lr, out=t)
+        if direct:
+            xp.multiply(G, lr, out=t)
             P -= t
-        if c.momentum:
-            xp.multiply(v, c.lr * (c.momentum if c.nesterov else 1), out=t)
+        if velocity is not None:
+            xp.multiply(v, rate, out=t)
             P -= t
 
 
@@ -112,35 +151,53 @@ def rmsprop(
 
     squares = alpha squares + (1 - alpha) g^2; with `mean`, the same of g, its square is subtracted.
     """
+    moving = velocity if c.momentum else None
+    numbers = (c.lr, c.alpha, 1 - c.alpha, c.eps, c.weight_decay, c.momentum)
+    rmsprop_loop(p, g, squares, moving, mean, *numbers)
+
+
+@kernel
+def rmsprop_loop(
+    p: Array,
+    g: Array,
+    squares: Array,
+    velocity: Array | None,
+    mean: Array | None,
+    lr: float,
+    alpha: float,
+    rest: float,
+    eps: float,
+    decay: float,
+    momentum: float,
+) -> None:
+    """`rest`: 1 - alpha."""
     xp = xp_of(p)
-    moving = velocity if c.momentum else p
-    for P, G, s, v, m, t, u in _chunks(
-        p, g, squares, moving, p if mean is None else mean, scratches=2
-    ):
-        if c.weight_decay:
-            G = _decayed(P, G, c.weight_decay, u)
+    pairs = (p if velocity is None else velocity, p if mean is None else mean)
+    for P, G, s, v, m, t, u in _chunks(p, g, squares, *pairs, scratches=2):
+        if decay:
+            G = _decayed(P, G, decay, u)
         xp.multiply(G, G, out=t)
-        t *= 1 - c.alpha
-        s *= c.alpha
+        t *= rest
+        s *= alpha
         s += t
         if mean is None:
             xp.sqrt(s, out=t)
         else:
-            xp.multiply(G, 1 - c.alpha, out=t)
-            m *= c.alpha
+            xp.multiply(G, rest, out=t)
+            m *= alpha
             m += t
             xp.multiply(m, m, out=t)
             xp.subtract(s, t, out=t)
             xp.maximum(t, 0, out=t)  # rounding may leave less than 0
             xp.sqrt(t, out=t)
-        t += c.eps
+        t += eps
         xp.divide(G, t, out=t)
-        if c.momentum:
-            v *= c.momentum
+        if velocity is not None:
+            v *= momentum
             v += t
-            xp.multiply(v, c.lr, out=t)
+            xp.multiply(v, lr, out=t)
         else:
-            t *= c.lr
+            t *= lr
         P -= t
 
 

@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nnmpi.kernels.table import kernel
+
 _PLANE_PAD = 16
 
 
@@ -131,6 +133,53 @@ def scatter_tiles(D: np.ndarray, P: np.ndarray, q: Tiling) -> None:
                 P[a % m, b % m][:, i : i + th, j : j + tw] += D[a, b]
 
 
+@kernel
+def winograd_tiles(x: np.ndarray, V: np.ndarray, m: int, p: int, th: int, tw: int) -> None:
+    """V (t*t, T * C) = kron(B', B') D of x (n, H, W, C)."""
+    n, H, W, C = x.shape
+    q, B = Tiling(m, H, W, p, th, tw), transform(m, x.dtype.name).B
+    P = np.zeros((m, m, n, th + 1, tw + 1, C), x.dtype)
+    split_phases(x, P, q)
+    D = padded(len(B), n * th * tw * C, x.dtype)
+    gather_tiles(P, _by_tile(D, q, n), q)
+    np.matmul(B, D, out=V)
+
+
+@kernel
+def winograd_images(V: np.ndarray, x: np.ndarray, m: int, p: int, th: int, tw: int) -> None:
+    """The transpose: x is the sum of kron(B', B').T V over tiles."""
+    n, H, W, C = x.shape
+    q, B = Tiling(m, H, W, p, th, tw), transform(m, x.dtype.name).B
+    D = padded(len(B), n * th * tw * C, x.dtype)
+    np.matmul(B.T, V, out=D)
+    P = np.empty((m, m, n, th + 1, tw + 1, C), x.dtype)
+    scatter_tiles(_by_tile(D, q, n), P, q)
+    merge_phases(P, x, q)
+
+
+@kernel
+def winograd_inverse(M: np.ndarray, Y: np.ndarray, m: int) -> None:
+    """Y (m*m, S) = kron(A', A') M (t*t, S)."""
+    np.matmul(transform(m, M.dtype.name).A, M, out=Y)
+
+
+@kernel
+def winograd_spread(Y: np.ndarray, M: np.ndarray, m: int) -> None:
+    """The transpose: M = kron(A', A').T Y."""
+    np.matmul(transform(m, Y.dtype.name).A.T, Y, out=M)
+
+
+def padded(k: int, size: int, dtype: np.dtype) -> np.ndarray:
+    """An uninitialised matrix (k, size) with padding between its rows."""
+    return np.empty((k, size + _PLANE_PAD), dtype)[:, :size]
+
+
+def _by_tile(X: np.ndarray, q: Tiling, n: int) -> np.ndarray:
+    """(k*k, T*c) as (k, k, n, th, tw, c)."""
+    k = int(X.shape[0] ** 0.5)
+    return X.reshape(k, k, n, q.th, q.tw, -1)
+
+
 class Winograd:
     """Convolution by Winograd, in chunks of images.
 
@@ -147,7 +196,6 @@ class Winograd:
         scale = 2 if pool else 1
         self.covers = (q.th * q.m // scale, q.tw * q.m // scale)
         self.U = self.transformed()
-        self.P = np.zeros((q.m, q.m, chunk, q.th + 1, q.tw + 1, self.C), x.dtype)
         self.kept: dict[int, np.ndarray] = {}  # V of each chunk
 
     def transformed(self) -> np.ndarray:
@@ -168,17 +216,11 @@ class Winograd:
         self.U = self.w[:0]
 
     def _tiles(self, k: int, n: int, channels: int) -> np.ndarray:
-        """An uninitialised matrix (k, T * channels) with padding between its rows."""
-        size = n * self.q.th * self.q.tw * channels
-        return np.empty((k, size + _PLANE_PAD), self.x.dtype)[:, :size]
-
-    def _shaped(self, X: np.ndarray, n: int) -> np.ndarray:
-        """(k*k, T*c) as (k, k, n, th, tw, c)."""
-        k = int(X.shape[0] ** 0.5)
-        return X.reshape(k, k, n, self.q.th, self.q.tw, -1)
+        """An uninitialised matrix (k, T * channels)."""
+        return padded(k, n * self.q.th * self.q.tw * channels, self.x.dtype)
 
     def _outputs(self, Y: np.ndarray, n: int) -> np.ndarray:
-        Y, m = self._shaped(Y, n), self.q.m
+        Y, m = _by_tile(Y, self.q, n), self.q.m
         if not self.pool:
             return Y.transpose(2, 3, 0, 4, 1, 5)
         Y = Y.reshape(m // 2, 2, m // 2, 2, *Y.shape[2:])
@@ -188,16 +230,12 @@ class Winograd:
         """The outputs of images x[s], without bias."""
         x, q = self.x[s], self.q
         n, tt = len(x), self.f.B.shape[0]
-        P = self.P[:, :, :n]
-        split_phases(x, P, q)
-        D = self._tiles(tt, n, self.C)
-        gather_tiles(P, self._shaped(D, n), q)
         V = self.kept[s.start] = self._tiles(tt, n, self.C)
-        np.matmul(self.f.B, D, out=V)
+        winograd_tiles(x, V, q.m, q.p, q.th, q.tw)
         M = self._tiles(tt, n, self.O)
         np.matmul(V.reshape(tt, -1, self.C), self.U, out=M.reshape(tt, -1, self.O))
         Y = self._tiles(q.m**2, n, self.O)
-        np.matmul(self.f.A, M, out=Y)
+        winograd_inverse(M, Y, q.m)
         return self._outputs(Y, n)
 
     def cotangent(self, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -220,10 +258,10 @@ class Winograd:
         self, s: slice, dY: np.ndarray, dx: np.ndarray | None, dUt: np.ndarray | None
     ) -> None:
         """From dY of images x[s]: write dx[s] and add to dUt, unless None."""
-        q, f = self.q, self.f
-        n, tt = len(self.x[s]), f.B.shape[0]
+        q = self.q
+        n, tt = len(self.x[s]), self.f.B.shape[0]
         dM2 = self._tiles(tt, n, self.O)
-        np.matmul(f.A.T, dY, out=dM2)
+        winograd_spread(dY, dM2, q.m)
         dM = dM2.reshape(tt, -1, self.O)
         if dUt is not None:
             V = self.kept[s.start].reshape(tt, -1, self.C)
@@ -231,8 +269,4 @@ class Winograd:
         if dx is not None:
             dV = self._tiles(tt, n, self.C)
             np.matmul(dM, self.U, out=dV.reshape(tt, -1, self.C))
-            dD = self._tiles(tt, n, self.C)
-            np.matmul(f.B.T, dV, out=dD)
-            dP = np.empty_like(self.P[:, :, :n])
-            scatter_tiles(self._shaped(dD, n), dP, q)
-            merge_phases(dP, dx[s], q)
+            winograd_images(dV, dx[s], q.m, q.p, q.th, q.tw)

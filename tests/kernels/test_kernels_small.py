@@ -267,7 +267,7 @@ def test_steps_on_a_device_are_the_same_and_wait_for_nothing():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("c", [ADAMS[0], ADAMS[1], ADAMS[2], SGDS[0], SGDS[-1]], ids=str)
-def test_a_step_allocates_a_scratch_and_no_more(c, dtype):
+def test_a_step_allocates_at_most_a_scratch(c, dtype):
     p, g, M, V = (np.ones(1 << 20, dtype) for _ in range(4))
 
     def step(t):
@@ -285,4 +285,4 @@ def test_a_step_allocates_a_scratch_and_no_more(c, dtype):
         peak = tracemalloc.get_traced_memory()[1] - before
     finally:
         tracemalloc.stop()
-    assert steps._CHUNK_BYTES <= peak < 2 * steps._CHUNK_BYTES < p.nbytes // 8
+    assert peak < 2 * steps._CHUNK_BYTES < p.nbytes // 8

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 import nnmpi
-from nnmpi import blas
+from nnmpi import blas, native
 from nnmpi.comm import Comm, mpi_versions
 from nnmpi.config import Config
 from nnmpi.nn import Module
@@ -115,6 +115,7 @@ def environment(config: Config, comm: Comm) -> Event:
             **mpi_versions(),
         },
         "blas": {"kernels": blas.core(), "threads": blas.threads()},
+        "native": native.INSTRUCTIONS,
         "hosts": hosts(comm),
     }
 

@@ -1,0 +1,18 @@
+#define NNMPI_NATIVE_MODULE
+#include "native.h"
+
+#define GLUE(a, b) a##b
+#define NAMED(a, b) GLUE(a, b)
+#define QUOTED(x) #x
+#define TEXT(x) QUOTED(x)
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, TEXT(MODULE), NULL, -1};
+
+PyMODINIT_FUNC NAMED(PyInit_, MODULE)(void) {
+    import_array();
+    PyObject *module = PyModule_Create(&definition);
+    PyMethodDef *tables[] = {epilogue_methods, optimizer_methods, winograd_methods};
+    for (size_t i = 0; module && i < sizeof tables / sizeof *tables; i++)
+        if (PyModule_AddFunctions(module, tables[i]) < 0) Py_CLEAR(module);
+    return module;
+}

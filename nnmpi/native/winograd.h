@@ -1,0 +1,130 @@
+/* Winograd's transforms along one axis, for F(SIDE x SIDE, 3x3) with tiles of TILE = SIDE + 2.
+
+   inputs      B' d    TILE pixels to TILE        pixels    B v    the transpose of it
+   outputs     A' m    TILE to SIDE pixels        spread    A y    the transpose of it
+
+   The matrices are those of kernels/winograd.py. */
+
+#if SIDE == 2
+ALWAYS_INLINE void OF(inputs)(const float *d, float *v) {
+    v[0] = d[0] - d[2], v[1] = d[1] + d[2], v[2] = d[2] - d[1], v[3] = d[1] - d[3];
+}
+ALWAYS_INLINE void OF(pixels)(const float *v, float *d) {
+    d[0] = v[0], d[1] = v[1] - v[2] + v[3], d[2] = v[1] + v[2] - v[0], d[3] = -v[3];
+}
+ALWAYS_INLINE void OF(outputs)(const float *m, float *y) {
+    y[0] = m[0] + m[1] + m[2], y[1] = m[1] - m[2] - m[3];
+}
+ALWAYS_INLINE void OF(spread)(const float *y, float *m) {
+    m[0] = y[0], m[1] = y[0] + y[1], m[2] = y[0] - y[1], m[3] = -y[1];
+}
+#else
+ALWAYS_INLINE void OF(inputs)(const float *d, float *v) {
+    float a = d[4] - 4 * d[2], b = d[3] - 4 * d[1], c = d[4] - d[2], e = 2 * (d[3] - d[1]);
+    v[0] = 4 * d[0] - 5 * d[2] + d[4], v[1] = a + b, v[2] = a - b;
+    v[3] = c + e, v[4] = c - e, v[5] = 4 * d[1] - 5 * d[3] + d[5];
+}
+ALWAYS_INLINE void OF(pixels)(const float *v, float *d) {
+    float s = v[1] + v[2], a = v[2] - v[1], t = v[3] + v[4], b = v[4] - v[3];
+    d[0] = 4 * v[0], d[1] = 4 * (a + v[5]) + 2 * b, d[2] = -5 * v[0] - 4 * s - t;
+    d[3] = -a - 2 * b - 5 * v[5], d[4] = v[0] + s + t, d[5] = v[5];
+}
+ALWAYS_INLINE void OF(outputs)(const float *m, float *y) {
+    float s = m[1] + m[2], a = m[1] - m[2], t = m[3] + m[4], b = m[3] - m[4];
+    y[0] = m[0] + s + t, y[1] = a + 2 * b, y[2] = s + 4 * t, y[3] = a + 8 * b + m[5];
+}
+ALWAYS_INLINE void OF(spread)(const float *y, float *m) {
+    float a = y[0] + y[2], b = y[1] + y[3], c = y[0] + 4 * y[2], e = 2 * y[1] + 8 * y[3];
+    m[0] = y[0], m[1] = a + b, m[2] = a - b, m[3] = c + e, m[4] = c - e, m[5] = y[3];
+}
+#endif
+
+/* Y = L X L' for X (N x N) at p[0 .. N*N), where `half` is L along one axis. */
+#define BOTH_AXES(half, N, M, x, y)                                                                \
+    do {                                                                                           \
+        float t[M][N];                                                                             \
+        UNROLL for (int j = 0; j < N; j++) {                                            \
+            float in[N], out[M];                                                                   \
+            UNROLL for (int i = 0; i < N; i++) in[i] = x[i * N + j];                                      \
+            half(in, out);                                                                         \
+            UNROLL for (int i = 0; i < M; i++) t[i][j] = out[i];                                          \
+        }                                                                                          \
+        UNROLL for (int i = 0; i < M; i++) half(t[i], y + i * M);                                         \
+    } while (0)
+
+#define TILE (SIDE + 2)
+
+/* V from the images: pixel (a, b) of each tile, zero outside of the image. */
+static void OF(tiles)(const Grid *q, const float *images, float *V, const float *zeros) {
+    npy_intp tile = 0;
+    for (npy_intp n = 0; n < q->n; n++)
+        for (npy_intp i = 0; i < q->th; i++)
+            for (npy_intp j = 0; j < q->tw; j++, tile++) {
+                const float *from[TILE * TILE];
+                float *to = V + tile * q->C;
+                for (int a = 0; a < TILE; a++)
+                    for (int b = 0; b < TILE; b++) {
+                        const float *at = pixel(q, (float *)images, n, i * SIDE + a, j * SIDE + b);
+                        from[a * TILE + b] = at ? at : zeros;
+                    }
+                const npy_intp C = q->C, plane = q->plane;
+#pragma GCC ivdep
+                for (npy_intp c = 0; c < C; c++) {
+                    float x[TILE * TILE], y[TILE * TILE];
+                    UNROLL for (int k = 0; k < TILE * TILE; k++) x[k] = from[k][c];
+                    BOTH_AXES(OF(inputs), TILE, TILE, x, y);
+                    UNROLL for (int k = 0; k < TILE * TILE; k++) to[k * plane + c] = y[k];
+                }
+            }
+}
+
+/* The transpose of it: each pixel gets the sum over the tiles that have it. */
+static void OF(images)(const Grid *q, const float *V, float *images, float *unused) {
+    for (npy_intp n = 0; n < q->n; n++)
+        for (npy_intp h = 0; h < q->H; h++)
+            for (npy_intp w = 0; w < q->W; w++)
+                memset(pixel(q, images, n, h + q->pad, w + q->pad), 0, q->C * sizeof(float));
+    npy_intp tile = 0;
+    for (npy_intp n = 0; n < q->n; n++)
+        for (npy_intp i = 0; i < q->th; i++)
+            for (npy_intp j = 0; j < q->tw; j++, tile++) {
+                float *to[TILE * TILE];
+                const float *from = V + tile * q->C;
+                for (int a = 0; a < TILE; a++)
+                    for (int b = 0; b < TILE; b++) {
+                        float *at = pixel(q, images, n, i * SIDE + a, j * SIDE + b);
+                        to[a * TILE + b] = at ? at : unused;
+                    }
+                const npy_intp C = q->C, plane = q->plane;
+#pragma GCC ivdep
+                for (npy_intp c = 0; c < C; c++) {
+                    float x[TILE * TILE], y[TILE * TILE];
+                    UNROLL for (int k = 0; k < TILE * TILE; k++) x[k] = from[k * plane + c];
+                    BOTH_AXES(OF(pixels), TILE, TILE, x, y);
+                    UNROLL for (int k = 0; k < TILE * TILE; k++) to[k][c] += y[k];
+                }
+            }
+}
+
+/* Planes of S numbers each, which lie `from` and `to` numbers apart. */
+static void OF(inverse)(const float *M, npy_intp from, float *Y, npy_intp to, npy_intp S) {
+#pragma GCC ivdep
+    for (npy_intp s = 0; s < S; s++) {
+        float x[TILE * TILE], y[SIDE * SIDE];
+        UNROLL for (int k = 0; k < TILE * TILE; k++) x[k] = M[k * from + s];
+        BOTH_AXES(OF(outputs), TILE, SIDE, x, y);
+        UNROLL for (int k = 0; k < SIDE * SIDE; k++) Y[k * to + s] = y[k];
+    }
+}
+
+static void OF(spreads)(const float *Y, npy_intp from, float *M, npy_intp to, npy_intp S) {
+#pragma GCC ivdep
+    for (npy_intp s = 0; s < S; s++) {
+        float x[SIDE * SIDE], y[TILE * TILE];
+        UNROLL for (int k = 0; k < SIDE * SIDE; k++) x[k] = Y[k * from + s];
+        BOTH_AXES(OF(spread), SIDE, TILE, x, y);
+        UNROLL for (int k = 0; k < TILE * TILE; k++) M[k * to + s] = y[k];
+    }
+}
+
+#undef TILE

@@ -1,0 +1,45 @@
+"""The compiled kernels: one extension module for each set of instructions, from the same sources.
+
+They are optional: where there is no compiler, the installation succeeds and NumPy computes. All
+metadata is in setup.cfg, where extension modules cannot be named.
+"""
+
+import platform
+from glob import glob
+
+from setuptools import Extension, setup
+
+EXACT = ["-std=c11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
+"""Numbers as NumPy computes them: no product and sum is rounded once instead of twice."""
+
+X86 = {
+    "avx2": ["-mavx2", "-mfma"],
+    "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"],
+}
+SETS: dict[str, list[str]] = {
+    "baseline": [],  # of arm64: NEON
+    **(X86 if platform.machine() in ("x86_64", "AMD64") else {}),
+}
+
+
+def extensions() -> list[Extension]:
+    try:
+        import numpy
+    except ImportError:
+        return []
+    sources = sorted(glob("nnmpi/native/*.c"))
+    return [
+        Extension(
+            f"nnmpi.native._{name}",
+            sources,
+            include_dirs=[numpy.get_include()],
+            define_macros=[("MODULE", f"_{name}")],
+            extra_compile_args=[*EXACT, *flags],
+            depends=sorted(glob("nnmpi/native/*.h")),
+            optional=True,
+        )
+        for name, flags in SETS.items()
+    ]
+
+
+setup(ext_modules=extensions())
