@@ -1,9 +1,11 @@
 """The compiled kernels: one extension module for each set of instructions, from the same sources.
 
 They are optional: where there is no compiler, the installation succeeds and NumPy computes. All
-metadata is in setup.cfg, where extension modules cannot be named.
+metadata is in setup.cfg, where extension modules cannot be named. NNMPI_BUILD=avx2, say, builds
+one set alone.
 """
 
+import os
 import platform
 from glob import glob
 
@@ -39,6 +41,7 @@ def extensions() -> list[Extension]:
             optional=True,
         )
         for name, flags in SETS.items()
+        if os.environ.get("NNMPI_BUILD", name) == name
     ]
 
 

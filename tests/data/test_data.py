@@ -260,3 +260,11 @@ def test_synthetic_data_can_be_learned_and_do_not_depend_on_the_number_of_sample
 def test_a_bad_synthetic_form_is_refused(form: str) -> None:
     with refused(f"synthetic:{form}", "CLASSES", "above 0"):
         data.load(f"synthetic:{form}")
+
+
+def test_the_first_row_that_is_not_finite_is_named() -> None:
+    """It is in the second block of rows that are looked at."""
+    x = np.zeros((70_000, 2), "float32")
+    x[[69_000, 69_999], 1] = np.nan, np.inf
+    with refused("2 of 70,000 rows hold NaN", "the first is row 69000;"):
+        data.from_arrays(x, np.zeros(70_000, int))

@@ -55,7 +55,11 @@ def equals_the_ordinary_loss(
     for bounds in _bounds(comm):
         own = slice(*bounds[comm.rank : comm.rank + 2])
         part = Tensor(z[:, own].copy(), requires_grad=True)
-        got = ShardedCrossEntropyLoss(comm, bounds, **options)(part, labels)
+        loss_of = ShardedCrossEntropyLoss(comm, bounds, **options)
+        got, twice = loss_of(part, labels), np.repeat(z, 2, axis=1)  # as behind Flatten
+        np.testing.assert_array_equal(loss_of.whole(part), z)
+        channels = slice(2 * own.start, 2 * own.stop)
+        np.testing.assert_array_equal(loss_of.whole(Tensor(twice[:, channels].copy())), twice)
         assert got.dtype == wanted.dtype
         np.testing.assert_allclose(got.data, wanted.data, rtol=bound, atol=bound)
         got.backward(g)

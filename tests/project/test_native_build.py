@@ -1,0 +1,77 @@
+"""The compiled kernels: built without a compiler, and under the sanitizers of one."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from helpers.mpijob import ROOT
+
+GCC = shutil.which("gcc")
+SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=all"
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The sources of the package, with nothing compiled."""
+    leave = shutil.ignore_patterns("*.so", "__pycache__")
+    shutil.copytree(ROOT / "nnmpi", tmp_path / "nnmpi", ignore=leave)
+    shutil.copy(ROOT / "setup.py", tmp_path)
+    return tmp_path
+
+
+def run(folder: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Python in a folder, whose package comes first."""
+    path = os.pathsep.join(map(str, (folder, ROOT / "tests")))
+    env: Mapping[str, str] = {**os.environ, "PYTHONPATH": path, **environment}
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def built(folder: Path) -> list[str]:
+    return sorted(
+        path.name.partition(".")[0] for path in (folder / "nnmpi" / "native").glob("*.so")
+    )
+
+
+def test_without_a_compiler_numpy_computes(copy: Path) -> None:
+    made = run(copy, "setup.py", "build_ext", "--inplace", CC="/no/compiler")
+    assert made.returncode == 0, made.stderr
+    assert built(copy) == []
+    text = "import nnmpi; from nnmpi import native; print(nnmpi.__file__, native.INSTRUCTIONS)"
+    found = run(copy, "-c", text)
+    assert found.stdout.split() == [str(copy / "nnmpi" / "__init__.py"), "none"], found.stderr
+
+
+@pytest.mark.skipif(GCC is None, reason="there is no gcc")
+@pytest.mark.timeout(320)
+def test_sanitizers_find_nothing(copy: Path) -> None:
+    library = subprocess.run(
+        [str(GCC), "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    if not os.path.isabs(library):
+        pytest.skip("gcc has no library of the address sanitizer")
+    flags = {"CC": str(GCC), "CFLAGS": f"{SANITIZERS} -g", "LDFLAGS": SANITIZERS}
+    flags["NNMPI_BUILD"] = "baseline"
+    made = run(copy, "setup.py", "build_ext", "--inplace", **flags)
+    assert made.returncode == 0, made.stderr
+    assert built(copy) == ["_baseline"], made.stderr
+    cases = str(ROOT / "tests" / "kernels" / "test_table.py")
+    options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--rootdir={copy}")
+    found = run(
+        copy,
+        *("-m", "pytest", *options, cases),
+        LD_PRELOAD=library,
+        ASAN_OPTIONS="detect_leaks=0",
+    )
+    assert found.returncode == 0, f"{found.stdout[-3000:]}\n{found.stderr[-3000:]}"
