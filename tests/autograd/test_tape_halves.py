@@ -352,7 +352,9 @@ def test_until_several_of_which_no_gradient_reaches_some():
     a, b, c = leaf(1, 2), leaf(3, 4), leaf(5)
     for until, grads in (((a, c), ([3, 4], None, None)), ((c,), (None, None, None))):
         a.grad = b.grad = None
-        rest = (a * b).sum().backward(until=until)
+        seen = []
+        rest = (a * b).sum().backward(until=until, on_leaf=seen.append)
+        assert seen == [t for t in until if t is not c]  # which none reaches
         assert [t.grad if t.grad is None else t.grad.tolist() for t in (a, b, c)] == [*grads]
         rest.finish()
         assert (a.grad.tolist(), b.grad.tolist(), c.grad) == ([3, 4], [1, 2], None)

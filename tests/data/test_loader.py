@@ -183,13 +183,15 @@ def test_an_error_in_the_thread_reaches_the_consumer(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("depth", [1, 2, 5])
 def test_the_thread_computes_no_more_than_depth_items_in_advance(depth: int) -> None:
     made: list[int] = []
-    full = threading.Event()
+    full, beyond = threading.Event(), threading.Event()
 
     def items() -> Iterator[int]:
         for i in range(30):
             made.append(i)
             if i == depth:
                 full.set()
+            if i > depth:
+                beyond.set()
             yield i
 
     taken = 0
@@ -198,6 +200,8 @@ def test_the_thread_computes_no_more_than_depth_items_in_advance(depth: int) -> 
         taken += 1
         assert len(made) <= taken + depth
         assert full.wait(timeout=200)  # item `depth` is made while item 0 is in use
+        if taken == 1:
+            assert not beyond.wait(timeout=0.2)  # and no more
     assert taken == 30
     assert not alive()
 

@@ -286,3 +286,15 @@ def test_a_step_allocates_at_most_a_scratch(c, dtype):
     finally:
         tracemalloc.stop()
     assert peak < 2 * steps._CHUNK_BYTES < p.nbytes // 8
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_centred_rmsprop_takes_a_constant_gradient(compiled, monkeypatch):
+    """Rounding makes the mean square less than the square of the mean."""
+    if not compiled:
+        monkeypatch.setattr(steps.rmsprop_loop, "compiled", None)
+    p, squares, mean = (np.zeros(200, "float32") for _ in range(3))
+    g = np.random.default_rng(0).random(200, dtype="float32")
+    for _ in range(400):
+        steps.rmsprop(p, g, squares, None, mean, steps.RmsPropStep(1e-2, 0.9, 1e-8, 0.0, 0.0))
+    assert np.isfinite(p).all()

@@ -31,8 +31,9 @@ from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.server.client import ServerClient
+from nnmpi.parallel.step.executor import Position, StepState
 from nnmpi.run.report import NullReport
-from nnmpi.run.snapshot import Snapshot, joined
+from nnmpi.run.snapshot import Snapshot, joined, next_steps
 
 ADAM = OPTIMIZERS[1]
 
@@ -328,6 +329,16 @@ def test_no_worker_computes_a_batch_twice_or_leaves_one_out(
         assert steps == list(range(len(steps)))
     assert sum(map(len, pushed.values())) == 2 * 6 * 3
     assert any(ahead)
+
+
+def test_workers_keep_their_places_only_if_they_are_as_many() -> None:
+    at = [StepState(step, 1, step) for step in (4, 5, 6)]
+
+    def rank(comm: Comm) -> tuple[Any, Any]:
+        own = (Position(comm.rank, 3, at[comm.rank]),)
+        return next_steps(comm, own, 3), next_steps(comm, own, 2)
+
+    assert threads.run(3, rank) == [(tuple(at), ())] * 3
 
 
 # ---- what was there before
