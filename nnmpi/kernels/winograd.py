@@ -9,10 +9,10 @@
     M[k] = V[k] (T, C) @ U[k] (C, O)                  U = kron(G, G) @ w
     Y = kron(A', A') @ M  (m, m, T, O)                output pixel (a, b) of every tile
 
-and backwards through the transposes. The matrices are those of Lavin and Gray
-(2015). Copies move whole rows of tiles (phases first, then tiles), all
-transforms are GEMMs, and planes are padded by 16 elements because rows that are
-a power of two apart share a cache set.
+and backwards through the transposes. The matrices of F(2x2) are those of Lavin and Gray (2015), for
+F(4x4) see POINTS. In NumPy, copies move whole rows of tiles (phases first, then tiles), all
+transforms are GEMMs, and planes are padded by 16 elements because rows that are a power of two
+apart share a cache set.
 """
 
 from functools import lru_cache
@@ -33,26 +33,37 @@ class Transform(NamedTuple):
     A: np.ndarray
 
 
+POINTS = (5 / 8, 3 / 2)
+"""F(4x4) evaluates polynomials at 0, these, their negatives and infinity: a third of the error of
+1 and 2. All products of them below are exact in float32."""
+
+
+def _toom_cook(a: float, b: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """B (6, 6), G (6, 3) and A (4, 6) of F(4, 3) for the points 0, a, -a, b, -b and infinity.
+
+    The row of B of a point p is the product of (x - q) over the other points q, lowest power first,
+    that of G is (1, p, p^2) over this product at p, and the column of A is (1, p, p^2, p^3).
+    """
+    points = [0.0, a, -a, b, -b]
+    others = [[q for q in points if q != p] for p in points]
+    B = np.array([[*np.poly(rest)[::-1], 0] for rest in others] + [np.poly(points)[::-1]])
+    at = [np.prod([p - q for q in rest]) for p, rest in zip(points, others, strict=True)]
+    powers = np.vander(points, 4, increasing=True)
+    G = np.vstack([powers[:, :3] / np.array(at)[:, None], [0, 0, 1]])
+    return B, G, np.column_stack([powers.T, [0, 0, 0, 1]])
+
+
 @lru_cache(maxsize=8)
 def transform(m: int, dtype: str) -> Transform:
-    """F(2x2) is as exact as a direct sum; F(4x4) does less work and loses a digit and a half."""
+    """F(2x2) is as exact as a direct sum; F(4x4) does less work and loses half a digit."""
     if m == 2:
         B = [[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]]
         G = [[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]]
         A = [[1, 1, 1, 0], [0, 1, -1, -1]]
         scale = 2
     else:
-        B = [
-            [4, 0, -5, 0, 1, 0],
-            [0, -4, -4, 1, 1, 0],
-            [0, 4, -4, -1, 1, 0],
-            [0, -2, -1, 2, 1, 0],
-            [0, 2, -1, -2, 1, 0],
-            [0, 4, 0, -5, 0, 1],
-        ]
-        G = [[6, 0, 0], [-4, -4, -4], [-4, 4, -4], [1, 2, 4], [1, -2, 4], [0, 0, 24]]
-        A = [[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]]
-        scale = 24
+        B, G, A = (X.tolist() for X in _toom_cook(*POINTS))
+        scale = 1
     square = [np.array(X, np.float64) for X in (B, G, A)]
     B2, G2, A2 = (np.kron(X, X).astype(dtype) for X in square)
     return Transform(B2, (G2 / scale**2).astype(dtype), A2)

@@ -18,25 +18,36 @@ ALWAYS_INLINE void OF(outputs)(const float *m, float *y) {
 ALWAYS_INLINE void OF(spread)(const float *y, float *m) {
     m[0] = y[0], m[1] = y[0] + y[1], m[2] = y[0] - y[1], m[3] = -y[1];
 }
-#else
+#else /* the points 0, +-P, +-Q and infinity */
+#define P 0.625f
+#define Q 1.5f
+#define PP (P * P)
+#define QQ (Q * Q)
 ALWAYS_INLINE void OF(inputs)(const float *d, float *v) {
-    float a = d[4] - 4 * d[2], b = d[3] - 4 * d[1], c = d[4] - d[2], e = 2 * (d[3] - d[1]);
-    v[0] = 4 * d[0] - 5 * d[2] + d[4], v[1] = a + b, v[2] = a - b;
-    v[3] = c + e, v[4] = c - e, v[5] = 4 * d[1] - 5 * d[3] + d[5];
+    float a = d[4] - QQ * d[2], b = P * (d[3] - QQ * d[1]);
+    float c = d[4] - PP * d[2], e = Q * (d[3] - PP * d[1]);
+    v[0] = PP * QQ * d[0] - (PP + QQ) * d[2] + d[4], v[1] = a + b, v[2] = a - b;
+    v[3] = c + e, v[4] = c - e, v[5] = PP * QQ * d[1] - (PP + QQ) * d[3] + d[5];
 }
 ALWAYS_INLINE void OF(pixels)(const float *v, float *d) {
-    float s = v[1] + v[2], a = v[2] - v[1], t = v[3] + v[4], b = v[4] - v[3];
-    d[0] = 4 * v[0], d[1] = 4 * (a + v[5]) + 2 * b, d[2] = -5 * v[0] - 4 * s - t;
-    d[3] = -a - 2 * b - 5 * v[5], d[4] = v[0] + s + t, d[5] = v[5];
+    float s = v[1] + v[2], a = P * (v[1] - v[2]), t = v[3] + v[4], b = Q * (v[3] - v[4]);
+    d[0] = PP * QQ * v[0], d[1] = PP * QQ * v[5] - QQ * a - PP * b;
+    d[2] = -(PP + QQ) * v[0] - QQ * s - PP * t, d[3] = a + b - (PP + QQ) * v[5];
+    d[4] = v[0] + s + t, d[5] = v[5];
 }
 ALWAYS_INLINE void OF(outputs)(const float *m, float *y) {
-    float s = m[1] + m[2], a = m[1] - m[2], t = m[3] + m[4], b = m[3] - m[4];
-    y[0] = m[0] + s + t, y[1] = a + 2 * b, y[2] = s + 4 * t, y[3] = a + 8 * b + m[5];
+    float s = m[1] + m[2], a = P * (m[1] - m[2]), t = m[3] + m[4], b = Q * (m[3] - m[4]);
+    y[0] = m[0] + s + t, y[1] = a + b, y[2] = PP * s + QQ * t, y[3] = PP * a + QQ * b + m[5];
 }
 ALWAYS_INLINE void OF(spread)(const float *y, float *m) {
-    float a = y[0] + y[2], b = y[1] + y[3], c = y[0] + 4 * y[2], e = 2 * y[1] + 8 * y[3];
+    float a = y[0] + PP * y[2], b = P * (y[1] + PP * y[3]);
+    float c = y[0] + QQ * y[2], e = Q * (y[1] + QQ * y[3]);
     m[0] = y[0], m[1] = a + b, m[2] = a - b, m[3] = c + e, m[4] = c - e, m[5] = y[3];
 }
+#undef P
+#undef Q
+#undef PP
+#undef QQ
 #endif
 
 /* Y = L X L' for X (N x N) at p[0 .. N*N), where `half` is L along one axis. */

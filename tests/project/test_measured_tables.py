@@ -77,6 +77,16 @@ def sharding_cells() -> list[list[str]]:
     ]
 
 
+def test_the_compiled_kernels():
+    shown = table(BENCHMARKS, "| training step | NumPy | to T+ | compiled | to T+ |")
+    both = map(training_rows, ("training-zen4-numpy", "training-zen4-native"))
+    for (name, cells), pair in zip(shown.items(), zip(*both, strict=True), strict=True):
+        assert name.startswith(pair[0]["case"])
+        wanted = [(row["seconds"], two(row["ratio to T+"])) for row in pair]
+        times = [ms(s) if s > 1e-3 else f"{s * 1e6:.0f} µs" for s, _ in wanted]
+        assert cells == [times[0], wanted[0][1], times[1], wanted[1][1]]
+
+
 def test_the_summary():
     shown = table(BENCHMARKS, "| measured | nnmpi | ratio |")
     w1, w2 = (row for row in training_rows("training-zen5")[:2])
