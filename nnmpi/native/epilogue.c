@@ -46,9 +46,8 @@ ALWAYS_INLINE float larger(float a, float b) {
        a b
        c d      of which `above`, `below` and `upper` say where the largest is */
 static void pool_row(npy_intp n, const float *restrict a, const float *restrict b,
-                            const float *restrict c, const float *restrict d, float *restrict y,
-                            npy_bool *restrict above, npy_bool *restrict below,
-                            npy_bool *restrict upper) {
+                     const float *restrict c, const float *restrict d, float *restrict y,
+                     npy_bool *restrict above, npy_bool *restrict below, npy_bool *restrict upper) {
     for (npy_intp i = 0; i < n; i++) {
         float top = larger(a[i], b[i]), bottom = larger(c[i], d[i]);
         above[i] = a[i] >= b[i], below[i] = c[i] >= d[i], upper[i] = top >= bottom;

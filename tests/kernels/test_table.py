@@ -38,7 +38,7 @@ def one_of(rng: Rng, *values: Any) -> Any:
 
 def adam(rng: Rng, dtype: Any) -> list[Any]:
     p, g, m, v, top = (numbers(rng, (n := length(rng)) if i == 0 else n, dtype) for i in range(5))
-    decay, shrink = one_of(rng, (0.0, 1.0), (0.1, 1.0), (0.0, 0.99))
+    decay, shrink = one_of(rng, (0.0, 1.0), (0.1, 1.0), (0.0, 0.99), (0.1, 0.99))
     largest = one_of(rng, None, abs(top))
     return [p, g, m, abs(v), largest, 0.9, 0.999, 1e-3, 1e-8, decay, shrink]
 
