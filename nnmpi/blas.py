@@ -154,3 +154,9 @@ def _keep_memory() -> None:
     # made either: by itself it would fix the threshold at its small default.
     if any(mallopt(_M_MMAP_THRESHOLD, size) for size in (1 << 30, 1 << 25)):
         mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+
+
+def release_memory() -> None:
+    """Return freed memory to the system: what set-up has used and steps do not need again."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -125,7 +125,7 @@ class Config:
     device: str = _training("cpu", "where to compute", choices=DEVICES)
     convolution: str = _training(
         "auto",
-        "algorithm of 3x3 convolutions; winograd4 is faster and less accurate",
+        "algorithm of 3x3 convolutions; winograd2 and im2col are slower and a little more exact",
         choices=CONVOLUTIONS,
     )
     dp: int | None = _layout(

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 from zlib import crc32
 
 import numpy as np
+from numpy import ndarray
 from numpy.typing import NDArray
 
 from nnmpi.collectives.algorithms import ALL_GATHERS, BROADCASTS, REDUCE_SCATTERS, REDUCES
@@ -63,14 +64,23 @@ def flat(array: Any, call: str) -> Array:
     In order is what is contiguous and aligned: MPI knows no types of unaligned numbers.
     """
     check_array(array, call)
-    if type(array) is not np.ndarray:
-        array = np.asarray(array)  # subclasses (matrix, masked array) index and reshape otherwise
-    if not array.flags.carray:  # contiguous, aligned and writeable
-        if not array.flags.writeable:
-            raise ValueError(f"{call} works in place, and this array is read-only: pass a copy")
-        array = np.array(array, order="C")
-    row: Array = array.reshape(-1)
+    return row_of(array, call)
+
+
+def row_of(array: Any, call: str) -> Array:
+    """A flat array, whose type callers have checked once before."""
+    if type(array) is not ndarray or not array.flags.carray:  # contiguous, aligned, writeable
+        array = _in_order(array, call)
+    row: Array = array if array.ndim == 1 else array.reshape(-1)
     return row
+
+
+def _in_order(array: Any, call: str) -> Array:
+    check_array(array, call)
+    array = np.asarray(array)  # subclasses (matrix, masked array) index and reshape otherwise
+    if not array.flags.writeable:
+        raise ValueError(f"{call} works in place, and this array is read-only: pass a copy")
+    return array if array.flags.carray else np.array(array, order="C")
 
 
 def put_back(steps: Steps, row: Array, array: Array) -> Steps:
@@ -84,7 +94,7 @@ def check_array(array: Any, call: str) -> None:
     """Only NumPy's own arrays have memory that MPI can use."""
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{call} takes a NumPy array, not {type(array).__name__}")
-    _check_dtype(array.dtype, call)
+    check_dtype(array.dtype, call)
 
 
 def checked_size(n: int, dtype: Any, call: str) -> tuple[int, np.dtype[Any]]:
@@ -92,11 +102,11 @@ def checked_size(n: int, dtype: Any, call: str) -> tuple[int, np.dtype[Any]]:
     n, dtype = operator.index(n), np.dtype(dtype)
     if n < 0:
         raise ValueError(f"{call} cannot hold {n} numbers: use 0 or more")
-    _check_dtype(dtype, call)
+    check_dtype(dtype, call)
     return n, dtype
 
 
-def _check_dtype(dtype: np.dtype[Any], call: str) -> None:
+def check_dtype(dtype: np.dtype[Any], call: str) -> None:
     """Only numbers in this machine's byte order can be summed, or sent as bytes.
 
     NumPy knows bfloat16 only from the package ml_dtypes, if that is installed.

@@ -10,7 +10,8 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Self
+from types import CodeType, FrameType
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
@@ -41,6 +42,26 @@ class DebugSettings(NamedTuple):
         return cls(debug == "collectives", timeout, timeout if limit else START)
 
 
+class Operation(NamedTuple):
+    """What is called, again and again: without the number of the call and its place."""
+
+    comm: str
+    operation: str
+    algorithm: str
+    dtype: np.dtype[Any] | None
+    elements: int
+    root: int
+
+
+# What is kept of a call: the operation, its number, the code that called it, and the instruction
+# there. A LoggedCall is made of it when it is printed, which takes longer than a small message.
+Record: TypeAlias = tuple[Operation, int, CodeType, int]
+
+
+def record_of(what: Operation, number: int, frame: FrameType) -> Record:
+    return what, number, frame.f_code, frame.f_lasti
+
+
 class LoggedCall(NamedTuple):
     """One collective or message, as one rank called it."""
 
@@ -48,13 +69,17 @@ class LoggedCall(NamedTuple):
     number: int  # of the collectives of that communicator, from 1; -1 for a message
     operation: str
     algorithm: str
-    # a dtype, since finding its name would take longer than sending a small message; a name where
-    # the call is another rank's
-    dtype: np.dtype[Any] | str | None
+    dtype: np.dtype[Any] | str | None  # a name where the call is another rank's
     elements: int
     root: int  # or the other rank of a message, or the first element of a part of shared memory
     file: str
     line: int
+
+    @classmethod
+    def of(cls, record: Record) -> Self:
+        what, number, code, at = record
+        lines = (line for start, end, line in code.co_lines() if start <= at < end and line)
+        return cls(what.comm, number, *what[1:], code.co_filename, next(lines, 0))
 
     @property
     def text(self) -> str:
@@ -93,20 +118,25 @@ class CallLog:
 
     def __init__(self, settings: DebugSettings | None = None) -> None:
         self.settings = settings or DebugSettings()
-        self.calls: deque[LoggedCall] = deque(maxlen=KEPT)
+        self.records: deque[Record] = deque(maxlen=KEPT)
         self.counters: dict[str, CallCounter] = {}
-        self._waits: tuple[LoggedCall, float] | None = None
+        self.waits: tuple[Record, float] | None = None
 
-    def enter(self, call: LoggedCall) -> None:
+    @property
+    def calls(self) -> list[LoggedCall]:
+        """The last calls, the latest at the end."""
+        return [*map(LoggedCall.of, tuple(self.records))]
+
+    def enter(self, call: Record) -> None:
         """From here on other ranks may hold this one up."""
-        self._waits = (call, time.monotonic())
+        self.waits = (call, time.monotonic())
 
     def leave(self) -> None:
         """The call that was entered last is over."""
-        self._waits = None
+        self.waits = None
 
     @contextmanager
-    def during(self, call: LoggedCall) -> Iterator[None]:
+    def during(self, call: Record) -> Iterator[None]:
         """Enters the call, and leaves it at the end."""
         self.enter(call)
         try:
@@ -125,12 +155,12 @@ class CallLog:
 
     def waiting(self) -> tuple[LoggedCall, float] | None:
         """The call that this rank is in, and for how many seconds."""
-        waits = self._waits
-        return None if waits is None else (waits[0], time.monotonic() - waits[1])
+        waits = self.waits
+        return None if waits is None else (LoggedCall.of(waits[0]), time.monotonic() - waits[1])
 
 
-def call_site(depth: int = 3, package: str = PACKAGE) -> tuple[str, int]:
-    """The file and line outside a package that called into it.
+def call_site(depth: int = 3, package: str = PACKAGE) -> FrameType:
+    """The frame outside a package that called into it.
 
     `depth` frames up are known to be inside, which saves looking at them at every call.
     """
@@ -138,6 +168,6 @@ def call_site(depth: int = 3, package: str = PACKAGE) -> tuple[str, int]:
         frame = sys._getframe(depth)
     except ValueError:  # called by the interpreter itself, as at its end
         frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(package):
+    while frame.f_globals.get("__name__", "").startswith(package) and frame.f_back is not None:
         frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno
+    return frame

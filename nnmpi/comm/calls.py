@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import Any, NoReturn
 
-from nnmpi.comm.call_log import PACKAGE, LoggedCall, call_site
+from nnmpi.comm.call_log import PACKAGE, LoggedCall, Operation, Record, call_site
 from nnmpi.comm.debug.compare import CallComparison
 from nnmpi.comm.progress import Progress, Steps, Work
 from nnmpi.comm.transport.base import Transport
@@ -29,39 +29,45 @@ class Calls:
         root: int = -1,
         compare: bool = True,
         package: str = PACKAGE,
-    ) -> LoggedCall:
+    ) -> Record:
+        """Logs a collective; see `record`."""
+        what = Operation(self.comm, operation, algorithm, dtype, count, root)
+        return self.record(what, compare, package)
+
+    def record(self, what: Operation, compare: bool, package: str = PACKAGE) -> Record:
         """Logs a collective, and compares it with those of the other ranks, before it begins.
 
-        It is logged where `package` was called from.
+        It is logged where `package` was called from, three frames up or more.
         """
-        counter, site = self._counter, call_site(package=package)
-        counter.calls += 1
-        call = LoggedCall(self.comm, counter.calls, operation, algorithm, dtype, count, root, *site)
-        self._log.calls.append(call)
+        self._counter.calls = number = self._counter.calls + 1
+        frame = call_site(4, package)
+        call = what, number, frame.f_code, frame.f_lasti
+        self._log.records.append(call)
         if compare and self.comparison is not None:
-            self.finish(self.comparison.steps(call, self.progress.idle), call)
+            steps = self.comparison.steps(LoggedCall.of(call), self.progress.idle)
+            self.finish(steps, call)
         return call
 
-    def compared(self, steps: Steps, call: LoggedCall, before: bool) -> Steps:
+    def compared(self, steps: Steps, call: Record, before: bool) -> Steps:
         """Compares as the first steps of a call that may not wait, unless it was done before."""
         if before or self.comparison is None:
             return steps
-        return chain(self.comparison.steps(call, blocks=False), steps)
+        return chain(self.comparison.steps(LoggedCall.of(call), blocks=False), steps)
 
-    def finish(self, steps: Steps, call: LoggedCall) -> None:
+    def finish(self, steps: Steps, call: Record) -> None:
         """Carries out a whole operation."""
         self.progress.finish(steps, call, self.transport)
 
-    def start(self, steps: Steps, call: LoggedCall) -> Work:
+    def start(self, steps: Steps, call: Record) -> Work:
         """Starts an operation."""
         return Work(steps, self.transport, self.progress, call)
 
-    def barrier(self, call: LoggedCall) -> None:
+    def barrier(self, call: Record) -> None:
         """Returns when all ranks have come."""
         self.finish(iter([[self.transport.ibarrier()]]), call)
 
     @contextmanager
-    def collective(self, call: LoggedCall) -> Iterator[None]:
+    def collective(self, call: Record) -> Iterator[None]:
         """Around blocking calls of MPI that all ranks make; a barrier goes before.
 
         The barrier moves this rank's other operations, which a blocking call does not.

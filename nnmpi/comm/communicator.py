@@ -11,39 +11,38 @@ import numpy as np
 from nnmpi import user_code
 from nnmpi.collectives.algorithms import rooted
 from nnmpi.collectives.step import Algorithm, cut
+from nnmpi.comm import agreement
 from nnmpi.comm.allreduce import autotune
-from nnmpi.comm.allreduce.dispatch import NAMES, NEED_SETUP, AllReduceDispatch
-from nnmpi.comm.allreduce.interpreter import Interpreter
+from nnmpi.comm.allreduce.dispatch import NAMES, NEED_SETUP, AllReduce, AllReduceDispatch
+from nnmpi.comm.allreduce.interpreter import MOST_PLANS, Interpreter
 from nnmpi.comm.arguments import (
     FAMILIES,
     Array,
     as_integers,
     bounds_of,
     check_array,
+    check_dtype,
     checked_rank,
     checked_size,
     checked_tag,
     flat,
     parts_text,
     put_back,
+    row_of,
     unknown,
 )
-from nnmpi.comm.call_log import CallLog, LoggedCall, call_site
+from nnmpi.comm.call_log import CallLog, Operation, Record, call_site, record_of
 from nnmpi.comm.calls import Calls, Freed
 from nnmpi.comm.progress import Progress, Steps, Work
 from nnmpi.comm.roll_call import roll_call
 from nnmpi.comm.shared_memory import NodeMemory, SharedBuffer
 from nnmpi.comm.transport.base import (
     TAGS,
-    AbortedError,
     Ledger,
     NoRoomError,
-    OtherRankError,
     Transport,
     pieces,
 )
-
-LONGEST_ERROR = 500  # bytes of an error's message that other ranks get
 
 
 class Comm:
@@ -66,6 +65,7 @@ class Comm:
         self._interpreter = Interpreter(self._transport)
         self._dispatch = AllReduceDispatch(self._transport, self._interpreter)
         self._choice: autotune.Fastest | None = None
+        self._prepared: dict[tuple[str, int, np.dtype[Any]], tuple[Operation, AllReduce]] = {}
         self._splits = 0
         self._calls = Calls(name, self._transport, self._progress)
         self.attributes: dict[str, Any] = {}  # of layers above, as MPI_Comm_set_attr keeps them
@@ -77,7 +77,7 @@ class Comm:
 
     def all_reduce(self, array: Array, algorithm: str = "auto") -> None:
         """Replaces the array on every rank by its sum over the ranks."""
-        self._calls.finish(*self._all_reduce(array, algorithm, starts=False))
+        self._progress.finish(*self._all_reduce(array, algorithm, starts=False), self._transport)
 
     def start(self, array: Array, algorithm: str = "auto") -> Work:
         """Starts an all-reduce. The array must not be touched until the work is complete.
@@ -169,10 +169,10 @@ class Comm:
         check_array(array, "isend")
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         post = partial(self._p2p.isend, to=to, tag=tag)
-        call = LoggedCall(self.name, -1, "isend", "", array.dtype, array.size, to, *call_site(1))
+        what = Operation(self.name, "isend", "", array.dtype, array.size, to)
         with self._progress.lock:
             posted = [post(part) for part in pieces(data, self._p2p.message_limit)]
-            return self._calls.start(iter([posted]), call)
+            return self._calls.start(iter([posted]), record_of(what, -1, call_site(1)))
 
     def irecv(self, array: Array, source: int, tag: int = 0) -> Work:
         """Starts to receive into the array.
@@ -182,11 +182,11 @@ class Comm:
         source, tag = checked_rank(source, self.size), checked_tag(tag)
         row = flat(array, "irecv")
         post = partial(self._receiver.irecv, source=source, tag=tag)
-        call = LoggedCall(self.name, -1, "irecv", "", row.dtype, row.size, source, *call_site(1))
+        what = Operation(self.name, "irecv", "", row.dtype, row.size, source)
         with self._progress.lock:
             posted = [post(part) for part in pieces(row.view(np.uint8), self._p2p.message_limit)]
             steps = put_back(iter([posted]), row, array)
-            return Work(steps, self._receiver, self._progress, call)
+            return Work(steps, self._receiver, self._progress, record_of(what, -1, call_site(1)))
 
     def progress_thread(self, pause: float = 2e-4) -> AbstractContextManager[None]:
         """A context in which a thread progresses the works of this rank, on all its Comms.
@@ -220,7 +220,7 @@ class Comm:
         call = self._calls.log("node_memory", "", n, dtype)
         with self._calls.collective(call):
             transport = self._dispatch.node_transport(n * dtype.itemsize)
-            name = f"{self.name}/node_memory{call.number}"
+            name = f"{self.name}/node_memory{call[1]}"
             memory = NodeMemory(Calls(name, transport, self._progress), n, dtype)
         memory.barrier()
         return memory
@@ -237,30 +237,17 @@ class Comm:
 
     def agree(self, error: BaseException | None) -> None:
         """Raises, collectively, if a rank has an error: there that, elsewhere OtherRankError."""
-        text = "" if error is None else str(error).strip() or type(error).__name__
-        texts = np.zeros(self.size, f"S{LONGEST_ERROR}")
-        texts[self.rank] = text.encode(errors="replace")
-        try:
-            self._calls.finish(*self._steps("agree", "halving", texts.view(np.uint8)))
-        except AbortedError as aborted:  # by a rank that has all texts already, and has raised
-            if error is not None:
-                raise error  # noqa: B904
-            raise aborted from None
-        failed = np.flatnonzero(texts != b"")
-        if failed.size:
-            first = failed[0]
-            if first == self.rank and error is not None:
-                raise error
-            raise OtherRankError(f"rank {first}: {texts[first].decode(errors='ignore')}") from error
+        agreement.agree(error, self._calls, partial(self._steps, "agree", "halving"))
 
     def free_sums(self) -> None:
         """Gives back the memory of all-reduces, which the next ones take again; collective."""
+        self._prepared.clear()
         self._dispatch.free()
 
     def free(self) -> None:
         """Frees what MPI, which has a limit, holds for this Comm; collective. Later uses raise."""
         self._calls.barrier(self._calls.log("free"))
-        self._dispatch.free()
+        self.free_sums()
         self._calls.free()
         self._p2p.free()
         freed: Any = Freed(f"Comm {self.name}")
@@ -270,27 +257,38 @@ class Comm:
         """Ends all ranks of the job, with a message."""
         self._transport.abort(message)
 
-    def _all_reduce(self, array: Array, algorithm: str, starts: bool) -> tuple[Steps, LoggedCall]:
-        row = flat(array, "all_reduce")
-        name = self.fastest(row.nbytes) if algorithm == "auto" else algorithm
+    def _all_reduce(self, array: Array, algorithm: str, starts: bool) -> tuple[Steps, Record]:
+        row, calls = row_of(array, "all_reduce"), self._calls
+        key = algorithm, row.size, row.dtype
+        what, steps_of = self._prepared.get(key) or self._prepare(*key)
+        call = calls.record(what, compare=not starts)
+        blocks = not starts and not self._progress.works
+        steps = steps_of(row, call[1] % TAGS, starts, blocks)
+        if calls.comparison is not None:
+            steps = calls.compared(steps, call, before=not starts)
+        return steps if row is array else put_back(steps, row, array), call
+
+    def _prepare(self, algorithm: str, n: int, dtype: Any) -> tuple[Operation, AllReduce]:
+        """What is done once for a length and a type; a set-up is a call of its own in the log."""
+        check_dtype(dtype, "all_reduce")
+        name = self.fastest(n * dtype.itemsize) if algorithm == "auto" else algorithm
         if name not in NAMES and not user_code.is_named(name):
             raise unknown(algorithm, "all_reduce", ("auto", *NAMES, "package.module:NAME"))
-        lacks_setup = name in NEED_SETUP and self._dispatch.lacks_setup(name, row)
-        compare = not starts or lacks_setup
-        call = self._calls.log("all_reduce", name, row.size, row.dtype, compare=compare)
-        if lacks_setup:
+        what = Operation(self.name, "all_reduce", name, dtype, n, -1)
+        if name in NEED_SETUP and self._dispatch.lacks_setup(name, n, dtype):
             try:
-                with self._calls.collective(call):
-                    self._dispatch.set_up(name, row)
+                with self._calls.collective(self._calls.record(what, compare=True)):
+                    self._dispatch.set_up(name, n, dtype)
             except NoRoomError:
                 if algorithm != "auto" or self._choice is None:
                     raise
                 self._choice = self._choice.without(name)
-                return self._all_reduce(array, algorithm, starts)
-        blocks = not starts and self._progress.idle
-        steps = self._dispatch.steps(name, row, call.number % TAGS, starts, blocks)
-        steps = self._calls.compared(steps, call, before=compare)
-        return steps if array.flags.carray else put_back(steps, row, array), call
+                self._prepared.clear()
+                return self._prepare(algorithm, n, dtype)
+        if len(self._prepared) == MOST_PLANS:
+            self._prepared.clear()
+        self._prepared[algorithm, n, dtype] = found = what, self._dispatch.prepare(name, n, dtype)
+        return found
 
     def fastest(self, nbytes: int) -> str:
         """The all-reduce that `auto` takes, the same on all ranks; the first call measures it."""
@@ -311,7 +309,7 @@ class Comm:
         starts: bool = False,
         root: int = -1,
         plan: Algorithm | None = None,
-    ) -> tuple[Steps, LoggedCall]:
+    ) -> tuple[Steps, Record]:
         """An operation by one of the algorithms of its family, or by another plan."""
         algorithms, moves_only = FAMILIES[operation]
         plan = plan or algorithms.get(name)
@@ -325,6 +323,6 @@ class Comm:
         data = as_integers(row) if moves_only else row
         blocks = not starts and self._progress.idle
         plan = plan if root < 0 else rooted(plan, root)
-        steps = self._interpreter.steps(plan, data, call.number % TAGS, blocks, bounds=bounds)
+        steps = self._interpreter.steps(plan, data, call[1] % TAGS, blocks, bounds=bounds)
         steps = self._calls.compared(steps, call, before=not starts)
         return put_back(steps, row, array), call

@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
+from time import monotonic
 from typing import TypeAlias
 
-from nnmpi.comm.call_log import CallLog, LoggedCall
+from nnmpi.comm.call_log import CallLog, LoggedCall, Record
 from nnmpi.comm.transport.base import Receiver, Request, Transport
 
 Steps: TypeAlias = Iterator[list[Request] | None]
@@ -73,20 +74,21 @@ class Progress:
     def idle(self) -> bool:
         return not self.works
 
-    def finish(self, steps: Steps, call: LoggedCall, transport: Transport) -> None:
+    def finish(self, steps: Steps, call: Record, transport: Transport) -> None:
         """Carries out a whole operation."""
         if self._error is not None:
             self.raise_error()
         if self.works:
             Work(steps, transport, self, call).wait()
             return
-        self.log.enter(call)
+        log = self.log
+        log.waits = call, monotonic()
         try:
             for needs in steps:  # there is nothing else to move, so the library may block
                 if needs:
                     transport.wait(needs)
         finally:
-            self.log.leave()
+            log.waits = None
 
     def add(self, work: "Work") -> None:
         """Adds a work that has started."""
@@ -184,9 +186,9 @@ class Work:
     """
 
     def __init__(
-        self, steps: Steps, transport: Transport | Receiver, progress: Progress, call: LoggedCall
+        self, steps: Steps, transport: Transport | Receiver, progress: Progress, call: Record
     ) -> None:
-        self.call = call
+        self._record = call
         self._steps, self._transport, self._progress = steps, transport, progress
         self._needs: list[Request] | None = None
         self._error: BaseException | None = None
@@ -200,6 +202,10 @@ class Work:
                 self._step()
         finally:
             progress.log.leave()
+
+    @property
+    def call(self) -> LoggedCall:
+        return LoggedCall.of(self._record)
 
     def poll(self) -> bool:
         """Whether it is complete; never blocks."""
@@ -219,7 +225,7 @@ class Work:
 
     def wait(self) -> None:
         """Returns when it is complete."""
-        self._progress.log.enter(self.call)
+        self._progress.log.enter(self._record)
         try:
             while not self.done:
                 if not self._waited():

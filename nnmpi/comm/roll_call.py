@@ -36,8 +36,8 @@ def roll_call(calls: Calls, transport: Transport, what: str) -> None:
     missing = [numbers[r] for r in ranks if not names[r]]
     if missing and rank == np.flatnonzero(names)[0]:  # of those who wait, one says it
         print_error(
-            f"rank {numbers[rank]} waits in {what} ({call.location}): {name_ranks(missing)} did "
-            f"not call {what} yet; all ranks must call it"
+            f"rank {numbers[rank]} waits in {what} ({work.call.location}): {name_ranks(missing)} "
+            f"did not call {what} yet; all ranks must call it"
         )
     work.wait()
     called = [name.decode() for name in names.tolist()]

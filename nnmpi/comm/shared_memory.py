@@ -7,7 +7,7 @@ import numpy as np
 
 from nnmpi.comm.allreduce.node_memory import SharedReduction
 from nnmpi.comm.arguments import Array
-from nnmpi.comm.call_log import LoggedCall
+from nnmpi.comm.call_log import Record
 from nnmpi.comm.calls import Calls, Freed
 from nnmpi.comm.progress import Steps, Work
 from nnmpi.comm.transport.base import TAGS
@@ -56,13 +56,13 @@ class SharedBuffer:
             _check_unviewed(self._calls, check and is_viewed(), what)
             free()
 
-    def _steps(self, start: int, stop: int | None, starts: bool) -> tuple[Steps, LoggedCall]:
+    def _steps(self, start: int, stop: int | None, starts: bool) -> tuple[Steps, Record]:
         lo, hi = self._range(start, stop)
         calls, dtype = self._calls, self._reduction.dtype
         first = -1 if hi - lo == self._n else lo
         call = calls.log("shared.all_reduce", "", hi - lo, dtype, first, compare=not starts)
         blocks = not starts and calls.progress.idle
-        steps = self._reduction.reduce(lo, hi, call.number % TAGS, blocks)
+        steps = self._reduction.reduce(lo, hi, call[1] % TAGS, blocks)
         return calls.compared(steps, call, before=not starts), call
 
     def _range(self, start: int, stop: int | None) -> tuple[int, int]:

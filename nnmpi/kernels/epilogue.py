@@ -12,20 +12,29 @@ only the two boolean masks are kept. Of equal elements the first wins, as in PyT
 from typing import NamedTuple
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.kernels.table import kernel
+from nnmpi.kernels import column_sum
+from nnmpi.native.table import kernel
 
 
 class Masks(NamedTuple):
-    """Which element of each 2x2 window was the largest: `left` (2, S) of each row, `upper` (S)."""
+    """Which element of each 2x2 window was the largest: `left` (2, S) of each row, `upper` (S).
 
-    left: Array
-    upper: Array
+    Both are None if nothing is pooled.
+    """
+
+    left: Array = None
+    upper: Array = None
+
+
+def masks_of(y: Array) -> Masks:
+    """Uninitialised masks for the windows whose largest elements are y."""
+    xp = xp_of(y)
+    return Masks(xp.empty((2, *y.shape), bool), xp.empty(y.shape, bool))
 
 
 def pool_windows(z: Array, y: Array) -> Masks:
     """y (S) = the maximum of z (2, 2, S); returns what `unpool_windows` needs."""
-    xp = xp_of(z)
-    masks = Masks(xp.empty((2, *y.shape), bool), xp.empty(y.shape, bool))
+    masks = masks_of(y)
     pool_loop(z, y, *masks)
     return masks
 
@@ -52,6 +61,14 @@ def unpool_loop(g: Array, left: Array, upper: Array, dz: Array) -> None:
     xp.subtract(g, gr[0], out=gr[1])
     xp.multiply(gr, left, out=dz[:, 0])
     xp.subtract(gr, dz[:, 0], out=dz[:, 1])
+
+
+class Gradients(NamedTuple):
+    """The gradients of a convolution; those that are not needed are None."""
+
+    dx: Array
+    dw: Array
+    db: Array
 
 
 class RowConstants(NamedTuple):
@@ -92,3 +109,58 @@ def relu_gradient(g: Array, y: Array) -> Array:
 def relu_gradient_loop(g: Array, y: Array, out: Array) -> None:
     xp = xp_of(y)
     xp.multiply(g, xp.greater(y, 0), out=out)
+
+
+def outputs(z: Array, y: Array, masks: Masks, rows: RowConstants, covers: tuple[int, int]) -> None:
+    """From raw outputs z to y (n, h, w, O): pool, crop what tiles add, bias, ReLU.
+
+    z is (2, 2, ...), windows first, where masks are to be written, and in the order of images
+    elsewhere. `covers` is the height and width of what it holds, after pooling.
+    """
+    xp, (n, h, w, O) = xp_of(y), y.shape
+    crops = (h, w) != covers
+    whole = xp.empty((n, *covers, O), y.dtype) if crops else y
+    if masks.left is None:
+        whole.reshape(z.shape)[...] = z
+    else:
+        left, upper = masks_of(whole) if crops else masks
+        S = z.shape[2:]
+        pool_loop(z, whole.reshape(S), left.reshape(2, *S), upper.reshape(S))
+        if crops:
+            masks.left[...], masks.upper[...] = left[:, :, :h, :w], upper[:, :h, :w]
+    if crops:
+        y[...] = whole[:, :h, :w]
+    bias_relu(y, rows)
+
+
+def masked(g: Array, y: Array | None, db: Array | None) -> Array:
+    """And back: the gradient before ReLU, contiguous, and its sums added to db.
+
+    y is the output, None without ReLU.
+    """
+    g = xp_of(g).ascontiguousarray(g) if y is None else relu_gradient(g, y)
+    if db is not None:
+        db += column_sum(g.reshape(-1, g.shape[-1]))
+    return g
+
+
+def spread(g: Array, masks: Masks, dz: Array, covers: tuple[int, int]) -> None:
+    """From that, (n, h, w, O), to dz, in the shape of z."""
+    n, h, w, O = g.shape
+    left, upper = masks
+    if (h, w) != covers:
+        g = _grown(g, (n, *covers, O))
+        if left is not None:
+            left, upper = _grown(left, (2, *g.shape)), _grown(upper, g.shape)
+    if left is None:
+        dz[...] = g.reshape(dz.shape)
+    else:
+        S = dz.shape[2:]
+        unpool_loop(g.reshape(S), left.reshape(2, *S), upper.reshape(S), dz)
+
+
+def _grown(a: Array, shape: tuple[int, ...]) -> Array:
+    """a (..., h, w, O) with zeros behind its last rows and columns."""
+    whole = xp_of(a).zeros(shape, a.dtype)
+    whole[..., : a.shape[-3], : a.shape[-2], :] = a
+    return whole

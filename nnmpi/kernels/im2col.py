@@ -13,14 +13,30 @@ one), and the GEMM one GEMM for each. Its outputs go to their place among those
 of the other groups: memory is (T, O) in any case.
 """
 
-from collections.abc import Iterator
 from math import prod
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.kernels import column_sum
+from nnmpi.kernels import epilogue, progress_hook
+from nnmpi.kernels.epilogue import Gradients, Masks, RowConstants
 from nnmpi.kernels.window import Windows
+from nnmpi.native.table import kernel
 
 NARROW = 4
+
+
+@kernel
+def gather_loop(places: Array, columns: Array) -> None:
+    """columns = places (..., kh, kw, C), windows of images."""
+    columns[...] = places
+
+
+@kernel
+def overlap_loop(places: Array, columns: Array) -> None:
+    """And back: adds to the images what is in the windows of columns."""
+    for i in range(places.shape[-3]):
+        for j in range(places.shape[-2]):
+            place = places[..., i, j, :]
+            place += columns[..., i, j, :]
 
 
 class Im2col:
@@ -39,8 +55,17 @@ class Im2col:
         self.covers = (rows.outputs(H) // self.f, columns.outputs(W) // self.f)
         # whether columns are gathered in runs of a row of outputs, and are kept
         self.narrow, self.keeps = w.shape[2] <= self.narrow_up_to, C <= NARROW
+        # whether windows are taken of x itself, and whether its pixels are the columns
+        is_whole = (rows.padded(H), columns.padded(W)) == (H, W)
+        self.unpadded = is_whole and not self.narrow and x.strides[3] == x.itemsize
+        self.pointwise = (
+            self.unpadded
+            and self.covers == (H, W)
+            and groups == 1
+            and all((window.kernel, window.stride) == (1, 1) for window in windows)
+        )
         self.kept = dict[int, Array]()
-        self.padded = self._zeros(chunk)
+        self.padded = self._zeros(0 if self.unpadded else chunk)
 
     def _zeros(self, n: int) -> Array:
         """n images of zeros with padding, (n, Hp, Wp, C): narrow ones as planes in memory."""
@@ -76,6 +101,8 @@ class Im2col:
         x = self.x[s]
         n, H, W, _ = x.shape
         rows, columns = self.windows
+        if self.unpadded:
+            return x
         top, left = rows.before, columns.before
         self.padded[:n, top : top + H, left : left + W] = x
         return self.padded[:n]
@@ -87,7 +114,11 @@ class Im2col:
         places = self._places(self._padded(s))
         lead, T, K = places.shape[:-8], prod(places.shape[-8:-3]), prod(places.shape[-3:])
         if not self.narrow:
-            return self.xp.ascontiguousarray(places).reshape(*lead, T, K)
+            columns = places
+            if not places.flags.c_contiguous:
+                columns = self.xp.empty(places.shape, places.dtype)
+                gather_loop(places, columns)
+            return columns.reshape(*lead, T, K)
         axes = range(places.ndim)
         planes = places.transpose(*axes[:-8], *axes[-3:], *axes[-8:-3])
         planes = planes.copy()  # never a view of `padded`
@@ -101,16 +132,13 @@ class Im2col:
         z = z.reshape(self.f, self.f, n, *self.covers, -1)
         return z if self.f > 1 else z[0, 0]
 
-    def forward(self, s: slice) -> Array:
-        """The outputs of images x[s], without bias."""
-        columns, n = self._columns(s), len(self.x[s])
+    def forward(self, s: slice, z: Array) -> None:
+        """The outputs z (T, O) of images x[s], without bias."""
         w = self.w.reshape(-1, self.w.shape[3])
-        z = self.xp.empty((columns.shape[-2], w.shape[1]), self.x.dtype)
-        self.xp.matmul(columns, self._grouped(w), out=self._grouped(z))
-        return self._outputs(z, n)
+        self.xp.matmul(self._columns(s), self._grouped(w), out=self._grouped(z))
 
-    def cotangent(self, n: int) -> tuple[Array, Array]:
-        """A buffer for the gradient of n outputs, and its view in the order of `forward`."""
+    def room(self, n: int) -> tuple[Array, Array]:
+        """A buffer (T, O) for the outputs of n images, and its view by pooling windows."""
         T = self.f**2 * n * self.covers[0] * self.covers[1]
         dz = self.xp.empty((T, self.w.shape[3]), self.x.dtype)
         return dz, self._outputs(dz, n)
@@ -132,13 +160,41 @@ class Im2col:
     def release(self) -> None:
         """After the last chunk of a pass."""
 
+    def outputs(self, s: slice, y: Array, masks: Masks, rows: RowConstants) -> None:
+        """The outputs y of images x[s]."""
+        if self._is_whole(y):
+            self.forward(s, y.reshape(-1, y.shape[3]))
+            epilogue.bias_relu(y, rows)
+        else:
+            z, view = self.room(len(y))
+            self.forward(s, z)
+            epilogue.outputs(view, y, masks, rows, self.covers)
+
+    def _is_whole(self, y: Array) -> bool:
+        """Whether y (n, h, w, O) has the raw outputs, in their order: all, and not pooled."""
+        return self.f == 1 and y.shape[1:3] == self.covers
+
+    def gradients(
+        self, s: slice, g: Array, y: Array | None, masks: Masks, shared: Gradients
+    ) -> None:
+        """From the gradient g of y: write dx[s] and add to dw and db, those that are not None."""
+        g = epilogue.masked(g, y, shared.db)
+        dz = g.reshape(-1, g.shape[3])
+        if not self._is_whole(g):
+            dz, view = self.room(len(g))
+            epilogue.spread(g, masks, view, self.covers)
+        progress_hook.get()()
+        self.backward(s, dz, shared.dx, shared.dw)
+
     def backward(self, s: slice, dz: Array, dx: Array | None, dw: Array | None) -> None:
         """From dz (T, O) of images x[s]: write dx[s] and add to dw, unless None."""
         w, dz = self.w.reshape(-1, self.w.shape[3]), self._grouped(dz)
         if dw is not None:
             total = self._grouped(dw.reshape(w.shape))
             total += self._columns(s).swapaxes(-1, -2) @ dz
-        if dx is not None:
+        if dx is not None and self.pointwise:
+            self.xp.matmul(dz, w.T, out=dx[s].reshape(dz.shape[0], -1))
+        elif dx is not None:
             dx[s] = self._overlap_add(self._grouped(w), dz, len(dx[s]))
 
     def _overlap_add(self, w: Array, dz: Array, n: int) -> Array:
@@ -152,79 +208,10 @@ class Im2col:
             dcols = dcols.transpose(*axes[:-8], *axes[-5:], *axes[-8:-5])
         else:
             dcols = (dz @ w.swapaxes(-1, -2)).reshape(places.shape)
-        for i in range(places.shape[-3]):
-            for j in range(places.shape[-2]):
-                place = places[..., i, j, :]
-                place += dcols[..., i, j, :]
+        overlap_loop(places, dcols)
         return self._cropped(padded)
 
     def _cropped(self, padded: Array) -> Array:
         """padded (n, Hp, Wp, C) without the padding."""
         (_, H, W, _), (rows, columns) = self.x.shape, self.windows
         return padded[:, rows.before : rows.before + H, columns.before : columns.before + W]
-
-
-class Depthwise(Im2col):
-    """Convolution of each channel alone, as a weighted sum of shifted images, without columns.
-
-        z[.., o] = sum over i, j of x[.. + i, .. + j, c] * w[i, j, o]    O / C outputs o a channel c
-
-    It moves each image kh * kw times through the cache, which columns would do through memory.
-    Weights are repeated over a row of outputs, since operations on single pixels are slow.
-    """
-
-    narrow_up_to = 0  # images never lie as planes in memory: pixels are added up here
-
-    def __init__(self, x: Array, w: Array, windows: Windows, pool: bool, chunk: int) -> None:
-        """x (N, H, W, C) in any strides, w (kh, kw, 1, O) contiguous."""
-        super().__init__(x, w, windows, 1, pool, chunk)
-
-    def _terms(self, padded: Array) -> Iterator[tuple[tuple[int, ...], Array]]:
-        """For each element of the kernel its index, and the shifted images that it weights."""
-        places = self._places(padded)
-        kh, kw = places.shape[-3:-1]
-        for i in range(kh):
-            for j in range(kw):
-                yield (i, j), places[..., i, j, :]
-
-    def _multiples(self, z: Array, n: int) -> Array:
-        """z (T, O) as (O / C, f, f, n, h, w, C): a view."""
-        C = self.x.shape[3]
-        z = z.reshape(self.f, self.f, n, *self.covers, C, z.shape[1] // C)
-        return self.xp.moveaxis(z, -1, 0)
-
-    def _rows(self) -> Array:
-        """The weights, each repeated over a row of outputs: (O / C, kh, kw, w, C)."""
-        (kh, kw, _, O), C = self.w.shape, self.x.shape[3]
-        w = self.xp.moveaxis(self.w.reshape(kh, kw, 1, C, O // C), -1, 0)
-        return self.xp.ascontiguousarray(
-            self.xp.broadcast_to(w, (O // C, kh, kw, self.covers[1], C))
-        )
-
-    def forward(self, s: slice) -> Array:
-        """The outputs of images x[s], without bias."""
-        n = len(self.x[s])
-        z, outputs = self.cotangent(n)
-        z.fill(0)
-        padded = self._padded(s)
-        for total, rows in zip(self._multiples(z, n), self._rows(), strict=True):
-            for k, x in self._terms(padded):
-                total += x * rows[k]
-        return outputs
-
-    def backward(self, s: slice, dz: Array, dx: Array | None, dw: Array | None) -> None:
-        """From dz (T, O) of images x[s]: write dx[s] and add to dw, unless None."""
-        n, C = len(self.x[s]), self.x.shape[3]
-        each = self._multiples(dz, n)
-        if dw is not None:
-            padded = self._padded(s)
-            sums = self.xp.moveaxis(dw.reshape(*dw.shape[:2], C, len(each)), -1, 0)
-            for g, total in zip(each, sums, strict=True):
-                for k, x in self._terms(padded):
-                    total[k] += column_sum((x * g).reshape(-1, C))
-        if dx is not None:
-            d = self._zeros(n)
-            for g, rows in zip(each, self._rows(), strict=True):
-                for k, place in self._terms(d):
-                    place += g * rows[k]
-            dx[s] = self._cropped(d)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from nnmpi.backend import Array, of, xp_of
-from nnmpi.kernels.table import kernel
+from nnmpi.native.table import kernel
 
 _CHUNK_BYTES = 1 << 17  # of one array; the five of Adam then fit a second-level cache
 

@@ -20,7 +20,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nnmpi.kernels.table import kernel
+from nnmpi.kernels import epilogue, progress_hook
+from nnmpi.kernels.epilogue import Gradients, Masks, RowConstants
+from nnmpi.native.table import kernel
 
 _PLANE_PAD = 16
 
@@ -78,6 +80,11 @@ class Tiling(NamedTuple):
     p: int
     th: int
     tw: int
+
+    @property
+    def products(self) -> int:
+        """The products for each pair of an input and an output channel of an image."""
+        return (self.m + 2) ** 2 * self.th * self.tw
 
 
 def grid(m: int, H: int, W: int, p: int, pool: bool) -> Tiling:
@@ -169,15 +176,66 @@ def winograd_images(V: np.ndarray, x: np.ndarray, m: int, p: int, th: int, tw: i
 
 
 @kernel
-def winograd_inverse(M: np.ndarray, Y: np.ndarray, m: int) -> None:
-    """Y (m*m, S) = kron(A', A') M (t*t, S)."""
+def winograd_outputs(
+    M: np.ndarray,
+    y: np.ndarray,
+    left: np.ndarray | None,
+    upper: np.ndarray | None,
+    bias: np.ndarray | None,
+    zero: np.ndarray | None,
+    m: int,
+    th: int,
+    tw: int,
+) -> None:
+    """y (n, h, w, O) from M (t*t, T * O): kron(A', A') M, then the epilogue."""
+    Y = padded(m**2, M.shape[1], M.dtype)
     np.matmul(transform(m, M.dtype.name).A, M, out=Y)
+    z, covers = _by_window(Y, len(y), th, tw, left is not None)
+    masks, rows = epilogue.Masks(left, upper), epilogue.RowConstants(bias, zero)
+    epilogue.outputs(z, y, masks, rows, covers)
 
 
 @kernel
-def winograd_spread(Y: np.ndarray, M: np.ndarray, m: int) -> None:
-    """The transpose: M = kron(A', A').T Y."""
-    np.matmul(transform(m, Y.dtype.name).A.T, Y, out=M)
+def winograd_gradients(
+    g: np.ndarray,
+    y: np.ndarray | None,
+    left: np.ndarray | None,
+    upper: np.ndarray | None,
+    db: np.ndarray | None,
+    M: np.ndarray,
+    m: int,
+    th: int,
+    tw: int,
+) -> None:
+    """The transpose: M, and what is added to db, from the gradient of y."""
+    Y = padded(m**2, M.shape[1], M.dtype)
+    z, covers = _by_window(Y, len(g), th, tw, left is not None)
+    epilogue.spread(epilogue.masked(g, y, db), epilogue.Masks(left, upper), z, covers)
+    np.matmul(transform(m, M.dtype.name).A.T, Y, out=M)
+
+
+def _by_window(
+    Y: np.ndarray, n: int, th: int, tw: int, pool: bool
+) -> tuple[np.ndarray, tuple[int, int]]:
+    """Output pixels Y (m*m, T * O) as the epilogue takes them, a view, and what they cover.
+
+    (2, 2, n, th, m/2, tw, m/2, O), pooling windows first, or (n, th, m, tw, m, O).
+    """
+    m = int(len(Y) ** 0.5)
+    Y = Y.reshape(m, m, n, th, tw, -1)
+    if not pool:
+        return Y.transpose(2, 3, 0, 4, 1, 5), (th * m, tw * m)
+    Y = Y.reshape(m // 2, 2, m // 2, 2, *Y.shape[2:])
+    return Y.transpose(1, 3, 4, 5, 0, 6, 2, 7), (th * m // 2, tw * m // 2)
+
+
+@kernel
+def products_loop(A: np.ndarray, B: np.ndarray, C: np.ndarray, adds: bool) -> None:
+    """C[k] = A[k] @ B[k] for each k, or += if it adds."""
+    if adds:
+        C += np.matmul(A, B)
+    else:
+        np.matmul(A, B, out=C)
 
 
 def padded(k: int, size: int, dtype: np.dtype) -> np.ndarray:
@@ -192,20 +250,13 @@ def _by_tile(X: np.ndarray, q: Tiling, n: int) -> np.ndarray:
 
 
 class Winograd:
-    """Convolution by Winograd, in chunks of images.
+    """Convolution by Winograd, in chunks of images."""
 
-    `forward` returns, and `backward` takes, output pixels in tile order as a
-    view of shape (2, 2, n, th, m/2, tw, m/2, O), pooling windows first, when
-    `pool` is set, and of shape (n, th, m, tw, m, O), image order, when not.
-    """
-
-    def __init__(self, x: np.ndarray, w: np.ndarray, q: Tiling, pool: bool, chunk: int) -> None:
+    def __init__(self, x: np.ndarray, w: np.ndarray, q: Tiling, chunk: int) -> None:
         """x (N, H, W, C) in any strides, w (3, 3, C, O) contiguous."""
-        self.x, self.w, self.q, self.pool = x, w, q, pool
+        self.x, self.w, self.q = x, w, q
         self.f = transform(q.m, x.dtype.name)
         self.C, self.O = w.shape[2:]
-        scale = 2 if pool else 1
-        self.covers = (q.th * q.m // scale, q.tw * q.m // scale)
         self.U = self.transformed()
         self.kept: dict[int, np.ndarray] = {}  # V of each chunk
 
@@ -215,7 +266,7 @@ class Winograd:
         return U
 
     def begin_backward(self, needs_dx: bool) -> None:
-        """Before the first `backward`: transforms w again, as it is now.
+        """Before the first `gradients`: transforms w again, as it is now.
 
         Each U[k] is transposed in memory: BLAS is slow at transposing short rows.
         """
@@ -226,37 +277,25 @@ class Winograd:
         """After the last chunk of a pass: frees U."""
         self.U = self.w[:0]
 
-    def _tiles(self, k: int, n: int, channels: int) -> np.ndarray:
-        """An uninitialised matrix (k, T * channels)."""
-        return padded(k, n * self.q.th * self.q.tw * channels, self.x.dtype)
+    def _tiles(self, n: int, channels: int) -> np.ndarray:
+        """An uninitialised matrix (t*t, T * channels)."""
+        return padded(len(self.f.B), n * self.q.th * self.q.tw * channels, self.x.dtype)
 
-    def _outputs(self, Y: np.ndarray, n: int) -> np.ndarray:
-        Y, m = _by_tile(Y, self.q, n), self.q.m
-        if not self.pool:
-            return Y.transpose(2, 3, 0, 4, 1, 5)
-        Y = Y.reshape(m // 2, 2, m // 2, 2, *Y.shape[2:])
-        return Y.transpose(1, 3, 4, 5, 0, 6, 2, 7)
+    def _by_tile(self, X: np.ndarray, channels: int) -> np.ndarray:
+        return X.reshape(len(X), -1, channels)
 
-    def forward(self, s: slice) -> np.ndarray:
-        """The outputs of images x[s], without bias."""
+    def outputs(self, s: slice, y: np.ndarray, masks: Masks, rows: RowConstants) -> None:
+        """The outputs y of images x[s]."""
         x, q = self.x[s], self.q
-        n, tt = len(x), self.f.B.shape[0]
-        V = self.kept[s.start] = self._tiles(tt, n, self.C)
+        V = self.kept[s.start] = self._tiles(len(x), self.C)
         winograd_tiles(x, V, q.m, q.p, q.th, q.tw)
-        M = self._tiles(tt, n, self.O)
-        np.matmul(V.reshape(tt, -1, self.C), self.U, out=M.reshape(tt, -1, self.O))
-        Y = self._tiles(q.m**2, n, self.O)
-        winograd_inverse(M, Y, q.m)
-        return self._outputs(Y, n)
-
-    def cotangent(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """A buffer for the gradient of n outputs, and its view in the order of `forward`."""
-        dY = self._tiles(self.q.m**2, n, self.O)
-        return dY, self._outputs(dY, n)
+        M = self._tiles(len(x), self.O)
+        products_loop(self._by_tile(V, self.C), self.U, self._by_tile(M, self.O), False)
+        winograd_outputs(M, y, *masks, *rows, q.m, q.th, q.tw)
 
     def new_dw(self) -> np.ndarray:
-        """Zeros for `backward` to add to: dU[k] transposed, whose product is faster."""
-        return np.zeros(((self.q.m + 2) ** 2, self.O, self.C), self.w.dtype)
+        """Zeros for `gradients` to add to: dU[k] transposed, whose product is faster."""
+        return np.zeros((len(self.f.B), self.O, self.C), self.w.dtype)
 
     def finish_dw(self, dUt: np.ndarray, out: np.ndarray | None) -> np.ndarray:
         """The gradient of w (3, 3, C, O) from that sum."""
@@ -265,19 +304,20 @@ class Winograd:
         dw[...] = flat.reshape(3, 3, self.O, self.C).swapaxes(2, 3)
         return dw
 
-    def backward(
-        self, s: slice, dY: np.ndarray, dx: np.ndarray | None, dUt: np.ndarray | None
+    def gradients(
+        self, s: slice, g: np.ndarray, y: np.ndarray | None, masks: Masks, shared: Gradients
     ) -> None:
-        """From dY of images x[s]: write dx[s] and add to dUt, unless None."""
-        q = self.q
-        n, tt = len(self.x[s]), self.f.B.shape[0]
-        dM2 = self._tiles(tt, n, self.O)
-        winograd_spread(dY, dM2, q.m)
-        dM = dM2.reshape(tt, -1, self.O)
-        if dUt is not None:
-            V = self.kept[s.start].reshape(tt, -1, self.C)
-            dUt += np.matmul(dM.transpose(0, 2, 1), V)
+        """From the gradient g of y: write dx[s] and add to dw and db, those that are not None."""
+        q, dx = self.q, shared.dx
+        dM2 = self._tiles(len(g), self.O)
+        winograd_gradients(g, y, *masks, shared.db, dM2, q.m, q.th, q.tw)
+        dM, progress = self._by_tile(dM2, self.O), progress_hook.get()
+        if shared.dw is not None:
+            V = self._by_tile(self.kept[s.start], self.C)
+            progress()
+            products_loop(dM.transpose(0, 2, 1), V, shared.dw, True)
         if dx is not None:
-            dV = self._tiles(tt, n, self.C)
-            np.matmul(dM, self.U, out=dV.reshape(tt, -1, self.C))
+            dV = self._tiles(len(g), self.C)
+            progress()
+            products_loop(dM, self.U, self._by_tile(dV, self.C), False)
             winograd_images(dV, dx[s], q.m, q.p, q.th, q.tw)

@@ -4,7 +4,7 @@
    unpool_loop(g, left, upper, dz)       dz (2, 2, S) of g (S)
    bias_relu_loop(y, bias or None, zero or None)    y (rows, width), in place
    relu_gradient_loop(g, y, out)         out = g where y > 0 */
-#include "native.h"
+#include "epilogue.h"
 
 #define MOST_AXES 8
 
@@ -35,26 +35,6 @@ static void next(Windows *w) {
     }
 }
 
-/* As np.maximum: b where they are equal, as 0 and -0 are, and NaN if one is. */
-ALWAYS_INLINE float larger(float a, float b) {
-    float most = a > b ? a : b; /* with || instead, GCC 12 does not vectorise the loops */
-    return a != a ? a : most;
-}
-
-/* One row of windows
-
-       a b
-       c d      of which `above`, `below` and `upper` say where the largest is */
-static void pool_row(npy_intp n, const float *restrict a, const float *restrict b,
-                     const float *restrict c, const float *restrict d, float *restrict y,
-                     npy_bool *restrict above, npy_bool *restrict below, npy_bool *restrict upper) {
-    for (npy_intp i = 0; i < n; i++) {
-        float top = larger(a[i], b[i]), bottom = larger(c[i], d[i]);
-        above[i] = a[i] >= b[i], below[i] = c[i] >= d[i], upper[i] = top >= bottom;
-        y[i] = larger(top, bottom);
-    }
-}
-
 static void pool(Windows w, const float *z, float *y, npy_bool *left, npy_bool *upper) {
     npy_intp S = w.rows * w.width;
     for (npy_intp r = 0; r < w.rows; r++, next(&w)) {
@@ -69,12 +49,7 @@ static void unpool(Windows w, const float *g, const npy_bool *left, const npy_bo
     for (npy_intp r = 0; r < w.rows; r++, next(&w)) {
         float *a = dz + w.offset, *b = a + w.right, *c = a + w.down, *d = c + w.right;
         npy_intp s = r * w.width;
-#pragma GCC ivdep
-        for (npy_intp i = 0; i < w.width; i++) {
-            float top = g[s + i] * upper[s + i], bottom = g[s + i] - top;
-            float x = top * left[s + i], y = bottom * left[S + s + i];
-            a[i] = x, b[i] = top - x, c[i] = y, d[i] = bottom - y;
-        }
+        unpool_row(w.width, g + s, left + s, left + S + s, upper + s, a, b, c, d);
     }
 }
 
@@ -106,19 +81,8 @@ static PyObject *unpool_loop(PyObject *self, PyObject *const *args, Py_ssize_t c
     Py_RETURN_NONE;
 }
 
-ALWAYS_INLINE void lines(float *y, npy_intp rows, npy_intp n, const float *bias, int adds, int cuts) {
-    for (npy_intp r = 0; r < rows; r++, y += n)
-#pragma GCC ivdep
-        for (npy_intp i = 0; i < n; i++) {
-            float v = adds ? y[i] + bias[i] : y[i];
-            y[i] = cuts ? larger(v, 0) : v;
-        }
-}
-
 static void bias_relu(float *y, npy_intp rows, npy_intp n, const float *bias, int cuts) {
-    if (bias && cuts) lines(y, rows, n, bias, 1, 1);
-    else if (bias) lines(y, rows, n, bias, 1, 0);
-    else if (cuts) lines(y, rows, n, bias, 0, 1);
+    for (npy_intp r = 0; r < rows; r++, y += n) finish_row(n, y, y, bias, cuts);
 }
 
 static PyObject *bias_relu_loop(PyObject *self, PyObject *const *args, Py_ssize_t count) {
@@ -134,11 +98,6 @@ static PyObject *bias_relu_loop(PyObject *self, PyObject *const *args, Py_ssize_
     Py_RETURN_NONE;
 }
 
-static void relu_gradient(const float *g, const float *y, float *out, npy_intp n) {
-#pragma GCC ivdep
-    for (npy_intp i = 0; i < n; i++) out[i] = g[i] * (y[i] > 0);
-}
-
 static PyObject *relu_gradient_loop(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     if (count != 3 || !PyArray_CheckExact(args[1])) Py_RETURN_NOTIMPLEMENTED;
     npy_intp n = PyArray_SIZE((PyArrayObject *)args[1]);
@@ -146,8 +105,51 @@ static PyObject *relu_gradient_loop(PyObject *self, PyObject *const *args, Py_ss
         if (!is_flat_of(args[i], NPY_FLOAT, n, i == 2)) Py_RETURN_NOTIMPLEMENTED;
     float *at[3];
     for (int i = 0; i < 3; i++) at[i] = PyArray_DATA((PyArrayObject *)args[i]);
-    WITHOUT_GIL(n * sizeof(float), relu_gradient(at[0], at[1], at[2], n));
+    WITHOUT_GIL(n * sizeof(float), relu_gradient_row(n, at[0], at[1], at[2]));
     Py_RETURN_NONE;
+}
+
+int outputs_of(PyObject *const *args, Outputs *q) {
+    if (!has_rows(args[0], 4, 1) || !PyArray_IS_C_CONTIGUOUS((PyArrayObject *)args[0])) return 0;
+    npy_intp *size = PyArray_DIMS((PyArrayObject *)args[0]), row = size[2] * size[3];
+    *q = (Outputs){size[0], size[1], size[2], size[3], PyArray_DATA((PyArrayObject *)args[0])};
+    npy_intp S = q->n * q->h * row;
+    if (args[1] != Py_None) {
+        if (!is_flat_of(args[1], NPY_BOOL, 2 * S, 1) || !is_flat_of(args[2], NPY_BOOL, S, 1))
+            return 0;
+        q->left = PyArray_DATA((PyArrayObject *)args[1]);
+        q->upper = PyArray_DATA((PyArrayObject *)args[2]);
+    }
+    if (args[3] != Py_None) {
+        if (!is_flat_of(args[3], NPY_FLOAT, row, 0)) return 0;
+        q->bias = PyArray_DATA((PyArrayObject *)args[3]);
+    }
+    q->cuts = args[4] != Py_None;
+    return !q->cuts || is_flat_of(args[4], NPY_FLOAT, row, 0);
+}
+
+int gradient_of(PyObject *const *args, Gradient *q) {
+    if (!has_strides(args[0], 4, 0)) return 0;
+    PyArrayObject *g = (PyArrayObject *)args[0];
+    npy_intp *size = PyArray_DIMS(g), S = PyArray_SIZE(g);
+    *q = (Gradient){size[0],    size[1],    size[2],    size[3],
+                    step(g, 0), step(g, 1), step(g, 2), step(g, 3)};
+    q->g = PyArray_DATA(g);
+    if (args[1] != Py_None) {
+        if (!is_flat_of(args[1], NPY_FLOAT, S, 0)) return 0;
+        q->y = PyArray_DATA((PyArrayObject *)args[1]);
+    }
+    if (args[2] != Py_None) {
+        if (!is_flat_of(args[2], NPY_BOOL, 2 * S, 0) || !is_flat_of(args[3], NPY_BOOL, S, 0))
+            return 0;
+        q->left = PyArray_DATA((PyArrayObject *)args[2]);
+        q->upper = PyArray_DATA((PyArrayObject *)args[3]);
+    }
+    if (args[4] != Py_None) {
+        if (!is_flat_of(args[4], NPY_FLOAT, q->O, 1)) return 0;
+        q->db = PyArray_DATA((PyArrayObject *)args[4]);
+    }
+    return 1;
 }
 
 PyMethodDef epilogue_methods[] = {

@@ -20,14 +20,14 @@
 /* Below so many bytes the GIL is kept: to give it back takes as long as the work. */
 #define KEEP_GIL_BELOW (1 << 14)
 
-#define WITHOUT_GIL(bytes, statement)                                                              \
+#define WITHOUT_GIL(bytes, ...)                                                                    \
     do {                                                                                           \
         PyThreadState *nnmpi_thread = (bytes) < KEEP_GIL_BELOW ? NULL : PyEval_SaveThread();       \
-        statement;                                                                                 \
+        __VA_ARGS__;                                                                               \
         if (nnmpi_thread) PyEval_RestoreThread(nnmpi_thread);                                      \
     } while (0)
 
-/* Flat arrays of one type and one length, none of which overlaps another. */
+/* Dense arrays of one type, one shape and one order in memory, none of which overlaps another. */
 #define MAX_FLAT 8
 
 typedef struct {
@@ -40,11 +40,23 @@ typedef struct {
    `written` on are written. */
 int flat_arrays(PyObject *const *args, int count, unsigned written, Flat *out);
 
-/* Whether it is a float32 array of so many axes (any, if -1) whose last one is contiguous. */
+/* Whether it is an array of the C library's numbers, aligned, and may be written if it is to be. */
+int is_of_numbers(PyObject *o, int writes);
+
+/* Whether it is a float32 array of so many axes (any, if -1), in any strides. */
+int has_strides(PyObject *o, int axes, int writes);
+
+/* Whether its last axis is contiguous besides. */
 int has_rows(PyObject *o, int axes, int writes);
 
 /* Whether it is a contiguous array of this type and of so many numbers. */
 int is_flat_of(PyObject *o, int type, npy_intp n, int writes);
+
+/* Where a contiguous float32 array of so many numbers lies, or NULL if it is not one. */
+float *floats(PyObject *o, npy_intp n, int writes);
+
+/* The same of n int64 integers from 0 to below `end`. */
+npy_int64 *integers(PyObject *o, npy_intp n, npy_intp end);
 
 /* How many float32 numbers lie between two neighbours along an axis. */
 static inline npy_intp step(PyArrayObject *a, int axis) {
@@ -63,6 +75,8 @@ int numbers(PyObject *const *args, int count, double *out);
 #define KERNEL(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, NULL}
 #define END_OF_KERNELS {NULL, NULL, 0, NULL}
 
-extern PyMethodDef optimizer_methods[], winograd_methods[], epilogue_methods[];
+extern PyMethodDef activation_methods[], column_methods[], depthwise_methods[], direct_methods[], epilogue_methods[],
+    linear_methods[], norm_methods[], optimizer_methods[], products_methods[], row_methods[],
+    shared_methods[], softmax_methods[], winograd_methods[];
 
 #endif

@@ -4,10 +4,12 @@
 
    winograd_tiles(x, V, side, pad, th, tw)     V (tile^2, n th tw C) from x (n, H, W, C)
    winograd_images(V, x, side, pad, th, tw)    and back, added up where tiles overlap
-   winograd_inverse(M, Y, side)                Y (side^2, S) from M (tile^2, S)
-   winograd_spread(Y, M, side)                 and back */
-#include "native.h"
-#include <string.h>
+
+   winograd_outputs(M, y, left, upper, bias, zero, side, th, tw)
+       y (n, h, w, O) from M (tile^2, n th tw O), after pooling, bias and ReLU
+   winograd_gradients(g, y, left, upper, db, M, side, th, tw)
+       and back: M from the gradient g of y, and the sums of what passes ReLU added to db */
+#include "epilogue.h"
 
 typedef struct {
     npy_intp n, H, W, C, pad, th, tw;
@@ -20,6 +22,44 @@ static inline float *pixel(const Grid *q, float *images, npy_intp n, npy_intp h,
     h -= q->pad, w -= q->pad;
     if (h < 0 || h >= q->H || w < 0 || w >= q->W) return NULL;
     return images + n * q->image + h * q->row + w * q->column;
+}
+
+/* The side x side raw outputs z of tile (i, j) of image n, to their place. */
+static void put_tile(const Outputs *q, npy_intp n, npy_intp i, npy_intp j, int side, const float *z) {
+    int step = q->left ? 2 : 1, many = side / step;
+    npy_intp O = q->O, S = q->n * q->h * q->w * O;
+    for (int a = 0; a < many; a++)
+        for (int b = 0; b < many; b++) {
+            npy_intp h = i * many + a, w = j * many + b;
+            if (h >= q->h || w >= q->w) continue;
+            npy_intp at = ((n * q->h + h) * q->w + w) * O;
+            const float *from = z + (a * side + b) * step * O;
+            if (q->left) {
+                pool_row(O, from, from + O, from + side * O, from + (side + 1) * O, q->y + at,
+                         q->left + at, q->left + S + at, q->upper + at);
+                from = q->y + at;
+            }
+            finish_row(O, from, q->y + at, q->bias, q->cuts);
+        }
+}
+
+/* And back: the gradients z of its raw outputs; `row` has room for O numbers. */
+static void take_tile(const Gradient *q, npy_intp n, npy_intp i, npy_intp j, int side, float *z,
+                      float *row) {
+    int step = q->left ? 2 : 1, many = side / step;
+    npy_intp O = q->O, S = q->n * q->h * q->w * O;
+    if ((i + 1) * many > q->h || (j + 1) * many > q->w) memset(z, 0, side * side * O * sizeof *z);
+    for (int a = 0; a < many; a++)
+        for (int b = 0; b < many; b++) {
+            npy_intp h = i * many + a, w = j * many + b;
+            if (h >= q->h || w >= q->w) continue;
+            npy_intp at = ((n * q->h + h) * q->w + w) * O;
+            float *to = z + (a * side + b) * step * O;
+            masked_gradient(q, n, h, w, q->left ? row : to);
+            if (q->left)
+                unpool_row(O, row, q->left + at, q->left + S + at, q->upper + at, to, to + O,
+                           to + side * O, to + (side + 1) * O);
+        }
 }
 
 #define SIDE 2
@@ -65,36 +105,51 @@ static PyObject *winograd_images(PyObject *self, PyObject *const *args, Py_ssize
     return between(args[1], args[0], args + 2, 1);
 }
 
-typedef void (*Planes)(const float *, npy_intp, float *, npy_intp, npy_intp);
+/* Whether M is (tile^2, n th tw O), of th x tw tiles that cover h x w outputs, pooled or not. */
+static int is_product(PyObject *M, int writes, const double *c, npy_intp n, npy_intp h, npy_intp w,
+                      npy_intp O, int pools) {
+    npy_intp tile = c[0] + 2, th = c[1], tw = c[2], many = c[0] / (pools ? 2 : 1);
+    return (tile == 4 || tile == 6) && has_rows(M, 2, writes) && h <= th * many && w <= tw * many &&
+           PyArray_DIM((PyArrayObject *)M, 0) == tile * tile &&
+           PyArray_DIM((PyArrayObject *)M, 1) == n * th * tw * O;
+}
 
-static PyObject *planes(PyObject *const *args, Py_ssize_t count, int back) {
-    double side;
-    if (count != 3 || !has_rows(args[0], 2, 0) || !has_rows(args[1], 2, 1) ||
-        !numbers(args + 2, 1, &side) || (side != 2 && side != 4))
+static PyObject *winograd_outputs(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    double c[3];
+    Outputs q;
+    if (count != 9 || !outputs_of(args + 1, &q) || !numbers(args + 6, 3, c) ||
+        !is_product(args[0], 0, c, q.n, q.h, q.w, q.O, q.left != NULL))
         Py_RETURN_NOTIMPLEMENTED;
-    PyArrayObject *x = (PyArrayObject *)args[0], *y = (PyArrayObject *)args[1];
-    npy_intp S = PyArray_DIM(x, 1), m = side * side, t = (side + 2) * (side + 2);
-    if (PyArray_DIM(y, 1) != S || PyArray_DIM(x, 0) != (back ? m : t) ||
-        PyArray_DIM(y, 0) != (back ? t : m))
-        Py_RETURN_NOTIMPLEMENTED;
-    Planes f = side == 2 ? (back ? spreads_2 : inverse_2) : (back ? spreads_4 : inverse_4);
-    WITHOUT_GIL(S * t * sizeof(float),
-                f(PyArray_DATA(x), step(x, 0), PyArray_DATA(y), step(y, 0), S));
+    PyArrayObject *M = (PyArrayObject *)args[0];
+    npy_intp th = c[1], tw = c[2];
+    float *room = PyMem_Malloc(16 * q.O * sizeof *room + 1);
+    if (!room) return PyErr_NoMemory();
+    WITHOUT_GIL(PyArray_NBYTES(M), (c[0] == 2 ? outputs_2 : outputs_4)(PyArray_DATA(M), step(M, 0),
+                                                                        &q, th, tw, room));
+    PyMem_Free(room);
     Py_RETURN_NONE;
 }
 
-static PyObject *winograd_inverse(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    return planes(args, count, 0);
-}
-
-static PyObject *winograd_spread(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    return planes(args, count, 1);
+static PyObject *winograd_gradients(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    double c[3];
+    Gradient q;
+    if (count != 9 || !gradient_of(args, &q) || !numbers(args + 6, 3, c) ||
+        !is_product(args[5], 1, c, q.n, q.h, q.w, q.O, q.left != NULL))
+        Py_RETURN_NOTIMPLEMENTED;
+    PyArrayObject *M = (PyArrayObject *)args[5];
+    npy_intp th = c[1], tw = c[2];
+    float *room = PyMem_Malloc(17 * q.O * sizeof *room + 1);
+    if (!room) return PyErr_NoMemory();
+    WITHOUT_GIL(PyArray_NBYTES(M), (c[0] == 2 ? gradients_2 : gradients_4)(
+                                       &q, PyArray_DATA(M), step(M, 0), th, tw, room));
+    PyMem_Free(room);
+    Py_RETURN_NONE;
 }
 
 PyMethodDef winograd_methods[] = {
     KERNEL(winograd_tiles),
     KERNEL(winograd_images),
-    KERNEL(winograd_inverse),
-    KERNEL(winograd_spread),
+    KERNEL(winograd_outputs),
+    KERNEL(winograd_gradients),
     END_OF_KERNELS,
 };

@@ -1,7 +1,7 @@
 /* Winograd's transforms along one axis, for F(SIDE x SIDE, 3x3) with tiles of TILE = SIDE + 2.
 
    inputs      B' d    TILE pixels to TILE        pixels    B v    the transpose of it
-   outputs     A' m    TILE to SIDE pixels        spread    A y    the transpose of it
+   inverse     A' m    TILE to SIDE pixels        spread    A y    the transpose of it
 
    The matrices are those of kernels/winograd.py. */
 
@@ -12,7 +12,7 @@ ALWAYS_INLINE void OF(inputs)(const float *d, float *v) {
 ALWAYS_INLINE void OF(pixels)(const float *v, float *d) {
     d[0] = v[0], d[1] = v[1] - v[2] + v[3], d[2] = v[1] + v[2] - v[0], d[3] = -v[3];
 }
-ALWAYS_INLINE void OF(outputs)(const float *m, float *y) {
+ALWAYS_INLINE void OF(inverse)(const float *m, float *y) {
     y[0] = m[0] + m[1] + m[2], y[1] = m[1] - m[2] - m[3];
 }
 ALWAYS_INLINE void OF(spread)(const float *y, float *m) {
@@ -35,7 +35,7 @@ ALWAYS_INLINE void OF(pixels)(const float *v, float *d) {
     d[2] = -(PP + QQ) * v[0] - QQ * s - PP * t, d[3] = a + b - (PP + QQ) * v[5];
     d[4] = v[0] + s + t, d[5] = v[5];
 }
-ALWAYS_INLINE void OF(outputs)(const float *m, float *y) {
+ALWAYS_INLINE void OF(inverse)(const float *m, float *y) {
     float s = m[1] + m[2], a = P * (m[1] - m[2]), t = m[3] + m[4], b = Q * (m[3] - m[4]);
     y[0] = m[0] + s + t, y[1] = a + b, y[2] = PP * s + QQ * t, y[3] = PP * a + QQ * b + m[5];
 }
@@ -117,25 +117,39 @@ static void OF(images)(const Grid *q, const float *V, float *images, float *unus
             }
 }
 
-/* Planes of S numbers each, which lie `from` and `to` numbers apart. */
-static void OF(inverse)(const float *M, npy_intp from, float *Y, npy_intp to, npy_intp S) {
+/* The outputs of each tile, from its numbers in all planes of M. */
+static void OF(outputs)(const float *M, npy_intp plane, const Outputs *q, npy_intp th, npy_intp tw,
+                        float *room) {
+    const npy_intp O = q->O;
+    for (npy_intp n = 0; n < q->n; n++)
+        for (npy_intp i = 0; i < th; i++)
+            for (npy_intp j = 0; j < tw; j++, M += O) {
 #pragma GCC ivdep
-    for (npy_intp s = 0; s < S; s++) {
-        float x[TILE * TILE], y[SIDE * SIDE];
-        UNROLL for (int k = 0; k < TILE * TILE; k++) x[k] = M[k * from + s];
-        BOTH_AXES(OF(outputs), TILE, SIDE, x, y);
-        UNROLL for (int k = 0; k < SIDE * SIDE; k++) Y[k * to + s] = y[k];
-    }
+                for (npy_intp o = 0; o < O; o++) {
+                    float x[TILE * TILE], y[SIDE * SIDE];
+                    UNROLL for (int k = 0; k < TILE * TILE; k++) x[k] = M[k * plane + o];
+                    BOTH_AXES(OF(inverse), TILE, SIDE, x, y);
+                    UNROLL for (int k = 0; k < SIDE * SIDE; k++) room[k * O + o] = y[k];
+                }
+                put_tile(q, n, i, j, SIDE, room);
+            }
 }
 
-static void OF(spreads)(const float *Y, npy_intp from, float *M, npy_intp to, npy_intp S) {
+static void OF(gradients)(const Gradient *q, float *M, npy_intp plane, npy_intp th, npy_intp tw,
+                          float *room) {
+    const npy_intp O = q->O;
+    for (npy_intp n = 0; n < q->n; n++)
+        for (npy_intp i = 0; i < th; i++)
+            for (npy_intp j = 0; j < tw; j++, M += O) {
+                take_tile(q, n, i, j, SIDE, room, room + SIDE * SIDE * O);
 #pragma GCC ivdep
-    for (npy_intp s = 0; s < S; s++) {
-        float x[SIDE * SIDE], y[TILE * TILE];
-        UNROLL for (int k = 0; k < SIDE * SIDE; k++) x[k] = Y[k * from + s];
-        BOTH_AXES(OF(spread), SIDE, TILE, x, y);
-        UNROLL for (int k = 0; k < TILE * TILE; k++) M[k * to + s] = y[k];
-    }
+                for (npy_intp o = 0; o < O; o++) {
+                    float x[SIDE * SIDE], y[TILE * TILE];
+                    UNROLL for (int k = 0; k < SIDE * SIDE; k++) x[k] = room[k * O + o];
+                    BOTH_AXES(OF(spread), SIDE, TILE, x, y);
+                    UNROLL for (int k = 0; k < TILE * TILE; k++) M[k * plane + o] = y[k];
+                }
+            }
 }
 
 #undef TILE

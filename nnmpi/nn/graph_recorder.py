@@ -8,11 +8,12 @@ from nnmpi import backend
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
 from nnmpi.backend import Array
+from nnmpi.nn.fusion import groups, steps_of
 from nnmpi.nn.graph import Arguments, Call, Node, Use, Value, leaves, mapped, variables_of
 from nnmpi.nn.kept import kept, memory_of, nbytes
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.sequential import groups, only_runs_layers, steps_of
+from nnmpi.nn.sequential import only_runs_layers
 
 STEPS = "its forward depends on the step or on which samples there are"
 READS = "its forward reads numbers of a tensor"

@@ -16,6 +16,7 @@ from typing import Any, NoReturn, Self
 
 import numpy as np
 
+from nnmpi import blas
 from nnmpi.comm import AbortedError, Comm, OtherRankError
 from nnmpi.config import Config
 from nnmpi.metrics import Sums
@@ -147,6 +148,7 @@ class Resumable:
         self.settings = Settings(part, strategy.optimizer, changes)
         self._release = partial(_release, self._resting, strategy, self.model)
         self._forget = watch(comm, self, self._release)
+        blas.release_memory()
 
     def _spec(self, part: ModelPart, arrangement: Arrangement, layout: Layout) -> TrainSpec:
         """A model, and what of it is trained here."""

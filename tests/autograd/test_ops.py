@@ -23,8 +23,8 @@ from helpers.ops.oracle import needs_torch, pytorch
 from nnmpi import backend
 from nnmpi.autograd import Tensor, ops
 from nnmpi.autograd.check import directional_error
-from nnmpi.autograd.ops.activations import erfc
 from nnmpi.kernels import Result
+from nnmpi.kernels.activations import erfc
 
 SMOOTH = [name for name, case in CASES.items() if case.smooth and case.has_gradient]
 

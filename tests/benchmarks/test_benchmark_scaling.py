@@ -177,9 +177,10 @@ def ticks(pid: int) -> int:
 
 def test_speedups_are_medians_over_rounds(module: Import) -> None:
     scaling = module("scaling")
-    subjects = scaling.subjects_of(2, ["auto"], has_torch=True)
+    subjects = scaling.subjects_of(2, ["auto"], {"torch", "jax", "mpi4jax"})
     entries = scaling.entries_of("W1", subjects)
-    seconds = {"nnmpi": [0.5, 1.0, 9.0], "T*": [1.0, 2.0, 3.0], "DDP T*": [2.0, 4.0, 8.0]}
+    seconds = {"nnmpi": [0.5, 1.0, 9.0], "T+": [1.0, 2.0, 3.0], "DDP T+": [2.0, 4.0, 8.0]}
+    seconds |= {"mpi4jax": [1.5, 3.0, 27.0]}
     times = {e: seconds.get(e.subject.name, [7.0, 7.0, 7.0]) for e in entries}
     rows = {(r["subject"], r["scaling"]): r for r in scaling.rows_of("W1", times, {"cores": 2})}
     weak, strong = rows["nnmpi", "weak"], rows["nnmpi", "strong"]
@@ -187,10 +188,13 @@ def test_speedups_are_medians_over_rounds(module: Import) -> None:
     assert weak["seconds"] == strong["seconds"] == 1.0
     assert weak["samples_per_second"] == 128
     assert (weak["over_one_rank"], strong["over_one_rank"]) == (2.0, 1.0)
-    assert (weak["ratio"], weak["against"]) == (4.0, "DDP T*")
+    assert (weak["ratio"], weak["against"]) == (4.0, "DDP T+")
     assert rows["nnmpi", "one rank"]["ratio"] == 2.0  # of 2, 2 and 1/3
-    assert rows["nnmpi", "one rank"]["against"] == "T*"
-    assert rows["DDP T*", "weak"]["over_one_rank"] == 1.0
+    assert rows["nnmpi", "one rank"]["against"] == "T+"
+    assert rows["DDP T+", "weak"]["over_one_rank"] == 1.0
+    assert weak["ratio to mpi4jax"] == 3.0
+    assert strong["ratio to JAX"] == 7.0  # of 14, 7 and 7/9
+    assert rows["mpi4jax", "weak"]["over_one_rank"] == 14 / 3  # one rank is JAX on one core
     assert "over_one_rank" not in rows["DDP T", "weak"]  # it has no counterpart on one rank
     apart = rows["nnmpi apart", "weak"]
     assert apart["over_one_rank"] == 2 / 7
@@ -216,13 +220,13 @@ def test_each_subject_has_a_colour(module: Import) -> None:
     plot = module("lib.scaling.plot")
     n = len(plot.COLORS)
     ours = [f"nnmpi {i}" for i in range(n + 1)]
-    colors = plot._colors([{"subject": name} for name in (*ours, "T*", "DDP T*", "DDP T", *ours)])
-    assert list(colors) == [*ours, "PyTorch T*", "PyTorch T"]
+    colors = plot._colors([{"subject": name} for name in (*ours, "T+", "DDP T+", "DDP T", *ours)])
+    assert list(colors) == [*ours, "PyTorch T+", "PyTorch T"]
     assert list(colors.values()) == [*plot.COLORS, *plot.COLORS[:2], plot.GREY]
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)  # seven jobs that import PyTorch or nnmpi
+@pytest.mark.timeout(300)  # up to ten jobs that import PyTorch, JAX or nnmpi
 @pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
 def test_every_subject_has_rows_and_the_plot_is_written(tmp_path: Path) -> None:
     launcher(sys.executable)  # skips where there is none
@@ -231,10 +235,12 @@ def test_every_subject_has_rows_and_the_plot_is_written(tmp_path: Path) -> None:
     outcome = command(*TINY, *flags)
     assert outcome.returncode == 0, outcome.stderr
     rows = json.loads((tmp_path / "out.json").read_text())
-    many = {"nnmpi", "nnmpi shared", "DDP T*", "DDP T"}
+    many = {"nnmpi", "nnmpi shared", "DDP T+", "DDP T"}
+    many |= {subject for subject in ("JAX", "mpi4jax") if importlib.util.find_spec(subject.lower())}
     assert {(r["subject"], r["ranks"], r["scaling"]) for r in rows} == {
         ("nnmpi", 1, "one rank"),
-        ("T*", 1, "one rank"),
+        ("T+", 1, "one rank"),
+        *(("JAX", 1, "one rank") for _ in many & {"JAX"}),
         ("nnmpi apart", 2, "weak"),
         *((name, 2, scaling) for name in many for scaling in ("weak", "strong")),
     }

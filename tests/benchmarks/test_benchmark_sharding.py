@@ -44,13 +44,17 @@ def test_memory_is_beside_the_formula_and_the_peak_beside_its_parts(module: Impo
     case = b.case("50M", 2, dp=2, zero=1)
     n = b.parameters(case)
     ranks = module("lib.ranks")
-    alone = ranks.Memory(4 * n, 4 * n, 8 * n, 0, 0, 0, 16 * n + 10, 0, 16 * n + 40)
-    found = ranks.Memory(4 * n, 4 * n, 4 * n, 100, 60, 0, 12.6 * n + 150, 150, 12.6 * n + 190)
+    alone = ranks.Memory(4 * n, 4 * n, 8 * n, 0, 0, 0, 16 * n + 10, 0, 16 * n + 40, 0)
+    found = ranks.Memory(
+        4 * n, 4 * n, 4 * n, 100, 60, 0, 12.6 * n + 150, 150, 12.6 * n + 190, 15 * n
+    )
     row = sections.memory_row(b, case, found, ranks.MemorySaid(12 * n, 90, 20), alone)
     assert row["ratio"] == pytest.approx(1.05)
     assert (row["predicted_bytes"], row["predicted_per_parameter"]) == (12 * n, 12)
     assert (row["activation_bytes"], row["predicted_activation_bytes"]) == (30, 20)
     assert row["predicted_peak_bytes"] == 12 * n + 90 + 60 + 20
+    assert row["resident_per_parameter"] == 15
+    assert row["resident_ratio"] == 15 * n / row["predicted_peak_bytes"]
     assert (row["layout"], row["counted_bytes"]) == ("dp 2, zero 1, ring", 12 * n)
 
 

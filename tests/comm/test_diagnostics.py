@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nnmpi.comm import AbortedError, Comm, MismatchError
-from nnmpi.comm.call_log import CallLog, DebugSettings, LoggedCall
+from nnmpi.comm.call_log import CallLog, DebugSettings, LoggedCall, Operation, Record
 from nnmpi.comm.debug import watchdog
 from nnmpi.comm.debug.compare import decode, difference, encode, name_ranks
 from nnmpi.comm.debug.watchdog import Left, report
@@ -263,6 +263,17 @@ def call(
     return LoggedCall("world", number, operation, "ring", dtype, 1000, root, "/else/where.py", line)
 
 
+def record(number: int = 4) -> Record:
+    """What the log keeps of that call."""
+    code = compile("\n" * 6 + "pass", "/else/where.py", "exec")
+    what = Operation("world", "all_reduce", "ring", np.dtype("float32"), 1000, -1)
+    return what, number, code, len(code.co_code) - 2
+
+
+def test_a_record_is_read_as_a_call() -> None:
+    assert LoggedCall.of(record()) == call()
+
+
 def test_the_text_of_a_call() -> None:
     assert str(call()) == (
         "all_reduce of 1,000 float32 by ring (call 4 of Comm world, /else/where.py:7)"
@@ -291,8 +302,8 @@ def test_a_call_survives_its_encoding() -> None:
 def test_a_report_shows_calls_and_stack() -> None:
     log = CallLog()
     log.counter("world", (0, 1)).calls = 4
-    log.calls.append(call(3))
-    log.enter(call())
+    log.records.append(record(3))
+    log.enter(record())
     text = report(1, Progress(log), threading.get_ident(), call(5))
     first, *rest = text.splitlines()
     assert re.fullmatch(r"rank 1 has waited for 0.0 s in all_reduce .*where.py:7\)", first)
@@ -316,5 +327,5 @@ def test_a_rank_that_has_left_joins_only_what_it_has_completed() -> None:
 def test_only_the_last_calls_are_kept() -> None:
     log = CallLog()
     for number in range(50):
-        log.calls.append(call(number))
+        log.records.append(record(number))
     assert [c.number for c in log.calls] == list(range(30, 50))

@@ -154,10 +154,14 @@ def test_im2col_does_not_depend_on_chunks(stride, padding, kernel, chunks):
         assert relative_error(solve(q, f), whole) < 1e-13
 
 
-def test_the_default_is_winograd_in_float32_and_im2col_in_float64():
+def test_the_default_is_winograd_by_the_fewest_products_in_float32_and_im2col_in_float64():
     f = Options(padding=1)
-    q = problem((8, 8), f)
-    for dtype, name in (("float32", "winograd2"), ("float64", "im2col")):
+    for size, dtype, name in (
+        ((8, 8), "float32", "winograd4"),
+        ((5, 5), "float32", "winograd2"),
+        ((8, 8), "float64", "im2col"),
+    ):
+        q = problem(size, f)
         typed = Problem(*(a.astype(dtype) for a in q))
         named = f._replace(algorithm=name)
         for a, b in zip(solve(typed, f), solve(typed, named), strict=True):

@@ -11,7 +11,8 @@ from nnmpi import backend
 from nnmpi.autograd.ops import conv
 from nnmpi.kernels import Result
 from nnmpi.kernels.conv import Shape, method_of
-from nnmpi.kernels.im2col import Depthwise, Im2col
+from nnmpi.kernels.depthwise import Depthwise
+from nnmpi.kernels.im2col import Im2col
 from nnmpi.kernels.window import Window, windows
 
 N = 5

@@ -82,6 +82,11 @@ def test_a_layer_that_was_replaced_may_move_to_another_model() -> None:
 
 GROUPS: dict[str, tuple[Callable[[], list[nn.Module]], tuple[int, ...]]] = {
     "Linear ReLU": (lambda: [nn.Linear(6, 5), nn.ReLU()], (7, 6)),
+    "MLP": (
+        lambda: [nn.Linear(6, 40), nn.ReLU(), nn.Linear(40, 7, bias=False), nn.Linear(7, 3)],
+        (9, 6),
+    ),
+    "MLP of more axes": (lambda: [nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4)], (2, 3, 6)),
     "Conv ReLU": (lambda: [nn.Conv2d(3, 4, 3, 2), nn.ReLU()], (2, 3, 9, 8)),
     "Conv pool": (lambda: [nn.Conv2d(3, 4, 2, bias=False), nn.MaxPool2d(2)], (2, 3, 9, 8)),
     "Conv ReLU pool": (lambda: _block("im2col", 3), (2, 3, 7, 8)),
@@ -164,6 +169,25 @@ def test_groups_are_fused_but_a_subclass_is_not(monkeypatch: pytest.MonkeyPatch)
     nn.Sequential(*_block("auto", 3), nn.Flatten(), nn.Linear(36, 4), nn.ReLU())(x)
     with pytest.raises(TypeError):
         nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(3))(x)
+
+
+def test_an_mlp_is_one_op_until_somebody_looks_into_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x, seen = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), some(5, 3), []
+    alone = apart(model, x).numpy()
+    np.testing.assert_array_equal(model(x).numpy(), alone)
+    handle = model[1].register_forward_hook(lambda layer, args, y: seen.append(y.numpy()))
+    np.testing.assert_array_equal(model(x).numpy(), alone)
+    assert len(seen) == 1
+    handle.remove()
+    model[2].forward = lambda x: x * 0
+    assert not model(x).numpy().any()
+    del model[2].forward
+    monkeypatch.setattr(nn.Linear, "forward", None)
+    np.testing.assert_array_equal(model(x).numpy(), alone)
+    assert len(seen) == 1
+    large = nn.Sequential(nn.Linear(3, 9999), nn.Linear(9999, 2))
+    with pytest.raises(TypeError):  # of which each layer runs, so that gradients can be sent early
+        large(x)
 
 
 WINDOWS = ((2, 2, 0), (4, 4, 0), (2, 2, 0), (2, 1, 0), (2, 2, 1))

@@ -143,6 +143,10 @@ CASES: dict[str, Case] = {
     "Conv1d": (lambda: nn.Conv1d(4, 6, 3, 2, 1, groups=2), (3, 4, 9)),
     "Conv1d, valid": (lambda: nn.Conv1d(4, 6, 2, padding="valid", dilation=3), (3, 4, 9)),
     "ConvTranspose2d": (lambda: nn.ConvTranspose2d(4, 6, 3, 2, 1, 1, groups=2), (2, 4, 5, 4)),
+    "ConvTranspose2d, 1x1": (
+        lambda: nn.ConvTranspose2d(5, 8, 1, dilation=2, output_padding=1),
+        (2, 5, 6, 6),
+    ),
     "ConvTranspose2d, dilation": (
         lambda: nn.ConvTranspose2d(2, 3, (2, 3), bias=False, dilation=(3, 1)),
         (2, 2, 4, 5),

@@ -13,6 +13,8 @@ import numpy as np
 
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result, Vjp
+from nnmpi.kernels import activations as kernels
+from nnmpi.native.table import Kernel
 
 Gradient = Callable[[Array], Array]
 
@@ -155,18 +157,27 @@ def cos(a: Array) -> Result:
     return Result(xp.cos(a), (lambda g, out: -g * xp.sin(a),))
 
 
+def _of_value(a: Array, loop: Kernel, gradient_loop: Kernel) -> Result:
+    """An op whose gradient is computed from its value."""
+    y = kernels.floats_like(a)
+    loop(a, y)
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        dx = kernels.floats_like(y)
+        gradient_loop(g, y, dx)
+        return dx
+
+    return Result(y, (vjp,))
+
+
 def tanh(a: Array) -> Result:
     """Hyperbolic tangent."""
-    y = xp_of(a).tanh(a)
-    return Result(y, (lambda g, out: g * (1 - y * y),))
+    return _of_value(a, kernels.tanh_loop, kernels.tanh_gradient_loop)
 
 
 def sigmoid(a: Array) -> Result:
-    """1 / (1 + e**-a), from e**-|a|: no overflow, and small values keep their digits."""
-    xp = xp_of(a)
-    e = xp.exp(-xp.absolute(a))
-    y = xp.maximum(e, (a >= 0).astype(e.dtype)) / (1 + e)  # e**-|a| is at most 1
-    return Result(y, (lambda g, out: g * y * (1 - y),))
+    """1 / (1 + e**-a)."""
+    return _of_value(a, kernels.sigmoid_loop, kernels.sigmoid_gradient_loop)
 
 
 def relu(a: Array) -> Result:

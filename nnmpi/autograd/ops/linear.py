@@ -1,11 +1,15 @@
 """Matrix products, and rows of a matrix by their numbers."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.kernels import Result, column_sum
+from nnmpi.kernels import Result, Vjp
+from nnmpi.kernels.epilogue import relu_gradient
+from nnmpi.kernels.linear import linear_gradients, linear_outputs, mlp_gradients, mlp_outputs
+from nnmpi.kernels.rows import embedding_gradient_loop
 
 
 def matmul(a: Array, b: Array) -> Result:
@@ -44,37 +48,74 @@ def check_dtype(name: str, dtype: Any, w: Array) -> None:
         )
 
 
-def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result:
-    """x (..., K) @ w (O, K).T + b (O), then ReLU if `relu`: one pass over the result."""
-    if x.ndim == 0 or x.shape[-1] != w.shape[1]:
+def _check_linear(shape: Sequence[int], dtype: Any, w: Array) -> None:
+    """Raises ValueError unless inputs of this shape fit the weight."""
+    if not shape or shape[-1] != w.shape[1]:
         raise ValueError(
-            f"linear: input of shape {x.shape} for a weight of shape {w.shape}: "
+            f"linear: input of shape {tuple(shape)} for a weight of shape {w.shape}: "
             f"the last axis must be {w.shape[1]}"
         )
-    check_dtype("linear", x.dtype, w)
+    check_dtype("linear", dtype, w)
+
+
+def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result:
+    """x (..., K) @ w (O, K).T + b (O), then ReLU if `relu`: one pass over the result."""
+    _check_linear(x.shape, x.dtype, w)
     xp = xp_of(x)
     rows = x if x.ndim == 2 else x.reshape(prod(x.shape[:-1]), x.shape[-1])
-    y = xp.dot(rows, w.T)
-    if b is not None:
-        y += b
-    if relu:
-        xp.maximum(y, 0, out=y)
+    y = xp.empty((len(rows), len(w)), x.dtype)
+    linear_outputs(rows, w, b, y, relu)
 
     shape, passed = y.shape, y if relu else None  # y itself is kept for ReLU only
 
     def prepare(g: Array, needs: Sequence[bool]) -> Array:
         g = g.reshape(shape)
-        return g if passed is None else g * (passed > 0)
+        return xp.ascontiguousarray(g) if passed is None else relu_gradient(g, passed)
 
-    return Result(
-        y if x.ndim == 2 else y.reshape(*x.shape[:-1], w.shape[0]),
-        (
-            lambda g, out: xp.dot(g, w).reshape(x.shape),
-            lambda g, out: xp.dot(g.T, rows, out=out),
-            column_sum,
-        ),
-        prepare,
-    )
+    def vjp_x(g: Array, out: Array | None) -> Array:
+        dx = xp.empty(rows.shape, rows.dtype)
+        linear_gradients(g, rows, w, dx, None, None)
+        return dx.reshape(x.shape)
+
+    def vjp_w(g: Array, out: Array | None) -> Array:
+        dw = xp.empty(w.shape, w.dtype) if out is None else out
+        linear_gradients(g, rows, w, None, dw, None)
+        return dw
+
+    def vjp_b(g: Array, out: Array | None) -> Array:
+        db = xp.empty(len(w), w.dtype) if out is None else out
+        linear_gradients(g, rows, w, None, None, db)
+        return db
+
+    value = y if x.ndim == 2 else y.reshape(*x.shape[:-1], w.shape[0])
+    return Result(value, (vjp_x, vjp_w, vjp_b), prepare)
+
+
+def mlp(x: Array, *parameters: Array, relus: tuple[bool, ...]) -> Result:
+    """`linear` several times, of x (n, K) and w, b of each layer: the same bits, in fewer calls."""
+    ws, bs, shape, xp = parameters[::2], parameters[1::2], x.shape, xp_of(x)
+    for w in ws:
+        _check_linear(shape, x.dtype, w)
+        shape = (shape[0], len(w))
+    ys = tuple(xp.empty((len(x), len(w)), x.dtype) for w in ws)
+    mlp_outputs(x, ws, bs, ys, relus)
+
+    def prepare(g: Array, needs: Sequence[bool]) -> list[Array | None]:
+        found = [
+            xp.empty(a.shape, a.dtype) if need else None
+            for a, need in zip((x, *parameters), needs, strict=True)
+        ]
+        dws, dbs = tuple(found[1::2]), tuple(found[2::2])
+        mlp_gradients(xp.ascontiguousarray(g), x, ws, ys, relus, found[0], dws, dbs)
+        return found
+
+    return Result(ys[-1], _picks(1 + len(parameters)), prepare)
+
+
+@lru_cache
+def _picks(n: int) -> tuple[Vjp, ...]:
+    """Vjps that take what was computed together."""
+    return tuple(lambda found, out, k=k: found[k] for k in range(n))
 
 
 def embedding(w: Array, *, index: Array, padding: int | None = None) -> Result:
@@ -83,7 +124,7 @@ def embedding(w: Array, *, index: Array, padding: int | None = None) -> Result:
 
     def vjp(g: Array, out: Array | None) -> Array:
         dw = xp.zeros(w.shape, g.dtype)
-        xp.add.at(dw, kept, g)
+        embedding_gradient_loop(g, kept, dw)
         if padding is not None:
             dw[padding] = 0
         return dw

@@ -6,7 +6,8 @@ from math import prod
 from typing import NamedTuple
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.kernels import Result, column_sum
+from nnmpi.kernels import Result
+from nnmpi.kernels import norm as kernels
 
 
 class Moments(NamedTuple):
@@ -18,7 +19,7 @@ class Moments(NamedTuple):
 
 
 class _GradientSums(NamedTuple):
-    """A gradient as rows (M, C), and its sums over rows: of g, and of g * xhat.
+    """A gradient as rows (1, M, C), and its sums over rows, (C,): of g, and of g * xhat.
 
     `whole` (2 C,): both sums over all samples of the statistics, those of other ranks included;
     None if the gradient of x is not needed or the statistics do not depend on x.
@@ -46,22 +47,21 @@ def _unrows(rows: Array, shape: tuple[int, ...]) -> Array:
     return rows if not rest else xp_of(rows).moveaxis(rows.reshape(n, *rest, c), -1, 1)
 
 
-def _affine(xhat: Array, w: Array | None, b: Array | None) -> Array:
-    y = xhat if w is None else xhat * w
-    return y if b is None else y + b
+def _by_sample(x: Array) -> Array:
+    """x (N, C, ...) as (N, positions, C)."""
+    return _rows(x).reshape(len(x), prod(x.shape[2:]), x.shape[1])
+
+
+def _scaled(r: Array, w: Array | None) -> Array:
+    return r if w is None else r * w
 
 
 def moments(x: Array) -> Moments:
-    """The statistics of each channel of x; in two passes, since E[x^2] - E[x]^2 cancels.
-
-    The second pass also corrects the rounding of the first mean.
-    """
+    """The statistics of each channel of x."""
     rows = _rows(x)
-    n = max(len(rows), 1)
-    mean = column_sum(rows) / n
-    d = rows - mean
-    off = column_sum(d) / n
-    return Moments(len(rows), mean + off, column_sum(d * d) - off * off * n)
+    mean, m2 = (xp_of(x).empty((1, x.shape[1]), rows.dtype) for _ in range(2))
+    kernels.moments_loop(rows[None], mean, m2)
+    return Moments(len(rows), mean[0], m2[0])
 
 
 def joined(parts: Sequence[Moments]) -> Moments:
@@ -104,25 +104,31 @@ def batch_norm(
     computes this gradient, which is the same one on every rank. The gradients of w and b are those
     of this x alone.
     """
-    r = 1 / xp_of(x).sqrt(var + eps)
-    xhat = (_rows(x) - mean) * r
+    xp, rows = xp_of(x), _rows(x)[None]
+    center, r = mean[None].copy(), 1 / xp.sqrt(var + eps)  # running statistics change
+    y, scale = xp.empty_like(rows), _scaled(r, w)
+    kernels.normalise_loop(rows, center, scale[None], b, y)
 
     def prepare(g: Array, needs: Sequence[bool]) -> _GradientSums:
-        rows = _rows(g)
-        own = column_sum(rows), column_sum(rows * xhat)
+        g = _rows(g)[None]
+        own, dot = (xp.empty(center.shape, g.dtype) for _ in range(2))
+        kernels.norm_sums_loop(g, rows, center, own, dot)
+        dot *= r
         # an all-reduce, so only in the half of the backward pass that computes the gradient of x
-        whole = total(xp_of(g).concatenate(own)) if n and needs[0] else None
-        return _GradientSums(rows, *own, whole)
+        whole = total(xp.concatenate((own[0], dot[0]))) if n and needs[0] else None
+        return _GradientSums(g, own[0], dot[0], whole)
 
     def vjp_x(s: _GradientSums, out: Array | None) -> Array:
-        d = s.g
-        if s.whole is not None:
-            C = len(s.total)
-            d = d - (xhat * s.whole[C:] + s.whole[:C]) / n
-        return _unrows(d * (r if w is None else r * w), x.shape)
+        if s.whole is None:
+            return _unrows(s.g[0] * scale, x.shape)
+        C, dx = len(r), xp.empty_like(rows)
+        of_g, of_xhat = s.whole[:C] * scale / n, s.whole[C:] * scale / n
+        of_channels = scale, of_xhat * r, of_g
+        kernels.norm_gradient_loop(s.g, rows, center, *(c[None] for c in of_channels), dx)
+        return _unrows(dx[0], x.shape)
 
     return Result(
-        _unrows(_affine(xhat, w, b), x.shape),
+        _unrows(y[0], x.shape),
         (vjp_x, lambda s, out: s.dot, lambda s, out: s.total),
         prepare,
     )
@@ -131,69 +137,74 @@ def batch_norm(
 def layer_norm(x: Array, w: Array | None, b: Array | None, *, axes: int, eps: float) -> Result:
     """x normalised over its last `axes` axes, * w + b of their shape."""
     shape = x.shape[x.ndim - axes :]
-    rows = x.reshape(-1, prod(shape))
-    d = rows - rows.mean(axis=1, keepdims=True)
-    r = 1 / xp_of(x).sqrt((d * d).mean(axis=1, keepdims=True) + eps)
-    xhat = d * r
+    xp, rows = xp_of(x), x.reshape(-1, prod(shape))
     flat_w, flat_b = (None if v is None else v.reshape(-1) for v in (w, b))
+    mean, r = (xp.empty(len(rows), x.dtype) for _ in range(2))
+    y = xp.empty(rows.shape, x.dtype)
+    kernels.layer_norm_loop(rows, flat_w, flat_b, eps, mean, r, y)
 
-    def vjp_x(g: Array, out: Array | None) -> Array:
-        e = g if flat_w is None else g * flat_w
-        e = e - e.mean(axis=1, keepdims=True) - xhat * (e * xhat).mean(axis=1, keepdims=True)
-        return (e * r).reshape(x.shape)
+    def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Array, Array]:
+        """g as rows, and the gradients of w and b."""
+        g = g.reshape(rows.shape)
+        dw, db = (xp.empty(rows.shape[1], g.dtype) for _ in range(2))
+        if needs[1] or needs[2]:
+            kernels.layer_norm_sums_loop(g, rows, mean, r, dw, db)
+        return g, dw, db
+
+    def vjp_x(s: tuple[Array, Array, Array], out: Array | None) -> Array:
+        dx = xp.empty(rows.shape, x.dtype)
+        kernels.layer_norm_gradient_loop(s[0], rows, flat_w, mean, r, dx)
+        return dx.reshape(x.shape)
 
     return Result(
-        _affine(xhat, flat_w, flat_b).reshape(x.shape),
-        (
-            vjp_x,
-            lambda g, out: column_sum(g * xhat).reshape(shape),
-            lambda g, out: column_sum(g).reshape(shape),
-        ),
-        lambda g, needs: g.reshape(rows.shape),
+        y.reshape(x.shape),
+        (vjp_x, lambda s, out: s[1].reshape(shape), lambda s, out: s[2].reshape(shape)),
+        prepare,
     )
 
 
 def group_norm(x: Array, w: Array | None, b: Array | None, *, groups: int, eps: float) -> Result:
     """x (N, C, ...), each sample normalised over each group of C / groups channels, * w + b.
 
-    All but the passes over x and g is done on numbers of a sample and a channel, (N, 1, C).
+    All but the passes over x and g is done on numbers of a sample and a channel, (N, C).
     """
     xp, (N, C) = xp_of(x), x.shape[:2]
-    positions = prod(x.shape[2:])
+    rows = _by_sample(x)
+    positions = rows.shape[1]
 
-    def by_sample(a: Array) -> Array:
-        return _rows(a).reshape(N, positions, C)
+    def of_groups(a: Array) -> Array:
+        """The mean over each group, for each of its channels."""
+        shared = a.reshape(N, groups, C // groups).mean(axis=2)
+        return xp.repeat(shared, C // groups, axis=1)
 
-    def of_groups(means: Array) -> Array:
-        """The mean over each group, for each of its channels, of means over positions."""
-        shared = means.reshape(N, groups, C // groups).mean(axis=2)
-        return xp.repeat(shared, C // groups, axis=1).reshape(N, 1, C)
-
-    def scaled(a: Array) -> Array:
-        return a if w is None else a * w
-
-    v = by_sample(x)
-    d = v - of_groups(v.mean(axis=1))
-    r = 1 / xp.sqrt(of_groups((d * d).mean(axis=1)) + eps)
+    own, m2 = (xp.empty((N, C), x.dtype) for _ in range(2))
+    kernels.moments_loop(rows, own, m2)
+    mean = of_groups(own)
+    off = own - mean
+    r = 1 / xp.sqrt(of_groups(m2 / max(positions, 1) + off * off) + eps)
+    y = xp.empty_like(rows)
+    kernels.normalise_loop(rows, mean, _scaled(r, w), b, y)
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Array, Array]:
-        """g, and the means over positions of g and of g * d."""
-        rows = by_sample(g)
-        return rows, rows.mean(axis=1), (rows * d).mean(axis=1)
+        """g, and the sums over positions of g and of g (x - mean)."""
+        g = _by_sample(g)
+        total, dot = (xp.empty((N, C), g.dtype) for _ in range(2))
+        kernels.norm_sums_loop(g, rows, mean, total, dot)
+        return g, total, dot
 
     def vjp_x(s: tuple[Array, Array, Array], out: Array | None) -> Array:
         g, total, dot = s
-        e, ed = of_groups(scaled(total)), of_groups(scaled(dot))
-        dx = g * scaled(r) - d * (ed * r * r * r) - e * r
+        e, ed = (of_groups(_scaled(sums, w)) / max(positions, 1) for sums in (total, dot))
+        dx = xp.empty_like(rows)
+        kernels.norm_gradient_loop(g, rows, mean, _scaled(r, w), ed * r * r * r, e * r, dx)
         return _unrows(dx.reshape(-1, C), x.shape)
 
-    y = d * scaled(r)
     return Result(
-        _unrows((y if b is None else y + b).reshape(-1, C), x.shape),
+        _unrows(y.reshape(-1, C), x.shape),
         (
             vjp_x,
-            lambda s, out: (s[2] * r[:, 0]).sum(axis=0) * positions,
-            lambda s, out: s[1].sum(axis=0) * positions,
+            lambda s, out: (s[2] * r).sum(axis=0),
+            lambda s, out: s[1].sum(axis=0),
         ),
         prepare,
     )

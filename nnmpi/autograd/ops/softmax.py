@@ -2,63 +2,50 @@
 
 from nnmpi.autograd.ops.shape import axis_within
 from nnmpi.backend import Array, xp_of
-from nnmpi.kernels import Result, column_sum
+from nnmpi.kernels import Result
+from nnmpi.kernels import softmax as kernels
+from nnmpi.kernels.activations import floats_like
+from nnmpi.native.table import Kernel
 
 REDUCTIONS = ("mean", "sum", "none")
 
 
 def log_softmax(a: Array, *, axis: int = -1) -> Result:
     """a - log(sum(exp(a))) over `axis`."""
-    xp = xp_of(a)
-    if not a.size:  # the axis itself may be empty
-        return _of_nothing(a, axis)
-    s = a - a.max(axis=axis, keepdims=True)
-    y = s - xp.log(xp.exp(s).sum(axis=axis, keepdims=True))
-    return Result(y, (lambda g, out: g - xp.exp(y) * g.sum(axis=axis, keepdims=True),))
+    return _along(a, axis, kernels.log_softmax_loop, kernels.log_softmax_gradient_loop)
 
 
 def softmax(a: Array, *, axis: int = -1) -> Result:
     """exp(a) / sum(exp(a)) over `axis`."""
-    xp = xp_of(a)
-    if not a.size:
-        return _of_nothing(a, axis)
-    e = xp.exp(a - a.max(axis=axis, keepdims=True))
-    y = e / e.sum(axis=axis, keepdims=True)
-    return Result(y, (lambda g, out: y * (g - (g * y).sum(axis=axis, keepdims=True)),))
+    return _along(a, axis, kernels.softmax_loop, kernels.softmax_gradient_loop)
 
 
-def _of_nothing(a: Array, axis: int) -> Result:
-    axis_within(axis, a.ndim)
-    return Result(a.copy(), (lambda g, out: g,))
+def _along(a: Array, axis: int, loop: Kernel, gradient_loop: Kernel) -> Result:
+    if not a.size:  # the axis itself may be empty
+        axis_within(axis, a.ndim)
+        return Result(a.copy(), (lambda g, out: g,))
+    y = floats_like(a)
+    loop(a, y, axis)
 
+    def vjp(g: Array, out: Array | None) -> Array:
+        dx = xp_of(y).empty_like(y)
+        gradient_loop(g, y, dx, axis)
+        return dx
 
-def reduced(losses: Array, reduction: str) -> tuple[Array, float]:
-    """The reduced losses, and the factor of the gradient of each."""
-    if reduction == "none":
-        return losses, 1.0
-    scale = 1.0 / max(len(losses), 1) if reduction == "mean" else 1.0
-    return losses.sum() * scale, scale
+    return Result(y, (vjp,))
 
 
 def cross_entropy(z: Array, labels: Array, *, reduction: str = "mean") -> Result:
-    """-log(softmax(z))[label] of logits z (n, C) and integer labels (n,).
-
-    Computed on the transpose (C, n): batches are longer than rows, and array
-    operations are fastest with a long last axis.
-    """
-    xp = xp_of(z)
-    s = z.T.copy()
-    s -= s.max(axis=0)
-    e = xp.exp(s)
-    total = column_sum(e)
-    n = len(labels)
-    chosen = labels.astype("int64") * n + xp.arange(n)  # flat indices into s
-    y, scale = reduced(xp.log(total) - s.reshape(-1)[chosen], reduction)
+    """-log(softmax(z))[label] of logits z (n, C) and integer labels (n,)."""
+    n, xp = len(labels), xp_of(z)
+    scale = 1.0 / max(n, 1) if reduction == "mean" else 1.0
+    p, at = kernels.like_scores(z), xp.empty(n, "int64")
+    loss = xp.empty((n,) if reduction == "none" else (), p.dtype)
+    kernels.cross_entropy_loop(z, labels, scale, loss, p, at)
 
     def vjp(g: Array, out: Array | None) -> Array:
-        p = e / total
-        p.reshape(-1)[chosen] -= 1
-        p *= g if reduction == "none" else g * scale
-        return p.T
+        dz = kernels.like_scores(p)
+        kernels.cross_entropy_gradient_loop(p, at, g, scale, dz)
+        return dz
 
-    return Result(y, (vjp,))
+    return Result(loss, (vjp,))

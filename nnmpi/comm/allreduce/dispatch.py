@@ -15,7 +15,9 @@ from nnmpi.comm.arguments import Array, accumulator
 from nnmpi.comm.progress import InOrder, Steps
 from nnmpi.comm.transport.base import Transport
 
-# (flat buffer, tag, starts, blocks) -> steps
+# (flat buffer, tag, starts, blocks) -> steps. `starts`: the call only starts the sum. `blocks`: no
+# other operation of this rank is under way, so the steps may make blocking calls. Both may differ
+# between ranks.
 AllReduce: TypeAlias = Callable[[Array, int, bool, bool], Steps]
 
 NAMES = (*ALGORITHMS, "mpi", "shared")
@@ -36,38 +38,32 @@ class AllReduceDispatch:
         self._library: Transport | None = None
         self._in_order = InOrder()
         self._custom: dict[str, Algorithm] = {}  # proven for this number of ranks
-        self._special: dict[str, AllReduce] = {
-            "mpi": self._by_library,
-            "shared": self._through_memory,
-            "hierarchical": self._hierarchical,
-        }
 
-    def steps(self, name: str, row: Array, tag: int, starts: bool, blocks: bool) -> Steps:
-        """Sums a flat buffer.
+    def prepare(self, name: str, n: int, dtype: np.dtype[Any]) -> AllReduce:
+        """What sums flat buffers of n numbers of this type, after `set_up`."""
+        if name == "mpi":
+            return self._by_library
+        if name == "shared" or (name == "hierarchical" and self.topology().between is not None):
+            return self._reductions[_reduction_key(n, dtype)].all_reduce
+        # on a single node pairs of ranks stand for nodes in `hierarchical`
+        interpreter, plan = self._interpreter, self._interpreter.plan(self._plan(name), n, dtype)
+        return lambda row, tag, starts, blocks: interpreter.carry_out(plan, row, tag, blocks)
 
-        `starts`: the call only starts the sum. `blocks`: no other operation of this rank is under
-        way, so the steps may make blocking calls. Both may differ between ranks.
-        """
-        special = self._special.get(name)
-        if special is not None:
-            return special(row, tag, starts, blocks)
-        return self._interpreter.steps(self._plan(name), row, tag, blocks)
-
-    def lacks_setup(self, name: str, row: Array) -> bool:
+    def lacks_setup(self, name: str, n: int, dtype: np.dtype[Any]) -> bool:
         """Whether one of NEED_SETUP needs `set_up` first; the same on all ranks."""
         if name == "mpi":
             return self._library is None
         if self._topology is None:
             return True
         reduces = name == "shared" or self._topology.between is not None
-        return reduces and _reduction_key(row) not in self._reductions
+        return reduces and _reduction_key(n, dtype) not in self._reductions
 
-    def set_up(self, name: str, row: Array) -> None:
-        """Makes what the algorithm needs for such a buffer; collective."""
+    def set_up(self, name: str, n: int, dtype: np.dtype[Any]) -> None:
+        """Makes what the algorithm needs for such buffers; collective."""
         if name == "mpi":
             self._library = self._transport.duplicate()
         elif name == "shared" or self.topology().between is not None:
-            key = _reduction_key(row)
+            key = _reduction_key(n, dtype)
             self._reductions[key] = self.reduction(*key)
 
     def topology(self) -> NodeTopology:
@@ -133,15 +129,6 @@ class AllReduceDispatch:
         if sums is not row:
             row[...] = sums
 
-    def _hierarchical(self, row: Array, tag: int, starts: bool, blocks: bool) -> Steps:
-        """Through shared memory in each node; on a single node, pairs of ranks stand for nodes."""
-        if self.topology().between is not None:
-            return self._through_memory(row, tag, starts, blocks)
-        return self._interpreter.steps(ALGORITHMS["hierarchical"], row, tag, blocks)
-
-    def _through_memory(self, row: Array, tag: int, starts: bool, blocks: bool) -> Steps:
-        return self._reductions[_reduction_key(row)].reduce(0, row.size, tag, blocks, row)
-
 
 @functools.cache
 def _library_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -154,9 +141,9 @@ def _library_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.int32) if short else accumulator(dtype)
 
 
-def _reduction_key(row: Array) -> tuple[int, np.dtype[Any]]:
+def _reduction_key(n: int, dtype: np.dtype[Any]) -> tuple[int, np.dtype[Any]]:
     """Lengths are powers of two, so that a few reductions serve all buffers."""
-    return power_of_two(row.size), row.dtype
+    return power_of_two(n), dtype
 
 
 def power_of_two(n: int) -> int:

@@ -145,7 +145,13 @@ class Interpreter:
         In a round both messages are posted at once. What arrives is added when both are complete,
         since a rank may be sending what it adds to.
         """
-        plan = self._plan(algorithm, row.size if bounds is None else bounds, row.dtype)
+        plan = self.plan(algorithm, row.size if bounds is None else bounds, row.dtype)
+        return self.carry_out(plan, row, tag, blocks, sums)
+
+    def carry_out(
+        self, plan: Plan, row: Array, tag: int, blocks: bool = False, sums: Array | None = None
+    ) -> Steps:
+        """Carries out a plan of this rank; see `steps`."""
         separate = plan.sums_dtype is not plan.dtype
         if sums is None:
             sums = row.astype(plan.sums_dtype) if separate else row
@@ -182,7 +188,7 @@ class Interpreter:
         """Frees the transport; collective."""
         self._transport.free()
 
-    def _plan(self, algorithm: Algorithm, cuts: int | Bounds, dtype: np.dtype[Any]) -> Plan:
+    def plan(self, algorithm: Algorithm, cuts: int | Bounds, dtype: np.dtype[Any]) -> Plan:
         """The moves of this rank; made once for each algorithm, cut and type."""
         plan = self._plans.get((algorithm, cuts, dtype))
         if plan is None:

@@ -6,9 +6,11 @@ total     the sum, one for all; rank i of the node adds up slice i of it
 rank 0   mine [a0|b0|c0]──┐
 rank 1   mine [a1|b1|c1]──┼──► total [a0+a1+a2 | b0+b1+b2 | c0+c1+c2]
 rank 2   mine [a2|b2|c2]──┘            by rank 0   by rank 1   by rank 2
+
+Of short arrays each rank adds up everything itself, in the same order: that takes one barrier
+instead of two.
 """
 
-from functools import partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -18,9 +20,10 @@ from nnmpi.collectives.step import Algorithm, cut
 from nnmpi.comm.allreduce.interpreter import Interpreter
 from nnmpi.comm.arguments import Array, accumulator
 from nnmpi.comm.progress import InOrder, Steps
-from nnmpi.comm.transport.base import Ledger, NoRoomError, Request, Transport
+from nnmpi.comm.transport.base import Ledger, NoRoomError, Transport
+from nnmpi.comm.transport.gate import sum_loop
 
-BLOCK = 1 << 19  # bytes added at a time: the partial sum stays in the second-level cache
+SHORT = 1 << 14  # bytes of arrays that each rank adds up itself
 PAGE = 4096
 USABLE = 0.9  # of the free shared memory
 
@@ -76,60 +79,87 @@ class SharedReduction:
 
     def __init__(self, topology: NodeTopology, interpreter: Interpreter, n: int, dtype: Any):
         self.dtype: np.dtype[Any] = np.dtype(dtype)
-        # barriers of its own, which those of other reductions cannot overtake
-        self._node = topology.node.duplicate()
+        self._node = topology.node
         self._between, self._interpreter = topology.between, interpreter
         self._in_order = InOrder()
         self._sums_dtype = accumulator(self.dtype)
         own, *extra = _sizes(n, self.dtype, 1)
         separate = self._sums_dtype is not self.dtype
-        self._add_two = partial(np.add, dtype=self._sums_dtype) if separate else np.add
         self._window = self._node.window(own + sum(extra) * (self._node.rank == 0))
         self._segments = [
             s[: n * self.dtype.itemsize].view(self.dtype) for s in self._window.segments
         ]
         self.mine: Array = self._segments[self._node.rank]
         self._window.segments[self._node.rank][...] = 0  # takes the memory now, while there is room
-        self._node.barrier()  # from here on others may write to the total
+        self._window.barrier()  # from here on others may write to the total
         first = self._window.segments[0]
         self.total: Array = first[own : own + n * self.dtype.itemsize].view(self.dtype)
         sums_bytes = n * self._sums_dtype.itemsize
         self._sums = (
             first[2 * own : 2 * own + sums_bytes].view(self._sums_dtype) if separate else self.total
         )
+        self._is_short = _is_short(n, self.dtype) and self._between is None
+        self._turn = 0  # which half of the segments a short sum has
+        self._halves: dict[int, list[list[Array]]] = {}  # by length
 
     def slice(self, start: int, stop: int) -> slice:
         """Which of the elements start to stop - 1 this rank adds up."""
         n, p, r = stop - start, self._node.size, self._node.rank
         return slice(start + cut(n, p, r), start + cut(n, p, r + 1))
 
-    def reduce(
-        self, start: int, stop: int, tag: int, blocks: bool, array: Array | None = None
-    ) -> Steps:
+    def reduce(self, start: int, stop: int, tag: int, blocks: bool) -> Steps:
         """Adds up elements start to stop - 1, after the sums that were started before.
 
-        This rank's are in `mine`, and the sum is in `total`. Or both are in an array of its own,
-        which begins with the first element: then only what others need is copied.
+        This rank's are in `mine`, and the sum is in `total`.
         """
-        return self._in_order.add(self._reduce(start, stop, tag, blocks, array))
+        steps = self._reduce(start, stop, tag, blocks)
+        return steps if blocks else self._in_order.add(steps)
 
-    def _reduce(self, start: int, stop: int, tag: int, blocks: bool, array: Array | None) -> Steps:
+    def all_reduce(self, array: Array, tag: int, starts: bool, blocks: bool) -> Steps:
+        """Sums arrays of the ranks' own in place; only what others need is copied."""
+        if self._is_short:
+            steps = self._exchange(array, blocks)
+        else:
+            steps = self._reduce(0, array.size, tag, blocks, array)
+        return steps if blocks else self._in_order.add(steps)
+
+    def _exchange(self, array: Array, blocks: bool) -> Steps:
+        """Sums a short array. What is written in one turn has been read when the turn comes again:
+        in between all ranks meet for the other one.
+        """
+        self._turn = turn = 1 - self._turn
+        parts = (self._halves.get(array.size) or self._half_segments(array.size))[turn]
+        if blocks:
+            self._window.exchange(array, parts)
+        else:
+            parts[self._node.rank][...] = array
+            yield self._window.ibarrier()
+            sum_loop(array, *parts)
+
+    def _half_segments(self, n: int) -> list[list[Array]]:
+        """For each turn: where the ranks write n numbers."""
+        segments = [segment.view(self.dtype) for segment in self._window.segments]
+        halves = [[s[start : start + n] for s in segments] for start in (0, self.total.size)]
+        self._halves[n] = halves
+        return halves
+
+    def _reduce(
+        self, start: int, stop: int, tag: int, blocks: bool, array: Array | None = None
+    ) -> Steps:
+        """`array` has both this rank's elements and the sum, and begins with the first element."""
         own, parts = self.slice(start, stop), list(self._segments)
         if array is not None:
             mine, parts[self._node.rank] = parts[self._node.rank], array
             for i, j in ((start, own.start), (own.stop, stop)):
                 mine[i:j] = array[i:j]
         yield self._barrier(blocks)
-        self._window.sync()
         self._add(parts, own.start, own.stop)
         yield self._barrier(blocks)
-        self._window.sync()
         if self._between is not None:
             if self._node.rank == 0:
                 total, sums = self.total[start:stop], self._sums[start:stop]
                 yield from self._interpreter.steps(self._between, total, tag, blocks, sums)
             yield self._barrier(blocks)
-            self._window.sync()
         if array is not None:
             array[...] = self.total[:stop]
 
@@ -141,38 +171,33 @@ class SharedReduction:
     def free(self) -> None:
         """Frees the memory; collective. `mine` and `total` are invalid afterwards."""
         self._segments = []
+        self._halves.clear()
         self._window.free()
-        self._node.free()
 
-    def _barrier(self, blocks: bool) -> list[Request]:
+    def _barrier(self, blocks: bool) -> Any:
         """A barrier of the node, waited for if `blocks`; what this rank wrote is visible after."""
-        self._window.sync()
         if not blocks:
-            return [self._node.ibarrier()]
-        self._node.barrier()
-        return []
+            return self._window.ibarrier()
+        self._window.barrier()
+        return ()
 
     def _add(self, parts: list[Array], lo: int, hi: int) -> None:
         """Adds up elements lo to hi - 1 over the node, always in the order of the ranks."""
-        first, *rest = parts
-        step = BLOCK // self._sums_dtype.itemsize
-        for i in range(lo, hi, step):
-            j = min(i + step, hi)
-            out = self._sums[i:j]
-            if rest:
-                self._add_two(first[i:j], rest[0][i:j], out)
-            else:
-                out[...] = first[i:j]
-            for segment in rest[1:]:
-                np.add(out, segment[i:j], out=out)
+        sum_loop(self._sums[lo:hi], *[part[lo:hi] for part in parts])
         if self._sums is not self.total and self._between is None:
             self.total[lo:hi] = self._sums[lo:hi]
 
 
 def _sizes(n: int, dtype: np.dtype[Any], p: int) -> tuple[int, int, int]:
     """Bytes of the segments of p ranks, of the total, and of sums in a wider type, if any."""
-    one, wider = _pages(n * dtype.itemsize), accumulator(dtype)
-    return p * one, one, _pages(n * wider.itemsize) * (wider is not dtype)
+    total, wider = _pages(n * dtype.itemsize), accumulator(dtype)
+    one = 2 * total if _is_short(n, dtype) else total
+    return p * one, total, _pages(n * wider.itemsize) * (wider is not dtype)
+
+
+def _is_short(n: int, dtype: np.dtype[Any]) -> bool:
+    """Whether each rank adds up everything; its segment then has two halves, used in turns."""
+    return n * dtype.itemsize <= SHORT and accumulator(dtype) is dtype
 
 
 def memory_of_sums(n: int, dtype: np.dtype[Any], p: int) -> int:
@@ -181,5 +206,5 @@ def memory_of_sums(n: int, dtype: np.dtype[Any], p: int) -> int:
 
 
 def _pages(nbytes: int) -> int:
-    """Rounded up to whole pages, so that no two ranks write to one."""
+    """Rounded up to whole pages, so that ranks seldom write to the same one."""
     return -(-max(nbytes, 1) // PAGE) * PAGE

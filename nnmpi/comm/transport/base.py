@@ -51,7 +51,12 @@ class SharedWindow(NamedTuple):
     """Memory that all ranks of a node can write: one segment a rank."""
 
     segments: list[Bytes]
-    sync: Callable[[], None]  # makes writes visible; call it on each side of a barrier
+    sync: Callable[[], None]  # makes writes visible; call it on each side of a message
+    barrier: Callable[[], None]  # of the node; what all ranks wrote before is visible after it
+    ibarrier: Callable[[], Any]  # the same as what `wait` and `test` of its transport take
+    # a barrier, before which an array is copied to this rank's part, and after which it is the sum
+    # of all ranks' parts
+    exchange: Callable[[NDArray[Any], Sequence[NDArray[Any]]], None]
     free: Callable[[], None]  # collective
     is_viewed: Callable[[], bool]  # forgets the segments; whether anybody else still has arrays
 

@@ -32,6 +32,7 @@ from mpi4py import MPI
 
 from nnmpi.comm.stderr import flush_output, print_error
 from nnmpi.comm.transport.base import Bytes, Ledger, MessageLengthError, SharedWindow, pieces
+from nnmpi.comm.transport.gate import LINE, Gate
 
 MESSAGE_LIMIT = 1 << 30  # bytes; counts are 32-bit numbers in the MPI that is installed most
 
@@ -49,7 +50,6 @@ class MPITransport:
         self.members: Sequence[int] = comm.Get_group().Translate_ranks(range(self.size), world)
         # looked up once: a small message takes about as long as four calls of Python functions
         self._isend, self._irecv, self._sendrecv = comm.Isend, comm.Irecv, comm.Sendrecv
-        self.wait, self.test = MPI.Request.Waitall, MPI.Request.Testall
 
     @classmethod
     def world(cls) -> Self:
@@ -83,6 +83,15 @@ class MPITransport:
             ledger.received_messages[source] += 1
             ledger.received_bytes[source] += into.size
         self._sendrecv(out, to, tag, into, source, tag)
+
+    def wait(self, requests: Sequence[MPI.Request] | Gate) -> None:
+        if isinstance(requests, Gate):
+            requests.wait()
+        else:
+            MPI.Request.Waitall(requests)
+
+    def test(self, requests: Sequence[MPI.Request] | Gate) -> bool:
+        return requests.test() if isinstance(requests, Gate) else MPI.Request.Testall(requests)
 
     def receiver(self) -> "MPIReceiver":
         return MPIReceiver(self)
@@ -130,15 +139,21 @@ class MPITransport:
         return disk.f_bavail * disk.f_frsize
 
     def window(self, nbytes: int) -> SharedWindow:
+        size = -(-nbytes // LINE) * LINE  # behind which are the counts of the gate
         try:
-            window = MPI.Win.Allocate_shared(nbytes, 1, comm=self._comm)
+            window = MPI.Win.Allocate_shared(size + LINE, 1, comm=self._comm)
         except MPI.Exception as error:  # on some ranks only: the others wait for them
             self._abort_without_room(nbytes, f" ({error})")
         memories: list[Any] = [window.Shared_query(r)[0] for r in range(self.size)]
-        segments = [np.frombuffer(memory, np.uint8) for memory in memories]
-        if not has_room(segments[self.rank]):
+        if not has_room(np.frombuffer(memories[self.rank], np.uint8)):
             self._abort_without_room(nbytes)
         window.Lock_all()
+        behind = [len(memory) - LINE for memory in memories]
+        counts = [np.frombuffer(m, np.int64, 1, at) for m, at in zip(memories, behind, strict=True)]
+        counts[self.rank][:] = 0
+        self.barrier()
+        segments = [np.frombuffer(m, np.uint8, at) for m, at in zip(memories, behind, strict=True)]
+        gate = Gate(counts, self.rank, window.Sync, self._comm.Iprobe)
 
         def free() -> None:
             window.Unlock_all()
@@ -151,7 +166,8 @@ class MPITransport:
                 gc.collect()  # some may only wait for it
             return any(view() is not None for view in views)
 
-        return SharedWindow(segments, window.Sync, free, is_viewed)
+        moves = gate.barrier, gate.arrive, gate.exchange
+        return SharedWindow(segments, window.Sync, *moves, free, is_viewed)
 
     def _abort_without_room(self, nbytes: int, reason: str = "") -> NoReturn:
         self.abort(

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnmpi.comm.transport.base import AbortedError, Bytes, Ledger, MessageLengthError, SharedWindow
+from nnmpi.comm.transport.gate import sum_loop
 
 Key = tuple[Hashable, int, int, int]  # channel, source, to, tag
 Taker = Callable[[list[Any]], object]  # takes the values of all ranks, in the order of the ranks
@@ -244,9 +245,22 @@ class ThreadTransport:
         return self._hub.free_memory
 
     def window(self, nbytes: int) -> SharedWindow:
-        segments = self._gather(np.zeros(nbytes, np.uint8))
-        # arrays that view it stay valid
-        return SharedWindow(segments, lambda: None, free=lambda: None, is_viewed=lambda: False)
+        segments, own = self._gather(np.zeros(nbytes, np.uint8)), self.duplicate()
+
+        def exchange(array: NDArray[Any], parts: Sequence[NDArray[Any]]) -> None:
+            parts[self.rank][...] = array
+            own.barrier()
+            sum_loop(array, *parts)
+
+        return SharedWindow(
+            segments,
+            sync=lambda: None,
+            barrier=own.barrier,
+            ibarrier=lambda: [own.ibarrier()],
+            exchange=exchange,
+            free=own.free,  # arrays that view it stay valid
+            is_viewed=lambda: False,
+        )
 
     def abort(self, message: str) -> None:
         self._hub.abort(message)

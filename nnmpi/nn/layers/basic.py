@@ -11,6 +11,7 @@ from nnmpi.autograd.functional import as_tensor
 from nnmpi.autograd.ops import elementwise, linear
 from nnmpi.autograd.ops.shape import axis_within
 from nnmpi.backend import Array
+from nnmpi.kernels.rows import dropout_mask_loop
 from nnmpi.nn import init
 from nnmpi.nn.layers.sizes import check_sizes
 from nnmpi.nn.module import Module
@@ -146,9 +147,9 @@ class Dropout(Module):
         rows = on.xp.arange(x.shape[0]) if now.samples is None else on.asarray(now.samples)
         shape = self.mask_shape(x.shape)
         index = self._indices(shape[1:], on.xp)
-        kept = keyed.bits(key, index[None], rows[:, None]) >= int(self.p * 2**32)
-        mask = kept.reshape(shape).astype(x.dtype) * (1 / (1 - self.p))
-        return apply(elementwise.multiply, x, mask)
+        mask = on.xp.empty((len(rows), len(index)), x.dtype)
+        dropout_mask_loop(index, rows, *key, int(self.p * 2**32), 1 / (1 - self.p), mask)
+        return apply(elementwise.multiply, x, mask.reshape(shape))
 
     def mask_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of the mask of an input of this shape."""

@@ -17,9 +17,9 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from nnmpi.nn.fusion import fused
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.segment import chains
-from nnmpi.nn.sequential import fused
 from nnmpi.quoting import shown
 
 Cut: TypeAlias = tuple[int, ...]

@@ -235,6 +235,15 @@ def _products() -> dict[str, Case]:
     ):
         name = f"linear {label(x)}{' + b' if b else ''}{', relu' if relu else ''}"
         cases[name] = Case(linear.linear, (x, (5, 3), b), linear_oracle, {"relu": relu})
+
+    def mlp_oracle(t: Any, x: Any, *parameters: Any, relus: Any) -> Any:
+        for w, b, relu in zip(parameters[::2], parameters[1::2], relus, strict=True):
+            x = linear_oracle(t, x, w, b, relu)
+        return x
+
+    for relus in ((True, False), (False, True)):
+        arrays = ((4, 3), (20, 3), (20,), (2, 20), None)
+        cases[f"mlp {label(relus)}"] = Case(linear.mlp, arrays, mlp_oracle, {"relus": relus})
     return cases
 
 

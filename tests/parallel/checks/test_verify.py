@@ -264,7 +264,7 @@ class Shifts(NullReport):
 
 def test_wrong_running_statistics_are_found() -> None:
     def build() -> nn.Module:
-        return nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+        return nn.Sequential(nn.Linear(6, 5, bias=False), nn.BatchNorm1d(5), nn.Linear(5, 3))
 
     def rank(comm: Comm) -> None:
         trainer = Trainer(Config(verify=True, batch_size=14, dtype="float64"), build, rows(), comm)

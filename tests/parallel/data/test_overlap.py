@@ -20,7 +20,7 @@ from nnmpi.parallel.data.gradient_sync import BucketedSync, ScatteredSync
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.run.report import NullReport
 
-LAYERS = {"data": "iris", "model": "mlp:4-8-8-3", "bucket_mb": 1e-6}  # a bucket a parameter
+LAYERS = {"data": "iris", "model": "mlp:4-128-128-3", "bucket_mb": 1e-6}  # a bucket a parameter
 HELPER = "nnmpi helper"
 
 

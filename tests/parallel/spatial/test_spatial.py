@@ -14,7 +14,7 @@ from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm, thread_ranks
 from nnmpi.kernels.bands import Bands
 from nnmpi.kernels.window import Window
-from nnmpi.nn.sequential import groups
+from nnmpi.nn.fusion import groups
 from nnmpi.parallel import spatial
 from nnmpi.parallel.spatial.halo import Halo, Rows
 

@@ -1,13 +1,17 @@
 """ZeRO beside its formulas: bytes that each rank holds, and bytes that it sends."""
 
+import gc
+import mmap
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from nnmpi import Config, Trainer
+from nnmpi import Config, Trainer, blas
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.parallel.arrangement.memory import memory
 from nnmpi.parallel.stores import LocalStore
 from nnmpi.parallel.zero.store import ShardedStore
 
@@ -28,7 +32,7 @@ def trainer(comm: Comm, zero: int, **options: Any) -> Trainer:
     """Every layer is a bucket of its own."""
     plain = {"model": MODEL, "batch_size": 32, "epochs": 1, "bucket_mb": 0.05}
     sums = {"allreduce": "ring", "optimizer": "adam", "zero": zero}
-    return Trainer(Config(**plain, **sums, **options), None, DATA, comm)
+    return Trainer(Config(**{**plain, **sums, **options}), None, DATA, comm)
 
 
 def store_of(t: Trainer) -> LocalStore:
@@ -92,6 +96,30 @@ def test_memory_that_a_node_shares_counts_once() -> None:
         ranks = threads.run(d, node)
         whole = sum(rank.held for rank in ranks) / ranks[0].parameters
         assert whole == pytest.approx(16 + 4 * d, rel=0.01)
+
+
+def test_memory_that_only_set_up_uses_does_not_stay_resident() -> None:
+    """Set-up draws whole values: 8 bytes a parameter with their gradients, on each rank."""
+    wide = "mlp:128-" + "512-" * 13 + "16"
+    gc.collect()
+    blas.release_memory()
+    before = resident()
+
+    def grown(comm: Comm) -> tuple[int, int]:
+        t = trainer(comm, 3, model=wide)
+        comm.barrier()
+        found = resident() - before, memory(t.arrangement, comm.rank, 32).total
+        comm.barrier()
+        t.close()
+        return found
+
+    (found, one), (_, other) = threads.run(2, grown)
+    assert found < 1.05 * (one + other)
+
+
+def resident() -> int:
+    """Bytes of the pages of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
 # ---- the wire

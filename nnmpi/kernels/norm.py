@@ -1,0 +1,107 @@
+"""Normalisation: statistics, values and gradients, a pass over memory each.
+
+Of x (N, P, C), N samples of P positions with C channels, whose statistics are those of each sample
+and channel, (N, C). BatchNorm has one sample. Of x (M, K), M rows with statistics of their own:
+LayerNorm.
+"""
+
+from nnmpi.backend import Array, xp_of
+from nnmpi.kernels import column_sum
+from nnmpi.native.table import kernel
+
+
+def _sum(x: Array) -> Array:
+    """x (N, P, C) summed over positions."""
+    if len(x) == 1:
+        return column_sum(x[0])[None]
+    xp = xp_of(x)
+    return xp.matmul(xp.ones((1, x.shape[1]), x.dtype), x)[:, 0]
+
+
+@kernel
+def moments_loop(x: Array, mean: Array, m2: Array) -> None:
+    """The mean and the sum of squares about it; in two passes, since E[x^2] - E[x]^2 cancels.
+
+    The second pass also corrects the rounding of the first mean.
+    """
+    n = max(x.shape[1], 1)
+    first = _sum(x) / n
+    d = x - first[:, None]
+    off = _sum(d) / n
+    d *= d
+    mean[...] = first + off
+    m2[...] = _sum(d) - off * off * n
+
+
+@kernel
+def normalise_loop(x: Array, mean: Array, scale: Array, shift: Array | None, y: Array) -> None:
+    """(x - mean) * scale + shift (C)."""
+    xp_of(x).subtract(x, mean[:, None], out=y)
+    y *= scale[:, None]
+    if shift is not None:
+        y += shift
+
+
+@kernel
+def norm_sums_loop(g: Array, x: Array, mean: Array, total: Array, dot: Array) -> None:
+    """The sums of g and of g (x - mean)."""
+    total[...] = _sum(g)
+    d = x - mean[:, None]
+    d *= g
+    dot[...] = _sum(d)
+
+
+@kernel
+def norm_gradient_loop(
+    g: Array, x: Array, mean: Array, a: Array, b: Array, e: Array, dx: Array
+) -> None:
+    """g a - (x - mean) b - e."""
+    d = x - mean[:, None]
+    d *= b[:, None]
+    xp_of(x).multiply(g, a[:, None], out=dx)
+    dx -= d
+    dx -= e[:, None]
+
+
+@kernel
+def layer_norm_loop(
+    x: Array, w: Array | None, b: Array | None, eps: float, mean: Array, r: Array, y: Array
+) -> None:
+    """y = (x - mean) r w + b, with r = 1 / sqrt(var + eps)."""
+    xp = xp_of(x)
+    mean[...] = x.mean(axis=1)
+    xp.subtract(x, mean[:, None], out=y)
+    r[...] = 1 / xp.sqrt((y * y).mean(axis=1) + eps)
+    y *= r[:, None]
+    if w is not None:
+        y *= w
+    if b is not None:
+        y += b
+
+
+def _normalised(x: Array, mean: Array, r: Array) -> Array:
+    found = x - mean[:, None]
+    found *= r[:, None]
+    return found
+
+
+@kernel
+def layer_norm_gradient_loop(
+    g: Array, x: Array, w: Array | None, mean: Array, r: Array, dx: Array
+) -> None:
+    """(e - mean(e) - xhat mean(e xhat)) r, with e = g w and xhat = (x - mean) r."""
+    xp, xhat = xp_of(x), _normalised(x, mean, r)
+    e = g if w is None else g * w
+    xhat *= xp.multiply(e, xhat, out=dx).mean(axis=1, keepdims=True)
+    xp.subtract(e, e.mean(axis=1, keepdims=True), out=dx)
+    dx -= xhat
+    dx *= r[:, None]
+
+
+@kernel
+def layer_norm_sums_loop(g: Array, x: Array, mean: Array, r: Array, dw: Array, db: Array) -> None:
+    """The gradients of w and b."""
+    xhat = _normalised(x, mean, r)
+    xhat *= g
+    dw[...] = column_sum(xhat)
+    db[...] = column_sum(g)

@@ -1,0 +1,87 @@
+"""Softmax and cross-entropy: rows of scores, and the classes of their labels."""
+
+from nnmpi.backend import Array, xp_of
+from nnmpi.kernels import column_sum
+from nnmpi.kernels.activations import float_type
+from nnmpi.native.table import kernel
+
+
+@kernel
+def softmax_loop(x: Array, y: Array, axis: int) -> None:
+    xp = xp_of(x)
+    xp.subtract(x, x.max(axis=axis, keepdims=True), out=y)
+    xp.exp(y, out=y)
+    y /= y.sum(axis=axis, keepdims=True)
+
+
+@kernel
+def softmax_gradient_loop(g: Array, y: Array, dx: Array, axis: int) -> None:
+    xp = xp_of(y)
+    xp.multiply(g, y, out=dx)
+    xp.subtract(g, dx.sum(axis=axis, keepdims=True), out=dx)
+    dx *= y
+
+
+@kernel
+def log_softmax_loop(x: Array, y: Array, axis: int) -> None:
+    xp = xp_of(x)
+    xp.subtract(x, x.max(axis=axis, keepdims=True), out=y)
+    y -= xp.log(xp.exp(y).sum(axis=axis, keepdims=True))
+
+
+@kernel
+def log_softmax_gradient_loop(g: Array, y: Array, dx: Array, axis: int) -> None:
+    xp = xp_of(y)
+    xp.exp(y, out=dx)
+    dx *= g.sum(axis=axis, keepdims=True)
+    xp.subtract(g, dx, out=dx)
+
+
+NARROW = 32
+
+
+def like_scores(z: Array) -> Array:
+    """An empty array for `cross_entropy_loop`, in the shape (n, C) of z.
+
+    Up to `NARROW` classes it is a transpose: batches are longer than rows, and array operations are
+    fastest with a long last axis.
+    """
+    xp, (n, C) = xp_of(z), z.shape
+    dtype = float_type(z)
+    return xp.empty((C, n), dtype).T if C <= NARROW else xp.empty((n, C), dtype)
+
+
+@kernel
+def cross_entropy_loop(
+    z: Array, labels: Array, scale: float, loss: Array, p: Array, at: Array
+) -> None:
+    """Scores z (n, C) and integers (n,): p = softmax(z), and -log(p) at the labels.
+
+    loss: of each row, (n,), or `scale` times the sum of all, ()
+    at (n,): where in the memory of p the labels are
+    """
+    xp, (n, C) = xp_of(z), z.shape
+    at[...] = labels
+    if C <= NARROW:
+        at *= n
+        at += xp.arange(n)
+        s, e = z.T.copy(), p.T
+        s -= s.max(axis=0)
+        total = column_sum(xp.exp(s, out=e))
+        e /= total
+    else:
+        at += xp.arange(n) * C
+        s, e = z - z.max(axis=1, keepdims=True), p
+        total = xp.exp(s, out=e).sum(axis=1)
+        e /= total[:, None]
+    losses = xp.log(total) - s.reshape(-1)[at]
+    loss[...] = losses if loss.ndim else losses.sum() * scale
+
+
+@kernel
+def cross_entropy_gradient_loop(p: Array, at: Array, g: Array, scale: float, dz: Array) -> None:
+    """dz = (p - 1 at the labels) (g scale), g of each row or one for all."""
+    dz[...] = p
+    d = dz.T if p.shape[1] <= NARROW else dz
+    d.reshape(-1)[at] -= 1
+    dz *= (g[:, None] if g.ndim else g) * scale

@@ -1,0 +1,139 @@
+/* Convolution of each channel alone, in float32, channels last.
+
+   x (n, H, W, C) padded     w (kh, kw, C)     z (n, h, w, C)
+
+       z[n, h, w, c] = sum over i, j of x[n, h down + i dh, w right + j dw, c] w[i, j, c]
+
+   depthwise_outputs(x, w, z, down, right, dh, dw)    z
+   depthwise_images(z, w, x, down, right, dh, dw)     x += the transpose of it
+   depthwise_weights(x, z, w, down, right, dh, dw)    w += the same for w
+
+   A number gets its terms in the order of i and j. */
+#include "native.h"
+
+typedef struct {
+    npy_intp n, H, W, C, h, w, kh, kw, down, right, dh, dw;
+    npy_intp x[3], z[3]; /* numbers from one image, row and pixel to the next */
+} Shape;
+
+/* For each of so many pixels, to += from * weights. */
+static void add_products(npy_intp pixels, npy_intp C, const float *restrict weights, float *to,
+                         npy_intp to_step, const float *from, npy_intp from_step) {
+    for (npy_intp p = 0; p < pixels; p++, to += to_step, from += from_step)
+#pragma GCC ivdep
+        for (npy_intp c = 0; c < C; c++) to[c] += from[c] * weights[c];
+}
+
+#define BLOCK 16 /* channels whose weights and sums stay in registers */
+
+/* Channels c to c + many of row h of image n; 3x3 kernels are constants of the compiler. */
+ALWAYS_INLINE void output_row(const Shape *s, const float *x, const float *w, float *z, npy_intp c,
+                              npy_intp many, npy_intp kh, npy_intp kw) {
+    float k[9][BLOCK];
+    int small = kh * kw <= 9;
+    for (npy_intp i = 0; i < kh * kw && small; i++)
+        for (npy_intp o = 0; o < many; o++) k[i][o] = w[i * s->C + c + o];
+    for (npy_intp p = 0; p < s->w; p++, x += s->right * s->x[2], z += s->z[2]) {
+        float total[BLOCK] = {0};
+        UNROLL for (npy_intp i = 0; i < kh; i++)
+            UNROLL for (npy_intp j = 0; j < kw; j++) {
+                const float *from = x + i * s->dh * s->x[1] + j * s->dw * s->x[2] + c;
+                const float *weight = small ? k[i * kw + j] : w + (i * kw + j) * s->C + c;
+                for (npy_intp o = 0; o < many; o++) total[o] += from[o] * weight[o];
+            }
+        for (npy_intp o = 0; o < many; o++) z[c + o] = total[o];
+    }
+}
+
+static void outputs(const Shape *s, const float *x, const float *w, float *z) {
+    for (npy_intp n = 0; n < s->n; n++)
+        for (npy_intp h = 0; h < s->h; h++) {
+            const float *from = x + n * s->x[0] + h * s->down * s->x[1];
+            float *to = z + n * s->z[0] + h * s->z[1];
+            for (npy_intp c = 0; c < s->C; c += BLOCK)
+                if (c + BLOCK <= s->C && s->kh == 3 && s->kw == 3)
+                    output_row(s, from, w, to, c, BLOCK, 3, 3);
+                else
+                    output_row(s, from, w, to, c, s->C - c < BLOCK ? s->C - c : BLOCK, s->kh, s->kw);
+        }
+}
+
+static void images(const Shape *s, const float *z, const float *w, float *x) {
+    for (npy_intp n = 0; n < s->n; n++)
+        for (npy_intp r = 0; r < s->H; r++)
+            for (npy_intp i = 0; i < s->kh; i++) {
+                npy_intp above = r - i * s->dh, h = above / s->down;
+                if (above < 0 || above % s->down || h >= s->h) continue;
+                for (npy_intp j = 0; j < s->kw; j++)
+                    add_products(s->w, s->C, w + (i * s->kw + j) * s->C,
+                                 x + n * s->x[0] + r * s->x[1] + j * s->dw * s->x[2],
+                                 s->right * s->x[2], z + n * s->z[0] + h * s->z[1], s->z[2]);
+            }
+}
+
+/* dw[0 .. many) += the sums over a row of pixels of x * z. */
+ALWAYS_INLINE void row_sums(npy_intp pixels, npy_intp many, const float *x, npy_intp x_step,
+                            const float *z, npy_intp z_step, float *dw) {
+    float total[BLOCK] = {0};
+    for (npy_intp p = 0; p < pixels; p++, x += x_step, z += z_step)
+        for (npy_intp c = 0; c < many; c++) total[c] += x[c] * z[c];
+    for (npy_intp c = 0; c < many; c++) dw[c] += total[c];
+}
+
+static void weights(const Shape *s, const float *x, const float *z, float *w) {
+    for (npy_intp n = 0; n < s->n; n++)
+        for (npy_intp h = 0; h < s->h; h++)
+            for (npy_intp i = 0; i < s->kh; i++)
+                for (npy_intp j = 0; j < s->kw; j++) {
+                    const float *from = x + n * s->x[0] + (h * s->down + i * s->dh) * s->x[1] +
+                                        j * s->dw * s->x[2];
+                    const float *g = z + n * s->z[0] + h * s->z[1];
+                    float *to = w + (i * s->kw + j) * s->C;
+                    npy_intp c = 0, step = s->right * s->x[2];
+                    for (; c + BLOCK <= s->C; c += BLOCK)
+                        row_sums(s->w, BLOCK, from + c, step, g + c, s->z[2], to + c);
+                    row_sums(s->w, s->C - c, from + c, step, g + c, s->z[2], to + c);
+                }
+}
+
+static int shape_of(PyObject *images, PyObject *kernels, PyObject *results, int written,
+                    PyObject *const *rest, Shape *s) {
+    double c[4];
+    if (!has_rows(images, 4, written == 0) || !has_rows(results, 4, written == 2) ||
+        !has_rows(kernels, 3, written == 1) || !numbers(rest, 4, c))
+        return 0;
+    PyArrayObject *x = (PyArrayObject *)images, *w = (PyArrayObject *)kernels;
+    PyArrayObject *z = (PyArrayObject *)results;
+    npy_intp *a = PyArray_DIMS(x), *b = PyArray_DIMS(z), *k = PyArray_DIMS(w);
+    *s = (Shape){a[0], a[1], a[2], a[3], b[1], b[2], k[0], k[1], c[0], c[1], c[2], c[3]};
+    for (int i = 0; i < 3; i++) s->x[i] = step(x, i), s->z[i] = step(z, i);
+    return PyArray_IS_C_CONTIGUOUS(w) && b[0] == s->n && b[3] == s->C && k[2] == s->C &&
+           s->down > 0 && s->right > 0 && s->dh > 0 && s->dw > 0 && s->h > 0 && s->w > 0 &&
+           s->kh > 0 && s->kw > 0 && (s->h - 1) * s->down + (s->kh - 1) * s->dh < s->H &&
+           (s->w - 1) * s->right + (s->kw - 1) * s->dw < s->W;
+}
+
+static float *at(PyObject *o) { return PyArray_DATA((PyArrayObject *)o); }
+
+/* A kernel whose images, weights and results are the arguments of these numbers; it writes the
+   third, which is the images, the weights or the results as `written` is 0, 1 or 2. */
+#define DEPTHWISE(name, loop, image, weight, result, written)                                      \
+    static PyObject *name(PyObject *self, PyObject *const *args, Py_ssize_t count) {               \
+        Shape s;                                                                                   \
+        if (count != 7 ||                                                                          \
+            !shape_of(args[image], args[weight], args[result], written, args + 3, &s))             \
+            Py_RETURN_NOTIMPLEMENTED;                                                              \
+        WITHOUT_GIL(4 * s.n * s.h * s.w * s.C, loop(&s, at(args[0]), at(args[1]), at(args[2])));   \
+        Py_RETURN_NONE;                                                                            \
+    }
+
+DEPTHWISE(depthwise_outputs, outputs, 0, 1, 2, 2)
+DEPTHWISE(depthwise_images, images, 2, 1, 0, 0)
+DEPTHWISE(depthwise_weights, weights, 0, 2, 1, 1)
+
+PyMethodDef depthwise_methods[] = {
+    KERNEL(depthwise_outputs),
+    KERNEL(depthwise_images),
+    KERNEL(depthwise_weights),
+    END_OF_KERNELS,
+};

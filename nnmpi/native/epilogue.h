@@ -1,0 +1,99 @@
+/* Rows of pooling, bias and ReLU, as kernels/epilogue.py describes them: NumPy's bits. */
+#ifndef NNMPI_EPILOGUE_H
+#define NNMPI_EPILOGUE_H
+#include "native.h"
+#include <string.h>
+
+/* As np.maximum: b where they are equal, as 0 and -0 are, and NaN if one is. */
+ALWAYS_INLINE float larger(float a, float b) {
+    float most = a > b ? a : b; /* with || instead, GCC 12 does not vectorise the loops */
+    return a != a ? a : most;
+}
+
+/* One row of windows
+
+       a b
+       c d      of which `above`, `below` and `upper` say where the largest is */
+static inline void pool_row(npy_intp n, const float *restrict a, const float *restrict b,
+                            const float *restrict c, const float *restrict d, float *restrict y,
+                            npy_bool *restrict above, npy_bool *restrict below,
+                            npy_bool *restrict upper) {
+    for (npy_intp i = 0; i < n; i++) {
+        float top = larger(a[i], b[i]), bottom = larger(c[i], d[i]);
+        above[i] = a[i] >= b[i], below[i] = c[i] >= d[i], upper[i] = top >= bottom;
+        y[i] = larger(top, bottom);
+    }
+}
+
+/* And back: the gradient g goes to the largest. */
+static inline void unpool_row(npy_intp n, const float *restrict g, const npy_bool *restrict above,
+                              const npy_bool *restrict below, const npy_bool *restrict upper,
+                              float *restrict a, float *restrict b, float *restrict c,
+                              float *restrict d) {
+    for (npy_intp i = 0; i < n; i++) {
+        float top = g[i] * upper[i], bottom = g[i] - top;
+        float x = top * above[i], y = bottom * below[i];
+        a[i] = x, b[i] = top - x, c[i] = y, d[i] = bottom - y;
+    }
+}
+
+ALWAYS_INLINE void finish(npy_intp n, const float *x, float *y, const float *bias, int adds,
+                          int cuts) {
+#pragma GCC ivdep
+    for (npy_intp i = 0; i < n; i++) {
+        float v = adds ? x[i] + bias[i] : x[i];
+        y[i] = cuts ? larger(v, 0) : v;
+    }
+}
+
+/* y = relu(x + bias), without a bias if it is NULL, without ReLU unless it cuts; y may be x. */
+static inline void finish_row(npy_intp n, const float *x, float *y, const float *bias, int cuts) {
+    if (bias && cuts) finish(n, x, y, bias, 1, 1);
+    else if (bias) finish(n, x, y, bias, 1, 0);
+    else if (cuts) finish(n, x, y, bias, 0, 1);
+    else finish(n, x, y, bias, 0, 0);
+}
+
+/* out = g where the output y of ReLU is positive. */
+static inline void relu_gradient_row(npy_intp n, const float *g, const float *y, float *out) {
+#pragma GCC ivdep
+    for (npy_intp i = 0; i < n; i++) out[i] = g[i] * (y[i] > 0);
+}
+
+/* The outputs y (n, h, w, O) of a convolution, and what is kept of pooling: which of a window, in
+   the order above, was the largest; NULL if it does not pool. */
+typedef struct {
+    npy_intp n, h, w, O;
+    float *y;
+    npy_bool *left, *upper; /* (2, n, h, w, O) and (n, h, w, O) */
+    const float *bias;      /* (O); NULL if there is none */
+    int cuts;               /* whether ReLU follows */
+} Outputs;
+
+/* Of arguments (y, left, upper, bias, zero) as kernels have them; whether they fit. */
+int outputs_of(PyObject *const *args, Outputs *out);
+
+/* Its gradient g (n, h, w, O), in any strides, and what it is masked by. */
+typedef struct {
+    npy_intp n, h, w, O, image, row, column, channel;
+    const float *g, *y; /* y is NULL if there is no ReLU */
+    const npy_bool *left, *upper;
+    float *db; /* (O), to which sums of the gradient are added; NULL if it is not needed */
+} Gradient;
+
+/* Of arguments (g, y, left, upper, db); whether they fit. */
+int gradient_of(PyObject *const *args, Gradient *out);
+
+/* The gradient of one output's channels before ReLU, in `out`, and added to db. */
+static inline void masked_gradient(const Gradient *q, npy_intp n, npy_intp h, npy_intp w,
+                                   float *out) {
+    const float *g = q->g + n * q->image + h * q->row + w * q->column;
+    if (q->channel == 1) memcpy(out, g, q->O * sizeof *out);
+    else
+        for (npy_intp o = 0; o < q->O; o++) out[o] = g[o * q->channel];
+    if (q->y) relu_gradient_row(q->O, out, q->y + ((n * q->h + h) * q->w + w) * q->O, out);
+    if (q->db)
+#pragma GCC ivdep
+        for (npy_intp o = 0; o < q->O; o++) q->db[o] += out[o];
+}
+#endif

@@ -1,0 +1,32 @@
+/* Sums in 16 lanes, added up in one order, so that all sets of instructions give the same bits. */
+#ifndef NNMPI_LANES_H
+#define NNMPI_LANES_H
+#include "native.h"
+
+#define LANES 16
+
+/* The statement for each i < n, of lane l = i % 16. The inner loop becomes vectors; if GCC unrolled
+   it before, it would take 16 turns of the outer one together, and transpose. */
+#define EACH_LANE(n, statement)                                                                    \
+    {                                                                                              \
+        npy_intp whole = (n) / LANES * LANES;                                                      \
+        for (npy_intp first = 0; first < whole; first += LANES) {                                  \
+            _Pragma("GCC ivdep") _Pragma("GCC unroll 1") for (int l = 0; l < LANES; l++) {         \
+                npy_intp i = first + l;                                                            \
+                statement;                                                                         \
+            }                                                                                      \
+        }                                                                                          \
+        for (npy_intp i = whole; i < (n); i++) {                                                   \
+            npy_intp l = i - whole;                                                                \
+            statement;                                                                             \
+        }                                                                                          \
+    }
+
+ALWAYS_INLINE float sum_of_lanes(const float *lane) {
+    float sum[LANES / 2];
+    for (int l = 0; l < 8; l++) sum[l] = lane[l] + lane[l + 8];
+    for (int l = 0; l < 4; l++) sum[l] += sum[l + 4];
+    return sum[0] + sum[2] + (sum[1] + sum[3]);
+}
+
+#endif

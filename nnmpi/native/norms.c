@@ -1,0 +1,257 @@
+/* Normalisation, as kernels/norm.py describes it, in float32.
+
+   N samples of P positions with C channels; BatchNorm's are one sample
+   mean, m2, total, dot, scale, a, b, e (N, C); shift (C)
+   moments_loop(x, mean, m2)                 m2 = sum((x - mean)^2)
+   normalise_loop(x, mean, scale, shift or None, y)    y = (x - mean) scale + shift
+   norm_sums_loop(g, x, mean, total, dot)    total = sum(g), dot = sum(g (x - mean))
+   norm_gradient_loop(g, x, mean, a, b, e, dx)         dx = g a - (x - mean) b - e
+
+   Sums over positions: lines of several positions, together up to 128 numbers, are added number by
+   number, 64 at a time in float32, these blocks in float64.
+
+   M rows of K numbers; w, b, dw, db (K), mean, r (M): LayerNorm
+
+   layer_norm_loop(x, w or None, b or None, eps, mean, r, y)    r = 1 / sqrt(var + eps)
+   layer_norm_gradient_loop(g, x, w or None, mean, r, dx)
+   layer_norm_sums_loop(g, x, mean, r, dw, db) */
+#include "lanes.h"
+#include <math.h>
+#include <string.h>
+
+#define LINE 128
+#define BLOCK 64
+
+/* The sizes of one sample, or of M rows of K numbers, and where its arrays lie. */
+typedef struct {
+    npy_intp P, C; /* or M, K */
+    double eps;
+    float *at[MAX_FLAT];
+} Norm;
+
+/* The lines of a sample: of `per` positions and so `stride` numbers each; `rest` positions are in
+   none. Long ones are summed in parts of 128 numbers. */
+typedef struct {
+    npy_intp per, lines, stride, rest;
+} Lines;
+
+static Lines lines_of(const Norm *q) {
+    npy_intp per = q->C < LINE ? LINE / q->C : 1;
+    return (Lines){per, q->P / per, per * q->C, q->P % per};
+}
+
+/* Numbers of channels, repeated for each position of a line. */
+static const float *repeated(const float *x, const Norm *q, Lines v, float *line) {
+    if (!x || v.per == 1) return x;
+    for (npy_intp w = 0; w < v.stride; w++) line[w] = x[w % q->C];
+    return line;
+}
+
+/* The moments of n numbers, joined with those of n0 (Chan, Golub and LeVeque). */
+static void join(double n0, double *mean0, double *m20, double n, double mean, double m2) {
+    double d = mean - *mean0, whole = n0 + n;
+    *mean0 += d * (n / whole);
+    *m20 += m2 + d * d * (n0 * n / whole);
+}
+
+/* The moments of the numbers w < width of each of so many lines */
+static void line_moments(const float *x, npy_intp lines, npy_intp stride, npy_intp width,
+                         double *mean, double *m2) {
+    for (npy_intp w = 0; w < width; w++) mean[w] = m2[w] = 0;
+    for (npy_intp first = 0; first < lines; first += BLOCK, x += BLOCK * stride) {
+        npy_intp n = lines - first < BLOCK ? lines - first : BLOCK;
+        float sum[LINE] = {0}, off[LINE] = {0}, squares[LINE] = {0}, factor = 1 / (float)n;
+        for (npy_intp i = 0; i < n; i++)
+            for (npy_intp w = 0; w < width; w++) sum[w] += x[i * stride + w];
+        for (npy_intp w = 0; w < width; w++) sum[w] *= factor;
+        for (npy_intp i = 0; i < n; i++)
+            for (npy_intp w = 0; w < width; w++) {
+                float d = x[i * stride + w] - sum[w];
+                off[w] += d, squares[w] += d * d;
+            }
+        for (npy_intp w = 0; w < width; w++)
+            join(first, mean + w, m2 + w, n, sum[w] + (double)off[w] * factor,
+                 squares[w] - (double)off[w] * off[w] * factor);
+    }
+}
+
+static void moments(const Norm *q) {
+    Lines v = lines_of(q);
+    double means[LINE], m2s[LINE];
+    for (npy_intp c = 0; c < q->C; c += LINE) {
+        npy_intp width = v.stride - c < LINE ? v.stride - c : LINE, channels = width / v.per;
+        const float *x = q->at[0] + c, *rest = x + v.lines * v.stride;
+        line_moments(x, v.lines, v.stride, width, means, m2s);
+        for (npy_intp k = 0; k < channels; k++) {
+            double n = v.lines, m = means[k], s = m2s[k];
+            for (npy_intp p = 1; v.lines && p < v.per; p++, n += v.lines)
+                join(n, &m, &s, v.lines, means[p * q->C + k], m2s[p * q->C + k]);
+            for (npy_intp p = 0; p < v.rest; p++, n++) join(n, &m, &s, 1, rest[p * q->C + k], 0);
+            q->at[1][c + k] = m, q->at[2][c + k] = s;
+        }
+    }
+}
+
+/* Of the numbers w < width of lines, sums of g and of g (x - mean) */
+static void line_sums(const float *g, const float *x, const float *mean, npy_intp lines,
+                      npy_intp stride, npy_intp width, double *total, double *dot) {
+    for (npy_intp w = 0; w < width; w++) total[w] = dot[w] = 0;
+    for (npy_intp first = 0; first < lines; first += BLOCK) {
+        npy_intp n = lines - first < BLOCK ? lines - first : BLOCK;
+        float sum[LINE] = {0}, products[LINE] = {0};
+        for (npy_intp i = 0; i < n; i++, g += stride, x += stride)
+            for (npy_intp w = 0; w < width; w++)
+                sum[w] += g[w], products[w] += g[w] * (x[w] - mean[w]);
+        for (npy_intp w = 0; w < width; w++) total[w] += sum[w], dot[w] += products[w];
+    }
+}
+
+static void norm_sums(const Norm *q) {
+    Lines v = lines_of(q);
+    double totals[LINE], dots[LINE];
+    float line[LINE];
+    for (npy_intp c = 0; c < q->C; c += LINE) {
+        npy_intp width = v.stride - c < LINE ? v.stride - c : LINE, channels = width / v.per;
+        npy_intp end = v.lines * v.stride;
+        const float *g = q->at[0] + c, *x = q->at[1] + c;
+        const float *mean = repeated(q->at[2], q, v, line) + c;
+        line_sums(g, x, mean, v.lines, v.stride, width, totals, dots);
+        for (npy_intp k = 0; k < channels; k++) {
+            double total = 0, dot = 0;
+            for (npy_intp w = k; w < width; w += q->C) total += totals[w], dot += dots[w];
+            for (npy_intp i = end + k; i < q->P * q->C - c; i += q->C)
+                total += g[i], dot += g[i] * (x[i] - mean[k]);
+            q->at[3][c + k] = total, q->at[4][c + k] = dot;
+        }
+    }
+}
+
+static void normalise(const Norm *q) {
+    Lines v = lines_of(q);
+    float line[3][LINE], *restrict y = q->at[4];
+    const float *x = q->at[0], *m = repeated(q->at[1], q, v, line[0]);
+    const float *s = repeated(q->at[2], q, v, line[1]), *b = repeated(q->at[3], q, v, line[2]);
+    for (npy_intp i = 0, end = q->P * q->C; i < end; i += v.stride) {
+        npy_intp n = end - i < v.stride ? end - i : v.stride;
+        if (b) for (npy_intp w = 0; w < n; w++) y[i + w] = (x[i + w] - m[w]) * s[w] + b[w];
+        else for (npy_intp w = 0; w < n; w++) y[i + w] = (x[i + w] - m[w]) * s[w];
+    }
+}
+
+static void norm_gradient(const Norm *q) {
+    Lines v = lines_of(q);
+    float line[4][LINE], *restrict dx = q->at[6];
+    const float *g = q->at[0], *x = q->at[1], *m = repeated(q->at[2], q, v, line[0]);
+    const float *a = repeated(q->at[3], q, v, line[1]), *b = repeated(q->at[4], q, v, line[2]);
+    const float *e = repeated(q->at[5], q, v, line[3]);
+    for (npy_intp i = 0, end = q->P * q->C; i < end; i += v.stride) {
+        npy_intp n = end - i < v.stride ? end - i : v.stride;
+#pragma GCC ivdep
+        for (npy_intp w = 0; w < n; w++)
+            dx[i + w] = g[i + w] * a[w] - (x[i + w] - m[w]) * b[w] - e[w];
+    }
+}
+
+static void layer_norm(const Norm *q) {
+    const float *w = q->at[1], *b = q->at[2];
+    npy_intp K = q->C;
+    for (npy_intp j = 0; j < q->P; j++) {
+        const float *x = q->at[0] + j * K;
+        float sum[LANES] = {0}, squares[LANES] = {0}, *restrict y = q->at[6] + j * K;
+        EACH_LANE(K, sum[l] += x[i])
+        float m = q->at[4][j] = sum_of_lanes(sum) / K;
+        EACH_LANE(K, squares[l] += (x[i] - m) * (x[i] - m))
+        float r = q->at[5][j] = 1 / sqrtf(sum_of_lanes(squares) / K + (float)q->eps);
+#pragma GCC ivdep
+        for (npy_intp i = 0; i < K; i++)
+            y[i] = (x[i] - m) * r * (w ? w[i] : 1) + (b ? b[i] : 0);
+    }
+}
+
+static void layer_norm_gradient(const Norm *q) {
+    const float *w = q->at[2];
+    npy_intp K = q->C;
+    for (npy_intp j = 0; j < q->P; j++) {
+        const float *g = q->at[0] + j * K, *x = q->at[1] + j * K;
+        const float m = q->at[3][j], r = q->at[4][j];
+        float sum[LANES] = {0}, dot[LANES] = {0}, *restrict dx = q->at[5] + j * K;
+        if (w) EACH_LANE(K, sum[l] += g[i] * w[i]; dot[l] += g[i] * w[i] * ((x[i] - m) * r))
+        else EACH_LANE(K, sum[l] += g[i]; dot[l] += g[i] * ((x[i] - m) * r))
+        float e = sum_of_lanes(sum) / K, d = sum_of_lanes(dot) / K;
+#pragma GCC ivdep
+        for (npy_intp i = 0; i < K; i++)
+            dx[i] = ((w ? g[i] * w[i] : g[i]) - e - (x[i] - m) * r * d) * r;
+    }
+}
+
+static void layer_norm_sums(const Norm *q) {
+    npy_intp M = q->P, K = q->C;
+    const float *mean = q->at[2], *r = q->at[3];
+    for (npy_intp k = 0; k < K; k += LINE) {
+        npy_intp width = K - k < LINE ? K - k : LINE;
+        double totals[LINE] = {0}, dots[LINE] = {0};
+        for (npy_intp first = 0; first < M; first += BLOCK) {
+            npy_intp end = M - first < BLOCK ? M : first + BLOCK;
+            float sum[LINE] = {0}, dot[LINE] = {0};
+            for (npy_intp j = first; j < end; j++) {
+                const float *g = q->at[0] + j * K + k, *x = q->at[1] + j * K + k;
+                for (npy_intp i = 0; i < width; i++)
+                    sum[i] += g[i], dot[i] += g[i] * ((x[i] - mean[j]) * r[j]);
+            }
+            for (npy_intp i = 0; i < width; i++) totals[i] += sum[i], dots[i] += dot[i];
+        }
+        for (npy_intp i = 0; i < width; i++)
+            q->at[4][k + i] = dots[i], q->at[5][k + i] = totals[i];
+    }
+}
+
+/* A kernel of arrays whose sizes the letters say: of x (N, P, C), sample by sample, or x (M, K)
+
+   x  as x     c  (N, C)     k  (K) or (C)     b  the same or None     m  (M)     .  a number
+
+   The last `written` arguments are written. */
+static PyObject *norm(PyObject *const *args, Py_ssize_t count, const char *letters, int written,
+                      int axes, void (*compute)(const Norm *)) {
+    if (count != (Py_ssize_t)strlen(letters) || !has_rows(args[0], axes, 0) ||
+        !PyArray_SIZE((PyArrayObject *)args[0]))
+        Py_RETURN_NOTIMPLEMENTED;
+    npy_intp *size = PyArray_DIMS((PyArrayObject *)args[0]);
+    npy_intp whole = PyArray_SIZE((PyArrayObject *)args[0]), samples = axes == 3 ? size[0] : 1;
+    Norm q = {.P = size[axes - 2], .C = size[axes - 1]};
+    npy_intp by[MAX_FLAT] = {0}; /* numbers from one sample to the next */
+    for (int i = 0; i < count; i++) {
+        char is = letters[i];
+        npy_intp n = is == 'x' ? whole : is == 'c' ? samples * q.C : is == 'm' ? q.P : q.C;
+        if (is == 'b' && args[i] == Py_None) continue;
+        if (is == '.' ? !numbers(args + i, 1, &q.eps)
+                      : !(q.at[i] = floats(args[i], n, i >= count - written)))
+            Py_RETURN_NOTIMPLEMENTED;
+        by[i] = is == 'x' ? q.P * q.C : is == 'c' ? q.C : 0;
+    }
+    WITHOUT_GIL(8 * whole, for (npy_intp j = 0; j < samples; j++) {
+        compute(&q);
+        for (int i = 0; i < count; i++) if (q.at[i]) q.at[i] += by[i];
+    });
+    Py_RETURN_NONE;
+}
+
+#define NORM(name, letters, written, axes, compute)                                                \
+    static PyObject *name(PyObject *self, PyObject *const *args, Py_ssize_t count) {               \
+        return norm(args, count, letters, written, axes, compute);                                 \
+    }
+
+NORM(moments_loop, "xcc", 2, 3, moments)
+NORM(normalise_loop, "xccbx", 1, 3, normalise)
+NORM(norm_sums_loop, "xxccc", 2, 3, norm_sums)
+NORM(norm_gradient_loop, "xxccccx", 1, 3, norm_gradient)
+NORM(layer_norm_loop, "xbb.mmx", 3, 2, layer_norm)
+NORM(layer_norm_gradient_loop, "xxbmmx", 1, 2, layer_norm_gradient)
+NORM(layer_norm_sums_loop, "xxmmkk", 2, 2, layer_norm_sums)
+
+PyMethodDef norm_methods[] = {
+    KERNEL(moments_loop), KERNEL(normalise_loop),
+    KERNEL(norm_sums_loop), KERNEL(norm_gradient_loop),
+    KERNEL(layer_norm_loop), KERNEL(layer_norm_gradient_loop),
+    KERNEL(layer_norm_sums_loop),
+    END_OF_KERNELS,
+};

@@ -1,0 +1,109 @@
+/* C (m, n) += A (m, k) B (k, n), in registers: the inner loop of products and direct convolutions.
+
+   i  rows of C, at most ROWS at a time     j  columns of C, WIDTH at a time     k  terms
+
+   A is read one number at a time, at any strides, so that it need not be packed. The terms of an
+   element are added in the order of k with one rounding each, whatever the sizes, and their sum to
+   C. Where the processor has no such instruction, FUSED is not defined, and NumPy computes. */
+#ifndef NNMPI_PRODUCTS_H
+#define NNMPI_PRODUCTS_H
+#include "native.h"
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#define FUSED
+#define LANES 16
+#define ROWS 8
+typedef __m512 Vector;
+#define LOAD _mm512_loadu_ps
+#define STORE _mm512_storeu_ps
+#define ALL _mm512_set1_ps
+#define ADD _mm512_add_ps
+#define MULTIPLY_ADD _mm512_fmadd_ps
+#elif defined(__AVX2__) && defined(__FMA__)
+#include <immintrin.h>
+#define FUSED
+#define LANES 8
+#define ROWS 6
+typedef __m256 Vector;
+#define LOAD _mm256_loadu_ps
+#define STORE _mm256_storeu_ps
+#define ALL _mm256_set1_ps
+#define ADD _mm256_add_ps
+#define MULTIPLY_ADD _mm256_fmadd_ps
+#endif
+
+#ifdef FUSED
+#define WIDTH (2 * LANES)
+
+/* `outer` times `inner` terms: k = (o, i) is at A[o * jump + i * at], and in order in B. */
+typedef struct {
+    npy_intp outer, inner, jump, at;
+} Terms;
+
+ALWAYS_INLINE void block(const int m, const int vectors, const int adds, Terms t, const float *A,
+                         npy_intp a_row, const float *B, npy_intp b_row, float *C, npy_intp c_row) {
+    Vector c[ROWS][2], b[2];
+    UNROLL for (int i = 0; i < m; i++)
+        UNROLL for (int j = 0; j < vectors; j++)
+            c[i][j] = ALL(0);
+    for (npy_intp o = 0; o < t.outer; o++, A += t.jump) {
+        const float *a = A;
+        for (npy_intp k = 0; k < t.inner; k++, a += t.at, B += b_row) {
+            UNROLL for (int j = 0; j < vectors; j++) b[j] = LOAD(B + j * LANES);
+            UNROLL for (int i = 0; i < m; i++) {
+                Vector one = ALL(a[i * a_row]);
+                UNROLL for (int j = 0; j < vectors; j++)
+                    c[i][j] = MULTIPLY_ADD(one, b[j], c[i][j]);
+            }
+        }
+    }
+    UNROLL for (int i = 0; i < m; i++)
+        UNROLL for (int j = 0; j < vectors; j++) {
+            float *at = C + i * c_row + j * LANES;
+            STORE(at, adds ? ADD(LOAD(at), c[i][j]) : c[i][j]);
+        }
+}
+
+/* The same for m from 1 to ROWS, and 1 or 2 vectors. */
+#define BLOCKS_OF(m)                                                                               \
+    case m:                                                                                        \
+        if (vectors == 2 && adds) block(m, 2, 1, t, A, a_row, B, b_row, C, c_row);                 \
+        else if (vectors == 2) block(m, 2, 0, t, A, a_row, B, b_row, C, c_row);                    \
+        else if (adds) block(m, 1, 1, t, A, a_row, B, b_row, C, c_row);                            \
+        else block(m, 1, 0, t, A, a_row, B, b_row, C, c_row);                                      \
+        break;
+
+static inline void some_rows(npy_intp m, int vectors, int adds, Terms t, const float *A,
+                             npy_intp a_row, const float *B, npy_intp b_row, float *C,
+                             npy_intp c_row) {
+    switch (m) {
+        BLOCKS_OF(1)
+        BLOCKS_OF(2)
+        BLOCKS_OF(3)
+        BLOCKS_OF(4)
+        BLOCKS_OF(5)
+        BLOCKS_OF(6)
+#if ROWS == 8
+        BLOCKS_OF(7)
+        BLOCKS_OF(8)
+#endif
+    }
+}
+
+/* All m rows, for LANES or 2 LANES columns. */
+static inline void strip(npy_intp m, int vectors, int adds, Terms t, const float *A, npy_intp a_row,
+                         const float *B, npy_intp b_row, float *C, npy_intp c_row) {
+    for (npy_intp i = 0; i < m; i += ROWS)
+        some_rows(m - i < ROWS ? m - i : ROWS, vectors, adds, t, A + i * a_row, a_row, B, b_row,
+                  C + i * c_row, c_row);
+}
+
+typedef struct {
+    npy_intp m, n, k, a_row, a_term, b_row, c_row; /* the last four: numbers between neighbours */
+} Sizes;
+
+/* C = A B, or C += A B if it adds. */
+void product(const Sizes *s, const float *A, const float *B, float *C, int adds);
+#endif
+#endif

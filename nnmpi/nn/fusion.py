@@ -1,0 +1,136 @@
+"""Which neighbouring layers of a Sequential run as one op."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from nnmpi.autograd import Tensor, apply
+from nnmpi.autograd.ops import linear
+from nnmpi.autograd.recording import recording
+from nnmpi.nn.layers.activations import ReLU
+from nnmpi.nn.layers.basic import Linear
+from nnmpi.nn.layers.conv import Conv2d
+from nnmpi.nn.layers.pooling import MaxPool2d
+from nnmpi.nn.module import Module
+
+Step = Callable[[Tensor], Tensor]
+
+FUSED = (
+    (Conv2d, ReLU, MaxPool2d),
+    (Conv2d, MaxPool2d),
+    (Conv2d, ReLU),
+    (Linear, ReLU),
+)
+"""Neighbours that run as one op; MaxPool2d only with a window of 2x2."""
+
+
+def groups(layers: Sequence[Module]) -> Iterator[Sequence[Module]]:
+    """The layers in groups: those that run as one op together (`FUSED`), each other one alone,
+    and so one that has hooks."""
+    i = 0
+    for taken in fused([Module if layer._hooks else type(layer) for layer in layers]):
+        yield layers[i : i + taken]
+        i += taken
+
+
+def fused(types: Sequence[type[Module]]) -> Iterator[int]:
+    """How many layers each group has, by the types of all layers.
+
+    Subclasses of these are not fused, since they may have another `forward`, but for those that
+    say in `fuses_as` whose options their own `forward` takes.
+    """
+    i = 0
+    while i < len(types):
+        kinds = tuple(vars(kind).get("fuses_as", kind) for kind in types[i : i + 3])
+        taken = next((len(group) for group in FUSED if kinds[: len(group)] == group), 1)
+        yield taken
+        i += taken
+
+
+def steps_of(layers: list[Module]) -> Iterator[Step]:
+    """One function for each group of layers, and for small linear layers behind each other."""
+    run = list[Sequence[Module]]()
+    for group in groups(layers):
+        if type(group[0]) is Linear:
+            run.append(group)
+        else:
+            yield from _steps_of_linears(run)
+            yield _step_of(group)
+            run = []
+    yield from _steps_of_linears(run)
+
+
+def _step_of(group: Sequence[Module]) -> Step:
+    layer, *rest = group
+    if not rest:
+        return layer
+    forward: Callable[..., Tensor] = layer.forward
+    if isinstance(rest[0], ReLU):
+        forward = partial(forward, relu=True)
+    if isinstance(rest[-1], MaxPool2d):
+        forward = _pooled(forward, rest[-1])
+    return _unless_hooked(forward, layer, rest)
+
+
+SMALL = 1 << 14
+"""Linear layers with so many weights together run as one op: calls take longer than products."""
+
+
+def _steps_of_linears(run: Sequence[Sequence[Any]]) -> Iterator[Step]:
+    """Groups of a Linear and perhaps a ReLU each."""
+    linears = [group[0] for group in run]
+    weights = sum(layer.in_features * layer.out_features for layer in linears)
+    steps = [_step_of(group) for group in run]
+    if len(run) > 1 and weights <= SMALL:
+        yield _mlp(run, steps)
+    else:
+        yield from steps
+
+
+def _mlp(run: Sequence[Sequence[Any]], steps: Sequence[Step]) -> Step:
+    """Linear layers and their ReLUs as one op, if at the time of the call none of them has hooks,
+    no recorder wants to see them one by one, and their weights are where they stay."""
+    layers = [m for group in run for m in group]
+    linears, relus = [group[0] for group in run], tuple(len(group) == 2 for group in run)
+
+    def step(x: Tensor) -> Tensor:
+        parameters = [p for m in linears for p in (m.weight, m.bias)]
+        if (
+            any(m._hooks or "forward" in vars(m) for m in layers)
+            or getattr(x, "ndim", 0) != 2
+            or not isinstance(recording.get(), bool)
+            or any(p is not None and p.store is not None and p.store.rotates for p in parameters)
+        ):
+            for one in steps:
+                x = one(x)
+            return x
+        return apply(linear.mlp, x, *parameters, relus=relus)
+
+    return step
+
+
+def _pooled(forward: Callable[..., Tensor], pool: Any) -> Step:
+    """A convolution and its max-pool: one op if the window is 2x2 at the time of the call."""
+    fused = partial(forward, pool=True)
+
+    def step(x: Tensor) -> Tensor:
+        if pool.is_2x2:
+            return fused(x)
+        y: Tensor = pool(forward(x))
+        return y
+
+    return step
+
+
+def _unless_hooked(fused: Step, layer: Module, rest: Sequence[Module]) -> Step:
+    """Layers as one op, if none of them has hooks at the time of the call."""
+    second, last = rest[0], rest[-1]
+
+    def step(x: Tensor) -> Tensor:
+        if not (layer._hooks or second._hooks or last._hooks):
+            return fused(x)
+        for one in (layer, *rest):
+            x = one(x)
+        return x
+
+    return step

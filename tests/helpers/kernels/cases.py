@@ -1,0 +1,162 @@
+"""Arguments of the kernels of activations, softmax, normalisation and rows."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from helpers.kernels.numbers import Rng, numbers, one_of, windows
+
+from nnmpi.kernels.softmax import like_scores
+
+CLOSE = 2e-6  # relative to the largest number: other orders of sums, other polynomials
+
+Draw = Callable[[Rng, Any], list[Any]]
+
+
+def images(rng: Rng, count: int, dtype: Any) -> list[np.ndarray]:
+    """Arrays of one shape; in every second draw channels last."""
+    S, last = windows(rng), rng.random() < 0.5
+    found = (numbers(rng, S, dtype) for _ in range(count))
+    return [np.moveaxis(a, -1, 1) if last else a for a in found]
+
+
+def of_images(count: int) -> Draw:
+    return lambda rng, dtype: images(rng, count, dtype)
+
+
+def along(count: int) -> Draw:
+    """Arrays and the axis of channels; the second of three holds logarithms of probabilities."""
+
+    def draw(rng: Rng, dtype: Any) -> list[Any]:
+        S, to = windows(rng), one_of(rng, -1, 1)
+        arrays = [np.moveaxis(numbers(rng, S, dtype), -1, to) for _ in range(count)]
+        if count == 3:
+            arrays[1] = -abs(arrays[1])
+        return [*arrays, to]
+
+    return draw
+
+
+def scores(rng: Rng, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+    n, C = int(rng.choice([1, 3, 16, 17, 64])), int(rng.choice([1, 3, 10, 32, 33, 100]))
+    return numbers(rng, (n, C), dtype), rng.integers(0, C, n)
+
+
+def like(z: np.ndarray) -> np.ndarray:
+    found = like_scores(z)
+    found[...] = 0
+    return found
+
+
+def cross_entropy(rng: Rng, dtype: Any) -> list[Any]:
+    z, labels = scores(rng, dtype)
+    scale, loss = one_of(rng, (1.0, np.zeros(len(z), dtype)), (1 / len(z), np.zeros((), dtype)))
+    return [z, labels, scale, loss, like(z), np.zeros(len(z), np.int64)]
+
+
+def cross_entropy_gradient(rng: Rng, dtype: Any) -> list[Any]:
+    z, labels = scores(rng, dtype)
+    p, n = like(z), len(z)
+    p[...] = z
+    by_class = p.strides[0] < p.strides[1]
+    at = labels * n + np.arange(n) if by_class and n > 1 else np.arange(n) * z.shape[1] + labels
+    g = one_of(rng, numbers(rng, n, dtype), np.array(0.7, dtype))
+    return [p, at % z.size, g, 0.5, like(z)]
+
+
+def shapes(rng: Rng) -> tuple[int, int, int]:
+    """Samples, positions and channels."""
+    return one_of(rng, 1, 3), int(rng.choice([1, 2, 9, 130, 700])), one_of(rng, 1, 3, 32, 100, 300)
+
+
+def normal(rng: Rng, dtype: Any, *shapes: Any) -> list[Any]:
+    return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+
+
+def moments(rng: Rng, dtype: Any) -> list[Any]:
+    N, P, C = shapes(rng)
+    x, *rest = normal(rng, dtype, (N, P, C), (N, C), (N, C))
+    return [x + 30 * rng.random(C).astype(dtype), *rest]
+
+
+def normalise(rng: Rng, dtype: Any) -> list[Any]:
+    N, P, C = shapes(rng)
+    x, mean, scale, shift, y = normal(rng, dtype, (N, P, C), (N, C), (N, C), C, (N, P, C))
+    return [x, mean, scale, one_of(rng, None, shift), y]
+
+
+def norm_sums(rng: Rng, dtype: Any) -> list[Any]:
+    N, P, C = shapes(rng)
+    return normal(rng, dtype, (N, P, C), (N, P, C), (N, C), (N, C), (N, C))
+
+
+def norm_gradient(rng: Rng, dtype: Any) -> list[Any]:
+    (N, P, C), of_channels = shapes(rng), 4
+    g, x, *rest = normal(rng, dtype, (N, P, C), (N, P, C), *[(N, C)] * of_channels, (N, P, C))
+    return [g, x, *rest]
+
+
+def layers(rng: Rng) -> tuple[int, int]:
+    """Rows, and the numbers of one."""
+    return int(rng.choice([1, 3, 70])), int(rng.choice([1, 5, 16, 100, 300]))
+
+
+def layer_norm(rng: Rng, dtype: Any) -> list[Any]:
+    M, K = layers(rng)
+    x, w, b, mean, r, y = normal(rng, dtype, (M, K), K, K, M, M, (M, K))
+    return [x, one_of(rng, None, w), one_of(rng, None, b), 1e-5, mean, r, y]
+
+
+def layer_norm_gradient(rng: Rng, dtype: Any) -> list[Any]:
+    M, K = layers(rng)
+    g, x, w, mean, r, dx = normal(rng, dtype, (M, K), (M, K), K, M, M, (M, K))
+    return [g, x, one_of(rng, None, w), mean, r, dx]
+
+
+def layer_norm_sums(rng: Rng, dtype: Any) -> list[Any]:
+    M, K = layers(rng)
+    return normal(rng, dtype, (M, K), (M, K), M, M, K, K)
+
+
+def dropout_mask(rng: Rng, dtype: Any) -> list[Any]:
+    n, m = int(rng.integers(1, 5)), one_of(rng, 1, 17, 3000)
+    index = rng.integers(0, 2**32, m).astype(np.uint32)
+    rows = rng.integers(0, one_of(rng, 9, 2**62), n)
+    key = (int(word) for word in rng.integers(0, 2**32, 4))
+    return [index, rows, *key, int(rng.integers(2**32)), 1.7, np.zeros((n, m), dtype)]
+
+
+def embedding_gradient(rng: Rng, dtype: Any) -> list[Any]:
+    shape, rows, width = one_of(rng, (1,), (7,), (3, 5)), one_of(rng, 1, 9), one_of(rng, 1, 3, 40)
+    g, dw = numbers(rng, (*shape, width), dtype), numbers(rng, (rows, width), dtype)
+    return [g, rng.integers(0, rows, shape), dw]
+
+
+CASES: dict[str, tuple[Draw, float, bool]] = {
+    "tanh_loop": (of_images(2), CLOSE, False),
+    "tanh_gradient_loop": (of_images(3), 0, False),
+    "sigmoid_loop": (of_images(2), CLOSE, False),
+    "sigmoid_gradient_loop": (of_images(3), 0, False),
+    "silu_loop": (of_images(3), CLOSE, False),
+    "silu_gradient_loop": (of_images(4), 0, False),
+    "gelu_loop": (of_images(3), CLOSE, False),
+    "gelu_gradient_loop": (of_images(4), CLOSE, False),
+    "gelu_tanh_loop": (of_images(3), CLOSE, False),
+    "gelu_tanh_gradient_loop": (of_images(4), 0, False),
+    "softmax_loop": (along(2), CLOSE, False),
+    "softmax_gradient_loop": (along(3), CLOSE, False),
+    "log_softmax_loop": (along(2), CLOSE, False),
+    "log_softmax_gradient_loop": (along(3), CLOSE, False),
+    "cross_entropy_loop": (cross_entropy, CLOSE, False),
+    "cross_entropy_gradient_loop": (cross_entropy_gradient, 0, False),
+    "moments_loop": (moments, CLOSE, False),
+    "normalise_loop": (normalise, 0, False),
+    "norm_sums_loop": (norm_sums, CLOSE, False),
+    "norm_gradient_loop": (norm_gradient, 0, False),
+    "layer_norm_loop": (layer_norm, CLOSE, False),
+    "layer_norm_gradient_loop": (layer_norm_gradient, CLOSE, False),
+    "layer_norm_sums_loop": (layer_norm_sums, CLOSE, False),
+    "dropout_mask_loop": (dropout_mask, 0, False),
+    "embedding_gradient_loop": (embedding_gradient, 0, False),
+}
+"""As in tests/kernels/test_table.py."""
