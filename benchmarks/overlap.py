@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 from lib import timing, workloads
+from lib.models import WORKLOADS
 from lib.ranks import seconds_per_step
 from lib.timing import Row
-from lib.workloads import MODELS, WORKLOADS, Reduction
+from lib.workloads import MODELS, Reduction
 
 from nnmpi import blas
 from nnmpi.comm import Comm, world

@@ -1,13 +1,18 @@
-"""The accuracy of float32 convolutions: largest error over largest value, against float64.
+"""The accuracy of float32 convolutions, against float64 by im2col: python benchmarks/precision.py
 
-The value and both gradients are measured.
+Of single layers: the largest error over the largest value, of the value and both gradients. Of
+whole models: the error of the gradient, and how far the losses of some steps are from those of
+float64 (in float32 any two runs drift apart; the question is whether one does so faster).
 """
 
+import importlib.util
 from collections.abc import Sequence
 
 import numpy as np
 from lib.timing import Row
 
+import nnmpi
+from nnmpi import nn, optim
 from nnmpi.autograd.ops import conv
 
 LAYERS = {
@@ -16,6 +21,17 @@ LAYERS = {
     "W4 conv3": (64, 128, 8, 256),
 }
 """Images, channels in, side, channels out."""
+
+ALGORITHMS = ("im2col", "winograd2", "winograd4")
+
+STEPS = 60
+
+MODELS: dict[str, tuple[tuple[int, int], tuple[int, ...]]] = {
+    "W1": ((1, 28), (32, 0, 64, 0)),
+    "W4": ((3, 32), (64, 0, 128, 0, 256, 0)),
+    "12 convolutions": ((3, 32), (32, 32, 32, 32, 0, 64, 64, 64, 64, 0, 128, 128, 128, 128, 0)),
+}
+"""Channels and side of the images, and the channels of each convolution, 0 for pooling."""
 
 PARTS = ("y", "dx", "dw")
 Arrays = Sequence[np.ndarray]
@@ -63,13 +79,66 @@ def layer_errors(
     """The errors of y, dx and dw by algorithm."""
     arrays = draw(shape, seed)
     exact = nnmpi_conv([a.astype(np.float64) for a in arrays], "im2col")
-    made = {a: nnmpi_conv(arrays, a) for a in ("im2col", "winograd2", "winograd4")}
+    made = {a: nnmpi_conv(arrays, a) for a in ALGORITHMS}
     if has_torch:
         made |= {"T": torch_conv(arrays, False), "T*": torch_conv(arrays, True)}
     return {
         name: [error(a, e) for a, e in zip(parts, exact, strict=True)]
         for name, parts in made.items()
     }
+
+
+def model_of(name: str, algorithm: str, dtype: str) -> nn.Module:
+    """A model; the weights of all of one name are the same."""
+    (channels, side), widths = MODELS[name]
+    layers: list[nn.Module] = []
+    for width in widths:
+        if width:
+            conv2d = nn.Conv2d(channels, width, 3, padding=1, algorithm=algorithm)
+            layers += [conv2d, nn.ReLU()]
+            channels = width
+        else:
+            layers.append(nn.MaxPool2d(2))
+            side //= 2
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * side**2, 10))
+    return model.to(dtype)
+
+
+def training(name: str, algorithm: str, dtype: str = "float32") -> tuple[np.ndarray, np.ndarray]:
+    """The first gradient of a model, and its losses: classes are images with much noise."""
+    (channels, side), _ = MODELS[name]
+    rng = np.random.default_rng(0)
+    classes = rng.standard_normal((10, channels, side, side))
+    model, loss_of = model_of(name, algorithm, dtype), nn.CrossEntropyLoss()
+    optimizer = optim.Adam(model.parameters(), lr=1e-3)
+    first, losses = np.empty(0), []
+    for _ in range(STEPS):
+        labels = rng.integers(10, size=32)
+        x = classes[labels] + 3 * rng.standard_normal((32, channels, side, side))
+        optimizer.zero_grad()
+        loss = loss_of(model(nnmpi.tensor(x.astype("float32").astype(dtype))), labels)
+        loss.backward()
+        if not losses:
+            first = np.concatenate([p.grad.astype("f8").ravel() for p in model.parameters()])
+        losses.append(loss.item())
+        optimizer.step()
+    return first, np.array(losses)
+
+
+def model_rows(about: Row) -> list[Row]:
+    """Print and return what the algorithms do to whole models."""
+    made: list[Row] = []
+    print(f"\nwhole models against float64{'gradient':>16}{'losses':>10}{'last loss':>11}")
+    for name in MODELS:
+        exact, curve = training(name, "im2col", "float64")
+        for algorithm in ALGORITHMS:
+            gradient, losses = training(name, algorithm)
+            errors = error(gradient, exact), float(np.abs(losses - curve).max())
+            print(f"{name + ' ' + algorithm:<28}{errors[0]:>16.1e}", end="")
+            print(f"{errors[1]:>10.1e}{losses[-1]:>11.4f}")
+            row = {"benchmark": "precision", "case": name, "algorithm": algorithm, "ranks": 1}
+            made.append({**row, "error gradient": errors[0], "error losses": errors[1], **about})
+    return made
 
 
 def rows(has_torch: bool, about: Row) -> list[Row]:
@@ -84,3 +153,8 @@ def rows(has_torch: bool, about: Row) -> list[Row]:
             named = dict(zip((f"error {part}" for part in PARTS), errors, strict=True))
             made.append({**row, **named, **about})
     return made
+
+
+if __name__ == "__main__":
+    rows(importlib.util.find_spec("torch") is not None, {})
+    model_rows({})

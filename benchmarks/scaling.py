@@ -1,36 +1,47 @@
-"""Training on N ranks beside one, and beside PyTorch's DDP: python benchmarks/scaling.py
+"""Training on N ranks beside one, and beside PyTorch and JAX: python benchmarks/scaling.py
 
 Each library trains on one rank and on N, one thread per rank, in jobs that are started once and
 sleep between their turns. Weak scaling keeps the batch size per rank, strong scaling the global
 one. Subjects are timed in interleaved rounds, so that noise affects all alike: a ratio is the
 median over rounds of the quotient of samples per second (wall-clock time).
 
-    nnmpi   its trainer, under mpirun       T    PyTorch as users write it
-    DDP     DistributedDataParallel, gloo   T*   channels_last, fused Adam, gradients in the buckets
-    apart   nnmpi's ranks without all-reduce: how far cores that share a memory slow each other down
+    nnmpi    its trainer, under mpirun       T   PyTorch as users write it
+    DDP      DistributedDataParallel, gloo   T+  channels_last, fused Adam, gradients in the
+                                                 buckets, and a C library that keeps freed memory
+    JAX      one process with as many cores as there are ranks, a whole step by jax.jit
+    mpi4jax  such a step on each rank, with mpi4jax.allreduce in it, over the same MPI
+    apart    nnmpi's ranks without all-reduce: how far cores of one memory slow each other down
 
 With --hidden, under mpirun (mpirun -n N python benchmarks/scaling.py --hidden), on one or several
 hosts: the share of the gradient all-reduces' time that overlaps with the backward pass.
 """
 
 import argparse
-import importlib.util
 import os
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from importlib import metadata
 from typing import NamedTuple
 
 from lib import jobs, timing
 from lib.flags import Parser
 from lib.jobs import Job, Task
+from lib.libraries import versions
+from lib.models import WORKLOADS
 from lib.rounds import interleaved
-from lib.scaling.subjects import BASELINE, NO_REDUCTION, Subject, processes, subjects_of
+from lib.scaling.subjects import (
+    BASELINE,
+    NO_REDUCTION,
+    OTHERS,
+    WITH_MPI,
+    Subject,
+    processes,
+    subjects_of,
+)
 from lib.timing import Row, Spread
-from lib.workloads import MODELS, WORKLOADS
+from lib.workloads import MODELS
 
 from nnmpi import blas
 
@@ -82,9 +93,9 @@ def speedup(times: Times, a: Entry, b: Entry, key: str) -> Row:
 
 
 def rows_of(case: str, times: Times, facts: Row) -> list[Row]:
-    """One row per entry, with its speedup over one rank and over PyTorch."""
+    """One row per entry, with its speedup over one rank, PyTorch and JAX."""
     single = {e.subject.library: e for e in times if e.scaling == "one rank"}
-    best = {e.scaling: e for e in times if e.subject.name in (BASELINE, "T*")}
+    best = {e.scaling: e for e in times if e.subject.name in (BASELINE, "T+")}
     rows = []
     for entry, all_seconds in times.items():
         seconds, spread = statistics.median(all_seconds), Spread.of(all_seconds)
@@ -109,19 +120,23 @@ def rows_of(case: str, times: Times, facts: Row) -> list[Row]:
         if ours and entry.scaling in best:
             baseline = best[entry.scaling]
             row |= speedup(times, entry, baseline, "ratio") | {"against": baseline.subject.name}
+        if ours:
+            others = [e for e in times if e.scaling == entry.scaling and e.subject.name in OTHERS]
+            for other in others:
+                row |= speedup(times, entry, other, f"ratio to {other.subject.name}")
         rows.append(row | facts)
     return rows
 
 
 def show(rows: Sequence[Row]) -> None:
     """Print the table of a case, one line per entry."""
-    heads = ("step ms", "samples/s", "x 1 rank", "x T*")
+    heads = ("step ms", "samples/s", "x 1 rank", "x T+", *(f"x {name}" for name in OTHERS))
     print(f"\n{rows[0]['case']:<28}" + "".join(f"{head:>11}" for head in heads))
     for r in rows:
         where = f"{r['ranks']} ranks, {r['scaling']}" if r["ranks"] > 1 else "1 rank"
         line = f"{r['subject']:<12}{where:<16}"
         line += f"{r['seconds'] * 1e3:>11.2f}{r['samples_per_second']:>11,.0f}"
-        for key in ("over_one_rank", "ratio"):
+        for key in ("over_one_rank", "ratio", *(f"ratio to {name}" for name in OTHERS)):
             line += f"{r[key]:>11.2f}" if key in r else f"{'':>11}"
         print(line.rstrip(), flush=True)
 
@@ -176,24 +191,23 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def measure(a: argparse.Namespace) -> None:
     """Start the jobs, time all cases, print and write the results."""
-    has_torch = importlib.util.find_spec("torch") is not None
     os.environ.update(jobs.ONE_THREAD)
     blas.tune()
     facts = timing.machine()
     timing.warn_if_busy(facts)
-    if has_torch:
-        facts["torch"] = metadata.version("torch")
+    facts |= versions(("torch", "jax", "mpi4jax"))
     print(", ".join(f"{key} {value}" for key, value in facts.items()))
-    if not has_torch:
-        print("PyTorch is not installed (pip install 'nnmpi[bench]'): only nnmpi is timed")
     rows: list[Row] = []
     with ExitStack() as stack:
         jobs_of = {
             s: stack.enter_context(
-                Job(f"{s.name} on {s.ranks}", s.ranks, partial(processes, s), a.timeout)
+                Job(f"{s.name} on {s.ranks}", s.processes, partial(processes, s), a.timeout)
             )
-            for s in subjects_of(a.ranks, a.allreduce, has_torch)
+            for s in subjects_of(a.ranks, a.allreduce, facts)
         }
+        for subject in [s for s in jobs_of if s.option == WITH_MPI]:  # may be of another MPI
+            if not jobs.can_run(jobs_of[subject], Task(a.cases[0], a.ranks, 1)):
+                del jobs_of[subject]
         for case in a.cases:
             new = rows_of(case, run(case, jobs_of, a.rounds, a.seconds), facts)
             show(new)

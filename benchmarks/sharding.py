@@ -1,7 +1,8 @@
 """Sharded models beside theory: python benchmarks/sharding.py [--json out.json] [--plot out.png]
 
     memory   bytes that a rank holds for parameters, gradients and Adam's state under each stage of
-             ZeRO and with `shared`, and the most in a step; 1, 2 and 4 ranks, 50 million parameters
+             ZeRO and with `shared`, the most in a step, and what is resident; 1, 2 and 4 ranks, 50
+             million parameters
     bytes    sent by a rank in a step: stages of ZeRO with 1 and 4 micro-batches, tp and pp
     time     a step of ZeRO, `shared` and tp on 2 ranks, of combinations on 4 and 8, beside dp
     weak     an MLP of width H on one rank beside one of width 2H on two tensor-parallel ranks
@@ -12,8 +13,9 @@
 Every rank has one BLAS thread, one rank alone too. Ranks sleep between their turns. What is
 compared runs in the same rounds: a ratio is the median over rounds of the quotient of wall-clock
 times, with its quartiles. Bytes are counted by the ledgers of communicators, memory by tracemalloc,
-and windows once a node. `apart` and `half an image` are two ranks that compute without messages:
-how far cores that share a memory slow each other down.
+and windows once a node. Resident is the PSS that the trainer and its steps add to the process: a
+page that several ranks have counts in equal parts on each. `apart` and `half an image` are two
+ranks that compute without messages: how far cores that share a memory slow each other down.
 """
 
 import argparse

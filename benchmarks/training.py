@@ -1,54 +1,67 @@
-"""Training steps of nnmpi and PyTorch: python benchmarks/training.py [--json out.json]
+"""Training steps of nnmpi, PyTorch and JAX on one core: python benchmarks/training.py [--json FILE]
 
-Each library runs in a process of its own with one thread, in interleaved rounds
-(A B A B ...), so that noise affects both alike. A ratio is the median over rounds of the quotient
-of two that ran back to back, in processor time of the computing thread.
+Each library runs in a process of its own that is bound to one core, in interleaved rounds
+(A B A B ...), so that noise affects all alike. A ratio is the median over rounds of the quotient of
+two that ran in the same round, in processor time of the whole process: JAX computes in threads of
+its own. All take the same step from the same weights, on a batch that is in memory.
 
-    nnmpi   as installed                    T    PyTorch eager as users write it
-    F(4x4)  with --convolution winograd4    T*   channels_last and fused Adam
-                                            T+   T* with a C library that keeps freed memory,
-                                                 as blas.tune() makes it do for nnmpi
+    nnmpi   as installed                    T        PyTorch eager as users write it
+    F(2x2)  with --convolution winograd2    T*       channels_last and fused Adam
+                                            T+       T* with a C library that keeps freed memory,
+                                                     as blas.tune() makes it do for nnmpi
+                                            compile  T+ with model and loss by torch.compile
+                                            JAX      the whole step by jax.jit, arrays donated
+
+"to best" is the ratio to the fastest of the others in this case, by its median.
 """
 
 import argparse
-import importlib.util
 import os
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 from lib import jobs, timing
 from lib.jobs import Job, Task
-from lib.libraries import SUBJECTS, processes
+from lib.libraries import SUBJECTS, processes, versions
+from lib.models import WORKLOADS
 from lib.rounds import interleaved
+from lib.tables import Column, table
 from lib.timing import Row, Sample
-from lib.workloads import WORKLOADS
 
-TARGETS = {
-    "W1": {"T": 0.52, "T*": 0.80},
-    "W2": {"T": 0.62, "T*": 0.70},
-    "W3": {"T": 0.22, "T*": 0.33},
-    "W4": {"T": 0.58, "T*": 0.75},
-    "W4 F(4x4)": {"T": 0.46, "T*": 0.60},
-}
-"""Our targets for nnmpi's time over PyTorch's."""
+GOALS = {"W1": 0.42, "W2": 0.8, "W3": 0.34, "W4": 0.43, "W5": 1.0, "W6": 1.0, "W7": 1.0}
+"""Our goals for nnmpi's time over that of the fastest other library."""
+
+PEERS = {"T": "torch", "T*": "torch", "T+": "torch", "compile": "torch", "JAX": "jax"}
+"""What nnmpi is compared with, and the packages that it needs."""
+
+ON_GPU = ("nnmpi", "T", "T*")
+WINOGRAD2 = ("W1", "W4")
+"""The cases in which F(2x2) is timed: most of their time are 3x3 convolutions."""
+
+COMPILING = 600.0
+"""Seconds for one task: a subject compiles its step in its first."""
 
 
-def run(case: str, jobs_of: dict[str, Job], rounds: int, seconds: float) -> dict[str, list[Sample]]:
-    """Time all subjects on one case in interleaved rounds."""
-    firsts = {
-        subject: (job, Task(case, WORKLOADS[case].shape[0], 1))
+def tasks_of(case: str, jobs_of: dict[str, Job]) -> dict[str, tuple[Job, Task]]:
+    """The first task of each subject of a case."""
+    first = Task(case, WORKLOADS[case].shape[0], 1)
+    return {
+        subject: (job, first)
         for subject, job in jobs_of.items()
-        if "F(4x4)" not in subject or len(WORKLOADS[case].channels) > 3
+        if "F(2x2)" not in subject or case in WINOGRAD2
     }
-    return interleaved(firsts, rounds, seconds)
 
 
-def rows_of(case: str, table: dict[str, list[Sample]], about: Row) -> list[Row]:
-    """One row per subject, with nnmpi's ratios to each PyTorch."""
+def rows_of(case: str, samples_of: dict[str, list[Sample]], about: Row) -> list[Row]:
+    """One row per subject, with nnmpi's ratios to all others and to the fastest."""
+    times = {subject: [s.cpu for s in samples] for subject, samples in samples_of.items()}
+    mids = {subject: timing.median(samples) for subject, samples in samples_of.items()}
+    peers = [subject for subject in samples_of if subject in PEERS]
+    best = min(peers, key=lambda peer: mids[peer].cpu, default=None)
     rows = []
-    for subject, samples in table.items():
-        mid = timing.median(samples)
+    for subject, mid in mids.items():
         row = {
             "benchmark": "training",
             "case": case,
@@ -59,33 +72,24 @@ def rows_of(case: str, table: dict[str, list[Sample]], about: Row) -> list[Row]:
             "samples_per_second": WORKLOADS[case].shape[0] / mid.wall,
             **about,
         }
-        if subject.startswith("nnmpi"):
-            for other in ("T", "T*", "T+"):
-                if other in table:
-                    pair = ([s.cpu for s in found] for found in (samples, table[other]))
-                    spread, key = timing.ratio(*pair), f"ratio to {other}"
-                    row |= {key: round(spread.median, 3)}
-                    row |= {f"{key}_low": spread.low, f"{key}_high": spread.high}
+        if subject not in PEERS and best is not None:
+            for name, peer in [*((peer, peer) for peer in peers), ("best", best)]:
+                spread, key = timing.ratio(times[subject], times[peer]), f"ratio to {name}"
+                row |= {key: round(spread.median, 3)}
+                row |= {f"{key}_low": spread.low, f"{key}_high": spread.high}
+            row |= {"best": best, "goal": GOALS[case]}
         rows.append(row)
     return rows
 
 
-def show(rows: list[Row]) -> None:
+def show(rows: Sequence[Row]) -> None:
     """Print the table, one line per case and subject."""
-    heads = (("", -18), ("cpu ms", 10), ("wall ms", 10), ("to T", 8), ("goal", 7))
-    heads += (("to T*", 8), ("goal", 7), ("to T+", 8))
-    print("".join(f"{h:<18}" if n < 0 else f"{h:>{n}}" for h, n in heads))
-    for r in rows:
-        name = f"{r['case']} {r['subject']}"
-        goals = TARGETS.get(name.replace("nnmpi", "").replace("  ", " ").strip(), {})
-        line = f"{name:<18}{r['cpu_seconds'] * 1e3:>10.3f}{r['seconds'] * 1e3:>10.3f}"
-        for other in ("T", "T*", "T+"):
-            value = r.get(f"ratio to {other}")
-            line += f"{value:>8.2f}" if value is not None else f"{'':>8}"
-            if other != "T+":
-                goal = goals.get(other) if value is not None else None
-                line += f"{goal:>7.2f}" if goal else f"{'':>7}"
-        print(line)
+    times = Column("cpu ms", "cpu_seconds", factor=1e3), Column("wall ms", "seconds", factor=1e3)
+    to = partial(Column, form="{:.2f}")
+    ratios = [to(f"to {name}", f"ratio to {name}") for name in (*PEERS, "best")]
+    facts = Column("goal", "goal", "{:.2f}"), Column("best", "best", "{}")
+    columns = [c for c in (*times, *ratios, *facts) if any(c.key in row for row in rows)]
+    print(table("", columns, rows, lambda row: f"{row['case']} {row['subject']}"))
 
 
 def tune() -> None:
@@ -98,7 +102,7 @@ def tune() -> None:
 def main() -> None:
     """Parse the flags, run the cases, print and write the results."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    p.add_argument("--cases", default=",".join(WORKLOADS), help="which of W1,W2,W3,W4")
+    p.add_argument("--cases", default=",".join(WORKLOADS), help="which of %(default)s")
     p.add_argument("--rounds", type=int, default=21)
     p.add_argument("--seconds", type=float, default=0.2, help="per subject and round")
     p.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
@@ -107,35 +111,43 @@ def main() -> None:
     cases = a.cases.split(",")
     for unknown in set(cases) - set(WORKLOADS):
         p.error(f"{unknown} is not a case; there are {', '.join(WORKLOADS)}")
-    has_torch = importlib.util.find_spec("torch") is not None
-    if not has_torch:
-        print("PyTorch is not installed (pip install 'nnmpi[bench]'): only nnmpi is timed")
-    subjects = [s for s in SUBJECTS if has_torch or s.startswith("nnmpi")]
-    if a.device == "cuda":
-        subjects = [s for s in subjects if s not in ("nnmpi F(4x4)", "T+")]
-    jobs.run("training.py", lambda: measure(a, subjects, cases, has_torch))
+    jobs.run("training.py", lambda: measure(a, cases))
 
 
-def measure(a: argparse.Namespace, subjects: list[str], cases: list[str], has_torch: bool) -> None:
+def measure(a: argparse.Namespace, cases: list[str]) -> None:
     """Start the jobs, run the cases, print and write the results."""
     os.environ.update(jobs.ONE_THREAD)
     tune()
-    about: dict[str, Any] = {**timing.machine(), "device": a.device}
+    about: dict[str, Any] = {**timing.machine(), "device": a.device, **versions(PEERS.values())}
     timing.warn_if_busy(about)
     print(", ".join(f"{key} {value}" for key, value in about.items()))
     rows: list[Row] = []
-    with ExitStack() as stack:
-        jobs_of = {
-            s: stack.enter_context(Job(s, 1, partial(processes, s, a.device))) for s in subjects
-        }
+    with started(a.device, about, cases[0]) as jobs_of:
         for case in cases:
-            rows += rows_of(case, run(case, jobs_of, a.rounds, a.seconds), about)
+            rows += rows_of(case, interleaved(tasks_of(case, jobs_of), a.rounds, a.seconds), about)
     show(rows)
     if a.device == "cpu":
         import precision  # not above: PyTorch's processes import nothing of nnmpi
 
-        rows += precision.rows(has_torch, about)
+        rows += precision.rows("torch" in about, about)
     timing.finish(a.json, rows)
+
+
+@contextmanager
+def started(device: str, about: Row, case: str) -> Iterator[dict[str, Job]]:
+    """The jobs of all subjects that this machine can run."""
+    subjects = [s for s in SUBJECTS if PEERS.get(s, "numpy") in about]
+    if device == "cuda":
+        subjects = [s for s in subjects if s in ON_GPU]
+    with ExitStack() as stack:
+        jobs_of = {
+            s: stack.enter_context(Job(s, 1, partial(processes, s, device), COMPILING))
+            for s in subjects
+        }
+        first = Task(case, WORKLOADS[case].shape[0], 1)
+        if "compile" in jobs_of and not jobs.can_run(jobs_of["compile"], first):
+            del jobs_of["compile"]  # it needs a compiler
+        yield jobs_of
 
 
 if __name__ == "__main__":

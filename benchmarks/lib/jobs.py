@@ -163,6 +163,16 @@ class Job:
                 process.wait(max(0, end - time.monotonic()))
 
 
+def can_run(job: Job, task: Task) -> bool:
+    """Whether a job, which not every machine can run, runs a task; says in a line why not."""
+    try:
+        job.run(task)
+    except JobError as error:
+        print(f"left out: {error}")
+        return False
+    return True
+
+
 def run(script: str, measure: Callable[[], None]) -> None:
     """Measures with jobs, which end with this process, and names its error in one line."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the jobs are ended too
@@ -274,8 +284,8 @@ def _timed(
     run = made[key] = made.get(key) or steps(*key)
     run(1)  # warms the cache up
     barrier()
-    cpu, wall = time.thread_time(), time.perf_counter()
+    cpu, wall = time.process_time(), time.perf_counter()
     run(task.steps)
     barrier()
-    taken = time.thread_time() - cpu, time.perf_counter() - wall
+    taken = time.process_time() - cpu, time.perf_counter() - wall
     return Sample(*(seconds / task.steps for seconds in taken))

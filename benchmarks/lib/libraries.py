@@ -1,21 +1,43 @@
-"""The subjects of benchmarks/training.py: nnmpi and PyTorch, each in a process of its own."""
+"""The subjects of benchmarks/training.py, each in a process of its own, which has one core.
 
+All are bound to that core: JAX computes on as many threads as it finds cores.
+"""
+
+import os
+from collections.abc import Iterable
+from importlib import metadata
 from pathlib import Path
 
 from lib import jobs, workloads
 from lib.jobs import ONE_THREAD, Process
-from lib.workloads import WORKLOADS, Steps
+from lib.models import WORKLOADS
+from lib.timing import Row, Step
+from lib.workloads import Steps
 
 KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1)}
 
 SUBJECTS: dict[str, dict[str, str]] = {
     "nnmpi": {},
-    "nnmpi F(4x4)": {},
+    "nnmpi F(2x2)": {},
     "T": {},
     "T*": {},
     "T+": KEPT_MEMORY,
+    "compile": KEPT_MEMORY,
+    "JAX": KEPT_MEMORY,
 }
 """The subjects, and the environment variables of their processes."""
+
+
+def versions(packages: Iterable[str]) -> Row:
+    """The versions of packages; says in a line each which are not installed."""
+    found = {}
+    for name in dict.fromkeys(packages):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            remedy = "mpi4jax" if name == "mpi4jax" else "'nnmpi[bench]'"
+            print(f"{name} is not installed, so it is not timed: pip install {remedy}")
+    return found
 
 
 def processes(subject: str, device: str, folder: Path) -> list[Process]:
@@ -24,14 +46,22 @@ def processes(subject: str, device: str, folder: Path) -> list[Process]:
     return [Process(command, ONE_THREAD | SUBJECTS[subject])]
 
 
+def step_of(subject: str, device: str, case: str) -> Step:
+    """A training step, which returns its loss."""
+    w = WORKLOADS[case]
+    if subject == "JAX":
+        from lib import jax_steps  # not above: it needs JAX
+
+        return jax_steps.jax_step(w)
+    if subject.startswith("nnmpi"):
+        algorithm = "winograd2" if "F(2x2)" in subject else "auto"
+        return workloads.nnmpi_step(w, algorithm, device)
+    return workloads.torch_step(w, subject != "T", device, subject == "compile")
+
+
 def steps_of(subject: str, device: str, case: str) -> Steps:
     """Training steps; on a GPU each ends when its loss is there."""
-    w = WORKLOADS[case]
-    if subject.startswith("nnmpi"):
-        algorithm = "winograd4" if "F(4x4)" in subject else "auto"
-        step = workloads.nnmpi_step(w, algorithm, device)
-    else:
-        step = workloads.torch_step(w, best=subject != "T", device=device)
+    step = step_of(subject, device, case)
 
     def run(steps: int) -> None:
         for _ in range(steps):
@@ -44,4 +74,6 @@ def steps_of(subject: str, device: str, case: str) -> Steps:
 
 def main(subject: str, device: str, folder: str) -> None:
     """Time tasks until the pipe is closed."""
+    if hasattr(os, "sched_setaffinity"):  # not on macOS
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     jobs.serve(Path(folder), 0, lambda: None, lambda case, _: steps_of(subject, device, case))

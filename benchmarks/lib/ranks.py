@@ -56,6 +56,7 @@ class Memory(NamedTuple):
     between: float  # traced by tracemalloc between two steps, and the windows
     kept: float  # of that, slots and buffers of messages
     peak: float  # the most in a step, and the windows
+    resident: float  # PSS between two steps, without that before the trainer was made
 
 
 class MemorySaid(NamedTuple):
@@ -210,12 +211,13 @@ def held(text: str) -> tuple[Memory, MemorySaid]:
     """The memory of a case. Tracing begins before its trainer is made."""
     with windows() as sizes:
         gc.collect()
-        before = _message_buffers()
+        before, pages = _message_buffers(), resident()
         tracemalloc.start()
         trainer = Case.of(text).trainer()
         run = Case.of(text).steps(trainer)
         run(2)
         gc.collect()
+        pages = resident() - pages
         store, shared = trainer.optimizer.parameters[0].store, sum(sizes)
         assert isinstance(store, FlatStore)
         between = tracemalloc.get_traced_memory()[0]
@@ -234,6 +236,7 @@ def held(text: str) -> tuple[Memory, MemorySaid]:
             between + shared,
             kept,
             peak + shared,
+            pages,
         )
         said = memory_said(trainer)
         trainer.close()
@@ -245,6 +248,12 @@ def memory_said(trainer: nnmpi.Trainer) -> MemorySaid:
     a, rank, batch = trainer.arrangement, trainer.comm.rank, trainer.config.batch_size
     found = memory(a, rank, batch)
     return MemorySaid(found.total - found.slots, found.slots, activations(a, rank, batch))
+
+
+def resident() -> int:
+    """The pages of this process, each divided among the processes that have it (PSS)."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
 def _message_buffers() -> int:

@@ -18,7 +18,7 @@ BUSY = 0.5  # the load of other processes a core from which figures are not reli
 
 
 class Sample(NamedTuple):
-    """Seconds per call: processor time of this thread, and wall-clock time."""
+    """Seconds per call: processor time of all threads of this process, and wall-clock time."""
 
     cpu: float
     wall: float
@@ -26,10 +26,10 @@ class Sample(NamedTuple):
 
 def measure(f: Callable[[], object], calls: int) -> Sample:
     """The mean over `calls` consecutive calls."""
-    cpu, wall = time.thread_time(), time.perf_counter()
+    cpu, wall = time.process_time(), time.perf_counter()
     for _ in range(calls):
         f()
-    return Sample((time.thread_time() - cpu) / calls, (time.perf_counter() - wall) / calls)
+    return Sample((time.process_time() - cpu) / calls, (time.perf_counter() - wall) / calls)
 
 
 def calls_for(f: Callable[[], object], seconds: float) -> int:

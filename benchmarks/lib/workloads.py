@@ -1,8 +1,4 @@
-"""The four training steps that are timed, with the same model in nnmpi and PyTorch.
-
-W1  mnist-cnn on 1x28x28, batch 64         W3  MLP 4-50-3, batch 64
-W2  MLP 784-1024-1024-10, batch 128        W4  CNN 64-128-256 on 3x32x32, batch 64
-"""
+"""Training steps of nnmpi and PyTorch on the workloads of lib.models, on one or several ranks."""
 
 from collections.abc import Callable, Generator
 from contextlib import closing
@@ -11,43 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lib.models import WORKLOADS, Batch, Workload, batch, drawn
 from lib.timing import Step
-
-
-class Workload(NamedTuple):
-    """The shape of a batch, the classes, convolution channels and widths of the linear layers."""
-
-    shape: tuple[int, ...]
-    classes: int
-    channels: tuple[int, ...]
-    widths: tuple[int, ...]
-
-
-WORKLOADS = {
-    "W1": Workload((64, 1, 28, 28), 10, (1, 32, 64), (3136, 128, 64, 10)),
-    "W2": Workload((128, 784), 10, (), (784, 1024, 1024, 10)),
-    "W3": Workload((64, 4), 3, (), (4, 50, 3)),
-    "W4": Workload((64, 3, 32, 32), 10, (3, 64, 128, 256), (4096, 256, 10)),
-}
-
-
-def batch(w: Workload) -> tuple[np.ndarray, np.ndarray]:
-    """Random samples and labels; the time does not depend on their values."""
-    rng = np.random.default_rng(0)
-    return rng.standard_normal(w.shape, dtype=np.float32), rng.integers(0, w.classes, w.shape[0])
-
-
-def layers(nn: Any, w: Workload) -> list[Any]:
-    """The layers of the model from either library's `nn`, whose interfaces are the same."""
-    made: list[Any] = []
-    for c, o in zip(w.channels, w.channels[1:], strict=False):
-        made += [nn.Conv2d(c, o, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-    if w.channels:
-        made.append(nn.Flatten())
-    for i, (k, o) in enumerate(zip(w.widths, w.widths[1:], strict=False)):
-        made += [nn.ReLU()] if i else []
-        made.append(nn.Linear(k, o))
-    return made
 
 
 def nnmpi_step(w: Workload, algorithm: str = "auto", device: str = "cpu") -> Step:
@@ -58,16 +19,20 @@ def nnmpi_step(w: Workload, algorithm: str = "auto", device: str = "cpu") -> Ste
     blas.tune()
     x, y = batch(w)
     on = backend.get(device)
-    model = nn.Sequential(*layers(nn, w))
+    model = nn.Sequential(*w.layers(nn))
     for m in model.modules():
         if isinstance(m, nn.Conv2d):
             m.algorithm = algorithm
     model.to("float32", on)
-    opt, loss_of = optim.Adam(model.parameters(), lr=1e-4), nn.CrossEntropyLoss()
+    for p, value in drawn(model.parameters()):
+        p.data[...] = on.asarray(value)
+    opt = optim.Adam(model.parameters(), lr=1e-4)
+    loss_of = nn.CrossEntropyLoss() if w.classes else nn.MSELoss()
     inputs = on.asarray(x)
+    targets = y if w.classes else inputs
 
     def step() -> Any:
-        loss = loss_of(model(nnmpi.tensor(inputs, on=on)), y)
+        loss = loss_of(model(nnmpi.tensor(inputs, on=on)), targets)
         opt.zero_grad()
         loss.backward()
         opt.step()
@@ -76,23 +41,35 @@ def nnmpi_step(w: Workload, algorithm: str = "auto", device: str = "cpu") -> Ste
     return step
 
 
-def torch_step(w: Workload, best: bool, device: str = "cpu") -> Step:
-    """A training step of PyTorch, as users write it or at its `best`: channels_last, fused Adam."""
+def torch_step(w: Workload, best: bool, device: str = "cpu", compiled: bool = False) -> Step:
+    """A training step of PyTorch, as users write it or at its `best`: channels_last, fused Adam.
+
+    compiled: the model and its loss, both ways, by torch.compile
+    """
     import torch
     from torch import nn
 
     torch.set_num_threads(1)
     x, y = (torch.from_numpy(a).to(device) for a in batch(w))
-    model = nn.Sequential(*layers(nn, w)).to(device)
-    if best and w.channels:
+    model = nn.Sequential(*w.layers(nn)).to(device)
+    with torch.no_grad():
+        for p, value in drawn(model.parameters()):
+            p.copy_(torch.from_numpy(value))
+    if best and w.has_images:
         model = model.to(memory_format=torch.channels_last)
         x = x.contiguous(memory_format=torch.channels_last)
     opt = torch.optim.Adam(model.parameters(), 1e-4, **({"fused": True} if best else {}))
-    loss_of = nn.CrossEntropyLoss()
+    criterion = nn.CrossEntropyLoss() if w.classes else nn.MSELoss()
+
+    def loss_of(x: Any, y: Any) -> Any:
+        return criterion(model(x), y)
+
+    evaluate = torch.compile(loss_of) if compiled else loss_of
+    targets = y if w.classes else x
 
     def step() -> Any:
         opt.zero_grad()
-        loss = loss_of(model(x), y)
+        loss = evaluate(x, targets)
         loss.backward()
         opt.step()
         return loss
@@ -125,6 +102,13 @@ class Reduction(NamedTuple):
 def samples(w: Workload, count: int) -> tuple[np.ndarray, np.ndarray]:
     """A number of random samples and labels, the same for every library."""
     return batch(w._replace(shape=(count, *w.shape[1:])))
+
+
+def batches_of(case: str, per_rank: int, ranks: int, rank: int) -> list[Batch]:
+    """This rank's part of each batch."""
+    x, y = samples(WORKLOADS[case], BATCHES * per_rank * ranks)
+    firsts = [(i * ranks + rank) * per_rank for i in range(BATCHES)]
+    return [(x[first : first + per_rank], y[first : first + per_rank]) for first in firsts]
 
 
 def nnmpi_steps(case: str, per_rank: int, reduction: Reduction) -> Steps:
@@ -196,18 +180,15 @@ def torch_steps(case: str, per_rank: int, ranks: int, rank: int, best: bool) -> 
     from torch import nn
 
     w = WORKLOADS[case]
-    form = torch.channels_last if best and w.channels else torch.contiguous_format
-    model: Any = nn.Sequential(*layers(nn, w)).to(memory_format=form)
+    form = torch.channels_last if best and w.has_images else torch.contiguous_format
+    model: Any = nn.Sequential(*w.layers(nn)).to(memory_format=form)
     if ranks > 1:
         model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=best)
     opt = torch.optim.Adam(model.parameters(), RATE, **({"fused": True} if best else {}))
     loss_of = nn.CrossEntropyLoss()
-    x, y = (torch.from_numpy(a) for a in samples(w, BATCHES * per_rank * ranks))
-    parts = [
-        slice((i * ranks + rank) * per_rank, (i * ranks + rank + 1) * per_rank)
-        for i in range(BATCHES)
-    ]
-    batches = cycle([(x[p].contiguous(memory_format=form), y[p]) for p in parts])
+    found = batches_of(case, per_rank, ranks, rank)
+    tensors = [tuple(map(torch.from_numpy, pair)) for pair in found]
+    batches = cycle([(x.contiguous(memory_format=form), y) for x, y in tensors])
 
     def run(steps: int) -> None:
         for inputs, labels in islice(batches, steps):

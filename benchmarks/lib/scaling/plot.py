@@ -12,7 +12,7 @@ GREY = "#8a8a8a"  # of PyTorch as users write it
 WIDTH = 0.8  # of a group of bars
 ORDER = ("one rank", "weak", "strong")
 APART = "nnmpi apart"  # a line: ranks that train a model each, and sum nothing
-NAMES = {"T*": "PyTorch T*", "DDP T*": "PyTorch T*", "T": "PyTorch T", "DDP T": "PyTorch T"}
+NAMES = {"T+": "PyTorch T+", "DDP T+": "PyTorch T+", "T": "PyTorch T", "DDP T": "PyTorch T"}
 
 
 def draw(rows: Sequence[Row], path: str) -> None:
@@ -87,7 +87,7 @@ def _bar(axes: Any, row: Row, x: float, width: float, colors: dict[str, str]) ->
         axes.vlines(x, low, top, color="#222222", linewidth=1.4, zorder=4)
     label = f"{height:,.0f}"
     if "ratio" in row:
-        label = f"{row['ratio']:.2f} x T*\n{label}"
+        label = f"{row['ratio']:.2f} x T+\n{label}"
     axes.annotate(label, (x, top), (0, 3), textcoords="offset points", ha="center", size=11)
     if "over_one_rank" in row:
         style = {"ha": "center", "va": "bottom", "color": "white", "size": 12, "weight": "bold"}

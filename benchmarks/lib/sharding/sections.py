@@ -52,7 +52,8 @@ def memory_row(b: Bench, case: Case, found: Memory, said: MemorySaid, alone: Mem
     """`alone` is a rank that trains without others on as many samples as each does here.
 
     `bytes` is what is traced between two steps, without slots and without buffers of messages,
-    which are counted apart. Measured activations are what a step of `alone` takes besides.
+    which are counted apart. Measured activations are what a step of `alone` takes besides. Pages
+    stay resident once a step has used them, so `resident` is beside the formula of the peak.
     """
     parameters = b.parameters(case)
     held = found.between - found.kept
@@ -77,6 +78,9 @@ def memory_row(b: Bench, case: Case, found: Memory, said: MemorySaid, alone: Mem
         peak_bytes=found.peak,
         predicted_peak_bytes=peak,
         peak_ratio=found.peak / peak,
+        resident_bytes=found.resident,
+        resident_per_parameter=found.resident / parameters,
+        resident_ratio=found.resident / peak,
     )
 
 

@@ -30,6 +30,8 @@ def _memory(rows: Sequence[Row]) -> str:
         WHOLE_MB("formula", "predicted_activation_bytes"),
         *(WHOLE_MB("peak", "peak_bytes"), WHOLE_MB("sum", "predicted_peak_bytes")),
         Column("ratio", "peak_ratio"),
+        *(WHOLE_MB("resident", "resident_bytes"), Column("ratio", "resident_ratio")),
+        Column("bytes each", "resident_per_parameter", "{:.2f}"),
     ]
     title = f"memory of a rank, {rows[0]['parameters'] / 1e6:.1f} million parameters"
     return table(title, columns, rows)
