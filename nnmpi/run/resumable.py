@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
+from threading import Lock
 from typing import Any, NoReturn, Self
 
 import numpy as np
@@ -45,6 +46,10 @@ from nnmpi.run.trace import Tracer
 
 OF_A_SESSION = ("strategy", "optimizer", "settings", "task", "part", "model")
 """Attributes that are gone when a session has ended."""
+
+COLLECTING = Lock()
+"""Held by the rank that collects garbage, as ranks may be threads: a second call of `gc.collect`
+would return at once, having collected nothing."""
 
 
 class StepPhase(Enum):
@@ -266,7 +271,8 @@ class Resumable:
         self.close()
         for name in OF_A_SESSION:
             vars(self).pop(name, None)
-        gc.collect()  # a parameter and its store know each other
+        with COLLECTING:
+            gc.collect()  # a parameter and its store know each other
 
     def close(self) -> None:
         """Free what ranks share; every rank calls it. The end of a `with` block does so, and `fit`
