@@ -30,17 +30,18 @@ def constant(value: Any, others: Sequence[Any], tensor: Any) -> Any:
     """
     if isinstance(value, np.generic):  # before float, which np.float64 is too
         return value.item()
-    if isinstance(value, bool | int | float):
+    if isinstance(value, (int, float)):  # noqa: UP038 - twice as fast as int | float
         return value
     if isinstance(value, tensor):
         return value.data
-    like = next((t.operand for t in others if isinstance(t, tensor)), None)
-    if like is None:
-        raise TypeError(
-            f"an op needs at least one tensor, got only constants such as this "
-            f"{type(value).__name__}: make one with nnmpi.tensor(x)"
-        )
-    return value if type(value) is type(like) else array_on(backend.of(like), value)
+    for t in others:
+        if isinstance(t, tensor):
+            like = t.operand
+            return value if type(value) is type(like) else array_on(backend.of(like), value)
+    raise TypeError(
+        f"an op needs at least one tensor, got only constants such as this "
+        f"{type(value).__name__}: make one with nnmpi.tensor(x)"
+    )
 
 
 def index_of(index: Any, tensor: Any) -> Any:

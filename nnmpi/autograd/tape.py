@@ -11,6 +11,7 @@ a leaf is final when as many contributions have arrived as nodes use it.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, NamedTuple, NoReturn, TypeAlias
@@ -73,7 +74,13 @@ def seed(root: AnyTensor, gradient: Array | None) -> Array:
             f"backward: a tensor of shape {root.shape} is not a scalar: "
             "pass a gradient of that shape, or reduce it first, as by .sum()"
         )
-    return xp.ones(root.shape, root.dtype)
+    return _one(xp, root.shape, root.dtype)
+
+
+@lru_cache(maxsize=16)
+def _one(xp: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Read-only, where arrays can be."""
+    return xp.broadcast_to(xp.ones((), dtype), shape)
 
 
 def backward(
@@ -195,14 +202,15 @@ def _pass_on(
     if g.dtype != tensor.dtype:
         g = g.astype(tensor.dtype)
     for parent in parents:
-        if parent is not None and parent.node is None:
-            parent.refresh(made)
+        if parent is not None:
+            if parent.storage.written > made:
+                _refuse_written(parent)
+            if parent.node is None:
+                parent.refresh(made)
     if prepare is not None:
         g = prepare(g, needs)
     for k in range(len(parents) - 1, -1, -1):  # weights come last: theirs are final early so
         parent = parents[k]
-        if parent is not None and parent.storage.written > made:
-            _refuse_written(parent)
         if not needs[k]:
             continue
         above = parent.node

@@ -30,9 +30,10 @@ void product(const Sizes *s, const float *A, const float *B, float *C, int adds)
             npy_intp left = s->n - j;
             const float *a = A + k * s->a_term;
             float *c = C + j;
+            int vectors = left <= LANES ? 1 : 2;
             pack(B + k * s->b_row + j, s->b_row, some, left, packed);
             if (left >= WIDTH || left == LANES) {
-                strip(s->m, left == LANES ? 1 : 2, adds, t, a, s->a_row, packed, WIDTH, c, s->c_row);
+                strip(s->m, vectors, adds, t, a, s->a_row, packed, WIDTH, c, s->c_row);
                 continue;
             }
             for (npy_intp i = 0; i < s->m; i += ROWS) { /* the last columns, through a block */
@@ -40,7 +41,7 @@ void product(const Sizes *s, const float *A, const float *B, float *C, int adds)
                 npy_intp rows = s->m - i < ROWS ? s->m - i : ROWS;
                 for (npy_intp r = 0; r < rows && adds; r++)
                     memcpy(whole + r * WIDTH, c + (i + r) * s->c_row, left * sizeof *c);
-                some_rows(rows, 2, 1, t, a + i * s->a_row, s->a_row, packed, WIDTH, whole, WIDTH);
+                some_rows(rows, vectors, 1, t, a + i * s->a_row, s->a_row, packed, WIDTH, whole, WIDTH);
                 for (npy_intp r = 0; r < rows; r++)
                     memcpy(c + (i + r) * s->c_row, whole + r * WIDTH, left * sizeof *c);
             }

@@ -142,7 +142,7 @@ class ClassLoss(Loss):
         if not isinstance(labels, np.ndarray):
             return labels, True
         # as unsigned a negative label is huge, so one comparison finds both kinds of mistake
-        if not labels.size or labels.astype(np.uint64).max() < classes:
+        if not labels.size or np.maximum.reduce(labels.astype(np.uint64), None) < classes:
             return labels, 0 <= self.ignore_index < classes
         kept = labels[labels != self.ignore_index]
         if kept.astype(np.uint64).max(initial=0) >= classes:

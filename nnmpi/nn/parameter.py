@@ -280,7 +280,7 @@ class Parameter(Tensor):
 
     def receive(self, vjp: Vjp, g: Any) -> None:
         """Write the first contribution to the gradient; add later ones."""
-        slot = self.slot
+        slot = (self.store or self._drawn_store()).slot(self.index)
         if self.has_grad:
             slot += vjp(g, None)
             return

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from helpers.mpijob import ROOT
 
+from nnmpi import native
+
 GCC = shutil.which("gcc")
 SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=all"
 
@@ -62,16 +64,18 @@ def test_sanitizers_find_nothing(copy: Path) -> None:
     if not os.path.isabs(library):
         pytest.skip("gcc has no library of the address sanitizer")
     flags = {"CC": str(GCC), "CFLAGS": f"{SANITIZERS} -g", "LDFLAGS": SANITIZERS}
-    flags["NNMPI_BUILD"] = "baseline"
+    instructions = "avx2" if "avx2" in dict(native.modules()) else "baseline"
+    flags["NNMPI_BUILD"] = instructions
     made = run(copy, "setup.py", "build_ext", "--inplace", **flags)
     assert made.returncode == 0, made.stderr
-    assert built(copy) == ["_baseline"], made.stderr
+    assert built(copy) == [f"_{instructions}"], made.stderr
     cases = str(ROOT / "tests" / "kernels" / "test_table.py")
     options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--rootdir={copy}")
     found = run(
         copy,
         *("-m", "pytest", *options, cases),
         LD_PRELOAD=library,
+        NNMPI_NATIVE=instructions,
         ASAN_OPTIONS="detect_leaks=0",
     )
     assert found.returncode == 0, f"{found.stdout[-3000:]}\n{found.stderr[-3000:]}"

@@ -25,3 +25,9 @@ def windows(rng: Rng) -> tuple[int, int, int, int]:
     """Images, rows, columns and channels."""
     n, h, w = (int(x) for x in rng.integers(1, 6, 3))
     return n, h, w, int(rng.choice([1, 3, 16, 33]))
+
+
+def by_window(image: np.ndarray) -> np.ndarray:
+    """The windows of 2x2 of images: (2, 2, n, rows, columns, C)."""
+    n, H, W, C = image.shape
+    return image.reshape(n, H // 2, 2, W // 2, 2, C).transpose(2, 4, 0, 1, 3, 5)

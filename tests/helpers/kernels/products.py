@@ -1,0 +1,208 @@
+"""Arguments of the kernels of convolutions and products."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from helpers.kernels.numbers import Rng, numbers, one_of
+
+from nnmpi.kernels import winograd
+
+CLOSE = 1e-6  # relative to the largest number, of what NumPy computes by products
+
+Draw = Callable[[Rng, Any], list[Any]]
+
+
+def tiles(rng: Rng) -> tuple[tuple[int, ...], tuple[int, int], tuple[int, int, int, int]]:
+    """Shapes of images (n, H, W, C) and of their tiles, and side, padding, tiles down, across."""
+    side, pad = one_of(rng, 2, 4), int(rng.integers(3))
+    n, H, W, C = (int(rng.integers(1, 4)), *map(int, rng.integers(3, 12, 2)), one_of(rng, 1, 8, 33))
+    q = winograd.grid(side, H, W, pad, False)
+    return (n, H, W, C), ((side + 2) ** 2, n * q.th * q.tw * C), (side, pad, q.th, q.tw)
+
+
+def rows(rng: Rng, shape: tuple[int, int], dtype: Any, empty: bool) -> np.ndarray:
+    """A matrix with padding between its rows."""
+    found = winograd.padded(*shape, np.dtype(dtype))
+    found[...] = 0 if empty else rng.standard_normal(shape)
+    return found
+
+
+def winograd_tiles(rng: Rng, dtype: Any) -> list[Any]:
+    images, V, numbers_of = tiles(rng)
+    return [rng.standard_normal(images).astype(dtype), rows(rng, V, dtype, True), *numbers_of]
+
+
+def winograd_images(rng: Rng, dtype: Any) -> list[Any]:
+    images, V, numbers_of = tiles(rng)
+    return [rows(rng, V, dtype, False), np.zeros(images, dtype), *numbers_of]
+
+
+def whole(rng: Rng, shape: Any, dtype: Any) -> np.ndarray:
+    """Whole numbers, whose sums are exact: then pooling finds ties, and the same largest ones."""
+    return rng.integers(-4, 5, shape).astype(dtype)
+
+
+def outputs_of(rng: Rng, S: tuple[int, ...], pool: bool, dtype: Any) -> list[Any]:
+    """y, left and upper, bias and zero: what a convolution writes, and what it adds."""
+    masks = [np.zeros((2, *S), bool), np.zeros(S, bool)] if pool else [None, None]
+    row = S[2] * S[3]
+    bias = one_of(rng, None, np.tile(whole(rng, S[3], dtype), S[2]))
+    return [np.zeros(S, dtype), *masks, bias, one_of(rng, None, np.zeros(row, dtype))]
+
+
+def gradient_of(rng: Rng, S: tuple[int, ...], pool: bool, dtype: Any) -> list[Any]:
+    """g, y, left and upper, and db: what comes back."""
+    n, h, w, O = S
+    g, y = whole(rng, S, dtype), one_of(rng, None, whole(rng, S, dtype))
+    if rng.random() < 0.3:
+        g = whole(rng, (n, O, h, w), dtype).transpose(0, 2, 3, 1)
+    masks = [rng.random((2, *S)) < 0.5, rng.random(S) < 0.5] if pool else [None, None]
+    return [g, y, *masks, one_of(rng, None, whole(rng, O, dtype))]
+
+
+def tiled(rng: Rng) -> tuple[tuple[int, int], tuple[int, ...], bool, tuple[int, int, int]]:
+    """Shapes of M and of the outputs, whether they are pooled, and side, tiles down and across."""
+    side, pool, O = one_of(rng, 2, 4), one_of(rng, False, True), one_of(rng, 1, 16, 33)
+    n, h, w = (int(x) for x in rng.integers(1, 6, 3))
+    many = side // 2 if pool else side
+    th, tw = -(-h // many), -(-w // many)
+    return ((side + 2) ** 2, n * th * tw * O), (n, h, w, O), pool, (side, th, tw)
+
+
+def winograd_outputs(rng: Rng, dtype: Any) -> list[Any]:
+    shape, S, pool, numbers_of = tiled(rng)
+    M = rows(rng, shape, dtype, True)
+    M[...] = whole(rng, shape, dtype)
+    return [M, *outputs_of(rng, S, pool, dtype), *numbers_of]
+
+
+def winograd_gradients(rng: Rng, dtype: Any) -> list[Any]:
+    shape, S, pool, numbers_of = tiled(rng)
+    return [*gradient_of(rng, S, pool, dtype), rows(rng, shape, dtype, True), *numbers_of]
+
+
+def images(rng: Rng, dtype: Any) -> tuple[np.ndarray, np.ndarray, tuple[int, ...], bool, int]:
+    """Images with few channels, weights, the shape of the outputs, pooled or not, the stride."""
+    pool, stride = one_of(rng, False, True), one_of(rng, 1, 2)
+    n, h, w, C, kh, kw = (int(x) for x in rng.integers(1, 5, 6))
+    O, many, rest = 16 * int(rng.integers(1, 5)), 2 if pool else 1, int(rng.integers(2))
+    H, W = ((many * k - 1) * stride + kernel + rest for k, kernel in ((h, kh), (w, kw)))
+    x, weights = whole(rng, (n, H, W, C), dtype), whole(rng, (kh, kw, C, O), dtype)
+    return x, weights, (n, h, w, O), pool, stride
+
+
+def direct_outputs(rng: Rng, dtype: Any) -> list[Any]:
+    x, weights, S, pool, stride = images(rng, dtype)
+    return [x, weights, *outputs_of(rng, S, pool, dtype), stride]
+
+
+def direct_gradients(rng: Rng, dtype: Any) -> list[Any]:
+    x, weights, S, pool, stride = images(rng, dtype)
+    return [x, *gradient_of(rng, S, pool, dtype), weights, stride]
+
+
+def places(rng: Rng, dtype: Any) -> list[Any]:
+    """Windows of images that overlap, as a view (n, h, w, kh, kw, C), and columns."""
+    n, h, w, kh, kw = (int(x) for x in rng.integers(1, 5, 5))
+    C, dilation = one_of(rng, 1, 5, 32), one_of(rng, 1, 2)
+    images = numbers(rng, (n, h + dilation * (kh - 1), w + dilation * (kw - 1), C), dtype)
+    sn, sh, sw, sc = images.strides
+    view = np.lib.stride_tricks.as_strided(
+        images, (n, h, w, kh, kw, C), (sn, sh, sw, dilation * sh, dilation * sw, sc)
+    )
+    return [view, numbers(rng, view.shape, dtype)]
+
+
+def depthwise(rng: Rng, dtype: Any) -> list[Any]:
+    """x, w and z, and the steps down and right of pixels and of weights."""
+    n, h, w, kh, kw = (int(x) for x in rng.integers(1, 5, 5))
+    apart, C = [int(x) for x in rng.integers(1, 3, 4)], one_of(rng, 1, 16, 33, 64, 70)
+    H, W = (
+        (k - 1) * step + (kernel - 1) * dilation + 1 + int(rng.integers(2))
+        for k, step, kernel, dilation in ((h, apart[0], kh, apart[2]), (w, apart[1], kw, apart[3]))
+    )
+    shapes = (n, H, W, C), (kh, kw, C), (n, h, w, C)
+    return [*(numbers(rng, shape, dtype) for shape in shapes), *apart]
+
+
+def depthwise_images(rng: Rng, dtype: Any) -> list[Any]:
+    x, w, z, *apart = depthwise(rng, dtype)
+    return [z, w, x, *apart]
+
+
+def depthwise_weights(rng: Rng, dtype: Any) -> list[Any]:
+    x, w, z, *apart = depthwise(rng, dtype)
+    return [*(rng.standard_normal(a.shape).astype(dtype) for a in (x, z, w)), *apart]
+
+
+def products(rng: Rng, dtype: Any) -> list[Any]:
+    g, m, n = (int(x) for x in rng.integers(1, [4, 20, 80]))
+    k = one_of(rng, 1, 7, 64, 300)
+    A = rng.standard_normal((g, m, k)).astype(dtype)
+    if rng.random() < 0.5:
+        A = np.ascontiguousarray(A.transpose(0, 2, 1)).transpose(0, 2, 1)
+    B, C = (rng.standard_normal((g, *s)).astype(dtype) for s in ((k, n), (m, n)))
+    return [A, B, C, one_of(rng, False, True)]
+
+
+def some(rng: Rng, *arrays: np.ndarray) -> list[Any]:
+    """Some of them, in the place of others None."""
+    return [one_of(rng, a, None) for a in arrays]
+
+
+def linear_outputs(rng: Rng, dtype: Any) -> list[Any]:
+    n, K, O = (int(x) for x in rng.integers(1, 70, 3))
+    x, w = (rng.standard_normal(shape).astype(dtype) for shape in ((n, K), (O, K)))
+    bias = rng.standard_normal(O).astype(dtype)
+    return [x, w, *some(rng, bias), np.zeros((n, O), dtype), one_of(rng, False, True)]
+
+
+def linear_gradients(rng: Rng, dtype: Any) -> list[Any]:
+    x, w, _, g, _ = linear_outputs(rng, dtype)
+    g[...] = rng.standard_normal(g.shape)
+    return [g, x, w, *some(rng, np.zeros_like(x), np.zeros_like(w), np.zeros(len(w), dtype))]
+
+
+def mlp_outputs(rng: Rng, dtype: Any) -> list[Any]:
+    n, *sizes = (int(x) for x in rng.integers(1, 50, rng.integers(3, 6)))
+    ws, bs, ys = (
+        tuple(rng.standard_normal(shape).astype(dtype) for shape in shapes)
+        for shapes in (
+            [*zip(sizes[1:], sizes[:-1], strict=True)],
+            sizes[1:],
+            [(n, O) for O in sizes[1:]],
+        )
+    )
+    relus = tuple(one_of(rng, False, True) for _ in ws)
+    x = rng.standard_normal((n, sizes[0])).astype(dtype)
+    return [x, ws, tuple(some(rng, *bs)), ys, relus]
+
+
+def mlp_gradients(rng: Rng, dtype: Any) -> list[Any]:
+    x, ws, _, ys, relus = mlp_outputs(rng, dtype)
+    g = rng.standard_normal(ys[-1].shape).astype(dtype)
+    dws = tuple(some(rng, *(np.zeros_like(w) for w in ws)))
+    dbs = tuple(some(rng, *(np.zeros(len(w), dtype) for w in ws)))
+    return [g, x, ws, ys, relus, *some(rng, np.zeros_like(x)), dws, dbs]
+
+
+CASES: dict[str, tuple[Draw, float, bool]] = {
+    "winograd_tiles": (winograd_tiles, CLOSE, False),
+    "winograd_images": (winograd_images, CLOSE, False),
+    "winograd_outputs": (winograd_outputs, CLOSE, False),
+    "winograd_gradients": (winograd_gradients, CLOSE, False),
+    "products_loop": (products, CLOSE, False),
+    "direct_outputs": (direct_outputs, CLOSE, False),
+    "direct_gradients": (direct_gradients, CLOSE, False),
+    "gather_loop": (places, 0, False),
+    "overlap_loop": (places, CLOSE, False),
+    "depthwise_outputs": (depthwise, 0, False),
+    "depthwise_images": (depthwise_images, 0, False),
+    "depthwise_weights": (depthwise_weights, CLOSE, False),
+    "linear_outputs": (linear_outputs, CLOSE, False),
+    "linear_gradients": (linear_gradients, CLOSE, False),
+    "mlp_outputs": (mlp_outputs, CLOSE, False),
+    "mlp_gradients": (mlp_gradients, CLOSE, False),
+}
+"""As in tests/kernels/test_table.py."""
