@@ -104,14 +104,15 @@ def backward(
     path = None if until is None else _path(root, ends)
     if path is not None and not isinstance(until, Sequence):
         _check_reached(root, path, ends[0])
-    if root.node is None:
+    node = root.node
+    if node is None:
         root.receive(_same, seed)
         if on_leaf is not None:
             on_leaf(root)
         return None if until is None else Rest([], {}, retain_graph)
-    if root.node is USED:
+    if node is USED:
         _refuse_used()
-    visits: list[Visit] = [(-root.node.made, root, root.node, root.node.needs)]
+    visits: list[Visit] = [(-node.made, root, node, node.needs)]
     if path is None:  # nothing is computed before the rest
         Rest(visits, {root: seed}, retain_graph).finish(on_leaf)
         return None

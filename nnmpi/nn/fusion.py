@@ -93,17 +93,23 @@ def _mlp(run: Sequence[Sequence[Any]], steps: Sequence[Step]) -> Step:
     layers = [m for group in run for m in group]
     linears, relus = [group[0] for group in run], tuple(len(group) == 2 for group in run)
 
+    def separately(x: Tensor) -> Tensor:
+        for one in steps:
+            x = one(x)
+        return x
+
     def step(x: Tensor) -> Tensor:
-        parameters = [p for m in linears for p in (m.weight, m.bias)]
-        if (
-            any(m._hooks or "forward" in vars(m) for m in layers)
-            or getattr(x, "ndim", 0) != 2
-            or not isinstance(recording.get(), bool)
-            or any(p is not None and p.store is not None and p.store.rotates for p in parameters)
-        ):
-            for one in steps:
-                x = one(x)
-            return x
+        if getattr(x, "ndim", 0) != 2 or not isinstance(recording.get(), bool):
+            return separately(x)
+        for m in layers:
+            if m._hooks or "forward" in m.__dict__:
+                return separately(x)
+        parameters = []
+        for m in linears:
+            for p in (m.weight, m.bias):
+                if p is not None and p.store is not None and p.store.rotates:
+                    return separately(x)
+                parameters.append(p)
         return apply(linear.mlp, x, *parameters, relus=relus)
 
     return step

@@ -93,20 +93,20 @@ def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result
 
 def mlp(x: Array, *parameters: Array, relus: tuple[bool, ...]) -> Result:
     """`linear` several times, of x (n, K) and w, b of each layer: the same bits, in fewer calls."""
-    ws, bs, shape, xp = parameters[::2], parameters[1::2], x.shape, xp_of(x)
+    ws, bs, xp, dtype = parameters[::2], parameters[1::2], xp_of(x), x.dtype
+    shape, ys = x.shape, list[Array]()
     for w in ws:
-        _check_linear(shape, x.dtype, w)
-        shape = (shape[0], len(w))
-    ys = tuple(xp.empty((len(x), len(w)), x.dtype) for w in ws)
-    mlp_outputs(x, ws, bs, ys, relus)
+        _check_linear(shape, dtype, w)
+        shape = shape[0], len(w)
+        ys.append(xp.empty(shape, dtype))
+    outputs = tuple(ys)
+    mlp_outputs(x, ws, bs, outputs, relus)
 
     def prepare(g: Array, needs: Sequence[bool]) -> list[Array | None]:
-        found = [
-            xp.empty(a.shape, a.dtype) if need else None
-            for a, need in zip((x, *parameters), needs, strict=True)
-        ]
+        pairs = zip((x, *parameters), needs, strict=True)
+        found = [xp.empty(a.shape, dtype) if need else None for a, need in pairs]
         dws, dbs = tuple(found[1::2]), tuple(found[2::2])
-        mlp_gradients(xp.ascontiguousarray(g), x, ws, ys, relus, found[0], dws, dbs)
+        mlp_gradients(xp.ascontiguousarray(g), x, ws, outputs, relus, found[0], dws, dbs)
         return found
 
     return Result(ys[-1], _picks(1 + len(parameters)), prepare)
