@@ -1,6 +1,7 @@
 """The matrix products of W2, NumPy and PyTorch: python benchmarks/gemm.py [--json out.json]
 
-Their sum is a lower bound for the time of a step of W2.
+Their sum is a lower bound for the time of a step of W2. `compiled` are the loops of nnmpi.native,
+which linear layers take for outputs and weights' gradients where kernels.linear says so.
 OPENBLAS_CORETYPE=Haswell or SkylakeX selects other kernels for NumPy.
 """
 
@@ -15,7 +16,8 @@ from lib import timing
 from lib.timing import Row, Sample, Step
 
 import nnmpi
-from nnmpi import blas
+from nnmpi import blas, native
+from nnmpi.kernels.linear import linear_gradients, linear_outputs
 
 N, LAYERS = 128, ((784, 1024), (1024, 1024), (1024, 10))
 
@@ -32,9 +34,21 @@ def products() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     return made
 
 
+def compiled(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Step:
+    """c = a @ b as the kernels of linear layers compute it."""
+    if not b.flags.c_contiguous:
+        return lambda: linear_outputs(a, b.T, None, c, False, True)
+    if not a.flags.c_contiguous:
+        return lambda: linear_gradients(a.T, b, c, None, c, None, True)
+    return lambda: linear_gradients(a, c, b, c, None, None, True)
+
+
 def steps(a: np.ndarray, b: np.ndarray, has_torch: bool) -> dict[str, Step]:
     """The product a @ b in each library."""
-    made: dict[str, Step] = {"NumPy": lambda: a @ b}
+    c = np.empty((len(a), b.shape[1]), a.dtype)
+    made: dict[str, Step] = {"NumPy": lambda: np.dot(a, b, out=c)}
+    if native.kernel("linear_outputs") is not None:
+        made["compiled"] = compiled(a, b, c)
     if has_torch:
         import torch
 

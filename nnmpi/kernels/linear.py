@@ -2,14 +2,29 @@
 
 from collections.abc import Sequence
 
+from nnmpi import blas, native
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import column_sum
 from nnmpi.kernels.epilogue import bias_relu_loop, relu_gradient
 from nnmpi.native.table import kernel
 
+LARGEST = 1 << 18
+"""Up to so many products the compiled loops are faster than BLAS everywhere (native/linear.c)."""
+
+OWN_PRODUCTS = ("avx2",)
+"""The sets of instructions with which larger ones are too, on one thread, for outputs of any batch
+and the gradients of weights for as many rows as MOST_ROWS: `benchmarks/gemm.py` measures it."""
+
+MOST_ROWS = 128
+
+
+def takes_large(n: int, K: int, O: int) -> bool:
+    """Whether the compiled loops compute these products, although they are large."""
+    return n * K * O > LARGEST and native.INSTRUCTIONS in OWN_PRODUCTS and blas.threads() == 1
+
 
 @kernel
-def linear_outputs(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> None:
+def linear_outputs(x: Array, w: Array, b: Array | None, y: Array, relu: bool, large: bool) -> None:
     """y = x @ w.T + b, then ReLU if `relu`."""
     xp = xp_of(x)
     xp.dot(x, w.T, out=y)
@@ -18,7 +33,13 @@ def linear_outputs(x: Array, w: Array, b: Array | None, y: Array, relu: bool) ->
 
 @kernel
 def linear_gradients(
-    g: Array, x: Array, w: Array, dx: Array | None, dw: Array | None, db: Array | None
+    g: Array,
+    x: Array,
+    w: Array,
+    dx: Array | None,
+    dw: Array | None,
+    db: Array | None,
+    large: bool,
 ) -> None:
     """The gradients that are not None, from that of y before ReLU, g."""
     xp = xp_of(g)
@@ -40,7 +61,7 @@ def mlp_outputs(
 ) -> None:
     """The outputs of each layer, which are the next one's inputs."""
     for w, b, y, relu in zip(ws, bs, ys, relus, strict=True):
-        linear_outputs(x, w, b, y, relu)
+        linear_outputs(x, w, b, y, relu, False)
         x = y
 
 
@@ -60,5 +81,5 @@ def mlp_gradients(
         g = relu_gradient(g, ys[i]) if relus[i] else g
         inputs = ys[i - 1] if i else x
         before = xp_of(g).empty(inputs.shape, g.dtype) if i else dx
-        linear_gradients(g, inputs, ws[i], before, dws[i], dbs[i])
+        linear_gradients(g, inputs, ws[i], before, dws[i], dbs[i], False)
         g = before

@@ -2,51 +2,98 @@
 
    g  matrices     A (g, m, k) in any strides     B (g, k, n), C (g, m, n) with contiguous rows
 
-   DEPTH terms at a time, so that a strip of B stays in the first level of the cache. */
+   B is packed in strips of WIDTH columns, one behind the other:
+
+       | 0 1 | 2 3 | 4 |    ─►    0 1 0 1    2 3 2 3    4 . 4 .
+       | 0 1 | 2 3 | 4 |
+
+   DEPTH terms at a time are added in their order, then their sum, whatever the other sizes are. */
 #include "products.h"
+#include <stdlib.h>
 #include <string.h>
 
 #ifdef FUSED
-#define DEPTH 256
+#define DEPTH 1024     /* terms at a time: a strip stays in the second cache, */
+#define PACKED 512     /* and so do these columns, */
+#define NEAR (1 << 16) /* and so many numbers of A */
+#define MANY 256       /* columns for which rows of A are packed too */
+#define LINE 64        /* bytes of a line of the cache, which loads should not cross */
 
-/* A strip of B, its columns filled up with zeros. */
-static void pack(const float *B, npy_intp b_row, npy_intp k, npy_intp n, float *strip) {
-    for (npy_intp i = 0; i < k; i++, B += b_row, strip += WIDTH) {
-        if (n >= WIDTH) {
-            memcpy(strip, B, WIDTH * sizeof *strip);
-            continue;
+/* One strip, with n columns of B; the others of WIDTH are zeros. */
+static void pack(const Sizes *s, const float *B, npy_intp n, float *strip) {
+    npy_intp k = s->k;
+    if (n < WIDTH) memset(strip, 0, k * WIDTH * sizeof *strip);
+    if (s->b_column != 1)
+        for (npy_intp t = 0; t < k; t += 8) /* of one column: they are neighbours in memory */
+            for (npy_intp c = 0; c < n; c++)
+                for (npy_intp i = t; i < k && i < t + 8; i++)
+                    strip[i * WIDTH + c] = B[i * s->b_term + c * s->b_column];
+    else
+        for (npy_intp i = 0; i < k; i++, strip += WIDTH, B += s->b_term)
+            if (n == WIDTH) /* a constant size */
+                memcpy(strip, B, WIDTH * sizeof *strip);
+            else
+                memcpy(strip, B, n * sizeof *strip);
+}
+
+/* Some rows of C and `columns` of one strip; where they are not whole vectors in a row, or not
+   neighbours, through a block of their own. */
+static void tile(const Sizes *s, npy_intp rows, npy_intp columns, int adds, Terms t, const float *A,
+                 npy_intp a_row, const float *strip, float *C) {
+    int vectors = columns <= LANES ? 1 : 2;
+    if (columns == vectors * LANES && s->c_column == 1) {
+        some_rows(rows, vectors, adds, t, A, a_row, strip, WIDTH, C, s->c_row);
+        return;
+    }
+    float block[ROWS * WIDTH];
+    some_rows(rows, vectors, 0, t, A, a_row, strip, WIDTH, block, WIDTH);
+    for (npy_intp c = 0; c < columns; c++)
+        for (npy_intp r = 0; r < rows; r++) {
+            float *to = C + r * s->c_row + c * s->c_column, found = block[r * WIDTH + c];
+            *to = adds ? *to + found : found;
         }
-        memset(strip, 0, WIDTH * sizeof *strip);
-        memcpy(strip, B, n * sizeof *strip);
+}
+
+/* All rows of C, and the columns in `strips`; rows of A are packed first if there is room. */
+static void columns_of(const Sizes *s, const float *A, const float *strips, float *C, int adds,
+                       float *room) {
+    for (npy_intp i = 0; i < s->m; i += ROWS, A += ROWS * s->a_row, C += ROWS * s->c_row) {
+        npy_intp rows = s->m - i < ROWS ? s->m - i : ROWS, a_row = s->a_row;
+        const float *a = A;
+        Terms t = {1, s->k, 0, s->a_term};
+        if (room) {
+            for (npy_intp k = 0; k < s->k; k++)
+                for (npy_intp r = 0; r < rows; r++) room[k * ROWS + r] = A[r * a_row + k * t.at];
+            a = room, a_row = 1, t.at = ROWS;
+        }
+        for (npy_intp j = 0; j < s->n; j += WIDTH)
+            tile(s, rows, s->n - j < WIDTH ? s->n - j : WIDTH, adds, t, a, a_row, strips + j * s->k,
+                 C + j * s->c_column);
     }
 }
 
-void product(const Sizes *s, const float *A, const float *B, float *C, int adds) {
-    float packed[DEPTH * WIDTH] __attribute__((aligned(64)));
-    for (npy_intp k = 0; k < s->k; k += DEPTH, adds = 1) {
-        npy_intp some = s->k - k < DEPTH ? s->k - k : DEPTH;
-        Terms t = {1, some, 0, s->a_term};
-        for (npy_intp j = 0; j < s->n; j += WIDTH) {
-            npy_intp left = s->n - j;
-            const float *a = A + k * s->a_term;
-            float *c = C + j;
-            int vectors = left <= LANES ? 1 : 2;
-            pack(B + k * s->b_row + j, s->b_row, some, left, packed);
-            if (left >= WIDTH || left == LANES) {
-                strip(s->m, vectors, adds, t, a, s->a_row, packed, WIDTH, c, s->c_row);
-                continue;
-            }
-            for (npy_intp i = 0; i < s->m; i += ROWS) { /* the last columns, through a block */
-                float whole[ROWS * WIDTH] = {0};
-                npy_intp rows = s->m - i < ROWS ? s->m - i : ROWS;
-                for (npy_intp r = 0; r < rows && adds; r++)
-                    memcpy(whole + r * WIDTH, c + (i + r) * s->c_row, left * sizeof *c);
-                some_rows(rows, vectors, 1, t, a + i * s->a_row, s->a_row, packed, WIDTH, whole, WIDTH);
-                for (npy_intp r = 0; r < rows; r++)
-                    memcpy(c + (i + r) * s->c_row, whole + r * WIDTH, left * sizeof *c);
-            }
+int product(const Sizes *s, const float *A, const float *B, float *C, int adds) {
+    /* A is read once for many columns if it is large, or if its terms lie apart */
+    int apart = s->a_term != 1, once = apart ? s->n >= MANY : s->m * s->k > NEAR;
+    npy_intp deepest = s->k < DEPTH ? s->k : DEPTH, columns = (s->n + WIDTH - 1) / WIDTH * WIDTH;
+    if (!once || columns > PACKED) columns = once ? PACKED : WIDTH;
+    npy_intp bytes = deepest * (columns + ROWS) * sizeof *A;
+    float small[DEPTH * (WIDTH + ROWS)] __attribute__((aligned(LINE))), *room = small;
+    if (once && !(room = aligned_alloc(LINE, (bytes + LINE - 1) / LINE * LINE))) return 0;
+    for (npy_intp k = 0; k < s->k; k += DEPTH, adds = 1)
+        for (npy_intp j = 0; j < s->n; j += columns) {
+            Sizes some = *s;
+            some.n = s->n - j < columns ? s->n - j : columns;
+            some.k = s->k - k < DEPTH ? s->k - k : DEPTH;
+            const float *b = B + k * s->b_term + j * s->b_column;
+            for (npy_intp c = 0; c < some.n; c += WIDTH)
+                pack(&some, b + c * s->b_column, some.n - c < WIDTH ? some.n - c : WIDTH,
+                     room + c * some.k);
+            columns_of(&some, A + k * s->a_term, room, C + j * s->c_column, adds,
+                       apart && once ? room + deepest * columns : NULL);
         }
-    }
+    if (once) free(room);
+    return 1;
 }
 
 static PyObject *products_loop(PyObject *self, PyObject *const *args, Py_ssize_t count) {
@@ -57,17 +104,17 @@ static PyObject *products_loop(PyObject *self, PyObject *const *args, Py_ssize_t
     PyArrayObject *c = (PyArrayObject *)args[2];
     npy_intp groups = PyArray_DIM(c, 0);
     Sizes s = {PyArray_DIM(c, 1), PyArray_DIM(c, 2), PyArray_DIM(a, 2), step(a, 1), step(a, 2),
-               step(b, 1), step(c, 1)};
+               step(b, 1),        1,                 step(c, 1),        1};
     if (PyArray_DIM(a, 0) != groups || PyArray_DIM(b, 0) != groups || PyArray_DIM(a, 1) != s.m ||
         PyArray_DIM(b, 1) != s.k || PyArray_DIM(b, 2) != s.n || s.k == 0)
         Py_RETURN_NOTIMPLEMENTED;
     const float *A = PyArray_DATA(a), *B = PyArray_DATA(b);
     float *C = PyArray_DATA(c);
-    int adds = args[3] == Py_True;
+    int adds = args[3] == Py_True, done = 1;
     WITHOUT_GIL(PyArray_NBYTES(c),
-                for (npy_intp g = 0; g < groups; g++)
-                    product(&s, A + g * step(a, 0), B + g * step(b, 0), C + g * step(c, 0), adds));
-    Py_RETURN_NONE;
+                for (npy_intp g = 0; g < groups && done; g++) done = product(
+                    &s, A + g * step(a, 0), B + g * step(b, 0), C + g * step(c, 0), adds));
+    return done ? Py_NewRef(Py_None) : PyErr_NoMemory();
 }
 #endif
 

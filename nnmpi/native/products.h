@@ -99,11 +99,13 @@ static inline void strip(npy_intp m, int vectors, int adds, Terms t, const float
                   C + i * c_row, c_row);
 }
 
+/* C (m, n) and k terms, and how many numbers lie between neighbours. */
 typedef struct {
-    npy_intp m, n, k, a_row, a_term, b_row, c_row; /* the last four: numbers between neighbours */
+    npy_intp m, n, k, a_row, a_term, b_term, b_column, c_row, c_column;
 } Sizes;
 
-/* C = A B, or C += A B if it adds. */
-void product(const Sizes *s, const float *A, const float *B, float *C, int adds);
+/* C = A B, or C += A B if it adds; 0 where memory is lacking. B is copied: where it is the larger
+   one, the transposes of all three take less time. */
+int product(const Sizes *s, const float *A, const float *B, float *C, int adds);
 #endif
 #endif

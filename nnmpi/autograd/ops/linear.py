@@ -8,7 +8,14 @@ from typing import Any
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result, Vjp
 from nnmpi.kernels.epilogue import relu_gradient
-from nnmpi.kernels.linear import linear_gradients, linear_outputs, mlp_gradients, mlp_outputs
+from nnmpi.kernels.linear import (
+    MOST_ROWS,
+    linear_gradients,
+    linear_outputs,
+    mlp_gradients,
+    mlp_outputs,
+    takes_large,
+)
 from nnmpi.kernels.rows import embedding_gradient_loop
 
 
@@ -63,8 +70,8 @@ def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result
     _check_linear(x.shape, x.dtype, w)
     xp = xp_of(x)
     rows = x if x.ndim == 2 else x.reshape(prod(x.shape[:-1]), x.shape[-1])
-    y = xp.empty((len(rows), len(w)), x.dtype)
-    linear_outputs(rows, w, b, y, relu)
+    y, large = xp.empty((len(rows), len(w)), x.dtype), takes_large(len(rows), *w.shape)
+    linear_outputs(rows, w, b, y, relu, large)
 
     shape, passed = y.shape, y if relu else None  # y itself is kept for ReLU only
 
@@ -74,17 +81,17 @@ def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result
 
     def vjp_x(g: Array, out: Array | None) -> Array:
         dx = xp.empty(rows.shape, rows.dtype)
-        linear_gradients(g, rows, w, dx, None, None)
+        linear_gradients(g, rows, w, dx, None, None, False)
         return dx.reshape(x.shape)
 
     def vjp_w(g: Array, out: Array | None) -> Array:
         dw = xp.empty(w.shape, w.dtype) if out is None else out
-        linear_gradients(g, rows, w, None, dw, None)
+        linear_gradients(g, rows, w, None, dw, None, large and len(rows) <= MOST_ROWS)
         return dw
 
     def vjp_b(g: Array, out: Array | None) -> Array:
         db = xp.empty(len(w), w.dtype) if out is None else out
-        linear_gradients(g, rows, w, None, None, db)
+        linear_gradients(g, rows, w, None, None, db, False)
         return db
 
     value = y if x.ndim == 2 else y.reshape(*x.shape[:-1], w.shape[0])

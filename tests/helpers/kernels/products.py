@@ -1,6 +1,7 @@
 """Arguments of the kernels of convolutions and products."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -152,16 +153,23 @@ def some(rng: Rng, *arrays: np.ndarray) -> list[Any]:
 
 
 def linear_outputs(rng: Rng, dtype: Any) -> list[Any]:
+    """In every fourth draw a layer whose products are packed in parts, of whole numbers."""
     n, K, O = (int(x) for x in rng.integers(1, 70, 3))
-    x, w = (rng.standard_normal(shape).astype(dtype) for shape in ((n, K), (O, K)))
-    bias = rng.standard_normal(O).astype(dtype)
-    return [x, w, *some(rng, bias), np.zeros((n, O), dtype), one_of(rng, False, True)]
+    draw = rng.standard_normal
+    if rng.random() < 0.25:
+        n, K, O = one_of(
+            rng, (n, 100 * K, O), (10 * n, 10 * K, O), (100 * n, K, O), (n, K, 100 * O)
+        )
+        draw = partial(whole, rng, dtype=dtype)
+    x, w, bias = (draw(shape).astype(dtype) for shape in ((n, K), (O, K), O))
+    return [x, w, *some(rng, bias), np.zeros((n, O), dtype), one_of(rng, False, True), True]
 
 
 def linear_gradients(rng: Rng, dtype: Any) -> list[Any]:
-    x, w, _, g, _ = linear_outputs(rng, dtype)
-    g[...] = rng.standard_normal(g.shape)
-    return [g, x, w, *some(rng, np.zeros_like(x), np.zeros_like(w), np.zeros(len(w), dtype))]
+    x, w, _, g, *_ = linear_outputs(rng, dtype)
+    is_whole = (x == np.rint(x)).all()
+    g[...] = whole(rng, g.shape, dtype) if is_whole else rng.standard_normal(g.shape)
+    return [g, x, w, *some(rng, np.zeros_like(x), np.zeros_like(w), np.zeros(len(w), dtype)), True]
 
 
 def mlp_outputs(rng: Rng, dtype: Any) -> list[Any]:
