@@ -1,4 +1,4 @@
-"""The matrix products of W2, NumPy and PyTorch: python benchmarks/gemm.py [--json out.json]
+"""The matrix products of W2 in NumPy, nnmpi and PyTorch: python benchmarks/gemm.py [--json FILE]
 
 Their sum is a lower bound for the time of a step of W2. `compiled` are the loops of nnmpi.native,
 which linear layers take for outputs and weights' gradients where kernels.linear says so.
@@ -53,8 +53,8 @@ def steps(a: np.ndarray, b: np.ndarray, has_torch: bool) -> dict[str, Step]:
         import torch
 
         torch.set_num_threads(1)
-        ta, tb = torch.from_numpy(a), torch.from_numpy(b)
-        made["PyTorch"] = lambda: ta @ tb
+        ta, tb, tc = (torch.from_numpy(x) for x in (a, b, np.empty_like(c)))
+        made["PyTorch"] = lambda: torch.mm(ta, tb, out=tc)
     return made
 
 

@@ -11,7 +11,6 @@ a leaf is final when as many contributions have arrived as nodes use it.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, NamedTuple, NoReturn, TypeAlias
@@ -74,13 +73,7 @@ def seed(root: AnyTensor, gradient: Array | None) -> Array:
             f"backward: a tensor of shape {root.shape} is not a scalar: "
             "pass a gradient of that shape, or reduce it first, as by .sum()"
         )
-    return _one(xp, root.shape, root.dtype)
-
-
-@lru_cache(maxsize=16)
-def _one(xp: Any, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Read-only, where arrays can be."""
-    return xp.broadcast_to(xp.ones((), dtype), shape)
+    return xp.array(1, root.dtype).reshape(root.shape)
 
 
 def backward(

@@ -12,20 +12,44 @@ LARGEST = 1 << 18
 """Up to so many products the compiled loops are faster than BLAS everywhere (native/linear.c)."""
 
 OWN_PRODUCTS = ("avx2",)
-"""The sets of instructions with which larger ones are too, on one thread, for outputs of any batch
-and the gradients of weights for as many rows as MOST_ROWS: `benchmarks/gemm.py` measures it."""
+"""The sets of instructions with which larger ones are faster than OpenBLAS on one thread, too: for
+outputs, and for gradients of weights of as many rows as MOST_ROWS (`benchmarks/gemm.py`)."""
 
 MOST_ROWS = 128
 
 
-def takes_large(n: int, K: int, O: int) -> bool:
-    """Whether the compiled loops compute these products, although they are large."""
-    return n * K * O > LARGEST and native.INSTRUCTIONS in OWN_PRODUCTS and blas.threads() == 1
+def outputs(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> None:
+    """y = x @ w.T + b, then ReLU if `relu`, by the fastest way for their sizes."""
+    linear_outputs(x, w, b, y, relu, _takes_large(len(x), *w.shape))
+
+
+def gradients(
+    g: Array, x: Array, w: Array, dx: Array | None, dw: Array | None, db: Array | None
+) -> None:
+    """The gradients that are not None, from that of y before ReLU, g, by the fastest way."""
+    if dw is not None and len(x) <= MOST_ROWS and _takes_large(len(x), *w.shape):
+        linear_gradients(g, x, w, None, dw, None, True)
+        dw = None
+    linear_gradients(g, x, w, dx, dw, db, False)
+
+
+def _takes_large(n: int, K: int, O: int) -> bool:
+    """Whether the compiled loops compute these products, although they are large.
+
+    Those of a matrix and a vector are left to BLAS.
+    """
+    return (
+        n * K * O > LARGEST
+        and min(n, K, O) > 1
+        and native.INSTRUCTIONS in OWN_PRODUCTS
+        and blas.threads() == 1
+        and blas.core() != "unknown"
+    )
 
 
 @kernel
 def linear_outputs(x: Array, w: Array, b: Array | None, y: Array, relu: bool, large: bool) -> None:
-    """y = x @ w.T + b, then ReLU if `relu`."""
+    """`outputs`; large: whether compiled loops compute products of any size."""
     xp = xp_of(x)
     xp.dot(x, w.T, out=y)
     bias_relu_loop(y, b, xp.zeros(len(w), y.dtype) if relu else None)
@@ -41,7 +65,7 @@ def linear_gradients(
     db: Array | None,
     large: bool,
 ) -> None:
-    """The gradients that are not None, from that of y before ReLU, g."""
+    """`gradients`; large: as of `linear_outputs`."""
     xp = xp_of(g)
     if dx is not None:
         xp.dot(g, w, out=dx)
@@ -61,7 +85,7 @@ def mlp_outputs(
 ) -> None:
     """The outputs of each layer, which are the next one's inputs."""
     for w, b, y, relu in zip(ws, bs, ys, relus, strict=True):
-        linear_outputs(x, w, b, y, relu, False)
+        outputs(x, w, b, y, relu)
         x = y
 
 
@@ -81,5 +105,5 @@ def mlp_gradients(
         g = relu_gradient(g, ys[i]) if relus[i] else g
         inputs = ys[i - 1] if i else x
         before = xp_of(g).empty(inputs.shape, g.dtype) if i else dx
-        linear_gradients(g, inputs, ws[i], before, dws[i], dbs[i], False)
+        gradients(g, inputs, ws[i], before, dws[i], dbs[i])
         g = before

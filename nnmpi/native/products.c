@@ -14,8 +14,8 @@
 
 #ifdef FUSED
 #define DEPTH 1024     /* terms at a time: a strip stays in the second cache, */
-#define PACKED 512     /* and so do these columns, */
-#define NEAR (1 << 16) /* and so many numbers of A */
+#define NEAR (1 << 16) /* and so do these numbers of A; */
+#define PACKED 512     /* such columns stay in the third one */
 #define MANY 256       /* columns for which rows of A are packed too */
 #define LINE 64        /* bytes of a line of the cache, which loads should not cross */
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
-from threading import Lock
+from threading import RLock
 from typing import Any, NoReturn, Self
 
 import numpy as np
@@ -47,9 +47,9 @@ from nnmpi.run.trace import Tracer
 OF_A_SESSION = ("strategy", "optimizer", "settings", "task", "part", "model")
 """Attributes that are gone when a session has ended."""
 
-COLLECTING = Lock()
-"""Held by the rank that collects garbage, as ranks may be threads: a second call of `gc.collect`
-would return at once, having collected nothing."""
+COLLECTING = RLock()
+"""Held by the rank that calls `gc.collect`, as ranks may be threads: that of a second one would
+return at once, having collected nothing."""
 
 
 class StepPhase(Enum):

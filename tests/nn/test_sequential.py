@@ -1,6 +1,7 @@
 """Sequential and ModuleList as lists of layers, and the groups that run as one op."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -188,6 +189,19 @@ def test_an_mlp_is_one_op_until_somebody_looks_into_it(monkeypatch: pytest.Monke
     large = nn.Sequential(nn.Linear(3, 9999), nn.Linear(9999, 2))
     with pytest.raises(TypeError):  # of which each layer runs, so that gradients can be sent early
         large(x)
+
+
+def test_an_mlp_of_a_large_batch_has_the_bits_of_its_layers() -> None:
+    model, x = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)), some(128, 64)
+    model.to("float32")
+    found = []
+    for run in (model, partial(apart, model)):
+        model.zero_grad()
+        y = run(x.astype("float32"))
+        y.sum().backward()
+        found.append([y.numpy(), *(p.grad.copy() for p in model.parameters())])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 WINDOWS = ((2, 2, 0), (4, 4, 0), (2, 2, 0), (2, 1, 0), (2, 2, 1))

@@ -8,14 +8,7 @@ from typing import Any
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result, Vjp
 from nnmpi.kernels.epilogue import relu_gradient
-from nnmpi.kernels.linear import (
-    MOST_ROWS,
-    linear_gradients,
-    linear_outputs,
-    mlp_gradients,
-    mlp_outputs,
-    takes_large,
-)
+from nnmpi.kernels.linear import gradients, mlp_gradients, mlp_outputs, outputs
 from nnmpi.kernels.rows import embedding_gradient_loop
 
 
@@ -70,8 +63,8 @@ def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result
     _check_linear(x.shape, x.dtype, w)
     xp = xp_of(x)
     rows = x if x.ndim == 2 else x.reshape(prod(x.shape[:-1]), x.shape[-1])
-    y, large = xp.empty((len(rows), len(w)), x.dtype), takes_large(len(rows), *w.shape)
-    linear_outputs(rows, w, b, y, relu, large)
+    y = xp.empty((len(rows), len(w)), x.dtype)
+    outputs(rows, w, b, y, relu)
 
     shape, passed = y.shape, y if relu else None  # y itself is kept for ReLU only
 
@@ -81,17 +74,17 @@ def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result
 
     def vjp_x(g: Array, out: Array | None) -> Array:
         dx = xp.empty(rows.shape, rows.dtype)
-        linear_gradients(g, rows, w, dx, None, None, False)
+        gradients(g, rows, w, dx, None, None)
         return dx.reshape(x.shape)
 
     def vjp_w(g: Array, out: Array | None) -> Array:
         dw = xp.empty(w.shape, w.dtype) if out is None else out
-        linear_gradients(g, rows, w, None, dw, None, large and len(rows) <= MOST_ROWS)
+        gradients(g, rows, w, None, dw, None)
         return dw
 
     def vjp_b(g: Array, out: Array | None) -> Array:
         db = xp.empty(len(w), w.dtype) if out is None else out
-        linear_gradients(g, rows, w, None, None, db, False)
+        gradients(g, rows, w, None, None, db)
         return db
 
     value = y if x.ndim == 2 else y.reshape(*x.shape[:-1], w.shape[0])
@@ -106,17 +99,17 @@ def mlp(x: Array, *parameters: Array, relus: tuple[bool, ...]) -> Result:
         _check_linear(shape, dtype, w)
         shape = shape[0], len(w)
         ys.append(xp.empty(shape, dtype))
-    outputs = tuple(ys)
-    mlp_outputs(x, ws, bs, outputs, relus)
+    values = tuple(ys)
+    mlp_outputs(x, ws, bs, values, relus)
 
     def prepare(g: Array, needs: Sequence[bool]) -> list[Array | None]:
         pairs = zip((x, *parameters), needs, strict=True)
         found = [xp.empty(a.shape, dtype) if need else None for a, need in pairs]
         dws, dbs = tuple(found[1::2]), tuple(found[2::2])
-        mlp_gradients(xp.ascontiguousarray(g), x, ws, outputs, relus, found[0], dws, dbs)
+        mlp_gradients(xp.ascontiguousarray(g), x, ws, values, relus, found[0], dws, dbs)
         return found
 
-    return Result(ys[-1], _picks(1 + len(parameters)), prepare)
+    return Result(values[-1], _picks(1 + len(parameters)), prepare)
 
 
 @lru_cache

@@ -138,12 +138,14 @@ def depthwise_weights(rng: Rng, dtype: Any) -> list[Any]:
 
 
 def products(rng: Rng, dtype: Any) -> list[Any]:
+    """In every fifth draw more terms than are added at a time, of whole numbers."""
     g, m, n = (int(x) for x in rng.integers(1, [4, 20, 80]))
-    k = one_of(rng, 1, 7, 64, 300)
-    A = rng.standard_normal((g, m, k)).astype(dtype)
+    k = one_of(rng, 1, 7, 64, 300, 1100)
+    draw, n = (rng.standard_normal, n) if k < 1100 else (partial(whole, rng, dtype=dtype), 5 * n)
+    A = draw((g, m, k)).astype(dtype)
     if rng.random() < 0.5:
         A = np.ascontiguousarray(A.transpose(0, 2, 1)).transpose(0, 2, 1)
-    B, C = (rng.standard_normal((g, *s)).astype(dtype) for s in ((k, n), (m, n)))
+    B, C = (draw((g, *s)).astype(dtype) for s in ((k, n), (m, n)))
     return [A, B, C, one_of(rng, False, True)]
 
 
@@ -158,7 +160,12 @@ def linear_outputs(rng: Rng, dtype: Any) -> list[Any]:
     draw = rng.standard_normal
     if rng.random() < 0.25:
         n, K, O = one_of(
-            rng, (n, 100 * K, O), (10 * n, 10 * K, O), (100 * n, K, O), (n, K, 100 * O)
+            rng,
+            (n, 100 * K, O),
+            (10 * n, 10 * K, O),
+            (100 * n, K, O),
+            (n, K, 100 * O),
+            (600, 10, 700),
         )
         draw = partial(whole, rng, dtype=dtype)
     x, w, bias = (draw(shape).astype(dtype) for shape in ((n, K), (O, K), O))
