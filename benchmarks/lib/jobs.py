@@ -260,7 +260,8 @@ def serve(
     pid = folder / f"pid.{os.getpid()}"
     pid.touch()
     made: dict[tuple[str, int], Callable[[int], object]] = {}
-    with open(folder / str(rank)) as tasks, open(folder / ANSWER, "w") as answers:
+    pipes = folder / str(rank), folder / ANSWER
+    with open(pipes[0], opener=_at_once) as tasks, open(pipes[1], "w", opener=_at_once) as answers:
         for line in tasks:
             try:
                 sample = _timed(Task(*json.loads(line)), made, barrier, steps)
@@ -271,6 +272,13 @@ def serve(
             if rank == 0:
                 print(json.dumps(sample), file=answers, flush=True)
     pid.unlink(missing_ok=True)
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Opens a pipe without a wait for its other end, which is open unless its process has ended."""
+    pipe = os.open(path, flags | os.O_NONBLOCK)
+    os.set_blocking(pipe, True)
+    return pipe
 
 
 def _timed(
