@@ -90,6 +90,7 @@ def _bar(axes: Any, row: Row, x: float, width: float, colors: dict[str, str]) ->
         label = f"{row['ratio']:.2f} x T+\n{label}"
     axes.annotate(label, (x, top), (0, 3), textcoords="offset points", ha="center", size=11)
     if "over_one_rank" in row:
-        style = {"ha": "center", "va": "bottom", "color": "white", "size": 12, "weight": "bold"}
+        style = {"ha": "center", "va": "bottom", "color": "white", "size": 11, "weight": "bold"}
+        style["rotation"] = 90  # bars of many subjects are narrow
         text = f"{row['over_one_rank']:.2f}"
         axes.annotate(text, (x, 0), (0, 8), textcoords="offset points", **style)
