@@ -11,11 +11,9 @@ from nnmpi.native.table import kernel
 LARGEST = 1 << 18
 """Up to so many products the compiled loops are faster than BLAS everywhere (native/linear.c)."""
 
-OWN_PRODUCTS = ("avx2",)
+OWN_PRODUCTS = {"avx2": 128, "avx512": 16}
 """The sets of instructions with which larger ones are faster than OpenBLAS on one thread, too: for
-outputs, and for gradients of weights of as many rows as MOST_ROWS (`benchmarks/gemm.py`)."""
-
-MOST_ROWS = 128
+outputs, and for gradients of weights of at most so many rows (`benchmarks/gemm.py`)."""
 
 
 def outputs(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> None:
@@ -27,7 +25,8 @@ def gradients(
     g: Array, x: Array, w: Array, dx: Array | None, dw: Array | None, db: Array | None
 ) -> None:
     """The gradients that are not None, from that of y before ReLU, g, by the fastest way."""
-    if dw is not None and len(x) <= MOST_ROWS and _takes_large(len(x), *w.shape):
+    most = OWN_PRODUCTS.get(native.INSTRUCTIONS, 0)
+    if dw is not None and len(x) <= most and _takes_large(len(x), *w.shape):
         linear_gradients(g, x, w, None, dw, None, True)
         dw = None
     linear_gradients(g, x, w, dx, dw, db, False)
