@@ -1,0 +1,67 @@
+"""Attention: queries look at keys and take a weighted mean of their values."""
+
+from collections.abc import Sequence
+
+from nnmpi.backend import Array, xp_of
+from nnmpi.kernels import Result
+from nnmpi.kernels import attention as kernels
+from nnmpi.kernels.attention import Scores
+
+
+def attention(q: Array, k: Array, v: Array, *, how: Scores) -> Result:
+    """softmax(scale q k^T + mask) v of q (N, H, T, D), k (N, K, S, D), v (N, K, S, E).
+
+    Query head h looks at key head h // (H / K). The value (N, H, T, E) has memory (N, T, H, E), in
+    which the heads of a position lie side by side: the input of the next layer.
+    """
+    y = _by_position((*q.shape[:3], v.shape[3]), q)
+    kernels.attention(_grouped(q, k), k, v, how, _grouped(y, k))
+
+    def prepare(g: Array, needs: Sequence[bool]) -> list[Array | None]:
+        arrays = zip((q, k, v), needs, strict=True)
+        found = [_by_position(a.shape, a) if need else None for a, need in arrays]
+        dq = None if found[0] is None else _grouped(found[0], k)
+        kernels.attention_gradients(_grouped(q, k), k, v, how, _grouped(g, k), dq, *found[1:])
+        return found
+
+    return Result(y, _PICKS, prepare)
+
+
+def self_attention(qkv: Array, *, how: Scores) -> Result:
+    """`attention` of qkv (N, T, 3, H, D), the queries, keys and values of each position: its value
+    (N, T, H, D), and one gradient in the shape of qkv."""
+    q, k, v = _parts(qkv)
+    N, T, _, H, D = qkv.shape
+    y = xp_of(qkv).empty((N, T, H, D), qkv.dtype)
+    kernels.attention(_grouped(q, k), k, v, how, _grouped(y.transpose(0, 2, 1, 3), k))
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        d = xp_of(qkv).empty(qkv.shape, qkv.dtype)
+        dq, dk, dv = _parts(d)
+        dy = _grouped(g.transpose(0, 2, 1, 3), k)
+        kernels.attention_gradients(_grouped(q, k), k, v, how, dy, _grouped(dq, k), dk, dv)
+        return d
+
+    return Result(y, (vjp,))
+
+
+_PICKS = tuple(lambda found, out, i=i: found[i] for i in range(3))
+
+
+def _parts(qkv: Array) -> tuple[Array, Array, Array]:
+    """q, k and v (N, H, T, D), as views."""
+    q, k, v = (qkv[:, :, i].transpose(0, 2, 1, 3) for i in range(3))
+    return q, k, v
+
+
+def _grouped(q: Array, k: Array) -> Array:
+    """q (N, H, T, D) as (N, K, G, T, D): the query heads of each of K key heads; a view."""
+    N, H, T, D = q.shape
+    K = k.shape[1]
+    return q.reshape(N, K, H // K if K else 0, T, D)
+
+
+def _by_position(shape: tuple[int, ...], like: Array) -> Array:
+    """An empty array (N, H, T, D) in memory (N, T, H, D)."""
+    N, H, T, D = shape
+    return xp_of(like).empty((N, T, H, D), like.dtype).transpose(0, 2, 1, 3)
