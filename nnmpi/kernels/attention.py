@@ -78,7 +78,7 @@ def blocks(q: Array, k: Array, how: Scores) -> Iterator[Block]:
 def attention(q: Array, k: Array, v: Array, how: Scores, y: Array) -> None:
     """Writes y."""
     progress = progress_hook.get()
-    if how.causal and -how.offset > 0 or not k.shape[2]:
+    if (how.causal and how.offset < 0) or not k.shape[2]:
         y[...] = 0  # queries that see no key
     for block in blocks(q, k, how):
         samples, heads, queries, keys = block

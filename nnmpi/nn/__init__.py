@@ -25,6 +25,7 @@ from nnmpi.nn.layers.activations import SiLU as SiLU
 from nnmpi.nn.layers.activations import Softmax as Softmax
 from nnmpi.nn.layers.activations import Softplus as Softplus
 from nnmpi.nn.layers.activations import Tanh as Tanh
+from nnmpi.nn.layers.attention import SelfAttention as SelfAttention
 from nnmpi.nn.layers.basic import Dropout as Dropout
 from nnmpi.nn.layers.basic import Dropout2d as Dropout2d
 from nnmpi.nn.layers.basic import Embedding as Embedding
@@ -43,6 +44,8 @@ from nnmpi.nn.layers.pooling import AvgPool1d as AvgPool1d
 from nnmpi.nn.layers.pooling import AvgPool2d as AvgPool2d
 from nnmpi.nn.layers.pooling import MaxPool1d as MaxPool1d
 from nnmpi.nn.layers.pooling import MaxPool2d as MaxPool2d
+from nnmpi.nn.layers.sequences import ChannelsFirst as ChannelsFirst
+from nnmpi.nn.layers.sequences import PositionalEmbedding as PositionalEmbedding
 from nnmpi.nn.layers.upsample import Upsample as Upsample
 from nnmpi.nn.losses import CrossEntropyLoss as CrossEntropyLoss
 from nnmpi.nn.losses import NLLLoss as NLLLoss

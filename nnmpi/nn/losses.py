@@ -181,7 +181,7 @@ class CrossEntropyLoss(ClassLoss):
         self.label_smoothing = label_smoothing
 
     def of_checked(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
-        if not may_ignore and self.weight is None and not self.label_smoothing and scores.ndim == 2:
+        if not may_ignore and self.weight is None and not self.label_smoothing:
             return apply(softmax.cross_entropy, scores, labels, reduction=self.reduction)
         return apply(
             ops.weighted_cross_entropy,

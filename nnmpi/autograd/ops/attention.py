@@ -28,10 +28,10 @@ def attention(q: Array, k: Array, v: Array, *, how: Scores) -> Result:
 
 
 def self_attention(qkv: Array, *, how: Scores) -> Result:
-    """`attention` of qkv (N, T, 3, H, D), the queries, keys and values of each position: its value
-    (N, T, H, D), and one gradient in the shape of qkv."""
+    """`attention` of qkv (N, T, H, 3, D), the query, key and value of each head of a position: its
+    value (N, T, H, D), and one gradient in the shape of qkv."""
     q, k, v = _parts(qkv)
-    N, T, _, H, D = qkv.shape
+    N, T, H, _, D = qkv.shape
     y = xp_of(qkv).empty((N, T, H, D), qkv.dtype)
     kernels.attention(_grouped(q, k), k, v, how, _grouped(y.transpose(0, 2, 1, 3), k))
 
@@ -50,7 +50,7 @@ _PICKS = tuple(lambda found, out, i=i: found[i] for i in range(3))
 
 def _parts(qkv: Array) -> tuple[Array, Array, Array]:
     """q, k and v (N, H, T, D), as views."""
-    q, k, v = (qkv[:, :, i].transpose(0, 2, 1, 3) for i in range(3))
+    q, k, v = (qkv[:, :, :, i].transpose(0, 2, 1, 3) for i in range(3))
     return q, k, v
 
 

@@ -112,6 +112,13 @@ def _padding(index: int | None, rows: int) -> int | None:
     return int(index) % rows
 
 
+def checked_probability(name: str, p: float) -> float:
+    """The probability of dropout."""
+    if not 0 <= p < 1:
+        raise ValueError(f"{name}={p} must be at least 0 and less than 1")
+    return float(p)
+
+
 class Dropout(Module):
     """In training, elements become 0 with probability p; the others are divided by 1 - p.
 
@@ -125,9 +132,8 @@ class Dropout(Module):
     """
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
-        if not 0 <= p < 1:
-            raise ValueError(f"{type(self).__name__}: p={p} must be at least 0 and less than 1")
-        self.p, self.inplace, self.part, self.axis = float(p), inplace, ALL, 0
+        self.p = checked_probability(f"{type(self).__name__}: p", p)
+        self.inplace, self.part, self.axis = inplace, ALL, 0
 
     def forward(self, x: Tensor) -> Tensor:
         x = as_tensor(x)

@@ -102,16 +102,20 @@ def _divided(
     graph: Graph, node: Node, way: Way, state: Cut | None, ranks: int
 ) -> Iterator[NodeChoice]:
     """The choices of one way of a layer: with its output as it is, and gathered."""
-    x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
+    x = graph.edges[node.inputs[0]]
     if way.input is None:
         size = channels(graph, node, way)
         if state is not None or size < ranks:
             return
-        bounds = divided(size, ranks, node.name)
+        for block in _blocks(graph, node, size, ranks):
+            bounds = tuple(b * block for b in divided(size // block, ranks, node.name))
+            yield from _with_bounds(graph, node, way, state, bounds)
     else:
         if state is None or _axis(way.input, x, state.axis) != state.axis:
             return
-        behind = way.behind(node.settings, x.sample, state.bounds)
+        block, behind = way.block(node.settings, x.sample), None
+        if not any(b % block for b in state.bounds):
+            behind = way.behind(node.settings, x.sample, state.bounds)
         if behind is None:
             return
         if len(behind) != ranks + 1 or behind[0] != 0 or sorted(behind) != [*behind]:
@@ -119,7 +123,28 @@ def _divided(
                 f"layer {node.name} ({node.kind}): `behind` of its rule gives the bounds {behind}: "
                 f"give {ranks + 1} that rise from 0, for rank r those at r and r + 1"
             )
-        bounds = behind
+        yield from _with_bounds(graph, node, way, state, behind)
+
+
+def _blocks(graph: Graph, node: Node, size: int, ranks: int) -> Iterator[int]:
+    """How many channels in a row may be kept together: one, or those that a layer behind needs."""
+    yield 1
+    found = {1}
+    for other in graph.nodes:
+        if node.outputs[0] in other.inputs:
+            sample = graph.edges[node.outputs[0]].sample
+            for way in possible(graph, other):
+                block = way.block(other.settings, sample)
+                if block not in found and not size % block and size // block >= ranks:
+                    found.add(block)
+                    yield block
+
+
+def _with_bounds(
+    graph: Graph, node: Node, way: Way, state: Cut | None, bounds: Bounds
+) -> Iterator[NodeChoice]:
+    """The choices of one way of a layer, whose channels are divided so."""
+    x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
     variables = _cuts(graph, node, way, bounds)
     summed = y.numbers * way.sums_output + x.numbers * (way.sums_gradient and x.requires_grad)
     if way.output is None:

@@ -15,6 +15,7 @@ from nnmpi import backend
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.functional import as_tensor
 from nnmpi.autograd.ops.losses import Labels, Smoothing, gradient
+from nnmpi.autograd.ops.softmax import like_rows, rows_of
 from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
 from nnmpi.kernels import Result, column_sum
@@ -23,7 +24,7 @@ from nnmpi.parallel.tensor.ops import Bounds, all_gather, own
 
 
 class ShardedCrossEntropyLoss(CrossEntropyLoss):
-    """-log(softmax(logits))[label]: logits (N, this rank's classes), integer labels (N,).
+    """-log(softmax(logits))[label]: logits (N, this rank's classes, ...), integer labels (N, ...).
 
     Labels are the same on all ranks, and so are the loss and the number of correct predictions.
     `weight` is that of all classes, and `options` are those of CrossEntropyLoss.
@@ -62,17 +63,18 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
     def _softmax(self, logits: Tensor, labels: Any) -> "_Softmax":
         """The softmax, for which all ranks exchange their numbers."""
         start, stop = own(self.bounds, self.comm)
-        if logits.ndim != 2 or logits.shape[1] % (stop - start):
+        if logits.ndim < 2 or logits.shape[1] % (stop - start):
             raise ValueError(
                 f"ShardedCrossEntropyLoss: logits of shape {logits.shape}; it takes (N, "
-                f"{stop - start}) here, classes {start} to {stop - 1} of {self.bounds[-1]}"
+                f"{stop - start}, ...) here, classes {start} to {stop - 1} of {self.bounds[-1]}"
             )
         repeat = logits.shape[1] // (stop - start)  # of a channel, where Flatten comes last
-        shape = (logits.shape[0], self.bounds[-1] * repeat)
+        shape = (logits.shape[0], self.bounds[-1] * repeat, *logits.shape[2:])
         here = range(start * repeat, stop * repeat)
         labels, _ = self.checked(shape, labels)
-        z, weight = logits.data, self.weight_like(logits)
-        known = Labels.of(backend.of(z).asarray(labels), weight, self.ignore_index, z.dtype)
+        z, weight = rows_of(logits.data), self.weight_like(logits)
+        labels = backend.of(z).asarray(labels).reshape(-1)
+        known = Labels.of(labels, weight, self.ignore_index, z.dtype)
         smoothing = None
         if self.label_smoothing:
             whole = xp_of(z).ones(shape[1], z.dtype) if weight is None else weight
@@ -83,7 +85,13 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
 def sharded_cross_entropy(z: Array, *, softmax: "_Softmax", reduction: str = "mean") -> Result:
     """The loss of logits z of which this rank has some columns; the backward pass is local."""
     y, scale = softmax.labels.reduced(softmax.losses(), reduction)
-    return Result(y, (lambda g, out: softmax.gradient(g * scale).T,))
+    if y.ndim:
+        y = y.reshape(len(z), *z.shape[2:])
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        return like_rows(softmax.gradient((g.reshape(-1) if g.ndim else g) * scale).T, z.shape)
+
+    return Result(y, (vjp,))
 
 
 class _Softmax(NamedTuple):

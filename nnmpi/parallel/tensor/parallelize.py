@@ -110,11 +110,11 @@ def _part(layer: Module, at: ShardedLayer, cut: Cut | None, comm: Comm) -> Any:
     """What takes the place of a layer."""
     new: Any = copy(layer)
     start, stop = own(at.bounds, comm)
-    if isinstance(layer, Dropout) and cut is not None:
-        new.part, new.axis = ChannelRange(start, stop, at.bounds[-1]), cut.axis
-        return new
     for name in at.way.sizes:
-        setattr(new, name, getattr(layer, name) * (stop - start) // at.bounds[-1])
+        if name != "part":
+            setattr(new, name, getattr(layer, name) * (stop - start) // at.bounds[-1])
+        elif cut is not None:
+            new.part, new.axis = ChannelRange(start, stop, at.bounds[-1]), cut.axis
     for name, p in layer._parameters.items():
         axis = at.way.parameters.get(name)
         setattr(new, name, copy_of(p) if axis is None else part_of(p, axis, at.bounds, comm))

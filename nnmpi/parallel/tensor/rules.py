@@ -46,6 +46,11 @@ def same(settings: Settings, sample: tuple[int, ...], bounds: Bounds) -> Bounds 
     return bounds
 
 
+def one(settings: Settings, sample: tuple[int, ...]) -> int:
+    """Each channel may be alone."""
+    return 1
+
+
 class Way(NamedTuple):
     """One way to divide a layer among ranks; `sharding` of a layer of one's own has some of them.
 
@@ -54,8 +59,10 @@ class Way(NamedTuple):
     parameters  the axis along which each parameter or buffer is cut, by name; others are whole
     sizes       attributes that count channels, of which a part has its share
     fits        whether a layer with these settings can be divided so
-    behind      the bounds of the output, from the shape of a whole sample of the input and the
-                bounds of its channels; None if a part does not have all that it needs
+    block       how many channels of the input, in a row, have to be on one rank; of the shape of a
+                whole sample of the input
+    behind      the bounds of the output, from that shape and the bounds of the channels of the
+                input; None if a part does not have all that it needs
     """
 
     input: int | EllipsisType | None = None
@@ -63,6 +70,7 @@ class Way(NamedTuple):
     parameters: Mapping[str, int] = NONE
     sizes: tuple[str, ...] = ()
     fits: Callable[[Settings], bool] = always
+    block: Callable[[Settings, tuple[int, ...]], int] = one
     behind: Callable[[Settings, tuple[int, ...], Bounds], Bounds | None] = same
 
     @property
@@ -116,20 +124,31 @@ def _has_groups(settings: Settings) -> bool:
     return not _has_one_group(settings)
 
 
-def _groups_of_convolution(
-    settings: Settings, sample: tuple[int, ...], bounds: Bounds
-) -> Bounds | None:
-    """The bounds of the outputs; None if a group would be on two ranks."""
-    groups = settings["groups"]
-    ins, outs = settings["in_channels"] // groups, settings["out_channels"] // groups
-    return None if any(b % ins for b in bounds) else tuple(b // ins * outs for b in bounds)
+def _group_of_inputs(settings: Settings, sample: tuple[int, ...]) -> int:
+    return int(settings["in_channels"] // settings["groups"])
 
 
-def _groups_of_norm(settings: Settings, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
-    """The bounds; None if a group would be on two ranks, or the sample is features, of (N, C)."""
-    size = settings["num_channels"] // settings["num_groups"]
-    fits = len(sample) > 1 and not any(b % size for b in bounds)
-    return bounds if fits else None
+def _groups_of_convolution(settings: Settings, sample: tuple[int, ...], bounds: Bounds) -> Bounds:
+    return tuple(b * settings["out_channels"] // settings["in_channels"] for b in bounds)
+
+
+def _group_of_norm(settings: Settings, sample: tuple[int, ...]) -> int:
+    return int(settings["num_channels"] // settings["num_groups"])
+
+
+def _of_positions(settings: Settings, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
+    """The bounds; None if the sample is features, of (N, C)."""
+    return bounds if len(sample) > 1 else None
+
+
+def _head(settings: Settings, sample: tuple[int, ...]) -> int:
+    """The query, the key and the value of a head."""
+    return int(sample[-1] // settings["num_heads"])
+
+
+def _of_values(settings: Settings, sample: tuple[int, ...], bounds: Bounds) -> Bounds:
+    """The output has the size of the values, a third of the input."""
+    return tuple(b // 3 for b in bounds)
 
 
 def _joins_all_axes(settings: Settings) -> bool:
@@ -156,9 +175,13 @@ _GROUPS = Way(
     {"weight": 0, "bias": 0},
     ("in_channels", "out_channels", "groups"),
     _has_groups,
+    _group_of_inputs,
     _groups_of_convolution,
 )
-_GROUP_NORM = Way(0, 0, {"weight": 0, "bias": 0}, ("channels",), behind=_groups_of_norm)
+_GROUP_NORM = Way(
+    *(0, 0, {"weight": 0, "bias": 0}, ("channels",)), block=_group_of_norm, behind=_of_positions
+)
+_HEADS = Way(-1, -1, sizes=("num_heads", "part"), block=_head, behind=_of_values)
 
 RULES: Mapping[type[nn.Module], tuple[Way, ...]] = {
     nn.Linear: _product(-1),
@@ -170,6 +193,8 @@ RULES: Mapping[type[nn.Module], tuple[Way, ...]] = {
     nn.GroupNorm: (_GROUP_NORM,),
     nn.InstanceNorm2d: (_GROUP_NORM,),
     nn.PReLU: (Way(0, 0, {"weight": 0}, ("num_parameters",), _has_many_slopes),),
+    nn.SelfAttention: (_HEADS,),
+    nn.ChannelsFirst: (Way(-1, 0),),
     nn.Dropout: (Way(..., ..., sizes=("part",)),),
     nn.Dropout2d: (Way(0, 0, sizes=("part",)),),
     nn.Flatten: (Way(0, 0, fits=_joins_all_axes, behind=_flattened),),

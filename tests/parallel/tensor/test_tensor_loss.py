@@ -41,7 +41,7 @@ def test_logits_never_travel():
 @pytest.mark.parametrize(
     ("logits", "labels", "message"),
     [
-        ((2, 4), [0, 1], "logits of shape (2, 4); it takes (N, 3) here, classes 0 to 2 of 5"),
+        ((2, 4), [0, 1], "logits of shape (2, 4); it takes (N, 3, ...) here, classes 0 to 2 of 5"),
         ((2, 3), [0, 5], "labels from 0 to 5 for 5 classes: they must be 0 to 4"),
         ((2, 3), [0.0, 1.0], "with float64 labels"),
     ],
