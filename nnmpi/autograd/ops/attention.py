@@ -5,15 +5,31 @@ from collections.abc import Sequence
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result
 from nnmpi.kernels import attention as kernels
-from nnmpi.kernels.attention import Scores
+from nnmpi.kernels.attention import Keep, Scores
 
 
-def attention(q: Array, k: Array, v: Array, *, how: Scores) -> Result:
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    scale: float,
+    mask: Array | None = None,
+    causal: bool = False,
+) -> Result:
     """softmax(scale q k^T + mask) v of q (N, H, T, D), k (N, K, S, D), v (N, K, S, E).
+
+    mask: what broadcasts to (N, H, T, S): bool, true where a query sees a key, or added to scores
+    causal: query i sees keys 0 to i only
 
     Query head h looks at key head h // (H / K). The value (N, H, T, E) has memory (N, T, H, E), in
     which the heads of a position lie side by side: the input of the next layer.
     """
+    xp, S = xp_of(q), k.shape[2]
+    if mask is not None:
+        mask = xp.broadcast_to(mask, (*q.shape[:3], S))
+        mask = mask.reshape(len(q), k.shape[1], -1, q.shape[2], S)
+    how = Scores(scale, mask, causal)
     y = _by_position((*q.shape[:3], v.shape[3]), q)
     kernels.attention(_grouped(q, k), k, v, how, _grouped(y, k))
 
@@ -27,12 +43,14 @@ def attention(q: Array, k: Array, v: Array, *, how: Scores) -> Result:
     return Result(y, _PICKS, prepare)
 
 
-def self_attention(qkv: Array, *, how: Scores) -> Result:
+def self_attention(
+    qkv: Array, *, scale: float, causal: bool = False, keep: Keep | None = None
+) -> Result:
     """`attention` of qkv (N, T, H, 3, D), the query, key and value of each head of a position: its
-    value (N, T, H, D), and one gradient in the shape of qkv."""
+    value (N, T, H, D), and one gradient in the shape of qkv. `keep` is of dropout."""
     q, k, v = _parts(qkv)
     N, T, H, _, D = qkv.shape
-    y = xp_of(qkv).empty((N, T, H, D), qkv.dtype)
+    y, how = xp_of(qkv).empty((N, T, H, D), qkv.dtype), Scores(scale, causal=causal, keep=keep)
     kernels.attention(_grouped(q, k), k, v, how, _grouped(y.transpose(0, 2, 1, 3), k))
 
     def vjp(g: Array, out: Array | None) -> Array:

@@ -5,7 +5,7 @@ from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.functional import as_tensor
 from nnmpi.autograd.ops import attention
 from nnmpi.backend import Array
-from nnmpi.kernels.attention import Block, Keep, Scores
+from nnmpi.kernels.attention import Block, Keep
 from nnmpi.kernels.rows import dropout_mask_loop
 from nnmpi.nn.layers.basic import ALL, checked_probability
 from nnmpi.nn.layers.sizes import check_sizes
@@ -38,8 +38,8 @@ class SelfAttention(Module):
         N, T, width = x.shape
         D = width // (3 * self.num_heads)
         keep = self._keep(x, D) if self.training and self.dropout else None
-        how = Scores(D**-0.5, causal=self.is_causal, keep=keep)
-        y = apply(attention.self_attention, x.reshape(N, T, self.num_heads, 3, D), how=how)
+        parts, options = x.reshape(N, T, self.num_heads, 3, D), {"scale": D**-0.5, "keep": keep}
+        y = apply(attention.self_attention, parts, causal=self.is_causal, **options)
         return y.reshape(N, T, width // 3)
 
     def _keep(self, x: Tensor, D: int) -> Keep:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from helpers.ops.opcases import ELEMENTWISE
+from helpers.ops.opcases_attention import ATTENTION
 from helpers.ops.opcases_conv import CONVOLUTIONS
 from helpers.ops.opcases_layers import LAYERS
 from helpers.ops.opcases_logic import LOGIC
@@ -14,7 +15,7 @@ from helpers.ops.opcases_shapes import SHAPES
 
 from nnmpi.autograd import Tensor
 
-CASES = ELEMENTWISE | SHAPES | LAYERS | CONVOLUTIONS | LOSSES | LOGIC | PORTED
+CASES = ELEMENTWISE | SHAPES | LAYERS | CONVOLUTIONS | LOSSES | LOGIC | PORTED | ATTENTION
 
 
 def is_leaf(array: Any) -> bool:
