@@ -86,12 +86,13 @@ class Config:
     model: str = _model(
         "digits-cnn",
         "iris-mlp, digits-cnn, mnist-cnn, cifar-cnn, "
-        "mlp:784-1024-10 (flattens images) or package.module:function",
+        "mlp:784-1024-10 (flattens images), gpt:4x4x128 (layers, heads, width) "
+        "or package.module:function",
         custom=True,
     )
     data: str = _data(
         "digits",
-        "iris, digits, mnist, fashion-mnist, cifar10, FILE.npz "
+        "iris, digits, mnist, fashion-mnist, cifar10, text, text:FILE, FILE.npz "
         "or synthetic:1x28x28:10:12800 (shape, classes, samples)",
     )
     data_dir: str | None = _data(None, "directory of the data set's files")
@@ -100,6 +101,7 @@ class Config:
         "mean and deviation by which samples become numbers around 0: auto (of the training data, "
         "or of the file of --load), none, or MEAN,STD for all of them, as --standardise=0.13,0.31",
     )
+    context: int = _data(128, "tokens in a window of text", FROM_1)
     download: bool = _data(False, "download missing files of the data set")
     epochs: int | None = _training(
         None,

@@ -19,6 +19,7 @@ from nnmpi.data.loader import Fields as Fields
 from nnmpi.data.loader import Load as Load
 from nnmpi.data.loader import Loader as Loader
 from nnmpi.data.standardise import Standardiser as Standardiser
+from nnmpi.data.text import text
 from nnmpi.quoting import quoted
 
 
@@ -29,12 +30,14 @@ def load(
     download: bool = False,
     seed: int = 0,
     ignore_index: int | None = None,
+    context: int = 128,
 ) -> Dataset:
     """Load the data set named by `--data`: NAME, NAME:ARGUMENT or FILE.npz.
 
     data_dir: the directory of data files, existing and downloaded; default: the user's cache
     seed: of the choice of test samples, and of synthetic data
     ignore_index: the label in a file that counts for nothing
+    context: the positions of a window of text
     """
     name, colon, argument = spec.partition(":")
     if name not in DATASETS and spec.endswith(".npz"):
@@ -43,18 +46,20 @@ def load(
     if name not in DATASETS:
         raise ValueError(f"data set {quoted(spec)} is not known; choose one of {forms}")
     entry = DATASETS[name]
-    if bool(argument) != (entry.form != name) or (colon and not argument):
+    fits = bool(argument) == (entry.form != name) or entry.may_stand_alone
+    if not fits or (colon and not argument):
         raise ValueError(f"data set {quoted(spec)} is not of the form {entry.form}")
     directory = Path(os.path.expanduser(data_dir)) if data_dir else default_directory()
-    return entry.load(DatasetRequest(argument, directory, download, seed, ignore_index))
+    request = DatasetRequest(argument, directory, download, seed, ignore_index, context)
+    return entry.load(request)
 
 
-def blank(spec: str, data_dir: str | None = None, seed: int = 0) -> Dataset:
+def blank(spec: str, data_dir: str | None = None, seed: int = 0, context: int = 128) -> Dataset:
     """The data set named by `--data` as far as it is known without files: samples that are zeros
     take the place of those in files."""
     entry = DATASETS.get(spec)
     if entry is None or entry.size is None:
-        return load(spec, data_dir=data_dir, seed=seed)
+        return load(spec, data_dir=data_dir, seed=seed, context=context)
     shape, classes, train, test = entry.size
     training, testing = (
         Split(np.broadcast_to(np.uint8(0), (n, *shape)), np.broadcast_to(np.int64(0), (n,)))
@@ -74,5 +79,6 @@ DATASETS = {
     "synthetic": DatasetEntry(
         synthetic.synthetic, "synthetic:1x28x28:10:12800 (shape, classes, samples)"
     ),
+    "text": DatasetEntry(text, "text:FILE", may_stand_alone=True),
     "npz": DatasetEntry(npz.npz, "FILE.npz"),
 }

@@ -47,6 +47,7 @@ class DatasetRequest(NamedTuple):
     argument: what the user wrote after the name and a colon (a file, a shape), may be empty
     directory: of data files, existing and downloaded
     ignore_index: the label that counts for nothing
+    context: the positions of a window of text
     """
 
     argument: str
@@ -54,11 +55,13 @@ class DatasetRequest(NamedTuple):
     download: bool
     seed: int
     ignore_index: int | None
+    context: int
 
 
 class DatasetEntry(NamedTuple):
     """An entry of DATASETS: the function that loads it, and its form on the command line.
 
+    may_stand_alone: whether the argument of this form may be left out
     size: of a data set whose files may be missing: the shape of a sample, the number of classes,
         and the numbers of samples for training and for testing
     """
@@ -66,6 +69,7 @@ class DatasetEntry(NamedTuple):
     load: Callable[[DatasetRequest], Dataset]
     form: str
     size: tuple[tuple[int, ...], int, int, int] | None = None
+    may_stand_alone: bool = False
 
 
 def hold_out(

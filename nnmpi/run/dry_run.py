@@ -46,7 +46,7 @@ def dry_run(setup: Setup, comm: Comm) -> Event:
     """
     config, dataset = setup.config, setup.dataset
     cluster = Cluster.on_paper(config.ranks) if config.ranks else discover(comm)
-    model = all_or_none(comm, lambda: build_model(config, setup.build))
+    model = all_or_none(comm, lambda: build_model(config, setup.build, setup.dataset))
     found = all_or_none(comm, lambda: arranged(config, model, dataset, setup.loss, cluster))
     if config.load:
         all_or_none(comm, lambda: initialise(config, ModelPart.whole(model), setup.on))
@@ -106,9 +106,9 @@ def run(given: argparse.Namespace) -> Any:
         )
     known = {option.name for option in options(GROUPS)}
     config = Config(**{name: value for name, value in vars(given).items() if name in known})
-    dataset = blank(config.data, config.data_dir, config.seed)
+    dataset = blank(config.data, config.data_dir, config.seed, config.context)
     cluster = Cluster.on_paper(given.ranks, given.nodes)
-    model = build_model(config, None)
+    model = build_model(config, None, dataset)
     found = arranged(config, model, dataset, objectives.criterion(None), cluster)
     event = layout_event(found)
     if given.svg:

@@ -89,7 +89,7 @@ class Resumable:
         """
         setup, comm = self._setup, self.comm
         config = replace(self.config, load=None) if snapshot else self.config
-        model = all_or_none(comm, lambda: build_model(config, setup.build))
+        model = all_or_none(comm, lambda: build_model(config, setup.build, setup.dataset))
         consistency.check_model(comm, model)
         graph = all_or_none(
             comm, lambda: objectives.model_graph(config, model, setup.dataset, setup.loss)
@@ -181,7 +181,7 @@ class Resumable:
         """What --verify trains on one rank beside the model, of which it has nothing."""
 
         def another() -> ModelPart:
-            other = build_model(config, self._setup.build)
+            other = build_model(config, self._setup.build, self._setup.dataset)
             if {*other.parameters()} & {*model.parameters()}:
                 raise ValueError(
                     f"model {config.model}: build returns the same object twice, and verify "

@@ -17,8 +17,10 @@ from nnmpi.backend import Backend
 from nnmpi.comm import Comm
 from nnmpi.config import EPOCHS, LEAST_STEPS, Config
 from nnmpi.data import Dataset, Inputs, Loader, Standardiser, from_arrays, load
+from nnmpi.data.inputs import is_index
 from nnmpi.metrics import Metric
 from nnmpi.nn import Conv2d, CrossEntropyLoss, Module
+from nnmpi.nn.gpt import GPT
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.layers.norm import refuse_untracked
 from nnmpi.nn.models import MODELS, mlp
@@ -151,6 +153,7 @@ def _dataset(config: Config, given: Dataset | tuple[Any, ...] | None, loss: Crit
         download=config.download,
         seed=config.seed,
         ignore_index=ignored,
+        context=config.context,
     )
 
 
@@ -193,10 +196,10 @@ def _of_numbers(spec: str, dataset: Dataset) -> Standardiser:
         ) from None
 
 
-def build_model(config: Config, build: Callable[[], Module] | None) -> Module:
+def build_model(config: Config, build: Callable[[], Module] | None, dataset: Dataset) -> Module:
     """The model, whose weights are not drawn yet."""
     what = f"model {shown(config.model)}"
-    make = _builder(config.model) if build is None else build  # may import what makes modules
+    make = build or _builder(config.model, dataset)  # may import what makes modules
     if isinstance(make, Module):
         raise ValueError(f"{what} is an nn.Module; give the function or class that makes it")
     with seeded(config.seed):
@@ -226,7 +229,7 @@ def sharding_of(config: Config, graph: Graph, loss: Criterion, dataset: Dataset)
     """
     if config.tp == 1:
         return UNSHARDED
-    takes_parts = type(loss) is CrossEntropyLoss and dataset.train.y.ndim == 1
+    takes_parts = type(loss) is CrossEntropyLoss
     try:
         return shard(graph, config.tp, not takes_parts)
     except ValueError as error:
@@ -243,8 +246,8 @@ def initialise(config: Config, part: ModelPart, on: Backend) -> loading.Loaded |
     return loading.load_into(config.load, part.model, part.held, config.load_partial)
 
 
-def _builder(spec: str) -> Callable[[], Module]:
-    """The function that makes the model of `--model`."""
+def _builder(spec: str, dataset: Dataset) -> Callable[[], Module]:
+    """The function that makes the model of `--model`; a gpt is for the tokens of the data."""
     if spec in MODELS:
         return MODELS[spec]
     name, colon, argument = spec.partition(":")
@@ -256,11 +259,31 @@ def _builder(spec: str) -> Callable[[], Module]:
                 "from 1 on and below 10^9"
             )
         return lambda: mlp(*map(int, widths))
+    if name == "gpt" and colon:
+        return partial(gpt_of, argument, dataset)
     if not user_code.is_named(spec):
-        known = ", ".join([*MODELS, "mlp:784-1024-10", "package.module:function"])
+        known = ", ".join([*MODELS, "mlp:784-1024-10", "gpt:4x4x128", "package.module:function"])
         raise ValueError(f"model {quoted(spec)} is unknown; choose one of {known}")
     function: Callable[[], Module] = user_code.imported(spec, "model")
     return function
+
+
+def gpt_of(argument: str, dataset: Dataset) -> Module:
+    """The gpt of LAYERSxHEADSxWIDTH for windows of tokens."""
+    number = "0*[1-9][0-9]{0,8}"
+    if not re.fullmatch(f"{number}x{number}x{number}", argument):
+        raise ValueError(
+            f"model {quoted(f'gpt:{argument}')}: give a gpt as gpt:LAYERSxHEADSxWIDTH, such as "
+            "gpt:4x4x128, three numbers from 1 on and below 10^9"
+        )
+    x = dataset.train.x
+    if not isinstance(x, np.ndarray) or x.ndim != 2 or not is_index(x):
+        raise ValueError(
+            f"model gpt:{argument} takes windows of tokens, and data {dataset.name} has none: use "
+            "--data text, or text:FILE"
+        )
+    layers, heads, width = map(int, argument.split("x"))
+    return GPT(layers, heads, width, dataset.classes, x.shape[1])
 
 
 def arranged(

@@ -1,0 +1,102 @@
+"""GPT: a transformer that predicts the next token; the names are those of GPT-2's weights."""
+
+from nnmpi.autograd import Tensor
+from nnmpi.nn import init
+from nnmpi.nn.layers.activations import GELU
+from nnmpi.nn.layers.attention import SelfAttention
+from nnmpi.nn.layers.basic import Dropout, Embedding, Linear
+from nnmpi.nn.layers.norm import LayerNorm
+from nnmpi.nn.layers.sequences import ChannelsFirst, PositionalEmbedding
+from nnmpi.nn.module import Module
+from nnmpi.nn.parameter import Init, Parameter
+from nnmpi.nn.sequential import Sequential
+
+DEVIATION = 0.02
+"""Of initial weights."""
+
+
+class GPT(Module):
+    """Tokens (N, T) to scores (N, vocabulary, T) of the token that comes next.
+
+    h: the blocks; the head has the weight of the embedding of tokens
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        heads: int,
+        width: int,
+        vocabulary: int,
+        positions: int,
+        dropout: float = 0.0,
+    ) -> None:
+        if min(layers, heads, width) < 1 or width % heads:
+            raise ValueError(
+                f"a gpt of {layers} layers, {heads} heads and width {width}: all must be at least "
+                "1, and the width a multiple of the heads"
+            )
+        self.wte = Embedding(vocabulary, width)
+        self.wpe = PositionalEmbedding(positions, width)
+        self.drop = Dropout(dropout)
+        last = DEVIATION / (2 * layers) ** 0.5  # each block adds two terms to its input
+        self.h = Sequential(*(Block(heads, width, last, dropout) for _ in range(layers)))
+        self.ln_f = LayerNorm(width)
+        self.head = Linear(width, vocabulary, bias=False)
+        self.wte.weight, self.wpe.weight = (
+            Parameter.drawn(m.weight.shape, init.normal(DEVIATION)) for m in (self.wte, self.wpe)
+        )
+        self.head.weight = self.wte.weight
+        self.scores = ChannelsFirst()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.drop(self.wpe(self.wte(tokens)))
+        scores: Tensor = self.scores(self.head(self.ln_f(self.h(x))))
+        return scores
+
+
+class Block(Module):
+    """x + attention(norm(x)), and that plus an MLP of its norm."""
+
+    def __init__(self, heads: int, width: int, last: float, dropout: float) -> None:
+        self.ln_1, self.attn = LayerNorm(width), Attention(heads, width, last, dropout)
+        self.ln_2, self.mlp = LayerNorm(width), MLP(width, last, dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attn(self.ln_1(x))
+        y: Tensor = x + self.mlp(self.ln_2(x))
+        return y
+
+
+class Attention(Module):
+    """Causal self-attention, between two linear layers."""
+
+    def __init__(self, heads: int, width: int, last: float, dropout: float) -> None:
+        self.c_attn = _linear(width, 3 * width, DEVIATION)
+        self.attend = SelfAttention(heads, is_causal=True, dropout=dropout)
+        self.c_proj = _linear(width, width, last)
+        self.drop = Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.drop(self.c_proj(self.attend(self.c_attn(x))))
+        return y
+
+
+class MLP(Module):
+    """Two linear layers with GELU between, four times as wide inside."""
+
+    def __init__(self, width: int, last: float, dropout: float) -> None:
+        self.c_fc, self.gelu = _linear(width, 4 * width, DEVIATION), GELU("tanh")
+        self.c_proj, self.drop = _linear(4 * width, width, last), Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.drop(self.c_proj(self.gelu(self.c_fc(x))))
+        return y
+
+
+def _linear(width: int, out: int, deviation: float) -> Linear:
+    """A Linear layer with weights of this deviation, and a bias of zeros."""
+    layer, weight = Linear(width, out), init.normal(deviation)
+    zeros: Init = init.constant(0.0)
+    layer.weight = Parameter.drawn((out, width), weight)
+    layer.bias = Parameter.drawn((out,), zeros)
+    return layer
