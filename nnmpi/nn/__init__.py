@@ -13,6 +13,7 @@ from nnmpi.nn.element_losses import HuberLoss as HuberLoss
 from nnmpi.nn.element_losses import L1Loss as L1Loss
 from nnmpi.nn.element_losses import MSELoss as MSELoss
 from nnmpi.nn.element_losses import SmoothL1Loss as SmoothL1Loss
+from nnmpi.nn.gpt import GPT as GPT
 from nnmpi.nn.layers.activations import ELU as ELU
 from nnmpi.nn.layers.activations import GELU as GELU
 from nnmpi.nn.layers.activations import Identity as Identity

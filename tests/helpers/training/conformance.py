@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from helpers.tensor import laws_summa
 from helpers.tensor.laws_tensor import UNEVEN
-from helpers.training import laws_conv, laws_goals, laws_ported, laws_spatial
+from helpers.training import laws_conv, laws_goals, laws_language, laws_ported, laws_spatial
 from helpers.training.graph_models import GRAPH_MODELS
 from helpers.training.pipelined import (
     CNN,
@@ -247,6 +247,22 @@ def _ported() -> Iterator[Row]:
         yield _of_layout(name, layout, law)
 
 
+def _transformers() -> Iterator[Row]:
+    """Attention by heads, and the head tied with the embedding, over stages and over ranks."""
+    layouts: list[Options] = [
+        *({"tp": tp} for tp in (2, 3, 4)),
+        *({"dp": dp, "zero": zero} for dp, zero in ((2, 0), (3, 0), (2, 1), (3, 2), (2, 3))),
+        *({"pp": pp, "recompute": recompute} for pp, recompute in ((2, False), (3, True))),
+        *({"dp": 2, axis: 2} for axis in ("pp", "tp")),
+        {"pp": 2, "tp": 2, "schedule": "zb-h1"},
+        *({"dp": 2, "pp": 2, "tp": 2, "zero": zero} for zero in (0, 1)),
+    ]
+    for layout in layouts:
+        micro_batches = 3 if "pp" in layout else 1
+        law = partial(laws_language.trains_as_one_rank, layout, micro_batches)
+        yield _of_layout("gpt", layout, law)
+
+
 def _layers() -> Iterator[Row]:
     for n in (2, 3):
         yield Row(f"spatial={n} cnn", n, laws_spatial.training_equals_one_rank)
@@ -265,6 +281,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
     "unusual models": _unusual,
     "samples of any kind": _samples,
     "models from elsewhere": _ported,
+    "transformers": _transformers,
     "layers of the library": _layers,
 }
 

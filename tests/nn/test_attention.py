@@ -1,0 +1,119 @@
+"""Attention as a function and as a layer, and layers of sequences."""
+
+import re
+import tracemalloc
+
+import numpy as np
+import pytest
+from helpers.ops.oracle import needs_torch, pytorch
+
+import nnmpi
+from nnmpi import nn
+from nnmpi.autograd import functional
+
+ATTENTION = functional.scaled_dot_product_attention
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_layer_is_the_attention_of_its_heads(causal: bool) -> None:
+    x = numbers(2, 5, 4 * 3 * 6)
+    y = nn.SelfAttention(4, is_causal=causal)(nnmpi.tensor(x)).numpy()
+    q, k, v = (x.reshape(2, 5, 4, 3, 6)[:, :, :, i].transpose(0, 2, 1, 3) for i in range(3))
+    wanted = ATTENTION(q, k, v, is_causal=causal).numpy()
+    np.testing.assert_allclose(y, wanted.transpose(0, 2, 1, 3).reshape(2, 5, 24), rtol=1e-13)
+
+
+def test_a_causal_layer_does_not_see_what_comes_later() -> None:
+    layer, x = nn.SelfAttention(2, is_causal=True), numbers(1, 70, 2 * 3 * 4)
+    before = layer(nnmpi.tensor(x)).numpy()
+    x[:, 40:] += 1
+    after = layer(nnmpi.tensor(x)).numpy()
+    np.testing.assert_array_equal(before[:, :40], after[:, :40])
+    assert (before[:, 40:] != after[:, 40:]).any()
+
+
+def test_dropout_keeps_the_mean_and_is_off_in_evaluation() -> None:
+    layer = nn.SelfAttention(4, dropout=0.25)
+    x = np.zeros((3, 80, 4, 3, 2))
+    x[:, :, :, 2] = 1  # all scores and all values are equal: rows sum to 1 without dropout
+    tensor = nnmpi.tensor(x.reshape(3, 80, -1))
+    y = layer(tensor).numpy()
+    assert abs(y.mean() - 1) < 0.01
+    assert 0.05 < y.std() < 0.1  # sqrt(0.25 / 0.75 / 80) = 0.065
+    np.testing.assert_allclose(layer.eval()(tensor).numpy(), 1, rtol=1e-12)
+
+
+@needs_torch
+@pytest.mark.parametrize("shape", [(3, 5, 4), (2, 2, 3, 5, 4)])
+def test_any_number_of_leading_axes(shape: tuple[int, ...]) -> None:
+    torch = pytorch()
+    q, k, v, mask = numbers(*shape), numbers(*shape) * 2, numbers(*shape) - 1, numbers(5, 5) > 0
+    wanted = torch.nn.functional.scaled_dot_product_attention(
+        *map(torch.as_tensor, (q, k, v)), attn_mask=torch.as_tensor(mask), scale=0.3
+    )
+    y = ATTENTION(q, k, v, attn_mask=mask, scale=0.3).numpy()
+    np.testing.assert_allclose(y, wanted.numpy(), rtol=1e-12, atol=1e-14)
+
+
+def test_memory_grows_with_the_length_and_not_with_its_square() -> None:
+    def peak(T: int) -> int:
+        q, k, v = (
+            nnmpi.tensor(numbers(1, 2, T, 8), dtype="float32", requires_grad=True) for _ in "qkv"
+        )
+        tracemalloc.start()
+        try:
+            ATTENTION(q, k, v, is_causal=True).sum().backward()
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    scores = 4 * 2 * 4096**2
+    assert peak(4096) < scores / 8
+    assert peak(4096) < 4.5 * peak(1024)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "options", "message"),
+    [
+        (((2, 3, 4),) * 2 + ((2, 5, 4),), {}, "value (2, 5, 4)"),
+        (((2, 3, 4), (1, 3, 4), (1, 3, 4)), {}, "with enable_gqa"),
+        (((2, 3, 4), (2, 3, 5), (2, 3, 5)), {}, "key (2, 3, 5)"),
+        (((2, 3, 4),) * 3, {"dropout_p": 0.1}, "nn.SelfAttention(dropout=...)"),
+        (((2, 3, 4),) * 3, {"attn_mask": np.ones((3, 3)), "is_causal": True}, "not both"),
+    ],
+)
+def test_what_does_not_fit_is_refused(shapes, options, message) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        ATTENTION(*(numbers(*shape) for shape in shapes), **options)
+
+
+def test_layers_refuse_inputs_that_do_not_fit() -> None:
+    with pytest.raises(ValueError, match=r"input of shape \(2, 5, 16\); it takes .* 3 heads x 3"):
+        nn.SelfAttention(3)(nnmpi.tensor(numbers(2, 5, 16)))
+    with pytest.raises(ValueError, match=r"SelfAttention: dropout=1.0 must be .* less than 1"):
+        nn.SelfAttention(3, dropout=1.0)
+    with pytest.raises(ValueError, match=r"\(N, T, 4\) of at most 3 positions"):
+        nn.PositionalEmbedding(3, 4)(nnmpi.tensor(numbers(2, 5, 4)))
+    with pytest.raises(ValueError, match="3 heads and width 16: all must be at least 1, and the"):
+        nn.GPT(2, 3, 16, 10, 8)
+
+
+def test_scores_of_positions_have_the_loss_of_rows() -> None:
+    x, labels = numbers(3, 5, 7), np.arange(15).reshape(3, 5) % 7
+    scores = nnmpi.tensor(x, requires_grad=True)
+    first = nn.ChannelsFirst()(scores)
+    assert first.shape == (3, 7, 5)
+    loss = nn.CrossEntropyLoss()(first, labels)
+    loss.backward()
+    rows = nnmpi.tensor(x.reshape(15, 7), requires_grad=True)
+    wanted = nn.CrossEntropyLoss()(rows, labels.reshape(-1))
+    wanted.backward()
+    assert loss.item() == wanted.item()
+    np.testing.assert_array_equal(scores.grad.reshape(15, 7), rows.grad)
+    each = nn.CrossEntropyLoss(reduction="none")(first, labels)
+    assert each.shape == (3, 5)
+    assert each.numpy().mean() == pytest.approx(loss.item(), rel=1e-12)
