@@ -35,6 +35,7 @@ class GPT(Module):
                 f"a gpt of {layers} layers, {heads} heads and width {width}: all must be at least "
                 "1, and the width a multiple of the heads"
             )
+        self.heads = heads
         self.wte = Embedding(vocabulary, width)
         self.wpe = PositionalEmbedding(positions, width)
         self.drop = Dropout(dropout)
