@@ -86,12 +86,12 @@ REFUSALS = (
         "gradients are scattered to ranks that keep a part each: only ring, p2p and halving can",
         "use --allreduce ring, or --zero 1",
     ),
-    # data parallelism
+    # devices
     Refusal(
         "device",
-        "several ranks",
-        "gradients are summed on the host",
-        "use one rank or --device cpu",
+        "allreduce in memory",
+        "ranks of a node share memory of the host, not that of GPUs",
+        "use --allreduce ring, or --device cpu",
     ),
 )
 
@@ -142,14 +142,19 @@ def _without_halves(config: Config, ranks: int) -> str:
     return "" if halves else f"allreduce {config.allreduce}"
 
 
+def _in_memory(config: Config, ranks: int) -> str:
+    by_memory = config.allreduce in ("shared", "hierarchical")
+    return f"allreduce {config.allreduce}" if by_memory else ""
+
+
 SPECIAL: dict[str, Callable[[Config, int], str]] = {
     "servers": _servers,
-    "several ranks": lambda config, ranks: f"{ranks} ranks" if ranks > 1 else "",
     "one rank": lambda config, ranks: "1 rank" if ranks == 1 else "",
     "pipedream": lambda config, ranks: (
         "schedule pipedream" if config.schedule == "pipedream" else ""
     ),
     "zero 2 or 3": lambda config, ranks: f"zero {config.zero}" if config.zero > 1 else "",
     "allreduce without halves": _without_halves,
+    "allreduce in memory": _in_memory,
 }
 """Names of the table that are no options: what the config asks for under them, in words."""

@@ -30,6 +30,7 @@ def algorithm(
     `auto` follows a rule, so that the same layout gives the same bits:
 
         a parameter is in several stages, or ZeRO 2 or 3      ring
+        ranks compute on GPUs, which share no memory          ring
         all ranks along dp on one node, with enough memory    shared
         ZeRO 1, or tp over nodes that differ                  ring
         some nodes have several ranks, with enough memory     hierarchical
@@ -42,7 +43,7 @@ def algorithm(
     _refuse(config, cluster, mesh, tied)
     if config.allreduce not in ("auto", "shared"):
         return config.allreduce
-    if tied or (config.allreduce == "auto" and config.zero > 1):
+    if tied or cluster.has_devices or (config.allreduce == "auto" and config.zero > 1):
         return "ring"
     groups = mesh.groups("dp")
     if config.allreduce == "shared" or all(cluster.on_one_node(group) for group in groups):

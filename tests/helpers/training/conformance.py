@@ -2,7 +2,8 @@
 
 Each row trains for ten steps in float64 on so many ranks, and on one, with uneven batches.
 `test_conformance.py` runs a third of the rows on threads, `test_conformance_mpi.py` others over
-MPI. With --all, all rows run on threads.
+MPI, and `test_strict_conformance.py` some with ranks on a device. With --all, all rows run on
+threads, and all on a device.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from functools import partial
 from itertools import product
 from typing import NamedTuple
 
+from helpers.device import DEVICE
 from helpers.tensor import laws_summa
 from helpers.tensor.laws_tensor import UNEVEN
 from helpers.training import laws_conv, laws_goals, laws_ported, laws_spatial
@@ -60,12 +62,21 @@ class Row(NamedTuple):
     """A layout, what is trained in it, and how many ranks it takes.
 
     options   of the run of digits that the row is, if it is one: its model may be under "build"
+    layers    whether it trains layers without a Trainer: its law takes a backend too
     """
 
     name: str
     ranks: int
-    trains_as_one_rank: Callable[[Comm], None]
+    trains_as_one_rank: Callable[..., None]
     options: Options | None = None
+    layers: bool = False
+
+    def trains_on_device(self, comm: Comm) -> None:
+        """The law where several ranks compute on the device of the tests, and one on the CPU."""
+        if self.layers:
+            self.trains_as_one_rank(comm, DEVICE)
+        else:
+            self.trains_as_one_rank(comm)
 
 
 def _row(name: str, layout: Options, case: Options) -> Row:
@@ -249,9 +260,10 @@ def _ported() -> Iterator[Row]:
 
 def _layers() -> Iterator[Row]:
     for n in (2, 3):
-        yield Row(f"spatial={n} cnn", n, laws_spatial.training_equals_one_rank)
+        yield Row(f"spatial={n} cnn", n, laws_spatial.training_equals_one_rank, layers=True)
     for n in (4, 6):  # 2 x 2 and 2 x 3 among them
-        yield Row(f"summa={n} mlp, every grid", n, laws_summa.a_stack_trains_as_one_rank)
+        law = laws_summa.a_stack_trains_as_one_rank
+        yield Row(f"summa={n} mlp, every grid", n, law, layers=True)
 
 
 FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
@@ -285,6 +297,15 @@ def rows_on_threads(family: str) -> Iterator[tuple[Row, bool]]:
     """All rows, and whether a row is in the third that runs without --all."""
     for k, row in enumerate(rows(family)):
         yield row, third(k) == 0
+
+
+def rows_on_device(family: str) -> Iterator[tuple[Row, bool]]:
+    """All rows, and whether a row is one of those that run without --all: a third of a third."""
+    found, n = rows(family), 0
+    for k, row in enumerate(found):
+        is_of_third = third(k) == 2 or len(found) < 10
+        yield row, is_of_third and n % 3 == 0
+        n += is_of_third
 
 
 def rows_over_mpi(family: str, ranks: int) -> list[Row]:
