@@ -71,6 +71,12 @@ class Row(NamedTuple):
     options: Options | None = None
     layers: bool = False
 
+    @property
+    def shares_memory(self) -> bool:
+        """Whether it is refused on a device, since ranks sum through memory that they share."""
+        ways = ("allreduce=shared", "allreduce=hierarchical")
+        return any(way in self.name.split() for way in ways)
+
     def trains_on_device(self, comm: Comm) -> None:
         """The law where several ranks compute on the device of the tests, and one on the CPU."""
         if self.layers:
@@ -306,6 +312,13 @@ def rows_on_device(family: str) -> Iterator[tuple[Row, bool]]:
         is_of_third = third(k) == 2 or len(found) < 10
         yield row, is_of_third and n % 3 == 0
         n += is_of_third
+
+
+def device_rows_over_mpi(family: str, ranks: int) -> list[Row]:
+    """Of rows for so many ranks two that a device trains, from different thirds than on threads."""
+    others = [row for k, row in enumerate(rows(family)) if third(k) != 2 or row.layers]
+    found = [row for row in others if row.ranks == ranks and not row.shares_memory]
+    return found[:: max(len(found) // 2, 1)][:2]
 
 
 def rows_over_mpi(family: str, ranks: int) -> list[Row]:
