@@ -41,24 +41,44 @@ def choose(on: Backend, rank: int) -> None:
         cuda.Device(rank % cuda.runtime.getDeviceCount()).use()
 
 
-class CopyStream:
-    """Copies of one rank, carried out in the order in which they were asked for.
-
-    `fetch`, `put` and `event` return at once. A helper thread may call them.
-    """
+class SideStream:
+    """What a device does beside its kernels, in the order in which it was asked for."""
 
     def __init__(self, on: Backend) -> None:
         self._cuda: Any = on.xp.cuda
         self._device, self._kernels = self._cuda.Device(), self._cuda.get_current_stream()
         self._stream = self._cuda.Stream(non_blocking=True)
 
+    @property
+    def pointer(self) -> int:
+        """The stream, as libraries take it."""
+        found: int = self._stream.ptr
+        return found
+
+    def follow(self) -> None:
+        """What comes next comes after all that was computed so far."""
+        self._stream.wait_event(self._recorded(self._kernels))
+
+    def lead(self) -> None:
+        """What is computed from now on comes after all that is here."""
+        self._kernels.wait_event(self.event())
+
+    def event(self) -> Event:
+        """What is done when all is done that was asked for so far."""
+        return self._recorded(self._stream)
+
+    def _recorded(self, stream: Any) -> Event:
+        event: Event = self._cuda.Event(disable_timing=True)
+        event.record(stream)  # type: ignore[attr-defined]  # which only this class does
+        return event
+
+
+class CopyStream(SideStream):
+    """Copies of one rank. A helper thread may ask for them too."""
+
     def pinned(self, nbytes: int) -> np.ndarray:
         """Memory of the host that the device copies from and to by itself."""
         return np.frombuffer(self._cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
-
-    def follow(self) -> None:
-        """The next copies come after all that was computed so far."""
-        self._stream.wait_event(self._recorded(self._kernels))
 
     def fetch(self, array: Array, host: np.ndarray) -> None:
         """Copies a contiguous array to memory that is pinned."""
@@ -68,13 +88,4 @@ class CopyStream:
         """Copies to a contiguous array, before all that is computed from now on."""
         with self._device:
             array.set(host, stream=self._stream)
-            self._kernels.wait_event(self.event())
-
-    def event(self) -> Event:
-        """What is done when all copies are that were asked for so far."""
-        return self._recorded(self._stream)
-
-    def _recorded(self, stream: Any) -> Event:
-        event: Event = self._cuda.Event(disable_timing=True)
-        event.record(stream)  # type: ignore[attr-defined]  # which only this class does
-        return event
+            self.lead()

@@ -186,6 +186,10 @@ class Comm:
         """Posts the messages of an array when the work begins, under the lock of the progress."""
         yield [post(part) for part in pieces(row.view(np.uint8), self._p2p.message_limit)]
 
+    def poll(self) -> None:
+        """Moves all operations of this rank that are under way."""
+        self._progress.poll()
+
     def progress_thread(self, pause: float = 2e-4) -> AbstractContextManager[None]:
         """A context in which a thread progresses the works of this rank, on all its Comms.
 

@@ -160,14 +160,14 @@ class StagedComm:
 
     def start(self, array: Array, algorithm: str = "auto") -> Transfer:
         """Starts an all-reduce. The array must not be touched until it is complete."""
-        return _one(self._summed(_row(array, "start"), algorithm))
+        return _one(self._summed(one_row(array, "start"), algorithm))
 
     def start_reduce_scatter(
         self, array: Array, algorithm: str = "ring", parts: Parts = None
     ) -> Transfer:
         """Starts a reduce-scatter. When it is complete, this rank's part of the array is the sum,
         and the rest is as it was."""
-        row = _row(array, "start_reduce_scatter")
+        row = one_row(array, "start_reduce_scatter")
         ends = self._ends(parts, row.size)
         own = ends[self.rank], ends[self.rank + 1]
 
@@ -181,7 +181,7 @@ class StagedComm:
         self, array: Array, algorithm: str = "ring", parts: Parts = None
     ) -> Transfer:
         """Starts an all-gather. The array must not be touched until it is complete."""
-        return _one(self._gathered(_row(array, "start_all_gather"), algorithm, parts))
+        return _one(self._gathered(one_row(array, "start_all_gather"), algorithm, parts))
 
     def isend(self, array: Array, to: int, tag: int = 0) -> Transfer:
         """Starts to send. The array must not change until it is complete."""
@@ -197,7 +197,7 @@ class StagedComm:
     def irecv(self, array: Array, source: int, tag: int = 0) -> Transfer:
         """Starts to receive into a contiguous array."""
         pieces = self._started(
-            _row(array, "irecv"),
+            one_row(array, "irecv"),
             lambda stage, span: self._comm.irecv(stage.host, source, tag, stage),
             comes=lambda span: NOTHING,
             is_kept=False,
@@ -267,7 +267,7 @@ def _one(pieces: list[Piece]) -> Transfer:
     return works[0] if len(works) == 1 else Transfers(works)
 
 
-def _row(array: Array, call: str) -> Array:
+def one_row(array: Array, call: str) -> Array:
     """The array as one row of its own memory."""
     if not array.flags.c_contiguous:
         raise ValueError(f"{call} takes a device's array in C order: use ascontiguousarray")

@@ -25,6 +25,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "pp": {"pp": 2},
     "pipedream": {"schedule": "pipedream", "pp": 2},
     "progress": {"progress": "thread"},
+    "nccl": {"allreduce": "nccl"},
     "one rank": {},
     "ranks": {"ranks": 8},
     "recompute": {"recompute": True},

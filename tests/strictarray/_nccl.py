@@ -60,15 +60,9 @@ class Collective:
     def __init__(self, comm: "NcclCommunicator", call: Call, send: int, receive: int) -> None:
         self._meeting, self._number = comm.meeting, comm.next_call()
         self._call, self._size, self._rank = call, comm.size, comm.rank
-        own = call.count * (comm.size if call.name == "reduceScatter" else 1)
-        given = memory(send, own, call.dtype).copy()
-        whole = call.count * (comm.size if call.name == "allGather" else 1)
-        self._target = memory(receive, whole, call.dtype)
-        if call.name not in ("reduce", "broadcast") or comm.rank != call.root:
-            self._poisons = call.name != "reduce"
-        else:
-            self._poisons = True
-        if self._poisons:
+        given = memory(send, call.count, call.dtype).copy()
+        self._target = memory(receive, call.count, call.dtype)
+        if call.name != "reduce" or comm.rank == call.root:
             self._target.view(np.uint8)[...] = 0xFF
         with self._meeting.arrived:
             self._meeting.calls[self._number][comm.rank] = call, given
@@ -93,15 +87,10 @@ class Collective:
         """Results are on the device."""
 
     def _result(self, given: list[np.ndarray]) -> np.ndarray | None:
-        name, n, rank = self._call.name, self._call.count, self._rank
-        if name == "allGather":
-            return np.concatenate(given)
+        name, root = self._call.name, self._call.root
         if name == "broadcast":
-            return given[self._call.root]
-        total = np.sum(given, axis=0)
-        if name == "reduceScatter":
-            return total[n * rank : n * (rank + 1)]
-        return total if name == "allReduce" or rank == self._call.root else None
+            return given[root]
+        return np.sum(given, axis=0) if name == "allReduce" or self._rank == root else None
 
 
 class NcclCommunicator:
@@ -133,12 +122,6 @@ class NcclCommunicator:
         self, send: int, receive: int, count: int, dtype: int, op: int, root: int, stream: int
     ):
         self._add(Call("reduce", count, dtype, root), send, receive, stream)
-
-    def reduceScatter(self, send: int, receive: int, count: int, dtype: int, op: int, stream: int):  # noqa: N802
-        self._add(Call("reduceScatter", count, dtype), send, receive, stream)
-
-    def allGather(self, send: int, receive: int, count: int, dtype: int, stream: int):  # noqa: N802
-        self._add(Call("allGather", count, dtype), send, receive, stream)
 
     def broadcast(self, send: int, receive: int, count: int, dtype: int, root: int, stream: int):
         self._add(Call("broadcast", count, dtype, root), send, receive, stream)

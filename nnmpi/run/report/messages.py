@@ -1,6 +1,6 @@
 """Events as text: one function for each kind."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,8 @@ def _loaded(e: Event) -> Iterator[str]:
 def _layout(e: Event) -> Iterator[str]:
     """The ranks, and how they are used."""
     yield plural(e["ranks"], "rank")
+    if e.get("devices"):
+        yield _gpus(e["devices"])
     if e.get("servers"):
         yield f"including {plural(e['servers'], 'server')}"
         bound = f" with staleness {e['steps_ahead']}" if e["sync"] == "ssp" else ""
@@ -70,6 +72,12 @@ def _layout(e: Event) -> Iterator[str]:
             yield f"{name.replace('_', ' ')} {e[name]}"
     if e.get("verify"):
         yield "verified against one rank"
+
+
+def _gpus(devices: Sequence[int]) -> str:
+    """The GPU of each rank on its node."""
+    more = ", ..." if devices[8:] else ""
+    return f"of ranks on GPU {', '.join(map(str, devices[:8]))}{more} of their node"
 
 
 def _progress(e: Event) -> str:
@@ -154,6 +162,7 @@ def _arranged(e: Event) -> str:
 def _parts(e: Event) -> Iterator[str]:
     axes = " x ".join(f"{axis} {n}" for axis, n in e["layout"].items() if n > 1) or "one rank"
     how = [f"{plural(e['ranks'], 'rank')} on {plural(e['nodes'], 'node')}: {axes}"]
+    how += [_gpus(e["devices"])] * bool(e["devices"])
     how += [f"including {plural(e['servers'], 'server')}, {e['sync']}"] * bool(e["servers"])
     how += [f"reproducible with {plural(e['slices'] or 0, 'slice')}"] * bool(e["slices"])
     how += [f"ZeRO {e['zero']}"] * bool(e["zero"])

@@ -107,7 +107,8 @@ def _as_one_rank(layout: Options, case: Options, comm: Comm) -> None:
 def _data_parallel() -> Iterator[Row]:
     for dp, (name, case), allreduce in product((2, 3, 4), MODELS.items(), ("shared", "ring")):
         yield _row(name, {"dp": dp, "allreduce": allreduce}, case)
-    for dp, allreduce in product((2, 3, 4, 8), ALLREDUCES):
+    of_hosts = [allreduce for allreduce in ALLREDUCES if allreduce != "nccl"]
+    for dp, allreduce in product((2, 3, 4, 8), of_hosts):
         layout = {"dp": dp, "allreduce": allreduce, "bucket_mb": 0.001}
         yield _trained("digits-cnn", layout, {**CNN, "clip_norm": 0.3})
     for dp, allreduce in product((2, 3), ("shared", "ring")):
@@ -306,19 +307,20 @@ def rows_on_threads(family: str) -> Iterator[tuple[Row, bool]]:
 
 
 def rows_on_device(family: str) -> Iterator[tuple[Row, bool]]:
-    """All rows, and whether a row is one of those that run without --all: a third of a third."""
+    """All rows, and whether a row is one of those that run without --all: a fifth of a third."""
     found, n = rows(family), 0
     for k, row in enumerate(found):
         is_of_third = third(k) == 2 or len(found) < 10
-        yield row, is_of_third and n % 3 == 0
+        yield row, is_of_third and n % 5 == 0
         n += is_of_third
 
 
 def device_rows_over_mpi(family: str, ranks: int) -> list[Row]:
-    """Of rows for so many ranks two that a device trains, from different thirds than on threads."""
+    """Of rows for so many ranks one that a device trains, or two, of other thirds than on
+    threads."""
     others = [row for k, row in enumerate(rows(family)) if third(k) != 2 or row.layers]
     found = [row for row in others if row.ranks == ranks and not row.shares_memory]
-    return found[:: max(len(found) // 2, 1)][:2]
+    return found[len(found) // 2 :: max(len(found) // 4, 1)][: 2 if ranks == 2 else 1]
 
 
 def rows_over_mpi(family: str, ranks: int) -> list[Row]:
