@@ -19,6 +19,7 @@ from nnmpi.parallel import staging, wire
 from nnmpi.parallel.stores import LocalStore
 from nnmpi.parallel.wire import wire_of
 from nnmpi.run.report import NullReport
+from nnmpi.run.report.messages import as_text
 
 xp = DEVICE.xp
 N = 37  # numbers: some pieces, the last of which is short
@@ -296,7 +297,9 @@ def _two_devices() -> Iterator[None]:
 def test_the_rank_within_its_node_picks_the_device_and_two_may_share_one() -> None:
     trainers = train(3, 1)
     assert trainers[0].arrangement.cluster.devices == (0, 1, 0)
-    assert trainers[1].describe()["devices"] == [0, 1, 0]
+    event = trainers[1].describe()
+    assert event["devices"] == [0, 1, 0]
+    assert "on 3 ranks, GPUs 0 1 0 by rank, " in as_text(event)
 
 
 def test_ranks_train_on_the_cpu_if_one_of_them_has_no_device(

@@ -1,6 +1,6 @@
 """Events as text: one function for each kind."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -48,8 +48,7 @@ def _loaded(e: Event) -> Iterator[str]:
 def _layout(e: Event) -> Iterator[str]:
     """The ranks, and how they are used."""
     yield plural(e["ranks"], "rank")
-    if e.get("devices"):
-        yield _gpus(e["devices"])
+    yield from _gpus(e)
     if e.get("servers"):
         yield f"including {plural(e['servers'], 'server')}"
         bound = f" with staleness {e['steps_ahead']}" if e["sync"] == "ssp" else ""
@@ -74,10 +73,12 @@ def _layout(e: Event) -> Iterator[str]:
         yield "verified against one rank"
 
 
-def _gpus(devices: Sequence[int]) -> str:
-    """The GPU of each rank on its node."""
-    more = ", ..." if devices[8:] else ""
-    return f"of ranks on GPU {', '.join(map(str, devices[:8]))}{more} of their node"
+def _gpus(e: Event) -> Iterator[str]:
+    """The GPU of each rank, by its number on the node; nothing on the CPU."""
+    devices = e.get("devices")
+    if devices:
+        more = " ..." if devices[8:] else ""
+        yield f"GPUs {' '.join(map(str, devices[:8]))}{more} by rank"
 
 
 def _progress(e: Event) -> str:
@@ -162,7 +163,7 @@ def _arranged(e: Event) -> str:
 def _parts(e: Event) -> Iterator[str]:
     axes = " x ".join(f"{axis} {n}" for axis, n in e["layout"].items() if n > 1) or "one rank"
     how = [f"{plural(e['ranks'], 'rank')} on {plural(e['nodes'], 'node')}: {axes}"]
-    how += [_gpus(e["devices"])] * bool(e["devices"])
+    how += _gpus(e)
     how += [f"including {plural(e['servers'], 'server')}, {e['sync']}"] * bool(e["servers"])
     how += [f"reproducible with {plural(e['slices'] or 0, 'slice')}"] * bool(e["slices"])
     how += [f"ZeRO {e['zero']}"] * bool(e["zero"])
