@@ -107,7 +107,7 @@ def _is_array_type(kind: Any) -> bool:
 
 
 def to_host(array: Array) -> np.ndarray:
-    """A NumPy array with these values; the only function that synchronises with a device."""
+    """A NumPy array with these values; the only function of the engine that waits for a device."""
     if isinstance(array, (np.ndarray, np.generic)):
         return np.asarray(array)
     host: np.ndarray = array.get()

@@ -23,7 +23,7 @@ CONVOLUTIONS = ("auto", "winograd2", "winograd4", "im2col")
 OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop")
 ALLREDUCES = (
     *("auto", "mpi", "shared", "ring", "tree", "ps"),
-    *("p2p", "doubling", "halving", "hierarchical"),
+    *("p2p", "doubling", "halving", "hierarchical", "nccl"),
 )
 PROGRESS = ("auto", "poll", "thread")
 SCHEDULES = ("1f1b", "naive", "gpipe", "interleaved", "zb-h1", "pipedream")

@@ -83,15 +83,15 @@ REFUSALS = (
     Refusal(
         "zero 2 or 3",
         "allreduce without halves",
-        "gradients are scattered to ranks that keep a part each: only ring, p2p and halving can",
+        "each rank gets the sum of a part only, as ring, p2p, halving and nccl can do it",
         "use --allreduce ring, or --zero 1",
     ),
-    # data parallelism
+    # devices
     Refusal(
         "device",
-        "several ranks",
-        "gradients are summed on the host",
-        "use one rank or --device cpu",
+        "allreduce in memory",
+        "ranks of a node share memory of the host, not that of GPUs",
+        "use --allreduce ring, or --device cpu",
     ),
 )
 
@@ -102,6 +102,7 @@ NEEDS = (
     Need("vertical_sync", "schedule pipedream", "others never have several versions of weights"),
     Need("staleness", "sync ssp", "bsp allows no staleness, asp any"),
     Need("load_partial", "load", "it says what of that file has to fit"),
+    Need("nccl", "device cuda", "NCCL sums what is in the memory of GPUs"),
     Need("ranks", "dry_run", "a run has the ranks that mpirun starts"),
 )
 
@@ -138,18 +139,24 @@ def _servers(config: Config, ranks: int) -> str:
 
 
 def _without_halves(config: Config, ranks: int) -> str:
-    halves = config.allreduce == "auto" or config.allreduce in REDUCE_SCATTERS
+    halves = config.allreduce in ("auto", "nccl", *REDUCE_SCATTERS)
     return "" if halves else f"allreduce {config.allreduce}"
+
+
+def _in_memory(config: Config, ranks: int) -> str:
+    by_memory = config.allreduce in ("shared", "hierarchical")
+    return f"allreduce {config.allreduce}" if by_memory else ""
 
 
 SPECIAL: dict[str, Callable[[Config, int], str]] = {
     "servers": _servers,
-    "several ranks": lambda config, ranks: f"{ranks} ranks" if ranks > 1 else "",
     "one rank": lambda config, ranks: "1 rank" if ranks == 1 else "",
     "pipedream": lambda config, ranks: (
         "schedule pipedream" if config.schedule == "pipedream" else ""
     ),
     "zero 2 or 3": lambda config, ranks: f"zero {config.zero}" if config.zero > 1 else "",
     "allreduce without halves": _without_halves,
+    "allreduce in memory": _in_memory,
+    "nccl": lambda config, ranks: "allreduce nccl" if config.allreduce == "nccl" else "",
 }
 """Names of the table that are no options: what the config asks for under them, in words."""

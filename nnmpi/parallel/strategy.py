@@ -211,7 +211,8 @@ def executor_of(
 ) -> Executor:
     """What carries out the programs of the arrangement on this rank."""
     a, part, rank = spec.arrangement, spec.part, layout.all.rank
-    channels = Channels(part.boundaries, part.stages, layout.axis["pp"], spec.recorder)
+    pp, on = layout.axis["pp"], spec.task.on
+    channels = Channels(part.boundaries, part.stages, pp, spec.recorder, on)
     return Executor(
         Ports.of(spec.task, part, channels),
         sync,

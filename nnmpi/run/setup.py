@@ -28,7 +28,7 @@ from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.discovery import discover
+from nnmpi.parallel.discovery import chosen, discover
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.step.objective import Criterion
@@ -83,7 +83,8 @@ def set_up(
         on, criterion = _checked_device(config, comm), objectives.checked(loss, metrics)
         return on, criterion, _dataset(config, data, criterion) if is_first else None
 
-    on, criterion, downloaded = all_or_none(comm, checked)
+    found, criterion, downloaded = all_or_none(comm, checked)
+    on = chosen(comm, found)
     dataset = all_or_none(comm, lambda: downloaded or _dataset(config, data, criterion))
     consistency.check_inputs(comm, config, dataset)
 
@@ -284,7 +285,7 @@ def arranged(
     division, facts = plan.measured_stages(
         cut, layout, model, graph, samples, setup.on, len(setup.train)
     )
-    cluster, measured = discover(comm), dict(known)
+    cluster, measured = discover(comm, setup.on), dict(known)
     if "cut" in facts:
         measured["cut"] = facts["cut"]
     arrangement = partial(arrange, config, cluster, graph, sharding, division, measured)

@@ -310,6 +310,9 @@ class Trainer(BetweenSteps):
         """The start event."""
         event = start_event(self._setup, self.config, self.comm.size, self.model, self.strategy)
         event["steps"] = self.total_steps
+        cluster = self.arrangement.cluster
+        if cluster.has_devices:
+            event["devices"] = list(cluster.devices)
         if self.loaded and self.config.load_partial:
             event["loaded"] = self.loaded._asdict()
         return event | ({"warning": self.warning} if self.warning else {})

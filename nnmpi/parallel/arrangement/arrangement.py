@@ -158,7 +158,7 @@ class Arrangement:
         """How ranks along tp sum long activations."""
         lengths = 1 << 20  # bytes: where a node has not even that, a ring does it
         free = min(self.cluster.free_memory[r] for r in group)
-        return "shared" if free > lengths else "ring"
+        return "shared" if free > lengths and not self.cluster.has_devices else "ring"
 
     # ---- questions of a run
 

@@ -15,6 +15,7 @@ from nnmpi.parallel.layout import Layout, duplicate
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.stores import Buckets, CommBucket, LocalStore, NodeStore
 from nnmpi.parallel.strategy import Evaluation, StrategyParts, TrainSpec
+from nnmpi.parallel.wire import wire_of
 from nnmpi.parallel.zero.slots import ShardedGradientStore, ShardedParameterStore
 from nnmpi.parallel.zero.store import ShardedStore
 
@@ -75,20 +76,21 @@ def _store_and_sync(
     a, dp, on = spec.arrangement, layout.axis["dp"], spec.task.on
     held, parameters = a.held(layout.all.rank), spec.parameters
     with_comms = [
-        CommBucket(start, stop, dp if i == NOT_TIED else tied[i]) for start, stop, i in held.buckets
+        CommBucket(start, stop, wire_of(dp if i == NOT_TIED else tied[i], on))
+        for start, stop, i in held.buckets
     ]
     buckets = Buckets(held.spans, with_comms, [one.users for one in held.trained], a.algorithm)
     options = a.config.overlap, spec.recorder
     if a.store == "node":
-        node = NodeStore(parameters, a.dtype, held.scalars, buckets)
+        node = NodeStore(parameters, a.dtype, held.scalars, buckets, dp)
         return node, BucketedSync(node, *options), []
-    buckets.set_up(a.dtype)
+    buckets.set_up(a.dtype, on)
     if a.store in ("local", "replica"):
         store = LocalStore(parameters, a.dtype, on, held.scalars, buckets)
         return store, BucketedSync(store, *options), []
     gathers = duplicate(dp)
     if a.store == "zero 1":
-        sharded = ShardedStore(parameters, a.dtype, buckets, dp, gathers)
+        sharded = ShardedStore(parameters, a.dtype, on, buckets, dp, gathers)
         return sharded, BucketedSync(sharded, *options), [gathers]
-    scattered = SCATTERED[a.store](parameters, a.dtype, buckets, dp, gathers)
+    scattered = SCATTERED[a.store](parameters, a.dtype, on, buckets, dp, gathers)
     return scattered, ScatteredSync(scattered, *options), [gathers]

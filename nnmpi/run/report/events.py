@@ -33,6 +33,7 @@ def layout_event(a: Arrangement) -> Event:
         "parameters": sum(v.size for v in graph.variables if v.is_parameter),
         "ranks": a.ranks,
         "nodes": len({*a.cluster.nodes}),
+        "devices": list(a.cluster.devices) if a.cluster.has_devices else None,
         "layout": a.mesh.axes,
         "servers": a.servers,
         "strategy": a.strategy,

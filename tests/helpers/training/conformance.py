@@ -2,7 +2,8 @@
 
 Each row trains for ten steps in float64 on so many ranks, and on one, with uneven batches.
 `test_conformance.py` runs a third of the rows on threads, `test_conformance_mpi.py` others over
-MPI. With --all, all rows run on threads.
+MPI, and `test_strict_conformance.py` some with ranks on a device. With --all, all rows run on
+threads, and all on a device.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from functools import partial
 from itertools import product
 from typing import NamedTuple
 
+from helpers.device import DEVICE
 from helpers.tensor import laws_summa
 from helpers.tensor.laws_tensor import UNEVEN
 from helpers.training import laws_conv, laws_goals, laws_ported, laws_spatial
@@ -60,12 +62,27 @@ class Row(NamedTuple):
     """A layout, what is trained in it, and how many ranks it takes.
 
     options   of the run of digits that the row is, if it is one: its model may be under "build"
+    layers    whether it trains layers without a Trainer: its law takes a backend too
     """
 
     name: str
     ranks: int
-    trains_as_one_rank: Callable[[Comm], None]
+    trains_as_one_rank: Callable[..., None]
     options: Options | None = None
+    layers: bool = False
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether it is refused on a device, since ranks sum through memory that they share."""
+        ways = ("allreduce=shared", "allreduce=hierarchical")
+        return any(way in self.name.split() for way in ways)
+
+    def trains_on_device(self, comm: Comm) -> None:
+        """The law where several ranks compute on the device of the tests, and one on the CPU."""
+        if self.layers:
+            self.trains_as_one_rank(comm, DEVICE)
+        else:
+            self.trains_as_one_rank(comm)
 
 
 def _row(name: str, layout: Options, case: Options) -> Row:
@@ -90,7 +107,8 @@ def _as_one_rank(layout: Options, case: Options, comm: Comm) -> None:
 def _data_parallel() -> Iterator[Row]:
     for dp, (name, case), allreduce in product((2, 3, 4), MODELS.items(), ("shared", "ring")):
         yield _row(name, {"dp": dp, "allreduce": allreduce}, case)
-    for dp, allreduce in product((2, 3, 4, 8), ALLREDUCES):
+    of_hosts = [allreduce for allreduce in ALLREDUCES if allreduce != "nccl"]
+    for dp, allreduce in product((2, 3, 4, 8), of_hosts):
         layout = {"dp": dp, "allreduce": allreduce, "bucket_mb": 0.001}
         yield _trained("digits-cnn", layout, {**CNN, "clip_norm": 0.3})
     for dp, allreduce in product((2, 3), ("shared", "ring")):
@@ -249,9 +267,10 @@ def _ported() -> Iterator[Row]:
 
 def _layers() -> Iterator[Row]:
     for n in (2, 3):
-        yield Row(f"spatial={n} cnn", n, laws_spatial.training_equals_one_rank)
+        yield Row(f"spatial={n} cnn", n, laws_spatial.training_equals_one_rank, layers=True)
     for n in (4, 6):  # 2 x 2 and 2 x 3 among them
-        yield Row(f"summa={n} mlp, every grid", n, laws_summa.a_stack_trains_as_one_rank)
+        law = laws_summa.a_stack_trains_as_one_rank
+        yield Row(f"summa={n} mlp, every grid", n, law, layers=True)
 
 
 FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
@@ -285,6 +304,23 @@ def rows_on_threads(family: str) -> Iterator[tuple[Row, bool]]:
     """All rows, and whether a row is in the third that runs without --all."""
     for k, row in enumerate(rows(family)):
         yield row, third(k) == 0
+
+
+def rows_on_device(family: str) -> Iterator[tuple[Row, bool]]:
+    """All rows, and whether a row is one of those that run without --all: a fifth of a third."""
+    found, n = rows(family), 0
+    for k, row in enumerate(found):
+        is_of_third = third(k) == 2 or len(found) < 10
+        yield row, is_of_third and n % 5 == 0
+        n += is_of_third
+
+
+def device_rows_over_mpi(family: str, ranks: int) -> list[Row]:
+    """Of rows for so many ranks one that a device trains, or two, of other thirds than on
+    threads."""
+    others = [row for k, row in enumerate(rows(family)) if third(k) != 2 or row.layers]
+    found = [row for row in others if row.ranks == ranks and not row.shares_memory]
+    return found[len(found) // 2 :: max(len(found) // 4, 1)][: 2 if ranks == 2 else 1]
 
 
 def rows_over_mpi(family: str, ranks: int) -> list[Row]:
