@@ -23,12 +23,15 @@ In a few places it is stricter than CuPy, which allows what is slow or wrong:
     x[1:] = x[:-1]                    raises: a memcpy that overlaps
     for element in x (of one axis)    counts as one wait
     empty, empty_like                 are full of NaN
+    RawModule: other types of numbers and arrays than the kernel has, and gaps in arrays
 """
 
-from strictarray import _functions
+from strictarray import _functions, _kernels
 from strictarray._array import ndarray
 from strictarray._counting import Count, counting, synchronisations
 
 __all__ = ["Count", "counting", "ndarray", "synchronisations"]
 
 globals().update(_functions.NAMES)
+if _kernels.COMPILER:  # without one, no kernel in CUDA C runs, and the engine does without
+    RawModule = _kernels.RawModule
