@@ -26,11 +26,11 @@ In a few places it is stricter than CuPy, which allows what is slow or wrong:
     RawModule: other types of numbers and arrays than the kernel has, and gaps in arrays
 """
 
-from strictarray import _functions, _kernels
+from strictarray import _core, _functions, _kernels
 from strictarray._array import ndarray
 from strictarray._counting import Count, counting, synchronisations
 
-__all__ = ["Count", "counting", "ndarray", "synchronisations"]
+__all__ = ["Count", "_core", "counting", "ndarray", "synchronisations"]
 
 globals().update(_functions.NAMES)
 if _kernels.COMPILER:  # without one, no kernel in CUDA C runs, and the engine does without
