@@ -70,6 +70,7 @@ def rows_of(case: str, samples_of: dict[str, list[Sample]], about: Row) -> list[
     """One row per subject, with nnmpi's ratios to all others and to the fastest."""
     on_gpu = about.get("device") == "cuda"
     kind, goals = ("wall", GPU_GOALS) if on_gpu else ("cpu", GOALS)
+    goals = {} if about.get("batch") else goals  # they are for the cases as they are
     times = {
         subject: [getattr(s, kind) for s in samples] for subject, samples in samples_of.items()
     }

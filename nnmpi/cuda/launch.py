@@ -45,7 +45,12 @@ def run(file: str, name: str, threads: int, args: Sequence[Any]) -> None:
 
 def fits(array: Array) -> bool:
     """Whether the library of an array compiles kernels, and they are made for that array."""
-    return hasattr(xp_of(array), "RawModule") and is_plain(array)
+    return _compiles(xp_of(array)) and is_plain(array)
+
+
+@lru_cache(maxsize=16)
+def _compiles(xp: Any) -> bool:
+    return hasattr(xp, "RawModule")
 
 
 def all_fit(first: Array, *others: Array | None) -> bool:
