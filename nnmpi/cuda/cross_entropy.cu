@@ -1,9 +1,8 @@
 /* Cross-entropy of scores z (n, C), as kernels/softmax.py describes it.
 
    Sums have a fixed order, so that the same input gives the same bits: a thread adds every
-   blockDim.x-th number, and halves of a block are added to each other. Number (i, c) of p is at
+   THREADS-th number, and halves of a block are added to each other. Number (i, c) of p is at
    i * by_row + c * by_class in memory. */
-#define THREADS 256 /* in a block */
 
 /* `all` (THREADS, shared) becomes one number, all[0], by an operation on pairs. */
 #define HALVE(all, operation)                                                                      \

@@ -28,7 +28,8 @@ FOLDER = Path(__file__).parent
 def source(name: str) -> str:
     """The text of a file of this folder, with what it needs before it."""
     files = FOLDER / "common.cuh", FOLDER / f"{name}.cu"
-    return "".join(path.read_text(encoding="utf-8") for path in files)
+    texts = (path.read_text(encoding="utf-8") for path in files)
+    return "".join((f"#define THREADS {THREADS} /* in a block */\n", *texts))
 
 
 @lru_cache(maxsize=256)

@@ -10,7 +10,8 @@ import pytest
 from helpers.device import DEVICE, IS_GPU
 from helpers.kernels import fakecudnn
 
-from nnmpi import backend
+import nnmpi
+from nnmpi import backend, nn, optim
 from nnmpi.autograd.ops.conv import conv2d
 from nnmpi.cuda import cudnn
 from nnmpi.kernels import conv
@@ -81,6 +82,32 @@ def test_a_gradient_of_weights_goes_where_it_is_wanted(fake: fakecudnn.Fake | No
     out = DEVICE.xp.zeros((3, 3, 4, 3), "float32").transpose(3, 2, 0, 1)
     assert result.vjps[1](shared, out) is out
     assert backend.to_host(out).tolist() == np.full((3, 4, 3, 3), 18.0).tolist()
+
+
+def trained(on: backend.Backend) -> dict[str, np.ndarray]:
+    """The state of a model after some steps."""
+    model = nn.Sequential(
+        *(nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.BatchNorm2d(4)),
+        *(nn.Conv2d(4, 5, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(20, 3)),
+    ).to("float32", on)
+    opt, rng = optim.SGD(model.parameters(), 0.1, 0.9), np.random.default_rng(0)
+    x, y = rng.standard_normal((6, 2, 10, 10)).astype("float32"), rng.integers(0, 3, 6)
+    for _ in range(4):
+        loss = nn.CrossEntropyLoss()(model(nnmpi.tensor(x, on=on)), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    return model.state_dict()
+
+
+def test_training_steps_are_those_of_the_cpu(fake: fakecudnn.Fake | None) -> None:
+    found, wanted = trained(DEVICE), trained(backend.CPU)
+    for name, values in wanted.items():
+        np.testing.assert_allclose(backend.to_host(found[name]), values, rtol=1e-3, atol=1e-5)
+    if fake is not None:
+        first = ["wgrad"]  # nothing wants the gradient of the samples
+        step = ["fprop", "fprop", "dgrad", "wgrad", *first]
+        assert fake.executed == step * 4
 
 
 def test_graphs_are_built_once_for_their_shapes(fake: fakecudnn.Fake | None) -> None:
