@@ -123,6 +123,9 @@ class Config:
     seed: int = _training(0, "seed of weights, batch order, dropout and held-out data", FROM_0)
     dtype: str = _training("float32", "type of parameters and samples", choices=DTYPES)
     device: str = _training("cpu", "where to compute", choices=DEVICES)
+    tf32: bool = _training(
+        False, "on a GPU: round factors of float32 products to 11 bits, which is faster"
+    )
     convolution: str = _training(
         "auto",
         "algorithm of 3x3 convolutions; winograd2 and im2col are slower and a little more exact",

@@ -96,6 +96,7 @@ REFUSALS = (
 )
 
 NEEDS = (
+    Need("tf32", "device cuda", "a CPU computes products of float32 as they are"),
     Need("slices", "reproducible", "a batch is cut into slices for that alone"),
     Need("virtual_stages", "schedule interleaved", "in other schedules a rank has one stage"),
     Need("cut", "pp", "the model is cut between the ranks along pp"),

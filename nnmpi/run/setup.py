@@ -127,7 +127,9 @@ def _checked_device(config: Config, comm: Comm) -> Backend:
     if comm.rank == 0:  # which writes the files
         check_outputs(config)
     plan.check(config, config.ranks or comm.size)
-    return backend.get(config.device)
+    on = backend.get(config.device)
+    backend.allow_tf32(on, config.tf32)
+    return on
 
 
 def _dataset(config: Config, given: Dataset | tuple[Any, ...] | None, loss: Criterion) -> Dataset:

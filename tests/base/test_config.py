@@ -34,6 +34,7 @@ FLAGS: dict[str, tuple[str, Any]] = {
     "cut": ("3,7", "3,7"),
     "recompute": ("", True),
     "vertical-sync": ("", True),
+    "tf32": ("", True),
     "allreduce": ("ring", "ring"),
     "bucket-mb": ("0.5", 0.5),
     "no-overlap": ("", False),

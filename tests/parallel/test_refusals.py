@@ -35,6 +35,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "slow_rank": {"slow_rank": "0:2"},
     "slices": {"slices": 4},
     "staleness": {"staleness": 2},
+    "tf32": {"tf32": True},
     "tp": {"tp": 2},
     "verify": {"verify": True},
     "vertical_sync": {"vertical_sync": True},

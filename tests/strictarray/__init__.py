@@ -24,13 +24,16 @@ In a few places it is stricter than CuPy, which allows what is slow or wrong:
     for element in x (of one axis)    counts as one wait
     empty, empty_like                 are full of NaN
     copies on a stream                are poisoned until an event is waited for (`_cuda.py`)
+    RawModule: other types of numbers and arrays than the kernel has, and gaps in arrays
 """
 
+from strictarray import _core, _functions, _kernels
 from strictarray import _cuda as cuda
-from strictarray import _functions
 from strictarray._array import ndarray
 from strictarray._counting import Count, counting, synchronisations
 
-__all__ = ["Count", "counting", "cuda", "ndarray", "synchronisations"]
+__all__ = ["Count", "_core", "counting", "cuda", "ndarray", "synchronisations"]
 
 globals().update(_functions.NAMES)
+if _kernels.COMPILER:  # without one, no kernel in CUDA C runs, and the engine does without
+    RawModule = _kernels.RawModule
