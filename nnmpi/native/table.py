@@ -3,13 +3,17 @@
     @kernel                 an entry of KERNELS: the function, which NumPy computes on any backend,
     def adam(p, g, ...)     and nnmpi.native's of that name, for the arrays that it is made for
 
-Callers do not know which of the two computes.
+Callers do not know which of the two computes. Of arrays in 16 bits on the host each entry computes
+in float32, by either, and rounds what it has written.
 """
 
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from nnmpi import native
+from nnmpi.dtypes import on_host_in_16_bits
 
 
 class Kernel:
@@ -22,7 +26,28 @@ class Kernel:
 
     def __call__(self, *args: Any) -> None:
         if self.compiled is None or self.compiled(*args) is NotImplemented:
-            self.reference(*args)
+            if on_host_in_16_bits(args[0]):
+                _in_float32(self, args)
+            else:
+                self.reference(*args)
+
+
+def _in_float32(loop: Kernel, args: tuple[Any, ...]) -> None:
+    """Calls a loop on copies in float32 of arrays in 16 bits, and rounds those that it changes."""
+    copies: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+
+    def widened(value: Any) -> Any:
+        if isinstance(value, tuple | list):
+            return tuple(map(widened, value))
+        if not on_host_in_16_bits(value):
+            return value
+        return copies.setdefault(id(value), (value, value.astype(np.float32)))[1]
+
+    loop(*map(widened, args))
+    for array, copy in copies.values():
+        rounded = copy.astype(array.dtype)
+        if (rounded.view(np.uint16) != array.view(np.uint16)).any():
+            array[...] = rounded
 
 
 KERNELS: dict[str, Kernel] = {}

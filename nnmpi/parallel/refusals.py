@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.config import Config
+from nnmpi.dtypes import HALVES
 from nnmpi.parallel.layout import server_count
 from nnmpi.quoting import shown
 
@@ -67,6 +68,10 @@ REFUSALS = (
     Refusal("pp", "jitter", SLOWING),
     Refusal("schedule", "servers", WHOLE_MODEL, NO_SERVERS),
     Refusal("recompute", "servers", WHOLE_MODEL, NO_SERVERS),
+    # 16 bits
+    Refusal("16 bits", "servers", "servers keep and send parameters of one type", NO_SERVERS),
+    Refusal("16 bits", "pipedream", "a stage keeps versions of its parameters in one type"),
+    Refusal("16 bits", "reproducible", "the tree over slices adds up float32 and float64"),
     # parameter servers
     Refusal("allreduce", "servers", OWN_SUM, NO_SERVERS),
     Refusal("bucket_mb", "servers", OWN_SUM, NO_SERVERS),
@@ -151,5 +156,6 @@ SPECIAL: dict[str, Callable[[Config, int], str]] = {
     ),
     "zero 2 or 3": lambda config, ranks: f"zero {config.zero}" if config.zero > 1 else "",
     "allreduce without halves": _without_halves,
+    "16 bits": lambda config, ranks: f"dtype {config.dtype}" if config.dtype in HALVES else "",
 }
 """Names of the table that are no options: what the config asks for under them, in words."""

@@ -32,7 +32,7 @@ from nnmpi.parallel.step.executor import (
 )
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.ports import CHECKED_STEPS, Task
-from nnmpi.parallel.step.update import Outcome, Update
+from nnmpi.parallel.step.update import Outcome, ScaledUpdate, Update
 from nnmpi.parallel.stores import LocalStore
 
 OnEvent: TypeAlias = Callable[[dict[str, Any]], None]
@@ -188,7 +188,8 @@ def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> Compos
     """The strategy of ranks that make every step together."""
     part = spec.part
     optimizer = spec.optimizer(parts.store.parameters)
-    update = Update(
+    scaler = spec.task.scaler
+    update = (Update if scaler is None else partial(ScaledUpdate, scaler))(
         parts.store,
         optimizer,
         spec.arrangement.config.clip_norm,

@@ -36,6 +36,7 @@ from nnmpi.parallel.step.ports import (
     Stage,
     Task,
     Tensors,
+    loss_sink,
 )
 from nnmpi.schedules.op import Kind, Op
 
@@ -303,7 +304,7 @@ class Ports(NamedTuple):
 
     @classmethod
     def of(cls, task: Task, part: ModelPart, channels: Channels) -> Self:
-        samples, loss = Samples(task.on), LossSink(task.objective)
+        samples, loss = Samples(task.on), loss_sink(task)
         stages = {
             s: Stage(module, channels.inlets.get(s, samples), channels.outlets.get(s, loss))
             for s, module in part.stages.items()

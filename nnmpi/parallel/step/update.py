@@ -10,7 +10,7 @@ Where a model is spread over ranks of other axes, one more all-reduce sums what 
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from nnmpi import backend
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.utils import clip_factor
 from nnmpi.optim import Optimizer
+from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.stores import LOSS, STOP, USED, LocalStore, Stretch
@@ -66,9 +67,7 @@ class Update:
         updated, norm = not not_finite, squares**0.5
         if updated:
             if self._clip_norm is not None:  # as `optim.clip_grad_norm`, over all ranks
-                factor = clip_factor(norm, self._clip_norm)
-                for *_, gradient in store.owned(store.spans[0][0], store.spans[-1][1]):
-                    gradient *= factor
+                store.scale_gradients(clip_factor(norm, self._clip_norm))
             self._optimizer.step(self._lr_factor(step))
         began = self._recorder.now()
         store.settle()
@@ -101,6 +100,19 @@ class Update:
         self._recorder.add("agree", began)
         whole: list[float] = row.tolist()
         return whole
+
+
+class ScaledUpdate(Update):
+    """Update with a loss scale, which changes after each step, on all ranks alike."""
+
+    def __init__(self, scaler: Scaler, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.scaler = scaler
+
+    def apply(self, step: int) -> Outcome:
+        outcome = super().apply(step)
+        self.scaler.now = self.scaler.now.after(outcome.updated)
+        return outcome
 
 
 def _counted(store: LocalStore, counts: Callable[[Parameter], bool]) -> Iterator[Stretch]:

@@ -226,7 +226,7 @@ class ShardedStore(LocalStore):
 
     def totals(self, counted: Sequence[Stretch]) -> Array:
         shards = (shard for lo, hi in counted for shard in within(self._counted, lo, hi))
-        total = sum(float(squares(self.shard_gradient(shard))) for shard in shards)
+        total = sum(float(squares(self.shard_gradient(one))) for one in self.pieces(shards))
         order = float(self.order)
         row = np.array([*self.scalars, total, order, order**2])
         self.dp.all_reduce(row, "doubling")
