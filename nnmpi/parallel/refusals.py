@@ -156,6 +156,8 @@ SPECIAL: dict[str, Callable[[Config, int], str]] = {
     ),
     "zero 2 or 3": lambda config, ranks: f"zero {config.zero}" if config.zero > 1 else "",
     "allreduce without halves": _without_halves,
-    "16 bits": lambda config, ranks: f"dtype {config.dtype}" if config.dtype in HALVES else "",
+    "16 bits": lambda config, ranks: (
+        f"dtype {config.dtype} of 16 bits" if config.dtype in HALVES else ""
+    ),
 }
 """Names of the table that are no options: what the config asks for under them, in words."""

@@ -157,7 +157,7 @@ def _holds(trainer: Trainer, comm: Comm, made: Made) -> None:
 
 
 def _keeps(trainer: Trainer, comm: Comm) -> None:
-    """Activations of a micro-batch, within 5%, stage by stage."""
+    """Activations of a micro-batch, within 5% or 100 bytes, stage by stage."""
     a, tp = trainer.arrangement, trainer.arrangement.mesh.coordinates(comm.rank)["tp"]
     n = micro_batches(a, comm.rank, 24)[0]
     for s, stage in trainer.part.stages.items():
@@ -168,7 +168,8 @@ def _keeps(trainer: Trainer, comm: Comm) -> None:
                 y = trainer.task.objective.loss(widened(y), np.zeros(n, np.int64))
             held = nbytes(kept([y] if isinstance(y, Tensor) else y).values())
         said = of_stage(a, s, n, comm.rank)
-        assert held == pytest.approx(said, rel=0.05), f"stage {s} keeps {held}, not {said:.0f}"
+        near = pytest.approx(said, rel=0.05, abs=100)
+        assert held == near, f"stage {s} keeps {held}, not {said:.0f}"
 
 
 def zeros(a: Arrangement, e: int, n: int, tp: int) -> Tensor:
