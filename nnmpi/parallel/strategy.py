@@ -32,7 +32,8 @@ from nnmpi.parallel.step.executor import (
 )
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.ports import CHECKED_STEPS, Task
-from nnmpi.parallel.step.update import Outcome, ScaledUpdate, Update
+from nnmpi.parallel.step.scaling import ScaledUpdate
+from nnmpi.parallel.step.update import Outcome, Update
 from nnmpi.parallel.stores import LocalStore
 
 OnEvent: TypeAlias = Callable[[dict[str, Any]], None]

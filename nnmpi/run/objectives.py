@@ -20,7 +20,7 @@ from nnmpi.nn.losses import ClassLoss, Loss
 from nnmpi.nn.sequential import only_runs_layers
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.step.objective import Criterion, Objective, SumOfMean
-from nnmpi.parallel.step.ports import widened
+from nnmpi.parallel.step.scaling import widened
 from nnmpi.parallel.tensor.loss import ShardedCrossEntropyLoss
 from nnmpi.parallel.tensor.shard import Sharding
 from nnmpi.quoting import shown

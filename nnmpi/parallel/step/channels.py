@@ -36,8 +36,8 @@ from nnmpi.parallel.step.ports import (
     Stage,
     Task,
     Tensors,
-    loss_sink,
 )
+from nnmpi.parallel.step.scaling import loss_sink
 from nnmpi.schedules.op import Kind, Op
 
 PAUSE = 5e-4

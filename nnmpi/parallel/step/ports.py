@@ -19,7 +19,6 @@ from nnmpi.autograd.tape import TapeNode, tick
 from nnmpi.backend import Array, Backend
 from nnmpi.data import Load
 from nnmpi.data.inputs import Structure, each, parts
-from nnmpi.dtypes import is_half
 from nnmpi.nn import Module
 from nnmpi.nn.passes import BatchStats, Pass, current_pass
 from nnmpi.optim.loss_scale import Scaler
@@ -174,36 +173,6 @@ class LossSink(Sink):
 
     def evaluate(self, micro: int, y: Tensor) -> None:
         self.outputs.add(y, self._load.micro[micro])
-
-
-def widened(scores: Tensor) -> Tensor:
-    """Scores as a loss takes them: in float32, if they have 16 bits."""
-    return scores.astype("float32") if is_half(scores.dtype) else scores
-
-
-class ScaledLossSink(LossSink):
-    """The loss of scores in 16 bits: computed in float32, and times the loss scale on its way
-    back."""
-
-    def __init__(self, objective: Objective, scaler: Scaler) -> None:
-        super().__init__(objective)
-        self._scaler = scaler
-
-    def root(self, micro: int, y: Tensor) -> Tensor:
-        return super().root(micro, widened(y))
-
-    def seed(self, micro: int, root: Tensor) -> Array:
-        return super().seed(micro, root) * self._scaler.now.scale
-
-    def evaluate(self, micro: int, y: Tensor) -> None:
-        super().evaluate(micro, widened(y))
-
-
-def loss_sink(task: Task) -> LossSink:
-    """The sink of the last stage."""
-    if task.scaler is None:
-        return LossSink(task.objective)
-    return ScaledLossSink(task.objective, task.scaler)
 
 
 class Stage(NamedTuple):

@@ -10,7 +10,7 @@ Where a model is spread over ranks of other axes, one more all-reduce sums what 
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from nnmpi import backend
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.utils import clip_factor
 from nnmpi.optim import Optimizer
-from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.stores import LOSS, STOP, USED, LocalStore, Stretch
@@ -100,19 +99,6 @@ class Update:
         self._recorder.add("agree", began)
         whole: list[float] = row.tolist()
         return whole
-
-
-class ScaledUpdate(Update):
-    """Update with a loss scale, which changes after each step, on all ranks alike."""
-
-    def __init__(self, scaler: Scaler, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.scaler = scaler
-
-    def apply(self, step: int) -> Outcome:
-        outcome = super().apply(step)
-        self.scaler.now = self.scaler.now.after(outcome.updated)
-        return outcome
 
 
 def _counted(store: LocalStore, counts: Callable[[Parameter], bool]) -> Iterator[Stretch]:

@@ -23,7 +23,7 @@ from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.traffic import Sent, Traffic, traffic
 from nnmpi.parallel.masters import MasterStore
 from nnmpi.parallel.step.executor import StepState
-from nnmpi.parallel.step.ports import widened
+from nnmpi.parallel.step.scaling import widened
 from nnmpi.parallel.stores import NodeStore
 from nnmpi.parallel.zero.store import ShardedStore
 
