@@ -7,13 +7,16 @@ The methods are `Winograd`, `Direct`, `Im2col`, `Depthwise`, and on a GPU `Cudnn
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from nnmpi.backend import Array, of, xp_of
+from nnmpi.dtypes import on_host_in_16_bits
 from nnmpi.kernels import Result, Vjp, column_sum, epilogue, progress_hook
 from nnmpi.kernels.cudnn import Cudnn
 from nnmpi.kernels.depthwise import Depthwise
 from nnmpi.kernels.direct import Direct
+from nnmpi.kernels.halves import in_float32
 from nnmpi.kernels.im2col import Im2col
 from nnmpi.kernels.window import Window, Windows
 from nnmpi.kernels.winograd import Winograd, grid
@@ -93,6 +96,8 @@ def _chunk(N: int, bytes_per_image: int, budget: int) -> int:
 
 def conv2d(x: Array, w: Array, b: Array | None, f: Shape) -> Result:
     """x (N, C, H, W) and w (O, C / groups, kh, kw): logical shapes over channels-last memory."""
+    if on_host_in_16_bits(x):
+        return in_float32(partial(conv2d, f=f), x, w, b)
     xl = x.transpose(0, 2, 3, 1)
     wl = xp_of(w).ascontiguousarray(w.transpose(2, 3, 1, 0))
     method, chunk = method_of(xl, wl, f)
@@ -109,6 +114,7 @@ def conv2d(x: Array, w: Array, b: Array | None, f: Shape) -> Result:
         if not f.keep:
             method.kept.clear()
     method.release()
+    passed = y if f.relu else None  # y itself is kept for ReLU only
 
     def prepare(g: Array, needs: Sequence[bool]) -> epilogue.Gradients:
         gl, shared = g.transpose(0, 2, 3, 1), _gradients(method, xl, O, needs)
@@ -116,7 +122,7 @@ def conv2d(x: Array, w: Array, b: Array | None, f: Shape) -> Result:
         progress = progress_hook.get()
         for s, mask in zip(chunks, masks, strict=True):
             progress()
-            method.gradients(s, gl[s], y[s] if f.relu else None, mask, shared)
+            method.gradients(s, gl[s], None if passed is None else passed[s], mask, shared)
         method.release()
         return shared
 
@@ -134,6 +140,8 @@ def conv_transpose2d(
         y <--method.backward-- x        + bias              the gradient of a convolution's input
         dx <--method.forward-- g        dw <--method.backward-- x, g
     """
+    if on_host_in_16_bits(x):
+        return in_float32(partial(conv_transpose2d, f=f, size=size), x, w, b)
     xp, xl = xp_of(x), x.transpose(0, 2, 3, 1)
     wl = xp.ascontiguousarray(w.transpose(2, 3, 1, 0))
     N, O = len(x), w.shape[1] * f.groups

@@ -4,13 +4,17 @@
     def adam(p, g, ...)     nnmpi.native's of that name for NumPy's arrays, where it was built,
                             and nnmpi.cuda's for CuPy's, if there is one
 
-Callers do not know which of them computes.
+Callers do not know which of them computes. Of arrays in 16 bits on the host each entry computes in
+float32, by either, and rounds what it has written.
 """
 
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from nnmpi import cuda, native
+from nnmpi.dtypes import on_host_in_16_bits
 
 
 class Kernel:
@@ -30,8 +34,30 @@ class Kernel:
         # compiled first, whatever the arrays are: on the host a microsecond counts
         if self.compiled is not None and self.compiled(*args) is not NotImplemented:
             return
-        if self.cuda is None or self.cuda(*args) is NotImplemented:
+        if self.cuda is not None and self.cuda(*args) is not NotImplemented:
+            return
+        if on_host_in_16_bits(args[0]):
+            _in_float32(self, args)
+        else:
             self.reference(*args)
+
+
+def _in_float32(loop: Kernel, args: tuple[Any, ...]) -> None:
+    """Calls a loop on copies in float32 of arrays in 16 bits, and rounds those that it changes."""
+    copies: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+
+    def widened(value: Any) -> Any:
+        if isinstance(value, tuple | list):
+            return tuple(map(widened, value))
+        if not on_host_in_16_bits(value):
+            return value
+        return copies.setdefault(id(value), (value, value.astype(np.float32)))[1]
+
+    loop(*map(widened, args))
+    for array, copy in copies.values():
+        rounded = copy.astype(array.dtype)
+        if (rounded.view(np.uint16) != array.view(np.uint16)).any():
+            array[...] = rounded
 
 
 KERNELS: dict[str, Kernel] = {}

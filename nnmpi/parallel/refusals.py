@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.config import Config
+from nnmpi.dtypes import HALVES
 from nnmpi.parallel.layout import server_count
 from nnmpi.quoting import shown
 
@@ -67,6 +68,10 @@ REFUSALS = (
     Refusal("pp", "jitter", SLOWING),
     Refusal("schedule", "servers", WHOLE_MODEL, NO_SERVERS),
     Refusal("recompute", "servers", WHOLE_MODEL, NO_SERVERS),
+    # 16 bits
+    Refusal("16 bits", "servers", "servers keep and send parameters of one type", NO_SERVERS),
+    Refusal("16 bits", "pipedream", "a stage keeps versions of its parameters in one type"),
+    Refusal("16 bits", "reproducible", "the tree over slices adds up float32 and float64"),
     # parameter servers
     Refusal("allreduce", "servers", OWN_SUM, NO_SERVERS),
     Refusal("bucket_mb", "servers", OWN_SUM, NO_SERVERS),
@@ -159,5 +164,8 @@ SPECIAL: dict[str, Callable[[Config, int], str]] = {
     "allreduce without halves": _without_halves,
     "allreduce in memory": _in_memory,
     "nccl": lambda config, ranks: "allreduce nccl" if config.allreduce == "nccl" else "",
+    "16 bits": lambda config, ranks: (
+        f"dtype {config.dtype} of 16 bits" if config.dtype in HALVES else ""
+    ),
 }
 """Names of the table that are no options: what the config asks for under them, in words."""

@@ -32,6 +32,12 @@ from nnmpi.parallel.wire import Transfer, Wire
 LOSS, STOP, USED = 0, 1, 2
 """Where the scalars are."""
 
+
+def piece_of(on: Backend) -> int:
+    """How many gradients of 16 bits become float32 at a time, for the optimizer."""
+    return on.chunk_bytes // 64
+
+
 BLOCK = 8192  # numbers; OpenBLAS takes several threads for a dot product of more than 10,000
 
 Stretch = tuple[int, int]
@@ -165,6 +171,15 @@ class LocalStore(FlatStore):
     def squares(self, counted: Sequence[Stretch]) -> Array:
         """The sum of the squares of the summed gradients there; the same bits on every rank."""
         return sum(squares(g) for lo, hi in counted for *_, g in self.owned(lo, hi))
+
+    def pieces(self, shards: Iterable[Shard]) -> Iterable[Shard]:
+        """Shards as `shard_gradient` takes them: whole."""
+        return shards
+
+    def scale_gradients(self, factor: float) -> None:
+        """Multiplies all summed gradients that this rank updates by."""
+        for *_, gradient in self.owned(self.spans[0][0], self.spans[-1][1]):
+            gradient *= factor
 
     def whole_gradient(self, i: int) -> Array:
         """The summed gradient of parameter i after a step; every rank of dp calls it."""

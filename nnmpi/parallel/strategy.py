@@ -32,6 +32,7 @@ from nnmpi.parallel.step.executor import (
 )
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.ports import CHECKED_STEPS, Task
+from nnmpi.parallel.step.scaling import ScaledUpdate
 from nnmpi.parallel.step.update import Outcome, Update
 from nnmpi.parallel.stores import LocalStore
 
@@ -188,7 +189,8 @@ def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> Compos
     """The strategy of ranks that make every step together."""
     part = spec.part
     optimizer = spec.optimizer(parts.store.parameters)
-    update = Update(
+    scaler = spec.task.scaler
+    update = (Update if scaler is None else partial(ScaledUpdate, scaler))(
         parts.store,
         optimizer,
         spec.arrangement.config.clip_norm,

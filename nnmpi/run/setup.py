@@ -17,6 +17,7 @@ from nnmpi.backend import Backend
 from nnmpi.comm import Comm
 from nnmpi.config import EPOCHS, LEAST_STEPS, Config
 from nnmpi.data import Dataset, Inputs, Loader, Standardiser, from_arrays, load
+from nnmpi.dtypes import wide
 from nnmpi.metrics import Metric
 from nnmpi.nn import Conv2d, CrossEntropyLoss, Module
 from nnmpi.nn.graph import Graph
@@ -237,10 +238,14 @@ def sharding_of(config: Config, graph: Graph, loss: Criterion, dataset: Dataset)
 
 
 def initialise(config: Config, part: ModelPart, on: Backend) -> loading.Loaded | None:
-    """Draws the weights that this rank has, from the seed, or loads them from --load."""
+    """Draws the weights that this rank has, from the seed, or loads them from --load.
+
+    Those of 16 bits are float32 until training has a store of both.
+    """
+    dtype = wide(np.dtype(config.dtype))
     for stage in part.stages.values():
-        stage.to(config.dtype, on)
-    part.model.convert_buffers(config.dtype, on)
+        stage.to(dtype, on)
+    part.model.convert_buffers(dtype, on)
     if not config.load:
         return None
     return loading.load_into(config.load, part.model, part.held, config.load_partial)

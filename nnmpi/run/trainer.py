@@ -170,7 +170,7 @@ class Trainer(BetweenSteps):
             epoch = self.state.epoch + (self.state.batch > 0)
             self._check_finite("test loss", test.mean_loss, self.step)
             metrics = self._metrics(train, test)
-            of_epoch = {"lr": self.last_lr, **self._pace.of_epoch()}
+            of_epoch = {"lr": self.last_lr, **self.scale, **self._pace.of_epoch()}
             event = {"event": "epoch", "epoch": epoch, **metrics, **of_epoch}
             self._report.event(event)
             self._tell("on_epoch", event)
@@ -261,7 +261,7 @@ class Trainer(BetweenSteps):
     def _tell(self, occasion: str, event: Event) -> None:
         for callback in self.callbacks:
             if hasattr(callback, occasion):
-                getattr(callback, occasion)(self, dict(event))
+                getattr(callback, occasion)(self, {**event, **self.scale})
         self._pace.resume()
 
     def stop(self) -> None:

@@ -11,6 +11,7 @@ from nnmpi.parallel import plan
 from nnmpi.parallel.refusals import NEEDS, REFUSALS, Need, Refusal
 
 ASKED: dict[str, dict[str, Any]] = {
+    "16 bits": {"dtype": "float16"},
     "allreduce": {"allreduce": "ring"},
     "allreduce in memory": {"allreduce": "hierarchical"},
     "allreduce without halves": {"allreduce": "tree"},

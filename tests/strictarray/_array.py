@@ -284,6 +284,13 @@ _BINARY: dict[str, Callable[..., Any]] = {
     "lshift": np.left_shift,
     "rshift": np.right_shift,
 }
+
+
+def matmul(a: Any, b: Any, **named: Any) -> Any:
+    """The product in the type of the factors: NumPy's of bfloat16 is float32, CuPy's is not."""
+    return np.matmul(a, b, **named).astype(np.result_type(a, b), copy=False)
+
+
 _ONE_WAY: dict[str, Callable[..., Any]] = {
     "lt": np.less,
     "le": np.less_equal,
@@ -291,8 +298,8 @@ _ONE_WAY: dict[str, Callable[..., Any]] = {
     "ne": np.not_equal,
     "gt": np.greater,
     "ge": np.greater_equal,
-    "matmul": np.matmul,
-    "rmatmul": lambda a, b: np.matmul(b, a),
+    "matmul": matmul,
+    "rmatmul": lambda a, b: matmul(b, a),
 }
 _UNARY: dict[str, Callable[..., Any]] = {
     "neg": np.negative,

@@ -38,6 +38,7 @@ from nnmpi.parallel.step.ports import (
     Task,
     Tensors,
 )
+from nnmpi.parallel.step.scaling import loss_sink
 from nnmpi.parallel.wire import Transfer, Wire, wire_of
 from nnmpi.schedules.op import Kind, Op
 
@@ -305,7 +306,7 @@ class Ports(NamedTuple):
 
     @classmethod
     def of(cls, task: Task, part: ModelPart, channels: Channels) -> Self:
-        samples, loss = Samples(task.on), LossSink(task.objective)
+        samples, loss = Samples(task.on), loss_sink(task)
         stages = {
             s: Stage(module, channels.inlets.get(s, samples), channels.outlets.get(s, loss))
             for s, module in part.stages.items()

@@ -20,6 +20,7 @@ from collections import deque
 from typing import NamedTuple
 
 from nnmpi.backend import Array
+from nnmpi.dtypes import wide
 from nnmpi.nn.parameter import Parameter, memory_order
 from nnmpi.nn.store import Shard, within
 from nnmpi.parallel.arrangement.program import BACKWARD, FORWARD, NONE, SLOTS, SlotWalk
@@ -42,7 +43,7 @@ class ShardedGradientStore(ShardedStore):
     """`flat_grad` has the sums over ranks and micro-batches of this rank's shards, packed."""
 
     def allocate_gradients(self) -> None:
-        self.flat_grad = self.on.xp.zeros(self.shards[-1].packed.stop, self.dtype)
+        self.flat_grad = self.on.xp.zeros(self.shards[-1].packed.stop, wide(self.dtype))
         self._longest = max(bucket.stop - bucket.start for bucket in self.buckets)
         self._count, self.slots = SLOTS, []
         self._free = [self.on.xp.zeros(self._longest, self.dtype) for _ in range(SLOTS)]
@@ -90,8 +91,9 @@ class ShardedGradientStore(ShardedStore):
     def whole_gradient(self, i: int) -> Array:
         b = self.buckets.of[i]
         start, stop, _ = self.buckets[b]
-        shard, array = self.shards[b], self.on.xp.zeros(stop - start, self.dtype)
-        array[shard.start - start : shard.stop - start] = self.shard_gradient(shard)
+        shard, array = self.shards[b], self.on.xp.zeros(stop - start, self.flat_grad.dtype)
+        for piece in self.pieces([shard]):
+            array[piece.start - start : piece.stop - start] = self.shard_gradient(piece)
         self.wire.all_gather(array, GATHER)
         return self.view(array, self.parameters[i], self.spans[i][0] - start)
 
@@ -128,7 +130,7 @@ class ShardedGradientStore(ShardedStore):
         """Adds the shard of the oldest sum, which is complete."""
         b, slot, _ = self._in_flight.popleft()
         shard, origin = self.shards[b], self.buckets[b].start
-        new, own = slot[shard.start - origin : shard.stop - origin], self.shard_gradient(shard)
+        new, own = slot[shard.start - origin : shard.stop - origin], self.flat_grad[shard.packed]
         if b in self._has_sum:
             own += new
         else:

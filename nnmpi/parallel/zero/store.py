@@ -243,7 +243,7 @@ class ShardedStore(LocalStore):
     def totals(self, counted: Sequence[Stretch]) -> Array:
         xp, order = self.on.xp, float(self.order)
         shards = (shard for lo, hi in counted for shard in within(self._counted, lo, hi))
-        own = [squares(self.shard_gradient(shard)) for shard in shards]
+        own = [squares(self.shard_gradient(one)) for one in self.pieces(shards)]
         both = backend.to_host(xp.stack([xp.asarray(self._loss, np.float64), *own]))
         self.scalars[LOSS], *totals = both.tolist()
         row = np.array([*self.scalars, sum(totals), order, order**2])
