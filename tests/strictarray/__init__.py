@@ -23,11 +23,10 @@ In a few places it is stricter than CuPy, which allows what is slow or wrong:
     x[1:] = x[:-1]                    raises: a memcpy that overlaps
     for element in x (of one axis)    counts as one wait
     empty, empty_like                 are full of NaN
-    copies on a stream                are poisoned until an event is waited for (`_cuda.py`)
+    copies on a stream                are poisoned until an event is waited for (`cuda/`)
 """
 
-from strictarray import _cuda as cuda
-from strictarray import _functions
+from strictarray import _functions, cuda
 from strictarray._array import ndarray
 from strictarray._counting import Count, counting, synchronisations
 
