@@ -7,12 +7,21 @@
 Nothing here waits. The interface is CuPy's; any module with this part of it works.
 """
 
+import tracemalloc
 from importlib import import_module
 from typing import Any, Protocol
 
 import numpy as np
 
 from nnmpi.backend import Array, Backend
+
+
+def used_memory(on: Backend) -> int:
+    """The bytes of the arrays that are on the device; on the host, of what tracemalloc follows."""
+    if on.is_host:
+        return tracemalloc.get_traced_memory()[0]
+    nbytes: int = on.xp.get_default_memory_pool().used_bytes()
+    return nbytes
 
 
 def nccl(on: Backend) -> Any:

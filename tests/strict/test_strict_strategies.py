@@ -34,6 +34,10 @@ def test_pipedream_is_that_of_the_cpu(vertical: bool) -> None:
     wanted = threads.run(2, lambda comm: run(comm, **options))[0]
     with on_device():
         found = threads.run(2, lambda comm: run(comm, **options))[0]
+    here, there = (
+        [stage["activation_bytes"] for stage in ran.events[0]["stages"]] for ran in (wanted, found)
+    )
+    assert there == pytest.approx(here, rel=0.1)
     assert found.losses == pytest.approx(wanted.losses, rel=BOUND)
     assert distance(found.state, wanted.state) < BOUND
 

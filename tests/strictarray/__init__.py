@@ -26,10 +26,23 @@ In a few places it is stricter than CuPy, which allows what is slow or wrong:
     copies on a stream                are poisoned until an event is waited for (`cuda/`)
 """
 
+import tracemalloc
+
 from strictarray import _functions, cuda
 from strictarray._array import ndarray
 from strictarray._counting import Count, counting, synchronisations
 
-__all__ = ["Count", "counting", "cuda", "ndarray", "synchronisations"]
+__all__ = ["Count", "counting", "cuda", "get_default_memory_pool", "ndarray", "synchronisations"]
 
 globals().update(_functions.NAMES)
+
+
+class _MemoryPool:
+    """The memory of all arrays, which are NumPy's here: what tracemalloc follows."""
+
+    def used_bytes(self) -> int:
+        return tracemalloc.get_traced_memory()[0]
+
+
+def get_default_memory_pool() -> _MemoryPool:
+    return _MemoryPool()
