@@ -7,11 +7,32 @@
 Nothing here waits. The interface is CuPy's; any module with this part of it works.
 """
 
+import tracemalloc
+from importlib import import_module
 from typing import Any, Protocol
 
 import numpy as np
 
 from nnmpi.backend import Array, Backend
+
+
+def used_memory(on: Backend) -> int:
+    """The bytes of the arrays that are on the device; on the host, of what tracemalloc follows."""
+    if on.is_host:
+        return tracemalloc.get_traced_memory()[0]
+    nbytes: int = on.xp.get_default_memory_pool().used_bytes()
+    return nbytes
+
+
+def nccl(on: Backend) -> Any:
+    """The NCCL of the array library; raises ValueError where it has none."""
+    try:
+        return import_module(f"{on.xp.__name__}.cuda.nccl")
+    except ImportError as error:
+        raise ValueError(
+            f"allreduce nccl: {on.xp.__name__} finds no NCCL ({error}): install the package "
+            "nvidia-nccl-cu12, or use --allreduce ring"
+        ) from None
 
 
 class Event(Protocol):

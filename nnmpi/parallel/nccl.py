@@ -11,8 +11,8 @@ when it finds the time, go through memory of the host as without NCCL.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
-from typing import Any
 
+from nnmpi import device
 from nnmpi.backend import Array, Backend
 from nnmpi.collectives.step import bounds
 from nnmpi.comm import Comm
@@ -64,7 +64,7 @@ class NcclComm(StagedComm):
 
     def __init__(self, comm: Comm, on: Backend, stream: SideStream) -> None:
         super().__init__(comm, on)
-        self._nccl: Any = on.xp.cuda.nccl
+        self._nccl = device.nccl(on)
         uid = gather_objects(comm, self._nccl.get_unique_id())[0]
         self._calls = self._nccl.NcclCommunicator(comm.size, uid, comm.rank)
         self._stream = stream

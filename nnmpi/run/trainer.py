@@ -23,7 +23,7 @@ from nnmpi.run.callbacks import check_callbacks
 from nnmpi.run.files import saving
 from nnmpi.run.optimizers import MakeOptimizer
 from nnmpi.run.report import Event, LostOutputError, Report, open_report
-from nnmpi.run.report.events import environment, start_event
+from nnmpi.run.report.events import devices, environment, start_event
 from nnmpi.run.report.pace import Pace
 from nnmpi.run.resumable import StepPhase
 from nnmpi.run.setup import NO_METRICS, set_up
@@ -309,10 +309,7 @@ class Trainer(BetweenSteps):
     def describe(self) -> Event:
         """The start event."""
         event = start_event(self._setup, self.config, self.comm.size, self.model, self.strategy)
-        event["steps"] = self.total_steps
-        cluster = self.arrangement.cluster
-        if cluster.has_devices:
-            event["devices"] = list(cluster.devices)
+        event |= {"steps": self.total_steps, **devices(self.arrangement)}
         if self.loaded and self.config.load_partial:
             event["loaded"] = self.loaded._asdict()
         return event | ({"warning": self.warning} if self.warning else {})

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from strictarray._counting import note
-from strictarray._cuda import Stream, kernels
 from strictarray._indexing import Index
 from strictarray._values import Held, is_scalar, operand, raw
+from strictarray.cuda import Stream, kernels
 
 
 class Flags(NamedTuple):
@@ -105,7 +105,7 @@ class ndarray(Held):  # noqa: N801 (CuPy's name)
     def get(
         self, stream: Any = None, order: str = "C", out: Any = None, blocking: bool = True
     ) -> np.ndarray:
-        """The values on the host; without `blocking` they are there later (see _cuda.py)."""
+        """The values on the host; without `blocking` they are there later (see cuda/)."""
         if blocking:
             note("get")
         if out is None:

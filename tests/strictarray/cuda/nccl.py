@@ -1,4 +1,4 @@
-"""`strictarray.cuda.nccl`: NCCL for ranks that are threads, each of which has a device of its own.
+"""NCCL for ranks that are threads, each of which has a device of its own.
 
 A collective is carried out on its stream when all ranks have called it; it must be the same call
 on all of them. Results are poisoned until then.
@@ -97,7 +97,7 @@ class NcclCommunicator:
     """A rank's end of a communicator; all ranks make it together."""
 
     def __init__(self, ndev: int, commId: int, rank: int) -> None:
-        from strictarray._cuda import Device
+        from strictarray.cuda import Device
 
         self.size, self.rank, self.meeting = ndev, rank, _meetings[commId]
         self._calls = itertools.count()
@@ -127,7 +127,7 @@ class NcclCommunicator:
         self._add(Call("broadcast", count, dtype, root), send, receive, stream)
 
     def _add(self, call: Call, send: int, receive: int, stream: int) -> None:
-        from strictarray._cuda import Stream
+        from strictarray.cuda import Stream
 
         there = Stream.at[stream]
         if not there.is_late:

@@ -20,10 +20,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from strictarray import _nccl as nccl
 from strictarray._counting import note
 
-__all__ = ["Device", "Event", "Stream", "alloc_pinned_memory", "get_current_stream", "nccl"]
+__all__ = ["Device", "Event", "Stream", "alloc_pinned_memory", "get_current_stream"]
 
 POISON = 0xFF
 
