@@ -13,6 +13,10 @@ its own. All take the same step from the same weights, on a batch that is in mem
                                             JAX      the whole step by jax.jit, arrays donated
 
 "to best" is the ratio to the fastest of the others in this case, by its median.
+
+With --device cuda the subjects are nnmpi, T, T* and compile, there are larger cases, and ratios are
+of wall time: the processor waits for the GPU. Without --tf32 all compute in float32, PyTorch's
+convolutions too, which by default may use TF32.
 """
 
 import argparse
@@ -24,8 +28,8 @@ from typing import Any
 
 from lib import jobs, timing
 from lib.jobs import Job, Task
-from lib.libraries import SUBJECTS, processes, versions
-from lib.models import WORKLOADS
+from lib.libraries import SUBJECTS, Device, processes, versions
+from lib.models import LARGE, WORKLOADS
 from lib.rounds import interleaved
 from lib.tables import Column, table
 from lib.timing import Row, Sample
@@ -33,10 +37,13 @@ from lib.timing import Row, Sample
 GOALS = {"W1": 0.42, "W2": 0.8, "W3": 0.34, "W4": 0.43, "W5": 1.0, "W6": 1.0, "W7": 1.0}
 """Our goals for nnmpi's time over that of the fastest other library."""
 
+GPU_GOALS = {"W1": 0.7, "W2": 1.0, "W3": 0.7, "R-1024": 1.0}
+"""On a GPU."""
+
 PEERS = {"T": "torch", "T*": "torch", "T+": "torch", "compile": "torch", "JAX": "jax"}
 """What nnmpi is compared with, and the packages that it needs."""
 
-ON_GPU = ("nnmpi", "T", "T*")
+ON_GPU = ("nnmpi", "T", "T*", "compile")
 WINOGRAD2 = ("W1", "W4")
 """The cases in which F(2x2) is timed: most of their time are 3x3 convolutions."""
 
@@ -44,9 +51,14 @@ COMPILING = 600.0
 """Seconds for one task: a subject compiles its step in its first."""
 
 
-def tasks_of(case: str, jobs_of: dict[str, Job]) -> dict[str, tuple[Job, Task]]:
+def first_task(case: str, samples: int = 0) -> Task:
+    """One step of a case, on so many samples or on its own number of them."""
+    return Task(case, samples or (WORKLOADS | LARGE)[case].shape[0], 1)
+
+
+def tasks_of(case: str, jobs_of: dict[str, Job], samples: int) -> dict[str, tuple[Job, Task]]:
     """The first task of each subject of a case."""
-    first = Task(case, WORKLOADS[case].shape[0], 1)
+    first = first_task(case, samples)
     return {
         subject: (job, first)
         for subject, job in jobs_of.items()
@@ -56,10 +68,16 @@ def tasks_of(case: str, jobs_of: dict[str, Job]) -> dict[str, tuple[Job, Task]]:
 
 def rows_of(case: str, samples_of: dict[str, list[Sample]], about: Row) -> list[Row]:
     """One row per subject, with nnmpi's ratios to all others and to the fastest."""
-    times = {subject: [s.cpu for s in samples] for subject, samples in samples_of.items()}
+    on_gpu = about.get("device") == "cuda"
+    kind, goals = ("wall", GPU_GOALS) if on_gpu else ("cpu", GOALS)
+    goals = {} if about.get("batch") else goals  # they are for the cases as they are
+    times = {
+        subject: [getattr(s, kind) for s in samples] for subject, samples in samples_of.items()
+    }
     mids = {subject: timing.median(samples) for subject, samples in samples_of.items()}
     peers = [subject for subject in samples_of if subject in PEERS]
-    best = min(peers, key=lambda peer: mids[peer].cpu, default=None)
+    best = min(peers, key=lambda peer: getattr(mids[peer], kind), default=None)
+    batch = about.get("batch") or first_task(case).batch
     rows = []
     for subject, mid in mids.items():
         row = {
@@ -69,7 +87,7 @@ def rows_of(case: str, samples_of: dict[str, list[Sample]], about: Row) -> list[
             "ranks": 1,
             "seconds": mid.wall,
             "cpu_seconds": mid.cpu,
-            "samples_per_second": WORKLOADS[case].shape[0] / mid.wall,
+            "samples_per_second": batch / mid.wall,
             **about,
         }
         if subject not in PEERS and best is not None:
@@ -77,7 +95,7 @@ def rows_of(case: str, samples_of: dict[str, list[Sample]], about: Row) -> list[
                 spread, key = timing.ratio(times[subject], times[peer]), f"ratio to {name}"
                 row |= {key: round(spread.median, 3)}
                 row |= {f"{key}_low": spread.low, f"{key}_high": spread.high}
-            row |= {"best": best, "goal": GOALS[case]}
+            row |= {"best": best} | ({"goal": goals[case]} if case in goals else {})
         rows.append(row)
     return rows
 
@@ -101,50 +119,63 @@ def tune() -> None:
 
 def main() -> None:
     """Parse the flags, run the cases, print and write the results."""
+    cases = WORKLOADS | LARGE
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    p.add_argument("--cases", default=",".join(WORKLOADS), help="which of %(default)s")
+    p.add_argument("--cases", help="which of these, separated by commas: " + ", ".join(cases))
+    p.add_argument("--subjects", help="which of " + ", ".join(SUBJECTS))
+    p.add_argument("--batch", type=int, default=0, help="samples; default: those of the case")
     p.add_argument("--rounds", type=int, default=21)
     p.add_argument("--seconds", type=float, default=0.2, help="per subject and round")
     p.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    p.add_argument("--tf32", action="store_true", help="allow TF32 on a GPU")
     p.add_argument("--json", help="write one row per measurement")
     a = p.parse_args()
-    cases = a.cases.split(",")
-    for unknown in set(cases) - set(WORKLOADS):
-        p.error(f"{unknown} is not a case; there are {', '.join(WORKLOADS)}")
-    jobs.run("training.py", lambda: measure(a, cases))
+    chosen = a.cases.split(",") if a.cases else [*cases] if a.device == "cuda" else [*WORKLOADS]
+    subjects = (
+        a.subjects.split(",") if a.subjects else [*ON_GPU] if a.device == "cuda" else [*SUBJECTS]
+    )
+    for given, known in ((chosen, cases), (subjects, SUBJECTS)):
+        for unknown in set(given) - set(known):
+            p.error(f"{unknown} is not one of {', '.join(known)}")
+    jobs.run("training.py", lambda: measure(a, chosen, subjects))
 
 
-def measure(a: argparse.Namespace, cases: list[str]) -> None:
+def measure(a: argparse.Namespace, cases: list[str], subjects: list[str]) -> None:
     """Start the jobs, run the cases, print and write the results."""
     os.environ.update(jobs.ONE_THREAD)
     tune()
-    about: dict[str, Any] = {**timing.machine(), "device": a.device, **versions(PEERS.values())}
+    packages = [PEERS[subject] for subject in subjects if subject in PEERS]
+    about: dict[str, Any] = {**timing.machine(), "device": a.device, **versions(packages)}
+    about |= {"tf32": a.tf32, "batch": a.batch} if a.device == "cuda" or a.batch else {}
     timing.warn_if_busy(about)
     print(", ".join(f"{key} {value}" for key, value in about.items()))
     rows: list[Row] = []
-    with started(a.device, about, cases[0]) as jobs_of:
+    first = first_task(cases[0], a.batch)
+    with started(Device(a.device, a.tf32), [s for s in subjects if has(s, about)], first) as found:
         for case in cases:
-            rows += rows_of(case, interleaved(tasks_of(case, jobs_of), a.rounds, a.seconds), about)
+            tasks = tasks_of(case, found, a.batch)
+            rows += rows_of(case, interleaved(tasks, a.rounds, a.seconds), about)
     show(rows)
-    if a.device == "cpu":
+    if a.device == "cpu" and not a.batch:
         import precision  # not above: PyTorch's processes import nothing of nnmpi
 
         rows += precision.rows("torch" in about, about)
     timing.finish(a.json, rows)
 
 
+def has(subject: str, about: Row) -> bool:
+    """Whether this machine has the package that a subject needs."""
+    return PEERS.get(subject, "numpy") in about
+
+
 @contextmanager
-def started(device: str, about: Row, case: str) -> Iterator[dict[str, Job]]:
-    """The jobs of all subjects that this machine can run."""
-    subjects = [s for s in SUBJECTS if PEERS.get(s, "numpy") in about]
-    if device == "cuda":
-        subjects = [s for s in subjects if s in ON_GPU]
+def started(device: Device, subjects: Sequence[str], first: Task) -> Iterator[dict[str, Job]]:
+    """The jobs of these subjects, as far as this machine can run them."""
     with ExitStack() as stack:
         jobs_of = {
             s: stack.enter_context(Job(s, 1, partial(processes, s, device), COMPILING))
             for s in subjects
         }
-        first = Task(case, WORKLOADS[case].shape[0], 1)
         if "compile" in jobs_of and not jobs.can_run(jobs_of["compile"], first):
             del jobs_of["compile"]  # it needs a compiler
         yield jobs_of

@@ -15,6 +15,9 @@ from nnmpi import nn as nn
 from nnmpi import optim as optim
 from nnmpi.autograd import Tensor as Tensor
 from nnmpi.autograd import no_grad as no_grad
+from nnmpi.autograd.attention import (
+    scaled_dot_product_attention as scaled_dot_product_attention,
+)
 from nnmpi.autograd.functional import absolute as absolute
 from nnmpi.autograd.functional import broadcast_to as broadcast_to
 from nnmpi.autograd.functional import clip as clip

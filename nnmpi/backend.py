@@ -55,6 +55,24 @@ def get(device: str) -> Backend:
     raise ValueError(f"no CUDA device: {missing}; use --device cpu")
 
 
+def allow_tf32(on: Backend, allowed: bool) -> None:
+    """Whether a GPU may round factors of float32 products to TF32, of 11 bits; a CPU never does.
+
+    CuPy keeps it for the whole process.
+    """
+    if not on.is_host:
+        kind = "COMPUTE_TYPE_TF32" if allowed else "COMPUTE_TYPE_DEFAULT"
+        core = on.xp._core
+        core.set_compute_type("float32", getattr(core._routines_linalg, kind))
+
+
+def allows_tf32(xp: Any) -> bool:
+    """Whether this library may use TF32."""
+    core = xp._core
+    found: bool = core.get_compute_type("float32") == core._routines_linalg.COMPUTE_TYPE_TF32
+    return found
+
+
 @lru_cache(maxsize=1)
 def _why_no_cuda() -> str:
     """The reason why CUDA cannot be used, or the empty string."""
@@ -107,7 +125,7 @@ def _is_array_type(kind: Any) -> bool:
 
 
 def to_host(array: Array) -> np.ndarray:
-    """A NumPy array with these values; the only function that synchronises with a device."""
+    """A NumPy array with these values; the only function of the engine that waits for a device."""
     if isinstance(array, (np.ndarray, np.generic)):
         return np.asarray(array)
     host: np.ndarray = array.get()

@@ -14,16 +14,16 @@ from itertools import permutations
 from numbers import Integral, Real
 from typing import Any, NamedTuple, get_args
 
-from nnmpi import user_code
+from nnmpi import dtypes, user_code
 from nnmpi.backend import DEVICES
 from nnmpi.quoting import quoted
 
-DTYPES = ("float32", "float64")
+DTYPES = ("float32", "float64", "float16", "bfloat16")
 CONVOLUTIONS = ("auto", "winograd2", "winograd4", "im2col")
 OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop")
 ALLREDUCES = (
     *("auto", "mpi", "shared", "ring", "tree", "ps"),
-    *("p2p", "doubling", "halving", "hierarchical"),
+    *("p2p", "doubling", "halving", "hierarchical", "nccl"),
 )
 PROGRESS = ("auto", "poll", "thread")
 SCHEDULES = ("1f1b", "naive", "gpipe", "interleaved", "zb-h1", "pipedream")
@@ -123,8 +123,15 @@ class Config:
         None, "scale the gradient down to this norm if it is larger", ABOVE_0
     )
     seed: int = _training(0, "seed of weights, batch order, dropout and held-out data", FROM_0)
-    dtype: str = _training("float32", "type of parameters and samples", choices=DTYPES)
+    dtype: str = _training(
+        "float32",
+        "type of parameters and samples; with one of 16 bits the optimizer updates float32 copies",
+        choices=DTYPES,
+    )
     device: str = _training("cpu", "where to compute", choices=DEVICES)
+    tf32: bool = _training(
+        False, "on a GPU: round factors of float32 products to 11 bits, which is faster"
+    )
     convolution: str = _training(
         "auto",
         "algorithm of 3x3 convolutions; winograd2 and im2col are slower and a little more exact",
@@ -229,6 +236,7 @@ class Config:
     def __post_init__(self) -> None:
         for option in options():
             self._check(option)
+        dtypes.named(self.dtype)
 
     def _check(self, option: "Field[Any]") -> None:
         """Checks type, choices and range; converts NumPy's numbers to Python's."""

@@ -1,4 +1,8 @@
-"""Run by scripts/gpu_check: tests and a benchmark on the GPU, and one JSON file with both."""
+"""Run by scripts/gpu_check: tests and benchmarks on the GPU, and one JSON file with all of it.
+
+With --stand-in everything runs to its end on the CPU: tests on the stand-in for CuPy, benchmarks on
+a few samples. Their times say nothing.
+"""
 
 import argparse
 import json
@@ -9,6 +13,7 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +21,24 @@ import numpy as np
 
 import nnmpi
 from nnmpi import backend
+from nnmpi.cuda import cudnn
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = (
-    "tests/autograd/test_ops.py",
-    "tests/base/test_keyed.py",
-    "tests/strict/test_strict_training.py",
-)
-"""Gradients of every op against float64 on the CPU, random numbers, and training steps."""
+TESTS = {
+    "tests/autograd/test_ops.py": "gradients of every op against float64 on the CPU",
+    "tests/base/test_keyed.py": "random numbers are those of the CPU",
+    "tests/kernels/test_cuda.py": "kernels in CUDA against NumPy",
+    "tests/kernels/test_cudnn.py": "convolutions by cuDNN against im2col",
+    "tests/strict/test_strict_training.py": "training steps",
+    "tests/strict/test_files_of_devices.py": "a saved model, from CPU to GPU and back",
+    "tests/parallel/test_device_mpi.py": "2 and 4 ranks that share the GPU equal one",
+}
+"""What is run on the GPU; a file that is not there is left out, in a line."""
+
+QUICK = ("--batch", "2", "--subjects", "nnmpi,T,T*", "--seconds", "0.01", "--rounds", "1")
+"""Of the benchmark on the stand-in."""
+
+CASES = "W1,W2,W3,W4,W1-1024,W2-1024,W4-1024,R-1024"
 
 
 def describe(device: str) -> dict[str, Any]:
@@ -41,12 +56,15 @@ def describe(device: str) -> dict[str, Any]:
         about["cupy"] = cupy.__version__
         about["cuda_runtime"] = cupy.cuda.runtime.runtimeGetVersion()
         about["cuda_driver"] = cupy.cuda.runtime.driverGetVersion()
+        about["cudnn"] = cudnn.version()
     return about
 
 
 def run_tests(device: str, folder: Path) -> dict[str, Any]:
     """Run the engine's tests on the device; counts of passed and skipped tests, and failures."""
-    report = folder / "tests.xml"
+    report, files = folder / "tests.xml", [name for name in TESTS if (ROOT / name).exists()]
+    for name, what in TESTS.items():
+        print(f"{name}: {what if name in files else 'not there, left out'}", flush=True)
     command = [
         sys.executable,
         "-m",
@@ -54,7 +72,7 @@ def run_tests(device: str, folder: Path) -> dict[str, Any]:
         "-rs",
         "--timeout=600",
         f"--junitxml={report}",
-        *TESTS,
+        *files,
     ]
     chosen = "cuda" if device == "cuda" else "strictarray"
     subprocess.run(command, cwd=ROOT, env={**os.environ, "NNMPI_TEST_DEVICE": chosen}, check=False)
@@ -68,11 +86,11 @@ def run_tests(device: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def run_benchmark(device: str, folder: Path, rounds: int) -> list[Any]:
-    """Run benchmarks/training.py on the device; its rows."""
+def run_benchmark(folder: Path, options: Sequence[str]) -> list[Any]:
+    """Run benchmarks/training.py, which prints a table; its rows."""
     out = folder / "rows.json"
-    command = [sys.executable, "benchmarks/training.py", "--device", device, "--json", str(out)]
-    subprocess.run([*command, "--rounds", str(rounds)], cwd=ROOT, check=True)
+    command = [sys.executable, "benchmarks/training.py", "--cases", CASES, "--json", str(out)]
+    subprocess.run([*command, *options], cwd=ROOT, check=True)
     rows: list[Any] = json.loads(out.read_text(encoding="utf-8"))
     return rows
 
@@ -93,7 +111,9 @@ def main() -> int:
     about = describe(device)
     with tempfile.TemporaryDirectory() as folder:
         tests = run_tests(device, Path(folder))
-        rows = run_benchmark(device, Path(folder), a.rounds)
+        on_gpu = ("--device", "cuda", "--rounds", str(a.rounds))
+        runs = [QUICK] if a.stand_in else [on_gpu, (*on_gpu, "--tf32")]
+        rows = [row for options in runs for row in run_benchmark(Path(folder), options)]
     name = "stand-in" if a.stand_in else re.sub(r"[^a-z0-9]+", "-", about["gpu"].lower())
     out = Path(a.out) / f"gpu-{name}-{about['date']}.json"
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -5,12 +5,14 @@ All are bound to that core: JAX computes on as many threads as it finds cores.
 
 import os
 from collections.abc import Iterable
+from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 from lib import jobs, workloads
 from lib.jobs import ONE_THREAD, Process
-from lib.models import WORKLOADS
+from lib.models import LARGE, WORKLOADS
 from lib.timing import Row, Step
 from lib.workloads import Steps
 
@@ -40,40 +42,50 @@ def versions(packages: Iterable[str]) -> Row:
     return found
 
 
-def processes(subject: str, device: str, folder: Path) -> list[Process]:
+class Device(NamedTuple):
+    """Where steps are computed, and whether GPUs may round factors to TF32."""
+
+    name: str = "cpu"
+    tf32: bool = False
+
+
+def processes(subject: str, device: Device, folder: Path) -> list[Process]:
     """The process of a subject, which waits for tasks."""
-    command = [*jobs.program(__name__), subject, device, str(folder)]
+    math = "tf32" if device.tf32 else "float32"
+    command = [*jobs.program(__name__), subject, device.name, math, str(folder)]
     return [Process(command, ONE_THREAD | SUBJECTS[subject])]
 
 
-def step_of(subject: str, device: str, case: str) -> Step:
-    """A training step, which returns its loss."""
-    w = WORKLOADS[case]
+def step_of(subject: str, device: Device, case: str, samples: int = 0) -> Step:
+    """A training step on so many samples, or on the case's own; it returns its loss."""
+    w = (WORKLOADS | LARGE)[case]
+    w = w._replace(shape=(samples or w.shape[0], *w.shape[1:]))
     if subject == "JAX":
         from lib import jax_steps  # not above: it needs JAX
 
         return jax_steps.jax_step(w)
     if subject.startswith("nnmpi"):
         algorithm = "winograd2" if "F(2x2)" in subject else "auto"
-        return workloads.nnmpi_step(w, algorithm, device)
-    return workloads.torch_step(w, subject != "T", device, subject == "compile")
+        return workloads.nnmpi_step(w, algorithm, *device)
+    return workloads.torch_step(w, subject != "T", *device, compiled=subject == "compile")
 
 
-def steps_of(subject: str, device: str, case: str) -> Steps:
+def steps_of(subject: str, device: Device, case: str, samples: int) -> Steps:
     """Training steps; on a GPU each ends when its loss is there."""
-    step = step_of(subject, device, case)
+    step = step_of(subject, device, case, samples)
 
     def run(steps: int) -> None:
         for _ in range(steps):
             loss = step()
-            if device != "cpu":
+            if device.name != "cpu":
                 loss.item()
 
     return run
 
 
-def main(subject: str, device: str, folder: str) -> None:
+def main(subject: str, name: str, math: str, folder: str) -> None:
     """Time tasks until the pipe is closed."""
+    device = Device(name, math == "tf32")
     if hasattr(os, "sched_setaffinity"):  # not on macOS
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    jobs.serve(Path(folder), 0, lambda: None, lambda case, _: steps_of(subject, device, case))
+    jobs.serve(Path(folder), 0, lambda: None, partial(steps_of, subject, device))

@@ -1,13 +1,16 @@
-"""The seven workloads: each model is built from the layers of a library that has PyTorch's names.
+"""The workloads: each model is built from the layers of a library that has PyTorch's names.
 
 W1  mnist-cnn on 1x28x28, batch 64         W3  MLP 4-50-3, batch 64
 W2  MLP 784-1024-1024-10, batch 128        W4  CNN 64-128-256 on 3x32x32, batch 64
 W5  residual blocks 32-64-128 with BatchNorm on 3x32x32, batch 64
 W6  depthwise-separable convolutions 64-128-128-256 with GroupNorm and SiLU on 3x32x32, batch 64
 W7  autoencoder 1-32-64-32-1 with ConvTranspose2d on 1x28x28, batch 64
+
+On GPUs, to fill the chip: W1, W2 and W4 at batch 1024, and
+R   residual blocks 64-128-256-512 with BatchNorm on 3x32x32, two of each, batch 1024
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
@@ -73,11 +76,12 @@ def residual(nn: Library, c: int, o: int, stride: int) -> Any:
     return Block()
 
 
-def resnet(nn: Library) -> Layers:
-    """A stem and one residual block for each number of channels."""
-    stem = nn.Conv2d(3, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU()
-    blocks = residual(nn, 32, 32, 1), residual(nn, 32, 64, 2), residual(nn, 64, 128, 2)
-    return [*stem, *blocks, *head(nn, 128, 10)]
+def resnet(nn: Library, widths: Sequence[int] = (32, 64, 128), each: int = 1) -> Layers:
+    """A stem, and so many residual blocks for each number of channels."""
+    stem = nn.Conv2d(3, widths[0], 3, padding=1, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU()
+    sizes = [(widths[0], widths[0], 1), *((c, o, 2) for c, o in pairwise(widths))]
+    sizes = [size for c, o, s in sizes for size in ((c, o, s), *[(o, o, 1)] * (each - 1))]
+    return [*stem, *(residual(nn, *size) for size in sizes), *head(nn, widths[-1], 10)]
 
 
 def separable(nn: Library, c: int, o: int, stride: int) -> Layers:
@@ -110,6 +114,15 @@ WORKLOADS = {
     "W6": Workload((64, 3, 32, 32), 10, mobilenet),
     "W7": Workload((64, 1, 28, 28), None, autoencoder),
 }
+
+LARGE = {
+    **{
+        f"{case}-1024": WORKLOADS[case]._replace(shape=(1024, *WORKLOADS[case].shape[1:]))
+        for case in ("W1", "W2", "W4")
+    },
+    "R-1024": Workload((1024, 3, 32, 32), 10, lambda nn: resnet(nn, (64, 128, 256, 512), 2)),
+}
+"""Workloads for GPUs."""
 
 
 Batch = tuple[np.ndarray, np.ndarray]

@@ -11,7 +11,9 @@ from lib.models import WORKLOADS, Batch, Workload, batch, drawn
 from lib.timing import Step
 
 
-def nnmpi_step(w: Workload, algorithm: str = "auto", device: str = "cpu") -> Step:
+def nnmpi_step(
+    w: Workload, algorithm: str = "auto", device: str = "cpu", tf32: bool = False
+) -> Step:
     """A training step of nnmpi through its public interface, from a NumPy batch to the update."""
     import nnmpi
     from nnmpi import backend, blas, nn, optim
@@ -19,6 +21,7 @@ def nnmpi_step(w: Workload, algorithm: str = "auto", device: str = "cpu") -> Ste
     blas.tune()
     x, y = batch(w)
     on = backend.get(device)
+    backend.allow_tf32(on, tf32)
     model = nn.Sequential(*w.layers(nn))
     for m in model.modules():
         if isinstance(m, nn.Conv2d):
@@ -41,7 +44,9 @@ def nnmpi_step(w: Workload, algorithm: str = "auto", device: str = "cpu") -> Ste
     return step
 
 
-def torch_step(w: Workload, best: bool, device: str = "cpu", compiled: bool = False) -> Step:
+def torch_step(
+    w: Workload, best: bool, device: str = "cpu", tf32: bool = False, compiled: bool = False
+) -> Step:
     """A training step of PyTorch, as users write it or at its `best`: channels_last, fused Adam.
 
     compiled: the model and its loss, both ways, by torch.compile
@@ -50,6 +55,7 @@ def torch_step(w: Workload, best: bool, device: str = "cpu", compiled: bool = Fa
     from torch import nn
 
     torch.set_num_threads(1)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     x, y = (torch.from_numpy(a).to(device) for a in batch(w))
     model = nn.Sequential(*w.layers(nn)).to(device)
     with torch.no_grad():

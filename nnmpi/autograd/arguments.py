@@ -7,12 +7,13 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.backend import Array
+from nnmpi.dtypes import is_float
 
 
 def array_on(on: backend.Backend, value: Any, dtype: Any = None) -> Array:
     """An array of any backend, a number or nested lists of numbers, as an array on this one."""
     array = value if backend.is_array(value) else np.asarray(value)
-    if array.dtype.kind not in "biuf":
+    if array.dtype.kind not in "biuf" and not is_float(array.dtype):
         raise TypeError(f"a tensor holds real numbers, not {type(value).__name__}")
     return on.asarray(array, dtype)
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.autograd.arguments import array_on, axis_of, flat
-from nnmpi.autograd.ops import activations, attention, elementwise, logic, resample, shape
+from nnmpi.autograd.ops import activations, elementwise, logic, resample, shape
 from nnmpi.autograd.ops import einsum as einsum_op
 from nnmpi.autograd.ops import softmax as softmax_op
 from nnmpi.autograd.ops.activations import gelu_form
@@ -43,7 +43,7 @@ def as_tensor(value: Any, on: Backend | None = None) -> Tensor:
     return Tensor(array_on(on, value))
 
 
-def _tensors(*values: Any, others: tuple[Any, ...] = ()) -> list[Tensor]:
+def tensors(*values: Any, others: tuple[Any, ...] = ()) -> list[Tensor]:
     """Each value as a tensor; constants go to the backend of the first tensor given."""
     on = next((backend.of(v.operand) for v in (*values, *others) if isinstance(v, Tensor)), None)
     return [as_tensor(v, on) for v in values]
@@ -51,7 +51,7 @@ def _tensors(*values: Any, others: tuple[Any, ...] = ()) -> list[Tensor]:
 
 def _unary(op: Callable[..., Result]) -> Callable[[Any], Tensor]:
     def function(t: Any) -> Tensor:
-        return apply(op, *_tensors(t))
+        return apply(op, *tensors(t))
 
     function.__name__, function.__doc__ = op.__name__, op.__doc__
     return function
@@ -71,81 +71,22 @@ silu = _unary(activations.silu)
 
 def gelu(t: Any, *, approximate: str = "none") -> Tensor:
     """t * Phi(t), Phi the distribution function of the standard normal; or its "tanh" form."""
-    return apply(gelu_form(approximate), *_tensors(t))
+    return apply(gelu_form(approximate), *tensors(t))
 
 
 def leaky_relu(t: Any, negative_slope: float = 0.01) -> Tensor:
     """t where it is positive, negative_slope * t elsewhere."""
-    return apply(activations.leaky_relu, *_tensors(t), slope=negative_slope)
+    return apply(activations.leaky_relu, *tensors(t), slope=negative_slope)
 
 
 def softmax(t: Any, axis: int | None = None, *, dim: int | None = None) -> Tensor:
     """exp(t) / sum(exp(t)) over `axis`, the last by default."""
-    return apply(softmax_op.softmax, *_tensors(t), axis=_axis(axis, dim, -1))
+    return apply(softmax_op.softmax, *tensors(t), axis=_axis(axis, dim, -1))
 
 
 def log_softmax(t: Any, axis: int | None = None, *, dim: int | None = None) -> Tensor:
     """log(softmax(t)) over `axis`, the last by default, without overflow."""
-    return apply(softmax_op.log_softmax, *_tensors(t), axis=_axis(axis, dim, -1))
-
-
-def scaled_dot_product_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    """softmax(scale q k^T + attn_mask) v: q (..., H, T, D), k (..., H, S, D), v (..., H, S, E).
-
-    attn_mask: bool, true where a query sees a key, or numbers that are added; broadcast to scores
-    scale: 1 / sqrt(D) by default; `is_causal`: query i sees keys 0 to i only
-    enable_gqa: k and v have fewer heads, each for several of q in a row
-
-    The scores of a few queries are in memory at a time. A query that sees no key gets zeros.
-    """
-    q, k, v = _tensors(query, key, value)
-    if dropout_p:
-        raise ValueError(
-            f"scaled_dot_product_attention: dropout_p={dropout_p}: masks belong to a layer, which "
-            "has a path and a seed: use nn.SelfAttention(dropout=...), or leave it out"
-        )
-    _check_attention(q.shape, k.shape, v.shape, enable_gqa)
-    lead, H = q.shape[:-3], q.shape[-3]
-    rows = [t if t.ndim == 4 else t.reshape(-1, *t.shape[-3:]) for t in (q, k, v)]
-    options: dict[str, Any] = {"causal": is_causal}
-    if attn_mask is not None:
-        if is_causal:
-            raise ValueError("scaled_dot_product_attention: give attn_mask or is_causal, not both")
-        mask = as_tensor(attn_mask, backend.of(q.data)).data
-        whole = (*lead, H, q.shape[-2], k.shape[-2])
-        xp = backend.xp_of(mask)
-        options["mask"] = xp.broadcast_to(mask, whole).reshape(-1, *whole[-3:])
-    options["scale"] = q.shape[-1] ** -0.5 if scale is None else scale
-    y = apply(attention.attention, *rows, **options)
-    return y if q.ndim == 4 else y.reshape(*lead, *y.shape[1:])
-
-
-def _check_attention(
-    q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], enable_gqa: bool
-) -> None:
-    """Raises ValueError unless the shapes of queries, keys and values fit."""
-    fits = (
-        len(q) == len(k) == len(v) >= 3
-        and q[:-3] == k[:-3] == v[:-3]
-        and k[-3:-1] == v[-3:-1]
-        and q[-1] == k[-1]
-        and (q[-3] == k[-3] or (enable_gqa and k[-3] and q[-3] % k[-3] == 0))
-    )
-    if not fits:
-        raise ValueError(
-            f"scaled_dot_product_attention: query {q}, key {k}, value {v}: they must be (..., H, "
-            "T, D), (..., H, S, D) and (..., H, S, E); with enable_gqa, heads of the query are a "
-            "multiple of the others"
-        )
+    return apply(softmax_op.log_softmax, *tensors(t), axis=_axis(axis, dim, -1))
 
 
 def _axis(axis: int | None, dim: int | None, default: int) -> int:
@@ -166,17 +107,17 @@ def minimum(a: Any, b: Any) -> Tensor:
 
 def _pair(a: Any, b: Any) -> tuple[Any, Any]:
     """a and b with at least one tensor; the other may stay a number, which has no type."""
-    return (a, b) if isinstance(a, Tensor) or isinstance(b, Tensor) else (*_tensors(a), b)
+    return (a, b) if isinstance(a, Tensor) or isinstance(b, Tensor) else (*tensors(a), b)
 
 
 def where(condition: Any, a: Any, b: Any) -> Tensor:
     """a where the condition is true, b elsewhere."""
-    return apply(elementwise.where, *_tensors(condition, others=(a, b)), a, b)
+    return apply(elementwise.where, *tensors(condition, others=(a, b)), a, b)
 
 
 def clip(t: Any, low: float | None = None, high: float | None = None) -> Tensor:
     """t limited to [low, high]."""
-    return apply(elementwise.clip, *_tensors(t), low=low, high=high)
+    return apply(elementwise.clip, *tensors(t), low=low, high=high)
 
 
 def concatenate(
@@ -196,27 +137,27 @@ def stack(tensors: Sequence[Any], axis: int | None = None, *, dim: int | None = 
 def _at_least_one(name: str, tensors: Sequence[Any]) -> list[Tensor]:
     if not len(tensors):
         raise ValueError(f"{name}: needs at least one tensor, got none")
-    return _tensors(*tensors)
+    return tensors(*tensors)
 
 
 def broadcast_to(t: Any, shape_: tuple[int, ...]) -> Tensor:
     """t broadcast to a shape."""
-    return apply(shape.broadcast_to, *_tensors(t), shape=shape_)
+    return apply(shape.broadcast_to, *tensors(t), shape=shape_)
 
 
 def flatten(t: Any, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """t with the axes from start_dim to end_dim as one; all of them by default."""
-    return _tensors(t)[0].flatten(start_dim, end_dim)
+    return tensors(t)[0].flatten(start_dim, end_dim)
 
 
 def squeeze(t: Any, axis: Axis = None, *, dim: Axis = None) -> Tensor:
     """t without the axes of length 1: all of these, or those in `axis` that have it."""
-    return _tensors(t)[0].squeeze(axis, dim=dim)
+    return tensors(t)[0].squeeze(axis, dim=dim)
 
 
 def unsqueeze(t: Any, axis: int | None = None, *, dim: int | None = None) -> Tensor:
     """t with a new axis of length 1 at this place; `expand_dims` is the same."""
-    return _tensors(t)[0].unsqueeze(axis, dim=dim)
+    return tensors(t)[0].unsqueeze(axis, dim=dim)
 
 
 expand_dims = unsqueeze
@@ -226,7 +167,7 @@ def split(
     t: Any, sizes: int | Sequence[int], axis: int | None = None, *, dim: int | None = None
 ) -> tuple[Tensor, ...]:
     """Parts of t of these lengths along `axis`, the first by default; one number: of each part."""
-    return _tensors(t)[0].split(sizes, axis, dim=dim)
+    return tensors(t)[0].split(sizes, axis, dim=dim)
 
 
 def swapaxes(t: Tensor, a: int, b: int) -> Tensor:
@@ -239,7 +180,7 @@ def swapaxes(t: Tensor, a: int, b: int) -> Tensor:
 
 def cumsum(t: Any, axis: int | None = None, *, dim: int | None = None) -> Tensor:
     """The sums of the elements up to each place along `axis`; without one, in C order."""
-    return _tensors(t)[0].cumsum(axis, dim=dim)
+    return tensors(t)[0].cumsum(axis, dim=dim)
 
 
 class Ordered(NamedTuple):
@@ -275,7 +216,7 @@ def topk(
 
 
 def _ordered(t: Any, axis: int, descending: bool, k: int | None) -> Ordered:
-    (t,) = _tensors(t)
+    (t,) = tensors(t)
     rows = t if t.ndim else t.reshape(1)
     at = shape.axis_within(axis, rows.ndim)
     n = rows.shape[at]
@@ -294,7 +235,7 @@ def pad(t: Any, pad: Sequence[int], mode: str = "constant", value: float | None 
 
     `mode`: "constant", or the elements that t has: "reflect", "replicate", "circular".
     """
-    (t,), widths = _tensors(t), [*map(int, pad)]
+    (t,), widths = tensors(t), [*map(int, pad)]
     if len(widths) % 2 or len(widths) > 2 * t.ndim:
         raise ValueError(
             f"pad: {tuple(widths)} for a tensor of {t.ndim} axes: give two numbers for each axis, "

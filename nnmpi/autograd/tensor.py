@@ -16,6 +16,7 @@ from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape
 from nnmpi.autograd.recording import recording
 from nnmpi.autograd.tape import OnLeaf, Rest, Storage, TapeNode
 from nnmpi.backend import Array
+from nnmpi.dtypes import is_float
 from nnmpi.kernels import Result, Vjp
 
 
@@ -71,7 +72,7 @@ class Tensor:
             raise TypeError(
                 f"Tensor keeps an array, not {data!r:.40}: write nnmpi.tensor({data!r:.40})"
             )
-        if requires_grad and data.dtype.kind != "f":
+        if requires_grad and not is_float(data.dtype):
             raise ValueError(f"only floating-point tensors have gradients, this is {data.dtype}")
         self.operand = data
         self.grad: Array | None = None
@@ -317,7 +318,7 @@ class Tensor:
 
     def astype(self, dtype: Any) -> Tensor:
         """The values in another type; gradients flow between floating-point types."""
-        if np.dtype(dtype).kind != "f":
+        if not is_float(np.dtype(dtype)):
             return Tensor(self.data.astype(dtype))
         return apply(elementwise.astype, self, dtype=dtype)
 

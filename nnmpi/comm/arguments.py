@@ -16,6 +16,8 @@ from nnmpi.comm.progress import Steps, then
 from nnmpi.comm.transport.base import TAGS
 
 Array: TypeAlias = NDArray[Any]
+Parts: TypeAlias = Sequence[int] | None
+"""The lengths of the parts of all ranks; None stands for even ones."""
 
 LONGEST_TEXT = 60  # characters of the lengths of parts in the call log
 

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from nnmpi.comm.call_log import PACKAGE, LoggedCall, Operation, Record, call_site
 from nnmpi.comm.debug.compare import CallComparison
-from nnmpi.comm.progress import Progress, Steps, Work
+from nnmpi.comm.progress import Progress, Stage, Steps, Work, staged
 from nnmpi.comm.transport.base import Transport
 
 
@@ -58,9 +58,9 @@ class Calls:
         """Carries out a whole operation."""
         self.progress.finish(steps, call, self.transport)
 
-    def start(self, steps: Steps, call: Record) -> Work:
+    def start(self, steps: Steps, call: Record, stage: Stage | None = None) -> Work:
         """Starts an operation."""
-        return Work(steps, self.transport, self.progress, call)
+        return Work(staged(steps, stage), self.transport, self.progress, call)
 
     def barrier(self, call: Record) -> None:
         """Returns when all ranks have come."""

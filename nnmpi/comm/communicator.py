@@ -1,7 +1,7 @@
 """Comm: ranks, messages between them, and collectives."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from nnmpi.comm.allreduce.interpreter import MOST_PLANS, Interpreter
 from nnmpi.comm.arguments import (
     FAMILIES,
     Array,
+    Parts,
     as_integers,
     bounds_of,
     check_array,
@@ -33,13 +34,14 @@ from nnmpi.comm.arguments import (
 )
 from nnmpi.comm.call_log import CallLog, Operation, Record, call_site, record_of
 from nnmpi.comm.calls import Calls, Freed
-from nnmpi.comm.progress import Progress, Steps, Work
+from nnmpi.comm.progress import Progress, Stage, Steps, Work, staged
 from nnmpi.comm.roll_call import roll_call
 from nnmpi.comm.shared_memory import NodeMemory, SharedBuffer
 from nnmpi.comm.transport.base import (
     TAGS,
     Ledger,
     NoRoomError,
+    Request,
     Transport,
     pieces,
 )
@@ -79,17 +81,15 @@ class Comm:
         """Replaces the array on every rank by its sum over the ranks."""
         self._progress.finish(*self._all_reduce(array, algorithm, starts=False), self._transport)
 
-    def start(self, array: Array, algorithm: str = "auto") -> Work:
+    def start(self, array: Array, algorithm: str = "auto", stage: Stage | None = None) -> Work:
         """Starts an all-reduce. The array must not be touched until the work is complete.
 
         The first `auto` and the first `mpi` of a Comm, and the first `shared` of a size, wait for
-        all ranks.
+        all ranks. With a `stage`, here as in other methods, the work begins when that is ready.
         """
-        return self._calls.start(*self._all_reduce(array, algorithm, starts=True))
+        return self._calls.start(*self._all_reduce(array, algorithm, starts=True), stage)
 
-    def reduce_scatter(
-        self, array: Array, algorithm: str = "ring", parts: Sequence[int] | None = None
-    ) -> Array:
+    def reduce_scatter(self, array: Array, algorithm: str = "ring", parts: Parts = None) -> Array:
         """Sums this rank's part of the array over the ranks, and returns it: a view of the array.
 
         `parts` are the lengths of all ranks' parts, in the order of the ranks; without them, parts
@@ -103,19 +103,16 @@ class Comm:
         return np.asarray(array).reshape(-1)[bounds[self.rank] : bounds[self.rank + 1]]
 
     def start_reduce_scatter(
-        self, array: Array, algorithm: str = "ring", parts: Sequence[int] | None = None
+        self, array: Array, algorithm: str = "ring", parts: Parts = None, stage: Stage | None = None
     ) -> Work:
         """Starts a reduce-scatter. When it is complete, this rank's part of the array is the sum.
 
         The array must not be touched until then.
         """
-        return self._calls.start(
-            *self._steps("reduce_scatter", algorithm, array, parts, starts=True)
-        )
+        steps = self._steps("reduce_scatter", algorithm, array, parts, starts=True)
+        return self._calls.start(*steps, stage)
 
-    def all_gather(
-        self, array: Array, algorithm: str = "ring", parts: Sequence[int] | None = None
-    ) -> None:
+    def all_gather(self, array: Array, algorithm: str = "ring", parts: Parts = None) -> None:
         """Fills the array, of which every rank contributes its part, with the parts of all.
 
         `parts` are as in `reduce_scatter`.
@@ -123,10 +120,11 @@ class Comm:
         self._calls.finish(*self._steps("all_gather", algorithm, array, parts, starts=False))
 
     def start_all_gather(
-        self, array: Array, algorithm: str = "ring", parts: Sequence[int] | None = None
+        self, array: Array, algorithm: str = "ring", parts: Parts = None, stage: Stage | None = None
     ) -> Work:
         """Starts an all-gather. The array must not be touched until the work is complete."""
-        return self._calls.start(*self._steps("all_gather", algorithm, array, parts, starts=True))
+        steps = self._steps("all_gather", algorithm, array, parts, starts=True)
+        return self._calls.start(*steps, stage)
 
     def broadcast(self, array: Array, root: int = 0, algorithm: str = "tree") -> None:
         """Replaces the array on every rank by that of `root`."""
@@ -163,30 +161,34 @@ class Comm:
         if self.size > 1:
             roll_call(self._calls, self._p2p, what)
 
-    def isend(self, array: Array, to: int, tag: int = 0) -> Work:
+    def isend(self, array: Array, to: int, tag: int = 0, stage: Stage | None = None) -> Work:
         """Starts to send. The array must not change until the work is complete."""
         to, tag = checked_rank(to, self.size), checked_tag(tag)
         check_array(array, "isend")
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        post = partial(self._p2p.isend, to=to, tag=tag)
         what = Operation(self.name, "isend", "", array.dtype, array.size, to)
-        with self._progress.lock:
-            posted = [post(part) for part in pieces(data, self._p2p.message_limit)]
-            return self._calls.start(iter([posted]), record_of(what, -1, call_site(1)))
+        steps = self._posted(partial(self._p2p.isend, to=to, tag=tag), data)
+        return self._calls.start(steps, record_of(what, -1, call_site(1)), stage)
 
-    def irecv(self, array: Array, source: int, tag: int = 0) -> Work:
+    def irecv(self, array: Array, source: int, tag: int = 0, stage: Stage | None = None) -> Work:
         """Starts to receive into the array.
 
         Where the array that is sent has more or fewer bytes, the work raises MessageLengthError.
         """
         source, tag = checked_rank(source, self.size), checked_tag(tag)
         row = flat(array, "irecv")
-        post = partial(self._receiver.irecv, source=source, tag=tag)
         what = Operation(self.name, "irecv", "", row.dtype, row.size, source)
-        with self._progress.lock:
-            posted = [post(part) for part in pieces(row.view(np.uint8), self._p2p.message_limit)]
-            steps = put_back(iter([posted]), row, array)
-            return Work(steps, self._receiver, self._progress, record_of(what, -1, call_site(1)))
+        steps = self._posted(partial(self._receiver.irecv, source=source, tag=tag), row)
+        steps = staged(put_back(steps, row, array), stage)
+        return Work(steps, self._receiver, self._progress, record_of(what, -1, call_site(1)))
+
+    def _posted(self, post: Callable[[Array], Request], row: Array) -> Steps:
+        """Posts the messages of an array when the work begins, under the lock of the progress."""
+        yield [post(part) for part in pieces(row.view(np.uint8), self._p2p.message_limit)]
+
+    def poll(self) -> None:
+        """Moves all operations of this rank that are under way."""
+        self._progress.poll()
 
     def progress_thread(self, pause: float = 2e-4) -> AbstractContextManager[None]:
         """A context in which a thread progresses the works of this rank, on all its Comms.
@@ -305,7 +307,7 @@ class Comm:
         operation: str,
         name: str,
         array: Array,
-        parts: Sequence[int] | None = None,
+        parts: Parts = None,
         starts: bool = False,
         root: int = -1,
         plan: Algorithm | None = None,

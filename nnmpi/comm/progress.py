@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 from time import monotonic
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from nnmpi.comm.call_log import CallLog, LoggedCall, Record
 from nnmpi.comm.transport.base import Receiver, Request, Transport
@@ -33,6 +33,33 @@ def then(steps: Steps, f: Callable[[], None]) -> Steps:
     """The steps, and after the last of them a call of f."""
     yield from steps
     f()
+
+
+class Stage(Protocol):
+    """Where the array of a work is filled from, and where its result goes: the copies of a device.
+
+    Both methods are called by whoever moves works, a helper thread too.
+    """
+
+    def ready(self) -> bool:
+        """Whether the array is filled, so that the work may begin; asked at each poll."""
+
+    def complete(self) -> None:
+        """The result is in the array; called once."""
+
+
+def staged(steps: Steps, stage: Stage | None) -> Steps:
+    """The steps, which begin when their stage is ready, and end by completing it."""
+    if stage is None:
+        return steps
+    return _between(steps, stage)
+
+
+def _between(steps: Steps, stage: Stage) -> Steps:
+    while not stage.ready():
+        yield NOT_YET
+    yield from steps
+    stage.complete()
 
 
 class InOrder:

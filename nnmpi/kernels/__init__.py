@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from nnmpi.backend import Array, xp_of
+from nnmpi.dtypes import is_half
 
 Vjp = Callable[[Any, Array | None], Array]
 """`vjp(g, out)`: the gradient of one argument from the gradient `g` of the value.
@@ -58,5 +59,8 @@ def _ones(n: int, dtype: Any, xp: Any) -> Array:
 def column_sum(g: Array, out: Array | None = None) -> Array:
     """g (n, k) summed over its rows, by a matrix-vector product: 6 times as fast as g.sum(0)."""
     xp, n = xp_of(g), len(g)
+    if is_half(g.dtype):
+        total = g.sum(axis=0, dtype="float32").astype(g.dtype)
+        return total if out is None else xp.add(total, 0, out=out)
     ones = _ones(n, g.dtype, xp) if n <= _CACHED else xp.ones(n, g.dtype)
     return xp.dot(ones, g, out=out)

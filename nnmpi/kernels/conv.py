@@ -1,18 +1,22 @@
-"""Convolution by Winograd or im2col, in chunks of images, with the epilogue in cache.
+"""Convolution by Winograd, im2col or cuDNN, in chunks of images, with the epilogue in cache.
 
     x --method.outputs--> y = relu(pool(conv(x, w)) + b)      chunk by chunk
     dx, dw, db <--method.gradients-- g                        and backwards
 
-The methods are `Winograd`, `Direct`, `Im2col` and `Depthwise`.
+The methods are `Winograd`, `Direct`, `Im2col`, `Depthwise`, and on a GPU `Cudnn`.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from nnmpi.backend import Array, of, xp_of
+from nnmpi.dtypes import on_host_in_16_bits
 from nnmpi.kernels import Result, Vjp, column_sum, epilogue, progress_hook
+from nnmpi.kernels.cudnn import Cudnn
 from nnmpi.kernels.depthwise import Depthwise
 from nnmpi.kernels.direct import Direct
+from nnmpi.kernels.halves import in_float32
 from nnmpi.kernels.im2col import Im2col
 from nnmpi.kernels.window import Window, Windows
 from nnmpi.kernels.winograd import Winograd, grid
@@ -20,11 +24,14 @@ from nnmpi.kernels.winograd import Winograd, grid
 CONVOLUTIONS = {"auto": (2, 4), "winograd2": (2,), "winograd4": (4,), "im2col": ()}
 """The algorithms by name, and the sides m of Winograd's output tiles that they choose from.
 
-Where Winograd does not apply or is slower, as on a GPU, im2col is used instead. "auto" takes
-float64 to ask for exact results: then too.
+Where Winograd does not apply or is slower, im2col is used instead, and on a GPU cuDNN for all but
+"im2col", where it is there. "auto" takes float64 to ask for exact results: then im2col too.
 """
 
 MIN_CHANNELS = 8  # with fewer, Winograd's transforms cost more than its GEMMs save
+
+
+Method = Winograd | Im2col | Cudnn
 
 
 class Shape(NamedTuple):
@@ -46,7 +53,7 @@ class Shape(NamedTuple):
         return rows.outputs(height) // f, columns.outputs(width) // f
 
 
-def method_of(x: Array, w: Array, f: Shape) -> tuple[Winograd | Im2col, int]:
+def method_of(x: Array, w: Array, f: Shape) -> tuple[Method, int]:
     """The algorithm for x (N, H, W, C) and w (kh, kw, C / groups, O), and its images per chunk."""
     N, H, W, C = x.shape
     O = w.shape[3]
@@ -60,6 +67,10 @@ def method_of(x: Array, w: Array, f: Shape) -> tuple[Winograd | Im2col, int]:
         budget = max(budget, min(2 * U, 4 * budget))  # since U is read again for each chunk
         chunk = _chunk(N, q.products * (C + O) * x.itemsize, budget)
         return Winograd(x, w, q, chunk), chunk
+    if f.algorithm != "im2col" and not of(x).is_host:
+        found = Cudnn.of(x, w, f.windows, f.groups, f.pool, f.keep)
+        if found is not None:
+            return found, N
     return im2col(x, w, f)
 
 
@@ -85,6 +96,8 @@ def _chunk(N: int, bytes_per_image: int, budget: int) -> int:
 
 def conv2d(x: Array, w: Array, b: Array | None, f: Shape) -> Result:
     """x (N, C, H, W) and w (O, C / groups, kh, kw): logical shapes over channels-last memory."""
+    if on_host_in_16_bits(x):
+        return in_float32(partial(conv2d, f=f), x, w, b)
     xl = x.transpose(0, 2, 3, 1)
     wl = xp_of(w).ascontiguousarray(w.transpose(2, 3, 1, 0))
     method, chunk = method_of(xl, wl, f)
@@ -101,6 +114,7 @@ def conv2d(x: Array, w: Array, b: Array | None, f: Shape) -> Result:
         if not f.keep:
             method.kept.clear()
     method.release()
+    passed = y if f.relu else None  # y itself is kept for ReLU only
 
     def prepare(g: Array, needs: Sequence[bool]) -> epilogue.Gradients:
         gl, shared = g.transpose(0, 2, 3, 1), _gradients(method, xl, O, needs)
@@ -108,7 +122,7 @@ def conv2d(x: Array, w: Array, b: Array | None, f: Shape) -> Result:
         progress = progress_hook.get()
         for s, mask in zip(chunks, masks, strict=True):
             progress()
-            method.gradients(s, gl[s], y[s] if f.relu else None, mask, shared)
+            method.gradients(s, gl[s], None if passed is None else passed[s], mask, shared)
         method.release()
         return shared
 
@@ -126,6 +140,8 @@ def conv_transpose2d(
         y <--method.backward-- x        + bias              the gradient of a convolution's input
         dx <--method.forward-- g        dw <--method.backward-- x, g
     """
+    if on_host_in_16_bits(x):
+        return in_float32(partial(conv_transpose2d, f=f, size=size), x, w, b)
     xp, xl = xp_of(x), x.transpose(0, 2, 3, 1)
     wl = xp.ascontiguousarray(w.transpose(2, 3, 1, 0))
     N, O = len(x), w.shape[1] * f.groups
@@ -157,9 +173,7 @@ def conv_transpose2d(
     return Result(y.transpose(0, 3, 1, 2), _vjps_of(method), prepare)
 
 
-def _gradients(
-    method: Winograd | Im2col, x: Array, O: int, needs: Sequence[bool]
-) -> epilogue.Gradients:
+def _gradients(method: Method, x: Array, O: int, needs: Sequence[bool]) -> epilogue.Gradients:
     """Room for the gradients of x (N, H, W, C), w and b."""
     xp = xp_of(x)
     return epilogue.Gradients(
@@ -169,7 +183,7 @@ def _gradients(
     )
 
 
-def _vjps_of(method: Winograd | Im2col) -> tuple[Vjp, Vjp, Vjp]:
+def _vjps_of(method: Method) -> tuple[Vjp, Vjp, Vjp]:
     """The vjps of x, w and b from `Gradients`."""
 
     def vjp_w(shared: epilogue.Gradients, out: Array | None) -> Array:

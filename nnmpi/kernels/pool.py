@@ -1,11 +1,14 @@
 """Pooling with any window, as the running maximum or sum of shifted views, channels last."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from nnmpi.backend import Array, of, xp_of
+from nnmpi.dtypes import is_float, on_host_in_16_bits
 from nnmpi.kernels import Result, epilogue
+from nnmpi.kernels.halves import in_float32
 from nnmpi.kernels.window import Window, Windows
 
 _2X2 = (Window(2, 2), Window(2, 2))
@@ -36,7 +39,7 @@ def max_pool2d(x: Array, windows: Windows) -> Result:
     if windows == _2X2:
         return _max_pool_2x2(xl)
     shape = xl.shape
-    lowest = -xp.inf if x.dtype.kind == "f" else xp.iinfo(x.dtype).min
+    lowest = -xp.inf if is_float(x.dtype) else xp.iinfo(x.dtype).min
     inside, views = _padded(xp, shape, lowest, x.dtype, windows)
     inside[...] = xl
     y = views[0].copy()
@@ -137,6 +140,8 @@ def adaptive_avg_pool2d(x: Array, size: tuple[int, int]) -> Result:
     Part i of o has the rows from floor(i * H / o) to ceil((i + 1) * H / o), columns likewise: two
     products with matrices of shares.
     """
+    if on_host_in_16_bits(x):
+        return in_float32(partial(adaptive_avg_pool2d, size=size), x)
     xl, xp = x.transpose(0, 2, 3, 1), xp_of(x)
     n, H, W, C = xl.shape
     rows, columns = (

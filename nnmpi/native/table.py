@@ -1,28 +1,63 @@
-"""The table of kernels: each inner loop by its name, in NumPy and, where it was built, compiled.
+"""The table of kernels: each inner loop by its name, in NumPy, compiled, and in CUDA.
 
-    @kernel                 an entry of KERNELS: the function, which NumPy computes on any backend,
-    def adam(p, g, ...)     and nnmpi.native's of that name, for the arrays that it is made for
+    @kernel                 an entry of KERNELS: the function, which computes on any backend,
+    def adam(p, g, ...)     nnmpi.native's of that name for NumPy's arrays, where it was built,
+                            and nnmpi.cuda's for CuPy's, if there is one
 
-Callers do not know which of the two computes.
+Callers do not know which of them computes. Of arrays in 16 bits on the host each entry computes in
+float32, by either, and rounds what it has written.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-from nnmpi import native
+import numpy as np
+
+from nnmpi import cuda, native
+from nnmpi.dtypes import on_host_in_16_bits
 
 
 class Kernel:
     """A loop over arrays that writes into some of them."""
 
-    __slots__ = ("compiled", "reference")
+    __slots__ = ("compiled", "cuda", "reference")
 
-    def __init__(self, reference: Callable[..., None], compiled: Callable[..., Any] | None) -> None:
-        self.reference, self.compiled = reference, compiled
+    def __init__(
+        self,
+        reference: Callable[..., None],
+        compiled: Callable[..., Any] | None,
+        cuda: Callable[..., Any] | None,
+    ) -> None:
+        self.reference, self.compiled, self.cuda = reference, compiled, cuda
 
     def __call__(self, *args: Any) -> None:
-        if self.compiled is None or self.compiled(*args) is NotImplemented:
+        # compiled first, whatever the arrays are: on the host a microsecond counts
+        if self.compiled is not None and self.compiled(*args) is not NotImplemented:
+            return
+        if self.cuda is not None and self.cuda(*args) is not NotImplemented:
+            return
+        if on_host_in_16_bits(args[0]):
+            _in_float32(self, args)
+        else:
             self.reference(*args)
+
+
+def _in_float32(loop: Kernel, args: tuple[Any, ...]) -> None:
+    """Calls a loop on copies in float32 of arrays in 16 bits, and rounds those that it changes."""
+    copies: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+
+    def widened(value: Any) -> Any:
+        if isinstance(value, tuple | list):
+            return tuple(map(widened, value))
+        if not on_host_in_16_bits(value):
+            return value
+        return copies.setdefault(id(value), (value, value.astype(np.float32)))[1]
+
+    loop(*map(widened, args))
+    for array, copy in copies.values():
+        rounded = copy.astype(array.dtype)
+        if (rounded.view(np.uint16) != array.view(np.uint16)).any():
+            array[...] = rounded
 
 
 KERNELS: dict[str, Kernel] = {}
@@ -31,5 +66,5 @@ KERNELS: dict[str, Kernel] = {}
 def kernel(reference: Callable[..., None]) -> Kernel:
     """Enters a loop into the table."""
     name = reference.__name__
-    KERNELS[name] = found = Kernel(reference, native.kernel(name))
+    KERNELS[name] = found = Kernel(reference, native.kernel(name), cuda.kernel(name))
     return found

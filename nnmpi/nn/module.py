@@ -9,6 +9,7 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.backend import CPU, Array, Backend
+from nnmpi.dtypes import is_float
 from nnmpi.nn import refusals
 from nnmpi.nn.hooks import Hooked
 from nnmpi.nn.parameter import Parameter
@@ -207,7 +208,7 @@ class Module(Hooked, Registries):
         """Convert buffers to a type, unless they hold integers, and move them to a backend."""
         for _, m, name in self._entries("_buffers"):
             old = getattr(m, name)
-            object.__setattr__(m, name, on.asarray(old, dtype if old.dtype.kind == "f" else None))
+            object.__setattr__(m, name, on.asarray(old, dtype if is_float(old.dtype) else None))
 
     # ---- saving
 

@@ -11,6 +11,7 @@ from nnmpi import backend, keyed
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.tape import Storage
 from nnmpi.backend import CPU, Array, Backend
+from nnmpi.dtypes import is_float
 from nnmpi.kernels import Vjp
 from nnmpi.nn.place import Place
 from nnmpi.nn.seeding import Construction, construction, next_construction
@@ -74,7 +75,7 @@ class Parameter(Tensor):
     def __init__(self, value: Any, requires_grad: bool = True) -> None:
         data = value.data if isinstance(value, Tensor) else value
         array = data.copy() if backend.is_array(data) else np.array(data)
-        if array.dtype.kind != "f" or not hasattr(data, "dtype"):
+        if not is_float(array.dtype) or not hasattr(data, "dtype"):
             array = array.astype(np.float32)
         self._declare(Place.of_whole("", array.shape), None, None)
         self.requires_grad = requires_grad

@@ -11,6 +11,7 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.autograd.ops.norm import Moments
 from nnmpi.backend import Array
+from nnmpi.dtypes import is_float
 
 T = TypeVar("T")
 
@@ -150,7 +151,7 @@ def combined_buffers(module: object, combine: Mapping[str, Combine], now: Pass) 
         def track(found: Moments, array: Array = array, sums: bool = sums) -> None:
             new = found.mean.reshape(array.shape)
             new = array + new * found.n if sums else new
-            array[...] = new if array.dtype.kind == "f" else backend.xp_of(new).rint(new)
+            array[...] = new if is_float(array.dtype) else backend.xp_of(new).rint(new)
 
         stats.moments(Moments(n, row / max(n, 1) if sums else row, xp.zeros_like(row)), track)
 

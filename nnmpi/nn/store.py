@@ -36,7 +36,7 @@ class FlatStore(Store):
 
     Parameter i is at `spans[i]`, including its padding, which is always zero. `reserved` elements
     are before the first parameter. Subclasses that share memory, or keep only their `shards` of
-    it, have another `allocate`.
+    it, have another `allocate`. The optimizer moves numbers of `updated_dtype`.
     """
 
     _rests = False
@@ -46,6 +46,7 @@ class FlatStore(Store):
         self, parameters: Sequence[Parameter], dtype: Any, on: Backend, reserved: int = 0
     ) -> None:
         self.parameters, self.dtype, self.on = tuple(parameters), np.dtype(dtype), on
+        self.updated_dtype = self.dtype
         self.spans = spans_of([p.room for p in self.parameters], reserved)
         self.length = max((end for _, end in self.spans), default=_padded(reserved))
         self.shards = shards_of([(0, self.length)])
@@ -87,13 +88,17 @@ class FlatStore(Store):
 
     def owned(self, start: int, end: int) -> Iterator[tuple[Shard, Array, Array]]:
         """(shard, values, gradients) of what this rank updates of elements start to end - 1."""
+        for shard in self.own_shards(start, end):
+            yield shard, self.shard_values(shard), self.shard_gradient(shard)
+
+    def own_shards(self, start: int, end: int) -> Iterator[Shard]:
+        """What this rank updates of elements start to end - 1."""
         if self._rests:
             raise ValueError(
                 "each rank updates a part of the parameters of this Trainer: call trainer.close() "
                 "before another optimizer updates them, or trainer.fit(epochs=N)"
             )
-        for shard in within(self.shards, start, end):
-            yield shard, self.shard_values(shard), self.shard_gradient(shard)
+        return within(self.shards, start, end)
 
     def shard_values(self, shard: Shard) -> Array:
         """The values in a shard."""

@@ -101,7 +101,7 @@ class Optimizer:
         self._ranges: list[FlatRange] = []
         self._ranges_of: list[tuple[bool, Any]] = []
         like = self._store()
-        self.state = {n: like.on.xp.zeros(self.offsets[-1], like.dtype) for n in self.sums}
+        self.state = {n: like.on.xp.zeros(self.offsets[-1], like.updated_dtype) for n in self.sums}
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
         """Update more parameters from now on, as in add_param_group({"params": ..., "lr": 0.1})."""
@@ -251,9 +251,10 @@ class Optimizer:
         return [(p.has_grad, p.store) for p in self.parameters]
 
     def _convert_state(self) -> None:
-        """Move the running sums to the type and the device of the parameters."""
+        """Move the running sums to the type and the device of what is updated."""
         like = self._store()
-        self.state = {name: like.on.asarray(s, like.dtype) for name, s in self.state.items()}
+        dtype = like.updated_dtype
+        self.state = {name: like.on.asarray(s, dtype) for name, s in self.state.items()}
 
     def _store(self) -> FlatStore:
         """The store of the first parameter: all have one type and one device."""
@@ -288,4 +289,4 @@ def _own_stretches(p: Parameter) -> list[tuple[int, int]]:
     """(start, stop) of what this rank updates of p in the order of its memory, with padding."""
     assert isinstance(p.store, FlatStore)
     start, end = p.store.spans[p.index]
-    return [(shard.start - start, shard.stop - start) for shard, *_ in p.store.owned(start, end)]
+    return [(shard.start - start, shard.stop - start) for shard in p.store.own_shards(start, end)]

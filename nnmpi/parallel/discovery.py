@@ -1,15 +1,28 @@
 """discover: what ranks have to ask each other before it is decided what each of them does."""
 
+from nnmpi import device
+from nnmpi.backend import CPU, Backend
 from nnmpi.blas import cores, threads
 from nnmpi.comm import Comm
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.cluster import Cluster
 
 
-def discover(comm: Comm) -> Cluster:
+def chosen(comm: Comm, on: Backend) -> Backend:
+    """The backend of all ranks: the CPU, unless each has found a device; every rank calls it.
+
+    The rank within its node picks one of the devices that are there.
+    """
+    if not all(gather_objects(comm, not on.is_host)):
+        return CPU
+    device.choose(on, comm.node().index(comm.rank))
+    return on
+
+
+def discover(comm: Comm, on: Backend) -> Cluster:
     """The cluster of a Comm; every rank calls it."""
     node = comm.node()
     spare = cores(len(node)) - threads()
-    own = node[0], comm.free_memory(), spare, comm.any_thread
-    nodes, free, cores_left, any_thread = zip(*gather_objects(comm, own), strict=True)
-    return Cluster(nodes, free, cores_left, all(any_thread))
+    own = node[0], comm.free_memory(), spare, comm.any_thread, device.current(on)
+    nodes, free, cores_left, any_thread, devices = zip(*gather_objects(comm, own), strict=True)
+    return Cluster(nodes, free, cores_left, all(any_thread), devices)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from nnmpi.config import Config
-from nnmpi.parallel import refusals, server
+from nnmpi.parallel import nccl, refusals, server
 from nnmpi.parallel.checks import reproducible
 from nnmpi.parallel.checks.reproducible import check_batch as check_batch
 from nnmpi.parallel.checks.slow_ranks import delay_of, slowed
@@ -52,6 +52,7 @@ def check(config: Config, ranks: int) -> None:
 
 def build(layout: Layout, spec: TrainSpec) -> Strategy:
     """The strategy of the arrangement. Every rank calls it; what fails, fails on all."""
+    nccl.connect(layout, spec.task.on, spec.arrangement.algorithm)
     strategy = STRATEGIES[spec.arrangement.strategy](layout, spec)
     if spec.twin is None:
         return strategy

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.config import Config
+from nnmpi.dtypes import HALVES
 from nnmpi.parallel.layout import server_count
 from nnmpi.quoting import shown
 
@@ -67,6 +68,10 @@ REFUSALS = (
     Refusal("pp", "jitter", SLOWING),
     Refusal("schedule", "servers", WHOLE_MODEL, NO_SERVERS),
     Refusal("recompute", "servers", WHOLE_MODEL, NO_SERVERS),
+    # 16 bits
+    Refusal("16 bits", "servers", "servers keep and send parameters of one type", NO_SERVERS),
+    Refusal("16 bits", "pipedream", "a stage keeps versions of its parameters in one type"),
+    Refusal("16 bits", "reproducible", "the tree over slices adds up float32 and float64"),
     # parameter servers
     Refusal("allreduce", "servers", OWN_SUM, NO_SERVERS),
     Refusal("bucket_mb", "servers", OWN_SUM, NO_SERVERS),
@@ -83,25 +88,27 @@ REFUSALS = (
     Refusal(
         "zero 2 or 3",
         "allreduce without halves",
-        "gradients are scattered to ranks that keep a part each: only ring, p2p and halving can",
+        "each rank gets the sum of a part only, as ring, p2p, halving and nccl can do it",
         "use --allreduce ring, or --zero 1",
     ),
-    # data parallelism
+    # devices
     Refusal(
         "device",
-        "several ranks",
-        "gradients are summed on the host",
-        "use one rank or --device cpu",
+        "allreduce in memory",
+        "ranks of a node share memory of the host, not that of GPUs",
+        "use --allreduce ring, or --device cpu",
     ),
 )
 
 NEEDS = (
+    Need("tf32", "device cuda", "a CPU computes products of float32 as they are"),
     Need("slices", "reproducible", "a batch is cut into slices for that alone"),
     Need("virtual_stages", "schedule interleaved", "in other schedules a rank has one stage"),
     Need("cut", "pp", "the model is cut between the ranks along pp"),
     Need("vertical_sync", "schedule pipedream", "others never have several versions of weights"),
     Need("staleness", "sync ssp", "bsp allows no staleness, asp any"),
     Need("load_partial", "load", "it says what of that file has to fit"),
+    Need("nccl", "device cuda", "NCCL sums what is in the memory of GPUs"),
     Need("ranks", "dry_run", "a run has the ranks that mpirun starts"),
 )
 
@@ -138,18 +145,27 @@ def _servers(config: Config, ranks: int) -> str:
 
 
 def _without_halves(config: Config, ranks: int) -> str:
-    halves = config.allreduce == "auto" or config.allreduce in REDUCE_SCATTERS
+    halves = config.allreduce in ("auto", "nccl", *REDUCE_SCATTERS)
     return "" if halves else f"allreduce {config.allreduce}"
+
+
+def _in_memory(config: Config, ranks: int) -> str:
+    by_memory = config.allreduce in ("shared", "hierarchical")
+    return f"allreduce {config.allreduce}" if by_memory else ""
 
 
 SPECIAL: dict[str, Callable[[Config, int], str]] = {
     "servers": _servers,
-    "several ranks": lambda config, ranks: f"{ranks} ranks" if ranks > 1 else "",
     "one rank": lambda config, ranks: "1 rank" if ranks == 1 else "",
     "pipedream": lambda config, ranks: (
         "schedule pipedream" if config.schedule == "pipedream" else ""
     ),
     "zero 2 or 3": lambda config, ranks: f"zero {config.zero}" if config.zero > 1 else "",
     "allreduce without halves": _without_halves,
+    "allreduce in memory": _in_memory,
+    "nccl": lambda config, ranks: "allreduce nccl" if config.allreduce == "nccl" else "",
+    "16 bits": lambda config, ranks: (
+        f"dtype {config.dtype} of 16 bits" if config.dtype in HALVES else ""
+    ),
 }
 """Names of the table that are no options: what the config asks for under them, in words."""

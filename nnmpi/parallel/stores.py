@@ -24,12 +24,19 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.backend import CPU, Array, Backend
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
-from nnmpi.comm import Comm, NoRoomError, Work
+from nnmpi.comm import Comm, NoRoomError
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore, Shard, shards_of
+from nnmpi.parallel.wire import Transfer, Wire
 
 LOSS, STOP, USED = 0, 1, 2
 """Where the scalars are."""
+
+
+def piece_of(on: Backend) -> int:
+    """How many gradients of 16 bits become float32 at a time, for the optimizer."""
+    return on.chunk_bytes // 64
+
 
 BLOCK = 8192  # numbers; OpenBLAS takes several threads for a dot product of more than 10,000
 
@@ -47,7 +54,7 @@ class CommBucket(NamedTuple):
 
     start: int
     stop: int
-    comm: Comm
+    comm: Wire
 
 
 class Buckets:
@@ -91,19 +98,19 @@ class Buckets:
     def __iter__(self) -> Iterator[CommBucket]:
         return iter(self._all)
 
-    def shards(self, over: Comm | None = None) -> list[Shard]:
+    def shards(self, over: Wire | None = None) -> list[Shard]:
         """This rank's shard of each bucket, among the ranks of its Comm, or of another one."""
         own = ((start, (over or comm).chunk(stop - start)) for start, stop, comm in self._all)
         return shards_of((start + chunk.start, start + chunk.stop) for start, chunk in own)
 
-    def set_up(self, dtype: Any) -> None:
+    def set_up(self, dtype: Any, on: Backend = CPU) -> None:
         """Comm chooses its ways and takes its memory now, or finds no room.
 
         The longest first, in an order that all ranks of all comms share.
         """
         for b in sorted(self._all, key=lambda b: (b.start - b.stop, b.comm.name)):
             if b.comm.size > 1 and self.algorithm not in REDUCE_SCATTERS:  # which take no memory
-                b.comm.all_reduce(CPU.xp.zeros(b.stop - b.start, dtype), self.algorithm)
+                b.comm.all_reduce(on.xp.zeros(b.stop - b.start, dtype), self.algorithm)
 
 
 NO_BUCKETS = Buckets((), (), (), "")
@@ -144,7 +151,7 @@ class LocalStore(FlatStore):
         flags = np.array([p.has_grad for p in self.parameters], scalars.dtype)
         scalars[USED:] = backend.of(scalars).asarray(flags)
 
-    def start(self, b: int) -> Work | None:
+    def start(self, b: int) -> Transfer | None:
         """Starts the sum of a bucket, in its place; None on one rank, where it is complete."""
         start, stop, comm = self.buckets[b]
         if comm.size == 1:
@@ -164,6 +171,15 @@ class LocalStore(FlatStore):
     def squares(self, counted: Sequence[Stretch]) -> Array:
         """The sum of the squares of the summed gradients there; the same bits on every rank."""
         return sum(squares(g) for lo, hi in counted for *_, g in self.owned(lo, hi))
+
+    def pieces(self, shards: Iterable[Shard]) -> Iterable[Shard]:
+        """Shards as `shard_gradient` takes them: whole."""
+        return shards
+
+    def scale_gradients(self, factor: float) -> None:
+        """Multiplies all summed gradients that this rank updates by."""
+        for *_, gradient in self.owned(self.spans[0][0], self.spans[-1][1]):
+            gradient *= factor
 
     def whole_gradient(self, i: int) -> Array:
         """The summed gradient of parameter i after a step; every rank of dp calls it."""
@@ -224,9 +240,14 @@ class NodeStore(LocalStore):
     """
 
     def __init__(
-        self, parameters: Sequence[Parameter], dtype: Any, scalars: int, buckets: Buckets
+        self,
+        parameters: Sequence[Parameter],
+        dtype: Any,
+        scalars: int,
+        buckets: Buckets,
+        comm: Comm,
     ) -> None:
-        self._comm = comm = buckets[0].comm
+        self._comm = comm
         self._first_node, self._is_first_of_node = 0 in comm.node(), comm.node()[0] == comm.rank
         self._is_apart = False
         super().__init__(parameters, dtype, CPU, scalars, buckets)
@@ -277,7 +298,7 @@ class NodeStore(LocalStore):
         finally:
             self.flat, self.values, self._is_apart = shared, self.views(shared), False
 
-    def start(self, b: int) -> Work:
+    def start(self, b: int) -> Transfer:
         start, stop, _ = self.buckets[b]
         return self._window.start(start, stop)
 

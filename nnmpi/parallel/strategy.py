@@ -32,6 +32,7 @@ from nnmpi.parallel.step.executor import (
 )
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.ports import CHECKED_STEPS, Task
+from nnmpi.parallel.step.scaling import ScaledUpdate
 from nnmpi.parallel.step.update import Outcome, Update
 from nnmpi.parallel.stores import LocalStore
 
@@ -188,7 +189,8 @@ def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> Compos
     """The strategy of ranks that make every step together."""
     part = spec.part
     optimizer = spec.optimizer(parts.store.parameters)
-    update = Update(
+    scaler = spec.task.scaler
+    update = (Update if scaler is None else partial(ScaledUpdate, scaler))(
         parts.store,
         optimizer,
         spec.arrangement.config.clip_norm,
@@ -211,7 +213,8 @@ def executor_of(
 ) -> Executor:
     """What carries out the programs of the arrangement on this rank."""
     a, part, rank = spec.arrangement, spec.part, layout.all.rank
-    channels = Channels(part.boundaries, part.stages, layout.axis["pp"], spec.recorder)
+    pp, on = layout.axis["pp"], spec.task.on
+    channels = Channels(part.boundaries, part.stages, pp, spec.recorder, on)
     return Executor(
         Ports.of(spec.task, part, channels),
         sync,

@@ -35,6 +35,12 @@ class BetweenSteps(Resumable):
         return rate * self.lr_factor(max(self.step - 1, 0))
 
     @property
+    def scale(self) -> dict[str, float]:
+        """What events say of the loss scale, in 16 bits."""
+        scaler = self.task.scaler
+        return {} if scaler is None else {"loss_scale": scaler.now.scale}
+
+    @property
     def step(self) -> int:
         """The number of steps made so far."""
         return self.state.step

@@ -45,7 +45,8 @@ def dry_run(setup: Setup, comm: Comm) -> Event:
     Every rank calls it.
     """
     config, dataset = setup.config, setup.dataset
-    cluster = Cluster.on_paper(config.ranks) if config.ranks else discover(comm)
+    on_paper = config.ranks and Cluster.on_paper(config.ranks, device=setup.on.name)
+    cluster = on_paper or discover(comm, setup.on)
     model = all_or_none(comm, lambda: build_model(config, setup.build, setup.dataset))
     found = all_or_none(comm, lambda: arranged(config, model, dataset, setup.loss, cluster))
     if config.load:
@@ -107,7 +108,7 @@ def run(given: argparse.Namespace) -> Any:
     known = {option.name for option in options(GROUPS)}
     config = Config(**{name: value for name, value in vars(given).items() if name in known})
     dataset = blank(config.data, config.data_dir, config.seed, config.context)
-    cluster = Cluster.on_paper(given.ranks, given.nodes)
+    cluster = Cluster.on_paper(given.ranks, given.nodes, config.device)
     model = build_model(config, None, dataset)
     found = arranged(config, model, dataset, objectives.criterion(None), cluster)
     event = layout_event(found)

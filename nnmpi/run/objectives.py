@@ -20,6 +20,7 @@ from nnmpi.nn.losses import ClassLoss, Loss
 from nnmpi.nn.sequential import only_runs_layers
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.step.objective import Criterion, Objective, SumOfMean
+from nnmpi.parallel.step.scaling import widened
 from nnmpi.parallel.tensor.loss import ShardedCrossEntropyLoss
 from nnmpi.parallel.tensor.shard import Sharding
 from nnmpi.quoting import shown
@@ -158,10 +159,10 @@ def model_graph(config: Config, model: Module, dataset: Dataset, loss: Criterion
         return given if isinstance(given, tuple) else (given,), {}
 
     def check(y: Any) -> None:
-        check_scores(loss, dataset, y, what)
+        check_scores(loss, dataset, widened(y) if isinstance(y, Tensor) else y, what)
 
     def lost(y: Tensor, n: int) -> Tensor:
-        return loss(y, np.resize(dataset.train.y, (n, *dataset.train.y.shape[1:])))
+        return loss(widened(y), np.resize(dataset.train.y, (n, *dataset.train.y.shape[1:])))
 
     try:
         _check_call(model, x)

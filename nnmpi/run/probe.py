@@ -20,6 +20,7 @@ from nnmpi.autograd import Tensor, no_grad
 from nnmpi.autograd.functional import as_tensor
 from nnmpi.data import Batch, Inputs
 from nnmpi.data.inputs import each
+from nnmpi.dtypes import is_half
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Edge, leaves
 from nnmpi.nn.passes import UNTRACKED, KeptStats, Pass
@@ -125,21 +126,28 @@ def cut_of(n: int) -> int:
 
 
 def _inputs(x: Inputs, edges: Sequence[Edge], n: int) -> Callable[[int, int], Inputs]:
-    """What gives some of n samples: of a batch, or of activations like those of another stage."""
+    """What gives some of n samples: of a batch, or of activations like those of another stage.
+
+    Those of 16 bits are in float32, as parameters still are.
+    """
     if not edges:
-        return lambda lo, hi: each(lambda array: array[lo:hi], x)
+        return lambda lo, hi: each(lambda array: _widened(array[lo:hi]), x)
     rng = np.random.default_rng(0)
     made = [rng.standard_normal(e.shape(n)) * (e.dtype[0] in "fb") for e in edges]
 
     def rows(edge: Edge, array: np.ndarray, lo: int, hi: int) -> np.ndarray:
         ends = (slice(a.size * lo, a.size * hi) if a.of_samples else slice(None) for a in edge.axes)
-        return array[(*ends,)].astype(edge.dtype)
+        return _widened(array[(*ends,)].astype(edge.dtype))
 
     def some(lo: int, hi: int) -> Inputs:
         found = tuple(rows(e, array, lo, hi) for e, array in zip(edges, made, strict=True))
         return found if len(found) > 1 else found[0]
 
     return some
+
+
+def _widened(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float32) if is_half(array.dtype) else array
 
 
 def _listen(model: Module) -> list[Output]:

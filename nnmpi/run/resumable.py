@@ -23,6 +23,7 @@ from nnmpi.config import Config
 from nnmpi.metrics import Sums
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
+from nnmpi.optim.loss_scale import LossScale, Scaler
 from nnmpi.optim.schedule import Schedule
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none, gather_objects
@@ -88,6 +89,7 @@ class Resumable:
         With a snapshot, of each rank, all is as it was then.
         """
         setup, comm = self._setup, self.comm
+        self._scale = snapshot.loss_scale if snapshot else LossScale.of(self.config.dtype)
         config = replace(self.config, load=None) if snapshot else self.config
         model = all_or_none(comm, lambda: build_model(config, setup.build, setup.dataset))
         consistency.check_model(comm, model)
@@ -164,7 +166,7 @@ class Resumable:
         here = arrangement.held(layout.all.rank).trained
         me = weakref.proxy(self)  # a Trainer that the program drops is gone at once
         return TrainSpec(
-            Task(part.model, objective, setup.on),
+            Task(part.model, objective, setup.on, self._scale and Scaler(self._scale)),
             part,
             [named[arrangement.graph.variables[p.variable].path] for p in here],
             arrangement,
@@ -224,6 +226,7 @@ class Resumable:
             () if position is None else (position,),
             self.settings.changes,
             owned(self.part, self.optimizer, whole=not self.strategy.layout.serves),
+            None if self.task.scaler is None else self.task.scaler.now,
         )
 
     def restore(self, snapshot: Snapshot, **changes: Any) -> None:

@@ -18,6 +18,7 @@ from nnmpi.comm import Comm
 from nnmpi.config import EPOCHS, LEAST_STEPS, Config
 from nnmpi.data import Dataset, Inputs, Loader, Standardiser, from_arrays, load
 from nnmpi.data.inputs import is_index
+from nnmpi.dtypes import wide
 from nnmpi.metrics import Metric
 from nnmpi.nn import Conv2d, CrossEntropyLoss, Module
 from nnmpi.nn.gpt import GPT
@@ -30,7 +31,7 @@ from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.discovery import discover
+from nnmpi.parallel.discovery import chosen, discover
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.step.objective import Criterion
@@ -85,7 +86,8 @@ def set_up(
         on, criterion = _checked_device(config, comm), objectives.checked(loss, metrics)
         return on, criterion, _dataset(config, data, criterion) if is_first else None
 
-    on, criterion, downloaded = all_or_none(comm, checked)
+    found, criterion, downloaded = all_or_none(comm, checked)
+    on = chosen(comm, found)
     dataset = all_or_none(comm, lambda: downloaded or _dataset(config, data, criterion))
     consistency.check_inputs(comm, config, dataset)
 
@@ -128,7 +130,9 @@ def _checked_device(config: Config, comm: Comm) -> Backend:
     if comm.rank == 0:  # which writes the files
         check_outputs(config)
     plan.check(config, config.ranks or comm.size)
-    return backend.get(config.device)
+    on = backend.get(config.device)
+    backend.allow_tf32(on, config.tf32)
+    return on
 
 
 def _dataset(config: Config, given: Dataset | tuple[Any, ...] | None, loss: Criterion) -> Dataset:
@@ -237,10 +241,14 @@ def sharding_of(config: Config, graph: Graph, loss: Criterion, dataset: Dataset)
 
 
 def initialise(config: Config, part: ModelPart, on: Backend) -> loading.Loaded | None:
-    """Draws the weights that this rank has, from the seed, or loads them from --load."""
+    """Draws the weights that this rank has, from the seed, or loads them from --load.
+
+    Those of 16 bits are float32 until training has a store of both.
+    """
+    dtype = wide(np.dtype(config.dtype))
     for stage in part.stages.values():
-        stage.to(config.dtype, on)
-    part.model.convert_buffers(config.dtype, on)
+        stage.to(dtype, on)
+    part.model.convert_buffers(dtype, on)
     if not config.load:
         return None
     return loading.load_into(config.load, part.model, part.held, config.load_partial)
@@ -307,7 +315,7 @@ def arranged(
     division, facts = plan.measured_stages(
         cut, layout, model, graph, samples, setup.on, len(setup.train)
     )
-    cluster, measured = discover(comm), dict(known)
+    cluster, measured = discover(comm, setup.on), dict(known)
     if "cut" in facts:
         measured["cut"] = facts["cut"]
     arrangement = partial(arrange, config, cluster, graph, sharding, division, measured)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from nnmpi.comm import Comm
 from nnmpi.config import Config, options
 from nnmpi.metrics import Sums
+from nnmpi.optim.loss_scale import LossScale
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.model.snapshot import Owned
@@ -38,6 +39,7 @@ class Snapshot(NamedTuple):
     positions  of workers that have a pace of their own
     changes    what callbacks have changed
     owned      what this rank has of the model and the optimizer, as it is there
+    loss_scale of the next step, in 16 bits
     """
 
     config: Config
@@ -50,6 +52,7 @@ class Snapshot(NamedTuple):
     positions: tuple[Position, ...]
     changes: Changes
     owned: tuple[Owned, ...]
+    loss_scale: LossScale | None
 
     def fits(self, config: Config, ranks: int) -> bool:
         """Whether ranks are arranged as they were, if the config is that of the same run."""

@@ -23,7 +23,7 @@ from nnmpi.run.callbacks import check_callbacks
 from nnmpi.run.files import saving
 from nnmpi.run.optimizers import MakeOptimizer
 from nnmpi.run.report import Event, LostOutputError, Report, open_report
-from nnmpi.run.report.events import environment, start_event
+from nnmpi.run.report.events import devices, environment, start_event
 from nnmpi.run.report.pace import Pace
 from nnmpi.run.resumable import StepPhase
 from nnmpi.run.setup import NO_METRICS, set_up
@@ -170,7 +170,7 @@ class Trainer(BetweenSteps):
             epoch = self.state.epoch + (self.state.batch > 0)
             self._check_finite("test loss", test.mean_loss, self.step)
             metrics = self._metrics(train, test)
-            of_epoch = {"lr": self.last_lr, **self._pace.of_epoch()}
+            of_epoch = {"lr": self.last_lr, **self.scale, **self._pace.of_epoch()}
             event = {"event": "epoch", "epoch": epoch, **metrics, **of_epoch}
             self._report.event(event)
             self._tell("on_epoch", event)
@@ -261,7 +261,7 @@ class Trainer(BetweenSteps):
     def _tell(self, occasion: str, event: Event) -> None:
         for callback in self.callbacks:
             if hasattr(callback, occasion):
-                getattr(callback, occasion)(self, dict(event))
+                getattr(callback, occasion)(self, {**event, **self.scale})
         self._pace.resume()
 
     def stop(self) -> None:
@@ -309,7 +309,7 @@ class Trainer(BetweenSteps):
     def describe(self) -> Event:
         """The start event."""
         event = start_event(self._setup, self.config, self.comm.size, self.model, self.strategy)
-        event["steps"] = self.total_steps
+        event |= {"steps": self.total_steps, **devices(self.arrangement)}
         if self.loaded and self.config.load_partial:
             event["loaded"] = self.loaded._asdict()
         return event | ({"warning": self.warning} if self.warning else {})

@@ -1,6 +1,7 @@
 """Options: defaults, values out of range, TOML files and flags."""
 
 import math
+import sys
 from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ FLAGS: dict[str, tuple[str, Any]] = {
     "cut": ("3,7", "3,7"),
     "recompute": ("", True),
     "vertical-sync": ("", True),
+    "tf32": ("", True),
     "allreduce": ("ring", "ring"),
     "bucket-mb": ("0.5", 0.5),
     "no-overlap": ("", False),
@@ -321,3 +323,10 @@ def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert err == ""
     assert [flag for flag in (*FLAGS, "config") if f"--{flag}" not in out] == []
     assert "(default adam)" in out
+
+
+def test_bfloat16_needs_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Config(dtype="bfloat16").dtype == "bfloat16"
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with refused("dtype bfloat16 needs the package ml_dtypes", "pip install", "or use float16"):
+        Config(dtype="bfloat16")

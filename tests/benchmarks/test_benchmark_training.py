@@ -13,12 +13,12 @@ from helpers.mpijob import environment
 LOSSES = f"""
 import json, sys
 sys.path.insert(0, {str(BENCHMARKS)!r})
-from lib.libraries import step_of
+from lib.libraries import Device, step_of
 from lib.models import WORKLOADS
 
-for case, w in WORKLOADS.items():
-    WORKLOADS[case] = w._replace(shape=(4, *w.shape[1:]))
-steps = {{case: step_of(sys.argv[1], "cpu", case) for case in WORKLOADS}}
+CASES = [*WORKLOADS, "R-1024"]
+
+steps = {{case: step_of(sys.argv[1], Device(), case, 4) for case in CASES}}
 print(json.dumps({{case: [step().item() for _ in range(3)] for case, step in steps.items()}}))
 """
 PACKAGES = {"T+": "torch", "JAX": "jax"}

@@ -9,9 +9,8 @@ from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
 from nnmpi import nn
-from nnmpi.autograd import functional
 
-ATTENTION = functional.scaled_dot_product_attention
+ATTENTION = nnmpi.scaled_dot_product_attention
 
 
 def numbers(*shape: int) -> np.ndarray:

@@ -104,7 +104,7 @@ def store_and_sync(
     cut = [CommBucket(b.start, b.stop, dp) for b in cut_buckets(where, 0)]
     buckets = Buckets(where, cut, users or [frozenset([0])] * len(parameters), kind)
     if dp.size > 1 and kind == "shared":
-        node = NodeStore(parameters, "float64", scalars, buckets)
+        node = NodeStore(parameters, "float64", scalars, buckets, dp)
         return node, BucketedSync(node, overlap=True)
     store = LocalStore(parameters, "float64", CPU, scalars, buckets)
     return store, BucketedSync(store, overlap=True)

@@ -11,7 +11,9 @@ from nnmpi.parallel import plan
 from nnmpi.parallel.refusals import NEEDS, REFUSALS, Need, Refusal
 
 ASKED: dict[str, dict[str, Any]] = {
+    "16 bits": {"dtype": "float16"},
     "allreduce": {"allreduce": "ring"},
+    "allreduce in memory": {"allreduce": "hierarchical"},
     "allreduce without halves": {"allreduce": "tree"},
     "bucket_mb": {"bucket_mb": 2.0},
     "cut": {"cut": "3"},
@@ -24,9 +26,9 @@ ASKED: dict[str, dict[str, Any]] = {
     "pp": {"pp": 2},
     "pipedream": {"schedule": "pipedream", "pp": 2},
     "progress": {"progress": "thread"},
+    "nccl": {"allreduce": "nccl"},
     "one rank": {},
     "ranks": {"ranks": 8},
-    "several ranks": {},
     "recompute": {"recompute": True},
     "reproducible": {"reproducible": True},
     "schedule": {"schedule": "gpipe"},
@@ -34,6 +36,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "slow_rank": {"slow_rank": "0:2"},
     "slices": {"slices": 4},
     "staleness": {"staleness": 2},
+    "tf32": {"tf32": True},
     "tp": {"tp": 2},
     "verify": {"verify": True},
     "vertical_sync": {"vertical_sync": True},
@@ -51,7 +54,7 @@ def test_what_cannot_be_combined_is_refused(row: Refusal) -> None:
     config = Config(**ASKED[row.option], **ASKED[row.beside])
     with refused(*row.option.split(" or")[:1], row.reason, row.remedy):
         plan.check(config, 1 if row.beside == "one rank" else 2)
-    plan.check(Config(**ASKED[row.option]), 1 if row.option == "device" else 2)
+    plan.check(Config(**ASKED[row.option]), 2)
 
 
 @pytest.mark.parametrize("row", NEEDS, ids=lambda row: row.option)

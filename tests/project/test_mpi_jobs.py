@@ -30,6 +30,7 @@ def names(laws: Iterable[Callable[..., None]]) -> list[str]:
 
 COMM = "tests/comm/test_comm_mpi.py"
 TABLE = "tests/parallel/test_conformance_mpi.py"
+DEVICE = "tests/strict/test_strict_conformance_mpi.py"
 TRAINING = "tests/parallel/test_training_mpi.py"
 ZERO = "tests/parallel/zero/test_zero_mpi.py"
 RESUME = "tests/parallel/model/test_optimizer_state_mpi.py"
@@ -42,6 +43,7 @@ SNAPSHOT = "tests/run/test_snapshot_mpi.py"
 MARKED = {
     COMM: names(laws.LAWS),
     TABLE: [f"test_family[{family}]" for family in conformance.FAMILIES],
+    DEVICE: [f"test_family[{family}]" for family in conformance.FAMILIES],
     TRAINING: names(laws_training.LAWS),
     ZERO: names(laws_zero.LAWS),
     RESUME: names(laws_resume.LAWS),
@@ -58,6 +60,7 @@ JOBS = [
     *((ranks, [TABLE]) for ranks in conformance.RANKS_OVER_MPI),
     (2, [TRAINING, ZERO, RESUME]),
     (3, [PIPELINES, TENSOR]),
+    *((ranks, [DEVICE]) for ranks in (2, 3, 4)),
     (3, [SUMMA, SPATIAL, SNAPSHOT]),
 ]
 """Ranks and files: Comm on any number of ranks, and a step of every strategy on a power of two.

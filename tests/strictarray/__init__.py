@@ -23,12 +23,37 @@ In a few places it is stricter than CuPy, which allows what is slow or wrong:
     x[1:] = x[:-1]                    raises: a memcpy that overlaps
     for element in x (of one axis)    counts as one wait
     empty, empty_like                 are full of NaN
+    copies on a stream                are poisoned until an event is waited for (`cuda/`)
+    RawModule: other types of numbers and arrays than the kernel has, and gaps in arrays
 """
 
-from strictarray import _functions
+import tracemalloc
+
+from strictarray import _core, _functions, _kernels, cuda
 from strictarray._array import ndarray
 from strictarray._counting import Count, counting, synchronisations
 
-__all__ = ["Count", "counting", "ndarray", "synchronisations"]
+__all__ = [
+    "Count",
+    "_core",
+    "counting",
+    "cuda",
+    "get_default_memory_pool",
+    "ndarray",
+    "synchronisations",
+]
 
 globals().update(_functions.NAMES)
+if _kernels.COMPILER:  # without one, no kernel in CUDA C runs, and the engine does without
+    RawModule = _kernels.RawModule
+
+
+class _MemoryPool:
+    """The memory of all arrays, which are NumPy's here: what tracemalloc follows."""
+
+    def used_bytes(self) -> int:
+        return tracemalloc.get_traced_memory()[0]
+
+
+def get_default_memory_pool() -> _MemoryPool:
+    return _MemoryPool()

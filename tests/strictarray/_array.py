@@ -12,6 +12,7 @@ import numpy as np
 from strictarray._counting import note
 from strictarray._indexing import Index
 from strictarray._values import Held, is_scalar, operand, raw
+from strictarray.cuda import Stream, kernels
 
 
 class Flags(NamedTuple):
@@ -85,27 +86,36 @@ class ndarray(Held):  # noqa: N801 (CuPy's name)
 
     # Changes in place.
     def fill(self, value: Any) -> None:
+        kernels.count += 1
         self._a.fill(operand(value))
 
     def sort(self, axis: int = -1) -> None:
         self._a.sort(axis)
 
-    def set(self, host: np.ndarray) -> None:
-        """Copy a NumPy array of the same shape and type to the device."""
+    def set(self, host: np.ndarray, stream: Stream | None = None) -> None:
+        """Copy a NumPy array of the same shape and type to the device, now or on a stream."""
         if type(host) is not np.ndarray or (host.dtype, host.shape) != (self.dtype, self.shape):
             raise ValueError(f"set() takes a NumPy array of shape {self.shape} and {self.dtype}")
-        self._a[...] = host
+        if stream is None:
+            self._a[...] = host
+        else:
+            stream.put(host, _contiguous(self._a))
 
     # From the device to the host: each of these waits, as do those in _WAITS below.
     def get(
         self, stream: Any = None, order: str = "C", out: Any = None, blocking: bool = True
     ) -> np.ndarray:
-        note("get")
+        """The values on the host; without `blocking` they are there later (see cuda/)."""
+        if blocking:
+            note("get")
         if out is None:
             return self._a.copy(order)
         if type(out) is not np.ndarray or (out.dtype, out.shape) != (self.dtype, self.shape):
             raise TypeError(f"out of get() is a NumPy array of shape {self.shape} and {self.dtype}")
-        out[...] = self._a
+        if blocking:
+            out[...] = self._a
+        else:
+            stream.fetch(_contiguous(self._a), out)
         return out
 
     def __format__(self, spec: str) -> str:
@@ -143,6 +153,7 @@ class ndarray(Held):  # noqa: N801 (CuPy's name)
         `copyto(x, value, where=mask)` and `where(mask, value, x)` do not.
         """
         where, host = Index.of(key), operand(value)
+        kernels.count += 1
         if where.masked:
             note("masked assignment")
         if isinstance(value, ndarray):
@@ -156,6 +167,13 @@ class ndarray(Held):  # noqa: N801 (CuPy's name)
 
     def __array_function__(self, function: Callable[..., Any], *_: Any) -> Any:
         raise TypeError(f"numpy.{function.__name__} was given a device array; call it on xp")
+
+
+def _contiguous(array: np.ndarray) -> np.ndarray:
+    """The array; raises RuntimeError for one that CuPy would copy first, on another stream."""
+    if not array.flags.c_contiguous:
+        raise RuntimeError("a copy on a stream takes contiguous arrays only")
+    return array
 
 
 def wrap(result: Any, given: list[ndarray]) -> Any:
@@ -178,6 +196,7 @@ def call(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     CuPy never warns of a division by zero or an overflow, and has no errstate
     to silence it: code that runs there must not need one here.
     """
+    kernels.count += 1
     given = [value for value in (*args, *options.values()) if isinstance(value, ndarray)]
     with np.errstate(all="ignore"):
         result = function(*map(raw, args), **{name: raw(v) for name, v in options.items()})
@@ -265,6 +284,13 @@ _BINARY: dict[str, Callable[..., Any]] = {
     "lshift": np.left_shift,
     "rshift": np.right_shift,
 }
+
+
+def matmul(a: Any, b: Any, **named: Any) -> Any:
+    """The product in the type of the factors: NumPy's of bfloat16 is float32, CuPy's is not."""
+    return np.matmul(a, b, **named).astype(np.result_type(a, b), copy=False)
+
+
 _ONE_WAY: dict[str, Callable[..., Any]] = {
     "lt": np.less,
     "le": np.less_equal,
@@ -272,8 +298,8 @@ _ONE_WAY: dict[str, Callable[..., Any]] = {
     "ne": np.not_equal,
     "gt": np.greater,
     "ge": np.greater_equal,
-    "matmul": np.matmul,
-    "rmatmul": lambda a, b: np.matmul(b, a),
+    "matmul": matmul,
+    "rmatmul": lambda a, b: matmul(b, a),
 }
 _UNARY: dict[str, Callable[..., Any]] = {
     "neg": np.negative,

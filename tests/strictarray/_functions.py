@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from strictarray._array import allowed, call, ndarray, wrap
+from strictarray._array import allowed, call, matmul, ndarray, wrap
 from strictarray._counting import note
 from strictarray._indexing import Index
 from strictarray._values import is_scalar, operand, raw, refusal, words
@@ -215,7 +215,7 @@ def _holds_array(value: Any) -> bool:
 
 def _function(name: str, signature: str) -> Callable[..., Any]:
     """NumPy's function of this name behind the checks of `signature`."""
-    plain = getattr(np, name)
+    plain = matmul if name == "matmul" else getattr(np, name)
     kinds, rest, options = parse(signature)
 
     def function(*args: Any, **named: Any) -> Any:

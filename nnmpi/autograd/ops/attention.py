@@ -1,11 +1,14 @@
 """Attention: queries look at keys and take a weighted mean of their values."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from nnmpi.backend import Array, xp_of
+from nnmpi.dtypes import on_host_in_16_bits
 from nnmpi.kernels import Result
 from nnmpi.kernels import attention as kernels
 from nnmpi.kernels.attention import Keep, Scores
+from nnmpi.kernels.halves import in_float32
 
 
 def attention(
@@ -25,6 +28,8 @@ def attention(
     Query head h looks at key head h // (H / K). The value (N, H, T, E) has memory (N, T, H, E), in
     which the heads of a position lie side by side: the input of the next layer.
     """
+    if on_host_in_16_bits(q):
+        return in_float32(partial(attention, scale=scale, mask=mask, causal=causal), q, k, v)
     xp, S = xp_of(q), k.shape[2]
     if mask is not None:
         mask = xp.broadcast_to(mask, (*q.shape[:3], S))
@@ -48,6 +53,8 @@ def self_attention(
 ) -> Result:
     """`attention` of qkv (N, T, H, 3, D), the query, key and value of each head of a position: its
     value (N, T, H, D), and one gradient in the shape of qkv. `keep` is of dropout."""
+    if on_host_in_16_bits(qkv):
+        return in_float32(partial(self_attention, scale=scale, causal=causal, keep=keep), qkv)
     q, k, v = _parts(qkv)
     N, T, H, _, D = qkv.shape
     y, how = xp_of(qkv).empty((N, T, H, D), qkv.dtype), Scores(scale, causal=causal, keep=keep)

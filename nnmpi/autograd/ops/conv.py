@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nnmpi.autograd.ops.linear import check_dtype
+from nnmpi.autograd.ops.linear import check_dtype, like_weight
 from nnmpi.autograd.ops.resample import pad
 from nnmpi.backend import Array
 from nnmpi.kernels import Result, conv
@@ -28,6 +28,7 @@ def conv2d(
     shape = conv.Shape(
         windows(w.shape[2:], stride, padding, dilation), groups, relu, pool, algorithm, keep
     )
+    x = like_weight(x, w)
     check_conv2d(x.shape, x.dtype, w, shape)
     return conv.conv2d(x, w, b, shape)
 
@@ -54,6 +55,7 @@ def conv1d(
     keep: bool = True,
 ) -> Result:
     """x (N, C, L) by w (O, C / groups, k), + b (O): a convolution of images of one row."""
+    x = like_weight(x, w)
     _check_input("conv1d", x.shape, x.dtype, w, w.shape[1] * groups, "L")
     along = windows((1, w.shape[2]), (1, stride), _along(padding), (1, dilation))
     if along[1].outputs(x.shape[2]) < 1:
@@ -79,7 +81,7 @@ def after_padding(
     **options: Any,
 ) -> Result:
     """`conv1d` or `conv2d` of x that is padded with its own elements first."""
-    is_row = w.ndim == 3
+    x, is_row = like_weight(x, w), w.ndim == 3
     axes = "L" if is_row else "H, W"
     _check_input(op.__name__, x.shape, x.dtype, w, w.shape[1] * groups, axes)
     if is_row:
@@ -129,6 +131,7 @@ def conv_transpose2d(
     dilation: Size = 1,
 ) -> Result:
     """x (N, C, H, W) by w (C, O / groups, kh, kw), + b (O): a convolution's way back."""
+    x = like_weight(x, w)
     _check_input("conv_transpose2d", x.shape, x.dtype, w, w.shape[0], "H, W")
     back = windows(w.shape[2:], stride, padding, dilation)
     sizes = [

@@ -1,14 +1,19 @@
 """einsum: sums of products along axes that are named by letters."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from string import ascii_letters
 
 from nnmpi.backend import Array, xp_of
+from nnmpi.dtypes import on_host_in_16_bits
 from nnmpi.kernels import Result
+from nnmpi.kernels.halves import in_float32
 
 
 def einsum(*arrays: Array, equation: str) -> Result:
     """The sum over all letters that are not in the output of the product of the elements."""
+    if any(map(on_host_in_16_bits, arrays)):
+        return in_float32(partial(einsum, equation=equation), *arrays)
     xp, (inputs, output) = xp_of(arrays[0]), _letters(equation, [a.ndim for a in arrays])
     sizes: dict[str, int] = {}
     for a, term in zip(arrays, inputs, strict=True):

@@ -14,6 +14,7 @@ import numpy as np
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result, Vjp
 from nnmpi.kernels import activations as kernels
+from nnmpi.kernels.halves import summed
 from nnmpi.native.table import Kernel
 
 Gradient = Callable[[Array], Array]
@@ -25,9 +26,9 @@ def unbroadcast(g: Array, like: Array) -> Array:
     if g.shape == shape:
         return g
     if g.ndim > len(shape):
-        g = g.sum(axis=tuple(range(g.ndim - len(shape))))
+        g = summed(g, tuple(range(g.ndim - len(shape))))
     broadcast = tuple(i for i, n in enumerate(shape) if n == 1 and g.shape[i] != 1)
-    return g.sum(axis=broadcast, keepdims=True) if broadcast else g
+    return summed(g, broadcast, True) if broadcast else g
 
 
 def _check_broadcast(name: str, a: Array, b: Array) -> None:

@@ -6,8 +6,10 @@ from math import prod
 from typing import Any
 
 from nnmpi.backend import Array, xp_of
+from nnmpi.dtypes import is_half, on_host_in_16_bits
 from nnmpi.kernels import Result, Vjp
 from nnmpi.kernels.epilogue import relu_gradient
+from nnmpi.kernels.halves import in_float32, summed
 from nnmpi.kernels.linear import gradients, mlp_gradients, mlp_outputs, outputs
 from nnmpi.kernels.rows import embedding_gradient_loop
 
@@ -16,6 +18,11 @@ def matmul(a: Array, b: Array) -> Result:
     """a @ b with NumPy's rules: 1-D arguments are vectors, leading axes broadcast."""
     if a.ndim == 0 or b.ndim == 0 or a.shape[-1] != b.shape[-2 if b.ndim > 1 else 0]:
         raise ValueError(f"matmul: shapes {a.shape} and {b.shape} do not fit")
+    if on_host_in_16_bits(a) or on_host_in_16_bits(b):
+        return in_float32(matmul, a, b)
+    if a.dtype != b.dtype and (is_half(a.dtype) or is_half(b.dtype)):
+        half = a.dtype if is_half(a.dtype) else b.dtype
+        a, b = a.astype(half), b.astype(half)
     xp = xp_of(a)
     rows, columns = a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b
 
@@ -26,10 +33,10 @@ def matmul(a: Array, b: Array) -> Result:
     def fold(da: Array, like: Array) -> Array:
         """Sum over the leading axes along which `like` was broadcast."""
         if da.ndim > max(like.ndim, 2):
-            da = da.sum(axis=tuple(range(da.ndim - max(like.ndim, 2))))
+            da = summed(da, tuple(range(da.ndim - max(like.ndim, 2))))
         lead = zip(da.shape[:-2], like.shape[:-2], strict=False)
         broadcast = tuple(i for i, (m, n) in enumerate(lead) if m != n)
-        return (da.sum(axis=broadcast, keepdims=True) if broadcast else da).reshape(like.shape)
+        return (summed(da, broadcast, True) if broadcast else da).reshape(like.shape)
 
     return Result(
         xp.matmul(a, b),
@@ -48,6 +55,14 @@ def check_dtype(name: str, dtype: Any, w: Array) -> None:
         )
 
 
+def like_weight(x: Array, w: Array) -> Array:
+    """x in the type of a weight of 16 bits, if it is in float32, as sums before it may have left
+    it; any other x as it is."""
+    if x.dtype != w.dtype and is_half(w.dtype) and x.dtype == "float32":
+        return x.astype(w.dtype)
+    return x
+
+
 def _check_linear(shape: Sequence[int], dtype: Any, w: Array) -> None:
     """Raises ValueError unless inputs of this shape fit the weight."""
     if not shape or shape[-1] != w.shape[1]:
@@ -60,6 +75,8 @@ def _check_linear(shape: Sequence[int], dtype: Any, w: Array) -> None:
 
 def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result:
     """x (..., K) @ w (O, K).T + b (O), then ReLU if `relu`: one pass over the result."""
+    if x.dtype != w.dtype:
+        x = like_weight(x, w)
     _check_linear(x.shape, x.dtype, w)
     xp = xp_of(x)
     rows = x if x.ndim == 2 else x.reshape(prod(x.shape[:-1]), x.shape[-1])
@@ -93,6 +110,8 @@ def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result
 
 def mlp(x: Array, *parameters: Array, relus: tuple[bool, ...]) -> Result:
     """`linear` several times, of x (n, K) and w, b of each layer: the same bits, in fewer calls."""
+    if x.dtype != parameters[0].dtype:
+        x = like_weight(x, parameters[0])
     ws, bs, xp, dtype = parameters[::2], parameters[1::2], xp_of(x), x.dtype
     shape, ys = x.shape, list[Array]()
     for w in ws:

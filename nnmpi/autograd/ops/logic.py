@@ -51,7 +51,7 @@ def invert(a: Array) -> Result:
 
 def _check_bits(symbol: str, v: Array) -> None:
     kind = v.dtype.name if hasattr(v, "dtype") else type(v).__name__
-    if kind.startswith("float"):
+    if "float" in kind:
         raise TypeError(
             f"{symbol} takes booleans or integers, not {kind}: compare first, "
             "as in (t > 0) & (t < 1)"

@@ -6,6 +6,7 @@ from math import prod
 from typing import NamedTuple
 
 from nnmpi.backend import Array, xp_of
+from nnmpi.dtypes import wide
 from nnmpi.kernels import Result
 from nnmpi.kernels import norm as kernels
 
@@ -59,7 +60,7 @@ def _scaled(r: Array, w: Array | None) -> Array:
 def moments(x: Array) -> Moments:
     """The statistics of each channel of x."""
     rows = _rows(x)
-    mean, m2 = (xp_of(x).empty((1, x.shape[1]), rows.dtype) for _ in range(2))
+    mean, m2 = (xp_of(x).empty((1, x.shape[1]), wide(rows.dtype)) for _ in range(2))
     kernels.moments_loop(rows[None], mean, m2)
     return Moments(len(rows), mean[0], m2[0])
 
@@ -111,7 +112,7 @@ def batch_norm(
 
     def prepare(g: Array, needs: Sequence[bool]) -> _GradientSums:
         g = _rows(g)[None]
-        own, dot = (xp.empty(center.shape, g.dtype) for _ in range(2))
+        own, dot = (xp.empty(center.shape, wide(g.dtype)) for _ in range(2))
         kernels.norm_sums_loop(g, rows, center, own, dot)
         dot *= r
         # an all-reduce, so only in the half of the backward pass that computes the gradient of x
@@ -139,14 +140,14 @@ def layer_norm(x: Array, w: Array | None, b: Array | None, *, axes: int, eps: fl
     shape = x.shape[x.ndim - axes :]
     xp, rows = xp_of(x), x.reshape(-1, prod(shape))
     flat_w, flat_b = (None if v is None else v.reshape(-1) for v in (w, b))
-    mean, r = (xp.empty(len(rows), x.dtype) for _ in range(2))
+    mean, r = (xp.empty(len(rows), wide(x.dtype)) for _ in range(2))
     y = xp.empty(rows.shape, x.dtype)
     kernels.layer_norm_loop(rows, flat_w, flat_b, eps, mean, r, y)
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Array, Array]:
         """g as rows, and the gradients of w and b."""
         g = g.reshape(rows.shape)
-        dw, db = (xp.empty(rows.shape[1], g.dtype) for _ in range(2))
+        dw, db = (xp.empty(rows.shape[1], wide(g.dtype)) for _ in range(2))
         if needs[1] or needs[2]:
             kernels.layer_norm_sums_loop(g, rows, mean, r, dw, db)
         return g, dw, db
@@ -177,7 +178,7 @@ def group_norm(x: Array, w: Array | None, b: Array | None, *, groups: int, eps: 
         shared = a.reshape(N, groups, C // groups).mean(axis=2)
         return xp.repeat(shared, C // groups, axis=1)
 
-    own, m2 = (xp.empty((N, C), x.dtype) for _ in range(2))
+    own, m2 = (xp.empty((N, C), wide(x.dtype)) for _ in range(2))
     kernels.moments_loop(rows, own, m2)
     mean = of_groups(own)
     off = own - mean
@@ -188,7 +189,7 @@ def group_norm(x: Array, w: Array | None, b: Array | None, *, groups: int, eps: 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Array, Array]:
         """g, and the sums over positions of g and of g (x - mean)."""
         g = _by_sample(g)
-        total, dot = (xp.empty((N, C), g.dtype) for _ in range(2))
+        total, dot = (xp.empty((N, C), wide(g.dtype)) for _ in range(2))
         kernels.norm_sums_loop(g, rows, mean, total, dot)
         return g, total, dot
 

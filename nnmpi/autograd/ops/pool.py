@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from nnmpi.backend import Array
+from nnmpi.dtypes import is_float
 from nnmpi.kernels import Result, pool
 from nnmpi.kernels.window import Size, Window, Windows, windows
 
@@ -97,7 +98,7 @@ def adaptive_avg_pool2d(x: Array, *, size: tuple[int | None, int | None]) -> Res
 
 
 def _check_floats(name: str, x: Array) -> None:
-    if x.dtype.kind != "f":
+    if not is_float(x.dtype):
         raise ValueError(
             f"{name}: {x.dtype} input has no means in its own type: write x.astype('float32')"
         )

@@ -5,7 +5,9 @@ from math import prod as product
 from typing import Any
 
 from nnmpi.backend import Array, xp_of
+from nnmpi.dtypes import wide
 from nnmpi.kernels import Result
+from nnmpi.kernels.halves import averaged, summed
 
 Axis = int | tuple[int, ...] | None
 
@@ -35,7 +37,7 @@ def sum(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
     """The sum over `axis`."""
     xp, axis = xp_of(a), existing(axis, a)
     return Result(
-        a.sum(axis=axis, keepdims=keepdims),
+        summed(a, axis, keepdims),
         (lambda g, out: xp.broadcast_to(g.reshape(_kept(a, axis)), a.shape),),
     )
 
@@ -43,14 +45,14 @@ def sum(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
 def mean(a: Array, *, axis: Axis = None, keepdims: bool = False) -> Result:
     """The mean over `axis`."""
     xp, axis = xp_of(a), existing(axis, a)
-    y = a.mean(axis=axis, keepdims=keepdims)
+    y = averaged(a, axis, keepdims)
     share = y.size / a.size if a.size else 0.0
     return Result(y, (lambda g, out: xp.broadcast_to(g.reshape(_kept(a, axis)) * share, a.shape),))
 
 
 def _squares(a: Array, axis: Axis, ddof: float, keepdims: bool) -> tuple[Array, Array, float]:
     """The differences from the mean, the sum of their squares, and its divisor n - ddof >= 0."""
-    d = a - a.mean(axis=axis, keepdims=True)
+    d = a - a.mean(axis=axis, keepdims=True, dtype=wide(a.dtype))
     total = (d * d).sum(axis=axis, keepdims=keepdims)
     n = a.size // total.size if total.size else 0
     return d, total, n - ddof if n > ddof else 0

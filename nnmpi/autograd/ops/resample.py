@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from nnmpi.backend import Array, xp_of
+from nnmpi.dtypes import is_float
 from nnmpi.kernels import Result
 from nnmpi.kernels.taps import Tap, gather, scatter
 
@@ -96,7 +97,7 @@ def upsample2d(
     lengths = x.shape[2:]
     if size is None:
         size = [int(n * s) for n, s in zip(lengths, scales or (), strict=False)]
-    if x.ndim != 4 or x.dtype.kind != "f" or 0 in (*lengths, *size):
+    if x.ndim != 4 or not is_float(x.dtype) or 0 in (*lengths, *size):
         raise ValueError(
             f"upsample2d: {x.dtype} input of shape {x.shape} to {'x'.join(map(str, size))}: the "
             "input must be floats (N, C, H, W), and H and W before and after at least 1"

@@ -150,7 +150,8 @@ def _store(config: Config, strategy: str, dp: int, name: str, is_tied: bool) -> 
 def _bucketed(a: Arrangement, held: Held) -> Held:
     """What ranks have, with the buckets of the gradients; scalars that are summed last go."""
     config = a.config
-    if a.store.startswith("zero") or a.store in ("served", "versions"):
+    apart = a.store.startswith("zero") or a.is_mixed
+    if apart or a.store in ("served", "versions"):
         held = held._replace(scalars=0)
     if a.store in ("served", "versions", "slices") or not held.trained:
         return held

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi.config import Config
+from nnmpi.dtypes import is_half, wide
 from nnmpi.mesh import Mesh
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.store import spans_of
@@ -119,8 +120,19 @@ class Arrangement:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of parameters."""
+        """The type of parameters, as layers see them, and of gradients."""
         return np.dtype(self.config.dtype)
+
+    @property
+    def updated_dtype(self) -> np.dtype[Any]:
+        """The type of what the optimizer updates, and of its running sums."""
+        dtype: np.dtype[Any] = np.dtype(wide(self.dtype))
+        return dtype
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether masters are updated, of which parameters are the rounding."""
+        return is_half(self.dtype)
 
     @property
     def stages(self) -> list[range]:
@@ -158,7 +170,7 @@ class Arrangement:
         """How ranks along tp sum long activations."""
         lengths = 1 << 20  # bytes: where a node has not even that, a ring does it
         free = min(self.cluster.free_memory[r] for r in group)
-        return "shared" if free > lengths else "ring"
+        return "shared" if free > lengths and not self.cluster.has_devices else "ring"
 
     # ---- questions of a run
 

@@ -13,23 +13,35 @@ class Cluster(NamedTuple):
     free_memory  bytes of shared memory that are free on its node
     spare_cores  cores that it has besides those that BLAS uses
     any_thread   whether several threads of it may use MPI
+    devices      the number of its GPU on its node, which several ranks may share; None: the CPU
     """
 
     nodes: tuple[int, ...]
     free_memory: tuple[int, ...]
     spare_cores: tuple[int, ...]
     any_thread: bool
+    devices: tuple[int | None, ...]
 
     @classmethod
-    def on_paper(cls, ranks: int, nodes: int = 1) -> Self:
-        """So many ranks on nodes of about equal size, consecutive ranks together."""
+    def on_paper(cls, ranks: int, nodes: int = 1, device: str = "cpu") -> Self:
+        """So many ranks on nodes of about equal size, consecutive ranks together.
+
+        With device "cuda", each has a GPU of its own.
+        """
         there = tuple(r * nodes // ranks for r in range(ranks))
-        return cls(there, (PLENTY,) * ranks, (0,) * ranks, any_thread=False)
+        gpus = tuple(r - there.index(node) for r, node in enumerate(there))
+        devices = gpus if device == "cuda" else (None,) * ranks
+        return cls(there, (PLENTY,) * ranks, (0,) * ranks, any_thread=False, devices=devices)
 
     @property
     def size(self) -> int:
         """The number of ranks."""
         return len(self.nodes)
+
+    @property
+    def has_devices(self) -> bool:
+        """Whether ranks compute on GPUs: all do, or none."""
+        return self.devices[0] is not None
 
     def beside(self, ranks: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
         """The given ranks by the nodes that they are on."""

@@ -14,6 +14,9 @@ zero 3           L s / d           L s / d              k L s / d       both
 versions         P s               P s                  k L s           older versions
 slices           P s               P s a buffer         k (L - scalars) s
 served           P s               P s, or a part       k of a part
+
+In 16 bits s is 2, running sums, buffers and gradients that zero 2 and 3 keep have 4 bytes, and the
+optimizer has a master of 4 besides; zero 3 has masters alone. Gradients are read through a slot.
 """
 
 from collections.abc import Iterator
@@ -21,9 +24,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.backend import CPU
 from nnmpi.collectives.step import cut
 from nnmpi.comm.allreduce.dispatch import power_of_two
 from nnmpi.comm.allreduce.node_memory import memory_of_sums
+from nnmpi.dtypes import is_float
 from nnmpi.kernels.conv import MIN_CHANNELS
 from nnmpi.kernels.im2col import NARROW
 from nnmpi.nn.graph import Kept
@@ -36,6 +41,7 @@ from nnmpi.parallel.arrangement.traffic import (
     own_layers,
     sums_along_tp,
 )
+from nnmpi.parallel.stores import piece_of
 from nnmpi.schedules.op import Kind
 from nnmpi.schedules.reduction_tree import highest, moves, owners_of
 
@@ -69,7 +75,8 @@ def memory(a: Arrangement, rank: int, batch: int) -> Memory:
     sizes, s = {True: 0, False: 0}, a.dtype.itemsize
     for held in a.held(rank).others:
         variable = a.graph.variables[held.variable]
-        width = s if variable.dtype.startswith("float") else 8
+        of_float = s if variable.is_parameter else a.updated_dtype.itemsize
+        width = of_float if is_float(np.dtype(variable.dtype)) else 8
         sizes[variable.is_parameter] += held.size * width
     of_trained = _of_trained(a, rank)
     return of_trained._replace(
@@ -83,7 +90,14 @@ def _running_sums(a: Arrangement, n: int) -> int:
     """The bytes of the optimizer for n numbers that it updates."""
     of_sgd = int(a.config.momentum > 0)
     sums = {"sgd": of_sgd, "adam": 2, "adamw": 2, "rmsprop": 1}[a.config.optimizer]
-    return sums * n * a.dtype.itemsize
+    return (sums + a.is_mixed) * n * a.updated_dtype.itemsize
+
+
+def _scratch(a: Arrangement, n: int) -> int:
+    """The bytes through which the optimizer reads gradients of 16 bits, of n numbers."""
+    if not a.is_mixed:
+        return 0
+    return a.updated_dtype.itemsize * max(min(n, piece_of(CPU)), 1)
 
 
 def _of_trained(a: Arrangement, rank: int) -> Memory:
@@ -102,7 +116,8 @@ def _of_trained(a: Arrangement, rank: int) -> Memory:
         gradients *= highest(moves(owners_of(a.config.slices, a.mesh.size), rank))
     if a.store == "versions":  # stage s of p has one for each micro-batch in flight: p - s
         older = a.mesh.axes["pp"] - a.mesh.coordinates(rank)["pp"] - 1
-    return Memory(whole, gradients, _running_sums(a, n), slots=older * n * s)
+    slots = older * n * s + _scratch(a, n)
+    return Memory(whole, gradients, _running_sums(a, n), slots=slots)
 
 
 def _node(a: Arrangement, rank: int, whole: int) -> Memory:
@@ -118,7 +133,8 @@ def _node(a: Arrangement, rank: int, whole: int) -> Memory:
     windows = _window(n, a.dtype, is_first) + n * s * is_first
     parameters, gradients = whole * is_first, whole * (1 + is_first)
     rest = windows - parameters - gradients
-    return Memory(parameters, gradients, _running_sums(a, own), windows=rest)
+    sums, scratch = _running_sums(a, own), _scratch(a, own)
+    return Memory(parameters, gradients, sums, slots=scratch, windows=rest)
 
 
 def _window(n: int, dtype: np.dtype[Any], is_first: bool) -> int:
@@ -164,14 +180,14 @@ def _zero(a: Arrangement, rank: int) -> Memory:
         n, p, r = bucket.stop - bucket.start, len(ranks), ranks.index(rank)
         own += cut(n, p, r + 1) - cut(n, p, r)
         lengths.append(n)
-    flat, kept, sums = held.spans[-1][1] * s, own * s, _running_sums(a, own)
-    gradients = SLOTS * max(lengths) * s
+    flat, sums, scratch = held.spans[-1][1] * s, _running_sums(a, own), _scratch(a, own)
+    kept, gradients = own * a.updated_dtype.itemsize, SLOTS * max(lengths) * s
     ordered = lengths[::-1]  # in the order of memory
     weights = sum(max(ordered[i::SLOTS]) for i in range(min(SLOTS, len(ordered)))) * s
     return {
-        1: Memory(flat, flat, sums),
-        2: Memory(flat, kept, sums, slots=gradients),
-        3: Memory(kept, kept, sums, slots=gradients + weights),
+        1: Memory(flat, flat, sums, slots=scratch),
+        2: Memory(flat, kept, sums, slots=gradients + scratch),
+        3: Memory(0 if a.is_mixed else kept, kept, sums, slots=gradients + weights + scratch),
     }[a.config.zero]
 
 
@@ -266,12 +282,12 @@ def _of_sum(a: Arrangement, k: int, whole: float, samples: int, tp: int) -> floa
     kernel = weight.shape[2:]
     columns = np.prod(kernel) * np.prod(graph.edges[node.outputs[0]].sample[1:])
     padded = np.prod(np.add(graph.edges[node.inputs[0]].sample[1:], kernel) - 1)
-    return float((columns + padded) * channels * samples * a.dtype.itemsize)
+    return float((columns + padded) * channels * samples * a.updated_dtype.itemsize)
 
 
 def _algorithm(a: Arrangement, channels: int) -> str:
     """Which algorithm a 3x3 convolution of so many input channels takes (see `kernels/conv.py`)."""
-    if channels >= MIN_CHANNELS and a.config.dtype == "float32":
+    if channels >= MIN_CHANNELS and a.updated_dtype == "float32":
         return "winograd"
     return "narrow" if channels <= NARROW else "wide"
 
@@ -281,7 +297,7 @@ def _of_loss(a: Arrangement, samples: int, tp: int) -> float:
     kept = a.graph.loss.bytes(samples)
     if a.sharding.output is None:
         return kept
-    told = LOSS_NUMBERS * a.mesh.axes["tp"] * max(a.dtype.itemsize, 4) + LABELS
+    told = LOSS_NUMBERS * a.mesh.axes["tp"] * a.updated_dtype.itemsize + LABELS
     return kept * _share(a, a.graph.outputs[0], tp) + told * samples
 
 

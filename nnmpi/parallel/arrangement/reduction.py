@@ -30,6 +30,7 @@ def algorithm(
     `auto` follows a rule, so that the same layout gives the same bits:
 
         a parameter is in several stages, or ZeRO 2 or 3      ring
+        ranks compute on GPUs, which share no memory          ring
         all ranks along dp on one node, with enough memory    shared
         ZeRO 1, or tp over nodes that differ                  ring
         some nodes have several ranks, with enough memory     hierarchical
@@ -42,7 +43,7 @@ def algorithm(
     _refuse(config, cluster, mesh, tied)
     if config.allreduce not in ("auto", "shared"):
         return config.allreduce
-    if tied or (config.allreduce == "auto" and config.zero > 1):
+    if tied or cluster.has_devices or (config.allreduce == "auto" and config.zero > 1):
         return "ring"
     groups = mesh.groups("dp")
     if config.allreduce == "shared" or all(cluster.on_one_node(group) for group in groups):
@@ -66,16 +67,18 @@ def _refuse(
 ) -> None:
     for path, ranks in tied.items():
         where = f"{path} is in stages on ranks {', '.join(map(str, ranks))} along pp"
-        if config.allreduce == "shared":
+        if config.allreduce in ("shared", "nccl"):
             raise ValueError(
-                f"allreduce shared sums over the ranks of one stage, and {where}; use --allreduce "
-                "ring"
+                f"allreduce {config.allreduce} sums over the ranks of one stage, and {where}; use "
+                "--allreduce ring"
             )
         if config.zero > 1:
             raise ValueError(
                 f"zero {config.zero} keeps each gradient on the ranks of one stage, and {where}; "
                 "use --zero 1, or a --cut that keeps it in one stage"
             )
+    if config.allreduce == "nccl":
+        _refuse_shared_gpus(cluster)
     if config.allreduce in BY_NODES and is_cut_unlike(cluster, mesh):
         raise ValueError(
             f"allreduce {config.allreduce} adds up node by node, and the nodes cut the ranks "
@@ -83,6 +86,19 @@ def _refuse(
             "for others, so their copies would differ: use --allreduce ring, or a multiple of "
             f"{config.tp} ranks on each node"
         )
+
+
+def _refuse_shared_gpus(cluster: Cluster) -> None:
+    """Raises ValueError where two ranks have one GPU."""
+    found: dict[tuple[int, int | None], int] = {}
+    for r, gpu in enumerate(zip(cluster.nodes, cluster.devices, strict=True)):
+        if found.setdefault(gpu, r) != r:
+            per_node = max(len(there) for there in cluster.beside((*range(cluster.size),)).values())
+            raise ValueError(
+                f"allreduce nccl: ranks {found[gpu]} and {r} share GPU {gpu[1]} of a node with "
+                f"{per_node} ranks, and NCCL needs a GPU for each rank: start as many ranks on a "
+                "node as it has GPUs, or use --allreduce ring"
+            )
 
 
 def is_cut_unlike(cluster: Cluster, mesh: Mesh) -> bool:

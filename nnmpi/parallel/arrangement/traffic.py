@@ -27,6 +27,7 @@ from nnmpi.comm.allreduce.interpreter import make_plan
 from nnmpi.nn.graph import Node
 from nnmpi.parallel.arrangement.arrangement import NOT_TIED, Arrangement, Bucket, users_of
 from nnmpi.parallel.arrangement.program import gathered, micro_batches
+from nnmpi.parallel.stores import scalar_count
 from nnmpi.parallel.tensor.ops import SHORT
 from nnmpi.parallel.tensor.shard import ShardedLayer
 from nnmpi.schedules.reduction_tree import Action, moves, owners_of
@@ -95,7 +96,7 @@ def all_reduced(
     a: Arrangement, name: str, group: Sequence[int], rank: int, n: int, dtype: np.dtype
 ) -> Sent:
     """What a rank sends in an all-reduce by name."""
-    if len(group) == 1 or name == "mpi":
+    if len(group) == 1 or name in ("mpi", "nccl"):  # which know their own ways
         return Sent()
     nodes = a.cluster.beside(tuple(group))
     if name in ("shared", "hierarchical") and len(nodes) > 1:
@@ -119,6 +120,8 @@ def _dp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
     held, group = a.held(rank), a.mesh.group(rank, "dp")
     if a.store == "node":
         yield _doubled(group, rank, 1)  # the squares
+    if a.is_mixed and a.store in ("node", "replica", "local"):
+        yield _doubled(group, rank, scalar_count(held.trained))
     if a.store in ("node", "replica"):
         for bucket in held.buckets:
             n, ranks = bucket.stop - bucket.start, over(a, rank, bucket)
@@ -182,7 +185,7 @@ def _statistics(a: Arrangement, rank: int, group: tuple[int, ...]) -> Iterator[S
         yield carried_out(ALL_GATHERS["halving"], group, rank, p * row, FLOAT64, bounds(p * row, p))
         if a.graph.edges[node.inputs[0]].requires_grad:
             doubling = ALGORITHMS["doubling"]
-            yield carried_out(doubling, group, rank, row - 1, a.dtype)
+            yield carried_out(doubling, group, rank, row - 1, a.updated_dtype)
 
 
 def _moments(a: Arrangement, node: Node, rank: int) -> int:
@@ -233,8 +236,8 @@ def _tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
     has_loss = len(a.stages) - 1 in a.held(rank).stages
     if len(group) > 1 and a.sharding.output is not None and has_loss:
         for n in _forward(a, micro):
-            numbers, dtype = LOSS_NUMBERS * len(group) * n, np.promote_types(a.dtype, np.float32)
-            yield carried_out(ring, group, rank, numbers, dtype)
+            numbers = LOSS_NUMBERS * len(group) * n
+            yield carried_out(ring, group, rank, numbers, a.updated_dtype)
 
 
 def is_short(a: Arrangement, n: int) -> bool:

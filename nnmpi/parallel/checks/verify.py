@@ -24,12 +24,14 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.backend import Array, to_host
 from nnmpi.data import Loader
+from nnmpi.dtypes import is_half, wide
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import assign
 from nnmpi.nn.store import FlatStore
 from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.checks.difference import Difference, difference, largest, scale_of
 from nnmpi.parallel.model.entries import Entries, first_difference, load_state
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs
@@ -41,8 +43,13 @@ SUBJECTS = ("loss", "gradients", "parameters", "buffers")
 BOUNDS = {
     "float64": dict.fromkeys(SUBJECTS, 1e-10),
     "float32": {"loss": 1e-4, "gradients": 2e-2, "parameters": 1e-6, "buffers": 1e-4},
+    "float16": {"loss": 2e-3, "gradients": 1e-1, "parameters": 2e-3, "buffers": 2e-3},
+    "bfloat16": {"loss": 2e-2, "gradients": 3e-1, "parameters": 2e-2, "buffers": 2e-2},
 }
-"""The largest relative difference that is accepted, by the type of the parameters."""
+"""The largest relative difference that is accepted, by the type of the parameters.
+
+Of 16 bits: two units of the rounding of a parameter or a loss, and of a gradient that sums many.
+"""
 
 
 class ReferenceUpdate:
@@ -55,7 +62,7 @@ class ReferenceUpdate:
 
     def __init__(self, spec: TrainSpec, parameters: Sequence[Parameter]) -> None:
         self.layout, self._lr_factor = parameters, spec.control.lr_factor
-        self._own = [Parameter(values_of(p)) for p in parameters]
+        self._own = [Parameter(_widened(values_of(p))) for p in parameters]
         first = self._own[0].data
         FlatStore(self._own, first.dtype, backend.of(first))
         self.optimizer = spec.optimizer(self._own, parameters)
@@ -72,7 +79,7 @@ class ReferenceUpdate:
         if updated:
             self.optimizer.step(self._lr_factor(step))
         for own, p in zip(self._own, self.layout, strict=True):
-            yield values_of(p), own.data
+            yield _widened(values_of(p)), own.data
 
     def take_over(self) -> None:
         """Copies the layout's parameters."""
@@ -87,16 +94,12 @@ def summed_gradient(p: Parameter) -> Array:
     return p.slot
 
 
+def _widened(values: Array) -> Array:
+    return values.astype(wide(values.dtype), copy=False)
+
+
 class VerifyError(AgreedError):
     """The layout does not train as one rank would."""
-
-
-class Difference(NamedTuple):
-    """The largest difference found, in three measures."""
-
-    absolute: float = 0.0
-    relative: float = 0.0
-    ulp: float = 0.0
 
 
 class Comparison(NamedTuple):
@@ -202,12 +205,15 @@ class Verified:
 
     def _compare(self, done: StepResult, expected: StepResult) -> dict[str, Difference]:
         """The differences on this rank."""
-        ours, theirs = (np.array(x.loss, self._dtype) for x in (done, expected))
+        ours, theirs = (np.array(x.loss, wide(self._dtype)) for x in (done, expected))
         whole = (to_host(summed_gradient(q)) for q in self._models[1].parameters() if q.has_grad)
+        gradients = self._gradients()
+        if not (done.updated and expected.updated) and is_half(self._dtype):
+            gradients = ((there, there) for _, there in gradients)  # all ranks read them
         with np.errstate(all="ignore"):
             return {
                 "loss": self._scaled("loss", [(ours, theirs)], [theirs]),
-                "gradients": self._scaled("gradients", self._gradients(), whole),
+                "gradients": self._scaled("gradients", gradients, whole),
                 "parameters": self._parameters(done),
                 "buffers": self._buffers(),
             }
@@ -245,7 +251,7 @@ class Verified:
         close to 0, and float32's rounding does not.
         """
         before = 0.0 if self._update is None else self._scales[subject]
-        self._scales[subject] = scale = max([before, *map(_scale, whole)])
+        self._scales[subject] = scale = max([before, *map(scale_of, whole)])
         return largest(difference(a, b, scale) for a, b in pairs)
 
     def _parameters(self, done: StepResult) -> Difference:
@@ -266,12 +272,12 @@ class Verified:
         """What all ranks have found, from what this one has."""
         finite = math.isfinite(done.loss) or math.isfinite(expected.loss)
         unequal = first_difference(self.entries.parts) is not None
-        own = found, done.updated != expected.updated, finite, unequal
-        by_rank, one_skipped, is_finite, unequals = zip(
-            *gather_objects(self._comm, own), strict=True
-        )
+        # a gradient that is too large for 16 bits in one of the two may just fit in the other
+        one_skipped = done.updated != expected.updated and not is_half(self._dtype)
+        own = found, one_skipped, finite, unequal
+        by_rank, skips, is_finite, unequals = zip(*gather_objects(self._comm, own), strict=True)
         worst = {subject: largest(there[subject] for there in by_rank) for subject in SUBJECTS}
-        return Comparison(worst, not any(unequals), any(one_skipped), not any(is_finite))
+        return Comparison(worst, not any(unequals), any(skips), not any(is_finite))
 
     def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
         self._both[0].evaluate(loader, step, outputs)
@@ -285,34 +291,6 @@ class Verified:
     def close(self) -> None:
         for strategy in self._both:
             strategy.close()
-
-
-def difference(a: np.ndarray, b: np.ndarray, scale: float | None = None) -> Difference:
-    """The difference of two arrays; relative to `scale`, or to the largest number of b.
-
-    A NaN equals a NaN, and an infinity the same infinity; from all else they differ infinitely.
-    """
-    if not a.size:
-        return Difference()
-    gap = np.abs(a - b)
-    gap = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0, np.where(np.isnan(gap), np.inf, gap))
-    absolute = float(gap.max())
-    if scale is None:
-        scale = _scale(b)
-    ulps = np.where(gap > 0, gap / np.spacing(np.maximum(np.abs(a), np.abs(b))), 0)
-    ulps = np.where(np.isnan(ulps), np.inf, ulps)
-    relative = 0.0 if absolute == 0 else (absolute / scale if scale else math.inf)
-    return Difference(absolute, relative, float(ulps.max()))
-
-
-def _scale(b: np.ndarray) -> float:
-    """The largest absolute value of the finite numbers of an array."""
-    return float(np.abs(b, where=np.isfinite(b), out=np.zeros_like(b)).max(initial=0))
-
-
-def largest(differences: Iterable[Difference]) -> Difference:
-    """The largest of each measure; a NaN is larger than any number."""
-    return Difference(*np.max([Difference(), *differences], axis=0).tolist())
 
 
 def _gradient(p: Parameter) -> np.ndarray:

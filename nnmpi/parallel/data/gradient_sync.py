@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from nnmpi.comm import Work
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.stores import USED, LocalStore, fill_unused
+from nnmpi.parallel.wire import Transfer
 from nnmpi.parallel.zero.slots import ShardedGradientStore
 
 
@@ -27,7 +27,7 @@ class BucketedSync(GradientSync):
         self._uses = [
             sum(len(self._buckets.users[i]) for i in own) for own in self._buckets.members
         ]
-        self._works: list[Work] = []
+        self._works: list[Transfer] = []
 
     def begin(self, step: int) -> None:
         self._store.begin()
@@ -59,7 +59,7 @@ class BucketedSync(GradientSync):
         self._store.show_sums()
         self._recorder.add("sums", began)
 
-    def _start_next(self) -> Work | None:
+    def _start_next(self) -> Transfer | None:
         b = self._due.pop()
         fill_unused(self._members[b])
         if not b:

@@ -7,14 +7,17 @@ from typing import Any
 from nnmpi.comm import Comm, NoRoomError
 from nnmpi.data.loader import BatchSplit
 from nnmpi.nn.passes import LOCAL
+from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.arrangement.arrangement import NOT_TIED
 from nnmpi.parallel.data.batch_size_check import check_micro_batches
 from nnmpi.parallel.data.batch_stats import Synced
 from nnmpi.parallel.data.gradient_sync import BucketedSync, ScatteredSync
 from nnmpi.parallel.layout import Layout, duplicate
+from nnmpi.parallel.masters import MIXED_SHARDED, MixedNodeStore, MixedStore, freeze
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.stores import Buckets, CommBucket, LocalStore, NodeStore
 from nnmpi.parallel.strategy import Evaluation, StrategyParts, TrainSpec
+from nnmpi.parallel.wire import wire_of
 from nnmpi.parallel.zero.slots import ShardedGradientStore, ShardedParameterStore
 from nnmpi.parallel.zero.store import ShardedStore
 
@@ -75,20 +78,42 @@ def _store_and_sync(
     a, dp, on = spec.arrangement, layout.axis["dp"], spec.task.on
     held, parameters = a.held(layout.all.rank), spec.parameters
     with_comms = [
-        CommBucket(start, stop, dp if i == NOT_TIED else tied[i]) for start, stop, i in held.buckets
+        CommBucket(start, stop, wire_of(dp if i == NOT_TIED else tied[i], on))
+        for start, stop, i in held.buckets
     ]
     buckets = Buckets(held.spans, with_comms, [one.users for one in held.trained], a.algorithm)
     options = a.config.overlap, spec.recorder
+    if spec.task.scaler is not None:
+        mixed, comms = _mixed(layout, spec, buckets, spec.task.scaler)
+        if isinstance(mixed, ShardedGradientStore):
+            return mixed, ScatteredSync(mixed, *options), comms
+        return mixed, BucketedSync(mixed, *options), comms
     if a.store == "node":
-        node = NodeStore(parameters, a.dtype, held.scalars, buckets)
+        node = NodeStore(parameters, a.dtype, held.scalars, buckets, dp)
         return node, BucketedSync(node, *options), []
-    buckets.set_up(a.dtype)
+    buckets.set_up(a.dtype, on)
     if a.store in ("local", "replica"):
         store = LocalStore(parameters, a.dtype, on, held.scalars, buckets)
         return store, BucketedSync(store, *options), []
     gathers = duplicate(dp)
     if a.store == "zero 1":
-        sharded = ShardedStore(parameters, a.dtype, buckets, dp, gathers)
+        sharded = ShardedStore(parameters, a.dtype, on, buckets, dp, gathers)
         return sharded, BucketedSync(sharded, *options), [gathers]
-    scattered = SCATTERED[a.store](parameters, a.dtype, buckets, dp, gathers)
+    scattered = SCATTERED[a.store](parameters, a.dtype, on, buckets, dp, gathers)
     return scattered, ScatteredSync(scattered, *options), [gathers]
+
+
+def _mixed(
+    layout: Layout, spec: TrainSpec, buckets: Buckets, scaler: Scaler
+) -> tuple[LocalStore, list[Comm]]:
+    """The store of parameters in 16 bits, and Comms made for it."""
+    a, dp, on, parameters = spec.arrangement, layout.axis["dp"], spec.task.on, spec.parameters
+    freeze(spec.part.parameters, parameters, a.dtype)
+    if a.store == "node":
+        return MixedNodeStore(parameters, a.dtype, buckets, dp, scaler), []
+    buckets.set_up(a.dtype, on)
+    if a.store in ("local", "replica"):
+        return MixedStore(parameters, a.dtype, on, buckets, dp, scaler), []
+    gathers = duplicate(dp)
+    made = MIXED_SHARDED[a.store](parameters, a.dtype, on, buckets, dp, gathers, scaler)
+    return made, [gathers]

@@ -19,6 +19,7 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.comm import Comm
+from nnmpi.dtypes import is_float, wide
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter, memory_order
 from nnmpi.nn.place import Place
@@ -71,6 +72,7 @@ class Entries:
             is_parameter = isinstance(tensor, Parameter)
             typed = tensor if like is None or is_held or not is_parameter else like
             dtype = np.dtype(str(typed.dtype))
+            dtype = np.dtype(wide(dtype)) if is_parameter else dtype
             first = is_parameter and id(tensor) not in seen
             items.append(Item(place, i, dtype, partial(_numbers, parts.tensors), first))
             seen.add(id(tensor))
@@ -140,7 +142,8 @@ def _numbers(tensors: Tensors, one: Holding) -> np.ndarray:
         row = tensor.store.numbers(tensor.index, one.lo, one.hi)
     else:
         row = memory_order(tensor, tensor.data)[one.lo : one.hi]
-    return backend.to_host(row)
+    host = backend.to_host(row)
+    return host.astype(wide(host.dtype), copy=False) if is_float(host.dtype) else host
 
 
 def trained(model: Module, optimizer: Optimizer, comm: Comm) -> list[Parameter]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.comm import Comm
+from nnmpi.dtypes import wide
 from nnmpi.nn.parameter import Parameter, memory_order
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import assign
@@ -95,7 +96,7 @@ class Restored:
     """
 
     def __init__(self, owned: Sequence[Owned], part: ModelPart, dtype: str, comm: Comm) -> None:
-        self._dtype, found = np.dtype(dtype), list(_tensors(part))
+        self._dtype, found = np.dtype(wide(np.dtype(dtype))), list(_tensors(part))
         self._tensors = [(place, tensor) for place, tensor, _ in found]
         self._held = [is_held for *_, is_held in found]
         self._owned: list[list[Owned]] = [[] for _ in found]

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.backend import Backend
 from nnmpi.comm import Comm, Work
 from nnmpi.config import Config
 from nnmpi.data import Batch, Load
@@ -136,8 +137,10 @@ class SignalChannels(Channels):
     same micro-batch.
     """
 
-    def __init__(self, boundaries: Sequence[Boundary], comm: Comm, recorder: Recorder) -> None:
-        super().__init__(boundaries, [comm.rank], comm, recorder)
+    def __init__(
+        self, boundaries: Sequence[Boundary], comm: Comm, recorder: Recorder, on: Backend
+    ) -> None:
+        super().__init__(boundaries, [comm.rank], comm, recorder, on)
         self._comm, self._recorder = comm, recorder
         self._signals: dict[int, deque[tuple[Work, np.ndarray]]] = {WISH: deque(), REPORT: deque()}
 
@@ -196,7 +199,7 @@ class AsynchronousExecutor(Executor):
         self, layout: Layout, spec: TrainSpec, store: VersionStore, optimizer: Optimizer
     ) -> None:
         pp, a, rank = layout.axis["pp"], spec.arrangement, layout.all.rank
-        self._signals = SignalChannels(spec.part.boundaries, pp, spec.recorder)
+        self._signals = SignalChannels(spec.part.boundaries, pp, spec.recorder, spec.task.on)
         super().__init__(
             Ports.of(spec.task, spec.part, self._signals),
             NO_SYNC,

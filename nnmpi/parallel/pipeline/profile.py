@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi import backend
+from nnmpi import backend, device
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.functional import tensor
 from nnmpi.backend import Array, Backend
@@ -40,7 +40,7 @@ class UnitCost(NamedTuple):
     input_gradient    seconds of the gradient of its input; 0 where that needs none
     weight_gradient   seconds of the gradients of its parameters; 0 where it trains none
     parameter_bytes   of the values of its parameters, trained or not
-    activation_bytes  of host memory that a forward pass adds: its output and what else the
+    activation_bytes  of memory that a forward pass adds: its output and what else the
                       backward pass needs; that of a stage includes its input
     input_bytes       of all tensors that cross in front of it: the messages, if a stage begins here
     """
@@ -102,7 +102,7 @@ def profile(
             module.zero_grad()
             leaves, times = _fastest(unit, module, enters, on, repeats, tp)
             parameters = sum(p.data.nbytes for p in module.parameters())
-            added = _bytes_added(module, enters, tp)
+            added = _bytes_added(module, enters, on, tp)
         ahead, back, weights = times
         weights = weights if unit.is_trained else 0.0
         arriving = sum(t.data.nbytes for _, t in parts(enters))
@@ -180,16 +180,16 @@ def _now(on: Backend) -> float:
     return perf_counter()
 
 
-def _bytes_added(module: Module, x: Tensors, tp: Comm) -> int:
-    """The host memory that a forward pass adds, as long as its output is there.
+def _bytes_added(module: Module, x: Tensors, on: Backend, tp: Comm) -> int:
+    """The memory that a forward pass adds, as long as its output is there.
 
     Ranks that are threads share one trace, and crash if it ends while one of them computes.
     """
     was_tracing = tracemalloc.is_tracing()
     tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
+    before = device.used_memory(on)
     y = forward(module, x, _PASS)
-    added = tracemalloc.get_traced_memory()[0] - before
+    added = device.used_memory(on) - before
     tp.barrier()
     if not was_tracing:
         tracemalloc.stop()

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from nnmpi import backend
 from nnmpi.comm import Comm
 from nnmpi.data import Load, Loader
 from nnmpi.data.loader import BatchSplit, Cut
@@ -119,8 +120,8 @@ class ServerClient(ServerStrategy):
         else:
             self._store.begin()
         with np.errstate(over="ignore", invalid="ignore"):
-            gradient = self._store.flat_grad
-            squares = 0.0 if self._synchronous else float(np.dot(gradient, gradient))
+            gradient, xp = self._store.flat_grad, self._store.on.xp
+            squares = 0.0 if self._synchronous else float(xp.dot(gradient, gradient))
         stop = stop or self._control.stop()
         began = self._recorder.now()
         reply = self._channel.ask(Request(Purpose.PUSH, samples, divisor, loss, stop, squares))
@@ -171,10 +172,10 @@ def average_buffers(comm: Comm, model: Module) -> None:
     buffers = [b for _, b in model.named_buffers() if b.dtype.kind == "f"]
     if not buffers:
         return
-    own = np.concatenate([b.ravel() for b in buffers])
+    own = np.concatenate([backend.to_host(b).ravel() for b in buffers])
     rows = np.empty((comm.size, own.size))
     rows[comm.rank] = own
     comm.all_gather(rows, "halving")
     ends = np.cumsum([b.size for b in buffers])[:-1]
     for buffer, mean in zip(buffers, np.split(rows.mean(0), ends), strict=True):
-        buffer[...] = mean.reshape(buffer.shape)
+        buffer[...] = backend.of(buffer).asarray(mean.reshape(buffer.shape), buffer.dtype)

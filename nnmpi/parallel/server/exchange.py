@@ -15,9 +15,10 @@ from typing import NamedTuple
 import numpy as np
 
 from nnmpi.backend import Array
-from nnmpi.comm import Comm, Work
+from nnmpi.comm import Comm
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.stores import LocalStore
+from nnmpi.parallel.wire import Transfer, wire_of
 
 REQUEST, REPLY, GRADIENT, PARAMETERS = range(4)  # tags
 POLLS, PAUSE = 20, 5e-5  # polls before the first pause, and seconds of a pause
@@ -71,7 +72,7 @@ def poll_until(found: Callable[[], bool]) -> None:
         time.sleep(0 if polls < POLLS else PAUSE)
 
 
-def wait_all(works: Iterable[Work]) -> None:
+def wait_all(works: Iterable[Transfer]) -> None:
     """Waits for all works, without spinning."""
     for work in works:
         poll_until(work.poll)
@@ -84,7 +85,7 @@ class RequestChannel:
     """
 
     def __init__(self, layout: Layout, store: LocalStore, slices: Sequence[slice]) -> None:
-        self._comm, self._store = layout.all, store
+        self._comm, self._wire, self._store = layout.all, wire_of(layout.all, store.on), store
         self._servers = range(layout.workers, layout.all.size)
         self._slices = slices
         self._request = np.zeros(len(Request._fields) + len(store.parameters))
@@ -92,16 +93,16 @@ class RequestChannel:
 
     def ask(self, request: Request) -> Reply:
         """Sends the request to all servers; returns when all of their parameters are here."""
-        comm, store, works = self._comm, self._store, list[Work]()
+        comm, wire, store, works = self._comm, self._wire, self._store, list[Transfer]()
         self._request[:] = [*request, *(p.has_grad for p in store.parameters)]
         for rank, own, reply in zip(self._servers, self._slices, self._replies, strict=True):
             works += [
                 comm.irecv(reply, rank, REPLY),
-                comm.irecv(store.flat[own], rank, PARAMETERS),
+                wire.irecv(store.flat[own], rank, PARAMETERS),
                 comm.isend(self._request, rank, REQUEST),
             ]
             if request.purpose == Purpose.PUSH:
-                works.append(comm.isend(store.flat_grad[own], rank, GRADIENT))
+                works.append(wire.isend(store.flat_grad[own], rank, GRADIENT))
         wait_all(works)
         go, _, *totals = self._replies[0].tolist()
         return Reply(go > 0, bool(self._replies[:, 1].any()), Totals(*totals))
@@ -117,15 +118,16 @@ class ReplyChannel:
     def __init__(
         self, comm: Comm, worker: int, store: LocalStore, own: slice, copies: bool
     ) -> None:
-        self._comm, self._worker = comm, worker
+        self._comm, self._wire, self._worker = comm, wire_of(comm, store.on), worker
         self._head = np.zeros(len(Request._fields) + len(store.parameters))
         self._reply = np.zeros(2 + len(Totals._fields))
         self._parameters = store.flat[own]
-        self._sent = np.zeros_like(self._parameters) if copies else self._parameters
-        self.gradient = np.zeros_like(self._parameters)  # of the server's slice
+        zeros_like = store.on.xp.zeros_like
+        self._sent = zeros_like(self._parameters) if copies else self._parameters
+        self.gradient = zeros_like(self._parameters)  # of the server's slice
         # the head of a request, then its gradient, until both came
-        self._receiving: list[Work] = []
-        self._sending: list[Work] = []
+        self._receiving: list[Transfer] = []
+        self._sending: list[Transfer] = []
 
     @property
     def request(self) -> Request:
@@ -150,7 +152,7 @@ class ReplyChannel:
         """Whether a request has arrived, its gradient included; true once for each request."""
         works = self._receiving
         if len(works) == 1 and works[0].done and self.request.purpose == Purpose.PUSH:
-            works.append(self._comm.irecv(self.gradient, self._worker, GRADIENT))
+            works.append(self._wire.irecv(self.gradient, self._worker, GRADIENT))
         if not works or not works[-1].done:
             return False
         works.clear()
@@ -163,7 +165,7 @@ class ReplyChannel:
         if self._sent is not self._parameters:
             self._sent[:] = self._parameters
         self._sending = [
-            self._comm.isend(self._sent, self._worker, PARAMETERS),
+            self._wire.isend(self._sent, self._worker, PARAMETERS),
             self._comm.isend(self._reply, self._worker, REPLY),
         ]
 

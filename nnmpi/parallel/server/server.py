@@ -19,7 +19,7 @@ from operator import add
 
 import numpy as np
 
-from nnmpi.backend import Array
+from nnmpi.backend import Array, xp_of
 from nnmpi.data import Loader
 from nnmpi.nn.utils import clip_factor
 from nnmpi.parallel.layout import Layout
@@ -171,7 +171,7 @@ class ParameterServer(ServerStrategy):
         if self._synchronous:
             for channel in channels:
                 channel.flush()  # returns at once: each worker has pushed since the last reply
-            squares[0] = float(np.dot(gradient, gradient))
+            squares[0] = float(xp_of(gradient).dot(gradient, gradient))
             self.layout.server_group.all_reduce(squares, "doubling")
         updated = None
         if any(request.samples for request in requests):

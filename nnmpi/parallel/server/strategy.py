@@ -7,7 +7,7 @@ from itertools import pairwise
 from operator import sub
 from typing import Any
 
-from nnmpi.backend import CPU, Array
+from nnmpi.backend import Array, Backend
 from nnmpi.collectives.step import cut
 from nnmpi.data import Loader
 from nnmpi.data.loader import BatchSplit
@@ -22,6 +22,7 @@ from nnmpi.parallel.step.executor import Position, StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.stores import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
+from nnmpi.parallel.wire import wire_of
 
 
 class ServedStore(LocalStore):
@@ -30,8 +31,8 @@ class ServedStore(LocalStore):
     `gradient` is the gradient of that slice for the next step.
     """
 
-    def __init__(self, parameters: Sequence[Parameter], own: slice) -> None:
-        super().__init__(parameters, parameters[0].data.dtype, CPU)
+    def __init__(self, parameters: Sequence[Parameter], on: Backend, own: slice) -> None:
+        super().__init__(parameters, parameters[0].data.dtype, on)
         self.own, self.shards = own, shards_of([(own.start, own.stop)])
         self.gradient = self.flat_grad[own]
 
@@ -45,7 +46,7 @@ class ServedStore(LocalStore):
     def close(self) -> None:
         """Parameters move to a store of which any optimizer updates all."""
         self.begin()
-        FlatStore(self.parameters, self.flat.dtype, CPU)
+        FlatStore(self.parameters, self.flat.dtype, self.on)
 
 
 class ServerStrategy:
@@ -66,7 +67,7 @@ class ServerStrategy:
         ends = [cut(n, layout.servers, k) for k in range(layout.servers + 1)]
         self._slices = [slice(*both) for both in pairwise(ends)]  # that servers update
         own = self._slices[layout.all.rank - layout.workers] if layout.serves else slice(0, 0)
-        self._store = ServedStore(trained, own)
+        self._store = ServedStore(trained, spec.task.on, own)
         self.optimizer = spec.optimizer(self._store.parameters)
         self.entries = Entries.of_model(spec.task.model, layout.all)
         self._staleness: Sequence[Counter[int]] = ()  # of each worker, on a server
@@ -101,9 +102,10 @@ class ServerStrategy:
         {worker: {staleness of a gradient: how often}}
         """
         comm = self.layout.all
-        comm.broadcast(self._store.flat)
+        wire = wire_of(comm, self._task.on)
+        wire.broadcast(self._store.flat)
         for _, buffer in self._task.model.named_buffers():
-            comm.broadcast(buffer)
+            wire.broadcast(buffer)
         of_first = gather_objects(comm, self._staleness)[self.layout.workers]
         staleness = {
             str(w): {str(s): n for s, n in sorted(counts.items())}

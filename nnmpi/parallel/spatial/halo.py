@@ -26,9 +26,10 @@ from nnmpi import backend
 from nnmpi.autograd import Tensor
 from nnmpi.backend import Array
 from nnmpi.collectives.step import bounds
-from nnmpi.comm import Comm, Work
+from nnmpi.comm import Comm
 from nnmpi.kernels.window import Window
 from nnmpi.parallel.tensor import ops
+from nnmpi.parallel.wire import Transfer, wire_for
 
 GATHER = "halving"  # log2 p rounds: each rank contributes four numbers
 
@@ -147,7 +148,7 @@ class Halo(NamedTuple):
             into[:, lo - first : hi - first] = x[:, lo - self.own[0] : hi - self.own[0]]
         _wait(works)
         for (_, start, stop), array in arriving:
-            into[:, start - first : stop - first] = backend.of(into).asarray(array)
+            into[:, start - first : stop - first] = array
 
     def give_back(self, d: Array) -> Array:
         """The gradient of x from that of the rows needed, d (N, rows needed, W, C).
@@ -165,23 +166,22 @@ class Halo(NamedTuple):
             dx[:, a - lo : b - lo] = d[:, a - first : b - first]
         _wait(works)
         for (_, start, stop), array in arriving:
-            dx[:, start - lo : stop - lo] += backend.of(d).asarray(array)
+            dx[:, start - lo : stop - lo] += array
         return dx
 
     def _start(
         self, x: Array, first: int, sends: Sequence[Strip], receives: Sequence[Strip]
-    ) -> tuple[list[Work], list[tuple[Strip, Array]]]:
+    ) -> tuple[list[Transfer], list[tuple[Strip, Array]]]:
         """Starts to send rows of x, whose first is row `first`, and to receive others.
 
         All are posted before any is waited for. Rows of a single image are sent from where they
         lie.
         """
-        n, _, *size = x.shape
-        arriving = [(p, np.empty((n, p.stop - p.start, *size), x.dtype)) for p in receives]
-        works = [self.comm.irecv(array, p.rank) for p, array in arriving]
+        (n, _, *size), xp, wire = x.shape, backend.xp_of(x), wire_for(self.comm, x)
+        arriving = [(p, xp.empty((n, p.stop - p.start, *size), x.dtype)) for p in receives]
+        works = [wire.irecv(array, p.rank) for p, array in arriving]
         for p in sends:
-            rows = x[:, p.start - first : p.stop - first]
-            works.append(self.comm.isend(backend.to_host(rows), p.rank))
+            works.append(wire.isend(x[:, p.start - first : p.stop - first], p.rank))
         return works, arriving
 
 
@@ -195,6 +195,6 @@ def _not_empty(strips: Iterable[Strip]) -> tuple[Strip, ...]:
     return tuple(strip for strip in strips if strip.start < strip.stop)
 
 
-def _wait(works: Sequence[Work]) -> None:
+def _wait(works: Sequence[Transfer]) -> None:
     for work in works:
         work.wait()

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from nnmpi.autograd import Tensor
-from nnmpi.comm import Comm, Work
+from nnmpi.backend import CPU, Array, Backend
+from nnmpi.comm import Comm
 from nnmpi.data.inputs import parts
 from nnmpi.kernels import Vjp
 from nnmpi.nn.graph import Edge
@@ -37,6 +38,8 @@ from nnmpi.parallel.step.ports import (
     Task,
     Tensors,
 )
+from nnmpi.parallel.step.scaling import loss_sink
+from nnmpi.parallel.wire import Transfer, Wire, wire_of
 from nnmpi.schedules.op import Kind, Op
 
 PAUSE = 5e-4
@@ -46,17 +49,17 @@ PAUSE = 5e-4
 class Pool:
     """Buffers for arrays of an edge, which are used again."""
 
-    def __init__(self, edge: Edge) -> None:
-        self.edge, self.free = edge, list[np.ndarray]()
+    def __init__(self, edge: Edge, on: Backend = CPU) -> None:
+        self.edge, self._xp, self.free = edge, on.xp, list[Array]()
         self._inverse = inverse(edge.order)
 
     def take(self, samples: int) -> "Buffer":
         """A buffer for so many samples."""
         shape = self.edge.shape(samples)
         n = math.prod(shape)
-        memory = self.free.pop() if self.free else np.empty(0, self.edge.dtype)
+        memory = self.free.pop() if self.free else self._xp.empty(0, self.edge.dtype)
         if len(memory) < n:
-            memory = np.empty(n, self.edge.dtype)
+            memory = self._xp.empty(n, self.edge.dtype)
         used = memory[:n].reshape([shape[k] for k in self.edge.order])
         return Buffer(self, memory, used.transpose(self._inverse))
 
@@ -65,8 +68,8 @@ class Buffer(NamedTuple):
     """Memory of a pool, and what of it is used, with the axes of the model."""
 
     pool: Pool
-    memory: np.ndarray
-    array: np.ndarray
+    memory: Array
+    array: Array
 
     def give_back(self) -> None:
         """Nobody uses the buffer any more."""
@@ -78,7 +81,7 @@ class Received(Tensor):
 
     __slots__ = ("_buffer", "_take")
 
-    def __init__(self, data: np.ndarray, take: Callable[[], Buffer]) -> None:
+    def __init__(self, data: Array, take: Callable[[], Buffer]) -> None:
         super().__init__(data, requires_grad=True)
         self._take = take
         self._buffer: Buffer | None = None
@@ -105,9 +108,9 @@ class Sends:
     """The sends of a rank that are under way."""
 
     def __init__(self) -> None:
-        self._works: deque[tuple[Work, Buffer | None]] = deque()
+        self._works: deque[tuple[Transfer, Buffer | None]] = deque()
 
-    def add(self, work: Work, buffer: Buffer | None = None) -> None:
+    def add(self, work: Transfer, buffer: Buffer | None = None) -> None:
         """A send that was started; its buffer is given back when it is complete."""
         while self._works and self._works[0][0].done:
             self._end()
@@ -140,20 +143,21 @@ class End(Port):
         stage: int,
         away: int,
         boundary: Boundary,
-        comm: Comm,
+        comm: Wire,
         sends: Sends,
         recorder: Recorder,
+        on: Backend,
     ) -> None:
         forward = 2 * min(stage, stage + away)  # the tag of activations
         tags = (forward, forward + 1)
         self._receive_tag, self._send_tag = tags if away < 0 else reversed(tags)
         self._comm, self._peer, self.stage = comm, (stage + away) % comm.size, stage
         self._sends, self._recorder = sends, recorder
-        self._pools = [*map(Pool, boundary)]
+        self._pools = [Pool(edge, on) for edge in boundary]
         self._receives = [pool for pool in self._pools if away < 0 or pool.edge.requires_grad]
-        self._arriving: dict[int, list[tuple[Work, Buffer]]] = {}
+        self._arriving: dict[int, list[tuple[Transfer, Buffer]]] = {}
         self._used: dict[int, list[Buffer]] = {}
-        self._outgoing: dict[int, list[tuple[Edge, np.ndarray, Buffer | None]]] = {}
+        self._outgoing: dict[int, list[tuple[Edge, Array, Buffer | None]]] = {}
 
     def receive(self, micro: int) -> None:
         """Starts to receive."""
@@ -170,7 +174,7 @@ class End(Port):
             work = self._comm.isend(array.transpose(edge.order), self._peer, self._send_tag)
             self._sends.add(work, buffer)
 
-    def under_way(self) -> Work | None:
+    def under_way(self) -> Transfer | None:
         """One of the receives that are not complete yet, if any."""
         works = (work for row in self._arriving.values() for work, _ in row)
         return next((work for work in works if not work.done), None)
@@ -184,7 +188,7 @@ class End(Port):
         """How many samples a micro-batch has here."""
         return len(self._load.micro[micro].samples)
 
-    def _arrived(self, micro: int, name: str) -> list[np.ndarray]:
+    def _arrived(self, micro: int, name: str) -> list[Array]:
         """Waits for what was sent; it stays until `done`."""
         arriving = self._arriving.pop(micro)
         began = self._recorder.now()
@@ -232,15 +236,14 @@ class Outlet(End, Sink):
     def evaluate(self, micro: int, y: Any) -> None:
         self.put(micro, self.root(micro, y))
 
-    def seed(self, micro: int, root: Tensor) -> np.ndarray:
+    def seed(self, micro: int, root: Tensor) -> Array:
         arrived = iter(self._arrived(micro, "wait B"))
         if not isinstance(root, Joined):
             return next(arrived, np.zeros(()))
         back = [next(arrived) if pool.edge.requires_grad else None for pool in self._pools]
-        start: np.ndarray = root.seed(back)
-        return start
+        return root.seed(back)
 
-    def _check(self, edge: Edge, samples: int, array: np.ndarray) -> None:
+    def _check(self, edge: Edge, samples: int, array: Array) -> None:
         """Raises ValueError for an array that the other end has no buffer for."""
         wanted = edge.shape(samples)
         if array.shape != wanted or array.dtype != edge.dtype:
@@ -255,17 +258,17 @@ class Channels:
     """The messages of a rank: the ends of all boundaries of its stages, if there are any."""
 
     def __init__(
-        self, boundaries: Sequence[Boundary], stages: Iterable[int], comm: Comm, recorder: Recorder
+        self,
+        boundaries: Sequence[Boundary],
+        stages: Iterable[int],
+        comm: Comm,
+        recorder: Recorder,
+        on: Backend = CPU,
     ) -> None:
         self.sends, self._next_poll = Sends(), 0.0
-        self.inlets = {
-            s: Inlet(s, -1, boundaries[s - 1], comm, self.sends, recorder) for s in stages if s > 0
-        }
-        self.outlets = {
-            s: Outlet(s, 1, boundaries[s], comm, self.sends, recorder)
-            for s in stages
-            if s < len(boundaries)
-        }
+        end = wire_of(comm, on), self.sends, recorder, on
+        self.inlets = {s: Inlet(s, -1, boundaries[s - 1], *end) for s in stages if s > 0}
+        self.outlets = {s: Outlet(s, 1, boundaries[s], *end) for s in stages if s < len(boundaries)}
         ends: list[End] = [*self.inlets.values(), *self.outlets.values()]
         self._ends = sorted(ends, key=lambda end: end.stage)
         self.is_needed = bool(ends)
@@ -303,7 +306,7 @@ class Ports(NamedTuple):
 
     @classmethod
     def of(cls, task: Task, part: ModelPart, channels: Channels) -> Self:
-        samples, loss = Samples(task.on), LossSink(task.objective)
+        samples, loss = Samples(task.on), loss_sink(task)
         stages = {
             s: Stage(module, channels.inlets.get(s, samples), channels.outlets.get(s, loss))
             for s, module in part.stages.items()

@@ -21,6 +21,7 @@ from nnmpi.data import Load
 from nnmpi.data.inputs import Structure, each, parts
 from nnmpi.nn import Module
 from nnmpi.nn.passes import BatchStats, Pass, current_pass
+from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.outputs import Outputs
 
@@ -29,11 +30,12 @@ Tensors: TypeAlias = Structure[Tensor]
 
 
 class Task(NamedTuple):
-    """What is trained."""
+    """What is trained; with a loss scale, if the model computes in 16 bits."""
 
     model: Module
     objective: Objective
     on: Backend
+    scaler: Scaler | None = None
 
 
 def forward(module: Module, x: Tensors, now: Pass) -> Any:

@@ -66,9 +66,7 @@ class Update:
         updated, norm = not not_finite, squares**0.5
         if updated:
             if self._clip_norm is not None:  # as `optim.clip_grad_norm`, over all ranks
-                factor = clip_factor(norm, self._clip_norm)
-                for *_, gradient in store.owned(store.spans[0][0], store.spans[-1][1]):
-                    gradient *= factor
+                store.scale_gradients(clip_factor(norm, self._clip_norm))
             self._optimizer.step(self._lr_factor(step))
         began = self._recorder.now()
         store.settle()

@@ -21,6 +21,7 @@ from nnmpi.comm import Comm
 from nnmpi.kernels import Result, column_sum
 from nnmpi.nn.losses import CrossEntropyLoss
 from nnmpi.parallel.tensor.ops import Bounds, all_gather, own
+from nnmpi.parallel.wire import wire_for
 
 
 class ShardedCrossEntropyLoss(CrossEntropyLoss):
@@ -127,7 +128,7 @@ class _Softmax(NamedTuple):
         s -= xp.where(top == -np.inf, z.dtype.type(0), top)  # -inf - -inf would be nan
         e = xp.exp(s, out=s)
         mine[1] = column_sum(e)
-        comm.all_gather(table)
+        wire_for(comm, table).all_gather(table)
         return cls(labels, smoothing, e, rows * n + samples, samples, comm.rank, table)
 
     def _sum(self) -> tuple[Array, Array]:

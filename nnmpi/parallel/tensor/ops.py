@@ -24,6 +24,7 @@ from nnmpi.nn.parameter import Parameter, inverse
 from nnmpi.nn.place import whole
 from nnmpi.nn.single_store import SingleStore
 from nnmpi.parallel.recorder import current_recorder
+from nnmpi.parallel.wire import wire_for
 
 SHORT = 8192
 """Bytes: up to here latency counts, and all-reduces go by `doubling`."""
@@ -100,12 +101,13 @@ def all_reduce(array: Array, comm: Comm, order: Sequence[int] | None = None) -> 
     differently: copies of a parameter in two groups would then have different bits.
     """
     row = array.transpose(memory_order(array.ndim) if order is None else order)
+    wire = wire_for(comm, array)
     recorder = current_recorder.get()
     began = recorder.now()
     try:
-        comm.all_reduce(row, "doubling" if row.nbytes <= SHORT else "shared")
+        wire.all_reduce(row, "doubling" if row.nbytes <= SHORT else "shared")
     except NoRoomError:
-        comm.all_reduce(row, "ring")
+        wire.all_reduce(row, "ring")
     recorder.add("tensor", began)
 
 
@@ -119,7 +121,7 @@ def all_gather(part: Array, comm: Comm, bounds: Bounds, axis: int) -> Array:
     buffer[slice(*own(bounds, comm))] = mine
     recorder = current_recorder.get()
     began = recorder.now()
-    comm.all_gather(buffer, parts=lengths)
+    wire_for(comm, buffer).all_gather(buffer, parts=lengths)
     recorder.add("tensor", began)
     whole = xp.moveaxis(buffer, 0, axis)
     order = memory_order(whole.ndim)

@@ -19,23 +19,22 @@ and no link is idle. The sums go back by a reduce-scatter. While a panel is used
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise, starmap
+from itertools import accumulate, pairwise, starmap
 from typing import NamedTuple, Self, TypeAlias, TypeVar
-
-import numpy as np
 
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.functional import as_tensor
 from nnmpi.autograd.ops.linear import check_dtype
-from nnmpi.backend import Array
+from nnmpi.backend import Array, xp_of
 from nnmpi.collectives.step import bounds, cut
-from nnmpi.comm import Comm, Work
+from nnmpi.comm import Comm
 from nnmpi.kernels import Result, column_sum
 from nnmpi.nn import Linear, Module, init
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 from nnmpi.parallel.tensor import ops
 from nnmpi.parallel.tensor.ops import Bounds, all_reduce
+from nnmpi.parallel.wire import Transfer, wire_for
 
 PANEL = 512
 """Columns in a panel: more need more memory, fewer make the products less efficient."""
@@ -93,26 +92,26 @@ class Side(NamedTuple):
     comm: Comm
     bounds: Bounds
 
-    def start_gather(self, block: Array, panel: Panel) -> tuple[list[Array], Work]:
+    def start_gather(self, block: Array, panel: Panel) -> tuple[list[Array], Transfer]:
         """Starts to gather block[:, panel]: one matrix a rank, in the order of their columns."""
         sent, parts, lengths = self._message(panel, block)
         for there, here in self._stretches(panel):
             parts[self.comm.rank][:, there] = block[:, here]
-        return parts, self.comm.start_all_gather(sent, "ring", lengths)
+        return parts, wire_for(self.comm, sent).start_all_gather(sent, "ring", lengths)
 
     def add_up(self, block: Array, panels: Sequence[Panel], partial: Iterator[Array]) -> Array:
         """Fills block[:, panel] with the sum of the ranks' `partial`, panel by panel."""
 
-        def start(panel: Panel, array: Array) -> tuple[Panel, Array, Work]:
+        def start(panel: Panel, array: Array) -> tuple[Panel, Array, Transfer]:
             sent, parts, lengths = self._message(panel, block)
             at = 0
             for part in parts:
                 part[...] = array[:, at : at + part.shape[1]]
                 at += part.shape[1]
-            work = self.comm.start_reduce_scatter(sent, "ring", lengths)
+            work = wire_for(self.comm, sent).start_reduce_scatter(sent, "ring", lengths)
             return panel, parts[self.comm.rank], work
 
-        def finish(panel: Panel, total: Array, work: Work) -> None:
+        def finish(panel: Panel, total: Array, work: Transfer) -> None:
             work.wait()
             for there, here in self._stretches(panel):
                 block[:, here] = total[:, there]
@@ -129,9 +128,10 @@ class Side(NamedTuple):
             for lo, hi in pairwise(self.bounds)
         ]
         sizes = [M * w for w in widths]
-        memory = np.empty(sum(sizes), block.dtype)
-        parts = np.split(memory, np.cumsum(sizes)[:-1])
-        return memory, [a.reshape(M, w) for a, w in zip(parts, widths, strict=True)], sizes
+        memory = xp_of(block).empty(sum(sizes), block.dtype)
+        ends = pairwise(accumulate(sizes, initial=0))
+        parts = [memory[a:b].reshape(M, w) for (a, b), w in zip(ends, widths, strict=True)]
+        return memory, parts, sizes
 
     def _stretches(self, panel: Panel) -> Iterator[tuple[slice, slice]]:
         """Where this rank's stretches of K are: in its part of the panel, and in its block."""
@@ -158,13 +158,13 @@ def gathered(panels: Sequence[Panel], *blocks: tuple[Side, Array]) -> Iterator[t
     Neither this nor `add_up` holds a matrix that it has handed over: maps, unlike loops, do not.
     """
 
-    def start(panel: Panel) -> list[tuple[list[Array], Work]]:
+    def start(panel: Panel) -> list[tuple[list[Array], Transfer]]:
         return [side.start_gather(block, panel) for side, block in blocks]
 
-    def finish(started: list[tuple[list[Array], Work]]) -> tuple[Array, ...]:
+    def finish(started: list[tuple[list[Array], Transfer]]) -> tuple[Array, ...]:
         for _, work in started:
             work.wait()
-        return tuple(np.concatenate(parts, axis=1) for parts, _ in started)
+        return tuple(xp_of(parts[0]).concatenate(parts, axis=1) for parts, _ in started)
 
     return map(finish, one_behind(map(start, panels)))
 
@@ -183,15 +183,15 @@ def summa_linear(
 
     K of x is cut `across` a row of ranks, that of w `down` a column.
     """
-    rows = x.reshape(-1, x.shape[-1])
-    y = np.zeros((len(rows), len(w)), x.dtype)
+    xp, rows = xp_of(x), x.reshape(-1, x.shape[-1])
+    y = xp.zeros((len(rows), len(w)), x.dtype)
     for X, W in gathered(panels, (across, rows), (down, w)):
-        y += np.dot(X, W.T)
+        y += xp.dot(X, W.T)
         del X, W  # before the next ones are put together
     if b is not None:
         y += b
     if relu:
-        np.maximum(y, 0, out=y)
+        xp.maximum(y, 0, out=y)
 
     shape, passed = y.shape, y if relu else None  # y itself is kept for ReLU only
 
@@ -200,12 +200,12 @@ def summa_linear(
         return g if passed is None else g * (passed > 0)
 
     def vjp_x(g: Array, out: Array | None) -> Array:
-        partial = starmap(lambda W: np.dot(g, W), gathered(panels, (down, w)))
-        return across.add_up(np.empty_like(rows), panels, partial).reshape(x.shape)
+        partial = starmap(lambda W: xp.dot(g, W), gathered(panels, (down, w)))
+        return across.add_up(xp.empty_like(rows), panels, partial).reshape(x.shape)
 
     def vjp_w(g: Array, out: Array | None) -> Array:
-        partial = starmap(lambda X: np.dot(g.T, X), gathered(panels, (across, rows)))
-        return down.add_up(np.empty_like(w) if out is None else out, panels, partial)
+        partial = starmap(lambda X: xp.dot(g.T, X), gathered(panels, (across, rows)))
+        return down.add_up(xp.empty_like(w) if out is None else out, panels, partial)
 
     def vjp_b(g: Array, out: Array | None) -> Array:
         total = column_sum(g, out)

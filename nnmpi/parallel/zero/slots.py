@@ -19,14 +19,13 @@ a node.
 from collections import deque
 from typing import NamedTuple
 
-import numpy as np
-
 from nnmpi.backend import Array
-from nnmpi.comm import Work
+from nnmpi.dtypes import wide
 from nnmpi.nn.parameter import Parameter, memory_order
 from nnmpi.nn.store import Shard, within
 from nnmpi.parallel.arrangement.program import BACKWARD, FORWARD, NONE, SLOTS, SlotWalk
 from nnmpi.parallel.stores import Stretch
+from nnmpi.parallel.wire import Transfer
 from nnmpi.parallel.zero.store import GATHER, ShardedStore, wait_for_gather
 
 ORDERS = 1_000_003  # checksums of orders; the sum of their squares over many ranks is exact
@@ -37,17 +36,17 @@ class ScatteredSum(NamedTuple):
 
     bucket: int
     slot: Array
-    work: Work
+    work: Transfer
 
 
 class ShardedGradientStore(ShardedStore):
     """`flat_grad` has the sums over ranks and micro-batches of this rank's shards, packed."""
 
     def allocate_gradients(self) -> None:
-        self.flat_grad = np.zeros(self.shards[-1].packed.stop, self.dtype)
+        self.flat_grad = self.on.xp.zeros(self.shards[-1].packed.stop, wide(self.dtype))
         self._longest = max(bucket.stop - bucket.start for bucket in self.buckets)
         self._count, self.slots = SLOTS, []
-        self._free = [np.zeros(self._longest, self.dtype) for _ in range(SLOTS)]
+        self._free = [self.on.xp.zeros(self._longest, self.dtype) for _ in range(SLOTS)]
         self._open: dict[int, Array] = {}
         self._in_flight = deque[ScatteredSum]()
         self._has_sum = set[int]()
@@ -71,11 +70,11 @@ class ShardedGradientStore(ShardedStore):
             slot = self._take_slot(b)
         return self._views[id(slot), b][i]
 
-    def start(self, b: int) -> Work:
+    def start(self, b: int) -> Transfer:
         """The gradients of a bucket are final: starts to sum them."""
         slot = self._open.pop(b)
         start, stop, _ = self.buckets[b]
-        work = self.dp.start_reduce_scatter(slot[: stop - start], self.buckets.algorithm)
+        work = self.wire.start_reduce_scatter(slot[: stop - start], self.buckets.algorithm)
         self._in_flight.append(ScatteredSum(b, slot, work))
         return work
 
@@ -92,9 +91,10 @@ class ShardedGradientStore(ShardedStore):
     def whole_gradient(self, i: int) -> Array:
         b = self.buckets.of[i]
         start, stop, _ = self.buckets[b]
-        shard, array = self.shards[b], np.zeros(stop - start, self.dtype)
-        array[shard.start - start : shard.stop - start] = self.shard_gradient(shard)
-        self.dp.all_gather(array, GATHER)
+        shard, array = self.shards[b], self.on.xp.zeros(stop - start, self.flat_grad.dtype)
+        for piece in self.pieces([shard]):
+            array[piece.start - start : piece.stop - start] = self.shard_gradient(piece)
+        self.wire.all_gather(array, GATHER)
         return self.view(array, self.parameters[i], self.spans[i][0] - start)
 
     def slot_bytes(self) -> int:
@@ -105,7 +105,7 @@ class ShardedGradientStore(ShardedStore):
         while not self._free and self._in_flight and self._count >= SLOTS:
             self._wait_for_first()
         if not self._free:
-            self._free.append(np.zeros(self._longest, self.dtype))
+            self._free.append(self.on.xp.zeros(self._longest, self.dtype))
             self._count += 1
         slot = self._open[b] = self._free.pop()
         if (id(slot), b) not in self._views:
@@ -130,7 +130,7 @@ class ShardedGradientStore(ShardedStore):
         """Adds the shard of the oldest sum, which is complete."""
         b, slot, _ = self._in_flight.popleft()
         shard, origin = self.shards[b], self.buckets[b].start
-        new, own = slot[shard.start - origin : shard.stop - origin], self.shard_gradient(shard)
+        new, own = slot[shard.start - origin : shard.stop - origin], self.flat_grad[shard.packed]
         if b in self._has_sum:
             own += new
         else:
@@ -155,22 +155,22 @@ class ShardedParameterStore(ShardedGradientStore):
     rotates = True
 
     def allocate_values(self) -> None:
-        self.flat = np.zeros(self.shards[-1].packed.stop, self.dtype)
+        self.flat = self.on.xp.zeros(self.shards[-1].packed.stop, self.dtype)
         lengths = [stop - start for start, stop, _ in self.buckets]
         longest = [max(lengths[s::SLOTS]) for s in range(min(SLOTS, len(lengths)))]
-        self._weight_slots = [np.zeros(n, self.dtype) for n in longest]
+        self._weight_slots = [self.on.xp.zeros(n, self.dtype) for n in longest]
         self._weights = [self._weight_slots[b % SLOTS][:n] for b, n in enumerate(lengths)]
         views = [self.bucket_views(bucket, b) for b, bucket in enumerate(self._weights)]
         self.values = [views[b][i] for i, b in enumerate(self.buckets.of)]
         self._walk = SlotWalk(self.buckets.stages)
-        self._arriving: dict[int, Work] = {}  # by slot, the newest last
+        self._arriving: dict[int, Transfer] = {}  # by slot, the newest last
         self._node, self._bucket_of_node = 0, NONE
 
     def shard_values(self, shard: Shard) -> Array:
         return self.flat[shard.packed]
 
     def take(self, i: int, p: Parameter) -> None:
-        self._keep(i, memory_order(p, p.data))
+        self._keep(i, memory_order(p, self.on.asarray(p.data)))
 
     def complete_value(self, i: int) -> Array:
         self._bring(self.buckets.of[i], FORWARD)
@@ -198,7 +198,7 @@ class ShardedParameterStore(ShardedGradientStore):
             self._start(b)
 
     def slot_bytes(self) -> int:
-        return super().slot_bytes() + sum(slot.nbytes for slot in self._weight_slots)
+        return super().slot_bytes() + sum(int(slot.nbytes) for slot in self._weight_slots)
 
     def _progress(self) -> None:
         if self._arriving:

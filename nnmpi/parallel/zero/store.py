@@ -25,13 +25,24 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from nnmpi.backend import CPU, Array
+from nnmpi import backend
+from nnmpi.backend import Array, Backend
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
-from nnmpi.comm import Comm, Work
+from nnmpi.comm import Comm
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore, within
 from nnmpi.parallel.recorder import current_recorder
-from nnmpi.parallel.stores import Buckets, LocalStore, Stretch, scalar_count, squares, stores_of
+from nnmpi.parallel.stores import (
+    LOSS,
+    STOP,
+    Buckets,
+    LocalStore,
+    Stretch,
+    scalar_count,
+    squares,
+    stores_of,
+)
+from nnmpi.parallel.wire import Transfer, Wire, wire_of
 
 AT_ONCE = 4  # gathers
 GATHER = "ring"
@@ -50,6 +61,7 @@ class ShardedStore(LocalStore):
         self,
         parameters: Sequence[Parameter],
         dtype: Any,
+        on: Backend,
         buckets: Buckets,
         dp: Comm,
         gathers: Comm,
@@ -59,24 +71,24 @@ class ShardedStore(LocalStore):
         for store in stores_of(parameters):
             if {*store.parameters} <= {*parameters}:  # no gradients while values move
                 store.flat_grad, store.slots = store.on.xp.zeros(0, store.dtype), []
-        self.dp, self.gathers = dp, gathers
+        self.dp, self.wire, self.gathers = dp, wire_of(dp, on), wire_of(gathers, on)
         # a bucket of several stages is counted in shards of its own, once in each stage
-        self._counted = buckets.shards(dp)
-        self._own_scalars = np.zeros(scalar_count(parameters))
+        self._counted = buckets.shards(self.wire)
+        self._own_scalars, self._loss = np.zeros(scalar_count(parameters)), 0.0
         self._is_reading, self._has_sums, self._whole = False, False, list[Array]()
-        super().__init__(parameters, dtype, CPU, buckets=buckets)
+        super().__init__(parameters, dtype, on, buckets=buckets)
 
     def allocate(self) -> None:
         self.shards = self.buckets.shards()
         super().allocate()
         self._due = deque[int]()  # buckets that are to be gathered next
-        self._works: dict[int, Work] = {}
+        self._works: dict[int, Transfer] = {}
         self._is_complete = True
 
     # ---- values
 
     def take(self, i: int, p: Parameter) -> None:
-        self.values[i][...] = p.data
+        self.values[i][...] = self.on.asarray(p.data)
 
     def value(self, i: int) -> Array:
         if self._whole:
@@ -122,7 +134,7 @@ class ShardedStore(LocalStore):
         if self._whole:  # within another one
             yield
             return
-        whole = self.views(np.zeros(self.length, self.dtype))
+        whole = self.views(self.on.xp.zeros(self.length, self.dtype))
         with self.reading():
             for i, array in enumerate(whole):
                 array[...] = self.complete_value(i)
@@ -148,7 +160,7 @@ class ShardedStore(LocalStore):
     def gather(self) -> None:
         """All ranks have updated their shards: the values of the others come."""
         for b, (_, _, comm) in enumerate(self.buckets):
-            if comm is self.dp:
+            if comm is self.wire:
                 self._due.append(b)
             else:  # at once, since the next sum on its Comm may start before a use
                 self._works[b] = self._gather(b, comm)
@@ -177,7 +189,7 @@ class ShardedStore(LocalStore):
         b = self._due.popleft()
         self._works[b] = self._gather(b, self.gathers)
 
-    def _gather(self, b: int, comm: Comm) -> Work:
+    def _gather(self, b: int, comm: Wire) -> Transfer:
         start, stop, _ = self.buckets[b]
         return comm.start_all_gather(self.flat[start:stop], GATHER)
 
@@ -188,10 +200,10 @@ class ShardedStore(LocalStore):
             self._refuse_gradient(i)
         return self.own_slot(i)
 
-    def start(self, b: int) -> Work | None:
+    def start(self, b: int) -> Transfer | None:
         """Starts the sum of a bucket; each rank of dp gets its shard only, if there are halves."""
         (start, stop, comm), algorithm = self.buckets[b], self.buckets.algorithm
-        if comm is self.dp and algorithm in REDUCE_SCATTERS:
+        if comm is self.wire and algorithm in REDUCE_SCATTERS:
             return comm.start_reduce_scatter(self.flat_grad[start:stop], algorithm)
         return super().start(b)
 
@@ -201,7 +213,11 @@ class ShardedStore(LocalStore):
 
     @property
     def scalars(self) -> Array:
+        """On the host; the loss is there when it is summed."""
         return self._own_scalars
+
+    def note_loss(self, loss: Any, stop: bool) -> None:
+        self._loss, self.scalars[STOP] = loss, stop
 
     def begin(self) -> None:
         if self._whole:
@@ -225,10 +241,12 @@ class ShardedStore(LocalStore):
         self._has_sums = True
 
     def totals(self, counted: Sequence[Stretch]) -> Array:
+        xp, order = self.on.xp, float(self.order)
         shards = (shard for lo, hi in counted for shard in within(self._counted, lo, hi))
-        total = sum(float(squares(self.shard_gradient(shard))) for shard in shards)
-        order = float(self.order)
-        row = np.array([*self.scalars, total, order, order**2])
+        own = [squares(self.shard_gradient(one)) for one in self.pieces(shards)]
+        both = backend.to_host(xp.stack([xp.asarray(self._loss, np.float64), *own]))
+        self.scalars[LOSS], *totals = both.tolist()
+        row = np.array([*self.scalars, sum(totals), order, order**2])
         self.dp.all_reduce(row, "doubling")
         *_, orders, squared = row.tolist()
         if orders**2 != self.dp.size * squared:  # as it is if, and only if, all orders are equal
@@ -237,7 +255,7 @@ class ShardedStore(LocalStore):
 
     def whole_gradient(self, i: int) -> Array:
         start, stop, comm = self.buckets[self.buckets.of[i]]
-        if comm is self.dp:
+        if comm is self.wire:
             comm.all_gather(self.flat_grad[start:stop], GATHER)
         return self.slots[i]
 
@@ -248,7 +266,7 @@ class ShardedStore(LocalStore):
     def close(self) -> None:
         self.wait()
         self.begin()
-        FlatStore(self.parameters, self.dtype, CPU)
+        FlatStore(self.parameters, self.dtype, self.on)
         self.wait()
 
     def _refuse_orders(self) -> NoReturn:
@@ -265,7 +283,7 @@ class ShardedStore(LocalStore):
         )
 
 
-def wait_for_gather(work: Work) -> None:
+def wait_for_gather(work: Transfer) -> None:
     """Waits for a gather, and notes how long."""
     recorder = current_recorder.get()
     began = recorder.now()

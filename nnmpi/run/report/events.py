@@ -33,6 +33,7 @@ def layout_event(a: Arrangement) -> Event:
         "parameters": sum(v.size for v in graph.variables if v.is_parameter),
         "ranks": a.ranks,
         "nodes": len({*a.cluster.nodes}),
+        **devices(a),
         "layout": a.mesh.axes,
         "servers": a.servers,
         "strategy": a.strategy,
@@ -62,6 +63,11 @@ def layout_event(a: Arrangement) -> Event:
         ],
         "drawing": list(as_lines(a)),
     }
+
+
+def devices(a: Arrangement) -> Event:
+    """The GPU of each rank, by its number on the node; nothing on the CPU."""
+    return {"devices": list(a.cluster.devices)} if a.cluster.has_devices else {}
 
 
 def _figures(kind: AlikeRanks) -> Event:

@@ -48,6 +48,7 @@ def _loaded(e: Event) -> Iterator[str]:
 def _layout(e: Event) -> Iterator[str]:
     """The ranks, and how they are used."""
     yield plural(e["ranks"], "rank")
+    yield from _gpus(e)
     if e.get("servers"):
         yield f"including {plural(e['servers'], 'server')}"
         bound = f" with staleness {e['steps_ahead']}" if e["sync"] == "ssp" else ""
@@ -70,6 +71,14 @@ def _layout(e: Event) -> Iterator[str]:
             yield f"{name.replace('_', ' ')} {e[name]}"
     if e.get("verify"):
         yield "verified against one rank"
+
+
+def _gpus(e: Event) -> Iterator[str]:
+    """The GPU of each rank, by its number on the node; nothing on the CPU."""
+    devices = e.get("devices")
+    if devices:
+        more = " ..." if devices[8:] else ""
+        yield f"GPUs {' '.join(map(str, devices[:8]))}{more} by rank"
 
 
 def _progress(e: Event) -> str:
@@ -154,6 +163,7 @@ def _arranged(e: Event) -> str:
 def _parts(e: Event) -> Iterator[str]:
     axes = " x ".join(f"{axis} {n}" for axis, n in e["layout"].items() if n > 1) or "one rank"
     how = [f"{plural(e['ranks'], 'rank')} on {plural(e['nodes'], 'node')}: {axes}"]
+    how += _gpus(e)
     how += [f"including {plural(e['servers'], 'server')}, {e['sync']}"] * bool(e["servers"])
     how += [f"reproducible with {plural(e['slices'] or 0, 'slice')}"] * bool(e["slices"])
     how += [f"ZeRO {e['zero']}"] * bool(e["zero"])

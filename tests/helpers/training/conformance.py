@@ -2,7 +2,8 @@
 
 Each row trains for ten steps in float64 on so many ranks, and on one, with uneven batches.
 `test_conformance.py` runs a third of the rows on threads, `test_conformance_mpi.py` others over
-MPI. With --all, all rows run on threads.
+MPI, and `test_strict_conformance.py` some with ranks on a device. With --all, all rows run on
+threads, and all on a device.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,9 +11,17 @@ from functools import partial
 from itertools import product
 from typing import NamedTuple
 
+from helpers.device import DEVICE
 from helpers.tensor import laws_summa
 from helpers.tensor.laws_tensor import UNEVEN
-from helpers.training import laws_conv, laws_goals, laws_language, laws_ported, laws_spatial
+from helpers.training import (
+    laws_conv,
+    laws_goals,
+    laws_halves,
+    laws_language,
+    laws_ported,
+    laws_spatial,
+)
 from helpers.training.graph_models import GRAPH_MODELS
 from helpers.training.pipelined import (
     CNN,
@@ -60,12 +69,27 @@ class Row(NamedTuple):
     """A layout, what is trained in it, and how many ranks it takes.
 
     options   of the run of digits that the row is, if it is one: its model may be under "build"
+    layers    whether it trains layers without a Trainer: its law takes a backend too
     """
 
     name: str
     ranks: int
-    trains_as_one_rank: Callable[[Comm], None]
+    trains_as_one_rank: Callable[..., None]
     options: Options | None = None
+    layers: bool = False
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether it is refused on a device, since ranks sum through memory that they share."""
+        ways = ("allreduce=shared", "allreduce=hierarchical")
+        return any(way in self.name.split() for way in ways)
+
+    def trains_on_device(self, comm: Comm) -> None:
+        """The law where several ranks compute on the device of the tests, and one on the CPU."""
+        if self.layers:
+            self.trains_as_one_rank(comm, DEVICE)
+        else:
+            self.trains_as_one_rank(comm)
 
 
 def _row(name: str, layout: Options, case: Options) -> Row:
@@ -90,7 +114,8 @@ def _as_one_rank(layout: Options, case: Options, comm: Comm) -> None:
 def _data_parallel() -> Iterator[Row]:
     for dp, (name, case), allreduce in product((2, 3, 4), MODELS.items(), ("shared", "ring")):
         yield _row(name, {"dp": dp, "allreduce": allreduce}, case)
-    for dp, allreduce in product((2, 3, 4, 8), ALLREDUCES):
+    of_hosts = [allreduce for allreduce in ALLREDUCES if allreduce != "nccl"]
+    for dp, allreduce in product((2, 3, 4, 8), of_hosts):
         layout = {"dp": dp, "allreduce": allreduce, "bucket_mb": 0.001}
         yield _trained("digits-cnn", layout, {**CNN, "clip_norm": 0.3})
     for dp, allreduce in product((2, 3), ("shared", "ring")):
@@ -263,11 +288,47 @@ def _transformers() -> Iterator[Row]:
         yield _of_layout("gpt", layout, law)
 
 
+def _sixteen_bits() -> Iterator[Row]:
+    """Parameters and activations of 16 bits, float32 masters; the bound is that of the type.
+
+    Micro-batches of ZeRO 2 and 3 add up in float32, so a sum may fit that one rank skips: none of
+    these rows is so near.
+    """
+    layouts: list[Options] = [
+        *({"dp": dp, "allreduce": how} for dp, how in ((2, "shared"), (3, "shared"), (3, "ring"))),
+        *({"dp": 2, "zero": zero, "allreduce": "ring", "bucket_mb": 0.005} for zero in (1, 2, 3)),
+        *({"dp": 3, "zero": zero, "bucket_mb": 0.005} for zero in (1, 2, 3)),
+        *({axis: n} for axis in ("pp", "tp") for n in (2, 3)),
+        {"dp": 2, "tp": 2, "zero": 1},
+        {"dp": 2, "pp": 2, "schedule": "zb-h1"},
+        *({"dp": 2, "pp": 2, "tp": 2, "zero": zero} for zero in (0, 1)),
+    ]
+    for dtype, layout, (name, case) in product(laws_halves.BOUNDS, layouts, MODELS.items()):
+        cut = {"micro_batches": 2 if "pp" in layout else 1, "dtype": dtype}
+        row = _in_16_bits(name, layout, {**case, **cut})
+        # convolutions of channels that tp does not divide keep 11% more than is said of them
+        is_said = layout != {"tp": 3} or name == "mlp"
+        yield row._replace(options=case | cut | layout if is_said else None)
+    three = {"dp": 2, "pp": 2, "tp": 2, "zero": 3}
+    yield _in_16_bits("mlp", three, {**MLP, "micro_batches": 2, "dtype": "float16"})
+    few: list[Options] = [layouts[0], *layouts[2:6]]
+    models = UNUSUAL_MODELS | GRAPH_MODELS
+    for dtype, (name, build) in product(laws_halves.BOUNDS, models.items()):
+        for layout in few + [{"pp": 2}] * (name in GRAPH_MODELS):
+            yield _in_16_bits(name, layout, {"build": build, "dtype": dtype, "micro_batches": 2})
+
+
+def _in_16_bits(name: str, layout: Options, case: Options) -> Row:
+    law = partial(laws_halves.trains_as_one_rank, layout, case)
+    return _of_layout(f"{name} in {case['dtype']}", layout, law)
+
+
 def _layers() -> Iterator[Row]:
     for n in (2, 3):
-        yield Row(f"spatial={n} cnn", n, laws_spatial.training_equals_one_rank)
+        yield Row(f"spatial={n} cnn", n, laws_spatial.training_equals_one_rank, layers=True)
     for n in (4, 6):  # 2 x 2 and 2 x 3 among them
-        yield Row(f"summa={n} mlp, every grid", n, laws_summa.a_stack_trains_as_one_rank)
+        law = laws_summa.a_stack_trains_as_one_rank
+        yield Row(f"summa={n} mlp, every grid", n, law, layers=True)
 
 
 FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
@@ -282,6 +343,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
     "samples of any kind": _samples,
     "models from elsewhere": _ported,
     "transformers": _transformers,
+    "16 bits": _sixteen_bits,
     "layers of the library": _layers,
 }
 
@@ -302,6 +364,32 @@ def rows_on_threads(family: str) -> Iterator[tuple[Row, bool]]:
     """All rows, and whether a row is in the third that runs without --all."""
     for k, row in enumerate(rows(family)):
         yield row, third(k) == 0
+
+
+def of_device(family: str) -> list[Row]:
+    """The rows that a device trains as the CPU does.
+
+    In float16 it computes in 16 bits, and the CPU in float32: deep models whose first sums are near
+    the largest float16 skip other steps.
+    """
+    return [row for row in rows(family) if not ("residual" in row.name and "float16" in row.name)]
+
+
+def rows_on_device(family: str) -> Iterator[tuple[Row, bool]]:
+    """All rows, and whether a row is one of those that run without --all: a fifth of a third."""
+    found, n = of_device(family), 0
+    for k, row in enumerate(found):
+        is_of_third = third(k) == 2 or len(found) < 10
+        yield row, is_of_third and n % 5 == 0
+        n += is_of_third
+
+
+def device_rows_over_mpi(family: str, ranks: int) -> list[Row]:
+    """Of rows for so many ranks one that a device trains, or two, of other thirds than on
+    threads."""
+    others = [row for k, row in enumerate(of_device(family)) if third(k) != 2 or row.layers]
+    found = [row for row in others if row.ranks == ranks and not row.shares_memory]
+    return found[len(found) // 2 :: max(len(found) // 4, 1)][: 2 if ranks == 2 else 1]
 
 
 def rows_over_mpi(family: str, ranks: int) -> list[Row]:

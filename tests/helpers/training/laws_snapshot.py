@@ -66,6 +66,10 @@ LAYOUTS: list[Row] = [
     Row({"dp": 2, "pp": 2, "cut": "5", **RING, "zero": 1}, (4,)),
     Row({"dp": 2, "tp": 2, **RING, "zero": 2}, (4,)),
     Row({"pp": 2, "tp": 2, "cut": "5"}, (4,)),
+    Row({"dtype": "float16", "allreduce": "shared"}, (1, 2, 3)),
+    Row({"dtype": "bfloat16", **RING, "zero": 1, "bucket_mb": 0.001}, (2,)),
+    Row({"dtype": "float16", **RING, "zero": 3, "bucket_mb": 0.001}, (3,)),
+    Row({"dtype": "float16", "dp": 2, "pp": 2, "cut": "5"}, (4,)),
     Row({"dp": 2, "pp": 2, "tp": 2, "cut": "5", **RING, "zero": 3}, (8,)),
 ]
 
@@ -104,7 +108,8 @@ class Watch:
 
     def on_epoch(self, trainer: Trainer, event: Event) -> None:
         names = ("epoch", "loss", "test_loss", "accuracy", "steps", "skipped_steps", "lr")
-        self.epochs.append({name: event[name] for name in names})
+        scale = event.get("loss_scale", 1.0)
+        self.epochs.append({name: event[name] for name in names} | {"loss_scale": scale})
         if not trainer.arrangement.steps_together and event["steps"] == self.at:
             self.act(trainer)
         self.model = {e.place.path: e.value.copy() for e in trainer.strategy.entries}
@@ -193,8 +198,9 @@ def all_near(found: list[Event], wanted: list[Event]) -> None:
 
 
 def same_rules(a: Row, b: Row) -> bool:
-    """Whether one rank would train the same for both: not by slices, nor by delayed updates."""
-    own = ("reproducible", "schedule", "micro_batches")
+    """Whether one rank would train the same for both: not by slices, in 16 bits, nor by delayed
+    updates."""
+    own = ("reproducible", "schedule", "micro_batches", "dtype")
     return all(a.options.get(name) == b.options.get(name) for name in own)
 
 

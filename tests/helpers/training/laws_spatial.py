@@ -10,6 +10,7 @@ import nnmpi
 from nnmpi import nn, optim
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.check import directional_error
+from nnmpi.backend import CPU, Backend, to_host
 from nnmpi.comm import Comm
 from nnmpi.nn.passes import Pass, current_pass
 from nnmpi.parallel import spatial
@@ -198,27 +199,31 @@ def cnn(rows: int) -> nn.Sequential:
 
 
 def train(
-    model: nn.Sequential, height: int, take: Callable[[Tensor], Tensor], check: Callable[[], None]
+    model: nn.Sequential,
+    height: int,
+    take: Callable[[Tensor], Tensor],
+    check: Callable[[], None],
+    on: Backend = CPU,
 ) -> None:
     """Ten steps with Adam."""
     rng = np.random.default_rng(5)
     opt, loss_of = optim.Adam(model.parameters(), lr=0.01), nn.CrossEntropyLoss()
     for step in range(10):
         x, labels = image(4, 2, height, 27, seed=step), rng.integers(0, 3, 4)
-        loss = loss_of(model(take(Tensor(x))), labels)
+        loss = loss_of(model(take(Tensor(on.asarray(x)))), labels)
         opt.zero_grad()
         loss.backward()
         opt.step()
         check()
 
 
-def training_equals_one_rank(comm: Comm) -> None:
+def training_equals_one_rank(comm: Comm, on: Backend = CPU) -> None:
     """After 10 steps within 1e-10, and the ranks have equal bits after each."""
     height = 8 * comm.size - 3
     with nnmpi.seeded(1):
         one = cnn(comm.size).to("float64")
     with nnmpi.seeded(1):
-        model = spatial.parallelize(cnn(comm.size), comm).to("float64")
+        model = spatial.parallelize(cnn(comm.size), comm).to("float64", on)
     assert list(model.state_dict()) == list(one.state_dict())
 
     def equal_bits() -> None:
@@ -228,14 +233,15 @@ def training_equals_one_rank(comm: Comm) -> None:
         np.testing.assert_array_equal(bits, theirs)
 
     train(one, height, lambda x: x, lambda: None)
-    train(model, height, lambda x: spatial.scatter_rows(x, comm), equal_bits)
+    train(model, height, lambda x: spatial.scatter_rows(x, comm), equal_bits, on)
     state = model.state_dict()
     for name, want in one.state_dict().items():
         assert np.abs(state[name] - want).max() <= 1e-10 * np.abs(want).max(), name
     model.eval(), one.eval()
-    x = Tensor(image(2, 2, height, 27))
+    x = image(2, 2, height, 27)
     with nnmpi.no_grad():
-        got, want = model(spatial.scatter_rows(x, comm)).data, one(x).data
+        scores = model(spatial.scatter_rows(Tensor(on.asarray(x)), comm))
+        got, want = to_host(scores.data), one(Tensor(x)).data
     np.testing.assert_allclose(got, want, atol=1e-10 * np.abs(want).max())
 
 

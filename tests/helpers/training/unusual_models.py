@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 import nnmpi
-from nnmpi import nn
+from nnmpi import backend, nn
 from nnmpi.nn.models import mlp
 from nnmpi.nn.passes import current_pass
 
@@ -81,7 +81,8 @@ class OneRoot(nn.Module):
         now = current_pass.get()
         rows = np.zeros(len(x)) if now is None or now.samples is None else now.samples
         far = np.where(rows == SPOILT, 0, 1)[:, None].astype(x.dtype)
-        return x + nnmpi.sqrt(nnmpi.tensor(far) * nnmpi.absolute(self.scale))
+        far = nnmpi.tensor(far, on=backend.of(x.data))
+        return x + nnmpi.sqrt(far * nnmpi.absolute(self.scale))
 
 
 def spoilt() -> nn.Sequential:

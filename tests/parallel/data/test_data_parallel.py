@@ -37,7 +37,7 @@ from nnmpi.schedules.pipeline import SCHEDULES
 
 
 def test_the_names_of_the_command_are_those_of_comm() -> None:
-    assert {*ALLREDUCES} == {"auto", *NAMES}
+    assert {*ALLREDUCES} == {"auto", "nccl", *NAMES}
 
 
 # ---- who computes what

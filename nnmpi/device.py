@@ -1,0 +1,112 @@
+"""Devices: which one a rank uses, and copies from and to the host while both go on computing.
+
+    null stream     kernels ──┐                        ┌── kernels that use the result
+    copy stream               └── fetch ── event    put┘
+    host                                   polls it: sends, receives and adds up
+
+Nothing here waits. The interface is CuPy's; any module with this part of it works.
+"""
+
+import tracemalloc
+from importlib import import_module
+from typing import Any, Protocol
+
+import numpy as np
+
+from nnmpi.backend import Array, Backend
+
+
+def used_memory(on: Backend) -> int:
+    """The bytes of the arrays that are on the device; on the host, of what tracemalloc follows."""
+    if on.is_host:
+        return tracemalloc.get_traced_memory()[0]
+    nbytes: int = on.xp.get_default_memory_pool().used_bytes()
+    return nbytes
+
+
+def nccl(on: Backend) -> Any:
+    """The NCCL of the array library; raises ValueError where it has none."""
+    try:
+        return import_module(f"{on.xp.__name__}.cuda.nccl")
+    except ImportError as error:
+        raise ValueError(
+            f"allreduce nccl: {on.xp.__name__} finds no NCCL ({error}): install the package "
+            "nvidia-nccl-cu12, or use --allreduce ring"
+        ) from None
+
+
+class Event(Protocol):
+    """A place in a stream of copies."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the device has come there."""
+
+    def synchronize(self) -> None:
+        """Returns when the device has come there."""
+
+
+def current(on: Backend) -> int | None:
+    """The number of the device that this thread uses; None of the host."""
+    if on.is_host:
+        return None
+    number: int = on.xp.cuda.Device().id
+    return number
+
+
+def choose(on: Backend, rank: int) -> None:
+    """This thread uses the device of the rank with this number on its node; several ranks may share
+    one."""
+    if not on.is_host:
+        cuda = on.xp.cuda
+        cuda.Device(rank % cuda.runtime.getDeviceCount()).use()
+
+
+class SideStream:
+    """What a device does beside its kernels, in the order in which it was asked for."""
+
+    def __init__(self, on: Backend) -> None:
+        self._cuda: Any = on.xp.cuda
+        self._device, self._kernels = self._cuda.Device(), self._cuda.get_current_stream()
+        self._stream = self._cuda.Stream(non_blocking=True)
+
+    @property
+    def pointer(self) -> int:
+        """The stream, as libraries take it."""
+        found: int = self._stream.ptr
+        return found
+
+    def follow(self) -> None:
+        """What comes next comes after all that was computed so far."""
+        self._stream.wait_event(self._recorded(self._kernels))
+
+    def lead(self) -> None:
+        """What is computed from now on comes after all that is here."""
+        self._kernels.wait_event(self.event())
+
+    def event(self) -> Event:
+        """What is done when all is done that was asked for so far."""
+        return self._recorded(self._stream)
+
+    def _recorded(self, stream: Any) -> Event:
+        event: Event = self._cuda.Event(disable_timing=True)
+        event.record(stream)  # type: ignore[attr-defined]  # which only this class does
+        return event
+
+
+class CopyStream(SideStream):
+    """Copies of one rank. A helper thread may ask for them too."""
+
+    def pinned(self, nbytes: int) -> np.ndarray:
+        """Memory of the host that the device copies from and to by itself."""
+        return np.frombuffer(self._cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
+
+    def fetch(self, array: Array, host: np.ndarray) -> None:
+        """Copies a contiguous array to memory that is pinned."""
+        array.get(stream=self._stream, out=host, blocking=False)
+
+    def put(self, host: np.ndarray, array: Array) -> None:
+        """Copies to a contiguous array, before all that is computed from now on."""
+        with self._device:
+            array.set(host, stream=self._stream)
+            self.lead()

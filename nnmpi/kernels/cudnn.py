@@ -1,0 +1,81 @@
+"""Convolution by cuDNN on a GPU, all images at once: the interface is that of `Im2col`.
+
+Bias and ReLU are a kernel behind it, and pooling another: engines of cuDNN that take them along
+exist for some types only.
+"""
+
+from nnmpi.backend import Array, xp_of
+from nnmpi.cuda import cudnn
+from nnmpi.kernels import epilogue, progress_hook
+from nnmpi.kernels.epilogue import Gradients, Masks, RowConstants
+from nnmpi.kernels.window import Windows
+
+
+class Cudnn:
+    """A convolution of x (N, H, W, C) by w (kh, kw, C / groups, O), pooled or not."""
+
+    def __init__(self, x: Array, w: Array, spec: cudnn.Spec, pool: bool) -> None:
+        self.xp, self.spec, self.f = xp_of(x), spec, 2 if pool else 1
+        self.x = self.xp.ascontiguousarray(x)
+        self.filter = self.xp.ascontiguousarray(w.transpose(3, 0, 1, 2))
+        _, h, v, _ = spec.y
+        self.covers = (h // self.f, v // self.f)
+        self.kept = dict[int, Array]()
+
+    @classmethod
+    def of(
+        cls, x: Array, w: Array, windows: Windows, groups: int, pool: bool, keep: bool
+    ) -> "Cudnn | None":
+        """The convolution, or None where cuDNN is not there or has no engine for it."""
+        h, v = (f.outputs(size) for f, size in zip(windows, x.shape[1:3], strict=True))
+        spec = cudnn.spec_of(x, w, windows, (h, v), groups)
+        found = spec is not None and cudnn.can(spec, xp_of(x), keep)
+        return cls(x, w, spec, pool) if spec is not None and found else None
+
+    def _windows(self, z: Array) -> Array:
+        """Raw outputs z (N, h, v, O) as pooling windows (2, 2, N, h / 2, v / 2, O), a view."""
+        (h, v), f = self.covers, self.f
+        whole = z[:, : f * h, : f * v]
+        return whole.reshape(len(z), h, f, v, f, z.shape[3]).transpose(2, 4, 0, 1, 3, 5)
+
+    def outputs(self, s: slice, y: Array, masks: Masks, rows: RowConstants) -> None:
+        """The outputs y (N, h, v, O) of all images."""
+        z = y if self.f == 1 else self.xp.empty(self.spec.y, y.dtype)
+        cudnn.run(cudnn.FORWARD, self.spec, (self.x, self.filter), z)
+        if self.f == 1:
+            epilogue.bias_relu(y, rows)
+        else:
+            epilogue.outputs(self._windows(z), y, masks, rows, self.covers)
+
+    def gradients(
+        self, s: slice, g: Array, y: Array | None, masks: Masks, shared: Gradients
+    ) -> None:
+        """From the gradient g of y: write dx and dw, and add to db, those that are not None."""
+        dz = epilogue.masked(g, y, shared.db)
+        if self.f > 1:
+            whole = self.xp.zeros(self.spec.y, g.dtype)  # some may be in no window
+            epilogue.spread(dz, masks, self._windows(whole), self.covers)
+            dz = whole
+        progress_hook.get()()
+        if shared.dx is not None:
+            cudnn.run(cudnn.DATA, self.spec, (dz, self.filter), shared.dx)
+        if shared.dw is not None:
+            cudnn.run(cudnn.WEIGHTS, self.spec, (self.x, dz), shared.dw)
+
+    def new_dw(self) -> Array:
+        """Room for the gradient of w, in the order of cuDNN's filters."""
+        return self.xp.empty_like(self.filter)
+
+    def finish_dw(self, dw: Array, out: Array | None) -> Array:
+        """The gradient of w (kh, kw, C / groups, O)."""
+        turned = dw.transpose(1, 2, 3, 0)
+        if out is None:
+            return turned
+        out[...] = turned
+        return out
+
+    def begin_backward(self, needs_dx: bool) -> None:
+        """Before the first `gradients`."""
+
+    def release(self) -> None:
+        """After a pass."""

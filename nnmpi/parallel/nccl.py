@@ -1,0 +1,130 @@
+"""NCCL: sums and gathers between GPUs, where every rank has one of its own (--allreduce nccl).
+
+    axis dp   one communicator ─┐
+    axis tp   one communicator ─┴─ one stream of a rank: calls in one order on all ranks
+
+Ranks along an axis make the same calls in the order of their program, so none waits for a call that
+another rank has put behind one that waits for this rank. Messages, and gathers that a rank starts
+when it finds the time, go through memory of the host as without NCCL.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate, pairwise
+
+from nnmpi import device
+from nnmpi.backend import Array, Backend
+from nnmpi.collectives.step import bounds
+from nnmpi.comm import Comm
+from nnmpi.device import SideStream
+from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.wire import WIRE, Parts, StagedComm, one_row
+
+NCCL = "nccl"
+"""The name of the all-reduce."""
+
+
+def connect(layout: Layout, on: Backend, algorithm: str) -> None:
+    """Makes NCCL the wire of each axis if gradients are summed by it; every rank calls it."""
+    if algorithm != NCCL:
+        return
+    stream = SideStream(on)
+    for axis in ("dp", "tp"):
+        comm = layout.axis[axis]
+        if comm.size > 1:
+            comm.attributes[WIRE] = NcclComm(comm, on, stream)
+
+
+class Launched:
+    """Calls that are on the stream."""
+
+    def __init__(self, comm: Comm, stream: SideStream) -> None:
+        self._comm, self._stream, self._event = comm, stream, stream.event()
+
+    @property
+    def done(self) -> bool:
+        """Whether they are complete."""
+        return self._event.done
+
+    def poll(self) -> bool:
+        """Whether they are complete; never blocks."""
+        self._comm.poll()
+        return self._event.done
+
+    def wait(self) -> None:
+        """Returns when they are complete; meanwhile messages of this rank move."""
+        while not self.poll():
+            pass
+        self._stream.lead()
+
+
+class NcclComm(StagedComm):
+    """The wire of an axis: its collectives are NCCL's, whatever algorithm is named."""
+
+    def __init__(self, comm: Comm, on: Backend, stream: SideStream) -> None:
+        super().__init__(comm, on)
+        self._nccl = device.nccl(on)
+        uid = gather_objects(comm, self._nccl.get_unique_id())[0]
+        self._calls = self._nccl.NcclCommunicator(comm.size, uid, comm.rank)
+        self._stream = stream
+
+    # ---- what is in order on the device: nobody waits
+
+    def all_reduce(self, array: Array, algorithm: str = NCCL) -> None:
+        row = self._xp.ascontiguousarray(array).reshape(-1)
+        self.start(row)
+        self._stream.lead()
+        self._put_back(row, array)
+
+    def all_gather(self, array: Array, algorithm: str = NCCL, parts: Parts = None) -> None:
+        row = self._xp.ascontiguousarray(array).reshape(-1)
+        self.start_all_gather(row, parts=parts)
+        self._stream.lead()
+        self._put_back(row, array)
+
+    # ---- what is started
+
+    def start(self, array: Array, algorithm: str = NCCL) -> Launched:
+        row = one_row(array, "start")
+        with self._call(row) as (dtype, stream):
+            place = row.data.ptr
+            self._calls.allReduce(place, place, row.size, dtype, self._nccl.NCCL_SUM, stream)
+        return Launched(self._comm, self._stream)
+
+    def start_reduce_scatter(
+        self, array: Array, algorithm: str = NCCL, parts: Parts = None
+    ) -> Launched:
+        row = one_row(array, "start_reduce_scatter")
+        with self._call(row) as (dtype, stream):
+            for root, (place, n) in enumerate(self._places(row, parts)):
+                self._calls.reduce(place, place, n, dtype, self._nccl.NCCL_SUM, root, stream)
+        return Launched(self._comm, self._stream)
+
+    def start_all_gather(
+        self, array: Array, algorithm: str = NCCL, parts: Parts = None
+    ) -> Launched:
+        row = one_row(array, "start_all_gather")
+        with self._call(row) as (dtype, stream):
+            for root, (place, n) in enumerate(self._places(row, parts)):
+                self._calls.broadcast(place, place, n, dtype, root, stream)
+        return Launched(self._comm, self._stream)
+
+    @contextmanager
+    def _call(self, row: Array) -> Iterator[tuple[int, int]]:
+        """A group of calls, which NCCL carries out together: their type and their stream."""
+        self._stream.follow()
+        self._nccl.groupStart()
+        try:
+            yield getattr(self._nccl, f"NCCL_{row.dtype.name.upper()}"), self._stream.pointer
+        finally:
+            self._nccl.groupEnd()
+
+    def _places(self, row: Array, parts: Parts) -> Iterator[tuple[int, int]]:
+        """The address and the length of each rank's part; parts may be uneven, as NCCL's own
+        reduce-scatter does not allow."""
+        ends: Sequence[int] = bounds(row.size, self.size)
+        if parts is not None:
+            ends = [*accumulate(parts, initial=0)]
+        for lo, hi in pairwise(ends):
+            yield row.data.ptr + lo * row.itemsize, hi - lo

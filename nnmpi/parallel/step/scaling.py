@@ -1,0 +1,54 @@
+"""What the loss scale changes in a step: the loss on its way back, and the end of the update."""
+
+from typing import Any
+
+from nnmpi.autograd import Tensor
+from nnmpi.backend import Array
+from nnmpi.dtypes import is_half
+from nnmpi.optim.loss_scale import Scaler
+from nnmpi.parallel.step.objective import Objective
+from nnmpi.parallel.step.ports import LossSink, Task
+from nnmpi.parallel.step.update import Outcome, Update
+
+
+def widened(scores: Tensor) -> Tensor:
+    """Scores as a loss takes them: in float32, if they have 16 bits."""
+    return scores.astype("float32") if is_half(scores.dtype) else scores
+
+
+class ScaledLossSink(LossSink):
+    """The loss of scores in 16 bits: computed in float32, and times the loss scale on its way
+    back."""
+
+    def __init__(self, objective: Objective, scaler: Scaler) -> None:
+        super().__init__(objective)
+        self._scaler = scaler
+
+    def root(self, micro: int, y: Tensor) -> Tensor:
+        return super().root(micro, widened(y))
+
+    def seed(self, micro: int, root: Tensor) -> Array:
+        return super().seed(micro, root) * self._scaler.now.scale
+
+    def evaluate(self, micro: int, y: Tensor) -> None:
+        super().evaluate(micro, widened(y))
+
+
+def loss_sink(task: Task) -> LossSink:
+    """The sink of the last stage."""
+    if task.scaler is None:
+        return LossSink(task.objective)
+    return ScaledLossSink(task.objective, task.scaler)
+
+
+class ScaledUpdate(Update):
+    """Update with a loss scale, which changes after each step, on all ranks alike."""
+
+    def __init__(self, scaler: Scaler, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.scaler = scaler
+
+    def apply(self, step: int) -> Outcome:
+        outcome = super().apply(step)
+        self.scaler.now = self.scaler.now.after(outcome.updated)
+        return outcome

@@ -1,0 +1,293 @@
+"""Wires: collectives and messages on arrays of any backend.
+
+On the host the wire of a Comm is the Comm itself. Arrays of a device go through memory of the host
+that is pinned, in pieces, so that copies and messages of several pieces go on at the same time:
+
+    device     piece 0  piece 1  piece 2                              0        1        2
+    copies         └─fetch─┐└─fetch─┐└─fetch─┐                      ┌─put─┘┌─put─┘┌─put─┘
+    Comm                   └── ring ─┘── ring ─┘── ring ────────────┘
+
+A piece is a work of the Comm, which begins when its copy has arrived (`Staging`): whoever polls or
+waits for one work moves all of them. Only calls that return a result wait for the device.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import NamedTuple, Protocol, TypeAlias
+
+from nnmpi import backend
+from nnmpi.backend import Array, Backend
+from nnmpi.collectives.step import bounds
+from nnmpi.comm import Comm, NoRoomError, Work
+from nnmpi.device import CopyStream
+from nnmpi.parallel.staging import ALL, NOTHING, Staging, StagingMemory
+
+PIECE = 1 << 22
+"""Bytes of a piece: a copy of that size takes much longer than to start it."""
+
+MOST_BUFFERS = 1024
+"""Keys of staging memory that is kept."""
+
+Parts: TypeAlias = Sequence[int] | None
+Span: TypeAlias = tuple[int, int]
+
+
+class Transfer(Protocol):
+    """An operation that was started: a Work, or several."""
+
+    @property
+    def done(self) -> bool:
+        """Whether it is complete."""
+
+    def poll(self) -> bool:
+        """Whether it is complete; never blocks."""
+
+    def wait(self) -> None:
+        """Returns when it is complete."""
+
+
+class Wire(Protocol):
+    """What of a Comm takes arrays of the backend."""
+
+    rank: int
+    size: int
+    name: str
+
+    def chunk(self, n: int) -> slice: ...
+    def all_reduce(self, array: Array, algorithm: str = ...) -> None: ...
+    def all_gather(self, array: Array, algorithm: str = ..., parts: Parts = ...) -> None: ...
+    def broadcast(self, array: Array, root: int = ...) -> None: ...
+    def start(self, array: Array, algorithm: str = ...) -> Transfer: ...
+    def start_reduce_scatter(
+        self, array: Array, algorithm: str = ..., parts: Parts = ...
+    ) -> Transfer: ...
+    def start_all_gather(
+        self, array: Array, algorithm: str = ..., parts: Parts = ...
+    ) -> Transfer: ...
+    def isend(self, array: Array, to: int, tag: int = ...) -> Transfer: ...
+    def irecv(self, array: Array, source: int, tag: int = ...) -> Transfer: ...
+
+
+WIRE = "wire"
+"""The attribute of a Comm that is its wire to a device."""
+
+
+def wire_of(comm: Comm, on: Backend) -> Wire:
+    """The wire of a Comm for arrays that are there; always the same one."""
+    if on.is_host:
+        return comm
+    if WIRE not in comm.attributes:
+        comm.attributes[WIRE] = StagedComm(comm, on)
+    found: Wire = comm.attributes[WIRE]
+    return found
+
+
+def wire_for(comm: Comm, array: Array) -> Wire:
+    """The wire of a Comm for arrays like this one."""
+    return wire_of(comm, backend.of(array))
+
+
+class Transfers(tuple[Work, ...]):
+    """The works of several pieces."""
+
+    @property
+    def done(self) -> bool:
+        return all(work.done for work in self)
+
+    def poll(self) -> bool:
+        return all(work.poll() for work in self)
+
+    def wait(self) -> None:
+        for work in self:
+            work.wait()
+
+
+Start: TypeAlias = Callable[[Staging, Span], Work]
+"""Starts the work of a piece: numbers `span` of an array."""
+
+
+class Piece(NamedTuple):
+    """A piece of an array, and its work."""
+
+    stage: Staging
+    work: Work
+
+
+class StagedComm:
+    """The wire of a Comm to a device: see this file.
+
+    Memory of collectives that are started belongs to the array, so that it is always the same for
+    arrays that stay where they are.
+    """
+
+    def __init__(self, comm: Comm, on: Backend) -> None:
+        self.rank, self.size, self.name = comm.rank, comm.size, comm.name
+        self._comm, self._xp, self._copies = comm, on.xp, CopyStream(on)
+        self._memory: dict[tuple[int, int], StagingMemory] = {}
+        self._last: Staging | None = None
+
+    def chunk(self, n: int) -> slice:
+        """Which of n elements are this rank's in `reduce_scatter` and `all_gather`."""
+        return self._comm.chunk(n)
+
+    # ---- what returns with the result
+
+    def all_reduce(self, array: Array, algorithm: str = "auto") -> None:
+        """Replaces the array on every rank by its sum over the ranks."""
+        if algorithm == "shared":
+            raise NoRoomError("a device has no memory that its node shares")
+        row = self._xp.ascontiguousarray(array).reshape(-1)
+        self._wait(self._summed(row, algorithm, is_kept=False))
+        self._put_back(row, array)
+
+    def all_gather(self, array: Array, algorithm: str = "ring", parts: Parts = None) -> None:
+        """Fills the array, of which every rank contributes its part, with the parts of all."""
+        row = self._xp.ascontiguousarray(array).reshape(-1)
+        self._wait(self._gathered(row, algorithm, parts, is_kept=False))
+        self._put_back(row, array)
+
+    def broadcast(self, array: Array, root: int = 0) -> None:
+        """Replaces the array on every rank by that of `root`."""
+        row = self._xp.ascontiguousarray(array).reshape(-1)
+        comes, goes = (ALL, NOTHING) if self.rank == root else (NOTHING, ALL)
+        stage = self._stage(row, comes, goes, is_kept=False)
+        stage.wait()
+        self._comm.broadcast(stage.host, root)
+        stage.complete()
+        self._put_back(row, array)
+
+    # ---- what is started
+
+    def start(self, array: Array, algorithm: str = "auto") -> Transfer:
+        """Starts an all-reduce. The array must not be touched until it is complete."""
+        return _one(self._summed(one_row(array, "start"), algorithm))
+
+    def start_reduce_scatter(
+        self, array: Array, algorithm: str = "ring", parts: Parts = None
+    ) -> Transfer:
+        """Starts a reduce-scatter. When it is complete, this rank's part of the array is the sum,
+        and the rest is as it was."""
+        row = one_row(array, "start_reduce_scatter")
+        ends = self._ends(parts, row.size)
+        own = ends[self.rank], ends[self.rank + 1]
+
+        def start(stage: Staging, span: Span) -> Work:
+            within = _parts_within(ends, span)
+            return self._comm.start_reduce_scatter(stage.host, algorithm, within, stage)
+
+        return _one(self._started(row, start, goes=lambda span: _within(own, span)))
+
+    def start_all_gather(
+        self, array: Array, algorithm: str = "ring", parts: Parts = None
+    ) -> Transfer:
+        """Starts an all-gather. The array must not be touched until it is complete."""
+        return _one(self._gathered(one_row(array, "start_all_gather"), algorithm, parts))
+
+    def isend(self, array: Array, to: int, tag: int = 0) -> Transfer:
+        """Starts to send. The array must not change until it is complete."""
+        row = self._xp.ascontiguousarray(array).reshape(-1)
+        pieces = self._started(
+            row,
+            lambda stage, span: self._comm.isend(stage.host, to, tag, stage),
+            goes=lambda span: NOTHING,
+            is_kept=False,
+        )
+        return _one(pieces)
+
+    def irecv(self, array: Array, source: int, tag: int = 0) -> Transfer:
+        """Starts to receive into a contiguous array."""
+        pieces = self._started(
+            one_row(array, "irecv"),
+            lambda stage, span: self._comm.irecv(stage.host, source, tag, stage),
+            comes=lambda span: NOTHING,
+            is_kept=False,
+        )
+        return _one(pieces)
+
+    # ---- pieces
+
+    def _summed(self, row: Array, algorithm: str, is_kept: bool = True) -> list[Piece]:
+        def start(stage: Staging, span: Span) -> Work:
+            return self._comm.start(stage.host, algorithm, stage)
+
+        return self._started(row, start, is_kept=is_kept)
+
+    def _gathered(
+        self, row: Array, algorithm: str, parts: Parts, is_kept: bool = True
+    ) -> list[Piece]:
+        ends = self._ends(parts, row.size)
+        own = ends[self.rank], ends[self.rank + 1]
+
+        def start(stage: Staging, span: Span) -> Work:
+            within = _parts_within(ends, span)
+            return self._comm.start_all_gather(stage.host, algorithm, within, stage)
+
+        return self._started(row, start, comes=lambda span: _within(own, span), is_kept=is_kept)
+
+    def _started(
+        self,
+        row: Array,
+        start: Start,
+        comes: Callable[[Span], slice] = lambda span: ALL,
+        goes: Callable[[Span], slice] = lambda span: ALL,
+        is_kept: bool = True,
+    ) -> list[Piece]:
+        """Starts the works of all pieces of a row."""
+        found = list[Piece]()
+        for span in _spans(row):
+            stage = self._stage(row[slice(*span)], comes(span), goes(span), is_kept)
+            found.append(Piece(stage, start(stage, span)))
+        return found
+
+    def _stage(self, piece: Array, comes: slice, goes: slice, is_kept: bool) -> Staging:
+        key = piece.data.ptr if is_kept else 0, piece.nbytes
+        if key not in self._memory:
+            if len(self._memory) == MOST_BUFFERS:
+                self._memory.clear()
+            self._memory[key] = StagingMemory(self._copies, piece.nbytes)
+        self._last = Staging(self._copies, piece, self._memory[key], self._last, comes, goes)
+        return self._last
+
+    def _wait(self, pieces: list[Piece]) -> None:
+        pieces[0].stage.wait()  # rather than ask again and again
+        _one(pieces).wait()
+
+    def _put_back(self, row: Array, array: Array) -> None:
+        """Copies a result to an array that is not contiguous."""
+        if not array.flags.c_contiguous:
+            array[...] = row.reshape(array.shape)
+
+    def _ends(self, parts: Parts, n: int) -> Sequence[int]:
+        """The first number of each rank's part of n, and n."""
+        return bounds(n, self.size) if parts is None else [*accumulate(parts, initial=0)]
+
+
+def _one(pieces: list[Piece]) -> Transfer:
+    works = [work for _, work in pieces]
+    return works[0] if len(works) == 1 else Transfers(works)
+
+
+def one_row(array: Array, call: str) -> Array:
+    """The array as one row of its own memory."""
+    if not array.flags.c_contiguous:
+        raise ValueError(f"{call} takes a device's array in C order: use ascontiguousarray")
+    return array.reshape(-1)
+
+
+def _spans(row: Array) -> Iterator[Span]:
+    """The pieces of a row; one of nothing, which other ranks wait for too."""
+    numbers = PIECE // row.itemsize
+    for lo in range(0, max(row.size, 1), numbers):
+        yield lo, min(lo + numbers, row.size)
+
+
+def _within(part: Span, span: Span) -> slice:
+    """What of a part is in a piece, whose first number is number 0."""
+    lo, hi = max(part[0], span[0]), min(part[1], span[1])
+    return slice(lo - span[0], max(lo, hi) - span[0])
+
+
+def _parts_within(ends: Sequence[int], span: Span) -> list[int]:
+    """How much of each rank's part is in a piece."""
+    parts = (_within(part, span) for part in pairwise(ends))
+    return [part.stop - part.start for part in parts]

@@ -1,0 +1,25 @@
+"""Training in 16 bits is that of one rank, within the rounding of the type."""
+
+import numpy as np
+from helpers.training.pipelined import Options, Ran, reference, run, same_on_all
+
+from nnmpi.comm import Comm
+
+BOUNDS = {"float16": 1e-2, "bfloat16": 3e-2}
+"""Of losses, relative to the largest of the run, after ten steps."""
+
+
+def trains_as_one_rank(layout: Options, case: Options, comm: Comm) -> None:
+    """Losses within the bound, as many skipped steps; copies, of masters too, have equal bits."""
+    got, wanted = run(comm, **case, **layout), reference(comm, **case)
+    near(got, wanted, BOUNDS[case["dtype"]])
+    assert same_on_all(comm, got.done["parameters_sha256"])
+    assert all(a.dtype == "float32" for a in got.state.values() if a.dtype.kind == "f")
+
+
+def near(got: Ran, wanted: Ran, bound: float) -> None:
+    scale = max(wanted.losses)
+    np.testing.assert_allclose(got.losses, wanted.losses, rtol=0, atol=bound * scale)
+    for ours, theirs in zip(got.events[1:], wanted.events[1:], strict=True):
+        for name in ("event", "steps", "skipped_steps", "loss_scale"):
+            assert ours.get(name) == theirs.get(name), name

@@ -1,0 +1,33 @@
+"""Training of several ranks on the device of the tests, beside one rank on the CPU."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from helpers.device import DEVICE
+
+from nnmpi import Config, backend
+from nnmpi.backend import CPU, Backend
+from nnmpi.comm import Comm
+from nnmpi.run import trainer
+from nnmpi.run.setup import Setup, set_up
+
+
+def _get(device: str) -> Backend:
+    return CPU if device == "cpu" else DEVICE
+
+
+def _set_up(config: Config, build: Any, data: Any, comm: Comm, *others: Any) -> Setup:
+    device = "cuda" if comm.size > 1 else "cpu"
+    return set_up(replace(config, device=device), build, data, comm, *others)
+
+
+@contextmanager
+def on_device() -> Iterator[None]:
+    """Within it, Trainers of several ranks have --device cuda, which is the device of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend, "get", _get)
+        patch.setattr(trainer, "set_up", _set_up)
+        yield

@@ -1,0 +1,202 @@
+"""Kernels in CUDA against NumPy: on the stand-in, which compiles them for the host, or on a GPU."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import strictarray
+from helpers.device import DEVICE, IS_GPU
+from helpers.kernels.numbers import one_of
+from test_table import CASES, arrays_of, bits, copies
+
+from nnmpi import backend, cuda, nn, optim, tensor
+from nnmpi.cuda import kernels, launch
+from nnmpi.cuda.kernels import KERNELS
+from nnmpi.kernels.softmax import like_scores
+from nnmpi.native.table import KERNELS as TABLE
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(DEVICE.xp, "RawModule"), reason="no C compiler to run kernels in CUDA on the host"
+)
+
+DRAWS = 40
+EXACT = KERNELS.keys() - {"cross_entropy_loop"}
+"""The kernels whose bits are NumPy's; the other one adds in another order, and has another exp."""
+
+
+def on_device(args: list[Any]) -> list[Any]:
+    """The same arguments, in the same memory layout."""
+
+    def moved(a: Any) -> Any:
+        if not isinstance(a, np.ndarray):
+            return a
+        return DEVICE.asarray(a.T.copy()).T if a.ndim == 2 and a.flags.fnc else DEVICE.asarray(a)
+
+    return [moved(a) for a in args]
+
+
+def from_device(args: list[Any]) -> list[Any]:
+    return [backend.to_host(a) if backend.is_array(a) else a for a in args]
+
+
+def agree(name: str, args: list[Any], message: object = "") -> None:
+    """The kernel took these arguments, and has written what NumPy writes."""
+    numpys, mine = copies(args), on_device(args)
+    with np.errstate(all="ignore"):
+        TABLE[name].reference(*numpys)
+    assert KERNELS[name](*mine) is None, message
+    host = from_device(mine)
+    if name in EXACT:
+        assert bits(host) == bits(numpys), message
+    close = CASES[name][1]
+    for a, b in zip(arrays_of(host), arrays_of(numpys), strict=True):
+        largest = np.max(abs(b), where=np.isfinite(b), initial=0)
+        np.testing.assert_allclose(a, b, rtol=0, atol=close * largest, err_msg=str(message))
+
+
+def test_the_table_has_these_kernels() -> None:
+    for name, kernel in KERNELS.items():
+        assert TABLE[name].cuda is kernel
+        assert cuda.kernel(name) is kernel
+    assert cuda.kernel("gather_loop") is None
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_it_computes_what_numpy_does(name: str) -> None:
+    draw, _, _ = CASES[name]
+    for seed in range(DRAWS):
+        agree(name, draw(np.random.default_rng(seed), "float32"), seed)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_threads_take_several_numbers_where_there_are_many(name, monkeypatch) -> None:
+    monkeypatch.setattr(launch, "MOST_BLOCKS", 2)
+    draw, _, _ = CASES[name]
+    for seed in range(DRAWS // 4):
+        agree(name, draw(np.random.default_rng(seed), "float32"), seed)
+
+
+@pytest.mark.parametrize(("n", "C"), [(3, 33), (2, 255), (2, 256), (5, 1000), (700, 10), (600, 40)])
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8"])
+def test_cross_entropy_of_many_rows_and_classes(n: int, C: int, dtype: str) -> None:
+    rng = np.random.default_rng(n + C)
+    z = (10 * rng.standard_normal((n, C))).astype("float32")
+    labels = rng.integers(0, min(C, 256), n).astype(dtype)
+    for loss in (np.zeros(n, "float32"), np.zeros((), "float32")):
+        agree("cross_entropy_loop", [z, labels, 1 / n, loss, like_scores(z), np.zeros(n, np.int64)])
+
+
+def test_the_same_scores_give_the_same_bits() -> None:
+    rng = np.random.default_rng(0)
+    z, labels = rng.standard_normal((300, 1000)).astype("float32"), rng.integers(0, 1000, 300)
+    found = set()
+    for _ in range(3):
+        args = on_device([z, labels, 1.0, np.zeros((), "f"), like_scores(z), np.zeros(300, int)])
+        KERNELS["cross_entropy_loop"](*args)
+        found.add(from_device(args)[3].tobytes() + from_device(args)[4].tobytes())
+    assert len(found) == 1
+
+
+def test_a_label_that_is_no_class_gives_nan_and_reads_nothing() -> None:
+    z, labels = np.zeros((3, 4), "float32"), np.array([0, 4, -1])
+    args = on_device([z, labels, 1.0, np.zeros(3, "f"), like_scores(z), np.zeros(3, int)])
+    KERNELS["cross_entropy_loop"](*args)
+    np.testing.assert_array_equal(np.isnan(from_device(args)[3]), [False, True, True])
+
+
+def test_a_training_step_runs_them(monkeypatch) -> None:
+    names = set()
+
+    def noted(file: str, name: str, *rest: Any) -> None:
+        names.add(name)
+        launch.run(file, name, *rest)
+
+    monkeypatch.setattr(kernels, "run", noted)
+    model = nn.Sequential(
+        *(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 5), nn.ReLU()),
+        nn.Linear(5, 4),
+    ).to("float32", DEVICE)
+    opt = optim.AdamW(model.parameters())
+    x = tensor(DEVICE.asarray(np.ones((3, 2, 6, 6), "float32")), on=DEVICE)
+    nn.CrossEntropyLoss()(model(x), np.array([0, 1, 3])).backward()
+    opt.step()
+    assert names == {
+        *("bias_relu", "relu_gradient", "narrow_rows", "sum_losses"),
+        "gradient",
+        "adam",
+    }
+
+
+def spoilt(args: list[Any], rng: np.random.Generator) -> list[Any]:
+    """Arguments of which one array is float64, or has gaps."""
+    arrays = [i for i, a in enumerate(args) if isinstance(a, np.ndarray) and a.dtype == "float32"]
+    i = one_of(rng, *arrays)
+    if rng.random() < 0.5 or args[i].ndim == 0 or args[i].shape[-1] == 1:
+        return [*args[:i], DEVICE.asarray(args[i].astype("float64")), *args[i + 1 :]]
+    wide = DEVICE.asarray(np.repeat(args[i], 2, -1))
+    return [*args[:i], wide[..., ::2], *args[i + 1 :]]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_arguments_that_it_is_not_made_for_are_left_alone(name: str) -> None:
+    for seed in range(DRAWS):
+        rng = np.random.default_rng(seed)
+        args = on_device(spoilt(CASES[name][0](rng, "float32"), rng))
+        before = bits(from_device(args))
+        assert KERNELS[name](*args) is NotImplemented, seed
+        assert bits(from_device(args)) == before, seed
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_arrays_of_the_host_are_left_to_the_host(name: str) -> None:
+    args = CASES[name][0](np.random.default_rng(1), "float32")
+    before = bits(args)
+    assert KERNELS[name](*args) is NotImplemented
+    assert bits(args) == before
+
+
+# ---- the stand-in itself
+
+SOURCE = """
+KERNEL turned(float *x, unsigned n) {
+    __shared__ float all[8];
+    all[threadIdx.x] = x[threadIdx.x];
+    BARRIER
+    x[threadIdx.x] = all[n - 1 - threadIdx.x];
+    __syncthreads();
+}
+"""
+
+
+def turned(barrier: str, args: list[Any]) -> None:
+    code = SOURCE.replace("BARRIER", barrier)
+    strictarray.RawModule(code=code).get_function("turned")((1,), (8,), args)
+
+
+@pytest.mark.skipif(IS_GPU, reason="only the stand-in promises this")
+def test_the_stand_in_shows_a_missing_barrier() -> None:
+    x = strictarray.arange(8, dtype="float32")
+    turned("__syncthreads();", [x, np.uint32(8)])
+    assert x.get().tolist() == [7, 6, 5, 4, 3, 2, 1, 0]
+    x = strictarray.arange(8, dtype="float32")
+    turned("", [x, np.uint32(8)])
+    assert x.get().tolist() != [7, 6, 5, 4, 3, 2, 1, 0]
+    with pytest.raises(RuntimeError, match="not met by all threads"):
+        turned("if (threadIdx.x < 4) __syncthreads();", [x, np.uint32(8)])
+
+
+@pytest.mark.skipif(IS_GPU, reason="only the stand-in promises this")
+@pytest.mark.parametrize(
+    "args",
+    [
+        [strictarray.zeros(8), np.uint32(8)],
+        [strictarray.zeros(8, "float32"), 8],
+        [strictarray.zeros(8, "float32"), np.float32(8)],
+        [strictarray.zeros(16, "float32")[::2], np.uint32(8)],
+        [np.zeros(8, "float32"), np.uint32(8)],
+        [strictarray.zeros(8, "float32")],
+    ],
+)
+def test_the_stand_in_refuses_what_a_gpu_would_misread(args: list[Any]) -> None:
+    with pytest.raises(TypeError):
+        turned("__syncthreads();", args)

@@ -1,0 +1,99 @@
+"""Ops on arrays of 16 bits: sums in float32, and one rounding."""
+
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import nnmpi
+from nnmpi import nn
+from nnmpi.dtypes import HALVES, is_float, is_half, wide
+from nnmpi.kernels import column_sum
+from nnmpi.kernels.linear import outputs
+from nnmpi.nn.models import mlp
+
+UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""The largest relative error of one rounding."""
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_sums_do_not_stop_growing(dtype: str) -> None:
+    """Ones that are added one after the other in 16 bits stay at 2,048, or at 256."""
+    n = 5000
+    ones = np.ones((n, 3), dtype)
+    t = nnmpi.tensor(ones)
+    assert t.dtype == np.dtype(dtype)
+    found = [t.sum(0), t.sum(axis=0, keepdims=True), t.mean(0) * n, t.T @ t[:, :1]]
+    found += [nnmpi.einsum("ij,ik->jk", t, t)]
+    for sums in (*(x.numpy() for x in found), column_sum(ones)):
+        np.testing.assert_allclose(sums.astype(float), n, rtol=UNIT[dtype])
+
+
+MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "mlp": (lambda: mlp(30, 40, 50, 7), (20, 30)),
+    "conv": (lambda: nn.Conv2d(16, 12, 3, padding=1), (5, 16, 8, 8)),
+    "strided": (lambda: nn.Conv2d(6, 4, 5, stride=2), (5, 6, 11, 11)),
+    "transposed": (lambda: nn.ConvTranspose2d(6, 4, 3, stride=2), (5, 6, 7, 7)),
+    "batch norm": (lambda: nn.BatchNorm2d(6), (40, 6, 9, 9)),
+    "layer norm": (lambda: nn.LayerNorm(300), (9, 300)),
+    "group norm": (lambda: nn.GroupNorm(2, 6), (4, 6, 9, 9)),
+    "softmax": (nn.Softmax, (9, 300)),
+    "gelu": (nn.GELU, (9, 300)),
+    "average": (lambda: nn.AdaptiveAvgPool2d(3), (4, 6, 10, 10)),
+}
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("name", MODULES)
+def test_values_and_gradients_are_those_of_float32_rounded(name: str, dtype: str) -> None:
+    """From the same 16-bit numbers, up to some roundings on the way."""
+    build, shape = MODULES[name]
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(shape).astype(dtype)
+    found = []
+    for kind in (dtype, "float32"):
+        model = build()
+        model.seed = 1
+        model.to(dtype).to(kind)
+        t = nnmpi.tensor(x.astype(kind), requires_grad=True)
+        y = model(t)
+        assert y.dtype == np.dtype(kind)
+        g = np.random.default_rng(1).standard_normal(y.shape).astype(dtype).astype(kind)
+        y.backward(g)
+        found.append([y.numpy(), t.grad, *(p.grad for p in model.parameters())])
+    for ours, theirs in zip(*found, strict=True):
+        scale = np.abs(theirs).max()
+        error = np.abs(ours.astype("float32") - theirs).max()
+        assert error <= 8 * UNIT[dtype] * scale
+
+
+def test_a_layer_rounds_what_sums_have_left_in_float32() -> None:
+    model = nn.Linear(4, 3).to("bfloat16")
+    x = nnmpi.tensor(np.ones((2, 4), "float32"), requires_grad=True)
+    y = model(x)
+    y.sum().backward()
+    assert y.dtype == ml_dtypes.bfloat16
+    assert x.grad is not None
+    assert x.grad.dtype == "float32"
+    with pytest.raises(ValueError, match="float64 input for bfloat16 weights"):
+        model(nnmpi.tensor(np.ones((2, 4))))
+
+
+def test_a_kernel_writes_what_it_changes_only() -> None:
+    """Inputs may be read-only, and the same array may be there twice."""
+    x = np.ones((3, 4), "float16")
+    x.flags.writeable = False
+    w, y = np.ones((2, 4), "float16"), np.empty((3, 2), "float16")
+    outputs(x, w, None, y, True)
+    assert (y == 4).all()
+
+
+def test_types() -> None:
+    bfloat16 = np.dtype(ml_dtypes.bfloat16)
+    assert [is_half(np.dtype(t)) for t in ("float16", "int16", "float32")] == [True, False, False]
+    assert is_half(bfloat16)
+    assert is_float(bfloat16)
+    assert not is_float(np.dtype("int16"))
+    assert wide(bfloat16) == wide(np.dtype("float16")) == wide(np.dtype("float32")) == "float32"
+    assert wide(np.dtype("float64")) == "float64"

@@ -1,0 +1,39 @@
+"""The loss scale of float16, on ranks that are threads."""
+
+from collections.abc import Callable
+
+import pytest
+from helpers.training import laws_loss_scale
+
+from nnmpi.comm import Comm, comm_self
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.optim import loss_scale
+from nnmpi.optim.loss_scale import GROWTH_INTERVAL, LossScale
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss_scale, "GROWTH_INTERVAL", 4)
+
+
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("law", laws_loss_scale.LAWS, ids=lambda law: law.__name__)
+def test_law(law: Callable[[Comm], None], p: int) -> None:
+    threads.run(p, law)
+
+
+def test_gradients_that_float16_does_not_have_train_only_with_the_scale(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert laws_loss_scale.small_gradients_survive(comm_self()) > 0.5
+    monkeypatch.setattr(LossScale, "of", lambda dtype: LossScale())
+    assert laws_loss_scale.small_gradients_survive(comm_self()) < 0.05
+
+
+def test_the_scale_is_that_of_pytorch_s_grad_scaler() -> None:
+    assert GROWTH_INTERVAL == 2000
+    assert LossScale.of("float16") == (2.0**16, 0, True)
+    assert LossScale.of("bfloat16") == LossScale.of("bfloat16").after(False) == (1.0, 0, False)
+    assert LossScale.of("float32") is None
+    assert LossScale(8.0, 3, True).after(False) == (4.0, 0, True)
+    assert LossScale(2.0**-24, 0, True).after(False).scale == 2.0**-24

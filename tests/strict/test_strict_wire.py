@@ -1,0 +1,329 @@
+"""Wires on a device: results, what a missing wait does, memory that stays, waits of each layout."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import strictarray
+from helpers.device import DEVICE, IS_GPU
+from helpers.training.on_device import on_device
+from helpers.training.pipelined import digits
+
+from nnmpi import Config, Trainer, device, nn
+from nnmpi.backend import CPU
+from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.parallel import staging, wire
+from nnmpi.parallel.stores import LocalStore
+from nnmpi.parallel.wire import wire_of
+from nnmpi.run.report import NullReport
+from nnmpi.run.report.messages import as_text
+
+xp = DEVICE.xp
+N = 37  # numbers: some pieces, the last of which is short
+
+needs_stand_in = pytest.mark.skipif(IS_GPU, reason="it counts and poisons on the stand-in only")
+
+
+@pytest.fixture
+def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "PIECE", 64)
+
+
+# ---- results
+
+
+def test_on_the_host_a_wire_is_the_comm_itself() -> None:
+    def check(comm: Comm) -> None:
+        assert wire_of(comm, CPU) is comm
+        assert wire_of(comm, DEVICE) is wire_of(comm, DEVICE) is not comm
+
+    threads.run(2, check)
+
+
+def sums(comm: Comm) -> None:
+    there = wire_of(comm, DEVICE)
+    own = np.arange(N) * (comm.rank + 1.0)
+    want = np.arange(N) * float(sum(range(1, comm.size + 1)))
+    for algorithm in ("ring", "mpi", "doubling"):
+        a, b = xp.asarray(own), xp.asarray(2 * own)
+        first, second = there.start(a, algorithm), there.start(b, "ring")
+        second.wait()
+        first.wait()
+        assert first.done
+        assert first.poll()
+        np.testing.assert_allclose(a.get(), want)
+        np.testing.assert_allclose(b.get(), 2 * want)
+    turned = xp.ones((4, 5)).T
+    there.all_reduce(turned, "ring")
+    assert (turned.get() == comm.size).all()
+    there.start(xp.zeros(0), "ring").wait()
+
+
+def parts(comm: Comm) -> None:
+    there, own = wire_of(comm, DEVICE), comm.chunk(N)
+    uneven = [N - 3 * (comm.size - 1), *[3] * (comm.size - 1)]
+    ends = np.cumsum([0, *uneven])
+    for lengths, mine in ((None, own), (uneven, slice(*ends[comm.rank : comm.rank + 2].tolist()))):
+        a = xp.arange(N, dtype="float64")
+        there.start_reduce_scatter(a, parts=lengths).wait()
+        np.testing.assert_array_equal(a.get()[mine], comm.size * np.arange(N)[mine])
+        b, c = xp.zeros(N), xp.zeros(N)
+        b[mine], c[mine] = a[mine], a[mine]
+        there.start_all_gather(b, parts=lengths).wait()
+        there.all_gather(c, parts=lengths)
+        for whole in (b, c):
+            np.testing.assert_array_equal(whole.get(), comm.size * np.arange(N))
+
+
+def messages(comm: Comm) -> None:
+    """Several of one tag arrive in their order, whichever copy is asked for first."""
+    there = wire_of(comm, DEVICE)
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    received = [xp.empty(N) for _ in range(3)]
+    works = [there.irecv(array, before, 5) for array in received]
+    works += [there.isend(xp.full(N, 10.0 * comm.rank + k), after, 5) for k in range(3)]
+    for work in reversed(works):
+        work.wait()
+    for k, array in enumerate(received):
+        assert (array.get() == 10 * before + k).all()
+    last = xp.full(3, float(comm.rank))
+    there.broadcast(last, comm.size - 1)
+    assert (last.get() == comm.size - 1).all()
+
+
+@pytest.mark.usefixtures("_small_pieces")
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("law", [sums, parts, messages])
+def test_pieces_on_a_device_are_those_of_the_host(law: Any, ranks: int) -> None:
+    threads.run(ranks, law)
+
+
+@pytest.mark.usefixtures("_small_pieces")
+def test_a_helper_thread_moves_pieces_too() -> None:
+    def sum_in_background(comm: Comm) -> None:
+        a = xp.ones(N)
+        with comm.progress_thread():
+            work = wire_of(comm, DEVICE).start(a, "ring")
+            while not work.done:
+                pass
+        assert (a.get() == comm.size).all()
+
+    threads.run(2, sum_in_background)
+
+
+def test_what_is_not_contiguous_is_refused_where_nothing_could_put_it_back() -> None:
+    def start(comm: Comm) -> None:
+        with pytest.raises(ValueError, match=r"\Airecv takes a device's array in C order: use "):
+            wire_of(comm, DEVICE).irecv(xp.ones((2, 3)).T, 0)
+
+    threads.run(1, start)
+
+
+# ---- a missing wait
+
+
+def at_once(self: Any) -> bool:
+    self._is_ready = True
+    return True
+
+
+def nothing(*_: object) -> None:
+    return None
+
+
+def put_without_waiting(self: Any, host: np.ndarray, array: Any) -> None:
+    array.set(host, stream=self._stream)
+
+
+MISSING: dict[str, tuple[Any, str, Any]] = {
+    "the host does not wait for a copy": (staging.Staging, "ready", at_once),
+    "a copy does not wait for kernels": (device.CopyStream, "follow", nothing),
+    "kernels do not wait for a copy": (device.CopyStream, "put", put_without_waiting),
+}
+
+
+@needs_stand_in
+@pytest.mark.parametrize("missing", MISSING)
+def test_a_missing_wait_poisons_the_sum(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def total(comm: Comm) -> float:
+        a = xp.ones(N)
+        wire_of(comm, DEVICE).start(a, "ring").wait()
+        return float(a.sum())
+
+    assert threads.run(2, total) == [2 * N] * 2
+    monkeypatch.setattr(*MISSING[missing])
+    assert np.isnan(threads.run(2, total)).all()
+
+
+@needs_stand_in
+@pytest.mark.parametrize("missing", MISSING)
+def test_a_missing_wait_fails_a_run(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*MISSING[missing])
+    with pytest.raises(ArithmeticError, match="became nan"):
+        train(2, 3)
+
+
+@needs_stand_in
+def test_memory_that_changes_while_it_is_copied_to_the_device_is_noticed() -> None:
+    """As a message would change it, if it were received before the copy of the last one is done."""
+    copies, array = device.CopyStream(DEVICE), xp.zeros(4)
+    host = copies.pinned(32).view("float64")
+    host[...] = 1
+    copies.put(host, array)
+    assert (array.get() == 1).all()
+    host[...] = 2
+    event = copies.event()
+    assert not event.done
+    with pytest.raises(RuntimeError, match="the host changed an array before its copy"):
+        _ = event.done
+
+
+# ---- memory that stays
+
+
+def build() -> nn.Module:
+    """BatchNorm once; no bias before it."""
+    return nn.Sequential(
+        *(nn.Flatten(), nn.Linear(64, 24, bias=False), nn.BatchNorm1d(24), nn.ReLU()),
+        *(nn.Linear(24, 12), nn.Tanh(), nn.Linear(12, 10)),
+    )
+
+
+def train(ranks: int, steps: int, *callbacks: Any, **options: Any) -> list[Trainer]:
+    def one(comm: Comm) -> Trainer:
+        config = Config(batch_size=12, steps=steps, **options)
+        with Trainer(config, build, digits(), comm, callbacks=callbacks) as trainer:
+            trainer.fit(NullReport())
+            return trainer
+
+    with on_device():
+        return threads.run(ranks, one)
+
+
+class Addresses:
+    """Where flat buffers and pinned memory are after each step; they stay from the first one.
+
+    In ZeRO 2 and 3 gradients come in any of some slots, so only the flat buffers stay.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[int, tuple[int, ...]] = {}
+
+    def on_step(self, trainer: Trainer, event: dict[str, Any]) -> None:
+        store = trainer.part.parameters[0].store
+        assert isinstance(store, LocalStore)
+        wires: list[Any] = [b.comm for b in store.buckets if trainer.config.zero < 2]
+        memory = {key for one in wires for key in one._memory}
+        here = store.flat.data.ptr, store.flat_grad.data.ptr, *sorted(ptr for ptr, _ in memory)
+        rank = trainer.comm.rank
+        if event["step"] > 1 and self.found.setdefault(rank, here) != here:
+            raise AssertionError(f"step {event['step']}: memory that was reserved has moved")
+
+
+LAYOUTS: list[dict[str, Any]] = [{}, {"zero": 1}, {"zero": 2}, {"zero": 3}]
+
+
+@needs_stand_in
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_flat_buffers_and_staging_memory_stay_where_they_are(layout: dict[str, Any]) -> None:
+    train(2, 5, Addresses(), bucket_mb=0.002, **layout)
+
+
+@needs_stand_in
+def test_a_buffer_that_moves_between_steps_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, kept = LocalStore.begin, list[Any]()
+
+    def moved(store: LocalStore) -> None:
+        begin(store)
+        kept.append(store.flat_grad)  # so that its address is not taken again
+        store.flat_grad = store.flat_grad.copy()
+        store.slots = store.views(store.flat_grad)
+
+    monkeypatch.setattr(LocalStore, "begin", moved)
+    with pytest.raises(AssertionError, match="memory that was reserved has moved"):
+        train(2, 5, Addresses(), allreduce="ring")
+
+
+# ---- waits
+
+NORM = 2
+"""BatchNorm over ranks waits in its forward and in its backward pass."""
+
+WAITS: dict[str, tuple[int, dict[str, Any], dict[str, int]]] = {
+    "dp": (2, {}, {"get": 1 + NORM}),
+    "dp, clipping": (2, {"clip_norm": 0.1}, {"get": 1 + NORM}),
+    "zero 1": (3, {"zero": 1}, {"get": 1 + NORM}),
+    "zero 2": (3, {"zero": 2}, {"get": 1 + NORM}),
+    "zero 3": (2, {"zero": 3}, {"get": 1 + NORM}),
+    "pp": (2, {"pp": 2, "micro_batches": 2}, {"get": 1}),
+    # sums of activations; the loss of divided classes looks for labels that are here
+    "tp": (2, {"tp": 2}, {"get": 1, "synchronize": 3, "masked selection": 2}),
+    "dp and tp": (
+        4,
+        {"dp": 2, "tp": 2},
+        {"get": 1 + NORM, "synchronize": 3, "masked selection": 2},
+    ),
+}
+"""Ranks, options, and the waits of each rank in a step."""
+
+
+@needs_stand_in
+@pytest.mark.parametrize("name", WAITS)
+def test_a_step_waits_for_the_device_once_besides_what_ranks_need_at_once(name: str) -> None:
+    ranks, options, wanted = WAITS[name]
+    found = []
+    for steps in (3, 5):
+        with strictarray.counting() as count:
+            train(ranks, steps, **options)
+        found.append(Counter(count.names))
+    more = found[1] - found[0]
+    assert more == {what: 2 * ranks * n for what, n in wanted.items()}
+
+
+# ---- devices and numbers
+
+
+@pytest.fixture
+def _two_devices() -> Iterator[None]:
+    with strictarray.cuda.devices(2):
+        yield
+
+
+@needs_stand_in
+@pytest.mark.usefixtures("_two_devices")
+def test_the_rank_within_its_node_picks_the_device_and_two_may_share_one() -> None:
+    trainers = train(3, 1)
+    assert trainers[0].arrangement.cluster.devices == (0, 1, 0)
+    event = trainers[1].describe()
+    assert event["devices"] == [0, 1, 0]
+    assert "on 3 ranks, GPUs 0 1 0 by rank, " in as_text(event)
+
+
+def test_ranks_train_on_the_cpu_if_one_of_them_has_no_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from nnmpi.parallel.discovery import chosen
+
+    assert threads.run(2, lambda comm: chosen(comm, DEVICE if comm.rank else CPU)) == [CPU, CPU]
+
+
+def test_weights_are_drawn_alike_on_host_and_device() -> None:
+    """From keyed counters, which any layout has: equal up to float32's rounding."""
+    wanted = build().state_dict()
+    for on, layout in ((DEVICE, {}), (DEVICE, {"tp": 2})):
+        for trainer in (one for one in drawn(on, **layout)):
+            for name, value in trainer.items():
+                np.testing.assert_allclose(value, wanted[name], rtol=1e-6, err_msg=name)
+
+
+def drawn(on: Any, **layout: Any) -> list[dict[str, np.ndarray]]:
+    def one(comm: Comm) -> dict[str, np.ndarray]:
+        with Trainer(Config(batch_size=12, **layout), build, digits(), comm) as trainer:
+            entries = trainer.strategy.entries.on_all_ranks()
+            return {entry.place.path: entry.value.copy() for entry in entries}
+
+    with on_device():
+        return threads.run(2, one)

@@ -1,0 +1,31 @@
+"""--tf32: off unless it is asked for, whatever ran in the process before."""
+
+import numpy as np
+import pytest
+from helpers.device import DEVICE
+
+import nnmpi
+from nnmpi import backend, nn
+from nnmpi.backend import CPU
+from nnmpi.comm import comm_self
+
+
+def prepared(monkeypatch: pytest.MonkeyPatch, **options: bool) -> None:
+    """A trainer on the device with these options, which is set up and not run."""
+    monkeypatch.setattr(backend, "get", lambda device: DEVICE)
+    config = nnmpi.Config(device="cuda", steps=1, **options)
+    data = np.ones((8, 4), "float32"), np.arange(8) % 3
+    nnmpi.Trainer(config, lambda: nn.Linear(4, 3), data, comm_self())
+
+
+def test_it_is_off_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not backend.allows_tf32(DEVICE.xp)
+    prepared(monkeypatch, tf32=True)
+    assert backend.allows_tf32(DEVICE.xp)
+    prepared(monkeypatch)
+    assert not backend.allows_tf32(DEVICE.xp)
+
+
+def test_a_cpu_never_does() -> None:
+    backend.allow_tf32(CPU, True)
+    assert not backend.allows_tf32(DEVICE.xp)
