@@ -3,7 +3,7 @@
 from typing import Any
 
 from nnmpi import backend
-from nnmpi.autograd.functional import as_tensor, tensors
+from nnmpi.autograd.functional import as_tensor, as_tensors
 from nnmpi.autograd.ops import attention
 from nnmpi.autograd.tensor import Tensor, apply
 
@@ -26,7 +26,7 @@ def scaled_dot_product_attention(
 
     The scores of a few queries are in memory at a time. A query that sees no key gets zeros.
     """
-    q, k, v = tensors(query, key, value)
+    q, k, v = as_tensors(query, key, value)
     if dropout_p:
         raise ValueError(
             f"scaled_dot_product_attention: dropout_p={dropout_p}: masks belong to a layer, which "

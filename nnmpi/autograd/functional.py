@@ -43,7 +43,7 @@ def as_tensor(value: Any, on: Backend | None = None) -> Tensor:
     return Tensor(array_on(on, value))
 
 
-def tensors(*values: Any, others: tuple[Any, ...] = ()) -> list[Tensor]:
+def as_tensors(*values: Any, others: tuple[Any, ...] = ()) -> list[Tensor]:
     """Each value as a tensor; constants go to the backend of the first tensor given."""
     on = next((backend.of(v.operand) for v in (*values, *others) if isinstance(v, Tensor)), None)
     return [as_tensor(v, on) for v in values]
@@ -51,7 +51,7 @@ def tensors(*values: Any, others: tuple[Any, ...] = ()) -> list[Tensor]:
 
 def _unary(op: Callable[..., Result]) -> Callable[[Any], Tensor]:
     def function(t: Any) -> Tensor:
-        return apply(op, *tensors(t))
+        return apply(op, *as_tensors(t))
 
     function.__name__, function.__doc__ = op.__name__, op.__doc__
     return function
@@ -71,22 +71,22 @@ silu = _unary(activations.silu)
 
 def gelu(t: Any, *, approximate: str = "none") -> Tensor:
     """t * Phi(t), Phi the distribution function of the standard normal; or its "tanh" form."""
-    return apply(gelu_form(approximate), *tensors(t))
+    return apply(gelu_form(approximate), *as_tensors(t))
 
 
 def leaky_relu(t: Any, negative_slope: float = 0.01) -> Tensor:
     """t where it is positive, negative_slope * t elsewhere."""
-    return apply(activations.leaky_relu, *tensors(t), slope=negative_slope)
+    return apply(activations.leaky_relu, *as_tensors(t), slope=negative_slope)
 
 
 def softmax(t: Any, axis: int | None = None, *, dim: int | None = None) -> Tensor:
     """exp(t) / sum(exp(t)) over `axis`, the last by default."""
-    return apply(softmax_op.softmax, *tensors(t), axis=_axis(axis, dim, -1))
+    return apply(softmax_op.softmax, *as_tensors(t), axis=_axis(axis, dim, -1))
 
 
 def log_softmax(t: Any, axis: int | None = None, *, dim: int | None = None) -> Tensor:
     """log(softmax(t)) over `axis`, the last by default, without overflow."""
-    return apply(softmax_op.log_softmax, *tensors(t), axis=_axis(axis, dim, -1))
+    return apply(softmax_op.log_softmax, *as_tensors(t), axis=_axis(axis, dim, -1))
 
 
 def _axis(axis: int | None, dim: int | None, default: int) -> int:
@@ -107,17 +107,17 @@ def minimum(a: Any, b: Any) -> Tensor:
 
 def _pair(a: Any, b: Any) -> tuple[Any, Any]:
     """a and b with at least one tensor; the other may stay a number, which has no type."""
-    return (a, b) if isinstance(a, Tensor) or isinstance(b, Tensor) else (*tensors(a), b)
+    return (a, b) if isinstance(a, Tensor) or isinstance(b, Tensor) else (*as_tensors(a), b)
 
 
 def where(condition: Any, a: Any, b: Any) -> Tensor:
     """a where the condition is true, b elsewhere."""
-    return apply(elementwise.where, *tensors(condition, others=(a, b)), a, b)
+    return apply(elementwise.where, *as_tensors(condition, others=(a, b)), a, b)
 
 
 def clip(t: Any, low: float | None = None, high: float | None = None) -> Tensor:
     """t limited to [low, high]."""
-    return apply(elementwise.clip, *tensors(t), low=low, high=high)
+    return apply(elementwise.clip, *as_tensors(t), low=low, high=high)
 
 
 def concatenate(
@@ -137,27 +137,27 @@ def stack(tensors: Sequence[Any], axis: int | None = None, *, dim: int | None = 
 def _at_least_one(name: str, tensors: Sequence[Any]) -> list[Tensor]:
     if not len(tensors):
         raise ValueError(f"{name}: needs at least one tensor, got none")
-    return tensors(*tensors)
+    return as_tensors(*tensors)
 
 
 def broadcast_to(t: Any, shape_: tuple[int, ...]) -> Tensor:
     """t broadcast to a shape."""
-    return apply(shape.broadcast_to, *tensors(t), shape=shape_)
+    return apply(shape.broadcast_to, *as_tensors(t), shape=shape_)
 
 
 def flatten(t: Any, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """t with the axes from start_dim to end_dim as one; all of them by default."""
-    return tensors(t)[0].flatten(start_dim, end_dim)
+    return as_tensors(t)[0].flatten(start_dim, end_dim)
 
 
 def squeeze(t: Any, axis: Axis = None, *, dim: Axis = None) -> Tensor:
     """t without the axes of length 1: all of these, or those in `axis` that have it."""
-    return tensors(t)[0].squeeze(axis, dim=dim)
+    return as_tensors(t)[0].squeeze(axis, dim=dim)
 
 
 def unsqueeze(t: Any, axis: int | None = None, *, dim: int | None = None) -> Tensor:
     """t with a new axis of length 1 at this place; `expand_dims` is the same."""
-    return tensors(t)[0].unsqueeze(axis, dim=dim)
+    return as_tensors(t)[0].unsqueeze(axis, dim=dim)
 
 
 expand_dims = unsqueeze
@@ -167,7 +167,7 @@ def split(
     t: Any, sizes: int | Sequence[int], axis: int | None = None, *, dim: int | None = None
 ) -> tuple[Tensor, ...]:
     """Parts of t of these lengths along `axis`, the first by default; one number: of each part."""
-    return tensors(t)[0].split(sizes, axis, dim=dim)
+    return as_tensors(t)[0].split(sizes, axis, dim=dim)
 
 
 def swapaxes(t: Tensor, a: int, b: int) -> Tensor:
@@ -180,7 +180,7 @@ def swapaxes(t: Tensor, a: int, b: int) -> Tensor:
 
 def cumsum(t: Any, axis: int | None = None, *, dim: int | None = None) -> Tensor:
     """The sums of the elements up to each place along `axis`; without one, in C order."""
-    return tensors(t)[0].cumsum(axis, dim=dim)
+    return as_tensors(t)[0].cumsum(axis, dim=dim)
 
 
 class Ordered(NamedTuple):
@@ -216,7 +216,7 @@ def topk(
 
 
 def _ordered(t: Any, axis: int, descending: bool, k: int | None) -> Ordered:
-    (t,) = tensors(t)
+    (t,) = as_tensors(t)
     rows = t if t.ndim else t.reshape(1)
     at = shape.axis_within(axis, rows.ndim)
     n = rows.shape[at]
@@ -235,7 +235,7 @@ def pad(t: Any, pad: Sequence[int], mode: str = "constant", value: float | None 
 
     `mode`: "constant", or the elements that t has: "reflect", "replicate", "circular".
     """
-    (t,), widths = tensors(t), [*map(int, pad)]
+    (t,), widths = as_tensors(t), [*map(int, pad)]
     if len(widths) % 2 or len(widths) > 2 * t.ndim:
         raise ValueError(
             f"pad: {tuple(widths)} for a tensor of {t.ndim} axes: give two numbers for each axis, "
