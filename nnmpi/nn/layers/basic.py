@@ -112,6 +112,33 @@ def _padding(index: int | None, rows: int) -> int | None:
     return int(index) % rows
 
 
+def check_probability(layer: str, name: str, p: float) -> None:
+    """Raises ValueError unless elements may become 0 with this probability."""
+    if not 0 <= p < 1:
+        raise ValueError(f"{layer}: {name}={p} must be at least 0 and less than 1")
+
+
+def dropout_mask(layer: Module, path: str, p: float, x: Array, samples: int, index: Array) -> Array:
+    """The mask (samples, elements) of a layer in this pass: 0 with probability p, or 1 / (1 - p).
+
+    index: the numbers of the elements in a whole sample, the same for each; x: an array of the type
+    and the backend of the mask
+    """
+    now = current_pass.get()
+    assert now is not None
+    if now.samples is not None and len(now.samples) != samples:
+        raise ValueError(
+            f"{type(layer).__name__} {layer.path}: input of shape {x.shape} in a batch of "
+            f"{len(now.samples)}: the first axis must be that of the samples"
+        )
+    on = backend.of(x)
+    key = keyed.key(layer.root.seed, "dropout", now.step, path)
+    rows = on.xp.arange(samples) if now.samples is None else on.asarray(now.samples)
+    mask = on.xp.empty((samples, len(index)), x.dtype)
+    dropout_mask_loop(index, rows, *key, int(p * 2**32), 1 / (1 - p), mask)
+    return mask
+
+
 class Dropout(Module):
     """In training, elements become 0 with probability p; the others are divided by 1 - p.
 
@@ -125,8 +152,7 @@ class Dropout(Module):
     """
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
-        if not 0 <= p < 1:
-            raise ValueError(f"{type(self).__name__}: p={p} must be at least 0 and less than 1")
+        check_probability(type(self).__name__, "p", p)
         self.p, self.inplace, self.part, self.axis = float(p), inplace, ALL, 0
 
     def forward(self, x: Tensor) -> Tensor:
@@ -137,18 +163,9 @@ class Dropout(Module):
         if now is None:  # forward was called by itself, and not through the module
             y: Tensor = self(x)
             return y
-        if now.samples is not None and len(now.samples) != x.shape[0]:
-            raise ValueError(
-                f"{type(self).__name__} {self.path}: input of shape {x.shape} in a batch of "
-                f"{len(now.samples)}: the first axis must be that of the samples"
-            )
-        on = backend.of(x.data)
-        key = keyed.key(self.root.seed, "dropout", now.step, self.path)
-        rows = on.xp.arange(x.shape[0]) if now.samples is None else on.asarray(now.samples)
         shape = self.mask_shape(x.shape)
-        index = self._indices(shape[1:], on.xp)
-        mask = on.xp.empty((len(rows), len(index)), x.dtype)
-        dropout_mask_loop(index, rows, *key, int(self.p * 2**32), 1 / (1 - self.p), mask)
+        index = self._indices(shape[1:], backend.xp_of(x.data))
+        mask = dropout_mask(self, self.path, self.p, x.data, x.shape[0], index)
         return apply(elementwise.multiply, x, mask.reshape(shape))
 
     def mask_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
