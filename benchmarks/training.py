@@ -17,15 +17,15 @@ its own. All take the same step from the same weights, on a batch that is in mem
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from lib import jobs, timing
 from lib.jobs import Job, Task
 from lib.libraries import SUBJECTS, processes, versions
-from lib.models import WORKLOADS
+from lib.models import WORKLOADS, Workload
 from lib.rounds import interleaved
 from lib.tables import Column, table
 from lib.timing import Row, Sample
@@ -44,9 +44,21 @@ COMPILING = 600.0
 """Seconds for one task: a subject compiles its step in its first."""
 
 
-def tasks_of(case: str, jobs_of: dict[str, Job]) -> dict[str, tuple[Job, Task]]:
+class Benchmark(NamedTuple):
+    """Its name, its cases, our goals for them, and the subjects that run them."""
+
+    name: str
+    workloads: Mapping[str, Workload]
+    goals: Mapping[str, float]
+    subjects: Sequence[str]
+
+
+TRAINING = Benchmark("training", WORKLOADS, GOALS, tuple(SUBJECTS))
+
+
+def tasks_of(case: str, jobs_of: dict[str, Job], of: Benchmark) -> dict[str, tuple[Job, Task]]:
     """The first task of each subject of a case."""
-    first = Task(case, WORKLOADS[case].shape[0], 1)
+    first = Task(case, of.workloads[case].shape[0], 1)
     return {
         subject: (job, first)
         for subject, job in jobs_of.items()
@@ -54,7 +66,9 @@ def tasks_of(case: str, jobs_of: dict[str, Job]) -> dict[str, tuple[Job, Task]]:
     }
 
 
-def rows_of(case: str, samples_of: dict[str, list[Sample]], about: Row) -> list[Row]:
+def rows_of(
+    case: str, samples_of: dict[str, list[Sample]], about: Row, of: Benchmark = TRAINING
+) -> list[Row]:
     """One row per subject, with nnmpi's ratios to all others and to the fastest."""
     times = {subject: [s.cpu for s in samples] for subject, samples in samples_of.items()}
     mids = {subject: timing.median(samples) for subject, samples in samples_of.items()}
@@ -63,13 +77,13 @@ def rows_of(case: str, samples_of: dict[str, list[Sample]], about: Row) -> list[
     rows = []
     for subject, mid in mids.items():
         row = {
-            "benchmark": "training",
+            "benchmark": of.name,
             "case": case,
             "subject": subject,
             "ranks": 1,
             "seconds": mid.wall,
             "cpu_seconds": mid.cpu,
-            "samples_per_second": WORKLOADS[case].shape[0] / mid.wall,
+            "samples_per_second": of.workloads[case].shape[0] / mid.wall,
             **about,
         }
         if subject not in PEERS and best is not None:
@@ -77,7 +91,7 @@ def rows_of(case: str, samples_of: dict[str, list[Sample]], about: Row) -> list[
                 spread, key = timing.ratio(times[subject], times[peer]), f"ratio to {name}"
                 row |= {key: round(spread.median, 3)}
                 row |= {f"{key}_low": spread.low, f"{key}_high": spread.high}
-            row |= {"best": best, "goal": GOALS[case]}
+            row |= {"best": best, "goal": of.goals[case]}
         rows.append(row)
     return rows
 
@@ -99,22 +113,23 @@ def tune() -> None:
     blas.tune()
 
 
-def main() -> None:
+def main(of: Benchmark = TRAINING, description: str | None = __doc__) -> None:
     """Parse the flags, run the cases, print and write the results."""
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    p.add_argument("--cases", default=",".join(WORKLOADS), help="which of %(default)s")
+    form = argparse.RawTextHelpFormatter
+    p = argparse.ArgumentParser(description=description, formatter_class=form)
+    p.add_argument("--cases", default=",".join(of.workloads), help="which of %(default)s")
     p.add_argument("--rounds", type=int, default=21)
     p.add_argument("--seconds", type=float, default=0.2, help="per subject and round")
     p.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     p.add_argument("--json", help="write one row per measurement")
     a = p.parse_args()
     cases = a.cases.split(",")
-    for unknown in set(cases) - set(WORKLOADS):
-        p.error(f"{unknown} is not a case; there are {', '.join(WORKLOADS)}")
-    jobs.run("training.py", lambda: measure(a, cases))
+    for unknown in set(cases) - set(of.workloads):
+        p.error(f"{unknown} is not a case; there are {', '.join(of.workloads)}")
+    jobs.run(f"{of.name}.py", lambda: measure(a, cases, of))
 
 
-def measure(a: argparse.Namespace, cases: list[str]) -> None:
+def measure(a: argparse.Namespace, cases: list[str], of: Benchmark) -> None:
     """Start the jobs, run the cases, print and write the results."""
     os.environ.update(jobs.ONE_THREAD)
     tune()
@@ -122,11 +137,12 @@ def measure(a: argparse.Namespace, cases: list[str]) -> None:
     timing.warn_if_busy(about)
     print(", ".join(f"{key} {value}" for key, value in about.items()))
     rows: list[Row] = []
-    with started(a.device, about, cases[0]) as jobs_of:
+    with started(a.device, about, cases[0], of) as jobs_of:
         for case in cases:
-            rows += rows_of(case, interleaved(tasks_of(case, jobs_of), a.rounds, a.seconds), about)
+            samples_of = interleaved(tasks_of(case, jobs_of, of), a.rounds, a.seconds)
+            rows += rows_of(case, samples_of, about, of)
     show(rows)
-    if a.device == "cpu":
+    if a.device == "cpu" and of is TRAINING:
         import precision  # not above: PyTorch's processes import nothing of nnmpi
 
         rows += precision.rows("torch" in about, about)
@@ -134,9 +150,9 @@ def measure(a: argparse.Namespace, cases: list[str]) -> None:
 
 
 @contextmanager
-def started(device: str, about: Row, case: str) -> Iterator[dict[str, Job]]:
+def started(device: str, about: Row, case: str, of: Benchmark) -> Iterator[dict[str, Job]]:
     """The jobs of all subjects that this machine can run."""
-    subjects = [s for s in SUBJECTS if PEERS.get(s, "numpy") in about]
+    subjects = [s for s in of.subjects if PEERS.get(s, "numpy") in about]
     if device == "cuda":
         subjects = [s for s in subjects if s in ON_GPU]
     with ExitStack() as stack:
@@ -144,7 +160,7 @@ def started(device: str, about: Row, case: str) -> Iterator[dict[str, Job]]:
             s: stack.enter_context(Job(s, 1, partial(processes, s, device), COMPILING))
             for s in subjects
         }
-        first = Task(case, WORKLOADS[case].shape[0], 1)
+        first = Task(case, of.workloads[case].shape[0], 1)
         if "compile" in jobs_of and not jobs.can_run(jobs_of["compile"], first):
             del jobs_of["compile"]  # it needs a compiler
         yield jobs_of

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lib import jobs, workloads
 from lib.jobs import ONE_THREAD, Process
-from lib.models import WORKLOADS
+from lib.models import LANGUAGE, WORKLOADS
 from lib.timing import Row, Step
 from lib.workloads import Steps
 
@@ -48,7 +48,7 @@ def processes(subject: str, device: str, folder: Path) -> list[Process]:
 
 def step_of(subject: str, device: str, case: str) -> Step:
     """A training step, which returns its loss."""
-    w = WORKLOADS[case]
+    w = (WORKLOADS | LANGUAGE)[case]
     if subject == "JAX":
         from lib import jax_steps  # not above: it needs JAX
 

@@ -1,10 +1,15 @@
-"""The seven workloads: each model is built from the layers of a library that has PyTorch's names.
+"""The workloads: each model is built from the layers of a library that has PyTorch's names.
 
 W1  mnist-cnn on 1x28x28, batch 64         W3  MLP 4-50-3, batch 64
 W2  MLP 784-1024-1024-10, batch 128        W4  CNN 64-128-256 on 3x32x32, batch 64
 W5  residual blocks 32-64-128 with BatchNorm on 3x32x32, batch 64
 W6  depthwise-separable convolutions 64-128-128-256 with GroupNorm and SiLU on 3x32x32, batch 64
 W7  autoencoder 1-32-64-32-1 with ConvTranspose2d on 1x28x28, batch 64
+
+And those of sequences, batch 32, T = 64:
+
+lstm       LSTM(256) alone, on 256 numbers a position
+lstm-text  Embedding(65, 256), LSTM(256), Linear(256, 65): a label for each of 65 characters
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -23,11 +28,13 @@ class Workload(NamedTuple):
     """The shape of a batch, the number of classes, and the layers of the model.
 
     Without classes, the samples are their own targets, and the loss is the mean squared error.
+    Samples that are words, integers, have a label at each position.
     """
 
     shape: tuple[int, ...]
     classes: int | None
     layers: Callable[[Library], Layers]
+    are_words: bool = False
 
     @property
     def has_images(self) -> bool:
@@ -112,6 +119,34 @@ WORKLOADS = {
 }
 
 
+def lstm(nn: Library, width: int, words: int | None = None) -> Layers:
+    """An LSTM over sequences of numbers, or of words, with a score for each word at each position.
+
+    Scores are rows (N T, words): both libraries have their fastest losses for these.
+    """
+
+    class Sequences(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(width, width, batch_first=True)
+            if words:
+                self.embed, self.scores = nn.Embedding(words, width), nn.Linear(width, words)
+
+        def forward(self, x: Any) -> Any:
+            if words is None:
+                return self.lstm(x)[0]
+            return self.scores(self.lstm(self.embed(x))[0]).reshape(-1, words)
+
+    return [Sequences()]
+
+
+LANGUAGE = {
+    "lstm": Workload((32, 64, 256), None, lambda nn: lstm(nn, 256)),
+    "lstm-text": Workload((32, 64), 65, lambda nn: lstm(nn, 256, 65), are_words=True),
+}
+"""Workloads of benchmarks/language.py."""
+
+
 Batch = tuple[np.ndarray, np.ndarray]
 """Samples and targets."""
 
@@ -119,6 +154,9 @@ Batch = tuple[np.ndarray, np.ndarray]
 def batch(w: Workload) -> Batch:
     """Random samples and targets; the time does not depend on their values."""
     rng = np.random.default_rng(0)
+    if w.are_words:
+        assert w.classes
+        return tuple(rng.integers(0, w.classes, shape) for shape in (w.shape, prod(w.shape)))
     x = rng.standard_normal(w.shape, dtype=np.float32)
     return x, x if w.classes is None else rng.integers(0, w.classes, w.shape[0])
 

@@ -14,11 +14,13 @@ LOSSES = f"""
 import json, sys
 sys.path.insert(0, {str(BENCHMARKS)!r})
 from lib.libraries import step_of
-from lib.models import WORKLOADS
+from lib.models import LANGUAGE, WORKLOADS
 
-for case, w in WORKLOADS.items():
-    WORKLOADS[case] = w._replace(shape=(4, *w.shape[1:]))
-steps = {{case: step_of(sys.argv[1], "cpu", case) for case in WORKLOADS}}
+cases = WORKLOADS if sys.argv[1] == "JAX" else WORKLOADS | LANGUAGE
+for table in (WORKLOADS, LANGUAGE):
+    for case, w in table.items():
+        table[case] = w._replace(shape=(4, *w.shape[1:]))
+steps = {{case: step_of(sys.argv[1], "cpu", case) for case in cases}}
 print(json.dumps({{case: [step().item() for _ in range(3)] for case, step in steps.items()}}))
 """
 PACKAGES = {"T+": "torch", "JAX": "jax"}
@@ -39,7 +41,7 @@ def test_all_libraries_take_the_same_steps(subject: str) -> None:
     if importlib.util.find_spec(PACKAGES.get(subject, "numpy")) is None:
         pytest.skip(f"{PACKAGES[subject]} is not installed")
     ours, theirs = losses("nnmpi"), losses(subject)
-    assert ours.keys() == theirs.keys()
+    assert ours.keys() - theirs.keys() == ({"lstm", "lstm-text"} if subject == "JAX" else set())
     for case, values in theirs.items():
         assert values == pytest.approx(ours[case], rel=1e-4), case
         assert values[0] > values[-1]
