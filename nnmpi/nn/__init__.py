@@ -45,6 +45,9 @@ from nnmpi.nn.layers.pooling import AvgPool1d as AvgPool1d
 from nnmpi.nn.layers.pooling import AvgPool2d as AvgPool2d
 from nnmpi.nn.layers.pooling import MaxPool1d as MaxPool1d
 from nnmpi.nn.layers.pooling import MaxPool2d as MaxPool2d
+from nnmpi.nn.layers.recurrent import GRU as GRU
+from nnmpi.nn.layers.recurrent import LSTM as LSTM
+from nnmpi.nn.layers.recurrent import RNN as RNN
 from nnmpi.nn.layers.sequences import ChannelsFirst as ChannelsFirst
 from nnmpi.nn.layers.sequences import PositionalEmbedding as PositionalEmbedding
 from nnmpi.nn.layers.upsample import Upsample as Upsample

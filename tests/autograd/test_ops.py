@@ -17,6 +17,7 @@ from helpers.ops.opcases_layers import LAYERS
 from helpers.ops.opcases_logic import LOGIC
 from helpers.ops.opcases_losses import LOSSES
 from helpers.ops.opcases_ported import PORTED
+from helpers.ops.opcases_recurrent import RECURRENT
 from helpers.ops.opcases_shapes import SHAPES
 from helpers.ops.oracle import needs_torch, pytorch
 
@@ -70,7 +71,7 @@ def test_each_op_is_in_the_table():
 
 
 def test_no_case_hides_another():
-    tables = ELEMENTWISE, SHAPES, LAYERS, CONVOLUTIONS, LOSSES, LOGIC, PORTED
+    tables = ELEMENTWISE, SHAPES, LAYERS, CONVOLUTIONS, LOSSES, LOGIC, PORTED, RECURRENT
     assert len(CASES) == sum(map(len, tables))
 
 

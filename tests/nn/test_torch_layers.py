@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_overloads
 
 import numpy as np
 import pytest
@@ -316,9 +316,11 @@ def test_the_padding_row_of_an_embedding_is_zero_and_stays_so(padding: int, torc
 
 
 def positional(make: Any) -> list[str]:
-    """The arguments that may be given by position."""
-    parameters = inspect.signature(make).parameters.values()
-    return [p.name for p in parameters if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    """The arguments that may be given by position; PyTorch's recurrent layers declare overloads."""
+    declared = get_overloads(make.__init__)
+    parameters = inspect.signature(declared[0] if declared else make).parameters.values()
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return [p.name for p in parameters if p.kind is kind and p.name != "self"]
 
 
 CLASSES = {name for name, found in vars(nn).items() if isinstance(found, type)}

@@ -3,13 +3,15 @@
 from collections.abc import Callable
 
 import pytest
-from helpers.training.laws_layers import LAWS
+from helpers.training import laws_layers, laws_recurrent
 
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 
 
 @pytest.mark.parametrize("p", [2, 3])
-@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
+@pytest.mark.parametrize(
+    "law", [*laws_layers.LAWS, *laws_recurrent.LAWS], ids=lambda law: law.__name__
+)
 def test_law(law: Callable[[Comm], None], p: int) -> None:
     threads.run(p, law)

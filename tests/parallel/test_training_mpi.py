@@ -3,12 +3,14 @@
 from collections.abc import Callable
 
 import pytest
-from helpers.training import laws_training
+from helpers.training import laws_recurrent, laws_training
 
 from nnmpi.comm import Comm, world
 
+LAWS = [*laws_training.LAWS, *laws_recurrent.LAWS]
+
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("law", laws_training.LAWS, ids=lambda law: law.__name__)
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 def test_law(law: Callable[[Comm], None]) -> None:
     law(world())

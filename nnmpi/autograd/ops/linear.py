@@ -143,7 +143,7 @@ def embedding(w: Array, *, index: Array, padding: int | None = None) -> Result:
 
     def vjp(g: Array, out: Array | None) -> Array:
         dw = xp.zeros(w.shape, g.dtype)
-        embedding_gradient_loop(g, kept, dw)
+        embedding_gradient_loop(xp.ascontiguousarray(g), kept, dw)  # NumPy's own is slow
         if padding is not None:
             dw[padding] = 0
         return dw

@@ -16,7 +16,7 @@ from nnmpi.nn import init
 from nnmpi.nn.layers.sizes import check_sizes
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Init, Parameter
-from nnmpi.nn.passes import current_pass
+from nnmpi.nn.passes import Pass, current_pass
 
 
 class ChannelRange(NamedTuple):
@@ -112,11 +112,32 @@ def _padding(index: int | None, rows: int) -> int | None:
     return int(index) % rows
 
 
-def checked_probability(name: str, p: float) -> float:
-    """The probability of dropout."""
+def check_probability(layer: str, name: str, p: float) -> None:
+    """Raises ValueError unless elements may become 0 with this probability."""
     if not 0 <= p < 1:
-        raise ValueError(f"{name}={p} must be at least 0 and less than 1")
-    return float(p)
+        raise ValueError(f"{layer}: {name}={p} must be at least 0 and less than 1")
+
+
+def dropout_key(layer: Module, path: str, x: Array) -> tuple[keyed.Key, Array]:
+    """The key of the dropout of a layer in this pass, and the numbers of the samples of x."""
+    now, on = current_pass.get() or Pass(layer.root.passes), backend.of(x)
+    if now.samples is not None and len(now.samples) != len(x):
+        raise ValueError(
+            f"{type(layer).__name__} {layer.path}: input of shape {x.shape} in a batch of "
+            f"{len(now.samples)}: the first axis must be that of the samples"
+        )
+    rows = on.xp.arange(len(x)) if now.samples is None else on.asarray(now.samples)
+    return keyed.key(layer.root.seed, "dropout", now.step, path), rows
+
+
+def dropout_mask(key: keyed.Key, rows: Array, index: Array, p: float, like: Array) -> Array:
+    """The mask (samples, elements): 0 with probability p, or 1 / (1 - p).
+
+    rows: the numbers of the samples; index: those of the elements in a whole sample
+    """
+    mask = backend.xp_of(like).empty((len(rows), len(index)), like.dtype)
+    dropout_mask_loop(index, rows, *key, int(p * 2**32), 1 / (1 - p), mask)
+    return mask
 
 
 class Dropout(Module):
@@ -132,8 +153,8 @@ class Dropout(Module):
     """
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
-        self.p = checked_probability(f"{type(self).__name__}: p", p)
-        self.inplace, self.part, self.axis = inplace, ALL, 0
+        check_probability(type(self).__name__, "p", p)
+        self.p, self.inplace, self.part, self.axis = float(p), inplace, ALL, 0
 
     def forward(self, x: Tensor) -> Tensor:
         x = as_tensor(x)
@@ -143,18 +164,9 @@ class Dropout(Module):
         if now is None:  # forward was called by itself, and not through the module
             y: Tensor = self(x)
             return y
-        if now.samples is not None and len(now.samples) != x.shape[0]:
-            raise ValueError(
-                f"{type(self).__name__} {self.path}: input of shape {x.shape} in a batch of "
-                f"{len(now.samples)}: the first axis must be that of the samples"
-            )
-        on = backend.of(x.data)
-        key = keyed.key(self.root.seed, "dropout", now.step, self.path)
-        rows = on.xp.arange(x.shape[0]) if now.samples is None else on.asarray(now.samples)
         shape = self.mask_shape(x.shape)
-        index = self._indices(shape[1:], on.xp)
-        mask = on.xp.empty((len(rows), len(index)), x.dtype)
-        dropout_mask_loop(index, rows, *key, int(self.p * 2**32), 1 / (1 - self.p), mask)
+        index = self._indices(shape[1:], backend.xp_of(x.data))
+        mask = dropout_mask(*dropout_key(self, self.path, x.data), index, self.p, x.data)
         return apply(elementwise.multiply, x, mask.reshape(shape))
 
     def mask_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -11,11 +11,14 @@ from helpers.ops.opcases_layers import LAYERS
 from helpers.ops.opcases_logic import LOGIC
 from helpers.ops.opcases_losses import LOSSES
 from helpers.ops.opcases_ported import PORTED
+from helpers.ops.opcases_recurrent import RECURRENT
 from helpers.ops.opcases_shapes import SHAPES
 
 from nnmpi.autograd import Tensor
 
-CASES = ELEMENTWISE | SHAPES | LAYERS | CONVOLUTIONS | LOSSES | LOGIC | PORTED | ATTENTION
+CASES = (
+    ELEMENTWISE | SHAPES | LAYERS | CONVOLUTIONS | LOSSES | LOGIC | PORTED | ATTENTION | RECURRENT
+)
 
 
 def is_leaf(array: Any) -> bool:

@@ -1,0 +1,257 @@
+"""Recurrent layers: all steps of one layer in one direction are one op.
+
+    x ──► x W_ih^T + b_ih of all steps ──► z        one product
+                                           │
+    h ──► h W_hh^T + b_hh ──► u ──────► a step ──► h, c ──► the next step
+
+Rows of all steps lie behind each other, each step's in the order of descending lengths, so that
+the sequences that a step still has are the first ones, and no row is padding:
+
+    lengths 2 4 1    order 1 0 2    rows    step 0: 1 0 2    step 1: 1 0    step 2: 1    step 3: 1
+
+The backward pass keeps the gradients of z of all steps: those of the weights and of x are one
+product each.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.autograd.ops.linear import check_dtype
+from nnmpi.backend import Array, xp_of
+from nnmpi.kernels import Result, Vjp, column_sum, progress_hook
+from nnmpi.kernels import recurrent as kernels
+from nnmpi.kernels.linear import gradients, outputs
+
+
+class Cell(NamedTuple):
+    """A kind of recurrence, with the signatures of nnmpi/kernels/recurrent.py.
+
+    gates   of a row, each as long as a state
+    states  h, or h and c
+    kept    numbers that the backward pass needs besides the gates, each as long as a state
+    sides   2 if the gradient of u is not that of z
+    """
+
+    gates: int
+    states: int
+    kept: int
+    sides: int
+    step: Callable[..., None]
+    gradient: Callable[..., None]
+
+
+LSTM = Cell(4, 2, 2, 1, kernels.lstm_loop, kernels.lstm_gradient_loop)
+GRU = Cell(3, 1, 2, 2, kernels.gru_loop, kernels.gru_gradient_loop)
+CELLS = {
+    "tanh": Cell(1, 1, 0, 1, kernels.tanh_step, kernels.tanh_gradient),
+    "relu": Cell(1, 1, 0, 1, kernels.relu_step, kernels.relu_gradient),
+}
+"""The recurrences of `rnn`, by the name of their nonlinearity."""
+
+
+class Rows(NamedTuple):
+    """Where rows are that lie behind each other, in the order in which steps run.
+
+    steps  the rows of each step, and how many they are
+    at     the position and the sequence of each row; None if there is no padding
+    order  the sequences by descending length; None if there is no padding
+    """
+
+    steps: list[tuple[slice, int]]
+    at: tuple[Array, Array] | None
+    order: Array | None
+
+    def of(self, x: Array) -> Array:
+        """x (T or more, N, K) as rows, (P, K)."""
+        if self.at is None:
+            return x[: len(self.steps)].reshape(-1, x.shape[2])
+        return x[self.at]
+
+    def write(self, rows: Array, x: Array) -> None:
+        """The inverse of `of`: padding becomes 0."""
+        if self.at is None:
+            x[: len(self.steps)] = rows.reshape(len(self.steps), *x.shape[1:])
+        else:
+            x[...] = 0
+            x[self.at] = rows
+
+    def sorted(self, state: Array) -> Array:
+        """A copy of a state (N, H), by descending length."""
+        return state.copy() if self.order is None else state[self.order]
+
+    def unsorted(self, state: Array) -> Array:
+        """The inverse of `sorted`."""
+        if self.order is None:
+            return state
+        found = xp_of(state).empty_like(state)
+        found[self.order] = state
+        return found
+
+
+def rows_of(T: int, N: int, lengths: Sequence[int] | None, reverse: bool, xp: Any) -> Rows:
+    """The rows of N sequences of at most T positions."""
+    if lengths is None:
+        sizes, at, order = [N] * T, None, None
+    else:
+        found = np.asarray(lengths, np.int64)
+        host = np.argsort(-found, kind="stable")
+        sizes = [int(n) for n in (found > np.arange(T)[:, None]).sum(axis=1)]
+        order = xp.asarray(host)
+        index = [np.zeros(0, np.int64), *(host[:n] for n in sizes)]
+        at = xp.asarray(np.repeat(np.arange(T), sizes)), xp.asarray(np.concatenate(index))
+    ends = np.cumsum([0, *sizes])
+    steps = [(slice(int(end) - n, int(end)), n) for end, n in zip(ends[1:], sizes, strict=True)]
+    return Rows(steps[::-1] if reverse else steps, at, order)
+
+
+class _Gradients(NamedTuple):
+    """Gradients of z and of u, (P, G H), of the initial states, and of the biases."""
+
+    z: Array
+    u: Array
+    states: list[Array]
+    biases: list[Array]
+
+
+def lstm(
+    x: Array,
+    h: Array | None,
+    c: Array | None,
+    w_ih: Array,
+    w_hh: Array,
+    b_ih: Array | None,
+    b_hh: Array | None,
+    *,
+    lengths: Sequence[int] | None = None,
+    reverse: bool = False,
+) -> Result:
+    """Long short-term memory: (T + 2, N, H), the outputs and then h and c after the last step.
+
+    x (T, N, K); h and c (N, H) or None, which stands for 0; w_ih (4 H, K), w_hh (4 H, H).
+    """
+    return _recurrent(LSTM, x, (h, c), (w_ih, w_hh), (b_ih, b_hh), lengths, reverse)
+
+
+def gru(
+    x: Array,
+    h: Array | None,
+    w_ih: Array,
+    w_hh: Array,
+    b_ih: Array | None,
+    b_hh: Array | None,
+    *,
+    lengths: Sequence[int] | None = None,
+    reverse: bool = False,
+) -> Result:
+    """Gated recurrent unit: (T + 1, N, H), the outputs and then h after the last step."""
+    return _recurrent(GRU, x, (h,), (w_ih, w_hh), (b_ih, b_hh), lengths, reverse)
+
+
+def rnn(
+    x: Array,
+    h: Array | None,
+    w_ih: Array,
+    w_hh: Array,
+    b_ih: Array | None,
+    b_hh: Array | None,
+    *,
+    nonlinearity: str = "tanh",
+    lengths: Sequence[int] | None = None,
+    reverse: bool = False,
+) -> Result:
+    """Elman's network: (T + 1, N, H), the outputs and then h after the last step."""
+    return _recurrent(CELLS[nonlinearity], x, (h,), (w_ih, w_hh), (b_ih, b_hh), lengths, reverse)
+
+
+def _recurrent(
+    cell: Cell,
+    x: Array,
+    initial: tuple[Array | None, ...],
+    weights: tuple[Array, Array],
+    biases: tuple[Array | None, Array | None],
+    lengths: Sequence[int] | None,
+    reverse: bool,
+) -> Result:
+    """Outputs and final states of a cell, (T + S, N, H), with a vjp for each of the arrays."""
+    xp, (T, N, _), (w_ih, w_hh) = xp_of(x), x.shape, weights
+    check_dtype("recurrent layer", x.dtype, w_ih)
+    H = w_hh.shape[1]
+    rows = rows_of(T, N, lengths, reverse, xp)
+    inputs = rows.of(x)
+    P = len(inputs)
+    z, before = xp.empty((P, cell.gates * H), x.dtype), xp.empty((P, H), x.dtype)
+    kept = [xp.empty((P, H), x.dtype) for _ in range(cell.kept)]
+    states = [xp.zeros((N, H), x.dtype) if s is None else rows.sorted(s) for s in initial]
+    value = xp.empty((T + cell.states, N, H), x.dtype)
+    y = value[:T].reshape(P, H) if lengths is None else xp.empty((P, H), x.dtype)
+
+    outputs(inputs, w_ih, biases[0], z, False)
+    u = xp.empty((N, cell.gates * H), x.dtype)
+    for at, n in rows.steps:
+        before[at] = states[0][:n]
+        outputs(before[at], w_hh, biases[1], u[:n], False)
+        cell.step(z[at], u[:n], *(k[at] for k in kept), *(s[:n] for s in states))
+        y[at] = states[0][:n]
+    if lengths is not None:
+        rows.write(y, value[:T])
+    for k, s in enumerate(states):
+        value[T + k] = rows.unsorted(s)
+
+    def prepare(g: Array, needs: Sequence[bool]) -> _Gradients:
+        d = [xp.empty(z.shape, z.dtype) for _ in range(cell.sides)]
+        found = _through_time(cell, rows, g, w_hh, z, kept, d)
+        sums = [column_sum(side) for side in d] if True in needs[-2:] else []
+        return _Gradients(d[0], d[-1], found, sums)
+
+    def vjp_x(g: _Gradients, out: Array | None) -> Array:
+        of_rows = xp.empty(inputs.shape, x.dtype)
+        gradients(g.z, inputs, w_ih, of_rows, None, None)
+        dx = xp.empty(x.shape, x.dtype)
+        rows.write(of_rows, dx)
+        return dx
+
+    def vjp_w_ih(g: _Gradients, out: Array | None) -> Array:
+        dw = xp.empty(w_ih.shape, x.dtype) if out is None else out
+        gradients(g.z, inputs, w_ih, None, dw, None)
+        return dw
+
+    def vjp_w_hh(g: _Gradients, out: Array | None) -> Array:
+        dw = xp.empty(w_hh.shape, x.dtype) if out is None else out
+        gradients(g.u, before, w_hh, None, dw, None)
+        return dw
+
+    def of_state(k: int) -> Vjp:
+        return lambda g, out: g.states[k]
+
+    of_weights: tuple[Vjp, ...] = vjp_w_ih, vjp_w_hh
+    of_biases: tuple[Vjp, ...] = lambda g, out: g.biases[0], lambda g, out: g.biases[-1]
+    of_states = map(of_state, range(cell.states))
+    return Result(value, (vjp_x, *of_states, *of_weights, *of_biases), prepare)
+
+
+def _through_time(
+    cell: Cell,
+    rows: Rows,
+    g: Array,
+    w_hh: Array,
+    z: Array,
+    kept: Sequence[Array],
+    d: Sequence[Array],
+) -> list[Array]:
+    """Write the gradients of z, and of u, into d; returns those of the initial states."""
+    xp, T = xp_of(g), len(rows.steps)
+    of_outputs = rows.of(g[:T])
+    states = [rows.sorted(g[T + k]) for k in range(cell.states)]
+    dh, s = states[0], xp.empty((g.shape[1], z.shape[1]), g.dtype)
+    products, back = xp.empty_like(dh), xp.ascontiguousarray(w_hh.T)
+    progress = progress_hook.get()
+    for at, n in reversed(rows.steps):
+        dh[:n] += of_outputs[at]
+        arrays = (z[at], *(k[at] for k in kept), s[:n], *(side[at] for side in d))
+        cell.gradient(*(state[:n] for state in states), *arrays)
+        outputs(d[-1][at], back, None, products[:n], False)
+        dh[:n] += products[:n]
+        progress()
+    return [rows.unsorted(state) for state in states]

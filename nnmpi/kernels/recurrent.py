@@ -1,0 +1,128 @@
+"""One step of recurrent layers, forwards and back: all but the products of matrices.
+
+Of n sequences and H hidden numbers, whose gates lie side by side in a row, in PyTorch's order:
+
+    z (n, G H)    x W_ih^T + b_ih of this step; overwritten by the gates
+    u (n, G H)    h W_hh^T + b_hh of the state before; overwritten
+    h, c (n, H)   the states before; overwritten by those after the step
+
+    dh, dc (n, H) gradients of the states after the step; overwritten by what reaches the states
+                  before not through u
+    s (n, G H)    scratch
+    d (n, G H)    the gradient of z as it was; it is that of u, too, but for GRU's, which is e
+"""
+
+from nnmpi.backend import Array, xp_of
+from nnmpi.kernels.activations import (
+    sigmoid_gradient_loop,
+    sigmoid_loop,
+    tanh_gradient_loop,
+    tanh_loop,
+)
+from nnmpi.kernels.epilogue import relu_gradient_loop
+from nnmpi.native.table import kernel
+
+
+def _gates(z: Array, count: int) -> tuple[Array, ...]:
+    """The columns of each gate."""
+    H = z.shape[1] // count
+    return tuple(z[:, k * H : (k + 1) * H] for k in range(count))
+
+
+@kernel
+def lstm_loop(z: Array, u: Array, cells: Array, squashed: Array, h: Array, c: Array) -> None:
+    """c = f c + i g, h = o tanh(c); kept: the cells before, and tanh(c).
+
+    The sigmoid runs over whole rows, which are contiguous; what it makes of g is overwritten.
+    """
+    xp, (i, f, g, o) = xp_of(z), _gates(z, 4)
+    cells[...] = c
+    u += z
+    sigmoid_loop(u, z)
+    tanh_loop(_gates(u, 4)[2], g)
+    xp.multiply(i, g, out=h)
+    c *= f
+    c += h
+    tanh_loop(c, squashed)
+    xp.multiply(o, squashed, out=h)
+
+
+@kernel
+def lstm_gradient_loop(
+    dh: Array, dc: Array, z: Array, cells: Array, squashed: Array, s: Array, d: Array
+) -> None:
+    xp, (i, f, g, o), (si, sf, sg, so) = xp_of(z), _gates(z, 4), _gates(s, 4)
+    *_, dg, _ = _gates(d, 4)
+    through = xp.empty_like(dh)
+    xp.multiply(dh, squashed, out=so)
+    dh *= o
+    tanh_gradient_loop(dh, squashed, through)
+    dc += through
+    xp.multiply(dc, g, out=si)
+    xp.multiply(dc, cells, out=sf)
+    xp.multiply(dc, i, out=sg)
+    sigmoid_gradient_loop(s, z, d)
+    tanh_gradient_loop(sg, g, dg)
+    dc *= f
+    dh[...] = 0
+
+
+@kernel
+def gru_loop(z: Array, u: Array, hidden: Array, off: Array, h: Array) -> None:
+    """n = tanh(z_n + r u_n), h = n + t (h - n) with the gates r, t, n; kept: u_n and h - n."""
+    xp, (r, t, n), un = xp_of(z), _gates(z, 3), _gates(u, 3)[2]
+    H = h.shape[1]
+    hidden[...] = un
+    un[...] = n
+    u[:, : 2 * H] += z[:, : 2 * H]
+    sigmoid_loop(u, z)
+    xp.multiply(r, hidden, out=off)
+    un += off
+    tanh_loop(un, n)
+    xp.subtract(h, n, out=off)
+    xp.multiply(t, off, out=h)
+    h += n
+
+
+@kernel
+def gru_gradient_loop(
+    dh: Array, z: Array, hidden: Array, off: Array, s: Array, d: Array, e: Array
+) -> None:
+    xp, (r, t, n), (sr, st, sn) = xp_of(z), _gates(z, 3), _gates(s, 3)
+    en, H = _gates(e, 3)[2], dh.shape[1]
+    xp.multiply(dh, off, out=st)
+    xp.multiply(dh, t, out=sr)
+    xp.subtract(dh, sr, out=sn)
+    dh[...] = sr
+    tanh_gradient_loop(sn, n, en)
+    xp.multiply(en, hidden, out=sr)
+    sigmoid_gradient_loop(s, z, d)
+    d[:, 2 * H :] = en
+    e[:, : 2 * H] = d[:, : 2 * H]
+    en *= r
+
+
+def tanh_step(z: Array, u: Array, h: Array) -> None:
+    """h = tanh(z + u)."""
+    u += z
+    tanh_loop(u, z)
+    h[...] = z
+
+
+def tanh_gradient(dh: Array, z: Array, s: Array, d: Array) -> None:
+    """Of `tanh_step`."""
+    tanh_gradient_loop(dh, z, d)
+    dh[...] = 0
+
+
+def relu_step(z: Array, u: Array, h: Array) -> None:
+    """h = max(z + u, 0)."""
+    u += z
+    xp_of(z).maximum(u, 0, out=z)
+    h[...] = z
+
+
+def relu_gradient(dh: Array, z: Array, s: Array, d: Array) -> None:
+    """Of `relu_step`."""
+    relu_gradient_loop(dh, z, d)
+    dh[...] = 0

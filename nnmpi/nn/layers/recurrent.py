@@ -1,0 +1,231 @@
+"""Recurrent layers: RNN, LSTM and GRU, of one or several layers, in one direction or in both."""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from nnmpi import backend
+from nnmpi.autograd import Tensor, apply
+from nnmpi.autograd.functional import as_tensor, concatenate
+from nnmpi.autograd.ops import elementwise, recurrent
+from nnmpi.kernels import Result
+from nnmpi.nn import init
+from nnmpi.nn.layers.basic import check_probability, dropout_key, dropout_mask
+from nnmpi.nn.layers.sizes import check_sizes
+from nnmpi.nn.module import Module
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.passes import current_pass
+
+KINDS = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
+"""The parameters of a layer in one direction, in the order of PyTorch's state dict."""
+
+State = Tensor | tuple[Tensor, ...]
+"""h, or (h, c): (num_layers * directions, N, hidden_size) each."""
+
+
+class _Recurrent(Module):
+    """Runs layers over sequences; the parameters of each layer and direction are as in PyTorch.
+
+    x (T, N, input_size), or (N, T, input_size) with `batch_first`; the outputs have
+    hidden_size * directions channels. Weights and biases start uniform within
+    1 / sqrt(hidden_size).
+
+    lengths   (N,) integers from 0 to T: positions behind the length of a sequence are padding. They
+              change no state, their outputs are 0, the reverse direction begins before them, and
+              the final states are those at the last position: the values and gradients of
+              PyTorch's pack_padded_sequence.
+    dropout   of the outputs of each layer but the last. Its masks are keyed by sample and position,
+              as those of Dropout.
+    """
+
+    gates: ClassVar[int]
+    states: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+    ) -> None:
+        name = type(self).__name__
+        check_sizes(name, 1, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
+        check_probability(name, "dropout", dropout)
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
+        self.bidirectional = bidirectional
+        rows, draw = self.gates * hidden_size, init.fan_in(hidden_size)
+        for k in range(num_layers):
+            K = input_size if not k else hidden_size * self.directions
+            shapes = (rows, K), (rows, hidden_size), (rows,), (rows,)
+            for end in self._ends(k):
+                for kind, shape in zip(KINDS, shapes[: 4 if bias else 2], strict=False):
+                    setattr(self, kind + end, Parameter.drawn(shape, draw))
+
+    @property
+    def directions(self) -> int:
+        """2 if sequences are read backwards, too."""
+        return 2 if self.bidirectional else 1
+
+    def _ends(self, layer: int) -> Iterator[str]:
+        """The ends of the names of a layer's parameters, for each direction."""
+        yield f"_l{layer}"
+        if self.bidirectional:
+            yield f"_l{layer}_reverse"
+
+    def _op(self) -> Callable[..., Result]:
+        raise NotImplementedError
+
+    def forward(
+        self, x: Tensor, hx: State | None = None, lengths: Any = None
+    ) -> tuple[Tensor, State]:
+        """The outputs of the last layer, and the final states of all layers."""
+        if current_pass.get() is None:  # forward was called by itself, and not through the module
+            found: tuple[Tensor, State] = self(x, hx, lengths)
+            return found
+        x = as_tensor(x)
+        self._check_input(x)
+        x = x.transpose(1, 0, 2) if self.batch_first else x
+        T, N = x.shape[:2]
+        options = {"lengths": None if lengths is None else self._lengths(lengths, T, N)}
+        initial, final = self._initial(hx, N), list[Tensor]()
+        for k in range(self.num_layers):
+            x = self._dropped(x, k) if k else x
+            found_of = []
+            for end in self._ends(k):
+                before = [None if s is None else s[len(final)] for s in initial]
+                own = (getattr(self, f"{kind}{end}", None) for kind in KINDS)
+                y = apply(self._op(), x, *before, *own, **options, reverse="reverse" in end)
+                found_of.append(y[:T])
+                final.append(y[T:])
+            x = found_of[0] if len(found_of) == 1 else concatenate(found_of, 2)
+        states = tuple(_joined([s[k : k + 1] for s in final]) for k in range(self.states))
+        y = x.transpose(1, 0, 2) if self.batch_first else x
+        return y, states if self.states > 1 else states[0]
+
+    def _check_input(self, x: Tensor) -> None:
+        axes = "(N, T, K)" if self.batch_first else "(T, N, K)"
+        if x.ndim != 3 or x.shape[2] != self.input_size:
+            raise ValueError(
+                f"{type(self).__name__}: input of shape {x.shape}; it must be {axes} with "
+                f"K = {self.input_size}"
+            )
+
+    def _initial(self, hx: State | None, N: int) -> Sequence[Tensor | None]:
+        """The initial states, (layers * directions, N, H) each, or None."""
+        if hx is None:
+            return (None,) * self.states
+        given = tuple(hx) if isinstance(hx, tuple | list) else (hx,)
+        shape = (self.num_layers * self.directions, N, self.hidden_size)
+        shapes = [as_tensor(s).shape for s in given]
+        if shapes != [shape] * self.states:
+            raise ValueError(
+                f"{type(self).__name__}: initial states of shapes {shapes}; give "
+                f"{'h and c' if self.states > 1 else 'h'} of shape {shape}"
+            )
+        return [as_tensor(s) for s in given]
+
+    def _lengths(self, lengths: Any, T: int, N: int) -> tuple[int, ...]:
+        """The lengths as integers; a device is waited for."""
+        given = lengths.data if isinstance(lengths, Tensor) else lengths
+        found = backend.to_host(given) if backend.is_array(given) else np.asarray(given)
+        bad = found.shape != (N,) or found.dtype.kind not in "iu"
+        if bad or (N and not 0 <= found.min() <= found.max() <= T):
+            raise ValueError(
+                f"{type(self).__name__}: lengths {found.tolist()!s:.60}; give {N} integers, one a "
+                f"sequence, from 0 to {T}"
+            )
+        return tuple(found.tolist())
+
+    def _dropped(self, x: Tensor, layer: int) -> Tensor:
+        """The inputs of a layer with dropout; x (T, N, C)."""
+        if not self.training or self.dropout == 0:
+            return x
+        T, N, C = x.shape
+        path = f"{self.path}.{layer}" if self.path else str(layer)
+        index = backend.xp_of(x.data).arange(T * C, dtype="uint32")
+        key = dropout_key(self, path, x.data.transpose(1, 0, 2))
+        mask = dropout_mask(*key, index, self.dropout, x.data).reshape(N, T, C)
+        return apply(elementwise.multiply, x, mask.transpose(1, 0, 2))
+
+    def extra_repr(self) -> str:
+        given = [f"{self.input_size}, {self.hidden_size}"]
+        for name, p in inspect.signature(type(self)).parameters.items():
+            if p.default not in (inspect.Parameter.empty, getattr(self, name, p.default)):
+                given.append(f"{name}={getattr(self, name)!r}")
+        return ", ".join(given)
+
+
+def _joined(states: Sequence[Tensor]) -> Tensor:
+    return states[0] if len(states) == 1 else concatenate(states, 0)
+
+
+class RNN(_Recurrent):
+    """h = tanh(x W_ih^T + b_ih + h W_hh^T + b_hh), or ReLU in place of tanh."""
+
+    gates = 1
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: str = "tanh",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+    ) -> None:
+        if nonlinearity not in recurrent.CELLS:
+            raise ValueError(
+                f"RNN: nonlinearity {nonlinearity!r} is none of {', '.join(recurrent.CELLS)}"
+            )
+        self.nonlinearity = nonlinearity
+        rest = bias, batch_first, dropout, bidirectional
+        super().__init__(input_size, hidden_size, num_layers, *rest)
+
+    def _op(self) -> Callable[..., Result]:
+        return partial(recurrent.rnn, nonlinearity=self.nonlinearity)
+
+
+class LSTM(_Recurrent):
+    """c = f c + i g, h = o tanh(c), with the gates i, f, g, o of x and h; the state is (h, c)."""
+
+    gates, states = 4, 2
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+    ) -> None:
+        if proj_size:
+            raise ValueError(
+                f"LSTM: proj_size={proj_size} is not supported: leave it out, and put an "
+                "nn.Linear behind the layer"
+            )
+        rest = bias, batch_first, dropout, bidirectional
+        super().__init__(input_size, hidden_size, num_layers, *rest)
+
+    def _op(self) -> Callable[..., Result]:
+        return recurrent.lstm
+
+
+class GRU(_Recurrent):
+    """h = (1 - z) n + z h, with the gates r, z, n of x and h."""
+
+    gates = 3
+
+    def _op(self) -> Callable[..., Result]:
+        return recurrent.gru

@@ -1,0 +1,83 @@
+"""Test cases of ops: recurrent layers, in both directions, with and without padding."""
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+from helpers.ops.opcases import Case, Op
+
+from nnmpi.autograd.ops import recurrent
+
+T, N, K, H = 5, 4, 3, 2
+LENGTHS: dict[str, tuple[int, ...] | None] = {
+    "": None,
+    ", lengths": (2, 5, 1, 4),
+    ", shorter than T": (3, 0, 3, 1),
+}
+
+
+def _oracle(name: str, states: int) -> Any:
+    """PyTorch's cell, step by step on all sequences; masks leave out what is padding."""
+
+    def run(t: Any, x: Any, *arguments: Any, **options: Any) -> Any:
+        cell, steps, sequences = getattr(t, name), len(x), x.shape[1]
+        lengths = t.tensor(options.get("lengths") or [steps] * sequences)
+        zeros = t.zeros(sequences, H, dtype=x.dtype)
+        s = [zeros if i is None else i for i in arguments[:states]]
+        outputs = [zeros] * steps
+        for k in reversed(range(steps)) if options.get("reverse") else range(steps):
+            found = cell(x[k], s if states > 1 else s[0], *arguments[states:])
+            there = (lengths > k)[:, None]
+            s = [t.where(there, *p) for p in zip(found if states > 1 else [found], s, strict=True)]
+            outputs[k] = t.where(there, s[0], zeros)
+        unused = sum(a.sum() for a in (x, *arguments) if a is not None) * 0  # of no positions
+        return t.stack([*outputs, *s]) + unused
+
+    return run
+
+
+KINDS: dict[str, tuple[Op, str, int, int, dict[str, Any]]] = {
+    "lstm": (recurrent.lstm, "lstm_cell", 4, 2, {}),
+    "gru": (recurrent.gru, "gru_cell", 3, 1, {}),
+    "rnn": (recurrent.rnn, "rnn_tanh_cell", 1, 1, {}),
+    "rnn of relu": (recurrent.rnn, "rnn_relu_cell", 1, 1, {"nonlinearity": "relu"}),
+}
+"""An op, PyTorch's cell, the numbers of gates and states, and options."""
+
+
+def _cases() -> Iterator[tuple[str, Case]]:
+    for (name, (op, cell, gates, states, options)), (how, lengths), reverse, plain in product(
+        KINDS.items(), LENGTHS.items(), (False, True), (False, True)
+    ):
+        rows, biases = gates * H, (None, None) if plain else ((gates * H,), (gates * H,))
+        initial = [None if plain else (N, H)] * states
+        yield (
+            f"{name}{how}{', reverse' if reverse else ''}{', plain' if plain else ''}",
+            Case(
+                op,
+                ((T, N, K), *initial, (rows, K), (rows, H), *biases),
+                _oracle(cell, states),
+                {**options, "lengths": lengths, "reverse": reverse},
+                smooth="relu" not in name,
+            ),
+        )
+
+
+def _empty() -> Iterator[tuple[str, Case]]:
+    for (name, (op, cell, gates, states, options)), reverse, (what, shape) in product(
+        KINDS.items(), (False, True), (("sequences", (T, 0, K)), ("positions", (0, N, K)))
+    ):
+        rows, initial = gates * H, [(shape[1], H)] * states
+        yield (
+            f"{name} of no {what}{', reverse' if reverse else ''}",
+            Case(
+                op,
+                (shape, *initial, (rows, K), (rows, H), (rows,), (rows,)),
+                _oracle(cell, states),
+                {**options, "reverse": reverse},
+                smooth="relu" not in name,
+            ),
+        )
+
+
+RECURRENT = dict(_cases()) | dict(_empty())

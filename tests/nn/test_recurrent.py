@@ -1,0 +1,257 @@
+"""Recurrent layers: against PyTorch's, with all options; padding; dropout; what they refuse."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.datafiles import refused
+from helpers.device import DEVICE, waits
+from helpers.ops.oracle import needs_torch, pytorch
+
+import nnmpi
+from nnmpi import nn
+from nnmpi.backend import to_host
+from nnmpi.nn.passes import Pass, current_pass
+
+T, N, K, H = 5, 4, 3, 6
+LENGTHS = [3, 5, 1, 5]
+
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "RNN": ("RNN", {}),
+    "RNN of ReLU": ("RNN", {"nonlinearity": "relu"}),
+    "LSTM": ("LSTM", {}),
+    "GRU": ("GRU", {}),
+}
+SHAPES: list[dict[str, Any]] = [
+    {},
+    {"bias": False, "batch_first": True},
+    {"bidirectional": True},
+    {"num_layers": 3, "batch_first": True},
+    {"num_layers": 2, "bidirectional": True, "bias": False},
+]
+
+
+def inputs(batch_first: bool = False, dtype: str = "float64") -> np.ndarray:
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((N, T, K) if batch_first else (T, N, K)).astype(dtype)
+
+
+def as_tuple(state: Any) -> tuple[Any, ...]:
+    return state if isinstance(state, tuple) else (state,)
+
+
+def weighted(values: Any, on: Callable[[np.ndarray], Any]) -> Any:
+    """The sum of all elements, each with a weight of its own, so that each counts."""
+    rng = np.random.default_rng(2)
+    return sum((v * on(rng.standard_normal(tuple(v.shape)))).sum() for v in values)
+
+
+def theirs_of(torch: Any, layer: Any, x: Any, states: Any, lengths: Any, first: bool) -> Any:
+    """What PyTorch's layer makes of sequences of these lengths, or of whole ones."""
+    if lengths is None:
+        return layer(x, states)
+    rnn = torch.nn.utils.rnn
+    packed = rnn.pack_padded_sequence(x, lengths, first, enforce_sorted=False)
+    y, state = layer(packed, states)
+    return rnn.pad_packed_sequence(y, first, total_length=T)[0], state
+
+
+@needs_torch
+@pytest.mark.parametrize("lengths", [None, LENGTHS, [2, 3, 3, 1]], ids=str)
+@pytest.mark.parametrize("given", [False, True], ids=["from zero", "from given states"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_and_gradients_are_pytorchs(
+    kind: str, shape: Any, given: bool, lengths: Any
+) -> None:
+    torch, (name, options) = pytorch(), KINDS[kind]
+    ours = getattr(nn, name)(K, H, **shape, **options).to("float64")
+    theirs = getattr(torch.nn, name)(K, H, **shape, **options).double()
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    theirs.load_state_dict({k: torch.from_numpy(v) for k, v in ours.state_dict().items()})
+    first = shape.get("batch_first", False)
+    copies = shape.get("num_layers", 1) * (2 if "bidirectional" in shape else 1)
+    draws = np.random.default_rng(1).standard_normal((2, copies, N, H))
+    arrays = [inputs(first), *(draws[: 2 if name == "LSTM" else 1] if given else ())]
+    a = [nnmpi.tensor(v, requires_grad=True) for v in arrays]
+    b = [torch.tensor(v, requires_grad=True) for v in arrays]
+    start = [(tuple(v[1:]) if name == "LSTM" else v[1]) if given else None for v in (a, b)]
+    y, state = ours(a[0], start[0], lengths=lengths)
+    z, last = theirs_of(torch, theirs, b[0], start[1], lengths, first)
+    weighted((y, *as_tuple(state)), nnmpi.tensor).backward()
+    weighted((z, *as_tuple(last)), torch.tensor).backward()
+    pairs = [
+        *((u.numpy(), v) for u, v in zip((y, *as_tuple(state)), (z, *as_tuple(last)), strict=True)),
+        *((u.grad, v.grad) for u, v in zip(a, b, strict=True)),
+        *((p.grad, q.grad) for p, q in zip(ours.parameters(), theirs.parameters(), strict=True)),
+    ]
+    for k, (u, v) in enumerate(pairs):
+        expected = v.detach().numpy()
+        assert u.shape == expected.shape
+        assert np.abs(u - expected).max() <= 1e-13 * np.abs(expected).max(), k
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_padding_is_not_read(kind: str) -> None:
+    """Each sequence gives what it gives alone and without padding; NaN in padding is not seen."""
+    name, options = KINDS[kind]
+    layer = getattr(nn, name)(K, H, 2, bidirectional=True, **options).to("float64")
+    x = inputs()
+    for n, length in enumerate(LENGTHS):
+        x[length:, n] = np.nan
+    t = nnmpi.tensor(x, requires_grad=True)
+    y, state = layer(t, lengths=nnmpi.tensor(LENGTHS))
+    weighted((y, *as_tuple(state)), nnmpi.tensor).backward()
+    for n, length in enumerate(LENGTHS):
+        alone, last = layer(nnmpi.tensor(x[:length, n : n + 1]))
+        np.testing.assert_allclose(y.numpy()[:length, n], alone.numpy()[:, 0], atol=1e-14)
+        assert not y.numpy()[length:, n].any()
+        assert not t.grad[length:, n].any()
+        for s, expected in zip(as_tuple(state), as_tuple(last), strict=True):
+            np.testing.assert_allclose(s.numpy()[:, n], expected.numpy()[:, 0], atol=1e-14)
+    assert np.isfinite(t.grad).all()
+
+
+def test_a_sequence_without_positions_keeps_its_state() -> None:
+    layer, h = nn.GRU(K, H, bidirectional=True), np.random.default_rng(3).standard_normal((2, N, H))
+    y, last = layer(inputs(dtype="float32"), h.astype("float32"), [0, 5, 0, 2])
+    np.testing.assert_array_equal(last.numpy()[:, [0, 2]], h[:, [0, 2]].astype("float32"))
+    assert not y.numpy()[:, [0, 2]].any()
+
+
+def test_weights_start_uniform_within_the_root_of_the_hidden_size() -> None:
+    layer = nn.LSTM(40, 25, 2)
+    for name, p in layer.named_parameters():
+        largest = np.abs(p.data).max()
+        assert 0.19 < largest < 0.2 or (p.size < 1000 and 0.15 < largest < 0.2), name
+    assert abs(layer.weight_ih_l0.data.mean()) < 0.01
+    assert layer.weight_ih_l1.shape == (100, 25)
+
+
+def masks(layer: nn.Module, samples: list[int], step: int, T: int = T) -> np.ndarray:
+    """The outputs for these samples of ones, which dropout between layers makes differ."""
+    token = current_pass.set(Pass(step, np.array(samples)))
+    try:
+        y, _ = layer(np.ones((len(samples), T, K), "float32"))
+        return np.asarray(y.numpy())
+    finally:
+        current_pass.reset(token)
+
+
+def test_dropout_between_layers_is_keyed_by_sample_and_position() -> None:
+    layer = nn.RNN(K, H, 3, batch_first=True, dropout=0.5)
+    whole = masks(layer, [0, 1, 2, 3], 0)
+    np.testing.assert_array_equal(masks(layer, [2, 0], 0), whole[[2, 0]])
+    np.testing.assert_array_equal(masks(layer, [2, 0], 0, T - 2), whole[[2, 0], : T - 2])
+    assert len({y.tobytes() for y in (*whole, *masks(layer, [0, 1], 1))}) == 6
+    twin = nn.RNN(K, H, 3, dropout=0.5)
+    token = current_pass.set(Pass(0, np.arange(4)))
+    y, _ = twin(np.ones((T, 4, K), "float32"))
+    current_pass.reset(token)
+    assert y.shape == (T, 4, H)
+    layer.eval()
+    assert len({y.tobytes() for y in masks(layer, [0, 1, 2], 0)}) == 1
+    assert len({y.tobytes() for y in masks(nn.RNN(K, H, batch_first=True), [0, 1, 2], 0)}) == 1
+
+
+def test_dropout_drops_its_share_and_scales_the_rest() -> None:
+    """Of an identity as second layer: 1 becomes 0 or 2."""
+    layer = nn.RNN(1, 200, 2, "relu", bias=False, dropout=0.5)
+    layer.weight_ih_l0.data[...] = 1
+    layer.weight_ih_l1.data[...] = np.eye(200)
+    for p in (layer.weight_hh_l0, layer.weight_hh_l1):
+        p.data[...] = 0
+    y, _ = layer(np.ones((20, 3, 1), "float32"))
+    values, counts = np.unique(y.numpy(), return_counts=True)
+    assert values.tolist() == [0, 2]
+    assert abs(counts[0] / counts.sum() - 0.5) < 0.02
+
+
+@pytest.mark.parametrize("lengths", [None, LENGTHS], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_device_gives_the_same_without_waits(kind: str, lengths: Any) -> None:
+    name, options = KINDS[kind]
+
+    def run(on: Any) -> list[np.ndarray]:
+        layer = getattr(nn, name)(K, H, 2, bidirectional=True, dropout=0.3, **options)
+        layer.seed = 1  # its weights do not depend on the layers before it
+        layer.to("float32", on)
+        x = nnmpi.tensor(on.asarray(inputs(dtype="float32")), requires_grad=True, on=on)
+        y, state = layer(x, lengths=lengths)
+        total = y.sum()
+        for s in as_tuple(state):
+            total = total + (s * s).sum()
+        total.backward()
+        found = [y, *as_tuple(state), x.grad, *(p.grad for p in layer.parameters())]
+        return [v.data if isinstance(v, nnmpi.Tensor) else v for v in found]
+
+    with waits(0):
+        device = run(DEVICE)
+    for a, b in zip(map(to_host, device), run(nnmpi.backend.CPU), strict=True):
+        assert (a.shape, a.dtype) == (b.shape, np.float32)
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * np.abs(b).max())
+
+
+def test_several_passes_may_be_under_way() -> None:
+    """Each backward pass sees what its own forward pass has kept."""
+    layer = nn.LSTM(K, H).to("float64")
+    xs = [nnmpi.tensor(inputs() + k, requires_grad=True) for k in range(2)]
+    alone = []
+    for x in xs:
+        layer(x)[0].sum().backward()
+        alone.append(x.grad)
+        x.grad = None
+    for total in [layer(x)[0].sum() for x in xs]:
+        total.backward()
+    for x, expected in zip(xs, alone, strict=True):
+        np.testing.assert_array_equal(x.grad, expected)
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
+    "proj_size": (lambda: nn.LSTM(3, 4, proj_size=2), ("proj_size=2", "nn.Linear")),
+    "nonlinearity": (lambda: nn.RNN(3, 4, nonlinearity="gelu"), ("'gelu'", "tanh, relu")),
+    "dropout": (lambda: nn.GRU(3, 4, dropout=1.0), ("GRU: dropout=1.0", "less than 1")),
+    "hidden size": (lambda: nn.GRU(3, 0), ("hidden_size=0", "at least 1")),
+    "layers": (lambda: nn.GRU(3, 4, 0), ("num_layers=0", "at least 1")),
+    "width": (lambda: nn.LSTM(4, H)(inputs(dtype="float32")), ("(5, 4, 3)", "(T, N, K)", "K = 4")),
+    "axes": (
+        lambda: nn.LSTM(3, H, batch_first=True)(np.ones((4, 3), "float32")),
+        ("(4, 3)", "(N, T, K)"),
+    ),
+    "type": (lambda: nn.LSTM(K, H)(inputs()), ("float64", "float32")),
+    "state": (
+        lambda: nn.GRU(K, H)(inputs(dtype="float32"), np.zeros((2, N, H), "float32")),
+        ("(2, 4, 6)", "give h of shape (1, 4, 6)"),
+    ),
+    "states": (
+        lambda: nn.LSTM(K, H)(inputs(dtype="float32"), np.zeros((1, N, H), "float32")),
+        ("give h and c", "(1, 4, 6)"),
+    ),
+    "count of lengths": (
+        lambda: nn.GRU(K, H)(inputs(dtype="float32"), lengths=[1, 2]),
+        ("[1, 2]", "4 integers", "0 to 5"),
+    ),
+    "a length": (
+        lambda: nn.GRU(K, H)(inputs(dtype="float32"), lengths=[1, 2, 6, 1]),
+        ("[1, 2, 6, 1]", "0 to 5"),
+    ),
+    "lengths of floats": (
+        lambda: nn.GRU(K, H)(inputs(dtype="float32"), lengths=np.ones(4)),
+        ("4 integers",),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+def test_bad_arguments_are_refused_in_one_line(case: Any) -> None:
+    make, words = case
+    with refused(*words):
+        make()
+
+
+def test_its_repr_has_the_options_that_are_not_defaults() -> None:
+    layer = nn.LSTM(3, 4, 2, batch_first=True, dropout=0.5, bidirectional=True)
+    expected = "3, 4, num_layers=2, batch_first=True, dropout=0.5, bidirectional=True"
+    assert repr(layer) == f"LSTM({expected})"
+    assert repr(nn.RNN(3, 4, nonlinearity="relu")) == "RNN(3, 4, nonlinearity='relu')"
