@@ -12,6 +12,7 @@ import pytest
 from helpers.device import DEVICE, waits
 from helpers.ops.opcases import ELEMENTWISE
 from helpers.ops.opcases_all import CASES, each, evaluated, is_leaf, single, weights
+from helpers.ops.opcases_attention import ATTENTION
 from helpers.ops.opcases_conv import CONVOLUTIONS
 from helpers.ops.opcases_layers import LAYERS
 from helpers.ops.opcases_logic import LOGIC
@@ -71,7 +72,8 @@ def test_each_op_is_in_the_table():
 
 
 def test_no_case_hides_another():
-    tables = ELEMENTWISE, SHAPES, LAYERS, CONVOLUTIONS, LOSSES, LOGIC, PORTED, RECURRENT
+    tables = (ELEMENTWISE, SHAPES, LAYERS, CONVOLUTIONS, LOSSES, LOGIC, PORTED)
+    tables += (ATTENTION, RECURRENT)
     assert len(CASES) == sum(map(len, tables))
 
 
