@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 from helpers.ops.opcases import Case, Draw, Op
+from helpers.ops.opcases_layers import channels_last
 
 from nnmpi import backend
 from nnmpi.autograd import apply
-from nnmpi.autograd.ops import losses, softmax
+from nnmpi.autograd.ops import losses, positions, softmax
 
 LABELS = np.array([2, 0, 0, 3, 1])
 SOME = np.array([2, -100, 0, 3, -100])
@@ -33,6 +34,13 @@ def _of_classes() -> dict[str, Case]:
             name, args = f"{reduction} {len(labels)}", ((len(labels), 4), labels)
             options, oracle = {"reduction": reduction}, _oracle("cross_entropy")
             cases[f"cross_entropy {name}"] = Case(softmax.cross_entropy, args, oracle, options)
+        at_positions = (2, 4, 3, 5), np.resize(LABELS, (2, 3, 5))
+        cases[f"cross_entropy {reduction} of positions {len(labels)}"] = Case(
+            positions.cross_entropy,
+            at_positions if len(labels) == 1 else (channels_last(2, 4, 3, 5), at_positions[1]),
+            _oracle("cross_entropy"),
+            {"reduction": reduction},
+        )
     inputs: dict[str, Any] = {
         "rows": ((5, 4), SOME),
         "no rows": ((0, 4), SOME[:0]),
