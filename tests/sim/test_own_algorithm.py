@@ -115,5 +115,5 @@ def test_errors_of_the_algorithm_itself_are_not_explained_away() -> None:
 
 def test_the_option_takes_it() -> None:
     assert Config(allreduce="chain:CHAIN").allreduce == "chain:CHAIN"
-    with pytest.raises(ValueError, match=r"auto, mpi.*hierarchical, package\.module:NAME"):
+    with pytest.raises(ValueError, match=r"auto, mpi.*hierarchical, nccl, package\.module:NAME"):
         Config(allreduce="chain")
