@@ -31,7 +31,7 @@ def nccl(on: Backend) -> Any:
     except ImportError as error:
         raise ValueError(
             f"allreduce nccl: {on.xp.__name__} finds no NCCL ({error}): install the package "
-            "nvidia-nccl-cu12, or use --allreduce ring"
+            "nvidia-nccl-cu12 (or cu13, as CuPy), or use --allreduce ring"
         ) from None
 
 
