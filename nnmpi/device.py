@@ -31,7 +31,7 @@ def nccl(on: Backend) -> Any:
     except ImportError as error:
         raise ValueError(
             f"allreduce nccl: {on.xp.__name__} finds no NCCL ({error}): install the package "
-            "nvidia-nccl-cu12, or use --allreduce ring"
+            "nvidia-nccl-cu12 (or cu13, as CuPy), or use --allreduce ring"
         ) from None
 
 
@@ -46,12 +46,13 @@ class Event(Protocol):
         """Returns when the device has come there."""
 
 
-def current(on: Backend) -> int | None:
-    """The number of the device that this thread uses; None of the host."""
+def address(on: Backend) -> str | None:
+    """Where on its node the device is that this thread uses; None of the host."""
     if on.is_host:
         return None
-    number: int = on.xp.cuda.Device().id
-    return number
+    cuda = on.xp.cuda
+    found: str = cuda.runtime.deviceGetPCIBusId(cuda.Device().id)
+    return found
 
 
 def choose(on: Backend, rank: int) -> None:
@@ -80,9 +81,9 @@ class SideStream:
         """What comes next comes after all that was computed so far."""
         self._stream.wait_event(self._recorded(self._kernels))
 
-    def lead(self) -> None:
-        """What is computed from now on comes after all that is here."""
-        self._kernels.wait_event(self.event())
+    def lead(self, event: Event | None = None) -> None:
+        """What is computed from now on comes after all that is here, or after this event."""
+        self._kernels.wait_event(event or self.event())
 
     def event(self) -> Event:
         """What is done when all is done that was asked for so far."""

@@ -1,5 +1,6 @@
 """Communicators: ranks, messages between them, and collectives."""
 
+from nnmpi.comm.arguments import Parts as Parts
 from nnmpi.comm.communicator import Comm as Comm
 from nnmpi.comm.debug.compare import MismatchError as MismatchError
 from nnmpi.comm.mpi_ranks import has_launcher as has_launcher

@@ -9,6 +9,8 @@ that give the same bits each time are used, since the same layout gives the same
 those that compute in float32, unless TF32 is allowed.
 """
 
+import os
+import warnings
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib import import_module
@@ -66,9 +68,21 @@ class Graph(NamedTuple):
     workspace: int
 
 
+ALIGNED = 16
+"""Bytes."""
+
+
 @lru_cache(maxsize=1)
 def library() -> Any:
-    """The front end, or None where it or cuDNN itself is not installed."""
+    """The front end, or None where it or cuDNN itself is not installed.
+
+    It looks for CUDA's runtime by name alone, and pip installs that where no name finds it.
+    """
+    try:
+        path = import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cudart").abs_path
+        os.environ.setdefault("CUDNN_FRONTEND_CUDART_LIB_NAME", path)
+    except (ImportError, OSError, RuntimeError):
+        pass  # a system's CUDA, which is found by its name
     try:
         found = import_module("cudnn")
         found.backend_version()
@@ -120,7 +134,8 @@ def run(kind: Kind, spec: Spec, inputs: Sequence[Array], output: Array) -> None:
     assert found is not None, "can() was not asked"
     library().set_stream(handle=handle, stream=xp.cuda.get_current_stream().ptr)
     workspace = xp.empty(max(found.workspace, 1), "uint8")
-    arrays = (*inputs, output)
+    # graphs are built for addresses that CuPy gives to whole arrays: parts of one may lie between
+    arrays = (*(a if a.data.ptr % ALIGNED == 0 else a.copy() for a in inputs), output)
     pack = {t: a.data.ptr for t, a in zip(found.tensors, arrays, strict=True)}
     found.graph.execute(pack, workspace.data.ptr, handle=handle)
 
@@ -152,6 +167,9 @@ def _graph(kind: Kind, spec: Spec, device: int, thread: int) -> Graph | None:
     try:
         _build(graph, spec)
     except lib.cudnnGraphNotSupportedError:
+        return None
+    except (RuntimeError, ValueError) as error:  # so it declines what it cannot describe
+        warnings.warn(f"cuDNN refuses a convolution, im2col takes it: {error}", stacklevel=2)
         return None
     return Graph(graph, (*inputs, output), graph.get_workspace_size())
 

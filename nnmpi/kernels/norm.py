@@ -6,12 +6,16 @@ LayerNorm.
 """
 
 from nnmpi.backend import Array, xp_of
+from nnmpi.dtypes import is_half
 from nnmpi.kernels import column_sum
 from nnmpi.native.table import kernel
 
 
 def _sum(x: Array) -> Array:
-    """x (N, P, C) summed over positions."""
+    """x (N, P, C) summed over positions; of 16 bits in float32, and not rounded."""
+    if is_half(x.dtype):
+        total: Array = x.sum(axis=1, dtype="float32")
+        return total
     if len(x) == 1:
         return column_sum(x[0])[None]
     xp = xp_of(x)
@@ -69,14 +73,17 @@ def layer_norm_loop(
 ) -> None:
     """y = (x - mean) r w + b, with r = 1 / sqrt(var + eps)."""
     xp = xp_of(x)
-    mean[...] = x.mean(axis=1)
-    xp.subtract(x, mean[:, None], out=y)
-    r[...] = 1 / xp.sqrt((y * y).mean(axis=1) + eps)
-    y *= r[:, None]
+    mean[...] = x.mean(axis=1, dtype=mean.dtype)
+    d = y if y.dtype == mean.dtype else xp.empty(y.shape, mean.dtype)
+    xp.subtract(x, mean[:, None], out=d)
+    r[...] = 1 / xp.sqrt((d * d).mean(axis=1) + eps)
+    d *= r[:, None]
     if w is not None:
-        y *= w
+        d *= w
     if b is not None:
-        y += b
+        d += b
+    if d is not y:
+        y[...] = d
 
 
 def _normalised(x: Array, mean: Array, r: Array) -> Array:

@@ -1,5 +1,7 @@
 """discover: what ranks have to ask each other before it is decided what each of them does."""
 
+from collections.abc import Sequence
+
 from nnmpi import device
 from nnmpi.backend import CPU, Backend
 from nnmpi.blas import cores, threads
@@ -23,6 +25,16 @@ def discover(comm: Comm, on: Backend) -> Cluster:
     """The cluster of a Comm; every rank calls it."""
     node = comm.node()
     spare = cores(len(node)) - threads()
-    own = node[0], comm.free_memory(), spare, comm.any_thread, device.current(on)
-    nodes, free, cores_left, any_thread, devices = zip(*gather_objects(comm, own), strict=True)
-    return Cluster(nodes, free, cores_left, all(any_thread), devices)
+    own = node[0], comm.free_memory(), spare, comm.any_thread, device.address(on)
+    nodes, free, cores_left, any_thread, addresses = zip(*gather_objects(comm, own), strict=True)
+    return Cluster(nodes, free, cores_left, all(any_thread), numbered(nodes, addresses))
+
+
+def numbered(nodes: Sequence[int], addresses: Sequence[str | None]) -> tuple[int | None, ...]:
+    """The GPUs of each node counted in the order of their addresses.
+
+    Processes that are shown one GPU each all call it number 0.
+    """
+    both = [*zip(nodes, addresses, strict=True)]
+    known = {n: sorted({gpu for m, gpu in both if m == n and gpu}) for n in nodes}
+    return tuple(None if gpu is None else known[n].index(gpu) for n, gpu in both)

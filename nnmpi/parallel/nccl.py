@@ -8,18 +8,18 @@ another rank has put behind one that waits for this rank. Messages, and gathers 
 when it finds the time, go through memory of the host as without NCCL.
 """
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 from nnmpi import device
 from nnmpi.backend import Array, Backend
-from nnmpi.collectives.step import bounds
-from nnmpi.comm import Comm
+from nnmpi.comm import Comm, Parts
 from nnmpi.device import SideStream
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.wire import WIRE, Parts, StagedComm, one_row
+from nnmpi.parallel.wire import WIRE, StagedComm, one_row
 
 NCCL = "nccl"
 """The name of the all-reduce."""
@@ -55,8 +55,8 @@ class Launched:
     def wait(self) -> None:
         """Returns when they are complete; meanwhile messages of this rank move."""
         while not self.poll():
-            pass
-        self._stream.lead()
+            time.sleep(0)  # lets other threads use this core
+        self._stream.lead(self._event)
 
 
 class NcclComm(StagedComm):
@@ -65,7 +65,8 @@ class NcclComm(StagedComm):
     def __init__(self, comm: Comm, on: Backend, stream: SideStream) -> None:
         super().__init__(comm, on)
         self._nccl = device.nccl(on)
-        uid = gather_objects(comm, self._nccl.get_unique_id())[0]
+        # one rank asks: behind each id a thread listens until all ranks have come to it
+        uid = gather_objects(comm, self._nccl.get_unique_id() if comm.rank == 0 else None)[0]
         self._calls = self._nccl.NcclCommunicator(comm.size, uid, comm.rank)
         self._stream = stream
 
@@ -123,8 +124,5 @@ class NcclComm(StagedComm):
     def _places(self, row: Array, parts: Parts) -> Iterator[tuple[int, int]]:
         """The address and the length of each rank's part; parts may be uneven, as NCCL's own
         reduce-scatter does not allow."""
-        ends: Sequence[int] = bounds(row.size, self.size)
-        if parts is not None:
-            ends = [*accumulate(parts, initial=0)]
-        for lo, hi in pairwise(ends):
+        for lo, hi in pairwise(self._ends(parts, row.size)):
             yield row.data.ptr + lo * row.itemsize, hi - lo

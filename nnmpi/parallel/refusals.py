@@ -71,6 +71,12 @@ REFUSALS = (
     # 16 bits
     Refusal("16 bits", "servers", "servers keep and send parameters of one type", NO_SERVERS),
     Refusal("16 bits", "pipedream", "a stage keeps versions of its parameters in one type"),
+    Refusal(
+        "16 bits",
+        "nccl",
+        "NCCL adds up 16 bits without float32's digits",
+        "use --allreduce ring",
+    ),
     Refusal("16 bits", "reproducible", "the tree over slices adds up float32 and float64"),
     # parameter servers
     Refusal("allreduce", "servers", OWN_SUM, NO_SERVERS),

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from nnmpi import backend
 from nnmpi.backend import Array, Backend
 from nnmpi.collectives.step import bounds
-from nnmpi.comm import Comm, NoRoomError, Work
+from nnmpi.comm import Comm, NoRoomError, Parts, Work
 from nnmpi.device import CopyStream
 from nnmpi.parallel.staging import ALL, NOTHING, Staging, StagingMemory
 
@@ -28,7 +28,6 @@ PIECE = 1 << 22
 MOST_BUFFERS = 1024
 """Keys of staging memory that is kept."""
 
-Parts: TypeAlias = Sequence[int] | None
 Span: TypeAlias = tuple[int, int]
 
 
@@ -237,16 +236,17 @@ class StagedComm:
         for span in _spans(row):
             stage = self._stage(row[slice(*span)], comes(span), goes(span), is_kept)
             found.append(Piece(stage, start(stage, span)))
+            self._last = stage  # the work has started: works behind one that fails would wait
         return found
 
     def _stage(self, piece: Array, comes: slice, goes: slice, is_kept: bool) -> Staging:
         key = piece.data.ptr if is_kept else 0, piece.nbytes
         if key not in self._memory:
             if len(self._memory) == MOST_BUFFERS:
+                self._copies.event().synchronize()  # copies may still use what is given back
                 self._memory.clear()
             self._memory[key] = StagingMemory(self._copies, piece.nbytes)
-        self._last = Staging(self._copies, piece, self._memory[key], self._last, comes, goes)
-        return self._last
+        return Staging(self._copies, piece, self._memory[key], self._last, comes, goes)
 
     def _wait(self, pieces: list[Piece]) -> None:
         pieces[0].stage.wait()  # rather than ask again and again

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi import backend, user_code
+from nnmpi import backend, device, user_code
 from nnmpi.backend import Backend
 from nnmpi.comm import Comm
 from nnmpi.config import EPOCHS, LEAST_STEPS, Config
@@ -132,6 +132,8 @@ def _checked_device(config: Config, comm: Comm) -> Backend:
     plan.check(config, config.ranks or comm.size)
     on = backend.get(config.device)
     backend.allow_tf32(on, config.tf32)
+    if config.allreduce == "nccl":
+        device.nccl(on)  # on every rank, or on none
     return on
 
 

@@ -39,13 +39,24 @@ def from_device(args: list[Any]) -> list[Any]:
     return [backend.to_host(a) if backend.is_array(a) else a for a in args]
 
 
+def flushed(args: list[Any]) -> list[Any]:
+    """The arguments with 0 in the place of denormals, which CuPy's kernels do not know."""
+    found = copies(args)
+    for a in arrays_of(found):
+        if a.dtype.kind == "f":
+            small = abs(a) < np.finfo("float32").tiny
+            a[small] = np.copysign(a.dtype.type(0), a[small])
+    return found
+
+
 def agree(name: str, args: list[Any], message: object = "") -> None:
     """The kernel took these arguments, and has written what NumPy writes."""
+    args = flushed(args)
     numpys, mine = copies(args), on_device(args)
     with np.errstate(all="ignore"):
         TABLE[name].reference(*numpys)
     assert KERNELS[name](*mine) is None, message
-    host = from_device(mine)
+    host, numpys = flushed(from_device(mine)), flushed(numpys)
     if name in EXACT:
         assert bits(host) == bits(numpys), message
     close = CASES[name][1]

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.backend import CPU
+from nnmpi.backend import CPU, Backend
 from nnmpi.collectives.step import cut
 from nnmpi.comm.allreduce.dispatch import power_of_two
 from nnmpi.comm.allreduce.node_memory import memory_of_sums
@@ -95,9 +95,8 @@ def _running_sums(a: Arrangement, n: int) -> int:
 
 def _scratch(a: Arrangement, n: int) -> int:
     """The bytes through which the optimizer reads gradients of 16 bits, of n numbers."""
-    if not a.is_mixed:
-        return 0
-    return a.updated_dtype.itemsize * max(min(n, piece_of(CPU)), 1)
+    on = Backend("cuda", CPU.xp) if a.cluster.has_devices else CPU
+    return a.is_mixed * a.updated_dtype.itemsize * max(min(n, piece_of(on)), 1)
 
 
 def _of_trained(a: Arrangement, rank: int) -> Memory:

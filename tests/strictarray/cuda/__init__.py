@@ -233,6 +233,10 @@ class runtime:  # noqa: N801 (CuPy's name)
     def getDeviceCount() -> int:  # noqa: N802 (CuPy's name)
         return _machine["devices"]
 
+    @staticmethod
+    def deviceGetPCIBusId(device: int) -> str:  # noqa: N802 (CuPy's name)
+        return f"0000:{device:02X}:00.0"
+
 
 @contextmanager
 def devices(count: int) -> Iterator[None]:
