@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from nnmpi import keyed
+from nnmpi import dtypes, keyed
 from nnmpi.data.dataset import Split
 from nnmpi.data.inputs import Inputs, arrays, each, is_index, take
 from nnmpi.data.standardise import Standardiser
@@ -116,7 +116,7 @@ class Loader:
         self.split = Split(x, np.ascontiguousarray(split.y))
         self.standardiser = standardiser.shaped_for(x)
         self.batch_size, self.divisor = batch_size, divisor
-        self.dtype, self.seed, self.shuffle = np.dtype(dtype), seed, shuffle
+        self.dtype, self.seed, self.shuffle = dtypes.named(dtype), seed, shuffle
         copied = sum(array.size for array in arrays(x) if not is_index(array))
         small = copied * self.dtype.itemsize <= SMALL
         self._ready = self.standardiser.apply(x, self.dtype) if small else None

@@ -24,7 +24,7 @@ GROUPS = {
 }
 
 FLAGS: dict[str, tuple[str, Any]] = {
-    "--context": ("64", 64),
+    "context": ("64", 64),
     "dp": ("3", 3),
     "pp": ("2", 2),
     "tp": ("2", 2),
