@@ -8,7 +8,7 @@
 
 The scores of a block of queries with all keys that they see are in cache from the first product to
 the second one. The backward pass computes them again, so memory is linear in T and S. Which queries
-make a block depends on S alone: cutting samples or heads among ranks changes no bit.
+make a block depends on T and S alone: cutting samples or heads among ranks changes no bit.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,14 +41,13 @@ class Scores(NamedTuple):
     """How scores are made of products, and probabilities of scores.
 
     mask: broadcast to (N, K, G, T, S): bool, true where a query sees a key, or added to the scores
-    causal: whether query i sees keys 0 to i + `offset` only
+    causal: whether query i sees keys 0 to i only
     keep: what probabilities are multiplied by, for each block
     """
 
     scale: float
     mask: Array | None = None
     causal: bool = False
-    offset: int = 0
     keep: Keep | None = None
 
 
@@ -65,7 +64,7 @@ def blocks(q: Array, k: Array, how: Scores) -> Iterator[Block]:
         for h in range(0, K, heads):
             for t in range(0, T, rows):
                 last = min(t + rows, T)
-                seen = min(S, max(0, last + how.offset)) if how.causal else S
+                seen = min(S, last) if how.causal else S
                 if seen:
                     yield Block(
                         slice(n, min(n + samples, N)),
@@ -78,7 +77,7 @@ def blocks(q: Array, k: Array, how: Scores) -> Iterator[Block]:
 def attention(q: Array, k: Array, v: Array, how: Scores, y: Array) -> None:
     """Writes y."""
     progress = progress_hook.get()
-    if (how.causal and how.offset < 0) or not k.shape[2]:
+    if not k.shape[2]:
         y[...] = 0  # queries that see no key
     for block in blocks(q, k, how):
         samples, heads, queries, keys = block
@@ -140,7 +139,7 @@ def _probabilities(q: Array, k: Array, how: Scores, block: Block) -> Array:
     rows = q[samples, heads, :, queries] * how.scale
     s = xp.matmul(rows, k[samples, heads, None, keys].swapaxes(-1, -2))
     if how.causal:
-        _hide_later(s, queries.start + how.offset)
+        _hide_later(s, queries.start)
     seen = None
     if how.mask is not None:
         part = how.mask[samples, heads, :, queries, keys]
@@ -155,12 +154,9 @@ def _probabilities(q: Array, k: Array, how: Scores, block: Block) -> Array:
 
 
 def _hide_later(s: Array, first: int) -> None:
-    """Hides from each query the keys behind its position, `first` and up; all are in `s`.
-
-    Of queries that see none all are hidden: their probabilities are zeros.
-    """
+    """Hides from each query the keys behind its position, `first` and up."""
     xp = xp_of(s)
     rows, keys = s.shape[-2:]
-    begin = max(0, min(first + 1, keys))  # keys before are seen by all
+    begin = min(first + 1, keys)  # keys before are seen by all
     later = xp.arange(begin, keys)[None, :] > first + xp.arange(rows)[:, None]
     s[..., begin:] = xp.where(later, -xp.inf, s[..., begin:])

@@ -17,6 +17,7 @@ from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.optim import Adam
 from nnmpi.parallel.checks.verify import Comparison, Difference, VerifyError, difference, largest
+from nnmpi.parallel.masters import MasterStore
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.stores import LocalStore
 from nnmpi.parallel.strategy import Composed
@@ -120,6 +121,29 @@ def test_a_step_that_only_one_of_the_two_has_made(tmp_path: Path) -> None:
 
     threads.run(2, rank)
     assert not save.exists()
+
+
+@pytest.mark.parametrize(("dtype", "step"), [("bfloat16", 1), ("float16", 4)])
+def test_a_layout_of_16_bits_that_never_makes_a_step(
+    dtype: str, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float16 one of the two may skip some steps alone, while its scale falls."""
+    gradient = MasterStore.shard_gradient
+
+    def spoilt(self: Any, shard: Any) -> Any:
+        found = gradient(self, shard)
+        if self.dp.size > 1:
+            found[0] = np.nan
+        return found
+
+    monkeypatch.setattr(MasterStore, "shard_gradient", spoilt)
+    config = Config(verify=True, batch_size=14, dtype=dtype, allreduce="ring", epochs=2)
+
+    def rank(comm: Comm) -> None:
+        with pytest.raises(VerifyError, match=rf"\Astep {step}: only one of the layout and"):
+            Trainer(config, small, rows(), comm).fit(NullReport())
+
+    threads.run(2, rank)
 
 
 def test_what_diverges_alike_is_told_as_divergence() -> None:
