@@ -81,7 +81,7 @@ def attention(q: Array, k: Array, v: Array, how: Scores, y: Array) -> None:
         y[...] = 0  # queries that see no key
     for block in blocks(q, k, how):
         samples, heads, queries, keys = block
-        p = _probabilities(q, k, how, block)
+        _, p = _probabilities(q, k, how, block)
         if how.keep is not None:
             p *= how.keep(block)
         y[samples, heads, :, queries] = xp_of(q).matmul(p, v[samples, heads, None, keys])
@@ -105,7 +105,7 @@ def attention_gradients(
             d[...] = 0
     for block in blocks(q, k, how):
         samples, heads, queries, keys = block
-        p = _probabilities(q, k, how, block)
+        rows, p = _probabilities(q, k, how, block)
         g = dy[samples, heads, :, queries]
         kept = None if how.keep is None else how.keep(block)
         if dv is not None:
@@ -118,11 +118,11 @@ def attention_gradients(
             dp *= kept
         ds = xp.empty_like(p)
         softmax_gradient_loop(dp, p, ds, -1)
-        ds *= how.scale
         if dq is not None:
-            dq[samples, heads, :, queries] = xp.matmul(ds, k[samples, heads, None, keys])
+            product = xp.matmul(ds, k[samples, heads, None, keys])
+            xp.multiply(product, how.scale, out=dq[samples, heads, :, queries])
         if dk is not None:
-            dk[samples, heads, keys] += _over_group(ds, q[samples, heads, :, queries])
+            dk[samples, heads, keys] += _over_group(ds, rows)
         progress()
 
 
@@ -132,8 +132,8 @@ def _over_group(a: Array, b: Array) -> Array:
     return product[:, :, 0] if product.shape[2] == 1 else product.sum(axis=2)
 
 
-def _probabilities(q: Array, k: Array, how: Scores, block: Block) -> Array:
-    """softmax of the scores of a block, (n, h, G, rows, keys)."""
+def _probabilities(q: Array, k: Array, how: Scores, block: Block) -> tuple[Array, Array]:
+    """The queries of a block times the scale, and softmax of its scores, (n, h, G, rows, keys)."""
     xp = xp_of(q)
     samples, heads, queries, keys = block
     rows = q[samples, heads, :, queries] * how.scale
@@ -150,7 +150,7 @@ def _probabilities(q: Array, k: Array, how: Scores, block: Block) -> Array:
     softmax_loop(s, p, -1)
     if seen is not None:
         p *= seen
-    return p
+    return rows, p
 
 
 def _hide_later(s: Array, first: int) -> None:
@@ -159,4 +159,4 @@ def _hide_later(s: Array, first: int) -> None:
     rows, keys = s.shape[-2:]
     begin = min(first + 1, keys)  # keys before are seen by all
     later = xp.arange(begin, keys)[None, :] > first + xp.arange(rows)[:, None]
-    s[..., begin:] = xp.where(later, -xp.inf, s[..., begin:])
+    s[..., begin:] += xp.where(later, -xp.inf, 0).astype(s.dtype)
