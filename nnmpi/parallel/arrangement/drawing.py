@@ -5,7 +5,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.kinds import numbers_of
+from nnmpi.parallel.arrangement.kinds import alike_layers, numbers_of
 from nnmpi.sim.svg import INK, PAPER, QUIET, box, page, text
 
 HERE, ELSEWHERE = "#", "."
@@ -24,13 +24,14 @@ class DrawnLayer(NamedTuple):
 
 
 def blocks(a: Arrangement) -> list[tuple[str, list[DrawnLayer]]]:
-    """The ranks of each stage, and its layers that have parameters."""
+    """The ranks of each stage, and its layers that have parameters; those of blocks once."""
     found = []
     for s, nodes in enumerate(a.stages):
         pp = s % a.mesh.axes["pp"]
         ranks = tuple(r for r in range(a.mesh.size) if a.mesh.coordinates(r)["pp"] == pp)
-        rows = [_row(a, k) for k in nodes if a.graph.nodes[k].variables]
-        found.append((f"rank{'s' * (len(ranks) > 1)} {numbers_of(ranks)}", rows))
+        rows = alike_layers(_row(a, k) for k in nodes if a.graph.nodes[k].variables)
+        layers = [row._replace(name=name) for name, row in rows]
+        found.append((f"rank{'s' * (len(ranks) > 1)} {numbers_of(ranks)}", layers))
     return found
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.parallel.arrangement.kinds import numbers_of
+from nnmpi.parallel.arrangement.kinds import alike_layers, numbers_of
 from nnmpi.parallel.arrangement.traffic import Traffic
 from nnmpi.quoting import printable
 from nnmpi.sim.show import columns, plural
@@ -211,8 +211,8 @@ def _sent(e: Event) -> Iterator[tuple[str, ...]]:
 
 def _layers(e: Event) -> Iterator[tuple[str, ...]]:
     yield "layer", "kind", "sharded by", "weight", "channels of each rank", "messages", "why"
-    for layer in e["sharded_layers"]:
-        yield (
+    cells = (
+        (
             layer["layer"],
             layer["kind"],
             layer["how"],
@@ -221,6 +221,10 @@ def _layers(e: Event) -> Iterator[tuple[str, ...]]:
             layer["messages"] or "none",
             layer["why"],
         )
+        for layer in e["sharded_layers"]
+    )
+    for name, row in alike_layers(cells):
+        yield name, *row[1:]
 
 
 def size(nbytes: int) -> str:
