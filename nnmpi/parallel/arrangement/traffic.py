@@ -29,13 +29,15 @@ from nnmpi.comm.allreduce.interpreter import make_plan
 from nnmpi.mesh import REPLICAS
 from nnmpi.nn.graph import Node
 from nnmpi.parallel.arrangement.arrangement import NOT_TIED, Arrangement, Bucket, users_of
-from nnmpi.parallel.arrangement.program import gathered, micro_batches
+from nnmpi.parallel.arrangement.program import gathered, micro_batches, ops
 from nnmpi.parallel.stores import scalar_count
 from nnmpi.parallel.tensor.ops import SHORT
 from nnmpi.parallel.tensor.shard import ShardedLayer
+from nnmpi.schedules.op import Kind
 from nnmpi.schedules.reduction_tree import Action, moves, owners_of
 
 FLOAT64 = np.dtype(np.float64)
+NO_PASSES: Mapping[int, Sequence[int]] = {}
 NORMS = "BatchNorm1d", "BatchNorm2d"
 LOSS_NUMBERS = 4
 """Of a sample, that each rank tells the others for a loss on sharded classes."""
@@ -206,18 +208,30 @@ def _own_nodes(a: Arrangement, rank: int) -> Iterator[Node]:
 
 
 def sums_along_tp(
-    a: Arrangement, layers: Iterable[ShardedLayer], micro: Sequence[int], cp: int = 0
+    a: Arrangement,
+    layers: Iterable[ShardedLayer],
+    micro: Sequence[int],
+    cp: int = 0,
+    forward: Mapping[int, Sequence[int]] = NO_PASSES,
 ) -> Iterator[int]:
-    """How many numbers each sum of a step adds up along tp, of ranks at this place along cp."""
+    """How many numbers each sum of a step adds up along tp, of ranks at this place along cp.
+
+    `forward` has the samples of the forward passes of a node where these are others than `micro`.
+    """
     share = a.sharding.positions.share
     for layer in layers:
-        yield from (share(layer.summed, cp) * n for n in _forward(a, micro))
+        yield from (share(layer.summed, cp) * n for n in forward.get(layer.node, micro))
         yield from (share(layer.back, cp) * n for n in micro)
 
 
-def _forward(a: Arrangement, micro: Sequence[int]) -> list[int]:
-    """The samples of each forward pass; one that is computed again is there twice."""
-    return [*micro] * (2 if a.config.recompute else 1)
+def _forward(a: Arrangement, rank: int, micro: Sequence[int]) -> dict[int, list[int]]:
+    """The samples of each forward pass of each node of a rank; of one that is computed again,
+    twice."""
+    found: dict[int, list[int]] = {k: [] for s in a.held(rank).stages for k in a.stages[s]}
+    for op in ops(a, rank, len(micro)):
+        for k in a.stages[op.stage] if op.kind in (Kind.F, Kind.RECOMPUTE) else ():
+            found[k].append(micro[op.micro])
+    return found
 
 
 def own_layers(a: Arrangement, rank: int) -> list[ShardedLayer]:
@@ -229,18 +243,18 @@ def own_layers(a: Arrangement, rank: int) -> list[ShardedLayer]:
 def _tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
     """Sums and gathers of sharded layers, and the table of a loss on sharded classes."""
     group, layers, ring = a.mesh.group(rank, "tp"), own_layers(a, rank), ALL_GATHERS["ring"]
-    at = a.mesh.coordinates(rank)
-    for n in sums_along_tp(a, layers, micro, at["cp"]):
+    at, forward = a.mesh.coordinates(rank), _forward(a, rank, micro)
+    for n in sums_along_tp(a, layers, micro, at["cp"], forward):
         name = "doubling" if is_short(a, n) else a.sums_by(group)
         yield all_reduced(a, name, group, rank, n, a.dtype)
     for layer in layers:
-        for n in _forward(a, micro) if layer.gathered else ():
+        for n in forward[layer.node] if layer.gathered else ():
             numbers = a.sharding.positions.share(layer.gathered, at["cp"]) * n
             edges = [numbers * b // layer.bounds[-1] for b in layer.bounds]
             yield carried_out(ring, group, rank, numbers, a.dtype, edges)
     has_loss = len(a.stages) - 1 in a.held(rank).stages
     if len(group) > 1 and a.sharding.output is not None and has_loss:
-        for n in _forward(a, micro):
+        for n in forward[len(a.graph.nodes) - 1]:
             numbers = LOSS_NUMBERS * len(group) * rows_of_loss(a, n, at)
             yield carried_out(ring, group, rank, numbers, a.updated_dtype)
 
@@ -263,14 +277,14 @@ def _cp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
     """Keys and values around the ring, forward and back, and their gradients to their owners."""
     at, cut = a.mesh.coordinates(rank), a.sharding.positions
     width = (a.dtype if a.cluster.has_devices else a.updated_dtype).itemsize
-    own, nodes = {k for s in a.held(rank).stages for k in a.stages[s]}, a.graph.nodes
-    for k in own.intersection(cut.rings):
+    forward, nodes = _forward(a, rank, micro), a.graph.nodes
+    for k in forward.keys() & {*cut.rings}:
         e, causal = nodes[k].inputs[0], bool(nodes[k].settings["is_causal"])
         of_position = prod(a.local_shape(e, 1, at)[2:]) // 3 * 2 * width
         owners = [(at["cp"] - s) % cut.ranks for s in range(cut.ranks)]
         around = [cut.count(r) for r in owners[:-1]]
         home = [cut.keys_seen(at["cp"], r, causal) for r in owners[1:]]
-        for n in _forward(a, micro):
+        for n in forward[k]:
             yield from (Sent(keys * n * of_position, 1) for keys in around)
         for n in micro if a.graph.edges[e].requires_grad else ():
             yield from (Sent(keys * n * of_position, 1) for keys in (*around, *home))

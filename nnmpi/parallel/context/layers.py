@@ -6,9 +6,10 @@ from typing import Any
 from nnmpi import backend
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.functional import as_tensor
-from nnmpi.autograd.ops import linear
-from nnmpi.backend import Array
+from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
+from nnmpi.kernels import Result
+from nnmpi.kernels.halves import summed
 from nnmpi.nn import Dropout, Module, PositionalEmbedding, SelfAttention
 from nnmpi.nn.graph import Graph
 from nnmpi.parallel.context.ring import Ring, ring_attention
@@ -39,8 +40,19 @@ class PartPositionalEmbedding(OnSomePositions, PositionalEmbedding):
     """x plus the rows of the weight of the positions that are here."""
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = apply(linear.embedding, self.weight, index=self.positions(x), padding=None)
-        return as_tensor(x) + rows
+        return apply(plus_rows, as_tensor(x), self.weight, index=self.positions(x))
+
+
+def plus_rows(x: Array, w: Array, *, index: Array) -> Result:
+    """x (N, t, C) + rows of w (T, C), each of which is taken once; keeps no copy of these."""
+
+    def of_w(g: Array, out: Array | None) -> Array:
+        dw = xp_of(g).zeros(shape, g.dtype)
+        dw[index] = summed(g, axis=0)
+        return dw
+
+    shape = w.shape
+    return Result(x + w[index], (lambda g, out: g, of_w))
 
 
 class PartDropout(OnSomePositions, Dropout):
