@@ -149,6 +149,11 @@ class Arrangement:
         at = self.mesh.coordinates(min(rank, self.mesh.size - 1))
         return self.holdings[at["pp"], at["tp"]]
 
+    def positions(self, rank: int) -> np.ndarray | None:
+        """The positions of sequences that a rank has; None: all of them."""
+        at = self.mesh.coordinates(min(rank, self.mesh.size - 1))
+        return self.sharding.positions.here(at["cp"])
+
     def crossing(self, stage: int) -> tuple[int, ...]:
         """The edges that stages from this one on need of those before, or of the inputs."""
         return self.division.stages[stage].takes

@@ -83,10 +83,10 @@ def own_stages(
 ) -> ModelPart:
     """What a rank has of the model; parameters of others lose their memory."""
     division, graph = arrangement.division, arrangement.graph
-    at = arrangement.mesh.coordinates(rank)
-    positions = arrangement.sharding.positions.here(at["cp"])
+    positions = arrangement.positions(rank)
     if len(division.stages) == 1:
         return ModelPart.whole(model)._replace(positions=positions)
+    at = arrangement.mesh.coordinates(rank)
     own = division.of_rank(at["pp"])
     stages = {s: segment(model, graph, part.nodes, part.variables) for s, part in own.items()}
     parameters = dict(model.named_parameters())
