@@ -144,10 +144,13 @@ class Config:
     )
     pp: int = _layout(1, "pipeline-parallel ranks: each has some layers of the model", FROM_1)
     tp: int = _layout(1, "tensor-parallel ranks: each has some channels of every layer", FROM_1)
+    cp: int = _layout(
+        1, "context-parallel ranks: each has some positions of every sequence", FROM_1
+    )
     order: str = _layout(
         "tp,dp,pp",
         "tp, dp and pp from the fastest axis to the slowest: ranks along the first one are "
-        "consecutive, and so mostly on one node",
+        "consecutive, and so mostly on one node; cp comes before dp",
         choices=ORDERS,
     )
     zero: int = _layout(

@@ -28,6 +28,7 @@ class Batch(NamedTuple):
     x: (B, ...) in the structure of the split: floats of one type, and indices as they are
     y: (B, ...), as in the split
     samples: int64, (B,), the key of what is random per sample, such as dropout
+    positions: which positions of sequences x and y have; None: all of them
 
     Of x and y, what was not asked for (see Fields) has length 0.
     """
@@ -35,13 +36,16 @@ class Batch(NamedTuple):
     x: Inputs
     y: np.ndarray
     samples: np.ndarray
+    positions: np.ndarray | None = None
 
 
 class Fields(NamedTuple):
-    """What of a batch is gathered: a pipeline needs x on its first rank and y on its last one."""
+    """What of a batch is gathered: a pipeline needs x on its first rank and y on its last one, and
+    a rank that has some positions of sequences these."""
 
     x: bool = True
     y: bool = True
+    positions: np.ndarray | None = None
 
 
 X_AND_Y = Fields()
@@ -140,7 +144,11 @@ class Loader:
             x = take(self._ready, wanted)
         else:
             x = self.standardiser.apply(take(self.split.x, wanted), self.dtype)
-        return Batch(x, self.split.y.take(rows if want.y else rows[:0], axis=0), rows)
+        y = self.split.y.take(rows if want.y else rows[:0], axis=0)
+        if want.positions is not None:
+            x = each(lambda array: array.take(want.positions, axis=1), x)
+            y = y.take(want.positions, axis=1) if y.ndim > 1 else y
+        return Batch(x, y, rows, want.positions)
 
     def epoch(self, epoch: int) -> Generator[Batch, None, None]:
         """The batches of an epoch; to stop early, close the generator or drop it."""

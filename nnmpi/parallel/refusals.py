@@ -87,6 +87,12 @@ REFUSALS = (
     Refusal("tp", "servers", WHOLE_MODEL, NO_SERVERS),
     Refusal("tp", "slow_rank", SLOWING),
     Refusal("tp", "jitter", SLOWING),
+    # context parallelism
+    Refusal("cp", "servers", WHOLE_MODEL, NO_SERVERS),
+    Refusal("cp", "slow_rank", SLOWING),
+    Refusal("cp", "jitter", SLOWING),
+    Refusal("cp", "pipedream", "ranks of a stage would take messages in different orders"),
+    Refusal("cp", "reproducible", "the tree adds up slices of whole sequences"),
     # ZeRO
     Refusal("zero", "servers", "servers hold all parameters and optimizer state", NO_SERVERS),
     Refusal("zero", "slow_rank", "slowing works on ranks with whole copies"),

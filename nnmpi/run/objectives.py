@@ -85,21 +85,25 @@ def check_labels(loss: Criterion, data: Dataset) -> None:
 
 
 def objective(
-    loss: Criterion, metrics: Mapping[str, Metric], sharding: Sharding, tp: Comm
+    loss: Criterion,
+    metrics: Mapping[str, Metric],
+    sharding: Sharding,
+    axis: Mapping[str, Comm],
 ) -> Objective:
     """What is trained and measured, of scores as the model has them on this rank."""
+    counts_samples = sharding.positions.ranks == 1 or axis["cp"].rank == 0
     if sharding.output is None:
-        return Objective(loss, metrics)
+        return Objective(loss, metrics, counts_samples=counts_samples)
     assert isinstance(loss, CrossEntropyLoss)
     sharded = ShardedCrossEntropyLoss(
-        tp,
+        axis["tp"],
         sharding.output,
         loss.weight,
         ignore_index=loss.ignore_index,
         reduction="sum",
         label_smoothing=loss.label_smoothing,
     )
-    return Objective(sharded, metrics, sharded.whole)
+    return Objective(sharded, metrics, sharded.whole, counts_samples)
 
 
 def check_scores(loss: Criterion, data: Dataset, scores: Any, what: str) -> None:

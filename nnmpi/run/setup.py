@@ -18,9 +18,10 @@ from nnmpi.comm import Comm
 from nnmpi.config import EPOCHS, LEAST_STEPS, Config
 from nnmpi.data import Dataset, Inputs, Loader, Standardiser, from_arrays, load
 from nnmpi.data.inputs import is_index
+from nnmpi.data.loader import Fields
 from nnmpi.dtypes import wide
 from nnmpi.metrics import Metric
-from nnmpi.nn import Conv2d, CrossEntropyLoss, Module
+from nnmpi.nn import Conv2d, Module
 from nnmpi.nn.gpt import GPT
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.layers.norm import refuse_untracked
@@ -35,7 +36,7 @@ from nnmpi.parallel.discovery import chosen, discover
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.step.objective import Criterion
-from nnmpi.parallel.tensor.shard import UNSHARDED, Sharding, shard
+from nnmpi.parallel.tensor.shard import Sharding
 from nnmpi.quoting import quoted, shown
 from nnmpi.run import consistency, objectives
 from nnmpi.run.files import loading
@@ -228,20 +229,6 @@ def build_model(config: Config, build: Callable[[], Module] | None, dataset: Dat
     return made
 
 
-def sharding_of(config: Config, graph: Graph, loss: Criterion, dataset: Dataset) -> Sharding:
-    """How the layers of the model are divided among the ranks along tp.
-
-    Logits may be spread over ranks only if the loss can be computed from its parts.
-    """
-    if config.tp == 1:
-        return UNSHARDED
-    takes_parts = type(loss) is CrossEntropyLoss
-    try:
-        return shard(graph, config.tp, not takes_parts)
-    except ValueError as error:
-        raise ValueError(f"model {config.model} with tp {config.tp}: {error}") from None
-
-
 def initialise(config: Config, part: ModelPart, on: Backend) -> loading.Loaded | None:
     """Draws the weights that this rank has, from the seed, or loads them from --load.
 
@@ -311,8 +298,10 @@ def arranged(
     """
     comm, cut = layout.all, replace(config, cut=known.get("cut", config.cut))
 
+    want = Fields(positions=sharding.positions.here(layout.axis["cp"].rank))
+
     def samples(n: int) -> Inputs:
-        return setup.train.gather(np.arange(min(n, len(setup.dataset.train.y)))).x
+        return setup.train.gather(np.arange(min(n, len(setup.dataset.train.y))), want).x
 
     division, facts = plan.measured_stages(
         cut, layout, model, graph, samples, setup.on, len(setup.train)
@@ -324,6 +313,6 @@ def arranged(
     first = all_or_none(comm, arrangement)
     if not first.has_to_be_measured or "allreduce" in measured:
         return first, facts
-    fastest = layout.axis["dp"].fastest(first.longest_sum)
+    fastest = layout.replicas.fastest(first.longest_sum)
     measured["allreduce"] = gather_objects(comm, fastest)[0]
     return arrangement(), facts

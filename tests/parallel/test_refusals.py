@@ -38,6 +38,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "staleness": {"staleness": 2},
     "tf32": {"tf32": True},
     "tp": {"tp": 2},
+    "cp": {"cp": 2},
     "verify": {"verify": True},
     "vertical_sync": {"vertical_sync": True},
     "virtual_stages": {"virtual_stages": 3},

@@ -1,11 +1,13 @@
 """Attention: each position of a sequence takes a weighted mean of what others offer."""
 
+from functools import partial
+
 from nnmpi import backend
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.functional import as_tensor
 from nnmpi.autograd.ops import attention
 from nnmpi.backend import Array
-from nnmpi.kernels.attention import Block, Keep
+from nnmpi.kernels.attention import Block, KeepOf
 from nnmpi.nn.layers.basic import ALL, check_probability, dropout_key, dropout_mask
 from nnmpi.nn.layers.sizes import check_sizes
 from nnmpi.nn.module import Module
@@ -35,24 +37,37 @@ class SelfAttention(Module):
                 f"{self.num_heads} heads x 3 x size): the queries, keys and values of each head"
             )
         N, T, width = x.shape
-        D = width // (3 * self.num_heads)
-        keep = self._keep(x.data, D) if self.training and self.dropout else None
-        parts, options = x.reshape(N, T, self.num_heads, 3, D), {"scale": D**-0.5, "keep": keep}
-        y = apply(attention.self_attention, parts, causal=self.is_causal, **options)
-        return y.reshape(N, T, width // 3)
+        qkv = x.reshape(N, T, self.num_heads, 3, width // (3 * self.num_heads))
+        return self.attended(qkv).reshape(N, T, width // 3)
 
-    def _keep(self, x: Array, D: int) -> Keep:
-        """Dropout of a block, by where in all scores of a sample it is."""
-        xp, T, first = backend.xp_of(x), x.shape[1], self.part.start // D
+    def attended(self, qkv: Tensor) -> Tensor:
+        """The output (N, T, H, D) of queries, keys and values (N, T, H, 3, D)."""
+        T, keep = qkv.shape[1], None
+        if self.drops:
+            positions = backend.xp_of(qkv.data).arange(T)
+            keep = self.keep_of(qkv.data, T)(positions, positions)
+        options = {"scale": qkv.shape[-1] ** -0.5, "causal": self.is_causal, "keep": keep}
+        return apply(attention.self_attention, qkv, **options)
+
+    @property
+    def drops(self) -> bool:
+        """Whether some weights become 0."""
+        return self.training and self.dropout > 0
+
+    def keep_of(self, x: Array, T: int) -> KeepOf:
+        """Dropout in this pass, by where in all T x T scores of a sample a block is; x (N, ..., D)
+        has a row for each sample."""
+        xp, first, p = backend.xp_of(x), self.part.start // x.shape[-1], self.dropout
         key, samples = dropout_key(self, self.path, x)
 
-        def keep(block: Block) -> Array:
-            h, i, j = (xp.arange(s.start, s.stop) for s in block[1:])
+        def keep(queries: Array, keys: Array, block: Block) -> Array:
+            h = xp.arange(block.heads.start, block.heads.stop)
+            i, j = queries[block.queries], keys[block.keys]
             index = (((first + h)[:, None, None] * T + i[:, None]) * T + j).reshape(-1)
-            mask = dropout_mask(key, samples[block.samples], index, self.dropout, x)
+            mask = dropout_mask(key, samples[block.samples], index, p, x)
             return mask.reshape(len(mask), len(h), 1, len(i), len(j))
 
-        return keep
+        return lambda queries, keys: partial(keep, queries, keys)
 
     def extra_repr(self) -> str:
         dropout = f", dropout={self.dropout}" * bool(self.dropout)

@@ -12,6 +12,7 @@ from itertools import chain, islice, pairwise, product
 from typing import Any
 
 from nnmpi.config import Config
+from nnmpi.mesh import REPLICAS
 from nnmpi.nn.graph import Graph
 from nnmpi.parallel.arrangement.arrangement import (
     NOT_TIED,
@@ -33,7 +34,7 @@ from nnmpi.schedules.pipeline import SCHEDULES
 MB = 1e6
 
 OF_RANKS = (
-    *("dp", "pp", "tp", "zero", "schedule", "virtual_stages", "cut", "recompute"),
+    *("dp", "cp", "pp", "tp", "zero", "schedule", "virtual_stages", "cut", "recompute"),
     *("slow_rank", "jitter", "verify"),
 )
 """Options that one rank has no use for."""
@@ -76,7 +77,7 @@ def arrange(
         server_count(config),
         strategy,
         holdings,
-        _store(config, strategy, mesh.axes["dp"], name, is_tied=bool(tied)),
+        _store(config, strategy, mesh.count(*REPLICAS), name, is_tied=bool(tied)),
         name,
         tuple(progress(config, cluster, mesh, r) for r in range(mesh.size)),
         measured,
@@ -135,14 +136,14 @@ def _held(
     return Held(tuple(own), first, tuple(map(held, others)), scalar_count(first))
 
 
-def _store(config: Config, strategy: str, dp: int, name: str, is_tied: bool) -> str:
+def _store(config: Config, strategy: str, copies: int, name: str, is_tied: bool) -> str:
     """Where parameters and gradients are; `name` is that of the all-reduce."""
     fixed = {"server": "served", "reproducible": "slices", "pipedream": "versions"}
     if strategy in fixed:
         return fixed[strategy]
-    if config.zero and dp > 1 and name != "shared":
+    if config.zero and copies > 1 and name != "shared":
         return f"zero {config.zero}"
-    if dp == 1 and not is_tied:
+    if copies == 1 and not is_tied:
         return "local"
     return "node" if name == "shared" else "replica"
 
@@ -157,7 +158,7 @@ def _bucketed(a: Arrangement, held: Held) -> Held:
         return held
     mb = config.bucket_mb
     if mb is None:  # on one node, to cut into buckets costs more time than overlap saves
-        near = a.algorithm == "shared" and all(map(a.cluster.on_one_node, a.mesh.groups("dp")))
+        near = a.algorithm == "shared" and all(map(a.cluster.on_one_node, a.mesh.groups(*REPLICAS)))
         mb = float("inf") if near else 1.0
     numbers = mb * MB / a.dtype.itemsize
     if a.store in ("zero 2", "zero 3"):

@@ -5,7 +5,7 @@
     graph ───┘                           ├─► drawing            who holds what
                                          └─► build              stores, Comms, programs
 
-Ranks that differ along dp only have the same part of the model.
+Ranks that differ along dp and cp only have the same part of the model.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,7 +17,7 @@ import numpy as np
 
 from nnmpi.config import Config
 from nnmpi.dtypes import is_half, wide
-from nnmpi.mesh import Mesh
+from nnmpi.mesh import REPLICAS, Mesh
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.store import spans_of
 from nnmpi.parallel.arrangement.cluster import Cluster
@@ -149,21 +149,33 @@ class Arrangement:
         at = self.mesh.coordinates(min(rank, self.mesh.size - 1))
         return self.holdings[at["pp"], at["tp"]]
 
+    def positions(self, rank: int) -> np.ndarray | None:
+        """The positions of sequences that a rank has; None: all of them."""
+        at = self.mesh.coordinates(min(rank, self.mesh.size - 1))
+        return self.sharding.positions.here(at["cp"])
+
     def crossing(self, stage: int) -> tuple[int, ...]:
         """The edges that stages from this one on need of those before, or of the inputs."""
         return self.division.stages[stage].takes
 
-    def local_shape(self, e: int, samples: int, tp: int) -> tuple[int, ...]:
-        """The shape of an edge on a rank along tp, for so many samples."""
+    def replicas(self, rank: int) -> tuple[int, ...]:
+        """The ranks that sum gradients with this one: those along dp and cp."""
+        return self.mesh.group(rank, *REPLICAS)
+
+    def local_shape(self, e: int, samples: int, at: Mapping[str, int]) -> tuple[int, ...]:
+        """The shape of an edge on a rank with these coordinates, for so many samples."""
         shape, state = list(self.graph.edges[e].shape(samples)), self.sharding.edges.get(e)
+        tp, positions = at["tp"], self.sharding.positions
+        if e in positions.axes:
+            shape[positions.axes[e]] = positions.count(at["cp"])
         if state is not None:
             axis = state.axis + 1 if state.axis >= 0 else len(shape) + state.axis
             shape[axis] = state.bounds[tp + 1] - state.bounds[tp]
         return tuple(shape)
 
-    def local_bytes(self, e: int, samples: int, tp: int) -> int:
-        """The bytes of an edge on a rank along tp, for so many samples."""
-        numbers = prod(self.local_shape(e, samples, tp))
+    def local_bytes(self, e: int, samples: int, at: Mapping[str, int]) -> int:
+        """The bytes of an edge on a rank with these coordinates, for so many samples."""
+        numbers = prod(self.local_shape(e, samples, at))
         return numbers * np.dtype(self.graph.edges[e].dtype).itemsize
 
     def sums_by(self, group: tuple[int, ...]) -> str:

@@ -58,15 +58,15 @@ def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> AlikeRanks:
 
 def _alike(a: Arrangement) -> Iterator[tuple[int, ...]]:
     """Ranks that differ along dp only. The first ones on a node are apart, since they have the
-    memory that it shares, and so are those that measure the model."""
+    memory that it shares, and so are those that measure the model, and those along cp."""
     groups: dict[tuple[int, ...], list[int]] = {}
     seen = set[tuple[str, int, int, int]]()
     for r in range(a.mesh.size):
         at, node = a.mesh.coordinates(r), a.cluster.nodes[r]
-        key = [at["pp"], at["tp"], int(at["dp"] == at["pp"] == 0)]
+        key = [at["pp"], at["tp"], at["cp"], int(at["dp"] == at["pp"] == 0)]
         for axis, group in (
             ("dp", (node, at["pp"], at["tp"])),
-            ("tp", (node, at["pp"], at["dp"])),
+            ("tp", (node, at["pp"], at["dp"] * a.mesh.axes["cp"] + at["cp"])),
         ):
             key.append(int((axis, *group) in seen))
             seen.add((axis, *group))

@@ -1,6 +1,7 @@
 """What a rank sends in a step, axis by axis: exactly, from the plans that are carried out.
 
-    dp     gradients, parameters of ZeRO, statistics of BatchNorm
+    dp     gradients, parameters of ZeRO, statistics of BatchNorm: along dp and cp
+    cp     keys, values and their gradients
     tp     sums and gathers of activations, and of the loss on sharded classes
     pp     activations and their gradients
     model  the agreement of ranks that hold one model, after the sums
@@ -9,7 +10,8 @@ Counted are messages between ranks. Through memory that a node shares nothing is
 MPI library sends in its own all-reduce is not known.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -24,15 +26,18 @@ from nnmpi.collectives.algorithms import (
 )
 from nnmpi.collectives.step import Algorithm, bounds
 from nnmpi.comm.allreduce.interpreter import make_plan
+from nnmpi.mesh import REPLICAS
 from nnmpi.nn.graph import Node
 from nnmpi.parallel.arrangement.arrangement import NOT_TIED, Arrangement, Bucket, users_of
-from nnmpi.parallel.arrangement.program import gathered, micro_batches
+from nnmpi.parallel.arrangement.program import gathered, micro_batches, ops
 from nnmpi.parallel.stores import scalar_count
 from nnmpi.parallel.tensor.ops import SHORT
 from nnmpi.parallel.tensor.shard import ShardedLayer
+from nnmpi.schedules.op import Kind
 from nnmpi.schedules.reduction_tree import Action, moves, owners_of
 
 FLOAT64 = np.dtype(np.float64)
+NO_PASSES: Mapping[int, Sequence[int]] = {}
 NORMS = "BatchNorm1d", "BatchNorm2d"
 LOSS_NUMBERS = 4
 """Of a sample, that each rank tells the others for a loss on sharded classes."""
@@ -61,6 +66,7 @@ class Traffic(NamedTuple):
     """What a rank sends along each axis in a step."""
 
     dp: Sent = Sent()
+    cp: Sent = Sent()
     tp: Sent = Sent()
     pp: Sent = Sent()
     model: Sent = Sent()
@@ -69,7 +75,7 @@ class Traffic(NamedTuple):
 def traffic(a: Arrangement, rank: int, batch: int) -> Traffic:
     """What a rank that computes sends in a step over a batch of so many samples."""
     micro = micro_batches(a, rank, batch)
-    along = (axis(a, rank, micro) for axis in (_dp, _tp, _pp, _model))
+    along = (axis(a, rank, micro) for axis in (_dp, _cp, _tp, _pp, _model))
     return Traffic(*(sum(sent, Sent()) for sent in along))
 
 
@@ -117,7 +123,7 @@ def _doubled(group: Sequence[int], rank: int, n: int) -> Sent:
 
 
 def _dp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
-    held, group = a.held(rank), a.mesh.group(rank, "dp")
+    held, group = a.held(rank), a.replicas(rank)
     if a.store == "node":
         yield _doubled(group, rank, 1)  # the squares
     if a.is_mixed and a.store in ("node", "replica", "local"):
@@ -149,9 +155,9 @@ def _along_the_tree(a: Arrangement, rank: int, group: tuple[int, ...]) -> Iterat
 def over(a: Arrangement, rank: int, bucket: Bucket) -> tuple[int, ...]:
     """The ranks that sum a bucket."""
     if bucket.tied == NOT_TIED:
-        return a.mesh.group(rank, "dp")
+        return a.replicas(rank)
     stages = a.division.ranks()[a.held(rank).trained[bucket.tied].variable]
-    ranks = a.mesh.group(rank, "dp", "pp")
+    ranks = a.mesh.group(rank, *REPLICAS, "pp")
     return tuple(r for r in ranks if a.mesh.coordinates(r)["pp"] in stages)
 
 
@@ -190,8 +196,7 @@ def _statistics(a: Arrangement, rank: int, group: tuple[int, ...]) -> Iterator[S
 
 def _moments(a: Arrangement, node: Node, rank: int) -> int:
     """The numbers of a row: samples, and two moments of each channel."""
-    tp = a.mesh.coordinates(rank)["tp"]
-    return 1 + 2 * a.local_shape(node.outputs[0], 1, tp)[1]
+    return 1 + 2 * a.local_shape(node.outputs[0], 1, a.mesh.coordinates(rank))[1]
 
 
 def _own_nodes(a: Arrangement, rank: int) -> Iterator[Node]:
@@ -199,21 +204,34 @@ def _own_nodes(a: Arrangement, rank: int) -> Iterator[Node]:
         yield from (a.graph.nodes[k] for k in a.stages[s])
 
 
-# ---- along tp, pp, and both
+# ---- along tp
 
 
 def sums_along_tp(
-    a: Arrangement, layers: Iterable[ShardedLayer], micro: Sequence[int]
+    a: Arrangement,
+    layers: Iterable[ShardedLayer],
+    micro: Sequence[int],
+    cp: int = 0,
+    forward: Mapping[int, Sequence[int]] = NO_PASSES,
 ) -> Iterator[int]:
-    """How many numbers each sum of a step adds up along tp."""
+    """How many numbers each sum of a step adds up along tp, of ranks at this place along cp.
+
+    `forward` has the samples of the forward passes of a node where these are others than `micro`.
+    """
+    share = a.sharding.positions.share
     for layer in layers:
-        yield from (layer.summed * n for n in _forward(a, micro))
-        yield from (layer.back * n for n in micro)
+        yield from (share(layer.summed, cp) * n for n in forward.get(layer.node, micro))
+        yield from (share(layer.back, cp) * n for n in micro)
 
 
-def _forward(a: Arrangement, micro: Sequence[int]) -> list[int]:
-    """The samples of each forward pass; one that is computed again is there twice."""
-    return [*micro] * (2 if a.config.recompute else 1)
+def _forward(a: Arrangement, rank: int, micro: Sequence[int]) -> dict[int, list[int]]:
+    """The samples of each forward pass of each node of a rank; of one that is computed again,
+    twice."""
+    found: dict[int, list[int]] = {k: [] for s in a.held(rank).stages for k in a.stages[s]}
+    for op in ops(a, rank, len(micro)):
+        for k in a.stages[op.stage] if op.kind in (Kind.F, Kind.RECOMPUTE) else ():
+            found[k].append(micro[op.micro])
+    return found
 
 
 def own_layers(a: Arrangement, rank: int) -> list[ShardedLayer]:
@@ -225,18 +243,19 @@ def own_layers(a: Arrangement, rank: int) -> list[ShardedLayer]:
 def _tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
     """Sums and gathers of sharded layers, and the table of a loss on sharded classes."""
     group, layers, ring = a.mesh.group(rank, "tp"), own_layers(a, rank), ALL_GATHERS["ring"]
-    for n in sums_along_tp(a, layers, micro):
+    at, forward = a.mesh.coordinates(rank), _forward(a, rank, micro)
+    for n in sums_along_tp(a, layers, micro, at["cp"], forward):
         name = "doubling" if is_short(a, n) else a.sums_by(group)
         yield all_reduced(a, name, group, rank, n, a.dtype)
     for layer in layers:
-        for n in _forward(a, micro) if layer.gathered else ():
-            numbers = layer.gathered * n
+        for n in forward[layer.node] if layer.gathered else ():
+            numbers = a.sharding.positions.share(layer.gathered, at["cp"]) * n
             edges = [numbers * b // layer.bounds[-1] for b in layer.bounds]
             yield carried_out(ring, group, rank, numbers, a.dtype, edges)
     has_loss = len(a.stages) - 1 in a.held(rank).stages
     if len(group) > 1 and a.sharding.output is not None and has_loss:
-        for n in _forward(a, micro):
-            numbers = LOSS_NUMBERS * len(group) * n
+        for n in forward[len(a.graph.nodes) - 1]:
+            numbers = LOSS_NUMBERS * len(group) * rows_of_loss(a, n, at)
             yield carried_out(ring, group, rank, numbers, a.updated_dtype)
 
 
@@ -245,14 +264,43 @@ def is_short(a: Arrangement, n: int) -> bool:
     return n * a.dtype.itemsize <= SHORT
 
 
+def rows_of_loss(a: Arrangement, samples: int, at: Mapping[str, int]) -> int:
+    """How many rows of scores a rank has: one a sample, or one a position."""
+    n, _, *positions = a.local_shape(a.graph.outputs[0], samples, at)
+    return n * prod(positions)
+
+
+# ---- along cp
+
+
+def _cp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
+    """Keys and values around the ring, forward and back, and their gradients to their owners."""
+    at, cut = a.mesh.coordinates(rank), a.sharding.positions
+    width = (a.dtype if a.cluster.has_devices else a.updated_dtype).itemsize
+    forward, nodes = _forward(a, rank, micro), a.graph.nodes
+    for k in forward.keys() & {*cut.rings}:
+        e, causal = nodes[k].inputs[0], bool(nodes[k].settings["is_causal"])
+        of_position = prod(a.local_shape(e, 1, at)[2:]) // 3 * 2 * width
+        owners = [(at["cp"] - s) % cut.ranks for s in range(cut.ranks)]
+        around = [cut.count(r) for r in owners[:-1]]
+        home = [cut.keys_seen(at["cp"], r, causal) for r in owners[1:]]
+        for n in forward[k]:
+            yield from (Sent(keys * n * of_position, 1) for keys in around)
+        for n in micro if a.graph.edges[e].requires_grad else ():
+            yield from (Sent(keys * n * of_position, 1) for keys in (*around, *home))
+
+
+# ---- along pp, and both
+
+
 def _pp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
     """Activations to the next stage, and their gradients to the one before."""
-    tp, last = a.mesh.coordinates(rank)["tp"], len(a.stages) - 1
+    at, last = a.mesh.coordinates(rank), len(a.stages) - 1
     for s in a.held(rank).stages:
         ahead = a.crossing(s + 1) if s < last else ()
         back = [e for e in a.crossing(s) if a.graph.edges[e].requires_grad] if s > 0 else []
         for n in micro:
-            yield from (Sent(a.local_bytes(e, n, tp), 1) for e in (*ahead, *back))
+            yield from (Sent(a.local_bytes(e, n, at), 1) for e in (*ahead, *back))
             if a.strategy == "pipedream":
                 yield WISH.times(s < last) + REPORT.times(s > 0)
 

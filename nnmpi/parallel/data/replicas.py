@@ -27,26 +27,27 @@ SCATTERED = {"zero 2": ShardedGradientStore, "zero 3": ShardedParameterStore}
 
 def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
     """The parts of data parallelism, between the stages of a pipeline too; every rank calls it."""
-    dp, arrangement = layout.axis["dp"], spec.arrangement
-    p, r, config = dp.size, dp.rank, arrangement.config
+    dp, replicas, arrangement = layout.axis["dp"], layout.replicas, spec.arrangement
+    p, config = replicas.size, arrangement.config
     progress = arrangement.progress[layout.all.rank]
     tied = _tied(layout, spec)
     try:
         store, sync, comms = _store_and_sync(layout, spec, tied)
     except NoRoomError as error:  # on all ranks alike
         raise ValueError(f"allreduce {arrangement.algorithm}: {error}") from None
-    stats = [duplicate(dp)] if p > 1 else []
+    stats = [duplicate(replicas)] if p > 1 else []
     facts: dict[str, Any] = {"allreduce": arrangement.algorithm, "progress": progress}
     if config.zero:
         facts["zero"] = config.zero
-    described, evaluation = facts if p > 1 else {}, Evaluation(BatchSplit(1, p, r), dp)
+    described = facts if p > 1 else {}
+    evaluation = Evaluation(BatchSplit(1, dp.size, dp.rank), replicas)
     if arrangement.strategy == "pipeline":
         described["schedule"], described["micro_batches"] = config.schedule, config.micro_batches
         described |= spec.part.facts
         evaluation = Evaluation.of_stages(config, layout)
     return StrategyParts(
         store=store,
-        cut=BatchSplit(config.micro_batches, p, r),
+        cut=BatchSplit(config.micro_batches, dp.size, dp.rank),
         evaluation=evaluation,
         check=lambda loader: check_micro_batches(
             spec.task.model, loader, spec.control.steps(), config.micro_batches
@@ -55,7 +56,7 @@ def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
         sync=sync,
         batch_stats=Synced(stats[0], spec.recorder) if stats else LOCAL,
         comms=[*stats, *tied.values(), *comms],
-        progress=dp.progress_thread if progress == "thread" else nullcontext,
+        progress=replicas.progress_thread if progress == "thread" else nullcontext,
     )
 
 
@@ -75,7 +76,7 @@ def _store_and_sync(
 ) -> tuple[LocalStore, GradientSync, list[Comm]]:
     """The store of the arrangement, to which the parameters move, what sums their gradients, and
     Comms made for it."""
-    a, dp, on = spec.arrangement, layout.axis["dp"], spec.task.on
+    a, dp, on = spec.arrangement, layout.replicas, spec.task.on
     held, parameters = a.held(layout.all.rank), spec.parameters
     with_comms = [
         CommBucket(start, stop, wire_of(dp if i == NOT_TIED else tied[i], on))
@@ -107,7 +108,7 @@ def _mixed(
     layout: Layout, spec: TrainSpec, buckets: Buckets, scaler: Scaler
 ) -> tuple[LocalStore, list[Comm]]:
     """The store of parameters in 16 bits, and Comms made for it."""
-    a, dp, on, parameters = spec.arrangement, layout.axis["dp"], spec.task.on, spec.parameters
+    a, dp, on, parameters = spec.arrangement, layout.replicas, spec.task.on, spec.parameters
     freeze(spec.part.parameters, parameters, a.dtype)
     if a.store == "node":
         return MixedNodeStore(parameters, a.dtype, buckets, dp, scaler), []

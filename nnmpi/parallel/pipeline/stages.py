@@ -48,11 +48,12 @@ def measured_stages(
     if count == 1:
         return divided(graph, found, (), 1), {}
 
-    def measure() -> list[UnitCost]:  # on the first rank, and on those it divides channels with
+    def measure() -> list[UnitCost]:  # on the first rank, and on those it divides layers with
         if layout.axis["dp"].rank or layout.axis["pp"].rank:
             return []
-        x, tp = gather(measured_samples(config, layout.axis["dp"].size)), layout.axis["tp"]
-        return profile(model, graph, found, x, on, tp=tp, dtype=config.dtype)
+        x = gather(measured_samples(config, layout.axis["dp"].size))
+        together = layout.axis["tp"], layout.axis["cp"]
+        return profile(model, graph, found, x, on, together=together, dtype=config.dtype)
 
     costs = gather_objects(layout.all, all_or_none(layout.all, measure))[0]
 
@@ -82,8 +83,9 @@ def own_stages(
 ) -> ModelPart:
     """What a rank has of the model; parameters of others lose their memory."""
     division, graph = arrangement.division, arrangement.graph
+    positions = arrangement.positions(rank)
     if len(division.stages) == 1:
-        return ModelPart.whole(model)
+        return ModelPart.whole(model)._replace(positions=positions)
     at = arrangement.mesh.coordinates(rank)
     own = division.of_rank(at["pp"])
     stages = {s: segment(model, graph, part.nodes, part.variables) for s, part in own.items()}
@@ -100,9 +102,10 @@ def own_stages(
         [(parameters[path], ranks) for path, ranks in arrangement.tied.items()],
         facts,
         [
-            tuple(resized(graph.edges[e], arrangement.local_shape(e, 1, at["tp"])) for e in s.takes)
+            tuple(resized(graph.edges[e], arrangement.local_shape(e, 1, at)) for e in s.takes)
             for s in division.stages[1:]
         ],
+        positions,
     )
 
 

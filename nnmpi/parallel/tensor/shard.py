@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from nnmpi.nn import MaxPool2d
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.nn.layers.pooling import has_2x2_windows
+from nnmpi.parallel.positions import UNCUT, Positions
 from nnmpi.parallel.tensor.choices import (
     NodeChoice,
     PlanCost,
@@ -81,6 +82,7 @@ class Sharding(NamedTuple):
     edges      where edges are cut, by number; others are whole on every rank
     variables  where parameters and buffers are cut
     output     the bounds of the channels of the output; None if it is whole
+    positions  where sequences are cut, among the ranks along cp
     """
 
     ranks: int
@@ -88,6 +90,7 @@ class Sharding(NamedTuple):
     edges: Mapping[int, Cut]
     variables: Mapping[int, Cut]
     output: Bounds | None
+    positions: Positions = UNCUT
 
     def layer_of(self, node: int) -> ShardedLayer | None:
         """What is said of a node, if it is divided or has parameters."""

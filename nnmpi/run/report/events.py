@@ -11,6 +11,7 @@ import nnmpi
 from nnmpi import blas, native
 from nnmpi.comm import Comm, mpi_versions
 from nnmpi.config import Config
+from nnmpi.mesh import REPLICAS
 from nnmpi.nn import Module
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -45,7 +46,7 @@ def layout_event(a: Arrangement) -> Event:
         "optimizer": config.optimizer,
         "sync": config.sync,
         "slices": config.slices if config.reproducible else None,
-        "allreduce": a.algorithm if a.mesh.axes["dp"] > 1 and a.strategy in SUMMED else None,
+        "allreduce": a.algorithm if a.mesh.count(*REPLICAS) > 1 and a.strategy in SUMMED else None,
         "cut": ",".join(map(str, a.division.begins)) or None,
         "notes": list(graph.notes),
         "kinds": [_figures(kind) for kind in kinds(a, config.batch_size)],
@@ -102,7 +103,7 @@ def start_event(
         "seed": config.seed,
         "ranks": ranks,
         "sync": config.sync,
-        **({"tp": config.tp} if config.tp > 1 else {}),
+        **{axis: n for axis, n in (("tp", config.tp), ("cp", config.cp)) if n > 1},
         **{name: value for name, value in slowed.items() if value},
         **setup.own,
         **strategy.describe(),

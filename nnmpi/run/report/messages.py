@@ -60,6 +60,8 @@ def _layout(e: Event) -> Iterator[str]:
             yield f"cut at {e['cut']}"
     if "tp" in e:
         yield f"layers cut over {plural(e['tp'], 'rank')}"
+    if "cp" in e:
+        yield f"sequences cut over {plural(e['cp'], 'rank')}"
     if "allreduce" in e:
         yield f"all-reduce {e['allreduce']}"
     if "zero" in e:

@@ -9,6 +9,7 @@ threads, and all on a device.
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
+from math import prod
 from typing import NamedTuple
 
 from helpers.device import DEVICE
@@ -102,7 +103,7 @@ def _trained(name: str, layout: Options, case: Options) -> Row:
 
 
 def _of_layout(name: str, layout: Options, law: Callable[[Comm], None]) -> Row:
-    ranks = layout.get("dp", 1) * layout.get("pp", 1) * layout.get("tp", 1)
+    ranks = prod(layout.get(axis, 1) for axis in ("dp", "cp", "pp", "tp"))
     where = " ".join(f"{option}={value}" for option, value in layout.items())
     return Row(f"{where} {name}", ranks, law)
 
@@ -288,6 +289,35 @@ def _transformers() -> Iterator[Row]:
         yield _of_layout("gpt", layout, law)
 
 
+def _sequences() -> Iterator[Row]:
+    """Sequences cut over ranks, beside every other axis; with dropout, and parts of any length."""
+    layouts: list[Options] = [
+        *({"cp": cp} for cp in (2, 3, 4)),
+        *({"cp": 2, "zero": zero, "bucket_mb": 0.001} for zero in (1, 2, 3)),
+        {"cp": 3, "allreduce": "ring"},
+        *({"cp": 2, axis: 2} for axis in ("dp", "pp", "tp")),
+        {"dp": 2, "cp": 2, "zero": 3},
+        {"cp": 2, "pp": 2, "recompute": True},
+        {"cp": 2, "pp": 2, "schedule": "zb-h1"},
+        {"cp": 2, "tp": 3, "order": "dp,tp,pp"},
+        {"dp": 2, "cp": 2, "tp": 2},
+        *({"dp": 2, "cp": 2, "pp": 2, "zero": zero} for zero in (0, 1)),
+        {"cp": 2, "pp": 2, "tp": 2, "recompute": True},
+    ]
+    positions = laws_language.UNEVEN
+    made = {
+        "build": partial(laws_language.gpt, positions),
+        "given": partial(laws_language.tokens, positions),
+    }
+    for layout in layouts:
+        micro_batches = 3 if "pp" in layout else 1
+        law = partial(laws_language.trains_as_one_rank, layout, micro_batches)
+        row = _of_layout("gpt", layout, law)
+        yield row._replace(
+            options=made | layout | {"micro_batches": micro_batches, "batch_size": 9}
+        )
+
+
 def _sixteen_bits() -> Iterator[Row]:
     """Parameters and activations of 16 bits, float32 masters; the bound is that of the type.
 
@@ -343,6 +373,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
     "samples of any kind": _samples,
     "models from elsewhere": _ported,
     "transformers": _transformers,
+    "sequences": _sequences,
     "16 bits": _sixteen_bits,
     "layers of the library": _layers,
 }
