@@ -144,6 +144,9 @@ class Config:
     )
     pp: int = _layout(1, "pipeline-parallel ranks: each has some layers of the model", FROM_1)
     tp: int = _layout(1, "tensor-parallel ranks: each has some channels of every layer", FROM_1)
+    sequence_parallel: bool = _layout(
+        False, "with --tp: between sharded layers, each rank has some positions of every sample"
+    )
     order: str = _layout(
         "tp,dp,pp",
         "tp, dp and pp from the fastest axis to the slowest: ranks along the first one are "

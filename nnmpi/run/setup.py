@@ -35,7 +35,8 @@ from nnmpi.parallel.discovery import chosen, discover
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.step.objective import Criterion
-from nnmpi.parallel.tensor.shard import UNSHARDED, Sharding, shard
+from nnmpi.parallel.tensor.shard import shard
+from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 from nnmpi.quoting import quoted, shown
 from nnmpi.run import consistency, objectives
 from nnmpi.run.files import loading
@@ -235,9 +236,9 @@ def sharding_of(config: Config, graph: Graph, loss: Criterion, dataset: Dataset)
     """
     if config.tp == 1:
         return UNSHARDED
-    takes_parts = type(loss) is CrossEntropyLoss
+    takes_whole = type(loss) is not CrossEntropyLoss
     try:
-        return shard(graph, config.tp, not takes_parts)
+        return shard(graph, config.tp, takes_whole, config.sequence_parallel)
     except ValueError as error:
         raise ValueError(f"model {config.model} with tp {config.tp}: {error}") from None
 

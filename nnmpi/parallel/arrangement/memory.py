@@ -33,13 +33,14 @@ from nnmpi.kernels.conv import MIN_CHANNELS
 from nnmpi.kernels.im2col import NARROW
 from nnmpi.nn.graph import Kept
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.collectives import over, owned
 from nnmpi.parallel.arrangement.program import SLOTS, measured_samples, micro_batches, ops
-from nnmpi.parallel.arrangement.traffic import (
+from nnmpi.parallel.arrangement.traffic_tp import (
     LOSS_NUMBERS,
     is_short,
-    over,
-    own_layers,
+    labels,
     sums_along_tp,
+    sums_of,
 )
 from nnmpi.parallel.stores import piece_of
 from nnmpi.schedules.op import Kind
@@ -123,12 +124,9 @@ def _node(a: Arrangement, rank: int, whole: int) -> Memory:
     """Each rank updates its slice of each bucket; the node's first rank has what all share."""
     held, s, group = a.held(rank), a.dtype.itemsize, a.mesh.group(rank, "dp")
     node = a.cluster.beside(group)[a.cluster.nodes[rank]]
-    is_first, p, r = node[0] == rank, len(node), node.index(rank)
+    is_first = node[0] == rank
     (first, _), (_, n) = held.spans[0], held.spans[-1]
-    own = 0
-    for start, stop, _ in held.buckets:
-        lo, hi = start + cut(stop - start, p, r), start + cut(stop - start, p, r + 1)
-        own += max(hi - max(lo, first), 0)
+    own = sum(max(hi - max(lo, first), 0) for lo, hi in owned(a, rank))
     windows = _window(n, a.dtype, is_first) + n * s * is_first
     parameters, gradients = whole * is_first, whole * (1 + is_first)
     rest = windows - parameters - gradients
@@ -153,11 +151,11 @@ def _windows_of_sums(a: Arrangement, rank: int, batch: int) -> int:
         found = {(group, n) for group, n in found if _is_through_memory(a, a.algorithm, group)}
     tp = a.mesh.group(rank, "tp")
     if _is_through_memory(a, a.sums_by(tp), tp):
-        sums = {*sums_along_tp(a, own_layers(a, rank), micro_batches(a, rank, batch))}
+        sums = {*sums_of(a, rank, micro_batches(a, rank, batch))}
         at = a.mesh.coordinates(rank)
         if len(a.stages) > 1 and at["dp"] == at["pp"] == 0:  # has measured all of the model
             samples = measured_samples(a.config, a.mesh.axes["dp"])
-            sums.update(sums_along_tp(a, a.sharding.layers, [samples]))
+            sums.update(sums_along_tp(a.sharding.layers, samples))
         found.update((tp, n) for n in sums if not is_short(a, n))
     by_length = {(group, power_of_two(n)) for group, n in found}
     return sum(
@@ -297,7 +295,7 @@ def _of_loss(a: Arrangement, samples: int, tp: int) -> float:
     if a.sharding.output is None:
         return kept
     told = LOSS_NUMBERS * a.mesh.axes["tp"] * a.updated_dtype.itemsize + LABELS
-    return kept * _share(a, a.graph.outputs[0], tp) + told * samples
+    return kept * _share(a, a.graph.outputs[0], tp) + told * samples * labels(a)
 
 
 def entering(a: Arrangement, stage: int, samples: int, rank: int) -> float:

@@ -1,7 +1,8 @@
 """What a rank sends in a step, axis by axis: exactly, from the plans that are carried out.
 
     dp     gradients, parameters of ZeRO, statistics of BatchNorm
-    tp     sums and gathers of activations, and of the loss on sharded classes
+    tp     sums and gathers of activations, and of the loss on sharded classes; with sequence
+           parallelism, reduce-scatters, and gradients of which ranks have terms
     pp     activations and their gradients
     model  the agreement of ranks that hold one model, after the sums
 
@@ -9,49 +10,28 @@ Counted are messages between ranks. Through memory that a node shares nothing is
 MPI library sends in its own all-reduce is not known.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from nnmpi.collectives import verify
 from nnmpi.collectives.algorithms import (
     ALGORITHMS,
     ALL_GATHERS,
     BROADCASTS,
     REDUCE_SCATTERS,
-    among,
 )
-from nnmpi.collectives.step import Algorithm, bounds
-from nnmpi.comm.allreduce.interpreter import make_plan
+from nnmpi.collectives.step import bounds
 from nnmpi.nn.graph import Node
-from nnmpi.parallel.arrangement.arrangement import NOT_TIED, Arrangement, Bucket, users_of
+from nnmpi.parallel.arrangement.arrangement import Arrangement, users_of
+from nnmpi.parallel.arrangement.collectives import Sent, all_reduced, carried_out, over
 from nnmpi.parallel.arrangement.program import gathered, micro_batches
+from nnmpi.parallel.arrangement.traffic_tp import along_tp
 from nnmpi.parallel.stores import scalar_count
-from nnmpi.parallel.tensor.ops import SHORT
-from nnmpi.parallel.tensor.shard import ShardedLayer
 from nnmpi.schedules.reduction_tree import Action, moves, owners_of
 
 FLOAT64 = np.dtype(np.float64)
 NORMS = "BatchNorm1d", "BatchNorm2d"
-LOSS_NUMBERS = 4
-"""Of a sample, that each rank tells the others for a loss on sharded classes."""
-
-
-class Sent(NamedTuple):
-    """Bytes and messages."""
-
-    bytes: int = 0
-    messages: int = 0
-
-    def __add__(self, other: object) -> "Sent":
-        assert isinstance(other, Sent)
-        return Sent(self.bytes + other.bytes, self.messages + other.messages)
-
-    def times(self, n: int) -> "Sent":
-        """So many of it."""
-        return Sent(self.bytes * n, self.messages * n)
-
 
 WISH, REPORT = Sent(8, 1), Sent(16, 1)
 """What stages of PipeDream tell each other of a batch, forward and back."""
@@ -69,43 +49,8 @@ class Traffic(NamedTuple):
 def traffic(a: Arrangement, rank: int, batch: int) -> Traffic:
     """What a rank that computes sends in a step over a batch of so many samples."""
     micro = micro_batches(a, rank, batch)
-    along = (axis(a, rank, micro) for axis in (_dp, _tp, _pp, _model))
+    along = (axis(a, rank, micro) for axis in (_dp, along_tp, _pp, _model))
     return Traffic(*(sum(sent, Sent()) for sent in along))
-
-
-# ---- collectives
-
-
-def carried_out(
-    algorithm: Algorithm,
-    group: Sequence[int],
-    rank: int,
-    n: int,
-    dtype: np.dtype,
-    at: Sequence[int] = (),
-) -> Sent:
-    """What a rank sends in an algorithm over n numbers; `at` are the edges of its chunks."""
-    p = len(group)
-    edges = tuple(at) or bounds(n, algorithm.chunks(p))
-    plan = make_plan(algorithm, group.index(rank), p, edges, dtype)
-    parts = [part for move in plan.moves for part in move.out]
-    return Sent(sum(part.stop - part.start for part in parts), len(parts))
-
-
-def all_reduced(
-    a: Arrangement, name: str, group: Sequence[int], rank: int, n: int, dtype: np.dtype
-) -> Sent:
-    """What a rank sends in an all-reduce by name."""
-    if len(group) == 1 or name in ("mpi", "nccl"):  # which know their own ways
-        return Sent()
-    nodes = a.cluster.beside(tuple(group))
-    if name in ("shared", "hierarchical") and len(nodes) > 1:
-        first = tuple(group.index(ranks[0]) for ranks in nodes.values())
-        return carried_out(among(ALGORITHMS["ring"], lambda p: first), group, rank, n, dtype)
-    if name == "shared":
-        return Sent()
-    algorithm = ALGORITHMS.get(name) or verify.proven(name, [len(group)])
-    return carried_out(algorithm, group, rank, n, dtype)
 
 
 def _doubled(group: Sequence[int], rank: int, n: int) -> Sent:
@@ -144,15 +89,6 @@ def _along_the_tree(a: Arrangement, rank: int, group: tuple[int, ...]) -> Iterat
     for n, dtype in ((spans[-1][1], a.dtype), (sum(rows), FLOAT64)):
         yield Sent(n * dtype.itemsize, 1).times(sends)
         yield carried_out(BROADCASTS["tree"], group, rank, n, dtype)
-
-
-def over(a: Arrangement, rank: int, bucket: Bucket) -> tuple[int, ...]:
-    """The ranks that sum a bucket."""
-    if bucket.tied == NOT_TIED:
-        return a.mesh.group(rank, "dp")
-    stages = a.division.ranks()[a.held(rank).trained[bucket.tied].variable]
-    ranks = a.mesh.group(rank, "dp", "pp")
-    return tuple(r for r in ranks if a.mesh.coordinates(r)["pp"] in stages)
 
 
 def _scattered_and_gathered(
@@ -199,50 +135,7 @@ def _own_nodes(a: Arrangement, rank: int) -> Iterator[Node]:
         yield from (a.graph.nodes[k] for k in a.stages[s])
 
 
-# ---- along tp, pp, and both
-
-
-def sums_along_tp(
-    a: Arrangement, layers: Iterable[ShardedLayer], micro: Sequence[int]
-) -> Iterator[int]:
-    """How many numbers each sum of a step adds up along tp."""
-    for layer in layers:
-        yield from (layer.summed * n for n in _forward(a, micro))
-        yield from (layer.back * n for n in micro)
-
-
-def _forward(a: Arrangement, micro: Sequence[int]) -> list[int]:
-    """The samples of each forward pass; one that is computed again is there twice."""
-    return [*micro] * (2 if a.config.recompute else 1)
-
-
-def own_layers(a: Arrangement, rank: int) -> list[ShardedLayer]:
-    """The sharded layers in the stages of a rank."""
-    own = {k for s in a.held(rank).stages for k in a.stages[s]}
-    return [layer for layer in a.sharding.layers if layer.node in own]
-
-
-def _tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
-    """Sums and gathers of sharded layers, and the table of a loss on sharded classes."""
-    group, layers, ring = a.mesh.group(rank, "tp"), own_layers(a, rank), ALL_GATHERS["ring"]
-    for n in sums_along_tp(a, layers, micro):
-        name = "doubling" if is_short(a, n) else a.sums_by(group)
-        yield all_reduced(a, name, group, rank, n, a.dtype)
-    for layer in layers:
-        for n in _forward(a, micro) if layer.gathered else ():
-            numbers = layer.gathered * n
-            edges = [numbers * b // layer.bounds[-1] for b in layer.bounds]
-            yield carried_out(ring, group, rank, numbers, a.dtype, edges)
-    has_loss = len(a.stages) - 1 in a.held(rank).stages
-    if len(group) > 1 and a.sharding.output is not None and has_loss:
-        for n in _forward(a, micro):
-            numbers = LOSS_NUMBERS * len(group) * n
-            yield carried_out(ring, group, rank, numbers, a.updated_dtype)
-
-
-def is_short(a: Arrangement, n: int) -> bool:
-    """Whether latency counts in a sum of so many activations."""
-    return n * a.dtype.itemsize <= SHORT
+# ---- along pp, and tp too
 
 
 def _pp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:

@@ -18,9 +18,10 @@ from nnmpi.nn.kept import kept, nbytes
 from nnmpi.nn.parameter import inverse
 from nnmpi.nn.store import FlatStore
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.collectives import Sent
 from nnmpi.parallel.arrangement.memory import memory, of_stage
 from nnmpi.parallel.arrangement.program import micro_batches
-from nnmpi.parallel.arrangement.traffic import Sent, Traffic, traffic
+from nnmpi.parallel.arrangement.traffic import Traffic, traffic
 from nnmpi.parallel.masters import MasterStore
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.step.scaling import widened
@@ -110,8 +111,9 @@ def only_sends_what_is_said(comm: Comm, made: Made, options: Options) -> None:
 def sends_what_is_said(comm: Comm, made: Made, options: Options) -> tuple[Trainer, Any]:
     """After some steps; returns the Trainer, and the steps that are left."""
     plain: Options = {"dtype": "float64", "epochs": 1, "batch_size": 24}
-    others = {name: value for name, value in options.items() if name != "build"}
-    trainer = Trainer(Config(**plain | others), options.get("build"), digits(), comm)
+    others = {name: value for name, value in options.items() if name not in ("build", "given")}
+    given = options.get("given", digits)
+    trainer = Trainer(Config(**plain | others), options.get("build"), given(), comm)
     a, steps = trainer.arrangement, trainer.strategy.steps(trainer.train, StepState())
     trainer.model.train()
     before = after = Traffic(*[Sent()] * 4)
@@ -165,7 +167,8 @@ def _keeps(trainer: Trainer, comm: Comm) -> None:
         with trainer.gathered_parameters():
             y = stage(*x)
             if s == len(a.stages) - 1:
-                y = trainer.task.objective.loss(widened(y), np.zeros(n, np.int64))
+                labels = np.zeros((n, *trainer.train.split.y.shape[1:]), np.int64)
+                y = trainer.task.objective.loss(widened(y), labels)
             held = nbytes(kept([y] if isinstance(y, Tensor) else y).values())
         said = of_stage(a, s, n, comm.rank)
         near = pytest.approx(said, rel=0.05, abs=100)
