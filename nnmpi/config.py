@@ -147,6 +147,9 @@ class Config:
     cp: int = _layout(
         1, "context-parallel ranks: each has some positions of every sequence", FROM_1
     )
+    sequence_parallel: bool = _layout(
+        False, "with --tp: between sharded layers, each rank has some positions of every sample"
+    )
     order: str = _layout(
         "tp,dp,pp",
         "tp, dp and pp from the fastest axis to the slowest: ranks along the first one are "

@@ -116,6 +116,7 @@ NEEDS = (
     Need("tf32", "device cuda", "a CPU computes products of float32 as they are"),
     Need("slices", "reproducible", "a batch is cut into slices for that alone"),
     Need("virtual_stages", "schedule interleaved", "in other schedules a rank has one stage"),
+    Need("sequence_parallel", "tp", "positions are divided among the ranks along tp"),
     Need("cut", "pp", "the model is cut between the ranks along pp"),
     Need("vertical_sync", "schedule pipedream", "others never have several versions of weights"),
     Need("staleness", "sync ssp", "bsp allows no staleness, asp any"),

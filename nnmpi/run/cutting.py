@@ -16,7 +16,8 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.positions import UNCUT, Positions
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.tensor.parallelize import rebuild
-from nnmpi.parallel.tensor.shard import UNSHARDED, Sharding, shard
+from nnmpi.parallel.tensor.shard import shard
+from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 from nnmpi.run.setup import Setup
 
 
@@ -36,9 +37,10 @@ def sharding_of(
         return UNSHARDED._replace(positions=positions)
     takes_parts = type(loss) is CrossEntropyLoss
     try:
-        return shard(graph, config.tp, not takes_parts)._replace(positions=positions)
+        found = shard(graph, config.tp, not takes_parts, config.sequence_parallel)
     except ValueError as error:
         raise ValueError(f"model {config.model} with tp {config.tp}: {error}") from None
+    return found._replace(positions=positions)
 
 
 def _positions(

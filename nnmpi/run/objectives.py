@@ -22,7 +22,7 @@ from nnmpi.nn.tracing import trace
 from nnmpi.parallel.step.objective import Criterion, Objective, SumOfMean
 from nnmpi.parallel.step.scaling import widened
 from nnmpi.parallel.tensor.loss import ShardedCrossEntropyLoss
-from nnmpi.parallel.tensor.shard import Sharding
+from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.quoting import shown
 
 

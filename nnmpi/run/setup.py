@@ -36,7 +36,7 @@ from nnmpi.parallel.discovery import chosen, discover
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.step.objective import Criterion
-from nnmpi.parallel.tensor.shard import Sharding
+from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.quoting import quoted, shown
 from nnmpi.run import consistency, objectives
 from nnmpi.run.files import loading

@@ -29,6 +29,7 @@ FLAGS: dict[str, tuple[str, Any]] = {
     "pp": ("2", 2),
     "tp": ("2", 2),
     "cp": ("2", 2),
+    "sequence-parallel": ("", True),
     "order": ("pp,tp,dp", "pp,tp,dp"),
     "zero": ("3", 3),
     "micro-batches": ("4", 4),

@@ -17,6 +17,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "allreduce without halves": {"allreduce": "tree"},
     "bucket_mb": {"bucket_mb": 2.0},
     "cut": {"cut": "3"},
+    "sequence_parallel": {"sequence_parallel": True},
     "clip_norm": {"clip_norm": 1.0},
     "device": {"device": "cuda"},
     "jitter": {"jitter": "0.5:2"},

@@ -28,14 +28,14 @@ from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.arrangement.reduction import MEASURED, algorithm, progress
 from nnmpi.parallel.layout import mesh_of, server_count
 from nnmpi.parallel.stores import scalar_count
-from nnmpi.parallel.tensor.shard import UNSHARDED, Sharding
+from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 from nnmpi.schedules.pipeline import SCHEDULES
 
 MB = 1e6
 
 OF_RANKS = (
     *("dp", "cp", "pp", "tp", "zero", "schedule", "virtual_stages", "cut", "recompute"),
-    *("slow_rank", "jitter", "verify"),
+    *("slow_rank", "jitter", "verify", "sequence_parallel"),
 )
 """Options that one rank has no use for."""
 

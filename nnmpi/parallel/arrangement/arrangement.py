@@ -23,7 +23,7 @@ from nnmpi.nn.store import spans_of
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division
 from nnmpi.parallel.arrangement.reduction import MEASURED
-from nnmpi.parallel.tensor.shard import Sharding
+from nnmpi.parallel.tensor.sharding import Sharding
 
 NOT_TIED = -1
 
@@ -80,6 +80,11 @@ class Held(NamedTuple):
     def spans(self) -> list[tuple[int, int]]:
         """(start, end) of each trained parameter in the flat buffer."""
         return spans_of([held.room for held in self.trained], self.scalars)
+
+    def stretches(self, variables: Collection[int]) -> list[tuple[int, int]]:
+        """Where those of these variables that are trained are in the flat buffer."""
+        pairs = zip(self.trained, self.spans, strict=True)
+        return [(at, at + one.size) for one, (at, _) in pairs if one.variable in variables]
 
     def inside(self, bucket: Bucket) -> list[HeldVariable]:
         """The trained parameters in a bucket."""

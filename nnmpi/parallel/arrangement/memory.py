@@ -31,15 +31,15 @@ from nnmpi.comm.allreduce.node_memory import memory_of_sums
 from nnmpi.dtypes import is_float
 from nnmpi.nn.graph import Kept
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.collectives import over, owned
 from nnmpi.parallel.arrangement.convolutions import kept_of_sum
 from nnmpi.parallel.arrangement.program import SLOTS, measured_samples, micro_batches, ops
-from nnmpi.parallel.arrangement.traffic import (
+from nnmpi.parallel.arrangement.traffic_tp import (
     LOSS_NUMBERS,
     is_short,
-    over,
-    own_layers,
     rows_of_loss,
     sums_along_tp,
+    sums_of,
 )
 from nnmpi.parallel.stores import piece_of
 from nnmpi.schedules.op import Kind
@@ -126,12 +126,9 @@ def _node(a: Arrangement, rank: int, whole: int) -> Memory:
     """Each rank updates its slice of each bucket; the node's first rank has what all share."""
     held, s, group = a.held(rank), a.dtype.itemsize, a.replicas(rank)
     node = a.cluster.beside(group)[a.cluster.nodes[rank]]
-    is_first, p, r = node[0] == rank, len(node), node.index(rank)
+    is_first = node[0] == rank
     (first, _), (_, n) = held.spans[0], held.spans[-1]
-    own = 0
-    for start, stop, _ in held.buckets:
-        lo, hi = start + cut(stop - start, p, r), start + cut(stop - start, p, r + 1)
-        own += max(hi - max(lo, first), 0)
+    own = sum(max(hi - max(lo, first), 0) for lo, hi in owned(a, rank))
     windows = _window(n, a.dtype, is_first) + n * s * is_first
     parameters, gradients = whole * is_first, whole * (1 + is_first)
     rest = windows - parameters - gradients
@@ -156,11 +153,11 @@ def _windows_of_sums(a: Arrangement, rank: int, batch: int) -> int:
         found = {(group, n) for group, n in found if _is_through_memory(a, a.algorithm, group)}
     tp = a.mesh.group(rank, "tp")
     if _is_through_memory(a, a.sums_by(tp), tp):
-        micro, at = micro_batches(a, rank, batch), a.mesh.coordinates(rank)
-        sums = {*sums_along_tp(a, own_layers(a, rank), micro, at["cp"])}
+        sums = {*sums_of(a, rank, micro_batches(a, rank, batch))}
+        at = a.mesh.coordinates(rank)
         if len(a.stages) > 1 and at["dp"] == at["pp"] == 0:  # has measured all of the model
             samples = measured_samples(a.config, a.mesh.axes["dp"])
-            sums.update(sums_along_tp(a, a.sharding.layers, [samples], at["cp"]))
+            sums.update(sums_along_tp(a, a.sharding.layers, samples, at["cp"]))
         found.update((tp, n) for n in sums if not is_short(a, n))
     by_length = {(group, power_of_two(n)) for group, n in found}
     return sum(

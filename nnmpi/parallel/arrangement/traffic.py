@@ -2,7 +2,8 @@
 
     dp     gradients, parameters of ZeRO, statistics of BatchNorm: along dp and cp
     cp     keys, values and their gradients
-    tp     sums and gathers of activations, and of the loss on sharded classes
+    tp     sums and gathers of activations, and of the loss on sharded classes; with sequence
+           parallelism, reduce-scatters, and gradients of which ranks have terms
     pp     activations and their gradients
     model  the agreement of ranks that hold one model, after the sums
 
@@ -10,53 +11,29 @@ Counted are messages between ranks. Through memory that a node shares nothing is
 MPI library sends in its own all-reduce is not known.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
-from nnmpi.collectives import verify
 from nnmpi.collectives.algorithms import (
     ALGORITHMS,
     ALL_GATHERS,
     BROADCASTS,
     REDUCE_SCATTERS,
-    among,
 )
-from nnmpi.collectives.step import Algorithm, bounds
-from nnmpi.comm.allreduce.interpreter import make_plan
-from nnmpi.mesh import REPLICAS
+from nnmpi.collectives.step import bounds
 from nnmpi.nn.graph import Node
-from nnmpi.parallel.arrangement.arrangement import NOT_TIED, Arrangement, Bucket, users_of
-from nnmpi.parallel.arrangement.program import gathered, micro_batches, ops
+from nnmpi.parallel.arrangement.arrangement import Arrangement, users_of
+from nnmpi.parallel.arrangement.collectives import Sent, all_reduced, carried_out, over
+from nnmpi.parallel.arrangement.program import forward, gathered, micro_batches, passes_of
+from nnmpi.parallel.arrangement.traffic_tp import along_tp
 from nnmpi.parallel.stores import scalar_count
-from nnmpi.parallel.tensor.ops import SHORT
-from nnmpi.parallel.tensor.shard import ShardedLayer
-from nnmpi.schedules.op import Kind
 from nnmpi.schedules.reduction_tree import Action, moves, owners_of
 
 FLOAT64 = np.dtype(np.float64)
-NO_PASSES: Mapping[int, Sequence[int]] = {}
 NORMS = "BatchNorm1d", "BatchNorm2d"
-LOSS_NUMBERS = 4
-"""Of a sample, that each rank tells the others for a loss on sharded classes."""
-
-
-class Sent(NamedTuple):
-    """Bytes and messages."""
-
-    bytes: int = 0
-    messages: int = 0
-
-    def __add__(self, other: object) -> "Sent":
-        assert isinstance(other, Sent)
-        return Sent(self.bytes + other.bytes, self.messages + other.messages)
-
-    def times(self, n: int) -> "Sent":
-        """So many of it."""
-        return Sent(self.bytes * n, self.messages * n)
-
 
 WISH, REPORT = Sent(8, 1), Sent(16, 1)
 """What stages of PipeDream tell each other of a batch, forward and back."""
@@ -75,43 +52,8 @@ class Traffic(NamedTuple):
 def traffic(a: Arrangement, rank: int, batch: int) -> Traffic:
     """What a rank that computes sends in a step over a batch of so many samples."""
     micro = micro_batches(a, rank, batch)
-    along = (axis(a, rank, micro) for axis in (_dp, _cp, _tp, _pp, _model))
+    along = (axis(a, rank, micro) for axis in (_dp, _cp, along_tp, _pp, _model))
     return Traffic(*(sum(sent, Sent()) for sent in along))
-
-
-# ---- collectives
-
-
-def carried_out(
-    algorithm: Algorithm,
-    group: Sequence[int],
-    rank: int,
-    n: int,
-    dtype: np.dtype,
-    at: Sequence[int] = (),
-) -> Sent:
-    """What a rank sends in an algorithm over n numbers; `at` are the edges of its chunks."""
-    p = len(group)
-    edges = tuple(at) or bounds(n, algorithm.chunks(p))
-    plan = make_plan(algorithm, group.index(rank), p, edges, dtype)
-    parts = [part for move in plan.moves for part in move.out]
-    return Sent(sum(part.stop - part.start for part in parts), len(parts))
-
-
-def all_reduced(
-    a: Arrangement, name: str, group: Sequence[int], rank: int, n: int, dtype: np.dtype
-) -> Sent:
-    """What a rank sends in an all-reduce by name."""
-    if len(group) == 1 or name in ("mpi", "nccl"):  # which know their own ways
-        return Sent()
-    nodes = a.cluster.beside(tuple(group))
-    if name in ("shared", "hierarchical") and len(nodes) > 1:
-        first = tuple(group.index(ranks[0]) for ranks in nodes.values())
-        return carried_out(among(ALGORITHMS["ring"], lambda p: first), group, rank, n, dtype)
-    if name == "shared":
-        return Sent()
-    algorithm = ALGORITHMS.get(name) or verify.proven(name, [len(group)])
-    return carried_out(algorithm, group, rank, n, dtype)
 
 
 def _doubled(group: Sequence[int], rank: int, n: int) -> Sent:
@@ -150,15 +92,6 @@ def _along_the_tree(a: Arrangement, rank: int, group: tuple[int, ...]) -> Iterat
     for n, dtype in ((spans[-1][1], a.dtype), (sum(rows), FLOAT64)):
         yield Sent(n * dtype.itemsize, 1).times(sends)
         yield carried_out(BROADCASTS["tree"], group, rank, n, dtype)
-
-
-def over(a: Arrangement, rank: int, bucket: Bucket) -> tuple[int, ...]:
-    """The ranks that sum a bucket."""
-    if bucket.tied == NOT_TIED:
-        return a.replicas(rank)
-    stages = a.division.ranks()[a.held(rank).trained[bucket.tied].variable]
-    ranks = a.mesh.group(rank, *REPLICAS, "pp")
-    return tuple(r for r in ranks if a.mesh.coordinates(r)["pp"] in stages)
 
 
 def _scattered_and_gathered(
@@ -204,72 +137,6 @@ def _own_nodes(a: Arrangement, rank: int) -> Iterator[Node]:
         yield from (a.graph.nodes[k] for k in a.stages[s])
 
 
-# ---- along tp
-
-
-def sums_along_tp(
-    a: Arrangement,
-    layers: Iterable[ShardedLayer],
-    micro: Sequence[int],
-    cp: int = 0,
-    forward: Mapping[int, Sequence[int]] = NO_PASSES,
-) -> Iterator[int]:
-    """How many numbers each sum of a step adds up along tp, of ranks at this place along cp.
-
-    `forward` has the samples of the forward passes of a node where these are others than `micro`.
-    """
-    share = a.sharding.positions.share
-    for layer in layers:
-        yield from (share(layer.summed, cp) * n for n in forward.get(layer.node, micro))
-        yield from (share(layer.back, cp) * n for n in micro)
-
-
-def _forward(a: Arrangement, rank: int, micro: Sequence[int]) -> dict[int, list[int]]:
-    """The samples of each forward pass of each node of a rank; of one that is computed again,
-    twice."""
-    found: dict[int, list[int]] = {k: [] for s in a.held(rank).stages for k in a.stages[s]}
-    for op in ops(a, rank, len(micro)):
-        for k in a.stages[op.stage] if op.kind in (Kind.F, Kind.RECOMPUTE) else ():
-            found[k].append(micro[op.micro])
-    return found
-
-
-def own_layers(a: Arrangement, rank: int) -> list[ShardedLayer]:
-    """The sharded layers in the stages of a rank."""
-    own = {k for s in a.held(rank).stages for k in a.stages[s]}
-    return [layer for layer in a.sharding.layers if layer.node in own]
-
-
-def _tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
-    """Sums and gathers of sharded layers, and the table of a loss on sharded classes."""
-    group, layers, ring = a.mesh.group(rank, "tp"), own_layers(a, rank), ALL_GATHERS["ring"]
-    at, forward = a.mesh.coordinates(rank), _forward(a, rank, micro)
-    for n in sums_along_tp(a, layers, micro, at["cp"], forward):
-        name = "doubling" if is_short(a, n) else a.sums_by(group)
-        yield all_reduced(a, name, group, rank, n, a.dtype)
-    for layer in layers:
-        for n in forward[layer.node] if layer.gathered else ():
-            numbers = a.sharding.positions.share(layer.gathered, at["cp"]) * n
-            edges = [numbers * b // layer.bounds[-1] for b in layer.bounds]
-            yield carried_out(ring, group, rank, numbers, a.dtype, edges)
-    has_loss = len(a.stages) - 1 in a.held(rank).stages
-    if len(group) > 1 and a.sharding.output is not None and has_loss:
-        for n in forward[len(a.graph.nodes) - 1]:
-            numbers = LOSS_NUMBERS * len(group) * rows_of_loss(a, n, at)
-            yield carried_out(ring, group, rank, numbers, a.updated_dtype)
-
-
-def is_short(a: Arrangement, n: int) -> bool:
-    """Whether latency counts in a sum of so many activations."""
-    return n * a.dtype.itemsize <= SHORT
-
-
-def rows_of_loss(a: Arrangement, samples: int, at: Mapping[str, int]) -> int:
-    """How many rows of scores a rank has: one a sample, or one a position."""
-    n, _, *positions = a.local_shape(a.graph.outputs[0], samples, at)
-    return n * prod(positions)
-
-
 # ---- along cp
 
 
@@ -277,20 +144,21 @@ def _cp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
     """Keys and values around the ring, forward and back, and their gradients to their owners."""
     at, cut = a.mesh.coordinates(rank), a.sharding.positions
     width = (a.dtype if a.cluster.has_devices else a.updated_dtype).itemsize
-    forward, nodes = _forward(a, rank, micro), a.graph.nodes
-    for k in forward.keys() & {*cut.rings}:
+    passes, nodes = passes_of(a, rank, micro), a.graph.nodes
+    here = [(s, k) for s in a.held(rank).stages for k in a.stages[s] if k in cut.rings]
+    for s, k in here:
         e, causal = nodes[k].inputs[0], bool(nodes[k].settings["is_causal"])
         of_position = prod(a.local_shape(e, 1, at)[2:]) // 3 * 2 * width
         owners = [(at["cp"] - s) % cut.ranks for s in range(cut.ranks)]
         around = [cut.count(r) for r in owners[:-1]]
         home = [cut.keys_seen(at["cp"], r, causal) for r in owners[1:]]
-        for n in forward[k]:
+        for n in forward(passes, s):
             yield from (Sent(keys * n * of_position, 1) for keys in around)
         for n in micro if a.graph.edges[e].requires_grad else ():
             yield from (Sent(keys * n * of_position, 1) for keys in (*around, *home))
 
 
-# ---- along pp, and both
+# ---- along pp, and tp too
 
 
 def _pp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:

@@ -12,6 +12,7 @@ from nnmpi.parallel.arrangement.arrangement import NOT_TIED
 from nnmpi.parallel.data.batch_size_check import check_micro_batches
 from nnmpi.parallel.data.batch_stats import Synced
 from nnmpi.parallel.data.gradient_sync import BucketedSync, ScatteredSync
+from nnmpi.parallel.data.term_sums import SummedTerms
 from nnmpi.parallel.layout import Layout, duplicate
 from nnmpi.parallel.masters import MIXED_SHARDED, MixedNodeStore, MixedStore, freeze
 from nnmpi.parallel.step.executor import GradientSync
@@ -33,6 +34,7 @@ def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
     tied = _tied(layout, spec)
     try:
         store, sync, comms = _store_and_sync(layout, spec, tied)
+        sync = _with_terms(layout, spec, store, sync)
     except NoRoomError as error:  # on all ranks alike
         raise ValueError(f"allreduce {arrangement.algorithm}: {error}") from None
     stats = [duplicate(replicas)] if p > 1 else []
@@ -102,6 +104,15 @@ def _store_and_sync(
         return sharded, BucketedSync(sharded, *options), [gathers]
     scattered = SCATTERED[a.store](parameters, a.dtype, on, buckets, dp, gathers)
     return scattered, ScatteredSync(scattered, *options), [gathers]
+
+
+def _with_terms(
+    layout: Layout, spec: TrainSpec, store: LocalStore, sync: GradientSync
+) -> GradientSync:
+    """The sync, and behind it sums over tp, where ranks have terms of gradients."""
+    a = spec.arrangement
+    terms = a.held(layout.all.rank).stretches(a.sharding.terms)
+    return SummedTerms(sync, store, terms, layout.axis["tp"]) if terms else sync
 
 
 def _mixed(

@@ -15,7 +15,7 @@ from nnmpi.parallel.tensor.layers import ColumnLinear, RowLinear, ShardedEmbeddi
 from nnmpi.parallel.tensor.loss import ShardedCrossEntropyLoss
 from nnmpi.parallel.tensor.ops import gather, scatter
 from nnmpi.parallel.tensor.parallelize import parallelize
-from nnmpi.parallel.tensor.shard import Sharding
+from nnmpi.parallel.tensor.sharding import Sharding
 
 BOUND = 1e-12
 

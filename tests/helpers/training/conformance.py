@@ -69,7 +69,8 @@ RANKS_OVER_MPI = (2, 4, 8)
 class Row(NamedTuple):
     """A layout, what is trained in it, and how many ranks it takes.
 
-    options   of the run of digits that the row is, if it is one: its model may be under "build"
+    options   of the run that the row is, if its arrangement is held to it: the model may be under
+              "build", and under "given" the function that has data, if they are not digits
     layers    whether it trains layers without a Trainer: its law takes a backend too
     """
 
@@ -283,10 +284,21 @@ def _transformers() -> Iterator[Row]:
         {"pp": 2, "tp": 2, "schedule": "zb-h1"},
         *({"dp": 2, "pp": 2, "tp": 2, "zero": zero} for zero in (0, 1)),
     ]
+    sequence: Options = {"sequence_parallel": True}
+    layouts += [
+        *({"tp": tp, **sequence} for tp in (2, 3, 4)),
+        *({"dp": 2, "tp": 2, **sequence, **how} for how in ({}, {"allreduce": "ring"})),
+        *({"dp": 2, "tp": 2, **sequence, "zero": zero} for zero in (1, 2, 3)),
+        {"dp": 2, "tp": 3, **sequence, "zero": 1},
+        *({"pp": 2, "tp": 2, **sequence, "recompute": recompute} for recompute in (False, True)),
+        {"pp": 2, "tp": 2, **sequence, "schedule": "zb-h1"},
+        *({"dp": 2, "pp": 2, "tp": 2, **sequence, "zero": zero} for zero in (0, 1)),
+    ]
     for layout in layouts:
-        micro_batches = 3 if "pp" in layout else 1
-        law = partial(laws_language.trains_as_one_rank, layout, micro_batches)
-        yield _of_layout("gpt", layout, law)
+        m = 3 if "pp" in layout else 1
+        row = _of_layout("gpt", layout, partial(laws_language.trains_as_one_rank, layout, m))
+        said = {"micro_batches": m, "build": laws_language.gpt, "given": laws_language.many_tokens}
+        yield row._replace(options=layout | said)
 
 
 def _sequences() -> Iterator[Row]:

@@ -11,16 +11,27 @@ from nnmpi import nn
 from nnmpi.comm import Comm, comm_self
 from nnmpi.data import Dataset, Split
 
-VOCABULARY, POSITIONS, SAMPLES = 17, 6, 50
+VOCABULARY, POSITIONS = 17, 6
 UNEVEN = 9
 """Positions that no number of stretches of context parallelism divides."""
 
 
 @once
 def tokens(positions: int = POSITIONS) -> Dataset:
+    """For ten steps."""
+    return windows(50, positions)
+
+
+@once
+def many_tokens() -> Dataset:
+    """For an epoch of batches of 24."""
+    return windows(110)
+
+
+def windows(samples: int, positions: int = POSITIONS) -> Dataset:
     """Windows of tokens, each with the next one as its label."""
     rng = np.random.default_rng(5)
-    rows = rng.integers(0, VOCABULARY, (SAMPLES, positions + 1))
+    rows = rng.integers(0, VOCABULARY, (samples, positions + 1))
     x, y = (np.ascontiguousarray(rows[:, i : i + positions]) for i in (0, 1))
     return Dataset("tokens", Split(x[10:], y[10:]), Split(x[:10], y[:10]), VOCABULARY, "")
 
