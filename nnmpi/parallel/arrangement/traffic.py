@@ -151,12 +151,16 @@ def _along_the_tree(a: Arrangement, rank: int, group: tuple[int, ...]) -> Iterat
 
 
 def over(a: Arrangement, rank: int, bucket: Bucket) -> tuple[int, ...]:
-    """The ranks that sum a bucket."""
-    if bucket.tied == NOT_TIED:
+    """The ranks that sum a bucket, or scatter its sum among them."""
+    if bucket.tied == NOT_TIED or a.scatters:
         return a.replicas(rank)
+    return across_stages(a, rank, bucket, *REPLICAS, "pp")
+
+
+def across_stages(a: Arrangement, rank: int, bucket: Bucket, *axes: str) -> tuple[int, ...]:
+    """The ranks along these axes in the stages that have the tied parameter of a bucket."""
     stages = a.division.ranks()[a.held(rank).trained[bucket.tied].variable]
-    ranks = a.mesh.group(rank, *REPLICAS, "pp")
-    return tuple(r for r in ranks if a.mesh.coordinates(r)["pp"] in stages)
+    return tuple(r for r in a.mesh.group(rank, *axes) if a.mesh.coordinates(r)["pp"] in stages)
 
 
 def _scattered_and_gathered(
@@ -173,6 +177,10 @@ def _scattered_and_gathered(
         else:
             once = all_reduced(a, a.algorithm, ranks, rank, n, a.dtype)
         yield once.times(1 if a.store == "zero 1" else micro * len(users_of(held.inside(bucket))))
+        if a.scatters and bucket.tied != NOT_TIED:
+            edges, r = bounds(n, len(group)), group.index(rank)
+            own, stages = edges[r + 1] - edges[r], across_stages(a, rank, bucket, "pp")
+            yield all_reduced(a, a.algorithm, stages, rank, own, a.updated_dtype)
         parameters = carried_out(ALL_GATHERS["ring"], ranks, rank, n, a.dtype)
         yield parameters.times(uses[k] if a.store == "zero 3" else 1)
 

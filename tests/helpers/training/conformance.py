@@ -280,7 +280,8 @@ def _transformers() -> Iterator[Row]:
         *({"pp": pp, "recompute": recompute} for pp, recompute in ((2, False), (3, True))),
         *({"dp": 2, axis: 2} for axis in ("pp", "tp")),
         {"pp": 2, "tp": 2, "schedule": "zb-h1"},
-        *({"dp": 2, "pp": 2, "tp": 2, "zero": zero} for zero in (0, 1)),
+        *({"dp": 2, "pp": 2, "tp": 2, "zero": zero} for zero in (0, 1, 2, 3)),
+        *({"dp": 2, "pp": 2, "zero": zero, "schedule": "gpipe"} for zero in (2, 3)),
     ]
     for layout in layouts:
         micro_batches = 3 if "pp" in layout else 1
