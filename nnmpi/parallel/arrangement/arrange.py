@@ -8,7 +8,7 @@ The last layers' gradients are final first, so buckets are cut from the end of t
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, islice, pairwise, product
+from itertools import accumulate, chain, islice, pairwise, product
 from typing import Any
 
 from nnmpi.config import Config
@@ -161,16 +161,26 @@ def _bucketed(a: Arrangement, held: Held) -> Held:
         near = a.algorithm == "shared" and all(map(a.cluster.on_one_node, a.mesh.groups(*REPLICAS)))
         mb = float("inf") if near else 1.0
     numbers = mb * MB / a.dtype.itemsize
-    if a.store in ("zero 2", "zero 3"):
-        groups, spans = gathered_together(a.graph, held.trained), iter(held.spans)
-        inside = [[*islice(spans, len(group))] for group in groups]
-        bounds = [(there[0][0], there[-1][1]) for there in inside]
-        buckets = cut_buckets(bounds, numbers, users=[*map(users_of, groups)])
-    else:
-        tied, paths = a.tied, [a.graph.variables[one.variable].path for one in held.trained]
-        alone_in_one = [i for i, path in enumerate(paths) if path in tied]
-        buckets = cut_buckets(held.spans, numbers, alone_in_one)
-    return held._replace(buckets=tuple(buckets))
+    tied, paths = a.tied, [a.graph.variables[one.variable].path for one in held.trained]
+    alone_in_one = [i for i, path in enumerate(paths) if path in tied]
+    if not a.scatters:
+        return held._replace(buckets=tuple(cut_buckets(held.spans, numbers, alone_in_one)))
+    groups, spans = gathered_together(a.graph, held.trained), iter(held.spans)
+    inside = [[*islice(spans, len(group))] for group in groups]
+    bounds = [(there[0][0], there[-1][1]) for there in inside]
+    firsts = [*accumulate(map(len, groups), initial=0)]
+    for first, group in zip(firsts, groups, strict=False):
+        both = paths[first : first + len(group)]
+        if len(group) > 1 and tied.keys() & {*both}:
+            raise ValueError(
+                f"zero {config.zero} gathers {' and '.join(both)} together, and not all of them "
+                "are on the same ranks along pp: use --zero 1, or a --cut that keeps them in one "
+                "stage"
+            )
+    alone = [k for k, first in enumerate(firsts) if first in alone_in_one]
+    buckets = cut_buckets(bounds, numbers, alone, [*map(users_of, groups)])
+    found = [b if b.tied == NOT_TIED else b._replace(tied=firsts[b.tied]) for b in buckets]
+    return held._replace(buckets=tuple(found))
 
 
 def cut_buckets(
@@ -192,7 +202,7 @@ def cut_buckets(
         if i == 0 or edges[i - 1] != edges[i] or stop - start >= numbers:
             found.append(Bucket(start, stop, edges[i][0]))
             end = i
-    if found[-1].tied == NOT_TIED:  # the scalars are in the bucket behind them
+    if found[-1].tied == NOT_TIED or users:  # the scalars are in the bucket behind them, or apart
         return [*found[:-1], found[-1]._replace(start=0)]
     return [*found, Bucket(0, spans[0][0])]
 

@@ -52,7 +52,7 @@ class Bucket(NamedTuple):
     """A stretch of gradients that is summed in one operation.
 
     tied   the place in the buffer of the only parameter in it, if stages of other ranks have that
-           too: it is summed over the ranks of all of them
+           too: it is summed over the ranks of all of them, in ZeRO 2 and 3 first over the replicas
     """
 
     start: int
@@ -143,6 +143,11 @@ class Arrangement:
     def stages(self) -> list[range]:
         """The nodes of each stage."""
         return [stage.nodes for stage in self.division.stages]
+
+    @property
+    def scatters(self) -> bool:
+        """Whether each backward pass scatters gradients among the replicas: ZeRO 2 and 3."""
+        return self.store in ("zero 2", "zero 3")
 
     @property
     def tied(self) -> dict[str, tuple[int, ...]]:

@@ -61,12 +61,16 @@ def all_reduced(
 
 
 def over(a: Arrangement, rank: int, bucket: Bucket) -> tuple[int, ...]:
-    """The ranks that sum a bucket."""
-    if bucket.tied == NOT_TIED:
+    """The ranks that sum a bucket, or scatter its sum among them."""
+    if bucket.tied == NOT_TIED or a.scatters:
         return a.replicas(rank)
+    return across_stages(a, rank, bucket, *REPLICAS, "pp")
+
+
+def across_stages(a: Arrangement, rank: int, bucket: Bucket, *axes: str) -> tuple[int, ...]:
+    """The ranks along these axes in the stages that have the tied parameter of a bucket."""
     stages = a.division.ranks()[a.held(rank).trained[bucket.tied].variable]
-    ranks = a.mesh.group(rank, *REPLICAS, "pp")
-    return tuple(r for r in ranks if a.mesh.coordinates(r)["pp"] in stages)
+    return tuple(r for r in a.mesh.group(rank, *axes) if a.mesh.coordinates(r)["pp"] in stages)
 
 
 def owned(a: Arrangement, rank: int) -> Iterator[tuple[int, int]]:

@@ -72,11 +72,6 @@ def _refuse(
                 f"allreduce {config.allreduce} sums over the ranks of one stage, and {where}; use "
                 "--allreduce ring"
             )
-        if config.zero > 1:
-            raise ValueError(
-                f"zero {config.zero} keeps each gradient on the ranks of one stage, and {where}; "
-                "use --zero 1, or a --cut that keeps it in one stage"
-            )
     if config.allreduce == "nccl":
         _refuse_shared_gpus(cluster)
     if config.allreduce in BY_NODES and is_cut_unlike(cluster, mesh):

@@ -25,8 +25,14 @@ from nnmpi.collectives.algorithms import (
 )
 from nnmpi.collectives.step import bounds
 from nnmpi.nn.graph import Node
-from nnmpi.parallel.arrangement.arrangement import Arrangement, users_of
-from nnmpi.parallel.arrangement.collectives import Sent, all_reduced, carried_out, over
+from nnmpi.parallel.arrangement.arrangement import NOT_TIED, Arrangement, users_of
+from nnmpi.parallel.arrangement.collectives import (
+    Sent,
+    across_stages,
+    all_reduced,
+    carried_out,
+    over,
+)
 from nnmpi.parallel.arrangement.program import forward, gathered, micro_batches, passes_of
 from nnmpi.parallel.arrangement.traffic_tp import along_tp
 from nnmpi.parallel.stores import scalar_count
@@ -108,6 +114,10 @@ def _scattered_and_gathered(
         else:
             once = all_reduced(a, a.algorithm, ranks, rank, n, a.dtype)
         yield once.times(1 if a.store == "zero 1" else micro * len(users_of(held.inside(bucket))))
+        if a.scatters and bucket.tied != NOT_TIED:
+            edges, r = bounds(n, len(group)), group.index(rank)
+            own, stages = edges[r + 1] - edges[r], across_stages(a, rank, bucket, "pp")
+            yield all_reduced(a, a.algorithm, stages, rank, own, a.updated_dtype)
         parameters = carried_out(ALL_GATHERS["ring"], ranks, rank, n, a.dtype)
         yield parameters.times(uses[k] if a.store == "zero 3" else 1)
 

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
+from nnmpi.backend import Backend
 from nnmpi.comm import Comm, NoRoomError
 from nnmpi.data.loader import BatchSplit
+from nnmpi.mesh import REPLICAS
 from nnmpi.nn.passes import LOCAL
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.arrangement.arrangement import NOT_TIED
@@ -18,7 +20,7 @@ from nnmpi.parallel.masters import MIXED_SHARDED, MixedNodeStore, MixedStore, fr
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.stores import Buckets, CommBucket, LocalStore, NodeStore
 from nnmpi.parallel.strategy import Evaluation, StrategyParts, TrainSpec
-from nnmpi.parallel.wire import wire_of
+from nnmpi.parallel.wire import Wire, wire_of
 from nnmpi.parallel.zero.slots import ShardedGradientStore, ShardedParameterStore
 from nnmpi.parallel.zero.store import ShardedStore
 
@@ -63,11 +65,16 @@ def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
 
 
 def _tied(layout: Layout, spec: TrainSpec) -> dict[int, Comm]:
-    """For each parameter that other stages have too, by index: the ranks that sum its gradient."""
+    """For each parameter that other stages have too, by index: the ranks that sum its gradient.
+
+    Where gradients are scattered, those with the same shard: others have other shards.
+    """
     found, index = {}, {p: i for i, p in enumerate(spec.parameters)}
-    stage, tp = (layout.mesh.coordinates(layout.all.rank)[axis] for axis in ("pp", "tp"))
+    rank, mesh = layout.all.rank, layout.mesh
+    axes = ("pp",) if spec.arrangement.scatters else (*REPLICAS, "pp")
     for p, ranks in spec.part.tied:
-        comm = layout.all.split(tp if stage in ranks else None)
+        is_one = mesh.coordinates(rank)["pp"] in ranks
+        comm = layout.all.split(mesh.group(rank, *axes)[0] if is_one else None)
         if comm is not None:
             found[index[p]] = comm
     return found
@@ -81,7 +88,7 @@ def _store_and_sync(
     a, dp, on = spec.arrangement, layout.replicas, spec.task.on
     held, parameters = a.held(layout.all.rank), spec.parameters
     with_comms = [
-        CommBucket(start, stop, wire_of(dp if i == NOT_TIED else tied[i], on))
+        CommBucket(start, stop, wire_of(dp if i == NOT_TIED or a.scatters else tied[i], on))
         for start, stop, i in held.buckets
     ]
     buckets = Buckets(held.spans, with_comms, [one.users for one in held.trained], a.algorithm)
@@ -89,7 +96,7 @@ def _store_and_sync(
     if spec.task.scaler is not None:
         mixed, comms = _mixed(layout, spec, buckets, spec.task.scaler)
         if isinstance(mixed, ShardedGradientStore):
-            return mixed, ScatteredSync(mixed, *options), comms
+            return mixed, ScatteredSync(mixed, *options, _by_bucket(tied, buckets, on)), comms
         return mixed, BucketedSync(mixed, *options), comms
     if a.store == "node":
         node = NodeStore(parameters, a.dtype, held.scalars, buckets, dp)
@@ -103,7 +110,12 @@ def _store_and_sync(
         sharded = ShardedStore(parameters, a.dtype, on, buckets, dp, gathers)
         return sharded, BucketedSync(sharded, *options), [gathers]
     scattered = SCATTERED[a.store](parameters, a.dtype, on, buckets, dp, gathers)
-    return scattered, ScatteredSync(scattered, *options), [gathers]
+    return scattered, ScatteredSync(scattered, *options, _by_bucket(tied, buckets, on)), [gathers]
+
+
+def _by_bucket(tied: Mapping[int, Comm], buckets: Buckets, on: Backend) -> dict[int, Wire]:
+    """The ranks that sum each bucket of one parameter that other stages have too."""
+    return {buckets.of[i]: wire_of(comm, on) for i, comm in tied.items()}
 
 
 def _with_terms(

@@ -282,7 +282,8 @@ def _transformers() -> Iterator[Row]:
         *({"pp": pp, "recompute": recompute} for pp, recompute in ((2, False), (3, True))),
         *({"dp": 2, axis: 2} for axis in ("pp", "tp")),
         {"pp": 2, "tp": 2, "schedule": "zb-h1"},
-        *({"dp": 2, "pp": 2, "tp": 2, "zero": zero} for zero in (0, 1)),
+        *({"dp": 2, "pp": 2, "tp": 2, "zero": zero} for zero in (0, 1, 2, 3)),
+        *({"dp": 2, "pp": 2, "zero": zero, "schedule": "gpipe"} for zero in (2, 3)),
     ]
     sequence: Options = {"sequence_parallel": True}
     layouts += [
@@ -292,7 +293,7 @@ def _transformers() -> Iterator[Row]:
         {"dp": 2, "tp": 3, **sequence, "zero": 1},
         *({"pp": 2, "tp": 2, **sequence, "recompute": recompute} for recompute in (False, True)),
         {"pp": 2, "tp": 2, **sequence, "schedule": "zb-h1"},
-        *({"dp": 2, "pp": 2, "tp": 2, **sequence, "zero": zero} for zero in (0, 1)),
+        *({"dp": 2, "pp": 2, "tp": 2, **sequence, "zero": zero} for zero in (0, 3)),
     ]
     for layout in layouts:
         m = 3 if "pp" in layout else 1
@@ -313,7 +314,7 @@ def _sequences() -> Iterator[Row]:
         {"cp": 2, "pp": 2, "schedule": "zb-h1"},
         {"cp": 2, "tp": 3, "order": "dp,tp,pp"},
         {"dp": 2, "cp": 2, "tp": 2},
-        *({"dp": 2, "cp": 2, "pp": 2, "zero": zero} for zero in (0, 1)),
+        *({"dp": 2, "cp": 2, "pp": 2, "zero": zero} for zero in (0, 1, 2, 3)),
         {"cp": 2, "pp": 2, "tp": 2, "recompute": True},
     ]
     positions = laws_language.UNEVEN
