@@ -62,7 +62,7 @@ class Biased(nn.Module):
 
     def __init__(self) -> None:
         self.wte, self.head = nn.Embedding(VOCABULARY, 8), nn.Linear(8, VOCABULARY)
-        self.register_buffer("bias", np.ones((UNEVEN, 8), "float32"))
+        self.bias = nn.Parameter(np.ones((UNEVEN, 8), "float32"))
         self.scores = nn.ChannelsFirst()
 
     def forward(self, x: Tensor) -> Tensor:
