@@ -10,7 +10,8 @@ from nnmpi.sim.svg import INK, PAPER, QUIET, box, page, text
 
 HERE, ELSEWHERE = "#", "."
 BAR = 12  # characters
-MOST = 8  # ranks along tp that are drawn
+LONG = 48  # of a sequence
+MOST = 8  # ranks along tp and cp that are drawn
 STAGES = ("#3b6fb6", "#d9822b", "#4f9d69", "#9c5fb0", "#c0504d", "#5aa5b8")
 
 
@@ -59,6 +60,23 @@ def as_lines(a: Arrangement) -> Iterator[str]:
         for name, row in zip(names, rows, strict=True):
             bars = "  ".join(_bar(*part) for part in row.parts[:tp])
             yield f"{name.ljust(width)}  {bars}  {row.how}".rstrip()
+
+    yield from _positions(a)
+
+
+def _positions(a: Arrangement) -> Iterator[str]:
+    """The positions of each rank along cp, as parts of a sequence."""
+    cut = a.sharding.positions
+    if cut.ranks == 1:
+        return
+    yield "positions of sequences"
+    for r in range(min(cut.ranks, MOST)):
+        (a0, a1), (b0, b1) = (
+            (round(start * LONG / cut.length), round(stop * LONG / cut.length))
+            for start, stop in cut.stretches(r)
+        )
+        bar = "".join(HERE if a0 <= i < a1 or b0 <= i < b1 else ELSEWHERE for i in range(LONG))
+        yield f"  cp {r}  {bar}  {cut.count(r):,} of {cut.length:,}"
 
 
 def _bar(start: float, stop: float) -> str:

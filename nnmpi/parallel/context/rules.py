@@ -98,7 +98,7 @@ def _behind(graph: Graph, node: Node, axes: Mapping[int, int], ranks: int) -> in
     elif node.layer in RULES and _is_plain(node):
         behind = RULES[node.layer](node.settings, len(graph.edges[node.inputs[0]].axes), axis)
     if behind is None:
-        what = " ".join(dict.fromkeys((node.kind, node.name)))
+        what = " ".join(filter(None, dict.fromkeys((node.kind, node.name))))
         raise ValueError(
             f"cp {ranks} cuts sequences, and {what} may mix their positions: no rule says how "
             "ranks that have some of them compute it; use --tp, --pp or --dp"
