@@ -29,6 +29,7 @@ OTHERS = {
     "long sums of terms": (4, {**WIDE, "dp": 2, "tp": 2}),
     "long sums of terms by shards": (4, {**WIDE, "dp": 2, "tp": 2, "zero": 1, "bucket_mb": 0.05}),
     "terms in 16 bits": (4, {**WIDE, "dp": 2, "tp": 2, "zero": 1, "dtype": "float16"}),
+    "terms in 32 bits": (4, {**WIDE, "dp": 2, "tp": 2, "zero": 2, "dtype": "float16"}),
     "reproducible": (3, {"reproducible": True, "slices": 5}),
     "reproducible cnn": (4, {"reproducible": True, "model": "digits-cnn"}),
 }
