@@ -245,6 +245,7 @@ def _besides(a: Arrangement, kept: Kept, samples: int, at: At) -> float:
     """What nodes keep besides their edges: as much of it is here as of what it is made from.
 
     Products keep what they have made of their input; what runs with them keeps masks of the output.
+    A column keeps its own positions of an input that is cut along them, and gathers it again.
     A product that gathers its output keeps its own part of it, too.
     """
     k = kept.nodes[0]

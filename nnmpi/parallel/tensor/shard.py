@@ -28,7 +28,7 @@ from nnmpi.parallel.tensor.choices import (
     possible,
 )
 from nnmpi.parallel.tensor.ops import divided
-from nnmpi.parallel.tensor.rules import TERMS, Cut, Way
+from nnmpi.parallel.tensor.rules import POSITIONS, TERMS, Cut, Way
 from nnmpi.parallel.tensor.sharding import Sharding, described, is_told
 
 # ---- the search
@@ -85,15 +85,13 @@ def shard(graph: Graph, ranks: int, whole_output: bool = False, sequence: bool =
 
 def _refuse_positions(graph: Graph, ranks: int) -> None:
     """Raises ValueError for a model of which nothing can be cut along positions."""
-    longest = max((e.sample[0] for e in graph.edges if len(e.sample) == 2), default=0)
-    has = f"its samples have {longest} position{'s' * (longest != 1)}, fewer than the {ranks} ranks"
-    if longest >= ranks:
-        has = "no layer of it has activations of positions and channels that it could cut"
+    ways = ((node, way) for node in graph.nodes for way in possible(graph, node, sequence=True))
+    made = (graph.edges[node.outputs[0]].sample for node, way in ways if way.output is POSITIONS)
+    longest = max((sample[0] for sample in made if len(sample) == 2), default=0)
+    has = f"a sample has {longest}, fewer than the {ranks} ranks: use a smaller --tp"
     raise ValueError(
-        f"sequence parallelism cuts positions, and "
-        f"{has if longest else 'the model has none'}: leave --sequence-parallel out"
-        + ", or use a smaller --tp or a longer --context"
-        * (0 < longest < ranks)
+        "sequence parallelism cuts positions between layers that treat each alone, and "
+        + (has if 0 < longest < ranks else "the model has none: leave --sequence-parallel out")
     )
 
 
