@@ -1,14 +1,34 @@
 """Attention: each position of a sequence takes a weighted mean of what others offer."""
 
+from typing import Any
+
 from nnmpi import backend
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.functional import as_tensor
-from nnmpi.autograd.ops import attention
+from nnmpi.autograd.ops import attention, rotary
 from nnmpi.backend import Array
 from nnmpi.kernels.attention import Block, Keep
 from nnmpi.nn.layers.basic import ALL, check_probability, dropout_key, dropout_mask
+from nnmpi.nn.layers.sequences import check_base, check_even
 from nnmpi.nn.layers.sizes import check_sizes
 from nnmpi.nn.module import Module
+
+
+def kept(layer: Module, p: float, like: Array, T: int, S: int, first: int = 0) -> Keep:
+    """Dropout of a block of probabilities, by where in all of a sample, (heads, T, S), it is.
+
+    like: an array of all samples here, of their type; first: the number of the first head here
+    """
+    xp = backend.xp_of(like)
+    key, samples = dropout_key(layer, layer.path, like)
+
+    def keep(block: Block) -> Array:
+        h, i, j = (xp.arange(s.start, s.stop) for s in block[1:])
+        index = (((first + h)[:, None, None] * T + i[:, None]) * S + j).reshape(-1)
+        mask = dropout_mask(key, samples[block.samples], index, p, like)
+        return mask.reshape(len(mask), len(h), 1, len(i), len(j))
+
+    return keep
 
 
 class SelfAttention(Module):
@@ -16,16 +36,26 @@ class SelfAttention(Module):
     position side by side; the output is (N, T, H D).
 
     `is_causal`: a position looks at itself and at those before it. In training, weights become 0
-    with probability `dropout`, and the others are divided by 1 - dropout.
+    with probability `dropout`, and the others are divided by 1 - dropout. `rotary`: the base of
+    rotary positions, mostly 10,000, with which queries and keys are turned first, channel 2 i with
+    2 i + 1 as by RotaryPositionalEmbeddings; None: they are not.
 
     Sharding sets `num_heads`, and `part`: the channels of the output that are here.
     """
 
-    def __init__(self, num_heads: int, is_causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        num_heads: int,
+        is_causal: bool = False,
+        dropout: float = 0.0,
+        rotary: float | None = None,
+    ) -> None:
         check_sizes("SelfAttention", 1, num_heads=num_heads)
         self.num_heads, self.is_causal, self.part = num_heads, bool(is_causal), ALL
         check_probability("SelfAttention", "dropout", dropout)
-        self.dropout = float(dropout)
+        if rotary is not None:
+            check_base("SelfAttention", "rotary", rotary)
+        self.dropout, self.rotary = float(dropout), rotary
 
     def forward(self, x: Tensor) -> Tensor:
         x = as_tensor(x)
@@ -36,24 +66,17 @@ class SelfAttention(Module):
             )
         N, T, width = x.shape
         D = width // (3 * self.num_heads)
-        keep = self._keep(x.data, D) if self.training and self.dropout else None
-        parts, options = x.reshape(N, T, self.num_heads, 3, D), {"scale": D**-0.5, "keep": keep}
-        y = apply(attention.self_attention, parts, causal=self.is_causal, **options)
+        parts = x.reshape(N, T, self.num_heads, 3, D)
+        options: dict[str, Any] = {"causal": self.is_causal, "scale": D**-0.5}
+        if self.rotary is not None:
+            check_even("SelfAttention", D)
+            parts = apply(rotary.rotary, parts, base=self.rotary, parts=2)
+        if self.training and self.dropout:
+            options["keep"] = kept(self, self.dropout, x.data, T, T, self.part.start // D)
+        y = apply(attention.self_attention, parts, **options)
         return y.reshape(N, T, width // 3)
-
-    def _keep(self, x: Array, D: int) -> Keep:
-        """Dropout of a block, by where in all scores of a sample it is."""
-        xp, T, first = backend.xp_of(x), x.shape[1], self.part.start // D
-        key, samples = dropout_key(self, self.path, x)
-
-        def keep(block: Block) -> Array:
-            h, i, j = (xp.arange(s.start, s.stop) for s in block[1:])
-            index = (((first + h)[:, None, None] * T + i[:, None]) * T + j).reshape(-1)
-            mask = dropout_mask(key, samples[block.samples], index, self.dropout, x)
-            return mask.reshape(len(mask), len(h), 1, len(i), len(j))
-
-        return keep
 
     def extra_repr(self) -> str:
         dropout = f", dropout={self.dropout}" * bool(self.dropout)
-        return f"{self.num_heads}, is_causal={self.is_causal}{dropout}"
+        turns = f", rotary={self.rotary}" * (self.rotary is not None)
+        return f"{self.num_heads}, is_causal={self.is_causal}{dropout}{turns}"
