@@ -91,7 +91,7 @@ class MultiheadAttention(Module):
         options: dict[str, Any] = {"causal": bool(is_causal)}
         options["mask"] = _merged(_seen(key_padding_mask, attn_mask, q.operand, S))
         if self.training and self.dropout:
-            options["keep"] = kept(self, self.dropout, q.data, T, S)
+            options["keep"] = kept(self, self.dropout, q.operand, T, S)
         weights = None
         if need_weights:
             weights = _probabilities(q * D**-0.5, k, **options)
@@ -140,9 +140,6 @@ class MultiheadAttention(Module):
         N, T, E = x.shape
         return x.reshape(N, T, self.num_heads, E // self.num_heads).transpose(0, 2, 1, 3)
 
-    def extra_repr(self) -> str:
-        return f"{self.embed_dim}, {self.num_heads}, batch_first={self.batch_first}"
-
 
 def _glorot(rows: int, columns: int) -> Parameter:
     """A weight that is uniform within sqrt(6 / (rows + columns))."""
@@ -160,7 +157,7 @@ def _seen(key_padding_mask: Any, attn_mask: Any, q: Array, S: int) -> list[Array
     for name, (mask, shapes) in taken.items():
         if mask is None:
             continue
-        a = as_tensor(mask, backend.of(q)).operand
+        a = as_tensor(mask, backend.of(q)).data
         if a.shape not in shapes or not (a.dtype.kind == "b" or is_float(a.dtype)):
             raise ValueError(
                 f"MultiheadAttention: {name} of shape {a.shape} and type {a.dtype}; it must be "

@@ -36,8 +36,8 @@ class PositionalEmbedding(Module):
 
 def check_base(layer: str, name: str, base: float) -> None:
     """Raises ValueError unless powers of the base of rotary positions are angles."""
-    if not base > 0:
-        raise ValueError(f"{layer}: {name}={base} must be above 0: 10,000 is the usual one")
+    if isinstance(base, bool) or not base > 0:
+        raise ValueError(f"{layer}: {name}={base} must be a number above 0, such as 10,000")
 
 
 def check_even(layer: str, D: int) -> None:
@@ -76,7 +76,7 @@ class RotaryPositionalEmbeddings(Module):
             )
         at = input_pos
         if at is not None:
-            at = as_tensor(at, backend.of(x.operand)).operand
+            at = as_tensor(at, backend.of(x.operand)).data
             if at.dtype.kind not in "iu" or at.shape not in (x.shape[1:2], x.shape[:2]):
                 raise ValueError(
                     f"RotaryPositionalEmbeddings {self.path}: input_pos of shape {at.shape} and "

@@ -284,8 +284,9 @@ def _transformers() -> Iterator[Row]:
     ]
     for layout in layouts:
         micro_batches = 3 if "pp" in layout else 1
-        law = partial(laws_language.trains_as_one_rank, layout, micro_batches)
-        yield _of_layout("gpt", layout, law)
+        for model in laws_language.MODELS:
+            law = partial(laws_language.trains_as_one_rank, layout, micro_batches, model=model)
+            yield _of_layout(model, layout, law)
 
 
 def _sixteen_bits() -> Iterator[Row]:

@@ -1,9 +1,12 @@
-"""A small gpt on a few windows of tokens, in any layout."""
+"""Small language models on a few windows of tokens, in any layout."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from helpers.once import by_first, once
+from helpers.training import transformer_models
 from helpers.training.pipelined import Options, Ran, equals, run
 
 from nnmpi import nn
@@ -27,18 +30,25 @@ def gpt() -> nn.Module:
     return nn.GPT(2, 5, 20, VOCABULARY, POSITIONS, dropout=0.1)
 
 
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "gpt": gpt,
+    "encoder": partial(transformer_models.Encoder, VOCABULARY, POSITIONS),
+    "rotary": partial(transformer_models.rotary, VOCABULARY, POSITIONS),
+}
+
+
 @once
-def one_rank(micro_batches: int) -> Ran:
+def one_rank(model: str, micro_batches: int) -> Ran:
     """What ranks compare with."""
-    return trained(comm_self(), micro_batches=micro_batches)
+    return trained(model, comm_self(), micro_batches=micro_batches)
 
 
-def trained(comm: Comm, **options: Any) -> Ran:
+def trained(model: str, comm: Comm, **options: Any) -> Ran:
     """Ten steps."""
     case = {"optimizer": "adamw", "weight_decay": 0.1, "clip_norm": 0.5, "batch_size": 9}
-    return run(comm, gpt, tokens(), **case, **options)
+    return run(comm, MODELS[model], tokens(), **case, **options)
 
 
-def trains_as_one_rank(layout: Options, micro_batches: int, comm: Comm) -> None:
-    wanted = by_first(comm, lambda: one_rank(micro_batches))
-    equals(comm, trained(comm, micro_batches=micro_batches, **layout), wanted)
+def trains_as_one_rank(layout: Options, micro_batches: int, comm: Comm, model: str = "gpt") -> None:
+    wanted = by_first(comm, lambda: one_rank(model, micro_batches))
+    equals(comm, trained(model, comm, micro_batches=micro_batches, **layout), wanted)
