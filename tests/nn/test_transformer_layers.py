@@ -1,7 +1,10 @@
 """MultiheadAttention and encoder layers against PyTorch, in float64."""
 
+import copy
 import inspect
+import pickle
 import re
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -268,6 +271,34 @@ def test_the_layers_of_an_encoder_start_with_weights_of_their_own() -> None:
     assert len({array.tobytes() for array in found}) == 4
     names = [name for name, _ in encoder.named_parameters()]
     assert names[:2] == ["layers.0.self_attn.in_proj_weight", "layers.0.self_attn.in_proj_bias"]
+
+
+def test_an_encoder_is_copied_and_pickled() -> None:
+    x, activations = nnmpi.tensor(numbers(N, T, E)), ("relu", "gelu", nn.GELU("tanh"))
+    for activation in activations:
+        layer = nn.TransformerEncoderLayer(E, H, 7, 0.0, activation, batch_first=True)
+        encoder = nn.TransformerEncoder(layer.to(np.float64), 2)
+        for twin in (copy.deepcopy(encoder), pickle.loads(pickle.dumps(encoder))):
+            np.testing.assert_array_equal(twin(x).numpy(), encoder(x).numpy())
+
+
+def test_memory_grows_with_the_length_where_weights_are_not_needed() -> None:
+    layer = nn.MultiheadAttention(8, 2, batch_first=True)
+    hidden = np.arange(4096) > np.full((1, 1), 4000)
+
+    def peak(T: int) -> int:
+        x = nnmpi.tensor(numbers(1, T, 8), dtype="float32", requires_grad=True)
+        tracemalloc.start()
+        try:
+            y, _ = layer(x, x, x, key_padding_mask=hidden[:, -T:], need_weights=False)
+            y.sum().backward()
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    scores = 4 * 2 * 4096**2
+    assert peak(4096) < scores / 8
+    assert peak(4096) < 4.5 * peak(1024)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ class TransformerEncoderLayer(Module):
         self.linear2 = Linear(dim_feedforward, d_model, bias)
         self.norm1, self.norm2 = (LayerNorm(d_model, layer_norm_eps, bias=bias) for _ in "12")
         self.dropout1, self.dropout2 = Dropout(dropout), Dropout(dropout)
-        self.activation = ACTIVATIONS[activation] if isinstance(activation, str) else activation
+        self.activation = activation  # a name is looked up later, so that layers can be pickled
 
     def forward(
         self,
@@ -78,8 +78,9 @@ class TransformerEncoderLayer(Module):
         return dropped
 
     def _mlp(self, x: Tensor) -> Tensor:
-        inside = self.dropout(self.activation(self.linear1(x)))
-        y: Tensor = self.dropout2(self.linear2(inside))
+        given = self.activation
+        activation = ACTIVATIONS[given] if isinstance(given, str) else given
+        y: Tensor = self.dropout2(self.linear2(self.dropout(activation(self.linear1(x)))))
         return y
 
 
