@@ -73,11 +73,11 @@ class RingSelfAttention(OnSomePositions, SelfAttention):
     """SelfAttention whose keys and values come from all ranks of the ring."""
 
     def attended(self, qkv: Tensor) -> Tensor:
-        self.positions(qkv)
+        positions = self.positions(qkv)
         length = self.ring.positions.length
         keep_of = self.keep_of(qkv.data, length) if self.drops else None
         options = {"scale": qkv.shape[-1] ** -0.5, "causal": self.is_causal, "keep_of": keep_of}
-        return apply(ring_attention, qkv, ring=self.ring, **options)
+        return apply(ring_attention, self.turned(qkv, positions), ring=self.ring, **options)
 
 
 FORMS: Mapping[type[Module], type[OnSomePositions]] = {

@@ -52,7 +52,7 @@ RULES: Mapping[type[Module], Rule] = {
     nn.Embedding: same,
     nn.PositionalEmbedding: of_sequences,
     nn.SelfAttention: of_sequences,
-    nn.LayerNorm: one_axis_last,
+    **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), one_axis_last),
     nn.Dropout: same,
     nn.ChannelsFirst: channels_to_front,
     **dict.fromkeys(ELEMENTWISE, same),

@@ -236,7 +236,7 @@ RULES: Mapping[type[nn.Module], tuple[Way, ...]] = {
     ),
     nn.Embedding: (Way(None, None, {"weight": 0}), Way(None, POSITIONS, {"weight": 0})),
     nn.PositionalEmbedding: (Way(POSITIONS, POSITIONS, {"weight": 0}),),
-    nn.LayerNorm: (Way(POSITIONS, POSITIONS, fits=_of_last_axis),),
+    **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), (Way(POSITIONS, POSITIONS, fits=_of_last_axis),)),
     nn.Conv1d: _product(0, _has_one_group),
     nn.Conv2d: (*_product(0, _has_one_group), _GROUPS),
     nn.BatchNorm1d: (_BATCH_NORM,),

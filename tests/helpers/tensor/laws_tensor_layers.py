@@ -55,6 +55,11 @@ CASES: dict[str, Case] = {
         (4, 6),
         "column,gathers copy column",
     ),
+    "so does RMS norm": Case(
+        lambda: nn.Sequential(nn.Linear(6, 7), nn.SiLU(), nn.RMSNorm(7), nn.Linear(7, 5)),
+        (4, 6),
+        "column,gathers copy column",
+    ),
     "convolutions": Case(
         lambda: nn.Sequential(
             nn.Conv2d(2, 9, 3, padding=1),

@@ -297,9 +297,14 @@ def _transformers() -> Iterator[Row]:
     ]
     for layout in layouts:
         m = 3 if "pp" in layout else 1
-        row = _of_layout("gpt", layout, partial(laws_language.trains_as_one_rank, layout, m))
-        said = {"micro_batches": m, "build": laws_language.gpt, "given": laws_language.many_tokens}
-        yield row._replace(options=layout | said)
+        made: Options = {"given": laws_language.many_tokens, "micro_batches": m}
+        for model in laws_language.MODELS:
+            if model == "encoder" and "sequence_parallel" in layout:
+                continue  # no layer of it treats positions alone between two that are divided
+            law = partial(laws_language.trains_as_one_rank, layout, m, model)
+            said = {"build": partial(laws_language.gpt, laws_language.POSITIONS)}
+            row = _of_layout(model, layout, law)
+            yield row._replace(options=made | layout | said if model == "gpt" else None)
 
 
 def _sequences() -> Iterator[Row]:
@@ -318,17 +323,14 @@ def _sequences() -> Iterator[Row]:
         {"cp": 2, "pp": 2, "tp": 2, "recompute": True},
     ]
     positions = laws_language.UNEVEN
-    made = {
-        "build": partial(laws_language.gpt, positions),
-        "given": partial(laws_language.tokens, positions),
-    }
+    made: Options = {"given": partial(laws_language.tokens, positions), "batch_size": 9}
     for layout in layouts:
         micro_batches = 3 if "pp" in layout else 1
-        law = partial(laws_language.trains_as_one_rank, layout, micro_batches)
-        row = _of_layout("gpt", layout, law)
-        yield row._replace(
-            options=made | layout | {"micro_batches": micro_batches, "batch_size": 9}
-        )
+        for model in ("gpt", "rotary"):
+            law = partial(laws_language.trains_as_one_rank, layout, micro_batches, model)
+            row = _of_layout(model, layout, law)
+            said = {"build": partial(laws_language.gpt, positions), "micro_batches": micro_batches}
+            yield row._replace(options=made | layout | said if model == "gpt" else None)
 
 
 def _sixteen_bits() -> Iterator[Row]:

@@ -1,10 +1,12 @@
-"""A small gpt on a few windows of tokens, in any layout."""
+"""Small language models on a few windows of tokens, in any layout."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 from helpers.once import by_first, once
+from helpers.training import transformer_models
 from helpers.training.pipelined import Options, Ran, equals, run
 
 from nnmpi import nn
@@ -41,19 +43,28 @@ def gpt(positions: int = POSITIONS) -> nn.Module:
     return nn.GPT(2, 5, 20, VOCABULARY, positions, dropout=0.1)
 
 
+MODELS: dict[str, Callable[[int], nn.Module]] = {
+    "gpt": gpt,
+    "encoder": partial(transformer_models.Encoder, VOCABULARY),
+    "rotary": partial(transformer_models.rotary, VOCABULARY),
+}
+"""By name; each takes the number of positions."""
+
+
 @once
-def one_rank(micro_batches: int, positions: int) -> Ran:
+@once
+def one_rank(model: str, micro_batches: int, positions: int) -> Ran:
     """What ranks compare with."""
-    return trained(comm_self(), positions, micro_batches=micro_batches)
+    return trained(model, comm_self(), positions, micro_batches=micro_batches)
 
 
-def trained(comm: Comm, positions: int = POSITIONS, **options: Any) -> Ran:
+def trained(model: str, comm: Comm, positions: int = POSITIONS, **options: Any) -> Ran:
     """Ten steps."""
     case = {"optimizer": "adamw", "weight_decay": 0.1, "clip_norm": 0.5, "batch_size": 9}
-    return run(comm, partial(gpt, positions), tokens(positions), **case, **options)
+    return run(comm, partial(MODELS[model], positions), tokens(positions), **case, **options)
 
 
-def trains_as_one_rank(layout: Options, micro_batches: int, comm: Comm) -> None:
+def trains_as_one_rank(layout: Options, micro_batches: int, model: str, comm: Comm) -> None:
     positions = UNEVEN if "cp" in layout else POSITIONS
-    wanted = by_first(comm, lambda: one_rank(micro_batches, positions))
-    equals(comm, trained(comm, positions, micro_batches=micro_batches, **layout), wanted)
+    wanted = by_first(comm, lambda: one_rank(model, micro_batches, positions))
+    equals(comm, trained(model, comm, positions, micro_batches=micro_batches, **layout), wanted)
