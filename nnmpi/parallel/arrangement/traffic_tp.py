@@ -96,14 +96,16 @@ def _along_positions(
     if not layer.moved:
         return
     gather, scatter = ALL_GATHERS["ring"], REDUCE_SCATTERS["ring"]
-    first, second = (Kind.B, Kind.I if stage else Kind.W), (Kind.B, Kind.W)
+    needs = a.graph.edges[a.graph.nodes[layer.node].inputs[0]].requires_grad
+    first = {Kind.B, Kind.I if stage else Kind.W} if needs else set[Kind]()
+    second = {Kind.B, Kind.W}
     back = {
         "column": ((scatter, first), (gather, second)),
-        "row": ((gather, {*first, *second}),),
+        "row": ((gather, first | second),),
         "rows": ((gather, second),),
     }[layer.how]
     forward = gather if layer.how == "column" else scatter
-    for plan, kinds in ((forward, (Kind.F, Kind.RECOMPUTE)), *back):
+    for plan, kinds in ((forward, {Kind.F, Kind.RECOMPUTE}), *back):
         for n in (n for kind in kinds for n in passes[stage, kind]):
             edges = [layer.moved * n * b // layer.positions[-1] for b in layer.positions]
             group = a.mesh.group(rank, "tp")
