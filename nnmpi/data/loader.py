@@ -112,8 +112,8 @@ class Loader:
                     f"the split has {samples:,} samples and {len(split.y):,} labels; "
                     "it needs as many labels as samples, and at least one"
                 )
-        x = each(np.ascontiguousarray, split.x)
-        self.split = Split(x, np.ascontiguousarray(split.y))
+        x = each(_contiguous, split.x)
+        self.split = Split(x, _contiguous(split.y))
         self.standardiser = standardiser.shaped_for(x)
         self.batch_size, self.divisor = batch_size, divisor
         self.dtype, self.seed, self.shuffle = dtypes.named(dtype), seed, shuffle
@@ -158,6 +158,11 @@ class Loader:
     def _load(self, rows: np.ndarray, parts: Sequence[np.ndarray], want: Fields) -> Load:
         micro = [self.gather(part, want) for part in parts]
         return Load(rows, micro, self.divisor(self.split.y.take(rows, axis=0)))
+
+
+def _contiguous(array: np.ndarray) -> np.ndarray:
+    """Rows that are stretches of memory; windows of text are, in memory or in a file."""
+    return np.ascontiguousarray(array) if isinstance(array, np.ndarray) else array
 
 
 # ---- computing the next items in a background thread

@@ -7,20 +7,24 @@
 """
 
 import re
+import sys
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import BinaryIO
+from typing import IO
 
 PIECE = 1 << 18
 LONGEST = 64 << 20
 BEHIND = 4  # bytes before a place that decide whether it is one: those of a character
 
 
-def pieces(stream: BinaryIO, cuts: re.Pattern[bytes], size: int = PIECE) -> Iterator[bytes]:
-    """What is left of a stream, in pieces of about `size` bytes that end at cuts."""
-    held = b""
-    while block := stream.read(size):
-        held += block
+def pieces(
+    stream: IO[bytes], cuts: re.Pattern[bytes], size: int = PIECE, length: int | None = None
+) -> Iterator[bytes]:
+    """The next `length` bytes of a stream, or all that are left, in pieces of about `size` bytes
+    that end at cuts."""
+    held, left = b"", sys.maxsize if length is None else length
+    while block := stream.read(min(size, left)):
+        held, left = held + block, left - len(block)
         found = _last(cuts).match(held)
         if found and found.end():
             yield held[: found.end()]
@@ -30,7 +34,7 @@ def pieces(stream: BinaryIO, cuts: re.Pattern[bytes], size: int = PIECE) -> Iter
         yield held
 
 
-def next_cut(stream: BinaryIO, place: int, cuts: re.Pattern[bytes], size: int = PIECE) -> int:
+def next_cut(stream: IO[bytes], place: int, cuts: re.Pattern[bytes], size: int = PIECE) -> int:
     """The first place from this one on where the bytes of a file may be cut, or its end.
 
     A file that is divided there has parts that begin and end at the same places for all ranks.

@@ -7,15 +7,13 @@ piece of a word (byte-level BPE, as GPT-2 has it, by the library `tokenizers`).
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
-from io import BytesIO
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from nnmpi.data.files import reading
-from nnmpi.data.pieces import pieces
 from nnmpi.quoting import quoted, shown
 
 LIBRARY = "the package tokenizers, which is not installed: pip install 'nnmpi[text]'"
@@ -25,6 +23,7 @@ END = "<|endoftext|>"
 
 ANYWHERE = re.compile(rb"")
 CHARACTERS = re.compile(rb"(?=[^\x80-\xbf])")
+NO_POINT = np.uint32(0xFFFFFFFF)  # above all code points
 BEFORE_SPACE = re.compile(
     rb"(?<=[^\x00-\x20])(?<!\xc2\x85)(?<!\xc2\xa0)(?<!\xe1\x9a\x80)(?<!\xe2\x80[\x80-\x8a\xa8\xa9\xaf])"
     rb"(?<!\xe2\x81\x9f)(?<!\xe3\x80\x80)(?=[ \t\r\n])"
@@ -36,10 +35,12 @@ across, since none of the words into which it divides a text first has white spa
 class Tokenizer(Protocol):
     """A vocabulary of `size` tokens.
 
-    unit: what is counted of a text: characters, or bytes
+    tokens: what its tokens are, as messages say it
+    unit: what is counted of a text: a character, or a byte
     cuts: where the bytes of a text may be cut, so that its parts have the same tokens as the whole
     """
 
+    tokens: str
     unit: str
     cuts: re.Pattern[bytes]
 
@@ -63,7 +64,7 @@ class Tokenizer(Protocol):
 class ByteTokenizer:
     """A token is a byte: for files that are no UTF-8, and for texts of any language."""
 
-    unit, cuts, size = "bytes", ANYWHERE, 256
+    tokens, unit, cuts, size = "bytes", "byte", ANYWHERE, 256
 
     def encode(self, text: str | bytes) -> np.ndarray:
         """The bytes of a text."""
@@ -87,23 +88,23 @@ class CharTokenizer:
     """A token is one of these characters, in their order; `CharTokenizer.of(text)` has those of a
     text, sorted."""
 
-    unit, cuts = "characters", CHARACTERS
+    tokens, unit, cuts = "characters", "character", CHARACTERS
 
     def __init__(self, characters: Sequence[str]) -> None:
         self.characters = "".join(characters)
-        points = _points(self.characters)
-        self._order = np.argsort(points, kind="stable")
-        self._sorted = points[self._order]
-        if not points.size or (np.diff(self._sorted.astype("int64")) == 0).any():
+        points = points_of(self.characters)
+        if len(set(self.characters)) != points.size:
             raise ValueError(
-                f"the vocabulary has {points.size} characters, of which "
-                f"{len(set(self.characters))} are different; give each once, and at least one"
+                f"the vocabulary has {points.size} characters, of which only "
+                f"{len(set(self.characters))} are different; give each once"
             )
+        self._order = np.argsort(points)
+        self._sorted = np.append(points[self._order], NO_POINT)
 
     @classmethod
     def of(cls, text: str) -> "CharTokenizer":
         """The tokenizer of the characters that a text has."""
-        return cls("".join(map(chr, np.unique(_points(text)))))
+        return cls("".join(map(chr, np.unique(points_of(text)))))
 
     @property
     def size(self) -> int:
@@ -112,8 +113,8 @@ class CharTokenizer:
 
     def encode(self, text: str | bytes) -> np.ndarray:
         """The numbers of its characters; raises ValueError for others."""
-        points = _points(text if isinstance(text, str) else as_text(text))
-        places = np.minimum(np.searchsorted(self._sorted, points), self.size - 1)
+        points = points_of(text if isinstance(text, str) else as_text(text))
+        places = np.searchsorted(self._sorted, points)
         unknown = np.flatnonzero(self._sorted[places] != points)
         if unknown.size:
             first = int(unknown[0])
@@ -140,7 +141,7 @@ class BPETokenizer:
     """Byte-level BPE as GPT-2 has it, from a folder with vocab.json and merges.txt, or from a
     tokenizer.json."""
 
-    unit, cuts = "characters", BEFORE_SPACE
+    tokens, unit, cuts = "tokens", "character", BEFORE_SPACE
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(os.path.abspath(os.path.expanduser(path)))
@@ -152,11 +153,9 @@ class BPETokenizer:
         self.size = max(vocabulary.values()) + 1
 
     def encode(self, text: str | bytes) -> np.ndarray:
-        """The tokens of a text; it is encoded in pieces, since the library keeps much of each."""
-        data = text.encode() if isinstance(text, str) else text
-        texts = map(as_text, pieces(BytesIO(data), self.cuts))
-        found = [self._bpe.encode(piece, add_special_tokens=False).ids for piece in texts]
-        return np.concatenate([np.zeros(0, "int64"), *(np.array(ids, "int64") for ids in found)])
+        """The tokens of a text; the library keeps about 100 bytes of each meanwhile."""
+        given = text if isinstance(text, str) else as_text(text)
+        return np.array(self._bpe.encode(given, add_special_tokens=False).ids, "int64")
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of tokens; U+FFFD stands for bytes that are no UTF-8."""
@@ -181,30 +180,32 @@ def tokenizer_of(description: str) -> Tokenizer:
     """The tokenizer that `describe` has described; raises ValueError if it cannot be made."""
     try:
         found = json.loads(description)
-        kind = KINDS[found["kind"]]
+        make, names = KINDS[found["kind"]]
+        given = [found[name] for name in names]
     except (ValueError, TypeError, KeyError):
         raise ValueError(
             f"{shown(description, 80)} describes no tokenizer; give what its describe() returns"
         ) from None
-    made: Tokenizer = kind(found)
+    made: Tokenizer = make(*given)
     return made
 
 
-def _of_bpe(found: dict[str, Any]) -> BPETokenizer:
-    made = BPETokenizer(found["path"])
-    if made.size != found["size"]:
+def _of_bpe(path: str, size: int) -> BPETokenizer:
+    made = BPETokenizer(path)
+    if made.size != size:
         raise ValueError(
-            f"tokenizer {shown(made.path)} has {made.size:,} tokens, and {found['size']:,} are "
-            "expected: it has been replaced; put the one of the training in its place"
+            f"tokenizer {shown(made.path)} has {made.size:,} tokens, and {size:,} are expected: it "
+            "has been replaced; put the one of the training in its place"
         )
     return made
 
 
-KINDS: dict[str, Any] = {
-    "bytes": lambda _: ByteTokenizer(),
-    "characters": lambda found: CharTokenizer(found["characters"]),
-    "bpe": _of_bpe,
+KINDS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
+    "bytes": (ByteTokenizer, ()),
+    "characters": (CharTokenizer, ("characters",)),
+    "bpe": (_of_bpe, ("path", "size")),
 }
+"""What makes each kind of tokenizer, and the values of its description that it takes."""
 
 
 def as_text(data: bytes) -> str:
@@ -219,7 +220,7 @@ def as_text(data: bytes) -> str:
         ) from None
 
 
-def _points(text: str) -> np.ndarray:
+def points_of(text: str) -> np.ndarray:
     """The code points of a text: uint32, (T,)."""
     return np.frombuffer(text.encode("utf-32-le"), "<u4")
 
