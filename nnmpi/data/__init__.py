@@ -8,6 +8,7 @@ import numpy as np
 from nnmpi.data import cifar, embedded, mnist, npz, synthetic
 from nnmpi.data.dataset import Dataset as Dataset
 from nnmpi.data.dataset import DatasetEntry, DatasetRequest
+from nnmpi.data.dataset import Language as Language
 from nnmpi.data.dataset import Split as Split
 from nnmpi.data.dataset import from_arrays as from_arrays
 from nnmpi.data.dataset import hold_out as hold_out
