@@ -115,6 +115,9 @@ class Config:
     )
     steps: int | None = _training(None, "stop after this many steps", FROM_1)
     batch_size: int = _training(64, "samples in a batch, over all ranks", FROM_1)
+    bucket_by_length: bool = _training(
+        False, "make batches of samples of similar length, which their input `lengths` says"
+    )
     lr: float = _training(3e-3, "learning rate", ABOVE_0)
     optimizer: str = _training("adam", "update rule", choices=OPTIMIZERS)
     momentum: float = _training(0.9, "momentum of sgd; 0 for none", FROM_0_BELOW_1)

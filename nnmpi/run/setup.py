@@ -17,6 +17,7 @@ from nnmpi.backend import Backend
 from nnmpi.comm import Comm
 from nnmpi.config import EPOCHS, LEAST_STEPS, Config
 from nnmpi.data import Dataset, Inputs, Loader, Standardiser
+from nnmpi.data.buckets import lengths_of
 from nnmpi.data.inputs import is_index
 from nnmpi.dtypes import wide
 from nnmpi.metrics import Metric
@@ -104,7 +105,11 @@ def set_up(
             seed=config.seed,
             divisor=criterion.divisor,
         )
-        train, test = loader(dataset.train, shuffle=True), loader(dataset.test, shuffle=False)
+        lengths = None
+        if config.bucket_by_length:
+            lengths = lengths_of(dataset.train.x, dataset.name)
+        train = loader(dataset.train, shuffle=True, lengths=lengths)
+        test = loader(dataset.test, shuffle=False)
         steps = total_steps(config, len(train))
         schedules = partial(schedule_of, config, own_schedule)
         schedules(steps)(0)  # raises ValueError for what is no factor

@@ -25,10 +25,19 @@ def _start(e: Event) -> str:
         f"{e['steps']:,} steps",
         f"on {', '.join(_layout(e))}",
         e["note"] or "",
+        _padding(e) if "padding" in e else "",
         *(_loaded(e["loaded"]) if "loaded" in e else ()),
         f"warning: {e['warning']}" if "warning" in e else "",
     ]
     return "\n".join(filter(None, lines))
+
+
+def _padding(e: Event) -> str:
+    """How much of the batches is padding."""
+    return (
+        f"batches of similar length: {e['padding']:.1%} of their positions are padding, "
+        f"{e['padding_unsorted']:.1%} without --bucket-by-length"
+    )
 
 
 def _loaded(e: Event) -> Iterator[str]:
