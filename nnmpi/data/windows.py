@@ -104,7 +104,7 @@ def in_windows(name: str, tokens: np.ndarray, T: int, about: About) -> Dataset:
         f"{n:,} {about.tokens}, {about.size} different ones, in windows of {T}; the last "
         f"{kept:,} are held out for testing"
     )
-    language = Language(about.tokenizer, about.unit, kept / about.held_out_units)
+    language = Language(about.tokenizer, about.unit, kept / max(about.held_out_units, 1))
     return Dataset(name, train, test, about.size, note, language)
 
 

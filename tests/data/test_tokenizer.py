@@ -72,12 +72,14 @@ def test_bpe_is_that_of_the_library(folder: Path, where: str) -> None:
     assert again.encode(SAMPLE).tolist() == made.encode(SAMPLE).tolist()
 
 
-def test_bpe_is_that_of_transformers(folder: Path) -> None:
+def test_bpe_is_that_of_transformers(folder: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="needs the package transformers")
     known = transformers.GPT2Tokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"))
-    made = BPETokenizer(folder)
+    known.save_pretrained(tmp_path)  # a tokenizer.json
+    made, saved = BPETokenizer(folder), BPETokenizer(tmp_path)
     for text in [SAMPLE, *map(hard_text, range(200))]:
         assert made.encode(text).tolist() == known.encode(text)
+        assert saved.encode(text).tolist() == known.encode(text)
         ids = made.encode(text)
         assert made.decode(ids) == known.decode(ids, clean_up_tokenization_spaces=False)
 

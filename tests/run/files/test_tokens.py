@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,6 +70,18 @@ def test_the_file_is_the_same_for_any_number_of_ranks(
     if tokenizer is None:
         from_text = data.load(f"text:{text}", context=1) if len(tokens) > 50 else None
         assert from_text is None or from_text.language.tokenizer == about["tokenizer"]
+
+
+def test_a_rank_has_little_of_the_text_in_memory(tmp_path: Path) -> None:
+    text, out = tmp_path / "text", tmp_path / "tokens.npy"
+    text.write_bytes(b"some words, " * (16 << 20 >> 3))  # 24 MB
+    tracemalloc.start()
+    try:
+        thread_ranks.run(1, lambda comm: tokenize.tokenized(text, out, None, comm))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 12 << 20, most
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -216,6 +229,15 @@ def test_files_that_cannot_be_used(out: Path, tmp_path: Path) -> None:
         data.load(f"tokens:{tmp_path / 'nowhere.npy'}")
     with refused("has 4,200 characters, of which the last 420 are held out: a window takes 421"):
         data.load(f"tokens:{out}", context=420)
+
+
+def test_tokens_that_are_none_of_the_vocabulary(out: Path) -> None:
+    content = bytearray(out.read_bytes())
+    content[128:200] = b"\xc8" * 72
+    out.write_bytes(content)
+    config = Config(model="gpt:1x2x8", data=f"tokens:{out}", context=16, epochs=1, quiet=True)
+    with refused("200", "12"), Trainer(config) as trainer:
+        trainer.fit()
 
 
 def test_a_model_of_another_vocabulary(out: Path, tmp_path: Path) -> None:
