@@ -92,7 +92,7 @@ class Config:
     )
     data: str = _data(
         "digits",
-        "iris, digits, mnist, fashion-mnist, cifar10, text, text:FILE, FILE.npz "
+        "iris, digits, mnist, fashion-mnist, cifar10, text, text:FILE, tokens:FILE.npy, FILE.npz "
         "or synthetic:1x28x28:10:12800 (shape, classes, samples)",
     )
     data_dir: str | None = _data(None, "directory of the data set's files")
@@ -102,6 +102,11 @@ class Config:
         "or of the file of --load), none, or MEAN,STD for all of them, as --standardise=0.13,0.31",
     )
     context: int = _data(128, "tokens in a window of text", FROM_1)
+    tokenizer: str | None = _data(
+        None,
+        "tokens of a text: a folder with vocab.json and merges.txt (byte-level BPE), or a "
+        "tokenizer.json; default: characters, or bytes of what is no UTF-8",
+    )
     download: bool = _data(False, "download missing files of the data set")
     epochs: int | None = _training(
         None,
@@ -110,6 +115,9 @@ class Config:
     )
     steps: int | None = _training(None, "stop after this many steps", FROM_1)
     batch_size: int = _training(64, "samples in a batch, over all ranks", FROM_1)
+    bucket_by_length: bool = _training(
+        False, "make batches of samples of similar length, which their input `lengths` says"
+    )
     lr: float = _training(3e-3, "learning rate", ABOVE_0)
     optimizer: str = _training("adam", "update rule", choices=OPTIMIZERS)
     momentum: float = _training(0.9, "momentum of sgd; 0 for none", FROM_0_BELOW_1)

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from nnmpi import dtypes, keyed
+from nnmpi.data.buckets import by_length
 from nnmpi.data.dataset import Split
 from nnmpi.data.inputs import Inputs, arrays, each, is_index, take
 from nnmpi.data.standardise import Standardiser
@@ -95,7 +96,8 @@ class Loader:
     A small split is standardised once and then only indexed. For a large one a thread gathers and
     standardises `prefetch` batches in advance (0: no thread). Both give the same values.
 
-    `divisor` maps the labels of a batch to what the sum of their losses is divided by.
+    `divisor` maps the labels of a batch to what the sum of their losses is divided by. With
+    `lengths`, (N,), batches are of samples of similar length (see nnmpi.data.buckets).
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class Loader:
         shuffle: bool = True,
         prefetch: int = 2,
         divisor: Callable[[np.ndarray], float] = len,
+        lengths: np.ndarray | None = None,
     ) -> None:
         for samples in map(len, arrays(split.x)):
             if samples != len(split.y) or not samples:
@@ -116,10 +119,10 @@ class Loader:
                     f"the split has {samples:,} samples and {len(split.y):,} labels; "
                     "it needs as many labels as samples, and at least one"
                 )
-        x = each(np.ascontiguousarray, split.x)
-        self.split = Split(x, np.ascontiguousarray(split.y))
+        x = each(_contiguous, split.x)
+        self.split = Split(x, _contiguous(split.y))
         self.standardiser = standardiser.shaped_for(x)
-        self.batch_size, self.divisor = batch_size, divisor
+        self.batch_size, self.divisor, self.lengths = batch_size, divisor, lengths
         self.dtype, self.seed, self.shuffle = dtypes.named(dtype), seed, shuffle
         copied = sum(array.size for array in arrays(x) if not is_index(array))
         small = copied * self.dtype.itemsize <= SMALL
@@ -135,6 +138,8 @@ class Loader:
         n = len(self.split.y)
         key = keyed.key(self.seed, "order", epoch)
         order = keyed.permutation(key, n) if self.shuffle else np.arange(n)
+        if self.lengths is not None:
+            return iter(by_length(order, self.lengths, self.batch_size, self.seed, epoch))
         return (order[i : i + self.batch_size] for i in range(0, n, self.batch_size))
 
     def gather(self, rows: np.ndarray, want: Fields = X_AND_Y) -> Batch:
@@ -166,6 +171,11 @@ class Loader:
     def _load(self, rows: np.ndarray, parts: Sequence[np.ndarray], want: Fields) -> Load:
         micro = [self.gather(part, want) for part in parts]
         return Load(rows, micro, self.divisor(self.split.y.take(rows, axis=0)))
+
+
+def _contiguous(array: np.ndarray) -> np.ndarray:
+    """Rows that are stretches of memory; windows of text are, in memory or in a file."""
+    return np.ascontiguousarray(array) if isinstance(array, np.ndarray) else array
 
 
 # ---- computing the next items in a background thread

@@ -117,7 +117,7 @@ def run(given: argparse.Namespace) -> Any:
         )
     known = {option.name for option in options(GROUPS)}
     config = Config(**{name: value for name, value in vars(given).items() if name in known})
-    dataset = blank(config.data, config.data_dir, config.seed, config.context)
+    dataset = blank(config.data, config.data_dir, config.seed, config.context, config.tokenizer)
     cluster = Cluster.on_paper(given.ranks, given.nodes, config.device)
     model = build_model(config, None, dataset)
     found = arranged(config, model, dataset, objectives.criterion(None), cluster)

@@ -16,7 +16,8 @@ from nnmpi import backend, device, user_code
 from nnmpi.backend import Backend
 from nnmpi.comm import Comm
 from nnmpi.config import EPOCHS, LEAST_STEPS, Config
-from nnmpi.data import Dataset, Inputs, Loader, Standardiser, from_arrays, load
+from nnmpi.data import Dataset, Inputs, Loader, Standardiser
+from nnmpi.data.buckets import lengths_of
 from nnmpi.data.inputs import is_index
 from nnmpi.data.loader import Fields
 from nnmpi.dtypes import wide
@@ -39,6 +40,7 @@ from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.quoting import quoted, shown
 from nnmpi.run import consistency, objectives
+from nnmpi.run.datasets import dataset_of, standardiser_of
 from nnmpi.run.files import loading
 from nnmpi.run.files.outputs import check_outputs
 from nnmpi.run.optimizers import MakeOptimizer, optimizer_of, schedule_of
@@ -85,17 +87,17 @@ def set_up(
 
     def checked() -> tuple[Backend, Criterion, Dataset | None]:
         on, criterion = _checked_device(config, comm), objectives.checked(loss, metrics)
-        return on, criterion, _dataset(config, data, criterion) if is_first else None
+        return on, criterion, dataset_of(config, data, criterion) if is_first else None
 
     found, criterion, downloaded = all_or_none(comm, checked)
     on = chosen(comm, found)
-    dataset = all_or_none(comm, lambda: downloaded or _dataset(config, data, criterion))
+    dataset = all_or_none(comm, lambda: downloaded or dataset_of(config, data, criterion))
     consistency.check_inputs(comm, config, dataset)
 
     def rest() -> Setup:
         objectives.check_labels(criterion, dataset)
         plan.check_batch(config, len(dataset.train.y))
-        standardiser = _standardiser(config, dataset, comm)
+        standardiser = standardiser_of(config, dataset, comm)
         loader = partial(
             Loader,
             batch_size=config.batch_size,
@@ -104,7 +106,11 @@ def set_up(
             seed=config.seed,
             divisor=criterion.divisor,
         )
-        train, test = loader(dataset.train, shuffle=True), loader(dataset.test, shuffle=False)
+        lengths = None
+        if config.bucket_by_length:
+            lengths = lengths_of(dataset.train.x, dataset.name)
+        train = loader(dataset.train, shuffle=True, lengths=lengths)
+        test = loader(dataset.test, shuffle=False)
         steps = total_steps(config, len(train))
         schedules = partial(schedule_of, config, own_schedule)
         schedules(steps)(0)  # raises ValueError for what is no factor
@@ -138,69 +144,12 @@ def _checked_device(config: Config, comm: Comm) -> Backend:
     return on
 
 
-def _dataset(config: Config, given: Dataset | tuple[Any, ...] | None, loss: Criterion) -> Dataset:
-    """The data set that was given, whole or as arrays, or else the one that the config names."""
-    ignored = objectives.ignored_label(loss)
-    if isinstance(given, Dataset):
-        return given
-    if given is not None:
-        is_tuple = isinstance(given, tuple | list)
-        if not is_tuple or len(given) not in (2, 4):
-            what = f"{len(given)} arrays" if is_tuple else f"type {type(given).__name__}"
-            raise ValueError(
-                f"data has {what}; give (x, y) or (x, y, x_test, y_test), or name a data set in "
-                "Config"
-            )
-        x, y, *test = given
-        x_test, y_test = test or (None, None)
-        return from_arrays(x, y, x_test, y_test, seed=config.seed, ignore_index=ignored)
-    return load(
-        config.data,
-        data_dir=config.data_dir,
-        download=config.download,
-        seed=config.seed,
-        ignore_index=ignored,
-        context=config.context,
-    )
-
-
 def total_steps(config: Config, batches: int) -> int:
     """The steps of a run with so many batches in an epoch."""
     if config.epochs is None and config.steps is not None:
         return config.steps
     epochs = config.epochs or max(EPOCHS, -(-LEAST_STEPS // batches))
     return min(epochs * batches, config.steps or epochs * batches)
-
-
-def _standardiser(config: Config, dataset: Dataset, comm: Comm) -> Standardiser:
-    """The standardiser that the config asks for; if `auto`, that of the file of --load if it has
-    one, else of the training samples."""
-    if config.load and comm.rank == comm.node()[0]:  # the file is read whole once per node
-        loading.check_digest(config.load)
-    if config.standardise != "auto":
-        return _of_numbers(config.standardise, dataset)
-    if not config.load:
-        return Standardiser.of(dataset.train)
-    metadata = loading.read_metadata(config.load)
-    if not metadata.keys() & {"mean", "std"}:
-        return Standardiser.of(dataset.train)
-    try:
-        return Standardiser.from_metadata(metadata).shaped_for(dataset.train.x)
-    except ValueError as error:
-        raise ValueError(
-            f"--load {config.load} and data {dataset.name}: {error}, or set --standardise"
-        ) from None
-
-
-def _of_numbers(spec: str, dataset: Dataset) -> Standardiser:
-    try:
-        mean, std = (0.0, 1.0) if spec == "none" else map(float, spec.split(","))
-        return Standardiser.of_numbers(dataset.train.x, mean, std)
-    except ValueError:
-        raise ValueError(
-            f"standardise {quoted(spec)} is none of auto, none, and MEAN,STD: two numbers such as "
-            "0.13,0.31, of which the second is above 0"
-        ) from None
 
 
 def build_model(config: Config, build: Callable[[], Module] | None, dataset: Dataset) -> Module:
@@ -274,10 +223,10 @@ def gpt_of(argument: str, dataset: Dataset) -> Module:
             "gpt:4x4x128, three numbers from 1 on and below 10^9"
         )
     x = dataset.train.x
-    if not isinstance(x, np.ndarray) or x.ndim != 2 or not is_index(x):
+    if isinstance(x, tuple | dict) or x.ndim != 2 or not is_index(x):
         raise ValueError(
             f"model gpt:{argument} takes windows of tokens, and data {dataset.name} has none: use "
-            "--data text, or text:FILE"
+            "--data text, text:FILE or tokens:FILE.npy"
         )
     layers, heads, width = map(int, argument.split("x"))
     return GPT(layers, heads, width, dataset.classes, x.shape[1])

@@ -25,6 +25,8 @@ GROUPS = {
 
 FLAGS: dict[str, tuple[str, Any]] = {
     "context": ("64", 64),
+    "tokenizer": ("gpt2", "gpt2"),
+    "bucket-by-length": ("", True),
     "dp": ("3", 3),
     "pp": ("2", 2),
     "tp": ("2", 2),

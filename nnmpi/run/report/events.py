@@ -1,5 +1,6 @@
 """What events say of an arrangement, of the start of a run, and of what it depends on."""
 
+import copy
 import math
 import platform
 from dataclasses import asdict
@@ -11,6 +12,7 @@ import nnmpi
 from nnmpi import blas, native
 from nnmpi.comm import Comm, mpi_versions
 from nnmpi.config import Config
+from nnmpi.data.buckets import padding
 from nnmpi.mesh import REPLICAS
 from nnmpi.nn import Module
 from nnmpi.parallel.agreement import gather_objects
@@ -96,6 +98,7 @@ def start_event(
         "train_samples": len(d.train.y),
         "test_samples": len(d.test.y),
         "note": d.note,
+        **_padding(setup),
         "steps": setup.steps,
         "batch_size": config.batch_size,
         "dtype": config.dtype,
@@ -108,6 +111,17 @@ def start_event(
         **setup.own,
         **strategy.describe(),
     }
+
+
+def _padding(setup: Setup) -> Event:
+    """The share of padding in batches of similar length, in the first epoch, and in others."""
+    loader = setup.train
+    if loader.lengths is None:
+        return {}
+    plain = copy.copy(loader)
+    plain.lengths = None
+    shares = [padding(loader.lengths, one.batches(0)) for one in (loader, plain)]
+    return dict(zip(("padding", "padding_unsorted"), shares, strict=True))
 
 
 def environment(config: Config, comm: Comm) -> Event:

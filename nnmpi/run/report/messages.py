@@ -25,10 +25,19 @@ def _start(e: Event) -> str:
         f"{e['steps']:,} steps",
         f"on {', '.join(_layout(e))}",
         e["note"] or "",
+        _padding(e) if "padding" in e else "",
         *(_loaded(e["loaded"]) if "loaded" in e else ()),
         f"warning: {e['warning']}" if "warning" in e else "",
     ]
     return "\n".join(filter(None, lines))
+
+
+def _padding(e: Event) -> str:
+    """How much of the batches is padding."""
+    return (
+        f"batches of similar length: {e['padding']:.1%} of their positions are padding, "
+        f"{e['padding_unsorted']:.1%} without --bucket-by-length"
+    )
 
 
 def _loaded(e: Event) -> Iterator[str]:
@@ -93,7 +102,7 @@ def _progress(e: Event) -> str:
 def _epoch(e: Event) -> str:
     return (
         f"epoch {e['epoch']:3d}   loss {e['loss']:.4f}   test loss {e['test_loss']:.4f}   "
-        f"{'   '.join([*_measured(e), ''])}{e['epoch_samples_per_second']:,.0f} samples/s"
+        f"{'   '.join([*_measured(e), *_rates(e, 'epoch_')])}"
     )
 
 
@@ -101,9 +110,21 @@ def _measured(e: Event) -> Iterator[str]:
     """The metrics, of which only losses of classes have the accuracy."""
     if "accuracy" in e:
         yield f"accuracy {e['accuracy']:.2%}"
+    if "perplexity" in e:
+        yield f"perplexity {e['perplexity']:.4g}"
+    for unit in ("character", "byte"):
+        if f"bits_per_{unit}" in e:
+            yield f"{e[f'bits_per_{unit}']:.3f} bits a {unit}"
     for name, value in e.get("metrics", {}).items():
         is_array = isinstance(value, list)
         yield f"{name} {'x'.join(map(str, np.shape(value))) if is_array else f'{value:.4g}'}"
+
+
+def _rates(e: Event, of: str = "") -> Iterator[str]:
+    """Samples a second, and tokens where these are counted."""
+    for what in ("samples", "tokens"):
+        if (rate := e.get(f"{of}{what}_per_second")) is not None:
+            yield f"{rate:,.0f} {what}/s"
 
 
 def _verify(e: Event) -> str:
@@ -122,7 +143,7 @@ def _result(e: Event) -> str:
     skipped = e["skipped_steps"]
     lines = [
         f"{e['event']}: {', '.join([*_measured(e), ''])}loss {e['loss']:.4f} after {e['steps']:,} "
-        f"steps in {e['seconds']:.1f} s, {e['samples_per_second']:,.0f} samples/s",
+        f"steps in {e['seconds']:.1f} s, {', '.join(_rates(e))}",
         f"{plural(skipped, 'step')} skipped: loss or gradient not finite" if skipped else "",
         _staleness(e.get("staleness", {})),
     ]
