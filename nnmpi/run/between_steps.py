@@ -117,7 +117,8 @@ class BetweenSteps(Resumable):
     def _write(self, path: str | None) -> None:
         names = {"model": self.config.model, "data": self.dataset.name}
         about = {**names, **self.standardiser.metadata()}
-        saving.write_entries(path if self.is_first else None, self.strategy.entries, about)
+        where = path if self.is_first else None
+        saving.write_entries(where, self.strategy.entries, about, self.model)
 
     @contextmanager
     def gathered_parameters(self) -> Iterator[None]:
