@@ -27,11 +27,25 @@ class Split(NamedTuple):
     y: np.ndarray
 
 
+class Language(NamedTuple):
+    """What a data set of text says of its tokens.
+
+    tokenizer: its description, from which `nnmpi.data.tokenizer.tokenizer_of` makes it again
+    unit: what is counted of a text: a character, or a byte
+    tokens_a_unit: of the held-out text
+    """
+
+    tokenizer: str
+    unit: str
+    tokens_a_unit: float
+
+
 class Dataset(NamedTuple):
     """A training and a test split.
 
     classes: 0 if y are the targets of a regression
     note: a sentence for the user about how the data were found or divided, may be empty
+    language: of text
     """
 
     name: str
@@ -39,6 +53,7 @@ class Dataset(NamedTuple):
     test: Split
     classes: int
     note: str
+    language: Language | None = None
 
 
 class DatasetRequest(NamedTuple):

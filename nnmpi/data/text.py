@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nnmpi.data.dataset import Dataset, DatasetRequest, Split
+from nnmpi.data.dataset import Dataset, DatasetRequest, Language, Split
 from nnmpi.data.files import check_room, reading
+from nnmpi.data.tokenizer import ByteTokenizer, CharTokenizer
 from nnmpi.quoting import shown
 
 EMBEDDED = "new-testament.txt.gz"
@@ -56,7 +57,9 @@ def text(request: DatasetRequest) -> Dataset:
         f"{n:,} {vocabulary.unit}, {vocabulary.size} different ones, in windows of {T}; the last "
         f"{held_out:,} are held out for testing"
     )
-    return Dataset(name, train, test, vocabulary.size, note)
+    tokenizer = CharTokenizer(vocabulary.characters) if vocabulary.characters else ByteTokenizer()
+    language = Language(tokenizer.describe(), tokenizer.unit, 1.0)
+    return Dataset(name, train, test, vocabulary.size, note, language)
 
 
 def tokens_of(content: bytes) -> tuple[np.ndarray, Vocabulary]:

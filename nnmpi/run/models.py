@@ -5,8 +5,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
-
 from nnmpi import user_code
 from nnmpi.config import Config
 from nnmpi.data import Dataset
@@ -15,9 +13,13 @@ from nnmpi.nn import GPT, Module
 from nnmpi.nn.gpt2 import GPT2, Sizes, sizes_of
 from nnmpi.nn.models import MODELS, mlp
 from nnmpi.quoting import quoted, shown
+from nnmpi.run.files import loading
 from nnmpi.run.files.folders import is_folder, sizes_in
 
 Build = Callable[[], Module]
+
+TOKENIZER = "tokenizer"
+"""The key of the metadata that describes the tokens of a text."""
 
 SIZE = "0*[1-9][0-9]{0,8}"
 
@@ -102,12 +104,38 @@ def _split(argument: str) -> tuple[int, ...]:
 def _window(dataset: Dataset, model: str) -> int:
     """The tokens of a window; raises ValueError if the data has none."""
     x = dataset.train.x
-    if not isinstance(x, np.ndarray) or x.ndim != 2 or not is_index(x):
+    if isinstance(x, tuple | dict) or x.ndim != 2 or not is_index(x):
         raise ValueError(
             f"model {model} takes windows of tokens, and data {dataset.name} has none: use "
             "--data text, or text:FILE"
         )
     return int(x.shape[1])
+
+
+def name_of(model: Module, config: Config) -> str:
+    """The name of a model in the metadata of its file; that of a gpt tells its heads."""
+    return sizes_of(model).model if isinstance(model, GPT) else config.model
+
+
+def language_of(dataset: Dataset) -> dict[str, str]:
+    """What the metadata say of tokens, of a data set of text."""
+    return {} if dataset.language is None else {TOKENIZER: dataset.language.tokenizer}
+
+
+def saved_sizes(path: str) -> Sizes:
+    """The sizes of a gpt in a file of --save, or in a folder; raises ValueError if it is none."""
+    if is_folder(path):
+        return sizes_in(path)
+    name = loading.read_metadata(path).get("model", "")
+    numbers = _split(name.removeprefix("gpt:")) if name.startswith("gpt:") else ()
+    shapes = loading.shapes(path)
+    if not numbers or not {"wte.weight", "wpe.weight"} <= shapes.keys():
+        raise ValueError(
+            f"cannot load {shown(path)}: its model is {shown(name) if name else 'not named'}, and "
+            "text is made by a gpt; give a file of --save of one, or a folder of GPT-2"
+        )
+    layers, heads, width = numbers
+    return Sizes(layers, heads, width, shapes["wte.weight"][0], shapes["wpe.weight"][0])
 
 
 def check_tokens(model: Module, config: Config, dataset: Dataset) -> None:

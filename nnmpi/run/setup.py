@@ -172,12 +172,12 @@ def _standardiser(config: Config, dataset: Dataset, comm: Comm) -> Standardiser:
     """The standardiser that the config asks for; if `auto`, that of the file of --load if it has
     one, else of the training samples."""
     if config.load and comm.rank == comm.node()[0]:  # the file is read whole once per node
-        loading.check_digest(folders.weights_of(config.load))
+        loading.check_digest(config.load)
     if config.standardise != "auto":
         return _of_numbers(config.standardise, dataset)
     if not config.load:
         return Standardiser.of(dataset.train)
-    metadata = loading.read_metadata(folders.weights_of(config.load))
+    metadata = loading.read_metadata(config.load)
     if not metadata.keys() & {"mean", "std"}:
         return Standardiser.of(dataset.train)
     try:

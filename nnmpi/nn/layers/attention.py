@@ -6,6 +6,7 @@ from nnmpi.autograd.functional import as_tensor
 from nnmpi.autograd.ops import attention
 from nnmpi.backend import Array
 from nnmpi.kernels.attention import Block, Keep
+from nnmpi.nn.decoding import past
 from nnmpi.nn.layers.basic import ALL, check_probability, dropout_key, dropout_mask
 from nnmpi.nn.layers.sizes import check_sizes
 from nnmpi.nn.module import Module
@@ -37,6 +38,9 @@ class SelfAttention(Module):
         N, T, width = x.shape
         D = width // (3 * self.num_heads)
         keep = self._keep(x.data, D) if self.training and self.dropout else None
+        if (before := past.get()) is not None:
+            y = before.attend(self, x.data.reshape(N, T, self.num_heads, 3, D), self.is_causal)
+            return Tensor(y.reshape(N, T, width // 3))
         parts, options = x.reshape(N, T, self.num_heads, 3, D), {"scale": D**-0.5, "keep": keep}
         y = apply(attention.self_attention, parts, causal=self.is_causal, **options)
         return y.reshape(N, T, width // 3)

@@ -74,16 +74,23 @@ def load(
     path: str | os.PathLike[str], with_metadata: bool = False
 ) -> Arrays | tuple[Arrays, dict[str, str]]:
     """Read a state dictionary from a safetensors file, `with_metadata` also its metadata."""
-    check_digest(path)
     with _refused(path):
+        check_digest(path)
         state = load_file(path)
     return (state, read_metadata(path)) if with_metadata else state
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
-    """The metadata of a file; a file that has none has an empty dict."""
+    """The metadata of a file, or of that in a folder; a file that has none has an empty dict."""
+    path = weights_of(os.fspath(path))
     with _refused(path), safe_open(path, framework="numpy") as file:
         return dict(file.metadata() or {})
+
+
+def shapes(path: str | os.PathLike[str]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors of a file, by their names there."""
+    with _refused(path), safe_open(path, framework="numpy") as file:
+        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
 
 
 def check_digest(path: str | os.PathLike[str]) -> None:
@@ -91,6 +98,7 @@ def check_digest(path: str | os.PathLike[str]) -> None:
 
     Files of other programs have no digest. The whole file is read, in pieces.
     """
+    path = weights_of(os.fspath(path))
     metadata = read_metadata(path)
     if FILE not in metadata:
         if PARAMETERS in metadata:  # written only beside the other, whose name has changed
