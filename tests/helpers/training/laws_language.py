@@ -36,6 +36,7 @@ def one_rank(micro_batches: int) -> Ran:
 def trained(comm: Comm, **options: Any) -> Ran:
     """Ten steps."""
     case = {"optimizer": "adamw", "weight_decay": 0.1, "clip_norm": 0.5, "batch_size": 9}
+    case["weight_decay_of"] = "matrices"
     return run(comm, gpt, tokens(), **case, **options)
 
 
