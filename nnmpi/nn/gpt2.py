@@ -20,6 +20,7 @@ from safetensors.numpy import load_file, save_file
 from nnmpi import backend
 from nnmpi.nn.gpt import GPT, check_sizes
 from nnmpi.nn.stored import AS_IS, Order
+from nnmpi.nn.utils import skip_init
 from nnmpi.quoting import shown
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -89,6 +90,7 @@ def load_gpt2(folder: str | os.PathLike[str], dropout: float = 0.0) -> GPT:
     """The model of a folder with config.json and model.safetensors; `dropout` is for training."""
     sizes = read_sizes(folder)
     model, form = GPT(*sizes, dropout), Published(sizes.heads)
+    skip_init(model.parameters())
     path = Path(folder) / WEIGHTS
     try:
         tensors = load_file(path)

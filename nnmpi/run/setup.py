@@ -22,6 +22,7 @@ from nnmpi.nn import Conv2d, CrossEntropyLoss, Module
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.layers.norm import refuse_untracked
 from nnmpi.nn.seeding import seeded
+from nnmpi.nn.utils import skip_init
 from nnmpi.optim import schedule
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none, gather_objects
@@ -247,6 +248,8 @@ def initialise(config: Config, part: ModelPart, on: Backend) -> loading.Loaded |
     Those of 16 bits are float32 until training has a store of both.
     """
     dtype = wide(np.dtype(config.dtype))
+    if config.load and not config.load_partial:
+        skip_init(part.parameters)
     for stage in part.stages.values():
         stage.to(dtype, on)
     part.model.convert_buffers(dtype, on)

@@ -11,7 +11,7 @@ from helpers.training.laws_language import POSITIONS, VOCABULARY, tokens
 from helpers.training.pipelined import run
 from safetensors.numpy import load_file
 
-from nnmpi import Config, Trainer, nn
+from nnmpi import Config, Trainer, keyed, nn
 from nnmpi.comm import comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Dataset
@@ -59,6 +59,15 @@ def test_a_snapshot_of_a_folder_s_model_is_restored(folder: Path) -> None:
     made.rearrange(micro_batches=2)
     assert made.model.wte.weight.shape == (23, 20)
     assert made.fit()["event"] == "done"
+
+
+def test_no_weight_is_drawn_that_is_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """124 million normal numbers take half a minute."""
+    monkeypatch.setattr(keyed, "normal", None)
+    before = trainer(load=str(folder), dtype="float64").model.wte.weight.data
+    np.testing.assert_array_equal(load_gpt2(folder).wte.weight.data, before)
+    with pytest.raises(TypeError):
+        nn.GPT(1, 1, 2, 3, 4).to("float32")
 
 
 def test_a_model_that_is_named_has_to_be_that_of_the_folder(folder: Path) -> None:
