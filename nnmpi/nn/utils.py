@@ -1,4 +1,4 @@
-"""PyTorch's `nn.utils`: gradient clipping by the norm over all parameters; skipped initial values."""
+"""PyTorch's `nn.utils`: clipping by the norm of all gradients; initial values that are skipped."""
 
 import math
 from collections.abc import Iterable
