@@ -21,6 +21,7 @@ from nnmpi.quoting import quoted
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 CONVOLUTIONS = ("auto", "winograd2", "winograd4", "im2col")
 OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop")
+DECAYS = ("all", "matrices")
 ALLREDUCES = (
     *("auto", "mpi", "shared", "ring", "tree", "ps"),
     *("p2p", "doubling", "halving", "hierarchical", "nccl"),
@@ -86,9 +87,12 @@ class Config:
     model: str = _model(
         "digits-cnn",
         "iris-mlp, digits-cnn, mnist-cnn, cifar-cnn, "
-        "mlp:784-1024-10 (flattens images), gpt:4x4x128 (layers, heads, width) "
-        "or package.module:function",
+        "mlp:784-1024-10 (flattens images), gpt2, gpt:4x4x128 (layers, heads, width) "
+        "or package.module:function; with a folder of --load: what is there",
         custom=True,
+    )
+    dropout: float = _model(
+        0.0, "probability of dropout in gpt models; GPT-2 was trained with 0.1", FROM_0_BELOW_1
     )
     data: str = _data(
         "digits",
@@ -123,6 +127,9 @@ class Config:
     momentum: float = _training(0.9, "momentum of sgd; 0 for none", FROM_0_BELOW_1)
     weight_decay: float = _training(
         0.0, "weight decay: decoupled in adamw, an L2 penalty in the others", NUMBER_FROM_0
+    )
+    weight_decay_of: str = _training(
+        "all", "what decays: all parameters, or those with two axes or more", choices=DECAYS
     )
     lr_schedule: str = _training(
         "cosine", "constant, cosine, step:EVERY[:FACTOR], or warmup:STEPS+ followed by one of these"
@@ -231,8 +238,12 @@ class Config:
     slices: int = _equality(
         8, "parts of a batch that --reproducible computes one by one", FROM_1, alias="shards"
     )
-    save: str | None = _files(None, "write the trained model (safetensors)")
-    load: str | None = _files(None, "start from a saved model (safetensors)")
+    save: str | None = _files(
+        None, "write the trained model: a safetensors file, or FOLDER/ in GPT-2's form"
+    )
+    load: str | None = _files(
+        None, "start from a saved model: a safetensors file, or a folder of GPT-2"
+    )
     load_partial: bool = _files(
         False,
         "with --load: take the tensors whose names and shapes fit, and list the others, which keep "

@@ -120,6 +120,7 @@ NEEDS = (
     Need("cut", "pp", "the model is cut between the ranks along pp"),
     Need("vertical_sync", "schedule pipedream", "others never have several versions of weights"),
     Need("staleness", "sync ssp", "bsp allows no staleness, asp any"),
+    Need("weight_decay_of", "weight_decay", "without it no parameter decays"),
     Need("load_partial", "load", "it says what of that file has to fit"),
     Need("nccl", "device cuda", "NCCL sums what is in the memory of GPUs"),
     Need("ranks", "dry_run", "a run has the ranks that mpirun starts"),

@@ -3,7 +3,6 @@
 What does not fit raises a ValueError of one line; if one rank fails, all ranks fail.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -12,22 +11,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi import backend, device, user_code
+from nnmpi import backend, device
 from nnmpi.backend import Backend
 from nnmpi.comm import Comm
 from nnmpi.config import EPOCHS, LEAST_STEPS, Config
 from nnmpi.data import Dataset, Inputs, Loader, Standardiser
 from nnmpi.data.buckets import lengths_of
-from nnmpi.data.inputs import is_index
 from nnmpi.data.loader import Fields
 from nnmpi.dtypes import wide
 from nnmpi.metrics import Metric
 from nnmpi.nn import Conv2d, Module
-from nnmpi.nn.gpt import GPT
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.layers.norm import refuse_untracked
-from nnmpi.nn.models import MODELS, mlp
 from nnmpi.nn.seeding import seeded
+from nnmpi.nn.utils import skip_init
 from nnmpi.optim import schedule
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none, gather_objects
@@ -38,10 +35,10 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.tensor.sharding import Sharding
-from nnmpi.quoting import quoted, shown
-from nnmpi.run import consistency, objectives
+from nnmpi.quoting import shown
+from nnmpi.run import consistency, models, objectives
 from nnmpi.run.datasets import dataset_of, standardiser_of
-from nnmpi.run.files import loading
+from nnmpi.run.files import folders, loading
 from nnmpi.run.files.outputs import check_outputs
 from nnmpi.run.optimizers import MakeOptimizer, optimizer_of, schedule_of
 
@@ -83,6 +80,7 @@ def set_up(
     """Checks the config and loads the data. Every rank calls it."""
     if build is not None:
         config = replace(config, model=_name_of(build))
+    config, build = all_or_none(comm, lambda: models.resolved(config, build))
     is_first = config.download and comm.rank == 0  # the others then look for what it has fetched
 
     def checked() -> tuple[Backend, Criterion, Dataset | None]:
@@ -155,7 +153,7 @@ def total_steps(config: Config, batches: int) -> int:
 def build_model(config: Config, build: Callable[[], Module] | None, dataset: Dataset) -> Module:
     """The model, whose weights are not drawn yet."""
     what = f"model {shown(config.model)}"
-    make = build or _builder(config.model, dataset)  # may import what makes modules
+    make = build or models.builder(config, dataset)  # may import what makes modules
     if isinstance(make, Module):
         raise ValueError(f"{what} is an nn.Module; give the function or class that makes it")
     with seeded(config.seed):
@@ -168,6 +166,8 @@ def build_model(config: Config, build: Callable[[], Module] | None, dataset: Dat
     if not isinstance(made, Module):
         raise ValueError(f"{what} must return an nn.Module, not {shown(repr(made), 60)}")
     try:
+        models.check_tokens(made, config, dataset)
+        folders.check_kind(config.save, made)
         refuse_untracked(made)
         made.seed = config.seed
     except ValueError as error:
@@ -184,52 +184,14 @@ def initialise(config: Config, part: ModelPart, on: Backend) -> loading.Loaded |
     Those of 16 bits are float32 until training has a store of both.
     """
     dtype = wide(np.dtype(config.dtype))
+    if config.load and not config.load_partial:
+        skip_init(part.parameters)
     for stage in part.stages.values():
         stage.to(dtype, on)
     part.model.convert_buffers(dtype, on)
     if not config.load:
         return None
     return loading.load_into(config.load, part.model, part.held, config.load_partial)
-
-
-def _builder(spec: str, dataset: Dataset) -> Callable[[], Module]:
-    """The function that makes the model of `--model`; a gpt is for the tokens of the data."""
-    if spec in MODELS:
-        return MODELS[spec]
-    name, colon, argument = spec.partition(":")
-    if name == "mlp" and colon:
-        widths = argument.split("-")
-        if len(widths) < 2 or not all(re.fullmatch("0*[1-9][0-9]{0,8}", w) for w in widths):
-            raise ValueError(
-                f"model {quoted(spec)}: give an mlp as mlp:784-1024-10, with two widths or more "
-                "from 1 on and below 10^9"
-            )
-        return lambda: mlp(*map(int, widths))
-    if name == "gpt" and colon:
-        return partial(gpt_of, argument, dataset)
-    if not user_code.is_named(spec):
-        known = ", ".join([*MODELS, "mlp:784-1024-10", "gpt:4x4x128", "package.module:function"])
-        raise ValueError(f"model {quoted(spec)} is unknown; choose one of {known}")
-    function: Callable[[], Module] = user_code.imported(spec, "model")
-    return function
-
-
-def gpt_of(argument: str, dataset: Dataset) -> Module:
-    """The gpt of LAYERSxHEADSxWIDTH for windows of tokens."""
-    number = "0*[1-9][0-9]{0,8}"
-    if not re.fullmatch(f"{number}x{number}x{number}", argument):
-        raise ValueError(
-            f"model {quoted(f'gpt:{argument}')}: give a gpt as gpt:LAYERSxHEADSxWIDTH, such as "
-            "gpt:4x4x128, three numbers from 1 on and below 10^9"
-        )
-    x = dataset.train.x
-    if isinstance(x, tuple | dict) or x.ndim != 2 or not is_index(x):
-        raise ValueError(
-            f"model gpt:{argument} takes windows of tokens, and data {dataset.name} has none: use "
-            "--data text, text:FILE or tokens:FILE.npy"
-        )
-    layers, heads, width = map(int, argument.split("x"))
-    return GPT(layers, heads, width, dataset.classes, x.shape[1])
 
 
 def arranged(

@@ -43,6 +43,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "verify": {"verify": True},
     "vertical_sync": {"vertical_sync": True},
     "virtual_stages": {"virtual_stages": 3},
+    "weight_decay_of": {"weight_decay_of": "matrices"},
     "zero": {"zero": 1},
     "zero 2 or 3": {"zero": 2},
 }

@@ -8,6 +8,7 @@ from nnmpi.autograd.functional import as_tensor
 from nnmpi.autograd.ops import attention, rotary
 from nnmpi.backend import Array
 from nnmpi.kernels.attention import Block, KeepOf
+from nnmpi.nn.decoding import past
 from nnmpi.nn.layers.basic import ALL, check_probability, dropout_key, dropout_mask
 from nnmpi.nn.layers.sequences import check_base, check_even
 from nnmpi.nn.layers.sizes import check_sizes
@@ -78,6 +79,9 @@ class SelfAttention(Module):
     def attended(self, qkv: Tensor) -> Tensor:
         """The output (N, T, H, D) of queries, keys and values (N, T, H, 3, D)."""
         T, keep = qkv.shape[1], None
+        if (before := past.get()) is not None:
+            qkv = self.turned(qkv, before.places(qkv.data))
+            return Tensor(before.attend(self, qkv.data, self.is_causal))
         if self.drops:
             keep = self.keep_of(qkv.data, T)(*everywhere(qkv.data, T, T))
         options = {"scale": qkv.shape[-1] ** -0.5, "causal": self.is_causal, "keep": keep}

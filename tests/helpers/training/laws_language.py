@@ -61,6 +61,7 @@ def one_rank(model: str, micro_batches: int, positions: int) -> Ran:
 def trained(model: str, comm: Comm, positions: int = POSITIONS, **options: Any) -> Ran:
     """Ten steps."""
     case = {"optimizer": "adamw", "weight_decay": 0.1, "clip_norm": 0.5, "batch_size": 9}
+    case["weight_decay_of"] = "matrices"
     return run(comm, partial(MODELS[model], positions), tokens(positions), **case, **options)
 
 
