@@ -2,6 +2,7 @@
 
     kernels  attention of one layer, forward and back, on one rank, and the part of each of several
              ranks with the keys of the others in hand: what they compute, without messages
+    model    a gpt, forward and back, in the same way
     step     a training step of a gpt on the ranks of the job, and on one rank; needs mpirun
 
 Processor time, which other processes disturb least, in interleaved rounds; a ratio is the median
@@ -20,13 +21,16 @@ from lib import timing
 from lib.flags import Parser
 from lib.timing import Row, Spread
 
-from nnmpi import Config, Trainer, blas, nn
+from nnmpi import Config, Trainer, blas, nn, tensor
 from nnmpi.autograd.ops.attention import self_attention
 from nnmpi.backend import Array
 from nnmpi.comm import Comm, comm_self, world
 from nnmpi.data import Dataset, Split
 from nnmpi.kernels import Result
+from nnmpi.nn.tracing import trace
+from nnmpi.parallel.context.layers import on_positions
 from nnmpi.parallel.context.ring import ring_attention
+from nnmpi.parallel.context.rules import cut_positions
 from nnmpi.parallel.positions import Positions
 from nnmpi.parallel.step.executor import StepState
 
@@ -90,15 +94,44 @@ def kernels(T: int, ranks: int, rounds: int) -> Iterator[Row]:
         ring = InHand(Place(r, ranks), cut, kv)
         op = partial(ring_attention, keep_of=None, ring=ring)
         runs.append(partial(passes, op, own[r], np.ascontiguousarray(g[:, cut.of(r)])))
+    seen = [{"pairs": pairs(whole, 0)}, *({"pairs": pairs(cut, r)} for r in range(ranks))]
+    yield from _compared("kernels", T, runs, seen, rounds)
+
+
+def model(T: int, ranks: int, rounds: int) -> Iterator[Row]:
+    """Rows of a whole model on one rank and on each of `ranks`."""
+    x = np.random.default_rng(0).integers(0, TOKENS, (1, T + 1))
+    loss, runs = nn.CrossEntropyLoss(), []
+
+    def passes(net: nn.Module, own: Array) -> None:
+        loss(net(tensor(x[:, own])), x[:, own + 1]).backward()
+
+    for rank in range(-1, ranks):
+        net = nn.GPT(LAYERS, HEADS, HEADS * SIZE, TOKENS, T)
+        cut = Positions(1, T)
+        if rank >= 0:
+            graph = trace(net, lambda n: ((tensor(np.zeros((n, T), np.int64)),), {}), "float32")
+            cut = cut_positions(graph, ranks, T)
+            shapes = [(2, 1, HEADS, cut.count(r), SIZE) for r in range(ranks)]
+            parts = [np.random.default_rng(0).standard_normal(s, np.float32) for s in shapes]
+            on_positions(net, graph, InHand(Place(rank, ranks), cut, parts))
+        runs.append(partial(passes, net, cut.of(max(rank, 0))))
+    yield from _compared("model", T, runs, [{}] * (ranks + 1), rounds)
+
+
+def _compared(
+    section: str, T: int, runs: Sequence[Callable[[], None]], facts: Sequence[Row], rounds: int
+) -> Iterator[Row]:
+    """Rows of the first run, which is that of one rank, and of the others."""
     for run in runs:
         run()
     times = np.array([[timing.measure(run, 1).cpu for run in runs] for _ in range(rounds)])
     one, slowest = times[:, 0], times[:, 1:].max(axis=1)
-    speed = timing.ratio(one.tolist(), slowest.tolist())
-    yield _row("kernels", T, 1, one, {"pairs": pairs(whole, 0)})
-    for r in range(ranks):
-        facts = {"rank": r, "pairs": pairs(cut, r), "against": "one rank, the slowest rank"}
-        yield _row("kernels", T, ranks, times[:, r + 1], facts | _spread(speed))
+    speed = _spread(timing.ratio(one.tolist(), slowest.tolist()))
+    yield _row(section, T, 1, one, facts[0])
+    for r, of_rank in enumerate(facts[1:]):
+        about = {"rank": r, "against": "one rank, the slowest rank"}
+        yield _row(section, T, len(runs) - 1, times[:, r + 1], about | of_rank | speed)
 
 
 def step(comm: Comm, T: int, rounds: int) -> Iterator[Row]:
@@ -172,6 +205,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         rows += step(comm, a.length, a.rounds)
     else:
         rows += kernels(a.length, a.ranks, a.rounds)
+        rows += model(a.length, a.ranks, a.rounds)
     if comm.rank == 0:
         for row in rows:
             print(line(row))

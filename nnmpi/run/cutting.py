@@ -11,6 +11,7 @@ from nnmpi.nn.graph import Graph
 from nnmpi.nn.losses import ClassLoss
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.context.layers import on_positions
+from nnmpi.parallel.context.ring import Ring
 from nnmpi.parallel.context.rules import cut_positions
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.positions import UNCUT, Positions
@@ -87,7 +88,7 @@ def cut_model(
     facts = setup.loss, setup.dataset, setup.metrics
     sharding = all_or_none(comm, lambda: sharding_of(config, graph, *facts))
     if config.cp > 1:
-        on_positions(model, graph, sharding.positions, axis["cp"])
+        on_positions(model, graph, Ring(axis["cp"], sharding.positions))
     if config.tp > 1:
         all_or_none(comm, lambda: rebuild(model, graph, sharding, axis["tp"]))
     groups = [group for group in (axis["tp"], axis["cp"]) if group.size > 1]

@@ -7,13 +7,11 @@ from nnmpi import backend
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.functional import as_tensor
 from nnmpi.backend import Array, xp_of
-from nnmpi.comm import Comm
 from nnmpi.kernels import Result
 from nnmpi.kernels.halves import summed
 from nnmpi.nn import Dropout, Module, PositionalEmbedding, SelfAttention
 from nnmpi.nn.graph import Graph
 from nnmpi.parallel.context.ring import Ring, ring_attention
-from nnmpi.parallel.positions import Positions
 
 
 class OnSomePositions(Module):
@@ -25,7 +23,7 @@ class OnSomePositions(Module):
 
     def positions(self, x: Any) -> Array:
         """The positions of this rank, where x is; raises ValueError if x has others."""
-        x, (comm, cut) = as_tensor(x), self.ring
+        x, comm, cut = as_tensor(x), self.ring.comm, self.ring.positions
         here, axis = cut.count(comm.rank), self.axis_of_positions + 1
         if x.ndim <= axis or x.shape[axis] != here:
             raise ValueError(
@@ -65,8 +63,8 @@ class PartDropout(OnSomePositions, Dropout):
     def along(self, axis: int, shape: tuple[int, ...], xp: Any) -> tuple[Array, int]:
         if axis != self.axis_of_positions:
             return super().along(axis, shape, xp)
-        comm, cut = self.ring
-        return xp.asarray(cut.of(comm.rank).astype("uint32")), cut.length
+        cut = self.ring.positions
+        return xp.asarray(cut.of(self.ring.comm.rank).astype("uint32")), cut.length
 
 
 class RingSelfAttention(OnSomePositions, SelfAttention):
@@ -88,15 +86,15 @@ FORMS: Mapping[type[Module], type[OnSomePositions]] = {
 """What takes the place of a layer; others work on some positions as they are."""
 
 
-def on_positions(model: Module, graph: Graph, positions: Positions, comm: Comm) -> None:
+def on_positions(model: Module, graph: Graph, ring: Ring) -> None:
     """Makes the layers of the model, whose graph it is, those of this rank's positions.
 
     Every rank calls it on an equal model, before channels are divided. Parameters stay the same.
     """
-    modules, ring = dict(model.named_modules()), Ring(comm, positions)
+    modules, axes = dict(model.named_modules()), ring.positions.axes
     for node in graph.nodes:
         form = FORMS.get(node.layer) if node.layer else None
-        if form is not None and node.inputs[0] in positions.axes:
+        if form is not None and node.inputs[0] in axes:
             layer: Any = modules[node.name]
             layer.__class__ = form
-            layer.ring, layer.axis_of_positions = ring, positions.axes[node.inputs[0]] - 1
+            layer.ring, layer.axis_of_positions = ring, axes[node.inputs[0]] - 1

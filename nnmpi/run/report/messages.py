@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from nnmpi.parallel.arrangement.kinds import alike_layers, numbers_of
-from nnmpi.parallel.arrangement.traffic import Traffic
 from nnmpi.quoting import printable
 from nnmpi.sim.show import columns, plural
 
@@ -224,7 +223,8 @@ def _memory(e: Event) -> Iterator[tuple[str, ...]]:
 
 
 def _sent(e: Event) -> Iterator[tuple[str, ...]]:
-    axes = [x for x in Traffic._fields if any(kind["sent"][x]["messages"] for kind in e["kinds"])]
+    all_axes = e["kinds"][0]["sent"]
+    axes = [x for x in all_axes if any(kind["sent"][x]["messages"] for kind in e["kinds"])]
     yield "ranks", *(f"along {axis}" for axis in axes)
     for kind in e["kinds"]:
         sent = (kind["sent"][axis] for axis in axes)
