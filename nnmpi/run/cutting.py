@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from nnmpi.config import Config
 from nnmpi.data import Dataset
 from nnmpi.data.inputs import arrays
@@ -33,6 +35,8 @@ def sharding_of(
 
     Logits may be spread over ranks only if the loss can be computed from its parts.
     """
+    if config.cp > 1 or config.sequence_parallel:
+        _check_lengths(config, dataset)
     positions = UNCUT if config.cp == 1 else _positions(config, graph, loss, dataset, metrics)
     if config.tp == 1:
         return UNSHARDED._replace(positions=positions)
@@ -42,6 +46,19 @@ def sharding_of(
     except ValueError as error:
         raise ValueError(f"model {config.model} with tp {config.tp}: {error}") from None
     return found._replace(positions=positions)
+
+
+def _check_lengths(config: Config, dataset: Dataset) -> None:
+    """Raises ValueError if test samples have other lengths than those that are trained with."""
+    both = [[*map(np.shape, (*arrays(s.x), s.y))] for s in (dataset.train, dataset.test)]
+    for train, test in zip(*both, strict=True):
+        if train[1:2] != test[1:2]:
+            how = f"cp {config.cp}" if config.cp > 1 else "sequence_parallel"
+            raise ValueError(
+                f"{how} cuts sequences of {dataset.name} at the same positions in training and in "
+                f"tests, and they have {train[1:2][0]} and {test[1:2][0]} positions: give both one "
+                "length, or use --dp, --pp or --tp alone"
+            )
 
 
 def _positions(

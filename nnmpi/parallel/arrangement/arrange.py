@@ -172,10 +172,10 @@ def _bucketed(a: Arrangement, held: Held) -> Held:
     for first, group in zip(firsts, groups, strict=False):
         both = paths[first : first + len(group)]
         if len(group) > 1 and tied.keys() & {*both}:
+            other = next(path for path in both if path in tied)
             raise ValueError(
-                f"zero {config.zero} gathers {' and '.join(both)} together, and not all of them "
-                "are on the same ranks along pp: use --zero 1, or a --cut that keeps them in one "
-                "stage"
+                f"zero {config.zero} gathers {' and '.join(both)} together, and {other} is in "
+                "several stages: use --zero 1, or a --cut that keeps it in one stage"
             )
     alone = [k for k, first in enumerate(firsts) if first in alone_in_one]
     buckets = cut_buckets(bounds, numbers, alone, [*map(users_of, groups)])

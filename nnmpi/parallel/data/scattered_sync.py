@@ -50,9 +50,11 @@ class ScatteredSync(BucketedSync):
 
     def finish(self) -> None:
         super().finish()
+        began = self._recorder.now()
         for b, stages in self._tied.items():
             own = self._store.flat_grad[self._store.shards[b].packed]
             stages.all_reduce(own, self._buckets.algorithm)
+        self._recorder.add("sums", began)
 
     def _start_next(self) -> None:
         """Starts the sum of a bucket; the next backward pass writes other gradients."""

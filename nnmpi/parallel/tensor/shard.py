@@ -92,6 +92,7 @@ def _refuse_positions(graph: Graph, ranks: int) -> None:
     raise ValueError(
         "sequence parallelism cuts positions between layers that treat each alone, and "
         + (has if 0 < longest < ranks else "the model has none: leave --sequence-parallel out")
+        + "".join(f"; {note}" for note in graph.notes)
     )
 
 

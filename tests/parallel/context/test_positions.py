@@ -12,7 +12,7 @@ from helpers.training.pipelined import run
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.autograd import Tensor
-from nnmpi.comm import Comm, comm_self
+from nnmpi.comm import Comm, OtherRankError, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.positions import Positions
 
@@ -108,6 +108,18 @@ def test_what_mixes_positions_is_refused(build: Callable[[], nn.Module], what: s
 def test_sequences_that_are_too_short_are_refused() -> None:
     with refused("cp 4 cuts sequences into 8 stretches", "they have 6 positions", "--cp 3"):
         threads.run(4, lambda comm: Trainer(Config(cp=4), gpt, tokens(), comm))
+
+
+@pytest.mark.parametrize("cut", [{"cp": 2}, {"tp": 2, "sequence_parallel": True}])
+def test_tests_of_another_length_are_refused(cut: dict[str, Any]) -> None:
+    data = tokens(UNEVEN)
+    longer = data._replace(test=tokens(UNEVEN + 3).test)
+
+    def law(comm: Comm) -> None:
+        with pytest.raises((ValueError, OtherRankError), match="have 9 and 12 positions"):
+            Trainer(Config(**cut), lambda: gpt(UNEVEN + 3), longer, comm)
+
+    threads.run(2, law)
 
 
 def test_samples_without_positions_are_refused() -> None:
