@@ -4,6 +4,7 @@ import types as _types
 
 from nnmpi.nn import init as init
 from nnmpi.nn import utils as utils
+from nnmpi.nn.branches import Branches as Branches
 from nnmpi.nn.containers import ModuleDict as ModuleDict
 from nnmpi.nn.containers import ModuleList as ModuleList
 from nnmpi.nn.containers import ParameterList as ParameterList

@@ -26,6 +26,7 @@ from nnmpi.nn.graph import Graph
 from nnmpi.nn.layers.norm import refuse_untracked
 from nnmpi.nn.models import MODELS, mlp
 from nnmpi.nn.seeding import seeded
+from nnmpi.nn.store import FlatStore
 from nnmpi.optim import schedule
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none, gather_objects
@@ -248,8 +249,8 @@ def initialise(config: Config, part: ModelPart, on: Backend) -> loading.Loaded |
     Those of 16 bits are float32 until training has a store of both.
     """
     dtype = wide(np.dtype(config.dtype))
-    for stage in part.stages.values():
-        stage.to(dtype, on)
+    if part.parameters:
+        FlatStore(part.parameters, dtype, on)
     part.model.convert_buffers(dtype, on)
     if not config.load:
         return None

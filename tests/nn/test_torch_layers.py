@@ -324,7 +324,7 @@ def positional(make: Any) -> list[str]:
 
 
 CLASSES = {name for name, found in vars(nn).items() if isinstance(found, type)}
-OWN = {"ChannelsFirst", "GPT", "PositionalEmbedding", "SelfAttention"}
+OWN = {"Branches", "ChannelsFirst", "GPT", "PositionalEmbedding", "SelfAttention"}
 NAMES = sorted(CLASSES - OWN - {"Module", "ModuleList", "Parameter"})
 
 

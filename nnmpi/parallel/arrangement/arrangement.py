@@ -35,12 +35,15 @@ class HeldVariable(NamedTuple):
     shape      of what is here
     room       what the flat buffer reserves, in elements: the most that any rank has of it
     users      the stages of the rank that use it
+    stretch    which part of the flat buffer it is in: all ranks along tp have the even ones, and
+               of the odd ones each has its own branches
     """
 
     variable: int
     shape: tuple[int, ...]
     room: int
     users: frozenset[int]
+    stretch: int = 0
 
     @property
     def size(self) -> int:
@@ -148,6 +151,10 @@ class Arrangement:
         """What a rank has of the model; servers have what workers have."""
         at = self.mesh.coordinates(min(rank, self.mesh.size - 1))
         return self.holdings[at["pp"], at["tp"]]
+
+    def runs(self, node: int, rank: int) -> bool:
+        """Whether a rank of its stage computes a node."""
+        return self.sharding.owned.runs(node, self.mesh.coordinates(rank)["tp"])
 
     def crossing(self, stage: int) -> tuple[int, ...]:
         """The edges that stages from this one on need of those before, or of the inputs."""

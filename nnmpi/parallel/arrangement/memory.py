@@ -225,18 +225,19 @@ def activations(a: Arrangement, rank: int, batch: int) -> int:
 
 
 def of_stage(a: Arrangement, stage: int, samples: int, rank: int) -> float:
-    """What a stage keeps of a micro-batch: the edges that its nodes take and return, each memory
-    once, and what nodes keep besides."""
+    """What a stage keeps of a micro-batch: the edges of its nodes, and what these keep besides."""
     graph, tp = a.graph, a.mesh.coordinates(rank)["tp"]
     edges, besides = set[int](), 0.0
+    elsewhere = [k for k in a.stages[stage] if not a.runs(k, rank)]
     for kept in run_together(a, a.stages[stage]):
         inside = {e for k in kept.nodes for e in graph.nodes[k].outputs}
         last = set(graph.nodes[kept.nodes[-1]].outputs)
-        if any(graph.edges[e].requires_grad for e in last):
+        if kept.nodes[0] not in elsewhere and any(graph.edges[e].requires_grad for e in last):
             edges |= {e for k in kept.nodes for e in graph.nodes[k].inputs} - inside | last
             besides += _besides(a, kept, samples, tp)
     if stage == len(a.stages) - 1:
         besides += _of_loss(a, samples, tp)
+    edges -= {e for k in elsewhere for e in graph.nodes[k].outputs}
     memories = {graph.edges[e].memory for e in edges}
     return sum(a.local_bytes(e, samples, tp) for e in memories) + besides
 

@@ -29,7 +29,7 @@ from nnmpi.parallel.arrangement.arrangement import NOT_TIED, Arrangement, Bucket
 from nnmpi.parallel.arrangement.program import gathered, micro_batches
 from nnmpi.parallel.stores import scalar_count
 from nnmpi.parallel.tensor.ops import SHORT
-from nnmpi.parallel.tensor.shard import ShardedLayer
+from nnmpi.parallel.tensor.sharded_layer import ShardedLayer
 from nnmpi.schedules.reduction_tree import Action, moves, owners_of
 
 FLOAT64 = np.dtype(np.float64)
@@ -196,7 +196,7 @@ def _moments(a: Arrangement, node: Node, rank: int) -> int:
 
 def _own_nodes(a: Arrangement, rank: int) -> Iterator[Node]:
     for s in a.held(rank).stages:
-        yield from (a.graph.nodes[k] for k in a.stages[s])
+        yield from (a.graph.nodes[k] for k in a.stages[s] if a.runs(k, rank))
 
 
 # ---- along tp, pp, and both

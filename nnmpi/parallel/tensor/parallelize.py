@@ -18,11 +18,13 @@ from nnmpi.nn.layers.basic import ALL, ChannelRange
 from nnmpi.nn.place import Place, whole
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.tensor import ops
+from nnmpi.parallel.tensor.branches import BranchesOnRanks, onto_ranks
 from nnmpi.parallel.tensor.conv import ColumnConv1d, ColumnConv2d, RowConv1d, RowConv2d
 from nnmpi.parallel.tensor.layers import ColumnLinear, RowLinear, Sharded, ShardedEmbedding
 from nnmpi.parallel.tensor.ops import copy_of, own, part_of
 from nnmpi.parallel.tensor.rules import Cut, Way
-from nnmpi.parallel.tensor.shard import ShardedLayer, Sharding, shard
+from nnmpi.parallel.tensor.shard import Sharding, shard
+from nnmpi.parallel.tensor.sharded_layer import ShardedLayer
 
 FORMS: Mapping[tuple[type[Module], str], type[Sharded]] = {
     (Linear, "column"): ColumnLinear,
@@ -57,6 +59,9 @@ def parallelize(model: Module, comm: Comm, x: Any, *, whole_output: bool = False
     graph = trace(model, zeros, dtype)
     sharding = shard(graph, comm.size, whole_output)
     rebuild(model, graph, sharding, comm)
+    for module in [*model.modules()]:
+        if isinstance(module, BranchesOnRanks):
+            module.drop_others()
     return sharding
 
 
@@ -76,7 +81,7 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
     new: dict[int, Module] = {}
     for at in sharding.layers:
         layer = modules[at.path]
-        if at.how == "copy" or id(layer) in new:
+        if at.how in ("copy", "branch", "branches") or id(layer) in new:
             continue
         if layer is model:
             raise ValueError(
@@ -89,6 +94,8 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
         for name, child in [*module._modules.items()]:
             if id(child) in new:
                 setattr(module, name, new[id(child)])
+    for call in sharding.owned.calls.values():
+        onto_ranks(modules[call.path], call, comm)
     _tie(model, graph)
 
 

@@ -63,6 +63,7 @@ class Way(NamedTuple):
                 whole sample of the input
     behind      the bounds of the output, from that shape and the bounds of the channels of the
                 input; None if a part does not have all that it needs
+    named       the name of a way that is none of those above
     """
 
     input: int | EllipsisType | None = None
@@ -72,10 +73,13 @@ class Way(NamedTuple):
     fits: Callable[[Settings], bool] = always
     block: Callable[[Settings, tuple[int, ...]], int] = one
     behind: Callable[[Settings, tuple[int, ...], Bounds], Bounds | None] = same
+    named: str = ""
 
     @property
     def how(self) -> str:
         """The name of the way."""
+        if self.named:
+            return self.named
         if self.input is not None:
             return "row" if self.output is None else "channels"
         if self.output is not None:
@@ -100,6 +104,12 @@ class Way(NamedTuple):
 
 WHOLE = Way()
 """Every rank computes all of it."""
+
+OF_BRANCH = Way(named="branch")
+"""One rank computes all of it: see `branches.py`."""
+
+BRANCHES = Way(named="branches")
+"""The join of what ranks have computed alone."""
 
 KEPT = Way(..., ...)
 """Each number is treated alone."""

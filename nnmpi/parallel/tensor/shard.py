@@ -16,62 +16,24 @@ from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from nnmpi.nn import MaxPool2d
-from nnmpi.nn.graph import Graph, Node
-from nnmpi.nn.layers.pooling import has_2x2_windows
+from nnmpi.nn.graph import Graph
+from nnmpi.parallel.tensor.branches import NOTHING, Owned, divide_branches
 from nnmpi.parallel.tensor.choices import (
     NodeChoice,
     PlanCost,
     channels,
     choices,
     keeps_cut,
-    named,
     possible,
 )
 from nnmpi.parallel.tensor.ops import Bounds, divided
-from nnmpi.parallel.tensor.rules import WHOLE, Cut, Way
-
-
-class ShardedLayer(NamedTuple):
-    """One use of a layer that has parameters, or of which each rank has a part.
-
-    node      its number in the graph
-    how       "column", "row", "rows" (of an embedding), "channels", or "copy"
-    sizes     of the whole weight
-    bounds    the channels of each rank: outputs of a column, inputs of a row; empty for a copy
-    gathers   whether a column gathers its output
-    summed    numbers of a sample that ranks add up on the way forward
-    back      numbers of the gradient of the input that they add up on the way back
-    gathered  numbers that they gather on the way forward
-    why       what the model sends in all, and what it would send if this layer went another way
-    """
-
-    node: int
-    path: str
-    kind: str
-    way: Way = WHOLE
-    sizes: tuple[int, ...] = ()
-    bounds: Bounds = ()
-    gathers: bool = False
-    summed: int = 0
-    back: int = 0
-    gathered: int = 0
-    why: str = ""
-
-    @property
-    def how(self) -> str:
-        """The name of its way."""
-        return self.way.how
-
-    @property
-    def messages(self) -> str:
-        """What ranks send for it."""
-        said = (
-            (self.summed, "all-reduce of the output"),
-            (self.back, "all-reduce of the gradient of the input"),
-            (self.gathers, "all-gather of the output"),
-        )
-        return ", ".join(words for there, words in said if there)
+from nnmpi.parallel.tensor.rules import OF_BRANCH, Cut
+from nnmpi.parallel.tensor.sharded_layer import (
+    ShardedLayer,
+    is_told,
+    layer_of_choice,
+    layers_of_join,
+)
 
 
 class Sharding(NamedTuple):
@@ -81,6 +43,7 @@ class Sharding(NamedTuple):
     edges      where edges are cut, by number; others are whole on every rank
     variables  where parameters and buffers are cut
     output     the bounds of the channels of the output; None if it is whole
+    owned      what one rank has and computes alone
     """
 
     ranks: int
@@ -88,6 +51,7 @@ class Sharding(NamedTuple):
     edges: Mapping[int, Cut]
     variables: Mapping[int, Cut]
     output: Bounds | None
+    owned: Owned = NOTHING
 
     def layer_of(self, node: int) -> ShardedLayer | None:
         """What is said of a node, if it is divided or has parameters."""
@@ -130,17 +94,20 @@ def shard(graph: Graph, ranks: int, whole_output: bool = False) -> Sharding:
     search = _Search(graph, ranks, whole_output)
     transitions = search.transitions()
     edges, variables = dict[int, Cut](), dict[int, Cut]()
-    layers, state = [], START
+    layers, state = list[ShardedLayer](), START
     for k, found in enumerate(transitions):
         taken = min((t for t in found if t.before == state), key=attrgetter("total"))
         state, choice = taken.after, taken.choice
         if choice.output is not None:
             edges |= dict.fromkeys(graph.nodes[k].outputs, choice.output)
         variables |= {v: cut for v, cut in choice.variables if cut is not None}
-        if _is_told(graph, graph.nodes[k], choice):
-            layers.append(_layer(graph, k, choice, search.why(k, found, taken)))
+        if k in search.owned.calls:
+            layers += layers_of_join(search.owned.calls[k], ranks)
+        elif is_told(graph, graph.nodes[k], choice):
+            layers.append(layer_of_choice(graph, k, choice, search.why(k, found, taken)))
     cut = edges.get(graph.outputs[0])
-    return Sharding(ranks, tuple(layers), edges, variables, cut.bounds if cut else None)
+    bounds = cut.bounds if cut else None
+    return Sharding(ranks, tuple(layers), edges, variables, bounds, search.owned)
 
 
 class _Search:
@@ -148,6 +115,7 @@ class _Search:
 
     def __init__(self, graph: Graph, ranks: int, whole_output: bool) -> None:
         self.graph, self.ranks, n = graph, ranks, len(graph.nodes)
+        self.owned = divide_branches(graph, ranks)
         uses = Counter(v for node in graph.nodes for v in node.variables)
         calls = Counter(
             node.name for node in graph.nodes if any(w.rebuilds for w in possible(graph, node))
@@ -221,7 +189,11 @@ class _Search:
         cuts = tuple(known.get(("edge", e)) for e in node.inputs)
         if cuts not in found:
             is_shared = any(("variable", v) in self.last for v in node.variables)
-            found[cuts] = [*choices(self.graph, k, cuts, self.ranks, is_shared)]
+            found[cuts] = (
+                [NodeChoice(OF_BRANCH, PlanCost())] * (not any(cuts))
+                if k in self.owned.nodes
+                else [*choices(self.graph, k, cuts, self.ranks, is_shared)]
+            )
         for choice in found[cuts]:
             if choice.output is not None and any(self.needed[e] for e in node.outputs):
                 continue
@@ -244,6 +216,8 @@ class _Search:
     def why(self, k: int, found: list[Transition], taken: Transition) -> str:
         """What is sent in all, and what it would be if node k went the next best way."""
         node, choice, total = self.graph.nodes[k], taken.choice, taken.total
+        if choice.way is OF_BRANCH:
+            return f"rank {self.owned.nodes[k]} along tp has the branch"
         if choice.cost.copied:
             return "its parameters are used in another way too"
         if choice.way.how == "copy":
@@ -273,42 +247,3 @@ def _cheapest(reached: dict[State, PlanCost]) -> dict[State, PlanCost]:
     least_cut = min(reached, key=lambda state: sum(what == "edge" for (what, _), _ in state))
     kept = [*sorted(reached, key=reached.__getitem__)[: MOST - 1], least_cut]
     return {state: reached[state] for state in kept}
-
-
-# ---- what is said of a layer
-
-
-def _is_told(graph: Graph, node: Node, choice: NodeChoice) -> bool:
-    """Whether a layer has parameters, or each rank a part of it."""
-    if choice.way.how == "copy":
-        return node.layer is not None and any(
-            graph.variables[v].is_parameter for v in node.variables
-        )
-    return choice.way.rebuilds
-
-
-def _layer(graph: Graph, k: int, choice: NodeChoice, why: str) -> ShardedLayer:
-    node, way = graph.nodes[k], choice.way
-    weight = named(graph, node).get("weight")
-    sizes = () if weight is None else graph.variables[weight].shape
-    told = ShardedLayer(k, node.name, node.kind, way, sizes, choice.bounds, choice.gathers, why=why)
-    if way.how == "copy":
-        return told
-    x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
-    return told._replace(
-        summed=y.numbers * way.sums_output,
-        back=x.numbers * (way.sums_gradient and x.requires_grad),
-        gathered=_gathered(graph, k) * choice.gathers,
-    )
-
-
-def _gathered(graph: Graph, k: int) -> int:
-    """The numbers of a sample that a gather brings together: behind a pooling that is fused.
-
-    The choice counts them before it, so that it does not depend on what is fused.
-    """
-    last = max(kept.nodes[-1] for kept in graph.kept if kept.nodes[0] == k)
-    pool = graph.nodes[last]
-    is_fused = pool.layer is MaxPool2d and has_2x2_windows(pool.settings)
-    node = pool if is_fused else graph.nodes[k]
-    return graph.edges[node.outputs[0]].numbers

@@ -22,6 +22,7 @@ from helpers.training import (
     laws_ported,
     laws_spatial,
 )
+from helpers.training.branch_models import BRANCH_MODELS
 from helpers.training.graph_models import GRAPH_MODELS
 from helpers.training.pipelined import (
     CNN,
@@ -224,6 +225,30 @@ def _graphs() -> Iterator[Row]:
         yield _row(name, others, {"build": build, **same})
 
 
+def _branches() -> Iterator[Row]:
+    """Branches and experts on ranks of their own; more ranks than branches among them."""
+    layouts: list[Options] = [
+        *({"tp": tp} for tp in (2, 3, 4)),
+        *({"dp": dp} for dp in (2, 3)),
+        *({"dp": dp, "tp": 2, "allreduce": how} for dp, how in ((2, "ring"), (3, "ring"))),
+        {"dp": 3, "tp": 2, "bucket_mb": 1e-6},
+        {"tp": 2, "micro_batches": 3, "recompute": True},
+        {"dp": 2, "tp": 4, "micro_batches": 3},
+        {"pp": 2, "micro_batches": 3},
+        *({"pp": 2, "tp": 2, "micro_batches": 3, "schedule": how} for how in ("1f1b", "zb-h1")),
+        *({"dp": 2, "tp": 2, "zero": zero, "bucket_mb": 0.001} for zero in (1, 2, 3)),
+        {"dp": 2, "zero": 3, "bucket_mb": 0.001},
+        {"dp": 2, "pp": 2, "tp": 2, "zero": 1, "micro_batches": 2},
+    ]
+    for layout, (name, build) in product(layouts, BRANCH_MODELS.items()):
+        same = {k: v for k, v in layout.items() if k == "micro_batches"}
+        others = {k: v for k, v in layout.items() if k not in same}
+        case = {"build": build, "clip_norm": 0.5, "optimizer": "adamw", "weight_decay": 0.1}
+        row = _row(name + " in micro-batches" * bool(same), others, case | same)
+        # the arrangement counts the last micro-batch of recompute twice, which is in memory still
+        yield row._replace(options=None) if "recompute" in layout else row
+
+
 def _unusual() -> Iterator[Row]:
     """Shared weights, unused and frozen parameters, a gradient that is no number."""
     sums: list[Options] = [{"allreduce": allreduce, "bucket_mb": 1e-6} for allreduce in SUMS]
@@ -339,6 +364,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
     "three axes": _three_axes,
     "convolutions": _convolutions,
     "graphs": _graphs,
+    "branches and experts": _branches,
     "unusual models": _unusual,
     "samples of any kind": _samples,
     "models from elsewhere": _ported,

@@ -1,0 +1,102 @@
+"""ShardedLayer: what is said of a layer that is divided among ranks, or that has parameters."""
+
+from typing import NamedTuple
+
+from nnmpi.autograd.ops.join import SUMS
+from nnmpi.nn import MaxPool2d
+from nnmpi.nn.graph import Graph, Node
+from nnmpi.nn.layers.pooling import has_2x2_windows
+from nnmpi.parallel.tensor.branches import Divided
+from nnmpi.parallel.tensor.choices import NodeChoice, named
+from nnmpi.parallel.tensor.ops import Bounds
+from nnmpi.parallel.tensor.rules import BRANCHES, WHOLE, Way
+
+
+class ShardedLayer(NamedTuple):
+    """One use of a layer that has parameters, or of which each rank has a part.
+
+    node      its number in the graph
+    how       "column", "row", "rows" (of an embedding), "channels", "copy", "branch" of a layer in
+              one, or "branches" of their join
+    sizes     of the whole weight
+    bounds    the channels of each rank: outputs of a column, inputs of a row; empty for a copy
+    gathers   whether a column gathers its output
+    summed    numbers of a sample that ranks add up on the way forward
+    back      numbers of the gradient of the input that they add up on the way back
+    gathered  numbers that they gather on the way forward
+    why       what the model sends in all, and what it would send if this layer went another way
+    """
+
+    node: int
+    path: str
+    kind: str
+    way: Way = WHOLE
+    sizes: tuple[int, ...] = ()
+    bounds: Bounds = ()
+    gathers: bool = False
+    summed: int = 0
+    back: int = 0
+    gathered: int = 0
+    why: str = ""
+
+    @property
+    def how(self) -> str:
+        """The name of its way."""
+        return self.way.how
+
+    @property
+    def messages(self) -> str:
+        """What ranks send for it."""
+        said = (
+            (self.summed, "all-reduce of the output"),
+            (self.back, "all-reduce of the gradient of the input"),
+            (self.gathered, "all-gather of the output"),
+        )
+        return ", ".join(words for there, words in said if there)
+
+
+def is_told(graph: Graph, node: Node, choice: NodeChoice) -> bool:
+    """Whether a layer has parameters, or each rank a part of it."""
+    if choice.way.how in ("copy", "branch"):
+        return node.layer is not None and any(
+            graph.variables[v].is_parameter for v in node.variables
+        )
+    return choice.way.rebuilds
+
+
+def layer_of_choice(graph: Graph, k: int, choice: NodeChoice, why: str) -> ShardedLayer:
+    node, way = graph.nodes[k], choice.way
+    weight = named(graph, node).get("weight")
+    sizes = () if weight is None else graph.variables[weight].shape
+    told = ShardedLayer(k, node.name, node.kind, way, sizes, choice.bounds, choice.gathers, why=why)
+    if way.how in ("copy", "branch"):
+        return told
+    x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
+    return told._replace(
+        summed=y.numbers * way.sums_output,
+        back=x.numbers * (way.sums_gradient and x.requires_grad),
+        gathered=_gathered(graph, k) * choice.gathers,
+    )
+
+
+def layers_of_join(call: Divided, ranks: int) -> list[ShardedLayer]:
+    """The join of branches; and one entry more for each input behind the first."""
+    bounds, is_sum = call.gathered(ranks), call.how in SUMS
+    why = "a branch is whole on one rank"
+    one = ShardedLayer(call.join, call.path, "Branches", BRANCHES, bounds=bounds, why=why)
+    first, *others = [e.numbers for e in call.inputs if e.requires_grad] or [0]
+    summed, gathered = call.result.numbers * is_sum, bounds[-1] * (not is_sum)
+    joined = one._replace(summed=summed, gathered=gathered, back=first)
+    return [joined, *(one._replace(back=n) for n in others)]
+
+
+def _gathered(graph: Graph, k: int) -> int:
+    """The numbers of a sample that a gather brings together: behind a pooling that is fused.
+
+    The choice counts them before it, so that it does not depend on what is fused.
+    """
+    last = max(kept.nodes[-1] for kept in graph.kept if kept.nodes[0] == k)
+    pool = graph.nodes[last]
+    is_fused = pool.layer is MaxPool2d and has_2x2_windows(pool.settings)
+    node = pool if is_fused else graph.nodes[k]
+    return graph.edges[node.outputs[0]].numbers
