@@ -36,6 +36,7 @@ from nnmpi.nn.layers.basic import Linear as Linear
 from nnmpi.nn.layers.conv import Conv1d as Conv1d
 from nnmpi.nn.layers.conv import Conv2d as Conv2d
 from nnmpi.nn.layers.conv import ConvTranspose2d as ConvTranspose2d
+from nnmpi.nn.layers.experts import MixtureOfExperts as MixtureOfExperts
 from nnmpi.nn.layers.norm import BatchNorm1d as BatchNorm1d
 from nnmpi.nn.layers.norm import BatchNorm2d as BatchNorm2d
 from nnmpi.nn.layers.norm import GroupNorm as GroupNorm

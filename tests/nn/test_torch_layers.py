@@ -324,7 +324,14 @@ def positional(make: Any) -> list[str]:
 
 
 CLASSES = {name for name, found in vars(nn).items() if isinstance(found, type)}
-OWN = {"Branches", "ChannelsFirst", "GPT", "PositionalEmbedding", "SelfAttention"}
+OWN = {
+    "Branches",
+    "ChannelsFirst",
+    "GPT",
+    "MixtureOfExperts",
+    "PositionalEmbedding",
+    "SelfAttention",
+}
 NAMES = sorted(CLASSES - OWN - {"Module", "ModuleList", "Parameter"})
 
 

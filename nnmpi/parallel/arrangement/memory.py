@@ -261,7 +261,7 @@ def _besides(a: Arrangement, kept: Kept, samples: int, tp: int) -> float:
     if first.kind == "Conv2d" and layer is not None and layer.how == "row":
         before = _of_sum(a, k, before, samples, tp)
     elif first.inputs:
-        before *= _share(a, first.inputs[0], tp)
+        before *= _share(a, first.inputs[0], tp) * (layer.kept(tp) if layer else 1)
     return before + behind * share + own
 
 

@@ -64,7 +64,8 @@ def choices(
         return
     found = possible(graph, node)
     for way in found:
-        yield from _divided(graph, node, way, states[0], ranks)
+        if way.inputs == 1 or not any(states):
+            yield from _divided(graph, node, way, states[0], ranks)
     needs_division = any(way.input is None for way in found)
     if not any(states) and (is_shared or not needs_division):
         size = sum(graph.variables[v].size for v in node.variables)
@@ -74,11 +75,12 @@ def choices(
 def possible(graph: Graph, node: Node) -> list[Way]:
     """The ways of a layer with its settings; none if it is not called with samples alone."""
     args, named = node.arguments
-    is_plain = len(args) == 1 and not named and type(args[0]) is type(node.result) is Value
+    is_plain = not named and all(type(part) is Value for part in (*args, node.result))
     edges = [graph.edges[e] for e in (*node.inputs, *node.outputs)]
     if node.layer is None or not is_plain or not all(edge.of_samples for edge in edges):
         return []
-    found = [way for way in ways(node.layer) if way.fits(node.settings)]
+    fitting = (way for way in ways(node.layer) if way.inputs == len(args))
+    found = [way for way in fitting if way.fits(node.settings)]
     for way in found if node.layer not in RULES else ():
         _check_own(graph, node, way)
     return found
@@ -144,9 +146,9 @@ def _with_bounds(
     graph: Graph, node: Node, way: Way, state: Cut | None, bounds: Bounds
 ) -> Iterator[NodeChoice]:
     """The choices of one way of a layer, whose channels are divided so."""
-    x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
+    y = graph.edges[node.outputs[0]]
     variables = _cuts(graph, node, way, bounds)
-    summed = y.numbers * way.sums_output + x.numbers * (way.sums_gradient and x.requires_grad)
+    summed = y.numbers * way.sums_output + gradients(graph, node) * way.sums_gradient
     if way.output is None:
         yield NodeChoice(way, PlanCost(0, 2 * summed), bounds, variables=variables)
         return
@@ -155,6 +157,12 @@ def _with_bounds(
         yield NodeChoice(way, PlanCost(0, 2 * summed), bounds, False, output, variables)
     if way.input is None:
         yield NodeChoice(way, PlanCost(0, 2 * summed + y.numbers), bounds, True, None, variables)
+
+
+def gradients(graph: Graph, node: Node) -> int:
+    """The numbers of the gradients of a sample that a node gives to its inputs."""
+    edges = (graph.edges[e] for e in node.inputs)
+    return sum(edge.numbers for edge in edges if edge.requires_grad)
 
 
 def channels(graph: Graph, node: Node, way: Way) -> int:

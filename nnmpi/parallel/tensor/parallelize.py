@@ -15,11 +15,13 @@ from nnmpi.comm import Comm
 from nnmpi.nn import Conv1d, Conv2d, Dropout, Embedding, GroupNorm, Linear, Module
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.layers.basic import ALL, ChannelRange
+from nnmpi.nn.layers.experts import Experts
 from nnmpi.nn.place import Place, whole
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.tensor import ops
 from nnmpi.parallel.tensor.branches import BranchesOnRanks, onto_ranks
 from nnmpi.parallel.tensor.conv import ColumnConv1d, ColumnConv2d, RowConv1d, RowConv2d
+from nnmpi.parallel.tensor.experts import ShardedExperts
 from nnmpi.parallel.tensor.layers import ColumnLinear, RowLinear, Sharded, ShardedEmbedding
 from nnmpi.parallel.tensor.ops import copy_of, own, part_of
 from nnmpi.parallel.tensor.rules import Cut, Way
@@ -34,6 +36,7 @@ FORMS: Mapping[tuple[type[Module], str], type[Sharded]] = {
     (Conv2d, "column"): ColumnConv2d,
     (Conv2d, "row"): RowConv2d,
     (Embedding, "rows"): ShardedEmbedding,
+    (Experts, "rows"): ShardedExperts,
 }
 """Layers whose sums are part of their own ops."""
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from nnmpi import nn
 from nnmpi.autograd.ops import activations, elementwise, logic, shape
 from nnmpi.nn.layers.activations import ELEMENTWISE
+from nnmpi.nn.layers.experts import Experts
 from nnmpi.parallel.tensor.ops import Bounds
 
 Settings = Mapping[str, Any]
@@ -64,6 +65,7 @@ class Way(NamedTuple):
     behind      the bounds of the output, from that shape and the bounds of the channels of the
                 input; None if a part does not have all that it needs
     named       the name of a way that is none of those above
+    inputs      how many tensors the layer is called with; of several, all are whole
     """
 
     input: int | EllipsisType | None = None
@@ -74,6 +76,7 @@ class Way(NamedTuple):
     block: Callable[[Settings, tuple[int, ...]], int] = one
     behind: Callable[[Settings, tuple[int, ...], Bounds], Bounds | None] = same
     named: str = ""
+    inputs: int = 1
 
     @property
     def how(self) -> str:
@@ -191,11 +194,13 @@ _GROUPS = Way(
 _GROUP_NORM = Way(
     *(0, 0, {"weight": 0, "bias": 0}, ("channels",)), block=_group_of_norm, behind=_of_positions
 )
+_WEIGHTS = {"weight1": 0, "weight2": 0}
 _HEADS = Way(-1, -1, sizes=("num_heads", "part"), block=_head, behind=_of_values)
 
 RULES: Mapping[type[nn.Module], tuple[Way, ...]] = {
     nn.Linear: _product(-1),
     nn.Embedding: (Way(parameters={"weight": 0}),),
+    Experts: (Way(parameters={**_WEIGHTS, "bias1": 0, "bias2": 0}, inputs=2),),
     nn.Conv1d: _product(0, _has_one_group),
     nn.Conv2d: (*_product(0, _has_one_group), _GROUPS),
     nn.BatchNorm1d: (_BATCH_NORM,),

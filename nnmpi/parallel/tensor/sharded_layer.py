@@ -7,7 +7,7 @@ from nnmpi.nn import MaxPool2d
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.nn.layers.pooling import has_2x2_windows
 from nnmpi.parallel.tensor.branches import Divided
-from nnmpi.parallel.tensor.choices import NodeChoice, named
+from nnmpi.parallel.tensor.choices import NodeChoice, gradients, named
 from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.parallel.tensor.rules import BRANCHES, WHOLE, Way
 
@@ -44,6 +44,11 @@ class ShardedLayer(NamedTuple):
         """The name of its way."""
         return self.way.how
 
+    def kept(self, rank: int) -> float:
+        """How much a rank keeps of what the layer makes of whole inputs: of experts, its share."""
+        own = self.bounds[rank + 1] - self.bounds[rank] if self.way.inputs > 1 else 0
+        return own / self.bounds[-1] if own else 1.0
+
     @property
     def messages(self) -> str:
         """What ranks send for it."""
@@ -71,10 +76,10 @@ def layer_of_choice(graph: Graph, k: int, choice: NodeChoice, why: str) -> Shard
     told = ShardedLayer(k, node.name, node.kind, way, sizes, choice.bounds, choice.gathers, why=why)
     if way.how in ("copy", "branch"):
         return told
-    x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
+    y = graph.edges[node.outputs[0]]
     return told._replace(
         summed=y.numbers * way.sums_output,
-        back=x.numbers * (way.sums_gradient and x.requires_grad),
+        back=gradients(graph, node) * way.sums_gradient,
         gathered=_gathered(graph, k) * choice.gathers,
     )
 

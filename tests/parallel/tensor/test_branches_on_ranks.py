@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.training.branch_models import BRANCH_MODELS, summed, towers
+from helpers.training.branch_models import BRANCH_MODELS, experts, summed, towers
 from helpers.training.pipelined import digits, run
 
 import nnmpi
@@ -46,6 +46,15 @@ def test_a_drawing_says_which_rank_has_which_branch() -> None:
     no, yes = "." * 12, "#" * 12
     assert bars["0.large.0"] == bars["0.large.6"] == [yes, no, no, "branch"]
     assert bars["0.small.1"] == [no, yes, no, "branch"]
+
+
+def test_a_drawing_says_which_rank_has_which_experts() -> None:
+    """Two and three of five."""
+    bars = {line.split()[0]: line.split()[2:] for line in plan(experts(), 2)[2:]}
+    assert bars["3.experts"] == ["#####.......", ".....#######", "rows"]
+    assert bars["3.router"] == ["#" * 12, "#" * 12, "copy"]
+    with pytest.raises(ValueError, match=r"3\.experts \(Experts\): 5 channels cannot be divided"):
+        plan(experts(), 6)
 
 
 def test_a_cut_within_branches_is_refused() -> None:
