@@ -88,7 +88,8 @@ def layers_of_join(call: Divided, ranks: int) -> list[ShardedLayer]:
     """The join of branches; and one entry more for each input behind the first."""
     bounds, is_sum = call.gathered(ranks), call.how in SUMS
     why = "a branch is whole on one rank"
-    one = ShardedLayer(call.join, call.path, "Branches", BRANCHES, bounds=bounds, why=why)
+    one = ShardedLayer(call.join, call.path, "Branches", BRANCHES, why=why)
+    one = one if is_sum else one._replace(bounds=bounds)
     first, *others = [e.numbers for e in call.inputs if e.requires_grad] or [0]
     summed, gathered = call.result.numbers * is_sum, bounds[-1] * (not is_sum)
     joined = one._replace(summed=summed, gathered=gathered, back=first)
