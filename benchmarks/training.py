@@ -29,7 +29,7 @@ from typing import Any
 from lib import jobs, timing
 from lib.jobs import Job, Task
 from lib.libraries import SUBJECTS, Device, processes, versions
-from lib.models import LARGE, WORKLOADS
+from lib.models import CASES, LARGE, WORKLOADS
 from lib.rounds import interleaved
 from lib.tables import Column, table
 from lib.timing import Row, Sample
@@ -53,7 +53,7 @@ COMPILING = 600.0
 
 def first_task(case: str, samples: int = 0) -> Task:
     """One step of a case, on so many samples or on its own number of them."""
-    return Task(case, samples or (WORKLOADS | LARGE)[case].shape[0], 1)
+    return Task(case, samples or CASES[case].shape[0], 1)
 
 
 def tasks_of(case: str, jobs_of: dict[str, Job], samples: int) -> dict[str, tuple[Job, Task]]:
@@ -119,9 +119,8 @@ def tune() -> None:
 
 def main() -> None:
     """Parse the flags, run the cases, print and write the results."""
-    cases = WORKLOADS | LARGE
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    p.add_argument("--cases", help="which of these, separated by commas: " + ", ".join(cases))
+    p.add_argument("--cases", help="which of these, separated by commas: " + ", ".join(CASES))
     p.add_argument("--subjects", help="which of " + ", ".join(SUBJECTS))
     p.add_argument("--batch", type=int, default=0, help="samples; default: those of the case")
     p.add_argument("--rounds", type=int, default=21)
@@ -130,11 +129,17 @@ def main() -> None:
     p.add_argument("--tf32", action="store_true", help="allow TF32 on a GPU")
     p.add_argument("--json", help="write one row per measurement")
     a = p.parse_args()
-    chosen = a.cases.split(",") if a.cases else [*cases] if a.device == "cuda" else [*WORKLOADS]
+    chosen = (
+        a.cases.split(",")
+        if a.cases
+        else [*WORKLOADS, *LARGE]
+        if a.device == "cuda"
+        else [*WORKLOADS]
+    )
     subjects = (
         a.subjects.split(",") if a.subjects else [*ON_GPU] if a.device == "cuda" else [*SUBJECTS]
     )
-    for given, known in ((chosen, cases), (subjects, SUBJECTS)):
+    for given, known in ((chosen, CASES), (subjects, SUBJECTS)):
         for unknown in set(given) - set(known):
             p.error(f"{unknown} is not one of {', '.join(known)}")
     jobs.run("training.py", lambda: measure(a, chosen, subjects))

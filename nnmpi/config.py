@@ -21,6 +21,7 @@ from nnmpi.quoting import quoted
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 CONVOLUTIONS = ("auto", "winograd2", "winograd4", "im2col")
 OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop")
+DECAYS = ("all", "matrices")
 ALLREDUCES = (
     *("auto", "mpi", "shared", "ring", "tree", "ps"),
     *("p2p", "doubling", "halving", "hierarchical", "nccl"),
@@ -86,13 +87,16 @@ class Config:
     model: str = _model(
         "digits-cnn",
         "iris-mlp, digits-cnn, mnist-cnn, cifar-cnn, "
-        "mlp:784-1024-10 (flattens images), gpt:4x4x128 (layers, heads, width) "
-        "or package.module:function",
+        "mlp:784-1024-10 (flattens images), gpt2, gpt:4x4x128 (layers, heads, width) "
+        "or package.module:function; with a folder of --load: what is there",
         custom=True,
+    )
+    dropout: float = _model(
+        0.0, "probability of dropout in gpt models; GPT-2 was trained with 0.1", FROM_0_BELOW_1
     )
     data: str = _data(
         "digits",
-        "iris, digits, mnist, fashion-mnist, cifar10, text, text:FILE, FILE.npz "
+        "iris, digits, mnist, fashion-mnist, cifar10, text, text:FILE, tokens:FILE.npy, FILE.npz "
         "or synthetic:1x28x28:10:12800 (shape, classes, samples)",
     )
     data_dir: str | None = _data(None, "directory of the data set's files")
@@ -102,6 +106,11 @@ class Config:
         "or of the file of --load), none, or MEAN,STD for all of them, as --standardise=0.13,0.31",
     )
     context: int = _data(128, "tokens in a window of text", FROM_1)
+    tokenizer: str | None = _data(
+        None,
+        "tokens of a text: a folder with vocab.json and merges.txt (byte-level BPE), or a "
+        "tokenizer.json; default: characters, or bytes of what is no UTF-8",
+    )
     download: bool = _data(False, "download missing files of the data set")
     epochs: int | None = _training(
         None,
@@ -110,11 +119,17 @@ class Config:
     )
     steps: int | None = _training(None, "stop after this many steps", FROM_1)
     batch_size: int = _training(64, "samples in a batch, over all ranks", FROM_1)
+    bucket_by_length: bool = _training(
+        False, "make batches of samples of similar length, which their input `lengths` says"
+    )
     lr: float = _training(3e-3, "learning rate", ABOVE_0)
     optimizer: str = _training("adam", "update rule", choices=OPTIMIZERS)
     momentum: float = _training(0.9, "momentum of sgd; 0 for none", FROM_0_BELOW_1)
     weight_decay: float = _training(
         0.0, "weight decay: decoupled in adamw, an L2 penalty in the others", NUMBER_FROM_0
+    )
+    weight_decay_of: str = _training(
+        "all", "what decays: all parameters, or those with two axes or more", choices=DECAYS
     )
     lr_schedule: str = _training(
         "cosine", "constant, cosine, step:EVERY[:FACTOR], or warmup:STEPS+ followed by one of these"
@@ -144,10 +159,16 @@ class Config:
     )
     pp: int = _layout(1, "pipeline-parallel ranks: each has some layers of the model", FROM_1)
     tp: int = _layout(1, "tensor-parallel ranks: each has some channels of every layer", FROM_1)
+    cp: int = _layout(
+        1, "context-parallel ranks: each has some positions of every sequence", FROM_1
+    )
+    sequence_parallel: bool = _layout(
+        False, "with --tp: between sharded layers, each rank has some positions of every sample"
+    )
     order: str = _layout(
         "tp,dp,pp",
         "tp, dp and pp from the fastest axis to the slowest: ranks along the first one are "
-        "consecutive, and so mostly on one node",
+        "consecutive, and so mostly on one node; cp comes before dp",
         choices=ORDERS,
     )
     zero: int = _layout(
@@ -217,8 +238,12 @@ class Config:
     slices: int = _equality(
         8, "parts of a batch that --reproducible computes one by one", FROM_1, alias="shards"
     )
-    save: str | None = _files(None, "write the trained model (safetensors)")
-    load: str | None = _files(None, "start from a saved model (safetensors)")
+    save: str | None = _files(
+        None, "write the trained model: a safetensors file, or FOLDER/ in GPT-2's form"
+    )
+    load: str | None = _files(
+        None, "start from a saved model: a safetensors file, or a folder of GPT-2"
+    )
     load_partial: bool = _files(
         False,
         "with --load: take the tensors whose names and shapes fit, and list the others, which keep "

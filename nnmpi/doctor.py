@@ -17,7 +17,7 @@ from typing import NamedTuple
 from nnmpi import blas, cli, native
 
 PACKAGES = ("nnmpi", "numpy", "safetensors", "tqdm", "mpi4py")
-EXTRAS = ("matplotlib", "torch", "cupy-cuda12x", "nvidia-cudnn-frontend", "ml_dtypes")
+EXTRAS = ("matplotlib", "torch", "cupy-cuda12x", "nvidia-cudnn-frontend", "ml_dtypes", "tokenizers")
 SECONDS = 30  # for a process that tries something
 LEAST_SHARED = 64 << 20  # bytes
 FOUND = "nnmpi.doctor:"  # before what a process of ours prints: sitecustomize may print too

@@ -12,6 +12,9 @@ from typing import Self
 
 import numpy as np
 
+REPLICAS = ("dp", "cp")
+"""The axes along which ranks have copies of the same parameters, and sum their gradients."""
+
 
 class Mesh:
     """`axes` are the lengths of the grid by name; ranks along the last axis are consecutive."""
@@ -22,29 +25,40 @@ class Mesh:
 
     @classmethod
     def filled(
-        cls, ranks: int, dp: int | None, pp: int = 1, tp: int = 1, order: str = "tp,dp,pp"
+        cls,
+        ranks: int,
+        dp: int | None,
+        pp: int = 1,
+        tp: int = 1,
+        order: str = "tp,dp,pp",
+        cp: int = 1,
     ) -> Self:
-        """dp x pp x tp ranks; by default dp is what there are ranks for.
+        """dp x cp x pp x tp ranks; by default dp is what there are ranks for.
 
-        `order` names the axes: along the first one ranks are consecutive.
+        `order` names the axes: along the first one ranks are consecutive. cp comes before dp.
         """
-        one = pp * tp  # ranks that hold one model
+        one = pp * tp * cp  # ranks that have all parameters and positions
         wanted = one * (dp or max(1, ranks // one))
         if wanted != ranks:
             asked = [f"dp {dp}"] * (dp is not None)
-            asked += [f"{axis} {n}" for axis, n in (("pp", pp), ("tp", tp)) if n > 1]
-            remedy = "leave dp out" if dp else "use another --pp or --tp"
+            asked += [f"{axis} {n}" for axis, n in (("pp", pp), ("tp", tp), ("cp", cp)) if n > 1]
+            remedy = "leave dp out" if dp else "use another --pp, --tp or --cp"
             raise ValueError(
                 f"{' x '.join(asked)} does not fit {ranks} rank{'s' * (ranks != 1)}: "
                 f"start it with mpirun -n {wanted}, or {remedy}"
             )
-        sizes = {"dp": ranks // one, "pp": pp, "tp": tp}
-        return cls({axis: sizes[axis] for axis in reversed(order.split(","))})
+        sizes = {"dp": ranks // one, "cp": cp, "pp": pp, "tp": tp}
+        axes = order.replace("dp", "cp,dp").split(",")
+        return cls({axis: sizes[axis] for axis in reversed(axes)})
 
     @property
     def size(self) -> int:
         """The number of ranks."""
         return self._grid.size
+
+    def count(self, *axes: str) -> int:
+        """How many ranks differ along these axes only; an axis that is not there has one."""
+        return math.prod(self.axes.get(axis, 1) for axis in axes)
 
     def coordinates(self, rank: int) -> dict[str, int]:
         """The position of a rank along each axis."""

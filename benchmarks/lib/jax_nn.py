@@ -241,3 +241,42 @@ class ReLU(Module):
 class SiLU(Module):
     def forward(self, x: Array) -> Array:
         return jax.nn.silu(x)
+
+
+class GELU(Module):
+    def __init__(self, approximate: str) -> None:
+        super().__init__()
+        self.is_tanh = approximate == "tanh"
+
+    def forward(self, x: Array) -> Array:
+        return jax.nn.gelu(x, approximate=self.is_tanh)
+
+
+class LayerNorm(Module):
+    def __init__(self, c: int) -> None:
+        super().__init__()
+        self.shapes = {"weight": (c,), "bias": (c,)}
+
+    def forward(self, x: Array) -> Array:
+        mean = x.mean(-1, keepdims=True)
+        var = jnp.square(x - mean).mean(-1, keepdims=True)
+        return (x - mean) * (lax.rsqrt(var + 1e-5) * self.weight) + self.bias
+
+
+class Embedding(Module):
+    order: ClassVar = {2: (0, 1)}
+
+    def __init__(self, words: int, width: int) -> None:
+        super().__init__()
+        self.shapes = {"weight": (words, width)}
+
+    def forward(self, x: Array) -> Array:
+        return self.weight[x]
+
+
+class functional:  # noqa: N801  # the name of torch.nn's module
+    @staticmethod
+    def scaled_dot_product_attention(q: Array, k: Array, v: Array, is_causal: bool) -> Array:
+        """Of (N, H, T, D); jax.nn.dot_product_attention takes (N, T, H, D)."""
+        rows = (a.swapaxes(1, 2) for a in (q, k, v))
+        return jax.nn.dot_product_attention(*rows, is_causal=is_causal).swapaxes(1, 2)

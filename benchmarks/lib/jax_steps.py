@@ -35,10 +35,13 @@ def loss_of(w: Workload, output: Array, target: Array) -> Array:
     return -jnp.take_along_axis(log_p, target[:, None], 1).mean()
 
 
-def adam(p: Array, g: Array, m: Array, v: Array, t: Array, lr: float) -> tuple[Array, ...]:
-    """One parameter's step number t: the parameter and both moments."""
+def adam(
+    p: Array, g: Array, m: Array, v: Array, t: Array, lr: float, decay: float
+) -> tuple[Array, ...]:
+    """One parameter's step number t, of AdamW with a decay: the parameter and both moments."""
     m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
     rate = lr / (1 - 0.9**t)
+    p = p * (1 - lr * decay) if decay else p
     return p - rate * m / (jnp.sqrt(v / (1 - 0.999**t)) + 1e-8), m, v
 
 
@@ -60,7 +63,10 @@ class Training:
         def step(state: Any, x: Array, y: Array) -> Any:
             (p, sums), (ms, vs), t = state
             (value, sums), grads = jax.value_and_grad(loss, has_aux=True)(p, sums, x, y)
-            new = [adam(*each, t, lr) for each in zip(p, summed(grads), ms, vs, strict=True)]
+            new = [
+                adam(*each, t, lr, w.weight_decay)
+                for each in zip(p, summed(grads), ms, vs, strict=True)
+            ]
             p, ms, vs = map(list, zip(*new, strict=True))
             return ((p, sums), (ms, vs), t + 1), value
 

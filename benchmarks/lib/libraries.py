@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from lib import jobs, workloads
 from lib.jobs import ONE_THREAD, Process
-from lib.models import LARGE, WORKLOADS
+from lib.models import CASES
 from lib.timing import Row, Step
 from lib.workloads import Steps
 
@@ -58,7 +58,7 @@ def processes(subject: str, device: Device, folder: Path) -> list[Process]:
 
 def step_of(subject: str, device: Device, case: str, samples: int = 0) -> Step:
     """A training step on so many samples, or on the case's own; it returns its loss."""
-    w = (WORKLOADS | LARGE)[case]
+    w = CASES[case]
     w = w._replace(shape=(samples or w.shape[0], *w.shape[1:]))
     if subject == "JAX":
         from lib import jax_steps  # not above: it needs JAX

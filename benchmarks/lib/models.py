@@ -8,6 +8,12 @@ W7  autoencoder 1-32-64-32-1 with ConvTranspose2d on 1x28x28, batch 64
 
 On GPUs, to fill the chip: W1, W2 and W4 at batch 1024, and
 R   residual blocks 64-128-256-512 with BatchNorm on 3x32x32, two of each, batch 1024
+
+Of sequences:
+lstm       LSTM(256) on 256 numbers a position, T = 64, batch 32
+lstm-text  Embedding(65, 256), LSTM(256), Linear(256, 65), T = 64, batch 32
+gpt-128    GPT of 4 layers, 4 heads, width 128 on 65 characters, T = 128, batch 16, AdamW
+gpt-384    GPT of 6 layers, 6 heads, width 384 on 65 characters, T = 256, batch 8, AdamW
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,11 +32,14 @@ class Workload(NamedTuple):
     """The shape of a batch, the number of classes, and the layers of the model.
 
     Without classes, the samples are their own targets, and the loss is the mean squared error.
+    Samples that are words, integers, have a label at each position, and scores are (N T, words).
     """
 
     shape: tuple[int, ...]
     classes: int | None
     layers: Callable[[Library], Layers]
+    are_words: bool = False
+    weight_decay: float = 0.0  # of AdamW; without it the optimizer is Adam
 
     @property
     def has_images(self) -> bool:
@@ -125,6 +134,107 @@ LARGE = {
 """Workloads for GPUs."""
 
 
+def lstm(nn: Library, width: int, words: int | None = None) -> Layers:
+    """An LSTM over sequences of numbers, or of words, with a score for each word at each position.
+
+    Scores are rows (N T, words): both libraries have their fastest losses for these.
+    """
+
+    class Sequences(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(width, width, batch_first=True)
+            if words:
+                self.embed, self.scores = nn.Embedding(words, width), nn.Linear(width, words)
+
+        def forward(self, x: Any) -> Any:
+            if words is None:
+                return self.lstm(x)[0]
+            return self.scores(self.lstm(self.embed(x))[0]).reshape(-1, words)
+
+    return [Sequences()]
+
+
+def attention(nn: Library, heads: int) -> Any:
+    """Causal self-attention of (N, T, heads 3 D): query, key and value of each head together."""
+    if hasattr(nn, "SelfAttention"):
+        return nn.SelfAttention(heads, is_causal=True)
+
+    class Attention(nn.Module):
+        def forward(self, x: Any) -> Any:
+            n, t, channels = x.shape
+            parts = x.reshape(n, t, heads, 3, channels // heads // 3)
+            q, k, v = (parts[:, :, :, i].swapaxes(1, 2) for i in range(3))
+            y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return y.swapaxes(1, 2).reshape(n, t, channels // 3)
+
+    return Attention()
+
+
+def block(nn: Library, heads: int, width: int) -> Any:
+    """x + attention(norm(x)), and that plus an MLP of its norm."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ln_1, self.attend = nn.LayerNorm(width), attention(nn, heads)
+            self.c_attn, self.c_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.ln_2, self.gelu = nn.LayerNorm(width), nn.GELU("tanh")
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x: Any) -> Any:
+            x = x + self.c_proj(self.attend(self.c_attn(self.ln_1(x))))
+            return x + self.down(self.gelu(self.up(self.ln_2(x))))
+
+    return Block()
+
+
+def gpt(nn: Library, layers: int, heads: int, width: int, words: int, positions: int) -> Layers:
+    """nnmpi.nn.GPT, and the same of another library, with parameters in the same order."""
+
+    class Rows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wte, self.wpe = nn.Embedding(words, width), nn.Embedding(positions, width)
+            self.h = nn.Sequential(*(block(nn, heads, width) for _ in range(layers)))
+            self.ln_f = nn.LayerNorm(width)
+
+        def forward(self, x: Any) -> Any:
+            y = self.ln_f(self.h(self.wte(x) + self.wpe.weight))
+            return (y @ self.wte.weight.T).reshape(-1, words)
+
+    class Scores(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gpt = nn.GPT(layers, heads, width, words, positions)
+
+        def forward(self, x: Any) -> Any:
+            return self.gpt(x).transpose(0, 2, 1).reshape(-1, words)
+
+    return [Scores() if hasattr(nn, "GPT") else Rows()]
+
+
+def _gpt(layers: int, heads: int, width: int, batch: int, positions: int) -> Workload:
+    words = 65
+    return Workload(
+        *((batch, positions), words),
+        lambda nn: gpt(nn, layers, heads, width, words, positions),
+        are_words=True,
+        weight_decay=0.1,
+    )
+
+
+LANGUAGE = {
+    "lstm": Workload((32, 64, 256), None, lambda nn: lstm(nn, 256)),
+    "lstm-text": Workload((32, 64), 65, lambda nn: lstm(nn, 256, 65), are_words=True),
+    "gpt-128": _gpt(4, 4, 128, 16, 128),
+    "gpt-384": _gpt(6, 6, 384, 8, 256),
+}
+"""Workloads of sequences."""
+
+CASES = WORKLOADS | LARGE | LANGUAGE
+"""All workloads by name."""
+
 Batch = tuple[np.ndarray, np.ndarray]
 """Samples and targets."""
 
@@ -132,6 +242,10 @@ Batch = tuple[np.ndarray, np.ndarray]
 def batch(w: Workload) -> Batch:
     """Random samples and targets; the time does not depend on their values."""
     rng = np.random.default_rng(0)
+    if w.are_words:
+        assert w.classes
+        x, y = (rng.integers(0, w.classes, shape) for shape in (w.shape, prod(w.shape)))
+        return x, y
     x = rng.standard_normal(w.shape, dtype=np.float32)
     return x, x if w.classes is None else rng.integers(0, w.classes, w.shape[0])
 

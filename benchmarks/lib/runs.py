@@ -1,4 +1,4 @@
-"""The models and the training runs of benchmarks/pipeline.py and sharding.py.
+"""The models and the training runs of benchmarks/pipeline.py, sharding.py and language.py.
 
 The halves of pipeline's `mlp` and `cnn` cost the same: all layers but the first and the last are
 alike. The first needs no gradient of its input and the last has few outputs, so both cost next to
@@ -23,12 +23,16 @@ PIPEDREAM_STEPS = 4
 
 
 class Model(NamedTuple):
-    """A model, the shape of its samples, and how many of them a micro-batch has."""
+    """A model, the shape of its samples, and how many of them a micro-batch has.
+
+    words: how many different ones there are, if samples are words, with a label for each
+    """
 
     text: str
     build: Callable[[], nn.Module]
     shape: tuple[int, ...]
     samples: int
+    words: int = 0
 
 
 def mlp(*widths: int, samples: int) -> Model:
@@ -66,6 +70,17 @@ def mnist_cnn(samples: int) -> Model:
     return Model("mnist-cnn", models.mnist_cnn, (1, 28, 28), samples)
 
 
+def gpt(layers: int, heads: int, width: int, positions: int, samples: int) -> Model:
+    """A transformer on windows of 65 different characters."""
+    words = 65
+    text = f"gpt:{layers}x{heads}x{width}, T = {positions}"
+
+    def build() -> nn.Module:
+        return nn.GPT(layers, heads, width, words, positions)
+
+    return Model(text, build, (positions,), samples, words)
+
+
 PIPELINE = {
     "mlp": (square(64, 1024, 12, 256), square(8, 32, 8, 16)),
     "cnn": (cnn(128, 8, 12, 32), cnn(4, 8, 4, 4)),
@@ -80,7 +95,12 @@ SHARDING = {
     "H": (alternating(1024, 4096, 2, 512), alternating(32, 64, 2, 64)),
     "2H": (alternating(1024, 8192, 2, 512), alternating(32, 128, 2, 64)),
 }
-STUDIES = {"pipeline": PIPELINE, "sharding": SHARDING}
+LANGUAGE = {
+    "gpt-128": (gpt(4, 4, 128, 128, 16), gpt(1, 2, 8, 8, 4)),
+    "gpt-384": (gpt(6, 6, 384, 256, 8), gpt(1, 2, 8, 8, 4)),
+    "long": (gpt(2, 4, 128, 4096, 1), gpt(1, 2, 8, 16, 1)),
+}
+STUDIES = {"pipeline": PIPELINE, "sharding": SHARDING, "language": LANGUAGE}
 """Models by benchmark and name; the second of each is that of --small, to see that all runs."""
 
 
@@ -97,6 +117,8 @@ class Case(NamedTuple):
     dp: int = 1
     pp: int = 1
     tp: int = 1
+    cp: int = 1
+    sequence_parallel: bool = False
     zero: int = 0
     schedule: str = "1f1b"
     cut: str | None = None
@@ -109,7 +131,7 @@ class Case(NamedTuple):
     @property
     def ranks(self) -> int:
         """How many ranks take part."""
-        return 2 if self.apart else self.dp * self.pp * self.tp
+        return 2 if self.apart else self.dp * self.pp * self.tp * self.cp
 
     @property
     def least_steps(self) -> int:
@@ -141,6 +163,8 @@ class Case(NamedTuple):
             dp=self.dp,
             pp=self.pp,
             tp=self.tp,
+            cp=self.cp,
+            sequence_parallel=self.sequence_parallel,
             zero=self.zero,
             schedule=self.schedule,
             cut=self.cut,
@@ -160,7 +184,9 @@ class Case(NamedTuple):
         model = self.built
         shape = (BATCHES * self.batch, *model.shape)
         ranks = comm_self() if self.apart else world()
-        trainer = random_trainer(self.config, model.build, shape, max(2, self.ranks), ranks)
+        trainer = random_trainer(
+            *(self.config, model.build, shape, max(2, self.ranks), ranks), words=model.words
+        )
         trainer.model.train()
         return trainer
 

@@ -29,7 +29,8 @@ def nnmpi_step(
     model.to("float32", on)
     for p, value in drawn(model.parameters()):
         p.data[...] = on.asarray(value)
-    opt = optim.Adam(model.parameters(), lr=1e-4)
+    decay = {"weight_decay": w.weight_decay} if w.weight_decay else {}
+    opt = (optim.AdamW if decay else optim.Adam)(model.parameters(), lr=1e-4, **decay)
     loss_of = nn.CrossEntropyLoss() if w.classes else nn.MSELoss()
     inputs = on.asarray(x)
     targets = y if w.classes else inputs
@@ -64,7 +65,8 @@ def torch_step(
     if best and w.has_images:
         model = model.to(memory_format=torch.channels_last)
         x = x.contiguous(memory_format=torch.channels_last)
-    opt = torch.optim.Adam(model.parameters(), 1e-4, **({"fused": True} if best else {}))
+    rule: Any = torch.optim.AdamW if w.weight_decay else torch.optim.Adam
+    opt = rule(model.parameters(), 1e-4, weight_decay=w.weight_decay, fused=best or None)
     criterion = nn.CrossEntropyLoss() if w.classes else nn.MSELoss()
 
     def loss_of(x: Any, y: Any) -> Any:
@@ -146,13 +148,19 @@ CLASSES = 10
 
 
 def random_trainer(
-    config: Any, build: Callable[[], Any], shape: tuple[int, ...], tests: int, comm: Any
+    config: Any, build: Callable[[], Any], shape: tuple[int, ...], tests: int, comm: Any, words: int
 ) -> Any:
-    """An nnmpi.Trainer on random samples: `shape[0]` to train on, `tests` of them to test."""
+    """An nnmpi.Trainer on random samples: `shape[0]` to train on, `tests` of them to test.
+
+    Samples are numbers, with a class each, or so many different words, with a label for each.
+    """
     import nnmpi
 
     draws = np.random.default_rng(0)
-    x, y = draws.standard_normal(shape, dtype=np.float32), draws.integers(0, CLASSES, shape[0])
+    if words:
+        x, y = (draws.integers(0, words, shape) for _ in range(2))
+    else:
+        x, y = draws.standard_normal(shape, dtype=np.float32), draws.integers(0, CLASSES, shape[0])
     return nnmpi.Trainer(config, build, (x, y, x[:tests], y[:tests]), comm)
 
 

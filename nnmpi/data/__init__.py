@@ -8,6 +8,7 @@ import numpy as np
 from nnmpi.data import cifar, embedded, mnist, npz, synthetic
 from nnmpi.data.dataset import Dataset as Dataset
 from nnmpi.data.dataset import DatasetEntry, DatasetRequest
+from nnmpi.data.dataset import Language as Language
 from nnmpi.data.dataset import Split as Split
 from nnmpi.data.dataset import from_arrays as from_arrays
 from nnmpi.data.dataset import hold_out as hold_out
@@ -20,6 +21,7 @@ from nnmpi.data.loader import Load as Load
 from nnmpi.data.loader import Loader as Loader
 from nnmpi.data.standardise import Standardiser as Standardiser
 from nnmpi.data.text import text
+from nnmpi.data.tokens import tokens
 from nnmpi.quoting import quoted
 
 
@@ -31,6 +33,7 @@ def load(
     seed: int = 0,
     ignore_index: int | None = None,
     context: int = 128,
+    tokenizer: str | None = None,
 ) -> Dataset:
     """Load the data set named by `--data`: NAME, NAME:ARGUMENT or FILE.npz.
 
@@ -38,6 +41,7 @@ def load(
     seed: of the choice of test samples, and of synthetic data
     ignore_index: the label in a file that counts for nothing
     context: the positions of a window of text
+    tokenizer: its folder or file; default: a token is a character, or a byte
     """
     name, colon, argument = spec.partition(":")
     if name not in DATASETS and spec.endswith(".npz"):
@@ -45,21 +49,32 @@ def load(
     forms = ", ".join(entry.form for entry in DATASETS.values())
     if name not in DATASETS:
         raise ValueError(f"data set {quoted(spec)} is not known; choose one of {forms}")
+    if tokenizer is not None and name != "text":
+        raise ValueError(
+            f"--tokenizer is for --data text:FILE, and the data set is {quoted(spec)}; leave it out"
+        )
     entry = DATASETS[name]
     fits = bool(argument) == (entry.form != name) or entry.may_stand_alone
     if not fits or (colon and not argument):
         raise ValueError(f"data set {quoted(spec)} is not of the form {entry.form}")
     directory = Path(os.path.expanduser(data_dir)) if data_dir else default_directory()
-    request = DatasetRequest(argument, directory, download, seed, ignore_index, context)
-    return entry.load(request)
+    return entry.load(
+        DatasetRequest(argument, directory, download, seed, ignore_index, context, tokenizer)
+    )
 
 
-def blank(spec: str, data_dir: str | None = None, seed: int = 0, context: int = 128) -> Dataset:
+def blank(
+    spec: str,
+    data_dir: str | None = None,
+    seed: int = 0,
+    context: int = 128,
+    tokenizer: str | None = None,
+) -> Dataset:
     """The data set named by `--data` as far as it is known without files: samples that are zeros
     take the place of those in files."""
     entry = DATASETS.get(spec)
     if entry is None or entry.size is None:
-        return load(spec, data_dir=data_dir, seed=seed, context=context)
+        return load(spec, data_dir=data_dir, seed=seed, context=context, tokenizer=tokenizer)
     shape, classes, train, test = entry.size
     training, testing = (
         Split(np.broadcast_to(np.uint8(0), (n, *shape)), np.broadcast_to(np.int64(0), (n,)))
@@ -80,5 +95,6 @@ DATASETS = {
         synthetic.synthetic, "synthetic:1x28x28:10:12800 (shape, classes, samples)"
     ),
     "text": DatasetEntry(text, "text:FILE", may_stand_alone=True),
+    "tokens": DatasetEntry(tokens, "tokens:FILE.npy"),
     "npz": DatasetEntry(npz.npz, "FILE.npz"),
 }

@@ -27,11 +27,25 @@ class Split(NamedTuple):
     y: np.ndarray
 
 
+class Language(NamedTuple):
+    """What a data set of text says of its tokens.
+
+    tokenizer: its description, from which `nnmpi.data.tokenizer.tokenizer_of` makes it again
+    unit: what is counted of a text: a character, or a byte
+    tokens_a_unit: of the held-out text
+    """
+
+    tokenizer: str
+    unit: str
+    tokens_a_unit: float
+
+
 class Dataset(NamedTuple):
     """A training and a test split.
 
     classes: 0 if y are the targets of a regression
     note: a sentence for the user about how the data were found or divided, may be empty
+    language: of text
     """
 
     name: str
@@ -39,6 +53,7 @@ class Dataset(NamedTuple):
     test: Split
     classes: int
     note: str
+    language: Language | None = None
 
 
 class DatasetRequest(NamedTuple):
@@ -48,6 +63,7 @@ class DatasetRequest(NamedTuple):
     directory: of data files, existing and downloaded
     ignore_index: the label that counts for nothing
     context: the positions of a window of text
+    tokenizer: the path of that of a text, if it has one
     """
 
     argument: str
@@ -56,6 +72,7 @@ class DatasetRequest(NamedTuple):
     seed: int
     ignore_index: int | None
     context: int
+    tokenizer: str | None
 
 
 class DatasetEntry(NamedTuple):

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from nnmpi import dtypes, keyed
+from nnmpi.data.buckets import by_length
 from nnmpi.data.dataset import Split
 from nnmpi.data.inputs import Inputs, arrays, each, is_index, take
 from nnmpi.data.standardise import Standardiser
@@ -28,6 +29,7 @@ class Batch(NamedTuple):
     x: (B, ...) in the structure of the split: floats of one type, and indices as they are
     y: (B, ...), as in the split
     samples: int64, (B,), the key of what is random per sample, such as dropout
+    positions: which positions of sequences x and y have; None: all of them
 
     Of x and y, what was not asked for (see Fields) has length 0.
     """
@@ -35,13 +37,16 @@ class Batch(NamedTuple):
     x: Inputs
     y: np.ndarray
     samples: np.ndarray
+    positions: np.ndarray | None = None
 
 
 class Fields(NamedTuple):
-    """What of a batch is gathered: a pipeline needs x on its first rank and y on its last one."""
+    """What of a batch is gathered: a pipeline needs x on its first rank and y on its last one, and
+    a rank that has some positions of sequences these."""
 
     x: bool = True
     y: bool = True
+    positions: np.ndarray | None = None
 
 
 X_AND_Y = Fields()
@@ -91,7 +96,8 @@ class Loader:
     A small split is standardised once and then only indexed. For a large one a thread gathers and
     standardises `prefetch` batches in advance (0: no thread). Both give the same values.
 
-    `divisor` maps the labels of a batch to what the sum of their losses is divided by.
+    `divisor` maps the labels of a batch to what the sum of their losses is divided by. With
+    `lengths`, (N,), batches are of samples of similar length (see nnmpi.data.buckets).
     """
 
     def __init__(
@@ -105,6 +111,7 @@ class Loader:
         shuffle: bool = True,
         prefetch: int = 2,
         divisor: Callable[[np.ndarray], float] = len,
+        lengths: np.ndarray | None = None,
     ) -> None:
         for samples in map(len, arrays(split.x)):
             if samples != len(split.y) or not samples:
@@ -112,10 +119,10 @@ class Loader:
                     f"the split has {samples:,} samples and {len(split.y):,} labels; "
                     "it needs as many labels as samples, and at least one"
                 )
-        x = each(np.ascontiguousarray, split.x)
-        self.split = Split(x, np.ascontiguousarray(split.y))
+        x = each(_contiguous, split.x)
+        self.split = Split(x, _contiguous(split.y))
         self.standardiser = standardiser.shaped_for(x)
-        self.batch_size, self.divisor = batch_size, divisor
+        self.batch_size, self.divisor, self.lengths = batch_size, divisor, lengths
         self.dtype, self.seed, self.shuffle = dtypes.named(dtype), seed, shuffle
         copied = sum(array.size for array in arrays(x) if not is_index(array))
         small = copied * self.dtype.itemsize <= SMALL
@@ -131,6 +138,8 @@ class Loader:
         n = len(self.split.y)
         key = keyed.key(self.seed, "order", epoch)
         order = keyed.permutation(key, n) if self.shuffle else np.arange(n)
+        if self.lengths is not None:
+            return iter(by_length(order, self.lengths, self.batch_size, self.seed, epoch))
         return (order[i : i + self.batch_size] for i in range(0, n, self.batch_size))
 
     def gather(self, rows: np.ndarray, want: Fields = X_AND_Y) -> Batch:
@@ -140,7 +149,11 @@ class Loader:
             x = take(self._ready, wanted)
         else:
             x = self.standardiser.apply(take(self.split.x, wanted), self.dtype)
-        return Batch(x, self.split.y.take(rows if want.y else rows[:0], axis=0), rows)
+        y = self.split.y.take(rows if want.y else rows[:0], axis=0)
+        if want.positions is not None:
+            x = each(lambda array: array.take(want.positions, axis=1), x)
+            y = y.take(want.positions, axis=1) if y.ndim > 1 else y
+        return Batch(x, y, rows, want.positions)
 
     def epoch(self, epoch: int) -> Generator[Batch, None, None]:
         """The batches of an epoch; to stop early, close the generator or drop it."""
@@ -158,6 +171,11 @@ class Loader:
     def _load(self, rows: np.ndarray, parts: Sequence[np.ndarray], want: Fields) -> Load:
         micro = [self.gather(part, want) for part in parts]
         return Load(rows, micro, self.divisor(self.split.y.take(rows, axis=0)))
+
+
+def _contiguous(array: np.ndarray) -> np.ndarray:
+    """Rows that are stretches of memory; windows of text are, in memory or in a file."""
+    return np.ascontiguousarray(array) if isinstance(array, np.ndarray) else array
 
 
 # ---- computing the next items in a background thread

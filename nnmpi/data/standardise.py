@@ -108,9 +108,9 @@ def _statistics(x: np.ndarray) -> Pair:
     return mean.reshape(shape).astype("float32"), std.reshape(shape).astype("float32")
 
 
-def _standardised(x: Any, mean: np.ndarray | None, std: Any, dtype: Any) -> np.ndarray:
+def _standardised(x: np.ndarray, mean: np.ndarray | None, std: Any, dtype: Any) -> np.ndarray:
     if mean is None:
-        return np.asarray(x)
+        return x
     work = np.result_type(dtype, "float32")
     out: np.ndarray = np.subtract(x, mean, dtype=work)
     out *= np.divide(1.0, std, dtype=work)

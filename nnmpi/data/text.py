@@ -1,78 +1,76 @@
-"""Text, a character or a byte a token, in windows of T tokens; labels are the tokens behind them.
-
-tokens    I n   t h e   b e g i n n i n g ...
-x         I n   t | h e   b |  e g i n | ...
-y         n   t h | e   b e |  g i n n | ...        T = 4
-"""
+"""Text in windows of T tokens: a token is a character, a byte, or one of a tokenizer's."""
 
 import gzip
 import os
+from collections.abc import Iterable
 from importlib.resources import files
+from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from nnmpi.data.dataset import Dataset, DatasetRequest, Split
+from nnmpi.data.dataset import Dataset, DatasetRequest
 from nnmpi.data.files import check_room, reading
+from nnmpi.data.pieces import pieces
+from nnmpi.data.tokenizer import (
+    CHARACTERS,
+    BPETokenizer,
+    ByteTokenizer,
+    CharTokenizer,
+    Tokenizer,
+    points_of,
+)
+from nnmpi.data.windows import About, held_out, in_windows
 from nnmpi.quoting import shown
 
 EMBEDDED = "new-testament.txt.gz"
 REMEDY = "give a file of text, as --data text:FILE"
-HELD_OUT = 10  # a tenth, the last one, is for testing
-BYTES_A_CHARACTER = 16  # in memory while a text is read: of the file, of str, of its tokens
-
-
-class Vocabulary(NamedTuple):
-    """The characters that have a token, in their order; all bytes if the text is no UTF-8."""
-
-    characters: str | None
-
-    @property
-    def size(self) -> int:
-        """The number of tokens."""
-        return 256 if self.characters is None else len(self.characters)
-
-    @property
-    def unit(self) -> str:
-        """What a token is."""
-        return "bytes" if self.characters is None else "characters"
+BYTES_A_BYTE = 8  # in memory while a text is read: of the file, and of its tokens
 
 
 def text(request: DatasetRequest) -> Dataset:
     """The text of a file, or the one that comes with the library, in windows one behind the other;
     the last tenth is held out."""
-    name, T = shown(f"text:{request.argument}" if request.argument else "text"), request.context
-    tokens, vocabulary = tokens_of(_content(request.argument))
-    n = len(tokens)
-    held_out = n // HELD_OUT
-    if held_out <= T:
-        raise ValueError(
-            f"{name} has {n:,} {vocabulary.unit}, of which the last {held_out:,} are held out: a "
-            f"window takes {T + 1:,} of them; give a longer text, or a smaller --context"
-        )
-    train, test = (windows(part, T) for part in (tokens[:-held_out], tokens[-held_out:]))
-    note = (
-        f"{n:,} {vocabulary.unit}, {vocabulary.size} different ones, in windows of {T}; the last "
-        f"{held_out:,} are held out for testing"
-    )
-    return Dataset(name, train, test, vocabulary.size, note)
-
-
-def tokens_of(content: bytes) -> tuple[np.ndarray, Vocabulary]:
-    """The tokens (int64) of a text, and what they stand for."""
+    name = shown(f"text:{request.argument}" if request.argument else "text")
+    content = _content(request.argument)
+    if request.tokenizer:
+        tokenizer: Tokenizer = BPETokenizer(request.tokenizer)
+    else:
+        tokenizer = tokenizer_of_points(characters(pieces(BytesIO(content), CHARACTERS)))
     try:
-        points = np.frombuffer(content.decode("utf-8").encode("utf-32-le"), "<u4")
+        tokens = tokens_of(content, tokenizer)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    units = tokenizer.lengths()[tokens[held_out(len(tokens))]].sum()
+    return in_windows(name, tokens, request.context, About.of(tokenizer, int(units)))
+
+
+def characters(texts: Iterable[bytes]) -> np.ndarray | None:
+    """The code points that texts have, sorted; None if they are no UTF-8."""
+    known = np.zeros(0, "<u4")
+    try:
+        for piece in texts:
+            known = np.union1d(known, points_of(piece.decode("utf-8")))
     except UnicodeDecodeError:
-        return np.frombuffer(content, np.uint8).astype("int64"), Vocabulary(None)
-    known, tokens = np.unique(points, return_inverse=True)
-    return tokens.astype("int64", copy=False), Vocabulary("".join(map(chr, known)))
+        return None
+    return known
 
 
-def windows(tokens: np.ndarray, T: int) -> Split:
-    """The tokens in rows of T, and those behind them; what does not fill a row is left out."""
-    n = (len(tokens) - 1) // T
-    return Split(tokens[: n * T].reshape(n, T), tokens[1 : n * T + 1].reshape(n, T))
+def tokenizer_of_points(points: np.ndarray | None) -> Tokenizer:
+    """A token for each of these characters; for each byte, where a text is no UTF-8."""
+    return ByteTokenizer() if points is None else CharTokenizer(list(map(chr, points)))
+
+
+def tokens_of(content: bytes, tokenizer: Tokenizer) -> np.ndarray:
+    """The tokens of a text, in the smallest type that holds them."""
+    kind = small_type(tokenizer)
+    found = [tokenizer.encode(p).astype(kind) for p in pieces(BytesIO(content), tokenizer.cuts)]
+    return np.concatenate([np.zeros(0, kind), *found])
+
+
+def small_type(tokenizer: Tokenizer) -> np.dtype[np.unsignedinteger]:
+    """The smallest type of unsigned integers that holds the tokens."""
+    return np.min_scalar_type(max(tokenizer.size - 1, 0))
 
 
 def _content(argument: str) -> bytes:
@@ -80,5 +78,5 @@ def _content(argument: str) -> bytes:
         return gzip.decompress((files("nnmpi.data.embedded") / EMBEDDED).read_bytes())
     path = Path(os.path.expanduser(argument))
     with reading(path, REMEDY):
-        check_room(path, "with its tokens", path.stat().st_size * BYTES_A_CHARACTER)
+        check_room(path, "with its tokens", path.stat().st_size * BYTES_A_BYTE)
         return path.read_bytes()

@@ -27,6 +27,9 @@ MOST_ROWS = 64
 Keep = Callable[["Block"], Array]
 """What the probabilities of a block are multiplied by in dropout."""
 
+KeepOf = Callable[[Array, Array], Keep]
+"""The same of queries and keys at these positions of whole sequences."""
+
 
 class Block(NamedTuple):
     """Some samples and key heads, and some queries with the keys that they see, the first ones."""
@@ -110,7 +113,7 @@ def attention_gradients(
         kept = None if how.keep is None else how.keep(block)
         if dv is not None:
             dropped = p if kept is None else p * kept
-            dv[samples, heads, keys] += _over_group(dropped, g)
+            dv[samples, heads, keys] += over_group(dropped, g)
         if dq is None and dk is None:
             continue
         dp = xp.matmul(g, v[samples, heads, None, keys].swapaxes(-1, -2))
@@ -118,28 +121,34 @@ def attention_gradients(
             dp *= kept
         ds = xp.empty_like(p)
         softmax_gradient_loop(dp, p, ds, -1)
-        ds *= how.scale
         if dq is not None:
-            dq[samples, heads, :, queries] = xp.matmul(ds, k[samples, heads, None, keys])
+            product = xp.matmul(ds, k[samples, heads, None, keys])
+            xp.multiply(product, how.scale, out=dq[samples, heads, :, queries])
         if dk is not None:
-            dk[samples, heads, keys] += _over_group(ds, q[samples, heads, :, queries])
+            dk[samples, heads, keys] += over_group(ds, q[samples, heads, :, queries] * how.scale)
         progress()
 
 
-def _over_group(a: Array, b: Array) -> Array:
+def over_group(a: Array, b: Array) -> Array:
     """a^T b, (n, h, keys, D), of a (n, h, G, rows, keys) and b (n, h, G, rows, D)."""
     product = xp_of(a).matmul(a.swapaxes(-1, -2), b)
     return product[:, :, 0] if product.shape[2] == 1 else product.sum(axis=2)
 
 
-def _probabilities(q: Array, k: Array, how: Scores, block: Block) -> Array:
-    """softmax of the scores of a block, (n, h, G, rows, keys)."""
-    xp = xp_of(q)
+def scores(q: Array, k: Array, how: Scores, block: Block) -> Array:
+    """The scores of a block, (n, h, G, rows, keys), without the mask."""
     samples, heads, queries, keys = block
     rows = q[samples, heads, :, queries] * how.scale
-    s = xp.matmul(rows, k[samples, heads, None, keys].swapaxes(-1, -2))
+    s: Array = xp_of(q).matmul(rows, k[samples, heads, None, keys].swapaxes(-1, -2))
     if how.causal:
         _hide_later(s, queries.start)
+    return s
+
+
+def _probabilities(q: Array, k: Array, how: Scores, block: Block) -> Array:
+    """softmax of the scores of a block, (n, h, G, rows, keys)."""
+    xp, s = xp_of(q), scores(q, k, how, block)
+    samples, heads, queries, keys = block
     seen = None
     if how.mask is not None:
         part = how.mask[samples, heads, :, queries, keys]
@@ -159,4 +168,4 @@ def _hide_later(s: Array, first: int) -> None:
     rows, keys = s.shape[-2:]
     begin = min(first + 1, keys)  # keys before are seen by all
     later = xp.arange(begin, keys)[None, :] > first + xp.arange(rows)[:, None]
-    s[..., begin:] = xp.where(later, -xp.inf, s[..., begin:])
+    s[..., begin:] += xp.where(later, -xp.inf, 0).astype(s.dtype)

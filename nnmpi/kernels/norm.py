@@ -2,7 +2,7 @@
 
 Of x (N, P, C), N samples of P positions with C channels, whose statistics are those of each sample
 and channel, (N, C). BatchNorm has one sample. Of x (M, K), M rows with statistics of their own:
-LayerNorm.
+LayerNorm and RMSNorm.
 """
 
 from nnmpi.backend import Array, xp_of
@@ -112,3 +112,33 @@ def layer_norm_sums_loop(g: Array, x: Array, mean: Array, r: Array, dw: Array, d
     xhat *= g
     dw[...] = column_sum(xhat)
     db[...] = column_sum(g)
+
+
+@kernel
+def rms_norm_loop(x: Array, w: Array | None, eps: float, r: Array, y: Array) -> None:
+    """y = x r w, with r = 1 / sqrt(mean(x^2) + eps)."""
+    xp = xp_of(x)
+    d = y if y.dtype == r.dtype else xp.empty(y.shape, r.dtype)
+    xp.multiply(x, x, out=d, dtype=d.dtype)
+    r[...] = 1 / xp.sqrt(d.mean(axis=1) + eps)
+    xp.multiply(x, r[:, None], out=d)
+    if w is not None:
+        d *= w
+    if d is not y:
+        y[...] = d
+
+
+@kernel
+def rms_norm_gradient_loop(g: Array, x: Array, w: Array | None, r: Array, dx: Array) -> None:
+    """e r - x r^3 mean(e x), with e = g w."""
+    xp = xp_of(x)
+    e = g if w is None else g * w
+    shift = xp.multiply(e, x, dtype=r.dtype).mean(axis=1) * r * r * r
+    xp.multiply(e, r[:, None], out=dx)
+    dx -= x * shift[:, None]
+
+
+@kernel
+def rms_norm_sum_loop(g: Array, x: Array, r: Array, dw: Array) -> None:
+    """The gradient of w."""
+    dw[...] = xp_of(x).dot(r, xp_of(x).multiply(g, x, dtype=r.dtype))

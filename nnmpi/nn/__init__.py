@@ -37,11 +37,13 @@ from nnmpi.nn.layers.conv import Conv1d as Conv1d
 from nnmpi.nn.layers.conv import Conv2d as Conv2d
 from nnmpi.nn.layers.conv import ConvTranspose2d as ConvTranspose2d
 from nnmpi.nn.layers.experts import MixtureOfExperts as MixtureOfExperts
+from nnmpi.nn.layers.multihead import MultiheadAttention as MultiheadAttention
 from nnmpi.nn.layers.norm import BatchNorm1d as BatchNorm1d
 from nnmpi.nn.layers.norm import BatchNorm2d as BatchNorm2d
 from nnmpi.nn.layers.norm import GroupNorm as GroupNorm
 from nnmpi.nn.layers.norm import InstanceNorm2d as InstanceNorm2d
 from nnmpi.nn.layers.norm import LayerNorm as LayerNorm
+from nnmpi.nn.layers.norm import RMSNorm as RMSNorm
 from nnmpi.nn.layers.pooling import AdaptiveAvgPool2d as AdaptiveAvgPool2d
 from nnmpi.nn.layers.pooling import AvgPool1d as AvgPool1d
 from nnmpi.nn.layers.pooling import AvgPool2d as AvgPool2d
@@ -52,6 +54,11 @@ from nnmpi.nn.layers.recurrent import LSTM as LSTM
 from nnmpi.nn.layers.recurrent import RNN as RNN
 from nnmpi.nn.layers.sequences import ChannelsFirst as ChannelsFirst
 from nnmpi.nn.layers.sequences import PositionalEmbedding as PositionalEmbedding
+from nnmpi.nn.layers.sequences import (
+    RotaryPositionalEmbeddings as RotaryPositionalEmbeddings,
+)
+from nnmpi.nn.layers.transformer import TransformerEncoder as TransformerEncoder
+from nnmpi.nn.layers.transformer import TransformerEncoderLayer as TransformerEncoderLayer
 from nnmpi.nn.layers.upsample import Upsample as Upsample
 from nnmpi.nn.losses import CrossEntropyLoss as CrossEntropyLoss
 from nnmpi.nn.losses import NLLLoss as NLLLoss

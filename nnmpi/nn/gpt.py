@@ -30,11 +30,7 @@ class GPT(Module):
         positions: int,
         dropout: float = 0.0,
     ) -> None:
-        if min(layers, heads, width) < 1 or width % heads:
-            raise ValueError(
-                f"a gpt of {layers} layers, {heads} heads and width {width}: all must be at least "
-                "1, and the width a multiple of the heads"
-            )
+        check_sizes(layers, heads, width)
         self.heads = heads
         self.wte = Embedding(vocabulary, width)
         self.wpe = PositionalEmbedding(positions, width)
@@ -92,6 +88,15 @@ class MLP(Module):
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.drop(self.c_proj(self.gelu(self.c_fc(x))))
         return y
+
+
+def check_sizes(layers: int, heads: int, width: int) -> None:
+    """Raises ValueError unless there is a gpt of these sizes."""
+    if min(layers, heads, width) < 1 or width % heads:
+        raise ValueError(
+            f"a gpt of {layers} layers, {heads} heads and width {width}: all must be at least 1, "
+            "and the width a multiple of the heads"
+        )
 
 
 def _linear(width: int, out: int, deviation: float) -> Linear:

@@ -10,64 +10,145 @@ attn.bias, attn.masked_bias   masks, and no parameters
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from nnmpi import backend
-from nnmpi.nn.gpt import GPT
+from nnmpi.nn.gpt import GPT, check_sizes
+from nnmpi.nn.stored import AS_IS, Order
+from nnmpi.nn.utils import skip_init
 from nnmpi.quoting import shown
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 PREFIX = "transformer."
-MASKS = (".attn.bias", ".attn.masked_bias")
+NO_PARAMETERS = (".attn.bias", ".attn.masked_bias", "lm_head.weight")
 TRANSPOSED = ("attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
-EXPECTED = {"activation_function": "gelu_new", "layer_norm_epsilon": 1e-5}
-SIZES = ("n_layer", "n_head", "n_embd", "vocab_size", "n_positions")
+EMBEDDING, HEAD = "wte.weight", "head.weight"
+EXPECTED = {
+    "activation_function": "gelu_new",
+    "layer_norm_epsilon": 1e-5,
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "tie_word_embeddings": True,
+}
+METADATA = {"format": "pt"}
+"""What transformers looks for in the weights' file."""
 
-Arrays = dict[str, np.ndarray]
+
+class Sizes(NamedTuple):
+    """The numbers of a GPT."""
+
+    layers: int
+    heads: int
+    width: int
+    vocabulary: int
+    positions: int
+
+    @property
+    def model(self) -> str:
+        """The name of such a model, as --model has it."""
+        return f"gpt:{self.layers}x{self.heads}x{self.width}"
+
+
+KEYS = ("n_layer", "n_head", "n_embd", "vocab_size", "n_positions")
+"""The names of these numbers in config.json."""
+
+GPT2 = Sizes(12, 12, 768, 50_257, 1024)
+"""The smallest of the published models, of 124 million parameters."""
+
+
+class Published(NamedTuple):
+    """A file of a model with so many heads (see `nnmpi.nn.stored.Form`)."""
+
+    heads: int
+
+    def found(self, names: Iterable[str]) -> dict[str, str]:
+        """The names in a file by those here."""
+        found = {n.removeprefix(PREFIX): n for n in names if not n.endswith(NO_PARAMETERS)}
+        if EMBEDDING in found:
+            found[HEAD] = found[EMBEDDING]
+        return found
+
+    def name(self, path: str) -> str | None:
+        """The name in a file that is written; None for the tied weight, under its second name."""
+        return None if path == HEAD else PREFIX + path
+
+    def order(self, path: str) -> Order:
+        """How a file has the numbers of a tensor."""
+        if path.endswith("attn.c_attn.weight"):
+            return Order(is_transposed=True, heads=self.heads)
+        if path.endswith("attn.c_attn.bias"):
+            return Order(heads=self.heads)
+        return Order(is_transposed=True) if path.endswith(TRANSPOSED) else AS_IS
 
 
 def load_gpt2(folder: str | os.PathLike[str], dropout: float = 0.0) -> GPT:
     """The model of a folder with config.json and model.safetensors; `dropout` is for training."""
-    path = Path(folder)
-    config = _read_config(path / CONFIG)
-    layers, heads, width, vocabulary, positions = (config[key] for key in SIZES)
-    model = GPT(layers, heads, width, vocabulary, positions, dropout)
+    sizes = read_sizes(folder)
+    model, form = GPT(*sizes, dropout), Published(sizes.heads)
+    skip_init(model.parameters())
+    path = Path(folder) / WEIGHTS
     try:
-        tensors = load_file(path / WEIGHTS)
+        tensors = load_file(path)
     except (OSError, SafetensorError) as error:
         reason = shown(" ".join(str(error).split()))
-        raise ValueError(f"{shown(path / WEIGHTS)} cannot be read: {reason}") from None
-    model.load_state_dict(_ours(tensors, heads))
+        raise ValueError(f"{shown(path)} cannot be read: {reason}") from None
+    found = form.found(tensors).items()
+    model.load_state_dict({path: form.order(path).here(tensors[name]) for path, name in found})
     return model
 
 
 def save_gpt2(model: GPT, folder: str | os.PathLike[str]) -> None:
     """Writes config.json and model.safetensors of a model into a folder, which is made."""
-    path = Path(folder)
+    path, form = Path(folder), Published(model.heads)
     path.mkdir(parents=True, exist_ok=True)
+    (path / CONFIG).write_text(config_of(sizes_of(model)), encoding="utf-8")
+    state = {
+        name: form.order(path).there(backend.to_host(value))
+        for path, value in model.state_dict().items()
+        if (name := form.name(path))
+    }
+    save_file(state, path / WEIGHTS, METADATA)
+
+
+def sizes_of(model: GPT) -> Sizes:
+    """The sizes of a model, of which this rank may have a part."""
+    vocabulary, width = model.wte.weight.place.shape
+    return Sizes(len(model.h), model.heads, width, vocabulary, model.wpe.num_positions)
+
+
+def config_of(sizes: Sizes) -> str:
+    """The content of config.json."""
     config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **EXPECTED}
-    sizes = len(model.h), model.heads, *model.wte.weight.shape[::-1], model.wpe.num_positions
-    config |= dict(zip(SIZES, sizes, strict=True))
-    (path / CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
-    state = {name: backend.to_host(value) for name, value in model.state_dict().items()}
-    save_file(_theirs(state, model.heads), path / WEIGHTS, {"format": "pt"})
+    config |= dict(zip(KEYS, sizes, strict=True))
+    return json.dumps(config, indent=1) + "\n"
+
+
+def read_sizes(folder: str | os.PathLike[str]) -> Sizes:
+    """What config.json of a folder says; raises ValueError unless it is of a GPT-2."""
+    path = Path(folder) / CONFIG
+    config = _read_config(path)
+    sizes = Sizes(*(config[key] for key in KEYS))
+    try:
+        check_sizes(*sizes[:3])
+    except ValueError as error:
+        raise ValueError(f"{shown(path)}: {error}") from None
+    return sizes
 
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-        missing = [key for key in SIZES if type(config[key]) is not int]
+        missing = [key for key in KEYS if type(config[key]) is not int]
     except OSError as error:
         raise ValueError(f"{shown(path)} cannot be read: {error.strerror}") from None
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
-            f"{shown(path)} is no configuration of GPT-2, with the numbers {', '.join(SIZES)}: "
+            f"{shown(path)} is no configuration of GPT-2, with the numbers {', '.join(KEYS)}: "
             f"{shown(str(error))}"
         ) from None
     others = [key for key, value in EXPECTED.items() if config.get(key, value) != value]
@@ -75,50 +156,3 @@ def _read_config(path: Path) -> dict[str, Any]:
         found = ", ".join(f"{key} {shown(str(config[key]))}" for key in (*missing, *others))
         raise ValueError(f"{shown(path)} has {found}, which GPT-2 does not have")
     return dict(config)
-
-
-def _ours(tensors: Mapping[str, np.ndarray], heads: int) -> Arrays:
-    """The state of a GPT."""
-    found = {}
-    for given, value in tensors.items():
-        name = given.removeprefix(PREFIX)
-        if name.endswith(MASKS) or name == "lm_head.weight":
-            continue
-        if name.endswith("attn.c_attn.weight"):
-            value = _by_head(value.T, heads)
-        elif name.endswith("attn.c_attn.bias"):
-            value = _by_head(value, heads)
-        elif name.endswith(TRANSPOSED):
-            value = value.T
-        found[name] = value
-    if "wte.weight" in found:
-        found["head.weight"] = found["wte.weight"]
-    return found
-
-
-def _theirs(state: Mapping[str, np.ndarray], heads: int) -> Arrays:
-    """The inverse of `_ours`."""
-    found = {}
-    for name, value in state.items():
-        if name == "head.weight":
-            continue
-        if name.endswith("attn.c_attn.weight"):
-            value = _by_part(value, heads).T
-        elif name.endswith("attn.c_attn.bias"):
-            value = _by_part(value, heads)
-        elif name.endswith(TRANSPOSED):
-            value = value.T
-        found[PREFIX + name] = np.ascontiguousarray(value)
-    return found
-
-
-def _by_head(outputs: np.ndarray, heads: int) -> np.ndarray:
-    """Rows q, k, v of all heads, in the order of the heads."""
-    parts = outputs.reshape(3, heads, -1, *outputs.shape[1:])
-    return parts.swapaxes(0, 1).reshape(outputs.shape)
-
-
-def _by_part(outputs: np.ndarray, heads: int) -> np.ndarray:
-    """The inverse of `_by_head`."""
-    parts = outputs.reshape(heads, 3, -1, *outputs.shape[1:])
-    return parts.swapaxes(0, 1).reshape(outputs.shape)

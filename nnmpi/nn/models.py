@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from itertools import pairwise
 
+from nnmpi.nn.gpt2 import load_gpt2 as load_gpt2
+from nnmpi.nn.gpt2 import save_gpt2 as save_gpt2
 from nnmpi.nn.layers.activations import ReLU
 from nnmpi.nn.layers.basic import Dropout, Flatten, Linear
 from nnmpi.nn.layers.conv import Conv2d

@@ -1,4 +1,4 @@
-"""PyTorch's `nn.utils`: gradient clipping by the norm over all parameters."""
+"""PyTorch's `nn.utils`: clipping by the norm of all gradients; initial values that are skipped."""
 
 import math
 from collections.abc import Iterable
@@ -7,6 +7,7 @@ import numpy as np
 
 from nnmpi import backend
 from nnmpi.backend import Array
+from nnmpi.nn.init import constant
 from nnmpi.nn.parameter import Parameter
 
 
@@ -46,3 +47,10 @@ def clip_grad_norm_(
     for g in grads:
         g *= factor
     return norm
+
+
+def skip_init(parameters: Iterable[Parameter]) -> None:
+    """Have zeros where nothing is drawn yet: what is loaded next needs no random numbers."""
+    for p in parameters:
+        if not p.is_drawn:
+            p.init = constant(0.0)

@@ -2,21 +2,25 @@
 
 from nnmpi.nn.utils import clip_grad_norm_ as clip_grad_norm
 from nnmpi.optim import lr_scheduler
+from nnmpi.optim.groups import DECAYS, all_decay, matrices_decay
 from nnmpi.optim.optimizer import Optimizer
 from nnmpi.optim.rules import OPTIMIZERS, SGD, Adam, AdamW, RMSprop
 from nnmpi.optim.schedule import constant, cosine, step_decay, warm_up
 
 __all__ = [
+    "DECAYS",
     "OPTIMIZERS",
     "SGD",
     "Adam",
     "AdamW",
     "Optimizer",
     "RMSprop",
+    "all_decay",
     "clip_grad_norm",
     "constant",
     "cosine",
     "lr_scheduler",
+    "matrices_decay",
     "step_decay",
     "warm_up",
 ]

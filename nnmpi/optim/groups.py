@@ -3,7 +3,7 @@
 {"params": [weight, bias], "lr": 0.01, "weight_decay": 0.0}
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from nnmpi.nn.parameter import Parameter
@@ -11,6 +11,30 @@ from nnmpi.nn.parameter import Parameter
 Group: TypeAlias = dict[str, Any]
 Parameters: TypeAlias = Iterable[Parameter] | Iterable[Mapping[str, Any]]
 """What an optimizer is made over: parameters, or groups of them."""
+
+
+def matrices_decay(parameters: Iterable[Parameter]) -> list[Group]:
+    """A group of the parameters with two axes or more, and one of the others, which do not decay.
+
+    Layers that are sharded keep the number of axes: the groups are the same on any ranks.
+    """
+    listed = list(parameters)
+    return [
+        {"params": [p for p in listed if len(p.shape) > 1]},
+        {"params": [p for p in listed if len(p.shape) < 2], "weight_decay": 0.0},
+    ]
+
+
+def all_decay(parameters: Iterable[Parameter]) -> list[Group]:
+    """One group."""
+    return [{"params": list(parameters)}]
+
+
+DECAYS: dict[str, Callable[[Iterable[Parameter]], list[Group]]] = {
+    "all": all_decay,
+    "matrices": matrices_decay,
+}
+"""Groups by what decays, as --weight-decay-of names them."""
 
 
 class Option:

@@ -1,8 +1,10 @@
 """Layout: which ranks do what, and a communicator for each group of them that works together.
 
     all              every rank of the job
-    axis["dp"]       the ranks that differ from this one along dp only: they sum gradients
-    model            the ranks that hold one copy of the model together: all axes but dp
+    axis["dp"]       the ranks that differ from this one along dp only: they share a batch
+    axis["cp"]       those that differ along cp only: they share each sequence
+    replicas         those along dp and cp: they have the same parameters, and sum gradients
+    model            the ranks that hold one copy of the model together: all other axes
     server_group     the servers: the last ranks of the job, which hold the parameters of a
                      parameter server
 
@@ -14,7 +16,7 @@ from typing import NamedTuple, Self
 
 from nnmpi.comm import Comm, comm_self
 from nnmpi.config import Config
-from nnmpi.mesh import Mesh
+from nnmpi.mesh import REPLICAS, Mesh
 
 
 class Layout(NamedTuple):
@@ -24,6 +26,7 @@ class Layout(NamedTuple):
     servers: int
     all: Comm
     axis: Mapping[str, Comm]  # of a rank that computes
+    replicas: Comm
     model: Comm
     server_group: Comm  # of a server: all servers
 
@@ -35,11 +38,11 @@ class Layout(NamedTuple):
     @classmethod
     def on(cls, mesh: Mesh, comm: Comm, servers: int = 0) -> Self:
         """The layout of a mesh, and of servers after its ranks; every rank calls it."""
-        groups = [("dp",), ("pp",), ("tp",), ("pp", "tp")]
-        *along, model = (_group(mesh, comm, *axes) for axes in groups)
-        axis = {axes[0]: group for axes, group in zip(groups, along, strict=False)}
+        axis = {name: _group(mesh, comm, name) for name in ("dp", "cp", "pp", "tp")}
+        replicas = axis["dp"] if mesh.count("cp") == 1 else _group(mesh, comm, *REPLICAS)
+        model = _group(mesh, comm, "pp", "tp")
         among = comm.split(0 if comm.rank >= mesh.size else None) if servers > 1 else None
-        return cls(mesh, servers, comm, axis, model, among or comm_self())
+        return cls(mesh, servers, comm, axis, replicas, model, among or comm_self())
 
     @classmethod
     def of_one_rank(cls) -> Self:
@@ -66,7 +69,8 @@ class Layout(NamedTuple):
 
         A group of one rank is `comm_self()`, which holds nothing: one rank may still evaluate.
         """
-        for group in (*self.axis.values(), self.model, self.server_group):
+        groups = (*self.axis.values(), self.replicas, self.model, self.server_group)
+        for group in dict.fromkeys(groups):
             if group.size > 1:
                 group.free()
 
@@ -74,7 +78,7 @@ class Layout(NamedTuple):
 def mesh_of(config: Config, ranks: int) -> Mesh:
     """The mesh of those ranks that compute."""
     workers = ranks - server_count(config)
-    return Mesh.filled(workers, config.dp, config.pp, config.tp, config.order)
+    return Mesh.filled(workers, config.dp, config.pp, config.tp, config.order, config.cp)
 
 
 def duplicate(comm: Comm) -> Comm:
@@ -91,7 +95,7 @@ def server_count(config: Config) -> int:
 
 def _group(mesh: Mesh, comm: Comm, *axes: str) -> Comm:
     """The ranks that differ from this one along these axes; of a server, itself alone."""
-    if all(mesh.axes[axis] == 1 for axis in axes):
+    if mesh.count(*axes) == 1:
         return comm_self()
     color = mesh.group(comm.rank, *axes)[0] if comm.rank < mesh.size else None
     return comm.split(color) or comm_self()

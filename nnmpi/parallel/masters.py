@@ -135,6 +135,13 @@ class MasterStore(LocalStore):
         return super().slot_bytes() + int(self._scratch.nbytes)
 
 
+def memory_of_gradient(store: LocalStore, shard: Shard) -> Array:
+    """The summed gradients in a shard where the store has them, and in their type."""
+    if isinstance(store, MasterStore):
+        return super(MasterStore, store).shard_gradient(shard)
+    return store.shard_gradient(shard)
+
+
 class _Replicated(MasterStore):
     """Scalars are summed over dp on the host, in one short all-reduce."""
 

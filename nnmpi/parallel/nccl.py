@@ -1,6 +1,6 @@
 """NCCL: sums and gathers between GPUs, where every rank has one of its own (--allreduce nccl).
 
-    axis dp   one communicator ─┐
+    replicas  one communicator ─┐
     axis tp   one communicator ─┴─ one stream of a rank: calls in one order on all ranks
 
 Ranks along an axis make the same calls in the order of their program, so none waits for a call that
@@ -30,8 +30,7 @@ def connect(layout: Layout, on: Backend, algorithm: str) -> None:
     if algorithm != NCCL:
         return
     stream = SideStream(on)
-    for axis in ("dp", "tp"):
-        comm = layout.axis[axis]
+    for comm in (layout.replicas, layout.axis["tp"]):
         if comm.size > 1:
             comm.attributes[WIRE] = NcclComm(comm, on, stream)
 

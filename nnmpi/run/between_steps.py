@@ -14,7 +14,7 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.entries import Entries, load_state
 from nnmpi.parallel.step.outputs import Measured, Outputs, Scores
 from nnmpi.parallel.stores import stores_of
-from nnmpi.run import consistency
+from nnmpi.run import consistency, models
 from nnmpi.run.files import saving
 from nnmpi.run.resumable import Resumable
 from nnmpi.run.setup import Setup
@@ -115,9 +115,14 @@ class BetweenSteps(Resumable):
         return whole and self.strategy.entries.parts.writer_has_all
 
     def _write(self, path: str | None) -> None:
-        names = {"model": self.config.model, "data": self.dataset.name}
-        about = {**names, **self.standardiser.metadata()}
-        saving.write_entries(path if self.is_first else None, self.strategy.entries, about)
+        about = {
+            "model": models.name_of(self.model, self.config),
+            "data": self.dataset.name,
+            **models.language_of(self.dataset),
+            **self.standardiser.metadata(),
+        }
+        where = path if self.is_first else None
+        saving.write_entries(where, self.strategy.entries, about, self.model)
 
     @contextmanager
     def gathered_parameters(self) -> Iterator[None]:

@@ -148,7 +148,7 @@ def _option_items(config: Config) -> Iterator[Item]:
 
 def _described(array: Any) -> tuple[Any, ...]:
     """Shape, type, and a digest of the rows to compare."""
-    k = -(-array.nbytes // MAX_BYTES) or 1
+    k = -(-array.size * array.dtype.itemsize // MAX_BYTES) or 1
     rows = np.ascontiguousarray(backend.to_host(array[::k] if array.ndim else array))
     return array.shape, str(array.dtype), _digest(rows.tobytes())
 

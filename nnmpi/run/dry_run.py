@@ -4,6 +4,7 @@ The second is a subcommand, with `add_options` and `run`.
 """
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from nnmpi.comm import Comm
 from nnmpi.config import Config, options
 from nnmpi.data import Dataset, blank
 from nnmpi.data.inputs import arrays
+from nnmpi.metrics import Metric
 from nnmpi.nn import Module
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none
@@ -24,10 +26,11 @@ from nnmpi.parallel.discovery import discover
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.run import objectives
+from nnmpi.run.cutting import sharding_of
 from nnmpi.run.report import Event
 from nnmpi.run.report.events import layout_event
 from nnmpi.run.report.messages import as_text
-from nnmpi.run.setup import Setup, build_model, initialise, sharding_of
+from nnmpi.run.setup import NO_METRICS, Setup, build_model, initialise
 
 UNMEASURED = {"allreduce": "ring"}
 """What stands for the fastest all-reduce where nothing is measured."""
@@ -48,7 +51,9 @@ def dry_run(setup: Setup, comm: Comm) -> Event:
     on_paper = config.ranks and Cluster.on_paper(config.ranks, device=setup.on.name)
     cluster = on_paper or discover(comm, setup.on)
     model = all_or_none(comm, lambda: build_model(config, setup.build, setup.dataset))
-    found = all_or_none(comm, lambda: arranged(config, model, dataset, setup.loss, cluster))
+    found = all_or_none(
+        comm, lambda: arranged(config, model, dataset, setup.loss, cluster, setup.metrics)
+    )
     if config.load:
         all_or_none(comm, lambda: initialise(config, ModelPart.whole(model), setup.on))
     if found.strategy in ("replicas", "pipeline"):
@@ -71,14 +76,19 @@ def dry_run(setup: Setup, comm: Comm) -> Event:
 
 
 def arranged(
-    config: Config, model: Module, dataset: Dataset, loss: Criterion, cluster: Cluster
+    config: Config,
+    model: Module,
+    dataset: Dataset,
+    loss: Criterion,
+    cluster: Cluster,
+    metrics: Mapping[str, Metric] = NO_METRICS,
 ) -> Arrangement:
     """How ranks would be arranged; what a run measures is estimated."""
     plan.check(config, cluster.size)
     plan.check_batch(config, len(dataset.train.y))
     objectives.check_labels(loss, dataset)
     graph = objectives.model_graph(config, model, dataset, loss)
-    sharding = sharding_of(config, graph, loss, dataset)
+    sharding = sharding_of(config, graph, loss, dataset, metrics)
     division = estimated_division(graph, stages_of(config), config.pp, config.cut)
     return arrange(config, cluster, graph, sharding, division, UNMEASURED)
 
@@ -107,7 +117,7 @@ def run(given: argparse.Namespace) -> Any:
         )
     known = {option.name for option in options(GROUPS)}
     config = Config(**{name: value for name, value in vars(given).items() if name in known})
-    dataset = blank(config.data, config.data_dir, config.seed, config.context)
+    dataset = blank(config.data, config.data_dir, config.seed, config.context, config.tokenizer)
     cluster = Cluster.on_paper(given.ranks, given.nodes, config.device)
     model = build_model(config, None, dataset)
     found = arranged(config, model, dataset, objectives.criterion(None), cluster)

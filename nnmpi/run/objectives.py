@@ -22,8 +22,10 @@ from nnmpi.nn.tracing import trace
 from nnmpi.parallel.step.objective import Criterion, Objective, SumOfMean
 from nnmpi.parallel.step.scaling import widened
 from nnmpi.parallel.tensor.loss import ShardedCrossEntropyLoss
-from nnmpi.parallel.tensor.shard import Sharding
+from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.quoting import shown
+
+LOOKED_AT = 1000  # labels, of which a message says what they look like
 
 
 class MisfitError(ValueError):
@@ -85,21 +87,25 @@ def check_labels(loss: Criterion, data: Dataset) -> None:
 
 
 def objective(
-    loss: Criterion, metrics: Mapping[str, Metric], sharding: Sharding, tp: Comm
+    loss: Criterion,
+    metrics: Mapping[str, Metric],
+    sharding: Sharding,
+    axis: Mapping[str, Comm],
 ) -> Objective:
     """What is trained and measured, of scores as the model has them on this rank."""
+    counts_samples = sharding.positions.ranks == 1 or axis["cp"].rank == 0
     if sharding.output is None:
-        return Objective(loss, metrics)
+        return Objective(loss, metrics, counts_samples=counts_samples)
     assert isinstance(loss, CrossEntropyLoss)
     sharded = ShardedCrossEntropyLoss(
-        tp,
+        axis["tp"],
         sharding.output,
         loss.weight,
         ignore_index=loss.ignore_index,
         reduction="sum",
         label_smoothing=loss.label_smoothing,
     )
-    return Objective(sharded, metrics, sharded.whole)
+    return Objective(sharded, metrics, sharded.whole, counts_samples)
 
 
 def check_scores(loss: Criterion, data: Dataset, scores: Any, what: str) -> None:
@@ -139,8 +145,9 @@ def _of_positions(y: np.ndarray, shape: tuple[int, ...]) -> str:
     """What else a message says of labels of positions and scores of this shape that do not fit."""
     if y.ndim == 1:
         return ""
-    bits = ((y == 0) | (y == 1)).all()
-    if y.ndim == 2 and shape == y.shape[1:] and bits and (y.sum(axis=1) == 1).all():
+    first = y[:LOOKED_AT]
+    bits = ((first == 0) | (first == 1)).all()
+    if y.ndim == 2 and shape == y.shape[1:] and bits and (first.sum(axis=1) == 1).all():
         return "; the labels look one-hot: give y.argmax(1)"
     where = "x".join(map(str, y.shape[1:]))
     order = ", classes first: transpose them" if shape[:-1] == y.shape[1:] else ""
@@ -162,7 +169,7 @@ def model_graph(config: Config, model: Module, dataset: Dataset, loss: Criterion
         check_scores(loss, dataset, widened(y) if isinstance(y, Tensor) else y, what)
 
     def lost(y: Tensor, n: int) -> Tensor:
-        return loss(widened(y), np.resize(dataset.train.y, (n, *dataset.train.y.shape[1:])))
+        return loss(widened(y), np.resize(dataset.train.y[:n], (n, *dataset.train.y.shape[1:])))
 
     try:
         _check_call(model, x)

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from nnmpi.comm import Comm
 from nnmpi.config import Config
-from nnmpi.optim import OPTIMIZERS, SGD, Optimizer, schedule
+from nnmpi.optim import DECAYS, OPTIMIZERS, SGD, Optimizer, schedule
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.strategy import Named
 from nnmpi.run.settings import plain
@@ -39,7 +39,8 @@ def _checked(name: str, function: Any) -> Any:
 
 
 def _of_config(config: Config, named: Named) -> Optimizer:
-    trained, lr, decay = [p for _, p in named], config.lr, config.weight_decay
+    lr, decay = config.lr, config.weight_decay
+    trained = DECAYS[config.weight_decay_of](p for _, p in named)
     if config.optimizer == "sgd":
         return SGD(trained, lr, momentum=config.momentum, weight_decay=decay)
     return OPTIMIZERS[config.optimizer](trained, lr, weight_decay=decay)

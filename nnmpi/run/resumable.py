@@ -35,13 +35,13 @@ from nnmpi.parallel.model.snapshot import Restored, owned
 from nnmpi.parallel.step.executor import StepControl, StepResult, StepState
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.strategy import Strategy, TrainSpec
-from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.run import consistency, objectives, probe
+from nnmpi.run.cutting import cut_model
 from nnmpi.run.dropped import close_dropped, watch
 from nnmpi.run.files.loading import Loaded
 from nnmpi.run.report import Report
 from nnmpi.run.settings import Changes, Settings
-from nnmpi.run.setup import Setup, arranged, build_model, initialise, sharding_of
+from nnmpi.run.setup import Setup, arranged, build_model, initialise
 from nnmpi.run.snapshot import Snapshot, changed, next_steps
 from nnmpi.run.trace import Tracer
 
@@ -115,10 +115,7 @@ class Resumable:
         snapshot: Snapshot | None,
     ) -> None:
         setup, comm = self._setup, self.comm
-        sharding = all_or_none(comm, lambda: sharding_of(config, graph, setup.loss, setup.dataset))
-        if config.tp > 1:
-            all_or_none(comm, lambda: rebuild(model, graph, sharding, layout.axis["tp"]))
-            model._together = partial(layout.axis["tp"].meet, "trainer.model(x)")
+        sharding = cut_model(config, model, graph, setup, layout)
         known = snapshot.measured if snapshot and snapshot.fits(config, comm.size) else {}
         arrangement, facts = arranged(self.config, setup, layout, model, graph, sharding, known)
         part = plan.own_stages(model, arrangement, comm.rank, facts)
@@ -133,9 +130,10 @@ class Resumable:
         self.warning = ""
         if probe.is_needed(arrangement, spec.task):
             rows = np.arange(min(probe.SAMPLES, len(setup.dataset.train.y)))
+            want = part.fields._replace(x=True, y=True)
             found = all_or_none(
                 comm,
-                lambda: probe.probe(part, spec.task, arrangement, setup.train.gather(rows)),
+                lambda: probe.probe(part, spec.task, arrangement, setup.train.gather(rows, want)),
             )
             self.warning = next(filter(None, gather_objects(comm, found)), "")
             layout.axis["tp"].free_sums()  # of the layers of a few samples
@@ -161,7 +159,7 @@ class Resumable:
         """A model, and what of it is trained here."""
         setup, named = self._setup, dict(part.model.named_parameters())
         objective = objectives.objective(
-            setup.loss, setup.metrics, arrangement.sharding, layout.axis["tp"]
+            setup.loss, setup.metrics, arrangement.sharding, layout.axis
         )
         here = arrangement.held(layout.all.rank).trained
         me = weakref.proxy(self)  # a Trainer that the program drops is gone at once
@@ -325,6 +323,6 @@ def _release(resting: ExitStack, strategy: Strategy, model: Module) -> None:
 
 def _refuse() -> NoReturn:
     raise ValueError(
-        "this Trainer is closed, and each rank along tp has a part of the model: call predict or "
-        "save before, or load what was saved into a model of its own"
+        "this Trainer is closed, and each rank has a part of the model or of samples: call predict "
+        "or save before, or load what was saved into a model of its own"
     )

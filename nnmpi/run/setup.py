@@ -3,7 +3,6 @@
 What does not fit raises a ValueError of one line; if one rank fails, all ranks fail.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -12,21 +11,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi import backend, device, user_code
+from nnmpi import backend, device
 from nnmpi.backend import Backend
 from nnmpi.comm import Comm
 from nnmpi.config import EPOCHS, LEAST_STEPS, Config
-from nnmpi.data import Dataset, Inputs, Loader, Standardiser, from_arrays, load
-from nnmpi.data.inputs import is_index
+from nnmpi.data import Dataset, Inputs, Loader, Standardiser
+from nnmpi.data.buckets import lengths_of
+from nnmpi.data.loader import Fields
 from nnmpi.dtypes import wide
 from nnmpi.metrics import Metric
-from nnmpi.nn import Conv2d, CrossEntropyLoss, Module
-from nnmpi.nn.gpt import GPT
+from nnmpi.nn import Conv2d, Module
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.layers.norm import refuse_untracked
-from nnmpi.nn.models import MODELS, mlp
 from nnmpi.nn.seeding import seeded
 from nnmpi.nn.store import FlatStore
+from nnmpi.nn.utils import skip_init
 from nnmpi.optim import schedule
 from nnmpi.parallel import plan
 from nnmpi.parallel.agreement import all_or_none, gather_objects
@@ -36,10 +35,11 @@ from nnmpi.parallel.discovery import chosen, discover
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.step.objective import Criterion
-from nnmpi.parallel.tensor.shard import UNSHARDED, Sharding, shard
-from nnmpi.quoting import quoted, shown
-from nnmpi.run import consistency, objectives
-from nnmpi.run.files import loading
+from nnmpi.parallel.tensor.sharding import Sharding
+from nnmpi.quoting import shown
+from nnmpi.run import consistency, models, objectives
+from nnmpi.run.datasets import dataset_of, standardiser_of
+from nnmpi.run.files import folders, loading
 from nnmpi.run.files.outputs import check_outputs
 from nnmpi.run.optimizers import MakeOptimizer, optimizer_of, schedule_of
 
@@ -81,21 +81,22 @@ def set_up(
     """Checks the config and loads the data. Every rank calls it."""
     if build is not None:
         config = replace(config, model=_name_of(build))
+    config, build = all_or_none(comm, lambda: models.resolved(config, build))
     is_first = config.download and comm.rank == 0  # the others then look for what it has fetched
 
     def checked() -> tuple[Backend, Criterion, Dataset | None]:
         on, criterion = _checked_device(config, comm), objectives.checked(loss, metrics)
-        return on, criterion, _dataset(config, data, criterion) if is_first else None
+        return on, criterion, dataset_of(config, data, criterion) if is_first else None
 
     found, criterion, downloaded = all_or_none(comm, checked)
     on = chosen(comm, found)
-    dataset = all_or_none(comm, lambda: downloaded or _dataset(config, data, criterion))
+    dataset = all_or_none(comm, lambda: downloaded or dataset_of(config, data, criterion))
     consistency.check_inputs(comm, config, dataset)
 
     def rest() -> Setup:
         objectives.check_labels(criterion, dataset)
         plan.check_batch(config, len(dataset.train.y))
-        standardiser = _standardiser(config, dataset, comm)
+        standardiser = standardiser_of(config, dataset, comm)
         loader = partial(
             Loader,
             batch_size=config.batch_size,
@@ -104,7 +105,11 @@ def set_up(
             seed=config.seed,
             divisor=criterion.divisor,
         )
-        train, test = loader(dataset.train, shuffle=True), loader(dataset.test, shuffle=False)
+        lengths = None
+        if config.bucket_by_length:
+            lengths = lengths_of(dataset.train.x, dataset.name)
+        train = loader(dataset.train, shuffle=True, lengths=lengths)
+        test = loader(dataset.test, shuffle=False)
         steps = total_steps(config, len(train))
         schedules = partial(schedule_of, config, own_schedule)
         schedules(steps)(0)  # raises ValueError for what is no factor
@@ -138,32 +143,6 @@ def _checked_device(config: Config, comm: Comm) -> Backend:
     return on
 
 
-def _dataset(config: Config, given: Dataset | tuple[Any, ...] | None, loss: Criterion) -> Dataset:
-    """The data set that was given, whole or as arrays, or else the one that the config names."""
-    ignored = objectives.ignored_label(loss)
-    if isinstance(given, Dataset):
-        return given
-    if given is not None:
-        is_tuple = isinstance(given, tuple | list)
-        if not is_tuple or len(given) not in (2, 4):
-            what = f"{len(given)} arrays" if is_tuple else f"type {type(given).__name__}"
-            raise ValueError(
-                f"data has {what}; give (x, y) or (x, y, x_test, y_test), or name a data set in "
-                "Config"
-            )
-        x, y, *test = given
-        x_test, y_test = test or (None, None)
-        return from_arrays(x, y, x_test, y_test, seed=config.seed, ignore_index=ignored)
-    return load(
-        config.data,
-        data_dir=config.data_dir,
-        download=config.download,
-        seed=config.seed,
-        ignore_index=ignored,
-        context=config.context,
-    )
-
-
 def total_steps(config: Config, batches: int) -> int:
     """The steps of a run with so many batches in an epoch."""
     if config.epochs is None and config.steps is not None:
@@ -172,41 +151,10 @@ def total_steps(config: Config, batches: int) -> int:
     return min(epochs * batches, config.steps or epochs * batches)
 
 
-def _standardiser(config: Config, dataset: Dataset, comm: Comm) -> Standardiser:
-    """The standardiser that the config asks for; if `auto`, that of the file of --load if it has
-    one, else of the training samples."""
-    if config.load and comm.rank == comm.node()[0]:  # the file is read whole once per node
-        loading.check_digest(config.load)
-    if config.standardise != "auto":
-        return _of_numbers(config.standardise, dataset)
-    if not config.load:
-        return Standardiser.of(dataset.train)
-    metadata = loading.read_metadata(config.load)
-    if not metadata.keys() & {"mean", "std"}:
-        return Standardiser.of(dataset.train)
-    try:
-        return Standardiser.from_metadata(metadata).shaped_for(dataset.train.x)
-    except ValueError as error:
-        raise ValueError(
-            f"--load {config.load} and data {dataset.name}: {error}, or set --standardise"
-        ) from None
-
-
-def _of_numbers(spec: str, dataset: Dataset) -> Standardiser:
-    try:
-        mean, std = (0.0, 1.0) if spec == "none" else map(float, spec.split(","))
-        return Standardiser.of_numbers(dataset.train.x, mean, std)
-    except ValueError:
-        raise ValueError(
-            f"standardise {quoted(spec)} is none of auto, none, and MEAN,STD: two numbers such as "
-            "0.13,0.31, of which the second is above 0"
-        ) from None
-
-
 def build_model(config: Config, build: Callable[[], Module] | None, dataset: Dataset) -> Module:
     """The model, whose weights are not drawn yet."""
     what = f"model {shown(config.model)}"
-    make = build or _builder(config.model, dataset)  # may import what makes modules
+    make = build or models.builder(config, dataset)  # may import what makes modules
     if isinstance(make, Module):
         raise ValueError(f"{what} is an nn.Module; give the function or class that makes it")
     with seeded(config.seed):
@@ -219,6 +167,8 @@ def build_model(config: Config, build: Callable[[], Module] | None, dataset: Dat
     if not isinstance(made, Module):
         raise ValueError(f"{what} must return an nn.Module, not {shown(repr(made), 60)}")
     try:
+        models.check_tokens(made, config, dataset)
+        folders.check_kind(config.save, made)
         refuse_untracked(made)
         made.seed = config.seed
     except ValueError as error:
@@ -229,72 +179,20 @@ def build_model(config: Config, build: Callable[[], Module] | None, dataset: Dat
     return made
 
 
-def sharding_of(config: Config, graph: Graph, loss: Criterion, dataset: Dataset) -> Sharding:
-    """How the layers of the model are divided among the ranks along tp.
-
-    Logits may be spread over ranks only if the loss can be computed from its parts.
-    """
-    if config.tp == 1:
-        return UNSHARDED
-    takes_parts = type(loss) is CrossEntropyLoss
-    try:
-        return shard(graph, config.tp, not takes_parts)
-    except ValueError as error:
-        raise ValueError(f"model {config.model} with tp {config.tp}: {error}") from None
-
-
 def initialise(config: Config, part: ModelPart, on: Backend) -> loading.Loaded | None:
     """Draws the weights that this rank has, from the seed, or loads them from --load.
 
     Those of 16 bits are float32 until training has a store of both.
     """
     dtype = wide(np.dtype(config.dtype))
+    if config.load and not config.load_partial:
+        skip_init(part.parameters)
     if part.parameters:
         FlatStore(part.parameters, dtype, on)
     part.model.convert_buffers(dtype, on)
     if not config.load:
         return None
     return loading.load_into(config.load, part.model, part.held, config.load_partial)
-
-
-def _builder(spec: str, dataset: Dataset) -> Callable[[], Module]:
-    """The function that makes the model of `--model`; a gpt is for the tokens of the data."""
-    if spec in MODELS:
-        return MODELS[spec]
-    name, colon, argument = spec.partition(":")
-    if name == "mlp" and colon:
-        widths = argument.split("-")
-        if len(widths) < 2 or not all(re.fullmatch("0*[1-9][0-9]{0,8}", w) for w in widths):
-            raise ValueError(
-                f"model {quoted(spec)}: give an mlp as mlp:784-1024-10, with two widths or more "
-                "from 1 on and below 10^9"
-            )
-        return lambda: mlp(*map(int, widths))
-    if name == "gpt" and colon:
-        return partial(gpt_of, argument, dataset)
-    if not user_code.is_named(spec):
-        known = ", ".join([*MODELS, "mlp:784-1024-10", "gpt:4x4x128", "package.module:function"])
-        raise ValueError(f"model {quoted(spec)} is unknown; choose one of {known}")
-    function: Callable[[], Module] = user_code.imported(spec, "model")
-    return function
-
-
-def gpt_of(argument: str, dataset: Dataset) -> Module:
-    """The gpt of LAYERSxHEADSxWIDTH for windows of tokens."""
-    number = "0*[1-9][0-9]{0,8}"
-    if not re.fullmatch(f"{number}x{number}x{number}", argument):
-        raise ValueError(
-            f"model {quoted(f'gpt:{argument}')}: give a gpt as gpt:LAYERSxHEADSxWIDTH, such as "
-            "gpt:4x4x128, three numbers from 1 on and below 10^9"
-        )
-    x = dataset.train.x
-    if not isinstance(x, np.ndarray) or x.ndim != 2 or not is_index(x):
-        raise ValueError(
-            f"model gpt:{argument} takes windows of tokens, and data {dataset.name} has none: use "
-            "--data text, or text:FILE"
-        )
-    layers, heads, width = map(int, argument.split("x"))
-    return GPT(layers, heads, width, dataset.classes, x.shape[1])
 
 
 def arranged(
@@ -312,8 +210,10 @@ def arranged(
     """
     comm, cut = layout.all, replace(config, cut=known.get("cut", config.cut))
 
+    want = Fields(positions=sharding.positions.here(layout.axis["cp"].rank))
+
     def samples(n: int) -> Inputs:
-        return setup.train.gather(np.arange(min(n, len(setup.dataset.train.y)))).x
+        return setup.train.gather(np.arange(min(n, len(setup.dataset.train.y))), want).x
 
     division, facts = plan.measured_stages(
         cut, layout, model, graph, samples, setup.on, len(setup.train)
@@ -325,6 +225,6 @@ def arranged(
     first = all_or_none(comm, arrangement)
     if not first.has_to_be_measured or "allreduce" in measured:
         return first, facts
-    fastest = layout.axis["dp"].fastest(first.longest_sum)
+    fastest = layout.replicas.fastest(first.longest_sum)
     measured["allreduce"] = gather_objects(comm, fastest)[0]
     return arrangement(), facts

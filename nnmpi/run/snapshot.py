@@ -20,7 +20,7 @@ MAY_CHANGE = ("layout", "pipeline", "reduce", "sync", "equality")
 """The groups of options that a run may go on with others of: how its ranks are arranged."""
 
 OF_A_RUN = (
-    *("model", "data", "standardise", "batch_size"),
+    *("model", "data", "standardise", "batch_size", "bucket_by_length"),
     *("optimizer", "momentum", "seed", "dtype"),
 )
 """Options of which a snapshot goes on with the same only: the others are those of the Trainer."""

@@ -10,7 +10,7 @@ import numpy as np
 from nnmpi.comm import Comm, job
 from nnmpi.config import Config
 from nnmpi.data import Dataset
-from nnmpi.metrics import ACCURACY, Metric, Sums, mean
+from nnmpi.metrics import Metric, Sums, mean
 from nnmpi.nn import Module
 from nnmpi.optim.schedule import Schedule
 from nnmpi.parallel.agreement import all_or_none, gather_objects
@@ -21,6 +21,7 @@ from nnmpi.run import consistency
 from nnmpi.run.between_steps import BetweenSteps
 from nnmpi.run.callbacks import check_callbacks
 from nnmpi.run.files import saving
+from nnmpi.run.measures import counts_tokens, measured
 from nnmpi.run.optimizers import MakeOptimizer
 from nnmpi.run.report import Event, LostOutputError, Report, open_report
 from nnmpi.run.report.events import devices, environment, start_event
@@ -131,7 +132,7 @@ class Trainer(BetweenSteps):
         self._sums = Sums()
 
     def _fit(self) -> Event:
-        self._pace = Pace()
+        self._pace = Pace(counts_tokens(self._setup.dataset, self._setup.loss))
         self._report.event({**self.describe(), **environment(self.config, self.comm)})
         try:
             metrics = self._epochs()
@@ -315,16 +316,6 @@ class Trainer(BetweenSteps):
         return event | ({"warning": self.warning} if self.warning else {})
 
     def _metrics(self, train: Sums, test: Sums) -> Event:
-        """Losses and metrics of an epoch: the accuracy beside the loss, others under a key."""
-        means = {name: np.asarray(value).tolist() for name, value in test.means.items()}
-        is_number = isinstance(means.get(ACCURACY), float)
-        accuracy = {ACCURACY: means.pop(ACCURACY)} if is_number else {}
-        return {
-            "steps": self.step,
-            "loss": train.mean_loss,
-            "test_loss": test.mean_loss,
-            **accuracy,
-            **({"metrics": means} if means else {}),
-            "samples_per_second": self._pace.rate,
-            "skipped_steps": self.skipped,
-        }
+        """Losses, metrics and rates of an epoch."""
+        found = measured(self._setup.dataset, self._setup.loss, train, test)
+        return {"steps": self.step, **found, **self._pace.rates, "skipped_steps": self.skipped}

@@ -65,6 +65,12 @@ LAYERS: dict[str, tuple[Make, tuple[int, ...]]] = {
     "BatchNorm1d of sequences, evaluation": (lambda: whole_batch(nn.BatchNorm1d(5)), SEQUENCE),
     "GroupNorm": (lambda: nn.GroupNorm(2, 8), IMAGES),
     "LayerNorm": (lambda: nn.LayerNorm(6), ROWS),
+    "RMSNorm": (lambda: nn.RMSNorm(6), ROWS),
+    "TransformerEncoderLayer": (
+        lambda: nn.TransformerEncoderLayer(SEQUENCE[-1], 1, 8, 0.5, batch_first=True),
+        SEQUENCE,
+    ),
+    "rotary positions": (lambda: nn.SelfAttention(1, rotary=1e4), (5, 12)),
     "LayerNorm of sequences": (lambda: nn.LayerNorm(SEQUENCE), SEQUENCE),
     "Dropout": (lambda: nn.Dropout(0.5), ROWS),
     "Dropout of images": (lambda: nn.Dropout(0.5), IMAGES),

@@ -25,9 +25,13 @@ GROUPS = {
 
 FLAGS: dict[str, tuple[str, Any]] = {
     "context": ("64", 64),
+    "tokenizer": ("gpt2", "gpt2"),
+    "bucket-by-length": ("", True),
     "dp": ("3", 3),
     "pp": ("2", 2),
     "tp": ("2", 2),
+    "cp": ("2", 2),
+    "sequence-parallel": ("", True),
     "order": ("pp,tp,dp", "pp,tp,dp"),
     "zero": ("3", 3),
     "micro-batches": ("4", 4),
@@ -51,6 +55,7 @@ FLAGS: dict[str, tuple[str, Any]] = {
     "slices": ("4", 4),
     "check-copies": ("7", 7),
     "model": ("mlp:4-3", "mlp:4-3"),
+    "dropout": ("0.1", 0.1),
     "data": ("iris", "iris"),
     "data-dir": ("some/where", "some/where"),
     "download": ("", True),
@@ -62,6 +67,7 @@ FLAGS: dict[str, tuple[str, Any]] = {
     "optimizer": ("sgd", "sgd"),
     "momentum": ("0.5", 0.5),
     "weight-decay": ("1", 1.0),
+    "weight-decay-of": ("matrices", "matrices"),
     "lr-schedule": ("warmup:5+cosine", "warmup:5+cosine"),
     "clip-norm": ("2", 2.0),
     "seed": ("7", 7),
@@ -186,6 +192,7 @@ def test_choices_are_those_of_the_engine() -> None:
     """Config lies on a lower floor than the engine and repeats them."""
     assert tuple(CONVOLUTIONS) == config.CONVOLUTIONS
     assert tuple(optim.OPTIMIZERS) == config.OPTIMIZERS
+    assert tuple(optim.DECAYS) == config.DECAYS
     split = Split(np.ones((2, 3), "float32"), np.arange(2))
     for dtype in config.DTYPES:
         loader = Loader(split, 2, standardiser=Standardiser.of(split), dtype=dtype)

@@ -4,9 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.bpe import SAMPLE, trained
+from helpers.datafiles import refused
 
 from nnmpi import data
-from nnmpi.data.text import tokens_of, windows
+from nnmpi.data import Loader, Standardiser
+from nnmpi.data.text import characters, tokenizer_of_points, tokens_of
+from nnmpi.data.tokenizer import tokenizer_of
+from nnmpi.data.windows import Windows, windows
 
 
 def test_the_text_of_the_library() -> None:
@@ -15,25 +20,46 @@ def test_the_text_of_the_library() -> None:
     assert dataset.train.x.shape == (8547, 100)
     assert dataset.test.x.shape == (949, 100)
     assert "949,740 characters, 63 different ones, in windows of 100" in dataset.note
+    assert dataset.language.tokens_a_unit == 1
+    assert dataset.language.unit == "character"
 
 
 def test_labels_are_the_tokens_behind() -> None:
-    tokens = np.arange(20)
+    tokens = np.arange(20, dtype="uint8")
     x, y = windows(tokens, 6)
     np.testing.assert_array_equal(x, np.arange(18).reshape(3, 6))
-    np.testing.assert_array_equal(y, x + 1)
+    np.testing.assert_array_equal(y[:], x[:] + 1)
     x, y = windows(tokens[:18], 6)  # the last token is a label only
     assert len(x) == 2
 
 
-def test_a_token_is_a_character_or_a_byte() -> None:
-    text = "größer: 数, 😀!"
-    tokens, vocabulary = tokens_of(text.encode())
-    assert "".join(vocabulary.characters[t] for t in tokens) == text
-    assert vocabulary.size == len(set(text))
-    tokens, vocabulary = tokens_of(b"a\xff\xfeb")
-    assert tokens.tolist() == [97, 255, 254, 98]
-    assert (vocabulary.size, vocabulary.unit) == (256, "bytes")
+def test_windows_are_views_whose_rows_become_int64() -> None:
+    tokens = np.arange(200, dtype="uint8")
+    x, y = windows(tokens, 6)
+    assert isinstance(x, Windows)
+    assert all(np.shares_memory(part.stored, tokens) for part in (x, y))
+    for rows in (x.take(np.array([2, 0])), x[[2, 0]]):
+        assert rows.dtype == x.dtype == "int64"
+        np.testing.assert_array_equal(rows, [range(12, 18), range(6)])
+    assert x[0].tolist() == [0, 1, 2, 3, 4, 5]
+    loader = Loader(data.Split(x, y), 4, standardiser=Standardiser.of(data.Split(x, y)))
+    assert loader.split.x is x
+    assert loader.split.y is y
+    batch = next(loader.epoch(0))
+    np.testing.assert_array_equal(batch.y, batch.x + 1)
+    np.testing.assert_array_equal(batch.x[:, 0], 6 * batch.samples)
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "unit"),
+    [("größer: 数, 😀!".encode(), 11, "character"), (b"a\xff\xfeb", 256, "byte")],
+)
+def test_a_token_is_a_character_or_a_byte(text: bytes, size: int, unit: str) -> None:
+    made = tokenizer_of_points(characters([text[:2], text[2:]] if size == 256 else [text]))
+    tokens = tokens_of(text, made)
+    assert (made.size, made.unit, tokens.dtype) == (size, unit, "uint8")
+    assert tokens.tolist() == made.encode(text).tolist()
+    assert made.decode(tokens) == text.decode("utf-8", "replace")
 
 
 def test_a_file(tmp_path: Path) -> None:
@@ -43,6 +69,25 @@ def test_a_file(tmp_path: Path) -> None:
     assert dataset.classes == 4
     assert len(dataset.train.y) == 22
     assert len(dataset.test.y) == 2
+
+
+def test_a_file_by_a_tokenizer(tmp_path: Path) -> None:
+    folder, path = trained(tmp_path / "bpe"), tmp_path / "text"
+    path.write_text(SAMPLE * 50)
+    dataset = data.load(f"text:{path}", context=8, tokenizer=str(folder))
+    made = tokenizer_of(dataset.language.tokenizer)
+    ids = made.encode(SAMPLE * 50)
+    assert dataset.classes == made.size == 400
+    n, kept = len(ids), len(ids) // 10
+    assert f"{n:,} tokens, 400 different ones" in dataset.note
+    np.testing.assert_array_equal(np.ravel(dataset.test.x), ids[n - kept :][: dataset.test.x.size])
+    characters_held_out = made.lengths()[ids[n - kept :]].sum()
+    assert dataset.language.tokens_a_unit == kept / characters_held_out
+    path.write_bytes(SAMPLE.encode() + b"\xff")
+    with refused("text: the text is not UTF-8: byte 0xff"):
+        data.load(f"text:{path}", context=8, tokenizer=str(folder))
+    with refused("--tokenizer is for --data text:FILE, and the data set is 'digits'"):
+        data.load("digits", tokenizer=str(folder))
 
 
 @pytest.mark.parametrize(
@@ -58,6 +103,5 @@ def test_what_cannot_be_used_is_refused(content, message, tmp_path: Path) -> Non
     path = tmp_path / "text"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(message):
         data.load(f"text:{path}", context=8)
-    assert "\n" not in str(error.value)

@@ -37,6 +37,12 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "transposed": (lambda: nn.ConvTranspose2d(6, 4, 3, stride=2), (5, 6, 7, 7)),
     "batch norm": (lambda: nn.BatchNorm2d(6), (40, 6, 9, 9)),
     "layer norm": (lambda: nn.LayerNorm(300), (9, 300)),
+    "RMS norm": (lambda: nn.RMSNorm(300), (9, 300)),
+    "rotary": (lambda: nn.SelfAttention(4, rotary=1e4), (3, 40, 4 * 3 * 8)),
+    "encoder": (
+        lambda: nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True),
+        (3, 20, 16),
+    ),
     "group norm": (lambda: nn.GroupNorm(2, 6), (4, 6, 9, 9)),
     "softmax": (nn.Softmax, (9, 300)),
     "gelu": (nn.GELU, (9, 300)),

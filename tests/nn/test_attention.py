@@ -116,3 +116,78 @@ def test_scores_of_positions_have_the_loss_of_rows() -> None:
     each = nn.CrossEntropyLoss(reduction="none")(first, labels)
     assert each.shape == (3, 5)
     assert each.numpy().mean() == pytest.approx(loss.item(), rel=1e-12)
+
+
+def turned(x: np.ndarray, positions: np.ndarray, base: float) -> np.ndarray:
+    """x (N, T, H, D): channels 2 i and 2 i + 1 as one complex number, times e^(i angle)."""
+    D = x.shape[-1]
+    angle = positions[:, None] * base ** (-2 * np.arange(D // 2) / D)
+    z = (x[..., ::2] + 1j * x[..., 1::2]) * np.exp(1j * angle)[:, None]
+    return np.stack((z.real, z.imag), -1).reshape(x.shape)
+
+
+def test_a_layer_with_rotary_positions_turns_queries_and_keys() -> None:
+    x = numbers(2, 70, 3 * 3 * 4)
+    q, k, v = (x.reshape(2, 70, 3, 3, 4)[:, :, :, i] for i in range(3))
+    q, k = (turned(a, np.arange(70), 50.0) for a in (q, k))
+    wanted = ATTENTION(*(a.transpose(0, 2, 1, 3) for a in (q, k, v)), is_causal=True).numpy()
+    y = nn.SelfAttention(3, is_causal=True, rotary=50)(nnmpi.tensor(x)).numpy()
+    np.testing.assert_allclose(y, wanted.transpose(0, 2, 1, 3).reshape(2, 70, 12), rtol=1e-12)
+    plain = nn.SelfAttention(3, is_causal=True)(nnmpi.tensor(x)).numpy()
+    assert (np.abs(y - plain)[:, 1:].max(axis=2) > 1e-3).all()
+
+
+@pytest.mark.parametrize("interleaved", [True, False])
+def test_scores_depend_on_differences_of_positions(interleaved: bool) -> None:
+    layer = nn.RotaryPositionalEmbeddings(8, base=100.0, interleaved=interleaved)
+    q, k, positions = numbers(1, 6, 2, 8), numbers(1, 6, 2, 8) + 1, np.arange(6) * 3
+
+    def scores(shift: int) -> np.ndarray:
+        a, b = (layer(x, input_pos=positions + shift).numpy() for x in (q, k))
+        return np.einsum("nthd,nshd->nhts", a, b)
+
+    np.testing.assert_allclose(scores(1000), scores(0), rtol=1e-10, atol=1e-10)
+    first = np.einsum("nthd,nshd->nhts", q, k)
+    assert np.abs(scores(0) - first).max() > 1
+    np.testing.assert_allclose(*(np.diagonal(s, axis1=2, axis2=3) for s in (scores(0), first)))
+
+
+def test_pairs_of_halves_are_those_of_neighbours_in_another_order() -> None:
+    """What weights of either pairing need to be used with the other: their rows permuted."""
+    x, order = numbers(2, 5, 3, 8), np.arange(8).reshape(4, 2).T.reshape(-1)
+    neighbours = nn.RotaryPositionalEmbeddings(8)(x).numpy()
+    halves = nn.RotaryPositionalEmbeddings(8, interleaved=False)(x[..., order]).numpy()
+    np.testing.assert_allclose(halves, neighbours[..., order], rtol=1e-14)
+    np.testing.assert_allclose(neighbours, turned(x, np.arange(5), 1e4), rtol=1e-12)
+
+
+def test_given_positions_are_those_of_each_sample() -> None:
+    layer, x = nn.RotaryPositionalEmbeddings(4, 9), numbers(2, 9, 1, 4)
+    whole, at = layer(x).numpy(), np.array([[8, 2], [0, 7]])
+    rows = np.take_along_axis(x, at[:, :, None, None], 1)
+    found = layer(rows, input_pos=at).numpy()
+    np.testing.assert_array_equal(found, np.take_along_axis(whole, at[:, :, None, None], 1))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: nn.RotaryPositionalEmbeddings(5), "turn pairs of channels, and a head has 5"),
+        (lambda: nn.RotaryPositionalEmbeddings(4, base=0), "base=0 must be a number above 0"),
+        (lambda: nn.RotaryPositionalEmbeddings(4, 3)(numbers(2, 5, 1, 4)), "at most 3 positions"),
+        (lambda: nn.RotaryPositionalEmbeddings(4)(numbers(2, 5, 4)), "it takes (N, T, H, 4)"),
+        (
+            lambda: nn.RotaryPositionalEmbeddings(4)(numbers(2, 5, 1, 4), input_pos=[0.5] * 5),
+            "input_pos of shape (5,) and type float",
+        ),
+        (lambda: nn.SelfAttention(2, rotary=-1), "rotary=-1 must be a number above 0"),
+        (lambda: nn.SelfAttention(2, rotary=True), "rotary=True must be a number above 0, such"),
+        (
+            lambda: nn.SelfAttention(2, rotary=1e4)(numbers(1, 5, 2 * 3 * 3)),
+            "SelfAttention: rotary positions turn pairs of channels, and a head has 3",
+        ),
+    ],
+)
+def test_rotary_positions_refuse_what_does_not_fit(make, message) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make()

@@ -38,6 +38,8 @@ def twin(t: Any, m: nn.Module) -> Any:
         return make(m.num_features, *options)
     if isinstance(m, nn.LayerNorm):
         return make(m.normalized_shape, m.eps, m.weight is not None, m.bias is not None)
+    if isinstance(m, nn.RMSNorm):
+        return make(m.normalized_shape, m.eps, m.weight is not None)
     if isinstance(m, nn.InstanceNorm2d):
         return make(m.num_features, m.eps, m.momentum, m.weight is not None)
     if isinstance(m, nn.GroupNorm):
@@ -206,6 +208,9 @@ CASES: dict[str, Case] = {
     "Identity": (lambda: S(nn.Identity(), nn.Linear(5, 3), nn.Identity()), (4, 5)),
     "LayerNorm": (lambda: nn.LayerNorm(5), (4, 5)),
     "LayerNorm, two axes": (lambda: nn.LayerNorm((4, 5), 1e-3), (2, 3, 4, 5)),
+    "RMSNorm": (lambda: nn.RMSNorm(5), (2, 4, 5)),
+    "RMSNorm, two axes": (lambda: nn.RMSNorm((4, 5), 1e-3), (2, 3, 4, 5)),
+    "RMSNorm, plain": (lambda: nn.RMSNorm([5], elementwise_affine=False), (4, 5)),
     "ReLU": (nn.ReLU, (4, 5)),
     "GELU": (nn.GELU, (40, 50)),
     "GELU, tanh": (lambda: nn.GELU("tanh"), (40, 50)),
@@ -324,14 +329,8 @@ def positional(make: Any) -> list[str]:
 
 
 CLASSES = {name for name, found in vars(nn).items() if isinstance(found, type)}
-OWN = {
-    "Branches",
-    "ChannelsFirst",
-    "GPT",
-    "MixtureOfExperts",
-    "PositionalEmbedding",
-    "SelfAttention",
-}
+OWN = {"Branches", "ChannelsFirst", "GPT", "MixtureOfExperts", "PositionalEmbedding"}
+OWN |= {"RotaryPositionalEmbeddings", "SelfAttention"}
 NAMES = sorted(CLASSES - OWN - {"Module", "ModuleList", "Parameter"})
 
 

@@ -26,7 +26,7 @@ def groups(comm: Comm, config: Config) -> tuple[Any, ...]:
 def test_all_ranks_are_along_dp() -> None:
     one = (0, 1)
     for r, found in enumerate(threads.run(3, groups, Config())):
-        assert found == (3, 0, False, {"dp": (r, 3), "pp": one, "tp": one}, 1)
+        assert found == (3, 0, False, {"dp": (r, 3), "cp": one, "pp": one, "tp": one}, 1)
 
 
 def test_the_last_ranks_serve() -> None:
@@ -68,8 +68,11 @@ def test_ranks_along_the_first_axis_of_order_are_consecutive() -> None:
         ("pp,tp,dp", {"pp": (4, 5), "tp": (4, 6), "dp": (0, 4)}),
     ):
         mesh = Mesh.filled(8, 2, 2, 2, order)
-        assert {axis: mesh.group(4, axis) for axis in mesh.axes} == groups
-    assert Mesh.filled(12, None, 2, 3).axes == {"dp": 2, "pp": 2, "tp": 3}
+        assert {axis: mesh.group(4, axis) for axis in groups} == groups
+    mesh = Mesh.filled(8, 2, 2, cp=2)
+    assert mesh.group(5, "cp") == (4, 5)
+    assert mesh.group(5, "dp", "cp") == (4, 5, 6, 7)
+    assert Mesh.filled(24, None, 2, 3, cp=2).axes == {"dp": 2, "cp": 2, "pp": 2, "tp": 3}
     with refused("dp 2 x pp 2 x tp 2 does not fit 6 ranks", "mpirun -n 8"):
         Mesh.filled(6, 2, 2, 2)
 

@@ -14,6 +14,8 @@ from helpers.mpijob import ROOT, run
 from helpers.tensor import laws_summa, laws_tensor
 from helpers.training import (
     conformance,
+    laws_generation,
+    laws_gpt2,
     laws_pipeline_cuts,
     laws_pipelines,
     laws_resume,
@@ -39,6 +41,7 @@ TENSOR = "tests/parallel/tensor/test_tensor_mpi.py"
 SUMMA = "tests/parallel/tensor/test_summa_mpi.py"
 SPATIAL = "tests/parallel/spatial/test_spatial_mpi.py"
 SNAPSHOT = "tests/run/test_snapshot_mpi.py"
+GPT2 = "tests/run/test_gpt2_mpi.py"
 
 MARKED = {
     COMM: names(laws.LAWS),
@@ -52,13 +55,14 @@ MARKED = {
     SUMMA: names(laws_summa.LAWS),
     SPATIAL: names(laws_spatial.LAWS),
     SNAPSHOT: names(laws_snapshot.LAWS),
+    GPT2: names([*laws_gpt2.LAWS, *laws_generation.LAWS]),
 }
 """The tests of each file, all of which have to pass on every rank."""
 
 JOBS = [
     *((ranks, [COMM]) for ranks in (1, 2, 3, 4)),
     *((ranks, [TABLE]) for ranks in conformance.RANKS_OVER_MPI),
-    (2, [TRAINING, ZERO, RESUME]),
+    (2, [TRAINING, ZERO, RESUME, GPT2]),
     (3, [PIPELINES, TENSOR]),
     *((ranks, [DEVICE]) for ranks in (2, 3, 4)),
     (3, [SUMMA, SPATIAL, SNAPSHOT]),

@@ -19,22 +19,24 @@ def attention(
     scale: float,
     mask: Array | None = None,
     causal: bool = False,
+    keep: Keep | None = None,
 ) -> Result:
     """softmax(scale q k^T + mask) v of q (N, H, T, D), k (N, K, S, D), v (N, K, S, E).
 
     mask: what broadcasts to (N, H, T, S): bool, true where a query sees a key, or added to scores
     causal: query i sees keys 0 to i only
+    keep: what probabilities are multiplied by in dropout, for each block
 
     Query head h looks at key head h // (H / K). The value (N, H, T, E) has memory (N, T, H, E), in
     which the heads of a position lie side by side: the input of the next layer.
     """
     if on_host_in_16_bits(q):
-        return in_float32(partial(attention, scale=scale, mask=mask, causal=causal), q, k, v)
-    xp, S = xp_of(q), k.shape[2]
+        of = partial(attention, scale=scale, mask=mask, causal=causal, keep=keep)
+        return in_float32(of, q, k, v)
     if mask is not None:
-        mask = xp.broadcast_to(mask, (*q.shape[:3], S))
-        mask = mask.reshape(len(q), k.shape[1], -1, q.shape[2], S)
-    how = Scores(scale, mask, causal)
+        (N, H, T, _), (K, S) = q.shape, k.shape[1:3]
+        mask = xp_of(q).broadcast_to(mask, (N, H, T, S)).reshape(N, K, H // K, T, S)
+    how = Scores(scale, mask, causal, keep)
     y = _by_position((*q.shape[:3], v.shape[3]), q)
     kernels.attention(_grouped(q, k), k, v, how, _grouped(y, k))
 

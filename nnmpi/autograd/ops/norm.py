@@ -1,4 +1,4 @@
-"""Normalisation: batch, layer and group."""
+"""Normalisation: batch, layer, root mean square and group."""
 
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -162,6 +162,27 @@ def layer_norm(x: Array, w: Array | None, b: Array | None, *, axes: int, eps: fl
         (vjp_x, lambda s, out: s[1].reshape(shape), lambda s, out: s[2].reshape(shape)),
         prepare,
     )
+
+
+def rms_norm(x: Array, w: Array | None, *, axes: int, eps: float) -> Result:
+    """x / sqrt(mean(x^2) + eps) over its last `axes` axes, * w of their shape."""
+    shape = x.shape[x.ndim - axes :]
+    xp, rows = xp_of(x), x.reshape(-1, prod(shape))
+    flat_w = None if w is None else w.reshape(-1)
+    r, y = xp.empty(len(rows), wide(x.dtype)), xp.empty(rows.shape, x.dtype)
+    kernels.rms_norm_loop(rows, flat_w, eps, r, y)
+
+    def vjp_x(g: Array, out: Array | None) -> Array:
+        dx = xp.empty(rows.shape, x.dtype)
+        kernels.rms_norm_gradient_loop(g.reshape(rows.shape), rows, flat_w, r, dx)
+        return dx.reshape(x.shape)
+
+    def vjp_w(g: Array, out: Array | None) -> Array:
+        dw = xp.empty(rows.shape[1], wide(g.dtype))
+        kernels.rms_norm_sum_loop(g.reshape(rows.shape), rows, r, dw)
+        return dw.reshape(shape)
+
+    return Result(y.reshape(x.shape), (vjp_x, vjp_w))
 
 
 def group_norm(x: Array, w: Array | None, b: Array | None, *, groups: int, eps: float) -> Result:

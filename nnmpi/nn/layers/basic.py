@@ -1,6 +1,5 @@
 """Layers without running statistics: linear, embedding, dropout, flatten."""
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -179,16 +178,19 @@ class Dropout(Module):
         Several elements in a row may be of one channel, as they are behind Flatten.
         """
         shape = shape or (1,)
-        axis = axis_within(self.axis, len(shape))
-        start, stop, total = self.part
-        width, repeat = shape[axis], shape[axis] // (stop - start)
-        outer, inner = (
-            xp.arange(math.prod(lengths), dtype="uint32")
-            for lengths in (shape[:axis], shape[axis + 1 :])
-        )
-        along = xp.arange(start * repeat, start * repeat + width, dtype="uint32")
-        rows = outer[:, None] * (total * repeat) + along
-        return (rows[..., None] * len(inner) + inner).reshape(-1)
+        index = xp.zeros(1, "uint32")
+        for axis in range(len(shape)):
+            here, total = self.along(axis, shape, xp)
+            index = (index[:, None] * total + here).reshape(-1)
+        return index
+
+    def along(self, axis: int, shape: tuple[int, ...], xp: Any) -> tuple[Array, int]:
+        """Which indices along an axis a sample of this shape has, and how many the whole has."""
+        length, (start, stop, total) = shape[axis], self.part
+        if axis != axis_within(self.axis, len(shape)):
+            return xp.arange(length, dtype="uint32"), length
+        repeat = length // (stop - start)
+        return xp.arange(start * repeat, start * repeat + length, dtype="uint32"), total * repeat
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

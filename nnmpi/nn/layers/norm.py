@@ -9,6 +9,7 @@ from nnmpi import backend
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.functional import as_tensor
 from nnmpi.autograd.ops import norm
+from nnmpi.dtypes import wide
 from nnmpi.nn import init
 from nnmpi.nn.layers.sizes import check_sizes
 from nnmpi.nn.module import Module
@@ -215,7 +216,36 @@ class InstanceNorm2d(GroupNorm):
         return f"{self.num_features}, eps={self.eps}, affine={self.weight is not None}"
 
 
-class LayerNorm(Module):
+class _OverLastAxes(Module):
+    """Normalises each sample over its last axes, those of `normalized_shape`, then scales it."""
+
+    eps: float | None
+    weight: Parameter | None
+    normalized_shape: tuple[int, ...]
+
+    def _take(self, normalized_shape: int | Sequence[int]) -> None:
+        """Keep the shape."""
+        shape = normalized_shape if isinstance(normalized_shape, Sequence) else [normalized_shape]
+        for n in shape:
+            check_sizes(type(self).__name__, 0, normalized_shape=n)
+        self.normalized_shape = tuple(int(n) for n in shape)
+
+    def _axes(self, x: Tensor) -> int:
+        """How many axes are normalised; raises ValueError if they are others."""
+        k = len(self.normalized_shape)
+        if x.shape[x.ndim - k :] != self.normalized_shape:
+            raise ValueError(
+                f"{type(self).__name__}: input of shape {x.shape}; it must end in "
+                f"{self.normalized_shape}"
+            )
+        return k
+
+    def extra_repr(self) -> str:
+        affine = "" if self.weight is not None else ", elementwise_affine=False"
+        return f"{self.normalized_shape}, eps={self.eps}{affine}"
+
+
+class LayerNorm(_OverLastAxes):
     """Normalises each sample to mean 0, variance 1 over its last axes, then scales and shifts."""
 
     def __init__(
@@ -225,21 +255,31 @@ class LayerNorm(Module):
         elementwise_affine: bool = True,
         bias: bool = True,
     ) -> None:
-        shape = normalized_shape if isinstance(normalized_shape, Sequence) else [normalized_shape]
-        for n in shape:
-            check_sizes("LayerNorm", 0, normalized_shape=n)
-        self.normalized_shape, self.eps = tuple(int(n) for n in shape), float(eps)
+        self._take(normalized_shape)
+        self.eps: float = float(eps)
         scales, shifts = elementwise_affine, elementwise_affine and bias
         self.weight, self.bias = _scale_and_shift(self.normalized_shape, scales, shifts)
 
     def forward(self, x: Tensor) -> Tensor:
-        x, k = as_tensor(x), len(self.normalized_shape)
-        if x.shape[x.ndim - k :] != self.normalized_shape:
-            raise ValueError(
-                f"LayerNorm: input of shape {x.shape}; it must end in {self.normalized_shape}"
-            )
-        return apply(norm.layer_norm, x, self.weight, self.bias, axes=k, eps=self.eps)
+        x = as_tensor(x)
+        return apply(norm.layer_norm, x, self.weight, self.bias, axes=self._axes(x), eps=self.eps)
 
-    def extra_repr(self) -> str:
-        affine = "" if self.weight is not None else ", elementwise_affine=False"
-        return f"{self.normalized_shape}, eps={self.eps}{affine}"
+
+class RMSNorm(_OverLastAxes):
+    """x / sqrt(mean(x^2) + eps) * weight: each sample divided by its root mean square over its last
+    axes. Without `eps` it is the smallest step from 1 in the type of sums, as in PyTorch."""
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+    ) -> None:
+        self._take(normalized_shape)
+        self.eps = None if eps is None else float(eps)
+        self.weight, _ = _scale_and_shift(self.normalized_shape, elementwise_affine, False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = as_tensor(x)
+        eps = float(np.finfo(wide(x.dtype)).eps) if self.eps is None else self.eps
+        return apply(norm.rms_norm, x, self.weight, axes=self._axes(x), eps=eps)

@@ -8,10 +8,11 @@ The last layers' gradients are final first, so buckets are cut from the end of t
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, islice, pairwise, product
+from itertools import accumulate, chain, islice, pairwise, product
 from typing import Any
 
 from nnmpi.config import Config
+from nnmpi.mesh import REPLICAS
 from nnmpi.nn.graph import Graph
 from nnmpi.parallel.arrangement.arrangement import (
     NOT_TIED,
@@ -27,14 +28,14 @@ from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.arrangement.reduction import MEASURED, algorithm, progress
 from nnmpi.parallel.layout import mesh_of, server_count
 from nnmpi.parallel.stores import scalar_count
-from nnmpi.parallel.tensor.shard import UNSHARDED, Sharding
+from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 from nnmpi.schedules.pipeline import SCHEDULES
 
 MB = 1e6
 
 OF_RANKS = (
-    *("dp", "pp", "tp", "zero", "schedule", "virtual_stages", "cut", "recompute"),
-    *("slow_rank", "jitter", "verify"),
+    *("dp", "cp", "pp", "tp", "zero", "schedule", "virtual_stages", "cut", "recompute"),
+    *("slow_rank", "jitter", "verify", "sequence_parallel"),
 )
 """Options that one rank has no use for."""
 
@@ -77,7 +78,7 @@ def arrange(
         server_count(config),
         strategy,
         holdings,
-        _store(config, strategy, mesh.axes["dp"], name, is_tied=bool(tied)),
+        _store(config, strategy, mesh.count(*REPLICAS), name, is_tied=bool(tied)),
         name,
         tuple(progress(config, cluster, mesh, r) for r in range(mesh.size)),
         measured,
@@ -137,7 +138,7 @@ def _held(
     if config.zero > 1:  # what one layer uses is gathered together
         first = tuple(chain.from_iterable(gathered_together(graph, first)))
     rest = tuple(held(v) for v in others if owned.has(v, tp))
-    return Held(tuple(own), first, rest, scalar_count(first))
+    return Held(tuple(own), first, rest, scalar_count(trained))
 
 
 def _check_branches(sharding: Sharding, division: Division) -> None:
@@ -166,14 +167,14 @@ def _stretches(sharding: Sharding, trained: Sequence[int]) -> dict[int, int]:
     return found
 
 
-def _store(config: Config, strategy: str, dp: int, name: str, is_tied: bool) -> str:
+def _store(config: Config, strategy: str, copies: int, name: str, is_tied: bool) -> str:
     """Where parameters and gradients are; `name` is that of the all-reduce."""
     fixed = {"server": "served", "reproducible": "slices", "pipedream": "versions"}
     if strategy in fixed:
         return fixed[strategy]
-    if config.zero and dp > 1 and name != "shared":
+    if config.zero and copies > 1 and name != "shared":
         return f"zero {config.zero}"
-    if dp == 1 and not is_tied:
+    if copies == 1 and not is_tied:
         return "local"
     return "node" if name == "shared" else "replica"
 
@@ -188,21 +189,32 @@ def _bucketed(a: Arrangement, held: Held) -> Held:
         return held
     mb = config.bucket_mb
     if mb is None:  # on one node, to cut into buckets costs more time than overlap saves
-        near = a.algorithm == "shared" and all(map(a.cluster.on_one_node, a.mesh.groups("dp")))
+        near = a.algorithm == "shared" and all(map(a.cluster.on_one_node, a.mesh.groups(*REPLICAS)))
         mb = float("inf") if near else 1.0
     numbers = mb * MB / a.dtype.itemsize
-    if a.store in ("zero 2", "zero 3"):
-        groups, spans = gathered_together(a.graph, held.trained), iter(held.spans)
-        inside = [[*islice(spans, len(group))] for group in groups]
-        bounds = [(there[0][0], there[-1][1]) for there in inside]
-        users = [(users_of(group), group[0].stretch) for group in groups]
-        buckets = cut_buckets(bounds, numbers, labels=users)
-    else:
-        tied, paths = a.tied, [a.graph.variables[one.variable].path for one in held.trained]
-        alone_in_one = [i for i, path in enumerate(paths) if path in tied]
+    tied, paths = a.tied, [a.graph.variables[one.variable].path for one in held.trained]
+    alone_in_one = [i for i, path in enumerate(paths) if path in tied]
+    if not a.scatters:
         labels = [one.stretch for one in held.trained]
         buckets = cut_buckets(held.spans, numbers, alone_in_one, labels)
-    return held._replace(buckets=tuple(buckets))
+        return held._replace(buckets=tuple(buckets))
+    groups, spans = gathered_together(a.graph, held.trained), iter(held.spans)
+    inside = [[*islice(spans, len(group))] for group in groups]
+    bounds = [(there[0][0], there[-1][1]) for there in inside]
+    firsts = [*accumulate(map(len, groups), initial=0)]
+    for first, group in zip(firsts, groups, strict=False):
+        both = paths[first : first + len(group)]
+        if len(group) > 1 and tied.keys() & {*both}:
+            raise ValueError(
+                f"zero {config.zero} gathers {' and '.join(both)} together, and not all of them "
+                "are on the same ranks along pp: use --zero 1, or a --cut that keeps them in one "
+                "stage"
+            )
+    alone = [k for k, first in enumerate(firsts) if first in alone_in_one]
+    users = [(users_of(group), group[0].stretch) for group in groups]
+    buckets = cut_buckets(bounds, numbers, alone, users)
+    found = [b if b.tied == NOT_TIED else b._replace(tied=firsts[b.tied]) for b in buckets]
+    return held._replace(buckets=tuple(found))
 
 
 def cut_buckets(
@@ -226,7 +238,7 @@ def cut_buckets(
         if i == 0 or edges[i - 1] != edges[i] or stop - start >= numbers:
             found.append(Bucket(start, stop, edges[i][0]))
             end = i
-    if found[-1].tied == NOT_TIED:  # the scalars are in the bucket behind them
+    if found[-1].tied == NOT_TIED or not spans[0][0]:  # scalars go with what is behind them
         return [*found[:-1], found[-1]._replace(start=0)]
     return [*found, Bucket(0, spans[0][0])]
 

@@ -5,7 +5,7 @@
     graph ───┘                           ├─► drawing            who holds what
                                          └─► build              stores, Comms, programs
 
-Ranks that differ along dp only have the same part of the model.
+Ranks that differ along dp and cp only have the same part of the model.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,13 +17,13 @@ import numpy as np
 
 from nnmpi.config import Config
 from nnmpi.dtypes import is_half, wide
-from nnmpi.mesh import Mesh
+from nnmpi.mesh import REPLICAS, Mesh
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.store import spans_of
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division
 from nnmpi.parallel.arrangement.reduction import MEASURED
-from nnmpi.parallel.tensor.shard import Sharding
+from nnmpi.parallel.tensor.sharding import Sharding
 
 NOT_TIED = -1
 
@@ -55,7 +55,7 @@ class Bucket(NamedTuple):
     """A stretch of gradients that is summed in one operation.
 
     tied   the place in the buffer of the only parameter in it, if stages of other ranks have that
-           too: it is summed over the ranks of all of them
+           too: it is summed over the ranks of all of them, in ZeRO 2 and 3 first over the replicas
     """
 
     start: int
@@ -69,7 +69,8 @@ class Held(NamedTuple):
     stages    their numbers
     trained   parameters in the flat buffer, in its order
     others    frozen parameters and buffers
-    scalars   numbers in front of the gradients: loss, stop, and one a parameter
+    scalars   numbers in front of the gradients: loss, stop, and one a parameter that any rank along
+              tp has here; so gradients of all of them begin at one place
     buckets   of gradients, in the order in which they are summed
     """
 
@@ -83,6 +84,11 @@ class Held(NamedTuple):
     def spans(self) -> list[tuple[int, int]]:
         """(start, end) of each trained parameter in the flat buffer."""
         return spans_of([held.room for held in self.trained], self.scalars)
+
+    def stretches(self, variables: Collection[int]) -> list[tuple[int, int]]:
+        """Where those of these variables that are trained are in the flat buffer."""
+        pairs = zip(self.trained, self.spans, strict=True)
+        return [(at, at + one.size) for one, (at, _) in pairs if one.variable in variables]
 
     def inside(self, bucket: Bucket) -> list[HeldVariable]:
         """The trained parameters in a bucket."""
@@ -143,6 +149,11 @@ class Arrangement:
         return [stage.nodes for stage in self.division.stages]
 
     @property
+    def scatters(self) -> bool:
+        """Whether each backward pass scatters gradients among the replicas: ZeRO 2 and 3."""
+        return self.store in ("zero 2", "zero 3")
+
+    @property
     def tied(self) -> dict[str, tuple[int, ...]]:
         """The paths of trained parameters of several stages, with their ranks along pp."""
         return self.division.tied(self.graph)
@@ -156,21 +167,33 @@ class Arrangement:
         """Whether a rank of its stage computes a node."""
         return self.sharding.owned.runs(node, self.mesh.coordinates(rank)["tp"])
 
+    def positions(self, rank: int) -> np.ndarray | None:
+        """The positions of sequences that a rank has; None: all of them."""
+        at = self.mesh.coordinates(min(rank, self.mesh.size - 1))
+        return self.sharding.positions.here(at["cp"])
+
     def crossing(self, stage: int) -> tuple[int, ...]:
         """The edges that stages from this one on need of those before, or of the inputs."""
         return self.division.stages[stage].takes
 
-    def local_shape(self, e: int, samples: int, tp: int) -> tuple[int, ...]:
-        """The shape of an edge on a rank along tp, for so many samples."""
+    def replicas(self, rank: int) -> tuple[int, ...]:
+        """The ranks that sum gradients with this one: those along dp and cp."""
+        return self.mesh.group(rank, *REPLICAS)
+
+    def local_shape(self, e: int, samples: int, at: Mapping[str, int]) -> tuple[int, ...]:
+        """The shape of an edge on a rank with these coordinates, for so many samples."""
         shape, state = list(self.graph.edges[e].shape(samples)), self.sharding.edges.get(e)
+        tp, positions = at["tp"], self.sharding.positions
+        if e in positions.axes:
+            shape[positions.axes[e]] = positions.count(at["cp"])
         if state is not None:
             axis = state.axis + 1 if state.axis >= 0 else len(shape) + state.axis
             shape[axis] = state.bounds[tp + 1] - state.bounds[tp]
         return tuple(shape)
 
-    def local_bytes(self, e: int, samples: int, tp: int) -> int:
-        """The bytes of an edge on a rank along tp, for so many samples."""
-        numbers = prod(self.local_shape(e, samples, tp))
+    def local_bytes(self, e: int, samples: int, at: Mapping[str, int]) -> int:
+        """The bytes of an edge on a rank with these coordinates, for so many samples."""
+        numbers = prod(self.local_shape(e, samples, at))
         return numbers * np.dtype(self.graph.edges[e].dtype).itemsize
 
     def sums_by(self, group: tuple[int, ...]) -> str:

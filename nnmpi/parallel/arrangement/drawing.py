@@ -5,12 +5,13 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.kinds import numbers_of
+from nnmpi.parallel.arrangement.kinds import alike_layers, numbers_of
 from nnmpi.sim.svg import INK, PAPER, QUIET, box, page, text
 
 HERE, ELSEWHERE = "#", "."
 BAR = 12  # characters
-MOST = 8  # ranks along tp that are drawn
+LONG = 48  # of a sequence
+MOST = 8  # ranks along tp and cp that are drawn
 STAGES = ("#3b6fb6", "#d9822b", "#4f9d69", "#9c5fb0", "#c0504d", "#5aa5b8")
 
 
@@ -24,13 +25,14 @@ class DrawnLayer(NamedTuple):
 
 
 def blocks(a: Arrangement) -> list[tuple[str, list[DrawnLayer]]]:
-    """The ranks of each stage, and its layers that have parameters."""
+    """The ranks of each stage, and its layers that have parameters; those of blocks once."""
     found = []
     for s, nodes in enumerate(a.stages):
         pp = s % a.mesh.axes["pp"]
         ranks = tuple(r for r in range(a.mesh.size) if a.mesh.coordinates(r)["pp"] == pp)
-        rows = [_row(a, k) for k in nodes if a.graph.nodes[k].variables]
-        found.append((f"rank{'s' * (len(ranks) > 1)} {numbers_of(ranks)}", rows))
+        rows = alike_layers(_row(a, k) for k in nodes if a.graph.nodes[k].variables)
+        layers = [row._replace(name=name) for name, row in rows]
+        found.append((f"rank{'s' * (len(ranks) > 1)} {numbers_of(ranks)}", layers))
     return found
 
 
@@ -58,6 +60,23 @@ def as_lines(a: Arrangement) -> Iterator[str]:
         for name, row in zip(names, rows, strict=True):
             bars = "  ".join(_bar(*part) for part in row.parts[:tp])
             yield f"{name.ljust(width)}  {bars}  {row.how}".rstrip()
+
+    yield from _positions(a)
+
+
+def _positions(a: Arrangement) -> Iterator[str]:
+    """The positions of each rank along cp, as parts of a sequence."""
+    cut = a.sharding.positions
+    if cut.ranks == 1:
+        return
+    yield "positions of sequences"
+    for r in range(min(cut.ranks, MOST)):
+        (a0, a1), (b0, b1) = (
+            (round(start * LONG / cut.length), round(stop * LONG / cut.length))
+            for start, stop in cut.stretches(r)
+        )
+        bar = "".join(HERE if a0 <= i < a1 or b0 <= i < b1 else ELSEWHERE for i in range(LONG))
+        yield f"  cp {r}  {bar}  {cut.count(r):,} of {cut.length:,}"
 
 
 def _bar(start: float, stop: float) -> str:

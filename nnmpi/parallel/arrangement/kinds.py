@@ -1,14 +1,19 @@
 """Kinds of ranks: those that hold and send as much, each with the figures of one of them."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from operator import add
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from nnmpi.parallel.arrangement.arrange import alone
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.memory import Memory, activations, memory
 from nnmpi.parallel.arrangement.traffic import Traffic, traffic
+
+Row = TypeVar("Row", bound=tuple[object, ...])
+BLOCK = re.compile(r"(?<![^.])(\d+)\.")
+"""The number of a block in the name of one of its layers."""
 
 
 class AlikeRanks(NamedTuple):
@@ -53,15 +58,15 @@ def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> AlikeRanks:
 
 def _alike(a: Arrangement) -> Iterator[tuple[int, ...]]:
     """Ranks that differ along dp only. The first ones on a node are apart, since they have the
-    memory that it shares, and so are those that measure the model."""
+    memory that it shares, and so are those that measure the model, and those along cp."""
     groups: dict[tuple[int, ...], list[int]] = {}
     seen = set[tuple[str, int, int, int]]()
     for r in range(a.mesh.size):
         at, node = a.mesh.coordinates(r), a.cluster.nodes[r]
-        key = [at["pp"], at["tp"], int(at["dp"] == at["pp"] == 0)]
+        key = [at["pp"], at["tp"], at["cp"], int(at["dp"] == at["pp"] == 0)]
         for axis, group in (
             ("dp", (node, at["pp"], at["tp"])),
-            ("tp", (node, at["pp"], at["dp"])),
+            ("tp", (node, at["pp"], at["dp"] * a.mesh.axes["cp"] + at["cp"])),
         ):
             key.append(int((axis, *group) in seen))
             seen.add((axis, *group))
@@ -86,3 +91,28 @@ def numbers_of(ranks: tuple[int, ...]) -> str:
         for a, b in zip(starts, ends, strict=True)
     ]
     return ", ".join(runs if len(runs) <= 5 else [*runs[:3], f"... {runs[-1]}"])
+
+
+def alike_layers(rows: Iterable[Row]) -> list[tuple[str, Row]]:
+    """Rows of which the first cell is the name of a layer, and a name for each.
+
+    Rows that differ in the number of a block alone, h.0.fc and h.1.fc, are one, h.0-1.fc.
+    """
+    found: dict[tuple[object, ...], tuple[list[int], Row]] = {}
+    for row in rows:
+        before, *number = BLOCK.split(str(row[0]), maxsplit=1)
+        key = (before, *number[1:], *row[1:])
+        found.setdefault(key, ([], row))[0].extend(map(int, number[:1]))
+    return [
+        (BLOCK.sub(f"{_runs(blocks)}.", str(row[0]), count=1), row)
+        for blocks, row in found.values()
+    ]
+
+
+def _runs(numbers: list[int]) -> str:
+    """Numbers as runs: 0-3,5."""
+    numbers = sorted({*numbers})
+    starts = [n for n in numbers if n - 1 not in numbers]
+    ends = [n for n in numbers if n + 1 not in numbers]
+    runs = zip(starts, ends, strict=True)
+    return ",".join(f"{a}-{b}" if b > a else str(a) for a, b in runs)

@@ -2,7 +2,7 @@
 
 P   numbers of the trained parameters that are here       s   bytes of a number
 L   length of the flat buffer, with scalars and padding    k   running sums of the optimizer
-d   ranks along dp
+d   ranks along dp and cp
 
                  parameters        gradients            optimizer       slots       windows
 local, replica   P s               P s                  k (L - scalars) s
@@ -19,7 +19,7 @@ In 16 bits s is 2, running sums, buffers and gradients that zero 2 and 3 keep ha
 optimizer has a master of 4 besides; zero 3 has masters alone. Gradients are read through a slot.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,21 +29,23 @@ from nnmpi.collectives.step import cut
 from nnmpi.comm.allreduce.dispatch import power_of_two
 from nnmpi.comm.allreduce.node_memory import memory_of_sums
 from nnmpi.dtypes import is_float
-from nnmpi.kernels.conv import MIN_CHANNELS
-from nnmpi.kernels.im2col import NARROW
 from nnmpi.nn.graph import Kept
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.program import SLOTS, measured_samples, micro_batches, ops
-from nnmpi.parallel.arrangement.traffic import (
+from nnmpi.parallel.arrangement.collectives import over, owned
+from nnmpi.parallel.arrangement.convolutions import kept_of_sum
+from nnmpi.parallel.arrangement.program import SLOTS, micro_batches, ops
+from nnmpi.parallel.arrangement.traffic_tp import (
     LOSS_NUMBERS,
     is_short,
-    over,
-    own_layers,
-    sums_along_tp,
+    rows_of_loss,
+    sums_of,
 )
 from nnmpi.parallel.stores import piece_of
 from nnmpi.schedules.op import Kind
 from nnmpi.schedules.reduction_tree import highest, moves, owners_of
+
+At = Mapping[str, int]
+"""The coordinates of a rank."""
 
 
 class Memory(NamedTuple):
@@ -121,14 +123,11 @@ def _of_trained(a: Arrangement, rank: int) -> Memory:
 
 def _node(a: Arrangement, rank: int, whole: int) -> Memory:
     """Each rank updates its slice of each bucket; the node's first rank has what all share."""
-    held, s, group = a.held(rank), a.dtype.itemsize, a.mesh.group(rank, "dp")
+    held, s, group = a.held(rank), a.dtype.itemsize, a.replicas(rank)
     node = a.cluster.beside(group)[a.cluster.nodes[rank]]
-    is_first, p, r = node[0] == rank, len(node), node.index(rank)
+    is_first = node[0] == rank
     (first, _), (_, n) = held.spans[0], held.spans[-1]
-    own = 0
-    for start, stop, _ in held.buckets:
-        lo, hi = start + cut(stop - start, p, r), start + cut(stop - start, p, r + 1)
-        own += max(hi - max(lo, first), 0)
+    own = sum(max(hi - max(lo, first), 0) for lo, hi in owned(a, rank))
     windows = _window(n, a.dtype, is_first) + n * s * is_first
     parameters, gradients = whole * is_first, whole * (1 + is_first)
     rest = windows - parameters - gradients
@@ -153,11 +152,7 @@ def _windows_of_sums(a: Arrangement, rank: int, batch: int) -> int:
         found = {(group, n) for group, n in found if _is_through_memory(a, a.algorithm, group)}
     tp = a.mesh.group(rank, "tp")
     if _is_through_memory(a, a.sums_by(tp), tp):
-        sums = {*sums_along_tp(a, own_layers(a, rank), micro_batches(a, rank, batch))}
-        at = a.mesh.coordinates(rank)
-        if len(a.stages) > 1 and at["dp"] == at["pp"] == 0:  # has measured all of the model
-            samples = measured_samples(a.config, a.mesh.axes["dp"])
-            sums.update(sums_along_tp(a, a.sharding.layers, [samples]))
+        sums = {*sums_of(a, rank, micro_batches(a, rank, batch))}
         found.update((tp, n) for n in sums if not is_short(a, n))
     by_length = {(group, power_of_two(n)) for group, n in found}
     return sum(
@@ -225,8 +220,9 @@ def activations(a: Arrangement, rank: int, batch: int) -> int:
 
 
 def of_stage(a: Arrangement, stage: int, samples: int, rank: int) -> float:
-    """What a stage keeps of a micro-batch: the edges of its nodes, and what these keep besides."""
-    graph, tp = a.graph, a.mesh.coordinates(rank)["tp"]
+    """What a stage keeps of a micro-batch: the edges that its nodes take and return, each memory
+    once, and what nodes keep besides."""
+    graph, at = a.graph, a.mesh.coordinates(rank)
     edges, besides = set[int](), 0.0
     elsewhere = [k for k in a.stages[stage] if not a.runs(k, rank)]
     for kept in run_together(a, a.stages[stage]):
@@ -234,18 +230,19 @@ def of_stage(a: Arrangement, stage: int, samples: int, rank: int) -> float:
         last = set(graph.nodes[kept.nodes[-1]].outputs)
         if kept.nodes[0] not in elsewhere and any(graph.edges[e].requires_grad for e in last):
             edges |= {e for k in kept.nodes for e in graph.nodes[k].inputs} - inside | last
-            besides += _besides(a, kept, samples, tp)
+            besides += _besides(a, kept, samples, at)
     if stage == len(a.stages) - 1:
-        besides += _of_loss(a, samples, tp)
+        besides += _of_loss(a, samples, at)
     edges -= {e for k in elsewhere for e in graph.nodes[k].outputs}
     memories = {graph.edges[e].memory for e in edges}
-    return sum(a.local_bytes(e, samples, tp) for e in memories) + besides
+    return sum(a.local_bytes(e, samples, at) for e in memories) + besides
 
 
-def _besides(a: Arrangement, kept: Kept, samples: int, tp: int) -> float:
+def _besides(a: Arrangement, kept: Kept, samples: int, at: At) -> float:
     """What nodes keep besides their edges: as much of it is here as of what it is made from.
 
     Products keep what they have made of their input; what runs with them keeps masks of the output.
+    A column keeps its own positions of an input that is cut along them, and gathers it again.
     A product that gathers its output keeps its own part of it, too.
     """
     k = kept.nodes[0]
@@ -254,57 +251,34 @@ def _besides(a: Arrangement, kept: Kept, samples: int, tp: int) -> float:
     before = alone.bytes(samples)
     behind = kept.bytes(samples) - before
     layer = a.sharding.layer_of(k)
-    share, own = _share(a, last.outputs[0], tp), 0.0
+    share, own = _share(a, last.outputs[0], at), 0.0
     if layer is not None and layer.gathers:
-        share = (layer.bounds[tp + 1] - layer.bounds[tp]) / layer.bounds[-1]
-        own = share * a.local_bytes(last.outputs[0], samples, tp)
+        part = (layer.bounds[at["tp"] + 1] - layer.bounds[at["tp"]]) / layer.bounds[-1]
+        share, own = share * part, part * a.local_bytes(last.outputs[0], samples, at)
+    if k in a.sharding.positions.rings:  # a number of each query: the sum of e^score
+        heads = first.settings["num_heads"] * a.sharding.positions.length
+        own += samples * heads * share * a.updated_dtype.itemsize
     if first.kind == "Conv2d" and layer is not None and layer.how == "row":
-        before = _of_sum(a, k, before, samples, tp)
+        before = kept_of_sum(a, k, before, samples, at)
     elif first.inputs:
-        before *= _share(a, first.inputs[0], tp) * (layer.kept(tp) if layer else 1)
+        before *= _share(a, first.inputs[0], at) * (layer.kept(at["tp"]) if layer else 1)
     return before + behind * share + own
 
 
-def _of_sum(a: Arrangement, k: int, whole: float, samples: int, tp: int) -> float:
-    """What a convolution of some input channels keeps, if it keeps so much of all of them.
-
-    It may take another algorithm than that of all channels: one of few channels keeps the columns
-    that it gathers, and the padded images.
-    """
-    node, graph = a.graph.nodes[k], a.graph
-    channels = a.local_shape(node.inputs[0], 1, tp)[1]
-    of_all = graph.edges[node.inputs[0]].sample[0]
-    if _algorithm(a, channels) == _algorithm(a, of_all):
-        return whole * channels / of_all
-    if channels > NARROW:
-        return 0.0
-    weight = next(graph.variables[v] for v in node.variables if len(graph.variables[v].shape) == 4)
-    kernel = weight.shape[2:]
-    columns = np.prod(kernel) * np.prod(graph.edges[node.outputs[0]].sample[1:])
-    padded = np.prod(np.add(graph.edges[node.inputs[0]].sample[1:], kernel) - 1)
-    return float((columns + padded) * channels * samples * a.updated_dtype.itemsize)
-
-
-def _algorithm(a: Arrangement, channels: int) -> str:
-    """Which algorithm a 3x3 convolution of so many input channels takes (see `kernels/conv.py`)."""
-    if channels >= MIN_CHANNELS and a.updated_dtype == "float32":
-        return "winograd"
-    return "narrow" if channels <= NARROW else "wide"
-
-
-def _of_loss(a: Arrangement, samples: int, tp: int) -> float:
+def _of_loss(a: Arrangement, samples: int, at: At) -> float:
     """What the loss keeps; on sharded classes its part, and what all ranks have told each other."""
     kept = a.graph.loss.bytes(samples)
+    kept *= _share(a, a.graph.outputs[0], at)
     if a.sharding.output is None:
         return kept
     told = LOSS_NUMBERS * a.mesh.axes["tp"] * a.updated_dtype.itemsize + LABELS
-    return kept * _share(a, a.graph.outputs[0], tp) + told * samples
+    return kept + told * rows_of_loss(a, samples, at)
 
 
 def entering(a: Arrangement, stage: int, samples: int, rank: int) -> float:
     """What comes into a stage: what is left of a micro-batch that is computed again."""
-    tp = a.mesh.coordinates(rank)["tp"]
-    return sum(a.local_bytes(e, samples, tp) for e in a.crossing(stage))
+    at = a.mesh.coordinates(rank)
+    return sum(a.local_bytes(e, samples, at) for e in a.crossing(stage))
 
 
 def run_together(a: Arrangement, nodes: range) -> Iterator[Kept]:
@@ -325,6 +299,6 @@ def run_together(a: Arrangement, nodes: range) -> Iterator[Kept]:
         k = widest[k].nodes.stop
 
 
-def _share(a: Arrangement, e: int, tp: int) -> float:
-    """How much of an edge is on a rank along tp."""
-    return float(np.prod(a.local_shape(e, 1, tp)) / max(a.graph.edges[e].numbers, 1))
+def _share(a: Arrangement, e: int, at: At) -> float:
+    """How much of an edge is on a rank with these coordinates."""
+    return float(np.prod(a.local_shape(e, 1, at)) / max(a.graph.edges[e].numbers, 1))

@@ -1,7 +1,8 @@
 """What a rank does in a step: its program, its micro-batches, and what ZeRO 3 gathers when."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -42,6 +43,24 @@ def micro_batches(a: Arrangement, rank: int, batch: int) -> list[int]:
     at = a.mesh.coordinates(rank)["dp"]
     split = BatchSplit(a.config.micro_batches, a.mesh.axes["dp"], at)
     return [len(part) for part in split(rows)]
+
+
+Passes: TypeAlias = Mapping[tuple[int, Kind], Sequence[int]]
+"""The samples of each pass of a rank, by stage and kind."""
+
+
+def passes_of(a: Arrangement, rank: int, micro: Sequence[int]) -> Passes:
+    """The passes of a step over micro-batches of so many samples."""
+    found = defaultdict[tuple[int, Kind], list[int]](list)
+    for op in ops(a, rank, len(micro)):
+        if op.micro >= 0:
+            found[op.stage, op.kind].append(micro[op.micro])
+    return found
+
+
+def forward(passes: Passes, stage: int) -> list[int]:
+    """The samples of each forward pass; one that is computed again is there twice."""
+    return [*passes[stage, Kind.F], *passes[stage, Kind.RECOMPUTE]]
 
 
 def measured_samples(config: Config, dp: int) -> int:

@@ -1,4 +1,4 @@
-"""How gradients are summed over dp: the rules of `auto`."""
+"""How gradients are summed over replicas, the ranks along dp and cp: the rules of `auto`."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from nnmpi.comm.allreduce.node_memory import USABLE, memory_of_sums
 from nnmpi.config import Config
-from nnmpi.mesh import Mesh
+from nnmpi.mesh import REPLICAS, Mesh
 from nnmpi.parallel.arrangement.cluster import Cluster
 
 BY_NODES = ("shared", "hierarchical", "mpi")
@@ -45,9 +45,9 @@ def algorithm(
         return config.allreduce
     if tied or cluster.has_devices or (config.allreduce == "auto" and config.zero > 1):
         return "ring"
-    groups = mesh.groups("dp")
+    groups = mesh.groups(*REPLICAS)
     if config.allreduce == "shared" or all(cluster.on_one_node(group) for group in groups):
-        lack = "" if mesh.axes["dp"] == 1 else _lack(config, cluster, mesh, lengths)
+        lack = "" if mesh.count(*REPLICAS) == 1 else _lack(config, cluster, mesh, lengths)
         if not lack:
             return "shared"
         if config.allreduce == "shared":
@@ -71,11 +71,6 @@ def _refuse(
             raise ValueError(
                 f"allreduce {config.allreduce} sums over the ranks of one stage, and {where}; use "
                 "--allreduce ring"
-            )
-        if config.zero > 1:
-            raise ValueError(
-                f"zero {config.zero} keeps each gradient on the ranks of one stage, and {where}; "
-                "use --zero 1, or a --cut that keeps it in one stage"
             )
     if config.allreduce == "nccl":
         _refuse_shared_gpus(cluster)
@@ -104,11 +99,11 @@ def _refuse_shared_gpus(cluster: Cluster) -> None:
 def is_cut_unlike(cluster: Cluster, mesh: Mesh) -> bool:
     """Whether ranks along dp share nodes in one way for some ranks along tp, and in another for
     others; no matter for two ranks, of which either order gives the same sum."""
-    if mesh.axes["dp"] <= 2:
+    if mesh.count(*REPLICAS) <= 2:
         return False
 
     def pattern(rank: int) -> tuple[int, ...]:
-        nodes = [cluster.nodes[r] for r in mesh.group(rank, "dp")]
+        nodes = [cluster.nodes[r] for r in mesh.group(rank, *REPLICAS)]
         return tuple(nodes.index(node) for node in nodes)
 
     return any(
@@ -122,7 +117,7 @@ def _lack(config: Config, cluster: Cluster, mesh: Mesh, lengths: Mapping[int, in
     """What a node lacks for the parameters and sums of all groups along dp; "" if nothing."""
     dtype = np.dtype(config.dtype)
     needed: dict[int, int] = {}
-    for group in mesh.groups("dp"):
+    for group in mesh.groups(*REPLICAS):
         n = lengths[group[0]]
         for node, ranks in cluster.beside(group).items():
             memory = memory_of_sums(n, dtype, len(ranks)) + n * dtype.itemsize
@@ -153,4 +148,4 @@ def progress(config: Config, cluster: Cluster, mesh: Mesh, rank: int) -> str:
         return config.progress
     if not cluster.any_thread or cluster.spare_cores[rank] < 2:
         return "poll"
-    return "poll" if cluster.on_one_node(mesh.group(rank, "dp")) else "thread"
+    return "poll" if cluster.on_one_node(mesh.group(rank, *REPLICAS)) else "thread"

@@ -1,7 +1,9 @@
 """What a rank sends in a step, axis by axis: exactly, from the plans that are carried out.
 
-    dp     gradients, parameters of ZeRO, statistics of BatchNorm
-    tp     sums and gathers of activations, and of the loss on sharded classes
+    dp     gradients, parameters of ZeRO, statistics of BatchNorm: along dp and cp
+    cp     keys, values and their gradients
+    tp     sums and gathers of activations, and of the loss on sharded classes; with sequence
+           parallelism, reduce-scatters, and gradients of which ranks have terms
     pp     activations and their gradients
     model  the agreement of ranks that hold one model, after the sums
 
@@ -9,49 +11,35 @@ Counted are messages between ranks. Through memory that a node shares nothing is
 MPI library sends in its own all-reduce is not known.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
-from nnmpi.collectives import verify
 from nnmpi.collectives.algorithms import (
     ALGORITHMS,
     ALL_GATHERS,
     BROADCASTS,
     REDUCE_SCATTERS,
-    among,
 )
-from nnmpi.collectives.step import Algorithm, bounds
-from nnmpi.comm.allreduce.interpreter import make_plan
+from nnmpi.collectives.step import bounds
 from nnmpi.nn.graph import Node
-from nnmpi.parallel.arrangement.arrangement import NOT_TIED, Arrangement, Bucket, users_of
-from nnmpi.parallel.arrangement.program import gathered, micro_batches
+from nnmpi.parallel.arrangement.arrangement import NOT_TIED, Arrangement, users_of
+from nnmpi.parallel.arrangement.collectives import (
+    Sent,
+    across_stages,
+    all_reduced,
+    carried_out,
+    over,
+)
+from nnmpi.parallel.arrangement.program import forward, gathered, micro_batches, passes_of
+from nnmpi.parallel.arrangement.traffic_tp import along_tp
 from nnmpi.parallel.stores import scalar_count
-from nnmpi.parallel.tensor.ops import SHORT
-from nnmpi.parallel.tensor.sharded_layer import ShardedLayer
 from nnmpi.schedules.reduction_tree import Action, moves, owners_of
 
 FLOAT64 = np.dtype(np.float64)
 NORMS = "BatchNorm1d", "BatchNorm2d"
-LOSS_NUMBERS = 4
-"""Of a sample, that each rank tells the others for a loss on sharded classes."""
-
-
-class Sent(NamedTuple):
-    """Bytes and messages."""
-
-    bytes: int = 0
-    messages: int = 0
-
-    def __add__(self, other: object) -> "Sent":
-        assert isinstance(other, Sent)
-        return Sent(self.bytes + other.bytes, self.messages + other.messages)
-
-    def times(self, n: int) -> "Sent":
-        """So many of it."""
-        return Sent(self.bytes * n, self.messages * n)
-
 
 WISH, REPORT = Sent(8, 1), Sent(16, 1)
 """What stages of PipeDream tell each other of a batch, forward and back."""
@@ -61,6 +49,7 @@ class Traffic(NamedTuple):
     """What a rank sends along each axis in a step."""
 
     dp: Sent = Sent()
+    cp: Sent = Sent()
     tp: Sent = Sent()
     pp: Sent = Sent()
     model: Sent = Sent()
@@ -69,43 +58,8 @@ class Traffic(NamedTuple):
 def traffic(a: Arrangement, rank: int, batch: int) -> Traffic:
     """What a rank that computes sends in a step over a batch of so many samples."""
     micro = micro_batches(a, rank, batch)
-    along = (axis(a, rank, micro) for axis in (_dp, _tp, _pp, _model))
+    along = (axis(a, rank, micro) for axis in (_dp, _cp, along_tp, _pp, _model))
     return Traffic(*(sum(sent, Sent()) for sent in along))
-
-
-# ---- collectives
-
-
-def carried_out(
-    algorithm: Algorithm,
-    group: Sequence[int],
-    rank: int,
-    n: int,
-    dtype: np.dtype,
-    at: Sequence[int] = (),
-) -> Sent:
-    """What a rank sends in an algorithm over n numbers; `at` are the edges of its chunks."""
-    p = len(group)
-    edges = tuple(at) or bounds(n, algorithm.chunks(p))
-    plan = make_plan(algorithm, group.index(rank), p, edges, dtype)
-    parts = [part for move in plan.moves for part in move.out]
-    return Sent(sum(part.stop - part.start for part in parts), len(parts))
-
-
-def all_reduced(
-    a: Arrangement, name: str, group: Sequence[int], rank: int, n: int, dtype: np.dtype
-) -> Sent:
-    """What a rank sends in an all-reduce by name."""
-    if len(group) == 1 or name in ("mpi", "nccl"):  # which know their own ways
-        return Sent()
-    nodes = a.cluster.beside(tuple(group))
-    if name in ("shared", "hierarchical") and len(nodes) > 1:
-        first = tuple(group.index(ranks[0]) for ranks in nodes.values())
-        return carried_out(among(ALGORITHMS["ring"], lambda p: first), group, rank, n, dtype)
-    if name == "shared":
-        return Sent()
-    algorithm = ALGORITHMS.get(name) or verify.proven(name, [len(group)])
-    return carried_out(algorithm, group, rank, n, dtype)
 
 
 def _doubled(group: Sequence[int], rank: int, n: int) -> Sent:
@@ -117,7 +71,7 @@ def _doubled(group: Sequence[int], rank: int, n: int) -> Sent:
 
 
 def _dp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
-    held, group = a.held(rank), a.mesh.group(rank, "dp")
+    held, group = a.held(rank), a.replicas(rank)
     if a.store == "node":
         yield _doubled(group, rank, 1)  # the squares
     if a.is_mixed and a.store in ("node", "replica", "local"):
@@ -146,15 +100,6 @@ def _along_the_tree(a: Arrangement, rank: int, group: tuple[int, ...]) -> Iterat
         yield carried_out(BROADCASTS["tree"], group, rank, n, dtype)
 
 
-def over(a: Arrangement, rank: int, bucket: Bucket) -> tuple[int, ...]:
-    """The ranks that sum a bucket."""
-    if bucket.tied == NOT_TIED:
-        return a.mesh.group(rank, "dp")
-    stages = a.division.ranks()[a.held(rank).trained[bucket.tied].variable]
-    ranks = a.mesh.group(rank, "dp", "pp")
-    return tuple(r for r in ranks if a.mesh.coordinates(r)["pp"] in stages)
-
-
 def _scattered_and_gathered(
     a: Arrangement, rank: int, group: tuple[int, ...], micro: int
 ) -> Iterator[Sent]:
@@ -169,6 +114,10 @@ def _scattered_and_gathered(
         else:
             once = all_reduced(a, a.algorithm, ranks, rank, n, a.dtype)
         yield once.times(1 if a.store == "zero 1" else micro * len(users_of(held.inside(bucket))))
+        if a.scatters and bucket.tied != NOT_TIED:
+            edges, r = bounds(n, len(group)), group.index(rank)
+            own, stages = edges[r + 1] - edges[r], across_stages(a, rank, bucket, "pp")
+            yield all_reduced(a, a.algorithm, stages, rank, own, a.updated_dtype)
         parameters = carried_out(ALL_GATHERS["ring"], ranks, rank, n, a.dtype)
         yield parameters.times(uses[k] if a.store == "zero 3" else 1)
 
@@ -190,8 +139,7 @@ def _statistics(a: Arrangement, rank: int, group: tuple[int, ...]) -> Iterator[S
 
 def _moments(a: Arrangement, node: Node, rank: int) -> int:
     """The numbers of a row: samples, and two moments of each channel."""
-    tp = a.mesh.coordinates(rank)["tp"]
-    return 1 + 2 * a.local_shape(node.outputs[0], 1, tp)[1]
+    return 1 + 2 * a.local_shape(node.outputs[0], 1, a.mesh.coordinates(rank))[1]
 
 
 def _own_nodes(a: Arrangement, rank: int) -> Iterator[Node]:
@@ -199,60 +147,38 @@ def _own_nodes(a: Arrangement, rank: int) -> Iterator[Node]:
         yield from (a.graph.nodes[k] for k in a.stages[s] if a.runs(k, rank))
 
 
-# ---- along tp, pp, and both
+# ---- along cp
 
 
-def sums_along_tp(
-    a: Arrangement, layers: Iterable[ShardedLayer], micro: Sequence[int]
-) -> Iterator[int]:
-    """How many numbers each sum of a step adds up along tp."""
-    for layer in layers:
-        yield from (layer.summed * n for n in _forward(a, micro))
-        yield from (layer.back * n for n in micro)
+def _cp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
+    """Keys and values around the ring, forward and back, and their gradients to their owners."""
+    at, cut = a.mesh.coordinates(rank), a.sharding.positions
+    width = (a.dtype if a.cluster.has_devices else a.updated_dtype).itemsize
+    passes, nodes = passes_of(a, rank, micro), a.graph.nodes
+    here = [(s, k) for s in a.held(rank).stages for k in a.stages[s] if k in cut.rings]
+    for s, k in here:
+        e, causal = nodes[k].inputs[0], bool(nodes[k].settings["is_causal"])
+        of_position = prod(a.local_shape(e, 1, at)[2:]) // 3 * 2 * width
+        owners = [(at["cp"] - s) % cut.ranks for s in range(cut.ranks)]
+        around = [cut.count(r) for r in owners[:-1]]
+        home = [cut.keys_seen(at["cp"], r, causal) for r in owners[1:]]
+        for n in forward(passes, s):
+            yield from (Sent(keys * n * of_position, 1) for keys in around)
+        for n in micro if a.graph.edges[e].requires_grad else ():
+            yield from (Sent(keys * n * of_position, 1) for keys in (*around, *home))
 
 
-def _forward(a: Arrangement, micro: Sequence[int]) -> list[int]:
-    """The samples of each forward pass; one that is computed again is there twice."""
-    return [*micro] * (2 if a.config.recompute else 1)
-
-
-def own_layers(a: Arrangement, rank: int) -> list[ShardedLayer]:
-    """The sharded layers in the stages of a rank."""
-    own = {k for s in a.held(rank).stages for k in a.stages[s]}
-    return [layer for layer in a.sharding.layers if layer.node in own]
-
-
-def _tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
-    """Sums and gathers of sharded layers, and the table of a loss on sharded classes."""
-    group, layers, ring = a.mesh.group(rank, "tp"), own_layers(a, rank), ALL_GATHERS["ring"]
-    for n in sums_along_tp(a, layers, micro):
-        name = "doubling" if is_short(a, n) else a.sums_by(group)
-        yield all_reduced(a, name, group, rank, n, a.dtype)
-    for layer in layers:
-        for n in _forward(a, micro) if layer.gathered else ():
-            numbers = layer.gathered * n
-            edges = [numbers * b // layer.bounds[-1] for b in layer.bounds]
-            yield carried_out(ring, group, rank, numbers, a.dtype, edges)
-    has_loss = len(a.stages) - 1 in a.held(rank).stages
-    if len(group) > 1 and a.sharding.output is not None and has_loss:
-        for n in _forward(a, micro):
-            numbers = LOSS_NUMBERS * len(group) * n
-            yield carried_out(ring, group, rank, numbers, a.updated_dtype)
-
-
-def is_short(a: Arrangement, n: int) -> bool:
-    """Whether latency counts in a sum of so many activations."""
-    return n * a.dtype.itemsize <= SHORT
+# ---- along pp, and tp too
 
 
 def _pp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
     """Activations to the next stage, and their gradients to the one before."""
-    tp, last = a.mesh.coordinates(rank)["tp"], len(a.stages) - 1
+    at, last = a.mesh.coordinates(rank), len(a.stages) - 1
     for s in a.held(rank).stages:
         ahead = a.crossing(s + 1) if s < last else ()
         back = [e for e in a.crossing(s) if a.graph.edges[e].requires_grad] if s > 0 else []
         for n in micro:
-            yield from (Sent(a.local_bytes(e, n, tp), 1) for e in (*ahead, *back))
+            yield from (Sent(a.local_bytes(e, n, at), 1) for e in (*ahead, *back))
             if a.strategy == "pipedream":
                 yield WISH.times(s < last) + REPORT.times(s > 0)
 

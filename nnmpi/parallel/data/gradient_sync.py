@@ -1,12 +1,13 @@
 """Syncs of data parallelism: gradients are summed over dp, bucket by bucket, in backward passes."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.stores import USED, LocalStore, fill_unused
-from nnmpi.parallel.wire import Transfer
+from nnmpi.parallel.wire import Transfer, Wire
 from nnmpi.parallel.zero.slots import ShardedGradientStore
 
 
@@ -73,6 +74,9 @@ class BucketedSync(GradientSync):
 class ScatteredSync(BucketedSync):
     """The sync of ZeRO 2 and 3: gradients leave in each backward pass.
 
+    tied: for each bucket that other stages have too, the ranks with the same shard of it, over
+    which that is summed at the end of a step
+
     The buckets of a stage start in one order on every rank, the last ones first, as soon as the
     pass is done with all their parameters; those with parameters that it does not use, at its end.
     Without `overlap` each sum is complete before the backward pass goes on.
@@ -82,10 +86,14 @@ class ScatteredSync(BucketedSync):
     _store: ShardedGradientStore
 
     def __init__(
-        self, store: ShardedGradientStore, overlap: bool, recorder: Recorder = NO_RECORDER
+        self,
+        store: ShardedGradientStore,
+        overlap: bool,
+        recorder: Recorder,
+        tied: Mapping[int, Wire],
     ) -> None:
         super().__init__(store, True, recorder)
-        self._waits = not overlap
+        self._waits, self._tied = not overlap, tied
 
     def begin(self, step: int) -> None:
         self._store.begin()
@@ -101,6 +109,12 @@ class ScatteredSync(BucketedSync):
 
     def poll(self) -> None:
         self._store.poll()
+
+    def finish(self) -> None:
+        super().finish()
+        for b, stages in self._tied.items():
+            own = self._store.flat_grad[self._store.shards[b].packed]
+            stages.all_reduce(own, self._buckets.algorithm)
 
     def _start_next(self) -> None:
         """Starts the sum of a bucket; the next backward pass writes other gradients."""

@@ -78,6 +78,7 @@ class ModelPart(NamedTuple):
     along pp."""
     facts: Mapping[str, Any] = {}  # what the start event says of the cut
     boundaries: Sequence[Boundary] = ()  # between the stages of all ranks
+    positions: np.ndarray | None = None  # of sequences, that this rank has; None: all
 
     @classmethod
     def whole(cls, model: Module) -> Self:
@@ -87,7 +88,7 @@ class ModelPart(NamedTuple):
     @property
     def fields(self) -> Fields:
         """What of a batch the stages of this rank need."""
-        return Fields(x=0 in self.stages, y=len(self.boundaries) in self.stages)
+        return Fields(0 in self.stages, len(self.boundaries) in self.stages, self.positions)
 
     @property
     def parameters(self) -> list[Parameter]:

@@ -17,7 +17,7 @@ from nnmpi import backend, device
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.functional import tensor
 from nnmpi.backend import Array, Backend
-from nnmpi.comm import Comm, comm_self
+from nnmpi.comm import Comm
 from nnmpi.data import Inputs
 from nnmpi.data.inputs import arrays, each, parts
 from nnmpi.nn import Module
@@ -80,19 +80,19 @@ def profile(
     x: Inputs,
     on: Backend,
     repeats: int = 5,
-    tp: Comm | None = None,
+    together: Sequence[Comm] = (),
     dtype: Any = None,
 ) -> list[UnitCost]:
     """The cost of each unit of a model for a micro-batch x.
 
     `dtype` is that of the parameters, by default that of x.
 
-    The ranks of `tp`, which divide the channels of the layers, call it together.
+    The ranks along the axes of `together`, which divide the layers, call it together.
 
     Each time is the least of so many repeats, after a warm-up. The sums agree with a pass through
     the whole model if freed memory stays in the process (`blas.tune`), as it does in a run.
     """
-    costs, tp, dtype = list[UnitCost](), tp or comm_self(), dtype or arrays(x)[0].dtype
+    costs, dtype = list[UnitCost](), dtype or arrays(x)[0].dtype
     enters: Tensors = each(partial(tensor, on=on), x)
     for unit in units:
         with seeded(0):  # so that this module is not counted among those constructed
@@ -100,9 +100,9 @@ def profile(
         with unchanged(module), np.errstate(all="ignore"):
             module.to(dtype, on).train()
             module.zero_grad()
-            leaves, times = _fastest(unit, module, enters, on, repeats, tp)
+            leaves, times = _fastest(unit, module, enters, on, repeats, together)
             parameters = sum(p.data.nbytes for p in module.parameters())
-            added = _bytes_added(module, enters, on, tp)
+            added = _bytes_added(module, enters, on, together)
         ahead, back, weights = times
         weights = weights if unit.is_trained else 0.0
         arriving = sum(t.data.nbytes for _, t in parts(enters))
@@ -129,7 +129,7 @@ def _root(enters: Tensors, leaves: Any) -> tuple[Tensor, Array]:
 
 
 def _fastest(
-    unit: Unit, module: Module, x: Tensors, on: Backend, repeats: int, tp: Comm
+    unit: Unit, module: Module, x: Tensors, on: Backend, repeats: int, together: Sequence[Comm]
 ) -> tuple[Tensors, list[float]]:
     """The input of the next unit, and the least of each time over the repeats.
 
@@ -148,7 +148,8 @@ def _fastest(
     found = [_passes(module, x, on)[1]]
     while len(found) < repeats:
         late[0] = perf_counter() - start > LIMIT
-        tp.all_reduce(late, "doubling")  # all ranks make the same number of passes
+        for comm in together:  # all ranks make the same number of passes
+            comm.all_reduce(late, "doubling")
         if late[0]:
             break
         found.append(_passes(module, x, on)[1])
@@ -180,7 +181,7 @@ def _now(on: Backend) -> float:
     return perf_counter()
 
 
-def _bytes_added(module: Module, x: Tensors, on: Backend, tp: Comm) -> int:
+def _bytes_added(module: Module, x: Tensors, on: Backend, together: Sequence[Comm]) -> int:
     """The memory that a forward pass adds, as long as its output is there.
 
     Ranks that are threads share one trace, and crash if it ends while one of them computes.
@@ -190,9 +191,11 @@ def _bytes_added(module: Module, x: Tensors, on: Backend, tp: Comm) -> int:
     before = device.used_memory(on)
     y = forward(module, x, _PASS)
     added = device.used_memory(on) - before
-    tp.barrier()
+    for comm in together:
+        comm.barrier()
     if not was_tracing:
         tracemalloc.stop()
-    tp.barrier()
+    for comm in together:
+        comm.barrier()
     del y
     return max(added, 0)

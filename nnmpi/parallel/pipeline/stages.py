@@ -48,11 +48,14 @@ def measured_stages(
     if count == 1:
         return divided(graph, found, (), 1), {}
 
-    def measure() -> list[UnitCost]:  # on the first rank, and on those it divides channels with
+    def measure() -> list[UnitCost]:  # on the first rank, and on those it divides layers with
         if layout.axis["dp"].rank or layout.axis["pp"].rank:
             return []
-        x, tp = gather(measured_samples(config, layout.axis["dp"].size)), layout.axis["tp"]
-        return profile(model, graph, found, x, on, tp=tp, dtype=config.dtype)
+        x = gather(measured_samples(config, layout.axis["dp"].size))
+        together = layout.axis["tp"], layout.axis["cp"]
+        alone = profile(model, graph, found, x, on, together=together, dtype=config.dtype)
+        layout.axis["tp"].free_sums()  # of the layers of other stages, too
+        return alone
 
     costs = gather_objects(layout.all, all_or_none(layout.all, measure))[0]
 
@@ -82,8 +85,9 @@ def own_stages(
 ) -> ModelPart:
     """What a rank has of the model; parameters of others lose their memory."""
     division, graph, owned = arrangement.division, arrangement.graph, arrangement.sharding.owned
+    positions = arrangement.positions(rank)
     if len(division.stages) == 1 and not owned.variables:
-        return ModelPart.whole(model)
+        return ModelPart.whole(model)._replace(positions=positions)
     at = arrangement.mesh.coordinates(rank)
     own = division.of_rank(at["pp"])
     stages = {0: model}
@@ -105,9 +109,10 @@ def own_stages(
         [(parameters[path], ranks) for path, ranks in arrangement.tied.items()],
         facts,
         [
-            tuple(resized(graph.edges[e], arrangement.local_shape(e, 1, at["tp"])) for e in s.takes)
+            tuple(resized(graph.edges[e], arrangement.local_shape(e, 1, at)) for e in s.takes)
             for s in division.stages[1:]
         ],
+        positions,
     )
 
 

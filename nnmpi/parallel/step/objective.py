@@ -61,6 +61,7 @@ class Objective:
     """A loss and metrics, summed over samples wherever they are.
 
     `whole` brings all scores of samples to this rank: metrics get them as NumPy arrays.
+    `counts_samples`: of ranks that have parts of the same samples, one counts these.
     """
 
     def __init__(
@@ -68,8 +69,10 @@ class Objective:
         loss: Criterion,
         metrics: Mapping[str, Metric],
         whole: Callable[[Tensor], np.ndarray] = Tensor.numpy,
+        counts_samples: bool = True,
     ) -> None:
         self.loss, self._metrics, self.whole = loss, dict(metrics), whole
+        self._counts_samples = counts_samples
         self._counts_correct = isinstance(loss, ClassLoss) and ACCURACY not in metrics
         self._names = (*[ACCURACY] * self._counts_correct, *metrics)
 
@@ -89,7 +92,8 @@ class Objective:
             row[1] = np.array(correct)
         else:
             loss = self.loss(scores, labels).item()
-        row[0] = np.array([loss, self.loss.divisor(labels), len(labels)])
+        samples = len(labels) * self._counts_samples
+        row[0] = np.array([loss, self.loss.divisor(labels), samples])
         if self._metrics and len(labels):
             whole = self.whole(scores)
             found = [_share(name, m(whole, labels)) for name, m in self._metrics.items()]

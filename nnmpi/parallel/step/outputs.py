@@ -50,7 +50,11 @@ class Scores:
 
     def add(self, scores: Tensor, batch: Batch) -> None:
         found = backend.to_host(self._objective.whole(scores))
-        if len(batch.samples):
+        if batch.positions is not None:  # scores are (N, C, positions)
+            self.array[
+                batch.samples[:, None, None], np.arange(found.shape[1])[:, None], batch.positions
+            ] = found
+        elif len(batch.samples):
             rows = self.array.reshape(self._n, -1)
             rows[batch.samples] = found.reshape(len(batch.samples), -1)
 

@@ -1,27 +1,43 @@
 """Choices: the ways in which a node of a graph may be divided, given how its inputs are."""
 
 from collections.abc import Iterator, Sequence
+from operator import add
 from types import EllipsisType
 from typing import Any, NamedTuple
 
+from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.nn.graph import Edge, Graph, Node, Use, Value
 from nnmpi.parallel.tensor.ops import Bounds, divided
-from nnmpi.parallel.tensor.rules import KEPT, OPS, RULES, WHOLE, Cut, Way, ways
+from nnmpi.parallel.tensor.rules import (
+    KEPT,
+    OPS,
+    POSITIONS,
+    RULES,
+    TERMS,
+    WHOLE,
+    Along,
+    Cut,
+    Way,
+    ways,
+)
 
 
 class PlanCost(NamedTuple):
     """What a plan costs; the first number decides.
 
     copied  parameters that every rank has, though their layer could be divided
-    sent    numbers of a sample: twice those that are summed, once those that are gathered
+    whole   with sequence parallelism: numbers of a sample, between nodes, that every rank has
+    sent    numbers of a sample: twice those that are summed, once those that are gathered or
+            reduce-scattered
     """
 
     copied: int = 0
+    whole: int = 0
     sent: int = 0
 
     def plus(self, other: "PlanCost") -> "PlanCost":
         """The cost of both."""
-        return PlanCost(self.copied + other.copied, self.sent + other.sent)
+        return PlanCost(*map(add, self, other))
 
 
 class NodeChoice(NamedTuple):
@@ -43,15 +59,21 @@ class NodeChoice(NamedTuple):
     @property
     def words(self) -> str:
         """The name of the choice, for messages."""
-        return "gathered " * self.gathers + self.way.how
+        return "gathered " * self.gathers + self.way.form
 
 
 def choices(
-    graph: Graph, k: int, states: Sequence[Cut | None], ranks: int, is_shared: bool
+    graph: Graph,
+    k: int,
+    states: Sequence[Cut | None],
+    ranks: int,
+    is_shared: bool,
+    sequence: bool = False,
 ) -> Iterator[NodeChoice]:
     """The choices for node k if its inputs are cut so, the preferred one first.
 
-    `is_shared`: another node uses its parameters too, so that it may have to be a copy.
+    `is_shared`: another node uses its parameters too, so that it may have to be a copy. With
+    `sequence`, sequence parallelism, positions may be cut.
     """
     node = graph.nodes[k]
     uncut = tuple((v, None) for v in node.variables)
@@ -62,7 +84,7 @@ def choices(
         elif len(set(states)) == len(axes) == 1 and keeps_cut(graph, node):
             yield NodeChoice(KEPT, PlanCost(), output=states[0], variables=uncut)
         return
-    found = possible(graph, node)
+    found = possible(graph, node, sequence)
     for way in found:
         if way.inputs == 1 or not any(states):
             yield from _divided(graph, node, way, states[0], ranks)
@@ -72,15 +94,18 @@ def choices(
         yield NodeChoice(WHOLE, PlanCost(size * needs_division), variables=uncut)
 
 
-def possible(graph: Graph, node: Node) -> list[Way]:
-    """The ways of a layer with its settings; none if it is not called with samples alone."""
+def possible(graph: Graph, node: Node, sequence: bool = False) -> list[Way]:
+    """The ways of a layer with its settings; none if it is not called with samples alone.
+
+    Those that cut positions are among them with `sequence` alone.
+    """
     args, named = node.arguments
     is_plain = not named and all(type(part) is Value for part in (*args, node.result))
     edges = [graph.edges[e] for e in (*node.inputs, *node.outputs)]
     if node.layer is None or not is_plain or not all(edge.of_samples for edge in edges):
         return []
-    fitting = (way for way in ways(node.layer) if way.inputs == len(args))
-    found = [way for way in fitting if way.fits(node.settings)]
+    fitting = (way for way in ways(node.layer) if sequence or not way.has_positions)
+    found = [way for way in fitting if way.inputs == len(args) and way.fits(node.settings)]
     for way in found if node.layer not in RULES else ():
         _check_own(graph, node, way)
     return found
@@ -104,16 +129,19 @@ def _divided(
     graph: Graph, node: Node, way: Way, state: Cut | None, ranks: int
 ) -> Iterator[NodeChoice]:
     """The choices of one way of a layer: with its output as it is, and gathered."""
-    x = graph.edges[node.inputs[0]]
-    if way.input is None:
+    x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
+    sides = (way.input, x), (way.output, y)
+    if any(along is POSITIONS and positions(e, ranks) is None for along, e in sides):
+        return
+    if divides(way):
         size = channels(graph, node, way)
-        if state is not None or size < ranks:
+        if state != (positions(x, ranks) if way.input else None) or size < ranks:
             return
         for block in _blocks(graph, node, size, ranks):
             bounds = tuple(b * block for b in divided(size // block, ranks, node.name))
-            yield from _with_bounds(graph, node, way, state, bounds)
+            yield from _with_bounds(graph, node, way, state, bounds, ranks)
     else:
-        if state is None or _axis(way.input, x, state.axis) != state.axis:
+        if state is None or way.input is None or _axis(way.input, x, state.axis) != state.axis:
             return
         block, behind = way.block(node.settings, x.sample), None
         if not any(b % block for b in state.bounds):
@@ -125,7 +153,19 @@ def _divided(
                 f"layer {node.name} ({node.kind}): `behind` of its rule gives the bounds {behind}: "
                 f"give {ranks + 1} that rise from 0, for rank r those at r and r + 1"
             )
-        yield from _with_bounds(graph, node, way, state, behind)
+        yield from _with_bounds(graph, node, way, state, behind, ranks)
+
+
+def divides(way: Way) -> bool:
+    """Whether a way cuts something that is not cut in its input: channels, or rows of a table."""
+    return way.how in ("column", "rows")
+
+
+def positions(edge: Edge, ranks: int) -> Cut | None:
+    """The positions of each rank; None if there are none, or too few of them."""
+    if len(edge.sample) != 2 or edge.sample[0] < ranks:
+        return None
+    return Cut(parts_of(edge.sample[0], ranks), 0)
 
 
 def _blocks(graph: Graph, node: Node, size: int, ranks: int) -> Iterator[int]:
@@ -143,20 +183,33 @@ def _blocks(graph: Graph, node: Node, size: int, ranks: int) -> Iterator[int]:
 
 
 def _with_bounds(
-    graph: Graph, node: Node, way: Way, state: Cut | None, bounds: Bounds
+    graph: Graph, node: Node, way: Way, state: Cut | None, bounds: Bounds, ranks: int
 ) -> Iterator[NodeChoice]:
     """The choices of one way of a layer, whose channels are divided so."""
     y = graph.edges[node.outputs[0]]
     variables = _cuts(graph, node, way, bounds)
     summed = y.numbers * way.sums_output + gradients(graph, node) * way.sums_gradient
-    if way.output is None:
-        yield NodeChoice(way, PlanCost(0, 2 * summed), bounds, variables=variables)
+    cost = PlanCost(sent=2 * summed + moved(graph, node, way) * (2 + (way.how == "column")))
+    if way.output is None or way.output is POSITIONS:
+        output = positions(y, ranks) if way.output else None
+        yield NodeChoice(way, cost, bounds, False, output, variables)
         return
     output = Cut(bounds, _axis(way.output, y, -1 if state is None else state.axis))
     if y.sample[output.axis] == bounds[-1]:
-        yield NodeChoice(way, PlanCost(0, 2 * summed), bounds, False, output, variables)
-    if way.input is None:
-        yield NodeChoice(way, PlanCost(0, 2 * summed + y.numbers), bounds, True, None, variables)
+        yield NodeChoice(way, cost, bounds, False, output, variables)
+    if divides(way):
+        gathered = cost.plus(PlanCost(sent=y.numbers))
+        yield NodeChoice(way, gathered, bounds, True, None, variables)
+
+
+def moved(graph: Graph, node: Node, way: Way) -> int:
+    """The numbers of a sample that are gathered or reduce-scattered along positions at a time.
+
+    Once forward and once back; a column gathers its input again for the gradient of its weight.
+    """
+    if not way.form.endswith("of positions"):
+        return 0
+    return graph.edges[(node.inputs if way.input is POSITIONS else node.outputs)[0]].numbers
 
 
 def gradients(graph: Graph, node: Node) -> int:
@@ -168,7 +221,7 @@ def gradients(graph: Graph, node: Node) -> int:
 def channels(graph: Graph, node: Node, way: Way) -> int:
     """How many channels there are to divide: of the output, or rows of a table."""
     y = graph.edges[node.outputs[0]]
-    if way.output is not None:
+    if way.how == "column":
         return y.sample[_axis(way.output, y, -1)]
     sizes = named(graph, node)
     return max(
@@ -176,8 +229,11 @@ def channels(graph: Graph, node: Node, way: Way) -> int:
     )
 
 
-def _axis(axis: int | EllipsisType, edge: Edge, same: int) -> int:
+def _axis(axis: Along, edge: Edge, same: int) -> int:
     """An axis of a sample, counted from 0."""
+    if axis is POSITIONS:
+        return 0
+    assert axis is not None
     return (same if isinstance(axis, EllipsisType) else axis) % len(edge.sample)
 
 
@@ -193,27 +249,35 @@ def named(graph: Graph, node: Node) -> dict[str, int]:
 
 
 def _cuts(graph: Graph, node: Node, way: Way, bounds: Bounds) -> tuple[tuple[int, Cut | None], ...]:
-    """Where each parameter and buffer is cut."""
+    """Where each parameter and buffer is cut.
+
+    Of a table of positions, the last rank has the rows that no sample is long enough for, too.
+    """
     found: list[tuple[int, Cut | None]] = []
     for name, v in named(graph, node).items():
-        axis, shape = way.parameters.get(name), graph.variables[v].shape
-        if axis is not None and shape[axis] != bounds[-1]:
+        axis, shape, ends = way.parameters.get(name), graph.variables[v].shape, bounds
+        if way.how == "positions" and axis is not None:
+            ends = (*bounds[:-1], max(bounds[-1], shape[axis]))
+        if axis is not None and shape[axis] != ends[-1]:
             raise ValueError(
                 f"layer {node.name} ({node.kind}): its rule cuts {name} of shape {shape} along "
                 f"axis {axis}, where it needs one for each of {bounds[-1]} channels"
             )
-        found.append((v, None if axis is None else Cut(bounds, axis % len(shape))))
+        others = TERMS if way.output is POSITIONS and graph.variables[v].is_parameter else None
+        found.append((v, others if axis is None else Cut(ends, axis % len(shape))))
     return tuple(found)
 
 
 def _check_own(graph: Graph, node: Node, way: Way) -> None:
     """Raises ValueError if the way of somebody's own layer cannot be right."""
     what = f"layer {node.name} ({node.kind}): the way {way.how!r} of its rule"
+    if way.form != way.how:
+        raise ValueError(f"{what} cuts positions on one side: give POSITIONS on both, or on none")
     for name, v in named(graph, node).items():
         along, n = way.parameters.get(name), len(graph.variables[v].shape)
         if along is not None and not -n <= along < n:
             raise ValueError(f"{what} cuts axis {along} of {name}, which has {n}")
-        if graph.variables[v].is_parameter and along is None:
+        if graph.variables[v].is_parameter and along is None and not way.has_positions:
             raise ValueError(
                 f"{what} leaves {name} whole, which a sum over ranks would add once a rank, or of "
                 "which each rank would have a part of the gradient: cut it too, or make it a "

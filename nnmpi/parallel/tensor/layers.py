@@ -13,7 +13,8 @@ Their ops are the ordinary op on this rank's channels, with one all-reduce in it
 column      whole    some outputs       no message       all-reduce
 row         sharded  some inputs        all-reduce       no message
 
-All-reduces work in the memory of the array that they sum, which nothing else uses. `of` is
+With sequence parallelism what is whole here is cut along positions: see `sides.py`. All-reduces
+work in the memory of the array that they sum, which nothing else uses. `of` is
 `linear`, whose channels are the last `axis`, or `conv1d` or `conv2d`, where they are axis 1 and the
 last in memory.
 """
@@ -27,14 +28,19 @@ from nnmpi.comm import Comm
 from nnmpi.kernels import Result, column_sum
 from nnmpi.nn import Embedding, Linear, Module
 from nnmpi.nn.parameter import Parameter
-from nnmpi.parallel.tensor.ops import Bounds, all_reduce, divided, gather, own, part_of
+from nnmpi.parallel.tensor.ops import Bounds, divided, gather, own, part_of
+from nnmpi.parallel.tensor.sides import Side, Whole
 
 
 class Sharded(Module):
-    """The base of all sharded layers: which part this is."""
+    """The base of all sharded layers: which part this is.
+
+    side   how ranks have what is not cut along channels
+    """
 
     comm: Comm
     bounds: Bounds
+    side: Side
     weight: Parameter
 
     def extra_repr(self) -> str:
@@ -51,7 +57,7 @@ class Product(Sharded):
     axis: ClassVar[int]  # the axis of channels in input and output
 
     def _applied(self, sharded: Callable[..., Result], x: Any, **fused: bool) -> Tensor:
-        options = {"of": self.op, "comm": self.comm, "axis": self.axis, **self.options()}
+        options = {"of": self.op, "side": self.side, "axis": self.axis, **self.options()}
         options |= {name: True for name, is_wanted in fused.items() if is_wanted}
         return apply(sharded, x, self.weight, self.bias, **options)
 
@@ -66,7 +72,7 @@ class ColumnSharded(Product):
 
     def _take(self, comm: Comm, gather_output: bool = False) -> None:
         """Keep this rank's part of weight and bias."""
-        self.comm, self.gather_output = comm, gather_output
+        self.comm, self.side, self.gather_output = comm, Whole(comm), gather_output
         n = self.weight.shape[0]
         self.bounds = divided(n, comm.size, f"{type(self).__name__} with {n} outputs")
         self.weight = part_of(self.weight, 0, self.bounds, comm)
@@ -87,7 +93,7 @@ class RowSharded(Product):
     def _take(self, comm: Comm, bounds: Bounds | None = None) -> None:
         """Keep this rank's part of the weight."""
         name, n = type(self).__name__, self.weight.shape[1]
-        self.comm = comm
+        self.comm, self.side = comm, Whole(comm)
         self.bounds = bounds or divided(n, comm.size, f"{name} with {n} inputs")
         if len(self.bounds) != comm.size + 1 or (self.bounds[0], self.bounds[-1]) != (0, n):
             raise ValueError(
@@ -140,7 +146,7 @@ class ShardedEmbedding(Sharded, Embedding):
         self, num_embeddings: int, embedding_dim: int, comm: Comm, padding_idx: int | None = None
     ) -> None:
         super().__init__(num_embeddings, embedding_dim, padding_idx)
-        self.comm = comm
+        self.comm, self.side = comm, Whole(comm)
         self.bounds = divided(num_embeddings, comm.size, f"Embedding with {num_embeddings} rows")
         self.weight = part_of(self.weight, 0, self.bounds, comm)
 
@@ -152,7 +158,7 @@ class ShardedEmbedding(Sharded, Embedding):
             index=self.checked(index),
             start=own(self.bounds, self.comm)[0],
             padding=self.padding_idx,
-            comm=self.comm,
+            side=self.side,
         )
 
 
@@ -163,7 +169,7 @@ Op = Callable[..., Result]
 
 
 def column(
-    x: Array, w: Array, b: Array | None, *, of: Op, comm: Comm, axis: int, **options: Any
+    x: Array, w: Array, b: Array | None, *, of: Op, side: Side, axis: int, **options: Any
 ) -> Result:
     """Some outputs of an op: w and b are those of these outputs, x is whole on all ranks."""
     result = of(x, w, b, **options)
@@ -171,8 +177,7 @@ def column(
 
     def summed(g: Any, out: Array | None) -> Array:
         dx = of_x(g, None)
-        all_reduce(dx, comm, _memory_order(dx, axis))
-        return dx
+        return side.sum(dx, _memory_order(dx, axis))
 
     return result._replace(vjps=(summed, *others))
 
@@ -183,17 +188,17 @@ def row(
     b: Array | None,
     *,
     of: Op,
-    comm: Comm,
+    side: Side,
     axis: int,
     relu: bool = False,
     **options: Any,
 ) -> Result:
     """An op on some inputs, summed over the ranks, + b, then ReLU if `relu`."""
     result, xp = of(x, w, None, **options), xp_of(x)
-    y, plain = result.value, result.prepare
+    plain = result.prepare
     of_x, of_w, _ = result.vjps
     assert plain is not None
-    all_reduce(y, comm, _memory_order(y, axis))
+    y = side.sum(result.value, _memory_order(result.value, axis))
     if b is not None:
         channels_last = xp.moveaxis(y, axis, -1)
         channels_last += b
@@ -204,7 +209,7 @@ def row(
         """The gradient before ReLU, and what the vjps of x and w share."""
         if relu:
             g = g * (y > 0)
-        return g, plain(g, (*needs[:2], False)) if True in needs[:2] else None
+        return g, plain(side.whole(g), (*needs[:2], False)) if True in needs[:2] else None
 
     def of_b(shared: tuple[Array, Any], out: Array | None) -> Array:
         return column_sum(xp.moveaxis(shared[0], axis, -1).reshape(-1, len(w)), out)
@@ -222,7 +227,7 @@ def _memory_order(array: Array, axis: int) -> tuple[int, ...] | None:
 
 
 def sharded_lookup(
-    w: Array, *, index: Array, start: int, padding: int | None, comm: Comm
+    w: Array, *, index: Array, start: int, padding: int | None, side: Side
 ) -> Result:
     """Row i of the whole weight for each i of the index: w has its rows from `start` on.
 
@@ -233,13 +238,12 @@ def sharded_lookup(
     rows = index[here] - start
     y = xp.zeros((*index.shape, w.shape[1]), w.dtype)
     y[here] = w[rows]
-    all_reduce(y, comm)
 
     def vjp(g: Array, out: Array | None) -> Array:
         dw = xp.zeros(w.shape, g.dtype)
-        xp.add.at(dw, rows, g[here])
+        xp.add.at(dw, rows, side.whole(g)[here])
         if padding is not None and start <= padding < start + len(w):
             dw[padding - start] = 0
         return dw
 
-    return Result(y, (vjp,))
+    return Result(side.sum(y), (vjp,))

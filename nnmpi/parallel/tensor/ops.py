@@ -128,6 +128,22 @@ def all_gather(part: Array, comm: Comm, bounds: Bounds, axis: int) -> Array:
     return xp.ascontiguousarray(whole.transpose(order)).transpose(inverse(order))
 
 
+def reduce_scatter(array: Array, comm: Comm, bounds: Bounds, axis: int) -> Array:
+    """This rank's part, along an axis, of the sum over the ranks: the transpose of `all_gather`.
+
+    It is in memory of its own, in C order. The array may be overwritten.
+    """
+    xp = xp_of(array)
+    buffer = xp.ascontiguousarray(xp.moveaxis(array, axis, 0))
+    rest = prod(buffer.shape[1:])
+    lengths = [(stop - start) * rest for start, stop in pairwise(bounds)]
+    recorder = current_recorder.get()
+    began = recorder.now()
+    wire_for(comm, buffer).start_reduce_scatter(buffer.reshape(-1), "ring", lengths).wait()
+    recorder.add("tensor", began)
+    return xp.moveaxis(buffer[slice(*own(bounds, comm))], 0, axis).copy(order="C")
+
+
 def own_part(array: Array, comm: Comm, bounds: Bounds, axis: int) -> Array:
     """This rank's part of an array along an axis: a view."""
     return array[(slice(None),) * (axis % array.ndim) + (slice(*own(bounds, comm)),)]

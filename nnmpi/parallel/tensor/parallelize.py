@@ -20,23 +20,29 @@ from nnmpi.nn.place import Place, whole
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.tensor import ops
 from nnmpi.parallel.tensor.branches import BranchesOnRanks, onto_ranks
+from nnmpi.parallel.tensor.choices import named
 from nnmpi.parallel.tensor.conv import ColumnConv1d, ColumnConv2d, RowConv1d, RowConv2d
 from nnmpi.parallel.tensor.experts import ShardedExperts
 from nnmpi.parallel.tensor.layers import ColumnLinear, RowLinear, Sharded, ShardedEmbedding
 from nnmpi.parallel.tensor.ops import copy_of, own, part_of
 from nnmpi.parallel.tensor.rules import Cut, Way
-from nnmpi.parallel.tensor.shard import Sharding, shard
-from nnmpi.parallel.tensor.sharded_layer import ShardedLayer
+from nnmpi.parallel.tensor.sequence import GatheringLinear
+from nnmpi.parallel.tensor.shard import shard
+from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
+from nnmpi.parallel.tensor.sides import CutPositions, Whole
 
 FORMS: Mapping[tuple[type[Module], str], type[Sharded]] = {
     (Linear, "column"): ColumnLinear,
     (Linear, "row"): RowLinear,
+    (Linear, "column of positions"): GatheringLinear,
+    (Linear, "row of positions"): RowLinear,
     (Conv1d, "column"): ColumnConv1d,
     (Conv1d, "row"): RowConv1d,
     (Conv2d, "column"): ColumnConv2d,
     (Conv2d, "row"): RowConv2d,
     (Embedding, "rows"): ShardedEmbedding,
     (Experts, "rows"): ShardedExperts,
+    (Embedding, "rows of positions"): ShardedEmbedding,
 }
 """Layers whose sums are part of their own ops."""
 
@@ -84,15 +90,16 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
     new: dict[int, Module] = {}
     for at in sharding.layers:
         layer = modules[at.path]
-        if at.how in ("copy", "branch", "branches") or id(layer) in new:
+        if not at.way.rebuilds or id(layer) in new:
             continue
         if layer is model:
             raise ValueError(
                 f"the model is one {at.kind}, in whose place nothing can be put: make it "
                 "nn.Sequential(layer)"
             )
-        cut = sharding.edges.get(graph.nodes[at.node].inputs[0])
-        new[id(layer)] = _part(layer, at, cut, comm)
+        node = graph.nodes[at.node]
+        cuts = {name: sharding.variables.get(v) for name, v in named(graph, node).items()}
+        new[id(layer)] = _part(layer, at, sharding.edges.get(node.inputs[0]), cuts, comm)
     for module in [*dict.fromkeys(modules.values())]:
         for name, child in [*module._modules.items()]:
             if id(child) in new:
@@ -116,8 +123,11 @@ def refuse_parts(model: Module) -> None:
             raise ValueError(f"layer {path} ({layer!r}) is sharded already: shard a model once")
 
 
-def _part(layer: Module, at: ShardedLayer, cut: Cut | None, comm: Comm) -> Any:
-    """What takes the place of a layer."""
+def _part(
+    layer: Module, at: ShardedLayer, cut: Cut | None, cuts: Mapping[str, Cut | None], comm: Comm
+) -> Any:
+    """What takes the place of a layer: its input is cut so, and parameters and buffers as `cuts`
+    says."""
     new: Any = copy(layer)
     start, stop = own(at.bounds, comm)
     for name in at.way.sizes:
@@ -126,19 +136,21 @@ def _part(layer: Module, at: ShardedLayer, cut: Cut | None, comm: Comm) -> Any:
         elif cut is not None:
             new.part, new.axis = ChannelRange(start, stop, at.bounds[-1]), cut.axis
     for name, p in layer._parameters.items():
-        axis = at.way.parameters.get(name)
-        setattr(new, name, copy_of(p) if axis is None else part_of(p, axis, at.bounds, comm))
+        there = cuts.get(name)
+        own_p = copy_of(p) if there is None else part_of(p, there.axis, there.bounds, comm)
+        setattr(new, name, own_p)
     for name in layer._buffers.keys() & at.way.parameters:
         value = getattr(layer, name)
         here = list(whole(value.shape))
         here[at.way.parameters[name]] = start, stop
         place = Place("", value.shape, tuple(here))
         new.register_buffer(name, value[place.slices].copy(), place)
-    if at.how == "channels":
+    if at.how in ("channels", "positions"):
         return new
     bases = (_Exchanging, type(layer))
-    new.__class__ = FORMS.get((type(layer), at.how)) or type(f"Sharded{at.kind}", bases, {})
+    new.__class__ = FORMS.get((type(layer), at.way.form)) or type(f"Sharded{at.kind}", bases, {})
     new.comm, new.bounds, new.gather_output, new.way = comm, at.bounds, at.gathers, at.way
+    new.side = CutPositions(comm, at.positions) if at.positions else Whole(comm)
     return new
 
 

@@ -6,14 +6,23 @@
     cut     cut      its channels alone   channels    nothing
     whole   whole    some rows of a table rows        both
 
+With sequence parallelism (`--sequence-parallel`) "whole" may be cut along positions instead:
+
+    input      output                           then ranks
+    positions  cut        column                gather the input, and reduce-scatter its gradient
+    cut        positions  row                   reduce-scatter the output, and gather its gradient
+    whole      positions  rows                  the same
+    positions  positions  positions             sum the gradients of parameters, once a step
+
 What has no rule takes whole inputs, and every rank computes all of it. Rules see values only: the
 class of a layer, its plain attributes, shapes.
 """
 
 from collections.abc import Callable, Mapping
+from enum import Enum
 from math import prod
 from types import EllipsisType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from nnmpi import nn
 from nnmpi.autograd.ops import activations, elementwise, logic, shape
@@ -27,6 +36,19 @@ Settings = Mapping[str, Any]
 NONE: Mapping[str, int] = {}
 
 
+class Positions(Enum):
+    """The axis of positions: the first of a sample (T, C)."""
+
+    AXIS = 0
+
+
+POSITIONS = Positions.AXIS
+"""As the input or output of a way: cut along positions, which sequence parallelism alone does."""
+
+Along: TypeAlias = int | EllipsisType | Positions | None
+"""Where a way has its input or output cut; None: it is whole."""
+
+
 class Cut(NamedTuple):
     """Where a tensor is cut: rank r has bounds[r] to bounds[r + 1] - 1 along an axis.
 
@@ -35,6 +57,10 @@ class Cut(NamedTuple):
 
     bounds: Bounds
     axis: int
+
+
+TERMS = Cut((), 0)
+"""Not cut: a parameter that every rank has whole, of whose gradient each has a term."""
 
 
 def always(settings: Settings) -> bool:
@@ -55,7 +81,8 @@ def one(settings: Settings, sample: tuple[int, ...]) -> int:
 class Way(NamedTuple):
     """One way to divide a layer among ranks; `sharding` of a layer of one's own has some of them.
 
-    input       the axis of a sample along which the input is cut; None: whole; ...: any axis
+    input       the axis of a sample along which the input is cut; None: whole; ...: any axis;
+                POSITIONS: whole, but that its positions are divided among the ranks
     output      the same of the output; ... is that of the input
     parameters  the axis along which each parameter or buffer is cut, by name; others are whole
     sizes       attributes that count channels, of which a part has its share
@@ -68,8 +95,8 @@ class Way(NamedTuple):
     inputs      how many tensors the layer is called with; of several, all are whole
     """
 
-    input: int | EllipsisType | None = None
-    output: int | EllipsisType | None = None
+    input: Along = None
+    output: Along = None
     parameters: Mapping[str, int] = NONE
     sizes: tuple[str, ...] = ()
     fits: Callable[[Settings], bool] = always
@@ -83,26 +110,40 @@ class Way(NamedTuple):
         """The name of the way."""
         if self.named:
             return self.named
-        if self.input is not None:
-            return "row" if self.output is None else "channels"
-        if self.output is not None:
+        if self.input is self.output is POSITIONS:
+            return "positions"
+        if self.input not in (None, POSITIONS):
+            return "row" if self.output in (None, POSITIONS) else "channels"
+        if self.output not in (None, POSITIONS):
             return "column"
         return "rows" if self.parameters else "copy"
 
     @property
+    def form(self) -> str:
+        """The name of the way, and whether one side of it is cut along positions."""
+        on_one_side = (self.input is POSITIONS) != (self.output is POSITIONS)
+        return self.how + " of positions" * on_one_side
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether input or output are cut along positions."""
+        return POSITIONS in (self.input, self.output)
+
+    @property
     def sums_output(self) -> bool:
-        """Whether each rank has a term of the output."""
-        return self.how in ("row", "rows")
+        """Whether each rank has a term of the output, and all of them get the sum."""
+        return self.how in ("row", "rows") and self.output is None
 
     @property
     def sums_gradient(self) -> bool:
-        """Whether each rank has a term of the gradient of the input."""
-        return self.how in ("column", "rows")
+        """Whether each rank has a term of the gradient of the input, and all get the sum."""
+        return self.how in ("column", "rows") and self.input is None
 
     @property
     def rebuilds(self) -> bool:
         """Whether another layer takes the place of this one; else it works on a part as it is."""
-        return self.how != "channels" or bool(self.parameters or self.sizes)
+        as_it_is = self.how in ("channels", "positions", "copy", "branch", "branches")
+        return not as_it_is or bool(self.parameters or self.sizes)
 
 
 WHOLE = Way()
@@ -127,6 +168,10 @@ def _product(axis: int, fits: Callable[[Settings], bool] = always) -> tuple[Way,
         Way(None, axis, {"weight": 0, "bias": 0}, fits=fits),
         Way(axis, None, {"weight": 1}, fits=fits),
     )
+
+
+def _of_last_axis(settings: Settings) -> bool:
+    return len(settings["normalized_shape"]) == 1
 
 
 def _has_one_group(settings: Settings) -> bool:
@@ -198,9 +243,15 @@ _WEIGHTS = {"weight1": 0, "weight2": 0}
 _HEADS = Way(-1, -1, sizes=("num_heads", "part"), block=_head, behind=_of_values)
 
 RULES: Mapping[type[nn.Module], tuple[Way, ...]] = {
-    nn.Linear: _product(-1),
-    nn.Embedding: (Way(parameters={"weight": 0}),),
+    nn.Linear: (
+        *_product(-1),
+        Way(POSITIONS, -1, {"weight": 0, "bias": 0}),
+        Way(-1, POSITIONS, {"weight": 1}),
+    ),
+    nn.Embedding: (Way(None, None, {"weight": 0}), Way(None, POSITIONS, {"weight": 0})),
     Experts: (Way(parameters={**_WEIGHTS, "bias1": 0, "bias2": 0}, inputs=2),),
+    nn.PositionalEmbedding: (Way(POSITIONS, POSITIONS, {"weight": 0}),),
+    **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), (Way(POSITIONS, POSITIONS, fits=_of_last_axis),)),
     nn.Conv1d: _product(0, _has_one_group),
     nn.Conv2d: (*_product(0, _has_one_group), _GROUPS),
     nn.BatchNorm1d: (_BATCH_NORM,),

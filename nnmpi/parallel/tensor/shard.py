@@ -5,62 +5,38 @@
 
 The states that can be reached are found on the way forward; the least that is still to be sent from
 each of them, on the way back. So the plan is exact: no other one sends less. Of plans that send
-equally much it is the one whose choices are listed first.
+equally much it is the one whose choices are listed first. With sequence parallelism it is the one
+of which ranks have the fewest activations whole, and of these the one that sends least.
 
 A node may have more than `MOST` states, for instance after many parallel branches: then only the
 cheapest ones are looked at, and another plan might send less.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from nnmpi.nn.graph import Graph
-from nnmpi.parallel.tensor.branches import NOTHING, Owned, divide_branches
+from nnmpi.nn.graph import Graph, Node
+from nnmpi.parallel.tensor.branches import divide_branches
 from nnmpi.parallel.tensor.choices import (
     NodeChoice,
     PlanCost,
     channels,
     choices,
+    divides,
     keeps_cut,
     possible,
 )
-from nnmpi.parallel.tensor.ops import Bounds, divided
-from nnmpi.parallel.tensor.rules import OF_BRANCH, Cut
-from nnmpi.parallel.tensor.sharded_layer import (
+from nnmpi.parallel.tensor.ops import divided
+from nnmpi.parallel.tensor.rules import OF_BRANCH, POSITIONS, TERMS, Cut, Way
+from nnmpi.parallel.tensor.sharding import (
     ShardedLayer,
+    Sharding,
+    described,
     is_told,
-    layer_of_choice,
     layers_of_join,
 )
-
-
-class Sharding(NamedTuple):
-    """What of a graph is divided, and how.
-
-    layers     in the order in which they run
-    edges      where edges are cut, by number; others are whole on every rank
-    variables  where parameters and buffers are cut
-    output     the bounds of the channels of the output; None if it is whole
-    owned      what one rank has and computes alone
-    """
-
-    ranks: int
-    layers: tuple[ShardedLayer, ...]
-    edges: Mapping[int, Cut]
-    variables: Mapping[int, Cut]
-    output: Bounds | None
-    owned: Owned = NOTHING
-
-    def layer_of(self, node: int) -> ShardedLayer | None:
-        """What is said of a node, if it is divided or has parameters."""
-        return next((layer for layer in self.layers if layer.node == node), None)
-
-
-UNSHARDED = Sharding(1, (), {}, {}, None)
-"""Every rank has the whole model."""
-
 
 # ---- the search
 
@@ -85,40 +61,60 @@ class Transition(NamedTuple):
     total: PlanCost
 
 
-def shard(graph: Graph, ranks: int, whole_output: bool = False) -> Sharding:
+def shard(graph: Graph, ranks: int, whole_output: bool = False, sequence: bool = False) -> Sharding:
     """How the model is divided; every rank finds the same.
 
     With `whole_output` every rank gets all scores, as most losses need them; else their classes may
-    stay cut. Raises ValueError if a layer has fewer channels than there are ranks.
+    stay cut. With `sequence`, sequence parallelism, what is whole on every rank is cut along
+    positions where it can be. Raises ValueError if a layer has fewer channels than there are ranks,
+    or a model no positions to cut.
     """
-    search = _Search(graph, ranks, whole_output)
+    search = _Search(graph, ranks, whole_output, sequence)
     transitions = search.transitions()
-    edges, variables = dict[int, Cut](), dict[int, Cut]()
+    edges, variables, terms = dict[int, Cut](), dict[int, Cut](), set[int]()
     layers, state = list[ShardedLayer](), START
     for k, found in enumerate(transitions):
         taken = min((t for t in found if t.before == state), key=attrgetter("total"))
         state, choice = taken.after, taken.choice
         if choice.output is not None:
             edges |= dict.fromkeys(graph.nodes[k].outputs, choice.output)
-        variables |= {v: cut for v, cut in choice.variables if cut is not None}
+        variables |= {v: cut for v, cut in choice.variables if cut not in (None, TERMS)}
+        terms |= {v for v, cut in choice.variables if cut is TERMS}
         if k in search.owned.calls:
             layers += layers_of_join(search.owned.calls[k], ranks)
         elif is_told(graph, graph.nodes[k], choice):
-            layers.append(layer_of_choice(graph, k, choice, search.why(k, found, taken)))
+            why = search.why(k, found, taken)
+            layers.append(described(graph, k, choice, ranks, why))
+    if sequence and not any(layer.positions for layer in layers):
+        _refuse_positions(graph, ranks)
     cut = edges.get(graph.outputs[0])
-    bounds = cut.bounds if cut else None
-    return Sharding(ranks, tuple(layers), edges, variables, bounds, search.owned)
+    output = cut.bounds if cut else None
+    return Sharding(
+        ranks, tuple(layers), edges, variables, output, frozenset(terms), owned=search.owned
+    )
+
+
+def _refuse_positions(graph: Graph, ranks: int) -> None:
+    """Raises ValueError for a model of which nothing can be cut along positions."""
+    ways = ((node, way) for node in graph.nodes for way in possible(graph, node, sequence=True))
+    made = (graph.edges[node.outputs[0]].sample for node, way in ways if way.output is POSITIONS)
+    longest = max((sample[0] for sample in made if len(sample) == 2), default=0)
+    has = f"a sample has {longest}, fewer than the {ranks} ranks: use a smaller --tp"
+    raise ValueError(
+        "sequence parallelism cuts positions between layers that treat each alone, and "
+        + (has if 0 < longest < ranks else "the model has none: leave --sequence-parallel out")
+    )
 
 
 class _Search:
     """The search for the best plan of one graph."""
 
-    def __init__(self, graph: Graph, ranks: int, whole_output: bool) -> None:
-        self.graph, self.ranks, n = graph, ranks, len(graph.nodes)
+    def __init__(self, graph: Graph, ranks: int, whole_output: bool, sequence: bool) -> None:
+        self.graph, self.ranks, self.sequence, n = graph, ranks, sequence, len(graph.nodes)
         self.owned = divide_branches(graph, ranks)
         uses = Counter(v for node in graph.nodes for v in node.variables)
         calls = Counter(
-            node.name for node in graph.nodes if any(w.rebuilds for w in possible(graph, node))
+            node.name for node in graph.nodes if any(w.rebuilds for w in self._possible(node))
         )
         self.last: dict[Slot, int] = {}
         for k, node in enumerate(graph.nodes):
@@ -129,6 +125,9 @@ class _Search:
         self.last |= {("edge", e): n for e in graph.outputs}
         self.may_stay = not whole_output and len(graph.outputs) == 1
         self.needed = self._needed()
+
+    def _possible(self, node: Node) -> list[Way]:
+        return possible(self.graph, node, self.sequence)
 
     def _needed(self) -> list[str]:
         """What needs each edge whole; nothing if all that take it may take it cut."""
@@ -142,8 +141,8 @@ class _Search:
             if node.layer is None:
                 needed = behind if keeps_cut(graph, node) else whole
             else:
-                ways = [way for way in possible(graph, node) if way.input is not None]
-                ends = any(way.output is None for way in ways)
+                ways = [way for way in self._possible(node) if way.input is not None]
+                ends = any(way.output is None or divides(way) for way in ways)
                 needed = "" if ends else behind if ways else whole
             for e in node.inputs:
                 found[e] = found[e] or needed
@@ -189,11 +188,14 @@ class _Search:
         cuts = tuple(known.get(("edge", e)) for e in node.inputs)
         if cuts not in found:
             is_shared = any(("variable", v) in self.last for v in node.variables)
-            found[cuts] = (
+            here = (
                 [NodeChoice(OF_BRANCH, PlanCost())] * (not any(cuts))
                 if k in self.owned.nodes
-                else [*choices(self.graph, k, cuts, self.ranks, is_shared)]
+                else choices(self.graph, k, cuts, self.ranks, is_shared, self.sequence)
             )
+            found[cuts] = [
+                choice._replace(cost=choice.cost.plus(self._whole(node, choice))) for choice in here
+            ]
         for choice in found[cuts]:
             if choice.output is not None and any(self.needed[e] for e in node.outputs):
                 continue
@@ -209,6 +211,11 @@ class _Search:
             after = {slot: f for slot, f in (known | facts).items() if self.last.get(slot, k) > k}
             yield choice, frozenset(after.items())
 
+    def _whole(self, node: Node, choice: NodeChoice) -> PlanCost:
+        """What counts with sequence parallelism if the output of a node is whole."""
+        is_whole = self.sequence and choice.output is None
+        return PlanCost(whole=is_whole * sum(self.graph.edges[e].numbers for e in node.outputs))
+
     def _may_end(self, state: State) -> bool:
         """Whether the output is whole, or cut along the axis of the classes."""
         return all(cut.axis == 0 for (what, _), cut in state if what == "edge")
@@ -221,10 +228,12 @@ class _Search:
         if choice.cost.copied:
             return "its parameters are used in another way too"
         if choice.way.how == "copy":
-            has_ways = bool(possible(self.graph, node))
+            has_ways = bool(self._possible(node))
             return "its input is whole" if has_ways else "no rule says how to divide it"
         others = [(t.total, t.choice.words) for t in found if t.choice.words != choice.words]
         cost, words = min(others, default=(total, ""))
+        if words and cost.copied == total.copied and cost.whole != total.whole:
+            return f"{total.whole:,} activations a sample on every rank; {cost.whole:,} as {words}"
         if words and cost.copied == total.copied:
             return f"{total.sent:,} numbers a sample in all; {cost.sent:,} as {words}"
         needed = self.needed[node.outputs[0]]
@@ -233,8 +242,8 @@ class _Search:
     def _refuse(self) -> None:
         """Raises ValueError for the first layer that is too narrow."""
         for node in self.graph.nodes:
-            for way in possible(self.graph, node):
-                if way.input is None:
+            for way in self._possible(node):
+                if divides(way):
                     size = channels(self.graph, node, way)
                     divided(size, self.ranks, f"layer {node.name} ({node.kind})")
         raise ValueError(f"no way was found to divide the model among {self.ranks} ranks")

@@ -14,10 +14,19 @@ from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place, whole
 from nnmpi.nn.state import assign, check_state
+from nnmpi.nn.stored import AS_IS, Order
 from nnmpi.parallel.model.parts import everything, which_held
+from nnmpi.run.files.folders import form_of, weights_of
 from nnmpi.run.files.saving import BLANK, FILE, PARAMETERS, Info, file_sha256, place_of
 
 Arrays = dict[str, np.ndarray]
+
+
+class Source(NamedTuple):
+    """A tensor in a file: its name there, and how its numbers are ordered."""
+
+    name: str
+    order: Order
 
 
 class Loaded(NamedTuple):
@@ -65,16 +74,23 @@ def load(
     path: str | os.PathLike[str], with_metadata: bool = False
 ) -> Arrays | tuple[Arrays, dict[str, str]]:
     """Read a state dictionary from a safetensors file, `with_metadata` also its metadata."""
-    check_digest(path)
     with _refused(path):
+        check_digest(path)
         state = load_file(path)
     return (state, read_metadata(path)) if with_metadata else state
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
-    """The metadata of a file; a file that has none has an empty dict."""
+    """The metadata of a file, or of that in a folder; a file that has none has an empty dict."""
+    path = weights_of(os.fspath(path))
     with _refused(path), safe_open(path, framework="numpy") as file:
         return dict(file.metadata() or {})
+
+
+def shapes(path: str | os.PathLike[str]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors of a file, by their names there."""
+    with _refused(path), safe_open(path, framework="numpy") as file:
+        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
 
 
 def check_digest(path: str | os.PathLike[str]) -> None:
@@ -82,6 +98,7 @@ def check_digest(path: str | os.PathLike[str]) -> None:
 
     Files of other programs have no digest. The whole file is read, in pieces.
     """
+    path = weights_of(os.fspath(path))
     metadata = read_metadata(path)
     if FILE not in metadata:
         if PARAMETERS in metadata:  # written only beside the other, whose name has changed
@@ -118,15 +135,15 @@ def load_into(
     `partial`, names and shapes need not fit. Then only what is here is read: of a tensor of which
     this rank has a part, that part.
     """
-    tensors = list(model.tensors())
-    loaded = _checked(path, [place for place, _ in tensors], partial)
+    tensors, (file, sources) = list(model.tensors()), _sources(path)
+    loaded = _checked(path, sources, [place for place, _ in tensors], partial)
     both, fits = zip(tensors, which_held(tensors, held), strict=True), {*loaded.loaded}
     here = [
         (place, target)
         for (place, target), is_held in both
         if is_held and place.size and place.path in fits
     ]
-    for value, (place, target) in zip(_parts(path, here), here, strict=True):
+    for value, (place, target) in zip(_parts(file, sources, here), here, strict=True):
         if isinstance(target, Parameter):
             _check_finite(f"--load {path}: {place.path}", value, target.dtype)
         assign(target, value)
@@ -146,13 +163,26 @@ def _check_finite(what: str, value: np.ndarray, dtype: Any) -> None:
         raise ValueError(f"{what} has the number {wrong}, which {why}; load another file")
 
 
-def _checked(path: str | os.PathLike[str], places: Sequence[Place], partial: bool) -> Loaded:
+def _sources(path: str | os.PathLike[str]) -> tuple[str, dict[str, Source]]:
+    """The file of --load, which may be in a folder, and its tensors by their paths in the model."""
+    form, file = form_of(path), weights_of(os.fspath(path))
+    with _refused(file), safe_open(file, framework="numpy") as opened:
+        found = form.found(opened.keys()).items()
+    return file, {own: Source(name, form.order(own)) for own, name in found}
+
+
+def _checked(
+    path: str | os.PathLike[str],
+    sources: Mapping[str, Source],
+    places: Sequence[Place],
+    partial: bool,
+) -> Loaded:
     """What fits; raises ValueError unless all does or, with `partial`, some."""
-    with _refused(path), safe_open(path, framework="numpy") as file:
-        names = file.keys()  # the file itself cannot be iterated over
-        known = {place.path for place in places} if partial else {*names}
-        infos = {name: _info(file, name) for name in names if name in known}
-    loaded = Loaded.of(str(path), names, infos, places)
+    file = weights_of(os.fspath(path))
+    with _refused(file), safe_open(file, framework="numpy") as opened:
+        known = {place.path for place in places} if partial else {*sources}
+        infos = {name: _info(opened, name, sources[name]) for name in sources if name in known}
+    loaded = Loaded.of(str(path), [*sources], infos, places)
     if partial and loaded.loaded:
         infos = {name: infos[name] for name in loaded.loaded}
         places = [place for place in places if place.path in infos]
@@ -166,19 +196,24 @@ def _checked(path: str | os.PathLike[str], places: Sequence[Place], partial: boo
 
 
 def _parts(
-    path: str | os.PathLike[str], here: Iterable[tuple[Place, object]]
+    path: str, sources: Mapping[str, Source], here: Iterable[tuple[Place, object]]
 ) -> Iterator[np.ndarray]:
-    """Reads the parts that are here."""
+    """Reads the parts that are here; a tensor in another order is read whole."""
     with _refused(path), safe_open(path, framework="numpy") as file:
         for place, _ in here:
-            yield _part(file, place)
+            name, order = sources[place.path]
+            if order == AS_IS:
+                yield _part(file, place._replace(path=name))
+            else:
+                yield order.here(np.asarray(file.get_tensor(name)))[place.slices]
 
 
-def _info(file: Any, name: str) -> Info:
+def _info(file: Any, path: str, source: Source) -> Info:
     """What the file says of a tensor; the library makes the type with the first number of it."""
+    name, order = source
     shape = tuple(file.get_slice(name).get_shape())
     first = whole(shape) if 0 in shape else whole((1,) * len(shape))
-    return Info(name, _part(file, Place(name, shape, first)).dtype, shape)
+    return Info(path, _part(file, Place(name, shape, first)).dtype, order.shape(shape))
 
 
 def _part(file: Any, place: Place) -> np.ndarray:

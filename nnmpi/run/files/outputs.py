@@ -7,6 +7,7 @@ from contextlib import suppress
 from nnmpi.config import Config
 from nnmpi.quoting import shown
 from nnmpi.run.files.atomic import check_not_read_only, check_target
+from nnmpi.run.files.folders import check_folder, is_folder, weights_of
 
 
 def check_outputs(config: Config) -> None:
@@ -16,17 +17,18 @@ def check_outputs(config: Config) -> None:
     """
     is_file = config.data.startswith("npz:") or config.data.endswith(".npz")
     data = os.path.expanduser(config.data.removeprefix("npz:")) if is_file else None
+    save, load = (path and weights_of(path) for path in (config.save, config.load))
     if config.save:
-        check_target(config.save)
-    check_differs("save", config.save, {"data": data})
+        check_folder(config.save) if is_folder(config.save) else check_target(config.save)
+    check_differs("save", save, {"data": data})
     if config.trace:
         check_target(config.trace, "write trace")
     if config.log:
         check_not_read_only(config.log, "write log")
-    others = {"data": data, "save": config.save, "load": config.load}
+    others = {"data": data, "save": save, "load": load}
     check_differs("log", config.log, others)
     check_differs("trace", config.trace, {**others, "log": config.log})
-    _refuse_other_kinds(config.save, "save", "a model", lambda head: head[8:9] == b"{")
+    _refuse_other_kinds(save, "save", "a model", lambda head: head[8:9] == b"{")
     _refuse_other_kinds(config.trace, "write trace", "a trace", lambda head: head[:1] == b"{")
 
 
@@ -48,7 +50,7 @@ def _refuse_other_kinds(
 def version(path: str | None) -> tuple[int, int] | None:
     """What differs between versions of a file; None where there is no file."""
     try:
-        found = os.stat(path or "")
+        found = os.stat(weights_of(path or ""))
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns

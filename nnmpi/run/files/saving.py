@@ -11,8 +11,11 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.nn import Module
+from nnmpi.nn.stored import PLAIN, Form
 from nnmpi.parallel.model.entries import Entries
 from nnmpi.quoting import shown
+from nnmpi.run.files import folders
 from nnmpi.run.files.atomic import NotSavedError as NotSavedError
 from nnmpi.run.files.atomic import check_target, replaced
 
@@ -96,21 +99,30 @@ def _check_given(state: Any, path: Any) -> None:
             )
 
 
-def write_entries(path: str | None, entries: Entries, metadata: Mapping[str, str]) -> None:
+def write_entries(
+    path: str | None, entries: Entries, metadata: Mapping[str, str], model: Module
+) -> None:
     """Writes a model where there is a path; other ranks send their parts, even if that fails."""
     digest = hashlib.sha256()
+    form: Form = PLAIN
 
     def values() -> Iterator[np.ndarray]:
         for entry in entries:
             if entry.in_digest:
                 digest.update(entry.value.tobytes())
-            yield entry.value
+            if form.name(entry.place.path):
+                yield form.order(entry.place.path).there(entry.value)
 
     arrays = values()
     try:
         if path:
-            index = [Info(*info) for info in entries.index()]
-            write(path, index, arrays, metadata, {PARAMETERS: digest.hexdigest})
+            file, form, more = folders.prepare(path, model)
+            index = [
+                Info(name, dtype, form.order(own).shape(shape))
+                for own, dtype, shape in entries.index()
+                if (name := form.name(own))
+            ]
+            write(file, index, arrays, {**more, **metadata}, {PARAMETERS: digest.hexdigest})
     finally:
         for _ in arrays:
             pass

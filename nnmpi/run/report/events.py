@@ -1,5 +1,6 @@
 """What events say of an arrangement, of the start of a run, and of what it depends on."""
 
+import copy
 import math
 import platform
 from dataclasses import asdict
@@ -11,6 +12,8 @@ import nnmpi
 from nnmpi import blas, native
 from nnmpi.comm import Comm, mpi_versions
 from nnmpi.config import Config
+from nnmpi.data.buckets import padding
+from nnmpi.mesh import REPLICAS
 from nnmpi.nn import Module
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -45,7 +48,7 @@ def layout_event(a: Arrangement) -> Event:
         "optimizer": config.optimizer,
         "sync": config.sync,
         "slices": config.slices if config.reproducible else None,
-        "allreduce": a.algorithm if a.mesh.axes["dp"] > 1 and a.strategy in SUMMED else None,
+        "allreduce": a.algorithm if a.mesh.count(*REPLICAS) > 1 and a.strategy in SUMMED else None,
         "cut": ",".join(map(str, a.division.begins)) or None,
         "notes": list(graph.notes),
         "kinds": [_figures(kind) for kind in kinds(a, config.batch_size)],
@@ -95,6 +98,7 @@ def start_event(
         "train_samples": len(d.train.y),
         "test_samples": len(d.test.y),
         "note": d.note,
+        **_padding(setup),
         "steps": setup.steps,
         "batch_size": config.batch_size,
         "dtype": config.dtype,
@@ -102,11 +106,22 @@ def start_event(
         "seed": config.seed,
         "ranks": ranks,
         "sync": config.sync,
-        **({"tp": config.tp} if config.tp > 1 else {}),
+        **{axis: n for axis, n in (("tp", config.tp), ("cp", config.cp)) if n > 1},
         **{name: value for name, value in slowed.items() if value},
         **setup.own,
         **strategy.describe(),
     }
+
+
+def _padding(setup: Setup) -> Event:
+    """The share of padding in batches of similar length, in the first epoch, and in others."""
+    loader = setup.train
+    if loader.lengths is None:
+        return {}
+    plain = copy.copy(loader)
+    plain.lengths = None
+    shares = [padding(loader.lengths, one.batches(0)) for one in (loader, plain)]
+    return dict(zip(("padding", "padding_unsorted"), shares, strict=True))
 
 
 def environment(config: Config, comm: Comm) -> Event:

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.parallel.arrangement.kinds import numbers_of
-from nnmpi.parallel.arrangement.traffic import Traffic
+from nnmpi.parallel.arrangement.kinds import alike_layers, numbers_of
 from nnmpi.quoting import printable
 from nnmpi.sim.show import columns, plural
 
@@ -25,10 +24,19 @@ def _start(e: Event) -> str:
         f"{e['steps']:,} steps",
         f"on {', '.join(_layout(e))}",
         e["note"] or "",
+        _padding(e) if "padding" in e else "",
         *(_loaded(e["loaded"]) if "loaded" in e else ()),
         f"warning: {e['warning']}" if "warning" in e else "",
     ]
     return "\n".join(filter(None, lines))
+
+
+def _padding(e: Event) -> str:
+    """How much of the batches is padding."""
+    return (
+        f"batches of similar length: {e['padding']:.1%} of their positions are padding, "
+        f"{e['padding_unsorted']:.1%} without --bucket-by-length"
+    )
 
 
 def _loaded(e: Event) -> Iterator[str]:
@@ -60,6 +68,8 @@ def _layout(e: Event) -> Iterator[str]:
             yield f"cut at {e['cut']}"
     if "tp" in e:
         yield f"layers cut over {plural(e['tp'], 'rank')}"
+    if "cp" in e:
+        yield f"sequences cut over {plural(e['cp'], 'rank')}"
     if "allreduce" in e:
         yield f"all-reduce {e['allreduce']}"
     if "zero" in e:
@@ -91,7 +101,7 @@ def _progress(e: Event) -> str:
 def _epoch(e: Event) -> str:
     return (
         f"epoch {e['epoch']:3d}   loss {e['loss']:.4f}   test loss {e['test_loss']:.4f}   "
-        f"{'   '.join([*_measured(e), ''])}{e['epoch_samples_per_second']:,.0f} samples/s"
+        f"{'   '.join([*_measured(e), *_rates(e, 'epoch_')])}"
     )
 
 
@@ -99,9 +109,21 @@ def _measured(e: Event) -> Iterator[str]:
     """The metrics, of which only losses of classes have the accuracy."""
     if "accuracy" in e:
         yield f"accuracy {e['accuracy']:.2%}"
+    if "perplexity" in e:
+        yield f"perplexity {e['perplexity']:.4g}"
+    for unit in ("character", "byte"):
+        if f"bits_per_{unit}" in e:
+            yield f"{e[f'bits_per_{unit}']:.3f} bits a {unit}"
     for name, value in e.get("metrics", {}).items():
         is_array = isinstance(value, list)
         yield f"{name} {'x'.join(map(str, np.shape(value))) if is_array else f'{value:.4g}'}"
+
+
+def _rates(e: Event, of: str = "") -> Iterator[str]:
+    """Samples a second, and tokens where these are counted."""
+    for what in ("samples", "tokens"):
+        if (rate := e.get(f"{of}{what}_per_second")) is not None:
+            yield f"{rate:,.0f} {what}/s"
 
 
 def _verify(e: Event) -> str:
@@ -120,7 +142,7 @@ def _result(e: Event) -> str:
     skipped = e["skipped_steps"]
     lines = [
         f"{e['event']}: {', '.join([*_measured(e), ''])}loss {e['loss']:.4f} after {e['steps']:,} "
-        f"steps in {e['seconds']:.1f} s, {e['samples_per_second']:,.0f} samples/s",
+        f"steps in {e['seconds']:.1f} s, {', '.join(_rates(e))}",
         f"{plural(skipped, 'step')} skipped: loss or gradient not finite" if skipped else "",
         _staleness(e.get("staleness", {})),
     ]
@@ -201,7 +223,8 @@ def _memory(e: Event) -> Iterator[tuple[str, ...]]:
 
 
 def _sent(e: Event) -> Iterator[tuple[str, ...]]:
-    axes = [x for x in Traffic._fields if any(kind["sent"][x]["messages"] for kind in e["kinds"])]
+    all_axes = e["kinds"][0]["sent"]
+    axes = [x for x in all_axes if any(kind["sent"][x]["messages"] for kind in e["kinds"])]
     yield "ranks", *(f"along {axis}" for axis in axes)
     for kind in e["kinds"]:
         sent = (kind["sent"][axis] for axis in axes)
@@ -211,8 +234,8 @@ def _sent(e: Event) -> Iterator[tuple[str, ...]]:
 
 def _layers(e: Event) -> Iterator[tuple[str, ...]]:
     yield "layer", "kind", "sharded by", "weight", "channels of each rank", "messages", "why"
-    for layer in e["sharded_layers"]:
-        yield (
+    cells = (
+        (
             layer["layer"],
             layer["kind"],
             layer["how"],
@@ -221,6 +244,10 @@ def _layers(e: Event) -> Iterator[tuple[str, ...]]:
             layer["messages"] or "none",
             layer["why"],
         )
+        for layer in e["sharded_layers"]
+    )
+    for name, row in alike_layers(cells):
+        yield name, *row[1:]
 
 
 def size(nbytes: int) -> str:

@@ -11,18 +11,21 @@ class Pace:
     """Time and rates of the run since it was made, and of the epoch since `start`.
 
     Rates leave out start-up, the first step, evaluations, and what a user does between steps.
+
+    counts_tokens: whether the loss is divided by tokens, which then are counted beside samples
     """
 
-    def __init__(self) -> None:
+    def __init__(self, counts_tokens: bool = False) -> None:
+        self._counts_tokens = counts_tokens
         self._began = self._since = time.perf_counter()
         self._is_warm = False
-        self._seconds, self._samples = 0.0, 0  # of the run
-        self._before_epoch = 0.0, 0
+        self._seconds, self._samples, self._tokens = 0.0, 0, 0.0  # of the run
+        self._before_epoch = 0.0, 0, 0.0
         self._norm, self._norms = 0.0, 0  # of the epoch: their sum, and how many
 
     def start(self) -> None:
         """Start an epoch, and the time of its first step."""
-        self._before_epoch = self._seconds, self._samples
+        self._before_epoch = self._seconds, self._samples, self._tokens
         self._norm, self._norms = 0.0, 0
         self.resume()
 
@@ -36,6 +39,7 @@ class Pace:
         if self._is_warm:
             self._seconds += now - self._since
             self._samples += result.samples
+            self._tokens += result.divisor
         self._is_warm, self._since = True, now
         if result.updated and result.gradient_norm is not None:
             self._norm += result.gradient_norm
@@ -47,17 +51,27 @@ class Pace:
         return round(time.perf_counter() - self._began, 4)
 
     @property
-    def rate(self) -> float:
-        """Samples per second of the run so far; 0 if no step was measured."""
-        return round(mean(self._samples, self._seconds), 1)
+    def rates(self) -> Event:
+        """Samples, and tokens, per second of the run so far; 0 if no step was measured."""
+        return self._rates("", (0.0, 0, 0.0))
 
     @property
     def epoch_rate(self) -> float:
         """Samples per second of the epoch so far."""
-        seconds, samples = self._before_epoch
-        return round(mean(self._samples - samples, self._seconds - seconds), 1)
+        rate: float = self._rates("", self._before_epoch)["samples_per_second"]
+        return rate
+
+    def _rates(self, prefix: str, since: tuple[float, int, float]) -> Event:
+        seconds, samples, tokens = since
+        counts = {"samples": self._samples - samples}
+        if self._counts_tokens:
+            counts["tokens"] = round(self._tokens - tokens)
+        return {
+            f"{prefix}{name}_per_second": round(mean(count, self._seconds - seconds), 1)
+            for name, count in counts.items()
+        }
 
     def of_epoch(self) -> Event:
         """What the event of an epoch says; the norm is the mean over its steps, before clipping."""
         known = {"mean_gradient_norm": self._norm / self._norms} if self._norms else {}
-        return {"seconds": self.seconds, **known, "epoch_samples_per_second": self.epoch_rate}
+        return {"seconds": self.seconds, **known, **self._rates("epoch_", self._before_epoch)}

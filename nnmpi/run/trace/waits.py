@@ -12,16 +12,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from nnmpi.mesh import Mesh
+from nnmpi.mesh import REPLICAS, Mesh
 from nnmpi.run.trace.recording import EVENT, WAITS, which
 
 MESSAGES = {"wait F": ("SEND_F", -1), "wait B": ("SEND_B", +1)}
 """Of a wait for a message: the operation that sends it, and how many stages away that is."""
 
 COLLECTIVES: Mapping[str, tuple[str, ...]] = {
-    "sums": ("dp",),
-    "statistics": ("dp",),
-    "settle": ("dp",),
+    "sums": REPLICAS,
+    "statistics": REPLICAS,
+    "settle": REPLICAS,
     "agree": ("pp", "tp"),
     "tensor": ("tp",),
 }

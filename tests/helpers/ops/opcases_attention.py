@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from helpers.ops.opcases import Case
 
-from nnmpi.autograd.ops import attention
+from nnmpi.autograd.ops import attention, rotary
 
 
 def _attention(
@@ -22,6 +22,44 @@ def _attention(
 def _self_attention(t: Any, qkv: Any, scale: float, causal: bool = False) -> Any:
     q, k, v = (qkv[:, :, :, i].transpose(1, 2) for i in range(3))
     return _attention(t, q, k, v, scale, causal=causal).transpose(1, 2)
+
+
+def _rotary(
+    t: Any,
+    x: Any,
+    base: float,
+    positions: Any = None,
+    interleaved: bool = True,
+    parts: int | None = None,
+) -> Any:
+    """Pairs as complex numbers, times e^(i angle)."""
+    D = x.shape[-1]
+    at = t.arange(x.shape[1])[None] if positions is None else t.as_tensor(positions)
+    angle = at[..., None] * base ** (-2 * t.arange(D // 2, dtype=x.dtype) / D)
+    turn = t.polar(t.ones_like(angle), angle).reshape(-1, x.shape[1], *(1,) * (x.ndim - 3), D // 2)
+    split = (D // 2, 2) if interleaved else (2, D // 2)
+    pairs = x.unflatten(-1, split) if interleaved else x.unflatten(-1, split).transpose(-1, -2)
+    y = t.view_as_real(t.view_as_complex(pairs.contiguous()) * turn)
+    y = (y if interleaved else y.transpose(-1, -2)).flatten(-2)
+    return y if parts is None else t.cat((y[..., :parts, :], x[..., parts:, :]), -2)
+
+
+def _rotations() -> dict[str, Case]:
+    options: dict[str, dict[str, Any]] = {
+        "": {},
+        " of halves": {"interleaved": False},
+        " at given positions": {"positions": np.array([[3, 0, 7], [0, 1, 5000]])},
+        " at given positions of all": {"positions": np.array([2, 1, 0]), "interleaved": False},
+        " of parts": {"parts": 2},
+    }
+    shape = 2, 3, 2, 4, 6
+    cases = {
+        f"rotary{name}": Case(rotary.rotary, (shape,), _rotary, {"base": 100.0, **some})
+        for name, some in options.items()
+    }
+    cases["rotary of rows"] = Case(rotary.rotary, ((2, 5, 4),), _rotary, {"base": 1e4})
+    cases["rotary of nothing"] = Case(rotary.rotary, ((0, 5, 2, 4),), _rotary, {"base": 1e4})
+    return cases
 
 
 def _cases() -> dict[str, Case]:
@@ -58,4 +96,4 @@ def _cases() -> dict[str, Case]:
     return cases
 
 
-ATTENTION = _cases()
+ATTENTION = _cases() | _rotations()

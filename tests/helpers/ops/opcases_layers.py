@@ -52,6 +52,9 @@ def _norms() -> dict[str, Case]:
     def layer(t: Any, x: Any, w: Any, b: Any, axes: int, eps: float) -> Any:
         return t.nn.functional.layer_norm(x, x.shape[x.ndim - axes :], w, b, eps)
 
+    def root(t: Any, x: Any, w: Any, axes: int, eps: float) -> Any:
+        return t.nn.functional.rms_norm(x, x.shape[x.ndim - axes :], w, eps)
+
     def group(t: Any, x: Any, w: Any, b: Any, groups: int, eps: float) -> Any:
         return t.nn.functional.group_norm(x, groups, w, b, eps)
 
@@ -89,6 +92,9 @@ def _norms() -> dict[str, Case]:
         for w, b in ((like, like), (like, None), (None, None)):
             name = f"layer_norm {label(x)} over {axes}{' * w' if w else ''}{' + b' if b else ''}"
             cases[name] = Case(norm.layer_norm, (x, w, b), layer, options)
+        for w in (like, None):
+            name = f"rms_norm {label(x)} over {axes}{' * w' if w else ''}"
+            cases[name] = Case(norm.rms_norm, (x, w), root, options)
     return cases
 
 

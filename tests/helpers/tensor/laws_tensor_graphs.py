@@ -14,7 +14,7 @@ from nnmpi.parallel.tensor import Way
 from nnmpi.parallel.tensor.loss import ShardedCrossEntropyLoss
 from nnmpi.parallel.tensor.ops import gather
 from nnmpi.parallel.tensor.parallelize import parallelize
-from nnmpi.parallel.tensor.shard import Sharding
+from nnmpi.parallel.tensor.sharding import Sharding
 
 BOUND = 1e-10  # in float64, after ten steps
 STEPS = 10

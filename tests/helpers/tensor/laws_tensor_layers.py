@@ -15,7 +15,7 @@ from nnmpi.parallel.tensor.layers import ColumnLinear, RowLinear, ShardedEmbeddi
 from nnmpi.parallel.tensor.loss import ShardedCrossEntropyLoss
 from nnmpi.parallel.tensor.ops import gather, scatter
 from nnmpi.parallel.tensor.parallelize import parallelize
-from nnmpi.parallel.tensor.shard import Sharding
+from nnmpi.parallel.tensor.sharding import Sharding
 
 BOUND = 1e-12
 
@@ -52,6 +52,11 @@ CASES: dict[str, Case] = {
     ),
     "layer norm needs whole features": Case(
         lambda: nn.Sequential(nn.Linear(6, 7), nn.GELU(), nn.LayerNorm(7), nn.Linear(7, 5)),
+        (4, 6),
+        "column,gathers copy column",
+    ),
+    "so does RMS norm": Case(
+        lambda: nn.Sequential(nn.Linear(6, 7), nn.SiLU(), nn.RMSNorm(7), nn.Linear(7, 5)),
         (4, 6),
         "column,gathers copy column",
     ),

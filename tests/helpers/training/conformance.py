@@ -9,6 +9,7 @@ threads, and all on a device.
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
+from math import prod
 from typing import NamedTuple
 
 from helpers.device import DEVICE
@@ -69,7 +70,8 @@ RANKS_OVER_MPI = (2, 4, 8)
 class Row(NamedTuple):
     """A layout, what is trained in it, and how many ranks it takes.
 
-    options   of the run of digits that the row is, if it is one: its model may be under "build"
+    options   of the run that the row is, if its arrangement is held to it: the model may be under
+              "build", and under "given" the function that has data, if they are not digits
     layers    whether it trains layers without a Trainer: its law takes a backend too
     """
 
@@ -103,7 +105,7 @@ def _trained(name: str, layout: Options, case: Options) -> Row:
 
 
 def _of_layout(name: str, layout: Options, law: Callable[[Comm], None]) -> Row:
-    ranks = layout.get("dp", 1) * layout.get("pp", 1) * layout.get("tp", 1)
+    ranks = prod(layout.get(axis, 1) for axis in ("dp", "cp", "pp", "tp"))
     where = " ".join(f"{option}={value}" for option, value in layout.items())
     return Row(f"{where} {name}", ranks, law)
 
@@ -244,9 +246,7 @@ def _branches() -> Iterator[Row]:
         same = {k: v for k, v in layout.items() if k == "micro_batches"}
         others = {k: v for k, v in layout.items() if k not in same}
         case = {"build": build, "clip_norm": 0.5, "optimizer": "adamw", "weight_decay": 0.1}
-        row = _row(name + " in micro-batches" * bool(same), others, case | same)
-        # the arrangement counts the last micro-batch of recompute twice, which is in memory still
-        yield row._replace(options=None) if "recompute" in layout else row
+        yield _row(name + " in micro-batches" * bool(same), others, case | same)
 
 
 def _unusual() -> Iterator[Row]:
@@ -305,12 +305,55 @@ def _transformers() -> Iterator[Row]:
         *({"pp": pp, "recompute": recompute} for pp, recompute in ((2, False), (3, True))),
         *({"dp": 2, axis: 2} for axis in ("pp", "tp")),
         {"pp": 2, "tp": 2, "schedule": "zb-h1"},
-        *({"dp": 2, "pp": 2, "tp": 2, "zero": zero} for zero in (0, 1)),
+        *({"dp": 2, "pp": 2, "tp": 2, "zero": zero} for zero in (0, 1, 2, 3)),
+        *({"dp": 2, "pp": 2, "zero": zero, "schedule": "gpipe"} for zero in (2, 3)),
+    ]
+    sequence: Options = {"sequence_parallel": True}
+    layouts += [
+        *({"tp": tp, **sequence} for tp in (2, 3, 4)),
+        *({"dp": 2, "tp": 2, **sequence, **how} for how in ({}, {"allreduce": "ring"})),
+        *({"dp": 2, "tp": 2, **sequence, "zero": zero} for zero in (1, 2, 3)),
+        {"dp": 2, "tp": 3, **sequence, "zero": 1},
+        *({"pp": 2, "tp": 2, **sequence, "recompute": recompute} for recompute in (False, True)),
+        {"pp": 2, "tp": 2, **sequence, "schedule": "zb-h1"},
+        *({"dp": 2, "pp": 2, "tp": 2, **sequence, "zero": zero} for zero in (0, 3)),
     ]
     for layout in layouts:
+        m = 3 if "pp" in layout else 1
+        made: Options = {"given": laws_language.many_tokens, "micro_batches": m}
+        for model, build in laws_language.MODELS.items():
+            if model == "encoder" and "sequence_parallel" in layout:
+                continue  # no layer of it treats positions alone between two that are divided
+            law = partial(laws_language.trains_as_one_rank, layout, m, model)
+            said = {"build": partial(build, laws_language.POSITIONS)}
+            row, is_said = _of_layout(model, layout, law), model in ("gpt", "mixture")
+            yield row._replace(options=made | layout | said if is_said else None)
+
+
+def _sequences() -> Iterator[Row]:
+    """Sequences cut over ranks, beside every other axis; with dropout, and parts of any length."""
+    layouts: list[Options] = [
+        *({"cp": cp} for cp in (2, 3, 4)),
+        *({"cp": 2, "zero": zero, "bucket_mb": 0.001} for zero in (1, 2, 3)),
+        {"cp": 3, "allreduce": "ring"},
+        *({"cp": 2, axis: 2} for axis in ("dp", "pp", "tp")),
+        {"dp": 2, "cp": 2, "zero": 3},
+        {"cp": 2, "pp": 2, "recompute": True},
+        {"cp": 2, "pp": 2, "schedule": "zb-h1"},
+        {"cp": 2, "tp": 3, "order": "dp,tp,pp"},
+        {"dp": 2, "cp": 2, "tp": 2},
+        *({"dp": 2, "cp": 2, "pp": 2, "zero": zero} for zero in (0, 1, 2, 3)),
+        {"cp": 2, "pp": 2, "tp": 2, "recompute": True},
+    ]
+    positions = laws_language.UNEVEN
+    made: Options = {"given": partial(laws_language.tokens, positions), "batch_size": 9}
+    for layout in layouts:
         micro_batches = 3 if "pp" in layout else 1
-        law = partial(laws_language.trains_as_one_rank, layout, micro_batches)
-        yield _of_layout("gpt", layout, law)
+        for model in ("gpt", "rotary"):
+            law = partial(laws_language.trains_as_one_rank, layout, micro_batches, model)
+            row = _of_layout(model, layout, law)
+            said = {"build": partial(laws_language.gpt, positions), "micro_batches": micro_batches}
+            yield row._replace(options=made | layout | said if model == "gpt" else None)
 
 
 def _sixteen_bits() -> Iterator[Row]:
@@ -369,6 +412,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
     "samples of any kind": _samples,
     "models from elsewhere": _ported,
     "transformers": _transformers,
+    "sequences": _sequences,
     "16 bits": _sixteen_bits,
     "layers of the library": _layers,
 }

@@ -1,7 +1,7 @@
 """What an arrangement says on paper is what the built run holds and sends."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from typing import Any, NamedTuple
@@ -18,9 +18,10 @@ from nnmpi.nn.kept import kept, nbytes
 from nnmpi.nn.parameter import Parameter, inverse
 from nnmpi.nn.store import FlatStore
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.collectives import Sent
 from nnmpi.parallel.arrangement.memory import memory, of_stage
 from nnmpi.parallel.arrangement.program import micro_batches
-from nnmpi.parallel.arrangement.traffic import Sent, Traffic, traffic
+from nnmpi.parallel.arrangement.traffic import Traffic, traffic
 from nnmpi.parallel.masters import MasterStore
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.step.scaling import widened
@@ -71,7 +72,7 @@ def communicators(monkeypatch: Any) -> Iterator[Made]:
 def sent_along(trainer: Trainer, made: list[Comm]) -> Traffic:
     """What this rank has sent so far, by axis."""
     layout = trainer.strategy.layout
-    along = {**layout.axis, "model": layout.model}
+    along = {**layout.axis, "dp": layout.replicas, "model": layout.model}
     names = {axis: comm.name for axis, comm in along.items() if comm.size > 1}
     found = dict.fromkeys(Traffic._fields, Sent())
     for comm in dict.fromkeys(made):
@@ -110,16 +111,17 @@ def only_sends_what_is_said(comm: Comm, made: Made, options: Options) -> None:
 def sends_what_is_said(comm: Comm, made: Made, options: Options) -> tuple[Trainer, Any]:
     """After some steps; returns the Trainer, and the steps that are left."""
     plain: Options = {"dtype": "float64", "epochs": 1, "batch_size": 24}
-    others = {name: value for name, value in options.items() if name != "build"}
-    trainer = Trainer(Config(**plain | others), options.get("build"), digits(), comm)
+    others = {name: value for name, value in options.items() if name not in ("build", "given")}
+    given = options.get("given", digits)()
+    trainer = Trainer(Config(**plain | others), options.get("build"), given, comm)
     a, steps = trainer.arrangement, trainer.strategy.steps(trainer.train, StepState())
     trainer.model.train()
-    before = after = Traffic(*[Sent()] * 4)
+    before = after = Traffic()
     for _ in range(3):  # the first step has what the next ones need no more
         next(steps)
         _complete(trainer)
         before, after = after, sent_along(trainer, made.here)
-    expected = traffic(a, comm.rank, 24)
+    expected = traffic(a, comm.rank, a.config.batch_size)
     sent = [
         Sent(now.bytes - was.bytes, now.messages - was.messages)
         for was, now in zip(before, after, strict=True)
@@ -135,7 +137,7 @@ def _complete(trainer: Trainer) -> None:
 
 
 def _holds(trainer: Trainer, comm: Comm, made: Made) -> None:
-    said = memory(trainer.arrangement, comm.rank, 24)
+    said = memory(trainer.arrangement, comm.rank, trainer.config.batch_size)
     stores = {p.store for p in trainer.optimizer.parameters}
     (store,) = (s for s in stores if isinstance(s, FlatStore))
     held = {
@@ -158,22 +160,23 @@ def _holds(trainer: Trainer, comm: Comm, made: Made) -> None:
 
 def _keeps(trainer: Trainer, comm: Comm) -> None:
     """Activations of a micro-batch, within 5% or 100 bytes, stage by stage."""
-    a, tp = trainer.arrangement, trainer.arrangement.mesh.coordinates(comm.rank)["tp"]
-    n = micro_batches(a, comm.rank, 24)[0]
+    a, at = trainer.arrangement, trainer.arrangement.mesh.coordinates(comm.rank)
+    n = micro_batches(a, comm.rank, a.config.batch_size)[0]
     for s, stage in trainer.part.stages.items():
-        x = [zeros(a, e, n, tp) for e in a.crossing(s)]
+        x = [zeros(a, e, n, at) for e in a.crossing(s)]
         with trainer.gathered_parameters():
             y = stage(*x)
             if s == len(a.stages) - 1:
-                y = trainer.task.objective.loss(widened(y), np.zeros(n, np.int64))
+                labels = np.zeros((n, *y.shape[2:]), np.int64)
+                y = trainer.task.objective.loss(widened(y), labels)
             held = nbytes(kept([y] if isinstance(y, Tensor) else y).values())
         said = of_stage(a, s, n, comm.rank)
         near = pytest.approx(said, rel=0.05, abs=100)
         assert held == near, f"stage {s} keeps {held}, not {said:.0f}"
 
 
-def zeros(a: Arrangement, e: int, n: int, tp: int) -> Tensor:
+def zeros(a: Arrangement, e: int, n: int, at: Mapping[str, int]) -> Tensor:
     edge = a.graph.edges[e]
-    shape = a.local_shape(e, n, tp)
+    shape = a.local_shape(e, n, at)
     memory = np.zeros([shape[k] for k in edge.order], edge.dtype)
     return Tensor(memory.transpose(inverse(edge.order)), requires_grad=edge.requires_grad)

@@ -64,4 +64,18 @@ def padded_sequences_train_as_on_one_rank(comm: Comm) -> None:
         equals(comm, run(comm, Tagger, sequences(), **OPTIONS, **layout), reference())
 
 
-LAWS: list[Callable[[Comm], None]] = [padded_sequences_train_as_on_one_rank]
+@once
+def reference_in_buckets() -> Ran:
+    return run(comm_self(), Tagger, sequences(), bucket_by_length=True, **OPTIONS)
+
+
+def batches_of_similar_length_train_as_on_one_rank(comm: Comm) -> None:
+    for layout in LAYOUTS.get(comm.size, [{"dp": comm.size}]):
+        options = {"bucket_by_length": True, **OPTIONS, **layout}
+        equals(comm, run(comm, Tagger, sequences(), **options), reference_in_buckets())
+
+
+LAWS: list[Callable[[Comm], None]] = [
+    padded_sequences_train_as_on_one_rank,
+    batches_of_similar_length_train_as_on_one_rank,
+]

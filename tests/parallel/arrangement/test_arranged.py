@@ -1,5 +1,7 @@
 """The arrangement of the rows of the table of conformance, beside what the built runs do."""
 
+from functools import partial
+
 import pytest
 from helpers.training.conformance import FAMILIES, Row, rows
 from helpers.training.laws_arrangement import (
@@ -8,7 +10,9 @@ from helpers.training.laws_arrangement import (
     holds_and_sends_what_is_said,
     only_sends_what_is_said,
 )
+from helpers.training.laws_language import many_tokens
 
+from nnmpi import nn
 from nnmpi.comm import thread_ranks as threads
 
 ROWS = [row for family in FAMILIES for row in rows(family) if row.options is not None]
@@ -20,7 +24,12 @@ def test_a_run_holds_and_sends_what_is_said(row: Row, monkeypatch: pytest.Monkey
         threads.run(row.ranks, holds_and_sends_what_is_said, made, row.options)
 
 
+WIDE = {"build": partial(nn.GPT, 2, 5, 80, 17, 6), "given": many_tokens, "sequence_parallel": True}
 OTHERS = {
+    "long sums of terms": (4, {**WIDE, "dp": 2, "tp": 2}),
+    "long sums of terms by shards": (4, {**WIDE, "dp": 2, "tp": 2, "zero": 1, "bucket_mb": 0.05}),
+    "terms in 16 bits": (4, {**WIDE, "dp": 2, "tp": 2, "zero": 1, "dtype": "float16"}),
+    "terms in 32 bits": (4, {**WIDE, "dp": 2, "tp": 2, "zero": 2, "dtype": "float16"}),
     "reproducible": (3, {"reproducible": True, "slices": 5}),
     "reproducible cnn": (4, {"reproducible": True, "model": "digits-cnn"}),
 }

@@ -12,6 +12,7 @@ import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, comm_self, thread_ranks
 from nnmpi.nn.tracing import trace
+from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.drawing import as_lines
 from nnmpi.parallel.tensor.branches import owners_of
@@ -34,10 +35,14 @@ def test_the_largest_branch_is_given_away_first() -> None:
     assert owners([3, 2, 3], 2, shared=(0, 2)) == (0, 1, 0)
 
 
+def on_paper(model: nn.Module, tp: int, dp: int = 1, **options: Any) -> Arrangement:
+    config = Config(tp=tp, dp=dp, **options)
+    cluster = Cluster.on_paper(dp * tp * options.get("pp", 1))
+    return arranged(config, model, digits(), objectives.criterion(None), cluster)
+
+
 def plan(model: nn.Module, tp: int, **options: Any) -> list[str]:
-    config, cluster = Config(tp=tp, **options), Cluster.on_paper(tp * options.get("pp", 1))
-    a = arranged(config, model, digits(), objectives.criterion(None), cluster)
-    return [*as_lines(a)]
+    return [*as_lines(on_paper(model, tp, **options))]
 
 
 def test_a_drawing_says_which_rank_has_which_branch() -> None:
@@ -55,6 +60,18 @@ def test_a_drawing_says_which_rank_has_which_experts() -> None:
     assert bars["3.router"] == ["#" * 12, "#" * 12, "copy"]
     with pytest.raises(ValueError, match=r"3\.experts \(Experts\): 5 channels cannot be divided"):
         plan(experts(), 6)
+
+
+def test_what_all_ranks_have_is_at_one_place_in_their_buffers() -> None:
+    """Though one rank has twenty parameters more: else slices of a sum would not be the same."""
+    deep = nn.Sequential(*(nn.Linear(8, 8) for _ in range(11)))
+    branches = nn.Branches({"deep": deep, "flat": nn.Linear(8, 8)})
+    layers = nn.Linear(64, 8), nn.LayerNorm(8), branches, nn.Linear(8, 10)
+    a = on_paper(nn.Sequential(nn.Flatten(), *layers), 2, dp=2)
+    one, other = a.holdings[0, 0], a.holdings[0, 1]
+    assert len(one.trained) == len(other.trained) + 20
+    assert one.spans[:4] == other.spans[:4]
+    assert one.buckets[-1] == other.buckets[-1]
 
 
 def test_a_cut_within_branches_is_refused() -> None:

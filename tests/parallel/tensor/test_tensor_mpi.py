@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 from helpers.tensor import (
+    laws_sequence,
     laws_tensor,
     laws_tensor_graphs,
     laws_tensor_layers,
@@ -14,7 +15,7 @@ from helpers.tensor import (
 
 from nnmpi.comm import Comm, world
 
-OF_LAYERS = [*laws_tensor_ops.LAWS, *laws_tensor_layers.LAWS]
+OF_LAYERS = [*laws_tensor_ops.LAWS, *laws_tensor_layers.LAWS, *laws_sequence.LAWS]
 
 
 @contextmanager

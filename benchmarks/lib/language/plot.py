@@ -1,0 +1,19 @@
+"""The picture of benchmarks/language.py: weak scaling, beside ranks that send nothing."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from lib import panels
+from lib.panels import Panel
+from lib.timing import Row
+
+
+def _weak(axes: Any, rows: Sequence[Row]) -> None:
+    places = range(len(rows))
+    axes.bar(places, [row["ratio"] for row in rows], panels.WIDTH, color=panels.BLUE)
+    names = [f"{row['case']}\n{row['layout']}".replace(", ", ",\n") for row in rows]
+    axes.set_xticks(places, names, size=9)
+    panels.title(axes, "samples a second over one rank")
+
+
+PANELS = [Panel("weak", lambda row: "ratio" in row, _weak)]

@@ -1,0 +1,113 @@
+"""Windows: rows of T tokens behind one another, and the tokens behind each.
+
+tokens    I n   t h e   b e g i n n i n g ...
+x         I n   t | h e   b |  e g i n | ...
+y         n   t h | e   b e |  g i n n | ...        T = 4
+
+Tokens stay as they are stored: one or two bytes each, in memory or in a mapped file.
+"""
+
+import json
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from nnmpi.data.dataset import Dataset, Language, Split
+from nnmpi.data.tokenizer import Tokenizer
+
+HELD_OUT = 10
+
+
+class Windows:
+    """Rows (N, T) of indices; what is taken of them is int64, in new arrays.
+
+    stored: (N, T), of any type of integers: a view of a file is read where it is taken
+    """
+
+    dtype, ndim = np.dtype("int64"), 2
+
+    def __init__(self, stored: np.ndarray) -> None:
+        self.stored = stored
+        self.shape, self.size, self.nbytes = stored.shape, stored.size, stored.nbytes
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        return np.asarray(self.stored[index]).astype("int64")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """All rows, in memory."""
+        return self[:] if dtype is None else self[:].astype(dtype)
+
+    def take(self, rows: np.ndarray, axis: int = 0) -> np.ndarray:
+        """These rows."""
+        return np.asarray(self.stored.take(rows, axis)).astype("int64")
+
+
+class About(NamedTuple):
+    """What tokens are: JSON, behind those of a file.
+
+    held_out_units: for how many characters, or bytes, the last tenth stands
+    """
+
+    tokenizer: str
+    size: int
+    tokens: str
+    unit: str
+    held_out_units: int
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, held_out_units: int) -> "About":
+        """Of the tokens of a tokenizer."""
+        words = tokenizer.tokens, tokenizer.unit
+        return cls(tokenizer.describe(), tokenizer.size, *words, held_out_units)
+
+    def line(self) -> bytes:
+        """A line of JSON."""
+        return b"\n" + json.dumps(self._asdict()).encode() + b"\n"
+
+    @classmethod
+    def read(cls, line: bytes) -> "About":
+        """What `line` has made; raises ValueError for other bytes."""
+        try:
+            found = cls(**json.loads(line))
+            numbers = int(found.size), int(found.held_out_units)
+            names = str(found.tokenizer), str(found.tokens), str(found.unit)
+            if min(numbers) < 0:
+                raise ValueError
+        except (ValueError, TypeError, RecursionError):
+            raise ValueError(
+                f"the {len(line):,} bytes behind its tokens do not say what they are"
+            ) from None
+        return cls(names[0], numbers[0], *names[1:], numbers[1])
+
+
+def windows(tokens: np.ndarray, T: int) -> Split:
+    """The tokens in rows of T, and those behind them; what does not fill a row is left out."""
+    n = (len(tokens) - 1) // T
+    x, y = (Windows(tokens[i : n * T + i].reshape(n, T)) for i in (0, 1))
+    return Split(cast(np.ndarray, x), cast(np.ndarray, y))  # they have what is used of arrays
+
+
+def in_windows(name: str, tokens: np.ndarray, T: int, about: About) -> Dataset:
+    """The data set of tokens, whose last tenth is held out."""
+    n, taken = len(tokens), held_out(len(tokens))
+    kept = len(range(n)[taken])
+    if kept <= T:
+        raise ValueError(
+            f"{name} has {n:,} {about.tokens}, of which the last {kept:,} are held out: a "
+            f"window takes {T + 1:,} of them; give a longer text, or a smaller --context"
+        )
+    train, test = (windows(tokens[part], T) for part in (slice(taken.start), taken))
+    note = (
+        f"{n:,} {about.tokens}, {about.size} different ones, in windows of {T}; the last "
+        f"{kept:,} are held out for testing"
+    )
+    language = Language(about.tokenizer, about.unit, kept / max(about.held_out_units, 1))
+    return Dataset(name, train, test, about.size, note, language)
+
+
+def held_out(n: int) -> slice:
+    """Those of n tokens that are for testing: a tenth, the last one."""
+    return slice(n - n // HELD_OUT, n)

@@ -1,0 +1,119 @@
+"""Blocks of transformers, under PyTorch's names."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from nnmpi.autograd import Tensor
+from nnmpi.autograd.functional import as_tensor, gelu, relu, swapaxes
+from nnmpi.nn.containers import ModuleList
+from nnmpi.nn.layers.basic import Dropout, Linear
+from nnmpi.nn.layers.multihead import MultiheadAttention
+from nnmpi.nn.layers.norm import LayerNorm
+from nnmpi.nn.layers.sizes import check_sizes
+from nnmpi.nn.module import Module
+from nnmpi.nn.parameter import Parameter
+
+Activation = Callable[[Tensor], Tensor]
+
+ACTIVATIONS: dict[str, Activation] = {"relu": relu, "gelu": gelu}
+
+
+class TransformerEncoderLayer(Module):
+    """norm1(x + attention(x)) of x (T, N, d_model), then norm2 of that plus an MLP of it; with
+    `norm_first` the norms are of what goes into attention and MLP instead.
+
+    With `batch_first` x is (N, T, d_model): the form in which a Trainer gives samples.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Activation = "relu",
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+    ) -> None:
+        if isinstance(activation, str) and activation not in ACTIVATIONS:
+            raise ValueError(
+                f"TransformerEncoderLayer: activation {activation!r} is none of "
+                f"{', '.join(ACTIVATIONS)}: give one of these or a function of a tensor"
+            )
+        check_sizes("TransformerEncoderLayer", 1, dim_feedforward=dim_feedforward)
+        self.batch_first, self.norm_first = bool(batch_first), bool(norm_first)
+        self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=True)
+        self.linear1 = Linear(d_model, dim_feedforward, bias)
+        self.dropout = Dropout(dropout)
+        self.linear2 = Linear(dim_feedforward, d_model, bias)
+        self.norm1, self.norm2 = (LayerNorm(d_model, layer_norm_eps, bias=bias) for _ in "12")
+        self.dropout1, self.dropout2 = Dropout(dropout), Dropout(dropout)
+        self.activation = activation  # a name is looked up later, so that layers can be pickled
+
+    def forward(
+        self,
+        src: Tensor,
+        src_mask: Any = None,
+        src_key_padding_mask: Any = None,
+        is_causal: bool = False,
+    ) -> Tensor:
+        """The masks are those of MultiheadAttention: (T, T) or (N H, T, T), and (N, T)."""
+        masks = {"attn_mask": src_mask, "key_padding_mask": src_key_padding_mask}
+        x = as_tensor(src)
+        x = x if self.batch_first else swapaxes(x, 0, 1)  # dropout is keyed by the first axis
+        if self.norm_first:
+            x = x + self._attention(self.norm1(x), is_causal, masks)
+            x = x + self._mlp(self.norm2(x))
+        else:
+            x = self.norm1(x + self._attention(x, is_causal, masks))
+            x = self.norm2(x + self._mlp(x))
+        return x if self.batch_first else swapaxes(x, 0, 1)
+
+    def _attention(self, x: Tensor, is_causal: bool, masks: dict[str, Any]) -> Tensor:
+        y, _ = self.self_attn(x, x, x, need_weights=False, is_causal=is_causal, **masks)
+        dropped: Tensor = self.dropout1(y)
+        return dropped
+
+    def _mlp(self, x: Tensor) -> Tensor:
+        given = self.activation
+        activation = ACTIVATIONS[given] if isinstance(given, str) else given
+        y: Tensor = self.dropout2(self.linear2(self.dropout(activation(self.linear1(x)))))
+        return y
+
+
+class TransformerEncoder(Module):
+    """Copies of a layer one after the other, then `norm`, if there is one. Of a layer whose weights
+    have not been read yet each copy draws its own; PyTorch's copies start with equal weights."""
+
+    def __init__(
+        self, encoder_layer: TransformerEncoderLayer, num_layers: int, norm: Module | None = None
+    ) -> None:
+        check_sizes("TransformerEncoder", 1, num_layers=num_layers)
+        self.layers = ModuleList(_copy(encoder_layer) for _ in range(num_layers))
+        self.num_layers, self.norm = num_layers, norm
+
+    def forward(
+        self,
+        src: Tensor,
+        mask: Any = None,
+        src_key_padding_mask: Any = None,
+        is_causal: bool | None = None,
+    ) -> Tensor:
+        """The masks are those of MultiheadAttention: (T, T) or (N H, T, T), and (N, T)."""
+        x = as_tensor(src)
+        for layer in self.layers:
+            x = layer(x, mask, src_key_padding_mask, bool(is_causal))
+        return x if self.norm is None else self.norm(x)
+
+
+def _copy(layer: TransformerEncoderLayer) -> TransformerEncoderLayer:
+    """A copy of a layer; weights that are not drawn yet will be drawn by their path in the model,
+    from its seed."""
+    undrawn = {id(p): p for p in layer.parameters() if not p.is_drawn}
+    memo = {key: Parameter.drawn(p.shape, p.init, p.layout) for key, p in undrawn.items()}
+    for key, p in undrawn.items():
+        memo[key].requires_grad = p.requires_grad
+    return copy.deepcopy(layer, memo)

@@ -1,0 +1,1 @@
+"""Context parallelism: sequences cut over ranks, keys and values around a ring."""

@@ -1,0 +1,162 @@
+"""Ring attention: keys and values travel around the ranks while each computes with what it has.
+
+    round      0        1        2             forward: C - 1 messages of keys and values
+    rank 0     kv 0 ─┐  kv 2 ─┐  kv 1
+    rank 1     kv 1 ─┼► kv 0 ─┼► kv 2          backward: the same again, and in each round the
+    rank 2     kv 2 ─┘  kv 1 ─┘  kv 0          gradients of what was there go to its owner
+
+Gradients that went around with their keys and values would be as large in every round. Sent home,
+they are those of the keys that were seen alone: with a causal mask three quarters of that, and no
+rank waits for the sum of another one before it sends.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+from nnmpi.backend import Array, xp_of
+from nnmpi.comm import Comm
+from nnmpi.dtypes import on_host_in_16_bits
+from nnmpi.kernels import Result, progress_hook
+from nnmpi.kernels.attention import KeepOf, Scores
+from nnmpi.kernels.attention_parts import add_gradients, add_keys
+from nnmpi.kernels.halves import in_float32
+from nnmpi.parallel.positions import Positions, Seen
+from nnmpi.parallel.wire import Transfer, wire_for
+
+TRAVEL, HOME = 0, 1
+"""Tags of messages: keys and values, and their gradients."""
+
+
+class Ring(NamedTuple):
+    """The ranks along cp, and which positions each of them has."""
+
+    comm: Comm
+    positions: Positions
+
+    def travelling(self, own: Array) -> Iterator[tuple[int, Array]]:
+        """Yields (rank, its keys and values), own first, while the next ones are on their way.
+
+        own (2, N, H, positions of this rank, D)
+        """
+        comm, here = self.comm, own
+        wire, (_, N, H, _, D) = wire_for(comm, own), own.shape
+        for s in range(comm.size):
+            r, before = (comm.rank - s) % comm.size, (comm.rank - s - 1) % comm.size
+            works: list[Transfer] = []
+            if s < comm.size - 1:
+                there = xp_of(own).empty((2, N, H, self.positions.count(before), D), own.dtype)
+                works.append(wire.isend(here, (comm.rank + 1) % comm.size, TRAVEL))
+                works.append(wire.irecv(there, (comm.rank - 1) % comm.size, TRAVEL))
+            token = progress_hook.set(partial(_poll, progress_hook.get(), comm))
+            try:
+                yield r, here
+            finally:
+                progress_hook.reset(token)
+            for work in works:
+                work.wait()
+            if works:
+                here = there
+
+    def exchange(self, s: int, sent: Array, total: Array, causal: bool) -> "Returning":
+        """Starts to send the gradients of round s home, and to receive those for this rank.
+
+        sent (2, N, H, keys seen here, D); total (2, N, H, keys of this rank, D) gets their sum
+        """
+        comm = self.comm
+        wire, other = wire_for(comm, sent), (comm.rank + s) % comm.size
+        keys = self.positions.seen(other, comm.rank, causal).keys
+        mine = total[:, :, :, keys]
+        arrived = xp_of(sent).empty(mine.shape, sent.dtype)
+        works = [
+            wire.isend(sent, (comm.rank - s) % comm.size, HOME),
+            wire.irecv(arrived, other, HOME),
+        ]
+        return Returning(works, arrived, mine)
+
+
+class Returning(NamedTuple):
+    """Gradients on their way home."""
+
+    works: list[Transfer]
+    arrived: Array
+    mine: Array
+
+    def add(self) -> None:
+        """Waits for them, and adds those that have arrived."""
+        for work in self.works:
+            work.wait()
+        self.mine[...] += self.arrived
+
+
+def _poll(before: Callable[[], object], comm: Comm) -> None:
+    before()
+    comm.poll()
+
+
+def ring_attention(
+    qkv: Array, *, scale: float, causal: bool, keep_of: KeepOf | None, ring: Ring
+) -> Result:
+    """`self_attention` of qkv (N, t, H, 3, D), the part of t positions of sequences that the ranks
+    of the ring have together; its value (N, t, H, D)."""
+    if on_host_in_16_bits(qkv):
+        op = partial(ring_attention, scale=scale, causal=causal, keep_of=keep_of, ring=ring)
+        return in_float32(op, qkv)
+    xp, (N, t, H, _, D), me = xp_of(qkv), qkv.shape, ring.comm.rank
+    q = _by_head(qkv[:, :, :, 0])
+    kv = xp.ascontiguousarray(qkv[:, :, :, 1:].transpose(3, 0, 2, 1, 4))
+    y, lse = xp.zeros((N, t, H, D), qkv.dtype), xp.full((N, H, 1, t), -xp.inf, qkv.dtype)
+    part = partial(_part, ring.positions, keep_of, scale, causal, me, xp)
+    rows = _by_head(y)
+    for r, there in ring.travelling(kv):
+        seen, how = part(r)
+        k, v = there[:, :, :, seen.keys]
+        some = seen.queries
+        add_keys(q[..., some, :], k, v, how, rows[..., some, :], lse[..., some])
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        d = xp.empty(qkv.shape, qkv.dtype)
+        d[:, :, :, 0] = 0
+        dq, dy = _by_head(d[:, :, :, 0]), _by_head(g)
+        delta = (g * y).sum(axis=-1).transpose(0, 2, 1)[:, :, None]
+        mine = xp.ascontiguousarray(qkv[:, :, :, 1:].transpose(3, 0, 2, 1, 4))
+        total, under_way = xp.zeros_like(mine), list[Returning]()
+        for s, (r, there) in enumerate(ring.travelling(mine)):
+            seen, how = part(r)
+            k, v = there[:, :, :, seen.keys]
+            some = seen.queries
+            dkv = xp.zeros((2, *k.shape), qkv.dtype) if s else total
+            rows_of = q[..., some, :], k, v, how, dy[..., some, :], lse[..., some]
+            add_gradients(*rows_of, delta[..., some], dq[..., some, :], *dkv)
+            if under_way:
+                under_way.pop().add()
+            if s:
+                under_way.append(ring.exchange(s, dkv, total, causal))
+        for last in under_way:
+            last.add()
+        d[:, :, :, 1:] = total.transpose(1, 3, 2, 0, 4)
+        return d
+
+    return Result(y, (vjp,))
+
+
+def _part(
+    positions: Positions,
+    keep_of: KeepOf | None,
+    scale: float,
+    causal: bool,
+    me: int,
+    xp: Any,
+    r: int,
+) -> tuple[Seen, Scores]:
+    """What the queries of rank `me` see of the keys of rank r, and how."""
+    seen, keep = positions.seen(me, r, causal), None
+    if keep_of is not None:
+        queries, keys = positions.of(me)[seen.queries], positions.of(r)[seen.keys]
+        keep = keep_of(xp.asarray(queries), xp.asarray(keys))
+    return seen, Scores(scale, causal=seen.causal, keep=keep)
+
+
+def _by_head(x: Array) -> Array:
+    """x (N, t, H, D) as (N, H, 1, t, D), a view: queries of one head for each of the keys."""
+    return x.transpose(0, 2, 1, 3)[:, :, None]

@@ -1,0 +1,84 @@
+"""Where a model is on disk: in a file of ours, or in a folder of GPT-2 (config.json beside
+model.safetensors), whose tensors have other names and orders."""
+
+import os
+from pathlib import Path
+
+from nnmpi.nn import GPT, Module
+from nnmpi.nn.gpt2 import (
+    CONFIG,
+    METADATA,
+    WEIGHTS,
+    Published,
+    Sizes,
+    config_of,
+    read_sizes,
+    sizes_of,
+)
+from nnmpi.nn.stored import PLAIN, Form
+from nnmpi.quoting import shown
+from nnmpi.run.files.atomic import NotSavedError, check_target, replaced
+
+
+def is_folder(path: str | os.PathLike[str]) -> bool:
+    """Whether a path names a folder: it is one, or ends in a slash."""
+    return os.fspath(path).endswith(os.sep) or os.path.isdir(path)
+
+
+def weights_of(path: str) -> str:
+    """The file that has the tensors."""
+    return os.path.join(path, WEIGHTS) if is_folder(path) else path
+
+
+def form_of(path: str | os.PathLike[str]) -> Form:
+    """The names and orders of the tensors of a file or a folder that is there."""
+    return Published(sizes_in(path).heads) if is_folder(path) else PLAIN
+
+
+def sizes_in(folder: str | os.PathLike[str]) -> Sizes:
+    """The sizes of the model of a folder."""
+    if os.path.isdir(folder) and not os.path.lexists(Path(folder, CONFIG)):
+        raise ValueError(
+            f"cannot load {shown(folder)}: it is a directory; name a file in it, or a folder that "
+            f"has the {CONFIG} of a GPT-2"
+        )
+    return read_sizes(folder)
+
+
+def check_folder(path: str) -> None:
+    """Raises NotSavedError if no model can be written there; called before a run trains."""
+    if not os.path.isdir(path):
+        check_target(path.rstrip(os.sep))
+        return
+    for name in (CONFIG, WEIGHTS):
+        check_target(Path(path, name))
+
+
+def check_kind(path: str | None, model: Module) -> None:
+    """Raises NotSavedError for a folder, unless it can have this model."""
+    if path and is_folder(path) and not isinstance(model, GPT):
+        raise NotSavedError(
+            f"cannot save {shown(path)}: it is a directory; name a file in it, since a folder is "
+            f"for a GPT-2, and the model is a {type(model).__name__}"
+        )
+
+
+def prepare(path: str, model: Module) -> tuple[str, Form, dict[str, str]]:
+    """Where the tensors of a model are written, how, and what else the metadata have there.
+
+    A folder is made, with its config.json.
+    """
+    if not is_folder(path):
+        return path, PLAIN, {}
+    check_kind(path, model)
+    assert isinstance(model, GPT)
+    try:
+        os.makedirs(path, exist_ok=True)
+        check_folder(path)
+        with replaced(Path(path, CONFIG), "x") as file:
+            file.write(config_of(sizes_of(model)))
+    except OSError as error:
+        raise NotSavedError(
+            f"cannot save {shown(path)}: {error.strerror or error}; name another place"
+        ) from None
+    return weights_of(path), Published(model.heads), METADATA

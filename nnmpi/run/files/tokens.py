@@ -1,0 +1,148 @@
+"""Writes the tokens of a text to a file, each rank those of its part.
+
+the text    rank 0      | rank 1      | rank 2         cut where the tokens stay the same
+spools      0 0 0 0     1 1 1     2 2 2 2 2            how many there are is known afterwards
+the file    header 0 0 0 0 1 1 1 2 2 2 2 2 line        each rank writes its place
+"""
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from io import BytesIO
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from numpy.lib import format as npy
+
+from nnmpi.comm import Comm
+from nnmpi.data.pieces import next_cut, pieces
+from nnmpi.data.text import characters, small_type, tokenizer_of_points
+from nnmpi.data.tokenizer import CHARACTERS, BPETokenizer, Tokenizer
+from nnmpi.data.windows import About, held_out
+from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.quoting import shown
+from nnmpi.run.files.atomic import check_target, replaced
+
+BLOCK = 1 << 20  # bytes
+
+
+class Written(NamedTuple):
+    """What is in the file, and of how many bytes of text."""
+
+    bytes: int
+    tokens: int
+    dtype: str
+    about: About
+
+
+def write_tokens(text: Path, out: Path, tokenizer: str | None, comm: Comm) -> Written:
+    """Writes the tokens of a text, whole or not at all; every rank calls it.
+
+    A rank has a piece of the text in memory, and its tokens in a file without a name beside `out`.
+    """
+    all_or_none(comm, lambda: check_target(out, "write"))
+    made = _tokenizer(text, tokenizer, comm)
+    kind = small_type(made)
+    with ExitStack() as stack:
+
+        def spooled() -> tuple[IO[bytes], int]:
+            spool = stack.enter_context(tempfile.TemporaryFile(dir=out.parent))
+            return spool, sum(_spool(text, made, kind, comm, spool))
+
+        spool, count = all_or_none(comm, spooled)
+        counts = gather_objects(comm, count)
+        n, begin = sum(counts), sum(counts[: comm.rank])
+        all_or_none(comm, lambda: _check_some(text, n))
+        lengths, first = made.lengths(), held_out(n).start - begin
+        units = sum(gather_objects(comm, _units(spool, lengths, kind, first)))
+        about = About.of(made, units)
+        _write(out, _header(kind, n), begin * kind.itemsize, spool, about.line(), comm)
+    return Written(text.stat().st_size, n, kind.name, about)
+
+
+def _tokenizer(text: Path, path: str | None, comm: Comm) -> Tokenizer:
+    """That of a path, or of the characters that all parts of the text have."""
+    if path is not None:
+        return all_or_none(comm, lambda: BPETokenizer(path))
+    own = all_or_none(comm, lambda: characters(_texts(text, CHARACTERS, comm)))
+    found = gather_objects(comm, own)
+    known = [points for points in found if points is not None]
+    return tokenizer_of_points(
+        np.unique(np.concatenate(known)) if len(known) == comm.size else None
+    )
+
+
+def _texts(text: Path, cuts: re.Pattern[bytes], comm: Comm) -> Iterator[bytes]:
+    """The part of the text that this rank has, in pieces."""
+    with text.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        ends = (size * rank // comm.size for rank in (comm.rank, comm.rank + 1))
+        begin, end = (next_cut(file, place, cuts) for place in ends)
+        file.seek(begin)
+        yield from pieces(file, cuts, length=end - begin)
+
+
+def _spool(
+    text: Path, tokenizer: Tokenizer, kind: np.dtype[Any], comm: Comm, spool: IO[bytes]
+) -> Iterator[int]:
+    """Writes the tokens of this rank's part, and yields how many each piece has."""
+    try:
+        for piece in _texts(text, tokenizer.cuts, comm):
+            found = tokenizer.encode(piece)
+            spool.write(found.astype(kind).tobytes())
+            yield len(found)
+    except ValueError as error:
+        raise ValueError(f"{shown(text)}: {error}") from None
+
+
+def _check_some(text: Path, n: int) -> None:
+    if not n:
+        raise ValueError(f"{shown(text)} is empty; give a file of text")
+
+
+def _units(spool: IO[bytes], lengths: np.ndarray, kind: np.dtype[Any], first: int) -> int:
+    """For how many characters, or bytes, the spooled tokens from the first one on stand."""
+    spool.seek(max(first, 0) * kind.itemsize)
+    blocks = iter(lambda: spool.read(BLOCK), b"")
+    return sum(int(lengths[np.frombuffer(block, kind)].sum()) for block in blocks)
+
+
+def _header(kind: np.dtype[Any], n: int) -> bytes:
+    stream = BytesIO()
+    shape = {"descr": npy.dtype_to_descr(kind), "fortran_order": False, "shape": (n,)}
+    npy.write_array_header_1_0(stream, shape)
+    return stream.getvalue()
+
+
+def _write(out: Path, header: bytes, begin: int, spool: IO[bytes], line: bytes, comm: Comm) -> None:
+    """Writes the file: the first rank makes it, and each writes its place."""
+    with ExitStack() as stack:
+
+        def made() -> IO[bytes]:
+            file = stack.enter_context(replaced(out, "wb"))
+            file.write(header)
+            file.flush()
+            return file
+
+        def placed() -> None:
+            spool.seek(0)
+            with open(part, "r+b") as place:
+                place.seek(len(header) + begin)
+                shutil.copyfileobj(spool, place, BLOCK)
+                place.flush()
+                os.fsync(place.fileno())
+
+        def ended() -> None:
+            if file is not None:
+                file.seek(0, os.SEEK_END)
+                file.write(line)
+            stack.close()
+
+        file = all_or_none(comm, lambda: made() if comm.rank == 0 else None)
+        part = gather_objects(comm, str(file.name) if file else "")[0]
+        all_or_none(comm, placed)
+        all_or_none(comm, ended)

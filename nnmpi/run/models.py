@@ -1,0 +1,155 @@
+"""What makes the model of --model: a function by name, or a gpt by its sizes."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from nnmpi import user_code
+from nnmpi.config import Config
+from nnmpi.data import Dataset
+from nnmpi.data.inputs import is_index
+from nnmpi.nn import GPT, Module
+from nnmpi.nn.gpt2 import GPT2, Sizes, sizes_of
+from nnmpi.nn.models import MODELS, mlp
+from nnmpi.quoting import quoted, shown
+from nnmpi.run.files import loading
+from nnmpi.run.files.folders import is_folder, sizes_in
+
+Build = Callable[[], Module]
+
+TOKENIZER = "tokenizer"
+"""The key of the metadata that describes the tokens of a text."""
+
+SIZE = "0*[1-9][0-9]{0,8}"
+
+
+def resolved(config: Config, build: Build | None) -> tuple[Config, Build | None]:
+    """The config, and what makes the model if its name does not tell: that of a folder of --load.
+
+    Raises ValueError for a dropout that no gpt of ours can have.
+    """
+    is_own = build is not None or user_code.is_named(config.model)
+    if config.load and is_folder(config.load) and not is_own:
+        sizes = _of_folder(config, config.load)
+        return replace(config, model=sizes.model), partial(GPT, *sizes, config.dropout)
+    if config.dropout and (is_own or not config.model.startswith("gpt")):
+        raise ValueError(
+            f"dropout {config.dropout} with model {shown(config.model)}: it is an option of gpt "
+            "models, others have nn.Dropout layers; leave it out"
+        )
+    return config, build
+
+
+def _of_folder(config: Config, folder: str) -> Sizes:
+    """The sizes of the model in a folder; raises ValueError if --model has others."""
+    sizes = sizes_in(folder)
+    if config.model in (Config().model, "gpt2"):
+        return sizes
+    if _split(config.model.removeprefix("gpt:")) != sizes[:3]:
+        raise ValueError(
+            f"model {shown(config.model)} with --load {shown(folder)}, whose config.json has "
+            f"{sizes.layers} layers, {sizes.heads} heads and width {sizes.width}: leave --model "
+            f"out, or give --model {sizes.model}"
+        )
+    return sizes
+
+
+def builder(config: Config, dataset: Dataset) -> Build:
+    """The function that makes the model of `--model`; a gpt:... is for the tokens of the data."""
+    spec = config.model
+    if spec in MODELS:
+        return MODELS[spec]
+    name, colon, argument = spec.partition(":")
+    if name == "mlp" and colon:
+        widths = argument.split("-")
+        if len(widths) < 2 or not all(re.fullmatch(SIZE, w) for w in widths):
+            raise ValueError(
+                f"model {quoted(spec)}: give an mlp as mlp:784-1024-10, with two widths or more "
+                "from 1 on and below 10^9"
+            )
+        return lambda: mlp(*map(int, widths))
+    if spec == "gpt2":
+        return partial(GPT, *GPT2, config.dropout)
+    if name == "gpt" and colon:
+        return partial(gpt_of, argument, dataset, config.dropout)
+    if not user_code.is_named(spec):
+        known = ", ".join(
+            [*MODELS, "mlp:784-1024-10", "gpt2", "gpt:4x4x128", "package.module:function"]
+        )
+        raise ValueError(f"model {quoted(spec)} is unknown; choose one of {known}")
+    function: Build = user_code.imported(spec, "model")
+    return function
+
+
+def gpt_of(argument: str, dataset: Dataset, dropout: float = 0.0) -> Module:
+    """The gpt of LAYERSxHEADSxWIDTH for windows of tokens."""
+    sizes = _split(argument)
+    if not sizes:
+        raise ValueError(
+            f"model {quoted(f'gpt:{argument}')}: give a gpt as gpt:LAYERSxHEADSxWIDTH, such as "
+            "gpt:4x4x128, three numbers from 1 on and below 10^9"
+        )
+    layers, heads, width = sizes
+    return GPT(layers, heads, width, dataset.classes, _window(dataset, f"gpt:{argument}"), dropout)
+
+
+def _split(argument: str) -> tuple[int, ...]:
+    """The numbers of LAYERSxHEADSxWIDTH; none if it is not of that form."""
+    if not re.fullmatch(f"{SIZE}x{SIZE}x{SIZE}", argument):
+        return ()
+    return tuple(map(int, argument.split("x")))
+
+
+def _window(dataset: Dataset, model: str) -> int:
+    """The tokens of a window; raises ValueError if the data has none."""
+    x = dataset.train.x
+    if isinstance(x, tuple | dict) or x.ndim != 2 or not is_index(x):
+        raise ValueError(
+            f"model {model} takes windows of tokens, and data {dataset.name} has none: use "
+            "--data text, text:FILE or tokens:FILE.npy"
+        )
+    return int(x.shape[1])
+
+
+def name_of(model: Module, config: Config) -> str:
+    """The name of a model in the metadata of its file; that of a gpt tells its heads."""
+    return sizes_of(model).model if isinstance(model, GPT) else config.model
+
+
+def language_of(dataset: Dataset) -> dict[str, str]:
+    """What the metadata say of tokens, of a data set of text."""
+    return {} if dataset.language is None else {TOKENIZER: dataset.language.tokenizer}
+
+
+def saved_sizes(path: str) -> Sizes:
+    """The sizes of a gpt in a file of --save, or in a folder; raises ValueError if it is none."""
+    if is_folder(path):
+        return sizes_in(path)
+    name = loading.read_metadata(path).get("model", "")
+    numbers = _split(name.removeprefix("gpt:")) if name.startswith("gpt:") else ()
+    shapes = loading.shapes(path)
+    if not numbers or not {"wte.weight", "wpe.weight"} <= shapes.keys():
+        raise ValueError(
+            f"cannot load {shown(path)}: its model is {shown(name) if name else 'not named'}, and "
+            "text is made by a gpt; give a file of --save of one, or a folder of GPT-2"
+        )
+    layers, heads, width = numbers
+    return Sizes(layers, heads, width, shapes["wte.weight"][0], shapes["wpe.weight"][0])
+
+
+def check_tokens(model: Module, config: Config, dataset: Dataset) -> None:
+    """Raises ValueError if a gpt has fewer positions than a window, or fewer tokens than data."""
+    if not isinstance(model, GPT):
+        return
+    sizes, window = sizes_of(model), _window(dataset, config.model)
+    if window > sizes.positions:
+        raise ValueError(
+            f"model {config.model} has {sizes.positions:,} positions, and data {dataset.name} "
+            f"windows of {window:,} tokens; give --context {sizes.positions} or less"
+        )
+    if dataset.classes > sizes.vocabulary:
+        raise ValueError(
+            f"model {config.model} has a vocabulary of {sizes.vocabulary:,}, and data "
+            f"{dataset.name} has {dataset.classes:,} tokens; use the tokenizer of the model"
+        )

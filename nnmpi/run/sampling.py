@@ -1,0 +1,44 @@
+"""Which token comes next: drawn from the scores of a model, by seed and position."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from nnmpi import keyed
+
+
+class Sampling(NamedTuple):
+    """How a token is drawn: p ~ exp(scores / temperature), 0 for all but some of the best.
+
+    temperature   0: always the best token
+    top_k         so many of the best, and those that score as much as the last of them; 0: all
+    top_p         the best ones that together have this probability; at least one
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def probabilities(self, scores: np.ndarray) -> np.ndarray:
+        """Of each token, float64; for a temperature above 0."""
+        z: np.ndarray = scores.astype("float64")
+        if 0 < self.top_k < len(z):
+            z[z < np.partition(z, -self.top_k)[-self.top_k]] = -np.inf
+        p: np.ndarray = np.exp((z - z.max()) / self.temperature)
+        p /= p.sum()
+        if self.top_p < 1:
+            order = np.argsort(-p, kind="stable")
+            better = np.cumsum(p[order]) - p[order]
+            p[order[better >= self.top_p]] = 0
+            p /= p.sum()
+        return p
+
+    def choose(self, scores: np.ndarray, position: int) -> int:
+        """The token of a position of the text; the draw depends on it and the seed alone."""
+        if not self.temperature:
+            return int(scores.argmax())
+        sums = np.cumsum(self.probabilities(scores))
+        key, at, row = keyed.key(self.seed, "generate"), np.array([position]), np.zeros(1, int)
+        draw = keyed.uniform(key, at, row)[0] * sums[-1]
+        return int(np.searchsorted(sums, draw, side="right"))

@@ -1,0 +1,104 @@
+"""The command `python -m nnmpi.tokenize`: the tokens of a text in a file, which trains from there.
+
+Started by mpirun, each rank makes those of its part; the file is the same for any number of ranks.
+Exit status: 0 written, 1 failed, 2 unusable arguments, 130 stopped by Ctrl-C.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from functools import partial
+from io import StringIO
+from pathlib import Path
+
+from nnmpi import cli
+from nnmpi.comm import Comm, OtherRankError, job
+from nnmpi.config import check_text
+from nnmpi.parallel.agreement import all_or_none
+from nnmpi.quoting import shown
+from nnmpi.run.files.tokens import write_tokens
+from nnmpi.run.report import Event
+from nnmpi.sim.show import plural
+
+fail = partial(cli.fail, "nnmpi.tokenize")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of the command."""
+    p = cli.Parser(
+        prog="python -m nnmpi.tokenize",
+        description="Write the tokens of a text to a file, for --data tokens:FILE.npy.",
+        allow_abbrev=False,
+    )
+    p.add_argument("text", metavar="FILE", help="a file of text")
+    p.add_argument("--out", required=True, metavar="FILE.npy", help="where the tokens go")
+    p.add_argument(
+        "--tokenizer",
+        metavar="PATH",
+        help="a folder with vocab.json and merges.txt (byte-level BPE), or a tokenizer.json; "
+        "default: characters, or bytes of what is no UTF-8",
+    )
+    p.add_argument("--json", action="store_true", help="print JSON, not text")
+    return p
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status; every rank calls it."""
+    try:
+        return cli.run("nnmpi.tokenize", lambda: _main(job(), arguments))
+    except OtherRankError:
+        return 0  # the other rank prints the error, and its exit status is that of the job
+    except RuntimeError as error:  # MPI cannot be used
+        return fail(error, 1)
+
+
+def _main(comm: Comm, arguments: Sequence[str] | None) -> int:
+    def read() -> argparse.Namespace:
+        with redirect_stdout(sys.stdout if comm.rank == 0 else StringIO()):  # --help prints once
+            given = parser().parse_args(arguments)
+        for name in ("text", "out", "tokenizer"):
+            if (value := getattr(given, name)) is not None:
+                check_text(name, value)
+        if not given.out.endswith(".npy"):
+            raise ValueError(f"out {shown(given.out)} must end with .npy, as --out tokens.npy")
+        return given
+
+    given = all_or_none(comm, read)
+    began = time.perf_counter()
+    event = tokenized(Path(given.text), Path(given.out), given.tokenizer, comm)
+    event["seconds"] = round(time.perf_counter() - began, 4)
+    if comm.rank == 0:
+        print(json.dumps(event) if given.json else as_text(event), flush=True)
+    return 0
+
+
+def tokenized(text: Path, out: Path, tokenizer: str | None, comm: Comm) -> Event:
+    """Writes the file; what is in it. Every rank calls it."""
+    found = write_tokens(text, out, tokenizer, comm)
+    return {
+        "event": "tokenized",
+        "file": str(text),
+        "bytes": found.bytes,
+        "out": str(out),
+        "tokens": found.tokens,
+        "vocabulary": found.about.size,
+        "of": found.about.tokens,
+        "dtype": found.dtype,
+        "ranks": comm.size,
+    }
+
+
+def as_text(e: Event) -> str:
+    """The event in a line."""
+    return (
+        f"{shown(e['file'])} ({e['bytes']:,} bytes): {e['tokens']:,} {e['of']}, "
+        f"{e['vocabulary']:,} different ones, as {e['dtype']} in {shown(e['out'])}, in "
+        f"{e['seconds']:.1f} s on {plural(e['ranks'], 'rank')}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""Laws of sequence parallelism, on any Comm of at most four ranks."""
+
+from collections.abc import Callable
+
+import numpy as np
+from helpers.training.laws_language import tokens, trains_as_one_rank
+from helpers.training.pipelined import equals, run
+
+from nnmpi import Tensor, nn
+from nnmpi.autograd import apply
+from nnmpi.autograd.ops.linear import linear
+from nnmpi.comm import Comm, comm_self
+from nnmpi.nn.kept import kept, nbytes
+from nnmpi.parallel.tensor import POSITIONS, Way
+from nnmpi.parallel.tensor.layers import row, sharded_lookup
+from nnmpi.parallel.tensor.ops import Bounds, own
+from nnmpi.parallel.tensor.sequence import gathering_linear
+from nnmpi.parallel.tensor.sides import CutPositions
+
+N, T, K = 3, 7, 8
+SEQUENCE = {"sequence_parallel": True}
+
+
+def _random(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def _uneven(comm: Comm) -> tuple[CutPositions, slice]:
+    """The last rank has most of the positions; a side, and this rank's."""
+    bounds: Bounds = (*range(comm.size), T)
+    return CutPositions(comm, bounds), slice(*own(bounds, comm))
+
+
+def a_sum_is_cut_and_parts_are_gathered(comm: Comm) -> None:
+    side, here = _uneven(comm)
+    terms = [_random(r, N, T, K) for r in range(comm.size)]
+    part = side.sum(terms[comm.rank].copy())
+    np.testing.assert_allclose(part, sum(terms)[:, here], rtol=1e-13)
+    assert part.base is None  # the memory of the whole sum is not kept
+    np.testing.assert_array_equal(side.whole(terms[0][:, here]), terms[0])
+
+
+def the_sum_is_the_transpose_of_the_gather(comm: Comm) -> None:
+    """<sum(x), y> = <x, whole(y)>, added up over the ranks."""
+    side, here = _uneven(comm)
+    x, y = _random(comm.rank, N, T, K), _random(9 + comm.rank, N, here.stop - here.start, K)
+    both = np.array([(side.sum(x.copy()) * y).sum(), (x * side.whole(y)).sum()])
+    comm.all_reduce(both, "doubling")
+    np.testing.assert_allclose(*both, rtol=1e-12)
+
+
+def a_column_of_positions_equals_linear(comm: Comm) -> None:
+    side, here = _uneven(comm)
+    for relu in (False, True):
+        x, w, b = _random(1, N, T, K), _random(2 + comm.rank, 5, K), _random(7, 5)
+        g = _random(10 + comm.rank, N, T, 5)
+        mine = Tensor(x[:, here].copy(), requires_grad=True)
+        leaves = [mine, Tensor(w, requires_grad=True), Tensor(b, requires_grad=True)]
+        y = apply(gathering_linear, *leaves, side=side, relu=relu)
+        most = mine.data.nbytes + w.nbytes + b.nbytes + y.data.nbytes
+        assert nbytes(kept([y]).values()) <= most, "it keeps positions of other ranks"
+        whole = [Tensor(a, requires_grad=True) for a in (x, w, b)]
+        wanted = apply(linear, *whole, relu=relu)
+        np.testing.assert_allclose(y.data, wanted.data, rtol=1e-12)
+        y.backward(g)
+        wanted.backward(g)
+        dx = whole[0].grad
+        comm.all_reduce(dx, "doubling")
+        for got, want in zip(leaves, (dx[:, here], whole[1].grad, whole[2].grad), strict=True):
+            np.testing.assert_allclose(got.grad, want, rtol=1e-11, atol=1e-12)
+
+
+def a_row_of_positions_equals_linear(comm: Comm) -> None:
+    side, here = _uneven(comm)
+    for relu in (False, True):
+        x, w, b = _random(1, N, T, 2 * comm.size), _random(2, 5, 2 * comm.size), _random(3, 5)
+        g, some = _random(4, N, T, 5), slice(2 * comm.rank, 2 * comm.rank + 2)
+        parts = [Tensor(a, requires_grad=True) for a in (x[..., some].copy(), w[:, some].copy(), b)]
+        y = apply(row, *parts, of=linear, side=side, axis=-1, relu=relu)
+        whole = [Tensor(a, requires_grad=True) for a in (x, w, b)]
+        wanted = apply(linear, *whole, relu=relu)
+        np.testing.assert_allclose(y.data, wanted.data[:, here], rtol=1e-12)
+        y.backward(g[:, here])
+        wanted.backward(g)
+        db = parts[2].grad
+        comm.all_reduce(db, "doubling")  # of which each rank has a term
+        np.testing.assert_allclose(parts[0].grad, whole[0].grad[..., some], rtol=1e-11)
+        np.testing.assert_allclose(parts[1].grad, whole[1].grad[:, some], rtol=1e-11)
+        np.testing.assert_allclose(db, whole[2].grad, rtol=1e-11)
+
+
+def an_embedding_gives_positions(comm: Comm) -> None:
+    side, here = _uneven(comm)
+    index, w = np.random.default_rng(0).integers(0, 12, (N, T)), _random(1, 12, K)
+    rows = slice(12 * comm.rank // comm.size, 12 * (comm.rank + 1) // comm.size)
+    part = Tensor(w[rows], requires_grad=True)
+    y = apply(sharded_lookup, part, index=index, start=rows.start, padding=None, side=side)
+    np.testing.assert_array_equal(y.data, w[index][:, here])
+    g, wanted = _random(2, N, T, K), np.zeros_like(w)
+    y.backward(g[:, here])
+    np.add.at(wanted, index, g)
+    np.testing.assert_allclose(part.grad, wanted[rows], rtol=1e-12)
+
+
+def a_transformer_trains_as_one_rank(comm: Comm) -> None:
+    layout = {"tp": comm.size, **SEQUENCE} if comm.size > 1 else {}
+    trains_as_one_rank(layout, 2, "gpt", comm)
+
+
+class Scale(nn.Module):
+    """A layer of one's own that treats each position alone."""
+
+    sharding = (Way(POSITIONS, POSITIONS),)
+
+    def __init__(self, width: int) -> None:
+        self.weight = nn.Parameter(np.linspace(0.5, 2, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+
+def tokens_alone() -> nn.Module:
+    """Each position alone, without attention; positions for longer samples than there are."""
+    layers = (
+        *(nn.Embedding(17, 12), nn.PositionalEmbedding(9, 12), Scale(12), nn.Linear(12, 16)),
+        *(nn.ReLU(), nn.Linear(16, 12), nn.Dropout(0.2), nn.LayerNorm(12), nn.Linear(12, 17)),
+    )
+    return nn.Sequential(*layers, nn.ChannelsFirst())
+
+
+def a_model_of_positions_trains_as_one_rank(comm: Comm) -> None:
+    layout = {"tp": comm.size, **SEQUENCE} if comm.size > 1 else {}
+    case = {"batch_size": 9, "clip_norm": 0.3}
+    wanted = run(comm_self(), tokens_alone, tokens(), **case)
+    equals(comm, run(comm, tokens_alone, tokens(), **case, **layout), wanted)
+
+
+LAWS: list[Callable[[Comm], None]] = [
+    a_sum_is_cut_and_parts_are_gathered,
+    the_sum_is_the_transpose_of_the_gather,
+    a_column_of_positions_equals_linear,
+    a_row_of_positions_equals_linear,
+    an_embedding_gives_positions,
+    a_transformer_trains_as_one_rank,
+    a_model_of_positions_trains_as_one_rank,
+]

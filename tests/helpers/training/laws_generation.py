@@ -1,0 +1,81 @@
+"""Text of a small gpt in any layout, beside full passes of the whole model over each window."""
+
+import tempfile
+from collections.abc import Callable
+
+import numpy as np
+from helpers.once import by_first
+from helpers.training.laws_gpt2 import model
+from helpers.training.pipelined import Options, tell
+
+import nnmpi
+from nnmpi import Config, nn
+from nnmpi.backend import CPU
+from nnmpi.comm import Comm
+from nnmpi.nn.gpt2 import save_gpt2, sizes_of
+from nnmpi.run.decoder import Decoder
+from nnmpi.run.generation import generated
+from nnmpi.run.sampling import Sampling
+
+PROMPT = [3, 1, 4]
+COUNT = 15  # more than the 8 positions: the window slides
+LAYOUTS: dict[int, list[Options]] = {
+    1: [{}],
+    2: [{"tp": 2}, {"pp": 2}],
+    3: [{"tp": 3}, {"pp": 3}],
+    4: [{"pp": 2, "tp": 2}, {"tp": 4}],
+}
+SAMPLINGS = (
+    Sampling(0.0),
+    Sampling(1.5),
+    Sampling(0.7, top_k=5, seed=1),
+    Sampling(1.0, top_p=0.6, seed=2),
+    Sampling(3.0, top_k=9, top_p=0.9, seed=3),
+)
+
+
+def by_full_passes(
+    made: nn.GPT, prompt: list[int], choose: Callable[[np.ndarray, int], int]
+) -> list[int]:
+    """Each token by a pass through all that the window has, without anything kept."""
+    made.to("float64").eval()
+    positions, tokens, begin = made.wpe.num_positions, list(prompt), 0
+    for _ in range(COUNT):
+        if len(tokens) - begin > positions:
+            begin = len(tokens) - positions // 2
+        scores = made(nnmpi.tensor(np.array([tokens[begin:]]))).numpy()[0, :, -1]
+        tokens.append(choose(scores, len(tokens)))
+    return tokens[len(prompt) :]
+
+
+def ours(comm: Comm, folder: str, prompt: list[int], how: Sampling, **layout: int) -> list[int]:
+    """What the command does, without the texts."""
+    sizes = sizes_of(model())
+    config = Config(model=sizes.model, load=folder, dtype="float64", **layout)
+    decoder = Decoder(config, sizes, comm, CPU)
+    found = list(generated(decoder, prompt, COUNT, how, sizes.vocabulary))
+    decoder.close()
+    return found
+
+
+def is_what_full_passes_give(comm: Comm) -> None:
+    """On every rank, for each way to draw, and for prompts shorter and longer than the window."""
+    cases = [*((PROMPT, how) for how in SAMPLINGS), (PROMPT * 5, SAMPLINGS[0])]
+
+    def reference() -> list[list[int]]:
+        return [by_full_passes(model(), prompt, how.choose) for prompt, how in cases]
+
+    wanted = by_first(comm, reference)
+    assert len({*map(tuple, wanted)}) == len(cases)
+    with tempfile.TemporaryDirectory() as own:
+        folder = tell(comm, own)
+        if comm.rank == 0:
+            save_gpt2(model(), folder)
+        comm.barrier()
+        for layout in LAYOUTS[comm.size]:
+            for (prompt, how), tokens in zip(cases, wanted, strict=True):
+                assert ours(comm, folder, prompt, how, **layout) == tokens, (layout, how)
+        comm.barrier()  # before the folder goes
+
+
+LAWS = [is_what_full_passes_give]

@@ -1,0 +1,89 @@
+"""A folder of GPT-2 that ranks load, train on and write, in any layout."""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from helpers.once import by_first, once
+from helpers.training.laws_language import tokens
+from helpers.training.pipelined import Options, Ran, distance, equals, run, tell
+from safetensors.numpy import load_file
+
+from nnmpi import nn
+from nnmpi.comm import Comm, comm_self
+from nnmpi.nn.gpt2 import save_gpt2
+
+TUNING: Options = {
+    "optimizer": "adamw",
+    "weight_decay": 0.3,
+    "weight_decay_of": "matrices",
+    "lr": 0.01,
+    "lr_schedule": "warmup:3+cosine",
+    "clip_norm": 0.5,
+    "dropout": 0.1,
+    "batch_size": 9,
+}
+LAYOUTS: dict[int, list[Options]] = {
+    1: [{"micro_batches": 3}],
+    2: [{"dp": 2, "zero": 1}, {"tp": 2}, {"pp": 2, "micro_batches": 3}],
+    3: [{"dp": 3, "zero": 3}, {"tp": 3}],
+    4: [{"dp": 2, "tp": 2, "zero": 2}, {"pp": 2, "tp": 2, "micro_batches": 3}],
+}
+"""By the number of ranks; 5 heads divide by none of these."""
+
+
+class Tuned(NamedTuple):
+    """A run, and the files that it wrote."""
+
+    ran: Ran
+    config: dict[str, object]
+    tensors: dict[str, np.ndarray]
+
+
+def model() -> nn.GPT:
+    """More tokens and positions than the data has, and biases that are not 0: those of keys
+    have a true gradient of 0, and Adam moves them by its rounding."""
+    made = nn.GPT(2, 5, 20, vocabulary=23, positions=8)
+    rng = np.random.default_rng(1)
+    for name, p in made.named_parameters():
+        p.data[...] = rng.standard_normal(p.shape) * 0.4
+        p.data += "ln" in name and name.endswith("weight")
+    made.ln_f.weight.data *= rng.choice([-3, 3], 20)  # so the last token is not the next one
+    return made
+
+
+def tuned(comm: Comm, folder: str, **layout: object) -> Tuned:
+    """Ten steps from the folder `start`, saved beside it."""
+    out = Path(folder, "-".join(map(str, layout.values())) or "alone")
+    case = {**TUNING, "load": f"{folder}/start", "save": f"{out}/"}
+    ran = run(comm, None, tokens(), **case | layout)
+    comm.barrier()  # until the first rank has written
+    config = json.loads((out / "config.json").read_text())
+    return Tuned(ran, config, load_file(out / "model.safetensors"))
+
+
+@once
+def alone() -> Tuned:
+    with tempfile.TemporaryDirectory() as folder:
+        save_gpt2(model(), f"{folder}/start")
+        return tuned(comm_self(), folder)
+
+
+def is_tuned_as_on_one_rank(comm: Comm) -> None:
+    wanted = by_first(comm, alone)
+    with tempfile.TemporaryDirectory() as own:
+        folder = tell(comm, own)
+        if comm.rank == 0:
+            save_gpt2(model(), f"{folder}/start")
+        comm.barrier()
+        for layout in LAYOUTS[comm.size]:
+            found = tuned(comm, folder, **layout)
+            equals(comm, found.ran, wanted.ran)
+            assert found.config == wanted.config
+            assert distance(found.tensors, wanted.tensors) < 1e-10
+            comm.barrier()  # before the folder goes
+
+
+LAWS = [is_tuned_as_on_one_rank]

@@ -1,0 +1,63 @@
+"""Small language models of the layers of transformers, besides nn.GPT."""
+
+from typing import Any
+
+from nnmpi import nn
+
+WIDTH, HEADS = 20, 5  # which do not divide by 2, 3 or 4
+
+
+class Encoder(nn.Module):
+    """Encoder layers under PyTorch's names, some with dropout; no token looks at tokens 0."""
+
+    def __init__(self, vocabulary: int, positions: int) -> None:
+        self.embed = nn.Embedding(vocabulary, WIDTH)
+        self.positions = nn.PositionalEmbedding(positions, WIDTH)
+        first = nn.TransformerEncoderLayer(WIDTH, HEADS, 14, 0.1, "gelu", batch_first=True)
+        self.encoder = nn.TransformerEncoder(first, 2, nn.RMSNorm(WIDTH))
+        self.last = nn.TransformerEncoderLayer(WIDTH, 2, 14, 0, batch_first=True, norm_first=True)
+        self.head, self.scores = nn.Linear(WIDTH, vocabulary), nn.ChannelsFirst()
+
+    def forward(self, tokens: Any) -> Any:
+        hidden = tokens == 0
+        x = self.encoder(self.positions(self.embed(tokens)), src_key_padding_mask=hidden)
+        return self.scores(self.head(self.last(x)))
+
+
+class Residual(nn.Module):
+    """x + layers(x)."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.layers(x)
+
+
+def rotary(vocabulary: int, positions: int) -> nn.Module:
+    """Blocks in the form of Llama's: RMSNorm, no biases, rotary positions; a causal model."""
+
+    def block() -> tuple[nn.Module, ...]:
+        attend = nn.SelfAttention(HEADS, is_causal=True, dropout=0.1, rotary=100.0)
+        inside = nn.Linear(WIDTH, 3 * WIDTH, bias=False), attend
+        return (
+            Residual(nn.RMSNorm(WIDTH, 1e-6), *inside, nn.Linear(WIDTH, WIDTH, bias=False)),
+            Residual(nn.RMSNorm(WIDTH), nn.Linear(WIDTH, 31), nn.SiLU(), nn.Linear(31, WIDTH)),
+        )
+
+    head = nn.RMSNorm(WIDTH), nn.Linear(WIDTH, vocabulary, bias=False), nn.ChannelsFirst()
+    return nn.Sequential(nn.Embedding(vocabulary, WIDTH), *block(), *block(), *head)
+
+
+def mixture(vocabulary: int, positions: int) -> nn.Module:
+    """Layers of each position alone around experts and branches, which take whole samples; ranks
+    along tp have as many parameters as no other of them."""
+    first = nn.Linear(WIDTH, 7), nn.Tanh(), nn.Linear(7, WIDTH, bias=False)
+    branches = {"deep": nn.Sequential(*first), "flat": nn.Linear(WIDTH, WIDTH, bias=False)}
+    return nn.Sequential(
+        *(nn.Embedding(vocabulary, WIDTH), nn.PositionalEmbedding(positions, WIDTH)),
+        *(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 31), nn.GELU(), nn.Linear(31, WIDTH)),
+        Residual(nn.MixtureOfExperts(WIDTH, 10, 5, capacity_factor=0.8, auxiliary=0.1)),
+        *(nn.Branches(branches), nn.Linear(WIDTH, 31), nn.SiLU(), nn.Linear(31, WIDTH)),
+        *(nn.RMSNorm(WIDTH), nn.Dropout(0.1), nn.Linear(WIDTH, vocabulary), nn.ChannelsFirst()),
+    )

@@ -1,0 +1,337 @@
+"""MultiheadAttention and encoder layers against PyTorch, in float64."""
+
+import copy
+import inspect
+import pickle
+import re
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.ops.oracle import needs_torch, pytorch
+
+import nnmpi
+from nnmpi import nn
+
+TOLERANCE = 1e-12
+N, T, S, E, H = 3, 5, 4, 6, 2
+Options = dict[str, Any]
+
+
+def numbers(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).standard_normal(shape)
+
+
+def close(a: Any, b: Any, what: str) -> None:
+    a = a.numpy() if isinstance(a, nnmpi.Tensor) else a
+    b = b.detach().numpy()
+    assert a.shape == b.shape, what
+    assert np.abs(a - b).max() <= TOLERANCE * max(np.abs(b).max(), 1), what
+
+
+def share_weights(torch: Any, ours: nn.Module, theirs: Any) -> None:
+    """Both get the same random numbers in float64, through the state dict of PyTorch."""
+    ours.to(np.float64)
+    theirs.double()
+    with torch.no_grad():
+        for i, p in enumerate(theirs.parameters()):
+            p.copy_(torch.as_tensor(numbers(*p.shape, seed=i) / 2))
+    ours.load_state_dict({k: v.numpy() for k, v in theirs.state_dict().items()})
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+
+
+def answer(call: Callable[..., Any], tensors: list[Any], constant: Callable[..., Any]) -> list[Any]:
+    """What a module returns, after a backward pass from a sum in which each number counts."""
+    found = call(*tensors)
+    outputs = [y for y in (found if isinstance(found, tuple) else (found,)) if y is not None]
+    terms = [(y * constant(numbers(*y.shape, seed=9))).sum() for y in outputs]
+    sum(terms[1:], start=terms[0]).backward()
+    return outputs
+
+
+def compare(
+    ours: nn.Module, theirs: Any, inputs: list[np.ndarray], repeats: int, options: Options
+) -> None:
+    """Outputs, gradients of parameters, and those of inputs; the last one is given again."""
+    torch = pytorch()
+    share_weights(torch, ours, theirs)
+    a = [nnmpi.tensor(x, requires_grad=True) for x in inputs]
+    b = [torch.tensor(x, requires_grad=True) for x in inputs]
+    masks = {k: torch.as_tensor(v) if isinstance(v, np.ndarray) else v for k, v in options.items()}
+    again = [-1] * repeats
+    got = answer(lambda *x: ours(*x, *(x[i] for i in again), **options), a, np.asarray)
+    wanted = answer(lambda *x: theirs(*x, *(x[i] for i in again), **masks), b, torch.as_tensor)
+    for k, (y, z) in enumerate(zip(got, wanted, strict=True)):
+        close(y, z, f"output {k}")
+    for k, (x, z) in enumerate(zip(a, b, strict=True)):
+        close(x.grad, z.grad, f"gradient of input {k}")
+    for (name, p), q in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        close(p.grad, q.grad, f"gradient of {name}")
+
+
+def later(T: int, S: int) -> np.ndarray:
+    """True where a key is behind a query."""
+    return np.arange(S) > np.arange(T)[:, None]
+
+
+HIDDEN = np.array([[False] * 4, [False, True, False, True], [False, False, False, True]])
+ADDED = np.where(numbers(N * H, T, S) < -1, -np.inf, numbers(N * H, T, S))
+ADDED[:, :, 0] = 0.3  # each query sees a key
+MASKS: dict[str, Options] = {
+    "no mask": {},
+    "padding": {"key_padding_mask": HIDDEN},
+    "padding, numbers": {"key_padding_mask": numbers(N, S)},
+    "bools": {"attn_mask": later(T, S)},
+    "bools of each head": {"attn_mask": (numbers(N * H, T, S) > 1) & (np.arange(S) > 0)},
+    "numbers": {"attn_mask": numbers(T, S)},
+    "numbers of each head": {"attn_mask": ADDED},
+    "padding and bools": {"key_padding_mask": HIDDEN, "attn_mask": later(T, S)},
+    "padding and numbers": {
+        "key_padding_mask": np.where(HIDDEN, -np.inf, 0.0),
+        "attn_mask": ADDED,
+    },
+    "causal": {"attn_mask": later(T, S), "is_causal": True},
+    "causal and padding": {
+        "key_padding_mask": HIDDEN,
+        "attn_mask": later(T, S),
+        "is_causal": True,
+    },
+}
+
+
+@needs_torch
+@pytest.mark.parametrize("weights", ["none", "mean", "each head"])
+@pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS)
+def test_attention_of_others_is_pytorchs(masks: Options, weights: str) -> None:
+    torch = pytorch()
+    options = masks | {
+        "need_weights": weights != "none",
+        "average_attn_weights": weights == "mean",
+    }
+    made = E, H, 0.0, True, False, False
+    ours, theirs = (library.MultiheadAttention(*made) for library in (nn, torch.nn))
+    inputs = [numbers(T, N, E), numbers(S, N, E), numbers(S, N, E, seed=1)]
+    compare(ours, theirs, inputs, 0, options)
+
+
+@needs_torch
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_forms_of_attention_are_pytorchs(bias: bool, batch_first: bool, need_weights: bool) -> None:
+    """Self-attention, a memory that gives keys and values, and those of other widths."""
+    torch = pytorch()
+    options = {"need_weights": need_weights}
+    q, k, wide = numbers(T, N, E), numbers(S, N, E), numbers(S, N, 7)
+    narrow = numbers(S, N, 3)
+    for inputs, repeats, widths in (
+        ([q], 2, {}),
+        ([q, k], 1, {}),
+        ([q, wide], 1, {"kdim": 7, "vdim": 7}),
+        ([q, wide, narrow], 0, {"kdim": 7, "vdim": 3}),
+        ([q, k, narrow], 0, {"vdim": 3}),
+    ):
+        made: Options = {"bias": bias, "batch_first": batch_first, **widths}
+        ours, theirs = (library.MultiheadAttention(E, H, **made) for library in (nn, torch.nn))
+        turned = [x.swapaxes(0, 1) if batch_first else x for x in inputs]
+        compare(ours, theirs, turned, repeats, options)
+
+
+def test_a_query_that_sees_no_key_gets_the_bias() -> None:
+    """PyTorch's is not a number. Padding may hide all of a sample."""
+    layer = nn.MultiheadAttention(E, H, batch_first=True).to(np.float64)
+    layer.out_proj.bias.data[...] = 0.5
+    x = nnmpi.tensor(numbers(N, T, E), requires_grad=True)
+    hidden = np.arange(N)[:, None] == np.ones(T)
+    for need_weights in (False, True):
+        y, weights = layer(x, x, x, key_padding_mask=hidden, need_weights=need_weights)
+        assert (y.numpy()[1] == 0.5).all()
+        assert (y.numpy()[::2] != 0.5).any()
+        y.sum().backward()
+        assert np.isfinite(x.grad).all()
+    assert weights is not None
+    np.testing.assert_allclose(weights.numpy().sum(-1), [[1] * T, [0] * T, [1] * T], rtol=1e-12)
+
+
+def test_causal_attention_needs_no_mask() -> None:
+    layer, x = (
+        nn.MultiheadAttention(E, H, batch_first=True),
+        nnmpi.tensor(numbers(N, 70, E, seed=1)),
+    )
+    layer.to(np.float64)
+    found = [
+        layer(x, x, x, need_weights=needed, is_causal=causal, attn_mask=mask)[0].numpy()
+        for needed in (False, True)
+        for causal, mask in ((True, None), (False, later(70, 70)), (True, later(70, 70)))
+    ]
+    for y in found[1:]:
+        np.testing.assert_allclose(y, found[0], rtol=1e-12)
+
+
+def test_initial_weights_are_drawn_as_in_pytorch() -> None:
+    layer, bound = nn.MultiheadAttention(32, 4), np.sqrt(6 / (4 * 32))
+    for name, p in nn.MultiheadAttention(32, 4, kdim=8).named_parameters():
+        if name == "k_proj_weight":
+            assert 0.9 * np.sqrt(6 / 40) < np.abs(p.data).max() < np.sqrt(6 / 40)
+    weight = layer.in_proj_weight.data
+    assert 0.97 * bound < np.abs(weight).max() < bound
+    assert abs(weight.std() * np.sqrt(3) / bound - 1) < 0.05
+    assert not layer.in_proj_bias.data.any()
+    assert not layer.out_proj.bias.data.any()
+    assert 0.97 < np.abs(layer.out_proj.weight.data).max() * np.sqrt(32) < 1
+
+
+def test_dropout_is_the_same_whether_weights_are_needed_or_not() -> None:
+    """And a sample has its own masks, whatever is beside it."""
+    layer = nn.MultiheadAttention(8, 2, dropout=0.3, batch_first=True).to(np.float64)
+    x = nnmpi.tensor(numbers(2, 150, 8))
+    first, probabilities = layer(x, x, x, average_attn_weights=False)
+    layer.passes = 0
+    second, _ = layer(x, x, x, need_weights=False)
+    np.testing.assert_allclose(first.numpy(), second.numpy(), rtol=1e-10, atol=1e-12)
+    assert abs((probabilities.numpy() == 0).mean() - 0.3) < 0.01
+    layer.passes = 0
+    alone = nnmpi.tensor(x.numpy()[:1])
+    np.testing.assert_allclose(layer(alone, alone, alone)[0].numpy(), first.numpy()[:1], rtol=1e-10)
+    other, _ = layer(alone, alone, alone)
+    assert (other.numpy() != first.numpy()[:1]).all()
+    layer.eval()
+    np.testing.assert_allclose(layer(x, x, x)[1].numpy().sum(-1), 1, rtol=1e-12)
+
+
+FORMS: dict[str, Options] = {
+    "norms behind": {},
+    "norms first": {"norm_first": True, "layer_norm_eps": 1e-3},
+    "gelu, without biases": {"activation": "gelu", "bias": False},
+    "a function": {},
+}
+CALLS: dict[str, Options] = {
+    "whole": {},
+    "causal": {"src_mask": later(T, T), "is_causal": True},
+    "masked": {"src_mask": numbers(T, T)},
+    "padded": {"src_key_padding_mask": np.arange(T) >= np.array([[5], [2], [4]])},
+}
+
+
+@needs_torch
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("name", FORMS)
+def test_an_encoder_layer_is_pytorchs(name: str, call: Options, batch_first: bool) -> None:
+    torch = pytorch()
+    made = {"batch_first": batch_first, "dropout": 0.0, **FORMS[name]}
+    silu, torch_silu = {}, {}
+    if name == "a function":
+        silu, torch_silu = {"activation": nnmpi.silu}, {"activation": torch.nn.functional.silu}
+    ours = nn.TransformerEncoderLayer(E, H, 7, **made, **silu)
+    theirs = torch.nn.TransformerEncoderLayer(E, H, 7, **made, **torch_silu)
+    compare(ours, theirs, [numbers(N, T, E) if batch_first else numbers(T, N, E)], 0, call)
+
+
+@needs_torch
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+def test_an_encoder_is_pytorchs() -> None:
+    torch = pytorch()
+    ours, theirs = (
+        t.TransformerEncoder(t.TransformerEncoderLayer(E, H, 7, 0.0), 3, t.LayerNorm(E))
+        for t in (nn, torch.nn)
+    )
+    call = {"mask": later(T, T), "is_causal": True}
+    compare(ours, theirs, [numbers(T, N, E)], 0, call)
+
+
+@needs_torch
+def test_defaults_are_pytorchs() -> None:
+    torch = pytorch()
+    for name in ("RMSNorm", "MultiheadAttention", "TransformerEncoderLayer", "TransformerEncoder"):
+        for part in ("__init__", "forward"):
+            ours, theirs = (
+                inspect.signature(getattr(getattr(t, name), part)).parameters
+                for t in (nn, torch.nn)
+            )
+            for argument, p in ours.items():
+                if argument not in ("activation", "self", "x"):
+                    assert p.default == theirs[argument].default, (name, part, argument)
+
+
+def test_the_layers_of_an_encoder_start_with_weights_of_their_own() -> None:
+    """Drawn from the seed of the model; weights that are there already are copied."""
+    layer = nn.TransformerEncoderLayer(E, H, 7)
+    layer.linear2.weight = nn.Parameter(np.full((E, 7), 3.0))
+    layer.norm1.requires_grad_(False)
+    found = []
+    for seed in (1, 2):
+        encoder = nn.TransformerEncoder(layer, 2)
+        encoder.seed = seed
+        found += [m.linear1.weight.data for m in encoder.layers]
+        assert all((m.linear2.weight.data == 3).all() for m in encoder.layers)
+        assert not any(m.norm1.weight.requires_grad for m in encoder.layers)
+    assert len({array.tobytes() for array in found}) == 4
+    names = [name for name, _ in encoder.named_parameters()]
+    assert names[:2] == ["layers.0.self_attn.in_proj_weight", "layers.0.self_attn.in_proj_bias"]
+
+
+def test_an_encoder_is_copied_and_pickled() -> None:
+    x, activations = nnmpi.tensor(numbers(N, T, E)), ("relu", "gelu", nn.GELU("tanh"))
+    for activation in activations:
+        layer = nn.TransformerEncoderLayer(E, H, 7, 0.0, activation, batch_first=True)
+        encoder = nn.TransformerEncoder(layer.to(np.float64), 2)
+        for twin in (copy.deepcopy(encoder), pickle.loads(pickle.dumps(encoder))):
+            np.testing.assert_array_equal(twin(x).numpy(), encoder(x).numpy())
+
+
+def test_memory_grows_with_the_length_where_weights_are_not_needed() -> None:
+    layer = nn.MultiheadAttention(8, 2, batch_first=True)
+    hidden = np.arange(4096) > np.full((1, 1), 4000)
+
+    def peak(T: int) -> int:
+        x = nnmpi.tensor(numbers(1, T, 8), dtype="float32", requires_grad=True)
+        tracemalloc.start()
+        try:
+            y, _ = layer(x, x, x, key_padding_mask=hidden[:, -T:], need_weights=False)
+            y.sum().backward()
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    scores = 4 * 2 * 4096**2
+    assert peak(4096) < scores / 8
+    assert peak(4096) < 4.5 * peak(1024)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: nn.MultiheadAttention(6, 4), "embed_dim=6 is no multiple of 4 heads"),
+        (lambda: nn.MultiheadAttention(6, 0), "num_heads=0 must be an integer, at least 1"),
+        (lambda: nn.MultiheadAttention(6, 2, dropout=1), "dropout=1 must be"),
+        (lambda: nn.MultiheadAttention(6, 2, add_bias_kv=True), "append them to key and value"),
+        (lambda: nn.MultiheadAttention(6, 2, add_zero_attn=True), "add_zero_attn=True"),
+        (lambda: attend(numbers(5, 6)), "query (5, 6), key (5, 6)"),
+        (lambda: attend(numbers(5, 3, 4)), "batch_first=False they must be (T, N, 6), (S, N, 6)"),
+        (
+            lambda: attend(numbers(5, 3, 6), attn_mask=np.ones((3, 5))),
+            "attn_mask of shape (3, 5) and type float64; it must be bool, or floats that are "
+            "added, of (5, 5) or (6, 5, 5)",
+        ),
+        (
+            lambda: attend(numbers(5, 3, 6), key_padding_mask=np.ones((3, 5), int)),
+            "key_padding_mask of shape (3, 5) and type int64",
+        ),
+        (
+            lambda: nn.TransformerEncoderLayer(6, 2, activation="swish"),
+            "activation 'swish' is none of relu, gelu",
+        ),
+        (lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2), 0), "num_layers=0"),
+    ],
+)
+def test_what_does_not_fit_is_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make()
+
+
+def attend(x: np.ndarray, **masks: Any) -> Any:
+    t = nnmpi.tensor(x)
+    return nn.MultiheadAttention(6, 2).to(np.float64)(t, t, t, **masks)

@@ -1,0 +1,158 @@
+"""Sequence parallelism: what is whole between sharded layers is cut along positions."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.datafiles import refused
+from helpers.tensor import laws_sequence
+from helpers.training.laws_language import gpt, tokens
+from helpers.training.pipelined import run
+
+import nnmpi
+from nnmpi import Config, nn
+from nnmpi.comm import Comm, thread_ranks
+from nnmpi.nn.graph import Graph
+from nnmpi.nn.tracing import trace
+from nnmpi.parallel.arrangement.arrange import arrange
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.arrangement.memory import activations
+from nnmpi.parallel.arrangement.traffic import traffic
+from nnmpi.parallel.tensor import POSITIONS, Way
+from nnmpi.parallel.tensor.shard import shard
+from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("law", laws_sequence.LAWS, ids=lambda law: law.__name__)
+def test_law(law: Callable[[Comm], None], size: int) -> None:
+    thread_ranks.run(size, law)
+
+
+# ---- the plan
+
+
+def traced(model: nn.Module, positions: int) -> Graph:
+    zeros = lambda n: ((nnmpi.tensor(np.zeros((n, positions), "int64")),), {})  # noqa: E731
+    return trace(model, zeros, "float32")
+
+
+def of_gpt(tp: int, sequence: bool) -> tuple[Graph, Sharding]:
+    graph = traced(nn.GPT(2, 4, 64, 50, 32, dropout=0.1), 32)
+    return graph, shard(graph, tp, sequence=sequence) if tp > 1 else UNSHARDED
+
+
+def test_the_plan_of_a_block() -> None:
+    graph, found = of_gpt(2, sequence=True)
+    forms = {layer.path: layer.way.form for layer in found.layers}
+    assert forms["wte"] == "rows of positions"
+    block = {path[4:]: form for path, form in forms.items() if path.startswith("h.0.")}
+    assert block == {
+        "ln_1": "positions",
+        "attn.c_attn": "column of positions",
+        "attn.attend": "channels",
+        "attn.c_proj": "row of positions",
+        "attn.drop": "positions",
+        "ln_2": "positions",
+        "mlp.c_fc": "column of positions",
+        "mlp.c_proj": "row of positions",
+        "mlp.drop": "positions",
+    }
+    of_layers = {e for node in graph.nodes for e in node.outputs}
+    assert of_layers == {*found.edges}, "some activation is whole on every rank"
+    names = {graph.variables[v].path for v in found.terms}
+    assert "ln_f.weight" in names
+    assert "h.1.mlp.c_proj.bias" in names
+    assert "wpe.weight" not in names  # each rank has its own rows
+
+
+def test_without_the_option_no_plan_cuts_positions() -> None:
+    _, found = of_gpt(2, sequence=False)
+    assert not any(layer.way.has_positions for layer in found.layers)
+    assert not found.terms
+
+
+class Reused(nn.Module):
+    """A norm of positions and of what is whole."""
+
+    def __init__(self) -> None:
+        self.wte, self.norm = nn.Embedding(9, 8), nn.LayerNorm(8)
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, tokens: nnmpi.Tensor) -> nnmpi.Tensor:
+        x = self.b(self.a(self.norm(self.wte(tokens))))
+        y: nnmpi.Tensor = self.norm(x.reshape(-1, 8)).reshape(-1, 6, 8)
+        return y
+
+
+def test_all_uses_of_a_parameter_are_of_terms_or_none() -> None:
+    graph = traced(Reused(), 6)
+    with refused("sequence parallelism", "the model has none"):
+        shard(graph, 2, True, True)
+
+
+# ---- figures
+
+
+def arranged(tp: int, sequence: bool, **options: Any) -> Arrangement:
+    graph, sharding = of_gpt(tp, sequence)
+    config = Config(tp=tp, sequence_parallel=sequence, **options)
+    return arrange(config, Cluster.on_paper(tp, tp), graph, sharding)
+
+
+@pytest.mark.parametrize("tp", [2, 4])
+def test_activations_are_divided_by_the_ranks(tp: int) -> None:
+    one, whole, cut = (
+        activations(a, 0, 8) for a in (arranged(1, False), arranged(tp, False), arranged(tp, True))
+    )
+    assert tp * cut == pytest.approx(one, rel=0.04)  # the table of the loss is on every rank
+    assert tp * whole > 1.4 * one
+
+
+def test_it_sends_as_much_and_gathers_the_input_of_columns_again() -> None:
+    """Rings, whose all-reduce is a reduce-scatter and an all-gather."""
+    plain, cut = (traffic(arranged(2, s), 0, 64).tp.bytes for s in (False, True))
+    columns, numbers = 5, 64 * 32 * 64  # two of each block, and the head
+    again, terms = columns * numbers // 2 * 4, 2 * 64 * 2 * 5 + 2 * 64 * 2
+    assert cut - plain == pytest.approx(again, abs=8 * terms)
+
+
+# ---- runs
+
+
+def test_the_flag_trains_in_16_bits_as_without_it() -> None:
+    case = {"batch_size": 9, "dtype": "float16", "tp": 2, "lr": 1e-3}
+
+    def losses(comm: Comm) -> None:
+        cut, whole = (run(comm, gpt, tokens(), **case, sequence_parallel=s) for s in (True, False))
+        assert cut.losses == pytest.approx(whole.losses, rel=2e-3)
+
+    thread_ranks.run(2, losses)
+
+
+def test_positions_that_do_not_suffice_are_refused() -> None:
+    graph = traced(nn.GPT(1, 4, 8, 9, 3), 3)
+    with refused("sequence parallelism", "a sample has 3", "the 4 ranks"):
+        shard(graph, 4, sequence=True)
+
+
+def test_a_model_without_positions_is_refused() -> None:
+    layers = nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4)
+    zeros = lambda n: ((nnmpi.tensor(np.zeros((n, 6), "float32")),), {})  # noqa: E731
+    with refused("sequence parallelism", "the model has none", "leave --sequence-parallel out"):
+        shard(trace(nn.Sequential(*layers), zeros, "float32"), 2, sequence=True)
+
+
+class OneSide(nn.Module):
+    sharding = (Way(None, POSITIONS),)
+
+    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+        return x
+
+
+def test_a_rule_with_positions_on_one_side_is_refused() -> None:
+    graph = traced(nn.Sequential(nn.Embedding(9, 8), OneSide(), nn.Linear(8, 8)), 6)
+    with refused("OneSide", "on both"):
+        shard(graph, 2, sequence=True)

@@ -1,0 +1,133 @@
+"""`python -m nnmpi.generate`: text behind a prompt, from files of the train command."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.commands import Command
+from helpers.mpijob import environment, run
+
+import nnmpi
+from nnmpi import generate, nn, train
+from nnmpi.data.tokenizer import CharTokenizer
+from nnmpi.nn.models import save_gpt2
+
+TEXT = "the quick brown fox jumps over the lazy dog, and back again. " * 40
+TRAIN = "--model gpt:1x2x8 --data text:words.txt --context 16 --steps 3 --batch-size 8 --quiet"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file, and a folder of GPT-2, of a model that has seen a few characters."""
+    folder = tmp_path_factory.mktemp("models")
+    (folder / "words.txt").write_text(TEXT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for where in ("one.safetensors", "gpt2/"):
+            assert train.main([*TRAIN.split(), "--save", where]) == 0
+    return folder
+
+
+def text(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    assert generate.main([*map(str, arguments)]) == 0
+    found = capsys.readouterr()
+    assert found.err == ""
+    return found.out
+
+
+def test_a_file_and_a_folder_give_the_same_text(trained: Path, capsys) -> None:
+    prompt = ("--prompt", "the quick", "--tokens", "30")  # more than the 16 positions
+    texts = [
+        text(capsys, "--load", trained / name, *prompt, *more)
+        for name in ("one.safetensors", "gpt2")
+        for more in ((), ("--seed", "1"), ("--temperature", "0"))
+    ]
+    assert texts[:3] == texts[3:]
+    assert len({*texts}) == 3
+    for found in texts:
+        assert found.startswith("the quick")
+        assert len(found) == len("the quick") + 30 + 1  # a line's end
+        assert {*found} <= {*TEXT, "\n"}
+
+
+def test_the_metadata_describe_the_model_and_its_tokens(trained: Path) -> None:
+    for path in ("one.safetensors", "gpt2/model.safetensors"):
+        _, metadata = nnmpi.load(trained / path, with_metadata=True)
+        assert metadata["model"] == "gpt:1x2x8"
+        assert metadata["tokenizer"] == CharTokenizer(sorted({*TEXT})).describe()
+
+
+@pytest.mark.parametrize("layout", ["--tp", "--pp"])
+def test_two_ranks_write_what_one_does(layout: str, tmp_path: Path, capsys) -> None:
+    """Two layers, so that a stage has one; the first rank alone prints."""
+    state, tokenizer = nn.GPT(2, 2, 8, 26, 8), CharTokenizer("abcdefghijklmnopqrstuvwxyz")
+    about = {"model": "gpt:2x2x8", "tokenizer": tokenizer.describe()}
+    nnmpi.save(state.state_dict(), tmp_path / "m", about)
+    options = ["--load", str(tmp_path / "m"), "--prompt", "abc", "--tokens", "12"]
+    options += ["--dtype", "float64", "--top-k", "20"]
+    wanted = text(capsys, *options)
+    ended = run(2, "-m", "nnmpi.generate", *options, layout, "2")
+    assert (ended.status, ended.out) == (0, wanted), ended.err
+
+
+def test_text_comes_token_by_token(trained: Path) -> None:
+    """A reader of a pipe has the first words long before the end; its going ends the command."""
+    arguments = ["--load", str(trained / "gpt2"), "--prompt", "the", "--tokens", "1000000"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "nnmpi.generate", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment({}),
+    ) as job:
+        assert job.stdout is not None
+        assert job.stdout.read(10).startswith(b"the")
+        job.stdout.close()
+        assert job.wait(60) == 1
+        assert job.stderr is not None
+        assert job.stderr.read() == b""
+
+
+REFUSED = {
+    "no file": ("--load none", "cannot load none: no such file"),
+    "no gpt": ("--load iris.safetensors", "its model is not named, and text is made by a gpt"),
+    "half a file": ("--load half.safetensors", "half.safetensors: not a complete safetensors"),
+    "no tokens": ("--load small", "small does not say what its tokens are; give --tokenizer"),
+    "a character": ("--load few --prompt abz", "prompt: character 'z' at place 2 of the text"),
+    "too many tokens": ("--load many", "the tokenizer has 4 tokens, and the model of many only 3"),
+    "no prompt": ("--load few --prompt=", "prompt is empty"),
+    "top-p": ("--load few --top-p 1.5", "--top-p: 1.5 must be above 0 and at most 1"),
+    "temperature": ("--load few --temperature -1", "-1 must be a number of at least 0"),
+    "tokens": ("--load few --tokens 0", "--tokens: 0 must be at least 1"),
+    "ranks": ("--load few --tp 2", "tp 2 does not fit 1 rank: start it with mpirun -n 2"),
+    "an option": ("--load few --temprature 1", "did you mean --temperature"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_gets_one_line(case: str, command: Command, capsys) -> None:
+    """In the directory of the fixture `command`."""
+    save_gpt2(nn.GPT(1, 1, 4, 3, 5), "small")
+    for name, characters in (("few", "abc"), ("many", "abcd")):
+        about = {"model": "gpt:1x1x4", "tokenizer": CharTokenizer(characters).describe()}
+        nnmpi.save(nn.GPT(1, 1, 4, 3, 5).state_dict(), name, about)
+    arguments, words = REFUSED[case]
+    given = ["--prompt", "ab"] * ("--prompt" not in arguments) + arguments.split()
+    assert generate.main(given) == 2
+    found = capsys.readouterr()
+    assert re.fullmatch(r"nnmpi\.generate: .*\n", found.err), found.err
+    assert words in found.err
+    assert found.out == ""
+
+
+def test_tokens_that_the_tokenizer_lacks_are_never_drawn(tmp_path: Path, capsys) -> None:
+    """A model may have more tokens than its tokenizer."""
+    model = nn.GPT(1, 1, 4, 90, 5)
+    model.ln_f.bias.data[...] = np.ones(4)
+    model.wte.weight.data[3:] += 9  # they score more than all others
+    about = {"model": "gpt:1x1x4", "tokenizer": CharTokenizer("abc").describe()}
+    nnmpi.save(model.state_dict(), tmp_path / "m", about)
+    found = text(capsys, "--load", tmp_path / "m", "--prompt", "ab", "--tokens", "20")
+    assert {*found.strip()} <= {*"abc"}

@@ -1,0 +1,251 @@
+"""Files of tokens: the same from any number of ranks, whole or not at all; training from them."""
+
+import json
+import os
+import sys
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.bpe import SAMPLE, hard_text, trained
+from helpers.datafiles import refused
+from helpers.mpijob import run
+
+import nnmpi.data.text
+import nnmpi.run.files.tokens
+from nnmpi import Config, Trainer, data, tokenize
+from nnmpi.comm import thread_ranks
+from nnmpi.data.tokenizer import BPETokenizer, tokenizer_of
+
+TEXTS = {
+    "characters": "".join(map(hard_text, range(60))).encode(),
+    "bytes": bytes(range(256)) * 20,
+    "tokens": ("".join(map(hard_text, range(60))) + SAMPLE * 9).encode(),
+    "one character": b"a",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("bpe"))
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts are read in pieces of few bytes."""
+    for function in (nnmpi.data.pieces.pieces, nnmpi.data.pieces.next_cut):
+        monkeypatch.setattr(function, "__defaults__", (50, *(function.__defaults__ or ())[1:]))
+    monkeypatch.setattr(nnmpi.run.files.tokens, "BLOCK", 64)
+
+
+def written(ranks: int, text: Path, out: Path, tokenizer: str | None) -> bytes:
+    """The file that so many ranks write."""
+    for found in thread_ranks.run(ranks, lambda c: tokenize.tokenized(text, out, tokenizer, c)):
+        assert found["ranks"] == ranks
+    assert [path.name for path in out.parent.iterdir() if path.suffix == ".part"] == []
+    return out.read_bytes()
+
+
+@pytest.mark.parametrize("what", TEXTS)
+@pytest.mark.usefixtures("small_pieces")
+def test_the_file_is_the_same_for_any_number_of_ranks(
+    what: str, folder: Path, tmp_path: Path
+) -> None:
+    text, out = tmp_path / "text", tmp_path / "tokens.npy"
+    text.write_bytes(TEXTS[what])
+    tokenizer = str(folder) if what == "tokens" else None
+    one = written(1, text, out, tokenizer)
+    for ranks in (2, 3, 4, 7):
+        assert written(ranks, text, out, tokenizer) == one
+    tokens = np.load(out)
+    about = json.loads(one.splitlines()[-1])
+    made = tokenizer_of(about["tokenizer"])
+    assert tokens.tolist() == made.encode(TEXTS[what]).tolist()
+    assert tokens.dtype == np.min_scalar_type(made.size - 1)
+    assert about["size"] == made.size
+    held_out = tokens[len(tokens) - len(tokens) // 10 :]
+    assert about["held_out_units"] == made.lengths()[held_out].sum()
+    if tokenizer is None:
+        from_text = data.load(f"text:{text}", context=1) if len(tokens) > 50 else None
+        assert from_text is None or from_text.language.tokenizer == about["tokenizer"]
+
+
+def test_a_rank_has_little_of_the_text_in_memory(tmp_path: Path) -> None:
+    text, out = tmp_path / "text", tmp_path / "tokens.npy"
+    text.write_bytes(b"some words, " * (16 << 20 >> 3))  # 24 MB
+    tracemalloc.start()
+    try:
+        thread_ranks.run(1, lambda comm: tokenize.tokenized(text, out, None, comm))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 12 << 20, most
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_the_command_on_ranks(ranks: int, folder: Path, tmp_path: Path) -> None:
+    text, out = tmp_path / "text", tmp_path / "tokens.npy"
+    text.write_bytes(TEXTS["tokens"])
+    found = run(
+        ranks, "-m", "nnmpi.tokenize", text, "--out", out, "--tokenizer", folder, timeout=60
+    )
+    assert (found.status, found.err) == (0, "")
+    ids = BPETokenizer(folder).encode(TEXTS["tokens"])
+    assert np.load(out).tolist() == ids.tolist()
+    assert f"{len(ids):,} tokens, 400 different ones, as uint16 in" in found.out
+    assert len(found.out.splitlines()) == 1
+
+
+def test_an_error_of_one_rank_ends_all(folder: Path, tmp_path: Path) -> None:
+    text, out = tmp_path / "text", tmp_path / "tokens.npy"
+    out.write_bytes(b"old")
+    text.write_bytes(b"word " * 100 + b"\xff" + b" word" * 10)  # in the part of the last rank
+    command = "-m", "nnmpi.tokenize", text, "--out", out, "--tokenizer", folder
+    found = run(2, *command, timeout=60)
+    assert found.status == 2
+    (line,) = [line for line in found.err.splitlines() if line.startswith("nnmpi.tokenize")]
+    assert "text: the text is not UTF-8: byte 0xff behind" in line
+    assert out.read_bytes() == b"old"
+    assert {path.name for path in tmp_path.iterdir()} == {"text", "tokens.npy"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere", "--out", "t.npy"], "nowhere: No such file or directory"),
+        (["text", "--out", "t"], "out t must end with .npy"),
+        (["text", "--out", "no/t.npy"], "cannot write no/t.npy: there is no directory no"),
+        (["empty", "--out", "t.npy"], "empty is empty; give a file of text"),
+        (["text", "--out", "t.npy", "--tokenizer", "no"], "no is no file and no folder"),
+        (["text"], "the following arguments are required: --out"),
+    ],
+)
+def test_arguments_that_cannot_be_used(
+    arguments: list[str], message: str, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("text").write_text("abc")
+    Path("empty").touch()
+    if "--tokenizer" in arguments:
+        pytest.importorskip("tokenizers", reason="needs the package tokenizers")
+    assert tokenize.main(arguments) in (1, 2)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+    assert {*os.listdir()} == {"text", "empty"}
+
+
+# ---- training from the file
+
+
+@pytest.fixture
+def out(tmp_path: Path, capsys) -> Path:
+    """The tokens of a text by characters."""
+    (tmp_path / "text").write_text("the lazy dog. " * 300)
+    out = tmp_path / "tokens.npy"
+    assert tokenize.main([str(tmp_path / "text"), "--out", str(out), "--json"]) == 0
+    event = json.loads(capsys.readouterr().out)
+    assert (event["tokens"], event["vocabulary"], event["dtype"]) == (4200, 12, "uint8")
+    return out
+
+
+def test_the_tokens_stay_in_the_file(out: Path) -> None:
+    found, same = (
+        data.load(spec, context=16) for spec in (f"tokens:{out}", f"text:{out.with_name('text')}")
+    )
+    assert found.language == same.language
+    for a, b in zip((*found.train, *found.test), (*same.train, *same.test), strict=True):
+        np.testing.assert_array_equal(a, b)
+    config = Config(model="gpt:1x2x8", data=f"tokens:{out}", context=16, batch_size=8, steps=3)
+    with Trainer(config) as trainer:
+        result = trainer.fit()
+        for loader in (trainer.train, trainer.test):
+            for windows in (loader.split.x, loader.split.y):
+                assert mapped_file(windows.stored) == str(out)
+                assert windows.stored.dtype == "uint8"
+                assert not windows.stored.flags.writeable
+    with Trainer(replace(config, data=f"text:{out.with_name('text')}")) as trainer:
+        assert trainer.fit()["parameters_sha256"] == result["parameters_sha256"]
+
+
+def mapped_file(array: np.ndarray) -> str:
+    """The file that an array is a view of."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    assert isinstance(array, np.memmap)
+    return str(array.filename)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_only_the_rows_of_a_batch_are_read(tmp_path: Path) -> None:
+    """The file has 1 GB, most of which is a hole: a step of training takes little memory."""
+    out, n = tmp_path / "tokens.npy", 1 << 30
+    about = nnmpi.data.windows.About('{"kind": "bytes"}', 256, "bytes", "byte", n // 10)
+    with out.open("wb") as file:
+        file.write(nnmpi.run.files.tokens._header(np.dtype("uint8"), n))
+        file.truncate(file.tell() + n)
+        file.seek(0, os.SEEK_END)
+        file.write(about.line())
+    before = resident()
+    config = Config(model="gpt:1x2x8", data=f"tokens:{out}", context=256, batch_size=4, steps=1)
+    with Trainer(config) as trainer:
+        next(trainer.strategy.steps(trainer.train, trainer.state))
+        assert len(trainer.train.split.y) == (n * 9 // 10) // 256
+        assert resident() - before < 300 << 20
+
+
+def resident() -> int:
+    """Bytes in memory that this process has to itself: pages of files are not among them."""
+    _, resident, of_files = map(int, Path("/proc/self/statm").read_text().split()[:3])
+    return (resident - of_files) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_files_that_cannot_be_used(out: Path, tmp_path: Path) -> None:
+    content, bad = out.read_bytes(), tmp_path / "bad.npy"
+    remedy = "write it again with python -m nnmpi.tokenize"
+    header, end = 128, 128 + 4200
+
+    def load() -> None:
+        data.load(f"tokens:{bad}", context=16)
+
+    for length, message in (
+        (end - 1, "bad.npy is damaged: it has 4,327 bytes, and its 4,200 tokens end at 4,328"),
+        (end, "the 0 bytes behind its tokens do not say what they are"),
+        (len(content) - 5, "bytes behind its tokens do not say what they are"),
+        (header - 1, "bad.npy is damaged"),
+        (0, "bad.npy is damaged"),
+    ):
+        bad.write_bytes(content[:length])
+        with refused(message, remedy):
+            load()
+    np.save(bad, np.zeros((3, 4)))
+    with refused("holds float64 of shape (3, 4), and tokens are unsigned integers", remedy):
+        load()
+    bad.write_text("no array")
+    with refused("bad.npy is damaged", remedy):
+        load()
+    with refused("nowhere.npy cannot be read: ", remedy):
+        data.load(f"tokens:{tmp_path / 'nowhere.npy'}")
+    with refused("has 4,200 characters, of which the last 420 are held out: a window takes 421"):
+        data.load(f"tokens:{out}", context=420)
+
+
+def test_tokens_that_are_none_of_the_vocabulary(out: Path) -> None:
+    content = bytearray(out.read_bytes())
+    content[128:200] = b"\xc8" * 72
+    out.write_bytes(content)
+    config = Config(model="gpt:1x2x8", data=f"tokens:{out}", context=16, epochs=1, quiet=True)
+    with refused("200", "12"), Trainer(config) as trainer:
+        trainer.fit()
+
+
+def test_a_model_of_another_vocabulary(out: Path, tmp_path: Path) -> None:
+    saved = str(tmp_path / "m.safetensors")
+    config = Config(model="gpt:1x2x8", data=f"tokens:{out}", context=16, steps=1, save=saved)
+    with Trainer(config) as trainer:
+        trainer.fit()
+    (tmp_path / "other").write_text("abcdefg" * 200)
+    other = Config(model="gpt:1x2x8", data=f"text:{tmp_path / 'other'}", context=16, load=saved)
+    with refused("(12, 8)", "(7, 8)"):
+        Trainer(other)

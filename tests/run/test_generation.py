@@ -1,0 +1,106 @@
+"""Generation: tokens in any layout, how they are drawn, and what a token costs."""
+
+import numpy as np
+import pytest
+from helpers.training import laws_generation as laws
+from helpers.training.laws_gpt2 import model
+
+import nnmpi
+from nnmpi import nn
+from nnmpi.comm import comm_self
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.data.tokenizer import ByteTokenizer, CharTokenizer
+from nnmpi.nn.decoding import Past, decoding
+from nnmpi.run.generation import texts
+from nnmpi.run.sampling import Sampling
+
+SCORES = np.log(np.array([0.1, 0.4, 0.05, 0.25, 0.2]))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("law", laws.LAWS, ids=lambda law: law.__name__)
+def test_law(law, ranks: int) -> None:
+    threads.run(ranks, law)
+
+
+@pytest.mark.parametrize(
+    ("how", "wanted"),
+    [
+        (Sampling(), [0.1, 0.4, 0.05, 0.25, 0.2]),
+        (Sampling(0.5), [0.01, 0.16, 0.0025, 0.0625, 0.04]),
+        (Sampling(top_k=2), [0, 0.4, 0, 0.25, 0]),
+        (Sampling(top_k=9), [0.1, 0.4, 0.05, 0.25, 0.2]),
+        (Sampling(top_p=0.64), [0, 0.4, 0, 0.25, 0]),
+        (Sampling(top_p=0.66), [0, 0.4, 0, 0.25, 0.2]),
+        (Sampling(top_p=1e-9), [0, 1, 0, 0, 0]),
+        (Sampling(top_k=3, top_p=0.5), [0, 0.4, 0, 0.25, 0]),
+        (Sampling(top_k=1), [0, 1, 0, 0, 0]),
+    ],
+)
+def test_draws_are_of_the_distribution(how: Sampling, wanted: list[float]) -> None:
+    p = np.array(wanted) / sum(wanted)
+    np.testing.assert_allclose(how.probabilities(SCORES), p, rtol=1e-12, atol=0)
+    n = 20_000
+    counts = np.bincount([how.choose(SCORES, position) for position in range(n)], minlength=5)
+    assert not counts[p == 0].any()
+    assert (abs(counts - n * p) <= 4.5 * np.sqrt(n * p)).all()
+
+
+def test_scores_that_are_equal_are_all_kept_by_top_k() -> None:
+    found = Sampling(top_k=1).probabilities(np.array([0.0, 2.0, 2.0]))
+    np.testing.assert_array_equal(found, [0, 0.5, 0.5])
+
+
+def test_the_seed_and_the_position_make_the_draw() -> None:
+    flat = np.zeros(1000)
+    draws = [Sampling(seed=s).choose(flat, p) for s in (0, 1) for p in (0, 1)]
+    assert len({*draws}) == 4
+    assert draws == [Sampling(seed=s).choose(flat, p) for s in (0, 1) for p in (0, 1)]
+    assert Sampling(0.0).choose(np.array([1.0, 3.0, 3.0]), 0) == 1
+
+
+def test_a_new_token_goes_through_the_model_alone() -> None:
+    """One position a token, whatever was before: counted in the first linear layer."""
+    seen: list[int] = []
+    made = model().eval()
+    made.h[0].attn.c_attn.register_forward_hook(lambda m, given, y: seen.append(y.shape[1]))
+    before = Past(8)
+    for new in (5, 1, 1, 1):
+        with decoding(before, new):
+            made(nnmpi.tensor(np.zeros((1, new), np.int64)))
+    assert seen == [5, 1, 1, 1]
+    with pytest.raises(ValueError, match="at most 8 positions"), decoding(before, 1):
+        made(nnmpi.tensor(np.zeros((1, 1), np.int64)))
+
+
+def test_what_cannot_be_decoded_is_refused() -> None:
+    layer = nn.SelfAttention(2)
+    x = nnmpi.tensor(np.zeros((1, 2, 6)))
+    with pytest.raises(ValueError, match="takes causal attention"), decoding(Past(4), 2):
+        layer(x)
+    layer, before = nn.SelfAttention(2, is_causal=True), Past(4)
+    with decoding(before, 2):
+        layer(x)
+    with pytest.raises(ValueError, match="2 new positions behind 2"), decoding(before, 2):
+        layer(x)
+    assert before.length == 2
+
+
+def test_more_ranks_than_the_layout_has_are_refused(tmp_path) -> None:
+    nnmpi.nn.models.save_gpt2(model(), tmp_path)
+
+    def too_many(comm) -> None:
+        with pytest.raises(ValueError, match=r"2 ranks for --tp 1 --pp 1: .* mpirun -n 1"):
+            laws.ours(comm, str(tmp_path), [1], Sampling())
+
+    threads.run(2, too_many)
+    with pytest.raises(ValueError, match="tp 2 does not fit 1 rank"):
+        laws.ours(comm_self(), str(tmp_path), [1], Sampling(), tp=2)
+
+
+def test_text_comes_when_its_characters_are_complete() -> None:
+    euro = list("€x".encode())
+    assert list(texts(euro, ByteTokenizer())) == ["€", "x", ""]
+    assert list(texts(euro[:2], ByteTokenizer())) == ["\N{REPLACEMENT CHARACTER}"]
+    assert list(texts([255] * 4 + euro[3:], ByteTokenizer()))[-2:] == ["x", ""]
+    assert list(texts([1, 0], CharTokenizer("ab"))) == ["b", "a", ""]

@@ -1,0 +1,172 @@
+"""--load and --save of GPT-2's folders."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.datafiles import refused
+from helpers.training import laws_gpt2 as laws
+from helpers.training.laws_language import POSITIONS, VOCABULARY, tokens
+from helpers.training.pipelined import run
+from safetensors.numpy import load_file
+
+from nnmpi import Config, Trainer, keyed, nn
+from nnmpi.comm import comm_self
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.data import Dataset
+from nnmpi.nn.models import load_gpt2, save_gpt2
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_law(ranks: int) -> None:
+    threads.run(ranks, laws.is_tuned_as_on_one_rank)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_gpt2(laws.model(), tmp_path / "start")
+    return tmp_path / "start"
+
+
+def trainer(data: Dataset | None = None, **options: object) -> Trainer:
+    return Trainer(Config(**options), data=data or tokens(), comm=comm_self())
+
+
+def test_a_folder_is_saved_as_it_was_loaded(folder: Path) -> None:
+    made = trainer(load=str(folder), dtype="float32")
+    assert made.config.model == "gpt:2x5x20"
+    made.save(f"{folder.parent}/new/")
+    for name in ("a", "b"):
+        made.save(f"{folder.parent}/{name}.safetensors")  # a file of ours has other names
+        assert "head.weight" in load_file(folder.parent / f"{name}.safetensors")
+    before, after = (load_file(p / "model.safetensors") for p in (folder, folder.parent / "new"))
+    assert before.keys() == after.keys()
+    for name, value in before.items():
+        np.testing.assert_array_equal(after[name], value, err_msg=name)
+    assert json.loads((folder.parent / "new/config.json").read_text()) == json.loads(
+        (folder / "config.json").read_text()
+    )
+    again = load_gpt2(folder.parent / "new")
+    for (name, ours), (_, theirs) in zip(
+        again.named_parameters(), laws.model().named_parameters(), strict=True
+    ):
+        np.testing.assert_array_equal(ours.data, theirs.data, err_msg=name)
+
+
+def test_a_snapshot_of_a_folder_s_model_is_restored(folder: Path) -> None:
+    made = trainer(load=str(folder), epochs=1, batch_size=9, dropout=0.1)
+    made.rearrange(micro_batches=2)
+    assert made.model.wte.weight.shape == (23, 20)
+    assert made.fit()["event"] == "done"
+
+
+def test_no_weight_is_drawn_that_is_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """124 million normal numbers take half a minute."""
+    monkeypatch.setattr(keyed, "normal", None)
+    before = trainer(load=str(folder), dtype="float64").model.wte.weight.data
+    np.testing.assert_array_equal(load_gpt2(folder).wte.weight.data, before)
+    with pytest.raises(TypeError):
+        nn.GPT(1, 1, 2, 3, 4).to("float32")
+
+
+def test_a_model_that_is_named_has_to_be_that_of_the_folder(folder: Path) -> None:
+    for name in ("gpt2", "gpt:2x5x20", "digits-cnn"):  # the last is the default
+        assert trainer(load=str(folder), model=name).config.model == "gpt:2x5x20"
+    with refused(
+        "model gpt:2x4x20 with --load", "2 layers, 5 heads and width 20", "give --model gpt:2x5x20"
+    ):
+        trainer(load=str(folder), model="gpt:2x4x20")
+
+
+def test_data_that_the_model_cannot_take_is_refused(folder: Path) -> None:
+    data = tokens()
+    with refused("has a vocabulary of 23, and data tokens has 24 tokens"):
+        trainer(data._replace(classes=24), load=str(folder))
+    x, y = (np.tile(a, (1, 2)) for a in data.train)
+    with refused("has 8 positions, and data", "windows of 12 tokens", "--context 8"):
+        Trainer(Config(load=str(folder)), data=(x, y), comm=comm_self())
+    with refused("takes windows of tokens, and data digits has none"):
+        Trainer(Config(load=str(folder), data="digits"), comm=comm_self())
+
+
+def damaged(folder: Path, change: str) -> None:
+    config, weights = folder / "config.json", folder / "model.safetensors"
+    if change == "truncated":
+        weights.write_bytes(weights.read_bytes()[:-100])
+    elif change == "no weights":
+        weights.unlink()
+    elif change == "no config":
+        config.unlink()
+    else:
+        key, value = change.split()
+        content = json.loads(config.read_text())
+        config.write_text(json.dumps({**content, key: int(value)}))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("truncated", ("model.safetensors: not a complete safetensors file",)),
+        ("no weights", ("model.safetensors: no such file",)),
+        ("no config", ("it is a directory; name a file in it",)),
+        ("n_head 3", ("config.json: a gpt of 2 layers, 3 heads and width 20",)),
+        ("n_embd 25", ("wte.weight has shape (23, 20), the model needs (23, 25)",)),
+        ("n_layer 3", ("h.2.ln_1.weight (20,) is missing",)),
+        ("n_layer 1", ("h.1.attn.c_attn.bias is not part of this model",)),
+        ("vocab_size 29", ("wte.weight has shape (23, 20), the model needs (29, 20)",)),
+    ],
+)
+def test_a_bad_folder_is_refused(change: str, words: tuple[str, ...], folder: Path) -> None:
+    damaged(folder, change)
+    with refused(str(folder), *words):
+        trainer(load=str(folder))
+
+
+def test_a_changed_file_of_a_folder_is_refused(folder: Path) -> None:
+    trainer(load=str(folder)).save(f"{folder}/")
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"\x99")
+    with refused("model.safetensors: it is damaged, or was changed after it was saved"):
+        trainer(load=str(folder))
+
+
+def test_a_folder_takes_no_other_model(tmp_path: Path) -> None:
+    for path in (f"{tmp_path}/new/", str(tmp_path)):
+        with refused(f"cannot save {path}: it is a directory", "the model is a Sequential"):
+            Trainer(Config(model="iris-mlp", data="iris", save=path), comm=comm_self())
+    with refused(f"there is no directory {tmp_path}/none"):
+        trainer(model="gpt:1x1x4", save=f"{tmp_path}/none/new/")
+    assert not list(tmp_path.iterdir())
+
+
+def test_dropout_is_an_option_of_gpt_models() -> None:
+    assert trainer(model="gpt:1x2x4", dropout=0.25).model.drop.p == 0.25
+    for options in ({"model": "mlp:6-4-17"}, {}):
+        with refused("dropout 0.1 with model", "an option of gpt models"):
+            trainer(dropout=0.1, **options)
+    with refused("dropout 0.1 with model make", "an option of gpt models"):
+        Trainer(Config(dropout=0.1), build=make, data=tokens(), comm=comm_self())
+
+
+def make() -> nn.Module:
+    return nn.GPT(1, 2, 4, VOCABULARY, POSITIONS)
+
+
+def test_what_has_one_axis_does_not_decay_if_matrices_do() -> None:
+    """With a rate that leaves only the decay, weights shrink and the others stay."""
+    case = {"model": "gpt:1x2x4", "optimizer": "adamw", "lr": 1e-9, "weight_decay": 1e8}
+    options = {"epochs": 1, "steps": 1, "batch_size": 9, "lr_schedule": "constant"}
+    start, all_of, matrices = (
+        run(comm_self(), None, tokens(), **options | more).state
+        for more in (
+            {**case, "weight_decay": 0.0},
+            case,
+            {**case, "weight_decay_of": "matrices"},
+        )
+    )
+    for name, before in start.items():
+        shrunk = before * 0.9
+        np.testing.assert_allclose(all_of[name], shrunk, atol=1e-8, err_msg=name)
+        wanted = shrunk if before.ndim > 1 else before
+        np.testing.assert_allclose(matrices[name], wanted, atol=1e-8, err_msg=name)
