@@ -3,13 +3,14 @@
     steps     a training step of an LSTM and of transformers beside PyTorch and JAX, on one core;
               subjects and ratios are those of benchmarks/training.py
     memory    of causal attention, forward and back, at 1,024 to 8,192 positions
+    generation  tokens a second with a cache of keys and values, beside PyTorch (T), on one core
     weak      two ranks by dp, tp and tp with sequence parallelism over one rank, with twice the
               samples, and two ranks that train one model each (apart)
     context   one sequence of 4,096 positions, cut over two ranks by --cp, over one rank
 
 Every rank has one BLAS thread, one rank alone too. Ranks sleep between their turns. What is
 compared runs in the same rounds: a ratio is the median over rounds of the quotient of processor
-time (steps) or of samples a second (the others), with its quartiles.
+time (steps), or of tokens or samples a second (the others), with its quartiles.
 """
 
 import argparse

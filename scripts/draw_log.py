@@ -19,9 +19,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("logs", nargs="+", metavar="LOG", help="a file that --log has written")
     parser.add_argument("--x", default="epochs", help="epochs, steps or seconds (default epochs)")
     parser.add_argument("-o", "--out", default="training.png", help="a .png, .svg or .pdf file")
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="also the learning rate, the norm of the gradient, and samples or tokens a second",
+    )
     try:
         a = parser.parse_args(arguments)
-        nnmpi.plot(a.logs, x=a.x, out=a.out)
+        nnmpi.plot(a.logs, x=a.x, out=a.out, everything=a.all)
     except ValueError as error:
         return cli.fail("draw_log.py", error, 2)
     return 0

@@ -93,6 +93,7 @@ REFUSALS = (
     Refusal("cp", "jitter", SLOWING),
     Refusal("cp", "pipedream", "ranks of a stage would take messages in different orders"),
     Refusal("cp", "reproducible", "the tree adds up slices of whole sequences"),
+    Refusal("cp", "sequence_parallel", "both cut the positions of sequences"),
     # ZeRO
     Refusal("zero", "servers", "servers hold all parameters and optimizer state", NO_SERVERS),
     Refusal("zero", "slow_rank", "slowing works on ranks with whole copies"),

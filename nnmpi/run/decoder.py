@@ -52,7 +52,7 @@ class Decoder:
         self._part = self._own_part(config)
         for stage in self._part.stages.values():
             stage.eval()
-        self._start()
+        self.start()
 
     def _own_part(self, config: Config) -> ModelPart:
         """The weights that this rank has, of a model that is arranged as for training."""
@@ -75,8 +75,8 @@ class Decoder:
         all_or_none(comm, lambda: initialise(config, part, self._on))
         return part
 
-    def _start(self, begin: int = 0) -> None:
-        """Nothing is kept of the text before `begin`."""
+    def start(self, begin: int = 0) -> None:
+        """Forgets the text, or what of it is before `begin`."""
         self._begin, self._past = begin, Past(self.sizes.positions)
 
     def next(self, tokens: Sequence[int], choose: Callable[[np.ndarray], int]) -> int:
@@ -85,7 +85,7 @@ class Decoder:
         Only those that were not there in the last call go through the model.
         """
         if len(tokens) - self._begin > self.sizes.positions:
-            self._start(len(tokens) - max(self.sizes.positions // 2, 1))
+            self.start(len(tokens) - max(self.sizes.positions // 2, 1))
         new = np.array(tokens[self._begin + self._past.length :], np.int64)[None]
         scores = self._scores(new)
         chosen = np.array([-1 if scores is None else choose(scores)])

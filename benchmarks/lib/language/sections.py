@@ -8,6 +8,7 @@ import training
 
 from lib import jobs
 from lib.jobs import Process
+from lib.language import generation as generated
 from lib.language import memory
 from lib.libraries import SUBJECTS, Device, versions
 from lib.models import LANGUAGE
@@ -58,6 +59,26 @@ def attention(b: Bench) -> list[Row]:
         found = jobs.answer(Process(command, jobs.ONE_THREAD), "memory", b.timeout)
         row = {"benchmark": "language", "section": "memory", "case": f"T = {positions}"}
         rows.append(row | {"ranks": 1, **found, **b.facts})
+    return rows
+
+
+# ---- generation
+
+
+def generation(b: Bench) -> list[Row]:
+    """Tokens a second with a cache, of the same text from the same weights, beside PyTorch's."""
+    if not versions(["torch"]):
+        return []
+    command = [*jobs.program(generated.__name__), str(b.rounds)]
+    found = jobs.answer(Process(command, jobs.ONE_THREAD), "generation", b.timeout)
+    rows = []
+    for subject, rates in zip(("nnmpi", "T"), zip(*found, strict=True), strict=True):
+        row: Row = {"benchmark": "language", "section": "generation", "ranks": 1}
+        name = "gpt:" + "x".join(map(str, generated.SIZES))
+        row |= {"case": name, "subject": subject, "tokens_per_second": statistics.median(rates)}
+        rows.append(row | {"rounds": len(rates), **b.facts})
+    ours, theirs = zip(*found, strict=True)
+    rows[0] |= ratio_of(ratio(ours, theirs), "T")
     return rows
 
 
@@ -132,6 +153,7 @@ def _row(
 SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {
     "steps": steps,
     "memory": attention,
+    "generation": generation,
     "weak": weak,
     "context": context,
 }

@@ -26,6 +26,12 @@ def _memory(rows: Sequence[Row]) -> str:
     return tables.table("causal attention", columns, rows, lambda row: str(row["case"]))
 
 
+def _generation(rows: Sequence[Row]) -> str:
+    columns = [Column("tokens/s", "tokens_per_second", "{:,.0f}"), *RATIO]
+    title = f"generation by {rows[0]['case']}"
+    return tables.table(title, columns, rows, lambda row: str(row["subject"]))
+
+
 def _scaling(rows: Sequence[Row]) -> str:
     columns = [
         MS("step ms", "seconds"),
@@ -40,6 +46,7 @@ def _scaling(rows: Sequence[Row]) -> str:
 TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "steps": _steps,
     "memory": _memory,
+    "generation": _generation,
     "weak": _scaling,
     "context": _scaling,
 }

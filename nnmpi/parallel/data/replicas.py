@@ -13,7 +13,8 @@ from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.arrangement.arrangement import NOT_TIED
 from nnmpi.parallel.data.batch_size_check import check_micro_batches
 from nnmpi.parallel.data.batch_stats import Synced
-from nnmpi.parallel.data.gradient_sync import BucketedSync, ScatteredSync
+from nnmpi.parallel.data.gradient_sync import BucketedSync
+from nnmpi.parallel.data.scattered_sync import ScatteredSync
 from nnmpi.parallel.data.term_sums import SummedTerms
 from nnmpi.parallel.layout import Layout, duplicate
 from nnmpi.parallel.masters import MIXED_SHARDED, MixedNodeStore, MixedStore, freeze

@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -18,7 +19,15 @@ if TYPE_CHECKING:
 AXES = {"epochs": "epoch", "steps": "steps", "seconds": "seconds"}
 """What x may be, and its key in the event of an epoch."""
 
-DRAWN, MAY_LACK = ("epoch", "steps", "loss", "test_loss"), ("seconds", "accuracy")
+BESIDES = {
+    "lr": "learning rate",
+    "mean_gradient_norm": "norm of the gradient",
+    "epoch_samples_per_second": "samples a second",
+    "epoch_tokens_per_second": "tokens a second",
+}
+"""What is drawn besides losses and accuracies, and its name."""
+
+DRAWN, MAY_LACK = ("epoch", "steps", "loss", "test_loss"), ("seconds", "accuracy", *BESIDES)
 """What every event of an epoch says, and what older logs and some runs lack."""
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")
@@ -40,10 +49,16 @@ class RunLog(NamedTuple):
     epochs: dict[str, np.ndarray]
 
 
-def plot(logs: File | Sequence[File], x: str = "epochs", out: File = "training.png") -> None:
+def plot(
+    logs: File | Sequence[File],
+    x: str = "epochs",
+    out: File = "training.png",
+    everything: bool = False,
+) -> None:
     """Draw loss and accuracy of the runs in these logs over epochs, steps or seconds, into `out`.
 
-    A run without accuracies has its losses drawn. `out` ends in .png, .svg or .pdf.
+    A run without accuracies has its losses drawn. `out` ends in .png, .svg or .pdf. With
+    `everything` also learning rate, norm of the gradient, and samples or tokens a second.
     """
     paths = [logs] if isinstance(logs, str | os.PathLike) else list(logs)
     if not paths:
@@ -59,15 +74,14 @@ def plot(logs: File | Sequence[File], x: str = "epochs", out: File = "training.p
             raise ValueError(f"log {shown(run.name)} has no {x}; draw it over {others}")
     from matplotlib.figure import Figure
 
-    measured = [run for run in runs if "accuracy" in run.epochs]
-    panels = 2 if measured else 1
+    panels = _panels(runs, AXES[x], everything)
+    wide = min(len(panels), 3 if len(panels) > 4 else 2)
+    high = -(-len(panels) // wide)
     below = 0.3 * (len(runs) + 1) if len(runs) > 1 else 0  # inches of the legends
-    figure = Figure(figsize=(1 + 6 * panels, 5.2 + below), layout="constrained")
-    left, *right = figure.subplots(1, panels, squeeze=False)[0]
-    _draw_loss(left, runs, AXES[x])
-    for axes in right:
-        _draw_accuracy(axes, measured, AXES[x])
-    for axes in (left, *right):
+    figure = Figure(figsize=(1 + 6 * wide, 5.2 * high + below), layout="constrained")
+    for i, draw in enumerate(panels):
+        axes = figure.add_subplot(high, wide, i + 1)
+        draw(axes)
         _style(axes, x)
     tasks = {run.task for run in runs}
     title = _plain(tasks.pop()) if len(tasks) == 1 else f"{len(runs)} runs"
@@ -78,6 +92,30 @@ def plot(logs: File | Sequence[File], x: str = "epochs", out: File = "training.p
         raise ValueError(
             f"cannot write {shown(out)}: {error.strerror}; name another file"
         ) from None
+
+
+def _panels(runs: Sequence[RunLog], key: str, everything: bool) -> list[Callable[["Axes"], None]]:
+    """What draws each panel."""
+    panels: list[Callable[[Axes], None]] = [partial(_draw_loss, runs=runs, key=key)]
+    measured = [run for run in runs if "accuracy" in run.epochs]
+    if measured:
+        panels.append(partial(_draw_accuracy, runs=measured, key=key))
+    is_text = any("epoch_tokens_per_second" in run.epochs for run in runs)
+    for what in BESIDES if everything else ():
+        found = [run for run in runs if what in run.epochs]
+        if found and not (is_text and what == "epoch_samples_per_second"):
+            panels.append(partial(_draw_numbers, runs=found, key=key, what=what))
+    return panels
+
+
+def _draw_numbers(axes: "Axes", runs: Sequence[RunLog], key: str, what: str) -> None:
+    """A line a run, from 0."""
+    for i, run in enumerate(runs):
+        _line(axes, run, key, what, i, label=_plain(run.name))
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel(BESIDES[what], size=15)
+    if len(runs) > 1:
+        _legend(axes, "upper right", True)
 
 
 def _style(axes: "Axes", x: str) -> None:

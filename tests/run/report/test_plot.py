@@ -103,6 +103,21 @@ def test_the_log_of_a_run_is_drawn(
 
 
 @needs_matplotlib
+def test_everything_that_logs_have_is_drawn_if_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn, more = Drawn(monkeypatch), {"lr": 0.5, "mean_gradient_norm": 2.0}
+    rates = {"epoch_samples_per_second": 3.0, "epoch_tokens_per_second": 30.0}
+    log = write(tmp_path / "text.jsonl", START, *epochs(**more, **rates))
+    nnmpi.plot(log, out=tmp_path / "p.png", everything=True)
+    labels = ["learning rate", "norm of the gradient", "tokens a second"]
+    assert [axes.get_ylabel() for axes in drawn.axes] == ["loss", "test accuracy", *labels]
+    assert [drawn.line(i, 0)[-1] for i in (2, 3, 4)] == [(3, 0.5), (3, 2.0), (3, 30.0)]
+    nnmpi.plot(log, out=tmp_path / "p.png")
+    assert len(drawn.axes) == 2
+
+
+@needs_matplotlib
 @pytest.mark.parametrize(("x", "last"), [("epochs", 3), ("steps", 21), ("seconds", 4.5)])
 def test_several_runs_are_told_apart_by_their_names(
     x: str, last: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
