@@ -4,6 +4,7 @@ import types as _types
 
 from nnmpi.nn import init as init
 from nnmpi.nn import utils as utils
+from nnmpi.nn.branches import Branches as Branches
 from nnmpi.nn.containers import ModuleDict as ModuleDict
 from nnmpi.nn.containers import ModuleList as ModuleList
 from nnmpi.nn.containers import ParameterList as ParameterList
@@ -35,6 +36,7 @@ from nnmpi.nn.layers.basic import Linear as Linear
 from nnmpi.nn.layers.conv import Conv1d as Conv1d
 from nnmpi.nn.layers.conv import Conv2d as Conv2d
 from nnmpi.nn.layers.conv import ConvTranspose2d as ConvTranspose2d
+from nnmpi.nn.layers.experts import MixtureOfExperts as MixtureOfExperts
 from nnmpi.nn.layers.multihead import MultiheadAttention as MultiheadAttention
 from nnmpi.nn.layers.norm import BatchNorm1d as BatchNorm1d
 from nnmpi.nn.layers.norm import BatchNorm2d as BatchNorm2d

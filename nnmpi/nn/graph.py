@@ -168,13 +168,14 @@ class Kept(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A module or an op, as it is called: the nodes that it runs, and the path of a module."""
+    """A module or an op, as it is called: the nodes that it runs; path and class of a module."""
 
     nodes: range
     path: str | None
     op: Callable[..., Any] | None
     arguments: Arguments
     result: Any
+    layer: type[Module] | None = None
 
     @property
     def inputs(self) -> tuple[int, ...]:

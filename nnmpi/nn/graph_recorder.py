@@ -155,7 +155,9 @@ class GraphRecorder:
             nodes = range(start, len(self.nodes))
             with suppress(ConflictError, ValueError):  # if it is given what is not in the graph
                 given = self._templates((args, named))
-                self.calls += [Call(nodes, path, None, given, returned)] if nodes else []
+                kind = type(module) if _is_of_class(module, forward) else Module
+                call = Call(nodes, path, None, given, returned, kind)
+                self.calls += [call] if nodes else []
         self._within.pop()
         return result
 

@@ -94,12 +94,14 @@ class Pass(NamedTuple):
     samples  the global indices of the samples on this rank; None stands for 0, 1, 2, ...
     counted  whether the next pass has another step: as soon as a module in training mode runs,
              or because a trainer counts the steps
+    batch    the samples of the whole batch, on all ranks; None: those of the input
     """
 
     step: int
     samples: np.ndarray | None = None
     batch_stats: BatchStats = LOCAL
     counted: bool = True
+    batch: int | None = None
 
 
 Combine = Literal["mean", "sum"]

@@ -149,7 +149,7 @@ class LocalStore(FlatStore):
         """Writes into the scalars which parameters have a gradient."""
         scalars = self.scalars
         flags = np.array([p.has_grad for p in self.parameters], scalars.dtype)
-        scalars[USED:] = backend.of(scalars).asarray(flags)
+        scalars[USED : USED + len(flags)] = backend.of(scalars).asarray(flags)
 
     def start(self, b: int) -> Transfer | None:
         """Starts the sum of a bucket, in its place; None on one rank, where it is complete."""

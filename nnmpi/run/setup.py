@@ -24,6 +24,7 @@ from nnmpi.nn import Conv2d, Module
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.layers.norm import refuse_untracked
 from nnmpi.nn.seeding import seeded
+from nnmpi.nn.store import FlatStore
 from nnmpi.nn.utils import skip_init
 from nnmpi.optim import schedule
 from nnmpi.parallel import plan
@@ -186,8 +187,8 @@ def initialise(config: Config, part: ModelPart, on: Backend) -> loading.Loaded |
     dtype = wide(np.dtype(config.dtype))
     if config.load and not config.load_partial:
         skip_init(part.parameters)
-    for stage in part.stages.values():
-        stage.to(dtype, on)
+    if part.parameters:
+        FlatStore(part.parameters, dtype, on)
     part.model.convert_buffers(dtype, on)
     if not config.load:
         return None

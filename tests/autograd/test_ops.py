@@ -14,6 +14,7 @@ from helpers.ops.opcases import ELEMENTWISE
 from helpers.ops.opcases_all import CASES, each, evaluated, is_leaf, single, weights
 from helpers.ops.opcases_attention import ATTENTION
 from helpers.ops.opcases_conv import CONVOLUTIONS
+from helpers.ops.opcases_experts import EXPERTS
 from helpers.ops.opcases_layers import LAYERS
 from helpers.ops.opcases_logic import LOGIC
 from helpers.ops.opcases_losses import LOSSES
@@ -73,7 +74,7 @@ def test_each_op_is_in_the_table():
 
 def test_no_case_hides_another():
     tables = (ELEMENTWISE, SHAPES, LAYERS, CONVOLUTIONS, LOSSES, LOGIC, PORTED)
-    tables += (ATTENTION, RECURRENT)
+    tables += (ATTENTION, RECURRENT, EXPERTS)
     assert len(CASES) == sum(map(len, tables))
 
 

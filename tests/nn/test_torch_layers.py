@@ -329,8 +329,8 @@ def positional(make: Any) -> list[str]:
 
 
 CLASSES = {name for name, found in vars(nn).items() if isinstance(found, type)}
-OWN = {"ChannelsFirst", "GPT", "PositionalEmbedding", "RotaryPositionalEmbeddings"}
-OWN |= {"SelfAttention"}
+OWN = {"Branches", "ChannelsFirst", "GPT", "MixtureOfExperts", "PositionalEmbedding"}
+OWN |= {"RotaryPositionalEmbeddings", "SelfAttention"}
 NAMES = sorted(CLASSES - OWN - {"Module", "ModuleList", "Parameter"})
 
 

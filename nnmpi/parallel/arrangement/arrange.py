@@ -55,6 +55,7 @@ def arrange(
     """
     mesh = mesh_of(config, cluster.size)
     division = division or divided(graph, units(graph), (), 1)
+    _check_branches(sharding, division)
     places = product(range(mesh.axes["pp"]), range(mesh.axes["tp"]))
     holdings = {at: _held(config, graph, sharding, division, *at) for at in places}
     lengths = {}
@@ -118,22 +119,52 @@ def _held(
     """What ranks with these coordinates have; without buckets."""
     own, trained = division.of_rank(pp), division.trained(graph, pp)
     others = sorted({v for stage in own.values() for v in stage.variables} - {*trained})
+    owned, stretches = sharding.owned, _stretches(sharding, trained)
 
     def held(v: int) -> HeldVariable:
         variable, cut = graph.variables[v], sharding.variables.get(v)
         users = frozenset(s for s, stage in own.items() if v in stage.variables)
+        stretch = stretches.get(v, 0)
         if cut is None:
-            return HeldVariable(v, variable.shape, variable.size, users)
+            return HeldVariable(v, variable.shape, variable.size, users, stretch)
         bounds, axis = cut
         widest = max(stop - start for start, stop in pairwise(bounds))
         shape = list(variable.shape)
         shape[axis] = bounds[tp + 1] - bounds[tp]
-        return HeldVariable(v, tuple(shape), variable.size // variable.shape[axis] * widest, users)
+        room = variable.size // variable.shape[axis] * widest
+        return HeldVariable(v, tuple(shape), room, users, stretch)
 
-    first = tuple(map(held, trained))
+    first = tuple(held(v) for v in trained if owned.has(v, tp))
     if config.zero > 1:  # what one layer uses is gathered together
         first = tuple(chain.from_iterable(gathered_together(graph, first)))
-    return Held(tuple(own), first, tuple(map(held, others)), scalar_count(first))
+    rest = tuple(held(v) for v in others if owned.has(v, tp))
+    return Held(tuple(own), first, rest, scalar_count(trained))
+
+
+def _check_branches(sharding: Sharding, division: Division) -> None:
+    """Raises ValueError if a stage begins within branches that are divided among ranks."""
+    for call in sharding.owned.calls.values():
+        inside = range(call.nodes[0].start + 1, call.join + 1)
+        for s, stage in enumerate(division.stages):
+            if stage.nodes.start in inside:
+                raise ValueError(
+                    f"stage {s} begins within the branches {call.path}, of which each rank along "
+                    "tp has some: give a --cut before or behind them, or use --tp 1"
+                )
+
+
+def _stretches(sharding: Sharding, trained: Sequence[int]) -> dict[int, int]:
+    """The number of the stretch of each parameter: one that is odd begins and ends where branches
+    do.
+
+    Ranks along tp have different branches. What they have copies of is in buckets of its own, which
+    are as long on all of them: so its gradients are added up in the same order.
+    """
+    found, now = dict[int, int](), 0
+    for v in trained:
+        now += (v in sharding.owned.variables) != now % 2
+        found[v] = now
+    return found
 
 
 def _store(config: Config, strategy: str, copies: int, name: str, is_tied: bool) -> str:
@@ -164,7 +195,9 @@ def _bucketed(a: Arrangement, held: Held) -> Held:
     tied, paths = a.tied, [a.graph.variables[one.variable].path for one in held.trained]
     alone_in_one = [i for i, path in enumerate(paths) if path in tied]
     if not a.scatters:
-        return held._replace(buckets=tuple(cut_buckets(held.spans, numbers, alone_in_one)))
+        labels = [one.stretch for one in held.trained]
+        buckets = cut_buckets(held.spans, numbers, alone_in_one, labels)
+        return held._replace(buckets=tuple(buckets))
     groups, spans = gathered_together(a.graph, held.trained), iter(held.spans)
     inside = [[*islice(spans, len(group))] for group in groups]
     bounds = [(there[0][0], there[-1][1]) for there in inside]
@@ -178,7 +211,8 @@ def _bucketed(a: Arrangement, held: Held) -> Held:
                 "several stages: use --zero 1, or a --cut that keeps it in one stage"
             )
     alone = [k for k, first in enumerate(firsts) if first in alone_in_one]
-    buckets = cut_buckets(bounds, numbers, alone, [*map(users_of, groups)])
+    users = [(users_of(group), group[0].stretch) for group in groups]
+    buckets = cut_buckets(bounds, numbers, alone, users)
     found = [b if b.tied == NOT_TIED else b._replace(tied=firsts[b.tied]) for b in buckets]
     return held._replace(buckets=tuple(found))
 
@@ -187,22 +221,24 @@ def cut_buckets(
     spans: Sequence[tuple[int, int]],
     numbers: float,
     tied: Collection[int] = (),
-    users: Sequence[frozenset[int]] = (),
+    labels: Sequence[Any] = (),
 ) -> list[Bucket]:
     """Buckets of at least so many numbers, the last ones first; no span is cut in two.
 
     The spans are of parameters, or of units of parameters that are gathered together. Those at the
-    indices `tied`, which other stages have too, are buckets alone. If `users` are given, the stages
-    that use each span, what is in one bucket has the same ones.
+    indices `tied`, which other stages have too, are buckets alone. If `labels` are given, one for
+    each span, what is in one bucket has the same one.
     """
-    edges = [(i if i in tied else NOT_TIED, users[i] if users else None) for i in range(len(spans))]
+    edges = [
+        (i if i in tied else NOT_TIED, labels[i] if labels else None) for i in range(len(spans))
+    ]
     found, end = list[Bucket](), len(spans)
     for i in reversed(range(len(spans))):
         start, stop = spans[i][0], spans[end - 1][1]
         if i == 0 or edges[i - 1] != edges[i] or stop - start >= numbers:
             found.append(Bucket(start, stop, edges[i][0]))
             end = i
-    if found[-1].tied == NOT_TIED or users:  # the scalars are in the bucket behind them, or apart
+    if found[-1].tied == NOT_TIED or not spans[0][0]:  # scalars go with what is behind them
         return [*found[:-1], found[-1]._replace(start=0)]
     return [*found, Bucket(0, spans[0][0])]
 

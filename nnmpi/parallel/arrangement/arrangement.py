@@ -35,12 +35,15 @@ class HeldVariable(NamedTuple):
     shape      of what is here
     room       what the flat buffer reserves, in elements: the most that any rank has of it
     users      the stages of the rank that use it
+    stretch    which part of the flat buffer it is in: all ranks along tp have the even ones, and
+               of the odd ones each has its own branches
     """
 
     variable: int
     shape: tuple[int, ...]
     room: int
     users: frozenset[int]
+    stretch: int = 0
 
     @property
     def size(self) -> int:
@@ -66,7 +69,8 @@ class Held(NamedTuple):
     stages    their numbers
     trained   parameters in the flat buffer, in its order
     others    frozen parameters and buffers
-    scalars   numbers in front of the gradients: loss, stop, and one a parameter
+    scalars   numbers in front of the gradients: loss, stop, and one a parameter that any rank along
+              tp has here; so gradients of all of them begin at one place
     buckets   of gradients, in the order in which they are summed
     """
 
@@ -158,6 +162,10 @@ class Arrangement:
         """What a rank has of the model; servers have what workers have."""
         at = self.mesh.coordinates(min(rank, self.mesh.size - 1))
         return self.holdings[at["pp"], at["tp"]]
+
+    def runs(self, node: int, rank: int) -> bool:
+        """Whether a rank of its stage computes a node."""
+        return self.sharding.owned.runs(node, self.mesh.coordinates(rank)["tp"])
 
     def positions(self, rank: int) -> np.ndarray | None:
         """The positions of sequences that a rank has; None: all of them."""

@@ -33,12 +33,11 @@ from nnmpi.nn.graph import Kept
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.collectives import over, owned
 from nnmpi.parallel.arrangement.convolutions import kept_of_sum
-from nnmpi.parallel.arrangement.program import SLOTS, measured_samples, micro_batches, ops
+from nnmpi.parallel.arrangement.program import SLOTS, micro_batches, ops
 from nnmpi.parallel.arrangement.traffic_tp import (
     LOSS_NUMBERS,
     is_short,
     rows_of_loss,
-    sums_along_tp,
     sums_of,
 )
 from nnmpi.parallel.stores import piece_of
@@ -154,10 +153,6 @@ def _windows_of_sums(a: Arrangement, rank: int, batch: int) -> int:
     tp = a.mesh.group(rank, "tp")
     if _is_through_memory(a, a.sums_by(tp), tp):
         sums = {*sums_of(a, rank, micro_batches(a, rank, batch))}
-        at = a.mesh.coordinates(rank)
-        if len(a.stages) > 1 and at["dp"] == at["pp"] == 0:  # has measured all of the model
-            samples = measured_samples(a.config, a.mesh.axes["dp"])
-            sums.update(sums_along_tp(a, a.sharding.layers, samples, at["cp"]))
         found.update((tp, n) for n in sums if not is_short(a, n))
     by_length = {(group, power_of_two(n)) for group, n in found}
     return sum(
@@ -229,14 +224,16 @@ def of_stage(a: Arrangement, stage: int, samples: int, rank: int) -> float:
     once, and what nodes keep besides."""
     graph, at = a.graph, a.mesh.coordinates(rank)
     edges, besides = set[int](), 0.0
+    elsewhere = [k for k in a.stages[stage] if not a.runs(k, rank)]
     for kept in run_together(a, a.stages[stage]):
         inside = {e for k in kept.nodes for e in graph.nodes[k].outputs}
         last = set(graph.nodes[kept.nodes[-1]].outputs)
-        if any(graph.edges[e].requires_grad for e in last):
+        if kept.nodes[0] not in elsewhere and any(graph.edges[e].requires_grad for e in last):
             edges |= {e for k in kept.nodes for e in graph.nodes[k].inputs} - inside | last
             besides += _besides(a, kept, samples, at)
     if stage == len(a.stages) - 1:
         besides += _of_loss(a, samples, at)
+    edges -= {e for k in elsewhere for e in graph.nodes[k].outputs}
     memories = {graph.edges[e].memory for e in edges}
     return sum(a.local_bytes(e, samples, at) for e in memories) + besides
 
@@ -264,7 +261,7 @@ def _besides(a: Arrangement, kept: Kept, samples: int, at: At) -> float:
     if first.kind == "Conv2d" and layer is not None and layer.how == "row":
         before = kept_of_sum(a, k, before, samples, at)
     elif first.inputs:
-        before *= _share(a, first.inputs[0], at)
+        before *= _share(a, first.inputs[0], at) * (layer.kept(at["tp"]) if layer else 1)
     return before + behind * share + own
 
 

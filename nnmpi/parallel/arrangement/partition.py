@@ -20,6 +20,7 @@ import numpy as np
 from nnmpi.nn.fusion import fused
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.segment import chains
+from nnmpi.parallel.tensor.branches import outermost
 from nnmpi.quoting import shown
 
 Cut: TypeAlias = tuple[int, ...]
@@ -60,6 +61,8 @@ def units(graph: Graph, begins: Sequence[int] = ()) -> list[Unit]:
             starts.add(first)
             first += size
     places, homes = _places(graph), _home_of_unused(graph)
+    for call in outermost(graph):  # branches stay together, unless a cut is given by hand
+        starts -= {i for i, k in enumerate(places) if k in call.nodes[1:]} - {*begins}
     found = []
     for first, end in pairwise([*sorted(starts), max(len(places), 1)]):
         begin = places[first] if first else 0  # ops before the first layer are with it

@@ -138,7 +138,8 @@ def gathered(a: Arrangement, rank: int, micro: int) -> Counter[int]:
         found.clear()
         for op in ops(a, rank, micro):
             nodes = a.stages[op.stage] if op.stage >= 0 else range(0)
-            uses = [of[v] for k in nodes for v in a.graph.nodes[k].variables if v in of]
+            own = (a.graph.nodes[k] for k in nodes if a.runs(k, rank))
+            uses = [of[v] for node in own for v in node.variables if v in of]
             if op.kind in (Kind.F, Kind.RECOMPUTE):
                 found.update(b for use in uses for b in walk.use(use, FORWARD))
             elif op.kind in (Kind.B, Kind.I, Kind.W):

@@ -144,7 +144,7 @@ def _moments(a: Arrangement, node: Node, rank: int) -> int:
 
 def _own_nodes(a: Arrangement, rank: int) -> Iterator[Node]:
     for s in a.held(rank).stages:
-        yield from (a.graph.nodes[k] for k in a.stages[s])
+        yield from (a.graph.nodes[k] for k in a.stages[s] if a.runs(k, rank))
 
 
 # ---- along cp

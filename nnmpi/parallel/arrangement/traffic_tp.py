@@ -9,7 +9,7 @@ and reduce-scattered, and gradients of which ranks have terms are summed once a 
     rows      reduce-scatter      gather
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 
@@ -51,16 +51,6 @@ def rows_of_loss(a: Arrangement, samples: int, at: Mapping[str, int]) -> int:
     """How many rows of scores a rank has: one a sample, or one a position."""
     n, _, *positions = a.local_shape(a.graph.outputs[0], samples, at)
     return n * prod(positions)
-
-
-def sums_along_tp(
-    a: Arrangement, layers: Iterable[ShardedLayer], samples: int, cp: int
-) -> Iterator[int]:
-    """How many numbers each sum of a pass forward and back adds up, of ranks at this place along
-    cp."""
-    share = a.sharding.positions.share
-    for layer in layers:
-        yield from (share(layer.summed, cp) * samples, share(layer.back, cp) * samples)
 
 
 def sums_of(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[int]:
@@ -115,4 +105,6 @@ def _along_positions(
 def _own_layers(a: Arrangement, rank: int) -> Iterator[tuple[int, ShardedLayer]]:
     """The sharded layers in the stages of a rank, each with its stage."""
     for s in a.held(rank).stages:
-        yield from ((s, layer) for layer in a.sharding.layers if layer.node in a.stages[s])
+        for layer in a.sharding.layers:
+            if layer.node in a.stages[s] and a.runs(layer.node, rank):
+                yield s, layer

@@ -93,7 +93,8 @@ class ModelPart(NamedTuple):
     @property
     def parameters(self) -> list[Parameter]:
         """The parameters of the stages of this rank, each once."""
-        return list(dict.fromkeys(p for m in self.stages.values() for p in m.parameters()))
+        found = dict.fromkeys(p for m in self.stages.values() for p in m.parameters())
+        return [p for p in found if self.held(p.place.path)]
 
 
 class PartTable:

@@ -53,7 +53,9 @@ def measured_stages(
             return []
         x = gather(measured_samples(config, layout.axis["dp"].size))
         together = layout.axis["tp"], layout.axis["cp"]
-        return profile(model, graph, found, x, on, together=together, dtype=config.dtype)
+        alone = profile(model, graph, found, x, on, together=together, dtype=config.dtype)
+        layout.axis["tp"].free_sums()  # of the layers of other stages, too
+        return alone
 
     costs = gather_objects(layout.all, all_or_none(layout.all, measure))[0]
 
@@ -82,19 +84,24 @@ def own_stages(
     model: Module, arrangement: Arrangement, rank: int, facts: Mapping[str, Any]
 ) -> ModelPart:
     """What a rank has of the model; parameters of others lose their memory."""
-    division, graph = arrangement.division, arrangement.graph
+    division, graph, owned = arrangement.division, arrangement.graph, arrangement.sharding.owned
     positions = arrangement.positions(rank)
-    if len(division.stages) == 1:
+    if len(division.stages) == 1 and not owned.variables:
         return ModelPart.whole(model)._replace(positions=positions)
     at = arrangement.mesh.coordinates(rank)
     own = division.of_rank(at["pp"])
-    stages = {s: segment(model, graph, part.nodes, part.variables) for s, part in own.items()}
-    parameters = dict(model.named_parameters())
-    held = {n for part in own.values() for v in part.variables for n in graph.variables[v].names}
+    stages = {0: model}
+    if len(division.stages) > 1:
+        stages = {s: segment(model, graph, part.nodes, part.variables) for s, part in own.items()}
+    parameters, held = dict(model.named_parameters()), set[str]()
     for v, ranks in division.ranks().items():
-        if at["pp"] not in ranks and graph.variables[v].is_parameter:
-            path = graph.variables[v].path
-            parameters[path].move(OnAnotherRank(path, ranks[0]), 0)
+        variable, has = graph.variables[v], owned.has(v, at["tp"])
+        if has and at["pp"] in ranks:
+            held.update(variable.names)
+        elif variable.is_parameter:
+            where = f"stage of rank {ranks[0]} along pp"
+            where = where if has else f"branch of rank {owned.variables[v]} along tp"
+            parameters[variable.path].move(OnAnotherRank(variable.path, where), 0)
     return ModelPart(
         model,
         stages,
@@ -154,10 +161,10 @@ def resized(edge: Edge, lengths: Sequence[int]) -> Edge:
 
 
 class OnAnotherRank:
-    """The store of a parameter of another stage: it has no memory here."""
+    """The store of a parameter that is not of this rank: it has no memory here."""
 
-    def __init__(self, path: str, rank: int) -> None:
-        self._where = f"{path} is in a stage of rank {rank} along pp, and not here"
+    def __init__(self, path: str, where: str) -> None:
+        self._where = f"{path} is in a {where}, and not here"
 
     def _refuse(self, *arguments: int) -> NoReturn:
         raise ValueError(f"{self._where}: read it there, or from a file of --save")

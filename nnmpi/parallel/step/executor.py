@@ -247,7 +247,8 @@ class Executor:
         live.compare(op.stage)
 
     def _root(self, stage: Stage, live: Live, micro: int) -> Tensor:
-        now = Pass(self._step, self._load.micro[micro].samples, live.stats)
+        load = self._load
+        now = Pass(self._step, load.micro[micro].samples, live.stats, batch=len(load.rows))
         return stage.sink.root(micro, forward(stage.module, live.input, now))
 
     def _backward(self, op: Op) -> None:

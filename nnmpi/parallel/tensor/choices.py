@@ -86,7 +86,8 @@ def choices(
         return
     found = possible(graph, node, sequence)
     for way in found:
-        yield from _divided(graph, node, way, states[0], ranks)
+        if way.inputs == 1 or not any(states):
+            yield from _divided(graph, node, way, states[0], ranks)
     needs_division = any(way.input is None for way in found)
     if not any(states) and (is_shared or not needs_division):
         size = sum(graph.variables[v].size for v in node.variables)
@@ -99,15 +100,12 @@ def possible(graph: Graph, node: Node, sequence: bool = False) -> list[Way]:
     Those that cut positions are among them with `sequence` alone.
     """
     args, named = node.arguments
-    is_plain = len(args) == 1 and not named and type(args[0]) is type(node.result) is Value
+    is_plain = not named and all(type(part) is Value for part in (*args, node.result))
     edges = [graph.edges[e] for e in (*node.inputs, *node.outputs)]
     if node.layer is None or not is_plain or not all(edge.of_samples for edge in edges):
         return []
-    found = [
-        way
-        for way in ways(node.layer)
-        if (sequence or not way.has_positions) and way.fits(node.settings)
-    ]
+    fitting = (way for way in ways(node.layer) if sequence or not way.has_positions)
+    found = [way for way in fitting if way.inputs == len(args) and way.fits(node.settings)]
     for way in found if node.layer not in RULES else ():
         _check_own(graph, node, way)
     return found
@@ -188,9 +186,9 @@ def _with_bounds(
     graph: Graph, node: Node, way: Way, state: Cut | None, bounds: Bounds, ranks: int
 ) -> Iterator[NodeChoice]:
     """The choices of one way of a layer, whose channels are divided so."""
-    x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
+    y = graph.edges[node.outputs[0]]
     variables = _cuts(graph, node, way, bounds)
-    summed = y.numbers * way.sums_output + x.numbers * (way.sums_gradient and x.requires_grad)
+    summed = y.numbers * way.sums_output + gradients(graph, node) * way.sums_gradient
     cost = PlanCost(sent=2 * summed + moved(graph, node, way) * (2 + (way.how == "column")))
     if way.output is None or way.output is POSITIONS:
         output = positions(y, ranks) if way.output else None
@@ -212,6 +210,12 @@ def moved(graph: Graph, node: Node, way: Way) -> int:
     if not way.form.endswith("of positions"):
         return 0
     return graph.edges[(node.inputs if way.input is POSITIONS else node.outputs)[0]].numbers
+
+
+def gradients(graph: Graph, node: Node) -> int:
+    """The numbers of the gradients of a sample that a node gives to its inputs."""
+    edges = (graph.edges[e] for e in node.inputs)
+    return sum(edge.numbers for edge in edges if edge.requires_grad)
 
 
 def channels(graph: Graph, node: Node, way: Way) -> int:

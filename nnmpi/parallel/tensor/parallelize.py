@@ -15,11 +15,14 @@ from nnmpi.comm import Comm
 from nnmpi.nn import Conv1d, Conv2d, Dropout, Embedding, GroupNorm, Linear, Module
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.layers.basic import ALL, ChannelRange
+from nnmpi.nn.layers.experts import Experts
 from nnmpi.nn.place import Place, whole
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.tensor import ops
+from nnmpi.parallel.tensor.branches import BranchesOnRanks, onto_ranks
 from nnmpi.parallel.tensor.choices import named
 from nnmpi.parallel.tensor.conv import ColumnConv1d, ColumnConv2d, RowConv1d, RowConv2d
+from nnmpi.parallel.tensor.experts import ShardedExperts
 from nnmpi.parallel.tensor.layers import ColumnLinear, RowLinear, Sharded, ShardedEmbedding
 from nnmpi.parallel.tensor.ops import copy_of, own, part_of
 from nnmpi.parallel.tensor.rules import Cut, Way
@@ -38,6 +41,7 @@ FORMS: Mapping[tuple[type[Module], str], type[Sharded]] = {
     (Conv2d, "column"): ColumnConv2d,
     (Conv2d, "row"): RowConv2d,
     (Embedding, "rows"): ShardedEmbedding,
+    (Experts, "rows"): ShardedExperts,
     (Embedding, "rows of positions"): ShardedEmbedding,
 }
 """Layers whose sums are part of their own ops."""
@@ -64,6 +68,9 @@ def parallelize(model: Module, comm: Comm, x: Any, *, whole_output: bool = False
     graph = trace(model, zeros, dtype)
     sharding = shard(graph, comm.size, whole_output)
     rebuild(model, graph, sharding, comm)
+    for module in [*model.modules()]:
+        if isinstance(module, BranchesOnRanks):
+            module.drop_others()
     return sharding
 
 
@@ -97,6 +104,8 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
         for name, child in [*module._modules.items()]:
             if id(child) in new:
                 setattr(module, name, new[id(child)])
+    for call in sharding.owned.calls.values():
+        onto_ranks(modules[call.path], call, comm)
     _tie(model, graph)
 
 

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, TypeAlias
 from nnmpi import nn
 from nnmpi.autograd.ops import activations, elementwise, logic, shape
 from nnmpi.nn.layers.activations import ELEMENTWISE
+from nnmpi.nn.layers.experts import Experts
 from nnmpi.parallel.tensor.ops import Bounds
 
 Settings = Mapping[str, Any]
@@ -90,6 +91,8 @@ class Way(NamedTuple):
                 whole sample of the input
     behind      the bounds of the output, from that shape and the bounds of the channels of the
                 input; None if a part does not have all that it needs
+    named       the name of a way that is none of those above
+    inputs      how many tensors the layer is called with; of several, all are whole
     """
 
     input: Along = None
@@ -99,10 +102,14 @@ class Way(NamedTuple):
     fits: Callable[[Settings], bool] = always
     block: Callable[[Settings, tuple[int, ...]], int] = one
     behind: Callable[[Settings, tuple[int, ...], Bounds], Bounds | None] = same
+    named: str = ""
+    inputs: int = 1
 
     @property
     def how(self) -> str:
         """The name of the way."""
+        if self.named:
+            return self.named
         if self.input is self.output is POSITIONS:
             return "positions"
         if self.input not in (None, POSITIONS):
@@ -135,12 +142,18 @@ class Way(NamedTuple):
     @property
     def rebuilds(self) -> bool:
         """Whether another layer takes the place of this one; else it works on a part as it is."""
-        works_on_parts = self.how in ("channels", "positions", "copy")
-        return not works_on_parts or bool(self.parameters or self.sizes)
+        as_it_is = self.how in ("channels", "positions", "copy", "branch", "branches")
+        return not as_it_is or bool(self.parameters or self.sizes)
 
 
 WHOLE = Way()
 """Every rank computes all of it."""
+
+OF_BRANCH = Way(named="branch")
+"""One rank computes all of it: see `branches.py`."""
+
+BRANCHES = Way(named="branches")
+"""The join of what ranks have computed alone."""
 
 KEPT = Way(..., ...)
 """Each number is treated alone."""
@@ -226,6 +239,7 @@ _GROUPS = Way(
 _GROUP_NORM = Way(
     *(0, 0, {"weight": 0, "bias": 0}, ("channels",)), block=_group_of_norm, behind=_of_positions
 )
+_WEIGHTS = {"weight1": 0, "weight2": 0}
 _HEADS = Way(-1, -1, sizes=("num_heads", "part"), block=_head, behind=_of_values)
 
 RULES: Mapping[type[nn.Module], tuple[Way, ...]] = {
@@ -235,6 +249,7 @@ RULES: Mapping[type[nn.Module], tuple[Way, ...]] = {
         Way(-1, POSITIONS, {"weight": 1}),
     ),
     nn.Embedding: (Way(None, None, {"weight": 0}), Way(None, POSITIONS, {"weight": 0})),
+    Experts: (Way(parameters={**_WEIGHTS, "bias1": 0, "bias2": 0}, inputs=2),),
     nn.PositionalEmbedding: (Way(POSITIONS, POSITIONS, {"weight": 0}),),
     **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), (Way(POSITIONS, POSITIONS, fits=_of_last_axis),)),
     nn.Conv1d: _product(0, _has_one_group),

@@ -18,6 +18,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from nnmpi.nn.graph import Graph, Node
+from nnmpi.parallel.tensor.branches import divide_branches
 from nnmpi.parallel.tensor.choices import (
     NodeChoice,
     PlanCost,
@@ -28,8 +29,14 @@ from nnmpi.parallel.tensor.choices import (
     possible,
 )
 from nnmpi.parallel.tensor.ops import divided
-from nnmpi.parallel.tensor.rules import POSITIONS, TERMS, Cut, Way
-from nnmpi.parallel.tensor.sharding import Sharding, described, is_told
+from nnmpi.parallel.tensor.rules import OF_BRANCH, POSITIONS, TERMS, Cut, Way
+from nnmpi.parallel.tensor.sharding import (
+    ShardedLayer,
+    Sharding,
+    described,
+    is_told,
+    layers_of_join,
+)
 
 # ---- the search
 
@@ -65,7 +72,7 @@ def shard(graph: Graph, ranks: int, whole_output: bool = False, sequence: bool =
     search = _Search(graph, ranks, whole_output, sequence)
     transitions = search.transitions()
     edges, variables, terms = dict[int, Cut](), dict[int, Cut](), set[int]()
-    layers, state = [], START
+    layers, state = list[ShardedLayer](), START
     for k, found in enumerate(transitions):
         taken = min((t for t in found if t.before == state), key=attrgetter("total"))
         state, choice = taken.after, taken.choice
@@ -73,14 +80,18 @@ def shard(graph: Graph, ranks: int, whole_output: bool = False, sequence: bool =
             edges |= dict.fromkeys(graph.nodes[k].outputs, choice.output)
         variables |= {v: cut for v, cut in choice.variables if cut not in (None, TERMS)}
         terms |= {v for v, cut in choice.variables if cut is TERMS}
-        if is_told(graph, graph.nodes[k], choice):
+        if k in search.owned.calls:
+            layers += layers_of_join(search.owned.calls[k], ranks)
+        elif is_told(graph, graph.nodes[k], choice):
             why = search.why(k, found, taken)
             layers.append(described(graph, k, choice, ranks, why))
     if sequence and not any(layer.positions for layer in layers):
         _refuse_positions(graph, ranks)
     cut = edges.get(graph.outputs[0])
     output = cut.bounds if cut else None
-    return Sharding(ranks, tuple(layers), edges, variables, output, frozenset(terms))
+    return Sharding(
+        ranks, tuple(layers), edges, variables, output, frozenset(terms), owned=search.owned
+    )
 
 
 def _refuse_positions(graph: Graph, ranks: int) -> None:
@@ -101,6 +112,7 @@ class _Search:
 
     def __init__(self, graph: Graph, ranks: int, whole_output: bool, sequence: bool) -> None:
         self.graph, self.ranks, self.sequence, n = graph, ranks, sequence, len(graph.nodes)
+        self.owned = divide_branches(graph, ranks)
         uses = Counter(v for node in graph.nodes for v in node.variables)
         calls = Counter(
             node.name for node in graph.nodes if any(w.rebuilds for w in self._possible(node))
@@ -177,9 +189,13 @@ class _Search:
         cuts = tuple(known.get(("edge", e)) for e in node.inputs)
         if cuts not in found:
             is_shared = any(("variable", v) in self.last for v in node.variables)
+            here = (
+                [NodeChoice(OF_BRANCH, PlanCost())] * (not any(cuts))
+                if k in self.owned.nodes
+                else choices(self.graph, k, cuts, self.ranks, is_shared, self.sequence)
+            )
             found[cuts] = [
-                choice._replace(cost=choice.cost.plus(self._whole(node, choice)))
-                for choice in choices(self.graph, k, cuts, self.ranks, is_shared, self.sequence)
+                choice._replace(cost=choice.cost.plus(self._whole(node, choice))) for choice in here
             ]
         for choice in found[cuts]:
             if choice.output is not None and any(self.needed[e] for e in node.outputs):
@@ -208,6 +224,8 @@ class _Search:
     def why(self, k: int, found: list[Transition], taken: Transition) -> str:
         """What is sent in all, and what it would be if node k went the next best way."""
         node, choice, total = self.graph.nodes[k], taken.choice, taken.total
+        if choice.way is OF_BRANCH:
+            return f"rank {self.owned.nodes[k]} along tp has the branch"
         if choice.cost.copied:
             return "its parameters are used in another way too"
         if choice.way.how == "copy":

@@ -3,20 +3,23 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from nnmpi.autograd.ops.join import SUMS
 from nnmpi.nn import MaxPool2d
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.nn.layers.pooling import has_2x2_windows
 from nnmpi.parallel.positions import UNCUT, Positions
-from nnmpi.parallel.tensor.choices import NodeChoice, moved, named, positions
+from nnmpi.parallel.tensor.branches import NOTHING, Divided, Owned
+from nnmpi.parallel.tensor.choices import NodeChoice, gradients, moved, named, positions
 from nnmpi.parallel.tensor.ops import Bounds
-from nnmpi.parallel.tensor.rules import POSITIONS, WHOLE, Cut, Way
+from nnmpi.parallel.tensor.rules import BRANCHES, POSITIONS, WHOLE, Cut, Way
 
 
 class ShardedLayer(NamedTuple):
     """One use of a layer that has parameters, or of which each rank has a part.
 
     node      its number in the graph
-    how       "column", "row", "rows" (of an embedding), "channels", "positions", or "copy"
+    how       "column", "row", "rows" (of an embedding), "channels", "positions", "copy", "branch"
+              of a layer in one, or "branches" of their join
     sizes     of the whole weight
     bounds    the channels of each rank: outputs of a column, inputs of a row; empty for a copy
     gathers   whether a column gathers its output
@@ -47,6 +50,11 @@ class ShardedLayer(NamedTuple):
         """The name of its way."""
         return self.way.how
 
+    def kept(self, rank: int) -> float:
+        """How much a rank keeps of what the layer makes of whole inputs: of experts, its share."""
+        own = self.bounds[rank + 1] - self.bounds[rank] if self.way.inputs > 1 else 0
+        return own / self.bounds[-1] if own else 1.0
+
     @property
     def messages(self) -> str:
         """What ranks send for it."""
@@ -71,6 +79,7 @@ class Sharding(NamedTuple):
     terms      parameters that are whole on every rank, of whose gradients each has a term
     output     the bounds of the channels of the output; None if it is whole
     positions  where sequences are cut, among the ranks along cp
+    owned      what one rank along tp has and computes alone
     """
 
     ranks: int
@@ -80,6 +89,7 @@ class Sharding(NamedTuple):
     output: Bounds | None
     terms: frozenset[int] = frozenset()
     positions: Positions = UNCUT
+    owned: Owned = NOTHING
 
     def layer_of(self, node: int) -> ShardedLayer | None:
         """What is said of a node, if it is divided or has parameters."""
@@ -104,7 +114,7 @@ def described(graph: Graph, k: int, choice: NodeChoice, ranks: int, why: str) ->
     weight = named(graph, node).get("weight")
     sizes = () if weight is None else graph.variables[weight].shape
     told = ShardedLayer(k, node.name, node.kind, way, sizes, choice.bounds, choice.gathers, why=why)
-    if way.how == "copy":
+    if way.how in ("copy", "branch"):
         return told
     x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
     if way.input is ... and choice.output == positions(y, ranks):
@@ -115,9 +125,21 @@ def described(graph: Graph, k: int, choice: NodeChoice, ranks: int, why: str) ->
         positions=along.bounds if along else (),
         moved=moved(graph, node, way),
         summed=y.numbers * way.sums_output,
-        back=x.numbers * (way.sums_gradient and x.requires_grad),
+        back=gradients(graph, node) * way.sums_gradient,
         gathered=_gathered(graph, k) * choice.gathers,
     )
+
+
+def layers_of_join(call: Divided, ranks: int) -> list[ShardedLayer]:
+    """The join of branches; and one entry more for each input behind the first."""
+    bounds, is_sum = call.gathered(ranks), call.how in SUMS
+    why = "a branch is whole on one rank"
+    one = ShardedLayer(call.join, call.path, "Branches", BRANCHES, why=why)
+    one = one if is_sum else one._replace(bounds=bounds)
+    first, *others = [e.numbers for e in call.inputs if e.requires_grad] or [0]
+    summed, gathered = call.result.numbers * is_sum, bounds[-1] * (not is_sum)
+    joined = one._replace(summed=summed, gathered=gathered, back=first)
+    return [joined, *(one._replace(back=n) for n in others)]
 
 
 def _gathered(graph: Graph, k: int) -> int:

@@ -7,6 +7,7 @@ import numpy as np
 from helpers.ops.opcases import ELEMENTWISE
 from helpers.ops.opcases_attention import ATTENTION
 from helpers.ops.opcases_conv import CONVOLUTIONS
+from helpers.ops.opcases_experts import EXPERTS
 from helpers.ops.opcases_layers import LAYERS
 from helpers.ops.opcases_logic import LOGIC
 from helpers.ops.opcases_losses import LOSSES
@@ -17,7 +18,16 @@ from helpers.ops.opcases_shapes import SHAPES
 from nnmpi.autograd import Tensor
 
 CASES = (
-    ELEMENTWISE | SHAPES | LAYERS | CONVOLUTIONS | LOSSES | LOGIC | PORTED | ATTENTION | RECURRENT
+    ELEMENTWISE
+    | SHAPES
+    | LAYERS
+    | CONVOLUTIONS
+    | LOSSES
+    | LOGIC
+    | PORTED
+    | ATTENTION
+    | RECURRENT
+    | EXPERTS
 )
 
 

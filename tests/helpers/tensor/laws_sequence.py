@@ -104,7 +104,7 @@ def an_embedding_gives_positions(comm: Comm) -> None:
 
 def a_transformer_trains_as_one_rank(comm: Comm) -> None:
     layout = {"tp": comm.size, **SEQUENCE} if comm.size > 1 else {}
-    trains_as_one_rank(layout, 2, comm)
+    trains_as_one_rank(layout, 2, "gpt", comm)
 
 
 class Scale(nn.Module):

@@ -23,6 +23,7 @@ from helpers.training import (
     laws_ported,
     laws_spatial,
 )
+from helpers.training.branch_models import BRANCH_MODELS
 from helpers.training.graph_models import GRAPH_MODELS
 from helpers.training.pipelined import (
     CNN,
@@ -226,6 +227,28 @@ def _graphs() -> Iterator[Row]:
         yield _row(name, others, {"build": build, **same})
 
 
+def _branches() -> Iterator[Row]:
+    """Branches and experts on ranks of their own; more ranks than branches among them."""
+    layouts: list[Options] = [
+        *({"tp": tp} for tp in (2, 3, 4)),
+        *({"dp": dp} for dp in (2, 3)),
+        *({"dp": dp, "tp": 2, "allreduce": how} for dp, how in ((2, "ring"), (3, "ring"))),
+        {"dp": 3, "tp": 2, "bucket_mb": 1e-6},
+        {"tp": 2, "micro_batches": 3, "recompute": True},
+        {"dp": 2, "tp": 4, "micro_batches": 3},
+        {"pp": 2, "micro_batches": 3},
+        *({"pp": 2, "tp": 2, "micro_batches": 3, "schedule": how} for how in ("1f1b", "zb-h1")),
+        *({"dp": 2, "tp": 2, "zero": zero, "bucket_mb": 0.001} for zero in (1, 2, 3)),
+        {"dp": 2, "zero": 3, "bucket_mb": 0.001},
+        {"dp": 2, "pp": 2, "tp": 2, "zero": 1, "micro_batches": 2},
+    ]
+    for layout, (name, build) in product(layouts, BRANCH_MODELS.items()):
+        same = {k: v for k, v in layout.items() if k == "micro_batches"}
+        others = {k: v for k, v in layout.items() if k not in same}
+        case = {"build": build, "clip_norm": 0.5, "optimizer": "adamw", "weight_decay": 0.1}
+        yield _row(name + " in micro-batches" * bool(same), others, case | same)
+
+
 def _unusual() -> Iterator[Row]:
     """Shared weights, unused and frozen parameters, a gradient that is no number."""
     sums: list[Options] = [{"allreduce": allreduce, "bucket_mb": 1e-6} for allreduce in SUMS]
@@ -298,13 +321,13 @@ def _transformers() -> Iterator[Row]:
     for layout in layouts:
         m = 3 if "pp" in layout else 1
         made: Options = {"given": laws_language.many_tokens, "micro_batches": m}
-        for model in laws_language.MODELS:
+        for model, build in laws_language.MODELS.items():
             if model == "encoder" and "sequence_parallel" in layout:
                 continue  # no layer of it treats positions alone between two that are divided
             law = partial(laws_language.trains_as_one_rank, layout, m, model)
-            said = {"build": partial(laws_language.gpt, laws_language.POSITIONS)}
-            row = _of_layout(model, layout, law)
-            yield row._replace(options=made | layout | said if model == "gpt" else None)
+            said = {"build": partial(build, laws_language.POSITIONS)}
+            row, is_said = _of_layout(model, layout, law), model in ("gpt", "mixture")
+            yield row._replace(options=made | layout | said if is_said else None)
 
 
 def _sequences() -> Iterator[Row]:
@@ -384,6 +407,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
     "three axes": _three_axes,
     "convolutions": _convolutions,
     "graphs": _graphs,
+    "branches and experts": _branches,
     "unusual models": _unusual,
     "samples of any kind": _samples,
     "models from elsewhere": _ported,

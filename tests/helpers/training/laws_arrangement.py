@@ -15,7 +15,7 @@ from nnmpi.comm import Comm
 from nnmpi.comm.transport.base import SharedWindow
 from nnmpi.comm.transport.threads import ThreadTransport
 from nnmpi.nn.kept import kept, nbytes
-from nnmpi.nn.parameter import inverse
+from nnmpi.nn.parameter import Parameter, inverse
 from nnmpi.nn.store import FlatStore
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.collectives import Sent
@@ -148,8 +148,8 @@ def _holds(trainer: Trainer, comm: Comm, made: Made) -> None:
         "slots": store.slot_bytes(),
         "buffers": sum(
             np.asarray(b).nbytes
-            for stage in trainer.part.stages.values()
-            for _, b in stage.named_buffers()
+            for place, b in trainer.part.model.tensors()
+            if not isinstance(b, Parameter) and trainer.part.held(place.path)
         ),
     }
     in_windows = store.parameter_bytes() + store.gradient_bytes()

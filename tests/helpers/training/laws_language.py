@@ -46,12 +46,12 @@ def gpt(positions: int = POSITIONS) -> nn.Module:
 MODELS: dict[str, Callable[[int], nn.Module]] = {
     "gpt": gpt,
     "encoder": partial(transformer_models.Encoder, VOCABULARY),
+    "mixture": partial(transformer_models.mixture, VOCABULARY),
     "rotary": partial(transformer_models.rotary, VOCABULARY),
 }
 """By name; each takes the number of positions."""
 
 
-@once
 @once
 def one_rank(model: str, micro_batches: int, positions: int) -> Ran:
     """What ranks compare with."""

@@ -47,3 +47,17 @@ def rotary(vocabulary: int, positions: int) -> nn.Module:
 
     head = nn.RMSNorm(WIDTH), nn.Linear(WIDTH, vocabulary, bias=False), nn.ChannelsFirst()
     return nn.Sequential(nn.Embedding(vocabulary, WIDTH), *block(), *block(), *head)
+
+
+def mixture(vocabulary: int, positions: int) -> nn.Module:
+    """Layers of each position alone around experts and branches, which take whole samples; ranks
+    along tp have as many parameters as no other of them."""
+    first = nn.Linear(WIDTH, 7), nn.Tanh(), nn.Linear(7, WIDTH, bias=False)
+    branches = {"deep": nn.Sequential(*first), "flat": nn.Linear(WIDTH, WIDTH, bias=False)}
+    return nn.Sequential(
+        *(nn.Embedding(vocabulary, WIDTH), nn.PositionalEmbedding(positions, WIDTH)),
+        *(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 31), nn.GELU(), nn.Linear(31, WIDTH)),
+        Residual(nn.MixtureOfExperts(WIDTH, 10, 5, capacity_factor=0.8, auxiliary=0.1)),
+        *(nn.Branches(branches), nn.Linear(WIDTH, 31), nn.SiLU(), nn.Linear(31, WIDTH)),
+        *(nn.RMSNorm(WIDTH), nn.Dropout(0.1), nn.Linear(WIDTH, vocabulary), nn.ChannelsFirst()),
+    )

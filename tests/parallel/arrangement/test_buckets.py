@@ -85,8 +85,8 @@ def test_buckets_of_units_are_cut_from_the_end_and_between_stages() -> None:
     stages = [users_of(unit) for unit in gathered_together(graph, trained(graph, users))]
     assert stages == [{0}, {0}, {3}, {3}]
     spans = [(0, 32), (32, 64), (64, 96), (96, 128)]
-    assert [b[:2] for b in cut_buckets(spans, 1, users=stages)] == spans[::-1]
-    assert [b[:2] for b in cut_buckets(spans, 1e9, users=stages)] == [(64, 128), (0, 64)]
+    assert [b[:2] for b in cut_buckets(spans, 1, labels=stages)] == spans[::-1]
+    assert [b[:2] for b in cut_buckets(spans, 1e9, labels=stages)] == [(64, 128), (0, 64)]
 
 
 def test_a_unit_of_two_stages_is_a_bucket_of_its_own() -> None:
@@ -96,4 +96,4 @@ def test_a_unit_of_two_stages_is_a_bucket_of_its_own() -> None:
     users = [frozenset(u) for u in ({0}, {0}, {0, 1}, {0}, {1}, {1}, {1})]
     stages = [users_of(unit) for unit in gathered_together(graph, trained(graph, users))]
     assert stages == [{0}, {0, 1}, {1}]
-    assert len(cut_buckets([(0, 32), (32, 80), (80, 112)], 1e9, users=stages)) == 3
+    assert len(cut_buckets([(0, 32), (32, 80), (80, 112)], 1e9, labels=stages)) == 3

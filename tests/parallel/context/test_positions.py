@@ -87,6 +87,8 @@ MIXING: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "norm of positions": (lambda: of_layers(lambda: nn.LayerNorm((UNEVEN, 8))), "LayerNorm 1"),
     "sum over positions": (Pooled, "sum"),
     "a number for each position": (Biased, "add"),
+    "experts": (lambda: of_layers(lambda: nn.MixtureOfExperts(8, 4, 3)), "Router 1.router"),
+    "branches": (lambda: of_layers(lambda: nn.Branches({"a": nn.Linear(8, 8)})), "joined"),
 }
 
 

@@ -1,0 +1,186 @@
+"""A mixture of experts: which of them each token goes to, and what they make of it.
+
+    x (N, ..., C) ──► route ──► gates (N, ..., E) ──► experts ──► y (N, ..., C)
+          └────────────────────────────────────────────┘
+
+N samples have T tokens each. All is decided sample by sample: so it does not depend on which other
+samples a rank or a micro-batch has.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import ceil, prod
+from typing import Any
+
+from nnmpi.autograd.ops import activations, elementwise
+from nnmpi.backend import Array, xp_of
+from nnmpi.dtypes import on_host_in_16_bits
+from nnmpi.kernels import Result
+from nnmpi.kernels.halves import in_float32
+
+ACTIVATIONS: Mapping[str, Callable[[Array], Result]] = {
+    "gelu": activations.gelu,
+    "gelu_tanh": activations.gelu_tanh,
+    "relu": elementwise.relu,
+    "silu": activations.silu,
+}
+
+
+def slots_of(tokens: int, experts: int, top_k: int, factor: float) -> int:
+    """The capacity: how many tokens of a sample an expert takes, at the most."""
+    return min(max(ceil(factor * top_k * tokens / experts), 1), tokens)
+
+
+def tokens_of(x: Array) -> int:
+    """The tokens of a sample of x (N, ..., C)."""
+    return prod(x.shape[1:-1])
+
+
+def shares(p: Array, top_k: int) -> tuple[Array, Array]:
+    """Of probabilities p (N, T, E): which experts each token goes to, and the share of each expert
+    in the choices of a sample (N, 1, E)."""
+    xp = xp_of(p)
+    order = xp.argsort(-p, axis=-1, kind="stable")[..., :top_k]  # of equal ones the first
+    chosen = xp.zeros(p.shape, bool)
+    xp.put_along_axis(chosen, order, True, axis=-1)
+    share = chosen.sum(axis=1, keepdims=True).astype(p.dtype)
+    return chosen, share / max(p.shape[1] * top_k, 1)
+
+
+def probabilities(x: Array, w: Array) -> Array:
+    """softmax(x w^T), (N, T, E)."""
+    xp = xp_of(x)
+    z = x.reshape(len(x), tokens_of(x), x.shape[-1]) @ w.T
+    z = xp.exp(z - z.max(axis=-1, keepdims=True))
+    p: Array = z / z.sum(axis=-1, keepdims=True)
+    return p
+
+
+def route(
+    x: Array, w: Array, *, top_k: int, factor: float, auxiliary: float = 0.0, samples: int = 0
+) -> Result:
+    """The gates (N, ..., E) of x (N, ..., C) and w (E, C): what weighs each expert, or 0.
+
+    A token goes to the `top_k` experts with the largest p = softmax(x w^T). The gates are their p,
+    divided by the sum of these if there are several. In a sample, an expert takes tokens in their
+    order until its capacity is reached; the gates of others are 0.
+
+    The gradient is that of the gates plus that of `auxiliary` times the mean over `samples` samples
+    of E sum_e f_e P_e: f_e is the share of the choices of a sample that fell on expert e, and P_e
+    the mean of p_e over its tokens. It is 1 where experts are equally loaded.
+    """
+    if on_host_in_16_bits(x):
+        rest = {"factor": factor, "auxiliary": auxiliary}
+        return in_float32(partial(route, top_k=top_k, samples=samples, **rest), x, w)
+    xp, T, E = xp_of(x), tokens_of(x), len(w)
+    p = probabilities(x, w)
+    chosen, share = shares(p, top_k)
+    total = (p * chosen).sum(axis=-1, keepdims=True) if top_k > 1 else xp.ones_like(p[..., :1])
+    gates = p * chosen / total
+    taken = chosen & (xp.cumsum(chosen, axis=1) <= slots_of(T, E, top_k, factor))
+
+    def prepare(g: Array, needs: Sequence[bool]) -> Array:
+        """The gradient of the logits, (N, T, E)."""
+        d = g.reshape(p.shape) * taken
+        if top_k > 1:
+            d = d - (d * gates).sum(axis=-1, keepdims=True)
+        dp = d * chosen / total
+        if auxiliary:
+            dp += share * (auxiliary * E / (T * max(samples, 1)))
+        dz: Array = p * (dp - (p * dp).sum(axis=-1, keepdims=True))
+        return dz
+
+    def vjp_w(dz: Array, out: Array | None) -> Array:
+        return xp.matmul(dz.reshape(-1, E).T, x.reshape(-1, x.shape[-1]), out=out)
+
+    y = (gates * taken).reshape(*x.shape[:-1], E)
+    return Result(y, (lambda dz, out: (dz @ w).reshape(x.shape), vjp_w), prepare)
+
+
+def experts(
+    x: Array,
+    gates: Array,
+    w1: Array,
+    b1: Array,
+    w2: Array,
+    b2: Array,
+    *,
+    slots: int,
+    activation: str = "gelu",
+    start: int = 0,
+) -> Result:
+    """The sum over e of gates_e (w2_e act(w1_e x + b1_e) + b2_e), for each token of x (N, ..., C).
+
+    w1 (E, H, C), b1 (E, H), w2 (E, C, H), b2 (E, C) are those of experts `start` to start + E - 1
+    of the gates (N, ..., all experts). An expert computes on `slots` tokens of each sample, as many
+    as its capacity; slots that no token is in hold zeros. So each product is one of matrices with N
+    slots rows, for all experts, and what is kept does not depend on the samples.
+    """
+    if on_host_in_16_bits(x):
+        op = partial(experts, slots=slots, activation=activation, start=start)
+        return in_float32(op, x, gates, w1, b1, w2, b2)
+    xp, E = xp_of(x), len(w1)
+    flat = x.reshape(-1, x.shape[-1])
+    index, weight = _dispatch(gates.reshape(len(x), tokens_of(x), gates.shape[-1]), start, E, slots)
+    inside = _in_slots(flat, index)
+    act = ACTIVATIONS[activation](inside @ w1.transpose(0, 2, 1) + b1[:, None])
+    hidden, (vjp_act,), *_ = act
+    outside = hidden @ w2.transpose(0, 2, 1) + b2[:, None]
+
+    def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Array, Array]:
+        """The gradient of y in each slot, of `outside`, and of what the activation takes."""
+        there = _in_slots(g.reshape(-1, flat.shape[1]), index)
+        d = there * weight[..., None]
+        return there, d, vjp_act(d @ w2, None)
+
+    def vjp_x(found: tuple[Array, Array, Array], out: Array | None) -> Array:
+        return _added(found[2] @ w1, index, len(flat)).reshape(x.shape)
+
+    def vjp_gates(found: tuple[Array, Array, Array], out: Array | None) -> Array:
+        dot = (found[0] * outside).sum(axis=-1)
+        total = xp.zeros((len(flat) + index.shape[1], gates.shape[-1]), gates.dtype)
+        for e in range(E):
+            total[index[e], start + e] = dot[e]
+        return total[: len(flat)].reshape(gates.shape)
+
+    vjps = (
+        vjp_x,
+        vjp_gates,
+        lambda found, out: xp.matmul(found[2].transpose(0, 2, 1), inside, out=out),
+        lambda found, out: found[2].sum(axis=1, out=out),
+        lambda found, out: xp.matmul(found[1].transpose(0, 2, 1), hidden, out=out),
+        lambda found, out: found[1].sum(axis=1, out=out),
+    )
+    y = _added(outside * weight[..., None], index, len(flat)).reshape(x.shape)
+    return Result(y, vjps, prepare)
+
+
+def _dispatch(gates: Array, start: int, E: int, slots: int) -> tuple[Array, Array]:
+    """The token in each slot of each expert, and its gate, (E, N slots).
+
+    A slot without a token has a number of its own behind the last token, and gate 0.
+    """
+    xp, (N, T, _) = xp_of(gates), gates.shape
+    own = gates[..., start : start + E].transpose(2, 0, 1)
+    first = xp.argsort(own == 0, axis=-1, kind="stable")[..., :slots]  # those with a gate, in order
+    weight = xp.take_along_axis(own, first, axis=-1)
+    behind = N * T + xp.arange(N * slots).reshape(N, slots)
+    index = xp.where(weight != 0, first + xp.arange(N)[:, None] * T, behind)
+    return index.reshape(E, N * slots), weight.reshape(E, N * slots)
+
+
+def _in_slots(rows: Array, index: Array) -> Array:
+    """The row of the token in each slot, (E, N slots, C); zeros where there is none."""
+    xp = xp_of(rows)
+    none = xp.zeros((index.shape[1], rows.shape[1]), rows.dtype)
+    found: Array = xp.concatenate((rows, none))[index]
+    return found
+
+
+def _added(rows: Array, index: Array, tokens: int) -> Any:
+    """The rows of all slots (E, slots, C), added up by token."""
+    xp = xp_of(rows)
+    total = xp.zeros((tokens + index.shape[1], rows.shape[-1]), rows.dtype)
+    for e in range(len(rows)):  # in which a token is once
+        total[index[e]] += rows[e]
+    return total[:tokens].copy()  # without the memory of slots that hold no token

@@ -1,0 +1,143 @@
+"""MixtureOfExperts: several networks of two layers, of which each token uses a few."""
+
+import math
+
+from nnmpi.autograd import Tensor, apply
+from nnmpi.autograd.functional import as_tensor
+from nnmpi.autograd.ops import experts
+from nnmpi.backend import xp_of
+from nnmpi.dtypes import wide
+from nnmpi.nn import init
+from nnmpi.nn.layers.sizes import check_sizes
+from nnmpi.nn.module import Module
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.passes import Pass, current_pass
+
+
+class Router(Module):
+    """The gates of the experts (N, ..., num_experts) for tokens (N, ..., width): see `route`."""
+
+    def __init__(
+        self, width: int, num_experts: int, top_k: int, capacity_factor: float, auxiliary: float
+    ) -> None:
+        self.top_k, self.capacity_factor = top_k, float(capacity_factor)
+        self.auxiliary = float(auxiliary)
+        self.weight = Parameter.drawn((num_experts, width), init.fan_in(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = as_tensor(x)
+        if x.ndim < 2 or x.shape[-1] != self.weight.shape[1]:
+            raise ValueError(
+                f"MixtureOfExperts {self.path}: input of shape {x.shape}: it takes (N, "
+                f"{self.weight.shape[1]}) or (N, T, {self.weight.shape[1]})"
+            )
+        if x.dtype == "float16" and self.auxiliary:
+            raise ValueError(
+                "MixtureOfExperts: the gradient of the auxiliary loss is not scaled as that of the "
+                "loss is in float16: use --dtype bfloat16, or auxiliary=0"
+            )
+        batch = (current_pass.get() or Pass(0)).batch
+        return apply(
+            experts.route,
+            x,
+            self.weight,
+            top_k=self.top_k,
+            factor=self.capacity_factor,
+            auxiliary=self.auxiliary,
+            samples=len(x) if batch is None else batch,
+        )
+
+    def extra_repr(self) -> str:
+        return f"{self.top_k} of {len(self.weight)}, capacity_factor={self.capacity_factor}"
+
+
+class Experts(Module):
+    """Networks of two layers beside each other: see `experts` in the ops."""
+
+    def __init__(
+        self, width: int, hidden: int, num_experts: int, top_k: int, factor: float, activation: str
+    ) -> None:
+        self.num_experts, self.top_k, self.capacity_factor = num_experts, top_k, float(factor)
+        self.activation = activation
+        self.weight1 = Parameter.drawn((num_experts, hidden, width), init.fan_in(width))
+        self.bias1 = Parameter.drawn((num_experts, hidden), init.fan_in(width))
+        self.weight2 = Parameter.drawn((num_experts, width, hidden), init.fan_in(hidden))
+        self.bias2 = Parameter.drawn((num_experts, width), init.fan_in(hidden))
+
+    def forward(self, x: Tensor, gates: Tensor) -> Tensor:
+        weights = self.weight1, self.bias1, self.weight2, self.bias2
+        return apply(experts.experts, x, gates, *weights, **self.options(x))
+
+    def options(self, x: Tensor) -> dict[str, object]:
+        """The options of the op."""
+        tokens = math.prod(x.shape[1:-1])
+        slots = experts.slots_of(tokens, self.num_experts, self.top_k, self.capacity_factor)
+        return {"slots": slots, "activation": self.activation}
+
+    def extra_repr(self) -> str:
+        _, hidden, width = self.weight1.shape
+        return f"{self.num_experts} x {width}-{hidden}-{width}, {self.activation}"
+
+
+class MixtureOfExperts(Module):
+    """The sum of what `top_k` of `num_experts` networks make of each token, weighted by a router.
+
+    x  (N, width) or (N, T, width); y has its shape
+
+        gates = softmax(x router^T), of the top_k experts of each token, divided by their sum
+        y     = sum over these of  gate_e (weight2_e act(weight1_e x + bias1_e) + bias2_e)
+
+    An expert takes at most ceil(capacity_factor top_k T / num_experts) tokens of each sample, the
+    first ones: of others it adds nothing, so put a shortcut around the layer. The capacity is that
+    of a sample, never of a batch: so the result does not depend on ranks or micro-batches. Of
+    (N, width) a sample is one token, which every chosen expert takes.
+
+    `auxiliary` times the loss that balances the experts is added to the loss that is trained: a
+    mean over the samples of the whole batch, whatever divides the loss itself. `balance(x)` is its
+    value. It is added to the gradients only, so a loss that is shown does not contain it.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        num_experts: int,
+        top_k: int = 2,
+        capacity_factor: float = 1.25,
+        auxiliary: float = 0.01,
+        activation: str = "gelu",
+    ) -> None:
+        sizes = {"width": width, "hidden": hidden, "num_experts": num_experts, "top_k": top_k}
+        check_sizes("MixtureOfExperts", 1, **sizes)
+        if top_k > num_experts:
+            raise ValueError(
+                f"MixtureOfExperts: top_k={top_k} of {num_experts} experts: give at most "
+                f"{num_experts}"
+            )
+        if not capacity_factor > 0 or not auxiliary >= 0:
+            raise ValueError(
+                f"MixtureOfExperts: capacity_factor={capacity_factor} must be above 0, and "
+                f"auxiliary={auxiliary} at least 0"
+            )
+        if activation not in experts.ACTIVATIONS:
+            raise ValueError(
+                f"MixtureOfExperts: activation={activation!r} is none of "
+                f"{', '.join(experts.ACTIVATIONS)}"
+            )
+        self.router = Router(width, num_experts, top_k, capacity_factor, auxiliary)
+        self.experts = Experts(width, hidden, num_experts, top_k, capacity_factor, activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = as_tensor(x)
+        y: Tensor = self.experts(x, self.router(x))
+        return y
+
+    def balance(self, x: Tensor) -> float:
+        """The auxiliary loss of these samples, without its coefficient: 1 if experts are equally
+        loaded, num_experts / top_k if all tokens choose the same ones and are sure of them."""
+        a, w = as_tensor(x).data, self.router.weight.data
+        dtype = wide(a.dtype)
+        p = experts.probabilities(a.astype(dtype), w.astype(dtype))
+        _, share = experts.shares(p, self.router.top_k)
+        each = (share[:, 0] * p.mean(axis=1)).sum(axis=-1) * p.shape[-1]
+        return float(xp_of(each).mean(each))

@@ -1,0 +1,288 @@
+"""Branches on ranks: each branch goes whole to one rank, which computes it alone.
+
+                    rank 0   a ──┐
+    x on all ranks               ├──► one message ──► y on all ranks
+                    rank 1   b, c┘
+
+    join            forward                          backward
+    sum, mean       all-reduce of the output         all-reduce of the gradient of x
+    concat, stack   all-gather of the outputs        the same
+
+The largest branch is given away first, each to the rank that has the fewest numbers of parameters
+so far, of equal ones to that with the fewest branches, then to the first. Branches that share
+parameters go to one rank. Where there are more ranks than branches, the others only join.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.autograd import Tensor, apply
+from nnmpi.autograd.ops.join import PUT_TOGETHER, divide, part_of_gradient
+from nnmpi.autograd.recording import recording
+from nnmpi.autograd.tape import TapeNode, tick
+from nnmpi.backend import Array, xp_of
+from nnmpi.comm import Comm
+from nnmpi.kernels import Result
+from nnmpi.nn import Branches, Module
+from nnmpi.nn.graph import Call, Edge, Graph, edges_of, leaves
+from nnmpi.parallel.recorder import current_recorder
+from nnmpi.parallel.tensor.ops import all_reduce, copy, memory_order
+from nnmpi.parallel.wire import wire_for
+
+
+class Divided(NamedTuple):
+    """A call of a Branches whose branches are divided among ranks.
+
+    how      the join
+    owners   the rank of each branch, in their order
+    nodes    of each branch
+    inputs   the edges that it is called with
+    outputs  the edge of each branch
+    result   the edge behind the join
+    """
+
+    path: str
+    how: str
+    owners: tuple[int, ...]
+    nodes: tuple[range, ...]
+    inputs: tuple[Edge, ...]
+    outputs: tuple[Edge, ...]
+    result: Edge
+
+    @property
+    def join(self) -> int:
+        """The node that joins the branches."""
+        return self.nodes[-1].stop
+
+    def gathered(self, ranks: int) -> tuple[int, ...]:
+        """The numbers of a sample that each rank gives to an all-gather, added up."""
+        sizes = [0] * ranks
+        for owner, edge in zip(self.owners, self.outputs, strict=True):
+            sizes[owner] += edge.numbers
+        return tuple(accumulate(sizes, initial=0))
+
+
+class Owned(NamedTuple):
+    """What of a graph one rank has and does alone.
+
+    calls      of Branches, by the node that joins them
+    nodes      the rank of each node in a branch
+    variables  the rank of each parameter and buffer of these
+    """
+
+    calls: Mapping[int, Divided] = {}
+    nodes: Mapping[int, int] = {}
+    variables: Mapping[int, int] = {}
+
+    def runs(self, node: int, rank: int) -> bool:
+        """Whether a rank computes a node."""
+        return self.nodes.get(node, rank) == rank
+
+    def has(self, variable: int, rank: int) -> bool:
+        """Whether a rank has a parameter or a buffer, or a part of it."""
+        return self.variables.get(variable, rank) == rank
+
+
+NOTHING = Owned()
+
+
+def divide_branches(graph: Graph, ranks: int) -> Owned:
+    """Which rank has which branch; every rank finds the same.
+
+    Raises ValueError if a branch shares a parameter with a layer outside.
+    """
+    calls: dict[str, list[Call]] = {}
+    for call in outermost(graph):
+        assert call.path is not None
+        calls.setdefault(call.path, []).append(call)
+    found, nodes, variables = dict[int, Divided](), dict[int, int](), dict[int, int]()
+    for path, several in calls.items():
+        inside = [_nodes_of_branches(graph, call) for call in several]
+        used = [{v for k in branch for v in graph.nodes[k].variables} for branch in inside[0]]
+        _refuse_shared(graph, path, used, {k for call in several for k in call.nodes})
+        sizes = [sum(graph.variables[v].size for v in branch) for branch in used]
+        owners = owners_of(sizes, used, ranks)
+        for call, branches in zip(several, inside, strict=True):
+            join = graph.nodes[branches[-1].stop]
+            outputs = tuple(graph.edges[value.edge] for value in join.arguments[0])
+            inputs = tuple(graph.edges[e] for e in edges_of(call.arguments))
+            (result,) = (graph.edges[e] for e in join.outputs)
+            how = join.arguments[1]["how"]
+            one = Divided(path, how, owners, tuple(branches), inputs, outputs, result)
+            found[one.join] = one
+            for owner, branch, own in zip(owners, branches, used, strict=True):
+                nodes |= dict.fromkeys(branch, owner)
+                variables |= dict.fromkeys(own, owner)
+    return Owned(found, nodes, variables)
+
+
+def outermost(graph: Graph) -> Iterator[Call]:
+    """The calls of Branches that are not in a branch themselves."""
+    calls = [call for call in graph.calls if call.layer is Branches]
+    for call in calls:
+        if not any(call.nodes != o.nodes and {*call.nodes} <= {*o.nodes} for o in calls):
+            yield call
+
+
+def _nodes_of_branches(graph: Graph, call: Call) -> list[range]:
+    """The nodes of each branch, which run one branch after the other; the last node joins them."""
+    makers = {e: k for k in call.nodes for e in graph.nodes[k].outputs}
+    found, start = [], call.nodes.start
+    for value in graph.nodes[call.nodes[-1]].arguments[0]:
+        stop = max(makers.get(value.edge, start - 1) + 1, start)
+        found.append(range(start, stop))
+        start = stop
+    found[-1] = range(found[-1].start, call.nodes[-1])
+    return found
+
+
+def _refuse_shared(graph: Graph, path: str, used: Sequence[set[int]], inside: set[int]) -> None:
+    others = (k for k in range(len(graph.nodes)) if k not in inside)
+    for k in others:
+        for v in graph.nodes[k].variables:
+            if any(v in branch for branch in used):
+                raise ValueError(
+                    f"{graph.variables[v].path} is used in a branch of {path or 'the model'}, "
+                    f"which one rank along tp has, and by {graph.nodes[k].name} outside: use a "
+                    "parameter of its own there, or --tp 1"
+                )
+
+
+def owners_of(sizes: Sequence[int], used: Sequence[set[int]], ranks: int) -> tuple[int, ...]:
+    """The rank of each branch, of which these are the numbers of parameters and the parameters."""
+    groups: list[tuple[set[int], list[int]]] = []
+    for i, own in enumerate(used):
+        own, members = {*own}, [i]
+        for group in [group for group in groups if group[0] & own]:
+            groups.remove(group)
+            own, members = own | group[0], group[1] + members
+        groups.append((own, members))
+    load, count, owners = [0] * ranks, [0] * ranks, [0] * len(sizes)
+    groups.sort(key=lambda group: (-sum(sizes[i] for i in group[1]), group[1]))
+    for _, members in groups:
+        r = min(range(ranks), key=lambda r: (load[r], count[r], r))
+        load[r] += sum(sizes[i] for i in members)
+        count[r] += len(members)
+        for i in members:
+            owners[i] = r
+    return tuple(owners)
+
+
+# ---- the layer
+
+
+class BranchesOnRanks(Branches):
+    """A Branches of which each rank of `comm` computes its own branches."""
+
+    comm: Comm
+    plan: Divided
+
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+        given, comm, plan = self.given(inputs, named), self.comm, self.plan
+        distinct = {id(x): x for args in given.values() for x in args}
+        needed = [x for x in distinct.values() if isinstance(x, Tensor) and x.requires_grad]
+        entered = {id(x): copy(x, comm) for x in needed}
+        outputs = []
+        for (name, branch), owner in zip(self.items(), plan.owners, strict=True):
+            if owner == comm.rank:
+                outputs.append(branch(*(entered.get(id(x), x) for x in given[name])))
+        array = next(x.data for x in leaves((inputs, named)) if isinstance(x, Tensor))
+        samples = len(array) // plan.inputs[0].axes[0].size
+        # all ranks have the gradient of the result, and send that of each input, whatever they run
+        ends = [*entered.values()]
+        if plan.result.requires_grad and not ends:
+            ends = [_result_of_nothing(xp_of(array).zeros(0, plan.result.dtype))]
+        options = {"how": self.join, "axis": self.dim, "comm": comm, "plan": plan}
+        return apply(joined_on_ranks, *outputs, *ends, **options, samples=samples, xp=xp_of(array))
+
+    def drop_others(self) -> None:
+        """Takes the branches of other ranks out of the model."""
+        for name, owner in zip([*self], self.plan.owners, strict=True):
+            if owner != self.comm.rank:
+                self[name] = Elsewhere(owner)
+
+    def extra_repr(self) -> str:
+        pairs = zip(self, self.plan.owners, strict=True)
+        where = ", ".join(f"{name} on rank {owner}" for name, owner in pairs)
+        return f"{super().extra_repr()}, {where}"
+
+
+class Elsewhere(Module):
+    """Stands for a branch that another rank has."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def extra_repr(self) -> str:
+        return f"rank {self.rank}"
+
+
+def _result_of_nothing(array: Array) -> Tensor:
+    """A tensor that requires a gradient, which nothing gets."""
+    t = Tensor(array)
+    if recording.get():
+        t.requires_grad, t.node = True, TapeNode((), [], (), None, tick())
+    return t
+
+
+def joined_on_ranks(
+    *own: Array, how: str, axis: int, comm: Comm, plan: Divided, samples: int, xp: Any
+) -> Result:
+    """The join of the branches of all ranks, from those of this rank.
+
+    The arrays behind these are inputs, to whose gradients the join adds nothing.
+    """
+    here = [i for i, owner in enumerate(plan.owners) if owner == comm.rank]
+    parts, ends = own[: len(here)], own[len(here) :]
+    none = [lambda g, out, x=x: xp.zeros_like(x) for x in ends]
+    if how in PUT_TOGETHER:
+        arrays = _all_gathered(dict(zip(here, parts, strict=True)), plan, comm, samples, xp)
+        shapes = [array.shape for array in arrays]
+        vjps = [part_of_gradient(shapes, how, axis, i) for i in here]
+        return Result(PUT_TOGETHER[how](arrays, axis), (*vjps, *none))
+    y = parts[0].copy(order="K") if parts else _zeros(plan.result, samples, xp)
+    for part in parts[1:]:
+        y += part
+    all_reduce(y, comm)
+    same = [lambda g, out: g] * len(parts)
+    return Result(y, (*same, *none), divide(y, how, len(plan.owners)))
+
+
+def _zeros(edge: Edge, samples: int, xp: Any) -> Array:
+    """Zeros in the shape of an edge, in its order of memory."""
+    shape, order = edge.shape(samples), memory_order(len(edge.axes))
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return xp.zeros([shape[k] for k in order], np.dtype(edge.dtype)).transpose(back)
+
+
+def _all_gathered(
+    own: Mapping[int, Array], plan: Divided, comm: Comm, samples: int, xp: Any
+) -> list[Array]:
+    """The outputs of all branches, in their order; rank r brings its own ones side by side."""
+    shapes = [edge.shape(samples) for edge in plan.outputs]
+    lengths = [
+        sum(prod(s) for s, owner in zip(shapes, plan.owners, strict=True) if owner == r)
+        for r in range(comm.size)
+    ]
+    buffer = xp.empty(sum(lengths), np.dtype(plan.result.dtype))
+    at, found = [*accumulate(lengths, initial=0)], list[Array]()
+    for shape, owner in zip(shapes, plan.owners, strict=True):
+        found.append(buffer[at[owner] : at[owner] + prod(shape)].reshape(shape))
+        at[owner] += prod(shape)
+    for i, part in own.items():
+        found[i][...] = part
+    recorder = current_recorder.get()
+    began = recorder.now()
+    wire_for(comm, buffer).all_gather(buffer, parts=lengths)
+    recorder.add("tensor", began)
+    return found
+
+
+def onto_ranks(layer: Any, plan: Divided, comm: Comm) -> None:
+    """Lets a Branches compute only what this rank has of it."""
+    layer.__class__ = BranchesOnRanks
+    layer.comm, layer.plan = comm, plan
