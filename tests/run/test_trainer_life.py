@@ -120,7 +120,7 @@ def test_a_model_in_parts_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) ->
             said.heard.wait()
         trainer.model(np.ones((2, 6)))
         trainer.close()
-        with refused("this Trainer is closed, and each rank along tp has a part of the model"):
+        with refused("this Trainer is closed, and each rank has a part of the model or of samples"):
             trainer.model(np.ones((2, 6)))
 
     threads.run(2, rank)

@@ -204,7 +204,7 @@ def _bucketed(a: Arrangement, held: Held) -> Held:
     firsts = [*accumulate(map(len, groups), initial=0)]
     for first, group in zip(firsts, groups, strict=False):
         both = paths[first : first + len(group)]
-        if len(group) > 1 and tied.keys() & {*both}:
+        if len({tied.get(path) for path in both}) > 1:
             other = next(path for path in both if path in tied)
             raise ValueError(
                 f"zero {config.zero} gathers {' and '.join(both)} together, and {other} is in "

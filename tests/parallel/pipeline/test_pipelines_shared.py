@@ -97,11 +97,26 @@ def test_a_stage_with_nothing_but_a_shared_weight(zero: int) -> None:
 
 
 @pytest.mark.parametrize("zero", [2, 3])
-def test_zero_that_leaves_no_whole_gradient_of_a_shared_weight_is_refused(zero: int) -> None:
-    with pytest.raises(ValueError, match=rf"zero {zero} keeps .* use --zero 1, or a --cut that"):
+def test_zero_that_scatters_a_shared_weight_with_one_that_is_not_is_refused(zero: int) -> None:
+    with pytest.raises(ValueError, match=rf"zero {zero} gathers .* use --zero 1, or a --cut that"):
         threads.run(4, partial(losses, pp=2, dp=2, cut="3", zero=zero))
     (expected,) = threads.run(1, losses)
     for found in threads.run(4, partial(losses, pp=2, dp=2, cut="8", zero=zero)):
+        assert found == pytest.approx(expected, rel=1e-10)
+
+
+def norms() -> nn.Sequential:
+    """A norm, weight and bias, that both stages have."""
+    norm = nn.LayerNorm(8)
+    return nn.Sequential(nn.Linear(8, 8), norm, nn.Tanh(), nn.Linear(8, 8), norm, nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+@pytest.mark.parametrize("dp", [2, 3])
+def test_a_layer_that_two_stages_share(dp: int, zero: int) -> None:
+    (expected,) = threads.run(1, partial(losses, build=norms, clip_norm=0.1))
+    layout = {"pp": 2, "dp": dp, "cut": "3", "zero": zero, "clip_norm": 0.1, "bucket_mb": 1e-6}
+    for found in threads.run(2 * dp, partial(losses, build=norms, **layout)):
         assert found == pytest.approx(expected, rel=1e-10)
 
 

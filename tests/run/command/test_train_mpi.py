@@ -41,7 +41,7 @@ def test_all_ranks_train_and_the_first_prints(python: str, tmp_path: Path) -> No
     assert [e["event"] for e in events(completed)] == ["start", "epoch", "epoch", "epoch", "done"]
     assert log.read_text() == completed.out
     done = events(completed)[-1]
-    assert (done["ranks"], done["layout"]) == (3, {"dp": 3, "pp": 1, "tp": 1})
+    assert (done["ranks"], done["layout"]) == (3, {"dp": 3, "cp": 1, "pp": 1, "tp": 1})
     wanted = {"loss", "accuracy", "epochs", "steps", "seconds", "samples_per_second"}
     assert wanted <= done.keys()
     alone = tmp_path / "one.safetensors"

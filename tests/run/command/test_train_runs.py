@@ -26,7 +26,7 @@ def test_stdout_and_log_get_a_json_object_a_line(command: Command) -> None:
     assert [(e["epoch"], e["steps"]) for e in epochs] == [(1, 2), (2, 4), (3, 6)]
     assert done.keys() >= {"loss", "accuracy", "seconds", "samples_per_second"}
     assert (done["epochs"], done["steps"], done["ranks"]) == (3, 6, 1)
-    assert done["layout"] == {"dp": 1, "pp": 1, "tp": 1}
+    assert done["layout"] == {"dp": 1, "cp": 1, "pp": 1, "tp": 1}
     assert len(done["parameters_sha256"]) == 64
     assert all(done[key] == epochs[-1][key] for key in ("loss", "accuracy", "test_loss"))
 
@@ -96,7 +96,7 @@ def test_a_dry_run_prints_memory_and_steps(command: Command) -> None:
 def test_a_dry_run_of_ranks_that_are_not_there(command: Command) -> None:
     completed = command(*IRIS, "--dry-run", "--ranks=6", "--dp=3", "--tp=2", "--zero=1")
     (event,) = completed.events
-    assert (event["ranks"], event["layout"]) == (6, {"pp": 1, "dp": 3, "tp": 2})
+    assert (event["ranks"], event["layout"]) == (6, {"pp": 1, "dp": 3, "cp": 1, "tp": 2})
     assert [kind["ranks"] for kind in event["kinds"]] == [[0, 1], [2, 3, 4, 5]]
 
 
