@@ -98,10 +98,15 @@ def made(kind: str, *args: Any, **options: Any) -> nn.Module:
     return module
 
 
-def forwarded(module: nn.Module, *inputs: Any) -> Any:
-    """What a module makes of inputs; raises NotSupportedError if it refuses them."""
+def forwarded(module: nn.Module, *inputs: Any, **named: Any) -> Any:
+    """What a module makes of inputs; raises NotSupportedError if it refuses them.
+
+    Those with a name that its forward does not have, such as input=, come behind the others.
+    """
+    known = inspect.signature(module.forward).parameters
+    others = [value for name, value in named.items() if name not in known]
     try:
-        return module(*inputs)
+        return module(*inputs, *others, **{k: v for k, v in named.items() if k in known})
     except ValueError as error:
         raise NotSupportedError(str(error)) from None
 

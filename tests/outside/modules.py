@@ -53,16 +53,18 @@ def ours_of(theirs: torch.nn.Module, args: Any, options: dict[str, Any], dtype: 
 def module_differs(info: Any, sample: Any, dtype: torch.dtype, training: bool) -> str:
     """What differs between two modules on one input, or nothing."""
     args, options = sample.constructor_input.args, sample.constructor_input.kwargs
+    if any(isinstance(a, torch.nn.Module) for a in (*args, *options.values())):
+        raise NotSupportedError("an argument is a module of PyTorch's")
     theirs = info.module_cls(*args, **options).to(dtype).train(training)
     ours = ours_of(theirs, args, options, str(dtype).removeprefix("torch."))
     if sample.forward_input is None:
         return ""
     leaves = Leaves()
-    inputs = *sample.forward_input.args, *sample.forward_input.kwargs.values()
-    expected = theirs(*inputs)
+    inputs, named = sample.forward_input.args, sample.forward_input.kwargs
+    expected = theirs(*inputs, **named)
     if getattr(theirs, "reduction", "") == "mean" and expected.isnan().all():
         raise NotSupportedError("the mean of no labels is 0 here")
-    y = forwarded(ours, *each(leaves, inputs))
+    y = forwarded(ours, *each(leaves, inputs), **each(leaves, named))
     found = results_differ(y, expected)
     if found:
         return found
