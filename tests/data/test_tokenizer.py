@@ -19,7 +19,9 @@ from nnmpi.data.tokenizer import (
     BPETokenizer,
     ByteTokenizer,
     CharTokenizer,
+    in_words,
     tokenizer_of,
+    vocabulary_of,
 )
 
 
@@ -126,6 +128,20 @@ def test_a_text_that_cannot_be_cut(monkeypatch: pytest.MonkeyPatch) -> None:
             function(io.BytesIO(b"x" * 500))
 
 
+def test_a_vocabulary_is_the_same_at_any_path(folder: Path, tmp_path: Path) -> None:
+    """Of BPE vocabulary and merges count, of characters their order."""
+    known, merges = BPETokenizer(folder), "merges.txt"
+    (tmp_path / "vocab.json").write_text((folder / "vocab.json").read_text())
+    lines = (folder / merges).read_text().splitlines(keepends=True)
+    (tmp_path / merges).write_text("".join(lines))
+    assert vocabulary_of(BPETokenizer(tmp_path).describe()) == vocabulary_of(known.describe())
+    (tmp_path / merges).write_text("".join(lines[:-1]))
+    assert vocabulary_of(BPETokenizer(tmp_path).describe()) != vocabulary_of(known.describe())
+    a, b = (vocabulary_of(CharTokenizer(text).describe()) for text in ("ab", "ba"))
+    assert a != b
+    assert in_words(CharTokenizer("ab").describe()) == "the characters 'ab'"
+
+
 # ---- what cannot be used
 
 
@@ -196,8 +212,11 @@ def test_a_file_may_ask_for_truncation_and_padding(folder: Path, tmp_path: Path)
 
 def test_descriptions_that_do_not_fit(folder: Path) -> None:
     description = json.loads(BPETokenizer(folder).describe())
-    with refused("has 400 tokens, and 401 are expected"):
+    digest = description["sha256"]
+    with refused(f"has 400 tokens (SHA-256 {digest}), and 401 ({digest}) are expected"):
         tokenizer_of(json.dumps({**description, "size": 401}))
+    with refused("and 400 (0123) are expected: it has been replaced"):
+        tokenizer_of(json.dumps({**description, "sha256": "0123"}))
     for text in ("", "{}", "[]", '{"kind": "words"}', '{"kind": "characters"}', '{"kind": "bpe"}'):
         with refused("describes no tokenizer"):
             tokenizer_of(text)

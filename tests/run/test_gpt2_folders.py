@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.bpe import SAMPLE, trained
 from helpers.datafiles import refused
 from helpers.training import laws_gpt2 as laws
 from helpers.training.laws_language import POSITIONS, VOCABULARY, tokens
@@ -88,6 +89,19 @@ def test_data_that_the_model_cannot_take_is_refused(folder: Path) -> None:
         Trainer(Config(load=str(folder)), data=(x, y), comm=comm_self())
     with refused("takes windows of tokens, and data digits has none"):
         Trainer(Config(load=str(folder), data="digits"), comm=comm_self())
+
+
+def test_a_text_gets_the_tokenizer_of_the_folder(tmp_path: Path) -> None:
+    """Characters take its place in a folder without one; there the data may have fewer tokens."""
+    text = tmp_path / "text"
+    text.write_text(SAMPLE * 60)
+    save_gpt2(nn.GPT(1, 1, 4, 450, 9), tmp_path / "gpt2")
+    config = Config(load=str(tmp_path / "gpt2"), data=f"text:{text}", context=8)
+    for unit, size in (("characters", len({*SAMPLE})), ("tokens", 400)):
+        with Trainer(config, comm=comm_self()) as made:
+            assert made.dataset.classes == size
+            assert unit in made.dataset.note
+        trained(tmp_path / "gpt2")
 
 
 def damaged(folder: Path, change: str) -> None:
