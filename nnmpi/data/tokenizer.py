@@ -18,6 +18,7 @@ from nnmpi.data.files import reading
 from nnmpi.quoting import quoted, shown
 
 LIBRARY = "the package tokenizers, which is not installed: pip install 'nnmpi[text]'"
+MARKS = "continuing_subword_prefix", "end_of_word_suffix"  # of tokens of other kinds of BPE
 REMEDY = "give a folder with vocab.json and merges.txt, or a tokenizer.json"
 END = "<|endoftext|>"
 """The token between texts, of GPT-2; `vocab.json` does not say that it is a special one."""
@@ -284,7 +285,9 @@ def _library_tokenizer(path: Path) -> Any:
     two = [path / "vocab.json", path / "merges.txt"]
     if one.is_file():
         with reading(one, REMEDY):
-            return tokenizers.Tokenizer.from_file(str(one))
+            made = tokenizers.Tokenizer.from_file(str(one))
+        made.decoder = tokenizers.decoders.ByteLevel()  # the file may lack it
+        return made
     missing = [file.name for file in two if not file.is_file()]
     if missing:
         has = f"a folder without tokenizer.json, and without {' and '.join(missing)}"
@@ -310,6 +313,7 @@ def _check(path: Path, found: dict[str, Any], vocabulary: dict[str, int]) -> Non
     wrong = [
         f"its model is {model['type']}" if model["type"] != "BPE" else "",
         "it drops merges at random" if model.get("dropout") else "",
+        *(f"it has {mark} {quoted(model[mark])}" for mark in MARKS if model.get(mark)),
         f"it changes characters ({found['normalizer']['type']})" if found["normalizer"] else "",
         "" if byte_level.items() <= words.items() else "it divides texts into other words",
         *(
