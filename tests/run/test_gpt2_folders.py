@@ -1,6 +1,8 @@
 """--load and --save of GPT-2's folders."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -152,6 +154,33 @@ def test_a_folder_takes_no_other_model(tmp_path: Path) -> None:
     with refused(f"there is no directory {tmp_path}/none"):
         trainer(model="gpt:1x1x4", save=f"{tmp_path}/none/new/")
     assert not list(tmp_path.iterdir())
+    (tmp_path / "m").touch()
+    with refused(f"cannot save {tmp_path}/m/: no such folder can be made", "leave out the slash"):
+        trainer(model="gpt:1x1x4", save=f"{tmp_path}/m/")
+
+
+def test_a_folder_stays_as_it_was_if_its_weights_cannot_be_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = trainer(model="gpt:1x2x4")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with monkeypatch.context() as patch:
+        patch.setattr("nnmpi.run.files.saving.file_sha256", no_space)
+        with refused(f"cannot save {folder}/model.safetensors: No space left"):
+            made.save(f"{folder}/")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    replaced: list[str] = []
+    replace = os.replace
+    monkeypatch.setattr(
+        os, "replace", lambda part, to: (replaced.append(to.name), replace(part, to))
+    )
+    made.save(f"{folder}/")
+    assert replaced == ["model.safetensors", "config.json"]
+    assert load_gpt2(folder).heads == 2
+
+
+def no_space(*_: object) -> str:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_dropout_is_an_option_of_gpt_models() -> None:
