@@ -118,7 +118,10 @@ REFUSED = {
     "top-p": ("--load few --top-p 1.5", "--top-p: 1.5 must be above 0 and at most 1"),
     "temperature": ("--load few --temperature -1", "-1 must be a number of at least 0"),
     "tokens": ("--load few --tokens 0", "--tokens: 0 must be at least 1"),
-    "ranks": ("--load few --tp 2", "tp 2 does not fit 1 rank: start it with mpirun -n 2"),
+    "ranks": (
+        "--load few --tp 2",
+        "--tp 2 --pp 1: one model generates; start it with mpirun -n 2",
+    ),
     "an option": ("--load few --temprature 1", "did you mean --temperature"),
 }
 
