@@ -14,6 +14,7 @@ from helpers.datafiles import refused
 
 from nnmpi.data.pieces import next_cut, pieces
 from nnmpi.data.tokenizer import (
+    ANYWHERE,
     BEFORE_SPACE,
     CHARACTERS,
     BPETokenizer,
@@ -116,6 +117,36 @@ def test_ranks_find_the_same_cuts_however_much_they_read(cuts) -> None:
             found = {next_cut(io.BytesIO(text), place, cuts, size) for size in (1, 3, 1000)}
             first = cuts.search(text, place)
             assert found == {0 if not place else first.start() if first else len(text)}
+
+
+@pytest.mark.parametrize("cuts", [BEFORE_SPACE, CHARACTERS, ANYWHERE])
+def test_pieces_end_at_the_last_cut_of_what_is_read(cuts) -> None:
+    """As a search in all that is held tells, from its first byte on."""
+    for seed in range(100):
+        text, size = hard_text(seed, 30).encode(), seed % 9 + 1
+        wanted, held = [], b""
+        for i in range(0, len(text), size):
+            held += text[i : i + size]
+            ends = [m.start() for m in cuts.finditer(held) if m.start()]
+            if ends:
+                wanted.append(held[: ends[-1]])
+                held = held[ends[-1] :]
+        assert [*pieces(io.BytesIO(text), cuts, size)] == wanted + [held] * bool(held)
+
+
+def test_a_long_text_without_cuts_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[int] = []
+
+    class Counting:
+        def __init__(self, pattern) -> None:
+            self.pattern = pattern
+
+        def match(self, text: bytes) -> None:
+            searched.append(len(text))
+
+    monkeypatch.setattr("nnmpi.data.pieces._last", Counting)
+    assert [*pieces(io.BytesIO(b"x" * 1000), BEFORE_SPACE, 10)] == [b"x" * 1000]
+    assert sum(searched) <= 1000 + 4 * 100
 
 
 def test_a_text_that_cannot_be_cut(monkeypatch: pytest.MonkeyPatch) -> None:
