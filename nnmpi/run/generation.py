@@ -10,9 +10,6 @@ from nnmpi.run.decoder import Decoder
 from nnmpi.run.sampling import Sampling
 from nnmpi.run.vocabulary import own_tokenizer
 
-LONGEST = 4
-"""Tokens of a character: bytes of UTF-8."""
-
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -30,13 +27,17 @@ def generated(
 def texts(tokens: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
     """Their text, piece by piece: tokens that are parts of a character wait for the others."""
     pending: list[int] = []
+    done = 0  # characters of theirs that have been given
     for token in tokens:
         pending.append(token)
         text = tokenizer.decode(pending)
-        if not text.endswith(INCOMPLETE) or len(pending) == LONGEST:
-            yield text
-            pending = []
-    yield tokenizer.decode(pending)
+        whole = text.removesuffix(INCOMPLETE)
+        if len(whole) > done:
+            yield whole[done:]
+        done = len(whole)
+        if whole == text:
+            pending, done = [], 0
+    yield tokenizer.decode(pending)[done:]
 
 
 def tokenizer_for(path: str, given: str | None, sizes: Sizes) -> Tokenizer:
