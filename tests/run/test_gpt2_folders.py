@@ -18,6 +18,7 @@ from nnmpi import Config, Trainer, keyed, nn
 from nnmpi.comm import comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Dataset
+from nnmpi.nn.gpt2 import Sizes, config_of
 from nnmpi.nn.models import load_gpt2, save_gpt2
 
 
@@ -106,6 +107,12 @@ def test_a_text_gets_the_tokenizer_of_the_folder(tmp_path: Path) -> None:
         trained(tmp_path / "gpt2")
 
 
+def test_a_config_names_the_end_of_a_text_that_the_vocabulary_has() -> None:
+    for size, wanted in ((50_257, 50_256), (23, None)):
+        found = json.loads(config_of(Sizes(1, 1, 4, size, 8)))
+        assert found["bos_token_id"] == found["eos_token_id"] == wanted
+
+
 def damaged(folder: Path, change: str) -> None:
     config, weights = folder / "config.json", folder / "model.safetensors"
     if change == "truncated":
@@ -125,7 +132,7 @@ def damaged(folder: Path, change: str) -> None:
     [
         ("truncated", ("model.safetensors: not a complete safetensors file",)),
         ("no weights", ("model.safetensors: no such file",)),
-        ("no config", ("it is a directory; name a file in it",)),
+        ("no config", ("it is a directory; name a file in it", "has no config.json")),
         ("n_head 3", ("config.json: a gpt of 2 layers, 3 heads and width 20",)),
         ("n_embd 25", ("wte.weight has shape (23, 20), the model needs (23, 25)",)),
         ("n_layer 3", ("h.2.ln_1.weight (20,) is missing",)),

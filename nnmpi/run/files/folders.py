@@ -41,8 +41,8 @@ def sizes_in(folder: str | os.PathLike[str]) -> Sizes:
     """The sizes of the model of a folder."""
     if os.path.isdir(folder) and not os.path.lexists(Path(folder, CONFIG)):
         raise ValueError(
-            f"cannot load {shown(folder)}: it is a directory; name a file in it, or a folder that "
-            f"has the {CONFIG} of a GPT-2"
+            f"cannot load {shown(folder)}: it is a directory; name a file in it, since a folder is "
+            f"taken for one of GPT-2, and it has no {CONFIG}"
         )
     return read_sizes(folder)
 
