@@ -224,8 +224,7 @@ def _of_bpe(path: str, size: int, sha256: str) -> BPETokenizer:
 
 
 class Kind(NamedTuple):
-    """A kind of tokenizer: what makes it, from which values of its description; its tokens in
-    words."""
+    """What makes a tokenizer, from which values of its description; its tokens in words."""
 
     make: Callable[..., Any]
     values: tuple[str, ...]
@@ -235,9 +234,7 @@ class Kind(NamedTuple):
 KINDS = {
     "bytes": Kind(ByteTokenizer, (), "bytes"),
     "characters": Kind(CharTokenizer, ("characters",), "the characters {characters!r}"),
-    "bpe": Kind(
-        _of_bpe, ("path", "size", "sha256"), "{size} tokens of BPE (SHA-256 {sha256}, {path})"
-    ),
+    "bpe": Kind(_of_bpe, ("path", "size", "sha256"), "{size} tokens of BPE (SHA-256 {sha256})"),
 }
 
 
