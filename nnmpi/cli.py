@@ -121,8 +121,15 @@ def _by_name(table: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def run(program: str, command: Callable[[], int]) -> int:
-    """The exit status of a command without MPI; what ends it early becomes a line on stderr."""
+def run(
+    program: str,
+    command: Callable[[], int],
+    memory: str = "take fewer ranks, or a smaller model or batch",
+) -> int:
+    """The exit status of a command; what ends it early becomes a line on stderr.
+
+    memory: what to do where it is too small
+    """
     try:
         return command()
     except ValueError as error:
@@ -132,8 +139,7 @@ def run(program: str, command: Callable[[], int]) -> int:
     except OSError as error:
         return fail(program, f"cannot write {error.filename or 'output'}: {error.strerror}", 1)
     except MemoryError as error:
-        what = f"out of memory: {error}; take fewer ranks, or a smaller model or batch"
-        return fail(program, what, 2)
+        return fail(program, f"out of memory: {error}; {memory}", 2)
     except KeyboardInterrupt:
         return fail(program, "interrupted", 130)
     finally:

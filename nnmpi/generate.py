@@ -80,39 +80,32 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     try:
-        return _main(sys.argv[1:] if arguments is None else arguments)
+        return cli.run(PROGRAM, lambda: _main(job(), arguments), "use more ranks, by --tp or --pp")
     except OtherRankError:
         return 0  # the other rank prints the error, and its exit status is that of the job
-    except ValueError as error:
-        return cli.fail(PROGRAM, error, 2)
     except RuntimeError as error:  # MPI cannot be used
         return cli.fail(PROGRAM, error, 1)
-    except MemoryError as error:
-        return cli.fail(PROGRAM, f"out of memory: {error}; use more ranks, by --tp or --pp", 2)
-    finally:
-        cli.settle()
 
 
-def _main(arguments: Sequence[str]) -> int:
-    comm = job()
+def _main(comm: Comm, arguments: Sequence[str] | None) -> int:
     with redirect_stdout(sys.stdout if comm.rank == 0 else StringIO()):  # one rank prints
         given = all_or_none(comm, lambda: parser().parse_args(arguments))
         try:
             for text in pieces(given, comm):
                 print(text, end="", flush=True)
-            print()
-        except BrokenPipeError:  # the reader has closed it early (`| head`)
-            return ended(comm, 1, "nobody reads the text any more")
-        except KeyboardInterrupt:
-            return ended(comm, 130, "interrupted")
+            print(flush=True)
+        except (OSError, KeyboardInterrupt) as error:
+            if comm.size > 1:  # the others wait for this rank
+                comm.abort(reason_of(error))
+            raise
     return 0
 
 
-def ended(comm: Comm, status: int, reason: str) -> int:
-    """The exit status of a rank that goes no further; others, which wait for it, end too."""
-    if comm.size > 1:
-        comm.abort(reason)
-    return status
+def reason_of(error: BaseException) -> str:
+    """Why a rank goes no further."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return f"cannot write output: {error}"
 
 
 def pieces(given: argparse.Namespace, comm: Comm) -> Iterator[str]:
@@ -141,7 +134,12 @@ def pieces(given: argparse.Namespace, comm: Comm) -> Iterator[str]:
 def encoded(prompt: str, tokenizer: Tokenizer) -> list[int]:
     """The tokens of the prompt."""
     try:
+        prompt.encode()
         return [int(token) for token in tokenizer.encode(prompt)]
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"prompt: it is not UTF-8 at place {error.start:,}; give text in UTF-8"
+        ) from None
     except ValueError as error:
         raise ValueError(f"prompt: {error}") from None
 

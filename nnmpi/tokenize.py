@@ -94,8 +94,8 @@ def tokenized(text: Path, out: Path, tokenizer: str | None, comm: Comm) -> Event
 def as_text(e: Event) -> str:
     """The event in a line."""
     return (
-        f"{shown(e['file'])} ({e['bytes']:,} bytes): {e['tokens']:,} {e['of']}, "
-        f"{e['vocabulary']:,} different ones, as {e['dtype']} in {shown(e['out'])}, in "
+        f"{shown(e['file'])} ({e['bytes']:,} bytes): {e['tokens']:,} {e['of']} "
+        f"of a vocabulary of {e['vocabulary']:,}, as {e['dtype']} in {shown(e['out'])}, in "
         f"{e['seconds']:.1f} s on {plural(e['ranks'], 'rank')}"
     )
 

@@ -21,6 +21,7 @@ from nnmpi.data.loader import Load as Load
 from nnmpi.data.loader import Loader as Loader
 from nnmpi.data.standardise import Standardiser as Standardiser
 from nnmpi.data.text import text
+from nnmpi.data.tokenizer import Tokenizer
 from nnmpi.data.tokens import tokens
 from nnmpi.quoting import quoted
 
@@ -33,7 +34,7 @@ def load(
     seed: int = 0,
     ignore_index: int | None = None,
     context: int = 128,
-    tokenizer: str | None = None,
+    tokenizer: str | Tokenizer | None = None,
 ) -> Dataset:
     """Load the data set named by `--data`: NAME, NAME:ARGUMENT or FILE.npz.
 
@@ -41,7 +42,7 @@ def load(
     seed: of the choice of test samples, and of synthetic data
     ignore_index: the label in a file that counts for nothing
     context: the positions of a window of text
-    tokenizer: its folder or file; default: a token is a character, or a byte
+    tokenizer: one, or its folder or file; default: a token is a character, or a byte
     """
     name, colon, argument = spec.partition(":")
     if name not in DATASETS and spec.endswith(".npz"):

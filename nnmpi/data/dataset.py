@@ -8,6 +8,7 @@ import numpy as np
 
 from nnmpi import keyed
 from nnmpi.data.inputs import Inputs, described, each, is_index, like, parts
+from nnmpi.data.tokenizer import Tokenizer
 from nnmpi.quoting import quoted
 
 HELD_OUT = 1.2  # times the memory of the samples: a fifth of them is copied
@@ -63,7 +64,7 @@ class DatasetRequest(NamedTuple):
     directory: of data files, existing and downloaded
     ignore_index: the label that counts for nothing
     context: the positions of a window of text
-    tokenizer: the path of that of a text, if it has one
+    tokenizer: that of a text, or its path, if it has one
     """
 
     argument: str
@@ -72,7 +73,7 @@ class DatasetRequest(NamedTuple):
     seed: int
     ignore_index: int | None
     context: int
-    tokenizer: str | None
+    tokenizer: str | Tokenizer | None
 
 
 class DatasetEntry(NamedTuple):

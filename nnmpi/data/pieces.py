@@ -22,16 +22,22 @@ def pieces(
 ) -> Iterator[bytes]:
     """The next `length` bytes of a stream, or all that are left, in pieces of about `size` bytes
     that end at cuts."""
-    held, left = b"", sys.maxsize if length is None else length
+    held: list[bytes] = []  # blocks without a cut
+    behind, left = b"", sys.maxsize if length is None else length
     while block := stream.read(min(size, left)):
-        held, left = held + block, left - len(block)
-        found = _last(cuts).match(held)
-        if found and found.end():
-            yield held[: found.end()]
-            held = held[found.end() :]
-        _check(held)
-    if held:
-        yield held
+        left -= len(block)
+        known = behind + block
+        found = _last(cuts).match(known)
+        end = found.end() - len(behind) if found else -1
+        if end > 0 or (end == 0 and held):
+            yield b"".join([*held, block[:end]])
+            held, block = [], block[end:]
+            known = block
+        held.append(block)
+        behind = known[-BEHIND:]
+        _check(sum(map(len, held)))
+    if any(held):
+        yield b"".join(held)
 
 
 def next_cut(stream: IO[bytes], place: int, cuts: re.Pattern[bytes], size: int = PIECE) -> int:
@@ -39,21 +45,23 @@ def next_cut(stream: IO[bytes], place: int, cuts: re.Pattern[bytes], size: int =
 
     A file that is divided there has parts that begin and end at the same places for all ranks.
     """
-    start = max(place - BEHIND, 0)
+    start = begin = max(place - BEHIND, 0)
     stream.seek(start)
-    held = b""
+    behind = b""
     while block := stream.read(size):
-        held += block
-        if found := cuts.search(held, place - start):
-            return start + found.start() if place else 0
-        _check(held)
-    return start + len(held) if place else 0
+        known = behind + block
+        if found := cuts.search(known, max(place - begin, len(behind))):
+            return begin + found.start() if place else 0
+        behind = known[-BEHIND:]
+        begin += len(known) - len(behind)
+        _check(begin - start)
+    return begin + len(behind) if place else 0
 
 
-def _check(held: bytes) -> None:
-    if len(held) > LONGEST:
+def _check(count: int) -> None:
+    if count > LONGEST:
         raise ValueError(
-            f"the text has {len(held):,} bytes without a place where it can be cut, such as a "
+            f"the text has {count:,} bytes without a place where it can be cut, such as a "
             "space or the end of a line; give a text of words"
         )
 

@@ -33,8 +33,10 @@ def text(request: DatasetRequest) -> Dataset:
     the last tenth is held out."""
     name = shown(f"text:{request.argument}" if request.argument else "text")
     content = _content(request.argument)
-    if request.tokenizer:
+    if isinstance(request.tokenizer, str):
         tokenizer: Tokenizer = BPETokenizer(request.tokenizer)
+    elif request.tokenizer:
+        tokenizer = request.tokenizer
     else:
         tokenizer = tokenizer_of_points(characters(pieces(BytesIO(content), CHARACTERS)))
     try:

@@ -4,12 +4,13 @@ piece of a word (byte-level BPE, as GPT-2 has it, by the library `tokenizers`).
 `describe` returns a line of JSON from which `tokenizer_of` makes the tokenizer again.
 """
 
+import hashlib
 import json
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from nnmpi.data.files import reading
 from nnmpi.quoting import quoted, shown
 
 LIBRARY = "the package tokenizers, which is not installed: pip install 'nnmpi[text]'"
+MARKS = "continuing_subword_prefix", "end_of_word_suffix"  # of tokens of other kinds of BPE
 REMEDY = "give a folder with vocab.json and merges.txt, or a tokenizer.json"
 END = "<|endoftext|>"
 """The token between texts, of GPT-2; `vocab.json` does not say that it is a special one."""
@@ -148,9 +150,11 @@ class BPETokenizer:
         self._bpe = _library_tokenizer(self.path)
         self._bpe.no_truncation()
         self._bpe.no_padding()
-        vocabulary = self._bpe.get_vocab()
-        _check(self.path, json.loads(self._bpe.to_str()), vocabulary)
+        vocabulary, found = self._bpe.get_vocab(), json.loads(self._bpe.to_str())
+        _check(self.path, found, vocabulary)
         self.size = max(vocabulary.values()) + 1
+        both = json.dumps([sorted(vocabulary.items()), found["model"]["merges"]])
+        self.sha256 = hashlib.sha256(both.encode()).hexdigest()[:12]
 
     def encode(self, text: str | bytes) -> np.ndarray:
         """The tokens of a text; the library keeps about 100 bytes of each meanwhile."""
@@ -172,40 +176,66 @@ class BPETokenizer:
         return found
 
     def describe(self) -> str:
-        """{"kind": "bpe", "path": "...", "size": ...}"""
-        return json.dumps({"kind": "bpe", "path": str(self.path), "size": self.size})
+        """{"kind": "bpe", "path": "...", "size": ..., "sha256": "..."}: the last of vocabulary and
+        merges, its first 12 digits"""
+        path = str(self.path)
+        return json.dumps({"kind": "bpe", "path": path, "size": self.size, "sha256": self.sha256})
 
 
 def tokenizer_of(description: str) -> Tokenizer:
     """The tokenizer that `describe` has described; raises ValueError if it cannot be made."""
+    kind, values = _described(description)
+    made: Tokenizer = KINDS[kind].make(**values)
+    return made
+
+
+def vocabulary_of(description: str) -> tuple[object, ...]:
+    """What is equal if two tokenizers make the same tokens: of a BPE not the path."""
+    kind, values = _described(description)
+    return kind, *(value for name, value in values.items() if name != "path")
+
+
+def in_words(description: str) -> str:
+    """The tokens that `describe` has described, for messages."""
+    kind, values = _described(description)
+    return shown(KINDS[kind].words.format(**values))
+
+
+def _described(description: str) -> tuple[str, dict[str, Any]]:
+    """The kind of a tokenizer, and the values that make it."""
     try:
         found = json.loads(description)
-        make, names = KINDS[found["kind"]]
-        given = [found[name] for name in names]
+        return found["kind"], {name: found[name] for name in KINDS[found["kind"]].values}
     except (ValueError, TypeError, KeyError):
         raise ValueError(
             f"{shown(description, 80)} describes no tokenizer; give what its describe() returns"
         ) from None
-    made: Tokenizer = make(*given)
-    return made
 
 
-def _of_bpe(path: str, size: int) -> BPETokenizer:
+def _of_bpe(path: str, size: int, sha256: str) -> BPETokenizer:
     made = BPETokenizer(path)
-    if made.size != size:
+    if (made.size, made.sha256) != (size, sha256):
         raise ValueError(
-            f"tokenizer {shown(made.path)} has {made.size:,} tokens, and {size:,} are expected: it "
-            "has been replaced; put the one of the training in its place"
+            f"tokenizer {shown(made.path)} has {made.size:,} tokens (SHA-256 {made.sha256}), and "
+            f"{size:,} ({shown(sha256)}) are expected: it has been replaced; put the one of the "
+            "training in its place"
         )
     return made
 
 
-KINDS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
-    "bytes": (ByteTokenizer, ()),
-    "characters": (CharTokenizer, ("characters",)),
-    "bpe": (_of_bpe, ("path", "size")),
+class Kind(NamedTuple):
+    """What makes a tokenizer, from which values of its description; its tokens in words."""
+
+    make: Callable[..., Any]
+    values: tuple[str, ...]
+    words: str
+
+
+KINDS = {
+    "bytes": Kind(ByteTokenizer, (), "bytes"),
+    "characters": Kind(CharTokenizer, ("characters",), "the characters {characters!r}"),
+    "bpe": Kind(_of_bpe, ("path", "size", "sha256"), "{size} tokens of BPE (SHA-256 {sha256})"),
 }
-"""What makes each kind of tokenizer, and the values of its description that it takes."""
 
 
 def as_text(data: bytes) -> str:
@@ -252,7 +282,9 @@ def _library_tokenizer(path: Path) -> Any:
     two = [path / "vocab.json", path / "merges.txt"]
     if one.is_file():
         with reading(one, REMEDY):
-            return tokenizers.Tokenizer.from_file(str(one))
+            made = tokenizers.Tokenizer.from_file(str(one))
+        made.decoder = tokenizers.decoders.ByteLevel()  # the file may lack it
+        return made
     missing = [file.name for file in two if not file.is_file()]
     if missing:
         has = f"a folder without tokenizer.json, and without {' and '.join(missing)}"
@@ -278,6 +310,7 @@ def _check(path: Path, found: dict[str, Any], vocabulary: dict[str, int]) -> Non
     wrong = [
         f"its model is {model['type']}" if model["type"] != "BPE" else "",
         "it drops merges at random" if model.get("dropout") else "",
+        *(f"it has {mark} {quoted(model[mark])}" for mark in MARKS if model.get(mark)),
         f"it changes characters ({found['normalizer']['type']})" if found["normalizer"] else "",
         "" if byte_level.items() <= words.items() else "it divides texts into other words",
         *(

@@ -101,7 +101,7 @@ def in_windows(name: str, tokens: np.ndarray, T: int, about: About) -> Dataset:
         )
     train, test = (windows(tokens[part], T) for part in (slice(taken.start), taken))
     note = (
-        f"{n:,} {about.tokens}, {about.size} different ones, in windows of {T}; the last "
+        f"{n:,} {about.tokens} of a vocabulary of {about.size:,}, in windows of {T}; the last "
         f"{kept:,} are held out for testing"
     )
     language = Language(about.tokenizer, about.unit, kept / max(about.held_out_units, 1))

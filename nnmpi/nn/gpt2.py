@@ -125,6 +125,8 @@ def config_of(sizes: Sizes) -> str:
     """The content of config.json."""
     config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **EXPECTED}
     config |= dict(zip(KEYS, sizes, strict=True))
+    end = GPT2.vocabulary - 1 if sizes.vocabulary == GPT2.vocabulary else None
+    config |= {"bos_token_id": end, "eos_token_id": end}  # of <|endoftext|>
     return json.dumps(config, indent=1) + "\n"
 
 

@@ -9,6 +9,7 @@ from nnmpi.parallel.step.objective import Criterion
 from nnmpi.quoting import quoted
 from nnmpi.run import objectives
 from nnmpi.run.files import loading
+from nnmpi.run.vocabulary import tokenizer_of_text
 
 
 def dataset_of(config: Config, given: Dataset | tuple[Any, ...] | None, loss: Criterion) -> Dataset:
@@ -34,7 +35,7 @@ def dataset_of(config: Config, given: Dataset | tuple[Any, ...] | None, loss: Cr
         seed=config.seed,
         ignore_index=ignored,
         context=config.context,
-        tokenizer=config.tokenizer,
+        tokenizer=tokenizer_of_text(config),
     )
 
 

@@ -30,9 +30,20 @@ from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import UNSHARDED
 from nnmpi.run import objectives
 from nnmpi.run.setup import build_model, initialise
+from nnmpi.sim.show import plural
 
 AXES = 8  # of a tensor that goes to the next stage, at most
 TOKEN = 1  # the tag of messages between stages
+
+
+def check_ranks(config: Config, comm: Comm) -> None:
+    """Raises ValueError unless the ranks are those of one model."""
+    if comm.size != config.tp * config.pp:
+        raise ValueError(
+            f"{plural(comm.size, 'rank')} for --tp {config.tp} --pp {config.pp}: one model "
+            f"generates; start it with mpirun -n {config.tp * config.pp}, or use another --tp or "
+            "--pp"
+        )
 
 
 class Decoder:
@@ -43,12 +54,8 @@ class Decoder:
 
     def __init__(self, config: Config, sizes: Sizes, comm: Comm, on: Backend) -> None:
         self.sizes, self._on, self._comm = sizes, on, comm
+        all_or_none(comm, lambda: check_ranks(config, comm))
         self._layout = Layout.of(config, comm)
-        if self._layout.mesh.axes["dp"] > 1:
-            raise ValueError(
-                f"{comm.size} ranks for --tp {config.tp} --pp {config.pp}: one model generates; "
-                f"start it with mpirun -n {config.tp * config.pp}, or use another --tp or --pp"
-            )
         self._part = self._own_part(config)
         for stage in self._part.stages.values():
             stage.eval()

@@ -2,22 +2,15 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 
-from nnmpi.data.tokenizer import BPETokenizer, Tokenizer, tokenizer_of
+from nnmpi.data.tokenizer import BPETokenizer, Tokenizer
 from nnmpi.nn.gpt2 import Sizes
 from nnmpi.quoting import shown
 from nnmpi.run.decoder import Decoder
-from nnmpi.run.files import loading
-from nnmpi.run.files.folders import is_folder
-from nnmpi.run.models import TOKENIZER
 from nnmpi.run.sampling import Sampling
-
-LONGEST = 4
-"""Tokens of a character: bytes of UTF-8."""
+from nnmpi.run.vocabulary import own_tokenizer
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
-OF_TOKENIZERS = ("tokenizer.json", "vocab.json")
 
 
 def generated(
@@ -34,24 +27,23 @@ def generated(
 def texts(tokens: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
     """Their text, piece by piece: tokens that are parts of a character wait for the others."""
     pending: list[int] = []
+    done = 0  # characters of theirs that have been given
     for token in tokens:
         pending.append(token)
         text = tokenizer.decode(pending)
-        if not text.endswith(INCOMPLETE) or len(pending) == LONGEST:
-            yield text
-            pending = []
-    yield tokenizer.decode(pending)
+        whole = text.removesuffix(INCOMPLETE)
+        if len(whole) > done:
+            yield whole[done:]
+        done = len(whole)
+        if whole == text:
+            pending, done = [], 0
+    yield tokenizer.decode(pending)[done:]
 
 
 def tokenizer_for(path: str, given: str | None, sizes: Sizes) -> Tokenizer:
     """The tokenizer that is given, or else that of the model: in its metadata, or in its folder."""
-    described = None if given else loading.read_metadata(path).get(TOKENIZER)
-    in_folder = is_folder(path) and any(Path(path, name).is_file() for name in OF_TOKENIZERS)
-    if described:
-        found = tokenizer_of(described)
-    elif given or in_folder:
-        found = BPETokenizer(given or path)
-    else:
+    found = BPETokenizer(given) if given else own_tokenizer(path)
+    if found is None:
         raise ValueError(
             f"{shown(path)} does not say what its tokens are; give --tokenizer, a folder with "
             "vocab.json and merges.txt, or a tokenizer.json"

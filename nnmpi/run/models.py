@@ -15,11 +15,9 @@ from nnmpi.nn.models import MODELS, mlp
 from nnmpi.quoting import quoted, shown
 from nnmpi.run.files import loading
 from nnmpi.run.files.folders import is_folder, sizes_in
+from nnmpi.run.vocabulary import TOKENIZER
 
 Build = Callable[[], Module]
-
-TOKENIZER = "tokenizer"
-"""The key of the metadata that describes the tokens of a text."""
 
 SIZE = "0*[1-9][0-9]{0,8}"
 

@@ -25,7 +25,8 @@ class Sampling(NamedTuple):
         z: np.ndarray = scores.astype("float64")
         if 0 < self.top_k < len(z):
             z[z < np.partition(z, -self.top_k)[-self.top_k]] = -np.inf
-        p: np.ndarray = np.exp((z - z.max()) / self.temperature)
+        with np.errstate(over="ignore"):  # e^-inf is 0
+            p: np.ndarray = np.exp((z - z.max()) / self.temperature)
         p /= p.sum()
         if self.top_p < 1:
             order = np.argsort(-p, kind="stable")

@@ -42,6 +42,7 @@ from nnmpi.run.datasets import dataset_of, standardiser_of
 from nnmpi.run.files import folders, loading
 from nnmpi.run.files.outputs import check_outputs
 from nnmpi.run.optimizers import MakeOptimizer, optimizer_of, schedule_of
+from nnmpi.run.vocabulary import check_vocabulary
 
 NO_METRICS: Mapping[str, Metric] = MappingProxyType({})
 """Losses of classes have the accuracy without being asked for it."""
@@ -94,6 +95,7 @@ def set_up(
     consistency.check_inputs(comm, config, dataset)
 
     def rest() -> Setup:
+        check_vocabulary(config, dataset)
         objectives.check_labels(criterion, dataset)
         plan.check_batch(config, len(dataset.train.y))
         standardiser = standardiser_of(config, dataset, comm)

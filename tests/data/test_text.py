@@ -19,7 +19,7 @@ def test_the_text_of_the_library() -> None:
     assert dataset.classes == 63
     assert dataset.train.x.shape == (8547, 100)
     assert dataset.test.x.shape == (949, 100)
-    assert "949,740 characters, 63 different ones, in windows of 100" in dataset.note
+    assert "949,740 characters of a vocabulary of 63, in windows of 100" in dataset.note
     assert dataset.language.tokens_a_unit == 1
     assert dataset.language.unit == "character"
 
@@ -79,7 +79,7 @@ def test_a_file_by_a_tokenizer(tmp_path: Path) -> None:
     ids = made.encode(SAMPLE * 50)
     assert dataset.classes == made.size == 400
     n, kept = len(ids), len(ids) // 10
-    assert f"{n:,} tokens, 400 different ones" in dataset.note
+    assert f"{n:,} tokens of a vocabulary of 400" in dataset.note
     np.testing.assert_array_equal(np.ravel(dataset.test.x), ids[n - kept :][: dataset.test.x.size])
     characters_held_out = made.lengths()[ids[n - kept :]].sum()
     assert dataset.language.tokens_a_unit == kept / characters_held_out

@@ -14,12 +14,15 @@ from helpers.datafiles import refused
 
 from nnmpi.data.pieces import next_cut, pieces
 from nnmpi.data.tokenizer import (
+    ANYWHERE,
     BEFORE_SPACE,
     CHARACTERS,
     BPETokenizer,
     ByteTokenizer,
     CharTokenizer,
+    in_words,
     tokenizer_of,
+    vocabulary_of,
 )
 
 
@@ -116,6 +119,36 @@ def test_ranks_find_the_same_cuts_however_much_they_read(cuts) -> None:
             assert found == {0 if not place else first.start() if first else len(text)}
 
 
+@pytest.mark.parametrize("cuts", [BEFORE_SPACE, CHARACTERS, ANYWHERE])
+def test_pieces_end_at_the_last_cut_of_what_is_read(cuts) -> None:
+    """As a search in all that is held tells, from its first byte on."""
+    for seed in range(100):
+        text, size = hard_text(seed, 30).encode(), seed % 9 + 1
+        wanted, held = [], b""
+        for i in range(0, len(text), size):
+            held += text[i : i + size]
+            ends = [m.start() for m in cuts.finditer(held) if m.start()]
+            if ends:
+                wanted.append(held[: ends[-1]])
+                held = held[ends[-1] :]
+        assert [*pieces(io.BytesIO(text), cuts, size)] == wanted + [held] * bool(held)
+
+
+def test_a_long_text_without_cuts_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[int] = []
+
+    class Counting:
+        def __init__(self, pattern) -> None:
+            self.pattern = pattern
+
+        def match(self, text: bytes) -> None:
+            searched.append(len(text))
+
+    monkeypatch.setattr("nnmpi.data.pieces._last", Counting)
+    assert [*pieces(io.BytesIO(b"x" * 1000), BEFORE_SPACE, 10)] == [b"x" * 1000]
+    assert sum(searched) <= 1000 + 4 * 100
+
+
 def test_a_text_that_cannot_be_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nnmpi.data.pieces.LONGEST", 100)
     for function in (
@@ -124,6 +157,20 @@ def test_a_text_that_cannot_be_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         with refused("bytes without a place where it can be cut"):
             function(io.BytesIO(b"x" * 500))
+
+
+def test_a_vocabulary_is_the_same_at_any_path(folder: Path, tmp_path: Path) -> None:
+    """Of BPE vocabulary and merges count, of characters their order."""
+    known, merges = BPETokenizer(folder), "merges.txt"
+    (tmp_path / "vocab.json").write_text((folder / "vocab.json").read_text())
+    lines = (folder / merges).read_text().splitlines(keepends=True)
+    (tmp_path / merges).write_text("".join(lines))
+    assert vocabulary_of(BPETokenizer(tmp_path).describe()) == vocabulary_of(known.describe())
+    (tmp_path / merges).write_text("".join(lines[:-1]))
+    assert vocabulary_of(BPETokenizer(tmp_path).describe()) != vocabulary_of(known.describe())
+    a, b = (vocabulary_of(CharTokenizer(text).describe()) for text in ("ab", "ba"))
+    assert a != b
+    assert in_words(CharTokenizer("ab").describe()) == "the characters 'ab'"
 
 
 # ---- what cannot be used
@@ -183,6 +230,14 @@ def test_tokenizers_of_another_kind(folder: Path, tmp_path: Path) -> None:
     found = json.loads((folder / "one" / "tokenizer.json").read_text())["model"]
     with refused("drops merges at random"):
         BPETokenizer(changed(folder, path, model={**found, "dropout": 0.1}))
+    for mark in ("continuing_subword_prefix", "end_of_word_suffix"):
+        with refused(f"it has {mark} '##'"):
+            BPETokenizer(changed(folder, path, model={**found, "merges": [], mark: "##"}))
+
+
+def test_a_file_may_lack_the_decoder(folder: Path, tmp_path: Path) -> None:
+    made = BPETokenizer(changed(folder, tmp_path / "tokenizer.json", decoder=None))
+    assert made.decode(made.encode(SAMPLE)) == SAMPLE
 
 
 def test_a_file_may_ask_for_truncation_and_padding(folder: Path, tmp_path: Path) -> None:
@@ -196,8 +251,11 @@ def test_a_file_may_ask_for_truncation_and_padding(folder: Path, tmp_path: Path)
 
 def test_descriptions_that_do_not_fit(folder: Path) -> None:
     description = json.loads(BPETokenizer(folder).describe())
-    with refused("has 400 tokens, and 401 are expected"):
+    digest = description["sha256"]
+    with refused(f"has 400 tokens (SHA-256 {digest}), and 401 ({digest}) are expected"):
         tokenizer_of(json.dumps({**description, "size": 401}))
+    with refused("and 400 (0123) are expected: it has been replaced"):
+        tokenizer_of(json.dumps({**description, "sha256": "0123"}))
     for text in ("", "{}", "[]", '{"kind": "words"}', '{"kind": "characters"}', '{"kind": "bpe"}'):
         with refused("describes no tokenizer"):
             tokenizer_of(text)

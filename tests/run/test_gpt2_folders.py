@@ -1,10 +1,13 @@
 """--load and --save of GPT-2's folders."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.bpe import SAMPLE, trained
 from helpers.datafiles import refused
 from helpers.training import laws_gpt2 as laws
 from helpers.training.laws_language import POSITIONS, VOCABULARY, tokens
@@ -15,6 +18,7 @@ from nnmpi import Config, Trainer, keyed, nn
 from nnmpi.comm import comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Dataset
+from nnmpi.nn.gpt2 import Sizes, config_of
 from nnmpi.nn.models import load_gpt2, save_gpt2
 
 
@@ -90,6 +94,25 @@ def test_data_that_the_model_cannot_take_is_refused(folder: Path) -> None:
         Trainer(Config(load=str(folder), data="digits"), comm=comm_self())
 
 
+def test_a_text_gets_the_tokenizer_of_the_folder(tmp_path: Path) -> None:
+    """Characters take its place in a folder without one; there the data may have fewer tokens."""
+    text = tmp_path / "text"
+    text.write_text(SAMPLE * 60)
+    save_gpt2(nn.GPT(1, 1, 4, 450, 9), tmp_path / "gpt2")
+    config = Config(load=str(tmp_path / "gpt2"), data=f"text:{text}", context=8)
+    for unit, size in (("characters", len({*SAMPLE})), ("tokens", 400)):
+        with Trainer(config, comm=comm_self()) as made:
+            assert made.dataset.classes == size
+            assert unit in made.dataset.note
+        trained(tmp_path / "gpt2")
+
+
+def test_a_config_names_the_end_of_a_text_that_the_vocabulary_has() -> None:
+    for size, wanted in ((50_257, 50_256), (23, None)):
+        found = json.loads(config_of(Sizes(1, 1, 4, size, 8)))
+        assert found["bos_token_id"] == found["eos_token_id"] == wanted
+
+
 def damaged(folder: Path, change: str) -> None:
     config, weights = folder / "config.json", folder / "model.safetensors"
     if change == "truncated":
@@ -109,7 +132,7 @@ def damaged(folder: Path, change: str) -> None:
     [
         ("truncated", ("model.safetensors: not a complete safetensors file",)),
         ("no weights", ("model.safetensors: no such file",)),
-        ("no config", ("it is a directory; name a file in it",)),
+        ("no config", ("it is a directory; name a file in it", "has no config.json")),
         ("n_head 3", ("config.json: a gpt of 2 layers, 3 heads and width 20",)),
         ("n_embd 25", ("wte.weight has shape (23, 20), the model needs (23, 25)",)),
         ("n_layer 3", ("h.2.ln_1.weight (20,) is missing",)),
@@ -138,6 +161,33 @@ def test_a_folder_takes_no_other_model(tmp_path: Path) -> None:
     with refused(f"there is no directory {tmp_path}/none"):
         trainer(model="gpt:1x1x4", save=f"{tmp_path}/none/new/")
     assert not list(tmp_path.iterdir())
+    (tmp_path / "m").touch()
+    with refused(f"cannot save {tmp_path}/m/: no such folder can be made", "leave out the slash"):
+        trainer(model="gpt:1x1x4", save=f"{tmp_path}/m/")
+
+
+def test_a_folder_stays_as_it_was_if_its_weights_cannot_be_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = trainer(model="gpt:1x2x4")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with monkeypatch.context() as patch:
+        patch.setattr("nnmpi.run.files.saving.file_sha256", no_space)
+        with refused(f"cannot save {folder}/model.safetensors: No space left"):
+            made.save(f"{folder}/")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    replaced: list[str] = []
+    replace = os.replace
+    monkeypatch.setattr(
+        os, "replace", lambda part, to: (replaced.append(to.name), replace(part, to))
+    )
+    made.save(f"{folder}/")
+    assert replaced == ["model.safetensors", "config.json"]
+    assert load_gpt2(folder).heads == 2
+
+
+def no_space(*_: object) -> str:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_dropout_is_an_option_of_gpt_models() -> None:

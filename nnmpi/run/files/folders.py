@@ -2,6 +2,8 @@
 model.safetensors), whose tensors have other names and orders."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from nnmpi.nn import GPT, Module
@@ -39,8 +41,8 @@ def sizes_in(folder: str | os.PathLike[str]) -> Sizes:
     """The sizes of the model of a folder."""
     if os.path.isdir(folder) and not os.path.lexists(Path(folder, CONFIG)):
         raise ValueError(
-            f"cannot load {shown(folder)}: it is a directory; name a file in it, or a folder that "
-            f"has the {CONFIG} of a GPT-2"
+            f"cannot load {shown(folder)}: it is a directory; name a file in it, since a folder is "
+            f"taken for one of GPT-2, and it has no {CONFIG}"
         )
     return read_sizes(folder)
 
@@ -49,6 +51,14 @@ def check_folder(path: str) -> None:
     """Raises NotSavedError if no model can be written there; called before a run trains."""
     if not os.path.isdir(path):
         check_target(path.rstrip(os.sep))
+        try:
+            os.mkdir(path)
+            os.rmdir(path)
+        except OSError as error:
+            raise NotSavedError(
+                f"cannot save {shown(path)}: no such folder can be made: {error.strerror}; leave "
+                "out the slash at its end for a file, or name another place"
+            ) from None
         return
     for name in (CONFIG, WEIGHTS):
         check_target(Path(path, name))
@@ -63,13 +73,15 @@ def check_kind(path: str | None, model: Module) -> None:
         )
 
 
-def prepare(path: str, model: Module) -> tuple[str, Form, dict[str, str]]:
+@contextmanager
+def prepared(path: str, model: Module) -> Iterator[tuple[str, Form, dict[str, str]]]:
     """Where the tensors of a model are written, how, and what else the metadata have there.
 
-    A folder is made, with its config.json.
+    A folder is made. Its config.json is replaced behind the block, right after the tensors.
     """
     if not is_folder(path):
-        return path, PLAIN, {}
+        yield path, PLAIN, {}
+        return
     check_kind(path, model)
     assert isinstance(model, GPT)
     try:
@@ -77,8 +89,8 @@ def prepare(path: str, model: Module) -> tuple[str, Form, dict[str, str]]:
         check_folder(path)
         with replaced(Path(path, CONFIG), "x") as file:
             file.write(config_of(sizes_of(model)))
+            yield weights_of(path), Published(model.heads), METADATA
     except OSError as error:
         raise NotSavedError(
             f"cannot save {shown(path)}: {error.strerror or error}; name another place"
         ) from None
-    return weights_of(path), Published(model.heads), METADATA

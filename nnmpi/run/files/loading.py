@@ -190,7 +190,9 @@ def _checked(
         check_state(infos, infos, places)
     except ValueError as error:
         what = "" if loaded.loaded or not partial else "nothing of it fits the model: "
-        remedy = "; --load-partial takes what fits" if loaded.loaded and not partial else ""
+        remedy = (
+            "; in training --load-partial takes what fits" if loaded.loaded and not partial else ""
+        )
         raise ValueError(f"--load {path}: {what}{error}{remedy}") from None
     return loaded
 

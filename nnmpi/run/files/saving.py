@@ -116,13 +116,13 @@ def write_entries(
     arrays = values()
     try:
         if path:
-            file, form, more = folders.prepare(path, model)
-            index = [
-                Info(name, dtype, form.order(own).shape(shape))
-                for own, dtype, shape in entries.index()
-                if (name := form.name(own))
-            ]
-            write(file, index, arrays, {**more, **metadata}, {PARAMETERS: digest.hexdigest})
+            with folders.prepared(path, model) as (file, form, more):
+                index = [
+                    Info(name, dtype, form.order(own).shape(shape))
+                    for own, dtype, shape in entries.index()
+                    if (name := form.name(own))
+                ]
+                write(file, index, arrays, {**more, **metadata}, {PARAMETERS: digest.hexdigest})
     finally:
         for _ in arrays:
             pass

@@ -8,6 +8,7 @@ the file    header 0 0 0 0 1 1 1 2 2 2 2 2 line        each rank writes its plac
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from nnmpi.comm import Comm
+from nnmpi.data.files import RefusedError
 from nnmpi.data.pieces import next_cut, pieces
 from nnmpi.data.text import characters, small_type, tokenizer_of_points
 from nnmpi.data.tokenizer import CHARACTERS, BPETokenizer, Tokenizer
@@ -28,6 +30,7 @@ from nnmpi.quoting import shown
 from nnmpi.run.files.atomic import check_target, replaced
 
 BLOCK = 1 << 20  # bytes
+REMEDY = "give a file of text"
 
 
 class Written(NamedTuple):
@@ -78,12 +81,17 @@ def _tokenizer(text: Path, path: str | None, comm: Comm) -> Tokenizer:
 
 def _texts(text: Path, cuts: re.Pattern[bytes], comm: Comm) -> Iterator[bytes]:
     """The part of the text that this rank has, in pieces."""
-    with text.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        ends = (size * rank // comm.size for rank in (comm.rank, comm.rank + 1))
-        begin, end = (next_cut(file, place, cuts) for place in ends)
-        file.seek(begin)
-        yield from pieces(file, cuts, length=end - begin)
+    try:
+        if not stat.S_ISREG(text.stat().st_mode):  # a pipe would wait for who writes into it
+            raise RefusedError(f"{shown(text)} is not a regular file; {REMEDY}")
+        with text.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            ends = (size * rank // comm.size for rank in (comm.rank, comm.rank + 1))
+            begin, end = (next_cut(file, place, cuts) for place in ends)
+            file.seek(begin)
+            yield from pieces(file, cuts, length=end - begin)
+    except OSError as error:
+        raise RefusedError(f"{shown(text)} cannot be read: {error.strerror}; {REMEDY}") from None
 
 
 def _spool(
@@ -95,13 +103,15 @@ def _spool(
             found = tokenizer.encode(piece)
             spool.write(found.astype(kind).tobytes())
             yield len(found)
+    except RefusedError:  # which names the file
+        raise
     except ValueError as error:
         raise ValueError(f"{shown(text)}: {error}") from None
 
 
 def _check_some(text: Path, n: int) -> None:
     if not n:
-        raise ValueError(f"{shown(text)} is empty; give a file of text")
+        raise ValueError(f"{shown(text)} is empty; {REMEDY}")
 
 
 def _units(spool: IO[bytes], lengths: np.ndarray, kind: np.dtype[Any], first: int) -> int:

@@ -90,6 +90,22 @@ def test_text_comes_token_by_token(trained: Path) -> None:
         assert job.stderr.read() == b""
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_text_that_cannot_be_written_ends_all_ranks(ranks: int, trained: Path) -> None:
+    arguments = ["--load", str(trained / "gpt2"), "--prompt", "the", "--tokens", "3"]
+    arguments += ["--tp", str(ranks)]
+    script = (
+        "import sys; from nnmpi import generate; sys.stdout = open('/dev/full', 'w'); "
+        f"sys.exit(generate.main({arguments}))"
+    )
+    ended = run(ranks, "-c", script, timeout=60)
+    assert ended.status == 1
+    (line,) = [line for line in ended.err.splitlines() if "No space left" in line]
+    assert "cannot write output" in line
+    assert "Traceback" not in ended.err
+
+
 REFUSED = {
     "no file": ("--load none", "cannot load none: no such file"),
     "no gpt": ("--load iris.safetensors", "its model is not named, and text is made by a gpt"),
@@ -97,11 +113,15 @@ REFUSED = {
     "no tokens": ("--load small", "small does not say what its tokens are; give --tokenizer"),
     "a character": ("--load few --prompt abz", "prompt: character 'z' at place 2 of the text"),
     "too many tokens": ("--load many", "the tokenizer has 4 tokens, and the model of many only 3"),
+    "no UTF-8": ("--load few --prompt A\udcff", "prompt: it is not UTF-8 at place 1; give text"),
     "no prompt": ("--load few --prompt=", "prompt is empty"),
     "top-p": ("--load few --top-p 1.5", "--top-p: 1.5 must be above 0 and at most 1"),
     "temperature": ("--load few --temperature -1", "-1 must be a number of at least 0"),
     "tokens": ("--load few --tokens 0", "--tokens: 0 must be at least 1"),
-    "ranks": ("--load few --tp 2", "tp 2 does not fit 1 rank: start it with mpirun -n 2"),
+    "ranks": (
+        "--load few --tp 2",
+        "--tp 2 --pp 1: one model generates; start it with mpirun -n 2",
+    ),
     "an option": ("--load few --temprature 1", "did you mean --temperature"),
 }
 

@@ -89,7 +89,9 @@ def test_the_type_of_what_is_left_over_does_not_matter(saved: str, tmp_path: Pat
 
 
 def test_without_it_all_has_to_fit(saved: str) -> None:
-    with refused("--load", "4.weight (4, 5) is missing", "; --load-partial takes what fits"):
+    with refused(
+        "--load", "4.weight (4, 5) is missing", "; in training --load-partial takes what fits"
+    ):
         Trainer(Config(load=saved), wider, rows())
 
 

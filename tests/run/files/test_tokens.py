@@ -16,8 +16,8 @@ from helpers.mpijob import run
 import nnmpi.data.text
 import nnmpi.run.files.tokens
 from nnmpi import Config, Trainer, data, tokenize
-from nnmpi.comm import thread_ranks
-from nnmpi.data.tokenizer import BPETokenizer, tokenizer_of
+from nnmpi.comm import comm_self, thread_ranks
+from nnmpi.data.tokenizer import BPETokenizer, CharTokenizer, tokenizer_of
 
 TEXTS = {
     "characters": "".join(map(hard_text, range(60))).encode(),
@@ -94,7 +94,7 @@ def test_the_command_on_ranks(ranks: int, folder: Path, tmp_path: Path) -> None:
     assert (found.status, found.err) == (0, "")
     ids = BPETokenizer(folder).encode(TEXTS["tokens"])
     assert np.load(out).tolist() == ids.tolist()
-    assert f"{len(ids):,} tokens, 400 different ones, as uint16 in" in found.out
+    assert f"{len(ids):,} tokens of a vocabulary of 400, as uint16 in" in found.out
     assert len(found.out.splitlines()) == 1
 
 
@@ -114,7 +114,12 @@ def test_an_error_of_one_rank_ends_all(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere", "--out", "t.npy"], "nowhere: No such file or directory"),
+        (
+            ["nowhere", "--out", "t.npy"],
+            "nowhere cannot be read: No such file or directory; give a file of text",
+        ),
+        (["pipe", "--out", "t.npy"], "pipe is not a regular file; give a file of text"),
+        (["/", "--out", "t.npy"], "/ is not a regular file"),
         (["text", "--out", "t"], "out t must end with .npy"),
         (["text", "--out", "no/t.npy"], "cannot write no/t.npy: there is no directory no"),
         (["empty", "--out", "t.npy"], "empty is empty; give a file of text"),
@@ -130,10 +135,11 @@ def test_arguments_that_cannot_be_used(
     Path("empty").touch()
     if "--tokenizer" in arguments:
         pytest.importorskip("tokenizers", reason="needs the package tokenizers")
-    assert tokenize.main(arguments) in (1, 2)
+    os.mkfifo("pipe")
+    assert tokenize.main(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
-    assert {*os.listdir()} == {"text", "empty"}
+    assert {*os.listdir()} == {"text", "empty", "pipe"}
 
 
 # ---- training from the file
@@ -245,7 +251,36 @@ def test_a_model_of_another_vocabulary(out: Path, tmp_path: Path) -> None:
     config = Config(model="gpt:1x2x8", data=f"tokens:{out}", context=16, steps=1, save=saved)
     with Trainer(config) as trainer:
         trainer.fit()
-    (tmp_path / "other").write_text("abcdefg" * 200)
+    (tmp_path / "bad").write_text("abcdefg" * 200)
+    (tmp_path / "other").write_text("lazy hog " * 200)
     other = Config(model="gpt:1x2x8", data=f"text:{tmp_path / 'other'}", context=16, load=saved)
-    with refused("(12, 8)", "(7, 8)"):
-        Trainer(other)
+    with refused("text:", "character 'b' at place 1 of the text is none of the 12 characters"):
+        Trainer(replace(other, data=f"text:{tmp_path / 'bad'}"))
+    with Trainer(other) as trainer:
+        assert trainer.dataset.language.tokenizer == CharTokenizer.of("the lazy dog. ").describe()
+    path = tmp_path / "tokens-of-another.npy"
+    (tmp_path / "other").write_text("abcdeghlotyz" * 200)
+    tokenize.tokenized(tmp_path / "other", path, None, comm_self())
+    with refused(
+        f"--load {saved} was trained on the characters ' .adeghlotyz', and data tokens:{path.name}",
+        "has the characters 'abcdeghlotyz'; give --tokenizer",
+    ):
+        Trainer(replace(other, data=f"tokens:{path}"))
+    for same in (out, tmp_path / "text"):
+        kind = "tokens" if same == out else "text"
+        Trainer(replace(config, data=f"{kind}:{same}", load=saved)).close()
+    Trainer(replace(config, data=f"tokens:{path}", load=saved, load_partial=True)).close()
+
+
+def test_a_model_of_bytes_takes_bytes_again(folder: Path, tmp_path: Path) -> None:
+    """A text of a few characters alone would have another vocabulary; BPE is refused."""
+    saved, text = str(tmp_path / "m.safetensors"), tmp_path / "text"
+    config = Config(model="gpt:1x2x8", data=f"text:{text}", context=16, steps=1, save=saved)
+    text.write_bytes(bytes(range(256)) * 9)
+    with Trainer(config) as trainer:
+        trainer.fit()
+    text.write_text("abc" * 900)
+    with Trainer(replace(config, load=saved)) as trainer:
+        assert trainer.dataset.classes == 256
+    with refused("was trained on bytes, and data text:", "has 400 tokens of BPE (SHA-256 "):
+        Trainer(replace(config, load=saved, tokenizer=str(folder)))
