@@ -6,17 +6,16 @@ Exit status: 0 done, 1 failed, 2 unusable arguments, 130 stopped by Ctrl-C.
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stdout
-from io import StringIO
 from typing import Any
 
 from nnmpi import backend, blas, cli
-from nnmpi.comm import Comm, OtherRankError, job
+from nnmpi.comm import Comm
 from nnmpi.config import ABOVE_0, FROM_0, FROM_1, NUMBER_FROM_0, Config, Range, check_text
 from nnmpi.data.tokenizer import Tokenizer
 from nnmpi.nn.gpt2 import Sizes
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.discovery import chosen
+from nnmpi.run.command import first_prints, on_ranks
 from nnmpi.run.decoder import Decoder
 from nnmpi.run.files import loading
 from nnmpi.run.generation import generated, texts, tokenizer_for
@@ -79,16 +78,12 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    try:
-        return cli.run(PROGRAM, lambda: _main(job(), arguments), "use more ranks, by --tp or --pp")
-    except OtherRankError:
-        return 0  # the other rank prints the error, and its exit status is that of the job
-    except RuntimeError as error:  # MPI cannot be used
-        return cli.fail(PROGRAM, error, 1)
+    remedy = "use more ranks, by --tp or --pp"
+    return on_ranks(PROGRAM, lambda comm: _main(comm, arguments), remedy)
 
 
 def _main(comm: Comm, arguments: Sequence[str] | None) -> int:
-    with redirect_stdout(sys.stdout if comm.rank == 0 else StringIO()):  # one rank prints
+    with first_prints(comm):
         given = all_or_none(comm, lambda: parser().parse_args(arguments))
         try:
             for text in pieces(given, comm):

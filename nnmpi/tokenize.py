@@ -9,21 +9,17 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import redirect_stdout
-from functools import partial
-from io import StringIO
 from pathlib import Path
 
 from nnmpi import cli
-from nnmpi.comm import Comm, OtherRankError, job
+from nnmpi.comm import Comm
 from nnmpi.config import check_text
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.quoting import shown
+from nnmpi.run.command import first_prints, on_ranks
 from nnmpi.run.files.tokens import write_tokens
 from nnmpi.run.report import Event
 from nnmpi.sim.show import plural
-
-fail = partial(cli.fail, "nnmpi.tokenize")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -47,17 +43,12 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; every rank calls it."""
-    try:
-        return cli.run("nnmpi.tokenize", lambda: _main(job(), arguments))
-    except OtherRankError:
-        return 0  # the other rank prints the error, and its exit status is that of the job
-    except RuntimeError as error:  # MPI cannot be used
-        return fail(error, 1)
+    return on_ranks("nnmpi.tokenize", lambda comm: _main(comm, arguments), "give a smaller text")
 
 
 def _main(comm: Comm, arguments: Sequence[str] | None) -> int:
     def read() -> argparse.Namespace:
-        with redirect_stdout(sys.stdout if comm.rank == 0 else StringIO()):  # --help prints once
+        with first_prints(comm):  # --help prints once
             given = parser().parse_args(arguments)
         for name in ("text", "out", "tokenizer"):
             if (value := getattr(given, name)) is not None:

@@ -12,9 +12,8 @@ import argparse
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from io import StringIO
 from typing import Any, NoReturn
 
 from nnmpi import blas, cli
@@ -23,6 +22,7 @@ from nnmpi.config import Config
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.strategy import AgreedError, NotFiniteError
 from nnmpi.quoting import shown
+from nnmpi.run.command import first_prints
 from nnmpi.run.dry_run import dry_run
 from nnmpi.run.files.outputs import check_differs, saved_since, version
 from nnmpi.run.report import LostOutputError, Report, open_report
@@ -122,7 +122,7 @@ def prepared(comm: Comm, arguments: Sequence[str]) -> Config:
 
     def read() -> Config:
         blas.tune()
-        with redirect_stdout(sys.stdout if comm.rank == 0 else StringIO()):  # --help prints once
+        with first_prints(comm):  # --help prints once
             return config(arguments)
 
     c = all_or_none(comm, read)

@@ -12,6 +12,19 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import IO
 
+import numpy as np
+
+from nnmpi.quoting import shown
+
+ANYWHERE = re.compile(rb"")
+CHARACTERS = re.compile(rb"(?=[^\x80-\xbf])")
+BEFORE_SPACE = re.compile(
+    rb"(?<=[^\x00-\x20])(?<!\xc2\x85)(?<!\xc2\xa0)(?<!\xe1\x9a\x80)(?<!\xe2\x80[\x80-\x8a\xa8\xa9\xaf])"
+    rb"(?<!\xe2\x81\x9f)(?<!\xe3\x80\x80)(?=[ \t\r\n])"
+)
+"""Between a character that is no white space and one that is: no token of byte-level BPE lies
+across, since none of the words into which it divides a text first has white space behind others."""
+
 PIECE = 1 << 18
 LONGEST = 64 << 20
 BEHIND = 4  # bytes before a place that decide whether it is one: those of a character
@@ -70,3 +83,23 @@ def _check(count: int) -> None:
 def _last(cuts: re.Pattern[bytes]) -> re.Pattern[bytes]:
     """Matches up to the last cut."""
     return re.compile(rb"(?s:.*)" + cuts.pattern)
+
+
+# ---- bytes as text
+
+
+def as_text(data: bytes) -> str:
+    """Bytes in UTF-8 as text; raises ValueError, which says where they are none."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = shown(repr(data[max(error.start - 20, 0) : error.start]))
+        raise ValueError(
+            f"the text is not UTF-8: byte 0x{data[error.start]:02x} behind {before}; convert it, "
+            "or leave the tokenizer out, so that a token is a byte"
+        ) from None
+
+
+def points_of(text: str) -> np.ndarray:
+    """The code points of a text: uint32, (T,)."""
+    return np.frombuffer(text.encode("utf-32-le"), "<u4")

@@ -11,15 +11,8 @@ import numpy as np
 
 from nnmpi.data.dataset import Dataset, DatasetRequest
 from nnmpi.data.files import check_room, reading
-from nnmpi.data.pieces import pieces
-from nnmpi.data.tokenizer import (
-    CHARACTERS,
-    BPETokenizer,
-    ByteTokenizer,
-    CharTokenizer,
-    Tokenizer,
-    points_of,
-)
+from nnmpi.data.pieces import CHARACTERS, pieces, points_of
+from nnmpi.data.tokenizer import BPETokenizer, ByteTokenizer, CharTokenizer, Tokenizer
 from nnmpi.data.windows import About, held_out, in_windows
 from nnmpi.quoting import shown
 

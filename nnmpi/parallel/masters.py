@@ -121,9 +121,12 @@ class MasterStore(LocalStore):
     def shard_gradient(self, shard: Shard) -> Array:
         """The gradients of a piece, in memory that the next one takes."""
         own = self._scratch[: shard.stop - shard.start]
-        own[...] = super().shard_gradient(shard)
+        own[...] = self.summed(shard)
         own *= self.factor
         return own
+
+    def summed(self, shard: Shard) -> Array:
+        return super().shard_gradient(shard)
 
     def scale_gradients(self, factor: float) -> None:
         self.factor *= factor
@@ -133,13 +136,6 @@ class MasterStore(LocalStore):
 
     def slot_bytes(self) -> int:
         return super().slot_bytes() + int(self._scratch.nbytes)
-
-
-def memory_of_gradient(store: LocalStore, shard: Shard) -> Array:
-    """The summed gradients in a shard where the store has them, and in their type."""
-    if isinstance(store, MasterStore):
-        return super(MasterStore, store).shard_gradient(shard)
-    return store.shard_gradient(shard)
 
 
 class _Replicated(MasterStore):

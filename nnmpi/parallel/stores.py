@@ -172,6 +172,10 @@ class LocalStore(FlatStore):
         """The sum of the squares of the summed gradients there; the same bits on every rank."""
         return sum(squares(g) for lo, hi in counted for *_, g in self.owned(lo, hi))
 
+    def summed(self, shard: Shard) -> Array:
+        """The memory of the summed gradients of a shard, in the type in which they are summed."""
+        return self.shard_gradient(shard)
+
     def pieces(self, shards: Iterable[Shard]) -> Iterable[Shard]:
         """Shards as `shard_gradient` takes them: whole."""
         return shards

@@ -44,7 +44,7 @@ def _of_folder(config: Config, folder: str) -> Sizes:
     sizes = sizes_in(folder)
     if config.model in (Config().model, "gpt2"):
         return sizes
-    if _split(config.model.removeprefix("gpt:")) != sizes[:3]:
+    if _named(config.model) != sizes[:3]:
         raise ValueError(
             f"model {shown(config.model)} with --load {shown(folder)}, whose config.json has "
             f"{sizes.layers} layers, {sizes.heads} heads and width {sizes.width}: leave --model "
@@ -99,6 +99,12 @@ def _split(argument: str) -> tuple[int, ...]:
     return tuple(map(int, argument.split("x")))
 
 
+def _named(model: str) -> tuple[int, ...]:
+    """The numbers of gpt:LAYERSxHEADSxWIDTH; none of another name."""
+    kind, _, argument = model.partition(":")
+    return _split(argument) if kind == "gpt" else ()
+
+
 def _window(dataset: Dataset, model: str) -> int:
     """The tokens of a window; raises ValueError if the data has none."""
     x = dataset.train.x
@@ -125,7 +131,7 @@ def saved_sizes(path: str) -> Sizes:
     if is_folder(path):
         return sizes_in(path)
     name = loading.read_metadata(path).get("model", "")
-    numbers = _split(name.removeprefix("gpt:")) if name.startswith("gpt:") else ()
+    numbers = _named(name)
     shapes = loading.shapes(path)
     if not numbers or not {"wte.weight", "wpe.weight"} <= shapes.keys():
         raise ValueError(

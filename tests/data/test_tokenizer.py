@@ -12,11 +12,8 @@ import pytest
 from helpers.bpe import SAMPLE, hard_text, tokenizers, trained
 from helpers.datafiles import refused
 
-from nnmpi.data.pieces import next_cut, pieces
+from nnmpi.data.pieces import ANYWHERE, BEFORE_SPACE, CHARACTERS, next_cut, pieces
 from nnmpi.data.tokenizer import (
-    ANYWHERE,
-    BEFORE_SPACE,
-    CHARACTERS,
     BPETokenizer,
     ByteTokenizer,
     CharTokenizer,

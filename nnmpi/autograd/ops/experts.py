@@ -31,7 +31,7 @@ def slots_of(tokens: int, experts: int, top_k: int, factor: float) -> int:
     return min(max(ceil(factor * top_k * tokens / experts), 1), tokens)
 
 
-def tokens_of(x: Array) -> int:
+def tokens_of(x: Any) -> int:
     """The tokens of a sample of x (N, ..., C)."""
     return prod(x.shape[1:-1])
 

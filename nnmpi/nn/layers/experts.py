@@ -1,7 +1,5 @@
 """MixtureOfExperts: several networks of two layers, of which each token uses a few."""
 
-import math
-
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.functional import as_tensor
 from nnmpi.autograd.ops import experts
@@ -70,8 +68,8 @@ class Experts(Module):
 
     def options(self, x: Tensor) -> dict[str, object]:
         """The options of the op."""
-        tokens = math.prod(x.shape[1:-1])
-        slots = experts.slots_of(tokens, self.num_experts, self.top_k, self.capacity_factor)
+        tokens, E = experts.tokens_of(x), self.num_experts
+        slots = experts.slots_of(tokens, E, self.top_k, self.capacity_factor)
         return {"slots": slots, "activation": self.activation}
 
     def extra_repr(self) -> str:

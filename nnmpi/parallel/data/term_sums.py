@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 
 from nnmpi.backend import Array
 from nnmpi.comm import Comm
-from nnmpi.parallel.masters import memory_of_gradient
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.stores import LocalStore, Stretch
 from nnmpi.parallel.tensor.ops import all_reduce
@@ -46,5 +45,4 @@ class SummedTerms(GradientSync):
     def _pieces(self) -> Iterator[Array]:
         """The gradients that this rank updates in these stretches: on all ranks of tp as many."""
         for start, stop in self._terms:
-            for shard in self._store.own_shards(start, stop):
-                yield memory_of_gradient(self._store, shard)
+            yield from map(self._store.summed, self._store.own_shards(start, stop))

@@ -81,7 +81,8 @@ class Update:
         """
         store = self._store
         *scalars, squares = backend.to_host(store.totals(self._counted)).tolist()
-        for p, times in zip(store.parameters, scalars[USED:], strict=False):
+        uses = scalars[USED : USED + len(store.parameters)]
+        for p, times in zip(store.parameters, uses, strict=True):
             p.has_grad = times > 0
         finite = math.isfinite(scalars[LOSS]) and math.isfinite(squares)
         loss = scalars[LOSS] if self._counts_loss else 0.0

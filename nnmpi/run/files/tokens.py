@@ -21,9 +21,9 @@ from numpy.lib import format as npy
 
 from nnmpi.comm import Comm
 from nnmpi.data.files import RefusedError
-from nnmpi.data.pieces import next_cut, pieces
+from nnmpi.data.pieces import CHARACTERS, next_cut, pieces
 from nnmpi.data.text import characters, small_type, tokenizer_of_points
-from nnmpi.data.tokenizer import CHARACTERS, BPETokenizer, Tokenizer
+from nnmpi.data.tokenizer import BPETokenizer, Tokenizer
 from nnmpi.data.windows import About, held_out
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.quoting import shown

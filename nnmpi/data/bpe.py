@@ -1,0 +1,138 @@
+"""BPETokenizer: byte-level BPE as GPT-2 has it, by the library `tokenizers`."""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nnmpi.data.files import reading
+from nnmpi.data.pieces import BEFORE_SPACE, as_text
+from nnmpi.quoting import quoted, shown
+
+LIBRARY = "the package tokenizers, which is not installed: pip install 'nnmpi[text]'"
+MARKS = "continuing_subword_prefix", "end_of_word_suffix"  # of tokens of other kinds of BPE
+REMEDY = "give a folder with vocab.json and merges.txt, or a tokenizer.json"
+END = "<|endoftext|>"
+"""The token between texts, of GPT-2; `vocab.json` does not say that it is a special one."""
+
+
+class BPETokenizer:
+    """Byte-level BPE as GPT-2 has it, from a folder with vocab.json and merges.txt, or from a
+    tokenizer.json."""
+
+    tokens, unit, cuts = "tokens", "character", BEFORE_SPACE
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(os.path.abspath(os.path.expanduser(path)))
+        self._bpe = _library_tokenizer(self.path)
+        self._bpe.no_truncation()
+        self._bpe.no_padding()
+        vocabulary, found = self._bpe.get_vocab(), json.loads(self._bpe.to_str())
+        _check(self.path, found, vocabulary)
+        self.size = max(vocabulary.values()) + 1
+        both = json.dumps([sorted(vocabulary.items()), found["model"]["merges"]])
+        self.sha256 = hashlib.sha256(both.encode()).hexdigest()[:12]
+
+    def encode(self, text: str | bytes) -> np.ndarray:
+        """The tokens of a text; the library keeps about 100 bytes of each meanwhile."""
+        given = text if isinstance(text, str) else as_text(text)
+        return np.array(self._bpe.encode(given, add_special_tokens=False).ids, "int64")
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of tokens; U+FFFD stands for bytes that are no UTF-8."""
+        text: str = self._bpe.decode([int(i) for i in ids], skip_special_tokens=False)
+        return text
+
+    def lengths(self) -> np.ndarray:
+        """How many characters begin in each token."""
+        found = np.zeros(self.size, "int64")
+        for token, i in self._bpe.get_vocab(with_added_tokens=False).items():
+            found[i] = sum(c not in CONTINUE for c in token)
+        for i, added in self._bpe.get_added_tokens_decoder().items():
+            found[i] = len(added.content)
+        return found
+
+    def describe(self) -> str:
+        """{"kind": "bpe", "path": "...", "size": ..., "sha256": "..."}: the last of vocabulary and
+        merges, its first 12 digits"""
+        path = str(self.path)
+        return json.dumps({"kind": "bpe", "path": path, "size": self.size, "sha256": self.sha256})
+
+
+# ---- byte-level BPE: each byte has a printable character
+
+
+def _bytes_to_characters() -> dict[int, str]:
+    """The characters that stand for bytes: themselves if printable, else those from U+0100 on."""
+    themselves = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in themselves]
+    return {byte: chr(byte) for byte in themselves} | {
+        b: chr(256 + i) for i, b in enumerate(others)
+    }
+
+
+ALPHABET = _bytes_to_characters()
+CONTINUE = frozenset(ALPHABET[byte] for byte in range(0x80, 0xC0))
+"""The characters of bytes with which no character of UTF-8 begins."""
+
+
+def _library_tokenizer(path: Path) -> Any:
+    """The tokenizer of the library; raises ValueError of one line without it, or for bad files."""
+    try:
+        import tokenizers
+    except ImportError:
+        raise ValueError(f"tokenizer {shown(path)} needs {LIBRARY}") from None
+    one = path / "tokenizer.json" if path.is_dir() else path
+    two = [path / "vocab.json", path / "merges.txt"]
+    if one.is_file():
+        with reading(one, REMEDY):
+            made = tokenizers.Tokenizer.from_file(str(one))
+        made.decoder = tokenizers.decoders.ByteLevel()  # the file may lack it
+        return made
+    missing = [file.name for file in two if not file.is_file()]
+    if missing:
+        has = f"a folder without tokenizer.json, and without {' and '.join(missing)}"
+        what = has if path.is_dir() else "no file and no folder"
+        raise ValueError(f"tokenizer {shown(path)} is {what}; {REMEDY}")
+    with reading(path, REMEDY):
+        model = tokenizers.models.BPE.from_file(*map(str, two))
+    made = tokenizers.Tokenizer(model)
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    if END in made.get_vocab():
+        made.add_special_tokens([END])
+    return made
+
+
+def _check(path: Path, found: dict[str, Any], vocabulary: dict[str, int]) -> None:
+    """Raises ValueError unless it is byte-level BPE that divides a text as GPT-2 does.
+
+    Only then parts of a text have the same tokens as the whole.
+    """
+    model, words = found["model"], found["pre_tokenizer"] or {}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+    wrong = [
+        f"its model is {model['type']}" if model["type"] != "BPE" else "",
+        "it drops merges at random" if model.get("dropout") else "",
+        *(f"it has {mark} {quoted(model[mark])}" for mark in MARKS if model.get(mark)),
+        f"it changes characters ({found['normalizer']['type']})" if found["normalizer"] else "",
+        "" if byte_level.items() <= words.items() else "it divides texts into other words",
+        *(
+            f"token {quoted(added['content'])} takes the spaces behind it"
+            for added in found["added_tokens"]
+            if added["rstrip"] or re.search(r"\S\s", added["content"])
+        ),
+    ]
+    lacking = sum(c not in vocabulary for c in ALPHABET.values())
+    for reason in filter(None, wrong):
+        raise ValueError(f"tokenizer {shown(path)} is not byte-level BPE as of GPT-2: {reason}")
+    if lacking:
+        raise ValueError(
+            f"tokenizer {shown(path)} has no token for {lacking} of the 256 bytes, so texts would "
+            f"lose characters; {REMEDY}"
+        )
