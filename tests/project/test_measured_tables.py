@@ -306,3 +306,24 @@ def test_the_other_figures_of_pipelines():
     assert f"{mb(data)} with data parallelism" in text
     pipeline, data = (f"{row['seconds'] * 1e3:.0f} ms" for row in pipeline_rows("network"))
     assert f"takes {pipeline} as a pipeline and {data} with data parallelism" in text
+
+
+def test_steps_and_scaling_of_models_of_sequences() -> None:
+    rows = results("language-zen4")
+    step = {(row["case"], row["subject"]): row for row in rows if row["section"] == "steps"}
+    names = {"lstm": "LSTM(256) on numbers (32, 64)", "gpt-128": "gpt:4x4x128 (16, 128)"}
+    names |= {"lstm-text": "Embedding, LSTM(256), Linear (32, 64)"}
+    names |= {"gpt-384": "gpt:6x6x384 (8, 256)"}
+    said = table(BENCHMARKS, "| | nnmpi | T | T+ | compile | JAX | to best | goal |")
+    for case, name in names.items():
+        found = [step.get((case, s)) for s in ("nnmpi", "T", "T+", "compile", "JAX")]
+        times = [f"{row['cpu_seconds'] * 1e3:,.0f}" if row else "" for row in found]
+        cells = [cell.strip() for cell in said[name]]
+        assert cells == [*times, f"**{two(step[case, 'nnmpi']['ratio to best'])}**", "0.8"], name
+    layouts = ("dp 2", "tp 2", "tp 2, sequence parallel", "apart")
+    ratios = {(row.get("case"), row.get("layout")): row.get("ratio") for row in rows}
+    scaled = table(BENCHMARKS, "| | dp 2 | tp 2 | tp 2 and sequence parallel | apart |")
+    for case in ("gpt-128", "gpt-384"):
+        cells = scaled[names[case].split(" (")[0]]
+        assert cells == [two(ratios[case, layout]) for layout in layouts]
+    assert f"**{two(ratios['long', 'cp 2'])}** times as fast" in BENCHMARKS
