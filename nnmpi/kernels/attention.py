@@ -6,9 +6,12 @@
 
     q (N, K, G, T, D)    k (N, K, S, D)    v (N, K, S, E)    y (N, K, G, T, E)
 
+    lse (N, K, G, T)    the logarithm of the sum of e^score of each query: -inf where it sees no key
+
 The scores of a block of queries with all keys that they see are in cache from the first product to
-the second one. The backward pass computes them again, so memory is linear in T and S. Which queries
-make a block depends on T and S alone: cutting samples or heads among ranks changes no bit.
+the second one. The backward pass computes them again, from lse, so memory is linear in T and S.
+Which queries make a block depends on T and S alone: cutting samples or heads among ranks changes no
+bit. Attention to some keys and to others is that to all, by `join`.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +19,8 @@ from typing import NamedTuple
 
 from nnmpi.backend import Array, of, xp_of
 from nnmpi.kernels import progress_hook
-from nnmpi.kernels.softmax import softmax_gradient_loop, softmax_loop
+from nnmpi.kernels.softmax import softmax_loop
+from nnmpi.native.table import kernel
 
 FEWEST_ROWS = 64
 """Queries of a block, if there are so many: products of fewer rows are slow."""
@@ -40,6 +44,10 @@ class Block(NamedTuple):
     keys: slice
 
 
+KeepRows = Callable[[slice, slice], Array]
+"""`Keep` of some queries and keys, of samples and heads that are given."""
+
+
 class Scores(NamedTuple):
     """How scores are made of products, and probabilities of scores.
 
@@ -53,41 +61,18 @@ class Scores(NamedTuple):
     causal: bool = False
     keep: Keep | None = None
 
-
-def blocks(q: Array, k: Array, how: Scores) -> Iterator[Block]:
-    """All blocks of which a key is seen, those of a sample and a head in the order of queries."""
-    (N, K, G, T, _), S = q.shape, k.shape[2]
-    room = of(q).chunk_bytes // (4 * q.itemsize)  # scores, their gradients, and what BLAS packs
-    rows = max(FEWEST_ROWS, min(T, room // (4 * max(S, 1))))
-    if how.causal and of(q).is_host:
-        rows = min(rows, MOST_ROWS)
-    heads = min(K, max(1, room // (G * rows * max(S, 1))))
-    samples = max(1, room // (K * G * rows * max(S, 1))) if heads == K else 1
-    for n in range(0, N, samples):
-        for h in range(0, K, heads):
-            for t in range(0, T, rows):
-                last = min(t + rows, T)
-                seen = min(S, last) if how.causal else S
-                if seen:
-                    yield Block(
-                        slice(n, min(n + samples, N)),
-                        slice(h, min(h + heads, K)),
-                        slice(t, last),
-                        slice(0, seen),
-                    )
+    def of(self, at: tuple[slice, slice]) -> tuple[float, bool, Array | None, KeepRows | None]:
+        """What the loops take, of some samples and heads."""
+        mask, keep = self.mask if self.mask is None else self.mask[at], self.keep
+        rows = None if keep is None else lambda queries, keys: keep(Block(*at, queries, keys))
+        return self.scale, self.causal, mask, rows
 
 
-def attention(q: Array, k: Array, v: Array, how: Scores, y: Array) -> None:
-    """Writes y."""
+def attention(q: Array, k: Array, v: Array, how: Scores, y: Array, lse: Array) -> None:
+    """Writes y and lse."""
     progress = progress_hook.get()
-    if not k.shape[2]:
-        y[...] = 0  # queries that see no key
-    for block in blocks(q, k, how):
-        samples, heads, queries, keys = block
-        p = _probabilities(q, k, how, block)
-        if how.keep is not None:
-            p *= how.keep(block)
-        y[samples, heads, :, queries] = xp_of(q).matmul(p, v[samples, heads, None, keys])
+    for at in _parts(q, k):
+        attention_loop(q[at], k[at], v[at], y[at], lse[at], *how.of(at))
         progress()
 
 
@@ -96,70 +81,145 @@ def attention_gradients(
     k: Array,
     v: Array,
     how: Scores,
+    y: Array,
+    lse: Array,
     dy: Array,
-    dq: Array | None,
-    dk: Array | None,
-    dv: Array | None,
+    dq: Array,
+    dk: Array,
+    dv: Array,
 ) -> None:
-    """Writes the gradients that are not None, from that of y."""
-    xp, progress = xp_of(q), progress_hook.get()
-    for d in (dq, dk, dv):
-        if d is not None:
-            d[...] = 0
-    for block in blocks(q, k, how):
-        samples, heads, queries, keys = block
-        p = _probabilities(q, k, how, block)
-        g = dy[samples, heads, :, queries]
-        kept = None if how.keep is None else how.keep(block)
-        if dv is not None:
-            dropped = p if kept is None else p * kept
-            dv[samples, heads, keys] += over_group(dropped, g)
-        if dq is None and dk is None:
-            continue
-        dp = xp.matmul(g, v[samples, heads, None, keys].swapaxes(-1, -2))
-        if kept is not None:
-            dp *= kept
-        ds = xp.empty_like(p)
-        softmax_gradient_loop(dp, p, ds, -1)
-        if dq is not None:
-            product = xp.matmul(ds, k[samples, heads, None, keys])
-            xp.multiply(product, how.scale, out=dq[samples, heads, :, queries])
-        if dk is not None:
-            dk[samples, heads, keys] += over_group(ds, q[samples, heads, :, queries] * how.scale)
+    """Writes dq, dk and dv, from the gradient of y.
+
+    Where y and lse are those of other keys too, these are the parts that go through k and v.
+    """
+    progress = progress_hook.get()
+    for at in _parts(q, k):
+        arrays = (a[at] for a in (q, k, v, y, lse, dy, dq, dk, dv))
+        attention_gradient_loop(*arrays, *how.of(at))
         progress()
 
 
-def over_group(a: Array, b: Array) -> Array:
+def join(y: Array, lse: Array, others: Array, lse_of_others: Array) -> None:
+    """Makes y and lse those of their keys and of others."""
+    xp = xp_of(y)
+    both = xp.logaddexp(lse, lse_of_others)
+    y *= xp.exp(lse - both)[..., None]
+    y += others * xp.exp(lse_of_others - both)[..., None]
+    lse[...] = both
+
+
+@kernel
+def attention_loop(
+    q: Array,
+    k: Array,
+    v: Array,
+    y: Array,
+    lse: Array,
+    scale: float,
+    causal: bool,
+    mask: Array | None,
+    keep: KeepRows | None,
+) -> None:
+    """`attention` of some samples and heads."""
+    xp = xp_of(q)
+    if not k.shape[2]:
+        y[...], lse[...] = 0, -xp.inf
+    for rows, keys in _blocks(q, k, causal):
+        s, seen = _scores(q, k, rows, keys, scale, causal, mask)
+        p = xp.empty_like(s)
+        softmax_loop(s, p, -1)
+        lse[..., rows] = s.max(axis=-1) - xp.log(p.max(axis=-1))  # the largest p is e^(s - lse)
+        if seen is not None:
+            p *= seen
+        if keep is not None:
+            p *= keep(rows, keys)
+        y[..., rows, :] = xp.matmul(p, v[:, :, None, keys])
+
+
+@kernel
+def attention_gradient_loop(
+    q: Array,
+    k: Array,
+    v: Array,
+    y: Array,
+    lse: Array,
+    dy: Array,
+    dq: Array,
+    dk: Array,
+    dv: Array,
+    scale: float,
+    causal: bool,
+    mask: Array | None,
+    keep: KeepRows | None,
+) -> None:
+    """`attention_gradients` of some samples and heads: ds = scale p (dp - sum(dy y))."""
+    xp = xp_of(q)
+    for d in (dq, dk, dv):
+        d[...] = 0
+    for rows, keys in _blocks(q, k, causal):
+        s, seen = _scores(q, k, rows, keys, scale, causal, mask)
+        p = xp.exp(s - lse[..., rows, None]).astype(s.dtype, copy=False)
+        if seen is not None:
+            p *= seen
+        g, kept = dy[..., rows, :], None if keep is None else keep(rows, keys)
+        dv[:, :, keys] += _over_group(p if kept is None else p * kept, g)
+        ds = xp.matmul(g, v[:, :, None, keys].swapaxes(-1, -2))
+        if kept is not None:
+            ds *= kept
+        ds -= (g * y[..., rows, :]).sum(axis=-1, keepdims=True)
+        ds *= p
+        ds *= scale
+        dq[..., rows, :] = xp.matmul(ds, k[:, :, None, keys])
+        dk[:, :, keys] += _over_group(ds, q[..., rows, :])
+
+
+def _parts(q: Array, k: Array) -> Iterator[tuple[slice, slice]]:
+    """Samples and key heads, so many at a time that some rows of all their scores are in cache."""
+    (N, K, G, T, _), S = q.shape, k.shape[2]
+    most = max(1, _room(q) // max(G * min(T, MOST_ROWS) * S, 1))
+    heads = min(K, most) or 1
+    samples = max(1, most // heads) if heads == K else 1
+    for n in range(0, N, samples):
+        for h in range(0, K, heads):
+            yield slice(n, min(n + samples, N)), slice(h, min(h + heads, K))
+
+
+def _blocks(q: Array, k: Array, causal: bool) -> Iterator[tuple[slice, slice]]:
+    """Queries, and the first keys, which are those that they see; all of which a key is seen."""
+    T, S = q.shape[3], k.shape[2]
+    rows = max(FEWEST_ROWS, min(T, _room(q) // (4 * max(S, 1))))
+    if causal and of(q).is_host:
+        rows = min(rows, MOST_ROWS)
+    for t in range(0, T if S else 0, rows):
+        last = min(t + rows, T)
+        yield slice(t, last), slice(0, min(S, last) if causal else S)
+
+
+def _room(q: Array) -> int:
+    """How many scores, their gradients, and what BLAS packs, are in cache."""
+    return of(q).chunk_bytes // (4 * int(q.itemsize))
+
+
+def _over_group(a: Array, b: Array) -> Array:
     """a^T b, (n, h, keys, D), of a (n, h, G, rows, keys) and b (n, h, G, rows, D)."""
     product = xp_of(a).matmul(a.swapaxes(-1, -2), b)
     return product[:, :, 0] if product.shape[2] == 1 else product.sum(axis=2)
 
 
-def scores(q: Array, k: Array, how: Scores, block: Block) -> Array:
-    """The scores of a block, (n, h, G, rows, keys), without the mask."""
-    samples, heads, queries, keys = block
-    rows = q[samples, heads, :, queries] * how.scale
-    s: Array = xp_of(q).matmul(rows, k[samples, heads, None, keys].swapaxes(-1, -2))
-    if how.causal:
-        _hide_later(s, queries.start)
-    return s
-
-
-def _probabilities(q: Array, k: Array, how: Scores, block: Block) -> Array:
-    """softmax of the scores of a block, (n, h, G, rows, keys)."""
-    xp, s = xp_of(q), scores(q, k, how, block)
-    samples, heads, queries, keys = block
-    seen = None
-    if how.mask is not None:
-        part = how.mask[samples, heads, :, queries, keys]
+def _scores(
+    q: Array, k: Array, rows: slice, keys: slice, scale: float, causal: bool, mask: Array | None
+) -> tuple[Array, Array | None]:
+    """The scores of a block, (n, h, G, rows, keys), and which of them a mask lets through."""
+    xp, seen = xp_of(q), None
+    s: Array = xp.matmul(q[..., rows, :] * scale, k[:, :, None, keys].swapaxes(-1, -2))
+    if causal:
+        _hide_later(s, rows.start)
+    if mask is not None:
+        part = mask[..., rows, keys]
         seen = part if part.dtype.kind == "b" else part > -xp.inf
         s = xp.where(part, s, -xp.inf) if part.dtype.kind == "b" else s + part
         s = xp.maximum(s, xp.finfo(s.dtype).min)  # rows that see nothing have a softmax, too
-    p = xp.empty_like(s)
-    softmax_loop(s, p, -1)
-    if seen is not None:
-        p *= seen
-    return p
+    return s, seen
 
 
 def _hide_later(s: Array, first: int) -> None:

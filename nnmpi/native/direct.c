@@ -1,7 +1,7 @@
 /* Convolutions of images with few channels, without columns, in float32, channels last.
 
    n images of H x W pixels with C channels, padded     h x w outputs (before pooling) with O
-   K kernel rows and columns, `stride` apart             channels, a multiple of LANES
+   K kernel rows and columns, `stride` apart             channels, a multiple of PER_VECTOR
 
    direct_outputs(x, w, y, left, upper, bias, zero, stride)
        y (n, h, w, O), after pooling, bias and ReLU, of x (n, H, W, C) and w (K, K, C, O)
@@ -26,7 +26,7 @@ static void output_row(const Images *s, const float *x, const float *w, npy_intp
     Terms t = {s->rows, s->columns * s->C, s->row, 1};
     const float *a = x + h * s->stride * s->row + first * s->stride * s->C;
     for (npy_intp o = 0; o < s->O; o += WIDTH)
-        strip(many, s->O - o > LANES ? 2 : 1, 0, t, a, every * s->stride * s->C, w + o, s->O, y + o,
+        strip(many, s->O - o > PER_VECTOR ? 2 : 1, 0, t, a, every * s->stride * s->C, w + o, s->O, y + o,
               s->O);
 }
 
@@ -38,7 +38,7 @@ static void weight_gradient(const Images *s, const float *x, const float *dz, np
     const float *a = x + h * s->stride * s->row + first * s->stride * s->C;
     for (npy_intp r = 0; r < s->rows; r++, a += s->row, dw += run * s->O)
         for (npy_intp o = 0; o < s->O; o += WIDTH)
-            strip(run, s->O - o > LANES ? 2 : 1, 1, t, a, 1, dz + o, s->O, dw + o, s->O);
+            strip(run, s->O - o > PER_VECTOR ? 2 : 1, 1, t, a, 1, dz + o, s->O, dw + o, s->O);
 }
 
 static void outputs(const Images *s, const Outputs *q, const float *x, const float *w, float *room) {
@@ -84,7 +84,7 @@ static int images(PyObject *images, PyObject *kernels, int writes, double stride
     PyArrayObject *x = (PyArrayObject *)images, *k = (PyArrayObject *)kernels;
     npy_intp *size = PyArray_DIMS(k), many = pools ? 2 : 1;
     *s = (Images){n, step(x, 0), step(x, 1), size[2], size[0], size[1], O, stride};
-    return PyArray_IS_C_CONTIGUOUS(x) && PyArray_IS_C_CONTIGUOUS(k) && O % LANES == 0 &&
+    return PyArray_IS_C_CONTIGUOUS(x) && PyArray_IS_C_CONTIGUOUS(k) && O % PER_VECTOR == 0 &&
            stride >= 1 && PyArray_DIM(x, 0) == n && PyArray_DIM(x, 3) == s->C && size[3] == O &&
            PyArray_DIM(x, 1) >= (h * many - 1) * s->stride + s->rows &&
            PyArray_DIM(x, 2) >= (w * many - 1) * s->stride + s->columns;

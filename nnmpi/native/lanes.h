@@ -1,7 +1,7 @@
 /* Sums in 16 lanes, added up in one order, so that all sets of instructions give the same bits. */
 #ifndef NNMPI_LANES_H
 #define NNMPI_LANES_H
-#include "native.h"
+#include "elementary.h"
 
 #define LANES 16
 
@@ -27,6 +27,21 @@ ALWAYS_INLINE float sum_of_lanes(const float *lane) {
     for (int l = 0; l < 8; l++) sum[l] = lane[l] + lane[l + 8];
     for (int l = 0; l < 4; l++) sum[l] += sum[l + 4];
     return sum[0] + sum[2] + (sum[1] + sum[3]);
+}
+
+/* p = e^(x - top) of n numbers, of which top is the largest; returns their total. p may be x. */
+static inline float exponentials(const float *x, float *p, npy_intp n, float *top) {
+    float most[LANES], sum[LANES] = {0};
+    for (int l = 0; l < LANES; l++) most[l] = x[0];
+    EACH_LANE(n, most[l] = most[l] < x[i] ? x[i] : most[l]);
+    for (int l = 1; l < LANES; l++) most[0] = most[0] < most[l] ? most[l] : most[0];
+    *top = most[0];
+    EACH_LANE(n, sum[l] += p[i] = exp_of(x[i] - most[0]));
+    return sum_of_lanes(sum);
+}
+
+static inline void times(float *x, npy_intp n, float factor) {
+    for (npy_intp i = 0; i < n; i++) x[i] *= factor;
 }
 
 #endif

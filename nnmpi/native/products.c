@@ -20,7 +20,7 @@
 #define LINE 64        /* bytes of a line of the cache, which loads should not cross */
 
 /* One strip, with n columns of B; the others of WIDTH are zeros. */
-static void pack(const Sizes *s, const float *B, npy_intp n, float *strip) {
+static void pack_one(const Sizes *s, const float *B, npy_intp n, float *strip) {
     npy_intp k = s->k;
     if (n < WIDTH) memset(strip, 0, k * WIDTH * sizeof *strip);
     if (s->b_column != 1)
@@ -40,8 +40,8 @@ static void pack(const Sizes *s, const float *B, npy_intp n, float *strip) {
    neighbours, through a block of their own. */
 static void tile(const Sizes *s, npy_intp rows, npy_intp columns, int adds, Terms t, const float *A,
                  npy_intp a_row, const float *strip, float *C) {
-    int vectors = columns <= LANES ? 1 : 2;
-    if (columns == vectors * LANES && s->c_column == 1) {
+    int vectors = columns <= PER_VECTOR ? 1 : 2;
+    if (columns == vectors * PER_VECTOR && s->c_column == 1) {
         some_rows(rows, vectors, adds, t, A, a_row, strip, WIDTH, C, s->c_row);
         return;
     }
@@ -54,9 +54,13 @@ static void tile(const Sizes *s, npy_intp rows, npy_intp columns, int adds, Term
         }
 }
 
-/* All rows of C, and the columns in `strips`; rows of A are packed first if there is room. */
-static void columns_of(const Sizes *s, const float *A, const float *strips, float *C, int adds,
-                       float *room) {
+void pack(const Sizes *s, const float *B, float *strips) {
+    for (npy_intp j = 0; j < s->n; j += WIDTH)
+        pack_one(s, B + j * s->b_column, s->n - j < WIDTH ? s->n - j : WIDTH, strips + j * s->k);
+}
+
+void packed_product(const Sizes *s, const float *A, const float *strips, npy_intp terms, float *C,
+                    int adds, float *room) {
     for (npy_intp i = 0; i < s->m; i += ROWS, A += ROWS * s->a_row, C += ROWS * s->c_row) {
         npy_intp rows = s->m - i < ROWS ? s->m - i : ROWS, a_row = s->a_row;
         const float *a = A;
@@ -67,8 +71,8 @@ static void columns_of(const Sizes *s, const float *A, const float *strips, floa
             a = room, a_row = 1, t.at = ROWS;
         }
         for (npy_intp j = 0; j < s->n; j += WIDTH)
-            tile(s, rows, s->n - j < WIDTH ? s->n - j : WIDTH, adds, t, a, a_row, strips + j * s->k,
-                 C + j * s->c_column);
+            tile(s, rows, s->n - j < WIDTH ? s->n - j : WIDTH, adds, t, a, a_row,
+                 strips + j * terms, C + j * s->c_column);
     }
 }
 
@@ -85,12 +89,9 @@ int product(const Sizes *s, const float *A, const float *B, float *C, int adds) 
             Sizes some = *s;
             some.n = s->n - j < columns ? s->n - j : columns;
             some.k = s->k - k < DEPTH ? s->k - k : DEPTH;
-            const float *b = B + k * s->b_term + j * s->b_column;
-            for (npy_intp c = 0; c < some.n; c += WIDTH)
-                pack(&some, b + c * s->b_column, some.n - c < WIDTH ? some.n - c : WIDTH,
-                     room + c * some.k);
-            columns_of(&some, A + k * s->a_term, room, C + j * s->c_column, adds,
-                       apart && once ? room + deepest * columns : NULL);
+            pack(&some, B + k * s->b_term + j * s->b_column, room);
+            packed_product(&some, A + k * s->a_term, room, some.k, C + j * s->c_column, adds,
+                           apart && once ? room + deepest * columns : NULL);
         }
     if (once) free(room);
     return 1;

@@ -12,7 +12,7 @@
 #if defined(__AVX512F__)
 #include <immintrin.h>
 #define FUSED
-#define LANES 16
+#define PER_VECTOR 16
 #define ROWS 8
 typedef __m512 Vector;
 #define LOAD _mm512_loadu_ps
@@ -23,7 +23,7 @@ typedef __m512 Vector;
 #elif defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
 #define FUSED
-#define LANES 8
+#define PER_VECTOR 8
 #define ROWS 6
 typedef __m256 Vector;
 #define LOAD _mm256_loadu_ps
@@ -34,7 +34,7 @@ typedef __m256 Vector;
 #endif
 
 #ifdef FUSED
-#define WIDTH (2 * LANES)
+#define WIDTH (2 * PER_VECTOR)
 
 /* `outer` times `inner` terms: k = (o, i) is at A[o * jump + i * at], and in order in B. */
 typedef struct {
@@ -50,7 +50,7 @@ ALWAYS_INLINE void block(const int m, const int vectors, const int adds, Terms t
     for (npy_intp o = 0; o < t.outer; o++, A += t.jump) {
         const float *a = A;
         for (npy_intp k = 0; k < t.inner; k++, a += t.at, B += b_row) {
-            UNROLL for (int j = 0; j < vectors; j++) b[j] = LOAD(B + j * LANES);
+            UNROLL for (int j = 0; j < vectors; j++) b[j] = LOAD(B + j * PER_VECTOR);
             UNROLL for (int i = 0; i < m; i++) {
                 Vector one = ALL(a[i * a_row]);
                 UNROLL for (int j = 0; j < vectors; j++)
@@ -60,7 +60,7 @@ ALWAYS_INLINE void block(const int m, const int vectors, const int adds, Terms t
     }
     UNROLL for (int i = 0; i < m; i++)
         UNROLL for (int j = 0; j < vectors; j++) {
-            float *at = C + i * c_row + j * LANES;
+            float *at = C + i * c_row + j * PER_VECTOR;
             STORE(at, adds ? ADD(LOAD(at), c[i][j]) : c[i][j]);
         }
 }
@@ -91,7 +91,7 @@ static inline void some_rows(npy_intp m, int vectors, int adds, Terms t, const f
     }
 }
 
-/* All m rows, for LANES or 2 LANES columns. */
+/* All m rows, for PER_VECTOR or 2 PER_VECTOR columns. */
 static inline void strip(npy_intp m, int vectors, int adds, Terms t, const float *A, npy_intp a_row,
                          const float *B, npy_intp b_row, float *C, npy_intp c_row) {
     for (npy_intp i = 0; i < m; i += ROWS)
@@ -107,5 +107,13 @@ typedef struct {
 /* C = A B, or C += A B if it adds; 0 where memory is lacking. B is copied: where it is the larger
    one, the transposes of all three take less time. */
 int product(const Sizes *s, const float *A, const float *B, float *C, int adds);
+
+/* B in strips of WIDTH columns, each of k rows, one behind the other; the last one with zeros. */
+void pack(const Sizes *s, const float *B, float *strips);
+
+/* C = A B, or C += A B if it adds, of the first k of the `terms` rows that strips of B have. ROWS
+   rows of A at a time are packed if there is room. */
+void packed_product(const Sizes *s, const float *A, const float *strips, npy_intp terms, float *C,
+                    int adds, float *room);
 #endif
 #endif

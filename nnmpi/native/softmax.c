@@ -9,7 +9,6 @@
    cross_entropy_loop(z, labels, scale, loss, p, at)       loss of each row, or of no axes: the sum
                                                            times scale; at: labels in memory of p
    cross_entropy_gradient_loop(p, at, g, scale, dz)    dz = (p - 1 at the label) (g scale) */
-#include "elementary.h"
 #include "lanes.h"
 #include <string.h>
 
@@ -27,21 +26,6 @@ static void side_by_side(const float *x, int m, npy_intp C, float (*restrict s)[
         for (int l = 0; l < LANES; l++) total[l] += s[c][l] = exp_of(s[c][l] - top[l]);
 }
 
-/* p = e^(x - top) of a row; returns its total */
-static float one_row(const float *restrict x, float *restrict p, npy_intp C, float *top) {
-    float most[LANES], sum[LANES] = {0};
-    for (int l = 0; l < LANES; l++) most[l] = x[0];
-    EACH_LANE(C, most[l] = most[l] < x[i] ? x[i] : most[l]);
-    for (int l = 1; l < LANES; l++) most[0] = most[0] < most[l] ? most[l] : most[0];
-    *top = most[0];
-    EACH_LANE(C, sum[l] += p[i] = exp_of(x[i] - most[0]));
-    return sum_of_lanes(sum);
-}
-
-static void scale(float *x, npy_intp n, float factor) {
-    for (npy_intp i = 0; i < n; i++) x[i] *= factor;
-}
-
 static void softmax(const float *x, float *y, npy_intp n, npy_intp C, int logs) {
     float s[NARROW][LANES], top[LANES], total[LANES];
     for (npy_intp i = 0; i < n; i += LANES, x += LANES * C, y += LANES * C) {
@@ -49,10 +33,10 @@ static void softmax(const float *x, float *y, npy_intp n, npy_intp C, int logs) 
         if (C <= NARROW) side_by_side(x, m, C, s, top, total);
         for (int l = 0; l < m; l++) {
             float *row = y + l * C;
-            if (C > NARROW) total[l] = one_row(x + l * C, row, C, top + l);
+            if (C > NARROW) total[l] = exponentials(x + l * C, row, C, top + l);
             else
                 for (npy_intp c = 0; c < C; c++) row[c] = s[c][l];
-            if (!logs) scale(row, C, 1 / total[l]);
+            if (!logs) times(row, C, 1 / total[l]);
             else {
                 float log_total = log_of(total[l]), largest = top[l];
                 for (npy_intp c = 0; c < C; c++) row[c] = x[l * C + c] - largest - log_total;
@@ -86,8 +70,8 @@ static float cross_entropy(const float *z, float *loss, float *p, npy_int64 *at,
         } else
             for (int l = 0; l < LANES; l++) {
                 float *row = p + (i + l) * C;
-                total[l] = l < m ? one_row(z + l * C, row, C, top + l) : 1;
-                if (l < m) scale(row, C, 1 / total[l]);
+                total[l] = l < m ? exponentials(z + l * C, row, C, top + l) : 1;
+                if (l < m) times(row, C, 1 / total[l]);
             }
         for (int l = 0; l < LANES; l++) log_total[l] = log_of(total[l]);
         for (int l = 0; l < m; l++) {

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.kernels import cases, products
+from helpers.kernels import attention, cases, products
 from helpers.kernels.numbers import Rng, by_window, numbers, one_of, windows
 
 from nnmpi import native
@@ -19,6 +19,7 @@ DRAWS = 30
 FUSED = {
     *("products_loop", "direct_outputs", "direct_gradients"),
     *("linear_outputs", "linear_gradients", "mlp_outputs", "mlp_gradients"),
+    *("attention_loop", "attention_gradient_loop"),
 }
 """They add products that are not rounded, for which the baseline has no instruction."""
 NOT_COMPILED = {
@@ -109,6 +110,7 @@ CASES: dict[str, tuple[Draw, float, bool]] = {
     "unpool_loop": (unpool, 0, False),
     "bias_relu_loop": (bias_relu, 0, False),
     "relu_gradient_loop": (relu_gradient, 0, False),
+    **attention.CASES,
     **products.CASES,
     **cases.CASES,
 }

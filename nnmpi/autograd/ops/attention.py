@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from nnmpi.backend import Array, xp_of
-from nnmpi.dtypes import on_host_in_16_bits
+from nnmpi.dtypes import on_host_in_16_bits, wide
 from nnmpi.kernels import Result
 from nnmpi.kernels import attention as kernels
 from nnmpi.kernels.attention import Keep, Scores
@@ -37,15 +37,14 @@ def attention(
         (N, H, T, _), (K, S) = q.shape, k.shape[1:3]
         mask = xp_of(q).broadcast_to(mask, (N, H, T, S)).reshape(N, K, H // K, T, S)
     how = Scores(scale, mask, causal, keep)
-    y = _by_position((*q.shape[:3], v.shape[3]), q)
-    kernels.attention(_grouped(q, k), k, v, how, _grouped(y, k))
+    y, lse = _by_position((*q.shape[:3], v.shape[3]), q), _lse(q, k)
+    kernels.attention(_grouped(q, k), k, v, how, _grouped(y, k), lse)
 
-    def prepare(g: Array, needs: Sequence[bool]) -> list[Array | None]:
-        arrays = zip((q, k, v), needs, strict=True)
-        found = [_by_position(a.shape, a) if need else None for a, need in arrays]
-        dq = None if found[0] is None else _grouped(found[0], k)
-        kernels.attention_gradients(_grouped(q, k), k, v, how, _grouped(g, k), dq, *found[1:])
-        return found
+    def prepare(g: Array, needs: Sequence[bool]) -> list[Array]:
+        dq, dk, dv = (_by_position(a.shape, a) for a in (q, k, v))
+        rows, of_rows = (_grouped(q, k), k, v), (_grouped(dq, k), dk, dv)
+        kernels.attention_gradients(*rows, how, _grouped(y, k), lse, _grouped(g, k), *of_rows)
+        return [dq, dk, dv]
 
     return Result(y, _PICKS, prepare)
 
@@ -60,13 +59,14 @@ def self_attention(
     q, k, v = _parts(qkv)
     N, T, H, _, D = qkv.shape
     y, how = xp_of(qkv).empty((N, T, H, D), qkv.dtype), Scores(scale, causal=causal, keep=keep)
-    kernels.attention(_grouped(q, k), k, v, how, _grouped(y.transpose(0, 2, 1, 3), k))
+    rows, lse = _grouped(y.transpose(0, 2, 1, 3), k), _lse(q, k)
+    kernels.attention(_grouped(q, k), k, v, how, rows, lse)
 
     def vjp(g: Array, out: Array | None) -> Array:
         d = xp_of(qkv).empty(qkv.shape, qkv.dtype)
         dq, dk, dv = _parts(d)
-        dy = _grouped(g.transpose(0, 2, 1, 3), k)
-        kernels.attention_gradients(_grouped(q, k), k, v, how, dy, _grouped(dq, k), dk, dv)
+        of_rows = _grouped(g.transpose(0, 2, 1, 3), k), _grouped(dq, k), dk, dv
+        kernels.attention_gradients(_grouped(q, k), k, v, how, rows, lse, *of_rows)
         return d
 
     return Result(y, (vjp,))
@@ -86,6 +86,11 @@ def _grouped(q: Array, k: Array) -> Array:
     N, H, T, D = q.shape
     K = k.shape[1]
     return q.reshape(N, K, H // K if K else 0, T, D)
+
+
+def _lse(q: Array, k: Array) -> Array:
+    """An empty array for a number of each row of `_grouped`; of 16 bits it has 32."""
+    return xp_of(q).empty(_grouped(q, k).shape[:-1], wide(q.dtype))
 
 
 def _by_position(shape: tuple[int, ...], like: Array) -> Array:

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 
 from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
-from nnmpi.dtypes import on_host_in_16_bits
+from nnmpi.dtypes import on_host_in_16_bits, wide
 from nnmpi.kernels import Result, progress_hook
-from nnmpi.kernels.attention import KeepOf, Scores
-from nnmpi.kernels.attention_parts import add_gradients, add_keys
+from nnmpi.kernels.attention import KeepOf, Scores, attention, attention_gradients, join
 from nnmpi.kernels.halves import in_float32
 from nnmpi.parallel.positions import Positions, Seen
 from nnmpi.parallel.wire import Transfer, wire_for
@@ -105,29 +104,33 @@ def ring_attention(
     xp, (N, t, H, _, D), me = xp_of(qkv), qkv.shape, ring.comm.rank
     q = _by_head(qkv[:, :, :, 0])
     kv = xp.ascontiguousarray(qkv[:, :, :, 1:].transpose(3, 0, 2, 1, 4))
-    y, lse = xp.zeros((N, t, H, D), qkv.dtype), xp.full((N, H, 1, t), -xp.inf, qkv.dtype)
+    y = xp.zeros((N, t, H, D), qkv.dtype)
+    lse = xp.full((N, H, 1, t), -xp.inf, wide(qkv.dtype))
     part = partial(_part, ring.positions, keep_of, scale, causal, me, xp)
     rows = _by_head(y)
     for r, there in ring.travelling(kv):
         seen, how = part(r)
         k, v = there[:, :, :, seen.keys]
-        some = seen.queries
-        add_keys(q[..., some, :], k, v, how, rows[..., some, :], lse[..., some])
+        here, lse_here = rows[..., seen.queries, :], lse[..., seen.queries]
+        found = xp.empty(here.shape, y.dtype), xp.empty(lse_here.shape, lse.dtype)
+        attention(q[..., seen.queries, :], k, v, how, *found)
+        join(here, lse_here, *found)
 
     def vjp(g: Array, out: Array | None) -> Array:
         d = xp.empty(qkv.shape, qkv.dtype)
         d[:, :, :, 0] = 0
         dq, dy = _by_head(d[:, :, :, 0]), _by_head(g)
-        delta = (g * y).sum(axis=-1).transpose(0, 2, 1)[:, :, None]
         mine = xp.ascontiguousarray(qkv[:, :, :, 1:].transpose(3, 0, 2, 1, 4))
-        total, under_way = xp.zeros_like(mine), list[Returning]()
+        total, under_way = xp.empty_like(mine), list[Returning]()
         for s, (r, there) in enumerate(ring.travelling(mine)):
             seen, how = part(r)
             k, v = there[:, :, :, seen.keys]
             some = seen.queries
-            dkv = xp.zeros((2, *k.shape), qkv.dtype) if s else total
-            rows_of = q[..., some, :], k, v, how, dy[..., some, :], lse[..., some]
-            add_gradients(*rows_of, delta[..., some], dq[..., some, :], *dkv)
+            dkv = xp.empty((2, *k.shape), qkv.dtype) if s else total
+            of_rows = rows[..., some, :], lse[..., some], dy[..., some, :]
+            found = xp.empty(of_rows[0].shape, qkv.dtype)
+            attention_gradients(q[..., some, :], k, v, how, *of_rows, found, *dkv)
+            dq[..., some, :] += found
             if under_way:
                 under_way.pop().add()
             if s:

@@ -1,0 +1,230 @@
+/* Attention without masks, head by head, as kernels/attention.py describes it, in float32.
+
+   N  samples      T  queries      D  numbers of a query and a key
+   K  key heads    S  keys         E  numbers of a value
+   G  query heads of each key head
+
+   attention_loop(q, k, v, y, lse, scale, causal, mask, keep)
+   attention_gradient_loop(q, k, v, y, lse, dy, dq, dk, dv, scale, causal, mask, keep)
+
+   KEYS keys at a time are packed, and of QUERIES queries at a time their scores are computed:
+
+       s = scale q k^T    p = e^(s - lse)    y = p v    dp = dy v^T    ds = scale p (dp - sum(dy y))
+
+       dq += ds k    dk += ds^T q    dv += p^T dy
+
+   All of these are in the second cache. */
+#include "lanes.h"
+#include "products.h"
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef FUSED
+#define KEYS 256
+#define QUERIES 32 /* a divisor of KEYS */
+
+typedef struct {
+    npy_intp T, S, D, E;
+    npy_intp q, k, v, y, dy, dq, dk, dv; /* how many numbers lie between two rows */
+    float scale;
+    int causal;
+} Head;
+
+static npy_intp whole(npy_intp n, npy_intp of) { return (n + of - 1) / of * of; }
+
+/* `terms` rows of n columns in strips; returns where the strips end. */
+static float *packed(npy_intp terms, npy_intp n, const float *B, npy_intp b_term, npy_intp b_column,
+                     float *strips) {
+    Sizes s = {0, n, terms, 0, 0, b_term, b_column, 0, 0};
+    pack(&s, B, strips);
+    return strips + terms * whole(n, WIDTH);
+}
+
+/* C (m, n) = A B, or C += A B if it adds, of k of the rows of strips that have `terms`. */
+static void product_of(npy_intp m, npy_intp n, npy_intp k, const float *A, npy_intp a_row,
+                       npy_intp a_term, const float *strips, npy_intp terms, float *C,
+                       npy_intp c_row, int adds) {
+    Sizes s = {m, n, k, a_row, a_term, 0, 0, c_row, 1};
+    packed_product(&s, A, strips, terms, C, adds, NULL);
+}
+
+/* The numbers of packed keys and values, and of a tile of scores. */
+static npy_intp room_for(const Head *h) {
+    npy_intp keys = whole(h->S < KEYS ? h->S : KEYS, WIDTH);
+    npy_intp D = whole(h->D, WIDTH), E = whole(h->E, WIDTH);
+    return keys * (2 * D + 2 * E) + QUERIES * (2 * KEYS + D + E);
+}
+
+/* Of n keys, how many query i sees if query 0 sees `first` of them. */
+static npy_intp seen_by(const Head *h, npy_intp i, npy_intp first, npy_intp n) {
+    return h->causal && first + i < n ? first + i : n;
+}
+
+/* y and lse of `before`, if there are any, and of these keys, whose probabilities are to be divided
+   by `total`. */
+static void join(float *restrict y, const float *restrict sums, npy_intp E, float top, float total,
+                 int before, float *lse) {
+    float here = top + log_of(total);
+    if (!before) {
+        for (npy_intp e = 0; e < E; e++) y[e] = sums[e] * (1 / total);
+        *lse = here;
+        return;
+    }
+    float most = *lse < here ? here : *lse, least = *lse < here ? *lse : here;
+    float both = most + log_of(1 + exp_of(least - most));
+    float a = exp_of(*lse - both), b = exp_of(here - both) / total;
+    for (npy_intp e = 0; e < E; e++) y[e] = y[e] * a + sums[e] * b;
+    *lse = both;
+}
+
+static void forward(const Head *h, const float *q, const float *k, const float *v, float *y,
+                    float *lse, float *room) {
+    for (npy_intp s = 0; s < h->S; s += KEYS, k += KEYS * h->k, v += KEYS * h->v) {
+        npy_intp n = h->S - s < KEYS ? h->S - s : KEYS;
+        float *keys = room, *values = packed(h->D, n, k, 1, h->k, keys);
+        float *scores = packed(n, h->E, v, h->v, 1, values), *sums = scores + QUERIES * KEYS;
+        for (npy_intp t = h->causal ? s : 0; t < h->T; t += QUERIES) {
+            npy_intp m = h->T - t < QUERIES ? h->T - t : QUERIES, first = t + 1 - s;
+            npy_intp seen = seen_by(h, m - 1, first, n), E = whole(h->E, PER_VECTOR);
+            float top[QUERIES], total[QUERIES];
+            product_of(m, whole(seen, PER_VECTOR), h->D, q + t * h->q, h->q, 1, keys, h->D, scores,
+                       KEYS, 0);
+            for (npy_intp i = 0; i < m; i++) {
+                float *row = scores + i * KEYS;
+                npy_intp own = seen_by(h, i, first, n);
+                times(row, own, h->scale);
+                total[i] = exponentials(row, row, own, top + i);
+                for (npy_intp j = own; j < seen; j++) row[j] = 0;
+            }
+            product_of(m, E, seen, scores, KEYS, 1, values, n, sums, E, 0);
+            for (npy_intp i = 0; i < m; i++)
+                join(y + (t + i) * h->y, sums + i * E, h->E, top[i], total[i], s > 0, lse + t + i);
+        }
+    }
+}
+
+/* p and dp, of which `seen` are there, become ds and p; of others as many zeros as make n. */
+static void of_scores(float *restrict p, float *restrict dp, npy_intp seen, npy_intp n, float scale,
+                      float lse, float delta) {
+    for (npy_intp j = 0; j < seen; j++) {
+        p[j] = exp_of(scale * p[j] - lse);
+        dp[j] = p[j] * (dp[j] - delta) * scale;
+    }
+    for (npy_intp j = seen; j < n; j++) p[j] = dp[j] = 0;
+}
+
+static float dot(const float *x, const float *y, npy_intp n) {
+    float sum[LANES] = {0};
+    EACH_LANE(n, sum[l] += x[i] * y[i]);
+    return sum_of_lanes(sum);
+}
+
+/* Adds to dk and dv, and writes dq. */
+static void backward(const Head *h, const float *q, const float *k, const float *v, const float *y,
+                     const float *lse, const float *dy, float *dq, float *dk, float *dv,
+                     float *room) {
+    for (npy_intp s = 0; s < h->S; s += KEYS, k += KEYS * h->k, v += KEYS * h->v) {
+        npy_intp n = h->S - s < KEYS ? h->S - s : KEYS;
+        float *keys = room, *values = packed(h->D, n, k, 1, h->k, keys); /* turned */
+        float *rows = packed(h->E, n, v, 1, h->v, values);
+        float *p = packed(n, h->D, k, h->k, 1, rows), *dp = p + QUERIES * KEYS;
+        float *queries = dp + QUERIES * KEYS;
+        for (npy_intp t = h->causal ? s : 0; t < h->T; t += QUERIES) {
+            npy_intp m = h->T - t < QUERIES ? h->T - t : QUERIES, first = t + 1 - s;
+            npy_intp seen = seen_by(h, m - 1, first, n), some = whole(seen, PER_VECTOR);
+            const float *here = q + t * h->q, *g = dy + t * h->dy;
+            product_of(m, some, h->D, here, h->q, 1, keys, h->D, p, KEYS, 0);
+            product_of(m, some, h->E, g, h->dy, 1, values, h->E, dp, KEYS, 0);
+            for (npy_intp i = 0; i < m; i++)
+                of_scores(p + i * KEYS, dp + i * KEYS, seen_by(h, i, first, n), seen, h->scale,
+                          lse[t + i], dot(g + i * h->dy, y + (t + i) * h->y, h->E));
+            float *gradients = packed(m, h->D, here, h->q, 1, queries);
+            packed(m, h->E, g, h->dy, 1, gradients);
+            product_of(m, h->D, seen, dp, KEYS, 1, rows, n, dq + t * h->dq, h->dq, s > 0);
+            product_of(seen, h->D, m, dp, 1, KEYS, queries, m, dk + s * h->dk, h->dk, 1);
+            product_of(seen, h->E, m, p, 1, KEYS, gradients, m, dv + s * h->dv, h->dv, 1);
+        }
+    }
+}
+
+/* The arguments that are arrays: the last axis of each has neighbours in memory. */
+static const char SIZES[] = "NKGTSDE";
+static const char *const AXES[] = {"NKGTD", "NKSD",  "NKSE", "NKGTE", "NKGT", /* q k v y lse */
+                                   "NKGTE", "NKGTD", "NKSD", "NKSE"};         /* dy dq dk dv */
+enum { FORWARD = 5, BACKWARD = 9 };
+
+static PyArrayObject *array(PyObject *o) { return (PyArrayObject *)o; }
+
+static npy_intp row(PyObject *o) { return step(array(o), PyArray_NDIM(array(o)) - 2); }
+
+/* Whether the arrays fit each other, and scale, causal, mask and keep are of what is computed here;
+   `sizes` gets those of SIZES. */
+static int is_attention(PyObject *const *a, int arrays, npy_intp *sizes, Head *h) {
+    double how[2];
+    if (!numbers(a + arrays, 2, how) || a[arrays + 2] != Py_None || a[arrays + 3] != Py_None)
+        return 0;
+    for (int i = 0; i < arrays; i++) {
+        int is_written = arrays == FORWARD ? i == 3 || i == 4 : i > 5;
+        if (!has_rows(a[i], strlen(AXES[i]), is_written)) return 0;
+        for (int axis = 0; AXES[i][axis]; axis++) {
+            npy_intp *size = sizes + (strchr(SIZES, AXES[i][axis]) - SIZES);
+            npy_intp found = PyArray_DIM(array(a[i]), axis);
+            if (!found || (*size && *size != found)) return 0;
+            *size = found;
+        }
+    }
+    *h = (Head){.T = sizes[3], .S = sizes[4], .D = sizes[5], .E = sizes[6],
+                .q = row(a[0]), .k = row(a[1]), .v = row(a[2]), .y = row(a[3]),
+                .scale = how[0], .causal = how[1] != 0};
+    if (arrays == BACKWARD)
+        h->dy = row(a[5]), h->dq = row(a[6]), h->dk = row(a[7]), h->dv = row(a[8]);
+    return 1;
+}
+
+/* All heads; dk and dv are sums over the query heads of a key head. */
+static void heads(const Head *h, PyObject *const *a, int arrays, const npy_intp *sizes,
+                  float *room) {
+    for (npy_intp i = 0; i < sizes[0] * sizes[1] * sizes[2]; i++) {
+        npy_intp g = i % sizes[2], k = i / sizes[2] % sizes[1], n = i / sizes[2] / sizes[1];
+        float *of[BACKWARD];
+        for (int j = 0; j < arrays; j++)
+            of[j] = (float *)PyArray_DATA(array(a[j])) + n * step(array(a[j]), 0) +
+                    k * step(array(a[j]), 1) + (AXES[j][2] == 'G' ? g * step(array(a[j]), 2) : 0);
+        if (arrays == FORWARD) {
+            forward(h, of[0], of[1], of[2], of[3], of[4], room);
+            continue;
+        }
+        for (npy_intp s = 0; g == 0 && s < h->S; s++) {
+            memset(of[7] + s * h->dk, 0, h->D * sizeof *room);
+            memset(of[8] + s * h->dv, 0, h->E * sizeof *room);
+        }
+        backward(h, of[0], of[1], of[2], of[3], of[4], of[5], of[6], of[7], of[8], room);
+    }
+}
+
+static PyObject *of_heads(PyObject *const *args, Py_ssize_t count, int arrays) {
+    npy_intp sizes[sizeof SIZES] = {0};
+    Head h = {0};
+    if (count != arrays + 4 || !is_attention(args, arrays, sizes, &h)) Py_RETURN_NOTIMPLEMENTED;
+    float *room = aligned_alloc(64, whole(room_for(&h) * sizeof *room, 64));
+    if (!room) return PyErr_NoMemory();
+    WITHOUT_GIL(KEEP_GIL_BELOW, heads(&h, args, arrays, sizes, room));
+    free(room);
+    Py_RETURN_NONE;
+}
+
+static PyObject *attention_loop(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    return of_heads(args, count, FORWARD);
+}
+
+static PyObject *attention_gradient_loop(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    return of_heads(args, count, BACKWARD);
+}
+#endif
+
+PyMethodDef attention_methods[] = {
+#ifdef FUSED
+    KERNEL(attention_loop), KERNEL(attention_gradient_loop),
+#endif
+    END_OF_KERNELS,
+};

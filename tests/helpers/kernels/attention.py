@@ -1,0 +1,53 @@
+"""Arguments of the kernels of attention."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from helpers.kernels.numbers import Rng, one_of
+
+from nnmpi.native.table import KERNELS
+
+CLOSE = 2e-6  # relative to the largest number: products of another order
+
+Draw = Callable[[Rng, Any], list[Any]]
+
+
+def heads_last(rng: Rng, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """(N, K, ..., T, D), in every second draw with a position's heads side by side in memory."""
+    if rng.random() < 0.5:
+        return rng.standard_normal(shape).astype(dtype)
+    *lead, T, D = shape
+    whole = rng.standard_normal((lead[0], T, *lead[1:], D)).astype(dtype)
+    return np.moveaxis(whole, 1, -2)
+
+
+LENGTHS = 7, 33, 64, 300
+"""Of one key the gradients are 0 but for rounding."""
+
+
+def forward(rng: Rng, dtype: Any, lengths: tuple[int, ...] = (1, *LENGTHS)) -> list[Any]:
+    """q, k, v, y, lse, scale, causal, mask, keep: in some draws of several blocks of keys."""
+    N, K, G = map(int, rng.integers(1, 3, 3))
+    T, S = (one_of(rng, *lengths) for _ in range(2))
+    D, E = (one_of(rng, 1, 5, 32, 40) for _ in range(2))
+    q, y = (heads_last(rng, (N, K, G, T, n), dtype) for n in (D, E))
+    k, v = (heads_last(rng, (N, K, S, n), dtype) for n in (D, E))
+    causal, scale = bool(rng.random() < 0.5), one_of(rng, D**-0.5, -0.3)
+    return [q, k, v, y, np.zeros((N, K, G, T), dtype), scale, causal, None, None]
+
+
+def backward(rng: Rng, dtype: Any) -> list[Any]:
+    """q, k, v, y, lse, dy, dq, dk, dv, scale, causal, mask, keep."""
+    args = forward(rng, dtype, LENGTHS)
+    KERNELS["attention_loop"].reference(*args)
+    q, k, v, y, _ = args[:5]
+    gradients = (heads_last(rng, a.shape, dtype) for a in (y, q, k, v))
+    return [*args[:5], *gradients, *args[5:]]
+
+
+CASES: dict[str, tuple[Draw, float, bool]] = {
+    "attention_loop": (forward, CLOSE, False),
+    "attention_gradient_loop": (backward, CLOSE, False),
+}
+"""As in tests/kernels/test_table.py."""
