@@ -86,7 +86,7 @@ def choices(
         return
     found = possible(graph, node, sequence)
     for way in found:
-        if way.inputs == 1 or not any(states):
+        if len(set(states)) == 1:
             yield from _divided(graph, node, way, states[0], ranks)
     needs_division = any(way.input is None for way in found)
     if not any(states) and (is_shared or not needs_division):
@@ -158,7 +158,7 @@ def _divided(
 
 def divides(way: Way) -> bool:
     """Whether a way cuts something that is not cut in its input: channels, or rows of a table."""
-    return way.how in ("column", "rows")
+    return way.how in ("column", "rows", "all-to-all")
 
 
 def positions(edge: Edge, ranks: int) -> Cut | None:
