@@ -32,17 +32,19 @@ def of_experts(
     a: Arrangement, rank: int, stage: int, layer: ShardedLayer, passes: Passes
 ) -> Iterator[Sent]:
     """What experts, or their router, send in the passes of a stage."""
-    if layer.how not in ("counts", "all-to-all"):
-        return
-    group, node = a.mesh.group(rank, "tp"), a.graph.nodes[layer.node]
-    samples, E = forward(passes, stage), a.graph.edges[node.inputs[-1]].sample[-1]
+    group, node, samples = (
+        a.mesh.group(rank, "tp"),
+        a.graph.nodes[layer.node],
+        forward(passes, stage),
+    )
     if layer.how == "counts":
         E = a.graph.edges[node.outputs[0]].sample[-1]
         yield from (_counts(group, rank, n * E) for n in samples)
+    if layer.how != "all-to-all":
         return
-    me, p, C = group.index(rank), len(group), a.graph.edges[node.inputs[0]].sample[-1]
-    own, top_k = _lengths(layer.bounds), node.settings["top_k"]
-    slots = slots_of(layer.positions[-1], E, top_k, node.settings["capacity_factor"])
+    me, p, C = group.index(rank), len(group), a.graph.edges[node.outputs[0]].sample[-1]
+    E, top_k, factor = (node.settings[s] for s in ("num_experts", "top_k", "capacity_factor"))
+    own, slots = _lengths(layer.bounds), slots_of(layer.positions[-1], E, top_k, factor)
     goes = most_that_go(me, layer, top_k, slots)
     comes = min(sum(min(t, own[me] * slots) for t in _others(layer, me)), own[me] * slots)
     gates = sum(n * e for n, e in zip(goes, own, strict=True))

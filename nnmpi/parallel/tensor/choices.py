@@ -28,7 +28,7 @@ class PlanCost(NamedTuple):
     copied  parameters that every rank has, though their layer could be divided
     whole   with sequence parallelism: numbers of a sample, between nodes, that every rank has
     sent    numbers of a sample: twice those that are summed, once those that are gathered or
-            reduce-scattered
+            reduce-scattered; not tokens that travel to experts, as no other way has as few whole
     """
 
     copied: int = 0

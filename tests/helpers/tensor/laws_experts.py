@@ -132,9 +132,24 @@ def a_token_goes_once_to_a_rank(comm: Comm) -> None:
     assert [*sent] == ([8 * numbers, p - 1 + 4] if p > 1 else [0, 0])
 
 
+def equally_loaded_experts_send_what_the_table_says(comm: Comm) -> None:
+    """docs/language.md: 2 top_k (p - 1) / p^2 of T C numbers a sample, here with one expert a rank,
+    to which one token of each rank goes."""
+    p, T = comm.size, comm.size**2
+    gates = np.broadcast_to(np.eye(p), (N, p, p)).copy()
+    weights = [_random(5, 1, H, C), _random(6, 1, H), _random(7, 1, C, H), _random(8, 1, C)]
+    x, before = _random(comm.rank, N, p, C), _sent(comm)
+    cut = tuple(range(p + 1))
+    experts_by_exchange(x, gates, *weights, comm=comm, bounds=cut, activation="relu")
+    table, of_gates, counts = 2 * (p - 1) / p**2 * T * C, p - 1, p * (p - 1)
+    sent = (_sent(comm) - before).sum(axis=1)
+    assert [*sent] == [8 * (N * (table + of_gates) + counts), 3 * (p - 1)]
+
+
 LAWS: list[Callable[[Comm], None]] = [
     arrays_of_any_shape_arrive,
     tokens_go_to_their_experts_and_back,
     a_router_knows_the_tokens_before_its_own,
     a_token_goes_once_to_a_rank,
+    equally_loaded_experts_send_what_the_table_says,
 ]

@@ -343,7 +343,7 @@ def _tokens_to_experts() -> Iterator[Row]:
         *({"pp": 2, "tp": tp, "schedule": "zb-h1"} for tp in (2, 3)),
         *({"dp": 2, "pp": 2, "tp": 2, "zero": zero} for zero in (0, 2)),
     ]
-    for layout, model in product(layouts, ("routed", "everywhere")):
+    for model, layout in product(("routed", "everywhere"), layouts):
         micro_batches = 3 if "pp" in layout else 1
         yield _of_language(model, {**layout, "sequence_parallel": True}, micro_batches)
 
