@@ -80,9 +80,9 @@ def route(
     of E sum_e f_e P_e: f_e is the share of the choices of a sample that fell on expert e, and P_e
     the mean of p_e over its tokens. It is 1 where experts are equally loaded.
 
-    x may have some tokens of each sample: then `tokens` is how many a sample has, and `counted`
-    makes of how many of these chose each expert (N, 1, E) how many before them did, and how many of
-    the sample. The gradient of w is a term of the whole.
+    x may have some tokens of each sample: a sample has `tokens` in all. `counted` takes how many of
+    those in x chose each expert (N, 1, E), and returns how many before these did, and how many of
+    all. Then the gradient of w is a term.
     """
     if on_host_in_16_bits(x):
         whole: dict[str, Any] = {"tokens": tokens, "counted": counted, "samples": samples}

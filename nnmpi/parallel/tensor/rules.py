@@ -94,8 +94,8 @@ class Way(NamedTuple):
     behind      the bounds of the output, from that shape and the bounds of the channels of the
                 input; None if a part does not have all that it needs
     named       the name of a way that is none of those above
-    inputs      how many tensors the layer is called with; of several, all are whole, or all have
-                their positions cut
+    inputs      how many tensors the layer is called with; of several, all are whole, or all are
+                cut alike, as along positions
     """
 
     input: Along = None

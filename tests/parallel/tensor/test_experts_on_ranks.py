@@ -5,12 +5,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from helpers.tensor import laws_experts
-from helpers.training.laws_language import MODELS, POSITIONS
+from helpers.training.laws_language import MODELS, POSITIONS, tokens
+from helpers.training.pipelined import run
 
 import nnmpi
 from nnmpi import nn
 from nnmpi.comm import Comm, thread_ranks
 from nnmpi.nn.graph import Graph
+from nnmpi.nn.layers.experts import Router
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.tensor.shard import shard
 
@@ -50,3 +52,25 @@ def test_experts_before_what_takes_whole_samples_have_whole_samples() -> None:
     cut = forms(traced(MODELS["mixture"](POSITIONS)), sequence=True)
     assert cut["6.layers.0.router"] == "copy"
     assert cut["6.layers.0.experts"] == "rows"
+
+
+def without_auxiliary() -> nn.Module:
+    """float16 refuses the auxiliary loss."""
+    model = MODELS["routed"](POSITIONS)
+    for m in model.modules():
+        if isinstance(m, Router):
+            m.auxiliary = 0.0
+    return model
+
+
+def test_it_trains_in_16_bits_as_with_whole_tokens() -> None:
+    case = {"batch_size": 9, "dtype": "float16", "tp": 2, "lr": 1e-3}
+
+    def losses(comm: Comm) -> None:
+        cut, whole = (
+            run(comm, without_auxiliary, tokens(), **case, sequence_parallel=s)
+            for s in (True, False)
+        )
+        assert cut.losses == pytest.approx(whole.losses, rel=2e-3)
+
+    thread_ranks.run(2, losses)
