@@ -36,15 +36,18 @@ def tokens_of(x: Any) -> int:
     return prod(x.shape[1:-1])
 
 
-def shares(p: Array, top_k: int) -> tuple[Array, Array]:
-    """Of probabilities p (N, T, E): which experts each token goes to, and the share of each expert
-    in the choices of a sample (N, 1, E)."""
+def choices(p: Array, top_k: int) -> Array:
+    """Which experts each token goes to, (N, T, E), of probabilities p (N, T, E)."""
     xp = xp_of(p)
     order = xp.argsort(-p, axis=-1, kind="stable")[..., :top_k]  # of equal ones the first
-    chosen = xp.zeros(p.shape, bool)
+    chosen: Array = xp.zeros(p.shape, bool)
     xp.put_along_axis(chosen, order, True, axis=-1)
-    share = chosen.sum(axis=1, keepdims=True).astype(p.dtype)
-    return chosen, share / max(p.shape[1] * top_k, 1)
+    return chosen
+
+
+def all_here(own: Array) -> tuple[Any, Array]:
+    """`counted` of `route` where samples are whole."""
+    return 0, own
 
 
 def probabilities(x: Array, w: Array) -> Array:
@@ -57,7 +60,15 @@ def probabilities(x: Array, w: Array) -> Array:
 
 
 def route(
-    x: Array, w: Array, *, top_k: int, factor: float, auxiliary: float = 0.0, samples: int = 0
+    x: Array,
+    w: Array,
+    *,
+    top_k: int,
+    factor: float,
+    auxiliary: float = 0.0,
+    samples: int = 0,
+    tokens: int | None = None,
+    counted: Callable[[Array], tuple[Any, Array]] = all_here,
 ) -> Result:
     """The gates (N, ..., E) of x (N, ..., C) and w (E, C): what weighs each expert, or 0.
 
@@ -68,16 +79,23 @@ def route(
     The gradient is that of the gates plus that of `auxiliary` times the mean over `samples` samples
     of E sum_e f_e P_e: f_e is the share of the choices of a sample that fell on expert e, and P_e
     the mean of p_e over its tokens. It is 1 where experts are equally loaded.
+
+    x may have some tokens of each sample: a sample has `tokens` in all. `counted` takes how many of
+    those in x chose each expert (N, 1, E), and returns how many before these did, and how many of
+    all. Then the gradient of w is a term.
     """
     if on_host_in_16_bits(x):
-        rest = {"factor": factor, "auxiliary": auxiliary}
-        return in_float32(partial(route, top_k=top_k, samples=samples, **rest), x, w)
-    xp, T, E = xp_of(x), tokens_of(x), len(w)
+        whole: dict[str, Any] = {"tokens": tokens, "counted": counted, "samples": samples}
+        op = partial(route, top_k=top_k, factor=factor, auxiliary=auxiliary, **whole)
+        return in_float32(op, x, w)
+    xp, E, T = xp_of(x), len(w), tokens_of(x) if tokens is None else tokens
     p = probabilities(x, w)
-    chosen, share = shares(p, top_k)
+    chosen = choices(p, top_k)
+    before, in_all = counted(chosen.sum(axis=1, keepdims=True))
+    share = in_all.astype(p.dtype) / max(T * top_k, 1)
     total = (p * chosen).sum(axis=-1, keepdims=True) if top_k > 1 else xp.ones_like(p[..., :1])
     gates = p * chosen / total
-    taken = chosen & (xp.cumsum(chosen, axis=1) <= slots_of(T, E, top_k, factor))
+    taken = chosen & (before + xp.cumsum(chosen, axis=1) <= slots_of(T, E, top_k, factor))
 
     def prepare(g: Array, needs: Sequence[bool]) -> Array:
         """The gradient of the logits, (N, T, E)."""
@@ -119,9 +137,10 @@ def experts(
     if on_host_in_16_bits(x):
         op = partial(experts, slots=slots, activation=activation, start=start)
         return in_float32(op, x, gates, w1, b1, w2, b2)
-    xp, E = xp_of(x), len(w1)
-    flat = x.reshape(-1, x.shape[-1])
-    index, weight = _dispatch(gates.reshape(len(x), tokens_of(x), gates.shape[-1]), start, E, slots)
+    xp, E, shape, of_gates, dtype = xp_of(x), len(w1), x.shape, gates.shape, gates.dtype
+    flat = x.reshape(-1, shape[-1])
+    tokens, width = flat.shape
+    index, weight = _dispatch(gates.reshape(len(x), tokens_of(x), of_gates[-1]), start, E, slots)
     inside = _in_slots(flat, index)
     act = ACTIVATIONS[activation](inside @ w1.transpose(0, 2, 1) + b1[:, None])
     hidden, (vjp_act,), *_ = act
@@ -129,19 +148,19 @@ def experts(
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Array, Array]:
         """The gradient of y in each slot, of `outside`, and of what the activation takes."""
-        there = _in_slots(g.reshape(-1, flat.shape[1]), index)
+        there = _in_slots(g.reshape(-1, width), index)
         d = there * weight[..., None]
         return there, d, vjp_act(d @ w2, None)
 
     def vjp_x(found: tuple[Array, Array, Array], out: Array | None) -> Array:
-        return _added(found[2] @ w1, index, len(flat)).reshape(x.shape)
+        return _added(found[2] @ w1, index, tokens).reshape(shape)
 
     def vjp_gates(found: tuple[Array, Array, Array], out: Array | None) -> Array:
         dot = (found[0] * outside).sum(axis=-1)
-        total = xp.zeros((len(flat) + index.shape[1], gates.shape[-1]), gates.dtype)
+        total = xp.zeros((tokens + index.shape[1], of_gates[-1]), dtype)
         for e in range(E):
             total[index[e], start + e] = dot[e]
-        return total[: len(flat)].reshape(gates.shape)
+        return total[:tokens].reshape(of_gates)
 
     vjps = (
         vjp_x,
@@ -151,7 +170,7 @@ def experts(
         lambda found, out: xp.matmul(found[1].transpose(0, 2, 1), hidden, out=out),
         lambda found, out: found[1].sum(axis=1, out=out),
     )
-    y = _added(outside * weight[..., None], index, len(flat)).reshape(x.shape)
+    y = _added(outside * weight[..., None], index, tokens).reshape(shape)
     return Result(y, vjps, prepare)
 
 

@@ -34,16 +34,17 @@ class Router(Module):
                 "MixtureOfExperts: the gradient of the auxiliary loss is not scaled as that of the "
                 "loss is in float16: use --dtype bfloat16, or auxiliary=0"
             )
+        return apply(experts.route, x, self.weight, **self.options(x))
+
+    def options(self, x: Tensor) -> dict[str, object]:
+        """The options of the op."""
         batch = (current_pass.get() or Pass(0)).batch
-        return apply(
-            experts.route,
-            x,
-            self.weight,
-            top_k=self.top_k,
-            factor=self.capacity_factor,
-            auxiliary=self.auxiliary,
-            samples=len(x) if batch is None else batch,
-        )
+        return {
+            "top_k": self.top_k,
+            "factor": self.capacity_factor,
+            "auxiliary": self.auxiliary,
+            "samples": len(x) if batch is None else batch,
+        }
 
     def extra_repr(self) -> str:
         return f"{self.top_k} of {len(self.weight)}, capacity_factor={self.capacity_factor}"
@@ -136,6 +137,6 @@ class MixtureOfExperts(Module):
         a, w = as_tensor(x).data, self.router.weight.data
         dtype = wide(a.dtype)
         p = experts.probabilities(a.astype(dtype), w.astype(dtype))
-        _, share = experts.shares(p, self.router.top_k)
-        each = (share[:, 0] * p.mean(axis=1)).sum(axis=-1) * p.shape[-1]
+        share = experts.choices(p, self.router.top_k).mean(axis=1, dtype=dtype) / self.router.top_k
+        each = (share * p.mean(axis=1)).sum(axis=-1) * p.shape[-1]
         return float(xp_of(each).mean(each))

@@ -17,6 +17,7 @@ from nnmpi.collectives.algorithms import ALL_GATHERS, REDUCE_SCATTERS
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.collectives import Sent, all_reduced, carried_out, owned
 from nnmpi.parallel.arrangement.program import Passes, forward, passes_of
+from nnmpi.parallel.arrangement.traffic_experts import of_experts
 from nnmpi.parallel.tensor.ops import SHORT
 from nnmpi.parallel.tensor.sharding import ShardedLayer
 from nnmpi.schedules.op import Kind
@@ -36,6 +37,7 @@ def along_tp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
         yield all_reduced(a, name, group, rank, n, a.dtype)
     for s, layer in _own_layers(a, rank):
         yield from _along_positions(a, rank, s, layer, passes)
+        yield from of_experts(a, rank, s, layer, passes)
         for n in forward(passes, s) if layer.gathered else ():
             numbers = a.sharding.positions.share(layer.gathered, at["cp"]) * n
             edges = [numbers * b // layer.bounds[-1] for b in layer.bounds]

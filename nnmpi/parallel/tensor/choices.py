@@ -28,7 +28,7 @@ class PlanCost(NamedTuple):
     copied  parameters that every rank has, though their layer could be divided
     whole   with sequence parallelism: numbers of a sample, between nodes, that every rank has
     sent    numbers of a sample: twice those that are summed, once those that are gathered or
-            reduce-scattered
+            reduce-scattered; not tokens that travel to experts, as no other way has as few whole
     """
 
     copied: int = 0
@@ -86,7 +86,7 @@ def choices(
         return
     found = possible(graph, node, sequence)
     for way in found:
-        if way.inputs == 1 or not any(states):
+        if len(set(states)) == 1:
             yield from _divided(graph, node, way, states[0], ranks)
     needs_division = any(way.input is None for way in found)
     if not any(states) and (is_shared or not needs_division):
@@ -158,7 +158,7 @@ def _divided(
 
 def divides(way: Way) -> bool:
     """Whether a way cuts something that is not cut in its input: channels, or rows of a table."""
-    return way.how in ("column", "rows")
+    return way.how in ("column", "rows", "all-to-all")
 
 
 def positions(edge: Edge, ranks: int) -> Cut | None:

@@ -1,23 +1,33 @@
-"""Experts on ranks: each rank has some of them, and computes these for all tokens.
+"""Experts on ranks: each rank has some of them.
 
-          x, gates whole on all ranks ──► experts of this rank ──► all-reduce ──► y whole
+    whole on all ranks     x, gates ──► experts of this rank, for all tokens ──► all-reduce ──► y
 
-Tokens are whole on all ranks along tp, so none has to travel to its expert. Backward, one
-all-reduce has the gradients of x and of the gates, of which each rank has the terms of its own
-experts.
+    cut along positions    x, gates of ──► all-to-all ──► experts of ──► all-to-all ──► y of these
+                           some tokens     of tokens      this rank      of results     tokens
+
+Tokens that are whole have no need to travel. Backward, one all-reduce has the gradients of x and of
+the gates, of which each rank has the terms of its own experts.
+
+Those that are cut (`--sequence-parallel`) go to the ranks that have an expert for them, once to
+each, with its gates: C + E_r numbers a token to a rank of E_r experts. That rank adds up what its
+experts make of the token, and C numbers come back. Backward the same with gradients: C numbers
+there, C + E_r back.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.ops import experts
 from nnmpi.backend import Array, xp_of
 from nnmpi.comm import Comm
-from nnmpi.kernels import Result
-from nnmpi.nn.layers.experts import Experts
+from nnmpi.kernels import Prepare, Result, Vjp
+from nnmpi.nn.layers.experts import Experts, Router
 from nnmpi.parallel.tensor.layers import Sharded
-from nnmpi.parallel.tensor.ops import all_reduce, own
+from nnmpi.parallel.tensor.ops import Bounds, all_gather, all_reduce, all_to_all, own
 
 
 class ShardedExperts(Sharded, Experts):
@@ -31,15 +41,15 @@ class ShardedExperts(Sharded, Experts):
 
 def experts_on_ranks(x: Array, gates: Array, *weights: Array, comm: Comm, **options: Any) -> Result:
     """`experts` of all ranks, from those of this rank."""
-    result = experts.experts(x, gates, *weights, **options)
-    y, plain, xp = result.value, result.prepare, xp_of(x)
+    y, vjps, plain, _ = experts.experts(x, gates, *weights, **options)
+    xp = xp_of(x)
     assert plain is not None
     all_reduce(y, comm, tuple(range(y.ndim)))
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[list[Array | None], Any]:
         """The gradients of x and of the gates, summed; and what the others share."""
         shared = plain(g, needs)
-        pairs = zip(result.vjps[:2], needs[:2], strict=True)
+        pairs = zip(vjps[:2], needs[:2], strict=True)
         found = [vjp(shared, None) if need else None for vjp, need in pairs]
         parts = [d.reshape(-1) for d in found if d is not None]
         if parts:
@@ -48,8 +58,13 @@ def experts_on_ranks(x: Array, gates: Array, *weights: Array, comm: Comm, **opti
             found = _like(found, row)
         return found, shared
 
+    return _of_inputs_and_weights(y, vjps, prepare)
+
+
+def _of_inputs_and_weights(y: Array, vjps: tuple[Vjp, ...], prepare: Prepare) -> Result:
+    """`prepare` gives the gradients of both inputs, and what those of the weights share."""
     picks: list[Any] = [lambda found, out, i=i: found[0][i] for i in range(2)]
-    rest: list[Any] = [lambda found, out, vjp=vjp: vjp(found[1], out) for vjp in result.vjps[2:]]
+    rest: list[Any] = [lambda found, out, vjp=vjp: vjp(found[1], out) for vjp in vjps[2:]]
     return Result(y, (*picks, *rest), prepare)
 
 
@@ -61,3 +76,105 @@ def _like(arrays: list[Array | None], row: Array) -> list[Array | None]:
         found.append(None if array is None else row[at : at + size].reshape(array.shape))
         at += size
     return found
+
+
+# ---- tokens that are cut along positions
+
+
+class CountingRouter(Sharded, Router):
+    """Router of which each rank has some positions of a sample, with `bounds`.
+
+    The capacity of an expert is that of a sample, and the first tokens have it: ranks tell each
+    other how many of theirs chose each expert. The gradient of the weight is a term.
+    """
+
+    def options(self, x: Tensor) -> dict[str, object]:
+        return super().options(x) | {"tokens": self.bounds[-1], "counted": self.counted}
+
+    def counted(self, here: Array) -> tuple[Array, Array]:
+        """How many tokens of ranks before this one chose each expert, and how many of all ranks,
+        both (N, 1, E) like those of this rank."""
+        rank, size = self.comm.rank, self.comm.size
+        ranks = all_gather(here, self.comm, tuple(range(size + 1)), 1)
+        return ranks[:, :rank].sum(axis=1, keepdims=True), ranks.sum(axis=1, keepdims=True)
+
+
+class ExchangingExperts(Sharded, Experts):
+    """Experts of which each rank has some, with `bounds`; tokens of other ranks come to them."""
+
+    def forward(self, x: Tensor, gates: Tensor) -> Tensor:
+        weights = self.weight1, self.bias1, self.weight2, self.bias2
+        options = {"activation": self.activation, "comm": self.comm, "bounds": self.bounds}
+        return apply(experts_by_exchange, x, gates, *weights, **options)
+
+
+class Exchange(NamedTuple):
+    """Which tokens of this rank go to the experts of each rank, and how many come from each.
+
+    goes   the numbers of the tokens, rank by rank, of which each has at least one gate there
+    comes  how many there are from each rank
+    """
+
+    comm: Comm
+    goes: Sequence[Array]
+    comes: Sequence[int]
+
+    def there(self, parts: Sequence[Array], width: int) -> Array:
+        """The rows that come for the experts of this rank, of so many numbers; parts[r] goes."""
+        found = all_to_all(parts, [(n, width) for n in self.comes], self.comm)
+        return xp_of(found[0]).concatenate(found)
+
+    def back(self, rows: Array, widths: Sequence[int]) -> list[Array]:
+        """What the experts of each rank make of the tokens that went there; rows go back."""
+        ends = pairwise(accumulate(self.comes, initial=0))
+        shapes = [(len(i), width) for i, width in zip(self.goes, widths, strict=True)]
+        return all_to_all([rows[start:stop] for start, stop in ends], shapes, self.comm)
+
+
+def exchange(gates: Array, comm: Comm, bounds: Bounds) -> Exchange:
+    """The exchange of tokens with these gates (tokens, E)."""
+    xp = xp_of(gates)
+    goes = [xp.flatnonzero((gates[:, a:b] != 0).any(axis=1)) for a, b in pairwise(bounds)]
+    here = np.array([[len(index) for index in goes]])
+    ranks = all_gather(here, comm, tuple(range(comm.size + 1)), 0)
+    return Exchange(comm, goes, ranks[:, comm.rank].tolist())
+
+
+def experts_by_exchange(
+    x: Array, gates: Array, *weights: Array, comm: Comm, bounds: Bounds, activation: str
+) -> Result:
+    """`experts` of all ranks, for x (N, t, C) of which this rank has some positions.
+
+    Rank r has experts bounds[r] to bounds[r + 1] - 1. They compute on as many slots as the one with
+    the most tokens has.
+    """
+    xp, shape, C, spans = xp_of(x), x.shape, x.shape[-1], [*pairwise(bounds)]
+    rows, table = x.reshape(-1, C), gates.reshape(-1, bounds[-1])
+    trip, of_gates = exchange(table, comm, bounds), gates.shape
+    widths = [C + stop - start for start, stop in spans]
+    pairs = zip(trip.goes, spans, strict=True)
+    parts = [xp.concatenate((rows[i], table[i, a:b]), axis=1) for i, (a, b) in pairs]
+    came = trip.there(parts, widths[comm.rank])[None]
+    slots = int((came[0, :, C:] != 0).sum(axis=0).max())
+    options: dict[str, Any] = {"slots": slots, "activation": activation}
+    value, vjps, plain, _ = experts.experts(came[..., :C], came[..., C:], *weights, **options)
+    y = xp.zeros(rows.shape, x.dtype)
+    for i, part in zip(trip.goes, trip.back(value[0], [C] * comm.size), strict=True):
+        y[i] += part
+    assert plain is not None
+
+    def prepare(g: Array, needs: Sequence[bool]) -> tuple[tuple[Array, Array] | None, Any]:
+        """The gradients of x and of the gates; and what the others share."""
+        flat = g.reshape(-1, C)
+        shared = plain(trip.there([flat[i] for i in trip.goes], C)[None], needs)
+        if True not in needs[:2]:
+            return None, shared
+        d = xp.concatenate([vjp(shared, None) for vjp in vjps[:2]], axis=-1)
+        dx, dgates = xp.zeros(flat.shape, g.dtype), xp.zeros((len(flat), bounds[-1]), g.dtype)
+        found = zip(trip.goes, trip.back(d[0], widths), spans, strict=True)
+        for i, part, (start, stop) in found:
+            dx[i] += part[:, :C]
+            dgates[i, start:stop] = part[:, C:]
+        return (dx.reshape(shape), dgates.reshape(of_gates)), shared
+
+    return _of_inputs_and_weights(y.reshape(shape), vjps, prepare)

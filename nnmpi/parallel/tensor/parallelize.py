@@ -15,14 +15,14 @@ from nnmpi.comm import Comm
 from nnmpi.nn import Conv1d, Conv2d, Dropout, Embedding, GroupNorm, Linear, Module
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.layers.basic import ALL, ChannelRange
-from nnmpi.nn.layers.experts import Experts
+from nnmpi.nn.layers.experts import Experts, Router
 from nnmpi.nn.place import Place, whole
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.tensor import ops
 from nnmpi.parallel.tensor.branches import BranchesOnRanks, onto_ranks
 from nnmpi.parallel.tensor.choices import named
 from nnmpi.parallel.tensor.conv import ColumnConv1d, ColumnConv2d, RowConv1d, RowConv2d
-from nnmpi.parallel.tensor.experts import ShardedExperts
+from nnmpi.parallel.tensor.experts import CountingRouter, ExchangingExperts, ShardedExperts
 from nnmpi.parallel.tensor.layers import ColumnLinear, RowLinear, Sharded, ShardedEmbedding
 from nnmpi.parallel.tensor.ops import copy_of, own, part_of
 from nnmpi.parallel.tensor.rules import Cut, Way
@@ -42,6 +42,8 @@ FORMS: Mapping[tuple[type[Module], str], type[Sharded]] = {
     (Conv2d, "row"): RowConv2d,
     (Embedding, "rows"): ShardedEmbedding,
     (Experts, "rows"): ShardedExperts,
+    (Experts, "all-to-all"): ExchangingExperts,
+    (Router, "counts"): CountingRouter,
     (Embedding, "rows of positions"): ShardedEmbedding,
 }
 """Layers whose sums are part of their own ops."""

@@ -13,6 +13,8 @@ With sequence parallelism (`--sequence-parallel`) "whole" may be cut along posit
     cut        positions  row                   reduce-scatter the output, and gather its gradient
     whole      positions  rows                  the same
     positions  positions  positions             sum the gradients of parameters, once a step
+    positions  positions  counts                also tell each other how many tokens chose an expert
+    positions  positions  all-to-all            send tokens to their experts, and results back
 
 What has no rule takes whole inputs, and every rank computes all of it. Rules see values only: the
 class of a layer, its plain attributes, shapes.
@@ -27,7 +29,7 @@ from typing import Any, NamedTuple, TypeAlias
 from nnmpi import nn
 from nnmpi.autograd.ops import activations, elementwise, logic, shape
 from nnmpi.nn.layers.activations import ELEMENTWISE
-from nnmpi.nn.layers.experts import Experts
+from nnmpi.nn.layers.experts import Experts, Router
 from nnmpi.parallel.tensor.ops import Bounds
 
 Settings = Mapping[str, Any]
@@ -92,7 +94,8 @@ class Way(NamedTuple):
     behind      the bounds of the output, from that shape and the bounds of the channels of the
                 input; None if a part does not have all that it needs
     named       the name of a way that is none of those above
-    inputs      how many tensors the layer is called with; of several, all are whole
+    inputs      how many tensors the layer is called with; of several, all are whole, or all are
+                cut alike, as along positions
     """
 
     input: Along = None
@@ -239,7 +242,7 @@ _GROUPS = Way(
 _GROUP_NORM = Way(
     *(0, 0, {"weight": 0, "bias": 0}, ("channels",)), block=_group_of_norm, behind=_of_positions
 )
-_WEIGHTS = {"weight1": 0, "weight2": 0}
+_OF_EXPERTS = {"weight1": 0, "bias1": 0, "weight2": 0, "bias2": 0}
 _HEADS = Way(-1, -1, sizes=("num_heads", "part"), block=_head, behind=_of_values)
 
 RULES: Mapping[type[nn.Module], tuple[Way, ...]] = {
@@ -249,7 +252,11 @@ RULES: Mapping[type[nn.Module], tuple[Way, ...]] = {
         Way(-1, POSITIONS, {"weight": 1}),
     ),
     nn.Embedding: (Way(None, None, {"weight": 0}), Way(None, POSITIONS, {"weight": 0})),
-    Experts: (Way(parameters={**_WEIGHTS, "bias1": 0, "bias2": 0}, inputs=2),),
+    Experts: (
+        Way(None, None, _OF_EXPERTS, inputs=2),
+        Way(POSITIONS, POSITIONS, _OF_EXPERTS, inputs=2, named="all-to-all"),
+    ),
+    Router: (Way(POSITIONS, POSITIONS, named="counts"),),
     nn.PositionalEmbedding: (Way(POSITIONS, POSITIONS, {"weight": 0}),),
     **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), (Way(POSITIONS, POSITIONS, fits=_of_last_axis),)),
     nn.Conv1d: _product(0, _has_one_group),

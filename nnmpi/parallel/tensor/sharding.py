@@ -50,10 +50,10 @@ class ShardedLayer(NamedTuple):
         """The name of its way."""
         return self.way.how
 
-    def kept(self, rank: int) -> float:
-        """How much a rank keeps of what the layer makes of whole inputs: of experts, its share."""
-        own = self.bounds[rank + 1] - self.bounds[rank] if self.way.inputs > 1 else 0
-        return own / self.bounds[-1] if own else 1.0
+    def part(self, rank: int) -> float:
+        """How much of its channels a rank has."""
+        bounds = self.bounds
+        return (bounds[rank + 1] - bounds[rank]) / bounds[-1] if bounds else 1.0
 
     @property
     def messages(self) -> str:
@@ -66,6 +66,9 @@ class ShardedLayer(NamedTuple):
             (self.moved and self.how == "column", "reduce-scatter of its gradient"),
             (self.moved and self.how != "column", "reduce-scatter of the output"),
             (self.moved and self.how != "column", "all-gather of its gradient"),
+            (self.how == "counts", "all-gather of how many tokens chose each expert"),
+            (self.how == "all-to-all", "all-to-all of tokens, and back of results"),
+            (self.how == "all-to-all", "the same of their gradients"),
         )
         return ", ".join(words for there, words in said if there)
 

@@ -320,14 +320,32 @@ def _transformers() -> Iterator[Row]:
     ]
     for layout in layouts:
         m = 3 if "pp" in layout else 1
-        made: Options = {"given": laws_language.many_tokens, "micro_batches": m}
-        for model, build in laws_language.MODELS.items():
+        for model in ("gpt", "encoder", "mixture", "rotary"):
             if model == "encoder" and "sequence_parallel" in layout:
                 continue  # no layer of it treats positions alone between two that are divided
-            law = partial(laws_language.trains_as_one_rank, layout, m, model)
-            said = {"build": partial(build, laws_language.POSITIONS)}
-            row, is_said = _of_layout(model, layout, law), model in ("gpt", "mixture")
-            yield row._replace(options=made | layout | said if is_said else None)
+            row = _of_language(model, layout, m)
+            yield row if model in ("gpt", "mixture") else row._replace(options=None)
+
+
+def _of_language(model: str, layout: Options, micro_batches: int) -> Row:
+    law = partial(laws_language.trains_as_one_rank, layout, micro_batches, model)
+    build = partial(laws_language.MODELS[model], laws_language.POSITIONS)
+    made = {"given": laws_language.many_tokens, "micro_batches": micro_batches, "build": build}
+    return _of_layout(model, layout, law)._replace(options=made | layout)
+
+
+def _tokens_to_experts() -> Iterator[Row]:
+    """Tokens that are cut along positions go to experts of other ranks, and results back."""
+    layouts: list[Options] = [
+        *({"tp": tp} for tp in (2, 3, 4)),
+        *({"dp": 2, "tp": tp, "zero": zero} for tp, zero in ((2, 0), (3, 1), (2, 3))),
+        *({"pp": 2, "tp": 2, "recompute": recompute} for recompute in (False, True)),
+        *({"pp": 2, "tp": tp, "schedule": "zb-h1"} for tp in (2, 3)),
+        *({"dp": 2, "pp": 2, "tp": 2, "zero": zero} for zero in (0, 2)),
+    ]
+    for model, layout in product(("routed", "everywhere"), layouts):
+        micro_batches = 3 if "pp" in layout else 1
+        yield _of_language(model, {**layout, "sequence_parallel": True}, micro_batches)
 
 
 def _sequences() -> Iterator[Row]:
@@ -412,6 +430,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
     "samples of any kind": _samples,
     "models from elsewhere": _ported,
     "transformers": _transformers,
+    "tokens to experts": _tokens_to_experts,
     "sequences": _sequences,
     "16 bits": _sixteen_bits,
     "layers of the library": _layers,

@@ -91,7 +91,8 @@ def sent_along(trainer: Trainer, made: list[Comm]) -> Traffic:
 
 
 def holds_and_sends_what_is_said(comm: Comm, made: Made, options: Options) -> None:
-    """Memory and messages of a step exactly, activations within 5%."""
+    """Memory and messages of a step exactly, activations within 5%; where tokens go to some of the
+    experts on other ranks, what is said of messages along tp and of activations is the most."""
     trainer, steps = sends_what_is_said(comm, made, options)
     _holds(trainer, comm, made)
     _keeps(trainer, comm)
@@ -126,8 +127,20 @@ def sends_what_is_said(comm: Comm, made: Made, options: Options) -> tuple[Traine
         Sent(now.bytes - was.bytes, now.messages - was.messages)
         for was, now in zip(before, after, strict=True)
     ]
-    assert Traffic(*sent) == expected, f"rank {comm.rank} sends {Traffic(*sent)}, not {expected}"
+    found = Traffic(*sent)
+    if is_routed(a):
+        tp, most = found.tp, expected.tp
+        assert 0 < tp.bytes <= most.bytes, f"rank {comm.rank} sends {tp}, more than {most}"
+        assert 0 < tp.messages <= most.messages
+        found = found._replace(tp=most)
+    assert found == expected, f"rank {comm.rank} sends {found}, not {expected}"
     return trainer, steps
+
+
+def is_routed(a: Arrangement) -> bool:
+    """Whether it depends on the data which tokens go to which ranks."""
+    nodes = (a.graph.nodes[layer.node] for layer in a.sharding.layers if layer.how == "all-to-all")
+    return any(node.settings["top_k"] < node.settings["num_experts"] for node in nodes)
 
 
 def _complete(trainer: Trainer) -> None:
@@ -172,7 +185,8 @@ def _keeps(trainer: Trainer, comm: Comm) -> None:
             held = nbytes(kept([y] if isinstance(y, Tensor) else y).values())
         said = of_stage(a, s, n, comm.rank)
         near = pytest.approx(said, rel=0.05, abs=100)
-        assert held == near, f"stage {s} keeps {held}, not {said:.0f}"
+        is_less = is_routed(a) and held < said
+        assert is_less or held == near, f"stage {s} keeps {held}, not {said:.0f}"
 
 
 def zeros(a: Arrangement, e: int, n: int, at: Mapping[str, int]) -> Tensor:

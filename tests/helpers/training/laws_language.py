@@ -48,6 +48,8 @@ MODELS: dict[str, Callable[[int], nn.Module]] = {
     "encoder": partial(transformer_models.Encoder, VOCABULARY),
     "mixture": partial(transformer_models.mixture, VOCABULARY),
     "rotary": partial(transformer_models.rotary, VOCABULARY),
+    "routed": partial(transformer_models.routed, VOCABULARY),
+    "everywhere": partial(transformer_models.everywhere, VOCABULARY),
 }
 """By name; each takes the number of positions."""
 

@@ -61,3 +61,30 @@ def mixture(vocabulary: int, positions: int) -> nn.Module:
         *(nn.Branches(branches), nn.Linear(WIDTH, 31), nn.SiLU(), nn.Linear(31, WIDTH)),
         *(nn.RMSNorm(WIDTH), nn.Dropout(0.1), nn.Linear(WIDTH, vocabulary), nn.ChannelsFirst()),
     )
+
+
+def _with_experts(
+    vocabulary: int, positions: int, first: nn.Module, second: nn.Module
+) -> nn.Sequential:
+    """Attention, and two mixtures of experts with layers of each position alone between them."""
+    attend = nn.Linear(WIDTH, 3 * WIDTH), nn.SelfAttention(HEADS, is_causal=True)
+    return nn.Sequential(
+        *(nn.Embedding(vocabulary, WIDTH), nn.PositionalEmbedding(positions, WIDTH)),
+        Residual(nn.LayerNorm(WIDTH), *attend, nn.Linear(WIDTH, WIDTH)),
+        *(Residual(nn.LayerNorm(WIDTH), first, nn.Dropout(0.1)), nn.RMSNorm(WIDTH)),
+        *(Residual(second), nn.RMSNorm(WIDTH), nn.Linear(WIDTH, vocabulary), nn.ChannelsFirst()),
+    )
+
+
+def routed(vocabulary: int, positions: int) -> nn.Module:
+    """Two of five experts and one of four, which have room for fewer tokens than choose them."""
+    first = nn.MixtureOfExperts(WIDTH, 10, 5, 2, capacity_factor=0.8, auxiliary=0.1)
+    second = nn.MixtureOfExperts(WIDTH, 6, 4, 1, 0.7, 0.0, "relu")
+    return _with_experts(vocabulary, positions, first, second)
+
+
+def everywhere(vocabulary: int, positions: int) -> nn.Module:
+    """All tokens go to all experts."""
+    first = nn.MixtureOfExperts(WIDTH, 10, 5, 5, capacity_factor=1.0, auxiliary=0.1)
+    second = nn.MixtureOfExperts(WIDTH, 6, 4, 4, 1.0, 0.0, "relu")
+    return _with_experts(vocabulary, positions, first, second)

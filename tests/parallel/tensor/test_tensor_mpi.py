@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 from helpers.tensor import (
+    laws_experts,
     laws_sequence,
     laws_tensor,
     laws_tensor_graphs,
@@ -15,7 +16,8 @@ from helpers.tensor import (
 
 from nnmpi.comm import Comm, world
 
-OF_LAYERS = [*laws_tensor_ops.LAWS, *laws_tensor_layers.LAWS, *laws_sequence.LAWS]
+OF_OPS = [*laws_tensor_ops.LAWS, *laws_experts.LAWS]
+OF_LAYERS = [*OF_OPS, *laws_tensor_layers.LAWS, *laws_sequence.LAWS]
 
 
 @contextmanager
