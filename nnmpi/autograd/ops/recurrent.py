@@ -24,7 +24,7 @@ from nnmpi.autograd.ops.lookup import TableGradient, distinct
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result, Vjp, column_sum, progress_hook
 from nnmpi.kernels import recurrent as kernels
-from nnmpi.kernels.linear import gradients, outputs
+from nnmpi.kernels.linear import gradients, linear_outputs, outputs, takes_large
 
 
 class Cell(NamedTuple):
@@ -224,10 +224,10 @@ def _recurrent(
         each = xp.empty((len(once.first), cell.gates * H), x.dtype)
         outputs(inputs, w_ih, biases[0], each, False)
         once.spread(each, z)
-    u = xp.empty((N, cell.gates * H), x.dtype)
+    u, large = xp.empty((N, cell.gates * H), x.dtype), takes_large(N, *w_hh.shape)
     for at, n in rows.steps:
         before[at] = states[0][:n]
-        outputs(before[at], w_hh, biases[1], u[:n], False)
+        linear_outputs(before[at], w_hh, biases[1], u[:n], False, large)
         cell.step(z[at], u[:n], *(k[at] for k in kept), *(s[:n] for s in states))
         y[at] = states[0][:n]
     if of.lengths is not None:
@@ -288,14 +288,14 @@ def _through_time(
     xp, T = xp_of(g), len(rows.steps)
     of_outputs = rows.of(g[:T])
     states = [rows.sorted(g[T + k]) for k in range(cell.states)]
-    dh, s = states[0], xp.empty((g.shape[1], z.shape[1]), g.dtype)
+    dh = states[0]
     products, back = xp.empty_like(dh), xp.ascontiguousarray(w_hh.T)
-    progress = progress_hook.get()
+    progress, large = progress_hook.get(), takes_large(len(dh), *back.shape)
     for at, n in reversed(rows.steps):
         dh[:n] += of_outputs[at]
-        arrays = (z[at], *(k[at] for k in kept), s[:n], *(side[at] for side in d))
+        arrays = (z[at], *(k[at] for k in kept), *(side[at] for side in d))
         cell.gradient(*(state[:n] for state in states), *arrays)
-        outputs(d[-1][at], back, None, products[:n], False)
+        linear_outputs(d[-1][at], back, None, products[:n], False, large)
         dh[:n] += products[:n]
         progress()
     return [rows.unsorted(state) for state in states]
