@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi.autograd.ops.linear import check_dtype
-from nnmpi.autograd.ops.lookup import TableGradient, distinct
+from nnmpi.autograd.ops.lookup import Distinct, TableGradient, distinct
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result, Vjp, column_sum, progress_hook
 from nnmpi.kernels import recurrent as kernels
@@ -218,12 +218,7 @@ def _recurrent(
     y = value[:T].reshape(P, H) if of.lengths is None else xp.empty((P, H), x.dtype)
 
     inputs = rows.of(given) if once is None else rows.some(given, once.first)
-    if once is None:
-        outputs(inputs, w_ih, biases[0], z, False)
-    else:
-        each = xp.empty((len(once.first), cell.gates * H), x.dtype)
-        outputs(inputs, w_ih, biases[0], each, False)
-        once.spread(each, z)
+    _products(inputs, w_ih, biases[0], z, once)
     u, large = xp.empty((N, cell.gates * H), x.dtype), takes_large(N, *w_hh.shape)
     for at, n in rows.steps:
         before[at] = states[0][:n]
@@ -273,6 +268,16 @@ def _recurrent(
     of_biases: tuple[Vjp, ...] = lambda g, out: g.biases[0], lambda g, out: g.biases[-1]
     of_states = map(of_state, range(cell.states))
     return Result(value, (vjp_x, *of_states, *of_weights, *of_biases), prepare)
+
+
+def _products(x: Array, w: Array, b: Array | None, z: Array, once: Distinct | None) -> None:
+    """z = x W^T + b of the rows of all steps, whose inputs are x, or each of the distinct ones."""
+    if once is None:
+        outputs(x, w, b, z, False)
+    else:
+        each = xp_of(x).empty((len(x), len(w)), x.dtype)
+        outputs(x, w, b, each, False)
+        once.spread(each, z)
 
 
 def _through_time(
