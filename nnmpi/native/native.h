@@ -75,8 +75,8 @@ int numbers(PyObject *const *args, int count, double *out);
 #define KERNEL(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, NULL}
 #define END_OF_KERNELS {NULL, NULL, 0, NULL}
 
-extern PyMethodDef activation_methods[], column_methods[], depthwise_methods[], direct_methods[], epilogue_methods[],
-    gate_methods[], linear_methods[], norm_methods[], optimizer_methods[], products_methods[], row_methods[],
-    shared_methods[], softmax_methods[], winograd_methods[];
+extern PyMethodDef activation_methods[], column_methods[], depthwise_methods[], direct_methods[],
+    epilogue_methods[], gate_methods[], linear_methods[], norm_methods[], optimizer_methods[],
+    products_methods[], row_methods[], shared_methods[], softmax_methods[], winograd_methods[];
 
 #endif
