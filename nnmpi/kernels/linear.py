@@ -18,7 +18,7 @@ outputs, and for gradients of weights of at most so many rows (`benchmarks/gemm.
 
 def outputs(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> None:
     """y = x @ w.T + b, then ReLU if `relu`, by the fastest way for their sizes."""
-    linear_outputs(x, w, b, y, relu, _takes_large(len(x), *w.shape))
+    linear_outputs(x, w, b, y, relu, takes_large(len(x), *w.shape))
 
 
 def gradients(
@@ -26,13 +26,13 @@ def gradients(
 ) -> None:
     """The gradients that are not None, from that of y before ReLU, g, by the fastest way."""
     most = OWN_PRODUCTS.get(native.INSTRUCTIONS, 0)
-    if dw is not None and len(x) <= most and _takes_large(len(x), *w.shape):
+    if dw is not None and len(x) <= most and takes_large(len(x), *w.shape):
         linear_gradients(g, x, w, None, dw, None, True)
         dw = None
     linear_gradients(g, x, w, dx, dw, db, False)
 
 
-def _takes_large(n: int, K: int, O: int) -> bool:
+def takes_large(n: int, K: int, O: int) -> bool:
     """Whether the compiled loops compute these products, although they are large.
 
     Those of a matrix and a vector are left to BLAS.

@@ -3,12 +3,11 @@
 Of n sequences and H hidden numbers, whose gates lie side by side in a row, in PyTorch's order:
 
     z (n, G H)    x W_ih^T + b_ih of this step; overwritten by the gates
-    u (n, G H)    h W_hh^T + b_hh of the state before; overwritten
+    u (n, G H)    h W_hh^T + b_hh of the state before
     h, c (n, H)   the states before; overwritten by those after the step
 
     dh, dc (n, H) gradients of the states after the step; overwritten by what reaches the states
                   before not through u
-    s (n, G H)    scratch
     d (n, G H)    the gradient of z as it was; it is that of u, too, but for GRU's, which is e
 """
 
@@ -31,15 +30,12 @@ def _gates(z: Array, count: int) -> tuple[Array, ...]:
 
 @kernel
 def lstm_loop(z: Array, u: Array, cells: Array, squashed: Array, h: Array, c: Array) -> None:
-    """c = f c + i g, h = o tanh(c); kept: the cells before, and tanh(c).
-
-    The sigmoid runs over whole rows, which are contiguous; what it makes of g is overwritten.
-    """
+    """c = f c + i g, h = o tanh(c); kept: the cells before, and tanh(c)."""
     xp, (i, f, g, o) = xp_of(z), _gates(z, 4)
     cells[...] = c
-    u += z
-    sigmoid_loop(u, z)
-    tanh_loop(_gates(u, 4)[2], g)
+    both = u + z
+    sigmoid_loop(both, z)
+    tanh_loop(_gates(both, 4)[2], g)
     xp.multiply(i, g, out=h)
     c *= f
     c += h
@@ -49,11 +45,11 @@ def lstm_loop(z: Array, u: Array, cells: Array, squashed: Array, h: Array, c: Ar
 
 @kernel
 def lstm_gradient_loop(
-    dh: Array, dc: Array, z: Array, cells: Array, squashed: Array, s: Array, d: Array
+    dh: Array, dc: Array, z: Array, cells: Array, squashed: Array, d: Array
 ) -> None:
-    xp, (i, f, g, o), (si, sf, sg, so) = xp_of(z), _gates(z, 4), _gates(s, 4)
-    *_, dg, _ = _gates(d, 4)
-    through = xp.empty_like(dh)
+    xp, (i, f, g, o) = xp_of(z), _gates(z, 4)
+    s, through = xp.empty_like(d), xp.empty_like(dh)
+    (si, sf, sg, so), (*_, dg, _) = _gates(s, 4), _gates(d, 4)
     xp.multiply(dh, squashed, out=so)
     dh *= o
     tanh_gradient_loop(dh, squashed, through)
@@ -70,26 +66,22 @@ def lstm_gradient_loop(
 @kernel
 def gru_loop(z: Array, u: Array, hidden: Array, off: Array, h: Array) -> None:
     """n = tanh(z_n + r u_n), h = n + t (h - n) with the gates r, t, n; kept: u_n and h - n."""
-    xp, (r, t, n), un = xp_of(z), _gates(z, 3), _gates(u, 3)[2]
-    H = h.shape[1]
-    hidden[...] = un
-    un[...] = n
-    u[:, : 2 * H] += z[:, : 2 * H]
-    sigmoid_loop(u, z)
-    xp.multiply(r, hidden, out=off)
-    un += off
-    tanh_loop(un, n)
+    xp, (r, t, n), both = xp_of(z), _gates(z, 3), u + z
+    hidden[...] = _gates(u, 3)[2]
+    before, of_n = n.copy(), _gates(both, 3)[2]
+    sigmoid_loop(both, z)
+    xp.multiply(r, hidden, out=of_n)
+    of_n += before
+    tanh_loop(of_n, n)
     xp.subtract(h, n, out=off)
     xp.multiply(t, off, out=h)
     h += n
 
 
 @kernel
-def gru_gradient_loop(
-    dh: Array, z: Array, hidden: Array, off: Array, s: Array, d: Array, e: Array
-) -> None:
-    xp, (r, t, n), (sr, st, sn) = xp_of(z), _gates(z, 3), _gates(s, 3)
-    en, H = _gates(e, 3)[2], dh.shape[1]
+def gru_gradient_loop(dh: Array, z: Array, hidden: Array, off: Array, d: Array, e: Array) -> None:
+    xp, (r, t, n), s = xp_of(z), _gates(z, 3), xp_of(z).empty_like(d)
+    (sr, st, sn), en, H = _gates(s, 3), _gates(e, 3)[2], dh.shape[1]
     xp.multiply(dh, off, out=st)
     xp.multiply(dh, t, out=sr)
     xp.subtract(dh, sr, out=sn)
@@ -104,12 +96,11 @@ def gru_gradient_loop(
 
 def tanh_step(z: Array, u: Array, h: Array) -> None:
     """h = tanh(z + u)."""
-    u += z
-    tanh_loop(u, z)
+    tanh_loop(u + z, z)
     h[...] = z
 
 
-def tanh_gradient(dh: Array, z: Array, s: Array, d: Array) -> None:
+def tanh_gradient(dh: Array, z: Array, d: Array) -> None:
     """Of `tanh_step`."""
     tanh_gradient_loop(dh, z, d)
     dh[...] = 0
@@ -117,12 +108,12 @@ def tanh_gradient(dh: Array, z: Array, s: Array, d: Array) -> None:
 
 def relu_step(z: Array, u: Array, h: Array) -> None:
     """h = max(z + u, 0)."""
-    u += z
-    xp_of(z).maximum(u, 0, out=z)
+    z += u
+    xp_of(z).maximum(z, 0, out=z)
     h[...] = z
 
 
-def relu_gradient(dh: Array, z: Array, s: Array, d: Array) -> None:
+def relu_gradient(dh: Array, z: Array, d: Array) -> None:
     """Of `relu_step`."""
     relu_gradient_loop(dh, z, d)
     dh[...] = 0

@@ -76,8 +76,8 @@ int numbers(PyObject *const *args, int count, double *out);
 #define END_OF_KERNELS {NULL, NULL, 0, NULL}
 
 extern PyMethodDef activation_methods[], attention_methods[], column_methods[],
-    depthwise_methods[], direct_methods[], epilogue_methods[], linear_methods[], norm_methods[],
-    optimizer_methods[], products_methods[], row_methods[], shared_methods[], softmax_methods[],
-    winograd_methods[];
+    depthwise_methods[], direct_methods[], epilogue_methods[], gate_methods[], linear_methods[],
+    norm_methods[], optimizer_methods[], products_methods[], row_methods[], shared_methods[],
+    softmax_methods[], winograd_methods[];
 
 #endif

@@ -12,7 +12,6 @@ from nnmpi.nn.fusion import groups, steps_of
 from nnmpi.nn.graph import Arguments, Call, Node, Use, Value, leaves, mapped, variables_of
 from nnmpi.nn.kept import kept, memory_of, nbytes
 from nnmpi.nn.module import Module
-from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.sequential import only_runs_layers
 
 STEPS = "its forward depends on the step or on which samples there are"
@@ -206,7 +205,7 @@ class GraphRecorder:
 
     def _edge(self, t: Tensor) -> Tensor:
         """A tensor as a new edge: itself, or another one if it is known already."""
-        if id(t) in self._edges or isinstance(t, Parameter):
+        if id(t) in self._edges or type(t) is not Tensor:  # a parameter or a lookup
             t = Tensor(t.operand, t.requires_grad)
         t.__class__ = TracedTensor
         self._edges[id(t)] = len(self.tensors)

@@ -22,11 +22,8 @@ FUSED = {
     *("attention_loop", "attention_gradient_loop"),
 }
 """They add products that are not rounded, for which the baseline has no instruction."""
-NOT_COMPILED = {
-    *("lstm_loop", "lstm_gradient_loop", "gru_loop", "gru_gradient_loop"),
-    *("rms_norm_loop", "rms_norm_gradient_loop", "rms_norm_sum_loop"),
-}
-"""Recurrent steps consist of others, most of whose time is compiled; ops test these and RMSNorm."""
+NOT_COMPILED = {"rms_norm_loop", "rms_norm_gradient_loop", "rms_norm_sum_loop"}
+"""Ops test these."""
 
 Draw = Callable[[Rng, Any], list[Any]]
 

@@ -1,4 +1,4 @@
-"""Matrix products, and rows of a matrix by their numbers."""
+"""Matrix products."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -11,7 +11,6 @@ from nnmpi.kernels import Result, Vjp
 from nnmpi.kernels.epilogue import relu_gradient
 from nnmpi.kernels.halves import in_float32, summed
 from nnmpi.kernels.linear import gradients, mlp_gradients, mlp_outputs, outputs
-from nnmpi.kernels.rows import embedding_gradient_loop
 
 
 def matmul(a: Array, b: Array) -> Result:
@@ -135,17 +134,3 @@ def mlp(x: Array, *parameters: Array, relus: tuple[bool, ...]) -> Result:
 def _picks(n: int) -> tuple[Vjp, ...]:
     """Vjps that take what was computed together."""
     return tuple(lambda found, out, k=k: found[k] for k in range(n))
-
-
-def embedding(w: Array, *, index: Array, padding: int | None = None) -> Result:
-    """w[index]; row `padding` of w gets no gradient."""
-    xp, kept = xp_of(w), index.copy()  # the backward pass reads it again
-
-    def vjp(g: Array, out: Array | None) -> Array:
-        dw = xp.zeros(w.shape, g.dtype)
-        embedding_gradient_loop(xp.ascontiguousarray(g), kept, dw)  # NumPy's own is slow
-        if padding is not None:
-            dw[padding] = 0
-        return dw
-
-    return Result(w[kept], (vjp,))

@@ -10,7 +10,8 @@ the sequences that a step still has are the first ones, and no row is padding:
     lengths 2 4 1    order 1 0 2    rows    step 0: 1 0 2    step 1: 1 0    step 2: 1    step 3: 1
 
 The backward pass keeps the gradients of z of all steps: those of the weights and of x are one
-product each.
+product each. If x has equal rows, as words of a text are, it is multiplied with each of them once,
+and the gradients of z are summed over equal rows first.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,10 +20,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi.autograd.ops.linear import check_dtype
+from nnmpi.autograd.ops.lookup import Distinct, TableGradient, distinct
 from nnmpi.backend import Array, xp_of
 from nnmpi.kernels import Result, Vjp, column_sum, progress_hook
 from nnmpi.kernels import recurrent as kernels
-from nnmpi.kernels.linear import gradients, outputs
+from nnmpi.kernels.linear import gradients, linear_outputs, outputs, takes_large
 
 
 class Cell(NamedTuple):
@@ -51,6 +53,28 @@ CELLS = {
 """The recurrences of `rnn`, by the name of their nonlinearity."""
 
 
+class Sequences(NamedTuple):
+    """How x lies, and how it is read.
+
+    lengths      of the sequences; None if all are T long
+    reverse      from the last position to the first
+    batch_first  x is (N, T, K)
+    words        integers in the shape of x without its last axis: rows of equal words are equal
+    """
+
+    lengths: Sequence[int] | None = None
+    reverse: bool = False
+    batch_first: bool = False
+    words: Array | None = None
+
+    def time_first(self, x: Array) -> Array:
+        """x (T, N, ...), or back, in the same memory."""
+        return x.swapaxes(0, 1) if self.batch_first else x
+
+
+ALL = Sequences()
+
+
 class Rows(NamedTuple):
     """Where rows are that lie behind each other, in the order in which steps run.
 
@@ -68,6 +92,12 @@ class Rows(NamedTuple):
         if self.at is None:
             return x[: len(self.steps)].reshape(-1, x.shape[2])
         return x[self.at]
+
+    def some(self, x: Array, which: Array) -> Array:
+        """The rows of x with these numbers."""
+        N = x.shape[1]
+        at = (which // N, which % N) if self.at is None else (a[which] for a in self.at)
+        return x[*at]
 
     def write(self, rows: Array, x: Array) -> None:
         """The inverse of `of`: padding becomes 0."""
@@ -107,12 +137,16 @@ def rows_of(T: int, N: int, lengths: Sequence[int] | None, reverse: bool, xp: An
 
 
 class _Gradients(NamedTuple):
-    """Gradients of z and of u, (P, G H), of the initial states, and of the biases."""
+    """Gradients of z and of u, (P, G H), of the initial states, and of the biases.
+
+    sums    of the gradients of z over equal inputs, (Q, G H)
+    """
 
     z: Array
     u: Array
     states: list[Array]
     biases: list[Array]
+    sums: Array
 
 
 def lstm(
@@ -124,14 +158,13 @@ def lstm(
     b_ih: Array | None,
     b_hh: Array | None,
     *,
-    lengths: Sequence[int] | None = None,
-    reverse: bool = False,
+    of: Sequences = ALL,
 ) -> Result:
     """Long short-term memory: (T + 2, N, H), the outputs and then h and c after the last step.
 
     x (T, N, K); h and c (N, H) or None, which stands for 0; w_ih (4 H, K), w_hh (4 H, H).
     """
-    return _recurrent(LSTM, x, (h, c), (w_ih, w_hh), (b_ih, b_hh), lengths, reverse)
+    return _recurrent(LSTM, x, (h, c), (w_ih, w_hh), (b_ih, b_hh), of)
 
 
 def gru(
@@ -142,11 +175,10 @@ def gru(
     b_ih: Array | None,
     b_hh: Array | None,
     *,
-    lengths: Sequence[int] | None = None,
-    reverse: bool = False,
+    of: Sequences = ALL,
 ) -> Result:
     """Gated recurrent unit: (T + 1, N, H), the outputs and then h after the last step."""
-    return _recurrent(GRU, x, (h,), (w_ih, w_hh), (b_ih, b_hh), lengths, reverse)
+    return _recurrent(GRU, x, (h,), (w_ih, w_hh), (b_ih, b_hh), of)
 
 
 def rnn(
@@ -158,11 +190,10 @@ def rnn(
     b_hh: Array | None,
     *,
     nonlinearity: str = "tanh",
-    lengths: Sequence[int] | None = None,
-    reverse: bool = False,
+    of: Sequences = ALL,
 ) -> Result:
     """Elman's network: (T + 1, N, H), the outputs and then h after the last step."""
-    return _recurrent(CELLS[nonlinearity], x, (h,), (w_ih, w_hh), (b_ih, b_hh), lengths, reverse)
+    return _recurrent(CELLS[nonlinearity], x, (h,), (w_ih, w_hh), (b_ih, b_hh), of)
 
 
 def _recurrent(
@@ -171,30 +202,30 @@ def _recurrent(
     initial: tuple[Array | None, ...],
     weights: tuple[Array, Array],
     biases: tuple[Array | None, Array | None],
-    lengths: Sequence[int] | None,
-    reverse: bool,
+    of: Sequences,
 ) -> Result:
     """Outputs and final states of a cell, (T + S, N, H), with a vjp for each of the arrays."""
-    xp, (T, N, _), (w_ih, w_hh) = xp_of(x), x.shape, weights
+    xp, given, (w_ih, w_hh) = xp_of(x), of.time_first(x), weights
     check_dtype("recurrent layer", x.dtype, w_ih)
-    H = w_hh.shape[1]
-    rows = rows_of(T, N, lengths, reverse, xp)
-    inputs = rows.of(x)
-    P = len(inputs)
+    (T, N, _), H = given.shape, w_hh.shape[1]
+    rows = rows_of(T, N, of.lengths, of.reverse, xp)
+    once = None if of.words is None else distinct(rows.of(of.time_first(of.words)[..., None])[:, 0])
+    P = sum(n for _, n in rows.steps)
     z, before = xp.empty((P, cell.gates * H), x.dtype), xp.empty((P, H), x.dtype)
     kept = [xp.empty((P, H), x.dtype) for _ in range(cell.kept)]
     states = [xp.zeros((N, H), x.dtype) if s is None else rows.sorted(s) for s in initial]
     value = xp.empty((T + cell.states, N, H), x.dtype)
-    y = value[:T].reshape(P, H) if lengths is None else xp.empty((P, H), x.dtype)
+    y = value[:T].reshape(P, H) if of.lengths is None else xp.empty((P, H), x.dtype)
 
-    outputs(inputs, w_ih, biases[0], z, False)
-    u = xp.empty((N, cell.gates * H), x.dtype)
+    inputs = rows.of(given) if once is None else rows.some(given, once.first)
+    _products(inputs, w_ih, biases[0], z, once)
+    u, large = xp.empty((N, cell.gates * H), x.dtype), takes_large(N, *w_hh.shape)
     for at, n in rows.steps:
         before[at] = states[0][:n]
-        outputs(before[at], w_hh, biases[1], u[:n], False)
+        linear_outputs(before[at], w_hh, biases[1], u[:n], False, large)
         cell.step(z[at], u[:n], *(k[at] for k in kept), *(s[:n] for s in states))
         y[at] = states[0][:n]
-    if lengths is not None:
+    if of.lengths is not None:
         rows.write(y, value[:T])
     for k, s in enumerate(states):
         value[T + k] = rows.unsorted(s)
@@ -202,19 +233,27 @@ def _recurrent(
     def prepare(g: Array, needs: Sequence[bool]) -> _Gradients:
         d = [xp.empty(z.shape, z.dtype) for _ in range(cell.sides)]
         found = _through_time(cell, rows, g, w_hh, z, kept, d)
-        sums = [column_sum(side) for side in d] if True in needs[-2:] else []
-        return _Gradients(d[0], d[-1], found, sums)
+        sums = d[0] if once is None else once.summed(d[0])
+        of_biases = [column_sum(side) for side in (sums, *d[1:])] if True in needs[-2:] else []
+        return _Gradients(d[0], d[-1], found, of_biases, sums)
 
-    def vjp_x(g: _Gradients, out: Array | None) -> Array:
-        of_rows = xp.empty(inputs.shape, x.dtype)
-        gradients(g.z, inputs, w_ih, of_rows, None, None)
-        dx = xp.empty(x.shape, x.dtype)
-        rows.write(of_rows, dx)
+    def of_x(g: _Gradients) -> Array:
+        each = inputs if once is None else rows.of(given)
+        of_rows, dx = xp.empty(each.shape, x.dtype), xp.empty(x.shape, x.dtype)
+        gradients(g.z, each, w_ih, of_rows, None, None)
+        rows.write(of_rows, of.time_first(dx))
         return dx
+
+    def vjp_x(g: _Gradients, out: Array | None) -> Any:
+        if once is None:
+            return of_x(g)
+        found = xp.empty(inputs.shape, x.dtype)
+        gradients(g.sums, inputs, w_ih, found, None, None)
+        return TableGradient(found, once.which, lambda: of_x(g))
 
     def vjp_w_ih(g: _Gradients, out: Array | None) -> Array:
         dw = xp.empty(w_ih.shape, x.dtype) if out is None else out
-        gradients(g.z, inputs, w_ih, None, dw, None)
+        gradients(g.sums, inputs, w_ih, None, dw, None)
         return dw
 
     def vjp_w_hh(g: _Gradients, out: Array | None) -> Array:
@@ -231,6 +270,16 @@ def _recurrent(
     return Result(value, (vjp_x, *of_states, *of_weights, *of_biases), prepare)
 
 
+def _products(x: Array, w: Array, b: Array | None, z: Array, once: Distinct | None) -> None:
+    """z = x W^T + b of the rows of all steps, whose inputs are x, or each of the distinct ones."""
+    if once is None:
+        outputs(x, w, b, z, False)
+    else:
+        each = xp_of(x).empty((len(x), len(w)), x.dtype)
+        outputs(x, w, b, each, False)
+        once.spread(each, z)
+
+
 def _through_time(
     cell: Cell,
     rows: Rows,
@@ -244,14 +293,14 @@ def _through_time(
     xp, T = xp_of(g), len(rows.steps)
     of_outputs = rows.of(g[:T])
     states = [rows.sorted(g[T + k]) for k in range(cell.states)]
-    dh, s = states[0], xp.empty((g.shape[1], z.shape[1]), g.dtype)
+    dh = states[0]
     products, back = xp.empty_like(dh), xp.ascontiguousarray(w_hh.T)
-    progress = progress_hook.get()
+    progress, large = progress_hook.get(), takes_large(len(dh), *back.shape)
     for at, n in reversed(rows.steps):
         dh[:n] += of_outputs[at]
-        arrays = (z[at], *(k[at] for k in kept), s[:n], *(side[at] for side in d))
+        arrays = (z[at], *(k[at] for k in kept), *(side[at] for side in d))
         cell.gradient(*(state[:n] for state in states), *arrays)
-        outputs(d[-1][at], back, None, products[:n], False)
+        linear_outputs(d[-1][at], back, None, products[:n], False, large)
         dh[:n] += products[:n]
         progress()
     return [rows.unsorted(state) for state in states]

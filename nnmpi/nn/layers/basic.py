@@ -7,7 +7,8 @@ import numpy as np
 from nnmpi import backend, keyed
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.functional import as_tensor
-from nnmpi.autograd.ops import elementwise, linear
+from nnmpi.autograd.lookup import Lookup
+from nnmpi.autograd.ops import elementwise, linear, lookup
 from nnmpi.autograd.ops.shape import axis_within
 from nnmpi.backend import Array
 from nnmpi.kernels.rows import dropout_mask_loop
@@ -73,7 +74,9 @@ class Embedding(Module):
     def forward(self, index: Any) -> Tensor:
         """Integers of any shape, as an array or a tensor."""
         index = self.checked(index)
-        return apply(linear.embedding, self.weight, index=index, padding=self.padding_idx)
+        y = apply(lookup.embedding, self.weight, index=index, padding=self.padding_idx)
+        on_host = isinstance(index, np.ndarray)  # who looks for equal rows waits for a device
+        return Lookup(y, index.copy()) if on_host else y
 
     def checked(self, index: Any) -> Array:
         """The integers as an array where the weight is; raises ValueError if a row is missing."""

@@ -10,7 +10,9 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.functional import as_tensor, concatenate
+from nnmpi.autograd.lookup import Lookup
 from nnmpi.autograd.ops import elementwise, recurrent
+from nnmpi.backend import Array
 from nnmpi.kernels import Result
 from nnmpi.nn import init
 from nnmpi.nn.layers.basic import check_probability, dropout_key, dropout_mask
@@ -91,9 +93,9 @@ class _Recurrent(Module):
             return found
         x = as_tensor(x)
         self._check_input(x)
-        x = x.transpose(1, 0, 2) if self.batch_first else x
-        T, N = x.shape[:2]
-        options = {"lengths": None if lengths is None else self._lengths(lengths, T, N)}
+        T, N = x.shape[1::-1] if self.batch_first else x.shape[:2]
+        lasts = None if lengths is None else self._lengths(lengths, T, N)
+        of = recurrent.Sequences(lasts, False, self.batch_first, self._words(x))
         initial, final = self._initial(hx, N), list[Tensor]()
         for k in range(self.num_layers):
             x = self._dropped(x, k) if k else x
@@ -101,10 +103,11 @@ class _Recurrent(Module):
             for end in self._ends(k):
                 before = [None if s is None else s[len(final)] for s in initial]
                 own = (getattr(self, f"{kind}{end}", None) for kind in KINDS)
-                y = apply(self._op(), x, *before, *own, **options, reverse="reverse" in end)
+                y = apply(self._op(), x, *before, *own, of=of._replace(reverse="reverse" in end))
                 found_of.append(y[:T])
                 final.append(y[T:])
             x = found_of[0] if len(found_of) == 1 else concatenate(found_of, 2)
+            of = recurrent.Sequences(lasts)
         states = tuple(_joined([s[k : k + 1] for s in final]) for k in range(self.states))
         y = x.transpose(1, 0, 2) if self.batch_first else x
         return y, states if self.states > 1 else states[0]
@@ -116,6 +119,12 @@ class _Recurrent(Module):
                 f"{type(self).__name__}: input of shape {x.shape}; it must be {axes} with "
                 f"K = {self.input_size}"
             )
+
+    def _words(self, x: Tensor) -> Array | None:
+        """Which rows of x are equal, if that is known; not where weights move before a gradient of
+        all rows may be asked for."""
+        rotates = any(p.store is not None and p.store.rotates for p in self.parameters())
+        return x.index if isinstance(x, Lookup) and not rotates else None
 
     def _initial(self, hx: State | None, N: int) -> Sequence[Tensor | None]:
         """The initial states, (layers * directions, N, H) each, or None."""

@@ -41,7 +41,8 @@ def each(change: Callable[[np.ndarray], Any], value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return change(value)
     if isinstance(value, list | tuple):
-        return type(value)(each(change, v) for v in value)
+        parts = [each(change, v) for v in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     return {k: each(change, v) for k, v in value.items()} if isinstance(value, dict) else value
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from helpers.ops.opcases import Case, Draw, Op, label
 
 from nnmpi.autograd import Tensor, apply
-from nnmpi.autograd.ops import conv, linear, norm, pool, softmax
+from nnmpi.autograd.ops import conv, lookup, norm, pool, softmax
 from nnmpi.kernels.window import Window
 
 EPS = 1e-5
@@ -105,7 +105,7 @@ def _embeddings() -> dict[str, Case]:
     index = np.array([[1, 0, 1], [4, 2, 1]])
     return {
         f"embedding {label(i.shape)} {padding}": Case(
-            linear.embedding,
+            lookup.embedding,
             ((5, 3),),
             rows,
             {"index": i, "padding": padding},

@@ -7,6 +7,7 @@ from typing import Any
 from helpers.ops.opcases import Case, Op
 
 from nnmpi.autograd.ops import recurrent
+from nnmpi.autograd.ops.recurrent import Sequences
 
 T, N, K, H = 5, 4, 3, 2
 LENGTHS: dict[str, tuple[int, ...] | None] = {
@@ -20,12 +21,14 @@ def _oracle(name: str, states: int) -> Any:
     """PyTorch's cell, step by step on all sequences; masks leave out what is padding."""
 
     def run(t: Any, x: Any, *arguments: Any, **options: Any) -> Any:
+        of = options["of"]
+        x = x.swapaxes(0, 1) if of.batch_first else x
         cell, steps, sequences = getattr(t, name), len(x), x.shape[1]
-        lengths = t.tensor(options.get("lengths") or [steps] * sequences)
+        lengths = t.tensor(of.lengths or [steps] * sequences)
         zeros = t.zeros(sequences, H, dtype=x.dtype)
         s = [zeros if i is None else i for i in arguments[:states]]
         outputs = [zeros] * steps
-        for k in reversed(range(steps)) if options.get("reverse") else range(steps):
+        for k in reversed(range(steps)) if of.reverse else range(steps):
             found = cell(x[k], s if states > 1 else s[0], *arguments[states:])
             there = (lengths > k)[:, None]
             s = [t.where(there, *p) for p in zip(found if states > 1 else [found], s, strict=True)]
@@ -46,18 +49,20 @@ KINDS: dict[str, tuple[Op, str, int, int, dict[str, Any]]] = {
 
 
 def _cases() -> Iterator[tuple[str, Case]]:
-    for (name, (op, cell, gates, states, options)), (how, lengths), reverse, plain in product(
-        KINDS.items(), LENGTHS.items(), (False, True), (False, True)
-    ):
+    for (name, (op, cell, gates, states, options)), (
+        how,
+        lengths,
+    ), reverse, plain, first in product(KINDS.items(), LENGTHS.items(), *[(False, True)] * 3):
         rows, biases = gates * H, (None, None) if plain else ((gates * H,), (gates * H,))
         initial = [None if plain else (N, H)] * states
+        words = ", reverse" * reverse, ", plain" * plain, ", batch first" * first
         yield (
-            f"{name}{how}{', reverse' if reverse else ''}{', plain' if plain else ''}",
+            f"{name}{how}{''.join(words)}",
             Case(
                 op,
-                ((T, N, K), *initial, (rows, K), (rows, H), *biases),
+                ((N, T, K) if first else (T, N, K), *initial, (rows, K), (rows, H), *biases),
                 _oracle(cell, states),
-                {**options, "lengths": lengths, "reverse": reverse},
+                {**options, "of": Sequences(lengths, reverse, first)},
                 smooth="relu" not in name,
             ),
         )
@@ -74,7 +79,7 @@ def _empty() -> Iterator[tuple[str, Case]]:
                 op,
                 (shape, *initial, (rows, K), (rows, H), (rows,), (rows,)),
                 _oracle(cell, states),
-                {**options, "reverse": reverse},
+                {**options, "of": Sequences(reverse=reverse)},
                 smooth="relu" not in name,
             ),
         )

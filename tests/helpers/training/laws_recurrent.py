@@ -48,7 +48,10 @@ def sequences() -> Dataset:
 
 OPTIONS: dict[str, Any] = {"micro_batches": 2, "clip_norm": 0.5, "lr": 0.05}
 LAYOUTS: dict[int, list[dict[str, Any]]] = {
-    2: [{"dp": 2}, {"dp": 2, "zero": 3}, {"pp": 2, "schedule": "zb-h1"}, {"tp": 2}],
+    2: [
+        *({"dp": 2}, {"dp": 2, "zero": 3}, {"tp": 2}),
+        *({"pp": 2, "schedule": "zb-h1"}, {"pp": 2, "recompute": True}),
+    ],
     3: [{"dp": 3}],
 }
 """By the number of ranks; batches of 24 leave 4 sequences, which are cut unevenly."""

@@ -1,0 +1,292 @@
+"""Recurrent layers behind an embedding: each distinct word is multiplied with once, and nobody else
+sees a difference."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.ops.oracle import needs_torch, pytorch
+
+import nnmpi
+from nnmpi import nn
+from nnmpi.autograd.lookup import Lookup
+from nnmpi.autograd.ops import recurrent
+from nnmpi.nn.tracing import trace
+
+WORDS, T, N, K, H = 7, 6, 5, 4, 3
+LENGTHS = [3, 6, 1, 0, 6]
+INDEX = np.random.default_rng(0).integers(0, 5, (N, T))  # words 5 and 6 do not occur
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "RNN": ("RNN", {}),
+    "RNN of ReLU": ("RNN", {"nonlinearity": "relu"}),
+    "LSTM": ("LSTM", {}),
+    "LSTM, two layers, both directions": (
+        "LSTM",
+        {"num_layers": 2, "bidirectional": True, "dropout": 0.4},
+    ),
+    "GRU": ("GRU", {}),
+    "GRU, both directions, plain": ("GRU", {"bidirectional": True, "bias": False}),
+}
+
+
+class Text(nn.Module):
+    """Reads words; `between` stands between the embedding and the layer."""
+
+    def __init__(self, kind: str = "LSTM", first: bool = True, lengths: Any = None) -> None:
+        name, options = KINDS[kind]
+        self.embed = nn.Embedding(WORDS, K, padding_idx=2)
+        self.read = getattr(nn, name)(K, H, batch_first=first, **options)
+        self.lengths = lengths
+        self.between: Callable[[Any], Any] = lambda e: e
+
+    def forward(self, words: Any) -> Any:
+        e = self.between(self.embed(words if self.read.batch_first else words.T))
+        y, state = self.read(e, lengths=self.lengths)
+        state = state if isinstance(state, tuple) else (state,)
+        return sum(((v * v * 0.3 + v) * (k + 1)).sum() for k, v in enumerate((y, *state)))
+
+
+def text(kind: str = "LSTM", *options: Any, dtype: str = "float64") -> Text:
+    model = Text(kind, *options)
+    model.seed = 1
+    return model.to(dtype)
+
+
+def results(model: nn.Module) -> dict[str, np.ndarray]:
+    """The loss and all gradients, of one pass."""
+    for p in model.parameters():
+        p.grad = None
+    loss = model(INDEX)
+    loss.backward()
+    return {"loss": loss.numpy(), **{name: p.grad for name, p in model.named_parameters()}}
+
+
+def agree(a: dict[str, np.ndarray], b: dict[str, np.ndarray], close: float = 1e-13) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        assert np.abs(a[name] - b[name]).max() <= close * max(1, np.abs(b[name]).max()), name
+
+
+@pytest.fixture
+def multiplied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of rows of the products with W_ih, whose inputs alone have K channels."""
+    rows, plain = list[int](), recurrent.outputs
+
+    def spy(x: Any, *rest: Any) -> None:
+        rows.extend([len(x)] * (x.shape[1] == K))
+        plain(x, *rest)
+
+    monkeypatch.setattr(recurrent, "outputs", spy)
+    return rows
+
+
+@pytest.mark.parametrize("lengths", [None, LENGTHS], ids=str)
+@pytest.mark.parametrize("first", [False, True], ids=["T first", "batch first"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_equals_a_layer_that_knows_of_no_words(
+    kind: str, first: bool, lengths: Any, multiplied: list[int]
+) -> None:
+    model, directions = text(kind, first, lengths), 1 + ("both" in kind)
+    found, counts = results(model), multiplied[:]
+    model.between = lambda e: e.copy()
+    model.passes -= 1  # the masks of the same step
+    agree(found, results(model))
+    read = INDEX if lengths is None else INDEX[np.arange(T) < np.array(lengths)[:, None]]
+    assert counts == [len(np.unique(read))] * directions
+    assert multiplied[directions:] == [read.size] * directions
+    assert not found["embed.weight"][[2, 5, 6]].any()
+    assert found["embed.weight"][[0, 1, 3, 4]].all()
+
+
+@needs_torch
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_values_and_gradients_are_pytorchs(kind: str) -> None:
+    torch, model = pytorch(), text(kind)
+    embed = torch.nn.Embedding(WORDS, K, padding_idx=2).double()
+    read = getattr(torch.nn, kind)(K, H, batch_first=True).double()
+    for theirs, ours in ((embed, model.embed), (read, model.read)):
+        theirs.load_state_dict({k: torch.from_numpy(v) for k, v in ours.state_dict().items()})
+    y, state = read(embed(torch.from_numpy(INDEX)))
+    values = y, *(state if isinstance(state, tuple) else (state,))
+    loss = sum(((v * v * 0.3 + v) * (k + 1)).sum() for k, v in enumerate(values))
+    loss.backward()
+    parameters = [*embed.named_parameters("embed"), *read.named_parameters("read")]
+    expected = {name: p.grad.numpy() for name, p in parameters}
+    agree(results(model), {"loss": loss.detach().numpy(), **expected})
+
+
+def gradient_and_rest(model: Text) -> dict[str, np.ndarray]:
+    """The gradient of the rows that were looked up, and then that of the table."""
+    seen: list[Any] = []
+    change = model.between
+    model.between = lambda e: seen.append(change(e)) or seen[0]
+    loss = model(INDEX)
+    rest = loss.backward(until=seen[0])
+    found = {"rows": seen[0].grad}
+    rest.finish()
+    return {**found, **{name: p.grad for name, p in model.named_parameters()}}
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU, both directions, plain"])
+def test_the_gradient_of_all_rows_can_be_asked_for(kind: str) -> None:
+    model, other = text(kind), text(kind)
+    other.between = lambda e: e.copy()
+    found = gradient_and_rest(model)
+    assert found["rows"].shape == (N, T, K)
+    agree(found, gradient_and_rest(other))
+
+
+@pytest.mark.parametrize("reads_last", [False, True], ids=["first", "last"])
+def test_the_rows_may_be_used_elsewhere_too(reads_last: bool) -> None:
+    def total(model: Text, copies: bool) -> dict[str, np.ndarray]:
+        e = model.embed(INDEX)
+        own = e.copy() if copies else e
+        if reads_last:
+            loss = (e * e * 0.5).sum() + (e.mean(1) ** 2).sum() + model.read(own)[0].sum()
+        else:
+            loss = model.read(own)[0].sum() + (e * e * 0.5).sum() + (e.mean(1) ** 2).sum()
+        loss.backward()
+        return {name: p.grad for name, p in model.named_parameters()}
+
+    agree(total(text(), False), total(text(), True))
+
+
+def write_data(e: Any) -> None:
+    e.data[1] = 3
+
+
+def write(e: Any) -> None:
+    with nnmpi.no_grad():
+        e[1] = 3
+
+
+def add(e: Any) -> None:
+    with nnmpi.no_grad():
+        e += np.arange(e.size, dtype=e.dtype).reshape(e.shape)
+
+
+def write_to_a_view(e: Any) -> None:
+    with nnmpi.no_grad():
+        e.reshape(-1, K)[:5] = 3
+
+
+def write_to_values(e: Any) -> None:
+    e.numpy()[1] = 3
+
+
+def write_to_a_detached_one(e: Any) -> None:
+    e.detach().data[1] = 3
+
+
+def replace(e: Any) -> None:
+    e.data = np.arange(e.size, dtype=e.dtype).reshape(e.shape)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [write_data, write, add, write_to_a_view, write_to_values, write_to_a_detached_one, replace],
+)
+def test_rows_that_are_changed_are_no_words_any_more(change: Callable[[Any], None]) -> None:
+    """All rows of word 0 are not equal then."""
+    model = text()
+
+    def changed(e: Any) -> Any:
+        change(e)
+        return e
+
+    with nnmpi.no_grad():
+        model.between = changed
+        found = model(INDEX)
+        model.between = lambda e: changed(e.copy())
+        expected = model(INDEX)
+        model.between = lambda e: e
+        assert abs(found.item() - model(INDEX).item()) > 1e-3
+    assert abs(found.item() - expected.item()) <= 1e-12
+
+
+def test_an_index_that_is_written_to_afterwards_does_not_count() -> None:
+    model, words = text(), INDEX.copy()
+    e = model.embed(words)
+    words[...] = 0
+    found = model.read(e)[0].numpy()
+    np.testing.assert_allclose(found, model.read(model.embed(INDEX).copy())[0].numpy(), atol=1e-14)
+
+
+def test_dropout_between_makes_rows_of_their_own(multiplied: list[int]) -> None:
+    model = text()
+    model.between = nn.Dropout(0.5)
+    results(model)
+    assert multiplied == [N * T]
+    model.eval()
+    results(model)
+    assert multiplied == [N * T, 5]
+
+
+def test_a_frozen_table_gets_no_gradient() -> None:
+    grads = []
+    for between in (lambda e: e, lambda e: e.copy()):
+        model = text()
+        model.embed.weight.requires_grad, model.between = False, between
+        model(INDEX).backward()
+        assert model.embed.weight.grad is None
+        grads.append({name: p.grad for name, p in model.read.named_parameters()})
+    agree(*grads)
+
+
+def test_rows_of_a_frozen_table_may_be_leaves() -> None:
+    grads = []
+    for copies in (False, True):
+        model = text()
+        model.embed.weight.requires_grad = False
+        e = model.embed(INDEX)
+        e = e.copy() if copies else e
+        e.requires_grad = True
+        model.read(e)[0].sum().backward()
+        grads.append(e.grad)
+    assert np.abs(grads[1]).min() > 0
+    np.testing.assert_allclose(*grads, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_other_types(dtype: str) -> None:
+    pytest.importorskip("ml_dtypes", reason="bfloat16 comes with ml_dtypes")
+    model, other = text(dtype=dtype), text(dtype="float64")
+    found = results(model)
+    other.load_state_dict({k: v.astype("float64") for k, v in model.state_dict().items()})
+    assert all(str(v.dtype) == dtype for name, v in found.items() if name != "loss")
+    close = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5}[dtype]
+    agree({k: v.astype("float64") for k, v in found.items()}, results(other), close)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "int64"])
+def test_words_of_any_integers(dtype: str) -> None:
+    model = text()
+    found = model(INDEX.astype(dtype))
+    found.backward()
+    grads = {name: p.grad for name, p in model.named_parameters()}
+    agree({"loss": found.numpy(), **grads}, results(text()))
+
+
+@pytest.mark.parametrize("shape", [(0, T), (N, 0)], ids=["no sequences", "no positions"])
+def test_nothing_to_look_up(shape: Any) -> None:
+    model = text()
+    loss = model(np.zeros(shape, np.int64))
+    loss.backward()
+    assert not model.embed.weight.grad.any()
+
+
+def test_its_graph_is_that_of_other_tensors() -> None:
+    """A graph has edges between the two layers, so that a stage may end there."""
+    model = nn.Sequential(nn.Embedding(WORDS, K), Last())
+    graph = trace(model, lambda n: ((nnmpi.tensor(np.zeros((n, T), np.int64)),), {}), "float32")
+    assert [node.name for node in graph.nodes] == ["0", "1.read"]
+    assert isinstance(model[0](INDEX), Lookup)
+
+
+class Last(nn.Module):
+    def __init__(self) -> None:
+        self.read = nn.LSTM(K, H, batch_first=True)
+
+    def forward(self, x: Any) -> Any:
+        return self.read(x)[0]
