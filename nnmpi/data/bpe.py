@@ -115,7 +115,7 @@ def _check_marks(path: Path, file: Path) -> None:
     """Raises ValueError for marks in a tokenizer.json: the library panics if tokens are shorter."""
     with reading(file, REMEDY):
         model = json.loads(file.read_bytes())["model"]
-        found = [(mark, model[mark]) for mark in MARKS if mark in model and model[mark]]
+        found = [(mark, model[mark]) for mark in MARKS if model.get(mark)]
     for mark, text in found:
         raise ValueError(f"tokenizer {shown(path)} {OTHER}: it has {mark} {quoted(text)}")
 
