@@ -114,7 +114,7 @@ def _library_tokenizer(path: Path) -> Any:
 def _check_marks(path: Path, file: Path) -> None:
     """Raises ValueError for marks in a tokenizer.json: the library panics if tokens are shorter."""
     with reading(file, REMEDY):
-        model = json.loads(file.read_bytes())["model"]
+        model = dict(json.loads(file.read_bytes())["model"])
         found = [(mark, model[mark]) for mark in MARKS if model.get(mark)]
     for mark, text in found:
         raise ValueError(f"tokenizer {shown(path)} {OTHER}: it has {mark} {quoted(text)}")

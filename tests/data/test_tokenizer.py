@@ -207,9 +207,10 @@ def test_files_that_are_missing_or_broken(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "vocab.json").write_text(json.dumps({"a": 0, "b": 1}))
     with refused("no token for 254 of the 256 bytes", remedy):
         BPETokenizer(tmp_path)
-    (tmp_path / "tokenizer.json").write_text("{")
-    with refused("tokenizer.json is damaged", remedy):
-        BPETokenizer(tmp_path)
+    for content in ("{", "[]", '{"model": null}', '{"model": []}', '{"model": {}}'):
+        (tmp_path / "tokenizer.json").write_text(content)
+        with refused("tokenizer.json is damaged", remedy):
+            BPETokenizer(tmp_path)
 
 
 def test_tokenizers_of_another_kind(folder: Path, tmp_path: Path) -> None:
