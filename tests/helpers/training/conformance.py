@@ -1,9 +1,9 @@
 """N ranks = 1 rank, as one table: a new strategy joins it by being listed.
 
 Each row trains for ten steps in float64 on so many ranks, and on one, with uneven batches.
-`test_conformance.py` runs a third of the rows on threads, `test_conformance_mpi.py` others over
-MPI, and `test_strict_conformance.py` some with ranks on a device. With --all, all rows run on
-threads, and all on a device.
+`test_conformance.py` runs a third of the rows on threads, of families with many rows a sixth,
+`test_conformance_mpi.py` others over MPI, and `test_strict_conformance.py` some with ranks on a
+device. With --all, all rows run on threads, and all on a device.
 """
 
 from collections.abc import Callable, Iterator
@@ -65,6 +65,7 @@ SPLITS: dict[str, Options] = {
 _OF_ONE_SAMPLE = SPLITS["digits-cnn in micro-batches of one sample"]
 SUMS = ("shared", "ring")
 RANKS_OVER_MPI = (2, 4, 8)
+MANY = 60  # rows of a family, of which fewer are tried
 
 
 class Row(NamedTuple):
@@ -431,9 +432,26 @@ def third(k: int) -> int:
 
 
 def rows_on_threads(family: str) -> Iterator[tuple[Row, bool]]:
-    """All rows, and whether a row is in the third that runs without --all."""
-    for k, row in enumerate(rows(family)):
-        yield row, third(k) == 0
+    """All rows, and whether a row runs without --all: a third, or every other one of it."""
+    found = rows(family)
+    some = [k for k in range(len(found)) if third(k) == 0]
+    return with_all_words(found, some[:: 1 if len(found) < MANY else 2])
+
+
+def arranged_rows(family: str) -> Iterator[tuple[Row, bool]]:
+    """The rows whose arrangement is held to the run, and whether it is without --all: a third."""
+    found = [row for row in rows(family) if row.options is not None]
+    return with_all_words(found, [k for k in range(len(found)) if third(k) == 1])
+
+
+def with_all_words(found: list[Row], some: list[int]) -> Iterator[tuple[Row, bool]]:
+    """Rows, and whether a row is one of some, or the first that has a word which none of these
+    has: so each model and each value of an option is tried."""
+    seen = {word for k in some for word in found[k].name.split()}
+    for k, row in enumerate(found):
+        words = {*row.name.split()}
+        yield row, k in some or not words <= seen
+        seen |= words
 
 
 def of_device(family: str) -> list[Row]:
@@ -446,11 +464,11 @@ def of_device(family: str) -> list[Row]:
 
 
 def rows_on_device(family: str) -> Iterator[tuple[Row, bool]]:
-    """All rows, and whether a row is one of those that run without --all: a fifth of a third."""
+    """All rows, and whether a row is one of those that run without --all: some of a third."""
     found, n = of_device(family), 0
     for k, row in enumerate(found):
         is_of_third = third(k) == 2 or len(found) < 10
-        yield row, is_of_third and n % 5 == 0
+        yield row, is_of_third and n % (5 if len(found) < MANY else 9) == 0
         n += is_of_third
 
 
