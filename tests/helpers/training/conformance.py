@@ -1,7 +1,7 @@
 """N ranks = 1 rank, as one table: a new strategy joins it by being listed.
 
 Each row trains for ten steps in float64 on so many ranks, and on one, with uneven batches.
-`test_conformance.py` runs a third of the rows on threads, of families with many rows a sixth,
+`test_conformance.py` runs a third of the rows on threads, of families with many rows a ninth,
 `test_conformance_mpi.py` others over MPI, and `test_strict_conformance.py` some with ranks on a
 device. With --all, all rows run on threads, and all on a device.
 """
@@ -432,10 +432,10 @@ def third(k: int) -> int:
 
 
 def rows_on_threads(family: str) -> Iterator[tuple[Row, bool]]:
-    """All rows, and whether a row runs without --all: a third, or every other one of it."""
+    """All rows, and whether a row runs without --all: a third, of many rows a ninth."""
     found = rows(family)
     some = [k for k in range(len(found)) if third(k) == 0]
-    return with_all_words(found, some[:: 1 if len(found) < MANY else 2])
+    return with_all_words(found, some[:: 1 if len(found) < MANY else 3])
 
 
 def arranged_rows(family: str) -> Iterator[tuple[Row, bool]]:
@@ -473,19 +473,19 @@ def rows_on_device(family: str) -> Iterator[tuple[Row, bool]]:
 
 
 def device_rows_over_mpi(family: str, ranks: int) -> list[Row]:
-    """Of rows for so many ranks one that a device trains, or two, of other thirds than on
-    threads."""
+    """Of rows for so many ranks one that a device trains, of other thirds than on threads."""
     others = [row for k, row in enumerate(of_device(family)) if third(k) != 2 or row.layers]
     found = [row for row in others if row.ranks == ranks and not row.shares_memory]
-    return found[len(found) // 2 :: max(len(found) // 4, 1)][: 2 if ranks == 2 else 1]
+    return found[len(found) // 2 :][:1]
 
 
 def rows_over_mpi(family: str, ranks: int) -> list[Row]:
-    """Of rows for so many ranks, a third of another third; of 8 ranks, 6 are tried too."""
+    """Of rows for so many ranks, a third of another third, of many rows a fifth of it; of 8 ranks,
+    6 are tried too."""
     sizes = (ranks, ranks - 2 if ranks == 8 else 0)
     found = rows(family)
     others = [row for k, row in enumerate(found) if third(k) == 1 or len(found) < 10]
-    return [row for row in others if row.ranks in sizes][::3]
+    return [row for row in others if row.ranks in sizes][:: 3 if len(found) < MANY else 5]
 
 
 def family_trains_as_one_rank(family: str, comm: Comm) -> None:
