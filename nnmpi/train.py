@@ -24,7 +24,9 @@ from nnmpi.parallel.strategy import AgreedError, NotFiniteError
 from nnmpi.quoting import shown
 from nnmpi.run.command import first_prints
 from nnmpi.run.dry_run import dry_run
+from nnmpi.run.files.folders import is_folder
 from nnmpi.run.files.outputs import check_differs, saved_since, version
+from nnmpi.run.models import check_named
 from nnmpi.run.report import LostOutputError, Report, open_report
 from nnmpi.run.setup import set_up
 from nnmpi.run.trainer import Trainer
@@ -56,6 +58,8 @@ def config(arguments: Sequence[str]) -> Config:
     if not is_trusted:
         cli.refuse_code(path, of_file, given)
     c = replace(of_file, **given)
+    if given.get("model") == Config().model and c.load and is_folder(c.load):
+        check_named(c, c.load)  # a Config cannot tell the default from what is given
     for option in ("save", "log", "trace"):
         check_differs(option, getattr(c, option), {"config": path})
     return c

@@ -16,6 +16,7 @@ from nnmpi.quoting import quoted, shown
 
 LIBRARY = "the package tokenizers, which is not installed: pip install 'nnmpi[text]'"
 MARKS = "continuing_subword_prefix", "end_of_word_suffix"  # of tokens of other kinds of BPE
+OTHER = "is not byte-level BPE as of GPT-2"
 REMEDY = "give a folder with vocab.json and merges.txt, or a tokenizer.json"
 END = "<|endoftext|>"
 """The token between texts, of GPT-2; `vocab.json` does not say that it is a special one."""
@@ -90,6 +91,7 @@ def _library_tokenizer(path: Path) -> Any:
     one = path / "tokenizer.json" if path.is_dir() else path
     two = [path / "vocab.json", path / "merges.txt"]
     if one.is_file():
+        _check_marks(path, one)
         with reading(one, REMEDY):
             made = tokenizers.Tokenizer.from_file(str(one))
         made.decoder = tokenizers.decoders.ByteLevel()  # the file may lack it
@@ -109,6 +111,15 @@ def _library_tokenizer(path: Path) -> Any:
     return made
 
 
+def _check_marks(path: Path, file: Path) -> None:
+    """Raises ValueError for marks in a tokenizer.json: the library panics if tokens are shorter."""
+    with reading(file, REMEDY):
+        model = dict(json.loads(file.read_bytes())["model"])
+        found = [(mark, model[mark]) for mark in MARKS if model.get(mark)]
+    for mark, text in found:
+        raise ValueError(f"tokenizer {shown(path)} {OTHER}: it has {mark} {quoted(text)}")
+
+
 def _check(path: Path, found: dict[str, Any], vocabulary: dict[str, int]) -> None:
     """Raises ValueError unless it is byte-level BPE that divides a text as GPT-2 does.
 
@@ -119,7 +130,6 @@ def _check(path: Path, found: dict[str, Any], vocabulary: dict[str, int]) -> Non
     wrong = [
         f"its model is {model['type']}" if model["type"] != "BPE" else "",
         "it drops merges at random" if model.get("dropout") else "",
-        *(f"it has {mark} {quoted(model[mark])}" for mark in MARKS if model.get(mark)),
         f"it changes characters ({found['normalizer']['type']})" if found["normalizer"] else "",
         "" if byte_level.items() <= words.items() else "it divides texts into other words",
         *(
@@ -130,7 +140,7 @@ def _check(path: Path, found: dict[str, Any], vocabulary: dict[str, int]) -> Non
     ]
     lacking = sum(c not in vocabulary for c in ALPHABET.values())
     for reason in filter(None, wrong):
-        raise ValueError(f"tokenizer {shown(path)} is not byte-level BPE as of GPT-2: {reason}")
+        raise ValueError(f"tokenizer {shown(path)} {OTHER}: {reason}")
     if lacking:
         raise ValueError(
             f"tokenizer {shown(path)} has no token for {lacking} of the 256 bytes, so texts would "

@@ -6,8 +6,10 @@ then the array that it announces, if that fits into memory and into so small a f
 
 import math
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +39,12 @@ def reading(file: object, remedy: str = REMEDY) -> Iterator[None]:
         fault = "cannot be read" if is_whole else "is damaged"
         reason = shown(" ".join(str(error).split())) or type(error).__name__
         raise RefusedError(f"{shown(file)} {fault}: {reason}; {remedy}") from None
+
+
+def check_regular(path: Path, remedy: str) -> None:
+    """Raises RefusedError for a pipe, which would wait for who writes into it, and for a device."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise RefusedError(f"{shown(path)} is not a regular file; {remedy}")
 
 
 class Bounded:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from nnmpi.data.dataset import Dataset, DatasetRequest
-from nnmpi.data.files import check_room, reading
+from nnmpi.data.files import check_regular, check_room, reading
 from nnmpi.data.pieces import CHARACTERS, pieces, points_of
 from nnmpi.data.tokenizer import BPETokenizer, ByteTokenizer, CharTokenizer, Tokenizer
 from nnmpi.data.windows import About, held_out, in_windows
@@ -73,5 +73,6 @@ def _content(argument: str) -> bytes:
         return gzip.decompress((files("nnmpi.data.embedded") / EMBEDDED).read_bytes())
     path = Path(os.path.expanduser(argument))
     with reading(path, REMEDY):
+        check_regular(path, REMEDY)
         check_room(path, "with its tokens", path.stat().st_size * BYTES_A_BYTE)
         return path.read_bytes()

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from nnmpi.data.dataset import Dataset, DatasetRequest
-from nnmpi.data.files import Bounded, RefusedError, reading
+from nnmpi.data.files import Bounded, RefusedError, check_regular, reading
 from nnmpi.data.windows import About, in_windows
 from nnmpi.quoting import shown
 
@@ -25,6 +25,7 @@ def tokens(request: DatasetRequest) -> Dataset:
     """The tokens of a file in windows one behind the other; the last tenth is held out."""
     path = Path(os.path.expanduser(request.argument))
     with reading(path, REMEDY):
+        check_regular(path, REMEDY)
         found, about = mapped(path)
     return in_windows(shown(f"tokens:{path.name}"), found, request.context, about)
 

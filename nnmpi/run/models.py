@@ -40,10 +40,15 @@ def resolved(config: Config, build: Build | None) -> tuple[Config, Build | None]
 
 
 def _of_folder(config: Config, folder: str) -> Sizes:
-    """The sizes of the model in a folder; raises ValueError if --model has others."""
+    """The sizes of the model in a folder; raises ValueError if a model is named that has others."""
+    if config.model == Config().model:
+        return sizes_in(folder)
+    return check_named(config, folder)
+
+
+def check_named(config: Config, folder: str) -> Sizes:
+    """The sizes of the model in a folder; raises ValueError unless --model is that one."""
     sizes = sizes_in(folder)
-    if config.model in (Config().model, "gpt2"):
-        return sizes
     if _named(config.model) != sizes[:3]:
         raise ValueError(
             f"model {shown(config.model)} with --load {shown(folder)}, whose config.json has "
@@ -100,7 +105,9 @@ def _split(argument: str) -> tuple[int, ...]:
 
 
 def _named(model: str) -> tuple[int, ...]:
-    """The numbers of gpt:LAYERSxHEADSxWIDTH; none of another name."""
+    """The numbers of gpt:LAYERSxHEADSxWIDTH and of gpt2; none of another name."""
+    if model == "gpt2":
+        return GPT2[:3]
     kind, _, argument = model.partition(":")
     return _split(argument) if kind == "gpt" else ()
 

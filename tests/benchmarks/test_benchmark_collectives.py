@@ -11,6 +11,9 @@ from helpers.mpijob import run as mpirun
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 SCRIPT = str(BENCHMARKS / "collectives.py")
+HAS_MATPLOTLIB, HAS_TORCH = (
+    importlib.util.find_spec(name) is not None for name in ("matplotlib", "torch")
+)
 TINY = ("--sizes", "256,4KB", "--seconds", "0.01")
 PLANS = {"ring", "tree", "ps", "p2p", "doubling", "halving", "hierarchical"}
 ALL = PLANS | {"mpi", "shared", "auto", "window", "MPI_Allreduce"}
@@ -43,13 +46,11 @@ def test_lines_are_fitted(module: Import) -> None:
     assert link.beta == pytest.approx(1e-9, rel=1e-6)
 
 
-def needs(module: str) -> pytest.MarkDecorator:
-    found = importlib.util.find_spec(module) is not None
-    return pytest.mark.skipif(not found, reason=f"{module} is not installed")
-
-
-def test_every_implementation_has_a_row_at_every_size(tmp_path: Path) -> None:
-    ended = run(2, SCRIPT, *TINY, "--json", str(tmp_path / "out.json"))
+def test_every_implementation_has_a_row_and_the_plot_is_written(
+    tmp_path: Path,
+) -> None:
+    plot = ["--plot", str(tmp_path / "out.png")] if HAS_MATPLOTLIB else []
+    ended = run(2, SCRIPT, *TINY, "--json", str(tmp_path / "out.json"), *plot)
     assert ended.status == 0, ended.err
     assert max(map(len, ended.out.splitlines())) <= 110
     rows = json.loads((tmp_path / "out.json").read_text())
@@ -68,6 +69,8 @@ def test_every_implementation_has_a_row_at_every_size(tmp_path: Path) -> None:
         assert ("predicted_seconds" in row) == (row["algorithm"] in PLANS)
     (network,) = [row for row in rows if row["case"] == "network"]
     assert network["alpha"] == network["seconds"] >= 0  # the fit gives 0 on a busy machine
+    if HAS_MATPLOTLIB:
+        assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_one_rank_and_a_few_names_only() -> None:
@@ -77,15 +80,8 @@ def test_one_rank_and_a_few_names_only() -> None:
     assert "hierarchical" not in ended.out
 
 
-@needs("matplotlib")
-def test_the_plot_is_written(tmp_path: Path) -> None:
-    ended = run(2, SCRIPT, *TINY, "--plot", str(tmp_path / "out.png"))
-    assert ended.status == 0, ended.err
-    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
-
-
 @pytest.mark.long
-@needs("torch")
+@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
 def test_gloo_is_timed_beside_the_others() -> None:
     ended = run(2, SCRIPT, *TINY, "--compare", "gloo", "--algorithms", "ring")
     assert ended.status == 0, ended.err
@@ -109,10 +105,21 @@ def test_a_wrong_sum_ends_the_run() -> None:
         (("--faster",), "unrecognized arguments: --faster"),
     ],
 )
-def test_unusable_flags_are_reported_once(flags: tuple[str, ...], words: str) -> None:
-    ended = run(2, SCRIPT, *flags)
+def test_unusable_flags_are_reported_once(
+    flags: tuple[str, ...], words: str, module: Import, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        module("collectives").parse(flags)
+    assert ended.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.err.count(words) == 1
+    assert not printed.out
+
+
+def test_unusable_flags_end_the_job() -> None:
+    ended = run(2, SCRIPT, "--sizes", "258")
     assert ended.status == 2
-    assert ended.err.count(words) == 1
+    assert ended.err.count("258 bytes are not a whole number of float32 values") == 1
     assert not ended.out
 
 

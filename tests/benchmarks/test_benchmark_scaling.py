@@ -282,12 +282,16 @@ def test_one_rank_cannot_measure_the_hidden_share() -> None:
         (("--faster",), "unrecognized arguments: --faster"),
     ],
 )
-def test_unusable_flags_are_reported_in_one_line(flags: tuple[str, ...], words: str) -> None:
-    outcome = command(*flags)
-    assert outcome.returncode == 2
-    assert words in outcome.stderr
-    assert outcome.stderr.count("\n") == 1
-    assert not outcome.stdout
+def test_unusable_flags_are_reported_in_one_line(
+    flags: tuple[str, ...], words: str, module: Import, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        module("scaling").parse(flags)
+    assert ended.value.code == 2
+    printed = capsys.readouterr()
+    assert words in printed.err
+    assert printed.err.count("\n") == 1
+    assert not printed.out
 
 
 def command(*flags: str) -> subprocess.CompletedProcess[str]:

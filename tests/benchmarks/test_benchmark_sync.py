@@ -95,10 +95,24 @@ def test_every_mode_has_rows_and_the_plot_is_written(tmp_path: Path) -> None:
     ],
 )
 def test_unusable_flags_are_reported_in_one_line(
-    ranks: int, flags: tuple[str, ...], words: str
+    ranks: int,
+    flags: tuple[str, ...],
+    words: str,
+    module: Import,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    ended = run(ranks, SCRIPT, *flags)
+    for rank in range(ranks):
+        with pytest.raises(SystemExit) as ended:
+            module("sync").parse(flags, rank, ranks)
+        assert ended.value.code == 2
+    error = capsys.readouterr().err  # of the first rank alone
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_unusable_flags_end_the_job() -> None:
+    ended = run(3, SCRIPT, "--steps", "3")
     assert ended.status == 2
     assert sum("sync.py: " in line for line in ended.err.splitlines()) == 1
-    assert words in ended.err
+    assert "are too few" in ended.err
     assert "Traceback" not in ended.err

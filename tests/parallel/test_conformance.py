@@ -1,7 +1,14 @@
 """The table of conformance on ranks that are threads."""
 
 import pytest
-from helpers.training.conformance import FAMILIES, Row, rows_on_threads
+from helpers.training.conformance import (
+    FAMILIES,
+    RANKS_OVER_MPI,
+    Row,
+    rows,
+    rows_on_threads,
+    rows_over_mpi,
+)
 
 from nnmpi.comm import thread_ranks as threads
 
@@ -15,3 +22,11 @@ ROWS = [
 @pytest.mark.parametrize("row", ROWS)
 def test_a_layout_trains_as_one_rank(row: Row) -> None:
     threads.run(row.ranks, row.trains_as_one_rank)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_samples_have_each_model_and_each_value_of_an_option(family: str) -> None:
+    sample = [row for row, is_of_sample in rows_on_threads(family) if is_of_sample]
+    found = {word for row in sample for word in row.name.split()}
+    assert found == {word for row in rows(family) for word in row.name.split()}
+    assert any(rows_over_mpi(family, ranks) for ranks in RANKS_OVER_MPI)

@@ -64,13 +64,15 @@ JOBS = [
     *((ranks, [TABLE]) for ranks in conformance.RANKS_OVER_MPI),
     (2, [TRAINING, ZERO, RESUME, GPT2]),
     (3, [PIPELINES, TENSOR]),
-    *((ranks, [DEVICE]) for ranks in (2, 3, 4)),
+    *((ranks, [DEVICE]) for ranks in (2, 4)),
     (3, [SUMMA, SPATIAL, SNAPSHOT]),
 ]
 """Ranks and files: Comm on any number of ranks, and a step of every strategy on a power of two.
 On threads all laws hold on more numbers; here it counts that the ranks are processes."""
 
-LONG_JOB = pytest.param(8, [COMM], marks=pytest.mark.long)
+LONG_JOBS = [
+    pytest.param(ranks, [file], marks=pytest.mark.long) for ranks, file in ((8, COMM), (3, DEVICE))
+]
 JOBS_OF_MPICH = [(2, [TABLE]), (3, [COMM])]
 
 SECONDS = 600  # for a job of 8 ranks on 2 cores that others use too
@@ -85,7 +87,7 @@ def label(part: object) -> str:
 
 
 @pytest.mark.timeout(SECONDS + 20)
-@pytest.mark.parametrize(("ranks", "files"), [*JOBS, LONG_JOB], ids=label)
+@pytest.mark.parametrize(("ranks", "files"), [*JOBS, *LONG_JOBS], ids=label)
 def test_over_the_mpi_of_this_environment(ranks: int, files: list[str]) -> None:
     passes(ranks, files)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.bpe import SAMPLE, trained
+from helpers.commands import Command
 from helpers.datafiles import refused
 from helpers.training import laws_gpt2 as laws
 from helpers.training.laws_language import POSITIONS, VOCABULARY, tokens
@@ -74,13 +75,18 @@ def test_no_weight_is_drawn_that_is_loaded(folder: Path, monkeypatch: pytest.Mon
         nn.GPT(1, 1, 2, 3, 4).to("float32")
 
 
-def test_a_model_that_is_named_has_to_be_that_of_the_folder(folder: Path) -> None:
-    for name in ("gpt2", "gpt:2x5x20", "digits-cnn"):  # the last is the default
+def test_a_model_that_is_named_has_to_be_that_of_the_folder(folder: Path, command: Command) -> None:
+    for name in ("gpt:2x5x20", "digits-cnn"):  # the last is the default
         assert trainer(load=str(folder), model=name).config.model == "gpt:2x5x20"
-    with refused(
-        "model gpt:2x4x20 with --load", "2 layers, 5 heads and width 20", "give --model gpt:2x5x20"
-    ):
-        trainer(load=str(folder), model="gpt:2x4x20")
+    sizes, remedy = "2 layers, 5 heads and width 20", "give --model gpt:2x5x20"
+    for name in ("gpt:2x4x20", "gpt2", "iris-mlp"):
+        with refused(f"model {name} with --load", sizes, remedy):
+            trainer(load=str(folder), model=name)
+    for name in ("digits-cnn", "gpt2"):
+        completed = command("--load", str(folder), "--model", name, "--data", "text")
+        assert completed.status == 2
+        assert f"model {name} with --load" in completed.err
+        assert sizes in completed.err
 
 
 def test_data_that_the_model_cannot_take_is_refused(folder: Path) -> None:

@@ -64,6 +64,21 @@ def test_perplexity_and_bits_are_of_all_tokens_of_all_ranks(ranks: int) -> None:
         assert f"{bits:.3f} bits a character" in as_text(events[2])
 
 
+def test_labels_that_are_ignored_do_not_count() -> None:
+    given = dataset()
+    y = given.test.y.copy()
+    y[np.arange(T) >= np.arange(len(y))[:, None] % (T + 1)] = -100  # of some samples none counts
+    given = given._replace(test=given.test._replace(y=y))
+    counts = y != -100
+    for ranks in (1, 2, 3):
+        for events, scores in thread_ranks.run(ranks, run, given):
+            exp = np.exp(scores.transpose(0, 2, 1)[counts])
+            p = exp[np.arange(len(exp)), y[counts]] / exp.sum(1)
+            perplexity, bits = math.exp(-np.log(p).mean()), -np.log2(p).mean() * 0.75
+            assert events[-1]["perplexity"] == pytest.approx(perplexity, rel=1e-10)
+            assert events[-1]["bits_per_character"] == pytest.approx(bits, rel=1e-10)
+
+
 def test_they_are_of_text_and_of_likelihoods_only() -> None:
     smooth = nn.CrossEntropyLoss(label_smoothing=0.1)
 

@@ -38,7 +38,7 @@ from nnmpi.run.snapshot import Snapshot, joined, next_steps
 ADAM = OPTIMIZERS[1]
 
 
-@pytest.mark.parametrize("p", [1, 2, 4])  # 3 as processes of MPI
+@pytest.mark.parametrize("p", [1, pytest.param(2, marks=pytest.mark.long), 4])  # 3 over MPI
 @pytest.mark.parametrize("law", laws_snapshot.LAWS, ids=lambda law: law.__name__)
 def test_law(law: Callable[[Comm], None], p: int) -> None:
     threads.run(p, law)
@@ -51,7 +51,10 @@ def test_three_axes() -> None:
 # ---- other numbers of ranks
 
 
-@pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 3), (4, 1), (1, 4)])
+LONG = [pytest.param(*ranks, marks=pytest.mark.long) for ranks in ((2, 3), (4, 1))]
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 2), *LONG, (1, 4)])
 def test_any_ranks_that_have_all_of_it_go_on(before: int, after: int) -> None:
     """Each new rank has what some of the old ones had, or nothing."""
     wanted = one_rank(ADAM)

@@ -8,8 +8,9 @@ from typing import NamedTuple, TypeVar
 
 from nnmpi.parallel.arrangement.arrange import alone
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.collectives import Sent
 from nnmpi.parallel.arrangement.memory import Memory, activations, memory
-from nnmpi.parallel.arrangement.traffic import Traffic, traffic
+from nnmpi.parallel.arrangement.traffic import Traffic, parameters_sent, traffic
 
 Row = TypeVar("Row", bound=tuple[object, ...])
 BLOCK = re.compile(r"(?<![^.])(\d+)\.")
@@ -19,6 +20,8 @@ BLOCK = re.compile(r"(?<![^.])(\d+)\.")
 class AlikeRanks(NamedTuple):
     """Ranks of the same stages with the same figures, and those of the first of them.
 
+    parameters_sent  what of its traffic along dp is parameters
+
     Figures of others may differ in the fourth digit, where lengths are not divisible.
     """
 
@@ -27,6 +30,7 @@ class AlikeRanks(NamedTuple):
     memory: Memory
     activations: int
     traffic: Traffic
+    parameters_sent: Sent = Sent()
 
 
 def kinds(a: Arrangement, batch: int) -> list[AlikeRanks]:
@@ -53,7 +57,8 @@ def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> AlikeRanks:
     if one is not None:
         held = Memory(*map(add, held, memory(one, 0, batch)))
         kept = max(kept, activations(one, 0, batch))  # one trains after the other
-    return AlikeRanks(ranks, a.held(first).stages, held, kept, traffic(a, first, batch))
+    sent, parameters = traffic(a, first, batch), parameters_sent(a, first, batch)
+    return AlikeRanks(ranks, a.held(first).stages, held, kept, sent, parameters)
 
 
 def _alike(a: Arrangement) -> Iterator[tuple[int, ...]]:

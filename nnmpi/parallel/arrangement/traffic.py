@@ -62,6 +62,13 @@ def traffic(a: Arrangement, rank: int, batch: int) -> Traffic:
     return Traffic(*(sum(sent, Sent()) for sent in along))
 
 
+def parameters_sent(a: Arrangement, rank: int, batch: int) -> Sent:
+    """What of the traffic along dp is parameters, which ZeRO gathers."""
+    if not a.store.startswith("zero"):
+        return Sent()
+    return sum(_gathered(a, rank, len(micro_batches(a, rank, batch))), Sent())
+
+
 def _doubled(group: Sequence[int], rank: int, n: int) -> Sent:
     """A short row of float64."""
     return carried_out(ALGORITHMS["doubling"], group, rank, n, FLOAT64)
@@ -84,7 +91,8 @@ def _dp(a: Arrangement, rank: int, micro: Sequence[int]) -> Iterator[Sent]:
         yield from _along_the_tree(a, rank, group)
     if a.store.startswith("zero"):
         yield _doubled(group, rank, len(held.trained) + 2 + 3)  # scalars, squares, orders
-        yield from _scattered_and_gathered(a, rank, group, len(micro))
+        yield from _scattered(a, rank, group, len(micro))
+        yield from _gathered(a, rank, len(micro))
     for sent in _statistics(a, rank, group):
         yield sent.times(len(micro))
 
@@ -100,14 +108,10 @@ def _along_the_tree(a: Arrangement, rank: int, group: tuple[int, ...]) -> Iterat
         yield carried_out(BROADCASTS["tree"], group, rank, n, dtype)
 
 
-def _scattered_and_gathered(
-    a: Arrangement, rank: int, group: tuple[int, ...], micro: int
-) -> Iterator[Sent]:
-    """Gradients, in stages 2 and 3 after each backward pass of each stage; and parameters once
-    after the update, or in stage 3 whenever their bucket is used."""
+def _scattered(a: Arrangement, rank: int, group: tuple[int, ...], micro: int) -> Iterator[Sent]:
+    """Gradients, in stages 2 and 3 of ZeRO after each backward pass of each stage."""
     held = a.held(rank)
-    uses = gathered(a, rank, micro) if a.store == "zero 3" else {}
-    for k, bucket in enumerate(sorted(held.buckets)):
+    for bucket in sorted(held.buckets):
         n, ranks = bucket.stop - bucket.start, over(a, rank, bucket)
         if ranks == group and a.algorithm in REDUCE_SCATTERS:
             once = carried_out(REDUCE_SCATTERS[a.algorithm], ranks, rank, n, a.dtype)
@@ -118,6 +122,13 @@ def _scattered_and_gathered(
             edges, r = bounds(n, len(group)), group.index(rank)
             own, stages = edges[r + 1] - edges[r], across_stages(a, rank, bucket, "pp")
             yield all_reduced(a, a.algorithm, stages, rank, own, a.updated_dtype)
+
+
+def _gathered(a: Arrangement, rank: int, micro: int) -> Iterator[Sent]:
+    """Parameters of ZeRO, once after the update, or in stage 3 whenever their bucket is used."""
+    uses = gathered(a, rank, micro) if a.store == "zero 3" else {}
+    for k, bucket in enumerate(sorted(a.held(rank).buckets)):
+        n, ranks = bucket.stop - bucket.start, over(a, rank, bucket)
         parameters = carried_out(ALL_GATHERS["ring"], ranks, rank, n, a.dtype)
         yield parameters.times(uses[k] if a.store == "zero 3" else 1)
 

@@ -8,7 +8,6 @@ the file    header 0 0 0 0 1 1 1 2 2 2 2 2 line        each rank writes its plac
 import os
 import re
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -20,7 +19,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from nnmpi.comm import Comm
-from nnmpi.data.files import RefusedError
+from nnmpi.data.files import RefusedError, check_regular
 from nnmpi.data.pieces import CHARACTERS, next_cut, pieces
 from nnmpi.data.text import characters, small_type, tokenizer_of_points
 from nnmpi.data.tokenizer import BPETokenizer, Tokenizer
@@ -82,8 +81,7 @@ def _tokenizer(text: Path, path: str | None, comm: Comm) -> Tokenizer:
 def _texts(text: Path, cuts: re.Pattern[bytes], comm: Comm) -> Iterator[bytes]:
     """The part of the text that this rank has, in pieces."""
     try:
-        if not stat.S_ISREG(text.stat().st_mode):  # a pipe would wait for who writes into it
-            raise RefusedError(f"{shown(text)} is not a regular file; {REMEDY}")
+        check_regular(text, REMEDY)
         with text.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             ends = (size * rank // comm.size for rank in (comm.rank, comm.rank + 1))

@@ -82,6 +82,7 @@ def _figures(kind: AlikeRanks) -> Event:
         **{f"{name}_bytes": value for name, value in kind.memory._asdict().items()},
         "activation_bytes": kind.activations,
         "sent": sent,
+        "parameters_sent": kind.parameters_sent._asdict(),
     }
 
 

@@ -1,9 +1,9 @@
 """N ranks = 1 rank, as one table: a new strategy joins it by being listed.
 
 Each row trains for ten steps in float64 on so many ranks, and on one, with uneven batches.
-`test_conformance.py` runs a third of the rows on threads, `test_conformance_mpi.py` others over
-MPI, and `test_strict_conformance.py` some with ranks on a device. With --all, all rows run on
-threads, and all on a device.
+`test_conformance.py` runs a third of the rows on threads, of families with many rows a ninth,
+`test_conformance_mpi.py` others over MPI, and `test_strict_conformance.py` some with ranks on a
+device. With --all, all rows run on threads, and all on a device.
 """
 
 from collections.abc import Callable, Iterator
@@ -65,6 +65,7 @@ SPLITS: dict[str, Options] = {
 _OF_ONE_SAMPLE = SPLITS["digits-cnn in micro-batches of one sample"]
 SUMS = ("shared", "ring")
 RANKS_OVER_MPI = (2, 4, 8)
+MANY = 60  # rows of a family, of which fewer are tried
 
 
 class Row(NamedTuple):
@@ -450,9 +451,26 @@ def third(k: int) -> int:
 
 
 def rows_on_threads(family: str) -> Iterator[tuple[Row, bool]]:
-    """All rows, and whether a row is in the third that runs without --all."""
-    for k, row in enumerate(rows(family)):
-        yield row, third(k) == 0
+    """All rows, and whether a row runs without --all: a third, of many rows a ninth."""
+    found = rows(family)
+    some = [k for k in range(len(found)) if third(k) == 0]
+    return with_all_words(found, some[:: 1 if len(found) < MANY else 3])
+
+
+def arranged_rows(family: str) -> Iterator[tuple[Row, bool]]:
+    """The rows whose arrangement is held to the run, and whether it is without --all: a third."""
+    found = [row for row in rows(family) if row.options is not None]
+    return with_all_words(found, [k for k in range(len(found)) if third(k) == 1])
+
+
+def with_all_words(found: list[Row], some: list[int]) -> Iterator[tuple[Row, bool]]:
+    """Rows, and whether a row is one of some, or the first that has a word which none of these
+    has: so each model and each value of an option is tried."""
+    seen = {word for k in some for word in found[k].name.split()}
+    for k, row in enumerate(found):
+        words = {*row.name.split()}
+        yield row, k in some or not words <= seen
+        seen |= words
 
 
 def of_device(family: str) -> list[Row]:
@@ -465,28 +483,28 @@ def of_device(family: str) -> list[Row]:
 
 
 def rows_on_device(family: str) -> Iterator[tuple[Row, bool]]:
-    """All rows, and whether a row is one of those that run without --all: a fifth of a third."""
+    """All rows, and whether a row is one of those that run without --all: some of a third."""
     found, n = of_device(family), 0
     for k, row in enumerate(found):
         is_of_third = third(k) == 2 or len(found) < 10
-        yield row, is_of_third and n % 5 == 0
+        yield row, is_of_third and n % (5 if len(found) < MANY else 9) == 0
         n += is_of_third
 
 
 def device_rows_over_mpi(family: str, ranks: int) -> list[Row]:
-    """Of rows for so many ranks one that a device trains, or two, of other thirds than on
-    threads."""
+    """Of rows for so many ranks one that a device trains, of other thirds than on threads."""
     others = [row for k, row in enumerate(of_device(family)) if third(k) != 2 or row.layers]
     found = [row for row in others if row.ranks == ranks and not row.shares_memory]
-    return found[len(found) // 2 :: max(len(found) // 4, 1)][: 2 if ranks == 2 else 1]
+    return found[len(found) // 2 :][:1]
 
 
 def rows_over_mpi(family: str, ranks: int) -> list[Row]:
-    """Of rows for so many ranks, a third of another third; of 8 ranks, 6 are tried too."""
+    """Of rows for so many ranks, a third of another third, of many rows a fifth of it; of 8 ranks,
+    6 are tried too."""
     sizes = (ranks, ranks - 2 if ranks == 8 else 0)
     found = rows(family)
     others = [row for k, row in enumerate(found) if third(k) == 1 or len(found) < 10]
-    return [row for row in others if row.ranks in sizes][::3]
+    return [row for row in others if row.ranks in sizes][:: 3 if len(found) < MANY else 5]
 
 
 def family_trains_as_one_rank(family: str, comm: Comm) -> None:

@@ -18,7 +18,7 @@ from helpers.training.unusual_models import Residual
 
 import nnmpi
 from nnmpi import nn
-from nnmpi.comm import Comm, comm_self
+from nnmpi.comm import Comm, comm_self, launched
 
 
 def any_model_recomputes_in_one_stage(comm: Comm) -> None:
@@ -77,7 +77,7 @@ def outputs_in_any_memory_are_sent(comm: Comm) -> None:
         layout = {"pp": comm.size, "cut": ",".join(map(str, begins[: comm.size - 1]))}
         build = functools.partial(blocks, f)
         wanted = by_first(comm, functools.partial(blocks_on_one_rank, name))
-        for schedule in ("gpipe", "zb-h1"):
+        for schedule in ("gpipe", "zb-h1") if launched() == 1 else ("zb-h1",):
             got = run(comm, build, micro_batches=4, **layout, schedule=schedule)
             assert distance(got.state, wanted.state) < BOUND, name
             equals(comm, got, wanted)

@@ -3,7 +3,7 @@
 from functools import partial
 
 import pytest
-from helpers.training.conformance import FAMILIES, Row, rows
+from helpers.training.conformance import FAMILIES, Row, arranged_rows
 from helpers.training.laws_arrangement import (
     Options,
     communicators,
@@ -15,10 +15,14 @@ from helpers.training.laws_language import many_tokens
 from nnmpi import nn
 from nnmpi.comm import thread_ranks as threads
 
-ROWS = [row for family in FAMILIES for row in rows(family) if row.options is not None]
+ROWS = [
+    pytest.param(row, marks=() if is_of_sample else pytest.mark.long, id=row.name)
+    for family in FAMILIES
+    for row, is_of_sample in arranged_rows(family)
+]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", ROWS)
 def test_a_run_holds_and_sends_what_is_said(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     with communicators(monkeypatch) as made:
         threads.run(row.ranks, holds_and_sends_what_is_said, made, row.options)

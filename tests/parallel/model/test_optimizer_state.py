@@ -22,13 +22,13 @@ from nnmpi.parallel.step.executor import StepState
 from nnmpi.run.report import NullReport
 
 
-@pytest.mark.parametrize("p", [1, 3, 4])  # 2 as processes of MPI
+@pytest.mark.parametrize("p", [1, pytest.param(3, marks=pytest.mark.long), 4])  # 2 over MPI
 @pytest.mark.parametrize("law", laws_resume.LAWS, ids=lambda law: law.__name__)
 def test_law(law: Callable[[Comm], None], p: int) -> None:
     threads.run(p, law)
 
 
-@pytest.mark.parametrize(("p", "per_node"), [(4, 2), (3, 2)])
+@pytest.mark.parametrize(("p", "per_node"), [(4, 2), pytest.param(3, 2, marks=pytest.mark.long)])
 def test_nodes_that_share_memory(p: int, per_node: int) -> None:
     """Each node has the whole state, and its ranks have parts of it."""
     threads.run(p, laws_resume.training_goes_on_in_another_layout, per_node=per_node)

@@ -61,7 +61,7 @@ def job(how: str, where: str) -> Ended:
 
 
 ENDS = [
-    pytest.param(how, where, marks=() if where == "wait" or how == "killed" else pytest.mark.long)
+    pytest.param(how, where, marks=() if where == "wait" else pytest.mark.long)
     for how, where in product(faulty.HOW, ("forward", "backward", "wait"))
 ]
 """Threads that raise or leave in a pass are tested above."""

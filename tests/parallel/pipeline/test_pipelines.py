@@ -16,8 +16,14 @@ from nnmpi.run.report import NullReport
 
 
 @pytest.mark.parametrize("p", [1, 2, 4])  # 3 as processes of MPI
-@pytest.mark.parametrize("law", [*LAWS, *CUTS], ids=lambda law: law.__name__)
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 def test_law(law: Callable[[Comm], None], p: int) -> None:
+    threads.run(p, law)
+
+
+@pytest.mark.parametrize("p", [1, pytest.param(2, marks=pytest.mark.long), 4])  # 3 over MPI
+@pytest.mark.parametrize("law", CUTS, ids=lambda law: law.__name__)
+def test_law_of_cuts(law: Callable[[Comm], None], p: int) -> None:
     threads.run(p, law)
 
 

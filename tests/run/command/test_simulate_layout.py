@@ -43,6 +43,16 @@ def test_text_has_a_table_of_memory_of_messages_and_of_layers() -> None:
         assert words in text
 
 
+@pytest.mark.parametrize(("zero", "times"), [(0, 0), (1, 1), (2, 1)])
+def test_parameters_that_zero_gathers_are_told_apart(zero: int, times: int) -> None:
+    """A ring sends (p - 1)/p of them."""
+    event = json.loads(layout(f"--ranks 3 --nodes 3 --zero {zero} --bucket-mb 0.01 --json"))
+    for kind in event["kinds"]:
+        sent = kind["parameters_sent"]["bytes"]
+        assert sent == pytest.approx(times * 2 / 3 * 4 * event["parameters"], rel=0.05)
+        assert sent <= kind["sent"]["dp"]["bytes"]
+
+
 def test_a_picture_has_a_bar_for_each_part(tmp_path: Path) -> None:
     file = tmp_path / "layout.svg"
     layout(f"{MANY} --svg {file}")

@@ -1,0 +1,188 @@
+"""Draw what each way of cutting a transformer sends and holds: python scripts/draw_cuts.py
+
+The figures are those of `python -m nnmpi.simulate layout`, for ranks on nodes of their own. They
+are in the file too, as JSON, under the key Description. It needs matplotlib: pip install
+'nnmpi[plot]'.
+"""
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from lib import panels  # noqa: E402
+
+from nnmpi import cli, simulate  # noqa: E402
+
+PICTURE = str(ROOT / "docs" / "cuts.png")
+MODEL = "--model gpt:6x6x384 --data text --context 256 --batch-size 8"
+CUTS = (
+    "--dp {}",
+    *(f"--dp {{}} --zero {stage}" for stage in (1, 2, 3)),
+    "--tp {}",
+    "--tp {} --sequence-parallel",
+    "--cp {}",
+    "--pp {} --micro-batches 4",
+)
+RANKS = 2, 4
+
+Bytes: TypeAlias = Mapping[str, int]
+
+
+class Part(NamedTuple):
+    """How a part of a bar looks: told from others by its hatch where there is no colour."""
+
+    colour: str
+    hatch: str = ""
+
+
+PARTS = {
+    "parameters": Part("#0072b2"),
+    "gradients": Part("#e69f00", "///"),
+    "optimizer": Part("#eeeeee", "\\\\\\"),
+    "activations": Part("#cfe8f7"),
+    "keys and values": Part("#009e73", "xxx"),
+    "message buffers": Part("#ffffff", "...."),
+}
+
+
+class Row(NamedTuple):
+    """A layout, and bytes by what they are: sent in a step by the rank that sends the most, and
+    held by the one that holds the most."""
+
+    options: str
+    sent: Bytes
+    messages: int
+    held: Bytes
+
+
+def rows() -> list[Row]:
+    """One rank, and each cut."""
+    cuts = (cut.format(n) for cut in CUTS for n in RANKS)
+    counts = (n for _ in CUTS for n in RANKS)
+    return [row_of("", 1), *map(row_of, cuts, counts)]
+
+
+def row_of(options: str, ranks: int) -> Row:
+    """The figures of a layout."""
+    words = f"layout --json --ranks {ranks} --nodes {ranks} {MODEL} {options}"
+    given = simulate.parser().parse_args(shlex.split(words))
+    kinds: Sequence[Any] = given.run(given)["kinds"]
+    sends = max(kinds, key=lambda kind: sum(there["bytes"] for there in kind["sent"].values()))
+    messages = sum(there["messages"] for there in sends["sent"].values())
+    held = (holding(kind) for kind in kinds)
+    return Row(options, sending(sends), messages, max(held, key=lambda parts: sum(parts.values())))
+
+
+def sending(kind: Any) -> Bytes:
+    """What the messages of a rank carry; a few scalars go with the gradients."""
+    along = {axis: there["bytes"] for axis, there in kind["sent"].items()}
+    parameters = kind["parameters_sent"]["bytes"]
+    return {
+        "parameters": parameters,
+        "gradients": along["dp"] - parameters + along["model"],
+        "activations": along["tp"] + along["pp"],
+        "keys and values": along["cp"],
+    }
+
+
+def holding(kind: Any) -> Bytes:
+    """What the memory of a rank has."""
+    return {
+        "parameters": kind["parameters_bytes"],
+        "gradients": kind["gradients_bytes"],
+        "optimizer": kind["optimizer_bytes"],
+        "activations": kind["activation_bytes"],
+        "message buffers": sum(kind[f"{name}_bytes"] for name in ("slots", "windows", "buffers")),
+    }
+
+
+# ---- the picture
+
+
+def draw(found: Sequence[Row], path: str) -> None:
+    """Two panels of bars, one a layout: bytes sent in a step, and bytes held."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(16, 10.5), layout="constrained")
+    panels.heading(figure, f"{MODEL}: float32, Adam, each rank on a node of its own")
+    left, right = figure.subplots(1, 2, sharey=True)
+    at = [*places(found)]
+    for axes, what in ((left, "sent"), (right, "held")):
+        bars(axes, at, [getattr(row, what) for row in found])
+        panels.style(axes, "x")
+        axes.set_xlabel("MB", size=12)
+        axes.tick_params(axis="y", labelsize=11)
+    panels.title(left, "sent by a rank in a step, in so many messages")
+    panels.title(right, "held by a rank (dashed: by one rank alone)")
+    sends = [f"{mb(row.sent)} MB in {row.messages:,}" if row.messages else "0" for row in found]
+    label(left, at, [row.sent for row in found], sends)
+    label(right, at, [row.held for row in found], [f"{mb(row.held)} MB" for row in found])
+    one = sum(found[0].held.values()) / 1e6
+    right.axvline(one, color="black", linewidth=1.2, linestyle="--")
+    left.set_yticks(at, [row.options or "one rank" for row in found], family="monospace", size=11)
+    left.set_ylim(at[-1] + 1, -1)
+    legend(figure)
+    figure.savefig(path, dpi=100, metadata={"Description": json.dumps(found)})
+
+
+def places(found: Sequence[Row]) -> Iterator[float]:
+    """Bars of the same cut stand together."""
+    for i in range(len(found)):
+        yield i + 0.5 * ((i + 1) // len(RANKS))
+
+
+def bars(axes: Any, at: Sequence[float], parts: Sequence[Bytes]) -> None:
+    """The parts of each bar behind one another."""
+    ends = [0.0] * len(parts)
+    for name, (colour, hatch) in PARTS.items():
+        widths = [part.get(name, 0) / 1e6 for part in parts]
+        look = {"color": colour, "hatch": hatch, "edgecolor": "black", "linewidth": 0.6}
+        axes.barh(at, widths, 0.9, ends, **look)
+        ends = [end + width for end, width in zip(ends, widths, strict=True)]
+
+
+def label(axes: Any, at: Sequence[float], parts: Sequence[Bytes], texts: Sequence[str]) -> None:
+    """A text behind each bar."""
+    ends = [sum(part.values()) / 1e6 for part in parts]
+    for end, y, text in zip(ends, at, texts, strict=True):
+        near = {"textcoords": "offset points", "va": "center", "size": 11}
+        axes.annotate(text, (end, y), (5, 0), **near)
+    axes.set_xlim(0, 1.3 * max(ends))
+
+
+def mb(parts: Bytes) -> str:
+    return f"{sum(parts.values()) / 1e6:.1f}"
+
+
+def legend(figure: Any) -> None:
+    from matplotlib.patches import Patch
+
+    patches = [
+        Patch(facecolor=colour, hatch=hatch, edgecolor="black", label=name)
+        for name, (colour, hatch) in PARTS.items()
+    ]
+    figure.legend(handles=patches, loc="outside lower center", ncols=6, frameon=False, fontsize=12)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Draw, and return the exit status: 2 for unusable arguments."""
+    parser = cli.Parser(prog="draw_cuts.py", description="Draw what each cut sends and holds.")
+    parser.add_argument("-o", "--out", default=PICTURE, help="a .png file (default docs/cuts.png)")
+    try:
+        out = parser.parse_args(arguments).out
+        if problem := cli.picture_problem(out):
+            raise ValueError(problem)
+        draw(rows(), out)
+    except (OSError, ValueError) as error:
+        return cli.fail("draw_cuts.py", error, 2)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
