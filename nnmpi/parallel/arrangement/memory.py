@@ -220,10 +220,11 @@ def activations(a: Arrangement, rank: int, batch: int) -> int:
 
 
 def of_stage(a: Arrangement, stage: int, samples: int, rank: int) -> float:
-    """What a stage keeps of a micro-batch: the edges that its nodes take and return, each memory
-    once, and what nodes keep besides."""
-    graph, at = a.graph, a.mesh.coordinates(rank)
-    edges, besides = set[int](), 0.0
+    """What a stage keeps of a micro-batch: the edges that its nodes take and return and those that
+    it passes on, each memory once, and what nodes keep besides."""
+    graph, at, is_last = a.graph, a.mesh.coordinates(rank), stage == len(a.stages) - 1
+    edges = set[int]() if is_last else {*a.crossing(stage)} & {*a.crossing(stage + 1)}
+    besides = 0.0
     elsewhere = [k for k in a.stages[stage] if not a.runs(k, rank)]
     for kept in run_together(a, a.stages[stage]):
         inside = {e for k in kept.nodes for e in graph.nodes[k].outputs}
@@ -231,7 +232,7 @@ def of_stage(a: Arrangement, stage: int, samples: int, rank: int) -> float:
         if kept.nodes[0] not in elsewhere and any(graph.edges[e].requires_grad for e in last):
             edges |= {e for k in kept.nodes for e in graph.nodes[k].inputs} - inside | last
             besides += _besides(a, kept, samples, at)
-    if stage == len(a.stages) - 1:
+    if is_last:
         besides += _of_loss(a, samples, at)
     edges -= {e for k in elsewhere for e in graph.nodes[k].outputs}
     memories = {graph.edges[e].memory for e in edges}

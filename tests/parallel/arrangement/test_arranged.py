@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 from helpers.training.conformance import FAMILIES, Row, arranged_rows
+from helpers.training.graph_models import GRAPH_MODELS
 from helpers.training.laws_arrangement import (
     Options,
     communicators,
@@ -35,6 +36,10 @@ OTHERS = {
     "terms in 16 bits": (4, {**WIDE, "dp": 2, "tp": 2, "zero": 1, "dtype": "float16"}),
     "terms in 32 bits": (4, {**WIDE, "dp": 2, "tp": 2, "zero": 2, "dtype": "float16"}),
     "reproducible": (3, {"reproducible": True, "slices": 5}),
+    "a stage that passes on what it got": (
+        3,
+        {"build": GRAPH_MODELS["residual cnn"], "pp": 3, "micro_batches": 3, "cut": "3,4"},
+    ),
     "reproducible cnn": (4, {"reproducible": True, "model": "digits-cnn"}),
 }
 
