@@ -118,7 +118,7 @@ def draw(found: Sequence[Row], path: str) -> None:
         panels.style(axes, "x")
         axes.set_xlabel("MB", size=12)
         axes.tick_params(axis="y", labelsize=11)
-    panels.title(left, "sent by a rank in a step, in so many messages")
+    panels.title(left, "bytes and messages that a rank sends in a step")
     panels.title(right, "held by a rank (dashed: by one rank alone)")
     sends = [f"{mb(row.sent)} MB in {row.messages:,}" if row.messages else "0" for row in found]
     label(left, at, [row.sent for row in found], sends)

@@ -6,7 +6,7 @@
 
     q (N, K, G, T, D)    k (N, K, S, D)    v (N, K, S, E)    y (N, K, G, T, E)
 
-    lse (N, K, G, T)    the logarithm of the sum of e^score of each query: -inf where it sees no key
+    lse (N, K, G, T)    the logarithm of the sum of e^score of each query; -inf if there are no keys
 
 The scores of a block of queries with all keys that they see are in cache from the first product to
 the second one. The backward pass computes them again, from lse, so memory is linear in T and S.
@@ -15,6 +15,7 @@ bit. Attention to some keys and to others is that to all, by `join`.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from nnmpi.backend import Array, of, xp_of
@@ -27,6 +28,10 @@ FEWEST_ROWS = 64
 
 MOST_ROWS = 64
 """Queries of a block of causal attention: their scores with later keys are computed in vain."""
+
+CALL_ROWS = 256
+"""Queries of a call of a loop on the host, which may take some at a time: messages progress between
+calls."""
 
 Keep = Callable[["Block"], Array]
 """What the probabilities of a block are multiplied by in dropout."""
@@ -44,10 +49,6 @@ class Block(NamedTuple):
     keys: slice
 
 
-KeepRows = Callable[[slice, slice], Array]
-"""`Keep` of some queries and keys, of samples and heads that are given."""
-
-
 class Scores(NamedTuple):
     """How scores are made of products, and probabilities of scores.
 
@@ -61,18 +62,34 @@ class Scores(NamedTuple):
     causal: bool = False
     keep: Keep | None = None
 
-    def of(self, at: tuple[slice, slice]) -> tuple[float, bool, Array | None, KeepRows | None]:
-        """What the loops take, of some samples and heads."""
-        mask, keep = self.mask if self.mask is None else self.mask[at], self.keep
-        rows = None if keep is None else lambda queries, keys: keep(Block(*at, queries, keys))
-        return self.scale, self.causal, mask, rows
+    def of(self, block: Block) -> tuple[float, int, Array | None, Keep | None]:
+        """The options of the loops for a block: scale; the key up to which its first query sees,
+        and the next one sees one more, or -1 if all see all; mask; and keep, of blocks of it."""
+        samples, heads, queries, keys = block
+        mask, keep = self.mask, self.keep
+        if mask is not None:
+            mask = mask[samples, heads, :, queries, keys]
+        if keep is not None:
+            keep = partial(_keep_within, keep, block)
+        return self.scale, queries.start if self.causal else -1, mask, keep
+
+
+def _keep_within(keep: Keep, block: Block, part: Block) -> Array:
+    """`keep` of a part of the queries of a block."""
+    start = block.queries.start
+    rows = slice(start + part.queries.start, start + part.queries.stop)
+    return keep(block._replace(queries=rows, keys=part.keys))
 
 
 def attention(q: Array, k: Array, v: Array, how: Scores, y: Array, lse: Array) -> None:
     """Writes y and lse."""
     progress = progress_hook.get()
-    for at in _parts(q, k):
-        attention_loop(q[at], k[at], v[at], y[at], lse[at], *how.of(at))
+    if not k.shape[2]:
+        y[...], lse[...] = 0, -xp_of(q).inf
+    for block in _blocks(q, k, how.causal):
+        samples, heads, queries, keys = block
+        rows, seen = (samples, heads, slice(None), queries), (samples, heads, keys)
+        attention_loop(q[rows], k[seen], v[seen], y[rows], lse[rows], *how.of(block))
         progress()
 
 
@@ -93,14 +110,18 @@ def attention_gradients(
     Where y and lse are those of other keys too, these are the parts that go through k and v.
     """
     progress = progress_hook.get()
-    for at in _parts(q, k):
-        arrays = (a[at] for a in (q, k, v, y, lse, dy, dq, dk, dv))
-        attention_gradient_loop(*arrays, *how.of(at))
+    for d in (dq, dk, dv):
+        d[...] = 0
+    for block in _blocks(q, k, how.causal):
+        samples, heads, queries, keys = block
+        rows, seen = (samples, heads, slice(None), queries), (samples, heads, keys)
+        arrays = q[rows], k[seen], v[seen], y[rows], lse[rows], dy[rows]
+        attention_gradient_loop(*arrays, dq[rows], dk[seen], dv[seen], *how.of(block))
         progress()
 
 
 def join(y: Array, lse: Array, others: Array, lse_of_others: Array) -> None:
-    """Makes y and lse those of their keys and of others."""
+    """Makes y and lse those of their keys and of others, of which there is one at least."""
     xp = xp_of(y)
     both = xp.logaddexp(lse, lse_of_others)
     y *= xp.exp(lse - both)[..., None]
@@ -116,24 +137,24 @@ def attention_loop(
     y: Array,
     lse: Array,
     scale: float,
-    causal: bool,
+    first: int,
     mask: Array | None,
-    keep: KeepRows | None,
+    keep: Keep | None,
 ) -> None:
-    """`attention` of some samples and heads."""
-    xp = xp_of(q)
-    if not k.shape[2]:
-        y[...], lse[...] = 0, -xp.inf
-    for rows, keys in _blocks(q, k, causal):
-        s, seen = _scores(q, k, rows, keys, scale, causal, mask)
+    """Writes y and lse of a block; the options are those of `Scores.of`."""
+    xp, progress = xp_of(q), progress_hook.get()
+    for part in _parts(q, k, first):
+        rows, keys = part.queries, part.keys
+        s, seen = _scores(q, k, part, scale, first, mask)
         p = xp.empty_like(s)
         softmax_loop(s, p, -1)
         lse[..., rows] = s.max(axis=-1) - xp.log(p.max(axis=-1))  # the largest p is e^(s - lse)
         if seen is not None:
             p *= seen
         if keep is not None:
-            p *= keep(rows, keys)
+            p *= keep(part)
         y[..., rows, :] = xp.matmul(p, v[:, :, None, keys])
+        progress()
 
 
 @kernel
@@ -148,20 +169,22 @@ def attention_gradient_loop(
     dk: Array,
     dv: Array,
     scale: float,
-    causal: bool,
+    first: int,
     mask: Array | None,
-    keep: KeepRows | None,
+    keep: Keep | None,
 ) -> None:
-    """`attention_gradients` of some samples and heads: ds = scale p (dp - sum(dy y))."""
-    xp = xp_of(q)
-    for d in (dq, dk, dv):
-        d[...] = 0
-    for rows, keys in _blocks(q, k, causal):
-        s, seen = _scores(q, k, rows, keys, scale, causal, mask)
-        p = xp.exp(s - lse[..., rows, None]).astype(s.dtype, copy=False)
-        if seen is not None:
+    """Writes dq of a block, and adds to dk and dv: ds = scale p (dp - sum(dy y))."""
+    xp, progress = xp_of(q), progress_hook.get()
+    for part in _parts(q, k, first):
+        rows, keys = part.queries, part.keys
+        s, seen = _scores(q, k, part, scale, first, mask)
+        if seen is None:
+            p = xp.exp(s - lse[..., rows, None]).astype(s.dtype, copy=False)
+        else:  # beside large numbers of a mask the logarithm of a sum is rounded away
+            p = xp.empty_like(s)
+            softmax_loop(s, p, -1)
             p *= seen
-        g, kept = dy[..., rows, :], None if keep is None else keep(rows, keys)
+        g, kept = dy[..., rows, :], None if keep is None else keep(part)
         dv[:, :, keys] += _over_group(p if kept is None else p * kept, g)
         ds = xp.matmul(g, v[:, :, None, keys].swapaxes(-1, -2))
         if kept is not None:
@@ -171,28 +194,42 @@ def attention_gradient_loop(
         ds *= scale
         dq[..., rows, :] = xp.matmul(ds, k[:, :, None, keys])
         dk[:, :, keys] += _over_group(ds, q[..., rows, :])
+        progress()
 
 
-def _parts(q: Array, k: Array) -> Iterator[tuple[slice, slice]]:
-    """Samples and key heads, so many at a time that some rows of all their scores are in cache."""
+def _blocks(q: Array, k: Array, causal: bool) -> Iterator[Block]:
+    """All blocks of which a key is seen, those of a sample and a head in the order of queries."""
     (N, K, G, T, _), S = q.shape, k.shape[2]
-    most = max(1, _room(q) // max(G * min(T, MOST_ROWS) * S, 1))
-    heads = min(K, most) or 1
+    at_once = _rows(q, S, causal)
+    rows = max(at_once, min(T, CALL_ROWS)) if of(q).is_host else at_once
+    most = max(1, _room(q) // max(G * at_once * S, 1))
+    heads = max(1, min(K, most))
     samples = max(1, most // heads) if heads == K else 1
-    for n in range(0, N, samples):
+    for n in range(0, N if S else 0, samples):
         for h in range(0, K, heads):
-            yield slice(n, min(n + samples, N)), slice(h, min(h + heads, K))
+            for t in range(0, T, rows):
+                yield Block(
+                    slice(n, min(n + samples, N)),
+                    slice(h, min(h + heads, K)),
+                    slice(t, min(t + rows, T)),
+                    slice(0, min(S, t + rows) if causal else S),
+                )
 
 
-def _blocks(q: Array, k: Array, causal: bool) -> Iterator[tuple[slice, slice]]:
-    """Queries, and the first keys, which are those that they see; all of which a key is seen."""
-    T, S = q.shape[3], k.shape[2]
-    rows = max(FEWEST_ROWS, min(T, _room(q) // (4 * max(S, 1))))
-    if causal and of(q).is_host:
-        rows = min(rows, MOST_ROWS)
-    for t in range(0, T if S else 0, rows):
+def _parts(q: Array, k: Array, first: int) -> Iterator[Block]:
+    """The queries of a block, so many that their scores are in cache, with the keys they see."""
+    (n, h, _, T, _), S = q.shape, k.shape[2]
+    rows = _rows(q, S, first >= 0)
+    for t in range(0, T, rows):
         last = min(t + rows, T)
-        yield slice(t, last), slice(0, min(S, last) if causal else S)
+        seen = min(S, first + last) if first >= 0 else S
+        yield Block(slice(0, n), slice(0, h), slice(t, last), slice(0, seen))
+
+
+def _rows(q: Array, S: int, causal: bool) -> int:
+    """How many queries' scores are computed at once."""
+    rows: int = max(FEWEST_ROWS, min(q.shape[3], _room(q) // (4 * max(S, 1))))
+    return min(rows, MOST_ROWS) if causal and of(q).is_host else rows
 
 
 def _room(q: Array) -> int:
@@ -207,17 +244,17 @@ def _over_group(a: Array, b: Array) -> Array:
 
 
 def _scores(
-    q: Array, k: Array, rows: slice, keys: slice, scale: float, causal: bool, mask: Array | None
+    q: Array, k: Array, part: Block, scale: float, first: int, mask: Array | None
 ) -> tuple[Array, Array | None]:
-    """The scores of a block, (n, h, G, rows, keys), and which of them a mask lets through."""
-    xp, seen = xp_of(q), None
+    """The scores of some queries, (n, h, G, rows, keys), and which of them a mask lets through."""
+    xp, seen, rows, keys = xp_of(q), None, part.queries, part.keys
     s: Array = xp.matmul(q[..., rows, :] * scale, k[:, :, None, keys].swapaxes(-1, -2))
-    if causal:
-        _hide_later(s, rows.start)
+    if first >= 0:
+        _hide_later(s, first + rows.start)
     if mask is not None:
-        part = mask[..., rows, keys]
-        seen = part if part.dtype.kind == "b" else part > -xp.inf
-        s = xp.where(part, s, -xp.inf) if part.dtype.kind == "b" else s + part
+        added = mask[..., rows, keys]
+        seen = added if added.dtype.kind == "b" else added > -xp.inf
+        s = xp.where(added, s, -xp.inf) if added.dtype.kind == "b" else s + added
         s = xp.maximum(s, xp.finfo(s.dtype).min)  # rows that see nothing have a softmax, too
     return s, seen
 

@@ -4,8 +4,10 @@
    K  key heads    S  keys         E  numbers of a value
    G  query heads of each key head
 
-   attention_loop(q, k, v, y, lse, scale, causal, mask, keep)
-   attention_gradient_loop(q, k, v, y, lse, dy, dq, dk, dv, scale, causal, mask, keep)
+   attention_loop(q, k, v, y, lse, scale, first, mask, keep)
+   attention_gradient_loop(q, k, v, y, lse, dy, dq, dk, dv, scale, first, mask, keep)
+
+   first: query i sees keys 0 to first + i; -1: it sees all
 
    KEYS keys at a time are packed, and of QUERIES queries at a time their scores are computed:
 
@@ -13,7 +15,7 @@
 
        dq += ds k    dk += ds^T q    dv += p^T dy
 
-   All of these are in the second cache. */
+   Of D and E up to 128 or so all of these are in the second cache. */
 #include "lanes.h"
 #include "products.h"
 #include <stdlib.h>
@@ -26,8 +28,8 @@
 typedef struct {
     npy_intp T, S, D, E;
     npy_intp q, k, v, y, dy, dq, dk, dv; /* how many numbers lie between two rows */
+    npy_intp first;
     float scale;
-    int causal;
 } Head;
 
 static npy_intp whole(npy_intp n, npy_intp of) { return (n + of - 1) / of * of; }
@@ -48,58 +50,66 @@ static void product_of(npy_intp m, npy_intp n, npy_intp k, const float *A, npy_i
     packed_product(&s, A, strips, terms, C, adds, NULL);
 }
 
-/* The numbers of packed keys and values, and of a tile of scores. */
+/* The numbers of packed keys and values, of a tile of scores, and of top and total. */
 static npy_intp room_for(const Head *h) {
     npy_intp keys = whole(h->S < KEYS ? h->S : KEYS, WIDTH);
     npy_intp D = whole(h->D, WIDTH), E = whole(h->E, WIDTH);
-    return keys * (2 * D + 2 * E) + QUERIES * (2 * KEYS + D + E);
+    return keys * (2 * D + 2 * E) + QUERIES * (2 * KEYS + D + E) + 2 * h->T;
 }
 
-/* Of n keys, how many query i sees if query 0 sees `first` of them. */
-static npy_intp seen_by(const Head *h, npy_intp i, npy_intp first, npy_intp n) {
-    return h->causal && first + i < n ? first + i : n;
+/* The first query that sees key s. */
+static npy_intp first_to_see(const Head *h, npy_intp s) {
+    return h->first >= 0 && s > h->first ? s - h->first : 0;
 }
 
-/* y and lse of `before`, if there are any, and of these keys, whose probabilities are to be divided
-   by `total`. */
-static void join(float *restrict y, const float *restrict sums, npy_intp E, float top, float total,
-                 int before, float *lse) {
-    float here = top + log_of(total);
-    if (!before) {
-        for (npy_intp e = 0; e < E; e++) y[e] = sums[e] * (1 / total);
-        *lse = here;
-        return;
-    }
-    float most = *lse < here ? here : *lse, least = *lse < here ? *lse : here;
-    float both = most + log_of(1 + exp_of(least - most));
-    float a = exp_of(*lse - both), b = exp_of(here - both) / total;
+/* How many of n keys from s on a query sees. */
+static npy_intp seen_by(const Head *h, npy_intp query, npy_intp s, npy_intp n) {
+    npy_intp end = h->first + query + 1 - s;
+    return h->first >= 0 && end < n ? end : n;
+}
+
+/* y and total, of which e^top was taken out, and those of other keys. */
+static void join(float *restrict y, const float *restrict sums, npy_intp E, float *top, float here,
+                 float *total, float of_sums) {
+    float most = *top < here ? here : *top, a = exp_of(*top - most), b = exp_of(here - most);
     for (npy_intp e = 0; e < E; e++) y[e] = y[e] * a + sums[e] * b;
-    *lse = both;
+    *total = *total * a + of_sums * b, *top = most;
 }
 
 static void forward(const Head *h, const float *q, const float *k, const float *v, float *y,
                     float *lse, float *room) {
+    float *top = room, *total = top + h->T, *keys = total + h->T;
     for (npy_intp s = 0; s < h->S; s += KEYS, k += KEYS * h->k, v += KEYS * h->v) {
-        npy_intp n = h->S - s < KEYS ? h->S - s : KEYS;
-        float *keys = room, *values = packed(h->D, n, k, 1, h->k, keys);
+        npy_intp n = h->S - s < KEYS ? h->S - s : KEYS, E = whole(h->E, PER_VECTOR);
+        float *values = packed(h->D, n, k, 1, h->k, keys);
         float *scores = packed(n, h->E, v, h->v, 1, values), *sums = scores + QUERIES * KEYS;
-        for (npy_intp t = h->causal ? s : 0; t < h->T; t += QUERIES) {
-            npy_intp m = h->T - t < QUERIES ? h->T - t : QUERIES, first = t + 1 - s;
-            npy_intp seen = seen_by(h, m - 1, first, n), E = whole(h->E, PER_VECTOR);
-            float top[QUERIES], total[QUERIES];
+        for (npy_intp t = first_to_see(h, s); t < h->T; t += QUERIES) {
+            npy_intp m = h->T - t < QUERIES ? h->T - t : QUERIES;
+            npy_intp seen = seen_by(h, t + m - 1, s, n);
+            float here[QUERIES], of_sums[QUERIES];
             product_of(m, whole(seen, PER_VECTOR), h->D, q + t * h->q, h->q, 1, keys, h->D, scores,
                        KEYS, 0);
             for (npy_intp i = 0; i < m; i++) {
                 float *row = scores + i * KEYS;
-                npy_intp own = seen_by(h, i, first, n);
+                npy_intp own = seen_by(h, t + i, s, n);
                 times(row, own, h->scale);
-                total[i] = exponentials(row, row, own, top + i);
+                of_sums[i] = exponentials(row, row, own, here + i);
                 for (npy_intp j = own; j < seen; j++) row[j] = 0;
             }
             product_of(m, E, seen, scores, KEYS, 1, values, n, sums, E, 0);
             for (npy_intp i = 0; i < m; i++)
-                join(y + (t + i) * h->y, sums + i * E, h->E, top[i], total[i], s > 0, lse + t + i);
+                if (s)
+                    join(y + (t + i) * h->y, sums + i * E, h->E, top + t + i, here[i],
+                         total + t + i, of_sums[i]);
+                else {
+                    memcpy(y + (t + i) * h->y, sums + i * E, h->E * sizeof *y);
+                    top[t + i] = here[i], total[t + i] = of_sums[i];
+                }
         }
+    }
+    for (npy_intp t = 0; t < h->T; t++) {
+        times(y + t * h->y, h->E, 1 / total[t]);
+        lse[t] = top[t] + log_of(total[t]);
     }
 }
 
@@ -119,7 +129,7 @@ static float dot(const float *x, const float *y, npy_intp n) {
     return sum_of_lanes(sum);
 }
 
-/* Adds to dk and dv, and writes dq. */
+/* Writes dq, and adds to dk and dv. */
 static void backward(const Head *h, const float *q, const float *k, const float *v, const float *y,
                      const float *lse, const float *dy, float *dq, float *dk, float *dv,
                      float *room) {
@@ -129,14 +139,14 @@ static void backward(const Head *h, const float *q, const float *k, const float 
         float *rows = packed(h->E, n, v, 1, h->v, values);
         float *p = packed(n, h->D, k, h->k, 1, rows), *dp = p + QUERIES * KEYS;
         float *queries = dp + QUERIES * KEYS;
-        for (npy_intp t = h->causal ? s : 0; t < h->T; t += QUERIES) {
-            npy_intp m = h->T - t < QUERIES ? h->T - t : QUERIES, first = t + 1 - s;
-            npy_intp seen = seen_by(h, m - 1, first, n), some = whole(seen, PER_VECTOR);
+        for (npy_intp t = first_to_see(h, s); t < h->T; t += QUERIES) {
+            npy_intp m = h->T - t < QUERIES ? h->T - t : QUERIES;
+            npy_intp seen = seen_by(h, t + m - 1, s, n), some = whole(seen, PER_VECTOR);
             const float *here = q + t * h->q, *g = dy + t * h->dy;
             product_of(m, some, h->D, here, h->q, 1, keys, h->D, p, KEYS, 0);
             product_of(m, some, h->E, g, h->dy, 1, values, h->E, dp, KEYS, 0);
             for (npy_intp i = 0; i < m; i++)
-                of_scores(p + i * KEYS, dp + i * KEYS, seen_by(h, i, first, n), seen, h->scale,
+                of_scores(p + i * KEYS, dp + i * KEYS, seen_by(h, t + i, s, n), seen, h->scale,
                           lse[t + i], dot(g + i * h->dy, y + (t + i) * h->y, h->E));
             float *gradients = packed(m, h->D, here, h->q, 1, queries);
             packed(m, h->E, g, h->dy, 1, gradients);
@@ -157,7 +167,7 @@ static PyArrayObject *array(PyObject *o) { return (PyArrayObject *)o; }
 
 static npy_intp row(PyObject *o) { return step(array(o), PyArray_NDIM(array(o)) - 2); }
 
-/* Whether the arrays fit each other, and scale, causal, mask and keep are of what is computed here;
+/* Whether the arrays fit each other, and scale, first, mask and keep are of what is computed here;
    `sizes` gets those of SIZES. */
 static int is_attention(PyObject *const *a, int arrays, npy_intp *sizes, Head *h) {
     double how[2];
@@ -175,13 +185,13 @@ static int is_attention(PyObject *const *a, int arrays, npy_intp *sizes, Head *h
     }
     *h = (Head){.T = sizes[3], .S = sizes[4], .D = sizes[5], .E = sizes[6],
                 .q = row(a[0]), .k = row(a[1]), .v = row(a[2]), .y = row(a[3]),
-                .scale = how[0], .causal = how[1] != 0};
+                .scale = how[0], .first = how[1]};
     if (arrays == BACKWARD)
         h->dy = row(a[5]), h->dq = row(a[6]), h->dk = row(a[7]), h->dv = row(a[8]);
     return 1;
 }
 
-/* All heads; dk and dv are sums over the query heads of a key head. */
+/* All heads. */
 static void heads(const Head *h, PyObject *const *a, int arrays, const npy_intp *sizes,
                   float *room) {
     for (npy_intp i = 0; i < sizes[0] * sizes[1] * sizes[2]; i++) {
@@ -190,15 +200,9 @@ static void heads(const Head *h, PyObject *const *a, int arrays, const npy_intp 
         for (int j = 0; j < arrays; j++)
             of[j] = (float *)PyArray_DATA(array(a[j])) + n * step(array(a[j]), 0) +
                     k * step(array(a[j]), 1) + (AXES[j][2] == 'G' ? g * step(array(a[j]), 2) : 0);
-        if (arrays == FORWARD) {
-            forward(h, of[0], of[1], of[2], of[3], of[4], room);
-            continue;
-        }
-        for (npy_intp s = 0; g == 0 && s < h->S; s++) {
-            memset(of[7] + s * h->dk, 0, h->D * sizeof *room);
-            memset(of[8] + s * h->dv, 0, h->E * sizeof *room);
-        }
-        backward(h, of[0], of[1], of[2], of[3], of[4], of[5], of[6], of[7], of[8], room);
+        if (arrays == FORWARD) forward(h, of[0], of[1], of[2], of[3], of[4], room);
+        else
+            backward(h, of[0], of[1], of[2], of[3], of[4], of[5], of[6], of[7], of[8], room);
     }
 }
 

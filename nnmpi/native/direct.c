@@ -26,8 +26,8 @@ static void output_row(const Images *s, const float *x, const float *w, npy_intp
     Terms t = {s->rows, s->columns * s->C, s->row, 1};
     const float *a = x + h * s->stride * s->row + first * s->stride * s->C;
     for (npy_intp o = 0; o < s->O; o += WIDTH)
-        strip(many, s->O - o > PER_VECTOR ? 2 : 1, 0, t, a, every * s->stride * s->C, w + o, s->O, y + o,
-              s->O);
+        strip(many, s->O - o > PER_VECTOR ? 2 : 1, 0, t, a, every * s->stride * s->C, w + o, s->O,
+              y + o, s->O);
 }
 
 /* The transpose of it for w: dw += what comes from the gradient dz of these outputs. */

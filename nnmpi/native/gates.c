@@ -1,5 +1,5 @@
-/* Steps of recurrent layers, as kernels/recurrent.py describes them: float32, sequences in rows that
-   are contiguous, n of them of H numbers, or of those of all gates side by side. NumPy's bits. */
+/* Steps of recurrent layers, as kernels/recurrent.py describes them: float32, n sequences in
+   contiguous rows of H numbers, or of those of all gates. Gradients have NumPy's bits. */
 #include "elementary.h"
 
 #define MAX_ROWS 8
@@ -29,13 +29,13 @@ static int of_rows(PyObject *const *args, Py_ssize_t count, int arrays, int gate
     return 1;
 }
 
-/* A kernel of rows: the names of its arrays, and loops over row r of each, p. */
+/* A kernel of rows: the names of its arrays, and loops over a row of each, p. */
 #define STEP(name, arrays, gates, wide, written, ...)                                              \
     static void each_##name(const Rows *x) {                                                       \
         npy_intp H = x->H;                                                                         \
-        for (npy_intp r = 0; r < x->n; r++) {                                                      \
+        for (npy_intp row = 0; row < x->n; row++) {                                                \
             float *p[MAX_ROWS];                                                                    \
-            for (int i = 0; i < arrays; i++) p[i] = x->at[i] + r * x->step[i];                     \
+            for (int i = 0; i < arrays; i++) p[i] = x->at[i] + row * x->step[i];                   \
             __VA_ARGS__                                                                            \
         }                                                                                          \
     }                                                                                              \

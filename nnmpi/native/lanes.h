@@ -9,15 +9,15 @@
    it before, it would take 16 turns of the outer one together, and transpose. */
 #define EACH_LANE(n, statement)                                                                    \
     {                                                                                              \
-        npy_intp whole = (n) / LANES * LANES;                                                      \
-        for (npy_intp first = 0; first < whole; first += LANES) {                                  \
+        npy_intp in_lanes = (n) / LANES * LANES;                                                   \
+        for (npy_intp first = 0; first < in_lanes; first += LANES) {                               \
             _Pragma("GCC ivdep") _Pragma("GCC unroll 1") for (int l = 0; l < LANES; l++) {         \
                 npy_intp i = first + l;                                                            \
                 statement;                                                                         \
             }                                                                                      \
         }                                                                                          \
-        for (npy_intp i = whole; i < (n); i++) {                                                   \
-            npy_intp l = i - whole;                                                                \
+        for (npy_intp i = in_lanes; i < (n); i++) {                                                \
+            npy_intp l = i - in_lanes;                                                             \
             statement;                                                                             \
         }                                                                                          \
     }

@@ -256,9 +256,6 @@ def _besides(a: Arrangement, kept: Kept, samples: int, at: At) -> float:
     if layer is not None and layer.gathers:
         part = layer.part(at["tp"])
         share, own = share * part, part * a.local_bytes(last.outputs[0], samples, at)
-    if k in a.sharding.positions.rings:  # a number of each query: the sum of e^score
-        heads = first.settings["num_heads"] * a.sharding.positions.length
-        own += samples * heads * share * a.updated_dtype.itemsize
     if first.kind == "Conv2d" and layer is not None and layer.how == "row":
         before = kept_of_sum(a, k, before, samples, at)
     elif first.kind == "Experts":  # on the slots of its own, wherever tokens come from

@@ -32,11 +32,8 @@ def of_experts(
     a: Arrangement, rank: int, stage: int, layer: ShardedLayer, passes: Passes
 ) -> Iterator[Sent]:
     """What experts, or their router, send in the passes of a stage."""
-    group, node, samples = (
-        a.mesh.group(rank, "tp"),
-        a.graph.nodes[layer.node],
-        forward(passes, stage),
-    )
+    group, node = a.mesh.group(rank, "tp"), a.graph.nodes[layer.node]
+    samples = forward(passes, stage)
     if layer.how == "counts":
         E = a.graph.edges[node.outputs[0]].sample[-1]
         yield from (_counts(group, rank, n * E) for n in samples)
@@ -46,7 +43,7 @@ def of_experts(
     E, top_k, factor = (node.settings[s] for s in ("num_experts", "top_k", "capacity_factor"))
     own, slots = _lengths(layer.bounds), slots_of(layer.positions[-1], E, top_k, factor)
     goes = most_that_go(me, layer, top_k, slots)
-    comes = min(sum(min(t, own[me] * slots) for t in _others(layer, me)), own[me] * slots)
+    comes = min(sum(_others(layer, me)), own[me] * slots)
     gates = sum(n * e for n, e in zip(goes, own, strict=True))
 
     def sent(numbers: int, n: int) -> Sent:
