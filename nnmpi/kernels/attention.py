@@ -63,8 +63,8 @@ class Scores(NamedTuple):
     keep: Keep | None = None
 
     def of(self, block: Block) -> tuple[float, int, Array | None, Keep | None]:
-        """The options of the loops for a block: scale; the key up to which its first query sees,
-        and the next one sees one more, or -1 if all see all; mask; and keep, of blocks of it."""
+        """What the loops take for a block: scale; first, where query i of the block sees keys 0 to
+        first + i, or all keys if it is -1; mask; and keep, of blocks within this one."""
         samples, heads, queries, keys = block
         mask, keep = self.mask, self.keep
         if mask is not None:

@@ -8,7 +8,10 @@ from helpers.ops.oracle import needs_torch, pytorch
 from helpers.peak import grows_linearly
 
 import nnmpi
-from nnmpi import nn
+from nnmpi import backend, nn
+from nnmpi.kernels import attention as kernels
+from nnmpi.kernels import progress_hook
+from nnmpi.kernels.attention import Block
 
 ATTENTION = nnmpi.scaled_dot_product_attention
 
@@ -184,3 +187,52 @@ def test_given_positions_are_those_of_each_sample() -> None:
 def test_rotary_positions_refuse_what_does_not_fit(make, message) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         make()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_large_numbers_that_a_mask_adds_keep_gradients_exact(dtype: str) -> None:
+    """The probabilities of a row of equal scores sum to 1, and so dv sums to dy."""
+    q, k, v = (nnmpi.tensor(numbers(1, 1, 6, 4).astype(dtype), requires_grad=True) for _ in "qkv")
+    mask = np.zeros((6, 6), dtype)
+    mask[2] = np.finfo(dtype).min
+    y = ATTENTION(q, k, v, attn_mask=mask)
+    dy = np.zeros((1, 1, 6, 4), dtype)
+    dy[0, 0, 2] = 1
+    y.backward(dy)
+    np.testing.assert_allclose(v.grad.sum(axis=2), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shape", [(16, 8, 1, 300, 4), (2, 3, 2, 1000, 4), (1, 2, 1, 5000, 2)])
+def test_few_scores_are_in_memory_at_a_time(shape: tuple[int, ...], causal: bool) -> None:
+    (N, K, G, T, D), seen = shape, list[Block]()
+    q = np.zeros(shape, "float32")
+    k = np.zeros((N, K, T, D), "float32")
+
+    def keep(block: Block) -> np.ndarray:
+        seen.append(block)
+        return np.ones(1, "float32")
+
+    how = kernels.Scores(1.0, causal=causal, keep=keep)
+    kernels.attention(q, k, k, how, np.empty_like(q), np.empty(shape[:-1], "float32"))
+    sizes = [[part.stop - part.start for part in block] for block in seen]
+    room = backend.of(q).chunk_bytes // (4 * q.itemsize)
+    assert all(n * h * G * rows * keys <= max(room, 64 * G * T) for n, h, rows, keys in sizes)
+    assert sum(n * h * rows for n, h, rows, _ in sizes) == N * K * T
+
+
+def test_messages_progress_between_blocks_of_queries() -> None:
+    polls = 0
+
+    def poll() -> None:
+        nonlocal polls
+        polls += 1
+
+    x = np.zeros((1, 2, 1, 2048, 4), "float32")
+    token = progress_hook.set(poll)
+    try:
+        how = kernels.Scores(1.0, causal=True)
+        kernels.attention(x, x[:, :, 0], x[:, :, 0], how, x.copy(), np.empty(x.shape[:-1], "f4"))
+    finally:
+        progress_hook.reset(token)
+    assert polls >= 2 * 2048 / 256
