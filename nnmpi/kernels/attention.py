@@ -8,10 +8,10 @@
 
     lse (N, K, G, T)    the logarithm of the sum of e^score of each query; -inf if there are no keys
 
-The scores of a block of queries with all keys that they see are in cache from the first product to
-the second one. The backward pass computes them again, from lse, so memory is linear in T and S.
-Which queries make a block depends on T and S alone: cutting samples or heads among ranks changes no
-bit. Attention to some keys and to others is that to all, by `join`.
+The scores of some queries with all keys that they see are in cache from the first product to the
+second one. The backward pass computes them again, from lse, so memory is linear in T and S. Which
+queries are taken together depends on T and S alone: cutting samples or heads among ranks changes
+no bit. Attention to some keys and to others is that to all, by `join`.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,14 +24,14 @@ from nnmpi.kernels.softmax import softmax_loop
 from nnmpi.native.table import kernel
 
 FEWEST_ROWS = 64
-"""Queries of a block, if there are so many: products of fewer rows are slow."""
+"""Queries whose scores are computed at once, if there are so many: fewer make slow products."""
 
 MOST_ROWS = 64
-"""Queries of a block of causal attention: their scores with later keys are computed in vain."""
+"""The most of them in causal attention: their scores with later keys are computed in vain."""
 
 CALL_ROWS = 256
-"""Queries of a call of a loop on the host, which may take some at a time: messages progress between
-calls."""
+"""Queries of a block on the host, if there are so many; a loop takes some of them at a time, and
+messages progress between blocks."""
 
 Keep = Callable[["Block"], Array]
 """What the probabilities of a block are multiplied by in dropout."""
@@ -107,7 +107,8 @@ def attention_gradients(
 ) -> None:
     """Writes dq, dk and dv, from the gradient of y.
 
-    Where y and lse are those of other keys too, these are the parts that go through k and v.
+    Where y and lse are those of other keys too, these are the parts that go through k and v; not
+    with a mask.
     """
     progress = progress_hook.get()
     for d in (dq, dk, dv):
@@ -198,7 +199,7 @@ def attention_gradient_loop(
 
 
 def _blocks(q: Array, k: Array, causal: bool) -> Iterator[Block]:
-    """All blocks of which a key is seen, those of a sample and a head in the order of queries."""
+    """All blocks, those of a head in the order of queries; none if there are no keys."""
     (N, K, G, T, _), S = q.shape, k.shape[2]
     at_once = _rows(q, S, causal)
     rows = max(at_once, min(T, CALL_ROWS)) if of(q).is_host else at_once
@@ -249,13 +250,13 @@ def _scores(
     """The scores of some queries, (n, h, G, rows, keys), and which of them a mask lets through."""
     xp, seen, rows, keys = xp_of(q), None, part.queries, part.keys
     s: Array = xp.matmul(q[..., rows, :] * scale, k[:, :, None, keys].swapaxes(-1, -2))
-    if first >= 0:
-        _hide_later(s, first + rows.start)
     if mask is not None:
         added = mask[..., rows, keys]
         seen = added if added.dtype.kind == "b" else added > -xp.inf
         s = xp.where(added, s, -xp.inf) if added.dtype.kind == "b" else s + added
         s = xp.maximum(s, xp.finfo(s.dtype).min)  # rows that see nothing have a softmax, too
+    if first >= 0:
+        _hide_later(s, first + rows.start)
     return s, seen
 
 

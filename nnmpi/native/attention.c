@@ -23,7 +23,7 @@
 
 #ifdef FUSED
 #define KEYS 256
-#define QUERIES 32 /* a divisor of KEYS */
+#define QUERIES 32
 
 typedef struct {
     npy_intp T, S, D, E;
@@ -78,7 +78,7 @@ static void join(float *restrict y, const float *restrict sums, npy_intp E, floa
 
 static void forward(const Head *h, const float *q, const float *k, const float *v, float *y,
                     float *lse, float *room) {
-    float *top = room, *total = top + h->T, *keys = total + h->T;
+    float *keys = room, *top = room + room_for(h) - 2 * h->T, *total = top + h->T;
     for (npy_intp s = 0; s < h->S; s += KEYS, k += KEYS * h->k, v += KEYS * h->v) {
         npy_intp n = h->S - s < KEYS ? h->S - s : KEYS, E = whole(h->E, PER_VECTOR);
         float *values = packed(h->D, n, k, 1, h->k, keys);

@@ -236,3 +236,18 @@ def test_messages_progress_between_blocks_of_queries() -> None:
     finally:
         progress_hook.reset(token)
     assert polls >= 2 * 2048 / 256
+
+
+@pytest.mark.parametrize("hidden", [False, -np.inf, np.finfo("float32").min])
+@pytest.mark.parametrize("T", [6, 300])
+def test_a_causal_layer_with_padding_does_not_see_what_comes_later(hidden: float, T: int) -> None:
+    """Also in rows all of whose keys are padding."""
+    layer, x = nn.MultiheadAttention(8, 2, batch_first=True), numbers(1, T, 8).astype("float32")
+    padding = np.zeros((1, T), "float32" if hidden else bool)
+    padding[:, :2] = hidden or True
+    options = {"is_causal": True, "key_padding_mask": padding, "need_weights": False}
+    before = layer(x, x, x, **options)[0].numpy()
+    x[:, 4:] += 1
+    after = layer(x, x, x, **options)[0].numpy()
+    np.testing.assert_array_equal(before[:, :4], after[:, :4])
+    assert (before[:, 4:] != after[:, 4:]).any()
