@@ -1,7 +1,9 @@
-"""docs/cuts.png: what each cut of a transformer sends and holds is as the program says today."""
+"""What docs say and draw of what each cut of a transformer sends and holds is what the program says
+today."""
 
 import importlib.util
 import json
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,19 @@ def test_parts_of_bars_are_as_long_as_the_figures(
         assert len(texts) == len(rows)
         for text, row in zip(texts, rows, strict=True):
             assert text.startswith(f"{sum(getattr(row, what).values()) / 1e6:.1f} MB") or not row[2]
+
+
+def test_the_table_of_sequence_parallelism(script: dict[str, Any]) -> None:
+    text = (ROOT / "docs" / "language.md").read_text()
+    said = dict(re.findall(r"^\| ([1236]) \| (.* MB \|.*) \|$", text, re.M))
+    assert len(said) == 4
+    for ranks, cells in said.items():
+        options = (f"--tp {ranks}", f"--tp {ranks} --sequence-parallel")[: 1 if ranks == "1" else 2]
+        found = [script["row_of"](one, int(ranks)) for one in options]
+        kept = [f"{row.held['activations'] / 1e6:.1f} MB" for row in found]
+        sent = [f"{sum(row.sent.values()) / 1e6:.1f} MB" for row in found]
+        wanted = [*kept, *sent] if ranks != "1" else [*kept, "", "0", ""]
+        assert [cell.strip() for cell in cells.split("|")] == wanted
 
 
 def test_an_unusable_file_is_refused_before_anything_is_counted(

@@ -219,12 +219,7 @@ def _recurrent(
 
     inputs = rows.of(given) if once is None else rows.some(given, once.first)
     _products(inputs, w_ih, biases[0], z, once)
-    u, large = xp.empty((N, cell.gates * H), x.dtype), takes_large(N, *w_hh.shape)
-    for at, n in rows.steps:
-        before[at] = states[0][:n]
-        linear_outputs(before[at], w_hh, biases[1], u[:n], False, large)
-        cell.step(z[at], u[:n], *(k[at] for k in kept), *(s[:n] for s in states))
-        y[at] = states[0][:n]
+    _in_time(cell, rows, z, (w_hh, biases[1]), states, kept, before, y)
     if of.lengths is not None:
         rows.write(y, value[:T])
     for k, s in enumerate(states):
@@ -278,6 +273,27 @@ def _products(x: Array, w: Array, b: Array | None, z: Array, once: Distinct | No
         each = xp_of(x).empty((len(x), len(w)), x.dtype)
         outputs(x, w, b, each, False)
         once.spread(each, z)
+
+
+def _in_time(
+    cell: Cell,
+    rows: Rows,
+    z: Array,
+    recurrence: tuple[Array, Array | None],
+    states: Sequence[Array],
+    kept: Sequence[Array],
+    before: Array,
+    y: Array,
+) -> None:
+    """Run all steps, with the weight and the bias of h: z becomes the gates; writes y, what is
+    kept, and h before each step."""
+    (w, b), N = recurrence, len(states[0])
+    u, large = xp_of(z).empty((N, z.shape[1]), z.dtype), takes_large(N, *w.shape)
+    for at, n in rows.steps:
+        before[at] = states[0][:n]
+        linear_outputs(before[at], w, b, u[:n], False, large)
+        cell.step(z[at], u[:n], *(k[at] for k in kept), *(s[:n] for s in states))
+        y[at] = states[0][:n]
 
 
 def _through_time(
