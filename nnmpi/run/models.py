@@ -4,14 +4,16 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from nnmpi import user_code
 from nnmpi.config import Config
 from nnmpi.data import Dataset
 from nnmpi.data.inputs import is_index
 from nnmpi.nn import GPT, Module
-from nnmpi.nn.gpt2 import GPT2, Sizes, sizes_of
+from nnmpi.nn.gpt2 import EMBEDDING, GPT2, POSITIONS, Sizes, check_stored, sizes_of
 from nnmpi.nn.models import MODELS, mlp
+from nnmpi.nn.tensor_files import stored_in
 from nnmpi.quoting import quoted, shown
 from nnmpi.run.files import loading
 from nnmpi.run.files.folders import is_folder, sizes_in
@@ -139,14 +141,17 @@ def saved_sizes(path: str) -> Sizes:
         return sizes_in(path)
     name = loading.read_metadata(path).get("model", "")
     numbers = _named(name)
-    shapes = loading.shapes(path)
-    if not numbers or not {"wte.weight", "wpe.weight"} <= shapes.keys():
+    stored = stored_in(Path(path))
+    if not numbers or not {EMBEDDING, POSITIONS} <= stored.keys():
         raise ValueError(
             f"cannot load {shown(path)}: its model is {shown(name) if name else 'not named'}, and "
             "text is made by a gpt; give a file of --save of one, or a folder of GPT-2"
         )
     layers, heads, width = numbers
-    return Sizes(layers, heads, width, shapes["wte.weight"][0], shapes["wpe.weight"][0])
+    vocabulary, positions = (stored[name].shape[:1] for name in (EMBEDDING, POSITIONS))
+    sizes = Sizes(layers, heads, width, *vocabulary, *positions)
+    check_stored(path, sizes, stored)
+    return sizes
 
 
 def check_tokens(model: Module, config: Config, dataset: Dataset) -> None:
