@@ -16,8 +16,7 @@ from nnmpi.nn.models import MODELS, mlp
 from nnmpi.nn.tensor_files import stored_in
 from nnmpi.quoting import quoted, shown
 from nnmpi.run.files import loading
-from nnmpi.run.files.folders import is_folder, sizes_in
-from nnmpi.run.vocabulary import TOKENIZER
+from nnmpi.run.files.folders import TOKENIZER, is_folder, sizes_in
 
 Build = Callable[[], Module]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from nnmpi.data.tokenizer import BPETokenizer, tokenizer_of
 from nnmpi.nn import GPT, Module
 from nnmpi.nn.gpt2 import (
     CONFIG,
@@ -21,6 +22,11 @@ from nnmpi.nn.gpt2 import (
 from nnmpi.nn.stored import PLAIN, Form
 from nnmpi.quoting import shown
 from nnmpi.run.files.atomic import NotSavedError, check_target, replaced
+
+TOKENIZER = "tokenizer"
+"""The key of the metadata that describes the tokens of a text."""
+
+TOKENIZER_FILE = "tokenizer.json"
 
 
 def is_folder(path: str | os.PathLike[str]) -> bool:
@@ -66,7 +72,7 @@ def check_folder(path: str) -> None:
                 "out the slash at its end for a file, or name another place"
             ) from None
         return
-    for name in (CONFIG, WEIGHTS):
+    for name in (CONFIG, WEIGHTS, TOKENIZER_FILE):
         check_target(Path(path, name))
 
 
@@ -100,6 +106,10 @@ def prepared(
         with ExitStack() as files:
             config = files.enter_context(replaced(Path(path, CONFIG), "x"))
             config.write(config_of(sizes_of(model)))
+            if tokenizer := _tokenizer(about):
+                copy = files.enter_context(replaced(Path(path, TOKENIZER_FILE), "x"))
+                copy.write(tokenizer.to_json())
+                about = {**about, TOKENIZER: tokenizer.describe(TOKENIZER_FILE)}
             yield weights_of(path), Published(model.heads), {**METADATA, **about}
     except OSError as error:
         raise NotSavedError(
@@ -109,3 +119,11 @@ def prepared(
         if not is_there:
             with suppress(OSError):  # it is empty after a failure only
                 os.rmdir(path)
+
+
+def _tokenizer(about: Mapping[str, str]) -> BPETokenizer | None:
+    """The tokenizer of BPE that metadata describe; None if its files cannot be read any more."""
+    with suppress(ValueError):
+        found = tokenizer_of(about.get(TOKENIZER, ""))
+        return found if isinstance(found, BPETokenizer) else None
+    return None
