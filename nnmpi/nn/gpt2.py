@@ -23,7 +23,7 @@ from nnmpi.nn.gpt import GPT, check_sizes
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import check_state
 from nnmpi.nn.stored import AS_IS, Order
-from nnmpi.nn.tensor_files import INDEX, Stored, check_equal, stored_in
+from nnmpi.nn.tensor_files import INDEX, Source, check_tied, sources_in
 from nnmpi.nn.utils import skip_init
 from nnmpi.quoting import shown
 
@@ -105,14 +105,15 @@ def load_gpt2(folder: str | os.PathLike[str], dropout: float = 0.0) -> GPT:
     """The model of a folder with config.json and model.safetensors, or the shards of an index;
     `dropout` is for training."""
     sizes = read_sizes(folder)
-    model, form = GPT(*sizes, dropout), Published(sizes.heads)
+    model, form, file = GPT(*sizes, dropout), Published(sizes.heads), weights_in(folder)
+    check_tied(file, form)
+    sources, places = sources_in(file, form), [place for place, _ in model.tensors()]
+    try:
+        check_state(sources, sources, places)
+    except ValueError as error:
+        raise ValueError(f"cannot load {shown(file)}: {error}") from None
     skip_init(model.parameters())
-    stored = stored_in(weights_in(folder))
-    for one, other in form.tied(stored):
-        check_equal(stored[one], stored[other])
-    found = form.found(stored)
-    tensors = {name: stored[name].read() for name in {*found.values()}}
-    model.load_state_dict({p: form.order(p).here(tensors[name]) for p, name in found.items()})
+    model.load_state_dict({place.path: sources[place.path].read(place) for place in places})
     return model
 
 
@@ -166,27 +167,26 @@ def read_sizes(folder: str | os.PathLike[str]) -> Sizes:
     path = Path(folder) / CONFIG
     config = _read_config(path)
     sizes = Sizes(*(config[key] for key in KEYS))
-    stored = stored_in(weights_in(folder))
-    found = Published(sizes.heads).found(stored)
-    check_stored(path, sizes, {own: stored[name] for own, name in found.items()})
+    check_sources(path, sizes, sources_in(weights_in(folder), Published(sizes.heads)))
     return sizes
 
 
-def check_stored(file: object, sizes: Sizes, stored: Mapping[str, Stored]) -> None:
+def check_sources(file: object, sizes: Sizes, sources: Mapping[str, Source]) -> None:
     """Raises ValueError unless a gpt of the sizes that a file tells has these tensors, by their
     paths here; before a model is built, since a file may tell a billion layers."""
     vocabulary, positions = (sizes.vocabulary, sizes.width), (sizes.positions, sizes.width)
-    layers = len({path.split(".")[1] for path in stored if path.startswith("h.")})
+    layers = len({path.split(".")[1] for path in sources if path.startswith("h.")})
     try:
         check_sizes(*sizes[:3])
         places = (EMBEDDING, vocabulary), (POSITIONS, positions)
-        check_state((), stored, [Place.of_whole(*place) for place in places])
+        check_state((), sources, [Place.of_whole(*place) for place in places])
         if layers != sizes.layers:
             raise ValueError(
                 f"its number of layers is {sizes.layers:,}, and that of the weights {layers:,}"
             )
     except ValueError as error:
-        raise ValueError(f"{shown(file)}: {shown(error)}") from None
+        remedy = "take sizes and weights of one model"
+        raise ValueError(f"{shown(file)}: {shown(error)}; {remedy}") from None
 
 
 def _read_config(path: Path) -> dict[str, Any]:

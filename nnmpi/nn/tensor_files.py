@@ -21,6 +21,8 @@ from safetensors import SafetensorError, safe_open
 
 from nnmpi.data.files import read_json
 from nnmpi.dtypes import has_bfloat16
+from nnmpi.nn.place import Place
+from nnmpi.nn.stored import AS_IS, Form, Order
 from nnmpi.quoting import quoted, shown
 
 TYPES = {
@@ -67,8 +69,8 @@ class Stored(NamedTuple):
         """
         if self.kind not in READ:
             raise ValueError(
-                f"cannot load {shown(self.file)}: {shown(self.name)} has type {shown(self.kind)}, "
-                "which NumPy lacks; save it as float32"
+                f"{shown(self.name)} in {shown(self.file)} has type {shown(self.kind)}, which "
+                "NumPy lacks; save it as float32"
             )
         is_widened = self.kind == "BF16" and not has_bfloat16()
         return np.dtype("float32" if is_widened else READ[self.kind])
@@ -86,6 +88,29 @@ class Stored(NamedTuple):
         if dtype.name == "bfloat16":
             return numbers.view(dtype)
         return np.asarray(np.left_shift(numbers, 16, dtype="uint32").view("float32"))
+
+
+class Source(NamedTuple):
+    """A tensor of a model in a file, with the shape and the numbers that the model has."""
+
+    stored: Stored
+    order: Order
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape in the model."""
+        return self.order.shape(self.stored.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of what `read` returns."""
+        return self.stored.dtype
+
+    def read(self, place: Place) -> np.ndarray:
+        """The part at a place; a tensor in another order is read whole."""
+        if self.order == AS_IS:
+            return self.stored.read(place.slices)
+        return self.order.here(self.stored.read())[place.slices]
 
 
 class Contents(NamedTuple):
@@ -151,6 +176,19 @@ def stored_in(path: Path) -> dict[str, Stored]:
     return {name: headers[file][name] for name, file in listed.items()}
 
 
+def sources_in(path: Path, form: Form) -> dict[str, Source]:
+    """The tensors of a file, or of the shards of an index, by their paths in the model."""
+    stored = stored_in(path)
+    return {own: Source(stored[name], form.order(own)) for own, name in form.found(stored).items()}
+
+
+def check_tied(path: Path, form: Form) -> None:
+    """Raises ValueError unless a tensor that has two names in a file is equal under both."""
+    stored = stored_in(path)
+    for one, other in form.tied(stored):
+        _check_equal(stored[one], stored[other])
+
+
 def files_of(path: Path) -> list[Path]:
     """The files that have the tensors: this one, or the shards of an index."""
     return [*dict.fromkeys(shards(path).values())] if is_index(path) else [path]
@@ -171,8 +209,8 @@ def shards(index: Path) -> dict[str, Path]:
     return {name: index.with_name(file) for name, file in listed.items()}
 
 
-def check_equal(a: Stored, b: Stored) -> None:
-    """Raises ValueError unless two tensors that a model has as one are equal; reads blocks."""
+def _check_equal(a: Stored, b: Stored) -> None:
+    """Compares a block of rows at a time."""
     rows = max(BLOCK // max(np.prod(a.shape[1:], dtype=int), 1), 1)
     blocks = [(slice(i, i + rows),) for i in range(0, a.shape[0] if a.shape else 0, rows)]
     if a.shape != b.shape or not all(np.array_equal(a.read(i), b.read(i)) for i in blocks):

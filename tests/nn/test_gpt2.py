@@ -113,6 +113,14 @@ def test_an_output_layer_that_differs_from_the_embedding_is_refused(tmp_path: Pa
                 load_gpt2(folder)
 
 
+@pytest.mark.parametrize("shape", [(), (W,), (W, 35), (3 * W, W), (0,)])
+def test_a_tensor_of_another_shape_is_refused(shape: tuple[int, ...], tmp_path: Path) -> None:
+    name = "h.1.attn.c_attn.weight"
+    folder = written(tmp_path, {**published(), name: np.zeros(shape, "float32")})
+    with refused(f"{folder}/model.safetensors: ", f"{name} has shape {shape[::-1]}"):
+        load_gpt2(folder)
+
+
 def test_shards_of_bfloat16_are_read(tmp_path: Path) -> None:
     """With the name of GELU that newer files have; numbers of 16 bits are as many here."""
     bfloat16 = pytest.importorskip("ml_dtypes", reason="bfloat16 needs ml_dtypes").bfloat16

@@ -11,39 +11,22 @@ from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import assign, check_state
-from nnmpi.nn.stored import AS_IS, Order
 from nnmpi.nn.tensor_files import (
-    Stored,
-    check_equal,
+    Source,
+    check_tied,
     contents,
     files_of,
     is_index,
     refused,
+    sources_in,
     stored_in,
 )
 from nnmpi.parallel.model.parts import everything, which_held
 from nnmpi.quoting import shown
 from nnmpi.run.files.folders import form_of, source_of
-from nnmpi.run.files.saving import BLANK, FILE, PARAMETERS, Info, file_sha256, place_of
+from nnmpi.run.files.saving import BLANK, FILE, PARAMETERS, file_sha256, place_of
 
 Arrays = dict[str, np.ndarray]
-
-
-class Source(NamedTuple):
-    """A tensor in a file, and how its numbers are ordered there."""
-
-    stored: Stored
-    order: Order
-
-    def info(self, path: str) -> Info:
-        """What the file says of the tensor with this path in the model."""
-        return Info(path, self.stored.dtype, self.order.shape(self.stored.shape))
-
-    def read(self, place: Place) -> np.ndarray:
-        """The part at a place; a tensor in another order is read whole."""
-        if self.order == AS_IS:
-            return self.stored.read(place.slices)
-        return self.order.here(self.stored.read())[place.slices]
 
 
 class Loaded(NamedTuple):
@@ -62,18 +45,17 @@ class Loaded(NamedTuple):
     def of(
         cls,
         file: str,
-        names: Sequence[str],
-        infos: Mapping[str, Info],
+        sources: Mapping[str, Source],
         places: Sequence[Place],
     ) -> "Loaded":
         here = {place.path: place.shape for place in places}
-        both = {name: (infos[name].shape, here[name]) for name in here if name in infos}
+        both = {name: (sources[name].shape, here[name]) for name in here if name in sources}
         return cls(
             file,
             [name for name, (theirs, ours) in both.items() if theirs == ours],
-            [name for name in here if name not in infos],
+            [name for name in here if name not in sources],
             {name: shapes for name, shapes in both.items() if shapes[0] != shapes[1]},
-            [name for name in names if name not in here],
+            [name for name in sources if name not in here],
         )
 
 
@@ -109,9 +91,7 @@ def check_content(path: str | os.PathLike[str]) -> None:
     and a tensor under two names is equal under both. The whole file is read, in pieces."""
     source = source_of(path)
     check_digest(source)
-    stored = stored_in(source)
-    for one, other in form_of(path).tied(stored):
-        check_equal(stored[one], stored[other])
+    check_tied(source, form_of(path))
 
 
 def check_digest(path: str | os.PathLike[str]) -> None:
@@ -160,7 +140,7 @@ def load_into(
     `partial`, names and shapes need not fit. Then only what is here is read: of a tensor of which
     this rank has a part, that part.
     """
-    tensors, sources = list(model.tensors()), _sources(path)
+    tensors, sources = list(model.tensors()), sources_in(source_of(path), form_of(path))
     loaded = _checked(path, sources, [place for place, _ in tensors], partial)
     both, fits = zip(tensors, which_held(tensors, held), strict=True), {*loaded.loaded}
     here = [
@@ -189,12 +169,6 @@ def _check_finite(what: str, value: np.ndarray, dtype: Any) -> None:
         raise ValueError(f"{what} has the number {wrong}, which {why}; load another file")
 
 
-def _sources(path: str | os.PathLike[str]) -> dict[str, Source]:
-    """The tensors of the file or folder of --load by their paths in the model."""
-    form, stored = form_of(path), stored_in(source_of(path))
-    return {own: Source(stored[name], form.order(own)) for own, name in form.found(stored).items()}
-
-
 def _checked(
     path: str | os.PathLike[str],
     sources: Mapping[str, Source],
@@ -202,14 +176,13 @@ def _checked(
     partial: bool,
 ) -> Loaded:
     """What fits; raises ValueError unless all does or, with `partial`, some."""
-    known = {place.path for place in places} if partial else {*sources}
-    infos = {name: sources[name].info(name) for name in sources if name in known}
-    loaded = Loaded.of(str(path), [*sources], infos, places)
-    if partial and loaded.loaded:
-        infos = {name: infos[name] for name in loaded.loaded}
-        places = [place for place in places if place.path in infos]
+    loaded = Loaded.of(str(path), sources, places)
+    if partial:
+        known = loaded.loaded or [place.path for place in places if place.path in sources]
+        sources = {name: sources[name] for name in known}
+        places = [place for place in places if place.path in sources or not loaded.loaded]
     try:
-        check_state(infos, infos, places)
+        check_state(sources, sources, places)
     except ValueError as error:
         what = "" if loaded.loaded or not partial else "nothing of it fits the model: "
         remedy = (
