@@ -78,16 +78,20 @@ class Stored(NamedTuple):
     def read(self, part: tuple[slice, ...] = ()) -> np.ndarray:
         """The tensor, or a part of it, in C order; nothing else is read."""
         dtype = self.dtype
-        if 0 in self.shape:
-            return np.zeros(self.shape, dtype)[part]
-        kept = np.dtype("uint16") if self.kind == "BF16" else dtype
-        file = np.memmap(self.file, kept.newbyteorder("<"), "r", self.begin, self.shape)
-        numbers = np.array(file[part], kept, order="C")
-        if self.kind != "BF16":
-            return numbers
+        with refused(self.file):
+            if self.kind != "BF16":
+                return self._numbers(dtype, part)
+            words = self._numbers(np.dtype("uint16"), part)
         if dtype.name == "bfloat16":
-            return numbers.view(dtype)
-        return np.asarray(np.left_shift(numbers, 16, dtype="uint32").view("float32"))
+            return words.view(dtype)
+        return np.asarray(np.left_shift(words, 16, dtype="uint32").view("float32"))
+
+    def _numbers(self, kept: np.dtype[Any], part: tuple[slice, ...]) -> np.ndarray:
+        """A part, as numbers of this type."""
+        if 0 in self.shape:
+            return np.zeros(self.shape, kept)[part]
+        file = np.memmap(self.file, kept.newbyteorder("<"), "r", self.begin, self.shape)
+        return np.array(file[part], kept, order="C")
 
 
 class Source(NamedTuple):
@@ -151,7 +155,7 @@ def refused(file: Path) -> Iterator[None]:
         raise ValueError(f"{cannot}: {wrong}")
     try:
         yield
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, ValueError) as error:
         reason = shown(" ".join(str(error).split()))
         raise ValueError(f"{cannot}: not a complete safetensors file ({reason})") from None
 

@@ -103,6 +103,16 @@ def test_weights_of_classes_may_be_bfloat16(bfloat16) -> None:
     assert np.isfinite(loss(nnmpi.tensor(np.zeros((2, 2), "float32")), np.array([0, 1])).item())
 
 
+@pytest.mark.parametrize("shape", [[0, 2**62], [1] * 70], ids=["too long", "too many axes"])
+def test_a_shape_that_numpy_cannot_have_is_refused(shape: list[int], tmp_path: Path) -> None:
+    offsets = [0, 0 if 0 in shape else 4]
+    header = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": offsets}}).encode()
+    path = tmp_path / "m"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(offsets[1]))
+    with refused(f"cannot load {path}: not a complete safetensors file"):
+        nnmpi.load(path)
+
+
 # ---- shards
 
 

@@ -104,11 +104,11 @@ def prepared(
     try:
         os.makedirs(path, exist_ok=True)
         with ExitStack() as files:
-            config = files.enter_context(replaced(Path(path, CONFIG), "x"))
-            config.write(config_of(sizes_of(model)))
+            config = files.enter_context(replaced(Path(path, CONFIG), "xb"))
+            config.write(config_of(sizes_of(model)).encode())
             if tokenizer := _tokenizer(about):
-                copy = files.enter_context(replaced(Path(path, TOKENIZER_FILE), "x"))
-                copy.write(tokenizer.to_json())
+                copy = files.enter_context(replaced(Path(path, TOKENIZER_FILE), "xb"))
+                copy.write(tokenizer.to_json().encode())
                 about = {**about, TOKENIZER: tokenizer.describe(TOKENIZER_FILE)}
             yield weights_of(path), Published(model.heads), {**METADATA, **about}
     except OSError as error:
