@@ -60,6 +60,7 @@ BAD_STATES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "missing": ({"2.weight": None}, ("2.weight (2, 3) is missing",)),
     "missing buffer": ({"1.running_var": None}, ("1.running_var (3,) is missing",)),
     "unexpected": ({"extra": np.zeros(2)}, ("extra is not part of this model",)),
+    "an escape code": ({"\x1b[2J": np.zeros(2)}, ("\\x1b[2J is not part of this model",)),
     "shape": (
         {"2.weight": np.zeros((3, 2))},
         ("2.weight has shape (3, 2), the model",),
