@@ -47,3 +47,12 @@ def named(name: str) -> Any:
                 "pip install 'nnmpi[bfloat16]', or use float16"
             ) from None
     return np.dtype(name)
+
+
+def has_bfloat16() -> bool:
+    """Whether ml_dtypes is installed."""
+    try:
+        named("bfloat16")
+    except ValueError:
+        return False
+    return True

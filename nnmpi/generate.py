@@ -110,7 +110,7 @@ def pieces(given: argparse.Namespace, comm: Comm) -> Iterator[str]:
 
     def read() -> tuple[Sizes, Tokenizer, list[int]]:
         if comm.rank == comm.node()[0]:  # the file is read whole once per node
-            loading.check_digest(given.load)
+            loading.check_content(given.load)
         sizes = saved_sizes(given.load)
         tokenizer = tokenizer_for(given.load, given.tokenizer, sizes)
         return sizes, tokenizer, encoded(given.prompt, tokenizer)

@@ -58,11 +58,16 @@ class BPETokenizer:
             found[i] = len(added.content)
         return found
 
-    def describe(self) -> str:
+    def describe(self, path: str | None = None) -> str:
         """{"kind": "bpe", "path": "...", "size": ..., "sha256": "..."}: the last of vocabulary and
-        merges, its first 12 digits"""
-        path = str(self.path)
+        merges, its first 12 digits; `path` is where a copy is"""
+        path = path or str(self.path)
         return json.dumps({"kind": "bpe", "path": path, "size": self.size, "sha256": self.sha256})
+
+    def to_json(self) -> str:
+        """The content of a tokenizer.json of this tokenizer."""
+        content: str = self._bpe.to_str(pretty=True)
+        return content
 
 
 # ---- byte-level BPE: each byte has a printable character

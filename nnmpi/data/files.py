@@ -4,6 +4,7 @@ A few MB of compressed zeros are GBs. So no file is decompressed as a whole: the
 then the array that it announces, if that fits into memory and into so small a file.
 """
 
+import json
 import math
 import os
 import stat
@@ -20,6 +21,7 @@ from nnmpi.quoting import shown
 REMEDY = "delete it and run again with --download, or put a good copy in its place"
 BYTES = np.dtype("uint8")
 CHUNK = 1 << 20
+JSON_BYTES = 16 << 20  # of a file of JSON, at most
 DEFLATE = 1032  # bytes that one byte of deflate stands for, at most
 
 
@@ -45,6 +47,17 @@ def check_regular(path: Path, remedy: str) -> None:
     """Raises RefusedError for a pipe, which would wait for who writes into it, and for a device."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise RefusedError(f"{shown(path)} is not a regular file; {remedy}")
+
+
+def read_json(path: Path, remedy: str) -> Any:
+    """What a file of JSON says; raises RefusedError if it is none, no regular file, or too long."""
+    with reading(path, remedy):
+        check_regular(path, remedy)
+        with path.open("rb") as file:
+            content = file.read(JSON_BYTES + 1)
+        if len(content) > JSON_BYTES:
+            raise ValueError(f"it has more than {JSON_BYTES:,} bytes")
+        return json.loads(content)
 
 
 class Bounded:

@@ -60,7 +60,7 @@ class Standardiser(NamedTuple):
         try:
             mean, std = (_from_json(json.loads(metadata[key])) for key in ("mean", "std"))
             return cls._of_pairs(mean, [_read(*row) for row in aligned(mean, std)])
-        except (ValueError, TypeError, RecursionError):
+        except (ValueError, TypeError, OverflowError, RecursionError):
             raise ValueError(
                 f"mean {metadata['mean']:.60} and std {metadata['std']:.60} in the metadata are "
                 "not JSON lists of numbers, as many of each, with every std above 0"

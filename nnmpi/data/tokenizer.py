@@ -5,8 +5,9 @@ piece of a word (byte-level BPE, as GPT-2 has it, by the library `tokenizers`).
 """
 
 import json
+import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -14,6 +15,9 @@ import numpy as np
 from nnmpi.data.bpe import BPETokenizer as BPETokenizer
 from nnmpi.data.pieces import ANYWHERE, CHARACTERS, as_text, points_of
 from nnmpi.quoting import shown
+
+IN_FOLDERS = ("tokenizer.json", "vocab.json")
+"""The files by which a folder is known to have a tokenizer."""
 
 NO_POINT = np.uint32(0xFFFFFFFF)  # above all code points
 
@@ -130,6 +134,25 @@ def tokenizer_of(description: str) -> Tokenizer:
     return made
 
 
+def has_tokenizer(folder: str) -> bool:
+    """Whether a folder has the files of a tokenizer."""
+    return any(os.path.isfile(os.path.join(folder, name)) for name in IN_FOLDERS)
+
+
+def located(description: str, folder: str) -> str:
+    """A description whose path, if it has one, is taken from the folder of the model.
+
+    Where nothing is at the path, it is the folder itself, if that has the files of a tokenizer.
+    """
+    kind, values = _described(description)
+    if "path" not in values:
+        return description
+    path = os.path.join(folder, values["path"])
+    if has_tokenizer(folder) and not os.path.exists(path):
+        path = folder
+    return json.dumps({"kind": kind, **values, "path": path})
+
+
 def vocabulary_of(description: str) -> tuple[object, ...]:
     """What is equal if two tokenizers make the same tokens: of a BPE not the path."""
     kind, values = _described(description)
@@ -146,11 +169,15 @@ def _described(description: str) -> tuple[str, dict[str, Any]]:
     """The kind of a tokenizer, and the values that make it."""
     try:
         found = json.loads(description)
-        return found["kind"], {name: found[name] for name in KINDS[found["kind"]].values}
-    except (ValueError, TypeError, KeyError):
+        types = KINDS[found["kind"]].types
+        values = {name: found[name] for name in types}
+        if any(type(values[name]) is not wanted for name, wanted in types.items()):
+            raise TypeError
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError(
             f"{shown(description, 80)} describes no tokenizer; give what its describe() returns"
         ) from None
+    return found["kind"], values
 
 
 def _of_bpe(path: str, size: int, sha256: str) -> BPETokenizer:
@@ -168,12 +195,16 @@ class Kind(NamedTuple):
     """What makes a tokenizer, from which values of its description; its tokens in words."""
 
     make: Callable[..., Any]
-    values: tuple[str, ...]
+    types: Mapping[str, type]  # of the values
     words: str
 
 
 KINDS = {
-    "bytes": Kind(ByteTokenizer, (), "bytes"),
-    "characters": Kind(CharTokenizer, ("characters",), "the characters {characters!r}"),
-    "bpe": Kind(_of_bpe, ("path", "size", "sha256"), "{size} tokens of BPE (SHA-256 {sha256})"),
+    "bytes": Kind(ByteTokenizer, {}, "bytes"),
+    "characters": Kind(CharTokenizer, {"characters": str}, "the characters {characters!r}"),
+    "bpe": Kind(
+        _of_bpe,
+        {"path": str, "size": int, "sha256": str},
+        "{size} tokens of BPE (SHA-256 {sha256})",
+    ),
 }

@@ -4,30 +4,36 @@ there                         here
 h.0.attn.c_attn.weight        (W, 3 H D): inputs x outputs, q of all heads before k and v
                               (H 3 D, W): outputs x inputs, and a head's q, k and v together
 c_proj.weight, c_fc.weight    inputs x outputs, transposed here
-lm_head.weight                wte.weight, here as well; most files do not have it
+lm_head.weight                wte.weight, here as well; has to be equal in files that have it
 attn.bias, attn.masked_bias   masks, and no parameters
 """
 
 import json
 import os
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from nnmpi import backend
+from nnmpi.data.files import read_json
 from nnmpi.nn.gpt import GPT, check_sizes
+from nnmpi.nn.place import Place
+from nnmpi.nn.state import check_state
 from nnmpi.nn.stored import AS_IS, Order
+from nnmpi.nn.tensor_files import INDEX, Source, check_tied, sources_in
 from nnmpi.nn.utils import skip_init
 from nnmpi.quoting import shown
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+SHARDED = "model" + INDEX
 PREFIX = "transformer."
-NO_PARAMETERS = (".attn.bias", ".attn.masked_bias", "lm_head.weight")
+LM_HEAD = "lm_head.weight"
+NO_PARAMETERS = (".attn.bias", ".attn.masked_bias", LM_HEAD)
 TRANSPOSED = ("attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
-EMBEDDING, HEAD = "wte.weight", "head.weight"
+EMBEDDING, POSITIONS, HEAD = "wte.weight", "wpe.weight", "head.weight"
 EXPECTED = {
     "activation_function": "gelu_new",
     "layer_norm_epsilon": 1e-5,
@@ -35,6 +41,9 @@ EXPECTED = {
     "scale_attn_by_inverse_layer_idx": False,
     "tie_word_embeddings": True,
 }
+EQUAL = {"activation_function": ("gelu_pytorch_tanh",)}
+"""Other names of what is expected."""
+
 METADATA = {"format": "pt"}
 """What transformers looks for in the weights' file."""
 
@@ -73,6 +82,12 @@ class Published(NamedTuple):
             found[HEAD] = found[EMBEDDING]
         return found
 
+    def tied(self, names: Iterable[str]) -> list[tuple[str, str]]:
+        """The embedding and the output layer, of a file that has both."""
+        found = {n.removeprefix(PREFIX): n for n in names}
+        has_both = {EMBEDDING, LM_HEAD} <= found.keys()
+        return [(found[EMBEDDING], found[LM_HEAD])] if has_both else []
+
     def name(self, path: str) -> str | None:
         """The name in a file that is written; None for the tied weight, under its second name."""
         return None if path == HEAD else PREFIX + path
@@ -87,32 +102,48 @@ class Published(NamedTuple):
 
 
 def load_gpt2(folder: str | os.PathLike[str], dropout: float = 0.0) -> GPT:
-    """The model of a folder with config.json and model.safetensors; `dropout` is for training."""
+    """The model of a folder with config.json and model.safetensors, or the shards of an index;
+    `dropout` is for training."""
     sizes = read_sizes(folder)
-    model, form = GPT(*sizes, dropout), Published(sizes.heads)
-    skip_init(model.parameters())
-    path = Path(folder) / WEIGHTS
+    model, form, file = GPT(*sizes, dropout), Published(sizes.heads), weights_in(folder)
+    check_tied(file, form)
+    sources, places = sources_in(file, form), [place for place, _ in model.tensors()]
     try:
-        tensors = load_file(path)
-    except (OSError, SafetensorError) as error:
-        reason = shown(" ".join(str(error).split()))
-        raise ValueError(f"{shown(path)} cannot be read: {reason}") from None
-    found = form.found(tensors).items()
-    model.load_state_dict({path: form.order(path).here(tensors[name]) for path, name in found})
+        check_state(sources, sources, places)
+    except ValueError as error:
+        raise ValueError(f"cannot load {shown(file)}: {error}") from None
+    skip_init(model.parameters())
+    model.load_state_dict({place.path: sources[place.path].read(place) for place in places})
     return model
 
 
+def weights_in(folder: str | os.PathLike[str]) -> Path:
+    """The file of the tensors of a folder, or the index of its shards if it has no such file."""
+    one, index = Path(folder, WEIGHTS), Path(folder, SHARDED)
+    return index if os.path.lexists(index) and not os.path.lexists(one) else one
+
+
 def save_gpt2(model: GPT, folder: str | os.PathLike[str]) -> None:
-    """Writes config.json and model.safetensors of a model into a folder, which is made."""
+    """Writes config.json and model.safetensors of a model into a folder, which is made.
+
+    Both are written into another folder first, so that a failure leaves nothing behind.
+    """
     path, form = Path(folder), Published(model.heads)
-    path.mkdir(parents=True, exist_ok=True)
-    (path / CONFIG).write_text(config_of(sizes_of(model)), encoding="utf-8")
+    config = config_of(sizes_of(model))
     state = {
         name: form.order(path).there(backend.to_host(value))
         for path, value in model.state_dict().items()
         if (name := form.name(path))
     }
-    save_file(state, path / WEIGHTS, METADATA)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    near = path if path.is_dir() else path.parent
+    with tempfile.TemporaryDirectory(prefix=".nnmpi-", dir=near) as other:
+        made = Path(other)
+        (made / CONFIG).write_text(config, encoding="utf-8")
+        save_file(state, made / WEIGHTS, METADATA)
+        path.mkdir(exist_ok=True)
+        for file in (WEIGHTS, CONFIG):
+            os.replace(made / file, path / file)
 
 
 def sizes_of(model: GPT) -> Sizes:
@@ -131,30 +162,46 @@ def config_of(sizes: Sizes) -> str:
 
 
 def read_sizes(folder: str | os.PathLike[str]) -> Sizes:
-    """What config.json of a folder says; raises ValueError unless it is of a GPT-2."""
+    """What config.json of a folder says; raises ValueError unless it is of a GPT-2, and of the
+    tensors beside it."""
     path = Path(folder) / CONFIG
     config = _read_config(path)
     sizes = Sizes(*(config[key] for key in KEYS))
-    try:
-        check_sizes(*sizes[:3])
-    except ValueError as error:
-        raise ValueError(f"{shown(path)}: {error}") from None
+    check_sources(path, sizes, sources_in(weights_in(folder), Published(sizes.heads)))
     return sizes
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def check_sources(file: object, sizes: Sizes, sources: Mapping[str, Source]) -> None:
+    """Raises ValueError unless a gpt of the sizes that a file tells has these tensors, by their
+    paths here; before a model is built, since a file may tell a billion layers."""
+    vocabulary, positions = (sizes.vocabulary, sizes.width), (sizes.positions, sizes.width)
+    layers = len({path.split(".")[1] for path in sources if path.startswith("h.")})
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        missing = [key for key in KEYS if type(config[key]) is not int]
-    except OSError as error:
-        raise ValueError(f"{shown(path)} cannot be read: {error.strerror}") from None
-    except (ValueError, TypeError, KeyError) as error:
+        check_sizes(*sizes[:3])
+        places = (EMBEDDING, vocabulary), (POSITIONS, positions)
+        check_state((), sources, [Place.of_whole(*place) for place in places])
+        if layers != sizes.layers:
+            raise ValueError(
+                f"its number of layers is {sizes.layers:,}, and that of the weights {layers:,}"
+            )
+    except ValueError as error:
+        remedy = "take sizes and weights of one model"
+        raise ValueError(f"{shown(file)}: {shown(error)}; {remedy}") from None
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    config = read_json(path, f"take the {CONFIG} of the weights")
+    if not isinstance(config, dict) or not config.keys() >= {*KEYS}:
         raise ValueError(
-            f"{shown(path)} is no configuration of GPT-2, with the numbers {', '.join(KEYS)}: "
-            f"{shown(str(error))}"
-        ) from None
-    others = [key for key, value in EXPECTED.items() if config.get(key, value) != value]
+            f"{shown(path)} is no configuration of GPT-2, with the numbers {', '.join(KEYS)}"
+        )
+    missing = [key for key in KEYS if type(config[key]) is not int]
+    others = [
+        key
+        for key, value in EXPECTED.items()
+        if config.get(key, value) not in (value, *EQUAL.get(key, ()))
+    ]
     if missing or others:
         found = ", ".join(f"{key} {shown(str(config[key]))}" for key in (*missing, *others))
         raise ValueError(f"{shown(path)} has {found}, which GPT-2 does not have")
-    return dict(config)
+    return config

@@ -15,6 +15,7 @@ from nnmpi.autograd.functional import as_tensor
 from nnmpi.autograd.ops import losses as ops
 from nnmpi.autograd.ops import positions, softmax
 from nnmpi.backend import Array
+from nnmpi.dtypes import is_float
 from nnmpi.nn import refusals
 from nnmpi.nn.module import Module
 
@@ -47,7 +48,8 @@ def weights(name: str, what: str, weight: Any) -> np.ndarray | None:
     if isinstance(weight, str):
         raise ValueError(f"{name}: {what} {weight!r}: write {name}(reduction={weight!r})")
     found = backend.to_host(array_of(weight))
-    if found.dtype.kind not in "biuf" or not np.isfinite(found).all():
+    is_number = found.dtype.kind in "biu" or is_float(found.dtype)
+    if not is_number or not np.isfinite(found).all():
         raise ValueError(f"{name}: {what} {weight!r:.60} holds other than finite numbers")
     return found.astype("float64")
 

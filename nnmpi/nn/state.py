@@ -8,8 +8,10 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.autograd import Tensor
 from nnmpi.backend import Array
+from nnmpi.dtypes import is_float
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
+from nnmpi.quoting import shown
 
 
 def fitting(
@@ -70,10 +72,12 @@ def check_state(
         value = values[path]
         if value.shape != shape:
             problems.append(f"{path} has shape {value.shape}, the {owner} needs {shape}")
-        elif value.dtype.kind not in "fiub":
+        elif value.dtype.kind not in "iub" and not is_float(value.dtype):
             problems.append(f"{path} holds {value.dtype}, not numbers")
     known = {place.path for place in places}
-    problems += [f"{name} is not part of this {owner}" for name in names if name not in known]
+    problems += [
+        f"{shown(name)} is not part of this {owner}" for name in names if name not in known
+    ]
     if problems:
         more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
         raise ValueError(f"state does not fit: {'; '.join(problems[:4])}{more}")

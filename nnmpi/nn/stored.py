@@ -41,6 +41,9 @@ class Form(Protocol):
     def found(self, names: Iterable[str]) -> dict[str, str]:
         """The names in a file by the paths here; those of no tensor of the model are left out."""
 
+    def tied(self, names: Iterable[str]) -> list[tuple[str, str]]:
+        """Pairs of names in a file that are one tensor of the model, so both have to be equal."""
+
     def name(self, path: str) -> str | None:
         """The name in a file that is written; None for what it does not have."""
 
@@ -57,6 +60,10 @@ class Plain:
     def found(self, names: Iterable[str]) -> dict[str, str]:
         """The same names."""
         return {name: name for name in names}
+
+    def tied(self, names: Iterable[str]) -> list[tuple[str, str]]:
+        """None: a file has each tensor under its own name."""
+        return []
 
     def name(self, path: str) -> str | None:
         """The same name."""

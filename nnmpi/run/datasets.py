@@ -43,7 +43,7 @@ def standardiser_of(config: Config, dataset: Dataset, comm: Comm) -> Standardise
     """The standardiser that the config asks for; if `auto`, that of the file of --load if it has
     one, else of the training samples."""
     if config.load and comm.rank == comm.node()[0]:  # the file is read whole once per node
-        loading.check_digest(config.load)
+        loading.check_content(config.load)
     if config.standardise != "auto":
         return _of_numbers(config.standardise, dataset)
     if not config.load:

@@ -4,18 +4,20 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from nnmpi import user_code
 from nnmpi.config import Config
 from nnmpi.data import Dataset
 from nnmpi.data.inputs import is_index
 from nnmpi.nn import GPT, Module
-from nnmpi.nn.gpt2 import GPT2, Sizes, sizes_of
+from nnmpi.nn.gpt2 import EMBEDDING, GPT2, POSITIONS, Sizes, check_sources, sizes_of
 from nnmpi.nn.models import MODELS, mlp
+from nnmpi.nn.stored import PLAIN
+from nnmpi.nn.tensor_files import sources_in
 from nnmpi.quoting import quoted, shown
 from nnmpi.run.files import loading
-from nnmpi.run.files.folders import is_folder, sizes_in
-from nnmpi.run.vocabulary import TOKENIZER
+from nnmpi.run.files.folders import TOKENIZER, is_folder, sizes_in
 
 Build = Callable[[], Module]
 
@@ -139,14 +141,17 @@ def saved_sizes(path: str) -> Sizes:
         return sizes_in(path)
     name = loading.read_metadata(path).get("model", "")
     numbers = _named(name)
-    shapes = loading.shapes(path)
-    if not numbers or not {"wte.weight", "wpe.weight"} <= shapes.keys():
+    sources = sources_in(Path(path), PLAIN)
+    if not numbers or not {EMBEDDING, POSITIONS} <= sources.keys():
         raise ValueError(
             f"cannot load {shown(path)}: its model is {shown(name) if name else 'not named'}, and "
             "text is made by a gpt; give a file of --save of one, or a folder of GPT-2"
         )
     layers, heads, width = numbers
-    return Sizes(layers, heads, width, shapes["wte.weight"][0], shapes["wpe.weight"][0])
+    vocabulary, positions = (next(iter(sources[n].shape), 0) for n in (EMBEDDING, POSITIONS))
+    sizes = Sizes(layers, heads, width, vocabulary, positions)
+    check_sources(path, sizes, sources)
+    return sizes
 
 
 def check_tokens(model: Module, config: Config, dataset: Dataset) -> None:

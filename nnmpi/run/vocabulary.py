@@ -1,27 +1,32 @@
 """Which tokens a model was trained on: a text that it goes on with has to have the same ones."""
 
-from pathlib import Path
+import os
 
 from nnmpi.config import Config
 from nnmpi.data import Dataset
-from nnmpi.data.tokenizer import BPETokenizer, Tokenizer, in_words, tokenizer_of, vocabulary_of
+from nnmpi.data.tokenizer import (
+    BPETokenizer,
+    Tokenizer,
+    has_tokenizer,
+    in_words,
+    located,
+    tokenizer_of,
+    vocabulary_of,
+)
 from nnmpi.quoting import shown
 from nnmpi.run.files import loading
-from nnmpi.run.files.folders import is_folder
-
-TOKENIZER = "tokenizer"
-"""The key of the metadata that describes the tokens of a text."""
-
-OF_TOKENIZERS = ("tokenizer.json", "vocab.json")
+from nnmpi.run.files.folders import TOKENIZER, is_folder
 
 
 def own_tokenizer(path: str) -> Tokenizer | None:
     """The tokenizer of a model: in its metadata, or in its folder; None if it has none."""
     described = loading.read_metadata(path).get(TOKENIZER)
-    if described:
-        return tokenizer_of(described)
-    in_folder = is_folder(path) and any(Path(path, name).is_file() for name in OF_TOKENIZERS)
-    return BPETokenizer(path) if in_folder else None
+    if not described:
+        return BPETokenizer(path) if is_folder(path) and has_tokenizer(path) else None
+    try:
+        return tokenizer_of(located(described, path if is_folder(path) else os.path.dirname(path)))
+    except ValueError as error:
+        raise ValueError(f"{shown(path)}: {error}") from None
 
 
 def tokenizer_of_text(config: Config) -> str | Tokenizer | None:
@@ -44,7 +49,11 @@ def check_vocabulary(config: Config, dataset: Dataset) -> None:
         return
     trained = loading.read_metadata(config.load).get(TOKENIZER)
     given = dataset.language.tokenizer
-    if trained and vocabulary_of(trained) != vocabulary_of(given):
+    try:
+        is_other = trained and vocabulary_of(trained) != vocabulary_of(given)
+    except ValueError as error:
+        raise ValueError(f"--load {shown(config.load)}: {error}") from None
+    if trained and is_other:
         raise ValueError(
             f"--load {shown(config.load)} was trained on {in_words(trained)}, and data "
             f"{dataset.name} has {in_words(given)}; give --tokenizer "

@@ -4,6 +4,7 @@ import fuzz_collectives
 import fuzz_command_line
 import fuzz_data_files
 import fuzz_deaths
+import fuzz_folders
 import fuzz_outputs
 import fuzz_pictures
 import fuzz_saved_models
@@ -17,6 +18,7 @@ FUZZERS: dict[str, Fuzzer] = {
     "outputs": Fuzzer(fuzz_outputs.case, 60, 10),
     "traces": Fuzzer(fuzz_pictures.trace_case, 200, 10),
     "logs": Fuzzer(fuzz_pictures.log_case, 40, 20),
+    "folders": Fuzzer(fuzz_folders.case, 200, 10),
     "saved-models": Fuzzer(fuzz_saved_models.case, 20, 20),
     "collectives": Fuzzer(fuzz_collectives.case, 8, 60),
     "collectives-mpi": Fuzzer(fuzz_collectives.mpi_case, 1, 120),

@@ -13,10 +13,10 @@ from helpers.datafiles import refused
 from helpers.training import laws_gpt2 as laws
 from helpers.training.laws_language import POSITIONS, VOCABULARY, tokens
 from helpers.training.pipelined import run
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from nnmpi import Config, Trainer, keyed, nn
-from nnmpi.comm import comm_self
+from nnmpi.comm import Comm, OtherRankError, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Dataset
 from nnmpi.nn.gpt2 import Sizes, config_of
@@ -141,8 +141,8 @@ def damaged(folder: Path, change: str) -> None:
         ("no config", ("it is a directory; name a file in it", "has no config.json")),
         ("n_head 3", ("config.json: a gpt of 2 layers, 3 heads and width 20",)),
         ("n_embd 25", ("wte.weight has shape (23, 20), the model needs (23, 25)",)),
-        ("n_layer 3", ("h.2.ln_1.weight (20,) is missing",)),
-        ("n_layer 1", ("h.1.attn.c_attn.bias is not part of this model",)),
+        ("n_layer 3", ("its number of layers is 3, and that of the weights 2",)),
+        ("n_layer 1", ("its number of layers is 1, and that of the weights 2",)),
         ("vocab_size 29", ("wte.weight has shape (23, 20), the model needs (29, 20)",)),
     ],
 )
@@ -150,6 +150,23 @@ def test_a_bad_folder_is_refused(change: str, words: tuple[str, ...], folder: Pa
     damaged(folder, change)
     with refused(str(folder), *words):
         trainer(load=str(folder))
+
+
+def test_an_output_layer_that_is_not_tied_is_refused(folder: Path) -> None:
+    """On all ranks: the first of a node compares."""
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    embedding = tensors["transformer.wte.weight"]
+    save_file({**tensors, "lm_head.weight": embedding.copy()}, path)
+    trainer(load=str(folder))
+    save_file({**tensors, "lm_head.weight": embedding + 1}, path)
+
+    def rank(comm: Comm) -> None:
+        error = OtherRankError if comm.rank else ValueError
+        with pytest.raises(error, match=r"lm_head.weight differs from transformer.wte.weight"):
+            Trainer(Config(load=str(folder), pp=2), data=tokens(), comm=comm)
+
+    threads.run(2, rank)
 
 
 def test_a_changed_file_of_a_folder_is_refused(folder: Path) -> None:

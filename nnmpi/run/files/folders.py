@@ -1,11 +1,12 @@
 """Where a model is on disk: in a file of ours, or in a folder of GPT-2 (config.json beside
-model.safetensors), whose tensors have other names and orders."""
+model.safetensors, or beside shards), whose tensors have other names and orders."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from nnmpi.data.tokenizer import BPETokenizer, tokenizer_of
 from nnmpi.nn import GPT, Module
 from nnmpi.nn.gpt2 import (
     CONFIG,
@@ -16,10 +17,16 @@ from nnmpi.nn.gpt2 import (
     config_of,
     read_sizes,
     sizes_of,
+    weights_in,
 )
 from nnmpi.nn.stored import PLAIN, Form
 from nnmpi.quoting import shown
 from nnmpi.run.files.atomic import NotSavedError, check_target, replaced
+
+TOKENIZER = "tokenizer"
+"""The key of the metadata that describes the tokens of a text."""
+
+TOKENIZER_FILE = "tokenizer.json"
 
 
 def is_folder(path: str | os.PathLike[str]) -> bool:
@@ -28,8 +35,13 @@ def is_folder(path: str | os.PathLike[str]) -> bool:
 
 
 def weights_of(path: str) -> str:
-    """The file that has the tensors."""
+    """The file to which the tensors are written."""
     return os.path.join(path, WEIGHTS) if is_folder(path) else path
+
+
+def source_of(path: str | os.PathLike[str]) -> Path:
+    """The file from which the tensors are read, or the index of its shards."""
+    return weights_in(path) if is_folder(path) else Path(path)
 
 
 def form_of(path: str | os.PathLike[str]) -> Form:
@@ -60,7 +72,7 @@ def check_folder(path: str) -> None:
                 "out the slash at its end for a file, or name another place"
             ) from None
         return
-    for name in (CONFIG, WEIGHTS):
+    for name in (CONFIG, WEIGHTS, TOKENIZER_FILE):
         check_target(Path(path, name))
 
 
@@ -74,23 +86,44 @@ def check_kind(path: str | None, model: Module) -> None:
 
 
 @contextmanager
-def prepared(path: str, model: Module) -> Iterator[tuple[str, Form, dict[str, str]]]:
-    """Where the tensors of a model are written, how, and what else the metadata have there.
+def prepared(
+    path: str, model: Module, about: Mapping[str, str]
+) -> Iterator[tuple[str, Form, Mapping[str, str]]]:
+    """Where the tensors of a model are written, how, and the metadata there.
 
-    A folder is made. Its config.json is replaced behind the block, right after the tensors.
+    A folder is made, and removed after a failure. The other files in it are replaced behind the
+    block, right after the tensors, config.json last.
     """
     if not is_folder(path):
-        yield path, PLAIN, {}
+        yield path, PLAIN, about
         return
     check_kind(path, model)
     assert isinstance(model, GPT)
+    check_folder(path)
+    is_there = os.path.isdir(path)
     try:
         os.makedirs(path, exist_ok=True)
-        check_folder(path)
-        with replaced(Path(path, CONFIG), "x") as file:
-            file.write(config_of(sizes_of(model)))
-            yield weights_of(path), Published(model.heads), METADATA
+        with ExitStack() as files:
+            config = files.enter_context(replaced(Path(path, CONFIG), "xb"))
+            config.write(config_of(sizes_of(model)).encode())
+            if tokenizer := _tokenizer(about):
+                copy = files.enter_context(replaced(Path(path, TOKENIZER_FILE), "xb"))
+                copy.write(tokenizer.to_json().encode())
+                about = {**about, TOKENIZER: tokenizer.describe(TOKENIZER_FILE)}
+            yield weights_of(path), Published(model.heads), {**METADATA, **about}
     except OSError as error:
         raise NotSavedError(
             f"cannot save {shown(path)}: {error.strerror or error}; name another place"
         ) from None
+    finally:
+        if not is_there:
+            with suppress(OSError):  # it is empty after a failure only
+                os.rmdir(path)
+
+
+def _tokenizer(about: Mapping[str, str]) -> BPETokenizer | None:
+    """The tokenizer of BPE that metadata describe; None if its files cannot be read any more."""
+    with suppress(ValueError):
+        found = tokenizer_of(about.get(TOKENIZER, ""))
+        return found if isinstance(found, BPETokenizer) else None
+    return None

@@ -13,28 +13,12 @@ import numpy as np
 
 from nnmpi.nn import Module
 from nnmpi.nn.stored import PLAIN, Form
+from nnmpi.nn.tensor_files import TYPES
 from nnmpi.parallel.model.entries import Entries
 from nnmpi.quoting import shown
 from nnmpi.run.files import folders
 from nnmpi.run.files.atomic import NotSavedError as NotSavedError
 from nnmpi.run.files.atomic import check_target, replaced
-
-TYPES = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint64": "U64",
-    "uint32": "U32",
-    "uint16": "U16",
-    "uint8": "U8",
-    "bool": "BOOL",
-}
-"""The name in the file format of each NumPy type."""
 
 PARAMETERS = "parameters_sha256"
 """The metadata of a run's model have the digest of its parameters, as in the last event."""
@@ -116,13 +100,13 @@ def write_entries(
     arrays = values()
     try:
         if path:
-            with folders.prepared(path, model) as (file, form, more):
+            with folders.prepared(path, model, metadata) as (file, form, about):
                 index = [
                     Info(name, dtype, form.order(own).shape(shape))
                     for own, dtype, shape in entries.index()
                     if (name := form.name(own))
                 ]
-                write(file, index, arrays, {**more, **metadata}, {PARAMETERS: digest.hexdigest})
+                write(file, index, arrays, about, {PARAMETERS: digest.hexdigest})
     finally:
         for _ in arrays:
             pass

@@ -1,4 +1,4 @@
-"""A folder of GPT-2 that ranks load, train on and write, in any layout."""
+"""A folder of GPT-2 that ranks load (in shards, or one file), train on and write, in any layout."""
 
 import json
 import tempfile
@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 from helpers.once import by_first, once
+from helpers.shards import cut
 from helpers.training.laws_language import tokens
 from helpers.training.pipelined import Options, Ran, distance, equals, run, tell
 from safetensors.numpy import load_file
@@ -77,6 +78,7 @@ def is_tuned_as_on_one_rank(comm: Comm) -> None:
         folder = tell(comm, own)
         if comm.rank == 0:
             save_gpt2(model(), f"{folder}/start")
+            cut(Path(folder, "start"), 3)
         comm.barrier()
         for layout in LAYOUTS[comm.size]:
             found = tuned(comm, folder, **layout)

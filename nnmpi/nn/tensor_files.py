@@ -1,0 +1,224 @@
+"""Tensors in safetensors files: in one file, or in the shards that an index lists.
+
+    file     8 bytes  length of the header, little-endian
+             header   {"__metadata__": {key: text}, name: {dtype, shape, data_offsets}}
+             data     tensors in C order and little-endian
+    index    {"weight_map": {name: a file beside the index}}
+
+The safetensors library checks headers. Numbers are read here, since of bfloat16 it reads none
+without ml_dtypes.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from nnmpi.data.files import read_json
+from nnmpi.dtypes import has_bfloat16
+from nnmpi.nn.place import Place
+from nnmpi.nn.stored import AS_IS, Form, Order
+from nnmpi.quoting import quoted, shown
+
+TYPES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+"""The name in the file format of each NumPy type."""
+
+READ = {kind: name for name, kind in TYPES.items()} | {"C64": "complex64"}
+"""The NumPy type of each name that is read."""
+
+INDEX = ".safetensors.index.json"
+"""The end of the name of an index."""
+
+REMEDY = "take an intact copy of the index and of its shards"
+BLOCK = 1 << 20  # numbers that are compared at once
+
+
+class Stored(NamedTuple):
+    """A tensor in a file: the name of its type there, and the byte at which its numbers begin."""
+
+    file: Path
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    begin: int
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of what `read` returns.
+
+        Of bfloat16 without ml_dtypes it is float32, which has all of its numbers.
+        """
+        if self.kind not in READ:
+            raise ValueError(
+                f"{shown(self.name)} in {shown(self.file)} has type {shown(self.kind)}, which "
+                "NumPy lacks; save it as float32"
+            )
+        is_widened = self.kind == "BF16" and not has_bfloat16()
+        return np.dtype("float32" if is_widened else READ[self.kind])
+
+    def read(self, part: tuple[slice, ...] = ()) -> np.ndarray:
+        """The tensor, or a part of it, in C order; nothing else is read."""
+        dtype = self.dtype
+        with refused(self.file):
+            if self.kind != "BF16":
+                return self._numbers(dtype, part)
+            words = self._numbers(np.dtype("uint16"), part)
+        if dtype.name == "bfloat16":
+            return words.view(dtype)
+        return np.asarray(np.left_shift(words, 16, dtype="uint32").view("float32"))
+
+    def _numbers(self, kept: np.dtype[Any], part: tuple[slice, ...]) -> np.ndarray:
+        """A part, as numbers of this type."""
+        if 0 in self.shape:
+            return np.zeros(self.shape, kept)[part]
+        file = np.memmap(self.file, kept.newbyteorder("<"), "r", self.begin, self.shape)
+        return np.array(file[part], kept, order="C")
+
+
+class Source(NamedTuple):
+    """A tensor of a model in a file, with the shape and the numbers that the model has."""
+
+    stored: Stored
+    order: Order
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape in the model."""
+        return self.order.shape(self.stored.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of what `read` returns."""
+        return self.stored.dtype
+
+    def read(self, place: Place) -> np.ndarray:
+        """The part at a place; a tensor in another order is read whole."""
+        if self.order == AS_IS:
+            return self.stored.read(place.slices)
+        return self.order.here(self.stored.read())[place.slices]
+
+
+class Contents(NamedTuple):
+    """What a file has: its tensors by name, and its metadata."""
+
+    tensors: dict[str, Stored]
+    metadata: dict[str, str]
+
+
+def contents(file: Path) -> Contents:
+    """What a file has; raises ValueError unless it is a complete safetensors file."""
+    with refused(file):
+        with safe_open(file, framework="numpy"):
+            pass
+        with file.open("rb") as opened:
+            length = int.from_bytes(opened.read(8), "little")
+            header = json.loads(opened.read(length))
+    metadata = header.pop("__metadata__", None) or {}
+    return Contents(
+        {
+            name: Stored(
+                file, name, one["dtype"], tuple(one["shape"]), 8 + length + one["data_offsets"][0]
+            )
+            for name, one in header.items()
+        },
+        metadata,
+    )
+
+
+@contextmanager
+def refused(file: Path) -> Iterator[None]:
+    """While a file is read: raises ValueError of one line for what it cannot be."""
+    cannot = f"cannot load {shown(file)}"
+    if os.path.isdir(file):
+        raise ValueError(f"{cannot}: it is a directory; name a file in it")
+    if not os.path.isfile(file):  # not file.is_file(), which raises for a name that is too long
+        wrong = "not a regular file" if os.path.lexists(file) else "no such file"
+        raise ValueError(f"{cannot}: {wrong}")
+    try:
+        yield
+    except (SafetensorError, OSError, ValueError) as error:
+        reason = shown(" ".join(str(error).split()))
+        raise ValueError(f"{cannot}: not a complete safetensors file ({reason})") from None
+
+
+def is_index(path: Path) -> bool:
+    """Whether a file lists the shards that have the tensors."""
+    return path.name.endswith(INDEX)
+
+
+def stored_in(path: Path) -> dict[str, Stored]:
+    """The tensors of a file, or of the shards of an index, by name; only headers are read."""
+    if not is_index(path):
+        return contents(path).tensors
+    listed = shards(path)
+    headers = {file: contents(file).tensors for file in dict.fromkeys(listed.values())}
+    for name, file in listed.items():
+        if name not in headers[file]:
+            raise ValueError(
+                f"{shown(path)} lists {shown(name)} in {shown(file.name)}, which does not have it; "
+                f"{REMEDY}"
+            )
+    return {name: headers[file][name] for name, file in listed.items()}
+
+
+def sources_in(path: Path, form: Form) -> dict[str, Source]:
+    """The tensors of a file, or of the shards of an index, by their paths in the model."""
+    stored = stored_in(path)
+    return {own: Source(stored[name], form.order(own)) for own, name in form.found(stored).items()}
+
+
+def check_tied(path: Path, form: Form) -> None:
+    """Raises ValueError unless a tensor that has two names in a file is equal under both."""
+    stored = stored_in(path)
+    for one, other in form.tied(stored):
+        _check_equal(stored[one], stored[other])
+
+
+def files_of(path: Path) -> list[Path]:
+    """The files that have the tensors: this one, or the shards of an index."""
+    return [*dict.fromkeys(shards(path).values())] if is_index(path) else [path]
+
+
+def shards(index: Path) -> dict[str, Path]:
+    """The file of each tensor that an index lists; raises ValueError unless all are beside it."""
+    found = read_json(index, REMEDY)
+    listed = found.get("weight_map") if isinstance(found, dict) else None
+    if not isinstance(listed, dict) or not listed:
+        raise ValueError(f"{shown(index)} has no weight_map with the file of each tensor; {REMEDY}")
+    for name, file in listed.items():
+        if not isinstance(file, str) or file in ("", ".", "..") or file != os.path.basename(file):
+            raise ValueError(
+                f"{shown(index)} lists {shown(name)} in {quoted(file)}, which is not the name of a "
+                f"file beside it; {REMEDY}"
+            )
+    return {name: index.with_name(file) for name, file in listed.items()}
+
+
+def _check_equal(a: Stored, b: Stored) -> None:
+    """Compares a block of rows at a time."""
+    rows = max(BLOCK // max(np.prod(a.shape[1:], dtype=int), 1), 1)
+    blocks = [(slice(i, i + rows),) for i in range(0, a.shape[0] if a.shape else 0, rows)]
+    if a.shape != b.shape or not all(np.array_equal(a.read(i), b.read(i)) for i in blocks):
+        raise ValueError(
+            f"cannot load {shown(b.file)}: {b.name} differs from {a.name}, and the model has one "
+            f"weight for both; leave {b.name} out of the file if {a.name} is meant for both"
+        )

@@ -1,0 +1,187 @@
+"""The tokenizer of a model in a folder: it is saved there, and moves with it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.bpe import SAMPLE, trained
+from helpers.datafiles import refused
+from safetensors.numpy import load_file, save_file
+
+import nnmpi
+from nnmpi import Config, Trainer, generate, nn
+from nnmpi.comm import comm_self
+from nnmpi.data.tokenizer import BPETokenizer, CharTokenizer
+from nnmpi.nn.gpt2 import save_gpt2
+from nnmpi.run.models import saved_sizes
+from nnmpi.run.vocabulary import own_tokenizer
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> str:
+    (tmp_path / "text").write_text(SAMPLE * 60)
+    return f"text:{tmp_path / 'text'}"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """The folder of a tokenizer that is given."""
+    return trained(tmp_path / "source")
+
+
+def save(folder: Path, text: str, **options: object) -> None:
+    """Saves a model of the text into a folder."""
+    config = Config(**{"model": "gpt:1x2x4", **options}, data=text, context=8)
+    with Trainer(config, comm=comm_self()) as made:
+        made.save(f"{folder}/")
+
+
+def described(folder: Path) -> str:
+    """The path of the tokenizer in the metadata."""
+    metadata = nnmpi.load(folder / "model.safetensors", with_metadata=True)[1]
+    return str(json.loads(metadata["tokenizer"])["path"])
+
+
+def generates(folder: Path, capsys: pytest.CaptureFixture[str]) -> bool:
+    given = ["--load", str(folder), "--prompt", "It's", "--tokens", "3"]
+    return generate.main(given) == 0 and capsys.readouterr().out.startswith("It's")
+
+
+@pytest.mark.parametrize("form", ["", "one", "one/tokenizer.json"])
+def test_a_folder_may_be_moved(
+    form: str, text: str, source: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    given = BPETokenizer(source / form)
+    save(tmp_path / "a", text, tokenizer=str(source / form))
+    assert described(tmp_path / "a") == "tokenizer.json"
+    shutil.rmtree(source)
+    moved = (tmp_path / "a").rename(tmp_path / "b")
+    monkeypatch.chdir("/")  # a relative path is of the folder
+    found = own_tokenizer(str(moved))
+    assert isinstance(found, BPETokenizer)
+    assert (found.size, found.sha256) == (given.size, given.sha256)
+    np.testing.assert_array_equal(found.encode(SAMPLE), given.encode(SAMPLE))
+    assert generates(moved, capsys)
+    save(tmp_path / "c", text, load=str(moved), model=Config().model)
+    moved.rename(tmp_path / "d")
+    assert generates(tmp_path / "c", capsys)
+
+
+def test_another_tokenizer_in_the_folder_is_replaced(text: str, source: Path, tmp_path) -> None:
+    other = trained(tmp_path / "a", 300)
+    shutil.copy(other / "one" / "tokenizer.json", other)
+    save(other, text, tokenizer=str(source))
+    assert BPETokenizer(other).sha256 == BPETokenizer(source).sha256
+
+
+def test_a_tokenizer_stays_as_it_was_if_weights_cannot_be_written(
+    text: str, source: Path, tmp_path: Path, monkeypatch
+) -> None:
+    """And a new folder is removed."""
+    save(tmp_path / "a", text, tokenizer=str(trained(tmp_path / "other", 300)))
+    before = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
+
+    def no_space(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("nnmpi.run.files.saving.file_sha256", no_space)
+    for name in ("a", "new"):
+        with refused(f"cannot save {tmp_path / name}/model.safetensors: No space left"):
+            save(tmp_path / name, text, tokenizer=str(source))
+    assert {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()} == before
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_that_names_a_path_elsewhere_still_works(
+    text: str, source: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    """As those saved without a copy do: by the path, or by files that are put into the folder."""
+    with monkeypatch.context() as patch:
+        patch.setattr("nnmpi.run.files.folders._tokenizer", lambda about: None)
+        save(tmp_path / "a", text, tokenizer=str(source))
+    assert described(tmp_path / "a") == str(source)
+    moved = (tmp_path / "a").rename(tmp_path / "b")
+    assert generates(moved, capsys)
+    gone = source.rename(tmp_path / "gone")
+    with refused(f"{moved}: tokenizer {source} is no file and no folder"):
+        own_tokenizer(str(moved))
+    save(tmp_path / "c", text, load=str(moved), tokenizer=str(gone))
+    for name in ("vocab.json", "merges.txt"):
+        shutil.copy(gone / name, moved)
+    assert generates(moved, capsys)
+    for name in ("vocab.json", "merges.txt"):
+        shutil.copy(trained(tmp_path / "other", 300) / name, moved)
+    with refused(f"{moved}: tokenizer {moved} has 300 tokens", "it has been replaced"):
+        own_tokenizer(str(moved))
+
+
+def test_a_model_is_saved_if_its_tokenizer_cannot_be_read(
+    text: str, source: Path, tmp_path: Path
+) -> None:
+    config = Config(model="gpt:1x2x4", data=text, context=8, tokenizer=str(source))
+    with Trainer(config, comm=comm_self()) as made:
+        shutil.rmtree(source)
+        made.save(f"{tmp_path}/a/")
+    assert described(tmp_path / "a") == str(source)
+    assert not (tmp_path / "a" / "tokenizer.json").exists()
+
+
+HOSTILE = [
+    "5",
+    "null",
+    '"bpe"',
+    "[[]]",
+    "[" * 100_000,
+    '{"kind": []}',
+    '{"kind": {}}',
+    '{"kind": "none"}',
+    '{"kind": "characters"}',
+    '{"kind": "characters", "characters": 5}',
+    '{"kind": "characters", "characters": ["a", "b"]}',
+    '{"kind": "bpe", "path": 5, "size": 3, "sha256": "a"}',
+    '{"kind": "bpe", "path": null, "size": 3, "sha256": "a"}',
+    '{"kind": "bpe", "path": "a", "size": "3", "sha256": "a"}',
+    '{"kind": "bpe", "path": "a", "size": true, "sha256": "a"}',
+    '{"kind": "bpe", "path": "a", "size": 3, "sha256": {}}',
+]
+
+
+def folder_about(about: str, tmp_path: Path) -> str:
+    """A folder whose metadata have this as their tokenizer."""
+    save_gpt2(nn.GPT(1, 2, 4, 400, 8), tmp_path / "a")
+    file = tmp_path / "a" / "model.safetensors"
+    save_file(load_file(file), file, {"tokenizer": about})
+    return str(tmp_path / "a")
+
+
+@pytest.mark.parametrize("about", HOSTILE, ids=lambda about: about[:60])
+def test_metadata_that_describe_no_tokenizer_are_refused(about: str, tmp_path: Path) -> None:
+    folder = folder_about(about, tmp_path)
+    with refused(f"{folder}: ", "describes no tokenizer"):
+        own_tokenizer(folder)
+
+
+def test_they_are_refused_beside_a_tokenizer_that_is_given(
+    text: str, source: Path, tmp_path
+) -> None:
+    folder = folder_about("5", tmp_path)
+    with refused(f"--load {folder}: 5 describes no tokenizer"):
+        save(tmp_path / "b", text, load=folder, model=Config().model, tokenizer=str(source))
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("gpt:3000x2x4", "number of layers is 3,000, and that of the weights 1"),
+        ("gpt:999999999x2x4", "number of layers is 999,999,999, and that of the weights 1"),
+        ("gpt:1x2x800", "wte.weight has shape (3, 4), the model needs (3, 800)"),
+        ("gpt:1x3x4", "3 heads and width 4"),
+    ],
+)
+def test_metadata_that_tell_another_gpt_are_refused(model: str, words: str, tmp_path: Path) -> None:
+    about = {"model": model, "tokenizer": CharTokenizer("abc").describe()}
+    nnmpi.save(nn.GPT(1, 2, 4, 3, 5).state_dict(), tmp_path / "m", about)
+    with refused(f"{tmp_path / 'm'}: ", words):
+        saved_sizes(str(tmp_path / "m"))
