@@ -36,6 +36,7 @@ class BPETokenizer:
         vocabulary, found = self._bpe.get_vocab(), json.loads(self._bpe.to_str())
         _check(self.path, found, vocabulary)
         self.size = max(vocabulary.values()) + 1
+        self.start = vocabulary.get(END, vocabulary[ALPHABET[ord("\n")]])
         both = json.dumps([sorted(vocabulary.items()), found["model"]["merges"]])
         self.sha256 = hashlib.sha256(both.encode()).hexdigest()[:12]
 

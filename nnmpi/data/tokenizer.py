@@ -24,11 +24,16 @@ class Tokenizer(Protocol):
     tokens: what its tokens are, as messages say it
     unit: what is counted of a text: a character, or a byte
     cuts: where the bytes of a text may be cut, so that its parts have the same tokens as the whole
+    start: the token behind which a text begins: <|endoftext|>, or else the end of a line
     """
 
     tokens: str
     unit: str
     cuts: re.Pattern[bytes]
+
+    @property
+    def start(self) -> int:
+        """A token."""
 
     @property
     def size(self) -> int:
@@ -50,7 +55,7 @@ class Tokenizer(Protocol):
 class ByteTokenizer:
     """A token is a byte: for files that are no UTF-8, and for texts of any language."""
 
-    tokens, unit, cuts, size = "bytes", "byte", ANYWHERE, 256
+    tokens, unit, cuts, size, start = "bytes", "byte", ANYWHERE, 256, ord("\n")
 
     def encode(self, text: str | bytes) -> np.ndarray:
         """The bytes of a text."""
@@ -86,6 +91,7 @@ class CharTokenizer:
             )
         self._order = np.argsort(points)
         self._sorted = np.append(points[self._order], NO_POINT)
+        self.start = max(self.characters.find("\n"), 0)
 
     @classmethod
     def of(cls, text: str) -> "CharTokenizer":

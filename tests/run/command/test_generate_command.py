@@ -11,9 +11,10 @@ from helpers.commands import Command
 from helpers.mpijob import environment, run
 
 import nnmpi
-from nnmpi import generate, nn, train
+from nnmpi import nn, train
 from nnmpi.data.tokenizer import CharTokenizer
 from nnmpi.nn.models import save_gpt2
+from nnmpi.run import generate_command
 
 TEXT = "the quick brown fox jumps over the lazy dog, and back again. " * 40
 TRAIN = "--model gpt:1x2x8 --data text:words.txt --context 16 --steps 3 --batch-size 8 --quiet"
@@ -32,7 +33,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def text(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
-    assert generate.main([*map(str, arguments)]) == 0
+    assert generate_command.main([*map(str, arguments)]) == 0
     found = capsys.readouterr()
     assert found.err == ""
     return found.out
@@ -96,8 +97,8 @@ def test_a_text_that_cannot_be_written_ends_all_ranks(ranks: int, trained: Path)
     arguments = ["--load", str(trained / "gpt2"), "--prompt", "the", "--tokens", "3"]
     arguments += ["--tp", str(ranks)]
     script = (
-        "import sys; from nnmpi import generate; sys.stdout = open('/dev/full', 'w'); "
-        f"sys.exit(generate.main({arguments}))"
+        "import sys; from nnmpi.run import generate_command; sys.stdout = open('/dev/full', 'w'); "
+        f"sys.exit(generate_command.main({arguments}))"
     )
     ended = run(ranks, "-c", script, timeout=60)
     assert ended.status == 1
@@ -135,7 +136,7 @@ def test_bad_input_gets_one_line(case: str, command: Command, capsys) -> None:
         nnmpi.save(nn.GPT(1, 1, 4, 3, 5).state_dict(), name, about)
     arguments, words = REFUSED[case]
     given = ["--prompt", "ab"] * ("--prompt" not in arguments) + arguments.split()
-    assert generate.main(given) == 2
+    assert generate_command.main(given) == 2
     found = capsys.readouterr()
     assert re.fullmatch(r"nnmpi\.generate: .*\n", found.err), found.err
     assert words in found.err
