@@ -50,14 +50,14 @@ def check_inputs(comm: Comm, config: Config, dataset: Dataset) -> None:
             (f"the labels of the {name} samples", _described(split.y), DATA),
             (f"the {name} samples", inputs, DATA),
         ]
-    _check(comm, items)
+    check_same(comm, items)
 
 
 def check_functions(comm: Comm, metrics: Sequence[str], own: Sequence[str]) -> None:
     """Raises on all ranks if metrics have other names, or if functions stand for other options."""
     same = "give all ranks the same functions"
     given = f"the options that are functions ({own!r:.60})"
-    _check(comm, [(f"the metrics ({metrics!r:.60})", metrics, same), (given, own, same)])
+    check_same(comm, [(f"the metrics ({metrics!r:.60})", metrics, same), (given, own, same)])
 
 
 def check_snapshot(comm: Comm, config: Config, state: StepState) -> None:
@@ -67,19 +67,19 @@ def check_snapshot(comm: Comm, config: Config, state: StepState) -> None:
     """
     what = f"the snapshot (of step {state.step})"
     item = (what, state, "restore on all ranks what they had at one step")
-    _check(comm, [*_option_items(config), item])
+    check_same(comm, [*_option_items(config), item])
 
 
 def check_samples(comm: Comm, x: Inputs) -> None:
     """Raises on all ranks if their samples differ. Every rank calls it."""
     inputs = [(part, _described(array)) for part, array in parts(x)]
-    _check(comm, [(f"the samples ({len(arrays(x)[0]):,})", inputs, DATA)])
+    check_same(comm, [(f"the samples ({len(arrays(x)[0]):,})", inputs, DATA)])
 
 
 def check_model(comm: Comm, model: Module) -> None:
     """Raises on all ranks if the names and shapes of the model differ. Every rank calls it."""
     shapes = [(place.path, place.shape) for place, _ in model.tensors()]
-    _check(comm, [("the names and shapes of parameters and buffers", shapes, MODEL)])
+    check_same(comm, [("the names and shapes of parameters and buffers", shapes, MODEL)])
 
 
 def check_graph(comm: Comm, graph: Graph) -> None:
@@ -92,10 +92,11 @@ def check_graph(comm: Comm, graph: Graph) -> None:
         ("what the model computes, layer by layer", (nodes, edges), same),
         ("which parameters have requires_grad", trained, same),
     ]
-    _check(comm, items)
+    check_same(comm, items)
 
 
-def _check(comm: Comm, items: Sequence[Item]) -> None:
+def check_same(comm: Comm, items: Sequence[Item]) -> None:
+    """Raises on all ranks if an item differs between them. Every rank calls it."""
     rows = np.zeros((comm.size, len(items)), np.uint64)
     rows[comm.rank] = [_digest(repr(value).encode()) for _, value, _ in items]
     comm.all_gather(rows)
