@@ -4,7 +4,9 @@ Ranks that differ would deadlock, or train to wrong results without an error.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,21 +15,28 @@ from nnmpi import backend
 from nnmpi.comm import Comm
 from nnmpi.config import Config, options
 from nnmpi.data import Dataset
+from nnmpi.data.files import check_regular
 from nnmpi.data.inputs import Inputs, arrays, parts
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
-from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.model.entries import first_difference
 from nnmpi.parallel.model.parts import PartTable, everything
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import AgreedError
+from nnmpi.quoting import shown
 
 MAX_BYTES = 16 << 20
-"""How much of an array is compared: of a larger one, every k-th row."""
+"""How much of an array, or of a file, is compared: of a larger one, every k-th row, or stretches
+that are equally far apart."""
+
+STRETCH = 1 << 16  # bytes
 
 MAY_DIFFER = ("data_dir", "save", "log", "json", "quiet")
 """Options that may differ between ranks: where files are, and what is written."""
 
+OPTIONS = "start all ranks with the same options"
+FILES = "let all ranks read the same files, or copies of them"
 DATA = "give all ranks the same samples in the same order"
 MODEL = "initialise all ranks from the same seed, or load the same file"
 
@@ -68,6 +77,40 @@ def check_snapshot(comm: Comm, config: Config, state: StepState) -> None:
     what = f"the snapshot (of step {state.step})"
     item = (what, state, "restore on all ranks what they had at one step")
     check_same(comm, [*_option_items(config), item])
+
+
+def check_given(comm: Comm, given: Mapping[str, Any], remedy: str = OPTIONS) -> None:
+    """Raises on all ranks if values, by name, differ. Every rank calls it."""
+    check_same(comm, [(f"{name} ({value!r:.60})", value, remedy) for name, value in given.items()])
+
+
+def check_files(
+    comm: Comm, what: str, path: str | os.PathLike[str], remedy: str = "name a file"
+) -> None:
+    """Raises on all ranks if a file, or the tensors in a folder, differ, or cannot be read on a
+    rank: then `remedy` says what to do. Every rank calls it."""
+
+    def read() -> list[Any]:
+        found = sorted(Path(path).glob("*.safetensors")) if os.path.isdir(path) else [Path(path)]
+        return [(file.name, _file_digest(file, remedy)) for file in found]
+
+    read_by_all = all_or_none(comm, read)
+    check_same(comm, [(f"{what} {shown(path)}", read_by_all, FILES)])
+
+
+def _file_digest(path: Path, remedy: str) -> tuple[int, str]:
+    """The size of a file, and a digest of what is compared of it."""
+    digest = hashlib.blake2b(digest_size=8)
+    try:
+        check_regular(path, remedy)
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            for begin in range(0, size, max(STRETCH, size * STRETCH // MAX_BYTES)):
+                file.seek(begin)
+                digest.update(file.read(STRETCH))
+    except OSError as error:
+        raise ValueError(f"{shown(path)} cannot be read: {error.strerror}; {remedy}") from None
+    return size, digest.hexdigest()
 
 
 def check_samples(comm: Comm, x: Inputs) -> None:
@@ -143,8 +186,7 @@ def _option_items(config: Config) -> Iterator[Item]:
     for option in options():
         if option.name not in MAY_DIFFER:
             value = getattr(config, option.name)
-            remedy = "start all ranks with the same options"
-            yield (f"{option.name} ({value!r:.60})", value, remedy)
+            yield (f"{option.name} ({value!r:.60})", value, OPTIONS)
 
 
 def _described(array: Any) -> tuple[Any, ...]:

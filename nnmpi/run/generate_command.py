@@ -10,10 +10,11 @@ from typing import Any
 from nnmpi import backend, blas, cli
 from nnmpi.comm import Comm
 from nnmpi.config import FROM_1, Config, Range, check_text
-from nnmpi.data.tokenizer import Tokenizer
+from nnmpi.data.tokenizer import Tokenizer, vocabulary_of
 from nnmpi.nn.gpt2 import Sizes
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.discovery import chosen
+from nnmpi.run import consistency
 from nnmpi.run.command import first_prints, on_ranks
 from nnmpi.run.decoder import loaded
 from nnmpi.run.files import loading
@@ -129,6 +130,11 @@ def pieces(given: argparse.Namespace, comm: Comm) -> Iterator[str]:
         if getattr(given, option) is not None:
             check_text(option, getattr(given, option))
     sizes, tokenizer, prompt = all_or_none(comm, read)
+    vocabulary = vocabulary_of(tokenizer.describe())
+    facts = {"the sizes of the model": sizes, "the vocabulary": vocabulary, "the prompt": prompt}
+    consistency.check_given(comm, vars(given))
+    consistency.check_given(comm, facts, consistency.FILES)
+    consistency.check_files(comm, "--load", given.load)
     on = chosen(comm, all_or_none(comm, lambda: backend.get(given.device)))
     decoder = loaded(config_of(given, sizes), sizes, comm, on)
     how = Sampling(given.temperature, given.top_k, given.top_p, given.seed)

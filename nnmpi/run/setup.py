@@ -124,6 +124,8 @@ def set_up(
         )
 
     setup = all_or_none(comm, rest)
+    if config.load:
+        consistency.check_files(comm, "--load", config.load)
     consistency.check_functions(comm, [*metrics], [*setup.own])
     return setup
 

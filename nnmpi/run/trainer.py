@@ -28,7 +28,7 @@ from nnmpi.run.report import Event, LostOutputError, Report, open_report
 from nnmpi.run.report.events import devices, environment, start_event
 from nnmpi.run.report.pace import Pace
 from nnmpi.run.resumable import StepPhase
-from nnmpi.run.samples import TOKENS, sampler_of
+from nnmpi.run.samples import TOKENS, agreed_sampler
 from nnmpi.run.setup import NO_METRICS, set_up
 
 
@@ -69,7 +69,7 @@ class Trainer(BetweenSteps):
         self.callbacks = all_or_none(comm, lambda: check_callbacks(callbacks))
         hears_steps = any(hasattr(one, "on_step") for one in self.callbacks)
         self._hears_steps = any(gather_objects(comm, hears_steps))  # some rank does
-        self._sampler = all_or_none(comm, lambda: sampler_of(config, setup.dataset))
+        self._sampler = agreed_sampler(comm, config, setup.dataset)
         super().__init__(setup, comm)
 
     # ---- training
