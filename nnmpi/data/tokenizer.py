@@ -6,7 +6,7 @@ piece of a word (byte-level BPE, as GPT-2 has it, by the library `tokenizers`).
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -152,11 +152,15 @@ def _described(description: str) -> tuple[str, dict[str, Any]]:
     """The kind of a tokenizer, and the values that make it."""
     try:
         found = json.loads(description)
-        return found["kind"], {name: found[name] for name in KINDS[found["kind"]].values}
-    except (ValueError, TypeError, KeyError):
+        known = KINDS[found["kind"]].values
+        values = {name: found[name] for name in known}
+        if any(type(value) is not known[name] for name, value in values.items()):
+            raise TypeError
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError(
             f"{shown(description, 80)} describes no tokenizer; give what its describe() returns"
         ) from None
+    return found["kind"], values
 
 
 def _of_bpe(path: str, size: int, sha256: str) -> BPETokenizer:
@@ -171,15 +175,17 @@ def _of_bpe(path: str, size: int, sha256: str) -> BPETokenizer:
 
 
 class Kind(NamedTuple):
-    """What makes a tokenizer, from which values of its description; its tokens in words."""
+    """What makes a tokenizer, from which values of its description, of which types; its tokens in
+    words."""
 
     make: Callable[..., Any]
-    values: tuple[str, ...]
+    values: Mapping[str, type]
     words: str
 
 
+BPE = {"path": str, "size": int, "sha256": str}
 KINDS = {
-    "bytes": Kind(ByteTokenizer, (), "bytes"),
-    "characters": Kind(CharTokenizer, ("characters",), "the characters {characters!r}"),
-    "bpe": Kind(_of_bpe, ("path", "size", "sha256"), "{size} tokens of BPE (SHA-256 {sha256})"),
+    "bytes": Kind(ByteTokenizer, {}, "bytes"),
+    "characters": Kind(CharTokenizer, {"characters": str}, "the characters {characters!r}"),
+    "bpe": Kind(_of_bpe, BPE, "{size} tokens of BPE (SHA-256 {sha256})"),
 }

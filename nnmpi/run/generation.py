@@ -110,6 +110,8 @@ def texts(tokens: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
 
 def tokens_of_prompt(prompt: str | None, tokenizer: Tokenizer) -> list[int]:
     """The tokens of a prompt; without one, the token behind which a text begins."""
+    if not tokenizer.size:
+        raise ValueError("the tokenizer has no tokens; give the one of the model")
     if prompt is None:
         return [tokenizer.start]
     try:

@@ -19,7 +19,10 @@ def own_tokenizer(path: str) -> Tokenizer | None:
     """The tokenizer of a model: in its metadata, or in its folder; None if it has none."""
     described = loading.read_metadata(path).get(TOKENIZER)
     if described:
-        return tokenizer_of(described)
+        try:
+            return tokenizer_of(described)
+        except ValueError as error:
+            raise ValueError(f"cannot load {shown(path)}: {error}") from None
     in_folder = is_folder(path) and any(Path(path, name).is_file() for name in OF_TOKENIZERS)
     return BPETokenizer(path) if in_folder else None
 
