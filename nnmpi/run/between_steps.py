@@ -20,8 +20,10 @@ from nnmpi.parallel.stores import reading, stores_of
 from nnmpi.run import consistency, models
 from nnmpi.run.decoder import Decoder
 from nnmpi.run.files import saving
-from nnmpi.run.generation import checked_prompt, generated
+from nnmpi.run.generation import checked_prompt, generated, texts
+from nnmpi.run.report import Event
 from nnmpi.run.resumable import Resumable
+from nnmpi.run.samples import TOKENS, agreed_sampler
 from nnmpi.run.sampling import Sampling
 from nnmpi.run.setup import Setup
 
@@ -32,6 +34,7 @@ class BetweenSteps(Resumable):
     def __init__(self, setup: Setup, comm: Comm) -> None:
         self.dataset, self.standardiser = setup.dataset, setup.standardiser
         self.train, self.test = setup.train, setup.test
+        self._sampler = agreed_sampler(comm, setup.config, setup.dataset)
         super().__init__(setup, comm)
 
     @property
@@ -116,6 +119,16 @@ class BetweenSteps(Resumable):
         given = (prompt, max_new_tokens, how)
         consistency.check_same(self.comm, [(what, given, "give all ranks the same")])
         return np.array([*self._generated(prompt, max_new_tokens, how)])
+
+    def _sample(self) -> Event | None:
+        """A piece of text that the model writes now, where --sample-every asks for one."""
+        one = self._sampler
+        if one is None or self.step % one.every:
+            return None
+        self._meet("generate")
+        tokens = self._generated(one.prompt, TOKENS, one.how, one.tokenizer.size)
+        text = one.beginning + "".join(texts(tokens, one.tokenizer))
+        return {"event": "sample", "step": self.step, "text": text}
 
     def _generated(
         self, prompt: Sequence[int], count: int, how: Sampling, size: int | None = None

@@ -21,14 +21,12 @@ from nnmpi.run import consistency
 from nnmpi.run.between_steps import BetweenSteps
 from nnmpi.run.callbacks import check_callbacks
 from nnmpi.run.files import saving
-from nnmpi.run.generation import texts
 from nnmpi.run.measures import counts_tokens, measured
 from nnmpi.run.optimizers import MakeOptimizer
 from nnmpi.run.report import Event, LostOutputError, Report, open_report
 from nnmpi.run.report.events import devices, environment, start_event
 from nnmpi.run.report.pace import Pace
 from nnmpi.run.resumable import StepPhase
-from nnmpi.run.samples import TOKENS, agreed_sampler
 from nnmpi.run.setup import NO_METRICS, set_up
 
 
@@ -69,7 +67,6 @@ class Trainer(BetweenSteps):
         self.callbacks = all_or_none(comm, lambda: check_callbacks(callbacks))
         hears_steps = any(hasattr(one, "on_step") for one in self.callbacks)
         self._hears_steps = any(gather_objects(comm, hears_steps))  # some rank does
-        self._sampler = agreed_sampler(comm, config, setup.dataset)
         super().__init__(setup, comm)
 
     # ---- training
@@ -216,7 +213,9 @@ class Trainer(BetweenSteps):
                 loss = self._note(result)
                 self._pace.lap(result)
                 self._report.progress(self.step, self.total_steps, loss, self._pace.epoch_rates)
-                self._sample()
+                if sample := self._sample():
+                    self._report.event(sample)
+                    self._pace.resume()
                 self._tell("on_step", {"event": "step", "step": self.step, "loss": loss})
                 if self._hears_steps and self.arrangement.steps_together:
                     self._compare_settings()
@@ -224,17 +223,6 @@ class Trainer(BetweenSteps):
                     break
                 self._phase = StepPhase.COMPUTING
         self._phase = StepPhase.BETWEEN_STEPS
-
-    def _sample(self) -> None:
-        """Tells a piece of text that the model writes now, after every so many steps."""
-        one = self._sampler
-        if one is None or self.step % one.every:
-            return
-        self._meet("generate")
-        tokens = self._generated(one.prompt, TOKENS, one.how, one.tokenizer.size)
-        text = one.beginning + "".join(texts(tokens, one.tokenizer))
-        self._report.event({"event": "sample", "step": self.step, "text": text})
-        self._pace.resume()
 
     def _note(self, result: StepResult) -> float:
         """Updates the state of the run from a step's result; returns the loss of a sample."""
