@@ -93,6 +93,8 @@ def _texts(text: Path, cuts: re.Pattern[bytes], comm: Comm) -> Iterator[bytes]:
             begin, end = (next_cut(file, place, cuts) for place in ends)
             file.seek(begin)
             yield from pieces(file, cuts, length=end - begin)
+            if file.tell() < end:
+                raise RefusedError(f"{shown(text)} was truncated while it was read; {REMEDY}")
     except OSError as error:
         raise RefusedError(f"{shown(text)} cannot be read: {error.strerror}; {REMEDY}") from None
 

@@ -99,6 +99,22 @@ def test_the_command_on_ranks(ranks: int, folder: Path, tmp_path: Path) -> None:
     assert len(found.out.splitlines()) == 1
 
 
+def test_a_text_that_is_truncated_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, whole = tmp_path / "text", nnmpi.data.pieces.pieces
+    text.write_bytes(b"word " * 1000)
+
+    def truncating(*given, **how):
+        os.truncate(text, 3000)
+        yield from whole(*given, **how)
+
+    monkeypatch.setattr(nnmpi.run.files.tokens, "pieces", truncating)
+    with refused(f"{text} was truncated while it was read; give a file of text"):
+        tokenize.tokenized(text, tmp_path / "t.npy", None, comm_self())
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]
+
+
 def test_an_error_of_one_rank_ends_all(folder: Path, tmp_path: Path) -> None:
     text, out = tmp_path / "text", tmp_path / "tokens.npy"
     out.write_bytes(b"old")
