@@ -59,6 +59,7 @@ from nnmpi.nn.random import random as random
 from nnmpi.nn.seeding import seeded as seeded
 from nnmpi.run.files.loading import load as load
 from nnmpi.run.files.saving import save as save
+from nnmpi.run.generation import generate as generate
 from nnmpi.run.report.plot import plot as plot
 from nnmpi.run.trainer import Trainer as Trainer
 

@@ -255,6 +255,14 @@ class Config:
     )
     dry_run: bool = _other(False, "print the layout, memory, messages and steps without training")
     ranks: int | None = _other(None, "with --dry-run: as if there were so many ranks", FROM_1)
+    sample_every: int | None = _other(
+        None, "show a piece of text that the model writes, after every so many steps", FROM_1
+    )
+    prompt: str | None = _other(
+        None,
+        "with --sample-every: its beginning; default: it begins behind <|endoftext|>, if the "
+        "tokenizer has that, else behind the end of a line",
+    )
     json: bool = _other(False, "print events as JSON, one object a line, not as text")
     quiet: bool = _other(False, "print only the result")
 

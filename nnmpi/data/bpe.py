@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.data.files import reading
+from nnmpi.data.files import check_regular, reading
 from nnmpi.data.pieces import BEFORE_SPACE, as_text
 from nnmpi.quoting import quoted, shown
 
@@ -18,6 +18,7 @@ LIBRARY = "the package tokenizers, which is not installed: pip install 'nnmpi[te
 MARKS = "continuing_subword_prefix", "end_of_word_suffix"  # of tokens of other kinds of BPE
 OTHER = "is not byte-level BPE as of GPT-2"
 REMEDY = "give a folder with vocab.json and merges.txt, or a tokenizer.json"
+LARGEST = 1 << 28  # bytes of a file
 END = "<|endoftext|>"
 """The token between texts, of GPT-2; `vocab.json` does not say that it is a special one."""
 
@@ -33,9 +34,12 @@ class BPETokenizer:
         self._bpe = _library_tokenizer(self.path)
         self._bpe.no_truncation()
         self._bpe.no_padding()
-        vocabulary, found = self._bpe.get_vocab(), json.loads(self._bpe.to_str())
+        vocabulary = self._bpe.get_vocab()
+        _check_ids(self.path, vocabulary)  # before the library counts up to the largest of them
+        found = json.loads(self._bpe.to_str())
         _check(self.path, found, vocabulary)
         self.size = max(vocabulary.values()) + 1
+        self.start = vocabulary.get(END, vocabulary[ALPHABET[ord("\n")]])
         both = json.dumps([sorted(vocabulary.items()), found["model"]["merges"]])
         self.sha256 = hashlib.sha256(both.encode()).hexdigest()[:12]
 
@@ -95,6 +99,8 @@ def _library_tokenizer(path: Path) -> Any:
         raise ValueError(f"tokenizer {shown(path)} needs {LIBRARY}") from None
     one = path / "tokenizer.json" if path.is_dir() else path
     two = [path / "vocab.json", path / "merges.txt"]
+    for file in (one, *two):
+        _check_file(file)
     if one.is_file():
         _check_marks(path, one)
         with reading(one, REMEDY):
@@ -106,7 +112,7 @@ def _library_tokenizer(path: Path) -> Any:
         has = f"a folder without tokenizer.json, and without {' and '.join(missing)}"
         what = has if path.is_dir() else "no file and no folder"
         raise ValueError(f"tokenizer {shown(path)} is {what}; {REMEDY}")
-    with reading(path, REMEDY):
+    with reading(f"{two[0]}, or {two[1].name},", REMEDY):
         model = tokenizers.models.BPE.from_file(*map(str, two))
     made = tokenizers.Tokenizer(model)
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -114,6 +120,34 @@ def _library_tokenizer(path: Path) -> Any:
     if END in made.get_vocab():
         made.add_special_tokens([END])
     return made
+
+
+def _check_file(file: Path) -> None:
+    """Raises ValueError for what is there and is no file, or is too large for a tokenizer."""
+    if not os.path.exists(file) or file.is_dir():
+        return
+    check_regular(file, REMEDY)
+    if (size := file.stat().st_size) > LARGEST:
+        raise ValueError(
+            f"{shown(file)} has {size:,} bytes, and a tokenizer has {LARGEST:,} at most; {REMEDY}"
+        )
+
+
+def _check_ids(path: Path, vocabulary: dict[str, int]) -> None:
+    """Raises ValueError unless each token has a number of its own, and most numbers a token."""
+    tokens = dict[int, str]()
+    for token, i in sorted(vocabulary.items()):
+        if (other := tokens.setdefault(i, token)) != token:
+            raise ValueError(
+                f"tokenizer {shown(path)} has two tokens with the id {i:,}, {quoted(other)} and "
+                f"{quoted(token)}; {REMEDY}"
+            )
+    largest, most = max(tokens, default=0), 2 * len(tokens)
+    if largest >= most:
+        raise ValueError(
+            f"tokenizer {shown(path)} has a token with the id {largest:,}, and only "
+            f"{len(tokens):,} tokens: ids must be below {most:,}; {REMEDY}"
+        )
 
 
 def _check_marks(path: Path, file: Path) -> None:

@@ -28,11 +28,16 @@ class Tokenizer(Protocol):
     tokens: what its tokens are, as messages say it
     unit: what is counted of a text: a character, or a byte
     cuts: where the bytes of a text may be cut, so that its parts have the same tokens as the whole
+    start: the token behind which a text begins: <|endoftext|>, or else the end of a line
     """
 
     tokens: str
     unit: str
     cuts: re.Pattern[bytes]
+
+    @property
+    def start(self) -> int:
+        """A token."""
 
     @property
     def size(self) -> int:
@@ -54,7 +59,7 @@ class Tokenizer(Protocol):
 class ByteTokenizer:
     """A token is a byte: for files that are no UTF-8, and for texts of any language."""
 
-    tokens, unit, cuts, size = "bytes", "byte", ANYWHERE, 256
+    tokens, unit, cuts, size, start = "bytes", "byte", ANYWHERE, 256, ord("\n")
 
     def encode(self, text: str | bytes) -> np.ndarray:
         """The bytes of a text."""
@@ -90,6 +95,7 @@ class CharTokenizer:
             )
         self._order = np.argsort(points)
         self._sorted = np.append(points[self._order], NO_POINT)
+        self.start = max(self.characters.find("\n"), 0)
 
     @classmethod
     def of(cls, text: str) -> "CharTokenizer":
@@ -192,19 +198,17 @@ def _of_bpe(path: str, size: int, sha256: str) -> BPETokenizer:
 
 
 class Kind(NamedTuple):
-    """What makes a tokenizer, from which values of its description; its tokens in words."""
+    """What makes a tokenizer, from which values of its description, of which types; its tokens in
+    words."""
 
     make: Callable[..., Any]
     types: Mapping[str, type]  # of the values
     words: str
 
 
+BPE = {"path": str, "size": int, "sha256": str}
 KINDS = {
     "bytes": Kind(ByteTokenizer, {}, "bytes"),
     "characters": Kind(CharTokenizer, {"characters": str}, "the characters {characters!r}"),
-    "bpe": Kind(
-        _of_bpe,
-        {"path": str, "size": int, "sha256": str},
-        "{size} tokens of BPE (SHA-256 {sha256})",
-    ),
+    "bpe": Kind(_of_bpe, BPE, "{size} tokens of BPE (SHA-256 {sha256})"),
 }

@@ -4,7 +4,7 @@ tokens    I n   t h e   b e g i n n i n g ...
 x         I n   t | h e   b |  e g i n | ...
 y         n   t h | e   b e |  g i n n | ...        T = 4
 
-Tokens stay as they are stored: one or two bytes each, in memory or in a mapped file.
+Tokens stay as they are stored: one or two bytes each, in memory or in a file.
 """
 
 import json
@@ -21,12 +21,12 @@ HELD_OUT = 10
 class Windows:
     """Rows (N, T) of indices; what is taken of them is int64, in new arrays.
 
-    stored: (N, T), of any type of integers: a view of a file is read where it is taken
+    stored: (N, T), of any type of integers, in memory or in a file
     """
 
     dtype, ndim = np.dtype("int64"), 2
 
-    def __init__(self, stored: np.ndarray) -> None:
+    def __init__(self, stored: Any) -> None:
         self.stored = stored
         self.shape, self.size, self.nbytes = stored.shape, stored.size, stored.nbytes
 
@@ -83,14 +83,14 @@ class About(NamedTuple):
         return cls(names[0], numbers[0], *names[1:], numbers[1])
 
 
-def windows(tokens: np.ndarray, T: int) -> Split:
+def windows(tokens: Any, T: int) -> Split:
     """The tokens in rows of T, and those behind them; what does not fill a row is left out."""
     n = (len(tokens) - 1) // T
     x, y = (Windows(tokens[i : n * T + i].reshape(n, T)) for i in (0, 1))
     return Split(cast(np.ndarray, x), cast(np.ndarray, y))  # they have what is used of arrays
 
 
-def in_windows(name: str, tokens: np.ndarray, T: int, about: About) -> Dataset:
+def in_windows(name: str, tokens: Any, T: int, about: About) -> Dataset:
     """The data set of tokens, whose last tenth is held out."""
     n, taken = len(tokens), held_out(len(tokens))
     kept = len(range(n)[taken])

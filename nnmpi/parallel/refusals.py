@@ -18,6 +18,8 @@ WHOLE_MODEL = "every rank that computes has the whole model and its activations"
 WHOLE_SLICE = "one rank computes a slice, forward and back, before the next one"
 TWO = "start it with mpirun -n 2, or leave verify out"
 OWN_SUM = "only ranks that sum gradients themselves use it"
+ONE_POSITION = "a new token is one position, and cannot be cut along positions"
+NO_ONE_STEP = "ranks make their steps at different times"
 SLOWING = "slowing works on ranks of data parallelism"
 
 
@@ -104,6 +106,11 @@ REFUSALS = (
         "each rank gets the sum of a part only, as ring, p2p, halving and nccl can do it",
         "use --allreduce ring, or --zero 1",
     ),
+    # text while it is trained
+    Refusal("sample_every", "cp", ONE_POSITION),
+    Refusal("sample_every", "sequence_parallel", ONE_POSITION),
+    Refusal("sample_every", "servers", NO_ONE_STEP),
+    Refusal("sample_every", "pipedream", NO_ONE_STEP),
     # devices
     Refusal(
         "device",
@@ -124,6 +131,7 @@ NEEDS = (
     Need("weight_decay_of", "weight_decay", "without it no parameter decays"),
     Need("load_partial", "load", "it says what of that file has to fit"),
     Need("nccl", "device cuda", "NCCL sums what is in the memory of GPUs"),
+    Need("prompt", "sample_every", "it is the beginning of a sample"),
     Need("ranks", "dry_run", "a run has the ranks that mpirun starts"),
 )
 
@@ -142,6 +150,13 @@ def check(config: Config, ranks: int) -> None:
                 f"{_asked(option, config, ranks)} without {other}: {reason}; "
                 f"add --{other.replace('_', '-')}, or leave {option} out"
             )
+
+
+def why_not(option: str, config: Config, ranks: int) -> str:
+    """Why an option cannot be added to those of a config; empty if it can."""
+    rows = (row for row in REFUSALS if row.option == option)
+    found = ((_asked(row.beside, config, ranks), row.reason) for row in rows)
+    return next((f"{asked}: {reason}" for asked, reason in found if asked), "")
 
 
 def _asked(name: str, config: Config, ranks: int) -> str:

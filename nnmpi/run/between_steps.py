@@ -1,6 +1,6 @@
 """BetweenSteps: what users do with a model between two steps, and after the last one."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -10,13 +10,21 @@ from nnmpi.comm import Comm
 from nnmpi.data import Loader, Split, samples_like
 from nnmpi.data.inputs import arrays
 from nnmpi.metrics import Sums
+from nnmpi.nn import GPT
+from nnmpi.nn.gpt2 import sizes_of
+from nnmpi.parallel import refusals
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.entries import Entries, load_state
 from nnmpi.parallel.step.outputs import Measured, Outputs, Scores
-from nnmpi.parallel.stores import stores_of
+from nnmpi.parallel.stores import reading, stores_of
 from nnmpi.run import consistency, models
+from nnmpi.run.decoder import Decoder
 from nnmpi.run.files import saving
+from nnmpi.run.generation import checked_prompt, generated, texts
+from nnmpi.run.report import Event
 from nnmpi.run.resumable import Resumable
+from nnmpi.run.samples import TOKENS, agreed_sampler
+from nnmpi.run.sampling import Sampling
 from nnmpi.run.setup import Setup
 
 
@@ -26,6 +34,7 @@ class BetweenSteps(Resumable):
     def __init__(self, setup: Setup, comm: Comm) -> None:
         self.dataset, self.standardiser = setup.dataset, setup.standardiser
         self.train, self.test = setup.train, setup.test
+        self._sampler = agreed_sampler(comm, setup.config, setup.dataset)
         super().__init__(setup, comm)
 
     @property
@@ -84,11 +93,65 @@ class BetweenSteps(Resumable):
             self._evaluate(Loader(Split(given, np.zeros(n)), c.batch_size, **how), scores)
         return scores.array
 
+    def generate(
+        self,
+        tokens: Iterable[int],
+        max_new_tokens: int = 100,
+        *,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+    ) -> np.ndarray:
+        """The tokens that the model writes behind these, as `nnmpi.generate`, on every rank; every
+        rank calls it, after the same step or epoch. It changes nothing in training."""
+        self._meet("generate")
+
+        def checked() -> tuple[list[int], Sampling]:
+            if why := refusals.why_not("sample_every", self.config, self.comm.size):
+                raise ValueError(f"no text is generated with {why}")
+            models.check_stages(self.model, self.config.pp)
+            how = Sampling(temperature, top_k, top_p, seed).checked()
+            return checked_prompt(tokens, max_new_tokens), how
+
+        prompt, how = all_or_none(self.comm, checked)
+        what = "the tokens and options of generate"
+        given = (prompt, max_new_tokens, how)
+        consistency.check_same(self.comm, [(what, given, "give all ranks the same")])
+        return np.array([*self._generated(prompt, max_new_tokens, how)])
+
+    def _sample(self) -> Event | None:
+        """A piece of text that the model writes now, where --sample-every asks for one."""
+        one = self._sampler
+        if one is None or self.step % one.every:
+            return None
+        self._meet("generate")
+        tokens = self._generated(one.prompt, TOKENS, one.how, one.tokenizer.size)
+        text = one.beginning + "".join(texts(tokens, one.tokenizer))
+        return {"event": "sample", "step": self.step, "text": text}
+
+    def _generated(
+        self, prompt: Sequence[int], count: int, how: Sampling, size: int | None = None
+    ) -> Iterator[int]:
+        """So many tokens, of the first `size` ones; every rank iterates to the end."""
+        window = arrays(self.dataset.train.x)[0].shape[1]
+        positions = sizes_of(self.model).positions if isinstance(self.model, GPT) else window
+        whole, layout = self.task.objective.whole, self.strategy.layout
+        decoder = Decoder(self.part, layout, positions, self.task.on, whole)
+        with self._evaluating(), reading(self.part.parameters):
+            yield from generated(decoder, prompt, count, how, size)
+
     def _evaluate(self, loader: Loader, outputs: Outputs) -> None:
         """Gives `outputs` those of all samples, in evaluation mode."""
+        with self._evaluating():
+            self.strategy.evaluate(loader, self.step, outputs)
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """Within it the model is in evaluation mode, and what it does is no part of a step."""
         self.model.eval()
         with self._tracer.recorder.evaluation():
-            self.strategy.evaluate(loader, self.step, outputs)
+            yield
         self.model.train(self._in_epoch)
 
     # ---- the model

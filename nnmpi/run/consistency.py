@@ -4,7 +4,9 @@ Ranks that differ would deadlock, or train to wrong results without an error.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,21 +15,30 @@ from nnmpi import backend
 from nnmpi.comm import Comm
 from nnmpi.config import Config, options
 from nnmpi.data import Dataset
+from nnmpi.data.files import check_regular
 from nnmpi.data.inputs import Inputs, arrays, parts
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
-from nnmpi.parallel.agreement import gather_objects
+from nnmpi.nn.tensor_files import files_of
+from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.model.entries import first_difference
 from nnmpi.parallel.model.parts import PartTable, everything
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import AgreedError
+from nnmpi.quoting import shown
+from nnmpi.run.files.folders import source_of
 
 MAX_BYTES = 16 << 20
-"""How much of an array is compared: of a larger one, every k-th row."""
+"""How much of an array, or of a file, is compared: of a larger one, every k-th row, or stretches
+that are equally far apart."""
+
+STRETCH = 1 << 16  # bytes
 
 MAY_DIFFER = ("data_dir", "save", "log", "json", "quiet")
 """Options that may differ between ranks: where files are, and what is written."""
 
+OPTIONS = "start all ranks with the same options"
+FILES = "let all ranks read the same files, or copies of them"
 DATA = "give all ranks the same samples in the same order"
 MODEL = "initialise all ranks from the same seed, or load the same file"
 
@@ -50,14 +61,14 @@ def check_inputs(comm: Comm, config: Config, dataset: Dataset) -> None:
             (f"the labels of the {name} samples", _described(split.y), DATA),
             (f"the {name} samples", inputs, DATA),
         ]
-    _check(comm, items)
+    check_same(comm, items)
 
 
 def check_functions(comm: Comm, metrics: Sequence[str], own: Sequence[str]) -> None:
     """Raises on all ranks if metrics have other names, or if functions stand for other options."""
     same = "give all ranks the same functions"
     given = f"the options that are functions ({own!r:.60})"
-    _check(comm, [(f"the metrics ({metrics!r:.60})", metrics, same), (given, own, same)])
+    check_same(comm, [(f"the metrics ({metrics!r:.60})", metrics, same), (given, own, same)])
 
 
 def check_snapshot(comm: Comm, config: Config, state: StepState) -> None:
@@ -67,19 +78,56 @@ def check_snapshot(comm: Comm, config: Config, state: StepState) -> None:
     """
     what = f"the snapshot (of step {state.step})"
     item = (what, state, "restore on all ranks what they had at one step")
-    _check(comm, [*_option_items(config), item])
+    check_same(comm, [*_option_items(config), item])
+
+
+def check_given(comm: Comm, given: Mapping[str, Any], remedy: str = OPTIONS) -> None:
+    """Raises on all ranks if values, by name, differ. Every rank calls it."""
+    check_same(comm, [(f"{name} ({value!r:.60})", value, remedy) for name, value in given.items()])
+
+
+def check_file(comm: Comm, what: str, path: str | os.PathLike[str], remedy: str) -> None:
+    """Raises on all ranks if a file differs, or cannot be read on a rank: then `remedy` says what
+    to do. Every rank calls it."""
+    _check_files(comm, f"{what} {shown(path)}", lambda: [Path(path)], remedy)
+
+
+def check_weights(comm: Comm, path: str) -> None:
+    """Raises on all ranks if the weights of --load differ. Every rank calls it."""
+    remedy = "name a file of --save, or a folder of GPT-2"
+    _check_files(comm, f"--load {shown(path)}", lambda: files_of(source_of(path)), remedy)
+
+
+def _check_files(comm: Comm, what: str, found: Callable[[], list[Path]], remedy: str) -> None:
+    digests = all_or_none(comm, lambda: [(f.name, _file_digest(f, remedy)) for f in found()])
+    check_same(comm, [(what, digests, FILES)])
+
+
+def _file_digest(path: Path, remedy: str) -> tuple[int, str]:
+    """The size of a file, and a digest of what is compared of it."""
+    digest = hashlib.blake2b(digest_size=8)
+    try:
+        check_regular(path, remedy)
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            for begin in range(0, size, max(STRETCH, size * STRETCH // MAX_BYTES)):
+                file.seek(begin)
+                digest.update(file.read(STRETCH))
+    except OSError as error:
+        raise ValueError(f"{shown(path)} cannot be read: {error.strerror}; {remedy}") from None
+    return size, digest.hexdigest()
 
 
 def check_samples(comm: Comm, x: Inputs) -> None:
     """Raises on all ranks if their samples differ. Every rank calls it."""
     inputs = [(part, _described(array)) for part, array in parts(x)]
-    _check(comm, [(f"the samples ({len(arrays(x)[0]):,})", inputs, DATA)])
+    check_same(comm, [(f"the samples ({len(arrays(x)[0]):,})", inputs, DATA)])
 
 
 def check_model(comm: Comm, model: Module) -> None:
     """Raises on all ranks if the names and shapes of the model differ. Every rank calls it."""
     shapes = [(place.path, place.shape) for place, _ in model.tensors()]
-    _check(comm, [("the names and shapes of parameters and buffers", shapes, MODEL)])
+    check_same(comm, [("the names and shapes of parameters and buffers", shapes, MODEL)])
 
 
 def check_graph(comm: Comm, graph: Graph) -> None:
@@ -92,10 +140,11 @@ def check_graph(comm: Comm, graph: Graph) -> None:
         ("what the model computes, layer by layer", (nodes, edges), same),
         ("which parameters have requires_grad", trained, same),
     ]
-    _check(comm, items)
+    check_same(comm, items)
 
 
-def _check(comm: Comm, items: Sequence[Item]) -> None:
+def check_same(comm: Comm, items: Sequence[Item]) -> None:
+    """Raises on all ranks if an item differs between them. Every rank calls it."""
     rows = np.zeros((comm.size, len(items)), np.uint64)
     rows[comm.rank] = [_digest(repr(value).encode()) for _, value, _ in items]
     comm.all_gather(rows)
@@ -142,8 +191,7 @@ def _option_items(config: Config) -> Iterator[Item]:
     for option in options():
         if option.name not in MAY_DIFFER:
             value = getattr(config, option.name)
-            remedy = "start all ranks with the same options"
-            yield (f"{option.name} ({value!r:.60})", value, remedy)
+            yield (f"{option.name} ({value!r:.60})", value, OPTIONS)
 
 
 def _described(array: Any) -> tuple[Any, ...]:

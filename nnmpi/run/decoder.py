@@ -1,15 +1,17 @@
-"""Decoder: a gpt on ranks that hold it together, which tells the scores of the next token.
+"""Decoder: a model on ranks that hold it together, which tells the scores of the next token.
 
 stage 0 (some heads a rank)  ── x ──►  stage 1  ── scores, whole ──► a token ──► all ranks
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from nnmpi import backend
-from nnmpi.autograd import Tensor
+from nnmpi.autograd import Tensor, no_grad
 from nnmpi.autograd.functional import tensor
 from nnmpi.backend import Backend
 from nnmpi.comm import Comm
@@ -34,9 +36,114 @@ from nnmpi.sim.show import plural
 
 AXES = 8  # of a tensor that goes to the next stage, at most
 TOKEN = 1  # the tag of messages between stages
+NO_LIMIT = sys.maxsize
 
 
-def check_ranks(config: Config, comm: Comm) -> None:
+class Decoder:
+    """A model in evaluation mode; every rank makes the decoder, and calls it alike.
+
+    A gpt keeps keys and values, so that a new token goes through it alone; another model gets all
+    of its window again. When all positions are full, the text goes on behind the last half of them.
+
+    positions: the most that the model takes at a time
+    whole: the scores of all tokens, from those that a rank of the last stage has
+    """
+
+    def __init__(
+        self,
+        part: ModelPart,
+        layout: Layout,
+        positions: int,
+        on: Backend,
+        whole: Callable[[Tensor], np.ndarray] = Tensor.numpy,
+    ) -> None:
+        self._part, self._layout, self._on, self._whole = part, layout, on, whole
+        self._positions, self._keeps = positions, isinstance(part.model, GPT)
+        self.start()
+
+    def start(self, begin: int = 0) -> None:
+        """Forgets the text, or what of it is before `begin`."""
+        self._begin = begin
+        self._past = Past(self._positions) if self._keeps else None
+
+    def next(self, tokens: Sequence[int], choose: Callable[[np.ndarray], int]) -> int:
+        """The token that is chosen by the scores (vocabulary,) behind these, on every rank.
+
+        Of a gpt only those that were not there in the last call go through the model. Raises
+        ValueError, on all ranks, where the scores are NaN or infinite.
+        """
+        if len(tokens) - self._begin > self._positions:
+            self.start(len(tokens) - max(self._positions // 2, 1))
+        known = self._begin + (self._past.length if self._past else 0)
+        scores = self._scores(np.array(tokens[known:], np.int64)[None])
+        chosen = np.array([-1])
+        if scores is not None and np.isfinite(scores.max()):
+            chosen[0] = choose(scores)
+        self._layout.all.broadcast(chosen, self._layout.mesh.group(0, "pp")[-1])
+        if chosen[0] < 0:
+            self._layout.all.agree(
+                ValueError(
+                    f"the scores behind token {len(tokens):,} of the text are NaN or infinite: the "
+                    "weights of the model are not finite, or too large for its type; give another "
+                    "model, or try float64"
+                )
+            )
+        return int(chosen[0])
+
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")
+    def _scores(self, new: np.ndarray) -> np.ndarray | None:
+        """The scores behind the last one, on the ranks of the last stage."""
+        last, found = len(self._part.boundaries), None
+        with no_grad() if self._past is None else decoding(self._past, new.shape[1]):
+            for number, stage in sorted(self._part.stages.items()):
+                given = tuple(self._received(number)) if number else (tensor(new, on=self._on),)
+                y = stage(*given)
+                if number == last:
+                    found = self._whole(y[:, :, -1:])[0, :, 0]
+                else:
+                    self._send(y, number)
+        return found
+
+    def _send(self, y: Any, number: int) -> None:
+        """Sends what a stage has returned to the rank of the next one."""
+        pp = self._layout.axis["pp"]
+        to = (number + 1) % pp.size
+        for one in y if isinstance(y, tuple) else (y,):
+            shape = np.zeros(AXES, np.int64)
+            shape[: one.ndim] = one.shape
+            pp.isend(shape, to, TOKEN).wait()
+            pp.isend(np.ascontiguousarray(backend.to_host(one.data)), to, TOKEN).wait()
+
+    def _received(self, number: int) -> Iterator[Tensor]:
+        """The tensors of the stage before, of this many positions."""
+        pp = self._layout.axis["pp"]
+        source = (number - 1) % pp.size
+        for edge in self._part.boundaries[number - 1]:
+            shape = np.zeros(AXES, np.int64)
+            pp.irecv(shape, source, TOKEN).wait()
+            array = np.empty(shape[: len(edge.axes)], edge.dtype)
+            pp.irecv(array, source, TOKEN).wait()
+            yield tensor(array, on=self._on)
+
+    def close(self) -> None:
+        """Gives the communicators back; every rank calls it."""
+        self._layout.free()
+
+
+# ---- of a model in a file
+
+
+def loaded(config: Config, sizes: Sizes, comm: Comm, on: Backend) -> Decoder:
+    """The decoder of a gpt of these sizes from the file of `config.load`; every rank calls it."""
+    all_or_none(comm, lambda: _check_ranks(config, comm))
+    layout = Layout.of(config, comm)
+    part = _own_part(config, sizes, layout, on)
+    for stage in part.stages.values():
+        stage.eval()
+    return Decoder(part, layout, sizes.positions, on)
+
+
+def _check_ranks(config: Config, comm: Comm) -> None:
     """Raises ValueError unless the ranks are those of one model."""
     if comm.size != config.tp * config.pp:
         raise ValueError(
@@ -46,84 +153,20 @@ def check_ranks(config: Config, comm: Comm) -> None:
         )
 
 
-class Decoder:
-    """A gpt of these sizes from the file of `config.load`; every rank makes it, and calls it alike.
-
-    When all positions are full, it goes on behind the last half of them.
-    """
-
-    def __init__(self, config: Config, sizes: Sizes, comm: Comm, on: Backend) -> None:
-        self.sizes, self._on, self._comm = sizes, on, comm
-        all_or_none(comm, lambda: check_ranks(config, comm))
-        self._layout = Layout.of(config, comm)
-        self._part = self._own_part(config)
-        for stage in self._part.stages.values():
-            stage.eval()
-        self.start()
-
-    def _own_part(self, config: Config) -> ModelPart:
-        """The weights that this rank has, of a model that is arranged as for training."""
-        comm, layout = self._comm, self._layout
-        zeros = np.zeros((2, 1), np.int64)
-        split = Split(zeros, zeros)
-        windows = Dataset("prompt", split, split, self.sizes.vocabulary, "")
-        build = partial(GPT, *self.sizes)
-        model = all_or_none(comm, lambda: build_model(config, build, windows))
-        loss = objectives.criterion(None)
-        graph = objectives.model_graph(config, model, windows, loss)
-        sharding = UNSHARDED
-        if config.tp > 1:
-            sharding = all_or_none(comm, lambda: shard(graph, config.tp, True))
-            rebuild(model, graph, sharding, layout.axis["tp"])
-        cluster = discover(comm, self._on)
-        division = all_or_none(comm, lambda: estimated_division(graph, config.pp, config.pp))
-        arrangement = arrange(config, cluster, graph, sharding, division, {"allreduce": "ring"})
-        part = plan.own_stages(model, arrangement, comm.rank, {})
-        all_or_none(comm, lambda: initialise(config, part, self._on))
-        return part
-
-    def start(self, begin: int = 0) -> None:
-        """Forgets the text, or what of it is before `begin`."""
-        self._begin, self._past = begin, Past(self.sizes.positions)
-
-    def next(self, tokens: Sequence[int], choose: Callable[[np.ndarray], int]) -> int:
-        """The token that is chosen by the scores (vocabulary,) behind these, on every rank.
-
-        Only those that were not there in the last call go through the model.
-        """
-        if len(tokens) - self._begin > self.sizes.positions:
-            self.start(len(tokens) - max(self.sizes.positions // 2, 1))
-        new = np.array(tokens[self._begin + self._past.length :], np.int64)[None]
-        scores = self._scores(new)
-        chosen = np.array([-1 if scores is None else choose(scores)])
-        self._comm.broadcast(chosen, self._layout.mesh.group(0, "pp")[-1])
-        return int(chosen[0])
-
-    def _scores(self, new: np.ndarray) -> np.ndarray | None:
-        """The scores behind the last one, on the ranks of the last stage."""
-        pp = self._layout.axis["pp"]
-        (stage,) = self._part.stages.values()
-        given = (tensor(new, on=self._on),) if not pp.rank else tuple(self._received(pp))
-        with decoding(self._past, new.shape[1]):
-            y = stage(*given)
-        if pp.rank == pp.size - 1:
-            return backend.to_host(y.data[0, :, -1])
-        for one in y if isinstance(y, tuple) else (y,):
-            shape = np.zeros(AXES, np.int64)
-            shape[: one.ndim] = one.shape
-            pp.isend(shape, pp.rank + 1, TOKEN).wait()
-            pp.isend(np.ascontiguousarray(backend.to_host(one.data)), pp.rank + 1, TOKEN).wait()
-        return None
-
-    def _received(self, pp: Comm) -> Iterator[Tensor]:
-        """The tensors of the stage before, of this many positions."""
-        for edge in self._part.boundaries[pp.rank - 1]:
-            shape = np.zeros(AXES, np.int64)
-            pp.irecv(shape, pp.rank - 1, TOKEN).wait()
-            array = np.empty(shape[: len(edge.axes)], edge.dtype)
-            pp.irecv(array, pp.rank - 1, TOKEN).wait()
-            yield tensor(array, on=self._on)
-
-    def close(self) -> None:
-        """Gives the communicators back; every rank calls it."""
-        self._layout.free()
+def _own_part(config: Config, sizes: Sizes, layout: Layout, on: Backend) -> ModelPart:
+    """The weights that this rank has, of a model that is arranged as for training."""
+    comm, zeros = layout.all, np.zeros((2, 1), np.int64)
+    split = Split(zeros, zeros)
+    windows = Dataset("prompt", split, split, sizes.vocabulary, "")
+    model = all_or_none(comm, lambda: build_model(config, partial(GPT, *sizes), windows))
+    graph = objectives.model_graph(config, model, windows, objectives.criterion(None))
+    sharding = UNSHARDED
+    if config.tp > 1:
+        sharding = all_or_none(comm, lambda: shard(graph, config.tp, True))
+        rebuild(model, graph, sharding, layout.axis["tp"])
+    cluster = discover(comm, on)
+    division = all_or_none(comm, lambda: estimated_division(graph, config.pp, config.pp))
+    arrangement = arrange(config, cluster, graph, sharding, division, {"allreduce": "ring"})
+    part = plan.own_stages(model, arrangement, comm.rank, {})
+    all_or_none(comm, lambda: initialise(config, part, on))
+    return part

@@ -1,20 +1,88 @@
 """Text from a model: tokens one after the other, and text as soon as it is complete."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
+import numpy as np
+
+from nnmpi import backend
 from nnmpi.data.tokenizer import BPETokenizer, Tokenizer
-from nnmpi.nn.gpt2 import Sizes
+from nnmpi.nn import GPT, Module
+from nnmpi.nn.gpt2 import Sizes, sizes_of
+from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.quoting import shown
-from nnmpi.run.decoder import Decoder
+from nnmpi.run.decoder import NO_LIMIT, Decoder
 from nnmpi.run.sampling import Sampling
 from nnmpi.run.vocabulary import own_tokenizer
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 
 
+def generate(
+    model: Module,
+    tokens: Iterable[int],
+    max_new_tokens: int = 100,
+    *,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    context: int | None = None,
+) -> np.ndarray:
+    """The tokens (max_new_tokens,) that a model writes behind these, drawn by seed and position.
+
+    The model takes tokens (N, T) and returns scores (N, vocabulary, T) of the next one, as `nn.GPT`
+    does. It runs in evaluation mode, and is left as it was. Of a longer text it gets the last
+    `context` tokens at most, by default all positions that a GPT has. A model that a Trainer has
+    cut among ranks generates by `trainer.generate`.
+
+    temperature: what scores are divided by; 0: always the best token
+    top_k, top_p: draw from so many of the best, or from those that together have this probability
+    """
+    if model._together is not None:
+        raise ValueError("each rank has a part of this model: call trainer.generate on all ranks")
+    how = Sampling(temperature, top_k, top_p, seed).checked()
+    prompt = checked_prompt(tokens, max_new_tokens)
+    room = sizes_of(model).positions if isinstance(model, GPT) else NO_LIMIT
+    if context is not None and not 1 <= context <= room:
+        raise ValueError(f"context {context} must be at least 1 and at most the {room:,} positions")
+    on = next((backend.of(p.data) for p in model.parameters()), backend.CPU)
+    layout = Layout.of_one_rank()
+    with evaluating(model):
+        decoder = Decoder(ModelPart.whole(model), layout, context or room, on)
+        return np.array([*generated(decoder, prompt, max_new_tokens, how)])
+
+
+@contextmanager
+def evaluating(model: Module) -> Iterator[None]:
+    """Within it a model is in evaluation mode; behind it each module is in the mode of before."""
+    modes = [(m, m.training) for m in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for m, training in modes:
+            object.__setattr__(m, "training", training)
+
+
+def checked_prompt(tokens: Iterable[int], count: int) -> list[int]:
+    """The tokens behind which `count` are generated; raises ValueError if there are none."""
+    array = np.asarray(list(tokens))
+    if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
+        raise ValueError(
+            f"tokens of shape {array.shape} and type {array.dtype}: give one token at least, as "
+            "integers in one dimension"
+        )
+    if not isinstance(count, int | np.integer) or count < 1:
+        raise ValueError(f"max_new_tokens {count!r:.60} must be a whole number of at least 1")
+    found: list[int] = array.tolist()
+    return found
+
+
 def generated(
-    decoder: Decoder, prompt: Sequence[int], count: int, sampling: Sampling, size: int
+    decoder: Decoder, prompt: Sequence[int], count: int, sampling: Sampling, size: int | None = None
 ) -> Iterator[int]:
     """So many tokens behind those of the prompt, of the first `size` ones; every rank iterates."""
     tokens = list(prompt)
@@ -38,6 +106,23 @@ def texts(tokens: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
         if whole == text:
             pending, done = [], 0
     yield tokenizer.decode(pending)[done:]
+
+
+def tokens_of_prompt(prompt: str | None, tokenizer: Tokenizer) -> list[int]:
+    """The tokens of a prompt; without one, the token behind which a text begins."""
+    if not tokenizer.size:
+        raise ValueError("the tokenizer has no tokens; give the one of the model")
+    if prompt is None:
+        return [tokenizer.start]
+    try:
+        prompt.encode()
+        return [int(token) for token in tokenizer.encode(prompt)]
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"prompt: it is not UTF-8 at place {error.start:,}; give text in UTF-8"
+        ) from None
+    except ValueError as error:
+        raise ValueError(f"prompt: {error}") from None
 
 
 def tokenizer_for(path: str, given: str | None, sizes: Sizes) -> Tokenizer:

@@ -169,3 +169,12 @@ def check_tokens(model: Module, config: Config, dataset: Dataset) -> None:
             f"model {config.model} has a vocabulary of {sizes.vocabulary:,}, and data "
             f"{dataset.name} has {dataset.classes:,} tokens; use the tokenizer of the model"
         )
+
+
+def check_stages(model: Module, pp: int) -> None:
+    """Raises ValueError for a model whose stages take sequences of one length only."""
+    if pp > 1 and not isinstance(model, GPT):
+        raise ValueError(
+            f"stages of {type(model).__name__} take sequences of one length, and text that is "
+            f"generated grows: use pp 1 in place of {pp}, or an nn.GPT"
+        )

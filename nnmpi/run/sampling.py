@@ -1,10 +1,14 @@
 """Which token comes next: drawn from the scores of a model, by seed and position."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from nnmpi import keyed
+from nnmpi.config import ABOVE_0, FROM_0, NUMBER_FROM_0, Range
+
+UP_TO_1 = Range("above 0 and at most 1", lambda p: ABOVE_0.has(p) and p <= 1)
+RANGES = {"temperature": NUMBER_FROM_0, "top_k": FROM_0, "top_p": UP_TO_1, "seed": FROM_0}
 
 
 class Sampling(NamedTuple):
@@ -19,6 +23,13 @@ class Sampling(NamedTuple):
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
+
+    def checked(self) -> Self:
+        """Itself; raises ValueError for numbers that are out of range."""
+        for name, value in self._asdict().items():
+            if not RANGES[name].has(value):
+                raise ValueError(f"{name} {value!r:.60} must be {RANGES[name].words}")
+        return self
 
     def probabilities(self, scores: np.ndarray) -> np.ndarray:
         """Of each token, float64; for a temperature above 0."""

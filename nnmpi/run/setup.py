@@ -124,6 +124,8 @@ def set_up(
         )
 
     setup = all_or_none(comm, rest)
+    if config.load:
+        consistency.check_weights(comm, config.load)
     consistency.check_functions(comm, [*metrics], [*setup.own])
     return setup
 
@@ -170,6 +172,8 @@ def build_model(config: Config, build: Callable[[], Module] | None, dataset: Dat
         raise ValueError(f"{what} must return an nn.Module, not {shown(repr(made), 60)}")
     try:
         models.check_tokens(made, config, dataset)
+        if config.sample_every is not None:
+            models.check_stages(made, config.pp)
         folders.check_kind(config.save, made)
         refuse_untracked(made)
         made.seed = config.seed

@@ -212,7 +212,10 @@ class Trainer(BetweenSteps):
                 self._phase = StepPhase.BETWEEN_STEPS
                 loss = self._note(result)
                 self._pace.lap(result)
-                self._report.progress(self.step, self.total_steps, loss, self._pace.epoch_rate)
+                self._report.progress(self.step, self.total_steps, loss, self._pace.epoch_rates)
+                if sample := self._sample():
+                    self._report.event(sample)
+                    self._pace.resume()
                 self._tell("on_step", {"event": "step", "step": self.step, "loss": loss})
                 if self._hears_steps and self.arrangement.steps_together:
                     self._compare_settings()

@@ -26,7 +26,7 @@ def own_tokenizer(path: str) -> Tokenizer | None:
     try:
         return tokenizer_of(located(described, path if is_folder(path) else os.path.dirname(path)))
     except ValueError as error:
-        raise ValueError(f"{shown(path)}: {error}") from None
+        raise ValueError(f"cannot load {shown(path)}: {error}") from None
 
 
 def tokenizer_of_text(config: Config) -> str | Tokenizer | None:

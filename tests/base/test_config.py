@@ -26,6 +26,8 @@ GROUPS = {
 FLAGS: dict[str, tuple[str, Any]] = {
     "context": ("64", 64),
     "tokenizer": ("gpt2", "gpt2"),
+    "sample-every": ("100", 100),
+    "prompt": ("In the beginning", "In the beginning"),
     "bucket-by-length": ("", True),
     "dp": ("3", 3),
     "pp": ("2", 2),

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import random
 import sys
 import unicodedata
@@ -213,6 +214,57 @@ def test_files_that_are_missing_or_broken(folder: Path, tmp_path: Path) -> None:
             BPETokenizer(tmp_path)
 
 
+def test_ids_that_no_tokenizer_has(folder: Path, tmp_path: Path) -> None:
+    """With 10^9 the library, and the numbers of lengths, would take minutes and gigabytes."""
+    vocabulary = json.loads((folder / "vocab.json").read_text())
+    one = json.loads((folder / "one" / "tokenizer.json").read_text())["model"]
+    last = [*vocabulary][-1]
+    (tmp_path / "merges.txt").write_text((folder / "merges.txt").read_text())
+    for i, message in (
+        (10**9, "the id 1,000,000,000, and only 400 tokens: ids must be below 800"),
+        (5, "two tokens with the id 5, '%' and "),
+        (2**32, "two tokens with the id 0"),  # of 32 bits
+    ):
+        changed_ids = {**vocabulary, last: i}
+        (tmp_path / "vocab.json").write_text(json.dumps(changed_ids))
+        with refused(f"tokenizer {tmp_path} has", message):
+            BPETokenizer(tmp_path)
+        if i < 2**32:
+            path = changed(folder, tmp_path / "a.json", model={**one, "vocab": changed_ids})
+            with refused(f"tokenizer {path} has", message):
+                BPETokenizer(path)
+
+
+@pytest.mark.parametrize("name", ["vocab.json", "merges.txt", "tokenizer.json"])
+def test_files_that_would_be_read_for_ever(
+    name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file in ("vocab.json", "merges.txt", "one/tokenizer.json"):
+        (tmp_path / Path(file).name).write_bytes((folder / file).read_bytes())
+    monkeypatch.setattr("nnmpi.data.bpe.LARGEST", 50_000)
+    BPETokenizer(tmp_path)
+    with (tmp_path / name).open("a") as file:
+        file.truncate(60_000)
+    with refused(f"{name} has 60,000 bytes, and a tokenizer has 50,000 at most"):
+        BPETokenizer(tmp_path)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with refused(f"{tmp_path / name} is not a regular file; give a folder"):
+        BPETokenizer(tmp_path)
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to("/dev/zero")
+    with refused(f"{tmp_path / name} is not a regular file"):
+        BPETokenizer(tmp_path)
+
+
+def test_json_that_is_nested_too_deeply(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "merges.txt").write_text((folder / "merges.txt").read_text())
+    for name in ("vocab.json", "tokenizer.json"):
+        (tmp_path / name).write_text('{"a":' * 100_000)
+        with refused(f"{tmp_path / name}", "is damaged", "recursion"):
+            BPETokenizer(tmp_path)
+
+
 def test_tokenizers_of_another_kind(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     words = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
@@ -254,7 +306,9 @@ def test_descriptions_that_do_not_fit(folder: Path) -> None:
         tokenizer_of(json.dumps({**description, "size": 401}))
     with refused("and 400 (0123) are expected: it has been replaced"):
         tokenizer_of(json.dumps({**description, "sha256": "0123"}))
-    for text in ("", "{}", "[]", '{"kind": "words"}', '{"kind": "characters"}', '{"kind": "bpe"}'):
+    wrong = "", "{}", "[]", "[" * 100_000, '{"kind": "words"}', '{"kind": ["bpe"]}'
+    lacking = '{"kind": "characters"}', '{"kind": "characters", "characters": 5}', '{"kind": "bpe"}'
+    for text in (*wrong, *lacking, json.dumps({**description, "path": 5})):
         with refused("describes no tokenizer"):
             tokenizer_of(text)
 

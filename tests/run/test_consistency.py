@@ -1,16 +1,21 @@
 """Ranks that start from different options, data or models are an error before they train."""
 
+import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.mpijob import run
 from helpers.runs import rows, small
 from helpers.tensor.elsewhere import keep, stage_of
 
+import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.data.tokenizer import CharTokenizer
 from nnmpi.nn.models import mlp
 from nnmpi.run import consistency
 from nnmpi.run.report import NullReport
@@ -142,3 +147,77 @@ def test_of_large_data_some_rows_are_compared() -> None:
             Trainer(Config(), lambda: nn.Linear(1000, 2), (mine, y, x[:9], y[:9]), comm)
 
     threads.run(2, rank)
+
+
+# ---- files
+
+
+@pytest.mark.parametrize("n", [1000, 40 << 20])
+def test_files_are_compared_by_what_is_in_them(n: int, tmp_path: Path) -> None:
+    """Whole, or, of a large one, in stretches that have the last megabyte, too."""
+    for rank in range(3):
+        (tmp_path / str(rank)).mkdir()
+        with (tmp_path / str(rank) / "model.safetensors").open("wb") as file:
+            file.truncate(n)
+            file.seek(n - min(n, 1 << 20))
+            file.write(bytes([rank == 1]) * min(n, 1 << 20))
+
+    def rank(comm: Comm, other: int, folder: bool) -> str:
+        path = tmp_path / str(other if comm.rank else 0)
+        try:
+            consistency.check_weights(comm, str(path if folder else path / "model.safetensors"))
+        except (ValueError, OtherRankError) as error:
+            return str(error)
+        return ""
+
+    for folder in (True, False):
+        assert threads.run(2, rank, 2, folder) == ["", ""]
+        for said in threads.run(2, rank, 1, folder):
+            assert "rank 1 differs from rank 0 in --load" in said
+            assert "let all ranks read the same files, or copies of them" in said
+
+
+@pytest.mark.parametrize("kind", ["pipe", "nowhere"])
+def test_a_file_that_one_rank_cannot_read_ends_all(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    os.mkfifo(tmp_path / "pipe")
+
+    def rank(comm: Comm) -> None:
+        path = tmp_path / (kind if comm.rank else "file")
+        with pytest.raises((ValueError, OtherRankError), match=f"{kind} .*; give a text"):
+            consistency.check_file(comm, "the text", path, "give a text")
+
+    threads.run(2, rank)
+
+
+COMMANDS = """
+import os, sys
+from nnmpi import tokenize, train
+from nnmpi.comm import world
+from nnmpi.run import generate_command
+os.chdir(os.path.join(sys.argv[1], str(world().rank)))
+model = ["--load", "m.safetensors", "--tp", "2"]
+found = [
+    tokenize.main(["text", "--out", "../tokens.npy"]),
+    generate_command.main([*model, "--prompt", "abc"]),
+    train.main([*model, "--data", "text:../same", "--context", "4", "--model", "gpt:1x2x8"]),
+]
+print(found, flush=True)
+"""
+
+
+def test_commands_compare_what_ranks_read(tmp_path: Path) -> None:
+    """Each in a directory of its own, with other files of the same names and sizes."""
+    about = {"model": "gpt:1x2x8", "tokenizer": CharTokenizer("abc").describe()}
+    (tmp_path / "same").write_text("abc" * 50)
+    for rank, text in enumerate(("abc" * 99, "abc" * 98 + "bca")):
+        (tmp_path / str(rank)).mkdir()
+        (tmp_path / str(rank) / "text").write_text(text)
+        model = nn.GPT(1, 2, 8, 3, 4)
+        model.wte.weight.data[...] += rank
+        nnmpi.save(model.state_dict(), tmp_path / str(rank) / "m.safetensors", about)
+    found = run(2, "-c", COMMANDS, tmp_path, timeout=100)
+    assert sorted(found.out.splitlines()) == ["[0, 0, 0]", "[2, 2, 2]"], found.err
+    for what in ("the text text", "--load m.safetensors"):
+        assert f"rank 1 differs from rank 0 in {what}; let all ranks read" in found.err
+    assert not (tmp_path / "tokens.npy").exists()

@@ -1,5 +1,8 @@
 """Generation: tokens in any layout, how they are drawn, and what a token costs."""
 
+import importlib
+import sys
+
 import numpy as np
 import pytest
 from helpers.training import laws_generation as laws
@@ -108,3 +111,86 @@ def test_text_comes_when_its_characters_are_complete() -> None:
     for given in ([255] * 4 + euro[3:], [0x80] * 3 + euro, [0xE2, 0xF0, *euro, 0xE2], euro * 3):
         assert "".join(texts(given, ByteTokenizer())) == ByteTokenizer().decode(given)
     assert list(texts([1, 0], CharTokenizer("ab"))) == ["b", "a", ""]
+
+
+# ---- nnmpi.generate
+
+
+def test_the_function_generates_as_the_command_does() -> None:
+    """A gpt by its cache, another model of the same layers by full passes over each window."""
+    made = model().to("float64")
+    made.h[0].eval()
+    modes = [m.training for m in made.modules()]
+
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            self.gpt = made
+
+        def forward(self, tokens: nnmpi.Tensor) -> nnmpi.Tensor:
+            scores: nnmpi.Tensor = self.gpt(tokens)
+            return scores
+
+    for how in laws.SAMPLINGS:
+        options = dict(zip(("temperature", "top_k", "top_p", "seed"), how, strict=True))
+        found = nnmpi.generate(made, laws.PROMPT, laws.COUNT, **options)
+        assert (found.dtype, found.shape) == (np.dtype("int64"), (laws.COUNT,))
+        assert [m.training for m in made.modules()] == modes
+        own = nnmpi.generate(Own(), laws.PROMPT, laws.COUNT, context=8, **options)
+        assert found.tolist() == own.tolist()
+        assert found.tolist() == laws.by_full_passes(model(), laws.PROMPT, how.choose)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"tokens": []}, r"tokens of shape \(0,\)"),
+        ({"tokens": [1.5]}, "type float64: give one token at least"),
+        ({"tokens": [[1]]}, r"tokens of shape \(1, 1\)"),
+        ({"tokens": [99]}, "99"),
+        ({"max_new_tokens": 0}, "max_new_tokens 0 must be a whole number of at least 1"),
+        ({"temperature": -1}, "temperature -1 must be a number of at least 0"),
+        ({"temperature": float("nan")}, "temperature nan must be"),
+        ({"top_k": -1}, "top_k -1 must be at least 0"),
+        ({"top_p": 0}, "top_p 0 must be above 0 and at most 1"),
+        ({"context": 9}, "context 9 must be at least 1 and at most the 8 positions"),
+    ],
+)
+def test_what_the_function_refuses(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        nnmpi.generate(model(), **{"tokens": [1], **arguments})
+
+
+def test_the_function_and_the_command_have_one_name() -> None:
+    """Where the command's module is imported, the function stays."""
+    function = nnmpi.generate
+    with pytest.raises(ImportError, match=r"python -m nnmpi\.generate"):
+        importlib.import_module("nnmpi.generate")
+    from nnmpi import generate
+
+    assert generate is function is nnmpi.generate
+    assert "generate" in nnmpi.__all__
+    assert "nnmpi.generate" not in sys.modules
+
+
+@pytest.mark.parametrize("size", [np.nan, 3e38])
+def test_scores_that_are_not_finite_end_the_text(size: float) -> None:
+    """On all ranks with one line, whatever the temperature."""
+    made = model()
+    made.ln_f.weight.data[...] = size
+    for temperature in (0, 1):
+        with pytest.raises(ValueError, match="scores behind token 1 of the text are NaN or"):
+            nnmpi.generate(made, [1], temperature=temperature)
+
+
+@pytest.mark.parametrize("layout", [{"tp": 2}, {"pp": 2}])
+def test_scores_that_are_not_finite_end_all_ranks(layout: dict, tmp_path) -> None:
+    made = model()
+    made.ln_f.weight.data[...] = 3e38
+    nnmpi.nn.models.save_gpt2(made, tmp_path)
+
+    def rank(comm) -> None:
+        kind = OtherRankError if comm.rank else ValueError
+        with pytest.raises(kind, match=None if comm.rank else "not finite"):
+            laws.ours(comm, str(tmp_path), [1], Sampling(0.0), "float32", **layout)
+
+    threads.run(2, rank)

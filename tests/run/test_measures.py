@@ -1,5 +1,7 @@
 """What events say of text: perplexity, bits per character, tokens a second."""
 
+import io
+import json
 import math
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 from nnmpi import Config, Trainer, data, nn, tensor
 from nnmpi.comm import Comm, thread_ranks
 from nnmpi.data import Dataset, Language
+from nnmpi.run.report import Report
 from nnmpi.run.report.messages import as_text
 
 T, V = 7, 5
@@ -151,3 +154,16 @@ def test_bits_per_character_of_a_tokenizer(tmp_path: Path) -> None:
     want = math.log2(given.classes) * len(held_out) / len(text.lstrip("\ufffd"))
     assert event["bits_per_character"] == pytest.approx(want, rel=1e-3)
     assert event["perplexity"] == pytest.approx(given.classes, rel=1e-4)
+
+
+def test_progress_tells_tokens_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nnmpi.run.report.report.SILENCE", 0)
+    out = io.StringIO()
+    with Trainer(Config(epochs=1, batch_size=8), Tiny, dataset()) as trainer:
+        trainer.fit(Report(stdout=out, as_json=True))
+    found = [e for e in map(json.loads, out.getvalue().splitlines()) if e["event"] == "progress"]
+    assert len(found) == 7
+    for event in found[1:]:  # the first step is not timed
+        assert event["tokens_per_second"] == pytest.approx(T * event["samples_per_second"], 1e-3)
+        rates = f"{event['samples_per_second']:,.0f} samples/s   "
+        assert as_text(event).endswith(f"{rates}{event['tokens_per_second']:,.0f} tokens/s")

@@ -45,7 +45,7 @@ def _model() -> tuple[Callable[[list[int]], list[int]], Any]:
     from nnmpi.comm import comm_self
     from nnmpi.config import Config
     from nnmpi.nn.gpt2 import load_gpt2, save_gpt2
-    from nnmpi.run.decoder import Decoder
+    from nnmpi.run.decoder import loaded
     from nnmpi.run.generation import generated
     from nnmpi.run.models import saved_sizes
     from nnmpi.run.sampling import Sampling
@@ -54,7 +54,7 @@ def _model() -> tuple[Callable[[list[int]], list[int]], Any]:
     with tempfile.TemporaryDirectory() as folder:
         save_gpt2(nn.GPT(*SIZES, WORDS, POSITIONS), folder)
         sizes = saved_sizes(folder)
-        decoder = Decoder(Config(load=folder, model=sizes.model), sizes, comm_self(), backend.CPU)
+        decoder = loaded(Config(load=folder, model=sizes.model), sizes, comm_self(), backend.CPU)
         model = load_gpt2(folder)
 
     def generate(prompt: list[int]) -> list[int]:

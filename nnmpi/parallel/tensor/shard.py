@@ -37,6 +37,7 @@ from nnmpi.parallel.tensor.sharding import (
     is_told,
     layers_of_join,
 )
+from nnmpi.sim.show import plural
 
 # ---- the search
 
@@ -96,14 +97,25 @@ def shard(graph: Graph, ranks: int, whole_output: bool = False, sequence: bool =
 
 def _refuse_positions(graph: Graph, ranks: int) -> None:
     """Raises ValueError for a model of which nothing can be cut along positions."""
-    ways = ((node, way) for node in graph.nodes for way in possible(graph, node, sequence=True))
+    ways = [(node, way) for node in graph.nodes for way in possible(graph, node, sequence=True)]
     made = (graph.edges[node.outputs[0]].sample for node, way in ways if way.output is POSITIONS)
     longest = max((sample[0] for sample in made if len(sample) == 2), default=0)
-    has = f"a sample has {longest}, fewer than the {ranks} ranks: use a smaller --tp"
+    few = [node for node, _ in ways if node.settings.get("num_heads", ranks) < ranks]
+    why = "the model has none between layers that are divided"
+    remedy = "leave --sequence-parallel out"
+    if 0 < longest < ranks:
+        why = f"a sample has {longest}, fewer than the {ranks} ranks"
+        remedy = "use a smaller --tp"
+    elif few:
+        heads = few[0].settings["num_heads"]
+        why = (
+            f"layer {few[0].name} ({few[0].kind}) between them has {plural(heads, 'head')}, which "
+            f"cannot be divided among {ranks} ranks"
+        )
+        remedy = f"use a --tp of at most {heads}, or {remedy}"
     raise ValueError(
         "sequence parallelism cuts positions between layers that treat each alone, and "
-        + (has if 0 < longest < ranks else "the model has none: leave --sequence-parallel out")
-        + "".join(f"; {note}" for note in graph.notes)
+        + "; ".join([f"{why}: {remedy}", *graph.notes])
     )
 
 

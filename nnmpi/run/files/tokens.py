@@ -22,10 +22,11 @@ from nnmpi.comm import Comm
 from nnmpi.data.files import RefusedError, check_regular
 from nnmpi.data.pieces import CHARACTERS, next_cut, pieces
 from nnmpi.data.text import characters, small_type, tokenizer_of_points
-from nnmpi.data.tokenizer import BPETokenizer, Tokenizer
+from nnmpi.data.tokenizer import BPETokenizer, Tokenizer, vocabulary_of
 from nnmpi.data.windows import About, held_out
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.quoting import shown
+from nnmpi.run import consistency
 from nnmpi.run.files.atomic import check_target, replaced
 
 BLOCK = 1 << 20  # bytes
@@ -47,7 +48,11 @@ def write_tokens(text: Path, out: Path, tokenizer: str | None, comm: Comm) -> Wr
     A rank has a piece of the text in memory, and its tokens in a file without a name beside `out`.
     """
     all_or_none(comm, lambda: check_target(out, "write"))
+    consistency.check_given(comm, {"tokenizer": tokenizer})
+    consistency.check_file(comm, "the text", text, REMEDY)
     made = _tokenizer(text, tokenizer, comm)
+    vocabulary = vocabulary_of(made.describe())
+    consistency.check_given(comm, {"the vocabulary": vocabulary}, consistency.FILES)
     kind = small_type(made)
     with ExitStack() as stack:
 
@@ -88,6 +93,8 @@ def _texts(text: Path, cuts: re.Pattern[bytes], comm: Comm) -> Iterator[bytes]:
             begin, end = (next_cut(file, place, cuts) for place in ends)
             file.seek(begin)
             yield from pieces(file, cuts, length=end - begin)
+            if file.tell() < end:
+                raise RefusedError(f"{shown(text)} was truncated while it was read; {REMEDY}")
     except OSError as error:
         raise RefusedError(f"{shown(text)} cannot be read: {error.strerror}; {REMEDY}") from None
 

@@ -92,10 +92,12 @@ def _gpus(e: Event) -> Iterator[str]:
 
 
 def _progress(e: Event) -> str:
-    return (
-        f"step {e['step']:,} of {e['steps']:,}   loss {e['loss']:.4f}   "
-        f"{e['samples_per_second']:,.0f} samples/s"
-    )
+    return f"step {e['step']:,} of {e['steps']:,}   loss {e['loss']:.4f}   {'   '.join(_rates(e))}"
+
+
+def _sample(e: Event) -> str:
+    """A piece of text, whose lines stay apart from those of the report."""
+    return "\n    ".join([f"text after step {e['step']:,}", *e["text"].split("\n")])
 
 
 def _epoch(e: Event) -> str:
@@ -259,6 +261,7 @@ FORMATS: dict[str, Callable[[Event], str]] = {
     "start": _start,
     "verify": _verify,
     "progress": _progress,
+    "sample": _sample,
     "epoch": _epoch,
     "dry-run": _arranged,
     "layout": _arranged,

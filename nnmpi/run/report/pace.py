@@ -56,10 +56,9 @@ class Pace:
         return self._rates("", (0.0, 0, 0.0))
 
     @property
-    def epoch_rate(self) -> float:
-        """Samples per second of the epoch so far."""
-        rate: float = self._rates("", self._before_epoch)["samples_per_second"]
-        return rate
+    def epoch_rates(self) -> Event:
+        """Samples, and tokens, per second of the epoch so far."""
+        return self._rates("", self._before_epoch)
 
     def _rates(self, prefix: str, since: tuple[float, int, float]) -> Event:
         seconds, samples, tokens = since

@@ -119,13 +119,16 @@ class Report:
                 file.close()
             print_error(f"{lost}; the run goes on without its log, and fails at its end")
 
-    def progress(self, step: int, total: int, loss: float, samples_per_second: float) -> None:
-        """Show that a step was made: on a terminal in a bar, elsewhere now and then in a line."""
+    def progress(self, step: int, total: int, loss: float, rates: Event) -> None:
+        """Show that a step was made: on a terminal in a bar, elsewhere now and then in a line.
+
+        rates: samples a second, and tokens where these are counted
+        """
         if self._bar:
             self._bar.show(step, total, loss)
         elif time.monotonic() - self._last_line >= SILENCE:
             facts = {"step": step, "steps": total, "loss": loss}
-            self.event({"event": "progress", **facts, "samples_per_second": samples_per_second})
+            self.event({"event": "progress", **facts, **rates})
 
     def end_progress(self) -> None:
         """Remove the progress bar."""

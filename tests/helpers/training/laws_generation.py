@@ -13,7 +13,7 @@ from nnmpi import Config, nn
 from nnmpi.backend import CPU
 from nnmpi.comm import Comm
 from nnmpi.nn.gpt2 import save_gpt2, sizes_of
-from nnmpi.run.decoder import Decoder
+from nnmpi.run.decoder import loaded
 from nnmpi.run.generation import generated
 from nnmpi.run.sampling import Sampling
 
@@ -48,11 +48,18 @@ def by_full_passes(
     return tokens[len(prompt) :]
 
 
-def ours(comm: Comm, folder: str, prompt: list[int], how: Sampling, **layout: int) -> list[int]:
+def ours(
+    comm: Comm,
+    folder: str,
+    prompt: list[int],
+    how: Sampling,
+    dtype: str = "float64",
+    **layout: int,
+) -> list[int]:
     """What the command does, without the texts."""
     sizes = sizes_of(model())
-    config = Config(model=sizes.model, load=folder, dtype="float64", **layout)
-    decoder = Decoder(config, sizes, comm, CPU)
+    config = Config(model=sizes.model, load=folder, dtype=dtype, **layout)
+    decoder = loaded(config, sizes, comm, CPU)
     found = list(generated(decoder, prompt, COUNT, how, sizes.vocabulary))
     decoder.close()
     return found

@@ -138,10 +138,18 @@ def test_positions_that_do_not_suffice_are_refused() -> None:
         shard(graph, 4, sequence=True)
 
 
+def test_fewer_heads_than_ranks_are_refused() -> None:
+    graph = traced(nn.GPT(1, 2, 12, 9, 6), 6)
+    heads = "layer h.0.attn.attend (SelfAttention) between them has 2 heads"
+    with refused("sequence parallelism", heads, "among 3 ranks: use a --tp of at most 2, or"):
+        shard(graph, 3, sequence=True)
+
+
 def test_a_model_without_positions_is_refused() -> None:
     layers = nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4)
     zeros = lambda n: ((nnmpi.tensor(np.zeros((n, 6), "float32")),), {})  # noqa: E731
-    with refused("sequence parallelism", "the model has none", "leave --sequence-parallel out"):
+    none = "the model has none between layers that are divided: leave --sequence-parallel out"
+    with refused("sequence parallelism", none):
         shard(trace(nn.Sequential(*layers), zeros, "float32"), 2, sequence=True)
 
 

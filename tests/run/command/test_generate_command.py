@@ -11,9 +11,10 @@ from helpers.commands import Command
 from helpers.mpijob import environment, run
 
 import nnmpi
-from nnmpi import generate, nn, train
+from nnmpi import nn, train
 from nnmpi.data.tokenizer import CharTokenizer
 from nnmpi.nn.models import save_gpt2
+from nnmpi.run import generate_command
 
 TEXT = "the quick brown fox jumps over the lazy dog, and back again. " * 40
 TRAIN = "--model gpt:1x2x8 --data text:words.txt --context 16 --steps 3 --batch-size 8 --quiet"
@@ -32,7 +33,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def text(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
-    assert generate.main([*map(str, arguments)]) == 0
+    assert generate_command.main([*map(str, arguments)]) == 0
     found = capsys.readouterr()
     assert found.err == ""
     return found.out
@@ -96,8 +97,8 @@ def test_a_text_that_cannot_be_written_ends_all_ranks(ranks: int, trained: Path)
     arguments = ["--load", str(trained / "gpt2"), "--prompt", "the", "--tokens", "3"]
     arguments += ["--tp", str(ranks)]
     script = (
-        "import sys; from nnmpi import generate; sys.stdout = open('/dev/full', 'w'); "
-        f"sys.exit(generate.main({arguments}))"
+        "import sys; from nnmpi.run import generate_command; sys.stdout = open('/dev/full', 'w'); "
+        f"sys.exit(generate_command.main({arguments}))"
     )
     ended = run(ranks, "-c", script, timeout=60)
     assert ended.status == 1
@@ -135,7 +136,7 @@ def test_bad_input_gets_one_line(case: str, command: Command, capsys) -> None:
         nnmpi.save(nn.GPT(1, 1, 4, 3, 5).state_dict(), name, about)
     arguments, words = REFUSED[case]
     given = ["--prompt", "ab"] * ("--prompt" not in arguments) + arguments.split()
-    assert generate.main(given) == 2
+    assert generate_command.main(given) == 2
     found = capsys.readouterr()
     assert re.fullmatch(r"nnmpi\.generate: .*\n", found.err), found.err
     assert words in found.err
@@ -151,3 +152,34 @@ def test_tokens_that_the_tokenizer_lacks_are_never_drawn(tmp_path: Path, capsys)
     nnmpi.save(model.state_dict(), tmp_path / "m", about)
     found = text(capsys, "--load", tmp_path / "m", "--prompt", "ab", "--tokens", "20")
     assert {*found.strip()} <= {*"abc"}
+
+
+def test_weights_that_are_too_large_end_the_text_with_one_line(tmp_path: Path, capsys) -> None:
+    """They are finite, and the scores are not."""
+    model, about = nn.GPT(1, 1, 4, 3, 5), {"model": "gpt:1x1x4"}
+    model.wte.weight.data[...] = 3e38
+    tokenizer = {"tokenizer": CharTokenizer("abc").describe()}
+    nnmpi.save(model.state_dict(), tmp_path / "m", about | tokenizer)
+    for temperature in ("0", "1"):
+        given = ["--load", str(tmp_path / "m"), "--prompt", "ab", "--temperature", temperature]
+        assert generate_command.main(given) == 2
+        found = capsys.readouterr()
+        assert found.out == "ab"
+        (line,) = found.err.splitlines()
+        assert "scores behind token 2 of the text are NaN or infinite" in line
+
+
+def test_a_description_that_is_none_names_the_file(tmp_path: Path, capsys) -> None:
+    about = {"model": "gpt:1x1x4", "tokenizer": "[" * 100_000}
+    nnmpi.save(nn.GPT(1, 1, 4, 3, 5).state_dict(), tmp_path / "m", about)
+    assert generate_command.main(["--load", str(tmp_path / "m")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"cannot load {tmp_path / 'm'}: [[[" in line
+    assert "describes no tokenizer" in line
+
+
+def test_the_prompt_may_be_left_out(trained: Path, capsys) -> None:
+    """The text begins behind the first character of the vocabulary, a space: it has no line end."""
+    options = ("--load", trained / "gpt2", "--tokens", "9", "--seed", "3")
+    behind_a_space = text(capsys, *options, "--prompt", " ")
+    assert text(capsys, *options) == behind_a_space[1:]

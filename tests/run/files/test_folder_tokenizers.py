@@ -11,10 +11,11 @@ from helpers.datafiles import refused
 from safetensors.numpy import load_file, save_file
 
 import nnmpi
-from nnmpi import Config, Trainer, generate, nn
+from nnmpi import Config, Trainer, nn
 from nnmpi.comm import comm_self
 from nnmpi.data.tokenizer import BPETokenizer, CharTokenizer
 from nnmpi.nn.gpt2 import save_gpt2
+from nnmpi.run import generate_command
 from nnmpi.run.models import saved_sizes
 from nnmpi.run.vocabulary import own_tokenizer
 
@@ -46,7 +47,7 @@ def described(folder: Path) -> str:
 
 def generates(folder: Path, capsys: pytest.CaptureFixture[str]) -> bool:
     given = ["--load", str(folder), "--prompt", "It's", "--tokens", "3"]
-    return generate.main(given) == 0 and capsys.readouterr().out.startswith("It's")
+    return generate_command.main(given) == 0 and capsys.readouterr().out.startswith("It's")
 
 
 @pytest.mark.parametrize("form", ["", "one", "one/tokenizer.json"])

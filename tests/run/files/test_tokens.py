@@ -18,6 +18,7 @@ import nnmpi.run.files.tokens
 from nnmpi import Config, Trainer, data, tokenize
 from nnmpi.comm import comm_self, thread_ranks
 from nnmpi.data.tokenizer import BPETokenizer, CharTokenizer, tokenizer_of
+from nnmpi.data.tokens import StoredTokens
 
 TEXTS = {
     "characters": "".join(map(hard_text, range(60))).encode(),
@@ -98,6 +99,22 @@ def test_the_command_on_ranks(ranks: int, folder: Path, tmp_path: Path) -> None:
     assert len(found.out.splitlines()) == 1
 
 
+def test_a_text_that_is_truncated_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, whole = tmp_path / "text", nnmpi.data.pieces.pieces
+    text.write_bytes(b"word " * 1000)
+
+    def truncating(*given, **how):
+        os.truncate(text, 3000)
+        yield from whole(*given, **how)
+
+    monkeypatch.setattr(nnmpi.run.files.tokens, "pieces", truncating)
+    with refused(f"{text} was truncated while it was read; give a file of text"):
+        tokenize.tokenized(text, tmp_path / "t.npy", None, comm_self())
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]
+
+
 def test_an_error_of_one_rank_ends_all(folder: Path, tmp_path: Path) -> None:
     text, out = tmp_path / "text", tmp_path / "tokens.npy"
     out.write_bytes(b"old")
@@ -168,19 +185,54 @@ def test_the_tokens_stay_in_the_file(out: Path) -> None:
         result = trainer.fit()
         for loader in (trainer.train, trainer.test):
             for windows in (loader.split.x, loader.split.y):
-                assert mapped_file(windows.stored) == str(out)
+                assert isinstance(windows.stored, StoredTokens)
                 assert windows.stored.dtype == "uint8"
-                assert not windows.stored.flags.writeable
     with Trainer(replace(config, data=f"text:{out.with_name('text')}")) as trainer:
         assert trainer.fit()["parameters_sha256"] == result["parameters_sha256"]
 
 
-def mapped_file(array: np.ndarray) -> str:
-    """The file that an array is a view of."""
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    assert isinstance(array, np.memmap)
-    return str(array.filename)
+@pytest.mark.parametrize("block", [1, 40, 1 << 26])
+def test_what_is_taken_is_what_the_file_has(
+    block: int, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows alone and behind one another, in any order, also if they are read piece by piece."""
+    monkeypatch.setattr(sys.modules[StoredTokens.__module__], "BLOCK", block)
+    tokens = np.load(out)[: 4200 * 9 // 10]
+    n = (len(tokens) - 1) // 16
+    split = data.load(f"tokens:{out}", context=16).train
+    for i, windows in enumerate(split):
+        whole = tokens[i : i + n * 16].reshape(n, 16).astype("int64")
+        assert windows.shape == whole.shape
+        np.testing.assert_array_equal(np.asarray(windows), whole)
+        for index in (slice(3, 9), slice(None, None, 7), slice(9, 3, -1), 5, -1, [4, 2, 2, 3]):
+            np.testing.assert_array_equal(windows[index], whole[index], strict=True)
+        for rows in ([], [0], [5, 6, 7, 3, 4, 4, 100, 101], range(n)):
+            taken = windows.take(np.array(rows, np.int64), axis=0)
+            np.testing.assert_array_equal(taken, whole[[*rows]], strict=True)
+
+
+def test_a_file_that_is_truncated_ends_training_with_one_line(out: Path) -> None:
+    """A mapped one would end the process by SIGBUS."""
+
+    class Truncates:
+        def on_step(self, trainer: Trainer, event: dict) -> None:
+            os.truncate(out, 300)
+
+    config = Config(model="gpt:1x2x8", data=f"tokens:{out}", context=16, batch_size=8, quiet=True)
+    with (
+        Trainer(config, callbacks=[Truncates()]) as trainer,
+        refused(f"{out} was truncated while it was in use; write it again with python -m nnmpi"),
+    ):
+        trainer.fit()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="reads /proc")
+def test_the_file_is_closed_with_the_data(out: Path) -> None:
+    found = data.load(f"tokens:{out}", context=16)
+    open_files = lambda: [p for p in Path("/proc/self/fd").iterdir() if p.resolve() == out]  # noqa: E731
+    assert len(open_files()) == 1
+    del found
+    assert open_files() == []
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")

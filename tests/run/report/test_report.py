@@ -357,7 +357,7 @@ def test_a_closed_stdout_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("sys.stdout", None)
     log = tmp_path / "log"
     with Report(str(log)) as report:
-        report.progress(1, 2, 0.5, 1000.0)
+        report.progress(1, 2, 0.5, {"samples_per_second": 1000.0})
         report.event(DONE)
     assert json.loads(log.read_text()) == DONE
 
@@ -384,7 +384,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def steps(report: Report, first: int, last: int) -> None:
     """The bar is redrawn after a tenth of a second at the earliest."""
     for step in range(first, last + 1):
-        report.progress(step, 8, step / 16, 1000.0)
+        report.progress(step, 8, step / 16, {"samples_per_second": 1000.0})
         time.sleep(0.12)
 
 
@@ -406,7 +406,7 @@ def test_the_rate_of_a_new_bar_is_that_of_its_own_steps() -> None:
     stdout = Terminal()
     with Report(stdout=stdout) as report:
         for step in range(70_000, 70_003):
-            report.progress(step, 80_000, 0.5, 1000.0)
+            report.progress(step, 80_000, 0.5, {"samples_per_second": 1000.0})
             time.sleep(0.12)
     rates = re.findall(r"([0-9.]+)step/s", stdout.getvalue())
     assert rates
@@ -435,11 +435,11 @@ def test_without_a_terminal_a_line_comes_after_ten_silent_seconds(
     with Report(str(log), stdout=out, as_json=True) as report:
         for step, now in enumerate((3, 9.9, 10, 11, 19, 20, 29), 1):  # a line after 10 and after 20
             clock.now = 100 + now
-            report.progress(step, 8, 0.5, 4321.9)
+            report.progress(step, 8, 0.5, {"samples_per_second": 4321.9})
         report.event(EPOCH)
         for step, now in ((8, 38), (9, 39.5)):
             clock.now = 100 + now
-            report.progress(step, 8, 0.5, 4321.9)
+            report.progress(step, 8, 0.5, {"samples_per_second": 4321.9})
     text = log.read_text()
     assert out is None or out.getvalue() == text
     found = [json.loads(line) for line in text.splitlines()]
@@ -453,9 +453,9 @@ def test_quiet_shows_no_progress(
 ) -> None:
     out = stdout()
     with Report(quiet=True, stdout=out) as report:
-        report.progress(1, 8, 0.5, 1000.0)
+        report.progress(1, 8, 0.5, {"samples_per_second": 1000.0})
         clock.now += 11
-        report.progress(2, 8, 0.5, 1000.0)
+        report.progress(2, 8, 0.5, {"samples_per_second": 1000.0})
     assert out.getvalue() == ""
     assert capsys.readouterr() == ("", "")
 
@@ -467,7 +467,7 @@ def test_a_terminal_that_may_not_be_written_to_gets_lines(
     stdout = Terminal()
     with Report(stdout=stdout, launched=True) as report:
         clock.now += 11
-        report.progress(1200, 5000, 0.5, 4321.9)
+        report.progress(1200, 5000, 0.5, {"samples_per_second": 4321.9})
     assert stdout.getvalue() == shown(Terminal(), PROGRESS)
 
 

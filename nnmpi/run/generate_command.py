@@ -1,0 +1,149 @@
+"""The command `python -m nnmpi.generate`: text from a model that was saved, or from a GPT-2.
+
+Exit status: 0 done, 1 failed, 2 unusable arguments, 130 stopped by Ctrl-C.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from nnmpi import backend, blas, cli
+from nnmpi.comm import Comm
+from nnmpi.config import FROM_1, Config, Range, check_text
+from nnmpi.data.tokenizer import Tokenizer, vocabulary_of
+from nnmpi.nn.gpt2 import Sizes
+from nnmpi.parallel.agreement import all_or_none
+from nnmpi.parallel.discovery import chosen
+from nnmpi.run import consistency
+from nnmpi.run.command import first_prints, on_ranks
+from nnmpi.run.decoder import loaded
+from nnmpi.run.files import loading
+from nnmpi.run.generation import generated, texts, tokenizer_for, tokens_of_prompt
+from nnmpi.run.models import saved_sizes
+from nnmpi.run.sampling import RANGES, Sampling
+
+PROGRAM = "nnmpi.generate"
+TYPES = ("float32", "float64")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags of the command."""
+    p = cli.Parser(
+        prog=f"python -m {PROGRAM}",
+        description="Generate text. Of a text longer than the positions of the model, the last "
+        "half of them is kept, and computed again.",
+        allow_abbrev=False,
+    )
+
+    def number(kind: Callable[[str], Any], within: Range) -> Callable[[str], Any]:
+        def parsed(text: str) -> Any:
+            value = kind(text)
+            if not within.has(value):
+                raise argparse.ArgumentTypeError(f"{text} must be {within.words}")
+            return value
+
+        parsed.__name__ = kind.__name__
+        return parsed
+
+    p.add_argument("--load", required=True, help="a file of --save, or a folder of GPT-2")
+    p.add_argument(
+        "--prompt",
+        metavar="TEXT",
+        help="the beginning of the text; default: it begins behind <|endoftext|>, if the tokenizer "
+        "has that, else behind the end of a line",
+    )
+    count = number(int, FROM_1)
+    p.add_argument("--tokens", type=count, default=200, help="to be generated (default 200)")
+    p.add_argument(
+        "--temperature",
+        type=number(float, RANGES["temperature"]),
+        default=1.0,
+        help="what scores are divided by; 0: always the best token (default 1)",
+    )
+    p.add_argument(
+        "--top-k",
+        type=number(int, RANGES["top_k"]),
+        default=0,
+        help="draw from so many; 0: all (default 0)",
+    )
+    p.add_argument(
+        "--top-p",
+        type=number(float, RANGES["top_p"]),
+        default=1.0,
+        help="draw from the best that together have this probability (default 1)",
+    )
+    p.add_argument(
+        "--seed", type=number(int, RANGES["seed"]), default=0, help="of the draws (default 0)"
+    )
+    p.add_argument(
+        "--tokenizer",
+        default=None,
+        help="a folder with vocab.json and merges.txt, or a tokenizer.json; default: the model's",
+    )
+    p.add_argument("--dtype", choices=TYPES, default=TYPES[0], help=f"(default {TYPES[0]})")
+    p.add_argument("--device", choices=backend.DEVICES, default="cpu", help="(default cpu)")
+    p.add_argument("--tp", type=count, default=1, help="tensor-parallel ranks (default 1)")
+    p.add_argument("--pp", type=count, default=1, help="pipeline-parallel ranks (default 1)")
+    return p
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    remedy = "use more ranks, by --tp or --pp"
+    return on_ranks(PROGRAM, lambda comm: _main(comm, arguments), remedy)
+
+
+def _main(comm: Comm, arguments: Sequence[str] | None) -> int:
+    with first_prints(comm):
+        given = all_or_none(comm, lambda: parser().parse_args(arguments))
+        try:
+            for text in pieces(given, comm):
+                print(text, end="", flush=True)
+            print(flush=True)
+        except (OSError, KeyboardInterrupt) as error:
+            if comm.size > 1:  # the others wait for this rank
+                comm.abort(reason_of(error))
+            raise
+    return 0
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a rank goes no further."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return f"cannot write output: {error}"
+
+
+def pieces(given: argparse.Namespace, comm: Comm) -> Iterator[str]:
+    """The prompt, and the text behind it as it comes; every rank iterates."""
+    blas.tune()
+    blas.default_threads(blas.cores(len(comm.node())))
+
+    def read() -> tuple[Sizes, Tokenizer, list[int]]:
+        if comm.rank == comm.node()[0]:  # the file is read whole once per node
+            loading.check_content(given.load)
+        sizes = saved_sizes(given.load)
+        tokenizer = tokenizer_for(given.load, given.tokenizer, sizes)
+        return sizes, tokenizer, tokens_of_prompt(given.prompt, tokenizer)
+
+    for option in ("load", "prompt"):
+        if getattr(given, option) is not None:
+            check_text(option, getattr(given, option))
+    sizes, tokenizer, prompt = all_or_none(comm, read)
+    vocabulary = vocabulary_of(tokenizer.describe())
+    facts = {"the sizes of the model": sizes, "the vocabulary": vocabulary, "the prompt": prompt}
+    consistency.check_given(comm, vars(given))
+    consistency.check_given(comm, facts, consistency.FILES)
+    consistency.check_weights(comm, given.load)
+    on = chosen(comm, all_or_none(comm, lambda: backend.get(given.device)))
+    decoder = loaded(config_of(given, sizes), sizes, comm, on)
+    how = Sampling(given.temperature, given.top_k, given.top_p, given.seed)
+    yield given.prompt or ""
+    yield from texts(generated(decoder, prompt, given.tokens, how, tokenizer.size), tokenizer)
+    decoder.close()
+
+
+def config_of(given: argparse.Namespace, sizes: Sizes) -> Config:
+    """The options that arrange the ranks."""
+    names = ("load", "dtype", "device", "tp", "pp")
+    return Config(model=sizes.model, **{name: getattr(given, name) for name in names})
