@@ -7,10 +7,14 @@ process (MPI) is tried in a process of its own. Exit status: 0 all is well, 1 th
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +24,11 @@ PACKAGES = ("nnmpi", "numpy", "safetensors", "tqdm", "mpi4py")
 EXTRAS = ("matplotlib", "torch", "cupy-cuda12x", "nvidia-cudnn-frontend", "ml_dtypes", "tokenizers")
 SECONDS = 30  # for a process that tries something
 LEAST_SHARED = 64 << 20  # bytes
+SHARED = Path("/dev/shm")
+SEGMENT = re.compile(r"(sm_segment|vader_segment|osc_sm)\..+|mpich_shm_\w+")
+"""The names of memory that ranks share, of Open MPI (HOST.UID.JOB.RANK at its end) and of MPICH."""
+SESSION = re.compile(r"ompi\.(\d+)")  # the folder of Open MPI's launcher, with its process
+YOUNG = 60.0  # seconds in which a file may not be mapped yet
 FOUND = "nnmpi.doctor:"  # before what a process of ours prints: sitecustomize may print too
 
 
@@ -104,13 +113,69 @@ if comm.rank == 0: print({FOUND!r}, int(x[0]), len(node))
 
 def shared_memory() -> Finding:
     """Memory that ranks of a node can share."""
-    folder = Path("/dev/shm")
-    if not folder.is_dir():
+    if not SHARED.is_dir():
         return Finding("no /dev/shm")  # macOS: the library keeps its memory elsewhere
-    free = shutil.disk_usage(folder).free
+    free = shutil.disk_usage(SHARED).free
     low = "ranks share gradients there: give the container more (docker --shm-size 1g), or use "
     problem = f"{low}--allreduce ring" if free < LEAST_SHARED else ""
     return Finding(f"{free / 1e6:,.0f} MB free in /dev/shm", problem)
+
+
+def leftovers() -> Finding:
+    """What jobs have left behind that were killed."""
+    found = left_behind(SHARED, Path(tempfile.gettempdir()))
+    if not found:
+        return Finding("none")
+    files = [f for path in found for f in (path, *path.rglob("*"))]
+    nbytes = 512 * sum(f.lstat().st_blocks for f in files)
+    text = f"{len(found)} in {' and '.join(sorted({str(path.parent) for path in found}))}"
+    remedy = "jobs that were killed left them: python -m nnmpi.doctor --clean removes them"
+    return Finding(f"{text}, {nbytes / 1e6:,.0f} MB", remedy)
+
+
+def left_behind(shared: Path, temporary: Path) -> list[Path]:
+    """Segments of shared memory, and folders of Open MPI's launcher, of this user's dead jobs.
+
+    No process that this one sees maps a segment, or runs as the launcher. Linux only.
+    """
+    if not Path("/proc/self/maps").exists():
+        return []
+    mapped = set(_mapped())
+    segments = (path for path in _own(shared) if SEGMENT.fullmatch(path.name))
+    sessions = ((path, SESSION.fullmatch(path.name)) for path in _own(temporary))
+    ended = (path for path, name in sessions if name and not Path("/proc", name[1]).exists())
+    return [path for path in segments if str(path) not in mapped] + [
+        path for path in ended if not any(file.startswith(f"{path}/") for file in mapped)
+    ]
+
+
+def _own(folder: Path) -> Iterator[Path]:
+    """What is this user's in a folder, and has been there for a while."""
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        with suppress(OSError):  # it has gone meanwhile
+            facts = path.lstat()
+            if facts.st_uid == os.getuid() and time.time() - facts.st_mtime > YOUNG:
+                yield path
+
+
+def _mapped() -> Iterator[str]:
+    """The files that processes map; those of other users cannot be read, and have files of their
+    own."""
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with suppress(OSError):
+            lines = maps.read_text(errors="replace").splitlines()
+            yield from (line.split(maxsplit=5)[5] for line in lines if "/" in line)
+
+
+def clean() -> None:
+    """Removes what jobs have left behind."""
+    found = left_behind(SHARED, Path(tempfile.gettempdir()))
+    for path in found:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    print(f"removed {len(found)} of jobs that were killed")
 
 
 def gpu() -> Finding:
@@ -135,6 +200,7 @@ CHECKS: dict[str, Callable[[], Finding]] = {
     "MPI library": mpi,
     "mpirun": launcher,
     "shared memory": shared_memory,
+    "left behind": leftovers,
     "GPU": gpu,
 }
 
@@ -164,7 +230,11 @@ def main(arguments: list[str] | None = None) -> int:
 
     def command() -> int:
         description = (__doc__ or "").partition("\n")[0]
-        cli.Parser(prog="python -m nnmpi.doctor", description=description).parse_args(arguments)
+        p = cli.Parser(prog="python -m nnmpi.doctor", description=description)
+        what = "first remove the shared memory and the folders of jobs that were killed"
+        p.add_argument("--clean", action="store_true", help=what)
+        if p.parse_args(arguments).clean:
+            clean()
         width, problems = max(map(len, CHECKS)), 0
         for name, check in CHECKS.items():
             found = check()

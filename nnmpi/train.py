@@ -162,14 +162,10 @@ def interrupt(*_: object) -> NoReturn:
 
 
 def interrupted(comm: Comm, how: str) -> int:
-    """Says on the first rank what was interrupted; where there are others, the exception that is
-    raised here ends them with the same status.
-    """
-    if comm.rank == 0:
-        fail(f"interrupted{how}", 130)
+    """Says what was interrupted; where there are other ranks, it ends them with the same status."""
     if comm.size > 1:
-        raise KeyboardInterrupt
-    return 130
+        comm.abort(f"interrupted{how}", 130)
+    return fail(f"interrupted{how}", 130)
 
 
 def failed(trainer: Trainer, error: Exception) -> int:

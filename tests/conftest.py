@@ -24,6 +24,7 @@ if blas.core() != "unknown":
     os.environ.setdefault("OPENBLAS_CORETYPE", blas.core())
 
 LONG = "long: runs with --all only"
+LEFT_OUT = "it is long: scripts/test --all runs it"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,7 +39,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("--all"):
         for item in items:
             if item.get_closest_marker("long"):
-                item.add_marker(pytest.mark.skip(reason="it is long: scripts/test --all runs it"))
+                item.add_marker(pytest.mark.skip(reason=LEFT_OUT))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Says how many tests were left out, behind all else that pytest prints."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")  # processes of xdist have none
+    skipped = reporter.stats.get("skipped", ()) if reporter else ()
+    if count := sum(LEFT_OUT in str(report.longrepr) for report in skipped):
+        reporter.write_line(
+            f"tests left out: {count:,} (more cases of tests that ran, and long ones); "
+            "scripts/test --all runs every test"
+        )
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -255,9 +255,9 @@ class Comm:
         freed: Any = Freed(f"Comm {self.name}")
         self._p2p = self._transport = self._receiver = freed
 
-    def abort(self, message: str) -> None:
-        """Ends all ranks of the job, with a message."""
-        self._transport.abort(message)
+    def abort(self, message: str, status: int = 1) -> None:
+        """Ends all ranks of the job, with a message, and with an exit status where it is MPI's."""
+        self._transport.abort(message, status)
 
     def _all_reduce(self, array: Array, algorithm: str, starts: bool) -> tuple[Steps, Record]:
         row, calls = row_of(array, "all_reduce"), self._calls

@@ -13,7 +13,7 @@ import numpy as np
 from nnmpi.comm.call_log import CallLog, DebugSettings, Operation, call_site, record_of
 from nnmpi.comm.communicator import Comm
 from nnmpi.comm.debug import exit_hooks
-from nnmpi.comm.debug.start_limit import limited_start
+from nnmpi.comm.debug.start_limit import limited_start, rank_of
 from nnmpi.comm.debug.watchdog import Watchdog
 from nnmpi.comm.progress import Progress
 from nnmpi.comm.thread_ranks import comm_self
@@ -47,20 +47,46 @@ def _made() -> list[Comm]:
     return []
 
 
+class _UnusableError(RuntimeError):
+    """MPI does not run here, or without the other ranks."""
+
+
 def _make(guard: bool) -> Comm:
+    if not (guard and has_launcher()):
+        return _started(guard)
+    on_all = _UnusableError, OtherRankError, ValueError  # nobody waits for a rank that raises these
+    with exit_hooks.fatal(f"rank {rank_of(os.environ)} of {launched()}", _abort, on_all):
+        return _started(guard)
+
+
+def _abort(status: int) -> None:
+    """Ends the job. Where MPI does not run yet, this process ends, and then the launcher acts.
+
+    It ends by a signal: the launcher of Open MPI 5 may hang for ever where one rank exits with a
+    status while another connects to it.
+    """
+    if "mpi4py.MPI" in sys.modules:
+        from nnmpi.comm.transport import mpi
+
+        mpi.abort_job(status)
+    is_interrupt = status == exit_hooks.INTERRUPTED
+    os.kill(os.getpid(), signal.SIGINT if is_interrupt else signal.SIGKILL)
+
+
+def _started(guard: bool) -> Comm:
     settings, error = _settings()
     try:
         with limited_start(settings.start if guard and has_launcher() else math.inf):
             from nnmpi.comm.transport import mpi
     except (ImportError, RuntimeError) as failure:  # no mpi4py, or no library behind it
         if launched() > 1:
-            raise RuntimeError(
+            raise _UnusableError(
                 f"{launched()} ranks were started, but MPI cannot be used here: {failure}"
             ) from failure
         return _alone(comm_self(), error)
     _, size = mpi.rank_and_size()
     if size == 1 < launched():
-        raise RuntimeError(
+        raise _UnusableError(
             f"{launched()} ranks were started, but MPI sees only this one: "
             "use the mpirun of the MPI that mpi4py was installed with"
         )
@@ -115,7 +141,7 @@ def _guarded(progress: Progress, error: ValueError | None) -> Comm:
         if comm.any_thread:
             watchdog.channel = mpi.MPIChannel()
     atexit.register(_limit_finalize, progress.log.settings.timeout)  # after what comes next
-    mpi.before_finalize(watchdog.leave)
+    mpi.before_finalize(exit_hooks.fatal(f"rank {rank} of {size}", mpi.abort_job)(watchdog.leave))
     return comm
 
 

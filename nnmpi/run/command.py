@@ -13,8 +13,18 @@ from nnmpi.comm import Comm, OtherRankError, job
 def on_ranks(program: str, command: Callable[[Comm], int], memory: str) -> int:
     """The exit status of a command on every rank of the job; what ends it early is one line on
     stderr, of one rank. `memory`: what to do where it is too small."""
+
+    def of_job() -> int:
+        comm = job()
+        try:
+            return command(comm)
+        except KeyboardInterrupt:
+            if comm.size > 1:  # the others wait for this rank
+                comm.abort("interrupted", 130)
+            raise
+
     try:
-        return cli.run(program, lambda: command(job()), memory)
+        return cli.run(program, of_job, memory)
     except OtherRankError:
         return 0  # the other rank prints the error, and its exit status is that of the job
     except RuntimeError as error:  # MPI cannot be used

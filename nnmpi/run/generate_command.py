@@ -100,18 +100,11 @@ def _main(comm: Comm, arguments: Sequence[str] | None) -> int:
             for text in pieces(given, comm):
                 print(text, end="", flush=True)
             print(flush=True)
-        except (OSError, KeyboardInterrupt) as error:
+        except OSError as error:
             if comm.size > 1:  # the others wait for this rank
-                comm.abort(reason_of(error))
+                comm.abort(f"cannot write output: {error}")
             raise
     return 0
-
-
-def reason_of(error: BaseException) -> str:
-    """Why a rank goes no further."""
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted"
-    return f"cannot write output: {error}"
 
 
 def pieces(given: argparse.Namespace, comm: Comm) -> Iterator[str]:

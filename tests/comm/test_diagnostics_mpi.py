@@ -33,6 +33,8 @@ def test_a_job_without_faults_is_left_alone(name: str) -> None:
         ("raises_in_a_thread", "rank 1 of 2: ValueError: cannot reshape"),
         ("hooked", "the user's own no such thing\nrank 1 of 2: ValueError"),
         ("interrupted", "rank 1 of 2: interrupted"),
+        ("interrupted_as_mpi_starts", "rank 1 of 2: interrupted"),
+        ("interrupted_at_its_end", "rank 0 of 2: interrupted"),
         ("aborts", "rank 1: this goes nowhere"),
         ("lacks_memory", "rank 0: cannot get 4,000 bytes of shared memory ("),
         ("leaves_before_it_sends", "rank 0 waits for rank 1 in irecv of 10 float32 from rank 1"),

@@ -19,6 +19,10 @@ def stopped() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+def interrupted() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
 def raises() -> NoReturn:
     raise FailingRankError("this rank fails")
 
@@ -34,6 +38,7 @@ def exits() -> NoReturn:
 HOW: dict[str, Callable[[], None]] = {
     "killed": killed,
     "stopped": stopped,
+    "interrupted": interrupted,
     "raises": raises,
     "leaves": leaves,
     "exits": exits,

@@ -59,7 +59,8 @@ def died(
         return Outcome(Fault.HUNG, f"{text}; left: {left}")
     if is_lost(path, ended.out):
         return Outcome(Fault.LOST, text)
-    is_over = '"event": "done"' in ended.out  # it may die when it has nothing left to do
+    # it may die when it has nothing left to do; and a run that is interrupted once is stopped
+    is_over = '"event": "done"' in ended.out or '"event": "stopped"' in ended.out
     if not is_over and (ended.status == 0 or not _is_named(ended.err, rank, size)):
         return Outcome(Fault.UNNAMED, text)
     return GOOD

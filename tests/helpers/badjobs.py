@@ -9,13 +9,15 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from tempfile import TemporaryFile
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from nnmpi.comm import Comm, call_log, world
+from nnmpi.comm import Comm, call_log, mpi_ranks, world
 from nnmpi.comm.debug import watchdog
 
 
@@ -108,6 +110,22 @@ def interrupted(comm: Comm) -> None:
     if comm.rank == 1:
         raise KeyboardInterrupt
     comm.barrier()
+
+
+def interrupted_at_its_end(comm: Comm) -> None:
+    """Rank 0 waits for rank 1, and nothing of this file runs any more."""
+    if comm.rank == 0:
+        atexit.register(signal.setitimer, signal.ITIMER_REAL, 0.2)
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+    else:
+        time.sleep(2)
+
+
+@contextmanager
+def interrupted_start(_: float) -> Iterator[None]:
+    """Ctrl-C comes while MPI starts: Python hears of it when that is over."""
+    yield
+    signal.raise_signal(signal.SIGINT)
 
 
 def aborts(comm: Comm) -> None:
@@ -247,6 +265,8 @@ if __name__ == "__main__":
     if sys.argv[1].startswith("late"):
         call_log.START = 3.0  # with default settings otherwise
         sys.argv[1] = sys.argv[1].removeprefix("late_")
+    if sys.argv[1] == "interrupted_as_mpi_starts" and is_second:
+        mpi_ranks.limited_start = interrupted_start
     if sys.argv[1] == "stopped_before_mpi" and is_second:
         os.kill(os.getpid(), signal.SIGSTOP)
     if sys.argv[1] == "stopped_in_finalize" and is_second:

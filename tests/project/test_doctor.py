@@ -1,5 +1,6 @@
 """python -m nnmpi.doctor: what it finds here, and what it says of each problem."""
 
+import mmap
 import os
 import subprocess
 import sys
@@ -81,6 +82,34 @@ def test_little_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: usage(1 << 20))
     monkeypatch.setattr(Path, "is_dir", lambda self: True)
     assert "docker --shm-size" in doctor.shared_memory().problem
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="it reads /proc of Linux")
+def test_what_killed_jobs_left_is_told_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not what a process maps or runs as, what is new, or what is no file of MPI."""
+    mapped, new, other = "sm_segment.vm.0.e050001.0", "mpich_shm_120b616c_0", "sm_segments"
+    dead = {"sm_segment.vm.0.e050001.1", "mpich_shm_91d1236_0", "ompi.99999999"}
+    kept = {mapped, new, other, f"ompi.{os.getpid()}", "ompi.vm.0"}
+    for name in dead | kept:
+        path = tmp_path / name
+        if name.startswith("ompi."):
+            (path / "0").mkdir(parents=True)
+        else:
+            path.write_bytes(bytes(5000))
+        if name != new:
+            os.utime(path, (0, 0))
+    monkeypatch.setattr(doctor, "SHARED", tmp_path)
+    monkeypatch.setattr(doctor.tempfile, "gettempdir", lambda: str(tmp_path))
+    with (tmp_path / mapped).open("r+b") as file, mmap.mmap(file.fileno(), 0):
+        assert {path.name for path in doctor.left_behind(tmp_path, tmp_path)} == dead
+        assert doctor.leftovers().text.startswith(f"3 in {tmp_path}, 0 MB")
+        assert "--clean" in doctor.leftovers().problem
+        monkeypatch.setattr(doctor, "CHECKS", {"left": doctor.leftovers})
+        assert doctor.main(["--clean"]) == 0
+    assert capsys.readouterr().out.startswith("removed 3 of jobs that were killed\nleft  none\n")
+    assert {path.name for path in tmp_path.iterdir()} == kept
 
 
 def test_what_a_process_answers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,13 @@ Left alone, a rank that fails waits in MPI_Finalize for the others, which wait f
 """
 
 import os
+import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from types import TracebackType
 
 from nnmpi.comm.debug.compare import name_ranks
@@ -19,6 +21,25 @@ INTERRUPTED = 130  # the exit status that shells give to Ctrl-C
 TIME_TO_BE_ENDED = 3.0  # seconds in which another rank, which prints its exception, ends this one
 
 MOST = 1000  # characters of a message that ranks compare
+
+
+@contextmanager
+def fatal(
+    who: str, abort: Callable[[int], None], passed: tuple[type[Exception], ...] = ()
+) -> Iterator[None]:
+    """Ends the job by an exception in the block, unless it is one of those that are passed on.
+
+    It is for what runs before the hooks are there, or when Python asks them no more.
+    """
+    try:
+        yield
+    except passed:
+        raise
+    except BaseException as error:
+        _interrupt_ends_process()
+        if isinstance(error, KeyboardInterrupt):
+            _end(who, "interrupted", abort, INTERRUPTED)
+        _end(who, traceback.format_exc(), abort)
 
 
 def install(
@@ -38,13 +59,12 @@ def install(
     thread_own = thread_before is not threading.__excepthook__
 
     def end(text: str, status: int = 1) -> None:
-        flush_output()
-        lines = text.rstrip().splitlines()
-        print_error("\n".join(f"rank {rank} of {size}: {line}" for line in lines))
-        abort(status)
+        _end(f"rank {rank} of {size}", text, abort, status)
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         is_rank, interrupted = os.getpid() == process, issubclass(kind, KeyboardInterrupt)
+        if is_rank:
+            _interrupt_ends_process()
         if not is_rank or (own and not interrupted):
             before(kind, error, trace)
         if is_rank and interrupted:
@@ -69,6 +89,18 @@ def install(
             end(thread + (args.exc_type.__name__ if thread_own else trace))
 
     sys.excepthook, threading.excepthook = hook, thread_hook
+
+
+def _end(who: str, text: str, abort: Callable[[int], None], status: int = 1) -> None:
+    flush_output()
+    print_error("\n".join(f"{who}: {line}" for line in text.rstrip().splitlines()))
+    abort(status)
+
+
+def _interrupt_ends_process() -> None:
+    """From here on Ctrl-C ends this process: an exception would only keep it from ending."""
+    with suppress(ValueError):  # another thread than the main one
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _others(rank: int, message: str, others: Mapping[int, str]) -> str:

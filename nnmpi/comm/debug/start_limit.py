@@ -29,7 +29,7 @@ def limited_start(timeout: float) -> Iterator[None]:
     if timeout > threading.TIMEOUT_MAX or "mpi4py.MPI" in sys.modules:  # MPI runs already
         yield
         return
-    rank, process, launcher = _rank(os.environ), os.getpid(), os.getppid()
+    rank, process, launcher = rank_of(os.environ), os.getpid(), os.getppid()
     ends, started = os.pipe()
     with warnings.catch_warnings():  # of threads; the fork calls nothing that needs them
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -70,10 +70,10 @@ def stopped_ranks(launcher: int) -> str:
                 pairs = status.with_name("environ").read_text().split("\0")
                 environment = dict(pair.partition("=")[::2] for pair in pairs)
                 if environment.keys() & {*RANK}:  # else it helps the launcher
-                    found.append(_rank(environment))
+                    found.append(rank_of(environment))
     return f"; stopped here: {name_ranks(sorted(found))}" if found else ""
 
 
-def _rank(environment: "os._Environ[str] | dict[str, str]") -> int:
+def rank_of(environment: "os._Environ[str] | dict[str, str]") -> int:
     """The rank that a launcher has started, by its environment."""
     return next((int(environment[name]) for name in RANK if name in environment), 0)

@@ -128,8 +128,8 @@ class Transport(Protocol):
     def window(self, nbytes: int) -> SharedWindow:
         """Allocates a segment of so many bytes on this rank; collective, within one node."""
 
-    def abort(self, message: str) -> None:
-        """Ends all ranks, with a message."""
+    def abort(self, message: str, status: int = 1) -> None:
+        """Ends all ranks, with a message; processes get the exit status."""
 
 
 def pieces(data: NDArray[Any], most: int) -> list[NDArray[Any]]:

@@ -177,10 +177,10 @@ class MPITransport:
         )
         raise AssertionError
 
-    def abort(self, message: str) -> None:
+    def abort(self, message: str, status: int = 1) -> None:
         flush_output()
         print_error(f"rank {MPI.COMM_WORLD.Get_rank()}: {message}")
-        abort_job(1)
+        abort_job(status)
 
 
 def has_room(segment: Bytes) -> bool:

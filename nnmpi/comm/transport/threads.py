@@ -262,7 +262,7 @@ class ThreadTransport:
             is_viewed=lambda: False,
         )
 
-    def abort(self, message: str) -> None:
+    def abort(self, message: str, status: int = 1) -> None:
         self._hub.abort(message)
         raise AbortedError(message)
 

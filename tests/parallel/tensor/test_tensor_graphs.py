@@ -136,9 +136,9 @@ def test_deep_and_wide_models_are_divided_quickly() -> None:
     wide = nn.Sequential(nn.Linear(8, 8), Parallel(20), nn.Linear(8, 3))
     for model, seconds in ((deep, 20), (wide, 60)):
         graph = traced(model, 8)
-        began = time.perf_counter()
+        began = time.process_time()
         shard(graph, 2)
-        assert time.perf_counter() - began < seconds
+        assert time.process_time() - began < seconds
 
 
 def test_modules_in_any_place_are_replaced() -> None:
