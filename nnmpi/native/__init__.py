@@ -3,12 +3,16 @@
     kernel("adam_loop")    the function of that name, or None: NumPy then computes
     INSTRUCTIONS           avx512, avx2, baseline, or none
 
+    lack()                 what to do if they are missing
+
 NNMPI_NATIVE=0 leaves them out; NNMPI_NATIVE=avx2, say, takes those for fewer instructions.
 """
 
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -41,3 +45,21 @@ INSTRUCTIONS, _module = next(modules(os.environ.get("NNMPI_NATIVE", "")), ("none
 def kernel(name: str) -> Callable[..., Any] | None:
     """The compiled kernel of this name, if there is one."""
     return getattr(_module, name, None)
+
+
+def lack() -> str:
+    """Where compiled kernels are missing and what to do; empty if they, or nobody, is wanted."""
+    if _module is not None or os.environ.get("NNMPI_NATIVE") == "0":
+        return ""
+    folder = Path(__file__).parent
+    others = ", ".join(sorted(path.name for path in folder.glob("_*.so")))
+    what = f"not built in {folder}" if not others else f"{others} of {folder} do not run here"
+    remedy = "install nnmpi again"
+    if (folder / "module.c").exists():  # the sources
+        remedy = (
+            f"pip install -e {folder.parents[1]} builds them, and an installed nnmpi has its own, "
+            "if Python starts in another folder"
+        )
+    if not any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))):
+        remedy = f"install a C compiler, such as gcc; then {remedy}"
+    return f"compiled kernels: {what}, so NumPy computes, at about half the speed: {remedy}"
