@@ -10,29 +10,22 @@ NNMPI_NATIVE=0 leaves them out; NNMPI_NATIVE=avx2, say, takes those for fewer in
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-NEEDS: Mapping[str, tuple[str, ...]] = {
-    "avx512": ("AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL", "FMA3"),
-    "avx2": ("AVX2", "FMA3"),
-    "baseline": (),
-}
-"""The sets of instructions, the best one first, and the features of a processor that has it."""
-
+from nnmpi.native.instructions import NEEDS, available
 
 def modules(wanted: str = "") -> Iterator[tuple[str, ModuleType]]:
     """The modules that are there and that this processor can run, the best one first."""
     names = ["0", "", *NEEDS]
     if wanted not in names:
         raise ValueError(f"NNMPI_NATIVE is {wanted!r}: set it to 0 or one of {', '.join(NEEDS)}")
-    umath: Any = import_module("numpy._core._multiarray_umath")
-    features: Mapping[str, bool] = umath.__cpu_features__
+    has = available()
     for name in names[names.index(wanted) :] if wanted != "0" else ():
-        if name in NEEDS and all(features.get(feature) for feature in NEEDS[name]):
+        if name in has:
             try:
                 yield name, import_module(f"nnmpi.native._{name}")
             except ImportError:  # it was not built
