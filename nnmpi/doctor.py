@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nnmpi import blas, cli, native
+from nnmpi.sim.show import plural
 
 PACKAGES = ("nnmpi", "numpy", "safetensors", "tqdm", "mpi4py")
 EXTRAS = ("matplotlib", "torch", "cupy-cuda12x", "nvidia-cudnn-frontend", "ml_dtypes", "tokenizers")
@@ -64,7 +65,7 @@ def cores() -> Finding:
 def _threads() -> str:
     """How many threads of BLAS a run has."""
     if name := blas.set_by_user():
-        return f"{blas.threads()} threads by {name}"
+        return f"{plural(blas.threads(), 'thread')} by {name}"
     most = blas.cores(1)
     return "1 thread" if most == 1 else f"1 thread, of large linear layers alone up to {most}"
 

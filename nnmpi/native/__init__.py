@@ -18,6 +18,7 @@ from typing import Any
 
 from nnmpi.native.instructions import NEEDS, available
 
+
 def modules(wanted: str = "") -> Iterator[tuple[str, ModuleType]]:
     """The modules that are there and that this processor can run, the best one first."""
     names = ["0", "", *NEEDS]

@@ -17,7 +17,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.division import work
 
 LEAST = 1 << 23
-"""Multiplications of a product for each thread: some 0.1 ms, ten times what threads need to meet."""
+"""Multiplications of a product for each thread: some 0.1 ms, ten times what a meeting takes."""
 
 
 def paying(a: Arrangement, cores: int) -> int:
