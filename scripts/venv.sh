@@ -63,7 +63,7 @@ _make_venv() {
     # without bytecode: of most modules none is ever needed, of the others Python makes it
     NNMPI_BUILD="${NNMPI_BUILD-$sets}" _venv_step \
         "installing nnmpi${extras:+[$extras]} into .venv, and compiling its kernels" \
-        env PIP_NO_COMPILE=1 .venv/bin/python -m pip install --disable-pip-version-check \
+        env PIP_COMPILE=0 .venv/bin/python -m pip install --disable-pip-version-check \
         --no-input --editable ".${extras:+[$extras]}"
     if [ "${found%% *}" = "$key" ]; then
         extras="${have:+$have,}$extras" # same requirements, so earlier extras are still installed
