@@ -60,11 +60,12 @@ _make_venv() {
     case ",$extras," in
     *,test,*) sets="" ;; # tests run the kernels of every set
     esac
-    # without bytecode: of most modules none is ever needed, of the others Python makes it
+    # Without bytecode, of which most is never needed, and Python makes the rest, unless it must
+    # not. The variable also holds for the environment in which pip builds.
     NNMPI_BUILD="${NNMPI_BUILD-$sets}" _venv_step \
         "installing nnmpi${extras:+[$extras]} into .venv, and compiling its kernels" \
         env PIP_COMPILE=0 .venv/bin/python -m pip install --disable-pip-version-check \
-        --no-input --editable ".${extras:+[$extras]}"
+        --no-input ${PYTHONDONTWRITEBYTECODE:+--compile} --editable ".${extras:+[$extras]}"
     if [ "${found%% *}" = "$key" ]; then
         extras="${have:+$have,}$extras" # same requirements, so earlier extras are still installed
     fi
