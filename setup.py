@@ -1,15 +1,21 @@
 """The compiled kernels: one extension module for each set of instructions, from the same sources.
 
 They are optional: where there is no compiler, the installation succeeds and NumPy computes. All
-metadata is in setup.cfg, where extension modules cannot be named. NNMPI_BUILD=avx2, say, builds
-one set alone.
+metadata is in setup.cfg, where extension modules cannot be named.
+
+NNMPI_BUILD=avx2, say, builds one set alone, NNMPI_BUILD=native the best one that this processor has
+and those that are there. Without it all are built, since a wheel may be for other machines.
 """
 
 import os
 import platform
+import runpy
+from concurrent.futures import ThreadPoolExecutor
 from glob import glob
+from itertools import chain
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 EXACT = ["-std=c11", "-O3", "-ffp-contract=off", "-g0", "-fno-math-errno", "-fno-trapping-math"]
 """Numbers as NumPy computes them: no product and sum is rounded once instead of twice."""
@@ -27,25 +33,63 @@ SETS: dict[str, list[str]] = {
 }
 
 
+MOST_COMPILERS = 8  # at a time, each of which takes up to 200 MB
+
+
+def chosen() -> list[str]:
+    """The sets to build."""
+    wanted = os.environ.get("NNMPI_BUILD", "")
+    if wanted in ("", *SETS):
+        return [wanted] if wanted else [*SETS]
+    if wanted != "native":
+        names = ", ".join(SETS)
+        raise ValueError(f"NNMPI_BUILD is {wanted!r}: set it to native or one of {names}")
+    best = runpy.run_path("nnmpi/native/instructions.py")["available"]()[0]
+    return [name for name in SETS if name == best or glob(f"nnmpi/native/_{name}.*")]
+
+
 def extensions() -> list[Extension]:
     try:
         import numpy
     except ImportError:
         return []
-    sources = sorted(glob("nnmpi/native/*.c"))
+    sources = sorted(glob("nnmpi/native/*.c"), reverse=True)  # the one that takes longest is first
     return [
         Extension(
             f"nnmpi.native._{name}",
             sources,
             include_dirs=[numpy.get_include()],
             define_macros=[("MODULE", f"_{name}")],
-            extra_compile_args=[*EXACT, *ONE_PATH, *flags],
+            extra_compile_args=[*EXACT, *ONE_PATH, *SETS[name]],
             depends=sorted(glob("nnmpi/native/*.h")),
             optional=True,
         )
-        for name, flags in SETS.items()
-        if os.environ.get("NNMPI_BUILD", name) == name
+        for name in chosen()
     ]
 
 
-setup(ext_modules=extensions())
+class BuildKernels(build_ext):
+    """Compiles the sources of a set side by side. Of an editable installation it builds no set
+    that is newer than all that it is made from."""
+
+    def build_extensions(self) -> None:
+        compile = self.compiler.compile
+        compilers = ThreadPoolExecutor(min(os.cpu_count() or 1, MOST_COMPILERS))
+
+        def side_by_side(sources: list[str], **options: object) -> list[str]:
+            objects = compilers.map(lambda source: compile([source], **options), sources)
+            return [*chain.from_iterable(objects)]
+
+        self.compiler.compile = side_by_side
+        with compilers:
+            super().build_extensions()
+
+    def build_extension(self, ext: Extension) -> None:
+        there = self.get_ext_filename(ext.name)
+        made_from = [*ext.sources, *ext.depends, "setup.py"]
+        newest = max(map(os.path.getmtime, made_from))
+        if not (self.editable_mode and os.path.exists(there) and os.path.getmtime(there) > newest):
+            super().build_extension(ext)
+
+
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildKernels})

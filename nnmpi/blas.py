@@ -98,9 +98,15 @@ def _affinity(process: int) -> set[int]:
         return set()
 
 
+def set_by_user() -> str:
+    """The variable with which the user has set the number of threads, if so."""
+    names = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
+    return next((name for name in names if os.environ.get(name)), "")
+
+
 def default_threads(n: int) -> None:
     """Let BLAS use n threads, unless the user has set the number."""
-    if not any(os.environ.get(name) for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")):
+    if not set_by_user():
         set_threads(n)
 
 

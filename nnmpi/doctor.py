@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nnmpi import blas, cli, native
+from nnmpi.sim.show import plural
 
 PACKAGES = ("nnmpi", "numpy", "safetensors", "tqdm", "mpi4py")
 EXTRAS = ("matplotlib", "torch", "cupy-cuda12x", "nvidia-cudnn-frontend", "ml_dtypes", "tokenizers")
@@ -61,10 +62,21 @@ def cores() -> Finding:
     compiled = {"none": "not built, NumPy computes"}.get(native.INSTRUCTIONS, native.INSTRUCTIONS)
     if os.environ.get("NNMPI_NATIVE") == "0":
         compiled = "off by NNMPI_NATIVE=0, NumPy computes"
+    count, load = os.cpu_count() or 1, os.getloadavg()[0]
+    busy = f" (load {load:.1f}: they are shared with other programs)" if load > count else ""
     return Finding(
-        f"{os.cpu_count()}, {blas.cores(1)} for this process; BLAS: {kernels}; "
-        f"compiled kernels: {compiled}"
+        f"{count}, {blas.cores(1)} for this process{busy}; BLAS: {kernels}, {_threads()}; "
+        f"compiled kernels: {compiled}",
+        native.lack(),
     )
+
+
+def _threads() -> str:
+    """How many threads of BLAS a run has."""
+    if name := blas.set_by_user():
+        return f"{plural(blas.threads(), 'thread')} by {name}"
+    most = blas.cores(1)
+    return "1 thread" if most == 1 else f"1 thread, of large linear layers alone up to {most}"
 
 
 def mpi() -> Finding:

@@ -22,6 +22,7 @@ from nnmpi.config import Config
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.strategy import AgreedError, NotFiniteError
 from nnmpi.quoting import shown
+from nnmpi.run import threads
 from nnmpi.run.command import first_prints
 from nnmpi.run.dry_run import dry_run
 from nnmpi.run.files.folders import is_folder
@@ -105,6 +106,7 @@ def _main(arguments: Sequence[str], early: Sequence[int]) -> int:
                 report.event(event)
             return 0
         trainer = Trainer(c, comm=comm)
+        blas.default_threads(threads.on_all_ranks(trainer.arrangement, comm))
         report = open_report(c, comm)
     except ValueError as error:
         return fail(error, 2)
@@ -130,7 +132,7 @@ def prepared(comm: Comm, arguments: Sequence[str]) -> Config:
             return config(arguments)
 
     c = all_or_none(comm, read)
-    blas.default_threads(blas.cores(len(comm.node())))
+    blas.default_threads(1)  # until the model is known
     if c.reproducible:
         blas.set_threads(1)  # more would change the order of sums
     return c

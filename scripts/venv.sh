@@ -1,7 +1,8 @@
 # Sourced by the other scripts, from the root of the repository:
 #
 #   make_venv EXTRAS    makes .venv with nnmpi (editable) and these extras ("" or names
-#                       separated by commas), unless that is done already
+#                       separated by commas), unless that is done already; kernels are
+#                       compiled for this processor, with the extra `test` for all
 #
 # and then puts .venv/bin, with its python and mpirun, first on PATH.
 #
@@ -36,7 +37,7 @@ make_venv() {
 }
 
 _make_venv() {
-    local extras="$1" stamp=.venv/nnmpi-stamp key found have python output
+    local extras="$1" stamp=.venv/nnmpi-stamp key found have python output sets=native
     key=$(_venv_key)
     found=$(cat "$stamp" 2>/dev/null || true)
     have="${found#* }"
@@ -53,12 +54,18 @@ _make_venv() {
         python=$(_find_python)
         mkdir .venv
         echo unfinished >"$stamp"
-        output=$("$python" -m venv .venv 2>&1) || _venv_failed "$output" "$python -m venv .venv"
+        _venv_step "making .venv" "$python" -m venv .venv
     fi
     echo unfinished >"$stamp"
-    echo "installing nnmpi${extras:+[$extras]} into .venv ..."
-    output=$(.venv/bin/python -m pip install --disable-pip-version-check --no-input \
-        --editable ".${extras:+[$extras]}" 2>&1) || _venv_failed "$output" "pip install"
+    case ",$extras," in
+    *,test,*) sets="" ;; # tests run the kernels of every set
+    esac
+    # Without bytecode, of which most is never needed, and Python makes the rest, unless it must
+    # not. The variable also holds for the environment in which pip builds.
+    NNMPI_BUILD="${NNMPI_BUILD-$sets}" _venv_step \
+        "installing nnmpi${extras:+[$extras]} into .venv, and compiling its kernels" \
+        env PIP_COMPILE=0 .venv/bin/python -m pip install --disable-pip-version-check \
+        --no-input ${PYTHONDONTWRITEBYTECODE:+--compile} --editable ".${extras:+[$extras]}"
     if [ "${found%% *}" = "$key" ]; then
         extras="${have:+$have,}$extras" # same requirements, so earlier extras are still installed
     fi
@@ -118,6 +125,28 @@ _find_python() {
         echo "nnmpi needs Python 3.11 or newer: install it, or name one, as in PYTHON=/path/to/python3 $0" >&2
     fi
     return 1
+}
+
+# Runs the command behind the words, whose output is shown only if it fails; on a terminal the
+# words are followed by the seconds that it takes.
+_venv_step() {
+    local words="$1" output status=0 clock="" start=$SECONDS
+    shift
+    if [ -t 1 ]; then
+        while kill -0 $$ 2>/dev/null; do # until this script ends, if Ctrl-C does not end it
+            printf '\r%s ... %d s' "$words" $((SECONDS - start))
+            sleep 1
+        done 9>&- &
+        clock=$!
+    else
+        echo "$words ..."
+    fi
+    output=$("$@" 2>&1) || status=$?
+    if [ -n "$clock" ]; then
+        kill "$clock" && wait "$clock" 2>/dev/null || true
+        printf '\r%s ... %d s\n' "$words" $((SECONDS - start))
+    fi
+    [ "$status" -eq 0 ] || _venv_failed "$output" "$*"
 }
 
 _venv_failed() {

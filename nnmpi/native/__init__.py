@@ -3,21 +3,20 @@
     kernel("adam_loop")    the function of that name, or None: NumPy then computes
     INSTRUCTIONS           avx512, avx2, baseline, or none
 
+    lack()                 what to do if they are missing
+
 NNMPI_NATIVE=0 leaves them out; NNMPI_NATIVE=avx2, say, takes those for fewer instructions.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+import shutil
+from collections.abc import Callable, Iterator
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-NEEDS: Mapping[str, tuple[str, ...]] = {
-    "avx512": ("AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL", "FMA3"),
-    "avx2": ("AVX2", "FMA3"),
-    "baseline": (),
-}
-"""The sets of instructions, the best one first, and the features of a processor that has it."""
+from nnmpi.native.instructions import NEEDS, available
 
 
 def modules(wanted: str = "") -> Iterator[tuple[str, ModuleType]]:
@@ -25,10 +24,9 @@ def modules(wanted: str = "") -> Iterator[tuple[str, ModuleType]]:
     names = ["0", "", *NEEDS]
     if wanted not in names:
         raise ValueError(f"NNMPI_NATIVE is {wanted!r}: set it to 0 or one of {', '.join(NEEDS)}")
-    umath: Any = import_module("numpy._core._multiarray_umath")
-    features: Mapping[str, bool] = umath.__cpu_features__
+    has = available()
     for name in names[names.index(wanted) :] if wanted != "0" else ():
-        if name in NEEDS and all(features.get(feature) for feature in NEEDS[name]):
+        if name in has:
             try:
                 yield name, import_module(f"nnmpi.native._{name}")
             except ImportError:  # it was not built
@@ -41,3 +39,21 @@ INSTRUCTIONS, _module = next(modules(os.environ.get("NNMPI_NATIVE", "")), ("none
 def kernel(name: str) -> Callable[..., Any] | None:
     """The compiled kernel of this name, if there is one."""
     return getattr(_module, name, None)
+
+
+def lack() -> str:
+    """Where compiled kernels are missing and what to do; empty if they, or nobody, is wanted."""
+    if _module is not None or os.environ.get("NNMPI_NATIVE") == "0":
+        return ""
+    folder = Path(__file__).parent
+    others = ", ".join(sorted(path.name for path in folder.glob("_*.so")))
+    what = f"not built in {folder}" if not others else f"{others} of {folder} do not run here"
+    remedy = "install nnmpi again"
+    if (folder / "module.c").exists():  # the sources
+        remedy = (
+            f"pip install -e {folder.parents[1]} builds them, and an installed nnmpi has its own, "
+            "if Python starts in another folder"
+        )
+    if not any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))):
+        remedy = f"install a C compiler, such as gcc; then {remedy}"
+    return f"compiled kernels: {what}, so NumPy computes, at about half the speed: {remedy}"

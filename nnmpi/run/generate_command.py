@@ -110,7 +110,7 @@ def _main(comm: Comm, arguments: Sequence[str] | None) -> int:
 def pieces(given: argparse.Namespace, comm: Comm) -> Iterator[str]:
     """The prompt, and the text behind it as it comes; every rank iterates."""
     blas.tune()
-    blas.default_threads(blas.cores(len(comm.node())))
+    blas.default_threads(1)  # products of one row are too small for more
 
     def read() -> tuple[Sizes, Tokenizer, list[int]]:
         if comm.rank == comm.node()[0]:  # the file is read whole once per node

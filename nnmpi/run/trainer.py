@@ -133,7 +133,9 @@ class Trainer(BetweenSteps):
 
     def _fit(self) -> Event:
         self._pace = Pace(counts_tokens(self._setup.dataset, self._setup.loss))
-        self._report.event({**self.describe(), **environment(self.config, self.comm)})
+        self._report.event(
+            {**self.describe(), **environment(self.config, self.comm, self.arrangement)}
+        )
         try:
             metrics = self._epochs()
         except AgreedError:

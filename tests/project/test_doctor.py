@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from helpers.mpijob import ROOT, environment
 
-from nnmpi import doctor
+from nnmpi import doctor, native
 from nnmpi.doctor import Finding
 
 NOISY = """
@@ -70,6 +70,22 @@ def test_what_mpirun_does(
     found = doctor.launcher()
     assert says in found.problem
     assert bool(says) == bool(found.problem)
+
+
+def test_cores_and_what_computes_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(doctor.blas, "cores", lambda ranks: 2)
+    monkeypatch.setattr(doctor.os, "getloadavg", lambda: (4.0, 0.0, 0.0))
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    monkeypatch.setattr(doctor.blas, "threads", lambda: 1)
+    assert ", 1 thread by OPENBLAS_NUM_THREADS;" in doctor.cores().text
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    text = doctor.cores().text
+    assert "2 for this process (load 4.0: they are shared with other programs); BLAS" in text
+    assert ", 1 thread, of large linear layers alone up to 2;" in text
+    monkeypatch.setattr(native, "lack", lambda: "compiled kernels: none")
+    assert doctor.cores().problem == "compiled kernels: none"
 
 
 def test_no_mpirun(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,14 +94,14 @@ def estimated_division(graph: Graph, count: int, pp: int, given: str | None = No
     """The stages of a cut that is given, or of one whose stages compute about equally much."""
     units, chosen = partition.given_units(given, graph, count)
     if chosen is None:
-        work = [sum(_work(graph, graph.nodes[k]) for k in unit.nodes) for unit in units]
+        works = [sum(work(graph, graph.nodes[k]) for k in unit.nodes) for unit in units]
         memory = [_memory(graph, unit) for unit in units]
         trained = [unit.is_trained for unit in units]
-        chosen = partition.cut(work, count, trained, memory, graph.notes) if count > 1 else ()
+        chosen = partition.cut(works, count, trained, memory, graph.notes) if count > 1 else ()
     return divided(graph, units, chosen, pp)
 
 
-def _work(graph: Graph, node: Node) -> int:
+def work(graph: Graph, node: Node) -> int:
     """Multiplications and additions for a sample, forward: a matrix of weights is used once for
     each position of the output, other numbers once."""
     numbers = sum(graph.edges[e].numbers for e in node.outputs)

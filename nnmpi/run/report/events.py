@@ -20,6 +20,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.drawing import as_lines
 from nnmpi.parallel.arrangement.kinds import AlikeRanks, kinds
 from nnmpi.parallel.strategy import Strategy
+from nnmpi.run import threads
 from nnmpi.run.report.messages import Event
 from nnmpi.run.setup import Setup
 
@@ -125,9 +126,11 @@ def _padding(setup: Setup) -> Event:
     return dict(zip(("padding", "padding_unsorted"), shares, strict=True))
 
 
-def environment(config: Config, comm: Comm) -> Event:
+def environment(config: Config, comm: Comm, a: Arrangement) -> Event:
     """Options, versions, BLAS of the first rank, and hosts: what a run depends on besides data and
     model. Every rank calls it."""
+    pay, cores = threads.on_all_ranks(a, comm), blas.cores(len(comm.node()))
+    found = {"kernels": blas.core(), "threads": blas.threads(), "why": threads.why(a, pay, cores)}
     return {
         "options": asdict(config),
         "versions": {
@@ -136,9 +139,10 @@ def environment(config: Config, comm: Comm) -> Event:
             "numpy": np.__version__,
             **mpi_versions(),
         },
-        "blas": {"kernels": blas.core(), "threads": blas.threads()},
+        "blas": found,
         "native": native.INSTRUCTIONS,
         "hosts": hosts(comm),
+        "advice": [*filter(None, (native.lack(), threads.advice(a, pay)))],
     }
 
 

@@ -27,6 +27,7 @@ def _start(e: Event) -> str:
         _padding(e) if "padding" in e else "",
         *(_loaded(e["loaded"]) if "loaded" in e else ()),
         f"warning: {e['warning']}" if "warning" in e else "",
+        *(f"warning: {line}" for line in e.get("advice", ())),
     ]
     return "\n".join(filter(None, lines))
 

@@ -1,0 +1,22 @@
+"""The sets of instructions of compiled kernels, and those that this processor has.
+
+setup.py runs this file by itself, before there is a package.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+NEEDS: Mapping[str, tuple[str, ...]] = {
+    "avx512": ("AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL", "FMA3"),
+    "avx2": ("AVX2", "FMA3"),
+    "baseline": (),
+}
+"""The sets of instructions, the best one first, and the features of a processor that has it."""
+
+
+def available() -> list[str]:
+    """The sets that this processor has, the best one first."""
+    umath: Any = import_module("numpy._core._multiarray_umath")
+    features: Mapping[str, bool] = umath.__cpu_features__
+    return [name for name in NEEDS if all(features.get(feature) for feature in NEEDS[name])]

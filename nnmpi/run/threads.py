@@ -1,0 +1,77 @@
+"""The threads of BLAS on a rank: as many as the products of its model pay for.
+
+A thread of OpenBLAS spins while it waits for another one. Threads of small products cost more than
+they save, and if another program computes on one of the cores, all wait for the one that does not
+run. The number is a rule of sizes and cores alone: on other numbers of threads OpenBLAS adds in
+another order, and a run should have the same bits each time.
+"""
+
+import os
+
+from nnmpi import blas
+from nnmpi.comm import Comm
+from nnmpi.mesh import REPLICAS
+from nnmpi.nn import Linear
+from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.division import work
+
+LEAST = 1 << 23
+"""Multiplications of a product for each thread: some 0.1 ms, ten times what a meeting takes."""
+
+
+def paying(a: Arrangement, cores: int) -> int:
+    """The most threads, at most one a core, for which more than half of the work is in products of
+    linear layers that have LEAST multiplications for each thread.
+
+    Convolutions and attention do not count: their products are small, or compiled for one thread.
+    """
+    if a.config.reproducible:
+        return 1
+    rows = a.config.batch_size / min(a.config.micro_batches, a.config.batch_size)
+    rows /= a.mesh.count(*REPLICAS, "tp")
+    works = [(node.layer is Linear, rows * work(a.graph, node)) for node in a.graph.nodes]
+    whole = sum(size for _, size in works)
+
+    def pay(n: int) -> bool:
+        large = (size for is_linear, size in works if is_linear and size >= n * LEAST)
+        return sum(large) > whole / 2
+
+    return next((n for n in range(cores, 1, -1) if pay(n)), 1)
+
+
+def on_all_ranks(a: Arrangement, comm: Comm) -> int:
+    """The same number for every rank, so that what several ranks compute alike has the same bits;
+    every rank calls it.
+
+    Where a thread moves messages, it and the system have two of the cores.
+    """
+    cores = blas.cores(len(comm.node())) - 2 * ("thread" in a.progress)
+    return min(gather_objects(comm, paying(a, max(cores, 1))))
+
+
+def why(a: Arrangement, pay: int, cores: int) -> str:
+    """What the number of threads follows from."""
+    if a.config.reproducible:
+        return "reproducible"
+    if name := blas.set_by_user():
+        return f"{name} is set"
+    return f"the products of this model pay for {pay} of {cores} cores"
+
+
+def advice(a: Arrangement, pay: int) -> str:
+    """What to do if threads wait for each other; empty if they need not."""
+    n, load = blas.threads(), os.getloadavg()[0]
+    if n == 1 or blas.set_by_user() or a.cluster.has_devices:
+        return ""
+    if n > pay:
+        return (
+            f"BLAS has {n} threads, and the products of this model pay for {pay}: call "
+            f"nnmpi.blas.default_threads({pay}) before, or set OPENBLAS_NUM_THREADS={pay}"
+        )
+    if load > (os.cpu_count() or 1):
+        return (
+            f"the load is {load:.1f} on {os.cpu_count()} cores, and {n} threads of BLAS wait for "
+            "each other beside other programs: set OPENBLAS_NUM_THREADS=1"
+        )
+    return ""
