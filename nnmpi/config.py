@@ -12,11 +12,11 @@ from dataclasses import Field, dataclass, field, fields
 from functools import partial
 from itertools import permutations
 from numbers import Integral, Real
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, Self, get_args
 
-from nnmpi import dtypes, user_code
+from nnmpi import dtypes, lr_terms, user_code
 from nnmpi.backend import DEVICES
-from nnmpi.quoting import quoted
+from nnmpi.quoting import nearest, quoted, shown
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 CONVOLUTIONS = ("auto", "winograd2", "winograd4", "im2col")
@@ -59,12 +59,14 @@ def _option(
     choices: tuple[Any, ...] = (),
     alias: str | None = None,
     custom: bool = False,
+    form: Callable[[str], object] | None = None,
 ) -> Any:
     """A field with its metadata.
 
     `alias` is a second name. With `custom`, package.module:NAME is a choice too, which is imported.
+    `form` raises ValueError for a text of another form.
     """
-    metadata = {"group": group, "help": text, "choices": choices, "custom": custom}
+    metadata = {"group": group, "help": text, "choices": choices, "custom": custom, "form": form}
     return field(default=default, metadata={**metadata, "within": within, "alias": alias})
 
 
@@ -132,7 +134,9 @@ class Config:
         "all", "what decays: all parameters, or those with two axes or more", choices=DECAYS
     )
     lr_schedule: str = _training(
-        "cosine", "constant, cosine, step:EVERY[:FACTOR], or warmup:STEPS+ followed by one of these"
+        "cosine",
+        "constant, cosine, step:EVERY[:FACTOR], or warmup:STEPS+ followed by one of these",
+        form=lr_terms.parse,
     )
     clip_norm: float | None = _training(
         None, "scale the gradient down to this norm if it is larger", ABOVE_0
@@ -258,6 +262,13 @@ class Config:
     json: bool = _other(False, "print events as JSON, one object a line, not as text")
     quiet: bool = _other(False, "print only the result")
 
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        known = [option.name for option in options()]
+        for name in given:
+            if name not in known:
+                raise ValueError(f"Config: {not_an_option(name)}")
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         for option in options():
             self._check(option)
@@ -281,6 +292,8 @@ class Config:
             raise ValueError(f"{name} {quoted(value)} is not of type {kind.__name__}")
         if kind is str:
             check_text(name, value)
+            if m["form"]:
+                m["form"](value)
         if known and value not in known and not (m["custom"] and user_code.is_named(value)):
             names = ", ".join([*map(str, known), *["package.module:NAME"] * m["custom"]])
             raise ValueError(f"{name} {quoted(value)} is not one of {names}")
@@ -304,6 +317,12 @@ def kind_of(option: "Field[Any]") -> type:
     """The type of an option: int for int and for int | None."""
     kinds: tuple[type, ...] = get_args(option.type) or (option.type,)
     return kinds[0]
+
+
+def not_an_option(name: str) -> str:
+    """The message for a name that no option has."""
+    known = [option.name for option in options()]
+    return f"{shown(name)} is not an option{nearest(name.replace('-', '_'), known)}"
 
 
 def check_text(name: str, value: str) -> None:

@@ -1,9 +1,9 @@
 """Learning-rate schedules: functions from the number of finished steps to a factor of the rate."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from nnmpi.quoting import quoted
+from nnmpi import lr_terms
 
 Schedule = Callable[[int], float]
 
@@ -45,32 +45,14 @@ def warm_up(steps: int, then: Schedule | None = None) -> Schedule:
 
 
 def parse(spec: str, total: int) -> Schedule:
-    """The schedule of `--lr-schedule SPEC`; cosine ends at step `total`.
-
-    SPEC: `constant`, `cosine` or `step:EVERY[:FACTOR]`, each optionally after `warmup:STEPS+`;
-    `warmup:STEPS` alone is followed by a constant rate.
-    """
-    head, plus, tail = spec.partition("+")
-    name, _, steps = head.partition(":")
-    try:
-        if name == "warmup" and int(steps) > 0:
-            after = _term(tail if plus else "constant", max(total - int(steps), 1))
-            return warm_up(int(steps), after)
-        return _term(spec, total)
-    except ValueError:
-        raise ValueError(
-            f"lr-schedule {quoted(spec)} is none of constant, cosine, step:EVERY[:FACTOR], "
-            "and warmup:STEPS+ one of these; EVERY and STEPS are at least 1, and FACTOR is above 0"
-        ) from None
+    """The schedule of `--lr-schedule SPEC` (see `nnmpi.lr_terms`); cosine ends at step `total`."""
+    terms = lr_terms.parse(spec)
+    then = BY_NAME[terms.name](terms, max(total - terms.warmup, 1))
+    return warm_up(terms.warmup, then) if terms.warmup else then
 
 
-def _term(spec: str, total: int) -> Schedule:
-    """The schedule of one term; raises ValueError for what is none."""
-    name, *values = spec.split(":")
-    if name == "constant" and not values:
-        return constant()
-    if name == "cosine" and not values:
-        return cosine(max(total, 1))
-    if name == "step" and len(values) in (1, 2):
-        return step_decay(int(values[0]), *map(float, values[1:]))
-    raise ValueError(spec)
+BY_NAME: Mapping[str, Callable[[lr_terms.Terms, int], Schedule]] = {
+    "constant": lambda terms, total: constant(),
+    "cosine": lambda terms, total: cosine(total),
+    "step": lambda terms, total: step_decay(terms.every, terms.factor),
+}

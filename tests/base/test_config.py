@@ -153,6 +153,13 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "int for a str": ({"model": 3}, ("model 3", "str")),
     "None for an int": ({"batch_size": None}, ("batch_size None", "int")),
     "None for a str": ({"data": None}, ("data None", "str")),
+    "PyTorch's name": (
+        {"learning_rate": 1.0},
+        ("learning_rate is not an option; did you mean lr?",),
+    ),
+    "spelt out": ({"data_parallel": 2}, ("did you mean dp?",)),
+    "a near miss": ({"lr_scheduler": "cosine"}, ("did you mean lr_schedule?",)),
+    "an unknown schedule": ({"lr_schedule": "onecycle"}, ("'onecycle'", "constant, cosine")),
     "empty model": ({"model": ""}, ("model is empty", "leave it out")),
     "empty save": ({"save": ""}, ("save is empty", "leave it out")),
 }

@@ -1,0 +1,52 @@
+"""The text of `--lr-schedule` as a value; `nnmpi.optim.schedule` makes the function of it."""
+
+import math
+from typing import NamedTuple
+
+from nnmpi.quoting import quoted
+
+NUMBERS = {"constant": (0,), "cosine": (0,), "step": (1, 2)}
+"""How many numbers a schedule may have behind its name."""
+
+
+class Terms(NamedTuple):
+    """A schedule of the learning rate, after so many steps of warm-up.
+
+    every, factor: those of "step"
+    """
+
+    name: str
+    warmup: int = 0
+    every: int = 1
+    factor: float = 0.1
+
+
+def parse(spec: str) -> Terms:
+    """The terms of a text: `constant`, `cosine` or `step:EVERY[:FACTOR]`, each optionally after
+    `warmup:STEPS+`; `warmup:STEPS` alone is followed by a constant rate."""
+    head, plus, tail = spec.partition("+")
+    name, _, steps = head.partition(":")
+    try:
+        if name == "warmup" and int(steps) > 0:
+            return _term(tail if plus else "constant")._replace(warmup=int(steps))
+        return _term(spec)
+    except ValueError:
+        raise ValueError(
+            f"lr-schedule {quoted(spec)} is none of constant, cosine, step:EVERY[:FACTOR], "
+            "and warmup:STEPS+ one of these; EVERY and STEPS are at least 1, and FACTOR is above 0"
+        ) from None
+
+
+def _term(spec: str) -> Terms:
+    """One term; raises ValueError for what is none."""
+    name, *numbers = spec.split(":")
+    if len(numbers) not in NUMBERS.get(name, ()):
+        raise ValueError(spec)
+    found = Terms(name)
+    if numbers:
+        found = found._replace(every=int(numbers[0]))
+    if numbers[1:]:
+        found = found._replace(factor=float(numbers[1]))
+    if found.every < 1 or not 0 < found.factor < math.inf:
+        raise ValueError(spec)
+    return found
