@@ -14,7 +14,7 @@ from itertools import permutations
 from numbers import Integral, Real
 from typing import Any, NamedTuple, Self, get_args
 
-from nnmpi import dtypes, lr_terms, user_code
+from nnmpi import dtypes, terms, user_code
 from nnmpi.backend import DEVICES
 from nnmpi.quoting import nearest, quoted, shown
 
@@ -136,7 +136,13 @@ class Config:
     lr_schedule: str = _training(
         "cosine",
         "constant, cosine, step:EVERY[:FACTOR], or warmup:STEPS+ followed by one of these",
-        form=lr_terms.parse,
+        form=terms.rate,
+    )
+    augment: str | None = _training(
+        None,
+        "crop:PIXELS, flip or both, as crop:4+flip: training images are moved by up to so many "
+        "pixels, and mirrored, in another way in each epoch",
+        form=terms.augment,
     )
     clip_norm: float | None = _training(
         None, "scale the gradient down to this norm if it is larger", ABOVE_0

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 
-from nnmpi import lr_terms
+from nnmpi import terms
 
 Schedule = Callable[[int], float]
 
@@ -45,14 +45,14 @@ def warm_up(steps: int, then: Schedule | None = None) -> Schedule:
 
 
 def parse(spec: str, total: int) -> Schedule:
-    """The schedule of `--lr-schedule SPEC` (see `nnmpi.lr_terms`); cosine ends at step `total`."""
-    terms = lr_terms.parse(spec)
-    then = BY_NAME[terms.name](terms, max(total - terms.warmup, 1))
-    return warm_up(terms.warmup, then) if terms.warmup else then
+    """The schedule of `--lr-schedule SPEC` (see nnmpi.terms); cosine ends at step `total`."""
+    rate = terms.rate(spec)
+    then = BY_NAME[rate.name](rate, max(total - rate.warmup, 1))
+    return warm_up(rate.warmup, then) if rate.warmup else then
 
 
-BY_NAME: Mapping[str, Callable[[lr_terms.Terms, int], Schedule]] = {
-    "constant": lambda terms, total: constant(),
-    "cosine": lambda terms, total: cosine(total),
-    "step": lambda terms, total: step_decay(terms.every, terms.factor),
+BY_NAME: Mapping[str, Callable[[terms.Rate, int], Schedule]] = {
+    "constant": lambda rate, total: constant(),
+    "cosine": lambda rate, total: cosine(total),
+    "step": lambda rate, total: step_decay(rate.every, rate.factor),
 }

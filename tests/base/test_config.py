@@ -70,6 +70,7 @@ FLAGS: dict[str, tuple[str, Any]] = {
     "weight-decay-of": ("matrices", "matrices"),
     "lr-schedule": ("warmup:5+cosine", "warmup:5+cosine"),
     "clip-norm": ("2", 2.0),
+    "augment": ("crop:4+flip", "crop:4+flip"),
     "seed": ("7", 7),
     "dtype": ("float64", "float64"),
     "device": ("auto", "auto"),
@@ -160,6 +161,10 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "spelt out": ({"data_parallel": 2}, ("did you mean dp?",)),
     "a near miss": ({"lr_scheduler": "cosine"}, ("did you mean lr_schedule?",)),
     "an unknown schedule": ({"lr_schedule": "onecycle"}, ("'onecycle'", "constant, cosine")),
+    **{
+        f"augment {text}": ({"augment": text}, (repr(text), "crop:PIXELS+flip"))
+        for text in ("crop", "crop:0", "crop:-1", "flip:2", "flip+flip", "crop:2+", "turn")
+    },
     "empty model": ({"model": ""}, ("model is empty", "leave it out")),
     "empty save": ({"save": ""}, ("save is empty", "leave it out")),
 }

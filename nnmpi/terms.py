@@ -1,4 +1,4 @@
-"""The text of `--lr-schedule` as a value; `nnmpi.optim.schedule` makes the function of it."""
+"""Options whose text has several terms, as values: `--lr-schedule` and `--augment`."""
 
 import math
 from typing import NamedTuple
@@ -9,7 +9,7 @@ NUMBERS = {"constant": (0,), "cosine": (0,), "step": (1, 2)}
 """How many numbers a schedule may have behind its name."""
 
 
-class Terms(NamedTuple):
+class Rate(NamedTuple):
     """A schedule of the learning rate, after so many steps of warm-up.
 
     every, factor: those of "step"
@@ -21,8 +21,8 @@ class Terms(NamedTuple):
     factor: float = 0.1
 
 
-def parse(spec: str) -> Terms:
-    """The terms of a text: `constant`, `cosine` or `step:EVERY[:FACTOR]`, each optionally after
+def rate(spec: str) -> Rate:
+    """The value of `constant`, `cosine` or `step:EVERY[:FACTOR]`, each optionally after
     `warmup:STEPS+`; `warmup:STEPS` alone is followed by a constant rate."""
     head, plus, tail = spec.partition("+")
     name, _, steps = head.partition(":")
@@ -37,16 +37,40 @@ def parse(spec: str) -> Terms:
         ) from None
 
 
-def _term(spec: str) -> Terms:
+def _term(spec: str) -> Rate:
     """One term; raises ValueError for what is none."""
     name, *numbers = spec.split(":")
     if len(numbers) not in NUMBERS.get(name, ()):
         raise ValueError(spec)
-    found = Terms(name)
+    found = Rate(name)
     if numbers:
         found = found._replace(every=int(numbers[0]))
     if numbers[1:]:
         found = found._replace(factor=float(numbers[1]))
     if found.every < 1 or not 0 < found.factor < math.inf:
         raise ValueError(spec)
+    return found
+
+
+class Augment(NamedTuple):
+    """How images are varied: moved by up to so many pixels, and mirrored left to right."""
+
+    crop: int = 0
+    flip: bool = False
+
+
+def augment(spec: str) -> Augment:
+    """The value of `crop:PIXELS`, `flip` or both, as `crop:4+flip`."""
+    found = Augment()
+    for term in spec.split("+"):
+        name, _, pixels = term.partition(":")
+        if term == "flip" and not found.flip:
+            found = found._replace(flip=True)
+        elif name == "crop" and pixels.isdecimal() and not found.crop and 0 < int(pixels) < 1000:
+            found = found._replace(crop=int(pixels))
+        else:
+            raise ValueError(
+                f"augment {quoted(spec)} is none of crop:PIXELS, flip and crop:PIXELS+flip; "
+                "PIXELS are 1 to 999"
+            )
     return found
