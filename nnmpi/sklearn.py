@@ -13,15 +13,14 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
 from nnmpi.config import Config
-from nnmpi.nn import Module, MSELoss
+from nnmpi.nn import CrossEntropyLoss, Module, MSELoss
+from nnmpi.nn.losses import Loss
 from nnmpi.run.report import NullReport
 from nnmpi.run.trainer import Trainer
 
 
 class _Estimator(BaseEstimator):  # type: ignore[misc]
     """A model that `build` makes, trained as the options of `nnmpi.Config` say."""
-
-    loss: Any = None
 
     def __init__(self, build: Callable[[], Module], **options: Any) -> None:
         self.build, self.options = build, options
@@ -36,10 +35,10 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         self.build, self.options = given.pop("build"), given
         return self
 
-    def _fit(self, x: Any, y: np.ndarray) -> Self:
+    def _fit(self, x: Any, y: np.ndarray, loss: Loss) -> Self:
         """Train a new model. A Trainer tests it after each epoch: on one sample, for no one."""
         data = (x, y, x[:1], y[:1])
-        self.trainer_ = Trainer(Config(**self.options), self.build, data, loss=self.loss)
+        self.trainer_ = Trainer(Config(**self.options), self.build, data, loss=loss)
         self.trainer_.fit(NullReport())
         return self
 
@@ -50,7 +49,7 @@ class Classifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
     def fit(self, x: Any, y: Any) -> Self:
         """Train a new model; y has labels of any kind."""
         self.classes_, numbers = np.unique(y, return_inverse=True)
-        return self._fit(np.asarray(x), numbers)
+        return self._fit(np.asarray(x), numbers, CrossEntropyLoss())
 
     def predict(self, x: Any) -> np.ndarray:
         """The label with the largest score."""
@@ -68,12 +67,10 @@ class Classifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
 class Regressor(RegressorMixin, _Estimator):  # type: ignore[misc]
     """A regression by the mean squared error; of targets (N,) the model returns (N, 1)."""
 
-    loss = MSELoss()
-
     def fit(self, x: Any, y: Any) -> Self:
         """Train a new model; y is (N,) or (N, outputs)."""
         self.shape_ = np.shape(y)[1:]
-        return self._fit(np.asarray(x), np.asarray(y, "float32").reshape(len(y), -1))
+        return self._fit(np.asarray(x), np.asarray(y, "float32").reshape(len(y), -1), MSELoss())
 
     def predict(self, x: Any) -> np.ndarray:
         """The outputs of the model, in the shape of y."""
