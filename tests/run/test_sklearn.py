@@ -31,7 +31,7 @@ def line() -> nn.Module:
 
 def test_cross_validation_of_a_classifier(capsys: pytest.CaptureFixture[str]) -> None:
     scores = cross_val_score(Classifier(small, **QUICK | {"epochs": 20}), X, Y, cv=3)
-    assert scores.min() > 0.9
+    assert scores.min() > 0.8  # of three classes
     assert capsys.readouterr().out == ""
 
 
