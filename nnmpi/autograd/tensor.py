@@ -13,6 +13,7 @@ from nnmpi.autograd import methods, replacements, tape
 from nnmpi.autograd.arguments import Size, axis_of, constant, flat, index_of
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape
 from nnmpi.autograd.recording import recording
+from nnmpi.autograd.shapes import Shaped
 from nnmpi.autograd.tape import OnLeaf, Rest, Storage, TapeNode
 from nnmpi.backend import Array
 from nnmpi.dtypes import is_float
@@ -52,7 +53,7 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
     return y
 
 
-class Tensor:
+class Tensor(Shaped):
     """An array with a gradient; arithmetic is NumPy's, `backward` is PyTorch's.
 
     `data` is the array itself; the tape does not detect writes to it. A leaf (`node` is None) that
@@ -304,27 +305,6 @@ class Tensor:
         if y.size and not xp.may_share_memory(y.operand, self.operand):
             y.storage = Storage(is_copy=True)
         return y
-
-    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-        """A tensor with the axes from start_dim to end_dim as one; all of them by default."""
-        return self.reshape(shape.flattened(self.shape, start_dim, end_dim))
-
-    def squeeze(self, axis: reduce.Axis = None, *, dim: reduce.Axis = None) -> Tensor:
-        """A tensor without the axes of length 1: all of these, or those in `axis` that have it."""
-        return self.reshape(shape.squeezed(self.shape, axis_of(axis, dim)))
-
-    def unsqueeze(self, axis: int | None = None, *, dim: int | None = None) -> Tensor:
-        """A tensor with a new axis of length 1 at this place."""
-        return self.reshape(shape.unsqueezed(self.shape, axis_of(axis, dim)))
-
-    def split(
-        self, sizes: int | Sequence[int], axis: int | None = None, *, dim: int | None = None
-    ) -> tuple[Tensor, ...]:
-        """Views of these lengths along `axis`, the first by default; a number is each one's length.
-
-        The last may be shorter then. NumPy's split takes the number of parts, or where to cut.
-        """
-        return tuple(self[index] for index in shape.split(self.shape, sizes, axis_of(axis, dim)))
 
     def transpose(self, *axes: int | tuple[int, ...]) -> Tensor:
         """The axes in another order, reversed by default."""
