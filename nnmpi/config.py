@@ -5,7 +5,6 @@ text, the choices and the bounds of both.
 """
 
 import math
-import os
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import Field, dataclass, field, fields
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple, Self, get_args
 from nnmpi import dtypes, terms, user_code
 from nnmpi.backend import DEVICES
 from nnmpi.quoting import nearest, quoted, shown
+from nnmpi.terms import check_text as check_text
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 CONVOLUTIONS = ("auto", "winograd2", "winograd4", "im2col")
@@ -33,7 +33,6 @@ ORDERS = tuple(",".join(axes) for axes in permutations(("tp", "dp", "pp")))
 EPOCHS, LEAST_STEPS = 10, 300
 """A run that names no number of epochs has so many, or more where batches are few."""
 LARGEST = 2**63 - 1  # integer; larger ones fit no counter
-LONGEST = 4096  # characters of a text, as of a path
 _NUMBERS: dict[type, type] = {int: Integral, float: Real}  # accepted types: NumPy's too
 
 
@@ -329,17 +328,3 @@ def not_an_option(name: str) -> str:
     """The message for a name that no option has."""
     known = [option.name for option in options()]
     return f"{shown(name)} is not an option{nearest(name.replace('-', '_'), known)}"
-
-
-def check_text(name: str, value: str) -> None:
-    """Raises ValueError for text that is no name of anything, of a file neither."""
-    if not value:
-        raise ValueError(f"{name} is empty; give it a value or leave it out")
-    if "\0" in value:
-        raise ValueError(f"{name} {quoted(value)} contains a NUL character; leave it out")
-    if len(value) > LONGEST:
-        raise ValueError(f"{name} {quoted(value)} must have at most {LONGEST:,} characters")
-    try:
-        os.fsencode(value)
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{name} {quoted(value)} is not text: {error}") from None

@@ -1,10 +1,12 @@
-"""Options whose text has several terms, as values: `--lr-schedule` and `--augment`."""
+"""Texts of options: what any may be, and those with several terms as values."""
 
 import math
+import os
 from typing import NamedTuple
 
 from nnmpi.quoting import quoted
 
+LONGEST = 4096  # characters of a text, as of a path
 NUMBERS = {"constant": (0,), "cosine": (0,), "step": (1, 2)}
 """How many numbers a schedule may have behind its name."""
 
@@ -74,3 +76,17 @@ def augment(spec: str) -> Augment:
                 "PIXELS are 1 to 999"
             )
     return found
+
+
+def check_text(name: str, value: str) -> None:
+    """Raises ValueError for text that is no name of anything, of a file neither."""
+    if not value:
+        raise ValueError(f"{name} is empty; give it a value or leave it out")
+    if "\0" in value:
+        raise ValueError(f"{name} {quoted(value)} contains a NUL character; leave it out")
+    if len(value) > LONGEST:
+        raise ValueError(f"{name} {quoted(value)} must have at most {LONGEST:,} characters")
+    try:
+        os.fsencode(value)
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} {quoted(value)} is not text: {error}") from None

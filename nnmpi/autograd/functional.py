@@ -39,9 +39,8 @@ def tensor(
 
 def _backend(on: Backend | None, device: str | None) -> Backend:
     """The backend that is given, or named; the CPU by default."""
-    named = None if device is None else backend.get(device)
-    found: Backend | None = one_of("on", on, "device", named)
-    return CPU if found is None else found
+    found: Backend = one_of("on", on, "device", device and backend.get(device)) or CPU
+    return found
 
 
 def from_numpy(array: np.ndarray) -> Tensor:

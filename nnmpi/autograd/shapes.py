@@ -13,7 +13,9 @@ class Shaped:
     __slots__ = ()
 
     shape: Any
+    size: Any
     reshape: Any
+    transpose: Any
     __getitem__: Any
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Any:
@@ -36,3 +38,12 @@ class Shaped:
         The last may be shorter then. NumPy's split takes the number of parts, or where to cut.
         """
         return tuple(self[index] for index in shape.split(self.shape, sizes, axis_of(axis, dim)))
+
+    def numel(self) -> int:
+        """The number of elements."""
+        return int(self.size)
+
+    @property
+    def T(self) -> Any:
+        """The axes reversed."""
+        return self.transpose()

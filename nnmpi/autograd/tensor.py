@@ -104,10 +104,6 @@ class Tensor(Shaped):
         """The number of elements; t.size() is the shape, t.size(0) the length of an axis."""
         return Size(self.shape)
 
-    def numel(self) -> int:
-        """The number of elements."""
-        return int(self.size)
-
     @property
     def dtype(self) -> np.dtype[Any]:
         """The element type."""
@@ -318,11 +314,6 @@ class Tensor(Shaped):
     def permute(self, *dims: int | tuple[int, ...]) -> Tensor:
         """The axes in this order, all of which are named."""
         return apply(shape.transpose, self, axes=flat(dims))
-
-    @property
-    def T(self) -> Tensor:
-        """The axes reversed."""
-        return self.transpose()
 
     def astype(self, dtype: Any) -> Tensor:
         """The values in another type; gradients flow between floating-point types."""
