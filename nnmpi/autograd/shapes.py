@@ -1,7 +1,7 @@
 """Methods of tensors that are made of `reshape` and of slices."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 from nnmpi.autograd.arguments import axis_of
 from nnmpi.autograd.ops import reduce, shape
@@ -14,25 +14,25 @@ class Shaped:
 
     shape: Any
     size: Any
-    reshape: Any
-    transpose: Any
-    __getitem__: Any
+    reshape: Callable[..., Self]
+    transpose: Callable[..., Self]
+    __getitem__: Callable[..., Self]
 
-    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Any:
+    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
         """A tensor with the axes from start_dim to end_dim as one; all of them by default."""
         return self.reshape(shape.flattened(self.shape, start_dim, end_dim))
 
-    def squeeze(self, axis: reduce.Axis = None, *, dim: reduce.Axis = None) -> Any:
+    def squeeze(self, axis: reduce.Axis = None, *, dim: reduce.Axis = None) -> Self:
         """A tensor without the axes of length 1: all of these, or those in `axis` that have it."""
         return self.reshape(shape.squeezed(self.shape, axis_of(axis, dim)))
 
-    def unsqueeze(self, axis: int | None = None, *, dim: int | None = None) -> Any:
+    def unsqueeze(self, axis: int | None = None, *, dim: int | None = None) -> Self:
         """A tensor with a new axis of length 1 at this place."""
         return self.reshape(shape.unsqueezed(self.shape, axis_of(axis, dim)))
 
     def split(
         self, sizes: int | Sequence[int], axis: int | None = None, *, dim: int | None = None
-    ) -> tuple[Any, ...]:
+    ) -> tuple[Self, ...]:
         """Views of these lengths along `axis`, the first by default; a number is each one's length.
 
         The last may be shorter then. NumPy's split takes the number of parts, or where to cut.
@@ -44,6 +44,6 @@ class Shaped:
         return int(self.size)
 
     @property
-    def T(self) -> Any:
+    def T(self) -> Self:
         """The axes reversed."""
         return self.transpose()
