@@ -8,6 +8,8 @@ machines; the command `nnmpi.train` calls it at its start.
 """
 
 import types as _types
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import NoReturn as _NoReturn
 
 from nnmpi import blas as blas
 from nnmpi import collectives as collectives
@@ -15,11 +17,14 @@ from nnmpi import nn as nn
 from nnmpi import optim as optim
 from nnmpi.autograd import Tensor as Tensor
 from nnmpi.autograd import no_grad as no_grad
+from nnmpi.autograd import replacements as _replacements
 from nnmpi.autograd.attention import (
     scaled_dot_product_attention as scaled_dot_product_attention,
 )
 from nnmpi.autograd.functional import absolute as absolute
+from nnmpi.autograd.functional import argmax as argmax
 from nnmpi.autograd.functional import broadcast_to as broadcast_to
+from nnmpi.autograd.functional import cat as cat
 from nnmpi.autograd.functional import clip as clip
 from nnmpi.autograd.functional import concatenate as concatenate
 from nnmpi.autograd.functional import cos as cos
@@ -28,6 +33,7 @@ from nnmpi.autograd.functional import einsum as einsum
 from nnmpi.autograd.functional import exp as exp
 from nnmpi.autograd.functional import expand_dims as expand_dims
 from nnmpi.autograd.functional import flatten as flatten
+from nnmpi.autograd.functional import from_numpy as from_numpy
 from nnmpi.autograd.functional import full as full
 from nnmpi.autograd.functional import gelu as gelu
 from nnmpi.autograd.functional import leaky_relu as leaky_relu
@@ -56,6 +62,7 @@ from nnmpi.autograd.functional import where as where
 from nnmpi.autograd.functional import zeros as zeros
 from nnmpi.config import Config as Config
 from nnmpi.nn.random import random as random
+from nnmpi.nn.seeding import manual_seed as manual_seed
 from nnmpi.nn.seeding import seeded as seeded
 from nnmpi.run.files.loading import load as load
 from nnmpi.run.files.saving import save as save
@@ -71,3 +78,8 @@ __all__ = [
     and (not isinstance(value, _types.ModuleType) or name in ("blas", "collectives", "nn", "optim"))
 ]
 """The names above: an import binds submodules too, as `config`, which are not of the library."""
+
+if not _TYPE_CHECKING:  # so that type checkers still know which names there are
+
+    def __getattr__(name: str) -> _NoReturn:
+        raise AttributeError(_replacements.no_function(name))

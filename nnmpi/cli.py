@@ -6,14 +6,13 @@ import sys
 import tomllib
 from collections.abc import Callable, Container, Iterable
 from dataclasses import Field
-from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
 from nnmpi import user_code
-from nnmpi.config import GROUPS, Config, check_text, kind_of, options
-from nnmpi.quoting import quoted, shown
+from nnmpi.config import GROUPS, Config, check_text, kind_of, not_an_option, options
+from nnmpi.quoting import nearest, quoted, shown
 
 MOST, MOST_OF_WORD = 4000, 400  # characters of a line on stderr, and of a word in it
 LONGEST_FILE = 1_000_000  # bytes of a file of options
@@ -33,10 +32,8 @@ class Parser(argparse.ArgumentParser):
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             options = [word.partition("=")[0] for word in unknown if word.startswith("--")]
-            known = self._option_string_actions
-            near = [n for option in options for n in get_close_matches(option, known, 1, 0.7)]
-            hint = f"; did you mean {' and '.join(near)}?" if near else ""
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+            hints = [nearest(option, self._option_string_actions) for option in options]
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{''.join(hints)}")
         return found, unknown
 
 
@@ -111,9 +108,7 @@ def _by_name(table: dict[str, Any]) -> dict[str, Any]:
     for key, value in chain.from_iterable(tables):
         name = names.get(key.replace("-", "_"))
         if name is None:
-            near = get_close_matches(key.replace("-", "_"), names, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ValueError(f"{shown(key)} is not an option{hint}")
+            raise ValueError(not_an_option(key))
         if name in found:
             both = f" as {spelt[name]} and as {key}" if spelt[name] != key else ""
             raise ValueError(f"{name} is given twice{both}; keep one of them")

@@ -5,18 +5,18 @@ text, the choices and the bounds of both.
 """
 
 import math
-import os
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import Field, dataclass, field, fields
 from functools import partial
 from itertools import permutations
 from numbers import Integral, Real
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, Self, get_args
 
-from nnmpi import dtypes, user_code
+from nnmpi import dtypes, terms, user_code
 from nnmpi.backend import DEVICES
-from nnmpi.quoting import quoted
+from nnmpi.quoting import nearest, quoted, shown
+from nnmpi.terms import check_text as check_text
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 CONVOLUTIONS = ("auto", "winograd2", "winograd4", "im2col")
@@ -33,7 +33,6 @@ ORDERS = tuple(",".join(axes) for axes in permutations(("tp", "dp", "pp")))
 EPOCHS, LEAST_STEPS = 10, 300
 """A run that names no number of epochs has so many, or more where batches are few."""
 LARGEST = 2**63 - 1  # integer; larger ones fit no counter
-LONGEST = 4096  # characters of a text, as of a path
 _NUMBERS: dict[type, type] = {int: Integral, float: Real}  # accepted types: NumPy's too
 
 
@@ -59,12 +58,14 @@ def _option(
     choices: tuple[Any, ...] = (),
     alias: str | None = None,
     custom: bool = False,
+    form: Callable[[str], object] | None = None,
 ) -> Any:
     """A field with its metadata.
 
     `alias` is a second name. With `custom`, package.module:NAME is a choice too, which is imported.
+    `form` raises ValueError for a text of another form.
     """
-    metadata = {"group": group, "help": text, "choices": choices, "custom": custom}
+    metadata = {"group": group, "help": text, "choices": choices, "custom": custom, "form": form}
     return field(default=default, metadata={**metadata, "within": within, "alias": alias})
 
 
@@ -132,7 +133,15 @@ class Config:
         "all", "what decays: all parameters, or those with two axes or more", choices=DECAYS
     )
     lr_schedule: str = _training(
-        "cosine", "constant, cosine, step:EVERY[:FACTOR], or warmup:STEPS+ followed by one of these"
+        "cosine",
+        "constant, cosine, step:EVERY[:FACTOR], or warmup:STEPS+ followed by one of these",
+        form=terms.rate,
+    )
+    augment: str | None = _training(
+        None,
+        "crop:PIXELS, flip or both, as crop:4+flip: training images are moved by up to so many "
+        "pixels, and mirrored, in another way in each epoch",
+        form=terms.augment,
     )
     clip_norm: float | None = _training(
         None, "scale the gradient down to this norm if it is larger", ABOVE_0
@@ -266,6 +275,13 @@ class Config:
     json: bool = _other(False, "print events as JSON, one object a line, not as text")
     quiet: bool = _other(False, "print only the result")
 
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        known = [option.name for option in options()]
+        for name in given:
+            if name not in known:
+                raise ValueError(f"Config: {not_an_option(name)}")
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         for option in options():
             self._check(option)
@@ -289,6 +305,8 @@ class Config:
             raise ValueError(f"{name} {quoted(value)} is not of type {kind.__name__}")
         if kind is str:
             check_text(name, value)
+            if m["form"]:
+                m["form"](value)
         if known and value not in known and not (m["custom"] and user_code.is_named(value)):
             names = ", ".join([*map(str, known), *["package.module:NAME"] * m["custom"]])
             raise ValueError(f"{name} {quoted(value)} is not one of {names}")
@@ -314,15 +332,7 @@ def kind_of(option: "Field[Any]") -> type:
     return kinds[0]
 
 
-def check_text(name: str, value: str) -> None:
-    """Raises ValueError for text that is no name of anything, of a file neither."""
-    if not value:
-        raise ValueError(f"{name} is empty; give it a value or leave it out")
-    if "\0" in value:
-        raise ValueError(f"{name} {quoted(value)} contains a NUL character; leave it out")
-    if len(value) > LONGEST:
-        raise ValueError(f"{name} {quoted(value)} must have at most {LONGEST:,} characters")
-    try:
-        os.fsencode(value)
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{name} {quoted(value)} is not text: {error}") from None
+def not_an_option(name: str) -> str:
+    """The message for a name that no option has."""
+    known = [option.name for option in options()]
+    return f"{shown(name)} is not an option{nearest(name.replace('-', '_'), known)}"

@@ -3,6 +3,9 @@
 An escape code in a file name or a TOML value would otherwise reach the terminal.
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 MOST = 300  # characters of one text
 
 
@@ -31,3 +34,13 @@ def _cut(text: str, most: int) -> str:
         return text
     head, tail = most * 3 // 5, most // 5
     return f"{text[:head]}...({len(text):,} characters)...{text[-tail:]}"
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint at the known name that is nearest to a misspelt one, or made of its initials, as lr of
+    learning_rate; may be empty."""
+    names = [*known]
+    initials = "".join(part[0] for part in word.strip("-").replace("-", "_").split("_") if part)
+    short = [name for name in names if name.strip("-") == initials]
+    near = short or get_close_matches(word, names, 1, 0.7)
+    return f"; did you mean {near[0]}?" if near else ""

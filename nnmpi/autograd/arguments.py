@@ -1,6 +1,7 @@
 """Conversion of what users pass as arrays and as shapes."""
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,28 @@ import numpy as np
 from nnmpi import backend
 from nnmpi.backend import Array
 from nnmpi.dtypes import is_float
+
+
+class Size(int):
+    """The number of elements, NumPy's t.size; called as PyTorch's t.size() it is the shape, and as
+    t.size(0) the length of an axis."""
+
+    def __new__(cls, shape: tuple[int, ...]) -> "Size":
+        size = super().__new__(cls, prod(shape))
+        size._shape = shape
+        return size
+
+    _shape: tuple[int, ...]
+
+    def __call__(self, dim: int | None = None) -> Any:
+        if dim is None:
+            return self._shape
+        if not -len(self._shape) <= dim < len(self._shape):
+            raise IndexError(f"size: axis {dim} is out of range for shape {self._shape}")
+        return self._shape[dim]
+
+    def __reduce__(self) -> Any:
+        return int, (int(self),)  # a copy, or one that another rank gets, is a number
 
 
 def array_on(on: backend.Backend, value: Any, dtype: Any = None) -> Array:

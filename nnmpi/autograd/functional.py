@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi import backend
-from nnmpi.autograd.arguments import array_on, axis_of, flat
+from nnmpi.autograd.arguments import array_on, axis_of, flat, one_of
 from nnmpi.autograd.ops import activations, elementwise, logic, resample, shape
 from nnmpi.autograd.ops import einsum as einsum_op
 from nnmpi.autograd.ops import softmax as softmax_op
@@ -18,17 +18,38 @@ from nnmpi.kernels import Result
 
 
 def tensor(
-    value: Any, dtype: Any = None, *, requires_grad: bool = False, on: Backend = CPU
+    value: Any,
+    dtype: Any = None,
+    *,
+    requires_grad: bool = False,
+    on: Backend | None = None,
+    device: str | None = None,
 ) -> Tensor:
     """A tensor with a copy of `value`: an array, a tensor, a number or nested lists of numbers.
 
-    Arrays keep their type; Python floats become float32.
+    Arrays keep their type; Python floats become float32. `on` is a backend, `device` its name.
     """
     if isinstance(value, Tensor):
         value = value.data
     if dtype is None and not hasattr(value, "dtype"):
         dtype = np.float32 if np.asarray(value).dtype.kind == "f" else None
-    return Tensor(on.xp.array(array_on(on, value, dtype)), requires_grad)
+    where = _backend(on, device)
+    return Tensor(where.xp.array(array_on(where, value, dtype)), requires_grad)
+
+
+def _backend(on: Backend | None, device: str | None) -> Backend:
+    """The backend that is given, or named; the CPU by default."""
+    found: Backend = one_of("on", on, "device", device and backend.get(device)) or CPU
+    return found
+
+
+def from_numpy(array: np.ndarray) -> Tensor:
+    """A tensor in the memory of this array: writes to one are writes to the other."""
+    if not isinstance(array, np.ndarray):
+        raise TypeError(
+            f"from_numpy takes a NumPy array, not a {type(array).__name__}: write nnmpi.tensor(x)"
+        )
+    return Tensor(array_on(CPU, array))
 
 
 def as_tensor(value: Any, on: Backend | None = None) -> Tensor:
@@ -128,6 +149,9 @@ def concatenate(
     return apply(shape.concatenate, *ts, axis=_axis(axis, dim, 0))
 
 
+cat = concatenate
+
+
 def stack(tensors: Sequence[Any], axis: int | None = None, *, dim: int | None = None) -> Tensor:
     """The tensors joined along a new axis, the first by default."""
     ts, k = _at_least_one("stack", tensors), _axis(axis, dim, 0)
@@ -170,12 +194,24 @@ def split(
     return as_tensors(t)[0].split(sizes, axis, dim=dim)
 
 
+def argmax(
+    t: Any,
+    axis: int | None = None,
+    keepdims: bool | None = None,
+    *,
+    dim: int | None = None,
+    keepdim: bool | None = None,
+) -> Tensor:
+    """The place of the largest element along `axis`, or in C order; of equal ones the first."""
+    return as_tensors(t)[0].argmax(axis, keepdims, dim=dim, keepdim=keepdim)
+
+
 def swapaxes(t: Tensor, a: int, b: int) -> Tensor:
     """t with two axes exchanged."""
     order = list(range(t.ndim))
     i, j = shape.axis_within(a, t.ndim), shape.axis_within(b, t.ndim)
     order[i], order[j] = j, i
-    return t.transpose(*order)
+    return t.transpose(tuple(order))
 
 
 def cumsum(t: Any, axis: int | None = None, *, dim: int | None = None) -> Tensor:
@@ -256,14 +292,28 @@ def einsum(equation: str, *tensors: Any) -> Tensor:
     return apply(einsum_op.einsum, *_at_least_one("einsum", given), equation=equation)
 
 
-def zeros(*sizes: Any, dtype: Any = None, requires_grad: bool = False, on: Backend = CPU) -> Tensor:
+def zeros(
+    *sizes: Any,
+    dtype: Any = None,
+    requires_grad: bool = False,
+    on: Backend | None = None,
+    device: str | None = None,
+) -> Tensor:
     """A tensor of zeros: zeros(2, 3) or zeros((2, 3))."""
-    return Tensor(on.xp.zeros(flat(sizes), dtype or np.float32), requires_grad)
+    xp = _backend(on, device).xp
+    return Tensor(xp.zeros(flat(sizes), dtype or np.float32), requires_grad)
 
 
-def ones(*sizes: Any, dtype: Any = None, requires_grad: bool = False, on: Backend = CPU) -> Tensor:
+def ones(
+    *sizes: Any,
+    dtype: Any = None,
+    requires_grad: bool = False,
+    on: Backend | None = None,
+    device: str | None = None,
+) -> Tensor:
     """A tensor of ones: ones(2, 3) or ones((2, 3))."""
-    return Tensor(on.xp.ones(flat(sizes), dtype or np.float32), requires_grad)
+    xp = _backend(on, device).xp
+    return Tensor(xp.ones(flat(sizes), dtype or np.float32), requires_grad)
 
 
 def full(
@@ -272,8 +322,9 @@ def full(
     *,
     dtype: Any = None,
     requires_grad: bool = False,
-    on: Backend = CPU,
+    on: Backend | None = None,
+    device: str | None = None,
 ) -> Tensor:
     """A tensor of this size and value, in the type that `tensor` gives the value."""
-    value = tensor(fill_value, dtype)
-    return Tensor(on.xp.full(flat((size,)), value.item(), value.dtype), requires_grad)
+    value, xp = tensor(fill_value, dtype), _backend(on, device).xp
+    return Tensor(xp.full(flat((size,)), value.item(), value.dtype), requires_grad)

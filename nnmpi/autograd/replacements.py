@@ -1,4 +1,4 @@
-"""What to write instead of PyTorch's methods that tensors lack, and of NumPy's functions.
+"""What to write instead of PyTorch's methods and functions that are missing, and of NumPy's.
 
 Functions of NumPy are refused on tensors where they would lose a gradient.
 """
@@ -25,6 +25,11 @@ _METHODS = (
 _NO_HOOKS = "t.grad after backward(); there are no hooks"
 _IN_PLACE = "t[...] = x under nnmpi.no_grad(), or make a new tensor"
 
+_TO_DEVICE = "nnmpi.tensor(x, device='cuda'), and model.to(on=nnmpi.backend.get('cuda'))"
+_DATA = "nnmpi.Trainer(config, build, data=(x, y)) for a DataLoader, or take rows: x[i:j]"
+_RANDOM = "nnmpi.tensor(rng.{}), rng = numpy.random.default_rng(seed); in forward, nnmpi.random"
+_TYPE = "numpy.{0} or '{0}': types are NumPy's"
+
 _INSTEAD = {
     **{name: f"nnmpi.{name}(t)" for name in _FUNCTIONS},
     **{name: f"t.{name}()" for name in _METHODS},
@@ -42,8 +47,10 @@ _INSTEAD = {
     "clone": "t.copy()",
     "concatenate": "nnmpi.concatenate([a, b])",
     "copy_": _IN_PLACE,
+    "contiguous": "t itself: no method needs it; t.copy() for other memory",
     "cpu": "t.numpy()",
-    "cuda": "model.to(on=nnmpi.backend.get('cuda')) and nnmpi.tensor(x, on=...)",
+    "cuda": _TO_DEVICE,
+    "device": "nnmpi.backend.of(t.data).name",
     "dim": "t.ndim",
     "div": "a / b",
     "dot": "the operator @",
@@ -52,8 +59,10 @@ _INSTEAD = {
     "expand": "nnmpi.broadcast_to(t, shape)",
     "fill_": _IN_PLACE,
     "float": "t.astype('float32')",
+    "half": "t.astype('float16')",
     "hstack": "nnmpi.concatenate([a, b], axis=1)",
     "int": "t.astype('int32')",
+    "indices": "t.argmax(axis): t.max(axis) returns values alone",
     "is_leaf": "t.node is None",
     "long": "t.astype('int64')",
     "masked_fill": "nnmpi.where(mask, value, t)",
@@ -62,9 +71,7 @@ _INSTEAD = {
     "mul": "a * b",
     "mul_": "t *= x, under nnmpi.no_grad() if t requires a gradient",
     "norm": "nnmpi.sqrt((t * t).sum())",
-    "numel": "t.size",
     "pad": "nnmpi.pad(t, pad)",
-    "permute": "t.transpose(2, 0, 1), with the same arguments",
     "pow": "t ** n",
     "ravel": "t.reshape(-1)",
     "register_hook": _NO_HOOKS,
@@ -77,20 +84,55 @@ _INSTEAD = {
     "t": "t.T",
     "tile": "nnmpi.broadcast_to or nnmpi.concatenate",
     "topk": "nnmpi.topk(t, k)",
-    "to": "t.astype(dtype), or model.to(dtype)",
+    "to": f"t.astype(dtype) for a type; for a device {_TO_DEVICE}",
     "tolist": "t.numpy().tolist()",
     "type": "t.astype(dtype)",
-    "view": "t.reshape(-1), with the same arguments",
+    "values": "t.max(axis) itself, which returns values alone, and t.argmax(axis) for their places",
+    "view_as": "t.view(other.shape)",
     "vstack": "nnmpi.concatenate([a, b])",
     "zero_": _IN_PLACE,
 }
 """By the name of the method or function; t, a and b are tensors."""
 
 
+_INSTEAD_OF_FUNCTIONS = {
+    **_INSTEAD,
+    **{name: _TYPE.format(name) for name in ("float16", "float32", "float64", "int32", "int64")},
+    "DataLoader": _DATA,
+    "arange": "nnmpi.tensor(numpy.arange(n))",
+    "as_tensor": "nnmpi.from_numpy(array), or nnmpi.tensor(x), which copies",
+    "chunk": "nnmpi.split(t, sizes)",
+    "eye": "nnmpi.tensor(numpy.eye(n, dtype='float32'))",
+    "full_like": "nnmpi.full(t.shape, value, dtype=t.dtype)",
+    "inference_mode": "nnmpi.no_grad()",
+    "linspace": "nnmpi.tensor(numpy.linspace(a, b, n, dtype='float32'))",
+    "max": "t.max(), and nnmpi.maximum(a, b) of two tensors",
+    "min": "t.min(), and nnmpi.minimum(a, b) of two tensors",
+    "ones_like": "nnmpi.ones(t.shape, dtype=t.dtype)",
+    "permute": "t.permute(dims)",
+    "rand": _RANDOM.format("random(shape, 'float32')"),
+    "randint": _RANDOM.format("integers(low, high, shape)"),
+    "randn": _RANDOM.format("standard_normal(shape, 'float32')"),
+    "randperm": "rng.permutation(n), rng = numpy.random.default_rng(seed)",
+    "reshape": "t.reshape(shape)",
+    "set_grad_enabled": "nnmpi.no_grad()",
+    "transpose": "nnmpi.swapaxes(t, i, j) for two axes, t.transpose(order) for all",
+    "utils": _DATA,
+    "zeros_like": "nnmpi.zeros(t.shape, dtype=t.dtype)",
+}
+"""By the name of PyTorch's function."""
+
+
 def no_attribute(name: str) -> str:
     """The message for an attribute that a tensor does not have."""
     instead = f": write {_INSTEAD[name]}" if name in _INSTEAD else ""
     return f"a tensor has no attribute {name!r}{instead}"
+
+
+def no_function(name: str) -> str:
+    """The message for a name that nnmpi does not have."""
+    instead = _INSTEAD_OF_FUNCTIONS.get(name)
+    return f"nnmpi has no {name!r}" + (f": write {instead}" if instead else "")
 
 
 def evaluate(function: Callable[..., Any], args: Any, options: Any, tensor: Any) -> Any:

@@ -28,12 +28,15 @@ AnyTensor: TypeAlias = Any
 
 
 class Storage:
-    """When the memory of a tensor was last written in place; its views share this object."""
+    """When the memory of a tensor was last written in place; its views share this object.
 
-    __slots__ = ("written",)
+    is_copy: whether it stands for a view of other memory, which a write would not reach
+    """
 
-    def __init__(self) -> None:
-        self.written = 0
+    __slots__ = ("is_copy", "written")
+
+    def __init__(self, is_copy: bool = False) -> None:
+        self.is_copy, self.written = is_copy, 0
 
 
 class TapeNode(NamedTuple):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from nnmpi import backend
 from nnmpi.autograd import methods, replacements, tape
-from nnmpi.autograd.arguments import axis_of, constant, flat, index_of
+from nnmpi.autograd.arguments import Size, axis_of, constant, flat, index_of
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape
 from nnmpi.autograd.recording import recording
+from nnmpi.autograd.shapes import Shaped
 from nnmpi.autograd.tape import OnLeaf, Rest, Storage, TapeNode
 from nnmpi.backend import Array
 from nnmpi.dtypes import is_float
@@ -53,7 +53,7 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
     return y
 
 
-class Tensor:
+class Tensor(Shaped):
     """An array with a gradient; arithmetic is NumPy's, `backward` is PyTorch's.
 
     `data` is the array itself; the tape does not detect writes to it. A leaf (`node` is None) that
@@ -100,9 +100,9 @@ class Tensor:
         return int(self.operand.ndim)
 
     @property
-    def size(self) -> int:
-        """The number of elements."""
-        return prod(self.shape)
+    def size(self) -> Size:
+        """The number of elements; t.size() is the shape, t.size(0) the length of an axis."""
+        return Size(self.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -219,6 +219,11 @@ class Tensor:
                 "value needs a gradient, would make it wrong; make a new tensor, or write under "
                 "nnmpi.no_grad()"
             )
+        if self.storage.is_copy:
+            raise RuntimeError(
+                f"writing in place to a view of shape {self.shape} would not reach the tensor, "
+                "whose memory is in another order: write to the tensor itself, or to view.copy()"
+            )
         return constant(value, (self,), Tensor)
 
     def loses_gradient(self, value: Any) -> bool:
@@ -286,35 +291,29 @@ class Tensor:
         """A tensor of the same elements in another shape: t.reshape(2, -1), t.reshape((2, -1))."""
         return apply(shape.reshape, self, shape=flat(sizes))
 
-    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-        """A tensor with the axes from start_dim to end_dim as one; all of them by default."""
-        return self.reshape(shape.flattened(self.shape, start_dim, end_dim))
+    def view(self, *sizes: int | tuple[int, ...]) -> Tensor:
+        """The elements in another shape, as by `reshape`, and in the same memory for who writes.
 
-    def squeeze(self, axis: reduce.Axis = None, *, dim: reduce.Axis = None) -> Tensor:
-        """A tensor without the axes of length 1: all of these, or those in `axis` that have it."""
-        return self.reshape(shape.squeezed(self.shape, axis_of(axis, dim)))
-
-    def unsqueeze(self, axis: int | None = None, *, dim: int | None = None) -> Tensor:
-        """A tensor with a new axis of length 1 at this place."""
-        return self.reshape(shape.unsqueezed(self.shape, axis_of(axis, dim)))
-
-    def split(
-        self, sizes: int | Sequence[int], axis: int | None = None, *, dim: int | None = None
-    ) -> tuple[Tensor, ...]:
-        """Views of these lengths along `axis`, the first by default; a number is each one's length.
-
-        The last may be shorter then. NumPy's split takes the number of parts, or where to cut.
+        Where memory is in another order, as that of images is, writes to the view are refused.
         """
-        return tuple(self[index] for index in shape.split(self.shape, sizes, axis_of(axis, dim)))
+        y = self.reshape(*sizes)
+        xp = backend.xp_of(self.operand)
+        if y.size and not xp.may_share_memory(y.operand, self.operand):
+            y.storage = Storage(is_copy=True)
+        return y
 
     def transpose(self, *axes: int | tuple[int, ...]) -> Tensor:
         """The axes in another order, reversed by default."""
+        if axes in ((0, 1), (-2, -1)) and self.ndim == 2:
+            raise ValueError(
+                f"transpose{axes} of 2 axes changes nothing in NumPy, and exchanges them in "
+                f"PyTorch: write t.T or nnmpi.swapaxes(t, 0, 1), or leave it out"
+            )
         return apply(shape.transpose, self, axes=flat(axes) or None)
 
-    @property
-    def T(self) -> Tensor:
-        """The axes reversed."""
-        return self.transpose()
+    def permute(self, *dims: int | tuple[int, ...]) -> Tensor:
+        """The axes in this order, all of which are named."""
+        return apply(shape.transpose, self, axes=flat(dims))
 
     def astype(self, dtype: Any) -> Tensor:
         """The values in another type; gradients flow between floating-point types."""

@@ -13,10 +13,12 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from nnmpi import dtypes, keyed
+from nnmpi.data.augment import augmented, check_images
 from nnmpi.data.buckets import by_length
 from nnmpi.data.dataset import Split
 from nnmpi.data.inputs import Inputs, arrays, each, is_index, take
 from nnmpi.data.standardise import Standardiser
+from nnmpi.terms import Augment
 
 T = TypeVar("T")
 
@@ -97,7 +99,8 @@ class Loader:
     standardises `prefetch` batches in advance (0: no thread). Both give the same values.
 
     `divisor` maps the labels of a batch to what the sum of their losses is divided by. With
-    `lengths`, (N,), batches are of samples of similar length (see nnmpi.data.buckets).
+    `lengths`, (N,), batches are of samples of similar length (see nnmpi.data.buckets). With
+    `augment` images are varied, in each epoch in another way (see nnmpi.data.augment).
     """
 
     def __init__(
@@ -112,6 +115,7 @@ class Loader:
         prefetch: int = 2,
         divisor: Callable[[np.ndarray], float] = len,
         lengths: np.ndarray | None = None,
+        augment: Augment | None = None,
     ) -> None:
         for samples in map(len, arrays(split.x)):
             if samples != len(split.y) or not samples:
@@ -119,10 +123,13 @@ class Loader:
                     f"the split has {samples:,} samples and {len(split.y):,} labels; "
                     "it needs as many labels as samples, and at least one"
                 )
+        if augment:
+            check_images(split)
         x = each(_contiguous, split.x)
         self.split = Split(x, _contiguous(split.y))
         self.standardiser = standardiser.shaped_for(x)
         self.batch_size, self.divisor, self.lengths = batch_size, divisor, lengths
+        self.augment = augment
         self.dtype, self.seed, self.shuffle = dtypes.named(dtype), seed, shuffle
         copied = sum(array.size for array in arrays(x) if not is_index(array))
         small = copied * self.dtype.itemsize <= SMALL
@@ -142,13 +149,15 @@ class Loader:
             return iter(by_length(order, self.lengths, self.batch_size, self.seed, epoch))
         return (order[i : i + self.batch_size] for i in range(0, n, self.batch_size))
 
-    def gather(self, rows: np.ndarray, want: Fields = X_AND_Y) -> Batch:
-        """The batch of these rows, in new arrays."""
+    def gather(self, rows: np.ndarray, want: Fields = X_AND_Y, epoch: int | None = None) -> Batch:
+        """The batch of these rows, in new arrays, as they are or as augmented in an epoch."""
         wanted = rows if want.x else rows[:0]
         if self._ready is not None:
             x = take(self._ready, wanted)
         else:
             x = self.standardiser.apply(take(self.split.x, wanted), self.dtype)
+        if self.augment and epoch is not None and isinstance(x, np.ndarray):
+            x = augmented(x, self.augment, self.seed, epoch, wanted)
         y = self.split.y.take(rows if want.y else rows[:0], axis=0)
         if want.positions is not None:
             x = each(lambda array: array.take(want.positions, axis=1), x)
@@ -157,7 +166,7 @@ class Loader:
 
     def epoch(self, epoch: int) -> Generator[Batch, None, None]:
         """The batches of an epoch; to stop early, close the generator or drop it."""
-        batches = (self.gather(rows) for rows in self.batches(epoch))
+        batches = (self.gather(rows, epoch=epoch) for rows in self.batches(epoch))
         return prefetch(batches, self.prefetch) if self.prefetch else batches
 
     def loads(
@@ -165,11 +174,13 @@ class Loader:
     ) -> Generator[Load, None, None]:
         """The batches from `first` on; only the micro-batches chosen by `cut` are gathered."""
         batches = islice(self.batches(epoch), first, None)
-        loads = (self._load(rows, cut(rows), want) for rows in batches)
+        loads = (self._load(rows, cut(rows), want, epoch) for rows in batches)
         return prefetch(loads, self.prefetch) if self.prefetch else loads
 
-    def _load(self, rows: np.ndarray, parts: Sequence[np.ndarray], want: Fields) -> Load:
-        micro = [self.gather(part, want) for part in parts]
+    def _load(
+        self, rows: np.ndarray, parts: Sequence[np.ndarray], want: Fields, epoch: int
+    ) -> Load:
+        micro = [self.gather(part, want, epoch) for part in parts]
         return Load(rows, micro, self.divisor(self.split.y.take(rows, axis=0)))
 
 

@@ -2,6 +2,7 @@
 
 import types as _types
 
+from nnmpi.nn import functional as functional
 from nnmpi.nn import init as init
 from nnmpi.nn import utils as utils
 from nnmpi.nn.branches import Branches as Branches
@@ -70,6 +71,6 @@ __all__ = [
     name
     for name, value in globals().items()
     if not name.startswith("_")
-    and (not isinstance(value, _types.ModuleType) or name in ("init", "utils"))
+    and (not isinstance(value, _types.ModuleType) or name in ("functional", "init", "utils"))
 ]
 """The names above: an import binds submodules too, as `module`, which are not of the library."""

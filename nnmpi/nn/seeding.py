@@ -33,6 +33,15 @@ def seeded(seed: int) -> Iterator[None]:
         construction.reset(token)
 
 
+def manual_seed(seed: int) -> None:
+    """Modules that are constructed from here on, in this thread, have this seed, as in `seeded`.
+
+    Those that exist keep theirs, a Trainer has that of its Config, and NumPy's generators are
+    other ones.
+    """
+    construction.set(Construction(seed))
+
+
 def next_construction() -> Construction:
     """Count a module that is being constructed, or a tensor that `nn.init` fills."""
     now = construction.get()

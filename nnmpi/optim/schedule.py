@@ -1,9 +1,9 @@
 """Learning-rate schedules: functions from the number of finished steps to a factor of the rate."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from nnmpi.quoting import quoted
+from nnmpi import terms
 
 Schedule = Callable[[int], float]
 
@@ -45,32 +45,14 @@ def warm_up(steps: int, then: Schedule | None = None) -> Schedule:
 
 
 def parse(spec: str, total: int) -> Schedule:
-    """The schedule of `--lr-schedule SPEC`; cosine ends at step `total`.
-
-    SPEC: `constant`, `cosine` or `step:EVERY[:FACTOR]`, each optionally after `warmup:STEPS+`;
-    `warmup:STEPS` alone is followed by a constant rate.
-    """
-    head, plus, tail = spec.partition("+")
-    name, _, steps = head.partition(":")
-    try:
-        if name == "warmup" and int(steps) > 0:
-            after = _term(tail if plus else "constant", max(total - int(steps), 1))
-            return warm_up(int(steps), after)
-        return _term(spec, total)
-    except ValueError:
-        raise ValueError(
-            f"lr-schedule {quoted(spec)} is none of constant, cosine, step:EVERY[:FACTOR], "
-            "and warmup:STEPS+ one of these; EVERY and STEPS are at least 1, and FACTOR is above 0"
-        ) from None
+    """The schedule of `--lr-schedule SPEC` (see nnmpi.terms); cosine ends at step `total`."""
+    rate = terms.rate(spec)
+    then = BY_NAME[rate.name](rate, max(total - rate.warmup, 1))
+    return warm_up(rate.warmup, then) if rate.warmup else then
 
 
-def _term(spec: str, total: int) -> Schedule:
-    """The schedule of one term; raises ValueError for what is none."""
-    name, *values = spec.split(":")
-    if name == "constant" and not values:
-        return constant()
-    if name == "cosine" and not values:
-        return cosine(max(total, 1))
-    if name == "step" and len(values) in (1, 2):
-        return step_decay(int(values[0]), *map(float, values[1:]))
-    raise ValueError(spec)
+BY_NAME: Mapping[str, Callable[[terms.Rate, int], Schedule]] = {
+    "constant": lambda rate, total: constant(),
+    "cosine": lambda rate, total: cosine(total),
+    "step": lambda rate, total: step_decay(rate.every, rate.factor),
+}

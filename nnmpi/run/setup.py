@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi import backend, device
+from nnmpi import backend, device, terms
 from nnmpi.backend import Backend
 from nnmpi.comm import Comm
 from nnmpi.config import EPOCHS, LEAST_STEPS, Config
@@ -110,7 +110,8 @@ def set_up(
         lengths = None
         if config.bucket_by_length:
             lengths = lengths_of(dataset.train.x, dataset.name)
-        train = loader(dataset.train, shuffle=True, lengths=lengths)
+        varied = terms.augment(config.augment) if config.augment else None
+        train = loader(dataset.train, shuffle=True, lengths=lengths, augment=varied)
         test = loader(dataset.test, shuffle=False)
         steps = total_steps(config, len(train))
         schedules = partial(schedule_of, config, own_schedule)

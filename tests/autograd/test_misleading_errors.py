@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import nnmpi
+import nnmpi.nn.functional as F
 from nnmpi import nn
 
 X = np.arange(6.0).reshape(2, 3)
@@ -100,8 +101,71 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
         TypeError,
         ("numpy.linalg.norm", "nnmpi.sqrt((t * t).sum())"),
     ),
-    "view": (lambda: t().view(-1), AttributeError, ("'view'", "t.reshape(-1)")),
-    "permute": (lambda: t().permute(1, 0), AttributeError, ("'permute'", "t.transpose(")),
+    "to a device": (lambda: t().to("cuda"), AttributeError, ("device='cuda'", "model.to(on=")),
+    "the values of max": (lambda: t().max(1).values, AttributeError, ("t.argmax(axis)",)),
+    "permute without axes": (lambda: t().permute(), ValueError, ("axes () are not the 2 axes",)),
+    "transpose two of two axes": (
+        lambda: t().transpose(0, 1),
+        ValueError,
+        ("changes nothing in NumPy", "t.T or nnmpi.swapaxes(t, 0, 1)"),
+    ),
+    "transpose two of three axes": (
+        lambda: t()[None].transpose(1, 2),
+        ValueError,
+        ("not the 3 axes", "nnmpi.swapaxes(t, *(1, 2))"),
+    ),
+    "the length of an axis that is not there": (
+        lambda: t().size(2),
+        IndexError,
+        ("axis 2 is out of range for shape (2, 3)",),
+    ),
+    "from_numpy of a list": (
+        lambda: nnmpi.from_numpy([1.0]),
+        TypeError,
+        ("not a list", "nnmpi.tensor(x)"),
+    ),
+    "a device that is none": (
+        lambda: nnmpi.zeros(2, device="cuda:0"),
+        ValueError,
+        ("'cuda:0' is not one of cpu, cuda, auto",),
+    ),
+    **{
+        f"nnmpi.{name}": (lambda name=name: getattr(nnmpi, name), AttributeError, (name, instead))
+        for name, instead in {
+            "arange": "nnmpi.tensor(numpy.arange(n))",
+            "clamp": "nnmpi.clip(t, low, high)",
+            "float32": "numpy.float32 or 'float32'",
+            "max": "t.max()",
+            "randn": "rng.standard_normal",
+            "utils": "nnmpi.Trainer",
+        }.items()
+    },
+    "a function that nobody has": (lambda: nnmpi.foo, AttributeError, ("nnmpi has no 'foo'",)),
+    "a mask without a layer": (
+        lambda: F.dropout(t(), 0.2),
+        ValueError,
+        ("self.drop = nn.Dropout(0.2)",),
+    ),
+    "a function in place": (
+        lambda: F.relu(t(), inplace=True),
+        ValueError,
+        ("use what relu(x) returns",),
+    ),
+    "softmax over PyTorch's guess": (
+        lambda: F.softmax(t()),
+        ValueError,
+        ("which axis?", "softmax(x, dim=1)"),
+    ),
+    "a function that there is not": (
+        lambda: F.batch_norm,
+        AttributeError,
+        ("no 'batch_norm'", "nn.BatchNorm2d"),
+    ),
+    "labels without a class": (
+        lambda: F.one_hot(np.array([0, 3]), 3),
+        ValueError,
+        ("labels from 0 to 3 for 3 classes",),
+    ),
     "relu": (lambda: t().relu(), AttributeError, ("'relu'", "nnmpi.relu(t)")),
     "float": (lambda: t().float(), AttributeError, ("'float'", "t.astype('float32')")),
     "zero_": (lambda: t().zero_(), AttributeError, ("'zero_'", "t[...] = x", "no_grad")),

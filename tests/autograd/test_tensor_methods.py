@@ -1,5 +1,6 @@
 """Methods of tensors by PyTorch's and by NumPy's names, on both backends."""
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,10 @@ SAME: dict[str, Callable[[Any], Any]] = {
     "unsqueeze": lambda t: t.unsqueeze(0),
     "unsqueeze by name": lambda t: t.unsqueeze(dim=-1),
     "unsqueeze inside": lambda t: t.unsqueeze(-2),
+    "view": lambda t: t.view(2, -1),
+    "view by size": lambda t: t.view(t.size(0), t.size()[2], -1),
+    "permute": lambda t: t.permute(0, 2, 3, 1),
+    "permute, a tuple": lambda t: t.permute((3, -2, 0, 1)),
     "split": lambda t: t.split(2, 2),
     "split, lengths": lambda t: t.split([1, 0, 3], dim=-1),
     "split, all": lambda t: t.split(9),
@@ -112,6 +117,49 @@ def test_functions_are_the_methods() -> None:
         (nnmpi.log_softmax(t, dim=0), nnmpi.log_softmax(t, axis=0)),
     )
     for one, other in pairs:
+        np.testing.assert_array_equal(one.numpy(), other.numpy(), strict=True)
+
+
+def test_size_is_a_number_and_a_method() -> None:
+    t = nnmpi.tensor(X)
+    assert t.size == t.numel() == 24
+    assert (t.size(), t.size(0), t.size(dim=-1)) == ((2, 1, 3, 4), 2, 4)
+    assert pickle.loads(pickle.dumps(t.size)) == 24
+
+
+def test_a_view_is_written_where_it_is_the_same_memory() -> None:
+    t = nnmpi.tensor(X)
+    t.view(-1)[0] = 7
+    assert t.numpy()[0, 0, 0, 0] == 7
+    other = t.permute(3, 0, 1, 2).view(-1)
+    assert other.numpy().tolist() == t.numpy().transpose(3, 0, 1, 2).reshape(-1).tolist()
+    with pytest.raises(RuntimeError, match="would not reach the tensor"):
+        other[0] = 1
+    with pytest.raises(RuntimeError, match="would not reach the tensor"):
+        other += 1
+    copy = other.copy()
+    copy += 1
+    assert (copy.numpy()[0], t.numpy()[0, 0, 0, 0]) == (8, 7)
+
+
+def test_from_numpy_shares_memory() -> None:
+    x = X.copy()
+    t = nnmpi.from_numpy(x)
+    t[...] = 0
+    assert not x.any()
+    x[...] = 2
+    assert t.numpy().min() == 2
+
+
+def test_names_of_two_libraries() -> None:
+    t = nnmpi.tensor(X)
+    for one, other in (
+        (nnmpi.cat([t, t], dim=-1), nnmpi.concatenate([t, t], 3)),
+        (nnmpi.argmax(t, 2), t.argmax(2)),
+        (nnmpi.argmax(t, dim=2, keepdim=True), t.argmax(2, keepdims=True)),
+        (nnmpi.zeros(2, device="cpu"), nnmpi.zeros(2)),
+        (nnmpi.full((2,), 3, device="cpu"), nnmpi.tensor([3, 3], device="cpu")),
+    ):
         np.testing.assert_array_equal(one.numpy(), other.numpy(), strict=True)
 
 

@@ -72,6 +72,7 @@ FLAGS: dict[str, tuple[str, Any]] = {
     "weight-decay-of": ("matrices", "matrices"),
     "lr-schedule": ("warmup:5+cosine", "warmup:5+cosine"),
     "clip-norm": ("2", 2.0),
+    "augment": ("crop:4+flip", "crop:4+flip"),
     "seed": ("7", 7),
     "dtype": ("float64", "float64"),
     "device": ("auto", "auto"),
@@ -155,6 +156,17 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "int for a str": ({"model": 3}, ("model 3", "str")),
     "None for an int": ({"batch_size": None}, ("batch_size None", "int")),
     "None for a str": ({"data": None}, ("data None", "str")),
+    "PyTorch's name": (
+        {"learning_rate": 1.0},
+        ("learning_rate is not an option; did you mean lr?",),
+    ),
+    "spelt out": ({"data_parallel": 2}, ("did you mean dp?",)),
+    "a near miss": ({"lr_scheduler": "cosine"}, ("did you mean lr_schedule?",)),
+    "an unknown schedule": ({"lr_schedule": "onecycle"}, ("'onecycle'", "constant, cosine")),
+    **{
+        f"augment {text}": ({"augment": text}, (repr(text), "crop:PIXELS+flip"))
+        for text in ("crop", "crop:0", "crop:-1", "flip:2", "flip+flip", "crop:2+", "turn")
+    },
     "empty model": ({"model": ""}, ("model is empty", "leave it out")),
     "empty save": ({"save": ""}, ("save is empty", "leave it out")),
 }

@@ -168,7 +168,7 @@ def test_an_error_in_the_thread_reaches_the_consumer(monkeypatch: pytest.MonkeyP
     loader = loader_of(pictures())
     good = loader.gather
 
-    def gather(rows: np.ndarray) -> object:
+    def gather(rows: np.ndarray, epoch: int) -> object:
         if len(rows) < 8:
             raise ZeroDivisionError("the last batch")
         return good(rows)

@@ -195,7 +195,7 @@ def test_a_schedule_that_fails_later_on_one_rank_ends_all() -> None:
 
 
 def test_a_rate_may_be_searched() -> None:
-    """The learning-rate finder of docs/library.md."""
+    """The learning-rate finder of docs/recipes.md."""
     rates, losses = list[float](), list[float]()
 
     class Find:

@@ -95,7 +95,8 @@ def transpose(a: Array, *, axes: tuple[int, ...] | None = None) -> Result:
     if axes is not None:
         order = tuple(axis_within(k, a.ndim) for k in axes)
     if sorted(order) != list(range(a.ndim)):
-        raise ValueError(f"transpose: axes {axes} are not the {a.ndim} axes in some order")
+        swap = f"; nnmpi.swapaxes(t, *{axes}) exchanges two" if len(order) == 2 else ""
+        raise ValueError(f"transpose: axes {axes} are not the {a.ndim} axes in some order{swap}")
     back = tuple(sorted(range(len(order)), key=order.__getitem__))
     return Result(a.transpose(order), (lambda g, out: g.transpose(back),), is_view=True)
 

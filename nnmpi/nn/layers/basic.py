@@ -64,7 +64,7 @@ class Embedding(Module):
     ) -> None:
         check_sizes("Embedding", 0, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
-        self.padding_idx = _padding(padding_idx, num_embeddings)
+        self.padding_idx = padding_row(padding_idx, num_embeddings)
         draw: Init = init.normal(1.0)
         if self.padding_idx is not None:
             first = self.padding_idx * embedding_dim
@@ -80,29 +80,34 @@ class Embedding(Module):
 
     def checked(self, index: Any) -> Array:
         """The integers as an array where the weight is; raises ValueError if a row is missing."""
-        if isinstance(index, Tensor):
-            index = index.data
-        elif not backend.is_array(index):
-            index = np.asarray(index)
-        if index.dtype.kind not in "iu":
-            raise ValueError(
-                f"Embedding: indices must be integers, not {index.dtype}: x.astype('int64')"
-            )
-        if isinstance(index, np.ndarray) and index.size:
-            low, high = int(index.min()), int(index.max())
-            if low < 0 or high >= self.num_embeddings:
-                raise ValueError(
-                    f"Embedding: indices from {low} to {high}, but there are "
-                    f"{self.num_embeddings} rows: they must be 0 to {self.num_embeddings - 1}"
-                )
-        return backend.of(self.weight.operand).asarray(index)
+        return rows_of(index, self.num_embeddings, self.weight)
 
     def extra_repr(self) -> str:
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
         return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
 
 
-def _padding(index: int | None, rows: int) -> int | None:
+def rows_of(index: Any, rows: int, weight: Tensor) -> Array:
+    """Integers as an array where the weight is; raises ValueError if one is no number of a row."""
+    if isinstance(index, Tensor):
+        index = index.data
+    elif not backend.is_array(index):
+        index = np.asarray(index)
+    if index.dtype.kind not in "iu":
+        raise ValueError(
+            f"Embedding: indices must be integers, not {index.dtype}: x.astype('int64')"
+        )
+    if isinstance(index, np.ndarray) and index.size:
+        low, high = int(index.min()), int(index.max())
+        if low < 0 or high >= rows:
+            raise ValueError(
+                f"Embedding: indices from {low} to {high}, but there are {rows} rows: they must "
+                f"be 0 to {rows - 1}"
+            )
+    return backend.of(weight.operand).asarray(index)
+
+
+def padding_row(index: int | None, rows: int) -> int | None:
     """The number of the padding row, which may be counted from the end."""
     if index is None:
         return None

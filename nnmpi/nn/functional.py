@@ -1,0 +1,330 @@
+"""PyTorch's `torch.nn.functional`: its names, the order of its arguments and its defaults.
+
+>>> import nnmpi.nn.functional as F
+
+Arguments are taken by position where PyTorch has them at the same place, and others by keyword. An
+option that there is not, or that would mean something else, is refused.
+"""
+
+from collections.abc import Callable, Sequence
+from inspect import signature
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+
+from nnmpi import backend
+from nnmpi.autograd import Tensor, apply, functional
+from nnmpi.autograd.attention import (
+    scaled_dot_product_attention as scaled_dot_product_attention,
+)
+from nnmpi.autograd.functional import as_tensor, as_tensors
+from nnmpi.autograd.ops import activations, conv, lookup, norm
+from nnmpi.autograd.ops import linear as linear_op
+from nnmpi.autograd.recording import recording
+from nnmpi.dtypes import wide
+from nnmpi.kernels.window import Size
+from nnmpi.nn.element_losses import (
+    BCELoss,
+    BCEWithLogitsLoss,
+    HuberLoss,
+    L1Loss,
+    MSELoss,
+    SmoothL1Loss,
+)
+from nnmpi.nn.layers.activations import GELU, Sigmoid, Softplus, Tanh
+from nnmpi.nn.layers.basic import check_probability, padding_row, rows_of
+from nnmpi.nn.layers.pooling import AdaptiveAvgPool2d, AvgPool1d, AvgPool2d, MaxPool1d, MaxPool2d
+from nnmpi.nn.layers.upsample import Upsample
+from nnmpi.nn.losses import CrossEntropyLoss, NLLLoss
+from nnmpi.nn.module import Module
+from nnmpi.nn.seeding import construction
+
+M = TypeVar("M", bound=Module)
+
+
+def _made(layer: Callable[..., M], *args: Any, **options: Any) -> M:
+    """A layer for one call, which does not count as constructed."""
+    before = construction.get()
+    try:
+        return layer(*args, **options)
+    finally:
+        construction.set(before)
+
+
+def _of(layer: Callable[..., Module]) -> Callable[..., Tensor]:
+    """The function of an input and of the options of a layer, in its order."""
+
+    def function(input: Any, *args: Any, **options: Any) -> Tensor:
+        y: Tensor = _made(layer, *args, **options).forward(input)
+        return y
+
+    return _described(function, layer, 1)
+
+
+def _of_loss(loss: Callable[..., Module]) -> Callable[..., Tensor]:
+    """The function of an input, a target and the options of a loss."""
+
+    def function(input: Any, target: Any, *args: Any, **options: Any) -> Tensor:
+        y: Tensor = _made(loss, *args, **options).forward(input, target)
+        return y
+
+    return _described(function, loss, 2)
+
+
+def _described(function: Any, layer: Callable[..., Module], inputs: int) -> Callable[..., Tensor]:
+    """The function with the signature that it has: so many inputs, and the options of the layer."""
+    own, options = signature(function), signature(layer)
+    parameters = (*[*own.parameters.values()][:inputs], *options.parameters.values())
+    function.__signature__ = own.replace(parameters=parameters)
+    function.__doc__ = layer.__doc__
+    made: Callable[..., Tensor] = function
+    return made
+
+
+# ---- activations
+
+
+def _refuse_in_place(name: str, inplace: bool) -> None:
+    if inplace:
+        raise ValueError(
+            f"{name}: inplace=True would leave the input as it is: use what {name}(x) returns"
+        )
+
+
+def relu(input: Any, inplace: bool = False) -> Tensor:
+    """max(x, 0)."""
+    _refuse_in_place("relu", inplace)
+    return functional.relu(input)
+
+
+def silu(input: Any, inplace: bool = False) -> Tensor:
+    """x * sigmoid(x)."""
+    _refuse_in_place("silu", inplace)
+    return functional.silu(input)
+
+
+def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+    """x where it is positive, negative_slope * x elsewhere."""
+    _refuse_in_place("leaky_relu", inplace)
+    return functional.leaky_relu(input, negative_slope)
+
+
+def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """x where it is positive, alpha * (exp(x) - 1) elsewhere."""
+    _refuse_in_place("elu", inplace)
+    return apply(activations.elu, as_tensor(input), alpha=float(alpha))
+
+
+gelu = _of(GELU)
+sigmoid = _of(Sigmoid)
+softplus = _of(Softplus)
+tanh = _of(Tanh)
+
+
+def prelu(input: Any, weight: Any) -> Tensor:
+    """x where it is positive, weight * x elsewhere: one weight, or one of each channel."""
+    return apply(activations.prelu, *as_tensors(input, weight))
+
+
+def softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Tensor:
+    """exp(x) / sum(exp(x)) over `dim`, computed in `dtype` where it is given."""
+    return functional.softmax(_along("softmax", input, dim, dtype), dim=dim)
+
+
+def log_softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Tensor:
+    """log(softmax(x)) over `dim`, computed in `dtype` where it is given."""
+    return functional.log_softmax(_along("log_softmax", input, dim, dtype), dim=dim)
+
+
+def _along(name: str, input: Any, dim: int | None, dtype: Any) -> Tensor:
+    """The input in this type; raises ValueError without a dim, which PyTorch then guesses."""
+    if dim is None:
+        raise ValueError(f"{name}: which axis? Write {name}(x, dim=1) where axis 1 has the classes")
+    x = as_tensor(input)
+    return x if dtype is None else x.astype(dtype)
+
+
+def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """x itself where `training` is False or p is 0; else refused, for masks belong to a layer."""
+    _refuse_in_place("dropout", inplace)
+    check_probability("dropout", "p", p)
+    if training and p:
+        raise ValueError(
+            "dropout: a mask is drawn for the path of a layer, so that it is the same on any ranks:"
+            f" write self.drop = nn.Dropout({p}) in __init__, and self.drop(x) in forward"
+        )
+    return as_tensor(input)
+
+
+# ---- layers whose weights are arguments
+
+
+def _optional(weight: Any) -> Tensor | None:
+    return None if weight is None else as_tensor(weight)
+
+
+def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
+    """x @ weight.T + bias."""
+    return apply(linear_op.linear, *as_tensors(input, weight), _optional(bias))
+
+
+def conv1d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Size = 1,
+    padding: Size | str = 0,
+    dilation: Size = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Sequences (N, C, L) by weights (O, C / groups, k)."""
+    sizes = {"stride": stride, "padding": padding, "dilation": dilation}
+    one = {
+        name: v[0] if isinstance(v, Sequence) and len(v) == 1 else v for name, v in sizes.items()
+    }
+    return _convolved(conv.conv1d, input, weight, bias, groups=groups, **one)
+
+
+def conv2d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Size = 1,
+    padding: Size | str = 0,
+    dilation: Size = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Images (N, C, H, W) by weights (O, C / groups, kh, kw)."""
+    sizes: Any = {"stride": stride, "padding": padding, "dilation": dilation}
+    return _convolved(conv.conv2d, input, weight, bias, groups=groups, **sizes)
+
+
+def _convolved(op: Any, input: Any, weight: Any, bias: Any, **options: Any) -> Tensor:
+    keep = bool(recording.get())
+    return apply(op, *as_tensors(input, weight), _optional(bias), keep=keep, **options)
+
+
+def embedding(input: Any, weight: Any, padding_idx: int | None = None) -> Tensor:
+    """Row i of the weight for every integer i of the input; row `padding_idx` gets no gradient."""
+    table = as_tensor(weight)
+    index = rows_of(input, len(table), table)
+    return apply(lookup.embedding, table, index=index, padding=padding_row(padding_idx, len(table)))
+
+
+def layer_norm(
+    input: Any,
+    normalized_shape: Sequence[int],
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """x with mean 0 and variance 1 over its last axes, those of the shape, * weight + bias."""
+    x, axes = _ending_in("layer_norm", input, normalized_shape)
+    return apply(norm.layer_norm, x, _optional(weight), _optional(bias), axes=axes, eps=eps)
+
+
+def rms_norm(
+    input: Any, normalized_shape: Sequence[int], weight: Any = None, eps: float | None = None
+) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) over its last axes, those of the shape, * weight."""
+    x, axes = _ending_in("rms_norm", input, normalized_shape)
+    eps = float(np.finfo(wide(x.dtype)).eps) if eps is None else eps
+    return apply(norm.rms_norm, x, _optional(weight), axes=axes, eps=eps)
+
+
+def _ending_in(name: str, input: Any, shape: Sequence[int]) -> tuple[Tensor, int]:
+    """The input, and the number of the axes at its end that have this shape."""
+    x = as_tensor(input)
+    if x.shape[x.ndim - len(shape) :] != tuple(shape):
+        raise ValueError(f"{name}: input of shape {x.shape}; it must end in {tuple(shape)}")
+    return x, len(shape)
+
+
+def group_norm(
+    input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Tensor:
+    """x (N, C, ...) with mean 0 and variance 1 over each group of channels, * weight + bias."""
+    x = as_tensor(input)
+    if x.ndim < 2 or num_groups < 1 or x.shape[1] % num_groups:
+        raise ValueError(
+            f"group_norm: input of shape {x.shape} for {num_groups} groups: it must be (N, C, ...),"
+            " and the number of groups divide C"
+        )
+    return apply(norm.group_norm, x, _optional(weight), _optional(bias), groups=num_groups, eps=eps)
+
+
+# ---- pooling, sizes, labels
+
+
+def max_pool1d(
+    input: Any,
+    kernel_size: Size,
+    stride: Size | None = None,
+    padding: Size = 0,
+    dilation: Size = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """The maximum of each window of sequences (N, C, L)."""
+    sizes = (kernel_size, stride, padding, dilation)
+    return _made(MaxPool1d, *sizes, return_indices, ceil_mode).forward(input)
+
+
+def max_pool2d(
+    input: Any,
+    kernel_size: Size,
+    stride: Size | None = None,
+    padding: Size = 0,
+    dilation: Size = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """The maximum of each window of images (N, C, H, W)."""
+    sizes = (kernel_size, stride, padding, dilation)
+    return _made(MaxPool2d, *sizes, return_indices, ceil_mode).forward(input)
+
+
+avg_pool1d = _of(AvgPool1d)
+avg_pool2d = _of(AvgPool2d)
+adaptive_avg_pool2d = _of(AdaptiveAvgPool2d)
+interpolate = _of(Upsample)
+
+
+def pad(
+    input: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None
+) -> Tensor:
+    """x with more elements at the ends, or fewer, as by nnmpi.pad."""
+    return functional.pad(input, pad, mode, value)
+
+
+def one_hot(tensor: Any, num_classes: int = -1) -> Tensor:
+    """int64, with a last axis of the classes: 1 at the label, 0 elsewhere; -1: as many as occur."""
+    labels = as_tensor(tensor)
+    index = labels.numpy()
+    highest = int(index.max(initial=-1))
+    classes = highest + 1 if num_classes == -1 else num_classes
+    if index.dtype.kind not in "iu" or index.min(initial=0) < 0 or highest >= classes:
+        raise ValueError(
+            f"one_hot: {index.dtype} labels from {index.min(initial=0)} to {highest} for {classes} "
+            "classes: they must be integers from 0 on, below the number of classes"
+        )
+    return functional.tensor(np.eye(classes, dtype="int64")[index], on=backend.of(labels.data))
+
+
+# ---- losses
+
+cross_entropy = _of_loss(CrossEntropyLoss)
+nll_loss = _of_loss(NLLLoss)
+mse_loss = _of_loss(MSELoss)
+l1_loss = _of_loss(L1Loss)
+smooth_l1_loss = _of_loss(SmoothL1Loss)
+huber_loss = _of_loss(HuberLoss)
+binary_cross_entropy = _of_loss(BCELoss)
+binary_cross_entropy_with_logits = _of_loss(BCEWithLogitsLoss)
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise AttributeError(
+        f"nnmpi.nn.functional has no {name!r}: take the layer of nnmpi.nn, as nn.BatchNorm2d, or "
+        "write it with operations of tensors"
+    )

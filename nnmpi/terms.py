@@ -1,0 +1,92 @@
+"""Texts of options: what any may be, and those with several terms as values."""
+
+import math
+import os
+from typing import NamedTuple
+
+from nnmpi.quoting import quoted
+
+LONGEST = 4096  # characters of a text, as of a path
+NUMBERS = {"constant": (0,), "cosine": (0,), "step": (1, 2)}
+"""How many numbers a schedule may have behind its name."""
+
+
+class Rate(NamedTuple):
+    """A schedule of the learning rate, after so many steps of warm-up.
+
+    every, factor: those of "step"
+    """
+
+    name: str
+    warmup: int = 0
+    every: int = 1
+    factor: float = 0.1
+
+
+def rate(spec: str) -> Rate:
+    """The value of `constant`, `cosine` or `step:EVERY[:FACTOR]`, each optionally after
+    `warmup:STEPS+`; `warmup:STEPS` alone is followed by a constant rate."""
+    head, plus, tail = spec.partition("+")
+    name, _, steps = head.partition(":")
+    try:
+        if name == "warmup" and int(steps) > 0:
+            return _term(tail if plus else "constant")._replace(warmup=int(steps))
+        return _term(spec)
+    except ValueError:
+        raise ValueError(
+            f"lr-schedule {quoted(spec)} is none of constant, cosine, step:EVERY[:FACTOR], "
+            "and warmup:STEPS+ one of these; EVERY and STEPS are at least 1, and FACTOR is above 0"
+        ) from None
+
+
+def _term(spec: str) -> Rate:
+    """One term; raises ValueError for what is none."""
+    name, *numbers = spec.split(":")
+    if len(numbers) not in NUMBERS.get(name, ()):
+        raise ValueError(spec)
+    found = Rate(name)
+    if numbers:
+        found = found._replace(every=int(numbers[0]))
+    if numbers[1:]:
+        found = found._replace(factor=float(numbers[1]))
+    if found.every < 1 or not 0 < found.factor < math.inf:
+        raise ValueError(spec)
+    return found
+
+
+class Augment(NamedTuple):
+    """How images are varied: moved by up to so many pixels, and mirrored left to right."""
+
+    crop: int = 0
+    flip: bool = False
+
+
+def augment(spec: str) -> Augment:
+    """The value of `crop:PIXELS`, `flip` or both, as `crop:4+flip`."""
+    found = Augment()
+    for term in spec.split("+"):
+        name, _, pixels = term.partition(":")
+        if term == "flip" and not found.flip:
+            found = found._replace(flip=True)
+        elif name == "crop" and pixels.isdecimal() and not found.crop and 0 < int(pixels) < 1000:
+            found = found._replace(crop=int(pixels))
+        else:
+            raise ValueError(
+                f"augment {quoted(spec)} is none of crop:PIXELS, flip and crop:PIXELS+flip; "
+                "PIXELS are 1 to 999"
+            )
+    return found
+
+
+def check_text(name: str, value: str) -> None:
+    """Raises ValueError for text that is no name of anything, of a file neither."""
+    if not value:
+        raise ValueError(f"{name} is empty; give it a value or leave it out")
+    if "\0" in value:
+        raise ValueError(f"{name} {quoted(value)} contains a NUL character; leave it out")
+    if len(value) > LONGEST:
+        raise ValueError(f"{name} {quoted(value)} must have at most {LONGEST:,} characters")
+    try:
+        os.fsencode(value)
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} {quoted(value)} is not text: {error}") from None

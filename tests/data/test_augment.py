@@ -1,0 +1,104 @@
+"""Images that are moved and mirrored: each by its number and the epoch, on any ranks."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.datafiles import refused
+from helpers.training.pipelined import CNN, equals, reference, run
+
+from nnmpi.comm import Comm, thread_ranks
+from nnmpi.data import Loader, Split, Standardiser, load
+from nnmpi.data.augment import augmented
+from nnmpi.terms import Augment, augment
+
+X = np.random.default_rng(0).standard_normal((400, 2, 5, 4)).astype("float32")
+SAMPLES = np.arange(400)
+LAYOUTS: tuple[dict[str, Any], ...] = (
+    {"dp": 3},
+    {"dp": 2, "pp": 2},
+    {"tp": 2},
+    {"dp": 2, "zero": 2},
+)
+
+
+def test_the_text_is_a_value() -> None:
+    assert augment("crop:4+flip") == augment("flip+crop:4") == Augment(4, True)
+    assert augment("flip") == Augment(0, True)
+
+
+def test_each_image_is_a_window_of_itself_or_its_mirror() -> None:
+    y, seen = augmented(X, Augment(1, True), 0, 3, SAMPLES), Counter[tuple[int, int, bool]]()
+    around = np.pad(X, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    for i in SAMPLES:
+        for d, r, m in ((d, r, m) for d in range(3) for r in range(3) for m in (False, True)):
+            window = around[i, :, d : d + 5, r : r + 4]
+            if np.array_equal(y[i], window[..., ::-1] if m else window):
+                seen[d, r, m] += 1
+    assert sum(seen.values()) == 400
+    assert len(seen) == 18  # of 18 ways, which are as likely
+    assert max(seen.values()) < 50
+
+
+def test_an_image_depends_on_its_number_and_the_epoch_alone() -> None:
+    how = Augment(2, True)
+    whole = augmented(X, how, 7, 1, SAMPLES)
+    some = np.array([9, 300, 2])
+    np.testing.assert_array_equal(augmented(X[some], how, 7, 1, some), whole[some])
+    for other in ((7, 2), (8, 1)):
+        assert (augmented(X, how, *other, SAMPLES) != whole).any((1, 2, 3)).mean() > 0.9
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+def test_a_loader_augments_epochs_and_nothing_else(is_small: bool, monkeypatch: Any) -> None:
+    if not is_small:
+        monkeypatch.setattr("nnmpi.data.loader.SMALL", 0)
+    split = Split(X, SAMPLES % 3)
+    options: Any = {"standardiser": Standardiser.of(split), "shuffle": False}
+    plain = Loader(split, 100, **options)
+    varied = Loader(split, 100, augment=Augment(1), **options)
+    rows = SAMPLES[:5]
+    np.testing.assert_array_equal(varied.gather(rows).x, plain.gather(rows).x)
+    x = np.concatenate([batch.x for batch in varied.epoch(2)])
+    whole = np.concatenate([batch.x for batch in plain.epoch(2)])
+    np.testing.assert_array_equal(x, augmented(whole, Augment(1), 0, 2, SAMPLES))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_ranks_train_as_one_on_augmented_images(layout: dict[str, Any]) -> None:
+    case = {**CNN, "augment": "crop:1+flip", "micro_batches": 2}
+    ranks = layout.get("dp", 1) * layout.get("pp", 1) * layout.get("tp", 1)
+
+    def trained(comm: Comm) -> None:
+        equals(comm, run(comm, **case, **layout), reference(comm, **case))
+
+    thread_ranks.run(ranks, trained)
+
+
+def test_verify_compares_augmented_images() -> None:
+    def relative(comm: Comm) -> list[float]:
+        ran = run(comm, **CNN, augment="flip", dp=2, steps=3, verify=True)
+        return [e["parameters_relative"] for e in ran.events if e["event"] == "verify"]
+
+    found, _ = thread_ranks.run(2, relative)
+    assert len(found) == 3
+    assert max(found) < 1e-9
+
+
+def test_augmentation_changes_the_training() -> None:
+    def losses(comm: Comm) -> list[float]:
+        return reference(comm, **CNN, augment="crop:1+flip").losses
+
+    (found,) = thread_ranks.run(1, losses)
+    (plain,) = thread_ranks.run(1, lambda comm: reference(comm, **CNN).losses)
+    assert found != plain
+
+
+def test_samples_that_are_no_images_are_refused() -> None:
+    iris = load("iris").train
+    with refused("(120, 4)", "nnmpi.random"):
+        Loader(iris, 8, standardiser=Standardiser.of(iris), augment=Augment(1))
+    masks = Split(X, np.zeros((400, 5, 4), "int64"))
+    with refused("labels (400, 5, 4)"):
+        Loader(masks, 8, standardiser=Standardiser.of(masks), augment=Augment(1))
