@@ -70,7 +70,7 @@ class Decoder:
         build = partial(GPT, *self.sizes)
         model = all_or_none(comm, lambda: build_model(config, build, windows))
         loss = objectives.criterion(None)
-        graph = objectives.model_graph(config, model, windows, loss)
+        graph = all_or_none(comm, lambda: objectives.model_graph(config, model, windows, loss))
         sharding = UNSHARDED
         if config.tp > 1:
             sharding = all_or_none(comm, lambda: shard(graph, config.tp, True))
