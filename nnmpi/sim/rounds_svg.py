@@ -1,14 +1,16 @@
-"""A collective as a picture: a row for each round, a box for each rank, an arrow for each message.
+r"""A collective as a picture: a row for each round, a box for each rank, an arrow for each message.
 
-           rank 0      rank 1      rank 2
-    start  [▒▒▒▒]      [▒▒▒▒]      [▒▒▒▒]        a cell for each chunk, the darker the more ranks'
-             └─────────▶ 0                       contributions it contains
-    0      [▒▓▒▒]      [▒▒▓▒]      [▒▒▒▓]        chunks stand beside the arrow that carries them
+             rank 0    rank 1
+    start    [▒▒▒▒]    [▒▒▒▒]      a cell for each chunk, the darker the more contributions it has
+                  \
+                   \▶ 0            the chunks that an arrow carries stand beside its end
+    round 0  [▒▒▒▒]    [▓▒▒▒]
 
 What arrives is added (a blue arrow) or replaces a chunk (an orange one).
 """
 
 from collections.abc import Iterator, Sequence
+from math import hypot
 
 from nnmpi.collectives.step import Algorithm, Step
 from nnmpi.collectives.verify import ALL_REDUCE, Claim, Expressions, rounds
@@ -16,7 +18,7 @@ from nnmpi.sim.draw import check_ranks, span
 from nnmpi.sim.svg import IDLE, INK, QUIET, box, page, text
 
 COLUMN, CELLS, HEIGHT, FLIGHT, MARGIN, TOP = 112.0, 92.0, 22.0, 74.0, 70.0, 84.0  # in pixels
-LANES = 4  # heights of the arrows between two rows
+OFF, HEAD = 16.0, 9.0  # from the middle of a box to where arrows begin and end; of an arrow
 ADDED, REPLACED = "#2f6fd0", "#d5700a"
 LIGHT, DARK = (0xDC, 0xE8, 0xFB), (0x1F, 0x4E, 0x9C)  # of a chunk of one rank, and of all
 
@@ -84,19 +86,23 @@ def _held(
 def _messages(steps: Sequence[Step], chunks: int, y: float) -> Iterator[str]:
     """An arrow from each sender's box down to the receiver's, with the chunks at its end.
 
-    Arrows leave to the right of the middle and arrive to the left of it, or the other way round.
+    A rank sends from the right half of its box, and receives at the left one.
     """
     for r, s in enumerate(steps):
         if s.to < 0:
             continue
         colour = ADDED if s.reduce else REPLACED
-        side = 1 if s.to > r else -1
-        x, end, bottom = _centre(r) + 14 * side, _centre(s.to) - 14 * side, y + FLIGHT - 3
-        level = y + 14 + (FLIGHT - 40) * (r % LANES) / (LANES - 1)
+        x, y0, end, bottom = _centre(r) + OFF, y + 2, _centre(s.to) - OFF, y + FLIGHT - 3
+        dx, dy = end - x, bottom - y0
+        back = HEAD / hypot(dx, dy)  # of the way: where the head begins
+        bx, by = end - back * dx, bottom - back * dy
+        wx, wy = -back * dy / 2, back * dx / 2
+        line = f"M{x:.1f} {y0:.1f}L{bx:.1f} {by:.1f}"
+        yield f'<path d="{line}" stroke="{colour}" stroke-width="1.6"/>'
         yield (
-            f'<path d="M{x:.1f} {y:.1f}V{level:.1f}H{end:.1f}V{bottom - 7:.1f}" fill="none" '
-            f'stroke="{colour}" stroke-width="1.6"/>'
+            f'<path d="M{end:.1f} {bottom:.1f}L{bx + wx:.1f} {by + wy:.1f}'
+            f'L{bx - wx:.1f} {by - wy:.1f}z" fill="{colour}"/>'
         )
-        yield (f'<path d="M{end - 4:.1f} {bottom - 8:.1f}h8l-4 8z" fill="{colour}"/>')
-        at = "end" if side > 0 else "start"
-        yield text(end - 6 * side, bottom - 12, span(s.send, chunks), 12, colour, at, "bold")
+        side = 1 if dx > 0 else -1  # the arrow comes from the other one
+        at = "start" if side > 0 else "end"
+        yield text(end + 6 * side, bottom - 9, span(s.send, chunks), 12, colour, at, "bold")
