@@ -18,7 +18,6 @@ from nnmpi.nn.layers.basic import ALL, ChannelRange
 from nnmpi.nn.layers.experts import Experts, Router
 from nnmpi.nn.place import Place, whole
 from nnmpi.nn.tracing import trace
-from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.tensor import ops
 from nnmpi.parallel.tensor.branches import BranchesOnRanks, onto_ranks
 from nnmpi.parallel.tensor.choices import named
@@ -68,7 +67,12 @@ def parallelize(model: Module, comm: Comm, x: Any, *, whole_output: bool = False
     def zeros(samples: int) -> tuple[tuple[Tensor], dict[str, Any]]:
         return (Tensor(np.zeros((samples, *sample.shape[1:]), kind)),), {}
 
-    graph = all_or_none(comm, lambda: trace(model, zeros, dtype))
+    error: MemoryError | None = None
+    try:
+        graph = trace(model, zeros, dtype)
+    except MemoryError as caught:  # perhaps of this rank's node alone
+        error = caught
+    comm.agree(error)
     sharding = shard(graph, comm.size, whole_output)
     rebuild(model, graph, sharding, comm)
     for module in [*model.modules()]:
